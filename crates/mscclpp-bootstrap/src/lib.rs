@@ -1,0 +1,1 @@
+//! How the processes of a job find each other and exchange bytes over TCP

@@ -1,0 +1,1 @@
+//! Endpoints, connections, registered memory, semaphores and memory channels, independent of any transport

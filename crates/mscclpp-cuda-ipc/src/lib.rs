@@ -1,0 +1,1 @@
+//! The CUDA IPC transport: peers reach each other's device memory directly

@@ -1,0 +1,1 @@
+//! Raw GPU driver entry points, resolved at run time

@@ -1,0 +1,1 @@
+//! GPU communication from inside kernels: bootstrap, connections, semaphores and channels

@@ -1,0 +1,1 @@
+//! The device API headers and the PTX of the kernels, as strings

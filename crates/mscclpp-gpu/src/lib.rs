@@ -1,1 +1,45 @@
-//! Safe GPU devices, buffers, streams, kernels and memory sharing between processes, with a simulated Host platform
+//! Safe GPU devices, buffers, streams, events, graphs and kernels, and memory shared between processes.
+//!
+//! One API over two platforms: [`Platform::Cuda`] (feature `cuda`; the driver is loaded at run time, nothing of CUDA
+//! is needed to build) and [`Platform::Host`], which simulates devices on the CPU and is always there. Code above
+//! this crate does not know which platform it runs on, except where it launches a kernel: there a PTX entry and its
+//! *host twin*, a Rust function of the same name, stand side by side ([`ModuleSource`]).
+//!
+//! ```
+//! use mscclpp_gpu::Platform;
+//!
+//! let gpu = Platform::Host.gpu(0)?;
+//! let buffer = gpu.allocate(1024)?;
+//! buffer.write(0, &[7; 1024])?;
+//! let mut back = [0u8; 4];
+//! buffer.read(100, &mut back)?;
+//! assert_eq!(back, [7; 4]);
+//! # Ok::<(), mscclpp_gpu::Error>(())
+//! ```
+
+mod backend;
+mod buffer;
+#[cfg(feature = "cuda")]
+mod cuda;
+mod env;
+mod error;
+mod event;
+mod gpu;
+mod graph;
+pub mod host;
+mod kernel;
+mod memory;
+#[cfg(feature = "cuda")]
+pub mod nvrtc;
+mod platform;
+mod stream;
+
+pub use buffer::{DeviceBuffer, PinnedBuffer};
+pub use error::{Error, Result};
+pub use event::Event;
+pub use gpu::{ExportKinds, Gpu, GpuProperties, MemoryInfo, PeerAccess};
+pub use graph::Graph;
+pub use kernel::{Kernel, KernelArgs, KernelParam, LaunchConfig, Module, ModuleSource};
+pub use memory::{DevicePtr, ExportHandle, ImportedMemory, MemoryExport};
+pub use platform::Platform;
+pub use stream::Stream;

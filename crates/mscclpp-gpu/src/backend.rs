@@ -1,0 +1,92 @@
+//! What a platform implements. The public types are thin shells around these.
+//!
+//! Ranges were checked and platforms compared by the callers, so that back-ends need not do it again.
+
+use std::{any::Any, ffi::c_void, sync::Arc};
+
+use crate::{
+    DevicePtr, GpuProperties, KernelArgs, LaunchConfig, MemoryExport, MemoryInfo, ModuleSource, PeerAccess, Result,
+    memory::ExportHandle,
+};
+
+pub(crate) trait DeviceBackend: Send + Sync {
+    fn properties(&self) -> &GpuProperties;
+    fn memory_info(&self) -> Result<MemoryInfo>;
+    /// `peer` is another device of the same platform.
+    fn peer_access(&self, peer: &GpuProperties) -> Result<PeerAccess>;
+    /// # Safety
+    /// The range is one live allocation of `owner`, another device, in this process.
+    unsafe fn enable_access(&self, owner: &GpuProperties, ptr: DevicePtr, len: u64) -> Result<()>;
+    /// Zeroed and exportable; `bytes > 0`.
+    fn allocate(&self, bytes: u64) -> Result<Box<dyn MemoryBackend>>;
+    /// Zeroed; `bytes > 0`.
+    fn allocate_pinned(&self, bytes: u64) -> Result<Box<dyn MemoryBackend>>;
+    /// Blocking copies and fill on an internal stream.
+    ///
+    /// # Safety
+    /// The device range is live memory reachable from this device.
+    unsafe fn write(&self, dst: DevicePtr, bytes: &[u8]) -> Result<()>;
+    /// # Safety
+    /// As `write`.
+    unsafe fn read(&self, src: DevicePtr, bytes: &mut [u8]) -> Result<()>;
+    /// # Safety
+    /// As `write`.
+    unsafe fn fill(&self, dst: DevicePtr, len: u64, value: u8) -> Result<()>;
+    fn create_stream(&self) -> Result<Arc<dyn StreamBackend>>;
+    fn default_stream(&self) -> Result<Arc<dyn StreamBackend>>;
+    /// # Safety
+    /// A live stream of this device's primary context.
+    unsafe fn wrap_stream(&self, raw: *mut c_void) -> Result<Arc<dyn StreamBackend>>;
+    fn create_event(&self, with_timing: bool) -> Result<Arc<dyn EventBackend>>;
+    fn load_module(&self, source: &ModuleSource<'_>) -> Result<Arc<dyn ModuleBackend>>;
+    /// # Safety
+    /// The range lies in live device memory of this process.
+    unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport>;
+    fn import(&self, handle: &ExportHandle, allocation_size: u64) -> Result<Box<dyn MemoryBackend>>;
+    fn synchronize(&self) -> Result<()>;
+    fn make_current(&self) -> Result<()>;
+}
+
+/// Memory that is released when this is dropped.
+pub(crate) trait MemoryBackend: Send + Sync {
+    fn ptr(&self) -> DevicePtr;
+    /// Where the host finds it; null for memory that the host cannot reach.
+    fn host_ptr(&self) -> *mut u8;
+}
+
+pub(crate) trait StreamBackend: Send + Sync + Any {
+    fn raw(&self) -> *mut c_void;
+    fn synchronize(&self) -> Result<()>;
+    fn query(&self) -> Result<bool>;
+    /// # Safety
+    /// See [`crate::Stream::copy`]; so for the next two.
+    unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()>;
+    unsafe fn fill(&self, dst: DevicePtr, bytes: u64, value: u8) -> Result<()>;
+    unsafe fn write_u64(&self, dst: DevicePtr, value: u64) -> Result<()>;
+    fn record(&self, event: &Arc<dyn EventBackend>) -> Result<()>;
+    fn wait_event(&self, event: &Arc<dyn EventBackend>) -> Result<()>;
+    fn begin_capture(&self) -> Result<()>;
+    fn end_capture(&self) -> Result<Arc<dyn GraphBackend>>;
+}
+
+pub(crate) trait EventBackend: Send + Sync + Any {
+    fn query(&self) -> Result<bool>;
+    fn elapsed_ms(&self, start: &dyn EventBackend) -> Result<f32>;
+}
+
+pub(crate) trait GraphBackend: Send + Sync {
+    /// # Safety
+    /// See [`crate::Graph::launch`].
+    unsafe fn launch(&self, stream: &dyn StreamBackend) -> Result<()>;
+}
+
+pub(crate) trait ModuleBackend: Send + Sync {
+    fn kernel(&self, name: &str) -> Result<Arc<dyn KernelBackend>>;
+    fn symbol(&self, name: &str) -> Result<(DevicePtr, u64)>;
+}
+
+pub(crate) trait KernelBackend: Send + Sync {
+    /// # Safety
+    /// See [`crate::Kernel::launch`].
+    unsafe fn launch(&self, stream: &dyn StreamBackend, config: LaunchConfig, args: &KernelArgs) -> Result<()>;
+}

@@ -1,0 +1,31 @@
+//! The environment variables of this crate, read here and nowhere else.
+
+use crate::{Error, Platform, Result};
+
+/// `MSCCLPP_PLATFORM`: `cuda`, `hip` or `host`; unset or empty means "find out".
+pub(crate) fn platform() -> Result<Option<Platform>> {
+    let Some(value) = read("MSCCLPP_PLATFORM") else { return Ok(None) };
+    match value.to_ascii_lowercase().as_str() {
+        "cuda" => Ok(Some(Platform::Cuda)),
+        "hip" => Ok(Some(Platform::Hip)),
+        "host" => Ok(Some(Platform::Host)),
+        _ => Err(Error::Environment { variable: "MSCCLPP_PLATFORM", value, expected: "cuda, hip or host" }),
+    }
+}
+
+/// `MSCCLPP_HOST_DEVICES`: how many devices the Host platform simulates, 1 to 1024, default 8.
+pub(crate) fn host_devices() -> Result<usize> {
+    let Some(value) = read("MSCCLPP_HOST_DEVICES") else { return Ok(8) };
+    match value.parse() {
+        Ok(count @ 1..=1024) => Ok(count),
+        _ => Err(Error::Environment {
+            variable: "MSCCLPP_HOST_DEVICES",
+            value,
+            expected: "a number of devices, 1 to 1024",
+        }),
+    }
+}
+
+fn read(variable: &str) -> Option<String> {
+    std::env::var_os(variable).map(|v| v.to_string_lossy().into_owned()).filter(|v| !v.is_empty())
+}

@@ -1,0 +1,142 @@
+use std::{fmt, time::Duration};
+
+use crate::Platform;
+
+/// What this crate's calls return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong with a device. Every variant is a situation a caller can act on.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A platform cannot be used here: no driver, no device, or not compiled in.
+    #[error("platform {platform} is not usable here: {reason}")]
+    Unavailable {
+        /// The platform asked for.
+        platform: Platform,
+        /// What is missing, where it was looked for, and what to do.
+        reason: String,
+    },
+    /// A device number that does not exist.
+    #[error("there is no {platform} device {id}: {count} found")]
+    NoSuchDevice {
+        /// The platform asked.
+        platform: Platform,
+        /// The number asked for.
+        id: usize,
+        /// How many devices there are.
+        count: usize,
+    },
+    /// A call of the GPU driver failed.
+    #[error("{operation} failed: {name} ({code}): {description}")]
+    Driver {
+        /// The driver entry point, with the arguments that matter.
+        operation: String,
+        /// The driver's code.
+        code: u32,
+        /// The code's name.
+        name: String,
+        /// The driver's own words.
+        description: String,
+    },
+    /// A call of the operating system failed.
+    #[error("{operation} failed: {message}")]
+    System {
+        /// What was tried, with the values that matter.
+        operation: String,
+        /// The system's own words.
+        message: String,
+    },
+    /// A range that is not inside the memory it names.
+    #[error("{what}: offset {offset} + {len} bytes is past the end of {size} bytes")]
+    OutOfBounds {
+        /// The call.
+        what: &'static str,
+        /// First byte asked for.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+        /// Size of the memory.
+        size: u64,
+    },
+    /// An argument that can never be right.
+    #[error("{0}")]
+    InvalidArgument(String),
+    /// Memory that cannot be shared with other processes, or not this way.
+    #[error("memory at {address:#x} ({len} bytes) cannot be exported: {reason}")]
+    NotExportable {
+        /// Start of the range.
+        address: u64,
+        /// Length of the range.
+        len: u64,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// One device cannot reach the memory of another.
+    #[error("{from} cannot access the memory of {to}: {reason}")]
+    NoPeerAccess {
+        /// The device that would access.
+        from: String,
+        /// The device that owns the memory.
+        to: String,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// A kernel or module symbol that does not exist.
+    #[error("no {kind} named {name:?} in this module (it has: {available})")]
+    NoSuchSymbol {
+        /// `kernel` or `symbol`.
+        kind: &'static str,
+        /// The name asked for.
+        name: String,
+        /// What there is, where the platform can tell.
+        available: String,
+    },
+    /// A kernel source did not compile or load.
+    #[error("{name} did not compile:\n{log}")]
+    Compile {
+        /// The program's name.
+        name: String,
+        /// The compiler's log.
+        log: String,
+    },
+    /// A kernel of the Host platform failed; the stream stays failed.
+    #[error("kernel {kernel} failed: {message}")]
+    KernelFailed {
+        /// The kernel's name.
+        kernel: String,
+        /// What it said.
+        message: String,
+    },
+    /// A wait ran out of time. Nothing was consumed; it can be repeated.
+    #[error("{operation} did not finish within {after:?}")]
+    Timeout {
+        /// What was waited for.
+        operation: String,
+        /// How long.
+        after: Duration,
+    },
+    /// An environment variable with a malformed value.
+    #[error("{variable}={value:?} is not valid: {expected}")]
+    Environment {
+        /// Its name.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
+}
+
+impl Error {
+    pub(crate) fn system(operation: impl Into<String>, error: impl fmt::Display) -> Self {
+        Self::System { operation: operation.into(), message: error.to_string() }
+    }
+
+    pub(crate) fn bounds(what: &'static str, offset: u64, len: u64, size: u64) -> Result<()> {
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(Self::OutOfBounds { what, offset, len, size }),
+        }
+    }
+}

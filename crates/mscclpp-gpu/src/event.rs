@@ -1,0 +1,75 @@
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{Error, Result, backend::EventBackend};
+
+/// A point in a stream. Clones are the same event.
+#[derive(Clone)]
+pub struct Event {
+    backend: Arc<dyn EventBackend>,
+}
+
+impl Event {
+    pub(crate) fn new(backend: Arc<dyn EventBackend>) -> Self {
+        Self { backend }
+    }
+
+    pub(crate) fn backend(&self) -> &Arc<dyn EventBackend> {
+        &self.backend
+    }
+
+    /// Whether the work before the last recorded point is complete; an event never recorded is.
+    ///
+    /// # Errors
+    /// The first error of the work.
+    pub fn query(&self) -> Result<bool> {
+        self.backend.query()
+    }
+
+    /// Blocks until that work is complete, at most `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]: the work goes on; or the first error of the work.
+    pub fn synchronize_timeout(&self, timeout: Duration) -> Result<()> {
+        poll_until(timeout, || self.query(), || "the work before an event".to_owned())
+    }
+
+    /// Milliseconds from `start` to this event, both recorded, complete and made with timing.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] or [`Error::InvalidArgument`] if they are not.
+    pub fn elapsed_ms(&self, start: &Event) -> Result<f32> {
+        self.backend.elapsed_ms(&*start.backend)
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Event").finish_non_exhaustive()
+    }
+}
+
+/// Calls `done` until it says so or `timeout` is over: at once, then yielding, then sleeping up to 50 us.
+pub(crate) fn poll_until(
+    timeout: Duration,
+    mut done: impl FnMut() -> Result<bool>,
+    what: impl FnOnce() -> String,
+) -> Result<()> {
+    let start = Instant::now();
+    let mut polls = 0u32;
+    while !done()? {
+        if start.elapsed() >= timeout {
+            return Err(Error::Timeout { operation: what(), after: timeout });
+        }
+        polls = polls.saturating_add(1);
+        match polls {
+            0..100 => std::hint::spin_loop(),
+            100..200 => std::thread::yield_now(),
+            _ => std::thread::sleep(Duration::from_micros(50)),
+        }
+    }
+    Ok(())
+}

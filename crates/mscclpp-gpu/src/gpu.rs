@@ -1,0 +1,241 @@
+use std::{fmt, sync::Arc};
+
+use crate::{
+    DeviceBuffer, DevicePtr, Error, Event, ImportedMemory, MemoryExport, PinnedBuffer, Platform, Result, Stream,
+    backend::DeviceBackend, memory::ExportHandle,
+};
+
+/// A device: a GPU, or one that the Host platform simulates.
+///
+/// Cheap to clone; clones are the same device. On CUDA it holds the device's *primary* context, which PyTorch, CuPy
+/// and cudarc use too, so that memory and streams can be shared with them.
+#[derive(Clone)]
+pub struct Gpu {
+    backend: Arc<dyn DeviceBackend>,
+}
+
+/// What is known of a device, asked once when it is opened.
+#[derive(Debug, Clone)]
+pub struct GpuProperties {
+    /// Where it comes from.
+    pub platform: Platform,
+    /// Its number in this process, which need not be its number in another (`CUDA_VISIBLE_DEVICES`).
+    pub id: usize,
+    /// What the vendor calls it; a simulated device says `host`.
+    pub name: String,
+    /// What identifies it on this machine, in every process.
+    pub uuid: [u8; 16],
+    /// `domain:bus:device.function`, where there is one.
+    pub pci_bus_id: Option<String>,
+    /// The NUMA node it hangs on, where the system knows one (virtual machines often do not).
+    pub numa_node: Option<u32>,
+    /// Compute capability, major and minor, on CUDA.
+    pub compute_capability: Option<(u32, u32)>,
+    /// How many multiprocessors it has.
+    pub multiprocessors: u32,
+    /// How memory made by [`Gpu::allocate`] can be shared with other processes.
+    pub export_kinds: ExportKinds,
+}
+
+/// Which ways of sharing memory between processes a device offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ExportKinds {
+    /// Legacy IPC handles of plain allocations.
+    pub ipc_handle: bool,
+    /// File descriptors of virtual-memory allocations.
+    pub file_descriptor: bool,
+    /// Fabric handles, which reach across hosts of one NVLink domain.
+    pub fabric: bool,
+}
+
+/// Memory of a device, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// Not in use by anyone.
+    pub free: u64,
+    /// All there is.
+    pub total: u64,
+}
+
+/// Whether and how one device reaches another's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerAccess {
+    /// Loads and stores work.
+    pub reachable: bool,
+    /// Atomic operations work too (NVLink has them, most PCIe pairs do not).
+    pub native_atomics: bool,
+}
+
+impl Gpu {
+    pub(crate) fn new(backend: Arc<dyn DeviceBackend>) -> Self {
+        Self { backend }
+    }
+
+    pub(crate) fn backend(&self) -> &Arc<dyn DeviceBackend> {
+        &self.backend
+    }
+
+    /// What is known of it.
+    #[must_use]
+    pub fn properties(&self) -> &GpuProperties {
+        self.backend.properties()
+    }
+
+    /// Where it comes from.
+    #[must_use]
+    pub fn platform(&self) -> Platform {
+        self.properties().platform
+    }
+
+    /// Its number in this process.
+    #[must_use]
+    pub fn id(&self) -> usize {
+        self.properties().id
+    }
+
+    /// Memory in use and in all. On the Host platform: what this process has allocated on the device.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn memory_info(&self) -> Result<MemoryInfo> {
+        self.backend.memory_info()
+    }
+
+    /// Asks the driver how this device reaches `peer`'s memory. A device reaches its own.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a device of another platform; [`Error::Driver`].
+    pub fn peer_access(&self, peer: &Gpu) -> Result<PeerAccess> {
+        if self.platform() != peer.platform() {
+            return Err(Error::InvalidArgument(format!("{self} and {peer} are of different platforms")));
+        }
+        if self.properties().uuid == peer.properties().uuid {
+            return Ok(PeerAccess { reachable: true, native_atomics: true });
+        }
+        self.backend.peer_access(peer.properties())
+    }
+
+    /// Makes memory of another device *of this process* reachable from this one.
+    ///
+    /// Needed once before a kernel or copy of this device touches the range; repeating it does nothing.
+    ///
+    /// # Safety
+    /// `ptr..ptr + len` must be one live allocation of `owner` (or a part of one) in this process.
+    ///
+    /// # Errors
+    /// [`Error::NoPeerAccess`] naming both devices; [`Error::Driver`].
+    pub unsafe fn enable_access(&self, owner: &Gpu, ptr: DevicePtr, len: u64) -> Result<()> {
+        if self.properties().uuid == owner.properties().uuid {
+            return Ok(());
+        }
+        if !self.peer_access(owner)?.reachable {
+            return Err(Error::NoPeerAccess {
+                from: self.to_string(),
+                to: owner.to_string(),
+                reason: "the driver reports no peer access between them; see `nvidia-smi topo -p2p r`".to_owned(),
+            });
+        }
+        // SAFETY: the caller promises a live allocation of `owner`.
+        unsafe { self.backend.enable_access(owner.properties(), ptr, len) }
+    }
+
+    /// Allocates `bytes` of zeroed device memory that can be exported to other processes.
+    ///
+    /// At least one byte; the driver rounds up to its granularity (2 MiB on today's NVIDIA GPUs).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for 0 bytes; [`Error::Driver`] or [`Error::System`] when memory is short.
+    pub fn allocate(&self, bytes: u64) -> Result<DeviceBuffer> {
+        if bytes == 0 {
+            return Err(Error::InvalidArgument("a device buffer needs at least one byte".to_owned()));
+        }
+        Ok(DeviceBuffer::new(self.clone(), self.backend.allocate(bytes)?, bytes))
+    }
+
+    /// Allocates `bytes` of zeroed page-locked host memory, which this device's kernels reach too.
+    ///
+    /// # Errors
+    /// As [`Gpu::allocate`]; the message names `ulimit -l` where the limit on locked memory is the cause.
+    pub fn allocate_pinned(&self, bytes: u64) -> Result<PinnedBuffer> {
+        if bytes == 0 {
+            return Err(Error::InvalidArgument("a pinned buffer needs at least one byte".to_owned()));
+        }
+        Ok(PinnedBuffer::new(self.clone(), self.backend.allocate_pinned(bytes)?, bytes))
+    }
+
+    /// Makes a stream that does not synchronise with the default stream.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] or [`Error::System`].
+    pub fn stream(&self) -> Result<Stream> {
+        Ok(Stream::new(self.clone(), self.backend.create_stream()?))
+    }
+
+    /// The default stream of the device (CUDA: the legacy default stream).
+    ///
+    /// # Errors
+    /// [`Error::Driver`] or [`Error::System`].
+    pub fn default_stream(&self) -> Result<Stream> {
+        Ok(Stream::new(self.clone(), self.backend.default_stream()?))
+    }
+
+    /// Makes an event. Events made `with_timing` can be given to [`Event::elapsed_ms`].
+    ///
+    /// # Errors
+    /// [`Error::Driver`] or [`Error::System`].
+    pub fn event(&self, with_timing: bool) -> Result<Event> {
+        Ok(Event::new(self.backend.create_event(with_timing)?))
+    }
+
+    /// Finds the allocation that holds `ptr..ptr + len` and makes what another process needs to map it.
+    ///
+    /// # Safety
+    /// The range must lie in live device memory of this process.
+    ///
+    /// # Errors
+    /// [`Error::NotExportable`] for memory of a kind that cannot be shared, or a range over several allocations.
+    pub unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
+        // SAFETY: the caller promises live memory.
+        unsafe { self.backend.export(ptr, len) }
+    }
+
+    /// Maps memory that another process exported, readable and writable from this device.
+    ///
+    /// `allocation_size` is that of [`MemoryExport`]. Not for memory of this process: legacy handles cannot be opened
+    /// by the process that made them.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] or [`Error::System`] if the handle is stale, or the device cannot reach the memory.
+    pub fn import(&self, handle: &ExportHandle, allocation_size: u64) -> Result<ImportedMemory> {
+        Ok(ImportedMemory::new(self.backend.import(handle, allocation_size)?))
+    }
+
+    /// Blocks until everything submitted to the device by this process is complete.
+    ///
+    /// # Errors
+    /// The first error of work submitted before.
+    pub fn synchronize(&self) -> Result<()> {
+        self.backend.synchronize()
+    }
+
+    /// Makes this device's primary context current in the calling thread (CUDA), as other libraries expect it.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn make_current(&self) -> Result<()> {
+        self.backend.make_current()
+    }
+}
+
+impl fmt::Display for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let p = self.properties();
+        write!(f, "{} device {} ({})", p.platform, p.id, p.name)
+    }
+}
+
+impl fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Gpu").field(self.properties()).finish()
+    }
+}

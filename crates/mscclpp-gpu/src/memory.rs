@@ -1,0 +1,84 @@
+use std::{fmt, os::fd::OwnedFd};
+
+use crate::backend::MemoryBackend;
+
+/// An address in the memory of a device, as kernels see it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct DevicePtr(pub u64);
+
+impl DevicePtr {
+    /// The null address.
+    pub const NULL: Self = Self(0);
+
+    /// The address `bytes` further on.
+    #[must_use]
+    pub const fn add(self, bytes: u64) -> Self {
+        Self(self.0.wrapping_add(bytes))
+    }
+
+    /// As a pointer. Only device code may dereference it, or host code on the Host platform.
+    #[must_use]
+    pub const fn as_mut_ptr<T>(self) -> *mut T {
+        self.0 as *mut T
+    }
+
+    /// From a pointer, of device memory or (for copies) of host memory.
+    #[must_use]
+    pub fn from_ptr<T>(ptr: *const T) -> Self {
+        Self(ptr as u64)
+    }
+}
+
+impl fmt::Debug for DevicePtr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DevicePtr({:#x})", self.0)
+    }
+}
+
+/// What another process needs to map a piece of device memory.
+#[derive(Debug)]
+pub struct MemoryExport {
+    /// Names the whole allocation.
+    pub handle: ExportHandle,
+    /// A fabric handle of the same allocation, where the hardware and its set-up have one.
+    pub fabric: Option<[u8; 64]>,
+    /// Size of the whole allocation, in bytes.
+    pub allocation_size: u64,
+    /// Where the exported range starts in the allocation, in bytes.
+    pub offset: u64,
+}
+
+/// Names an allocation to another process.
+#[derive(Debug)]
+pub enum ExportHandle {
+    /// A file descriptor, to be passed over a Unix socket: virtual-memory allocations, and all memory of Host.
+    FileDescriptor(OwnedFd),
+    /// A legacy CUDA IPC handle: plain allocations.
+    IpcHandle([u8; 64]),
+    /// A fabric handle.
+    Fabric([u8; 64]),
+}
+
+/// Another process's memory, mapped here; unmapped when dropped.
+pub struct ImportedMemory {
+    backend: Box<dyn MemoryBackend>,
+}
+
+impl ImportedMemory {
+    pub(crate) fn new(backend: Box<dyn MemoryBackend>) -> Self {
+        Self { backend }
+    }
+
+    /// Start of the whole allocation, valid on the device that imported it.
+    #[must_use]
+    pub fn ptr(&self) -> DevicePtr {
+        self.backend.ptr()
+    }
+}
+
+impl fmt::Debug for ImportedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImportedMemory").field("ptr", &self.ptr()).finish()
+    }
+}

@@ -1,1 +1,86 @@
-//! The device API headers and the PTX of the kernels, as strings
+//! The device API of mscclpp as text: its CUDA C++ headers, and the PTX of the kernels that the examples, tests and
+//! benchmarks launch.
+//!
+//! Everything is embedded, so that neither a CUDA toolkit nor this repository is needed where a program runs. To compile
+//! a kernel of one's own with NVRTC, hand it [`HEADERS`] as the in-memory headers of the program:
+//!
+//! ```
+//! let (names, texts): (Vec<&str>, Vec<&str>) = mscclpp_kernels::HEADERS.iter().copied().unzip();
+//! assert!(names.contains(&"mscclpp/memory_channel_device.hpp"));
+//! // nvrtcCreateProgram(&program, source, "mine.cu", names.len(), texts, names)
+//! # assert_eq!(names.len(), texts.len());
+//! ```
+//!
+//! The PTX is for compute_80 and later, and in version 8.4 of its language, which drivers from 550 on accept. It is made
+//! from `cuda/kernels` by `cargo xtask build-kernels`.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+/// The headers of the device API: each one's name as it is included, such as `mscclpp/device.hpp`, and its text. They
+/// include only one another.
+pub const HEADERS: &[(&str, &str)] = &[
+    ("mscclpp/atomic_device.hpp", include_str!("../include/mscclpp/atomic_device.hpp")),
+    ("mscclpp/device.hpp", include_str!("../include/mscclpp/device.hpp")),
+    ("mscclpp/memory_channel_device.hpp", include_str!("../include/mscclpp/memory_channel_device.hpp")),
+    ("mscclpp/poll_device.hpp", include_str!("../include/mscclpp/poll_device.hpp")),
+    ("mscclpp/semaphore_device.hpp", include_str!("../include/mscclpp/semaphore_device.hpp")),
+];
+
+/// The kernels of the first tutorial, `ping_pong_spin` and `ping_pong_plain`: two sides that signal each other in turns,
+/// of which one spins for a while in each round.
+///
+/// Both take a pointer to a `BaseMemoryChannelDeviceHandle` in device memory.
+pub const PING_PONG: &str = include_str!("../ptx/ping_pong.compute_80.ptx");
+
+/// Small kernels for tests of semaphores: `wait_once`, `poll_once`, `signal_n` and `contended`.
+///
+/// All take a `BaseMemoryChannelDeviceHandle` by value.
+pub const SEMAPHORE: &str = include_str!("../ptx/semaphore.compute_80.ptx");
+
+/// Whether a signal carries the data written before it: `signal_data_write` on one side, `signal_data_check` on the
+/// other.
+///
+/// Both take a `BaseMemoryChannelDeviceHandle` by value and run as one block.
+pub const SIGNAL_DATA: &str = include_str!("../ptx/signal_data.compute_80.ptx");
+
+/// The benchmark of signals: `signal_ping_pong`, and `relaxed_ping_pong` with the pair that orders execution only.
+///
+/// Both take a `BaseMemoryChannelDeviceHandle` by value; one thread of each side does the work.
+pub const SIGNAL_PING_PONG: &str = include_str!("../ptx/signal_ping_pong.compute_80.ptx");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_include_only_each_other() {
+        for (name, text) in HEADERS {
+            for line in text.lines().filter(|line| line.trim_start().starts_with("#include")) {
+                let included = line.split('"').nth(1);
+                assert!(
+                    HEADERS.iter().any(|(other, _)| Some(*other) == included),
+                    "{name} includes something else: {line}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_kernel_is_an_entry_of_its_module() {
+        let modules: [(&str, &[&str]); 4] = [
+            (PING_PONG, &["ping_pong_spin", "ping_pong_plain"]),
+            (SEMAPHORE, &["wait_once", "poll_once", "signal_n", "contended"]),
+            (SIGNAL_DATA, &["signal_data_write", "signal_data_check"]),
+            (SIGNAL_PING_PONG, &["signal_ping_pong", "relaxed_ping_pong"]),
+        ];
+        for (ptx, entries) in modules {
+            for entry in entries {
+                let found = ptx.lines().any(|line| {
+                    line.split_once(".entry ").is_some_and(|(_, rest)| rest.trim_end_matches('(') == *entry)
+                });
+                assert!(found, "no entry {entry}");
+            }
+        }
+    }
+}

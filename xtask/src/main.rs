@@ -1,2 +1,43 @@
-//! Automation of this repository
-fn main() {}
+//! Automation of this repository: `cargo xtask <command>`, each command in a module of its own.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod build_kernels;
+mod dist;
+mod error;
+mod nvrtc;
+mod run;
+mod toolchain;
+mod workspace;
+
+/// Automation of the mscclpp repository.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Compile cuda/kernels/*.cu to the PTX in cuda/ptx.
+    BuildKernels(build_kernels::Options),
+    /// Build tests, examples and programs, stripped, into target/dist, to run where there is no Rust.
+    Dist(dist::Options),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::BuildKernels(options) => build_kernels::run(&options),
+        Command::Dist(options) => dist::run(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

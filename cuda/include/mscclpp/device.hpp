@@ -1,0 +1,69 @@
+// What every other header of the device API stands on: which compiler this is, the fixed-width types,
+// and the tutorials' spelling of a device handle.
+//
+// These headers include nothing outside mscclpp/. nvcc, hipcc, clang and NVRTC compile them for the GPU. A plain
+// C++17 compiler accepts them too and then sees the structs alone, without their methods, so that the host side
+// can be checked against their layout.
+
+#ifndef MSCCLPP_DEVICE_HPP_
+#define MSCCLPP_DEVICE_HPP_
+
+// MSCCLPP_DEVICE_CUDA or MSCCLPP_DEVICE_HIP says for which GPUs this compiles; MSCCLPP_DEVICE_COMPILE says that it is
+// either. hipcc on an NVIDIA platform defines both compilers' macros and counts as CUDA.
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define MSCCLPP_DEVICE_CUDA
+#elif defined(__HIPCC__) || defined(__HIP__)
+#define MSCCLPP_DEVICE_HIP
+#endif
+
+#if defined(MSCCLPP_DEVICE_CUDA)
+#define MSCCLPP_DEVICE_COMPILE
+#define MSCCLPP_DEVICE_INLINE __device__ __forceinline__
+#define MSCCLPP_HOST_DEVICE_INLINE __host__ __device__ __forceinline__
+#elif defined(MSCCLPP_DEVICE_HIP)
+#define MSCCLPP_DEVICE_COMPILE
+#define MSCCLPP_DEVICE_INLINE __attribute__((device)) inline __attribute__((always_inline))
+#define MSCCLPP_HOST_DEVICE_INLINE \
+  __attribute__((host)) __attribute__((device)) inline __attribute__((always_inline))
+#else
+#define MSCCLPP_DEVICE_INLINE
+#define MSCCLPP_HOST_DEVICE_INLINE inline
+#endif
+
+// The types of <cstdint>. NVRTC has none of them. The other compilers name theirs in predefined macros, and declaring
+// a type a second time as what it already is changes nothing, so this stands beside <cstdint> in either order.
+// A program for NVRTC that brings its own types defines MSCCLPP_NO_FIXED_WIDTH_TYPES before it includes this.
+#if !defined(MSCCLPP_NO_FIXED_WIDTH_TYPES)
+#if defined(__CUDACC_RTC__)
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long uint64_t;
+typedef unsigned long uintptr_t;
+typedef int int32_t;
+typedef long int64_t;
+#else
+typedef __UINT8_TYPE__ uint8_t;
+typedef __UINT16_TYPE__ uint16_t;
+typedef __UINT32_TYPE__ uint32_t;
+typedef __UINT64_TYPE__ uint64_t;
+typedef __UINTPTR_TYPE__ uintptr_t;
+typedef __INT32_TYPE__ int32_t;
+typedef __INT64_TYPE__ int64_t;
+#endif
+#endif
+
+static_assert(sizeof(uint32_t) == 4 && sizeof(uint64_t) == 8 && sizeof(void*) == 8,
+              "the device API is for 64-bit platforms: handles are shared with the host as they are");
+
+namespace mscclpp {
+
+// `DeviceHandle<T>` is the handle that kernels get of the host object T, as in
+// `mscclpp::DeviceHandle<mscclpp::BaseMemoryChannel>`. T is a tag here: a struct that names its handle and that no
+// one makes an object of. The host objects themselves live in Rust.
+template <class T>
+using DeviceHandle = typename T::DeviceHandle;
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_DEVICE_HPP_

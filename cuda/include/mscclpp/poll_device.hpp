@@ -1,0 +1,58 @@
+// The loop behind every wait of the device API: it ends when what it waits for has come, when its bound is reached,
+// or when the host aborts it.
+
+#ifndef MSCCLPP_POLL_DEVICE_HPP_
+#define MSCCLPP_POLL_DEVICE_HPP_
+
+#include "mscclpp/atomic_device.hpp"
+
+namespace mscclpp {
+
+// The words of a `status`: three 32-bit words of pinned host memory through which the host and the waits of a kernel
+// speak. The host writes the first and reads the others.
+enum StatusWord {
+  StatusAbortRequested = 0,  // not 0: waits are to give up. Once set it stays so.
+  StatusTimedOut = 1,        // set to 1 by a wait that reached its bound
+  StatusAborted = 2,         // set to 1 by a wait that gave up because of the request
+};
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+// How many polls fail before a wait looks for an abort request, and how many between one such look and the next. A look
+// is a round trip over PCIe, a poll one to the L2 cache: the first look is later than any signal from a peer that is
+// ready, and one look in 1024 polls costs the waiting under 1 % while an abort is seen within a millisecond.
+enum PollPeriod : uint32_t { PollsBeforeFirstLook = 256, PollsBetweenLooks = 1024 };
+
+// Calls `ready` until it says true, at most `maxSpinCount` times and once more, without a bound if that is negative.
+// Returns whether it said true. On giving up, says why in `status`.
+//
+// The first polls do not touch `status`. A wait that finds itself aborted or at its bound polls a last time after it
+// found that, so a signal that preceded the abort is not missed. Any number of threads may be here with one `status`.
+template <class Ready>
+MSCCLPP_DEVICE_INLINE bool pollUntil(Ready ready, int64_t maxSpinCount, uint32_t* status) {
+  // 2^64 - 1 polls last for millennia: this is how an unbounded wait counts.
+  uint64_t left = maxSpinCount < 0 ? ~static_cast<uint64_t>(0) : static_cast<uint64_t>(maxSpinCount);
+  uint32_t burst = PollsBeforeFirstLook;
+  for (;;) {
+    if (left < burst) burst = static_cast<uint32_t>(left);
+    left -= burst;
+    for (; burst != 0; --burst) {
+      if (ready()) return true;
+    }
+    const bool aborted =
+        atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(status + StatusAbortRequested) != 0;
+    if (aborted || left == 0) {
+      if (ready()) return true;
+      atomicStore<MemoryOrder::Relaxed, MemoryScope::System>(
+          status + (aborted ? StatusAborted : StatusTimedOut), 1u);
+      return false;
+    }
+    burst = PollsBetweenLooks;
+  }
+}
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_POLL_DEVICE_HPP_

@@ -1,0 +1,162 @@
+// The device side of a semaphore between two GPUs.
+//
+// How it counts. Each side owns two words. Its inbound token is how many signals have come; only GPU threads of the
+// peer write it, by adding. Its expected token is how many signals its waits have claimed; only GPU threads of this
+// side write it. Both only grow. Claiming is moving the expected token from e to e + 1, and means: this wait is the one
+// for signal e + 1, and may return true once the inbound token is at least e + 1.
+//
+// Waits claim in two ways, in any mixture and from any number of threads:
+// - An unbounded wait claims first, with one atomic add, and then polls until its signal has come.
+// - A bounded wait and a poll claim last: when they see inbound > expected = e, they try to compare-and-swap e to
+//   e + 1. If another was faster they look again.
+//
+// W1. No signal counts twice, none is lost. Each claim is one atomic step of one word from e to e + 1, so claims are
+//     the numbers 1, 2, 3 ... and each belongs to one wait. It returns true only when it has seen inbound >= its
+//     number: in the first way that is what it polls for, in the second it has seen inbound >= e + 1 before the swap
+//     (the inbound token only grows, so it still is, and the expected token never returns to an earlier value, so the
+//     swap succeeds only if it has been e all along).
+// W2. No wait is stranded. A waiter with number n needs n signals in all, whoever else waits; claims by others have
+//     larger numbers or are satisfied. A bounded wait claims only a signal that has come and that nobody has claimed,
+//     so it never takes one away from a waiter that claimed before.
+// W3. A wait that timed out has consumed nothing: only bounded waits time out, and they claim in the same step in
+//     which they succeed. It can be repeated.
+// W4. An aborted unbounded wait leaves its claim behind. An abort is sticky, all other waits of this semaphore end too,
+//     so nobody needs that number any more.
+//
+// The order of memory. `signal` is a read-modify-write with release, `wait` a load with acquire, both at system scope.
+// Whoever reads a count of at least n reads it from the n-th addition or from one that follows it in an unbroken chain
+// of additions, relaxed ones included, and therefore synchronises with each of the first n signals that released.
+// Without native atomics between the peers (outboundLock) the chain is kept by a lock instead, see there.
+
+#ifndef MSCCLPP_SEMAPHORE_DEVICE_HPP_
+#define MSCCLPP_SEMAPHORE_DEVICE_HPP_
+
+#include "mscclpp/atomic_device.hpp"
+#include "mscclpp/poll_device.hpp"
+
+namespace mscclpp {
+
+// One side's handle. Trivially copyable, 40 bytes; may live in constant, shared or local memory or be a kernel's
+// parameter. All methods may be called by any number of threads at once. A kernel that gets a pointer to a handle in
+// global memory and cares for latency copies it into a local variable first.
+struct MemoryDevice2DeviceSemaphoreDeviceHandle {
+  // How many signals have come. In this device's memory, alone on its 128-byte line.
+  uint64_t* inboundToken;
+  // How many signals waits have claimed. In this device's memory, on a line of its own.
+  uint64_t* expectedInboundToken;
+  // The peer's inboundToken as mapped here.
+  uint64_t* remoteInboundToken;
+  // Null where atomics on the peer's memory are native. Else a line of this device's memory: word 0 is a lock (0 when
+  // free), word 1 how many signals have been sent.
+  uint64_t* outboundLock;
+  // Pinned host memory, see StatusWord.
+  uint32_t* status;
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+  // Signals the peer. A wait of the peer that takes this signal sees all that this thread wrote, or had seen by way
+  // of a barrier or of another acquire, before the call. Returns at once; never blocks on the peer.
+  MSCCLPP_DEVICE_INLINE void signal() const { send<MemoryOrder::Release>(); }
+
+  // Signals the peer that this point has been reached, and nothing about memory.
+  MSCCLPP_DEVICE_INLINE void relaxedSignal() const { send<MemoryOrder::Relaxed>(); }
+
+  // Takes a signal if one is there that no wait has claimed. Returns whether it did; acquires like `wait` if so. Does
+  // not look for an abort: a loop that is to end with the semaphore calls `wait` with a small bound instead.
+  MSCCLPP_DEVICE_INLINE bool poll() const {
+    return claimArrived<MemoryOrder::Acquire>(inboundToken, expectedInboundToken);
+  }
+
+  // Waits for one signal and takes it. With it comes all that the signalling thread had released. Returns true when
+  // signalled; false when the host has aborted the semaphore, or after maxSpinCount polls if that is not negative. After
+  // a time-out no signal has been taken and the wait may be repeated; after an abort every later wait without a signal
+  // to take returns false too. Bounded waits cost one access to the L2 cache more.
+  MSCCLPP_DEVICE_INLINE bool wait(int64_t maxSpinCount = -1) const {
+    return receive<MemoryOrder::Acquire>(maxSpinCount);
+  }
+
+  // As `wait`, but says only that the peer has signalled: nothing about memory.
+  MSCCLPP_DEVICE_INLINE bool relaxedWait(int64_t maxSpinCount = -1) const {
+    return receive<MemoryOrder::Relaxed>(maxSpinCount);
+  }
+
+ private:
+  template <MemoryOrder O>
+  MSCCLPP_DEVICE_INLINE void send() const {
+    uint64_t* const token = remoteInboundToken;
+    uint64_t* const lock = outboundLock;
+    if (lock == nullptr) {
+      atomicReduceAdd<O, MemoryScope::System>(token, static_cast<uint64_t>(1));
+    } else {
+      sendLocked(token, lock);
+    }
+  }
+
+  // Without native atomics the peer's token can only be overwritten, so the signalling threads of this device take
+  // turns: the lock is taken with acquire and left with release at device scope, and under it the next count is stored
+  // with release at system scope. Always with release, for a relaxed signal too: a store ends the chain of additions
+  // on which an earlier signal of another thread relies, and releasing here passes on what that thread released, since
+  // this one acquired it with the lock.
+  //
+  // The holder does nothing that can block, so everyone gets the lock; lock, body and unlock are in one turn of the
+  // loop so that this holds within a warp whose threads run in lockstep, too.
+  MSCCLPP_DEVICE_INLINE static void sendLocked(uint64_t* token, uint64_t* lock) {
+    uint64_t* const sent = lock + 1;
+    for (bool done = false; !done;) {
+      if (atomicCompareSwap<MemoryOrder::Acquire, MemoryScope::Device>(lock, static_cast<uint64_t>(0),
+                                                                       static_cast<uint64_t>(1)) == 0) {
+        const uint64_t count = atomicLoad<MemoryOrder::Relaxed, MemoryScope::Device>(sent) + 1;
+        atomicStore<MemoryOrder::Relaxed, MemoryScope::Device>(sent, count);
+        atomicStore<MemoryOrder::Release, MemoryScope::System>(token, count);
+        atomicStore<MemoryOrder::Release, MemoryScope::Device>(lock, static_cast<uint64_t>(0));
+        done = true;
+      }
+    }
+  }
+
+  template <MemoryOrder O>
+  MSCCLPP_DEVICE_INLINE bool receive(int64_t maxSpinCount) const {
+    uint64_t* const inbound = inboundToken;
+    uint64_t* const expected = expectedInboundToken;
+    uint32_t* const word = status;
+    if (maxSpinCount < 0) {
+      // The claim needs no order: it touches no data, and the poll acquires. Only the comparison needs its result. The
+      // first poll stands before the loop because compilers then send it while the claim is still under way; in front
+      // of a loop they wait for the claim.
+      const uint64_t number =
+          atomicFetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(expected, static_cast<uint64_t>(1)) + 1;
+      const auto arrived = [&] { return atomicLoad<O, MemoryScope::System>(inbound) >= number; };
+      return arrived() || pollUntil(arrived, -1, word);
+    }
+    return pollUntil([&] { return claimArrived<O>(inbound, expected); }, maxSpinCount, word);
+  }
+
+  // Claims a signal that has come. Repeats only when another thread has claimed one meanwhile, so at most as often as
+  // there are signals.
+  template <MemoryOrder O>
+  MSCCLPP_DEVICE_INLINE static bool claimArrived(uint64_t* inbound, uint64_t* expected) {
+    uint64_t claimed = atomicLoad<MemoryOrder::Relaxed, MemoryScope::Device>(expected);
+    const uint64_t arrived = atomicLoad<O, MemoryScope::System>(inbound);
+    while (arrived > claimed) {
+      const uint64_t before =
+          atomicCompareSwap<MemoryOrder::Relaxed, MemoryScope::Device>(expected, claimed, claimed + 1);
+      if (before == claimed) return true;
+      claimed = before;
+    }
+    return false;
+  }
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+};
+
+// The tag of `DeviceHandle<MemoryDevice2DeviceSemaphore>`.
+struct MemoryDevice2DeviceSemaphore {
+  using DeviceHandle = MemoryDevice2DeviceSemaphoreDeviceHandle;
+};
+
+// The older name.
+using SmDevice2DeviceSemaphoreDeviceHandle = MemoryDevice2DeviceSemaphoreDeviceHandle;
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_SEMAPHORE_DEVICE_HPP_

@@ -1,0 +1,43 @@
+// The benchmark of signals: two GPUs signal each other in turns, one thread each, the rounds inside the kernel. A round
+// is two hops.
+
+#include "mscclpp/memory_channel_device.hpp"
+
+using mscclpp::BaseMemoryChannelDeviceHandle;
+
+// What each kernel does, given how to signal and how to wait: the side with `first` not 0 signals and then waits, the
+// other waits and then signals, `iters` times. Returns 0, or the round in which a wait was aborted, plus 1.
+template <class Signal, class Wait>
+__device__ static unsigned int takeTurns(int iters, int first, Signal signal, Wait wait) {
+  if (first) {
+    for (int i = 0; i < iters; ++i) {
+      signal();
+      if (!wait()) return i + 1;
+    }
+  } else {
+    for (int i = 0; i < iters; ++i) {
+      if (!wait()) return i + 1;
+      signal();
+    }
+  }
+  return 0;
+}
+
+// One thread of the grid takes its turns. The waits are unbounded; if one is aborted, the kernel ends and leaves the
+// round in `failed` as round + 1.
+extern "C" __global__ void signal_ping_pong(BaseMemoryChannelDeviceHandle ch, int iters, int first,
+                                            unsigned int* failed) {
+  if (threadIdx.x + blockIdx.x * blockDim.x != 0) return;
+  const unsigned int stopped = takeTurns(
+      iters, first, [&] { ch.signal(); }, [&] { return ch.wait(); });
+  if (stopped != 0) *failed = stopped;
+}
+
+// The same with the pair that orders execution only.
+extern "C" __global__ void relaxed_ping_pong(BaseMemoryChannelDeviceHandle ch, int iters, int first,
+                                             unsigned int* failed) {
+  if (threadIdx.x + blockIdx.x * blockDim.x != 0) return;
+  const unsigned int stopped = takeTurns(
+      iters, first, [&] { ch.relaxedSignal(); }, [&] { return ch.relaxedWait(); });
+  if (stopped != 0) *failed = stopped;
+}

@@ -1,0 +1,256 @@
+//! `build-kernels`: from `cuda/kernels/*.cu` to the PTX in `cuda/ptx` that the crate `mscclpp-kernels` embeds.
+//!
+//! Each source becomes one file for compute_80, and one more for compute_90 if it has a line `// build: compute_90`.
+//! What comes out depends on the sources and the compiler's version alone: headers are handed to NVRTC as text, so no
+//! path of this machine can end up in the PTX.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::{Args, ValueEnum};
+
+use crate::error::{Error, FileContext};
+use crate::nvrtc::{Nvrtc, Source};
+use crate::run::run as run_program;
+use crate::toolchain::{self, NvrtcChoice};
+use crate::workspace;
+
+/// What every kernel is built for: everything newer runs it.
+const BASE_ARCHITECTURE: &str = "compute_80";
+
+/// The architectures for which ptxas, where there is one, assembles the PTX as a check.
+const ASSEMBLED_FOR: [&str; 2] = ["sm_80", "sm_90"];
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Write nothing to cuda/ptx; fail if what is there differs from what the sources give.
+    #[arg(long)]
+    check: bool,
+
+    /// nvcc writes its PTX to target/kernels-nvcc, for comparison: what is checked in comes from NVRTC.
+    #[arg(long, value_enum, default_value_t = Compiler::Nvrtc)]
+    compiler: Compiler,
+
+    /// Which NVRTC; MSCCLPP_NVRTC_SO, the path of one, comes first.
+    #[arg(long, value_enum, default_value_t = NvrtcChoice::Auto)]
+    nvrtc: NvrtcChoice,
+
+    /// The nvcc to use [default: that of CUDA_HOME, CUDA_PATH, /usr/local/cuda or PATH].
+    #[arg(long, value_name = "PATH")]
+    nvcc: Option<PathBuf>,
+
+    /// The ptxas to check the PTX with [default: as for nvcc; without one this check is left out].
+    #[arg(long, value_name = "PATH")]
+    ptxas: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Compiler {
+    Nvrtc,
+    Nvcc,
+}
+
+/// Runs the command.
+pub(crate) fn run(options: &Options) -> Result<(), Error> {
+    let kernels = kernels()?;
+    match options.compiler {
+        Compiler::Nvcc => build_with_nvcc(options, &kernels),
+        Compiler::Nvrtc => build_with_nvrtc(options, &kernels),
+    }
+}
+
+/// A `.cu` file and what it is built for.
+struct Kernel {
+    source: PathBuf,
+    text: String,
+    architectures: Vec<&'static str>,
+}
+
+impl Kernel {
+    fn ptx_name(&self, architecture: &str) -> String {
+        let stem = self.source.file_stem().unwrap_or_default().to_string_lossy();
+        format!("{stem}.{architecture}.ptx")
+    }
+}
+
+fn kernels() -> Result<Vec<Kernel>, Error> {
+    let sources = workspace::files(&workspace::root().join("cuda/kernels"), "cu")?;
+    let kernels = sources.into_iter().map(|source| {
+        let text = workspace::read(&source)?;
+        let mut architectures = vec![BASE_ARCHITECTURE];
+        if text.lines().any(|line| line.trim() == "// build: compute_90") {
+            architectures.push("compute_90");
+        }
+        Ok(Kernel { source, text, architectures })
+    });
+    kernels.collect()
+}
+
+/// A file of PTX as it should be in `cuda/ptx`.
+struct Module {
+    name: String,
+    ptx: String,
+}
+
+fn build_with_nvrtc(options: &Options, kernels: &[Kernel]) -> Result<(), Error> {
+    let nvrtc = toolchain::nvrtc(options.nvrtc)?;
+    let modules = compile_all(&nvrtc, kernels)?;
+    let folder = workspace::root().join("cuda/ptx");
+    let stale = if options.check { compare(&folder, &modules)? } else { write(&folder, &modules)? };
+    let unembedded = report_unembedded(&modules)?;
+    match options.ptxas.clone().or_else(|| toolchain::program("ptxas")) {
+        Some(ptxas) => assemble(&ptxas, &folder, &modules)?,
+        None => println!("no ptxas found: the PTX was not assembled"),
+    }
+    if stale || unembedded { Err(Error::Stale) } else { Ok(()) }
+}
+
+fn compile_all(nvrtc: &Nvrtc, kernels: &[Kernel]) -> Result<Vec<Module>, Error> {
+    let headers = headers()?;
+    let mut modules = Vec::new();
+    let mut failures = 0;
+    for kernel in kernels {
+        let source = Source { name: workspace::name(&kernel.source), text: kernel.text.clone() };
+        for architecture in &kernel.architectures {
+            let options = [
+                format!("--gpu-architecture={architecture}"),
+                "-default-device".to_owned(),
+                "--std=c++17".to_owned(),
+            ];
+            let compiled = nvrtc.compile(&source, &headers, &options)?;
+            if !compiled.log.is_empty() {
+                eprintln!("{}", compiled.log);
+            }
+            match compiled.ptx {
+                Some(ptx) => modules.push(Module { name: kernel.ptx_name(architecture), ptx }),
+                None => failures += 1,
+            }
+        }
+    }
+    if failures == 0 { Ok(modules) } else { Err(Error::Kernels(failures)) }
+}
+
+fn headers() -> Result<Vec<Source>, Error> {
+    let paths = workspace::files(&workspace::root().join("cuda/include/mscclpp"), "hpp")?;
+    let headers = paths.into_iter().map(|path| {
+        Ok(Source { name: format!("mscclpp/{}", workspace::name(&path)), text: workspace::read(&path)? })
+    });
+    headers.collect()
+}
+
+/// Writes the modules that differ from what is there and removes those that no source gives any more. Nothing is
+/// stale after that.
+fn write(folder: &Path, modules: &[Module]) -> Result<bool, Error> {
+    for module in modules {
+        let path = folder.join(&module.name);
+        if std::fs::read_to_string(&path).is_ok_and(|present| present == module.ptx) {
+            println!("unchanged  {}", module.name);
+        } else {
+            std::fs::write(&path, &module.ptx).context("write", &path)?;
+            println!("written    {}", module.name);
+        }
+    }
+    for path in orphans(folder, modules)? {
+        std::fs::remove_file(&path).context("remove", &path)?;
+        println!("removed    {}", workspace::name(&path));
+    }
+    Ok(false)
+}
+
+/// Says which modules differ from what is there; returns whether any does.
+fn compare(folder: &Path, modules: &[Module]) -> Result<bool, Error> {
+    let mut stale = false;
+    for module in modules {
+        let present = std::fs::read_to_string(folder.join(&module.name)).unwrap_or_default();
+        if present == module.ptx {
+            println!("same       {}", module.name);
+        } else {
+            stale = true;
+            println!("differs    {} ({})", module.name, first_difference(&present, &module.ptx));
+        }
+    }
+    for path in orphans(folder, modules)? {
+        stale = true;
+        println!("no source  {}", workspace::name(&path));
+    }
+    Ok(stale)
+}
+
+fn first_difference(present: &str, built: &str) -> String {
+    if present.is_empty() {
+        return "not there".to_owned();
+    }
+    let differs = present.lines().zip(built.lines()).position(|(a, b)| a != b);
+    match differs {
+        Some(line) => format!("first in line {}", line + 1),
+        None => format!("{} lines checked in, {} built", present.lines().count(), built.lines().count()),
+    }
+}
+
+fn orphans(folder: &Path, modules: &[Module]) -> Result<Vec<PathBuf>, Error> {
+    let mut present = workspace::files(folder, "ptx")?;
+    present.retain(|path| modules.iter().all(|module| module.name != workspace::name(path)));
+    Ok(present)
+}
+
+/// Says which headers and modules the crate does not embed; returns whether any is missing.
+fn report_unembedded(modules: &[Module]) -> Result<bool, Error> {
+    let library = workspace::read(&workspace::root().join("cuda/src/lib.rs"))?;
+    let ptx = modules.iter().map(|module| format!("../ptx/{}", module.name));
+    let headers = headers()?.into_iter().map(|header| format!("../include/{}", header.name));
+    let missing: Vec<String> = ptx.chain(headers).filter(|path| !library.contains(path)).collect();
+    for path in &missing {
+        println!("cuda/src/lib.rs does not embed {path}");
+    }
+    Ok(!missing.is_empty())
+}
+
+/// Lets ptxas assemble the modules, which shows that the inline assembly in them is legal.
+fn assemble(ptxas: &Path, folder: &Path, modules: &[Module]) -> Result<(), Error> {
+    for module in modules {
+        for architecture in ASSEMBLED_FOR {
+            if module.name.contains("compute_90") && architecture == "sm_80" {
+                continue;
+            }
+            run_program(
+                Command::new(ptxas)
+                    .args(["--gpu-name", architecture, "--warning-as-error", "--output-file", "/dev/null"])
+                    .arg(folder.join(&module.name)),
+            )?;
+        }
+    }
+    println!("assembled  all, for {} ({})", ASSEMBLED_FOR.join(" and "), ptxas.display());
+    Ok(())
+}
+
+fn build_with_nvcc(options: &Options, kernels: &[Kernel]) -> Result<(), Error> {
+    let nvcc = options
+        .nvcc
+        .clone()
+        .or_else(|| toolchain::program("nvcc"))
+        .ok_or(Error::Missing { what: "nvcc", advice: "give its path with --nvcc, or set CUDA_HOME" })?;
+    let folder = workspace::target().join("kernels-nvcc");
+    workspace::create_folder(&folder)?;
+    let mut failures = 0;
+    for kernel in kernels {
+        for architecture in &kernel.architectures {
+            let output = folder.join(kernel.ptx_name(architecture));
+            let result = run_program(
+                Command::new(&nvcc)
+                    .args(["--ptx", "--std=c++17", "--Werror", "all-warnings", "-Xcompiler", "-Wall"])
+                    .arg(format!("--gpu-architecture={architecture}"))
+                    .arg("-I")
+                    .arg(workspace::root().join("cuda/include"))
+                    .arg("--output-file")
+                    .arg(&output)
+                    .arg(&kernel.source),
+            );
+            match result {
+                Ok(()) => println!("written    {}", output.display()),
+                Err(Error::Failed { .. }) => failures += 1,
+                Err(other) => return Err(other),
+            }
+        }
+    }
+    if failures == 0 { Ok(()) } else { Err(Error::Kernels(failures)) }
+}

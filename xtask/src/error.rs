@@ -1,0 +1,63 @@
+//! What can go wrong in a command, said so that the reader knows what to do next.
+
+use std::path::PathBuf;
+
+/// The error of every command.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// A file could not be read, written, copied or listed.
+    #[error("cannot {action} {}: {source}", path.display())]
+    File { action: &'static str, path: PathBuf, source: std::io::Error },
+
+    /// A program could not be started.
+    #[error("cannot start `{program}`: {source}")]
+    Start { program: String, source: std::io::Error },
+
+    /// A program ran and reported failure.
+    #[error("`{command}` failed ({status})")]
+    Failed { command: String, status: std::process::ExitStatus },
+
+    /// NVRTC, nvcc or ptxas was asked for and is not there.
+    #[error("no {what} found; {advice}")]
+    Missing { what: &'static str, advice: &'static str },
+
+    /// The NVRTC library could not be loaded or lacks an entry point.
+    #[error("cannot use NVRTC from {}: {source}", path.display())]
+    Load { path: PathBuf, source: libloading::Error },
+
+    /// A call into NVRTC failed for a reason other than the source.
+    #[error("{call} failed: {reason}")]
+    Nvrtc { call: &'static str, reason: String },
+
+    /// There is no pinned NVRTC for this kind of machine.
+    #[error(
+        "no NVRTC is pinned for {os} on {arch}; name one in MSCCLPP_NVRTC_SO, or install a CUDA toolkit and pass --nvrtc toolkit"
+    )]
+    NotPinned { os: &'static str, arch: &'static str },
+
+    /// Kernels did not compile; the compiler's messages have been printed.
+    #[error("{0} of the kernels did not compile")]
+    Kernels(usize),
+
+    /// What is checked in differs from what the sources give.
+    #[error(
+        "cuda/ptx does not match cuda/kernels and cuda/include; run `cargo xtask build-kernels` and commit"
+    )]
+    Stale,
+
+    /// A line of cargo's JSON messages was not JSON.
+    #[error("cannot understand cargo's messages: {0}")]
+    Messages(#[from] serde_json::Error),
+}
+
+/// Attaches what was being done, and to which file, to an I/O error.
+pub(crate) trait FileContext<T> {
+    /// `action` is a verb that fits "cannot ACTION PATH".
+    fn context(self, action: &'static str, path: &std::path::Path) -> Result<T, Error>;
+}
+
+impl<T> FileContext<T> for std::io::Result<T> {
+    fn context(self, action: &'static str, path: &std::path::Path) -> Result<T, Error> {
+        self.map_err(|source| Error::File { action, path: path.to_owned(), source })
+    }
+}

@@ -1,0 +1,130 @@
+//! Finding the compilers: a CUDA toolkit's, or the pinned NVRTC, fetched once into `target/`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::ValueEnum;
+
+use crate::error::{Error, FileContext};
+use crate::nvrtc::Nvrtc;
+use crate::run::run;
+use crate::workspace;
+
+/// The NVRTC whose output is checked in.
+const PINNED_VERSION: &str = "12.4.127";
+const PINNED_PACKAGE: &str = "nvidia-cuda-nvrtc-cu12";
+
+/// The SHA-256 of its wheel on each kind of machine.
+const PINNED_WHEELS: [(&str, &str); 2] = [
+    ("x86_64", "a178759ebb095827bd30ef56598ec182b85547f1508941a3d560eb7ea1fbf338"),
+    ("aarch64", "0eedf14185e04b76aa05b1fea04133e59f465b6f960c0cbf4e37c3cb6b0ea198"),
+];
+
+/// Which NVRTC compiles, where `MSCCLPP_NVRTC_SO` names none.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NvrtcChoice {
+    /// A CUDA toolkit's if it is the pinned version, else the pinned one, fetched if need be.
+    Auto,
+    /// The pinned one, fetched if need be.
+    Pinned,
+    /// A CUDA toolkit's, whatever its version: what it makes may differ from what is checked in.
+    Toolkit,
+}
+
+/// Finds and loads an NVRTC, and says which.
+pub(crate) fn nvrtc(choice: NvrtcChoice) -> Result<Nvrtc, Error> {
+    let nvrtc = Nvrtc::load(&nvrtc_path(choice)?)?;
+    let (major, minor) = nvrtc.version()?;
+    println!("NVRTC {major}.{minor} from {}", nvrtc.path().display());
+    if !PINNED_VERSION.starts_with(&format!("{major}.{minor}.")) {
+        println!("note: the PTX that is checked in comes from NVRTC {PINNED_VERSION}; this one's may differ");
+    }
+    Ok(nvrtc)
+}
+
+fn nvrtc_path(choice: NvrtcChoice) -> Result<PathBuf, Error> {
+    if let Some(path) = std::env::var_os("MSCCLPP_NVRTC_SO") {
+        return Ok(path.into());
+    }
+    let in_toolkit = toolkit_nvrtc();
+    match (choice, in_toolkit) {
+        (NvrtcChoice::Toolkit, Some(path)) => Ok(path),
+        (NvrtcChoice::Toolkit, None) => Err(Error::Missing {
+            what: "NVRTC in a CUDA toolkit",
+            advice: "set CUDA_HOME, or leave --nvrtc out to have the pinned one fetched",
+        }),
+        (NvrtcChoice::Auto, Some(path)) if is_pinned_version(&path) => Ok(path),
+        (NvrtcChoice::Auto, Some(path)) => {
+            println!(
+                "note: {} is not NVRTC {PINNED_VERSION}; taking the pinned one (--nvrtc toolkit takes this)",
+                path.display()
+            );
+            pinned_nvrtc()
+        }
+        (NvrtcChoice::Auto, None) | (NvrtcChoice::Pinned, _) => pinned_nvrtc(),
+    }
+}
+
+/// A program of a CUDA toolkit, or of the search path.
+pub(crate) fn program(name: &str) -> Option<PathBuf> {
+    let in_toolkits = toolkits().into_iter().map(|toolkit| toolkit.join("bin"));
+    let search_path = std::env::var_os("PATH").unwrap_or_default();
+    let in_path = std::env::split_paths(&search_path).collect::<Vec<_>>();
+    in_toolkits.chain(in_path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// The folders in which a CUDA toolkit may be.
+fn toolkits() -> Vec<PathBuf> {
+    let named = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
+    named.chain([PathBuf::from("/usr/local/cuda")]).collect()
+}
+
+fn toolkit_nvrtc() -> Option<PathBuf> {
+    let folders = toolkits().into_iter().flat_map(|toolkit| [toolkit.join("lib64"), toolkit.join("lib")]);
+    folders.map(|folder| folder.join("libnvrtc.so")).find(|file| file.is_file())
+}
+
+/// The library's file behind its symbolic links carries the whole version in its name.
+fn is_pinned_version(library: &Path) -> bool {
+    library.canonicalize().is_ok_and(|file| workspace::name(&file).ends_with(PINNED_VERSION))
+}
+
+/// The pinned NVRTC: from `target/` if it is there, else fetched, its hash verified by pip.
+fn pinned_nvrtc() -> Result<PathBuf, Error> {
+    let folder = workspace::target().join("nvrtc").join(PINNED_VERSION);
+    let library = folder.join("nvidia/cuda_nvrtc/lib/libnvrtc.so.12");
+    if library.is_file() {
+        return Ok(library);
+    }
+    let hash = pinned_hash()?;
+    println!("fetching {PINNED_PACKAGE} {PINNED_VERSION} (24 MB), once");
+    let scratch = workspace::target().join("nvrtc").join(format!("fetching-{}", std::process::id()));
+    let unpacked = scratch.join("unpacked");
+    workspace::create_folder(&unpacked)?;
+    let requirements = scratch.join("requirements.txt");
+    let text = format!("{PINNED_PACKAGE}=={PINNED_VERSION} --hash=sha256:{hash}\n");
+    std::fs::write(&requirements, text).context("write", &requirements)?;
+    run(Command::new("python3")
+        .args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--require-hashes"])
+        .args(["--no-deps", "--only-binary=:all:", "--dest"])
+        .arg(&scratch)
+        .arg("--requirement")
+        .arg(&requirements))?;
+    for wheel in workspace::files(&scratch, "whl")? {
+        run(Command::new("python3").args(["-m", "zipfile", "--extract"]).arg(&wheel).arg(&unpacked))?;
+    }
+    // Renaming publishes it whole or not at all. Another build may have been faster: then its copy is the one.
+    if let Err(source) = std::fs::rename(&unpacked, &folder)
+        && !library.is_file()
+    {
+        return Err(Error::File { action: "rename", path: unpacked, source });
+    }
+    std::fs::remove_dir_all(&scratch).context("remove", &scratch)?;
+    Ok(library)
+}
+
+fn pinned_hash() -> Result<&'static str, Error> {
+    let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
+    let wheel = PINNED_WHEELS.iter().find(|(known, _)| os == "linux" && *known == arch);
+    wheel.map(|(_, hash)| *hash).ok_or(Error::NotPinned { os, arch })
+}

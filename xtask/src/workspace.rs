@@ -1,0 +1,46 @@
+//! Where things are in the repository.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, FileContext};
+
+/// The folder of the repository.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the repository").to_owned()
+}
+
+/// The folder that cargo builds into.
+pub(crate) fn target() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(folder) => root().join(folder),
+        None => root().join("target"),
+    }
+}
+
+/// The files of a folder whose names end in `.extension`, sorted by name.
+pub(crate) fn files(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, Error> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).context("list", folder)? {
+        let path = entry.context("list", folder)?.path();
+        if path.extension().is_some_and(|e| e == extension) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// A path's last component, as text.
+pub(crate) fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Reads a text file.
+pub(crate) fn read(path: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(path).context("read", path)
+}
+
+/// Creates a folder and those above it.
+pub(crate) fn create_folder(path: &Path) -> Result<(), Error> {
+    std::fs::create_dir_all(path).context("create", path)
+}

@@ -1,17 +1,62 @@
 //! The Host platform: devices simulated on the CPU.
+//!
+//! It is what a machine without a GPU runs on and the executable specification of what the other platforms do; it is
+//! never picked silently, and everything it makes says `host`. What it promises, and to which the files below refer:
+//!
+//! 1. Device memory is a sealed memfd mapped shared, so that another process can map it and cannot shrink it.
+//! 2. Memory that kernels of this or another process may touch meanwhile is only accessed with atomics.
+//! 3. A stream is an ordered queue with one worker thread. All of an operation happens before all of the next one,
+//!    and all of the last one before `synchronize` or `query` says so.
+//! 4. Up to [`MAX_RESIDENT_BLOCKS`] blocks of a launch run at once, each on a thread of its own, so blocks may wait
+//!    for each other, as they may on a GPU on which they all fit.
+//! 5. A kernel that panics fails its stream: what was queued behind it is skipped, and events recorded behind it
+//!    carry the error to whoever waits for them.
 
+mod access;
+mod backoff;
 mod block;
+mod device;
+mod event;
+mod graph;
+mod launch;
+mod mapping;
+mod memory;
+mod module;
+mod queue;
+mod stream;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use crate::{Result, backend::DeviceBackend, env};
+use crate::{DevicePtr, Result, backend::DeviceBackend, env};
+use device::HostDevice;
 
+pub use backoff::Backoff;
 pub use block::{HostBlock, HostKernel, HostSymbol};
+pub use launch::MAX_RESIDENT_BLOCKS;
 
 pub(crate) fn device_count() -> Result<usize> {
-    env::host_devices()
+    devices().map(<[_]>::len)
 }
 
-pub(crate) fn open(_id: usize) -> Result<Arc<dyn DeviceBackend>> {
-    unreachable!("written next")
+/// `id` is less than [`device_count`].
+pub(crate) fn open(id: usize) -> Result<Arc<dyn DeviceBackend>> {
+    let device: Arc<HostDevice> = Arc::clone(&devices()?[id]);
+    Ok(device)
+}
+
+/// The device that allocated what is at `ptr`; none before any was opened.
+pub(crate) fn owner_of(ptr: DevicePtr) -> Option<usize> {
+    DEVICES.get()?.iter().position(|device| device.owns(ptr))
+}
+
+/// The simulated driver: like a real one it is there once per process, from its first use on, so that all handles of a
+/// device are the same device. `MSCCLPP_HOST_DEVICES` counts at that first use.
+static DEVICES: OnceLock<Vec<Arc<HostDevice>>> = OnceLock::new();
+
+fn devices() -> Result<&'static [Arc<HostDevice>]> {
+    if let Some(devices) = DEVICES.get() {
+        return Ok(devices);
+    }
+    let count = env::host_devices()?;
+    Ok(DEVICES.get_or_init(|| HostDevice::all(count)))
 }

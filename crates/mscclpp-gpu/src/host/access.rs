@@ -1,0 +1,193 @@
+//! How the host touches memory that kernels may be touching at the same time (invariant 2).
+//!
+//! All accesses are relaxed atomics: 8 bytes at a time where the address is 8-byte aligned, single bytes at the edges.
+//! So a kernel of this process that polls, loads or stores 8-byte words of the same memory races with no plain access,
+//! and it never sees half of such a word. Order comes from elsewhere: from the stream (invariant 3), or from a word
+//! stored with release ([`publish`]) behind the data and loaded with acquire by whoever polls it.
+//!
+//! Two accesses of *different* size that overlap and are not ordered are outside the language's model. A kernel that
+//! polls 4 bytes while they are being copied gets what every supported CPU gives, the bytes of one whole 8-byte word;
+//! the device API polls 8-byte words only. Memory of another process is outside the model as well; there the argument
+//! is the CPU's, for which these accesses are single instructions.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use crate::DevicePtr;
+
+const WORD: usize = size_of::<u64>();
+
+/// Copies `len` bytes; ranges that overlap give the bytes of neither.
+///
+/// # Safety
+/// Both ranges are mapped, `dst` for writing, and nothing accesses them meanwhile other than with atomics.
+pub(super) unsafe fn copy(dst: DevicePtr, src: DevicePtr, len: u64) {
+    let (dst, src, len) = (dst.as_mut_ptr::<u8>(), src.as_mut_ptr::<u8>(), len as usize);
+    if !(dst.addr() ^ src.addr()).is_multiple_of(WORD) {
+        // Words of one are never words of the other: bytes.
+        for i in 0..len {
+            // SAFETY: `i < len`, inside both ranges.
+            unsafe { byte(dst, i).store(byte(src, i).load(Ordering::Relaxed), Ordering::Relaxed) };
+        }
+        return;
+    }
+    let split = Split::of(dst, len);
+    for i in split.edges() {
+        // SAFETY: `edges` are inside both ranges.
+        unsafe { byte(dst, i).store(byte(src, i).load(Ordering::Relaxed), Ordering::Relaxed) };
+    }
+    for i in split.words() {
+        // SAFETY: `words` are inside both ranges and 8-byte aligned in `dst`, so in `src`, which is congruent.
+        unsafe { word(dst, i).store(word(src, i).load(Ordering::Relaxed), Ordering::Relaxed) };
+    }
+}
+
+/// Copies `bytes` to `dst`.
+///
+/// # Safety
+/// `dst` is mapped for writing for that long, and nothing accesses it meanwhile other than with atomics.
+pub(super) unsafe fn write(dst: DevicePtr, bytes: &[u8]) {
+    let dst = dst.as_mut_ptr::<u8>();
+    let split = Split::of(dst, bytes.len());
+    for i in split.edges() {
+        // SAFETY: `edges` are inside the range.
+        unsafe { byte(dst, i).store(bytes[i], Ordering::Relaxed) };
+    }
+    let (words, _) = bytes[split.head..].as_chunks::<WORD>();
+    for (i, value) in split.words().zip(words) {
+        // SAFETY: `words` are inside the range and 8-byte aligned.
+        unsafe { word(dst, i).store(u64::from_ne_bytes(*value), Ordering::Relaxed) };
+    }
+}
+
+/// Copies from `src` into `bytes`.
+///
+/// # Safety
+/// `src` is mapped for that long, and nothing writes it meanwhile other than with atomics.
+pub(super) unsafe fn read(src: DevicePtr, bytes: &mut [u8]) {
+    let src = src.as_mut_ptr::<u8>();
+    let split = Split::of(src, bytes.len());
+    for i in split.edges() {
+        // SAFETY: `edges` are inside the range.
+        bytes[i] = unsafe { byte(src, i).load(Ordering::Relaxed) };
+    }
+    let (words, _) = bytes[split.head..].as_chunks_mut::<WORD>();
+    for (i, value) in split.words().zip(words) {
+        // SAFETY: `words` are inside the range and 8-byte aligned.
+        *value = unsafe { word(src, i).load(Ordering::Relaxed) }.to_ne_bytes();
+    }
+}
+
+/// Sets `len` bytes to `value`.
+///
+/// # Safety
+/// As [`write`].
+pub(super) unsafe fn fill(dst: DevicePtr, len: u64, value: u8) {
+    let dst = dst.as_mut_ptr::<u8>();
+    let split = Split::of(dst, len as usize);
+    for i in split.edges() {
+        // SAFETY: `edges` are inside the range.
+        unsafe { byte(dst, i).store(value, Ordering::Relaxed) };
+    }
+    for i in split.words() {
+        // SAFETY: `words` are inside the range and 8-byte aligned.
+        unsafe { word(dst, i).store(u64::from_ne_bytes([value; WORD]), Ordering::Relaxed) };
+    }
+}
+
+/// Stores `value` behind everything this thread did before: whoever loads it with acquire sees all that.
+///
+/// # Safety
+/// As [`write`] for 8 bytes; `dst` is 8-byte aligned.
+pub(super) unsafe fn publish(dst: DevicePtr, value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { word(dst.as_mut_ptr(), 0).store(value, Ordering::Release) };
+}
+
+/// A range cut into single bytes up to the first 8-byte boundary, whole words, and single bytes from the last one on.
+struct Split {
+    head: usize,
+    tail: usize,
+    len: usize,
+}
+
+impl Split {
+    fn of(start: *mut u8, len: usize) -> Self {
+        let head = (start.addr().wrapping_neg() % WORD).min(len);
+        let tail = head + (len - head) / WORD * WORD;
+        Self { head, tail, len }
+    }
+
+    fn edges(&self) -> impl Iterator<Item = usize> + use<> {
+        (0..self.head).chain(self.tail..self.len)
+    }
+
+    fn words(&self) -> impl Iterator<Item = usize> + use<> {
+        (self.head..self.tail).step_by(WORD)
+    }
+}
+
+/// # Safety
+/// The byte is mapped, as the callers' contracts say.
+unsafe fn byte<'a>(start: *mut u8, offset: usize) -> &'a AtomicU8 {
+    // SAFETY: mapped, and only accessed with atomics while the reference lives, which is one statement.
+    unsafe { AtomicU8::from_ptr(start.wrapping_add(offset)) }
+}
+
+/// # Safety
+/// The 8 bytes are mapped, as the callers' contracts say, and aligned.
+unsafe fn word<'a>(start: *mut u8, offset: usize) -> &'a AtomicU64 {
+    // SAFETY: mapped and aligned, and only accessed with atomics while the reference lives, which is one statement.
+    unsafe { AtomicU64::from_ptr(start.wrapping_add(offset).cast()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ptr(bytes: &mut [u8], offset: usize) -> DevicePtr {
+        DevicePtr::from_ptr(bytes[offset..].as_mut_ptr())
+    }
+
+    /// Every alignment of both sides against every short length, with a rim that must stay as it was.
+    #[test]
+    fn all_alignments_and_lengths() {
+        let source: [u8; 64] = std::array::from_fn(|i| i as u8 + 1);
+        for to in 0..9 {
+            for from in 0..9 {
+                for len in 0..40 {
+                    let mut expected = [0xee; 64];
+                    expected[to..to + len].copy_from_slice(&source[from..from + len]);
+
+                    let (mut copied, mut from_bytes) = ([0xee; 64], source);
+                    // SAFETY: both ranges end before 64, and the arrays are this thread's.
+                    unsafe { copy(ptr(&mut copied, to), ptr(&mut from_bytes, from), len as u64) };
+                    assert_eq!(copied, expected, "copy of {len} bytes from {from} to {to}");
+
+                    let mut written = [0xee; 64];
+                    // SAFETY: as above.
+                    unsafe { write(ptr(&mut written, to), &source[from..from + len]) };
+                    assert_eq!(written, expected, "write of {len} bytes from {from} to {to}");
+
+                    let mut back = [0xee; 64];
+                    // SAFETY: as above.
+                    unsafe { read(ptr(&mut from_bytes, from), &mut back[to..to + len]) };
+                    assert_eq!(back, expected, "read of {len} bytes from {from} to {to}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn fill_touches_its_range_alone() {
+        for to in 0..9 {
+            for len in 0..40 {
+                let mut filled = [0xee; 64];
+                let mut expected = filled;
+                expected[to..to + len].fill(7);
+                // SAFETY: the range ends before 64, and the array is this thread's.
+                unsafe { fill(ptr(&mut filled, to), len as u64, 7) };
+                assert_eq!(filled, expected, "fill of {len} bytes at {to}");
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+use std::{
+    ffi::c_void,
+    sync::{Arc, Weak},
+    thread,
+};
+
+use parking_lot::Mutex;
+
+use super::{
+    access,
+    event::HostEvent,
+    memory::{Heap, PlainMemory},
+    module::{HostModule, LoadedModule},
+    queue::Queue,
+    stream::HostStream,
+};
+use crate::{
+    DevicePtr, Error, ExportHandle, ExportKinds, GpuProperties, MemoryExport, MemoryInfo, ModuleSource,
+    PeerAccess, Platform, Result,
+    backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
+};
+
+/// One simulated device.
+pub(super) struct HostDevice {
+    properties: GpuProperties,
+    heap: Arc<Heap>,
+    /// Of all streams whose worker is there, dropped ones that are still busy included.
+    queues: Mutex<Vec<Weak<Queue>>>,
+    default_stream: Mutex<Option<Arc<HostStream>>>,
+}
+
+impl HostDevice {
+    /// Every device has all cores and all memory of the machine.
+    pub(super) fn all(count: usize) -> Vec<Arc<Self>> {
+        let cores = thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        let machine = rustix::system::sysinfo();
+        let memory = (machine.totalram as u64).saturating_mul(u64::from(machine.mem_unit));
+        (0..count).map(|id| Arc::new(Self::new(id, cores, memory))).collect()
+    }
+
+    fn new(id: usize, cores: u32, memory: u64) -> Self {
+        let properties = GpuProperties {
+            platform: Platform::Host,
+            id,
+            name: "host".to_owned(),
+            uuid: uuid(id),
+            pci_bus_id: None,
+            numa_node: None,
+            compute_capability: None,
+            multiprocessors: cores,
+            export_kinds: ExportKinds { ipc_handle: false, file_descriptor: true, fabric: false },
+        };
+        Self {
+            properties,
+            heap: Heap::new(id, memory),
+            queues: Mutex::default(),
+            default_stream: Mutex::default(),
+        }
+    }
+
+    pub(super) fn owns(&self, ptr: DevicePtr) -> bool {
+        self.heap.holds(ptr)
+    }
+
+    fn start_stream(&self) -> Result<Arc<HostStream>> {
+        let stream = HostStream::start()?;
+        let mut queues = self.queues.lock();
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(Arc::downgrade(stream.queue()));
+        Ok(Arc::new(stream))
+    }
+}
+
+/// From the number alone: device 3 is the same device in every process of the machine.
+fn uuid(id: usize) -> [u8; 16] {
+    let mut uuid = *b"mscclpp-host-000";
+    for (byte, shift) in uuid[13..].iter_mut().zip([8, 4, 0]) {
+        *byte = b"0123456789abcdef"[(id >> shift) % 16];
+    }
+    uuid
+}
+
+impl DeviceBackend for HostDevice {
+    fn properties(&self) -> &GpuProperties {
+        &self.properties
+    }
+
+    fn memory_info(&self) -> Result<MemoryInfo> {
+        Ok(self.heap.info())
+    }
+
+    fn peer_access(&self, _peer: &GpuProperties) -> Result<PeerAccess> {
+        Ok(PeerAccess { reachable: true, native_atomics: true })
+    }
+
+    unsafe fn enable_access(&self, _owner: &GpuProperties, _ptr: DevicePtr, _len: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
+        Ok(Box::new(self.heap.allocate(bytes)?))
+    }
+
+    fn allocate_pinned(&self, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
+        Ok(Box::new(PlainMemory::pinned(bytes)?))
+    }
+
+    unsafe fn write(&self, dst: DevicePtr, bytes: &[u8]) -> Result<()> {
+        // SAFETY: the caller promises live memory; kernels access it with atomics (invariant 2).
+        unsafe { access::write(dst, bytes) };
+        Ok(())
+    }
+
+    unsafe fn read(&self, src: DevicePtr, bytes: &mut [u8]) -> Result<()> {
+        // SAFETY: as in `write`.
+        unsafe { access::read(src, bytes) };
+        Ok(())
+    }
+
+    unsafe fn fill(&self, dst: DevicePtr, len: u64, value: u8) -> Result<()> {
+        // SAFETY: as in `write`.
+        unsafe { access::fill(dst, len, value) };
+        Ok(())
+    }
+
+    fn create_stream(&self) -> Result<Arc<dyn StreamBackend>> {
+        let stream = self.start_stream()?;
+        Ok(stream)
+    }
+
+    /// One stream like any other, made when first asked for; it does not synchronise with the others.
+    fn default_stream(&self) -> Result<Arc<dyn StreamBackend>> {
+        let mut default = self.default_stream.lock();
+        let stream = match &*default {
+            Some(stream) => Arc::clone(stream),
+            None => Arc::clone(default.insert(self.start_stream()?)),
+        };
+        Ok(stream)
+    }
+
+    unsafe fn wrap_stream(&self, _raw: *mut c_void) -> Result<Arc<dyn StreamBackend>> {
+        Err(Error::InvalidArgument("the Host platform has no raw streams; use Gpu::stream".to_owned()))
+    }
+
+    fn create_event(&self, with_timing: bool) -> Result<Arc<dyn EventBackend>> {
+        Ok(Arc::new(HostEvent::new(with_timing)))
+    }
+
+    fn load_module(&self, source: &ModuleSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
+        Ok(Arc::new(LoadedModule(Arc::new(HostModule::load(&self.heap, source)?))))
+    }
+
+    unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
+        self.heap.export(ptr, len)
+    }
+
+    fn import(&self, handle: &ExportHandle, allocation_size: u64) -> Result<Box<dyn MemoryBackend>> {
+        Ok(Box::new(PlainMemory::import(handle, allocation_size)?))
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        let queues: Vec<Arc<Queue>> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();
+        // All of them, whatever the first ones say.
+        queues.iter().map(|queue| queue.wait()).fold(Ok(()), Result::and)
+    }
+
+    fn make_current(&self) -> Result<()> {
+        Ok(())
+    }
+}

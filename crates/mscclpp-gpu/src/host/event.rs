@@ -1,0 +1,135 @@
+use std::{any::Any, sync::Arc, time::Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::queue::{Op, Queue};
+use crate::{Error, Result, backend::EventBackend};
+
+/// The last point of a stream that was recorded in it.
+pub(super) struct HostEvent {
+    with_timing: bool,
+    last: Mutex<Recorded>,
+}
+
+#[derive(Default)]
+enum Recorded {
+    #[default]
+    Never,
+    At(Arc<Mark>),
+    /// In a stream that was capturing: an edge of the graph and nothing that ever happens.
+    Captured(Arc<Queue>),
+}
+
+impl HostEvent {
+    pub(super) fn new(with_timing: bool) -> Self {
+        Self { with_timing, last: Mutex::default() }
+    }
+
+    pub(super) fn of(backend: &dyn EventBackend) -> Result<&Self> {
+        (backend as &dyn Any).downcast_ref().ok_or_else(|| {
+            Error::InvalidArgument("an event of another platform was given to a host stream".to_owned())
+        })
+    }
+
+    /// Marks the end of what `queue` holds now.
+    pub(super) fn record(&self, queue: &Arc<Queue>) -> Result<()> {
+        // Held while submitting, so that of two threads that record, the later one submits later too.
+        let mut last = self.last.lock();
+        *last = if queue.is_capturing() {
+            Recorded::Captured(Arc::clone(queue))
+        } else {
+            let mark = Arc::new(Mark::default());
+            queue.submit(Op::Record(Arc::clone(&mark)))?;
+            Recorded::At(mark)
+        };
+        Ok(())
+    }
+
+    /// Lets later work of `queue` wait for the last mark.
+    pub(super) fn wait_on(&self, queue: &Arc<Queue>) -> Result<()> {
+        let mark = match &*self.last.lock() {
+            Recorded::Never => return Ok(()),
+            Recorded::Captured(other) if Arc::ptr_eq(other, queue) => return Ok(()),
+            Recorded::Captured(_) => {
+                return Err(Error::InvalidArgument(
+                    "the event was recorded in a capture of another stream; the Host platform captures one stream"
+                        .to_owned(),
+                ));
+            }
+            Recorded::At(mark) => Arc::clone(mark),
+        };
+        if queue.is_capturing() {
+            return Err(Error::InvalidArgument(
+                "a capturing stream cannot wait for an event that was recorded outside the capture"
+                    .to_owned(),
+            ));
+        }
+        queue.submit(Op::Wait(mark))
+    }
+
+    fn time(&self) -> Result<Instant> {
+        let unusable = |why: &str| Err(Error::InvalidArgument(format!("an event has no time: it {why}")));
+        if !self.with_timing {
+            return unusable("was made without timing");
+        }
+        match &*self.last.lock() {
+            Recorded::Never => unusable("was never recorded"),
+            Recorded::Captured(_) => unusable("was recorded in a capture"),
+            Recorded::At(mark) => match mark.get() {
+                Some(time) => time,
+                None => unusable("is not complete; synchronise first"),
+            },
+        }
+    }
+}
+
+impl EventBackend for HostEvent {
+    fn query(&self) -> Result<bool> {
+        match &*self.last.lock() {
+            Recorded::Never => Ok(true),
+            Recorded::Captured(_) => Err(Error::InvalidArgument(
+                "the event was recorded in a capture, and is never reached".to_owned(),
+            )),
+            Recorded::At(mark) => mark.get().transpose().map(|time| time.is_some()),
+        }
+    }
+
+    fn elapsed_ms(&self, start: &dyn EventBackend) -> Result<f32> {
+        let (start, end) = (Self::of(start)?.time()?, self.time()?);
+        let (sign, span) = match end.checked_duration_since(start) {
+            Some(span) => (1.0, span),
+            None => (-1.0, start.duration_since(end)),
+        };
+        Ok(sign * span.as_secs_f32() * 1e3)
+    }
+}
+
+/// One recorded point: when the stream got there, or the error it had by then.
+#[derive(Default)]
+pub(super) struct Mark {
+    reached: Mutex<Option<Result<Instant>>>,
+    changed: Condvar,
+}
+
+impl Mark {
+    pub(super) fn reach(&self, time: Result<Instant>) {
+        *self.reached.lock() = Some(time);
+        self.changed.notify_all();
+    }
+
+    /// Blocks until it is reached. It is recorded already, and a stream always gets to the end of its queue unless a
+    /// kernel in it never ends, so this waits exactly as long as that kernel does.
+    pub(super) fn wait(&self) -> Result<()> {
+        let mut reached = self.reached.lock();
+        loop {
+            match &*reached {
+                Some(time) => return time.clone().map(drop),
+                None => self.changed.wait(&mut reached),
+            }
+        }
+    }
+
+    fn get(&self) -> Option<Result<Instant>> {
+        self.reached.lock().clone()
+    }
+}

@@ -1,0 +1,188 @@
+//! What a stream has to do, and the thread that does it.
+
+use std::{collections::VecDeque, sync::Arc, time::Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::{access, event::Mark, launch::Launch};
+use crate::{DevicePtr, Error, Result};
+
+/// One operation of a stream. Arguments are in it by value.
+#[derive(Clone)]
+pub(super) enum Op {
+    Copy { dst: DevicePtr, src: DevicePtr, bytes: u64 },
+    Fill { dst: DevicePtr, bytes: u64, value: u8 },
+    WriteU64 { dst: DevicePtr, value: u64 },
+    Launch(Arc<Launch>),
+    Graph(Arc<[Op]>),
+    Record(Arc<Mark>),
+    Wait(Arc<Mark>),
+}
+
+impl Op {
+    fn run(&self) -> Result<()> {
+        match self {
+            // SAFETY: whoever submitted it promised valid ranges until now ([`crate::Stream::copy`]).
+            Self::Copy { dst, src, bytes } => unsafe { access::copy(*dst, *src, *bytes) },
+            // SAFETY: as above.
+            Self::Fill { dst, bytes, value } => unsafe { access::fill(*dst, *bytes, *value) },
+            // SAFETY: as above, and submitting compared the alignment. That all earlier work is visible with the value
+            // holds because it was done by this thread, or by threads which it joined (`Launch::run`).
+            Self::WriteU64 { dst, value } => unsafe { access::publish(*dst, *value) },
+            Self::Launch(launch) => launch.run()?,
+            Self::Graph(ops) => ops.iter().try_for_each(Self::run)?,
+            Self::Record(mark) => mark.reach(Ok(Instant::now())),
+            Self::Wait(mark) => mark.wait()?,
+        }
+        Ok(())
+    }
+
+    /// What is left to do in a stream that has failed: nobody may wait for a mark for ever.
+    fn skip(&self, error: &Error) {
+        if let Self::Record(mark) = self {
+            mark.reach(Err(error.clone()));
+        }
+    }
+}
+
+/// An ordered queue and how far its worker is.
+#[derive(Default)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    submitted: Condvar,
+    completed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    pending: VecDeque<Op>,
+    submitted: u64,
+    completed: u64,
+    /// The first error; from then on operations are skipped.
+    error: Option<Error>,
+    error_was_told: bool,
+    capture: Option<Vec<Op>>,
+    closed: bool,
+}
+
+impl State {
+    fn told(&mut self) -> Result<()> {
+        match &self.error {
+            Some(error) => {
+                self.error_was_told = true;
+                Err(error.clone())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn refuse_capture(&self, call: &str) -> Result<()> {
+        match self.capture {
+            Some(_) => Err(Error::InvalidArgument(format!(
+                "{call} of a stream that is capturing; end the capture first"
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Queue {
+    pub(super) fn submit(&self, op: Op) -> Result<()> {
+        let mut state = self.state.lock();
+        state.told()?;
+        match &mut state.capture {
+            Some(capture) => capture.push(op),
+            None => {
+                state.pending.push_back(op);
+                state.submitted += 1;
+                self.submitted.notify_one();
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_complete(&self) -> Result<bool> {
+        let mut state = self.state.lock();
+        state.refuse_capture("query")?;
+        state.told()?;
+        Ok(state.completed == state.submitted)
+    }
+
+    pub(super) fn synchronize(&self) -> Result<()> {
+        self.state.lock().refuse_capture("synchronize")?;
+        self.wait()
+    }
+
+    /// Blocks until what is submitted now is complete. What a capture holds is not submitted.
+    pub(super) fn wait(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        let target = state.submitted;
+        while state.completed < target {
+            self.completed.wait(&mut state);
+        }
+        state.told()
+    }
+
+    pub(super) fn is_capturing(&self) -> bool {
+        self.state.lock().capture.is_some()
+    }
+
+    pub(super) fn begin_capture(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        state.told()?;
+        if state.capture.is_some() {
+            return Err(Error::InvalidArgument("the stream is capturing already".to_owned()));
+        }
+        state.capture = Some(Vec::new());
+        Ok(())
+    }
+
+    pub(super) fn end_capture(&self) -> Result<Vec<Op>> {
+        let captured = self.state.lock().capture.take();
+        captured.ok_or_else(|| {
+            Error::InvalidArgument("the stream is not capturing; begin a capture first".to_owned())
+        })
+    }
+
+    /// Nothing more will be submitted: the worker ends when it has done what there is. Whether it has.
+    pub(super) fn close(&self) -> bool {
+        let mut state = self.state.lock();
+        state.closed = true;
+        self.submitted.notify_one();
+        state.completed == state.submitted
+    }
+
+    /// The worker's loop.
+    pub(super) fn work(&self) {
+        let mut state = self.state.lock();
+        loop {
+            let Some(op) = state.pending.pop_front() else {
+                if state.closed {
+                    break;
+                }
+                self.submitted.wait(&mut state);
+                continue;
+            };
+            let failed = state.error.clone();
+            drop(state);
+            let result = match failed {
+                Some(error) => {
+                    op.skip(&error);
+                    Ok(())
+                }
+                None => op.run(),
+            };
+            // With it goes what it kept alive, before anyone can see that it is complete.
+            drop(op);
+            state = self.state.lock();
+            if let Err(error) = result {
+                state.error = Some(error);
+            }
+            state.completed += 1;
+            self.completed.notify_all();
+        }
+        if let Some(error) = state.error.as_ref().filter(|_| !state.error_was_told) {
+            tracing::warn!(%error, "a host stream was dropped with an error that nobody asked for");
+        }
+    }
+}

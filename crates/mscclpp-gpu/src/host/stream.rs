@@ -1,0 +1,105 @@
+use std::{
+    any::Any,
+    ffi::c_void,
+    ptr,
+    sync::Arc,
+    thread::{self, JoinHandle},
+};
+
+use super::{
+    event::HostEvent,
+    graph::HostGraph,
+    queue::{Op, Queue},
+};
+use crate::{
+    DevicePtr, Error, Result,
+    backend::{EventBackend, GraphBackend, StreamBackend},
+};
+
+/// A queue and its worker thread (invariant 3).
+pub(super) struct HostStream {
+    queue: Arc<Queue>,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl HostStream {
+    pub(super) fn start() -> Result<Self> {
+        let queue = Arc::new(Queue::default());
+        let worker = thread::Builder::new()
+            .name("mscclpp-host-stream".to_owned())
+            .spawn({
+                let queue = Arc::clone(&queue);
+                move || queue.work()
+            })
+            .map_err(|e| Error::system("starting the thread of a host stream", e))?;
+        Ok(Self { queue, worker: Some(worker) })
+    }
+
+    pub(super) fn of(backend: &dyn StreamBackend) -> Result<&Self> {
+        (backend as &dyn Any).downcast_ref().ok_or_else(|| {
+            Error::InvalidArgument("work of the Host platform was given a stream of another".to_owned())
+        })
+    }
+
+    pub(super) fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+}
+
+impl StreamBackend for HostStream {
+    fn raw(&self) -> *mut c_void {
+        ptr::null_mut()
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.queue.synchronize()
+    }
+
+    fn query(&self) -> Result<bool> {
+        self.queue.is_complete()
+    }
+
+    unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
+        self.queue.submit(Op::Copy { dst, src, bytes })
+    }
+
+    unsafe fn fill(&self, dst: DevicePtr, bytes: u64, value: u8) -> Result<()> {
+        self.queue.submit(Op::Fill { dst, bytes, value })
+    }
+
+    unsafe fn write_u64(&self, dst: DevicePtr, value: u64) -> Result<()> {
+        if !dst.0.is_multiple_of(8) {
+            return Err(Error::InvalidArgument(format!("write_u64 to {dst:?}, which is not 8-byte aligned")));
+        }
+        self.queue.submit(Op::WriteU64 { dst, value })
+    }
+
+    fn record(&self, event: &Arc<dyn EventBackend>) -> Result<()> {
+        HostEvent::of(&**event)?.record(&self.queue)
+    }
+
+    fn wait_event(&self, event: &Arc<dyn EventBackend>) -> Result<()> {
+        HostEvent::of(&**event)?.wait_on(&self.queue)
+    }
+
+    fn begin_capture(&self) -> Result<()> {
+        self.queue.begin_capture()
+    }
+
+    fn end_capture(&self) -> Result<Arc<dyn GraphBackend>> {
+        Ok(Arc::new(HostGraph::new(self.queue.end_capture()?)))
+    }
+}
+
+impl Drop for HostStream {
+    /// What is queued is still done, as on CUDA, and this does not wait for it: with nothing queued the worker ends at
+    /// once and is joined, else it ends by itself.
+    fn drop(&mut self) {
+        let idle = self.queue.close();
+        if let Some(worker) = self.worker.take().filter(|_| idle)
+            && worker.join().is_err()
+        {
+            tracing::warn!("the worker of a host stream panicked");
+        }
+    }
+}

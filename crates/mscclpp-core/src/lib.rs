@@ -1,1 +1,44 @@
-//! Endpoints, connections, registered memory, semaphores and memory channels, independent of any transport
+//! Endpoints, connections, registered memory, semaphores and memory channels, independent of any transport.
+//!
+//! A [`Context`] is put together from transport providers ([`provider::TransportProvider`]). It opens [`Endpoint`]s,
+//! which travel to peers as bytes, and joins two of them into a [`Connection`]. Over a connection, two
+//! [`SemaphoreStub`]s make a [`Semaphore`], and a [`BaseMemoryChannel`] puts it into the hands of kernels.
+//!
+//! This crate knows no transport by name beyond its number, opens no socket and starts no thread.
+//!
+//! # A dead peer is an error, not a hang
+//! Every connection has a [`LinkMonitor`] that its transport tells when the peer goes. The connection then fails with
+//! [`Error::PeerLost`] or [`Error::PeerClosed`], and device waits on its semaphores return false. Connections carry a
+//! label ([`Connection::set_label`]) by which those errors name the peer.
+
+mod channel;
+mod config;
+mod connection;
+mod context;
+mod endpoint;
+mod env;
+mod error;
+mod handle;
+mod identity;
+mod memory;
+mod monitor;
+#[doc(hidden)]
+pub mod protocol;
+pub mod provider;
+mod semaphore;
+mod slab;
+mod transport;
+mod wire;
+
+pub use channel::BaseMemoryChannel;
+pub use config::{Device, DeviceType, EndpointConfig, IbConfig, IbMode};
+pub use connection::Connection;
+pub use context::{Context, ContextBuilder};
+pub use endpoint::{Endpoint, EndpointInfo};
+pub use error::{Error, Result};
+pub use handle::{BaseMemoryChannelHandle, DeviceToDeviceSemaphoreHandle};
+pub use identity::ProcessId;
+pub use memory::{MemoryRegion, RegionInfo, RegisteredMemory};
+pub use monitor::LinkMonitor;
+pub use semaphore::{DeviceToDeviceSemaphore, Semaphore, SemaphoreStub};
+pub use transport::{Transport, TransportFlags};

@@ -94,6 +94,28 @@ impl Platform {
         }
     }
 
+    /// The device of that [`crate::GpuProperties::uuid`], if this process sees it.
+    ///
+    /// # Errors
+    /// As [`Platform::gpu`].
+    pub fn gpu_by_uuid(self, uuid: &[u8; 16]) -> Result<Option<Gpu>> {
+        Ok(self.gpus()?.into_iter().find(|gpu| gpu.properties().uuid == *uuid))
+    }
+
+    /// The device whose memory `ptr` points into, or `None` for memory that is not a device's.
+    ///
+    /// # Errors
+    /// As [`Platform::gpu`].
+    pub fn owner_of(self, ptr: crate::DevicePtr) -> Result<Option<Gpu>> {
+        let id = match self {
+            Self::Host => host::owner_of(ptr),
+            #[cfg(feature = "cuda")]
+            Self::Cuda => crate::cuda::owner_of(ptr)?,
+            _ => None,
+        };
+        id.map(|id| self.gpu(id)).transpose()
+    }
+
     #[allow(dead_code, reason = "not every feature set has a platform that is left out")]
     fn not_built(self, reason: &str) -> Error {
         Error::Unavailable { platform: self, reason: reason.to_owned() }

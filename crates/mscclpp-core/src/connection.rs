@@ -1,0 +1,208 @@
+use std::{fmt, sync::Arc, time::Duration};
+
+use mscclpp_gpu::Gpu;
+
+use crate::{
+    Context, Device, Endpoint, EndpointInfo, Error, LinkMonitor, RegisteredMemory, Result, Transport,
+    provider::{Link, RemoteRegion, TransportProvider},
+};
+
+/// A live link from an endpoint of this process to a peer's. Cheap to clone; closed when the last clone, and the last
+/// semaphore or channel over it, is dropped.
+///
+/// Its methods may be called from any thread. Operations take effect at the peer in the order of the calls.
+#[derive(Clone)]
+pub struct Connection {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    // The order of the fields is that of closing: the link before the endpoint it belongs to.
+    link: Arc<dyn Link>,
+    provider: Arc<dyn TransportProvider>,
+    local: Endpoint,
+    remote: Arc<EndpointInfo>,
+    monitor: LinkMonitor,
+    context: Context,
+}
+
+impl Connection {
+    pub(crate) fn establish(
+        context: Context,
+        provider: Arc<dyn TransportProvider>,
+        local: Endpoint,
+        remote: Arc<EndpointInfo>,
+    ) -> Result<Self> {
+        let Some(parts) = local.as_local() else {
+            return Err(Error::InvalidArgument(format!(
+                "the local endpoint ({}) was made by a peer; give one of this process first, the peer's second",
+                local.info()
+            )));
+        };
+        let monitor = LinkMonitor::new(format!("the peer at {remote}"));
+        let link = provider.connect(&parts.endpoint, &remote, monitor.clone())?;
+        tracing::debug!(
+            target: "mscclpp::conn", local = %local.info(), remote = %remote, transport = %local.transport(),
+            "connected"
+        );
+        Ok(Self { inner: Arc::new(Inner { link, provider, local, remote, monitor, context }) })
+    }
+
+    /// Starts copying `size` bytes from `src` (registered here) to `dst` (the peer's). Returns at once.
+    ///
+    /// `src` must keep its contents until [`Connection::flush`] returns.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`], [`Error::NotRegistered`], [`Error::InvalidArgument`] for a memory of the wrong process;
+    /// [`Error::PeerLost`] and the like once the connection has failed; errors of mapping `dst` for the first time,
+    /// which may block for some seconds.
+    pub fn write(
+        &self,
+        dst: &RegisteredMemory,
+        dst_offset: u64,
+        src: &RegisteredMemory,
+        src_offset: u64,
+        size: u64,
+    ) -> Result<()> {
+        Error::bounds("write: destination", dst_offset, size, dst.size())?;
+        Error::bounds("write: source", src_offset, size, src.size())?;
+        let registration = src.registration("the source", self.transport())?;
+        let region = self.map("the destination", dst)?;
+        self.check()?;
+        self.inner.link.write(&region, dst_offset, registration, src_offset, size)
+    }
+
+    /// Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst` and in `src`, the sender's copy of it.
+    ///
+    /// The peer sees the value only after the data of every earlier [`Connection::write`] of this connection.
+    ///
+    /// # Errors
+    /// As [`Connection::write`]; [`Error::InvalidArgument`] if `dst_offset` is no multiple of 8.
+    pub fn update_and_sync(
+        &self,
+        dst: &RegisteredMemory,
+        dst_offset: u64,
+        src: &mut u64,
+        new_value: u64,
+    ) -> Result<()> {
+        Error::bounds("update_and_sync", dst_offset, 8, dst.size())?;
+        if !dst_offset.is_multiple_of(8) {
+            return Err(Error::InvalidArgument(format!(
+                "update_and_sync: offset {dst_offset} is no multiple of 8 bytes"
+            )));
+        }
+        let region = self.map("the destination", dst)?;
+        self.check()?;
+        self.inner.link.update(&region, dst_offset, new_value)?;
+        *src = new_value;
+        Ok(())
+    }
+
+    /// Blocks until every earlier operation of this connection is complete at the peer, for at most `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]: the call can be repeated; [`Error::PeerLost`] and the like.
+    pub fn flush(&self, timeout: Duration) -> Result<()> {
+        self.check()?;
+        self.inner.link.flush(timeout)
+    }
+
+    /// What it failed with, if it did: the peer's process is gone, or it closed its side.
+    ///
+    /// # Errors
+    /// That.
+    pub fn check(&self) -> Result<()> {
+        self.inner.monitor.check()
+    }
+
+    /// This side's transport.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        self.inner.local.transport()
+    }
+
+    /// The peer's transport; differs at most in the number of the InfiniBand device.
+    #[must_use]
+    pub fn remote_transport(&self) -> Transport {
+        self.inner.remote.config.transport
+    }
+
+    /// The context that made it.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// This side's device.
+    #[must_use]
+    pub fn local_device(&self) -> Device {
+        self.inner.local.device()
+    }
+
+    /// How many writes may be under way at once, -1 for the transport's own limit.
+    #[must_use]
+    pub fn max_write_queue_size(&self) -> i32 {
+        self.inner.local.max_write_queue_size()
+    }
+
+    /// What errors and logs call the peer; a communicator sets it to `rank N`.
+    #[must_use]
+    pub fn label(&self) -> String {
+        self.inner.monitor.label()
+    }
+
+    /// Sets [`Connection::label`].
+    pub fn set_label(&self, label: impl Into<String>) {
+        self.inner.monitor.set_label(label.into());
+    }
+
+    /// The transport's own side of it.
+    #[must_use]
+    pub fn link(&self) -> &Arc<dyn Link> {
+        &self.inner.link
+    }
+
+    pub(crate) fn monitor(&self) -> &LinkMonitor {
+        &self.inner.monitor
+    }
+
+    pub(crate) fn local_endpoint(&self) -> &Endpoint {
+        &self.inner.local
+    }
+
+    pub(crate) fn remote_endpoint(&self) -> &EndpointInfo {
+        &self.inner.remote
+    }
+
+    pub(crate) fn local_gpu(&self) -> Option<&Gpu> {
+        self.inner.local.as_local().and_then(|local| local.gpu.as_ref())
+    }
+
+    /// The peer's memory, as this side of the connection reaches it; made at the first use.
+    pub(crate) fn map(&self, what: &'static str, memory: &RegisteredMemory) -> Result<Arc<dyn RemoteRegion>> {
+        if memory.process() != self.inner.remote.process {
+            return Err(Error::InvalidArgument(format!(
+                "{what} is no memory of the process at the other end of this connection ({})",
+                self.label()
+            )));
+        }
+        let gpu = self.local_gpu();
+        memory.imported(what, self.remote_transport(), gpu, |info| {
+            tracing::debug!(
+                target: "mscclpp::conn", peer = %self.label(), bytes = info.len, transport = %info.transport,
+                "importing memory"
+            );
+            self.inner.provider.import(info, gpu)
+        })
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("local", &self.inner.local.info().to_string())
+            .field("remote", &self.inner.remote.to_string())
+            .field("transport", &self.transport())
+            .finish_non_exhaustive()
+    }
+}

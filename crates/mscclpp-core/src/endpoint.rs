@@ -1,0 +1,240 @@
+use std::{fmt, sync::Arc};
+
+use mscclpp_gpu::{Gpu, Platform};
+
+use crate::{
+    Device, DeviceType, EndpointConfig, Error, Result, Transport,
+    config::{IbConfig, IbMode},
+    identity::ProcessId,
+    provider::LocalEndpoint,
+    wire::{Kind, Reader, Writer},
+};
+
+/// One end of connections: where it is and how it can be reached.
+///
+/// Made by [`crate::Context::create_endpoint`], or by [`Endpoint::deserialize`] from what a peer sent. Cheap to clone.
+/// A connection needs one of each (or two of one process).
+#[derive(Clone)]
+pub struct Endpoint {
+    info: Arc<EndpointInfo>,
+    local: Option<Local>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Local {
+    pub(crate) gpu: Option<Gpu>,
+    pub(crate) endpoint: Arc<dyn LocalEndpoint>,
+}
+
+/// What travels of an endpoint.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct EndpointInfo {
+    /// What it was made with; the device's number is that of its own process.
+    pub config: EndpointConfig,
+    /// The process it is in.
+    pub process: ProcessId,
+    /// A number of its own in that process.
+    pub id: u64,
+    /// What two processes of one host have in common.
+    pub host: String,
+    /// Where its devices come from.
+    pub platform: Platform,
+    /// What identifies its device on that host; zeros for a CPU.
+    pub device_uuid: [u8; 16],
+    /// What its provider needs to be connected.
+    pub blob: Vec<u8>,
+}
+
+impl EndpointInfo {
+    /// Whether it is in this process.
+    #[must_use]
+    pub fn is_in_this_process(&self) -> bool {
+        ProcessId::current().is_ok_and(|id| id == self.process)
+    }
+}
+
+impl fmt::Display for EndpointInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} of process {:.8}", self.platform, self.config.device, ProcessHex(self.process))
+    }
+}
+
+/// The first digits of a process id are enough to tell processes of a job apart.
+struct ProcessHex(ProcessId);
+
+impl fmt::Display for ProcessHex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{:032x}", u128::from_be_bytes(self.0.to_bytes())))
+    }
+}
+
+impl Endpoint {
+    pub(crate) fn local(info: EndpointInfo, local: Local) -> Self {
+        Self { info: Arc::new(info), local: Some(local) }
+    }
+
+    pub(crate) fn as_local(&self) -> Option<&Local> {
+        self.local.as_ref()
+    }
+
+    /// What it was made with.
+    #[must_use]
+    pub fn config(&self) -> &EndpointConfig {
+        &self.info.config
+    }
+
+    /// How it is reached.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        self.info.config.transport
+    }
+
+    /// Where it is, with the number that its own process gives the device.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.info.config.device
+    }
+
+    /// How many writes may be under way at once, -1 for the transport's own limit.
+    #[must_use]
+    pub fn max_write_queue_size(&self) -> i32 {
+        self.info.config.max_write_queue_size
+    }
+
+    /// All that a peer knows of it.
+    #[must_use]
+    pub fn info(&self) -> &Arc<EndpointInfo> {
+        &self.info
+    }
+
+    /// Bytes to send to the peer, a few hundred.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if a provider's part is over the wire's limit of 64 KiB.
+    pub fn serialize(&self) -> Result<Vec<u8>> {
+        let EndpointInfo { config, process, id, host, platform, device_uuid, blob } = &*self.info;
+        let mut out = Writer::new(Kind::Endpoint);
+        out.array(&process.to_bytes());
+        out.u64(*id);
+        out.blob(host.as_bytes());
+        out.u8(platform_code(*platform)?);
+        out.u8(config.transport.code());
+        out.u8(match config.device.kind {
+            DeviceType::Unknown => 0,
+            DeviceType::Cpu => 1,
+            DeviceType::Gpu => 2,
+        });
+        out.u64(config.device.id.map_or(u64::MAX, |id| id as u64));
+        out.u32(config.max_write_queue_size.cast_unsigned());
+        let IbConfig {
+            device_index,
+            port,
+            gid_index,
+            max_cq_size,
+            max_cq_poll_num,
+            max_send_wr,
+            max_recv_wr,
+            max_wr_per_send,
+            mode,
+        } = &config.ib;
+        for number in [
+            device_index,
+            port,
+            gid_index,
+            max_cq_size,
+            max_cq_poll_num,
+            max_send_wr,
+            max_recv_wr,
+            max_wr_per_send,
+        ] {
+            out.u32(number.cast_unsigned());
+        }
+        out.u8(match mode {
+            IbMode::Default => 0,
+            IbMode::Host => 1,
+            IbMode::HostNoAtomic => 2,
+        });
+        out.array(device_uuid);
+        out.blob(blob);
+        out.finish()
+    }
+
+    /// Reads what a peer's [`Endpoint::serialize`] made.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] for bytes that are truncated, foreign, of another version or of another kind.
+    pub fn deserialize(bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::open(Kind::Endpoint, bytes)?;
+        let process = ProcessId::from_bytes(r.array("the process id")?);
+        let id = r.u64("the endpoint id")?;
+        let host = r.text("the host id")?;
+        let platform = read_platform(&mut r)?;
+        let transport = read_transport(&mut r)?;
+        let kind = match r.u8("the device type")? {
+            0 => DeviceType::Unknown,
+            1 => DeviceType::Cpu,
+            2 => DeviceType::Gpu,
+            other => return Err(r.malformed(format!("device type {other} is unknown"))),
+        };
+        let device_id = match r.u64("the device id")? {
+            u64::MAX => None,
+            id => Some(usize::try_from(id).map_err(|_| r.malformed(format!("device id {id} is too large")))?),
+        };
+        let max_write_queue_size = r.u32("the write queue size")?.cast_signed();
+        let mut number = || r.u32("an InfiniBand parameter").map(u32::cast_signed);
+        let mut ib = IbConfig {
+            device_index: number()?,
+            port: number()?,
+            gid_index: number()?,
+            max_cq_size: number()?,
+            max_cq_poll_num: number()?,
+            max_send_wr: number()?,
+            max_recv_wr: number()?,
+            max_wr_per_send: number()?,
+            mode: IbMode::Default,
+        };
+        ib.mode = match r.u8("the InfiniBand mode")? {
+            0 => IbMode::Default,
+            1 => IbMode::Host,
+            2 => IbMode::HostNoAtomic,
+            other => return Err(r.malformed(format!("InfiniBand mode {other} is unknown"))),
+        };
+        let device_uuid = r.array("the device uuid")?;
+        let blob = r.blob("the transport's part")?.to_vec();
+        r.finish()?;
+        let device = Device { kind, id: device_id };
+        let config = EndpointConfig { transport, device, max_write_queue_size, ib };
+        let info = EndpointInfo { config, process, id, host, platform, device_uuid, blob };
+        Ok(Self { info: Arc::new(info), local: None })
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("info", &self.info).field("local", &self.local.is_some()).finish()
+    }
+}
+
+pub(crate) fn platform_code(platform: Platform) -> Result<u8> {
+    match platform {
+        Platform::Host => Ok(0),
+        Platform::Cuda => Ok(1),
+        Platform::Hip => Ok(2),
+        other => Err(Error::InvalidArgument(format!("platform {other} has no code on the wire"))),
+    }
+}
+
+pub(crate) fn read_platform(r: &mut Reader<'_>) -> Result<Platform> {
+    match r.u8("the platform")? {
+        0 => Ok(Platform::Host),
+        1 => Ok(Platform::Cuda),
+        2 => Ok(Platform::Hip),
+        other => Err(r.malformed(format!("platform {other} is unknown"))),
+    }
+}
+
+pub(crate) fn read_transport(r: &mut Reader<'_>) -> Result<Transport> {
+    let code = r.u8("the transport")?;
+    Transport::from_code(code).ok_or_else(|| r.malformed(format!("transport {code} is unknown")))
+}

@@ -1,0 +1,150 @@
+use std::{sync::Arc, time::Duration};
+
+use crate::{Transport, TransportFlags};
+
+/// What this crate's calls return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong between endpoints. Every variant is a situation a caller can act on.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An argument that can never be right.
+    #[error("{0}")]
+    InvalidArgument(String),
+    /// A range that is not inside the memory it names.
+    #[error("{what}: offset {offset} + {len} bytes is past the end of {size} bytes")]
+    OutOfBounds {
+        /// The call and which of its memories.
+        what: &'static str,
+        /// First byte asked for.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+        /// Size of the memory.
+        size: u64,
+    },
+    /// No provider of this context serves the transport.
+    #[error("no provider of this context serves {transport} (it has: {available}); add one to Context::builder()")]
+    NoProvider {
+        /// The transport asked for.
+        transport: Transport,
+        /// What the context's providers serve here and now.
+        available: TransportFlags,
+    },
+    /// The two sides of a connection use different transports.
+    #[error("transport mismatch: the local endpoint uses {local}, the remote one {remote}")]
+    TransportMismatch {
+        /// Ours.
+        local: Transport,
+        /// The peer's.
+        remote: Transport,
+    },
+    /// A memory is used over a transport it was not registered for.
+    #[error("{what} is registered for {registered}, not for {transport}; register it with that transport too")]
+    NotRegistered {
+        /// Which memory of which call.
+        what: &'static str,
+        /// The transport needed.
+        transport: Transport,
+        /// What it is registered for.
+        registered: TransportFlags,
+    },
+    /// One side cannot reach the other this way.
+    #[error("{local} cannot reach {remote} over {transport}: {reason}")]
+    Unreachable {
+        /// Our side.
+        local: String,
+        /// The other side.
+        remote: String,
+        /// The transport.
+        transport: Transport,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// Bytes that are not what they should be.
+    #[error("cannot read {what}: {problem}")]
+    Malformed {
+        /// What was expected.
+        what: &'static str,
+        /// What was wrong, with what came instead.
+        problem: String,
+    },
+    /// The process at the other end is gone.
+    #[error("lost {peer}: {reason}")]
+    PeerLost {
+        /// The connection's label, by default what is known of the remote endpoint.
+        peer: String,
+        /// How that was seen.
+        reason: String,
+    },
+    /// The other end closed its side of the connection.
+    #[error("{peer} closed its side of the connection")]
+    PeerClosed {
+        /// The connection's label, by default what is known of the remote endpoint.
+        peer: String,
+    },
+    /// Somebody here called `abort`.
+    #[error("aborted: {reason}")]
+    Aborted {
+        /// What they said.
+        reason: String,
+    },
+    /// A wait ran out of time. It has consumed nothing and can be repeated.
+    #[error("{operation} did not finish within {after:?}")]
+    Timeout {
+        /// What was waited for, and from whom.
+        operation: String,
+        /// How long.
+        after: Duration,
+    },
+    /// A wait inside a kernel reached its spin bound. It has consumed nothing and can be repeated.
+    #[error("a wait inside a kernel reached its spin bound without a signal from {peer}")]
+    DeviceWaitTimedOut {
+        /// Who did not signal.
+        peer: String,
+    },
+    /// An environment variable with a malformed value.
+    #[error("{variable}={value:?} is not valid: {expected}")]
+    Environment {
+        /// Its name.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
+    /// The operating system refused something.
+    #[error("{operation} failed: {message}")]
+    System {
+        /// What was tried, with the values that matter.
+        operation: String,
+        /// The system's own words.
+        message: String,
+    },
+    /// A device failed.
+    #[error(transparent)]
+    Gpu(#[from] mscclpp_gpu::Error),
+    /// A transport failed in a way of its own.
+    #[error("{transport}: {source}")]
+    Transport {
+        /// The transport.
+        transport: Transport,
+        /// What its provider says.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl Error {
+    /// Wraps a provider's own error.
+    pub fn transport(transport: Transport, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Transport { transport, source: Arc::new(source) }
+    }
+
+    pub(crate) fn bounds(what: &'static str, offset: u64, len: u64, size: u64) -> Result<()> {
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(Self::OutOfBounds { what, offset, len, size }),
+        }
+    }
+}

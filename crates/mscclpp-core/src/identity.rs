@@ -1,0 +1,81 @@
+//! What makes this process and this host recognisable to peers.
+
+use std::{fmt, sync::OnceLock};
+
+use crate::{Error, Result, env};
+
+/// A random number that stands for one process, so that it recognises what it serialized itself.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ProcessId([u8; 16]);
+
+impl ProcessId {
+    /// That of this process, drawn once. A forked child that draws before its parent did gets its own.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the system has no random numbers.
+    pub fn current() -> Result<Self> {
+        static CURRENT: OnceLock<ProcessId> = OnceLock::new();
+        if let Some(id) = CURRENT.get() {
+            return Ok(*id);
+        }
+        let drawn = Self(random()?);
+        Ok(*CURRENT.get_or_init(|| drawn))
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0
+    }
+
+    pub(crate) const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Debug for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProcessId({:032x})", u128::from_be_bytes(self.0))
+    }
+}
+
+/// `N` random bytes of the system.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|e| Error::System { operation: "drawing random bytes".to_owned(), message: e.to_string() })?;
+    Ok(bytes)
+}
+
+/// What two processes must have in common to be on one host: `MSCCLPP_HOSTID`, else the boot id and the network
+/// namespace. The host's name says nothing: containers share and clone names.
+///
+/// # Errors
+/// [`Error::Environment`] for a malformed `MSCCLPP_HOSTID`, [`Error::System`] if `/proc` cannot be read.
+pub(crate) fn host_id() -> Result<String> {
+    if let Some(id) = env::host_id()? {
+        return Ok(id);
+    }
+    let read = |path: &str, result: std::io::Result<String>| {
+        result.map_err(|e| Error::System {
+            operation: format!("reading {path} to identify this host (or set MSCCLPP_HOSTID)"),
+            message: e.to_string(),
+        })
+    };
+    let boot = "/proc/sys/kernel/random/boot_id";
+    let boot_id = read(boot, std::fs::read_to_string(boot))?;
+    let net = "/proc/self/ns/net";
+    let namespace = read(net, std::fs::read_link(net).map(|link| link.to_string_lossy().into_owned()))?;
+    Ok(format!("{} {namespace}", boot_id.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_itself() {
+        assert_eq!(ProcessId::current().unwrap(), ProcessId::current().unwrap());
+        assert!(!host_id().unwrap().is_empty());
+    }
+}

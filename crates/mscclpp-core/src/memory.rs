@@ -1,0 +1,309 @@
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, LazyLock, Weak},
+};
+
+use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, Platform};
+use parking_lot::Mutex;
+
+use crate::{
+    Error, Result, Transport, TransportFlags,
+    endpoint::{platform_code, read_platform, read_transport},
+    identity::ProcessId,
+    provider::{Registration, RemoteRegion},
+    wire::{Kind, Reader, Writer},
+};
+
+/// A range of this process's memory that peers may be given.
+#[derive(Debug)]
+pub struct MemoryRegion {
+    id: u64,
+    ptr: DevicePtr,
+    len: u64,
+    gpu: Option<Gpu>,
+    _buffer: Option<DeviceBuffer>,
+}
+
+/// Regions of this process that are registered now, so that a blob that comes back home is recognised by its id.
+/// Weak: a region lives as long as its [`RegisteredMemory`].
+static REGIONS: LazyLock<Mutex<HashMap<u64, Weak<MemoryRegion>>>> = LazyLock::new(Mutex::default);
+
+impl MemoryRegion {
+    pub(crate) fn new(ptr: DevicePtr, len: u64, gpu: Option<Gpu>, buffer: Option<DeviceBuffer>) -> Result<Arc<Self>> {
+        let id = u64::from_le_bytes(crate::identity::random()?);
+        let region = Arc::new(Self { id, ptr, len, gpu, _buffer: buffer });
+        REGIONS.lock().insert(id, Arc::downgrade(&region));
+        Ok(region)
+    }
+
+    fn find(id: u64) -> Option<Arc<Self>> {
+        REGIONS.lock().get(&id).and_then(Weak::upgrade)
+    }
+
+    /// A number of its own in this process, not guessable.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Where it starts.
+    #[must_use]
+    pub fn ptr(&self) -> DevicePtr {
+        self.ptr
+    }
+
+    /// Its length in bytes, never 0.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The device whose memory it is, or none for host memory.
+    #[must_use]
+    pub fn gpu(&self) -> Option<&Gpu> {
+        self.gpu.as_ref()
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        REGIONS.lock().remove(&self.id);
+    }
+}
+
+/// A memory that can be the source or destination of transfers: one registered here, or a peer's.
+///
+/// Made by [`crate::Context::register_buffer`] or [`crate::Context::register_memory`], or by
+/// [`RegisteredMemory::deserialize`] from what a peer sent; nothing of a peer's memory is mapped before its first use
+/// through a connection. Cheap to clone; dropping the last clone of a registered memory withdraws it, and peers that
+/// use it later for the first time get an error.
+#[derive(Clone)]
+pub struct RegisteredMemory {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    info: MemoryInfo,
+    local: Option<LocalParts>,
+    imports: Mutex<HashMap<ImportKey, Arc<dyn RemoteRegion>>>,
+}
+
+struct LocalParts {
+    region: Arc<MemoryRegion>,
+    registrations: Vec<(Transport, Arc<dyn Registration>)>,
+}
+
+/// One mapping per transport and device that looks at it.
+#[derive(PartialEq, Eq, Hash)]
+pub(crate) struct ImportKey {
+    transport: Transport,
+    gpu: Option<[u8; 16]>,
+}
+
+struct MemoryInfo {
+    process: ProcessId,
+    region: u64,
+    len: u64,
+    host: String,
+    platform: Platform,
+    device_uuid: [u8; 16],
+    blobs: Vec<(Transport, Vec<u8>)>,
+}
+
+/// What a provider is told of a region to import.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct RegionInfo<'a> {
+    /// The process that owns it.
+    pub process: ProcessId,
+    /// Its [`MemoryRegion::id`] there.
+    pub id: u64,
+    /// Its length in bytes, as the owner says.
+    pub len: u64,
+    /// What two processes of one host have in common.
+    pub host: &'a str,
+    /// Where its owner's devices come from.
+    pub platform: Platform,
+    /// What identifies its device on that host; zeros for host memory.
+    pub device_uuid: [u8; 16],
+    /// The transport it was registered for.
+    pub transport: Transport,
+    /// What its provider needs to import it.
+    pub blob: &'a [u8],
+    /// The region itself, if it is one of this process.
+    pub local: Option<Arc<MemoryRegion>>,
+}
+
+impl RegisteredMemory {
+    pub(crate) fn local(
+        region: Arc<MemoryRegion>,
+        host: String,
+        platform: Platform,
+        registrations: Vec<(Transport, Arc<dyn Registration>)>,
+    ) -> Result<Self> {
+        let info = MemoryInfo {
+            process: ProcessId::current()?,
+            region: region.id,
+            len: region.len,
+            host,
+            platform,
+            device_uuid: region.gpu.as_ref().map_or([0; 16], |gpu| gpu.properties().uuid),
+            blobs: registrations.iter().map(|(t, r)| (*t, r.blob().to_vec())).collect(),
+        };
+        let local = Some(LocalParts { region, registrations });
+        Ok(Self { inner: Arc::new(Inner { info, local, imports: Mutex::default() }) })
+    }
+
+    /// Where this process finds it: its address if it was registered here, the mapping once a peer's memory has been
+    /// used through a connection and the transport maps it, else none.
+    #[must_use]
+    pub fn data(&self) -> Option<DevicePtr> {
+        match &self.inner.local {
+            Some(local) => Some(local.region.ptr),
+            None => self.inner.imports.lock().values().find_map(|region| region.ptr()),
+        }
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.inner.info.len
+    }
+
+    /// What it can be used over.
+    #[must_use]
+    pub fn transports(&self) -> TransportFlags {
+        self.inner.info.blobs.iter().map(|(t, _)| *t).collect()
+    }
+
+    /// Whether it was registered in this process and this value (or the one it was cloned from) registered it.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.inner.local.is_some()
+    }
+
+    pub(crate) fn process(&self) -> ProcessId {
+        self.inner.info.process
+    }
+
+    /// The registration for `transport`, of a memory registered here.
+    pub(crate) fn registration(&self, what: &'static str, transport: Transport) -> Result<&Arc<dyn Registration>> {
+        let Some(local) = &self.inner.local else {
+            return Err(Error::InvalidArgument(format!("{what} is a peer's memory; it must be registered here")));
+        };
+        local
+            .registrations
+            .iter()
+            .find_map(|(t, registration)| (*t == transport).then_some(registration))
+            .ok_or_else(|| Error::NotRegistered { what, transport, registered: self.transports() })
+    }
+
+    /// The mapping of this memory for `transport` and `gpu`, made by `import` the first time.
+    pub(crate) fn imported(
+        &self,
+        what: &'static str,
+        transport: Transport,
+        gpu: Option<&Gpu>,
+        import: impl FnOnce(&RegionInfo<'_>) -> Result<Arc<dyn RemoteRegion>>,
+    ) -> Result<Arc<dyn RemoteRegion>> {
+        let info = &self.inner.info;
+        let Some((_, blob)) = info.blobs.iter().find(|(t, _)| *t == transport) else {
+            return Err(Error::NotRegistered { what, transport, registered: self.transports() });
+        };
+        let key = ImportKey { transport, gpu: gpu.map(|gpu| gpu.properties().uuid) };
+        // Held while importing: two threads that use a memory for the first time make one mapping between them.
+        let mut imports = self.inner.imports.lock();
+        if let Some(region) = imports.get(&key) {
+            return Ok(region.clone());
+        }
+        let local = match info.process == ProcessId::current()? {
+            true => Some(MemoryRegion::find(info.region).ok_or_else(|| {
+                Error::InvalidArgument(format!("{what} was registered in this process and has been dropped since"))
+            })?),
+            false => None,
+        };
+        if let Some(local) = &local
+            && local.len() != info.len
+        {
+            return Err(Error::Malformed {
+                what: "a registered memory",
+                problem: format!("it claims {} bytes of a region of this process that has {}", info.len, local.len()),
+            });
+        }
+        let region = import(&RegionInfo {
+            process: info.process,
+            id: info.region,
+            len: info.len,
+            host: &info.host,
+            platform: info.platform,
+            device_uuid: info.device_uuid,
+            transport,
+            blob,
+            local,
+        })?;
+        imports.insert(key, region.clone());
+        Ok(region)
+    }
+
+    /// Bytes to send to a peer, a few hundred.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the providers' parts are over the wire's limit of 64 KiB.
+    pub fn serialize(&self) -> Result<Vec<u8>> {
+        let info = &self.inner.info;
+        let mut out = Writer::new(Kind::Memory);
+        out.array(&info.process.to_bytes());
+        out.u64(info.region);
+        out.u64(info.len);
+        out.blob(info.host.as_bytes());
+        out.u8(platform_code(info.platform)?);
+        out.array(&info.device_uuid);
+        out.u8(info.blobs.len() as u8);
+        for (transport, blob) in &info.blobs {
+            out.u8(transport.code());
+            out.blob(blob);
+        }
+        out.finish()
+    }
+
+    /// Reads what a peer's [`RegisteredMemory::serialize`] made. Only parses: nothing is mapped yet.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] for bytes that are truncated, foreign, of another version or of another kind.
+    pub fn deserialize(bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::open(Kind::Memory, bytes)?;
+        let process = ProcessId::from_bytes(r.array("the process id")?);
+        let region = r.u64("the region id")?;
+        let len = r.u64("the length")?;
+        if len == 0 {
+            return Err(r.malformed("its length is 0".to_owned()));
+        }
+        let host = r.text("the host id")?;
+        let platform = read_platform(&mut r)?;
+        let device_uuid = r.array("the device uuid")?;
+        let mut blobs: Vec<(Transport, Vec<u8>)> = Vec::new();
+        for _ in 0..r.u8("the number of transports")? {
+            let transport = read_transport(&mut r)?;
+            if blobs.iter().any(|(t, _)| *t == transport) {
+                return Err(r.malformed(format!("{transport} comes twice")));
+            }
+            blobs.push((transport, r.blob("a transport's part")?.to_vec()));
+        }
+        r.finish()?;
+        let info = MemoryInfo { process, region, len, host, platform, device_uuid, blobs };
+        Ok(Self { inner: Arc::new(Inner { info, local: None, imports: Mutex::default() }) })
+    }
+}
+
+impl fmt::Debug for RegisteredMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegisteredMemory")
+            .field("data", &self.data())
+            .field("size", &self.size())
+            .field("transports", &self.transports())
+            .field("local", &self.is_local())
+            .finish()
+    }
+}

@@ -1,0 +1,138 @@
+//! Whether a connection is alive, and who must be told when it is not.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock, Weak},
+};
+
+use parking_lot::Mutex;
+
+use crate::Error;
+
+/// Something whose device waits end when a connection fails.
+pub(crate) trait Abortable: Send + Sync {
+    /// Called at most once per failure, from any thread; must not block.
+    fn abort(&self, reason: &Error);
+}
+
+/// The health of one connection, shared by its owner and its transport. Clones are the same.
+///
+/// Invariants:
+/// 1. `failure` is set at most once and never changes; the first failure wins.
+/// 2. Every target is aborted exactly once after a failure: [`LinkMonitor::watch`] and [`LinkMonitor::fail`] both look
+///    at `failure` under the lock of `targets`, so that a target is either in the list when the failure comes or sees
+///    the failure itself.
+#[derive(Clone)]
+pub struct LinkMonitor {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    label: Mutex<String>,
+    failure: OnceLock<Error>,
+    targets: Mutex<Vec<Weak<dyn Abortable>>>,
+}
+
+impl LinkMonitor {
+    pub(crate) fn new(label: String) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                label: Mutex::new(label),
+                failure: OnceLock::new(),
+                targets: Mutex::new(Vec::new()),
+            }),
+        }
+    }
+
+    /// The transport saw that the peer is gone.
+    pub fn lost(&self, reason: impl fmt::Display) {
+        self.fail(Error::PeerLost { peer: self.label(), reason: reason.to_string() });
+    }
+
+    /// The peer said goodbye.
+    pub fn closed(&self) {
+        self.fail(Error::PeerClosed { peer: self.label() });
+    }
+
+    /// Nothing more can be done over this connection.
+    pub fn fail(&self, error: Error) {
+        let targets = {
+            let mut targets = self.inner.targets.lock();
+            if self.inner.failure.set(error).is_err() {
+                return;
+            }
+            std::mem::take(&mut *targets)
+        };
+        if let Some(error) = self.inner.failure.get() {
+            tracing::info!(target: "mscclpp::conn", peer = %self.label(), %error, "connection failed");
+            for target in targets.iter().filter_map(Weak::upgrade) {
+                target.abort(error);
+            }
+        }
+    }
+
+    /// # Errors
+    /// What the connection failed with, if it did.
+    pub fn check(&self) -> crate::Result<()> {
+        self.inner.failure.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// What errors call the peer.
+    #[must_use]
+    pub fn label(&self) -> String {
+        self.inner.label.lock().clone()
+    }
+
+    pub(crate) fn set_label(&self, label: String) {
+        *self.inner.label.lock() = label;
+    }
+
+    /// Aborts `target` when the connection fails, at once if it has.
+    pub(crate) fn watch(&self, target: &Arc<dyn Abortable>) {
+        {
+            let mut targets = self.inner.targets.lock();
+            if self.inner.failure.get().is_none() {
+                targets.retain(|t| t.strong_count() > 0);
+                targets.push(Arc::downgrade(target));
+                return;
+            }
+        }
+        if let Some(error) = self.inner.failure.get() {
+            target.abort(error);
+        }
+    }
+}
+
+impl fmt::Debug for LinkMonitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LinkMonitor").field("label", &self.label()).field("failure", &self.inner.failure).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+    impl Abortable for Count {
+        fn abort(&self, _: &Error) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn each_target_is_aborted_once_whenever_it_comes() {
+        let monitor = LinkMonitor::new("rank 1".to_owned());
+        let early = Arc::new(Count::default());
+        monitor.watch(&(early.clone() as Arc<dyn Abortable>));
+        monitor.lost("its socket closed");
+        monitor.closed();
+        let late = Arc::new(Count::default());
+        monitor.watch(&(late.clone() as Arc<dyn Abortable>));
+        assert_eq!((early.0.load(Ordering::Relaxed), late.0.load(Ordering::Relaxed)), (1, 1));
+        assert_eq!(monitor.check().unwrap_err().to_string(), "lost rank 1: its socket closed");
+    }
+}

@@ -1,0 +1,202 @@
+//! The semaphore protocol over abstract words, so that the same code runs on mapped memory and under a model checker.
+//!
+//! # Invariants
+//! 1. An inbound token only grows, by one per signal, and only signals write it.
+//! 2. `expected` only grows, by one per claimed token, and only this side's waits write it.
+//! 3. Each token is claimed once. An unbounded wait claims ticket `expected + 1` at once and stays until the token
+//!    reaches it. A poll or a bounded wait reserves nothing: it claims ticket `e + 1` by compare-and-swap of
+//!    `expected` from `e`, and only when the token has reached it, so that giving up needs no giving back.
+//! 4. No waiter is stranded: tickets are claimed without gaps, every claimed ticket is either satisfied or held by an
+//!    unbounded wait, and so `n` signals satisfy the holders of tickets up to `n`, whichever kind they are.
+//! 5. An abort is sticky, so the ticket of an aborted unbounded wait is of no use to anybody else.
+//!
+//! # Ordering
+//! The release of a signal on the inbound token pairs with the acquire load of it by the wait that sees the count or a
+//! later one: signals are read-modify-writes, which form one release sequence, or release stores under a lock that
+//! orders them, so everything the signalling thread did before is visible after the wait. Claiming is relaxed: it orders nothing.
+//! On the Host platform these are Rust atomics between processes; on GPUs the headers do the same at system scope.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A word that several threads or processes share.
+pub trait SharedWord {
+    /// What it holds.
+    type Value: Copy;
+    /// As the atomics of `std`.
+    fn load(&self, order: Ordering) -> Self::Value;
+    /// As the atomics of `std`.
+    fn store(&self, value: Self::Value, order: Ordering);
+    /// As the atomics of `std`.
+    fn fetch_add(&self, value: Self::Value, order: Ordering) -> Self::Value;
+    /// As the atomics of `std`, with relaxed failure.
+    fn compare_exchange(&self, from: Self::Value, to: Self::Value, order: Ordering) -> Result<Self::Value, Self::Value>;
+}
+
+macro_rules! shared_word {
+    ($atomic:ty, $value:ty) => {
+        impl SharedWord for $atomic {
+            type Value = $value;
+            fn load(&self, order: Ordering) -> $value {
+                <$atomic>::load(self, order)
+            }
+            fn store(&self, value: $value, order: Ordering) {
+                <$atomic>::store(self, value, order);
+            }
+            fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                <$atomic>::fetch_add(self, value, order)
+            }
+            fn compare_exchange(&self, from: $value, to: $value, order: Ordering) -> Result<$value, $value> {
+                <$atomic>::compare_exchange(self, from, to, order, Ordering::Relaxed)
+            }
+        }
+    };
+}
+shared_word!(AtomicU32, u32);
+shared_word!(AtomicU64, u64);
+
+/// The words of one side of a semaphore.
+#[derive(Debug)]
+pub struct SemaphoreWords<'a, W64, W32> {
+    /// Peers' signals; see invariant 1.
+    pub inbound: &'a W64,
+    /// Tickets claimed here; see invariant 2.
+    pub expected: &'a W64,
+    /// The peer's `inbound`.
+    pub remote_inbound: &'a W64,
+    /// Lock and count of signals sent, where atomics do not reach the peer's memory.
+    pub outbound: Option<(&'a W64, &'a W64)>,
+    /// Non-zero: give up.
+    pub abort: &'a W32,
+    /// Set to 1 by a wait that ran out of polls.
+    pub timed_out: &'a W32,
+    /// Set to 1 by a wait that saw `abort`.
+    pub aborted: &'a W32,
+}
+
+/// How many polls a wait makes before it looks at `abort` each time.
+const POLLS_BEFORE_ABORT_CHECK: u64 = 64;
+
+impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> SemaphoreWords<'_, W64, W32> {
+    /// Adds one to the peer's token. `order` is `Release` for a signal that publishes, `Relaxed` for one that does not.
+    pub fn signal(&self, order: Ordering, mut backoff: impl FnMut()) {
+        let Some((lock, count)) = self.outbound else {
+            self.remote_inbound.fetch_add(1, order);
+            return;
+        };
+        // The acquire pairs with the release of the unlock: counts, and the stores of them, follow each other. The
+        // holder takes no other lock and waits for nothing, so this ends.
+        while lock.compare_exchange(0, 1, Ordering::Acquire).is_err() {
+            backoff();
+        }
+        let next = count.load(Ordering::Relaxed) + 1;
+        count.store(next, Ordering::Relaxed);
+        // Always a release: plain stores form no release sequence, so a wait that sees this value and missed an
+        // earlier holder's gets that one's data through the lock and this store.
+        self.remote_inbound.store(next, Ordering::Release);
+        lock.store(0, Ordering::Release);
+    }
+
+    /// Claims a token if there is one. `order` is `Acquire` or `Relaxed`.
+    pub fn poll(&self, order: Ordering) -> bool {
+        let mut expected = self.expected.load(Ordering::Relaxed);
+        while self.inbound.load(order) > expected {
+            match self.expected.compare_exchange(expected, expected + 1, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => expected = now,
+            }
+        }
+        false
+    }
+
+    /// Claims a token, waiting for it: for ever with `max_spins < 0`, else for that many polls. False if it gave up;
+    /// `timed_out` or `aborted` then says why.
+    pub fn wait(&self, order: Ordering, max_spins: i64, mut backoff: impl FnMut()) -> bool {
+        let ticket = (max_spins < 0).then(|| self.expected.fetch_add(1, Ordering::Relaxed) + 1);
+        let got = || match ticket {
+            Some(ticket) => self.inbound.load(order) >= ticket,
+            None => self.poll(order),
+        };
+        let mut polls = 0u64;
+        loop {
+            if got() {
+                return true;
+            }
+            polls += 1;
+            if polls.is_multiple_of(POLLS_BEFORE_ABORT_CHECK) && self.abort.load(Ordering::Relaxed) != 0 {
+                // One last look: a signal sent before the abort still counts.
+                if got() {
+                    return true;
+                }
+                self.aborted.store(1, Ordering::Release);
+                return false;
+            }
+            if max_spins >= 0 && polls >= max_spins.cast_unsigned() {
+                self.timed_out.store(1, Ordering::Release);
+                return false;
+            }
+            backoff();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Words {
+        inbound: AtomicU64,
+        expected: AtomicU64,
+        remote: AtomicU64,
+        lock: AtomicU64,
+        count: AtomicU64,
+        status: [AtomicU32; 3],
+    }
+
+    impl Words {
+        fn view(&self, locked: bool) -> SemaphoreWords<'_, AtomicU64, AtomicU32> {
+            SemaphoreWords {
+                inbound: &self.inbound,
+                expected: &self.expected,
+                remote_inbound: &self.remote,
+                outbound: locked.then_some((&self.lock, &self.count)),
+                abort: &self.status[0],
+                timed_out: &self.status[1],
+                aborted: &self.status[2],
+            }
+        }
+    }
+
+    #[test]
+    fn a_wait_that_timed_out_has_consumed_nothing() {
+        let words = Words::default();
+        let view = words.view(false);
+        assert!(!view.wait(Ordering::Acquire, 10, || ()));
+        assert_eq!(words.status[1].load(Ordering::Relaxed), 1);
+        words.inbound.store(1, Ordering::Release);
+        assert!(view.wait(Ordering::Acquire, 10, || ()));
+        assert!(!view.poll(Ordering::Acquire));
+    }
+
+    #[test]
+    fn an_abort_ends_waits_but_not_what_has_arrived() {
+        let words = Words::default();
+        let view = words.view(false);
+        words.status[0].store(1, Ordering::Relaxed);
+        words.inbound.store(1, Ordering::Release);
+        assert!(view.wait(Ordering::Acquire, -1, || ()), "the signal came before");
+        assert!(!view.wait(Ordering::Acquire, -1, || ()));
+        assert_eq!(words.status[2].load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn signals_count_with_and_without_remote_atomics() {
+        for locked in [false, true] {
+            let words = Words::default();
+            for _ in 0..5 {
+                words.view(locked).signal(Ordering::Release, || ());
+            }
+            assert_eq!(words.remote.load(Ordering::Relaxed), 5);
+        }
+    }
+}

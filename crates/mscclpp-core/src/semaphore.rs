@@ -1,0 +1,268 @@
+use std::{
+    fmt,
+    sync::{Arc, OnceLock, atomic::Ordering},
+};
+
+use mscclpp_gpu::DevicePtr;
+
+use crate::{
+    Connection, DeviceToDeviceSemaphoreHandle, Error, RegisteredMemory, Result,
+    monitor::Abortable,
+    provider::RemoteRegion,
+    slab::{EXPECTED, INBOUND, OUTBOUND, StatusBlock, TOKEN_BLOCK, TokenBlock},
+    wire::{Kind, Reader, Writer},
+};
+
+/// One side's part of a semaphore: the token that the other side will raise.
+///
+/// Made over a connection, sent to the peer ([`SemaphoreStub::serialize`]); two stubs make a [`Semaphore`].
+#[derive(Clone)]
+pub struct SemaphoreStub {
+    memory: RegisteredMemory,
+    offset: u64,
+    endpoint: u64,
+    peer_endpoint: u64,
+    local: Option<(Connection, TokenBlock)>,
+}
+
+impl SemaphoreStub {
+    /// Makes a token, at zero, on the connection's local device.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a connection whose local endpoint is on a CPU; [`Error::Gpu`] when memory is
+    /// short; what the connection failed with, if it did.
+    pub fn new(connection: &Connection) -> Result<Self> {
+        connection.check()?;
+        let Some(gpu) = connection.local_gpu() else {
+            return Err(Error::InvalidArgument(format!(
+                "the local endpoint of the connection to {} is on a CPU; its semaphores need one on a GPU",
+                connection.label()
+            )));
+        };
+        let context = connection.context();
+        let block = context.slabs().token(context, gpu, connection.transport())?;
+        Ok(Self {
+            memory: block.slab.clone(),
+            offset: block.offset,
+            endpoint: connection.local_endpoint().info().id,
+            peer_endpoint: connection.remote_endpoint().id,
+            local: Some((connection.clone(), block)),
+        })
+    }
+
+    /// Bytes to send to the peer, a few hundred.
+    ///
+    /// # Errors
+    /// As [`RegisteredMemory::serialize`].
+    pub fn serialize(&self) -> Result<Vec<u8>> {
+        let mut out = Writer::new(Kind::SemaphoreStub);
+        out.u64(self.endpoint);
+        out.u64(self.peer_endpoint);
+        out.u64(self.offset);
+        out.blob(&self.memory.serialize()?);
+        out.finish()
+    }
+
+    /// Reads what a peer's [`SemaphoreStub::serialize`] made.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] for bytes that are truncated, foreign, of another version or of another kind.
+    pub fn deserialize(bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::open(Kind::SemaphoreStub, bytes)?;
+        let endpoint = r.u64("the endpoint id")?;
+        let peer_endpoint = r.u64("the peer's endpoint id")?;
+        let offset = r.u64("the offset")?;
+        let memory = RegisteredMemory::deserialize(r.blob("the memory")?)?;
+        let fits = offset.checked_add(TOKEN_BLOCK).is_some_and(|end| end <= memory.size());
+        if !offset.is_multiple_of(TOKEN_BLOCK) || !fits {
+            return Err(r.malformed(format!("its token at {offset} is not inside its memory of {}", memory.size())));
+        }
+        r.finish()?;
+        Ok(Self { memory, offset, endpoint, peer_endpoint, local: None })
+    }
+}
+
+impl fmt::Debug for SemaphoreStub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SemaphoreStub").field("offset", &self.offset).field("local", &self.local.is_some()).finish()
+    }
+}
+
+/// A pair of tokens, one at each end of a connection, by which the ends signal and wait for each other.
+///
+/// Cheap to clone. Aborted (see [`Semaphore::abort`]) by itself when its connection fails.
+#[derive(Clone)]
+pub struct Semaphore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    // Declared before the connection: the peer's memory is unmapped before the link is closed.
+    remote_region: Arc<dyn RemoteRegion>,
+    remote: SemaphoreStub,
+    block: TokenBlock,
+    status: StatusBlock,
+    aborted: OnceLock<Error>,
+    connection: Connection,
+}
+
+/// Words of the status block.
+const ABORT: u64 = 0;
+const TIMED_OUT: u64 = 1;
+
+impl Semaphore {
+    /// Joins a stub made here with the one that the peer made over the other end of the same connection.
+    ///
+    /// Maps the peer's token, which may block for some seconds the first time.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `local` came from a peer or the stubs are of different connections; errors of
+    /// mapping the peer's memory; what the connection failed with, if it did.
+    pub fn new(local: &SemaphoreStub, remote: &SemaphoreStub) -> Result<Self> {
+        let Some((connection, block)) = &local.local else {
+            return Err(Error::InvalidArgument(
+                "the local semaphore stub was made by a peer; give the one of this process first".to_owned(),
+            ));
+        };
+        let peer = connection.remote_endpoint();
+        let theirs = (remote.memory.process(), remote.endpoint, remote.peer_endpoint);
+        if theirs != (peer.process, peer.id, local.endpoint) {
+            return Err(Error::InvalidArgument(format!(
+                "the remote semaphore stub belongs to another connection than the local one (to {}); were stubs of \
+                 several connections exchanged in different orders?",
+                connection.label()
+            )));
+        }
+        let Some(gpu) = connection.local_gpu() else {
+            return Err(Error::InvalidArgument("a stub made here is always on a GPU".to_owned()));
+        };
+        let remote_region = connection.map("the peer's semaphore", &remote.memory)?;
+        let status = connection.context().slabs().status(gpu)?;
+        let inner = Arc::new(Inner {
+            remote_region,
+            remote: remote.clone(),
+            block: block.clone(),
+            status,
+            aborted: OnceLock::new(),
+            connection: connection.clone(),
+        });
+        let target: Arc<dyn Abortable> = inner.clone();
+        connection.monitor().watch(&target);
+        connection.check()?;
+        tracing::debug!(target: "mscclpp::conn", peer = %connection.label(), "semaphore built");
+        Ok(Self { inner })
+    }
+
+    /// The connection it is over.
+    #[must_use]
+    pub fn connection(&self) -> &Connection {
+        &self.inner.connection
+    }
+
+    /// The memory of its local token (shared with other semaphores of the context).
+    #[must_use]
+    pub fn local_memory(&self) -> &RegisteredMemory {
+        &self.inner.block.slab
+    }
+
+    /// The memory of the peer's token.
+    #[must_use]
+    pub fn remote_memory(&self) -> &RegisteredMemory {
+        &self.inner.remote.memory
+    }
+
+    /// Ends every wait on it, here, now and from now on: device waits return false within about a millisecond, later
+    /// ones at once. Does not block. The peer is not told.
+    pub fn abort(&self, reason: &str) {
+        self.inner.abort(&Error::Aborted { reason: reason.to_owned() });
+    }
+
+    /// What happened to waits on it; ask after the kernel that waited is complete.
+    ///
+    /// # Errors
+    /// What it was aborted with ([`Error::PeerLost`], [`Error::PeerClosed`], [`Error::Aborted`]), for ever; else
+    /// [`Error::DeviceWaitTimedOut`], once, if a device wait ran out of polls since the last call.
+    pub fn check(&self) -> Result<()> {
+        if let Some(error) = self.inner.aborted.get() {
+            return Err(error.clone());
+        }
+        // Pairs with the kernel's store of 1; the kernel is complete, so nothing else needs ordering.
+        match self.inner.status.word(TIMED_OUT)?.swap(0, Ordering::Relaxed) {
+            0 => Ok(()),
+            _ => Err(Error::DeviceWaitTimedOut { peer: self.inner.connection.label() }),
+        }
+    }
+
+    fn at_local(&self, line: u64) -> DevicePtr {
+        self.inner.block.ptr.add(line)
+    }
+}
+
+impl Abortable for Inner {
+    fn abort(&self, reason: &Error) {
+        // The reason first: who sees the abort through the word can read why. The first one stays.
+        let _ = self.aborted.set(reason.clone());
+        if let Ok(word) = self.status.word(ABORT) {
+            word.store(1, Ordering::Release);
+        }
+    }
+}
+
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Semaphore")
+            .field("connection", &self.inner.connection)
+            .field("aborted", &self.inner.aborted.get())
+            .finish()
+    }
+}
+
+/// A semaphore whose both ends are kernels: `MemoryDevice2DeviceSemaphore` of the C++ and Python API.
+#[derive(Debug, Clone)]
+pub struct DeviceToDeviceSemaphore {
+    semaphore: Semaphore,
+    handle: DeviceToDeviceSemaphoreHandle,
+}
+
+impl DeviceToDeviceSemaphore {
+    /// From a semaphore over a transport that lets device code reach the peer's memory.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] over one that does not.
+    pub fn new(semaphore: &Semaphore) -> Result<Self> {
+        let inner = &semaphore.inner;
+        let Some(remote) = inner.remote_region.ptr() else {
+            return Err(Error::Unreachable {
+                local: inner.connection.local_device().to_string(),
+                remote: inner.connection.label(),
+                transport: inner.connection.transport(),
+                reason: "device code cannot reach the peer's memory over this transport; use a port channel".to_owned(),
+            });
+        };
+        let lock = match inner.remote_region.native_atomics() {
+            true => DevicePtr::NULL,
+            false => semaphore.at_local(OUTBOUND),
+        };
+        let handle = DeviceToDeviceSemaphoreHandle {
+            inbound_token: semaphore.at_local(INBOUND).as_mut_ptr(),
+            expected_inbound_token: semaphore.at_local(EXPECTED).as_mut_ptr(),
+            remote_inbound_token: remote.add(inner.remote.offset + INBOUND).as_mut_ptr(),
+            outbound_lock: lock.as_mut_ptr(),
+            status: inner.status.ptr().as_mut_ptr(),
+        };
+        Ok(Self { semaphore: semaphore.clone(), handle })
+    }
+
+    /// The semaphore below.
+    #[must_use]
+    pub fn semaphore(&self) -> &Semaphore {
+        &self.semaphore
+    }
+
+    /// What kernels need. Copy it to the device or pass it as an argument; `self` must outlive the kernels.
+    #[must_use]
+    pub fn device_handle(&self) -> DeviceToDeviceSemaphoreHandle {
+        self.handle
+    }
+}
+

@@ -1,0 +1,258 @@
+use std::{
+    fmt,
+    ops::{BitAnd, BitOr, BitOrAssign, BitXor, Not},
+};
+
+/// A way for two endpoints to reach each other.
+///
+/// A number with names for the well-known ones, so that a provider outside this project can bring its own
+/// ([`Transport::custom`]) without a change here.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Transport(u8);
+
+const FIRST_CUSTOM: u8 = 16;
+const LAST: u8 = FIRST_CUSTOM + 15;
+
+impl Transport {
+    /// None chosen yet.
+    pub const UNKNOWN: Self = Self(0);
+    /// Loads, stores and copies to the peer's device memory, mapped here.
+    pub const CUDA_IPC: Self = Self(1);
+    /// InfiniBand or RoCE device 0.
+    pub const IB0: Self = Self(2);
+    /// InfiniBand or RoCE device 1.
+    pub const IB1: Self = Self(3);
+    /// InfiniBand or RoCE device 2.
+    pub const IB2: Self = Self(4);
+    /// InfiniBand or RoCE device 3.
+    pub const IB3: Self = Self(5);
+    /// InfiniBand or RoCE device 4.
+    pub const IB4: Self = Self(6);
+    /// InfiniBand or RoCE device 5.
+    pub const IB5: Self = Self(7);
+    /// InfiniBand or RoCE device 6.
+    pub const IB6: Self = Self(8);
+    /// InfiniBand or RoCE device 7.
+    pub const IB7: Self = Self(9);
+    /// TCP.
+    pub const ETHERNET: Self = Self(10);
+
+    /// Transport number `n` (0 to 15) of those left to providers outside this project.
+    ///
+    /// # Panics
+    /// If `n` is over 15.
+    #[must_use]
+    pub const fn custom(n: u8) -> Self {
+        assert!(n <= LAST - FIRST_CUSTOM, "custom transports are numbered 0 to 15");
+        Self(FIRST_CUSTOM + n)
+    }
+
+    /// Whether it is one of `IB0` to `IB7`.
+    #[must_use]
+    pub const fn is_ib(self) -> bool {
+        self.0 >= Self::IB0.0 && self.0 <= Self::IB7.0
+    }
+
+    /// Whether an endpoint of this transport can be connected to one of `other`: the same, or any IB with any IB.
+    #[must_use]
+    pub const fn pairs_with(self, other: Self) -> bool {
+        self.0 != Self::UNKNOWN.0 && (self.0 == other.0 || (self.is_ib() && other.is_ib()))
+    }
+
+    pub(crate) const fn code(self) -> u8 {
+        self.0
+    }
+
+    pub(crate) const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0..=10 | FIRST_CUSTOM..=LAST => Some(Self(code)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str("Unknown"),
+            1 => f.write_str("CudaIpc"),
+            2..=9 => write!(f, "IB{}", self.0 - Self::IB0.0),
+            10 => f.write_str("Ethernet"),
+            n => write!(f, "Custom{}", n - FIRST_CUSTOM),
+        }
+    }
+}
+
+impl fmt::Debug for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A set of transports.
+///
+/// ```
+/// use mscclpp_core::{Transport, TransportFlags};
+/// let flags = Transport::CUDA_IPC | Transport::IB0;
+/// assert!(flags.has(Transport::IB0) && flags.count() == 2);
+/// assert!((flags & TransportFlags::ALL_IB).has(Transport::IB0));
+/// assert!((flags ^ flags).none());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct TransportFlags(u32);
+
+impl TransportFlags {
+    /// The empty set.
+    pub const NONE: Self = Self(0);
+    /// `IB0` to `IB7`.
+    pub const ALL_IB: Self = Self(0xff << Transport::IB0.0);
+    /// Every transport this project knows: CUDA IPC, InfiniBand and Ethernet.
+    pub const ALL: Self = Self(Self::ALL_IB.0 | 1 << Transport::CUDA_IPC.0 | 1 << Transport::ETHERNET.0);
+
+    /// Whether `transport` is in the set.
+    #[must_use]
+    pub const fn has(self, transport: Transport) -> bool {
+        transport.0 != 0 && self.0 & 1 << transport.0 != 0
+    }
+
+    /// Whether the set is empty.
+    #[must_use]
+    pub const fn none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether anything is in the set.
+    #[must_use]
+    pub const fn any(self) -> bool {
+        self.0 != 0
+    }
+
+    /// Whether everything of [`TransportFlags::ALL`] is in the set.
+    #[must_use]
+    pub const fn all(self) -> bool {
+        self.0 & Self::ALL.0 == Self::ALL.0
+    }
+
+    /// How many transports are in the set.
+    #[must_use]
+    pub const fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// The transports in the set.
+    pub fn iter(self) -> impl Iterator<Item = Transport> {
+        (1..=LAST).map(Transport).filter(move |t| self.has(*t))
+    }
+}
+
+impl From<Transport> for TransportFlags {
+    fn from(transport: Transport) -> Self {
+        Self(if transport == Transport::UNKNOWN { 0 } else { 1 << transport.0 })
+    }
+}
+
+impl<T: Into<TransportFlags>> BitOr<T> for TransportFlags {
+    type Output = Self;
+    fn bitor(self, other: T) -> Self {
+        Self(self.0 | other.into().0)
+    }
+}
+
+impl<T: Into<TransportFlags>> BitAnd<T> for TransportFlags {
+    type Output = Self;
+    fn bitand(self, other: T) -> Self {
+        Self(self.0 & other.into().0)
+    }
+}
+
+impl<T: Into<TransportFlags>> BitXor<T> for TransportFlags {
+    type Output = Self;
+    fn bitxor(self, other: T) -> Self {
+        Self(self.0 ^ other.into().0)
+    }
+}
+
+impl<T: Into<TransportFlags>> BitOrAssign<T> for TransportFlags {
+    fn bitor_assign(&mut self, other: T) {
+        *self = *self | other;
+    }
+}
+
+impl Not for TransportFlags {
+    type Output = Self;
+    /// The transports of [`TransportFlags::ALL`] that are not in the set.
+    fn not(self) -> Self {
+        Self(!self.0 & Self::ALL.0)
+    }
+}
+
+impl<T: Into<TransportFlags>> BitOr<T> for Transport {
+    type Output = TransportFlags;
+    fn bitor(self, other: T) -> TransportFlags {
+        TransportFlags::from(self) | other
+    }
+}
+
+impl FromIterator<Transport> for TransportFlags {
+    fn from_iter<I: IntoIterator<Item = Transport>>(transports: I) -> Self {
+        transports.into_iter().fold(Self::NONE, |flags, t| flags | t)
+    }
+}
+
+impl fmt::Display for TransportFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.none() {
+            return f.write_str("none");
+        }
+        for (i, transport) in self.iter().enumerate() {
+            if i > 0 {
+                f.write_str(" | ")?;
+            }
+            write!(f, "{transport}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for TransportFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_codes_round_trip() {
+        for code in 0..=255 {
+            if let Some(transport) = Transport::from_code(code) {
+                assert_eq!(transport.code(), code);
+            }
+        }
+        assert_eq!(Transport::IB7.to_string(), "IB7");
+        assert_eq!(Transport::custom(15).to_string(), "Custom15");
+        assert_eq!(Transport::from_code(11), None);
+        assert_eq!(Transport::from_code(32), None);
+    }
+
+    #[test]
+    fn only_like_pairs_with_like() {
+        assert!(Transport::IB0.pairs_with(Transport::IB7));
+        assert!(Transport::CUDA_IPC.pairs_with(Transport::CUDA_IPC));
+        assert!(!Transport::CUDA_IPC.pairs_with(Transport::ETHERNET));
+        assert!(!Transport::UNKNOWN.pairs_with(Transport::UNKNOWN));
+    }
+
+    #[test]
+    fn flags_are_sets() {
+        let flags = Transport::CUDA_IPC | Transport::custom(3);
+        assert_eq!(flags.iter().collect::<Vec<_>>(), [Transport::CUDA_IPC, Transport::custom(3)]);
+        assert!(!flags.all() && TransportFlags::ALL.all());
+        assert_eq!((!TransportFlags::NONE), TransportFlags::ALL);
+        assert_eq!(TransportFlags::ALL_IB.count(), 8);
+        assert!(!TransportFlags::from(Transport::UNKNOWN).any());
+        assert_eq!(flags.to_string(), "CudaIpc | Custom3");
+    }
+}

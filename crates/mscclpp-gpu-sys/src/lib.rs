@@ -1,1 +1,30 @@
-//! Raw GPU driver entry points, resolved at run time
+//! Raw GPU driver entry points, resolved at run time.
+//!
+//! [`cuda`] is a table of the CUDA driver's functions, [`nvrtc`] one of its run-time compiler's. Handles and input
+//! constants are those of [`cudarc::driver::sys`]; cudarc's own loader is never used, because it panics where a
+//! library or a symbol is missing: here that is a [`LoadError`] which says what was looked for and where.
+//!
+//! Nothing here is safe, checked or remembered: no type owns a driver object and no policy is made.
+//! `mscclpp-gpu` is the crate that does this. A table of HIP's functions will stand beside `cuda` when there is a HIP
+//! platform; there is none yet.
+//!
+//! ```
+//! use mscclpp_gpu_sys::cuda::{CuResult, Driver};
+//!
+//! match Driver::load() {
+//!     Ok(driver) => {
+//!         let mut version = 0;
+//!         // SAFETY: `version` is valid for the write; this function needs no initialisation.
+//!         let result = unsafe { (driver.driver_get_version)(&raw mut version) };
+//!         println!("CUDA {version}, {result:?}");
+//!         assert_eq!(result, CuResult::SUCCESS);
+//!     }
+//!     Err(error) => println!("{error}"),
+//! }
+//! ```
+
+pub mod cuda;
+mod library;
+pub mod nvrtc;
+
+pub use library::LoadError;

@@ -1,0 +1,23 @@
+//! The CUDA driver.
+//!
+//! What the driver hands back is never a Rust enum or a struct that holds one: a newer driver may return values
+//! that this build does not know. Results are [`CuResult`], codes are integers, and the few structs the driver
+//! fills in are declared here. Enums of cudarc are for input, cast to `u32`.
+
+mod driver;
+mod result;
+mod types;
+
+pub use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdeviceptr, CUevent, CUevent_flags,
+    CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUipcMem_flags, CUjit_option, CUmemAccess_flags,
+    CUmemAllocationGranularity_flags, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocationType,
+    CUmemoryPool, CUmodule, CUpointer_attribute, CUstream, CUstream_flags, CUstreamCaptureMode,
+    CUstreamCaptureStatus, CUstreamWriteValue_flags,
+};
+pub use driver::Driver;
+pub use result::CuResult;
+pub use types::{
+    AccessDesc, AllocFlags, AllocationProp, CAN_USE_64_BIT_STREAM_MEM_OPS, HANDLE_TYPE_FABRIC,
+    HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, IpcMemHandle, Location, MEMHOSTALLOC_DEVICEMAP, MEMHOSTALLOC_PORTABLE,
+};

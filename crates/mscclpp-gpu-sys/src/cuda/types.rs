@@ -1,0 +1,97 @@
+//! Structs that the driver fills in or that hold enums, with integers in place of the enums.
+
+use std::ffi::c_void;
+
+use cudarc::driver::sys;
+
+/// `CUmemAllocationHandleType`: a POSIX file descriptor.
+pub const HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: u32 = 1;
+/// `CUmemAllocationHandleType`: a fabric handle.
+pub const HANDLE_TYPE_FABRIC: u32 = 8;
+/// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context.
+pub const MEMHOSTALLOC_PORTABLE: u32 = 1;
+/// `CU_MEMHOSTALLOC_DEVICEMAP`: mapped into the devices' address space.
+pub const MEMHOSTALLOC_DEVICEMAP: u32 = 2;
+/// `CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS` of the second version of these operations. The name stood for
+/// another number before CUDA 12, hence it is spelled out here.
+pub const CAN_USE_64_BIT_STREAM_MEM_OPS: u32 = 122;
+
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Location {
+    /// A `CUmemLocationType`.
+    pub kind: u32,
+    /// The device, where `kind` is that of a device.
+    pub id: i32,
+}
+
+/// `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct AllocationProp {
+    /// A `CUmemAllocationType`.
+    pub kind: u32,
+    /// Bits of `CUmemAllocationHandleType`.
+    pub requested_handle_types: u32,
+    /// Where the memory is.
+    pub location: Location,
+    /// Of Windows alone; null.
+    pub win32_handle_metadata: *mut c_void,
+    /// What the memory must be able to do.
+    pub alloc_flags: AllocFlags,
+}
+
+/// `CUmemAllocationProp::allocFlags`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AllocFlags {
+    /// 0: not compressible.
+    pub compression_type: u8,
+    /// 1: may be registered with an RDMA adapter.
+    pub gpu_direct_rdma_capable: u8,
+    /// 0, or a bit mask of special uses.
+    pub usage: u16,
+    /// Zeros.
+    pub reserved: [u8; 4],
+}
+
+impl Default for AllocationProp {
+    fn default() -> Self {
+        Self {
+            kind: 0,
+            requested_handle_types: 0,
+            location: Location::default(),
+            win32_handle_metadata: std::ptr::null_mut(),
+            alloc_flags: AllocFlags::default(),
+        }
+    }
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AccessDesc {
+    /// Who is to have access.
+    pub location: Location,
+    /// A `CUmemAccess_flags`.
+    pub flags: u32,
+}
+
+/// `CUipcMemHandle`, which is passed by value.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IpcMemHandle {
+    /// Opaque.
+    pub reserved: [u8; 64],
+}
+
+// The layouts are those of the driver's header, as cudarc has them.
+const _: () = {
+    assert!(size_of::<Location>() == size_of::<sys::CUmemLocation>());
+    assert!(size_of::<AllocationProp>() == size_of::<sys::CUmemAllocationProp>());
+    assert!(align_of::<AllocationProp>() == align_of::<sys::CUmemAllocationProp>());
+    assert!(size_of::<AccessDesc>() == size_of::<sys::CUmemAccessDesc>());
+    assert!(size_of::<IpcMemHandle>() == size_of::<sys::CUipcMemHandle>());
+    assert!(size_of::<sys::CUuuid>() == 16);
+};

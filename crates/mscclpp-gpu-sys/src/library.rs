@@ -1,0 +1,143 @@
+//! Opening a shared library and finding functions in it, with errors that say what to do.
+
+use std::{
+    error::Error as _,
+    ffi::{CStr, OsStr, OsString},
+};
+
+use libloading::Library;
+
+/// A library or one of its functions is missing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// None of the places had a library that can be loaded.
+    #[error("{library} cannot be loaded; tried {}; {advice}", tried.join(", "))]
+    Library {
+        /// What it is.
+        library: &'static str,
+        /// Every name tried, with what the dynamic loader said.
+        tried: Vec<String>,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// The library is there but too old.
+    #[error("{library} ({path}) has no function {symbol}: {since} or newer is needed")]
+    Symbol {
+        /// What it is.
+        library: &'static str,
+        /// Under which name it was opened.
+        path: String,
+        /// The function.
+        symbol: &'static str,
+        /// The first version that has the function.
+        since: &'static str,
+    },
+}
+
+/// An open library and the name that it was found under.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    library: Library,
+    description: &'static str,
+    path: String,
+}
+
+impl Opened {
+    /// Opens the first of `candidates` that can be loaded.
+    ///
+    /// # Safety
+    /// Each candidate must be the library that `description` says: loading runs its initialisers.
+    pub(crate) unsafe fn first(
+        description: &'static str,
+        candidates: impl IntoIterator<Item = OsString>,
+        advice: &'static str,
+    ) -> Result<Self, LoadError> {
+        let mut tried = Vec::new();
+        for name in candidates {
+            // SAFETY: the caller vouches for what is loaded.
+            match unsafe { Library::new(&name) } {
+                Ok(library) => {
+                    return Ok(Self { library, description, path: name.to_string_lossy().into_owned() });
+                }
+                Err(error) => tried.push(attempt(&name, &error)),
+            }
+        }
+        Err(LoadError::Library { library: description, tried, advice })
+    }
+
+    /// The first of `names` that the library has.
+    ///
+    /// # Safety
+    /// `F` must be the function pointer type of each of them, and is only called while `self` lives.
+    pub(crate) unsafe fn optional<F: Copy>(&self, names: &[&'static CStr]) -> Option<F> {
+        // SAFETY: the caller vouches for the type.
+        names
+            .iter()
+            .find_map(|name| unsafe { self.library.get::<F>(name.to_bytes_with_nul()) }.ok().map(|f| *f))
+    }
+
+    /// As [`Opened::optional`], for a function that is needed. The newest name stands first.
+    ///
+    /// # Safety
+    /// As [`Opened::optional`].
+    pub(crate) unsafe fn required<F: Copy>(
+        &self,
+        names: &[&'static CStr],
+        since: &'static str,
+    ) -> Result<F, LoadError> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.optional(names) }.ok_or_else(|| LoadError::Symbol {
+            library: self.description,
+            path: self.path.clone(),
+            symbol: names.first().and_then(|name| name.to_str().ok()).unwrap_or("?"),
+            since,
+        })
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+}
+
+/// What became of one name. The loader's words are in the source: libloading's own say only that dlopen failed.
+fn attempt(name: &OsStr, error: &libloading::Error) -> String {
+    let name = name.to_string_lossy();
+    let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    if reason.contains(&*name) { reason } else { format!("{name}: {reason}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_says_what_was_tried() {
+        // SAFETY: neither file exists.
+        let error = unsafe {
+            Opened::first("the thing", ["/nowhere/liba.so".into(), "libnone-such.so.7".into()], "install it")
+        }
+        .unwrap_err();
+        let message = error.to_string();
+        for part in ["the thing", "/nowhere/liba.so", "libnone-such.so.7", "No such file", "install it"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_missing_function_is_an_error_naming_it() {
+        // SAFETY: the C library is what it says, and loaded already.
+        let libc = unsafe { Opened::first("the C library", ["libc.so.6".into()], "") }.unwrap();
+        type Getpid = unsafe extern "C" fn() -> i32;
+        // SAFETY: the type is that of getpid; no symbol is of the first name.
+        let getpid = unsafe { libc.required::<Getpid>(&[c"getpid_v9", c"getpid"], "1.0") }.unwrap();
+        // SAFETY: getpid has no preconditions.
+        assert_eq!(unsafe { getpid() } as u32, std::process::id());
+        // SAFETY: there is no such symbol.
+        let error = unsafe { libc.required::<Getpid>(&[c"no_such_call"], "C 99") }.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the C library (libc.so.6) has no function no_such_call: C 99 or newer is needed"
+        );
+    }
+}

@@ -96,13 +96,20 @@ fn build_with_nvrtc(options: &Options, kernels: &[Kernel]) -> Result<(), Error> 
     let nvrtc = toolchain::nvrtc(options.nvrtc)?;
     let modules = compile_all(&nvrtc, kernels)?;
     let folder = workspace::root().join("cuda/ptx");
-    let stale = if options.check { compare(&folder, &modules)? } else { write(&folder, &modules)? };
-    let unembedded = report_unembedded(&modules)?;
-    match options.ptxas.clone().or_else(|| toolchain::program("ptxas")) {
-        Some(ptxas) => assemble(&ptxas, &folder, &modules)?,
-        None => println!("no ptxas found: the PTX was not assembled"),
+    if options.check {
+        compare(&folder, &modules)?;
+    } else {
+        write(&folder, &modules)?;
     }
-    if stale || unembedded { Err(Error::Stale) } else { Ok(()) }
+    require_embedded(&modules)?;
+    let ptxas = match &options.ptxas {
+        Some(path) => Some(path.clone()),
+        None => toolchain::ptxas()?,
+    };
+    if let Some(ptxas) = ptxas {
+        assemble(&ptxas, &folder, &modules)?;
+    }
+    Ok(())
 }
 
 fn compile_all(nvrtc: &Nvrtc, kernels: &[Kernel]) -> Result<Vec<Module>, Error> {
@@ -138,9 +145,8 @@ fn headers() -> Result<Vec<Source>, Error> {
     headers.collect()
 }
 
-/// Writes the modules that differ from what is there and removes those that no source gives any more. Nothing is
-/// stale after that.
-fn write(folder: &Path, modules: &[Module]) -> Result<bool, Error> {
+/// Writes the modules that differ from what is there and removes those that no source gives any more.
+fn write(folder: &Path, modules: &[Module]) -> Result<(), Error> {
     for module in modules {
         let path = folder.join(&module.name);
         if std::fs::read_to_string(&path).is_ok_and(|present| present == module.ptx) {
@@ -154,11 +160,11 @@ fn write(folder: &Path, modules: &[Module]) -> Result<bool, Error> {
         std::fs::remove_file(&path).context("remove", &path)?;
         println!("removed    {}", workspace::name(&path));
     }
-    Ok(false)
+    Ok(())
 }
 
-/// Says which modules differ from what is there; returns whether any does.
-fn compare(folder: &Path, modules: &[Module]) -> Result<bool, Error> {
+/// Says which modules differ from what is there; it is an error if any does.
+fn compare(folder: &Path, modules: &[Module]) -> Result<(), Error> {
     let mut stale = false;
     for module in modules {
         let present = std::fs::read_to_string(folder.join(&module.name)).unwrap_or_default();
@@ -173,7 +179,7 @@ fn compare(folder: &Path, modules: &[Module]) -> Result<bool, Error> {
         stale = true;
         println!("no source  {}", workspace::name(&path));
     }
-    Ok(stale)
+    if stale { Err(Error::Stale) } else { Ok(()) }
 }
 
 fn first_difference(present: &str, built: &str) -> String {
@@ -193,16 +199,13 @@ fn orphans(folder: &Path, modules: &[Module]) -> Result<Vec<PathBuf>, Error> {
     Ok(present)
 }
 
-/// Says which headers and modules the crate does not embed; returns whether any is missing.
-fn report_unembedded(modules: &[Module]) -> Result<bool, Error> {
+/// The crate must embed every header and every module.
+fn require_embedded(modules: &[Module]) -> Result<(), Error> {
     let library = workspace::read(&workspace::root().join("cuda/src/lib.rs"))?;
     let ptx = modules.iter().map(|module| format!("../ptx/{}", module.name));
     let headers = headers()?.into_iter().map(|header| format!("../include/{}", header.name));
     let missing: Vec<String> = ptx.chain(headers).filter(|path| !library.contains(path)).collect();
-    for path in &missing {
-        println!("cuda/src/lib.rs does not embed {path}");
-    }
-    Ok(!missing.is_empty())
+    if missing.is_empty() { Ok(()) } else { Err(Error::NotEmbedded(missing.join(", "))) }
 }
 
 /// Lets ptxas assemble the modules, which shows that the inline assembly in them is legal.
@@ -253,4 +256,23 @@ fn build_with_nvcc(options: &Options, kernels: &[Kernel]) -> Result<(), Error> {
         }
     }
     if failures == 0 { Ok(()) } else { Err(Error::Kernels(failures)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_is_named_by_its_line() {
+        assert_eq!(first_difference("a\nb\n", "a\nc\n"), "first in line 2");
+        assert_eq!(first_difference("a\n", "a\nb\n"), "1 lines checked in, 2 built");
+        assert_eq!(first_difference("", "a\n"), "not there");
+    }
+
+    #[test]
+    fn a_file_of_ptx_says_what_it_is_for() {
+        let kernel =
+            Kernel { source: "cuda/kernels/copy.cu".into(), text: String::new(), architectures: vec![] };
+        assert_eq!(kernel.ptx_name("compute_90"), "copy.compute_90.ptx");
+    }
 }

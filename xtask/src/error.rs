@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
-/// The error of every command.
+/// The error of every command. Its text leaves out that of its source, which `main` prints behind it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// A file could not be read, written, copied or listed.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}", path.display())]
     File { action: &'static str, path: PathBuf, source: std::io::Error },
 
     /// A program could not be started.
-    #[error("cannot start `{program}`: {source}")]
+    #[error("cannot start `{program}`")]
     Start { program: String, source: std::io::Error },
 
     /// A program ran and reported failure.
@@ -22,7 +22,7 @@ pub(crate) enum Error {
     Missing { what: &'static str, advice: &'static str },
 
     /// The NVRTC library could not be loaded or lacks an entry point.
-    #[error("cannot use NVRTC from {}: {source}", path.display())]
+    #[error("cannot use NVRTC from {}", path.display())]
     Load { path: PathBuf, source: libloading::Error },
 
     /// A call into NVRTC failed for a reason other than the source.
@@ -45,8 +45,12 @@ pub(crate) enum Error {
     )]
     Stale,
 
+    /// A header or a module is in its folder and not in the crate.
+    #[error("cuda/src/lib.rs does not embed {0}; give each a place there")]
+    NotEmbedded(String),
+
     /// A line of cargo's JSON messages was not JSON.
-    #[error("cannot understand cargo's messages: {0}")]
+    #[error("cannot understand cargo's messages")]
     Messages(#[from] serde_json::Error),
 }
 

@@ -1,5 +1,6 @@
 //! Automation of this repository: `cargo xtask <command>`, each command in a module of its own.
 
+use std::error::Error;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -36,7 +37,13 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            eprint!("error: {error}");
+            let mut cause = error.source();
+            while let Some(source) = cause {
+                eprint!(": {source}");
+                cause = source.source();
+            }
+            eprintln!();
             ExitCode::FAILURE
         }
     }

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 
 use crate::error::{Error, FileContext};
 use crate::nvrtc::Nvrtc;
-use crate::run::run;
+use crate::run::{capture, run};
 use crate::workspace;
 
 /// The NVRTC whose output is checked in.
@@ -73,6 +73,27 @@ pub(crate) fn program(name: &str) -> Option<PathBuf> {
     in_toolkits.chain(in_path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
+/// The ptxas of a CUDA toolkit or of the search path, if it is new enough to read the PTX of the pinned NVRTC.
+pub(crate) fn ptxas() -> Result<Option<PathBuf>, Error> {
+    let Some(ptxas) = program("ptxas") else {
+        println!("no ptxas found: the PTX is not assembled");
+        return Ok(None);
+    };
+    let version = capture(Command::new(&ptxas).arg("--version"))?;
+    if release(&version) >= release(&format!("release {PINNED_VERSION}")) {
+        return Ok(Some(ptxas));
+    }
+    println!("{} is older than the NVRTC: the PTX is not assembled", ptxas.display());
+    Ok(None)
+}
+
+/// Finds "release MAJOR.MINOR" in what a tool says about its version.
+fn release(text: &str) -> Option<(u32, u32)> {
+    let (_, after) = text.split_once("release ")?;
+    let mut numbers = after.split(|c: char| !c.is_ascii_digit()).map_while(|word| word.parse().ok());
+    Some((numbers.next()?, numbers.next()?))
+}
+
 /// The folders in which a CUDA toolkit may be.
 fn toolkits() -> Vec<PathBuf> {
     let named = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
@@ -127,4 +148,17 @@ fn pinned_hash() -> Result<&'static str, Error> {
     let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
     let wheel = PINNED_WHEELS.iter().find(|(known, _)| os == "linux" && *known == arch);
     wheel.map(|(_, hash)| *hash).ok_or(Error::NotPinned { os, arch })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_release_is_found_in_what_tools_print() {
+        assert_eq!(release("Cuda compilation tools, release 13.0, V13.0.88\nBuild"), Some((13, 0)));
+        assert_eq!(release("release 12.4.127"), Some((12, 4)));
+        assert_eq!(release("ptxas: command not found"), None);
+        assert!(release("release 9.2") < release("release 12.4"));
+    }
 }

@@ -20,7 +20,7 @@ enum StatusWord {
 
 // How many polls fail before a wait looks for an abort request, and how many between one such look and the next. A look
 // is a round trip over PCIe, a poll one to the L2 cache: the first look is later than any signal from a peer that is
-// ready, and one look in 1024 polls costs the waiting under 1 % while an abort is seen within a millisecond.
+// ready, and one look in 1024 polls costs the waiting under 1 % while an abort is seen within about a millisecond.
 enum PollPeriod : uint32_t { PollsBeforeFirstLook = 256, PollsBetweenLooks = 1024 };
 
 // Calls `ready` until it says true, at most `maxSpinCount` times and once more, without a bound if that is negative.

@@ -93,7 +93,10 @@ impl Gpu {
         self.properties().id
     }
 
-    /// Memory in use and in all. On the Host platform: what this process has allocated on the device.
+    /// Memory in use and in all.
+    ///
+    /// On the Host platform every device has the machine's memory as its own, and in use is what this process has
+    /// allocated on it.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -171,7 +174,8 @@ impl Gpu {
         Ok(Stream::new(self.clone(), self.backend.create_stream()?))
     }
 
-    /// The default stream of the device (CUDA: the legacy default stream).
+    /// The default stream of the device. CUDA: the legacy default stream. Host: one stream like any other, which does
+    /// not synchronise with them.
     ///
     /// # Errors
     /// [`Error::Driver`] or [`Error::System`].

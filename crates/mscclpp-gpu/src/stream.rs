@@ -127,7 +127,8 @@ impl Stream {
 
     /// From here on, work submitted to the stream is recorded instead of run.
     ///
-    /// The capture is thread-local in CUDA's sense. End it with [`Stream::end_capture`].
+    /// The capture is thread-local in CUDA's sense. End it with [`Stream::end_capture`]. On the Host platform it is of
+    /// this stream alone: other streams cannot join it through events.
     ///
     /// # Errors
     /// [`crate::Error::Driver`] or [`crate::Error::InvalidArgument`] if it is capturing already.

@@ -1,6 +1,7 @@
 //! How the host touches memory that kernels may be touching at the same time (invariant 2).
 //!
-//! All accesses are relaxed atomics: 8 bytes at a time where the address is 8-byte aligned, single bytes at the edges.
+//! All accesses are relaxed atomics: 8 bytes at a time where the address is 8-byte aligned, single bytes at the edges
+//! (and where a copy's source is not aligned as its destination is, single bytes of the source).
 //! So a kernel of this process that polls, loads or stores 8-byte words of the same memory races with no plain access,
 //! and it never sees half of such a word. Order comes from elsewhere: from the stream (invariant 3), or from a word
 //! stored with release ([`publish`]) behind the data and loaded with acquire by whoever polls it.
@@ -21,23 +22,23 @@ const WORD: usize = size_of::<u64>();
 /// # Safety
 /// Both ranges are mapped, `dst` for writing, and nothing accesses them meanwhile other than with atomics.
 pub(super) unsafe fn copy(dst: DevicePtr, src: DevicePtr, len: u64) {
-    let (dst, src, len) = (dst.as_mut_ptr::<u8>(), src.as_mut_ptr::<u8>(), len as usize);
-    if !(dst.addr() ^ src.addr()).is_multiple_of(WORD) {
-        // Words of one are never words of the other: bytes.
-        for i in 0..len {
-            // SAFETY: `i < len`, inside both ranges.
-            unsafe { byte(dst, i).store(byte(src, i).load(Ordering::Relaxed), Ordering::Relaxed) };
-        }
-        return;
-    }
-    let split = Split::of(dst, len);
+    let (dst, src) = (dst.as_mut_ptr::<u8>(), src.as_mut_ptr::<u8>());
+    let congruent = (dst.addr() ^ src.addr()).is_multiple_of(WORD);
+    let split = Split::of(dst, len as usize);
     for i in split.edges() {
         // SAFETY: `edges` are inside both ranges.
         unsafe { byte(dst, i).store(byte(src, i).load(Ordering::Relaxed), Ordering::Relaxed) };
     }
     for i in split.words() {
-        // SAFETY: `words` are inside both ranges and 8-byte aligned in `dst`, so in `src`, which is congruent.
-        unsafe { word(dst, i).store(word(src, i).load(Ordering::Relaxed), Ordering::Relaxed) };
+        let value = if congruent {
+            // SAFETY: `words` are inside both ranges and 8-byte aligned in `dst`, so in `src`, which is congruent.
+            unsafe { word(src, i).load(Ordering::Relaxed) }
+        } else {
+            // SAFETY: the 8 bytes of a word are inside both ranges.
+            u64::from_ne_bytes(std::array::from_fn(|k| unsafe { byte(src, i + k).load(Ordering::Relaxed) }))
+        };
+        // SAFETY: as above; a word of the destination is always stored whole.
+        unsafe { word(dst, i).store(value, Ordering::Relaxed) };
     }
 }
 

@@ -2,7 +2,7 @@ use std::{any::Any, sync::Arc, time::Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::queue::{Op, Queue};
+use super::queue::{CaptureToken, Op, Queue};
 use crate::{Error, Result, backend::EventBackend};
 
 /// The last point of a stream that was recorded in it.
@@ -17,7 +17,7 @@ enum Recorded {
     Never,
     At(Arc<Mark>),
     /// In a stream that was capturing: an edge of the graph and nothing that ever happens.
-    Captured(Arc<Queue>),
+    Captured(CaptureToken),
 }
 
 impl HostEvent {
@@ -32,39 +32,35 @@ impl HostEvent {
     }
 
     /// Marks the end of what `queue` holds now.
-    pub(super) fn record(&self, queue: &Arc<Queue>) -> Result<()> {
+    pub(super) fn record(&self, queue: &Queue) -> Result<()> {
         // Held while submitting, so that of two threads that record, the later one submits later too.
         let mut last = self.last.lock();
-        *last = if queue.is_capturing() {
-            Recorded::Captured(Arc::clone(queue))
-        } else {
-            let mark = Arc::new(Mark::default());
-            queue.submit(Op::Record(Arc::clone(&mark)))?;
-            Recorded::At(mark)
+        let mark = Arc::new(Mark::default());
+        *last = match queue.submit_outside_capture(Op::Record(Arc::clone(&mark)))? {
+            Some(capture) => Recorded::Captured(capture),
+            None => Recorded::At(mark),
         };
         Ok(())
     }
 
     /// Lets later work of `queue` wait for the last mark.
-    pub(super) fn wait_on(&self, queue: &Arc<Queue>) -> Result<()> {
-        let mark = match &*self.last.lock() {
-            Recorded::Never => return Ok(()),
-            Recorded::Captured(other) if Arc::ptr_eq(other, queue) => return Ok(()),
-            Recorded::Captured(_) => {
-                return Err(Error::InvalidArgument(
-                    "the event was recorded in a capture of another stream; the Host platform captures one stream"
-                        .to_owned(),
-                ));
-            }
-            Recorded::At(mark) => Arc::clone(mark),
-        };
-        if queue.is_capturing() {
-            return Err(Error::InvalidArgument(
-                "a capturing stream cannot wait for an event that was recorded outside the capture"
-                    .to_owned(),
-            ));
+    pub(super) fn wait_on(&self, queue: &Queue) -> Result<()> {
+        let refused =
+            |why: &str| Err(Error::InvalidArgument(format!("a stream cannot wait for this event: {why}")));
+        match &*self.last.lock() {
+            Recorded::Never => Ok(()),
+            // Work of one stream is ordered anyway.
+            Recorded::Captured(capture) if queue.is_in(capture) => Ok(()),
+            Recorded::Captured(_) => refused(
+                "it was recorded in a capture that has ended or is another stream's (Host captures one stream)",
+            ),
+            Recorded::At(mark) => match queue.submit_outside_capture(Op::Wait(Arc::clone(mark)))? {
+                None => Ok(()),
+                Some(_) => {
+                    refused("the stream is capturing, and the event was recorded outside that capture")
+                }
+            },
         }
-        queue.submit(Op::Wait(mark))
     }
 
     fn time(&self) -> Result<Instant> {

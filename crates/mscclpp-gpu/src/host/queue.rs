@@ -1,6 +1,10 @@
 //! What a stream has to do, and the thread that does it.
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Weak},
+    time::Instant,
+};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -61,11 +65,25 @@ struct State {
     /// The first error; from then on operations are skipped.
     error: Option<Error>,
     error_was_told: bool,
-    capture: Option<Vec<Op>>,
+    capture: Option<Capture>,
     closed: bool,
 }
 
+#[derive(Default)]
+struct Capture {
+    ops: Vec<Op>,
+    token: Arc<()>,
+}
+
+/// Names a capture; dead when that has ended.
+pub(super) type CaptureToken = Weak<()>;
+
 impl State {
+    fn enqueue(&mut self, op: Op) {
+        self.pending.push_back(op);
+        self.submitted += 1;
+    }
+
     fn told(&mut self) -> Result<()> {
         match &self.error {
             Some(error) => {
@@ -91,14 +109,25 @@ impl Queue {
         let mut state = self.state.lock();
         state.told()?;
         match &mut state.capture {
-            Some(capture) => capture.push(op),
+            Some(capture) => capture.ops.push(op),
             None => {
-                state.pending.push_back(op);
-                state.submitted += 1;
+                state.enqueue(op);
                 self.submitted.notify_one();
             }
         }
         Ok(())
+    }
+
+    /// Submits `op`, unless the stream is capturing: then it does nothing but name the capture.
+    pub(super) fn submit_outside_capture(&self, op: Op) -> Result<Option<CaptureToken>> {
+        let mut state = self.state.lock();
+        state.told()?;
+        if let Some(capture) = &state.capture {
+            return Ok(Some(Arc::downgrade(&capture.token)));
+        }
+        state.enqueue(op);
+        self.submitted.notify_one();
+        Ok(None)
     }
 
     pub(super) fn is_complete(&self) -> Result<bool> {
@@ -123,8 +152,8 @@ impl Queue {
         state.told()
     }
 
-    pub(super) fn is_capturing(&self) -> bool {
-        self.state.lock().capture.is_some()
+    pub(super) fn is_in(&self, capture: &CaptureToken) -> bool {
+        self.state.lock().capture.as_ref().is_some_and(|own| capture.as_ptr() == Arc::as_ptr(&own.token))
     }
 
     pub(super) fn begin_capture(&self) -> Result<()> {
@@ -133,13 +162,13 @@ impl Queue {
         if state.capture.is_some() {
             return Err(Error::InvalidArgument("the stream is capturing already".to_owned()));
         }
-        state.capture = Some(Vec::new());
+        state.capture = Some(Capture::default());
         Ok(())
     }
 
     pub(super) fn end_capture(&self) -> Result<Vec<Op>> {
         let captured = self.state.lock().capture.take();
-        captured.ok_or_else(|| {
+        captured.map(|capture| capture.ops).ok_or_else(|| {
             Error::InvalidArgument("the stream is not capturing; begin a capture first".to_owned())
         })
     }

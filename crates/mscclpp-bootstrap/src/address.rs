@@ -1,0 +1,195 @@
+//! The address of rank 0 as a user writes it.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use crate::env::Family;
+use crate::interface::of_family;
+use crate::{Error, Result};
+
+/// `"ip:port"`, `"[ipv6]:port"`, `"host:port"`, each perhaps after `"interface:"`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) interface: Option<String>,
+    pub(crate) host: Host,
+    pub(crate) port: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Host {
+    Ip(IpAddr),
+    Name(String),
+}
+
+impl Address {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let bad = |reason: &str| {
+            let shown: String = text.chars().take(200).collect();
+            Error::BadAddress { address: shown, reason: reason.to_owned() }
+        };
+        let (front, port) = text.rsplit_once(':').ok_or_else(|| bad("there is no port"))?;
+        if port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(bad("the port is not a number"));
+        }
+        let port: u16 = port.parse().map_err(|_| bad("the port is above 65535"))?;
+        if port == 0 {
+            return Err(bad("the port is 0; all ranks must know the port"));
+        }
+
+        let (interface, host) = match front.find('[') {
+            Some(open) => {
+                let inner = front[open + 1..].strip_suffix(']').ok_or_else(|| bad("the brackets do not match"))?;
+                let ip: Ipv6Addr = inner.parse().map_err(|_| bad("there is no IPv6 address in the brackets"))?;
+                let interface = match &front[..open] {
+                    "" => None,
+                    name => Some(name.strip_suffix(':').ok_or_else(|| bad("there is no colon before the bracket"))?),
+                };
+                (interface, Host::Ip(IpAddr::V6(ip)))
+            }
+            None => {
+                let (interface, host) = match front.split_once(':') {
+                    Some((interface, host)) => (Some(interface), host),
+                    None => (None, front),
+                };
+                if host.contains(':') {
+                    return Err(bad("an IPv6 address must be in brackets"));
+                }
+                (interface, host_of(host).ok_or_else(|| bad("neither an IP address nor a host name"))?)
+            }
+        };
+        if interface.is_some_and(|name| name.is_empty() || name.contains(|c: char| c == ':' || c.is_whitespace())) {
+            return Err(bad("the interface name is empty or not one"));
+        }
+        Ok(Self { interface: interface.map(str::to_owned), host, port })
+    }
+
+    /// The socket addresses this stands for. Asks the resolver if there is a name, and waits for it no longer than
+    /// `timeout`.
+    pub(crate) fn resolve(&self, family: Option<Family>, timeout: Duration) -> Result<Vec<SocketAddr>> {
+        let found = match &self.host {
+            Host::Ip(ip) => vec![SocketAddr::new(*ip, self.port)],
+            Host::Name(name) => self.look_up(name, timeout)?,
+        };
+        let mut usable: Vec<SocketAddr> = found.into_iter().filter(|a| of_family(&a.ip(), family)).collect();
+        usable.dedup();
+        if usable.is_empty() {
+            let reason = "it has no address of the family that MSCCLPP_SOCKET_FAMILY allows".to_owned();
+            return Err(Error::BadAddress { address: self.to_string(), reason });
+        }
+        Ok(usable)
+    }
+
+    /// The system's resolver cannot be given a limit, so a thread waits for it in our place.
+    fn look_up(&self, name: &str, timeout: Duration) -> Result<Vec<SocketAddr>> {
+        let (answer, answers) = mpsc::channel();
+        let query = (name.to_owned(), self.port);
+        let started = Instant::now();
+        std::thread::Builder::new()
+            .name("mscclpp-resolve".to_owned())
+            .spawn(move || {
+                // The receiver may have given up; then nobody wants the answer.
+                let _ = answer.send(query.to_socket_addrs().map(Iterator::collect));
+            })
+            .map_err(|e| Error::io("starting the resolver thread", e))?;
+        match answers.recv_timeout(timeout) {
+            Ok(Ok(found)) => Ok(found),
+            Ok(Err(error)) => Err(Error::io_at("resolving a host name", name, error)),
+            Err(_) => Err(Error::Timeout {
+                operation: format!("resolving {name:?}"),
+                after: started.elapsed(),
+                missing: Vec::new(),
+                attempts: Vec::new(),
+            }),
+        }
+    }
+}
+
+fn host_of(text: &str) -> Option<Host> {
+    if let Ok(ip) = text.parse() {
+        return Some(Host::Ip(IpAddr::V4(ip)));
+    }
+    let valid = (1..=253).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+        // Digits and dots alone are a mistyped IPv4 address, not a name.
+        && text.bytes().any(|b| b.is_ascii_alphabetic());
+    valid.then(|| Host::Name(text.to_owned()))
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(interface) = &self.interface {
+            write!(f, "{interface}:")?;
+        }
+        match &self.host {
+            Host::Ip(ip) => write!(f, "{}", SocketAddr::new(*ip, self.port)),
+            Host::Name(name) => write!(f, "{name}:{}", self.port),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_forms() {
+        for (text, interface, host) in [
+            ("10.1.2.3:50505", None, "10.1.2.3"),
+            ("lo:127.0.0.1:50505", Some("lo"), "127.0.0.1"),
+            ("[::1]:50505", None, "::1"),
+            ("eth0:[fd00::2]:50505", Some("eth0"), "fd00::2"),
+            ("node-7.cluster:50505", None, "node-7.cluster"),
+            ("ib0:node7:50505", Some("ib0"), "node7"),
+        ] {
+            let address = Address::parse(text).unwrap();
+            assert_eq!(address.interface.as_deref(), interface);
+            assert_eq!(address.port, 50505);
+            let shown = match &address.host {
+                Host::Ip(ip) => ip.to_string(),
+                Host::Name(name) => name.clone(),
+            };
+            assert_eq!(shown, host);
+            assert_eq!(address.to_string(), text, "printing gives back what was read");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, reason) in [
+            ("", "no port"),
+            ("127.0.0.1", "no port"),
+            ("127.0.0.1:", "not a number"),
+            ("127.0.0.1:+5", "not a number"),
+            ("127.0.0.1:70000", "above 65535"),
+            ("127.0.0.1:0", "port is 0"),
+            ("300.0.0.1:1", "neither"),
+            ("::1:50505", "in brackets"),
+            ("[::1:50505", "brackets"),
+            ("[zz]:50505", "no IPv6"),
+            ("eth0[::1]:50505", "colon"),
+            (":127.0.0.1:50505", "interface"),
+            ("a b:127.0.0.1:50505", "interface"),
+            ("ho st:1", "neither"),
+        ] {
+            let error = Address::parse(text).unwrap_err();
+            assert!(matches!(error, Error::BadAddress { .. }));
+            assert!(error.to_string().contains(reason), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_family_excludes_the_other() {
+        let address = Address::parse("127.0.0.1:50505").unwrap();
+        assert!(address.resolve(Some(Family::V4), Duration::ZERO).is_ok());
+        assert!(matches!(address.resolve(Some(Family::V6), Duration::ZERO), Err(Error::BadAddress { .. })));
+    }
+
+    #[test]
+    fn names_are_resolved() {
+        let address = Address::parse("localhost:50505").unwrap();
+        let found = address.resolve(None, Duration::from_secs(10)).unwrap();
+        assert!(found.iter().all(|a| a.ip().is_loopback() && a.port() == 50505), "{found:?}");
+    }
+}

@@ -1,0 +1,249 @@
+//! What can go wrong, as situations a caller can act on.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The result of everything in this crate that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a bootstrap call failed.
+///
+/// Errors can be cloned, because one event (a lost rank, an abort) fails many calls at once.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A rank vanished without saying goodbye: it was killed, crashed, or its host is gone. Every pending and later
+    /// call of every rank fails with this.
+    #[error("rank {rank} was lost: {detail}")]
+    PeerLost {
+        /// The rank that is gone.
+        rank: usize,
+        /// How that was noticed, and by whom.
+        detail: String,
+    },
+
+    /// The call needs a rank that has dropped its bootstrap. Calls that do not need it still work.
+    #[error("rank {rank} has left the job: it dropped its bootstrap")]
+    PeerClosed {
+        /// The rank that left.
+        rank: usize,
+    },
+
+    /// A rank gave up on the whole job with [`abort`](crate::Bootstrap::abort).
+    #[error("rank {rank} aborted the job: {reason}")]
+    Aborted {
+        /// The rank that called abort.
+        rank: usize,
+        /// The reason it gave.
+        reason: String,
+    },
+
+    /// The time allowed for an operation ran out.
+    #[error("{operation} timed out after {after:?}{}", TimeoutDetail { missing, attempts })]
+    Timeout {
+        /// What was waited for.
+        operation: String,
+        /// The time that was allowed.
+        after: Duration,
+        /// Ranks that had not come when time ran out; empty where that is not known.
+        missing: Vec<usize>,
+        /// Addresses that were tried, and how each failed.
+        attempts: Vec<Attempt>,
+    },
+
+    /// Another socket listens on the address that rank 0 of this job was given. Choose another port, or end the
+    /// other job.
+    #[error("{address} is in use: something else listens on it; choose another port, or end the other job")]
+    AddressInUse {
+        /// The address that is taken.
+        address: SocketAddr,
+    },
+
+    /// The named network interface does not exist on this machine.
+    #[error("there is no network interface {name:?} with a suitable address; there are: {}", available.join(", "))]
+    NoSuchInterface {
+        /// The name that was asked for.
+        name: String,
+        /// Interfaces that exist and have an address of the wanted family.
+        available: Vec<String>,
+    },
+
+    /// An address could not be understood, or cannot be used for what was asked.
+    #[error(
+        "{address:?} is not a usable address: {reason} (expected \"ip:port\", \"[ipv6]:port\", \"host:port\" or \
+         \"interface:ip:port\")"
+    )]
+    BadAddress {
+        /// What was given.
+        address: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// These bytes are no [`UniqueId`](crate::UniqueId).
+    #[error("not a unique id: {reason}")]
+    BadUniqueId {
+        /// What is wrong with them.
+        reason: String,
+    },
+
+    /// Rank 0 was started with a unique id that this process did not create, or has used already.
+    #[error(
+        "rank 0 must be in the process that called create_unique_id(), which listens at {address}; an id serves one job"
+    )]
+    NotTheCreator {
+        /// The first address in the id.
+        address: SocketAddr,
+    },
+
+    /// Two ranks disagree on something that must be equal.
+    #[error("{what} differ: {ours}, but {theirs}")]
+    Mismatch {
+        /// What differs: `n_ranks`, `protocol versions`, `collective calls`, ...
+        what: String,
+        /// One side (the one that noticed).
+        ours: Party,
+        /// The other side.
+        theirs: Party,
+    },
+
+    /// Two processes claim the same rank. Either a launcher gave one rank twice, or two jobs use one address.
+    #[error(
+        "rank {rank} came twice to the job at {address}: from {first} and from {second}; either two processes were \
+         given this rank, or two jobs share this address"
+    )]
+    DuplicateRank {
+        /// The rank that was claimed twice.
+        rank: usize,
+        /// Where the first claim came from.
+        first: String,
+        /// Where the second claim came from.
+        second: String,
+        /// The address at which rank 0 listens.
+        address: String,
+    },
+
+    /// Rank 0 at this address belongs to a job that is complete already: another job uses the address.
+    #[error(
+        "the job at {address} has all its {n_ranks} ranks already, rank {rank} too: another job uses this address, or \
+         this rank was started twice"
+    )]
+    JobComplete {
+        /// The address at which rank 0 of the complete job listens.
+        address: String,
+        /// The rank that came too late.
+        rank: usize,
+        /// The number of ranks of the complete job.
+        n_ranks: usize,
+    },
+
+    /// The other side does not know the job's key, or it has one and this side has none.
+    #[error("{address} does not accept us as a member of its job: {reason}")]
+    Unauthenticated {
+        /// The address of the other side.
+        address: String,
+        /// Which side lacks what.
+        reason: String,
+    },
+
+    /// An environment variable has a value that is not understood.
+    #[error("{variable} is {value:?}; allowed: {allowed}")]
+    BadEnvironment {
+        /// The name of the variable.
+        variable: &'static str,
+        /// Its value (hidden for secrets).
+        value: String,
+        /// What it may be.
+        allowed: &'static str,
+    },
+
+    /// An argument is out of range.
+    #[error("invalid argument: {0}")]
+    InvalidArgument(String),
+
+    /// The operating system refused something.
+    #[error("{operation}{}: {source}", match address { Some(a) => format!(" ({a})"), None => String::new() })]
+    Io {
+        /// What was attempted.
+        operation: &'static str,
+        /// On which address, if on one.
+        address: Option<String>,
+        /// The system's answer.
+        source: Arc<io::Error>,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(operation: &'static str, source: io::Error) -> Self {
+        Self::Io { operation, address: None, source: Arc::new(source) }
+    }
+
+    pub(crate) fn io_at(operation: &'static str, address: impl fmt::Display, source: io::Error) -> Self {
+        Self::Io { operation, address: Some(address.to_string()), source: Arc::new(source) }
+    }
+
+    /// Whether this is the end of the whole job, and not only of one call.
+    ///
+    /// A job also ends by an error of initialisation; this is about errors of calls on a bootstrap that was formed.
+    pub fn is_fatal(&self) -> bool {
+        matches!(
+            self,
+            Self::PeerLost { .. } | Self::Aborted { .. } | Self::DuplicateRank { .. } | Self::Mismatch { .. }
+        )
+    }
+}
+
+/// One side of an [`Error::Mismatch`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Party {
+    /// The rank it says it is.
+    pub rank: usize,
+    /// Its address, if known.
+    pub address: Option<String>,
+    /// What it has.
+    pub value: String,
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {}", self.rank)?;
+        if let Some(address) = &self.address {
+            write!(f, " at {address}")?;
+        }
+        write!(f, " has {}", self.value)
+    }
+}
+
+/// An address that was tried, and how that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// The address.
+    pub address: SocketAddr,
+    /// How the last attempt on it failed.
+    pub outcome: String,
+}
+
+struct TimeoutDetail<'a> {
+    missing: &'a [usize],
+    attempts: &'a [Attempt],
+}
+
+impl fmt::Display for TimeoutDetail<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 16;
+        if !self.missing.is_empty() {
+            let shown: Vec<_> = self.missing.iter().take(SHOWN).map(ToString::to_string).collect();
+            write!(f, "; missing: rank {}", shown.join(", "))?;
+            if self.missing.len() > SHOWN {
+                write!(f, " and {} more", self.missing.len() - SHOWN)?;
+            }
+        }
+        for Attempt { address, outcome } in self.attempts {
+            write!(f, "; {address}: {outcome}")?;
+        }
+        Ok(())
+    }
+}

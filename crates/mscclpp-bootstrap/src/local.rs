@@ -1,0 +1,159 @@
+//! A job whose ranks are threads of one process.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::collective::Carrier;
+use crate::inbox::{Channel, Inbox, Stream};
+use crate::member::Member;
+use crate::{Bootstrap, Error, FailureHook, Result};
+
+/// One of `n` ranks in one process that are connected by queues: no sockets, no threads of its own.
+///
+/// For tests, and for programs that drive several devices from one process.
+///
+/// ```
+/// use mscclpp_bootstrap::{Bootstrap, LocalBootstrap};
+///
+/// std::thread::scope(|scope| {
+///     for bootstrap in LocalBootstrap::group(4) {
+///         scope.spawn(move || {
+///             let mine = [bootstrap.rank() as u8];
+///             let all = bootstrap.all_gather(&mine).unwrap();
+///             assert_eq!(all, [[0], [1], [2], [3]]);
+///         });
+///     }
+/// });
+/// ```
+pub struct LocalBootstrap {
+    member: Member,
+    /// The inboxes of all ranks.
+    inboxes: Arc<[Arc<Inbox>]>,
+}
+
+impl LocalBootstrap {
+    /// A job of `n` ranks; the i-th is rank i. Empty when `n` is 0.
+    pub fn group(n: usize) -> Vec<Self> {
+        let inboxes: Arc<[_]> = (0..n).map(|_| Arc::new(Inbox::default())).collect();
+        let rank = |rank| Self {
+            member: Member::new(rank, n, Arc::clone(&inboxes[rank])),
+            inboxes: Arc::clone(&inboxes),
+        };
+        (0..n).map(rank).collect()
+    }
+
+    fn fail_all(&self, error: &Error) {
+        for inbox in self.inboxes.iter() {
+            inbox.fail(error);
+        }
+    }
+
+    fn receive(&self, peer: usize, tag: u32, timeout: Option<Duration>) -> Result<Vec<u8>> {
+        self.member.check_peer(peer)?;
+        let stream = Stream { peer, channel: Channel::User, tag: tag.into() };
+        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        self.member.inbox.take(stream, deadline)?.ok_or_else(|| Error::Timeout {
+            operation: format!("recv from rank {peer} with tag {tag}"),
+            after: timeout.unwrap_or_default(),
+            missing: Vec::new(),
+            attempts: Vec::new(),
+        })
+    }
+}
+
+impl Bootstrap for LocalBootstrap {
+    fn rank(&self) -> usize {
+        self.member.rank
+    }
+
+    fn n_ranks(&self) -> usize {
+        self.member.n_ranks
+    }
+
+    fn n_ranks_per_node(&self) -> usize {
+        self.member.n_ranks
+    }
+
+    fn n_ranks_per_ipc_domain(&self) -> usize {
+        self.member.n_ranks
+    }
+
+    fn send(&self, bytes: &[u8], peer: usize, tag: u32) -> Result<()> {
+        self.member.check_peer(peer)?;
+        if let Some(error) = self.member.inbox.failure().or_else(|| self.member.inbox.gone(peer)) {
+            return Err(error);
+        }
+        self.post(peer, Channel::User, tag.into(), bytes.to_vec());
+        Ok(())
+    }
+
+    fn recv(&self, peer: usize, tag: u32) -> Result<Vec<u8>> {
+        self.receive(peer, tag, None)
+    }
+
+    fn recv_timeout(&self, peer: usize, tag: u32, timeout: Duration) -> Result<Vec<u8>> {
+        self.receive(peer, tag, Some(timeout))
+    }
+
+    fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.member.collective(|c| c.all_gather(self, bytes), |error| self.fail_all(error))
+    }
+
+    fn barrier(&self) -> Result<()> {
+        self.member.collective(|c| c.barrier(self), |error| self.fail_all(error))
+    }
+
+    fn group_barrier(&self, ranks: &[usize]) -> Result<()> {
+        self.member.group_barrier(self, ranks)
+    }
+
+    fn broadcast(&self, bytes: &mut Vec<u8>, root: usize) -> Result<()> {
+        self.member.check_peer(root)?;
+        self.member.collective(|c| c.broadcast(self, bytes, root), |error| self.fail_all(error))
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.member.inbox.failure()
+    }
+
+    fn on_failure(&self, hook: FailureHook) {
+        self.member.inbox.on_failure(hook);
+    }
+
+    fn abort(&self, reason: &str) {
+        self.fail_all(&Error::Aborted { rank: self.member.rank, reason: reason.to_owned() });
+    }
+}
+
+impl Carrier for LocalBootstrap {
+    fn rank(&self) -> usize {
+        self.member.rank
+    }
+
+    fn n_ranks(&self) -> usize {
+        self.member.n_ranks
+    }
+
+    fn post(&self, peer: usize, channel: Channel, tag: u64, bytes: Vec<u8>) {
+        self.inboxes[peer].deliver(Stream { peer: self.member.rank, channel, tag }, bytes);
+    }
+
+    fn take(&self, peer: usize, channel: Channel, tag: u64) -> Result<Vec<u8>> {
+        let stream = Stream { peer, channel, tag };
+        // Without a deadline, only a message or an error ends the wait.
+        self.member.inbox.take(stream, None)?.ok_or(Error::PeerClosed { rank: peer })
+    }
+}
+
+impl Drop for LocalBootstrap {
+    fn drop(&mut self) {
+        let rank = self.member.rank;
+        if std::thread::panicking() {
+            self.abort("its thread panicked");
+        }
+        for inbox in self.inboxes.iter() {
+            inbox.peer_gone(rank, Error::PeerClosed { rank });
+        }
+        self.member.inbox.retire();
+    }
+}

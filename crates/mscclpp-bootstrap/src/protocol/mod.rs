@@ -1,0 +1,12 @@
+//! The protocol between ranks, without sockets and clocks: bytes go in and come out, and what time it is, and what is
+//! random, is told from outside. `tcp` moves the bytes.
+
+pub(crate) mod frame;
+pub(crate) mod handshake;
+pub(crate) mod message;
+pub(crate) mod notice;
+pub(crate) mod outbox;
+pub(crate) mod roster;
+pub(crate) mod table;
+pub(crate) mod tree;
+pub(crate) mod wire;

@@ -1,0 +1,186 @@
+//! What is still to be written to a connection.
+//!
+//! # Credit
+//! Frames of messages are held back while [`WINDOW`] bytes of them are on their way that the peer's bootstrap has not
+//! taken in. The window is smaller than the receive buffer, so the system of a peer whose process is stopped can still
+//! acknowledge all that is sent, and `TCP_USER_TIMEOUT` speaks of a vanished host alone: a stopped process is not a
+//! dead one. Other frames are few and small, and not held back, but for those that must come after a message.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::protocol::frame::{self, Kind};
+
+/// Bytes of messages that may be under way.
+pub(crate) const WINDOW: usize = 64 * 1024;
+
+struct Item {
+    bytes: Arc<Vec<u8>>,
+    /// Whether it counts against the window.
+    counted: bool,
+    /// Set when it has been written.
+    written: Option<Arc<AtomicBool>>,
+}
+
+/// A queue of frames, and how much of the first has been written.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    items: VecDeque<Item>,
+    offset: usize,
+    under_way: usize,
+}
+
+impl Outbox {
+    /// Queues a frame that is no part of a message.
+    pub(crate) fn push(&mut self, bytes: impl Into<Arc<Vec<u8>>>) {
+        self.items.push_back(Item { bytes: bytes.into(), counted: false, written: None });
+    }
+
+    /// Queues a frame that goes before all whole frames in the queue.
+    pub(crate) fn push_urgent(&mut self, bytes: Vec<u8>) {
+        let at = usize::from(self.offset > 0);
+        self.items.insert(at, Item { bytes: bytes.into(), counted: false, written: None });
+    }
+
+    /// Queues the frames of a message; `written` is set when the last has been written.
+    pub(crate) fn push_message(&mut self, frames: Vec<Vec<u8>>, written: Option<Arc<AtomicBool>>) {
+        for bytes in frames {
+            self.items.push_back(Item { bytes: bytes.into(), counted: true, written: None });
+        }
+        if let Some(last) = self.items.back_mut() {
+            last.written = written;
+        }
+    }
+
+    /// The peer has taken in so many bytes of messages.
+    pub(crate) fn credit(&mut self, bytes: usize) {
+        self.under_way = self.under_way.saturating_sub(bytes);
+    }
+
+    /// Forgets what has not begun to be written.
+    pub(crate) fn clear(&mut self) {
+        self.items.truncate(usize::from(self.offset > 0));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// The bytes to write next; empty if there are none or the window is full.
+    pub(crate) fn pending(&self) -> &[u8] {
+        match self.items.front() {
+            Some(item) if self.offset == 0 && item.counted && self.under_way >= WINDOW => &[],
+            Some(item) => &item.bytes[self.offset..],
+            None => &[],
+        }
+    }
+
+    /// So many of the pending bytes have been written. Gives the flag of a message that is thereby complete.
+    pub(crate) fn advance(&mut self, written: usize) -> Option<Arc<AtomicBool>> {
+        let item = self.items.front()?;
+        self.offset += written;
+        if item.counted {
+            self.under_way += written;
+        }
+        if self.offset < item.bytes.len() {
+            return None;
+        }
+        self.offset = 0;
+        self.items.pop_front()?.written
+    }
+}
+
+/// Counts what has been taken in, and says when to tell the peer.
+#[derive(Default)]
+pub(crate) struct Intake {
+    untold: usize,
+}
+
+impl Intake {
+    /// A frame of a message has arrived. Gives the frame to send when enough has come together.
+    pub(crate) fn take(&mut self, payload: usize) -> Option<Vec<u8>> {
+        self.untold += payload + frame::HEADER;
+        if self.untold < WINDOW / 2 {
+            return None;
+        }
+        let credit = std::mem::take(&mut self.untold) as u32;
+        Some(frame::encode(Kind::Credit, &credit.to_le_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inbox::Channel;
+    use crate::protocol::message;
+
+    /// Writes all that can be written; gives the number of bytes.
+    fn drain(outbox: &mut Outbox) -> usize {
+        let mut total = 0;
+        loop {
+            let n = outbox.pending().len().min(1000);
+            if n == 0 {
+                return total;
+            }
+            outbox.advance(n);
+            total += n;
+        }
+    }
+
+    #[test]
+    fn a_full_window_stops_messages_until_there_is_credit() {
+        let mut outbox = Outbox::default();
+        let frames = message::frames(Channel::User, 0, 0, &vec![0; 10 * WINDOW]);
+        let total: usize = frames.iter().map(Vec::len).sum();
+        outbox.push_message(frames, None);
+        let mut sent = drain(&mut outbox);
+        // A frame that has begun is finished, so the window may be passed by less than a frame.
+        assert!((WINDOW..WINDOW + frame::MAX_PAYLOAD + frame::HEADER).contains(&sent));
+        outbox.push_urgent(frame::encode(Kind::Credit, &[0; 4]));
+        assert_eq!(drain(&mut outbox), frame::HEADER + 4, "what is no message needs no credit");
+        while sent < total {
+            outbox.credit(WINDOW / 2);
+            let more = drain(&mut outbox);
+            assert!(more > 0);
+            sent += more;
+        }
+        assert!(outbox.is_empty());
+    }
+
+    #[test]
+    fn a_frame_that_has_begun_is_finished_first() {
+        let mut outbox = Outbox::default();
+        outbox.push(vec![1; 10]);
+        outbox.push(vec![2; 10]);
+        outbox.advance(4);
+        outbox.push_urgent(vec![3; 2]);
+        assert_eq!(outbox.pending(), [1; 6]);
+        outbox.clear();
+        outbox.push(vec![4; 3]);
+        outbox.advance(6);
+        assert_eq!(outbox.pending(), [4; 3]);
+    }
+
+    #[test]
+    fn the_writer_of_a_message_is_told() {
+        let flag = Arc::new(AtomicBool::new(false));
+        let mut outbox = Outbox::default();
+        outbox.push_message(vec![vec![0; 3], vec![0; 3]], Some(Arc::clone(&flag)));
+        assert!(outbox.advance(3).is_none());
+        assert!(outbox.advance(2).is_none());
+        assert!(Arc::ptr_eq(&outbox.advance(1).unwrap(), &flag));
+    }
+
+    #[test]
+    fn intake_tells_before_the_window_is_full() {
+        let mut intake = Intake::default();
+        let mut told = 0;
+        for _ in 0..1000 {
+            if let Some(frame) = intake.take(100) {
+                told += u32::from_le_bytes(frame[frame::HEADER..].try_into().unwrap()) as usize;
+            }
+        }
+        assert!(1000 * (100 + frame::HEADER) - told < WINDOW / 2);
+    }
+}

@@ -1,0 +1,179 @@
+//! Rank 0's list of who has come.
+
+use crate::protocol::handshake::{Hello, JobId, PROTOCOL_VERSION, Purpose, Rejection};
+use crate::protocol::table::{self, Entry};
+use crate::{Error, Party};
+
+/// Who has come, and from where.
+pub(crate) struct Roster {
+    job: JobId,
+    /// Where rank 0 listens, for messages.
+    address: String,
+    ranks: Vec<Option<(Entry, String)>>,
+    absent: usize,
+}
+
+/// A member that is not let in: what it is told, and whether the job ends by it.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) rejection: Rejection,
+    pub(crate) fatal: Option<Error>,
+}
+
+impl Roster {
+    /// A job of `n` ranks, rank 0 of which is here.
+    pub(crate) fn new(job: JobId, address: String, n: usize, root: Entry) -> Self {
+        let mut ranks: Vec<_> = (0..n).map(|_| None).collect();
+        ranks[0] = Some((root, address.clone()));
+        Self { job, address, ranks, absent: n - 1 }
+    }
+
+    /// Judges a verified member that wants to join.
+    pub(crate) fn admit(&self, hello: &Hello, from: &str) -> Result<(), Refused> {
+        if hello.purpose != Purpose::Join || hello.to != 0 {
+            return Err(Refused { rejection: Rejection::WrongPlace { here: 0 }, fatal: None });
+        }
+        let n = self.ranks.len() as u32;
+        let differs = [
+            ("protocol versions", PROTOCOL_VERSION, hello.version),
+            ("numbers of ranks (n_ranks)", n, hello.n_ranks),
+        ];
+        for (what, ours, theirs) in differs {
+            if ours != theirs {
+                return Err(self.mismatch(what, &ours.to_string(), &theirs.to_string(), hello, from));
+            }
+        }
+        if hello.job != [0; 16] && hello.job != self.job {
+            return Err(self.mismatch("job ids", "one id", "another", hello, from));
+        }
+        let rank = hello.from as usize;
+        match self.ranks.get(rank) {
+            None => Err(self.mismatch("ranks", &format!("{n} ranks"), &format!("rank {rank}"), hello, from)),
+            Some(Some((_, first))) => Err(Refused {
+                rejection: Rejection::Duplicate { first: first.clone() },
+                fatal: Some(Error::DuplicateRank {
+                    rank,
+                    first: first.clone(),
+                    second: from.to_owned(),
+                    address: self.address.clone(),
+                }),
+            }),
+            Some(None) => Ok(()),
+        }
+    }
+
+    fn mismatch(&self, what: &str, ours: &str, theirs: &str, hello: &Hello, from: &str) -> Refused {
+        Refused {
+            rejection: Rejection::Mismatch { what: what.to_owned(), theirs: ours.to_owned() },
+            fatal: Some(Error::Mismatch {
+                what: what.to_owned(),
+                ours: Party { rank: 0, address: Some(self.address.clone()), value: ours.to_owned() },
+                theirs: Party {
+                    rank: hello.from as usize,
+                    address: Some(from.to_owned()),
+                    value: theirs.to_owned(),
+                },
+            }),
+        }
+    }
+
+    /// Enters a rank that was admitted. Two connections may have been admitted for one rank before either said more;
+    /// the second then ends the job.
+    pub(crate) fn enter(&mut self, rank: usize, entry: Entry, from: &str) -> Result<(), Error> {
+        match self.ranks.get_mut(rank) {
+            Some(place @ None) => {
+                *place = Some((entry, from.to_owned()));
+                self.absent -= 1;
+                Ok(())
+            }
+            Some(Some((_, first))) => Err(Error::DuplicateRank {
+                rank,
+                first: first.clone(),
+                second: from.to_owned(),
+                address: self.address.clone(),
+            }),
+            None => Err(Error::InvalidArgument(format!("there is no rank {rank}"))),
+        }
+    }
+
+    /// The ranks that have not come.
+    pub(crate) fn missing(&self) -> Vec<usize> {
+        self.ranks.iter().enumerate().filter(|(_, place)| place.is_none()).map(|(rank, _)| rank).collect()
+    }
+
+    /// The table of all ranks, once all have come.
+    pub(crate) fn table(&self) -> Option<Vec<u8>> {
+        if self.absent > 0 {
+            return None;
+        }
+        let entries: Vec<Entry> = self.ranks.iter().flatten().map(|(entry, _)| entry.clone()).collect();
+        Some(table::encode(&entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry() -> Entry {
+        Entry { host: [1; 16], domain: [1; 16], port: 1, addresses: vec![] }
+    }
+
+    fn roster() -> Roster {
+        Roster::new([5; 16], "10.0.0.1:5000".into(), 3, entry())
+    }
+
+    fn hello(from: u32) -> Hello {
+        Hello {
+            version: PROTOCOL_VERSION,
+            secret: true,
+            purpose: Purpose::Join,
+            job: [0; 16],
+            n_ranks: 3,
+            from,
+            to: 0,
+            nonce: [0; 32],
+        }
+    }
+
+    #[test]
+    fn a_job_fills_up() {
+        let mut roster = roster();
+        assert_eq!(roster.missing(), [1, 2]);
+        for rank in [2, 1] {
+            assert!(roster.table().is_none());
+            roster.admit(&hello(rank), "x").unwrap();
+            roster.enter(rank as usize, entry(), "x").unwrap();
+        }
+        assert!(roster.missing().is_empty() && roster.table().is_some());
+    }
+
+    #[test]
+    fn the_same_rank_twice_names_both() {
+        let mut roster = roster();
+        roster.enter(1, entry(), "10.0.0.2:7").unwrap();
+        let refused = roster.admit(&hello(1), "10.0.0.3:8").unwrap_err();
+        let message = refused.fatal.unwrap().to_string();
+        for part in ["rank 1", "10.0.0.2:7", "10.0.0.3:8", "10.0.0.1:5000"] {
+            assert!(message.contains(part), "{message}");
+        }
+        assert!(roster.admit(&hello(0), "10.0.0.3:8").is_err(), "rank 0 is here");
+        assert!(roster.enter(1, entry(), "10.0.0.4:9").is_err());
+    }
+
+    #[test]
+    fn what_must_be_equal_is_compared() {
+        for (hello, what) in [
+            (Hello { version: 9, ..hello(1) }, "version"),
+            (Hello { n_ranks: 4, ..hello(1) }, "n_ranks"),
+            (Hello { job: [6; 16], ..hello(1) }, "job"),
+            (hello(3), "rank 3"),
+        ] {
+            let refused = roster().admit(&hello, "10.0.0.3:8").unwrap_err();
+            let message = refused.fatal.unwrap().to_string();
+            assert!(message.contains(what) && message.contains("10.0.0.3:8"), "{message}");
+        }
+        let lost = Hello { to: 4, ..hello(1) };
+        assert!(roster().admit(&lost, "x").unwrap_err().fatal.is_none(), "one that looked for another rank");
+    }
+}

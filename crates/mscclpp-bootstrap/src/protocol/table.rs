@@ -1,0 +1,182 @@
+//! Where each rank listens and on which host it is.
+//!
+//! Kept as the bytes that came, with the place of each rank's entry: about 40 bytes a rank.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::host::HostId;
+use crate::protocol::wire::{Malformed, Reader, put_ip};
+
+/// The most addresses a rank gives.
+pub(crate) const MAX_ADDRESSES: usize = 6;
+
+/// What a rank tells of itself when it joins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) host: HostId,
+    pub(crate) domain: HostId,
+    pub(crate) port: u16,
+    /// Best first.
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+impl Entry {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend(self.host);
+        out.extend(self.domain);
+        put_place(&mut out, self.port, &self.addresses);
+        out
+    }
+
+    pub(crate) fn parse(payload: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(payload);
+        let (host, domain) = (reader.array()?, reader.array()?);
+        let (port, addresses) = take_place(&mut reader)?;
+        reader.end()?;
+        Ok(Self { host, domain, port, addresses })
+    }
+}
+
+fn put_place(out: &mut Vec<u8>, port: u16, addresses: &[IpAddr]) {
+    let addresses = &addresses[..addresses.len().min(MAX_ADDRESSES)];
+    out.extend(port.to_le_bytes());
+    out.push(addresses.len() as u8);
+    for address in addresses {
+        put_ip(out, address);
+    }
+}
+
+fn take_place(reader: &mut Reader<'_>) -> Result<(u16, Vec<IpAddr>), Malformed> {
+    let port = reader.u16()?;
+    let count = usize::from(reader.u8()?);
+    if count > MAX_ADDRESSES {
+        return Err(Malformed("a rank has too many addresses"));
+    }
+    let addresses = (0..count).map(|_| reader.ip()).collect::<Result<_, _>>()?;
+    Ok((port, addresses))
+}
+
+/// The entries of all ranks.
+pub(crate) struct Table {
+    bytes: Vec<u8>,
+    /// Where each rank's entry begins in `bytes`.
+    entries: Vec<u32>,
+    per_node: usize,
+    per_domain: usize,
+}
+
+/// The bytes of a table. Hosts are named once and referred to by number.
+pub(crate) fn encode(entries: &[Entry]) -> Vec<u8> {
+    let mut hosts: Vec<HostId> = entries.iter().flat_map(|e| [e.host, e.domain]).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    let number = |id: &HostId| hosts.binary_search(id).unwrap_or(0) as u32;
+    let mut out = (hosts.len() as u32).to_le_bytes().to_vec();
+    out.extend(hosts.iter().flatten());
+    for entry in entries {
+        out.extend(number(&entry.host).to_le_bytes());
+        out.extend(number(&entry.domain).to_le_bytes());
+        put_place(&mut out, entry.port, &entry.addresses);
+    }
+    out
+}
+
+impl Table {
+    /// Checks the bytes of a table, as rank `rank` of `n`.
+    pub(crate) fn parse(bytes: Vec<u8>, rank: usize, n: usize) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(&bytes);
+        let hosts = reader.u32()?;
+        let hosts_bytes = (hosts as usize).checked_mul(16).ok_or(Malformed("a table has too many hosts"))?;
+        reader.bytes(hosts_bytes)?;
+        let mut entries = Vec::new();
+        let mut members = Vec::new();
+        for _ in 0..n {
+            entries.push((bytes.len() - reader.rest().len()) as u32);
+            let member = (reader.u32()?, reader.u32()?);
+            if member.0 >= hosts || member.1 >= hosts {
+                return Err(Malformed("a table refers to a host it does not name"));
+            }
+            members.push(member);
+            take_place(&mut reader)?;
+        }
+        reader.end()?;
+        let me = *members.get(rank).ok_or(Malformed("a table is too short"))?;
+        let per_node = members.iter().filter(|m| m.0 == me.0).count();
+        let per_domain = members.iter().filter(|m| m.1 == me.1).count();
+        Ok(Self { bytes, entries, per_node, per_domain })
+    }
+
+    /// Where a rank listens, best first.
+    pub(crate) fn addresses(&self, rank: usize) -> Vec<SocketAddr> {
+        let place = self.entries.get(rank).and_then(|&start| {
+            let mut reader = Reader::new(self.bytes.get(start as usize + 8..)?);
+            take_place(&mut reader).ok()
+        });
+        let (port, addresses) = place.unwrap_or_default();
+        addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
+    }
+
+    /// How many ranks are on this rank's host.
+    pub(crate) fn per_node(&self) -> usize {
+        self.per_node
+    }
+
+    /// How many ranks are in this rank's IPC domain.
+    pub(crate) fn per_domain(&self) -> usize {
+        self.per_domain
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(host: u8, domain: u8, port: u16, addresses: &[&str]) -> Entry {
+        Entry {
+            host: [host; 16],
+            domain: [domain; 16],
+            port,
+            addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+        }
+    }
+
+    fn three() -> Vec<Entry> {
+        vec![
+            entry(1, 9, 11, &["10.0.0.1", "fd00::1"]),
+            entry(1, 9, 12, &["10.0.0.1"]),
+            entry(2, 9, 13, &["10.0.0.2", "127.0.0.1"]),
+        ]
+    }
+
+    #[test]
+    fn a_table_says_what_the_entries_said() {
+        let bytes = encode(&three());
+        let table = Table::parse(bytes, 1, 3).unwrap();
+        assert_eq!((table.per_node(), table.per_domain()), (2, 3));
+        assert_eq!(table.addresses(0), ["10.0.0.1:11".parse().unwrap(), "[fd00::1]:11".parse().unwrap()]);
+        assert_eq!(table.addresses(2).len(), 2);
+        assert_eq!(table.addresses(3), []);
+    }
+
+    #[test]
+    fn every_truncation_is_malformed() {
+        let bytes = encode(&three());
+        for end in 0..bytes.len() {
+            assert!(Table::parse(bytes[..end].to_vec(), 0, 3).is_err());
+        }
+        assert!(Table::parse([&bytes[..], &[0]].concat(), 0, 3).is_err());
+        assert!(Table::parse(bytes, 0, 4).is_err());
+        let mut huge = encode(&three());
+        huge[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(Table::parse(huge, 0, 3).is_err());
+    }
+
+    #[test]
+    fn entries_survive_the_wire() {
+        for entry in three() {
+            assert_eq!(Entry::parse(&entry.encode()).unwrap(), entry);
+        }
+        assert!(Entry::parse(&[0; 20]).is_err());
+    }
+}

@@ -38,8 +38,8 @@ __device__ static bool takeOne(const BaseMemoryChannelDeviceHandle& ch, unsigned
 }
 
 // Every thread of the grid, `perThread` times: signals and takes a signal. Threads differ in how they take it, by
-// their number modulo 3, and in how they signal, by its lowest bit. `taken` has one word for each way and gets how many signals
-// were taken so. With the peer doing the same, the three add up to perThread * threads and no signal is left.
+// their number modulo 3, and in how they signal, by its lowest bit. `taken` has one word for each way and gets how many
+// signals were taken so. With the peer doing the same, the three add up to perThread * threads and no signal is left.
 extern "C" __global__ void contended(BaseMemoryChannelDeviceHandle ch, int perThread, int64_t maxSpin,
                                      int64_t attempts, unsigned long long* taken) {
   const unsigned int thread = threadIdx.x + blockIdx.x * blockDim.x;

@@ -3,8 +3,8 @@
 // every word. With `relaxed` not 0 the pair that promises nothing is used instead: the weakened variant, whose
 // mismatches show what the test is able to see.
 //
-// Both kernels run as one block. Waits give up after `maxSpin` polls (never, if negative) or when aborted; then the whole
-// block stops and leaves the round in `failed` as round + 1.
+// Both kernels run as one block. Waits give up after `maxSpin` polls (never, if negative) or when aborted; then the
+// whole block stops and leaves the round in `failed` as round + 1.
 
 #include "mscclpp/memory_channel_device.hpp"
 

@@ -1,8 +1,8 @@
 //! `dist`: what a machine without Rust needs to run the tests, examples and programs of this workspace.
 //!
-//! `target/dist/files/` (`target/dist` is also where cargo builds this profile) gets the binaries, stripped, as `KIND-PACKAGE-NAME`, and a `manifest` with one line for each: kind
-//! (`test`, `example` or `bin`), package, name and file, separated by tabs. The unit tests of a library are the test
-//! `lib`, those of a program `bin-NAME`.
+//! `target/dist/files/` (`target/dist` is also where cargo builds this profile) gets the binaries, stripped, as
+//! `KIND-PACKAGE-NAME`, and a `manifest` with one line for each: kind (`test`, `example` or `bin`), package, name and
+//! file, separated by tabs. The unit tests of a library are the test `lib`, those of a program `bin-NAME`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -25,7 +25,7 @@ struct Arguments {
 enum Command {
     /// Compile cuda/kernels/*.cu to the PTX in cuda/ptx.
     BuildKernels(build_kernels::Options),
-    /// Build tests, examples and programs, stripped, into target/dist, to run where there is no Rust.
+    /// Build tests, examples and programs, stripped, into target/dist/files, to run where there is no Rust.
     Dist(dist::Options),
 }
 

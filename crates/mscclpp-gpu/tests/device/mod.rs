@@ -1,0 +1,20 @@
+//! The device a test runs on: a GPU where the crate was built for them and there is one, else a simulated one.
+
+use mscclpp_gpu::{Gpu, Platform};
+
+/// Which platform these tests run on.
+pub(crate) fn platform() -> Platform {
+    // Without a GPU platform in the build, a machine with GPUs is no reason to fail.
+    if cfg!(feature = "cuda") {
+        Platform::detect_or_host().expect("a usable platform")
+    } else {
+        Platform::Host
+    }
+}
+
+/// Device 0, after saying what it is.
+pub(crate) fn gpu() -> Gpu {
+    let gpu = platform().gpu(0).expect("device 0");
+    println!("on {gpu}");
+    gpu
+}

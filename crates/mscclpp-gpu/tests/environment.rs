@@ -1,0 +1,131 @@
+//! Environment variables, each value in a process of its own.
+
+use std::{
+    env,
+    process::{Command, ExitCode},
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp_gpu::Platform;
+
+const PROBE: &str = "--probe";
+
+fn main() -> ExitCode {
+    if let Some(question) = env::args().skip_while(|a| a != PROBE).nth(1) {
+        println!("{}", answer(&question));
+        return ExitCode::SUCCESS;
+    }
+    let trials = vec![
+        Trial::test("eight_host_devices_unless_told_otherwise", eight_host_devices_unless_told_otherwise),
+        Trial::test("malformed_device_counts_are_named", malformed_device_counts_are_named),
+        Trial::test("the_named_platform_is_taken", the_named_platform_is_taken),
+        Trial::test("malformed_platforms_are_named", malformed_platforms_are_named),
+        Trial::test(
+            "a_platform_that_cannot_be_used_is_never_replaced",
+            a_platform_that_cannot_be_used_is_never_replaced,
+        ),
+        Trial::test("a_device_has_the_same_uuid_everywhere", a_device_has_the_same_uuid_everywhere),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// In the other process: what the library says.
+fn answer(question: &str) -> String {
+    let said = match question {
+        "count" => Platform::Host.device_count().map(|n| n.to_string()),
+        "detect" => Platform::detect().map(|p| p.to_string()),
+        "detect_or_host" => Platform::detect_or_host().map(|p| p.to_string()),
+        "last" => Platform::Host.gpus().map(|all| {
+            let last = all.last().expect("at least one").properties().clone();
+            format!("{} {}", last.name, String::from_utf8_lossy(&last.uuid))
+        }),
+        "one_too_many" => {
+            Platform::Host.device_count().and_then(|n| Platform::Host.gpu(n)).map(|gpu| gpu.to_string())
+        }
+        _ => panic!("no such question: {question}"),
+    };
+    said.unwrap_or_else(|error| format!("error: {error}"))
+}
+
+fn ask(question: &str, variables: &[(&str, &str)]) -> Result<String, Failed> {
+    let output = Command::new(env::current_exe()?)
+        .args([PROBE, question])
+        .env_remove("MSCCLPP_PLATFORM")
+        .env_remove("MSCCLPP_HOST_DEVICES")
+        .envs(variables.iter().copied())
+        .output()?;
+    if !output.status.success() {
+        return Err(
+            format!("{question} with {variables:?}: {}", String::from_utf8_lossy(&output.stderr)).into()
+        );
+    }
+    Ok(String::from_utf8(output.stdout)?.trim_end().to_owned())
+}
+
+fn expect(question: &str, variables: &[(&str, &str)], answer: &str) -> Result<(), Failed> {
+    let said = ask(question, variables)?;
+    if said != answer {
+        return Err(format!("{question} with {variables:?}: {said:?} instead of {answer:?}").into());
+    }
+    Ok(())
+}
+
+fn eight_host_devices_unless_told_otherwise() -> Result<(), Failed> {
+    expect("count", &[], "8")?;
+    expect("count", &[("MSCCLPP_HOST_DEVICES", "")], "8")?;
+    expect("count", &[("MSCCLPP_HOST_DEVICES", "3")], "3")?;
+    expect("count", &[("MSCCLPP_HOST_DEVICES", "1024")], "1024")?;
+    expect("one_too_many", &[("MSCCLPP_HOST_DEVICES", "3")], "error: there is no host device 3: 3 found")
+}
+
+fn malformed_device_counts_are_named() -> Result<(), Failed> {
+    for value in ["0", "1025", "-1", "many", "1e2", "99999999999999999999"] {
+        let error =
+            format!("error: MSCCLPP_HOST_DEVICES={value:?} is not valid: a number of devices, 1 to 1024");
+        expect("count", &[("MSCCLPP_HOST_DEVICES", value)], &error)?;
+        expect("one_too_many", &[("MSCCLPP_HOST_DEVICES", value)], &error)?;
+    }
+    Ok(())
+}
+
+fn the_named_platform_is_taken() -> Result<(), Failed> {
+    for value in ["host", "HOST", "Host"] {
+        expect("detect", &[("MSCCLPP_PLATFORM", value)], "host")?;
+        expect("detect_or_host", &[("MSCCLPP_PLATFORM", value)], "host")?;
+    }
+    Ok(())
+}
+
+fn malformed_platforms_are_named() -> Result<(), Failed> {
+    let error = "error: MSCCLPP_PLATFORM=\"cpu\" is not valid: cuda, hip or host";
+    expect("detect", &[("MSCCLPP_PLATFORM", "cpu")], error)?;
+    expect("detect_or_host", &[("MSCCLPP_PLATFORM", "cpu")], error)
+}
+
+fn a_platform_that_cannot_be_used_is_never_replaced() -> Result<(), Failed> {
+    let mut unusable = vec!["hip"];
+    if !cfg!(feature = "cuda") {
+        unusable.push("cuda");
+    }
+    for platform in unusable {
+        for question in ["detect", "detect_or_host"] {
+            let said = ask(question, &[("MSCCLPP_PLATFORM", platform)])?;
+            if !said.starts_with(&format!("error: platform {platform} is not usable here: ")) {
+                return Err(format!("{question} of {platform}: {said:?}").into());
+            }
+        }
+    }
+    // Unasked, the simulation is taken only by those who allow it.
+    if !cfg!(feature = "cuda")
+        && !ask("detect", &[])?.starts_with("error: platform cuda is not usable here: ")
+    {
+        return Err("detect took something else than CUDA".into());
+    }
+    Ok(())
+}
+
+fn a_device_has_the_same_uuid_everywhere() -> Result<(), Failed> {
+    expect("last", &[("MSCCLPP_HOST_DEVICES", "1")], "host mscclpp-host-000")?;
+    expect("last", &[("MSCCLPP_HOST_DEVICES", "32")], "host mscclpp-host-01f")?;
+    expect("last", &[("MSCCLPP_HOST_DEVICES", "1024")], "host mscclpp-host-3ff")
+}

@@ -1,0 +1,163 @@
+//! Buffers: bounds, odd ranges, what is freed.
+
+mod device;
+
+use std::sync::atomic::Ordering;
+
+use mscclpp_gpu::{Error, Platform};
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + 3) as u8).collect()
+}
+
+#[test]
+fn fresh_memory_is_zeroed() {
+    let gpu = device::gpu();
+    for _ in 0..3 {
+        let buffer = gpu.allocate(10_000).unwrap();
+        let mut back = vec![1; 10_000];
+        buffer.read(0, &mut back).unwrap();
+        assert!(back.iter().all(|b| *b == 0));
+        // Should the next round get the same memory, it has to be cleared.
+        buffer.fill(0, 10_000, 0xff).unwrap();
+    }
+}
+
+#[test]
+fn odd_offsets_and_lengths_touch_their_range_alone() {
+    let buffer = device::gpu().allocate(256).unwrap();
+    for offset in [0usize, 1, 3, 7, 8, 13] {
+        for len in [0usize, 1, 5, 8, 9, 31, 64] {
+            buffer.fill(0, 256, 0xee).unwrap();
+            let data = bytes(len);
+            buffer.write(offset as u64, &data).unwrap();
+            let mut all = [0; 256];
+            buffer.read(0, &mut all).unwrap();
+            let mut expected = [0xee; 256];
+            expected[offset..offset + len].copy_from_slice(&data);
+            assert_eq!(all, expected, "write of {len} bytes at {offset}");
+
+            let mut part = vec![0; len];
+            buffer.read(offset as u64, &mut part).unwrap();
+            assert_eq!(part, data, "read of {len} bytes at {offset}");
+
+            buffer.fill(offset as u64, len as u64, 0x11).unwrap();
+            buffer.read(0, &mut all).unwrap();
+            expected[offset..offset + len].fill(0x11);
+            assert_eq!(all, expected, "fill of {len} bytes at {offset}");
+        }
+    }
+}
+
+#[test]
+fn ranges_past_the_end_are_errors_that_name_them() {
+    let buffer = device::gpu().allocate(100).unwrap();
+    let past = |result: Result<(), Error>, offset: u64, len: u64| match result {
+        Err(Error::OutOfBounds { offset: o, len: l, size: 100, .. }) if (o, l) == (offset, len) => {}
+        other => panic!("{offset} + {len}: {other:?}"),
+    };
+    past(buffer.write(93, &[0; 8]), 93, 8);
+    past(buffer.read(101, &mut []), 101, 0);
+    past(buffer.read(u64::MAX, &mut [0; 2]), u64::MAX, 2);
+    past(buffer.fill(0, 101, 0), 0, 101);
+    past(buffer.fill(1, u64::MAX, 0), 1, u64::MAX);
+    buffer.write(92, &[0; 8]).unwrap();
+    buffer.read(100, &mut []).unwrap();
+}
+
+#[test]
+fn sizes_that_cannot_be_are_errors() {
+    let gpu = device::gpu();
+    assert!(matches!(gpu.allocate(0), Err(Error::InvalidArgument(_))));
+    assert!(matches!(gpu.allocate_pinned(0), Err(Error::InvalidArgument(_))));
+    for bytes in [u64::MAX, u64::MAX - 4096, 1 << 62] {
+        assert!(matches!(gpu.allocate(bytes), Err(Error::System { .. } | Error::Driver { .. })), "{bytes}");
+    }
+    // The device still works, and nothing was counted as taken.
+    gpu.allocate(4096).unwrap();
+}
+
+#[test]
+fn memory_info_counts_what_is_allocated() {
+    // A device of its own: other tests allocate on device 0.
+    let gpu = Platform::Host.gpu(7).unwrap();
+    let before = gpu.memory_info().unwrap();
+    let buffer = gpu.allocate(1 << 20).unwrap();
+    let clone = buffer.clone();
+    drop(buffer);
+    assert_eq!(gpu.memory_info().unwrap().free, before.free - (1 << 20));
+    drop(clone);
+    assert_eq!(gpu.memory_info().unwrap(), before);
+    let Err(Error::System { message, .. }) = gpu.allocate(before.total + 1) else {
+        panic!("more than there is")
+    };
+    assert!(message.contains("out of memory"), "{message}");
+    assert_eq!(gpu.memory_info().unwrap(), before);
+}
+
+#[test]
+fn pinned_memory_is_seen_by_host_and_device() {
+    let gpu = device::gpu();
+    let pinned = gpu.allocate_pinned(64).unwrap();
+    assert_eq!(pinned.word64(56).unwrap().load(Ordering::Relaxed), 0);
+    pinned.word64(8).unwrap().store(0x0123_4567_89ab_cdef, Ordering::Relaxed);
+
+    let buffer = gpu.allocate(64).unwrap();
+    let stream = gpu.stream().unwrap();
+    // SAFETY: both live until the stream is synchronised, and nothing else touches them.
+    unsafe {
+        stream.copy(buffer.ptr(), pinned.ptr().add(8), 8).unwrap();
+        stream.copy(pinned.ptr().add(32), buffer.ptr(), 8).unwrap();
+    }
+    stream.synchronize().unwrap();
+    assert_eq!(pinned.word64(32).unwrap().load(Ordering::Relaxed), 0x0123_4567_89ab_cdef);
+    assert_eq!(pinned.word(36).unwrap().load(Ordering::Relaxed), 0x0123_4567, "little-endian high half");
+
+    assert!(matches!(pinned.word64(57), Err(Error::OutOfBounds { .. })));
+    assert!(matches!(pinned.word64(u64::MAX), Err(Error::OutOfBounds { .. })));
+    assert!(matches!(pinned.word64(4), Err(Error::InvalidArgument(_))));
+    assert!(matches!(pinned.word(2), Err(Error::InvalidArgument(_))));
+}
+
+#[test]
+fn the_owner_of_memory_is_found_while_it_lives() {
+    let platform = device::platform();
+    let gpu = device::gpu();
+    let buffer = gpu.allocate(4096).unwrap();
+    for offset in [0, 1, 4095] {
+        let owner = platform.owner_of(buffer.ptr().add(offset)).unwrap().expect("an owner");
+        assert_eq!(owner.properties().uuid, gpu.properties().uuid);
+    }
+    let here = 5u64;
+    assert!(platform.owner_of(mscclpp_gpu::DevicePtr::from_ptr(&raw const here)).unwrap().is_none());
+}
+
+#[test]
+fn freed_foreign_and_straddling_memory_cannot_be_exported() {
+    let gpu = Platform::Host.gpu(6).unwrap();
+    let buffer = gpu.allocate(8192).unwrap();
+    let (ptr, size) = (buffer.ptr(), 8192);
+    let export = |ptr, len| {
+        // SAFETY: the Host platform looks the range up and does not touch it.
+        unsafe { gpu.export(ptr, len) }
+    };
+    let whole = export(ptr, size).unwrap();
+    assert_eq!((whole.allocation_size, whole.offset), (size, 0));
+    let part = export(ptr.add(5000), 100).unwrap();
+    assert_eq!((part.allocation_size, part.offset), (size, 5000));
+
+    let refused = |ptr, len, why: &str| match export(ptr, len) {
+        Err(Error::NotExportable { address, len: l, reason }) => {
+            assert_eq!((address, l), (ptr.0, len));
+            assert!(reason.contains(why), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    };
+    refused(ptr, size + 1, "past the end");
+    refused(ptr.add(8191), u64::MAX, "past the end");
+    refused(ptr.add(size), 0, "no allocation");
+    refused(gpu.allocate_pinned(64).unwrap().ptr(), 64, "no allocation");
+    refused(mscclpp_gpu::DevicePtr::NULL, 1, "no allocation");
+    drop(buffer);
+    refused(ptr, size, "no allocation");
+}

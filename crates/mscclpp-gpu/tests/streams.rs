@@ -1,0 +1,175 @@
+//! Streams and events: order, errors of use, default stream. What needs a kernel is in `kernels.rs`.
+
+mod device;
+
+use std::{ptr, time::Duration};
+
+use mscclpp_gpu::{DeviceBuffer, Error, Platform, Stream};
+
+const SECONDS: Duration = Duration::from_secs(20);
+
+fn first_word(buffer: &DeviceBuffer) -> u64 {
+    let mut word = [0; 8];
+    buffer.read(0, &mut word).unwrap();
+    u64::from_ne_bytes(word)
+}
+
+#[test]
+fn a_stream_keeps_its_order() {
+    let gpu = device::gpu();
+    let stream = gpu.stream().unwrap();
+    let (current, log) = (gpu.allocate(8).unwrap(), gpu.allocate(8 * 1000).unwrap());
+    for i in 0..1000 {
+        // SAFETY: both buffers outlive the work, and nothing else touches them.
+        unsafe {
+            stream.write_u64(current.ptr(), i + 1).unwrap();
+            stream.copy(log.ptr().add(8 * i), current.ptr(), 8).unwrap();
+            stream.fill(current.ptr(), 8, 0xff).unwrap();
+        }
+    }
+    stream.synchronize_timeout(SECONDS).unwrap();
+    let mut all = vec![0; 8000];
+    log.read(0, &mut all).unwrap();
+    let logged: Vec<u64> = all.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    assert_eq!(logged, (1..=1000).collect::<Vec<_>>());
+    assert_eq!(first_word(&current), u64::MAX);
+    assert!(stream.query().unwrap());
+}
+
+#[test]
+fn copies_and_fills_at_odd_addresses() {
+    let gpu = device::gpu();
+    let stream = gpu.stream().unwrap();
+    let (from, to) = (gpu.allocate(64).unwrap(), gpu.allocate(64).unwrap());
+    let data: Vec<u8> = (1..=64).collect();
+    from.write(0, &data).unwrap();
+    for (dst, src, len) in [(0usize, 0usize, 64usize), (1, 1, 33), (3, 6, 41), (8, 1, 50), (17, 40, 0)] {
+        to.fill(0, 64, 0xee).unwrap();
+        // SAFETY: the ranges are inside the buffers, which outlive the work.
+        unsafe { stream.copy(to.ptr().add(dst as u64), from.ptr().add(src as u64), len as u64).unwrap() };
+        stream.synchronize().unwrap();
+        let mut expected = [0xee; 64];
+        expected[dst..dst + len].copy_from_slice(&data[src..src + len]);
+        let mut back = [0; 64];
+        to.read(0, &mut back).unwrap();
+        assert_eq!(back, expected, "{len} bytes from {src} to {dst}");
+    }
+}
+
+#[test]
+fn clones_are_the_same_queue() {
+    let gpu = device::gpu();
+    let stream = gpu.stream().unwrap();
+    let word = gpu.allocate(8).unwrap();
+    let submit = |stream: &Stream, value| {
+        // SAFETY: `word` outlives the work.
+        unsafe { stream.write_u64(word.ptr(), value).unwrap() }
+    };
+    let clone = stream.clone();
+    for i in 0..100 {
+        submit(if i % 2 == 0 { &stream } else { &clone }, i);
+    }
+    drop(stream);
+    clone.synchronize().unwrap();
+    assert_eq!(first_word(&word), 99);
+}
+
+#[test]
+fn events_order_streams_and_tell_when() {
+    let gpu = device::gpu();
+    let (a, b) = (gpu.stream().unwrap(), gpu.stream().unwrap());
+    let (big, out) = (gpu.allocate(16 << 20).unwrap(), gpu.allocate(8).unwrap());
+    let (start, end) = (gpu.event(true).unwrap(), gpu.event(true).unwrap());
+    assert!(start.query().unwrap(), "never recorded");
+    for round in 1..=10u8 {
+        a.record(&start).unwrap();
+        // SAFETY: the buffers outlive the work; `b` reads `big` behind the event.
+        unsafe {
+            a.fill(big.ptr(), 16 << 20, round).unwrap();
+            a.record(&end).unwrap();
+            b.wait_event(&end).unwrap();
+            b.copy(out.ptr(), big.ptr().add((16 << 20) - 8), 8).unwrap();
+        }
+        b.synchronize_timeout(SECONDS).unwrap();
+        assert_eq!(first_word(&out), u64::from_ne_bytes([round; 8]));
+        end.synchronize_timeout(SECONDS).unwrap();
+        assert!(end.query().unwrap());
+        let forth = end.elapsed_ms(&start).unwrap();
+        assert!(forth > 0.0, "16 MiB were filled in {forth} ms");
+    }
+}
+
+#[test]
+fn an_event_has_a_time_only_when_it_can() {
+    let gpu = device::gpu();
+    let stream = gpu.stream().unwrap();
+    let (timed, other, untimed) =
+        (gpu.event(true).unwrap(), gpu.event(true).unwrap(), gpu.event(false).unwrap());
+    stream.record(&timed).unwrap();
+    stream.record(&untimed).unwrap();
+    stream.synchronize().unwrap();
+    let unusable = |result: Result<f32, Error>| {
+        assert!(matches!(result, Err(Error::InvalidArgument(_) | Error::Driver { .. })), "{result:?}");
+    };
+    unusable(timed.elapsed_ms(&other));
+    unusable(timed.elapsed_ms(&untimed));
+    unusable(untimed.elapsed_ms(&timed));
+    stream.record(&other).unwrap();
+    stream.synchronize().unwrap();
+    assert!(other.elapsed_ms(&timed).unwrap() >= 0.0);
+}
+
+#[test]
+fn the_default_stream_is_one() {
+    let gpu = device::gpu();
+    let word = gpu.allocate(8).unwrap();
+    let (one, two) = (gpu.default_stream().unwrap(), gpu.default_stream().unwrap());
+    // SAFETY: `word` outlives the work.
+    unsafe {
+        for i in 0..50 {
+            one.write_u64(word.ptr(), 2 * i).unwrap();
+            two.write_u64(word.ptr(), 2 * i + 1).unwrap();
+        }
+    }
+    one.synchronize().unwrap();
+    assert_eq!(first_word(&word), 99);
+    assert!(one.raw().is_null());
+}
+
+#[test]
+fn synchronising_the_device_covers_every_stream() {
+    let gpu = device::gpu();
+    let words = gpu.allocate(64).unwrap();
+    for (i, offset) in (0..64).step_by(8).enumerate() {
+        let stream = gpu.stream().unwrap();
+        for value in 0..100 {
+            // SAFETY: `words` outlives the work.
+            unsafe { stream.write_u64(words.ptr().add(offset), value + i as u64).unwrap() };
+        }
+        // The stream is dropped, its work is not.
+    }
+    gpu.synchronize().unwrap();
+    let mut all = [0; 64];
+    words.read(0, &mut all).unwrap();
+    let found: Vec<u64> = all.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    assert_eq!(found, (99..107).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_misaligned_value_write_is_refused() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let stream = gpu.stream().unwrap();
+    let word = gpu.allocate(16).unwrap();
+    // SAFETY: inside `word`, and refused before anything is written.
+    let result = unsafe { stream.write_u64(word.ptr().add(4), 1) };
+    assert!(matches!(result, Err(Error::InvalidArgument(_))), "{result:?}");
+    stream.synchronize().unwrap();
+}
+
+#[test]
+fn host_has_no_raw_streams() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    // SAFETY: refused whatever it is.
+    let result = unsafe { Stream::from_raw(&gpu, ptr::null_mut()) };
+    assert!(matches!(result, Err(Error::InvalidArgument(_))), "{result:?}");
+}

@@ -26,6 +26,19 @@ pub(crate) fn host_devices() -> Result<usize> {
     }
 }
 
+/// `MSCCLPP_NVRTC_SO`: the NVRTC library to use.
+#[cfg(feature = "cuda")]
+pub(crate) fn nvrtc_library() -> Option<std::path::PathBuf> {
+    std::env::var_os("MSCCLPP_NVRTC_SO").filter(|path| !path.is_empty()).map(Into::into)
+}
+
+/// Where a CUDA toolkit may be: `CUDA_HOME`, `CUDA_PATH`, and the usual folder.
+#[cfg(feature = "cuda")]
+pub(crate) fn cuda_toolkits() -> Vec<std::path::PathBuf> {
+    let set = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(std::env::var_os).filter(|path| !path.is_empty());
+    set.map(Into::into).chain(["/usr/local/cuda".into()]).collect()
+}
+
 fn read(variable: &str) -> Option<String> {
     std::env::var_os(variable).map(|v| v.to_string_lossy().into_owned()).filter(|v| !v.is_empty())
 }

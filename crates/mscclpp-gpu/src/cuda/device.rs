@@ -1,0 +1,337 @@
+use std::{
+    ffi::{CStr, c_char, c_int, c_void},
+    sync::Arc,
+};
+
+use mscclpp_gpu_sys::cuda::{
+    CAN_USE_64_BIT_STREAM_MEM_OPS, CUdevice, CUdevice_P2PAttribute as P2p, CUdevice_attribute as Attribute,
+    CUdeviceptr, CUstream, CuResult, Driver,
+};
+
+use super::{
+    context::PrimaryContext,
+    event::CudaEvent,
+    export,
+    failure::check,
+    memory::{self, Placement},
+    module::CudaModule,
+    slots::ValueSlots,
+    stream::CudaStream,
+};
+use crate::{
+    DevicePtr, Error, ExportKinds, GpuProperties, MemoryExport, MemoryInfo, ModuleSource, PeerAccess,
+    Platform, Result,
+    backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
+    memory::ExportHandle,
+};
+
+/// An opened device. There is one per device and process, and it lives as long as the process.
+pub(super) struct Device {
+    context: PrimaryContext,
+    handle: CUdevice,
+    properties: GpuProperties,
+    placement: Placement,
+    value_writes: Option<WriteValue>,
+    value_slots: ValueSlots,
+    /// For what the library does itself: non-blocking, so that nobody's default stream waits for it.
+    internal: CudaStreamHandle,
+}
+
+/// `cuStreamWriteValue64`
+type WriteValue = unsafe extern "C" fn(CUstream, CUdeviceptr, u64, u32) -> CuResult;
+
+/// The internal stream; a device never ends, so nor does it.
+struct CudaStreamHandle(CUstream);
+
+// SAFETY: the driver's functions may be called with a stream from any thread; the handle is never dereferenced here.
+unsafe impl Send for CudaStreamHandle {}
+// SAFETY: as above.
+unsafe impl Sync for CudaStreamHandle {}
+
+/// The driver's handle of device number `id`.
+pub(super) fn handle(driver: &Driver, id: usize) -> Result<CUdevice> {
+    let ordinal =
+        c_int::try_from(id).map_err(|_| Error::InvalidArgument(format!("{id} is no device number")))?;
+    let mut handle = 0;
+    // SAFETY: `handle` is valid for the write.
+    let result = unsafe { (driver.device_get)(&raw mut handle, ordinal) };
+    check(driver, result, format!("cuDeviceGet({id})"))?;
+    Ok(handle)
+}
+
+impl Device {
+    pub(super) fn open(driver: &'static Driver, id: usize) -> Result<Self> {
+        let handle = handle(driver, id)?;
+        let mut properties = properties(driver, handle, id)?;
+        let context = PrimaryContext::retain(driver, handle)?;
+        let (placement, internal) = {
+            let _entered = context.enter()?;
+            (Placement::probe(driver, handle)?, CudaStreamHandle(CudaStream::create_raw(driver)?))
+        };
+        properties.export_kinds = ExportKinds {
+            ipc_handle: attribute(driver, handle, Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED as u32)? == 0,
+            ..placement.export_kinds()
+        };
+        let can_write_values =
+            attribute(driver, handle, CAN_USE_64_BIT_STREAM_MEM_OPS).is_ok_and(|can| can != 0);
+        let value_writes = driver.stream_write_value64.filter(|_| can_write_values);
+        tracing::debug!(target: "mscclpp::gpu", ?properties, can_write_values, "opened a CUDA device");
+        Ok(Self {
+            context,
+            handle,
+            properties,
+            placement,
+            value_writes,
+            value_slots: ValueSlots::new(),
+            internal,
+        })
+    }
+
+    /// Fills, writes and reads once: what the driver loads at first use for these must not have to be loaded while a
+    /// kernel is waiting, which could deadlock. A device that is full does without.
+    pub(super) fn warm_up(&'static self) {
+        let warmed = self.allocate(8).and_then(|memory| {
+            // SAFETY: the memory was just made and has 8 bytes.
+            unsafe {
+                self.write(memory.ptr(), &[1; 8])?;
+                self.read(memory.ptr(), &mut [0; 8])
+            }
+        });
+        if let Err(error) = warmed {
+            tracing::debug!(target: "mscclpp::gpu", device = self.id(), %error, "could not warm the device up");
+        }
+    }
+
+    pub(super) fn id(&self) -> usize {
+        self.properties.id
+    }
+
+    pub(super) fn driver(&self) -> &'static Driver {
+        self.context.driver
+    }
+
+    pub(super) fn context(&self) -> &PrimaryContext {
+        &self.context
+    }
+
+    pub(super) fn handle(&self) -> CUdevice {
+        self.handle
+    }
+
+    pub(super) fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// The driver's value writes, unless the device has none.
+    pub(super) fn value_writes(&self) -> Option<WriteValue> {
+        self.value_writes
+    }
+
+    pub(super) fn value_slots(&self) -> &ValueSlots {
+        &self.value_slots
+    }
+
+    /// Runs `submit` with the internal stream and waits for that stream.
+    fn blocking(&self, what: &'static str, submit: impl FnOnce(&Driver, CUstream) -> CuResult) -> Result<()> {
+        let _entered = self.context.enter()?;
+        let driver = self.driver();
+        check(driver, submit(driver, self.internal.0), what)?;
+        // SAFETY: the internal stream lives as long as the process.
+        check(driver, unsafe { (driver.stream_synchronize)(self.internal.0) }, what)
+    }
+
+    pub(super) fn display(&self) -> String {
+        format!("cuda device {} ({})", self.id(), self.properties.name)
+    }
+}
+
+impl DeviceBackend for &'static Device {
+    fn properties(&self) -> &GpuProperties {
+        &self.properties
+    }
+
+    fn memory_info(&self) -> Result<MemoryInfo> {
+        let _entered = self.context.enter()?;
+        let driver = self.driver();
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both are valid for the write.
+        check(driver, unsafe { (driver.mem_get_info)(&raw mut free, &raw mut total) }, "cuMemGetInfo")?;
+        Ok(MemoryInfo { free: free as u64, total: total as u64 })
+    }
+
+    fn peer_access(&self, peer: &GpuProperties) -> Result<PeerAccess> {
+        let driver = self.driver();
+        let peer = handle(driver, peer.id)?;
+        let (mut reachable, mut atomics) = (0, 0);
+        // SAFETY: `reachable` is valid for the write.
+        let result = unsafe { (driver.device_can_access_peer)(&raw mut reachable, self.handle, peer) };
+        check(driver, result, "cuDeviceCanAccessPeer")?;
+        let which = P2p::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED as u32;
+        // SAFETY: `atomics` is valid for the write.
+        let result = unsafe { (driver.device_get_p2p_attribute)(&raw mut atomics, which, self.handle, peer) };
+        check(driver, result, "cuDeviceGetP2PAttribute(NATIVE_ATOMIC_SUPPORTED)")?;
+        Ok(PeerAccess { reachable: reachable != 0, native_atomics: reachable != 0 && atomics != 0 })
+    }
+
+    unsafe fn enable_access(&self, owner: &GpuProperties, ptr: DevicePtr, len: u64) -> Result<()> {
+        // SAFETY: the caller promises a live allocation.
+        unsafe { export::enable_access(self, super::device(owner.id)?, ptr, len) }
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
+        let memory = memory::allocate(self, bytes)?;
+        // SAFETY: the memory was just made and has at least `bytes` bytes.
+        unsafe { self.fill(memory.ptr(), bytes, 0)? };
+        Ok(memory)
+    }
+
+    fn allocate_pinned(&self, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
+        memory::allocate_pinned(self, bytes)
+    }
+
+    unsafe fn write(&self, dst: DevicePtr, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.blocking("cuMemcpyHtoDAsync", |driver, stream| {
+            // SAFETY: the caller promises the device range; `bytes` stays until the stream has been waited for.
+            unsafe { (driver.memcpy_htod_async)(dst.0, bytes.as_ptr().cast(), bytes.len(), stream) }
+        })
+    }
+
+    unsafe fn read(&self, src: DevicePtr, bytes: &mut [u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.blocking("cuMemcpyDtoHAsync", |driver, stream| {
+            // SAFETY: the caller promises the device range; `bytes` stays until the stream has been waited for.
+            unsafe { (driver.memcpy_dtoh_async)(bytes.as_mut_ptr().cast(), src.0, bytes.len(), stream) }
+        })
+    }
+
+    unsafe fn fill(&self, dst: DevicePtr, len: u64, value: u8) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        self.blocking("cuMemsetD8Async", |driver, stream| {
+            // SAFETY: the caller promises the device range.
+            unsafe { (driver.memset_d8_async)(dst.0, value, len as usize, stream) }
+        })
+    }
+
+    fn create_stream(&self) -> Result<Arc<dyn StreamBackend>> {
+        Ok(Arc::new(CudaStream::create(self)?))
+    }
+
+    fn default_stream(&self) -> Result<Arc<dyn StreamBackend>> {
+        Ok(Arc::new(CudaStream::legacy_default(self)))
+    }
+
+    unsafe fn wrap_stream(&self, raw: *mut c_void) -> Result<Arc<dyn StreamBackend>> {
+        // SAFETY: the caller promises a live stream of the primary context.
+        Ok(Arc::new(unsafe { CudaStream::wrap(self, raw)? }))
+    }
+
+    fn create_event(&self, with_timing: bool) -> Result<Arc<dyn EventBackend>> {
+        Ok(Arc::new(CudaEvent::create(self, with_timing)?))
+    }
+
+    fn load_module(&self, source: &ModuleSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
+        Ok(Arc::new(CudaModule::load(self, source.ptx)?))
+    }
+
+    unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
+        // SAFETY: the caller promises live memory.
+        unsafe { export::export(self, ptr, len) }
+    }
+
+    fn import(&self, handle: &ExportHandle, allocation_size: u64) -> Result<Box<dyn MemoryBackend>> {
+        memory::import(self, handle, allocation_size)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        let _entered = self.context.enter()?;
+        // SAFETY: the device's context is current.
+        check(self.driver(), unsafe { (self.driver().ctx_synchronize)() }, "cuCtxSynchronize")
+    }
+
+    fn make_current(&self) -> Result<()> {
+        self.context.set_current()
+    }
+}
+
+pub(super) fn attribute(driver: &Driver, device: CUdevice, which: u32) -> Result<c_int> {
+    let mut value = 0;
+    // SAFETY: `value` is valid for the write; an attribute the driver does not know is an error.
+    let result = unsafe { (driver.device_get_attribute)(&raw mut value, which, device) };
+    check(driver, result, format!("cuDeviceGetAttribute({which}, device {device})"))?;
+    Ok(value)
+}
+
+fn properties(driver: &Driver, device: CUdevice, id: usize) -> Result<GpuProperties> {
+    let count =
+        |which: Attribute| attribute(driver, device, which as u32).map(|v| u32::try_from(v).unwrap_or(0));
+    let mut uuid = [0; 16];
+    // SAFETY: `uuid` is valid for the write of 16 bytes.
+    check(driver, unsafe { (driver.device_get_uuid)(&raw mut uuid, device) }, "cuDeviceGetUuid")?;
+    let name = text(|buffer, len| {
+        // SAFETY: `buffer` is valid for the write of `len` bytes.
+        check(driver, unsafe { (driver.device_get_name)(buffer, len, device) }, "cuDeviceGetName")
+    })?;
+    let pci_bus_id = text(|buffer, len| {
+        // SAFETY: `buffer` is valid for the write of `len` bytes.
+        check(driver, unsafe { (driver.device_get_pci_bus_id)(buffer, len, device) }, "cuDeviceGetPCIBusId")
+    })?
+    .to_ascii_lowercase();
+    Ok(GpuProperties {
+        platform: Platform::Cuda,
+        id,
+        name,
+        uuid,
+        numa_node: numa_node(&pci_bus_id),
+        pci_bus_id: Some(pci_bus_id),
+        compute_capability: Some((
+            count(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            count(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        )),
+        multiprocessors: count(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        export_kinds: ExportKinds::default(),
+    })
+}
+
+/// A NUL-terminated text that the driver writes into a buffer.
+fn text(write: impl FnOnce(*mut c_char, c_int) -> Result<()>) -> Result<String> {
+    let mut buffer = [0u8; 256];
+    // One byte less than there is: the last one stays NUL.
+    write(buffer.as_mut_ptr().cast(), 255)?;
+    Ok(CStr::from_bytes_until_nul(&buffer)
+        .map(|text| text.to_string_lossy().into_owned())
+        .unwrap_or_default())
+}
+
+/// What the system knows; -1 and a missing file both mean that it does not.
+fn numa_node(pci_bus_id: &str) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/sys/bus/pci/devices/{pci_bus_id}/numa_node")).ok()?;
+    text.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_the_system_does_not_know_has_no_numa_node() {
+        assert_eq!(numa_node("ffff:ff:1f.7"), None);
+    }
+
+    #[test]
+    fn text_ends_at_the_nul() {
+        let text = text(|buffer, len| {
+            assert_eq!(len, 255);
+            // SAFETY: the buffer has 255 bytes.
+            unsafe { buffer.cast::<[u8; 4]>().write(*b"ab\0c") };
+            Ok(())
+        });
+        assert_eq!(text.unwrap(), "ab");
+    }
+}

@@ -1,0 +1,120 @@
+//! The CUDA platform, on the driver API.
+//!
+//! 1. **Primary contexts.** A device is its primary context, retained when it is first opened and, as the CUDA runtime
+//!    does, kept until the process ends: destroying it would pull it from under PyTorch's and other threads' feet.
+//! 2. **The calling thread is left as it was.** Each call makes the context current and puts back the one that was; a
+//!    thread that had none keeps this one, as with the CUDA runtime ([`context`]).
+//! 3. **Captures of others are not disturbed.** Calls that a capture in progress forbids run with the thread's capture
+//!    mode relaxed, and what the library does for itself runs on a non-blocking stream of its own, which takes no part
+//!    in anyone's capture.
+//! 4. **Failures in drop** are logged (target `mscclpp::gpu`), never a panic.
+
+mod context;
+mod device;
+mod event;
+mod export;
+mod failure;
+mod graph;
+mod memory;
+mod module;
+mod ptx;
+mod slots;
+mod stream;
+
+use std::sync::Arc;
+
+use mscclpp_gpu_sys::cuda::Driver;
+use parking_lot::Mutex;
+
+use crate::{DevicePtr, Error, Platform, Result, backend::DeviceBackend};
+use device::Device;
+use failure::{check, unavailable};
+
+/// The devices opened so far. They are part of the loaded driver and live as long (see 1 above).
+static DEVICES: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
+
+pub(crate) fn device_count() -> Result<usize> {
+    let driver = driver()?;
+    let mut count = 0;
+    // SAFETY: `count` is valid for the write.
+    let result = unsafe { (driver.device_get_count)(&raw mut count) };
+    match usize::try_from(count) {
+        _ if result.0 != 0 => Err(unavailable(driver, "cuDeviceGetCount", result)),
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(Error::Unavailable {
+            platform: Platform::Cuda,
+            reason: "the driver finds no device; see `nvidia-smi` and CUDA_VISIBLE_DEVICES".to_owned(),
+        }),
+    }
+}
+
+/// Opens device `id`, which exists. Opening it again gives the same one.
+pub(crate) fn open(id: usize) -> Result<Arc<dyn DeviceBackend>> {
+    Ok(Arc::new(device(id)?))
+}
+
+fn device(id: usize) -> Result<&'static Device> {
+    let mut devices = DEVICES.lock();
+    if let Some(device) = devices.iter().find(|device| device.id() == id) {
+        return Ok(device);
+    }
+    let device: &'static Device = Box::leak(Box::new(Device::open(driver()?, id)?));
+    devices.push(device);
+    device.warm_up();
+    Ok(device)
+}
+
+/// The number of the device whose context is current in the calling thread, else 0.
+pub(crate) fn current_device() -> Result<usize> {
+    let driver = driver()?;
+    let mut context = std::ptr::null_mut();
+    // SAFETY: `context` is valid for the write.
+    check(driver, unsafe { (driver.ctx_get_current)(&raw mut context) }, "cuCtxGetCurrent")?;
+    if context.is_null() {
+        return Ok(0);
+    }
+    let mut current = 0;
+    // SAFETY: `current` is valid for the write, and a context is current.
+    check(driver, unsafe { (driver.ctx_get_device)(&raw mut current) }, "cuCtxGetDevice")?;
+    for id in 0..device_count()? {
+        if device::handle(driver, id)? == current {
+            return Ok(id);
+        }
+    }
+    Ok(0)
+}
+
+/// The number of the device whose memory `ptr` points into; `None` for host memory and for what the driver does not know.
+pub(crate) fn owner_of(ptr: DevicePtr) -> Result<Option<usize>> {
+    export::owner_of(driver()?, ptr)
+}
+
+/// The driver, initialised.
+///
+/// `cuInit` is called each time: it costs nothing once done, and in a process forked after it, it is what fails.
+fn driver() -> Result<&'static Driver> {
+    let driver = Driver::load()
+        .map_err(|error| Error::Unavailable { platform: Platform::Cuda, reason: error.to_string() })?;
+    // SAFETY: 0 is the only flag there is.
+    let result = unsafe { (driver.init)(0) };
+    if result.0 == 0 { Ok(driver) } else { Err(unavailable(driver, "cuInit", result)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where there is a driver the devices must open; where there is none, the error says what is missing.
+    #[test]
+    fn a_machine_without_a_driver_gets_a_clean_error() {
+        match device_count() {
+            Ok(count) => assert!(count > 0),
+            Err(Error::Unavailable { platform: Platform::Cuda, reason }) => {
+                assert!(reason.contains("libcuda.so.1") || reason.contains("cuInit"), "{reason}");
+                assert!(matches!(current_device(), Err(Error::Unavailable { .. })));
+                assert!(matches!(open(0), Err(Error::Unavailable { .. })));
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+}

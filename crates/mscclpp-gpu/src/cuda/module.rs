@@ -1,0 +1,259 @@
+use std::{
+    ffi::{CString, c_int, c_void},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use mscclpp_gpu_sys::cuda::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CuResult};
+
+use super::{
+    device::Device,
+    failure::{check, failure, log_failure},
+    ptx,
+    stream::CudaStream,
+};
+use crate::{
+    DevicePtr, Error, KernelArgs, LaunchConfig, Result,
+    backend::{KernelBackend, ModuleBackend, StreamBackend},
+};
+
+const LOG_BYTES: usize = 16 << 10;
+
+/// What a kernel may have without asking for more.
+const DEFAULT_SHARED_BYTES: u32 = 48 << 10;
+
+pub(super) struct CudaModule {
+    loaded: Arc<Loaded>,
+    /// What it holds, for messages.
+    kernels: Vec<String>,
+    variables: Vec<String>,
+}
+
+struct Loaded {
+    device: &'static Device,
+    raw: CUmodule,
+}
+
+// SAFETY: the driver's functions may be called with a module from any thread; `raw` is never dereferenced here.
+unsafe impl Send for Loaded {}
+// SAFETY: as above.
+unsafe impl Sync for Loaded {}
+
+impl CudaModule {
+    /// Loads every kernel of `source` at once, also under `CUDA_MODULE_LOADING=LAZY`, the driver's default: loading one
+    /// at its first launch may have to wait for the kernels that run, and one of them may be waiting for that launch.
+    pub(super) fn load(device: &'static Device, source: &str) -> Result<Self> {
+        let text = CString::new(source).map_err(|_| {
+            Error::InvalidArgument("PTX text with a NUL byte inside cannot be loaded".to_owned())
+        })?;
+        let _entered = device.context().enter()?;
+        let loaded = Arc::new(Loaded { device, raw: load(device, &text)? });
+        let module = Self { loaded, kernels: ptx::kernels(source), variables: ptx::variables(source) };
+        for name in &module.kernels {
+            // Found in text, so it may be a word in a comment.
+            if let Some(function) = module.function(name)? {
+                module.load_now(name, function)?;
+            }
+        }
+        Ok(module)
+    }
+
+    fn function(&self, name: &str) -> Result<Option<CUfunction>> {
+        let Ok(name) = CString::new(name) else { return Ok(None) };
+        let driver = self.loaded.device.driver();
+        let mut function = std::ptr::null_mut();
+        // SAFETY: `function` is valid for the write; the module lives and the name is NUL-terminated.
+        match unsafe { (driver.module_get_function)(&raw mut function, self.loaded.raw, name.as_ptr()) } {
+            CuResult::SUCCESS => Ok(Some(function)),
+            CuResult::NOT_FOUND => Ok(None),
+            result => {
+                Err(failure(driver, result, format!("cuModuleGetFunction({})", name.to_string_lossy())))
+            }
+        }
+    }
+
+    fn load_now(&self, name: &str, function: CUfunction) -> Result<()> {
+        let driver = self.loaded.device.driver();
+        if let Some(func_load) = driver.func_load {
+            // SAFETY: a function of a module that lives.
+            return check(driver, unsafe { func_load(function) }, format!("cuFuncLoad({name})"));
+        }
+        // Before CUDA 12.4 asking for an attribute is what loads a function.
+        let mut registers = 0;
+        let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS as u32;
+        // SAFETY: `registers` is valid for the write; a function of a module that lives.
+        let result = unsafe { (driver.func_get_attribute)(&raw mut registers, which, function) };
+        check(driver, result, format!("cuFuncGetAttribute({name})"))
+    }
+}
+
+fn load(device: &Device, text: &CString) -> Result<CUmodule> {
+    let driver = device.driver();
+    let mut log = vec![0u8; LOG_BYTES];
+    let mut options = [
+        CUjit_option::CU_JIT_ERROR_LOG_BUFFER as u32,
+        CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES as u32,
+    ];
+    // A size is passed as the value of the pointer. The last byte of the buffer stays NUL.
+    let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), (LOG_BYTES - 1) as *mut c_void];
+    let mut raw = std::ptr::null_mut();
+    // SAFETY: `text` is NUL-terminated; options and values are as many as is said; the log buffer has that size.
+    let result = unsafe {
+        (driver.module_load_data_ex)(
+            &raw mut raw,
+            text.as_ptr().cast(),
+            options.len() as u32,
+            options.as_mut_ptr(),
+            values.as_mut_ptr(),
+        )
+    };
+    if result == CuResult::SUCCESS {
+        return Ok(raw);
+    }
+    let end = log.iter().position(|&byte| byte == 0).unwrap_or(LOG_BYTES);
+    let log = String::from_utf8_lossy(&log[..end]);
+    let error = failure(driver, result, "cuModuleLoadDataEx");
+    if is_about_the_code(result) || !log.trim().is_empty() {
+        return Err(Error::Compile { name: "PTX".to_owned(), log: format!("{error}\n{}", log.trim()) });
+    }
+    Err(error)
+}
+
+/// Whether the driver rejects the program, and not the call.
+fn is_about_the_code(result: CuResult) -> bool {
+    matches!(
+        result,
+        CuResult::INVALID_IMAGE
+            | CuResult::NO_BINARY_FOR_GPU
+            | CuResult::INVALID_PTX
+            | CuResult::JIT_COMPILER_NOT_FOUND
+            | CuResult::UNSUPPORTED_PTX_VERSION
+            | CuResult::JIT_COMPILATION_DISABLED
+            | CuResult::INVALID_SOURCE
+            | CuResult::SHARED_OBJECT_SYMBOL_NOT_FOUND
+    )
+}
+
+impl ModuleBackend for CudaModule {
+    fn kernel(&self, name: &str) -> Result<Arc<dyn KernelBackend>> {
+        let _entered = self.loaded.device.context().enter()?;
+        let Some(function) = self.function(name)? else {
+            return Err(no_such("kernel", name, &self.kernels));
+        };
+        self.load_now(name, function)?;
+        Ok(Arc::new(CudaKernel {
+            module: self.loaded.clone(),
+            function,
+            shared_bytes: AtomicU32::new(DEFAULT_SHARED_BYTES),
+        }))
+    }
+
+    fn symbol(&self, name: &str) -> Result<(DevicePtr, u64)> {
+        let unknown = || no_such("symbol", name, &self.variables);
+        let c_name = CString::new(name).map_err(|_| unknown())?;
+        let _entered = self.loaded.device.context().enter()?;
+        let driver = self.loaded.device.driver();
+        let (mut address, mut size) = (0, 0usize);
+        // SAFETY: both are valid for the write; the module lives and the name is NUL-terminated.
+        match unsafe {
+            (driver.module_get_global)(&raw mut address, &raw mut size, self.loaded.raw, c_name.as_ptr())
+        } {
+            CuResult::SUCCESS => Ok((DevicePtr(address), size as u64)),
+            CuResult::NOT_FOUND => Err(unknown()),
+            result => Err(failure(driver, result, format!("cuModuleGetGlobal({name})"))),
+        }
+    }
+}
+
+fn no_such(kind: &'static str, name: &str, available: &[String]) -> Error {
+    let available = if available.is_empty() { "none".to_owned() } else { available.join(", ") };
+    Error::NoSuchSymbol { kind, name: name.to_owned(), available }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        let Ok(_entered) = self.device.context().enter() else { return };
+        let driver = self.device.driver();
+        // SAFETY: loaded once, unloaded once; every kernel of it holds it.
+        log_failure(driver, unsafe { (driver.module_unload)(self.raw) }, "cuModuleUnload");
+    }
+}
+
+struct CudaKernel {
+    module: Arc<Loaded>,
+    function: CUfunction,
+    /// How much dynamic shared memory the function has been allowed.
+    shared_bytes: AtomicU32,
+}
+
+// SAFETY: the driver's functions may be called with a function from any thread; it is never dereferenced here.
+unsafe impl Send for CudaKernel {}
+// SAFETY: as above.
+unsafe impl Sync for CudaKernel {}
+
+impl CudaKernel {
+    /// Two threads may set it at once; the larger wins, as the one that set less asks again.
+    fn allow_shared(&self, bytes: u32) -> Result<()> {
+        if bytes <= self.shared_bytes.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let driver = self.module.device.driver();
+        let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as u32;
+        let value = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+        // SAFETY: a function of a module that lives.
+        let result = unsafe { (driver.func_set_attribute)(self.function, which, value) };
+        check(driver, result, format!("cuFuncSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES, {bytes})"))?;
+        self.shared_bytes.fetch_max(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl KernelBackend for CudaKernel {
+    unsafe fn launch(
+        &self,
+        stream: &dyn StreamBackend,
+        config: LaunchConfig,
+        args: &KernelArgs,
+    ) -> Result<()> {
+        const ON_STACK: usize = 16;
+        let stream = CudaStream::of(stream)?;
+        let device = self.module.device;
+        let driver = device.driver();
+        let _bound = device.context().bind()?;
+        self.allow_shared(config.shared_bytes)?;
+        let mut few = [std::ptr::null_mut(); ON_STACK];
+        let mut many = Vec::new();
+        let pointers = args.values().iter().map(|value| value.as_ptr().cast_mut().cast::<c_void>());
+        let params: &mut [*mut c_void] = if args.len() <= ON_STACK {
+            few.iter_mut().zip(pointers).for_each(|(slot, pointer)| *slot = pointer);
+            &mut few
+        } else {
+            many.extend(pointers);
+            &mut many
+        };
+        let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
+        // SAFETY: the function and the stream live. `params` points to as many arguments as the kernel has, each of its
+        // type (the caller's promise); the driver copies them before it returns and does not write to them.
+        let result = unsafe {
+            (driver.launch_kernel)(
+                self.function,
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                config.shared_bytes,
+                stream.handle(),
+                params.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        if result == CuResult::SUCCESS {
+            return Ok(());
+        }
+        Err(failure(driver, result, format!("cuLaunchKernel({config:?}, {} arguments)", args.len())))
+    }
+}

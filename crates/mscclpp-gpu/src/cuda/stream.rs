@@ -1,0 +1,218 @@
+use std::{any::Any, ffi::c_void, sync::Arc};
+
+use mscclpp_gpu_sys::cuda::{
+    CUstream, CUstream_flags, CUstreamCaptureMode, CUstreamCaptureStatus, CUstreamWriteValue_flags, CuResult,
+    Driver,
+};
+
+use super::{
+    device::Device,
+    event::{CudaEvent, event_of},
+    failure::{check, failure, log_failure},
+    graph::CudaGraph,
+};
+use crate::{
+    DevicePtr, Error, Result,
+    backend::{EventBackend, GraphBackend, StreamBackend},
+};
+
+pub(super) struct CudaStream {
+    device: &'static Device,
+    raw: CUstream,
+    owned: bool,
+}
+
+// SAFETY: the driver's functions may be called with a stream from any thread; `raw` is never dereferenced here.
+unsafe impl Send for CudaStream {}
+// SAFETY: as above.
+unsafe impl Sync for CudaStream {}
+
+/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD` are handles too, of whatever context is current.
+const LAST_SPECIAL_HANDLE: usize = 2;
+
+impl CudaStream {
+    /// A non-blocking stream in the current context, owned by nobody.
+    pub(super) fn create_raw(driver: &Driver) -> Result<CUstream> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: `raw` is valid for the write; the caller made a context current.
+        let result =
+            unsafe { (driver.stream_create)(&raw mut raw, CUstream_flags::CU_STREAM_NON_BLOCKING as u32) };
+        check(driver, result, "cuStreamCreate")?;
+        Ok(raw)
+    }
+
+    pub(super) fn create(device: &'static Device) -> Result<Self> {
+        let _entered = device.context().enter()?;
+        Ok(Self { device, raw: Self::create_raw(device.driver())?, owned: true })
+    }
+
+    pub(super) fn legacy_default(device: &'static Device) -> Self {
+        Self { device, raw: std::ptr::null_mut(), owned: false }
+    }
+
+    /// # Safety
+    /// `raw` is a live stream, and stays so.
+    pub(super) unsafe fn wrap(device: &'static Device, raw: *mut c_void) -> Result<Self> {
+        let raw: CUstream = raw.cast();
+        if raw as usize > LAST_SPECIAL_HANDLE {
+            let driver = device.driver();
+            let _entered = device.context().enter()?;
+            let mut context = std::ptr::null_mut();
+            // SAFETY: the caller promises a live stream; `context` is valid for the write.
+            check(driver, unsafe { (driver.stream_get_ctx)(raw, &raw mut context) }, "cuStreamGetCtx")?;
+            if context != device.context().raw() {
+                return Err(Error::InvalidArgument(format!(
+                    "stream {raw:p} is not one of the primary context of {}",
+                    device.display()
+                )));
+            }
+        }
+        Ok(Self { device, raw, owned: false })
+    }
+
+    /// The stream behind the trait, unless it is one of another platform.
+    pub(super) fn of(stream: &dyn StreamBackend) -> Result<&Self> {
+        (stream as &dyn Any)
+            .downcast_ref()
+            .ok_or_else(|| Error::InvalidArgument("the stream is one of another platform".to_owned()))
+    }
+
+    pub(super) fn device(&self) -> &'static Device {
+        self.device
+    }
+
+    pub(super) fn handle(&self) -> CUstream {
+        self.raw
+    }
+
+    /// Submits one operation. Submissions may be part of a capture, so they leave the capture mode alone.
+    fn submit(&self, operation: &'static str, call: impl FnOnce(&Driver) -> CuResult) -> Result<()> {
+        let driver = self.device.driver();
+        let _bound = self.device.context().bind()?;
+        check(driver, call(driver), operation)
+    }
+
+    pub(super) fn record_event(&self, event: &CudaEvent) -> Result<()> {
+        // SAFETY: both live.
+        self.submit("cuEventRecord", |driver| unsafe { (driver.event_record)(event.raw(), self.raw) })
+    }
+
+    fn is_capturing(&self) -> Result<bool> {
+        let mut status = 0;
+        // SAFETY: the stream lives; `status` is valid for the write.
+        self.submit("cuStreamIsCapturing", |driver| unsafe {
+            (driver.stream_is_capturing)(self.raw, &raw mut status)
+        })?;
+        Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32)
+    }
+}
+
+impl StreamBackend for CudaStream {
+    fn raw(&self) -> *mut c_void {
+        self.raw.cast()
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        let driver = self.device.driver();
+        let _entered = self.device.context().enter()?;
+        // SAFETY: the stream lives.
+        check(driver, unsafe { (driver.stream_synchronize)(self.raw) }, "cuStreamSynchronize")
+    }
+
+    fn query(&self) -> Result<bool> {
+        let driver = self.device.driver();
+        let _entered = self.device.context().enter()?;
+        // SAFETY: the stream lives.
+        match unsafe { (driver.stream_query)(self.raw) } {
+            CuResult::SUCCESS => Ok(true),
+            CuResult::NOT_READY => Ok(false),
+            result => Err(failure(driver, result, "cuStreamQuery")),
+        }
+    }
+
+    unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller promises both ranges until the copy is complete.
+        self.submit("cuMemcpyAsync", |driver| unsafe {
+            (driver.memcpy_async)(dst.0, src.0, bytes as usize, self.raw)
+        })
+    }
+
+    unsafe fn fill(&self, dst: DevicePtr, bytes: u64, value: u8) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller promises the range until the fill is complete.
+        self.submit("cuMemsetD8Async", |driver| unsafe {
+            (driver.memset_d8_async)(dst.0, value, bytes as usize, self.raw)
+        })
+    }
+
+    unsafe fn write_u64(&self, dst: DevicePtr, value: u64) -> Result<()> {
+        if !dst.0.is_multiple_of(8) {
+            return Err(Error::InvalidArgument(format!("write_u64: {dst:?} is no multiple of 8")));
+        }
+        // The default flags put a barrier in front: all earlier writes of the stream are visible before the value is.
+        let flags = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
+        if let Some(write_value) = self.device.value_writes() {
+            // SAFETY: the caller promises the 8 bytes until the write is complete.
+            return self
+                .submit("cuStreamWriteValue64", |_| unsafe { write_value(self.raw, dst.0, value, flags) });
+        }
+        if self.is_capturing()? {
+            return Err(Error::InvalidArgument(format!(
+                "{} has no stream value writes, and what stands in for them cannot be captured",
+                self.device.display()
+            )));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.device.value_slots().write(self, dst, value) }
+    }
+
+    fn record(&self, event: &Arc<dyn EventBackend>) -> Result<()> {
+        self.record_event(event_of(event)?)
+    }
+
+    fn wait_event(&self, event: &Arc<dyn EventBackend>) -> Result<()> {
+        let event = event_of(event)?;
+        // SAFETY: both live; the driver keeps what was recorded even if the event is destroyed.
+        self.submit("cuStreamWaitEvent", |driver| unsafe {
+            (driver.stream_wait_event)(self.raw, event.raw(), 0)
+        })
+    }
+
+    fn begin_capture(&self) -> Result<()> {
+        if self.raw as usize <= LAST_SPECIAL_HANDLE {
+            return Err(Error::InvalidArgument(
+                "a default stream cannot be captured; use Gpu::stream".to_owned(),
+            ));
+        }
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as u32;
+        // SAFETY: the stream lives.
+        self.submit("cuStreamBeginCapture", |driver| unsafe { (driver.stream_begin_capture)(self.raw, mode) })
+    }
+
+    fn end_capture(&self) -> Result<Arc<dyn GraphBackend>> {
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: the stream lives; `graph` is valid for the write.
+        self.submit("cuStreamEndCapture", |driver| unsafe {
+            (driver.stream_end_capture)(self.raw, &raw mut graph)
+        })?;
+        // SAFETY: the graph was made by the capture and is given away here.
+        Ok(Arc::new(unsafe { CudaGraph::instantiate(self.device, graph)? }))
+    }
+}
+
+impl Drop for CudaStream {
+    fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
+        let Ok(_entered) = self.device.context().enter() else { return };
+        let driver = self.device.driver();
+        // SAFETY: made by `create`, destroyed once; work still in it goes on.
+        log_failure(driver, unsafe { (driver.stream_destroy)(self.raw) }, "cuStreamDestroy");
+    }
+}

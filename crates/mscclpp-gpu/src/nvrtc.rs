@@ -1,0 +1,216 @@
+//! Compiling CUDA C++ at run time, with NVRTC.
+//!
+//! NVRTC is loaded when first used. It is `MSCCLPP_NVRTC_SO` if that is set; else it is looked for as
+//! `libnvrtc.so.13`, `.12`, `.11.2` and `libnvrtc.so` by the dynamic loader, and then under `CUDA_HOME`, `CUDA_PATH` and
+//! `/usr/local/cuda`. It needs neither a GPU nor a driver.
+
+use std::{
+    ffi::{CStr, CString, c_char, c_int},
+    path::PathBuf,
+    sync::OnceLock,
+};
+
+use mscclpp_gpu_sys::nvrtc::{Nvrtc, NvrtcResult, Program};
+
+use crate::{Error, Result, env};
+
+/// Compiles CUDA C++ to PTX, for [`ModuleSource::ptx`](crate::ModuleSource).
+///
+/// `name` stands in messages. `headers` are pairs of the name in `#include` and the text. `options` are NVRTC's, such
+/// as `--gpu-architecture=compute_80`; without one it chooses an architecture itself. Kernels must be `extern "C"` to be
+/// found under their own name. Blocks until done; any number of threads may compile at once.
+///
+/// ```no_run
+/// use mscclpp_gpu::nvrtc;
+///
+/// let ptx = nvrtc::compile(
+///     "add_one.cu",
+///     r#"
+///     #include "one.hpp"
+///     extern "C" __global__ void add_one(int* p) { p[threadIdx.x] += ONE; }
+///     "#,
+///     &[("one.hpp", "#define ONE 1\n")],
+///     &["--gpu-architecture=compute_80", "--std=c++17"],
+/// )?;
+/// assert!(ptx.contains(".entry add_one"));
+/// # Ok::<(), mscclpp_gpu::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Compile`] with the compiler's log; [`Error::System`] with all that was tried if there is no NVRTC;
+/// [`Error::InvalidArgument`] for text with a NUL byte inside.
+pub fn compile(name: &str, source: &str, headers: &[(&str, &str)], options: &[&str]) -> Result<String> {
+    let nvrtc = library()?;
+    let source = c_string("the source", source)?;
+    let c_name = c_string("the name of the program", name)?;
+    let header_names = c_strings("the name of a header", headers.iter().map(|(name, _)| *name))?;
+    let header_texts = c_strings("a header", headers.iter().map(|(_, text)| *text))?;
+    let options = c_strings("an option", options.iter().copied())?;
+
+    let (names, texts, options) = (pointers(&header_names), pointers(&header_texts), pointers(&options));
+    let mut program = Program(std::ptr::null_mut());
+    // SAFETY: `program` is valid for the write; all texts are NUL-terminated and live, and both lists have that length.
+    let result = unsafe {
+        (nvrtc.create_program)(
+            &raw mut program,
+            source.as_ptr(),
+            c_name.as_ptr(),
+            length(names.len())?,
+            texts.as_ptr(),
+            names.as_ptr(),
+        )
+    };
+    check(nvrtc, result, "nvrtcCreateProgram")?;
+    let program = Compilation { nvrtc, program };
+    // SAFETY: the program lives; the options are NUL-terminated, live and that many.
+    let result =
+        unsafe { (nvrtc.compile_program)(program.program, length(options.len())?, options.as_ptr()) };
+    match result {
+        NvrtcResult::COMPILATION | NvrtcResult::INVALID_OPTION => {
+            Err(Error::Compile { name: name.to_owned(), log: program.log()? })
+        }
+        result => check(nvrtc, result, "nvrtcCompileProgram").and_then(|()| program.ptx()),
+    }
+}
+
+/// A program, destroyed when dropped.
+struct Compilation {
+    nvrtc: &'static Nvrtc,
+    program: Program,
+}
+
+impl Compilation {
+    fn ptx(&self) -> Result<String> {
+        // SAFETY: the pair of functions belongs together.
+        unsafe { self.text(self.nvrtc.get_ptx_size, self.nvrtc.get_ptx, "nvrtcGetPTX") }
+    }
+
+    fn log(&self) -> Result<String> {
+        // SAFETY: the pair of functions belongs together.
+        unsafe {
+            self.text(self.nvrtc.get_program_log_size, self.nvrtc.get_program_log, "nvrtcGetProgramLog")
+        }
+    }
+
+    /// # Safety
+    /// `write` writes as many bytes as `size_of` says.
+    unsafe fn text(
+        &self,
+        size_of: unsafe extern "C" fn(Program, *mut usize) -> NvrtcResult,
+        write: unsafe extern "C" fn(Program, *mut c_char) -> NvrtcResult,
+        operation: &'static str,
+    ) -> Result<String> {
+        let mut size = 0;
+        // SAFETY: the program lives; `size` is valid for the write.
+        check(self.nvrtc, unsafe { size_of(self.program, &raw mut size) }, operation)?;
+        let mut bytes = vec![0u8; size];
+        // SAFETY: the program lives; the buffer has as many bytes as will be written (the caller's promise).
+        check(self.nvrtc, unsafe { write(self.program, bytes.as_mut_ptr().cast()) }, operation)?;
+        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+        bytes.truncate(end);
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+impl Drop for Compilation {
+    fn drop(&mut self) {
+        // SAFETY: made once, destroyed once.
+        let result = unsafe { (self.nvrtc.destroy_program)(&raw mut self.program) };
+        if let Err(error) = check(self.nvrtc, result, "nvrtcDestroyProgram") {
+            tracing::warn!(target: "mscclpp::gpu", "{error}");
+        }
+    }
+}
+
+fn library() -> Result<&'static Nvrtc> {
+    static LIBRARY: OnceLock<Result<Nvrtc>> = OnceLock::new();
+    LIBRARY.get_or_init(load).as_ref().map_err(Clone::clone)
+}
+
+fn load() -> Result<Nvrtc> {
+    let chosen = env::nvrtc_library();
+    let (operation, candidates) = match chosen {
+        Some(path) => (format!("loading NVRTC from MSCCLPP_NVRTC_SO={}", path.display()), vec![path]),
+        None => ("loading NVRTC (MSCCLPP_NVRTC_SO names it)".to_owned(), candidates(&env::cuda_toolkits())),
+    };
+    // SAFETY: the names are NVRTC's, or the user says that it is.
+    let nvrtc = unsafe { Nvrtc::load(candidates) }.map_err(|error| Error::system(operation, error))?;
+    tracing::debug!(target: "mscclpp::gpu", path = nvrtc.path(), "loaded NVRTC");
+    Ok(nvrtc)
+}
+
+/// What the dynamic loader knows first, then the toolkits' folders.
+fn candidates(toolkits: &[PathBuf]) -> Vec<PathBuf> {
+    let folders = toolkits
+        .iter()
+        .flat_map(|home| ["lib64", "lib", "targets/x86_64-linux/lib"].map(|lib| home.join(lib)));
+    let by_loader = Nvrtc::NAMES.iter().map(PathBuf::from);
+    by_loader
+        .chain(folders.flat_map(|folder| Nvrtc::NAMES.map(|name| folder.join(name))).filter(|p| p.exists()))
+        .collect()
+}
+
+fn check(nvrtc: &Nvrtc, result: NvrtcResult, operation: &str) -> Result<()> {
+    if result == NvrtcResult::SUCCESS {
+        return Ok(());
+    }
+    // SAFETY: this function takes any value and gives a static text.
+    let words = unsafe { (nvrtc.get_error_string)(result) };
+    let words = if words.is_null() {
+        "unknown".to_owned()
+    } else {
+        // SAFETY: not null, so a static NUL-terminated text.
+        unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned()
+    };
+    Err(Error::system(operation, format!("{words} ({})", result.0)))
+}
+
+fn c_string(what: &str, text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| Error::InvalidArgument(format!("{what} has a NUL byte inside")))
+}
+
+fn c_strings<'a>(what: &str, texts: impl Iterator<Item = &'a str>) -> Result<Vec<CString>> {
+    texts.map(|text| c_string(what, text)).collect()
+}
+
+fn pointers(texts: &[CString]) -> Vec<*const c_char> {
+    texts.iter().map(|text| text.as_ptr()).collect()
+}
+
+fn length(len: usize) -> Result<c_int> {
+    c_int::try_from(len).map_err(|_| Error::InvalidArgument(format!("{len} headers or options are too many")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: &str = "#include \"one.hpp\"\nextern \"C\" __global__ void add(int* p) { *p += ONE; }\n";
+    const HEADERS: [(&str, &str); 1] = [("one.hpp", "#define ONE 1\n")];
+
+    /// Where there is no NVRTC, the error says what was tried; where there is one, it compiles, without a GPU.
+    #[test]
+    fn compiles_or_says_what_is_missing() {
+        match compile("add.cu", SOURCE, &HEADERS, &["--gpu-architecture=compute_80"]) {
+            Ok(ptx) => assert!(ptx.contains(".entry add") && ptx.contains("sm_80"), "{ptx}"),
+            Err(Error::System { operation, message }) => {
+                assert!(operation.contains("MSCCLPP_NVRTC_SO"), "{operation}");
+                assert!(message.contains("libnvrtc"), "{message}");
+                return;
+            }
+            Err(other) => panic!("{other}"),
+        }
+        let broken = compile("broken.cu", "__global__ void f() { nonsense; }", &[], &[]);
+        let Err(Error::Compile { name, log }) = broken else { panic!("{broken:?}") };
+        assert!(name == "broken.cu" && log.contains("nonsense"), "{name} {log}");
+        let option = compile("add.cu", SOURCE, &HEADERS, &["--no-such-option"]);
+        assert!(matches!(option, Err(Error::Compile { .. })), "{option:?}");
+        assert!(matches!(compile("a\0b", SOURCE, &HEADERS, &[]), Err(Error::InvalidArgument(_))));
+    }
+
+    #[test]
+    fn toolkits_come_after_the_dynamic_loader() {
+        let found = candidates(&["/no/such/toolkit".into()]);
+        assert_eq!(found, Nvrtc::NAMES.map(PathBuf::from));
+    }
+}

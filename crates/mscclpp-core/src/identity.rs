@@ -42,8 +42,10 @@ impl fmt::Debug for ProcessId {
 /// `N` random bytes of the system.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)
-        .map_err(|e| Error::System { operation: "drawing random bytes".to_owned(), message: e.to_string() })?;
+    getrandom::fill(&mut bytes).map_err(|e| Error::System {
+        operation: "drawing random bytes".to_owned(),
+        message: e.to_string(),
+    })?;
     Ok(bytes)
 }
 
@@ -52,7 +54,7 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
 ///
 /// # Errors
 /// [`Error::Environment`] for a malformed `MSCCLPP_HOSTID`, [`Error::System`] if `/proc` cannot be read.
-pub(crate) fn host_id() -> Result<String> {
+pub fn host_id() -> Result<String> {
     if let Some(id) = env::host_id()? {
         return Ok(id);
     }

@@ -32,12 +32,12 @@ mod wire;
 
 pub use channel::BaseMemoryChannel;
 pub use config::{Device, DeviceType, EndpointConfig, IbConfig, IbMode};
-pub use connection::Connection;
+pub use connection::{Connection, WeakConnection};
 pub use context::{Context, ContextBuilder};
 pub use endpoint::{Endpoint, EndpointInfo};
 pub use error::{Error, Result};
 pub use handle::{BaseMemoryChannelHandle, DeviceToDeviceSemaphoreHandle};
-pub use identity::ProcessId;
+pub use identity::{ProcessId, host_id};
 pub use memory::{MemoryRegion, RegionInfo, RegisteredMemory};
 pub use monitor::LinkMonitor;
 pub use semaphore::{DeviceToDeviceSemaphore, Semaphore, SemaphoreStub};

@@ -1,1 +1,231 @@
-//! The CUDA IPC transport: peers reach each other's device memory directly
+//! The CUDA IPC transport: peers of one host reach each other's device memory directly, over NVLink or PCIe.
+//!
+//! ```no_run
+//! use mscclpp_core::{Context, Device, EndpointConfig, Transport};
+//! use mscclpp_cuda_ipc::CudaIpc;
+//!
+//! let context = Context::builder().provider(CudaIpc::new()).build();
+//! let here = context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(0)))?;
+//! # Ok::<(), mscclpp_core::Error>(())
+//! ```
+//!
+//! On the Host platform the same code shares memfd mappings between processes.
+//!
+//! # How memory is shared
+//! Registering a region exports the allocation around it, of whichever kind it is: plain allocations by legacy IPC
+//! handle, virtual-memory allocations by file descriptor (or fabric handle, where they were made for nothing else).
+//! What travels to peers holds no handle, but the name of a Unix socket of the owner and a random token. A peer that
+//! uses the region for the first time shows the token there and gets the handle, a descriptor with `SCM_RIGHTS`.
+//! Sockets are in the abstract namespace at random names; both ends compare user ids. Nothing needs ptrace rights, a
+//! common file system or different process ids. Regions of this very process are recognised and used in place.
+//!
+//! # How order is kept
+//! Operations of a link go to one stream, which works in order. [`Link::update`](mscclpp_core::provider::Link::update)
+//! is a stream value write with its default memory barrier, which comes after the data of earlier copies is visible
+//! to whoever sees the value.
+//!
+//! # How a dead peer is seen
+//! Connecting opens a Unix connection to the peer's process that stays open as long as the peer's endpoint. The kernel
+//! closes it when that process dies, however it dies. One thread per provider watches all of them, and serves handles.
+
+mod env;
+mod error;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
+mod hub;
+mod link;
+mod message;
+mod region;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use mscclpp_core::{
+    DeviceType, EndpointConfig, EndpointInfo, Error as CoreError, LinkMonitor, MemoryRegion, RegionInfo,
+    Result, Transport, TransportFlags, host_id,
+    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
+};
+use mscclpp_gpu::Gpu;
+use parking_lot::Mutex;
+
+pub use error::Error;
+use hub::Hub;
+use link::IpcLink;
+use message::{EndpointBlob, Request, Token};
+use region::{Exports, IpcRegion};
+
+/// The provider of [`Transport::CUDA_IPC`].
+///
+/// Opens nothing before it is first used; its thread and socket go when all that was made through it is gone.
+#[derive(Default)]
+pub struct CudaIpc {
+    hub: Mutex<std::sync::Weak<Hub>>,
+    exports: Exports,
+}
+
+impl CudaIpc {
+    /// A provider that has not opened anything yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn hub(&self) -> Result<Arc<Hub>> {
+        let mut hub = self.hub.lock();
+        if let Some(hub) = hub.upgrade() {
+            return Ok(hub);
+        }
+        let started = Hub::start()?;
+        *hub = Arc::downgrade(&started);
+        Ok(started)
+    }
+}
+
+struct IpcEndpoint {
+    blob: Vec<u8>,
+    token: Token,
+    gpu: Option<Gpu>,
+    hub: Arc<Hub>,
+}
+
+impl LocalEndpoint for IpcEndpoint {
+    fn blob(&self) -> &[u8] {
+        &self.blob
+    }
+}
+
+impl Drop for IpcEndpoint {
+    fn drop(&mut self) {
+        self.hub.close_endpoint(self.token);
+    }
+}
+
+impl TransportProvider for CudaIpc {
+    fn transports(&self) -> TransportFlags {
+        Transport::CUDA_IPC.into()
+    }
+
+    fn open_endpoint(&self, _config: &EndpointConfig, gpu: Option<&Gpu>) -> Result<Arc<dyn LocalEndpoint>> {
+        let hub = self.hub()?;
+        let blob = hub.open_endpoint()?;
+        Ok(Arc::new(IpcEndpoint { token: blob.token, blob: blob.encode(), gpu: gpu.cloned(), hub }))
+    }
+
+    fn register(&self, _transport: Transport, region: &Arc<MemoryRegion>) -> Result<Arc<dyn Registration>> {
+        let Some(gpu) = region.gpu() else {
+            return Err(CoreError::InvalidArgument(format!(
+                "the memory at {:?} is no device memory; CudaIpc shares nothing else",
+                region.ptr()
+            )));
+        };
+        Ok(Arc::new(self.exports.register(&self.hub()?, gpu, region)?))
+    }
+
+    fn import(&self, info: &RegionInfo<'_>, gpu: Option<&Gpu>) -> Result<Arc<dyn RemoteRegion>> {
+        let unreachable = |reason: String| CoreError::Unreachable {
+            local: gpu.map_or("CPU".to_owned(), Gpu::to_string),
+            remote: "a peer's memory".to_owned(),
+            transport: Transport::CUDA_IPC,
+            reason,
+        };
+        let Some(gpu) = gpu else {
+            return Err(unreachable("a CPU endpoint cannot map device memory; use one on a GPU".to_owned()));
+        };
+        if info.platform != gpu.platform() {
+            return Err(unreachable(format!(
+                "it is on platform {}, this side on {}",
+                info.platform,
+                gpu.platform()
+            )));
+        }
+        if let Some(region) = &info.local {
+            let Some(owner) = region.gpu() else {
+                return Err(unreachable("it is host memory".to_owned()));
+            };
+            return Ok(Arc::new(IpcRegion::local(region.clone(), owner, gpu)?));
+        }
+        let ours = host_id()?;
+        if info.host != ours {
+            return Err(unreachable(different_hosts(info.host, &ours)));
+        }
+        Ok(Arc::new(IpcRegion::fetch(&self.hub()?, info, gpu)?))
+    }
+
+    fn connect(
+        &self,
+        local: &Arc<dyn LocalEndpoint>,
+        remote: &EndpointInfo,
+        monitor: LinkMonitor,
+    ) -> Result<Arc<dyn Link>> {
+        let any: Arc<dyn std::any::Any + Send + Sync> = local.clone();
+        let Ok(local) = any.downcast::<IpcEndpoint>() else {
+            return Err(Error::Foreign("the local endpoint").into());
+        };
+        let gpu = reachable_from(&local, remote)?;
+        let watch = if remote.is_in_this_process() {
+            // The two ends live and die together.
+            None
+        } else {
+            let peer = EndpointBlob::decode(&remote.blob)?;
+            let (socket, ..) = socket::ask(&peer.address, Request::Link { token: peer.token })?;
+            Some((local.hub.clone(), local.hub.watch(socket, monitor.clone())?))
+        };
+        Ok(Arc::new(IpcLink::new(gpu, monitor, watch)))
+    }
+}
+
+/// Checks that the two ends can reach each other, and gives the device whose stream will copy.
+fn reachable_from(local: &IpcEndpoint, remote: &EndpointInfo) -> Result<Gpu> {
+    let unreachable = |reason: String| CoreError::Unreachable {
+        local: local.gpu.as_ref().map_or("CPU".to_owned(), Gpu::to_string),
+        remote: remote.to_string(),
+        transport: Transport::CUDA_IPC,
+        reason,
+    };
+    let peer_is_cpu = remote.config.device.kind == DeviceType::Cpu;
+    let Some(gpu) = &local.gpu else {
+        return Err(unreachable(if peer_is_cpu {
+            "both endpoints are on CPUs; CudaIpc connects GPUs".to_owned()
+        } else {
+            "this endpoint is on a CPU; CudaIpc copies from GPU to GPU".to_owned()
+        }));
+    };
+    if peer_is_cpu {
+        return Err(unreachable(
+            "the peer's endpoint is on a CPU; CudaIpc copies from GPU to GPU".to_owned(),
+        ));
+    }
+    if remote.platform != gpu.platform() {
+        return Err(unreachable(format!(
+            "the peer is on platform {}, this side on {}; set MSCCLPP_PLATFORM alike",
+            remote.platform,
+            gpu.platform()
+        )));
+    }
+    let ours = host_id()?;
+    if remote.host != ours {
+        return Err(unreachable(different_hosts(&remote.host, &ours)));
+    }
+    // Of a device that this process does not see (one visible GPU per rank) nothing can be asked; mapping its memory
+    // will tell.
+    if let Some(peer) = gpu.platform().gpu_by_uuid(&remote.device_uuid)?
+        && !gpu.peer_access(&peer)?.reachable
+    {
+        return Err(mscclpp_gpu::Error::NoPeerAccess {
+            from: gpu.to_string(),
+            to: peer.to_string(),
+            reason: "the driver reports no peer access between them; see `nvidia-smi topo -p2p r`".to_owned(),
+        }
+        .into());
+    }
+    Ok(gpu.clone())
+}
+
+fn different_hosts(theirs: &str, ours: &str) -> String {
+    format!(
+        "it is on host [{theirs}], this side on [{ours}]; between hosts use IB or Ethernet (containers of one host \
+         need one network namespace)"
+    )
+}

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Everything CI checks, each step named and timed. Runs from any folder; installs what it needs itself.
+#
+#   ci/run.sh              all steps
+#   ci/run.sh STEP...      only these
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
+STEPS=(readme format clippy docs kernels headers layers loom fuzz)
+
+# The commands that the README promises, in a clean checkout, before anything is installed: they need only Rust and a
+# linker.
+step_readme() {
+    local checkout commands
+    checkout=$(mktemp -d)
+    git clone --quiet --no-hardlinks . "$checkout/repo"
+    mapfile -t commands < <(sed -n '/<!-- ci: run these -->/,/<!-- ci: end -->/{/^cargo /p}' README.md)
+    [ "${#commands[@]}" -eq 2 ] || { echo "README.md should have two commands, found ${#commands[@]}"; return 1; }
+    for command in "${commands[@]}"; do
+        echo "\$ $command"
+        (cd "$checkout/repo" && CARGO_TARGET_DIR="$PWD/target" bash -c "$command")
+    done
+    rm -rf "$checkout"
+}
+
+step_format() { cargo fmt --all --check; }
+
+step_clippy() { cargo clippy --workspace --all-targets -- -D warnings; }
+
+step_docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps; }
+
+# The checked-in PTX is what the sources give.
+step_kernels() {
+    python3 -m pip --version > /dev/null 2>&1 || install_packages python3-pip
+    cargo xtask build-kernels --check
+}
+
+# The device headers and kernels under nvcc, C++17 and C++20, and under a plain C++ compiler.
+step_headers() {
+    command -v c++ > /dev/null || install_packages g++
+    python3 -m venv --help > /dev/null 2>&1 || install_packages python3-venv
+    bash ci/headers.sh
+}
+
+# Which crate may see which.
+step_layers() { bash ci/layers.sh; }
+
+# The lock-free protocols, under every interleaving that loom tries.
+step_loom() {
+    RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p mscclpp-core --test loom --release
+}
+
+# The parsers of outside bytes, shortly.
+step_fuzz() {
+    local crate target
+    command -v cargo-fuzz > /dev/null || cargo install --quiet --locked cargo-fuzz
+    for crate in crates/*/fuzz; do
+        for target in $(cd "$crate" && ls fuzz_targets | sed 's/\.rs$//'); do
+            echo "fuzzing $crate $target"
+            # cargo-fuzz wants unstable flags of the compiler; this lets the stable one take them.
+            (cd "$crate/.." && RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR="$OLDPWD/target/fuzz" \
+                cargo fuzz run --sanitizer none "$target" -- -max_total_time=10 -timeout=5 -rss_limit_mb=512 2>&1 | tail -n 3)
+        done
+    done
+}
+
+install_packages() {
+    [ "$(id -u)" = 0 ] || { echo "please install: $*"; return 1; }
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y "$@"
+}
+
+[ $# -gt 0 ] && STEPS=("$@")
+total=$SECONDS
+for step in "${STEPS[@]}"; do
+    echo "=== $step"
+    start=$SECONDS
+    # Not in a condition: `set -e` would then not hold inside.
+    "step_$step"
+    echo "=== $step passed in $((SECONDS - start)) s"
+done
+echo "=== all ${#STEPS[@]} steps passed in $((SECONDS - total)) s"

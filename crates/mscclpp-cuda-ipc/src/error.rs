@@ -1,0 +1,94 @@
+use std::time::Duration;
+
+use mscclpp_core::Transport;
+
+/// What can go wrong in this transport alone; callers get it inside [`mscclpp_core::Error::Transport`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A system call failed.
+    #[error("{operation}: {source}")]
+    System {
+        /// What was tried.
+        operation: &'static str,
+        /// The system's error.
+        source: rustix::io::Errno,
+    },
+    /// The thread that serves peers could not be started.
+    #[error("starting the thread that serves peers: {0}")]
+    Thread(#[source] std::io::Error),
+    /// What a peer sent for an endpoint or a region is not what this transport makes.
+    #[error("the transport's part of {what} is malformed: {problem}")]
+    Malformed {
+        /// An endpoint or a region.
+        what: &'static str,
+        /// What was wrong.
+        problem: &'static str,
+    },
+    /// Nobody listens at the peer's address any more.
+    #[error("the peer's process is gone (nothing listens at its socket {address:?})")]
+    Gone {
+        /// The abstract socket's name.
+        address: String,
+    },
+    /// The peer's process does not answer.
+    #[error("the peer's process at socket {address:?} did not answer within {after:?}")]
+    Timeout {
+        /// The abstract socket's name.
+        address: String,
+        /// How long.
+        after: Duration,
+    },
+    /// The peer answered, and refused.
+    #[error("the peer refused: {reason}")]
+    Refused {
+        /// Why.
+        reason: &'static str,
+    },
+    /// The socket belongs to another user.
+    #[error("the process at socket {address:?} belongs to user {theirs}, this one to user {ours}")]
+    WrongUser {
+        /// The abstract socket's name.
+        address: String,
+        /// The peer's user id.
+        theirs: u32,
+        /// Ours.
+        ours: u32,
+    },
+    /// A region or endpoint of another provider was passed in.
+    #[error("{0} belongs to another transport provider")]
+    Foreign(&'static str),
+    /// An environment variable with a malformed value.
+    #[error("{variable}={value:?} is not valid: {expected}")]
+    Environment {
+        /// Its name.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
+}
+
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl From<Error> for mscclpp_core::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Gone { .. } => Self::PeerLost { peer: "a peer".to_owned(), reason: error.to_string() },
+            Error::Timeout { after, .. } => Self::Timeout { operation: error.to_string(), after },
+            other => Self::transport(Transport::CUDA_IPC, other),
+        }
+    }
+}
+
+/// Names the operation of a failed system call.
+pub(crate) trait SystemCall<T> {
+    fn during(self, operation: &'static str) -> Result<T>;
+}
+
+impl<T> SystemCall<T> for rustix::io::Result<T> {
+    fn during(self, operation: &'static str) -> Result<T> {
+        self.map_err(|source| Error::System { operation, source })
+    }
+}

@@ -1,0 +1,304 @@
+//! What goes over the Unix socket, and the parts of endpoints and regions that travel to peers.
+//!
+//! Everything has a fixed layout and is parsed from slices with bounds; see the table of each type.
+
+use crate::error::{Error, Result};
+
+/// Raised with every change of a layout here.
+const VERSION: u8 = 1;
+const MAGIC: [u8; 4] = *b"MSCI";
+/// The longest socket name that is accepted: ours have 40 bytes.
+const MAX_ADDRESS: usize = 64;
+
+/// Proof that a request comes from somebody to whom an endpoint or region was sent.
+pub(crate) type Token = [u8; 16];
+
+/// What a peer asks for.
+///
+/// ```text
+/// magic 4 | version 1 | kind 1 | token 16 | id 8
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// To be told when the endpoint's process goes.
+    Link { token: Token },
+    /// The handle of an exported allocation.
+    Fetch { token: Token, id: u64 },
+}
+
+impl Request {
+    pub(crate) const LEN: usize = 30;
+
+    pub(crate) fn encode(self) -> [u8; Self::LEN] {
+        let (kind, token, id) = match self {
+            Self::Link { token } => (1, token, 0),
+            Self::Fetch { token, id } => (2, token, id),
+        };
+        let mut out = [0; Self::LEN];
+        out[..4].copy_from_slice(&MAGIC);
+        out[4] = VERSION;
+        out[5] = kind;
+        out[6..22].copy_from_slice(&token);
+        out[22..].copy_from_slice(&id.to_le_bytes());
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Refusal> {
+        let mut fields = Fields(bytes);
+        if fields.array() != Some(MAGIC) {
+            return Err(Refusal::Malformed);
+        }
+        if fields.array() != Some([VERSION]) {
+            return Err(Refusal::Version);
+        }
+        let (Some([kind]), Some(token), Some(id), []) =
+            (fields.array(), fields.array(), fields.array(), fields.0)
+        else {
+            return Err(Refusal::Malformed);
+        };
+        match kind {
+            1 => Ok(Self::Link { token }),
+            2 => Ok(Self::Fetch { token, id: u64::from_le_bytes(id) }),
+            _ => Err(Refusal::Malformed),
+        }
+    }
+}
+
+/// Why a request is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    Malformed = 1,
+    Version = 2,
+    Unknown = 3,
+    User = 4,
+}
+
+impl Refusal {
+    fn reason(code: u8) -> &'static str {
+        match code {
+            1 => "it could not read the request",
+            2 => "it speaks another version of this protocol; use one version of the library everywhere",
+            3 => "it knows no such endpoint or region: it was dropped, or the token is wrong",
+            4 => "it belongs to another user",
+            _ => "it gave a reason that this version does not know",
+        }
+    }
+}
+
+/// What the peer answers.
+///
+/// ```text
+/// magic 4 | version 1 | status 1 (0 yes, else a refusal) | handle kind 1 | handle 64
+/// ```
+/// A file descriptor travels beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub(crate) handle: Handle,
+}
+
+/// The handle of an allocation, as far as it is bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Handle {
+    None,
+    FileDescriptor,
+    Ipc([u8; 64]),
+    Fabric([u8; 64]),
+}
+
+impl Reply {
+    pub(crate) const LEN: usize = 71;
+
+    pub(crate) fn encode(answer: std::result::Result<Self, Refusal>) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[..4].copy_from_slice(&MAGIC);
+        out[4] = VERSION;
+        match answer {
+            Err(refusal) => out[5] = refusal as u8,
+            Ok(Self { handle }) => {
+                let (kind, bytes) = match handle {
+                    Handle::None => (0, [0; 64]),
+                    Handle::FileDescriptor => (1, [0; 64]),
+                    Handle::Ipc(bytes) => (2, bytes),
+                    Handle::Fabric(bytes) => (3, bytes),
+                };
+                out[6] = kind;
+                out[7..].copy_from_slice(&bytes);
+            }
+        }
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let malformed = Error::Malformed { what: "an answer", problem: "it is not of this protocol" };
+        let mut fields = Fields(bytes);
+        if fields.array() != Some(MAGIC) {
+            return Err(malformed);
+        }
+        let (Some([version]), Some([status])) = (fields.array(), fields.array()) else {
+            return Err(malformed);
+        };
+        if version != VERSION {
+            return Err(Error::Refused { reason: Refusal::reason(Refusal::Version as u8) });
+        }
+        if status != 0 {
+            return Err(Error::Refused { reason: Refusal::reason(status) });
+        }
+        let (Some([kind]), Some(handle), []) = (fields.array(), fields.array(), fields.0) else {
+            return Err(malformed);
+        };
+        let handle = match kind {
+            0 => Handle::None,
+            1 => Handle::FileDescriptor,
+            2 => Handle::Ipc(handle),
+            3 => Handle::Fabric(handle),
+            _ => return Err(malformed),
+        };
+        Ok(Self { handle })
+    }
+}
+
+/// The transport's part of an endpoint.
+///
+/// ```text
+/// version 1 | token 16 | address n
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EndpointBlob {
+    pub(crate) token: Token,
+    pub(crate) address: String,
+}
+
+impl EndpointBlob {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        [&[VERSION][..], &self.token, self.address.as_bytes()].concat()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let what = "an endpoint";
+        let mut fields = Fields(bytes);
+        version(&mut fields, what)?;
+        let token = fields.array().ok_or(Error::Malformed { what, problem: "it ends in the token" })?;
+        Ok(Self { token, address: address(fields.0, what)? })
+    }
+}
+
+/// The transport's part of a region.
+///
+/// ```text
+/// version 1 | token 16 | allocation's id 8 | its size 8 | offset of the region in it 8 | address n
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RegionBlob {
+    pub(crate) token: Token,
+    pub(crate) allocation: u64,
+    pub(crate) allocation_size: u64,
+    pub(crate) offset: u64,
+    pub(crate) address: String,
+}
+
+impl RegionBlob {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        out.extend(self.token);
+        for number in [self.allocation, self.allocation_size, self.offset] {
+            out.extend(number.to_le_bytes());
+        }
+        out.extend(self.address.as_bytes());
+        out
+    }
+
+    /// Reads one and checks that `len` bytes of it lie inside the allocation.
+    pub(crate) fn decode(bytes: &[u8], len: u64) -> Result<Self> {
+        let what = "a region";
+        let mut fields = Fields(bytes);
+        version(&mut fields, what)?;
+        let (Some(token), Some(id), Some(size), Some(offset)) =
+            (fields.array(), fields.array(), fields.array(), fields.array())
+        else {
+            return Err(Error::Malformed { what, problem: "it ends in the middle" });
+        };
+        let (allocation_size, offset) = (u64::from_le_bytes(size), u64::from_le_bytes(offset));
+        if offset.checked_add(len).is_none_or(|end| end > allocation_size) {
+            return Err(Error::Malformed { what, problem: "it reaches past the end of its allocation" });
+        }
+        let allocation = u64::from_le_bytes(id);
+        Ok(Self { token, allocation, allocation_size, offset, address: address(fields.0, what)? })
+    }
+}
+
+fn version(fields: &mut Fields<'_>, what: &'static str) -> Result<()> {
+    match fields.array() {
+        Some([VERSION]) => Ok(()),
+        _ => Err(Error::Malformed { what, problem: "it is of another version of this transport" }),
+    }
+}
+
+fn address(bytes: &[u8], what: &'static str) -> Result<String> {
+    let plain = bytes.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-');
+    match std::str::from_utf8(bytes) {
+        Ok(address) if plain && (1..=MAX_ADDRESS).contains(&address.len()) => Ok(address.to_owned()),
+        _ => Err(Error::Malformed { what, problem: "its socket name is none of this transport's" }),
+    }
+}
+
+/// What is left to be read.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trips() {
+        for request in [Request::Link { token: [7; 16] }, Request::Fetch { token: [9; 16], id: u64::MAX - 1 }]
+        {
+            assert_eq!(Request::decode(&request.encode()), Ok(request));
+        }
+        for handle in [Handle::None, Handle::FileDescriptor, Handle::Ipc([3; 64]), Handle::Fabric([4; 64])] {
+            assert_eq!(Reply::decode(&Reply::encode(Ok(Reply { handle }))).unwrap(), Reply { handle });
+        }
+        let endpoint = EndpointBlob { token: [1; 16], address: "mscclpp-0".to_owned() };
+        assert_eq!(EndpointBlob::decode(&endpoint.encode()).unwrap(), endpoint);
+        let region = RegionBlob {
+            token: [2; 16],
+            allocation: 5,
+            allocation_size: 100,
+            offset: 40,
+            address: "mscclpp-1".to_owned(),
+        };
+        assert_eq!(RegionBlob::decode(&region.encode(), 60).unwrap(), region);
+        assert!(RegionBlob::decode(&region.encode(), 61).is_err());
+        assert!(RegionBlob::decode(&region.encode(), u64::MAX).is_err());
+    }
+
+    #[test]
+    fn what_is_cut_short_or_changed_is_refused_in_words() {
+        let request = Request::Fetch { token: [9; 16], id: 1 }.encode();
+        for len in 0..request.len() {
+            assert!(Request::decode(&request[..len]).is_err());
+        }
+        let mut newer = request;
+        newer[4] += 1;
+        assert_eq!(Request::decode(&newer), Err(Refusal::Version));
+        let refused = Reply::decode(&Reply::encode(Err(Refusal::Unknown))).unwrap_err();
+        assert!(refused.to_string().contains("knows no such endpoint"));
+        let reply = Reply::encode(Ok(Reply { handle: Handle::None }));
+        for len in 0..reply.len() {
+            assert!(Reply::decode(&reply[..len]).is_err());
+        }
+        let endpoint = EndpointBlob { token: [1; 16], address: "mscclpp-0".to_owned() }.encode();
+        for len in 0..18 {
+            assert!(EndpointBlob::decode(&endpoint[..len]).is_err());
+        }
+        assert!(EndpointBlob::decode(&[&endpoint[..], b"/../x"].concat()).is_err());
+        assert!(EndpointBlob::decode(&[&endpoint[..], &[b'a'; 64]].concat()).is_err());
+    }
+}

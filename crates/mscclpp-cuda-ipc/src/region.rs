@@ -1,0 +1,232 @@
+//! Memory that is shared: exported by its owner, imported by its peers.
+
+use std::{
+    any::Any,
+    collections::HashMap,
+    os::fd::{AsFd, BorrowedFd},
+    sync::{Arc, Weak},
+};
+
+use mscclpp_core::{
+    MemoryRegion, ProcessId, RegionInfo,
+    provider::{Registration, RemoteRegion},
+};
+use mscclpp_gpu::{DevicePtr, ExportHandle, Gpu, ImportedMemory};
+use parking_lot::Mutex;
+use subtle::ConstantTimeEq;
+
+use crate::{
+    error::{Error, Result},
+    hub::{Hub, Shared, random},
+    message::{Handle, RegionBlob, Request, Token},
+    socket,
+};
+
+/// One allocation of this process, exported once however many regions of it are registered.
+pub(crate) struct Allocation {
+    id: u64,
+    token: Token,
+    size: u64,
+    handle: ExportHandle,
+    shared: Arc<Shared>,
+}
+
+impl Allocation {
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn is_open_to(&self, token: &Token) -> bool {
+        self.token.ct_eq(token).into()
+    }
+
+    pub(crate) fn handle(&self) -> (Handle, Option<BorrowedFd<'_>>) {
+        match &self.handle {
+            ExportHandle::FileDescriptor(fd) => (Handle::FileDescriptor, Some(fd.as_fd())),
+            ExportHandle::IpcHandle(bytes) => (Handle::Ipc(*bytes), None),
+            ExportHandle::Fabric(bytes) => (Handle::Fabric(*bytes), None),
+        }
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        self.shared.withdraw(self.id);
+    }
+}
+
+/// Allocations exported now, by device and base address.
+#[derive(Default)]
+pub(crate) struct Exports {
+    by_base: Mutex<HashMap<BaseAddress, Weak<Allocation>>>,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct BaseAddress {
+    gpu: [u8; 16],
+    base: u64,
+}
+
+impl Exports {
+    /// Exports the allocation around `region`.
+    pub(crate) fn register(
+        &self,
+        hub: &Arc<Hub>,
+        gpu: &Gpu,
+        region: &Arc<MemoryRegion>,
+    ) -> mscclpp_core::Result<IpcRegistration> {
+        // SAFETY: a region is live memory as long as it exists (the contract of registering it).
+        let export = unsafe { gpu.export(region.ptr(), region.len())? };
+        let base = region.ptr().0.wrapping_sub(export.offset);
+        let key = BaseAddress { gpu: gpu.properties().uuid, base };
+        let mut by_base = self.by_base.lock();
+        let known = by_base.get(&key).and_then(Weak::upgrade).filter(|a| a.size == export.allocation_size);
+        let allocation = match known {
+            Some(allocation) => allocation,
+            None => {
+                let allocation = Arc::new(Allocation {
+                    id: u64::from_le_bytes(random()?),
+                    token: random()?,
+                    size: export.allocation_size,
+                    handle: export.handle,
+                    shared: hub.shared().clone(),
+                });
+                hub.serve(&allocation);
+                by_base.retain(|_, a| a.strong_count() > 0);
+                by_base.insert(key, Arc::downgrade(&allocation));
+                allocation
+            }
+        };
+        let blob = RegionBlob {
+            token: allocation.token,
+            allocation: allocation.id,
+            allocation_size: allocation.size,
+            offset: export.offset,
+            address: hub.address().to_owned(),
+        };
+        let blob = blob.encode();
+        Ok(IpcRegistration { blob, region: region.clone(), _allocation: allocation, _hub: hub.clone() })
+    }
+}
+
+/// A region that peers can fetch.
+pub(crate) struct IpcRegistration {
+    blob: Vec<u8>,
+    region: Arc<MemoryRegion>,
+    _allocation: Arc<Allocation>,
+    _hub: Arc<Hub>,
+}
+
+impl IpcRegistration {
+    pub(crate) fn ptr(&self) -> DevicePtr {
+        self.region.ptr()
+    }
+
+    pub(crate) fn of(registration: &Arc<dyn Registration>) -> Result<Arc<Self>> {
+        let any: Arc<dyn Any + Send + Sync> = registration.clone();
+        any.downcast().map_err(|_| Error::Foreign("the source memory"))
+    }
+}
+
+impl Registration for IpcRegistration {
+    fn blob(&self) -> &[u8] {
+        &self.blob
+    }
+}
+
+/// Mappings of peers' allocations that are in use, so that each is mapped once per device.
+#[derive(Default)]
+pub(crate) struct Imports {
+    mappings: Mutex<HashMap<MappingKey, Weak<Mapping>>>,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct MappingKey {
+    process: ProcessId,
+    allocation: u64,
+    gpu: [u8; 16],
+}
+
+struct Mapping {
+    memory: ImportedMemory,
+}
+
+/// A region that can be used here: mapped from a peer, or of this very process.
+pub(crate) struct IpcRegion {
+    ptr: DevicePtr,
+    native_atomics: bool,
+    _keep: Keep,
+}
+
+/// What must live as long as the region is used.
+enum Keep {
+    Mapped { _mapping: Arc<Mapping>, _hub: Arc<Hub> },
+    Local { _region: Arc<MemoryRegion> },
+}
+
+impl IpcRegion {
+    pub(crate) fn of(region: &Arc<dyn RemoteRegion>) -> Result<Arc<Self>> {
+        let any: Arc<dyn Any + Send + Sync> = region.clone();
+        any.downcast().map_err(|_| Error::Foreign("the destination memory"))
+    }
+
+    /// Memory of this process: reached by its own address, made accessible to `gpu` if it is another device's.
+    pub(crate) fn local(region: Arc<MemoryRegion>, owner: &Gpu, gpu: &Gpu) -> mscclpp_core::Result<Self> {
+        // SAFETY: a region is live memory of its device as long as it exists (the contract of registering it).
+        unsafe { gpu.enable_access(owner, region.ptr(), region.len())? };
+        let native_atomics = gpu.peer_access(owner)?.native_atomics;
+        Ok(Self { ptr: region.ptr(), native_atomics, _keep: Keep::Local { _region: region } })
+    }
+
+    /// Memory of a peer: its handle is fetched from its owner, unless this process has it mapped already.
+    pub(crate) fn fetch(hub: &Arc<Hub>, info: &RegionInfo<'_>, gpu: &Gpu) -> mscclpp_core::Result<Self> {
+        let blob = RegionBlob::decode(info.blob, info.len)?;
+        let key =
+            MappingKey { process: info.process, allocation: blob.allocation, gpu: gpu.properties().uuid };
+        // Held while asking the owner, so that an allocation is mapped once; owners answer from a thread of their own.
+        let mut mappings = hub.imports.mappings.lock();
+        let mapping = match mappings.get(&key).and_then(Weak::upgrade) {
+            Some(mapping) => mapping,
+            None => {
+                let mapping = Arc::new(Mapping { memory: fetch_and_map(&blob, gpu)? });
+                mappings.retain(|_, m| m.strong_count() > 0);
+                mappings.insert(key, Arc::downgrade(&mapping));
+                mapping
+            }
+        };
+        let ptr = mapping.memory.ptr().add(blob.offset);
+        let keep = Keep::Mapped { _mapping: mapping, _hub: hub.clone() };
+        Ok(Self { ptr, native_atomics: atomics_reach(gpu, &info.device_uuid)?, _keep: keep })
+    }
+}
+
+fn fetch_and_map(blob: &RegionBlob, gpu: &Gpu) -> mscclpp_core::Result<ImportedMemory> {
+    let request = Request::Fetch { token: blob.token, id: blob.allocation };
+    let (_, reply, descriptor) = socket::ask(&blob.address, request)?;
+    let handle = match (reply.handle, descriptor) {
+        (Handle::FileDescriptor, Some(fd)) => ExportHandle::FileDescriptor(fd),
+        (Handle::Ipc(bytes), None) => ExportHandle::IpcHandle(bytes),
+        (Handle::Fabric(bytes), None) => ExportHandle::Fabric(bytes),
+        _ => return Err(Error::Malformed { what: "an answer", problem: "it has no handle of memory" }.into()),
+    };
+    Ok(gpu.import(&handle, blob.allocation_size)?)
+}
+
+/// Whether atomics of `gpu` work on the memory of the device with `uuid`. Of a device that this process does not see
+/// nothing can be asked: then the answer is no, and signals are ordinary stores.
+fn atomics_reach(gpu: &Gpu, uuid: &[u8; 16]) -> mscclpp_core::Result<bool> {
+    match gpu.platform().gpu_by_uuid(uuid)? {
+        Some(owner) => Ok(gpu.peer_access(&owner)?.native_atomics),
+        None => Ok(false),
+    }
+}
+
+impl RemoteRegion for IpcRegion {
+    fn ptr(&self) -> Option<DevicePtr> {
+        Some(self.ptr)
+    }
+
+    fn native_atomics(&self) -> bool {
+        self.native_atomics
+    }
+}

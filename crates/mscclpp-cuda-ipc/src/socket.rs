@@ -1,0 +1,149 @@
+//! The Unix socket beneath: sequenced packets at a random name in the abstract namespace.
+//!
+//! The abstract namespace needs no file system in common and no cleaning up, and it belongs to the network namespace,
+//! which is part of what makes two processes the same host. Packets keep their boundaries, so that nothing here has to
+//! put messages together.
+
+use std::{
+    io::{IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
+        listen, recvmsg, send, sendmsg, socket_with, sockopt,
+    },
+};
+
+use crate::{
+    error::{Error, Result, SystemCall},
+    message::{Reply, Request},
+};
+
+/// How long a peer's process may take to answer.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+fn new_socket() -> Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).during("making a Unix socket")
+}
+
+/// A socket that listens at `address`.
+pub(crate) fn listener(address: &str) -> Result<OwnedFd> {
+    let socket = new_socket()?;
+    let name = SocketAddrUnix::new_abstract_name(address.as_bytes()).during("naming a Unix socket")?;
+    bind(&socket, &name).during("binding a Unix socket")?;
+    listen(&socket, 1024).during("listening on a Unix socket")?;
+    Ok(socket)
+}
+
+/// The next connection that waits at `listener`, if any.
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> Option<OwnedFd> {
+    accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()
+}
+
+/// Whether the process at the other end belongs to our user, or one of the two to root.
+pub(crate) fn user_fits(socket: impl AsFd) -> std::result::Result<(), (u32, u32)> {
+    let ours = rustix::process::geteuid();
+    match sockopt::socket_peercred(socket) {
+        Ok(peer) if peer.uid == ours || peer.uid.is_root() || ours.is_root() => Ok(()),
+        Ok(peer) => Err((peer.uid.as_raw(), ours.as_raw())),
+        Err(_) => Err((u32::MAX, ours.as_raw())),
+    }
+}
+
+/// Sends `request` to the process that listens at `address` and waits for its answer.
+///
+/// Returns the open connection, the answer, and the descriptor that came with it.
+pub(crate) fn ask(address: &str, request: Request) -> Result<(OwnedFd, Reply, Option<OwnedFd>)> {
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
+    let timed_out = || Error::Timeout { address: address.to_owned(), after: ANSWER_TIMEOUT };
+    let gone = || Error::Gone { address: address.to_owned() };
+    let socket = new_socket()?;
+    let name = SocketAddrUnix::new_abstract_name(address.as_bytes()).during("naming a Unix socket")?;
+    loop {
+        match connect(&socket, &name) {
+            Ok(()) => break,
+            // The peer's backlog is full: it will take some off.
+            Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(Errno::AGAIN | Errno::INTR) => return Err(timed_out()),
+            Err(Errno::CONNREFUSED) => return Err(gone()),
+            Err(error) => return Err(error).during("connecting to a peer's Unix socket"),
+        }
+    }
+    if let Err((theirs, ours)) = user_fits(&socket) {
+        return Err(Error::WrongUser { address: address.to_owned(), theirs, ours });
+    }
+    match send(&socket, &request.encode(), SendFlags::NOSIGNAL) {
+        Ok(_) => {}
+        Err(Errno::PIPE | Errno::CONNRESET) => return Err(gone()),
+        Err(error) => return Err(error).during("asking a peer over its Unix socket"),
+    }
+    let mut bytes = [0; Reply::LEN];
+    loop {
+        match receive(&socket, &mut bytes) {
+            Ok((0, _)) | Err(Errno::CONNRESET | Errno::PIPE) => return Err(gone()),
+            Ok((len, descriptor)) => return Ok((socket, Reply::decode(&bytes[..len])?, descriptor)),
+            Err(Errno::AGAIN | Errno::INTR) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(timed_out());
+                }
+                wait_readable(socket.as_fd(), left)?;
+            }
+            Err(error) => return Err(error).during("reading a peer's answer"),
+        }
+    }
+}
+
+/// A connection that has not said anything yet.
+#[cfg(test)]
+pub(crate) fn visit(address: &str) -> Result<OwnedFd> {
+    let socket = new_socket()?;
+    let name = SocketAddrUnix::new_abstract_name(address.as_bytes()).during("naming a Unix socket")?;
+    connect(&socket, &name).during("connecting to a peer's Unix socket")?;
+    Ok(socket)
+}
+
+fn wait_readable(socket: BorrowedFd<'_>, timeout: Duration) -> Result<()> {
+    let timeout = Timespec::try_from(timeout).ok();
+    match poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)], timeout.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error).during("waiting for a peer's answer"),
+    }
+}
+
+/// One packet and the descriptor beside it; never blocks.
+pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let descriptor = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok((got.bytes, descriptor))
+}
+
+/// Sends one packet, with a descriptor beside it if one is given; never blocks. Failing is the receiver's loss: it
+/// sees the connection close.
+pub(crate) fn answer(socket: &OwnedFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors: Vec<_> = descriptor.into_iter().collect();
+    if !descriptors.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    if let Err(error) = sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags) {
+        tracing::debug!(target: "mscclpp::conn", %error, "answering a peer");
+    }
+}

@@ -1,0 +1,126 @@
+//! The service that peers talk to, spoken to as a peer would, good or bad.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use mscclpp_core::{Context, Device, EndpointConfig, RegisteredMemory, Transport};
+use mscclpp_gpu::Platform;
+
+use crate::{
+    CudaIpc, Error,
+    hub::Hub,
+    message::{EndpointBlob, Handle, RegionBlob, Request},
+    socket,
+};
+
+fn context() -> Context {
+    Context::builder().provider(CudaIpc::new()).platform(Platform::Host).build()
+}
+
+/// This transport's part of a serialized memory, which ends with it.
+fn region_blob(memory: &RegisteredMemory) -> RegionBlob {
+    let bytes = memory.serialize().unwrap();
+    let address = bytes.windows(8).rposition(|w| w == b"mscclpp-").unwrap();
+    RegionBlob::decode(&bytes[address - 41..], memory.size()).unwrap()
+}
+
+#[test]
+fn a_request_with_the_wrong_token_is_refused() {
+    let hub = Hub::start().unwrap();
+    let EndpointBlob { token, address } = hub.open_endpoint().unwrap();
+    let wrong = Request::Link { token: token.map(|b| !b) };
+    assert!(matches!(socket::ask(&address, wrong), Err(Error::Refused { .. })));
+    assert!(matches!(socket::ask(&address, Request::Fetch { token, id: 1 }), Err(Error::Refused { .. })));
+    assert_eq!(socket::ask(&address, Request::Link { token }).unwrap().1.handle, Handle::None);
+}
+
+#[test]
+fn a_closed_endpoint_says_goodbye_and_then_refuses() {
+    let hub = Hub::start().unwrap();
+    let EndpointBlob { token, address } = hub.open_endpoint().unwrap();
+    let (socket, ..) = socket::ask(&address, Request::Link { token }).unwrap();
+    hub.close_endpoint(token);
+    let mut byte = [0];
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        match socket::receive(&socket, &mut byte) {
+            Ok((len, _)) => break assert_eq!((len, byte), (1, [b'B'])),
+            Err(rustix::io::Errno::AGAIN) if Instant::now() < deadline => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(matches!(socket::ask(&address, Request::Link { token }), Err(Error::Refused { .. })));
+}
+
+#[test]
+fn nobody_at_the_address_is_a_lost_peer() {
+    let hub = Hub::start().unwrap();
+    let EndpointBlob { token, address } = hub.open_endpoint().unwrap();
+    drop(hub);
+    assert!(matches!(socket::ask(&address, Request::Link { token }), Err(Error::Gone { .. })));
+}
+
+#[test]
+fn garbage_does_not_disturb_the_service() {
+    let hub = Hub::start().unwrap();
+    let EndpointBlob { token, address } = hub.open_endpoint().unwrap();
+    let silent: Vec<_> = (0..50).map(|_| socket::visit(&address).unwrap()).collect();
+    for len in 0..300usize {
+        let visitor = socket::visit(&address).unwrap();
+        let bytes: Vec<u8> = (0..len).map(|i| (i * 31 + len) as u8).collect();
+        socket::answer(&visitor, &bytes, None);
+    }
+    assert!(socket::ask(&address, Request::Link { token }).is_ok());
+    drop(silent);
+}
+
+#[test]
+fn a_dropped_registration_is_no_longer_served() {
+    let context = context();
+    let gpu = context.gpu(0).unwrap();
+    let memory = context.register_buffer(&gpu.allocate(4096).unwrap(), Transport::CUDA_IPC).unwrap();
+    let RegionBlob { token, allocation: id, address, .. } = region_blob(&memory);
+    let (_, reply, descriptor) = socket::ask(&address, Request::Fetch { token, id }).unwrap();
+    assert_eq!(reply.handle, Handle::FileDescriptor);
+    assert!(descriptor.is_some());
+    // Something else keeps the service alive, so that it is the registration alone that is missing.
+    let _endpoint =
+        context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(0))).unwrap();
+    drop(memory);
+    assert!(matches!(socket::ask(&address, Request::Fetch { token, id }), Err(Error::Refused { .. })));
+}
+
+#[test]
+fn regions_of_one_allocation_share_its_export() {
+    let context = context();
+    let buffer = context.gpu(0).unwrap().allocate(4096).unwrap();
+    // SAFETY: inside a live buffer.
+    let register = |offset, len| unsafe {
+        context.register_memory(buffer.ptr().add(offset), len, Transport::CUDA_IPC).unwrap()
+    };
+    let (first, second) = (register(0, 100), register(1000, 96));
+    let (a, b) = (region_blob(&first), region_blob(&second));
+    assert_eq!((a.token, a.allocation), (b.token, b.allocation));
+    assert_eq!((a.offset, b.offset), (0, 1000));
+}
+
+#[test]
+fn threads_and_descriptors_end_with_what_needs_them() {
+    let count = || {
+        let entries = |path: &str| std::fs::read_dir(path).unwrap().count();
+        (entries("/proc/self/fd"), entries("/proc/self/task"))
+    };
+    // Other tests of this binary run beside this one, so the count of a quiet moment is what can be compared: the
+    // service of one context, started and stopped many times, must not add up.
+    let mut smallest = (usize::MAX, usize::MAX);
+    for _ in 0..200 {
+        let hub: Arc<Hub> = Hub::start().unwrap();
+        hub.open_endpoint().unwrap();
+        drop(hub);
+        let now = count();
+        smallest = (smallest.0.min(now.0), smallest.1.min(now.1));
+    }
+    assert!(smallest.0 < 200 && smallest.1 < 100, "{smallest:?} descriptors and threads after 200 services");
+}

@@ -16,6 +16,15 @@
 //! assert_eq!(back, [7; 4]);
 //! # Ok::<(), mscclpp_gpu::Error>(())
 //! ```
+//!
+//! # Environment
+//!
+//! | variable | value | meaning |
+//! | --- | --- | --- |
+//! | `MSCCLPP_PLATFORM` | `cuda`, `hip` or `host` | what [`Platform::detect`] takes instead of finding out |
+//! | `MSCCLPP_HOST_DEVICES` | 1 to 1024, default 8 | how many devices [`Platform::Host`] has; read at its first use |
+//!
+//! A malformed value is [`Error::Environment`]; an empty one counts as unset.
 
 mod backend;
 mod buffer;

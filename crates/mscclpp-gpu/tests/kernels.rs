@@ -16,6 +16,7 @@ const SECONDS: Duration = Duration::from_secs(20);
 const KERNELS: &[HostKernel] = &[
     HostKernel { name: "record_indices", run: record_indices },
     HostKernel { name: "barrier", run: barrier },
+    HostKernel { name: "barrier_without_last_block", run: barrier_without_last_block },
     HostKernel { name: "gate", run: gate },
     HostKernel { name: "ring", run: ring },
     HostKernel { name: "shared_sum", run: shared_sum },
@@ -64,6 +65,13 @@ unsafe fn barrier(block: &HostBlock<'_>) {
         word(arrived).fetch_add(1, Ordering::AcqRel);
         wait_for(arrived, u64::from(block.grid_dim()[0]));
     }
+}
+
+/// `(arrived)`: as `barrier`, but the last block does not come.
+unsafe fn barrier_without_last_block(block: &HostBlock<'_>) {
+    assert!(block.block_idx()[0] + 1 != block.grid_dim()[0], "not me");
+    // SAFETY: the same argument.
+    unsafe { barrier(block) }
 }
 
 /// `(word, value)`: waits until the word has the value.
@@ -294,13 +302,13 @@ fn a_kernel_that_panics_fails_its_stream_and_what_waits_for_it() {
         }
         other => panic!("{other:?}"),
     };
-    failed(stream.synchronize());
     failed(stream.synchronize_timeout(SECONDS));
+    failed(stream.synchronize());
     failed(stream.query().map(drop));
     failed(launch(&kernel, &stream, LaunchConfig::linear(1, 1), &KernelArgs::new().with(9u32)));
     failed(stream.begin_capture());
     failed(event.query().map(drop));
-    failed(waiting.synchronize());
+    failed(waiting.synchronize_timeout(SECONDS));
     failed(gpu.synchronize());
     assert_eq!(words(&word), [0], "work behind the failure was done");
 
@@ -308,6 +316,20 @@ fn a_kernel_that_panics_fails_its_stream_and_what_waits_for_it() {
     bystander.synchronize().unwrap();
     drop((stream, waiting));
     gpu.synchronize().unwrap();
+}
+
+#[test]
+fn a_block_that_panics_ends_those_that_wait_for_it() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let stream = gpu.stream().unwrap();
+    let arrived = gpu.allocate(8).unwrap();
+    let kernel = module(&gpu).kernel("barrier_without_last_block").unwrap();
+    launch(&kernel, &stream, LaunchConfig::linear(8, 1), &KernelArgs::new().with(arrived.ptr())).unwrap();
+    // Sooner than the others would give up.
+    let Err(Error::KernelFailed { message, .. }) = stream.synchronize_timeout(SECONDS) else {
+        panic!("no failure")
+    };
+    assert_eq!(message, "block [7, 0, 0] panicked: not me");
 }
 
 #[test]

@@ -154,6 +154,7 @@ fn freed_foreign_and_straddling_memory_cannot_be_exported() {
         other => panic!("{other:?}"),
     };
     refused(ptr, size + 1, "past the end");
+    refused(ptr.add(5000), size - 5000 + 1, "past the end");
     refused(ptr.add(8191), u64::MAX, "past the end");
     refused(ptr.add(size), 0, "no allocation");
     refused(gpu.allocate_pinned(64).unwrap().ptr(), 64, "no allocation");

@@ -1,5 +1,7 @@
 use std::{hint, thread, time::Duration};
 
+use super::launch::end_with_launch;
+
 /// How a thread waits for another without taking its core away: it spins, then yields, then sleeps briefly.
 ///
 /// For host twins that wait for a word to change. Eight simulated devices run on two cores, so a wait that only spun
@@ -41,11 +43,17 @@ impl Backoff {
 
     /// Waits a little: the longer, the more often it was called. Never longer than one short sleep (20 us, which the
     /// system rounds up).
+    ///
+    /// # Panics
+    /// In a host twin, if another block of the same launch has panicked: a kernel fails as a whole, as on a GPU.
     pub fn wait(&mut self) {
         match self.rounds {
             0..Self::SPINS => hint::spin_loop(),
             Self::SPINS..Self::YIELDS => thread::yield_now(),
-            _ => thread::sleep(Self::NAP),
+            _ => {
+                end_with_launch();
+                thread::sleep(Self::NAP);
+            }
         }
         self.rounds = self.rounds.saturating_add(1);
     }

@@ -2,7 +2,8 @@
 
 use std::{
     any::Any,
-    panic::{AssertUnwindSafe, catch_unwind},
+    cell::RefCell,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -51,8 +52,9 @@ impl Launch {
         // At most 2^31 * 2^16 * 2^16: `check`.
         let blocks = x * y * z;
         let next = AtomicU64::new(0);
-        let failure = OnceLock::new();
+        let failure: Arc<Failure> = Arc::default();
         let run_blocks = || {
+            let _entered = Entered::new(&failure);
             // Only the number matters: what the blocks work on was there before their threads.
             while failure.get().is_none()
                 && let index = next.fetch_add(1, Ordering::Relaxed)
@@ -82,7 +84,7 @@ impl Launch {
             run_blocks();
             Ok(())
         })?;
-        failure.into_inner().map_or(Ok(()), Err)
+        failure.get().cloned().map_or(Ok(()), Err)
     }
 
     fn run_block(&self, index: u64) -> Result<()> {
@@ -102,6 +104,40 @@ impl Launch {
 
     fn failed(&self, why: std::fmt::Arguments<'_>) -> Error {
         Error::KernelFailed { kernel: self.kernel.name.to_owned(), message: why.to_string() }
+    }
+}
+
+/// The first failure of a launch.
+type Failure = OnceLock<Error>;
+
+thread_local! {
+    /// That of the launch whose block this thread runs.
+    static LAUNCH: RefCell<Option<Arc<Failure>>> = const { RefCell::new(None) };
+}
+
+/// The calling thread runs blocks until this is dropped.
+struct Entered;
+
+impl Entered {
+    fn new(failure: &Arc<Failure>) -> Self {
+        LAUNCH.set(Some(Arc::clone(failure)));
+        Self
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        LAUNCH.set(None);
+    }
+}
+
+/// In a host twin, ends the block if another one of its launch has failed, as a trap ends a whole kernel of a GPU:
+/// what this block waits for may never come.
+pub(super) fn end_with_launch() {
+    let failed = LAUNCH.with_borrow(|launch| launch.as_ref().is_some_and(|failure| failure.get().is_some()));
+    if failed {
+        // Not a panic that is worth a message: the first failure is what is reported.
+        resume_unwind(Box::new("another block of the launch failed"));
     }
 }
 

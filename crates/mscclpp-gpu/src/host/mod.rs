@@ -9,8 +9,8 @@
 //!    and all of the last one before `synchronize` or `query` says so.
 //! 4. Up to [`MAX_RESIDENT_BLOCKS`] blocks of a launch run at once, each on a thread of its own, so blocks may wait
 //!    for each other, as they may on a GPU on which they all fit.
-//! 5. A kernel that panics fails its stream, not its device: what was queued behind it is skipped, and events recorded
-//!    behind it carry the error to whoever waits for them.
+//! 5. A block that panics ends those of its launch that wait with a [`Backoff`], and fails its stream, not its device:
+//!    what was queued behind it is skipped, and events recorded behind it carry the error to whoever waits for them.
 
 mod access;
 mod backoff;

@@ -12,11 +12,11 @@ use libloading::Library;
 #[non_exhaustive]
 pub enum LoadError {
     /// None of the places had a library that can be loaded.
-    #[error("{library} cannot be loaded; tried {}; {advice}", tried.join(", "))]
+    #[error("{library} cannot be loaded; tried {}; {advice}", tried.join("; "))]
     Library {
         /// What it is.
         library: &'static str,
-        /// Every name tried, with what the dynamic loader said.
+        /// Every name tried, and behind the names what the dynamic loader said of them.
         tried: Vec<String>,
         /// What to do about it.
         advice: &'static str,
@@ -53,17 +53,17 @@ impl Opened {
         candidates: impl IntoIterator<Item = OsString>,
         advice: &'static str,
     ) -> Result<Self, LoadError> {
-        let mut tried = Vec::new();
+        let mut tried = Tried::default();
         for name in candidates {
             // SAFETY: the caller vouches for what is loaded.
             match unsafe { Library::new(&name) } {
                 Ok(library) => {
                     return Ok(Self { library, description, path: name.to_string_lossy().into_owned() });
                 }
-                Err(error) => tried.push(attempt(&name, &error)),
+                Err(error) => tried.note(&name, &error),
             }
         }
-        Err(LoadError::Library { library: description, tried, advice })
+        Err(LoadError::Library { library: description, tried: tried.lines(), advice })
     }
 
     /// The first of `names` that the library has.
@@ -100,11 +100,27 @@ impl Opened {
     }
 }
 
-/// What became of one name. The loader's words are in the source: libloading's own say only that dlopen failed.
-fn attempt(name: &OsStr, error: &libloading::Error) -> String {
-    let name = name.to_string_lossy();
-    let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-    if reason.contains(&*name) { reason } else { format!("{name}: {reason}") }
+/// Names that could not be loaded, by reason.
+#[derive(Default)]
+struct Tried {
+    by_reason: Vec<(String, Vec<String>)>,
+}
+
+impl Tried {
+    /// The loader's words are in the source of the error: libloading's own say only that dlopen failed.
+    fn note(&mut self, name: &OsStr, error: &libloading::Error) {
+        let name = name.to_string_lossy().into_owned();
+        let words = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        let reason = words.strip_prefix(&format!("{name}: ")).unwrap_or(&words);
+        match self.by_reason.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, names)) => names.push(name),
+            None => self.by_reason.push((reason.to_owned(), vec![name])),
+        }
+    }
+
+    fn lines(self) -> Vec<String> {
+        self.by_reason.into_iter().map(|(reason, names)| format!("{} ({reason})", names.join(", "))).collect()
+    }
 }
 
 #[cfg(test)]

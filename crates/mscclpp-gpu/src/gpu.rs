@@ -33,7 +33,8 @@ pub struct GpuProperties {
     pub compute_capability: Option<(u32, u32)>,
     /// How many multiprocessors it has.
     pub multiprocessors: u32,
-    /// How memory made by [`Gpu::allocate`] can be shared with other processes.
+    /// How its memory can be shared with other processes. [`Gpu::allocate`] makes memory for file descriptors and,
+    /// where there are any, fabric handles; legacy handles are for plain allocations of others.
     pub export_kinds: ExportKinds,
 }
 

@@ -9,14 +9,8 @@ use mscclpp_gpu_sys::cuda::{
 };
 
 use super::{
-    context::PrimaryContext,
-    event::CudaEvent,
-    export,
-    failure::check,
-    memory::{self, Placement},
-    module::CudaModule,
-    slots::ValueSlots,
-    stream::CudaStream,
+    context::PrimaryContext, event::CudaEvent, export, failure::check, memory, module::CudaModule,
+    slots::ValueSlots, stream::CudaStream, virtual_memory::Placement,
 };
 use crate::{
     DevicePtr, Error, ExportKinds, GpuProperties, MemoryExport, MemoryInfo, ModuleSource, PeerAccess,

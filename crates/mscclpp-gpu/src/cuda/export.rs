@@ -10,7 +10,7 @@ use mscclpp_gpu_sys::cuda::{
 use super::{
     device::Device,
     failure::{check, failure},
-    memory::{Physical, access_from},
+    virtual_memory::{Physical, access_from},
 };
 use crate::{DevicePtr, Error, MemoryExport, Result, memory::ExportHandle};
 

@@ -17,9 +17,12 @@ mod failure;
 mod graph;
 mod memory;
 mod module;
+#[cfg(test)]
+mod on_device;
 mod ptx;
 mod slots;
 mod stream;
+mod virtual_memory;
 
 use std::sync::Arc;
 

@@ -1,0 +1,283 @@
+//! Virtual memory: physical memory made or imported, and mapped at an address.
+
+use std::{
+    ffi::{c_int, c_void},
+    os::fd::{FromRawFd, OwnedFd},
+};
+
+use mscclpp_gpu_sys::cuda::{
+    AccessDesc, AllocFlags, AllocationProp, CUdevice, CUdevice_attribute as Attribute, CUmemAccess_flags,
+    CUmemAllocationGranularity_flags, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocationType,
+    CuResult, Driver, HANDLE_TYPE_FABRIC, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, Location,
+};
+
+use super::{
+    device::{Device, attribute},
+    failure::{check, failure, log_failure},
+};
+use crate::{DevicePtr, Error, ExportKinds, Result, backend::MemoryBackend};
+
+/// How device memory is made.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Placement {
+    /// With `cuMemCreate`, in multiples of `granularity` bytes.
+    Virtual { prop: AllocationProp, granularity: u64 },
+    /// With `cuMemAlloc`.
+    Plain,
+}
+
+// SAFETY: the one pointer in `AllocationProp` is of Windows alone and null.
+unsafe impl Send for Placement {}
+// SAFETY: as above.
+unsafe impl Sync for Placement {}
+
+impl Placement {
+    /// Finds what works by making and exporting one allocation: a device attribute alone does not tell that fabric
+    /// handles are set up, or that a container permits file descriptors.
+    pub(super) fn probe(driver: &'static Driver, device: CUdevice) -> Result<Self> {
+        let has = |which: Attribute| attribute(driver, device, which as u32).is_ok_and(|value| value != 0);
+        if !has(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
+            || !has(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
+        {
+            return Ok(Self::Plain);
+        }
+        let rdma = has(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+        let fd = HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        let mut wishes = vec![(fd, rdma), (fd, false)];
+        if has(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) {
+            wishes.insert(0, (fd | HANDLE_TYPE_FABRIC, rdma));
+        }
+        for (handle_types, rdma) in wishes {
+            match Self::attempt(driver, &prop(device, handle_types, rdma)) {
+                Ok(placement) => return Ok(placement),
+                Err(error) => {
+                    tracing::debug!(target: "mscclpp::gpu", device, handle_types, rdma, %error, "memory kind refused");
+                }
+            }
+        }
+        Ok(Self::Plain)
+    }
+
+    fn attempt(driver: &'static Driver, prop: &AllocationProp) -> Result<Self> {
+        let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM as u32;
+        let mut granularity = 0usize;
+        // SAFETY: `granularity` is valid for the write, `prop` for the read.
+        let result = unsafe { (driver.mem_get_allocation_granularity)(&raw mut granularity, prop, minimum) };
+        check(driver, result, "cuMemGetAllocationGranularity")?;
+        let granularity = granularity.max(1);
+        let works = Self::Virtual { prop: *prop, granularity: granularity as u64 };
+        let fabric = prop.requested_handle_types & HANDLE_TYPE_FABRIC != 0;
+        let physical = match Physical::create(driver, granularity, prop) {
+            Ok(physical) => physical,
+            // A full device refuses everything: take it that the plain kind works, and do not count on the other.
+            Err(Error::Driver { code, .. }) if code == CuResult::OUT_OF_MEMORY.0 && !fabric => {
+                return Ok(works);
+            }
+            Err(error) => return Err(error),
+        };
+        physical.export_fd()?;
+        if fabric {
+            physical.export_fabric()?;
+        }
+        Ok(works)
+    }
+
+    pub(super) fn export_kinds(&self) -> ExportKinds {
+        match self {
+            Self::Virtual { prop, .. } => ExportKinds {
+                ipc_handle: false,
+                file_descriptor: prop.requested_handle_types & HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0,
+                fabric: prop.requested_handle_types & HANDLE_TYPE_FABRIC != 0,
+            },
+            Self::Plain => ExportKinds { ipc_handle: true, ..ExportKinds::default() },
+        }
+    }
+}
+
+fn prop(device: CUdevice, handle_types: u32, rdma: bool) -> AllocationProp {
+    AllocationProp {
+        kind: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as u32,
+        requested_handle_types: handle_types,
+        location: location(device),
+        alloc_flags: AllocFlags { gpu_direct_rdma_capable: u8::from(rdma), ..AllocFlags::default() },
+        ..AllocationProp::default()
+    }
+}
+
+fn location(device: CUdevice) -> Location {
+    Location { kind: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32, id: device }
+}
+
+/// Reading and writing from `device`.
+pub(super) fn access_from(device: CUdevice) -> AccessDesc {
+    AccessDesc {
+        location: location(device),
+        flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as u32,
+    }
+}
+
+/// Physical memory; mappings keep it, this value only names it.
+pub(super) struct Physical {
+    driver: &'static Driver,
+    raw: CUmemGenericAllocationHandle,
+}
+
+impl Physical {
+    pub(super) fn create(driver: &'static Driver, size: usize, prop: &AllocationProp) -> Result<Self> {
+        let mut raw = 0;
+        // SAFETY: `raw` is valid for the write, `prop` for the read.
+        let result = unsafe { (driver.mem_create)(&raw mut raw, size, prop, 0) };
+        check(driver, result, format!("cuMemCreate({size} bytes on device {})", prop.location.id))?;
+        Ok(Self { driver, raw })
+    }
+
+    pub(super) fn import(
+        driver: &'static Driver,
+        os_handle: *mut c_void,
+        kind: u32,
+        what: &str,
+    ) -> Result<Self> {
+        let mut raw = 0;
+        // SAFETY: `raw` is valid for the write; `os_handle` is what `kind` says, and lives for the call.
+        let result = unsafe { (driver.mem_import_from_shareable_handle)(&raw mut raw, os_handle, kind) };
+        check(driver, result, format!("cuMemImportFromShareableHandle({what})"))?;
+        Ok(Self { driver, raw })
+    }
+
+    /// What is mapped at `address`, unless that is not a mapping of physical memory.
+    pub(super) fn mapped_at(driver: &'static Driver, address: u64) -> Result<Option<Self>> {
+        let mut raw = 0;
+        // SAFETY: `raw` is valid for the write; the driver looks the address up and does not access it.
+        match unsafe { (driver.mem_retain_allocation_handle)(&raw mut raw, address as *mut c_void) } {
+            CuResult::SUCCESS => Ok(Some(Self { driver, raw })),
+            CuResult::INVALID_VALUE | CuResult::NOT_SUPPORTED | CuResult::NOT_PERMITTED => Ok(None),
+            result => Err(failure(driver, result, format!("cuMemRetainAllocationHandle({address:#x})"))),
+        }
+    }
+
+    /// In which ways it was made to be shared.
+    pub(super) fn handle_types(&self) -> Result<u32> {
+        let mut prop = AllocationProp::default();
+        // SAFETY: `prop` is valid for the write, and any value of its fields is valid.
+        let result =
+            unsafe { (self.driver.mem_get_allocation_properties_from_handle)(&raw mut prop, self.raw) };
+        check(self.driver, result, "cuMemGetAllocationPropertiesFromHandle")?;
+        Ok(prop.requested_handle_types)
+    }
+
+    pub(super) fn export_fd(&self) -> Result<OwnedFd> {
+        let mut fd: c_int = -1;
+        let kind = HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        // SAFETY: for this kind the driver writes one `int`.
+        let result =
+            unsafe { (self.driver.mem_export_to_shareable_handle)((&raw mut fd).cast(), self.raw, kind, 0) };
+        check(self.driver, result, "cuMemExportToShareableHandle(file descriptor)")?;
+        if fd < 0 {
+            return Err(Error::system(
+                "cuMemExportToShareableHandle",
+                format!("it gave the descriptor {fd}"),
+            ));
+        }
+        // SAFETY: the driver made the descriptor for the caller, who owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
+            .map_err(|error| Error::system("fcntl(F_SETFD, FD_CLOEXEC)", error))?;
+        Ok(fd)
+    }
+
+    pub(super) fn export_fabric(&self) -> Result<[u8; 64]> {
+        let mut bytes = [0u8; 64];
+        // SAFETY: for this kind the driver writes 64 bytes.
+        let result = unsafe {
+            (self.driver.mem_export_to_shareable_handle)(
+                bytes.as_mut_ptr().cast(),
+                self.raw,
+                HANDLE_TYPE_FABRIC,
+                0,
+            )
+        };
+        check(self.driver, result, "cuMemExportToShareableHandle(fabric handle)")?;
+        Ok(bytes)
+    }
+}
+
+impl Drop for Physical {
+    fn drop(&mut self) {
+        // SAFETY: each value was made by one call that counts as a reference.
+        log_failure(self.driver, unsafe { (self.driver.mem_release)(self.raw) }, "cuMemRelease");
+    }
+}
+
+/// A range of addresses that nothing else will use.
+struct Reservation {
+    device: &'static Device,
+    address: u64,
+    size: u64,
+}
+
+impl Reservation {
+    fn new(device: &'static Device, size: u64) -> Result<Self> {
+        let driver = device.driver();
+        let mut address = 0;
+        // SAFETY: `address` is valid for the write; 0 leaves alignment and place to the driver.
+        let result = unsafe { (driver.mem_address_reserve)(&raw mut address, size as usize, 0, 0, 0) };
+        check(driver, result, format!("cuMemAddressReserve({size} bytes)"))?;
+        Ok(Self { device, address, size })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let driver = self.device.driver();
+        // SAFETY: reserved by `new`; `Mapping`, which alone maps into it, has unmapped.
+        log_failure(
+            driver,
+            unsafe { (driver.mem_address_free)(self.address, self.size as usize) },
+            "cuMemAddressFree",
+        );
+    }
+}
+
+/// Physical memory at an address, readable and writable from one device.
+///
+/// Its fields are dropped after its own `drop`: first unmapped, then the addresses are given back.
+pub(super) struct Mapping {
+    range: Reservation,
+}
+
+impl Mapping {
+    pub(super) fn new(device: &'static Device, physical: &Physical, size: u64) -> Result<Self> {
+        let driver = device.driver();
+        let range = Reservation::new(device, size)?;
+        // SAFETY: the range was just reserved, with this size; the offset must be 0.
+        let result = unsafe { (driver.mem_map)(range.address, size as usize, 0, physical.raw, 0) };
+        check(driver, result, format!("cuMemMap({size} bytes)"))?;
+        let mapping = Self { range };
+        let access = access_from(device.handle());
+        // SAFETY: the range is mapped as a whole; one descriptor is read.
+        let result =
+            unsafe { (driver.mem_set_access)(mapping.range.address, size as usize, &raw const access, 1) };
+        check(driver, result, format!("cuMemSetAccess({size} bytes, from {})", device.display()))?;
+        Ok(mapping)
+    }
+}
+
+impl MemoryBackend for Mapping {
+    fn ptr(&self) -> DevicePtr {
+        DevicePtr(self.range.address)
+    }
+
+    fn host_ptr(&self) -> *mut u8 {
+        std::ptr::null_mut()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let Ok(_entered) = self.range.device.context().enter() else { return };
+        let driver = self.range.device.driver();
+        // SAFETY: mapped by `new` as one range. That no kernel uses it any more was promised at its launch.
+        let result = unsafe { (driver.mem_unmap)(self.range.address, self.range.size as usize) };
+        log_failure(driver, result, "cuMemUnmap");
+    }
+}

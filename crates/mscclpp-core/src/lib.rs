@@ -13,6 +13,8 @@
 
 mod channel;
 mod config;
+#[cfg(feature = "test-support")]
+pub mod conformance;
 mod connection;
 mod context;
 mod endpoint;

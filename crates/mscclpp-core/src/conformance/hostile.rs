@@ -1,0 +1,87 @@
+//! What somebody made up in place of what a peer's library sends: an error or harmless, never a panic, never a hang.
+
+use std::time::Duration;
+
+use super::{
+    Case, Setup,
+    pair::{End, PATIENCE, Pair, received, within},
+};
+use crate::{Context, Endpoint, RegisteredMemory, Semaphore, SemaphoreStub};
+
+pub(super) const CASES: &[(&str, Case)] = &[
+    ("hostile::endpoints_are_parsed_as_hostile", endpoints_are_parsed_as_hostile),
+    ("hostile::memories_are_parsed_as_hostile", memories_are_parsed_as_hostile),
+    ("hostile::stubs_are_parsed_as_hostile", stubs_are_parsed_as_hostile),
+];
+
+/// For all variants of one serialization together.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// Every truncation, every byte with one bit and with all bits flipped, a byte too many.
+fn variants(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let truncated = (0..bytes.len()).map(|len| bytes[..len].to_vec());
+    let flipped = (0..bytes.len()).flat_map(|at| {
+        [1 << (at % 8), 0xff].map(|mask| {
+            let mut bytes = bytes.to_vec();
+            bytes[at] ^= mask;
+            bytes
+        })
+    });
+    truncated.chain(flipped).chain([[bytes, &[0]].concat()]).collect()
+}
+
+fn endpoints_are_parsed_as_hostile(setup: &dyn Setup) {
+    let (a, b) = (End::open(setup, 0), End::open(setup, 1));
+    let bytes = b.endpoint.serialize().expect("serializing");
+    let context: Context = a.context.clone();
+    let local = a.endpoint.clone();
+    within(LIMIT, "connecting to made-up endpoints", move || {
+        for bytes in variants(&bytes) {
+            if let Ok(endpoint) = Endpoint::deserialize(&bytes) {
+                // Some flips make another valid endpoint; what matters is that it ends.
+                let _ = context.connect(&local, &endpoint);
+            }
+        }
+    });
+    still_works(&a, &b);
+}
+
+fn memories_are_parsed_as_hostile(setup: &dyn Setup) {
+    let pair = Pair::connect(setup);
+    let (target, source) = (pair.b.share(4096), pair.a.share(4096));
+    let bytes = target.memory.serialize().expect("serializing");
+    let (connection, local) = (pair.ab.clone(), source.memory.clone());
+    within(LIMIT, "importing made-up memories", move || {
+        for bytes in variants(&bytes) {
+            if let Ok(memory) = RegisteredMemory::deserialize(&bytes) {
+                // Nothing is written: a variant may name another live memory of this process.
+                let _ = connection.write(&memory, 0, &local, 0, 0);
+            }
+        }
+    });
+    assert_eq!(target.bytes(), [0; 4096]);
+    still_works(&pair.a, &pair.b);
+}
+
+fn stubs_are_parsed_as_hostile(setup: &dyn Setup) {
+    let pair = Pair::connect(setup);
+    let ours = SemaphoreStub::new(&pair.ab).expect("a stub");
+    let bytes = SemaphoreStub::new(&pair.ba).expect("a stub").serialize().expect("serializing");
+    within(LIMIT, "joining made-up stubs", move || {
+        for bytes in variants(&bytes) {
+            if let Ok(theirs) = SemaphoreStub::deserialize(&bytes) {
+                let _ = Semaphore::new(&ours, &theirs);
+            }
+        }
+    });
+    still_works(&pair.a, &pair.b);
+}
+
+/// Neither end has taken harm: they connect, and bytes arrive.
+fn still_works(a: &End, b: &End) {
+    let connection = a.context.connect(&a.endpoint, &received(&b.endpoint)).expect("connecting after");
+    let (source, target) = (a.share_bytes(&[6; 100]), b.share(100));
+    connection.write(&target.at_peer, 0, &source.memory, 0, 100).expect("write");
+    connection.flush(PATIENCE).expect("flush");
+    assert_eq!(target.bytes(), [6; 100]);
+}

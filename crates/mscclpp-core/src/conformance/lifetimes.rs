@@ -1,0 +1,149 @@
+//! Dropping things: in any order, and the peer's too.
+
+use super::{
+    Case, Setup,
+    pair::{End, PATIENCE, Pair, Shared, assert_error, eventually, received},
+    semaphores::build,
+};
+use crate::{Connection, Context, Endpoint, Error, RegisteredMemory, Semaphore, SemaphoreStub};
+
+pub(super) const CASES: &[(&str, Case)] = &[
+    ("lifetimes::one_sides_objects_drop_in_any_order", one_sides_objects_drop_in_any_order),
+    ("lifetimes::both_sides_objects_drop_in_any_order", both_sides_objects_drop_in_any_order),
+    ("lifetimes::a_write_under_way_survives_its_objects", a_write_under_way_survives_its_objects),
+    ("lifetimes::a_peer_that_closed_is_noticed", a_peer_that_closed_is_noticed),
+];
+
+/// All orders of `0..n`.
+fn permutations(n: usize) -> Vec<Vec<usize>> {
+    if n == 0 {
+        return vec![Vec::new()];
+    }
+    let shorter = permutations(n - 1);
+    shorter
+        .iter()
+        .flat_map(|order| (0..n).map(|at| [&order[..at], &[n - 1], &order[at..]].concat()))
+        .collect()
+}
+
+/// What one side holds; each may go at any time.
+struct Holdings {
+    context: Option<Context>,
+    endpoint: Option<Endpoint>,
+    connection: Option<Connection>,
+    memory: Option<RegisteredMemory>,
+    semaphore: Option<Semaphore>,
+}
+
+impl Holdings {
+    const KINDS: usize = 5;
+
+    fn drop_kind(&mut self, kind: usize) {
+        match kind {
+            0 => self.context = None,
+            1 => self.endpoint = None,
+            2 => self.connection = None,
+            3 => self.memory = None,
+            _ => self.semaphore = None,
+        }
+    }
+
+    /// What is left works.
+    fn exercise(&self, source: &Shared) {
+        if let Some(connection) = &self.connection {
+            connection.check().expect("the connection is alive");
+            if let Some(memory) = &self.memory {
+                connection.write(memory, 0, &source.memory, 0, 64).expect("write");
+            }
+            connection.flush(PATIENCE).expect("flush");
+        }
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.serialize().expect("serializing");
+        }
+        if let Some(semaphore) = &self.semaphore {
+            semaphore.check().expect("the semaphore is alive");
+            semaphore.connection().check().expect("its connection is alive");
+        }
+    }
+}
+
+fn one_sides_objects_drop_in_any_order(setup: &dyn Setup) {
+    let b = End::open(setup, 1);
+    let target = b.share(64);
+    for order in permutations(Holdings::KINDS) {
+        let a = End::open(setup, 0);
+        let source = a.share(64);
+        let connection = a.context.connect(&a.endpoint, &received(&b.endpoint)).expect("connecting");
+        let back = b.context.connect(&b.endpoint, &received(&a.endpoint)).expect("connecting back");
+        let mut held = Holdings {
+            context: Some(a.context),
+            endpoint: Some(a.endpoint),
+            memory: Some(target.at_peer.clone()),
+            semaphore: Some(build(&connection, &back).0),
+            connection: Some(connection),
+        };
+        for kind in order {
+            held.drop_kind(kind);
+            held.exercise(&source);
+        }
+    }
+}
+
+fn both_sides_objects_drop_in_any_order(setup: &dyn Setup) {
+    for order in permutations(6) {
+        let Pair { a, b, ab, ba } = Pair::connect(setup);
+        let (sa, sb) = build(&ab, &ba);
+        let mut held: [Option<Box<dyn Send>>; 6] = [
+            Some(Box::new((a.context, a.endpoint))),
+            Some(Box::new((b.context, b.endpoint))),
+            Some(Box::new(ab)),
+            Some(Box::new(ba)),
+            Some(Box::new(sa)),
+            Some(Box::new(sb)),
+        ];
+        for i in order {
+            held[i] = None;
+        }
+    }
+}
+
+fn a_write_under_way_survives_its_objects(setup: &dyn Setup) {
+    let pair = Pair::connect(setup);
+    for _ in 0..10 {
+        let (source, target) = (pair.a.share(1 << 20), pair.b.share(1 << 20));
+        pair.ab.write(&target.at_peer, 0, &source.memory, 0, 1 << 20).expect("write");
+        drop((source, target.at_peer));
+        pair.ab.flush(PATIENCE).expect("flush");
+    }
+    let (source, target) = (pair.a.share(1 << 20), pair.b.share(1 << 20));
+    pair.ab.write(&target.at_peer, 0, &source.memory, 0, 1 << 20).expect("write");
+    drop(pair);
+    drop((source, target));
+}
+
+/// The connection fails, says who and why, and takes its semaphores with it.
+fn a_peer_that_closed_is_noticed(setup: &dyn Setup) {
+    let Pair { a, b, ab, ba } = Pair::connect(setup);
+    let (ours, theirs) = build(&ab, &ba);
+    let target = b.share(64);
+    let source = a.share(64);
+    ab.set_label("rank 1");
+    drop((theirs, ba, b));
+    assert!(eventually(PATIENCE, || ab.check().is_err()), "nobody noticed that the peer is gone");
+    let error = ab.check().expect_err("the connection has failed");
+    assert_error!(ab.check(), Error::PeerClosed { .. } | Error::PeerLost { .. });
+    assert!(error.to_string().contains("rank 1"), "the error does not name the peer: {error}");
+    assert_error!(ours.check(), Error::PeerClosed { .. } | Error::PeerLost { .. });
+    for _ in 0..2 {
+        assert!(
+            ab.write(&target.at_peer, 0, &source.memory, 0, 64).is_err(),
+            "a write to a peer that is gone"
+        );
+        assert!(
+            ab.update_and_sync(&target.at_peer, 0, &mut 0, 1).is_err(),
+            "an update of a peer that is gone"
+        );
+        assert!(ab.flush(PATIENCE).is_err(), "a flush of a connection that failed");
+        assert!(SemaphoreStub::new(&ab).is_err(), "a semaphore over a connection that failed");
+    }
+}

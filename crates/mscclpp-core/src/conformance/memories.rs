@@ -1,0 +1,172 @@
+//! Registering memory, sending it, and using the wrong one.
+
+use super::{
+    Case, Setup,
+    pair::{PATIENCE, Pair, Shared, assert_error, assert_same, noise, other_transport, travel},
+};
+use crate::{Error, RegisteredMemory, TransportFlags};
+
+pub(super) const CASES: &[(&str, Case)] = &[
+    ("memories::a_memory_survives_its_journey", a_memory_survives_its_journey),
+    ("memories::a_pointer_is_there_once_mapped", a_pointer_is_there_once_mapped),
+    ("memories::part_of_an_allocation_is_a_memory_too", part_of_an_allocation_is_a_memory_too),
+    ("memories::one_memory_serves_several_transports", one_memory_serves_several_transports),
+    ("memories::registering_for_nothing_is_refused", registering_for_nothing_is_refused),
+    ("memories::an_unregistered_transport_is_refused", an_unregistered_transport_is_refused),
+    ("memories::a_source_must_be_registered_here", a_source_must_be_registered_here),
+    ("memories::a_memory_of_another_process_is_refused", a_memory_of_another_process_is_refused),
+    ("memories::a_dropped_registration_is_noticed", a_dropped_registration_is_noticed),
+    ("memories::a_false_length_is_refused", a_false_length_is_refused),
+];
+
+fn a_memory_survives_its_journey(setup: &dyn Setup) {
+    let pair = Pair::connect(setup);
+    let Shared { buffer, memory, at_peer } = pair.b.share(12345);
+    let bytes = memory.serialize().expect("serializing");
+    assert!(bytes.len() <= 16 << 10, "a memory of {} bytes is too much to send around", bytes.len());
+    for memory in [&memory, &at_peer] {
+        assert_eq!(memory.size(), 12345);
+        assert_eq!(memory.transports(), TransportFlags::from(setup.transport()));
+    }
+    assert!(memory.is_local() && !at_peer.is_local());
+    assert_eq!(memory.data(), Some(buffer.ptr()));
+    assert_eq!(at_peer.data(), None, "nothing is mapped before its first use");
+    assert_eq!(at_peer.serialize().expect("serializing again"), bytes);
+}
+
+fn a_pointer_is_there_once_mapped(setup: &dyn Setup) {
+    let pair = Pair::connect(setup);
+    let target = pair.b.share(64);
+    let source = pair.a.share(64);
+    pair.ab.write(&target.at_peer, 0, &source.memory, 0, 0).expect("a write of nothing");
+    assert_eq!(target.at_peer.data().is_some(), setup.maps_peer_memory());
+}
+
+/// At every alignment, and without touching its neighbours.
+fn part_of_an_allocation_is_a_memory_too(setup: &dyn Setup) {
+    let pair = Pair::connect(setup);
+    let source = pair.a.share_bytes(&noise(8192));
+    for (offset, len) in [(0, 1), (1, 1), (7, 100), (4096, 4096), (4095, 4098), (16383, 1)] {
+        let before = noise(16384);
+        let buffer = pair.b.gpu.allocate(16384).expect("a buffer");
+        buffer.write(0, &before).expect("filling");
+        let ptr = buffer.ptr().add(offset);
+        // SAFETY: the range is inside `buffer`, which outlives the registration.
+        let memory =
+            unsafe { pair.b.context.register_memory(ptr, len, setup.transport()) }.expect("registering");
+        pair.ab.write(&travel(&memory), 0, &source.memory, 3, len).expect("writing a part");
+        pair.ab.flush(PATIENCE).expect("flush");
+        let mut expected = before;
+        let (offset, len) = (offset as usize, len as usize);
+        expected[offset..][..len].copy_from_slice(&source.bytes()[3..][..len]);
+        let mut got = vec![0; expected.len()];
+        buffer.read(0, &mut got).expect("reading back");
+        assert_same(&got, &expected, &format!("a part of {len} bytes at {offset}"));
+        drop(memory);
+    }
+}
+
+fn one_memory_serves_several_transports(setup: &dyn Setup) {
+    let pair = Pair::connect(setup);
+    let both = setup.transport() | other_transport(setup);
+    let buffer = pair.b.gpu.allocate(256).expect("a buffer");
+    let memory = pair.b.context.register_buffer(&buffer, both).expect("registering for two transports");
+    let at_peer = travel(&memory);
+    assert_eq!(at_peer.transports(), both);
+    let source = pair.a.share_bytes(&[9; 256]);
+    pair.ab.write(&at_peer, 0, &source.memory, 0, 256).expect("write");
+    pair.ab.flush(PATIENCE).expect("flush");
+    let mut got = [0; 256];
+    buffer.read(0, &mut got).expect("reading back");
+    assert_eq!(got, [9; 256]);
+}
+
+fn registering_for_nothing_is_refused(setup: &dyn Setup) {
+    let context = setup.builder().build();
+    let gpu = context.gpu(setup.devices()[0].id.unwrap_or(0)).expect("a GPU");
+    let buffer = gpu.allocate(64).expect("a buffer");
+    assert_error!(context.register_buffer(&buffer, TransportFlags::NONE), Error::InvalidArgument(_));
+    assert_error!(context.register_buffer(&buffer, other_transport(setup)), Error::NoProvider { .. });
+    for (ptr, len) in [(buffer.ptr(), 0), (mscclpp_gpu::DevicePtr::NULL, 64), (buffer.ptr(), u64::MAX)] {
+        // SAFETY: these are refused before anything is accessed.
+        let result = unsafe { context.register_memory(ptr, len, setup.transport()) };
+        assert_error!(result, Error::InvalidArgument(_));
+    }
+}
+
+fn an_unregistered_transport_is_refused(setup: &dyn Setup) {
+    let pair = Pair::connect(setup);
+    let (good, source) = (pair.b.share(64), pair.a.share(64));
+    let elsewhere = |end: &super::pair::End| {
+        let buffer = end.gpu.allocate(64).expect("a buffer");
+        end.context
+            .register_buffer(&buffer, other_transport(setup))
+            .expect("registering for the other transport")
+    };
+    let target = travel(&elsewhere(&pair.b));
+    assert_error!(pair.ab.write(&target, 0, &source.memory, 0, 64), Error::NotRegistered { .. });
+    assert_error!(pair.ab.update_and_sync(&target, 0, &mut 0, 1), Error::NotRegistered { .. });
+    let wrong_source = elsewhere(&pair.a);
+    assert_error!(pair.ab.write(&good.at_peer, 0, &wrong_source, 0, 64), Error::NotRegistered { .. });
+    pair.ab.check().expect("bad arguments do not fail the connection");
+}
+
+fn a_source_must_be_registered_here(setup: &dyn Setup) {
+    let pair = Pair::connect(setup);
+    let (target, source) = (pair.b.share(64), pair.a.share(64));
+    assert_error!(pair.ab.write(&target.at_peer, 0, &source.at_peer, 0, 64), Error::InvalidArgument(_));
+}
+
+fn a_memory_of_another_process_is_refused(setup: &dyn Setup) {
+    let pair = Pair::connect(setup);
+    let (target, source) = (pair.b.share(64), pair.a.share(64));
+    let mut bytes = target.memory.serialize().expect("serializing");
+    let process = pair.b.endpoint.info().process.to_bytes();
+    let at = bytes.windows(16).position(|window| window == process).expect("the process id is in there");
+    bytes[at] ^= 1;
+    let foreign = RegisteredMemory::deserialize(&bytes).expect("well-formed, but of somebody else");
+    assert_error!(pair.ab.write(&foreign, 0, &source.memory, 0, 64), Error::InvalidArgument(_));
+    assert_error!(pair.ab.update_and_sync(&foreign, 0, &mut 0, 1), Error::InvalidArgument(_));
+}
+
+/// Before its first use, an error; after it, at least no harm.
+fn a_dropped_registration_is_noticed(setup: &dyn Setup) {
+    let pair = Pair::connect(setup);
+    let source = pair.a.share_bytes(&[1; 64]);
+    let Shared { buffer, memory, at_peer } = pair.b.share(64);
+    drop((buffer, memory));
+    let refused = pair.ab.write(&at_peer, 0, &source.memory, 0, 64);
+    assert!(refused.is_err(), "a memory was imported that is not registered any more");
+    pair.ab.check().expect("a stale memory does not fail the connection");
+
+    let Shared { buffer, memory, at_peer } = pair.b.share(64);
+    pair.ab.write(&at_peer, 0, &source.memory, 0, 64).expect("write");
+    pair.ab.flush(PATIENCE).expect("flush");
+    drop((buffer, memory));
+    // Whether this is an error depends on whether the platform lets the transport see it.
+    let _ = pair.ab.write(&at_peer, 0, &source.memory, 0, 64);
+    let _ = pair.ab.flush(PATIENCE);
+
+    // The source may go as soon as the write is complete.
+    let target = pair.b.share(64);
+    pair.ab.write(&target.at_peer, 0, &source.memory, 0, 64).expect("write");
+    pair.ab.flush(PATIENCE).expect("flush");
+    drop(source);
+    assert_eq!(target.bytes(), [1; 64]);
+}
+
+/// A peer that claims more than it registered does not make this side write there.
+fn a_false_length_is_refused(setup: &dyn Setup) {
+    let pair = Pair::connect(setup);
+    let (target, source) = (pair.b.share(4096), pair.a.share(1 << 20));
+    let mut bytes = target.memory.serialize().expect("serializing");
+    let at =
+        bytes.windows(8).position(|window| window == 4096u64.to_le_bytes()).expect("the length is in there");
+    for claimed in [4097u64, 1 << 20, u64::MAX] {
+        bytes[at..][..8].copy_from_slice(&claimed.to_le_bytes());
+        let liar = RegisteredMemory::deserialize(&bytes).expect("well-formed, but false");
+        let offset = (claimed - 1).min(1 << 19);
+        let refused = pair.ab.write(&liar, offset, &source.memory, 0, 1);
+        assert!(refused.is_err(), "{claimed} bytes were believed of a memory of 4096");
+    }
+}

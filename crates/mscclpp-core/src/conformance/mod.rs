@@ -1,0 +1,71 @@
+//! One suite for all transports: what every [`crate::provider::TransportProvider`] promises, checked.
+//!
+//! A provider's test implements [`Setup`] and makes one trial of each of [`cases`], and of [`host_platform_cases`]
+//! where they can run. A case panics with what was wrong. The suite itself needs no privilege and no
+//! hardware beyond what the provider needs; both ends are in the process that runs it, each with a context of its own.
+//!
+//! ```
+//! use mscclpp_core::conformance::{self, Setup};
+//!
+//! fn trials(setup: &dyn Setup, on_host_platform: bool) {
+//!     for (name, run) in conformance::cases() {
+//!         println!("{name}");
+//!         run(setup);
+//!     }
+//!     for (name, run) in conformance::host_platform_cases() {
+//!         match on_host_platform {
+//!             true => run(setup),
+//!             false => println!("{name}: ignored, host threads cannot use the handles of a real GPU"),
+//!         }
+//!     }
+//! }
+//! ```
+
+mod elsewhere;
+mod endpoints;
+mod hostile;
+mod lifetimes;
+mod memories;
+mod pair;
+mod semaphores;
+mod signals;
+mod transfers;
+
+use crate::{ContextBuilder, Device, Transport};
+
+/// What the suite must be told of a provider.
+pub trait Setup: Sync {
+    /// A new context to be, with the provider under test and the platform chosen. Called once for each end.
+    fn builder(&self) -> ContextBuilder;
+
+    /// The transport under test.
+    fn transport(&self) -> Transport;
+
+    /// The GPUs of the two ends. They may be the same one, which tests less.
+    fn devices(&self) -> [Device; 2];
+
+    /// Whether device code reaches a peer's memory: what [`crate::provider::RemoteRegion::ptr`] must say.
+    fn maps_peer_memory(&self) -> bool;
+
+    /// Whether the transport connects processes of different hosts. If not, trying to must be an error.
+    fn reaches_other_hosts(&self) -> bool {
+        false
+    }
+}
+
+/// A case of the suite.
+pub type Case = fn(&dyn Setup);
+
+/// The cases that run on every platform, with their names.
+#[must_use]
+pub fn cases() -> Vec<(&'static str, Case)> {
+    [endpoints::CASES, memories::CASES, transfers::CASES, semaphores::CASES, lifetimes::CASES, hostile::CASES]
+        .concat()
+}
+
+/// The cases in which host threads take the part of kernels. They need device memory that is host memory, which is on
+/// [`mscclpp_gpu::Platform::Host`], and a transport that [maps peers' memory](Setup::maps_peer_memory).
+#[must_use]
+pub fn host_platform_cases() -> Vec<(&'static str, Case)> {
+    signals::CASES.to_vec()
+}

@@ -1,0 +1,163 @@
+//! Two connected ends, memories between them, and what the cases need to watch them.
+
+use std::{
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use mscclpp_gpu::{DeviceBuffer, Gpu};
+
+use super::{Setup, elsewhere::Elsewhere};
+use crate::{Connection, Context, Device, Endpoint, EndpointConfig, RegisteredMemory, Transport};
+
+/// How long anything may take that ends by itself. Generous: the machine may be busy, and a hang is what is looked for.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The result must be an error of that pattern.
+macro_rules! assert_error {
+    ($result:expr, $pattern:pat) => {
+        match $result {
+            Err($pattern) => {}
+            other => panic!("{} should be {}, is {other:?}", stringify!($result), stringify!($pattern)),
+        }
+    };
+}
+pub(super) use assert_error;
+
+/// A process's part, with a context and an endpoint of its own.
+pub(super) struct End {
+    pub(super) context: Context,
+    pub(super) gpu: Gpu,
+    pub(super) endpoint: Endpoint,
+}
+
+impl End {
+    /// `side` is 0 or 1.
+    pub(super) fn open(setup: &dyn Setup, side: usize) -> Self {
+        let elsewhere = Elsewhere::beside(setup.transport());
+        let context = setup.builder().provider(elsewhere).build();
+        let device = setup.devices()[side];
+        let Device { id: Some(id), .. } = device else {
+            panic!("the suite needs numbered GPUs, not {device}")
+        };
+        let gpu = context.gpu(id).expect("the GPU of an end");
+        let endpoint = context
+            .create_endpoint(EndpointConfig::new(setup.transport(), device))
+            .expect("the endpoint of an end");
+        Self { context, gpu, endpoint }
+    }
+
+    /// `len` bytes of its device, zeroed, registered, and seen as a peer would.
+    pub(super) fn share(&self, len: u64) -> Shared {
+        let buffer = self.gpu.allocate(len).expect("a buffer");
+        let memory =
+            self.context.register_buffer(&buffer, self.endpoint.transport()).expect("a registration");
+        let at_peer = travel(&memory);
+        Shared { buffer, memory, at_peer }
+    }
+
+    /// As [`End::share`], holding `bytes`.
+    pub(super) fn share_bytes(&self, bytes: &[u8]) -> Shared {
+        let shared = self.share(bytes.len() as u64);
+        shared.buffer.write(0, bytes).expect("writing a buffer");
+        shared
+    }
+}
+
+/// A memory at its owner's and at the peer's.
+pub(super) struct Shared {
+    pub(super) buffer: DeviceBuffer,
+    pub(super) memory: RegisteredMemory,
+    pub(super) at_peer: RegisteredMemory,
+}
+
+impl Shared {
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.buffer.len() as usize];
+        self.buffer.read(0, &mut bytes).expect("reading a buffer");
+        bytes
+    }
+}
+
+/// Two ends, connected both ways.
+pub(super) struct Pair {
+    pub(super) a: End,
+    pub(super) b: End,
+    pub(super) ab: Connection,
+    pub(super) ba: Connection,
+}
+
+impl Pair {
+    pub(super) fn connect(setup: &dyn Setup) -> Self {
+        let (a, b) = (End::open(setup, 0), End::open(setup, 1));
+        let ab = a.context.connect(&a.endpoint, &received(&b.endpoint)).expect("connecting a to b");
+        let ba = b.context.connect(&b.endpoint, &received(&a.endpoint)).expect("connecting b to a");
+        Self { a, b, ab, ba }
+    }
+}
+
+/// The endpoint as its peer gets it.
+pub(super) fn received(endpoint: &Endpoint) -> Endpoint {
+    Endpoint::deserialize(&endpoint.serialize().expect("serializing an endpoint"))
+        .expect("reading an endpoint")
+}
+
+/// The memory as a peer gets it.
+pub(super) fn travel(memory: &RegisteredMemory) -> RegisteredMemory {
+    RegisteredMemory::deserialize(&memory.serialize().expect("serializing a memory"))
+        .expect("reading a memory")
+}
+
+/// The transport that the suite brings itself.
+pub(super) fn other_transport(setup: &dyn Setup) -> Transport {
+    Elsewhere::beside(setup.transport()).transport()
+}
+
+/// Random bytes, other ones each time.
+pub(super) fn noise(len: usize) -> Vec<u8> {
+    let mut state = u64::from_le_bytes(crate::identity::random().expect("random bytes"));
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        // A Weyl sequence through two multiplications: no quality needed but that no two blocks are alike.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bytes.extend((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb).to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Where two byte strings that should be equal differ first.
+pub(super) fn assert_same(got: &[u8], expected: &[u8], what: &str) {
+    assert_eq!(got.len(), expected.len(), "{what}: length");
+    if let Some(at) = (0..got.len()).find(|i| got[*i] != expected[*i]) {
+        panic!("{what}: byte {at} of {} is {:#04x}, not {:#04x}", got.len(), got[at], expected[at]);
+    }
+}
+
+/// Polls `done` until it holds; false if it does not within `limit`.
+pub(super) fn eventually(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + limit;
+    while !done() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        thread::sleep(Duration::from_micros(200));
+    }
+    true
+}
+
+/// What the thread returns; a panic if it does not end within `limit`, or its own.
+pub(super) fn join<T>(thread: JoinHandle<T>, limit: Duration, what: &str) -> T {
+    assert!(eventually(limit, || thread.is_finished()), "{what} still hangs after {limit:?}");
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Runs `body` on a thread of its own, so that a hang fails the case and not the whole run.
+pub(super) fn within<T: Send + 'static>(
+    limit: Duration,
+    what: &str,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    join(thread::spawn(body), limit, what)
+}

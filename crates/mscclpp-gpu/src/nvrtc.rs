@@ -131,7 +131,15 @@ fn load() -> Result<Nvrtc> {
     let chosen = env::nvrtc_library();
     let (operation, candidates) = match chosen {
         Some(path) => (format!("loading NVRTC from MSCCLPP_NVRTC_SO={}", path.display()), vec![path]),
-        None => ("loading NVRTC (MSCCLPP_NVRTC_SO names it)".to_owned(), candidates(&env::cuda_toolkits())),
+        None => {
+            let toolkits = env::cuda_toolkits();
+            let places =
+                toolkits.iter().map(|home| home.display().to_string()).collect::<Vec<_>>().join(", ");
+            (
+                format!("loading NVRTC (by name, then from {places}; MSCCLPP_NVRTC_SO names a file)"),
+                candidates(&toolkits),
+            )
+        }
     };
     // SAFETY: the names are NVRTC's, or the user says that it is.
     let nvrtc = unsafe { Nvrtc::load(candidates) }.map_err(|error| Error::system(operation, error))?;

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use mscclpp_gpu_sys::cuda::{CUcontext, CUdevice, CUstreamCaptureMode, Driver};
 
-use super::failure::{check, log_failure};
+use super::failure::{check, log_error, log_failure};
 use crate::Result;
 
 /// A retained primary context.
@@ -62,6 +62,17 @@ impl PrimaryContext {
         let result = unsafe { (self.driver.thread_exchange_stream_capture_mode)(&raw mut mode) };
         check(self.driver, result, "cuThreadExchangeStreamCaptureMode")?;
         Ok(Relaxed { mode, bound })
+    }
+
+    /// As [`PrimaryContext::enter`], to take something down. `None` if that is not possible any more.
+    pub(super) fn enter_to_drop(&self) -> Option<Relaxed> {
+        match self.enter() {
+            Ok(entered) => Some(entered),
+            Err(error) => {
+                log_error(&error);
+                None
+            }
+        }
     }
 }
 

@@ -75,7 +75,7 @@ impl EventBackend for CudaEvent {
 
 impl Drop for CudaEvent {
     fn drop(&mut self) {
-        let Ok(_entered) = self.device.context().enter() else { return };
+        let Some(_entered) = self.device.context().enter_to_drop() else { return };
         let driver = self.device.driver();
         // SAFETY: made by `create`, destroyed once; the driver frees it when its work is complete.
         log_failure(driver, unsafe { (driver.event_destroy)(self.raw) }, "cuEventDestroy");

@@ -20,15 +20,34 @@ use crate::{DevicePtr, Error, MemoryExport, Result, memory::ExportHandle};
 /// The range is live memory of this process.
 pub(super) unsafe fn export(device: &'static Device, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
     let _entered = device.context().enter()?;
-    match Physical::mapped_at(device.driver(), ptr.0)? {
-        Some(physical) => export_virtual(device.driver(), &physical, ptr, len),
-        None => export_plain(device.driver(), ptr, len),
+    let driver = device.driver();
+    match Physical::mapped_at(driver, ptr.0)? {
+        Some(physical) => {
+            let types = physical.handle_types()? & (HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | HANDLE_TYPE_FABRIC);
+            // SAFETY: this attribute is a flag.
+            if types == 0 && unsafe { pointer_flag(driver, LEGACY_CAPABLE, ptr) } != Ok(true) {
+                return Err(not_exportable(ptr, len, UNSHAREABLE));
+            }
+            // A driver may back plain allocations with physical memory that can be named as well.
+            if types == 0 {
+                export_plain(driver, ptr, len)
+            } else {
+                export_virtual(driver, &physical, types, ptr, len)
+            }
+        }
+        None => export_plain(driver, ptr, len),
     }
 }
+
+const LEGACY_CAPABLE: Attribute = Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+
+const UNSHAREABLE: &str = "this virtual-memory allocation was made without a shareable handle type; ask its allocator \
+     for CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, or use Gpu::allocate";
 
 fn export_virtual(
     driver: &'static Driver,
     physical: &Physical,
+    types: u32,
     ptr: DevicePtr,
     len: u64,
 ) -> Result<MemoryExport> {
@@ -37,36 +56,22 @@ fn export_virtual(
     // the allocation, and a range inside one mapping is inside one allocation.
     let mapping = Range::of_mapping(driver, ptr)?;
     let offset = mapping.offset_of(ptr, len)?;
-    let types = physical.handle_types()?;
-    let fabric = if types & HANDLE_TYPE_FABRIC == 0 {
-        None
+    let fabric = (types & HANDLE_TYPE_FABRIC != 0).then(|| physical.export_fabric());
+    let (handle, fabric) = if types & HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0 {
+        if let Some(Err(error)) = &fabric {
+            tracing::debug!(target: "mscclpp::gpu", %error, "no fabric handle");
+        }
+        (ExportHandle::FileDescriptor(physical.export_fd()?), fabric.and_then(Result::ok))
     } else {
-        physical
-            .export_fabric()
-            .inspect_err(|error| tracing::debug!(target: "mscclpp::gpu", %error, "no fabric handle"))
-            .ok()
-    };
-    let handle = match fabric {
-        _ if types & HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0 => {
-            ExportHandle::FileDescriptor(physical.export_fd()?)
-        }
-        Some(bytes) => ExportHandle::Fabric(bytes),
-        None => {
-            return Err(not_exportable(
-                ptr,
-                len,
-                "this virtual-memory allocation was made without a shareable handle type; ask its allocator for \
-                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, or use Gpu::allocate",
-            ));
-        }
+        let bytes = fabric.unwrap_or_else(|| Err(not_exportable(ptr, len, UNSHAREABLE)))?;
+        (ExportHandle::Fabric(bytes), Some(bytes))
     };
     Ok(MemoryExport { handle, fabric, allocation_size: mapping.size, offset })
 }
 
 fn export_plain(driver: &Driver, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
     // SAFETY: this attribute is a flag.
-    let capable =
-        unsafe { pointer_flag(driver, Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, ptr) };
+    let capable = unsafe { pointer_flag(driver, LEGACY_CAPABLE, ptr) };
     match capable {
         Ok(true) => {}
         Ok(false) => return Err(not_exportable(ptr, len, why_not_plain(driver, ptr))),

@@ -6,7 +6,7 @@ use mscclpp_gpu_sys::cuda::{CuResult, Driver};
 
 use crate::{Error, Platform, Result};
 
-/// An error unless `result` is success. `operation` is only made then if it is a `&str`.
+/// An error unless `result` is success.
 pub(super) fn check(driver: &Driver, result: CuResult, operation: impl Into<String>) -> Result<()> {
     if result == CuResult::SUCCESS { Ok(()) } else { Err(failure(driver, result, operation)) }
 }
@@ -34,10 +34,17 @@ pub(super) fn unavailable(driver: &Driver, operation: &str, result: CuResult) ->
     }
 }
 
-/// Logs what failed in a `drop`. At the end of the process the driver may be gone already, which is no failure.
+/// Logs what failed in a `drop`.
 pub(super) fn log_failure(driver: &Driver, result: CuResult, operation: &str) {
-    if result != CuResult::SUCCESS && result != CuResult::DEINITIALIZED {
-        tracing::warn!(target: "mscclpp::gpu", "{}", failure(driver, result, operation));
+    if result != CuResult::SUCCESS {
+        log_error(&failure(driver, result, operation));
+    }
+}
+
+/// Logs what failed in a `drop`. At the end of the process the driver may be gone already, which is no failure.
+pub(super) fn log_error(error: &Error) {
+    if !matches!(error, Error::Driver { code, .. } if *code == CuResult::DEINITIALIZED.0) {
+        tracing::warn!(target: "mscclpp::gpu", "{error}");
     }
 }
 

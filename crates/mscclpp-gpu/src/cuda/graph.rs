@@ -1,4 +1,5 @@
 use mscclpp_gpu_sys::cuda::{CUgraph, CUgraphExec};
+use parking_lot::Mutex;
 
 use super::{
     device::Device,
@@ -12,13 +13,14 @@ use crate::{
 
 pub(super) struct CudaGraph {
     device: &'static Device,
-    raw: CUgraphExec,
+    /// Locked while it is launched: the driver does not synchronise the uses of a graph itself.
+    raw: Mutex<Exec>,
 }
 
-// SAFETY: a graph is launched from one thread at a time or many, as the driver locks it; `raw` is never dereferenced.
-unsafe impl Send for CudaGraph {}
-// SAFETY: as above.
-unsafe impl Sync for CudaGraph {}
+struct Exec(CUgraphExec);
+
+// SAFETY: a graph may be used from any thread, by one at a time; the pointer is never dereferenced here.
+unsafe impl Send for Exec {}
 
 impl CudaGraph {
     /// # Safety
@@ -32,7 +34,7 @@ impl CudaGraph {
         // SAFETY: given away by the caller; an instantiated graph does not need it any more.
         log_failure(driver, unsafe { (driver.graph_destroy)(graph) }, "cuGraphDestroy");
         check(driver, result, "cuGraphInstantiate")?;
-        Ok(Self { device, raw })
+        Ok(Self { device, raw: Mutex::new(Exec(raw)) })
     }
 }
 
@@ -41,16 +43,21 @@ impl GraphBackend for CudaGraph {
         let stream = CudaStream::of(stream)?;
         let driver = self.device.driver();
         let _bound = self.device.context().bind()?;
+        let graph = self.raw.lock();
         // SAFETY: both live; what the graph does is the caller's promise.
-        check(driver, unsafe { (driver.graph_launch)(self.raw, stream.handle()) }, "cuGraphLaunch")
+        check(driver, unsafe { (driver.graph_launch)(graph.0, stream.handle()) }, "cuGraphLaunch")
     }
 }
 
 impl Drop for CudaGraph {
     fn drop(&mut self) {
-        let Ok(_entered) = self.device.context().enter() else { return };
+        let Some(_entered) = self.device.context().enter_to_drop() else { return };
         let driver = self.device.driver();
         // SAFETY: made by `instantiate`, destroyed once; launches in flight go on.
-        log_failure(driver, unsafe { (driver.graph_exec_destroy)(self.raw) }, "cuGraphExecDestroy");
+        log_failure(
+            driver,
+            unsafe { (driver.graph_exec_destroy)(self.raw.get_mut().0) },
+            "cuGraphExecDestroy",
+        );
     }
 }

@@ -108,7 +108,7 @@ impl MemoryBackend for Plain {
 
 impl Drop for Plain {
     fn drop(&mut self) {
-        let Ok(_entered) = self.device.context().enter() else { return };
+        let Some(_entered) = self.device.context().enter_to_drop() else { return };
         let driver = self.device.driver();
         // SAFETY: made by `cuMemAlloc`, freed once.
         log_failure(driver, unsafe { (driver.mem_free)(self.address) }, "cuMemFree");
@@ -139,7 +139,7 @@ impl MemoryBackend for Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        let Ok(_entered) = self.device.context().enter() else { return };
+        let Some(_entered) = self.device.context().enter_to_drop() else { return };
         let driver = self.device.driver();
         // SAFETY: made by `cuMemHostAlloc`, freed once.
         log_failure(driver, unsafe { (driver.mem_free_host)(self.host.cast()) }, "cuMemFreeHost");
@@ -190,7 +190,7 @@ impl MemoryBackend for Legacy {
 
 impl Drop for Legacy {
     fn drop(&mut self) {
-        let Ok(_entered) = self.device.context().enter() else { return };
+        let Some(_entered) = self.device.context().enter_to_drop() else { return };
         let driver = self.device.driver();
         // SAFETY: opened by `open`, closed once.
         log_failure(driver, unsafe { (driver.ipc_close_mem_handle)(self.address) }, "cuIpcCloseMemHandle");

@@ -1,12 +1,11 @@
 use std::{
+    collections::HashMap,
     ffi::{CString, c_int, c_void},
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::Arc,
 };
 
 use mscclpp_gpu_sys::cuda::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CuResult};
+use parking_lot::Mutex;
 
 use super::{
     device::Device,
@@ -34,6 +33,8 @@ pub(super) struct CudaModule {
 struct Loaded {
     device: &'static Device,
     raw: CUmodule,
+    /// How much dynamic shared memory each function may have, of those that asked for more than the default.
+    shared_bytes: Mutex<HashMap<usize, u32>>,
 }
 
 // SAFETY: the driver's functions may be called with a module from any thread; `raw` is never dereferenced here.
@@ -49,7 +50,7 @@ impl CudaModule {
             Error::InvalidArgument("PTX text with a NUL byte inside cannot be loaded".to_owned())
         })?;
         let _entered = device.context().enter()?;
-        let loaded = Arc::new(Loaded { device, raw: load(device, &text)? });
+        let loaded = Arc::new(Loaded { device, raw: load(device, &text)?, shared_bytes: Mutex::default() });
         let module = Self { loaded, kernels: ptx::kernels(source), variables: ptx::variables(source) };
         for name in &module.kernels {
             // Found in text, so it may be a word in a comment.
@@ -143,11 +144,7 @@ impl ModuleBackend for CudaModule {
             return Err(no_such("kernel", name, &self.kernels));
         };
         self.load_now(name, function)?;
-        Ok(Arc::new(CudaKernel {
-            module: self.loaded.clone(),
-            function,
-            shared_bytes: AtomicU32::new(DEFAULT_SHARED_BYTES),
-        }))
+        Ok(Arc::new(CudaKernel { module: Arc::clone(&self.loaded), function }))
     }
 
     fn symbol(&self, name: &str) -> Result<(DevicePtr, u64)> {
@@ -174,7 +171,7 @@ fn no_such(kind: &'static str, name: &str, available: &[String]) -> Error {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        let Ok(_entered) = self.device.context().enter() else { return };
+        let Some(_entered) = self.device.context().enter_to_drop() else { return };
         let driver = self.device.driver();
         // SAFETY: loaded once, unloaded once; every kernel of it holds it.
         log_failure(driver, unsafe { (driver.module_unload)(self.raw) }, "cuModuleUnload");
@@ -184,8 +181,6 @@ impl Drop for Loaded {
 struct CudaKernel {
     module: Arc<Loaded>,
     function: CUfunction,
-    /// How much dynamic shared memory the function has been allowed.
-    shared_bytes: AtomicU32,
 }
 
 // SAFETY: the driver's functions may be called with a function from any thread; it is never dereferenced here.
@@ -194,18 +189,22 @@ unsafe impl Send for CudaKernel {}
 unsafe impl Sync for CudaKernel {}
 
 impl CudaKernel {
-    /// Two threads may set it at once; the larger wins, as the one that set less asks again.
+    /// Raises the function's limit if it must be. Never lowers it, for it is that of all who launch the function.
     fn allow_shared(&self, bytes: u32) -> Result<()> {
-        if bytes <= self.shared_bytes.load(Ordering::Relaxed) {
+        if bytes <= DEFAULT_SHARED_BYTES {
             return Ok(());
         }
-        let driver = self.module.device.driver();
-        let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as u32;
-        let value = c_int::try_from(bytes).unwrap_or(c_int::MAX);
-        // SAFETY: a function of a module that lives.
-        let result = unsafe { (driver.func_set_attribute)(self.function, which, value) };
-        check(driver, result, format!("cuFuncSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES, {bytes})"))?;
-        self.shared_bytes.fetch_max(bytes, Ordering::Relaxed);
+        let mut limits = self.module.shared_bytes.lock();
+        let limit = limits.entry(self.function as usize).or_insert(DEFAULT_SHARED_BYTES);
+        if bytes > *limit {
+            let driver = self.module.device.driver();
+            let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as u32;
+            let value = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+            // SAFETY: a function of a module that lives.
+            let result = unsafe { (driver.func_set_attribute)(self.function, which, value) };
+            check(driver, result, format!("cuFuncSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES, {bytes})"))?;
+            *limit = bytes;
+        }
         Ok(())
     }
 }

@@ -210,7 +210,7 @@ impl Drop for CudaStream {
         if !self.owned {
             return;
         }
-        let Ok(_entered) = self.device.context().enter() else { return };
+        let Some(_entered) = self.device.context().enter_to_drop() else { return };
         let driver = self.device.driver();
         // SAFETY: made by `create`, destroyed once; work still in it goes on.
         log_failure(driver, unsafe { (driver.stream_destroy)(self.raw) }, "cuStreamDestroy");

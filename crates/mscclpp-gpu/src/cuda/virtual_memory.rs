@@ -228,6 +228,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
+        let Some(_entered) = self.device.context().enter_to_drop() else { return };
         let driver = self.device.driver();
         // SAFETY: reserved by `new`; `Mapping`, which alone maps into it, has unmapped.
         log_failure(
@@ -274,7 +275,7 @@ impl MemoryBackend for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let Ok(_entered) = self.range.device.context().enter() else { return };
+        let Some(_entered) = self.range.device.context().enter_to_drop() else { return };
         let driver = self.range.device.driver();
         // SAFETY: mapped by `new` as one range. That no kernel uses it any more was promised at its launch.
         let result = unsafe { (driver.mem_unmap)(self.range.address, self.range.size as usize) };

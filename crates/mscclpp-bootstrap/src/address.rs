@@ -40,11 +40,15 @@ impl Address {
 
         let (interface, host) = match front.find('[') {
             Some(open) => {
-                let inner = front[open + 1..].strip_suffix(']').ok_or_else(|| bad("the brackets do not match"))?;
-                let ip: Ipv6Addr = inner.parse().map_err(|_| bad("there is no IPv6 address in the brackets"))?;
+                let inner =
+                    front[open + 1..].strip_suffix(']').ok_or_else(|| bad("the brackets do not match"))?;
+                let ip: Ipv6Addr =
+                    inner.parse().map_err(|_| bad("there is no IPv6 address in the brackets"))?;
                 let interface = match &front[..open] {
                     "" => None,
-                    name => Some(name.strip_suffix(':').ok_or_else(|| bad("there is no colon before the bracket"))?),
+                    name => Some(
+                        name.strip_suffix(':').ok_or_else(|| bad("there is no colon before the bracket"))?,
+                    ),
                 };
                 (interface, Host::Ip(IpAddr::V6(ip)))
             }
@@ -59,7 +63,9 @@ impl Address {
                 (interface, host_of(host).ok_or_else(|| bad("neither an IP address nor a host name"))?)
             }
         };
-        if interface.is_some_and(|name| name.is_empty() || name.contains(|c: char| c == ':' || c.is_whitespace())) {
+        if interface
+            .is_some_and(|name| name.is_empty() || name.contains(|c: char| c == ':' || c.is_whitespace()))
+        {
             return Err(bad("the interface name is empty or not one"));
         }
         Ok(Self { interface: interface.map(str::to_owned), host, port })

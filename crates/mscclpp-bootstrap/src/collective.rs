@@ -113,7 +113,12 @@ impl Collectives {
         contributions(&all, n).map_err(|e| broken(tree::parent(rank).unwrap_or(0), e))
     }
 
-    pub(crate) fn broadcast(&mut self, carrier: &impl Carrier, bytes: &mut Vec<u8>, root: usize) -> Result<()> {
+    pub(crate) fn broadcast(
+        &mut self,
+        carrier: &impl Carrier,
+        bytes: &mut Vec<u8>,
+        root: usize,
+    ) -> Result<()> {
         let call = self.begin(Operation::Broadcast { root: root as u32 });
         let rank = carrier.rank();
         // The data first goes up from its root to rank 0; the ranks beside that way only wait for it to come down.
@@ -212,8 +217,8 @@ fn expect(carrier: &impl Carrier, peer: usize, call: Call) -> Result<Vec<u8>> {
     if theirs != call {
         return Err(Error::Mismatch {
             what: "collective calls".to_owned(),
-            ours: Party { rank: carrier.rank(), address: None, value: call.to_string() },
-            theirs: Party { rank: peer, address: None, value: theirs.to_string() },
+            ours: Box::new(Party { rank: carrier.rank(), address: None, value: call.to_string() }),
+            theirs: Box::new(Party { rank: peer, address: None, value: theirs.to_string() }),
         });
     }
     match status {
@@ -230,6 +235,13 @@ fn parse_header(message: &[u8]) -> Result<(Call, u8, usize), Malformed> {
     let operation = Operation::from_code((reader.u8()?, reader.u32()?))?;
     let call = Call { operation, number: reader.u64()? };
     Ok((call, reader.u8()?, reader.u32()? as usize))
+}
+
+/// Parses a message in every way one can be, for the fuzz targets.
+pub(crate) fn check(message: &[u8]) {
+    if parse_header(message).is_ok() {
+        let _ = contributions(&message[HEADER..], 2);
+    }
 }
 
 fn put_contribution(out: &mut Vec<u8>, rank: usize, bytes: &[u8]) {
@@ -253,7 +265,10 @@ fn contributions(gathered: &[u8], n: usize) -> Result<Vec<Vec<u8>>, Malformed> {
 }
 
 fn broken(peer: usize, error: Malformed) -> Error {
-    Error::PeerLost { rank: peer, detail: format!("it sent a collective message that breaks the protocol: {error}") }
+    Error::PeerLost {
+        rank: peer,
+        detail: format!("it sent a collective message that breaks the protocol: {error}"),
+    }
 }
 
 /// A barrier among some ranks, along a tree of their own. `members` is sorted and contains the caller.

@@ -37,7 +37,7 @@ pub struct Env {
 impl Env {
     /// Reads the process's environment. A malformed value is [`Error::BadEnvironment`].
     pub fn read() -> Result<Self> {
-        Self::from_lookup(|name| std::env::var_os(name))
+        Self::from_lookup(std::env::var_os)
     }
 
     /// Reads variables through a function, for tests and for programs with settings of their own.
@@ -53,18 +53,24 @@ impl Env {
                 }
             }
         };
-        let family = text("MSCCLPP_SOCKET_FAMILY", "AF_INET or AF_INET6", |v| {
-            v == "AF_INET" || v == "AF_INET6"
-        })?;
+        let family =
+            text("MSCCLPP_SOCKET_FAMILY", "AF_INET or AF_INET6", |v| v == "AF_INET" || v == "AF_INET6")?;
         Ok(Self {
-            interface: text("MSCCLPP_SOCKET_IFNAME", "the name of one network interface, such as eth0", |v| {
-                (1..=15).contains(&v.len()) && v.chars().all(|c| c.is_ascii_alphanumeric() || "._-@".contains(c))
-            })?,
+            interface: text(
+                "MSCCLPP_SOCKET_IFNAME",
+                "the name of one network interface, such as eth0",
+                |v| {
+                    (1..=15).contains(&v.len())
+                        && v.chars().all(|c| c.is_ascii_alphanumeric() || "._-@".contains(c))
+                },
+            )?,
             family: family.map(|name| if name == "AF_INET" { Family::V4 } else { Family::V6 }),
             secret: text("MSCCLPP_BOOTSTRAP_SECRET", "a text of 1 to 1024 bytes in UTF-8", |v| {
                 (1..=1024).contains(&v.len())
             })?,
-            host_id: text("MSCCLPP_HOSTID", "a text of 1 to 256 bytes in UTF-8", |v| (1..=256).contains(&v.len()))?,
+            host_id: text("MSCCLPP_HOSTID", "a text of 1 to 256 bytes in UTF-8", |v| {
+                (1..=256).contains(&v.len())
+            })?,
         })
     }
 }

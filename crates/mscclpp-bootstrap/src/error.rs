@@ -91,12 +91,10 @@ pub enum Error {
     },
 
     /// Rank 0 was started with a unique id that this process did not create, or has used already.
-    #[error(
-        "rank 0 must be in the process that called create_unique_id(), which listens at {address}; an id serves one job"
-    )]
+    #[error("rank 0 must be in the process that called create_unique_id() for {id}; an id serves one job")]
     NotTheCreator {
-        /// The first address in the id.
-        address: SocketAddr,
+        /// The id, without its key.
+        id: String,
     },
 
     /// Two ranks disagree on something that must be equal.
@@ -105,9 +103,9 @@ pub enum Error {
         /// What differs: `n_ranks`, `protocol versions`, `collective calls`, ...
         what: String,
         /// One side (the one that noticed).
-        ours: Party,
+        ours: Box<Party>,
         /// The other side.
-        theirs: Party,
+        theirs: Box<Party>,
     },
 
     /// Two processes claim the same rank. Either a launcher gave one rank twice, or two jobs use one address.

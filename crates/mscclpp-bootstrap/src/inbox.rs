@@ -113,6 +113,14 @@ impl Inbox {
         }
     }
 
+    /// Waits until `done` or the deadline, whatever happens to the job.
+    pub(crate) fn wait_for(&self, deadline: Instant, done: impl Fn() -> bool) {
+        let mut state = self.state.lock();
+        while !done() && Instant::now() < deadline {
+            self.changed.wait_until(&mut state, deadline);
+        }
+    }
+
     /// Makes waiters look again at what they wait for. `change` is made under the lock.
     pub(crate) fn update(&self, change: impl FnOnce()) {
         let _state = self.state.lock();
@@ -154,7 +162,7 @@ impl Inbox {
             self.changed.notify_all();
             std::mem::take(&mut state.hooks)
         };
-        notify(hooks, error.clone());
+        notify(hooks, error);
         true
     }
 
@@ -169,7 +177,7 @@ impl Inbox {
                 }
             }
         };
-        notify(vec![hook], failure);
+        notify(vec![hook], &failure);
     }
 
     /// The owner is being dropped: keep nothing, call nobody.
@@ -184,7 +192,7 @@ impl Inbox {
 }
 
 /// Calls the hooks on a thread of their own, so that whatever they do delays nothing here.
-fn notify(hooks: Vec<FailureHook>, error: Error) {
+fn notify(hooks: Vec<FailureHook>, error: &Error) {
     if hooks.is_empty() {
         return;
     }
@@ -198,7 +206,7 @@ fn notify(hooks: Vec<FailureHook>, error: Error) {
     });
     if spawned.is_err() {
         for hook in hooks.iter() {
-            hook(&error);
+            hook(error);
         }
     }
 }

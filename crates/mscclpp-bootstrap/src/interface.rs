@@ -28,8 +28,8 @@ enum Suitability {
 
 fn suitability(interface: &Interface) -> Suitability {
     const BRIDGES: [&str; 15] = [
-        "docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "cbr", "podman", "lxc", "lxd", "kube-", "weave",
-        "vnet", "cilium",
+        "docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "cbr", "podman", "lxc", "lxd", "kube-",
+        "weave", "vnet", "cilium",
     ];
     if interface.ip.is_loopback() {
         Suitability::Loopback

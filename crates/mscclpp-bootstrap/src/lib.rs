@@ -1,4 +1,24 @@
 //! How the processes of a job find each other and exchange bytes over TCP.
+//!
+//! [`TcpBootstrap`] connects processes, [`LocalBootstrap`] threads of one process; what either can do is the trait
+//! [`Bootstrap`]. Nothing here depends on other crates of the repository.
+//!
+//! # How a job forms
+//! Every rank connects to rank 0, which it knows by [`UniqueId`] or address; both sides prove that they know the job's
+//! key; rank 0 collects where everybody listens and hands the list to all. Then each rank connects to its parent in a
+//! binary tree of all ranks, and the connections to rank 0 are closed again. Collectives and news of failures run
+//! along the tree; messages between two ranks run over a connection that is opened when it is first needed.
+//!
+//! # How the code is laid out
+//! `protocol` holds everything that can be said without a socket or a clock: frames, the handshake, message assembly and
+//! order, flow control, the list of ranks. `tcp` moves the bytes: one thread per rank owns all its sockets. `collective`
+//! is written over plain messages and serves both kinds of bootstrap. `inbox` is where callers wait.
+//!
+//! # Threat model
+//! With a key, nobody without it can join a job, stall its forming, or make it fail; what an unproven connection can make
+//! a rank keep is a few kilobytes for a few seconds, for a bounded number of connections. The handshake proves who opened a
+//! connection; the bytes after it are neither encrypted nor signed, so who can alter traffic between the hosts is not
+//! kept out. Members trust each other not to lie, but not to send well-formed bytes.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -12,13 +32,23 @@ mod interface;
 mod local;
 mod member;
 mod protocol;
+mod tcp;
 mod unique_id;
+
+#[doc(hidden)]
+pub mod fuzzing;
 
 pub use bootstrap::{Bootstrap, FailureHook};
 pub use env::{Env, Family};
 pub use error::{Attempt, Error, Party, Result};
 pub use local::LocalBootstrap;
+pub use tcp::{Rendezvous, TcpBootstrap, TcpBootstrapBuilder};
 pub use unique_id::UniqueId;
 
 /// The target of this crate's log lines.
 const LOG: &str = "mscclpp::bootstrap";
+
+/// The examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -55,7 +55,10 @@ impl Member {
         members.sort_unstable();
         for pair in members.windows(2) {
             if pair[0] == pair[1] {
-                return Err(Error::InvalidArgument(format!("the group {ranks:?} names rank {} twice", pair[0])));
+                return Err(Error::InvalidArgument(format!(
+                    "the group {ranks:?} names rank {} twice",
+                    pair[0]
+                )));
             }
         }
         members.iter().try_for_each(|&rank| self.check_peer(rank))?;

@@ -21,7 +21,7 @@ const ADDRESSES: std::ops::Range<usize> = 56..120;
 
 /// Names a job and how to reach and to convince its rank 0.
 ///
-/// Made by `TcpBootstrap::create_unique_id`; passed to the other processes
+/// Made by [`TcpBootstrap::create_unique_id`](crate::TcpBootstrap::create_unique_id); passed to the other processes
 /// by any means. Whoever has it can join the job, so it is to be kept as one keeps a password: [`Debug`] and
 /// [`Display`](fmt::Display) show the address and hide the key.
 ///
@@ -53,9 +53,8 @@ impl UniqueId {
     /// [`Error::BadUniqueId`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let bad = |reason: String| Error::BadUniqueId { reason };
-        let bytes: [u8; Self::SIZE] = bytes
-            .try_into()
-            .map_err(|_| bad(format!("{} bytes instead of {}", bytes.len(), Self::SIZE)))?;
+        let bytes: [u8; Self::SIZE] =
+            bytes.try_into().map_err(|_| bad(format!("{} bytes instead of {}", bytes.len(), Self::SIZE)))?;
         if bytes[..4] != MAGIC {
             return Err(bad("it does not begin with the mark of one".to_owned()));
         }

@@ -63,12 +63,12 @@ pub(crate) enum Kind {
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
         use Kind::{
-            Accept, Challenge, Credit, Dismiss, Go, Goodbye, Hello, Join, Message, Notice, Progress, Proof, Ready,
-            Refuse, Reject, Rest, Retire, Table,
+            Accept, Challenge, Credit, Dismiss, Go, Goodbye, Hello, Join, Message, Notice, Progress, Proof,
+            Ready, Refuse, Reject, Rest, Retire, Table,
         };
         [
-            Hello, Challenge, Proof, Accept, Reject, Refuse, Message, Rest, Credit, Notice, Goodbye, Retire, Join,
-            Progress, Table, Ready, Go, Dismiss,
+            Hello, Challenge, Proof, Accept, Reject, Refuse, Message, Rest, Credit, Notice, Goodbye, Retire,
+            Join, Progress, Table, Ready, Go, Dismiss,
         ]
         .into_iter()
         .find(|&kind| kind as u8 == byte)

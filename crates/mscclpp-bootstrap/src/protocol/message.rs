@@ -77,7 +77,9 @@ impl Assembler {
                 message.bytes.extend_from_slice(reader.rest());
                 (message, last)
             }
-            (Kind::Message, Some(_)) => return Err(Malformed("a message begins before the last one has ended")),
+            (Kind::Message, Some(_)) => {
+                return Err(Malformed("a message begins before the last one has ended"));
+            }
             _ => return Err(Malformed("a message goes on that has not begun")),
         };
         if last {
@@ -96,6 +98,11 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
+    /// How many messages have had their turn.
+    pub(crate) fn delivered(&self) -> u64 {
+        self.next
+    }
+
     /// Takes a message; gives those that are due. A number seen before breaks the protocol.
     pub(crate) fn push(&mut self, message: Message) -> Result<Vec<Message>, Malformed> {
         if message.number < self.next || self.early.contains_key(&message.number) {
@@ -131,7 +138,9 @@ mod tests {
 
     #[test]
     fn sizes_around_the_edges_of_frames() {
-        for size in [0, 1, MAX_PAYLOAD - FIRST, MAX_PAYLOAD - FIRST + 1, 2 * MAX_PAYLOAD - FIRST - OTHER, 1 << 20] {
+        for size in
+            [0, 1, MAX_PAYLOAD - FIRST, MAX_PAYLOAD - FIRST + 1, 2 * MAX_PAYLOAD - FIRST - OTHER, 1 << 20]
+        {
             for size in [size, size + 1] {
                 let bytes: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
                 let got = carry(frames(Channel::Group, 77, 5, &bytes));

@@ -67,9 +67,11 @@ pub(crate) fn parse(payload: &[u8]) -> Result<Error, Malformed> {
             missing: take_ranks(&mut reader)?,
             attempts: Vec::new(),
         },
-        4 => {
-            Error::Mismatch { what: reader.text()?, ours: take_party(&mut reader)?, theirs: take_party(&mut reader)? }
-        }
+        4 => Error::Mismatch {
+            what: reader.text()?,
+            ours: Box::new(take_party(&mut reader)?),
+            theirs: Box::new(take_party(&mut reader)?),
+        },
         5 => Error::DuplicateRank {
             rank: reader.u32()? as usize,
             first: reader.text()?,
@@ -128,7 +130,11 @@ mod tests {
                 missing: vec![5, 6],
                 attempts: vec![],
             },
-            Error::Mismatch { what: "w".into(), ours: party(1, None), theirs: party(2, Some("a:1")) },
+            Error::Mismatch {
+                what: "w".into(),
+                ours: Box::new(party(1, None)),
+                theirs: Box::new(party(2, Some("a:1"))),
+            },
             Error::DuplicateRank { rank: 1, first: "a".into(), second: "b".into(), address: "c".into() },
         ] {
             let payload = encode(&error, 9);

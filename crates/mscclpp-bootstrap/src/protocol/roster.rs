@@ -17,7 +17,7 @@ pub(crate) struct Roster {
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) rejection: Rejection,
-    pub(crate) fatal: Option<Error>,
+    pub(crate) fatal: Option<Box<Error>>,
 }
 
 impl Roster {
@@ -51,12 +51,12 @@ impl Roster {
             None => Err(self.mismatch("ranks", &format!("{n} ranks"), &format!("rank {rank}"), hello, from)),
             Some(Some((_, first))) => Err(Refused {
                 rejection: Rejection::Duplicate { first: first.clone() },
-                fatal: Some(Error::DuplicateRank {
+                fatal: Some(Box::new(Error::DuplicateRank {
                     rank,
                     first: first.clone(),
                     second: from.to_owned(),
                     address: self.address.clone(),
-                }),
+                })),
             }),
             Some(None) => Ok(()),
         }
@@ -65,15 +65,19 @@ impl Roster {
     fn mismatch(&self, what: &str, ours: &str, theirs: &str, hello: &Hello, from: &str) -> Refused {
         Refused {
             rejection: Rejection::Mismatch { what: what.to_owned(), theirs: ours.to_owned() },
-            fatal: Some(Error::Mismatch {
+            fatal: Some(Box::new(Error::Mismatch {
                 what: what.to_owned(),
-                ours: Party { rank: 0, address: Some(self.address.clone()), value: ours.to_owned() },
-                theirs: Party {
+                ours: Box::new(Party {
+                    rank: 0,
+                    address: Some(self.address.clone()),
+                    value: ours.to_owned(),
+                }),
+                theirs: Box::new(Party {
                     rank: hello.from as usize,
                     address: Some(from.to_owned()),
                     value: theirs.to_owned(),
-                },
-            }),
+                }),
+            })),
         }
     }
 

@@ -1,0 +1,333 @@
+//! Settings of a rank, and its start.
+
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::address::{Address, Host};
+use crate::env::{Env, Family};
+use crate::host;
+use crate::inbox::Inbox;
+use crate::interface::{self, Interface};
+use crate::member::Member;
+use crate::protocol::handshake::Key;
+use crate::protocol::roster::Roster;
+use crate::protocol::table::Entry;
+use crate::tcp::formation::{Formation, Join};
+use crate::tcp::published;
+use crate::tcp::service::{Plan, Service};
+use crate::tcp::shared::Shared;
+use crate::tcp::{TcpBootstrap, socket};
+use crate::{Error, LOG, Result, UniqueId};
+
+/// How a rank finds rank 0: by unique id or by address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rendezvous {
+    /// The id that rank 0's process created.
+    Id(UniqueId),
+    /// The address at which rank 0 is to listen.
+    Address(String),
+}
+
+impl From<&UniqueId> for Rendezvous {
+    fn from(id: &UniqueId) -> Self {
+        Self::Id(*id)
+    }
+}
+
+impl From<UniqueId> for Rendezvous {
+    fn from(id: UniqueId) -> Self {
+        Self::Id(id)
+    }
+}
+
+impl From<&str> for Rendezvous {
+    fn from(address: &str) -> Self {
+        Self::Address(address.to_owned())
+    }
+}
+
+impl From<String> for Rendezvous {
+    fn from(address: String) -> Self {
+        Self::Address(address)
+    }
+}
+
+impl From<&String> for Rendezvous {
+    fn from(address: &String) -> Self {
+        Self::Address(address.clone())
+    }
+}
+
+/// Settings of a [`TcpBootstrap`]. What is not set comes from the environment ([`Env`]), and else has a default.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use mscclpp_bootstrap::TcpBootstrap;
+///
+/// let bootstrap = TcpBootstrap::builder(1, 4)
+///     .timeout(Duration::from_secs(60))
+///     .secret("correct horse battery staple")
+///     .connect("eth0:10.0.0.1:50505")?;
+/// # Ok::<(), mscclpp_bootstrap::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct TcpBootstrapBuilder {
+    rank: usize,
+    n_ranks: usize,
+    timeout: Duration,
+    env: Option<Env>,
+    given: Env,
+    ipc_domain: Option<String>,
+}
+
+impl TcpBootstrapBuilder {
+    pub(crate) fn new(rank: usize, n_ranks: usize) -> Self {
+        let timeout = Duration::from_secs(30);
+        Self { rank, n_ranks, timeout, env: None, given: Env::default(), ipc_domain: None }
+    }
+
+    /// The time that all of [`connect`](Self::connect) may take, and later the opening of one connection: 30 s unless
+    /// set.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// A text that all ranks of a job named by an address share, and by which they recognise each other; in place of
+    /// `MSCCLPP_BOOTSTRAP_SECRET`. Who can listen in on a handshake can try out guesses: let it be long and random. A
+    /// unique id has a key of its own, and does not use this.
+    pub fn secret(mut self, secret: impl Into<String>) -> Self {
+        self.given.secret = Some(secret.into());
+        self
+    }
+
+    /// What makes two ranks count as being on one host, in place of `MSCCLPP_HOSTID`.
+    pub fn host_id(mut self, id: impl Into<String>) -> Self {
+        self.given.host_id = Some(id.into());
+        self
+    }
+
+    /// What makes two ranks count as being in one IPC domain: those whose devices reach each other's memory, which can
+    /// be more than one host. Else the host.
+    pub fn ipc_domain(mut self, id: impl Into<String>) -> Self {
+        self.ipc_domain = Some(id.into());
+        self
+    }
+
+    /// The one network interface to use, in place of `MSCCLPP_SOCKET_IFNAME`. An interface in the address goes before
+    /// this.
+    pub fn interface(mut self, name: impl Into<String>) -> Self {
+        self.given.interface = Some(name.into());
+        self
+    }
+
+    /// The one IP version to use, in place of `MSCCLPP_SOCKET_FAMILY`.
+    pub fn family(mut self, family: Family) -> Self {
+        self.given.family = Some(family);
+        self
+    }
+
+    /// Takes what is not set from here, and not from the process's environment.
+    pub fn env(mut self, env: Env) -> Self {
+        self.env = Some(env);
+        self
+    }
+
+    /// Joins the job. See [`TcpBootstrap::new`].
+    pub fn connect(self, at: impl Into<Rendezvous>) -> Result<TcpBootstrap> {
+        let started = Instant::now();
+        let (rank, n_ranks) = (self.rank, self.n_ranks);
+        if n_ranks == 0 || n_ranks > u32::MAX as usize / 4 {
+            return Err(Error::InvalidArgument(format!("n_ranks is {n_ranks}")));
+        }
+        if rank >= n_ranks {
+            return Err(Error::InvalidArgument(format!(
+                "rank is {rank}, but there are only {n_ranks} ranks"
+            )));
+        }
+        let settings = self.settle(&Place::parse(at.into())?, started)?;
+        let inbox = Arc::new(Inbox::default());
+        let shared = Arc::new(Shared::new(Arc::clone(&inbox))?);
+        let mut bootstrap = TcpBootstrap {
+            member: Member::new(rank, n_ranks, inbox),
+            shared: Arc::clone(&shared),
+            thread: None,
+            timeout: settings.plan.timeout,
+        };
+        if n_ranks == 1 {
+            return Ok(bootstrap);
+        }
+        let (timeout, deadline) = (settings.plan.timeout, settings.plan.deadline);
+        let service = Service::new(settings.plan, Arc::clone(&shared), settings.listener, settings.formation)
+            .map_err(|e| Error::io("setting up the bootstrap's thread", e))?;
+        let thread = std::thread::Builder::new()
+            .name(format!("mscclpp-boot-{rank}"))
+            .stack_size(256 * 1024)
+            .spawn(move || {
+                let _end = EndOfThread(Arc::clone(&service.shared));
+                service.run();
+            })
+            .map_err(|e| Error::io("starting the bootstrap's thread", e))?;
+        bootstrap.thread = Some(thread);
+        // The thread keeps the deadline, and knows best why; this is for a thread that has no time to run.
+        let patience = deadline + Duration::from_secs(2);
+        if bootstrap.member.inbox.wait_until(None, Some(patience), || shared.is_formed())? {
+            Ok(bootstrap)
+        } else {
+            Err(Error::Timeout {
+                operation: "initialising the bootstrap".to_owned(),
+                after: timeout,
+                missing: Vec::new(),
+                attempts: Vec::new(),
+            })
+        }
+    }
+
+    /// Finds out everything that can be known before there is a thread; what is wrong with the arguments and with the
+    /// environment is found here.
+    fn settle(self, at: &Place, started: Instant) -> Result<Settings> {
+        let env = match self.env {
+            Some(env) => env,
+            None => Env::read()?,
+        };
+        let family = self.given.family.or(env.family);
+        let secret = self.given.secret.or(env.secret);
+        let host_id = self.given.host_id.or(env.host_id);
+        let interface = at.interface().or(self.given.interface).or(env.interface);
+
+        let interfaces = interface::list()?;
+        let own = interface::candidates(&interfaces, interface.as_deref(), family)?;
+        let (key, job, candidates) = match at {
+            Place::Id(id) => (Key::of_unique_id(id.key()), Some(id.job()), id.addresses()),
+            Place::Address(address) => {
+                let key = secret.as_deref().map_or_else(Key::none, Key::of_secret);
+                (key, None, address.resolve(family, self.timeout)?)
+            }
+        };
+        if self.n_ranks > 1 && !key.secret && candidates.iter().any(|a| !a.ip().is_loopback()) {
+            tracing::warn!(
+                target: LOG,
+                rank = self.rank,
+                "this job has no key: anybody who can reach it can join it; set MSCCLPP_BOOTSTRAP_SECRET, or use a \
+                 unique id"
+            );
+        }
+        let mut plan = Plan {
+            rank: self.rank,
+            n_ranks: self.n_ranks,
+            key,
+            job,
+            timeout: self.timeout,
+            deadline: started.checked_add(self.timeout).unwrap_or(started + A_YEAR),
+            by_address: matches!(at, Place::Address(_)),
+        };
+        let host = host_id.as_deref().map_or_else(host::detected, |id| host::named("host", id));
+        let domain = self.ipc_domain.as_deref().map_or(host, |id| host::named("domain", id));
+
+        if self.rank > 0 {
+            let listen_at = if interface.is_some() { own.clone() } else { Vec::new() };
+            let formation = Formation::of_member(Join { candidates, host, domain, listen_at, others: own });
+            return Ok(Settings { plan, listener: None, formation });
+        }
+        let listener = match at {
+            Place::Id(id) => {
+                Some(published::take(id).ok_or_else(|| Error::NotTheCreator { id: id.to_string() })?)
+            }
+            // A job of one rank needs no port.
+            Place::Address(_) if self.n_ranks == 1 => None,
+            Place::Address(address) => Some(listen_at(address, &candidates, &interfaces)?),
+        };
+        let local = listener.as_ref().map(TcpListener::local_addr).transpose();
+        let local = local.map_err(|e| Error::io("asking for a socket's address", e))?;
+        let (port, addresses) = match local {
+            None => (0, Vec::new()),
+            Some(local) if local.ip().is_unspecified() => (local.port(), own),
+            Some(local) => (local.port(), vec![local.ip()]),
+        };
+        let job = match plan.job {
+            Some(job) => job,
+            None => published::random()?,
+        };
+        plan.job = Some(job);
+        let shown = candidates.first().map_or_else(String::new, ToString::to_string);
+        let root = Entry { host, domain, port, addresses };
+        let formation = Formation::of_root(Roster::new(job, shown, plan.n_ranks, root));
+        Ok(Settings { plan, listener, formation })
+    }
+}
+
+/// A time-out that cannot be added to the time is cut to this.
+const A_YEAR: Duration = Duration::from_secs(86_400 * 365);
+
+/// A [`Rendezvous`] that was understood.
+enum Place {
+    Id(UniqueId),
+    Address(Address),
+}
+
+impl Place {
+    fn parse(at: Rendezvous) -> Result<Self> {
+        Ok(match at {
+            Rendezvous::Id(id) => Self::Id(id),
+            Rendezvous::Address(text) => Self::Address(Address::parse(&text)?),
+        })
+    }
+
+    fn interface(&self) -> Option<String> {
+        match self {
+            Self::Id(_) => None,
+            Self::Address(address) => address.interface.clone(),
+        }
+    }
+}
+
+struct Settings {
+    plan: Plan,
+    listener: Option<TcpListener>,
+    formation: Formation,
+}
+
+/// Rank 0's listener at an address that all ranks were given.
+fn listen_at(address: &Address, candidates: &[SocketAddr], interfaces: &[Interface]) -> Result<TcpListener> {
+    if let (Some(name), Host::Ip(ip)) = (&address.interface, &address.host) {
+        let on_it: Vec<IpAddr> = interfaces.iter().filter(|i| i.name == *name).map(|i| i.ip).collect();
+        // Any address of 127.0.0.0/8 is on the loopback interface, which lists one.
+        if !ip.is_unspecified() && !ip.is_loopback() && !on_it.contains(ip) {
+            let has: Vec<String> = on_it.iter().map(ToString::to_string).collect();
+            let reason = format!("the interface {name} does not have this address, but {}", has.join(", "));
+            return Err(Error::BadAddress { address: address.to_string(), reason });
+        }
+    }
+    let mut failure = None;
+    for &candidate in candidates {
+        match socket::listen(candidate) {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                return Err(Error::AddressInUse { address: candidate });
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
+                let reason = "no interface of this machine, where rank 0 runs, has it".to_owned();
+                failure.get_or_insert(Error::BadAddress { address: candidate.to_string(), reason });
+            }
+            Err(error) => {
+                failure.get_or_insert(Error::io_at("listening for the ranks of a job", candidate, error));
+            }
+        }
+    }
+    let reason = "it stands for no address".to_owned();
+    Err(failure.unwrap_or(Error::BadAddress { address: address.to_string(), reason }))
+}
+
+/// However the thread ends, callers do not wait for it.
+struct EndOfThread(Arc<Shared>);
+
+impl Drop for EndOfThread {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let cause = std::io::Error::other("a defect in mscclpp-bootstrap; please report it");
+            self.0.inbox.fail(&Error::io("running the bootstrap's thread", cause));
+        }
+        self.0.set_finished();
+    }
+}

@@ -1,0 +1,386 @@
+//! How a job forms.
+//!
+//! 1. Every rank connects to rank 0, proves itself and says where it listens.
+//! 2. When all have come, rank 0 sends everyone the table.
+//! 3. Every rank connects to its parent in the tree (the children of rank 0 stay on the connection they have), and
+//!    says `Ready` to it once all its children have said so.
+//! 4. When rank 0's children are ready, `Go` travels down the tree, and rank 0 closes the other connections.
+//!
+//! Until then a rank that is lost ends the job, and so does one that leaves.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::host::HostId;
+use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
+use crate::protocol::handshake::{Hello, Purpose};
+use crate::protocol::notice;
+use crate::protocol::roster::Roster;
+use crate::protocol::table::{Entry, Table};
+use crate::protocol::tree;
+use crate::protocol::wire::{Malformed, Reader};
+use crate::tcp::connection::{Link, Phase};
+use crate::tcp::dial::Dial;
+use crate::tcp::service::{Plan, Service};
+use crate::tcp::socket;
+use crate::{Error, LOG, Party};
+
+/// How soon, and then how often, rank 0 tells those who wait who is missing.
+const FIRST_PROGRESS: Duration = Duration::from_millis(100);
+const PROGRESS: Duration = Duration::from_millis(1000);
+
+/// How far the forming of the job has come.
+pub(crate) struct Formation {
+    /// At rank 0, while ranks are missing.
+    roster: Option<Roster>,
+    progress_at: Option<Instant>,
+    /// At other ranks: where rank 0 may be, and what to tell it.
+    join: Option<Join>,
+    missing: Vec<usize>,
+    table: Vec<u8>,
+    ready_children: HashSet<usize>,
+    told_ready: bool,
+    formed_at: Option<Instant>,
+}
+
+/// How a rank joins.
+pub(crate) struct Join {
+    pub(crate) candidates: Vec<SocketAddr>,
+    pub(crate) host: HostId,
+    pub(crate) domain: HostId,
+    /// The addresses to listen at and to tell the others; empty to take all.
+    pub(crate) listen_at: Vec<IpAddr>,
+    /// Other addresses of this machine, to tell the others.
+    pub(crate) others: Vec<IpAddr>,
+}
+
+impl Formation {
+    pub(crate) fn of_root(roster: Roster) -> Self {
+        Self { roster: Some(roster), ..Self::empty() }
+    }
+
+    pub(crate) fn of_member(join: Join) -> Self {
+        Self { join: Some(join), ..Self::empty() }
+    }
+
+    fn empty() -> Self {
+        Self {
+            roster: None,
+            progress_at: None,
+            join: None,
+            missing: Vec::new(),
+            table: Vec::new(),
+            ready_children: HashSet::new(),
+            told_ready: false,
+            formed_at: None,
+        }
+    }
+
+    /// Rank 0's list, until the job has formed.
+    pub(crate) fn roster(&self) -> Option<&Roster> {
+        self.roster.as_ref()
+    }
+
+    /// The ranks that are missing, as far as known here.
+    pub(crate) fn missing(&self) -> Vec<usize> {
+        self.roster.as_ref().map_or_else(|| self.missing.clone(), Roster::missing)
+    }
+
+    pub(crate) fn wake_at(&self, plan: &Plan) -> Option<Instant> {
+        match (self.formed_at, self.progress_at) {
+            (Some(_), _) => None,
+            (None, Some(at)) => Some(at.min(plan.deadline)),
+            (None, None) => Some(plan.deadline),
+        }
+    }
+}
+
+impl Service {
+    pub(crate) fn begin_formation(&mut self, now: Instant) {
+        match &self.formation.join {
+            None => self.formation.progress_at = Some(now + FIRST_PROGRESS),
+            Some(join) => {
+                let dial = Dial::new(Purpose::Join, join.candidates.clone(), now, self.plan.deadline);
+                self.dial(0, dial);
+            }
+        }
+    }
+
+    pub(crate) fn advance_formation(&mut self, now: Instant) {
+        if self.formation.formed_at.is_some() || self.failed.is_some() {
+            return;
+        }
+        if now >= self.plan.deadline {
+            let error = Error::Timeout {
+                operation: "initialising the bootstrap".to_owned(),
+                after: self.plan.timeout,
+                missing: self.formation.missing(),
+                attempts: self.notes.clone(),
+            };
+            self.fail(&error, None);
+            return;
+        }
+        if self.formation.progress_at.is_some_and(|at| at <= now) {
+            self.formation.progress_at = Some(now + PROGRESS);
+            let mut payload = Vec::new();
+            notice::put_ranks(&mut payload, &self.formation.missing());
+            let progress = Arc::new(frame::encode(Kind::Progress, &payload));
+            let mut told = Vec::new();
+            for (&token, connection) in &mut self.connections {
+                if matches!(connection.phase, Phase::Member { joined: true, .. }) {
+                    connection.outbox.push(Arc::clone(&progress));
+                    told.push(token);
+                }
+            }
+            told.into_iter().for_each(|token| self.touch(token));
+        }
+    }
+
+    /// Rank 0 has let us in: listen, and say where.
+    pub(crate) fn joined(&mut self, token: u64) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        connection.phase = Phase::Root;
+        self.root_at = Some(connection.remote);
+        let local = connection.stream().local_addr().map(|a| socket::canonical(a).ip());
+        let Some(join) = self.formation.join.take() else { return };
+        let listening = local.and_then(|local| listen_beside(local, &join));
+        let (listener, addresses) = match listening {
+            Ok(listening) => listening,
+            Err(error) => return self.fail(&Error::io("listening for other ranks", error), None),
+        };
+        let port = listener.local_addr().map(|a| a.port());
+        let entered = port.and_then(|port| self.set_listener(listener).map(|()| port));
+        match entered {
+            Ok(port) => {
+                let entry = Entry { host: join.host, domain: join.domain, port, addresses };
+                if let Some(connection) = self.connections.get_mut(&token) {
+                    connection.outbox.push(frame::encode(Kind::Join, &entry.encode()));
+                }
+                self.touch(token);
+            }
+            Err(error) => self.fail(&Error::io("listening for other ranks", error), None),
+        }
+    }
+
+    /// A frame from a rank that was admitted.
+    pub(crate) fn on_member_frame(
+        &mut self,
+        token: u64,
+        rank: usize,
+        frame: &Frame,
+    ) -> Result<(), Malformed> {
+        match frame.kind {
+            Kind::Notice => self.on_notice(token, frame),
+            Kind::Join => {
+                let entry = Entry::parse(&frame.payload)?;
+                let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
+                let from = connection.remote.to_string();
+                let Some(roster) = &mut self.formation.roster else { return Ok(()) };
+                if let Phase::Member { joined: joined @ false, .. } = &mut connection.phase {
+                    *joined = true;
+                } else {
+                    return Err(Malformed("a rank joined twice on one connection"));
+                }
+                tracing::debug!(target: LOG, peer = rank, from, "a rank has joined");
+                let entered = roster.enter(rank, entry, &from);
+                let table = roster.table();
+                match (entered, table) {
+                    (Err(error), _) => self.fail(&error, None),
+                    (Ok(()), Some(table)) => self.send_table(table)?,
+                    (Ok(()), None) => {}
+                }
+                Ok(())
+            }
+            _ => Err(Malformed("a frame of a joining rank is out of place")),
+        }
+    }
+
+    fn send_table(&mut self, bytes: Vec<u8>) -> Result<(), Malformed> {
+        let mut parts = Vec::new();
+        let mut chunks = bytes.chunks(MAX_PAYLOAD - 1).peekable();
+        while let Some(chunk) = chunks.next() {
+            let last = u8::from(chunks.peek().is_none());
+            parts.push(Arc::new(frame::encode(Kind::Table, &[&[last], chunk].concat())));
+        }
+        self.table = Some(Arc::new(Table::parse(bytes, 0, self.plan.n_ranks)?));
+        self.formation.progress_at = None;
+        let mut children = Vec::new();
+        let mut told = Vec::new();
+        for (&token, connection) in &mut self.connections {
+            let Phase::Member { rank, joined: true } = connection.phase else { continue };
+            for part in &parts {
+                connection.outbox.push(Arc::clone(part));
+            }
+            told.push(token);
+            if tree::parent(rank) == Some(0) {
+                children.push((token, rank));
+            }
+        }
+        told.into_iter().for_each(|token| self.touch(token));
+        for (token, peer) in children {
+            self.link_up(token, Link { peer, ours: false, retire_sent: false, retire_received: false });
+        }
+        Ok(())
+    }
+
+    /// A frame from rank 0, on the connection over which the job forms.
+    pub(crate) fn on_root_frame(&mut self, token: u64, frame: &Frame) -> Result<(), Malformed> {
+        let mut reader = Reader::new(&frame.payload);
+        match frame.kind {
+            Kind::Notice => self.on_notice(token, frame),
+            Kind::Progress => {
+                self.formation.missing = notice::take_ranks(&mut reader)?;
+                Ok(())
+            }
+            Kind::Table => {
+                let last = reader.flag()?;
+                self.formation.table.extend_from_slice(reader.rest());
+                if last {
+                    let bytes = std::mem::take(&mut self.formation.table);
+                    let table = Table::parse(bytes, self.plan.rank, self.plan.n_ranks)?;
+                    self.formation.missing.clear();
+                    self.connect_to_parent(token, table);
+                }
+                Ok(())
+            }
+            Kind::Dismiss => {
+                self.remove(token);
+                Ok(())
+            }
+            _ => Err(Malformed("a frame of rank 0 is out of place")),
+        }
+    }
+
+    fn connect_to_parent(&mut self, token: u64, table: Table) {
+        let parent = tree::parent(self.plan.rank).unwrap_or(0);
+        let addresses = table.addresses(parent);
+        self.table = Some(Arc::new(table));
+        if parent == 0 {
+            self.link_up(token, Link { peer: 0, ours: true, retire_sent: false, retire_received: false });
+        } else {
+            let dial = Dial::new(Purpose::Tree, addresses, Instant::now(), self.plan.deadline);
+            self.dial(parent, dial);
+        }
+    }
+
+    pub(crate) fn on_tree_frame(&mut self, from: usize, kind: Kind) {
+        let me = self.plan.rank;
+        if kind == Kind::Ready && tree::parent(from) == Some(me) {
+            self.formation.ready_children.insert(from);
+            self.neighbour_up();
+        } else if kind == Kind::Go && tree::parent(me) == Some(from) {
+            self.go();
+        }
+    }
+
+    /// Something on the way to a complete tree has happened: is it our turn to say so?
+    pub(crate) fn neighbour_up(&mut self) {
+        let (me, n) = (self.plan.rank, self.plan.n_ranks);
+        let below = tree::children(me, n).all(|child| self.formation.ready_children.contains(&child));
+        if self.formation.told_ready || self.table.is_none() || !below {
+            return;
+        }
+        match tree::parent(me) {
+            None => {
+                self.formation.told_ready = true;
+                self.go();
+            }
+            Some(parent) => {
+                if self.tell(parent, Kind::Ready) {
+                    self.formation.told_ready = true;
+                }
+            }
+        }
+    }
+
+    /// Sends an empty frame to a neighbour in the tree; `false` if it is not connected yet.
+    fn tell(&mut self, rank: usize, kind: Kind) -> bool {
+        let token = self
+            .connections
+            .iter()
+            .find(|(_, c)| matches!(&c.phase, Phase::Link(link) if link.peer == rank))
+            .map(|(&token, _)| token);
+        let Some(token) = token else { return false };
+        if let Some(connection) = self.connections.get_mut(&token) {
+            connection.outbox.push(frame::encode(kind, &[]));
+        }
+        self.touch(token);
+        true
+    }
+
+    fn go(&mut self) {
+        let Some(table) = &self.table else { return };
+        if self.formation.formed_at.is_some() || self.failed.is_some() {
+            return;
+        }
+        let table = Arc::clone(table);
+        self.formation.formed_at = Some(Instant::now());
+        self.formation.roster = None;
+        for child in tree::children(self.plan.rank, self.plan.n_ranks) {
+            self.tell(child, Kind::Go);
+        }
+        let mut dismissed = Vec::new();
+        for (&token, connection) in &mut self.connections {
+            if matches!(connection.phase, Phase::Member { .. }) {
+                connection.phase = Phase::Leaving;
+                connection.outbox.push(frame::encode(Kind::Dismiss, &[]));
+                dismissed.push(token);
+            }
+        }
+        dismissed.into_iter().for_each(|token| self.touch(token));
+        self.write_dirty();
+        tracing::debug!(target: LOG, rank = self.plan.rank, n_ranks = self.plan.n_ranks, "the job has formed");
+        self.shared.set_formed(table);
+    }
+
+    /// A rank comes to a job that is complete. If the job was named by an address and is young, this may be the rank
+    /// that another job's took the place of: two jobs that share an address must both fail.
+    pub(crate) fn late_clash(&self, hello: &Hello, from: &str) -> Option<Error> {
+        let formed_at = self.formation.formed_at?;
+        let joins = self.plan.rank == 0 && hello.purpose == Purpose::Join && hello.to == 0;
+        if !joins || !self.plan.by_address || formed_at.elapsed() > self.plan.timeout {
+            return None;
+        }
+        let address = self.listener.as_ref().and_then(|l| l.local_addr().ok());
+        let address = address.map_or_else(String::new, |a| socket::canonical(a).to_string());
+        let (rank, n) = (hello.from as usize, self.plan.n_ranks);
+        if hello.n_ranks as usize != n {
+            return Some(Error::Mismatch {
+                what: "numbers of ranks (n_ranks)".to_owned(),
+                ours: Box::new(Party { rank: 0, address: Some(address), value: n.to_string() }),
+                theirs: Box::new(Party {
+                    rank,
+                    address: Some(from.to_owned()),
+                    value: hello.n_ranks.to_string(),
+                }),
+            });
+        }
+        Some(Error::DuplicateRank {
+            rank,
+            first: "a rank that joined before".to_owned(),
+            second: from.to_owned(),
+            address,
+        })
+    }
+}
+
+/// Listens where the other ranks can be expected to reach us, and says at which addresses that is.
+fn listen_beside(local: IpAddr, join: &Join) -> std::io::Result<(TcpListener, Vec<IpAddr>)> {
+    if let Some(&first) = join.listen_at.first() {
+        // A named interface: its addresses alone.
+        return Ok((socket::listen(SocketAddr::new(first, 0))?, vec![first]));
+    }
+    if local.is_loopback() {
+        // The job is on this machine alone; nobody else needs to see it.
+        return Ok((socket::listen(SocketAddr::new(local, 0))?, vec![local]));
+    }
+    let listener = socket::listen_everywhere(true)?;
+    let v6 = listener.local_addr()?.is_ipv6();
+    let mut addresses = vec![local];
+    addresses
+        .extend(join.others.iter().filter(|ip| !ip.is_loopback() && (v6 || ip.is_ipv4()) && **ip != local));
+    addresses.truncate(crate::protocol::table::MAX_ADDRESSES);
+    Ok((listener, addresses))
+}

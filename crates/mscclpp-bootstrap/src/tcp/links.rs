@@ -1,0 +1,345 @@
+//! Connections between ranks: messages, goodbyes, and what to do when a rank on the way has left.
+//!
+//! A connection is opened when there is first something to send, or something is waited for, and serves both directions.
+//! Two ranks that open one at the same time have two: each then sends a last frame on the one that the higher rank
+//! opened and keeps to the other. Messages carry numbers, so their order does not depend on the connection, and
+//! none is lost in the change.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::inbox::Stream;
+use crate::protocol::frame::{self, Frame, Kind};
+use crate::protocol::handshake::Purpose;
+use crate::protocol::message::{self, Sequence};
+use crate::protocol::notice;
+use crate::protocol::tree;
+use crate::protocol::wire::{Malformed, Reader};
+use crate::tcp::connection::{Link, Phase};
+use crate::tcp::dial::Dial;
+use crate::tcp::service::{Service, Written};
+use crate::{Error, LOG};
+
+/// A rank at none of whose addresses anybody listens has left, unless news of its death come within this time.
+const GRACE: Duration = Duration::from_secs(1);
+/// After a rank's parent in the tree has left, the rank looks for another after this time. In a job that is ending, all
+/// have left by then.
+const RELINK_DELAY: Duration = Duration::from_millis(500);
+
+/// What is known of one other rank.
+#[derive(Default)]
+pub(crate) struct Peer {
+    /// The connections to it, oldest first.
+    links: Vec<u64>,
+    /// The one messages are sent on.
+    sender: Option<u64>,
+    waiting: VecDeque<(Vec<Vec<u8>>, Option<Written>)>,
+    sent: u64,
+    incoming: Sequence,
+    /// It has said goodbye, after so many messages.
+    farewell: Option<u64>,
+    departed: bool,
+}
+
+impl Peer {
+    /// How many messages it was, or is being, sent.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent - self.waiting.len() as u64
+    }
+}
+
+impl Service {
+    pub(crate) fn send(&mut self, stream: Stream, bytes: &[u8], written: Option<Written>) {
+        let peer = self.peers.entry(stream.peer).or_default();
+        if self.failed.is_some() || peer.departed {
+            return;
+        }
+        let frames = message::frames(stream.channel, stream.tag, peer.sent, bytes);
+        peer.sent += 1;
+        match peer.sender {
+            Some(token) => {
+                if let Some(connection) = self.connections.get_mut(&token) {
+                    connection.outbox.push_message(frames, written);
+                    self.touch(token);
+                }
+            }
+            None => {
+                peer.waiting.push_back((frames, written));
+                self.open(stream.peer);
+            }
+        }
+    }
+
+    /// Sees that there is a connection to a rank, or that one is looked for.
+    pub(crate) fn open(&mut self, rank: usize) {
+        let peer = self.peers.entry(rank).or_default();
+        let connected = !peer.links.is_empty();
+        if connected
+            || peer.departed
+            || self.failed.is_some()
+            || self.is_closing()
+            || self.dials.contains_key(&rank)
+        {
+            return;
+        }
+        let Some(table) = &self.table else { return };
+        let mut candidates = table.addresses(rank);
+        if let (0, Some(address)) = (rank, self.root_at) {
+            candidates.retain(|a| *a != address);
+            candidates.insert(0, address);
+        }
+        let now = Instant::now();
+        self.dial(rank, Dial::new(Purpose::Peer, candidates, now, now + self.plan.timeout));
+    }
+
+    /// A connection to a rank stands.
+    pub(crate) fn link_up(&mut self, token: u64, link: Link) {
+        let rank = link.peer;
+        tracing::debug!(target: LOG, rank = self.plan.rank, peer = rank, ours = link.ours, "connected");
+        if let Some(connection) = self.connections.get_mut(&token) {
+            connection.phase = Phase::Link(link);
+            if let Some(error) = &self.failed {
+                // It comes from a rank that has not heard yet.
+                connection.outbox.push(frame::encode(Kind::Notice, &notice::encode(error, self.plan.rank)));
+            }
+        }
+        let peer = self.peers.entry(rank).or_default();
+        peer.links.push(token);
+        if peer.sender.is_none() {
+            self.send_on(rank, token);
+        } else {
+            self.retire_surplus(rank);
+        }
+        self.touch(token);
+        self.neighbour_up();
+    }
+
+    fn send_on(&mut self, rank: usize, token: u64) {
+        let Some(peer) = self.peers.get_mut(&rank) else { return };
+        peer.sender = Some(token);
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        for (frames, written) in peer.waiting.drain(..) {
+            connection.outbox.push_message(frames, written);
+        }
+        self.touch(token);
+    }
+
+    /// Of two connections that both sides opened at once, gives up the one the higher rank opened.
+    fn retire_surplus(&mut self, rank: usize) {
+        let Some(peer) = self.peers.get(&rank) else { return };
+        let lower_is_us = self.plan.rank < rank;
+        let opened_by_lower =
+            |service: &Self, token: u64| match service.connections.get(&token).map(|c| &c.phase) {
+                Some(Phase::Link(link)) => Some(link.ours == lower_is_us),
+                _ => None,
+            };
+        let links = peer.links.clone();
+        let keep = links.iter().copied().find(|&token| opened_by_lower(self, token) == Some(true));
+        let surplus = links.iter().copied().find(|&token| opened_by_lower(self, token) == Some(false));
+        if let (Some(keep), Some(surplus)) = (keep, surplus) {
+            self.send_on(rank, keep);
+            self.retire(surplus);
+        }
+    }
+
+    fn retire(&mut self, token: u64) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let Some(link) = connection.link_mut() else { return };
+        if link.retire_sent {
+            return;
+        }
+        link.retire_sent = true;
+        connection.outbox.push(frame::encode(Kind::Retire, &[]));
+        self.touch(token);
+    }
+
+    /// Both sides have said that they will use this connection no more, and all they said before has been read.
+    fn close_if_retired(&mut self, token: u64) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let Some(link) = connection.link_mut() else { return };
+        if link.retire_sent && link.retire_received {
+            let rank = link.peer;
+            connection.phase = Phase::Leaving;
+            if let Some(peer) = self.peers.get_mut(&rank) {
+                peer.links.retain(|&t| t != token);
+            }
+            self.touch(token);
+        }
+    }
+
+    /// A frame from a rank.
+    pub(crate) fn on_link_frame(&mut self, token: u64, rank: usize, frame: Frame) -> Result<(), Malformed> {
+        match frame.kind {
+            Kind::Message | Kind::Rest => {
+                let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
+                if let Some(credit) = connection.intake.take(frame.payload.len()) {
+                    connection.outbox.push_urgent(credit);
+                    self.touch(token);
+                }
+                let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
+                if let Some(message) = connection.assembler.push(frame)? {
+                    let peer = self.peers.entry(rank).or_default();
+                    for due in peer.incoming.push(message)? {
+                        let stream = Stream { peer: rank, channel: due.channel, tag: due.tag };
+                        self.shared.inbox.deliver(stream, due.bytes);
+                    }
+                    self.depart_if_done(rank);
+                }
+            }
+            Kind::Credit => {
+                let mut reader = Reader::new(&frame.payload);
+                let credit = reader.u32()? as usize;
+                if let Some(connection) = self.connections.get_mut(&token) {
+                    connection.outbox.credit(credit);
+                    self.touch(token);
+                }
+            }
+            Kind::Goodbye => {
+                let mut reader = Reader::new(&frame.payload);
+                let count = reader.u64()?;
+                self.peers.entry(rank).or_default().farewell = Some(count);
+                self.remove_link(token, rank);
+                self.depart_if_done(rank);
+            }
+            Kind::Retire => {
+                if let Some(link) = self.connections.get_mut(&token).and_then(|c| c.link_mut()) {
+                    link.retire_received = true;
+                }
+                if let Some(peer) = self.peers.get_mut(&rank)
+                    && peer.sender == Some(token)
+                {
+                    // The one it keeps to may still wait for the last word of its handshake on our side; until then
+                    // messages wait.
+                    peer.sender = None;
+                    if let Some(&other) = peer.links.iter().find(|&&t| t != token) {
+                        self.send_on(rank, other);
+                    }
+                }
+                self.retire(token);
+                self.close_if_retired(token);
+            }
+            Kind::Notice => self.on_notice(token, &frame)?,
+            Kind::Ready | Kind::Go => self.on_tree_frame(rank, frame.kind),
+            _ => return Err(Malformed("a frame is out of place between ranks")),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn on_notice(&mut self, token: u64, frame: &Frame) -> Result<(), Malformed> {
+        let error = notice::parse(&frame.payload)?;
+        self.fail(&error, Some(token));
+        Ok(())
+    }
+
+    fn remove_link(&mut self, token: u64, rank: usize) {
+        if let Some(peer) = self.peers.get_mut(&rank) {
+            peer.links.retain(|&t| t != token);
+            if peer.sender == Some(token) {
+                peer.sender = peer.links.first().copied();
+            }
+        }
+        self.remove(token);
+    }
+
+    /// A rank that has said goodbye is gone once all it sent before has arrived, on whichever connection.
+    fn depart_if_done(&mut self, rank: usize) {
+        let Some(peer) = self.peers.get(&rank) else { return };
+        if peer.farewell.is_some_and(|count| peer.incoming.delivered() >= count) {
+            self.depart(rank, &Error::PeerClosed { rank });
+        }
+    }
+
+    fn depart(&mut self, rank: usize, error: &Error) {
+        let peer = self.peers.entry(rank).or_default();
+        if std::mem::replace(&mut peer.departed, true) {
+            return;
+        }
+        tracing::debug!(target: LOG, rank = self.plan.rank, peer = rank, "a rank has left");
+        peer.waiting.clear();
+        self.dials.remove(&rank);
+        if !self.is_formed() && self.failed.is_none() {
+            // Before all are connected, nobody may leave.
+            let detail = "it left while the job formed".to_owned();
+            self.fail(&Error::PeerLost { rank, detail }, None);
+        }
+        self.shared.inbox.peer_gone(rank, error.clone());
+        if self.uplink == Some(rank) {
+            self.uplink = None;
+            self.relink_at = Some(Instant::now() + RELINK_DELAY);
+        }
+    }
+
+    /// A connection to a rank has ended.
+    pub(crate) fn link_ended(&mut self, link: &Link, token: u64, why: &str) {
+        let Some(peer) = self.peers.get_mut(&link.peer) else { return };
+        peer.links.retain(|&t| t != token);
+        if peer.farewell.is_some() && peer.links.is_empty() {
+            self.depart(link.peer, &Error::PeerClosed { rank: link.peer });
+            return;
+        }
+        if peer.departed || peer.farewell.is_some() || link.retire_received {
+            return;
+        }
+        self.lose(link.peer, why, token);
+    }
+
+    /// No address of a rank answers. Has it left?
+    pub(crate) fn consider_gone(&mut self, rank: usize, now: Instant) {
+        let Some(dial) = self.dials.get(&rank) else { return };
+        if dial.purpose == Purpose::Peer && dial.all_refused() && now >= dial.started + GRACE {
+            self.depart(rank, &Error::PeerClosed { rank });
+        }
+    }
+
+    /// The search for a rank has taken all its time.
+    pub(crate) fn dial_over(&mut self, rank: usize, now: Instant) {
+        let Some(dial) = self.dials.remove(&rank) else { return };
+        let error = Error::Timeout {
+            operation: format!("connecting to rank {rank}"),
+            after: now - dial.started,
+            missing: if dial.purpose == Purpose::Peer { vec![rank] } else { self.formation.missing() },
+            attempts: dial.attempts(),
+        };
+        let connecting: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| {
+                matches!(&c.phase, Phase::Connecting { peer, .. } | Phase::Greeting { peer, .. } if *peer == rank)
+            })
+            .map(|(&token, _)| token)
+            .collect();
+        for token in connecting {
+            self.remove(token);
+        }
+        if dial.purpose == Purpose::Peer {
+            if let Some(peer) = self.peers.get_mut(&rank) {
+                // Their numbers are free again: they have not been sent.
+                peer.sent -= peer.waiting.len() as u64;
+                peer.waiting.clear();
+            }
+            self.shared.inbox.peer_gone(rank, error);
+        } else {
+            self.fail(&error, None);
+        }
+    }
+
+    /// Connects to a rank above, in place of one that has left, so that news of a failure still reach everybody: the
+    /// nearest ancestor that is there, or else the lowest rank that is. Numbers fall along these connections, so
+    /// they make no circle, and only the lowest rank of all has none: they connect all.
+    pub(crate) fn relink(&mut self, now: Instant) {
+        if self.relink_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.relink_at = None;
+        if self.failed.is_some() || self.is_closing() {
+            return;
+        }
+        let me = self.plan.rank;
+        let is_there = |rank: &usize| !self.peers.get(rank).is_some_and(|peer| peer.departed);
+        let uplink = tree::ancestors(me).find(is_there).or_else(|| (0..me).find(is_there));
+        self.uplink = uplink;
+        if let Some(rank) = uplink {
+            self.open(rank);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! A job of processes that are connected by TCP.
+
+mod builder;
+mod connection;
+mod dial;
+mod formation;
+mod handshaking;
+mod links;
+mod poller;
+mod published;
+mod service;
+mod shared;
+mod socket;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+pub use builder::{Rendezvous, TcpBootstrapBuilder};
+
+use crate::collective::Carrier;
+use crate::inbox::{Channel, Stream};
+use crate::member::Member;
+use crate::tcp::service::LINGER;
+use crate::tcp::shared::{Command, Shared};
+use crate::{Bootstrap, Env, Error, FailureHook, LOG, Result, UniqueId};
+
+/// How long a receive relies on the tree for news of its peer, before it opens a connection to see for itself. Most
+/// often the peer opens one meanwhile, to send.
+const OPEN_AFTER: Duration = Duration::from_millis(100);
+/// How long `abort` waits for the notice to be on its way.
+const ABORT_LIMIT: Duration = Duration::from_secs(1);
+
+/// A rank of a job whose processes are connected by TCP.
+///
+/// Made from a [`UniqueId`] that rank 0's process created, or from an address at which rank 0 is to listen:
+///
+/// ```
+/// use std::time::Duration;
+/// use mscclpp_bootstrap::{Bootstrap, TcpBootstrap, UniqueId};
+///
+/// let id = TcpBootstrap::create_unique_id()?; // in the process of rank 0 ...
+/// let bytes = id.to_bytes(); // ... and from there to the others, by any means.
+///
+/// let ranks: Vec<_> = (0..2)
+///     .map(|rank| {
+///         std::thread::spawn(move || {
+///             let id = UniqueId::from_bytes(&bytes)?;
+///             let bootstrap = TcpBootstrap::new(rank, 2, &id, Duration::from_secs(30))?;
+///             bootstrap.all_gather(&[rank as u8])
+///         })
+///     })
+///     .collect();
+/// for rank in ranks {
+///     assert_eq!(rank.join().unwrap()?, [[0], [1]]);
+/// }
+/// # Ok::<(), mscclpp_bootstrap::Error>(())
+/// ```
+///
+/// # Resources
+/// One thread, an eventfd, an epoll instance, a listener and at most three connections, as long as only collectives are
+/// used; a connection more for each rank that messages are exchanged with directly. A job of one rank has none of these
+/// but the eventfd.
+///
+/// # Leaving
+/// Dropping says goodbye: what was sent still arrives, and calls of other ranks that need this one fail with
+/// [`Error::PeerClosed`]. It takes at most a few seconds, if others do not take their bytes. Dropping while the thread
+/// panics aborts the job instead. A process that ends without dropping is, for the others, lost.
+pub struct TcpBootstrap {
+    member: Member,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    timeout: Duration,
+}
+
+impl TcpBootstrap {
+    /// Makes the identity of a new job, in the process that will be rank 0, and begins to listen for its ranks.
+    ///
+    /// The environment variables `MSCCLPP_SOCKET_IFNAME` and `MSCCLPP_SOCKET_FAMILY` choose the addresses; see
+    /// [`Env`]. The listening socket is kept until rank 0 takes it over or the process ends; an id serves one job.
+    pub fn create_unique_id() -> Result<UniqueId> {
+        Self::create_unique_id_in(&Env::read()?)
+    }
+
+    /// [`create_unique_id`](Self::create_unique_id) with an environment given by the caller.
+    pub fn create_unique_id_in(env: &Env) -> Result<UniqueId> {
+        published::create(env)
+    }
+
+    /// Joins a job of `n_ranks` ranks as `rank`; returns when all ranks are connected, or with an error within
+    /// `timeout`.
+    ///
+    /// The job is named by a [`UniqueId`], or by the address at which rank 0 is to listen, `"ip:port"`,
+    /// `"[ipv6]:port"`, `"host:port"` or one of these after `"interface:"`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for numbers that make no sense; for bad names [`Error::BadAddress`],
+    /// [`Error::NoSuchInterface`], [`Error::NotTheCreator`], [`Error::AddressInUse`]; for ranks that do not fit together
+    /// [`Error::Mismatch`], [`Error::DuplicateRank`], [`Error::JobComplete`], [`Error::Unauthenticated`]; for ranks that
+    /// fail [`Error::PeerLost`] and [`Error::Aborted`]; and [`Error::Timeout`], which lists who did not come and which
+    /// address failed how.
+    pub fn new(rank: usize, n_ranks: usize, at: impl Into<Rendezvous>, timeout: Duration) -> Result<Self> {
+        Self::builder(rank, n_ranks).timeout(timeout).connect(at)
+    }
+
+    /// Settings for a rank, to be followed by [`connect`](TcpBootstrapBuilder::connect).
+    pub fn builder(rank: usize, n_ranks: usize) -> TcpBootstrapBuilder {
+        TcpBootstrapBuilder::new(rank, n_ranks)
+    }
+
+    fn fail(&self, error: &Error) {
+        if self.thread.is_none() {
+            self.member.inbox.fail(error);
+            return;
+        }
+        self.shared.command(Command::Fail(error.clone()));
+        // The thread passes it on to the others before it makes it known here.
+        let deadline = Instant::now() + ABORT_LIMIT;
+        if let Ok(false) = self.member.inbox.wait_until(None, Some(deadline), || self.shared.is_finished()) {
+            self.member.inbox.fail(error);
+        }
+    }
+
+    fn receive(&self, stream: Stream, deadline: Option<Instant>) -> Result<Option<Vec<u8>>> {
+        let inbox = &self.member.inbox;
+        if stream.peer == self.member.rank || self.thread.is_none() {
+            return inbox.take(stream, deadline);
+        }
+        inbox.forgive(stream.peer);
+        let open_at = Instant::now() + OPEN_AFTER;
+        if deadline.is_some_and(|at| at <= open_at) {
+            return inbox.take(stream, deadline);
+        }
+        if let Some(message) = inbox.take(stream, Some(open_at))? {
+            return Ok(Some(message));
+        }
+        self.shared.command(Command::Open { peer: stream.peer });
+        inbox.take(stream, deadline)
+    }
+
+    fn receive_user(&self, peer: usize, tag: u32, timeout: Option<Duration>) -> Result<Vec<u8>> {
+        self.member.check_peer(peer)?;
+        let stream = Stream { peer, channel: Channel::User, tag: tag.into() };
+        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        self.receive(stream, deadline)?.ok_or_else(|| Error::Timeout {
+            operation: format!("recv from rank {peer} with tag {tag}"),
+            after: timeout.unwrap_or_default(),
+            missing: Vec::new(),
+            attempts: Vec::new(),
+        })
+    }
+}
+
+impl Bootstrap for TcpBootstrap {
+    fn rank(&self) -> usize {
+        self.member.rank
+    }
+
+    fn n_ranks(&self) -> usize {
+        self.member.n_ranks
+    }
+
+    fn n_ranks_per_node(&self) -> usize {
+        self.shared.table().map_or(1, |table| table.per_node())
+    }
+
+    fn n_ranks_per_ipc_domain(&self) -> usize {
+        self.shared.table().map_or(1, |table| table.per_domain())
+    }
+
+    fn send(&self, bytes: &[u8], peer: usize, tag: u32) -> Result<()> {
+        self.member.check_peer(peer)?;
+        let inbox = &self.member.inbox;
+        inbox.forgive(peer);
+        if let Some(error) = inbox.failure().or_else(|| inbox.gone(peer)) {
+            return Err(error);
+        }
+        if peer == self.member.rank {
+            self.post(peer, Channel::User, tag.into(), bytes.to_vec());
+            return Ok(());
+        }
+        let written = Arc::new(AtomicBool::new(false));
+        self.shared.command(Command::Send {
+            stream: Stream { peer, channel: Channel::User, tag: tag.into() },
+            bytes: bytes.to_vec(),
+            written: Some(Arc::clone(&written)),
+        });
+        inbox.wait_until(Some(peer), None, || written.load(Ordering::Acquire)).map(drop)
+    }
+
+    fn recv(&self, peer: usize, tag: u32) -> Result<Vec<u8>> {
+        self.receive_user(peer, tag, None)
+    }
+
+    fn recv_timeout(&self, peer: usize, tag: u32, timeout: Duration) -> Result<Vec<u8>> {
+        self.receive_user(peer, tag, Some(timeout))
+    }
+
+    fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.member.collective(|c| c.all_gather(self, bytes), |error| self.fail(error))
+    }
+
+    fn barrier(&self) -> Result<()> {
+        self.member.collective(|c| c.barrier(self), |error| self.fail(error))
+    }
+
+    fn group_barrier(&self, ranks: &[usize]) -> Result<()> {
+        self.member.group_barrier(self, ranks)
+    }
+
+    fn broadcast(&self, bytes: &mut Vec<u8>, root: usize) -> Result<()> {
+        self.member.check_peer(root)?;
+        self.member.collective(|c| c.broadcast(self, bytes, root), |error| self.fail(error))
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.member.inbox.failure()
+    }
+
+    fn on_failure(&self, hook: FailureHook) {
+        self.member.inbox.on_failure(hook);
+    }
+
+    fn abort(&self, reason: &str) {
+        self.fail(&Error::Aborted { rank: self.member.rank, reason: reason.to_owned() });
+    }
+}
+
+impl Carrier for TcpBootstrap {
+    fn rank(&self) -> usize {
+        self.member.rank
+    }
+
+    fn n_ranks(&self) -> usize {
+        self.member.n_ranks
+    }
+
+    fn post(&self, peer: usize, channel: Channel, tag: u64, bytes: Vec<u8>) {
+        if peer == self.member.rank {
+            self.member.inbox.deliver(Stream { peer, channel, tag }, bytes);
+        } else {
+            self.shared.command(Command::Send {
+                stream: Stream { peer, channel, tag },
+                bytes,
+                written: None,
+            });
+        }
+    }
+
+    fn take(&self, peer: usize, channel: Channel, tag: u64) -> Result<Vec<u8>> {
+        // Without a deadline, only a message or an error ends the wait.
+        self.receive(Stream { peer, channel, tag }, None)?.ok_or(Error::PeerClosed { rank: peer })
+    }
+}
+
+impl Drop for TcpBootstrap {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.abort("its thread panicked");
+        }
+        self.member.inbox.retire();
+        let Some(thread) = self.thread.take() else { return };
+        self.shared.command(Command::Close);
+        let deadline = Instant::now() + LINGER + Duration::from_secs(1);
+        self.shared.wait_finished(deadline);
+        if self.shared.is_finished() {
+            // It is past its last action; a panic in it has been reported as a failure.
+            let _ = thread.join();
+        } else {
+            tracing::warn!(target: LOG, rank = self.member.rank, "the bootstrap's thread does not end; left behind");
+        }
+    }
+}
+
+impl fmt::Debug for TcpBootstrap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpBootstrap")
+            .field("rank", &self.member.rank)
+            .field("n_ranks", &self.member.n_ranks)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,53 @@
+//! The listeners of unique ids, from when an id is made until rank 0 takes its listener over.
+//!
+//! An id is bytes and can be copied and carried through any channel, so the socket that belongs to it cannot live in it:
+//! it waits in a table of the process.
+
+use std::net::{SocketAddr, TcpListener};
+
+use parking_lot::Mutex;
+
+use crate::env::Env;
+use crate::protocol::handshake::JobId;
+use crate::tcp::socket;
+use crate::{Error, Family, Result, UniqueId, interface};
+
+static PUBLISHED: Mutex<Vec<(JobId, TcpListener)>> = Mutex::new(Vec::new());
+
+/// Makes an id and begins to listen for it.
+pub(crate) fn create(env: &Env) -> Result<UniqueId> {
+    let mut addresses = interface::candidates(&interface::list()?, env.interface.as_deref(), env.family)?;
+    let listener = match (&env.interface, addresses.first()) {
+        (Some(_), Some(&first)) => {
+            addresses.truncate(1);
+            socket::listen(SocketAddr::new(first, 0))
+        }
+        _ => socket::listen_everywhere(env.family != Some(Family::V4)),
+    }
+    .map_err(|e| Error::io("listening for the ranks of a job", e))?;
+    let local = listener.local_addr().map_err(|e| Error::io("asking for a socket's address", e))?;
+    if local.is_ipv4() {
+        addresses.retain(std::net::IpAddr::is_ipv4);
+    }
+    if addresses.is_empty() {
+        return Err(Error::NoSuchInterface { name: "(any)".to_owned(), available: Vec::new() });
+    }
+    let (job, key) = (random()?, random()?);
+    PUBLISHED.lock().push((job, listener));
+    Ok(UniqueId::new(&addresses, local.port(), job, key))
+}
+
+/// Bytes that nobody can guess.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|e| Error::io("asking for random bytes", std::io::Error::other(e)))?;
+    Ok(bytes)
+}
+
+/// Takes the listener of an id; there is none if another process made the id, or if it was taken before.
+pub(crate) fn take(id: &UniqueId) -> Option<TcpListener> {
+    let mut published = PUBLISHED.lock();
+    let at = published.iter().position(|(job, _)| *job == id.job())?;
+    Some(published.swap_remove(at).1)
+}

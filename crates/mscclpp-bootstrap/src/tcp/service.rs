@@ -1,0 +1,495 @@
+//! The one thread of a rank: it owns the rank's sockets and moves all bytes.
+//!
+//! Callers hand it commands through a queue and an eventfd, and find what arrives in the rank's inbox. It never blocks
+//! but in `Poller::wait`, so no peer and no stranger can hold it up.
+//!
+//! Invariants that the comments refer to:
+//! - **S1** A connection counts as a rank's only after both sides have proved themselves and the opener has been told so.
+//!   The opener gives up a connection on which it has sent its proof only when the connection breaks or the whole
+//!   search for the peer ends; otherwise an accepted connection might look like a rank that died.
+//! - **S2** The end of a link without a goodbye or a retirement, both of which come in order after all else on it, is the
+//!   loss of the peer.
+//! - **S3** The first failure is final. It is written to all proven connections before callers see it, so that a rank
+//!   whose process ends on the error has passed it on.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::protocol::frame::{self, Kind};
+use crate::protocol::handshake::{JobId, Key};
+use crate::protocol::notice;
+use crate::protocol::table::Table;
+use crate::protocol::wire::Malformed;
+use crate::tcp::connection::{Connection, Phase};
+use crate::tcp::dial::Dial;
+use crate::tcp::formation::Formation;
+use crate::tcp::links::Peer;
+use crate::tcp::poller::{Poller, Ready};
+use crate::tcp::shared::{Command, Shared};
+use crate::{Attempt, Error, LOG};
+
+/// The poller's token of the eventfd, of the listener; connections come after these.
+const WAKE: u64 = 0;
+const LISTENER: u64 = 1;
+const FIRST_CONNECTION: u64 = 2;
+
+/// How long a connection may take to prove that it belongs here.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+/// Unproven connections kept beside one for each rank; beyond that the oldest go.
+const STRANGERS: usize = 256;
+/// How long a dropped bootstrap waits for its last bytes to be taken.
+pub(crate) const LINGER: Duration = Duration::from_secs(2);
+/// A pause in accepting when the process has no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Notes about strangers kept for the message of a time-out.
+const NOTES: usize = 8;
+
+/// What a rank knows when it starts.
+pub(crate) struct Plan {
+    pub(crate) rank: usize,
+    pub(crate) n_ranks: usize,
+    pub(crate) key: Key,
+    /// Not known yet by a rank that was given an address.
+    pub(crate) job: Option<JobId>,
+    pub(crate) timeout: Duration,
+    pub(crate) deadline: Instant,
+    /// The job was named by an address that another job may have been given too.
+    pub(crate) by_address: bool,
+}
+
+/// See the module.
+pub(crate) struct Service {
+    pub(crate) plan: Plan,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) poller: Poller,
+    pub(crate) listener: Option<TcpListener>,
+    pub(crate) connections: HashMap<u64, Connection>,
+    pub(crate) peers: HashMap<usize, Peer>,
+    pub(crate) dials: HashMap<usize, Dial>,
+    pub(crate) formation: Formation,
+    pub(crate) table: Option<Arc<Table>>,
+    /// Where this rank found rank 0.
+    pub(crate) root_at: Option<SocketAddr>,
+    /// The neighbour that failures above this rank come from, and when to look for another after it left.
+    pub(crate) uplink: Option<usize>,
+    pub(crate) relink_at: Option<Instant>,
+    pub(crate) failed: Option<Error>,
+    pub(crate) notes: Vec<Attempt>,
+    strangers: VecDeque<u64>,
+    dirty: HashSet<u64>,
+    closing: Option<Instant>,
+    resume_accepting: Option<Instant>,
+    next_token: u64,
+    scratch: Vec<u8>,
+}
+
+impl Service {
+    pub(crate) fn new(
+        plan: Plan,
+        shared: Arc<Shared>,
+        listener: Option<TcpListener>,
+        formation: Formation,
+    ) -> io::Result<Self> {
+        let poller = Poller::new()?;
+        poller.add(shared.waker(), WAKE, true, false)?;
+        if let Some(listener) = &listener {
+            poller.add(listener, LISTENER, true, false)?;
+        }
+        let uplink = crate::protocol::tree::parent(plan.rank);
+        Ok(Self {
+            plan,
+            shared,
+            poller,
+            listener,
+            connections: HashMap::new(),
+            peers: HashMap::new(),
+            dials: HashMap::new(),
+            formation,
+            table: None,
+            root_at: None,
+            uplink,
+            relink_at: None,
+            failed: None,
+            notes: Vec::new(),
+            strangers: VecDeque::new(),
+            dirty: HashSet::new(),
+            closing: None,
+            resume_accepting: None,
+            next_token: FIRST_CONNECTION,
+            scratch: vec![0; 16 * 1024],
+        })
+    }
+
+    /// Runs until the bootstrap is dropped.
+    pub(crate) fn run(mut self) {
+        self.begin_formation(Instant::now());
+        loop {
+            self.obey_commands();
+            let now = Instant::now();
+            self.on_time(now);
+            self.write_dirty();
+            if self.is_finished(now) {
+                return;
+            }
+            let timeout = self.wake_at().map(|at| at.saturating_duration_since(Instant::now()));
+            match self.poller.wait(timeout) {
+                Ok(ready) => ready.into_iter().for_each(|ready| self.on_ready(ready)),
+                Err(error) => {
+                    // Without its poller the rank can do nothing more; for the others it is gone when its sockets close.
+                    self.fail(&Error::io("waiting for sockets", error), None);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn on_ready(&mut self, ready: Ready) {
+        match ready.token {
+            WAKE => self.shared.waker().clear(),
+            LISTENER => self.accept_all(),
+            token => {
+                if ready.writable {
+                    self.on_writable(token);
+                }
+                if ready.readable {
+                    self.on_readable(token);
+                }
+            }
+        }
+    }
+
+    // ---- Time ------------------------------------------------------------------------------------------------------
+
+    fn on_time(&mut self, now: Instant) {
+        while let Some(&token) = self.strangers.front() {
+            match self.connections.get(&token).and_then(|c| c.deadline) {
+                // It is gone, or was admitted.
+                None => {}
+                Some(deadline) if deadline > now => break,
+                Some(_) => self.end(token, "it did not prove in time that it belongs here"),
+            }
+            self.strangers.pop_front();
+        }
+        if self.resume_accepting.is_some_and(|at| at <= now) {
+            self.resume_accepting = None;
+            self.watch_listener(true);
+        }
+        self.advance_dials(now);
+        self.advance_formation(now);
+        self.relink(now);
+    }
+
+    fn wake_at(&self) -> Option<Instant> {
+        let stranger = self.strangers.front().and_then(|token| self.connections.get(token)?.deadline);
+        let attempts = self
+            .dials
+            .values()
+            .map(Dial::wake_at)
+            .chain(self.connections.values().filter(|_| !self.dials.is_empty()).filter_map(|c| c.deadline))
+            .min();
+        let over = self.failed.is_some() || self.closing.is_some();
+        let formation = if over { None } else { self.formation.wake_at(&self.plan) };
+        [stranger, attempts, self.resume_accepting, self.closing, self.relink_at, formation]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    // ---- Connections -----------------------------------------------------------------------------------------------
+
+    fn accept_all(&mut self) {
+        // A bound, so that a flood of strangers leaves time for members.
+        for _ in 0..64 {
+            let Some(listener) = &self.listener else { return };
+            match crate::tcp::socket::accept(listener) {
+                Ok((stream, from)) => {
+                    let phase = self.meet_stranger();
+                    let deadline = Instant::now() + HANDSHAKE_LIMIT;
+                    if let Some(token) = self.enter(Connection::new(stream, from, phase, Some(deadline))) {
+                        self.strangers.push_back(token);
+                    }
+                    if self.strangers.len() > STRANGERS + self.plan.n_ranks {
+                        self.evict_oldest_stranger();
+                    }
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return,
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                    _ => {
+                        tracing::warn!(target: LOG, rank = self.plan.rank, %error, "cannot accept a connection; pausing");
+                        self.evict_oldest_stranger();
+                        self.watch_listener(false);
+                        self.resume_accepting = Some(Instant::now() + ACCEPT_PAUSE);
+                        return;
+                    }
+                },
+            }
+        }
+    }
+
+    fn evict_oldest_stranger(&mut self) {
+        while let Some(token) = self.strangers.pop_front() {
+            if self.connections.get(&token).is_some_and(|c| matches!(c.phase, Phase::Stranger(_))) {
+                self.end(token, "too many connections wait to prove themselves");
+                return;
+            }
+        }
+    }
+
+    fn watch_listener(&self, watch: bool) {
+        if let Some(listener) = &self.listener {
+            let _ = self.poller.modify(listener, LISTENER, watch, false);
+        }
+    }
+
+    /// Begins to listen.
+    pub(crate) fn set_listener(&mut self, listener: TcpListener) -> io::Result<()> {
+        self.poller.add(&listener, LISTENER, true, false)?;
+        self.listener = Some(listener);
+        Ok(())
+    }
+
+    /// Takes a connection in; `None` if the system will not watch it.
+    pub(crate) fn enter(&mut self, mut connection: Connection) -> Option<u64> {
+        let token = self.next_token;
+        self.next_token += 1;
+        let connecting = matches!(connection.phase, Phase::Connecting { .. });
+        connection.awaits_writable = connecting;
+        if let Err(error) = self.poller.add(connection.stream(), token, true, connecting) {
+            tracing::warn!(target: LOG, rank = self.plan.rank, %error, "cannot watch a connection");
+            return None;
+        }
+        self.connections.insert(token, connection);
+        Some(token)
+    }
+
+    /// Takes a connection out and closes it.
+    pub(crate) fn remove(&mut self, token: u64) -> Option<Connection> {
+        let connection = self.connections.remove(&token)?;
+        self.poller.remove(connection.stream());
+        self.dirty.remove(&token);
+        Some(connection)
+    }
+
+    /// A connection is over: what that means depends on what it was.
+    pub(crate) fn end(&mut self, token: u64, why: &str) {
+        let Some(connection) = self.remove(token) else { return };
+        let remote = connection.remote;
+        match connection.phase {
+            Phase::Connecting { peer, .. } | Phase::Greeting { peer, .. } => self.attempt_ended(peer, why),
+            Phase::Stranger(_) => {
+                tracing::info!(target: LOG, rank = self.plan.rank, %remote, why, "dropped a connection of a stranger");
+            }
+            Phase::Member { rank, joined: true } if !self.is_formed() => self.lose(rank, why, token),
+            Phase::Root if !self.is_formed() => self.lose(0, why, token),
+            Phase::Link(link) => self.link_ended(&link, token, why),
+            Phase::Member { .. } | Phase::Root | Phase::Leaving => {}
+        }
+    }
+
+    /// A rank is gone, by S2.
+    pub(crate) fn lose(&mut self, rank: usize, why: &str, token: u64) {
+        if self.closing.is_some() || self.failed.is_some() {
+            return;
+        }
+        let detail = format!("{why}, without saying goodbye, as rank {} saw", self.plan.rank);
+        self.fail(&Error::PeerLost { rank, detail }, Some(token));
+    }
+
+    fn on_writable(&mut self, token: u64) {
+        let Some(connection) = self.connections.get(&token) else { return };
+        if matches!(connection.phase, Phase::Connecting { .. }) {
+            self.connected(token);
+        } else {
+            self.dirty.insert(token);
+            self.write_dirty();
+        }
+    }
+
+    fn on_readable(&mut self, token: u64) {
+        use crate::tcp::connection::ReadOutcome;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        // A bound, so that one busy peer leaves time for the others; the poller tells of the rest again.
+        for _ in 0..8 {
+            let Some(connection) = self.connections.get_mut(&token) else { break };
+            if matches!(connection.phase, Phase::Connecting { .. }) {
+                break;
+            }
+            let outcome = connection.read(&mut scratch);
+            self.take_frames(token);
+            match outcome {
+                ReadOutcome::More => {}
+                ReadOutcome::Drained => break,
+                ReadOutcome::Ended(why) => {
+                    self.end(token, &why);
+                    break;
+                }
+            }
+        }
+        self.scratch = scratch;
+    }
+
+    fn take_frames(&mut self, token: u64) {
+        loop {
+            let Some(connection) = self.connections.get_mut(&token) else { return };
+            match connection.next_frame() {
+                Ok(None) => return,
+                Ok(Some(frame)) => {
+                    if let Err(error) = self.on_frame(token, frame) {
+                        self.end(token, &format!("it broke the protocol: {error}"));
+                    }
+                }
+                Err(error) => self.end(token, &format!("it broke the protocol: {error}")),
+            }
+        }
+    }
+
+    fn on_frame(&mut self, token: u64, frame: frame::Frame) -> Result<(), Malformed> {
+        match self.connections.get(&token).map(|c| &c.phase) {
+            Some(Phase::Stranger(_)) => self.on_stranger_frame(token, &frame),
+            Some(Phase::Greeting { .. }) => self.on_greeting_frame(token, &frame),
+            Some(Phase::Member { rank, .. }) => self.on_member_frame(token, *rank, &frame),
+            Some(Phase::Root) => self.on_root_frame(token, &frame),
+            Some(Phase::Link(link)) => self.on_link_frame(token, link.peer, frame),
+            Some(Phase::Connecting { .. } | Phase::Leaving) | None => Ok(()),
+        }
+    }
+
+    /// There is something to write on this connection. It is written before the thread waits again.
+    pub(crate) fn touch(&mut self, token: u64) {
+        self.dirty.insert(token);
+    }
+
+    pub(crate) fn write_dirty(&mut self) {
+        for token in std::mem::take(&mut self.dirty) {
+            self.write(token);
+        }
+    }
+
+    fn write(&mut self, token: u64) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        if matches!(connection.phase, Phase::Connecting { .. }) {
+            return;
+        }
+        let written = match connection.flush() {
+            Ok(written) => written,
+            Err(error) => {
+                // What the other side said before it went may still be there to be read, and may say why.
+                let why = format!("the connection broke: {error}");
+                self.on_readable(token);
+                self.end(token, &why);
+                return;
+            }
+        };
+        let blocked = !connection.outbox.pending().is_empty();
+        if blocked != connection.awaits_writable {
+            connection.awaits_writable = blocked;
+            let _ = self.poller.modify(connection.stream(), token, true, blocked);
+        }
+        if connection.outbox.is_empty() {
+            if matches!(connection.phase, Phase::Leaving) {
+                self.remove(token);
+            } else if self.closing.is_some() {
+                connection.finish_writing();
+            }
+        }
+        if !written.is_empty() {
+            self.shared.inbox.update(|| written.iter().for_each(|flag| flag.store(true, Ordering::Release)));
+        }
+    }
+
+    // ---- The end of the job, and of this rank ------------------------------------------------------------------------
+
+    /// The job has failed (S3). `from` is the connection that told us, if one did.
+    pub(crate) fn fail(&mut self, error: &Error, from: Option<u64>) {
+        if self.failed.is_some() || self.closing.is_some() {
+            return;
+        }
+        self.failed = Some(error.clone());
+        tracing::debug!(target: LOG, rank = self.plan.rank, %error, "the job has failed");
+        let notice = Arc::new(frame::encode(Kind::Notice, &notice::encode(error, self.plan.rank)));
+        let mut unproven = Vec::new();
+        for (&token, connection) in &mut self.connections {
+            if !connection.is_proven() {
+                unproven.push(token);
+            } else if Some(token) != from {
+                connection.outbox.clear();
+                connection.outbox.push(Arc::clone(&notice));
+                self.dirty.insert(token);
+            }
+        }
+        self.dials.clear();
+        unproven
+            .retain(|token| !matches!(self.connections.get(token).map(|c| &c.phase), Some(Phase::Leaving)));
+        for token in unproven {
+            self.remove(token);
+        }
+        self.write_dirty();
+        self.shared.inbox.fail(error);
+    }
+
+    fn obey_commands(&mut self) {
+        for command in self.shared.take_commands() {
+            match command {
+                Command::Send { stream, bytes, written } => self.send(stream, &bytes, written),
+                Command::Open { peer } => self.open(peer),
+                Command::Fail(error) => self.fail(&error, None),
+                Command::Close => self.close(),
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        if self.closing.is_some() {
+            return;
+        }
+        self.closing = Some(Instant::now() + LINGER);
+        if let Some(listener) = self.listener.take() {
+            self.poller.remove(&listener);
+        }
+        self.dials.clear();
+        let mut others = Vec::new();
+        for (&token, connection) in &mut self.connections {
+            if let Some(link) = connection.link_mut() {
+                let peer = link.peer;
+                let sent = self.peers.get(&peer).map_or(0, Peer::sent);
+                connection.outbox.push(frame::encode(Kind::Goodbye, &sent.to_le_bytes()));
+                self.dirty.insert(token);
+            } else if connection.is_proven() {
+                // A job that did not form: what there is to say, a notice, is in the outbox.
+                self.dirty.insert(token);
+            } else {
+                others.push(token);
+            }
+        }
+        for token in others {
+            self.remove(token);
+        }
+    }
+
+    fn is_finished(&self, now: Instant) -> bool {
+        self.closing.is_some_and(|deadline| self.connections.is_empty() || now >= deadline)
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.is_some()
+    }
+
+    pub(crate) fn is_formed(&self) -> bool {
+        self.shared.is_formed()
+    }
+
+    /// Keeps a word about a stranger, for the message of a time-out.
+    pub(crate) fn note(&mut self, address: SocketAddr, outcome: String) {
+        if self.notes.len() < NOTES {
+            self.notes.push(Attempt { address, outcome });
+        }
+    }
+}
+
+/// A flag that a message was handed to the system.
+pub(crate) type Written = Arc<AtomicBool>;

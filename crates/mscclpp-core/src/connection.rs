@@ -1,6 +1,10 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
-use mscclpp_gpu::Gpu;
+use mscclpp_gpu::{DevicePtr, Gpu};
 
 use crate::{
     Context, Device, Endpoint, EndpointInfo, Error, LinkMonitor, RegisteredMemory, Result, Transport,
@@ -107,12 +111,36 @@ impl Connection {
         self.inner.link.flush(timeout)
     }
 
+    /// Where device code of this side reaches `memory` of the peer, or none over a transport that does not map memory.
+    ///
+    /// Maps it the first time, which may block for some seconds. The address is valid as long as `memory` or a clone of
+    /// it is kept; what the owner frees meanwhile stays mapped.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`], [`Error::NotRegistered`]; errors of mapping; [`Error::PeerLost`] and the like.
+    pub fn peer_ptr(&self, memory: &RegisteredMemory) -> Result<Option<DevicePtr>> {
+        self.check()?;
+        Ok(self.map("the memory", memory)?.ptr())
+    }
+
     /// What it failed with, if it did: the peer's process is gone, or it closed its side.
     ///
     /// # Errors
     /// That.
     pub fn check(&self) -> Result<()> {
         self.inner.monitor.check()
+    }
+
+    /// Gives it up: whatever is done with it from now on fails with `error`, and device waits on its semaphores return
+    /// false. Does nothing if it has failed already. Does not block; the peer is not told.
+    pub fn fail(&self, error: Error) {
+        self.inner.monitor.fail(error);
+    }
+
+    /// A reference that does not keep it open.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakConnection {
+        WeakConnection { inner: Arc::downgrade(&self.inner) }
     }
 
     /// This side's transport.
@@ -194,6 +222,38 @@ impl Connection {
             );
             self.inner.provider.import(info, gpu)
         })
+    }
+}
+
+/// Knows a [`Connection`] and does not keep it open.
+#[derive(Clone)]
+pub struct WeakConnection {
+    inner: Weak<Inner>,
+}
+
+impl WeakConnection {
+    /// The connection, while it is open.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Connection> {
+        self.inner.upgrade().map(|inner| Connection { inner })
+    }
+
+    /// Whether it is that connection, or a clone of it.
+    #[must_use]
+    pub fn is(&self, connection: &Connection) -> bool {
+        std::ptr::eq(self.inner.as_ptr(), Arc::as_ptr(&connection.inner))
+    }
+
+    /// Whether the connection is closed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.inner.strong_count() == 0
+    }
+}
+
+impl fmt::Debug for WeakConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeakConnection").field("closed", &self.is_closed()).finish()
     }
 }
 

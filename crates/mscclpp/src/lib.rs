@@ -1,1 +1,94 @@
-//! GPU communication from inside kernels: bootstrap, connections, semaphores and channels
+//! GPU communication from inside kernels: processes find each other, connect their devices, and the devices' kernels
+//! signal each other and move data without the host.
+//!
+//! This crate is the front door: it re-exports what the crates below it make, adds the [`Communicator`], which
+//! exchanges what has to be exchanged between ranks, and one [`Error`] over all of them. The crates below can be used
+//! without it.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use mscclpp::prelude::*;
+//! # #[cfg(feature = "cuda-ipc")]
+//! # fn main() -> Result<(), mscclpp::Error> {
+//! // Two ranks in one process, on one simulated device; usually each is a process, with a `TcpBootstrap`.
+//! let ranks = LocalBootstrap::group(2).into_iter().map(|bootstrap| {
+//!     std::thread::spawn(move || -> Result<(), mscclpp::Error> {
+//!         let peer = 1 - bootstrap.rank();
+//!         let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
+//!         let connection = comm.connect(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(0)), peer, 0)?.wait()?;
+//!         let semaphore = comm.build_semaphore(&connection, peer, 0)?.wait()?;
+//!         let channel = BaseMemoryChannel::new(&semaphore)?; // its device_handle() goes to kernels
+//!         comm.bootstrap().barrier()?;
+//!         Ok(())
+//!     })
+//! });
+//! for rank in ranks.collect::<Vec<_>>() {
+//!     rank.join().expect("a rank panicked")?;
+//! }
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "cuda-ipc"))]
+//! # fn main() {}
+//! ```
+//!
+//! # Features
+//! | feature | default | what it brings |
+//! | --- | --- | --- |
+//! | `cuda-ipc` | yes | the CUDA IPC transport and the CUDA platform |
+//! | `cuda-12040` | yes | which CUDA version's symbols cudarc declares; newer drivers are fine |
+//! | `cuda-13000` | no | the same for builds in which another crate has cudarc at CUDA 13: turn the defaults off then |
+//!
+//! Nothing of CUDA is needed to build or to start a program; the driver is loaded when a CUDA device is first used.
+//!
+//! # When a rank dies
+//! Every blocking call fails with an error that names it, and every kernel that waits on a semaphore of a
+//! [`Communicator`] is freed: its wait returns false, and [`Semaphore::check`] says why.
+#![deny(unsafe_code)]
+
+mod communicator;
+mod context;
+mod error;
+mod line;
+pub mod log;
+mod members;
+mod pending;
+pub mod prelude;
+
+pub use communicator::{Communicator, LocalEnd};
+pub use context::{ContextBuilderExt, ContextExt};
+pub use error::{Error, ErrorKind, Result};
+pub use pending::Pending;
+
+pub use mscclpp_bootstrap::{
+    Bootstrap, FailureHook, LocalBootstrap, Rendezvous, TcpBootstrap, TcpBootstrapBuilder, UniqueId,
+};
+pub use mscclpp_core::{
+    BaseMemoryChannel, BaseMemoryChannelHandle, Connection, Context, ContextBuilder, Device,
+    DeviceToDeviceSemaphore, DeviceToDeviceSemaphoreHandle, DeviceType, Endpoint, EndpointConfig,
+    EndpointInfo, IbConfig, IbMode, LinkMonitor, MemoryRegion, ProcessId, RegionInfo, RegisteredMemory,
+    Semaphore, SemaphoreStub, Transport, TransportFlags, WeakConnection,
+};
+#[cfg(feature = "cuda-ipc")]
+pub use mscclpp_cuda_ipc::CudaIpc;
+#[cfg(feature = "cuda-ipc")]
+pub use mscclpp_gpu::nvrtc;
+pub use mscclpp_gpu::{
+    DeviceBuffer, DevicePtr, Event, ExportHandle, ExportKinds, Gpu, GpuProperties, Graph, ImportedMemory,
+    Kernel, KernelArgs, KernelParam, LaunchConfig, MemoryExport, MemoryInfo, Module, ModuleSource,
+    PeerAccess, PinnedBuffer, Platform, Stream,
+};
+
+/// What a transport of one's own implements; see [`ContextBuilder::provider`].
+pub mod provider {
+    pub use mscclpp_core::provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider};
+}
+
+/// What the host twin of a kernel is written with.
+pub mod host {
+    pub use mscclpp_gpu::host::{Backoff, HostBlock, HostKernel, HostSymbol};
+}
+
+/// The device API's headers, and the PTX of the kernels in this repository.
+pub mod kernels {
+    pub use mscclpp_kernels::{HEADERS, PING_PONG, SEMAPHORE, SIGNAL_DATA, SIGNAL_PING_PONG};
+}

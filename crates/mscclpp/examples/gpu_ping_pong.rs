@@ -1,0 +1,86 @@
+//! Two endpoints of one process connect, and a kernel on each signals the other in turns.
+//!
+//! With two GPUs, one on each; with one, both on it; with none, on simulated devices.
+
+mod ping_pong;
+
+use std::{error::Error, process::ExitCode};
+
+use mscclpp::prelude::*;
+use ping_pong::{Player, Role};
+
+const USAGE: &str =
+    "usage: gpu_ping_pong [GPU GPU]    two device numbers, which may be equal [default: the first two]";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let chosen = match arguments.as_slice() {
+        [] => None,
+        [a, b] => match (a.parse(), b.parse()) {
+            (Ok(a), Ok(b)) => Some([a, b]),
+            _ => return usage(),
+        },
+        _ => return usage(),
+    };
+    match run(chosen) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("Failed: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("{USAGE}");
+    ExitCode::from(2)
+}
+
+fn run(chosen: Option<[usize; 2]>) -> Result<(), Box<dyn Error>> {
+    mscclpp::log::init()?;
+    let platform = Platform::detect_or_host()?;
+    let [id0, id1] = match chosen {
+        Some(ids) => ids,
+        None => [0, 1 % platform.device_count()?.max(1)],
+    };
+    ping_pong::print_devices(platform, &[id0, id1])?;
+
+    println!("Creating endpoints ...");
+    let context = Context::on(platform);
+    let endpoint0 = context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(id0)))?;
+    let endpoint1 = context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(id1)))?;
+
+    // Each side makes its own connection and its own half of the semaphore.
+    println!("GPU {id0}: Creating a connection and a semaphore stub ...");
+    let connection0 = context.connect(&endpoint0, &endpoint1)?;
+    let stub0 = SemaphoreStub::new(&connection0)?;
+
+    println!("GPU {id1}: Creating a connection and a semaphore stub ...");
+    let connection1 = context.connect(&endpoint1, &endpoint0)?;
+    let stub1 = SemaphoreStub::new(&connection1)?;
+
+    println!("GPU {id0}: Creating a semaphore and a memory channel ...");
+    let channel0 = BaseMemoryChannel::new(&Semaphore::new(&stub0, &stub1)?)?;
+    let player0 = Player::new(Role::Spinning, &context.gpu(id0)?)?;
+
+    println!("GPU {id1}: Creating a semaphore and a memory channel ...");
+    let channel1 = BaseMemoryChannel::new(&Semaphore::new(&stub1, &stub0)?)?;
+    let player1 = Player::new(Role::Plain, &context.gpu(id1)?)?;
+
+    println!("GPU {id0}: Launching ping_pong_spin ...");
+    player0.launch(&channel0)?;
+    println!("GPU {id1}: Launching ping_pong_plain ...");
+    let launched = player1.launch(&channel1);
+    if let Err(error) = launched {
+        // Nobody will signal the kernel that runs.
+        channel0.semaphore().abort("the other kernel could not be launched");
+        return Err(error.into());
+    }
+
+    let outcome = player1.finish(&channel1);
+    if outcome.is_err() {
+        channel0.semaphore().abort("the other side failed");
+    }
+    player0.finish(&channel0)?;
+    ping_pong::report(outcome?)
+}

@@ -1,0 +1,186 @@
+//! What the two ping-pong examples share: the kernels, one side's launch, and the end of it.
+
+use std::{error::Error, time::Duration};
+
+use mscclpp::{
+    BaseMemoryChannelHandle, DevicePtr, Event, Kernel, KernelArgs, LaunchConfig, Stream,
+    host::{HostBlock, HostKernel},
+    kernels,
+    prelude::*,
+};
+
+/// Rounds of a launch.
+pub(crate) const ROUNDS: i32 = 100;
+/// How long the spinning side keeps the other waiting in each round, in clock cycles: some milliseconds.
+const SPIN_CYCLES: i64 = 10_000_000;
+/// A round that took less has not waited for the spinning side.
+const LEAST_MS_PER_ROUND: f32 = 1.0;
+/// Device waits without a bound: they end with a signal, or when the semaphore is aborted.
+const NO_BOUND: i64 = -1;
+/// When to give up and abort.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Which of the two kernels a side runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Role {
+    /// Waits, spins, signals.
+    Spinning,
+    /// Signals, waits.
+    Plain,
+}
+
+/// One side: a loaded kernel and what it works on.
+pub(crate) struct Player {
+    kernel: Kernel,
+    spin: Option<i64>,
+    stream: Stream,
+    start: Event,
+    end: Event,
+    /// Device memory: the round in which a wait failed, plus 1.
+    failed: DeviceBuffer,
+    /// Device memory: the channel's handle.
+    handle: DeviceBuffer,
+}
+
+impl Player {
+    /// Loads the kernel and makes all that the launch needs, so that launching loads nothing: that could deadlock
+    /// against a kernel that waits already.
+    pub(crate) fn new(role: Role, gpu: &Gpu) -> mscclpp::Result<Self> {
+        let source = ModuleSource { ptx: kernels::PING_PONG, host_kernels: HOST_TWINS, host_symbols: &[] };
+        let (name, spin) = match role {
+            Role::Spinning => ("ping_pong_spin", Some(SPIN_CYCLES)),
+            Role::Plain => ("ping_pong_plain", None),
+        };
+        Ok(Self {
+            kernel: Module::load(gpu, &source)?.kernel(name)?,
+            spin,
+            stream: gpu.stream()?,
+            start: gpu.event(true)?,
+            end: gpu.event(true)?,
+            failed: gpu.allocate(4)?,
+            handle: gpu.allocate(size_of::<BaseMemoryChannelHandle>() as u64)?,
+        })
+    }
+
+    /// Submits the kernel.
+    pub(crate) fn launch(&self, channel: &BaseMemoryChannel) -> mscclpp::Result<()> {
+        self.handle.write(0, &bytes_of(channel.device_handle()))?;
+        self.failed.fill(0, 4, 0)?;
+        let args = KernelArgs::new().with(self.handle.ptr()).with(ROUNDS);
+        let args = self.spin.map_or(args.clone(), |cycles| args.with(cycles));
+        let args = args.with(NO_BOUND).with(self.failed.ptr());
+        self.stream.record(&self.start)?;
+        // SAFETY: these are the kernel's arguments; `self` and `channel` are kept until `finish` has seen its end.
+        unsafe { self.kernel.launch(&self.stream, LaunchConfig::linear(1, 1), &args)? };
+        self.stream.record(&self.end)?;
+        Ok(())
+    }
+
+    /// Waits for the kernel and returns the milliseconds of one round.
+    pub(crate) fn finish(&self, channel: &BaseMemoryChannel) -> Result<f32, Box<dyn Error>> {
+        if let Err(error) = self.stream.synchronize_timeout(LIMIT) {
+            // The kernel still waits: end that before giving up, so that the device stays usable.
+            channel.semaphore().abort("the peer took too long");
+            self.stream.synchronize_timeout(LIMIT)?;
+            return Err(error.into());
+        }
+        let mut failed = [0; 4];
+        self.failed.read(0, &mut failed)?;
+        match u32::from_ne_bytes(failed) {
+            0 => Ok(self.end.elapsed_ms(&self.start)? / ROUNDS as f32),
+            round => {
+                channel.semaphore().check()?;
+                Err(format!("a wait of round {} failed", round - 1).into())
+            }
+        }
+    }
+}
+
+/// Prints the result; an error if the rounds were too short to have waited for the spinning side.
+pub(crate) fn report(ms_per_round: f32) -> Result<(), Box<dyn Error>> {
+    println!("Elapsed {ms_per_round} ms per iteration ({ROUNDS})");
+    if ms_per_round < LEAST_MS_PER_ROUND {
+        return Err(
+            format!("less than {LEAST_MS_PER_ROUND} ms: the sides have not waited for each other").into()
+        );
+    }
+    println!("Succeed!");
+    Ok(())
+}
+
+/// Says on what this runs: GPUs, or devices simulated on the CPU.
+pub(crate) fn print_devices(platform: Platform, ids: &[usize]) -> mscclpp::Result<()> {
+    println!("Platform: {platform}, {} device(s)", platform.device_count()?);
+    for id in ids {
+        println!("GPU {id}: {}", platform.gpu(*id)?.properties().name);
+    }
+    Ok(())
+}
+
+fn bytes_of(handle: BaseMemoryChannelHandle) -> [u8; size_of::<BaseMemoryChannelHandle>()] {
+    // SAFETY: five pointers without padding.
+    unsafe { std::mem::transmute(handle) }
+}
+
+const HOST_TWINS: &[HostKernel] = &[
+    HostKernel { name: "ping_pong_spin", run: ping_pong_spin },
+    HostKernel { name: "ping_pong_plain", run: ping_pong_plain },
+];
+
+/// The twin of `ping_pong_spin`.
+///
+/// # Safety
+/// As for the kernel; so for all functions below.
+unsafe fn ping_pong_spin(block: &HostBlock<'_>) {
+    // SAFETY: the arguments that `Player::launch` pushes.
+    let (handle, rounds, cycles, max_spin, failed) = unsafe {
+        (
+            block.arg::<DevicePtr>(0),
+            block.arg::<i32>(1),
+            block.arg::<i64>(2),
+            block.arg::<i64>(3),
+            block.arg(4),
+        )
+    };
+    // SAFETY: a live handle.
+    let channel = unsafe { read_handle(handle) };
+    for round in 0..rounds {
+        // SAFETY: a live handle, and a word of device memory.
+        unsafe {
+            if !channel.relaxed_wait(max_spin) {
+                return set_failed(failed, round);
+            }
+            // A simulated device's clock has 2 GHz, and its spinning leaves the core to others.
+            std::thread::sleep(Duration::from_nanos(cycles.unsigned_abs() / 2));
+            channel.relaxed_signal();
+        }
+    }
+}
+
+/// The twin of `ping_pong_plain`.
+unsafe fn ping_pong_plain(block: &HostBlock<'_>) {
+    // SAFETY: the arguments that `Player::launch` pushes.
+    let (handle, rounds, max_spin, failed) =
+        unsafe { (block.arg::<DevicePtr>(0), block.arg::<i32>(1), block.arg::<i64>(2), block.arg(3)) };
+    // SAFETY: a live handle.
+    let channel = unsafe { read_handle(handle) };
+    for round in 0..rounds {
+        // SAFETY: a live handle, and a word of device memory.
+        unsafe {
+            channel.relaxed_signal();
+            if !channel.relaxed_wait(max_spin) {
+                return set_failed(failed, round);
+            }
+        }
+    }
+}
+
+unsafe fn read_handle(at: DevicePtr) -> BaseMemoryChannelHandle {
+    // SAFETY: written there before the launch, and device memory is aligned to more than 8 bytes.
+    unsafe { at.as_mut_ptr::<BaseMemoryChannelHandle>().read() }
+}
+
+unsafe fn set_failed(at: DevicePtr, round: i32) {
+    // SAFETY: four bytes of device memory that only this kernel writes.
+    unsafe { at.as_mut_ptr::<u32>().write(round.unsigned_abs() + 1) }
+}

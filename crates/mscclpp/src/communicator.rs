@@ -1,0 +1,264 @@
+use std::{fmt, sync::Arc};
+
+use mscclpp_bootstrap::Bootstrap;
+use mscclpp_core::{
+    Connection, Context, Endpoint, EndpointConfig, RegisteredMemory, Semaphore, SemaphoreStub, Transport,
+    TransportFlags,
+};
+use mscclpp_gpu::{DeviceBuffer, DevicePtr};
+
+use crate::{ContextExt, Error, Pending, Result, members::Members};
+
+/// Exchanges endpoints, memories and semaphores with the other ranks of a job. Clones are the same communicator.
+///
+/// Calls send this rank's part at once and return a [`Pending`] for what needs the peer's. They match by order: the
+/// i-th sending call here for a (peer, tag) and the i-th receiving call there are one exchange. [`connect`] and
+/// [`build_semaphore`] both send and receive, [`send_memory`] sends, [`recv_memory`] receives. A mismatch is an error
+/// that says what came and what was due. The tag is the bootstrap's: a program that sends messages of its own uses
+/// other tags for them. A rank may exchange with itself.
+///
+/// Methods may be called from any thread; calls of several threads on one (peer, tag) take their turn, so their order
+/// must then be arranged by the caller. There is no thread behind a communicator.
+///
+/// When a rank is lost or aborts, every [`Pending::wait`] fails, and every connection and semaphore made through any
+/// communicator of the job is given up, so that waiting kernels end: [`Semaphore::check`] says why.
+///
+/// [`connect`]: Communicator::connect
+/// [`build_semaphore`]: Communicator::build_semaphore
+/// [`send_memory`]: Communicator::send_memory
+/// [`recv_memory`]: Communicator::recv_memory
+#[derive(Clone)]
+pub struct Communicator {
+    members: Arc<Members>,
+    context: Context,
+}
+
+/// This side of a connection to be made: an endpoint, or what one is made of.
+#[derive(Debug, Clone)]
+pub enum LocalEnd {
+    /// One made before; it may serve several connections.
+    Endpoint(Endpoint),
+    /// A new one.
+    Config(EndpointConfig),
+}
+
+impl From<Endpoint> for LocalEnd {
+    fn from(endpoint: Endpoint) -> Self {
+        Self::Endpoint(endpoint)
+    }
+}
+
+impl From<&Endpoint> for LocalEnd {
+    fn from(endpoint: &Endpoint) -> Self {
+        Self::Endpoint(endpoint.clone())
+    }
+}
+
+impl From<EndpointConfig> for LocalEnd {
+    fn from(config: EndpointConfig) -> Self {
+        Self::Config(config)
+    }
+}
+
+impl From<Transport> for LocalEnd {
+    /// On the current GPU.
+    fn from(transport: Transport) -> Self {
+        Self::Config(transport.into())
+    }
+}
+
+impl Communicator {
+    /// Over a job, with a context of this crate's default transports.
+    #[must_use]
+    pub fn new(bootstrap: Arc<dyn Bootstrap>) -> Self {
+        Self::with_context(bootstrap, Context::new())
+    }
+
+    /// Over a job, with a context of one's own.
+    #[must_use]
+    pub fn with_context(bootstrap: Arc<dyn Bootstrap>, context: Context) -> Self {
+        Self { members: Members::new(bootstrap), context }
+    }
+
+    /// The job.
+    #[must_use]
+    pub fn bootstrap(&self) -> &Arc<dyn Bootstrap> {
+        self.members.bootstrap()
+    }
+
+    /// What makes the connections.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Sends `peer` this side's endpoint; the result connects it with the one that `peer` sends.
+    ///
+    /// The connection's label is `rank N`. Every rank must make its own call.
+    ///
+    /// # Errors
+    /// [`Error::Core`] if the endpoint cannot be opened; [`Error::Bootstrap`] if it cannot be sent.
+    pub fn connect(&self, local: impl Into<LocalEnd>, peer: usize, tag: u32) -> Result<Pending<Connection>> {
+        let endpoint = match local.into() {
+            LocalEnd::Endpoint(endpoint) => endpoint,
+            LocalEnd::Config(config) => self.context.create_endpoint(config)?,
+        };
+        let bytes = endpoint.serialize()?;
+        let (context, members) = (self.context.clone(), Arc::clone(&self.members));
+        self.exchange("connect", Some(&bytes), peer, tag, move |bytes| {
+            let connection = context.connect(&endpoint, &Endpoint::deserialize(bytes)?)?;
+            connection.set_label(format!("rank {peer}"));
+            members.adopt(&connection, Some((peer, tag)));
+            Ok(connection)
+        })
+    }
+
+    /// Sends `peer` what it needs to reach `memory`. `peer` calls [`Communicator::recv_memory`].
+    ///
+    /// The memory must be kept as long as the peer uses it.
+    ///
+    /// # Errors
+    /// [`Error::Bootstrap`] if it cannot be sent.
+    pub fn send_memory(&self, memory: &RegisteredMemory, peer: usize, tag: u32) -> Result<()> {
+        let bytes = memory.serialize()?;
+        let line = self.members.line(peer, tag);
+        let _turn = line.turn();
+        self.send("send_memory", &bytes, peer, tag)
+    }
+
+    /// The memory that `peer` sends with [`Communicator::send_memory`].
+    ///
+    /// # Errors
+    /// [`Error::Bootstrap`] for a rank that does not exist, or when the job has failed.
+    pub fn recv_memory(&self, peer: usize, tag: u32) -> Result<Pending<RegisteredMemory>> {
+        self.exchange("recv_memory", None, peer, tag, RegisteredMemory::deserialize)
+    }
+
+    /// Makes this side's half of a semaphore over `connection` and sends it to `peer`, at the other end; the result
+    /// joins it with the half that `peer` sends.
+    ///
+    /// # Errors
+    /// [`Error::Core`] if the half cannot be made; [`Error::Bootstrap`] if it cannot be sent.
+    pub fn build_semaphore(
+        &self,
+        connection: &Connection,
+        peer: usize,
+        tag: u32,
+    ) -> Result<Pending<Semaphore>> {
+        self.members.adopt(connection, None);
+        let stub = SemaphoreStub::new(connection)?;
+        let bytes = stub.serialize()?;
+        self.exchange("build_semaphore", Some(&bytes), peer, tag, move |bytes| {
+            Semaphore::new(&stub, &SemaphoreStub::deserialize(bytes)?)
+        })
+    }
+
+    /// [`Context::register_buffer`] of this communicator's context.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn register_buffer(
+        &self,
+        buffer: &DeviceBuffer,
+        transports: impl Into<TransportFlags>,
+    ) -> Result<RegisteredMemory> {
+        Ok(self.context.register_buffer(buffer, transports)?)
+    }
+
+    /// [`Context::register_memory`] of this communicator's context.
+    ///
+    /// # Safety
+    /// As there.
+    ///
+    /// # Errors
+    /// As there.
+    #[allow(unsafe_code, reason = "a raw address that nobody here can check, passed on")]
+    pub unsafe fn register_memory(
+        &self,
+        ptr: DevicePtr,
+        len: u64,
+        transports: impl Into<TransportFlags>,
+    ) -> Result<RegisteredMemory> {
+        // SAFETY: the caller's promise is the one that is asked for.
+        Ok(unsafe { self.context.register_memory(ptr, len, transports)? })
+    }
+
+    /// The rank at the other end of a connection of this communicator.
+    ///
+    /// # Errors
+    /// [`Error::ForeignConnection`] for one that [`Communicator::connect`] did not make.
+    pub fn remote_rank_of(&self, connection: &Connection) -> Result<usize> {
+        self.made_for(connection).map(|(peer, _)| peer)
+    }
+
+    /// The tag that a connection of this communicator was made with.
+    ///
+    /// # Errors
+    /// As [`Communicator::remote_rank_of`].
+    pub fn tag_of(&self, connection: &Connection) -> Result<u32> {
+        self.made_for(connection).map(|(_, tag)| tag)
+    }
+
+    /// Gives up the whole job, for ever: every pending and later call of all ranks fails, and device waits on every
+    /// semaphore made through a communicator of the job return false, here at once and elsewhere when the news is
+    /// there. Waits at most about a second, for the news to be on its way.
+    pub fn abort(&self, reason: &str) {
+        self.members.fail(&mscclpp_core::Error::Aborted { reason: reason.to_owned() });
+        self.bootstrap().abort(reason);
+    }
+
+    /// What is behind an error of this communicator's connections and semaphores.
+    ///
+    /// When a rank dies, others give up and close their connections; here that may be seen before the death is. If
+    /// `error` says that a rank is gone, this waits up to a second for the job's own news, which name the rank that
+    /// was first; else it returns `error` at once. [`Pending::wait`] does this by itself.
+    #[must_use]
+    pub fn explain(&self, error: impl Into<Error>) -> Error {
+        self.members.explain(error.into())
+    }
+
+    fn made_for(&self, connection: &Connection) -> Result<(usize, u32)> {
+        self.members.made_for(connection).ok_or_else(|| Error::ForeignConnection { peer: connection.label() })
+    }
+
+    /// Sends a part, if there is one, and takes the place of the part to come, both in one turn.
+    fn exchange<T: Clone + Send + Sync + 'static>(
+        &self,
+        what: &'static str,
+        part: Option<&[u8]>,
+        peer: usize,
+        tag: u32,
+        make: impl FnOnce(&[u8]) -> mscclpp_core::Result<T> + Send + 'static,
+    ) -> Result<Pending<T>> {
+        if let Some(failure) = self.bootstrap().failure() {
+            return Err(failure.into());
+        }
+        let n_ranks = self.bootstrap().n_ranks();
+        if peer >= n_ranks {
+            let error = format!("{what}: there is no rank {peer} in a job of {n_ranks}");
+            return Err(mscclpp_bootstrap::Error::InvalidArgument(error).into());
+        }
+        let line = self.members.line(peer, tag);
+        let _turn = line.turn();
+        if let Some(bytes) = part {
+            self.send(what, bytes, peer, tag)?;
+        }
+        Ok(Pending::enqueue(what, &line, &self.members, make))
+    }
+
+    fn send(&self, what: &'static str, bytes: &[u8], peer: usize, tag: u32) -> Result<()> {
+        let rank = self.bootstrap().rank();
+        tracing::debug!(target: "mscclpp::conn", rank, peer, tag, bytes = bytes.len(), "{what}: sending our part");
+        self.bootstrap().send(bytes, peer, tag).map_err(|error| self.explain(error))
+    }
+}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Communicator")
+            .field("rank", &self.bootstrap().rank())
+            .field("n_ranks", &self.bootstrap().n_ranks())
+            .field("context", &self.context)
+            .finish()
+    }
+}

@@ -1,0 +1,207 @@
+use std::time::Duration;
+
+/// What this crate's calls return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong, in whichever layer. [`Error::kind`] sorts it by what a caller can do about it.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Processes could not find each other or lost each other.
+    #[error(transparent)]
+    Bootstrap(Box<mscclpp_bootstrap::Error>),
+    /// An endpoint, connection, memory or semaphore failed.
+    #[error(transparent)]
+    Core(#[from] mscclpp_core::Error),
+    /// A device failed.
+    #[error(transparent)]
+    Gpu(#[from] mscclpp_gpu::Error),
+    /// Something that was exchanged with another rank could not be made into what was asked for.
+    #[error("{what} with rank {peer} (tag {tag}, receiving call number {position} there): {source}")]
+    Exchange {
+        /// What was being made.
+        what: &'static str,
+        /// The other rank.
+        peer: usize,
+        /// The tag of the exchange.
+        tag: u32,
+        /// Which receiving call on that (peer, tag) it was, counted from 0: the peer's sending call of the same number
+        /// is its counterpart.
+        position: u64,
+        /// Why.
+        source: Box<mscclpp_core::Error>,
+    },
+    /// A rank did not send what was due. Nothing was consumed; the wait can be repeated.
+    #[error(
+        "rank {peer} has not sent what {what} needs (tag {tag}, call number {position}) within {after:?}"
+    )]
+    PeerNotReady {
+        /// What was being made.
+        what: &'static str,
+        /// The rank waited for.
+        peer: usize,
+        /// The tag of the exchange.
+        tag: u32,
+        /// Which receiving call on that (peer, tag) it was, counted from 0.
+        position: u64,
+        /// How long.
+        after: Duration,
+    },
+    /// A call that needs a connection of this communicator got another.
+    #[error("the connection to {peer} was not made by connect() of this communicator")]
+    ForeignConnection {
+        /// The connection's label.
+        peer: String,
+    },
+    /// An environment variable with a malformed value.
+    #[error("{variable}={value:?} is not valid: {expected}")]
+    Environment {
+        /// Its name.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
+    /// The operating system refused something.
+    #[error("{operation} failed: {message}")]
+    System {
+        /// What was tried, with the values that matter.
+        operation: String,
+        /// The system's own words.
+        message: String,
+    },
+    /// The process has a log subscriber already.
+    #[error("logging is set up already: call log::init() once, before any other subscriber is installed")]
+    LogAlreadySetUp,
+}
+
+/// What a caller can do about an [`Error`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The machine lacks or refuses something: a driver, memory, a port, a descriptor.
+    System,
+    /// A mistake of this library, or a failure it does not know.
+    Internal,
+    /// Another rank: it died, left, or sent what it should not.
+    Remote,
+    /// The call, its arguments or the environment can never be right.
+    InvalidUsage,
+    /// Time ran out; the call can be repeated.
+    Timeout,
+    /// Somebody gave up on purpose.
+    Aborted,
+}
+
+impl Error {
+    /// Which kind it is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Bootstrap(error) => bootstrap_kind(error),
+            Self::Core(error) => core_kind(error),
+            Self::Exchange { source, .. } => core_kind(source),
+            Self::Gpu(error) => gpu_kind(error),
+            Self::PeerNotReady { .. } => ErrorKind::Timeout,
+            Self::ForeignConnection { .. } | Self::Environment { .. } | Self::LogAlreadySetUp => {
+                ErrorKind::InvalidUsage
+            }
+            Self::System { .. } => ErrorKind::System,
+        }
+    }
+
+    /// Whether it says that another rank is gone, which may be the consequence of yet another one's death.
+    pub(crate) fn is_a_loss(&self) -> bool {
+        use mscclpp_core::Error as E;
+        let core = match self {
+            Self::Bootstrap(error) => {
+                use mscclpp_bootstrap::Error as E;
+                return matches!(**error, E::PeerLost { .. } | E::PeerClosed { .. });
+            }
+            Self::Core(error) => error,
+            Self::Exchange { source, .. } => source,
+            _ => return false,
+        };
+        matches!(core, E::PeerLost { .. } | E::PeerClosed { .. } | E::Timeout { .. })
+    }
+}
+
+impl From<mscclpp_bootstrap::Error> for Error {
+    fn from(error: mscclpp_bootstrap::Error) -> Self {
+        Self::Bootstrap(Box::new(error))
+    }
+}
+
+fn bootstrap_kind(error: &mscclpp_bootstrap::Error) -> ErrorKind {
+    use mscclpp_bootstrap::Error as E;
+    match error {
+        E::PeerLost { .. } | E::PeerClosed { .. } | E::Unauthenticated { .. } => ErrorKind::Remote,
+        E::Aborted { .. } => ErrorKind::Aborted,
+        E::Timeout { .. } => ErrorKind::Timeout,
+        E::Io { .. } | E::AddressInUse { .. } => ErrorKind::System,
+        E::NoSuchInterface { .. }
+        | E::BadAddress { .. }
+        | E::BadUniqueId { .. }
+        | E::NotTheCreator { .. }
+        | E::Mismatch { .. }
+        | E::DuplicateRank { .. }
+        | E::JobComplete { .. }
+        | E::BadEnvironment { .. }
+        | E::InvalidArgument(_) => ErrorKind::InvalidUsage,
+        _ => ErrorKind::Internal,
+    }
+}
+
+fn core_kind(error: &mscclpp_core::Error) -> ErrorKind {
+    use mscclpp_core::Error as E;
+    match error {
+        E::PeerLost { .. } | E::PeerClosed { .. } | E::Malformed { .. } => ErrorKind::Remote,
+        E::Aborted { .. } => ErrorKind::Aborted,
+        E::Timeout { .. } | E::DeviceWaitTimedOut { .. } => ErrorKind::Timeout,
+        E::System { .. } | E::Transport { .. } => ErrorKind::System,
+        E::Gpu(error) => gpu_kind(error),
+        E::InvalidArgument(_)
+        | E::OutOfBounds { .. }
+        | E::NoProvider { .. }
+        | E::TransportMismatch { .. }
+        | E::NotRegistered { .. }
+        | E::Unreachable { .. }
+        | E::Environment { .. } => ErrorKind::InvalidUsage,
+        _ => ErrorKind::Internal,
+    }
+}
+
+fn gpu_kind(error: &mscclpp_gpu::Error) -> ErrorKind {
+    use mscclpp_gpu::Error as E;
+    match error {
+        E::Unavailable { .. } | E::Driver { .. } | E::System { .. } => ErrorKind::System,
+        E::Timeout { .. } => ErrorKind::Timeout,
+        E::NoSuchDevice { .. }
+        | E::OutOfBounds { .. }
+        | E::InvalidArgument(_)
+        | E::NotExportable { .. }
+        | E::NoPeerAccess { .. }
+        | E::NoSuchSymbol { .. }
+        | E::Compile { .. }
+        | E::KernelFailed { .. }
+        | E::Environment { .. } => ErrorKind::InvalidUsage,
+        _ => ErrorKind::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_look_through_the_layers() {
+        let gpu = mscclpp_gpu::Error::Timeout { operation: "a stream".to_owned(), after: Duration::ZERO };
+        assert_eq!(Error::from(mscclpp_core::Error::from(gpu)).kind(), ErrorKind::Timeout);
+        let lost = mscclpp_bootstrap::Error::PeerLost { rank: 3, detail: String::new() };
+        assert_eq!(Error::from(lost).kind(), ErrorKind::Remote);
+        let source = Box::new(mscclpp_core::Error::Aborted { reason: String::new() });
+        let exchange = Error::Exchange { what: "a connection", peer: 1, tag: 0, position: 0, source };
+        assert_eq!(exchange.kind(), ErrorKind::Aborted);
+    }
+}

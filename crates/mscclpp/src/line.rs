@@ -1,0 +1,139 @@
+//! The order of what is received from one peer with one tag.
+//!
+//! Invariants:
+//! 1. `queue` holds the receiving calls whose bytes have not been taken, in the order of the calls; `position` numbers
+//!    the first of them. Bytes are only taken for the first, by the one thread that has set `busy`.
+//! 2. A call whose [`Pending`](crate::Pending) is gone keeps its place: its bytes are taken and thrown away.
+//! 3. `busy` is reset, and everyone woken, after each step; whoever waits looks at its own outcome first. So nobody
+//!    waits for more than the calls up to its own, and waits for these even if no other thread does.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use mscclpp_bootstrap::{Bootstrap, Error as BootstrapError};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+/// A receiving call that waits for its bytes.
+pub(crate) trait Due: Send + Sync {
+    /// Makes of the bytes what was called for and keeps it, or keeps the error. Called once.
+    fn complete(&self, bytes: Result<Vec<u8>, BootstrapError>);
+
+    /// Whether `complete` is done.
+    fn is_complete(&self) -> bool;
+}
+
+/// See the module.
+pub(crate) struct Line {
+    pub(crate) peer: usize,
+    pub(crate) tag: u32,
+    /// Held while a call sends its part and takes its place, so that calls of several threads send and receive in one
+    /// order.
+    calling: Mutex<()>,
+    state: Mutex<State>,
+    stepped: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Weak<dyn Due>>,
+    position: u64,
+    busy: bool,
+}
+
+/// The time given to [`Line::complete_up_to`] ran out.
+pub(crate) struct TimedOut;
+
+impl Line {
+    pub(crate) fn new(peer: usize, tag: u32) -> Self {
+        Self { peer, tag, calling: Mutex::new(()), state: Mutex::default(), stepped: Condvar::new() }
+    }
+
+    /// The turn of a call: others on this line wait until the guard is gone.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.calling.lock()
+    }
+
+    /// The position that the next call gets. To be called in the caller's turn, as `enqueue`.
+    pub(crate) fn next_position(&self) -> u64 {
+        let state = self.state.lock();
+        state.position + state.queue.len() as u64
+    }
+
+    pub(crate) fn enqueue(&self, due: Weak<dyn Due>) {
+        self.state.lock().queue.push_back(due);
+    }
+
+    /// Completes the calls up to `due`, one after the other, unless other threads do.
+    pub(crate) fn complete_up_to(
+        &self,
+        due: &dyn Due,
+        bootstrap: &dyn Bootstrap,
+        timeout: Option<Duration>,
+    ) -> Result<(), TimedOut> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut state = self.state.lock();
+        while !due.is_complete() {
+            if state.busy {
+                match deadline {
+                    None => self.stepped.wait(&mut state),
+                    Some(deadline) => {
+                        if self.stepped.wait_until(&mut state, deadline).timed_out() && !due.is_complete() {
+                            return Err(TimedOut);
+                        }
+                    }
+                }
+                continue;
+            }
+            state.busy = true;
+            let step = Step { line: self, taken: false };
+            MutexGuard::unlocked(&mut state, || self.step(step, bootstrap, deadline))?;
+        }
+        Ok(())
+    }
+
+    /// Takes the bytes of the first call and completes it. `busy` is set and no lock held.
+    fn step(
+        &self,
+        mut step: Step<'_>,
+        bootstrap: &dyn Bootstrap,
+        deadline: Option<Instant>,
+    ) -> Result<(), TimedOut> {
+        let bytes = match deadline {
+            None => bootstrap.recv(self.peer, self.tag),
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                match bootstrap.recv_timeout(self.peer, self.tag, left) {
+                    Err(BootstrapError::Timeout { .. }) => return Err(TimedOut),
+                    bytes => bytes,
+                }
+            }
+        };
+        step.taken = true;
+        let first: Option<Arc<dyn Due>> = self.state.lock().queue.front().and_then(Weak::upgrade);
+        if let Some(first) = first {
+            first.complete(bytes);
+        }
+        Ok(())
+    }
+}
+
+/// Ends a step however it ends, a panic included: the first call has had its bytes, or keeps its place.
+struct Step<'a> {
+    line: &'a Line,
+    taken: bool,
+}
+
+impl Drop for Step<'_> {
+    fn drop(&mut self) {
+        let mut state = self.line.state.lock();
+        state.busy = false;
+        if self.taken {
+            state.queue.pop_front();
+            state.position += 1;
+        }
+        self.line.stepped.notify_all();
+    }
+}

@@ -1,0 +1,199 @@
+//! Log lines of this library, on standard error or in a file.
+//!
+//! The library speaks through [`tracing`], so a program that has a subscriber of its own sees everything there. One
+//! that has none calls [`init`], which looks at the environment:
+//!
+//! | variable | meaning | default |
+//! | --- | --- | --- |
+//! | `MSCCLPP_LOG_LEVEL` | `DEBUG`, `INFO`, `WARN` or `ERROR` | `ERROR` |
+//! | `MSCCLPP_LOG_SUBSYS` | which of `ENV,GPU,NET,CONN,PROXY`, or `ALL`; a leading `^` means all but these | `ALL` |
+//! | `MSCCLPP_LOG_FILE` | a file to append to | standard error |
+//! | `RUST_LOG` | a filter in the syntax of [`EnvFilter`]; goes before level and subsystems | none |
+//!
+//! The subsystems are these targets, for use in `RUST_LOG`: `mscclpp::env`, `mscclpp::gpu`, `mscclpp::bootstrap` (`NET`),
+//! `mscclpp::conn` and `mscclpp::proxy`.
+
+use std::{ffi::OsString, fs::OpenOptions, io::IsTerminal, path::PathBuf, sync::Mutex};
+
+use tracing_subscriber::EnvFilter;
+
+use crate::{Error, Result};
+
+const SUBSYSTEMS: [(&str, &str); 5] = [
+    ("ENV", "mscclpp::env"),
+    ("GPU", "mscclpp::gpu"),
+    ("NET", "mscclpp::bootstrap"),
+    ("CONN", "mscclpp::conn"),
+    ("PROXY", "mscclpp::proxy"),
+];
+
+/// Installs the process's log subscriber as the environment says. To be called once, by programs and not by libraries.
+///
+/// # Errors
+/// [`Error::Environment`] naming the variable that is malformed and what it may be; [`Error::System`] if the file
+/// cannot be opened; [`Error::LogAlreadySetUp`].
+pub fn init() -> Result<()> {
+    let Settings { filter, file } = Settings::from_lookup(std::env::var_os::<&'static str>)?;
+    let shown = filter.clone();
+    // The text was checked; `EnvFilter` has no Clone.
+    let filter = parse("RUST_LOG", &filter)?;
+    let lines = tracing_subscriber::fmt().with_env_filter(filter);
+    let installed = match &file {
+        None => lines.with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).try_init(),
+        Some(path) => {
+            let file =
+                OpenOptions::new().create(true).append(true).open(path).map_err(|e| Error::System {
+                    operation: format!("opening the log file {} (MSCCLPP_LOG_FILE)", path.display()),
+                    message: e.to_string(),
+                })?;
+            lines.with_ansi(false).with_writer(Mutex::new(file)).try_init()
+        }
+    };
+    installed.map_err(|_| Error::LogAlreadySetUp)?;
+    tracing::debug!(target: "mscclpp::env", filter = shown, file = ?file, "logging");
+    for (name, value) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("MSCCLPP_") && !name.contains("SECRET") {
+            tracing::debug!(target: "mscclpp::env", "{name}={}", value.to_string_lossy());
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Settings {
+    /// In the syntax of [`EnvFilter`], and valid.
+    filter: String,
+    file: Option<PathBuf>,
+}
+
+impl Settings {
+    fn from_lookup(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self> {
+        let text = |variable, expected| -> Result<Option<String>> {
+            match lookup(variable).map(OsString::into_string) {
+                None => Ok(None),
+                Some(Ok(value)) => Ok(Some(value).filter(|value| !value.is_empty())),
+                Some(Err(value)) => Err(Error::Environment {
+                    variable,
+                    value: value.to_string_lossy().into_owned(),
+                    expected,
+                }),
+            }
+        };
+        let level = level(text("MSCCLPP_LOG_LEVEL", LEVELS)?)?;
+        let ours = subsystems(level, text("MSCCLPP_LOG_SUBSYS", NAMES)?)?;
+        let filter = match text("RUST_LOG", DIRECTIVES)? {
+            Some(filter) => {
+                parse("RUST_LOG", &filter)?;
+                filter
+            }
+            None => ours,
+        };
+        let file = lookup("MSCCLPP_LOG_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
+        Ok(Self { filter, file })
+    }
+}
+
+const LEVELS: &str = "DEBUG, INFO, WARN or ERROR";
+const NAMES: &str =
+    "ALL, or a list of ENV, GPU, NET, CONN, PROXY with commas between, perhaps with a ^ in front";
+const DIRECTIVES: &str = "directives such as mscclpp::conn=debug, with commas between";
+
+fn level(value: Option<String>) -> Result<&'static str> {
+    let Some(value) = value else { return Ok("error") };
+    match value.to_ascii_uppercase().as_str() {
+        "DEBUG" => Ok("debug"),
+        "INFO" => Ok("info"),
+        "WARN" => Ok("warn"),
+        "ERROR" => Ok("error"),
+        _ => Err(Error::Environment { variable: "MSCCLPP_LOG_LEVEL", value, expected: LEVELS }),
+    }
+}
+
+/// The filter that lets the named subsystems through from `level` on.
+fn subsystems(level: &str, value: Option<String>) -> Result<String> {
+    let value = value.unwrap_or_else(|| "ALL".to_owned());
+    let (inverted, names) = match value.strip_prefix('^') {
+        Some(names) => (true, names),
+        None => (false, value.as_str()),
+    };
+    let mut chosen = [false; SUBSYSTEMS.len()];
+    for name in names.split(',').map(|name| name.trim().to_ascii_uppercase()) {
+        match SUBSYSTEMS.iter().position(|(known, _)| *known == name) {
+            Some(i) => chosen[i] = true,
+            None if name == "ALL" => chosen = [true; SUBSYSTEMS.len()],
+            None => {
+                return Err(Error::Environment { variable: "MSCCLPP_LOG_SUBSYS", value, expected: NAMES });
+            }
+        }
+    }
+    let targets = SUBSYSTEMS.iter().zip(chosen).filter(|(_, chosen)| *chosen != inverted);
+    let filter: Vec<String> = targets.map(|((_, target), _)| format!("{target}={level}")).collect();
+    Ok(if filter.is_empty() { "off".to_owned() } else { filter.join(",") })
+}
+
+fn parse(variable: &'static str, filter: &str) -> Result<EnvFilter> {
+    EnvFilter::try_new(filter).map_err(|_| Error::Environment {
+        variable,
+        value: filter.to_owned(),
+        expected: DIRECTIVES,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(variables: &[(&str, &str)]) -> Result<Settings> {
+        Settings::from_lookup(|asked| {
+            variables.iter().find(|(name, _)| *name == asked).map(|(_, value)| OsString::from(value))
+        })
+    }
+
+    #[test]
+    fn nothing_set_means_errors_of_everything() {
+        let Settings { filter, file } = settings(&[]).unwrap();
+        assert_eq!(filter.split(',').count(), SUBSYSTEMS.len());
+        assert!(filter.split(',').all(|directive| directive.ends_with("=error")), "{filter}");
+        assert_eq!(file, None);
+    }
+
+    #[test]
+    fn level_subsystems_and_file() {
+        let set = [
+            ("MSCCLPP_LOG_LEVEL", "DEBUG"),
+            ("MSCCLPP_LOG_SUBSYS", "NET,CONN"),
+            ("MSCCLPP_LOG_FILE", "/tmp/x"),
+        ];
+        let Settings { filter, file } = settings(&set).unwrap();
+        assert_eq!(filter, "mscclpp::bootstrap=debug,mscclpp::conn=debug");
+        assert_eq!(file, Some(PathBuf::from("/tmp/x")));
+        let inverted =
+            settings(&[("MSCCLPP_LOG_LEVEL", "warn"), ("MSCCLPP_LOG_SUBSYS", "^ENV,GPU,PROXY")]).unwrap();
+        assert_eq!(inverted.filter, "mscclpp::bootstrap=warn,mscclpp::conn=warn");
+        assert_eq!(settings(&[("MSCCLPP_LOG_SUBSYS", "^ALL")]).unwrap().filter, "off");
+    }
+
+    #[test]
+    fn rust_log_goes_first() {
+        let set = [("MSCCLPP_LOG_LEVEL", "DEBUG"), ("RUST_LOG", "mscclpp::gpu=trace")];
+        assert_eq!(settings(&set).unwrap().filter, "mscclpp::gpu=trace");
+    }
+
+    #[test]
+    fn a_bad_value_names_its_variable() {
+        for (variable, value) in [
+            ("MSCCLPP_LOG_LEVEL", "LOUD"),
+            ("MSCCLPP_LOG_SUBSYS", "NET,CON"),
+            ("MSCCLPP_LOG_SUBSYS", "^"),
+            ("RUST_LOG", "mscclpp=deafening"),
+        ] {
+            let error = settings(&[(variable, value)]).unwrap_err();
+            assert!(
+                matches!(&error, Error::Environment { variable: named, .. } if *named == variable),
+                "{error}"
+            );
+            assert!(error.to_string().contains(value));
+        }
+    }
+}

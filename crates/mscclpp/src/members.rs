@@ -1,0 +1,131 @@
+//! What a communicator shares with its pendings: the job, and which connections fall with it.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use mscclpp_bootstrap::{Bootstrap, Error as BootstrapError};
+use mscclpp_core::{Connection, Error as CoreError, WeakConnection};
+use parking_lot::Mutex;
+
+use crate::{Error, line::Line};
+
+/// How long an error about one rank waits for the news that another one's death is behind it.
+const NEWS: Duration = Duration::from_secs(1);
+
+pub(crate) struct Members {
+    bootstrap: Arc<dyn Bootstrap>,
+    lines: Mutex<HashMap<(usize, u32), Arc<Line>>>,
+    known: Mutex<Known>,
+}
+
+/// A connection is either failed by `failure`'s setting or, coming later, by its own entry: both look at the other
+/// under the lock.
+#[derive(Default)]
+struct Known {
+    failure: Option<CoreError>,
+    connections: Vec<Entry>,
+    /// Closed connections are forgotten when there are as many entries.
+    sweep_at: usize,
+}
+
+struct Entry {
+    connection: WeakConnection,
+    /// Peer and tag, of those that this communicator connected.
+    made_for: Option<(usize, u32)>,
+}
+
+impl Members {
+    /// Watches the job: when it fails, so do the connections.
+    pub(crate) fn new(bootstrap: Arc<dyn Bootstrap>) -> Arc<Self> {
+        let members = Arc::new(Self { bootstrap, lines: Mutex::default(), known: Mutex::default() });
+        let weak = Arc::downgrade(&members);
+        members.bootstrap.on_failure(Box::new(move |error| {
+            if let Some(members) = weak.upgrade() {
+                members.fail(&in_core_terms(error));
+            }
+        }));
+        members
+    }
+
+    pub(crate) fn bootstrap(&self) -> &Arc<dyn Bootstrap> {
+        &self.bootstrap
+    }
+
+    pub(crate) fn line(&self, peer: usize, tag: u32) -> Arc<Line> {
+        Arc::clone(self.lines.lock().entry((peer, tag)).or_insert_with(|| Arc::new(Line::new(peer, tag))))
+    }
+
+    /// From now on the connection fails with the job.
+    pub(crate) fn adopt(&self, connection: &Connection, made_for: Option<(usize, u32)>) {
+        let failure = {
+            let mut known = self.known.lock();
+            if known.connections.iter().any(|entry| entry.connection.is(connection)) {
+                return;
+            }
+            if known.connections.len() >= known.sweep_at {
+                known.connections.retain(|entry| !entry.connection.is_closed());
+                known.sweep_at = 2 * known.connections.len() + 16;
+            }
+            known.connections.push(Entry { connection: connection.downgrade(), made_for });
+            known.failure.clone()
+        };
+        if let Some(failure) = failure {
+            connection.fail(failure);
+        }
+    }
+
+    pub(crate) fn made_for(&self, connection: &Connection) -> Option<(usize, u32)> {
+        self.known.lock().connections.iter().find(|entry| entry.connection.is(connection))?.made_for
+    }
+
+    /// Fails all connections, and with them their semaphores, once.
+    pub(crate) fn fail(&self, error: &CoreError) {
+        let connections: Vec<Connection> = {
+            let mut known = self.known.lock();
+            if known.failure.is_some() {
+                return;
+            }
+            known.failure = Some(error.clone());
+            known.connections.iter().filter_map(|entry| entry.connection.upgrade()).collect()
+        };
+        tracing::warn!(
+            target: "mscclpp::conn", rank = self.bootstrap.rank(), connections = connections.len(), %error,
+            "the job failed, and its connections with it"
+        );
+        for connection in connections {
+            connection.fail(error.clone());
+        }
+    }
+
+    /// The failure of the job if that may be what is behind `error`, else `error`.
+    ///
+    /// A rank that dies takes others with it, and their going may be seen first.
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        if !error.is_a_loss() {
+            return error;
+        }
+        let until = Instant::now() + NEWS;
+        loop {
+            match self.bootstrap.failure() {
+                Some(failure) => return failure.into(),
+                None if Instant::now() >= until => return error,
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+}
+
+fn in_core_terms(error: &BootstrapError) -> CoreError {
+    match error {
+        BootstrapError::PeerLost { rank, detail } => {
+            CoreError::PeerLost { peer: format!("rank {rank}"), reason: detail.clone() }
+        }
+        BootstrapError::Aborted { rank, reason } => {
+            CoreError::Aborted { reason: format!("by rank {rank}: {reason}") }
+        }
+        other => CoreError::Aborted { reason: format!("the job failed: {other}") },
+    }
+}

@@ -1,0 +1,145 @@
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use mscclpp_bootstrap::Error as BootstrapError;
+use parking_lot::Mutex;
+
+use crate::{
+    Error, Result,
+    line::{Due, Line, TimedOut},
+    members::Members,
+};
+
+/// Something that another rank's part is still needed for: a connection, a memory, a semaphore.
+///
+/// Nothing happens in the background: [`Pending::wait`] receives the part and does the work. Clones are the same thing;
+/// any number of threads may wait for it at once. It keeps its result, and the bootstrap, until the last clone is
+/// dropped. One that is dropped unwaited leaves what its peer sent to be thrown away in its turn, so the order of
+/// later calls is kept.
+#[must_use = "what the peer sent is only received by wait()"]
+pub struct Pending<T> {
+    item: Arc<Item<T>>,
+}
+
+type Make<T> = Box<dyn FnOnce(&[u8]) -> mscclpp_core::Result<T> + Send>;
+
+struct Item<T> {
+    what: &'static str,
+    position: u64,
+    line: Arc<Line>,
+    members: Arc<Members>,
+    make: Mutex<Option<Make<T>>>,
+    outcome: OnceLock<Result<T>>,
+}
+
+impl<T: Clone + Send + Sync + 'static> Pending<T> {
+    /// Takes the next place on `line`; to be called in the caller's turn there.
+    pub(crate) fn enqueue(
+        what: &'static str,
+        line: &Arc<Line>,
+        members: &Arc<Members>,
+        make: impl FnOnce(&[u8]) -> mscclpp_core::Result<T> + Send + 'static,
+    ) -> Self {
+        let item = Arc::new(Item {
+            what,
+            position: line.next_position(),
+            line: Arc::clone(line),
+            members: Arc::clone(members),
+            make: Mutex::new(Some(Box::new(make))),
+            outcome: OnceLock::new(),
+        });
+        let due: Arc<dyn Due> = item.clone();
+        line.enqueue(Arc::downgrade(&due));
+        Self { item }
+    }
+
+    /// Receives what the peer sent and makes it; first, in their order, what earlier calls on the same peer and tag wait
+    /// for. Blocks until the peer has made the matching call; ends with an error when a rank is lost, when any rank
+    /// aborts, and when the peer leaves. The result is kept, for every clone.
+    ///
+    /// # Errors
+    /// [`Error::Bootstrap`] as above; [`Error::Exchange`] with the peer, the tag and the position if what came is not
+    /// what was due, or could not be made to work.
+    pub fn wait(&self) -> Result<T> {
+        self.wait_until(None)
+    }
+
+    /// As [`Pending::wait`], waiting for the peer no longer than `timeout`. What is done with its part once it is there
+    /// (connecting, mapping) has limits of its own, of seconds.
+    ///
+    /// # Errors
+    /// [`Error::PeerNotReady`]: nothing was consumed, and the call can be repeated. As [`Pending::wait`].
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<T> {
+        self.wait_until(Some(timeout))
+    }
+
+    fn wait_until(&self, timeout: Option<Duration>) -> Result<T> {
+        let Item { what, position, line, members, outcome, .. } = &*self.item;
+        let done = line.complete_up_to(&*self.item, &**members.bootstrap(), timeout);
+        match (outcome.get(), done) {
+            (Some(Ok(value)), _) => Ok(value.clone()),
+            (Some(Err(error)), _) => Err(members.explain(error.clone())),
+            (None, Err(TimedOut)) | (None, Ok(())) => Err(Error::PeerNotReady {
+                what,
+                peer: line.peer,
+                tag: line.tag,
+                position: *position,
+                after: timeout.unwrap_or_default(),
+            }),
+        }
+    }
+}
+
+impl<T: Send + Sync> Due for Item<T> {
+    fn complete(&self, bytes: Result<Vec<u8>, BootstrapError>) {
+        let make = self.make.lock().take();
+        let outcome = bytes.map_err(Error::from).and_then(|bytes| match make {
+            Some(make) => make(&bytes).map_err(|source| self.error(source)),
+            None => {
+                Err(self
+                    .error(mscclpp_core::Error::Aborted { reason: "an earlier attempt panicked".to_owned() }))
+            }
+        });
+        // Set once: the line completes each call once.
+        let _ = self.outcome.set(outcome);
+    }
+
+    fn is_complete(&self) -> bool {
+        self.outcome.get().is_some()
+    }
+}
+
+impl<T> Item<T> {
+    fn error(&self, source: mscclpp_core::Error) -> Error {
+        let Self { what, position, line, .. } = self;
+        Error::Exchange {
+            what,
+            peer: line.peer,
+            tag: line.tag,
+            position: *position,
+            source: Box::new(source),
+        }
+    }
+}
+
+impl<T> Clone for Pending<T> {
+    fn clone(&self) -> Self {
+        Self { item: Arc::clone(&self.item) }
+    }
+}
+
+impl<T> fmt::Debug for Pending<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Item { what, position, line, outcome, .. } = &*self.item;
+        f.debug_struct("Pending")
+            .field("what", what)
+            .field("peer", &line.peer)
+            .field("tag", &line.tag)
+            .field("position", position)
+            .field("complete", &outcome.get().is_some())
+            .finish()
+    }
+}

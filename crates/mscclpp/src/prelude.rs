@@ -1,0 +1,8 @@
+//! What most programs use: `use mscclpp::prelude::*;`.
+
+pub use crate::{
+    BaseMemoryChannel, Bootstrap, Communicator, Connection, Context, ContextBuilderExt, ContextExt, Device,
+    DeviceBuffer, DevicePtr, Endpoint, EndpointConfig, Gpu, KernelArgs, LaunchConfig, LocalBootstrap, Module,
+    ModuleSource, Pending, Platform, RegisteredMemory, Semaphore, SemaphoreStub, TcpBootstrap, Transport,
+    TransportFlags, UniqueId,
+};

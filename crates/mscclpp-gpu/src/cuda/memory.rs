@@ -24,7 +24,7 @@ pub(super) fn allocate(device: &'static Device, bytes: u64) -> Result<Box<dyn Me
     match device.placement() {
         Placement::Virtual { prop, granularity } => {
             let size = bytes.checked_next_multiple_of(*granularity).ok_or_else(|| {
-                Error::InvalidArgument(format!("{bytes} bytes are more than can be addressed"))
+                Error::system(format!("allocating {bytes} bytes"), "more than can be addressed")
             })?;
             let physical = Physical::create(driver, size as usize, prop)?;
             Ok(Box::new(Mapping::new(device, &physical, size)?))

@@ -44,6 +44,36 @@ fn plain_allocations_have_a_legacy_handle() {
 }
 
 #[test]
+#[ignore = "needs two CUDA devices"]
+fn access_to_plain_allocations_of_a_peer_can_be_repeated() {
+    let (device, owner) = (gpu(), super::device(1).unwrap());
+    let driver = owner.driver();
+    let mut address: CUdeviceptr = 0;
+    {
+        let _entered = owner.context().enter().unwrap();
+        // SAFETY: `address` is valid for the write; freed below.
+        assert_eq!(unsafe { (driver.mem_alloc)(&raw mut address, 4096) }, CuResult::SUCCESS);
+    }
+    for _ in 0..2 {
+        // SAFETY: a live allocation of `owner`.
+        unsafe { super::export::enable_access(device, owner, DevicePtr(address), 4096).unwrap() };
+    }
+    assert_eq!(super::owner_of(DevicePtr(address)).unwrap(), Some(1));
+    let stream = device.create_stream().unwrap();
+    let mut word = [0; 8];
+    // SAFETY: inside the allocation; the work is waited for.
+    unsafe {
+        stream.write_u64(DevicePtr(address + 8), 7).unwrap();
+        stream.synchronize().unwrap();
+        owner.read(DevicePtr(address + 8), &mut word).unwrap();
+    }
+    assert_eq!(u64::from_ne_bytes(word), 7);
+    let _entered = owner.context().enter().unwrap();
+    // SAFETY: made above.
+    assert_eq!(unsafe { (driver.mem_free)(address) }, CuResult::SUCCESS);
+}
+
+#[test]
 #[ignore = "needs a CUDA device"]
 fn a_range_over_several_allocations_is_refused_and_its_parts_are_exported() {
     let device = gpu();

@@ -189,12 +189,19 @@ impl StreamBackend for CudaStream {
                 "a default stream cannot be captured; use Gpu::stream".to_owned(),
             ));
         }
+        // Asked first: a call that the driver refuses would end the capture in progress.
+        if self.is_capturing()? {
+            return Err(Error::InvalidArgument("the stream is capturing already".to_owned()));
+        }
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as u32;
         // SAFETY: the stream lives.
         self.submit("cuStreamBeginCapture", |driver| unsafe { (driver.stream_begin_capture)(self.raw, mode) })
     }
 
     fn end_capture(&self) -> Result<Arc<dyn GraphBackend>> {
+        if self.raw as usize <= LAST_SPECIAL_HANDLE || !self.is_capturing()? {
+            return Err(Error::InvalidArgument("the stream is not capturing".to_owned()));
+        }
         let mut graph = std::ptr::null_mut();
         // SAFETY: the stream lives; `graph` is valid for the write.
         self.submit("cuStreamEndCapture", |driver| unsafe {

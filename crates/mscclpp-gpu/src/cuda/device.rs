@@ -28,19 +28,19 @@ pub(super) struct Device {
     value_writes: Option<WriteValue>,
     value_slots: ValueSlots,
     /// For what the library does itself: non-blocking, so that nobody's default stream waits for it.
-    internal: CudaStreamHandle,
+    internal: InternalStream,
 }
 
 /// `cuStreamWriteValue64`
 type WriteValue = unsafe extern "C" fn(CUstream, CUdeviceptr, u64, u32) -> CuResult;
 
 /// The internal stream; a device never ends, so nor does it.
-struct CudaStreamHandle(CUstream);
+struct InternalStream(CUstream);
 
 // SAFETY: the driver's functions may be called with a stream from any thread; the handle is never dereferenced here.
-unsafe impl Send for CudaStreamHandle {}
+unsafe impl Send for InternalStream {}
 // SAFETY: as above.
-unsafe impl Sync for CudaStreamHandle {}
+unsafe impl Sync for InternalStream {}
 
 /// The driver's handle of device number `id`.
 pub(super) fn handle(driver: &Driver, id: usize) -> Result<CUdevice> {
@@ -60,10 +60,12 @@ impl Device {
         let context = PrimaryContext::retain(driver, handle)?;
         let (placement, internal) = {
             let _entered = context.enter()?;
-            (Placement::probe(driver, handle)?, CudaStreamHandle(CudaStream::create_raw(driver)?))
+            (Placement::probe(driver, handle)?, InternalStream(CudaStream::create_raw(driver)?))
         };
         properties.export_kinds = ExportKinds {
-            ipc_handle: attribute(driver, handle, Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED as u32)? == 0,
+            // Integrated GPUs share their memory with the host, and have no legacy IPC.
+            ipc_handle: attribute(driver, handle, Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED as u32)
+                .is_ok_and(|integrated| integrated == 0),
             ..placement.export_kinds()
         };
         let can_write_values =

@@ -19,7 +19,7 @@ pub(crate) trait Abortable: Send + Sync {
 ///
 /// Invariants:
 /// 1. `failure` is set at most once and never changes; the first failure wins.
-/// 2. Every target is aborted exactly once after a failure: [`LinkMonitor::watch`] and [`LinkMonitor::fail`] both look
+/// 2. Every target is aborted exactly once after a failure: `watch` and [`LinkMonitor::fail`] both look
 ///    at `failure` under the lock of `targets`, so that a target is either in the list when the failure comes or sees
 ///    the failure itself.
 #[derive(Clone)]
@@ -105,7 +105,10 @@ impl LinkMonitor {
 
 impl fmt::Debug for LinkMonitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LinkMonitor").field("label", &self.label()).field("failure", &self.inner.failure).finish()
+        f.debug_struct("LinkMonitor")
+            .field("label", &self.label())
+            .field("failure", &self.inner.failure)
+            .finish()
     }
 }
 

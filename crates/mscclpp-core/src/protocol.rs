@@ -29,7 +29,12 @@ pub trait SharedWord {
     /// As the atomics of `std`.
     fn fetch_add(&self, value: Self::Value, order: Ordering) -> Self::Value;
     /// As the atomics of `std`, with relaxed failure.
-    fn compare_exchange(&self, from: Self::Value, to: Self::Value, order: Ordering) -> Result<Self::Value, Self::Value>;
+    fn compare_exchange(
+        &self,
+        from: Self::Value,
+        to: Self::Value,
+        order: Ordering,
+    ) -> Result<Self::Value, Self::Value>;
 }
 
 macro_rules! shared_word {
@@ -73,8 +78,8 @@ pub struct SemaphoreWords<'a, W64, W32> {
     pub aborted: &'a W32,
 }
 
-/// How many polls a wait makes before it looks at `abort` each time.
-const POLLS_BEFORE_ABORT_CHECK: u64 = 64;
+/// How many polls a wait makes before it looks at `abort` each time. Fewer in a model checker, which tries them all.
+const POLLS_BEFORE_ABORT_CHECK: u64 = if cfg!(loom) { 2 } else { 64 };
 
 impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> SemaphoreWords<'_, W64, W32> {
     /// Adds one to the peer's token. `order` is `Release` for a signal that publishes, `Relaxed` for one that does not.

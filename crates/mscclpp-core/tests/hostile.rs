@@ -1,0 +1,200 @@
+//! Bytes that no peer's library made: reading them is an error of one kind, cheap, and never a panic.
+
+mod courier;
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+};
+
+use courier::{Courier, Reach};
+use mscclpp_core::{Context, Device, Endpoint, EndpointConfig, Error, RegisteredMemory, SemaphoreStub};
+use mscclpp_gpu::Platform;
+
+/// The system's allocator, which remembers the largest request of each thread.
+struct Watched;
+
+thread_local! {
+    static LARGEST: Cell<usize> = const { Cell::new(0) };
+}
+
+fn note(bytes: usize) {
+    // Not there any more while the thread ends.
+    let _ = LARGEST.try_with(|largest| largest.set(largest.get().max(bytes)));
+}
+
+// SAFETY: everything is passed on to the system's allocator as it came; noting a number allocates nothing.
+unsafe impl GlobalAlloc for Watched {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note(layout.size());
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        note(layout.size());
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        note(new_size);
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Watched = Watched;
+
+const INPUTS: usize = 10_000;
+const MOST_MEMORY: usize = 1 << 20;
+
+/// The same numbers in every run, so that a failure can be repeated.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        // Xorshift: cheap, and no two inputs alike.
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end.max(1) as u64) as usize
+    }
+}
+
+/// One of the three things that cross process boundaries.
+struct Kind {
+    name: &'static str,
+    read: fn(&[u8]) -> Result<Vec<u8>, Error>,
+    valid: Vec<u8>,
+}
+
+fn kinds() -> [Kind; 3] {
+    let context = Context::builder().provider(Courier::new(Reach::Stores)).platform(Platform::Host).build();
+    let endpoint = context.create_endpoint(EndpointConfig::new(Courier::TRANSPORT, Device::gpu(0))).unwrap();
+    let buffer = context.gpu(0).unwrap().allocate(4096).unwrap();
+    let memory = context.register_buffer(&buffer, Courier::TRANSPORT).unwrap();
+    let stub = SemaphoreStub::new(&context.connect(&endpoint, &endpoint).unwrap()).unwrap();
+    [
+        Kind {
+            name: "endpoint",
+            read: |bytes| Endpoint::deserialize(bytes)?.serialize(),
+            valid: endpoint.serialize().unwrap(),
+        },
+        Kind {
+            name: "memory",
+            read: |bytes| RegisteredMemory::deserialize(bytes)?.serialize(),
+            valid: memory.serialize().unwrap(),
+        },
+        Kind {
+            name: "stub",
+            read: |bytes| SemaphoreStub::deserialize(bytes)?.serialize(),
+            valid: stub.serialize().unwrap(),
+        },
+    ]
+}
+
+/// Somebody's idea of `valid`.
+fn spoil(valid: &[u8], others: &[Vec<u8>], numbers: &mut Numbers) -> Vec<u8> {
+    let mut bytes = valid.to_vec();
+    match numbers.below(9) {
+        0 => bytes.truncate(numbers.below(valid.len())),
+        1 => bytes.extend((0..=numbers.below(100)).map(|_| numbers.next() as u8)),
+        2 => {
+            for _ in 0..=numbers.below(4) {
+                let at = numbers.below(bytes.len());
+                bytes[at] ^= 1 << numbers.below(8);
+            }
+        }
+        3 => bytes[4..6].copy_from_slice(&(numbers.next() as u16).to_le_bytes()),
+        4 => bytes = others[numbers.below(others.len())].clone(),
+        5 => {
+            // A huge number anywhere: lengths and counts are among them.
+            let at = numbers.below(bytes.len() - 4);
+            let huge = [u32::MAX, u32::MAX / 2, 0x4000_0000, 65_536][numbers.below(4)];
+            bytes[at..][..4].copy_from_slice(&huge.to_le_bytes());
+        }
+        6 => {
+            let at = numbers.below(bytes.len() - 8);
+            bytes[at..][..8].copy_from_slice(&(u64::MAX - numbers.below(1024) as u64).to_le_bytes());
+        }
+        7 => bytes = (0..numbers.below(600)).map(|_| numbers.next() as u8).collect(),
+        _ => {
+            // A good envelope around noise.
+            let len = numbers.below(600);
+            bytes.truncate(8);
+            bytes.extend((len as u32).to_le_bytes());
+            bytes.extend((0..len).map(|_| numbers.next() as u8));
+        }
+    }
+    bytes
+}
+
+/// Reads `bytes`, and checks that an error is the right one and that reading them took little memory.
+fn read(kind: &Kind, bytes: &[u8]) -> bool {
+    LARGEST.set(0);
+    let result = (kind.read)(bytes);
+    let largest = LARGEST.get();
+    assert!(largest <= MOST_MEMORY, "{}: {largest} bytes were allocated at once for {bytes:02x?}", kind.name);
+    match result {
+        Ok(again) => {
+            assert_eq!(again, bytes, "{}: what was read is not what was there", kind.name);
+            true
+        }
+        Err(Error::Malformed { .. }) => false,
+        Err(other) => panic!("{}: {other:?} for {bytes:02x?}", kind.name),
+    }
+}
+
+#[test]
+fn malformed_inputs_are_errors() {
+    let seed = 0x006d_7363_636c_7070;
+    println!("seed {seed:#x}, {INPUTS} inputs of each kind");
+    let kinds = kinds();
+    for (i, kind) in kinds.iter().enumerate() {
+        let mut numbers = Numbers(seed);
+        let others: Vec<Vec<u8>> =
+            (0..kinds.len()).filter(|other| *other != i).map(|other| kinds[other].valid.clone()).collect();
+        assert!(read(kind, &kind.valid), "{}: what is right is read", kind.name);
+        let refused = (0..INPUTS).filter(|_| !read(kind, &spoil(&kind.valid, &others, &mut numbers))).count();
+        println!("{}: {refused} of {INPUTS} refused, the others well-formed", kind.name);
+        assert!(refused > INPUTS / 2, "most of these are malformed");
+    }
+}
+
+#[test]
+fn what_is_certainly_wrong_is_refused() {
+    let kinds = kinds();
+    for kind in &kinds {
+        for len in 0..kind.valid.len() {
+            assert!(!read(kind, &kind.valid[..len]), "{}: {len} bytes of {}", kind.name, kind.valid.len());
+        }
+        assert!(!read(kind, &[&kind.valid[..], &[0]].concat()), "{}: a byte too many", kind.name);
+        for other in kinds.iter().filter(|other| other.name != kind.name) {
+            assert!(!read(kind, &other.valid), "{} read as {}", other.name, kind.name);
+        }
+        // The whole header is checked.
+        for at in 0..12 {
+            for bit in 0..8 {
+                let mut bytes = kind.valid.clone();
+                bytes[at] ^= 1 << bit;
+                assert!(!read(kind, &bytes), "{}: bit {bit} of byte {at}", kind.name);
+            }
+        }
+        // More than any reader takes, however honest about its length.
+        let mut huge = kind.valid.clone();
+        huge.resize(12 + 65_537, 0);
+        huge[8..12].copy_from_slice(&65_537u32.to_le_bytes());
+        assert!(!read(kind, &huge), "{}: over the limit", kind.name);
+    }
+}

@@ -1,0 +1,343 @@
+//! The semaphore protocol under the loom model checker: all interleavings (up to a number of preemptions) and all
+//! values that the memory model lets a load return. The code is the one that runs on mapped memory.
+//!
+//! Loom knows one scope, so this says nothing about the scopes of GPUs; the headers argue those in text.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p mscclpp-core --test loom --release`
+#![cfg(loom)]
+
+use std::sync::{Arc, atomic::Ordering};
+
+use loom::{
+    cell::UnsafeCell,
+    sync::atomic::{AtomicU32, AtomicU64},
+    thread,
+};
+use mscclpp_core::protocol::{SemaphoreWords, SharedWord};
+
+/// A word of 8 bytes; its release stores can be weakened, to show that they are needed.
+struct Word64 {
+    word: AtomicU64,
+    weakened: bool,
+}
+
+impl Word64 {
+    fn new(weakened: bool) -> Self {
+        Self { word: AtomicU64::new(0), weakened }
+    }
+}
+
+impl SharedWord for Word64 {
+    type Value = u64;
+    fn load(&self, order: Ordering) -> u64 {
+        self.word.load(order)
+    }
+    fn store(&self, value: u64, order: Ordering) {
+        self.word.store(value, if self.weakened { Ordering::Relaxed } else { order });
+    }
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.word.fetch_add(value, order)
+    }
+    fn compare_exchange(&self, from: u64, to: u64, order: Ordering) -> Result<u64, u64> {
+        self.word.compare_exchange(from, to, order, Ordering::Relaxed)
+    }
+}
+
+struct Word32(AtomicU32);
+
+impl SharedWord for Word32 {
+    type Value = u32;
+    fn load(&self, order: Ordering) -> u32 {
+        self.0.load(order)
+    }
+    fn store(&self, value: u32, order: Ordering) {
+        self.0.store(value, order);
+    }
+    fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+        self.0.fetch_add(value, order)
+    }
+    fn compare_exchange(&self, from: u32, to: u32, order: Ordering) -> Result<u32, u32> {
+        self.0.compare_exchange(from, to, order, Ordering::Relaxed)
+    }
+}
+
+/// How the signalling side reaches the token.
+#[derive(Clone, Copy, PartialEq)]
+enum Path {
+    /// By additions.
+    Atomics,
+    /// By stores under a lock.
+    Lock,
+    /// As `Lock`, but the store of the token releases nothing.
+    WeakenedLock,
+}
+
+/// One direction of a semaphore, and data that its signals may publish.
+struct Semaphore {
+    token: Word64,
+    expected: Word64,
+    outbound: Option<(Word64, Word64)>,
+    status: [Word32; 3],
+    data: UnsafeCell<u64>,
+}
+
+// SAFETY: the data is in a checked cell: an access that is not ordered fails the model, which is what is tested.
+unsafe impl Sync for Semaphore {}
+// SAFETY: as above.
+unsafe impl Send for Semaphore {}
+
+impl Semaphore {
+    fn new(path: Path) -> Arc<Self> {
+        let lock = || (Word64::new(false), Word64::new(false));
+        Arc::new(Self {
+            token: Word64::new(path == Path::WeakenedLock),
+            expected: Word64::new(false),
+            outbound: (path != Path::Atomics).then(lock),
+            status: [0, 0, 0].map(|v| Word32(AtomicU32::new(v))),
+            data: UnsafeCell::new(0),
+        })
+    }
+
+    fn words(&self) -> SemaphoreWords<'_, Word64, Word32> {
+        SemaphoreWords {
+            inbound: &self.token,
+            expected: &self.expected,
+            remote_inbound: &self.token,
+            outbound: self.outbound.as_ref().map(|(lock, count)| (lock, count)),
+            abort: &self.status[0],
+            timed_out: &self.status[1],
+            aborted: &self.status[2],
+        }
+    }
+
+    fn signal(&self, order: Ordering) {
+        self.words().signal(order, backoff());
+    }
+
+    fn poll(&self) -> bool {
+        self.words().poll(Ordering::Acquire)
+    }
+
+    fn wait(&self, max_spins: i64) -> bool {
+        self.words().wait(Ordering::Acquire, max_spins, backoff())
+    }
+
+    fn write(&self) {
+        // SAFETY: loom checks that nothing else accesses the data meanwhile.
+        self.data.with_mut(|data| unsafe { *data = 42 });
+    }
+
+    fn assert_written(&self) {
+        // SAFETY: loom checks that nothing writes the data meanwhile.
+        assert_eq!(self.data.with(|data| unsafe { *data }), 42);
+    }
+}
+
+/// Yields. Two threads could yield to each other for ever while a third has something to do; such schedules are tried
+/// for a few rounds, then the run goes on fairly and branches no further.
+fn backoff() -> impl FnMut() {
+    let mut rounds = 0;
+    move || {
+        rounds += 1;
+        if rounds > 3 {
+            loom::skip_branch();
+        }
+        thread::yield_now();
+    }
+}
+
+/// `preemptions`: how often a thread may be interrupted that could go on; all schedules if none is given.
+fn model(preemptions: Option<usize>, check: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.check(check);
+}
+
+/// One thread writes and signals, the other waits and reads.
+fn publish(path: Path, signal: Ordering, wait: Ordering) {
+    model(None, move || {
+        let semaphore = Semaphore::new(path);
+        let signaller = thread::spawn({
+            let semaphore = semaphore.clone();
+            move || {
+                semaphore.write();
+                semaphore.signal(signal);
+            }
+        });
+        assert!(semaphore.words().wait(wait, -1, backoff()));
+        semaphore.assert_written();
+        signaller.join().unwrap();
+    });
+}
+
+/// One thread writes and signals with release, another signals relaxed; who took both signals sees the data.
+fn publish_beside_a_relaxed_signal(path: Path) {
+    model(Some(3), move || {
+        let semaphore = Semaphore::new(path);
+        let spawn = |publishes: bool| {
+            let semaphore = semaphore.clone();
+            thread::spawn(move || match publishes {
+                true => {
+                    semaphore.write();
+                    semaphore.signal(Ordering::Release);
+                }
+                false => semaphore.signal(Ordering::Relaxed),
+            })
+        };
+        let signallers = [spawn(true), spawn(false)];
+        // Two tickets, the token is looked at until it is 2: what is seen may be the relaxed signal alone.
+        semaphore.expected.store(1, Ordering::Relaxed);
+        assert!(semaphore.wait(-1));
+        semaphore.assert_written();
+        signallers.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+#[test]
+fn a_signal_publishes() {
+    publish(Path::Atomics, Ordering::Release, Ordering::Acquire);
+}
+
+#[test]
+fn a_signal_under_the_lock_publishes() {
+    publish(Path::Lock, Ordering::Release, Ordering::Acquire);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_relaxed_signal_does_not_publish() {
+    publish(Path::Atomics, Ordering::Relaxed, Ordering::Acquire);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_relaxed_wait_sees_nothing_published() {
+    publish(Path::Atomics, Ordering::Release, Ordering::Relaxed);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_relaxed_wait_sees_nothing_published_under_the_lock() {
+    publish(Path::Lock, Ordering::Release, Ordering::Relaxed);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn the_store_under_the_lock_must_release() {
+    publish(Path::WeakenedLock, Ordering::Release, Ordering::Acquire);
+}
+
+#[test]
+fn a_relaxed_signal_beside_it_keeps_what_was_published() {
+    publish_beside_a_relaxed_signal(Path::Atomics);
+}
+
+#[test]
+fn a_relaxed_signal_beside_it_keeps_what_was_published_under_the_lock() {
+    publish_beside_a_relaxed_signal(Path::Lock);
+}
+
+/// Why the store releases for relaxed signals too: the last store is what the wait sees, whoever made it.
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_weakened_store_loses_what_was_published() {
+    publish_beside_a_relaxed_signal(Path::WeakenedLock);
+}
+
+#[test]
+fn signals_under_the_lock_are_all_counted() {
+    model(None, || {
+        let semaphore = Semaphore::new(Path::Lock);
+        let other = semaphore.clone();
+        let signaller = thread::spawn(move || other.signal(Ordering::Release));
+        semaphore.signal(Ordering::Relaxed);
+        signaller.join().unwrap();
+        assert!(semaphore.poll() && semaphore.poll() && !semaphore.poll());
+    });
+}
+
+#[test]
+fn one_signal_is_claimed_once() {
+    model(None, || {
+        let semaphore = Semaphore::new(Path::Atomics);
+        semaphore.signal(Ordering::Release);
+        let other = semaphore.clone();
+        let poller = thread::spawn(move || other.poll());
+        let (mine, theirs) = (semaphore.wait(2), poller.join().unwrap());
+        assert!(mine != theirs, "claimed by {} waits", u8::from(mine) + u8::from(theirs));
+        assert!(!semaphore.poll());
+    });
+}
+
+/// A bounded and an unbounded wait for two signals: neither is stranded, whatever the bounded one does.
+#[test]
+fn two_kinds_of_waits_share_signals() {
+    model(Some(3), || {
+        let semaphore = Semaphore::new(Path::Atomics);
+        let spawn = |act: fn(&Semaphore) -> bool| {
+            let semaphore = semaphore.clone();
+            thread::spawn(move || act(&semaphore))
+        };
+        let signaller = spawn(|s| {
+            s.signal(Ordering::Release);
+            s.signal(Ordering::Release);
+            true
+        });
+        let unbounded = spawn(|s| s.wait(-1));
+        let bounded = semaphore.wait(2);
+        assert!(signaller.join().unwrap() && unbounded.join().unwrap());
+        // What a wait that timed out has left is still there, and nothing else.
+        assert!(bounded || semaphore.poll());
+        assert!(!semaphore.poll());
+    });
+}
+
+#[test]
+fn two_unbounded_waits_share_signals() {
+    model(Some(3), || {
+        let semaphore = Semaphore::new(Path::Atomics);
+        let other = semaphore.clone();
+        let waiter = thread::spawn(move || other.wait(-1));
+        let other = semaphore.clone();
+        let signaller = thread::spawn(move || {
+            other.signal(Ordering::Release);
+            other.signal(Ordering::Release);
+        });
+        assert!(semaphore.wait(-1) && waiter.join().unwrap());
+        signaller.join().unwrap();
+        assert!(!semaphore.poll());
+    });
+}
+
+#[test]
+fn a_wait_that_timed_out_has_given_nothing_away() {
+    model(None, || {
+        let semaphore = Semaphore::new(Path::Atomics);
+        let other = semaphore.clone();
+        let signaller = thread::spawn(move || other.signal(Ordering::Release));
+        let got = semaphore.wait(1);
+        signaller.join().unwrap();
+        assert_eq!(semaphore.status[1].load(Ordering::Relaxed), u32::from(!got), "a time-out is told");
+        assert!(got != semaphore.poll(), "one signal is taken once, now or then");
+    });
+}
+
+/// An abort that comes with a signal: the wait ends, and its answer says which.
+#[test]
+fn an_abort_ends_a_wait() {
+    for signalled in [false, true] {
+        model(None, move || {
+            let semaphore = Semaphore::new(Path::Atomics);
+            let other = semaphore.clone();
+            let waiter = thread::spawn(move || other.wait(-1));
+            if signalled {
+                semaphore.signal(Ordering::Release);
+            }
+            semaphore.status[0].store(1, Ordering::Release);
+            let got = waiter.join().unwrap();
+            assert!(signalled || !got);
+            assert_eq!(semaphore.status[2].load(Ordering::Relaxed), u32::from(!got), "an abort is told");
+            assert!(!semaphore.wait(-1), "later waits end too");
+        });
+    }
+}

@@ -78,6 +78,13 @@ pub use mscclpp_gpu::{
     PeerAccess, PinnedBuffer, Platform, Stream,
 };
 
+/// The errors of the layers below, which [`Error`] wraps.
+pub mod errors {
+    pub use mscclpp_bootstrap::Error as BootstrapError;
+    pub use mscclpp_core::Error as CoreError;
+    pub use mscclpp_gpu::Error as GpuError;
+}
+
 /// What a transport of one's own implements; see [`ContextBuilder::provider`].
 pub mod provider {
     pub use mscclpp_core::provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider};

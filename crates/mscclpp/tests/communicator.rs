@@ -1,0 +1,314 @@
+//! The rules of a communicator: order, sharing, mistakes, failure. Ranks are threads of this process.
+
+mod support;
+
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use mscclpp::{
+    Error, ErrorKind,
+    errors::{BootstrapError, CoreError},
+    prelude::*,
+};
+use support::{
+    connect_all, device_of, endpoint_of,
+    kernels::{Outcome, Side},
+    platform, ranks,
+};
+
+/// A registered memory that is recognised by its size.
+fn memory(comm: &Communicator, size: u64) -> RegisteredMemory {
+    let gpu = comm.context().gpu(device_of(comm.bootstrap().rank())).unwrap();
+    comm.register_buffer(&gpu.allocate(size).unwrap(), Transport::CUDA_IPC).unwrap()
+}
+
+fn peer_of(comm: &Communicator) -> usize {
+    1 - comm.bootstrap().rank()
+}
+
+#[test]
+fn every_rank_connects_with_every_rank_and_itself_and_signals_get_through() {
+    for n in [1, 2, 3, 8] {
+        ranks(n, |comm| {
+            let rank = comm.bootstrap().rank();
+            let semaphores = connect_all(&comm).unwrap();
+            let channels: Vec<_> = semaphores.iter().map(|s| BaseMemoryChannel::new(s).unwrap()).collect();
+            let mut side = Side::new(&comm.context().gpu(device_of(rank)).unwrap()).unwrap();
+            for (peer, channel) in channels.iter().enumerate() {
+                assert_eq!(channel.semaphore().connection().label(), format!("rank {peer}"));
+                side.signal(channel, (10 * rank + peer) as i32 + 1);
+            }
+            side.finish();
+            comm.bootstrap().barrier().unwrap();
+            for (peer, channel) in channels.iter().enumerate() {
+                for _ in 0..10 * peer + rank + 1 {
+                    assert_eq!(side.poll_once(channel), Outcome::Signalled, "{rank} from {peer}");
+                }
+                assert_eq!(side.poll_once(channel), Outcome::NotSignalled);
+            }
+            comm.bootstrap().barrier().unwrap();
+        });
+    }
+}
+
+#[test]
+fn calls_match_in_their_order_for_each_peer_and_tag() {
+    ranks(2, |comm| {
+        let peer = peer_of(&comm);
+        let kept: Vec<_> = [100, 200, 300, 400].map(|size| memory(&comm, size)).into();
+        // Two tags, interleaved.
+        for (i, tag) in [(0, 7), (2, 8), (1, 7), (3, 8)] {
+            comm.send_memory(&kept[i], peer, tag).unwrap();
+        }
+        let [late8, first7, second7] = [
+            (comm.recv_memory(peer, 8).unwrap(), comm.recv_memory(peer, 8).unwrap()).1,
+            comm.recv_memory(peer, 7).unwrap(),
+            comm.recv_memory(peer, 7).unwrap(),
+        ];
+        // Later items first; earlier ones are completed on the way.
+        assert_eq!(second7.wait().unwrap().size(), 200);
+        assert_eq!(first7.wait_timeout(Duration::ZERO).unwrap().size(), 100, "it is there already");
+        assert_eq!(late8.wait().unwrap().size(), 400, "the dropped one before it has taken the 300");
+        assert_eq!(first7.wait().unwrap().size(), 100, "again");
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
+#[test]
+fn connections_memories_and_semaphores_share_one_order() {
+    ranks(2, |comm| {
+        let peer = peer_of(&comm);
+        let config = endpoint_of(comm.bootstrap().rank());
+        let own = memory(&comm, 64);
+        let connection = comm.connect(config.clone(), peer, 3).unwrap();
+        comm.send_memory(&own, peer, 3).unwrap();
+        let received = comm.recv_memory(peer, 3).unwrap();
+        let unwanted = comm.connect(config, peer, 3).unwrap();
+        drop(unwanted);
+        let connection = connection.wait().unwrap();
+        let semaphore = comm.build_semaphore(&connection, peer, 3).unwrap();
+        semaphore.wait().unwrap();
+        assert_eq!(received.wait_timeout(Duration::ZERO).unwrap().size(), 64);
+        assert_eq!((comm.remote_rank_of(&connection).unwrap(), comm.tag_of(&connection).unwrap()), (peer, 3));
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_pending_can_be_cloned_and_waited_for_by_many_threads() {
+    ranks(2, |comm| {
+        let peer = peer_of(&comm);
+        let pending: Vec<_> = (0..4).map(|_| comm.recv_memory(peer, 0).unwrap()).collect();
+        thread::scope(|scope| {
+            for i in [3, 1, 2, 0, 1, 3] {
+                let pending = pending[i].clone();
+                scope.spawn(move || assert_eq!(pending.wait().unwrap().size(), 10 + i as u64));
+            }
+            thread::sleep(Duration::from_millis(20));
+            for i in 0..4 {
+                comm.send_memory(&memory(&comm, 10 + i), peer, 0).unwrap();
+            }
+        });
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_thread_is_not_kept_by_waits_for_later_items() {
+    ranks(2, |comm| {
+        let peer = peer_of(&comm);
+        let (first, second) = (comm.recv_memory(peer, 0).unwrap(), comm.recv_memory(peer, 0).unwrap());
+        thread::scope(|scope| {
+            let later = scope.spawn(|| second.wait().unwrap().size());
+            thread::sleep(Duration::from_millis(20));
+            comm.send_memory(&memory(&comm, 1), peer, 0).unwrap();
+            assert_eq!(first.wait().unwrap().size(), 1, "while another thread waits for the second");
+            comm.bootstrap().barrier().unwrap();
+            comm.send_memory(&memory(&comm, 2), peer, 0).unwrap();
+            assert_eq!(later.join().unwrap(), 2);
+        });
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_wait_that_timed_out_can_be_repeated() {
+    ranks(2, |comm| {
+        let peer = peer_of(&comm);
+        let pending = comm.recv_memory(peer, 5).unwrap();
+        let error = pending.wait_timeout(Duration::from_millis(10)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        assert!(
+            error.to_string().contains(&format!("rank {peer}")) && error.to_string().contains("tag 5"),
+            "{error}"
+        );
+        comm.bootstrap().barrier().unwrap();
+        let own = memory(&comm, 77);
+        comm.send_memory(&own, peer, 5).unwrap();
+        assert_eq!(pending.wait().unwrap().size(), 77);
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_mismatch_names_what_came_what_was_due_and_where() {
+    ranks(2, |comm| {
+        let (rank, peer) = (comm.bootstrap().rank(), peer_of(&comm));
+        let own = memory(&comm, 8);
+        comm.send_memory(&own, peer, 9).unwrap();
+        comm.recv_memory(peer, 9).unwrap().wait().unwrap();
+        // Rank 0 sends a memory where rank 1 is due to send an endpoint.
+        if rank == 0 {
+            comm.send_memory(&own, peer, 9).unwrap();
+        } else {
+            let pending = comm.connect(endpoint_of(rank), peer, 9).unwrap();
+            for _ in 0..2 {
+                let error = pending.wait().unwrap_err();
+                assert!(matches!(error, Error::Exchange { peer: 0, tag: 9, position: 1, .. }), "{error}");
+                let text = error.to_string();
+                assert!(
+                    text.contains("memory") && text.contains("endpoint") && text.contains("rank 0"),
+                    "{text}"
+                );
+            }
+        }
+        // The order goes on behind it.
+        let after = match rank {
+            0 => (comm.recv_memory(peer, 9).unwrap(), comm.recv_memory(peer, 9).unwrap()).1,
+            _ => comm.recv_memory(peer, 9).unwrap(),
+        };
+        comm.send_memory(&own, peer, 9).unwrap();
+        assert_eq!(after.wait().unwrap().size(), 8);
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
+#[test]
+fn semaphores_of_two_connections_exchanged_in_different_orders_are_noticed() {
+    ranks(2, |comm| {
+        let (rank, peer) = (comm.bootstrap().rank(), peer_of(&comm));
+        let connect = || comm.connect(endpoint_of(rank), peer, 0).unwrap();
+        let pending = [connect(), connect()];
+        let [a, b] = pending.map(|pending| pending.wait().unwrap());
+        let (one, other) = if rank == 0 { (&a, &b) } else { (&b, &a) };
+        let pending =
+            [comm.build_semaphore(one, peer, 0).unwrap(), comm.build_semaphore(other, peer, 0).unwrap()];
+        for pending in pending {
+            let error = pending.wait().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+            assert!(error.to_string().contains("another connection"), "{error}");
+        }
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
+#[test]
+fn bad_arguments_are_errors_at_the_call_and_take_no_place() {
+    ranks(2, |comm| {
+        let (rank, peer) = (comm.bootstrap().rank(), peer_of(&comm));
+        let nobody = comm.connect(endpoint_of(rank), 2, 0).unwrap_err();
+        assert!(nobody.to_string().contains("no rank 2 in a job of 2"), "{nobody}");
+        assert_eq!(comm.recv_memory(17, 0).unwrap_err().kind(), ErrorKind::InvalidUsage);
+        let no_device = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(1000));
+        assert_eq!(comm.connect(no_device, peer, 0).unwrap_err().kind(), ErrorKind::InvalidUsage);
+        let connection = comm.connect(endpoint_of(rank), peer, 0).unwrap().wait().unwrap();
+        let other = Communicator::with_context(Arc::clone(comm.bootstrap()), comm.context().clone());
+        assert!(matches!(other.remote_rank_of(&connection), Err(Error::ForeignConnection { .. })));
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
+#[test]
+fn an_abort_frees_waits_and_kernels_of_all_ranks() {
+    ranks(3, |comm| {
+        let rank = comm.bootstrap().rank();
+        let semaphores = connect_all(&comm).unwrap();
+        // A kernel of each rank waits for the next rank; nobody signals.
+        let channel = BaseMemoryChannel::new(&semaphores[(rank + 1) % 3]).unwrap();
+        let mut side = Side::new(&comm.context().gpu(device_of(rank)).unwrap()).unwrap();
+        side.start_wait(&channel, -1);
+        let nothing = comm.recv_memory((rank + 1) % 3, 1).unwrap();
+        comm.bootstrap().barrier().unwrap();
+        let started = Instant::now();
+        let error = if rank == 2 {
+            comm.abort("that is enough");
+            nothing.wait().unwrap_err()
+        } else {
+            nothing.wait().unwrap_err()
+        };
+        assert_eq!(error.kind(), ErrorKind::Aborted);
+        assert_eq!(side.outcome(), Outcome::NotSignalled);
+        assert!(started.elapsed() < Duration::from_secs(5));
+        for error in
+            [channel.semaphore().check().unwrap_err(), channel.semaphore().connection().check().unwrap_err()]
+        {
+            assert!(error.to_string().contains("that is enough"), "{error}");
+        }
+        // For ever.
+        assert_eq!(comm.connect(endpoint_of(rank), 0, 0).unwrap_err().kind(), ErrorKind::Aborted);
+        assert_eq!(side.wait_once(&channel, -1), Outcome::NotSignalled);
+    });
+}
+
+#[test]
+fn a_rank_that_panics_takes_the_others_out_of_their_kernels() {
+    let outcome = thread::spawn(|| {
+        ranks(3, |comm| {
+            let rank = comm.bootstrap().rank();
+            let semaphores = connect_all(&comm).unwrap();
+            let channel = BaseMemoryChannel::new(&semaphores[(rank + 1) % 3]).unwrap();
+            let mut side = Side::new(&comm.context().gpu(device_of(rank)).unwrap()).unwrap();
+            comm.bootstrap().barrier().unwrap();
+            if rank == 1 {
+                std::panic::panic_any("rank 1 falls over");
+            }
+            side.start_wait(&channel, -1);
+            assert_eq!(side.outcome(), Outcome::NotSignalled);
+            let error = comm.explain(channel.semaphore().check().unwrap_err());
+            assert!(error.to_string().contains("rank 1"), "{error}");
+        })
+    });
+    let panic = outcome.join().unwrap_err();
+    assert_eq!(
+        panic.downcast_ref::<&str>(),
+        Some(&"rank 1 falls over"),
+        "the others had nothing to complain about"
+    );
+}
+
+#[test]
+fn a_rank_that_leaves_fails_only_what_needs_it() {
+    ranks(3, |comm| {
+        let rank = comm.bootstrap().rank();
+        if rank == 2 {
+            return;
+        }
+        let error = comm.recv_memory(2, 0).unwrap().wait().unwrap_err();
+        let closed =
+            matches!(&error, Error::Bootstrap(e) if matches!(**e, BootstrapError::PeerClosed { rank: 2 }));
+        assert!(closed, "{error}");
+        let peer = 1 - rank;
+        let connection = comm.connect(endpoint_of(rank), peer, 0).unwrap().wait().unwrap();
+        comm.build_semaphore(&connection, peer, 0).unwrap().wait().unwrap().check().unwrap();
+        comm.bootstrap().group_barrier(&[0, 1]).unwrap();
+    });
+}
+
+#[test]
+fn what_is_left_of_a_rank_keeps_its_communicator_alive() {
+    ranks(2, |comm| {
+        let (rank, peer) = (comm.bootstrap().rank(), peer_of(&comm));
+        let pending = comm.connect(endpoint_of(rank), peer, 0).unwrap();
+        drop(comm);
+        let connection = pending.wait().unwrap();
+        connection.check().unwrap();
+        assert!(matches!(connection.context().platform(), Ok(p) if p == platform()));
+        // The peer may be gone already.
+        let _ = connection.flush(Duration::from_secs(5)).map_err(|error| {
+            assert!(matches!(error, CoreError::PeerClosed { .. } | CoreError::PeerLost { .. }), "{error}");
+        });
+    });
+}

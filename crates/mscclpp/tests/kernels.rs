@@ -1,0 +1,171 @@
+//! Semaphores as kernels see them, between two endpoints of one process: the same vectors on GPUs and on simulated
+//! devices, on one device and on two.
+
+mod support;
+
+#[path = "../examples/ping_pong/mod.rs"]
+#[allow(dead_code, reason = "the examples use all of it")]
+mod ping_pong;
+
+use std::time::Duration;
+
+use mscclpp::{Error, errors::CoreError, prelude::*};
+use support::{
+    LIMIT, channel_pair,
+    kernels::{Outcome, Rounds, Side},
+    platform,
+};
+
+/// On one device, and on two where there are two.
+fn on_each_pair(test: impl Fn(&Context, [usize; 2])) {
+    let context = Context::on(platform());
+    test(&context, [0, 0]);
+    if platform().device_count().unwrap() > 1 {
+        test(&context, [0, 1]);
+        test(&context, [1, 0]);
+    }
+}
+
+fn sides(context: &Context, devices: [usize; 2]) -> ([BaseMemoryChannel; 2], [Side; 2]) {
+    println!("devices {devices:?} of {}", context.platform().unwrap());
+    let side = |id| Side::new(&context.gpu(id).unwrap()).unwrap();
+    (channel_pair(context, devices).unwrap(), [side(devices[0]), side(devices[1])])
+}
+
+#[test]
+fn each_signal_is_taken_once() {
+    on_each_pair(|context, devices| {
+        let ([here, there], [mut a, mut b]) = sides(context, devices);
+        assert_eq!(a.poll_once(&here), Outcome::NotSignalled);
+        b.signal(&there, 3);
+        b.finish();
+        assert_eq!(a.poll_once(&here), Outcome::Signalled);
+        assert_eq!(a.wait_once(&here, -1), Outcome::Signalled);
+        assert_eq!(a.wait_once(&here, 1000), Outcome::Signalled);
+        assert_eq!(a.poll_once(&here), Outcome::NotSignalled);
+        assert_eq!(b.poll_once(&there), Outcome::NotSignalled, "signals go one way");
+    });
+}
+
+#[test]
+fn a_wait_that_timed_out_has_consumed_nothing_and_can_be_repeated() {
+    on_each_pair(|context, devices| {
+        let ([here, there], [mut a, mut b]) = sides(context, devices);
+        for _ in 0..3 {
+            assert_eq!(a.wait_once(&here, 500), Outcome::NotSignalled);
+            let said = here.semaphore().check();
+            assert!(matches!(said, Err(CoreError::DeviceWaitTimedOut { .. })), "{said:?}");
+            here.semaphore().check().expect("it says so once");
+        }
+        b.signal(&there, 1);
+        b.finish();
+        assert_eq!(a.wait_once(&here, 500), Outcome::Signalled);
+        assert_eq!(a.poll_once(&here), Outcome::NotSignalled);
+        here.semaphore().check().unwrap();
+    });
+}
+
+#[test]
+fn an_abort_frees_a_waiting_kernel_for_ever() {
+    on_each_pair(|context, devices| {
+        let ([here, there], [mut a, mut b]) = sides(context, devices);
+        a.start_wait(&here, -1);
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!a.stream.query().unwrap(), "nothing has signalled");
+        here.semaphore().abort("the test says so");
+        assert_eq!(a.outcome(), Outcome::NotSignalled);
+        for _ in 0..2 {
+            assert_eq!(a.wait_once(&here, -1), Outcome::NotSignalled);
+            let said = here.semaphore().check().unwrap_err().to_string();
+            assert!(said.contains("the test says so"), "{said}");
+        }
+        there.semaphore().check().expect("the peer is not told");
+        // Another semaphore of the device is not concerned.
+        let ([here, there], _) = sides(context, devices);
+        b.signal(&there, 1);
+        assert_eq!(a.wait_once(&here, -1), Outcome::Signalled);
+    });
+}
+
+#[test]
+fn no_signal_is_lost_or_taken_twice_under_contention() {
+    on_each_pair(|context, devices| {
+        let ([here, there], [mut a, mut b]) = sides(context, devices);
+        // All blocks of both sides fit on a device at once.
+        let (blocks, per_thread) = (3, 5);
+        a.start_contended(&here, blocks, per_thread);
+        b.start_contended(&there, blocks, per_thread);
+        let each_way = u64::from(blocks) * 32 * per_thread.unsigned_abs() as u64;
+        assert_eq!((a.taken(), b.taken()), ([each_way; 3], [each_way; 3]));
+        assert_eq!((a.poll_once(&here), b.poll_once(&there)), (Outcome::NotSignalled, Outcome::NotSignalled));
+    });
+}
+
+#[test]
+fn a_signal_carries_the_data_written_before_it() {
+    on_each_pair(|context, devices| {
+        let ([here, there], [mut a, mut b]) = sides(context, devices);
+        for words in [1, 7, 4096] {
+            let buffer = context.gpu(devices[1]).unwrap().allocate(8 * words).unwrap();
+            let memory = context.register_buffer(&buffer, Transport::CUDA_IPC).unwrap();
+            let as_seen_by_a =
+                here.semaphore().connection().peer_ptr(&memory).unwrap().expect("mapped memory");
+            let what = Rounds { words, rounds: 200, seed: 0x5eed ^ words, relaxed: false };
+            b.start_checking(&there, buffer.ptr(), what);
+            a.start_writing(&here, as_seen_by_a, what);
+            assert_eq!((a.mismatches(), b.mismatches()), (0, 0), "{words} words");
+        }
+    });
+}
+
+#[test]
+fn connection_writes_arrive_before_the_update_behind_them() {
+    on_each_pair(|context, devices| {
+        let ([here, _there], _) = sides(context, devices);
+        let connection = here.semaphore().connection();
+        let buffer = |id: usize| context.gpu(id).unwrap().allocate(1 << 16).unwrap();
+        let (from, to) = (buffer(devices[0]), buffer(devices[1]));
+        let register = |buffer: &DeviceBuffer| context.register_buffer(buffer, Transport::CUDA_IPC).unwrap();
+        let (src, dst) = (register(&from), register(&to));
+        let data: Vec<u8> = (0..1 << 15).map(|i: u32| (i * 7 % 251) as u8).collect();
+        from.write(0, &data).unwrap();
+        let mut flag = 0;
+        connection.write(&dst, 8, &src, 3, 30_001).unwrap();
+        connection.update_and_sync(&dst, 0, &mut flag, 0xfeed).unwrap();
+        connection.flush(LIMIT).unwrap();
+        let mut back = vec![0; 30_010];
+        to.read(0, &mut back).unwrap();
+        assert_eq!((flag, &back[..8]), (0xfeed, &0xfeed_u64.to_ne_bytes()[..]));
+        assert_eq!(back[8..30_009], data[3..30_004]);
+        assert_eq!(back[30_009], 0, "nothing past the end");
+        let past = connection.write(&dst, 60_000, &src, 0, 10_000);
+        assert!(matches!(past, Err(CoreError::OutOfBounds { .. })), "{past:?}");
+    });
+}
+
+#[test]
+fn the_ping_pong_of_the_tutorial() {
+    use ping_pong::{Player, Role};
+    let context = Context::on(platform());
+    let devices = [0, 1 % platform().device_count().unwrap()];
+    let channels = channel_pair(&context, devices).unwrap();
+    let player = |role, id| Player::new(role, &context.gpu(id).unwrap()).unwrap();
+    let players = [player(Role::Spinning, devices[0]), player(Role::Plain, devices[1])];
+    players[0].launch(&channels[0]).unwrap();
+    players[1].launch(&channels[1]).unwrap();
+    let ms = [players[0].finish(&channels[0]).unwrap(), players[1].finish(&channels[1]).unwrap()];
+    assert!(ms[1] > 1.0, "{ms:?} ms per round");
+}
+
+#[test]
+fn bad_use_is_an_error_at_the_call() {
+    let context = Context::on(platform());
+    let count = platform().device_count().unwrap();
+    let none =
+        context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(count))).unwrap_err();
+    assert!(none.to_string().contains(&format!("device {count}")), "{none}");
+    let error = Error::from(none);
+    assert_eq!(error.kind(), mscclpp::ErrorKind::InvalidUsage);
+    let unserved = context.create_endpoint(Transport::ETHERNET).unwrap_err();
+    assert!(unserved.to_string().contains("Ethernet"), "{unserved}");
+}

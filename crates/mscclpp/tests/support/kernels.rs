@@ -1,0 +1,175 @@
+//! Launching the kernels of `cuda/kernels` that tests use.
+
+use mscclpp::{BaseMemoryChannelHandle, Kernel, Stream, kernels, prelude::*};
+
+use super::{
+    LIMIT,
+    twins::{SEMAPHORE_TWINS, SIGNAL_DATA_TWINS},
+};
+
+/// What `wait_once` and `poll_once` say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    NotRun,
+    Signalled,
+    NotSignalled,
+}
+
+/// One side of a test: a stream of a device, kernels, and a buffer for what they say.
+pub(crate) struct Side {
+    semaphore: Module,
+    data: Module,
+    pub(crate) stream: Stream,
+    results: DeviceBuffer,
+}
+
+/// Where in `results` each kernel writes.
+const RESULT: u64 = 0;
+const FAILED: u64 = 64;
+const TAKEN: u64 = 128;
+const MISMATCHES: u64 = 192;
+
+/// What is checked, and how.
+#[derive(Clone, Copy)]
+pub(crate) struct Rounds {
+    pub(crate) words: u64,
+    pub(crate) rounds: i32,
+    pub(crate) seed: u64,
+    pub(crate) relaxed: bool,
+}
+
+impl Side {
+    pub(crate) fn new(gpu: &Gpu) -> mscclpp::Result<Self> {
+        let load =
+            |ptx, host_kernels| Module::load(gpu, &ModuleSource { ptx, host_kernels, host_symbols: &[] });
+        Ok(Self {
+            semaphore: load(kernels::SEMAPHORE, SEMAPHORE_TWINS)?,
+            data: load(kernels::SIGNAL_DATA, SIGNAL_DATA_TWINS)?,
+            stream: gpu.stream()?,
+            results: gpu.allocate(256)?,
+        })
+    }
+
+    fn launch(&mut self, kernel: &Kernel, shape: LaunchConfig, args: &KernelArgs) {
+        // SAFETY: callers give the arguments of the kernel; its channel and buffers outlive `finish`, which tests call.
+        unsafe { kernel.launch(&self.stream, shape, args).expect("a launch") };
+    }
+
+    fn channel(channel: &BaseMemoryChannel) -> KernelArgs {
+        KernelArgs::new().with::<BaseMemoryChannelHandle>(channel.device_handle())
+    }
+
+    fn at(&self, offset: u64) -> DevicePtr {
+        self.results.ptr().add(offset)
+    }
+
+    fn word(&self, offset: u64) -> u64 {
+        let mut word = [0; 8];
+        self.results.read(offset, &mut word).expect("results");
+        u64::from_ne_bytes(word)
+    }
+
+    /// Clears what kernels have said.
+    pub(crate) fn clear(&mut self) {
+        self.results.fill(0, self.results.len(), 0).expect("results");
+    }
+
+    /// Waits for the kernels.
+    pub(crate) fn finish(&self) {
+        self.stream.synchronize_timeout(LIMIT).expect("kernels end in time");
+    }
+
+    /// Starts `n` signals.
+    pub(crate) fn signal(&mut self, channel: &BaseMemoryChannel, n: i32) {
+        let kernel = self.semaphore.kernel("signal_n").expect("signal_n");
+        self.launch(&kernel, LaunchConfig::linear(1, 1), &Self::channel(channel).with(n));
+    }
+
+    /// Starts one wait; [`Side::outcome`] says how it ended.
+    pub(crate) fn start_wait(&mut self, channel: &BaseMemoryChannel, max_spin: i64) {
+        self.clear();
+        let kernel = self.semaphore.kernel("wait_once").expect("wait_once");
+        let args = Self::channel(channel).with(max_spin).with(self.at(RESULT));
+        self.launch(&kernel, LaunchConfig::linear(1, 1), &args);
+    }
+
+    /// How the wait or poll ended.
+    pub(crate) fn outcome(&self) -> Outcome {
+        self.finish();
+        match self.word(RESULT) {
+            0 => Outcome::NotRun,
+            1 => Outcome::Signalled,
+            2 => Outcome::NotSignalled,
+            other => panic!("the kernel said {other}"),
+        }
+    }
+
+    /// Waits once, for at most so many polls.
+    pub(crate) fn wait_once(&mut self, channel: &BaseMemoryChannel, max_spin: i64) -> Outcome {
+        self.start_wait(channel, max_spin);
+        self.outcome()
+    }
+
+    /// Polls once.
+    pub(crate) fn poll_once(&mut self, channel: &BaseMemoryChannel) -> Outcome {
+        self.clear();
+        let kernel = self.semaphore.kernel("poll_once").expect("poll_once");
+        let args = Self::channel(channel).with(self.at(RESULT));
+        self.launch(&kernel, LaunchConfig::linear(1, 1), &args);
+        self.outcome()
+    }
+
+    /// Starts `contended` with so many blocks of 96 threads.
+    pub(crate) fn start_contended(&mut self, channel: &BaseMemoryChannel, blocks: u32, per_thread: i32) {
+        self.clear();
+        let kernel = self.semaphore.kernel("contended").expect("contended");
+        let (max_spin, attempts) = (100i64, 10_000_000i64);
+        let args = Self::channel(channel).with(per_thread).with(max_spin).with(attempts).with(self.at(TAKEN));
+        self.launch(&kernel, LaunchConfig::linear(blocks, 96), &args);
+    }
+
+    /// Signals taken by unbounded waits, by bounded waits, and by polls.
+    pub(crate) fn taken(&self) -> [u64; 3] {
+        self.finish();
+        [0, 8, 16].map(|offset| self.word(TAKEN + offset))
+    }
+
+    /// Starts writing rounds of words into the peer's buffer.
+    pub(crate) fn start_writing(
+        &mut self,
+        channel: &BaseMemoryChannel,
+        peer_buffer: DevicePtr,
+        what: Rounds,
+    ) {
+        self.clear();
+        let kernel = self.data.kernel("signal_data_write").expect("signal_data_write");
+        let args = Self::rounds(channel, peer_buffer, what).with(self.at(FAILED));
+        self.launch(&kernel, LaunchConfig::linear(1, 128), &args);
+    }
+
+    /// Starts comparing the rounds that the peer writes.
+    pub(crate) fn start_checking(&mut self, channel: &BaseMemoryChannel, buffer: DevicePtr, what: Rounds) {
+        self.clear();
+        let kernel = self.data.kernel("signal_data_check").expect("signal_data_check");
+        let args = Self::rounds(channel, buffer, what).with(self.at(MISMATCHES)).with(self.at(FAILED));
+        self.launch(&kernel, LaunchConfig::linear(1, 128), &args);
+    }
+
+    fn rounds(channel: &BaseMemoryChannel, buffer: DevicePtr, what: Rounds) -> KernelArgs {
+        let Rounds { words, rounds, seed, relaxed } = what;
+        Self::channel(channel)
+            .with(buffer)
+            .with(words)
+            .with(rounds)
+            .with(seed)
+            .with(i32::from(relaxed))
+            .with(-1i64)
+    }
+
+    /// Words that were wrong, after all rounds went through.
+    pub(crate) fn mismatches(&self) -> u64 {
+        self.finish();
+        assert_eq!(self.word(FAILED), 0, "a wait failed in the round before this one");
+        self.word(MISMATCHES)
+    }
+}

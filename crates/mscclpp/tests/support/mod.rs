@@ -1,0 +1,86 @@
+//! What the tests of this crate share.
+
+#![allow(dead_code, reason = "each test program uses a part of this")]
+
+pub(crate) mod children;
+pub(crate) mod kernels;
+mod twins;
+
+use std::{sync::Arc, thread, time::Duration};
+
+use mscclpp::prelude::*;
+
+/// For what should take moments: long enough for a machine that is busy with other things.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// GPUs where there are some, else simulated devices.
+pub(crate) fn platform() -> Platform {
+    Platform::detect_or_host().expect("a usable platform")
+}
+
+/// The device of a rank.
+pub(crate) fn device_of(rank: usize) -> usize {
+    rank % platform().device_count().expect("devices")
+}
+
+/// An endpoint on the device of a rank.
+pub(crate) fn endpoint_of(rank: usize) -> EndpointConfig {
+    EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(device_of(rank)))
+}
+
+/// Runs `n` ranks as threads of this process and returns what they return.
+pub(crate) fn ranks<T: Send>(n: usize, rank: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = LocalBootstrap::group(n)
+            .into_iter()
+            .map(|bootstrap| {
+                let rank = &rank;
+                scope.spawn(move || {
+                    rank(Communicator::with_context(Arc::new(bootstrap), Context::on(platform())))
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+/// A connection and a semaphore with each other rank, and with oneself.
+pub(crate) fn connect_all(comm: &Communicator) -> mscclpp::Result<Vec<Semaphore>> {
+    let n = comm.bootstrap().n_ranks();
+    let config = endpoint_of(comm.bootstrap().rank());
+    let pending: Vec<_> =
+        (0..n).map(|peer| comm.connect(config.clone(), peer, 0)).collect::<Result<_, _>>()?;
+    let connections: Vec<_> = pending.iter().map(Pending::wait).collect::<Result<_, _>>()?;
+    let pending: Vec<_> = connections
+        .iter()
+        .enumerate()
+        .map(|(peer, connection)| comm.build_semaphore(connection, peer, 0))
+        .collect::<Result<_, _>>()?;
+    pending.iter().map(Pending::wait).collect()
+}
+
+/// Two channels that are each other's peers, over endpoints of one process.
+pub(crate) fn channel_pair(
+    context: &Context,
+    devices: [usize; 2],
+) -> mscclpp::Result<[BaseMemoryChannel; 2]> {
+    let endpoint = |id| context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(id)));
+    let (a, b) = (endpoint(devices[0])?, endpoint(devices[1])?);
+    let (there, back) = (context.connect(&a, &b)?, context.connect(&b, &a)?);
+    let (a, b) = (SemaphoreStub::new(&there)?, SemaphoreStub::new(&back)?);
+    Ok([BaseMemoryChannel::new(&Semaphore::new(&a, &b)?)?, BaseMemoryChannel::new(&Semaphore::new(&b, &a)?)?])
+}
+
+/// That a device works: memory is allocated, a semaphore made, and kernels signal and wait.
+pub(crate) fn assert_usable(device: usize) {
+    let context = Context::on(platform());
+    let [channel, peer] = channel_pair(&context, [device, device]).expect("a pair of channels");
+    let mut side =
+        kernels::Side::new(&context.gpu(device).expect("the device")).expect("kernels and buffers");
+    side.signal(&peer, 1);
+    side.finish();
+    assert_eq!(side.wait_once(&channel, 1_000_000), kernels::Outcome::Signalled, "a signal on {device}");
+}

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Checks the book and the Markdown files at the root: links, headings they point to, included files and anchors.
+
+Prints what is wrong and exits with 1, or says that all is well. Links to other sites are not followed.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BOOK = ROOT / "docs/src"
+FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+INCLUDE = re.compile(r"\{\{#(?:rustdoc_)?include ([^}:\s]+)(?::([\w-]+))?\}\}")
+HEADING = re.compile(r"^#{1,6} +(.+)$", re.MULTILINE)
+
+problems = []
+
+
+def headings(page):
+    """The ids that mdBook and GitHub give to the headings of a page."""
+    text = FENCE.sub("", page.read_text())
+    plain = (re.sub(r"[`*]", "", heading).lower() for heading in HEADING.findall(text))
+    return {re.sub(r"[^\w\- ]", "", heading).strip().replace(" ", "-") for heading in plain}
+
+
+def check_links(page):
+    for target in LINK.findall(FENCE.sub("", page.read_text())):
+        if "://" in target:
+            continue
+        path, _, heading = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists():
+            problems.append(f"{page.relative_to(ROOT)}: {target} does not exist")
+        elif heading and heading not in headings(file):
+            problems.append(f"{page.relative_to(ROOT)}: {file.name} has no heading for #{heading}")
+        elif BOOK in page.parents and BOOK not in file.parents:
+            problems.append(f"{page.relative_to(ROOT)}: {target} is outside the book")
+
+
+def check_includes(page):
+    for path, anchor in INCLUDE.findall(page.read_text()):
+        file = page.parent / path
+        where = f"{page.relative_to(ROOT)}: {path}"
+        if not file.is_file():
+            problems.append(f"{where} does not exist")
+        elif anchor:
+            text = file.read_text()
+            start, end = (re.search(rf"ANCHOR{mark}: {anchor}\s*$", text, re.MULTILINE) for mark in ("", "_END"))
+            if not start or not end or end.start() < start.start():
+                problems.append(f"{where} has no anchor {anchor}")
+
+
+def check_summary():
+    listed = {(BOOK / target).resolve() for target in LINK.findall((BOOK / "SUMMARY.md").read_text())}
+    for page in BOOK.rglob("*.md"):
+        if page.name != "SUMMARY.md" and page not in listed:
+            problems.append(f"{page.relative_to(ROOT)} is not in SUMMARY.md")
+
+
+pages = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "crates").glob("*/README.md")])
+for page in pages:
+    check_links(page)
+    check_includes(page)
+check_summary()
+print("\n".join(problems) or f"{len(pages)} pages: all links, includes and anchors lead somewhere")
+sys.exit(bool(problems))

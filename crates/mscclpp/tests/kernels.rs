@@ -95,7 +95,7 @@ fn no_signal_is_lost_or_taken_twice_under_contention() {
         let (blocks, per_thread) = (3, 5);
         a.start_contended(&here, blocks, per_thread);
         b.start_contended(&there, blocks, per_thread);
-        let each_way = u64::from(blocks) * 32 * per_thread.unsigned_abs() as u64;
+        let each_way = u64::from(blocks) * 32 * u64::from(per_thread.unsigned_abs());
         assert_eq!((a.taken(), b.taken()), ([each_way; 3], [each_way; 3]));
         assert_eq!((a.poll_once(&here), b.poll_once(&there)), (Outcome::NotSignalled, Outcome::NotSignalled));
     });

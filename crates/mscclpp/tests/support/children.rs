@@ -63,7 +63,7 @@ impl Role {
         };
         say("formed?");
         assert_eq!(hear(), "go");
-        Ok(TcpBootstrap::new(self.rank, self.n_ranks, &id, timeout)?)
+        Ok(TcpBootstrap::new(self.rank, self.n_ranks, id, timeout)?)
     }
 
     /// In a child: a communicator of the job.
@@ -85,7 +85,8 @@ struct Rank {
 impl Children {
     /// Starts them, and hands on the unique id. Each then waits for its first `go` before it joins the job.
     pub(crate) fn start(role: &str, n_ranks: usize) -> Self {
-        let mut children = Self { children: (0..n_ranks).map(|rank| Rank::start(role, rank, n_ranks)).collect() };
+        let mut children =
+            Self { children: (0..n_ranks).map(|rank| Rank::start(role, rank, n_ranks)).collect() };
         let id = children.next_line(0);
         assert!(id.starts_with("id "), "{id}");
         for rank in 1..n_ranks {
@@ -113,7 +114,10 @@ impl Children {
 
     /// The next thing that a rank says.
     pub(crate) fn next_line(&self, rank: usize) -> String {
-        self.children[rank].lines.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("rank {rank} says nothing any more"))
+        self.children[rank]
+            .lines
+            .recv_timeout(LIMIT)
+            .unwrap_or_else(|_| panic!("rank {rank} says nothing any more"))
     }
 
     pub(crate) fn expect(&self, rank: usize, what: &str) {

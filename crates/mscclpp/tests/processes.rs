@@ -1,0 +1,231 @@
+//! Jobs whose ranks are processes: that they work, and what happens when one is killed.
+//!
+//! The ranks are this program again; see `support::children`.
+
+mod support;
+
+#[path = "../examples/ping_pong/mod.rs"]
+#[allow(dead_code, reason = "the examples use all of it")]
+mod ping_pong;
+
+use std::{
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp::{Error, prelude::*};
+use ping_pong::Player;
+use support::{
+    assert_usable,
+    children::{Children, Role, hear, run_if_child, say},
+    connect_all, device_of, endpoint_of,
+    kernels::{Outcome, Rounds, Side},
+    platform,
+};
+
+/// How soon every rank must have noticed that another was killed.
+const NOTICE: Duration = Duration::from_secs(5);
+const N: usize = 3;
+
+fn main() -> ExitCode {
+    if let Some(code) = run_if_child(child) {
+        return code;
+    }
+    let mut trials = Vec::new();
+    for n in [1, 2, 3, 8] {
+        trials.push(Trial::test(format!("{n}_ranks_connect_and_signal"), move || all_succeed("signal", n)));
+    }
+    trials.push(Trial::test("ping_pong_across_processes", || all_succeed("ping-pong", 2)));
+    trials.push(Trial::test("a_signal_carries_data_across_processes", || all_succeed("data", 2)));
+    for moment in ["init", "connect", "connect-sent", "semaphore", "semaphore-sent", "barrier", "kernel"] {
+        for victim in [0, N - 1] {
+            let name = format!("rank_{victim}_killed_at_{}", moment.replace('-', "_"));
+            trials.push(Trial::test(name, move || killed(moment, victim)));
+        }
+    }
+    let mut arguments = Arguments::from_args();
+    // Each trial is several processes already.
+    arguments.test_threads = arguments.test_threads.or(Some(2));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn all_succeed(role: &str, n: usize) -> Result<(), Failed> {
+    println!("{n} ranks on {}", platform());
+    let mut children = Children::form(role, n);
+    (0..n).for_each(|rank| children.expect_success(rank));
+    Ok(())
+}
+
+fn child(role: &Role) {
+    if let Some(moment) = role.name.strip_prefix("killed-") {
+        let (moment, victim) = moment.rsplit_once('-').expect("moment and victim");
+        let victim: usize = victim.parse().expect("a rank");
+        let error = survive(role, moment, victim).expect_err("a job without one of its ranks");
+        say(&format!("error {error}"));
+        assert_usable(device_of(role.rank));
+        say("usable");
+        return;
+    }
+    let comm = role.communicator().expect("a job");
+    match role.name.as_str() {
+        "signal" => signal(&comm),
+        "ping-pong" => play(&comm),
+        "data" => data(&comm),
+        other => panic!("no role {other}"),
+    }
+}
+
+/// Nobody closes a connection that its peer still uses.
+fn together(comm: &Communicator) {
+    comm.bootstrap().barrier().expect("all ranks");
+}
+
+fn side_of(comm: &Communicator) -> Side {
+    let device = device_of(comm.bootstrap().rank());
+    Side::new(&comm.context().gpu(device).expect("a device")).expect("kernels")
+}
+
+fn channels_of(comm: &Communicator) -> Vec<BaseMemoryChannel> {
+    let semaphores = connect_all(comm).expect("connections with everyone");
+    semaphores.iter().map(|semaphore| BaseMemoryChannel::new(semaphore).expect("a channel")).collect()
+}
+
+fn signal(comm: &Communicator) {
+    let channels = channels_of(comm);
+    let mut side = side_of(comm);
+    together(comm);
+    channels.iter().for_each(|channel| side.signal(channel, 2));
+    for channel in &channels {
+        assert_eq!(side.wait_once(channel, -1), Outcome::Signalled);
+        assert_eq!(side.wait_once(channel, -1), Outcome::Signalled);
+        assert_eq!(side.poll_once(channel), Outcome::NotSignalled);
+        channel.semaphore().check().expect("no complaint");
+    }
+    together(comm);
+}
+
+fn play(comm: &Communicator) {
+    let rank = comm.bootstrap().rank();
+    let channel = &channels_of(comm)[1 - rank];
+    let role = if rank == 0 { ping_pong::Role::Spinning } else { ping_pong::Role::Plain };
+    let player =
+        Player::new(role, &comm.context().gpu(device_of(rank)).expect("a device")).expect("a kernel");
+    together(comm);
+    player.launch(channel).expect("a launch");
+    let ms = player.finish(channel).expect("an end");
+    assert!(rank == 0 || ms > 1.0, "{ms} ms a round");
+    together(comm);
+}
+
+fn data(comm: &Communicator) {
+    let (rank, words) = (comm.bootstrap().rank(), 5000);
+    let channel = &channels_of(comm)[1 - rank];
+    let mut side = side_of(comm);
+    let buffer = comm.context().gpu(device_of(rank)).expect("a device").allocate(8 * words).expect("memory");
+    let own = comm.register_buffer(&buffer, Transport::CUDA_IPC).expect("a registration");
+    comm.send_memory(&own, 1 - rank, 1).expect("sent");
+    let theirs = comm.recv_memory(1 - rank, 1).expect("a place").wait().expect("a memory");
+    let there = channel.semaphore().connection().peer_ptr(&theirs).expect("a mapping").expect("an address");
+    together(comm);
+    for seed in 0..3 {
+        let what = Rounds { words, rounds: 100, seed, relaxed: false };
+        // Roles swap.
+        if (rank as u64 + seed).is_multiple_of(2) {
+            side.start_writing(channel, there, what);
+        } else {
+            side.start_checking(channel, buffer.ptr(), what);
+        }
+        assert_eq!(side.mismatches(), 0);
+    }
+    together(comm);
+}
+
+/// In a child: goes on until the killed rank is missed. The victim stops at its moment and is killed there.
+fn survive(role: &Role, moment: &str, victim: usize) -> Result<(), Error> {
+    let rank = role.rank;
+    let here = |now: &str| {
+        if now == moment {
+            say("ready");
+            if rank == victim {
+                hear();
+            }
+        }
+    };
+    let bootstrap = role.bootstrap(Duration::from_secs(4))?;
+    let comm = Communicator::with_context(std::sync::Arc::new(bootstrap), Context::on(platform()));
+    let others = || (0..role.n_ranks).filter(|peer| *peer != rank);
+
+    here("connect");
+    let pending: Vec<_> =
+        others().map(|peer| comm.connect(endpoint_of(rank), peer, 0)).collect::<Result<_, _>>()?;
+    if moment == "connect-sent" {
+        // All have sent their endpoints; the victim never answers to its own.
+        comm.bootstrap().barrier()?;
+        say("ready");
+        hear();
+    }
+    let connections: Vec<_> = pending.iter().map(Pending::wait).collect::<Result<_, _>>()?;
+
+    here("semaphore");
+    let pending: Vec<_> = others()
+        .zip(&connections)
+        .map(|(peer, connection)| comm.build_semaphore(connection, peer, 0))
+        .collect::<Result<_, _>>()?;
+    if moment == "semaphore-sent" {
+        comm.bootstrap().barrier()?;
+        say("ready");
+        hear();
+    }
+    let semaphores: Vec<_> = pending.iter().map(Pending::wait).collect::<Result<_, _>>()?;
+
+    here("barrier");
+    comm.bootstrap().barrier()?;
+
+    // The kernel of each rank waits for the next rank, which is not always the victim.
+    let next = others().position(|peer| peer == (rank + 1) % role.n_ranks).expect("another rank");
+    let channel = BaseMemoryChannel::new(&semaphores[next])?;
+    let mut side = side_of(&comm);
+    side.start_wait(&channel, -1);
+    here("kernel");
+    assert_eq!(side.outcome(), Outcome::NotSignalled);
+    channel.semaphore().check().map_err(|error| comm.explain(error))
+}
+
+fn killed(moment: &'static str, victim: usize) -> Result<(), Failed> {
+    println!("{N} ranks on {}, rank {victim} killed at {moment}", platform());
+    let mut children = Children::start(&format!("killed-{moment}-{victim}"), N);
+    let survivors: Vec<usize> = (0..N).filter(|rank| *rank != victim).collect();
+    if moment == "init" {
+        // The victim never joins.
+        survivors.iter().for_each(|rank| children.tell(*rank, "go"));
+        thread::sleep(Duration::from_millis(200));
+    } else {
+        (0..N).for_each(|rank| children.tell(rank, "go"));
+        (0..N).for_each(|rank| children.expect(rank, "ready"));
+        // The others get to where they wait.
+        thread::sleep(Duration::from_millis(100));
+    }
+    let at = Instant::now();
+    children.kill(victim);
+    if moment.ends_with("-sent") {
+        survivors.iter().for_each(|rank| children.tell(*rank, "go"));
+    }
+    for rank in &survivors {
+        let said = children.next_line(*rank);
+        let after = at.elapsed();
+        println!("rank {rank} after {after:?}: {said}");
+        if !said.starts_with("error ") || !said.contains(&format!("rank {victim}")) {
+            return Err(format!("rank {rank} does not name rank {victim}: {said}").into());
+        }
+        if after > NOTICE {
+            return Err(format!("rank {rank} took {after:?}").into());
+        }
+    }
+    for rank in &survivors {
+        children.expect(*rank, "usable");
+        children.expect_success(*rank);
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! What a job uses stays flat: rounds of create, connect, exchange and drop end with as many descriptors, threads and
+//! mappings as they began with, and as much device memory.
+//!
+//! Each trial counts in processes of its own: this program again, see `support::children`.
+
+mod support;
+
+use std::{
+    fs,
+    process::ExitCode,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp::prelude::*;
+use support::{
+    LIMIT,
+    children::{Children, Role, run_if_child, say},
+    device_of, endpoint_of, platform,
+};
+
+const WARM_UP: usize = 10;
+const ROUNDS: usize = 1000;
+/// Mappings of the allocator and of thread stacks come and go by themselves. One that leaked in each round would make
+/// [`ROUNDS`].
+const OTHER_MAPPINGS: usize = 50;
+
+fn main() -> ExitCode {
+    if let Some(code) = run_if_child(child) {
+        return code;
+    }
+    let trials = vec![
+        Trial::test("ranks_of_one_process_leave_nothing_behind", || flat("threads", 1)),
+        Trial::test("ranks_of_two_processes_leave_nothing_behind", || flat("processes", 2)),
+    ];
+    let mut arguments = Arguments::from_args();
+    // Free memory of a device is that of all processes.
+    arguments.test_threads = Some(1);
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn flat(role: &str, n: usize) -> Result<(), Failed> {
+    println!("{ROUNDS} rounds on {}", platform());
+    let mut children = Children::form(role, n);
+    for rank in 0..n {
+        println!("rank {rank}: {}", children.next_line(rank));
+    }
+    (0..n).for_each(|rank| children.expect_success(rank));
+    Ok(())
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Held {
+    descriptors: usize,
+    threads: usize,
+    shared_mappings: usize,
+    free_device_memory: u64,
+}
+
+impl Held {
+    fn now(gpu: &Gpu) -> Self {
+        let entries = |path| fs::read_dir(path).expect("procfs").count();
+        Self {
+            descriptors: entries("/proc/self/fd"),
+            threads: entries("/proc/self/task"),
+            shared_mappings: maps().lines().filter(|line| line.contains("memfd:mscclpp")).count(),
+            free_device_memory: gpu.memory_info().expect("the device").free,
+        }
+    }
+}
+
+fn maps() -> String {
+    fs::read_to_string("/proc/self/maps").expect("procfs")
+}
+
+fn child(role: &Role) {
+    let bootstrap: Arc<dyn Bootstrap> = Arc::new(role.bootstrap(LIMIT).expect("a job"));
+    let gpu = platform().gpu(device_of(role.rank)).expect("a device");
+    let round = || match role.name.as_str() {
+        "threads" => thread::scope(|scope| {
+            for bootstrap in LocalBootstrap::group(2) {
+                scope.spawn(|| round(&(Arc::new(bootstrap) as Arc<dyn Bootstrap>)));
+            }
+        }),
+        _ => round(&bootstrap),
+    };
+    (0..WARM_UP).for_each(|_| round());
+    bootstrap.barrier().expect("all ranks");
+    // What ended lately may be listed a moment longer.
+    thread::sleep(Duration::from_millis(300));
+    let (before, mappings_before) = (Held::now(&gpu), maps().lines().count());
+    bootstrap.barrier().expect("all ranks");
+
+    let started = Instant::now();
+    (0..ROUNDS).for_each(|_| round());
+    let took = started.elapsed();
+
+    bootstrap.barrier().expect("all ranks");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut after = Held::now(&gpu);
+    while after != before && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(20));
+        after = Held::now(&gpu);
+    }
+    let mappings_after = maps().lines().count();
+    bootstrap.barrier().expect("all ranks");
+    assert_eq!(before, after, "before and after {ROUNDS} rounds");
+    assert!(mappings_after <= mappings_before + OTHER_MAPPINGS, "{mappings_before} mappings became {mappings_after}");
+    say(&format!("{took:?} for {ROUNDS} rounds, {after:?}, {mappings_before} to {mappings_after} mappings in all"));
+}
+
+/// Create, connect, exchange, drop: all of a rank but its bootstrap.
+fn round(bootstrap: &Arc<dyn Bootstrap>) {
+    let (rank, peer) = (bootstrap.rank(), 1 - bootstrap.rank());
+    let comm = Communicator::with_context(Arc::clone(bootstrap), Context::on(platform()));
+    let buffer = comm.context().gpu(device_of(rank)).expect("a device").allocate(4096).expect("memory");
+    let own = comm.register_buffer(&buffer, Transport::CUDA_IPC).expect("a registration");
+    let connection = comm.connect(endpoint_of(rank), peer, 0).expect("sent");
+    comm.send_memory(&own, peer, 0).expect("sent");
+    let theirs = comm.recv_memory(peer, 0).expect("a place");
+    let connection = connection.wait().expect("a connection");
+    let semaphore = comm.build_semaphore(&connection, peer, 0).expect("sent").wait().expect("a semaphore");
+    let channel = BaseMemoryChannel::new(&semaphore).expect("a channel");
+    let theirs = theirs.wait().expect("a memory");
+    connection.write(&theirs, 0, &own, 2048, 1024).expect("a write");
+    connection.flush(LIMIT).expect("a flush");
+    // Closed by both at once, and in no particular order.
+    bootstrap.barrier().expect("both ranks");
+    if rank == 0 {
+        drop((connection, comm, channel));
+    } else {
+        drop((semaphore, buffer, own));
+    }
+}

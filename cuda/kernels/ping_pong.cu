@@ -12,6 +12,7 @@ __device__ static void spinFor(long long cycles) {
   }
 }
 
+// ANCHOR: kernels
 // `iter` rounds of: wait for the peer, spin, signal it. One thread of the grid does it. Waits give up after `maxSpin`
 // polls (never, if negative) or when aborted; the round in which one did is left in `failed` as round + 1.
 extern "C" __global__ void ping_pong_spin(BaseMemoryChannelDeviceHandle* ch, int iter, long long spinCycles,
@@ -41,3 +42,4 @@ extern "C" __global__ void ping_pong_plain(BaseMemoryChannelDeviceHandle* ch, in
     }
   }
 }
+// ANCHOR_END: kernels

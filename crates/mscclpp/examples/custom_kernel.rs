@@ -21,6 +21,7 @@ use mscclpp::{
 const USAGE: &str =
     "usage: custom_kernel [GPU GPU]    two device numbers, which may be equal [default: the first two]";
 
+// ANCHOR: source
 /// Each thread writes one word into the peer's buffer; one thread signals that they are all there, and waits for the
 /// peer's. Then each thread doubles the word that came.
 const SOURCE: &str = r#"
@@ -40,6 +41,7 @@ extern "C" __global__ void swap_words(mscclpp::BaseMemoryChannelDeviceHandle cha
   if (signalled) mine[threadIdx.x] *= 2;
 }
 "#;
+// ANCHOR_END: source
 
 const THREADS: u32 = 64;
 const BYTES: u64 = 8 * THREADS as u64;
@@ -106,12 +108,14 @@ fn run(chosen: Option<[usize; 2]>) -> Result<(), Box<dyn Error>> {
     let outcome = play(&sides, &channels, |i| {
         let theirs = connections[i].peer_ptr(&memories[1 - i])?;
         let theirs = theirs.ok_or("this transport does not let kernels reach the peer's memory")?;
+        // ANCHOR: arguments
         Ok(KernelArgs::new()
             .with(channels[i].device_handle())
             .with(buffers[i].ptr())
             .with(theirs)
             .with(value(i))
             .with(sides[i].failed.ptr()))
+        // ANCHOR_END: arguments
     });
     if outcome.is_err() {
         channels.iter().for_each(|channel| channel.semaphore().abort("one side failed"));
@@ -179,9 +183,11 @@ fn compile(platform: Platform, ids: [usize; 2]) -> Result<String, Box<dyn Error>
         oldest = oldest.into_iter().chain(gpu.properties().compute_capability).min();
     }
     let (major, minor) = oldest.ok_or("the devices do not say what they can run")?;
+    // ANCHOR: compile
     let architecture = format!("--gpu-architecture=compute_{major}{minor}");
     println!("Compiling swap_words for compute_{major}{minor} ...");
     Ok(nvrtc::compile("swap_words.cu", SOURCE, kernels::HEADERS, &[&architecture, "--std=c++17"])?)
+    // ANCHOR_END: compile
 }
 
 struct Side {
@@ -193,13 +199,16 @@ struct Side {
 
 impl Side {
     fn new(context: &Context, id: usize, ptx: &str) -> mscclpp::Result<Self> {
+        // ANCHOR: load
         let gpu = context.gpu(id)?;
         let twins = &[HostKernel { name: "swap_words", run: swap_words }];
         let module = Module::load(&gpu, &ModuleSource { ptx, host_kernels: twins, host_symbols: &[] })?;
         Ok(Self { kernel: module.kernel("swap_words")?, stream: gpu.stream()?, failed: gpu.allocate(4)? })
+        // ANCHOR_END: load
     }
 }
 
+// ANCHOR: twin
 /// The twin of the kernel.
 ///
 /// # Safety
@@ -236,3 +245,4 @@ unsafe fn swap_words(block: &HostBlock<'_>) {
         word.store(2 * word.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
+// ANCHOR_END: twin

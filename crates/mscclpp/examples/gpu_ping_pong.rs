@@ -38,7 +38,9 @@ fn usage() -> ExitCode {
 
 fn run(chosen: Option<[usize; 2]>) -> Result<(), Box<dyn Error>> {
     mscclpp::log::init()?;
+    // ANCHOR: platform
     let platform = Platform::detect_or_host()?;
+    // ANCHOR_END: platform
     let [id0, id1] = match chosen {
         Some(ids) => ids,
         None => [0, 1 % platform.device_count()?.max(1)],
@@ -46,10 +48,15 @@ fn run(chosen: Option<[usize; 2]>) -> Result<(), Box<dyn Error>> {
     ping_pong::print_devices(platform, &[id0, id1])?;
 
     println!("Creating endpoints ...");
+    // ANCHOR: context
     let context = Context::on(platform);
+    // ANCHOR_END: context
+    // ANCHOR: endpoints
     let endpoint0 = context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(id0)))?;
     let endpoint1 = context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(id1)))?;
+    // ANCHOR_END: endpoints
 
+    // ANCHOR: connections
     // Each side makes its own connection and its own half of the semaphore.
     println!("GPU {id0}: Creating a connection and a semaphore stub ...");
     let connection0 = context.connect(&endpoint0, &endpoint1)?;
@@ -58,7 +65,9 @@ fn run(chosen: Option<[usize; 2]>) -> Result<(), Box<dyn Error>> {
     println!("GPU {id1}: Creating a connection and a semaphore stub ...");
     let connection1 = context.connect(&endpoint1, &endpoint0)?;
     let stub1 = SemaphoreStub::new(&connection1)?;
+    // ANCHOR_END: connections
 
+    // ANCHOR: channels
     println!("GPU {id0}: Creating a semaphore and a memory channel ...");
     let channel0 = BaseMemoryChannel::new(&Semaphore::new(&stub0, &stub1)?)?;
     let player0 = Player::new(Role::Spinning, &context.gpu(id0)?)?;
@@ -66,6 +75,7 @@ fn run(chosen: Option<[usize; 2]>) -> Result<(), Box<dyn Error>> {
     println!("GPU {id1}: Creating a semaphore and a memory channel ...");
     let channel1 = BaseMemoryChannel::new(&Semaphore::new(&stub1, &stub0)?)?;
     let player1 = Player::new(Role::Plain, &context.gpu(id1)?)?;
+    // ANCHOR_END: channels
 
     println!("GPU {id0}: Launching ping_pong_spin ...");
     player0.launch(&channel0)?;

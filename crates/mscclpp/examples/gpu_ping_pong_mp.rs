@@ -119,7 +119,10 @@ fn run_rank(address: &str, rank: usize, gpu: usize) -> Result<(), Box<dyn Error>
     }
 
     println!("GPU {gpu}: Initializing a bootstrap ...");
+    // ANCHOR: bootstrap
     let bootstrap = Arc::new(TcpBootstrap::new(rank, N_RANKS, address, INIT).map_err(mscclpp::Error::from)?);
+    // ANCHOR_END: bootstrap
+    // ANCHOR: communicator
     let communicator = Communicator::with_context(bootstrap.clone(), Context::on(platform));
 
     println!("GPU {gpu}: Creating a connection ...");
@@ -128,6 +131,7 @@ fn run_rank(address: &str, rank: usize, gpu: usize) -> Result<(), Box<dyn Error>
 
     println!("GPU {gpu}: Creating a semaphore ...");
     let semaphore = communicator.build_semaphore(&connection, peer, 0)?.wait()?;
+    // ANCHOR_END: communicator
 
     println!("GPU {gpu}: Creating a channel ...");
     let channel = BaseMemoryChannel::new(&semaphore)?;

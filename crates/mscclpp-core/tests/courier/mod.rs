@@ -116,6 +116,7 @@ impl RemoteRegion for Region {
     }
 }
 
+// ANCHOR: provider
 impl TransportProvider for Courier {
     fn transports(&self) -> TransportFlags {
         Self::TRANSPORT.into()
@@ -167,6 +168,7 @@ impl TransportProvider for Courier {
         Ok(Arc::new(CourierLink::start()?))
     }
 }
+// ANCHOR_END: provider
 
 /// What a link's worker is asked to do. It keeps the memories alive until it is done.
 enum Order {

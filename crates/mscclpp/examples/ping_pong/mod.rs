@@ -43,6 +43,7 @@ pub(crate) struct Player {
 }
 
 impl Player {
+    // ANCHOR: load
     /// Loads the kernel and makes all that the launch needs, so that launching loads nothing: that could deadlock
     /// against a kernel that waits already.
     pub(crate) fn new(role: Role, gpu: &Gpu) -> mscclpp::Result<Self> {
@@ -61,7 +62,9 @@ impl Player {
             handle: gpu.allocate(size_of::<BaseMemoryChannelHandle>() as u64)?,
         })
     }
+    // ANCHOR_END: load
 
+    // ANCHOR: launch
     /// Submits the kernel.
     pub(crate) fn launch(&self, channel: &BaseMemoryChannel) -> mscclpp::Result<()> {
         self.handle.write(0, &bytes_of(channel.device_handle()))?;
@@ -75,7 +78,9 @@ impl Player {
         self.stream.record(&self.end)?;
         Ok(())
     }
+    // ANCHOR_END: launch
 
+    // ANCHOR: finish
     /// Waits for the kernel and returns the milliseconds of one round.
     pub(crate) fn finish(&self, channel: &BaseMemoryChannel) -> Result<f32, Box<dyn Error>> {
         if let Err(error) = self.stream.synchronize_timeout(LIMIT) {
@@ -94,6 +99,7 @@ impl Player {
             }
         }
     }
+    // ANCHOR_END: finish
 }
 
 /// Prints the result; an error if the rounds were too short to have waited for the spinning side.
@@ -122,10 +128,12 @@ fn bytes_of(handle: BaseMemoryChannelHandle) -> [u8; size_of::<BaseMemoryChannel
     unsafe { std::mem::transmute(handle) }
 }
 
+// ANCHOR: twins
 const HOST_TWINS: &[HostKernel] = &[
     HostKernel { name: "ping_pong_spin", run: ping_pong_spin },
     HostKernel { name: "ping_pong_plain", run: ping_pong_plain },
 ];
+// ANCHOR_END: twins
 
 /// The twin of `ping_pong_spin`.
 ///
@@ -157,6 +165,7 @@ unsafe fn ping_pong_spin(block: &HostBlock<'_>) {
     }
 }
 
+// ANCHOR: twin
 /// The twin of `ping_pong_plain`.
 unsafe fn ping_pong_plain(block: &HostBlock<'_>) {
     // SAFETY: the arguments that `Player::launch` pushes.
@@ -174,6 +183,7 @@ unsafe fn ping_pong_plain(block: &HostBlock<'_>) {
         }
     }
 }
+// ANCHOR_END: twin
 
 unsafe fn read_handle(at: DevicePtr) -> BaseMemoryChannelHandle {
     // SAFETY: written there before the launch, and device memory is aligned to more than 8 bytes.

@@ -4,8 +4,8 @@ use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, Platform};
 use parking_lot::Mutex;
 
 use crate::{
-    Connection, Device, DeviceType, Endpoint, EndpointConfig, EndpointInfo, Error, RegisteredMemory, Result, Transport,
-    TransportFlags,
+    Connection, Device, DeviceType, Endpoint, EndpointConfig, EndpointInfo, Error, RegisteredMemory, Result,
+    Transport, TransportFlags,
     endpoint::Local,
     identity::{self, ProcessId},
     memory::MemoryRegion,
@@ -137,7 +137,11 @@ impl Context {
             id: u64::from_le_bytes(identity::random()?),
             host: identity::host_id()?,
             // A CPU endpoint of a machine without devices is one of Host.
-            platform: if gpu.is_some() { self.platform()? } else { self.platform().unwrap_or(Platform::Host) },
+            platform: if gpu.is_some() {
+                self.platform()?
+            } else {
+                self.platform().unwrap_or(Platform::Host)
+            },
             device_uuid: gpu.as_ref().map_or([0; 16], |gpu| gpu.properties().uuid),
             blob: endpoint.blob().to_vec(),
             config,
@@ -173,7 +177,8 @@ impl Context {
         buffer: &DeviceBuffer,
         transports: impl Into<TransportFlags>,
     ) -> Result<RegisteredMemory> {
-        let region = MemoryRegion::new(buffer.ptr(), buffer.len(), Some(buffer.gpu().clone()), Some(buffer.clone()))?;
+        let region =
+            MemoryRegion::new(buffer.ptr(), buffer.len(), Some(buffer.gpu().clone()), Some(buffer.clone()))?;
         self.register(region, transports.into())
     }
 
@@ -204,7 +209,9 @@ impl Context {
 
     fn register(&self, region: Arc<MemoryRegion>, transports: TransportFlags) -> Result<RegisteredMemory> {
         if transports.none() {
-            return Err(Error::InvalidArgument("a memory must be registered for at least one transport".to_owned()));
+            return Err(Error::InvalidArgument(
+                "a memory must be registered for at least one transport".to_owned(),
+            ));
         }
         let registrations = transports
             .iter()

@@ -25,7 +25,9 @@ pub enum Error {
         size: u64,
     },
     /// No provider of this context serves the transport.
-    #[error("no provider of this context serves {transport} (it has: {available}); add one to Context::builder()")]
+    #[error(
+        "no provider of this context serves {transport} (it has: {available}); add one to Context::builder()"
+    )]
     NoProvider {
         /// The transport asked for.
         transport: Transport,
@@ -41,7 +43,9 @@ pub enum Error {
         remote: Transport,
     },
     /// A memory is used over a transport it was not registered for.
-    #[error("{what} is registered for {registered}, not for {transport}; register it with that transport too")]
+    #[error(
+        "{what} is registered for {registered}, not for {transport}; register it with that transport too"
+    )]
     NotRegistered {
         /// Which memory of which call.
         what: &'static str,

@@ -30,7 +30,12 @@ pub struct MemoryRegion {
 static REGIONS: LazyLock<Mutex<HashMap<u64, Weak<MemoryRegion>>>> = LazyLock::new(Mutex::default);
 
 impl MemoryRegion {
-    pub(crate) fn new(ptr: DevicePtr, len: u64, gpu: Option<Gpu>, buffer: Option<DeviceBuffer>) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        ptr: DevicePtr,
+        len: u64,
+        gpu: Option<Gpu>,
+        buffer: Option<DeviceBuffer>,
+    ) -> Result<Arc<Self>> {
         let id = u64::from_le_bytes(crate::identity::random()?);
         let region = Arc::new(Self { id, ptr, len, gpu, _buffer: buffer });
         REGIONS.lock().insert(id, Arc::downgrade(&region));
@@ -189,9 +194,15 @@ impl RegisteredMemory {
     }
 
     /// The registration for `transport`, of a memory registered here.
-    pub(crate) fn registration(&self, what: &'static str, transport: Transport) -> Result<&Arc<dyn Registration>> {
+    pub(crate) fn registration(
+        &self,
+        what: &'static str,
+        transport: Transport,
+    ) -> Result<&Arc<dyn Registration>> {
         let Some(local) = &self.inner.local else {
-            return Err(Error::InvalidArgument(format!("{what} is a peer's memory; it must be registered here")));
+            return Err(Error::InvalidArgument(format!(
+                "{what} is a peer's memory; it must be registered here"
+            )));
         };
         local
             .registrations
@@ -220,7 +231,9 @@ impl RegisteredMemory {
         }
         let local = match info.process == ProcessId::current()? {
             true => Some(MemoryRegion::find(info.region).ok_or_else(|| {
-                Error::InvalidArgument(format!("{what} was registered in this process and has been dropped since"))
+                Error::InvalidArgument(format!(
+                    "{what} was registered in this process and has been dropped since"
+                ))
             })?),
             false => None,
         };
@@ -229,7 +242,11 @@ impl RegisteredMemory {
         {
             return Err(Error::Malformed {
                 what: "a registered memory",
-                problem: format!("it claims {} bytes of a region of this process that has {}", info.len, local.len()),
+                problem: format!(
+                    "it claims {} bytes of a region of this process that has {}",
+                    info.len,
+                    local.len()
+                ),
             });
         }
         let region = import(&RegionInfo {

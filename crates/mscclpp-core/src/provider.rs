@@ -17,7 +17,9 @@ use std::{any::Any, sync::Arc, time::Duration};
 
 use mscclpp_gpu::{DevicePtr, Gpu};
 
-use crate::{EndpointConfig, EndpointInfo, LinkMonitor, MemoryRegion, RegionInfo, Result, Transport, TransportFlags};
+use crate::{
+    EndpointConfig, EndpointInfo, LinkMonitor, MemoryRegion, RegionInfo, Result, Transport, TransportFlags,
+};
 
 /// A transport, or a family of them.
 pub trait TransportProvider: Send + Sync {

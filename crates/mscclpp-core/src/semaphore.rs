@@ -75,7 +75,9 @@ impl SemaphoreStub {
         let memory = RegisteredMemory::deserialize(r.blob("the memory")?)?;
         let fits = offset.checked_add(TOKEN_BLOCK).is_some_and(|end| end <= memory.size());
         if !offset.is_multiple_of(TOKEN_BLOCK) || !fits {
-            return Err(r.malformed(format!("its token at {offset} is not inside its memory of {}", memory.size())));
+            return Err(
+                r.malformed(format!("its token at {offset} is not inside its memory of {}", memory.size()))
+            );
         }
         r.finish()?;
         Ok(Self { memory, offset, endpoint, peer_endpoint, local: None })
@@ -84,7 +86,10 @@ impl SemaphoreStub {
 
 impl fmt::Debug for SemaphoreStub {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SemaphoreStub").field("offset", &self.offset).field("local", &self.local.is_some()).finish()
+        f.debug_struct("SemaphoreStub")
+            .field("offset", &self.offset)
+            .field("local", &self.local.is_some())
+            .finish()
     }
 }
 
@@ -236,7 +241,8 @@ impl DeviceToDeviceSemaphore {
                 local: inner.connection.local_device().to_string(),
                 remote: inner.connection.label(),
                 transport: inner.connection.transport(),
-                reason: "device code cannot reach the peer's memory over this transport; use a port channel".to_owned(),
+                reason: "device code cannot reach the peer's memory over this transport; use a port channel"
+                    .to_owned(),
             });
         };
         let lock = match inner.remote_region.native_atomics() {
@@ -265,4 +271,3 @@ impl DeviceToDeviceSemaphore {
         self.handle
     }
 }
-

@@ -145,10 +145,8 @@ impl<'a> Reader<'a> {
                 self.rest = rest;
                 Ok(taken)
             }
-            None => Err(self.malformed(format!(
-                "it ends inside {what}: {len} bytes expected, {} left",
-                self.rest.len()
-            ))),
+            None => Err(self
+                .malformed(format!("it ends inside {what}: {len} bytes expected, {} left", self.rest.len()))),
         }
     }
 

@@ -213,15 +213,16 @@ fn grids_larger_than_the_device_run_in_turns() {
 }
 
 #[test]
-fn eight_devices_signal_each_other_in_a_ring() {
+fn seven_devices_signal_each_other_in_a_ring() {
+    const RANKS: usize = 7;
     const ROUNDS: u64 = 200;
-    let gpus: Vec<_> = (0..8).map(|id| Platform::Host.gpu(id).unwrap()).collect();
+    let gpus: Vec<_> = (0..RANKS).map(|id| Platform::Host.gpu(id).unwrap()).collect();
     let tokens: Vec<_> = gpus.iter().map(|gpu| gpu.allocate(8).unwrap()).collect();
     let streams: Vec<_> = gpus.iter().map(|gpu| gpu.stream().unwrap()).collect();
-    for rank in 0..8 {
+    for rank in 0..RANKS {
         let args = KernelArgs::new()
             .with(tokens[rank].ptr())
-            .with(tokens[(rank + 1) % 8].ptr())
+            .with(tokens[(rank + 1) % RANKS].ptr())
             .with(rank as u64)
             .with(ROUNDS);
         let kernel = module(&gpus[rank]).kernel("ring").unwrap();
@@ -434,7 +435,8 @@ fn a_dropped_stream_does_its_work_without_holding_the_drop_up() {
 
 #[test]
 fn a_captured_launch_keeps_its_module_and_arguments() {
-    let gpu = Platform::Host.gpu(3).unwrap();
+    // The only test here that uses this device: it counts what is allocated on it.
+    let gpu = Platform::Host.gpu(7).unwrap();
     let stream = gpu.stream().unwrap();
     let free = gpu.memory_info().unwrap().free;
     let sums = gpu.allocate(8).unwrap();

@@ -164,15 +164,11 @@ impl TransportProvider for CudaIpc {
             return Err(Error::Foreign("the local endpoint").into());
         };
         let gpu = reachable_from(&local, remote)?;
-        let watch = if remote.is_in_this_process() {
-            // The two ends live and die together.
-            None
-        } else {
-            let peer = EndpointBlob::decode(&remote.blob)?;
-            let (socket, ..) = socket::ask(&peer.address, Request::Link { token: peer.token })?;
-            Some((local.hub.clone(), local.hub.watch(socket, monitor.clone())?))
-        };
-        Ok(Arc::new(IpcLink::new(gpu, monitor, watch)))
+        // A peer in this very process is watched like any other: it can close its endpoint, too.
+        let peer = EndpointBlob::decode(&remote.blob)?;
+        let (socket, ..) = socket::ask(&peer.address, Request::Link { token: peer.token })?;
+        let watch = local.hub.watch(socket, monitor.clone())?;
+        Ok(Arc::new(IpcLink::new(gpu, monitor, local.hub.clone(), watch)))
     }
 }
 

@@ -27,7 +27,8 @@ pub(crate) struct IpcLink {
     stream: OnceLock<Stream>,
     flight: Mutex<Flight>,
     monitor: LinkMonitor,
-    watch: Option<(Arc<Hub>, u64)>,
+    hub: Arc<Hub>,
+    watch: u64,
 }
 
 /// What is under way.
@@ -48,9 +49,9 @@ struct Flight {
 }
 
 impl IpcLink {
-    /// `watch` is the socket watch of a peer in another process.
-    pub(crate) fn new(gpu: Gpu, monitor: LinkMonitor, watch: Option<(Arc<Hub>, u64)>) -> Self {
-        Self { gpu, stream: OnceLock::new(), flight: Mutex::default(), monitor, watch }
+    /// `watch` is the hub's watch on the peer, which ends with the link.
+    pub(crate) fn new(gpu: Gpu, monitor: LinkMonitor, hub: Arc<Hub>, watch: u64) -> Self {
+        Self { gpu, stream: OnceLock::new(), flight: Mutex::default(), monitor, hub, watch }
     }
 
     /// The stream, made at the first use: links that only kernels use need none.
@@ -167,9 +168,7 @@ impl Link for IpcLink {
 
 impl Drop for IpcLink {
     fn drop(&mut self) {
-        if let Some((hub, id)) = self.watch.take() {
-            hub.unwatch(id);
-        }
+        self.hub.unwatch(self.watch);
         let flight = self.flight.get_mut();
         if flight.regions.is_empty() && flight.sources.is_empty() {
             return;

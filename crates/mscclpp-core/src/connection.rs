@@ -44,7 +44,9 @@ impl Connection {
             )));
         };
         let monitor = LinkMonitor::new(format!("the peer at {remote}"));
-        let link = provider.connect(&parts.endpoint, &remote, monitor.clone())?;
+        let link = provider
+            .connect(&parts.endpoint, &remote, monitor.clone())
+            .map_err(|error| error.naming(&monitor.label()))?;
         tracing::debug!(
             target: "mscclpp::conn", local = %local.info(), remote = %remote, transport = %local.transport(),
             "connected"
@@ -220,7 +222,7 @@ impl Connection {
                 target: "mscclpp::conn", peer = %self.label(), bytes = info.len, transport = %info.transport,
                 "importing memory"
             );
-            self.inner.provider.import(info, gpu)
+            self.inner.provider.import(info, gpu).map_err(|error| error.naming(&self.label()))
         })
     }
 }

@@ -145,6 +145,15 @@ impl Error {
         Self::Transport { transport, source: Arc::new(source) }
     }
 
+    /// The same with the peer called `label`: a provider does not know what the caller calls it.
+    pub(crate) fn naming(self, label: &str) -> Self {
+        match self {
+            Self::PeerLost { reason, .. } => Self::PeerLost { peer: label.to_owned(), reason },
+            Self::PeerClosed { .. } => Self::PeerClosed { peer: label.to_owned() },
+            other => other,
+        }
+    }
+
     pub(crate) fn bounds(what: &'static str, offset: u64, len: u64, size: u64) -> Result<()> {
         match offset.checked_add(len) {
             Some(end) if end <= size => Ok(()),

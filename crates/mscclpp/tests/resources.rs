@@ -107,8 +107,13 @@ fn child(role: &Role) {
     let mappings_after = maps().lines().count();
     bootstrap.barrier().expect("all ranks");
     assert_eq!(before, after, "before and after {ROUNDS} rounds");
-    assert!(mappings_after <= mappings_before + OTHER_MAPPINGS, "{mappings_before} mappings became {mappings_after}");
-    say(&format!("{took:?} for {ROUNDS} rounds, {after:?}, {mappings_before} to {mappings_after} mappings in all"));
+    assert!(
+        mappings_after <= mappings_before + OTHER_MAPPINGS,
+        "{mappings_before} mappings became {mappings_after}"
+    );
+    say(&format!(
+        "{took:?} for {ROUNDS} rounds, {after:?}, {mappings_before} to {mappings_after} mappings in all"
+    ));
 }
 
 /// Create, connect, exchange, drop: all of a rank but its bootstrap.

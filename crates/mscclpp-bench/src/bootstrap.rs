@@ -1,0 +1,190 @@
+//! `bootstrap`: how long a job takes to form, and what it costs. Ranks are threads of this process.
+
+use std::{
+    fs,
+    sync::Barrier,
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use mscclpp::{TcpBootstrap, prelude::*};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::{
+    Result,
+    machine::Machine,
+    report::{Report, Row, Times},
+};
+
+const MESSAGE: usize = 256;
+const TIMEOUT: Duration = Duration::from_secs(120);
+const STACK: usize = 256 << 10;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Numbers of ranks, one row each.
+    #[arg(long, value_delimiter = ',', default_values_t = [64, 1024], value_parser = parse_ranks)]
+    ranks: Vec<usize>,
+    /// Jobs that count, after one that does not.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeats: u32,
+}
+
+fn parse_ranks(text: &str) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 1..=16384) => Ok(n),
+        _ => Err("a number of ranks is 1 to 16384".to_owned()),
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<Report> {
+    raise_descriptor_limit();
+    let mut rows = Vec::new();
+    let mut notes =
+        vec!["seconds from the first rank's start to the last rank's end; the address is a unique id".into()];
+    for &n in &options.ranks {
+        let warm_up = job(n)?;
+        notes.push(format!("{n} ranks, all formed: {}", warm_up.cost));
+        let jobs = (0..options.repeats).map(|_| job(n)).collect::<Result<Vec<_>>>()?;
+        let ok = warm_up.ok && jobs.iter().all(|job| job.ok);
+        let goal = match n {
+            64 => Some(0.5),
+            1024 => Some(10.0),
+            _ => None,
+        };
+        let phases: [Phase; 4] = [
+            ("initialise", |job| job.formed),
+            ("all_gather 256 B", |job| job.gathered.saturating_sub(job.formed)),
+            ("barrier", |job| job.met.saturating_sub(job.gathered)),
+            ("all three", |job| job.met),
+        ];
+        for (variant, time) in phases {
+            let times = jobs.iter().map(|job| time(job).as_secs_f64()).collect();
+            rows.push(Row {
+                workload: "bootstrap",
+                variant: variant.to_owned(),
+                size: n as u64,
+                unit: "s",
+                times: Times::of(times).filter(|_| ok),
+                repeats: jobs.len(),
+                baseline: None,
+                goal: goal.filter(|_| variant == "all three"),
+            });
+        }
+    }
+    Ok(Report { machine: Machine::of(&[], "TCP"), rows, notes })
+}
+
+/// A name, and how long that took.
+type Phase = (&'static str, fn(&Job) -> Duration);
+
+/// One job, from its start to the end of each phase on the last rank.
+struct Job {
+    formed: Duration,
+    gathered: Duration,
+    met: Duration,
+    ok: bool,
+    cost: String,
+}
+
+fn job(n: usize) -> Result<Job> {
+    let id = TcpBootstrap::create_unique_id()?;
+    let before = Use::now();
+    let (formed, counted) = (Barrier::new(n + 1), Barrier::new(n + 1));
+    let started = Instant::now();
+    let rank = |rank: usize| -> Result<([Duration; 3], bool)> {
+        let bootstrap = TcpBootstrap::new(rank, n, id, TIMEOUT);
+        let at_formed = started.elapsed();
+        // Also by those that failed: nobody may wait here for ever.
+        formed.wait();
+        counted.wait();
+        let bootstrap = bootstrap?;
+        let counting = started.elapsed().saturating_sub(at_formed);
+        let all = bootstrap.all_gather(&message(rank))?;
+        let at_gathered = started.elapsed().saturating_sub(counting);
+        bootstrap.barrier()?;
+        let at_met = started.elapsed().saturating_sub(counting);
+        let ok = all.len() == n && all.iter().enumerate().all(|(rank, bytes)| *bytes == message(rank));
+        Ok(([at_formed, at_gathered, at_met], ok))
+    };
+    let (results, during) = thread::scope(|scope| -> Result<_> {
+        let mut threads = Vec::with_capacity(n);
+        for number in 0..n {
+            let rank = &rank;
+            let started = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, move || rank(number));
+            match started {
+                Ok(thread) => threads.push(thread),
+                // The others wait for this one: no error could be reported past them.
+                Err(error) => {
+                    eprintln!("error: starting the thread of rank {number}: {error}");
+                    std::process::exit(1);
+                }
+            }
+        }
+        formed.wait();
+        let during = Use::now();
+        counted.wait();
+        let results: Vec<_> = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect::<Result<_>>()?;
+        Ok((results, during))
+    })?;
+    let last = |phase: usize| results.iter().map(|(times, _)| times[phase]).max().unwrap_or_default();
+    Ok(Job {
+        formed: last(0),
+        gathered: last(1),
+        met: last(2),
+        ok: results.iter().all(|(_, ok)| *ok),
+        cost: before.per_rank(&during, n),
+    })
+}
+
+/// Of this rank, and different for each.
+fn message(rank: usize) -> Vec<u8> {
+    (0..MESSAGE).map(|i| (rank * 31 + i * 7) as u8).collect()
+}
+
+/// What the process holds.
+struct Use {
+    threads: usize,
+    descriptors: usize,
+    resident_kib: usize,
+}
+
+impl Use {
+    fn now() -> Self {
+        let entries = |path| fs::read_dir(path).map_or(0, Iterator::count);
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        Self {
+            threads: entries("/proc/self/task"),
+            descriptors: entries("/proc/self/fd"),
+            resident_kib: resident
+                .and_then(|text| text.split_whitespace().next())
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(0),
+        }
+    }
+
+    /// Each rank's own thread, made by this program, does not count.
+    fn per_rank(&self, during: &Self, n: usize) -> String {
+        let each = |now: usize, before: usize| now.saturating_sub(before) as f64 / n as f64;
+        format!(
+            "{:.1} threads, {:.1} descriptors, {:.0} KiB resident per rank",
+            each(during.threads, self.threads + n),
+            each(during.descriptors, self.descriptors),
+            each(during.resident_kib, self.resident_kib),
+        )
+    }
+}
+
+/// As many descriptors as the system allows; a job that needs more fails and says so.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, wanted) {
+        eprintln!("cannot raise the limit on descriptors from {:?}: {error}", limit.current);
+    }
+}

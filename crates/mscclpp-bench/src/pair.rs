@@ -1,0 +1,98 @@
+//! Two processes, one per device: this one is rank 0, and starts itself again as rank 1.
+
+use std::{
+    env,
+    io::{Read, Write},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use mscclpp::{TcpBootstrap, prelude::*};
+
+use crate::Result;
+
+const INIT: Duration = Duration::from_secs(60);
+/// How long the other rank may take to end by itself.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// One rank of two.
+pub(crate) struct Pair {
+    pub(crate) comm: Communicator,
+    pub(crate) rank: usize,
+    pub(crate) gpu: Gpu,
+    /// Of both ranks.
+    pub(crate) gpus: [Gpu; 2],
+    other: Option<Child>,
+}
+
+impl Pair {
+    /// Starts the other rank, with this process's arguments, or joins as that rank, and connects both.
+    ///
+    /// `devices` are the device numbers of the ranks, by default the first two, or the one that there is.
+    pub(crate) fn join(devices: Option<[usize; 2]>, peer: bool) -> Result<Self> {
+        let platform = Platform::detect_or_host()?;
+        let rank = usize::from(peer);
+        // Started before this process has touched a device.
+        let (id, other) = if peer { (read_id()?, None) } else { start_other(platform)? };
+        let [first, second] = match devices {
+            Some(ids) => ids,
+            None => [0, 1 % platform.device_count()?.max(1)],
+        };
+        let gpus = [platform.gpu(first)?, platform.gpu(second)?];
+        let bootstrap = TcpBootstrap::new(rank, 2, id, INIT)?;
+        let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(platform));
+        Ok(Self { comm, rank, gpu: gpus[rank].clone(), gpus, other })
+    }
+
+    /// A channel to the other rank.
+    pub(crate) fn channel(&self, transport: Transport) -> Result<BaseMemoryChannel> {
+        let (peer, config) = (1 - self.rank, EndpointConfig::new(transport, Device::gpu(self.gpu.id())));
+        let connection = self.comm.connect(config, peer, 0)?.wait()?;
+        let semaphore = self.comm.build_semaphore(&connection, peer, 0)?.wait()?;
+        Ok(BaseMemoryChannel::new(&semaphore)?)
+    }
+
+    /// Whether both ranks say yes. Waits for both.
+    pub(crate) fn both(&self, yes: bool) -> Result<bool> {
+        let answers = self.comm.bootstrap().all_gather(&[u8::from(yes)])?;
+        Ok(answers.iter().all(|answer| answer == &[1]))
+    }
+}
+
+fn start_other(platform: Platform) -> Result<(UniqueId, Option<Child>)> {
+    let id = TcpBootstrap::create_unique_id()?;
+    let mut other = Command::new(env::current_exe()?)
+        .args(env::args_os().skip(1))
+        .arg("--peer")
+        .env("MSCCLPP_PLATFORM", platform.to_string())
+        .stdin(Stdio::piped())
+        .spawn()?;
+    // Not on the command line: the id contains the job's key.
+    if let Some(mut input) = other.stdin.take() {
+        input.write_all(id.to_hex().as_bytes())?;
+    }
+    Ok((id, Some(other)))
+}
+
+fn read_id() -> Result<UniqueId> {
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text)?;
+    Ok(text.parse()?)
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        let Some(other) = &mut self.other else { return };
+        let deadline = Instant::now() + GRACE;
+        while matches!(other.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                // It does not answer; nothing is left that could be done if this fails too.
+                let _ = other.kill();
+                let _ = other.wait();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! `signal-pingpong`: two devices signal each other in turns, from inside one kernel each.
+
+use std::time::Duration;
+
+use clap::Args;
+use mscclpp::{
+    BaseMemoryChannelHandle, Event, Kernel, LaunchConfig, Module, ModuleSource, Stream, kernels, prelude::*,
+};
+
+use crate::{
+    Result,
+    machine::Machine,
+    pair::Pair,
+    report::{Report, Row, Times},
+    twins,
+};
+
+/// For one launch.
+const LIMIT: Duration = Duration::from_secs(120);
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Only the pair that orders execution and not memory [default: both pairs].
+    #[arg(long)]
+    relaxed: bool,
+    /// Rounds of a launch; a round is two hops.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    iters: u32,
+    /// Launches that count, after one that does not.
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    repeats: u32,
+    /// The device numbers of the two ranks [default: the first two, or twice the only one].
+    #[arg(long, num_args = 2, value_names = ["GPU", "GPU"])]
+    devices: Option<Vec<usize>>,
+}
+
+/// A pair of device functions, and what is known of its speed on two H200.
+struct Variant {
+    name: &'static str,
+    kernel: &'static str,
+    baseline: Option<f64>,
+    goal: f64,
+}
+
+const VARIANTS: [Variant; 2] = [
+    Variant { name: "release/acquire", kernel: "signal_ping_pong", baseline: Some(1.45), goal: 1.28 },
+    Variant { name: "relaxed", kernel: "relaxed_ping_pong", baseline: None, goal: 0.70 },
+];
+
+pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
+    let devices = options.devices.as_deref().and_then(|ids| <[usize; 2]>::try_from(ids).ok());
+    let pair = Pair::join(devices, peer)?;
+    let source = ModuleSource {
+        ptx: kernels::SIGNAL_PING_PONG,
+        host_kernels: twins::SIGNAL_PING_PONG,
+        host_symbols: &[],
+    };
+    let module = Module::load(&pair.gpu, &source)?;
+    let [a, b] = &pair.gpus;
+    // The figures are of two devices.
+    let comparable = pair.gpu.platform() == Platform::Cuda && a.properties().uuid != b.properties().uuid;
+
+    let mut rows = Vec::new();
+    for variant in VARIANTS.iter().filter(|variant| !options.relaxed || variant.name == "relaxed") {
+        let mut side = Side::new(&pair, &module, variant.kernel)?;
+        let mut hops = Vec::new();
+        let mut ok = true;
+        // The first launch is a warm-up.
+        for repeat in 0..=options.repeats {
+            let us = side.play(&pair, options.iters)?;
+            ok &= us.is_some();
+            hops.extend(us.filter(|_| repeat > 0).map(|us| us / (2.0 * f64::from(options.iters))));
+        }
+        rows.push(Row {
+            workload: "signal-pingpong",
+            variant: variant.name.to_owned(),
+            size: u64::from(options.iters),
+            unit: "us",
+            times: Times::of(hops).filter(|_| ok),
+            repeats: options.repeats as usize,
+            baseline: variant.baseline.filter(|_| comparable),
+            goal: comparable.then_some(variant.goal),
+        });
+    }
+    // Nobody closes a connection that the other still uses.
+    pair.comm.bootstrap().barrier()?;
+    let machine = Machine::of(&pair.gpus, &Transport::CUDA_IPC.to_string());
+    let notes = vec!["one hop, two processes, one thread each; timed by the device's events".to_owned()];
+    Ok((!peer).then_some(Report { machine, rows, notes }))
+}
+
+/// This rank's kernel and what it works on.
+struct Side {
+    channel: BaseMemoryChannel,
+    kernel: Kernel,
+    stream: Stream,
+    start: Event,
+    end: Event,
+    /// Device memory: the round in which a wait ended without a signal, plus 1.
+    failed: DeviceBuffer,
+}
+
+impl Side {
+    fn new(pair: &Pair, module: &Module, kernel: &str) -> Result<Self> {
+        let gpu = &pair.gpu;
+        Ok(Self {
+            channel: pair.channel(Transport::CUDA_IPC)?,
+            kernel: module.kernel(kernel)?,
+            stream: gpu.stream()?,
+            start: gpu.event(true)?,
+            end: gpu.event(true)?,
+            failed: gpu.allocate(4)?,
+        })
+    }
+
+    /// One launch on both sides; the microseconds it took, or none if a wait failed on either side.
+    fn play(&mut self, pair: &Pair, iters: u32) -> Result<Option<f64>> {
+        // Rank 0 times its own kernel and signals first; rank 1's is launched before, so that no start is waited for.
+        if pair.rank == 0 {
+            pair.comm.bootstrap().barrier()?;
+        }
+        let args = mscclpp::KernelArgs::new()
+            .with::<BaseMemoryChannelHandle>(self.channel.device_handle())
+            .with(iters as i32)
+            .with(i32::from(pair.rank == 0))
+            .with(self.failed.ptr());
+        self.stream.record(&self.start)?;
+        // SAFETY: these are the kernel's arguments, and `self` is kept until the kernel has ended, below.
+        unsafe { self.kernel.launch(&self.stream, LaunchConfig::linear(1, 1), &args)? };
+        self.stream.record(&self.end)?;
+        if pair.rank == 1 {
+            pair.comm.bootstrap().barrier()?;
+        }
+        if let Err(error) = self.stream.synchronize_timeout(LIMIT) {
+            self.channel.semaphore().abort("a launch took too long");
+            self.stream.synchronize_timeout(LIMIT)?;
+            return Err(error.into());
+        }
+        let mut failed = [0; 4];
+        self.failed.read(0, &mut failed)?;
+        if failed != [0; 4] {
+            self.channel.semaphore().check().map_err(|error| pair.comm.explain(error))?;
+        }
+        if !pair.both(failed == [0; 4])? {
+            return Ok(None);
+        }
+        Ok(Some(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3))
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        // After an error the kernel may still wait: it must end before what it works on goes.
+        self.channel.semaphore().abort("the benchmark ends");
+        let _ = self.stream.synchronize_timeout(LIMIT);
+    }
+}

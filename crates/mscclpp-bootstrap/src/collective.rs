@@ -131,7 +131,11 @@ impl Collectives {
             Ok(Vec::new())
         };
         if let (true, Some(parent)) = (rank == root || source.is_some(), tree::parent(rank)) {
-            carrier.post(parent, Channel::Tree, 0, call.outcome(carried.as_deref()));
+            let bytes = match &carried {
+                Ok(data) => call.message(data),
+                Err(error) => call.departure(error)?,
+            };
+            carrier.post(parent, Channel::Tree, 0, bytes);
         }
         let (up, at_root) = match carried {
             Ok(data) => (Ok(()), data),
@@ -157,7 +161,7 @@ fn gather_up(
     if let Some(parent) = tree::parent(carrier.rank()) {
         let bytes = match &outcome {
             Ok(()) => message(),
-            Err(error) => call.outcome(Err(error)),
+            Err(error) => call.departure(error)?,
         };
         carrier.post(parent, Channel::Tree, 0, bytes);
     }
@@ -171,15 +175,25 @@ fn spread_down(
     up: Result<()>,
     at_root: impl FnOnce() -> Result<Vec<u8>>,
 ) -> Result<Vec<u8>> {
-    let down = match tree::parent(carrier.rank()) {
-        None => up.and_then(|()| at_root()),
-        // What failed on the way up comes back down as the same error, unless the parent is gone.
-        Some(parent) => expect(carrier, parent, call),
+    let down = match (tree::parent(carrier.rank()), up) {
+        (None, up) => up.and_then(|()| at_root()),
+        (Some(_), Err(error)) if !is_departure(&error) => Err(error),
+        // A departure met on the way up comes back down as the same error, unless the parent is gone.
+        (Some(parent), _) => expect(carrier, parent, call),
+    };
+    let message = match &down {
+        Ok(body) => call.message(body),
+        Err(error) => call.departure(error)?,
     };
     for child in tree::children(carrier.rank(), carrier.n_ranks()) {
-        carrier.post(child, Channel::Tree, 0, call.outcome(down.as_deref()));
+        carrier.post(child, Channel::Tree, 0, message.clone());
     }
     down
+}
+
+/// Any error but this one ends the whole job, of which all hear by other means; collectives do not carry it.
+fn is_departure(error: &Error) -> bool {
+    matches!(error, Error::PeerClosed { .. })
 }
 
 impl Call {
@@ -200,12 +214,11 @@ impl Call {
         out
     }
 
-    fn outcome(self, outcome: Result<&[u8], &Error>) -> Vec<u8> {
-        match outcome {
-            Ok(body) => self.message(body),
-            Err(Error::PeerClosed { rank }) => self.header(CLOSED, *rank),
-            // Any other error has failed the whole job, and is known to all by other means.
-            Err(_) => self.header(CLOSED, usize::MAX),
+    /// What to send in place of data when a rank has left; gives any other error back.
+    fn departure(self, error: &Error) -> Result<Vec<u8>> {
+        match error {
+            Error::PeerClosed { rank } => Ok(self.header(CLOSED, *rank)),
+            other => Err(other.clone()),
         }
     }
 }

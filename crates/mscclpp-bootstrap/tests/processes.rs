@@ -1,0 +1,276 @@
+//! Ranks that are processes, and what the others see when one of them is killed, stopped, or ends.
+//!
+//! The test starts itself again, once for each rank; see `Scenario`.
+
+mod ranks;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap};
+use ranks::{PATIENCE, free_port};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The loss of a rank must be known within this time.
+const LIMIT: Duration = Duration::from_secs(5);
+const RANKS: usize = 5;
+
+/// What the ranks of a test do. The victim does nothing once the job has formed.
+#[derive(Clone, Copy, PartialEq)]
+enum Scenario {
+    /// The last rank never comes; the victim is killed while the others wait for it.
+    Forming,
+    Barrier,
+    Recv,
+    AllGather,
+    GroupBarrier,
+    /// The victim ends its process without dropping its bootstrap.
+    Exit,
+    /// The victim aborts, and ends its process at once.
+    Abort,
+    /// Rank 1 leaves; after that the victim, below it, is killed.
+    LeftBefore,
+    /// Rank 1 is stopped for a while; the others send it more than fits on the way.
+    Stopped,
+}
+
+const SCENARIOS: [(&str, Scenario); 9] = [
+    ("forming", Scenario::Forming),
+    ("barrier", Scenario::Barrier),
+    ("recv", Scenario::Recv),
+    ("all_gather", Scenario::AllGather),
+    ("group_barrier", Scenario::GroupBarrier),
+    ("exit", Scenario::Exit),
+    ("abort", Scenario::Abort),
+    ("left_before", Scenario::LeftBefore),
+    ("stopped", Scenario::Stopped),
+];
+
+fn main() -> ExitCode {
+    if let Ok(role) = std::env::var("MSCCLPP_TEST_ROLE") {
+        return be_rank(&role);
+    }
+    let args = Arguments::from_args();
+    let mut trials = Vec::new();
+    for (name, scenario) in SCENARIOS {
+        // The root of the tree, one in its middle, one of its leaves.
+        let victims: &[usize] = match scenario {
+            Scenario::LeftBefore => &[3],
+            Scenario::Stopped => &[1],
+            Scenario::Forming => &[0, 1, 3],
+            _ => &[0, 1, 4],
+        };
+        for &victim in victims {
+            trials.push(Trial::test(format!("{name}::rank_{victim}"), move || match scenario {
+                Scenario::Stopped => a_stopped_rank_is_not_a_dead_one(),
+                _ => a_lost_rank_is_named(name, scenario, victim),
+            }));
+        }
+    }
+    libtest_mimic::run(&args, trials).exit_code()
+}
+
+// ---- The rank ---------------------------------------------------------------------------------------------------------
+
+fn be_rank(role: &str) -> ExitCode {
+    let words: Vec<&str> = role.split(' ').collect();
+    let [scenario, rank, victim, at] = words[..] else { return ExitCode::from(2) };
+    let Some(&(_, scenario)) = SCENARIOS.iter().find(|(name, _)| *name == scenario) else {
+        return ExitCode::from(2);
+    };
+    let (Ok(rank), Ok(victim)) = (rank.parse(), victim.parse()) else { return ExitCode::from(2) };
+    tracing_subscriber::fmt()
+        .with_env_filter("mscclpp=debug")
+        .with_writer(std::io::stdout)
+        .with_ansi(false)
+        .init();
+    match run_rank(scenario, rank, victim, at) {
+        Ok(()) => println!("outcome: fine"),
+        Err(Error::PeerLost { rank, detail }) => println!("outcome: lost {rank} ({detail})"),
+        Err(Error::Aborted { rank, reason }) => println!("outcome: aborted {rank} ({reason})"),
+        Err(error) => println!("outcome: {error:?}"),
+    }
+    ExitCode::SUCCESS
+}
+
+fn run_rank(scenario: Scenario, rank: usize, victim: usize, at: &str) -> Result<(), Error> {
+    let job = TcpBootstrap::builder(rank, RANKS).env(Env::default()).timeout(PATIENCE).connect(at)?;
+    let started = Instant::now();
+    let pause = Duration::from_millis(300);
+    if scenario == Scenario::LeftBefore && rank == 1 {
+        println!("formed");
+        return Ok(());
+    }
+    if scenario == Scenario::Stopped {
+        return run_with_a_stopped_rank(&job, victim);
+    }
+    println!("formed");
+    if rank == victim {
+        match scenario {
+            Scenario::Exit => {
+                std::thread::sleep(pause);
+                std::process::exit(0);
+            }
+            Scenario::Abort => {
+                std::thread::sleep(pause);
+                job.abort("no more");
+                std::process::exit(0);
+            }
+            // To be killed.
+            _ => std::thread::sleep(PATIENCE),
+        }
+        return Ok(());
+    }
+    let survivors: Vec<usize> = (0..RANKS).filter(|&r| r != victim).collect();
+    let next = survivors[(survivors.iter().position(|&r| r == rank).unwrap_or(0) + 1) % survivors.len()];
+    let outcome = match scenario {
+        // From one that is alive, and sends nothing.
+        Scenario::Recv => job.recv(next, 0).map(drop),
+        // Rank 0 waits for what is on the other side of the rank that left.
+        Scenario::LeftBefore => job.recv(if rank == 0 { 2 } else { 0 }, 0).map(drop),
+        Scenario::AllGather => job.all_gather(&[0; 100]).map(drop),
+        Scenario::GroupBarrier => job.group_barrier(&survivors).and_then(|()| job.recv(next, 0).map(drop)),
+        _ => job.barrier(),
+    };
+    assert!(started.elapsed() < PATIENCE, "only the victim ends the wait");
+    assert_eq!(outcome.is_err(), job.barrier().is_err(), "later calls fail too");
+    outcome
+}
+
+fn run_with_a_stopped_rank(job: &TcpBootstrap, victim: usize) -> Result<(), Error> {
+    let big = vec![7; 2 << 20];
+    job.barrier()?;
+    println!("formed");
+    if job.rank() == victim {
+        // Stopped here; see the test.
+        std::thread::sleep(Duration::from_millis(500));
+        for peer in (0..RANKS).filter(|&peer| peer != victim) {
+            assert_eq!(job.recv(peer, 0)?, big);
+        }
+    } else {
+        std::thread::sleep(Duration::from_millis(200));
+        job.send(&big, victim, 0)?;
+    }
+    job.barrier()
+}
+
+// ---- The test ---------------------------------------------------------------------------------------------------------
+
+/// A rank's process; it ends with this.
+struct Rank {
+    rank: usize,
+    child: Child,
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+type Line = (usize, String, Instant);
+
+fn start(name: &str, victim: usize, ranks: &[usize]) -> Result<(Vec<Rank>, mpsc::Receiver<Line>), Failed> {
+    let at = format!("127.0.0.1:{}", free_port());
+    let (lines, received) = mpsc::channel();
+    let mut started = Vec::new();
+    for &rank in ranks {
+        let mut child = Command::new(std::env::current_exe()?)
+            .env("MSCCLPP_TEST_ROLE", format!("{name} {rank} {victim} {at}"))
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let output = child.stdout.take().ok_or("no output")?;
+        let lines = lines.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let _ = lines.send((rank, line, Instant::now()));
+            }
+        });
+        started.push(Rank { rank, child });
+    }
+    Ok((started, received))
+}
+
+/// Reads lines until `n` of them contain a text.
+fn await_lines(lines: &mpsc::Receiver<Line>, text: &str, n: usize) -> Result<Vec<Line>, Failed> {
+    let mut found = Vec::new();
+    let deadline = Instant::now() + PATIENCE;
+    while found.len() < n {
+        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) if line.1.contains(text) => found.push(line),
+            Ok(_) => {}
+            Err(_) => {
+                return Err(format!("only {} of {n} ranks said {text:?}: {found:?}", found.len()).into());
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn a_lost_rank_is_named(name: &str, scenario: Scenario, victim: usize) -> Result<(), Failed> {
+    let absent = usize::from(scenario == Scenario::Forming);
+    let started: Vec<usize> = (0..RANKS - absent).collect();
+    let (mut children, lines) = start(name, victim, &started)?;
+    if scenario == Scenario::Forming {
+        await_lines(&lines, "a rank has joined", RANKS - 2)?;
+    } else {
+        await_lines(&lines, "formed", 2 * RANKS)?;
+    }
+    // They begin to wait; in the last scenario, they find another way around the rank that left.
+    let settle = if scenario == Scenario::LeftBefore { 1500 } else { 300 };
+    std::thread::sleep(Duration::from_millis(settle));
+    let lost_at = Instant::now();
+    let mut survivors = started.len() - 1;
+    if let Some(rank) = children.iter_mut().find(|rank| rank.rank == victim) {
+        // Where the victim ends by itself, it has done so about now.
+        if !matches!(scenario, Scenario::Exit | Scenario::Abort) {
+            rank.child.kill()?;
+        }
+    }
+    let expected = match scenario {
+        Scenario::Abort => format!("outcome: aborted {victim} "),
+        _ => format!("outcome: lost {victim} "),
+    };
+    if scenario == Scenario::LeftBefore {
+        survivors -= 1;
+    }
+    let mut done = 0;
+    while done < survivors {
+        let remaining = (lost_at + LIMIT).saturating_duration_since(Instant::now());
+        match lines.recv_timeout(remaining) {
+            Ok((_, line, _)) if line.contains("outcome: fine") => {}
+            Ok((_, line, _)) if line.contains(&expected) => done += 1,
+            Ok((rank, line, _)) if line.contains("outcome:") => {
+                return Err(format!("rank {rank}: {line}").into());
+            }
+            Ok(_) => {}
+            Err(_) => {
+                return Err(format!("after {LIMIT:?}, {done} of {survivors} ranks know of the loss").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn a_stopped_rank_is_not_a_dead_one() -> Result<(), Failed> {
+    let ranks: Vec<usize> = (0..RANKS).collect();
+    let victim = 1;
+    let (children, lines) = start("stopped", victim, &ranks)?;
+    // The word is in the log line of each and in what each prints.
+    await_lines(&lines, "formed", 2 * RANKS)?;
+    let child = children.iter().find(|rank| rank.rank == victim).ok_or("no victim")?;
+    let pid = Pid::from_child(&child.child);
+    kill_process(pid, Signal::STOP)?;
+    std::thread::sleep(Duration::from_millis(6500));
+    kill_process(pid, Signal::CONT)?;
+    for (rank, line, _) in await_lines(&lines, "outcome:", RANKS)? {
+        if !line.contains("outcome: fine") {
+            return Err(format!("rank {rank}: {line}").into());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! Starting the ranks of a job as threads.
+
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use mscclpp_bootstrap::{Bootstrap, Env, Error, LocalBootstrap, Rendezvous, TcpBootstrap};
+
+/// More than anything takes that works; what is expected to fail fails sooner.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A port that nobody uses. Below the ports that the system hands out by itself, so that no connection takes it before it
+/// is listened at.
+#[allow(dead_code, reason = "not every test needs one")]
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 10_000 + ((std::process::id() as u16).wrapping_mul(97).wrapping_add(step)) % 22_000;
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Runs something on `n` threads; gives what each returned.
+pub(crate) fn on_threads<T: Send>(n: usize, run: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..n)
+            .map(|rank| {
+                let run = &run;
+                scope.spawn(move || run(rank))
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// One rank, whatever the environment of the tests says.
+pub(crate) fn connect(
+    rank: usize,
+    n: usize,
+    at: impl Into<Rendezvous>,
+    timeout: Duration,
+) -> Result<TcpBootstrap, Error> {
+    TcpBootstrap::builder(rank, n).env(Env::default()).timeout(timeout).connect(at)
+}
+
+/// All ranks of a job over TCP.
+#[allow(dead_code, reason = "not every test needs one")]
+pub(crate) fn tcp_job(n: usize) -> Vec<TcpBootstrap> {
+    let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
+    on_threads(n, |rank| connect(rank, n, id, PATIENCE).unwrap())
+}
+
+/// A job over TCP and one in the process.
+#[allow(dead_code, reason = "not every test needs one")]
+pub(crate) fn both_kinds(n: usize) -> [Vec<Box<dyn Bootstrap>>; 2] {
+    fn boxed<B: Bootstrap + 'static>(ranks: Vec<B>) -> Vec<Box<dyn Bootstrap>> {
+        ranks.into_iter().map(|rank| Box::new(rank) as _).collect()
+    }
+    [boxed(tcp_job(n)), boxed(LocalBootstrap::group(n))]
+}

@@ -1,0 +1,340 @@
+//! How ranks find each other, and what they are told when they do not.
+
+mod ranks;
+
+use std::io::{Read, Write};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use mscclpp_bootstrap::{
+    Bootstrap, Env, Error, Family, TcpBootstrap, TcpBootstrapBuilder, UniqueId, fuzzing,
+};
+use ranks::{PATIENCE, connect, free_port, on_threads};
+
+/// Joins as all ranks at one address, each with settings of its own; gives every outcome.
+fn join_all(
+    n: usize,
+    at: &str,
+    settings: impl Fn(usize, TcpBootstrapBuilder) -> TcpBootstrapBuilder + Sync,
+) -> Vec<Result<TcpBootstrap, Error>> {
+    on_threads(n, |rank| {
+        let builder = TcpBootstrap::builder(rank, n).env(Env::default()).timeout(PATIENCE);
+        settings(rank, builder).connect(at)
+    })
+}
+
+fn forms(n: usize, at: &str) {
+    on_threads(n, |rank| connect(rank, n, at, PATIENCE).unwrap().barrier().unwrap());
+}
+
+#[test]
+fn addresses_in_all_forms() {
+    for at in ["127.0.0.1:", "lo:127.0.0.1:", "localhost:", "lo:localhost:", "0.0.0.0:"] {
+        forms(3, &format!("{at}{}", free_port()));
+    }
+}
+
+#[test]
+fn ipv6() {
+    if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_err() {
+        return;
+    }
+    for at in ["[::1]:", "lo:[::1]:"] {
+        forms(3, &format!("{at}{}", free_port()));
+    }
+    let id = TcpBootstrap::create_unique_id_in(&Env { family: Some(Family::V6), ..Env::default() });
+    let Ok(id) = id else { return };
+    assert!(id.addresses().iter().all(SocketAddr::is_ipv6));
+    on_threads(3, |rank| connect(rank, 3, id, PATIENCE).unwrap().barrier().unwrap());
+}
+
+#[test]
+fn a_port_can_be_used_again_at_once() {
+    let at = format!("127.0.0.1:{}", free_port());
+    for _ in 0..5 {
+        forms(3, &at);
+    }
+}
+
+#[test]
+fn many_ids_in_one_process() {
+    let ids: Vec<UniqueId> =
+        (0..4).map(|_| TcpBootstrap::create_unique_id_in(&Env::default()).unwrap()).collect();
+    on_threads(8, |i| {
+        let (job, rank) = (i / 2, i % 2);
+        let bootstrap = connect(rank, 2, ids[job], PATIENCE).unwrap();
+        assert_eq!(bootstrap.all_gather(&[job as u8]).unwrap(), [[job as u8], [job as u8]]);
+    });
+}
+
+#[test]
+fn an_id_survives_the_environment_and_serves_once() {
+    let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
+    let id: UniqueId = id.to_hex().parse().unwrap();
+    let id = UniqueId::from_bytes(&id.to_bytes()).unwrap();
+    on_threads(2, |rank| connect(rank, 2, id, PATIENCE).unwrap().barrier().unwrap());
+    assert!(matches!(connect(0, 2, id, PATIENCE), Err(Error::NotTheCreator { .. })));
+    assert!(!format!("{id:?} {id}").contains(&id.to_hex()[48..80]), "the key is hidden");
+}
+
+#[test]
+fn one_rank_needs_no_network() {
+    // Somebody else has the port, and it does not matter.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let job = connect(0, 1, taken.local_addr().unwrap().to_string(), PATIENCE).unwrap();
+    job.barrier().unwrap();
+    assert_eq!(job.all_gather(b"x").unwrap(), [b"x"]);
+    job.send(b"y", 0, 1).unwrap();
+    assert_eq!(job.recv(0, 1).unwrap(), b"y");
+    job.group_barrier(&[0]).unwrap();
+    job.abort("over");
+    assert!(matches!(job.recv(0, 1), Err(Error::Aborted { rank: 0, .. })));
+}
+
+#[test]
+fn hosts_and_domains_are_counted() {
+    let at = format!("127.0.0.1:{}", free_port());
+    let job = join_all(5, &at, |rank, builder| {
+        let builder = builder.host_id(if rank < 3 { "a" } else { "b" });
+        if rank == 4 { builder } else { builder.ipc_domain("rack") }
+    });
+    let counts: Vec<_> = job
+        .iter()
+        .map(|rank| rank.as_ref().unwrap())
+        .map(|rank| (rank.n_ranks_per_node(), rank.n_ranks_per_ipc_domain()))
+        .collect();
+    assert_eq!(counts, [(3, 4), (3, 4), (3, 4), (2, 4), (2, 1)]);
+}
+
+#[test]
+fn numbers_that_make_no_sense() {
+    for (rank, n) in [(0, 0), (2, 2), (usize::MAX, 3)] {
+        assert!(matches!(connect(rank, n, "127.0.0.1:1", PATIENCE), Err(Error::InvalidArgument(_))));
+    }
+    assert!(matches!(connect(0, 2, "127.0.0.1", PATIENCE), Err(Error::BadAddress { .. })));
+    assert!(matches!(connect(0, 2, "192.0.2.77:50505", PATIENCE), Err(Error::BadAddress { .. })));
+}
+
+#[test]
+fn a_port_in_use_is_named_at_once() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let started = Instant::now();
+    match connect(0, 2, address.to_string(), PATIENCE) {
+        Err(Error::AddressInUse { address: named }) => assert_eq!(named, address),
+        other => panic!("{other:?}"),
+    }
+    assert!(started.elapsed() < PATIENCE / 2);
+}
+
+#[test]
+fn an_unknown_interface_lists_the_known() {
+    for (rank, env) in [(0, Env::default()), (1, Env { interface: Some("eth99".into()), ..Env::default() })] {
+        let at = if env.interface.is_some() { "127.0.0.1:1" } else { "eth99:127.0.0.1:1" };
+        match TcpBootstrap::builder(rank, 2).env(env).connect(at) {
+            Err(Error::NoSuchInterface { name, available }) => {
+                assert_eq!(name, "eth99");
+                assert!(available.iter().any(|name| name == "lo"), "{available:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let env = Env { interface: Some("eth99".into()), ..Env::default() };
+    assert!(matches!(TcpBootstrap::create_unique_id_in(&env), Err(Error::NoSuchInterface { .. })));
+}
+
+#[test]
+fn a_time_out_lists_who_is_missing() {
+    let at = format!("127.0.0.1:{}", free_port());
+    let outcomes = on_threads(3, |i| {
+        // Ranks 2 and 4 never come. The others' time runs out first, and they know as much.
+        let (rank, timeout) = [(0, 1500), (1, 1000), (3, 1000)][i];
+        connect(rank, 5, at.as_str(), Duration::from_millis(timeout)).map(drop)
+    });
+    for outcome in outcomes {
+        match outcome {
+            Err(Error::Timeout { missing, .. }) => assert_eq!(missing, [2, 4]),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_time_out_says_which_address_failed_how() {
+    let at: SocketAddr = format!("127.0.0.1:{}", free_port()).parse().unwrap();
+    match connect(1, 2, at.to_string(), Duration::from_millis(300)) {
+        Err(Error::Timeout { attempts, .. }) => {
+            assert_eq!(attempts.len(), 1);
+            assert_eq!(attempts[0].address, at);
+            assert!(attempts[0].outcome.contains("nobody listens"), "{attempts:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn rank_0_may_come_last() {
+    let at = format!("127.0.0.1:{}", free_port());
+    on_threads(3, |rank| {
+        if rank == 0 {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        connect(rank, 3, at.as_str(), PATIENCE).unwrap().barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_shared_secret_lets_in() {
+    let at = format!("127.0.0.1:{}", free_port());
+    let job = join_all(3, &at, |_, builder| builder.secret("swordfish"));
+    assert!(job.iter().all(Result::is_ok), "{job:?}");
+}
+
+#[test]
+fn a_wrong_secret_is_told_and_does_not_disturb() {
+    for wrong in [Some("octopus"), None] {
+        let at = format!("127.0.0.1:{}", free_port());
+        let outcomes = on_threads(4, |i| {
+            let rank = [0, 1, 2, 1][i];
+            let builder = TcpBootstrap::builder(rank, 3).env(Env::default()).timeout(PATIENCE);
+            let builder = match (i, wrong) {
+                (3, None) => builder,
+                (3, Some(wrong)) => builder.secret(wrong),
+                _ => builder.secret("swordfish"),
+            };
+            if i < 2 {
+                // The stranger comes while the job forms.
+                std::thread::sleep(Duration::from_millis(300));
+            }
+            builder.connect(at.as_str())
+        });
+        assert!(outcomes[..3].iter().all(Result::is_ok), "{outcomes:?}");
+        match &outcomes[3] {
+            Err(Error::Unauthenticated { address, .. }) => assert_eq!(*address, at),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_same_rank_twice_names_both() {
+    let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
+    let outcomes = on_threads(3, |i| connect([0, 1, 1][i], 3, id, PATIENCE).map(drop));
+    for outcome in outcomes {
+        match outcome {
+            Err(Error::DuplicateRank { rank: 1, first, second, .. }) => {
+                assert!(first.parse::<SocketAddr>().is_ok() && second.parse::<SocketAddr>().is_ok());
+                assert_ne!(first, second);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn differing_numbers_of_ranks_name_both() {
+    let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
+    let outcomes = on_threads(2, |rank| connect(rank, [3, 4][rank], id, PATIENCE).map(drop));
+    for outcome in outcomes {
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        let message = error.to_string();
+        for part in ["n_ranks", "has 3", "has 4", "rank 0", "rank 1"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+}
+
+#[test]
+fn another_protocol_version_is_named_on_both_sides() {
+    let at = format!("127.0.0.1:{}", free_port());
+    let (root, answer) = std::thread::scope(|scope| {
+        let root = scope.spawn(|| connect(0, 2, at.as_str(), PATIENCE).map(drop));
+        let mut stream = loop {
+            match TcpStream::connect(&at) {
+                Ok(stream) => break stream,
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (mut newer, hello) = fuzzing::AnyVersion::start(fuzzing::protocol_version() + 1, 2, 1);
+        stream.write_all(&hello).unwrap();
+        let mut buffer = [0; 4096];
+        let answer = loop {
+            let n = stream.read(&mut buffer).unwrap();
+            match newer.on_bytes(&buffer[..n]) {
+                Ok(bytes) => stream.write_all(&bytes).unwrap(),
+                Err(answer) => break answer,
+            }
+        };
+        (root.join().unwrap(), answer)
+    });
+    assert!(answer.contains("Mismatch") && answer.contains("version"), "{answer}");
+    let message = root.unwrap_err().to_string();
+    assert!(
+        message.contains("has 1") && message.contains("has 2") && message.contains("version"),
+        "{message}"
+    );
+}
+
+/// Two jobs of two ranks on one port, started in this order; whichever way their ranks mix, all four fail.
+fn clash(order: [(usize, usize); 4]) {
+    let at = format!("127.0.0.1:{}", free_port());
+    let outcomes = on_threads(4, |i| {
+        let (_job, rank) = order[i];
+        std::thread::sleep(Duration::from_millis(150 * i as u64));
+        let bootstrap = connect(rank, 2, at.as_str(), Duration::from_secs(5))?;
+        // A job that formed from ranks of both must not go on.
+        bootstrap.recv_timeout(1 - rank, 0, PATIENCE).map(drop)
+    });
+    let mut in_use = 0;
+    for outcome in outcomes {
+        match outcome {
+            Err(Error::AddressInUse { address }) => {
+                assert_eq!(address.to_string(), at);
+                in_use += 1;
+            }
+            Err(error @ (Error::DuplicateRank { .. } | Error::JobComplete { .. })) => {
+                assert!(error.to_string().contains(&at), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(in_use, 1);
+}
+
+#[test]
+fn two_jobs_without_a_key_on_one_port_both_fail() {
+    clash([(0, 0), (1, 0), (0, 1), (1, 1)]);
+    clash([(0, 0), (0, 1), (1, 0), (1, 1)]);
+    clash([(0, 1), (0, 0), (1, 0), (1, 1)]);
+}
+
+#[test]
+fn malformed_ids_are_errors() {
+    let good = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
+    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut next = || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random as usize
+    };
+    for round in 0..10_000 {
+        let mut bytes = good.to_bytes().to_vec();
+        match round % 4 {
+            0 => {
+                let bit = next() % (8 * bytes.len());
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+            1 => bytes.truncate(next() % bytes.len()),
+            2 => bytes.iter_mut().for_each(|byte| *byte = next() as u8),
+            _ => bytes.extend(std::iter::repeat_n(0, 1 + next() % 300)),
+        }
+        let error = UniqueId::from_bytes(&bytes).unwrap_err();
+        assert!(matches!(error, Error::BadUniqueId { .. }));
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(text.parse::<UniqueId>().is_err());
+    }
+    assert!(UniqueId::from_bytes(&good.to_bytes()).is_ok());
+}

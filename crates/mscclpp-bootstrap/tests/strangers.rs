@@ -1,0 +1,182 @@
+//! Connections of those who do not belong: scanners, garbage, silence, and ten thousand malformed attempts, while a job
+//! forms. It forms, nothing panics, and nothing large is allocated on account of a length that a stranger wrote.
+
+mod ranks;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use mscclpp_bootstrap::{Bootstrap, Env, TcpBootstrap, fuzzing};
+use ranks::{PATIENCE, on_threads};
+
+/// Remembers the largest allocation.
+struct Watching;
+
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: all calls go to the system's allocator with the arguments they came with; what is noted beside is an atomic.
+unsafe impl GlobalAlloc for Watching {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps `alloc`'s contract, which is this one's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: `ptr` came from `System`, since all that this allocator gives does.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        LARGEST.fetch_max(size, Ordering::Relaxed);
+        // SAFETY: as for `dealloc`; the new size is the caller's to guarantee.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Watching = Watching;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 as usize
+    }
+
+    fn bytes(&mut self, n: usize) -> Vec<u8> {
+        (0..n).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// A malformed attempt to join.
+fn malformed(round: usize, random: &mut Random) -> Vec<u8> {
+    let mut bytes = fuzzing::hello_frame(fuzzing::protocol_version(), 3, 1, round.is_multiple_of(2));
+    match round % 8 {
+        // A flipped bit, a wrong version, an unknown kind, a huge length.
+        0 => {
+            let bit = random.next() % (8 * bytes.len());
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        1 => bytes = fuzzing::hello_frame(random.next() as u32, 3, 1, true),
+        2 => bytes[2] = random.next() as u8,
+        3 => bytes[4..8].copy_from_slice(&(u32::MAX - random.next() as u32 % 1000).to_le_bytes()),
+        // Cut short, random, a scanner's request, and a forged proof after a good beginning.
+        4 => bytes.truncate(random.next() % bytes.len()),
+        5 => {
+            let length = 1 + random.next() % 500;
+            bytes = random.bytes(length);
+        }
+        6 => bytes = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
+        _ => {
+            bytes = fuzzing::hello_frame(fuzzing::protocol_version(), 3, 1, true);
+            bytes.extend(fuzzing::frame_of(3, &random.bytes(32)));
+        }
+    }
+    bytes
+}
+
+#[test]
+fn a_job_forms_among_strangers() {
+    let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
+    let port = id.addresses()[0].port();
+    let at = SocketAddr::new([127, 0, 0, 1].into(), port);
+    let over = AtomicBool::new(false);
+    let connect = |rank| TcpBootstrap::builder(rank, 3).env(Env::default()).timeout(2 * PATIENCE).connect(id);
+    let job = std::thread::scope(|scope| {
+        let early = [0, 1].map(|rank| scope.spawn(move || connect(rank)));
+        // Some say nothing, some a byte now and then.
+        scope.spawn(|| {
+            let silent: Vec<TcpStream> = (0..100).filter_map(|_| TcpStream::connect(at).ok()).collect();
+            let slow: Vec<TcpStream> = (0..20).filter_map(|_| TcpStream::connect(at).ok()).collect();
+            for byte in fuzzing::hello_frame(fuzzing::protocol_version(), 3, 2, true) {
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                for mut stream in &slow {
+                    let _ = stream.write_all(&[byte]);
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            drop(silent);
+        });
+        LARGEST.store(0, Ordering::Relaxed);
+        let attempts = on_threads(4, |thread| {
+            let mut random = Random(0x9E37_79B9 + thread as u64);
+            let mut made = 0;
+            for round in 0..2_500 {
+                let Ok(mut stream) = TcpStream::connect(at) else { continue };
+                made += 1;
+                let _ = stream.write_all(&malformed(round, &mut random));
+                if round % 16 < 8 {
+                    // Some wait to be answered, or to be dropped; the others are gone at once.
+                    let _ = stream.shutdown(Shutdown::Write);
+                    let _ = stream.set_read_timeout(Some(PATIENCE));
+                    let _ = stream.read_to_end(&mut Vec::new());
+                }
+            }
+            made
+        });
+        assert_eq!(attempts.iter().sum::<usize>(), 10_000);
+        assert!(
+            LARGEST.load(Ordering::Relaxed) <= 1 << 20,
+            "{} bytes at once",
+            LARGEST.load(Ordering::Relaxed)
+        );
+        assert!(early.iter().all(|rank| !rank.is_finished()), "the job waits for its last rank, undisturbed");
+        let last = connect(2).unwrap();
+        over.store(true, Ordering::Relaxed);
+        let mut job: Vec<TcpBootstrap> = early.map(|rank| rank.join().unwrap().unwrap()).into();
+        job.push(last);
+        job
+    });
+    // Strangers stay strangers once it has formed.
+    for round in 0..200 {
+        let Ok(mut stream) = TcpStream::connect(at) else { continue };
+        let _ = stream.write_all(&malformed(round, &mut Random(7 + round as u64)));
+    }
+    on_threads(3, |rank| job[rank].barrier().unwrap());
+    assert!(job.iter().all(|rank| rank.failure().is_none()));
+}
+
+#[test]
+fn a_job_without_a_key_forms_among_scanners() {
+    let at: SocketAddr = format!("127.0.0.1:{}", ranks::free_port()).parse().unwrap();
+    std::thread::scope(|scope| {
+        let connect = |rank| ranks::connect(rank, 3, at.to_string(), PATIENCE);
+        let early = [0, 1].map(|rank| scope.spawn(move || connect(rank)));
+        let mut random = Random(3);
+        for round in 0..1_000 {
+            if let Ok(mut stream) = TcpStream::connect(at) {
+                let _ = stream.write_all(&malformed(round, &mut random));
+            }
+        }
+        let mut job = vec![connect(2).unwrap()];
+        job.extend(early.map(|rank| rank.join().unwrap().unwrap()));
+        on_threads(3, |i| job[i].barrier().unwrap());
+    });
+}
+
+#[test]
+fn parsers_take_anything() {
+    let mut random = Random(11);
+    for round in 0..20_000 {
+        let n = random.next() % 400;
+        let bytes = random.bytes(n);
+        let framed = fuzzing::frame_of((round % 40) as u8, &bytes);
+        for input in [&bytes, &framed] {
+            fuzzing::stranger(input);
+            fuzzing::answer(input);
+            fuzzing::member(input);
+            fuzzing::table(input);
+            fuzzing::collective_message(input);
+            fuzzing::address(&String::from_utf8_lossy(input));
+        }
+    }
+}

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Case, Setup,
-    pair::{End, PATIENCE, Pair, Shared, assert_error, assert_same, eventually, noise},
+    pair::{End, PATIENCE, Pair, Shared, assert_error, assert_same, eventually, noise, travel},
 };
 use crate::{Connection, Error};
 
@@ -19,6 +19,10 @@ pub(super) const CASES: &[(&str, Case)] = &[
     ("transfers::many_threads_write_over_one_connection", many_threads_write_over_one_connection),
     ("transfers::an_update_comes_after_the_data", an_update_comes_after_the_data),
     ("transfers::an_update_is_eight_aligned_bytes", an_update_is_eight_aligned_bytes),
+    (
+        "transfers::an_update_of_an_unaligned_memory_does_no_harm",
+        an_update_of_an_unaligned_memory_does_no_harm,
+    ),
     ("transfers::a_flush_can_time_out_and_be_repeated", a_flush_can_time_out_and_be_repeated),
     ("transfers::tickets_are_reached_in_order", tickets_are_reached_in_order),
     ("transfers::nothing_is_written_out_of_bounds", nothing_is_written_out_of_bounds),
@@ -164,6 +168,27 @@ fn an_update_is_eight_aligned_bytes(setup: &dyn Setup) {
     let mut expected = before;
     expected[56..].copy_from_slice(&value.to_ne_bytes());
     assert_eq!((sent, target.bytes()), (value, expected));
+}
+
+/// The core sees the offset alone. A transport that needs an aligned address says so, and the others store 8 bytes.
+fn an_update_of_an_unaligned_memory_does_no_harm(setup: &dyn Setup) {
+    let pair = Pair::connect(setup);
+    let mut expected = noise(64);
+    let target = pair.b.share_bytes(&expected);
+    let ptr = target.buffer.ptr().add(3);
+    // SAFETY: the range is inside the buffer, which outlives the registration.
+    let memory = unsafe { pair.b.context.register_memory(ptr, 32, setup.transport()) }.expect("registering");
+    let mut sent = 5;
+    let result = pair.ab.update_and_sync(&travel(&memory), 8, &mut sent, u64::MAX - 77);
+    pair.ab.flush(PATIENCE).expect("flush");
+    match result {
+        Ok(()) => {
+            expected[11..19].copy_from_slice(&(u64::MAX - 77).to_ne_bytes());
+            assert_eq!(sent, u64::MAX - 77);
+        }
+        Err(_) => assert_eq!(sent, 5),
+    }
+    assert_same(&target.bytes(), &expected, "an update at an odd address");
 }
 
 fn a_flush_can_time_out_and_be_repeated(setup: &dyn Setup) {

@@ -234,7 +234,8 @@ fn carry_out(order: &Order) {
             }
         }
         Order::Update { dst, offset, value } => {
-            // SAFETY: as above; the core checked that the offset is a multiple of 8, `CourierLink::update` the address.
+            // SAFETY: as above; the core checked that the offset is a multiple of 8, `CourierLink::update` where the
+            // memory starts.
             unsafe { AtomicU64::from_ptr(dst.ptr().add(*offset).as_mut_ptr()) }
                 .store(*value, Ordering::Release);
         }
@@ -263,9 +264,8 @@ impl Link for CourierLink {
 
     fn update(&self, dst: &Arc<dyn RemoteRegion>, offset: u64, value: u64) -> Result<()> {
         let dst = downcast(&**dst, "the destination")?;
-        let at = dst.ptr().add(offset);
-        if !at.0.is_multiple_of(8) {
-            return Err(Error::InvalidArgument(format!("{at:?} is no multiple of 8")));
+        if !dst.ptr().0.is_multiple_of(8) {
+            return Err(Error::InvalidArgument(format!("{:?} is no multiple of 8", dst.ptr())));
         }
         self.send(Order::Update { dst: dst.clone(), offset, value })
     }

@@ -1,0 +1,7 @@
+#![no_main]
+
+use mscclpp_core::SemaphoreStub;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    mscclpp_core_fuzz::check(input, 3, |bytes| SemaphoreStub::deserialize(bytes)?.serialize());
+});

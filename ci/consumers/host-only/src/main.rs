@@ -1,0 +1,74 @@
+//! Two ranks in one process, on simulated devices, over a transport that this program brings itself.
+
+mod neighbour;
+
+use std::{sync::Arc, thread, time::Duration};
+
+use mscclpp::{
+    BaseMemoryChannelHandle, Error,
+    host::{HostBlock, HostKernel},
+    prelude::*,
+};
+use neighbour::Neighbour;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn main() -> Result<(), Error> {
+    let ranks: Vec<_> =
+        LocalBootstrap::group(2).into_iter().map(|b| thread::spawn(move || rank(b))).collect();
+    for rank in ranks {
+        rank.join().expect("a rank panicked")?;
+    }
+    println!("two ranks on simulated devices have written to and signalled each other");
+    Ok(())
+}
+
+fn rank(bootstrap: LocalBootstrap) -> Result<(), Error> {
+    let (rank, peer) = (bootstrap.rank(), 1 - bootstrap.rank());
+    let context = Context::builder().provider(Neighbour).platform(Platform::Host).build();
+    let comm = Communicator::with_context(Arc::new(bootstrap), context);
+    let gpu = comm.context().gpu(rank)?;
+
+    let buffer = gpu.allocate(16)?;
+    let own = comm.register_buffer(&buffer, Neighbour::TRANSPORT)?;
+    let connection = comm.connect(EndpointConfig::new(Neighbour::TRANSPORT, Device::gpu(rank)), peer, 0)?;
+    comm.send_memory(&own, peer, 0)?;
+    let theirs = comm.recv_memory(peer, 0)?;
+    let connection = connection.wait()?;
+    let semaphore = comm.build_semaphore(&connection, peer, 0)?.wait()?;
+    let channel = BaseMemoryChannel::new(&semaphore)?;
+
+    // A word by the host, through the connection.
+    buffer.write(8, &[rank as u8 + 1; 8])?;
+    connection.write(&theirs.wait()?, 0, &own, 8, 8)?;
+    connection.flush(LIMIT)?;
+
+    // A signal by a kernel.
+    let twins = &[HostKernel { name: "meet", run: meet }];
+    let module = Module::load(&gpu, &ModuleSource { ptx: "", host_kernels: twins, host_symbols: &[] })?;
+    let stream = gpu.stream()?;
+    let arguments = KernelArgs::new().with(channel.device_handle());
+    // SAFETY: that is the kernel's argument, and the channel is kept until the stream is done.
+    unsafe { module.kernel("meet")?.launch(&stream, LaunchConfig::linear(1, 1), &arguments)? };
+    stream.synchronize_timeout(LIMIT)?;
+
+    let mut word = [0; 8];
+    buffer.read(0, &mut word)?;
+    assert_eq!(word, [peer as u8 + 1; 8]);
+    comm.bootstrap().barrier()?;
+    Ok(())
+}
+
+/// Signals the peer and waits for its signal.
+///
+/// # Safety
+/// The argument must be the handle of a live channel.
+unsafe fn meet(block: &HostBlock<'_>) {
+    // SAFETY: the caller's promise.
+    let met = unsafe {
+        let channel: BaseMemoryChannelHandle = block.arg(0);
+        channel.signal();
+        channel.wait(-1)
+    };
+    assert!(met, "the peer gave up");
+}

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Which crate may see which: the layers are optional, and a program gets only what it asks for.
+#
+# - mscclpp-bootstrap stands alone;
+# - core, and what does not name CUDA, does not see CUDA;
+# - mscclpp without its features has no CUDA in its tree, builds, and runs on simulated devices;
+# - a program whose own cudarc is at another CUDA version builds with mscclpp's defaults off.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+
+# tree PACKAGE [OPTION...]: the names of all that it is built from, itself left out.
+tree() {
+  local package=$1
+  shift
+  cargo tree --quiet --locked --package "$package" --edges normal,build --prefix none --format '{p}' "$@" |
+    cut -d ' ' -f 1 | sort -u | sed "/^$package\$/d"
+}
+
+# refuse WHERE PATTERN: fails if a name on standard input matches all of the pattern.
+refuse() {
+  local found
+  found=$(sed -nE "/^($2)\$/p")
+  if [ -n "$found" ]; then
+    echo "$1 must not depend on: ${found//$'\n'/ }" >&2
+    exit 1
+  fi
+  echo "$1: ok"
+}
+
+tree mscclpp-bootstrap | refuse "mscclpp-bootstrap" 'mscclpp.*'
+tree mscclpp-gpu-sys --features cuda-12040 | refuse "mscclpp-gpu-sys" 'mscclpp.*'
+tree mscclpp-kernels | refuse "mscclpp-kernels" '.*'
+tree mscclpp-gpu | refuse "mscclpp-gpu without features" 'mscclpp.*|cudarc|libloading'
+tree mscclpp-core | refuse "mscclpp-core" 'mscclpp-(bootstrap|cuda-ipc|gpu-sys|kernels)|mscclpp|cudarc'
+tree mscclpp-cuda-ipc --features cuda-12040 | refuse "mscclpp-cuda-ipc" 'mscclpp-bootstrap|mscclpp'
+tree mscclpp --no-default-features | refuse "mscclpp without features" 'mscclpp-(gpu-sys|cuda-ipc)|cudarc'
+tree mscclpp | sed -n '/^cudarc$/p' | grep -q . || { echo "mscclpp with its defaults should have cudarc" >&2; exit 1; }
+
+cargo test --quiet --locked --package mscclpp --no-default-features
+
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+for consumer in ci/consumers/*/; do
+  echo "consumer $(basename "$consumer")"
+  # The versions that the workspace is tested with; cargo drops what the consumer does not need.
+  cp Cargo.lock "$consumer/Cargo.lock"
+  (cd "$consumer" && CARGO_TARGET_DIR=$target/consumers cargo run --quiet)
+done
+echo "layers hold"

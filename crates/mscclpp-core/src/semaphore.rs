@@ -106,9 +106,17 @@ struct Inner {
     remote_region: Arc<dyn RemoteRegion>,
     remote: SemaphoreStub,
     block: TokenBlock,
+    waits: Arc<Waits>,
+    connection: Connection,
+}
+
+/// What ends the waits of a semaphore and says why.
+///
+/// Apart from the semaphore, because the connection's monitor holds it for a moment while it aborts: the transport's
+/// thread must not become the last owner of a semaphore, whose connection would then be closed on that very thread.
+struct Waits {
     status: StatusBlock,
     aborted: OnceLock<Error>,
-    connection: Connection,
 }
 
 /// Words of the status block.
@@ -143,15 +151,15 @@ impl Semaphore {
         };
         let remote_region = connection.map("the peer's semaphore", &remote.memory)?;
         let status = connection.context().slabs().status(gpu)?;
+        let waits = Arc::new(Waits { status, aborted: OnceLock::new() });
         let inner = Arc::new(Inner {
             remote_region,
             remote: remote.clone(),
             block: block.clone(),
-            status,
-            aborted: OnceLock::new(),
+            waits: waits.clone(),
             connection: connection.clone(),
         });
-        let target: Arc<dyn Abortable> = inner.clone();
+        let target: Arc<dyn Abortable> = waits;
         connection.monitor().watch(&target);
         connection.check()?;
         tracing::debug!(target: "mscclpp::conn", peer = %connection.label(), "semaphore built");
@@ -179,7 +187,7 @@ impl Semaphore {
     /// Ends every wait on it, here, now and from now on: device waits return false within about a millisecond, later
     /// ones at once. Does not block. The peer is not told.
     pub fn abort(&self, reason: &str) {
-        self.inner.abort(&Error::Aborted { reason: reason.to_owned() });
+        self.inner.waits.abort(&Error::Aborted { reason: reason.to_owned() });
     }
 
     /// What happened to waits on it; ask after the kernel that waited is complete.
@@ -188,11 +196,11 @@ impl Semaphore {
     /// What it was aborted with ([`Error::PeerLost`], [`Error::PeerClosed`], [`Error::Aborted`]), for ever; else
     /// [`Error::DeviceWaitTimedOut`], once, if a device wait ran out of polls since the last call.
     pub fn check(&self) -> Result<()> {
-        if let Some(error) = self.inner.aborted.get() {
+        if let Some(error) = self.inner.waits.aborted.get() {
             return Err(error.clone());
         }
         // Pairs with the kernel's store of 1; the kernel is complete, so nothing else needs ordering.
-        match self.inner.status.word(TIMED_OUT)?.swap(0, Ordering::Relaxed) {
+        match self.inner.waits.status.word(TIMED_OUT)?.swap(0, Ordering::Relaxed) {
             0 => Ok(()),
             _ => Err(Error::DeviceWaitTimedOut { peer: self.inner.connection.label() }),
         }
@@ -203,7 +211,7 @@ impl Semaphore {
     }
 }
 
-impl Abortable for Inner {
+impl Abortable for Waits {
     fn abort(&self, reason: &Error) {
         // The reason first: who sees the abort through the word can read why. The first one stays.
         let _ = self.aborted.set(reason.clone());
@@ -217,7 +225,7 @@ impl fmt::Debug for Semaphore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Semaphore")
             .field("connection", &self.inner.connection)
-            .field("aborted", &self.inner.aborted.get())
+            .field("aborted", &self.inner.waits.aborted.get())
             .finish()
     }
 }
@@ -254,7 +262,7 @@ impl DeviceToDeviceSemaphore {
             expected_inbound_token: semaphore.at_local(EXPECTED).as_mut_ptr(),
             remote_inbound_token: remote.add(inner.remote.offset + INBOUND).as_mut_ptr(),
             outbound_lock: lock.as_mut_ptr(),
-            status: inner.status.ptr().as_mut_ptr(),
+            status: inner.waits.status.ptr().as_mut_ptr(),
         };
         Ok(Self { semaphore: semaphore.clone(), handle })
     }

@@ -36,10 +36,13 @@ fn a_memory_survives_its_journey(setup: &dyn Setup) {
 
 fn a_pointer_is_there_once_mapped(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
-    let target = pair.b.share(64);
-    let source = pair.a.share(64);
-    pair.ab.write(&target.at_peer, 0, &source.memory, 0, 0).expect("a write of nothing");
-    assert_eq!(target.at_peer.data().is_some(), setup.maps_peer_memory());
+    let (used, asked_for, source) = (pair.b.share(64), pair.b.share(64), pair.a.share(64));
+    pair.ab.write(&used.at_peer, 0, &source.memory, 0, 0).expect("a write of nothing");
+    let ptr = pair.ab.peer_ptr(&asked_for.at_peer).expect("asking for a pointer");
+    for (memory, ptr) in [(&used.at_peer, used.at_peer.data()), (&asked_for.at_peer, ptr)] {
+        assert_eq!(ptr.is_some(), setup.maps_peer_memory());
+        assert_eq!((memory.data(), pair.ab.peer_ptr(memory).expect("asking again")), (ptr, ptr));
+    }
 }
 
 /// At every alignment, and without touching its neighbours.

@@ -182,15 +182,14 @@ fn a_wait_sees_what_was_written_before_the_signal(setup: &dyn Setup) {
     const ROUNDS: u64 = 20_000;
     let pair = Pair::connect(setup);
     let (a, b) = channel(&pair.ab, &pair.ba);
-    let (data, source) = (pair.b.share(64), pair.a.share(8));
-    pair.ab.write(&data.at_peer, 0, &source.memory, 0, 0).expect("mapping the peer's memory");
-    pair.ab.flush(PATIENCE).expect("flush");
+    let data = pair.b.share(64);
+    let mapped = pair.ab.peer_ptr(&data.at_peer).expect("mapping the peer's memory").expect("a pointer");
     let words = move |start: u64| -> [&'static AtomicU64; 8] {
         // SAFETY: 64 bytes of a buffer that outlives the threads, which are joined before `pair` and `data` go; both
         // addresses are those of allocations, so aligned, and all access is atomic.
         std::array::from_fn(|i| unsafe { AtomicU64::from_ptr((start as *mut u64).add(i)) })
     };
-    let there = words(data.at_peer.data().expect("a mapping").0);
+    let there = words(mapped.0);
     let here = words(data.buffer.ptr().0);
     let writer = thread::spawn(move || {
         (1..=ROUNDS).all(|round| {

@@ -3,9 +3,8 @@
 use crate::address::Address;
 use crate::collective;
 use crate::protocol::frame::{self, FrameReader, Kind, MAX_HANDSHAKE, MAX_PAYLOAD};
-use crate::protocol::handshake::{
-    Hello, Initiator, Key, PROTOCOL_VERSION, Purpose, Responder, ResponderStep,
-};
+use crate::protocol::handshake::{Hello, Initiator, PROTOCOL_VERSION, Purpose, Responder, ResponderStep};
+use crate::protocol::key::Key;
 use crate::protocol::message::{Assembler, Sequence};
 use crate::protocol::notice;
 use crate::protocol::table::{Entry, Table};

@@ -17,10 +17,8 @@
 //! Without a key both sides use one that everybody knows; the exchange then only shows that the other end is alive and
 //! speaks this protocol, which recorded or random bytes do not.
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::{Digest, Sha256};
-
 use crate::protocol::frame::{self, Frame, Kind};
+use crate::protocol::key::Key;
 use crate::protocol::wire::{MAX_TEXT, Malformed, Reader, put_text};
 
 /// The version of all that follows the handshake.
@@ -28,49 +26,6 @@ pub(crate) const PROTOCOL_VERSION: u32 = 1;
 
 pub(crate) type JobId = [u8; 16];
 pub(crate) type Nonce = [u8; 32];
-
-/// What members of a job have in common.
-#[derive(Clone)]
-pub(crate) struct Key {
-    bytes: [u8; 32],
-    /// Whether it is a secret, and not the key of jobs that have none.
-    pub(crate) secret: bool,
-}
-
-impl Key {
-    pub(crate) fn of_unique_id(bytes: [u8; 32]) -> Self {
-        Self { bytes, secret: true }
-    }
-
-    pub(crate) fn of_secret(secret: &str) -> Self {
-        let mut hash = Sha256::new();
-        hash.update(b"mscclpp-bootstrap secret\0");
-        hash.update(secret.as_bytes());
-        Self { bytes: hash.finalize().into(), secret: true }
-    }
-
-    pub(crate) fn none() -> Self {
-        Self { bytes: [0; 32], secret: false }
-    }
-
-    fn mac(&self, side: &[u8], transcript: &[u8]) -> Hmac<Sha256> {
-        // HMAC fills a key up to the hash's block with zeros; done here, no length can be wrong.
-        let mut block = [0; 64];
-        block[..32].copy_from_slice(&self.bytes);
-        let mut mac = Hmac::<Sha256>::new(&block.into());
-        mac.update(side);
-        mac.update(transcript);
-        mac
-    }
-
-    fn prove(&self, side: &[u8], transcript: &[u8]) -> [u8; 32] {
-        self.mac(side, transcript).finalize().into_bytes().into()
-    }
-
-    fn verify(&self, side: &[u8], transcript: &[u8], proof: &[u8]) -> bool {
-        self.mac(side, transcript).verify_slice(proof).is_ok()
-    }
-}
 
 const INITIATOR: &[u8] = b"mscclpp-bootstrap initiator\0";
 const RESPONDER: &[u8] = b"mscclpp-bootstrap responder\0";

@@ -10,7 +10,7 @@ use crate::host;
 use crate::inbox::Inbox;
 use crate::interface::{self, Interface};
 use crate::member::Member;
-use crate::protocol::handshake::Key;
+use crate::protocol::key::Key;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::Entry;
 use crate::tcp::formation::{Formation, Join};
@@ -138,8 +138,8 @@ impl TcpBootstrapBuilder {
     pub fn connect(self, at: impl Into<Rendezvous>) -> Result<TcpBootstrap> {
         let started = Instant::now();
         let (rank, n_ranks) = (self.rank, self.n_ranks);
-        if n_ranks == 0 || n_ranks > u32::MAX as usize / 4 {
-            return Err(Error::InvalidArgument(format!("n_ranks is {n_ranks}")));
+        if !(1..=MAX_RANKS).contains(&n_ranks) {
+            return Err(Error::InvalidArgument(format!("n_ranks is {n_ranks}; allowed: 1 to {MAX_RANKS}")));
         }
         if rank >= n_ranks {
             return Err(Error::InvalidArgument(format!(
@@ -257,6 +257,8 @@ impl TcpBootstrapBuilder {
     }
 }
 
+/// A number of ranks beyond this is taken for a mistake.
+const MAX_RANKS: usize = 1 << 16;
 /// A time-out that cannot be added to the time is cut to this.
 const A_YEAR: Duration = Duration::from_secs(86_400 * 365);
 

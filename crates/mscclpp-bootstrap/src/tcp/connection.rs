@@ -95,6 +95,11 @@ impl Connection {
         matches!(self.phase, Phase::Member { .. } | Phase::Root | Phase::Link(_))
     }
 
+    /// Whether both sides have given this connection up for another one to the same peer.
+    pub(crate) fn is_retired(&self) -> bool {
+        matches!(&self.phase, Phase::Link(link) if link.retire_sent && link.retire_received)
+    }
+
     pub(crate) fn link_mut(&mut self) -> Option<&mut Link> {
         match &mut self.phase {
             Phase::Link(link) => Some(link),

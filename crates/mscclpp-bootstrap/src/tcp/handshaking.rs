@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use crate::protocol::frame::{Frame, MAX_PAYLOAD};
+use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
 use crate::protocol::handshake::{
     Hello, Initiator, InitiatorStep, PROTOCOL_VERSION, Purpose, Rejection, Responder, ResponderStep,
     Stranger, refusal,
 };
+use crate::protocol::notice;
 use crate::protocol::wire::Malformed;
 use crate::tcp::connection::{Connection, Link, Phase};
 use crate::tcp::dial::{Dial, Failed};
@@ -36,6 +37,9 @@ impl Service {
     }
 
     pub(crate) fn advance_dials(&mut self, now: Instant) {
+        if self.dials.is_empty() {
+            return;
+        }
         let late: Vec<u64> = self
             .connections
             .iter()
@@ -228,7 +232,7 @@ impl Service {
                 connection.phase = Phase::Leaving;
                 connection.outbox.push(refusal());
                 self.touch(token);
-                tracing::warn!(target: LOG, rank = self.plan.rank, %remote, why = %stranger, "refused a stranger");
+                tracing::info!(target: LOG, rank = self.plan.rank, %remote, why = %stranger, "refused a stranger");
                 if let Stranger::Unproven(why) = stranger {
                     self.note(remote, format!("was refused: {why}"));
                 }
@@ -249,6 +253,11 @@ impl Service {
                     connection.deadline = None;
                     connection.reader.set_limit(MAX_PAYLOAD);
                     connection.outbox.push(responder.accept(self.plan.job.unwrap_or_default()));
+                    if let Some(error) = &self.failed {
+                        // It comes too late, and hears why.
+                        let payload = notice::encode(error, self.plan.rank);
+                        connection.outbox.push(frame::encode(Kind::Notice, &payload));
+                    }
                     self.touch(token);
                     return;
                 }

@@ -153,26 +153,14 @@ impl Service {
         self.touch(token);
     }
 
-    /// Both sides have said that they will use this connection no more, and all they said before has been read.
-    fn close_if_retired(&mut self, token: u64) {
-        let Some(connection) = self.connections.get_mut(&token) else { return };
-        let Some(link) = connection.link_mut() else { return };
-        if link.retire_sent && link.retire_received {
-            let rank = link.peer;
-            connection.phase = Phase::Leaving;
-            if let Some(peer) = self.peers.get_mut(&rank) {
-                peer.links.retain(|&t| t != token);
-            }
-            self.touch(token);
-        }
-    }
-
     /// A frame from a rank.
     pub(crate) fn on_link_frame(&mut self, token: u64, rank: usize, frame: Frame) -> Result<(), Malformed> {
         match frame.kind {
             Kind::Message | Kind::Rest => {
                 let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
-                if let Some(credit) = connection.intake.take(frame.payload.len()) {
+                let credit = connection.intake.take(frame.payload.len());
+                // After our goodbye nothing may follow.
+                if let (Some(credit), None) = (credit, self.closing) {
                     connection.outbox.push_urgent(credit);
                     self.touch(token);
                 }
@@ -216,7 +204,6 @@ impl Service {
                     }
                 }
                 self.retire(token);
-                self.close_if_retired(token);
             }
             Kind::Notice => self.on_notice(token, &frame)?,
             Kind::Ready | Kind::Go => self.on_tree_frame(rank, frame.kind),
@@ -257,11 +244,6 @@ impl Service {
         tracing::debug!(target: LOG, rank = self.plan.rank, peer = rank, "a rank has left");
         peer.waiting.clear();
         self.dials.remove(&rank);
-        if !self.is_formed() && self.failed.is_none() {
-            // Before all are connected, nobody may leave.
-            let detail = "it left while the job formed".to_owned();
-            self.fail(&Error::PeerLost { rank, detail }, None);
-        }
         self.shared.inbox.peer_gone(rank, error.clone());
         if self.uplink == Some(rank) {
             self.uplink = None;

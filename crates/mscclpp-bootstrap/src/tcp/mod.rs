@@ -1,8 +1,10 @@
 //! A job of processes that are connected by TCP.
 
+mod accepting;
 mod builder;
 mod connection;
 mod dial;
+mod ending;
 mod formation;
 mod handshaking;
 mod links;
@@ -23,7 +25,7 @@ pub use builder::{Rendezvous, TcpBootstrapBuilder};
 use crate::collective::Carrier;
 use crate::inbox::{Channel, Stream};
 use crate::member::Member;
-use crate::tcp::service::LINGER;
+use crate::tcp::ending::LINGER;
 use crate::tcp::shared::{Command, Shared};
 use crate::{Bootstrap, Env, Error, FailureHook, LOG, Result, UniqueId};
 

@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::protocol::frame::{self, Kind};
-use crate::protocol::handshake::{JobId, Key};
-use crate::protocol::notice;
+use crate::protocol::frame::Frame;
+use crate::protocol::handshake::JobId;
+use crate::protocol::key::Key;
 use crate::protocol::table::Table;
 use crate::protocol::wire::Malformed;
 use crate::tcp::connection::{Connection, Phase};
@@ -34,17 +34,9 @@ use crate::{Attempt, Error, LOG};
 
 /// The poller's token of the eventfd, of the listener; connections come after these.
 const WAKE: u64 = 0;
-const LISTENER: u64 = 1;
+pub(crate) const LISTENER: u64 = 1;
 const FIRST_CONNECTION: u64 = 2;
 
-/// How long a connection may take to prove that it belongs here.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// Unproven connections kept beside one for each rank; beyond that the oldest go.
-const STRANGERS: usize = 256;
-/// How long a dropped bootstrap waits for its last bytes to be taken.
-pub(crate) const LINGER: Duration = Duration::from_secs(2);
-/// A pause in accepting when the process has no descriptor left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Notes about strangers kept for the message of a time-out.
 const NOTES: usize = 8;
 
@@ -79,10 +71,12 @@ pub(crate) struct Service {
     pub(crate) relink_at: Option<Instant>,
     pub(crate) failed: Option<Error>,
     pub(crate) notes: Vec<Attempt>,
-    strangers: VecDeque<u64>,
-    dirty: HashSet<u64>,
-    closing: Option<Instant>,
-    resume_accepting: Option<Instant>,
+    /// Connections that have not proved themselves, oldest first, and some that have since.
+    pub(crate) strangers: VecDeque<u64>,
+    /// Connections that have something to write.
+    pub(crate) dirty: HashSet<u64>,
+    pub(crate) closing: Option<Instant>,
+    pub(crate) resume_accepting: Option<Instant>,
     next_token: u64,
     scratch: Vec<u8>,
 }
@@ -165,19 +159,7 @@ impl Service {
     // ---- Time ------------------------------------------------------------------------------------------------------
 
     fn on_time(&mut self, now: Instant) {
-        while let Some(&token) = self.strangers.front() {
-            match self.connections.get(&token).and_then(|c| c.deadline) {
-                // It is gone, or was admitted.
-                None => {}
-                Some(deadline) if deadline > now => break,
-                Some(_) => self.end(token, "it did not prove in time that it belongs here"),
-            }
-            self.strangers.pop_front();
-        }
-        if self.resume_accepting.is_some_and(|at| at <= now) {
-            self.resume_accepting = None;
-            self.watch_listener(true);
-        }
+        self.expire_strangers(now);
         self.advance_dials(now);
         self.advance_formation(now);
         self.relink(now);
@@ -200,58 +182,6 @@ impl Service {
     }
 
     // ---- Connections -----------------------------------------------------------------------------------------------
-
-    fn accept_all(&mut self) {
-        // A bound, so that a flood of strangers leaves time for members.
-        for _ in 0..64 {
-            let Some(listener) = &self.listener else { return };
-            match crate::tcp::socket::accept(listener) {
-                Ok((stream, from)) => {
-                    let phase = self.meet_stranger();
-                    let deadline = Instant::now() + HANDSHAKE_LIMIT;
-                    if let Some(token) = self.enter(Connection::new(stream, from, phase, Some(deadline))) {
-                        self.strangers.push_back(token);
-                    }
-                    if self.strangers.len() > STRANGERS + self.plan.n_ranks {
-                        self.evict_oldest_stranger();
-                    }
-                }
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => return,
-                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-                    _ => {
-                        tracing::warn!(target: LOG, rank = self.plan.rank, %error, "cannot accept a connection; pausing");
-                        self.evict_oldest_stranger();
-                        self.watch_listener(false);
-                        self.resume_accepting = Some(Instant::now() + ACCEPT_PAUSE);
-                        return;
-                    }
-                },
-            }
-        }
-    }
-
-    fn evict_oldest_stranger(&mut self) {
-        while let Some(token) = self.strangers.pop_front() {
-            if self.connections.get(&token).is_some_and(|c| matches!(c.phase, Phase::Stranger(_))) {
-                self.end(token, "too many connections wait to prove themselves");
-                return;
-            }
-        }
-    }
-
-    fn watch_listener(&self, watch: bool) {
-        if let Some(listener) = &self.listener {
-            let _ = self.poller.modify(listener, LISTENER, watch, false);
-        }
-    }
-
-    /// Begins to listen.
-    pub(crate) fn set_listener(&mut self, listener: TcpListener) -> io::Result<()> {
-        self.poller.add(&listener, LISTENER, true, false)?;
-        self.listener = Some(listener);
-        Ok(())
-    }
 
     /// Takes a connection in; `None` if the system will not watch it.
     pub(crate) fn enter(&mut self, mut connection: Connection) -> Option<u64> {
@@ -289,15 +219,6 @@ impl Service {
             Phase::Link(link) => self.link_ended(&link, token, why),
             Phase::Member { .. } | Phase::Root | Phase::Leaving => {}
         }
-    }
-
-    /// A rank is gone, by S2.
-    pub(crate) fn lose(&mut self, rank: usize, why: &str, token: u64) {
-        if self.closing.is_some() || self.failed.is_some() {
-            return;
-        }
-        let detail = format!("{why}, without saying goodbye, as rank {} saw", self.plan.rank);
-        self.fail(&Error::PeerLost { rank, detail }, Some(token));
     }
 
     fn on_writable(&mut self, token: u64) {
@@ -348,7 +269,7 @@ impl Service {
         }
     }
 
-    fn on_frame(&mut self, token: u64, frame: frame::Frame) -> Result<(), Malformed> {
+    fn on_frame(&mut self, token: u64, frame: Frame) -> Result<(), Malformed> {
         match self.connections.get(&token).map(|c| &c.phase) {
             Some(Phase::Stranger(_)) => self.on_stranger_frame(token, &frame),
             Some(Phase::Greeting { .. }) => self.on_greeting_frame(token, &frame),
@@ -393,7 +314,9 @@ impl Service {
         if connection.outbox.is_empty() {
             if matches!(connection.phase, Phase::Leaving) {
                 self.remove(token);
-            } else if self.closing.is_some() {
+            } else if self.closing.is_some() || connection.is_retired() {
+                // It is read on until the other side has finished too: closing with bytes unread, or to come, would make
+                // the system throw away what is still on its way there.
                 connection.finish_writing();
             }
         }
@@ -402,35 +325,7 @@ impl Service {
         }
     }
 
-    // ---- The end of the job, and of this rank ------------------------------------------------------------------------
-
-    /// The job has failed (S3). `from` is the connection that told us, if one did.
-    pub(crate) fn fail(&mut self, error: &Error, from: Option<u64>) {
-        if self.failed.is_some() || self.closing.is_some() {
-            return;
-        }
-        self.failed = Some(error.clone());
-        tracing::debug!(target: LOG, rank = self.plan.rank, %error, "the job has failed");
-        let notice = Arc::new(frame::encode(Kind::Notice, &notice::encode(error, self.plan.rank)));
-        let mut unproven = Vec::new();
-        for (&token, connection) in &mut self.connections {
-            if !connection.is_proven() {
-                unproven.push(token);
-            } else if Some(token) != from {
-                connection.outbox.clear();
-                connection.outbox.push(Arc::clone(&notice));
-                self.dirty.insert(token);
-            }
-        }
-        self.dials.clear();
-        unproven
-            .retain(|token| !matches!(self.connections.get(token).map(|c| &c.phase), Some(Phase::Leaving)));
-        for token in unproven {
-            self.remove(token);
-        }
-        self.write_dirty();
-        self.shared.inbox.fail(error);
-    }
+    // ---- The rest ---------------------------------------------------------------------------------------------------
 
     fn obey_commands(&mut self) {
         for command in self.shared.take_commands() {
@@ -441,42 +336,6 @@ impl Service {
                 Command::Close => self.close(),
             }
         }
-    }
-
-    fn close(&mut self) {
-        if self.closing.is_some() {
-            return;
-        }
-        self.closing = Some(Instant::now() + LINGER);
-        if let Some(listener) = self.listener.take() {
-            self.poller.remove(&listener);
-        }
-        self.dials.clear();
-        let mut others = Vec::new();
-        for (&token, connection) in &mut self.connections {
-            if let Some(link) = connection.link_mut() {
-                let peer = link.peer;
-                let sent = self.peers.get(&peer).map_or(0, Peer::sent);
-                connection.outbox.push(frame::encode(Kind::Goodbye, &sent.to_le_bytes()));
-                self.dirty.insert(token);
-            } else if connection.is_proven() {
-                // A job that did not form: what there is to say, a notice, is in the outbox.
-                self.dirty.insert(token);
-            } else {
-                others.push(token);
-            }
-        }
-        for token in others {
-            self.remove(token);
-        }
-    }
-
-    fn is_finished(&self, now: Instant) -> bool {
-        self.closing.is_some_and(|deadline| self.connections.is_empty() || now >= deadline)
-    }
-
-    pub(crate) fn is_closing(&self) -> bool {
-        self.closing.is_some()
     }
 
     pub(crate) fn is_formed(&self) -> bool {

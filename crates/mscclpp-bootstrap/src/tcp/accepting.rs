@@ -1,0 +1,90 @@
+//! Accepting connections, and getting rid of those that do not prove themselves.
+//!
+//! What strangers can cost is bounded: so many connections, for so long, each with at most one frame of the handshake kept.
+
+use std::io;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use crate::LOG;
+use crate::tcp::connection::{Connection, Phase};
+use crate::tcp::service::{LISTENER, Service};
+use crate::tcp::socket;
+
+/// How long a connection may take to prove that it belongs here.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+/// Unproven connections kept beside one for each rank; beyond that the oldest go.
+const STRANGERS: usize = 256;
+/// A pause in accepting when the process has no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+impl Service {
+    /// Begins to listen.
+    pub(crate) fn set_listener(&mut self, listener: TcpListener) -> io::Result<()> {
+        self.poller.add(&listener, LISTENER, true, false)?;
+        self.listener = Some(listener);
+        Ok(())
+    }
+
+    pub(crate) fn accept_all(&mut self) {
+        // A bound, so that a flood of strangers leaves time for members.
+        for _ in 0..64 {
+            let Some(listener) = &self.listener else { return };
+            match socket::accept(listener) {
+                Ok((stream, from)) => {
+                    let phase = self.meet_stranger();
+                    let deadline = Instant::now() + HANDSHAKE_LIMIT;
+                    if let Some(token) = self.enter(Connection::new(stream, from, phase, Some(deadline))) {
+                        self.strangers.push_back(token);
+                    }
+                    if self.strangers.len() > STRANGERS + self.plan.n_ranks {
+                        self.evict_oldest_stranger();
+                    }
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return,
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                    _ => {
+                        tracing::warn!(target: LOG, rank = self.plan.rank, %error, "cannot accept a connection; pausing");
+                        self.evict_oldest_stranger();
+                        self.watch_listener(false);
+                        self.resume_accepting = Some(Instant::now() + ACCEPT_PAUSE);
+                        return;
+                    }
+                },
+            }
+        }
+    }
+
+    fn evict_oldest_stranger(&mut self) {
+        while let Some(token) = self.strangers.pop_front() {
+            if self.connections.get(&token).is_some_and(|c| matches!(c.phase, Phase::Stranger(_))) {
+                self.end(token, "too many connections wait to prove themselves");
+                return;
+            }
+        }
+    }
+
+    fn watch_listener(&self, watch: bool) {
+        if let Some(listener) = &self.listener {
+            let _ = self.poller.modify(listener, LISTENER, watch, false);
+        }
+    }
+
+    /// Ends the connections that have not proved themselves in time.
+    pub(crate) fn expire_strangers(&mut self, now: Instant) {
+        while let Some(&token) = self.strangers.front() {
+            match self.connections.get(&token).and_then(|c| c.deadline) {
+                // It is gone, or was admitted.
+                None => {}
+                Some(deadline) if deadline > now => break,
+                Some(_) => self.end(token, "it did not prove in time that it belongs here"),
+            }
+            self.strangers.pop_front();
+        }
+        if self.resume_accepting.is_some_and(|at| at <= now) {
+            self.resume_accepting = None;
+            self.watch_listener(true);
+        }
+    }
+}

@@ -23,7 +23,7 @@ pub(crate) struct Pair {
     pub(crate) gpu: Gpu,
     /// Of both ranks.
     pub(crate) gpus: [Gpu; 2],
-    other: Option<Child>,
+    _other: Option<Other>,
 }
 
 impl Pair {
@@ -42,7 +42,7 @@ impl Pair {
         let gpus = [platform.gpu(first)?, platform.gpu(second)?];
         let bootstrap = TcpBootstrap::new(rank, 2, id, INIT)?;
         let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(platform));
-        Ok(Self { comm, rank, gpu: gpus[rank].clone(), gpus, other })
+        Ok(Self { comm, rank, gpu: gpus[rank].clone(), gpus, _other: other })
     }
 
     /// A channel to the other rank.
@@ -60,16 +60,20 @@ impl Pair {
     }
 }
 
-fn start_other(platform: Platform) -> Result<(UniqueId, Option<Child>)> {
+/// The process of rank 1; waited for when dropped.
+struct Other(Child);
+
+fn start_other(platform: Platform) -> Result<(UniqueId, Option<Other>)> {
     let id = TcpBootstrap::create_unique_id()?;
-    let mut other = Command::new(env::current_exe()?)
+    let process = Command::new(env::current_exe()?)
         .args(env::args_os().skip(1))
         .arg("--peer")
         .env("MSCCLPP_PLATFORM", platform.to_string())
         .stdin(Stdio::piped())
         .spawn()?;
+    let mut other = Other(process);
     // Not on the command line: the id contains the job's key.
-    if let Some(mut input) = other.stdin.take() {
+    if let Some(mut input) = other.0.stdin.take() {
         input.write_all(id.to_hex().as_bytes())?;
     }
     Ok((id, Some(other)))
@@ -81,15 +85,14 @@ fn read_id() -> Result<UniqueId> {
     Ok(text.parse()?)
 }
 
-impl Drop for Pair {
+impl Drop for Other {
     fn drop(&mut self) {
-        let Some(other) = &mut self.other else { return };
         let deadline = Instant::now() + GRACE;
-        while matches!(other.try_wait(), Ok(None)) {
+        while matches!(self.0.try_wait(), Ok(None)) {
             if Instant::now() > deadline {
-                // It does not answer; nothing is left that could be done if this fails too.
-                let _ = other.kill();
-                let _ = other.wait();
+                // It does not end; nothing is left that could be done if this fails too.
+                let _ = self.0.kill();
+                let _ = self.0.wait();
                 return;
             }
             std::thread::sleep(Duration::from_millis(5));

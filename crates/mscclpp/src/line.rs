@@ -4,7 +4,8 @@
 //! 1. `queue` holds the receiving calls whose bytes have not been taken, in the order of the calls; `position` numbers
 //!    the first of them. Bytes are only taken for the first, by the one thread that has set `busy`.
 //! 2. A call whose [`Pending`](crate::Pending) is gone keeps its place: its bytes are taken and thrown away.
-//! 3. `busy` is reset, and everyone woken, after each step; whoever waits looks at its own outcome first. So nobody
+//! 3. A failure to receive completes no call: it takes no bytes, and the bootstrap gives it to each waiter anew.
+//! 4. `busy` is reset, and everyone woken, after each step; whoever waits looks at its own outcome first. So nobody
 //!    waits for more than the calls up to its own, and waits for these even if no other thread does.
 
 use std::{
@@ -18,8 +19,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// A receiving call that waits for its bytes.
 pub(crate) trait Due: Send + Sync {
-    /// Makes of the bytes what was called for and keeps it, or keeps the error. Called once.
-    fn complete(&self, bytes: Result<Vec<u8>, BootstrapError>);
+    /// Makes of the bytes what was called for and keeps it, or keeps the error. Called once; complete also if it panics.
+    fn complete(&self, bytes: &[u8]);
 
     /// Whether `complete` is done.
     fn is_complete(&self) -> bool;
@@ -43,8 +44,13 @@ struct State {
     busy: bool,
 }
 
-/// The time given to [`Line::complete_up_to`] ran out.
-pub(crate) struct TimedOut;
+/// Why [`Line::complete_up_to`] did not get there. Nothing was taken.
+pub(crate) enum Stopped {
+    /// The time given to it ran out.
+    TimedOut,
+    /// The job or the peer is gone, or cannot be reached now.
+    Failed(BootstrapError),
+}
 
 impl Line {
     pub(crate) fn new(peer: usize, tag: u32) -> Self {
@@ -72,7 +78,7 @@ impl Line {
         due: &dyn Due,
         bootstrap: &dyn Bootstrap,
         timeout: Option<Duration>,
-    ) -> Result<(), TimedOut> {
+    ) -> Result<(), Stopped> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.state.lock();
         while !due.is_complete() {
@@ -81,7 +87,7 @@ impl Line {
                     None => self.stepped.wait(&mut state),
                     Some(deadline) => {
                         if self.stepped.wait_until(&mut state, deadline).timed_out() && !due.is_complete() {
-                            return Err(TimedOut);
+                            return Err(Stopped::TimedOut);
                         }
                     }
                 }
@@ -100,21 +106,21 @@ impl Line {
         mut step: Step<'_>,
         bootstrap: &dyn Bootstrap,
         deadline: Option<Instant>,
-    ) -> Result<(), TimedOut> {
+    ) -> Result<(), Stopped> {
         let bytes = match deadline {
-            None => bootstrap.recv(self.peer, self.tag),
+            None => bootstrap.recv(self.peer, self.tag).map_err(Stopped::Failed)?,
             Some(deadline) => {
                 let left = deadline.saturating_duration_since(Instant::now());
-                match bootstrap.recv_timeout(self.peer, self.tag, left) {
-                    Err(BootstrapError::Timeout { .. }) => return Err(TimedOut),
-                    bytes => bytes,
-                }
+                bootstrap.recv_timeout(self.peer, self.tag, left).map_err(|error| match error {
+                    BootstrapError::Timeout { .. } => Stopped::TimedOut,
+                    error => Stopped::Failed(error),
+                })?
             }
         };
         step.taken = true;
         let first: Option<Arc<dyn Due>> = self.state.lock().queue.front().and_then(Weak::upgrade);
         if let Some(first) = first {
-            first.complete(bytes);
+            first.complete(&bytes);
         }
         Ok(())
     }

@@ -4,12 +4,11 @@ use std::{
     time::Duration,
 };
 
-use mscclpp_bootstrap::Error as BootstrapError;
 use parking_lot::Mutex;
 
 use crate::{
     Error, Result,
-    line::{Due, Line, TimedOut},
+    line::{Due, Line, Stopped},
     members::Members,
 };
 
@@ -58,7 +57,8 @@ impl<T: Clone + Send + Sync + 'static> Pending<T> {
 
     /// Receives what the peer sent and makes it; first, in their order, what earlier calls on the same peer and tag wait
     /// for. Blocks until the peer has made the matching call; ends with an error when a rank is lost, when any rank
-    /// aborts, and when the peer leaves. The result is kept, for every clone.
+    /// aborts, and when the peer leaves (see [`Communicator::explain`](crate::Communicator::explain) for which of these
+    /// is reported). The result is kept, for every clone.
     ///
     /// # Errors
     /// [`Error::Bootstrap`] as above; [`Error::Exchange`] with the peer, the tag and the position if what came is not
@@ -78,11 +78,12 @@ impl<T: Clone + Send + Sync + 'static> Pending<T> {
 
     fn wait_until(&self, timeout: Option<Duration>) -> Result<T> {
         let Item { what, position, line, members, outcome, .. } = &*self.item;
-        let done = line.complete_up_to(&*self.item, &**members.bootstrap(), timeout);
-        match (outcome.get(), done) {
+        let stopped = line.complete_up_to(&*self.item, &**members.bootstrap(), timeout).err();
+        match (outcome.get(), stopped) {
             (Some(Ok(value)), _) => Ok(value.clone()),
             (Some(Err(error)), _) => Err(members.explain(error.clone())),
-            (None, Err(TimedOut)) | (None, Ok(())) => Err(Error::PeerNotReady {
+            (None, Some(Stopped::Failed(error))) => Err(members.explain(error.into())),
+            (None, Some(Stopped::TimedOut) | None) => Err(Error::PeerNotReady {
                 what,
                 peer: line.peer,
                 tag: line.tag,
@@ -94,21 +95,30 @@ impl<T: Clone + Send + Sync + 'static> Pending<T> {
 }
 
 impl<T: Send + Sync> Due for Item<T> {
-    fn complete(&self, bytes: Result<Vec<u8>, BootstrapError>) {
+    fn complete(&self, bytes: &[u8]) {
+        let panicked = OnPanic(self);
         let make = self.make.lock().take();
-        let outcome = bytes.map_err(Error::from).and_then(|bytes| match make {
-            Some(make) => make(&bytes).map_err(|source| self.error(source)),
-            None => {
-                Err(self
-                    .error(mscclpp_core::Error::Aborted { reason: "an earlier attempt panicked".to_owned() }))
-            }
-        });
-        // Set once: the line completes each call once.
-        let _ = self.outcome.set(outcome);
+        if let Some(make) = make {
+            let made = make(bytes).map_err(|source| self.error(source));
+            // The first time: the line completes each call once.
+            let _ = self.outcome.set(made);
+        }
+        drop(panicked);
     }
 
     fn is_complete(&self) -> bool {
         self.outcome.get().is_some()
+    }
+}
+
+/// Sees to it that a call is complete though its completion panicked, so that other waiters do not look for its bytes.
+struct OnPanic<'a, T>(&'a Item<T>);
+
+impl<T> Drop for OnPanic<'_, T> {
+    fn drop(&mut self) {
+        let reason = "the thread that was making it panicked".to_owned();
+        // Does nothing if there is an outcome.
+        let _ = self.0.outcome.set(Err(self.0.error(mscclpp_core::Error::Aborted { reason })));
     }
 }
 

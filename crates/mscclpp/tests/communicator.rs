@@ -229,9 +229,10 @@ fn an_abort_frees_waits_and_kernels_of_all_ranks() {
         // A kernel of each rank waits for the next rank; nobody signals.
         let channel = BaseMemoryChannel::new(&semaphores[(rank + 1) % 3]).unwrap();
         let mut side = Side::new(&comm.context().gpu(device_of(rank)).unwrap()).unwrap();
-        side.start_wait(&channel, -1);
         let nothing = comm.recv_memory((rank + 1) % 3, 1).unwrap();
+        // Nobody sets up anything while a kernel waits on the same device.
         comm.bootstrap().barrier().unwrap();
+        side.start_wait(&channel, -1);
         let started = Instant::now();
         let error = if rank == 2 {
             comm.abort("that is enough");
@@ -263,6 +264,8 @@ fn a_rank_that_panics_takes_the_others_out_of_their_kernels() {
             let mut side = Side::new(&comm.context().gpu(device_of(rank)).unwrap()).unwrap();
             comm.bootstrap().barrier().unwrap();
             if rank == 1 {
+                // Gone first: freeing device memory may wait for the kernels of the others, which wait for this.
+                let _comm = comm;
                 std::panic::panic_any("rank 1 falls over");
             }
             side.start_wait(&channel, -1);

@@ -39,6 +39,10 @@ fn main() -> ExitCode {
     }
     trials.push(Trial::test("ping_pong_across_processes", || all_succeed("ping-pong", 2)));
     trials.push(Trial::test("a_signal_carries_data_across_processes", || all_succeed("data", 2)));
+    let two_gpus = platform() == Platform::Cuda && platform().device_count().is_ok_and(|count| count >= 2);
+    let name =
+        if two_gpus { "one_visible_gpu_per_rank" } else { "one_visible_gpu_per_rank (needs two CUDA GPUs)" };
+    trials.push(Trial::test(name, one_visible_gpu_per_rank).with_ignored_flag(!two_gpus));
     for moment in ["init", "connect", "connect-sent", "semaphore", "semaphore-sent", "barrier", "kernel"] {
         for victim in [0, N - 1] {
             let name = format!("rank_{victim}_killed_at_{}", moment.replace('-', "_"));
@@ -55,6 +59,15 @@ fn all_succeed(role: &str, n: usize) -> Result<(), Failed> {
     println!("{n} ranks on {}", platform());
     let mut children = Children::form(role, n);
     (0..n).for_each(|rank| children.expect_success(rank));
+    Ok(())
+}
+
+/// Both ranks call their device number 0, and it is not the same.
+fn one_visible_gpu_per_rank() -> Result<(), Failed> {
+    let mut children =
+        Children::start_with("data", 2, |rank| Some(("CUDA_VISIBLE_DEVICES", rank.to_string())));
+    children.go();
+    (0..2).for_each(|rank| children.expect_success(rank));
     Ok(())
 }
 
@@ -202,7 +215,7 @@ fn killed(moment: &'static str, victim: usize) -> Result<(), Failed> {
         survivors.iter().for_each(|rank| children.tell(*rank, "go"));
         thread::sleep(Duration::from_millis(200));
     } else {
-        (0..N).for_each(|rank| children.tell(rank, "go"));
+        children.go();
         (0..N).for_each(|rank| children.expect(rank, "ready"));
         // The others get to where they wait.
         thread::sleep(Duration::from_millis(100));

@@ -85,8 +85,17 @@ struct Rank {
 impl Children {
     /// Starts them, and hands on the unique id. Each then waits for its first `go` before it joins the job.
     pub(crate) fn start(role: &str, n_ranks: usize) -> Self {
-        let mut children =
-            Self { children: (0..n_ranks).map(|rank| Rank::start(role, rank, n_ranks)).collect() };
+        Self::start_with(role, n_ranks, |_| None)
+    }
+
+    /// As [`Children::start`], each with a variable of its own in its environment.
+    pub(crate) fn start_with(
+        role: &str,
+        n_ranks: usize,
+        variable: impl Fn(usize) -> Option<(&'static str, String)>,
+    ) -> Self {
+        let start = |rank| Rank::start(role, rank, n_ranks, variable(rank));
+        let mut children = Self { children: (0..n_ranks).map(start).collect() };
         let id = children.next_line(0);
         assert!(id.starts_with("id "), "{id}");
         for rank in 1..n_ranks {
@@ -101,10 +110,15 @@ impl Children {
     /// Starts them and lets all join.
     pub(crate) fn form(role: &str, n_ranks: usize) -> Self {
         let mut children = Self::start(role, n_ranks);
-        for rank in 0..n_ranks {
-            children.tell(rank, "go");
-        }
+        children.go();
         children
+    }
+
+    /// Lets all go on.
+    pub(crate) fn go(&mut self) {
+        for rank in 0..self.children.len() {
+            self.tell(rank, "go");
+        }
     }
 
     pub(crate) fn tell(&mut self, rank: usize, what: &str) {
@@ -147,9 +161,10 @@ impl Children {
 }
 
 impl Rank {
-    fn start(role: &str, rank: usize, n_ranks: usize) -> Self {
+    fn start(role: &str, rank: usize, n_ranks: usize, variable: Option<(&str, String)>) -> Self {
         let mut process = Command::new(env::current_exe().expect("this program"))
             .args([FLAG, role, &rank.to_string(), &n_ranks.to_string()])
+            .envs(variable)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -81,16 +81,13 @@ fn run(chosen: Option<[usize; 2]>) -> Result<(), Box<dyn Error>> {
     player0.launch(&channel0)?;
     println!("GPU {id1}: Launching ping_pong_plain ...");
     let launched = player1.launch(&channel1);
-    if let Err(error) = launched {
-        // Nobody will signal the kernel that runs.
-        channel0.semaphore().abort("the other kernel could not be launched");
-        return Err(error.into());
-    }
-
-    let outcome = player1.finish(&channel1);
+    let outcome = launched.map_err(Into::into).and_then(|()| player1.finish(&channel1));
     if outcome.is_err() {
+        // Nobody signals the other kernel any more. It must have ended before what it works on goes.
         channel0.semaphore().abort("the other side failed");
     }
-    player0.finish(&channel0)?;
-    ping_pong::report(outcome?)
+    let other = player0.finish(&channel0);
+    let ms_per_round = outcome?;
+    other?;
+    ping_pong::report(ms_per_round)
 }

@@ -20,6 +20,8 @@ use crate::{ContextExt, Error, Pending, Result, members::Members};
 /// Methods may be called from any thread; calls of several threads on one (peer, tag) take their turn, so their order
 /// must then be arranged by the caller. There is no thread behind a communicator.
 ///
+/// Make one per job and keep it: the bootstrap remembers each until it is dropped itself.
+///
 /// When a rank is lost or aborts, every [`Pending::wait`] fails, and every connection and semaphore made through any
 /// communicator of the job is given up, so that waiting kernels end: [`Semaphore::check`] says why.
 ///

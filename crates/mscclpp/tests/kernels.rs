@@ -13,11 +13,12 @@ use mscclpp::{Error, errors::CoreError, prelude::*};
 use support::{
     LIMIT, channel_pair,
     kernels::{Outcome, Rounds, Side},
-    platform,
+    platform, turn,
 };
 
 /// On one device, and on two where there are two.
 fn on_each_pair(test: impl Fn(&Context, [usize; 2])) {
+    let _turn = turn();
     let context = Context::on(platform());
     test(&context, [0, 0]);
     if platform().device_count().unwrap() > 1 {
@@ -146,6 +147,7 @@ fn connection_writes_arrive_before_the_update_behind_them() {
 #[test]
 fn the_ping_pong_of_the_tutorial() {
     use ping_pong::{Player, Role};
+    let _turn = turn();
     let context = Context::on(platform());
     let devices = [0, 1 % platform().device_count().unwrap()];
     let channels = channel_pair(&context, devices).unwrap();

@@ -6,7 +6,11 @@ pub(crate) mod children;
 pub(crate) mod kernels;
 mod twins;
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
 
 use mscclpp::prelude::*;
 
@@ -16,6 +20,14 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// GPUs where there are some, else simulated devices.
 pub(crate) fn platform() -> Platform {
     Platform::detect_or_host().expect("a usable platform")
+}
+
+/// Tests of one program take turns on the devices: a driver may make the set-up of one wait for a kernel of another,
+/// which waits for something that is still to be set up.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    // A test that panicked has had its turn.
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The device of a rank.
@@ -30,6 +42,7 @@ pub(crate) fn endpoint_of(rank: usize) -> EndpointConfig {
 
 /// Runs `n` ranks as threads of this process and returns what they return.
 pub(crate) fn ranks<T: Send>(n: usize, rank: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
+    let _turn = turn();
     thread::scope(|scope| {
         let threads: Vec<_> = LocalBootstrap::group(n)
             .into_iter()

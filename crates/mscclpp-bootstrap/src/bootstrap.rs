@@ -52,7 +52,7 @@ pub trait Bootstrap: Send + Sync {
     fn barrier(&self) -> Result<()>;
 
     /// Returns when all the named ranks have called it with the same set; this rank must be among them. The order of
-    /// the names does not matter.
+    /// the names does not matter. Different groups are independent; of one group, one call at a time.
     fn group_barrier(&self, ranks: &[usize]) -> Result<()>;
 
     /// Replaces `bytes` on all ranks by what `root` has in it.

@@ -245,6 +245,22 @@ fn who_has_left_fails_only_what_needs_it() {
 }
 
 #[test]
+fn who_only_looks_now_and_then_learns_of_a_departure() {
+    for mut job in both_kinds(5) {
+        drop(job.remove(4));
+        let deadline = std::time::Instant::now() + PATIENCE;
+        // Ranks 2 and 4 are no neighbours in the tree.
+        loop {
+            match job[2].recv_timeout(4, 0, Duration::from_millis(1)) {
+                Err(Error::Timeout { .. }) if std::time::Instant::now() < deadline => {}
+                Err(Error::PeerClosed { rank: 4 }) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn abort_ends_every_call_of_every_rank() {
     for job in both_kinds(5) {
         let (told, hooks) = mpsc::channel();

@@ -2,8 +2,10 @@
 
 mod ranks;
 
+use std::time::{Duration, Instant};
+
 use mscclpp_bootstrap::Bootstrap;
-use ranks::{on_threads, tcp_job};
+use ranks::{PATIENCE, on_threads, tcp_job};
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
@@ -33,6 +35,22 @@ fn descriptors_and_threads_stay_flat() {
         round();
     }
     assert_eq!((descriptors(), threads()), before);
+
+    // Ranks that sent to each other at the same time first had two connections; they keep one.
+    let job = tcp_job(8);
+    on_threads(8, |rank| {
+        for round in 0..20 {
+            (0..8).for_each(|peer| job[rank].send(&vec![1; 5000 * round], peer, 0).unwrap());
+            (0..8).for_each(|peer| assert_eq!(job[rank].recv(peer, 0).unwrap().len(), 5000 * round));
+        }
+    });
+    let expected = before.0 + 8 * (3 + 7);
+    let deadline = Instant::now() + PATIENCE;
+    while descriptors() > expected && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(descriptors(), expected);
+    drop(job);
 
     // While a job is there and only collectives were used: an eventfd, an epoll instance, a listener and up to three
     // connections a rank.

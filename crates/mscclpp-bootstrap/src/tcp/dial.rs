@@ -95,7 +95,8 @@ impl Dial {
 
     /// When to look again.
     pub(crate) fn wake_at(&self) -> Instant {
-        if self.active { self.deadline } else { self.retry_at.min(self.deadline) }
+        let idle = self.active || self.candidates.is_empty();
+        if idle { self.deadline } else { self.retry_at.min(self.deadline) }
     }
 
     /// Whether nobody listens at any address: the rank is gone, or not there yet.

@@ -132,12 +132,10 @@ impl TcpBootstrap {
         }
         inbox.forgive(stream.peer);
         let open_at = Instant::now() + OPEN_AFTER;
-        if deadline.is_some_and(|at| at <= open_at) {
-            return inbox.take(stream, deadline);
-        }
-        if let Some(message) = inbox.take(stream, Some(open_at))? {
+        if let Some(message) = inbox.take(stream, Some(deadline.map_or(open_at, |at| at.min(open_at))))? {
             return Ok(Some(message));
         }
+        // Also when time is up: who asks again and again must learn in the end that the peer has left.
         self.shared.command(Command::Open { peer: stream.peer });
         inbox.take(stream, deadline)
     }

@@ -214,7 +214,8 @@ impl Service {
             Phase::Stranger(_) => {
                 tracing::info!(target: LOG, rank = self.plan.rank, %remote, why, "dropped a connection of a stranger");
             }
-            Phase::Member { rank, joined: true } if !self.is_formed() => self.lose(rank, why, token),
+            // By S1, also one that was admitted and has said nothing since.
+            Phase::Member { rank, .. } if !self.is_formed() => self.lose(rank, why, token),
             Phase::Root if !self.is_formed() => self.lose(0, why, token),
             Phase::Link(link) => self.link_ended(&link, token, why),
             Phase::Member { .. } | Phase::Root | Phase::Leaving => {}

@@ -26,6 +26,9 @@ pub(crate) enum Command {
 }
 
 /// See the module.
+///
+/// A command is queued before the eventfd is set, and the thread clears the eventfd before it takes the queue: a command
+/// is either taken in this turn, or its eventfd is still set for the next.
 pub(crate) struct Shared {
     pub(crate) inbox: Arc<Inbox>,
     commands: Mutex<Vec<Command>>,

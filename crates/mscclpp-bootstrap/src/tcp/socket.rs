@@ -17,14 +17,16 @@ fn socket(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+    // With it a job can listen at a port that connections of earlier jobs still have in `TIME_WAIT`, on either side: a
+    // port that users choose is often one of those the system gives to outgoing connections. On Linux it does not let
+    // two sockets listen on one address.
+    socket.set_reuse_address(true)?;
     Ok(socket)
 }
 
-/// Listens on an address. `SO_REUSEADDR` lets a job start while connections of an earlier one linger in `TIME_WAIT`; on
-/// Linux it does not let two sockets listen on one address.
+/// Listens on an address.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = socket(address)?;
-    socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         // The unspecified address serves IPv4 too.
         socket.set_only_v6(!address.ip().is_unspecified())?;

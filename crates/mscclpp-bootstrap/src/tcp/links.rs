@@ -204,6 +204,8 @@ impl Service {
                     }
                 }
                 self.retire(token);
+                // If our own last frame went before, it is now that writing can be finished.
+                self.touch(token);
             }
             Kind::Notice => self.on_notice(token, &frame)?,
             Kind::Ready | Kind::Go => self.on_tree_frame(rank, frame.kind),

@@ -91,25 +91,18 @@ impl Collectives {
 
     pub(crate) fn barrier(&mut self, carrier: &impl Carrier) -> Result<()> {
         let call = self.begin(Operation::Barrier);
-        let up = gather_up(carrier, call, |_| Ok(()), || call.message(&[]));
-        spread_down(carrier, call, up, || Ok(Vec::new())).map(drop)
+        let mut nothing = Vec::new();
+        let up = gather_up(carrier, call, &mut nothing);
+        spread_down(carrier, call, up, nothing).map(drop)
     }
 
     pub(crate) fn all_gather(&mut self, carrier: &impl Carrier, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         let call = self.begin(Operation::AllGather);
         let (rank, n) = (carrier.rank(), carrier.n_ranks());
-        let gathered = std::cell::RefCell::new(Vec::with_capacity(12 + bytes.len()));
-        put_contribution(&mut gathered.borrow_mut(), rank, bytes);
-        let up = gather_up(
-            carrier,
-            call,
-            |body| {
-                gathered.borrow_mut().extend_from_slice(body);
-                Ok(())
-            },
-            || call.message(&gathered.borrow()),
-        );
-        let all = spread_down(carrier, call, up, || Ok(gathered.take()))?;
+        let mut gathered = Vec::with_capacity(12 + bytes.len());
+        put_contribution(&mut gathered, rank, bytes);
+        let up = gather_up(carrier, call, &mut gathered);
+        let all = spread_down(carrier, call, up, gathered)?;
         contributions(&all, n).map_err(|e| broken(tree::parent(rank).unwrap_or(0), e))
     }
 
@@ -124,7 +117,7 @@ impl Collectives {
         // The data first goes up from its root to rank 0; the ranks beside that way only wait for it to come down.
         let source = tree::child_towards(rank, root);
         let carried = if rank == root {
-            Ok(std::mem::take(bytes))
+            Ok(bytes.clone())
         } else if let Some(child) = source {
             expect(carrier, child, call)
         } else {
@@ -141,26 +134,25 @@ impl Collectives {
             Ok(data) => (Ok(()), data),
             Err(error) => (Err(error), Vec::new()),
         };
-        *bytes = spread_down(carrier, call, up, || Ok(at_root))?;
+        *bytes = spread_down(carrier, call, up, at_root)?;
         Ok(())
     }
 }
 
-/// Takes what the children send, and sends on to the parent what `message` then makes of it.
-fn gather_up(
-    carrier: &impl Carrier,
-    call: Call,
-    mut add: impl FnMut(&[u8]) -> Result<()>,
-    message: impl FnOnce() -> Vec<u8>,
-) -> Result<()> {
+/// Adds to `gathered` what the children send, and sends all of it on to the parent.
+fn gather_up(carrier: &impl Carrier, call: Call, gathered: &mut Vec<u8>) -> Result<()> {
     let mut outcome = Ok(());
     for child in tree::children(carrier.rank(), carrier.n_ranks()) {
-        let taken = expect(carrier, child, call).and_then(|body| add(&body));
-        outcome = outcome.and(taken);
+        match expect(carrier, child, call) {
+            Ok(body) => gathered.extend_from_slice(&body),
+            // The other child's message is still taken: it belongs to this call.
+            Err(error) if is_departure(&error) => outcome = Err(error),
+            Err(error) => return Err(error),
+        }
     }
     if let Some(parent) = tree::parent(carrier.rank()) {
         let bytes = match &outcome {
-            Ok(()) => message(),
+            Ok(()) => call.message(gathered),
             Err(error) => call.departure(error)?,
         };
         carrier.post(parent, Channel::Tree, 0, bytes);
@@ -169,14 +161,9 @@ fn gather_up(
 }
 
 /// The way down: the root begins with `at_root`, or with what failed on the way up; everyone passes it on.
-fn spread_down(
-    carrier: &impl Carrier,
-    call: Call,
-    up: Result<()>,
-    at_root: impl FnOnce() -> Result<Vec<u8>>,
-) -> Result<Vec<u8>> {
+fn spread_down(carrier: &impl Carrier, call: Call, up: Result<()>, at_root: Vec<u8>) -> Result<Vec<u8>> {
     let down = match (tree::parent(carrier.rank()), up) {
-        (None, up) => up.and_then(|()| at_root()),
+        (None, up) => up.map(|()| at_root),
         (Some(_), Err(error)) if !is_departure(&error) => Err(error),
         // A departure met on the way up comes back down as the same error, unless the parent is gone.
         (Some(parent), _) => expect(carrier, parent, call),
@@ -297,26 +284,28 @@ pub(crate) fn group_barrier(carrier: &impl Carrier, members: &[usize], tag: u64)
             Err(error) => Err(broken(members[index], error)),
         }
     };
-    let post = |index: usize, outcome: &Result<()>| {
+    let post = |index: usize, outcome: &Result<()>| -> Result<()> {
         let (status, rank) = match outcome {
             Ok(()) => (DATA, 0),
             Err(Error::PeerClosed { rank }) => (CLOSED, *rank as u32),
-            Err(_) => (CLOSED, members[index] as u32),
+            Err(error) => return Err(error.clone()),
         };
         let mut message = vec![status];
         message.extend(rank.to_le_bytes());
         carrier.post(members[index], Channel::Group, tag, message);
+        Ok(())
     };
     let mut outcome = Ok(());
     for child in tree::children(at, n) {
-        outcome = outcome.and(receive(child));
+        let received = receive(child);
+        outcome = outcome.and(received);
     }
     if let Some(parent) = tree::parent(at) {
-        post(parent, &outcome);
+        post(parent, &outcome)?;
         outcome = receive(parent);
     }
     for child in tree::children(at, n) {
-        post(child, &outcome);
+        post(child, &outcome)?;
     }
     outcome
 }

@@ -84,6 +84,7 @@ fn malformed(round: usize, random: &mut Random) -> Vec<u8> {
 
 #[test]
 fn a_job_forms_among_strangers() {
+    ranks::allow_descriptors();
     let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
     let port = id.addresses()[0].port();
     let at = SocketAddr::new([127, 0, 0, 1].into(), port);
@@ -91,9 +92,9 @@ fn a_job_forms_among_strangers() {
     let connect = |rank| TcpBootstrap::builder(rank, 3).env(Env::default()).timeout(2 * PATIENCE).connect(id);
     let job = std::thread::scope(|scope| {
         let early = [0, 1].map(|rank| scope.spawn(move || connect(rank)));
-        // Some say nothing, some a byte now and then.
+        // Some say nothing, more than are put up with at once; some a byte now and then.
         scope.spawn(|| {
-            let silent: Vec<TcpStream> = (0..100).filter_map(|_| TcpStream::connect(at).ok()).collect();
+            let silent: Vec<TcpStream> = (0..400).filter_map(|_| TcpStream::connect(at).ok()).collect();
             let slow: Vec<TcpStream> = (0..20).filter_map(|_| TcpStream::connect(at).ok()).collect();
             for byte in fuzzing::hello_frame(fuzzing::protocol_version(), 3, 2, true) {
                 if over.load(Ordering::Relaxed) {

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use crate::LOG;
-use crate::tcp::connection::{Connection, Phase};
+use crate::tcp::connection::Connection;
 use crate::tcp::service::{LISTENER, Service};
 use crate::tcp::socket;
 
@@ -37,9 +37,7 @@ impl Service {
                     if let Some(token) = self.enter(Connection::new(stream, from, phase, Some(deadline))) {
                         self.strangers.push_back(token);
                     }
-                    if self.strangers.len() > STRANGERS + self.plan.n_ranks {
-                        self.evict_oldest_stranger();
-                    }
+                    self.bound_strangers();
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return,
@@ -56,9 +54,21 @@ impl Service {
         }
     }
 
+    fn bound_strangers(&mut self) {
+        let most = STRANGERS + self.plan.n_ranks;
+        if self.strangers.len() > most {
+            let connections = &self.connections;
+            // Those that have gone by themselves, or were admitted, do not count.
+            self.strangers.retain(|token| connections.get(token).is_some_and(|c| c.deadline.is_some()));
+        }
+        if self.strangers.len() > most {
+            self.evict_oldest_stranger();
+        }
+    }
+
     fn evict_oldest_stranger(&mut self) {
         while let Some(token) = self.strangers.pop_front() {
-            if self.connections.get(&token).is_some_and(|c| matches!(c.phase, Phase::Stranger(_))) {
+            if self.connections.get(&token).is_some_and(|c| c.deadline.is_some()) {
                 self.end(token, "too many connections wait to prove themselves");
                 return;
             }

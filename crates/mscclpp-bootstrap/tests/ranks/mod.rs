@@ -4,9 +4,20 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use mscclpp_bootstrap::{Bootstrap, Env, Error, LocalBootstrap, Rendezvous, TcpBootstrap};
+use rustix::process::Resource;
 
 /// More than anything takes that works; what is expected to fail fails sooner.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Lets this process have as many descriptors as it may. Tests run side by side, some with a hundred ranks' sockets in
+/// one process, and shells often allow 1024.
+#[allow(dead_code, reason = "not every test needs it")]
+pub(crate) fn allow_descriptors() {
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Where it is refused, what there is may do.
+    let _ = rustix::process::setrlimit(Resource::Nofile, limit);
+}
 
 /// A port that nobody uses. Below the ports that the system hands out by itself, so that no connection takes it before it
 /// is listened at.
@@ -48,6 +59,7 @@ pub(crate) fn connect(
 /// All ranks of a job over TCP.
 #[allow(dead_code, reason = "not every test needs one")]
 pub(crate) fn tcp_job(n: usize) -> Vec<TcpBootstrap> {
+    allow_descriptors();
     let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
     on_threads(n, |rank| connect(rank, n, id, PATIENCE).unwrap())
 }

@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 const LIMIT: Duration = Duration::from_secs(5);
 const RANKS: usize = 5;
 
-/// What the ranks of a test do. The victim does nothing once the job has formed.
+/// What the ranks of a test do. The victim mostly does nothing once the job has formed.
 #[derive(Clone, Copy, PartialEq)]
 enum Scenario {
     /// The last rank never comes; the victim is killed while the others wait for it.
@@ -27,6 +27,8 @@ enum Scenario {
     Recv,
     AllGather,
     GroupBarrier,
+    /// All ranks, the victim too, exchange messages of all kinds, so that it is killed in the middle of some.
+    Busy,
     /// The victim ends its process without dropping its bootstrap.
     Exit,
     /// The victim aborts, and ends its process at once.
@@ -37,12 +39,13 @@ enum Scenario {
     Stopped,
 }
 
-const SCENARIOS: [(&str, Scenario); 9] = [
+const SCENARIOS: [(&str, Scenario); 10] = [
     ("forming", Scenario::Forming),
     ("barrier", Scenario::Barrier),
     ("recv", Scenario::Recv),
     ("all_gather", Scenario::AllGather),
     ("group_barrier", Scenario::GroupBarrier),
+    ("busy", Scenario::Busy),
     ("exit", Scenario::Exit),
     ("abort", Scenario::Abort),
     ("left_before", Scenario::LeftBefore),
@@ -108,6 +111,15 @@ fn run_rank(scenario: Scenario, rank: usize, victim: usize, at: &str) -> Result<
         return run_with_a_stopped_rank(&job, victim);
     }
     println!("formed");
+    if scenario == Scenario::Busy {
+        let big = vec![rank as u8; 100_000];
+        loop {
+            job.all_gather(&big)?;
+            job.send(&big, (rank + 2) % RANKS, 1)?;
+            job.recv((rank + 3) % RANKS, 1)?;
+            job.group_barrier(&[0, 1, 2, 3, 4])?;
+        }
+    }
     if rank == victim {
         match scenario {
             Scenario::Exit => {

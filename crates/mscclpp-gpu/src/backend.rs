@@ -5,8 +5,8 @@
 use std::{any::Any, ffi::c_void, sync::Arc};
 
 use crate::{
-    DevicePtr, GpuProperties, KernelArgs, LaunchConfig, MemoryExport, MemoryInfo, ModuleSource, PeerAccess, Result,
-    memory::ExportHandle,
+    DevicePtr, GpuProperties, KernelArgs, LaunchConfig, MemoryExport, MemoryInfo, ModuleSource, PeerAccess,
+    Result, memory::ExportHandle,
 };
 
 pub(crate) trait DeviceBackend: Send + Sync {
@@ -88,5 +88,10 @@ pub(crate) trait ModuleBackend: Send + Sync {
 pub(crate) trait KernelBackend: Send + Sync {
     /// # Safety
     /// See [`crate::Kernel::launch`].
-    unsafe fn launch(&self, stream: &dyn StreamBackend, config: LaunchConfig, args: &KernelArgs) -> Result<()>;
+    unsafe fn launch(
+        &self,
+        stream: &dyn StreamBackend,
+        config: LaunchConfig,
+        args: &KernelArgs,
+    ) -> Result<()>;
 }

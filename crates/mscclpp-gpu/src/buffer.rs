@@ -80,7 +80,10 @@ impl DeviceBuffer {
 
 impl fmt::Debug for DeviceBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceBuffer").field("ptr", &self.ptr()).field("len", &self.len()).finish_non_exhaustive()
+        f.debug_struct("DeviceBuffer")
+            .field("ptr", &self.ptr())
+            .field("len", &self.len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,8 +1,8 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    DeviceBuffer, DevicePtr, Error, Event, ImportedMemory, MemoryExport, PinnedBuffer, Platform, Result, Stream,
-    backend::DeviceBackend, memory::ExportHandle,
+    DeviceBuffer, DevicePtr, Error, Event, ImportedMemory, MemoryExport, PinnedBuffer, Platform, Result,
+    Stream, backend::DeviceBackend, memory::ExportHandle,
 };
 
 /// A device: a GPU, or one that the Host platform simulates.
@@ -136,7 +136,8 @@ impl Gpu {
             return Err(Error::NoPeerAccess {
                 from: self.to_string(),
                 to: owner.to_string(),
-                reason: "the driver reports no peer access between them; see `nvidia-smi topo -p2p r`".to_owned(),
+                reason: "the driver reports no peer access between them; see `nvidia-smi topo -p2p r`"
+                    .to_owned(),
             });
         }
         // SAFETY: the caller promises a live allocation of `owner`.

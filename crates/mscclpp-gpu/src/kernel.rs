@@ -171,7 +171,11 @@ impl KernelArgs {
         let mut storage = vec![0u128; len.div_ceil(16)].into_boxed_slice();
         // SAFETY: `storage` has at least `len` bytes and `value` is plain data (`KernelParam`) of `len` bytes.
         unsafe {
-            std::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), storage.as_mut_ptr().cast::<u8>(), len);
+            std::ptr::copy_nonoverlapping(
+                (&raw const value).cast::<u8>(),
+                storage.as_mut_ptr().cast::<u8>(),
+                len,
+            );
         }
         self.values.push(ArgBytes { storage, len });
         self

@@ -53,7 +53,9 @@ impl Platform {
             Self::Cuda => crate::cuda::device_count(),
             #[cfg(not(feature = "cuda"))]
             Self::Cuda => Err(self.not_built("build with the feature `cuda`")),
-            Self::Hip => Err(self.not_built("this version has no HIP back-end; use MSCCLPP_PLATFORM=cuda or host")),
+            Self::Hip => {
+                Err(self.not_built("this version has no HIP back-end; use MSCCLPP_PLATFORM=cuda or host"))
+            }
         }
     }
 
@@ -133,5 +135,7 @@ impl fmt::Display for Platform {
 }
 
 fn gpu_device_nodes_exist() -> bool {
-    ["/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg"].iter().any(|path| std::path::Path::new(path).exists())
+    ["/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg"]
+        .iter()
+        .any(|path| std::path::Path::new(path).exists())
 }

@@ -21,7 +21,13 @@ enum StatusWord {
 // How many polls fail before a wait looks for an abort request, and how many between one such look and the next. A look
 // is a round trip over PCIe, a poll one to the L2 cache: the first look is later than any signal from a peer that is
 // ready, and one look in 1024 polls costs the waiting under 1 % while an abort is seen within about a millisecond.
+// Both are multiples of PollsInARow.
 enum PollPeriod : uint32_t { PollsBeforeFirstLook = 256, PollsBetweenLooks = 1024 };
+
+// Polls that follow each other without a loop's counting and branching in between. A poll takes about 0.15 us, and what
+// stands between two of them delays what the next one sees: with one poll a turn, a hop of a ping-pong takes 0.06 us
+// longer.
+enum PollGroup : uint32_t { PollsInARow = 16 };
 
 // Calls `ready` until it says true, at most `maxSpinCount` times and once more, without a bound if that is negative.
 // Returns whether it said true. On giving up, says why in `status`.
@@ -32,12 +38,21 @@ template <class Ready>
 MSCCLPP_DEVICE_INLINE bool pollUntil(Ready ready, int64_t maxSpinCount, uint32_t* status) {
   // 2^64 - 1 polls last for millennia: this is how an unbounded wait counts.
   uint64_t left = maxSpinCount < 0 ? ~static_cast<uint64_t>(0) : static_cast<uint64_t>(maxSpinCount);
-  uint32_t burst = PollsBeforeFirstLook;
+  uint32_t untilLook = PollsBeforeFirstLook;
   for (;;) {
-    if (left < burst) burst = static_cast<uint32_t>(left);
-    left -= burst;
-    for (; burst != 0; --burst) {
-      if (ready()) return true;
+    if (left >= PollsInARow) {
+#pragma unroll
+      for (uint32_t i = 0; i < PollsInARow; ++i) {
+        if (ready()) return true;
+      }
+      left -= PollsInARow;
+      untilLook -= PollsInARow;
+      if (untilLook != 0) continue;
+    } else {
+#pragma unroll 1
+      for (; left != 0; --left) {
+        if (ready()) return true;
+      }
     }
     const bool aborted =
         atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(status + StatusAbortRequested) != 0;
@@ -47,7 +62,7 @@ MSCCLPP_DEVICE_INLINE bool pollUntil(Ready ready, int64_t maxSpinCount, uint32_t
           status + (aborted ? StatusAborted : StatusTimedOut), 1u);
       return false;
     }
-    burst = PollsBetweenLooks;
+    untilLook = PollsBetweenLooks;
   }
 }
 

@@ -85,8 +85,10 @@ struct MemoryDevice2DeviceSemaphoreDeviceHandle {
   MSCCLPP_DEVICE_INLINE void send() const {
     uint64_t* const token = remoteInboundToken;
     uint64_t* const lock = outboundLock;
-    if (lock == nullptr) {
-      atomicReduceAdd<O, MemoryScope::System>(token, static_cast<uint64_t>(1));
+    // A release is a fence before a relaxed addition: said apart, the fence is under way while the rest is looked at.
+    if constexpr (O == MemoryOrder::Release) atomicFence<MemoryOrder::Release, MemoryScope::System>();
+    if (__builtin_expect(lock == nullptr, true)) {
+      atomicReduceAdd<MemoryOrder::Relaxed, MemoryScope::System>(token, oneOfThisLane());
     } else {
       sendLocked(token, lock);
     }
@@ -124,7 +126,7 @@ struct MemoryDevice2DeviceSemaphoreDeviceHandle {
       // first poll stands before the loop because compilers then send it while the claim is still under way; in front
       // of a loop they wait for the claim.
       const uint64_t number =
-          atomicFetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(expected, static_cast<uint64_t>(1)) + 1;
+          atomicFetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(expected, oneOfThisLane()) + 1;
       const auto arrived = [&] { return atomicLoad<O, MemoryScope::System>(inbound) >= number; };
       return arrived() || pollUntil(arrived, -1, word);
     }

@@ -5,7 +5,7 @@ use std::{
 
 use super::{
     AccessDesc, AllocationProp, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec,
-    CUmemGenericAllocationHandle, CUmemoryPool, CUmodule, CUstream, CuResult, IpcMemHandle,
+    CUmemGenericAllocationHandle, CUmemoryPool, CUmodule, CUstream, CuResult, IpcMemHandle, Location,
 };
 use crate::library::{LoadError, Opened};
 
@@ -145,6 +145,7 @@ entry_points! {
             => fn(CUdeviceptr, usize, usize, CUmemGenericAllocationHandle, u64);
         mem_unmap: "cuMemUnmap" => fn(CUdeviceptr, usize);
         mem_set_access: "cuMemSetAccess" => fn(CUdeviceptr, usize, *const AccessDesc, usize);
+        mem_get_access: "cuMemGetAccess" => fn(*mut u64, *const Location, CUdeviceptr);
         mem_retain_allocation_handle: "cuMemRetainAllocationHandle"
             => fn(*mut CUmemGenericAllocationHandle, *mut c_void);
         mem_export_to_shareable_handle: "cuMemExportToShareableHandle"

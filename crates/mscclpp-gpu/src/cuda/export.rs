@@ -6,6 +6,7 @@ use mscclpp_gpu_sys::cuda::{
     CUmemoryPool, CUpointer_attribute as Attribute, CuResult, Driver, HANDLE_TYPE_FABRIC,
     HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, IpcMemHandle,
 };
+use parking_lot::Mutex;
 
 use super::{
     device::Device,
@@ -154,13 +155,25 @@ pub(super) unsafe fn enable_access(
     let _entered = device.context().enter()?;
     let access = access_from(device.handle());
     if Physical::mapped_at(driver, ptr.0)?.is_some() {
+        // The driver refuses what another thread is doing to the same mapping.
+        static CHANGING: Mutex<()> = Mutex::new(());
+        let _changing = CHANGING.lock();
         let mut next = ptr;
         while next.0 < ptr.0.saturating_add(len.max(1)) {
             let mapping = Range::of_mapping(driver, next)?;
-            // SAFETY: the range is one whole mapping; one descriptor is read. Other devices keep their access.
+            let mut flags = 0;
+            // SAFETY: one number is written, one location read, and the address is mapped.
             let result =
-                unsafe { (driver.mem_set_access)(mapping.base, mapping.size as usize, &raw const access, 1) };
-            reached(device, owner, result, "cuMemSetAccess")?;
+                unsafe { (driver.mem_get_access)(&raw mut flags, &raw const access.location, mapping.base) };
+            reached(device, owner, result, "cuMemGetAccess")?;
+            // Access that is there is not set again: kernels may be using it.
+            if flags != u64::from(access.flags) {
+                // SAFETY: the range is one whole mapping; one descriptor is read. Other devices keep their access.
+                let result = unsafe {
+                    (driver.mem_set_access)(mapping.base, mapping.size as usize, &raw const access, 1)
+                };
+                reached(device, owner, result, "cuMemSetAccess")?;
+            }
             next = DevicePtr(mapping.base + mapping.size);
         }
         return Ok(());

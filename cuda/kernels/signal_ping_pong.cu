@@ -4,6 +4,8 @@
 #include "mscclpp/memory_channel_device.hpp"
 
 using mscclpp::BaseMemoryChannelDeviceHandle;
+using mscclpp::MemoryOrder;
+using mscclpp::MemoryScope;
 
 // What each kernel does, given how to signal and how to wait: the side with `first` not 0 signals and then waits, the
 // other waits and then signals, `iters` times. Returns 0, or the round in which a wait was aborted, plus 1.
@@ -40,4 +42,39 @@ extern "C" __global__ void relaxed_ping_pong(BaseMemoryChannelDeviceHandle ch, i
   const unsigned int stopped = takeTurns(
       iters, first, [&] { ch.relaxedSignal(); }, [&] { return ch.relaxedWait(); });
   if (stopped != 0) *failed = stopped;
+}
+
+// What the two cost without all that makes them safe: the tokens are counted in a register, for one thread alone, and
+// nobody can abort. The least that these two GPUs need for a hop between these two addresses.
+template <MemoryOrder S, MemoryOrder W>
+__device__ static void bare(const BaseMemoryChannelDeviceHandle& ch, int iters, int first, unsigned int* failed) {
+  // Bounds a wait for a peer that is gone to some seconds.
+  const int polls = 1 << 24;
+  uint64_t* const inbound = ch.semaphore_.inboundToken;
+  uint64_t* const outbound = ch.semaphore_.remoteInboundToken;
+  uint64_t taken = *ch.semaphore_.expectedInboundToken;
+  const unsigned int stopped = takeTurns(
+      iters, first, [&] { mscclpp::atomicReduceAdd<S, MemoryScope::System>(outbound, mscclpp::oneOfThisLane()); },
+      [&] {
+        ++taken;
+#pragma unroll 32
+        for (int i = 0; i < polls; ++i) {
+          if (mscclpp::atomicLoad<W, MemoryScope::System>(inbound) >= taken) return true;
+        }
+        return false;
+      });
+  *ch.semaphore_.expectedInboundToken = taken;
+  if (stopped != 0) *failed = stopped;
+}
+
+extern "C" __global__ void bare_ping_pong(BaseMemoryChannelDeviceHandle ch, int iters, int first,
+                                          unsigned int* failed) {
+  if (threadIdx.x + blockIdx.x * blockDim.x != 0) return;
+  bare<MemoryOrder::Release, MemoryOrder::Acquire>(ch, iters, first, failed);
+}
+
+extern "C" __global__ void bare_relaxed_ping_pong(BaseMemoryChannelDeviceHandle ch, int iters, int first,
+                                                  unsigned int* failed) {
+  if (threadIdx.x + blockIdx.x * blockDim.x != 0) return;
+  bare<MemoryOrder::Relaxed, MemoryOrder::Relaxed>(ch, iters, first, failed);
 }

@@ -21,7 +21,7 @@ pub enum Family {
 /// | `MSCCLPP_SOCKET_IFNAME` | name of the one interface to use | all, loopback and container bridges last |
 /// | `MSCCLPP_SOCKET_FAMILY` | `AF_INET` or `AF_INET6` | both |
 /// | `MSCCLPP_BOOTSTRAP_SECRET` | a text that all ranks of a job given by address share | none: unauthenticated |
-/// | `MSCCLPP_HOSTID` | equal in two processes if they are on one host | boot id and namespaces |
+/// | `MSCCLPP_HOSTID` | equal in two processes if they are on one host | boot id and network namespace |
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Env {
     /// `MSCCLPP_SOCKET_IFNAME`

@@ -16,13 +16,12 @@ pub(crate) fn named(kind: &str, name: &str) -> HostId {
 /// The identity of this boot of this machine, as seen from this process's namespaces.
 ///
 /// Not the host name: containers share or lack one. The boot id is the machine's, also inside containers; processes of
-/// different IPC or network namespaces cannot meet, so these count as different hosts.
+/// different network namespaces cannot meet over Unix sockets without a file system in common, so these count as
+/// different hosts.
 pub(crate) fn detected() -> HostId {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let namespace = |kind: &str| {
-        fs::metadata(format!("/proc/self/ns/{kind}"))
-            .map_or_else(|_| String::new(), |meta| format!("{}:{}", meta.dev(), meta.ino()))
-    };
+    let network = fs::metadata("/proc/self/ns/net")
+        .map_or_else(|_| String::new(), |meta| format!("{}:{}", meta.dev(), meta.ino()));
     if boot.is_empty() {
         // Nothing to tell machines apart by: a rank is then alone on its host, which is slow but never wrong.
         tracing::warn!(target: crate::LOG, "no boot id in /proc: set MSCCLPP_HOSTID to say which ranks share a host");
@@ -30,7 +29,7 @@ pub(crate) fn detected() -> HostId {
         let _ = getrandom::fill(&mut random);
         return random;
     }
-    digest(&["boot", boot.trim(), &namespace("net"), &namespace("ipc")])
+    digest(&["boot", boot.trim(), &network])
 }
 
 fn digest(parts: &[&str]) -> HostId {

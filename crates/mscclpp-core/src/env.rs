@@ -6,14 +6,11 @@ use crate::{Error, Result};
 pub(crate) fn host_id() -> Result<Option<String>> {
     let Some(value) = std::env::var_os("MSCCLPP_HOSTID") else { return Ok(None) };
     let value = value.to_string_lossy().into_owned();
-    if value.is_empty() {
-        return Ok(None);
-    }
-    if value.len() > 256 || value.chars().any(char::is_control) {
+    if value.is_empty() || value.len() > 256 || value.chars().any(char::is_control) {
         return Err(Error::Environment {
             variable: "MSCCLPP_HOSTID",
             value,
-            expected: "at most 256 printable characters, the same in all processes of one host",
+            expected: "1 to 256 printable characters, the same in all processes of one host",
         });
     }
     Ok(Some(value))

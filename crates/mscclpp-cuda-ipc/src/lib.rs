@@ -20,7 +20,7 @@
 //! common file system or different process ids. Regions of this very process are recognised and used in place.
 //!
 //! # How order is kept
-//! Operations of a link go to one stream, which works in order. [`Link::update`](mscclpp_core::provider::Link::update)
+//! Operations of a link go to one stream, which works in order. [`Link::update`]
 //! is a stream value write with its default memory barrier, which comes after the data of earlier copies is visible
 //! to whoever sees the value.
 //!

@@ -150,11 +150,20 @@ impl Semaphore {
             return Err(Error::InvalidArgument("a stub made here is always on a GPU".to_owned()));
         };
         let remote_region = connection.map("the peer's semaphore", &remote.memory)?;
+        // The peer chose where its memory starts, and kernels use atomics there.
+        let token = remote_region.ptr().map(|base| base.add(remote.offset + INBOUND));
+        if let Some(token) = token.filter(|token| !token.0.is_multiple_of(8)) {
+            return Err(Error::Malformed {
+                what: Kind::SemaphoreStub.name(),
+                problem: format!("its token is at {token:?}, which is not 8-byte aligned"),
+            });
+        }
         let status = connection.context().slabs().status(gpu)?;
         let waits = Arc::new(Waits { status, aborted: OnceLock::new() });
         let inner = Arc::new(Inner {
             remote_region,
-            remote: remote.clone(),
+            // Without the connection that a stub of this very process was made over: that is its own side's to keep.
+            remote: SemaphoreStub { local: None, ..remote.clone() },
             block: block.clone(),
             waits: waits.clone(),
             connection: connection.clone(),

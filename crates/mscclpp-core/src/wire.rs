@@ -28,7 +28,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Endpoint => "an endpoint",
             Self::Memory => "a registered memory",

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use super::{
     Case, Setup,
-    pair::{End, PATIENCE, Pair, received, within},
+    pair::{End, PATIENCE, Pair, assert_error, received, within},
 };
-use crate::{Context, Endpoint, RegisteredMemory, Semaphore, SemaphoreStub};
+use crate::{Context, Endpoint, Error, RegisteredMemory, Semaphore, SemaphoreStub};
 
 pub(super) const CASES: &[(&str, Case)] = &[
     ("hostile::endpoints_are_parsed_as_hostile", endpoints_are_parsed_as_hostile),
     ("hostile::memories_are_parsed_as_hostile", memories_are_parsed_as_hostile),
     ("hostile::stubs_are_parsed_as_hostile", stubs_are_parsed_as_hostile),
+    ("hostile::a_token_at_an_odd_address_is_refused", a_token_at_an_odd_address_is_refused),
 ];
 
 /// For all variants of one serialization together.
@@ -75,6 +76,29 @@ fn stubs_are_parsed_as_hostile(setup: &dyn Setup) {
         }
     });
     still_works(&pair.a, &pair.b);
+}
+
+/// A stub whose memory starts where no atomic operation may be done.
+fn a_token_at_an_odd_address_is_refused(setup: &dyn Setup) {
+    if !setup.maps_peer_memory() {
+        return;
+    }
+    let pair = Pair::connect(setup);
+    let buffer = pair.b.gpu.allocate(8192).expect("a buffer");
+    let ours = SemaphoreStub::new(&pair.ab).expect("a stub");
+    let good = SemaphoreStub::new(&pair.ba).expect("a stub").serialize().expect("serializing");
+    // SAFETY: the range is inside `buffer`, which outlives the registration.
+    let odd = unsafe { pair.b.context.register_memory(buffer.ptr().add(4), 4096, setup.transport()) };
+    let memory = odd.as_ref().expect("registering").serialize().expect("serializing");
+    // What a stub says in front of its memory (the offset at the end, here the first block), then that memory.
+    let mut bytes = good[..12 + 16].to_vec();
+    bytes.extend(0u64.to_le_bytes());
+    bytes.extend((memory.len() as u32).to_le_bytes());
+    bytes.extend(memory);
+    let content = (bytes.len() - 12) as u32;
+    bytes[8..12].copy_from_slice(&content.to_le_bytes());
+    let theirs = SemaphoreStub::deserialize(&bytes).expect("well-formed, but useless");
+    assert_error!(Semaphore::new(&ours, &theirs), Error::Malformed { .. });
 }
 
 /// Neither end has taken harm: they connect, and bytes arrive.

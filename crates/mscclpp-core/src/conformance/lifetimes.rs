@@ -12,6 +12,10 @@ pub(super) const CASES: &[(&str, Case)] = &[
     ("lifetimes::both_sides_objects_drop_in_any_order", both_sides_objects_drop_in_any_order),
     ("lifetimes::a_write_under_way_survives_its_objects", a_write_under_way_survives_its_objects),
     ("lifetimes::a_peer_that_closed_is_noticed", a_peer_that_closed_is_noticed),
+    (
+        "lifetimes::a_semaphore_does_not_keep_the_peers_side_open",
+        a_semaphore_does_not_keep_the_peers_side_open,
+    ),
 ];
 
 /// All orders of `0..n`.
@@ -146,4 +150,17 @@ fn a_peer_that_closed_is_noticed(setup: &dyn Setup) {
         assert!(ab.flush(PATIENCE).is_err(), "a flush of a connection that failed");
         assert!(SemaphoreStub::new(&ab).is_err(), "a semaphore over a connection that failed");
     }
+}
+
+/// Not even when both sides are of one process and the stubs were handed over as they are.
+fn a_semaphore_does_not_keep_the_peers_side_open(setup: &dyn Setup) {
+    let Pair { a, b, ab, ba } = Pair::connect(setup);
+    let (ours, theirs) = (SemaphoreStub::new(&ab).expect("a stub"), SemaphoreStub::new(&ba).expect("a stub"));
+    let semaphore = Semaphore::new(&ours, &theirs).expect("joining");
+    let closed = ba.downgrade();
+    drop((theirs, ba, b));
+    assert!(closed.is_closed(), "a semaphore keeps the peer's connection open");
+    assert!(eventually(PATIENCE, || ab.check().is_err()), "nobody noticed that the peer is gone");
+    assert_error!(semaphore.check(), Error::PeerClosed { .. } | Error::PeerLost { .. });
+    drop(a);
 }

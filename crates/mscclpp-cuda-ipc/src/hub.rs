@@ -29,8 +29,10 @@ use crate::{
 const GOODBYE: u8 = b'B';
 /// How long a visitor may take to say what it wants.
 const VISITOR_TIMEOUT: Duration = Duration::from_secs(5);
-/// How many visitors may be undecided at once; more are turned away.
+/// How many visitors may be undecided at once; more wait at the listener.
 const MAX_UNDECIDED: usize = 1024;
+/// How long visitors wait at the listener when the system has no descriptor or memory for them.
+const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// The service of one provider. Stopped when the last endpoint, link and registration is gone.
 pub(crate) struct Hub {
@@ -66,7 +68,13 @@ impl Hub {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .during("making an event descriptor")?;
         let shared = Arc::new(Shared { address, wake, tables: Mutex::default(), commands: Mutex::default() });
-        let service = Service { shared: shared.clone(), listener, visitors: Vec::new(), watched: Vec::new() };
+        let service = Service {
+            shared: shared.clone(),
+            listener,
+            visitors: Vec::new(),
+            watched: Vec::new(),
+            resting: false,
+        };
         let thread = std::thread::Builder::new()
             .name("mscclpp-ipc".to_owned())
             .spawn(move || service.run())
@@ -150,6 +158,8 @@ struct Service {
     listener: OwnedFd,
     visitors: Vec<Visitor>,
     watched: Vec<Watched>,
+    /// The system refused to accept the last visitor.
+    resting: bool,
 }
 
 /// Somebody who connected to us.
@@ -184,11 +194,16 @@ impl Service {
     fn wait(&self) -> Vec<u64> {
         let mut fds = Vec::with_capacity(2 + self.visitors.len() + self.watched.len());
         fds.push(PollFd::new(&self.shared.wake, PollFlags::IN));
-        fds.push(PollFd::new(&self.listener, PollFlags::IN));
+        // A listener that nobody is accepted from stays readable: looked at, it would keep this thread spinning.
+        let undecided = self.undecided();
+        let open = undecided < MAX_UNDECIDED && !self.resting;
+        fds.push(PollFd::new(&self.listener, if open { PollFlags::IN } else { PollFlags::empty() }));
         fds.extend(self.watched.iter().map(|w| PollFd::new(&w.socket, PollFlags::IN)));
         fds.extend(self.visitors.iter().map(|v| PollFd::new(&v.socket, PollFlags::IN)));
-        let undecided = self.visitors.iter().any(|v| v.state.is_err());
-        let timeout = undecided.then_some(Timespec { tv_sec: 1, tv_nsec: 0 });
+        let timeout = match self.resting {
+            true => Some(REST),
+            false => (undecided > 0).then_some(Timespec { tv_sec: 1, tv_nsec: 0 }),
+        };
         if let Err(error) = poll(&mut fds, timeout.as_ref())
             && error != rustix::io::Errno::INTR
         {
@@ -271,10 +286,24 @@ impl Service {
         });
     }
 
+    fn undecided(&self) -> usize {
+        self.visitors.iter().filter(|v| v.state.is_err()).count()
+    }
+
     fn welcome(&mut self) {
-        let undecided = self.visitors.iter().filter(|v| v.state.is_err()).count();
-        for _ in undecided..MAX_UNDECIDED {
-            let Some(socket) = socket::accept(self.listener.as_fd()) else { return };
+        let was_resting = std::mem::take(&mut self.resting);
+        for _ in self.undecided()..MAX_UNDECIDED {
+            let socket = match socket::accept(self.listener.as_fd()) {
+                Ok(Some(socket)) => socket,
+                Ok(None) => return,
+                Err(error) => {
+                    self.resting = true;
+                    if !was_resting {
+                        tracing::warn!(target: "mscclpp::conn", %error, "peers that want to connect have to wait");
+                    }
+                    return;
+                }
+            };
             match socket::user_fits(&socket) {
                 Ok(()) => {
                     // What it sent along with connecting is read in the next round, which the data itself starts.

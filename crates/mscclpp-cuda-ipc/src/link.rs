@@ -7,7 +7,7 @@ use std::{
 };
 
 use mscclpp_core::{
-    Error, LinkMonitor, Result,
+    Error, LinkMonitor, MemoryRegion, Result,
     provider::{Link, Registration, RemoteRegion},
 };
 use mscclpp_gpu::{Event, Gpu, Stream};
@@ -34,11 +34,13 @@ pub(crate) struct IpcLink {
 /// What is under way.
 ///
 /// Invariant: every region that a copy not known to be complete touches is in `regions` or `sources`. A stream works in
-/// order, so all of them are free once a flush asked for after the last copy is complete.
+/// order, so all of them are free once a flush asked for after the last copy is complete. Sources are kept as memory,
+/// not as registrations: what is withdrawn must not be exported any longer, least of all under an address that its
+/// owner may give to other memory before the next flush.
 #[derive(Default)]
 struct Flight {
     regions: Vec<Arc<IpcRegion>>,
-    sources: Vec<Arc<IpcRegistration>>,
+    sources: Vec<Arc<MemoryRegion>>,
     /// The number of operations so far, and the number at the last completed flush.
     operations: u64,
     requested: u64,
@@ -83,11 +85,11 @@ impl Link for IpcLink {
         self.monitor.check()?;
         let (region, source) = (IpcRegion::of(dst)?, IpcRegistration::of(src)?);
         let Some(base) = region.ptr() else { return Ok(()) };
-        let (to, from) = (base.add(dst_offset), source.ptr().add(src_offset));
+        let (to, from) = (base.add(dst_offset), source.region().ptr().add(src_offset));
         let stream = self.stream()?;
         let mut flight = self.flight.lock();
         remember(&mut flight.regions, region);
-        remember(&mut flight.sources, source);
+        remember(&mut flight.sources, source.region().clone());
         flight.operations += 1;
         if len > 0 {
             // SAFETY: the caller checked both ranges; `flight` keeps both memories until the copy is complete.
@@ -119,7 +121,7 @@ impl Link for IpcLink {
                 let operation = format!("flush of the connection to {}", self.monitor.label());
                 return Err(Error::Timeout { operation, after: timeout });
             }
-            polls += 1;
+            polls = polls.saturating_add(1);
             match polls {
                 0..1000 => std::hint::spin_loop(),
                 1000..2000 => std::thread::yield_now(),
@@ -132,6 +134,12 @@ impl Link for IpcLink {
     fn request_flush(&self) -> Result<u64> {
         self.monitor.check()?;
         let mut flight = self.flight.lock();
+        // So that flushes which time out and are repeated do not pile up.
+        if let Some((ticket, operations, _)) = flight.pending.back()
+            && *operations == flight.operations
+        {
+            return Ok(*ticket);
+        }
         flight.requested += 1;
         let ticket = flight.requested;
         let operations = flight.operations;

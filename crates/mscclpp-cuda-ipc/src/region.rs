@@ -118,8 +118,8 @@ pub(crate) struct IpcRegistration {
 }
 
 impl IpcRegistration {
-    pub(crate) fn ptr(&self) -> DevicePtr {
-        self.region.ptr()
+    pub(crate) fn region(&self) -> &Arc<MemoryRegion> {
+        &self.region
     }
 
     pub(crate) fn of(registration: &Arc<dyn Registration>) -> Result<Arc<Self>> {
@@ -140,6 +140,36 @@ pub(crate) struct Imports {
     mappings: Mutex<HashMap<MappingKey, Weak<Mapping>>>,
 }
 
+impl Imports {
+    /// The allocation of `blob`, which belongs to `process`, as mapped for `gpu`.
+    pub(crate) fn mapping(
+        &self,
+        process: ProcessId,
+        blob: &RegionBlob,
+        gpu: &Gpu,
+    ) -> mscclpp_core::Result<Arc<Mapping>> {
+        let key = MappingKey { process, allocation: blob.allocation, gpu: gpu.properties().uuid };
+        // Held while asking the owner, so that an allocation is mapped once; owners answer from a thread of their own.
+        let mut mappings = self.mappings.lock();
+        match mappings.get(&key).and_then(Weak::upgrade) {
+            Some(mapping) if (mapping.token, mapping.size) == (blob.token, blob.allocation_size) => {
+                Ok(mapping)
+            }
+            Some(_) => {
+                let problem = "it contradicts an earlier region of the same allocation";
+                Err(Error::Malformed { what: "a region", problem }.into())
+            }
+            None => {
+                let memory = fetch_and_map(blob, gpu)?;
+                let mapping = Arc::new(Mapping { memory, token: blob.token, size: blob.allocation_size });
+                mappings.retain(|_, m| m.strong_count() > 0);
+                mappings.insert(key, Arc::downgrade(&mapping));
+                Ok(mapping)
+            }
+        }
+    }
+}
+
 #[derive(PartialEq, Eq, Hash)]
 struct MappingKey {
     process: ProcessId,
@@ -147,8 +177,12 @@ struct MappingKey {
     gpu: [u8; 16],
 }
 
-struct Mapping {
+/// A peer's allocation, mapped here.
+pub(crate) struct Mapping {
     memory: ImportedMemory,
+    /// What the owner said when it was mapped; the driver agreed to this size and to no other.
+    token: Token,
+    size: u64,
 }
 
 /// A region that can be used here: mapped from a peer, or of this very process.
@@ -181,19 +215,7 @@ impl IpcRegion {
     /// Memory of a peer: its handle is fetched from its owner, unless this process has it mapped already.
     pub(crate) fn fetch(hub: &Arc<Hub>, info: &RegionInfo<'_>, gpu: &Gpu) -> mscclpp_core::Result<Self> {
         let blob = RegionBlob::decode(info.blob, info.len)?;
-        let key =
-            MappingKey { process: info.process, allocation: blob.allocation, gpu: gpu.properties().uuid };
-        // Held while asking the owner, so that an allocation is mapped once; owners answer from a thread of their own.
-        let mut mappings = hub.imports.mappings.lock();
-        let mapping = match mappings.get(&key).and_then(Weak::upgrade) {
-            Some(mapping) => mapping,
-            None => {
-                let mapping = Arc::new(Mapping { memory: fetch_and_map(&blob, gpu)? });
-                mappings.retain(|_, m| m.strong_count() > 0);
-                mappings.insert(key, Arc::downgrade(&mapping));
-                mapping
-            }
-        };
+        let mapping = hub.imports.mapping(info.process, &blob, gpu)?;
         let ptr = mapping.memory.ptr().add(blob.offset);
         let keep = Keep::Mapped { _mapping: mapping, _hub: hub.clone() };
         Ok(Self { ptr, native_atomics: atomics_reach(gpu, &info.device_uuid)?, _keep: keep })

@@ -43,9 +43,13 @@ pub(crate) fn listener(address: &str) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The next connection that waits at `listener`, if any.
-pub(crate) fn accept(listener: BorrowedFd<'_>) -> Option<OwnedFd> {
-    accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()
+/// The next connection that waits at `listener`, if any. An error is the system's: out of descriptors or memory.
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> rustix::io::Result<Option<OwnedFd>> {
+    match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Ok(socket) => Ok(Some(socket)),
+        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether the process at the other end belongs to our user, or one of the two to root.

@@ -5,7 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp_core::{Context, Device, EndpointConfig, RegisteredMemory, Transport};
+use mscclpp_core::{
+    Connection, Context, Device, Endpoint, EndpointConfig, ProcessId, RegisteredMemory, Transport,
+};
 use mscclpp_gpu::Platform;
 
 use crate::{
@@ -104,6 +106,62 @@ fn regions_of_one_allocation_share_its_export() {
     let (a, b) = (region_blob(&first), region_blob(&second));
     assert_eq!((a.token, a.allocation), (b.token, b.allocation));
     assert_eq!((a.offset, b.offset), (0, 1000));
+}
+
+/// Connects GPU 0 of a context with GPU 1 of another; the endpoints are of both ends.
+fn connected(here: &Context, there: &Context) -> (Connection, [Endpoint; 2]) {
+    let open = |context: &Context, gpu| {
+        context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(gpu))).unwrap()
+    };
+    let ends = [open(here, 0), open(there, 1)];
+    (here.connect(&ends[0], &ends[1]).unwrap(), ends)
+}
+
+#[test]
+fn a_copy_under_way_does_not_keep_an_export() {
+    let (here, there) = (context(), context());
+    let target = there.gpu(1).unwrap().allocate(64).unwrap();
+    let target = there.register_buffer(&target, Transport::CUDA_IPC).unwrap();
+    // Before the connection, so that it is freed after the copy is complete.
+    let source = here.gpu(0).unwrap().allocate(64).unwrap();
+    // SAFETY: a live buffer.
+    let register = || unsafe { here.register_memory(source.ptr(), 64, Transport::CUDA_IPC).unwrap() };
+    let (connection, _ends) = connected(&here, &there);
+    let first = register();
+    let exported = region_blob(&first).allocation;
+    connection.write(&target, 0, &first, 0, 64).unwrap();
+    drop(first);
+    // As if the memory had been freed since, and other memory came to lie there.
+    assert_ne!(region_blob(&register()).allocation, exported);
+}
+
+#[test]
+fn flushes_are_asked_for_once_per_operation() {
+    let (here, there) = (context(), context());
+    let (connection, _ends) = connected(&here, &there);
+    let target = there.gpu(1).unwrap().allocate(64).unwrap();
+    let target = there.register_buffer(&target, Transport::CUDA_IPC).unwrap();
+    connection.update_and_sync(&target, 0, &mut 0, 1).unwrap();
+    let ticket = connection.link().request_flush().unwrap();
+    assert_eq!(connection.link().request_flush().unwrap(), ticket);
+    connection.update_and_sync(&target, 0, &mut 0, 2).unwrap();
+    assert!(connection.link().request_flush().unwrap() > ticket);
+    connection.flush(Duration::from_secs(30)).unwrap();
+}
+
+#[test]
+fn a_mapping_is_not_reused_for_more_than_was_mapped() {
+    let (context, hub) = (context(), Hub::start().unwrap());
+    let gpu = context.gpu(0).unwrap();
+    let memory = context.register_buffer(&gpu.allocate(4096).unwrap(), Transport::CUDA_IPC).unwrap();
+    let honest = region_blob(&memory);
+    let process = ProcessId::current().unwrap();
+    let map = |blob: &RegionBlob| hub.imports.mapping(process, blob, &gpu);
+    let _mapped = map(&honest).unwrap();
+    map(&RegionBlob { offset: 100, ..honest.clone() }).unwrap();
+    let larger = RegionBlob { allocation_size: 1 << 40, offset: 1 << 30, ..honest.clone() };
+    assert!(map(&larger).is_err(), "an address far behind the mapping would be given out");
+    assert!(map(&RegionBlob { token: [0; 16], ..honest }).is_err());
 }
 
 #[test]

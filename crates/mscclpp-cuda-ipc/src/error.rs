@@ -2,7 +2,8 @@ use std::time::Duration;
 
 use mscclpp_core::Transport;
 
-/// What can go wrong in this transport alone; callers get it inside [`mscclpp_core::Error::Transport`].
+/// What can go wrong in this transport alone; callers get it inside [`mscclpp_core::Error::Transport`], or as the
+/// variant of [`mscclpp_core::Error`] that says the same.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -76,7 +77,15 @@ impl From<Error> for mscclpp_core::Error {
     fn from(error: Error) -> Self {
         match error {
             Error::Gone { .. } => Self::PeerLost { peer: "a peer".to_owned(), reason: error.to_string() },
-            Error::Timeout { after, .. } => Self::Timeout { operation: error.to_string(), after },
+            Error::Timeout { address, after } => {
+                Self::Timeout { operation: format!("asking the peer's process at socket {address:?}"), after }
+            }
+            Error::Malformed { what, problem } => {
+                Self::Malformed { what, problem: format!("in the transport's part, {problem}") }
+            }
+            Error::Environment { variable, value, expected } => {
+                Self::Environment { variable, value, expected }
+            }
             other => Self::transport(Transport::CUDA_IPC, other),
         }
     }

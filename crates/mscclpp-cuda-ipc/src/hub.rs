@@ -9,7 +9,7 @@
 use std::{
     collections::{HashMap, HashSet},
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Weak},
+    sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -21,7 +21,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::{
     error::{Error, Result, SystemCall},
     message::{EndpointBlob, Handle, Refusal, Reply, Request, Token},
-    region::{Allocation, Imports},
+    region::{Export, Imports},
     socket,
 };
 
@@ -51,7 +51,8 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Tables {
     endpoints: HashSet<Token>,
-    allocations: HashMap<u64, Weak<Allocation>>,
+    /// By the id of their allocation.
+    exports: HashMap<u64, Arc<Export>>,
 }
 
 enum Command {
@@ -99,11 +100,6 @@ impl Hub {
         self.shared.command(Command::CloseEndpoint { token });
     }
 
-    /// Serves `allocation` until it is dropped.
-    pub(crate) fn serve(&self, allocation: &Arc<Allocation>) {
-        self.shared.tables.lock().allocations.insert(allocation.id(), Arc::downgrade(allocation));
-    }
-
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -131,8 +127,13 @@ impl Shared {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
+    /// Gives `export` to peers that ask for it, until it is withdrawn.
+    pub(crate) fn serve(&self, allocation: u64, export: &Arc<Export>) {
+        self.tables.lock().exports.insert(allocation, export.clone());
+    }
+
     pub(crate) fn withdraw(&self, allocation: u64) {
-        self.tables.lock().allocations.remove(&allocation);
+        self.tables.lock().exports.remove(&allocation);
     }
 }
 
@@ -336,11 +337,10 @@ impl Shared {
                 Some(token)
             }
             Ok(Request::Fetch { token, id }) => {
-                // Upgraded under the lock, used and dropped after it: dropping the last one takes the lock.
-                let allocation = self.tables.lock().allocations.get(&id).and_then(Weak::upgrade);
-                match allocation.filter(|a| a.is_open_to(&token)) {
-                    Some(allocation) => {
-                        let (handle, descriptor) = allocation.handle();
+                let export = self.tables.lock().exports.get(&id).cloned();
+                match export.filter(|export| export.is_open_to(&token)) {
+                    Some(export) => {
+                        let (handle, descriptor) = export.handle();
                         socket::answer(socket, &Reply::encode(Ok(Reply { handle })), descriptor);
                         None
                     }

@@ -23,19 +23,22 @@ use crate::{
 };
 
 /// One allocation of this process, exported once however many regions of it are registered.
-pub(crate) struct Allocation {
+///
+/// Only registrations own it, so it is withdrawn with the last of them: its address may then be that of other memory.
+struct Allocation {
     id: u64,
-    token: Token,
     size: u64,
-    handle: ExportHandle,
+    export: Arc<Export>,
     shared: Arc<Shared>,
 }
 
-impl Allocation {
-    pub(crate) fn id(&self) -> u64 {
-        self.id
-    }
+/// What peers are given of an allocation if they know the token.
+pub(crate) struct Export {
+    token: Token,
+    handle: ExportHandle,
+}
 
+impl Export {
     pub(crate) fn is_open_to(&self, token: &Token) -> bool {
         self.token.ct_eq(token).into()
     }
@@ -86,19 +89,18 @@ impl Exports {
             None => {
                 let allocation = Arc::new(Allocation {
                     id: u64::from_le_bytes(random()?),
-                    token: random()?,
                     size: export.allocation_size,
-                    handle: export.handle,
+                    export: Arc::new(Export { token: random()?, handle: export.handle }),
                     shared: hub.shared().clone(),
                 });
-                hub.serve(&allocation);
+                allocation.shared.serve(allocation.id, &allocation.export);
                 by_base.retain(|_, a| a.strong_count() > 0);
                 by_base.insert(key, Arc::downgrade(&allocation));
                 allocation
             }
         };
         let blob = RegionBlob {
-            token: allocation.token,
+            token: allocation.export.token,
             allocation: allocation.id,
             allocation_size: allocation.size,
             offset: export.offset,

@@ -6,7 +6,8 @@ use std::{
 };
 
 use mscclpp_core::{
-    Connection, Context, Device, Endpoint, EndpointConfig, ProcessId, RegisteredMemory, Transport,
+    Connection, Context, Device, Endpoint, EndpointConfig, Error as CoreError, ProcessId, RegisteredMemory,
+    Transport,
 };
 use mscclpp_gpu::Platform;
 
@@ -162,6 +163,20 @@ fn a_mapping_is_not_reused_for_more_than_was_mapped() {
     let larger = RegionBlob { allocation_size: 1 << 40, offset: 1 << 30, ..honest.clone() };
     assert!(map(&larger).is_err(), "an address far behind the mapping would be given out");
     assert!(map(&RegionBlob { token: [0; 16], ..honest }).is_err());
+}
+
+#[test]
+fn what_the_core_has_a_variant_for_is_told_with_it() {
+    let malformed = Error::Malformed { what: "a region", problem: "it ends in the middle" };
+    assert!(matches!(malformed.into(), CoreError::Malformed { what: "a region", .. }));
+    let expected = "0, 1, false or true";
+    let environment = Error::Environment { variable: "A_SWITCH", value: "maybe".to_owned(), expected };
+    assert!(matches!(environment.into(), CoreError::Environment { variable: "A_SWITCH", .. }));
+    let slow = Error::Timeout { address: "mscclpp-0".to_owned(), after: Duration::from_secs(10) };
+    assert_eq!(
+        CoreError::from(slow).to_string(),
+        "asking the peer's process at socket \"mscclpp-0\" did not finish within 10s"
+    );
 }
 
 #[test]

@@ -95,7 +95,8 @@ impl Members {
             target: "mscclpp::conn", rank = self.bootstrap.rank(), connections = connections.len(), %error,
             "the job failed, and its connections with it"
         );
-        for connection in connections {
+        // All of them before any is dropped: this may have become the last owner of one, and closing waits for copies.
+        for connection in &connections {
             connection.fail(error.clone());
         }
     }

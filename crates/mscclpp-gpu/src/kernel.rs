@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::{fmt, mem::MaybeUninit, sync::Arc};
 
 use crate::{
     DevicePtr, Gpu, Result, Stream,
@@ -150,9 +150,11 @@ pub struct KernelArgs {
 }
 
 /// One argument: its bytes in 16-byte aligned storage, as device parameters are aligned to 16 at most.
+///
+/// Storage of no type, so that padding may stay uninitialised and pointers stay pointers when it is copied.
 #[derive(Debug, Clone)]
 pub(crate) struct ArgBytes {
-    storage: Box<[u128]>,
+    storage: Box<[MaybeUninit<u128>]>,
     len: usize,
 }
 
@@ -168,7 +170,7 @@ impl KernelArgs {
     pub fn with<T: KernelParam>(mut self, value: T) -> Self {
         const { assert!(align_of::<T>() <= 16) };
         let len = size_of::<T>();
-        let mut storage = vec![0u128; len.div_ceil(16)].into_boxed_slice();
+        let mut storage = vec![MaybeUninit::new(0u128); len.div_ceil(16)].into_boxed_slice();
         // SAFETY: `storage` has at least `len` bytes and `value` is plain data (`KernelParam`) of `len` bytes.
         unsafe {
             std::ptr::copy_nonoverlapping(

@@ -27,6 +27,9 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/semaphore_device.hpp", include_str!("../include/mscclpp/semaphore_device.hpp")),
 ];
 
+/// `page_latency`: how long a lone thread waits for a load from each page of a piece of memory, in cycles.
+pub const PAGE_LATENCY: &str = include_str!("../ptx/page_latency.compute_80.ptx");
+
 /// The kernels of the first tutorial, `ping_pong_spin` and `ping_pong_plain`: two sides that signal each other in turns,
 /// of which one spins for a while in each round.
 ///
@@ -44,7 +47,8 @@ pub const SEMAPHORE: &str = include_str!("../ptx/semaphore.compute_80.ptx");
 /// Both take a `BaseMemoryChannelDeviceHandle` by value and run as one block.
 pub const SIGNAL_DATA: &str = include_str!("../ptx/signal_data.compute_80.ptx");
 
-/// The benchmark of signals: `signal_ping_pong`, and `relaxed_ping_pong` with the pair that orders execution only.
+/// The benchmark of signals: `signal_ping_pong`, and `relaxed_ping_pong` with the pair that orders execution only; and
+/// `bare_ping_pong` and `bare_relaxed_ping_pong`, the same instructions without what makes a wait safe.
 ///
 /// Both take a `BaseMemoryChannelDeviceHandle` by value; one thread of each side does the work.
 pub const SIGNAL_PING_PONG: &str = include_str!("../ptx/signal_ping_pong.compute_80.ptx");
@@ -68,11 +72,15 @@ mod tests {
 
     #[test]
     fn every_kernel_is_an_entry_of_its_module() {
-        let modules: [(&str, &[&str]); 4] = [
+        let modules: [(&str, &[&str]); 5] = [
+            (PAGE_LATENCY, &["page_latency"]),
             (PING_PONG, &["ping_pong_spin", "ping_pong_plain"]),
             (SEMAPHORE, &["wait_once", "poll_once", "signal_n", "contended"]),
             (SIGNAL_DATA, &["signal_data_write", "signal_data_check"]),
-            (SIGNAL_PING_PONG, &["signal_ping_pong", "relaxed_ping_pong"]),
+            (
+                SIGNAL_PING_PONG,
+                &["signal_ping_pong", "relaxed_ping_pong", "bare_ping_pong", "bare_relaxed_ping_pong"],
+            ),
         ];
         for (ptx, entries) in modules {
             for entry in entries {

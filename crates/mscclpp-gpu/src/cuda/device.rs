@@ -1,6 +1,6 @@
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use mscclpp_gpu_sys::cuda::{
@@ -10,7 +10,7 @@ use mscclpp_gpu_sys::cuda::{
 
 use super::{
     context::PrimaryContext, event::CudaEvent, export, failure::check, memory, module::CudaModule,
-    slots::ValueSlots, stream::CudaStream, virtual_memory::Placement,
+    pages::PageProbe, slots::ValueSlots, stream::CudaStream, virtual_memory::Placement,
 };
 use crate::{
     DevicePtr, Error, ExportKinds, GpuProperties, MemoryExport, MemoryInfo, ModuleSource, PeerAccess,
@@ -29,6 +29,7 @@ pub(super) struct Device {
     value_slots: ValueSlots,
     /// For what the library does itself: non-blocking, so that nobody's default stream waits for it.
     internal: InternalStream,
+    page_probe: OnceLock<PageProbe>,
 }
 
 /// `cuStreamWriteValue64`
@@ -80,6 +81,7 @@ impl Device {
             value_writes,
             value_slots: ValueSlots::new(),
             internal,
+            page_probe: OnceLock::new(),
         })
     }
 
@@ -93,7 +95,8 @@ impl Device {
                 self.read(memory.ptr(), &mut [0; 8])
             }
         });
-        if let Err(error) = warmed {
+        let probe = PageProbe::load(self).map(|probe| self.page_probe.get_or_init(|| probe));
+        for error in [warmed.err(), probe.err()].into_iter().flatten() {
             tracing::debug!(target: "mscclpp::gpu", device = self.id(), %error, "could not warm the device up");
         }
     }
@@ -249,6 +252,14 @@ impl DeviceBackend for &'static Device {
         let _entered = self.context.enter()?;
         // SAFETY: the device's context is current.
         check(self.driver(), unsafe { (self.driver().ctx_synchronize)() }, "cuCtxSynchronize")
+    }
+
+    unsafe fn near_pages(&self, start: DevicePtr, pages: usize) -> Result<Vec<bool>> {
+        match self.page_probe.get() {
+            // SAFETY: the caller promises live memory of this device, for as long as it takes.
+            Some(probe) => unsafe { probe.near_pages(self, start, pages) },
+            None => Ok(vec![true; pages]),
+        }
     }
 
     fn make_current(&self) -> Result<()> {

@@ -19,6 +19,7 @@ mod memory;
 mod module;
 #[cfg(test)]
 mod on_device;
+mod pages;
 mod ptx;
 mod slots;
 mod stream;

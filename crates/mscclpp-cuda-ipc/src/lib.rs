@@ -206,12 +206,10 @@ fn reachable_from(local: &IpcEndpoint, remote: &EndpointInfo) -> Result<Gpu> {
     }
     // Of a device that this process does not see (one visible GPU per rank) nothing can be asked; mapping its memory
     // will tell.
-    if let Some(peer) = gpu.platform().gpu_by_uuid(&remote.device_uuid)?
-        && !gpu.peer_access(&peer)?.reachable
-    {
+    if gpu.peer_access_by_uuid(&remote.device_uuid)?.is_some_and(|access| !access.reachable) {
         return Err(mscclpp_gpu::Error::NoPeerAccess {
             from: gpu.to_string(),
-            to: peer.to_string(),
+            to: remote.to_string(),
             reason: "the driver reports no peer access between them; see `nvidia-smi topo -p2p r`".to_owned(),
         }
         .into());

@@ -239,10 +239,7 @@ fn fetch_and_map(blob: &RegionBlob, gpu: &Gpu) -> mscclpp_core::Result<ImportedM
 /// Whether atomics of `gpu` work on the memory of the device with `uuid`. Of a device that this process does not see
 /// nothing can be asked: then the answer is no, and signals are ordinary stores.
 fn atomics_reach(gpu: &Gpu, uuid: &[u8; 16]) -> mscclpp_core::Result<bool> {
-    match gpu.platform().gpu_by_uuid(uuid)? {
-        Some(owner) => Ok(gpu.peer_access(&owner)?.native_atomics),
-        None => Ok(false),
-    }
+    Ok(gpu.peer_access_by_uuid(uuid)?.is_some_and(|access| access.native_atomics))
 }
 
 impl RemoteRegion for IpcRegion {

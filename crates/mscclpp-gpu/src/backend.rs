@@ -12,8 +12,8 @@ use crate::{
 pub(crate) trait DeviceBackend: Send + Sync {
     fn properties(&self) -> &GpuProperties;
     fn memory_info(&self) -> Result<MemoryInfo>;
-    /// `peer` is another device of the same platform.
-    fn peer_access(&self, peer: &GpuProperties) -> Result<PeerAccess>;
+    /// `peer` is the number of another device of the same platform.
+    fn peer_access(&self, peer: usize) -> Result<PeerAccess>;
     /// # Safety
     /// The range is one live allocation of `owner`, another device, in this process.
     unsafe fn enable_access(&self, owner: &GpuProperties, ptr: DevicePtr, len: u64) -> Result<()>;

@@ -113,10 +113,24 @@ impl Gpu {
         if self.platform() != peer.platform() {
             return Err(Error::InvalidArgument(format!("{self} and {peer} are of different platforms")));
         }
-        if self.properties().uuid == peer.properties().uuid {
+        self.peer_access_to(peer.id(), &peer.properties().uuid)
+    }
+
+    /// As [`Gpu::peer_access`], for the device with that uuid, which is not opened for this. `None` if this process
+    /// does not see it.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn peer_access_by_uuid(&self, uuid: &[u8; 16]) -> Result<Option<PeerAccess>> {
+        let peer = self.platform().find(uuid)?;
+        peer.map(|id| self.peer_access_to(id, uuid)).transpose()
+    }
+
+    fn peer_access_to(&self, id: usize, uuid: &[u8; 16]) -> Result<PeerAccess> {
+        if self.properties().uuid == *uuid {
             return Ok(PeerAccess { reachable: true, native_atomics: true });
         }
-        self.backend.peer_access(peer.properties())
+        self.backend.peer_access(id)
     }
 
     /// Makes memory of another device *of this process* reachable from this one.

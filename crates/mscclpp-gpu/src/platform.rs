@@ -96,12 +96,18 @@ impl Platform {
         }
     }
 
-    /// The device of that [`crate::GpuProperties::uuid`], if this process sees it.
+    /// The number of the device with that [`crate::GpuProperties::uuid`], if this process sees it. Opens no device:
+    /// on CUDA that would make a context, which takes memory of a GPU that others may be using.
     ///
     /// # Errors
-    /// As [`Platform::gpu`].
-    pub fn gpu_by_uuid(self, uuid: &[u8; 16]) -> Result<Option<Gpu>> {
-        Ok(self.gpus()?.into_iter().find(|gpu| gpu.properties().uuid == *uuid))
+    /// [`Error::Unavailable`].
+    pub fn find(self, uuid: &[u8; 16]) -> Result<Option<usize>> {
+        match self {
+            Self::Host => host::find(uuid),
+            #[cfg(feature = "cuda")]
+            Self::Cuda => crate::cuda::find(uuid),
+            _ => self.device_count().map(|_| None),
+        }
     }
 
     /// The device whose memory `ptr` points into, or `None` for memory that is not a device's.

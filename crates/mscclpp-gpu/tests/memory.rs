@@ -174,3 +174,17 @@ fn near_pages_are_measured_without_touching_the_memory() {
     buffer.read(0, &mut bytes).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 0));
 }
+
+#[test]
+fn devices_are_found_by_what_identifies_them() {
+    let gpu = device::gpu();
+    let platform = gpu.platform();
+    for id in 0..platform.device_count().unwrap() {
+        let uuid = platform.gpu(id).unwrap().properties().uuid;
+        assert_eq!(platform.find(&uuid).unwrap(), Some(id));
+        let asked = gpu.peer_access_by_uuid(&uuid).unwrap();
+        assert_eq!(asked, Some(gpu.peer_access(&platform.gpu(id).unwrap()).unwrap()));
+    }
+    let unknown = [0xff; 16];
+    assert_eq!((platform.find(&unknown).unwrap(), gpu.peer_access_by_uuid(&unknown).unwrap()), (None, None));
+}

@@ -54,6 +54,14 @@ pub(super) fn handle(driver: &Driver, id: usize) -> Result<CUdevice> {
     Ok(handle)
 }
 
+/// What identifies a device, which need not be open.
+pub(super) fn uuid(driver: &Driver, device: CUdevice) -> Result<[u8; 16]> {
+    let mut uuid = [0; 16];
+    // SAFETY: `uuid` is valid for the write of 16 bytes.
+    check(driver, unsafe { (driver.device_get_uuid)(&raw mut uuid, device) }, "cuDeviceGetUuid")?;
+    Ok(uuid)
+}
+
 impl Device {
     pub(super) fn open(driver: &'static Driver, id: usize) -> Result<Self> {
         let handle = handle(driver, id)?;
@@ -158,9 +166,9 @@ impl DeviceBackend for &'static Device {
         Ok(MemoryInfo { free: free as u64, total: total as u64 })
     }
 
-    fn peer_access(&self, peer: &GpuProperties) -> Result<PeerAccess> {
+    fn peer_access(&self, peer: usize) -> Result<PeerAccess> {
         let driver = self.driver();
-        let peer = handle(driver, peer.id)?;
+        let peer = handle(driver, peer)?;
         let (mut reachable, mut atomics) = (0, 0);
         // SAFETY: `reachable` is valid for the write.
         let result = unsafe { (driver.device_can_access_peer)(&raw mut reachable, self.handle, peer) };
@@ -278,9 +286,6 @@ pub(super) fn attribute(driver: &Driver, device: CUdevice, which: u32) -> Result
 fn properties(driver: &Driver, device: CUdevice, id: usize) -> Result<GpuProperties> {
     let count =
         |which: Attribute| attribute(driver, device, which as u32).map(|v| u32::try_from(v).unwrap_or(0));
-    let mut uuid = [0; 16];
-    // SAFETY: `uuid` is valid for the write of 16 bytes.
-    check(driver, unsafe { (driver.device_get_uuid)(&raw mut uuid, device) }, "cuDeviceGetUuid")?;
     let name = text(|buffer, len| {
         // SAFETY: `buffer` is valid for the write of `len` bytes.
         check(driver, unsafe { (driver.device_get_name)(buffer, len, device) }, "cuDeviceGetName")
@@ -294,7 +299,7 @@ fn properties(driver: &Driver, device: CUdevice, id: usize) -> Result<GpuPropert
         platform: Platform::Cuda,
         id,
         name,
-        uuid,
+        uuid: uuid(driver, device)?,
         numa_node: numa_node(&pci_bus_id),
         pci_bus_id: Some(pci_bus_id),
         compute_capability: Some((

@@ -88,6 +88,17 @@ pub(crate) fn current_device() -> Result<usize> {
     Ok(0)
 }
 
+/// The number of the device with that uuid. Opens none.
+pub(crate) fn find(uuid: &[u8; 16]) -> Result<Option<usize>> {
+    let driver = driver()?;
+    for id in 0..device_count()? {
+        if device::uuid(driver, device::handle(driver, id)?)? == *uuid {
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
+}
+
 /// The number of the device whose memory `ptr` points into; `None` for host memory and for what the driver does not know.
 pub(crate) fn owner_of(ptr: DevicePtr) -> Result<Option<usize>> {
     export::owner_of(driver()?, ptr)

@@ -89,7 +89,7 @@ impl DeviceBackend for HostDevice {
         Ok(self.heap.info())
     }
 
-    fn peer_access(&self, _peer: &GpuProperties) -> Result<PeerAccess> {
+    fn peer_access(&self, _peer: usize) -> Result<PeerAccess> {
         Ok(PeerAccess { reachable: true, native_atomics: true })
     }
 

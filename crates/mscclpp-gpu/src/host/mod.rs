@@ -44,6 +44,11 @@ pub(crate) fn open(id: usize) -> Result<Arc<dyn DeviceBackend>> {
     Ok(device)
 }
 
+/// The number of the device with that uuid.
+pub(crate) fn find(uuid: &[u8; 16]) -> Result<Option<usize>> {
+    Ok(devices()?.iter().position(|device| device.properties().uuid == *uuid))
+}
+
 /// The device that allocated what is at `ptr`; none before any was opened.
 pub(crate) fn owner_of(ptr: DevicePtr) -> Option<usize> {
     DEVICES.get()?.iter().position(|device| device.owns(ptr))

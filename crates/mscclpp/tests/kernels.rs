@@ -7,7 +7,10 @@ mod support;
 #[allow(dead_code, reason = "the examples use all of it")]
 mod ping_pong;
 
-use std::time::Duration;
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    time::Duration,
+};
 
 use mscclpp::{Error, errors::CoreError, prelude::*};
 use support::{
@@ -106,15 +109,31 @@ fn no_signal_is_lost_or_taken_twice_under_contention() {
 fn a_signal_carries_the_data_written_before_it() {
     on_each_pair(|context, devices| {
         let ([here, there], [mut a, mut b]) = sides(context, devices);
+        // Simulated devices are slow, and a data race there would be one of the test's own.
+        let on_gpus = context.platform().unwrap() != Platform::Host;
+        let rounds = if on_gpus { 20_000 } else { 200 };
         for words in [1, 7, 4096] {
+            let seed = RandomState::new().build_hasher().finish();
+            println!("{words} words, seed {seed:#x}");
             let buffer = context.gpu(devices[1]).unwrap().allocate(8 * words).unwrap();
             let memory = context.register_buffer(&buffer, Transport::CUDA_IPC).unwrap();
             let as_seen_by_a =
                 here.semaphore().connection().peer_ptr(&memory).unwrap().expect("mapped memory");
-            let what = Rounds { words, rounds: 200, seed: 0x5eed ^ words, relaxed: false };
-            b.start_checking(&there, buffer.ptr(), what);
-            a.start_writing(&here, as_seen_by_a, what);
-            assert_eq!((a.mismatches(), b.mismatches()), (0, 0), "{words} words");
+            let mut play = |relaxed, seed| {
+                let what = Rounds { words, rounds, seed, relaxed };
+                b.start_checking(&there, buffer.ptr(), what);
+                a.start_writing(&here, as_seen_by_a, what);
+                a.mismatches() + b.mismatches()
+            };
+            assert_eq!(play(false, seed), 0, "{words} words");
+            if on_gpus {
+                // The weakened variant promises nothing about data, so nothing is asserted but that it ends.
+                let wrong = play(true, !seed);
+                println!(
+                    "the relaxed pair: {wrong} of {} words came late",
+                    words * u64::from(rounds.unsigned_abs())
+                );
+            }
         }
     });
 }

@@ -22,6 +22,8 @@ pub(crate) trait Abortable: Send + Sync {
 /// 2. Every target is aborted exactly once after a failure: `watch` and [`LinkMonitor::fail`] both look
 ///    at `failure` under the lock of `targets`, so that a target is either in the list when the failure comes or sees
 ///    the failure itself.
+/// 3. The thread that fails a connection is never the last owner of a target, whose memory it might have to wait for to
+///    be freed: it aborts under that lock, and an owner takes its target out under it before it lets go of it.
 #[derive(Clone)]
 pub struct LinkMonitor {
     inner: Arc<Inner>,
@@ -56,19 +58,16 @@ impl LinkMonitor {
 
     /// Nothing more can be done over this connection.
     pub fn fail(&self, error: Error) {
-        let targets = {
-            let mut targets = self.inner.targets.lock();
-            if self.inner.failure.set(error).is_err() {
-                return;
-            }
-            std::mem::take(&mut *targets)
-        };
-        if let Some(error) = self.inner.failure.get() {
-            tracing::info!(target: "mscclpp::conn", peer = %self.label(), %error, "connection failed");
-            for target in targets.iter().filter_map(Weak::upgrade) {
-                target.abort(error);
-            }
+        let mut targets = self.inner.targets.lock();
+        if self.inner.failure.set(error).is_err() {
+            return;
         }
+        let Some(error) = self.inner.failure.get() else { return };
+        for target in targets.drain(..).filter_map(|target| target.upgrade()) {
+            target.abort(error);
+        }
+        drop(targets);
+        tracing::info!(target: "mscclpp::conn", peer = %self.label(), %error, "connection failed");
     }
 
     /// # Errors
@@ -92,7 +91,6 @@ impl LinkMonitor {
         {
             let mut targets = self.inner.targets.lock();
             if self.inner.failure.get().is_none() {
-                targets.retain(|t| t.strong_count() > 0);
                 targets.push(Arc::downgrade(target));
                 return;
             }
@@ -100,6 +98,11 @@ impl LinkMonitor {
         if let Some(error) = self.inner.failure.get() {
             target.abort(error);
         }
+    }
+
+    /// Ends the watch of `target`, or waits until it is aborted if that is being done.
+    pub(crate) fn unwatch(&self, target: *const dyn Abortable) {
+        self.inner.targets.lock().retain(|watched| !std::ptr::addr_eq(watched.as_ptr(), target));
     }
 }
 
@@ -114,7 +117,10 @@ impl fmt::Debug for LinkMonitor {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    };
 
     use super::*;
 
@@ -137,5 +143,39 @@ mod tests {
         monitor.watch(&(late.clone() as Arc<dyn Abortable>));
         assert_eq!((early.0.load(Ordering::Relaxed), late.0.load(Ordering::Relaxed)), (1, 1));
         assert_eq!(monitor.check().unwrap_err().to_string(), "lost rank 1: its socket closed");
+    }
+
+    /// Says that it is being aborted, and stays there until it may go on.
+    struct Slow(Mutex<(mpsc::Sender<()>, mpsc::Receiver<()>)>);
+    impl Abortable for Slow {
+        fn abort(&self, _: &Error) {
+            let (begun, go_on) = &*self.0.lock();
+            begun.send(()).unwrap();
+            go_on.recv().unwrap();
+        }
+    }
+
+    #[test]
+    fn an_owner_stays_until_its_target_is_aborted() {
+        let ((begun, has_begun), (go, go_on)) = (mpsc::channel(), mpsc::channel());
+        let monitor = LinkMonitor::new("rank 1".to_owned());
+        let target: Arc<dyn Abortable> = Arc::new(Slow(Mutex::new((begun, go_on))));
+        monitor.watch(&target);
+        let left = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| monitor.lost("its socket closed"));
+            has_begun.recv().unwrap();
+            scope.spawn(|| {
+                monitor.unwatch(&*target);
+                left.store(1, Ordering::Relaxed);
+            });
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert_eq!(
+                left.load(Ordering::Relaxed),
+                0,
+                "the failing thread could have become the last owner"
+            );
+            go.send(()).unwrap();
+        });
     }
 }

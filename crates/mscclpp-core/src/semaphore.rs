@@ -110,10 +110,17 @@ struct Inner {
     connection: Connection,
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.connection.monitor().unwatch(&raw const *self.waits);
+    }
+}
+
 /// What ends the waits of a semaphore and says why.
 ///
 /// Apart from the semaphore, because the connection's monitor holds it for a moment while it aborts: the transport's
-/// thread must not become the last owner of a semaphore, whose connection would then be closed on that very thread.
+/// thread must not become the last owner of a semaphore, whose connection would then be closed on that very thread. Nor
+/// of this: freeing pinned memory may wait for kernels, also for some that only that thread can free from their waits.
 struct Waits {
     status: StatusBlock,
     aborted: OnceLock<Error>,
@@ -208,6 +215,8 @@ impl Semaphore {
         if let Some(error) = self.inner.waits.aborted.get() {
             return Err(error.clone());
         }
+        // A connection that is failing at this moment is about to abort this.
+        self.inner.connection.check()?;
         // Pairs with the kernel's store of 1; the kernel is complete, so nothing else needs ordering.
         match self.inner.waits.status.word(TIMED_OUT)?.swap(0, Ordering::Relaxed) {
             0 => Ok(()),

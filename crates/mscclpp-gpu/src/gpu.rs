@@ -173,6 +173,8 @@ impl Gpu {
 
     /// Allocates `bytes` of zeroed page-locked host memory, which this device's kernels reach too.
     ///
+    /// On CUDA, memory that is dropped is kept for reuse: the driver would wait for all running kernels to free it.
+    ///
     /// # Errors
     /// As [`Gpu::allocate`]; the message names `ulimit -l` where the limit on locked memory is the cause.
     pub fn allocate_pinned(&self, bytes: u64) -> Result<PinnedBuffer> {

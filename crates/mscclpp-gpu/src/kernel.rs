@@ -28,6 +28,9 @@ impl Module {
     /// Loads `source` completely: nothing is left to be loaded when a kernel is first launched, which could deadlock
     /// against one that is waiting.
     ///
+    /// On CUDA, loading and the drop of the last clone wait for the kernels that run on the device: do both before a
+    /// kernel waits for something that comes later.
+    ///
     /// # Errors
     /// [`crate::Error::Compile`] with the driver's log.
     pub fn load(gpu: &Gpu, source: &ModuleSource<'_>) -> Result<Self> {

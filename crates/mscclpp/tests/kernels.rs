@@ -9,6 +9,7 @@ mod ping_pong;
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
+    sync::mpsc,
     time::Duration,
 };
 
@@ -88,6 +89,28 @@ fn an_abort_frees_a_waiting_kernel_for_ever() {
         let ([here, there], _) = sides(context, devices);
         b.signal(&there, 1);
         assert_eq!(a.wait_once(&here, -1), Outcome::Signalled);
+    });
+}
+
+#[test]
+fn semaphores_come_and_go_while_a_kernel_waits() {
+    on_each_pair(|context, devices| {
+        let ([here, there], [mut a, mut b]) = sides(context, devices);
+        a.start_wait(&here, -1);
+        let (tell, told) = mpsc::channel();
+        let other = std::thread::spawn(move || {
+            // A context that has made nothing yet, so that everything is made now.
+            let made = channel_pair(&Context::on(platform()), devices).unwrap();
+            tell.send("made").unwrap();
+            drop(made);
+            tell.send("dropped").unwrap();
+        });
+        let progress: Vec<_> = (0..2).map(|_| told.recv_timeout(Duration::from_secs(10))).collect();
+        // Whatever waits for the kernel can go on now.
+        b.signal(&there, 1);
+        assert_eq!(a.outcome(), Outcome::Signalled);
+        other.join().unwrap();
+        assert_eq!(progress, [Ok("made"), Ok("dropped")]);
     });
 }
 

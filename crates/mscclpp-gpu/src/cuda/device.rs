@@ -9,8 +9,17 @@ use mscclpp_gpu_sys::cuda::{
 };
 
 use super::{
-    context::PrimaryContext, event::CudaEvent, export, failure::check, memory, module::CudaModule,
-    pages::PageProbe, slots::ValueSlots, stream::CudaStream, virtual_memory::Placement,
+    context::PrimaryContext,
+    event::CudaEvent,
+    export,
+    failure::check,
+    memory,
+    module::CudaModule,
+    pages::PageProbe,
+    pinned::{self, PinnedSpares},
+    slots::ValueSlots,
+    stream::CudaStream,
+    virtual_memory::Placement,
 };
 use crate::{
     DevicePtr, Error, ExportKinds, GpuProperties, MemoryExport, MemoryInfo, ModuleSource, PeerAccess,
@@ -30,6 +39,7 @@ pub(super) struct Device {
     /// For what the library does itself: non-blocking, so that nobody's default stream waits for it.
     internal: InternalStream,
     page_probe: OnceLock<PageProbe>,
+    pinned_spares: PinnedSpares,
 }
 
 /// `cuStreamWriteValue64`
@@ -90,6 +100,7 @@ impl Device {
             value_slots: ValueSlots::new(),
             internal,
             page_probe: OnceLock::new(),
+            pinned_spares: PinnedSpares::default(),
         })
     }
 
@@ -127,6 +138,10 @@ impl Device {
 
     pub(super) fn placement(&self) -> &Placement {
         &self.placement
+    }
+
+    pub(super) fn pinned_spares(&self) -> &PinnedSpares {
+        &self.pinned_spares
     }
 
     /// The driver's value writes, unless the device has none.
@@ -193,7 +208,7 @@ impl DeviceBackend for &'static Device {
     }
 
     fn allocate_pinned(&self, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
-        memory::allocate_pinned(self, bytes)
+        pinned::allocate(self, bytes)
     }
 
     unsafe fn write(&self, dst: DevicePtr, bytes: &[u8]) -> Result<()> {

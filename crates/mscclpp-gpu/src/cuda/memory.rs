@@ -1,4 +1,4 @@
-//! Device memory: made here, pinned on the host, or mapped from another process.
+//! Device memory: made here, or mapped from another process.
 //!
 //! What [`allocate`] makes is a virtual-memory allocation with a shareable handle, where the device and its set-up allow
 //! it (probed once, by making one), else a plain one, which legacy IPC can share.
@@ -7,7 +7,6 @@ use std::{ffi::c_void, os::fd::AsRawFd};
 
 use mscclpp_gpu_sys::cuda::{
     CUipcMem_flags, CuResult, HANDLE_TYPE_FABRIC, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, IpcMemHandle,
-    MEMHOSTALLOC_DEVICEMAP, MEMHOSTALLOC_PORTABLE,
 };
 
 use super::{
@@ -37,24 +36,6 @@ pub(super) fn allocate(device: &'static Device, bytes: u64) -> Result<Box<dyn Me
             Ok(Box::new(Plain { device, address }))
         }
     }
-}
-
-/// Zeroed page-locked memory.
-pub(super) fn allocate_pinned(device: &'static Device, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
-    let driver = device.driver();
-    let _entered = device.context().enter()?;
-    let mut host = std::ptr::null_mut();
-    let flags = MEMHOSTALLOC_PORTABLE | MEMHOSTALLOC_DEVICEMAP;
-    // SAFETY: `host` is valid for the write.
-    let result = unsafe { (driver.mem_host_alloc)(&raw mut host, bytes as usize, flags) };
-    check(driver, result, format!("cuMemHostAlloc({bytes} bytes; `ulimit -l` limits locked memory)"))?;
-    let mut pinned = Pinned { device, host: host.cast(), address: 0 };
-    // SAFETY: just made, `bytes` long and not shared yet.
-    unsafe { pinned.host.write_bytes(0, bytes as usize) };
-    // SAFETY: `address` is valid for the write; `host` is page-locked memory that is mapped into the device.
-    let result = unsafe { (driver.mem_host_get_device_pointer)(&raw mut pinned.address, host, 0) };
-    check(driver, result, "cuMemHostGetDevicePointer")?;
-    Ok(Box::new(pinned))
 }
 
 /// Maps what another process exported. The same legacy handle must not be opened twice: the caller keeps one mapping
@@ -112,37 +93,6 @@ impl Drop for Plain {
         let driver = self.device.driver();
         // SAFETY: made by `cuMemAlloc`, freed once.
         log_failure(driver, unsafe { (driver.mem_free)(self.address) }, "cuMemFree");
-    }
-}
-
-/// Page-locked host memory.
-struct Pinned {
-    device: &'static Device,
-    host: *mut u8,
-    address: u64,
-}
-
-// SAFETY: an allocation that this value owns; the memory behind `host` is only reached through atomics.
-unsafe impl Send for Pinned {}
-// SAFETY: as above.
-unsafe impl Sync for Pinned {}
-
-impl MemoryBackend for Pinned {
-    fn ptr(&self) -> DevicePtr {
-        DevicePtr(self.address)
-    }
-
-    fn host_ptr(&self) -> *mut u8 {
-        self.host
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        let Some(_entered) = self.device.context().enter_to_drop() else { return };
-        let driver = self.device.driver();
-        // SAFETY: made by `cuMemHostAlloc`, freed once.
-        log_failure(driver, unsafe { (driver.mem_free_host)(self.host.cast()) }, "cuMemFreeHost");
     }
 }
 

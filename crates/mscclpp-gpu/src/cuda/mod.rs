@@ -20,6 +20,7 @@ mod module;
 #[cfg(test)]
 mod on_device;
 mod pages;
+mod pinned;
 mod ptx;
 mod slots;
 mod stream;

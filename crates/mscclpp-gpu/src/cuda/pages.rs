@@ -2,8 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
-
 use super::{device::Device, module::CudaModule};
 use crate::{
     DevicePtr, Error, KernelArgs, LaunchConfig, NEAR_PAGE, Result,
@@ -20,20 +18,12 @@ const FAR_EIGHTHS: u32 = 9;
 /// The kernel that measures, loaded when its device is opened: later, loading might have to wait for running kernels.
 pub(super) struct PageProbe {
     kernel: Arc<dyn KernelBackend>,
-    /// Kept, for freeing pinned memory could wait for every kernel of the device.
-    results: Mutex<Vec<Results>>,
-}
-
-/// Pinned memory for the results of one run at a time.
-struct Results {
-    memory: Box<dyn MemoryBackend>,
-    pages: usize,
 }
 
 impl PageProbe {
     pub(super) fn load(device: &'static Device) -> Result<Self> {
         let module = CudaModule::load(device, mscclpp_kernels::PAGE_LATENCY)?;
-        Ok(Self { kernel: module.kernel("page_latency")?, results: Mutex::default() })
+        Ok(Self { kernel: module.kernel("page_latency")? })
     }
 
     /// Measures `pages` pages from `start` on, by reading words of theirs; where one is not zero it stops.
@@ -55,42 +45,23 @@ impl PageProbe {
             return Ok(Vec::new());
         }
         let stream = device.create_stream()?;
-        let results = self.results_for(device, pages)?;
-        let args = KernelArgs::new().with(start).with(NEAR_PAGE / 8).with(count).with(results.memory.ptr());
-        // SAFETY: these are the kernel's arguments; the pages live by the caller's promise, and the memory of the
-        // results for ever: it is kept, or forgotten.
-        if let Err(error) = unsafe { self.kernel.launch(&*stream, LaunchConfig::linear(1, 1), &args) } {
-            self.results.lock().push(results);
+        let cycles = device.allocate_pinned(4 * u64::from(count))?;
+        let args = KernelArgs::new().with(start).with(NEAR_PAGE / 8).with(count).with(cycles.ptr());
+        // SAFETY: these are the kernel's arguments; the pages live by the caller's promise, and `cycles` until the
+        // kernel has ended, or for ever.
+        unsafe { self.kernel.launch(&*stream, LaunchConfig::linear(1, 1), &args)? };
+        if let Err(error) = poll_until(LIMIT, || stream.query(), || "measuring where memory is".to_owned()) {
+            // What the kernel writes must stay, too.
+            std::mem::forget(cycles);
             return Err(error);
         }
-        let ended = poll_until(LIMIT, || stream.query(), || "measuring where memory is".to_owned());
-        match ended {
-            Ok(()) => {
-                let cycles = read(&*results.memory, pages);
-                self.results.lock().push(results);
-                let near = nearer_half(&cycles);
-                tracing::debug!(
-                    target: "mscclpp::gpu", device = device.id(), pages, near = near.iter().filter(|n| **n).count(),
-                    fastest = ?cycles.iter().min(), slowest = ?cycles.iter().max(), "measured where pages are"
-                );
-                Ok(near)
-            }
-            Err(error) => {
-                // What the kernel writes must stay, too.
-                std::mem::forget(results);
-                Err(error)
-            }
-        }
-    }
-
-    /// Memory that nobody else uses until it is put back.
-    fn results_for(&self, device: &&'static Device, pages: usize) -> Result<Results> {
-        let mut kept = self.results.lock();
-        if let Some(index) = kept.iter().position(|results| results.pages >= pages) {
-            return Ok(kept.swap_remove(index));
-        }
-        drop(kept);
-        Ok(Results { memory: device.allocate_pinned(4 * pages as u64)?, pages })
+        let cycles = read(&*cycles, pages);
+        let near = nearer_half(&cycles);
+        tracing::debug!(
+            target: "mscclpp::gpu", device = device.id(), pages, near = near.iter().filter(|n| **n).count(),
+            fastest = ?cycles.iter().min(), slowest = ?cycles.iter().max(), "measured where pages are"
+        );
+        Ok(near)
     }
 }
 

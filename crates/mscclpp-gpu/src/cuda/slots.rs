@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::{device::Device, event::CudaEvent, memory, stream::CudaStream};
+use super::{device::Device, event::CudaEvent, pinned, stream::CudaStream};
 use crate::{
     DevicePtr, Result,
     backend::{EventBackend, MemoryBackend, StreamBackend},
@@ -24,7 +24,7 @@ struct Slot {
 
 impl Slot {
     fn new(device: &'static Device) -> Result<Self> {
-        Ok(Self { memory: memory::allocate_pinned(device, 8)?, copied: CudaEvent::create(device, false)? })
+        Ok(Self { memory: pinned::allocate(device, 8)?, copied: CudaEvent::create(device, false)? })
     }
 }
 

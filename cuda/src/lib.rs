@@ -27,9 +27,6 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/semaphore_device.hpp", include_str!("../include/mscclpp/semaphore_device.hpp")),
 ];
 
-/// `page_latency`: how long a lone thread waits for a load from each page of a piece of memory, in cycles.
-pub const PAGE_LATENCY: &str = include_str!("../ptx/page_latency.compute_80.ptx");
-
 /// The kernels of the first tutorial, `ping_pong_spin` and `ping_pong_plain`: two sides that signal each other in turns,
 /// of which one spins for a while in each round.
 ///
@@ -72,8 +69,7 @@ mod tests {
 
     #[test]
     fn every_kernel_is_an_entry_of_its_module() {
-        let modules: [(&str, &[&str]); 5] = [
-            (PAGE_LATENCY, &["page_latency"]),
+        let modules: [(&str, &[&str]); 4] = [
             (PING_PONG, &["ping_pong_spin", "ping_pong_plain"]),
             (SEMAPHORE, &["wait_once", "poll_once", "signal_n", "contended"]),
             (SIGNAL_DATA, &["signal_data_write", "signal_data_check"]),

@@ -16,6 +16,9 @@ const INIT: Duration = Duration::from_secs(60);
 /// How long the other rank may take to end by itself.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// Tokens are handed out one behind the other, 512 bytes apart; a page has 4 KiB.
+const TOKENS_OF_A_PAGE: u32 = 8;
+
 /// One rank of two.
 pub(crate) struct Pair {
     pub(crate) comm: Communicator,
@@ -45,12 +48,19 @@ impl Pair {
         Ok(Self { comm, rank, gpu: gpus[rank].clone(), gpus, _other: other })
     }
 
-    /// A channel to the other rank.
-    pub(crate) fn channel(&self, transport: Transport) -> Result<BaseMemoryChannel> {
+    /// So many channels to the other rank, each with its tokens in other pages of memory: where a token is decides up
+    /// to 0.15 us of a hop.
+    pub(crate) fn channels(&self, transport: Transport, count: u32) -> Result<Vec<BaseMemoryChannel>> {
         let (peer, config) = (1 - self.rank, EndpointConfig::new(transport, Device::gpu(self.gpu.id())));
         let connection = self.comm.connect(config, peer, 0)?.wait()?;
-        let semaphore = self.comm.build_semaphore(&connection, peer, 0)?.wait()?;
-        Ok(BaseMemoryChannel::new(&semaphore)?)
+        let mut channels = Vec::new();
+        for n in 0..count * TOKENS_OF_A_PAGE {
+            let semaphore = self.comm.build_semaphore(&connection, peer, 0)?.wait()?;
+            if n % TOKENS_OF_A_PAGE == 0 {
+                channels.push(BaseMemoryChannel::new(&semaphore)?);
+            }
+        }
+        Ok(channels)
     }
 
     /// Whether both ranks say yes. Waits for both.

@@ -26,8 +26,8 @@ pub(crate) struct Options {
     /// Rounds of a launch; a round is two hops.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     iters: u32,
-    /// Launches that count, after one that does not.
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Launches that count, after one that does not; each with its tokens at another place in memory.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=400))]
     repeats: u32,
     /// The device numbers of the two ranks [default: the first two, or twice the only one].
     #[arg(long, num_args = 2, value_names = ["GPU", "GPU"])]
@@ -63,16 +63,16 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
     // The figures are of two devices.
     let comparable = pair.gpu.platform() == Platform::Cuda && a.properties().uuid != b.properties().uuid;
 
+    let channels = pair.channels(Transport::CUDA_IPC, options.repeats)?;
     let mut rows = Vec::new();
     for variant in VARIANTS.iter().filter(|variant| !options.relaxed || variant.name.ends_with("relaxed")) {
-        let mut side = Side::new(&pair, &module, variant.kernel)?;
+        let mut side = Side::new(&pair, &channels, &module, variant.kernel)?;
+        let mut ok = side.play(&pair, &channels[0], options.iters)?.is_some();
         let mut hops = Vec::new();
-        let mut ok = true;
-        // The first launch is a warm-up.
-        for repeat in 0..=options.repeats {
-            let us = side.play(&pair, options.iters)?;
+        for channel in &channels {
+            let us = side.play(&pair, channel, options.iters)?;
             ok &= us.is_some();
-            hops.extend(us.filter(|_| repeat > 0).map(|us| us / (2.0 * f64::from(options.iters))));
+            hops.extend(us.map(|us| us / (2.0 * f64::from(options.iters))));
         }
         rows.push(Row {
             workload: "signal-pingpong",
@@ -88,13 +88,16 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
     // Nobody closes a connection that the other still uses.
     pair.comm.bootstrap().barrier()?;
     let machine = Machine::of(&pair.gpus, &Transport::CUDA_IPC.to_string());
-    let notes = vec!["one hop, two processes, one thread each; timed by the device's events".to_owned()];
+    let notes = vec![
+        "one hop, two processes, one thread each; timed by the device's events".to_owned(),
+        "each repeat has its tokens in other pages: median, min and max are over places in memory".to_owned(),
+    ];
     Ok((!peer).then_some(Report { machine, rows, notes }))
 }
 
 /// This rank's kernel and what it works on.
-struct Side {
-    channel: BaseMemoryChannel,
+struct Side<'a> {
+    channels: &'a [BaseMemoryChannel],
     kernel: Kernel,
     stream: Stream,
     start: Event,
@@ -103,11 +106,11 @@ struct Side {
     failed: DeviceBuffer,
 }
 
-impl Side {
-    fn new(pair: &Pair, module: &Module, kernel: &str) -> Result<Self> {
+impl<'a> Side<'a> {
+    fn new(pair: &Pair, channels: &'a [BaseMemoryChannel], module: &Module, kernel: &str) -> Result<Self> {
         let gpu = &pair.gpu;
         Ok(Self {
-            channel: pair.channel(Transport::CUDA_IPC)?,
+            channels,
             kernel: module.kernel(kernel)?,
             stream: gpu.stream()?,
             start: gpu.event(true)?,
@@ -117,13 +120,13 @@ impl Side {
     }
 
     /// One launch on both sides; the microseconds it took, or none if a wait failed on either side.
-    fn play(&mut self, pair: &Pair, iters: u32) -> Result<Option<f64>> {
+    fn play(&mut self, pair: &Pair, channel: &BaseMemoryChannel, iters: u32) -> Result<Option<f64>> {
         // Rank 0 times its own kernel and signals first; rank 1's is launched before, so that no start is waited for.
         if pair.rank == 0 {
             pair.comm.bootstrap().barrier()?;
         }
         let args = mscclpp::KernelArgs::new()
-            .with::<BaseMemoryChannelHandle>(self.channel.device_handle())
+            .with::<BaseMemoryChannelHandle>(channel.device_handle())
             .with(iters as i32)
             .with(i32::from(pair.rank == 0))
             .with(self.failed.ptr());
@@ -135,14 +138,14 @@ impl Side {
             pair.comm.bootstrap().barrier()?;
         }
         if let Err(error) = self.stream.synchronize_timeout(LIMIT) {
-            self.channel.semaphore().abort("a launch took too long");
+            channel.semaphore().abort("a launch took too long");
             self.stream.synchronize_timeout(LIMIT)?;
             return Err(error.into());
         }
         let mut failed = [0; 4];
         self.failed.read(0, &mut failed)?;
         if failed != [0; 4] {
-            self.channel.semaphore().check().map_err(|error| pair.comm.explain(error))?;
+            channel.semaphore().check().map_err(|error| pair.comm.explain(error))?;
         }
         if !pair.both(failed == [0; 4])? {
             return Ok(None);
@@ -151,10 +154,14 @@ impl Side {
     }
 }
 
-impl Drop for Side {
+impl Drop for Side<'_> {
     fn drop(&mut self) {
         // After an error the kernel may still wait: it must end before what it works on goes.
-        self.channel.semaphore().abort("the benchmark ends");
-        let _ = self.stream.synchronize_timeout(LIMIT);
+        if !matches!(self.stream.query(), Ok(true)) {
+            for channel in self.channels {
+                channel.semaphore().abort("the benchmark ends");
+            }
+            let _ = self.stream.synchronize_timeout(LIMIT);
+        }
     }
 }

@@ -4,12 +4,10 @@
 //! mapped by each peer once. A block is not handed out again after its semaphore is gone: a peer that still signals it
 //! writes into memory that nobody reads, never into the token of a newer semaphore. A slab is freed with its last
 //! block.
-//!
-//! Tokens are polled, and the L2 cache of a large GPU has a near and a far half, so blocks in near pages go first.
 
-use std::{collections::HashMap, vec};
+use std::collections::HashMap;
 
-use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, NEAR_PAGE, PinnedBuffer};
+use mscclpp_gpu::{DevicePtr, Gpu, PinnedBuffer};
 use parking_lot::Mutex;
 
 use crate::{Context, RegisteredMemory, Result, Transport};
@@ -36,8 +34,7 @@ pub(crate) struct Slabs {
 
 struct Slab<M> {
     memory: M,
-    /// Where its unused blocks begin, in the order of their use.
-    unused: vec::IntoIter<u64>,
+    used: u64,
 }
 
 /// Device memory of one semaphore: zeroed, with a part that its peer writes.
@@ -57,20 +54,18 @@ pub(crate) struct StatusBlock {
 
 impl Slabs {
     pub(crate) fn token(&self, context: &Context, gpu: &Gpu, transport: Transport) -> Result<TokenBlock> {
-        let (slab, offset) = cut(&mut self.tokens.lock(), (gpu.id(), transport), || {
-            let buffer = gpu.allocate(TOKEN_SLAB)?;
-            let blocks = near_blocks_first(&buffer);
-            Ok((context.register_buffer(&buffer, transport)?, blocks))
-        })?;
-        let ptr = slab.data().unwrap_or_default().add(offset);
-        Ok(TokenBlock { slab, offset, ptr })
+        cut(&mut self.tokens.lock(), (gpu.id(), transport), TOKEN_BLOCK, TOKEN_SLAB, |len| {
+            context.register_buffer(&gpu.allocate(len)?, transport)
+        })
+        .map(|(slab, offset)| {
+            let ptr = slab.data().unwrap_or_default().add(offset);
+            TokenBlock { slab, offset, ptr }
+        })
     }
 
     pub(crate) fn status(&self, gpu: &Gpu) -> Result<StatusBlock> {
-        let (slab, offset) = cut(&mut self.status.lock(), gpu.id(), || {
-            Ok((gpu.allocate_pinned(STATUS_SLAB)?, blocks(STATUS_SLAB, STATUS_BLOCK).collect()))
-        })?;
-        Ok(StatusBlock { slab, offset })
+        cut(&mut self.status.lock(), gpu.id(), STATUS_BLOCK, STATUS_SLAB, |len| Ok(gpu.allocate_pinned(len)?))
+            .map(|(slab, offset)| StatusBlock { slab, offset })
     }
 }
 
@@ -78,31 +73,19 @@ impl Slabs {
 fn cut<K: Eq + std::hash::Hash, M: Clone>(
     slabs: &mut HashMap<K, Slab<M>>,
     key: K,
-    allocate: impl FnOnce() -> Result<(M, Vec<u64>)>,
+    block: u64,
+    slab_len: u64,
+    allocate: impl FnOnce(u64) -> Result<M>,
 ) -> Result<(M, u64)> {
     if let Some(slab) = slabs.get_mut(&key)
-        && let Some(offset) = slab.unused.next()
+        && slab.used + block <= slab_len
     {
-        return Ok((slab.memory.clone(), offset));
+        slab.used += block;
+        return Ok((slab.memory.clone(), slab.used - block));
     }
-    let (memory, offsets) = allocate()?;
-    let mut unused = offsets.into_iter();
-    let first = unused.next().unwrap_or_default();
-    slabs.insert(key, Slab { memory: memory.clone(), unused });
-    Ok((memory, first))
-}
-
-fn blocks(slab: u64, block: u64) -> impl Iterator<Item = u64> {
-    (0..slab / block).map(move |i| i * block)
-}
-
-fn near_blocks_first(slab: &DeviceBuffer) -> Vec<u64> {
-    let near = slab.near_pages();
-    let is_far = |offset: &u64| !near.get((offset / NEAR_PAGE) as usize).copied().unwrap_or(true);
-    let mut offsets: Vec<u64> = blocks(slab.len(), TOKEN_BLOCK).collect();
-    // Stable: within each half in the order of addresses.
-    offsets.sort_by_key(is_far);
-    offsets
+    let memory = allocate(slab_len)?;
+    slabs.insert(key, Slab { memory: memory.clone(), used: block });
+    Ok((memory, 0))
 }
 
 impl StatusBlock {
@@ -125,9 +108,9 @@ mod tests {
         let mut next = 0;
         let mut seen = std::collections::HashSet::new();
         for _ in 0..100 {
-            let got = cut(&mut slabs, 0, || {
+            let got = cut(&mut slabs, 0, 64, 256, |_| {
                 next += 1;
-                Ok((next, blocks(256, 64).collect()))
+                Ok(next)
             })
             .unwrap();
             assert!(got.1 + 64 <= 256 && seen.insert(got));

@@ -45,15 +45,6 @@ pub(crate) trait DeviceBackend: Send + Sync {
     fn import(&self, handle: &ExportHandle, allocation_size: u64) -> Result<Box<dyn MemoryBackend>>;
     fn synchronize(&self) -> Result<()>;
     fn make_current(&self) -> Result<()>;
-    /// One for each [`crate::NEAR_PAGE`] bytes; where there is nothing to tell, all are near.
-    ///
-    /// An error means that the range may be read at any later time.
-    ///
-    /// # Safety
-    /// The range is live memory of this device.
-    unsafe fn near_pages(&self, _start: DevicePtr, pages: usize) -> Result<Vec<bool>> {
-        Ok(vec![true; pages])
-    }
 }
 
 /// Memory that is released when this is dropped.

@@ -8,9 +8,6 @@ use std::{
 
 use crate::{DevicePtr, Error, Gpu, Result, backend::MemoryBackend};
 
-/// Bytes of a page in the sense of [`DeviceBuffer::near_pages`].
-pub const NEAR_PAGE: u64 = 4096;
-
 /// Device memory that can be exported to other processes. Clones share it; the last one frees it.
 ///
 /// [`DeviceBuffer::write`], [`read`](DeviceBuffer::read) and [`fill`](DeviceBuffer::fill) block until done, use an
@@ -78,25 +75,6 @@ impl DeviceBuffer {
         Error::bounds("DeviceBuffer::fill", offset, len, self.len())?;
         // SAFETY: the range was just checked, and `self` keeps the memory.
         unsafe { self.gpu().backend().fill(self.ptr().add(offset), len, value) }
-    }
-}
-
-impl DeviceBuffer {
-    /// Which of its whole pages of [`NEAR_PAGE`] bytes are near: in the half of the L2 cache that is next to the
-    /// multiprocessor where a lone block runs.
-    ///
-    /// A poll of a word in a near page is faster, on an H200 by a quarter. Measured by loading from each page, which
-    /// takes about a millisecond; where nothing can be measured, all pages are near. Meant for a buffer that was just
-    /// allocated, is still zeroed and not in use.
-    #[must_use]
-    pub fn near_pages(&self) -> Vec<bool> {
-        let pages = (self.len() / NEAR_PAGE) as usize;
-        // SAFETY: `self` keeps the memory, and if the call fails, its clone keeps it for ever.
-        unsafe { self.gpu().backend().near_pages(self.ptr(), pages) }.unwrap_or_else(|error| {
-            tracing::debug!(target: "mscclpp::gpu", gpu = %self.gpu(), %error, "near pages are not known");
-            std::mem::forget(self.clone());
-            vec![true; pages]
-        })
     }
 }
 

@@ -43,7 +43,7 @@ pub mod nvrtc;
 mod platform;
 mod stream;
 
-pub use buffer::{DeviceBuffer, NEAR_PAGE, PinnedBuffer};
+pub use buffer::{DeviceBuffer, PinnedBuffer};
 pub use error::{Error, Result};
 pub use event::Event;
 pub use gpu::{ExportKinds, Gpu, GpuProperties, MemoryInfo, PeerAccess};

@@ -4,7 +4,7 @@ mod device;
 
 use std::sync::atomic::Ordering;
 
-use mscclpp_gpu::{Error, NEAR_PAGE, Platform};
+use mscclpp_gpu::{Error, Platform};
 
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + 3) as u8).collect()
@@ -161,18 +161,6 @@ fn freed_foreign_and_straddling_memory_cannot_be_exported() {
     refused(mscclpp_gpu::DevicePtr::NULL, 1, "no allocation");
     drop(buffer);
     refused(ptr, size, "no allocation");
-}
-
-#[test]
-fn near_pages_are_measured_without_touching_the_memory() {
-    let gpu = device::gpu();
-    let buffer = gpu.allocate(64 * NEAR_PAGE + 100).unwrap();
-    let near = buffer.near_pages();
-    assert_eq!(near.len(), 64, "one for each whole page");
-    assert!(near.iter().any(|near| *near));
-    let mut bytes = vec![1; buffer.len() as usize];
-    buffer.read(0, &mut bytes).unwrap();
-    assert!(bytes.iter().all(|byte| *byte == 0));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
 
 use mscclpp_gpu_sys::cuda::{
@@ -15,7 +15,6 @@ use super::{
     failure::check,
     memory,
     module::CudaModule,
-    pages::PageProbe,
     pinned::{self, PinnedSpares},
     slots::ValueSlots,
     stream::CudaStream,
@@ -38,7 +37,6 @@ pub(super) struct Device {
     value_slots: ValueSlots,
     /// For what the library does itself: non-blocking, so that nobody's default stream waits for it.
     internal: InternalStream,
-    page_probe: OnceLock<PageProbe>,
     pinned_spares: PinnedSpares,
 }
 
@@ -99,7 +97,6 @@ impl Device {
             value_writes,
             value_slots: ValueSlots::new(),
             internal,
-            page_probe: OnceLock::new(),
             pinned_spares: PinnedSpares::default(),
         })
     }
@@ -114,8 +111,7 @@ impl Device {
                 self.read(memory.ptr(), &mut [0; 8])
             }
         });
-        let probe = PageProbe::load(self).map(|probe| self.page_probe.get_or_init(|| probe));
-        for error in [warmed.err(), probe.err()].into_iter().flatten() {
+        if let Err(error) = warmed {
             tracing::debug!(target: "mscclpp::gpu", device = self.id(), %error, "could not warm the device up");
         }
     }
@@ -275,14 +271,6 @@ impl DeviceBackend for &'static Device {
         let _entered = self.context.enter()?;
         // SAFETY: the device's context is current.
         check(self.driver(), unsafe { (self.driver().ctx_synchronize)() }, "cuCtxSynchronize")
-    }
-
-    unsafe fn near_pages(&self, start: DevicePtr, pages: usize) -> Result<Vec<bool>> {
-        match self.page_probe.get() {
-            // SAFETY: the caller promises live memory of this device, for as long as it takes.
-            Some(probe) => unsafe { probe.near_pages(self, start, pages) },
-            None => Ok(vec![true; pages]),
-        }
     }
 
     fn make_current(&self) -> Result<()> {

@@ -19,7 +19,6 @@ mod memory;
 mod module;
 #[cfg(test)]
 mod on_device;
-mod pages;
 mod pinned;
 mod ptx;
 mod slots;

@@ -28,7 +28,11 @@ step_format() { cargo fmt --all --check; }
 
 step_clippy() { cargo clippy --workspace --all-targets -- -D warnings; }
 
-step_docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps; }
+# The reference without warnings, and a book whose links and included code exist.
+step_docs() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+    python3 docs/check.py
+}
 
 # The checked-in PTX is what the sources give.
 step_kernels() {

@@ -120,7 +120,7 @@ impl Drop for Inner {
 ///
 /// Apart from the semaphore, because the connection's monitor holds it for a moment while it aborts: the transport's
 /// thread must not become the last owner of a semaphore, whose connection would then be closed on that very thread. Nor
-/// of this: freeing pinned memory may wait for kernels, also for some that only that thread can free from their waits.
+/// of this: a driver may wait for kernels to free memory, also for some that only that thread can end the waits of.
 struct Waits {
     status: StatusBlock,
     aborted: OnceLock<Error>,

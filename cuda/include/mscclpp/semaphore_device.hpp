@@ -24,10 +24,10 @@
 //     so nobody needs that number any more.
 //
 // The order of memory. `signal` is a fence and a relaxed read-modify-write behind it, together a release; `wait` is a
-// load with acquire; all at system scope. Whoever reads a count of at least n reads it from the n-th addition or from one
-// that follows it in an unbroken chain of additions, relaxed ones included, and therefore synchronises with each of the
-// first n signals that released. Without native atomics between the peers (outboundLock) the chain is kept by a lock
-// instead, see there.
+// load with acquire; all at system scope. Whoever reads a count of at least n reads it from the n-th addition or from
+// one that follows it in an unbroken chain of additions, relaxed ones included, and therefore synchronises with each of
+// the first n signals that released. Without native atomics between the peers (outboundLock) the chain is kept by a
+// lock instead, see there.
 
 #ifndef MSCCLPP_SEMAPHORE_DEVICE_HPP_
 #define MSCCLPP_SEMAPHORE_DEVICE_HPP_

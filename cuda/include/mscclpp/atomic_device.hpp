@@ -134,17 +134,6 @@ MSCCLPP_DEVICE_INLINE uint64_t atomicCompareSwap(uint64_t* word, uint64_t expect
   return before;
 }
 
-// Orders the accesses of this thread before it against those after it. Release or AcquireRelease; a relaxed write after
-// a fence releases.
-template <MemoryOrder O, MemoryScope S>
-MSCCLPP_DEVICE_INLINE void atomicFence() {
-  static_assert(O == MemoryOrder::Release || O == MemoryOrder::AcquireRelease, "a fence orders");
-  if constexpr (S == MemoryScope::Device)
-    asm volatile("fence.acq_rel.gpu;" : : : "memory");
-  else
-    asm volatile("fence.acq_rel.sys;" : : : "memory");
-}
-
 // The number 1, in a way that the compiler does not see through. Of an addition of the same number by the lanes of a
 // warp it makes one addition for all of them, and the votes and shuffles for that cost a lone thread about 0.02 us.
 MSCCLPP_DEVICE_INLINE uint64_t oneOfThisLane() {
@@ -207,14 +196,6 @@ MSCCLPP_DEVICE_INLINE T atomicCompareSwap(T* word, T expected, T desired) {
   (void)__hip_atomic_compare_exchange_strong(word, &expected, desired, detail::hipOrder(O),
                                              detail::hipFailureOrder(O), detail::hipScope(S));
   return expected;
-}
-template <MemoryOrder O, MemoryScope S>
-MSCCLPP_DEVICE_INLINE void atomicFence() {
-  static_assert(O == MemoryOrder::Release || O == MemoryOrder::AcquireRelease, "a fence orders");
-  if constexpr (S == MemoryScope::Device)
-    __builtin_amdgcn_fence(detail::hipOrder(O), "agent");
-  else
-    __builtin_amdgcn_fence(detail::hipOrder(O), "");
 }
 MSCCLPP_DEVICE_INLINE uint64_t oneOfThisLane() { return 1; }
 

@@ -23,11 +23,10 @@
 // W4. An aborted unbounded wait leaves its claim behind. An abort is sticky, all other waits of this semaphore end too,
 //     so nobody needs that number any more.
 //
-// The order of memory. `signal` is a fence and a relaxed read-modify-write behind it, together a release; `wait` is a
-// load with acquire; all at system scope. Whoever reads a count of at least n reads it from the n-th addition or from
-// one that follows it in an unbroken chain of additions, relaxed ones included, and therefore synchronises with each of
-// the first n signals that released. Without native atomics between the peers (outboundLock) the chain is kept by a
-// lock instead, see there.
+// The order of memory. `signal` is a read-modify-write with release, `wait` a load with acquire, both at system scope.
+// Whoever reads a count of at least n reads it from the n-th addition or from one that follows it in an unbroken chain
+// of additions, relaxed ones included, and therefore synchronises with each of the first n signals that released.
+// Without native atomics between the peers (outboundLock) the chain is kept by a lock instead, see there.
 
 #ifndef MSCCLPP_SEMAPHORE_DEVICE_HPP_
 #define MSCCLPP_SEMAPHORE_DEVICE_HPP_
@@ -86,10 +85,8 @@ struct MemoryDevice2DeviceSemaphoreDeviceHandle {
   MSCCLPP_DEVICE_INLINE void send() const {
     uint64_t* const token = remoteInboundToken;
     uint64_t* const lock = outboundLock;
-    // A release is a fence before a relaxed addition: said apart, the fence is under way while the rest is looked at.
-    if constexpr (O == MemoryOrder::Release) atomicFence<MemoryOrder::Release, MemoryScope::System>();
     if (__builtin_expect(lock == nullptr, true)) {
-      atomicReduceAdd<MemoryOrder::Relaxed, MemoryScope::System>(token, oneOfThisLane());
+      atomicReduceAdd<O, MemoryScope::System>(token, oneOfThisLane());
     } else {
       sendLocked(token, lock);
     }

@@ -111,8 +111,9 @@ impl Error {
         }
     }
 
-    /// Whether it says that another rank is gone, which may be the consequence of yet another one's death.
-    pub(crate) fn is_a_loss(&self) -> bool {
+    /// Whether yet another rank's death may be behind it: it says that a rank is gone, or that a transport got no good
+    /// answer, as when a rank has given up its endpoints and still runs.
+    pub(crate) fn may_follow_a_loss(&self) -> bool {
         use mscclpp_core::Error as E;
         let core = match self {
             Self::Bootstrap(error) => {
@@ -123,7 +124,7 @@ impl Error {
             Self::Exchange { source, .. } => source,
             _ => return false,
         };
-        matches!(core, E::PeerLost { .. } | E::PeerClosed { .. } | E::Timeout { .. })
+        matches!(core, E::PeerLost { .. } | E::PeerClosed { .. } | E::Timeout { .. } | E::Transport { .. })
     }
 }
 

@@ -105,7 +105,7 @@ impl Members {
     ///
     /// A rank that dies takes others with it, and their going may be seen first.
     pub(crate) fn explain(&self, error: Error) -> Error {
-        if !error.is_a_loss() {
+        if !error.may_follow_a_loss() {
             return error;
         }
         let until = Instant::now() + NEWS;

@@ -1,27 +1,32 @@
 use std::{
     fmt,
     sync::{Arc, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use mscclpp_gpu::{DevicePtr, Gpu};
+use parking_lot::Mutex;
 
 use crate::{
-    Context, Device, Endpoint, EndpointInfo, Error, LinkMonitor, RegisteredMemory, Result, Transport,
-    provider::{Link, RemoteRegion, TransportProvider},
+    Context, Device, Endpoint, EndpointInfo, Error, LinkMonitor, RegisteredMemory, Result, SendQueue,
+    Transport,
+    provider::{Link, Queue, RemoteRegion, TransportProvider},
 };
 
 /// A live link from an endpoint of this process to a peer's. Cheap to clone; closed when the last clone, and the last
 /// semaphore or channel over it, is dropped.
 ///
-/// Its methods may be called from any thread. Operations take effect at the peer in the order of the calls.
+/// Its methods may be called from any thread. Operations take effect at the peer in the order of the calls; what is done
+/// through a [`SendQueue`] of the connection has an order of its own.
 #[derive(Clone)]
 pub struct Connection {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    // The order of the fields is that of closing: the link before the endpoint it belongs to.
+    // The order of the fields is that of closing: the queue before its link, the link before its endpoint.
+    /// For the operations of the connection itself, opened with the first.
+    queue: Mutex<Option<Box<dyn Queue>>>,
     link: Arc<dyn Link>,
     provider: Arc<dyn TransportProvider>,
     local: Endpoint,
@@ -51,7 +56,8 @@ impl Connection {
             target: "mscclpp::conn", local = %local.info(), remote = %remote, transport = %local.transport(),
             "connected"
         );
-        Ok(Self { inner: Arc::new(Inner { link, provider, local, remote, monitor, context }) })
+        let queue = Mutex::default();
+        Ok(Self { inner: Arc::new(Inner { queue, link, provider, local, remote, monitor, context }) })
     }
 
     /// Starts copying `size` bytes from `src` (registered here) to `dst` (the peer's). Returns at once.
@@ -74,8 +80,7 @@ impl Connection {
         Error::bounds("write: source", src_offset, size, src.size())?;
         let registration = src.registration("the source", self.transport())?;
         let region = self.map("the destination", dst)?;
-        self.check()?;
-        self.inner.link.write(&region, dst_offset, registration, src_offset, size)
+        self.with_queue(|queue| queue.write(&region, dst_offset, registration, src_offset, size))
     }
 
     /// Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst` and in `src`, the sender's copy of it.
@@ -98,8 +103,7 @@ impl Connection {
             )));
         }
         let region = self.map("the destination", dst)?;
-        self.check()?;
-        self.inner.link.update(&region, dst_offset, new_value)?;
+        self.with_queue(|queue| queue.update(&region, dst_offset, new_value))?;
         *src = new_value;
         Ok(())
     }
@@ -109,8 +113,43 @@ impl Connection {
     /// # Errors
     /// [`Error::Timeout`]: the call can be repeated; [`Error::PeerLost`] and the like.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
+        let start = Instant::now();
+        let ticket = self.with_queue(|queue| queue.request_flush())?;
+        let mut polls = 0u32;
+        while self.with_queue(|queue| queue.progress())? < ticket {
+            if start.elapsed() >= timeout {
+                let operation = format!("flush of the connection to {}", self.label());
+                return Err(Error::Timeout { operation, after: timeout });
+            }
+            polls = polls.saturating_add(1);
+            match polls {
+                0..1000 => std::hint::spin_loop(),
+                1000..2000 => std::thread::yield_now(),
+                _ => std::thread::sleep(Duration::from_micros(50)),
+            }
+        }
+        Ok(())
+    }
+
+    /// A queue of operations with an order and a flush of its own, for one owner, such as the thread of a proxy. May
+    /// block for some seconds while the transport opens it.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`] and the like, or the provider's own.
+    pub fn open_queue(&self) -> Result<SendQueue> {
         self.check()?;
-        self.inner.link.flush(timeout)
+        Ok(SendQueue::new(self.clone(), self.inner.link.open_queue()?))
+    }
+
+    /// Runs `body` on the connection's own queue. The lock is held as long as `body` runs, so it must not block.
+    pub(crate) fn with_queue<T>(&self, body: impl FnOnce(&mut dyn Queue) -> Result<T>) -> Result<T> {
+        self.check()?;
+        let mut queue = self.inner.queue.lock();
+        let queue = match &mut *queue {
+            Some(queue) => queue,
+            none => none.insert(self.inner.link.open_queue()?),
+        };
+        body(&mut **queue)
     }
 
     /// Where device code of this side reaches `memory` of the peer, or none over a transport that does not map memory.
@@ -186,10 +225,9 @@ impl Connection {
         self.inner.monitor.set_label(label.into());
     }
 
-    /// The transport's own side of it.
-    #[must_use]
-    pub fn link(&self) -> &Arc<dyn Link> {
-        &self.inner.link
+    /// Whether the other is a clone of this.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     pub(crate) fn monitor(&self) -> &LinkMonitor {

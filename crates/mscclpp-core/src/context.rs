@@ -10,7 +10,7 @@ use crate::{
     identity::{self, ProcessId},
     memory::MemoryRegion,
     provider::TransportProvider,
-    slab::Slabs,
+    slab::{HostWords, Slabs},
 };
 
 /// What makes endpoints, connections and registered memories, and owns what they share. Cheap to clone.
@@ -177,8 +177,19 @@ impl Context {
         buffer: &DeviceBuffer,
         transports: impl Into<TransportFlags>,
     ) -> Result<RegisteredMemory> {
-        let region =
-            MemoryRegion::new(buffer.ptr(), buffer.len(), Some(buffer.gpu().clone()), Some(buffer.clone()))?;
+        let owner = Arc::new(buffer.clone());
+        let region = MemoryRegion::new(buffer.ptr(), buffer.len(), Some(buffer.gpu().clone()), Some(owner))?;
+        self.register(region, transports.into())
+    }
+
+    /// As [`Context::register_buffer`], for words of host memory.
+    pub(crate) fn register_words(
+        &self,
+        words: &Arc<HostWords>,
+        transports: impl Into<TransportFlags>,
+    ) -> Result<RegisteredMemory> {
+        let ptr = DevicePtr(words.address());
+        let region = MemoryRegion::new(ptr, words.len(), None, Some(words.clone()))?;
         self.register(region, transports.into())
     }
 

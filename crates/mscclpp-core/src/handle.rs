@@ -41,6 +41,7 @@ impl DeviceToDeviceSemaphoreHandle {
             let word = |p: *mut u64| AtomicU64::from_ptr(p);
             SemaphoreWords {
                 inbound: word(self.inbound_token),
+                inbound_by_link: None,
                 expected: word(self.expected_inbound_token),
                 remote_inbound: word(self.remote_inbound_token),
                 outbound: (!self.outbound_lock.is_null())

@@ -2,7 +2,8 @@
 //!
 //! A [`Context`] is put together from transport providers ([`provider::TransportProvider`]). It opens [`Endpoint`]s,
 //! which travel to peers as bytes, and joins two of them into a [`Connection`]. Over a connection, two
-//! [`SemaphoreStub`]s make a [`Semaphore`], and a [`BaseMemoryChannel`] puts it into the hands of kernels.
+//! [`SemaphoreStub`]s make a [`Semaphore`], and a [`BaseMemoryChannel`] puts it into the hands of kernels. What hosts
+//! signal are [`HostToDeviceSemaphore`] and [`HostToHostSemaphore`].
 //!
 //! This crate knows no transport by name beyond its number, opens no socket and starts no thread.
 //!
@@ -21,12 +22,14 @@ mod endpoint;
 mod env;
 mod error;
 mod handle;
+mod host_semaphore;
 mod identity;
 mod memory;
 mod monitor;
 #[doc(hidden)]
 pub mod protocol;
 pub mod provider;
+mod queue;
 mod semaphore;
 mod slab;
 mod transport;
@@ -39,8 +42,12 @@ pub use context::{Context, ContextBuilder};
 pub use endpoint::{Endpoint, EndpointInfo};
 pub use error::{Error, Result};
 pub use handle::{BaseMemoryChannelHandle, DeviceToDeviceSemaphoreHandle};
+pub use host_semaphore::{
+    HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore, Signaller,
+};
 pub use identity::{ProcessId, host_id};
 pub use memory::{MemoryRegion, RegionInfo, RegisteredMemory};
 pub use monitor::LinkMonitor;
+pub use queue::{Route, SendQueue};
 pub use semaphore::{DeviceToDeviceSemaphore, Semaphore, SemaphoreStub};
 pub use transport::{Transport, TransportFlags};

@@ -1,10 +1,11 @@
 use std::{
+    any::Any,
     collections::HashMap,
     fmt,
     sync::{Arc, LazyLock, Weak},
 };
 
-use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, Platform};
+use mscclpp_gpu::{DevicePtr, Gpu, Platform};
 use parking_lot::Mutex;
 
 use crate::{
@@ -22,7 +23,8 @@ pub struct MemoryRegion {
     ptr: DevicePtr,
     len: u64,
     gpu: Option<Gpu>,
-    _buffer: Option<DeviceBuffer>,
+    /// What keeps the memory, where this library made it.
+    _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Regions of this process that are registered now, so that a blob that comes back home is recognised by its id.
@@ -34,10 +36,10 @@ impl MemoryRegion {
         ptr: DevicePtr,
         len: u64,
         gpu: Option<Gpu>,
-        buffer: Option<DeviceBuffer>,
+        owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<Arc<Self>> {
         let id = u64::from_le_bytes(crate::identity::random()?);
-        let region = Arc::new(Self { id, ptr, len, gpu, _buffer: buffer });
+        let region = Arc::new(Self { id, ptr, len, gpu, _owner: owner });
         REGIONS.lock().insert(id, Arc::downgrade(&region));
         Ok(region)
     }

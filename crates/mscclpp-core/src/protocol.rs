@@ -1,7 +1,8 @@
 //! The semaphore protocol over abstract words, so that the same code runs on mapped memory and under a model checker.
 //!
 //! # Invariants
-//! 1. An inbound token only grows, by one per signal, and only signals write it.
+//! 1. An inbound token only grows, by one per signal, and only signals write it. Where signals come in two ways it has
+//!    two words, one for each, and counts as their sum: each word has one kind of writer.
 //! 2. `expected` only grows, by one per claimed token, and only this side's waits write it.
 //! 3. Each token is claimed once. An unbounded wait claims ticket `expected + 1` at once and stays until the token
 //!    reaches it. A poll or a bounded wait reserves nothing: it claims ticket `e + 1` by compare-and-swap of
@@ -64,6 +65,8 @@ shared_word!(AtomicU64, u64);
 pub struct SemaphoreWords<'a, W64, W32> {
     /// Peers' signals; see invariant 1.
     pub inbound: &'a W64,
+    /// Peers' signals that come by way of a link, where that is possible.
+    pub inbound_by_link: Option<&'a W64>,
     /// Tickets claimed here; see invariant 2.
     pub expected: &'a W64,
     /// The peer's `inbound`.
@@ -101,10 +104,16 @@ impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> SemaphoreWords<
         lock.store(0, Ordering::Release);
     }
 
+    /// How many signals have come, at least. Two words that only grow: the sum of what they were one after the other is
+    /// no more than what it is now.
+    fn arrived(&self, order: Ordering) -> u64 {
+        self.inbound.load(order) + self.inbound_by_link.map_or(0, |word| word.load(order))
+    }
+
     /// Claims a token if there is one. `order` is `Acquire` or `Relaxed`.
     pub fn poll(&self, order: Ordering) -> bool {
         let mut expected = self.expected.load(Ordering::Relaxed);
-        while self.inbound.load(order) > expected {
+        while self.arrived(order) > expected {
             match self.expected.compare_exchange(expected, expected + 1, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => expected = now,
@@ -118,7 +127,7 @@ impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> SemaphoreWords<
     pub fn wait(&self, order: Ordering, max_spins: i64, mut backoff: impl FnMut()) -> bool {
         let ticket = (max_spins < 0).then(|| self.expected.fetch_add(1, Ordering::Relaxed) + 1);
         let got = || match ticket {
-            Some(ticket) => self.inbound.load(order) >= ticket,
+            Some(ticket) => self.arrived(order) >= ticket,
             None => self.poll(order),
         };
         let mut polls = 0u64;
@@ -162,6 +171,7 @@ mod tests {
         fn view(&self, locked: bool) -> SemaphoreWords<'_, AtomicU64, AtomicU32> {
             SemaphoreWords {
                 inbound: &self.inbound,
+                inbound_by_link: None,
                 expected: &self.expected,
                 remote_inbound: &self.remote,
                 outbound: locked.then_some((&self.lock, &self.count)),

@@ -1,19 +1,19 @@
 //! What a transport brings. A provider needs no change here: see [`crate::Transport::custom`].
 //!
 //! # What a provider may rely on
-//! 1. Ranges were checked against the sizes of both memories before a [`Link`] is called.
+//! 1. Ranges were checked against the sizes of both memories before a [`Queue`] is called.
 //! 2. `connect` gets endpoints whose transports [pair](crate::Transport::pairs_with), the local one opened by the same
 //!    provider.
 //! 3. What comes in [`EndpointInfo::blob`] and [`RegionInfo::blob`] are the bytes that the peer's provider made, or
 //!    that somebody else made up: parse them as hostile.
 //!
 //! # What a provider promises
-//! 1. Operations of one link take effect in the order of the calls: whoever sees the value of an [`Link::update`]
-//!    sees the data of every earlier [`Link::write`] of that link.
-//! 2. Nothing blocks but `connect`, `import` and `flush`, and those have a bound.
+//! 1. Operations of one [`Queue`] take effect in the order of the calls: whoever sees the value of a [`Queue::update`]
+//!    sees the data of every earlier [`Queue::write`] of that queue.
+//! 2. Nothing blocks but `connect`, `import` and `open_queue`, and those have a bound.
 //! 3. When the peer goes, the link's [`LinkMonitor`] is told, once, within 5 seconds, and calls in flight fail.
 
-use std::{any::Any, sync::Arc, time::Duration};
+use std::{any::Any, sync::Arc};
 
 use mscclpp_gpu::{DevicePtr, Gpu};
 
@@ -80,15 +80,29 @@ pub trait RemoteRegion: Send + Sync + Any {
 }
 
 /// A live connection of a transport, from this side's view. Closed when dropped.
-///
-/// All methods may be called from any thread; the order of calls made by one thread is kept.
 pub trait Link: Send + Sync + Any {
-    /// Starts a copy of `len` bytes from `src` to `dst`. Returns at once; `src` must keep its contents until a flush.
+    /// Opens a way for operations to the peer. May block as [`TransportProvider::connect`] does.
+    ///
+    /// The link outlives its queues.
+    ///
+    /// # Errors
+    /// [`crate::Error::PeerLost`], or the provider's own.
+    fn open_queue(&self) -> Result<Box<dyn Queue>>;
+}
+
+/// Operations on their way to the peer, in the order in which they were given. Queues of one link know nothing of each
+/// other's order.
+///
+/// A queue has one owner, so that nothing needs a lock on the path that runs per operation. Nothing blocks, and in the
+/// long run nothing allocates. What was given before a queue is dropped is carried out or fails; meanwhile the queue's
+/// transport keeps the memories.
+pub trait Queue: Send {
+    /// Starts a copy of `len` bytes from `src` to `dst`. `src` must keep its contents until a flush.
     ///
     /// # Errors
     /// [`crate::Error::PeerLost`], or the provider's own.
     fn write(
-        &self,
+        &mut self,
         dst: &Arc<dyn RemoteRegion>,
         dst_offset: u64,
         src: &Arc<dyn Registration>,
@@ -96,27 +110,22 @@ pub trait Link: Send + Sync + Any {
         len: u64,
     ) -> Result<()>;
 
-    /// Stores 8 bytes at `dst_offset` (a multiple of 8), visible only after all earlier writes of this link.
+    /// Stores 8 bytes at `dst_offset` (a multiple of 8), visible only after all earlier writes of this queue.
     ///
     /// # Errors
-    /// As [`Link::write`].
-    fn update(&self, dst: &Arc<dyn RemoteRegion>, dst_offset: u64, value: u64) -> Result<()>;
+    /// As [`Queue::write`].
+    fn update(&mut self, dst: &Arc<dyn RemoteRegion>, dst_offset: u64, value: u64) -> Result<()>;
 
-    /// Blocks until all earlier operations of this link are complete at the peer.
+    /// Asks to be told when all earlier operations are complete at the peer: the ticket that [`Queue::progress`] will
+    /// reach.
     ///
     /// # Errors
-    /// [`crate::Error::Timeout`]: nothing is undone and the call can be repeated; as [`Link::write`].
-    fn flush(&self, timeout: Duration) -> Result<()>;
+    /// As [`Queue::write`].
+    fn request_flush(&mut self) -> Result<u64>;
 
-    /// Asks to be told when all earlier operations are complete: the ticket that [`Link::progress`] will reach.
+    /// The highest ticket whose operations are complete. Drives the transport where it needs driving.
     ///
     /// # Errors
-    /// As [`Link::write`].
-    fn request_flush(&self) -> Result<u64>;
-
-    /// The highest ticket whose operations are complete. Never blocks; drives the transport where it needs driving.
-    ///
-    /// # Errors
-    /// As [`Link::write`].
-    fn progress(&self) -> Result<u64>;
+    /// As [`Queue::write`].
+    fn progress(&mut self) -> Result<u64>;
 }

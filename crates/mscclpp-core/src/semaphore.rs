@@ -4,12 +4,13 @@ use std::{
 };
 
 use mscclpp_gpu::DevicePtr;
+use parking_lot::Mutex;
 
 use crate::{
-    Connection, DeviceToDeviceSemaphoreHandle, Error, RegisteredMemory, Result,
+    Connection, DeviceToDeviceSemaphoreHandle, Error, RegisteredMemory, Result, Signaller,
     monitor::Abortable,
     provider::RemoteRegion,
-    slab::{EXPECTED, INBOUND, OUTBOUND, StatusBlock, TOKEN_BLOCK, TokenBlock},
+    slab::{EXPECTED, INBOUND, INBOUND_BY_LINK, OUTBOUND, StatusBlock, TOKEN_BLOCK, TokenBlock},
     wire::{Kind, Reader, Writer},
 };
 
@@ -26,21 +27,14 @@ pub struct SemaphoreStub {
 }
 
 impl SemaphoreStub {
-    /// Makes a token, at zero, on the connection's local device.
+    /// Makes a token, at zero, in the memory of the connection's local device.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a connection whose local endpoint is on a CPU; [`Error::Gpu`] when memory is
-    /// short; what the connection failed with, if it did.
+    /// [`Error::Gpu`] when memory is short; what the connection failed with, if it did.
     pub fn new(connection: &Connection) -> Result<Self> {
         connection.check()?;
-        let Some(gpu) = connection.local_gpu() else {
-            return Err(Error::InvalidArgument(format!(
-                "the local endpoint of the connection to {} is on a CPU; its semaphores need one on a GPU",
-                connection.label()
-            )));
-        };
         let context = connection.context();
-        let block = context.slabs().token(context, gpu, connection.transport())?;
+        let block = context.slabs().token(context, connection.local_gpu(), connection.transport())?;
         Ok(Self {
             memory: block.slab.clone(),
             offset: block.offset,
@@ -107,6 +101,8 @@ struct Inner {
     remote: SemaphoreStub,
     block: TokenBlock,
     waits: Arc<Waits>,
+    /// How many signals this side's link has sent; none while a signaller counts them.
+    sent: Mutex<Option<u64>>,
     connection: Connection,
 }
 
@@ -153,9 +149,6 @@ impl Semaphore {
                 connection.label()
             )));
         }
-        let Some(gpu) = connection.local_gpu() else {
-            return Err(Error::InvalidArgument("a stub made here is always on a GPU".to_owned()));
-        };
         let remote_region = connection.map("the peer's semaphore", &remote.memory)?;
         // The peer chose where its memory starts, and kernels use atomics there.
         let token = remote_region.ptr().map(|base| base.add(remote.offset + INBOUND));
@@ -165,7 +158,7 @@ impl Semaphore {
                 problem: format!("its token is at {token:?}, which is not 8-byte aligned"),
             });
         }
-        let status = connection.context().slabs().status(gpu)?;
+        let status = connection.context().slabs().status(connection.local_gpu())?;
         let waits = Arc::new(Waits { status, aborted: OnceLock::new() });
         let inner = Arc::new(Inner {
             remote_region,
@@ -173,6 +166,7 @@ impl Semaphore {
             remote: SemaphoreStub { local: None, ..remote.clone() },
             block: block.clone(),
             waits: waits.clone(),
+            sent: Mutex::new(Some(0)),
             connection: connection.clone(),
         });
         let target: Arc<dyn Abortable> = waits;
@@ -224,6 +218,46 @@ impl Semaphore {
         }
     }
 
+    /// What signals the peer from the host, over the connection's link. There is one at a time: it counts the signals,
+    /// and what travels is their number.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] while somebody has it: a [`crate::HostToDeviceSemaphore`], a
+    /// [`crate::HostToHostSemaphore`] or a proxy service.
+    pub fn signaller(&self) -> Result<Signaller> {
+        match self.inner.sent.lock().take() {
+            Some(sent) => Ok(Signaller::new(self.clone(), sent)),
+            None => Err(Error::InvalidArgument(format!(
+                "the host's side of this semaphore of the connection to {} is in use already, by a proxy service or by \
+                 another semaphore made of it; build one semaphore for each",
+                self.inner.connection.label()
+            ))),
+        }
+    }
+
+    pub(crate) fn give_back_signaller(&self, sent: u64) {
+        *self.inner.sent.lock() = Some(sent);
+    }
+
+    /// The word of the peer's token that this side's link writes: its region, and the offset in it.
+    pub(crate) fn remote_token_by_link(&self) -> (&Arc<dyn RemoteRegion>, u64) {
+        (&self.inner.remote_region, self.inner.remote.offset + INBOUND_BY_LINK)
+    }
+
+    /// The word of the peer's token that device code of this side adds to, where it can reach it with atomics.
+    pub(crate) fn remote_token_by_device(&self) -> Option<DevicePtr> {
+        let base = self.inner.remote_region.ptr().filter(|_| self.inner.remote_region.native_atomics())?;
+        Some(base.add(self.inner.remote.offset + INBOUND))
+    }
+
+    pub(crate) fn block(&self) -> &TokenBlock {
+        &self.inner.block
+    }
+
+    pub(crate) fn status(&self) -> &StatusBlock {
+        &self.inner.waits.status
+    }
+
     fn at_local(&self, line: u64) -> DevicePtr {
         self.inner.block.ptr.add(line)
     }
@@ -259,9 +293,15 @@ impl DeviceToDeviceSemaphore {
     /// From a semaphore over a transport that lets device code reach the peer's memory.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] over one that does not.
+    /// [`Error::Unreachable`] over one that does not; [`Error::InvalidArgument`] for a local endpoint on the CPU.
     pub fn new(semaphore: &Semaphore) -> Result<Self> {
         let inner = &semaphore.inner;
+        if inner.connection.local_gpu().is_none() {
+            return Err(Error::InvalidArgument(format!(
+                "the local endpoint of the connection to {} is on the CPU; use a HostToHostSemaphore",
+                inner.connection.label()
+            )));
+        }
         let Some(remote) = inner.remote_region.ptr() else {
             return Err(Error::Unreachable {
                 local: inner.connection.local_device().to_string(),

@@ -1,11 +1,17 @@
 //! Where semaphores get their words from: blocks cut from slabs, never used twice.
 //!
 //! Device memory comes in pieces of 2 MiB, a semaphore needs half a KiB, so many share a slab, which is registered and
-//! mapped by each peer once. A block is not handed out again after its semaphore is gone: a peer that still signals it
+//! mapped by each peer once. Semaphores of endpoints on the CPU have theirs in host memory. A block is not handed out again after its semaphore is gone: a peer that still signals it
 //! writes into memory that nobody reads, never into the token of a newer semaphore. A slab is freed with its last
 //! block.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64},
+    },
+};
 
 use mscclpp_gpu::{DevicePtr, Gpu, PinnedBuffer};
 use parking_lot::Mutex;
@@ -14,14 +20,17 @@ use crate::{Context, RegisteredMemory, Result, Transport};
 
 /// Bytes of a token block: four lines of 128 bytes, so that no two words with different writers share one.
 pub(crate) const TOKEN_BLOCK: u64 = 512;
-/// Where the inbound token is in its block: peers' GPUs write this line.
+/// Where the inbound token is in its block, two words: peers' GPUs add to the first, peers' links write the second.
 pub(crate) const INBOUND: u64 = 0;
+/// The second word of the inbound token.
+pub(crate) const INBOUND_BY_LINK: u64 = INBOUND + 8;
 /// Where the count of claimed tokens is: own waits write this line.
 pub(crate) const EXPECTED: u64 = 128;
 /// Where the lock and count of outgoing signals are: own signals write this line, where peer atomics are missing.
 pub(crate) const OUTBOUND: u64 = 256;
 
 const TOKEN_SLAB: u64 = 2 << 20;
+const HOST_TOKEN_SLAB: u64 = 64 << 10;
 const STATUS_BLOCK: u64 = 64;
 const STATUS_SLAB: u64 = 64 << 10;
 
@@ -29,43 +38,69 @@ const STATUS_SLAB: u64 = 64 << 10;
 #[derive(Default)]
 pub(crate) struct Slabs {
     tokens: Mutex<HashMap<(usize, Transport), Slab<RegisteredMemory>>>,
+    host_tokens: Mutex<HashMap<Transport, Slab<RegisteredWords>>>,
     status: Mutex<HashMap<usize, Slab<PinnedBuffer>>>,
 }
+
+type RegisteredWords = (RegisteredMemory, Arc<HostWords>);
 
 struct Slab<M> {
     memory: M,
     used: u64,
 }
 
-/// Device memory of one semaphore: zeroed, with a part that its peer writes.
+/// Memory of one semaphore, of its device or of the host: zeroed, with a part that its peer writes.
 #[derive(Clone)]
 pub(crate) struct TokenBlock {
     pub(crate) slab: RegisteredMemory,
     pub(crate) offset: u64,
     pub(crate) ptr: DevicePtr,
+    /// The slab again, if it is host memory.
+    host: Option<Arc<HostWords>>,
 }
 
-/// Pinned host memory of one semaphore: what host and kernels tell each other about waits.
+/// What host and waits tell each other: pinned host memory, or for an endpoint on the CPU any.
 #[derive(Clone)]
-pub(crate) struct StatusBlock {
-    slab: PinnedBuffer,
-    offset: u64,
+pub(crate) enum StatusBlock {
+    Pinned { slab: PinnedBuffer, offset: u64 },
+    Host(Arc<[AtomicU32; 4]>),
 }
 
 impl Slabs {
-    pub(crate) fn token(&self, context: &Context, gpu: &Gpu, transport: Transport) -> Result<TokenBlock> {
-        cut(&mut self.tokens.lock(), (gpu.id(), transport), TOKEN_BLOCK, TOKEN_SLAB, |len| {
-            context.register_buffer(&gpu.allocate(len)?, transport)
-        })
-        .map(|(slab, offset)| {
-            let ptr = slab.data().unwrap_or_default().add(offset);
-            TokenBlock { slab, offset, ptr }
-        })
+    pub(crate) fn token(
+        &self,
+        context: &Context,
+        gpu: Option<&Gpu>,
+        transport: Transport,
+    ) -> Result<TokenBlock> {
+        let (slab, host, offset) = match gpu {
+            Some(gpu) => {
+                let key = (gpu.id(), transport);
+                let (slab, offset) = cut(&mut self.tokens.lock(), key, TOKEN_BLOCK, TOKEN_SLAB, |len| {
+                    context.register_buffer(&gpu.allocate(len)?, transport)
+                })?;
+                (slab, None, offset)
+            }
+            None => {
+                let mut slabs = self.host_tokens.lock();
+                let ((slab, words), offset) =
+                    cut(&mut slabs, transport, TOKEN_BLOCK, HOST_TOKEN_SLAB, |len| {
+                        let words = Arc::new(HostWords::zeroed(len));
+                        Ok((context.register_words(&words, transport)?, words))
+                    })?;
+                (slab, Some(words), offset)
+            }
+        };
+        let ptr = slab.data().unwrap_or_default().add(offset);
+        Ok(TokenBlock { slab, offset, ptr, host })
     }
 
-    pub(crate) fn status(&self, gpu: &Gpu) -> Result<StatusBlock> {
-        cut(&mut self.status.lock(), gpu.id(), STATUS_BLOCK, STATUS_SLAB, |len| Ok(gpu.allocate_pinned(len)?))
-            .map(|(slab, offset)| StatusBlock { slab, offset })
+    pub(crate) fn status(&self, gpu: Option<&Gpu>) -> Result<StatusBlock> {
+        let Some(gpu) = gpu else { return Ok(StatusBlock::Host(Arc::default())) };
+        let mut slabs = self.status.lock();
+        let (slab, offset) =
+            cut(&mut slabs, gpu.id(), STATUS_BLOCK, STATUS_SLAB, |len| Ok(gpu.allocate_pinned(len)?))?;
+        Ok(StatusBlock::Pinned { slab, offset })
     }
 }
 
@@ -88,13 +123,53 @@ fn cut<K: Eq + std::hash::Hash, M: Clone>(
     Ok((memory, 0))
 }
 
+impl TokenBlock {
+    /// The word at `offset` bytes of the block, if it is host memory.
+    pub(crate) fn host_word(&self, offset: u64) -> Option<&AtomicU64> {
+        self.host.as_ref()?.word(self.offset + offset)
+    }
+}
+
 impl StatusBlock {
+    /// Where kernels find it; null for a semaphore that no kernel waits on.
     pub(crate) fn ptr(&self) -> DevicePtr {
-        self.slab.ptr().add(self.offset)
+        match self {
+            Self::Pinned { slab, offset } => slab.ptr().add(*offset),
+            Self::Host(_) => DevicePtr::NULL,
+        }
     }
 
-    pub(crate) fn word(&self, index: u64) -> Result<&std::sync::atomic::AtomicU32> {
-        Ok(self.slab.word(self.offset + 4 * index)?)
+    pub(crate) fn word(&self, index: u64) -> Result<&AtomicU32> {
+        match self {
+            Self::Pinned { slab, offset } => Ok(slab.word(offset + 4 * index)?),
+            Self::Host(words) => Ok(&words[index as usize % words.len()]),
+        }
+    }
+}
+
+/// Words of host memory that transports write into.
+#[derive(Debug)]
+pub(crate) struct HostWords(Box<[Line]>);
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Line([AtomicU64; 16]);
+
+impl HostWords {
+    fn zeroed(len: u64) -> Self {
+        Self((0..len / 128).map(|_| Line::default()).collect())
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.0.as_ptr().addr() as u64
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        128 * self.0.len() as u64
+    }
+
+    fn word(&self, offset: u64) -> Option<&AtomicU64> {
+        self.0.get((offset / 128) as usize).map(|line| &line.0[(offset % 128 / 8) as usize])
     }
 }
 

@@ -101,6 +101,7 @@ impl Semaphore {
     fn words(&self) -> SemaphoreWords<'_, Word64, Word32> {
         SemaphoreWords {
             inbound: &self.token,
+            inbound_by_link: None,
             expected: &self.expected,
             remote_inbound: &self.token,
             outbound: self.outbound.as_ref().map(|(lock, count)| (lock, count)),

@@ -40,7 +40,8 @@ fn main() {
             })
         };
         trials.extend(conformance::cases().into_iter().map(trial));
-        trials.extend(conformance::host_platform_cases().into_iter().map(|case| match reach {
+        trials.extend(conformance::host_platform_cases().into_iter().map(trial));
+        trials.extend(conformance::mapped_memory_cases().into_iter().map(|case| match reach {
             Reach::Nothing => trial(case).with_kind("needs mapped memory").with_ignored_flag(true),
             Reach::Stores | Reach::Atomics => trial(case),
         }));

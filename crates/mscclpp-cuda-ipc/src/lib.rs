@@ -21,9 +21,9 @@
 //! common file system or different process ids. Regions of this very process are recognised and used in place.
 //!
 //! # How order is kept
-//! Operations of a link go to one stream, which works in order. [`Link::update`]
-//! is a stream value write with its default memory barrier, which comes after the data of earlier copies is visible
-//! to whoever sees the value.
+//! Every queue has a stream of its own, which works in order. An update ([`mscclpp_core::provider::Queue::update`]) is a
+//! stream value write with its default memory barrier, which comes after the data of earlier copies is visible to
+//! whoever sees the value.
 //!
 //! # How a dead peer is seen
 //! Connecting opens a Unix connection to the peer's process that stays open as long as the peer's endpoint. The kernel

@@ -1,17 +1,12 @@
-//! A connection: a stream that copies into the peer's mapped memory, and the socket that tells when the peer goes.
+//! A connection: the socket that tells when the peer goes, and streams that copy into the peer's mapped memory.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, OnceLock},
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use mscclpp_core::{
-    Error, LinkMonitor, MemoryRegion, Result,
-    provider::{Link, Registration, RemoteRegion},
+    LinkMonitor, MemoryRegion, Result,
+    provider::{Link, Queue, Registration, RemoteRegion},
 };
 use mscclpp_gpu::{Event, Gpu, Stream};
-use parking_lot::Mutex;
 
 use crate::{
     env,
@@ -19,29 +14,61 @@ use crate::{
     region::{IpcRegion, IpcRegistration},
 };
 
-/// How long a link that is dropped waits for copies under way, before it gives up their memory for lost.
+/// How long a queue that is dropped waits for copies under way, before it gives up their memory for lost.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct IpcLink {
     gpu: Gpu,
-    stream: OnceLock<Stream>,
-    flight: Mutex<Flight>,
     monitor: LinkMonitor,
     hub: Arc<Hub>,
     watch: u64,
 }
 
-/// What is under way.
+impl IpcLink {
+    /// `watch` is the hub's watch on the peer, which ends with the link.
+    pub(crate) fn new(gpu: Gpu, monitor: LinkMonitor, hub: Arc<Hub>, watch: u64) -> Self {
+        Self { gpu, monitor, hub, watch }
+    }
+}
+
+impl Link for IpcLink {
+    fn open_queue(&self) -> Result<Box<dyn Queue>> {
+        let stream =
+            if env::use_default_stream()? { self.gpu.default_stream()? } else { self.gpu.stream()? };
+        Ok(Box::new(IpcQueue {
+            gpu: self.gpu.clone(),
+            stream,
+            monitor: self.monitor.clone(),
+            regions: Vec::new(),
+            sources: Vec::new(),
+            operations: 0,
+            requested: 0,
+            completed: 0,
+            pending: VecDeque::new(),
+            spare: Vec::new(),
+        }))
+    }
+}
+
+impl Drop for IpcLink {
+    fn drop(&mut self) {
+        self.hub.unwatch(self.watch);
+    }
+}
+
+/// A stream, and what is under way on it.
 ///
 /// Invariant: every region that a copy not known to be complete touches is in `regions` or `sources`. A stream works in
 /// order, so all of them are free once a flush asked for after the last copy is complete. Sources are kept as memory,
 /// not as registrations: what is withdrawn must not be exported any longer, least of all under an address that its
 /// owner may give to other memory before the next flush.
-#[derive(Default)]
-struct Flight {
-    regions: Vec<Arc<IpcRegion>>,
+struct IpcQueue {
+    gpu: Gpu,
+    stream: Stream,
+    monitor: LinkMonitor,
+    regions: Vec<Arc<dyn RemoteRegion>>,
     sources: Vec<Arc<MemoryRegion>>,
-    /// The number of operations so far, and the number at the last completed flush.
+    /// How many operations there have been.
     operations: u64,
     requested: u64,
     completed: u64,
@@ -50,145 +77,88 @@ struct Flight {
     spare: Vec<Event>,
 }
 
-impl IpcLink {
-    /// `watch` is the hub's watch on the peer, which ends with the link.
-    pub(crate) fn new(gpu: Gpu, monitor: LinkMonitor, hub: Arc<Hub>, watch: u64) -> Self {
-        Self { gpu, stream: OnceLock::new(), flight: Mutex::default(), monitor, hub, watch }
-    }
-
-    /// The stream, made at the first use: links that only kernels use need none.
-    fn stream(&self) -> Result<&Stream> {
-        if let Some(stream) = self.stream.get() {
-            return Ok(stream);
-        }
-        let stream =
-            if env::use_default_stream()? { self.gpu.default_stream()? } else { self.gpu.stream()? };
-        Ok(self.stream.get_or_init(|| stream))
+fn remember<T: ?Sized>(list: &mut Vec<Arc<T>>, item: &Arc<T>) {
+    if !list.iter().any(|known| Arc::ptr_eq(known, item)) {
+        list.push(item.clone());
     }
 }
 
-fn remember<T>(list: &mut Vec<Arc<T>>, item: Arc<T>) {
-    if !list.iter().any(|known| Arc::ptr_eq(known, &item)) {
-        list.push(item);
-    }
-}
-
-impl Link for IpcLink {
+impl Queue for IpcQueue {
     fn write(
-        &self,
+        &mut self,
         dst: &Arc<dyn RemoteRegion>,
         dst_offset: u64,
         src: &Arc<dyn Registration>,
         src_offset: u64,
         len: u64,
     ) -> Result<()> {
-        self.monitor.check()?;
-        let (region, source) = (IpcRegion::of(dst)?, IpcRegistration::of(src)?);
-        let Some(base) = region.ptr() else { return Ok(()) };
-        let (to, from) = (base.add(dst_offset), source.region().ptr().add(src_offset));
-        let stream = self.stream()?;
-        let mut flight = self.flight.lock();
-        remember(&mut flight.regions, region);
-        remember(&mut flight.sources, source.region().clone());
-        flight.operations += 1;
+        let (region, source) = (IpcRegion::of(&**dst)?, IpcRegistration::of(&**src)?.region());
+        let (to, from) = (region.address().add(dst_offset), source.ptr().add(src_offset));
+        remember(&mut self.regions, dst);
+        remember(&mut self.sources, source);
+        self.operations += 1;
         if len > 0 {
-            // SAFETY: the caller checked both ranges; `flight` keeps both memories until the copy is complete.
-            unsafe { stream.copy(to, from, len)? };
+            // SAFETY: the caller checked both ranges; this queue keeps both memories until the copy is complete.
+            unsafe { self.stream.copy(to, from, len)? };
         }
         Ok(())
     }
 
-    fn update(&self, dst: &Arc<dyn RemoteRegion>, dst_offset: u64, value: u64) -> Result<()> {
-        self.monitor.check()?;
-        let region = IpcRegion::of(dst)?;
-        let Some(base) = region.ptr() else { return Ok(()) };
-        let to = base.add(dst_offset);
-        let stream = self.stream()?;
-        let mut flight = self.flight.lock();
-        remember(&mut flight.regions, region);
-        flight.operations += 1;
-        // SAFETY: the caller checked the range; `flight` keeps the memory until the store is complete.
-        unsafe { Ok(stream.write_u64(to, value)?) }
+    fn update(&mut self, dst: &Arc<dyn RemoteRegion>, dst_offset: u64, value: u64) -> Result<()> {
+        let to = IpcRegion::of(&**dst)?.address().add(dst_offset);
+        remember(&mut self.regions, dst);
+        self.operations += 1;
+        // SAFETY: the caller checked the range; this queue keeps the memory until the store is complete.
+        unsafe { Ok(self.stream.write_u64(to, value)?) }
     }
 
-    fn flush(&self, timeout: Duration) -> Result<()> {
-        let ticket = self.request_flush()?;
-        let start = Instant::now();
-        let mut polls = 0u32;
-        while self.progress()? < ticket {
-            self.monitor.check()?;
-            if start.elapsed() >= timeout {
-                let operation = format!("flush of the connection to {}", self.monitor.label());
-                return Err(Error::Timeout { operation, after: timeout });
-            }
-            polls = polls.saturating_add(1);
-            match polls {
-                0..1000 => std::hint::spin_loop(),
-                1000..2000 => std::thread::yield_now(),
-                _ => std::thread::sleep(Duration::from_micros(50)),
-            }
-        }
-        Ok(())
-    }
-
-    fn request_flush(&self) -> Result<u64> {
-        self.monitor.check()?;
-        let mut flight = self.flight.lock();
+    fn request_flush(&mut self) -> Result<u64> {
         // So that flushes which time out and are repeated do not pile up.
-        if let Some((ticket, operations, _)) = flight.pending.back()
-            && *operations == flight.operations
+        if let Some((ticket, operations, _)) = self.pending.back()
+            && *operations == self.operations
         {
             return Ok(*ticket);
         }
-        flight.requested += 1;
-        let ticket = flight.requested;
-        let operations = flight.operations;
-        let event = match flight.spare.pop() {
+        let event = match self.spare.pop() {
             Some(event) => event,
             None => self.gpu.event(false)?,
         };
-        if let Some(stream) = self.stream.get() {
-            stream.record(&event)?;
-        }
-        flight.pending.push_back((ticket, operations, event));
-        Ok(ticket)
+        self.stream.record(&event)?;
+        self.requested += 1;
+        self.pending.push_back((self.requested, self.operations, event));
+        Ok(self.requested)
     }
 
-    fn progress(&self) -> Result<u64> {
-        let mut flight = self.flight.lock();
-        while let Some((ticket, operations, event)) = flight.pending.front() {
+    fn progress(&mut self) -> Result<u64> {
+        while let Some((ticket, operations, event)) = self.pending.front() {
             if !event.query()? {
                 break;
             }
-            let (ticket, operations) = (*ticket, *operations);
-            if let Some((_, _, event)) = flight.pending.pop_front() {
-                flight.spare.push(event);
+            self.completed = *ticket;
+            if *operations == self.operations {
+                self.regions.clear();
+                self.sources.clear();
             }
-            flight.completed = ticket;
-            if operations == flight.operations {
-                flight.regions.clear();
-                flight.sources.clear();
+            if let Some((_, _, event)) = self.pending.pop_front() {
+                self.spare.push(event);
             }
         }
-        Ok(flight.completed)
+        Ok(self.completed)
     }
 }
 
-impl Drop for IpcLink {
+impl Drop for IpcQueue {
     fn drop(&mut self) {
-        self.hub.unwatch(self.watch);
-        let flight = self.flight.get_mut();
-        if flight.regions.is_empty() && flight.sources.is_empty() {
+        if self.regions.is_empty() && self.sources.is_empty() {
             return;
         }
-        let Some(stream) = self.stream.get() else { return };
-        if let Err(error) = stream.synchronize_timeout(DRAIN_TIMEOUT) {
+        if let Err(error) = self.stream.synchronize_timeout(DRAIN_TIMEOUT) {
             tracing::error!(
                 target: "mscclpp::conn", %error, peer = %self.monitor.label(),
                 "copies of a dropped connection did not finish; their memory is kept for ever"
             );
-            std::mem::forget(std::mem::take(&mut flight.regions));
-            std::mem::forget(std::mem::take(&mut flight.sources));
+            std::mem::forget(std::mem::take(&mut self.regions));
+            std::mem::forget(std::mem::take(&mut self.sources));
         }
     }
 }

@@ -124,9 +124,9 @@ impl IpcRegistration {
         &self.region
     }
 
-    pub(crate) fn of(registration: &Arc<dyn Registration>) -> Result<Arc<Self>> {
-        let any: Arc<dyn Any + Send + Sync> = registration.clone();
-        any.downcast().map_err(|_| Error::Foreign("the source memory"))
+    pub(crate) fn of(registration: &dyn Registration) -> Result<&Self> {
+        let any: &dyn Any = registration;
+        any.downcast_ref().ok_or(Error::Foreign("the source memory"))
     }
 }
 
@@ -201,9 +201,13 @@ enum Keep {
 }
 
 impl IpcRegion {
-    pub(crate) fn of(region: &Arc<dyn RemoteRegion>) -> Result<Arc<Self>> {
-        let any: Arc<dyn Any + Send + Sync> = region.clone();
-        any.downcast().map_err(|_| Error::Foreign("the destination memory"))
+    pub(crate) fn of(region: &dyn RemoteRegion) -> Result<&Self> {
+        let any: &dyn Any = region;
+        any.downcast_ref().ok_or(Error::Foreign("the destination memory"))
+    }
+
+    pub(crate) fn address(&self) -> DevicePtr {
+        self.ptr
     }
 
     /// Memory of this process: reached by its own address, made accessible to `gpu` if it is another device's.

@@ -142,12 +142,21 @@ fn flushes_are_asked_for_once_per_operation() {
     let (connection, _ends) = connected(&here, &there);
     let target = there.gpu(1).unwrap().allocate(64).unwrap();
     let target = there.register_buffer(&target, Transport::CUDA_IPC).unwrap();
-    connection.update_and_sync(&target, 0, &mut 0, 1).unwrap();
-    let ticket = connection.link().request_flush().unwrap();
-    assert_eq!(connection.link().request_flush().unwrap(), ticket);
-    connection.update_and_sync(&target, 0, &mut 0, 2).unwrap();
-    assert!(connection.link().request_flush().unwrap() > ticket);
-    connection.flush(Duration::from_secs(30)).unwrap();
+    let source =
+        here.register_buffer(&here.gpu(0).unwrap().allocate(64).unwrap(), Transport::CUDA_IPC).unwrap();
+    let mut queue = connection.open_queue().unwrap();
+    let route = queue.route(&target, &source).unwrap();
+    queue.write(&route, 0, 0, 64).unwrap();
+    let ticket = queue.request_flush().unwrap();
+    assert_eq!(queue.request_flush().unwrap(), ticket);
+    queue.write(&route, 0, 0, 64).unwrap();
+    let later = queue.request_flush().unwrap();
+    assert!(later > ticket);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while queue.progress().unwrap() < later {
+        assert!(Instant::now() < deadline, "the copies do not end");
+        std::thread::yield_now();
+    }
 }
 
 #[test]

@@ -59,6 +59,7 @@ fn main() {
             let mut these = trials(ends, conformance::cases());
             if platform == Platform::Host {
                 these.extend(trials(ends, conformance::host_platform_cases()));
+                these.extend(trials(ends, conformance::mapped_memory_cases()));
             }
             all.extend(these.into_iter().map(|trial| match enough {
                 true => trial,

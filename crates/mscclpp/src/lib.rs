@@ -65,8 +65,9 @@ pub use mscclpp_bootstrap::{
 pub use mscclpp_core::{
     BaseMemoryChannel, BaseMemoryChannelHandle, Connection, Context, ContextBuilder, Device,
     DeviceToDeviceSemaphore, DeviceToDeviceSemaphoreHandle, DeviceType, Endpoint, EndpointConfig,
-    EndpointInfo, IbConfig, IbMode, LinkMonitor, MemoryRegion, ProcessId, RegionInfo, RegisteredMemory,
-    Semaphore, SemaphoreStub, Transport, TransportFlags, WeakConnection,
+    EndpointInfo, HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore, IbConfig, IbMode,
+    LinkMonitor, MemoryRegion, ProcessId, RegionInfo, RegisteredMemory, Route, Semaphore, SemaphoreStub,
+    SendQueue, Signaller, Transport, TransportFlags, WeakConnection,
 };
 #[cfg(feature = "cuda-ipc")]
 pub use mscclpp_cuda_ipc::CudaIpc;
@@ -87,7 +88,9 @@ pub mod errors {
 
 /// What a transport of one's own implements; see [`ContextBuilder::provider`].
 pub mod provider {
-    pub use mscclpp_core::provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider};
+    pub use mscclpp_core::provider::{
+        Link, LocalEndpoint, Queue, Registration, RemoteRegion, TransportProvider,
+    };
 }
 
 /// What the host twin of a kernel is written with.

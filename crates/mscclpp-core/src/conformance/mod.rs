@@ -1,7 +1,7 @@
 //! One suite for all transports: what every [`crate::provider::TransportProvider`] promises, checked.
 //!
-//! A provider's test implements [`Setup`] and makes one trial of each of [`cases`], and of [`host_platform_cases`]
-//! where they can run. A case panics with what was wrong. The suite itself needs no privilege and no
+//! A provider's test implements [`Setup`] and makes one trial of each of [`cases`], and of [`host_platform_cases`] and
+//! [`mapped_memory_cases`] where they can run. A case panics with what was wrong. The suite itself needs no privilege and no
 //! hardware beyond what the provider needs; both ends are in the process that runs it, each with a context of its own.
 //!
 //! ```
@@ -12,7 +12,11 @@
 //!         println!("{name}");
 //!         run(setup);
 //!     }
-//!     for (name, run) in conformance::host_platform_cases() {
+//!     let mut more = conformance::host_platform_cases();
+//!     if setup.maps_peer_memory() {
+//!         more.extend(conformance::mapped_memory_cases());
+//!     }
+//!     for (name, run) in more {
 //!         match on_host_platform {
 //!             true => run(setup),
 //!             false => println!("{name}: ignored, host threads cannot use the handles of a real GPU"),
@@ -23,6 +27,7 @@
 
 mod elsewhere;
 mod endpoints;
+mod host_signals;
 mod hostile;
 mod lifetimes;
 mod memories;
@@ -64,8 +69,14 @@ pub fn cases() -> Vec<(&'static str, Case)> {
 }
 
 /// The cases in which host threads take the part of kernels. They need device memory that is host memory, which is on
-/// [`mscclpp_gpu::Platform::Host`], and a transport that [maps peers' memory](Setup::maps_peer_memory).
+/// [`mscclpp_gpu::Platform::Host`].
 #[must_use]
 pub fn host_platform_cases() -> Vec<(&'static str, Case)> {
+    host_signals::CASES.to_vec()
+}
+
+/// More of them, for a transport that [maps peers' memory](Setup::maps_peer_memory).
+#[must_use]
+pub fn mapped_memory_cases() -> Vec<(&'static str, Case)> {
     signals::CASES.to_vec()
 }

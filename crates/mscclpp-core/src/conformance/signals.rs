@@ -9,11 +9,11 @@ use std::{
 };
 
 use super::{
-    Case, Setup,
+    Case, Setup, host_signals,
     pair::{End, PATIENCE, Pair, assert_error, join, received},
     semaphores::build,
 };
-use crate::{BaseMemoryChannel, Connection, Error};
+use crate::{BaseMemoryChannel, Connection, Error, HostToDeviceSemaphore};
 
 pub(super) const CASES: &[(&str, Case)] = &[
     ("signals::each_wait_takes_one_signal", each_wait_takes_one_signal),
@@ -28,6 +28,7 @@ pub(super) const CASES: &[(&str, Case)] = &[
     ),
     ("signals::signals_of_many_threads_add_up", signals_of_many_threads_add_up),
     ("signals::semaphores_share_no_words", semaphores_share_no_words),
+    ("signals::signals_of_kernels_and_of_links_add_up", signals_of_kernels_and_of_links_add_up),
 ];
 
 /// A poll count that no machine gets through while a case runs, yet an end.
@@ -253,4 +254,28 @@ fn semaphores_share_no_words(setup: &dyn Setup) {
         // One side is dropped, the other goes on signalling it.
         stale.push(a);
     }
+}
+
+fn signals_of_kernels_and_of_links_add_up(setup: &dyn Setup) {
+    const EACH: u64 = 500;
+    let pair = Pair::connect(setup);
+    let (a, b) = build(&pair.ab, &pair.ba);
+    let (host, device) = (
+        HostToDeviceSemaphore::new(&a).expect("a semaphore that hosts signal"),
+        BaseMemoryChannel::new(&a).expect("a channel of the same semaphore"),
+    );
+    let by_device = std::thread::spawn(move || {
+        for _ in 0..EACH {
+            // SAFETY: the handle is one of a live semaphore of the Host platform.
+            unsafe { device.device_handle().signal() };
+        }
+    });
+    for _ in 0..EACH {
+        host.signal().expect("a signal");
+    }
+    join(by_device, PATIENCE, "signals of a kernel");
+    for n in 0..2 * EACH {
+        assert!(host_signals::wait(&b, host_signals::LONG), "signal {n} of {} is lost", 2 * EACH);
+    }
+    assert!(!host_signals::wait(&b, 1), "there are more signals than were sent");
 }

@@ -216,17 +216,18 @@ fn a_flush_can_time_out_and_be_repeated(setup: &dyn Setup) {
 
 fn tickets_are_reached_in_order(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
-    let link = pair.ab.link();
+    let mut queue = pair.ab.open_queue().expect("a queue");
     let (source, target) = (pair.a.share(65536), pair.b.share(65536));
-    let (mut last_ticket, mut last_progress) = (0, link.progress().expect("progress"));
+    let route = queue.route(&target.at_peer, &source.memory).expect("a route");
+    let (mut last_ticket, mut last_progress) = (0, queue.progress().expect("progress"));
     for _ in 0..30 {
         let data = noise(65536);
         source.buffer.write(0, &data).expect("filling the source");
-        pair.ab.write(&target.at_peer, 0, &source.memory, 0, 65536).expect("write");
-        let ticket = link.request_flush().expect("a ticket");
+        queue.write(&route, 0, 0, 65536).expect("write");
+        let ticket = queue.request_flush().expect("a ticket");
         assert!(ticket >= last_ticket, "ticket {ticket} was given after {last_ticket}");
         let reached = eventually(PATIENCE, || {
-            let now = link.progress().expect("progress");
+            let now = queue.progress().expect("progress");
             assert!(now >= last_progress, "progress went from {last_progress} back to {now}");
             last_progress = now;
             now >= ticket

@@ -1,28 +1,27 @@
-//! A transport provider as somebody outside this project would write it: within one process, where every link has a
+//! A transport provider as somebody outside this project would write it: within one process, where every queue has a
 //! worker thread that carries bytes from one simulated device's memory to another's.
 //!
 //! How it keeps a provider's promises:
-//! 1. A link's operations go through one queue to one worker, so they take effect in order; an update is a release
-//!    store behind the data.
-//! 2. Queueing never blocks; a flush waits on a condition variable with a deadline.
+//! 1. The operations of a queue go to one worker, which carries them out in order; an update is a release store behind
+//!    the data.
+//! 2. Nothing blocks: orders go through a channel without a limit.
 //! 3. An endpoint tells the monitors of all links that lead to it when it closes.
 
 use std::{
     any::Any,
     collections::HashMap,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU8, AtomicU64, Ordering},
         mpsc,
     },
     thread,
-    time::{Duration, Instant},
 };
 
 use mscclpp_core::{
     EndpointConfig, EndpointInfo, Error, LinkMonitor, MemoryRegion, RegionInfo, Result, Transport,
     TransportFlags,
-    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
+    provider::{Link, LocalEndpoint, Queue, Registration, RemoteRegion, TransportProvider},
 };
 use mscclpp_gpu::{DevicePtr, Gpu, Platform};
 
@@ -165,58 +164,54 @@ impl TransportProvider for Courier {
             Some(endpoint) => lock(&endpoint.monitors).push(monitor),
             None => return Self::unreachable(remote.to_string(), "the endpoint is closed"),
         }
-        Ok(Arc::new(CourierLink::start()?))
+        Ok(Arc::new(CourierLink))
     }
 }
 // ANCHOR_END: provider
 
-/// What a link's worker is asked to do. It keeps the memories alive until it is done.
+/// What a queue's worker is asked to do. It keeps the memories alive until it is done.
 enum Order {
     Copy { dst: Arc<MemoryRegion>, dst_offset: u64, src: Arc<MemoryRegion>, src_offset: u64, len: u64 },
     Update { dst: Arc<MemoryRegion>, offset: u64, value: u64 },
 }
 
-struct CourierLink {
-    /// The queue to the worker, and how many orders went into it.
-    queue: Mutex<(mpsc::Sender<Order>, u64)>,
-    done: Arc<Done>,
-}
+struct CourierLink;
 
-/// How many orders are carried out, or none if the worker is gone.
-#[derive(Default)]
-struct Done {
-    count: Mutex<u64>,
-    changed: Condvar,
-}
-
-impl CourierLink {
-    fn start() -> Result<Self> {
-        let (sender, orders) = mpsc::channel();
-        let done = Arc::new(Done::default());
-        let worker = done.clone();
-        // It ends when the link, which holds the only sender, is dropped and the queue is empty.
-        thread::Builder::new().name("courier".to_owned()).spawn(move || work(&orders, &worker)).map_err(
-            |e| Error::System { operation: "starting a courier".to_owned(), message: e.to_string() },
-        )?;
-        Ok(Self { queue: Mutex::new((sender, 0)), done })
+impl Link for CourierLink {
+    fn open_queue(&self) -> Result<Box<dyn Queue>> {
+        let (orders, worker) = mpsc::channel();
+        let done = Arc::new(AtomicU64::new(0));
+        let count = done.clone();
+        // It ends when the queue, which has the only sender, is dropped and everything is carried out.
+        let work = move || {
+            for order in worker {
+                carry_out(&order);
+                // The release pairs with the acquire of who looks how far this has come.
+                count.fetch_add(1, Ordering::Release);
+            }
+        };
+        thread::Builder::new().name("courier".to_owned()).spawn(work).map_err(|e| Error::System {
+            operation: "starting a courier".to_owned(),
+            message: e.to_string(),
+        })?;
+        Ok(Box::new(CourierQueue { orders, given: 0, done }))
     }
+}
 
-    fn send(&self, order: Order) -> Result<()> {
-        let mut queue = lock(&self.queue);
-        queue.0.send(order).map_err(|_| Error::System {
+struct CourierQueue {
+    orders: mpsc::Sender<Order>,
+    given: u64,
+    done: Arc<AtomicU64>,
+}
+
+impl CourierQueue {
+    fn give(&mut self, order: Order) -> Result<()> {
+        self.orders.send(order).map_err(|_| Error::System {
             operation: "giving an order to the courier".to_owned(),
             message: "its thread is gone".to_owned(),
         })?;
-        queue.1 += 1;
+        self.given += 1;
         Ok(())
-    }
-}
-
-fn work(orders: &mpsc::Receiver<Order>, done: &Done) {
-    for order in orders {
-        carry_out(&order);
-        *lock(&done.count) += 1;
-        done.changed.notify_all();
     }
 }
 
@@ -234,7 +229,7 @@ fn carry_out(order: &Order) {
             }
         }
         Order::Update { dst, offset, value } => {
-            // SAFETY: as above; the core checked that the offset is a multiple of 8, `CourierLink::update` where the
+            // SAFETY: as above; the core checked that the offset is a multiple of 8, `CourierQueue::update` where the
             // memory starts.
             unsafe { AtomicU64::from_ptr(dst.ptr().add(*offset).as_mut_ptr()) }
                 .store(*value, Ordering::Release);
@@ -249,9 +244,9 @@ fn downcast<'a>(any: &'a dyn Any, what: &str) -> Result<&'a Arc<MemoryRegion>> {
         .ok_or_else(|| Error::InvalidArgument(format!("{what} is not the courier's")))
 }
 
-impl Link for CourierLink {
+impl Queue for CourierQueue {
     fn write(
-        &self,
+        &mut self,
         dst: &Arc<dyn RemoteRegion>,
         dst_offset: u64,
         src: &Arc<dyn Registration>,
@@ -259,35 +254,22 @@ impl Link for CourierLink {
         len: u64,
     ) -> Result<()> {
         let (dst, src) = (downcast(&**dst, "the destination")?, downcast(&**src, "the source")?);
-        self.send(Order::Copy { dst: dst.clone(), dst_offset, src: src.clone(), src_offset, len })
+        self.give(Order::Copy { dst: dst.clone(), dst_offset, src: src.clone(), src_offset, len })
     }
 
-    fn update(&self, dst: &Arc<dyn RemoteRegion>, offset: u64, value: u64) -> Result<()> {
+    fn update(&mut self, dst: &Arc<dyn RemoteRegion>, offset: u64, value: u64) -> Result<()> {
         let dst = downcast(&**dst, "the destination")?;
         if !dst.ptr().0.is_multiple_of(8) {
             return Err(Error::InvalidArgument(format!("{:?} is no multiple of 8", dst.ptr())));
         }
-        self.send(Order::Update { dst: dst.clone(), offset, value })
+        self.give(Order::Update { dst: dst.clone(), offset, value })
     }
 
-    fn flush(&self, timeout: Duration) -> Result<()> {
-        let (ticket, deadline) = (self.request_flush()?, Instant::now() + timeout);
-        let mut count = lock(&self.done.count);
-        while *count < ticket {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Error::Timeout { operation: "a courier's flush".to_owned(), after: timeout });
-            }
-            count = self.done.changed.wait_timeout(count, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        Ok(())
+    fn request_flush(&mut self) -> Result<u64> {
+        Ok(self.given)
     }
 
-    fn request_flush(&self) -> Result<u64> {
-        Ok(lock(&self.queue).1)
-    }
-
-    fn progress(&self) -> Result<u64> {
-        Ok(*lock(&self.done.count))
+    fn progress(&mut self) -> Result<u64> {
+        Ok(self.done.load(Ordering::Acquire))
     }
 }

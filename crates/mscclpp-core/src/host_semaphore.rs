@@ -1,0 +1,303 @@
+//! Semaphores that the host signals, through the connection's link.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    time::Instant,
+};
+
+use mscclpp_gpu::{DevicePtr, KernelParam, host::Backoff};
+use parking_lot::Mutex;
+
+use crate::{
+    Connection, Error, Result, Semaphore,
+    protocol::SemaphoreWords,
+    provider::Queue,
+    slab::{EXPECTED, INBOUND, INBOUND_BY_LINK},
+};
+
+/// The host's side of a [`Semaphore`]: sends its signals and counts them. One at a time exists of each semaphore
+/// ([`Semaphore::signaller`]); dropping it makes room for another, which goes on counting.
+///
+/// A signal is the number of signals so far, stored at the peer behind everything the queue was given before. So it
+/// needs no atomic operation at the peer, and sending it through several queues one after the other would not keep the
+/// order: use one queue.
+pub struct Signaller {
+    semaphore: Semaphore,
+    sent: u64,
+}
+
+impl Signaller {
+    pub(crate) fn new(semaphore: Semaphore, sent: u64) -> Self {
+        Self { semaphore, sent }
+    }
+
+    /// The semaphore.
+    #[must_use]
+    pub fn semaphore(&self) -> &Semaphore {
+        &self.semaphore
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        self.semaphore.connection()
+    }
+
+    pub(crate) fn signal(&mut self, queue: &mut dyn Queue) -> Result<()> {
+        let (region, offset) = self.semaphore.remote_token_by_link();
+        queue.update(region, offset, self.sent + 1)?;
+        self.sent += 1;
+        Ok(())
+    }
+}
+
+impl Drop for Signaller {
+    fn drop(&mut self) {
+        self.semaphore.give_back_signaller(self.sent);
+    }
+}
+
+impl fmt::Debug for Signaller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signaller").field("semaphore", &self.semaphore).field("sent", &self.sent).finish()
+    }
+}
+
+/// Signals through the connection's own queue, behind its earlier writes.
+fn signal(signaller: &Mutex<Signaller>) -> Result<()> {
+    let mut signaller = signaller.lock();
+    let connection = signaller.connection().clone();
+    connection.with_queue(|queue| signaller.signal(queue))
+}
+
+/// A semaphore that hosts signal and kernels wait on: `Host2DeviceSemaphore` of the C++ and Python API. It works over
+/// every transport. Port channels are made of these; their proxy then signals in place of [`Self::signal`].
+#[derive(Debug)]
+pub struct HostToDeviceSemaphore {
+    signaller: Mutex<Signaller>,
+    semaphore: Semaphore,
+    handle: HostToDeviceSemaphoreHandle,
+}
+
+impl HostToDeviceSemaphore {
+    /// Takes the host's side of `semaphore`, whose local endpoint is on a GPU.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a local endpoint on the CPU, or if the host's side is in use already.
+    pub fn new(semaphore: &Semaphore) -> Result<Self> {
+        Ok(Self {
+            handle: HostToDeviceSemaphoreHandle::of(semaphore)?,
+            signaller: Mutex::new(semaphore.signaller()?),
+            semaphore: semaphore.clone(),
+        })
+    }
+
+    /// Signals the peer, after all earlier [`Connection::write`]s of the connection. Does not block; any thread may
+    /// call it.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`] and the like.
+    pub fn signal(&self) -> Result<()> {
+        signal(&self.signaller)
+    }
+
+    /// The semaphore below.
+    #[must_use]
+    pub fn semaphore(&self) -> &Semaphore {
+        &self.semaphore
+    }
+
+    /// What kernels need. Copy it to the device or pass it as an argument; `self` must outlive the kernels.
+    #[must_use]
+    pub fn device_handle(&self) -> HostToDeviceSemaphoreHandle {
+        self.handle
+    }
+}
+
+/// What kernels do with a semaphore that hosts signal: `Host2DeviceSemaphoreDeviceHandle` in the headers.
+///
+/// Its methods are the host twins of the header's, for kernels of the Host platform; any number of threads may call
+/// them at once. It holds no reference: the semaphore must outlive the kernels that use it.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct HostToDeviceSemaphoreHandle {
+    /// Local device memory, two words side by side, 16-byte aligned: signals of the peer's kernels, and of its link.
+    pub inbound_token: *mut u64,
+    /// Local device memory, counts the signals that waits here have claimed.
+    pub expected_inbound_token: *mut u64,
+    /// Pinned host memory: abort request, a wait timed out, a wait saw the abort, reserved.
+    pub status: *mut u32,
+}
+
+// SAFETY: three pointers, plain data, laid out as in the header (`tests/layout.rs` compares).
+unsafe impl KernelParam for HostToDeviceSemaphoreHandle {}
+// SAFETY: its pointers are to memory that is only touched with atomic operations.
+unsafe impl Send for HostToDeviceSemaphoreHandle {}
+// SAFETY: as above.
+unsafe impl Sync for HostToDeviceSemaphoreHandle {}
+
+impl HostToDeviceSemaphoreHandle {
+    /// The handle of a semaphore, whoever has its host's side.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for one whose local endpoint is on the CPU.
+    pub fn of(semaphore: &Semaphore) -> Result<Self> {
+        let connection = semaphore.connection();
+        if connection.local_gpu().is_none() {
+            return Err(Error::InvalidArgument(format!(
+                "the local endpoint of the connection to {} is on the CPU, where no kernel can wait; use a \
+                 HostToHostSemaphore",
+                connection.label()
+            )));
+        }
+        let block = semaphore.block();
+        Ok(Self {
+            inbound_token: block.ptr.add(INBOUND).as_mut_ptr(),
+            expected_inbound_token: block.ptr.add(EXPECTED).as_mut_ptr(),
+            status: semaphore.status().ptr().as_mut_ptr(),
+        })
+    }
+
+    /// Where kernels of this side may signal the peer of `semaphore` themselves, by adding 1 with release at system
+    /// scope: none where they do not reach it, or not with atomics.
+    #[must_use]
+    pub fn direct_token(semaphore: &Semaphore) -> Option<DevicePtr> {
+        semaphore.remote_token_by_device()
+    }
+
+    /// # Safety
+    /// The handle must be one of a live semaphore of the Host platform; so for all methods below.
+    unsafe fn words(&self) -> SemaphoreWords<'_, AtomicU64, AtomicU32> {
+        // SAFETY: the pointers of a live handle are aligned and stay valid, and everybody uses atomics on them.
+        unsafe {
+            let inbound = AtomicU64::from_ptr(self.inbound_token);
+            SemaphoreWords {
+                inbound,
+                inbound_by_link: Some(AtomicU64::from_ptr(self.inbound_token.add(1))),
+                expected: AtomicU64::from_ptr(self.expected_inbound_token),
+                // Nothing is signalled through this view.
+                remote_inbound: inbound,
+                outbound: None,
+                abort: AtomicU32::from_ptr(self.status),
+                timed_out: AtomicU32::from_ptr(self.status.add(1)),
+                aborted: AtomicU32::from_ptr(self.status.add(2)),
+            }
+        }
+    }
+
+    /// Takes a signal if there is one, as [`Self::wait`] does. Does not block.
+    ///
+    /// # Safety
+    /// The handle must be one of a live semaphore of the Host platform.
+    #[must_use]
+    pub unsafe fn poll(&self) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.words() }.poll(Ordering::Acquire)
+    }
+
+    /// Takes a signal, waiting for it: without bound if `max_spins` is negative, else for that many polls.
+    ///
+    /// Returns whether it was signalled; what the peer wrote before is then visible. If not, the wait ran out of polls
+    /// (it has consumed nothing and can be repeated) or was aborted from the host (so will all later ones).
+    ///
+    /// # Safety
+    /// As [`Self::poll`].
+    #[must_use]
+    pub unsafe fn wait(&self, max_spins: i64) -> bool {
+        let mut backoff = Backoff::new();
+        // SAFETY: the caller's promise.
+        unsafe { self.words() }.wait(Ordering::Acquire, max_spins, || backoff.wait())
+    }
+}
+
+/// A semaphore that hosts signal and hosts wait on: `Host2HostSemaphore` of the C++ and Python API. Its local endpoint
+/// is on the CPU, so it is not for CUDA IPC.
+///
+/// The peer may have a [`HostToDeviceSemaphore`] at its end, if that is on a GPU.
+#[derive(Debug)]
+pub struct HostToHostSemaphore {
+    signaller: Mutex<Signaller>,
+    semaphore: Semaphore,
+}
+
+impl HostToHostSemaphore {
+    /// Takes the host's side of `semaphore`, whose local endpoint is on the CPU.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a local endpoint on a GPU, or if the host's side is in use already.
+    pub fn new(semaphore: &Semaphore) -> Result<Self> {
+        if semaphore.connection().local_gpu().is_some() {
+            return Err(Error::InvalidArgument(format!(
+                "the local endpoint of the connection to {} is on a GPU, where kernels wait; use a \
+                 HostToDeviceSemaphore, or an endpoint on Device::CPU",
+                semaphore.connection().label()
+            )));
+        }
+        Ok(Self { signaller: Mutex::new(semaphore.signaller()?), semaphore: semaphore.clone() })
+    }
+
+    /// Signals the peer, after all earlier [`Connection::write`]s of the connection. Does not block; any thread may
+    /// call it.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`] and the like.
+    pub fn signal(&self) -> Result<()> {
+        signal(&self.signaller)
+    }
+
+    /// Takes a signal if there is one; what the peer wrote before is then visible. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`] and the like, if there is none and none can come.
+    pub fn poll(&self) -> Result<bool> {
+        if self.words()?.poll(Ordering::Acquire) {
+            return Ok(true);
+        }
+        self.semaphore.check().map(|()| false)
+    }
+
+    /// Takes a signal, waiting for it: without bound if `max_spin_count` is negative, else for that many polls. What the
+    /// peer wrote before is then visible. Ends when the connection fails or the semaphore is aborted.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]: nothing was taken and the call can be repeated; [`Error::PeerLost`] and the like.
+    pub fn wait(&self, max_spin_count: i64) -> Result<()> {
+        let (start, mut backoff) = (Instant::now(), Backoff::new());
+        if self.words()?.wait(Ordering::Acquire, max_spin_count, || backoff.wait()) {
+            return Ok(());
+        }
+        match self.semaphore.check() {
+            // The word that says so may have been reset by another thread's time-out.
+            Ok(()) | Err(Error::DeviceWaitTimedOut { .. }) => Err(Error::Timeout {
+                operation: format!("waiting for a signal from {}", self.semaphore.connection().label()),
+                after: start.elapsed(),
+            }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The semaphore below.
+    #[must_use]
+    pub fn semaphore(&self) -> &Semaphore {
+        &self.semaphore
+    }
+
+    fn words(&self) -> Result<SemaphoreWords<'_, AtomicU64, AtomicU32>> {
+        let (block, status) = (self.semaphore.block(), self.semaphore.status());
+        let word = |offset| {
+            let missing = "a semaphore of an endpoint on the CPU has its token in host memory";
+            block.host_word(offset).ok_or_else(|| Error::InvalidArgument(missing.to_owned()))
+        };
+        let inbound = word(INBOUND)?;
+        Ok(SemaphoreWords {
+            inbound,
+            inbound_by_link: Some(word(INBOUND_BY_LINK)?),
+            expected: word(EXPECTED)?,
+            // Nothing is signalled through this view.
+            remote_inbound: inbound,
+            outbound: None,
+            abort: status.word(0)?,
+            timed_out: status.word(1)?,
+            aborted: status.word(2)?,
+        })
+    }
+}

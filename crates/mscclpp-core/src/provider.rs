@@ -116,6 +116,25 @@ pub trait Queue: Send {
     /// As [`Queue::write`].
     fn update(&mut self, dst: &Arc<dyn RemoteRegion>, dst_offset: u64, value: u64) -> Result<()>;
 
+    /// Stores `value` in the 8 bytes of local device memory at `word` once all earlier operations are complete at the
+    /// peer, so that kernels learn it without the host. Only called where [`Queue::stores_completions`] says so.
+    ///
+    /// # Errors
+    /// As [`Queue::write`].
+    ///
+    /// # Safety
+    /// `word` must be 8-byte aligned, and valid until the store is done.
+    unsafe fn store_when_complete(&mut self, word: DevicePtr, value: u64) -> Result<()> {
+        Err(crate::Error::InvalidArgument(format!(
+            "this transport cannot store {value} at {word:?} by itself; ask it with request_flush and progress"
+        )))
+    }
+
+    /// Whether [`Queue::store_when_complete`] works.
+    fn stores_completions(&self) -> bool {
+        false
+    }
+
     /// Asks to be told when all earlier operations are complete at the peer: the ticket that [`Queue::progress`] will
     /// reach.
     ///

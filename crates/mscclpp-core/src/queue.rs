@@ -1,5 +1,7 @@
 use std::{fmt, sync::Arc};
 
+use mscclpp_gpu::DevicePtr;
+
 use crate::{
     Connection, Error, RegisteredMemory, Result, Signaller,
     provider::{Queue, Registration, RemoteRegion},
@@ -88,6 +90,26 @@ impl SendQueue {
         }
         self.connection.check()?;
         signaller.signal(&mut *self.queue)
+    }
+
+    /// Stores `value` in the 8 bytes of local device memory at `word` once everything given so far is complete at the
+    /// peer. Kernels may wait for it there.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where [`SendQueue::stores_completions`] is false; [`Error::PeerLost`] and the like.
+    ///
+    /// # Safety
+    /// `word` must be 8-byte aligned, and valid until the store is done.
+    pub unsafe fn store_when_complete(&mut self, word: DevicePtr, value: u64) -> Result<()> {
+        self.connection.check()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.queue.store_when_complete(word, value) }
+    }
+
+    /// Whether the transport can tell kernels by itself that operations are complete.
+    #[must_use]
+    pub fn stores_completions(&self) -> bool {
+        self.queue.stores_completions()
     }
 
     /// Asks to be told when everything given so far is complete at the peer: the ticket that [`SendQueue::progress`]

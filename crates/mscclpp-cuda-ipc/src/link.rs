@@ -6,7 +6,7 @@ use mscclpp_core::{
     LinkMonitor, MemoryRegion, Result,
     provider::{Link, Queue, Registration, RemoteRegion},
 };
-use mscclpp_gpu::{Event, Gpu, Stream};
+use mscclpp_gpu::{DevicePtr, Event, Gpu, Stream};
 
 use crate::{
     env,
@@ -110,6 +110,17 @@ impl Queue for IpcQueue {
         self.operations += 1;
         // SAFETY: the caller checked the range; this queue keeps the memory until the store is complete.
         unsafe { Ok(self.stream.write_u64(to, value)?) }
+    }
+
+    unsafe fn store_when_complete(&mut self, word: DevicePtr, value: u64) -> Result<()> {
+        // Counted, so that a flush asked for before it does not pass for one asked for after it.
+        self.operations += 1;
+        // SAFETY: the caller's promise; the stream does it behind all earlier operations.
+        unsafe { Ok(self.stream.write_u64(word, value)?) }
+    }
+
+    fn stores_completions(&self) -> bool {
+        true
     }
 
     fn request_flush(&mut self) -> Result<u64> {

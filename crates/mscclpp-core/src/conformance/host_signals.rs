@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Case, Setup,
-    pair::{PATIENCE, Pair, Shared, assert_error, assert_same, eventually, join, noise, within},
+    pair::{PATIENCE, Pair, assert_error, assert_same, eventually, join, noise, within},
     semaphores::build,
 };
 use crate::{
@@ -67,10 +67,7 @@ fn a_signal_comes_after_the_data_of_its_queue(setup: &dyn Setup) {
         assert!(wait(&b, LONG), "the signal of round {round} does not come");
         assert_same(&target.bytes(), &data, "after a wait");
     }
-    let too_far: [fn(&Shared) -> (u64, u64, u64); 2] =
-        [|s| (s.buffer.len(), 0, 1), |_| (0, u64::MAX, u64::MAX)];
-    for beyond in too_far {
-        let (dst, src, size) = beyond(&source);
+    for (dst, src, size) in [(LEN, 0, 1), (0, LEN, 1), (0, u64::MAX, u64::MAX)] {
         assert_error!(queue.write(&route, dst, src, size), Error::OutOfBounds { .. });
     }
 }

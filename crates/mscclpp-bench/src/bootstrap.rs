@@ -14,7 +14,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::{
     Result,
     machine::Machine,
-    report::{Report, Row, Times},
+    progress::Progress,
+    report::{Report, Row, SizeOf, Times, Unit},
 };
 
 const MESSAGE: usize = 256;
@@ -43,10 +44,15 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let mut rows = Vec::new();
     let mut notes =
         vec!["seconds from the first rank's start to the last rank's end; the address is a unique id".into()];
+    let mut progress = Progress::new(options.ranks.len() * (1 + options.repeats as usize), false);
     for &n in &options.ranks {
-        let warm_up = job(n)?;
+        let mut job = || {
+            progress.step(&format!("bootstrap {n} ranks"));
+            job(n)
+        };
+        let warm_up = job()?;
         notes.push(format!("{n} ranks, all formed: {}", warm_up.cost));
-        let jobs = (0..options.repeats).map(|_| job(n)).collect::<Result<Vec<_>>>()?;
+        let jobs = (0..options.repeats).map(|_| job()).collect::<Result<Vec<_>>>()?;
         let ok = warm_up.ok && jobs.iter().all(|job| job.ok);
         let goal = match n {
             64 => Some(0.5),
@@ -62,17 +68,21 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         for (variant, time) in phases {
             let times = jobs.iter().map(|job| time(job).as_secs_f64()).collect();
             rows.push(Row {
-                workload: "bootstrap",
+                workload: "bootstrap".to_owned(),
                 variant: variant.to_owned(),
                 size: n as u64,
-                unit: "s",
+                size_of: SizeOf::Ranks,
+                unit: Unit::Seconds,
                 times: Times::of(times).filter(|_| ok),
+                rounds: 1,
                 repeats: jobs.len(),
+                bandwidth: None,
                 baseline: None,
                 goal: goal.filter(|_| variant == "all three"),
             });
         }
     }
+    drop(progress);
     Ok(Report { machine: Machine::of(&[], "TCP"), rows, notes })
 }
 

@@ -3,10 +3,10 @@
 use std::fs;
 
 use mscclpp::Gpu;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What every row is to be read with.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) platform: String,
     pub(crate) devices: Vec<String>,

@@ -7,13 +7,17 @@
 mod bootstrap;
 mod machine;
 mod pair;
+mod plot;
+mod progress;
 mod report;
 mod signal_pingpong;
+
+mod table;
 mod twins;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 use report::Report;
 
 /// What workloads fail with: one message for the user.
@@ -21,16 +25,13 @@ type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Resu
 
 /// Benchmarks of mscclpp.
 ///
-/// COLUMNS: platform (host: simulated on the CPU; cpu: no device involved) | workload and variant | size (what the
-/// row's name says: rounds, ranks) | median, min and max of the repeats, in the unit of the row | baseline: the reference
-/// implementation on two H200 of one host | goal: what this project wants there | check: ok, or FAILED if data or
-/// signals were wrong, in which case the program exits with 1. Baseline and goal are shown where the row is comparable
-/// with them.
+/// Each workload runs by its name, checks its results, and prints one row for each size and variant. On a machine without
+/// GPUs the same runs on devices simulated on the CPU (platform `host`), whose times say nothing about GPUs.
 #[derive(Parser)]
-#[command(name = "mscclpp-bench", verbatim_doc_comment)]
+#[command(name = "mscclpp-bench", after_help = COLUMNS)]
 struct Arguments {
     #[command(subcommand)]
-    workload: Workload,
+    command: Command,
     /// Also write the rows to FILE, as JSON.
     #[arg(long, value_name = "FILE", global = true)]
     json: Option<PathBuf>,
@@ -39,18 +40,44 @@ struct Arguments {
     peer: bool,
 }
 
+/// Below the help of the program and of each workload.
+const COLUMNS: &str = "\
+Columns:
+  platform  cuda; host: devices simulated on the CPU; cpu: no device involved
+  workload, variant
+            what ran; for memory workloads the kind of packet, the kind of barriers, blocks x threads
+  size      of the message that each side sends, or what else the workload is over; exact in the JSON
+  rounds    how often the round was repeated for one time
+  unit      of all times of the row
+  median, min, max
+            of the repeats: the time of one round (of a ping-pong, of one hop, which is half a round)
+  algbw     algorithm bandwidth in GB/s: the size over the median
+  busbw     bus bandwidth in GB/s: what each direction of the link carries of it. Each side sends its size to the
+            other, so it equals algbw; the flags of packets do not count
+  baseline  the reference implementation on two H200 of one host
+  goal      what this project wants there; both only where the row is comparable
+  check     ok, or FAILED if data or signals were wrong: then there are no times, and the program exits with 1";
+
 #[derive(Subcommand)]
-enum Workload {
+enum Command {
     /// Two processes, one thread on each device: one side signals, the other waits, in turns. Time of one hop.
+    #[command(after_help = COLUMNS)]
     SignalPingpong(signal_pingpong::Options),
     /// Ranks as threads of this process: initialise, all_gather 256 B, barrier.
+    #[command(after_help = COLUMNS)]
     Bootstrap(bootstrap::Options),
+    /// Draw time and bandwidth over size, from the files that --json wrote, as an SVG.
+    Plot(plot::Options),
 }
 
 fn main() -> ExitCode {
-    let Arguments { workload, json, peer } = Arguments::parse();
-    match run(&workload, peer) {
-        // The other rank has nothing to report.
+    let Arguments { command, json, peer } = Arguments::parse();
+    if matches!(command, Command::Plot(_)) && json.is_some() {
+        let conflict = "--json is for workloads; plot writes to --output";
+        Arguments::command().error(ErrorKind::ArgumentConflict, conflict).exit();
+    }
+    match run(&command, peer) {
+        // The other rank has nothing to report, nor has a plot.
         Ok(None) => ExitCode::SUCCESS,
         Ok(Some(report)) => {
             print!("{report}");
@@ -69,10 +96,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(workload: &Workload, peer: bool) -> Result<Option<Report>> {
+fn run(command: &Command, peer: bool) -> Result<Option<Report>> {
     mscclpp::log::init()?;
-    match workload {
-        Workload::SignalPingpong(options) => signal_pingpong::run(options, peer),
-        Workload::Bootstrap(options) => bootstrap::run(options).map(Some),
+    match command {
+        Command::SignalPingpong(options) => signal_pingpong::run(options, peer),
+        Command::Bootstrap(options) => bootstrap::run(options).map(Some),
+        Command::Plot(options) => plot::run(options).map(|()| None),
     }
 }

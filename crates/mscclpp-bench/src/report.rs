@@ -1,44 +1,95 @@
-//! Rows, as a table and as JSON.
+//! What a command measured: rows, written as JSON and read back to be plotted. The table is in [`crate::table`].
 
-use std::{fmt, fs, io, path::Path};
+use std::{fs, io, path::Path};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
 
 /// What one command measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
     pub(crate) rows: Vec<Row>,
     /// What the table does not show in columns.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) notes: Vec<String>,
 }
 
 /// One measured quantity.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
-    pub(crate) workload: &'static str,
+    pub(crate) workload: String,
     pub(crate) variant: String,
-    /// Rounds of a launch, ranks, ...
     pub(crate) size: u64,
-    pub(crate) unit: &'static str,
+    /// What `size` counts.
+    pub(crate) size_of: SizeOf,
+    /// Of all times of this row.
+    pub(crate) unit: Unit,
     /// None if the check failed.
     pub(crate) times: Option<Times>,
+    /// How often the round was repeated for one time, which is that of one round or hop.
+    pub(crate) rounds: u32,
+    /// How many times `times` is made from.
     pub(crate) repeats: usize,
+    /// Where bytes are moved and the check passed.
+    pub(crate) bandwidth: Option<Bandwidth>,
     /// Of the reference implementation, where the row is comparable.
     pub(crate) baseline: Option<f64>,
     /// What this project wants there.
     pub(crate) goal: Option<f64>,
 }
 
+/// What the size of a row counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum SizeOf {
+    Bytes,
+    Rounds,
+    Ranks,
+}
+
+/// Of a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Unit {
+    #[serde(rename = "us")]
+    Microseconds,
+    #[serde(rename = "s")]
+    Seconds,
+}
+
 /// Of all repeats.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Times {
     pub(crate) median: f64,
     pub(crate) min: f64,
     pub(crate) max: f64,
+}
+
+/// In GB/s (10^9 bytes), from the median.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Bandwidth {
+    /// The size over the time.
+    pub(crate) algorithm: f64,
+    /// What each direction of the link between the devices carries of it. Each side of these workloads sends its bytes
+    /// to the other, so this is the algorithm bandwidth; the flags of packets do not count.
+    pub(crate) bus: f64,
+}
+
+impl Unit {
+    pub(crate) fn symbol(self) -> &'static str {
+        match self {
+            Self::Microseconds => "us",
+            Self::Seconds => "s",
+        }
+    }
+
+    pub(crate) fn in_seconds(self) -> f64 {
+        match self {
+            Self::Microseconds => 1e-6,
+            Self::Seconds => 1.0,
+        }
+    }
 }
 
 impl Times {
@@ -49,6 +100,15 @@ impl Times {
         let half = all.len() / 2;
         let median = if all.len() % 2 == 1 { all[half] } else { f64::midpoint(all[half - 1], all[half]) };
         Some(Self { median, min, max })
+    }
+}
+
+impl Bandwidth {
+    #[cfg_attr(not(test), expect(dead_code, reason = "the workloads that move data come next"))]
+    /// Of `bytes` that each side sent to the other in `us` microseconds.
+    pub(crate) fn of_exchange(bytes: u64, us: f64) -> Self {
+        let algorithm = bytes as f64 / us / 1e3;
+        Self { algorithm, bus: algorithm }
     }
 }
 
@@ -64,47 +124,6 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Machine { platform, devices, driver, transport, commit, cores } = &self.machine;
-        writeln!(
-            f,
-            "# devices    {}",
-            if devices.is_empty() { "none".to_owned() } else { devices.join(", ") }
-        )?;
-        writeln!(f, "# driver     {driver}, {cores} cores")?;
-        writeln!(f, "# transport  {transport}")?;
-        writeln!(f, "# commit     {commit}")?;
-        for note in &self.notes {
-            writeln!(f, "# {note}")?;
-        }
-        writeln!(
-            f,
-            "#\n# {:<8} {:<16} {:<16} {:>8} {:>4} {:>10} {:>10} {:>10} {:>9} {:>9}  check",
-            "platform", "workload", "variant", "size", "unit", "median", "min", "max", "baseline", "goal"
-        )?;
-        for row in &self.rows {
-            let figure =
-                |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
-            write!(
-                f,
-                "  {platform:<8} {:<16} {:<16} {:>8} {:>4} {:>10} {:>10} {:>10} {:>9} {:>9}",
-                row.workload,
-                row.variant,
-                row.size,
-                row.unit,
-                figure(row.times.map(|times| times.median)),
-                figure(row.times.map(|times| times.min)),
-                figure(row.times.map(|times| times.max)),
-                figure(row.baseline),
-                figure(row.goal),
-            )?;
-            writeln!(f, "  {}", if row.times.is_some() { "ok" } else { "FAILED" })?;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,5 +133,40 @@ mod tests {
         assert_eq!(Times::of(vec![3.0, 1.0, 2.0]), Some(Times { median: 2.0, min: 1.0, max: 3.0 }));
         assert_eq!(Times::of(vec![4.0, 1.0, 2.0, 3.0]).map(|times| times.median), Some(2.5));
         assert_eq!(Times::of(Vec::new()), None);
+    }
+
+    #[test]
+    fn a_bandwidth_is_in_gigabytes_a_second() {
+        let Bandwidth { algorithm, bus } = Bandwidth::of_exchange(128 << 20, 389.0);
+        assert!((algorithm - 345.03).abs() < 0.01, "{algorithm}");
+        assert!((bus - algorithm).abs() < 1e-9);
+    }
+
+    #[test]
+    fn json_gives_the_same_report_back() {
+        let row = Row {
+            workload: "memory-put".to_owned(),
+            variant: "half 32x1024".to_owned(),
+            size: 1 << 20,
+            size_of: SizeOf::Bytes,
+            unit: Unit::Microseconds,
+            times: Some(Times { median: 7.25, min: 7.0, max: 8.5 }),
+            rounds: 1000,
+            repeats: 5,
+            bandwidth: Some(Bandwidth::of_exchange(1 << 20, 7.25)),
+            baseline: Some(9.37),
+            goal: None,
+        };
+        let failed =
+            Row { times: None, bandwidth: None, size_of: SizeOf::Ranks, unit: Unit::Seconds, ..row.clone() };
+        let report = Report {
+            machine: Machine::of(&[], "TCP"),
+            rows: vec![row, failed],
+            notes: vec!["a note".to_owned()],
+        };
+        let text = serde_json::to_string(&report).expect("it is plain data");
+        assert!(text.contains(r#""size":1048576"#) && text.contains(r#""unit":"us""#), "{text}");
+        assert_eq!(serde_json::from_str::<Report>(&text).expect("its own JSON"), report);
+        assert!(!report.all_ok());
     }
 }

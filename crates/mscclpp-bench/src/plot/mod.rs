@@ -1,0 +1,55 @@
+//! `plot`: result files as one picture, time and bandwidth over size.
+
+mod axis;
+mod figure;
+mod svg;
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use figure::Figure;
+
+use crate::{Result, report::Report};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// What `--json` wrote.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Where the SVG goes [default: standard output].
+    #[arg(short, long, value_name = "OUT.svg")]
+    output: Option<PathBuf>,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let reports = options.files.iter().map(|file| read(file)).collect::<Result<Vec<_>>>()?;
+    let figure = Figure::of(&reports)?;
+    for row in &figure.left_out {
+        eprintln!("{row} FAILED when it was measured, and is not drawn");
+    }
+    let picture = svg::draw(&figure);
+    match &options.output {
+        Some(path) => {
+            fs::write(path, picture).map_err(|error| format!("writing {}: {error}", path.display()))?;
+        }
+        None => io::stdout().write_all(picture.as_bytes())?,
+    }
+    Ok(())
+}
+
+/// A result file and where it came from.
+struct ResultFile {
+    path: PathBuf,
+    report: Report,
+}
+
+fn read(path: &Path) -> Result<ResultFile> {
+    let text = fs::read_to_string(path).map_err(|error| format!("reading {}: {error}", path.display()))?;
+    let report = serde_json::from_str(&text)
+        .map_err(|error| format!("{} is no result file of this program: {error}", path.display()))?;
+    Ok(ResultFile { path: path.to_owned(), report })
+}

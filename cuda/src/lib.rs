@@ -20,11 +20,16 @@
 /// The headers of the device API: each one's name as it is included, such as `mscclpp/device.hpp`, and its text. They
 /// include only one another.
 pub const HEADERS: &[(&str, &str)] = &[
+    ("mscclpp/access_device.hpp", include_str!("../include/mscclpp/access_device.hpp")),
     ("mscclpp/atomic_device.hpp", include_str!("../include/mscclpp/atomic_device.hpp")),
+    ("mscclpp/copy_device.hpp", include_str!("../include/mscclpp/copy_device.hpp")),
     ("mscclpp/device.hpp", include_str!("../include/mscclpp/device.hpp")),
+    ("mscclpp/group_device.hpp", include_str!("../include/mscclpp/group_device.hpp")),
     ("mscclpp/memory_channel_device.hpp", include_str!("../include/mscclpp/memory_channel_device.hpp")),
+    ("mscclpp/packet_device.hpp", include_str!("../include/mscclpp/packet_device.hpp")),
     ("mscclpp/poll_device.hpp", include_str!("../include/mscclpp/poll_device.hpp")),
     ("mscclpp/semaphore_device.hpp", include_str!("../include/mscclpp/semaphore_device.hpp")),
+    ("mscclpp/sm_channel_device.hpp", include_str!("../include/mscclpp/sm_channel_device.hpp")),
 ];
 
 /// The kernels of the first tutorial, `ping_pong_spin` and `ping_pong_plain`: two sides that signal each other in turns,

@@ -1,8 +1,11 @@
-// The device side of memory channels: a semaphore between two GPUs whose memory is mapped into each other.
+// The device side of memory channels: a semaphore between two GPUs whose memory is mapped into each other, and the
+// copies and packets that the threads of one write into the memory of the other.
 
 #ifndef MSCCLPP_MEMORY_CHANNEL_DEVICE_HPP_
 #define MSCCLPP_MEMORY_CHANNEL_DEVICE_HPP_
 
+#include "mscclpp/copy_device.hpp"
+#include "mscclpp/packet_device.hpp"
 #include "mscclpp/semaphore_device.hpp"
 
 namespace mscclpp {
@@ -37,6 +40,151 @@ struct BaseMemoryChannelDeviceHandle {
 // The tag of `DeviceHandle<BaseMemoryChannel>`.
 struct BaseMemoryChannel {
   using DeviceHandle = BaseMemoryChannelDeviceHandle;
+};
+
+// What a MemoryChannelDeviceHandle knows of its link.
+enum MemoryChannelFlag : uint32_t {
+  // A line of 128 bytes that a warp stores in one instruction arrives whole: LL128 packets are allowed.
+  MemoryChannelLines = 1,
+};
+
+// A channel that also moves data. 72 bytes; what is said of the semaphore's handle (copies of it, where it may live)
+// holds for it too.
+//
+// Offsets and sizes are in bytes and are not checked: the caller keeps them inside of the memories given to the host's
+// object. `threadId` and `numThreads` number the threads that share the work of one call: all of them make it, with the
+// same arguments otherwise. They may be a thread, a warp, a block or the grid.
+//
+// No call synchronises the threads that make it, and no put or get synchronises with the peer: between a put and
+// its signal stands a barrier of the threads that put, and one more between a wait and their reading. Packets need
+// neither.
+struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
+  // The peer's memory as mapped here: its buffer, or its packet buffer if this channel sends packets.
+  void* dst_;
+  // This device's memory.
+  void* src_;
+  // Where the peer's packets arrive, in this device's memory; null without one.
+  void* packetBuffer_;
+  // MemoryChannelFlag, or-ed.
+  uint32_t flags_;
+  uint32_t reserved_;
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+  // Reads the element `index` of the peer's memory.
+  template <class T>
+  MSCCLPP_DEVICE_INLINE T read(uint64_t index) const {
+    return static_cast<const T*>(dst_)[index];
+  }
+
+  // Writes the element `index` of the peer's memory.
+  template <class T>
+  MSCCLPP_DEVICE_INLINE void write(uint64_t index, const T& value) const {
+    static_cast<T*>(dst_)[index] = value;
+  }
+
+  // Copies from this device's memory at originOffset to the peer's at targetOffset. What the template arguments promise
+  // stands at `copy`. The data is the peer's after a signal that follows it, behind a barrier.
+  template <int Alignment = 16, bool CopyRemainder = true>
+  MSCCLPP_DEVICE_INLINE void put(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes, uint32_t threadId,
+                                 uint32_t numThreads) const {
+    // The stores cross the link and nobody waits for them: two loads of local memory in flight keep them coming.
+    copy<Alignment, CopyRemainder, 2>(at(dst_, targetOffset), at(src_, originOffset), bytes, threadId, numThreads);
+  }
+  template <int Alignment = 16, bool CopyRemainder = true>
+  MSCCLPP_DEVICE_INLINE void put(uint64_t offset, uint64_t bytes, uint32_t threadId, uint32_t numThreads) const {
+    put<Alignment, CopyRemainder>(offset, offset, bytes, threadId, numThreads);
+  }
+
+  // Copies from the peer's memory at targetOffset to this device's at originOffset. It is the caller's business that
+  // the peer has written what is to be read: by a wait for its signal, and a barrier.
+  template <int Alignment = 16, bool CopyRemainder = true>
+  MSCCLPP_DEVICE_INLINE void get(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes, uint32_t threadId,
+                                 uint32_t numThreads) const {
+    // The loads cross the link: it takes four in flight a thread to fill it.
+    copy<Alignment, CopyRemainder, 4>(at(src_, originOffset), at(dst_, targetOffset), bytes, threadId, numThreads);
+  }
+  template <int Alignment = 16, bool CopyRemainder = true>
+  MSCCLPP_DEVICE_INLINE void get(uint64_t offset, uint64_t bytes, uint32_t threadId, uint32_t numThreads) const {
+    get<Alignment, CopyRemainder>(offset, offset, bytes, threadId, numThreads);
+  }
+
+  // Sends this device's memory at originOffset as packets to the peer's packet buffer, which `dst_` is then, at
+  // targetOffset (of the packets, so for LL16 twice the data's). Flags, threads and what is refused (nothing is sent,
+  // false, StatusRefused) stand at mscclpp::putPackets; LL128Packet is also refused without MemoryChannelLines.
+  template <class PacketType = LL16Packet>
+  MSCCLPP_DEVICE_INLINE bool putPackets(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
+                                        uint32_t threadId, uint32_t numThreads, uint32_t flag) const {
+    if (!allows<PacketType>()) return false;
+    return mscclpp::putPackets<PacketType>(at(dst_, targetOffset), at(src_, originOffset), bytes, threadId, numThreads,
+                                           flag, semaphore_.status);
+  }
+  template <class PacketType = LL16Packet>
+  MSCCLPP_DEVICE_INLINE bool putPackets(uint64_t offset, uint64_t bytes, uint32_t threadId, uint32_t numThreads,
+                                        uint32_t flag) const {
+    return putPackets<PacketType>(offset, offset, bytes, threadId, numThreads, flag);
+  }
+
+  // Waits for the peer's packets in the packet buffer at targetOffset and writes their data to this device's memory at
+  // originOffset. What ends it, and what its result says to whom, stands at mscclpp::unpackPackets; a wait of the
+  // semaphore and this one are aborted together.
+  template <class PacketType = LL16Packet>
+  MSCCLPP_DEVICE_INLINE bool unpackPackets(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
+                                           uint32_t threadId, uint32_t numThreads, uint32_t flag,
+                                           int64_t maxSpinCount = -1) const {
+    if (!allows<PacketType>()) return false;
+    return mscclpp::unpackPackets<PacketType>(at(packetBuffer_, targetOffset), at(src_, originOffset), bytes, threadId,
+                                              numThreads, flag, maxSpinCount, semaphore_.status);
+  }
+  // Without a bound: with one, the number of arguments would not tell this from the other form.
+  template <class PacketType = LL16Packet>
+  MSCCLPP_DEVICE_INLINE bool unpackPackets(uint64_t offset, uint64_t bytes, uint32_t threadId, uint32_t numThreads,
+                                           uint32_t flag) const {
+    return unpackPackets<PacketType>(offset, offset, bytes, threadId, numThreads, flag);
+  }
+
+  // Waits for the packet number `index` of the packet buffer and returns its data. One thread; LL8 and LL16 only. When
+  // it gives up, after maxSpinCount polls or on an abort, it returns zeros and only `status` tells: a kernel that is to
+  // notice calls tryUnpackPacket.
+  template <class PacketType = LL16Packet>
+  MSCCLPP_DEVICE_INLINE typename PacketType::Payload unpackPacket(uint64_t index, uint32_t flag,
+                                                                  int64_t maxSpinCount = -1) const {
+    typename PacketType::Payload value = {};
+    (void)tryUnpackPacket<PacketType>(index, flag, value, maxSpinCount);
+    return value;
+  }
+
+  // The same, with the data in `value`. Returns whether the packet came.
+  template <class PacketType = LL16Packet>
+  MSCCLPP_DEVICE_INLINE bool tryUnpackPacket(uint64_t index, uint32_t flag, typename PacketType::Payload& value,
+                                             int64_t maxSpinCount = -1) const {
+    return static_cast<const PacketType*>(packetBuffer_)[index].read(flag, value, maxSpinCount, semaphore_.status);
+  }
+
+ private:
+  MSCCLPP_DEVICE_INLINE static uint8_t* at(void* memory, uint64_t offset) {
+    return static_cast<uint8_t*>(memory) + offset;
+  }
+
+  template <class PacketType>
+  MSCCLPP_DEVICE_INLINE bool allows() const {
+    if constexpr (sizeof(PacketType) == sizeof(LL128Packet)) {
+      if ((flags_ & MemoryChannelLines) == 0) {
+        detail::refuse(semaphore_.status);
+        return false;
+      }
+    }
+    return true;
+  }
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+};
+
+static_assert(sizeof(MemoryChannelDeviceHandle) == 72, "the host fills in the same structure");
+
+// The tag of `DeviceHandle<MemoryChannel>`.
+struct MemoryChannel {
+  using DeviceHandle = MemoryChannelDeviceHandle;
 };
 
 }  // namespace mscclpp

@@ -5,15 +5,17 @@
 #define MSCCLPP_POLL_DEVICE_HPP_
 
 #include "mscclpp/atomic_device.hpp"
+#include "mscclpp/group_device.hpp"
 
 namespace mscclpp {
 
-// The words of a `status`: three 32-bit words of pinned host memory through which the host and the waits of a kernel
-// speak. The host writes the first and reads the others.
+// The words of a `status`: four 32-bit words of pinned host memory through which the host and the kernels speak. The
+// host writes the first and reads the others.
 enum StatusWord {
   StatusAbortRequested = 0,  // not 0: waits are to give up. Once set it stays so.
   StatusTimedOut = 1,        // set to 1 by a wait that reached its bound
   StatusAborted = 2,         // set to 1 by a wait that gave up because of the request
+  StatusRefused = 3,         // set to 1 by a call that did nothing, because what it was asked cannot be done
 };
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
@@ -29,24 +31,23 @@ enum PollPeriod : uint32_t { PollsBeforeFirstLook = 256, PollsBetweenLooks = 102
 // longer.
 enum PollGroup : uint32_t { PollsInARow = 16 };
 
-// Calls `ready` until it says true, at most `maxSpinCount` times and once more, without a bound if that is negative.
-// Returns whether it said true. On giving up, says why in `status`.
-//
-// The first polls do not touch `status`. A wait that finds itself aborted or at its bound polls a last time after it
-// found that, so a signal that preceded the abort is not missed. Any number of threads may be here with one `status`.
-template <class Ready>
-MSCCLPP_DEVICE_INLINE bool pollUntil(Ready ready, int64_t maxSpinCount, uint32_t* status) {
+namespace detail {
+
+// The loop of pollUntil and pollUntilByWarp. `agree` turns what a thread has read of `status` into what all of those
+// that poll together act upon. `InARow` divides the periods.
+template <uint32_t InARow, class Ready, class Agree>
+MSCCLPP_DEVICE_INLINE bool pollLoop(Ready ready, int64_t maxSpinCount, uint32_t* status, Agree agree) {
   // 2^64 - 1 polls last for millennia: this is how an unbounded wait counts.
   uint64_t left = maxSpinCount < 0 ? ~static_cast<uint64_t>(0) : static_cast<uint64_t>(maxSpinCount);
   uint32_t untilLook = PollsBeforeFirstLook;
   for (;;) {
-    if (left >= PollsInARow) {
+    if (left >= InARow) {
 #pragma unroll
-      for (uint32_t i = 0; i < PollsInARow; ++i) {
+      for (uint32_t i = 0; i < InARow; ++i) {
         if (ready()) return true;
       }
-      left -= PollsInARow;
-      untilLook -= PollsInARow;
+      left -= InARow;
+      untilLook -= InARow;
       if (untilLook != 0) continue;
     } else {
 #pragma unroll 1
@@ -54,16 +55,39 @@ MSCCLPP_DEVICE_INLINE bool pollUntil(Ready ready, int64_t maxSpinCount, uint32_t
         if (ready()) return true;
       }
     }
-    const bool aborted =
-        atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(status + StatusAbortRequested) != 0;
+    const bool aborted = agree(status != nullptr && atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(
+                                                        status + StatusAbortRequested) != 0);
     if (aborted || left == 0) {
       if (ready()) return true;
-      atomicStore<MemoryOrder::Relaxed, MemoryScope::System>(
-          status + (aborted ? StatusAborted : StatusTimedOut), 1u);
+      if (status != nullptr) {
+        atomicStore<MemoryOrder::Relaxed, MemoryScope::System>(status + (aborted ? StatusAborted : StatusTimedOut),
+                                                               1u);
+      }
       return false;
     }
     untilLook = PollsBetweenLooks;
   }
+}
+
+}  // namespace detail
+
+// Calls `ready` until it says true, at most `maxSpinCount` times and once more, without a bound if that is negative.
+// Returns whether it said true. On giving up, says why in `status`. That may be null: then nobody can abort the wait.
+//
+// The first polls do not touch `status`. A wait that finds itself aborted or at its bound polls a last time after it
+// found that, so a signal that preceded the abort is not missed. Any number of threads may be here with one `status`.
+//
+// `InARow` polls follow each other without counting: fewer make less code of a wait whose latency matters less.
+template <uint32_t InARow = PollsInARow, class Ready>
+MSCCLPP_DEVICE_INLINE bool pollUntil(Ready ready, int64_t maxSpinCount, uint32_t* status) {
+  return detail::pollLoop<InARow>(ready, maxSpinCount, status, [](bool aborted) { return aborted; });
+}
+
+// The same for the 32 threads of a warp together, called by all of them with the same arguments. `ready` is called by
+// all of them and has to say the same to all; so does this.
+template <uint32_t InARow = PollsInARow, class Ready>
+MSCCLPP_DEVICE_INLINE bool pollUntilByWarp(Ready ready, int64_t maxSpinCount, uint32_t* status) {
+  return detail::pollLoop<InARow>(ready, maxSpinCount, status, [](bool aborted) { return warpAny(aborted); });
 }
 
 #endif  // MSCCLPP_DEVICE_COMPILE

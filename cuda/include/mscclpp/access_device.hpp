@@ -1,0 +1,128 @@
+// Accesses to global memory of a fixed width: this device's memory, a peer's as mapped here, or pinned host memory.
+// What copies and packets are made of. All of them are also compiler barriers, so they stay in the order in which they
+// are written; the hardware may still reorder the weak ones.
+
+#ifndef MSCCLPP_ACCESS_DEVICE_HPP_
+#define MSCCLPP_ACCESS_DEVICE_HPP_
+
+#include "mscclpp/atomic_device.hpp"
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+namespace mscclpp {
+
+// 16 bytes in registers: `low` are the first 8 of them.
+struct Bytes16 {
+  uint64_t low;
+  uint64_t high;
+};
+
+#if defined(MSCCLPP_DEVICE_CUDA)
+
+// Weak accesses of 1, 4, 8 and 16 bytes, at addresses that are multiples of their width. They carry data that something
+// else orders: a semaphore, a barrier, the end of a kernel.
+MSCCLPP_DEVICE_INLINE uint32_t load1(const void* address) {
+  uint32_t value;
+  asm volatile("ld.global.u8 %0, [%1];" : "=r"(value) : "l"(detail::globalAddress(address)) : "memory");
+  return value;
+}
+MSCCLPP_DEVICE_INLINE uint32_t load4(const void* address) {
+  uint32_t value;
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(value) : "l"(detail::globalAddress(address)) : "memory");
+  return value;
+}
+MSCCLPP_DEVICE_INLINE uint64_t load8(const void* address) {
+  uint64_t value;
+  asm volatile("ld.global.u64 %0, [%1];" : "=l"(value) : "l"(detail::globalAddress(address)) : "memory");
+  return value;
+}
+MSCCLPP_DEVICE_INLINE Bytes16 load16(const void* address) {
+  Bytes16 value;
+  asm volatile("ld.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(value.low), "=l"(value.high)
+               : "l"(detail::globalAddress(address))
+               : "memory");
+  return value;
+}
+MSCCLPP_DEVICE_INLINE void store1(void* address, uint32_t value) {
+  asm volatile("st.global.u8 [%0], %1;" : : "l"(detail::globalAddress(address)), "r"(value) : "memory");
+}
+MSCCLPP_DEVICE_INLINE void store4(void* address, uint32_t value) {
+  asm volatile("st.global.u32 [%0], %1;" : : "l"(detail::globalAddress(address)), "r"(value) : "memory");
+}
+MSCCLPP_DEVICE_INLINE void store8(void* address, uint64_t value) {
+  asm volatile("st.global.u64 [%0], %1;" : : "l"(detail::globalAddress(address)), "l"(value) : "memory");
+}
+MSCCLPP_DEVICE_INLINE void store16(void* address, Bytes16 value) {
+  asm volatile("st.global.v2.u64 [%0], {%1, %2};"
+               :
+               : "l"(detail::globalAddress(address)), "l"(value.low), "l"(value.high)
+               : "memory");
+}
+
+// Two words of 8 bytes side by side, each read or written whole as by a relaxed atomic access at system scope; the two
+// are in no order. PTX defines a vector access as one access for each of its elements, which is why the elements
+// are two of 8 bytes here and not four of 4. It is one instruction and one message.
+MSCCLPP_DEVICE_INLINE Bytes16 loadPair(const void* address) {
+  Bytes16 value;
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(value.low), "=l"(value.high)
+               : "l"(detail::globalAddress(address))
+               : "memory");
+  return value;
+}
+MSCCLPP_DEVICE_INLINE void storePair(void* address, Bytes16 value) {
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};"
+               :
+               : "l"(detail::globalAddress(address)), "l"(value.low), "l"(value.high)
+               : "memory");
+}
+
+#else
+
+namespace detail {
+
+template <class T>
+MSCCLPP_DEVICE_INLINE T loadAligned(const void* address) {
+  T value;
+  __builtin_memcpy(&value, __builtin_assume_aligned(address, sizeof(T)), sizeof(T));
+  return value;
+}
+template <class T>
+MSCCLPP_DEVICE_INLINE void storeAligned(void* address, T value) {
+  __builtin_memcpy(__builtin_assume_aligned(address, sizeof(T)), &value, sizeof(T));
+}
+
+}  // namespace detail
+
+// The functions of the CUDA branch, documented there.
+MSCCLPP_DEVICE_INLINE uint32_t load1(const void* address) { return detail::loadAligned<uint8_t>(address); }
+MSCCLPP_DEVICE_INLINE uint32_t load4(const void* address) { return detail::loadAligned<uint32_t>(address); }
+MSCCLPP_DEVICE_INLINE uint64_t load8(const void* address) { return detail::loadAligned<uint64_t>(address); }
+MSCCLPP_DEVICE_INLINE Bytes16 load16(const void* address) { return detail::loadAligned<Bytes16>(address); }
+MSCCLPP_DEVICE_INLINE void store1(void* address, uint32_t value) {
+  detail::storeAligned(address, static_cast<uint8_t>(value));
+}
+MSCCLPP_DEVICE_INLINE void store4(void* address, uint32_t value) { detail::storeAligned(address, value); }
+MSCCLPP_DEVICE_INLINE void store8(void* address, uint64_t value) { detail::storeAligned(address, value); }
+MSCCLPP_DEVICE_INLINE void store16(void* address, Bytes16 value) { detail::storeAligned(address, value); }
+MSCCLPP_DEVICE_INLINE Bytes16 loadPair(const void* address) {
+  const uint64_t* const words = static_cast<const uint64_t*>(address);
+  Bytes16 value;
+  value.low = atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(words);
+  value.high = atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(words + 1);
+  return value;
+}
+MSCCLPP_DEVICE_INLINE void storePair(void* address, Bytes16 value) {
+  uint64_t* const words = static_cast<uint64_t*>(address);
+  atomicStore<MemoryOrder::Relaxed, MemoryScope::System>(words, value.low);
+  atomicStore<MemoryOrder::Relaxed, MemoryScope::System>(words + 1, value.high);
+}
+
+#endif
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+
+#endif  // MSCCLPP_ACCESS_DEVICE_HPP_

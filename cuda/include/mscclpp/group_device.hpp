@@ -1,0 +1,69 @@
+// What the threads of a warp and of a block do together.
+
+#ifndef MSCCLPP_GROUP_DEVICE_HPP_
+#define MSCCLPP_GROUP_DEVICE_HPP_
+
+#include "mscclpp/device.hpp"
+
+#if defined(MSCCLPP_DEVICE_CUDA)
+
+namespace mscclpp {
+
+// The number of the calling thread in its warp.
+MSCCLPP_DEVICE_INLINE uint32_t laneId() {
+  uint32_t lane;
+  asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
+
+// Brings the 32 threads of a warp together: what follows they do in lockstep, until they branch apart.
+MSCCLPP_DEVICE_INLINE void warpSync() { __syncwarp(); }
+
+// Whether `value` is true in any thread of the warp. All 32 call it.
+MSCCLPP_DEVICE_INLINE bool warpAny(bool value) { return __any_sync(0xffffffffu, value) != 0; }
+
+// Whether the calling thread is the first of its block.
+MSCCLPP_DEVICE_INLINE bool isFirstOfBlock() { return (threadIdx.x | threadIdx.y | threadIdx.z) == 0; }
+
+// A barrier of the block, which also tells every thread whether `value` is true in any. All threads call it.
+MSCCLPP_DEVICE_INLINE bool blockAny(bool value) { return __syncthreads_or(value) != 0; }
+
+// A barrier of the block. All threads call it.
+MSCCLPP_DEVICE_INLINE void blockSync() { __syncthreads(); }
+
+}  // namespace mscclpp
+
+#elif defined(MSCCLPP_DEVICE_HIP)
+
+namespace mscclpp {
+
+// The functions of the CUDA branch, documented there; a warp is a wavefront of 64 threads.
+MSCCLPP_DEVICE_INLINE uint32_t laneId() {
+  return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
+}
+MSCCLPP_DEVICE_INLINE void warpSync() { __builtin_amdgcn_wave_barrier(); }
+MSCCLPP_DEVICE_INLINE bool warpAny(bool value) { return __builtin_amdgcn_ballot_w64(value) != 0; }
+MSCCLPP_DEVICE_INLINE bool isFirstOfBlock() {
+  return (__builtin_amdgcn_workitem_id_x() | __builtin_amdgcn_workitem_id_y() | __builtin_amdgcn_workitem_id_z()) == 0;
+}
+MSCCLPP_DEVICE_INLINE void blockSync() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+MSCCLPP_DEVICE_INLINE bool blockAny(bool value) {
+  static __attribute__((shared)) uint32_t any;
+  if (isFirstOfBlock()) any = 0;
+  blockSync();
+  if (value) any = 1;
+  blockSync();
+  const bool result = any != 0;
+  blockSync();
+  return result;
+}
+
+}  // namespace mscclpp
+
+#endif
+
+#endif  // MSCCLPP_GROUP_DEVICE_HPP_

@@ -137,9 +137,12 @@ impl Registration for IpcRegistration {
 }
 
 /// Mappings of peers' allocations that are in use, so that each is mapped once per device.
+///
+/// Each allocation has a lock of its own, which is held while its owner is asked: an owner that does not answer holds up
+/// nobody but those who want the same.
 #[derive(Default)]
 pub(crate) struct Imports {
-    mappings: Mutex<HashMap<MappingKey, Weak<Mapping>>>,
+    mappings: Mutex<HashMap<MappingKey, Arc<Mutex<Weak<Mapping>>>>>,
 }
 
 impl Imports {
@@ -151,9 +154,14 @@ impl Imports {
         gpu: &Gpu,
     ) -> mscclpp_core::Result<Arc<Mapping>> {
         let key = MappingKey { process, allocation: blob.allocation, gpu: gpu.properties().uuid };
-        // Held while asking the owner, so that an allocation is mapped once; owners answer from a thread of their own.
-        let mut mappings = self.mappings.lock();
-        match mappings.get(&key).and_then(Weak::upgrade) {
+        let entry = {
+            let mut mappings = self.mappings.lock();
+            // Entries that nobody holds and whose mapping is gone; who holds one has taken it under this lock.
+            mappings.retain(|_, entry| Arc::strong_count(entry) > 1 || entry.lock().strong_count() > 0);
+            mappings.entry(key).or_default().clone()
+        };
+        let mut known = entry.lock();
+        match known.upgrade() {
             Some(mapping) if (mapping.token, mapping.size) == (blob.token, blob.allocation_size) => {
                 Ok(mapping)
             }
@@ -164,8 +172,7 @@ impl Imports {
             None => {
                 let memory = fetch_and_map(blob, gpu)?;
                 let mapping = Arc::new(Mapping { memory, token: blob.token, size: blob.allocation_size });
-                mappings.retain(|_, m| m.strong_count() > 0);
-                mappings.insert(key, Arc::downgrade(&mapping));
+                *known = Arc::downgrade(&mapping);
                 Ok(mapping)
             }
         }

@@ -6,7 +6,7 @@
 use std::{ffi::c_void, os::fd::AsRawFd};
 
 use mscclpp_gpu_sys::cuda::{
-    CUipcMem_flags, CuResult, HANDLE_TYPE_FABRIC, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, IpcMemHandle,
+    CUipcMem_flags, HANDLE_TYPE_FABRIC, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, IpcMemHandle,
 };
 
 use super::{
@@ -120,10 +120,10 @@ impl Legacy {
         let (mut base, mut mapped) = (0, 0usize);
         // SAFETY: both are valid for the write.
         let result = unsafe { (driver.mem_get_address_range)(&raw mut base, &raw mut mapped, address) };
-        if result == CuResult::SUCCESS {
-            let there = (base + mapped as u64).saturating_sub(address);
-            Error::bounds("an imported allocation", 0, size, there)?;
-        }
+        check(driver, result, "cuMemGetAddressRange (of memory opened by cuIpcOpenMemHandle)")?;
+        // The size is what the peer says; the driver knows what is there.
+        let there = (base + mapped as u64).saturating_sub(address);
+        Error::bounds("an imported allocation", 0, size, there)?;
         Ok(legacy)
     }
 }

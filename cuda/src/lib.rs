@@ -22,6 +22,7 @@
 pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/access_device.hpp", include_str!("../include/mscclpp/access_device.hpp")),
     ("mscclpp/atomic_device.hpp", include_str!("../include/mscclpp/atomic_device.hpp")),
+    ("mscclpp/concurrency_device.hpp", include_str!("../include/mscclpp/concurrency_device.hpp")),
     ("mscclpp/copy_device.hpp", include_str!("../include/mscclpp/copy_device.hpp")),
     ("mscclpp/device.hpp", include_str!("../include/mscclpp/device.hpp")),
     ("mscclpp/group_device.hpp", include_str!("../include/mscclpp/group_device.hpp")),
@@ -31,6 +32,20 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/semaphore_device.hpp", include_str!("../include/mscclpp/semaphore_device.hpp")),
     ("mscclpp/sm_channel_device.hpp", include_str!("../include/mscclpp/sm_channel_device.hpp")),
 ];
+
+/// Tests of what the blocks of a grid wait for each other with: `grid_barrier`, `grid_arrive`, `semaphore_set` and
+/// `semaphore_turns`.
+pub const CONCURRENCY: &str = include_str!("../ptx/concurrency.compute_80.ptx");
+
+/// Tests of a memory channel's copies: `channel_put`, `channel_get`, `channel_write_read`, `copy_sweep` and `put_round`.
+///
+/// All take a `MemoryChannelDeviceHandle` by value.
+pub const MEMORY_CHANNEL: &str = include_str!("../ptx/memory_channel.compute_80.ptx");
+
+/// Tests of packets: `packets_put`, `packets_unpack`, `packet_unpack_one` and `packet_rounds`.
+///
+/// All take a `MemoryChannelDeviceHandle` by value.
+pub const PACKETS: &str = include_str!("../ptx/packets.compute_80.ptx");
 
 /// The kernels of the first tutorial, `ping_pong_spin` and `ping_pong_plain`: two sides that signal each other in turns,
 /// of which one spins for a while in each round.
@@ -74,7 +89,13 @@ mod tests {
 
     #[test]
     fn every_kernel_is_an_entry_of_its_module() {
-        let modules: [(&str, &[&str]); 4] = [
+        let modules: [(&str, &[&str]); 7] = [
+            (CONCURRENCY, &["grid_barrier", "grid_arrive", "semaphore_set", "semaphore_turns"]),
+            (
+                MEMORY_CHANNEL,
+                &["channel_put", "channel_get", "channel_write_read", "copy_sweep", "put_round"],
+            ),
+            (PACKETS, &["packets_put", "packets_unpack", "packet_unpack_one", "packet_rounds"]),
             (PING_PONG, &["ping_pong_spin", "ping_pong_plain"]),
             (SEMAPHORE, &["wait_once", "poll_once", "signal_n", "contended"]),
             (SIGNAL_DATA, &["signal_data_write", "signal_data_check"]),

@@ -1,0 +1,142 @@
+// What the blocks of a grid wait for each other with: a barrier, and a counting semaphore. Both live in this device's
+// memory and start as zeros, as in `__device__ mscclpp::DeviceSyncer syncer;`, and nothing resets them between launches.
+
+#ifndef MSCCLPP_CONCURRENCY_DEVICE_HPP_
+#define MSCCLPP_CONCURRENCY_DEVICE_HPP_
+
+#include "mscclpp/atomic_device.hpp"
+#include "mscclpp/group_device.hpp"
+#include "mscclpp/poll_device.hpp"
+
+namespace mscclpp {
+
+// A barrier of some or all blocks of a grid, for any number of rounds, launches and replays of a graph. All the blocks
+// must be able to run at the same time.
+//
+// How it counts. A block arrives by adding 1 to the state's low half; what was there before is its ticket. The last of
+// a round then folds it: in one addition it takes numBlocks from the low half and adds 1 to the high half. So
+// progress = high * numBlocks + low is how many blocks have arrived in all rounds, and folding leaves it as it is.
+//
+// D1. A round is complete when progress reaches its last arrival, and then all of its blocks are there: each arrives
+//     once a round, and for the next round only after this one is complete. So the first numBlocks tickets are those of
+//     the first round, the next numBlocks those of the second.
+// D2. A ticket's low half is below 2 * numBlocks: the last of a round folds it before it arrives again (the same thread
+//     does both, to the same word), and without it the next round is not complete. So low never carries into high, and
+//     a low half of numBlocks or more means that the round before is complete but not yet folded.
+// D3. A waiter sees at most one round more complete than its own, as the next but one needs its arrival: differences of
+//     progress are small, and the high half may wrap.
+// D4. The number of blocks may change between launches: when a kernel ends all is folded, and the low half is 0.
+// D5. Arrivals acquire and release, polls acquire, and nothing but arrivals and folds, all of them read-modify-writes,
+//     changes the state. So who reads progress p has synchronised with the first p arrivals. Device scope is enough, the
+//     blocks are of one device; a signal behind it, at system scope, passes on what was acquired.
+struct DeviceSyncer {
+  uint64_t state_;
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+  // Waits until numBlocks blocks have called this. All threads of each of these blocks call it, with the same numBlocks
+  // at every call of the launch. What any of their threads did before it, all of them see behind it.
+  //
+  // Returns true. Returns false, in all threads of the block, when the others did not come within maxSpinCount polls, if
+  // that is not negative, or when the host asked for an abort in `status` (see StatusWord; may be null, then only
+  // the bound ends it). The arrival stays behind, so the object must be zeroed before it is used again.
+  //
+  // A block that arrives early waits at no cost to the others: where one block has something to wait for and the rest
+  // have not, the rest call this at once and the barrier costs what it takes to tell them.
+  MSCCLPP_DEVICE_INLINE bool sync(int numBlocks, int64_t maxSpinCount = -1, uint32_t* status = nullptr) {
+    blockSync();
+    bool failed = false;
+    if (isFirstOfBlock()) {
+      const uint32_t blocks = static_cast<uint32_t>(numBlocks);
+      const Arrival arrival = arriveOnce(blocks);
+      uint64_t* const state = &state_;
+      const auto complete = [&] {
+        const uint64_t now = atomicLoad<MemoryOrder::Acquire, MemoryScope::Device>(state);
+        const uint32_t folds = static_cast<uint32_t>(now >> 32) - arrival.folded;
+        return folds * blocks + static_cast<uint32_t>(now) >= arrival.goal;
+      };
+      failed = !arrival.last && !pollUntil(complete, maxSpinCount, status);
+    }
+    return !blockAny(failed);
+  }
+
+  // Half of the barrier: arrives and waits for nobody. Returns true, in all threads, for the one block that is the last
+  // of numBlocks to call it. What the others' threads did before it, the last block sees behind it: it may signal a peer
+  // for all of them, and they can end meanwhile.
+  //
+  // A block may use the object again only when it knows that the last one has come: by the end of the kernel, or from
+  // what that block does next. Calls are otherwise as those of `sync`.
+  MSCCLPP_DEVICE_INLINE bool arrive(int numBlocks) {
+    blockSync();
+    return blockAny(isFirstOfBlock() && arriveOnce(static_cast<uint32_t>(numBlocks)).last);
+  }
+
+ private:
+  // What a ticket says, with the progress of its round's end relative to the rounds that were folded by then.
+  struct Arrival {
+    uint32_t folded;
+    uint32_t goal;
+    bool last;
+  };
+
+  MSCCLPP_DEVICE_INLINE Arrival arriveOnce(uint32_t blocks) {
+    const uint64_t ticket = atomicFetchAdd<MemoryOrder::AcquireRelease, MemoryScope::Device>(&state_, oneOfThisLane());
+    const uint32_t low = static_cast<uint32_t>(ticket);
+    Arrival arrival;
+    arrival.folded = static_cast<uint32_t>(ticket >> 32);
+    arrival.goal = low < blocks ? blocks : 2 * blocks;
+    arrival.last = low + 1 == arrival.goal;
+    if (arrival.last) {
+      // Orders nothing: it only keeps the chain of read-modify-writes.
+      atomicReduceAdd<MemoryOrder::Relaxed, MemoryScope::Device>(&state_, (static_cast<uint64_t>(1) << 32) - blocks);
+    }
+    return arrival;
+  }
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+};
+
+// A counting semaphore among the threads of one device: at most as many are between acquire and release as `set` says.
+//
+// The count is changed by read-modify-writes alone once it is set: a compare-and-swap with acquire from c to c - 1, an
+// addition with release. So who acquires has synchronised with every release before. Nobody gets a turn that is not
+// there: the swap proves that the count was c > 0 in that moment.
+struct DeviceSemaphore {
+  uint32_t count_;
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+  // Sets the count. One thread, while nobody else uses the semaphore; the others see it after a barrier or a launch.
+  MSCCLPP_DEVICE_INLINE void set(uint32_t count) {
+    atomicStore<MemoryOrder::Release, MemoryScope::Device>(&count_, count);
+  }
+
+  // Waits for a turn and takes it. Each thread for itself. Returns false when none came within maxSpinCount polls, if
+  // that is not negative, or when the host asked for an abort in `status` (may be null); nothing is taken then.
+  MSCCLPP_DEVICE_INLINE bool acquire(int64_t maxSpinCount = -1, uint32_t* status = nullptr) {
+    uint32_t* const count = &count_;
+    return pollUntil<1>([&] { return tryTake(count); }, maxSpinCount, status);
+  }
+
+  // Gives a turn back. What this thread did before, the next to take it sees.
+  MSCCLPP_DEVICE_INLINE void release() { atomicReduceAdd<MemoryOrder::Release, MemoryScope::Device>(&count_, 1u); }
+
+ private:
+  // Repeats only when another thread took or gave back a turn meanwhile.
+  MSCCLPP_DEVICE_INLINE static bool tryTake(uint32_t* count) {
+    uint32_t there = atomicLoad<MemoryOrder::Relaxed, MemoryScope::Device>(count);
+    while (there != 0) {
+      const uint32_t before =
+          atomicCompareSwap<MemoryOrder::Acquire, MemoryScope::Device>(count, there, there - 1);
+      if (before == there) return true;
+      there = before;
+    }
+    return false;
+  }
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+};
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_CONCURRENCY_DEVICE_HPP_

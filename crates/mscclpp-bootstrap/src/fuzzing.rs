@@ -1,79 +1,119 @@
-//! The parsers of bytes from outside, for the fuzz targets and the tests of malformed input. Not part of the API.
+//! The parsers of bytes from outside, for the fuzz targets and the tests of malformed input, and a rank that tests play.
+//! Not part of the API.
 
 use crate::address::Address;
 use crate::collective;
-use crate::protocol::frame::{self, FrameReader, Kind, MAX_HANDSHAKE, MAX_PAYLOAD};
-use crate::protocol::handshake::{Hello, Initiator, PROTOCOL_VERSION, Purpose, Responder, ResponderStep};
+use crate::protocol::frame::{self, Frame, FrameReader, Kind, MAX_HANDSHAKE, MAX_PAYLOAD};
+use crate::protocol::handshake::{Initiator, Responder};
+use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Purpose};
 use crate::protocol::key::Key;
 use crate::protocol::message::{Assembler, Sequence};
 use crate::protocol::notice;
 use crate::protocol::table::{Entry, Table};
-
-/// The first frame of a rank that wants to join, as a starting point for malformed ones.
-pub fn hello_frame(version: u32, n_ranks: u32, rank: u32, keyed: bool) -> Vec<u8> {
-    Initiator::start(Key::none(), &hello(version, n_ranks, rank, keyed)).1
-}
-
-fn hello(version: u32, n_ranks: u32, rank: u32, keyed: bool) -> Hello {
-    let purpose = Purpose::Join;
-    Hello { version, secret: keyed, purpose, job: [0; 16], n_ranks, from: rank, to: 0, nonce: [7; 32] }
-}
+use crate::unique_id::UniqueId;
 
 /// The version of the protocol.
 pub fn protocol_version() -> u32 {
     PROTOCOL_VERSION
 }
 
-/// A rank of any protocol version that goes through the handshake of a job without a key: give it what arrives, send
-/// what it returns.
-pub struct AnyVersion {
-    initiator: Initiator,
+/// A rank that a test plays: it goes through the handshake by which a rank joins, and then does what the test wants.
+pub struct RawRank {
+    key: Key,
+    hello: Hello,
+    initiator: Option<Initiator>,
     reader: FrameReader,
 }
 
-impl AnyVersion {
-    /// The rank, and the first bytes to send.
-    pub fn start(version: u32, n_ranks: u32, rank: u32) -> (Self, Vec<u8>) {
-        let (initiator, bytes) = Initiator::start(Key::none(), &hello(version, n_ranks, rank, false));
-        (Self { initiator, reader: FrameReader::new(MAX_HANDSHAKE) }, bytes)
+impl RawRank {
+    /// A rank of a job without a key.
+    pub fn without_key(n_ranks: u32, rank: u32) -> Self {
+        Self::with_key(Key::none(), n_ranks, rank)
+    }
+
+    /// A rank of a job with a secret.
+    pub fn of_secret(secret: &str, n_ranks: u32, rank: u32) -> Self {
+        Self::with_key(Key::of_secret(secret), n_ranks, rank)
+    }
+
+    /// A rank of a job with a unique id.
+    pub fn of_id(id: &UniqueId, n_ranks: u32, rank: u32) -> Self {
+        Self::with_key(Key::of_unique_id(id.key()), n_ranks, rank)
+    }
+
+    fn with_key(key: Key, n_ranks: u32, rank: u32) -> Self {
+        let hello = hello(key.secret, n_ranks, rank);
+        Self { key, hello, initiator: None, reader: FrameReader::new(MAX_HANDSHAKE) }
+    }
+
+    /// The same of another version of the protocol.
+    pub fn of_version(mut self, version: u32) -> Self {
+        self.hello.version = version;
+        self
     }
 
     /// Takes what arrived; gives what to send, or at the end how it was answered.
     pub fn on_bytes(&mut self, bytes: &[u8]) -> Result<Vec<u8>, String> {
-        use crate::protocol::handshake::InitiatorStep;
         self.reader.push(bytes);
-        let mut out = Vec::new();
-        while let Some(frame) = self.reader.next().map_err(|e| e.to_string())? {
-            match self.initiator.on_frame(&frame).map_err(|e| e.to_string())? {
-                InitiatorStep::Send(bytes) => out.extend(bytes),
-                answer => return Err(format!("{answer:?}")),
+        let Some(frame) = self.reader.next().map_err(|e| e.to_string())? else { return Ok(Vec::new()) };
+        match self.initiator.take() {
+            None => {
+                let (initiator, bytes) = Initiator::answer(self.key.clone(), &self.hello, &frame)
+                    .map_err(|stranger| stranger.to_string())?;
+                self.initiator = Some(initiator);
+                Ok(bytes)
             }
+            Some(initiator) => Err(match initiator.conclude(&frame) {
+                Ok(answer) => format!("{answer:?}"),
+                Err(stranger) => stranger.to_string(),
+            }),
         }
-        Ok(out)
     }
 }
 
-/// A stream of bytes as a stranger's, up to the point where it would have to prove itself.
+fn hello(secret: bool, n_ranks: u32, rank: u32) -> Hello {
+    Hello {
+        version: PROTOCOL_VERSION,
+        secret,
+        purpose: Purpose::Join,
+        job: [0; 16],
+        n_ranks,
+        from: rank,
+        to: 0,
+        nonce: [7; 32],
+    }
+}
+
+/// What a rank of a job without a key answers to a challenge of zeros, which nobody makes: as a starting point for
+/// malformed answers, and as one that is replayed.
+pub fn stale_hello(version: u32, n_ranks: u32, rank: u32, keyed: bool) -> Vec<u8> {
+    let hello = Hello { version, ..hello(keyed, n_ranks, rank) };
+    Initiator::answer(Key::none(), &hello, &challenge()).map_or_else(|_| Vec::new(), |(_, bytes)| bytes)
+}
+
+fn challenge() -> Frame {
+    Frame { kind: Kind::Challenge, payload: vec![0; 32] }
+}
+
+/// A stream of bytes as a stranger's.
 pub fn stranger(bytes: &[u8]) {
     let mut reader = FrameReader::new(MAX_HANDSHAKE);
-    let mut responder = Responder::new(Key::none(), [1; 32]);
+    let (responder, _) = Responder::challenge(Key::none(), [1; 32]);
     reader.push(bytes);
-    while let Ok(Some(frame)) = reader.next() {
-        match responder.on_frame(&frame) {
-            Ok(ResponderStep::Send(_)) => {}
-            Ok(ResponderStep::Verified(_)) | Err(_) => return,
-        }
+    if let Ok(Some(frame)) = reader.next() {
+        drop(responder.verify(&frame));
     }
 }
 
-/// A stream of bytes as the answer to our hello.
+/// A stream of bytes as what a stranger that we connected to says: as its challenge, and as its answer to our proof.
 pub fn answer(bytes: &[u8]) {
-    let (mut initiator, _) = Initiator::start(Key::none(), &hello(PROTOCOL_VERSION, 2, 1, false));
     let mut reader = FrameReader::new(MAX_HANDSHAKE);
+    let hello = hello(false, 2, 1);
     reader.push(bytes);
-    while let Ok(Some(frame)) = reader.next() {
-        if initiator.on_frame(&frame).is_err() {
-            return;
+    if let Ok(Some(frame)) = reader.next() {
+        drop(Initiator::answer(Key::none(), &hello, &frame));
+        if let Ok((initiator, _)) = Initiator::answer(Key::none(), &hello, &challenge()) {
+            drop(initiator.conclude(&frame));
         }
     }
 }

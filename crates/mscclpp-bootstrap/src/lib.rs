@@ -9,6 +9,10 @@
 //! binary tree of all ranks, and the connections to rank 0 are closed again. Collectives and news of failures run
 //! along the tree; messages between two ranks run over a connection that is opened when it is first needed.
 //!
+//! A rank that dies meanwhile is an error with its name for all others, as soon as rank 0 sees its connection end. Only one
+//! that dies before it has proved who it is, in the first thing it says to rank 0, is not known to anybody: the time-out
+//! of initialisation names it, as missing. A rank that has not reached rank 0 names rank 0 in the same way.
+//!
 //! # How the code is laid out
 //! `protocol` holds everything that can be said without a socket or a clock: frames, the handshake, message assembly and
 //! order, flow control, the list of ranks. `tcp` moves the bytes: one thread per rank owns all its sockets. `collective`

@@ -10,8 +10,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp_bootstrap::fuzzing::RawRank;
 use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap};
-use ranks::{PATIENCE, free_port};
+use ranks::{PATIENCE, free_port, prove};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The loss of a rank must be known within this time.
@@ -23,6 +24,8 @@ const RANKS: usize = 5;
 enum Scenario {
     /// The last rank never comes; the victim is killed while the others wait for it.
     Forming,
+    /// The victim is killed when it has proved who it is, and has not said more.
+    Proved,
     Barrier,
     Recv,
     AllGather,
@@ -39,8 +42,9 @@ enum Scenario {
     Stopped,
 }
 
-const SCENARIOS: [(&str, Scenario); 10] = [
+const SCENARIOS: [(&str, Scenario); 11] = [
     ("forming", Scenario::Forming),
+    ("proved", Scenario::Proved),
     ("barrier", Scenario::Barrier),
     ("recv", Scenario::Recv),
     ("all_gather", Scenario::AllGather),
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
             Scenario::LeftBefore => &[3],
             Scenario::Stopped => &[1],
             Scenario::Forming => &[0, 1, 3],
+            Scenario::Proved => &[1, 4],
             _ => &[0, 1, 4],
         };
         for &victim in victims {
@@ -100,6 +105,12 @@ fn be_rank(role: &str) -> ExitCode {
 }
 
 fn run_rank(scenario: Scenario, rank: usize, victim: usize, at: &str) -> Result<(), Error> {
+    if scenario == Scenario::Proved && rank == victim {
+        let (_stream, answer) = prove(RawRank::without_key(RANKS as u32, rank as u32), at);
+        println!("proved: {answer}");
+        std::thread::sleep(PATIENCE);
+        return Ok(());
+    }
     let job = TcpBootstrap::builder(rank, RANKS).env(Env::default()).timeout(PATIENCE).connect(at)?;
     let started = Instant::now();
     let pause = Duration::from_millis(300);
@@ -207,16 +218,16 @@ fn start(name: &str, victim: usize, ranks: &[usize]) -> Result<(Vec<Rank>, mpsc:
     Ok((started, received))
 }
 
-/// Reads lines until `n` of them contain a text.
-fn await_lines(lines: &mpsc::Receiver<Line>, text: &str, n: usize) -> Result<Vec<Line>, Failed> {
+/// Reads lines until `n` of them contain one of these texts.
+fn await_lines(lines: &mpsc::Receiver<Line>, texts: &[&str], n: usize) -> Result<Vec<Line>, Failed> {
     let mut found = Vec::new();
     let deadline = Instant::now() + PATIENCE;
     while found.len() < n {
         match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(line) if line.1.contains(text) => found.push(line),
+            Ok(line) if texts.iter().any(|text| line.1.contains(text)) => found.push(line),
             Ok(_) => {}
             Err(_) => {
-                return Err(format!("only {} of {n} ranks said {text:?}: {found:?}", found.len()).into());
+                return Err(format!("only {} of {n} ranks said {texts:?}: {found:?}", found.len()).into());
             }
         }
     }
@@ -227,11 +238,11 @@ fn a_lost_rank_is_named(name: &str, scenario: Scenario, victim: usize) -> Result
     let absent = usize::from(scenario == Scenario::Forming);
     let started: Vec<usize> = (0..RANKS - absent).collect();
     let (mut children, lines) = start(name, victim, &started)?;
-    if scenario == Scenario::Forming {
-        await_lines(&lines, "a rank has joined", RANKS - 2)?;
-    } else {
-        await_lines(&lines, "formed", 2 * RANKS)?;
-    }
+    match scenario {
+        Scenario::Forming => await_lines(&lines, &["a rank has joined"], RANKS - 2)?,
+        Scenario::Proved => await_lines(&lines, &["a rank has joined", "proved: Accepted"], RANKS - 1)?,
+        _ => await_lines(&lines, &["formed"], 2 * RANKS)?,
+    };
     // They begin to wait; in the last scenario, they find another way around the rank that left.
     let settle = if scenario == Scenario::LeftBefore { 1500 } else { 300 };
     std::thread::sleep(Duration::from_millis(settle));
@@ -273,13 +284,13 @@ fn a_stopped_rank_is_not_a_dead_one() -> Result<(), Failed> {
     let victim = 1;
     let (children, lines) = start("stopped", victim, &ranks)?;
     // The word is in the log line of each and in what each prints.
-    await_lines(&lines, "formed", 2 * RANKS)?;
+    await_lines(&lines, &["formed"], 2 * RANKS)?;
     let child = children.iter().find(|rank| rank.rank == victim).ok_or("no victim")?;
     let pid = Pid::from_child(&child.child);
     kill_process(pid, Signal::STOP)?;
     std::thread::sleep(Duration::from_millis(6500));
     kill_process(pid, Signal::CONT)?;
-    for (rank, line, _) in await_lines(&lines, "outcome:", RANKS)? {
+    for (rank, line, _) in await_lines(&lines, &["outcome:"], RANKS)? {
         if !line.contains("outcome: fine") {
             return Err(format!("rank {rank}: {line}").into());
         }

@@ -2,14 +2,12 @@
 
 mod ranks;
 
-use std::io::{Read, Write};
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
-use mscclpp_bootstrap::{
-    Bootstrap, Env, Error, Family, TcpBootstrap, TcpBootstrapBuilder, UniqueId, fuzzing,
-};
-use ranks::{PATIENCE, connect, free_port, on_threads};
+use mscclpp_bootstrap::fuzzing::{self, RawRank};
+use mscclpp_bootstrap::{Bootstrap, Env, Error, Family, TcpBootstrap, TcpBootstrapBuilder, UniqueId};
+use ranks::{PATIENCE, connect, free_port, on_threads, prove};
 
 /// Joins as all ranks at one address, each with settings of its own; gives every outcome.
 fn join_all(
@@ -250,23 +248,8 @@ fn another_protocol_version_is_named_on_both_sides() {
     let at = format!("127.0.0.1:{}", free_port());
     let (root, answer) = std::thread::scope(|scope| {
         let root = scope.spawn(|| connect(0, 2, at.as_str(), PATIENCE).map(drop));
-        let mut stream = loop {
-            match TcpStream::connect(&at) {
-                Ok(stream) => break stream,
-                Err(_) => std::thread::sleep(Duration::from_millis(10)),
-            }
-        };
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let (mut newer, hello) = fuzzing::AnyVersion::start(fuzzing::protocol_version() + 1, 2, 1);
-        stream.write_all(&hello).unwrap();
-        let mut buffer = [0; 4096];
-        let answer = loop {
-            let n = stream.read(&mut buffer).unwrap();
-            match newer.on_bytes(&buffer[..n]) {
-                Ok(bytes) => stream.write_all(&bytes).unwrap(),
-                Err(answer) => break answer,
-            }
-        };
+        let newer = RawRank::without_key(2, 1).of_version(fuzzing::protocol_version() + 1);
+        let (_stream, answer) = prove(newer, &at);
         (root.join().unwrap(), answer)
     });
     assert!(answer.contains("Mismatch") && answer.contains("version"), "{answer}");

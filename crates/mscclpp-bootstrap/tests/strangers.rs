@@ -57,27 +57,24 @@ impl Random {
 
 /// A malformed attempt to join.
 fn malformed(round: usize, random: &mut Random) -> Vec<u8> {
-    let mut bytes = fuzzing::hello_frame(fuzzing::protocol_version(), 3, 1, round.is_multiple_of(2));
+    let mut bytes = fuzzing::stale_hello(fuzzing::protocol_version(), 3, 1, round.is_multiple_of(2));
     match round % 8 {
         // A flipped bit, a wrong version, an unknown kind, a huge length.
         0 => {
             let bit = random.next() % (8 * bytes.len());
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        1 => bytes = fuzzing::hello_frame(random.next() as u32, 3, 1, true),
+        1 => bytes = fuzzing::stale_hello(random.next() as u32, 3, 1, true),
         2 => bytes[2] = random.next() as u8,
         3 => bytes[4..8].copy_from_slice(&(u32::MAX - random.next() as u32 % 1000).to_le_bytes()),
-        // Cut short, random, a scanner's request, and a forged proof after a good beginning.
+        // Cut short, random, a scanner's request, and a well-formed one with a proof that fits no challenge.
         4 => bytes.truncate(random.next() % bytes.len()),
         5 => {
             let length = 1 + random.next() % 500;
             bytes = random.bytes(length);
         }
         6 => bytes = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
-        _ => {
-            bytes = fuzzing::hello_frame(fuzzing::protocol_version(), 3, 1, true);
-            bytes.extend(fuzzing::frame_of(3, &random.bytes(32)));
-        }
+        _ => {}
     }
     bytes
 }
@@ -96,7 +93,7 @@ fn a_job_forms_among_strangers() {
         scope.spawn(|| {
             let silent: Vec<TcpStream> = (0..400).filter_map(|_| TcpStream::connect(at).ok()).collect();
             let slow: Vec<TcpStream> = (0..20).filter_map(|_| TcpStream::connect(at).ok()).collect();
-            for byte in fuzzing::hello_frame(fuzzing::protocol_version(), 3, 2, true) {
+            for byte in fuzzing::stale_hello(fuzzing::protocol_version(), 3, 2, true) {
                 if over.load(Ordering::Relaxed) {
                     break;
                 }

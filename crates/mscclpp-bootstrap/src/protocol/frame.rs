@@ -22,18 +22,16 @@ pub(crate) const MAX_HANDSHAKE: usize = 4 * 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Handshake: who I am, whom I want, and my nonce.
-    Hello = 1,
-    /// Handshake: your nonce to answer.
-    Challenge = 2,
-    /// Handshake: my proof.
-    Proof = 3,
+    /// Handshake: a nonce to answer.
+    Challenge = 1,
+    /// Handshake: my proof, who I am, whom I want, and my nonce.
+    Hello = 2,
     /// Handshake: my proof, and you are in.
-    Accept = 4,
+    Accept = 3,
     /// Handshake: my proof, and why you are not in.
-    Reject = 5,
+    Reject = 4,
     /// Handshake: you do not belong here.
-    Refuse = 6,
+    Refuse = 5,
     /// A message, or its beginning.
     Message = 16,
     /// More of the message.
@@ -63,12 +61,12 @@ pub(crate) enum Kind {
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
         use Kind::{
-            Accept, Challenge, Credit, Dismiss, Go, Goodbye, Hello, Join, Message, Notice, Progress, Proof,
-            Ready, Refuse, Reject, Rest, Retire, Table,
+            Accept, Challenge, Credit, Dismiss, Go, Goodbye, Hello, Join, Message, Notice, Progress, Ready,
+            Refuse, Reject, Rest, Retire, Table,
         };
         [
-            Hello, Challenge, Proof, Accept, Reject, Refuse, Message, Rest, Credit, Notice, Goodbye, Retire,
-            Join, Progress, Table, Ready, Go, Dismiss,
+            Challenge, Hello, Accept, Reject, Refuse, Message, Rest, Credit, Notice, Goodbye, Retire, Join,
+            Progress, Table, Ready, Go, Dismiss,
         ]
         .into_iter()
         .find(|&kind| kind as u8 == byte)
@@ -194,7 +192,7 @@ mod tests {
     #[test]
     fn every_kind_has_a_byte_of_its_own() {
         let known = (0..=255).filter_map(Kind::from_byte).count();
-        assert_eq!(known, 18);
+        assert_eq!(known, 17);
         assert!((0..=255).filter_map(|b| Kind::from_byte(b).map(|k| (k, b))).all(|(k, b)| k as u8 == b));
     }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod frame;
 pub(crate) mod handshake;
+pub(crate) mod hello;
 pub(crate) mod key;
 pub(crate) mod message;
 pub(crate) mod notice;

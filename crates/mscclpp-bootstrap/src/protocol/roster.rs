@@ -1,6 +1,8 @@
 //! Rank 0's list of who has come.
 
-use crate::protocol::handshake::{Hello, JobId, PROTOCOL_VERSION, Purpose, Rejection};
+use std::collections::HashSet;
+
+use crate::protocol::hello::{Hello, JobId, PROTOCOL_VERSION, Purpose, Rejection};
 use crate::protocol::table::{self, Entry};
 use crate::{Error, Party};
 
@@ -11,6 +13,8 @@ pub(crate) struct Roster {
     address: String,
     ranks: Vec<Option<(Entry, String)>>,
     absent: usize,
+    /// Who has proved itself, entered or not.
+    proved: HashSet<u32>,
 }
 
 /// A member that is not let in: what it is told, and whether the job ends by it.
@@ -25,11 +29,11 @@ impl Roster {
     pub(crate) fn new(job: JobId, address: String, n: usize, root: Entry) -> Self {
         let mut ranks: Vec<_> = (0..n).map(|_| None).collect();
         ranks[0] = Some((root, address.clone()));
-        Self { job, address, ranks, absent: n - 1 }
+        Self { job, address, ranks, absent: n - 1, proved: HashSet::from([0]) }
     }
 
     /// Judges a verified member that wants to join.
-    pub(crate) fn admit(&self, hello: &Hello, from: &str) -> Result<(), Refused> {
+    pub(crate) fn admit(&mut self, hello: &Hello, from: &str) -> Result<(), Refused> {
         if hello.purpose != Purpose::Join || hello.to != 0 {
             return Err(Refused { rejection: Rejection::WrongPlace { here: 0 }, fatal: None });
         }
@@ -58,8 +62,16 @@ impl Roster {
                     address: self.address.clone(),
                 })),
             }),
-            Some(None) => Ok(()),
+            Some(None) => {
+                self.proved.insert(hello.from);
+                Ok(())
+            }
         }
+    }
+
+    /// Whether there are ranks that have not even proved themselves.
+    pub(crate) fn awaits_proofs(&self) -> bool {
+        self.proved.len() < self.ranks.len()
     }
 
     fn mismatch(&self, what: &str, ours: &str, theirs: &str, hello: &Hello, from: &str) -> Refused {
@@ -145,11 +157,12 @@ mod tests {
         let mut roster = roster();
         assert_eq!(roster.missing(), [1, 2]);
         for rank in [2, 1] {
-            assert!(roster.table().is_none());
+            assert!(roster.table().is_none() && roster.awaits_proofs());
             roster.admit(&hello(rank), "x").unwrap();
+            roster.admit(&hello(rank), "y").unwrap();
             roster.enter(rank as usize, entry(), "x").unwrap();
         }
-        assert!(roster.missing().is_empty() && roster.table().is_some());
+        assert!(roster.missing().is_empty() && roster.table().is_some() && !roster.awaits_proofs());
     }
 
     #[test]

@@ -32,10 +32,13 @@ impl Service {
             let Some(listener) = &self.listener else { return };
             match socket::accept(listener) {
                 Ok((stream, from)) => {
-                    let phase = self.meet_stranger();
+                    let (phase, challenge) = self.meet_stranger();
                     let deadline = Instant::now() + HANDSHAKE_LIMIT;
-                    if let Some(token) = self.enter(Connection::new(stream, from, phase, Some(deadline))) {
+                    let mut connection = Connection::new(stream, from, phase, Some(deadline));
+                    connection.outbox.push(challenge);
+                    if let Some(token) = self.enter(connection) {
                         self.strangers.push_back(token);
+                        self.touch(token);
                     }
                     self.bound_strangers();
                 }

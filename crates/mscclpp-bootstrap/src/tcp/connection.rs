@@ -7,7 +7,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use crate::protocol::frame::{Frame, FrameReader, MAX_HANDSHAKE};
-use crate::protocol::handshake::{Hello, Initiator, Purpose, Responder};
+use crate::protocol::handshake::{Initiator, Responder};
+use crate::protocol::hello::Purpose;
 use crate::protocol::message::Assembler;
 use crate::protocol::outbox::{Intake, Outbox};
 use crate::protocol::wire::Malformed;
@@ -15,10 +16,12 @@ use crate::protocol::wire::Malformed;
 /// Where a connection is in its life.
 pub(crate) enum Phase {
     /// Ours, and not yet established.
-    Connecting { peer: usize, purpose: Purpose, hello: Box<Hello> },
-    /// Ours, in the handshake.
-    Greeting { peer: usize, purpose: Purpose, initiator: Initiator, proved: bool },
-    /// Somebody's, in the handshake: nothing is known of who that is.
+    Connecting { peer: usize, purpose: Purpose },
+    /// Ours, and to be challenged.
+    Greeting { peer: usize, purpose: Purpose },
+    /// Ours: we have proved ourselves, and wait for the answer.
+    Proved { peer: usize, purpose: Purpose, initiator: Initiator },
+    /// Somebody's that was challenged: nothing is known of who that is.
     Stranger(Responder),
     /// At rank 0: a member that was admitted, and that has joined once it has said where it listens.
     Member { rank: usize, joined: bool },
@@ -90,9 +93,9 @@ impl Connection {
         &self.stream
     }
 
-    /// Whether the peer is a proven member of the job.
-    pub(crate) fn is_proven(&self) -> bool {
-        matches!(self.phase, Phase::Member { .. } | Phase::Root | Phase::Link(_))
+    /// Whether the other side has still to prove itself.
+    pub(crate) fn is_stranger(&self) -> bool {
+        matches!(self.phase, Phase::Stranger(_))
     }
 
     /// Whether both sides have given this connection up for another one to the same peer.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::Attempt;
-use crate::protocol::handshake::Purpose;
+use crate::protocol::hello::Purpose;
 
 /// The first pause after all addresses have failed; it doubles up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(5);

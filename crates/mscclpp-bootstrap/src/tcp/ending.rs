@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::frame::{self, Kind};
 use crate::protocol::notice;
-use crate::tcp::connection::Phase;
+use crate::protocol::roster::Roster;
+use crate::tcp::connection::{Connection, Phase};
 use crate::tcp::links::Peer;
 use crate::tcp::service::Service;
 use crate::{Error, LOG};
 
-/// How long a dropped bootstrap waits for its last bytes to be taken.
+/// How long a dropped bootstrap waits for its last bytes to be taken, and rank 0 of a job that failed while it formed
+/// for ranks that have yet to come.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 impl Service {
@@ -30,25 +32,38 @@ impl Service {
         }
         self.failed = Some(error.clone());
         tracing::debug!(target: LOG, rank = self.plan.rank, %error, "the job has failed");
-        let notice = Arc::new(frame::encode(Kind::Notice, &notice::encode(error, self.plan.rank)));
-        let mut unproven = Vec::new();
-        for (&token, connection) in &mut self.connections {
-            if !connection.is_proven() {
-                unproven.push(token);
-            } else if Some(token) != from {
-                connection.outbox.clear();
-                connection.outbox.push(Arc::clone(&notice));
-                self.dirty.insert(token);
-            }
-        }
         self.dials.clear();
-        unproven
-            .retain(|token| !matches!(self.connections.get(token).map(|c| &c.phase), Some(Phase::Leaving)));
-        for token in unproven {
-            self.remove(token);
+        self.give_up_attempts(None);
+        let notice = Arc::new(frame::encode(Kind::Notice, &notice::encode(error, self.plan.rank)));
+        for (&token, connection) in &mut self.connections {
+            match connection.phase {
+                // They hear of it when they have proved themselves.
+                Phase::Stranger(_) | Phase::Leaving => continue,
+                // S1: behind the proof, which must not be lost.
+                Phase::Proved { .. } => {}
+                _ if Some(token) == from => continue,
+                _ => connection.outbox.clear(),
+            }
+            connection.outbox.push(Arc::clone(&notice));
+            self.dirty.insert(token);
         }
         self.write_dirty();
         self.shared.inbox.fail(error);
+    }
+
+    /// Ends the attempts to connect, to a rank or to all, on which no proof has been sent (S1).
+    pub(crate) fn give_up_attempts(&mut self, rank: Option<usize>) {
+        let open = |phase: &Phase| match phase {
+            Phase::Connecting { peer, .. } | Phase::Greeting { peer, .. } => {
+                rank.is_none_or(|rank| rank == *peer)
+            }
+            _ => false,
+        };
+        let tokens: Vec<u64> =
+            self.connections.iter().filter(|(_, c)| open(&c.phase)).map(|(&token, _)| token).collect();
+        for token in tokens {
+            self.remove(token);
+        }
     }
 
     pub(crate) fn close(&mut self) {
@@ -56,33 +71,47 @@ impl Service {
             return;
         }
         self.closing = Some(Instant::now() + LINGER);
-        if let Some(listener) = self.listener.take() {
+        let late = self.awaits_latecomers();
+        if !late && let Some(listener) = self.listener.take() {
             self.poller.remove(&listener);
         }
         self.dials.clear();
         let mut others = Vec::new();
         for (&token, connection) in &mut self.connections {
-            if let Some(link) = connection.link_mut() {
+            let farewell = match &connection.phase {
                 // A connection that was given up has had its last frame; its peer is told on the other.
-                if !link.retire_sent {
-                    let sent = self.peers.get(&link.peer).map_or(0, Peer::sent);
-                    connection.outbox.push(frame::encode(Kind::Goodbye, &sent.to_le_bytes()));
-                }
-                self.dirty.insert(token);
-            } else if connection.is_proven() {
+                Phase::Link(link) => (!link.retire_sent).then_some(link.peer),
+                // S1: for its peer it is, or will be, a link.
+                Phase::Proved { peer, .. } => Some(*peer),
                 // A job that did not form: what there is to say, a notice, is in the outbox.
-                self.dirty.insert(token);
-            } else {
-                others.push(token);
+                Phase::Member { .. } | Phase::Root => None,
+                Phase::Stranger(_) if late => continue,
+                _ => {
+                    others.push(token);
+                    continue;
+                }
+            };
+            if let (Some(peer), None) = (farewell, &self.failed) {
+                let sent = self.peers.get(&peer).map_or(0, Peer::sent);
+                connection.outbox.push(frame::encode(Kind::Goodbye, &sent.to_le_bytes()));
             }
+            self.dirty.insert(token);
         }
         for token in others {
             self.remove(token);
         }
     }
 
+    /// Whether rank 0 stays to tell ranks that have yet to come that their job failed while it formed. They could not
+    /// learn it from anybody else, and would look for rank 0 until their time is up. After a time-out nobody is waited for.
+    fn awaits_latecomers(&self) -> bool {
+        let failed = self.failed.as_ref().is_some_and(|error| !matches!(error, Error::Timeout { .. }));
+        failed && self.formation.roster().is_some_and(Roster::awaits_proofs)
+    }
+
     pub(crate) fn is_finished(&self, now: Instant) -> bool {
-        self.closing.is_some_and(|deadline| self.connections.is_empty() || now >= deadline)
+        let all_told = || !self.awaits_latecomers() && self.connections.values().all(Connection::is_stranger);
+        self.closing.is_some_and(|deadline| now >= deadline || all_told())
     }
 
     pub(crate) fn is_closing(&self) -> bool {

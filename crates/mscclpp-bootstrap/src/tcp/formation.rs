@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::host::HostId;
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
-use crate::protocol::handshake::{Hello, Purpose};
+use crate::protocol::hello::{Hello, Purpose};
 use crate::protocol::notice;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::{Entry, Table};
@@ -81,6 +81,10 @@ impl Formation {
     /// Rank 0's list, until the job has formed.
     pub(crate) fn roster(&self) -> Option<&Roster> {
         self.roster.as_ref()
+    }
+
+    pub(crate) fn roster_mut(&mut self) -> Option<&mut Roster> {
+        self.roster.as_mut()
     }
 
     /// The ranks that are missing, as far as known here.
@@ -173,6 +177,8 @@ impl Service {
     ) -> Result<(), Malformed> {
         match frame.kind {
             Kind::Notice => self.on_notice(token, frame),
+            // It has been told, or is about to be, that the job has failed.
+            Kind::Join if self.failed.is_some() => Ok(()),
             Kind::Join => {
                 let entry = Entry::parse(&frame.payload)?;
                 let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };

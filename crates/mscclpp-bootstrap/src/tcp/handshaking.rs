@@ -4,12 +4,9 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
-use crate::protocol::handshake::{
-    Hello, Initiator, InitiatorStep, PROTOCOL_VERSION, Purpose, Rejection, Responder, ResponderStep,
-    Stranger, refusal,
-};
+use crate::protocol::handshake::{Answer, Initiator, Responder, Stranger, Verified};
+use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Purpose, Rejection};
 use crate::protocol::notice;
-use crate::protocol::wire::Malformed;
 use crate::tcp::connection::{Connection, Link, Phase};
 use crate::tcp::dial::{Dial, Failed};
 use crate::tcp::service::Service;
@@ -25,9 +22,10 @@ fn nonce() -> [u8; 32] {
 }
 
 impl Service {
-    /// The state in which an accepted connection begins.
-    pub(crate) fn meet_stranger(&self) -> Phase {
-        Phase::Stranger(Responder::new(self.plan.key.clone(), nonce()))
+    /// The state in which an accepted connection begins, and what is said on it first.
+    pub(crate) fn meet_stranger(&self) -> (Phase, Vec<u8>) {
+        let (responder, challenge) = Responder::challenge(self.plan.key.clone(), nonce());
+        (Phase::Stranger(responder), challenge)
     }
 
     /// Begins to look for a connection to a rank.
@@ -45,9 +43,7 @@ impl Service {
             .iter()
             .filter(|(_, c)| match &c.phase {
                 // S1: not once the proof is sent.
-                Phase::Connecting { .. } | Phase::Greeting { proved: false, .. } => {
-                    c.deadline.is_some_and(|at| at <= now)
-                }
+                Phase::Connecting { .. } | Phase::Greeting { .. } => c.deadline.is_some_and(|at| at <= now),
                 _ => false,
             })
             .map(|(&token, _)| token)
@@ -68,17 +64,7 @@ impl Service {
     }
 
     fn begin_attempt(&mut self, peer: usize, purpose: Purpose, address: SocketAddr, deadline: Instant) {
-        let hello = Box::new(Hello {
-            version: PROTOCOL_VERSION,
-            secret: self.plan.key.secret,
-            purpose,
-            job: self.plan.job.unwrap_or_default(),
-            n_ranks: self.plan.n_ranks as u32,
-            from: self.plan.rank as u32,
-            to: peer as u32,
-            nonce: nonce(),
-        });
-        let phase = Phase::Connecting { peer, purpose, hello };
+        let phase = Phase::Connecting { peer, purpose };
         let connection = crate::tcp::socket::begin_connect(address)
             .map(|stream| Connection::new(stream, address, phase, Some(deadline)));
         match connection {
@@ -98,24 +84,18 @@ impl Service {
     pub(crate) fn connected(&mut self, token: u64) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let error = connection.stream().take_error().unwrap_or_else(Some);
-        let Phase::Connecting { peer, purpose, hello } = &connection.phase else { return };
-        let (peer, purpose) = (*peer, *purpose);
+        let Phase::Connecting { peer, purpose } = connection.phase else { return };
         if let Some(error) = error {
             self.remove(token);
             self.attempt_failed(peer, how(&error));
             return;
         }
-        let (initiator, bytes) = Initiator::start(self.plan.key.clone(), hello);
-        connection.phase = Phase::Greeting { peer, purpose, initiator, proved: false };
-        connection.outbox.push(bytes);
+        connection.phase = Phase::Greeting { peer, purpose };
+        // It need not be told any more when it can be written.
         self.touch(token);
     }
 
-    /// The connection of an attempt ended.
-    pub(crate) fn attempt_ended(&mut self, peer: usize, why: &str) {
-        self.attempt_failed(peer, Failed::Other(why.to_owned()));
-    }
-
+    /// An attempt to connect to a rank has ended.
     pub(crate) fn attempt_failed(&mut self, peer: usize, how: Failed) {
         let now = Instant::now();
         let Some(dial) = self.dials.get_mut(&peer) else { return };
@@ -131,22 +111,71 @@ impl Service {
     }
 
     /// A frame on a connection of ours in the handshake.
-    pub(crate) fn on_greeting_frame(&mut self, token: u64, frame: &Frame) -> Result<(), Malformed> {
-        let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
-        let Phase::Greeting { peer, purpose, initiator, proved } = &mut connection.phase else {
-            return Ok(());
-        };
-        let (peer, purpose) = (*peer, *purpose);
-        match initiator.on_frame(frame) {
-            Ok(InitiatorStep::Send(bytes)) => {
-                *proved = true;
-                connection.deadline = None;
-                connection.outbox.push(bytes);
-                self.touch(token);
+    pub(crate) fn on_greeting_frame(&mut self, token: u64, frame: &Frame) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        // Each phase ends with the first frame, whatever that is.
+        let outcome = match std::mem::replace(&mut connection.phase, Phase::Leaving) {
+            Phase::Greeting { peer, purpose } => (peer, self.prove(token, peer, purpose, frame)),
+            Phase::Proved { peer, purpose, initiator } => {
+                let answer = initiator.conclude(frame);
+                (peer, answer.map(|answer| self.answered(token, peer, purpose, answer)))
             }
-            Ok(InitiatorStep::Accepted { job }) => {
-                connection.deadline = None;
-                connection.reader.set_limit(MAX_PAYLOAD);
+            other => {
+                connection.phase = other;
+                return;
+            }
+        };
+        if let (peer, Err(stranger)) = outcome {
+            self.remove(token);
+            self.attempt_failed(
+                peer,
+                match stranger {
+                    Stranger::Unproven(why) => Failed::Unproven(why.to_owned()),
+                    broken @ Stranger::Malformed(_) => Failed::Other(broken.to_string()),
+                },
+            );
+        }
+    }
+
+    /// We were challenged: says who we are, and proves it.
+    fn prove(
+        &mut self,
+        token: u64,
+        peer: usize,
+        purpose: Purpose,
+        challenge: &Frame,
+    ) -> Result<(), Stranger> {
+        let hello = Hello {
+            version: PROTOCOL_VERSION,
+            secret: self.plan.key.secret,
+            purpose,
+            job: self.plan.job.unwrap_or_default(),
+            n_ranks: self.plan.n_ranks as u32,
+            from: self.plan.rank as u32,
+            to: peer as u32,
+            nonce: nonce(),
+        };
+        let (initiator, bytes) = Initiator::answer(self.plan.key.clone(), &hello, challenge)?;
+        if let Some(connection) = self.connections.get_mut(&token) {
+            connection.phase = Phase::Proved { peer, purpose, initiator };
+            connection.deadline = None;
+            connection.outbox.push(bytes);
+            self.touch(token);
+        }
+        Ok(())
+    }
+
+    /// The other end has proved itself too, and has answered.
+    fn answered(&mut self, token: u64, peer: usize, purpose: Purpose, answer: Answer) {
+        if self.failed.is_some() || self.is_closing() {
+            // It has been sent our notice or goodbye, and will close the connection.
+            return;
+        }
+        match answer {
+            Answer::Accepted { job } => {
+                if let Some(connection) = self.connections.get_mut(&token) {
+                    connection.reader.set_limit(MAX_PAYLOAD);
+                }
                 self.dials.remove(&peer);
                 if purpose == Purpose::Join {
                     self.plan.job = Some(job);
@@ -158,17 +187,11 @@ impl Service {
                     );
                 }
             }
-            Ok(InitiatorStep::Rejected(rejection)) => {
+            Answer::Rejected(rejection) => {
                 let connection = self.remove(token);
                 self.rejected(peer, purpose, rejection, connection.as_ref());
             }
-            Err(Stranger::Unproven(why)) => {
-                self.remove(token);
-                self.attempt_failed(peer, Failed::Unproven(why.to_owned()));
-            }
-            Err(Stranger::Malformed(error)) => return Err(error),
         }
-        Ok(())
     }
 
     fn rejected(
@@ -214,23 +237,20 @@ impl Service {
     }
 
     /// A frame on a connection that somebody opened, in the handshake.
-    pub(crate) fn on_stranger_frame(&mut self, token: u64, frame: &Frame) -> Result<(), Malformed> {
-        let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
-        let Phase::Stranger(responder) = &mut connection.phase else { return Ok(()) };
-        match responder.on_frame(frame) {
-            Ok(ResponderStep::Send(bytes)) => {
-                connection.outbox.push(bytes);
-                self.touch(token);
+    pub(crate) fn on_stranger_frame(&mut self, token: u64, frame: &Frame) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let responder = match std::mem::replace(&mut connection.phase, Phase::Leaving) {
+            Phase::Stranger(responder) => responder,
+            other => {
+                connection.phase = other;
+                return;
             }
-            Ok(ResponderStep::Verified(hello)) => {
-                if let Phase::Stranger(responder) = std::mem::replace(&mut connection.phase, Phase::Leaving) {
-                    self.judge(token, responder, &hello);
-                }
-            }
+        };
+        match responder.verify(frame) {
+            Ok((hello, verified)) => self.judge(token, verified, &hello),
             Err(stranger) => {
                 let remote = connection.remote;
-                connection.phase = Phase::Leaving;
-                connection.outbox.push(refusal());
+                connection.outbox.push(responder.refusal());
                 self.touch(token);
                 tracing::info!(target: LOG, rank = self.plan.rank, %remote, why = %stranger, "refused a stranger");
                 if let Stranger::Unproven(why) = stranger {
@@ -238,21 +258,20 @@ impl Service {
                 }
             }
         }
-        Ok(())
     }
 
     /// A member of some job with our key has proved itself: is it one that should be here?
-    fn judge(&mut self, token: u64, responder: Responder, hello: &Hello) {
+    fn judge(&mut self, token: u64, verified: Verified, hello: &Hello) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let from = connection.remote.to_string();
         let peer = hello.from as usize;
-        let (rejection, fatal) = match self.formation.roster() {
+        let (rejection, fatal) = match self.formation.roster_mut() {
             Some(roster) => match roster.admit(hello, &from) {
                 Ok(()) => {
                     connection.phase = Phase::Member { rank: peer, joined: false };
                     connection.deadline = None;
                     connection.reader.set_limit(MAX_PAYLOAD);
-                    connection.outbox.push(responder.accept(self.plan.job.unwrap_or_default()));
+                    connection.outbox.push(verified.accept(self.plan.job.unwrap_or_default()));
                     if let Some(error) = &self.failed {
                         // It comes too late, and hears why.
                         let payload = notice::encode(error, self.plan.rank);
@@ -268,7 +287,7 @@ impl Service {
                     if let Some(connection) = self.connections.get_mut(&token) {
                         connection.deadline = None;
                         connection.reader.set_limit(MAX_PAYLOAD);
-                        connection.outbox.push(responder.accept(job));
+                        connection.outbox.push(verified.accept(job));
                     }
                     self.link_up(
                         token,
@@ -284,7 +303,7 @@ impl Service {
         };
         tracing::warn!(target: LOG, rank = self.plan.rank, from, ?rejection, "did not let a member in");
         if let Some(connection) = self.connections.get_mut(&token) {
-            connection.outbox.push(responder.reject(&rejection));
+            connection.outbox.push(verified.reject(&rejection));
             self.touch(token);
             self.write_dirty();
         }

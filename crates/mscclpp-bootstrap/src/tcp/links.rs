@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::inbox::Stream;
 use crate::protocol::frame::{self, Frame, Kind};
-use crate::protocol::handshake::Purpose;
+use crate::protocol::hello::Purpose;
 use crate::protocol::message::{self, Sequence};
 use crate::protocol::notice;
 use crate::protocol::tree;
@@ -284,17 +284,7 @@ impl Service {
             missing: if dial.purpose == Purpose::Peer { vec![rank] } else { self.formation.missing() },
             attempts: dial.attempts(),
         };
-        let connecting: Vec<u64> = self
-            .connections
-            .iter()
-            .filter(|(_, c)| {
-                matches!(&c.phase, Phase::Connecting { peer, .. } | Phase::Greeting { peer, .. } if *peer == rank)
-            })
-            .map(|(&token, _)| token)
-            .collect();
-        for token in connecting {
-            self.remove(token);
-        }
+        self.give_up_attempts(Some(rank));
         if dial.purpose == Purpose::Peer {
             if let Some(peer) = self.peers.get_mut(&rank) {
                 // Their numbers are free again: they have not been sent.

@@ -103,6 +103,9 @@ impl TcpBootstrap {
     /// [`Error::Mismatch`], [`Error::DuplicateRank`], [`Error::JobComplete`], [`Error::Unauthenticated`]; for ranks that
     /// fail [`Error::PeerLost`] and [`Error::Aborted`]; and [`Error::Timeout`], which lists who did not come and which
     /// address failed how.
+    ///
+    /// When the job fails while ranks have yet to come, rank 0 tells those that come in the next two seconds, and returns
+    /// after that.
     pub fn new(rank: usize, n_ranks: usize, at: impl Into<Rendezvous>, timeout: Duration) -> Result<Self> {
         Self::builder(rank, n_ranks).timeout(timeout).connect(at)
     }

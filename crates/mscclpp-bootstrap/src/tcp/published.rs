@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use parking_lot::Mutex;
 
 use crate::env::Env;
-use crate::protocol::handshake::JobId;
+use crate::protocol::hello::JobId;
 use crate::tcp::socket;
 use crate::{Error, Family, Result, UniqueId, interface};
 

@@ -4,9 +4,9 @@
 //! but in `Poller::wait`, so no peer and no stranger can hold it up.
 //!
 //! Invariants that the comments refer to:
-//! - **S1** A connection counts as a rank's only after both sides have proved themselves and the opener has been told so.
-//!   The opener gives up a connection on which it has sent its proof only when the connection breaks or the whole
-//!   search for the peer ends; otherwise an accepted connection might look like a rank that died.
+//! - **S1** For the side that was connected to, a connection is a rank's from the proof of that rank on: its end is then
+//!   that of a link. The opener therefore gives up no connection on which it has sent its proof, and when it fails or
+//!   leaves, it sends its notice or goodbye there too. Before the proof either side may end a connection at any time.
 //! - **S2** The end of a link without a goodbye or a retirement, both of which come in order after all else on it, is the
 //!   loss of the peer.
 //! - **S3** The first failure is final. It is written to all proven connections before callers see it, so that a rank
@@ -20,12 +20,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::protocol::frame::Frame;
-use crate::protocol::handshake::JobId;
+use crate::protocol::hello::JobId;
 use crate::protocol::key::Key;
 use crate::protocol::table::Table;
 use crate::protocol::wire::Malformed;
 use crate::tcp::connection::{Connection, Phase};
-use crate::tcp::dial::Dial;
+use crate::tcp::dial::{Dial, Failed};
 use crate::tcp::formation::Formation;
 use crate::tcp::links::Peer;
 use crate::tcp::poller::{Poller, Ready};
@@ -210,11 +210,13 @@ impl Service {
         let Some(connection) = self.remove(token) else { return };
         let remote = connection.remote;
         match connection.phase {
-            Phase::Connecting { peer, .. } | Phase::Greeting { peer, .. } => self.attempt_ended(peer, why),
+            Phase::Connecting { peer, .. } | Phase::Greeting { peer, .. } | Phase::Proved { peer, .. } => {
+                self.attempt_failed(peer, Failed::Other(why.to_owned()));
+            }
             Phase::Stranger(_) => {
                 tracing::info!(target: LOG, rank = self.plan.rank, %remote, why, "dropped a connection of a stranger");
             }
-            // By S1, also one that was admitted and has said nothing since.
+            // By S1, also one that has said nothing since its proof.
             Phase::Member { rank, .. } if !self.is_formed() => self.lose(rank, why, token),
             Phase::Root if !self.is_formed() => self.lose(0, why, token),
             Phase::Link(link) => self.link_ended(&link, token, why),
@@ -272,8 +274,14 @@ impl Service {
 
     fn on_frame(&mut self, token: u64, frame: Frame) -> Result<(), Malformed> {
         match self.connections.get(&token).map(|c| &c.phase) {
-            Some(Phase::Stranger(_)) => self.on_stranger_frame(token, &frame),
-            Some(Phase::Greeting { .. }) => self.on_greeting_frame(token, &frame),
+            Some(Phase::Stranger(_)) => {
+                self.on_stranger_frame(token, &frame);
+                Ok(())
+            }
+            Some(Phase::Greeting { .. } | Phase::Proved { .. }) => {
+                self.on_greeting_frame(token, &frame);
+                Ok(())
+            }
             Some(Phase::Member { rank, .. }) => self.on_member_frame(token, *rank, &frame),
             Some(Phase::Root) => self.on_root_frame(token, &frame),
             Some(Phase::Link(link)) => self.on_link_frame(token, link.peer, frame),
@@ -315,7 +323,7 @@ impl Service {
         if connection.outbox.is_empty() {
             if matches!(connection.phase, Phase::Leaving) {
                 self.remove(token);
-            } else if self.closing.is_some() || connection.is_retired() {
+            } else if (self.closing.is_some() && !connection.is_stranger()) || connection.is_retired() {
                 // It is read on until the other side has finished too: closing with bytes unread, or to come, would make
                 // the system throw away what is still on its way there.
                 connection.finish_writing();

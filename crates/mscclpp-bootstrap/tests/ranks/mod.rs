@@ -1,8 +1,11 @@
 //! Starting the ranks of a job as threads.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use mscclpp_bootstrap::fuzzing::RawRank;
 use mscclpp_bootstrap::{Bootstrap, Env, Error, LocalBootstrap, Rendezvous, TcpBootstrap};
 use rustix::process::Resource;
 
@@ -54,6 +57,43 @@ pub(crate) fn connect(
     timeout: Duration,
 ) -> Result<TcpBootstrap, Error> {
     TcpBootstrap::builder(rank, n).env(Env::default()).timeout(timeout).connect(at)
+}
+
+/// Connects to rank 0, once it listens, and takes its challenge. Gives the connection, and what is to be said in answer.
+#[allow(dead_code, reason = "not every test needs it")]
+pub(crate) fn challenged(rank: &mut RawRank, at: &str) -> (TcpStream, Vec<u8>) {
+    let stream = loop {
+        match TcpStream::connect(at) {
+            Ok(stream) => break stream,
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let proof = hear(rank, &stream).unwrap();
+    (stream, proof)
+}
+
+/// Goes through the handshake of a rank that joins, and does no more. Gives the connection, and how it was answered.
+#[allow(dead_code, reason = "not every test needs it")]
+pub(crate) fn prove(mut rank: RawRank, at: &str) -> (TcpStream, String) {
+    let (mut stream, proof) = challenged(&mut rank, at);
+    stream.write_all(&proof).unwrap();
+    let answer = hear(&mut rank, &stream).unwrap_err();
+    (stream, answer)
+}
+
+/// Reads until a rank has something to say, or has its answer.
+#[allow(dead_code, reason = "not every test needs it")]
+pub(crate) fn hear(rank: &mut RawRank, mut stream: &TcpStream) -> Result<Vec<u8>, String> {
+    let mut buffer = [0; 4096];
+    loop {
+        let n = stream.read(&mut buffer).unwrap();
+        assert!(n > 0, "dropped without an answer");
+        let bytes = rank.on_bytes(&buffer[..n])?;
+        if !bytes.is_empty() {
+            return Ok(bytes);
+        }
+    }
 }
 
 /// All ranks of a job over TCP.

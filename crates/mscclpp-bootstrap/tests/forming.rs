@@ -1,0 +1,184 @@
+//! Ranks that are lost, or say something odd, while the job forms. They are played by the tests, so that each ends exactly
+//! where it is to; `processes` does the same with processes that are killed.
+
+mod ranks;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use mscclpp_bootstrap::fuzzing::{self, RawRank};
+use mscclpp_bootstrap::{Env, Error, Rendezvous, TcpBootstrap};
+use ranks::{PATIENCE, challenged, connect, free_port, hear, prove};
+
+/// The three kinds of key.
+#[derive(Clone, Copy)]
+enum Kind {
+    Id,
+    Secret,
+    None,
+}
+
+const KINDS: [Kind; 3] = [Kind::Id, Kind::Secret, Kind::None];
+
+/// A job of four ranks, which has yet to form.
+struct Job {
+    at: Rendezvous,
+    secret: Option<&'static str>,
+    /// Where rank 0 listens.
+    address: String,
+}
+
+impl Job {
+    const RANKS: u32 = 4;
+
+    fn new(kind: Kind) -> Self {
+        let named = |address: String| (Rendezvous::Address(address.clone()), address);
+        let (at, address) = match kind {
+            Kind::Id => {
+                let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
+                (Rendezvous::Id(id), format!("127.0.0.1:{}", id.addresses()[0].port()))
+            }
+            Kind::Secret | Kind::None => named(format!("127.0.0.1:{}", free_port())),
+        };
+        Self { at, secret: matches!(kind, Kind::Secret).then_some("swordfish"), address }
+    }
+
+    /// Joins it, with the time-out that is the default.
+    fn join(&self, rank: usize) -> Result<TcpBootstrap, Error> {
+        let builder = TcpBootstrap::builder(rank, Self::RANKS as usize).env(Env::default());
+        let builder = self.secret.iter().fold(builder, |builder, secret| builder.secret(*secret));
+        builder.connect(self.at.clone())
+    }
+
+    /// A rank of it that the test plays.
+    fn raw(&self, rank: u32) -> RawRank {
+        match (&self.at, self.secret) {
+            (Rendezvous::Id(id), _) => RawRank::of_id(id, Self::RANKS, rank),
+            (_, Some(secret)) => RawRank::of_secret(secret, Self::RANKS, rank),
+            (_, None) => RawRank::without_key(Self::RANKS, rank),
+        }
+    }
+}
+
+/// Rank 2 does something and ends, while ranks 0 and 1 wait; after that rank 3 comes. All lose rank 2.
+fn all_lose_rank_2(job: &Job, rank_2: impl FnOnce()) {
+    let outcomes = std::thread::scope(|scope| {
+        let waiting = [0, 1].map(|rank| scope.spawn(move || job.join(rank).map(drop)));
+        rank_2();
+        let late = job.join(3).map(drop);
+        let [zero, one] = waiting.map(|rank| rank.join().unwrap());
+        [zero, one, late]
+    });
+    for outcome in outcomes {
+        assert!(matches!(outcome, Err(Error::PeerLost { rank: 2, .. })), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_gone_after_its_proof_is_lost() {
+    for kind in KINDS {
+        let job = Job::new(kind);
+        all_lose_rank_2(&job, || {
+            let (mut stream, proof) = challenged(&mut job.raw(2), &job.address);
+            stream.write_all(&proof).unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_is_gone_after_it_was_let_in_is_lost() {
+    for kind in KINDS {
+        let job = Job::new(kind);
+        all_lose_rank_2(&job, || {
+            let (_stream, answer) = prove(job.raw(2), &job.address);
+            assert!(answer.contains("Accepted"), "{answer}");
+        });
+    }
+}
+
+#[test]
+fn a_proof_can_be_used_once() {
+    for kind in KINDS {
+        let job = Job::new(kind);
+        all_lose_rank_2(&job, || {
+            let mut rank = job.raw(2);
+            let (mut stream, proof) = challenged(&mut rank, &job.address);
+            stream.write_all(&proof).unwrap();
+            assert!(hear(&mut rank, &stream).unwrap_err().contains("Accepted"));
+            // On a connection of its own, with another challenge, it is worth nothing, and does no harm.
+            let mut thief = job.raw(2);
+            let (mut stolen, _) = challenged(&mut thief, &job.address);
+            stolen.write_all(&proof).unwrap();
+            let answer = hear(&mut thief, &stolen).unwrap_err();
+            assert!(!answer.contains("Accepted"), "{answer}");
+        });
+    }
+}
+
+#[test]
+fn a_connection_that_ends_before_its_proof_is_a_strangers() {
+    let at = format!("127.0.0.1:{}", free_port());
+    std::thread::scope(|scope| {
+        let at = &at;
+        let waiting = [0, 1].map(|rank| {
+            let timeout = Duration::from_millis(1500);
+            scope.spawn(move || connect(rank, 3, at.as_str(), timeout).map(drop))
+        });
+        drop(challenged(&mut RawRank::without_key(3, 2), at));
+        for outcome in waiting.map(|rank| rank.join().unwrap()) {
+            match outcome {
+                Err(Error::Timeout { missing, .. }) => assert_eq!(missing, [2]),
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn who_speaks_first_where_it_should_listen_is_refused() {
+    let job = Job::new(Kind::None);
+    let (done, over) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            drop(job.join(0));
+            done.send(()).unwrap();
+        });
+        let mut rank = job.raw(1);
+        let (stream, _) = challenged(&mut rank, &job.address);
+        drop(stream);
+        for first in [fuzzing::frame_of(1, &[0; 98]), fuzzing::frame_of(2, &[0; 66])] {
+            let mut stream = TcpStream::connect(&job.address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.write_all(&first).unwrap();
+            let mut said = Vec::new();
+            stream.read_to_end(&mut said).unwrap();
+            let refusal = fuzzing::frame_of(5, &[0]);
+            assert!(said.ends_with(&refusal), "a challenge, a refusal, and the end: {said:?}");
+        }
+        assert!(over.try_recv().is_err(), "the job is not disturbed");
+        drop(prove(job.raw(1), &job.address));
+        over.recv_timeout(PATIENCE).unwrap();
+    });
+}
+
+#[test]
+fn a_rank_that_gives_up_says_so_behind_its_proof() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    std::thread::scope(|scope| {
+        let rank = scope.spawn(|| connect(1, 2, at.as_str(), Duration::from_millis(1500)).map(drop));
+        // A rank 0 that is too slow to answer.
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&fuzzing::frame_of(1, &[0; 32])).unwrap();
+        let mut said = Vec::new();
+        stream.read_to_end(&mut said).unwrap();
+        drop(stream);
+        assert!(matches!(rank.join().unwrap(), Err(Error::Timeout { .. })));
+        let length = u32::from_le_bytes(said[4..8].try_into().unwrap()) as usize;
+        let (proof, notice) = said.split_at(8 + length);
+        assert_eq!((proof[2], notice[2]), (2, 19), "a hello, a notice, and the end");
+    });
+}

@@ -49,21 +49,23 @@ struct Get {
 };
 
 // One put, by all threads of the grid. The host sees its end by the kernel's.
-extern "C" __global__ void channel_put(MemoryChannelDeviceHandle ch, uint64_t targetOffset, uint64_t originOffset,
-                                       uint64_t bytes, int alignment, int remainder) {
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    channel_put(MemoryChannelDeviceHandle ch, uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
+                int alignment, int remainder) {
   moveBy<Put>(ch, targetOffset, originOffset, bytes, alignment, remainder);
 }
 
 // One get, likewise.
-extern "C" __global__ void channel_get(MemoryChannelDeviceHandle ch, uint64_t targetOffset, uint64_t originOffset,
-                                       uint64_t bytes, int alignment, int remainder) {
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    channel_get(MemoryChannelDeviceHandle ch, uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
+                int alignment, int remainder) {
   moveBy<Get>(ch, targetOffset, originOffset, bytes, alignment, remainder);
 }
 
 // Thread 0 of the grid: writes `value` to the word at `index` of the peer's memory, and what it reads there at once
 // into `result`.
-extern "C" __global__ void channel_write_read(MemoryChannelDeviceHandle ch, uint64_t index, uint64_t value,
-                                              uint64_t* result) {
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    channel_write_read(MemoryChannelDeviceHandle ch, uint64_t index, uint64_t value, uint64_t* result) {
   if (threadIdx.x + blockIdx.x * blockDim.x != 0) return;
   ch.write(index, value);
   *result = ch.read<uint64_t>(index);
@@ -81,8 +83,9 @@ __device__ static uint8_t poisonOf(uint64_t seed, uint64_t size, uint64_t index)
 // how many bytes are wrong: inside, or among those around that a copy must not touch. Block b takes the sizes begin + b,
 // begin + b + gridDim.x and so on, and has the bytes from b * slot on of both memories for itself; `slot` is a multiple
 // of 16 and at least end + 64. With `get` not 0 it gets, otherwise it puts. The peer needs to do nothing.
-extern "C" __global__ void copy_sweep(MemoryChannelDeviceHandle ch, uint64_t slot, uint64_t begin, uint64_t end,
-                                      int get, uint64_t seed, unsigned long long* mismatches) {
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    copy_sweep(MemoryChannelDeviceHandle ch, uint64_t slot, uint64_t begin, uint64_t end, int get, uint64_t seed,
+               unsigned long long* mismatches) {
   const uint64_t base = blockIdx.x * slot;
   uint8_t* const local = static_cast<uint8_t*>(ch.src_) + base;
   uint8_t* const remote = static_cast<uint8_t*>(ch.dst_) + base;
@@ -118,9 +121,9 @@ extern "C" __global__ void copy_sweep(MemoryChannelDeviceHandle ch, uint64_t slo
 //
 // `syncers` are two DeviceSyncer. A wait gives up after `maxSpin` polls (never, if negative) or when aborted; then
 // `failed` gets the round + 1, and the blocks still come to the end together.
-extern "C" __global__ void put_round(MemoryChannelDeviceHandle ch, DeviceSyncer* syncers, uint64_t* round,
-                                     uint64_t words, uint64_t mySeed, uint64_t peerSeed, int64_t maxSpin,
-                                     unsigned long long* mismatches, unsigned int* failed) {
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    put_round(MemoryChannelDeviceHandle ch, DeviceSyncer* syncers, uint64_t* round, uint64_t words, uint64_t mySeed,
+              uint64_t peerSeed, int64_t maxSpin, unsigned long long* mismatches, unsigned int* failed) {
   const uint32_t thread = threadIdx.x + blockIdx.x * blockDim.x;
   const uint32_t threads = blockDim.x * gridDim.x;
   const int blocks = gridDim.x;

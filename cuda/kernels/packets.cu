@@ -43,25 +43,27 @@ __device__ static bool unpack(const MemoryChannelDeviceHandle& ch, int kind, uin
 }
 
 // One putPackets of that kind, by all threads of the grid. `failed` gets 1 if it is refused.
-extern "C" __global__ void packets_put(MemoryChannelDeviceHandle ch, int kind, uint64_t targetOffset,
-                                       uint64_t originOffset, uint64_t bytes, uint32_t flag, unsigned int* failed) {
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    packets_put(MemoryChannelDeviceHandle ch, int kind, uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
+                uint32_t flag, unsigned int* failed) {
   const uint32_t thread = threadIdx.x + blockIdx.x * blockDim.x;
   if (!put(ch, kind, targetOffset, originOffset, bytes, thread, blockDim.x * gridDim.x, flag)) *failed = 1;
 }
 
 // One unpackPackets of that kind, by all threads of the grid. `failed` gets 1 if it is refused, or gives up after
 // `maxSpin` polls (never, if negative) or when aborted.
-extern "C" __global__ void packets_unpack(MemoryChannelDeviceHandle ch, int kind, uint64_t targetOffset,
-                                          uint64_t originOffset, uint64_t bytes, uint32_t flag, int64_t maxSpin,
-                                          unsigned int* failed) {
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    packets_unpack(MemoryChannelDeviceHandle ch, int kind, uint64_t targetOffset, uint64_t originOffset,
+                   uint64_t bytes, uint32_t flag, int64_t maxSpin, unsigned int* failed) {
   const uint32_t thread = threadIdx.x + blockIdx.x * blockDim.x;
   if (!unpack(ch, kind, targetOffset, originOffset, bytes, thread, blockDim.x * gridDim.x, flag, maxSpin)) *failed = 1;
 }
 
 // Thread 0 of the grid: waits for the packet `index` of the packet buffer. `kind` is LL8 or LL16. `result` gets
 // whether it came, and its one or two words of data.
-extern "C" __global__ void packet_unpack_one(MemoryChannelDeviceHandle ch, int kind, uint64_t index, uint32_t flag,
-                                             int64_t maxSpin, uint32_t* result) {
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    packet_unpack_one(MemoryChannelDeviceHandle ch, int kind, uint64_t index, uint32_t flag, int64_t maxSpin,
+                      uint32_t* result) {
   if (threadIdx.x + blockIdx.x * blockDim.x != 0) return;
   if (kind == LL8) {
     result[0] = ch.tryUnpackPacket<LL8Packet>(index, flag, result[1], maxSpin);
@@ -132,9 +134,10 @@ __device__ static unsigned long long wrongWords(const uint8_t* payload, uint64_t
 //
 // Round r has flag firstFlag + r, 0 left out. A wait gives up after `maxSpin` polls (never, if negative) or when
 // aborted: the block then stops and leaves the round in `failed` as round + 1.
-extern "C" __global__ void packet_rounds(MemoryChannelDeviceHandle ch, int kind, uint64_t bytes, int rounds,
-                                         uint32_t firstFlag, uint64_t mySeed, uint64_t peerSeed, int64_t maxSpin,
-                                         unsigned long long* mismatches, unsigned int* failed) {
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    packet_rounds(MemoryChannelDeviceHandle ch, int kind, uint64_t bytes, int rounds, uint32_t firstFlag,
+                  uint64_t mySeed, uint64_t peerSeed, int64_t maxSpin, unsigned long long* mismatches,
+                  unsigned int* failed) {
   const uint64_t stride = (bytes + 127) / 128 * 128;
   const uint64_t packetStride = (packetBytes(kind, bytes) + 127) / 128 * 128;
   const uint64_t outOffset = blockIdx.x * stride, inOffset = (gridDim.x + blockIdx.x) * stride;

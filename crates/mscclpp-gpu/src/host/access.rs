@@ -1,4 +1,4 @@
-//! How the host touches memory that kernels may be touching at the same time (invariant 2).
+//! How the host touches memory that kernels may be touching at the same time (invariant 2), and how host twins do.
 //!
 //! All accesses are relaxed atomics: 8 bytes at a time where the address is 8-byte aligned, single bytes at the edges
 //! (and where a copy's source is not aligned as its destination is, single bytes of the source).
@@ -17,11 +17,13 @@ use crate::DevicePtr;
 
 const WORD: usize = size_of::<u64>();
 
-/// Copies `len` bytes; ranges that overlap give the bytes of neither.
+/// Copies `len` bytes of device memory with relaxed atomics; ranges that overlap give the bytes of neither.
+///
+/// 8-byte words of `dst` are stored whole, and loaded whole where `src` is aligned as `dst` is; the rest byte by byte.
 ///
 /// # Safety
 /// Both ranges are mapped, `dst` for writing, and nothing accesses them meanwhile other than with atomics.
-pub(super) unsafe fn copy(dst: DevicePtr, src: DevicePtr, len: u64) {
+pub unsafe fn copy(dst: DevicePtr, src: DevicePtr, len: u64) {
     let (dst, src) = (dst.as_mut_ptr::<u8>(), src.as_mut_ptr::<u8>());
     let congruent = (dst.addr() ^ src.addr()).is_multiple_of(WORD);
     let split = Split::of(dst, len as usize);
@@ -42,11 +44,11 @@ pub(super) unsafe fn copy(dst: DevicePtr, src: DevicePtr, len: u64) {
     }
 }
 
-/// Copies `bytes` to `dst`.
+/// Copies `bytes` to `dst`, device memory, as [`copy`] does.
 ///
 /// # Safety
 /// `dst` is mapped for writing for that long, and nothing accesses it meanwhile other than with atomics.
-pub(super) unsafe fn write(dst: DevicePtr, bytes: &[u8]) {
+pub unsafe fn write(dst: DevicePtr, bytes: &[u8]) {
     let dst = dst.as_mut_ptr::<u8>();
     let split = Split::of(dst, bytes.len());
     for i in split.edges() {
@@ -60,11 +62,11 @@ pub(super) unsafe fn write(dst: DevicePtr, bytes: &[u8]) {
     }
 }
 
-/// Copies from `src` into `bytes`.
+/// Copies from `src`, device memory, into `bytes`, as [`copy`] does: its 8-byte words are loaded whole.
 ///
 /// # Safety
 /// `src` is mapped for that long, and nothing writes it meanwhile other than with atomics.
-pub(super) unsafe fn read(src: DevicePtr, bytes: &mut [u8]) {
+pub unsafe fn read(src: DevicePtr, bytes: &mut [u8]) {
     let src = src.as_mut_ptr::<u8>();
     let split = Split::of(src, bytes.len());
     for i in split.edges() {

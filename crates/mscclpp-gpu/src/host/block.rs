@@ -10,7 +10,8 @@ use crate::{DevicePtr, KernelArgs, KernelParam, LaunchConfig};
 /// It is called once per block, each block on a thread of its own. The threads of a block are folded into loops, one
 /// per phase between barriers, so no thread may wait for another of its own phase. What the PTX entry keeps in a
 /// `__shared__` variable is a local variable here. Device memory that others may touch meanwhile is accessed with
-/// atomics, 8-byte words as 8-byte words; waits use a [`Backoff`](super::Backoff) and have a bound.
+/// atomics, 8-byte words as 8-byte words ([`copy`](super::copy) and its like do); waits use a
+/// [`Backoff`](super::Backoff) and have a bound.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};

@@ -30,6 +30,7 @@ use std::sync::{Arc, OnceLock};
 use crate::{DevicePtr, Result, backend::DeviceBackend, env};
 use device::HostDevice;
 
+pub use access::{copy, read, write};
 pub use backoff::Backoff;
 pub use block::{HostBlock, HostKernel, HostSymbol};
 pub use launch::MAX_RESIDENT_BLOCKS;

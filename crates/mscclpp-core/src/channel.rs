@@ -1,4 +1,11 @@
-use crate::{BaseMemoryChannelHandle, DeviceToDeviceSemaphore, Result, Semaphore};
+use std::sync::Arc;
+
+use mscclpp_gpu::DevicePtr;
+
+use crate::{
+    BaseMemoryChannelHandle, Connection, DeviceToDeviceSemaphore, Error, LL16Packet, LL128Packet,
+    MemoryChannelHandle, Packet, RegisteredMemory, Result, Semaphore, provider::RemoteRegion,
+};
 
 /// A channel that only synchronises two kernels; it moves no data.
 ///
@@ -27,5 +34,200 @@ impl BaseMemoryChannel {
     #[must_use]
     pub fn device_handle(&self) -> BaseMemoryChannelHandle {
         BaseMemoryChannelHandle { semaphore: self.semaphore.device_handle() }
+    }
+}
+
+/// A channel by which kernels move data: they copy between this side's memory and the peer's themselves, or send
+/// packets, and signal and wait as over a [`BaseMemoryChannel`].
+///
+/// Cheap to clone. It keeps its memories, the mapping of the peer's included, and its semaphore. Any number of channels
+/// may share a semaphore (they then share its tokens) and memories.
+///
+/// For packets, make a channel whose `dst` is the peer's packet buffer and whose `packet_buffer` is this side's, which
+/// is the peer's `dst`. [`Packet::buffer_size`] says how large it must be for data of some size; twice that, used in
+/// turns, lets a round be put while the peer still takes the last one. It starts zeroed.
+///
+/// ```
+/// use mscclpp_core::{LL16Packet, MemoryChannel, Packet, RegisteredMemory, Result, Semaphore};
+///
+/// /// Two channels over one semaphore: one for `put` and `get`, one for packets.
+/// fn channels(
+///     semaphore: &Semaphore,
+///     (ours, theirs): (&RegisteredMemory, &RegisteredMemory),
+///     (our_packets, their_packets): (&RegisteredMemory, &RegisteredMemory),
+/// ) -> Result<[MemoryChannel; 2]> {
+///     assert!(LL16Packet::buffer_size(ours.size()) <= our_packets.size());
+///     Ok([
+///         MemoryChannel::new(semaphore, theirs, ours, None)?,
+///         MemoryChannel::new(semaphore, their_packets, ours, Some(our_packets))?,
+///     ])
+/// }
+/// ```
+#[derive(Clone)]
+pub struct MemoryChannel {
+    // Declared before the semaphore, which keeps the connection: the peer's memory is unmapped before that is closed.
+    _mapping: Arc<dyn RemoteRegion>,
+    memories: Memories,
+    base: BaseMemoryChannel,
+    handle: MemoryChannelHandle,
+}
+
+#[derive(Debug, Clone)]
+struct Memories {
+    dst: RegisteredMemory,
+    src: RegisteredMemory,
+    packet_buffer: Option<RegisteredMemory>,
+}
+
+impl MemoryChannel {
+    /// Over a semaphore, between `dst`, a memory of the process at its other end, and `src`, one registered here on the
+    /// semaphore's device. `packet_buffer`, of this device too, is where packets of the peer arrive.
+    ///
+    /// Maps `dst` at its first use, which may block for some seconds.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a `dst` of another process, a `src` or `packet_buffer` of a peer's or another
+    /// device, and a `packet_buffer` or a `dst` for packets that is not aligned to 16 bytes; [`Error::NotRegistered`]
+    /// for a memory that is not registered for the transport; [`Error::Unreachable`] over a transport that does not map
+    /// memory; errors of mapping; [`Error::PeerLost`] and the like.
+    pub fn new(
+        semaphore: &Semaphore,
+        dst: &RegisteredMemory,
+        src: &RegisteredMemory,
+        packet_buffer: Option<&RegisteredMemory>,
+    ) -> Result<Self> {
+        let base = BaseMemoryChannel::new(semaphore)?;
+        let connection = semaphore.connection();
+        connection.check()?;
+        let src_ptr = local(connection, "the source memory", src)?;
+        let packets_ptr = match packet_buffer {
+            Some(buffer) => local(connection, "the packet buffer", buffer)?,
+            None => DevicePtr::NULL,
+        };
+        let mapping = connection.map("the destination memory", dst)?;
+        let Some(dst_ptr) = mapping.ptr() else {
+            return Err(Error::Unreachable {
+                local: connection.local_device().to_string(),
+                remote: connection.label(),
+                transport: connection.transport(),
+                reason: "device code cannot reach the peer's memory over this transport; use a port channel"
+                    .to_owned(),
+            });
+        };
+        if packet_buffer.is_some() {
+            aligned("the packet buffer", packets_ptr, LL16Packet::SIZE)?;
+            aligned("the destination memory, the peer's packet buffer,", dst_ptr, LL16Packet::SIZE)?;
+        }
+        let lines = mapping.whole_lines()
+            && [dst_ptr, packets_ptr].iter().all(|ptr| ptr.0.is_multiple_of(LL128Packet::SIZE));
+        let handle = MemoryChannelHandle {
+            base: base.device_handle(),
+            dst: dst_ptr.as_mut_ptr(),
+            src: src_ptr.as_mut_ptr(),
+            packet_buffer: packets_ptr.as_mut_ptr(),
+            flags: if lines { MemoryChannelHandle::LINES_ARRIVE_WHOLE } else { 0 },
+            reserved: 0,
+        };
+        let memories = Memories { dst: dst.clone(), src: src.clone(), packet_buffer: packet_buffer.cloned() };
+        Ok(Self { _mapping: mapping, memories, base, handle })
+    }
+
+    /// The semaphore below, for [`Semaphore::check`] and [`Semaphore::abort`].
+    #[must_use]
+    pub fn semaphore(&self) -> &Semaphore {
+        self.base.semaphore()
+    }
+
+    /// The same semaphore as a channel that moves no data.
+    #[must_use]
+    pub fn base(&self) -> &BaseMemoryChannel {
+        &self.base
+    }
+
+    /// The peer's memory.
+    #[must_use]
+    pub fn dst(&self) -> &RegisteredMemory {
+        &self.memories.dst
+    }
+
+    /// This side's memory.
+    #[must_use]
+    pub fn src(&self) -> &RegisteredMemory {
+        &self.memories.src
+    }
+
+    /// Where packets of the peer arrive.
+    #[must_use]
+    pub fn packet_buffer(&self) -> Option<&RegisteredMemory> {
+        self.memories.packet_buffer.as_ref()
+    }
+
+    /// Whether kernels may use [`LL128Packet`]s on it. Ask both ends: each knows of its own stores alone.
+    ///
+    /// # Errors
+    /// [`Error::PacketsRefused`] with the reason.
+    pub fn check_lines(&self) -> Result<()> {
+        if self.handle.flags & MemoryChannelHandle::LINES_ARRIVE_WHOLE != 0 {
+            return Ok(());
+        }
+        let unaligned =
+            [("destination memory", self.handle.dst), ("packet buffer", self.handle.packet_buffer)]
+                .into_iter()
+                .find(|(_, ptr)| !(ptr.addr() as u64).is_multiple_of(LL128Packet::SIZE));
+        let reason = match unaligned {
+            Some((what, ptr)) => format!(
+                "the {what} is at {ptr:?}, and LL128 packets need one that is aligned to {} bytes",
+                LL128Packet::SIZE
+            ),
+            None => {
+                let connection = self.semaphore().connection();
+                format!(
+                    "lines of {} bytes need not arrive whole over {} from {}, which LL128 packets rely on; use LL16 \
+                     packets",
+                    LL128Packet::SIZE,
+                    connection.transport(),
+                    connection.local_device()
+                )
+            }
+        };
+        Err(Error::PacketsRefused { peer: self.semaphore().connection().label(), reason })
+    }
+
+    /// What kernels need. Copy it to the device or pass it as an argument; `self` must outlive the kernels.
+    #[must_use]
+    pub fn device_handle(&self) -> MemoryChannelHandle {
+        self.handle
+    }
+}
+
+impl std::fmt::Debug for MemoryChannel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryChannel")
+            .field("semaphore", self.semaphore())
+            .field("memories", &self.memories)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where a memory of the connection's own device is.
+fn local(connection: &Connection, what: &'static str, memory: &RegisteredMemory) -> Result<DevicePtr> {
+    let region = memory.local_region(what, connection.transport())?;
+    let uuid = |gpu: &mscclpp_gpu::Gpu| gpu.properties().uuid;
+    match (region.gpu(), connection.local_gpu()) {
+        (Some(owner), Some(gpu)) if uuid(owner) == uuid(gpu) => Ok(region.ptr()),
+        (owner, _) => Err(Error::InvalidArgument(format!(
+            "{what} is on {}, the semaphore's kernels run on {}; it must be of the same device",
+            owner.map_or("the host".to_owned(), ToString::to_string),
+            connection.local_device()
+        ))),
+    }
+}
+
+fn aligned(what: &str, ptr: DevicePtr, align: u64) -> Result<()> {
+    match ptr.0.is_multiple_of(align) {
+        true => Ok(()),
+        false => Err(Error::InvalidArgument(format!(
+            "{what} is at {ptr:?}; packets need an address that is a multiple of {align}"
+        ))),
     }
 }

@@ -103,10 +103,18 @@ pub enum Error {
         after: Duration,
     },
     /// A wait inside a kernel reached its spin bound. It has consumed nothing and can be repeated.
-    #[error("a wait inside a kernel reached its spin bound without a signal from {peer}")]
+    #[error("a wait inside a kernel reached its spin bound without a signal or packet from {peer}")]
     DeviceWaitTimedOut {
-        /// Who did not signal.
+        /// Who did not send it.
         peer: String,
+    },
+    /// Packets that cannot be used here. Other kinds can.
+    #[error("packets between here and {peer} are refused: {reason}")]
+    PacketsRefused {
+        /// Who is at the other end.
+        peer: String,
+        /// Why, and what to do.
+        reason: String,
     },
     /// An environment variable with a malformed value.
     #[error("{variable}={value:?} is not valid: {expected}")]

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::{
     Connection, Error, Result, Semaphore,
-    protocol::SemaphoreWords,
+    protocol::{SemaphoreWords, StatusWords},
     provider::Queue,
     slab::{EXPECTED, INBOUND, INBOUND_BY_LINK},
 };
@@ -177,9 +177,7 @@ impl HostToDeviceSemaphoreHandle {
                 // Nothing is signalled through this view.
                 remote_inbound: inbound,
                 outbound: None,
-                abort: AtomicU32::from_ptr(self.status),
-                timed_out: AtomicU32::from_ptr(self.status.add(1)),
-                aborted: AtomicU32::from_ptr(self.status.add(2)),
+                status: StatusWords::at(self.status),
             }
         }
     }
@@ -295,9 +293,12 @@ impl HostToHostSemaphore {
             // Nothing is signalled through this view.
             remote_inbound: inbound,
             outbound: None,
-            abort: status.word(0)?,
-            timed_out: status.word(1)?,
-            aborted: status.word(2)?,
+            status: StatusWords {
+                abort: status.word(0)?,
+                timed_out: status.word(1)?,
+                aborted: status.word(2)?,
+                refused: status.word(3)?,
+            },
         })
     }
 }

@@ -13,6 +13,7 @@
 //! label ([`Connection::set_label`]) by which those errors name the peer.
 
 mod channel;
+mod concurrency;
 mod config;
 #[cfg(feature = "test-support")]
 pub mod conformance;
@@ -26,6 +27,7 @@ mod host_semaphore;
 mod identity;
 mod memory;
 mod monitor;
+mod packet;
 #[doc(hidden)]
 pub mod protocol;
 pub mod provider;
@@ -35,19 +37,21 @@ mod slab;
 mod transport;
 mod wire;
 
-pub use channel::BaseMemoryChannel;
+pub use channel::{BaseMemoryChannel, MemoryChannel};
+pub use concurrency::{DeviceSemaphore, DeviceSyncer};
 pub use config::{Device, DeviceType, EndpointConfig, IbConfig, IbMode};
 pub use connection::{Connection, WeakConnection};
 pub use context::{Context, ContextBuilder};
 pub use endpoint::{Endpoint, EndpointInfo};
 pub use error::{Error, Result};
-pub use handle::{BaseMemoryChannelHandle, DeviceToDeviceSemaphoreHandle};
+pub use handle::{BaseMemoryChannelHandle, DeviceToDeviceSemaphoreHandle, Element, MemoryChannelHandle};
 pub use host_semaphore::{
     HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore, Signaller,
 };
 pub use identity::{ProcessId, host_id};
 pub use memory::{MemoryRegion, RegionInfo, RegisteredMemory};
 pub use monitor::LinkMonitor;
+pub use packet::{LL8Packet, LL16Packet, LL128Packet, Packet, PacketFormat, ThreadPacket};
 pub use queue::{Route, SendQueue};
 pub use semaphore::{DeviceToDeviceSemaphore, Semaphore, SemaphoreStub};
 pub use transport::{Transport, TransportFlags};

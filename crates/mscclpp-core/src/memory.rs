@@ -195,6 +195,17 @@ impl RegisteredMemory {
         self.inner.info.process
     }
 
+    /// The region of a memory registered here, which is also registered for `transport`.
+    pub(crate) fn local_region(
+        &self,
+        what: &'static str,
+        transport: Transport,
+    ) -> Result<&Arc<MemoryRegion>> {
+        self.registration(what, transport)?;
+        let local = self.inner.local.as_ref();
+        local.map(|local| &local.region).ok_or_else(|| peers_memory(what))
+    }
+
     /// The registration for `transport`, of a memory registered here.
     pub(crate) fn registration(
         &self,
@@ -202,9 +213,7 @@ impl RegisteredMemory {
         transport: Transport,
     ) -> Result<&Arc<dyn Registration>> {
         let Some(local) = &self.inner.local else {
-            return Err(Error::InvalidArgument(format!(
-                "{what} is a peer's memory; it must be registered here"
-            )));
+            return Err(peers_memory(what));
         };
         local
             .registrations
@@ -314,6 +323,10 @@ impl RegisteredMemory {
         let info = MemoryInfo { process, region, len, host, platform, device_uuid, blobs };
         Ok(Self { inner: Arc::new(Inner { info, local: None, imports: Mutex::default() }) })
     }
+}
+
+fn peers_memory(what: &str) -> Error {
+    Error::InvalidArgument(format!("{what} is a peer's memory; it must be registered here"))
 }
 
 impl fmt::Debug for RegisteredMemory {

@@ -73,16 +73,76 @@ pub struct SemaphoreWords<'a, W64, W32> {
     pub remote_inbound: &'a W64,
     /// Lock and count of signals sent, where atomics do not reach the peer's memory.
     pub outbound: Option<(&'a W64, &'a W64)>,
+    /// What ends waits.
+    pub status: StatusWords<'a, W32>,
+}
+
+/// Through which the host ends the waits of kernels, and kernels tell what became of them.
+#[derive(Debug)]
+pub struct StatusWords<'a, W32> {
     /// Non-zero: give up.
     pub abort: &'a W32,
     /// Set to 1 by a wait that ran out of polls.
     pub timed_out: &'a W32,
     /// Set to 1 by a wait that saw `abort`.
     pub aborted: &'a W32,
+    /// Why a call was refused, or 0.
+    pub refused: &'a W32,
+}
+
+impl<'a, W32> StatusWords<'a, W32> {
+    /// Those four, in the order of the header's `StatusWord`.
+    pub fn of(words: &'a [W32; 4]) -> Self {
+        let [abort, timed_out, aborted, refused] = words;
+        Self { abort, timed_out, aborted, refused }
+    }
+}
+
+impl StatusWords<'_, AtomicU32> {
+    /// Those at `status`, a device handle's.
+    ///
+    /// # Safety
+    /// There are four aligned words that everybody uses atomics on, for as long as this is used.
+    pub unsafe fn at(status: *mut u32) -> Self {
+        // SAFETY: the caller's promise.
+        Self::of(unsafe { &*status.cast() })
+    }
 }
 
 /// How many polls a wait makes before it looks at `abort` each time. Fewer in a model checker, which tries them all.
 const POLLS_BEFORE_ABORT_CHECK: u64 = if cfg!(loom) { 2 } else { 64 };
+
+impl<W32: SharedWord<Value = u32>> StatusWords<'_, W32> {
+    /// What `got` finds, asked again and again: for ever with `max_spins < 0`, else that many times. None if it gave
+    /// up; `timed_out` or `aborted` then says why.
+    pub fn poll_until<T>(
+        &self,
+        mut got: impl FnMut() -> Option<T>,
+        max_spins: i64,
+        mut backoff: impl FnMut(),
+    ) -> Option<T> {
+        let mut polls = 0u64;
+        loop {
+            if let Some(found) = got() {
+                return Some(found);
+            }
+            polls += 1;
+            if polls.is_multiple_of(POLLS_BEFORE_ABORT_CHECK) && self.abort.load(Ordering::Relaxed) != 0 {
+                // One last look: what came before the abort still counts.
+                let found = got();
+                if found.is_none() {
+                    self.aborted.store(1, Ordering::Release);
+                }
+                return found;
+            }
+            if max_spins >= 0 && polls >= max_spins.cast_unsigned() {
+                self.timed_out.store(1, Ordering::Release);
+                return None;
+            }
+            backoff();
+        }
+    }
+}
 
 impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> SemaphoreWords<'_, W64, W32> {
     /// Adds one to the peer's token. `order` is `Release` for a signal that publishes, `Relaxed` for one that does not.
@@ -123,33 +183,14 @@ impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> SemaphoreWords<
     }
 
     /// Claims a token, waiting for it: for ever with `max_spins < 0`, else for that many polls. False if it gave up;
-    /// `timed_out` or `aborted` then says why.
-    pub fn wait(&self, order: Ordering, max_spins: i64, mut backoff: impl FnMut()) -> bool {
+    /// the status then says why.
+    pub fn wait(&self, order: Ordering, max_spins: i64, backoff: impl FnMut()) -> bool {
         let ticket = (max_spins < 0).then(|| self.expected.fetch_add(1, Ordering::Relaxed) + 1);
         let got = || match ticket {
             Some(ticket) => self.arrived(order) >= ticket,
             None => self.poll(order),
         };
-        let mut polls = 0u64;
-        loop {
-            if got() {
-                return true;
-            }
-            polls += 1;
-            if polls.is_multiple_of(POLLS_BEFORE_ABORT_CHECK) && self.abort.load(Ordering::Relaxed) != 0 {
-                // One last look: a signal sent before the abort still counts.
-                if got() {
-                    return true;
-                }
-                self.aborted.store(1, Ordering::Release);
-                return false;
-            }
-            if max_spins >= 0 && polls >= max_spins.cast_unsigned() {
-                self.timed_out.store(1, Ordering::Release);
-                return false;
-            }
-            backoff();
-        }
+        self.status.poll_until(|| got().then_some(()), max_spins, backoff).is_some()
     }
 }
 
@@ -164,7 +205,7 @@ mod tests {
         remote: AtomicU64,
         lock: AtomicU64,
         count: AtomicU64,
-        status: [AtomicU32; 3],
+        status: [AtomicU32; 4],
     }
 
     impl Words {
@@ -175,9 +216,7 @@ mod tests {
                 expected: &self.expected,
                 remote_inbound: &self.remote,
                 outbound: locked.then_some((&self.lock, &self.count)),
-                abort: &self.status[0],
-                timed_out: &self.status[1],
-                aborted: &self.status[2],
+                status: StatusWords::of(&self.status),
             }
         }
     }

@@ -77,6 +77,12 @@ pub trait RemoteRegion: Send + Sync + Any {
     fn native_atomics(&self) -> bool {
         false
     }
+
+    /// Whether a line of 128 bytes that the threads of a warp store at once arrives there whole, so that who sees a part
+    /// of it sees all of it. Only asked where [`RemoteRegion::ptr`] is some.
+    fn whole_lines(&self) -> bool {
+        false
+    }
 }
 
 /// A live connection of a transport, from this side's view. Closed when dropped.

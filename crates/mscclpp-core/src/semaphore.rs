@@ -125,6 +125,7 @@ struct Waits {
 /// Words of the status block.
 const ABORT: u64 = 0;
 const TIMED_OUT: u64 = 1;
+const REFUSED: u64 = 3;
 
 impl Semaphore {
     /// Joins a stub made here with the one that the peer made over the other end of the same connection.
@@ -204,17 +205,28 @@ impl Semaphore {
     ///
     /// # Errors
     /// What it was aborted with ([`Error::PeerLost`], [`Error::PeerClosed`], [`Error::Aborted`]), for ever; else
-    /// [`Error::DeviceWaitTimedOut`], once, if a device wait ran out of polls since the last call.
+    /// once, of what happened since the last call, [`Error::PacketsRefused`] if a kernel used packets that cannot be
+    /// used here, or [`Error::DeviceWaitTimedOut`] if a device wait ran out of polls.
     pub fn check(&self) -> Result<()> {
         if let Some(error) = self.inner.waits.aborted.get() {
             return Err(error.clone());
         }
         // A connection that is failing at this moment is about to abort this.
         self.inner.connection.check()?;
+        let peer = || self.inner.connection.label();
         // Pairs with the kernel's store of 1; the kernel is complete, so nothing else needs ordering.
-        match self.inner.waits.status.word(TIMED_OUT)?.swap(0, Ordering::Relaxed) {
-            0 => Ok(()),
-            _ => Err(Error::DeviceWaitTimedOut { peer: self.inner.connection.label() }),
+        let told = |word| Ok::<_, Error>(self.inner.waits.status.word(word)?.swap(0, Ordering::Relaxed) != 0);
+        // Whoever was refused may have made others wait in vain: this is the cause.
+        let (refused, timed_out) = (told(REFUSED)?, told(TIMED_OUT)?);
+        if refused {
+            let reason = "a kernel used LL128 packets where lines need not arrive whole (MemoryChannel::check_lines \
+                          says why) or by threads that are no whole warps, packets at an address that is no multiple \
+                          of their size, or flag 0";
+            return Err(Error::PacketsRefused { peer: peer(), reason: reason.to_owned() });
+        }
+        match timed_out {
+            true => Err(Error::DeviceWaitTimedOut { peer: peer() }),
+            false => Ok(()),
         }
     }
 

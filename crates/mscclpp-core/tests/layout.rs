@@ -11,7 +11,10 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp_core::{BaseMemoryChannelHandle, DeviceToDeviceSemaphoreHandle};
+use mscclpp_core::{
+    BaseMemoryChannelHandle, DeviceToDeviceSemaphoreHandle, LL8Packet, LL16Packet, LL128Packet,
+    MemoryChannelHandle, Packet,
+};
 
 /// A number of the layout: what it is, the C++ expression for it, and what Rust says.
 struct Fact {
@@ -20,33 +23,70 @@ struct Fact {
     rust: usize,
 }
 
+fn fact(name: &'static str, expression: impl Into<String>, rust: usize) -> Fact {
+    Fact { name, expression: expression.into(), rust }
+}
+
+fn sizes<T>(cpp: &str) -> [Fact; 2] {
+    [
+        fact("size", format!("sizeof(mscclpp::{cpp})"), size_of::<T>()),
+        fact("alignment", format!("alignof(mscclpp::{cpp})"), align_of::<T>()),
+    ]
+}
+
+fn offset(cpp: &str, member: &'static str, rust: usize) -> Fact {
+    fact(member, format!("__builtin_offsetof(mscclpp::{cpp}, {member})"), rust)
+}
+
 fn facts() -> Vec<Fact> {
+    semaphore_facts()
+        .into_iter()
+        .chain(memory_channel_facts())
+        .chain(packet_facts::<LL8Packet>("LL8Packet"))
+        .chain(packet_facts::<LL16Packet>("LL16Packet"))
+        .chain(packet_facts::<LL128Packet>("LL128Packet"))
+        .collect()
+}
+
+fn semaphore_facts() -> Vec<Fact> {
     type Semaphore = DeviceToDeviceSemaphoreHandle;
-    type Channel = BaseMemoryChannelHandle;
-    let fact = |name, expression: String, rust| Fact { name, expression, rust };
-    let sizes = |cpp: &str, size, align| {
-        [
-            fact("size", format!("sizeof(mscclpp::{cpp})"), size),
-            fact("alignment", format!("alignof(mscclpp::{cpp})"), align),
-        ]
-    };
-    let offset = |cpp: &str, member: &'static str, rust| {
-        fact(member, format!("__builtin_offsetof(mscclpp::{cpp}, {member})"), rust)
-    };
-    let semaphore = "MemoryDevice2DeviceSemaphoreDeviceHandle";
-    let channel = "BaseMemoryChannelDeviceHandle";
-    let mut facts = Vec::new();
-    facts.extend(sizes(semaphore, size_of::<Semaphore>(), align_of::<Semaphore>()));
+    let cpp = "MemoryDevice2DeviceSemaphoreDeviceHandle";
+    let mut facts = Vec::from(sizes::<Semaphore>(cpp));
     facts.extend([
-        offset(semaphore, "inboundToken", offset_of!(Semaphore, inbound_token)),
-        offset(semaphore, "expectedInboundToken", offset_of!(Semaphore, expected_inbound_token)),
-        offset(semaphore, "remoteInboundToken", offset_of!(Semaphore, remote_inbound_token)),
-        offset(semaphore, "outboundLock", offset_of!(Semaphore, outbound_lock)),
-        offset(semaphore, "status", offset_of!(Semaphore, status)),
+        offset(cpp, "inboundToken", offset_of!(Semaphore, inbound_token)),
+        offset(cpp, "expectedInboundToken", offset_of!(Semaphore, expected_inbound_token)),
+        offset(cpp, "remoteInboundToken", offset_of!(Semaphore, remote_inbound_token)),
+        offset(cpp, "outboundLock", offset_of!(Semaphore, outbound_lock)),
+        offset(cpp, "status", offset_of!(Semaphore, status)),
     ]);
-    facts.extend(sizes(channel, size_of::<Channel>(), align_of::<Channel>()));
-    facts.push(offset(channel, "semaphore_", offset_of!(Channel, semaphore)));
     facts
+}
+
+fn memory_channel_facts() -> Vec<Fact> {
+    type Base = BaseMemoryChannelHandle;
+    type Channel = MemoryChannelHandle;
+    let (base, channel) = ("BaseMemoryChannelDeviceHandle", "MemoryChannelDeviceHandle");
+    let mut facts: Vec<Fact> = sizes::<Base>(base).into_iter().chain(sizes::<Channel>(channel)).collect();
+    facts.extend([
+        offset(base, "semaphore_", offset_of!(Base, semaphore)),
+        offset(channel, "semaphore_", offset_of!(Channel, base) + offset_of!(Base, semaphore)),
+        offset(channel, "dst_", offset_of!(Channel, dst)),
+        offset(channel, "src_", offset_of!(Channel, src)),
+        offset(channel, "packetBuffer_", offset_of!(Channel, packet_buffer)),
+        offset(channel, "flags_", offset_of!(Channel, flags)),
+        offset(channel, "reserved_", offset_of!(Channel, reserved)),
+        fact("lines", "mscclpp::MemoryChannelLines", Channel::LINES_ARRIVE_WHOLE as usize),
+    ]);
+    facts
+}
+
+/// Where the data of a packet is, its own unit test says.
+fn packet_facts<P: Packet>(cpp: &str) -> [Fact; 3] {
+    [
+        fact("size", format!("sizeof(mscclpp::{cpp})"), P::SIZE as usize),
+        fact("alignment", format!("alignof(mscclpp::{cpp})"), P::SIZE as usize),
+        fact("payload", format!("mscclpp::{cpp}::PayloadBytes"), P::PAYLOAD as usize),
+    ]
 }
 
 /// A program that prints each fact's number on a line of its own.
@@ -99,7 +139,8 @@ fn compare(compiler: &OsString) -> Result<(), Failed> {
     let (source, binary) = (scratch.0.join("layout.cpp"), scratch.0.join("layout"));
     fs::write(&source, program(&facts))?;
     let compiled = Command::new(compiler)
-        .args(["-std=c++17", "-Wall", "-Werror", "-I"])
+        // Handles derive from each other, and every compiler there is knows the offsets in such a struct.
+        .args(["-std=c++17", "-Wall", "-Werror", "-Wno-invalid-offsetof", "-I"])
         .args([&scratch.0, &source])
         .arg("-o")
         .arg(&binary)

@@ -11,7 +11,7 @@ use mscclpp_core::{
     MemoryRegion, ProcessId, RegionInfo,
     provider::{Registration, RemoteRegion},
 };
-use mscclpp_gpu::{DevicePtr, ExportHandle, Gpu, ImportedMemory};
+use mscclpp_gpu::{DevicePtr, ExportHandle, Gpu, ImportedMemory, Platform};
 use parking_lot::Mutex;
 use subtle::ConstantTimeEq;
 
@@ -198,6 +198,7 @@ pub(crate) struct Mapping {
 pub(crate) struct IpcRegion {
     ptr: DevicePtr,
     native_atomics: bool,
+    whole_lines: bool,
     _keep: Keep,
 }
 
@@ -222,7 +223,8 @@ impl IpcRegion {
         // SAFETY: a region is live memory of its device as long as it exists (the contract of registering it).
         unsafe { gpu.enable_access(owner, region.ptr(), region.len())? };
         let native_atomics = gpu.peer_access(owner)?.native_atomics;
-        Ok(Self { ptr: region.ptr(), native_atomics, _keep: Keep::Local { _region: region } })
+        let ptr = region.ptr();
+        Ok(Self::new(ptr, gpu, native_atomics, Keep::Local { _region: region }))
     }
 
     /// Memory of a peer: its handle is fetched from its owner, unless this process has it mapped already.
@@ -231,7 +233,11 @@ impl IpcRegion {
         let mapping = hub.imports.mapping(info.process, &blob, gpu)?;
         let ptr = mapping.memory.ptr().add(blob.offset);
         let keep = Keep::Mapped { _mapping: mapping, _hub: hub.clone() };
-        Ok(Self { ptr, native_atomics: atomics_reach(gpu, &info.device_uuid)?, _keep: keep })
+        Ok(Self::new(ptr, gpu, atomics_reach(gpu, &info.device_uuid)?, keep))
+    }
+
+    fn new(ptr: DevicePtr, gpu: &Gpu, native_atomics: bool, keep: Keep) -> Self {
+        Self { ptr, native_atomics, whole_lines: lines_arrive_whole(gpu, native_atomics), _keep: keep }
     }
 }
 
@@ -253,6 +259,16 @@ fn atomics_reach(gpu: &Gpu, uuid: &[u8; 16]) -> mscclpp_core::Result<bool> {
     Ok(gpu.peer_access_by_uuid(uuid)?.is_some_and(|access| access.native_atomics))
 }
 
+/// Whether 128 bytes that a warp of `gpu` stores at once arrive in one piece: over NVLink, which is where atomics are
+/// native, and in a GPU's own memory, from Volta on. PCIe may split them. Of a simulated device the host twins do the
+/// storing, which publish a line by the word that they store last.
+fn lines_arrive_whole(gpu: &Gpu, native_atomics: bool) -> bool {
+    match gpu.properties().compute_capability {
+        Some(capability) => native_atomics && capability >= (7, 0),
+        None => gpu.platform() == Platform::Host,
+    }
+}
+
 impl RemoteRegion for IpcRegion {
     fn ptr(&self) -> Option<DevicePtr> {
         Some(self.ptr)
@@ -260,5 +276,9 @@ impl RemoteRegion for IpcRegion {
 
     fn native_atomics(&self) -> bool {
         self.native_atomics
+    }
+
+    fn whole_lines(&self) -> bool {
+        self.whole_lines
     }
 }

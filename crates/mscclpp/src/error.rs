@@ -168,6 +168,7 @@ fn core_kind(error: &mscclpp_core::Error) -> ErrorKind {
         | E::TransportMismatch { .. }
         | E::NotRegistered { .. }
         | E::Unreachable { .. }
+        | E::PacketsRefused { .. }
         | E::Environment { .. } => ErrorKind::InvalidUsage,
         _ => ErrorKind::Internal,
     }

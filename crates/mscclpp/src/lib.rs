@@ -66,8 +66,9 @@ pub use mscclpp_core::{
     BaseMemoryChannel, BaseMemoryChannelHandle, Connection, Context, ContextBuilder, Device,
     DeviceToDeviceSemaphore, DeviceToDeviceSemaphoreHandle, DeviceType, Endpoint, EndpointConfig,
     EndpointInfo, HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore, IbConfig, IbMode,
-    LinkMonitor, MemoryRegion, ProcessId, RegionInfo, RegisteredMemory, Route, Semaphore, SemaphoreStub,
-    SendQueue, Signaller, Transport, TransportFlags, WeakConnection,
+    LL8Packet, LL16Packet, LL128Packet, LinkMonitor, MemoryChannel, MemoryChannelHandle, MemoryRegion,
+    Packet, ProcessId, RegionInfo, RegisteredMemory, Route, Semaphore, SemaphoreStub, SendQueue, Signaller,
+    Transport, TransportFlags, WeakConnection,
 };
 #[cfg(feature = "cuda-ipc")]
 pub use mscclpp_cuda_ipc::CudaIpc;
@@ -95,7 +96,8 @@ pub mod provider {
 
 /// What the host twin of a kernel is written with.
 pub mod host {
-    pub use mscclpp_gpu::host::{Backoff, HostBlock, HostKernel, HostSymbol};
+    pub use mscclpp_core::{DeviceSemaphore, DeviceSyncer, Element, PacketFormat, ThreadPacket};
+    pub use mscclpp_gpu::host::{Backoff, HostBlock, HostKernel, HostSymbol, copy, read, write};
 }
 
 /// The device API's headers, and the PTX of the kernels in this repository.

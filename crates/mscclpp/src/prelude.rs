@@ -2,7 +2,7 @@
 
 pub use crate::{
     BaseMemoryChannel, Bootstrap, Communicator, Connection, Context, ContextBuilderExt, ContextExt, Device,
-    DeviceBuffer, DevicePtr, Endpoint, EndpointConfig, Gpu, KernelArgs, LaunchConfig, LocalBootstrap, Module,
-    ModuleSource, Pending, Platform, RegisteredMemory, Semaphore, SemaphoreStub, TcpBootstrap, Transport,
-    TransportFlags, UniqueId,
+    DeviceBuffer, DevicePtr, Endpoint, EndpointConfig, Gpu, KernelArgs, LaunchConfig, LocalBootstrap,
+    MemoryChannel, Module, ModuleSource, Pending, Platform, RegisteredMemory, Semaphore, SemaphoreStub,
+    TcpBootstrap, Transport, TransportFlags, UniqueId,
 };

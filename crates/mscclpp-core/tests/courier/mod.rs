@@ -113,6 +113,11 @@ impl RemoteRegion for Region {
     fn native_atomics(&self) -> bool {
         self.reach == Reach::Atomics
     }
+
+    /// Of simulated devices: their kernels store a line's flag behind its data.
+    fn whole_lines(&self) -> bool {
+        self.reach == Reach::Atomics
+    }
 }
 
 // ANCHOR: provider

@@ -1,65 +1,11 @@
-//! The semaphore protocol under the loom model checker: all interleavings (up to a number of preemptions) and all
-//! values that the memory model lets a load return. The code is the one that runs on mapped memory.
-//!
-//! Loom knows one scope, so this says nothing about the scopes of GPUs; the headers argue those in text.
-//!
-//! `RUSTFLAGS="--cfg loom" cargo test -p mscclpp-core --test loom --release`
-#![cfg(loom)]
+//! Signals, waits and polls, and the data that signals publish.
 
 use std::sync::{Arc, atomic::Ordering};
 
-use loom::{
-    cell::UnsafeCell,
-    sync::atomic::{AtomicU32, AtomicU64},
-    thread,
-};
+use loom::{cell::UnsafeCell, thread};
 use mscclpp_core::protocol::{SemaphoreWords, SharedWord};
 
-/// A word of 8 bytes; its release stores can be weakened, to show that they are needed.
-struct Word64 {
-    word: AtomicU64,
-    weakened: bool,
-}
-
-impl Word64 {
-    fn new(weakened: bool) -> Self {
-        Self { word: AtomicU64::new(0), weakened }
-    }
-}
-
-impl SharedWord for Word64 {
-    type Value = u64;
-    fn load(&self, order: Ordering) -> u64 {
-        self.word.load(order)
-    }
-    fn store(&self, value: u64, order: Ordering) {
-        self.word.store(value, if self.weakened { Ordering::Relaxed } else { order });
-    }
-    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
-        self.word.fetch_add(value, order)
-    }
-    fn compare_exchange(&self, from: u64, to: u64, order: Ordering) -> Result<u64, u64> {
-        self.word.compare_exchange(from, to, order, Ordering::Relaxed)
-    }
-}
-
-struct Word32(AtomicU32);
-
-impl SharedWord for Word32 {
-    type Value = u32;
-    fn load(&self, order: Ordering) -> u32 {
-        self.0.load(order)
-    }
-    fn store(&self, value: u32, order: Ordering) {
-        self.0.store(value, order);
-    }
-    fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
-        self.0.fetch_add(value, order)
-    }
-    fn compare_exchange(&self, from: u32, to: u32, order: Ordering) -> Result<u32, u32> {
-        self.0.compare_exchange(from, to, order, Ordering::Relaxed)
-    }
-}
+use super::{Status, Word32, Word64, backoff, model};
 
 /// How the signalling side reaches the token.
 #[derive(Clone, Copy, PartialEq)]
@@ -77,7 +23,7 @@ struct Semaphore {
     token: Word64,
     expected: Word64,
     outbound: Option<(Word64, Word64)>,
-    status: [Word32; 3],
+    status: Status,
     data: UnsafeCell<u64>,
 }
 
@@ -93,7 +39,7 @@ impl Semaphore {
             token: Word64::new(path == Path::WeakenedLock),
             expected: Word64::new(false),
             outbound: (path != Path::Atomics).then(lock),
-            status: [0, 0, 0].map(|v| Word32(AtomicU32::new(v))),
+            status: Status::new(),
             data: UnsafeCell::new(0),
         })
     }
@@ -105,9 +51,7 @@ impl Semaphore {
             expected: &self.expected,
             remote_inbound: &self.token,
             outbound: self.outbound.as_ref().map(|(lock, count)| (lock, count)),
-            abort: &self.status[0],
-            timed_out: &self.status[1],
-            aborted: &self.status[2],
+            status: self.status.words(),
         }
     }
 
@@ -132,26 +76,6 @@ impl Semaphore {
         // SAFETY: loom checks that nothing writes the data meanwhile.
         assert_eq!(self.data.with(|data| unsafe { *data }), 42);
     }
-}
-
-/// Yields. Two threads could yield to each other for ever while a third has something to do; such schedules are tried
-/// for a few rounds, then the run goes on fairly and branches no further.
-fn backoff() -> impl FnMut() {
-    let mut rounds = 0;
-    move || {
-        rounds += 1;
-        if rounds > 3 {
-            loom::skip_branch();
-        }
-        thread::yield_now();
-    }
-}
-
-/// `preemptions`: how often a thread may be interrupted that could go on; all schedules if none is given.
-fn model(preemptions: Option<usize>, check: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = preemptions;
-    builder.check(check);
 }
 
 /// One thread writes and signals, the other waits and reads.
@@ -318,7 +242,7 @@ fn a_wait_that_timed_out_has_given_nothing_away() {
         let signaller = thread::spawn(move || other.signal(Ordering::Release));
         let got = semaphore.wait(1);
         signaller.join().unwrap();
-        assert_eq!(semaphore.status[1].load(Ordering::Relaxed), u32::from(!got), "a time-out is told");
+        assert_eq!(semaphore.status.0[1].load(Ordering::Relaxed), u32::from(!got), "a time-out is told");
         assert!(got != semaphore.poll(), "one signal is taken once, now or then");
     });
 }
@@ -334,10 +258,10 @@ fn an_abort_ends_a_wait() {
             if signalled {
                 semaphore.signal(Ordering::Release);
             }
-            semaphore.status[0].store(1, Ordering::Release);
+            semaphore.status.0[0].store(1, Ordering::Release);
             let got = waiter.join().unwrap();
             assert!(signalled || !got);
-            assert_eq!(semaphore.status[2].load(Ordering::Relaxed), u32::from(!got), "an abort is told");
+            assert_eq!(semaphore.status.0[2].load(Ordering::Relaxed), u32::from(!got), "an abort is told");
             assert!(!semaphore.wait(-1), "later waits end too");
         });
     }

@@ -1,10 +1,8 @@
-//! Device handles: plain structs that kernels get, laid out as in the CUDA headers, with host twins of their methods.
-
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use mscclpp_gpu::{KernelParam, host::Backoff};
 
-use crate::protocol::SemaphoreWords;
+use crate::protocol::{SemaphoreWords, StatusWords};
 
 /// What kernels do with a semaphore between two devices: `MemoryDevice2DeviceSemaphoreDeviceHandle` in the headers.
 ///
@@ -21,7 +19,7 @@ pub struct DeviceToDeviceSemaphoreHandle {
     pub remote_inbound_token: *mut u64,
     /// Null where atomics reach the peer's memory; else two local words: a lock, and the count of signals sent.
     pub outbound_lock: *mut u64,
-    /// Pinned host memory, three words: abort request, a wait timed out, a wait saw the abort.
+    /// Pinned host memory, four words: abort request, a wait timed out, a wait saw the abort, a call was refused.
     pub status: *mut u32,
 }
 
@@ -46,9 +44,7 @@ impl DeviceToDeviceSemaphoreHandle {
                 remote_inbound: word(self.remote_inbound_token),
                 outbound: (!self.outbound_lock.is_null())
                     .then(|| (word(self.outbound_lock), word(self.outbound_lock.add(1)))),
-                abort: AtomicU32::from_ptr(self.status),
-                timed_out: AtomicU32::from_ptr(self.status.add(1)),
-                aborted: AtomicU32::from_ptr(self.status.add(2)),
+                status: StatusWords::at(self.status),
             }
         }
     }

@@ -37,10 +37,22 @@ pub const HEADERS: &[(&str, &str)] = &[
 /// `semaphore_turns`.
 pub const CONCURRENCY: &str = include_str!("../ptx/concurrency.compute_80.ptx");
 
+/// The benchmark of memory channels, a round to a launch: `memory_put`, `memory_get`, and `memory_put_ll8`,
+/// `memory_put_ll16` and `memory_put_ll128` with packets; and each with `_own` behind its name, which has a channel for
+/// each block.
+///
+/// All take a `MemoryChannelDeviceHandle` and the round's description by value, those with `_own` an array of channels too.
+pub const MEMORY_BENCH: &str = include_str!("../ptx/memory_bench.compute_80.ptx");
+
 /// Tests of a memory channel's copies: `channel_put`, `channel_get`, `channel_write_read`, `copy_sweep` and `put_round`.
 ///
 /// All take a `MemoryChannelDeviceHandle` by value.
 pub const MEMORY_CHANNEL: &str = include_str!("../ptx/memory_channel.compute_80.ptx");
+
+/// The benchmark of packets: `ll8_ping_pong` and `ll16_ping_pong`, in which two sides send each other a message in turns.
+///
+/// Both take a `MemoryChannelDeviceHandle` by value and run as one block.
+pub const PACKET_PING_PONG: &str = include_str!("../ptx/packet_ping_pong.compute_80.ptx");
 
 /// Tests of packets: `packets_put`, `packets_unpack`, `packet_unpack_one` and `packet_rounds`.
 ///
@@ -89,12 +101,28 @@ mod tests {
 
     #[test]
     fn every_kernel_is_an_entry_of_its_module() {
-        let modules: [(&str, &[&str]); 7] = [
+        let modules: [(&str, &[&str]); 9] = [
             (CONCURRENCY, &["grid_barrier", "grid_arrive", "semaphore_set", "semaphore_turns"]),
+            (
+                MEMORY_BENCH,
+                &[
+                    "memory_put",
+                    "memory_put_own",
+                    "memory_get",
+                    "memory_get_own",
+                    "memory_put_ll8",
+                    "memory_put_ll8_own",
+                    "memory_put_ll16",
+                    "memory_put_ll16_own",
+                    "memory_put_ll128",
+                    "memory_put_ll128_own",
+                ],
+            ),
             (
                 MEMORY_CHANNEL,
                 &["channel_put", "channel_get", "channel_write_read", "copy_sweep", "put_round"],
             ),
+            (PACKET_PING_PONG, &["ll8_ping_pong", "ll16_ping_pong"]),
             (PACKETS, &["packets_put", "packets_unpack", "packet_unpack_one", "packet_rounds"]),
             (PING_PONG, &["ping_pong_spin", "ping_pong_plain"]),
             (SEMAPHORE, &["wait_once", "poll_once", "signal_n", "contended"]),

@@ -1,0 +1,167 @@
+// The benchmark of memory channels: a launch is one round, in which both sides move the same number of bytes at once.
+//
+// - put: relaxed signal and wait, barrier, put, barrier, signal and wait.
+// - get: relaxed signal and wait, barrier, get.
+// - put of packets: relaxed signal and wait, barrier, put of packets, unpacking of the peer's.
+//
+// The handshake at the start says that the peer's last round is over: its memory may be written. There are three
+// ways to do the barriers:
+//
+// - full: both are barriers of the whole grid, and a thread of its first block signals and waits for all.
+// - half: only the blocks that have work take part. Behind a put they arrive and wait for nobody: the last to arrive
+//   signals for all, the first block waits for the peer. With work for one block alone, its own barriers are enough.
+// - none: each block that has work signals and waits on a channel of its own, for its own part. These are kernels of
+//   their own, whose names end in `_own`.
+
+#include "mscclpp/concurrency_device.hpp"
+#include "mscclpp/memory_channel_device.hpp"
+
+using mscclpp::BaseMemoryChannelDeviceHandle;
+using mscclpp::DeviceSyncer;
+using mscclpp::LL128Packet;
+using mscclpp::LL16Packet;
+using mscclpp::LL8Packet;
+using mscclpp::MemoryChannelDeviceHandle;
+
+enum { MaxBlocks = 1024, MaxOwnChannels = 64 };
+
+// What stays from launch to launch, in device memory, zeros at first.
+struct State {
+  alignas(128) DeviceSyncer begin;
+  alignas(128) DeviceSyncer end;
+  // Of each block, the flag of its last round of packets. Per block, so that the block's own barrier orders its use;
+  // the same on both sides, which make the same launches. 2^32 launches would bring back 0.
+  alignas(128) uint32_t flags[MaxBlocks];
+};
+
+// A launch, besides its channels.
+struct Round {
+  uint64_t bytes;
+  // Where the peer's data goes, from the start of this side's memory; what is sent starts there.
+  uint64_t incoming;
+  State* state;
+  // Set to 1 if a wait was aborted.
+  unsigned int* failed;
+  // How many blocks have work; at most as many as there are, and all of them with full barriers.
+  uint32_t workers;
+  // Whether the barriers are full.
+  uint32_t full;
+};
+
+// One channel for each block.
+struct OwnChannels {
+  BaseMemoryChannelDeviceHandle of[MaxOwnChannels];
+};
+
+__device__ static bool isFirstThread() { return threadIdx.x == 0; }
+__device__ static bool isFirstBlock() { return blockIdx.x == 0; }
+
+struct GridBarriers {
+  const MemoryChannelDeviceHandle& ch;
+  const Round& round;
+
+  // The other blocks arrive while the first waits for the peer, which is then the last, and releases them by arriving.
+  __device__ bool begin() const {
+    bool good = true;
+    if (isFirstBlock() && isFirstThread()) {
+      ch.relaxedSignal();
+      good = ch.relaxedWait();
+    }
+    if (round.workers == 1 && !round.full) {
+      __syncthreads();
+      return good;
+    }
+    return round.state->begin.sync(round.workers, -1, ch.semaphore_.status) && good;
+  }
+
+  // The end of the kernel brings the two together, who signals and who waits.
+  __device__ bool end() const {
+    bool good = true;
+    bool signals = isFirstBlock();
+    if (round.full) {
+      good = round.state->end.sync(round.workers, -1, ch.semaphore_.status);
+    } else if (round.workers == 1) {
+      __syncthreads();
+    } else {
+      signals = round.state->end.arrive(round.workers);
+    }
+    if (signals && isFirstThread()) ch.signal();
+    return !(isFirstBlock() && isFirstThread()) || (ch.wait() && good);
+  }
+};
+
+struct OwnChannel {
+  const BaseMemoryChannelDeviceHandle& own;
+
+  __device__ bool begin() const {
+    bool good = true;
+    if (isFirstThread()) {
+      own.relaxedSignal();
+      good = own.relaxedWait();
+    }
+    __syncthreads();
+    return good;
+  }
+
+  __device__ bool end() const {
+    __syncthreads();
+    if (!isFirstThread()) return true;
+    own.signal();
+    return own.wait();
+  }
+};
+
+// A wait that was aborted does not end the round: all later ones end at once, and nobody waits for a block that left.
+template <class Barriers, class Move>
+__device__ static void play(const Round& round, const Barriers& barriers, bool signalsEnd, Move move) {
+  if (blockIdx.x >= round.workers) return;
+  bool good = barriers.begin();
+  good = move(threadIdx.x + blockIdx.x * blockDim.x, round.workers * blockDim.x) && good;
+  if (signalsEnd) good = barriers.end() && good;
+  if (!good) *round.failed = 1;
+}
+
+template <class Barriers>
+__device__ static void put(const MemoryChannelDeviceHandle& ch, const Round& round, const Barriers& barriers) {
+  play(round, barriers, true, [&](uint32_t thread, uint32_t threads) {
+    ch.put(round.incoming, 0, round.bytes, thread, threads);
+    return true;
+  });
+}
+
+template <class Barriers>
+__device__ static void get(const MemoryChannelDeviceHandle& ch, const Round& round, const Barriers& barriers) {
+  play(round, barriers, false, [&](uint32_t thread, uint32_t threads) {
+    ch.get(0, round.incoming, round.bytes, thread, threads);
+    return true;
+  });
+}
+
+template <class Packet, class Barriers>
+__device__ static void putPackets(const MemoryChannelDeviceHandle& ch, const Round& round, const Barriers& barriers) {
+  // Loaded before the handshake, which takes longer. All threads of the block have it before one of them counts it on,
+  // behind the barrier.
+  uint32_t* const last = round.state->flags + blockIdx.x;
+  const uint32_t flag = *last + 1;
+  play(round, barriers, false, [&](uint32_t thread, uint32_t threads) {
+    if (isFirstThread()) *last = flag;
+    const bool sent = ch.putPackets<Packet>(0, 0, round.bytes, thread, threads, flag);
+    return ch.unpackPackets<Packet>(0, round.incoming, round.bytes, thread, threads, flag) && sent;
+  });
+}
+
+// The two entries of a move. Bounded so that a multiprocessor takes at least one block of any size.
+#define ENTRIES(NAME, MOVE)                                                                                  \
+  extern "C" __global__ void __launch_bounds__(1024, 1) NAME(MemoryChannelDeviceHandle ch, Round round) {    \
+    MOVE(ch, round, GridBarriers{ch, round});                                                                \
+  }                                                                                                          \
+  extern "C" __global__ void __launch_bounds__(1024, 1)                                                      \
+      NAME##_own(MemoryChannelDeviceHandle ch, Round round, OwnChannels own) {                               \
+    if (blockIdx.x < round.workers) MOVE(ch, round, OwnChannel{own.of[blockIdx.x]});                         \
+  }
+
+ENTRIES(memory_put, put)
+ENTRIES(memory_get, get)
+ENTRIES(memory_put_ll8, putPackets<LL8Packet>)
+ENTRIES(memory_put_ll16, putPackets<LL16Packet>)
+ENTRIES(memory_put_ll128, putPackets<LL128Packet>)

@@ -71,11 +71,30 @@ MSCCLPP_DEVICE_INLINE Bytes16 loadPair(const void* address) {
                : "memory");
   return value;
 }
+// The same as two loads that acquire.
+MSCCLPP_DEVICE_INLINE Bytes16 acquirePair(const void* address) {
+  Bytes16 value;
+  asm volatile("ld.acquire.sys.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(value.low), "=l"(value.high)
+               : "l"(detail::globalAddress(address))
+               : "memory");
+  return value;
+}
 MSCCLPP_DEVICE_INLINE void storePair(void* address, Bytes16 value) {
   asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};"
                :
                : "l"(detail::globalAddress(address)), "l"(value.low), "l"(value.high)
                : "memory");
+}
+
+// Writes 16 bytes, with release at system scope, so that who acquires `high` from it has `low` too. The scalar type of
+// 128 bits makes it one access and not two; its address is a multiple of 16.
+MSCCLPP_DEVICE_INLINE void releaseWhole(void* address, Bytes16 value) {
+  asm volatile(
+      "{\n\t.reg .b128 whole;\n\tmov.b128 whole, {%1, %2};\n\tst.release.sys.global.b128 [%0], whole;\n\t}"
+      :
+      : "l"(detail::globalAddress(address)), "l"(value.low), "l"(value.high)
+      : "memory");
 }
 
 #else
@@ -113,10 +132,22 @@ MSCCLPP_DEVICE_INLINE Bytes16 loadPair(const void* address) {
   value.high = atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(words + 1);
   return value;
 }
+MSCCLPP_DEVICE_INLINE Bytes16 acquirePair(const void* address) {
+  const uint64_t* const words = static_cast<const uint64_t*>(address);
+  Bytes16 value;
+  value.low = atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(words);
+  value.high = atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(words + 1);
+  return value;
+}
 MSCCLPP_DEVICE_INLINE void storePair(void* address, Bytes16 value) {
   uint64_t* const words = static_cast<uint64_t*>(address);
   atomicStore<MemoryOrder::Relaxed, MemoryScope::System>(words, value.low);
   atomicStore<MemoryOrder::Relaxed, MemoryScope::System>(words + 1, value.high);
+}
+MSCCLPP_DEVICE_INLINE void releaseWhole(void* address, Bytes16 value) {
+  uint64_t* const words = static_cast<uint64_t*>(address);
+  atomicStore<MemoryOrder::Relaxed, MemoryScope::System>(words, value.low);
+  atomicStore<MemoryOrder::Release, MemoryScope::System>(words + 1, value.high);
 }
 
 #endif

@@ -117,6 +117,13 @@ MSCCLPP_DEVICE_INLINE void atomicReduceAdd(uint64_t* word, uint64_t value) {
   MSCCLPP_PTX("red", ".global.add.u64 [%0], %1;", : : "l"(detail::globalAddress(word)), "l"(value) : "memory");
 }
 
+// Raises a word to `value` if it is less, and waits for no answer. Relaxed or Release.
+template <MemoryOrder O, MemoryScope S>
+MSCCLPP_DEVICE_INLINE void atomicReduceMax(uint64_t* word, uint64_t value) {
+  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a reduction is relaxed or releases");
+  MSCCLPP_PTX("red", ".global.max.u64 [%0], %1;", : : "l"(detail::globalAddress(word)), "l"(value) : "memory");
+}
+
 // Writes `desired` if the word is `expected`, and returns what was there before, which is `expected` exactly if it
 // wrote. Any order.
 template <MemoryOrder O, MemoryScope S>
@@ -133,6 +140,10 @@ MSCCLPP_DEVICE_INLINE uint64_t atomicCompareSwap(uint64_t* word, uint64_t expect
               : "=l"(before) : "l"(detail::globalAddress(word)), "l"(expected), "l"(desired) : "memory");
   return before;
 }
+
+// All accesses of this thread before it, and what it had acquired, are performed for everyone before any access behind
+// it is. It waits for them: over a link that takes about as long as a round trip.
+MSCCLPP_DEVICE_INLINE void systemFence() { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
 
 // The number 1, in a way that the compiler does not see through. Of an addition of the same number by the lanes of a
 // warp it makes one addition for all of them, and the votes and shuffles for that cost a lone thread about 0.02 us.
@@ -192,11 +203,17 @@ MSCCLPP_DEVICE_INLINE void atomicReduceAdd(T* word, T value) {
   (void)__hip_atomic_fetch_add(word, value, detail::hipOrder(O), detail::hipScope(S));
 }
 template <MemoryOrder O, MemoryScope S, class T>
+MSCCLPP_DEVICE_INLINE void atomicReduceMax(T* word, T value) {
+  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a reduction is relaxed or releases");
+  (void)__hip_atomic_fetch_max(word, value, detail::hipOrder(O), detail::hipScope(S));
+}
+template <MemoryOrder O, MemoryScope S, class T>
 MSCCLPP_DEVICE_INLINE T atomicCompareSwap(T* word, T expected, T desired) {
   (void)__hip_atomic_compare_exchange_strong(word, &expected, desired, detail::hipOrder(O),
                                              detail::hipFailureOrder(O), detail::hipScope(S));
   return expected;
 }
+MSCCLPP_DEVICE_INLINE void systemFence() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, ""); }
 MSCCLPP_DEVICE_INLINE uint64_t oneOfThisLane() { return 1; }
 
 }  // namespace mscclpp

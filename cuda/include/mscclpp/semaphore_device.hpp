@@ -1,6 +1,6 @@
-// The device side of a semaphore between two GPUs.
+// The device side of semaphores: between two GPUs, and from a host to a GPU.
 //
-// How it counts. Each side owns two words. Its inbound token is how many signals have come; only GPU threads of the
+// How they count. Each side owns two words. Its inbound token is how many signals have come; only GPU threads of the
 // peer write it, by adding. Its expected token is how many signals its waits have claimed; only GPU threads of this
 // side write it. Both only grow. Claiming is moving the expected token from e to e + 1, and means: this wait is the one
 // for signal e + 1, and may return true once the inbound token is at least e + 1.
@@ -31,10 +31,61 @@
 #ifndef MSCCLPP_SEMAPHORE_DEVICE_HPP_
 #define MSCCLPP_SEMAPHORE_DEVICE_HPP_
 
-#include "mscclpp/atomic_device.hpp"
+#include "mscclpp/access_device.hpp"
 #include "mscclpp/poll_device.hpp"
 
 namespace mscclpp {
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+namespace detail {
+
+// How waits read the number of signals that have come: from one word, or from two side by side as their sum.
+template <MemoryOrder O>
+struct InboundWord {
+  const uint64_t* word;
+  MSCCLPP_DEVICE_INLINE uint64_t operator()() const { return atomicLoad<O, MemoryScope::System>(word); }
+};
+struct InboundPair {
+  const uint64_t* words;
+  MSCCLPP_DEVICE_INLINE uint64_t operator()() const {
+    const Bytes16 pair = acquirePair(words);
+    return pair.low + pair.high;
+  }
+};
+
+// Claims a signal that has come. `arrived` reads how many have. Repeats only when another thread has claimed one
+// meanwhile, so at most as often as there are signals.
+template <class Arrived>
+MSCCLPP_DEVICE_INLINE bool claimArrived(Arrived arrived, uint64_t* expected) {
+  uint64_t claimed = atomicLoad<MemoryOrder::Relaxed, MemoryScope::Device>(expected);
+  const uint64_t count = arrived();
+  while (count > claimed) {
+    const uint64_t before =
+        atomicCompareSwap<MemoryOrder::Relaxed, MemoryScope::Device>(expected, claimed, claimed + 1);
+    if (before == claimed) return true;
+    claimed = before;
+  }
+  return false;
+}
+
+// Claims a signal and waits for it, without a bound or with one. `arrived` reads how many have come.
+template <class Arrived>
+MSCCLPP_DEVICE_INLINE bool waitForSignal(Arrived arrived, uint64_t* expected, uint32_t* status, int64_t maxSpinCount) {
+  if (maxSpinCount < 0) {
+    // The claim needs no order: it touches no data, and the poll acquires. Only the comparison needs its result. The
+    // first poll stands before the loop because compilers then send it while the claim is still under way; in front
+    // of a loop they wait for the claim.
+    const uint64_t number = atomicFetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(expected, oneOfThisLane()) + 1;
+    const auto came = [&] { return arrived() >= number; };
+    return came() || pollUntil(came, -1, status);
+  }
+  return pollUntil([&] { return claimArrived(arrived, expected); }, maxSpinCount, status);
+}
+
+}  // namespace detail
+
+#endif  // MSCCLPP_DEVICE_COMPILE
 
 // One side's handle. Trivially copyable, 40 bytes; may live in constant, shared or local memory or be a kernel's
 // parameter. All methods may be called by any number of threads at once. A kernel that gets a pointer to a handle in
@@ -64,7 +115,7 @@ struct MemoryDevice2DeviceSemaphoreDeviceHandle {
   // Takes a signal if one is there that no wait has claimed. Returns whether it did; acquires like `wait` if so. Does
   // not look for an abort: a loop that is to end with the semaphore calls `wait` with a small bound instead.
   MSCCLPP_DEVICE_INLINE bool poll() const {
-    return claimArrived<MemoryOrder::Acquire>(inboundToken, expectedInboundToken);
+    return detail::claimArrived(detail::InboundWord<MemoryOrder::Acquire>{inboundToken}, expectedInboundToken);
   }
 
   // Waits for one signal and takes it. With it comes all that the signalling thread had released. Returns true when
@@ -72,12 +123,14 @@ struct MemoryDevice2DeviceSemaphoreDeviceHandle {
   // a time-out no signal has been taken and the wait may be repeated; after an abort every later wait without a signal
   // to take returns false too. Bounded waits cost one access to the L2 cache more.
   MSCCLPP_DEVICE_INLINE bool wait(int64_t maxSpinCount = -1) const {
-    return receive<MemoryOrder::Acquire>(maxSpinCount);
+    return detail::waitForSignal(detail::InboundWord<MemoryOrder::Acquire>{inboundToken}, expectedInboundToken, status,
+                                 maxSpinCount);
   }
 
   // As `wait`, but says only that the peer has signalled: nothing about memory.
   MSCCLPP_DEVICE_INLINE bool relaxedWait(int64_t maxSpinCount = -1) const {
-    return receive<MemoryOrder::Relaxed>(maxSpinCount);
+    return detail::waitForSignal(detail::InboundWord<MemoryOrder::Relaxed>{inboundToken}, expectedInboundToken, status,
+                                 maxSpinCount);
   }
 
  private:
@@ -114,44 +167,56 @@ struct MemoryDevice2DeviceSemaphoreDeviceHandle {
     }
   }
 
-  template <MemoryOrder O>
-  MSCCLPP_DEVICE_INLINE bool receive(int64_t maxSpinCount) const {
-    uint64_t* const inbound = inboundToken;
-    uint64_t* const expected = expectedInboundToken;
-    uint32_t* const word = status;
-    if (maxSpinCount < 0) {
-      // The claim needs no order: it touches no data, and the poll acquires. Only the comparison needs its result. The
-      // first poll stands before the loop because compilers then send it while the claim is still under way; in front
-      // of a loop they wait for the claim.
-      const uint64_t number =
-          atomicFetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(expected, oneOfThisLane()) + 1;
-      const auto arrived = [&] { return atomicLoad<O, MemoryScope::System>(inbound) >= number; };
-      return arrived() || pollUntil(arrived, -1, word);
-    }
-    return pollUntil([&] { return claimArrived<O>(inbound, expected); }, maxSpinCount, word);
-  }
-
-  // Claims a signal that has come. Repeats only when another thread has claimed one meanwhile, so at most as often as
-  // there are signals.
-  template <MemoryOrder O>
-  MSCCLPP_DEVICE_INLINE static bool claimArrived(uint64_t* inbound, uint64_t* expected) {
-    uint64_t claimed = atomicLoad<MemoryOrder::Relaxed, MemoryScope::Device>(expected);
-    const uint64_t arrived = atomicLoad<O, MemoryScope::System>(inbound);
-    while (arrived > claimed) {
-      const uint64_t before =
-          atomicCompareSwap<MemoryOrder::Relaxed, MemoryScope::Device>(expected, claimed, claimed + 1);
-      if (before == claimed) return true;
-      claimed = before;
-    }
-    return false;
-  }
-
 #endif  // MSCCLPP_DEVICE_COMPILE
 };
 
 // The tag of `DeviceHandle<MemoryDevice2DeviceSemaphore>`.
 struct MemoryDevice2DeviceSemaphore {
   using DeviceHandle = MemoryDevice2DeviceSemaphoreDeviceHandle;
+};
+
+// The waiting side of a semaphore whose peer signals through a link: its host does, or the proxy of its port channels,
+// or, where they reach this device's memory with atomics, also its kernels. 24 bytes; all that is said of the handle
+// above holds for it too.
+//
+// Signals come into two words, because a link stores growing counts, and to a word that is stored to nobody else can
+// add: word 0 is added to by the peer's kernels, word 1 stored by its link. How many signals have come is their sum.
+// Both words only grow, so the sum of what is read of them, one after the other, is at most what has come, and W1 to W4
+// hold with the sum in place of the token.
+//
+// The order of memory. Word 0 is as in the handle above. Word 1 is written by one queue, in order, each count after the
+// data that precedes it. A wait that sees at least n may have it from the other word than the one in which signal n
+// came; what it may then rely on is what a port channel promises, see port_channel_device.hpp.
+struct Host2DeviceSemaphoreDeviceHandle {
+  // How many signals have come: two words side by side in this device's memory, at a multiple of 16.
+  uint64_t* inboundToken;
+  // How many signals waits have claimed. In this device's memory, on a line of its own.
+  uint64_t* expectedInboundToken;
+  // Pinned host memory, see StatusWord.
+  uint32_t* status;
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+  // Takes a signal if one is there that no wait has claimed. Returns whether it did; acquires like `wait` if so. Does
+  // not look for an abort.
+  MSCCLPP_DEVICE_INLINE bool poll() const {
+    return detail::claimArrived(detail::InboundPair{inboundToken}, expectedInboundToken);
+  }
+
+  // Waits for one signal and takes it. With it comes all that the peer had sent before it through the same connection.
+  // Returns true when signalled; false when the host has aborted the semaphore, or after maxSpinCount polls if that is
+  // not negative. After a time-out no signal has been taken and the wait may be repeated; after an abort every later
+  // wait without a signal to take returns false too.
+  MSCCLPP_DEVICE_INLINE bool wait(int64_t maxSpinCount = -1) const {
+    return detail::waitForSignal(detail::InboundPair{inboundToken}, expectedInboundToken, status, maxSpinCount);
+  }
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+};
+
+// The tag of `DeviceHandle<Host2DeviceSemaphore>`.
+struct Host2DeviceSemaphore {
+  using DeviceHandle = Host2DeviceSemaphoreDeviceHandle;
 };
 
 // The older name.

@@ -80,9 +80,9 @@ __device__ static uint8_t poisonOf(uint64_t seed, uint64_t size, uint64_t index)
 }
 
 // Copies each size from `begin` to `end` - 1 at each of the 16 x 16 alignments of both sides, and adds to `mismatches`
-// how many bytes are wrong: inside, or among those around that a copy must not touch. Block b takes the sizes begin + b,
-// begin + b + gridDim.x and so on, and has the bytes from b * slot on of both memories for itself; `slot` is a multiple
-// of 16 and at least end + 64. With `get` not 0 it gets, otherwise it puts. The peer needs to do nothing.
+// how many bytes are wrong: inside, or among those around that a copy must not touch. Block b takes the sizes
+// begin + b, begin + b + gridDim.x and so on, and has the bytes from b * slot on of both memories for itself; `slot` is
+// a multiple of 16 and at least end + 64. With `get` not 0 it gets, otherwise it puts. The peer needs to do nothing.
 extern "C" __global__ void __launch_bounds__(1024, 1)
     copy_sweep(MemoryChannelDeviceHandle ch, uint64_t slot, uint64_t begin, uint64_t end, int get, uint64_t seed,
                unsigned long long* mismatches) {

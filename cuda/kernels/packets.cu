@@ -36,9 +36,12 @@ __device__ static bool put(const MemoryChannelDeviceHandle& ch, int kind, uint64
 __device__ static bool unpack(const MemoryChannelDeviceHandle& ch, int kind, uint64_t targetOffset,
                               uint64_t originOffset, uint64_t bytes, uint32_t thread, uint32_t threads, uint32_t flag,
                               int64_t maxSpin) {
-  if (kind == LL8) return ch.unpackPackets<LL8Packet>(targetOffset, originOffset, bytes, thread, threads, flag, maxSpin);
-  if (kind == LL16)
+  if (kind == LL8) {
+    return ch.unpackPackets<LL8Packet>(targetOffset, originOffset, bytes, thread, threads, flag, maxSpin);
+  }
+  if (kind == LL16) {
     return ch.unpackPackets<LL16Packet>(targetOffset, originOffset, bytes, thread, threads, flag, maxSpin);
+  }
   return ch.unpackPackets<LL128Packet>(targetOffset, originOffset, bytes, thread, threads, flag, maxSpin);
 }
 

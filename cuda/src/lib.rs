@@ -27,6 +27,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/device.hpp", include_str!("../include/mscclpp/device.hpp")),
     ("mscclpp/group_device.hpp", include_str!("../include/mscclpp/group_device.hpp")),
     ("mscclpp/memory_channel_device.hpp", include_str!("../include/mscclpp/memory_channel_device.hpp")),
+    ("mscclpp/packet_copy_device.hpp", include_str!("../include/mscclpp/packet_copy_device.hpp")),
     ("mscclpp/packet_device.hpp", include_str!("../include/mscclpp/packet_device.hpp")),
     ("mscclpp/poll_device.hpp", include_str!("../include/mscclpp/poll_device.hpp")),
     ("mscclpp/semaphore_device.hpp", include_str!("../include/mscclpp/semaphore_device.hpp")),

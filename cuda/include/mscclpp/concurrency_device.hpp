@@ -1,5 +1,5 @@
 // What the blocks of a grid wait for each other with: a barrier, and a counting semaphore. Both live in this device's
-// memory and start as zeros, as in `__device__ mscclpp::DeviceSyncer syncer;`, and nothing resets them between launches.
+// memory and start as zeros, as in `__device__ mscclpp::DeviceSyncer syncer;`. Nothing resets them between launches.
 
 #ifndef MSCCLPP_CONCURRENCY_DEVICE_HPP_
 #define MSCCLPP_CONCURRENCY_DEVICE_HPP_
@@ -27,8 +27,8 @@ namespace mscclpp {
 //     progress are small, and the high half may wrap.
 // D4. The number of blocks may change between launches: when a kernel ends all is folded, and the low half is 0.
 // D5. Arrivals acquire and release, polls acquire, and nothing but arrivals and folds, all of them read-modify-writes,
-//     changes the state. So who reads progress p has synchronised with the first p arrivals. Device scope is enough, the
-//     blocks are of one device; a signal behind it, at system scope, passes on what was acquired.
+//     changes the state. So who reads progress p has synchronised with the first p arrivals. Device scope is enough:
+//     the blocks are of one device. A signal behind it, at system scope, passes on what was acquired.
 struct DeviceSyncer {
   uint64_t state_;
 
@@ -37,8 +37,8 @@ struct DeviceSyncer {
   // Waits until numBlocks blocks have called this. All threads of each of these blocks call it, with the same numBlocks
   // at every call of the launch. What any of their threads did before it, all of them see behind it.
   //
-  // Returns true. Returns false, in all threads of the block, when the others did not come within maxSpinCount polls, if
-  // that is not negative, or when the host asked for an abort in `status` (see StatusWord; may be null, then only
+  // Returns true. Returns false, in all threads of the block, when the others did not come within maxSpinCount polls,
+  // if that is not negative, or when the host asked for an abort in `status` (see StatusWord; may be null, then only
   // the bound ends it). The arrival stays behind, so the object must be zeroed before it is used again.
   //
   // A block that arrives early waits at no cost to the others: where one block has something to wait for and the rest
@@ -61,8 +61,8 @@ struct DeviceSyncer {
   }
 
   // Half of the barrier: arrives and waits for nobody. Returns true, in all threads, for the one block that is the last
-  // of numBlocks to call it. What the others' threads did before it, the last block sees behind it: it may signal a peer
-  // for all of them, and they can end meanwhile.
+  // of numBlocks to call it. What the others' threads did before it, the last block sees behind it: it may signal a
+  // peer for all of them, and they can end meanwhile.
   //
   // A block may use the object again only when it knows that the last one has come: by the end of the kernel, or from
   // what that block does next. Calls are otherwise as those of `sync`.

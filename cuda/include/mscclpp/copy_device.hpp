@@ -69,8 +69,8 @@ MSCCLPP_DEVICE_INLINE void copyShifted(uint8_t* dst, const uint8_t* src, uint64_
 
 // Copies `bytes` bytes from `src` to `dst`, which do not overlap, both in global memory: this device's, or a peer's as
 // mapped here. The threads 0 to numThreads - 1 all call it, with the same arguments but their `threadId`. Reads and
-// writes no byte outside of the two ranges, with plain accesses: who else is to see the data needs a barrier or a signal
-// behind it.
+// writes no byte outside of the two ranges, with plain accesses: who else is to see the data needs a barrier or a
+// signal behind it.
 //
 // Any number of bytes at any addresses. It is fastest where the two addresses are the same modulo 16; otherwise only
 // the stores are of 16 bytes.

@@ -5,6 +5,7 @@
 #define MSCCLPP_MEMORY_CHANNEL_DEVICE_HPP_
 
 #include "mscclpp/copy_device.hpp"
+#include "mscclpp/packet_copy_device.hpp"
 #include "mscclpp/packet_device.hpp"
 #include "mscclpp/semaphore_device.hpp"
 

@@ -123,7 +123,7 @@ fn a_connection_that_ends_before_its_proof_is_a_strangers() {
     std::thread::scope(|scope| {
         let at = &at;
         let waiting = [0, 1].map(|rank| {
-            let timeout = Duration::from_millis(1500);
+            let timeout = Duration::from_secs(3);
             scope.spawn(move || connect(rank, 3, at.as_str(), timeout).map(drop))
         });
         drop(challenged(&mut RawRank::without_key(3, 2), at));
@@ -168,7 +168,7 @@ fn a_rank_that_gives_up_says_so_behind_its_proof() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap().to_string();
     std::thread::scope(|scope| {
-        let rank = scope.spawn(|| connect(1, 2, at.as_str(), Duration::from_millis(1500)).map(drop));
+        let rank = scope.spawn(|| connect(1, 2, at.as_str(), Duration::from_secs(3)).map(drop));
         // A rank 0 that is too slow to answer.
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -10,6 +10,7 @@ use crate::protocol::notice;
 use crate::tcp::connection::{Connection, Link, Phase};
 use crate::tcp::dial::{Dial, Failed};
 use crate::tcp::service::Service;
+use crate::tcp::socket;
 use crate::{Error, LOG, Party};
 
 fn nonce() -> [u8; 32] {
@@ -65,7 +66,7 @@ impl Service {
 
     fn begin_attempt(&mut self, peer: usize, purpose: Purpose, address: SocketAddr, deadline: Instant) {
         let phase = Phase::Connecting { peer, purpose };
-        let connection = crate::tcp::socket::begin_connect(address)
+        let connection = socket::begin_connect(address)
             .map(|stream| Connection::new(stream, address, phase, Some(deadline)));
         match connection {
             Ok(connection) => {
@@ -88,6 +89,11 @@ impl Service {
         if let Some(error) = error {
             self.remove(token);
             self.attempt_failed(peer, how(&error));
+            return;
+        }
+        if socket::is_its_own_peer(connection.stream()) {
+            self.remove(token);
+            self.attempt_failed(peer, Failed::Refused);
             return;
         }
         connection.phase = Phase::Greeting { peer, purpose };

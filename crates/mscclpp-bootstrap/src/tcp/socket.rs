@@ -56,6 +56,13 @@ pub(crate) fn begin_connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(socket.into())
 }
 
+/// Whether a connection leads back to its own socket. The system makes such a one when nobody listens at an address of
+/// this machine and the port it gives to the caller happens to be the one that is called; each end then waits for the
+/// other to speak.
+pub(crate) fn is_its_own_peer(stream: &TcpStream) -> bool {
+    matches!((stream.local_addr(), stream.peer_addr()), (Ok(local), Ok(peer)) if local == peer)
+}
+
 /// Accepts a connection, if one waits.
 pub(crate) fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     let (stream, from) = listener.accept()?;
@@ -79,4 +86,21 @@ fn tune(socket: &SockRef<'_>) -> io::Result<()> {
         .with_retries(3);
     socket.set_tcp_keepalive(&keepalive)?;
     socket.set_tcp_user_timeout(Some(SILENCE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_to_oneself_is_recognised() {
+        let own = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        own.bind(&SockAddr::from(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))).unwrap();
+        own.connect(&own.local_addr().unwrap()).unwrap();
+        assert!(is_its_own_peer(&own.into()));
+
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(!is_its_own_peer(&other));
+    }
 }

@@ -25,13 +25,17 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/concurrency_device.hpp", include_str!("../include/mscclpp/concurrency_device.hpp")),
     ("mscclpp/copy_device.hpp", include_str!("../include/mscclpp/copy_device.hpp")),
     ("mscclpp/device.hpp", include_str!("../include/mscclpp/device.hpp")),
+    ("mscclpp/fifo_device.hpp", include_str!("../include/mscclpp/fifo_device.hpp")),
     ("mscclpp/group_device.hpp", include_str!("../include/mscclpp/group_device.hpp")),
     ("mscclpp/memory_channel_device.hpp", include_str!("../include/mscclpp/memory_channel_device.hpp")),
     ("mscclpp/packet_copy_device.hpp", include_str!("../include/mscclpp/packet_copy_device.hpp")),
     ("mscclpp/packet_device.hpp", include_str!("../include/mscclpp/packet_device.hpp")),
     ("mscclpp/poll_device.hpp", include_str!("../include/mscclpp/poll_device.hpp")),
+    ("mscclpp/port_channel_device.hpp", include_str!("../include/mscclpp/port_channel_device.hpp")),
+    ("mscclpp/proxy_channel_device.hpp", include_str!("../include/mscclpp/proxy_channel_device.hpp")),
     ("mscclpp/semaphore_device.hpp", include_str!("../include/mscclpp/semaphore_device.hpp")),
     ("mscclpp/sm_channel_device.hpp", include_str!("../include/mscclpp/sm_channel_device.hpp")),
+    ("mscclpp/thread_copy_device.hpp", include_str!("../include/mscclpp/thread_copy_device.hpp")),
 ];
 
 /// Tests of what the blocks of a grid wait for each other with: `grid_barrier`, `grid_arrive`, `semaphore_set` and

@@ -15,7 +15,8 @@ enum StatusWord {
   StatusAbortRequested = 0,  // not 0: waits are to give up. Once set it stays so.
   StatusTimedOut = 1,        // set to 1 by a wait that reached its bound
   StatusAborted = 2,         // set to 1 by a wait that gave up because of the request
-  StatusRefused = 3,         // set to 1 by a call that did nothing, because what it was asked cannot be done
+  StatusRefused = 3,         // set by a call that did nothing, because what it was asked cannot be done: to 1, or to a
+                             // StatusReason of fifo_device.hpp
 };
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
@@ -83,8 +84,17 @@ MSCCLPP_DEVICE_INLINE bool pollUntil(Ready ready, int64_t maxSpinCount, uint32_t
   return detail::pollLoop<InARow>(ready, maxSpinCount, status, [](bool aborted) { return aborted; });
 }
 
-// The same for the 32 threads of a warp together, called by all of them with the same arguments. `ready` is called by
-// all of them and has to say the same to all; so does this.
+// The same for a wait that two may abort: through `status`, where it is also said why the wait gave up, and through
+// `other`.
+template <class Ready>
+MSCCLPP_DEVICE_INLINE bool pollUntilEither(Ready ready, int64_t maxSpinCount, uint32_t* status, uint32_t* other) {
+  return detail::pollLoop<4>(ready, maxSpinCount, status, [=](bool aborted) {
+    return aborted || atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(other + StatusAbortRequested) != 0;
+  });
+}
+
+// As pollUntil for the 32 threads of a warp together, called by all of them with the same arguments. `ready` is called
+// by all of them and has to say the same to all; so does this.
 template <uint32_t InARow = PollsInARow, class Ready>
 MSCCLPP_DEVICE_INLINE bool pollUntilByWarp(Ready ready, int64_t maxSpinCount, uint32_t* status) {
   return detail::pollLoop<InARow>(ready, maxSpinCount, status, [](bool aborted) { return warpAny(aborted); });

@@ -119,9 +119,9 @@ struct MemoryDevice2DeviceSemaphoreDeviceHandle {
   }
 
   // Waits for one signal and takes it. With it comes all that the signalling thread had released. Returns true when
-  // signalled; false when the host has aborted the semaphore, or after maxSpinCount polls if that is not negative. After
-  // a time-out no signal has been taken and the wait may be repeated; after an abort every later wait without a signal
-  // to take returns false too. Bounded waits cost one access to the L2 cache more.
+  // signalled; false when the host has aborted the semaphore, or after maxSpinCount polls if that is not negative.
+  // After a time-out no signal has been taken and the wait may be repeated; after an abort every later wait without a
+  // signal to take returns false too. Bounded waits cost one access to the L2 cache more.
   MSCCLPP_DEVICE_INLINE bool wait(int64_t maxSpinCount = -1) const {
     return detail::waitForSignal(detail::InboundWord<MemoryOrder::Acquire>{inboundToken}, expectedInboundToken, status,
                                  maxSpinCount);

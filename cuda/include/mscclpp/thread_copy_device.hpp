@@ -1,0 +1,86 @@
+// A copy of a few KiB by one thread, as fast as one thread can: several loads are under way before the first is stored.
+
+#ifndef MSCCLPP_THREAD_COPY_DEVICE_HPP_
+#define MSCCLPP_THREAD_COPY_DEVICE_HPP_
+
+#include "mscclpp/access_device.hpp"
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+namespace mscclpp {
+namespace detail {
+
+// How the calling thread copies words of 8 and of 16 bytes.
+struct Words8 {
+  using Word = uint64_t;
+  MSCCLPP_DEVICE_INLINE static Word load(const uint8_t* from) { return load8(from); }
+  MSCCLPP_DEVICE_INLINE static void store(uint8_t* to, Word word) { store8(to, word); }
+};
+struct Words16 {
+  using Word = Bytes16;
+  MSCCLPP_DEVICE_INLINE static Word load(const uint8_t* from) { return load16(from); }
+  MSCCLPP_DEVICE_INLINE static void store(uint8_t* to, Word word) { store16(to, word); }
+};
+
+// `count` words; both addresses are multiples of their size.
+template <class Words>
+MSCCLPP_DEVICE_INLINE void copyWordsByThread(uint8_t* dst, const uint8_t* src, uint64_t count) {
+  constexpr uint32_t InFlight = 8;
+  constexpr uint32_t Size = sizeof(typename Words::Word);
+  for (uint64_t first = 0; first < count; first += InFlight) {
+    typename Words::Word words[InFlight] = {};
+#pragma unroll
+    for (uint32_t i = 0; i < InFlight; ++i) {
+      if (first + i < count) words[i] = Words::load(src + (first + i) * Size);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < InFlight; ++i) {
+      if (first + i < count) Words::store(dst + (first + i) * Size, words[i]);
+    }
+  }
+}
+
+// Fewer than 8 bytes, in pieces of 4 and 1 as the address allows; both addresses are the same modulo 4.
+MSCCLPP_DEVICE_INLINE void copyEdgeByThread(uint8_t* dst, const uint8_t* src, uint64_t bytes) {
+#pragma unroll 1
+  for (uint64_t i = 0; i < bytes;) {
+    if (bytes - i >= 4 && reinterpret_cast<uintptr_t>(dst + i) % 4 == 0) {
+      store4(dst + i, load4(src + i));
+      i += 4;
+    } else {
+      store1(dst + i, load1(src + i));
+      i += 1;
+    }
+  }
+}
+
+}  // namespace detail
+
+// Copies `bytes` bytes from `src` to `dst`, which do not overlap and are the same modulo 8, both in global memory: this
+// device's, or a peer's as mapped here. The calling thread does all of it, and touches no byte outside of the ranges.
+MSCCLPP_DEVICE_INLINE void copyByThread(uint8_t* dst, const uint8_t* src, uint64_t bytes) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(dst);
+  const bool sixteen = (address ^ reinterpret_cast<uintptr_t>(src)) % 16 == 0;
+  const uint64_t edge = (0 - address) % 8;
+  uint64_t done = edge < bytes ? edge : bytes;
+  detail::copyEdgeByThread(dst, src, done);
+  if (sixteen) {
+    if ((address + done) % 16 != 0 && bytes - done >= 8) {
+      store8(dst + done, load8(src + done));
+      done += 8;
+    }
+    const uint64_t count = (bytes - done) / 16;
+    detail::copyWordsByThread<detail::Words16>(dst + done, src + done, count);
+    done += count * 16;
+  }
+  const uint64_t count = (bytes - done) / 8;
+  detail::copyWordsByThread<detail::Words8>(dst + done, src + done, count);
+  done += count * 8;
+  detail::copyEdgeByThread(dst + done, src + done, bytes - done);
+}
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+
+#endif  // MSCCLPP_THREAD_COPY_DEVICE_HPP_

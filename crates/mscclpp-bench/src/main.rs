@@ -5,12 +5,18 @@
 //! speed.
 
 mod bootstrap;
+mod data;
+mod exchange;
 mod machine;
+mod memory;
+mod packet_pingpong;
 mod pair;
 mod plot;
 mod progress;
 mod report;
 mod signal_pingpong;
+mod sizes;
+mod stopwatch;
 
 mod table;
 mod twins;
@@ -63,6 +69,21 @@ enum Command {
     /// Two processes, one thread on each device: one side signals, the other waits, in turns. Time of one hop.
     #[command(after_help = COLUMNS)]
     SignalPingpong(signal_pingpong::Options),
+    /// Two processes, one block each: messages of LL8 packets back and forth, checked. Time of one hop.
+    #[command(after_help = COLUMNS)]
+    Ll8Pingpong(packet_pingpong::Options),
+    /// As ll8-pingpong, with LL16 packets.
+    #[command(after_help = COLUMNS)]
+    Ll16Pingpong(packet_pingpong::Options),
+    /// Two processes that put into each other's memory at once: handshake, put, signal and wait.
+    #[command(after_help = COLUMNS)]
+    MemoryPut(memory::Options),
+    /// Two processes that get from each other's memory at once: handshake, get.
+    #[command(after_help = COLUMNS)]
+    MemoryGet(memory::Options),
+    /// Two processes that put packets into each other's memory at once: handshake, put, unpack.
+    #[command(after_help = COLUMNS)]
+    MemoryPutPackets(memory::PacketOptions),
     /// Ranks as threads of this process: initialise, all_gather 256 B, barrier.
     #[command(after_help = COLUMNS)]
     Bootstrap(bootstrap::Options),
@@ -100,7 +121,22 @@ fn run(command: &Command, peer: bool) -> Result<Option<Report>> {
     mscclpp::log::init()?;
     match command {
         Command::SignalPingpong(options) => signal_pingpong::run(options, peer),
+        Command::Ll8Pingpong(options) => packet_pingpong::run(&packet_pingpong::LL8, options, peer),
+        Command::Ll16Pingpong(options) => packet_pingpong::run(&packet_pingpong::LL16, options, peer),
+        Command::MemoryPut(options) => memory::put(options, peer),
+        Command::MemoryGet(options) => memory::get(options, peer),
+        Command::MemoryPutPackets(options) => memory::put_packets(options, peer),
         Command::Bootstrap(options) => bootstrap::run(options).map(Some),
         Command::Plot(options) => plot::run(options).map(|()| None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
     }
 }

@@ -48,19 +48,48 @@ impl Pair {
         Ok(Self { comm, rank, gpu: gpus[rank].clone(), gpus, _other: other })
     }
 
-    /// So many channels to the other rank, each with its tokens in other pages of memory: where a token is decides up
-    /// to 0.15 us of a hop.
-    pub(crate) fn channels(&self, transport: Transport, count: u32) -> Result<Vec<BaseMemoryChannel>> {
-        let (peer, config) = (1 - self.rank, EndpointConfig::new(transport, Device::gpu(self.gpu.id())));
-        let connection = self.comm.connect(config, peer, 0)?.wait()?;
-        let mut channels = Vec::new();
-        for n in 0..count * TOKENS_OF_A_PAGE {
-            let semaphore = self.comm.build_semaphore(&connection, peer, 0)?.wait()?;
-            if n % TOKENS_OF_A_PAGE == 0 {
-                channels.push(BaseMemoryChannel::new(&semaphore)?);
-            }
-        }
-        Ok(channels)
+    /// Connects this rank's device with the other's.
+    pub(crate) fn connect(&self, transport: Transport) -> Result<Connection> {
+        let config = EndpointConfig::new(transport, Device::gpu(self.gpu.id()));
+        Ok(self.comm.connect(config, self.other(), 0)?.wait()?)
+    }
+
+    /// So many semaphores, their tokens one behind the other in memory.
+    pub(crate) fn semaphores(&self, connection: &Connection, count: u32) -> Result<Vec<Semaphore>> {
+        (0..count).map(|_| Ok(self.comm.build_semaphore(connection, self.other(), 0)?.wait()?)).collect()
+    }
+
+    /// So many semaphores, each with its tokens in other pages of memory: where a token is decides up to 0.15 us of a
+    /// hop.
+    pub(crate) fn scattered_semaphores(&self, connection: &Connection, count: u32) -> Result<Vec<Semaphore>> {
+        let all = self.semaphores(connection, count * TOKENS_OF_A_PAGE)?;
+        Ok(all.into_iter().step_by(TOKENS_OF_A_PAGE as usize).collect())
+    }
+
+    /// Both ranks give a memory to each other: this one's as registered here, and the other's.
+    pub(crate) fn share(&self, buffer: &DeviceBuffer, transport: Transport) -> Result<[RegisteredMemory; 2]> {
+        let mine = self.comm.register_buffer(buffer, transport)?;
+        self.comm.send_memory(&mine, self.other(), 0)?;
+        let others = self.comm.recv_memory(self.other(), 0)?.wait()?;
+        Ok([mine, others])
+    }
+
+    /// The other rank's number, for this one's.
+    pub(crate) fn swap(&self, number: u64) -> Result<u64> {
+        let all = self.comm.bootstrap().all_gather(&number.to_le_bytes())?;
+        let others =
+            all.get(self.other()).and_then(|bytes| Some(u64::from_le_bytes(bytes[..].try_into().ok()?)));
+        Ok(others.ok_or("the other rank sent something else than a number")?)
+    }
+
+    /// Whether the ranks have a GPU each, so that figures of two GPUs say something here.
+    pub(crate) fn is_of_two_gpus(&self) -> bool {
+        let [a, b] = &self.gpus;
+        a.platform() == Platform::Cuda && a.properties().uuid != b.properties().uuid
+    }
+
+    fn other(&self) -> usize {
+        1 - self.rank
     }
 
     /// Whether both ranks say yes. Waits for both.

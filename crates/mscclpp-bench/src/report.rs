@@ -104,8 +104,7 @@ impl Times {
 }
 
 impl Bandwidth {
-    #[cfg_attr(not(test), expect(dead_code, reason = "the workloads that move data come next"))]
-    /// Of `bytes` that each side sent to the other in `us` microseconds.
+    /// Of `bytes` that each side sends to the other in `us` microseconds, at once or in turns.
     pub(crate) fn of_exchange(bytes: u64, us: f64) -> Self {
         let algorithm = bytes as f64 / us / 1e3;
         Self { algorithm, bus: algorithm }

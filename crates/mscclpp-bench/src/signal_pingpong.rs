@@ -1,11 +1,7 @@
 //! `signal-pingpong`: two devices signal each other in turns, from inside one kernel each.
 
-use std::time::Duration;
-
 use clap::Args;
-use mscclpp::{
-    BaseMemoryChannelHandle, Event, Kernel, LaunchConfig, Module, ModuleSource, Stream, kernels, prelude::*,
-};
+use mscclpp::{BaseMemoryChannelHandle, KernelArgs, LaunchConfig, Module, ModuleSource, kernels, prelude::*};
 
 use crate::{
     Result,
@@ -13,11 +9,9 @@ use crate::{
     pair::Pair,
     progress::Progress,
     report::{Report, Row, SizeOf, Times, Unit},
+    stopwatch::Stopwatch,
     twins,
 };
-
-/// For one launch.
-const LIMIT: Duration = Duration::from_secs(120);
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -60,24 +54,35 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
         host_symbols: &[],
     };
     let module = Module::load(&pair.gpu, &source)?;
-    let [a, b] = &pair.gpus;
     // The figures are of two devices.
-    let comparable = pair.gpu.platform() == Platform::Cuda && a.properties().uuid != b.properties().uuid;
+    let comparable = pair.is_of_two_gpus();
 
-    let channels = pair.channels(Transport::CUDA_IPC, options.repeats)?;
+    let connection = pair.connect(Transport::CUDA_IPC)?;
+    let semaphores = pair.scattered_semaphores(&connection, options.repeats)?;
+    let channels = semaphores.iter().map(BaseMemoryChannel::new).collect::<mscclpp::Result<Vec<_>, _>>()?;
     let variants: Vec<_> =
         VARIANTS.iter().filter(|variant| !options.relaxed || variant.name.ends_with("relaxed")).collect();
+    let stopwatch = Stopwatch::new(&pair, semaphores)?;
     let mut progress = Progress::new(variants.len() * 2 * channels.len(), peer);
     let mut rows = Vec::new();
     for variant in variants {
-        let mut side = Side::new(&pair, &channels, &module, variant.kernel)?;
+        let kernel = module.kernel(variant.kernel)?;
         let mut ok = true;
         let mut hops = Vec::new();
         // The first pass over all places does not count: the devices' clocks rise, and each place is touched once.
         for counted in [false, true] {
             for channel in &channels {
                 progress.step(&format!("signal-pingpong {}", variant.name));
-                let us = side.play(&pair, channel, options.iters)?;
+                let args = KernelArgs::new()
+                    .with::<BaseMemoryChannelHandle>(channel.device_handle())
+                    .with(options.iters as i32)
+                    .with(i32::from(pair.rank == 0))
+                    .with(stopwatch.failed());
+                let us = stopwatch.time(|stream| {
+                    // SAFETY: these are the kernel's arguments. The stopwatch, dropped before the channels, waits
+                    // for the kernel's end.
+                    unsafe { kernel.launch(stream, LaunchConfig::linear(1, 1), &args) }
+                })?;
                 ok &= us.is_some();
                 hops.extend(us.filter(|_| counted).map(|us| us / (2.0 * f64::from(options.iters))));
             }
@@ -106,75 +111,4 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
         "before, each place is played once uncounted".to_owned(),
     ];
     Ok((!peer).then_some(Report { machine, rows, notes }))
-}
-
-/// This rank's kernel and what it works on.
-struct Side<'a> {
-    channels: &'a [BaseMemoryChannel],
-    kernel: Kernel,
-    stream: Stream,
-    start: Event,
-    end: Event,
-    /// Device memory: the round in which a wait ended without a signal, plus 1.
-    failed: DeviceBuffer,
-}
-
-impl<'a> Side<'a> {
-    fn new(pair: &Pair, channels: &'a [BaseMemoryChannel], module: &Module, kernel: &str) -> Result<Self> {
-        let gpu = &pair.gpu;
-        Ok(Self {
-            channels,
-            kernel: module.kernel(kernel)?,
-            stream: gpu.stream()?,
-            start: gpu.event(true)?,
-            end: gpu.event(true)?,
-            failed: gpu.allocate(4)?,
-        })
-    }
-
-    /// One launch on both sides; the microseconds it took, or none if a wait failed on either side.
-    fn play(&mut self, pair: &Pair, channel: &BaseMemoryChannel, iters: u32) -> Result<Option<f64>> {
-        // Rank 0 times its own kernel and signals first; rank 1's is launched before, so that no start is waited for.
-        if pair.rank == 0 {
-            pair.comm.bootstrap().barrier()?;
-        }
-        let args = mscclpp::KernelArgs::new()
-            .with::<BaseMemoryChannelHandle>(channel.device_handle())
-            .with(iters as i32)
-            .with(i32::from(pair.rank == 0))
-            .with(self.failed.ptr());
-        self.stream.record(&self.start)?;
-        // SAFETY: these are the kernel's arguments, and `self` is kept until the kernel has ended, below.
-        unsafe { self.kernel.launch(&self.stream, LaunchConfig::linear(1, 1), &args)? };
-        self.stream.record(&self.end)?;
-        if pair.rank == 1 {
-            pair.comm.bootstrap().barrier()?;
-        }
-        if let Err(error) = self.stream.synchronize_timeout(LIMIT) {
-            channel.semaphore().abort("a launch took too long");
-            self.stream.synchronize_timeout(LIMIT)?;
-            return Err(error.into());
-        }
-        let mut failed = [0; 4];
-        self.failed.read(0, &mut failed)?;
-        if failed != [0; 4] {
-            channel.semaphore().check().map_err(|error| pair.comm.explain(error))?;
-        }
-        if !pair.both(failed == [0; 4])? {
-            return Ok(None);
-        }
-        Ok(Some(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3))
-    }
-}
-
-impl Drop for Side<'_> {
-    fn drop(&mut self) {
-        // After an error the kernel may still wait: it must end before what it works on goes.
-        if !matches!(self.stream.query(), Ok(true)) {
-            for channel in self.channels {
-                channel.semaphore().abort("the benchmark ends");
-            }
-            let _ = self.stream.synchronize_timeout(LIMIT);
-        }
-    }
 }

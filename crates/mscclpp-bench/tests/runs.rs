@@ -22,6 +22,10 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("signal_pingpong_has_a_row_for_each_pair", signal_pingpong),
         trial("relaxed_on_one_device", relaxed_on_one_device),
+        trial("packets_go_back_and_forth", packet_pingpong),
+        trial("memory_is_put_and_got_with_every_kind_of_barriers", memory_put_and_get),
+        trial("packets_of_every_kind_are_put", memory_put_packets),
+        trial("wrong_data_fails", wrong_data),
         trial("bootstrap_has_its_phases", bootstrap),
         trial("results_are_plotted", plot),
         trial("what_is_no_result_is_named", malformed_results),
@@ -46,6 +50,8 @@ fn report(name: &str, arguments: &[&str]) -> Result<Value, Failed> {
     if !output.status.success() {
         return Err(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr)).into());
     }
+    // Not a terminal: nothing was drawn on it.
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = fs::read_to_string(&path)?;
     fs::remove_file(&path)?;
     let report: Value = serde_json::from_str(&text)?;
@@ -59,6 +65,10 @@ fn report(name: &str, arguments: &[&str]) -> Result<Value, Failed> {
 
 fn variants(report: &Value) -> Vec<&str> {
     report["rows"].as_array().into_iter().flatten().filter_map(|row| row["variant"].as_str()).collect()
+}
+
+fn column(report: &Value, name: &str) -> Vec<u64> {
+    report["rows"].as_array().into_iter().flatten().filter_map(|row| row[name].as_u64()).collect()
 }
 
 fn signal_pingpong() -> Result<(), Failed> {
@@ -77,6 +87,75 @@ fn relaxed_on_one_device() -> Result<(), Failed> {
     Ok(())
 }
 
+fn packet_pingpong() -> Result<(), Failed> {
+    for (workload, element) in [("ll8-pingpong", 4), ("ll16-pingpong", 8)] {
+        let one = report(workload, &[workload, "--iters", "10", "--repeats", "2"])?;
+        assert_eq!(column(&one, "size"), [element]);
+        let arguments =
+            ["-b", "8", "-e", "520", "-f", "4", "--iters", "5", "--repeats", "2", "--threads", "7"];
+        let many = report(workload, &[&[workload][..], &arguments].concat())?;
+        assert_eq!(column(&many, "size"), [8, 32, 128, 512, 520]);
+        assert_eq!(column(&many, "rounds"), [5; 5]);
+    }
+    Ok(())
+}
+
+/// Sizes that are no multiple of anything, shared by few threads or many.
+const ODD: &[&str] =
+    &["-b", "1", "-e", "5001", "-f", "71", "--iters", "3", "--warmup", "1", "--repeats", "2"];
+const SHAPE: &[&str] =
+    &["--barriers", "full,half,none", "--blocks", "3", "--threads", "64", "--share", "100"];
+
+fn memory_put_and_get() -> Result<(), Failed> {
+    for workload in ["memory-put", "memory-get"] {
+        let report = report(workload, &[&[workload], ODD, SHAPE].concat())?;
+        assert_eq!(variants(&report)[..3], ["full 3x64"; 3]);
+        assert_eq!(variants(&report)[3..], [["half 3x64"; 3], ["none 3x64"; 3]].concat());
+        assert_eq!(column(&report, "size"), [[1, 71, 5001]; 3].concat());
+        let row = &report["rows"][2];
+        let expected = 5001.0 / row["times"]["median"].as_f64().unwrap_or(0.0) / 1e3;
+        let bandwidth = row["bandwidth"]["algorithm"].as_f64().unwrap_or(0.0);
+        assert!((bandwidth / expected - 1.0).abs() < 1e-9, "{row}");
+        assert!(row["goal"].is_null() && row["baseline"].is_null(), "the figures are of two GPUs: {row}");
+    }
+    // Two ranks on one device, with the defaults of everything that has one.
+    let report =
+        report("memory-put-one", &["memory-put", "-b", "64K", "--repeats", "1", "--devices", "0", "0"])?;
+    assert_eq!(column(&report, "size"), [64 << 10]);
+    Ok(())
+}
+
+fn memory_put_packets() -> Result<(), Failed> {
+    let workload: &[&str] = &["memory-put-packets", "--packets", "ll8,ll16,ll128"];
+    let report = report("memory-put-packets", &[workload, ODD, SHAPE].concat())?;
+    let expected = ["LL8", "LL16", "LL128"].map(|packets| {
+        ["full", "half", "none"].map(|barriers| vec![format!("{packets} {barriers} 3x64"); 3])
+    });
+    assert_eq!(variants(&report), expected.as_flattened().concat());
+    Ok(())
+}
+
+/// One wrong byte: the row has no times, the table says FAILED and so does the exit code.
+fn wrong_data() -> Result<(), Failed> {
+    let path = scratch("spoilt.json");
+    for workload in ["ll8-pingpong", "ll16-pingpong", "memory-put", "memory-get", "memory-put-packets"] {
+        let common =
+            ["-e", "1K", "--iters", "2", "--repeats", "1", "--spoil", "--json", &path.to_string_lossy()];
+        let output = run(&[&[workload][..], &common].concat())?;
+        let table = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{workload}: {table}");
+        let rows: Vec<_> = table.lines().filter(|line| !line.starts_with('#')).collect();
+        assert!(!rows.is_empty() && rows.iter().all(|row| row.ends_with("FAILED")), "{table}");
+        let report: Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
+        assert!(report["rows"][0]["times"].is_null() && report["rows"][0]["bandwidth"].is_null(), "{report}");
+    }
+    let drawn = run(&["plot", &path.to_string_lossy()])?;
+    let said = String::from_utf8_lossy(&drawn.stderr);
+    assert!(drawn.status.code() == Some(1) && said.contains("no row to draw"), "{said}");
+    fs::remove_file(&path)?;
+    Ok(())
+}
+
 fn bootstrap() -> Result<(), Failed> {
     let report = report("bootstrap", &["bootstrap", "--ranks", "1,5", "--repeats", "2"])?;
     assert_eq!(variants(&report).len(), 8);
@@ -86,7 +165,21 @@ fn bootstrap() -> Result<(), Failed> {
 fn plot() -> Result<(), Failed> {
     let (measured, picture) = (scratch("plotted.json"), scratch("plotted.svg"));
     let (json, svg) = (measured.to_string_lossy(), picture.to_string_lossy());
-    let measuring = run(&["bootstrap", "--ranks", "2,4", "--repeats", "1", "--json", &json])?;
+    let measuring = run(&[
+        "memory-get",
+        "-b",
+        "8",
+        "-e",
+        "4K",
+        "-f",
+        "8",
+        "--iters",
+        "2",
+        "--repeats",
+        "2",
+        "--json",
+        &json,
+    ])?;
     assert!(measuring.status.success(), "{measuring:?}");
     let drawn = run(&["plot", &json, "-o", &svg])?;
     assert!(drawn.status.success() && drawn.stdout.is_empty(), "{drawn:?}");
@@ -95,7 +188,8 @@ fn plot() -> Result<(), Failed> {
     let text = fs::read(&picture)?;
     assert_eq!(text, to_stdout.stdout);
     let text = String::from_utf8(text)?;
-    assert!(text.starts_with("<svg ") && text.contains(">bootstrap barrier</text>"), "{text}");
+    assert!(text.starts_with("<svg ") && text.contains(">memory-get half 4x32</text>"), "{text}");
+    assert!(text.contains(">4 KiB</text>") && text.contains("GB/s"), "{text}");
     fs::remove_file(&measured)?;
     fs::remove_file(&picture)?;
     Ok(())
@@ -148,6 +242,15 @@ fn bad_arguments() -> Result<(), Failed> {
         &["bootstrap", "--ranks", "many"],
         &["signal-pingpong", "--devices", "0"],
         &["no-such-workload"],
+        &["memory-put", "-b", "0"],
+        &["memory-put", "-e", "1T"],
+        &["memory-put", "-f", "1"],
+        &["memory-put", "--threads", "33"],
+        &["memory-put", "--blocks", "0"],
+        &["memory-put", "--barriers", "quarter"],
+        &["memory-put", "--packets", "ll16"],
+        &["memory-put-packets", "--packets", "ll4"],
+        &["ll8-pingpong", "--blocks", "2"],
         &["plot"],
         &["plot", "x.json", "--json", "y.json"],
         &[],
@@ -155,8 +258,15 @@ fn bad_arguments() -> Result<(), Failed> {
         let output = run(arguments)?;
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     }
-    let output = run(&["signal-pingpong", "--devices", "0", "1000"])?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && said.contains("1000"), "{said}");
+    for (arguments, named) in [
+        (&["signal-pingpong", "--devices", "0", "1000"][..], "1000"),
+        (&["memory-put", "-b", "2K", "-e", "1K"], "--begin 2048"),
+        (&["ll16-pingpong", "-b", "12", "-e", "12"], "12 bytes"),
+        (&["memory-get", "--barriers", "none", "--blocks", "65"], "64 blocks"),
+    ] {
+        let output = run(arguments)?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && said.contains(named), "{said}");
+    }
     Ok(())
 }

@@ -1,14 +1,10 @@
-//! Host twins of the benchmarks' kernels.
-//!
-//! # Safety
-//! Each has the preconditions of its kernel: the launch's arguments are those of the kernel and the channel is live.
+//! Of `signal_ping_pong.cu`. Safety: see the module above.
 
 use mscclpp::{
     BaseMemoryChannelHandle, DevicePtr,
     host::{HostBlock, HostKernel},
 };
 
-/// Of `signal_ping_pong.cu`.
 pub(crate) const SIGNAL_PING_PONG: &[HostKernel] = &[
     HostKernel { name: "signal_ping_pong", run: signal_ping_pong },
     HostKernel { name: "relaxed_ping_pong", run: relaxed_ping_pong },
@@ -18,12 +14,12 @@ pub(crate) const SIGNAL_PING_PONG: &[HostKernel] = &[
 ];
 
 unsafe fn signal_ping_pong(block: &HostBlock<'_>) {
-    // SAFETY: see the module.
+    // SAFETY: see the module above.
     unsafe { take_turns(block, |channel| channel.signal(), |channel| channel.wait(-1)) }
 }
 
 unsafe fn relaxed_ping_pong(block: &HostBlock<'_>) {
-    // SAFETY: see the module.
+    // SAFETY: see the module above.
     unsafe { take_turns(block, |channel| channel.relaxed_signal(), |channel| channel.relaxed_wait(-1)) }
 }
 
@@ -32,7 +28,7 @@ unsafe fn take_turns(
     signal: impl Fn(&BaseMemoryChannelHandle),
     wait: impl Fn(&BaseMemoryChannelHandle) -> bool,
 ) {
-    // SAFETY: see the module.
+    // SAFETY: see the module above.
     let (channel, iters, first, failed) = unsafe {
         (
             block.arg::<BaseMemoryChannelHandle>(0),
@@ -46,7 +42,7 @@ unsafe fn take_turns(
             signal(&channel);
         }
         if !wait(&channel) {
-            // SAFETY: see the module: four bytes of device memory that only this kernel writes.
+            // SAFETY: see the module above: four bytes of device memory that only this kernel writes.
             unsafe { failed.as_mut_ptr::<u32>().write(round.unsigned_abs() + 1) };
             return;
         }

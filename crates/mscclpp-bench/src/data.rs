@@ -1,0 +1,124 @@
+//! Random data, and whether it arrived.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use mscclpp::DeviceBuffer;
+
+use crate::Result;
+
+/// What a destination is filled with before.
+const POISON: u8 = 0xa5;
+/// Bytes on both sides of a destination that must stay as they are.
+pub(crate) const GUARD: u64 = 256;
+/// Bytes that are read back at a time.
+const CHUNK: usize = 16 << 20;
+
+/// A number that no other run has.
+pub(crate) fn fresh_seed() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// The bytes of a seed: words of splitmix64.
+pub(crate) fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut word = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)).to_le_bytes()
+    };
+    let mut bytes = vec![0; len];
+    let (words, rest) = bytes.as_chunks_mut();
+    for chunk in words {
+        *chunk = word();
+    }
+    rest.copy_from_slice(&word()[..rest.len()]);
+    bytes
+}
+
+/// A place in a buffer where data is to arrive, with [`GUARD`] bytes on both sides of it.
+pub(crate) struct Destination<'a> {
+    pub(crate) buffer: &'a DeviceBuffer,
+    pub(crate) offset: u64,
+}
+
+impl Destination<'_> {
+    /// Fills the place of `len` bytes and its guards with what the data is not.
+    pub(crate) fn poison(&self, len: u64) -> Result<()> {
+        Ok(self.buffer.fill(self.offset - GUARD, len + 2 * GUARD, POISON)?)
+    }
+
+    /// Whether `expected` is there, and the guards are as they were.
+    pub(crate) fn holds(&self, expected: &[u8]) -> Result<bool> {
+        let mut chunk = vec![0; CHUNK.min(expected.len())];
+        for (n, expected) in expected.chunks(CHUNK).enumerate() {
+            let chunk = &mut chunk[..expected.len()];
+            self.buffer.read(self.offset + (n * CHUNK) as u64, chunk)?;
+            if chunk != expected {
+                return Ok(false);
+            }
+        }
+        let mut guard = [0; GUARD as usize];
+        for offset in [self.offset - GUARD, self.offset + expected.len() as u64] {
+            self.buffer.read(offset, &mut guard)?;
+            if guard != [POISON; GUARD as usize] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes one byte of the data wrong.
+    pub(crate) fn spoil(&self, len: u64) -> Result<()> {
+        let at = self.offset + len / 2;
+        let mut byte = [0];
+        self.buffer.read(at, &mut byte)?;
+        Ok(self.buffer.write(at, &[!byte[0]])?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mscclpp::Platform;
+
+    use super::*;
+
+    #[test]
+    fn seeds_give_different_bytes_of_any_length() {
+        let bytes = random_bytes(1, 37);
+        assert_eq!(bytes.len(), 37);
+        assert_eq!(bytes[..32], random_bytes(1, 32));
+        assert_ne!(bytes, random_bytes(2, 37));
+        assert!(random_bytes(3, 0).is_empty());
+        assert_ne!(fresh_seed(), fresh_seed());
+    }
+
+    #[test]
+    fn a_wrong_byte_anywhere_is_noticed() -> Result<()> {
+        for len in [1usize, 8, 1000, CHUNK + 3] {
+            let buffer = Platform::Host.gpu(0)?.allocate(len as u64 + 2 * GUARD + 64)?;
+            let destination = Destination { buffer: &buffer, offset: GUARD + 64 };
+            let expected = random_bytes(7, len);
+            destination.poison(len as u64)?;
+            assert!(len == 1 || !destination.holds(&expected)?, "nothing has arrived");
+            buffer.write(destination.offset, &expected)?;
+            assert!(destination.holds(&expected)?);
+
+            destination.spoil(len as u64)?;
+            assert!(!destination.holds(&expected)?, "a wrong byte in the middle of {len}");
+            destination.spoil(len as u64)?;
+            for wrong in [0, len as u64 - 1] {
+                buffer.write(destination.offset + wrong, &[!expected[wrong as usize]])?;
+                assert!(!destination.holds(&expected)?, "byte {wrong} of {len} is wrong");
+                buffer.write(destination.offset, &expected)?;
+            }
+            for outside in [destination.offset - 1, destination.offset + len as u64] {
+                buffer.write(outside, &[0])?;
+                assert!(!destination.holds(&expected)?, "a byte beside {len} was written");
+                buffer.write(outside, &[POISON])?;
+            }
+            assert!(destination.holds(&expected)?);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,370 @@
+//! `memory-put`, `memory-get` and `memory-put-packets`: both devices move the same number of bytes at once. A launch is
+//! one round; see `memory_bench.cu`.
+
+mod kernel;
+mod known;
+
+use std::borrow::Cow;
+
+use clap::{Args, ValueEnum};
+use mscclpp::{
+    KernelArgs, LL8Packet, LL16Packet, LL128Packet, LaunchConfig, Module, ModuleSource, Packet, kernels,
+    prelude::*,
+};
+
+pub(crate) use self::kernel::{OwnChannels, Round, state};
+use crate::{
+    Result,
+    data::{fresh_seed, random_bytes},
+    exchange::{self, Exchange, capture},
+    machine::Machine,
+    pair::Pair,
+    progress::Progress,
+    report::{Bandwidth, Report, Row, SizeOf, Times, Unit},
+    sizes::{self, Sizes},
+    twins,
+};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    sizes: sizes::Range,
+    #[command(flatten)]
+    measuring: exchange::Measuring,
+    /// Blocks of a launch [default: 32, 4 on simulated devices].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(state::MAX_BLOCKS)))]
+    blocks: Option<u32>,
+    /// Threads of a block, a multiple of 32 [default: 1024, 32 on simulated devices].
+    #[arg(long, value_parser = parse_threads)]
+    threads: Option<u32>,
+    /// How the blocks of a launch, and the launches of both sides, wait for each other; one row each.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "half")]
+    barriers: Vec<Barriers>,
+    /// Bytes for which another block gets work; with full barriers all blocks have it [default: 16 for each of its
+    /// threads].
+    #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]
+    share: Option<u64>,
+}
+
+#[derive(Args)]
+pub(crate) struct PacketOptions {
+    /// The kinds of packets, one row each [default: ll16, and ll128 where the link carries whole lines].
+    #[arg(long, value_enum, value_delimiter = ',')]
+    packets: Vec<Packets>,
+    #[command(flatten)]
+    options: Options,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Barriers {
+    /// Two barriers of the whole grid; one thread of it signals and waits.
+    Full,
+    /// Only blocks with work take part; behind a put the last one signals, and the others do not wait for it.
+    Half,
+    /// Each block with work signals and waits on a channel of its own.
+    None,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Packets {
+    Ll8,
+    Ll16,
+    Ll128,
+}
+
+/// What a round does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Move {
+    Put,
+    Get,
+    PutPackets(Packets),
+}
+
+fn parse_threads(text: &str) -> std::result::Result<u32, String> {
+    match text.parse() {
+        Ok(n @ 1..=1024) if n % 32 == 0 => Ok(n),
+        _ => Err("threads are whole warps: a multiple of 32, at most 1024".to_owned()),
+    }
+}
+
+impl Move {
+    fn workload(self) -> &'static str {
+        match self {
+            Self::Put => "memory-put",
+            Self::Get => "memory-get",
+            Self::PutPackets(_) => "memory-put-packets",
+        }
+    }
+
+    /// How much memory the packets of a message take.
+    fn packets(self, bytes: u64) -> u64 {
+        match self {
+            Self::Put | Self::Get => 0,
+            Self::PutPackets(Packets::Ll8) => LL8Packet::buffer_size(bytes),
+            Self::PutPackets(Packets::Ll16) => LL16Packet::buffer_size(bytes),
+            Self::PutPackets(Packets::Ll128) => LL128Packet::buffer_size(bytes),
+        }
+    }
+
+    fn variant(self, barriers: Barriers, blocks: u32, threads: u32) -> String {
+        let shape = format!("{} {blocks}x{threads}", barriers.name());
+        match self {
+            Self::Put | Self::Get => shape,
+            Self::PutPackets(packets) => format!("{} {shape}", packets.name()),
+        }
+    }
+}
+
+impl Barriers {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Half => "half",
+            Self::None => "none",
+        }
+    }
+}
+
+impl Packets {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ll8 => "LL8",
+            Self::Ll16 => "LL16",
+            Self::Ll128 => "LL128",
+        }
+    }
+}
+
+pub(crate) fn put(options: &Options, peer: bool) -> Result<Option<Report>> {
+    run(&[Move::Put], true, options, peer)
+}
+
+pub(crate) fn get(options: &Options, peer: bool) -> Result<Option<Report>> {
+    run(&[Move::Get], true, options, peer)
+}
+
+pub(crate) fn put_packets(options: &PacketOptions, peer: bool) -> Result<Option<Report>> {
+    let asked = !options.packets.is_empty();
+    let packets = if asked { &options.packets[..] } else { &[Packets::Ll16, Packets::Ll128] };
+    let moves: Vec<_> = packets.iter().copied().map(Move::PutPackets).collect();
+    run(&moves, asked, &options.options, peer)
+}
+
+/// A kind of packets that the link does not carry is an error if it was `asked` for.
+fn run(moves: &[Move], asked: bool, options: &Options, peer: bool) -> Result<Option<Report>> {
+    let pair = options.measuring.join(peer)?;
+    let shape = Shape::new(options, &pair.gpu)?;
+    let default = match pair.gpu.platform() {
+        Platform::Host => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
+        _ => Sizes { begin: 1 << 10, end: 128 << 20, factor: 1 << 10 },
+    };
+    let sizes = options.sizes.or(default, 1)?;
+    let mut notes = vec![
+        "one round, two processes that both send and receive; a launch is a round, in a graph of as many launches \
+         as there are rounds; timed by the device's events"
+            .to_owned(),
+        "random data, compared on both sides for each time".to_owned(),
+    ];
+
+    let source =
+        ModuleSource { ptx: kernels::MEMORY_BENCH, host_kernels: twins::MEMORY_BENCH, host_symbols: &[] };
+    let bench = Bench {
+        module: Module::load(&pair.gpu, &source)?,
+        state: pair.gpu.allocate(state::SIZE)?,
+        pair: &pair,
+        options,
+        shape,
+    };
+    let packets = moves.iter().map(|what| what.packets(sizes.end)).max().unwrap_or(0);
+    let exchange = Exchange::new(&pair, sizes.end, packets, shape.channels(options))?;
+    let mut moves = moves.to_vec();
+    if moves.contains(&LINES)
+        && let Some(reason) = lines_refused(&pair, &exchange)?
+    {
+        if asked {
+            return Err(reason.into());
+        }
+        notes.push(format!("LL128 is left out: {reason}"));
+        moves.retain(|what| *what != LINES);
+    }
+    let rows_in_all = moves.len() * options.barriers.len() * sizes.count();
+    let mut progress = Progress::new(rows_in_all * options.measuring.launches(), peer);
+    let mut rows = Vec::new();
+    for what in moves {
+        for &barriers in &options.barriers {
+            for bytes in sizes.iter() {
+                rows.push(bench.row(&exchange, &mut progress, what, barriers, bytes)?);
+            }
+        }
+    }
+    drop(progress);
+    // Nobody closes a connection that the other still uses.
+    pair.comm.bootstrap().barrier()?;
+    let machine = Machine::of(&pair.gpus, &Transport::CUDA_IPC.to_string());
+    Ok((!peer).then_some(Report { machine, rows, notes }))
+}
+
+/// The packets that not every link carries.
+const LINES: Move = Move::PutPackets(Packets::Ll128);
+
+/// Why the link does not carry them, in one direction or the other; the same answer on both sides.
+fn lines_refused(pair: &Pair, exchange: &Exchange<'_>) -> Result<Option<String>> {
+    let refused = exchange.channels()[0].check_lines().err();
+    let allowed = pair.both(refused.is_none())?;
+    let elsewhere = || "the other rank's link does not carry LL128 packets".to_owned();
+    Ok((!allowed).then(|| refused.map_or_else(elsewhere, |error| error.to_string())))
+}
+
+/// Of the launches.
+#[derive(Clone, Copy)]
+struct Shape {
+    blocks: u32,
+    threads: u32,
+    /// Bytes for each block that has work.
+    share: u64,
+}
+
+impl Shape {
+    fn new(options: &Options, gpu: &Gpu) -> Result<Self> {
+        let host = gpu.platform() == Platform::Host;
+        let (most_blocks, most_threads) = if host { (4, 32) } else { (32, 1024) };
+        let (blocks, threads) =
+            (options.blocks.unwrap_or(most_blocks), options.threads.unwrap_or(most_threads));
+        let at_once = gpu.properties().multiprocessors;
+        if !host && blocks > at_once {
+            let why = format!(
+                "--blocks {blocks}: blocks wait for each other, and {gpu} surely runs {at_once} at once, one on each \
+                 multiprocessor"
+            );
+            return Err(why.into());
+        }
+        if options.barriers.contains(&Barriers::None) && blocks as usize > OwnChannels::MOST {
+            return Err(
+                format!("--barriers none: there are channels for {} blocks", OwnChannels::MOST).into()
+            );
+        }
+        Ok(Self { blocks, threads, share: options.share.unwrap_or(16 * u64::from(threads)) })
+    }
+
+    fn channels(self, options: &Options) -> u32 {
+        if options.barriers.contains(&Barriers::None) { self.blocks } else { 1 }
+    }
+
+    fn workers(self, barriers: Barriers, bytes: u64) -> u32 {
+        match barriers {
+            Barriers::Full => self.blocks,
+            // At most `blocks`, which fits.
+            Barriers::Half | Barriers::None => {
+                bytes.div_ceil(self.share).clamp(1, u64::from(self.blocks)) as u32
+            }
+        }
+    }
+}
+
+/// All that stays the same from row to row but the exchange, which is to be dropped before it.
+struct Bench<'a> {
+    pair: &'a Pair,
+    options: &'a Options,
+    shape: Shape,
+    module: Module,
+    state: DeviceBuffer,
+}
+
+impl Bench<'_> {
+    fn row(
+        &self,
+        exchange: &Exchange<'_>,
+        progress: &mut Progress,
+        what: Move,
+        barriers: Barriers,
+        bytes: u64,
+    ) -> Result<Row> {
+        let (measuring, Shape { blocks, threads, .. }) = (&self.options.measuring, self.shape);
+        let rounds = measuring.rounds(self.pair.gpu.platform(), bytes);
+        let mine = fresh_seed();
+        let peers = self.pair.swap(mine)?;
+        exchange.load(&random_bytes(mine, bytes as usize))?;
+        let expected = random_bytes(peers, bytes as usize);
+
+        let kernel = self.module.kernel(&kernel::name(what, barriers))?;
+        let config = LaunchConfig::linear(blocks, threads);
+        let args = self.arguments(exchange, barriers, bytes);
+        // The flags start again with the packets, and an aborted barrier would leave something behind.
+        self.state.fill(0, self.state.len(), 0)?;
+        let stream = exchange.stopwatch.stream();
+        // SAFETY: these are the kernel's arguments. The exchange, which has the memory and the channels, is dropped
+        // before the state, and waits for the kernels' end. All blocks of the grid fit on the device at once.
+        let graph = capture(stream, rounds, || unsafe { kernel.launch(stream, config, &args) })?;
+
+        let variant = what.variant(barriers, blocks, threads);
+        let times = exchange.measure(
+            measuring,
+            progress,
+            &format!("{} {variant} {}", what.workload(), SizeOf::Bytes.show(bytes)),
+            // SAFETY: as above.
+            |stream| unsafe { graph.launch(stream) },
+            |_| Cow::Borrowed(&expected),
+        )?;
+        let times =
+            times.map(|all| all.into_iter().map(|us| us / f64::from(rounds)).collect()).and_then(Times::of);
+        let known = if self.pair.is_of_two_gpus() {
+            known::known(what, bytes, blocks, threads)
+        } else {
+            (None, None)
+        };
+        Ok(Row {
+            workload: what.workload().to_owned(),
+            variant,
+            size: bytes,
+            size_of: SizeOf::Bytes,
+            unit: Unit::Microseconds,
+            times,
+            rounds,
+            repeats: measuring.repeats(),
+            bandwidth: times.map(|times| Bandwidth::of_exchange(bytes, times.median)),
+            baseline: known.0,
+            goal: known.1,
+        })
+    }
+
+    fn arguments(&self, exchange: &Exchange<'_>, barriers: Barriers, bytes: u64) -> KernelArgs {
+        let channels = exchange.channels();
+        let round = Round {
+            bytes,
+            incoming: exchange.incoming(),
+            state: self.state.ptr(),
+            failed: exchange.stopwatch.failed(),
+            workers: self.shape.workers(barriers, bytes),
+            full: u32::from(barriers == Barriers::Full),
+        };
+        let args = KernelArgs::new().with(channels[0].device_handle()).with(round);
+        match barriers {
+            Barriers::Full | Barriers::Half => args,
+            // There are as many channels as blocks; the rest of the array is not looked at.
+            Barriers::None => {
+                let of = std::array::from_fn(|n| channels[n.min(channels.len() - 1)].device_handle().base);
+                args.with(OwnChannels { of })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_without_a_share_have_no_work_but_at_full_barriers() {
+        let shape = Shape { blocks: 32, threads: 1024, share: 16 << 10 };
+        let workers = |bytes| shape.workers(Barriers::Half, bytes);
+        assert_eq!([1, 1 << 10, 16 << 10].map(workers), [1, 1, 1]);
+        assert_eq!([(16 << 10) + 1, 64 << 10, 1 << 20, 128 << 20].map(workers), [2, 4, 32, 32]);
+        assert_eq!(shape.workers(Barriers::Full, 1), 32);
+    }
+
+    #[test]
+    fn threads_are_whole_warps() {
+        assert_eq!(["32", "1024"].map(parse_threads), [Ok(32), Ok(1024)]);
+        assert!(["0", "-32", "33", "1056", "many"].iter().all(|text| parse_threads(text).is_err()));
+    }
+}

@@ -1,0 +1,93 @@
+//! Work on both ranks' devices at once, timed by the device's events, whose waits end when something goes wrong.
+
+use std::time::Duration;
+
+use mscclpp::{Event, Stream, errors::GpuError, prelude::*};
+
+use crate::{Result, pair::Pair};
+
+/// For one launch of a kernel or graph.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// This rank's stream and clock.
+pub(crate) struct Stopwatch<'a> {
+    pair: &'a Pair,
+    /// All that the timed kernels wait on.
+    semaphores: Vec<Semaphore>,
+    stream: Stream,
+    start: Event,
+    end: Event,
+    /// Device memory: not 0 when a wait of a kernel ended without what it waited for.
+    failed: DeviceBuffer,
+}
+
+impl<'a> Stopwatch<'a> {
+    pub(crate) fn new(pair: &'a Pair, semaphores: Vec<Semaphore>) -> Result<Self> {
+        let gpu = &pair.gpu;
+        Ok(Self {
+            pair,
+            semaphores,
+            stream: gpu.stream()?,
+            start: gpu.event(true)?,
+            end: gpu.event(true)?,
+            failed: gpu.allocate(4)?,
+        })
+    }
+
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Where kernels leave the round in which they gave up, plus 1: four bytes of device memory.
+    pub(crate) fn failed(&self) -> DevicePtr {
+        self.failed.ptr()
+    }
+
+    /// Runs what `submit` puts on the stream, on both sides at once. The microseconds it took here; none if a wait failed
+    /// on either side.
+    pub(crate) fn time(&self, submit: impl FnOnce(&Stream) -> Result<(), GpuError>) -> Result<Option<f64>> {
+        let pair = self.pair;
+        // Rank 0 reports its time; rank 1's work is submitted before, so that no start is waited for.
+        if pair.rank == 0 {
+            pair.comm.bootstrap().barrier()?;
+        }
+        self.stream.record(&self.start)?;
+        submit(&self.stream)?;
+        self.stream.record(&self.end)?;
+        if pair.rank == 1 {
+            pair.comm.bootstrap().barrier()?;
+        }
+        if let Err(error) = self.stream.synchronize_timeout(LIMIT) {
+            self.abort("a launch took too long");
+            self.stream.synchronize_timeout(LIMIT)?;
+            return Err(error.into());
+        }
+        let mut failed = [0; 4];
+        self.failed.read(0, &mut failed)?;
+        if failed != [0; 4] {
+            for semaphore in &self.semaphores {
+                semaphore.check().map_err(|error| pair.comm.explain(error))?;
+            }
+        }
+        if !pair.both(failed == [0; 4])? {
+            return Ok(None);
+        }
+        Ok(Some(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3))
+    }
+
+    fn abort(&self, reason: &str) {
+        for semaphore in &self.semaphores {
+            semaphore.abort(reason);
+        }
+    }
+}
+
+impl Drop for Stopwatch<'_> {
+    fn drop(&mut self) {
+        // After an error a kernel may still wait: it must end before what it works on goes.
+        if !matches!(self.stream.query(), Ok(true)) {
+            self.abort("the benchmark ends");
+            let _ = self.stream.synchronize_timeout(LIMIT);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Of `memory_bench.cu`. Safety: see the module above.
+
+use std::{
+    marker::PhantomData,
+    ptr::NonNull,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use mscclpp::{
+    BaseMemoryChannelHandle, DevicePtr, LL8Packet, LL16Packet, LL128Packet, MemoryChannelHandle, Packet,
+    host::{DeviceSyncer, HostBlock, HostKernel},
+};
+
+use crate::memory::{OwnChannels, Round, state};
+
+pub(crate) const MEMORY_BENCH: &[HostKernel] = &[
+    HostKernel { name: "memory_put", run: on_grid::<Put> },
+    HostKernel { name: "memory_put_own", run: on_own_channels::<Put> },
+    HostKernel { name: "memory_get", run: on_grid::<Get> },
+    HostKernel { name: "memory_get_own", run: on_own_channels::<Get> },
+    HostKernel { name: "memory_put_ll8", run: on_grid::<PutPackets<LL8Packet>> },
+    HostKernel { name: "memory_put_ll8_own", run: on_own_channels::<PutPackets<LL8Packet>> },
+    HostKernel { name: "memory_put_ll16", run: on_grid::<PutPackets<LL16Packet>> },
+    HostKernel { name: "memory_put_ll16_own", run: on_own_channels::<PutPackets<LL16Packet>> },
+    HostKernel { name: "memory_put_ll128", run: on_grid::<PutPackets<LL128Packet>> },
+    HostKernel { name: "memory_put_ll128_own", run: on_own_channels::<PutPackets<LL128Packet>> },
+];
+
+/// What a block does between the barriers.
+trait Move {
+    /// Whether the peer has to be told that it is done.
+    const SIGNALS_END: bool;
+
+    /// The block's part, which is that of `n_threads` threads of which this block's first is number `first`.
+    unsafe fn play(
+        block: &HostBlock<'_>,
+        channel: &MemoryChannelHandle,
+        round: &Round,
+        first: u32,
+        n_threads: u32,
+    ) -> bool;
+}
+
+struct Put;
+struct Get;
+struct PutPackets<P>(PhantomData<P>);
+
+impl Move for Put {
+    const SIGNALS_END: bool = true;
+
+    unsafe fn play(
+        block: &HostBlock<'_>,
+        channel: &MemoryChannelHandle,
+        round: &Round,
+        first: u32,
+        n_threads: u32,
+    ) -> bool {
+        for thread in block.threads() {
+            // SAFETY: see the module above.
+            unsafe { channel.put(round.incoming, 0, round.bytes, first + thread, n_threads) };
+        }
+        true
+    }
+}
+
+impl Move for Get {
+    const SIGNALS_END: bool = false;
+
+    unsafe fn play(
+        block: &HostBlock<'_>,
+        channel: &MemoryChannelHandle,
+        round: &Round,
+        first: u32,
+        n_threads: u32,
+    ) -> bool {
+        for thread in block.threads() {
+            // SAFETY: see the module above.
+            unsafe { channel.get(0, round.incoming, round.bytes, first + thread, n_threads) };
+        }
+        true
+    }
+}
+
+impl<P: Packet> Move for PutPackets<P> {
+    const SIGNALS_END: bool = false;
+
+    unsafe fn play(
+        block: &HostBlock<'_>,
+        channel: &MemoryChannelHandle,
+        round: &Round,
+        first: u32,
+        n_threads: u32,
+    ) -> bool {
+        // SAFETY: see the module above: the flag of this block, which nobody else uses.
+        let flag = unsafe { &*word(round.state.add(state::FLAGS + 4 * u64::from(block.block_idx()[0]))) };
+        let flag = flag.fetch_add(1, Ordering::Relaxed) + 1;
+        let (bytes, incoming) = (round.bytes, round.incoming);
+        // Two phases: what a thread takes may come from any thread of the peer.
+        block.threads().all(|thread| {
+            // SAFETY: see the module above.
+            unsafe { channel.put_packets::<P>(0, 0, bytes, first + thread, n_threads, flag) }
+        }) && block.threads().all(|thread| {
+            // SAFETY: see the module above.
+            unsafe { channel.unpack_packets::<P>(0, incoming, bytes, first + thread, n_threads, flag, -1) }
+        })
+    }
+}
+
+unsafe fn on_grid<M: Move>(block: &HostBlock<'_>) {
+    // SAFETY: see the module above.
+    let (channel, round) = unsafe { (block.arg::<MemoryChannelHandle>(0), block.arg::<Round>(1)) };
+    let (is_first, full) = (block.block_idx()[0] == 0, round.full != 0);
+    // SAFETY: see the module above.
+    let (begin, end) = unsafe {
+        (DeviceSyncer::at(round.state.add(state::BEGIN)), DeviceSyncer::at(round.state.add(state::END)))
+    };
+    let sync = |syncer: &DeviceSyncer| match NonNull::new(channel.status) {
+        // SAFETY: see the module above: the channel is live.
+        Some(status) => unsafe { syncer.sync_or_abort(round.workers, -1, status) },
+        None => syncer.sync(round.workers, -1),
+    };
+    let before = || {
+        // SAFETY: see the module above.
+        let met = !is_first || unsafe { shake_hands(&channel) };
+        sync(begin) && met
+    };
+    let after = || {
+        let (synced, signals) = if full { (sync(end), is_first) } else { (true, end.arrive(round.workers)) };
+        if signals {
+            // SAFETY: see the module above.
+            unsafe { channel.signal() };
+        }
+        // SAFETY: see the module above.
+        (!is_first || unsafe { channel.wait(-1) }) && synced
+    };
+    // SAFETY: see the module above.
+    unsafe { play::<M>(block, &channel, &round, before, after) };
+}
+
+unsafe fn on_own_channels<M: Move>(block: &HostBlock<'_>) {
+    // SAFETY: see the module above.
+    let (channel, round, own) =
+        unsafe { (block.arg::<MemoryChannelHandle>(0), block.arg::<Round>(1), block.arg::<OwnChannels>(2)) };
+    let Some(own) = own.of.get(block.block_idx()[0] as usize) else { return };
+    // SAFETY: see the module above.
+    let before = || unsafe { shake_hands(own) };
+    let after = || {
+        // SAFETY: see the module above.
+        unsafe {
+            own.signal();
+            own.wait(-1)
+        }
+    };
+    // SAFETY: see the module above.
+    unsafe { play::<M>(block, &channel, &round, before, after) };
+}
+
+/// A wait that was aborted does not end the round: all later ones end at once, and nobody waits for a block that left.
+unsafe fn play<M: Move>(
+    block: &HostBlock<'_>,
+    channel: &MemoryChannelHandle,
+    round: &Round,
+    before: impl FnOnce() -> bool,
+    after: impl FnOnce() -> bool,
+) {
+    let index = block.block_idx()[0];
+    if index >= round.workers {
+        return;
+    }
+    let threads = block.block_dim()[0];
+    let mut good = before();
+    // SAFETY: see the module above.
+    good &= unsafe { M::play(block, channel, round, index * threads, round.workers * threads) };
+    if M::SIGNALS_END {
+        good &= after();
+    }
+    if !good {
+        // SAFETY: see the module above: all blocks use atomics on it.
+        unsafe { &*word(round.failed) }.store(1, Ordering::Relaxed);
+    }
+}
+
+unsafe fn shake_hands(channel: &BaseMemoryChannelHandle) -> bool {
+    // SAFETY: see the module above.
+    unsafe {
+        channel.relaxed_signal();
+        channel.relaxed_wait(-1)
+    }
+}
+
+fn word(ptr: DevicePtr) -> *const AtomicU32 {
+    ptr.as_mut_ptr::<AtomicU32>()
+}

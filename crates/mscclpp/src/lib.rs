@@ -103,6 +103,7 @@ pub mod host {
 /// The device API's headers, and the PTX of the kernels in this repository.
 pub mod kernels {
     pub use mscclpp_kernels::{
-        HEADERS, MEMORY_BENCH, PACKET_PING_PONG, PING_PONG, SEMAPHORE, SIGNAL_DATA, SIGNAL_PING_PONG,
+        CONCURRENCY, HEADERS, MEMORY_BENCH, MEMORY_CHANNEL, PACKET_PING_PONG, PACKETS, PING_PONG, SEMAPHORE,
+        SIGNAL_DATA, SIGNAL_PING_PONG,
     };
 }

@@ -17,19 +17,8 @@ use mscclpp::{Error, errors::CoreError, prelude::*};
 use support::{
     LIMIT, channel_pair,
     kernels::{Outcome, Rounds, Side},
-    platform, turn,
+    on_each_pair, platform, turn,
 };
-
-/// On one device, and on two where there are two.
-fn on_each_pair(test: impl Fn(&Context, [usize; 2])) {
-    let _turn = turn();
-    let context = Context::on(platform());
-    test(&context, [0, 0]);
-    if platform().device_count().unwrap() > 1 {
-        test(&context, [0, 1]);
-        test(&context, [1, 0]);
-    }
-}
 
 fn sides(context: &Context, devices: [usize; 2]) -> ([BaseMemoryChannel; 2], [Side; 2]) {
     println!("devices {devices:?} of {}", context.platform().unwrap());

@@ -4,7 +4,7 @@ use mscclpp::{BaseMemoryChannelHandle, Kernel, Stream, kernels, prelude::*};
 
 use super::{
     LIMIT,
-    twins::{SEMAPHORE_TWINS, SIGNAL_DATA_TWINS},
+    twins::semaphores::{SEMAPHORE_TWINS, SIGNAL_DATA_TWINS},
 };
 
 /// What `wait_once` and `poll_once` say.

@@ -3,8 +3,10 @@
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
 pub(crate) mod children;
+pub(crate) mod ends;
 pub(crate) mod kernels;
-mod twins;
+pub(crate) mod random;
+pub(crate) mod twins;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -75,16 +77,33 @@ pub(crate) fn connect_all(comm: &Communicator) -> mscclpp::Result<Vec<Semaphore>
     pending.iter().map(Pending::wait).collect()
 }
 
-/// Two channels that are each other's peers, over endpoints of one process.
-pub(crate) fn channel_pair(
-    context: &Context,
-    devices: [usize; 2],
-) -> mscclpp::Result<[BaseMemoryChannel; 2]> {
+/// Two semaphores that are each other's peers, over endpoints of one process.
+pub(crate) fn semaphore_pair(context: &Context, devices: [usize; 2]) -> mscclpp::Result<[Semaphore; 2]> {
     let endpoint = |id| context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(id)));
     let (a, b) = (endpoint(devices[0])?, endpoint(devices[1])?);
     let (there, back) = (context.connect(&a, &b)?, context.connect(&b, &a)?);
     let (a, b) = (SemaphoreStub::new(&there)?, SemaphoreStub::new(&back)?);
-    Ok([BaseMemoryChannel::new(&Semaphore::new(&a, &b)?)?, BaseMemoryChannel::new(&Semaphore::new(&b, &a)?)?])
+    Ok([Semaphore::new(&a, &b)?, Semaphore::new(&b, &a)?])
+}
+
+/// Two channels over such a pair.
+pub(crate) fn channel_pair(
+    context: &Context,
+    devices: [usize; 2],
+) -> mscclpp::Result<[BaseMemoryChannel; 2]> {
+    let [a, b] = semaphore_pair(context, devices)?;
+    Ok([BaseMemoryChannel::new(&a)?, BaseMemoryChannel::new(&b)?])
+}
+
+/// Runs a test on one device, and on two, both ways, where there are two.
+pub(crate) fn on_each_pair(test: impl Fn(&Context, [usize; 2])) {
+    let _turn = turn();
+    let context = Context::on(platform());
+    test(&context, [0, 0]);
+    if platform().device_count().expect("devices") > 1 {
+        test(&context, [0, 1]);
+        test(&context, [1, 0]);
+    }
 }
 
 /// That a device works: memory is allocated, a semaphore made, and kernels signal and wait.

@@ -1,42 +1,28 @@
 //! Host twins of `semaphore.cu` and `signal_data.cu`.
-//!
-//! # Safety
-//! Each has the preconditions of its kernel: the launch's arguments are those of the kernel, the channel is live, and
-//! buffers are as large as they are said to be.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use mscclpp::{
     BaseMemoryChannelHandle, DevicePtr,
     host::{HostBlock, HostKernel},
 };
 
-pub(super) const SEMAPHORE_TWINS: &[HostKernel] = &[
+use super::{word_of, word32, word64};
+
+pub(crate) const SEMAPHORE_TWINS: &[HostKernel] = &[
     HostKernel { name: "wait_once", run: wait_once },
     HostKernel { name: "poll_once", run: poll_once },
     HostKernel { name: "signal_n", run: signal_n },
     HostKernel { name: "contended", run: contended },
 ];
 
-pub(super) const SIGNAL_DATA_TWINS: &[HostKernel] = &[
+pub(crate) const SIGNAL_DATA_TWINS: &[HostKernel] = &[
     HostKernel { name: "signal_data_write", run: signal_data_write },
     HostKernel { name: "signal_data_check", run: signal_data_check },
 ];
 
 const SIGNALLED: u32 = 1;
 const NOT_SIGNALLED: u32 = 2;
-
-/// # Safety
-/// `at` is a word of device memory, here and below.
-unsafe fn word32<'a>(at: DevicePtr) -> &'a AtomicU32 {
-    // SAFETY: the caller's promise.
-    unsafe { AtomicU32::from_ptr(at.as_mut_ptr()) }
-}
-
-unsafe fn word64<'a>(at: DevicePtr, index: u64) -> &'a AtomicU64 {
-    // SAFETY: the caller's promise.
-    unsafe { AtomicU64::from_ptr(at.add(8 * index).as_mut_ptr()) }
-}
 
 unsafe fn channel(block: &HostBlock<'_>) -> BaseMemoryChannelHandle {
     // SAFETY: every kernel's first argument.
@@ -111,14 +97,6 @@ unsafe fn take_one(channel: &BaseMemoryChannelHandle, way: u32, max_spin: i64, a
     }
 }
 
-/// The word at `index` in that round: splitmix64's finalizer, as in the kernel.
-fn word_of(seed: u64, round: i32, index: u64) -> u64 {
-    let x = seed.wrapping_add(u64::from(round.unsigned_abs()) << 32).wrapping_add(index);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
 struct Exchange {
     channel: BaseMemoryChannelHandle,
     buffer: DevicePtr,
@@ -167,7 +145,8 @@ unsafe fn signal_data_write(block: &HostBlock<'_>) {
         let it = exchange(block);
         for round in 0..it.rounds {
             for i in 0..it.words {
-                word64(it.buffer, i).store(word_of(it.seed, round, i), Ordering::Relaxed);
+                word64(it.buffer, i)
+                    .store(word_of(it.seed, round.unsigned_abs().into(), i), Ordering::Relaxed);
             }
             it.signal();
             if !it.wait() {
@@ -188,7 +167,10 @@ unsafe fn signal_data_check(block: &HostBlock<'_>) {
                 return;
             }
             let wrong = (0..it.words)
-                .filter(|&i| word64(it.buffer, i).load(Ordering::Relaxed) != word_of(it.seed, round, i))
+                .filter(|&i| {
+                    word64(it.buffer, i).load(Ordering::Relaxed)
+                        != word_of(it.seed, round.unsigned_abs().into(), i)
+                })
                 .count();
             word64(block.arg(7), 0).fetch_add(wrong as u64, Ordering::Relaxed);
             it.signal();

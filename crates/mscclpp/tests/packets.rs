@@ -1,0 +1,282 @@
+//! Packets through memory channels between two endpoints of one process: the same vectors on GPUs and on simulated
+//! devices, on one device and on two.
+//!
+//! What takes minutes on GPUs, and hours on simulated devices, is ignored: `cargo test --test packets -- --ignored`.
+
+mod support;
+
+use std::{ops::RangeInclusive, thread, time::Duration};
+
+use mscclpp::{errors::CoreError, prelude::*};
+use support::{
+    ends::{End, Kind, PacketRounds, Seeds},
+    on_each_pair, platform,
+    random::Random,
+};
+
+/// Bytes around a destination that must be left alone.
+const GUARD: u64 = 64;
+const DATA: u64 = 64 << 10;
+const PACKETS: u64 = 256 << 10;
+
+fn on_gpus() -> bool {
+    platform() != Platform::Host
+}
+
+/// Some polls: more than a packet takes that is there, and soon over.
+const SOON: i64 = 600;
+
+/// Messages of one kind of packets from one end to the other, each with another flag, and what is around them.
+struct Messages<'a> {
+    here: &'a End,
+    there: &'a End,
+    kind: Kind,
+    random: Random,
+    flag: u32,
+}
+
+impl Messages<'_> {
+    /// One message from each of 16 alignments to a random one, or the other way round.
+    fn check(&mut self, bytes: u64) {
+        for alignment in 0..16 {
+            let other = self.random.of(0..=15);
+            self.send(bytes, [alignment, other]);
+            self.send(bytes, [other, alignment]);
+        }
+    }
+
+    fn send(&mut self, bytes: u64, [from, to]: [u64; 2]) {
+        let (kind, random) = (self.kind, &mut self.random);
+        let (size, payload) = kind.sizes();
+        let at = GUARD + 16 * random.of(0..=200);
+        let (from, to) = (at + from, at + to);
+        let packets = bytes.div_ceil(payload) * size;
+        let target = size * random.of(0..=(PACKETS - packets) / size);
+        let (data, poison) = (random.bytes(bytes), random.bytes(bytes + 2 * GUARD));
+        self.here.memories.data.write(from, &data).unwrap();
+        self.there.memories.data.write(to - GUARD, &poison).unwrap();
+        self.flag += 1;
+        let [there, here] = [random.shape(kind == Kind::LL128), random.shape(kind == Kind::LL128)];
+        self.there.start_unpack(kind, [target, to], bytes, self.flag, -1, there);
+        self.here.start_put_packets(kind, [target, from], bytes, self.flag, here);
+        assert_eq!((self.here.failed(), self.there.failed()), (0, 0));
+        let mut got = vec![0; poison.len()];
+        self.there.memories.data.read(to - GUARD, &mut got).unwrap();
+        let mut expected = poison;
+        expected[GUARD as usize..][..data.len()].copy_from_slice(&data);
+        if let Some(at) = (0..got.len()).find(|at| got[*at] != expected[*at]) {
+            let at = at as i64 - GUARD as i64;
+            panic!(
+                "byte {at} of {bytes} as {kind:?}, from {from} to {to}, put by {here:?}, taken by {there:?}"
+            );
+        }
+    }
+}
+
+/// Sends messages of some sizes as each kind of packets.
+fn check_messages(sizes: impl Fn(&mut Random) -> Vec<u64>) {
+    on_each_pair(|context, devices| {
+        let [here, there] = End::pair(context, devices, DATA, PACKETS);
+        for kind in Kind::ALL {
+            here.memories.packets.fill(0, PACKETS, 0).unwrap();
+            there.memories.packets.fill(0, PACKETS, 0).unwrap();
+            let random = Random::new();
+            let mut messages = Messages { here: &here, there: &there, kind, random, flag: 0 };
+            for bytes in sizes(&mut messages.random) {
+                messages.check(bytes);
+            }
+        }
+    });
+}
+
+fn some(random: &mut Random, range: RangeInclusive<u64>, n: usize) -> Vec<u64> {
+    (0..n).map(|_| random.of(range.clone())).collect()
+}
+
+#[test]
+fn messages_are_exact_at_all_alignments() {
+    check_messages(|random| {
+        let short = if on_gpus() { (0..=20).collect() } else { some(random, 0..=20, 5) };
+        let middle = some(random, 21..=4200, if on_gpus() { 130 } else { 2 });
+        [short, vec![119, 120, 121], middle, some(random, 4201..=50_000, 1)].concat()
+    });
+}
+
+#[test]
+#[ignore = "for GPUs: minutes there, hours on simulated devices"]
+fn every_size_and_every_alignment() {
+    check_messages(|_| (0..=4200).collect());
+}
+
+/// Rounds with changing flags between both ends at once, with the flag's end in the midst of them.
+fn play(what: impl Fn(&mut Random) -> PacketRounds, blocks: u32, on: impl Fn(&End, u64)) {
+    on_each_pair(|context, devices| {
+        let ends = End::pair(context, devices, 4 << 20, 8 << 20);
+        let mut random = Random::new();
+        let what = what(&mut random);
+        let threads = LaunchConfig::linear(blocks, 32 * random.of(1..=8) as u32);
+        println!("{} rounds of {} bytes as {:?}, {threads:?}", what.rounds, what.bytes, what.kind);
+        ends[0].start_packet_rounds(what, -1, threads);
+        ends[1].start_packet_rounds(PacketRounds { seeds: what.seeds.swapped(), ..what }, -1, threads);
+        for end in &ends {
+            on(end, end.mismatches());
+        }
+    });
+}
+
+fn rounds(kind: Kind, bytes: u64, rounds: i32, random: &mut Random) -> PacketRounds {
+    let seeds = Seeds { mine: random.word(), peers: random.word() };
+    // Flags go past the largest, and 0 is none.
+    let first_flag = u32::MAX - random.of(0..=rounds.unsigned_abs().into()) as u32;
+    PacketRounds { kind, bytes, rounds, first_flag, seeds }
+}
+
+#[test]
+fn flags_change_over_many_rounds() {
+    let n = if on_gpus() { 3000 } else { 60 };
+    for kind in Kind::ALL {
+        for most in [20, 5000] {
+            let what = |random: &mut Random| rounds(kind, random.of(1..=most), n, random);
+            play(what, 2, |end, wrong| {
+                assert_eq!(wrong, 0, "wrong words");
+                end.packets.semaphore().check().unwrap();
+            });
+        }
+    }
+    if on_gpus() {
+        // What packets would be without a flag in each word promises nothing, so nothing is asserted but that it ends.
+        let what = |random: &mut Random| rounds(Kind::Split, 4000, n, random);
+        play(what, 2, |_, wrong| println!("flags apart: {wrong} of {} words came late", 2 * 500 * n));
+    }
+}
+
+#[test]
+#[ignore = "for GPUs: minutes there, hours on simulated devices"]
+fn a_million_rounds() {
+    for kind in Kind::ALL {
+        let what = |random: &mut Random| rounds(kind, 1000, 1_000_000, random);
+        play(what, 4, |_, wrong| assert_eq!(wrong, 0, "wrong words"));
+    }
+}
+
+#[test]
+fn single_packets_are_taken_by_their_number() {
+    on_each_pair(|context, devices| {
+        let [here, there] = End::pair(context, devices, DATA, PACKETS);
+        here.memories.data.write(0, &[1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]).unwrap();
+        let shape = LaunchConfig::linear(1, 32);
+        here.start_put_packets(Kind::LL8, [0, 0], 16, 7, shape);
+        here.finish();
+        assert_eq!(there.unpack_one(Kind::LL8, 2, 7, -1), Some([3, 0]));
+        assert_eq!(there.unpack_one(Kind::LL8, 2, 8, SOON), None, "another flag");
+        assert_eq!(there.unpack_one(Kind::LL8, 4, 7, SOON), None, "one more than were put");
+        here.start_put_packets(Kind::LL16, [1024, 0], 16, 9, shape);
+        here.finish();
+        assert_eq!(there.unpack_one(Kind::LL16, 1024 / 16 + 1, 9, -1), Some([3, 4]));
+        let said = there.packets.semaphore().check();
+        assert!(matches!(said, Err(CoreError::DeviceWaitTimedOut { .. })), "{said:?}");
+    });
+}
+
+#[test]
+fn a_wait_for_packets_that_timed_out_can_be_repeated() {
+    on_each_pair(|context, devices| {
+        let [here, there] = End::pair(context, devices, DATA, PACKETS);
+        here.memories.data.write(0, &[0x5a; 1000]).unwrap();
+        for (kind, flag) in Kind::ALL.into_iter().zip(1..) {
+            // Kinds have other flags and other places, and none is there yet.
+            let target = u64::from(flag) * PACKETS / 4;
+            let shape = LaunchConfig::linear(2, 32);
+            for _ in 0..2 {
+                there.start_unpack(kind, [target, 0], 1000, flag, SOON, shape);
+                assert_eq!(there.failed(), 1, "{kind:?}");
+                let said = there.packets.semaphore().check();
+                assert!(matches!(said, Err(CoreError::DeviceWaitTimedOut { .. })), "{said:?}");
+                there.packets.semaphore().check().expect("it says so once");
+            }
+            here.start_put_packets(kind, [target, 0], 1000, flag, shape);
+            here.finish();
+            there.start_unpack(kind, [target, 0], 1000, flag, SOON, shape);
+            assert_eq!(there.failed(), 0, "{kind:?}");
+            there.packets.semaphore().check().unwrap();
+            let mut got = [0; 1000];
+            there.memories.data.read(0, &mut got).unwrap();
+            assert_eq!(got, [0x5a; 1000]);
+            there.memories.data.fill(0, 1000, 0).unwrap();
+        }
+    });
+}
+
+#[test]
+fn an_abort_ends_waits_for_packets_for_ever() {
+    on_each_pair(|context, devices| {
+        for kind in Kind::ALL {
+            let [here, there] = End::pair(context, devices, DATA, PACKETS);
+            let shape = LaunchConfig::linear(2, 64);
+            there.start_unpack(kind, [0, 0], 1000, 1, -1, shape);
+            thread::sleep(Duration::from_millis(20));
+            assert!(!there.stream.query().unwrap(), "nothing was put");
+            there.packets.semaphore().abort("the test says so");
+            assert_eq!(there.failed(), 1);
+            for _ in 0..2 {
+                there.start_unpack(kind, [0, 0], 1000, 1, -1, shape);
+                assert_eq!(there.failed(), 1);
+                let said = there.packets.semaphore().check().unwrap_err().to_string();
+                assert!(said.contains("the test says so"), "{said}");
+            }
+            // What has come still counts, and the other end is not concerned.
+            here.start_put_packets(kind, [0, 0], 1000, 1, shape);
+            assert_eq!(here.failed(), 0);
+            there.start_unpack(kind, [0, 0], 1000, 1, -1, shape);
+            assert_eq!(there.failed(), 0);
+            here.packets.semaphore().check().unwrap();
+        }
+    });
+}
+
+#[test]
+fn packets_that_cannot_be_are_refused() {
+    on_each_pair(|context, devices| {
+        let [here, there] = End::pair(context, devices, DATA, PACKETS);
+        let whole_warps = LaunchConfig::linear(1, 64);
+        let refused = |what: &str, end: &End| {
+            assert_eq!(end.failed(), 1, "{what}");
+            let said = end.packets.semaphore().check();
+            assert!(matches!(said, Err(CoreError::PacketsRefused { .. })), "{what}: {said:?}");
+            end.packets.semaphore().check().expect("it says so once");
+        };
+        here.memories.data.fill(0, DATA, 0xff).unwrap();
+        for kind in Kind::ALL {
+            let (size, _) = kind.sizes();
+            here.start_put_packets(kind, [0, 0], 100, 0, whole_warps);
+            refused("flag 0", &here);
+            here.start_put_packets(kind, [size / 2, 0], 100, 1, whole_warps);
+            refused("a place between packets", &here);
+            there.start_unpack(kind, [size / 2, 0], 100, 1, -1, whole_warps);
+            refused("taking from between packets", &there);
+        }
+        here.start_put_packets(Kind::LL128, [0, 0], 100, 1, LaunchConfig::linear(1, 33));
+        refused("a part of a warp", &here);
+        let mut packets = [0; 1024];
+        there.memories.packets.read(0, &mut packets).unwrap();
+        assert_eq!(packets, [0; 1024], "nothing was put");
+    });
+}
+
+#[test]
+fn lines_are_refused_over_memory_that_is_not_aligned_to_them() {
+    on_each_pair(|context, devices| {
+        let [here, _there] = End::pair(context, devices, DATA, PACKETS);
+        here.packets
+            .check_lines()
+            .expect("memory of its own is aligned, and between these devices lines arrive whole");
+        let ptr = here.memories.packets.ptr().add(64);
+        // SAFETY: inside of the buffer, which outlives it.
+        let odd = unsafe { context.register_memory(ptr, 1024, Transport::CUDA_IPC).unwrap() };
+        let (semaphore, dst, src) = (here.packets.semaphore(), here.packets.dst(), here.packets.src());
+        let channel = MemoryChannel::new(semaphore, dst, src, Some(&odd)).expect("fine for LL16");
+        let said = channel.check_lines().unwrap_err();
+        assert!(matches!(said, CoreError::PacketsRefused { .. }), "{said}");
+        assert!(said.to_string().contains("aligned to 128"), "{said}");
+    });
+}

@@ -1,0 +1,120 @@
+use std::sync::Arc;
+
+use crate::ProxyTrigger;
+
+/// What this crate's calls return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong with a proxy. Every variant is a situation a caller can act on.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A FIFO of a size there is none of.
+    #[error("a FIFO of {size} triggers: the size must be a power of two from 2 to 4096")]
+    FifoSize {
+        /// The size asked for.
+        size: u64,
+    },
+    /// A value that does not fit its field of a trigger.
+    #[error(
+        "{field} {value} does not fit a trigger, whose limit is {limit}; register larger memory in pieces"
+    )]
+    TriggerRange {
+        /// Which field.
+        field: &'static str,
+        /// The value.
+        value: u64,
+        /// The first value that does not fit.
+        limit: u64,
+    },
+    /// A service has as many semaphores or memories as its triggers can name.
+    #[error("{wanted} more {what} do not fit: {used} of {limit} are in use; start another service for them")]
+    TooMany {
+        /// `semaphores` or `memories`.
+        what: &'static str,
+        /// How many were asked for.
+        wanted: u64,
+        /// How many there are.
+        used: u64,
+        /// How many there can be.
+        limit: u64,
+    },
+    /// An id that the service has not given out.
+    #[error("there is no {what} {id}: {count} were added to this service")]
+    UnknownId {
+        /// `semaphore` or `memory`.
+        what: &'static str,
+        /// The id.
+        id: u32,
+        /// How many there are.
+        count: u64,
+    },
+    /// An argument that can never be right.
+    #[error("{0}")]
+    InvalidArgument(String),
+    /// A trigger that could not be carried out. The service has stopped.
+    #[error("trigger {position} ({trigger}){}: {source}", peer.as_ref().map(|p| format!(", to {p}")).unwrap_or_default())]
+    Trigger {
+        /// Its position in the FIFO.
+        position: u64,
+        /// What it asked for.
+        trigger: ProxyTrigger,
+        /// The label of the connection it was for, if that is known.
+        peer: Option<String>,
+        /// Why.
+        source: Arc<Error>,
+    },
+    /// A push gave up and left a hole in the FIFO, which the proxy cannot pass.
+    #[error(
+        "a device thread gave up pushing trigger {position} (its spin bound was reached, or the wait aborted), so that \
+         nothing after it can be carried out"
+    )]
+    Poisoned {
+        /// The position of the hole.
+        position: u64,
+    },
+    /// A kernel used an offset, a size or a memory id that does not fit a trigger; nothing was pushed.
+    #[error(
+        "a kernel used an offset, size or memory id that does not fit a trigger, on semaphore {semaphore}, to {peer}"
+    )]
+    DeviceRange {
+        /// The semaphore of the channel it was used on.
+        semaphore: u32,
+        /// The label of its connection.
+        peer: String,
+    },
+    /// Somebody here called `abort`.
+    #[error("the proxy service was aborted: {reason}")]
+    Aborted {
+        /// What they said.
+        reason: String,
+    },
+    /// The service's thread panicked in a user's code.
+    #[error("the proxy's thread panicked: {message}")]
+    Panicked {
+        /// What it said.
+        message: String,
+    },
+    /// A wait ran out of time. It can be repeated.
+    #[error("{operation} did not finish within {after:?}")]
+    Timeout {
+        /// What was waited for.
+        operation: String,
+        /// How long.
+        after: std::time::Duration,
+    },
+    /// The operating system refused something.
+    #[error("{operation} failed: {message}")]
+    System {
+        /// What was tried.
+        operation: String,
+        /// The system's own words.
+        message: String,
+    },
+    /// A connection, memory or semaphore failed.
+    #[error(transparent)]
+    Core(#[from] mscclpp_core::Error),
+    /// A device failed.
+    #[error(transparent)]
+    Gpu(#[from] mscclpp_gpu::Error),
+}

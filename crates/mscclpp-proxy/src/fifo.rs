@@ -1,0 +1,255 @@
+//! The FIFO in memory: where its words are, and the proxy's end of it.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, PinnedBuffer};
+
+use crate::{
+    Error, FifoHandle, ProxyTrigger, Result,
+    protocol::{POISONED, Ring},
+};
+
+/// Bytes of a trigger.
+const TRIGGER: u64 = 16;
+/// Words with different writers are on lines of their own.
+const LINE: u64 = 128;
+
+/// Triggers on their way from device threads to the thread of a proxy.
+///
+/// Any number of device threads push ([`FifoHandle`]); one host thread polls and pops. Full, it makes pushes wait.
+///
+/// ```
+/// use mscclpp_gpu::Platform;
+/// use mscclpp_proxy::{Fifo, ProxyTrigger};
+///
+/// let fifo = Fifo::new(&Platform::Host.gpu(0)?, 512)?;
+/// let handle = fifo.device_handle(); // goes to kernels
+/// // SAFETY: a simulated device, and `fifo` is alive.
+/// let position = unsafe { handle.push(ProxyTrigger { fst: 7, snd: 9 }, -1) };
+/// assert_eq!(fifo.poll(), Some(ProxyTrigger { fst: 7, snd: 9 }));
+/// fifo.pop();
+/// // SAFETY: as above.
+/// assert!(unsafe { handle.poll(position) });
+/// # Ok::<(), mscclpp_proxy::Error>(())
+/// ```
+pub struct Fifo {
+    /// The triggers, the tail and the status, each from a new line on.
+    pinned: PinnedBuffer,
+    /// The head and the cached tail, a line each.
+    device: DeviceBuffer,
+    size: u64,
+    /// Where the host is; the tail in pinned memory is its copy for the device.
+    position: AtomicU64,
+}
+
+impl Fifo {
+    /// How many triggers a FIFO holds where nothing else is said.
+    pub const DEFAULT_SIZE: u64 = 512;
+    /// The largest size.
+    pub const MAX_SIZE: u64 = 4096;
+
+    /// An empty FIFO for kernels of `gpu`, of `size` triggers.
+    ///
+    /// # Errors
+    /// [`Error::FifoSize`] if `size` is no power of two from 2 to [`Fifo::MAX_SIZE`]; [`Error::Gpu`] when memory is
+    /// short, naming `ulimit -l` where that is the cause.
+    pub fn new(gpu: &Gpu, size: u64) -> Result<Self> {
+        if !size.is_power_of_two() || !(2..=Self::MAX_SIZE).contains(&size) {
+            return Err(Error::FifoSize { size });
+        }
+        let pinned = gpu.allocate_pinned((TRIGGER * size).next_multiple_of(LINE) + 2 * LINE)?;
+        // The host works at the addresses that kernels get.
+        let host = DevicePtr::from_ptr(pinned.word64(0)?.as_ptr());
+        if host != pinned.ptr() || !host.0.is_multiple_of(LINE) {
+            return Err(Error::InvalidArgument(format!(
+                "{gpu} has pinned memory at {:?} which the host has at {host:?}; a FIFO needs one address, a multiple \
+                 of {LINE}",
+                pinned.ptr()
+            )));
+        }
+        Ok(Self { pinned, device: gpu.allocate(2 * LINE)?, size, position: AtomicU64::new(0) })
+    }
+
+    /// How many triggers it holds.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The position of the trigger that [`Fifo::poll`] looks for: how many have been popped.
+    #[must_use]
+    pub fn tail(&self) -> u64 {
+        self.position.load(Ordering::Relaxed)
+    }
+
+    /// The next trigger, if there is one; with it comes all that the pushing thread did before. Does not block.
+    ///
+    /// For one thread at a time, that which pops.
+    #[must_use]
+    pub fn poll(&self) -> Option<ProxyTrigger> {
+        self.ring().front(self.tail()).map(ProxyTrigger::from_words)
+    }
+
+    /// Takes the trigger that [`Fifo::poll`] gave, which makes room for another. Does not block.
+    pub fn pop(&self) {
+        let position = self.tail();
+        self.ring().pop(position);
+        self.position.store(position + 1, Ordering::Relaxed);
+    }
+
+    /// What kernels need. Copy it to the device or pass it as an argument; `self` must outlive the kernels.
+    #[must_use]
+    pub fn device_handle(&self) -> FifoHandle {
+        FifoHandle {
+            triggers: self.pinned.ptr().as_mut_ptr(),
+            head: self.device.ptr().as_mut_ptr(),
+            tail: self.tail_word().as_mut_ptr(),
+            tail_cache: self.device.ptr().add(LINE).as_mut_ptr(),
+            status: self.status_words().as_mut_ptr(),
+            size: self.size as u32,
+            reserved: 0,
+        }
+    }
+
+    /// Makes pushes and syncs that wait give up, now and from now on. Does not block.
+    pub fn abort(&self) {
+        self.status(0).store(1, Ordering::Release);
+    }
+
+    /// Fails if a push has given up at the position that is next to be polled, which nothing can follow.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn check(&self) -> Result<()> {
+        // The release of this word comes after whatever was pushed below the hole, so that a look at the slot after
+        // this load decides whether the hole is here.
+        if self.status(3).load(Ordering::Acquire) == POISONED && self.poll().is_none() {
+            return Err(Error::Poisoned { position: self.tail() });
+        }
+        Ok(())
+    }
+
+    /// Whether a trigger behind the one that is next has been pushed already: then that one is about to come.
+    pub(crate) fn is_pushed_beyond(&self) -> bool {
+        let (ring, tail) = (self.ring(), self.tail());
+        (tail + 1..tail + self.size).any(|position| ring.front(position).is_some())
+    }
+
+    /// The head, in device memory.
+    pub(crate) fn head(&self) -> DevicePtr {
+        self.device.ptr()
+    }
+
+    fn tail_word(&self) -> DevicePtr {
+        self.pinned.ptr().add((TRIGGER * self.size).next_multiple_of(LINE))
+    }
+
+    fn status_words(&self) -> DevicePtr {
+        self.tail_word().add(LINE)
+    }
+
+    fn status(&self, index: u64) -> &AtomicU32 {
+        // SAFETY: the words are inside `pinned`, which `self` keeps, and aligned (`new` looked at where it starts and
+        // that the host has the same address); everybody uses atomics on them.
+        unsafe { AtomicU32::from_ptr(self.status_words().add(4 * index).as_mut_ptr()) }
+    }
+
+    fn ring(&self) -> Ring<'_, AtomicU64> {
+        // SAFETY: as for `status`; an `AtomicU64` has the layout of the word.
+        unsafe {
+            Ring {
+                slots: std::slice::from_raw_parts(self.pinned.ptr().as_mut_ptr(), self.size as usize),
+                tail: AtomicU64::from_ptr(self.tail_word().as_mut_ptr()),
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Fifo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fifo").field("size", &self.size).field("tail", &self.tail()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mscclpp_gpu::Platform;
+
+    use super::*;
+
+    fn fifo(size: u64) -> Result<Fifo> {
+        Fifo::new(&Platform::Host.gpu(0)?, size)
+    }
+
+    fn numbered(n: u64) -> ProxyTrigger {
+        ProxyTrigger { fst: n, snd: !n >> 1 }
+    }
+
+    #[test]
+    fn sizes_are_powers_of_two_within_limits() {
+        for size in [0, 1, 3, 511, 8192, u64::MAX] {
+            assert!(fifo(size).unwrap_err().to_string().contains(&size.to_string()));
+        }
+        for size in [2, 512, 4096] {
+            assert_eq!(fifo(size).unwrap().size(), size);
+        }
+    }
+
+    #[test]
+    fn lap_after_lap_in_order() {
+        let fifo = fifo(4).unwrap();
+        let handle = fifo.device_handle();
+        for n in 0..20 {
+            // SAFETY: a simulated device, and `fifo` is alive; so below.
+            unsafe {
+                assert_eq!(handle.push(numbered(2 * n), -1), 2 * n);
+                assert_eq!(handle.push(numbered(2 * n + 1), -1), 2 * n + 1);
+                assert!(!handle.poll(2 * n));
+            }
+            for k in [2 * n, 2 * n + 1] {
+                assert_eq!((fifo.tail(), fifo.poll()), (k, Some(numbered(k))));
+                fifo.pop();
+                assert!(unsafe { handle.poll(k) && handle.sync(k, 0) });
+            }
+            assert_eq!(fifo.poll(), None);
+        }
+    }
+
+    #[test]
+    fn a_push_that_gives_up_poisons() {
+        let fifo = fifo(2).unwrap();
+        let handle = fifo.device_handle();
+        // SAFETY: a simulated device, and `fifo` is alive.
+        let push = |n, spins| unsafe { handle.push(numbered(n), spins) };
+        assert_eq!((push(0, 0), push(1, 0), push(2, 10)), (0, 1, FifoHandle::FAILED));
+        // What came before the hole still counts.
+        for n in [0, 1] {
+            fifo.check().unwrap();
+            assert_eq!(fifo.poll(), Some(numbered(n)));
+            fifo.pop();
+        }
+        assert!(matches!(fifo.check(), Err(Error::Poisoned { position: 2 })));
+        assert!(!fifo.is_pushed_beyond());
+        // There is room, but not for the proxy to come to.
+        assert_eq!(push(3, -1), 3);
+        assert!(fifo.is_pushed_beyond());
+        assert_eq!(push(4, -1), FifoHandle::FAILED);
+    }
+
+    #[test]
+    fn an_abort_ends_waits() {
+        let fifo = fifo(2).unwrap();
+        let handle = fifo.device_handle();
+        fifo.abort();
+        // SAFETY: a simulated device, and `fifo` is alive.
+        unsafe {
+            assert_eq!(handle.push(numbered(0), -1), 0);
+            assert!(!handle.sync(0, -1));
+            assert_eq!(handle.push(numbered(1), -1), 1);
+            assert_eq!(handle.push(numbered(2), -1), FifoHandle::FAILED);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What a device thread asks its proxy for.
+
+use std::{fmt, ops::BitOr};
+
+use mscclpp_gpu::KernelParam;
+
+use crate::{Error, Result, protocol::COMMIT_BIT};
+
+/// Number of a semaphore of a [`crate::ProxyService`], in the order in which they were added.
+pub type SemaphoreId = u32;
+/// Number of a memory of a [`crate::ProxyService`], in the order in which they were added.
+pub type MemoryId = u32;
+
+/// How many semaphores a service can have: triggers have 10 bits for them.
+pub const MAX_SEMAPHORES: u32 = 1 << 10;
+/// How many memories a service can have: triggers have 9 bits for them.
+pub const MAX_MEMORIES: u32 = 1 << 9;
+
+/// What a trigger asks a [`crate::ProxyService`] for; any of the three together, but not none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TriggerKind(u8);
+
+impl TriggerKind {
+    /// Copy `size` bytes.
+    pub const DATA: Self = Self(1);
+    /// Signal the semaphore.
+    pub const FLAG: Self = Self(2);
+    /// Say when everything is complete.
+    pub const SYNC: Self = Self(4);
+
+    /// Whether it asks for all that `other` asks for.
+    #[must_use]
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether it asks for nothing.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl BitOr for TriggerKind {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl fmt::Display for TriggerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [(Self::DATA, "data"), (Self::FLAG, "flag"), (Self::SYNC, "sync")];
+        let mut separator = "";
+        for (_, name) in names.into_iter().filter(|(kind, _)| self.has(*kind)) {
+            write!(f, "{separator}{name}")?;
+            separator = "|";
+        }
+        if self.is_empty() { f.write_str("nothing") } else { Ok(()) }
+    }
+}
+
+impl fmt::Debug for TriggerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TriggerKind({self})")
+    }
+}
+
+/// 128 bits: the fields below for a [`crate::ProxyService`], anything else for a service of one's own, but for the top
+/// bit of the second word, which is the FIFO's and reads as 0.
+///
+/// | word | bits | field |
+/// | --- | --- | --- |
+/// | first | 0..32 | size in bytes |
+/// | | 32..64 | source offset |
+/// | second | 0..32 | destination offset |
+/// | | 32..41 | source memory id |
+/// | | 41..50 | destination memory id |
+/// | | 50..53 | [`TriggerKind`] |
+/// | | 53..63 | semaphore id |
+/// | | 63 | the FIFO's commit bit |
+///
+/// ```
+/// use mscclpp_proxy::{ProxyTrigger, TriggerKind};
+/// let trigger = ProxyTrigger::new(TriggerKind::DATA | TriggerKind::FLAG, (1, 64), (0, 0), 1024, 3)?;
+/// assert_eq!((trigger.dst_memory(), trigger.dst_offset(), trigger.size()), (1, 64, 1024));
+/// assert!(ProxyTrigger::new(TriggerKind::DATA, (0, 1 << 32), (0, 0), 1, 0).is_err());
+/// # Ok::<(), mscclpp_proxy::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C, align(16))]
+pub struct ProxyTrigger {
+    /// The first word.
+    pub fst: u64,
+    /// The second word.
+    pub snd: u64,
+}
+
+// SAFETY: two words, plain data, laid out as in the header.
+unsafe impl KernelParam for ProxyTrigger {}
+
+const SRC_MEMORY: u32 = 32;
+const DST_MEMORY: u32 = 41;
+const KIND: u32 = 50;
+const SEMAPHORE: u32 = 53;
+
+impl ProxyTrigger {
+    /// A trigger for a [`crate::ProxyService`]: `dst` and `src` are memory id and offset in bytes.
+    ///
+    /// # Errors
+    /// [`Error::TriggerRange`] for what has no room in its field.
+    pub fn new(
+        kind: TriggerKind,
+        dst: (MemoryId, u64),
+        src: (MemoryId, u64),
+        size: u64,
+        semaphore: SemaphoreId,
+    ) -> Result<Self> {
+        let fit = |field, value: u64, bits: u32| match value >> bits {
+            0 => Ok(value),
+            _ => Err(Error::TriggerRange { field, value, limit: 1 << bits }),
+        };
+        let fst = fit("size", size, 32)? | fit("source offset", src.1, 32)? << 32;
+        let snd = fit("destination offset", dst.1, 32)?
+            | fit("source memory id", src.0.into(), 9)? << SRC_MEMORY
+            | fit("destination memory id", dst.0.into(), 9)? << DST_MEMORY
+            | u64::from(kind.0) << KIND
+            | fit("semaphore id", semaphore.into(), 10)? << SEMAPHORE;
+        Ok(Self { fst, snd })
+    }
+
+    /// Of two words; the top bit of the second is dropped.
+    #[must_use]
+    pub const fn from_words([fst, snd]: [u64; 2]) -> Self {
+        Self { fst, snd: snd & !COMMIT_BIT }
+    }
+
+    /// What it asks for.
+    #[must_use]
+    pub const fn kind(&self) -> TriggerKind {
+        TriggerKind(field(self.snd, KIND, 3) as u8)
+    }
+
+    /// How many bytes.
+    #[must_use]
+    pub const fn size(&self) -> u64 {
+        field(self.fst, 0, 32)
+    }
+
+    /// Where they start in the source, in bytes.
+    #[must_use]
+    pub const fn src_offset(&self) -> u64 {
+        field(self.fst, 32, 32)
+    }
+
+    /// Where they go in the destination, in bytes.
+    #[must_use]
+    pub const fn dst_offset(&self) -> u64 {
+        field(self.snd, 0, 32)
+    }
+
+    /// The source.
+    #[must_use]
+    pub const fn src_memory(&self) -> MemoryId {
+        field(self.snd, SRC_MEMORY, 9) as MemoryId
+    }
+
+    /// The destination.
+    #[must_use]
+    pub const fn dst_memory(&self) -> MemoryId {
+        field(self.snd, DST_MEMORY, 9) as MemoryId
+    }
+
+    /// The semaphore, and with it the connection.
+    #[must_use]
+    pub const fn semaphore(&self) -> SemaphoreId {
+        field(self.snd, SEMAPHORE, 10) as SemaphoreId
+    }
+}
+
+const fn field(word: u64, from: u32, bits: u32) -> u64 {
+    word >> from & ((1 << bits) - 1)
+}
+
+impl fmt::Display for ProxyTrigger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} of {} bytes from memory {} at {} to memory {} at {}, semaphore {}",
+            self.kind(),
+            self.size(),
+            self.src_memory(),
+            self.src_offset(),
+            self.dst_memory(),
+            self.dst_offset(),
+            self.semaphore()
+        )
+    }
+}
+
+impl fmt::Debug for ProxyTrigger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProxyTrigger({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_come_back_at_their_limits() {
+        let top = u64::from(u32::MAX);
+        let all = TriggerKind::DATA | TriggerKind::FLAG | TriggerKind::SYNC;
+        let trigger = ProxyTrigger::new(all, (511, top), (511, top), top, 1023).unwrap();
+        assert_eq!((trigger.size(), trigger.src_offset(), trigger.dst_offset()), (top, top, top));
+        assert_eq!((trigger.src_memory(), trigger.dst_memory(), trigger.semaphore()), (511, 511, 1023));
+        assert_eq!((trigger.kind(), trigger.fst, trigger.snd), (all, u64::MAX, u64::MAX >> 1));
+        let single = ProxyTrigger::new(TriggerKind::FLAG, (1, 2), (3, 4), 5, 6).unwrap();
+        assert_eq!(single.to_string(), "flag of 5 bytes from memory 3 at 4 to memory 1 at 2, semaphore 6");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_by_name() {
+        let refused = |dst, src, size, semaphore| {
+            ProxyTrigger::new(TriggerKind::DATA, dst, src, size, semaphore).unwrap_err().to_string()
+        };
+        assert!(refused((512, 0), (0, 0), 1, 0).contains("destination memory id 512"));
+        assert!(refused((0, 1 << 32), (0, 0), 1, 0).contains("destination offset 4294967296"));
+        assert!(refused((0, 0), (512, 0), 1, 0).contains("source memory id 512"));
+        assert!(refused((0, 0), (0, 1 << 40), 1, 0).contains("source offset"));
+        assert!(refused((0, 0), (0, 0), 1 << 32, 0).contains("size 4294967296"));
+        assert!(refused((0, 0), (0, 0), 1, 1024).contains("semaphore id 1024"));
+    }
+}

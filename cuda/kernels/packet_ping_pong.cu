@@ -41,6 +41,8 @@ __device__ static void pingPong(const MemoryChannelDeviceHandle& ch, uint64_t by
   // All have read where to start, before one of them says where the next launch does.
   __syncthreads();
   if (threadIdx.x == 0) *rounds = start + iters;
+  // Those without an element have nothing to do in any round.
+  if (threadIdx.x >= elements) return;
 
   unsigned int wrong = 0;
   const auto send = [&](uint64_t round) {

@@ -42,6 +42,11 @@ pub const HEADERS: &[(&str, &str)] = &[
 /// `semaphore_turns`.
 pub const CONCURRENCY: &str = include_str!("../ptx/concurrency.compute_80.ptx");
 
+/// Tests of a FIFO: `fifo_push_numbered` and `fifo_push_after_data`.
+///
+/// Both take a `FifoDeviceHandle` by value.
+pub const FIFO: &str = include_str!("../ptx/fifo.compute_80.ptx");
+
 /// The benchmark of memory channels, a round to a launch: `memory_put`, `memory_get`, and `memory_put_ll8`,
 /// `memory_put_ll16` and `memory_put_ll128` with packets; and each with `_own` behind its name, which has a channel for
 /// each block.
@@ -69,6 +74,14 @@ pub const PACKETS: &str = include_str!("../ptx/packets.compute_80.ptx");
 ///
 /// Both take a pointer to a `BaseMemoryChannelDeviceHandle` in device memory.
 pub const PING_PONG: &str = include_str!("../ptx/ping_pong.compute_80.ptx");
+
+/// The benchmarks of port channels, `port_put`, `port_ping_pong` and `port_packet_ping_pong`, which take a
+/// `PortChannelDeviceHandle` by value; and of FIFOs, `fifo_push` and `fifo_push_and_sync`, which take a `FifoDeviceHandle`.
+pub const PORT_BENCH: &str = include_str!("../ptx/port_bench.compute_80.ptx");
+
+/// Tests of port channels: `port_call`, `port_turns_send` and `port_turns_check`, which take a `PortChannelDeviceHandle`
+/// by value, and `port_flush_overwrite`, which takes an array of them in device memory.
+pub const PORT_CHANNEL: &str = include_str!("../ptx/port_channel.compute_80.ptx");
 
 /// Small kernels for tests of semaphores: `wait_once`, `poll_once`, `signal_n` and `contended`.
 ///
@@ -106,8 +119,9 @@ mod tests {
 
     #[test]
     fn every_kernel_is_an_entry_of_its_module() {
-        let modules: [(&str, &[&str]); 9] = [
+        let modules: [(&str, &[&str]); 12] = [
             (CONCURRENCY, &["grid_barrier", "grid_arrive", "semaphore_set", "semaphore_turns"]),
+            (FIFO, &["fifo_push_numbered", "fifo_push_after_data"]),
             (
                 MEMORY_BENCH,
                 &[
@@ -130,6 +144,11 @@ mod tests {
             (PACKET_PING_PONG, &["ll8_ping_pong", "ll16_ping_pong"]),
             (PACKETS, &["packets_put", "packets_unpack", "packet_unpack_one", "packet_rounds"]),
             (PING_PONG, &["ping_pong_spin", "ping_pong_plain"]),
+            (
+                PORT_BENCH,
+                &["port_put", "port_ping_pong", "port_packet_ping_pong", "fifo_push", "fifo_push_and_sync"],
+            ),
+            (PORT_CHANNEL, &["port_call", "port_turns_send", "port_turns_check", "port_flush_overwrite"]),
             (SEMAPHORE, &["wait_once", "poll_once", "signal_n", "contended"]),
             (SIGNAL_DATA, &["signal_data_write", "signal_data_check"]),
             (

@@ -10,16 +10,19 @@
 namespace mscclpp {
 namespace detail {
 
-// How the calling thread copies words of 8 and of 16 bytes.
+// How the calling thread copies words of 8 and of 16 bytes. The stores are strong, so that each 8 bytes arrive whole:
+// what is copied may be packets, at which the peer looks while they come.
 struct Words8 {
   using Word = uint64_t;
   MSCCLPP_DEVICE_INLINE static Word load(const uint8_t* from) { return load8(from); }
-  MSCCLPP_DEVICE_INLINE static void store(uint8_t* to, Word word) { store8(to, word); }
+  MSCCLPP_DEVICE_INLINE static void store(uint8_t* to, Word word) {
+    atomicStore<MemoryOrder::Relaxed, MemoryScope::System>(reinterpret_cast<uint64_t*>(to), word);
+  }
 };
 struct Words16 {
   using Word = Bytes16;
   MSCCLPP_DEVICE_INLINE static Word load(const uint8_t* from) { return load16(from); }
-  MSCCLPP_DEVICE_INLINE static void store(uint8_t* to, Word word) { store16(to, word); }
+  MSCCLPP_DEVICE_INLINE static void store(uint8_t* to, Word word) { storePair(to, word); }
 };
 
 // `count` words; both addresses are multiples of their size.
@@ -66,7 +69,7 @@ MSCCLPP_DEVICE_INLINE void copyByThread(uint8_t* dst, const uint8_t* src, uint64
   detail::copyEdgeByThread(dst, src, done);
   if (sixteen) {
     if ((address + done) % 16 != 0 && bytes - done >= 8) {
-      store8(dst + done, load8(src + done));
+      detail::Words8::store(dst + done, detail::Words8::load(src + done));
       done += 8;
     }
     const uint64_t count = (bytes - done) / 16;

@@ -39,7 +39,7 @@ const WORDS: [&str; 4] = ["platform", "workload", "variant", "check"];
 
 fn cells(platform: &str, row: &Row) -> [String; COLUMNS] {
     let time = |value: Option<f64>| value.map_or_else(none, time);
-    let bandwidth = |value: Option<f64>| value.map_or_else(none, |value| format!("{value:.2}"));
+    let bandwidth = |value: Option<f64>| value.map_or_else(none, bandwidth);
     [
         platform.to_owned(),
         row.workload.clone(),
@@ -65,6 +65,11 @@ fn none() -> String {
 /// With at least three digits that count.
 fn time(value: f64) -> String {
     if value < 0.1 { format!("{value:.6}") } else { format!("{value:.3}") }
+}
+
+/// Of one element of a ping-pong it is some MB/s.
+fn bandwidth(value: f64) -> String {
+    if value < 1.0 { format!("{value:.4}") } else { format!("{value:.2}") }
 }
 
 fn write_line(

@@ -116,6 +116,15 @@ pub enum Error {
         /// Why, and what to do.
         reason: String,
     },
+    /// A kernel asked a port channel for more than a trigger can say. Nothing was moved, and the channel's waits ended.
+    #[error(
+        "a kernel used a port channel to {peer} with an offset or size of 4 GiB or more, or a memory id of 512 or more; \
+         register larger memory in pieces"
+    )]
+    TriggerRefused {
+        /// Who is at the other end.
+        peer: String,
+    },
     /// An environment variable with a malformed value.
     #[error("{variable}={value:?} is not valid: {expected}")]
     Environment {

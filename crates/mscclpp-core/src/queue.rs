@@ -47,14 +47,7 @@ impl SendQueue {
     /// [`Error::NotRegistered`]; [`Error::InvalidArgument`] for a memory of the wrong process; errors of mapping;
     /// [`Error::PeerLost`] and the like.
     pub fn route(&self, dst: &RegisteredMemory, src: &RegisteredMemory) -> Result<Route> {
-        self.connection.check()?;
-        Ok(Route {
-            src: src.registration("the source", self.connection.transport())?.clone(),
-            dst: self.connection.map("the destination", dst)?,
-            dst_memory: dst.clone(),
-            src_memory: src.clone(),
-            connection: self.connection.clone(),
-        })
+        Route::new(&self.connection, dst, src)
     }
 
     /// Starts copying `size` bytes along `route`. Returns at once; the source must keep its contents until a flush.
@@ -134,6 +127,27 @@ impl SendQueue {
 }
 
 impl Route {
+    /// As [`SendQueue::route`], for whichever queue of the connection.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn new(connection: &Connection, dst: &RegisteredMemory, src: &RegisteredMemory) -> Result<Self> {
+        connection.check()?;
+        Ok(Self {
+            src: src.registration("the source", connection.transport())?.clone(),
+            dst: connection.map("the destination", dst)?,
+            dst_memory: dst.clone(),
+            src_memory: src.clone(),
+            connection: connection.clone(),
+        })
+    }
+
+    /// Where kernels of this side reach the destination, if the transport maps it.
+    #[must_use]
+    pub fn dst_ptr(&self) -> Option<DevicePtr> {
+        self.dst.ptr()
+    }
+
     /// Size in bytes of the destination and of the source.
     #[must_use]
     pub fn sizes(&self) -> [u64; 2] {

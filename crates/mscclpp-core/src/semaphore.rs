@@ -126,6 +126,8 @@ struct Waits {
 const ABORT: u64 = 0;
 const TIMED_OUT: u64 = 1;
 const REFUSED: u64 = 3;
+/// In the word `REFUSED`: `ReasonTriggerRange` of the headers, the one that comes with an abort.
+const TRIGGER_RANGE: u32 = 2;
 
 impl Semaphore {
     /// Joins a stub made here with the one that the peer made over the other end of the same connection.
@@ -201,15 +203,27 @@ impl Semaphore {
         self.inner.waits.abort(&Error::Aborted { reason: reason.to_owned() });
     }
 
+    /// What it was aborted with, if it was: by the host, because its connection failed, or by a kernel that used a port
+    /// channel over it with what does not fit a trigger. Does not block and takes nothing away.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        if let Some(error) = self.inner.waits.aborted.get() {
+            return Some(error.clone());
+        }
+        // Pairs with the kernel's release; no other order is needed.
+        let refused = self.inner.waits.status.word(REFUSED).ok()?.load(Ordering::Acquire);
+        (refused == TRIGGER_RANGE).then(|| Error::TriggerRefused { peer: self.inner.connection.label() })
+    }
+
     /// What happened to waits on it; ask after the kernel that waited is complete.
     ///
     /// # Errors
-    /// What it was aborted with ([`Error::PeerLost`], [`Error::PeerClosed`], [`Error::Aborted`]), for ever; else
+    /// [`Semaphore::failure`], for ever; else
     /// once, of what happened since the last call, [`Error::PacketsRefused`] if a kernel used packets that cannot be
     /// used here, or [`Error::DeviceWaitTimedOut`] if a device wait ran out of polls.
     pub fn check(&self) -> Result<()> {
-        if let Some(error) = self.inner.waits.aborted.get() {
-            return Err(error.clone());
+        if let Some(error) = self.failure() {
+            return Err(error);
         }
         // A connection that is failing at this moment is about to abort this.
         self.inner.connection.check()?;

@@ -45,6 +45,7 @@ pub(crate) trait DeviceBackend: Send + Sync {
     fn import(&self, handle: &ExportHandle, allocation_size: u64) -> Result<Box<dyn MemoryBackend>>;
     fn synchronize(&self) -> Result<()>;
     fn make_current(&self) -> Result<()>;
+    fn adopt_thread(&self) -> Result<()>;
 }
 
 /// Memory that is released when this is dropped.

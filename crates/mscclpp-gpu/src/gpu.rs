@@ -247,6 +247,15 @@ impl Gpu {
     pub fn make_current(&self) -> Result<()> {
         self.backend.make_current()
     }
+
+    /// As [`Gpu::make_current`], for a thread that does nothing but serve this device: its calls are never refused
+    /// because another thread captures a stream, nor do they end that capture (CUDA: its capture mode is relaxed).
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn adopt_thread(&self) -> Result<()> {
+        self.backend.adopt_thread()
+    }
 }
 
 impl fmt::Display for Gpu {

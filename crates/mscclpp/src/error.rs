@@ -169,6 +169,7 @@ fn core_kind(error: &mscclpp_core::Error) -> ErrorKind {
         | E::NotRegistered { .. }
         | E::Unreachable { .. }
         | E::PacketsRefused { .. }
+        | E::TriggerRefused { .. }
         | E::Environment { .. } => ErrorKind::InvalidUsage,
         _ => ErrorKind::Internal,
     }

@@ -57,11 +57,16 @@ impl PrimaryContext {
     /// this thread or another, would forbid or be broken by.
     pub(super) fn enter(&self) -> Result<Relaxed> {
         let bound = self.bind()?;
+        Ok(Relaxed { mode: self.relax_capture()?, bound })
+    }
+
+    /// Relaxes the calling thread's capture mode for good, and gives the mode that was.
+    pub(super) fn relax_capture(&self) -> Result<u32> {
         let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32;
         // SAFETY: `mode` is valid for reading and for the write of the mode that was.
         let result = unsafe { (self.driver.thread_exchange_stream_capture_mode)(&raw mut mode) };
         check(self.driver, result, "cuThreadExchangeStreamCaptureMode")?;
-        Ok(Relaxed { mode, bound })
+        Ok(mode)
     }
 
     /// As [`PrimaryContext::enter`], to take something down. `None` if that is not possible any more.

@@ -276,6 +276,11 @@ impl DeviceBackend for &'static Device {
     fn make_current(&self) -> Result<()> {
         self.context.set_current()
     }
+
+    fn adopt_thread(&self) -> Result<()> {
+        self.context.set_current()?;
+        self.context.relax_capture().map(|_mode_that_was| ())
+    }
 }
 
 pub(super) fn attribute(driver: &Driver, device: CUdevice, which: u32) -> Result<c_int> {

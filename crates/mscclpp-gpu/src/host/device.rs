@@ -167,4 +167,8 @@ impl DeviceBackend for HostDevice {
     fn make_current(&self) -> Result<()> {
         Ok(())
     }
+
+    fn adopt_thread(&self) -> Result<()> {
+        Ok(())
+    }
 }

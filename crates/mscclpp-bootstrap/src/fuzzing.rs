@@ -5,7 +5,7 @@ use crate::address::Address;
 use crate::collective;
 use crate::protocol::frame::{self, Frame, FrameReader, Kind, MAX_HANDSHAKE, MAX_PAYLOAD};
 use crate::protocol::handshake::{Initiator, Responder};
-use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Purpose};
+use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Purpose, Rejection};
 use crate::protocol::key::Key;
 use crate::protocol::message::{Assembler, Sequence};
 use crate::protocol::notice;
@@ -115,6 +115,8 @@ pub fn answer(bytes: &[u8]) {
         if let Ok((initiator, _)) = Initiator::answer(Key::none(), &hello, &challenge()) {
             drop(initiator.conclude(&frame));
         }
+        // Behind a proof, which random bytes do not have.
+        drop(Rejection::parse(&frame.payload));
     }
 }
 

@@ -1,0 +1,135 @@
+use std::{io, net::SocketAddr, time::Duration};
+
+use mscclpp_core::Transport;
+
+use crate::protocol::VERSION;
+
+/// What can go wrong in this transport alone; callers get it inside [`mscclpp_core::Error::Transport`], or as the
+/// variant of [`mscclpp_core::Error`] that says the same.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A system call failed.
+    #[error("{operation}: {source}")]
+    System {
+        /// What was tried.
+        operation: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// No interface of that name has a usable address.
+    #[error("there is no network interface {name:?} with a usable address; those that have one: {}", .available.join(", "))]
+    NoSuchInterface {
+        /// The name asked for.
+        name: String,
+        /// The names that would do.
+        available: Vec<String>,
+    },
+    /// This machine has no address that a peer could connect to.
+    #[error("no network interface has a usable address (MSCCLPP_SOCKET_FAMILY may exclude all there are)")]
+    NoAddress,
+    /// What a peer sent for an endpoint or a region is not what this transport makes.
+    #[error("the transport's part of {what} is malformed: {problem}")]
+    Malformed {
+        /// An endpoint or a region.
+        what: &'static str,
+        /// What was wrong.
+        problem: &'static str,
+    },
+    /// The peer speaks another version of the protocol.
+    #[error(
+        "the peer speaks version {theirs} of the Ethernet protocol, this side version {VERSION}; use one version of the library everywhere"
+    )]
+    Version {
+        /// The peer's.
+        theirs: u32,
+    },
+    /// Nobody listens at any of the peer's addresses any more.
+    #[error("the peer's process is gone: nobody listens at {}", list(.addresses))]
+    Gone {
+        /// Where it listened.
+        addresses: Vec<SocketAddr>,
+    },
+    /// The peer's process is there, its endpoint is not.
+    #[error("the peer at {address} has closed its endpoint")]
+    Closed {
+        /// Where the peer listens.
+        address: SocketAddr,
+    },
+    /// No address of the peer led to it.
+    #[error("the peer could not be reached at any of its addresses within {after:?}: {}", outcomes(.attempts))]
+    Unreachable {
+        /// How long was tried.
+        after: Duration,
+        /// Each address, and what happened there.
+        attempts: Vec<(SocketAddr, String)>,
+    },
+    /// The peer refused what came from here, and gave up the connection.
+    #[error("the peer refused what was sent: {reason}")]
+    Refused {
+        /// What it did not like.
+        reason: String,
+    },
+    /// What came from the peer was refused here, and the connection given up.
+    #[error("what the peer sent was refused: {reason}")]
+    Hostile {
+        /// What was wrong with it.
+        reason: String,
+    },
+    /// Too much waits to be sent.
+    #[error("{limit} operations wait to be sent; flush now and then")]
+    Backlog {
+        /// How many may.
+        limit: u64,
+    },
+    /// A region or endpoint of another provider was passed in.
+    #[error("{0} belongs to another transport provider")]
+    Foreign(&'static str),
+    /// An environment variable with a malformed value.
+    #[error("{variable}={value:?} is not valid: {expected}")]
+    Environment {
+        /// Its name.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
+}
+
+fn list(addresses: &[SocketAddr]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn outcomes(attempts: &[(SocketAddr, String)]) -> String {
+    attempts.iter().map(|(address, outcome)| format!("{address}: {outcome}")).collect::<Vec<_>>().join("; ")
+}
+
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl From<Error> for mscclpp_core::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Gone { .. } => Self::PeerLost { peer: "a peer".to_owned(), reason: error.to_string() },
+            Error::Closed { .. } => Self::PeerClosed { peer: "a peer".to_owned() },
+            Error::Malformed { what, problem } => {
+                Self::Malformed { what, problem: format!("in the transport's part, {problem}") }
+            }
+            Error::Environment { variable, value, expected } => {
+                Self::Environment { variable, value, expected }
+            }
+            other => Self::transport(Transport::ETHERNET, other),
+        }
+    }
+}
+
+/// Names the operation of a failed system call.
+pub(crate) trait SystemCall<T> {
+    fn during(self, operation: &'static str) -> Result<T>;
+}
+
+impl<T, E: Into<io::Error>> SystemCall<T> for std::result::Result<T, E> {
+    fn during(self, operation: &'static str) -> Result<T> {
+        self.map_err(|source| Error::System { operation, source: source.into() })
+    }
+}

@@ -1,0 +1,98 @@
+//! The connections on which peers' data comes in, each with a thread of its own.
+
+use std::{
+    net::{Shutdown, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use crate::{
+    error::{Result, SystemCall},
+    protocol::{
+        frame::{Inbound, Outbound},
+        handshake::{Name, Session, Wish},
+    },
+    receiving::{Inflow, Order, Placer, SocketWire},
+    regions::KnownRegions,
+    socket,
+};
+
+use super::{Command, Shared};
+
+/// One of them, as the hub sees it.
+struct Running {
+    id: u64,
+    wish: Wish,
+    stream: Arc<TcpStream>,
+    closed: Arc<AtomicBool>,
+}
+
+impl Running {
+    /// The thread then ends, and says so.
+    fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        // A socket that is not connected any more needs no end.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Inflows {
+    running: Vec<Running>,
+    started: u64,
+}
+
+impl Inflows {
+    pub(super) fn start(
+        &mut self,
+        shared: &Arc<Shared>,
+        stream: TcpStream,
+        wish: Wish,
+        session: Session,
+    ) -> Result<()> {
+        stream.set_nonblocking(false).during("making a socket block")?;
+        stream.set_nodelay(true).during("setting up a socket")?;
+        socket::tune_queue(&stream).during("setting up a socket")?;
+        let (stream, closed) = (Arc::new(stream), Arc::new(AtomicBool::new(false)));
+        let settings = &shared.settings;
+        let mut inflow = Inflow::new(
+            SocketWire::new(stream.clone(), closed.clone(), settings.busy),
+            Inbound::new(session.initiator),
+            Outbound::new(session.responder),
+            KnownRegions::new(shared.regions.clone()),
+            Placer::new(settings.clone(), if settings.broken_order { Order::Broken } else { Order::Kept }),
+        );
+        let (id, shared) = (self.started, shared.clone());
+        self.started += 1;
+        std::thread::Builder::new()
+            .name("mscclpp-eth-recv".to_owned())
+            .spawn(move || {
+                let end = inflow.run();
+                // Before the hub hears of it: with it go the memory of its staging, and its share of the socket.
+                drop(inflow);
+                shared.command(Command::Ended { inflow: id, wish, end });
+            })
+            .during("starting a thread that receives")?;
+        self.running.push(Running { id, wish, stream, closed });
+        Ok(())
+    }
+
+    /// One has ended.
+    pub(super) fn remove(&mut self, id: u64) {
+        self.running.retain(|running| running.id != id);
+    }
+
+    /// Takes no more for an endpoint.
+    pub(super) fn close_endpoint(&self, name: &Name) {
+        self.running.iter().filter(|running| running.wish.endpoint == *name).for_each(Running::close);
+    }
+}
+
+impl Drop for Inflows {
+    fn drop(&mut self) {
+        self.running.iter().for_each(Running::close);
+    }
+}

@@ -1,0 +1,185 @@
+//! What a process needs once, however many connections it has: a listener, and one thread that accepts, shakes hands,
+//! and sees peers go.
+//!
+//! # Invariants
+//! 1. The thread never blocks but in `poll`, so stopping it is bounded. It takes locks that nobody holds while waiting.
+//! 2. A link is open as long as the endpoint it leads to. Closing that says goodbye first, dying does not. That tells a
+//!    peer that left from one that is lost; what happens to connections that carry data is never more than a suspicion.
+//! 3. Data is received by a thread for each connection, which only ever touches memory in the table of regions.
+
+mod inflows;
+mod link_state;
+mod links;
+mod service;
+mod visitor;
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, TcpStream},
+    os::fd::OwnedFd,
+    sync::Arc,
+    thread::JoinHandle,
+};
+
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::{
+    Settings,
+    blob::EndpointBlob,
+    error::{Error, Result, SystemCall},
+    interface,
+    protocol::{
+        frame::Inbound,
+        handshake::{Name, Wish},
+        key::Key,
+    },
+    receiving,
+    regions::Regions,
+    socket,
+};
+pub(crate) use link_state::LinkState;
+
+/// The service of one provider. Stopped when the last endpoint, link and registration is gone.
+pub(crate) struct Hub {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the thread has in common with everybody else.
+pub(crate) struct Shared {
+    settings: Settings,
+    addresses: Vec<IpAddr>,
+    port: u16,
+    wake: OwnedFd,
+    endpoints: Mutex<HashMap<Name, Key>>,
+    commands: Mutex<Vec<Command>>,
+    regions: Arc<Regions>,
+}
+
+enum Command {
+    Watch {
+        stream: TcpStream,
+        inbound: Inbound,
+        link: Arc<LinkState>,
+    },
+    Unwatch {
+        link: u64,
+    },
+    /// Something went wrong with a connection of that link. If it is not over by itself shortly, it is for that reason.
+    Suspect {
+        link: u64,
+        reason: String,
+    },
+    /// The thread of a connection that carries data has ended.
+    Ended {
+        inflow: u64,
+        wish: Wish,
+        end: receiving::End,
+    },
+    CloseEndpoint {
+        name: Name,
+    },
+    Stop,
+}
+
+impl Hub {
+    pub(crate) fn start(settings: &Settings) -> Result<Arc<Self>> {
+        let env = crate::env::Env::read()?;
+        let interface = settings.interface.clone().or(env.interface);
+        let addresses =
+            interface::candidates(&interface::list()?, interface.as_deref(), settings.family.or(env.family))?;
+        let only = if let [ip] = *addresses { Some(ip) } else { None };
+        let listener = socket::listen(only).during("listening for peers")?;
+        let port = listener.local_addr().during("asking for the port that peers connect to")?.port();
+        tracing::debug!(target: "mscclpp::conn", ?addresses, port, "listening for Ethernet peers");
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .during("making an event descriptor")?;
+        let shared = Arc::new(Shared {
+            settings: settings.clone(),
+            addresses,
+            port,
+            wake,
+            endpoints: Mutex::default(),
+            commands: Mutex::default(),
+            regions: Arc::default(),
+        });
+        let service = service::Service::new(shared.clone(), listener);
+        let thread = std::thread::Builder::new()
+            .name("mscclpp-eth-hub".to_owned())
+            .spawn(move || service.run())
+            .during("starting the thread that serves peers")?;
+        Ok(Arc::new(Self { shared, thread: Mutex::new(Some(thread)) }))
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Lets peers connect to a new endpoint.
+    pub(crate) fn open_endpoint(&self) -> Result<EndpointBlob> {
+        let (name, key) = (random()?, Key::from_bytes(random()?));
+        self.shared.endpoints.lock().insert(name, key.clone());
+        Ok(EndpointBlob { name, key, addresses: self.shared.addresses.clone(), port: self.shared.port })
+    }
+
+    /// Says goodbye to the endpoint's peers, and takes no more from them.
+    pub(crate) fn close_endpoint(&self, name: Name) {
+        self.shared.endpoints.lock().remove(&name);
+        self.shared.command(Command::CloseEndpoint { name });
+    }
+
+    /// Watches over a link until [`Hub::unwatch`] or its end.
+    pub(crate) fn watch(&self, stream: TcpStream, inbound: Inbound, link: Arc<LinkState>) {
+        self.shared.command(Command::Watch { stream, inbound, link });
+    }
+
+    pub(crate) fn unwatch(&self, link: u64) {
+        self.shared.command(Command::Unwatch { link });
+    }
+}
+
+impl Shared {
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(crate) fn regions(&self) -> &Arc<Regions> {
+        &self.regions
+    }
+
+    pub(crate) fn suspect(&self, link: u64, reason: String) {
+        self.command(Command::Suspect { link, reason });
+    }
+
+    fn key_of(&self, name: &Name) -> Option<Key> {
+        self.endpoints.lock().get(name).cloned()
+    }
+
+    fn command(&self, command: Command) {
+        self.commands.lock().push(command);
+        // The counter being full (EAGAIN) rings as well; nothing else can happen to an eventfd.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.shared.command(Command::Stop);
+        let Some(thread) = self.thread.lock().take() else { return };
+        // The last owner may be something that the thread itself was letting go of: it then ends by itself.
+        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            tracing::error!(target: "mscclpp::conn", "the thread that serves peers had panicked");
+        }
+    }
+}
+
+/// Random bytes of the system.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|e| Error::System {
+        operation: "drawing random bytes",
+        source: std::io::Error::other(e.to_string()),
+    })?;
+    Ok(bytes)
+}

@@ -1,0 +1,195 @@
+//! The Ethernet transport: connections over TCP, between CPUs and GPUs of one host or many.
+//!
+//! ```no_run
+//! use mscclpp_core::{Context, Device, EndpointConfig, Transport};
+//! use mscclpp_ethernet::Ethernet;
+//!
+//! let context = Context::builder().provider(Ethernet::new()).build();
+//! let here = context.create_endpoint(EndpointConfig::new(Transport::ETHERNET, Device::CPU))?;
+//! # Ok::<(), mscclpp_core::Error>(())
+//! ```
+//!
+//! # How data travels
+//! Each queue of a connection has a TCP connection of its own, one way, with a thread at the receiving end that puts
+//! what comes where it belongs. Host memory is sent from and received into its place by the system. Device memory goes
+//! through chunks of pinned host memory, so that the device copies one while another is on the wire. An owner sends
+//! small pieces of host memory itself; for everything else a queue has a thread.
+//!
+//! # How order is kept
+//! A TCP connection keeps the order of what is sent, and one thread carries it out. An update of host memory is a store
+//! with release, behind the data that the same thread has placed. One of device memory is a stream value write, behind
+//! the copies on the same stream; what is on other streams is complete before. A flush is answered when everything
+//! before it is where it belongs, on the device too.
+//!
+//! # How peers are kept apart from strangers
+//! What travels as the endpoint holds a random key. Both ends of every TCP connection prove that they have it, and
+//! derive from it what seals the header of every frame. Every header names a region, an offset and a length, which are
+//! checked against what is registered here. Nothing is encrypted, and data has no keyed check; see the book.
+//!
+//! # How a dead peer is seen
+//! Beside its queues, a connection has a *link*, a TCP connection that is silent and open as long as the peer's endpoint.
+//! Its end, or the silence of the peer's host, fails the connection. One thread per provider watches all of them.
+
+mod blob;
+mod dial;
+mod env;
+mod error;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
+mod hub;
+mod interface;
+mod link;
+mod placement;
+mod protocol;
+mod receiving;
+mod region;
+mod regions;
+mod sending;
+mod settings;
+mod socket;
+mod staging;
+
+use std::sync::Arc;
+
+use mscclpp_core::{
+    DeviceType, EndpointConfig, EndpointInfo, Error as CoreError, LinkMonitor, MemoryRegion, RegionInfo,
+    Result, Transport, TransportFlags, host_id,
+    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
+};
+use mscclpp_gpu::Gpu;
+use parking_lot::Mutex;
+
+use blob::EndpointBlob;
+pub use error::Error;
+use hub::{Hub, LinkState};
+use link::EthernetLink;
+use protocol::{
+    frame::Inbound,
+    handshake::{Name, Purpose, Wish},
+};
+use region::{LocalRegion, PeerRegion};
+pub(crate) use settings::Settings;
+pub use settings::{EthernetBuilder, Family};
+
+/// The provider of [`Transport::ETHERNET`].
+///
+/// Opens nothing before it is first used; its thread and its listener go when all that was made through it is gone.
+#[derive(Default)]
+pub struct Ethernet {
+    settings: Settings,
+    hub: Mutex<std::sync::Weak<Hub>>,
+}
+
+impl Ethernet {
+    /// A provider with the defaults of [`EthernetBuilder`].
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A provider to be set up.
+    pub fn builder() -> EthernetBuilder {
+        EthernetBuilder::default()
+    }
+
+    fn hub(&self) -> Result<Arc<Hub>> {
+        let mut hub = self.hub.lock();
+        if let Some(hub) = hub.upgrade() {
+            return Ok(hub);
+        }
+        let started = Hub::start(&self.settings)?;
+        *hub = Arc::downgrade(&started);
+        Ok(started)
+    }
+}
+
+struct EthernetEndpoint {
+    blob: Vec<u8>,
+    name: Name,
+    gpu: Option<Gpu>,
+    max_waiting: i32,
+    hub: Arc<Hub>,
+}
+
+impl LocalEndpoint for EthernetEndpoint {
+    fn blob(&self) -> &[u8] {
+        &self.blob
+    }
+}
+
+impl Drop for EthernetEndpoint {
+    fn drop(&mut self) {
+        self.hub.close_endpoint(self.name);
+    }
+}
+
+impl TransportProvider for Ethernet {
+    fn transports(&self) -> TransportFlags {
+        Transport::ETHERNET.into()
+    }
+
+    fn open_endpoint(&self, config: &EndpointConfig, gpu: Option<&Gpu>) -> Result<Arc<dyn LocalEndpoint>> {
+        let hub = self.hub()?;
+        let blob = hub.open_endpoint()?;
+        Ok(Arc::new(EthernetEndpoint {
+            name: blob.name,
+            blob: blob.encode(),
+            gpu: gpu.cloned(),
+            max_waiting: config.max_write_queue_size,
+            hub,
+        }))
+    }
+
+    fn register(&self, _transport: Transport, region: &Arc<MemoryRegion>) -> Result<Arc<dyn Registration>> {
+        Ok(Arc::new(LocalRegion::register(self.hub()?, region)))
+    }
+
+    fn import(&self, info: &RegionInfo<'_>, _gpu: Option<&Gpu>) -> Result<Arc<dyn RemoteRegion>> {
+        Ok(Arc::new(PeerRegion::import(info)?))
+    }
+
+    fn connect(
+        &self,
+        local: &Arc<dyn LocalEndpoint>,
+        remote: &EndpointInfo,
+        monitor: LinkMonitor,
+    ) -> Result<Arc<dyn Link>> {
+        let any: Arc<dyn std::any::Any + Send + Sync> = local.clone();
+        let Ok(local) = any.downcast::<EthernetEndpoint>() else {
+            return Err(Error::Foreign("the local endpoint").into());
+        };
+        let unreachable = |reason: String| CoreError::Unreachable {
+            local: local.gpu.as_ref().map_or("CPU".to_owned(), Gpu::to_string),
+            remote: remote.to_string(),
+            transport: Transport::ETHERNET,
+            reason,
+        };
+        // A CPU has no platform; GPUs of different ones would disagree about what their memory holds.
+        if let Some(gpu) = &local.gpu
+            && remote.config.device.kind == DeviceType::Gpu
+            && remote.platform != gpu.platform()
+        {
+            return Err(unreachable(format!(
+                "the peer is on platform {}, this side on {}; set MSCCLPP_PLATFORM alike",
+                remote.platform,
+                gpu.platform()
+            )));
+        }
+        let peer = EndpointBlob::decode(&remote.blob)?;
+        let id = u64::from_le_bytes(hub::random()?);
+        let wish = Wish { endpoint: peer.name, from: local.name, link: id, purpose: Purpose::Link };
+        let candidates = peer.candidates(remote.host == host_id()?);
+        let (stream, session, address) =
+            dial::dial(&candidates, &peer.key, &wish).map_err(|error| match error {
+                Error::Unreachable { .. } => unreachable(error.to_string()),
+                error => error.into(),
+            })?;
+        socket::tune_link(&stream)
+            .map_err(|source| Error::System { operation: "setting up a link", source })?;
+        let state = Arc::new(LinkState::new(id, local.name, peer.name, monitor));
+        local.hub.watch(stream, Inbound::new(session.responder), state.clone());
+        tracing::debug!(target: "mscclpp::conn", %address, "Ethernet link opened");
+        let wish = Wish { purpose: Purpose::Queue, ..wish };
+        Ok(Arc::new(EthernetLink::new(state, local.hub.clone(), address, peer.key, wish, local.max_waiting)))
+    }
+}

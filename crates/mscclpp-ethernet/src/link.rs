@@ -1,0 +1,55 @@
+//! A connection as the core sees it.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use mscclpp_core::{
+    Result,
+    provider::{Link, Queue},
+};
+
+use crate::{
+    dial::dial_queue,
+    hub::{Hub, LinkState},
+    protocol::{handshake::Wish, key::Key},
+    sending,
+};
+
+pub(crate) struct EthernetLink {
+    state: Arc<LinkState>,
+    hub: Arc<Hub>,
+    /// Where the peer was found.
+    address: SocketAddr,
+    key: Key,
+    /// What queues ask for.
+    wish: Wish,
+    max_waiting: i32,
+}
+
+impl EthernetLink {
+    pub(crate) fn new(
+        state: Arc<LinkState>,
+        hub: Arc<Hub>,
+        address: SocketAddr,
+        key: Key,
+        wish: Wish,
+        max_waiting: i32,
+    ) -> Self {
+        Self { state, hub, address, key, wish, max_waiting }
+    }
+}
+
+impl Link for EthernetLink {
+    fn open_queue(&self) -> Result<Box<dyn Queue>> {
+        let (stream, session) = dial_queue(self.address, &self.key, &self.wish).map_err(|error| {
+            // What the link knows of the peer says more than that it cannot be connected to any more.
+            self.state.monitor().check().err().unwrap_or_else(|| error.into())
+        })?;
+        Ok(sending::open(stream, session, &self.state, self.hub.shared(), self.max_waiting)?)
+    }
+}
+
+impl Drop for EthernetLink {
+    fn drop(&mut self) {
+        self.hub.unwatch(self.state.id());
+    }
+}

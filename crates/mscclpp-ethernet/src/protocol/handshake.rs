@@ -1,0 +1,250 @@
+//! How two ends of a TCP connection prove to each other that they know the endpoint it is for.
+//!
+//! ```text
+//! owner of the endpoint, which listened              peer, which has the endpoint's blob
+//!   Challenge  magic, version, nonce             ->
+//!                                                <-  Hello   magic, version, nonce, endpoint, from, link, purpose, proof
+//!   Answer     magic, version, verdict, proof    ->
+//! ```
+//! Each proof is an HMAC-SHA256, under the endpoint's key, of everything said before and of the side that makes it: an
+//! old proof, or one of the other side, is worth nothing. The peer proves itself first, so a stranger who can only
+//! connect learns nothing that depends on a key. The keys of the frames that follow are derived from the same
+//! transcript, so each connection and direction has its own.
+//!
+//! Magic and version are at the front of everything in all versions. They are compared before anything else, and a
+//! mismatch names both.
+
+use super::{
+    Fields, MAGIC, VERSION,
+    key::{Key, Seal},
+};
+
+const INITIATOR: &[u8] = b"mscclpp-ethernet initiator\0";
+const RESPONDER: &[u8] = b"mscclpp-ethernet responder\0";
+const SESSION: &[u8] = b"mscclpp-ethernet session\0";
+
+pub(crate) const CHALLENGE: usize = 40;
+pub(crate) const HELLO: usize = 113;
+pub(crate) const ANSWER: usize = 41;
+const PROOF: usize = 32;
+
+pub(crate) type Nonce = [u8; 32];
+/// What an endpoint is called. Not a secret.
+pub(crate) type Name = [u8; 16];
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To live as long as the two ends do.
+    Link,
+    /// To carry operations.
+    Queue,
+}
+
+/// Who wants what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wish {
+    /// The endpoint wanted.
+    pub(crate) endpoint: Name,
+    /// The endpoint of the side that connects. Said, not proved: who knows the key of the endpoint wanted may say it.
+    pub(crate) from: Name,
+    /// A number of its own for each link of `from`; queues have that of their link.
+    pub(crate) link: u64,
+    pub(crate) purpose: Purpose,
+}
+
+/// Why a handshake ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("it does not speak this protocol")]
+    Foreign,
+    #[error(
+        "it speaks version {theirs} of the protocol, this side version {VERSION}; use one version of the library"
+    )]
+    Version { theirs: u32 },
+    #[error("it does not know the endpoint: that was closed, or is elsewhere")]
+    Unknown,
+    #[error("its key is another than ours")]
+    Key,
+    #[error("it belongs to no link here; the link was closed meanwhile")]
+    NoLink,
+}
+
+impl Refusal {
+    fn code(self) -> u8 {
+        match self {
+            Self::Foreign => 1,
+            Self::Version { .. } => 2,
+            Self::Unknown => 3,
+            Self::Key => 4,
+            Self::NoLink => 5,
+        }
+    }
+}
+
+/// The seals of a connection's two directions.
+#[derive(Clone)]
+pub(crate) struct Session {
+    /// Of frames that the side which connected sends.
+    pub(crate) initiator: Seal,
+    /// Of frames that the side which listened sends.
+    pub(crate) responder: Seal,
+}
+
+impl Session {
+    fn derive(key: &Key, transcript: &[u8]) -> Self {
+        let bytes = key.prove(SESSION, transcript);
+        let half = |at: usize| Seal::from_bytes(&std::array::from_fn(|i| bytes[at + i]));
+        Self { initiator: half(0), responder: half(16) }
+    }
+}
+
+/// The front of everything: whose is it, and of which version?
+fn front(fields: &mut Fields<'_>) -> Result<(), Refusal> {
+    if fields.array() != Some(MAGIC) {
+        return Err(Refusal::Foreign);
+    }
+    match fields.u32() {
+        Some(VERSION) => Ok(()),
+        Some(theirs) => Err(Refusal::Version { theirs }),
+        None => Err(Refusal::Foreign),
+    }
+}
+
+fn begin() -> Vec<u8> {
+    [&MAGIC[..], &VERSION.to_le_bytes()].concat()
+}
+
+/// The side that connected, once it has answered the challenge.
+pub(crate) struct Initiator {
+    key: Key,
+    transcript: Vec<u8>,
+}
+
+impl Initiator {
+    /// Answers the challenge; the bytes are to be sent. A nonce must never be used twice.
+    pub(crate) fn answer(
+        key: &Key,
+        wish: &Wish,
+        nonce: Nonce,
+        challenge: &[u8; CHALLENGE],
+    ) -> Result<(Self, Vec<u8>), Refusal> {
+        front(&mut Fields(challenge))?;
+        let mut hello = begin();
+        hello.extend(nonce);
+        hello.extend(wish.endpoint);
+        hello.extend(wish.from);
+        hello.extend(wish.link.to_le_bytes());
+        hello.push(match wish.purpose {
+            Purpose::Link => 1,
+            Purpose::Queue => 2,
+        });
+        let mut transcript = [&challenge[..], &hello].concat();
+        let proof = key.prove(INITIATOR, &transcript);
+        transcript.extend(proof);
+        hello.extend(proof);
+        Ok((Self { key: key.clone(), transcript }, hello))
+    }
+
+    /// Takes the answer to the hello.
+    pub(crate) fn conclude(self, answer: &[u8; ANSWER]) -> Result<Session, Refusal> {
+        let mut fields = Fields(answer);
+        front(&mut fields)?;
+        let verdict = fields.u8();
+        // What a side says that cannot prove anything is only a hint at what to tell the user.
+        match verdict {
+            Some(3) => return Err(Refusal::Unknown),
+            Some(4) => return Err(Refusal::Key),
+            Some(0 | 5) => {}
+            _ => return Err(Refusal::Foreign),
+        }
+        let transcript = [&self.transcript[..], &answer[..ANSWER - PROOF]].concat();
+        if !self.key.verify(RESPONDER, &transcript, &answer[ANSWER - PROOF..]) {
+            return Err(Refusal::Key);
+        }
+        match verdict {
+            Some(0) => Ok(Session::derive(&self.key, &self.transcript)),
+            _ => Err(Refusal::NoLink),
+        }
+    }
+}
+
+/// The side that listened.
+pub(crate) struct Responder {
+    challenge: [u8; CHALLENGE],
+}
+
+impl Responder {
+    /// Begins; the challenge is to be sent. A nonce must never be used twice.
+    pub(crate) fn new(nonce: Nonce) -> Self {
+        let mut challenge = [0; CHALLENGE];
+        challenge[..8].copy_from_slice(&begin());
+        challenge[8..].copy_from_slice(&nonce);
+        Self { challenge }
+    }
+
+    pub(crate) fn challenge(&self) -> &[u8; CHALLENGE] {
+        &self.challenge
+    }
+
+    /// Whether what has come so far can still become a hello. Saves waiting for the rest of what another version says.
+    pub(crate) fn glance(said: &[u8]) -> Result<(), Refusal> {
+        if said.len() < 8 { Ok(()) } else { front(&mut Fields(said)) }
+    }
+
+    /// Takes the hello. `key_of` gives the key of an endpoint, `admit` has the last word on one that has proved itself.
+    ///
+    /// Either way the bytes are to be sent.
+    pub(crate) fn verify(
+        &self,
+        hello: &[u8; HELLO],
+        key_of: impl FnOnce(&Name) -> Option<Key>,
+        admit: impl FnOnce(&Wish) -> bool,
+    ) -> (Vec<u8>, Result<(Wish, Session), Refusal>) {
+        let refuse = |refusal: Refusal| {
+            let mut answer = begin();
+            answer.push(refusal.code());
+            answer.extend([0; PROOF]);
+            (answer, Err(refusal))
+        };
+        let wish = match parse(hello) {
+            Ok(wish) => wish,
+            Err(refusal) => return refuse(refusal),
+        };
+        let Some(key) = key_of(&wish.endpoint) else { return refuse(Refusal::Unknown) };
+        let transcript = [&self.challenge[..], hello].concat();
+        let (said, proof) = transcript.split_at(transcript.len() - PROOF);
+        if !key.verify(INITIATOR, said, proof) {
+            return refuse(Refusal::Key);
+        }
+        let admitted = admit(&wish);
+        let mut answer = begin();
+        answer.push(if admitted { 0 } else { Refusal::NoLink.code() });
+        let proof = key.prove(RESPONDER, &[&transcript[..], &answer].concat());
+        answer.extend(proof);
+        match admitted {
+            true => (answer, Ok((wish, Session::derive(&key, &transcript)))),
+            false => (answer, Err(Refusal::NoLink)),
+        }
+    }
+}
+
+fn parse(hello: &[u8; HELLO]) -> Result<Wish, Refusal> {
+    let mut fields = Fields(hello);
+    front(&mut fields)?;
+    let mut rest = || {
+        let _: Nonce = fields.array()?;
+        let (endpoint, from, link) = (fields.array()?, fields.array()?, fields.u64()?);
+        let purpose = match fields.u8()? {
+            1 => Purpose::Link,
+            2 => Purpose::Queue,
+            _ => return None,
+        };
+        Some(Wish { endpoint, from, link, purpose })
+    };
+    rest().ok_or(Refusal::Foreign)
+}
+
+#[cfg(test)]
+#[path = "handshake_tests.rs"]
+mod tests;

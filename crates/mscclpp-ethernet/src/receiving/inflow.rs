@@ -1,0 +1,243 @@
+use std::io;
+
+use crc32fast::Hasher;
+
+use crate::{
+    placement,
+    protocol::frame::{Fault, Frame, HEADER, Inbound, Outbound},
+    regions::{KnownRegions, Target},
+    socket::Piece,
+    staging::Patience,
+};
+
+use super::{
+    placer::{Interrupted, Order, Placer},
+    wire::Wire,
+};
+
+/// Bytes of the buffer in which headers and small data arrive.
+const BUFFER: usize = 64 << 10;
+
+/// One connection's operations, as they arrive.
+pub(crate) struct Inflow<W> {
+    wire: W,
+    inbound: Inbound,
+    outbound: Outbound,
+    regions: KnownRegions,
+    placer: Placer,
+    buffer: Box<[u8]>,
+    /// What of the buffer has arrived and is not used yet.
+    filled: std::ops::Range<usize>,
+    /// Data that is kept back while the order is broken on purpose.
+    withheld: Vec<(Target, Vec<u8>)>,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The peer has said all, or this side wants no more.
+    Closed,
+    /// The socket failed.
+    Io(io::Error),
+    /// What came cannot be accepted.
+    Fault(Fault),
+}
+
+impl From<Fault> for End {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl<W: Wire> Inflow<W> {
+    pub(crate) fn new(
+        wire: W,
+        inbound: Inbound,
+        outbound: Outbound,
+        regions: KnownRegions,
+        placer: Placer,
+    ) -> Self {
+        let buffer = vec![0; BUFFER].into_boxed_slice();
+        Self { wire, inbound, outbound, regions, placer, buffer, filled: 0..0, withheld: Vec::new() }
+    }
+
+    #[cfg(any(fuzzing, test))]
+    pub(super) fn wire_mut(&mut self) -> &mut W {
+        &mut self.wire
+    }
+
+    /// Carries out what comes, until there is no more.
+    pub(crate) fn run(&mut self) -> End {
+        loop {
+            match self.step() {
+                Ok(()) => {}
+                Err(_) if self.wire.is_closed() => return End::Closed,
+                Err(end) => return end,
+            }
+        }
+    }
+
+    fn step(&mut self) -> Result<(), End> {
+        while self.filled.len() < HEADER {
+            self.fill()?;
+        }
+        let mut header = [0; HEADER];
+        header.copy_from_slice(&self.buffer[self.filled.start..][..HEADER]);
+        self.filled.start += HEADER;
+        match self.inbound.open(&header)? {
+            Frame::Write { region, offset, len, checksum } => {
+                let target = self.regions.target(region, offset, len)?;
+                match self.receive(&target, len, checksum)? {
+                    true => Ok(()),
+                    false => Err(Fault::Checksum { region, offset }.into()),
+                }
+            }
+            Frame::Update { region, offset, value } => {
+                let target = self.regions.target(region, offset, 8)?;
+                if !target.address.0.is_multiple_of(8) {
+                    return Err(Fault::Unaligned { region, offset }.into());
+                }
+                let closed = || self.wire.is_closed();
+                self.placer.update(&target, value, closed).map_err(|end| told(end, region))?;
+                self.release();
+                Ok(())
+            }
+            Frame::Flush { ticket } => {
+                let closed = || self.wire.is_closed();
+                self.placer.settle(None, closed).map_err(|end| told(end, 0))?;
+                self.release();
+                let answer = self.outbound.seal(Frame::Complete { ticket });
+                Ok(self.wire.send(&answer)?)
+            }
+            Frame::Complete { .. } | Frame::Goodbye | Frame::Fault(_) => {
+                Err(Fault::Kind { kind: header[0] }.into())
+            }
+        }
+    }
+
+    /// Gets more bytes into the buffer.
+    fn fill(&mut self) -> Result<(), End> {
+        if self.filled.is_empty() {
+            self.filled = 0..0;
+        } else if self.filled.end == self.buffer.len() {
+            // Less than a header is left, so this moves little.
+            let len = self.filled.len();
+            self.buffer.copy_within(self.filled.clone(), 0);
+            self.filled = 0..len;
+        }
+        let end = self.filled.end;
+        let count = self.receive_into(Piece::NONE, end)?;
+        self.filled.end += count;
+        Ok(())
+    }
+
+    /// Receives into `first`, and what is beyond that into the buffer from `end` on.
+    fn receive_into(&mut self, first: Piece, end: usize) -> Result<usize, End> {
+        let Self { wire, placer, buffer, .. } = self;
+        let mut patience = Patience::default();
+        let mut idle = || {
+            let waits = !placer.is_idle();
+            if waits {
+                patience.wait();
+            }
+            waits
+        };
+        let pieces = [first, Piece::of_mut(&mut buffer[end..])];
+        // SAFETY: `first` is nothing, a checked range of registered host memory, or a chunk that no copy uses; the buffer
+        // is this value's.
+        match unsafe { wire.receive(&pieces, &mut idle)? } {
+            0 => Err(End::Closed),
+            count => Ok(count),
+        }
+    }
+
+    /// Puts the `len` bytes that follow into the target; false if they are not what was sent.
+    fn receive(&mut self, target: &Target, len: u64, checksum: Option<u32>) -> Result<bool, End> {
+        let mut hasher = checksum.map(|_| Hasher::new());
+        match target.region.gpu().cloned() {
+            None => {
+                let whole = Piece { start: target.address.as_mut_ptr(), len: len as usize };
+                if self.placer.order() == Order::Broken && len as usize <= self.filled.len() {
+                    self.withhold(target, len as usize);
+                } else {
+                    self.receive_piece(whole)?;
+                    digest(hasher.as_mut(), whole);
+                }
+            }
+            Some(gpu) => {
+                let mut at = 0;
+                while at < len {
+                    let closed = || self.wire.is_closed();
+                    let told = |end| told(end, target.region.id());
+                    let slot = self.placer.slot(&gpu, closed).map_err(told)?;
+                    let piece = self.placer.piece(slot, len - at).map_err(|e| told(e.into()))?;
+                    self.receive_piece(piece)?;
+                    digest(hasher.as_mut(), piece);
+                    let count = piece.len as u64;
+                    self.placer.store(slot, target, at, count).map_err(|e| told(e.into()))?;
+                    at += count;
+                }
+            }
+        }
+        Ok(hasher.map(Hasher::finalize) == checksum)
+    }
+
+    /// Fills a piece of memory: with what has arrived, and with what arrives.
+    fn receive_piece(&mut self, piece: Piece) -> Result<(), End> {
+        let there = self.filled.len().min(piece.len);
+        // SAFETY: as in `receive_into`.
+        unsafe { placement::place(piece.start, &self.buffer[self.filled.start..][..there]) };
+        self.filled.start += there;
+        let mut rest = piece.after(there);
+        while rest.len > 0 {
+            // The buffer is empty, or there would be no rest.
+            let count = self.receive_into(rest, 0)?;
+            let direct = count.min(rest.len);
+            rest = rest.after(direct);
+            self.filled = 0..count - direct;
+        }
+        Ok(())
+    }
+
+    fn withhold(&mut self, target: &Target, len: usize) {
+        let bytes = self.buffer[self.filled.start..][..len].to_vec();
+        self.filled.start += len;
+        self.withheld.push((Target { region: target.region.clone(), address: target.address }, bytes));
+    }
+
+    /// Places what was withheld. Nothing ever is, but in tests.
+    fn release(&mut self) {
+        if self.withheld.is_empty() {
+            return;
+        }
+        // Long enough for somebody to see the update before its data.
+        std::thread::sleep(std::time::Duration::from_micros(200));
+        for (target, bytes) in self.withheld.drain(..) {
+            // SAFETY: a checked range of registered host memory.
+            unsafe { placement::place(target.address.as_mut_ptr(), &bytes) };
+        }
+    }
+}
+
+fn digest(hasher: Option<&mut Hasher>, piece: Piece) {
+    if let Some(hasher) = hasher {
+        // SAFETY: the piece was just filled.
+        unsafe { placement::digest(hasher, piece.start, piece.len) };
+    }
+}
+
+fn told(end: Interrupted, region: u64) -> End {
+    match end {
+        Interrupted::Closed => End::Closed,
+        Interrupted::Device(error) => {
+            tracing::error!(target: "mscclpp::conn", %error, "a device failed to take what a peer sent");
+            End::Fault(Fault::Device { region })
+        }
+    }
+}

@@ -1,0 +1,139 @@
+use mscclpp_gpu::{DevicePtr, Gpu, Result};
+
+use crate::{
+    Settings, placement,
+    regions::Target,
+    socket::Piece,
+    staging::{Patience, Staging},
+};
+
+/// Puts bytes where they belong: into host memory at once, into a device's through its staging.
+pub(crate) struct Placer {
+    settings: Settings,
+    /// Of each device that something came for; usually one, or none.
+    stagings: Vec<Staging>,
+    order: Order,
+}
+
+/// Whether updates come after the data before them. Only tests break that, to show that they would see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Order {
+    #[default]
+    Kept,
+    /// Data that is small enough to be in the buffer is put in its place after the update behind it.
+    Broken,
+}
+
+/// Why a wait for a device ended.
+pub(crate) enum Interrupted {
+    /// This side wants no more.
+    Closed,
+    Device(mscclpp_gpu::Error),
+}
+
+impl From<mscclpp_gpu::Error> for Interrupted {
+    fn from(error: mscclpp_gpu::Error) -> Self {
+        Self::Device(error)
+    }
+}
+
+/// A chunk that waits to be filled.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slot {
+    staging: usize,
+    chunk: usize,
+}
+
+impl Placer {
+    pub(crate) fn new(settings: Settings, order: Order) -> Self {
+        Self { settings, stagings: Vec::new(), order }
+    }
+
+    pub(crate) fn order(&self) -> Order {
+        self.order
+    }
+
+    fn staging(&mut self, gpu: &Gpu) -> Result<usize> {
+        if let Some(known) = self.stagings.iter().position(|staging| staging.is_of(gpu)) {
+            return Ok(known);
+        }
+        self.stagings.push(Staging::new(gpu, &self.settings)?);
+        Ok(self.stagings.len() - 1)
+    }
+
+    /// The next chunk of the device, once it is free.
+    pub(crate) fn slot(&mut self, gpu: &Gpu, closed: impl Fn() -> bool) -> Result<Slot, Interrupted> {
+        let staging = self.staging(gpu)?;
+        let chunk = self.stagings[staging].turn();
+        let mut patience = Patience::default();
+        while !self.stagings[staging].is_copied(chunk)? {
+            if closed() {
+                return Err(Interrupted::Closed);
+            }
+            patience.wait();
+        }
+        Ok(Slot { staging, chunk })
+    }
+
+    /// The first `len` bytes of a slot, or all of it if it has less.
+    pub(crate) fn piece(&self, slot: Slot, len: u64) -> Result<Piece> {
+        let staging = &self.stagings[slot.staging];
+        staging.piece(slot.chunk, len.min(staging.size()) as usize)
+    }
+
+    /// Starts copying the first `len` bytes of a slot to `offset` of the target.
+    pub(crate) fn store(&mut self, slot: Slot, target: &Target, offset: u64, len: u64) -> Result<()> {
+        let staging = &mut self.stagings[slot.staging];
+        // SAFETY: the target is a checked range, of which the frame's reader uses no more; the slot is filled, its chunk
+        // was free, and nobody writes to it before it is free again.
+        unsafe { staging.store(slot.chunk, &target.region, target.address.add(offset), len) }
+    }
+
+    /// Makes `value` visible at the target, behind everything before.
+    pub(crate) fn update(
+        &mut self,
+        target: &Target,
+        value: u64,
+        closed: impl Fn() -> bool,
+    ) -> Result<(), Interrupted> {
+        let DevicePtr(address) = target.address;
+        match target.region.gpu() {
+            None => {
+                self.settle(None, closed)?;
+                // SAFETY: a checked range of 8 bytes of host memory, whose alignment was checked too.
+                unsafe { placement::publish(address as *mut u8, value) };
+            }
+            Some(gpu) => {
+                let staging = self.staging(gpu)?;
+                self.settle(Some(staging), closed)?;
+                // SAFETY: as above, of a device's memory.
+                unsafe { self.stagings[staging].publish(&target.region, target.address, value)? };
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until everything is complete, but what is on the stream of staging `except`, which keeps its own order.
+    pub(crate) fn settle(
+        &mut self,
+        except: Option<usize>,
+        closed: impl Fn() -> bool,
+    ) -> Result<(), Interrupted> {
+        for (_, staging) in self.stagings.iter_mut().enumerate().filter(|(index, _)| Some(*index) != except) {
+            let mut patience = Patience::default();
+            while !staging.is_idle()? {
+                if closed() {
+                    return Err(Interrupted::Closed);
+                }
+                patience.wait();
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is under way. Lets go of memory that is not needed any more.
+    pub(crate) fn is_idle(&mut self) -> bool {
+        // An error comes again when somebody wants something of the device.
+        self.stagings.iter_mut().all(|staging| staging.is_idle().unwrap_or(true))
+    }
+}

@@ -1,0 +1,190 @@
+//! A receiving end in memory, fed by a test or a fuzzer: the code that runs on sockets, without one.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use mscclpp_core::{
+    Context, EndpointConfig, EndpointInfo, Error, LinkMonitor, MemoryRegion, RegionInfo, RegisteredMemory,
+    Result, Transport, TransportFlags,
+    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
+};
+use mscclpp_gpu::{DevicePtr, Gpu, Platform};
+
+use crate::{
+    Settings,
+    protocol::{
+        frame::{Inbound, Outbound},
+        key::Seal,
+    },
+    regions::{KnownRegions, Regions},
+    socket::Piece,
+};
+
+use super::{
+    inflow::{End, Inflow},
+    placer::{Order, Placer},
+    wire::Wire,
+};
+
+/// What has arrived, handed out in pieces of any size, and what was answered.
+pub(crate) struct Played {
+    incoming: VecDeque<u8>,
+    answers: Vec<u8>,
+    random: Random,
+}
+
+impl Wire for Played {
+    unsafe fn receive(&mut self, pieces: &[Piece], _: &mut dyn FnMut() -> bool) -> io::Result<usize> {
+        let mut left = (1 + self.random.below(3000) as usize).min(self.incoming.len());
+        let mut count = 0;
+        for piece in pieces {
+            let taken = left.min(piece.len);
+            let bytes: Vec<u8> = self.incoming.drain(..taken).collect();
+            // SAFETY: the caller's promise.
+            unsafe { piece.start.copy_from_nonoverlapping(bytes.as_ptr(), taken) };
+            left -= taken;
+            count += taken;
+        }
+        Ok(count)
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.answers.extend(bytes);
+        Ok(())
+    }
+
+    fn is_closed(&self) -> bool {
+        false
+    }
+}
+
+/// Numbers that are the same in each run.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+/// The table of regions of a process, and one region in it, with memory around it that nobody may touch.
+pub(crate) struct Stage {
+    memory: Box<[u64]>,
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) region: Arc<MemoryRegion>,
+    // Dropped before the memory is.
+    _registered: RegisteredMemory,
+}
+
+/// Bytes of the region, and of the guards before and behind it.
+pub(crate) const LEN: u64 = 4096;
+const GUARD: usize = 4096;
+const PATTERN: u64 = 0xa5a5_a5a5_a5a5_a5a5;
+
+/// The key of what is played.
+pub(crate) const SEAL: [u8; 16] = *b"sixteen byte key";
+
+impl Stage {
+    pub(crate) fn new() -> Self {
+        let mut memory = vec![PATTERN; (2 * GUARD + LEN as usize) / 8].into_boxed_slice();
+        memory[GUARD / 8..][..LEN as usize / 8].fill(0);
+        let catcher = Catcher::default();
+        let context = Context::builder().provider(catcher.clone()).platform(Platform::Host).build();
+        let start = DevicePtr(memory.as_mut_ptr().addr() as u64 + GUARD as u64);
+        // SAFETY: memory that is kept beside the registration.
+        let registered = unsafe { context.register_memory(start, LEN, Transport::ETHERNET) };
+        let registered = registered.expect("host memory can be registered");
+        let caught = catcher.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let region = caught.expect("the provider was asked");
+        let regions = Arc::new(Regions::default());
+        regions.register(&region);
+        Self { memory, regions, region, _registered: registered }
+    }
+
+    /// Plays `bytes` to a receiving end; how it ended, and what it answered.
+    pub(crate) fn play(&self, bytes: &[u8], seed: u64) -> (End, Vec<u8>) {
+        let wire = Played {
+            incoming: bytes.iter().copied().collect(),
+            answers: Vec::new(),
+            random: Random::new(seed),
+        };
+        let mut inflow = Inflow::new(
+            wire,
+            Inbound::new(Seal::from_bytes(&SEAL)),
+            Outbound::new(Seal::from_bytes(&SEAL)),
+            KnownRegions::new(self.regions.clone()),
+            Placer::new(Settings::default(), Order::Kept),
+        );
+        let end = inflow.run();
+        (end, std::mem::take(&mut inflow.wire_mut().answers))
+    }
+
+    /// What is in the region.
+    ///
+    /// # Panics
+    /// If anything around it was touched.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        // SAFETY: this value's memory, which was also written through the region's address.
+        let memory: Vec<u64> =
+            (0..self.memory.len()).map(|i| unsafe { self.memory.as_ptr().add(i).read_volatile() }).collect();
+        let (before, rest) = memory.split_at(GUARD / 8);
+        let (region, behind) = rest.split_at(LEN as usize / 8);
+        assert!(
+            before.iter().chain(behind).all(|word| *word == PATTERN),
+            "memory outside the region was written"
+        );
+        region.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+}
+
+/// A provider that is only there to get hold of a region.
+#[derive(Clone, Default)]
+struct Catcher(Arc<Mutex<Vec<Arc<MemoryRegion>>>>);
+
+struct Caught;
+
+impl Registration for Caught {
+    fn blob(&self) -> &[u8] {
+        &[]
+    }
+}
+
+fn nothing<T>() -> Result<T> {
+    Err(Error::InvalidArgument("this provider only registers".to_owned()))
+}
+
+impl TransportProvider for Catcher {
+    fn transports(&self) -> TransportFlags {
+        Transport::ETHERNET.into()
+    }
+
+    fn open_endpoint(&self, _: &EndpointConfig, _: Option<&Gpu>) -> Result<Arc<dyn LocalEndpoint>> {
+        nothing()
+    }
+
+    fn register(&self, _: Transport, region: &Arc<MemoryRegion>) -> Result<Arc<dyn Registration>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(region.clone());
+        Ok(Arc::new(Caught))
+    }
+
+    fn import(&self, _: &RegionInfo<'_>, _: Option<&Gpu>) -> Result<Arc<dyn RemoteRegion>> {
+        nothing()
+    }
+
+    fn connect(&self, _: &Arc<dyn LocalEndpoint>, _: &EndpointInfo, _: LinkMonitor) -> Result<Arc<dyn Link>> {
+        nothing()
+    }
+}

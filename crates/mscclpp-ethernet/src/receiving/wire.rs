@@ -1,0 +1,70 @@
+use std::{
+    io,
+    net::TcpStream,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crate::socket::{self, Piece};
+
+/// Where bytes come from, and where answers go to. A socket, or a test.
+pub(crate) trait Wire {
+    /// Receives into the pieces, one after the other, what there is; 0 at the end. Calls `idle` while there is nothing,
+    /// again and again for as long as that says that it has something to wait for itself, and then blocks.
+    ///
+    /// # Safety
+    /// The pieces must be writable memory to which nobody has a reference.
+    unsafe fn receive(&mut self, pieces: &[Piece], idle: &mut dyn FnMut() -> bool) -> io::Result<usize>;
+
+    /// Sends all of `bytes`.
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Whether this side wants no more.
+    fn is_closed(&self) -> bool;
+}
+
+/// A socket that blocks.
+pub(crate) struct SocketWire {
+    stream: Arc<TcpStream>,
+    closed: Arc<AtomicBool>,
+    /// For how long the thread looks for bytes before it sleeps.
+    busy: Duration,
+}
+
+impl SocketWire {
+    /// `closed` is set, and the socket shut down, by whoever wants an end.
+    pub(crate) fn new(stream: Arc<TcpStream>, closed: Arc<AtomicBool>, busy: Duration) -> Self {
+        Self { stream, closed, busy }
+    }
+}
+
+impl Wire for SocketWire {
+    unsafe fn receive(&mut self, pieces: &[Piece], idle: &mut dyn FnMut() -> bool) -> io::Result<usize> {
+        let mut block = false;
+        let mut began: Option<Instant> = None;
+        loop {
+            // SAFETY: the caller's promise.
+            match unsafe { socket::receive(&self.stream, pieces, block) } {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return result,
+            }
+            if !idle() {
+                let began = *began.get_or_insert_with(Instant::now);
+                block = self.busy.is_zero() || began.elapsed() >= self.busy;
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        io::Write::write_all(&mut &*self.stream, bytes)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,102 @@
+//! Regions as the core sees them: of this process, and of a peer.
+
+use std::{
+    any::Any,
+    sync::{Arc, Weak},
+};
+
+use mscclpp_core::{
+    Error as CoreError, MemoryRegion, RegionInfo,
+    provider::{Registration, RemoteRegion},
+};
+use mscclpp_gpu::DevicePtr;
+
+use crate::{
+    blob::RegionBlob,
+    error::{Error, Result},
+    hub::Hub,
+};
+
+/// A region of this process, in the table that frames are checked against for as long as this lives.
+pub(crate) struct LocalRegion {
+    region: Arc<MemoryRegion>,
+    blob: Vec<u8>,
+    hub: Arc<Hub>,
+}
+
+impl LocalRegion {
+    pub(crate) fn register(hub: Arc<Hub>, region: &Arc<MemoryRegion>) -> Self {
+        let misalignment = (region.ptr().0 % 8) as u8;
+        let blob = RegionBlob { id: region.id(), len: region.len(), misalignment }.encode();
+        hub.shared().regions().register(region);
+        Self { region: region.clone(), blob, hub }
+    }
+
+    pub(crate) fn of(registration: &dyn Registration) -> Result<&Self> {
+        downcast(registration, "the source")
+    }
+
+    pub(crate) fn region(&self) -> &Arc<MemoryRegion> {
+        &self.region
+    }
+}
+
+impl Registration for LocalRegion {
+    fn blob(&self) -> &[u8] {
+        &self.blob
+    }
+}
+
+impl Drop for LocalRegion {
+    fn drop(&mut self) {
+        self.hub.shared().regions().withdraw(self.region.id());
+    }
+}
+
+/// A region of a peer: a number that frames name it by. Nothing is mapped.
+pub(crate) struct PeerRegion {
+    blob: RegionBlob,
+    /// The region itself, if it is one of this process: so that it is seen at the call when it was dropped.
+    local: Option<Weak<MemoryRegion>>,
+}
+
+impl PeerRegion {
+    pub(crate) fn import(info: &RegionInfo<'_>) -> Result<Self> {
+        let blob = RegionBlob::decode(info.blob, info.id, info.len)?;
+        Ok(Self { blob, local: info.local.as_ref().map(Arc::downgrade) })
+    }
+
+    pub(crate) fn of(region: &dyn RemoteRegion) -> Result<&Self> {
+        downcast(region, "the destination")
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.blob.id
+    }
+
+    /// Its address modulo 8.
+    pub(crate) fn misalignment(&self) -> u64 {
+        u64::from(self.blob.misalignment)
+    }
+
+    /// An error if it is known to be gone.
+    pub(crate) fn check(&self) -> Result<(), CoreError> {
+        match &self.local {
+            Some(local) if local.strong_count() == 0 => Err(CoreError::InvalidArgument(
+                "the destination was registered in this process and has been dropped since".to_owned(),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl RemoteRegion for PeerRegion {
+    fn ptr(&self) -> Option<DevicePtr> {
+        None
+    }
+}
+
+/// The provider's own type behind one of the core's.
+fn downcast<'a, T: 'static>(any: &'a dyn Any, what: &'static str) -> Result<&'a T> {
+    any.downcast_ref().ok_or(Error::Foreign(what))
+}

@@ -1,0 +1,357 @@
+//! The thread that sends what the owner of a queue could not, or should not have to.
+
+use std::{
+    collections::VecDeque,
+    io,
+    net::Shutdown,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use crc32fast::Hasher;
+use mscclpp_core::Error as CoreError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::{
+    placement,
+    protocol::frame::{Frame, HEADER, Header},
+    socket::{self, MAX_PIECES, Piece},
+    staging::{Patience, Staging},
+};
+
+use super::lane::{Lane, Source, Work};
+
+/// The most data behind one header.
+const MAX_FRAME: u64 = 1 << 20;
+/// How many frames are prepared ahead of the one that is being sent.
+const AHEAD: usize = 16;
+/// How many frames, and about how many bytes, go to the system in one call.
+const MAX_GATHERED: usize = MAX_PIECES / 2;
+const GATHERED_BYTES: usize = 256 << 10;
+/// How often waits look whether they still make sense.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+/// How long a dropped queue may make no progress before it is given up.
+const STUCK: Duration = Duration::from_secs(10);
+/// How long it waits for the peer to have taken everything.
+const DRAIN: Duration = Duration::from_secs(5);
+
+pub(super) struct Driver {
+    lane: Arc<Lane>,
+    /// Works taken from the backlog.
+    works: VecDeque<Work>,
+    /// How far the first of them, if it is a write, has been cut into frames.
+    cut: u64,
+    frames: VecDeque<Prepared>,
+    stagings: Vec<Staging>,
+}
+
+/// A frame to be sent.
+struct Prepared {
+    head: Head,
+    data: Data,
+    /// It is the last one of its work.
+    last: bool,
+}
+
+enum Head {
+    /// To be sealed when it is sent: a checksum is not known before its data is.
+    Frame { frame: Frame, checksum: bool },
+    /// Sealed, and so much of frame and data sent.
+    Begun { header: Header, sent: usize },
+}
+
+enum Data {
+    None,
+    Host(Source),
+    Chunk { staging: usize, chunk: usize, len: usize },
+}
+
+/// Why a driver ends before its queue does.
+enum Stop {
+    /// The lane is broken, or the link has ended.
+    Broken,
+    Io(io::Error),
+    Device(mscclpp_gpu::Error),
+}
+
+impl From<mscclpp_gpu::Error> for Stop {
+    fn from(error: mscclpp_gpu::Error) -> Self {
+        Self::Device(error)
+    }
+}
+
+impl Driver {
+    pub(super) fn new(lane: Arc<Lane>) -> Self {
+        Self {
+            lane,
+            works: VecDeque::new(),
+            cut: 0,
+            frames: VecDeque::with_capacity(AHEAD),
+            stagings: Vec::new(),
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        match self.drive() {
+            Ok(()) => self.part(),
+            Err(Stop::Broken) => {}
+            Err(Stop::Io(error)) => self.lane.fail(format!("sending to it failed: {error}")),
+            Err(Stop::Device(error)) => {
+                self.lane.cut();
+                self.lane.link.fail(CoreError::Gpu(error));
+            }
+        }
+        // What was not sent is let go of.
+        self.lane.backlog.lock().clear();
+    }
+
+    fn drive(&mut self) -> Result<(), Stop> {
+        loop {
+            self.prepare()?;
+            if self.frames.is_empty() {
+                if !self.rest()? {
+                    return Ok(());
+                }
+                continue;
+            }
+            self.await_first()?;
+            let count = self.ready()?;
+            self.send(count)?;
+        }
+    }
+
+    /// Takes works, and cuts them into frames, as far ahead as there is room. Copies from devices begin here.
+    fn prepare(&mut self) -> Result<(), Stop> {
+        while self.frames.len() < AHEAD {
+            if self.works.is_empty() {
+                let mut backlog = self.lane.backlog.lock();
+                std::mem::swap(&mut self.works, &mut backlog);
+            }
+            let Some(work) = self.works.front() else { return Ok(()) };
+            let prepared = match work {
+                Work::Control(frame) => Prepared {
+                    head: Head::Frame { frame: *frame, checksum: false },
+                    data: Data::None,
+                    last: true,
+                },
+                Work::Rest { header, sent, source } => Prepared {
+                    head: Head::Begun { header: *header, sent: *sent },
+                    data: source.clone().map_or(Data::None, Data::Host),
+                    last: true,
+                },
+                Work::Write { region, offset, source, checksum } => {
+                    let (region, offset, checksum) = (*region, *offset, *checksum);
+                    let (at, source) = (self.cut, source.clone());
+                    let Some((len, data)) = self.cut_off(&source, at)? else { return Ok(()) };
+                    self.cut = at + len;
+                    let frame = Frame::Write { region, offset: offset + at, len, checksum: None };
+                    Prepared { head: Head::Frame { frame, checksum }, data, last: self.cut == source.len }
+                }
+            };
+            if prepared.last {
+                self.works.pop_front();
+                self.cut = 0;
+            }
+            self.frames.push_back(prepared);
+        }
+        Ok(())
+    }
+
+    /// The next frame's data of a source; none while all chunks are in use.
+    fn cut_off(&mut self, source: &Source, at: u64) -> Result<Option<(u64, Data)>, Stop> {
+        let left = source.len - at;
+        let Some(gpu) = source.region.gpu() else {
+            let len = left.min(MAX_FRAME);
+            return Ok(Some((len, Data::Host(source.part(at, len)))));
+        };
+        let staging = match self.stagings.iter().position(|staging| staging.is_of(gpu)) {
+            Some(known) => known,
+            None => {
+                self.stagings.push(Staging::new(gpu, self.lane.hub.settings())?);
+                self.stagings.len() - 1
+            }
+        };
+        let in_use =
+            self.frames.iter().filter(|f| matches!(f.data, Data::Chunk { staging: s, .. } if s == staging));
+        if in_use.count() == self.stagings[staging].count() {
+            return Ok(None);
+        }
+        let len = left.min(self.stagings[staging].size());
+        let chunk = self.stagings[staging].turn();
+        // SAFETY: a range of a registered region, which the core has checked. Chunks are used in turn, and one of them is
+        // in no prepared frame, so it is this one: what it had before has been sent, and so copied before.
+        unsafe { self.stagings[staging].fetch(chunk, &source.region, source.address.add(at), len)? };
+        Ok(Some((len, Data::Chunk { staging, chunk, len: len as usize })))
+    }
+
+    fn is_ready(&self, frame: &Prepared) -> Result<bool, Stop> {
+        match frame.data {
+            Data::Chunk { staging, chunk, .. } => Ok(self.stagings[staging].is_copied(chunk)?),
+            _ => Ok(true),
+        }
+    }
+
+    fn await_first(&mut self) -> Result<(), Stop> {
+        let mut patience = Patience::default();
+        while let Some(first) = self.frames.front()
+            && !self.is_ready(first)?
+        {
+            self.check()?;
+            patience.wait();
+        }
+        // An update behind it may have been given meanwhile, and can go along.
+        self.prepare()
+    }
+
+    /// How many of the frames go into one call: those that are ready, until there is enough.
+    fn ready(&self) -> Result<usize, Stop> {
+        let (mut count, mut bytes) = (0, 0);
+        for frame in self.frames.iter().take(MAX_GATHERED) {
+            if bytes >= GATHERED_BYTES || (count > 0 && !self.is_ready(frame)?) {
+                break;
+            }
+            count += 1;
+            bytes += self.piece(frame)?.len;
+        }
+        Ok(count)
+    }
+
+    fn piece(&self, frame: &Prepared) -> Result<Piece, Stop> {
+        Ok(match &frame.data {
+            Data::None => Piece::NONE,
+            Data::Host(source) => source.piece(),
+            Data::Chunk { staging, chunk, len } => self.stagings[*staging].piece(*chunk, *len)?,
+        })
+    }
+
+    /// Sends the first `count` frames.
+    fn send(&mut self, count: usize) -> Result<(), Stop> {
+        let mut headers = [[0; HEADER]; MAX_GATHERED];
+        let mut pieces = [Piece::NONE; MAX_PIECES];
+        for (i, frame) in self.frames.iter().take(count).enumerate() {
+            let data = self.piece(frame)?;
+            let mut sent = 0;
+            headers[i] = match frame.head {
+                Head::Begun { header, sent: so_far } => {
+                    sent = so_far;
+                    header
+                }
+                Head::Frame { frame, checksum } => {
+                    self.lane.outbound.seal(with_checksum(frame, checksum, data))
+                }
+            };
+            pieces[2 * i] = Piece::of(&headers[i]).after(sent.min(HEADER));
+            pieces[2 * i + 1] = data.after(sent.saturating_sub(HEADER));
+        }
+        self.lane.held.store(false, Ordering::Relaxed);
+        self.send_pieces(&mut pieces[..2 * count])?;
+        let finished = self.frames.drain(..count).filter(|frame| frame.last).count() as u64;
+        for staging in &mut self.stagings {
+            // Lets go of sources.
+            staging.is_idle()?;
+        }
+        // Behind everything: from here on the owner may send (invariant 1).
+        self.lane.done.fetch_add(finished, Ordering::Release);
+        Ok(())
+    }
+
+    fn send_pieces(&self, mut pieces: &mut [Piece]) -> Result<(), Stop> {
+        let mut progress = Instant::now();
+        while let Some(first) = pieces.iter().position(|piece| piece.len > 0) {
+            pieces = &mut pieces[first..];
+            // SAFETY: headers of `send`, host memory that the frames keep, chunks that no copy uses.
+            let mut count = match unsafe { socket::send(&self.lane.stream, pieces, false) } {
+                Ok(count) => count,
+                Err(error) if socket::is_not_now(&error) => {
+                    self.await_room(progress)?;
+                    continue;
+                }
+                Err(error) => return Err(Stop::Io(error)),
+            };
+            progress = Instant::now();
+            for piece in &mut *pieces {
+                let taken = count.min(piece.len);
+                *piece = piece.after(taken);
+                count -= taken;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the system takes more.
+    fn await_room(&self, progress: Instant) -> Result<(), Stop> {
+        self.check()?;
+        if self.lane.closing.load(Ordering::Acquire) && progress.elapsed() > STUCK {
+            return Err(Stop::Io(io::ErrorKind::TimedOut.into()));
+        }
+        // However it ends, what follows tries again.
+        let _ = poll(&mut [PollFd::new(&self.lane.stream, PollFlags::OUT)], Some(&LOOK));
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), Stop> {
+        match self.lane.is_broken() || self.lane.link.has_failed() {
+            true => Err(Stop::Broken),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits for something to do; false once the queue is dropped and everything sent.
+    fn rest(&self) -> Result<bool, Stop> {
+        let busy = self.lane.hub.settings().busy;
+        let mut began: Option<Instant> = None;
+        loop {
+            // Before the backlog is looked at: what was given before the queue was dropped must be seen.
+            let closing = self.lane.closing.load(Ordering::Acquire);
+            if self.lane.held.swap(false, Ordering::Acquire) {
+                socket::push(&self.lane.stream);
+            }
+            if !self.lane.backlog.lock().is_empty() {
+                return Ok(true);
+            }
+            self.check()?;
+            if closing {
+                return Ok(false);
+            }
+            if !busy.is_zero() && began.get_or_insert_with(Instant::now).elapsed() < busy {
+                std::hint::spin_loop();
+            } else {
+                // A wake-up that came before this returns at once. The limit is for links that fail without one.
+                std::thread::park_timeout(Duration::from_secs(1));
+                began = None;
+            }
+        }
+    }
+
+    /// Says that there is no more, and waits until the peer has taken everything: closing a socket with answers unread
+    /// would cut off what is on its way.
+    fn part(&self) {
+        let stream = &self.lane.stream;
+        let deadline = Instant::now() + DRAIN;
+        let mut answers = [0; 256];
+        let mut open = stream.shutdown(Shutdown::Write).is_ok();
+        while open && Instant::now() < deadline {
+            // SAFETY: an array of this thread's.
+            open = match unsafe { socket::receive(stream, &[Piece::of_mut(&mut answers)], false) } {
+                Ok(count) => count > 0,
+                Err(error) if socket::is_not_now(&error) => {
+                    let _ = poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&LOOK));
+                    true
+                }
+                Err(_) => false,
+            };
+        }
+    }
+}
+
+fn with_checksum(frame: Frame, wanted: bool, data: Piece) -> Frame {
+    match frame {
+        Frame::Write { region, offset, len, .. } if wanted => {
+            let mut hasher = Hasher::new();
+            // SAFETY: the frame's data, which it keeps.
+            unsafe { placement::digest(&mut hasher, data.start, data.len) };
+            Frame::Write { region, offset, len, checksum: Some(hasher.finalize()) }
+        }
+        frame => frame,
+    }
+}

@@ -1,0 +1,152 @@
+use std::{
+    collections::VecDeque,
+    net::{Shutdown, TcpStream},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::Thread,
+};
+
+use mscclpp_core::MemoryRegion;
+use mscclpp_gpu::DevicePtr;
+use parking_lot::Mutex;
+
+use crate::{
+    hub::{LinkState, Shared},
+    protocol::frame::{Frame, HEADER, Header, Outbound},
+    socket::{self, Piece},
+};
+
+/// What the owner of a queue and its driver have in common.
+pub(crate) struct Lane {
+    pub(super) stream: TcpStream,
+    pub(super) outbound: Outbound,
+    pub(super) link: Arc<LinkState>,
+    pub(super) hub: Arc<Shared>,
+    /// Works handed over and not taken by the driver yet.
+    pub(super) backlog: Mutex<VecDeque<Work>>,
+    /// How many works the driver has carried out (invariant 1).
+    pub(super) done: AtomicU64,
+    /// The system holds something back (invariant 3).
+    pub(super) held: AtomicBool,
+    /// The queue was dropped.
+    pub(super) closing: AtomicBool,
+    /// Nothing can be sent any more.
+    broken: AtomicBool,
+    driver: OnceLock<Thread>,
+}
+
+/// What the owner hands over. It keeps the memory until it is done.
+pub(super) enum Work {
+    Write {
+        region: u64,
+        offset: u64,
+        source: Source,
+        checksum: bool,
+    },
+    Control(Frame),
+    /// What is left of a frame that the owner began to send.
+    Rest {
+        header: Header,
+        sent: usize,
+        source: Option<Source>,
+    },
+}
+
+/// A range of registered memory.
+#[derive(Clone)]
+pub(super) struct Source {
+    pub(super) region: Arc<MemoryRegion>,
+    pub(super) address: DevicePtr,
+    pub(super) len: u64,
+}
+
+impl Source {
+    /// As host memory, which it must be.
+    pub(super) fn piece(&self) -> Piece {
+        Piece { start: self.address.as_mut_ptr(), len: self.len as usize }
+    }
+
+    /// `len` bytes from `at` on.
+    pub(super) fn part(&self, at: u64, len: u64) -> Self {
+        Self { region: self.region.clone(), address: self.address.add(at), len }
+    }
+}
+
+/// What became of something that was to be sent at once.
+pub(super) enum Sent {
+    All,
+    /// So many bytes.
+    Part(usize),
+    /// The lane broke.
+    Nothing,
+}
+
+impl Lane {
+    pub(super) fn new(stream: TcpStream, outbound: Outbound, link: Arc<LinkState>, hub: Arc<Shared>) -> Self {
+        Self {
+            stream,
+            outbound,
+            link,
+            hub,
+            backlog: Mutex::default(),
+            done: AtomicU64::new(0),
+            held: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            driver: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn is_driven_by(&self, thread: Thread) {
+        // Set once, by whoever starts the driver.
+        let _ = self.driver.set(thread);
+    }
+
+    /// Has the driver look. It finds whatever was stored before.
+    pub(super) fn wake(&self) {
+        if let Some(thread) = self.driver.get() {
+            thread.unpark();
+        }
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
+    /// Nothing can be sent any more. If the link does not say why shortly, `reason` does: a closing peer's goodbye and the
+    /// end of its sockets come in any order.
+    pub(super) fn fail(&self, reason: String) {
+        self.cut();
+        self.hub.suspect(self.link.id(), reason);
+    }
+
+    /// The link has ended.
+    pub(crate) fn cut(&self) {
+        self.broken.store(true, Ordering::Release);
+        // A socket that is not connected any more is as good as shut down.
+        let _ = self.stream.shutdown(Shutdown::Both);
+        self.wake();
+    }
+
+    /// Sends a header and host memory behind it, as far as the system takes them. Only by whom invariant 1 allows.
+    ///
+    /// # Safety
+    /// `data` must be readable.
+    pub(super) unsafe fn try_send(&self, header: &Header, data: Piece, more: bool) -> Sent {
+        loop {
+            // SAFETY: the header is a reference, the data is as the caller promises.
+            match unsafe { socket::send(&self.stream, &[Piece::of(header), data], more) } {
+                Ok(count) if count == HEADER + data.len => return Sent::All,
+                Ok(count) => return Sent::Part(count),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Sent::Part(0),
+                Err(error) => {
+                    self.fail(format!("sending to it failed: {error}"));
+                    return Sent::Nothing;
+                }
+            }
+        }
+    }
+}

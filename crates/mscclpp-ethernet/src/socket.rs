@@ -1,0 +1,163 @@
+//! Sockets as this crate wants them, and the two calls that move bytes between them and registered memory.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
+    os::fd::AsRawFd,
+    time::Duration,
+};
+
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
+
+/// Connections that may wait to be accepted; the system has a limit of its own.
+const BACKLOG: i32 = 4096;
+/// A host that acknowledges nothing for so long is gone. Well under the five seconds in which a loss must be known.
+const SILENCE: Duration = Duration::from_millis(3500);
+
+fn socket(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Listens on a free port: of that address, or of all of them, in both families where the system has both.
+pub(crate) fn listen(only: Option<IpAddr>) -> io::Result<TcpListener> {
+    let at = |ip: IpAddr| {
+        let address = SocketAddr::new(ip, 0);
+        let socket = socket(address)?;
+        if ip.is_ipv6() {
+            // The unspecified address serves IPv4 too.
+            socket.set_only_v6(!ip.is_unspecified())?;
+        }
+        socket.bind(&SockAddr::from(address))?;
+        socket.listen(BACKLOG)?;
+        Ok(socket.into())
+    };
+    match only {
+        Some(ip) => at(ip),
+        None => at(Ipv6Addr::UNSPECIFIED.into()).or_else(|_: io::Error| at(Ipv4Addr::UNSPECIFIED.into())),
+    }
+}
+
+/// Begins to connect. The outcome is there when the socket becomes writable; see [`TcpStream::take_error`].
+pub(crate) fn begin_connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = socket(address)?;
+    socket.set_tcp_nodelay(true)?;
+    match socket.connect(&SockAddr::from(address)) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(socket.into())
+}
+
+/// A link is silent for most of its life, and what it carries always fits the peer's buffer. So probes and the absence
+/// of acknowledgements tell a host that has vanished; both are answered by the other system, not by its process, so that
+/// a stopped process is not taken for a dead one.
+pub(crate) fn tune_link(stream: &TcpStream) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    let second = Duration::from_secs(1);
+    let keepalive = TcpKeepalive::new().with_time(second).with_interval(second).with_retries(3);
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_tcp_user_timeout(Some(SILENCE))
+}
+
+/// A connection that carries data must not have a limit on unacknowledged data: a peer that is stopped, or slower than
+/// this side, closes its window for as long as it likes. The link beside it tells when the peer is gone; probes clean up
+/// what is left of it.
+pub(crate) fn tune_queue(stream: &TcpStream) -> io::Result<()> {
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(10))
+        .with_interval(Duration::from_secs(5))
+        .with_retries(3);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+/// Sends what [`send`] was told to hold back. Any thread may call this.
+pub(crate) fn push(stream: &TcpStream) {
+    // Setting what is set already is what makes the system send. It cannot fail on a TCP socket, and if it did, the
+    // system would send after 200 ms.
+    let _ = stream.set_nodelay(true);
+}
+
+/// A piece of memory to be sent, or to be received into. As raw as registered memory is: nobody may have a reference.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) start: *mut u8,
+    pub(crate) len: usize,
+}
+
+impl Piece {
+    pub(crate) const NONE: Self = Self { start: std::ptr::null_mut(), len: 0 };
+
+    /// Of bytes that are only read.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        Self { start: bytes.as_ptr().cast_mut(), len: bytes.len() }
+    }
+
+    pub(crate) fn of_mut(bytes: &mut [u8]) -> Self {
+        Self { start: bytes.as_mut_ptr(), len: bytes.len() }
+    }
+
+    /// All but the first `count` bytes, which is at most its length.
+    pub(crate) fn after(self, count: usize) -> Self {
+        Self { start: self.start.wrapping_add(count), len: self.len - count }
+    }
+}
+
+/// The most pieces that one call takes.
+pub(crate) const MAX_PIECES: usize = 16;
+
+fn vectors(pieces: &[Piece]) -> ([libc::iovec; MAX_PIECES], usize) {
+    let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_PIECES];
+    let mut count = 0;
+    for piece in pieces.iter().filter(|piece| piece.len > 0).take(MAX_PIECES) {
+        vectors[count] = libc::iovec { iov_base: piece.start.cast(), iov_len: piece.len };
+        count += 1;
+    }
+    (vectors, count)
+}
+
+fn message(vectors: &mut [libc::iovec]) -> libc::msghdr {
+    // SAFETY: null pointers and zero lengths are what an empty header consists of.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = vectors.as_mut_ptr();
+    message.msg_iovlen = vectors.len() as _;
+    message
+}
+
+/// Sends as much of the first [`MAX_PIECES`] pieces as the system takes; never blocks. With `more`, the system holds a
+/// last segment that is not full back until the next call, [`push`], or 200 ms have passed.
+///
+/// # Safety
+/// All pieces must be readable memory.
+pub(crate) unsafe fn send(stream: &TcpStream, pieces: &[Piece], more: bool) -> io::Result<usize> {
+    let (mut vectors, count) = vectors(pieces);
+    let message = message(&mut vectors[..count]);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
+    // SAFETY: the header points to `count` vectors that live, and those to readable memory, as the caller promises. The
+    // system only reads it.
+    check(unsafe { libc::sendmsg(stream.as_raw_fd(), &raw const message, flags) })
+}
+
+/// Receives into the pieces, one after the other: what there is, 0 at the end. Blocks until there is something, or not
+/// at all.
+///
+/// # Safety
+/// All pieces must be writable memory to which nobody has a reference.
+pub(crate) unsafe fn receive(stream: &TcpStream, pieces: &[Piece], block: bool) -> io::Result<usize> {
+    let (mut vectors, count) = vectors(pieces);
+    let mut message = message(&mut vectors[..count]);
+    let flags = if block { 0 } else { libc::MSG_DONTWAIT };
+    // SAFETY: the header points to `count` vectors that live, and those to writable memory, as the caller promises.
+    check(unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, flags) })
+}
+
+fn check(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// Whether a call only has to be made again, later or at once.
+pub(crate) fn is_not_now(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

@@ -1,0 +1,78 @@
+//! Ethernet passes the suite that all transports pass: on the GPUs of this machine, if it has some, and simulated.
+
+use libtest_mimic::{Arguments, Trial};
+use mscclpp_core::{
+    Context, ContextBuilder, Device, Transport,
+    conformance::{self, Case, Setup},
+};
+use mscclpp_ethernet::Ethernet;
+use mscclpp_gpu::Platform;
+
+#[derive(Clone, Copy)]
+struct Ends {
+    platform: Platform,
+    devices: [usize; 2],
+    checksums: bool,
+}
+
+impl Setup for Ends {
+    fn builder(&self) -> ContextBuilder {
+        // Chunks that are small enough for the cases to go around many of them.
+        let ethernet = Ethernet::builder().staging(16 << 10, 3).checksums(self.checksums).build();
+        Context::builder().provider(ethernet).platform(self.platform)
+    }
+
+    fn transport(&self) -> Transport {
+        Transport::ETHERNET
+    }
+
+    fn devices(&self) -> [Device; 2] {
+        self.devices.map(Device::gpu)
+    }
+
+    fn maps_peer_memory(&self) -> bool {
+        false
+    }
+
+    fn reaches_other_hosts(&self) -> bool {
+        true
+    }
+}
+
+fn trials(ends: Ends, cases: Vec<(&'static str, Case)>) -> Vec<Trial> {
+    let Ends { platform, devices: [a, b], checksums } = ends;
+    let checked = if checksums { "_with_checksums" } else { "" };
+    cases
+        .into_iter()
+        .map(|(name, case)| {
+            Trial::test(format!("{platform}::devices_{a}_and_{b}{checked}::{name}"), move || {
+                case(&ends);
+                Ok(())
+            })
+        })
+        .collect()
+}
+
+fn main() {
+    let found = Platform::detect_or_host().expect("a usable platform");
+    let mut platforms = vec![Platform::Host];
+    if found != Platform::Host {
+        platforms.push(found);
+    }
+    let mut all = Vec::new();
+    for platform in platforms {
+        for (devices, checksums) in [([0, 0], false), ([0, 1], false), ([0, 1], true)] {
+            let enough = platform.device_count().expect("a usable platform") > devices[1];
+            let ends = Ends { platform, devices, checksums };
+            let mut these = trials(ends, conformance::cases());
+            if platform == Platform::Host {
+                these.extend(trials(ends, conformance::host_platform_cases()));
+            }
+            all.extend(these.into_iter().map(|trial| match enough {
+                true => trial,
+                false => trial.with_kind("needs two devices").with_ignored_flag(true),
+            }));
+        }
+    }
+    libtest_mimic::run(&Arguments::from_args(), all).exit();
+}

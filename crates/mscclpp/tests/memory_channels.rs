@@ -7,7 +7,7 @@ mod support;
 
 use mscclpp::{errors::CoreError, prelude::*};
 use support::{
-    connect_all, device_of,
+    connect_all,
     ends::{End, Memories, Promise, Seeds},
     on_each_pair, platform,
     random::Random,
@@ -173,26 +173,9 @@ fn every_pair_of_ranks_at_once() {
     println!("{n} ranks on {}", platform());
     ranks(n, |comm| {
         let rank = comm.bootstrap().rank();
-        let gpu = comm.context().gpu(device_of(rank)).unwrap();
         let semaphores = connect_all(&comm).unwrap();
-        let others: Vec<usize> = (0..n).filter(|peer| *peer != rank).collect();
-        let memories: Vec<Memories> = others
-            .iter()
-            .map(|peer| {
-                let memories = Memories::new(comm.context(), &gpu, 16 * WORDS, 4096).unwrap();
-                memories.registered.iter().for_each(|memory| comm.send_memory(memory, *peer, 0).unwrap());
-                memories
-            })
-            .collect();
-        let theirs = |peer| comm.recv_memory(peer, 0).unwrap().wait().unwrap();
-        let ends: Vec<(usize, End)> = others
-            .iter()
-            .zip(memories)
-            .map(|(peer, memories)| {
-                let theirs = [theirs(*peer), theirs(*peer)];
-                (*peer, End::new(&gpu, &semaphores[*peer], memories, &theirs).unwrap())
-            })
-            .collect();
+        let others = semaphores.iter().enumerate().filter(|(peer, _)| *peer != rank);
+        let ends = End::with_each(&comm, others, 16 * WORDS, 4096).unwrap();
         comm.bootstrap().barrier().unwrap();
         let seed = |from: usize, to: usize| ((8 * from + to + 1) as u64) << 40;
         for _ in 0..20 {

@@ -18,9 +18,10 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::{Error, prelude::*};
 use ping_pong::Player;
 use support::{
-    assert_usable,
+    LIMIT, assert_usable,
     children::{Children, Role, hear, run_if_child, say},
     connect_all, device_of, endpoint_of,
+    ends::{End, Kind, PacketRounds, Seeds},
     kernels::{Outcome, Rounds, Side},
     platform,
 };
@@ -39,11 +40,22 @@ fn main() -> ExitCode {
     }
     trials.push(Trial::test("ping_pong_across_processes", || all_succeed("ping-pong", 2)));
     trials.push(Trial::test("a_signal_carries_data_across_processes", || all_succeed("data", 2)));
+    trials.push(Trial::test("memory_channels_across_processes", || all_succeed("transfer", 3)));
     let two_gpus = platform() == Platform::Cuda && platform().device_count().is_ok_and(|count| count >= 2);
     let name =
         if two_gpus { "one_visible_gpu_per_rank" } else { "one_visible_gpu_per_rank (needs two CUDA GPUs)" };
     trials.push(Trial::test(name, one_visible_gpu_per_rank).with_ignored_flag(!two_gpus));
-    for moment in ["init", "connect", "connect-sent", "semaphore", "semaphore-sent", "barrier", "kernel"] {
+    for moment in [
+        "init",
+        "connect",
+        "connect-sent",
+        "semaphore",
+        "semaphore-sent",
+        "barrier",
+        "kernel",
+        "unpack",
+        "put",
+    ] {
         for victim in [0, N - 1] {
             let name = format!("rank_{victim}_killed_at_{}", moment.replace('-', "_"));
             trials.push(Trial::test(name, move || killed(moment, victim)));
@@ -86,6 +98,7 @@ fn child(role: &Role) {
         "signal" => signal(&comm),
         "ping-pong" => play(&comm),
         "data" => data(&comm),
+        "transfer" => transfer(&comm),
         other => panic!("no role {other}"),
     }
 }
@@ -155,6 +168,41 @@ fn data(comm: &Communicator) {
     together(comm);
 }
 
+/// Bytes each way of a transfer.
+const BYTES: u64 = 100_000;
+
+fn seeds(rank: usize, peer: usize) -> Seeds {
+    let seed = |from: usize, to: usize| ((N * from + to + 1) as u64) << 40;
+    Seeds { mine: seed(rank, peer), peers: seed(peer, rank) }
+}
+
+fn transfer(comm: &Communicator) {
+    let rank = comm.bootstrap().rank();
+    let semaphores = connect_all(comm).expect("connections with everyone");
+    let others = semaphores.iter().enumerate().filter(|(peer, _)| *peer != rank);
+    let ends = End::with_each(comm, others, 2 * BYTES, 8 * BYTES).expect("memory channels");
+    together(comm);
+    let shape = LaunchConfig::linear(1, 128);
+    for (peer, end) in &ends {
+        let seeds = seeds(rank, *peer);
+        for _ in 0..10 {
+            end.start_put_round(BYTES / 16, seeds, -1, shape);
+        }
+        for kind in Kind::ALL {
+            // The last kind's packets are taken before these overwrite them.
+            end.start_put_round(1000, seeds, -1, shape);
+            let first_flag = 1000 * kind as u32;
+            let what = PacketRounds { kind, bytes: BYTES / 3, rounds: 20, first_flag, seeds };
+            end.start_packet_rounds(what, -1, shape);
+        }
+    }
+    for (peer, end) in &ends {
+        assert_eq!(end.mismatches(), 0, "between {rank} and {peer}");
+        end.copies.semaphore().check().expect("no complaint");
+    }
+    together(comm);
+}
+
 /// In a child: goes on until the killed rank is missed. The victim stops at its moment and is killed there.
 fn survive(role: &Role, moment: &str, victim: usize) -> Result<(), Error> {
     let rank = role.rank;
@@ -193,17 +241,57 @@ fn survive(role: &Role, moment: &str, victim: usize) -> Result<(), Error> {
     }
     let semaphores: Vec<_> = pending.iter().map(Pending::wait).collect::<Result<_, _>>()?;
 
+    let others = others().zip(&semaphores);
+    let transfers = matches!(moment, "unpack" | "put");
+    let ends = match transfers {
+        true => End::with_each(&comm, others.clone(), 2 * BYTES, BYTES)?,
+        false => Vec::new(),
+    };
     here("barrier");
     comm.bootstrap().barrier()?;
+    if transfers {
+        return interrupted(&comm, moment, rank == victim, &ends);
+    }
 
     // The kernel of each rank waits for the next rank, which is not always the victim.
-    let next = others().position(|peer| peer == (rank + 1) % role.n_ranks).expect("another rank");
-    let channel = BaseMemoryChannel::new(&semaphores[next])?;
+    let (_, next) =
+        others.clone().find(|(peer, _)| *peer == (rank + 1) % role.n_ranks).expect("another rank");
+    let channel = BaseMemoryChannel::new(next)?;
     let mut side = side_of(&comm);
     side.start_wait(&channel, -1);
     here("kernel");
     assert_eq!(side.outcome(), Outcome::NotSignalled);
     channel.semaphore().check().map_err(|error| comm.explain(error))
+}
+
+/// In a child: moves data with all others until one of them is killed; or waits for packets that never come.
+fn interrupted(
+    comm: &Communicator,
+    moment: &str,
+    is_victim: bool,
+    ends: &[(usize, End)],
+) -> Result<(), Error> {
+    let rank = comm.bootstrap().rank();
+    let shape = LaunchConfig::linear(1, 64);
+    say("ready");
+    let deadline = Instant::now() + LIMIT;
+    // Whether the kernels of an end gave up. The victim is killed in the midst of this.
+    let mut gave_up = false;
+    while !gave_up {
+        assert!(Instant::now() < deadline, "nobody was killed");
+        for (peer, end) in ends {
+            match moment {
+                "unpack" => end.start_unpack(Kind::LL16, [0, 0], BYTES / 4, 1, -1, shape),
+                _ => (0..50).for_each(|_| end.start_put_round(BYTES / 8, seeds(rank, *peer), -1, shape)),
+            }
+        }
+        if is_victim && moment == "unpack" {
+            hear();
+        }
+        gave_up = ends.iter().fold(false, |gave_up, (_, end)| end.failed() != 0 || gave_up);
+    }
+    let checked = ends.iter().find_map(|(_, end)| end.copies.semaphore().check().err());
+    checked.map_or(Ok(()), |error| Err(comm.explain(error)))
 }
 
 fn killed(moment: &'static str, victim: usize) -> Result<(), Failed> {

@@ -3,7 +3,7 @@
 use mscclpp::{Graph, MemoryChannelHandle, Stream, kernels, prelude::*};
 
 use super::{
-    LIMIT, semaphore_pair,
+    LIMIT, device_of, semaphore_pair,
     twins::{copies::MEMORY_CHANNEL_TWINS, packets::PACKETS_TWINS},
 };
 
@@ -136,6 +136,30 @@ impl End {
             Self::new(&gpus[0], &semaphores[0], a, &of_b).expect("one end"),
             Self::new(&gpus[1], &semaphores[1], b, &of_a).expect("the other end"),
         ]
+    }
+
+    /// An end for each of these other ranks, with so much data and packets each. All ranks call it at once.
+    pub(crate) fn with_each<'a>(
+        comm: &Communicator,
+        semaphores: impl Iterator<Item = (usize, &'a Semaphore)> + Clone,
+        data: u64,
+        packets: u64,
+    ) -> mscclpp::Result<Vec<(usize, Self)>> {
+        let gpu = comm.context().gpu(device_of(comm.bootstrap().rank()))?;
+        let mut memories = Vec::new();
+        for (peer, _) in semaphores.clone() {
+            let these = Memories::new(comm.context(), &gpu, data, packets)?;
+            for memory in &these.registered {
+                comm.send_memory(memory, peer, 0)?;
+            }
+            memories.push(these);
+        }
+        let end = |((peer, semaphore), memories)| {
+            let theirs = [comm.recv_memory(peer, 0)?, comm.recv_memory(peer, 0)?];
+            let theirs = [theirs[0].wait()?, theirs[1].wait()?];
+            Ok((peer, Self::new(&gpu, semaphore, memories, &theirs)?))
+        };
+        semaphores.zip(memories).map(end).collect()
     }
 
     fn launch(&self, module: &Module, kernel: &str, shape: LaunchConfig, args: &KernelArgs) {

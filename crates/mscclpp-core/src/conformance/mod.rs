@@ -25,6 +25,7 @@
 //! }
 //! ```
 
+mod channels;
 mod elsewhere;
 mod endpoints;
 mod host_signals;
@@ -64,8 +65,16 @@ pub type Case = fn(&dyn Setup);
 /// The cases that run on every platform, with their names.
 #[must_use]
 pub fn cases() -> Vec<(&'static str, Case)> {
-    [endpoints::CASES, memories::CASES, transfers::CASES, semaphores::CASES, lifetimes::CASES, hostile::CASES]
-        .concat()
+    [
+        endpoints::CASES,
+        memories::CASES,
+        transfers::CASES,
+        semaphores::CASES,
+        channels::CASES,
+        lifetimes::CASES,
+        hostile::CASES,
+    ]
+    .concat()
 }
 
 /// The cases in which host threads take the part of kernels. They need device memory that is host memory, which is on
@@ -78,5 +87,5 @@ pub fn host_platform_cases() -> Vec<(&'static str, Case)> {
 /// More of them, for a transport that [maps peers' memory](Setup::maps_peer_memory).
 #[must_use]
 pub fn mapped_memory_cases() -> Vec<(&'static str, Case)> {
-    signals::CASES.to_vec()
+    [signals::CASES, channels::HOST_CASES].concat()
 }

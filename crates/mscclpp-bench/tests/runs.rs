@@ -132,6 +132,11 @@ fn memory_put_packets() -> Result<(), Failed> {
         ["full", "half", "none"].map(|barriers| vec![format!("{packets} {barriers} 3x64"); 3])
     });
     assert_eq!(variants(&report), expected.as_flattened().concat());
+    // More rounds than a graph has launches: the flags go on from replay to replay.
+    let long = ["-b", "8", "-e", "8", "--iters", "2003", "--blocks", "1", "--warmup", "0", "--repeats", "1"];
+    let report =
+        self::report("replays", &[&["memory-put-packets", "--packets", "ll16"], &long[..]].concat())?;
+    assert_eq!(column(&report, "rounds"), [2003]);
     Ok(())
 }
 

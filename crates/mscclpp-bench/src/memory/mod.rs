@@ -3,6 +3,7 @@
 
 mod kernel;
 mod known;
+mod shape;
 
 use std::borrow::Cow;
 
@@ -13,6 +14,7 @@ use mscclpp::{
 };
 
 pub(crate) use self::kernel::{OwnChannels, Round, state};
+use self::shape::Shape;
 use crate::{
     Result,
     data::{fresh_seed, random_bytes},
@@ -161,7 +163,7 @@ fn run(moves: &[Move], asked: bool, options: &Options, peer: bool) -> Result<Opt
     let sizes = options.sizes.or(default, 1)?;
     let mut notes = vec![
         "one round, two processes that both send and receive; a launch is a round, in a graph of as many launches \
-         as there are rounds; timed by the device's events"
+         as there are rounds, or of 1000 that is replayed; timed by the device's events"
             .to_owned(),
         "random data, compared on both sides for each time".to_owned(),
     ];
@@ -204,6 +206,8 @@ fn run(moves: &[Move], asked: bool, options: &Options, peer: bool) -> Result<Opt
     Ok((!peer).then_some(Report { machine, rows, notes }))
 }
 
+const LAUNCHES_OF_A_GRAPH: u32 = 1000;
+
 /// The packets that not every link carries.
 const LINES: Move = Move::PutPackets(Packets::Ll128);
 
@@ -213,52 +217,6 @@ fn lines_refused(pair: &Pair, exchange: &Exchange<'_>) -> Result<Option<String>>
     let allowed = pair.both(refused.is_none())?;
     let elsewhere = || "the other rank's link does not carry LL128 packets".to_owned();
     Ok((!allowed).then(|| refused.map_or_else(elsewhere, |error| error.to_string())))
-}
-
-/// Of the launches.
-#[derive(Clone, Copy)]
-struct Shape {
-    blocks: u32,
-    threads: u32,
-    /// Bytes for each block that has work.
-    share: u64,
-}
-
-impl Shape {
-    fn new(options: &Options, gpu: &Gpu) -> Result<Self> {
-        let host = gpu.platform() == Platform::Host;
-        let (most_blocks, most_threads) = if host { (4, 32) } else { (32, 1024) };
-        let (blocks, threads) =
-            (options.blocks.unwrap_or(most_blocks), options.threads.unwrap_or(most_threads));
-        let at_once = gpu.properties().multiprocessors;
-        if !host && blocks > at_once {
-            let why = format!(
-                "--blocks {blocks}: blocks wait for each other, and {gpu} surely runs {at_once} at once, one on each \
-                 multiprocessor"
-            );
-            return Err(why.into());
-        }
-        if options.barriers.contains(&Barriers::None) && blocks as usize > OwnChannels::MOST {
-            return Err(
-                format!("--barriers none: there are channels for {} blocks", OwnChannels::MOST).into()
-            );
-        }
-        Ok(Self { blocks, threads, share: options.share.unwrap_or(16 * u64::from(threads)) })
-    }
-
-    fn channels(self, options: &Options) -> u32 {
-        if options.barriers.contains(&Barriers::None) { self.blocks } else { 1 }
-    }
-
-    fn workers(self, barriers: Barriers, bytes: u64) -> u32 {
-        match barriers {
-            Barriers::Full => self.blocks,
-            // At most `blocks`, which fits.
-            Barriers::Half | Barriers::None => {
-                bytes.div_ceil(self.share).clamp(1, u64::from(self.blocks)) as u32
-            }
-        }
-    }
 }
 
 /// All that stays the same from row to row but the exchange, which is to be dropped before it.
@@ -294,15 +252,24 @@ impl Bench<'_> {
         let stream = exchange.stopwatch.stream();
         // SAFETY: these are the kernel's arguments. The exchange, which has the memory and the channels, is dropped
         // before the state, and waits for the kernels' end. All blocks of the grid fit on the device at once.
-        let graph = capture(stream, rounds, || unsafe { kernel.launch(stream, config, &args) })?;
+        let launch = || unsafe { kernel.launch(stream, config, &args) };
+        let graph = capture(stream, rounds.min(LAUNCHES_OF_A_GRAPH), launch)?;
+        let (replays, rest) = (rounds / LAUNCHES_OF_A_GRAPH, rounds % LAUNCHES_OF_A_GRAPH);
 
         let variant = what.variant(barriers, blocks, threads);
         let times = exchange.measure(
             measuring,
             progress,
             &format!("{} {variant} {}", what.workload(), SizeOf::Bytes.show(bytes)),
-            // SAFETY: as above.
-            |stream| unsafe { graph.launch(stream) },
+            |stream| {
+                if replays == 0 {
+                    // SAFETY: as above.
+                    return unsafe { graph.launch(stream) };
+                }
+                // SAFETY: as above.
+                (0..replays).try_for_each(|_| unsafe { graph.launch(stream) })?;
+                (0..rest).try_for_each(|_| launch())
+            },
             |_| Cow::Borrowed(&expected),
         )?;
         let times =
@@ -352,15 +319,6 @@ impl Bench<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn blocks_without_a_share_have_no_work_but_at_full_barriers() {
-        let shape = Shape { blocks: 32, threads: 1024, share: 16 << 10 };
-        let workers = |bytes| shape.workers(Barriers::Half, bytes);
-        assert_eq!([1, 1 << 10, 16 << 10].map(workers), [1, 1, 1]);
-        assert_eq!([(16 << 10) + 1, 64 << 10, 1 << 20, 128 << 20].map(workers), [2, 4, 32, 32]);
-        assert_eq!(shape.workers(Barriers::Full, 1), 32);
-    }
 
     #[test]
     fn threads_are_whole_warps() {

@@ -73,15 +73,23 @@ impl Messages<'_> {
     }
 }
 
+/// No flag of an earlier kind may look like one of the next.
+fn clear(ends: &[End; 2]) {
+    for end in ends {
+        let packets = &end.memories.packets;
+        packets.fill(0, packets.len(), 0).unwrap();
+    }
+}
+
 /// Sends messages of some sizes as each kind of packets.
 fn check_messages(sizes: impl Fn(&mut Random) -> Vec<u64>) {
     on_each_pair(|context, devices| {
-        let [here, there] = End::pair(context, devices, DATA, PACKETS);
-        for kind in Kind::ALL {
-            here.memories.packets.fill(0, PACKETS, 0).unwrap();
-            there.memories.packets.fill(0, PACKETS, 0).unwrap();
+        let ends = End::pair(context, devices, DATA, PACKETS);
+        for kind in Kind::between(&ends) {
+            clear(&ends);
+            let [here, there] = &ends;
             let random = Random::new();
-            let mut messages = Messages { here: &here, there: &there, kind, random, flag: 0 };
+            let mut messages = Messages { here, there, kind, random, flag: 0 };
             for bytes in sizes(&mut messages.random) {
                 messages.check(bytes);
             }
@@ -96,7 +104,7 @@ fn some(random: &mut Random, range: RangeInclusive<u64>, n: usize) -> Vec<u64> {
 #[test]
 fn messages_are_exact_at_all_alignments() {
     check_messages(|random| {
-        let short = if on_gpus() { (0..=20).collect() } else { some(random, 0..=20, 5) };
+        let short = if on_gpus() { (0..=20).collect() } else { some(random, 0..=20, 4) };
         let middle = some(random, 21..=4200, if on_gpus() { 130 } else { 2 });
         [short, vec![119, 120, 121], middle, some(random, 4201..=50_000, 1)].concat()
     });
@@ -109,54 +117,54 @@ fn every_size_and_every_alignment() {
 }
 
 /// Rounds with changing flags between both ends at once, with the flag's end in the midst of them.
-fn play(what: impl Fn(&mut Random) -> PacketRounds, blocks: u32, on: impl Fn(&End, u64)) {
+fn play(
+    kinds: impl Fn(&[End]) -> Vec<Kind>,
+    sizes: RangeInclusive<u64>,
+    rounds: i32,
+    blocks: u32,
+    finished: impl Fn(&End, u64),
+) {
     on_each_pair(|context, devices| {
         let ends = End::pair(context, devices, 4 << 20, 8 << 20);
         let mut random = Random::new();
-        let what = what(&mut random);
-        let threads = LaunchConfig::linear(blocks, 32 * random.of(1..=8) as u32);
-        println!("{} rounds of {} bytes as {:?}, {threads:?}", what.rounds, what.bytes, what.kind);
-        ends[0].start_packet_rounds(what, -1, threads);
-        ends[1].start_packet_rounds(PacketRounds { seeds: what.seeds.swapped(), ..what }, -1, threads);
-        for end in &ends {
-            on(end, end.mismatches());
+        for kind in kinds(&ends) {
+            clear(&ends);
+            let seeds = Seeds { mine: random.word(), peers: random.word() };
+            // Flags go past the largest, and 0 is none.
+            let first_flag = u32::MAX - random.of(0..=rounds.unsigned_abs().into()) as u32;
+            let what = PacketRounds { kind, bytes: random.of(sizes.clone()), rounds, first_flag, seeds };
+            let shape = LaunchConfig::linear(blocks, 32 * random.of(1..=8) as u32);
+            println!("{rounds} rounds of {} bytes as {kind:?}, {shape:?}", what.bytes);
+            ends[0].start_packet_rounds(what, -1, shape);
+            ends[1].start_packet_rounds(PacketRounds { seeds: seeds.swapped(), ..what }, -1, shape);
+            for end in &ends {
+                finished(end, end.mismatches());
+            }
         }
     });
 }
 
-fn rounds(kind: Kind, bytes: u64, rounds: i32, random: &mut Random) -> PacketRounds {
-    let seeds = Seeds { mine: random.word(), peers: random.word() };
-    // Flags go past the largest, and 0 is none.
-    let first_flag = u32::MAX - random.of(0..=rounds.unsigned_abs().into()) as u32;
-    PacketRounds { kind, bytes, rounds, first_flag, seeds }
+fn all_is_right(end: &End, wrong: u64) {
+    assert_eq!(wrong, 0, "wrong words");
+    end.packets.semaphore().check().unwrap();
 }
 
 #[test]
 fn flags_change_over_many_rounds() {
-    let n = if on_gpus() { 3000 } else { 60 };
-    for kind in Kind::ALL {
-        for most in [20, 5000] {
-            let what = |random: &mut Random| rounds(kind, random.of(1..=most), n, random);
-            play(what, 2, |end, wrong| {
-                assert_eq!(wrong, 0, "wrong words");
-                end.packets.semaphore().check().unwrap();
-            });
-        }
-    }
+    let rounds = if on_gpus() { 3000 } else { 60 };
+    play(Kind::between, 1..=20, rounds, 2, all_is_right);
+    play(Kind::between, 1..=5000, rounds, 2, all_is_right);
     if on_gpus() {
         // What packets would be without a flag in each word promises nothing, so nothing is asserted but that it ends.
-        let what = |random: &mut Random| rounds(Kind::Split, 4000, n, random);
-        play(what, 2, |_, wrong| println!("flags apart: {wrong} of {} words came late", 2 * 500 * n));
+        let told = |_: &End, wrong| println!("flags apart: {wrong} of {} words came late", 1000 * rounds);
+        play(|_| vec![Kind::Split], 4000..=4000, rounds, 2, told);
     }
 }
 
 #[test]
 #[ignore = "for GPUs: minutes there, hours on simulated devices"]
 fn a_million_rounds() {
-    for kind in Kind::ALL {
-        let what = |random: &mut Random| rounds(kind, 1000, 1_000_000, random);
-        play(what, 4, |_, wrong| assert_eq!(wrong, 0, "wrong words"));
-    }
+    play(Kind::between, 1000..=1000, 1_000_000, 4, all_is_right);
 }
 
 #[test]
@@ -181,9 +189,10 @@ fn single_packets_are_taken_by_their_number() {
 #[test]
 fn a_wait_for_packets_that_timed_out_can_be_repeated() {
     on_each_pair(|context, devices| {
-        let [here, there] = End::pair(context, devices, DATA, PACKETS);
+        let ends = End::pair(context, devices, DATA, PACKETS);
+        let [here, there] = &ends;
         here.memories.data.write(0, &[0x5a; 1000]).unwrap();
-        for (kind, flag) in Kind::ALL.into_iter().zip(1..) {
+        for (kind, flag) in Kind::between(&ends).into_iter().zip(1..) {
             // Kinds have other flags and other places, and none is there yet.
             let target = u64::from(flag) * PACKETS / 4;
             let shape = LaunchConfig::linear(2, 32);
@@ -210,7 +219,8 @@ fn a_wait_for_packets_that_timed_out_can_be_repeated() {
 #[test]
 fn an_abort_ends_waits_for_packets_for_ever() {
     on_each_pair(|context, devices| {
-        for kind in Kind::ALL {
+        let kinds = Kind::between(&End::pair(context, devices, DATA, PACKETS));
+        for kind in kinds {
             let [here, there] = End::pair(context, devices, DATA, PACKETS);
             let shape = LaunchConfig::linear(2, 64);
             there.start_unpack(kind, [0, 0], 1000, 1, -1, shape);
@@ -246,7 +256,8 @@ fn packets_that_cannot_be_are_refused() {
             end.packets.semaphore().check().expect("it says so once");
         };
         here.memories.data.fill(0, DATA, 0xff).unwrap();
-        for kind in Kind::ALL {
+        // LL128 too where its lines would do: it is refused then as well.
+        for kind in [Kind::LL8, Kind::LL16, Kind::LL128] {
             let (size, _) = kind.sizes();
             here.start_put_packets(kind, [0, 0], 100, 0, whole_warps);
             refused("flag 0", &here);
@@ -267,9 +278,6 @@ fn packets_that_cannot_be_are_refused() {
 fn lines_are_refused_over_memory_that_is_not_aligned_to_them() {
     on_each_pair(|context, devices| {
         let [here, _there] = End::pair(context, devices, DATA, PACKETS);
-        here.packets
-            .check_lines()
-            .expect("memory of its own is aligned, and between these devices lines arrive whole");
         let ptr = here.memories.packets.ptr().add(64);
         // SAFETY: inside of the buffer, which outlives it.
         let odd = unsafe { context.register_memory(ptr, 1024, Transport::CUDA_IPC).unwrap() };

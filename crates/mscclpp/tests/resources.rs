@@ -127,8 +127,8 @@ fn round(bootstrap: &Arc<dyn Bootstrap>) {
     let theirs = comm.recv_memory(peer, 0).expect("a place");
     let connection = connection.wait().expect("a connection");
     let semaphore = comm.build_semaphore(&connection, peer, 0).expect("sent").wait().expect("a semaphore");
-    let channel = BaseMemoryChannel::new(&semaphore).expect("a channel");
     let theirs = theirs.wait().expect("a memory");
+    let channel = MemoryChannel::new(&semaphore, &theirs, &own, Some(&own)).expect("a channel");
     connection.write(&theirs, 0, &own, 2048, 1024).expect("a write");
     connection.flush(LIMIT).expect("a flush");
     // Closed by both at once, and in no particular order.

@@ -34,7 +34,17 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 3] = [Self::LL8, Self::LL16, Self::LL128];
+    /// All that can be used between these ends.
+    pub(crate) fn between(ends: &[End]) -> Vec<Self> {
+        let refused = ends.iter().find_map(|end| end.packets.check_lines().err());
+        match refused {
+            None => vec![Self::LL8, Self::LL16, Self::LL128],
+            Some(why) => {
+                println!("without LL128: {why}");
+                vec![Self::LL8, Self::LL16]
+            }
+        }
+    }
 
     /// Bytes of a packet, and of the data in it.
     pub(crate) fn sizes(self) -> (u64, u64) {

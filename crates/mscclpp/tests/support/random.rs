@@ -43,6 +43,6 @@ impl Random {
             true => 32 * self.of(1..=32),
             false => self.of(1..=1024),
         };
-        LaunchConfig::linear(self.of(1..=8) as u32, threads as u32)
+        LaunchConfig::linear(self.of(1..=4) as u32, threads as u32)
     }
 }

@@ -20,9 +20,10 @@ namespace mscclpp {
 // D1. A round is complete when progress reaches its last arrival, and then all of its blocks are there: each arrives
 //     once a round, and for the next round only after this one is complete. So the first numBlocks tickets are those of
 //     the first round, the next numBlocks those of the second.
-// D2. A ticket's low half is below 2 * numBlocks: the last of a round folds it before it arrives again (the same thread
-//     does both, to the same word), and without it the next round is not complete. So low never carries into high, and
-//     a low half of numBlocks or more means that the round before is complete but not yet folded.
+// D2. The last of a round folds it before it arrives again (the same thread does both, to the same word), and without
+//     it the next round is not complete. So a ticket's low half is below 2 * numBlocks - 1 and never carries into high.
+//     From numBlocks on it says that the round before is complete but not yet folded. The last of a round comes when
+//     the round before is folded: its ticket's low half is numBlocks - 1.
 // D3. A waiter sees at most one round more complete than its own, as the next but one needs its arrival: differences of
 //     progress are small, and the high half may wrap.
 // D4. The number of blocks may change between launches: when a kernel ends all is folded, and the low half is 0.
@@ -85,7 +86,7 @@ struct DeviceSyncer {
     Arrival arrival;
     arrival.folded = static_cast<uint32_t>(ticket >> 32);
     arrival.goal = low < blocks ? blocks : 2 * blocks;
-    arrival.last = low + 1 == arrival.goal;
+    arrival.last = low + 1 == blocks;
     if (arrival.last) {
       // Orders nothing: it only keeps the chain of read-modify-writes.
       atomicReduceAdd<MemoryOrder::Relaxed, MemoryScope::Device>(&state_, (static_cast<uint64_t>(1) << 32) - blocks);

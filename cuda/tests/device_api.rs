@@ -1,0 +1,101 @@
+//! The headers of the device API on a CPU: their real text, compiled by a plain C++ compiler over `tests/emulation`,
+//! which stands in for what they need of a GPU. Each program there is one test.
+
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// The programs in `tests/emulation`.
+const PROGRAMS: [&str; 3] = ["concurrency", "copies", "packets"];
+
+/// How long a program may run. Most of them need a few seconds; one that waits for what never comes is ended.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// `CXX`, or what a C++ compiler is usually called; none if none of them runs.
+fn compiler() -> Option<OsString> {
+    env::var_os("CXX")
+        .into_iter()
+        .chain(["c++", "g++", "clang++"].map(OsString::from))
+        .find(|name| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success()))
+}
+
+/// A program's folder for what is made of it, removed when it is done.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(program: &str) -> std::io::Result<Self> {
+        let path = env::temp_dir().join(format!("mscclpp-{program}-{}", std::process::id()));
+        fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn compile(compiler: &OsStr, program: &str, binary: &Path) -> Result<(), Failed> {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let emulation = package.join("tests/emulation");
+    let compiled = Command::new(compiler)
+        // The headers have pragmas for the compilers of GPUs.
+        .args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-pthread", "-I"])
+        .arg(package.join("include"))
+        .arg("-include")
+        .arg(emulation.join("emulation.hpp"))
+        .arg(emulation.join(program).with_extension("cpp"))
+        .arg("-o")
+        .arg(binary)
+        .output()?;
+    if compiled.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{program}.cpp does not compile:\n{}", String::from_utf8_lossy(&compiled.stderr)).into())
+    }
+}
+
+/// Runs the program; what it writes goes to this test's own error output.
+fn run(program: &str, binary: &Path) -> Result<(), Failed> {
+    let mut child = Command::new(binary).spawn()?;
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return if status.success() { Ok(()) } else { Err(format!("{program}: {status}").into()) };
+        }
+        if Instant::now() > deadline {
+            child.kill()?;
+            child.wait()?;
+            return Err(format!("{program} has not ended after {DEADLINE:?}").into());
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn test(compiler: &OsStr, program: &str) -> Result<(), Failed> {
+    let scratch = Scratch::new(program)?;
+    let binary = scratch.0.join(program);
+    compile(compiler, program, &binary)?;
+    run(program, &binary)
+}
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let compiler = compiler();
+    let trial = |program: &'static str| match compiler.clone() {
+        Some(compiler) => Trial::test(program, move || test(&compiler, program)),
+        None => Trial::test(program, || Err("there is no C++ compiler; set CXX".into()))
+            .with_kind("no C++ compiler")
+            .with_ignored_flag(true),
+    };
+    libtest_mimic::run(&arguments, PROGRAMS.into_iter().map(trial).collect()).exit();
+}

@@ -1,0 +1,143 @@
+// The barrier and the counting semaphore of a grid: under random interleavings of their atomic accesses, and with
+// blocks that run at the same time.
+
+#include <chrono>
+
+#include "mscclpp/concurrency_device.hpp"
+
+#include "../../kernels/concurrency.cu"
+
+using emulation::Interleaving;
+using emulation::Random;
+
+// Nobody leaves a round that somebody has not come to, and all leave. One syncer for all runs, so that the number of
+// blocks changes, and the rounds that are folded wrap around.
+static void interleavedSyncs() {
+  DeviceSyncer syncer = {};
+  syncer.state_ = 0xfffffff0ull << 32;
+  Random random(1);
+  for (uint64_t run = 0; run < 6000; ++run) {
+    const unsigned int blocks = 1 + random.below(5);
+    const unsigned int rounds = 1 + random.below(4);
+    std::vector<unsigned int> reached(blocks);
+    Interleaving::run(blocks, random.next(), [&] {
+      for (unsigned int round = 1; round <= rounds; ++round) {
+        reached[blockIdx.x] = round;
+        CHECK(syncer.sync(static_cast<int>(blocks)));
+        // A faster block may have come to the next barrier, and no further.
+        for (unsigned int other : reached) CHECK(other == round || other == round + 1);
+      }
+    });
+    CHECK(static_cast<uint32_t>(syncer.state_) == 0);
+  }
+}
+
+// One block is the last, and when it is, all have come.
+static void interleavedArrivals() {
+  DeviceSyncer syncer = {};
+  Random random(2);
+  for (uint64_t run = 0; run < 6000; ++run) {
+    const unsigned int blocks = 1 + random.below(5);
+    unsigned int come = 0, lasts = 0;
+    Interleaving::run(blocks, random.next(), [&] {
+      ++come;
+      if (!syncer.arrive(static_cast<int>(blocks))) return;
+      ++lasts;
+      CHECK(come == blocks);
+    });
+    CHECK(lasts == 1 && static_cast<uint32_t>(syncer.state_) == 0);
+  }
+}
+
+// No more hold the semaphore than there are turns, nobody waits for ever, and all turns are given back.
+static void interleavedTurns() {
+  Random random(3);
+  for (uint64_t run = 0; run < 6000; ++run) {
+    const unsigned int blocks = 1 + random.below(5);
+    const unsigned int turns = 1 + random.below(3);
+    DeviceSemaphore semaphore = {};
+    semaphore.set(turns);
+    unsigned int holders = 0, most = 0;
+    Interleaving::run(blocks, random.next(), [&] {
+      for (int i = 0; i < 3; ++i) {
+        CHECK(semaphore.acquire());
+        ++holders;
+        most = holders > most ? holders : most;
+        Interleaving::current->yield();
+        --holders;
+        semaphore.release();
+      }
+    });
+    CHECK(most <= turns && semaphore.count_ == turns);
+  }
+}
+
+// The test kernels, on blocks that run at the same time and have several threads.
+static void gridBarrier() {
+  DeviceSyncer syncer = {};
+  unsigned long long mismatches = 0;
+  unsigned int failed = 0;
+  uint64_t base = 1;
+  for (unsigned int blocks : {1, 4, 2, 5, 3}) {
+    std::vector<uint64_t> cells(blocks);
+    emulation::launch(blocks, 3, [&] {
+      grid_barrier(&syncer, cells.data(), base, 200, -1, &mismatches, &failed);
+    });
+    base += 200;
+  }
+  CHECK(mismatches == 0 && failed == 0);
+}
+
+static void gridArrive() {
+  DeviceSyncer syncer = {};
+  std::vector<uint64_t> cells(4);
+  uint64_t sum = 0, lasts = 0;
+  for (uint64_t launches = 1; launches <= 300; ++launches) {
+    emulation::launch(4, 2, [&] { grid_arrive(&syncer, cells.data(), &sum, &lasts); });
+    CHECK(sum == 4 * launches && lasts == launches);
+  }
+}
+
+static void semaphoreTurns() {
+  DeviceSemaphore semaphore = {};
+  uint64_t counter = 0;
+  unsigned int failed = 0;
+  emulation::launch(1, 2, [&] { semaphore_set(&semaphore, 1); });
+  emulation::launch(4, 2, [&] { semaphore_turns(&semaphore, 500, -1, &counter, &failed); });
+  CHECK(counter == 2000 && failed == 0);
+}
+
+// Waits for what does not come end by their bound or by an abort, for all threads of the block, and say so.
+static void endings() {
+  uint32_t status[4] = {};
+  unsigned int gaveUp = 0;
+  DeviceSyncer syncer = {};
+  emulation::launch(1, 3, [&] { gaveUp += !syncer.sync(2, 100, status); });
+  CHECK(gaveUp == 3 && status[mscclpp::StatusTimedOut] == 1 && status[mscclpp::StatusAborted] == 0);
+  syncer.state_ = 0;
+  emulation::launch(1, 3, [&] { gaveUp += !syncer.sync(2, 100); });
+  CHECK(gaveUp == 6);
+  DeviceSemaphore semaphore = {};
+  CHECK(!semaphore.acquire(0) && !semaphore.acquire(10) && semaphore.count_ == 0);
+  semaphore.release();
+  CHECK(semaphore.acquire(0) && semaphore.count_ == 0);
+  std::thread host([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    __atomic_store_n(status + mscclpp::StatusAbortRequested, 1u, __ATOMIC_RELEASE);
+  });
+  CHECK(!semaphore.acquire(-1, status));
+  syncer.state_ = 0;
+  emulation::launch(1, 3, [&] { gaveUp += !syncer.sync(2, -1, status); });
+  host.join();
+  CHECK(gaveUp == 9 && status[mscclpp::StatusAborted] == 1);
+}
+
+int main() {
+  interleavedSyncs();
+  interleavedArrivals();
+  interleavedTurns();
+  gridBarrier();
+  gridArrive();
+  semaphoreTurns();
+  endings();
+}

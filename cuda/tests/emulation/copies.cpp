@@ -1,0 +1,167 @@
+// Copies: every byte of the range and none beside it, none read beside it either, for any size and any alignments.
+
+#include "mscclpp/memory_channel_device.hpp"
+
+#include "../../kernels/memory_channel.cu"
+
+using emulation::Memory;
+using emulation::Random;
+
+// Source and destination, and what the destination is to become.
+struct Memories {
+  explicit Memories(uint64_t largest) : source(largest + 16, 1), destination(largest + 16, 2), expected(destination) {}
+
+  // Copies `size` bytes by `threads` threads in turns, and looks at what has become of the destination.
+  template <int Alignment, bool CopyRemainder, bool Get>
+  void copyAndCheck(uint64_t size, uint64_t toOffset, uint64_t fromOffset, uint32_t threads) {
+    MemoryChannelDeviceHandle channel = {};
+    emulation::limited = true;
+    emulation::readable = {source.at(fromOffset), source.at(fromOffset + size)};
+    emulation::writable = {destination.at(toOffset), destination.at(toOffset + size)};
+    if constexpr (Get) {
+      channel.dst_ = source.at(0), channel.src_ = destination.at(0);
+      emulation::inTurns(threads, [&](uint32_t thread) {
+        channel.get<Alignment, CopyRemainder>(fromOffset, toOffset, size, thread, threads);
+      });
+    } else {
+      channel.dst_ = destination.at(0), channel.src_ = source.at(0);
+      emulation::inTurns(threads, [&](uint32_t thread) {
+        channel.put<Alignment, CopyRemainder>(toOffset, fromOffset, size, thread, threads);
+      });
+    }
+    emulation::limited = false;
+    std::memcpy(expected.at(toOffset), source.at(fromOffset), size);
+    CHECK(destination.same(expected, toOffset + size));
+    // So that no two copies move the same bytes.
+    for (uint64_t i = 0; i < size; i += 61) *source.at(i) ^= static_cast<uint8_t>(copies + i);
+    ++copies;
+  }
+
+  Memory source, destination, expected;
+  uint64_t copies = 1;
+};
+
+static const uint32_t threadCounts[] = {1, 2, 3, 7, 16, 32, 33, 64};
+
+static void everySizeAtEveryAlignment() {
+  Memories memories(8192);
+  Random random(3);
+  for (uint64_t size = 0; size <= 4200; ++size) {
+    for (uint64_t alignments = 0; alignments < 256; ++alignments) {
+      const uint32_t threads = threadCounts[random.below(8)];
+      if (random.below(2) == 0) {
+        memories.copyAndCheck<16, true, false>(size, alignments % 16, alignments / 16, threads);
+      } else {
+        memories.copyAndCheck<16, true, true>(size, alignments % 16, alignments / 16, threads);
+      }
+    }
+  }
+  CHECK(memories.destination.same(memories.expected));
+}
+
+// With the promises that leave code out: right where they are kept, whatever the bases are.
+template <int Alignment>
+static void promises() {
+  Memories memories(2048);
+  Random random(4);
+  for (uint64_t size = 0; size <= 700; ++size) {
+    for (uint64_t alignments = 0; alignments < 256; ++alignments) {
+      const uint32_t threads = threadCounts[random.below(8)];
+      memories.copyAndCheck<Alignment, true, true>(size, alignments % 16, alignments / 16, threads);
+      if (size % Alignment == 0) {
+        memories.copyAndCheck<Alignment, false, false>(size, alignments % 16, alignments / 16, threads);
+      }
+    }
+  }
+  CHECK(memories.destination.same(memories.expected));
+}
+
+static void aroundPowersOfTwo() {
+  const uint64_t pairs[][2] = {{0, 0}, {0, 8}, {4, 12}, {1, 1}, {3, 6}, {15, 0}, {0, 15}};
+  Memories memories((16 << 20) + 64);
+  for (uint64_t power = 4096; power <= 16 << 20; power *= 2) {
+    for (uint64_t size = power - 1; size <= power + 1; ++size) {
+      const auto& pair = pairs[memories.copies % 7];
+      memories.copyAndCheck<16, true, false>(size, pair[0], pair[1], 1024);
+      memories.copyAndCheck<16, true, true>(size, pair[1], pair[0], 300);
+    }
+  }
+  CHECK(memories.destination.same(memories.expected));
+}
+
+// The test kernels, here between two memories of one process.
+static MemoryChannelDeviceHandle channelOf(Memory& mine, Memory& peers) {
+  MemoryChannelDeviceHandle channel = {};
+  channel.src_ = mine.at(0);
+  channel.dst_ = peers.at(0);
+  return channel;
+}
+
+static void sweepKernel() {
+  Memory mine(4096, 5), peers(4096, 6);
+  for (int get = 0; get < 2; ++get) {
+    unsigned long long mismatches = 0;
+    const MemoryChannelDeviceHandle channel = channelOf(mine, peers);
+    emulation::launch(3, 5, [&] { copy_sweep(channel, 256, 0, 90, get, 7, &mismatches); });
+    CHECK(mismatches == 0);
+  }
+}
+
+static void singleKernels() {
+  Memory mine(4096, 5), peers(4096, 6);
+  const MemoryChannelDeviceHandle channel = channelOf(mine, peers);
+  emulation::launch(2, 3, [&] { channel_put(channel, 5, 21, 1000, 16, 1); });
+  CHECK(std::memcmp(peers.at(5), mine.at(21), 1000) == 0);
+  emulation::launch(2, 3, [&] { channel_get(channel, 5, 2000, 1000, 8, 0); });
+  CHECK(std::memcmp(mine.at(2000), mine.at(21), 1000) == 0);
+  uint64_t result = 0;
+  emulation::launch(1, 2, [&] { channel_write_read(channel, 3, 0x1122334455667788, &result); });
+  CHECK(result == 0x1122334455667788 && std::memcmp(peers.at(24), &result, 8) == 0);
+}
+
+// One side of put_round: its memory, its words and what it counts.
+struct Side {
+  Memory memory = Memory(2048, 8);
+  uint64_t inbound = 0, expected = 0, round = 0;
+  uint32_t status[4] = {};
+  DeviceSyncer syncers[2] = {};
+  unsigned long long mismatches = 0;
+  unsigned int failed = 0;
+};
+
+static void putRounds() {
+  Side sides[2];
+  const auto replay = [&](int me, int64_t maxSpin) {
+    Side& side = sides[me];
+    MemoryChannelDeviceHandle channel = channelOf(side.memory, sides[1 - me].memory);
+    channel.semaphore_.inboundToken = &side.inbound;
+    channel.semaphore_.expectedInboundToken = &side.expected;
+    channel.semaphore_.remoteInboundToken = &sides[1 - me].inbound;
+    channel.semaphore_.status = side.status;
+    emulation::launch(3, 4, [&] {
+      put_round(channel, side.syncers, &side.round, 50, 11 + me, 12 - me, maxSpin, &side.mismatches, &side.failed);
+    });
+  };
+  std::vector<std::thread> both;
+  for (int me = 0; me < 2; ++me) {
+    both.emplace_back([&, me] {
+      for (int i = 0; i < 300; ++i) replay(me, -1);
+    });
+  }
+  for (std::thread& side : both) side.join();
+  for (const Side& side : sides) CHECK(side.failed == 0 && side.mismatches == 0 && side.round == 300);
+  // Without its peer, a side ends by its bound.
+  replay(0, 100);
+  CHECK(sides[0].failed == 301 && sides[0].status[mscclpp::StatusTimedOut] == 1);
+}
+
+int main() {
+  everySizeAtEveryAlignment();
+  promises<4>();
+  promises<8>();
+  promises<16>();
+  aroundPowersOfTwo();
+  sweepKernel();
+  singleKernels();
+  putRounds();
+}

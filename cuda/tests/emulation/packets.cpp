@@ -1,0 +1,274 @@
+// Packets: what is sent arrives, byte for byte and not a byte beside it, whatever the size, the alignments and who the
+// threads are; what has not been sent is not taken for it; and waits for it end.
+
+#include <atomic>
+#include <chrono>
+
+#include "mscclpp/memory_channel_device.hpp"
+
+#include "../../kernels/packets.cu"
+
+using emulation::Memory;
+using emulation::Random;
+
+static const uint64_t LargestPacketsOf = 9000;
+
+template <class Packet>
+static uint64_t packetsOf(uint64_t bytes) {
+  return (bytes + Packet::PayloadBytes - 1) / Packet::PayloadBytes * sizeof(Packet);
+}
+
+template <class Packet>
+static uint32_t someThreads(Random& random) {
+  const uint32_t counts[] = {1, 2, 5, 32, 33, 64};
+  return sizeof(Packet) == 128 ? 32 * (1 + random.below(3)) : counts[random.below(6)];
+}
+
+// One message: memory to send from, packets, memory to receive in, and what that is to become.
+template <class Packet>
+struct Message {
+  Message() : source(2048, 1), packets(LargestPacketsOf, 2), destination(2048, 3), expected(destination) {
+    std::memset(packets.at(0), 0, LargestPacketsOf);
+  }
+
+  void put(uint64_t bytes, uint64_t offset, uint32_t threads, uint32_t flag) {
+    emulation::limited = true;
+    emulation::readable = {source.at(offset), source.at(offset + bytes)};
+    emulation::writable = {};
+    emulation::inTurns(threads, [&](uint32_t thread) {
+      CHECK(mscclpp::putPackets<Packet>(packets.at(0), source.at(offset), bytes, thread, threads, flag));
+    });
+    emulation::limited = false;
+  }
+
+  // Each thread's answer, or-ed to `came` and and-ed to `all`.
+  void unpack(uint64_t bytes, uint64_t offset, uint32_t threads, uint32_t flag, bool& came, bool& all) {
+    emulation::limited = true;
+    emulation::readable = {};
+    emulation::writable = {destination.at(offset), destination.at(offset + bytes)};
+    came = false, all = true;
+    emulation::inTurns(threads, [&](uint32_t thread) {
+      const bool answer =
+          mscclpp::unpackPackets<Packet>(packets.at(0), destination.at(offset), bytes, thread, threads, flag, 0);
+      came = came || answer;
+      all = all && answer;
+    });
+    emulation::limited = false;
+  }
+
+  Memory source, packets, destination, expected;
+};
+
+template <class Packet>
+static void everySizeAtEveryAlignment(uint64_t largest) {
+  Message<Packet> message;
+  Memory before = message.packets;
+  Random random(4);
+  uint32_t flag = 0xfffff000;
+  for (uint64_t size = 0; size <= largest; ++size) {
+    for (uint64_t alignments = 0; alignments < 256; ++alignments) {
+      const uint64_t to = alignments % 16, from = alignments / 16;
+      flag = flag == 0xffffffff ? 1 : flag + 1;
+      bool came, all;
+      if (alignments == 0 && size > 0 && sizeof(Packet) != 128) {
+        // Nothing has been sent with this flag: a thread with packets says so, and nothing is written.
+        message.unpack(size, to, 1, flag, came, all);
+        CHECK(!came && message.destination.same(message.expected));
+      }
+      message.put(size, from, someThreads<Packet>(random), flag);
+      // The packets take what they should, and no more.
+      const uint64_t taken = packetsOf<Packet>(size);
+      std::memcpy(before.at(0), message.packets.at(0), taken);
+      CHECK(message.packets.same(before, taken));
+      message.unpack(size, to, someThreads<Packet>(random), flag, came, all);
+      CHECK(all);
+      std::memcpy(message.expected.at(to), message.source.at(from), size);
+      CHECK(message.destination.same(message.expected, to + size));
+      for (uint64_t i = 0; i < size; i += 37) *message.source.at(i) ^= static_cast<uint8_t>(flag + i);
+    }
+  }
+  CHECK(message.destination.same(message.expected));
+}
+
+// Each packet of a message in turn is the one that is missing: who has it says so.
+template <class Packet>
+static void onePacketIsMissing() {
+  const uint32_t threads = 32;
+  for (uint64_t bytes : {1, 119, 120, 121, 500, 961, 1500}) {
+    const uint64_t count = packetsOf<Packet>(bytes) / sizeof(Packet);
+    for (uint64_t missing = 0; missing < count; ++missing) {
+      Message<Packet> message;
+      message.put(bytes, 0, threads, 7);
+      const Memory whole = message.packets;
+      message.put(bytes, 0, threads, 8);
+      Memory earlier = whole;
+      std::memcpy(message.packets.at(missing * sizeof(Packet)), earlier.at(missing * sizeof(Packet)), sizeof(Packet));
+      unsigned int gaveUp = 0;
+      emulation::launch(1, threads, [&] {
+        const uint32_t thread = threadIdx.x;
+        gaveUp += !mscclpp::unpackPackets<Packet>(message.packets.at(0), message.destination.at(0), bytes, thread,
+                                                  threads, 8, 3);
+      });
+      CHECK(gaveUp == (sizeof(Packet) == 128 ? 32u : 1u));
+    }
+  }
+}
+
+// An LL16 packet of which one half has come is not there.
+static void halfAPacket() {
+  alignas(16) LL16Packet packet = {1, 5, 2, 4};
+  mscclpp::LL16Payload value = {77, 78};
+  CHECK(!packet.tryRead(5, value) && !packet.tryRead(4, value) && value.x == 77 && value.y == 78);
+  packet.flag2 = 5;
+  CHECK(packet.tryRead(5, value) && value.x == 1 && value.y == 2);
+  packet.write(8, 9, 6);
+  CHECK(packet.data1 == 8 && packet.data2 == 9 && packet.flag1 == 6 && packet.flag2 == 6);
+  alignas(8) LL8Packet small = {};
+  small.write(10, 3);
+  uint32_t word = 0;
+  CHECK(small.data == 10 && small.flag == 3 && !small.tryRead(2, word) && small.tryRead(3, word) && word == 10);
+}
+
+// What is asked wrongly is refused, said so, and nothing is done.
+static void refusals() {
+  Memory memory(4096, 5), before(memory);
+  MemoryChannelDeviceHandle channel = {};
+  channel.dst_ = channel.src_ = channel.packetBuffer_ = memory.at(0);
+  uint32_t status[4] = {};
+  channel.semaphore_.status = status;
+  const auto refused = [&](bool answer) {
+    const bool said = status[mscclpp::StatusRefused] == 1;
+    status[mscclpp::StatusRefused] = 0;
+    return !answer && said && memory.same(before);
+  };
+  threadIdx.x = 0;
+  CHECK(refused(channel.putPackets(0, 1024, 8, 0, 1, 0)));
+  CHECK(refused(channel.unpackPackets(0, 1024, 8, 0, 1, 0)));
+  CHECK(refused(channel.putPackets(8, 1024, 8, 0, 1, 1)));
+  CHECK(refused(channel.unpackPackets<LL8Packet>(4, 1024, 8, 0, 1, 1)));
+  CHECK(refused(channel.putPackets<LL128Packet>(0, 1024, 8, 0, 32, 1)));
+  CHECK(refused(channel.unpackPackets<LL128Packet>(0, 1024, 8, 0, 32, 1)));
+  channel.flags_ = mscclpp::MemoryChannelLines;
+  CHECK(refused(channel.putPackets<LL128Packet>(0, 1024, 8, 0, 33, 1)));
+  CHECK(refused(channel.putPackets<LL128Packet>(0, 1024, 8, 1, 32, 1)));
+  CHECK(refused(channel.unpackPackets<LL128Packet>(64, 1024, 8, 0, 32, 1)));
+  CHECK(channel.putPackets<LL128Packet>(0, 1024, 8, 0, 32, 1) && status[mscclpp::StatusRefused] == 0);
+}
+
+// Waits end by their bound and by an abort, and an abort does not hide what has come.
+template <class Packet>
+static void endings() {
+  Memory memory(4096, 6);
+  std::memset(memory.at(0), 0, 2048);
+  uint32_t status[4] = {};
+  const auto wait = [&](int64_t maxSpinCount, uint32_t flag) {
+    std::atomic<unsigned int> gaveUp{0};
+    emulation::launch(1, 32, [&] {
+      gaveUp += !mscclpp::unpackPackets<Packet>(memory.at(0), memory.at(2048), 1000, threadIdx.x, 32, flag,
+                                                maxSpinCount, status);
+    });
+    return 32 - gaveUp.load();
+  };
+  CHECK(wait(0, 1) == 0 && status[mscclpp::StatusTimedOut] == 1 && status[mscclpp::StatusAborted] == 0);
+  status[mscclpp::StatusTimedOut] = 0;
+  CHECK(wait(5000, 1) == 0 && status[mscclpp::StatusTimedOut] == 1 && status[mscclpp::StatusAborted] == 0);
+  status[mscclpp::StatusTimedOut] = 0;
+  std::thread host([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    __atomic_store_n(status + mscclpp::StatusAbortRequested, 1u, __ATOMIC_RELEASE);
+  });
+  CHECK(wait(-1, 1) == 0);
+  host.join();
+  CHECK(status[mscclpp::StatusAborted] == 1 && status[mscclpp::StatusTimedOut] == 0);
+  emulation::inTurns(32, [&](uint32_t thread) {
+    CHECK(mscclpp::putPackets<Packet>(memory.at(0), memory.at(2048), 1000, thread, 32, 1));
+  });
+  CHECK(wait(-1, 1) == 32);
+}
+
+// The threads of a warp give up together, also when the abort comes while some have looked for it and some have not.
+static void warpGivesUpTogether() {
+  uint32_t status[4] = {};
+  unsigned int gaveUp = 0, calls = 0;
+  emulation::launch(1, 32, [&] {
+    const auto never = [&] {
+      // Thread 0 is the first to come back from its first look.
+      if (threadIdx.x == 0 && ++calls == mscclpp::PollsBeforeFirstLook + 1) status[mscclpp::StatusAbortRequested] = 1;
+      return mscclpp::warpAny(false);
+    };
+    gaveUp += !mscclpp::pollUntilByWarp(never, -1, status);
+  });
+  CHECK(gaveUp == 32 && status[mscclpp::StatusAborted] == 1);
+}
+
+// Two sides at once, each a device with blocks and a channel to the other: the test kernel.
+static void rounds(int kind, uint64_t bytes, unsigned int blocks, unsigned int threads, int count) {
+  Memory source[2] = {Memory(2 * 3 * 2048, 7), Memory(2 * 3 * 2048, 8)};
+  Memory packets[2] = {Memory(2 * 3 * 4096, 9), Memory(2 * 3 * 4096, 10)};
+  uint32_t status[4] = {};
+  unsigned long long mismatches = 0;
+  unsigned int failed = 0;
+  std::vector<std::thread> sides;
+  for (int me = 0; me < 2; ++me) {
+    MemoryChannelDeviceHandle channel = {};
+    channel.src_ = source[me].at(0);
+    channel.dst_ = packets[1 - me].at(0);
+    channel.packetBuffer_ = packets[me].at(0);
+    channel.flags_ = mscclpp::MemoryChannelLines;
+    channel.semaphore_.status = status;
+    sides.emplace_back([=, &mismatches, &failed] {
+      emulation::launch(blocks, threads, [&] {
+        packet_rounds(channel, kind, bytes, count, 0xfffffff0, 20 + me, 21 - me, -1, &mismatches, &failed);
+      });
+    });
+  }
+  for (std::thread& side : sides) side.join();
+  CHECK(mismatches == 0 && failed == 0);
+}
+
+static void roundsOfAllKinds() {
+  for (int kind : {Split, LL8, LL16, LL128}) {
+    rounds(kind, 8, 1, 32, 300);
+    rounds(kind, 1001, 2, 64, 50);
+  }
+}
+
+// A single packet as a call of its own.
+static void singlePackets() {
+  Memory memory(1024, 11);
+  MemoryChannelDeviceHandle channel = {};
+  uint32_t status[4] = {};
+  channel.semaphore_.status = status;
+  channel.dst_ = channel.packetBuffer_ = memory.at(0);
+  channel.src_ = memory.at(512);
+  std::memset(memory.at(0), 0, 512);
+  uint32_t result[3] = {9, 9, 9};
+  emulation::launch(1, 1, [&] { packet_unpack_one(channel, LL16, 2, 4, 10, result); });
+  CHECK(result[0] == 0 && status[mscclpp::StatusTimedOut] == 1);
+  CHECK(channel.unpackPacket(2, 4, 10).x == 0);
+  unsigned int failed = 0;
+  emulation::launch(1, 2, [&] { packets_put(channel, LL16, 16, 0, 24, 4, &failed); });
+  emulation::launch(1, 1, [&] { packet_unpack_one(channel, LL16, 2, 4, 10, result); });
+  CHECK(failed == 0 && result[0] == 1 && std::memcmp(memory.at(520), result + 1, 8) == 0);
+  CHECK(channel.unpackPacket(2, 4).x == result[1] && channel.unpackPacket(2, 4).y == result[2]);
+  uint32_t word;
+  std::memcpy(&word, memory.at(512 + 4), 4);
+  CHECK(channel.putPackets<LL8Packet>(0, 12, 0, 1, 5) && channel.unpackPacket<LL8Packet>(1, 5) == word);
+}
+
+int main() {
+  everySizeAtEveryAlignment<LL8Packet>(300);
+  everySizeAtEveryAlignment<LL16Packet>(600);
+  everySizeAtEveryAlignment<LL128Packet>(1300);
+  onePacketIsMissing<LL8Packet>();
+  onePacketIsMissing<LL16Packet>();
+  onePacketIsMissing<LL128Packet>();
+  halfAPacket();
+  refusals();
+  endings<LL8Packet>();
+  endings<LL16Packet>();
+  endings<LL128Packet>();
+  warpGivesUpTogether();
+  roundsOfAllKinds();
+  singlePackets();
+}

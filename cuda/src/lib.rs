@@ -38,6 +38,11 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/thread_copy_device.hpp", include_str!("../include/mscclpp/thread_copy_device.hpp")),
 ];
 
+/// The kernels of the tutorial on memory channels: `bidir_put`, `bidir_get` and `bidir_put_packets`.
+///
+/// All take a `MemoryChannelDeviceHandle` by value.
+pub const BIDIR_MEMORY_CHANNEL: &str = include_str!("../ptx/bidir_memory_channel.compute_80.ptx");
+
 /// Tests of what the blocks of a grid wait for each other with: `grid_barrier`, `grid_arrive`, `semaphore_set` and
 /// `semaphore_turns`.
 pub const CONCURRENCY: &str = include_str!("../ptx/concurrency.compute_80.ptx");
@@ -119,7 +124,8 @@ mod tests {
 
     #[test]
     fn every_kernel_is_an_entry_of_its_module() {
-        let modules: [(&str, &[&str]); 12] = [
+        let modules: [(&str, &[&str]); 13] = [
+            (BIDIR_MEMORY_CHANNEL, &["bidir_put", "bidir_get", "bidir_put_packets"]),
             (CONCURRENCY, &["grid_barrier", "grid_arrive", "semaphore_set", "semaphore_turns"]),
             (FIFO, &["fifo_push_numbered", "fifo_push_after_data"]),
             (

@@ -2,6 +2,7 @@
 //!
 //! With two GPUs, one on each; with one, both on it; with none, on simulated devices.
 
+mod devices;
 mod ping_pong;
 
 use std::{error::Error, process::ExitCode};
@@ -45,7 +46,7 @@ fn run(chosen: Option<[usize; 2]>) -> Result<(), Box<dyn Error>> {
         Some(ids) => ids,
         None => [0, 1 % platform.device_count()?.max(1)],
     };
-    ping_pong::print_devices(platform, &[id0, id1])?;
+    devices::print_devices(platform, &[id0, id1])?;
 
     println!("Creating endpoints ...");
     // ANCHOR: context

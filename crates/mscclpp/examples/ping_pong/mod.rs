@@ -114,15 +114,6 @@ pub(crate) fn report(ms_per_round: f32) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Says on what this runs: GPUs, or devices simulated on the CPU.
-pub(crate) fn print_devices(platform: Platform, ids: &[usize]) -> mscclpp::Result<()> {
-    println!("Platform: {platform}, {} device(s)", platform.device_count()?);
-    for id in ids {
-        println!("GPU {id}: {}", platform.gpu(*id)?.properties().name);
-    }
-    Ok(())
-}
-
 fn bytes_of(handle: BaseMemoryChannelHandle) -> [u8; size_of::<BaseMemoryChannelHandle>()] {
     // SAFETY: five pointers without padding.
     unsafe { std::mem::transmute(handle) }

@@ -1,0 +1,131 @@
+//! What the two examples that move data in both directions have in common: the memory, its contents, the measuring.
+//!
+//! Each side has a buffer of two halves. Its own data is in the half of its rank; the peer's is to arrive in the other.
+
+use std::{error::Error, time::Duration};
+
+use mscclpp::{Event, Stream, errors::GpuError, prelude::*};
+
+/// How many ranks there are.
+pub(crate) const N_RANKS: usize = 2;
+/// When to give up and abort.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// One side.
+pub(crate) struct Side<'a> {
+    bootstrap: &'a dyn Bootstrap,
+    gpu: Gpu,
+    rank: usize,
+    pub(crate) stream: Stream,
+    start: Event,
+    end: Event,
+    /// Device memory, for both halves of the largest size.
+    pub(crate) buffer: DeviceBuffer,
+    /// Device memory: not 0 if a call of a kernel failed.
+    pub(crate) failed: DeviceBuffer,
+}
+
+/// The sizes that are tried on a platform, and how many rounds are timed of each: fewer on simulated devices.
+pub(crate) fn sizes(platform: Platform) -> [(u64, u32); 3] {
+    match platform {
+        Platform::Host => [(1 << 10, 20), (64 << 10, 10), (1 << 20, 5)],
+        _ => [(1 << 10, 1000), (1 << 20, 1000), (128 << 20, 100)],
+    }
+}
+
+impl<'a> Side<'a> {
+    pub(crate) fn new(bootstrap: &'a dyn Bootstrap, gpu: &Gpu, largest: u64) -> mscclpp::Result<Self> {
+        Ok(Self {
+            bootstrap,
+            gpu: gpu.clone(),
+            rank: bootstrap.rank(),
+            stream: gpu.stream()?,
+            start: gpu.event(true)?,
+            end: gpu.event(true)?,
+            buffer: gpu.allocate(2 * largest)?,
+            failed: gpu.allocate(4)?,
+        })
+    }
+
+    // ANCHOR: measure
+    /// Runs `rounds` rounds of `launch` as one graph, twice, each time with fresh data, which must have arrived behind
+    /// them; the second time counts. Both sides call it.
+    pub(crate) fn measure(
+        &self,
+        name: &str,
+        (bytes, rounds): (u64, u32),
+        semaphore: &Semaphore,
+        launch: impl Fn() -> Result<(), GpuError>,
+    ) -> Result<(), Box<dyn Error>> {
+        self.stream.begin_capture()?;
+        let launched = (0..rounds).try_for_each(|_| launch());
+        let graph = self.stream.end_capture()?;
+        launched?;
+
+        let mut ms_per_round = 0.0;
+        for run in 0..2 {
+            self.buffer.write(self.rank as u64 * bytes, &words(self.rank, run, bytes))?;
+            self.buffer.fill((1 - self.rank) as u64 * bytes, bytes, 0xff)?;
+            self.failed.fill(0, 4, 0)?;
+            self.stream.record(&self.start)?;
+            // SAFETY: what the kernels get is kept by the caller, and `finish` waits for them.
+            unsafe { graph.launch(&self.stream)? };
+            self.stream.record(&self.end)?;
+            self.finish(semaphore)?;
+            ms_per_round = self.end.elapsed_ms(&self.start)? / rounds as f32;
+            self.verify(name, run, bytes)?;
+            // The peer may still be reading what the next run overwrites.
+            self.bootstrap.barrier()?;
+        }
+        if self.rank == 0 {
+            let gpu = self.gpu.id();
+            let bandwidth = bytes as f32 / ms_per_round / 1e6;
+            println!(
+                "GPU {gpu}: [{name}] bytes {bytes}, elapsed {ms_per_round} ms/iter, BW {bandwidth} GB/s"
+            );
+        }
+        Ok(())
+    }
+    // ANCHOR_END: measure
+
+    fn finish(&self, semaphore: &Semaphore) -> Result<(), Box<dyn Error>> {
+        if let Err(error) = self.stream.synchronize_timeout(LIMIT) {
+            // The kernels still wait: end that before giving up, so that the device stays usable.
+            semaphore.abort("the peer took too long");
+            self.stream.synchronize_timeout(LIMIT)?;
+            return Err(error.into());
+        }
+        let mut failed = [0; 4];
+        self.failed.read(0, &mut failed)?;
+        if failed == [0; 4] {
+            return Ok(());
+        }
+        semaphore.check()?;
+        Err("a call of a kernel failed".into())
+    }
+
+    fn verify(&self, name: &str, run: u64, bytes: u64) -> Result<(), Box<dyn Error>> {
+        let peer = 1 - self.rank;
+        let expected = words(peer, run, bytes);
+        let mut arrived = vec![0; bytes as usize];
+        self.buffer.read(peer as u64 * bytes, &mut arrived)?;
+        match arrived.iter().zip(&expected).position(|(a, b)| a != b) {
+            None => Ok(()),
+            Some(at) => {
+                Err(format!("{name}: of {bytes} bytes from rank {peer}, the one at {at} is wrong").into())
+            }
+        }
+    }
+}
+
+/// The data of a rank in a run: no two of them have any in common (splitmix64).
+fn words(rank: usize, run: u64, bytes: u64) -> Vec<u8> {
+    let seed = (rank as u64) << 60 | run << 56 | bytes;
+    let word = |i: u64| {
+        let x = seed.wrapping_add((i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    };
+    (0..bytes / 8).flat_map(|i| word(i).to_ne_bytes()).collect()
+}

@@ -1,0 +1,164 @@
+//! How the examples with a process per rank are started: the program starts itself once for each rank, or is given what
+//! it needs to be one of them.
+
+use std::{
+    error::Error,
+    fmt,
+    process::{Child, Command, ExitCode},
+    time::{Duration, Instant},
+};
+
+use mscclpp::{ErrorKind, prelude::*};
+
+use crate::devices::print_devices;
+
+const DEFAULT_ADDRESS: &str = "lo:127.0.0.1:50505";
+const FAILED: u8 = 1;
+const BAD_ARGUMENTS: u8 = 2;
+/// How long the ranks may take to find each other.
+const INIT: Duration = Duration::from_secs(30);
+/// How long the others may run after a rank has failed; they notice by themselves within seconds.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// An example.
+pub(crate) struct Program {
+    /// What to print when the arguments make no sense.
+    pub(crate) usage: &'static str,
+    /// The numbers of the devices that the ranks get, on a machine with so many; at least one.
+    pub(crate) devices: fn(usize) -> Vec<usize>,
+    /// What the ranks get behind their device, if the program starts them, given how many they are.
+    pub(crate) more: fn(usize) -> Vec<String>,
+    /// Is a rank.
+    pub(crate) run: fn(&Rank) -> Result<(), Box<dyn Error>>,
+}
+
+/// What a rank was given: `ADDRESS RANK GPU` and what the program wants besides.
+pub(crate) struct Rank {
+    pub(crate) address: String,
+    pub(crate) rank: usize,
+    pub(crate) gpu: usize,
+    pub(crate) more: Vec<String>,
+    pub(crate) platform: Platform,
+}
+
+/// The arguments of a rank are wrong.
+#[derive(Debug)]
+pub(crate) struct BadArguments;
+
+impl fmt::Display for BadArguments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("these arguments make no sense")
+    }
+}
+
+impl Error for BadArguments {}
+
+impl Rank {
+    /// Finds the other ranks.
+    pub(crate) fn bootstrap(&self, n_ranks: usize) -> mscclpp::Result<TcpBootstrap> {
+        println!("GPU {}: Initializing a bootstrap ...", self.gpu);
+        // ANCHOR: bootstrap
+        let bootstrap = TcpBootstrap::new(self.rank, n_ranks, &self.address, INIT)?;
+        // ANCHOR_END: bootstrap
+        Ok(bootstrap)
+    }
+}
+
+impl Program {
+    /// The program's `main`.
+    pub(crate) fn main(&self) -> ExitCode {
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        let outcome = match arguments.as_slice() {
+            [] => self.run_all(DEFAULT_ADDRESS),
+            [option, ..] if option.starts_with('-') => return self.usage(),
+            [address] => self.run_all(address),
+            [address, rank, gpu, more @ ..] => match (rank.parse(), gpu.parse()) {
+                (Ok(rank), Ok(gpu)) => self.run_one(address, rank, gpu, more).map(|()| 0),
+                _ => return self.usage(),
+            },
+            _ => return self.usage(),
+        };
+        match outcome {
+            Ok(code) => ExitCode::from(code),
+            Err(error) => {
+                eprintln!("Failed: {error}");
+                match error.is::<BadArguments>()
+                    || error.downcast_ref::<mscclpp::Error>().is_some_and(is_about_the_address)
+                {
+                    true => self.usage(),
+                    false => ExitCode::from(FAILED),
+                }
+            }
+        }
+    }
+
+    fn usage(&self) -> ExitCode {
+        eprintln!("{}", self.usage);
+        ExitCode::from(BAD_ARGUMENTS)
+    }
+
+    fn run_one(&self, address: &str, rank: usize, gpu: usize, more: &[String]) -> Result<(), Box<dyn Error>> {
+        mscclpp::log::init()?;
+        let platform = Platform::detect_or_host()?;
+        println!("GPU {gpu}: Running on platform {platform}");
+        (self.run)(&Rank { address: address.to_owned(), rank, gpu, more: more.to_vec(), platform })
+    }
+
+    /// Starts this program once per rank and returns the exit code of the first that fails, or 0.
+    fn run_all(&self, address: &str) -> Result<u8, Box<dyn Error>> {
+        let platform = Platform::detect_or_host()?;
+        let gpus = (self.devices)(platform.device_count()?.max(1));
+        print_devices(platform, &gpus)?;
+
+        let program = std::env::current_exe()?;
+        let mut ranks: Vec<Child> = Vec::new();
+        for (rank, gpu) in gpus.iter().enumerate() {
+            let mut command = Command::new(&program);
+            command.args([address, &rank.to_string(), &gpu.to_string()]).args((self.more)(gpus.len()));
+            match command.env("MSCCLPP_PLATFORM", platform.to_string()).spawn() {
+                Ok(child) => ranks.push(child),
+                Err(error) => {
+                    stop(&mut ranks);
+                    return Err(error.into());
+                }
+            }
+        }
+        wait_for(ranks)
+    }
+}
+
+fn is_about_the_address(error: &mscclpp::Error) -> bool {
+    matches!(error, mscclpp::Error::Bootstrap(_)) && error.kind() == ErrorKind::InvalidUsage
+}
+
+/// Returns the exit code of the first that fails, or 0.
+fn wait_for(mut ranks: Vec<Child>) -> Result<u8, Box<dyn Error>> {
+    let mut failed: Option<(u8, Instant)> = None;
+    while !ranks.is_empty() {
+        let mut running = Vec::new();
+        for mut rank in ranks {
+            match rank.try_wait()? {
+                None => running.push(rank),
+                Some(status) if status.success() => {}
+                Some(status) => {
+                    let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED);
+                    failed.get_or_insert((code, Instant::now()));
+                }
+            }
+        }
+        ranks = running;
+        if failed.is_some_and(|(_, when)| when.elapsed() > GRACE) {
+            stop(&mut ranks);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(failed.map_or(0, |(code, _)| code))
+}
+
+fn stop(ranks: &mut Vec<Child>) {
+    for mut rank in ranks.drain(..) {
+        // Neither fails for a child that has not been waited for.
+        let _ = rank.kill();
+        let _ = rank.wait();
+    }
+}

@@ -4,6 +4,7 @@
 # - mscclpp-bootstrap stands alone;
 # - core, and what does not name CUDA, does not see CUDA;
 # - mscclpp without its features has no CUDA in its tree, builds, and runs on simulated devices;
+# - with Ethernet alone it has none either, and connects CPUs;
 # - a program whose own cudarc is at another CUDA version builds with mscclpp's defaults off.
 set -euo pipefail
 
@@ -34,6 +35,9 @@ tree mscclpp-kernels | refuse "mscclpp-kernels" '.*'
 tree mscclpp-gpu | refuse "mscclpp-gpu without features" 'mscclpp.*|cudarc|libloading'
 tree mscclpp-core | refuse "mscclpp-core" 'mscclpp-(bootstrap|cuda-ipc|gpu-sys|kernels)|mscclpp|cudarc'
 tree mscclpp-cuda-ipc --features cuda-12040 | refuse "mscclpp-cuda-ipc" 'mscclpp-bootstrap|mscclpp'
+tree mscclpp-ethernet | refuse "mscclpp-ethernet" 'mscclpp-(bootstrap|cuda-ipc|gpu-sys|kernels|proxy)|mscclpp|cudarc'
+tree mscclpp --no-default-features --features ethernet |
+  refuse "mscclpp with Ethernet alone" 'mscclpp-(gpu-sys|cuda-ipc)|cudarc'
 tree mscclpp --no-default-features | refuse "mscclpp without features" 'mscclpp-(gpu-sys|cuda-ipc)|cudarc'
 tree mscclpp | sed -n '/^cudarc$/p' | grep -q . || { echo "mscclpp with its defaults should have cudarc" >&2; exit 1; }
 

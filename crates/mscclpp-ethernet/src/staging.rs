@@ -26,7 +26,9 @@ struct Chunk {
 }
 
 impl Staging {
+    /// For the calling thread, which must be one of this transport's own.
     pub(crate) fn new(gpu: &Gpu, settings: &Settings) -> Result<Self> {
+        gpu.adopt_thread()?;
         let chunk = || Ok(Chunk { memory: gpu.allocate_pinned(settings.chunk)?, copied: gpu.event(false)? });
         Ok(Self {
             gpu: gpu.clone(),

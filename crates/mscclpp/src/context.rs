@@ -7,6 +7,7 @@ use mscclpp_gpu::Platform;
 /// use mscclpp::prelude::*;
 /// let context = Context::on(Platform::Host);
 /// assert_eq!(context.transports().has(Transport::CUDA_IPC), cfg!(feature = "cuda-ipc"));
+/// assert_eq!(context.transports().has(Transport::ETHERNET), cfg!(feature = "ethernet"));
 /// ```
 pub trait ContextExt {
     /// A context on the platform that [`Platform::detect`] finds when a device is first needed.
@@ -37,10 +38,11 @@ pub trait ContextBuilderExt {
 
 impl ContextBuilderExt for ContextBuilder {
     fn default_providers(self) -> Self {
-        #[cfg(feature = "cuda-ipc")]
-        let this = self.provider(mscclpp_cuda_ipc::CudaIpc::new());
-        #[cfg(not(feature = "cuda-ipc"))]
         let this = self;
+        #[cfg(feature = "cuda-ipc")]
+        let this = this.provider(mscclpp_cuda_ipc::CudaIpc::new());
+        #[cfg(feature = "ethernet")]
+        let this = this.provider(mscclpp_ethernet::Ethernet::new());
         this
     }
 }

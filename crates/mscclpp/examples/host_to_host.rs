@@ -1,0 +1,174 @@
+//! Two processes, without any GPU: each writes numbers into the other's memory and signals, over TCP. On one machine, or
+//! on two.
+
+use std::{
+    error::Error,
+    process::{Child, Command, ExitCode},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use mscclpp::{ErrorKind, HostToHostSemaphore, prelude::*};
+
+const USAGE: &str = "\
+usage: host_to_host [ADDRESS]        run both ranks, each in a process of its own
+       host_to_host ADDRESS RANK     run one of them; start the other in another terminal, or on another machine
+ADDRESS is ip:port or interface:ip:port of rank 0 [default: lo:127.0.0.1:50505], RANK is 0 or 1";
+
+const DEFAULT_ADDRESS: &str = "lo:127.0.0.1:50505";
+const N_RANKS: usize = 2;
+const FAILED: u8 = 1;
+const BAD_ARGUMENTS: u8 = 2;
+/// How long the ranks may take to find each other.
+const INIT: Duration = Duration::from_secs(30);
+/// How long one rank may run after the other has failed; it notices by itself within seconds.
+const GRACE: Duration = Duration::from_secs(10);
+/// How long the peer may take to place what was written.
+const FLUSH: Duration = Duration::from_secs(30);
+
+const ROUNDS: u64 = 1000;
+const NUMBERS: usize = 1024;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [] => run_both(DEFAULT_ADDRESS),
+        [option] if option.starts_with('-') => return usage(),
+        [address] => run_both(address),
+        [address, rank] => match rank.parse() {
+            Ok(rank) if rank < N_RANKS => run_rank(address, rank).map(|()| 0),
+            _ => return usage(),
+        },
+        _ => return usage(),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("Failed: {error}");
+            match error.downcast_ref::<mscclpp::Error>().is_some_and(is_about_the_address) {
+                true => usage(),
+                false => ExitCode::from(FAILED),
+            }
+        }
+    }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("{USAGE}");
+    ExitCode::from(BAD_ARGUMENTS)
+}
+
+fn is_about_the_address(error: &mscclpp::Error) -> bool {
+    matches!(error, mscclpp::Error::Bootstrap(_)) && error.kind() == ErrorKind::InvalidUsage
+}
+
+/// Starts this program once per rank and returns the exit code of the first that fails, or 0.
+fn run_both(address: &str) -> Result<u8, Box<dyn Error>> {
+    let program = std::env::current_exe()?;
+    let start = |rank: usize| Command::new(&program).args([address, &rank.to_string()]).spawn();
+    let mut first = start(0)?;
+    let second = start(1).inspect_err(|_| stop(&mut first))?;
+    let mut running = vec![first, second];
+    let mut failed: Option<(u8, Instant)> = None;
+    while !running.is_empty() {
+        let mut still = Vec::new();
+        for mut rank in running {
+            match rank.try_wait()? {
+                None => still.push(rank),
+                Some(status) if status.success() => {}
+                Some(status) => {
+                    let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED);
+                    failed.get_or_insert((code, Instant::now()));
+                }
+            }
+        }
+        running = still;
+        if failed.is_some_and(|(_, when)| when.elapsed() > GRACE) {
+            running.iter_mut().for_each(stop);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(failed.map_or(0, |(code, _)| code))
+}
+
+fn stop(rank: &mut Child) {
+    // Neither fails for a child that has not been waited for.
+    let _ = rank.kill();
+    let _ = rank.wait();
+}
+
+/// Numbers that a peer writes while this process reads them.
+type Numbers = Arc<[AtomicU64]>;
+
+fn numbers() -> Numbers {
+    (0..NUMBERS).map(|_| AtomicU64::new(0)).collect()
+}
+
+fn run_rank(address: &str, rank: usize) -> Result<(), Box<dyn Error>> {
+    mscclpp::log::init()?;
+    let peer = 1 - rank;
+    println!("Rank {rank}: Initializing a bootstrap ...");
+    let bootstrap = Arc::new(TcpBootstrap::new(rank, N_RANKS, address, INIT).map_err(mscclpp::Error::from)?);
+    // ANCHOR: connect
+    let communicator = Communicator::with_context(bootstrap.clone(), Context::new());
+
+    println!("Rank {rank}: Creating a connection and a semaphore ...");
+    let config = EndpointConfig::new(Transport::ETHERNET, Device::CPU);
+    let connection = communicator.connect(config, peer, 0)?.wait()?;
+    let semaphore = HostToHostSemaphore::new(&communicator.build_semaphore(&connection, peer, 0)?.wait()?)?;
+    // ANCHOR_END: connect
+
+    let (outgoing, incoming) = (numbers(), numbers());
+    let register = |numbers: &Numbers| {
+        // SAFETY: memory of this process that is kept longer than the communicator and all that was made with it, and
+        // that nobody accesses but with atomics.
+        unsafe {
+            communicator.register_memory(
+                DevicePtr::from_ptr(numbers.as_ptr()),
+                size_of_val(&**numbers) as u64,
+                Transport::ETHERNET,
+            )
+        }
+    };
+    let (source, target) = (register(&outgoing)?, register(&incoming)?);
+    communicator.send_memory(&target, peer, 0)?;
+    let there = communicator.recv_memory(peer, 0)?.wait()?;
+
+    let start = Instant::now();
+    // ANCHOR: rounds
+    for round in 1..=ROUNDS {
+        for (index, number) in outgoing.iter().enumerate() {
+            number.store(expected(rank, round, index), Ordering::Relaxed);
+        }
+        connection.write(&there, 0, &source, 0, source.size())?;
+        semaphore.signal()?;
+        semaphore.wait(-1)?; // the peer's numbers are there
+        for (index, number) in incoming.iter().enumerate() {
+            let (got, due) = (number.load(Ordering::Relaxed), expected(peer, round, index));
+            if got != due {
+                return Err(format!("round {round}: number {index} is {got}, not {due}").into());
+            }
+        }
+        connection.flush(FLUSH)?; // the numbers may be overwritten
+        semaphore.signal()?; // the peer may overwrite ours
+        semaphore.wait(-1)?;
+    }
+    // ANCHOR_END: rounds
+    let took = start.elapsed();
+
+    // Nobody takes its memory away while the other may still write to it.
+    bootstrap.barrier()?;
+    println!(
+        "Rank {rank}: {ROUNDS} rounds of {NUMBERS} numbers each way, all as they should be, {:.1} us a round",
+        { 1e6 * took.as_secs_f64() / ROUNDS as f64 }
+    );
+    Ok(())
+}
+
+/// What `rank` writes in a round.
+fn expected(rank: usize, round: u64, index: usize) -> u64 {
+    (rank as u64 + 1) << 48 | round << 16 | index as u64
+}

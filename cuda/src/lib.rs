@@ -43,9 +43,16 @@ pub const HEADERS: &[(&str, &str)] = &[
 /// All take a `MemoryChannelDeviceHandle` by value.
 pub const BIDIR_MEMORY_CHANNEL: &str = include_str!("../ptx/bidir_memory_channel.compute_80.ptx");
 
+/// The kernel of the tutorial on port channels: `bidir_put_with_signal`, which takes a `PortChannelDeviceHandle` by value.
+pub const BIDIR_PORT_CHANNEL: &str = include_str!("../ptx/bidir_port_channel.compute_80.ptx");
+
 /// Tests of what the blocks of a grid wait for each other with: `grid_barrier`, `grid_arrive`, `semaphore_set` and
 /// `semaphore_turns`.
 pub const CONCURRENCY: &str = include_str!("../ptx/concurrency.compute_80.ptx");
+
+/// The kernel of the example custom_proxy: `broadcast_and_gather`, which takes a `FifoDeviceHandle` by value and
+/// `Host2DeviceSemaphoreDeviceHandle`s in device memory.
+pub const CUSTOM_PROXY: &str = include_str!("../ptx/custom_proxy.compute_80.ptx");
 
 /// Tests of a FIFO: `fifo_push_numbered` and `fifo_push_after_data`.
 ///
@@ -63,6 +70,10 @@ pub const MEMORY_BENCH: &str = include_str!("../ptx/memory_bench.compute_80.ptx"
 ///
 /// All take a `MemoryChannelDeviceHandle` by value.
 pub const MEMORY_CHANNEL: &str = include_str!("../ptx/memory_channel.compute_80.ptx");
+
+/// The kernel of the example mesh_port_channels: `mesh_all_gather`, which finds up to 64 `PortChannelDeviceHandle`s, one
+/// for each rank, in the module's variable `channels`.
+pub const MESH_PORT_CHANNELS: &str = include_str!("../ptx/mesh_port_channels.compute_80.ptx");
 
 /// The benchmark of packets: `ll8_ping_pong` and `ll16_ping_pong`, in which two sides send each other a message in turns.
 ///
@@ -124,9 +135,11 @@ mod tests {
 
     #[test]
     fn every_kernel_is_an_entry_of_its_module() {
-        let modules: [(&str, &[&str]); 13] = [
+        let modules: [(&str, &[&str]); 16] = [
             (BIDIR_MEMORY_CHANNEL, &["bidir_put", "bidir_get", "bidir_put_packets"]),
+            (BIDIR_PORT_CHANNEL, &["bidir_put_with_signal"]),
             (CONCURRENCY, &["grid_barrier", "grid_arrive", "semaphore_set", "semaphore_turns"]),
+            (CUSTOM_PROXY, &["broadcast_and_gather"]),
             (FIFO, &["fifo_push_numbered", "fifo_push_after_data"]),
             (
                 MEMORY_BENCH,
@@ -147,6 +160,7 @@ mod tests {
                 MEMORY_CHANNEL,
                 &["channel_put", "channel_get", "channel_write_read", "copy_sweep", "put_round"],
             ),
+            (MESH_PORT_CHANNELS, &["mesh_all_gather"]),
             (PACKET_PING_PONG, &["ll8_ping_pong", "ll16_ping_pong"]),
             (PACKETS, &["packets_put", "packets_unpack", "packet_unpack_one", "packet_rounds"]),
             (PING_PONG, &["ping_pong_spin", "ping_pong_plain"]),

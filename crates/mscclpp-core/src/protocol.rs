@@ -1,4 +1,5 @@
-//! The semaphore protocol over abstract words, so that the same code runs on mapped memory and under a model checker.
+//! The semaphore protocol, and the loop of all waits, over abstract words, so that the same code runs on mapped memory and
+//! under a model checker.
 //!
 //! # Invariants
 //! 1. An inbound token only grows, by one per signal, and only signals write it. Where signals come in two ways it has

@@ -48,6 +48,8 @@ mod sending;
 mod settings;
 mod socket;
 mod staging;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

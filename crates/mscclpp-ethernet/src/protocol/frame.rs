@@ -5,7 +5,7 @@
 //!      0     1  kind
 //!      1     1  1 if the bytes have a checksum
 //!      2     2  zero
-//!      4     4  CRC-32 of the bytes, or zero
+//!      4     4  CRC-32 of the bytes, or the number of a fault, or zero
 //!      8     8  sequence number: 0 for the first frame of this direction, then one more each
 //!     16    24  three numbers, by kind
 //!     40     8  seal: SipHash-2-4 of the 40 bytes before, under the key of this direction
@@ -65,29 +65,27 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// Its code and numbers.
-    fn fields(self) -> [u64; 3] {
-        let (code, a, b) = match self {
-            Self::Seal => (1, 0, 0),
-            Self::Sequence { due, came } => (2, due, came),
-            Self::Kind { kind } => (3, u64::from(kind), 0),
-            Self::Region { region } => (4, region, 0),
-            // The length is of no use to whoever sent it, next to the region and the offset.
-            Self::Bounds { region, offset, .. } => (5, region, offset),
-            Self::Unaligned { region, offset } => (6, region, offset),
-            Self::Checksum { region, offset } => (7, region, offset),
-            Self::Device { region } => (8, region, 0),
-        };
-        [code, a, b]
+    /// Its number, and those in it.
+    fn fields(self) -> (u32, [u64; 3]) {
+        match self {
+            Self::Seal => (1, [0; 3]),
+            Self::Sequence { due, came } => (2, [due, came, 0]),
+            Self::Kind { kind } => (3, [u64::from(kind), 0, 0]),
+            Self::Region { region } => (4, [region, 0, 0]),
+            Self::Bounds { region, offset, len } => (5, [region, offset, len]),
+            Self::Unaligned { region, offset } => (6, [region, offset, 0]),
+            Self::Checksum { region, offset } => (7, [region, offset, 0]),
+            Self::Device { region } => (8, [region, 0, 0]),
+        }
     }
 
-    fn of([code, a, b]: [u64; 3]) -> Option<Self> {
-        Some(match code {
+    fn of(number: u32, [a, b, c]: [u64; 3]) -> Option<Self> {
+        Some(match number {
             1 => Self::Seal,
             2 => Self::Sequence { due: a, came: b },
             3 => Self::Kind { kind: a.try_into().ok()? },
             4 => Self::Region { region: a },
-            5 => Self::Bounds { region: a, offset: b, len: 0 },
+            5 => Self::Bounds { region: a, offset: b, len: c },
             6 => Self::Unaligned { region: a, offset: b },
             7 => Self::Checksum { region: a, offset: b },
             8 => Self::Device { region: a },
@@ -98,18 +96,24 @@ impl Fault {
 
 impl Frame {
     fn encode(self, sequence: u64, seal: &Seal) -> Header {
-        let (kind, numbers, checksum) = match self {
-            Self::Write { region, offset, len, checksum } => (1, [region, offset, len], checksum),
-            Self::Update { region, offset, value } => (2, [region, offset, value], None),
-            Self::Flush { ticket } => (3, [ticket, 0, 0], None),
-            Self::Complete { ticket } => (4, [ticket, 0, 0], None),
-            Self::Goodbye => (5, [0; 3], None),
-            Self::Fault(fault) => (6, fault.fields(), None),
+        let (kind, numbers, extra) = match self {
+            Self::Write { region, offset, len, checksum } => {
+                (1, [region, offset, len], checksum.unwrap_or(0))
+            }
+            Self::Update { region, offset, value } => (2, [region, offset, value], 0),
+            Self::Flush { ticket } => (3, [ticket, 0, 0], 0),
+            Self::Complete { ticket } => (4, [ticket, 0, 0], 0),
+            Self::Goodbye => (5, [0; 3], 0),
+            Self::Fault(fault) => {
+                let (number, numbers) = fault.fields();
+                (6, numbers, number)
+            }
         };
+        let has_checksum = matches!(self, Self::Write { checksum: Some(_), .. });
         let mut out = [0; HEADER];
         out[0] = kind;
-        out[1] = u8::from(checksum.is_some());
-        out[4..8].copy_from_slice(&checksum.unwrap_or(0).to_le_bytes());
+        out[1] = u8::from(has_checksum);
+        out[4..8].copy_from_slice(&extra.to_le_bytes());
         out[8..16].copy_from_slice(&sequence.to_le_bytes());
         for (field, number) in out[16..].chunks_exact_mut(8).zip(numbers) {
             field.copy_from_slice(&number.to_le_bytes());
@@ -123,16 +127,16 @@ impl Frame {
     fn decode(header: &Header) -> Result<(u64, Self), Fault> {
         let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| header[at + i]));
         let [a, b, c] = [number(16), number(24), number(32)];
-        let checksum = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+        let extra = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
         let unknown = Fault::Kind { kind: header[0] };
         let frame = match (header[0], header[1]) {
             (1, 0) => Self::Write { region: a, offset: b, len: c, checksum: None },
-            (1, 1) => Self::Write { region: a, offset: b, len: c, checksum: Some(checksum) },
+            (1, 1) => Self::Write { region: a, offset: b, len: c, checksum: Some(extra) },
             (2, 0) => Self::Update { region: a, offset: b, value: c },
             (3, 0) => Self::Flush { ticket: a },
             (4, 0) => Self::Complete { ticket: a },
             (5, 0) => Self::Goodbye,
-            (6, 0) => Self::Fault(Fault::of([a, b, c]).ok_or(unknown)?),
+            (6, 0) => Self::Fault(Fault::of(extra, [a, b, c]).ok_or(unknown)?),
             _ => return Err(unknown),
         };
         Ok((number(8), frame))
@@ -218,15 +222,17 @@ mod tests {
             Fault::Sequence { due: 1, came: 2 },
             Fault::Kind { kind: 99 },
             Fault::Region { region: 1 },
-            Fault::Bounds { region: 1, offset: 2, len: 0 },
+            Fault::Bounds { region: 1, offset: 2, len: 3 },
             Fault::Unaligned { region: 1, offset: 2 },
             Fault::Checksum { region: 1, offset: 2 },
             Fault::Device { region: 1 },
         ] {
-            assert_eq!(Fault::of(fault.fields()), Some(fault));
+            let (number, fields) = fault.fields();
+            assert_eq!(Fault::of(number, fields), Some(fault));
         }
-        assert_eq!(Fault::of([0; 3]), None);
-        assert_eq!(Fault::of([9, 0, 0]), None);
+        for number in [0, 9, u32::MAX] {
+            assert_eq!(Fault::of(number, [0; 3]), None);
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::{
     staging::{Patience, Staging},
 };
 
-use super::lane::{Lane, Source, Work};
+use super::lane::{BACKLOG, Lane, Source, Work};
 
 /// The most data behind one header.
 const MAX_FRAME: u64 = 1 << 20;
@@ -84,7 +84,7 @@ impl Driver {
     pub(super) fn new(lane: Arc<Lane>) -> Self {
         Self {
             lane,
-            works: VecDeque::new(),
+            works: VecDeque::with_capacity(BACKLOG),
             cut: 0,
             frames: VecDeque::with_capacity(AHEAD),
             stagings: Vec::new(),

@@ -18,6 +18,9 @@ use crate::{
     socket::{self, Piece},
 };
 
+/// For how many works a backlog has room before it has to grow.
+pub(super) const BACKLOG: usize = 64;
+
 /// What the owner of a queue and its driver have in common.
 pub(crate) struct Lane {
     pub(super) stream: TcpStream,
@@ -90,7 +93,7 @@ impl Lane {
             outbound,
             link,
             hub,
-            backlog: Mutex::default(),
+            backlog: Mutex::new(VecDeque::with_capacity(BACKLOG)),
             done: AtomicU64::new(0),
             held: AtomicBool::new(false),
             closing: AtomicBool::new(false),

@@ -88,18 +88,22 @@ impl EthernetQueue {
         self.lane.done.load(Ordering::Acquire) == self.given
     }
 
-    fn hand_over(&mut self, work: Work) -> Result<()> {
-        let waiting = self.given - self.lane.done.load(Ordering::Acquire);
-        if waiting >= self.max_waiting {
-            return Err(Error::Backlog { limit: self.max_waiting });
-        }
+    fn hand_over(&mut self, work: Work) {
         self.given += 1;
         self.lane.backlog.lock().push_back(work);
         self.lane.wake();
-        Ok(())
     }
 
-    fn control(&mut self, frame: Frame) -> Result<()> {
+    /// Whether there is room for another operation. There always is for a flush, of which there is at most one for each
+    /// operation.
+    fn admit(&self) -> Result<()> {
+        match self.given - self.lane.done.load(Ordering::Acquire) < self.max_waiting {
+            true => Ok(()),
+            false => Err(Error::Backlog { limit: self.max_waiting }),
+        }
+    }
+
+    fn control(&mut self, frame: Frame) {
         if !self.is_caught_up() {
             return self.hand_over(Work::Control(frame));
         }
@@ -108,13 +112,13 @@ impl EthernetQueue {
         self.lane.held.store(false, Ordering::Relaxed);
         // SAFETY: no data.
         match unsafe { self.lane.try_send(&header, Piece::NONE, false) } {
-            Sent::All | Sent::Nothing => Ok(()),
+            Sent::All | Sent::Nothing => {}
             Sent::Part(sent) => self.hand_over(Work::Rest { header, sent, source: None }),
         }
     }
 
     /// Sends a small write of host memory at once.
-    fn write_inline(&mut self, region: u64, offset: u64, source: Source) -> Result<()> {
+    fn write_inline(&mut self, region: u64, offset: u64, source: Source) {
         let data = source.piece();
         let checksum = self.checksums.then(|| {
             let mut hasher = Hasher::new();
@@ -128,10 +132,9 @@ impl EthernetQueue {
             Sent::All => {
                 self.lane.held.store(true, Ordering::Release);
                 self.lane.wake();
-                Ok(())
             }
             Sent::Part(sent) => self.hand_over(Work::Rest { header, sent, source: Some(source) }),
-            Sent::Nothing => Ok(()),
+            Sent::Nothing => {}
         }
     }
 }
@@ -148,6 +151,7 @@ impl Queue for EthernetQueue {
         let to = PeerRegion::of(&**dst)?;
         let from: &Arc<MemoryRegion> = LocalRegion::of(&**src)?.region();
         to.check()?;
+        self.admit()?;
         self.operations += 1;
         // The link is about to say why, if it has not already.
         if len == 0 || self.lane.is_broken() {
@@ -157,8 +161,8 @@ impl Queue for EthernetQueue {
         let (region, offset, checksum) = (to.id(), dst_offset, self.checksums);
         let inline = len <= INLINE && from.gpu().is_none() && self.is_caught_up();
         match inline {
-            true => self.write_inline(region, offset, source)?,
-            false => self.hand_over(Work::Write { region, offset, source, checksum })?,
+            true => self.write_inline(region, offset, source),
+            false => self.hand_over(Work::Write { region, offset, source, checksum }),
         }
         Ok(())
     }
@@ -173,23 +177,23 @@ impl Queue for EthernetQueue {
                 to.misalignment()
             )));
         }
+        self.admit()?;
         self.operations += 1;
-        if self.lane.is_broken() {
-            return Ok(());
+        if !self.lane.is_broken() {
+            self.control(Frame::Update { region: to.id(), offset: dst_offset, value });
         }
-        Ok(self.control(Frame::Update { region: to.id(), offset: dst_offset, value })?)
+        Ok(())
     }
 
     fn request_flush(&mut self) -> CoreResult<u64> {
         // So that flushes which time out and are repeated do not pile up.
-        if self.flushed != self.operations && !self.lane.is_broken() {
-            self.control(Frame::Flush { ticket: self.requested + 1 })?;
+        if self.flushed != self.operations {
             self.requested += 1;
             self.flushed = self.operations;
-        } else if self.flushed != self.operations {
-            // It will never be reached.
-            self.requested += 1;
-            self.flushed = self.operations;
+            // If it is broken this is never reached, and the link says why.
+            if !self.lane.is_broken() {
+                self.control(Frame::Flush { ticket: self.requested });
+            }
         }
         Ok(self.requested)
     }

@@ -1,0 +1,64 @@
+//! What an owner does with its queue takes nothing from the heap, once it has run for a while.
+
+mod support;
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+};
+
+use mscclpp_core::Semaphore;
+use support::{Pair, Words, await_that};
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, with a count of what each thread asks for.
+struct Counting;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+// SAFETY: everything is left to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // A thread that is ending has no count any more, and nobody asks for it.
+        let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[test]
+fn a_queue_in_its_stride_allocates_nothing() {
+    const WORDS: usize = 100_000;
+    let pair = Pair::open();
+    let (source, target) = (Words::new(&pair.a.context, WORDS), Words::new(&pair.b.context, WORDS));
+    let (here, _there) = pair.semaphores();
+    let semaphore: Semaphore = here.semaphore().clone();
+    drop(here);
+    let mut signaller = semaphore.signaller().expect("the only signaller");
+    let mut queue = pair.ab.open_queue().expect("a queue");
+    let route = queue.route(&target.at_peer(), &source.memory).expect("a route");
+    let mut round = |counted: bool| {
+        let before = COUNT.get();
+        // Small ones, which the owner sends, and large ones, which it hands over.
+        for len in [8, 1000, 8 * WORDS as u64, 8, 20_000] {
+            queue.write(&route, 0, 0, len).expect("a write");
+            queue.signal(&mut signaller).expect("a signal");
+        }
+        let ticket = queue.request_flush().expect("a ticket");
+        await_that("a flush", || queue.progress().expect("progress") >= ticket);
+        if counted {
+            assert_eq!(COUNT.get(), before, "the owner's thread has allocated");
+        }
+    };
+    (0..200).for_each(|_| round(false));
+    (0..200).for_each(|_| round(true));
+}

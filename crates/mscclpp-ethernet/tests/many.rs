@@ -1,0 +1,162 @@
+//! Many connections at once, much data, and what a queue may not do on the way.
+
+mod support;
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use support::{End, LIMIT, Pair, Random, Words, await_that, mix, semaphores};
+
+#[test]
+fn a_hundred_connections_between_eight_ranks() {
+    const RANKS: usize = 8;
+    const PAIRS: usize = 50;
+    const WORDS: usize = 5000;
+    let ranks: Vec<End> = (0..RANKS).map(|_| End::open()).collect();
+    // Each pair has two connections, one each way, with queues of their own.
+    let pairs: Vec<_> = (0..PAIRS)
+        .map(|n| {
+            let (a, b) = (&ranks[n % RANKS], &ranks[(n + 1 + n / RANKS) % RANKS]);
+            (a, b, a.connect(&b.endpoint), b.connect(&a.endpoint))
+        })
+        .collect();
+    thread::scope(|scope| {
+        for (number, (a, b, ab, ba)) in pairs.iter().enumerate() {
+            let (at_a, at_b) = semaphores(ab, ba);
+            let (from_a, from_b) = (Words::new(&a.context, WORDS), Words::new(&b.context, WORDS));
+            let (to_a, to_b) = (Words::new(&a.context, WORDS), Words::new(&b.context, WORDS));
+            let sides = [(ab, at_a, from_a, to_b.at_peer(), 0), (ba, at_b, from_b, to_a.at_peer(), 1)];
+            let mut incoming = [to_a, to_b].into_iter();
+            for (connection, semaphore, source, there, side) in sides {
+                let target = incoming.next().expect("one for each side");
+                scope.spawn(move || {
+                    let value = |side: u64, round: u64, i: usize| {
+                        mix((number as u64) << 40 | side << 36 | round << 32 | i as u64)
+                    };
+                    for round in 0..4u64 {
+                        (0..WORDS).for_each(|i| source.set(i, value(side, round, i)));
+                        connection
+                            .write(&there, 0, &source.memory, 0, source.memory.size())
+                            .expect("a write");
+                        semaphore.signal().expect("a signal");
+                        semaphore.wait(-1).expect("a signal");
+                        let wrong = (0..WORDS).find(|i| target.at(*i) != value(1 - side, round, *i));
+                        assert_eq!(wrong, None, "pair {number}, side {side}, round {round}");
+                        connection.flush(LIMIT).expect("a flush");
+                        semaphore.signal().expect("a signal");
+                        semaphore.wait(-1).expect("a signal");
+                    }
+                });
+            }
+        }
+    });
+}
+
+/// Writes of all sizes to all places, in several queues, compared byte for byte after each flush.
+fn soak(duration: Duration) -> u64 {
+    const WORDS: usize = 1 << 20;
+    let pair = Pair::open();
+    let began = Instant::now();
+    let total: u64 = thread::scope(|scope| {
+        let queues: Vec<_> = (0..2u64)
+            .map(|seed| {
+                let pair = &pair;
+                scope.spawn(move || {
+                    let (source, target) =
+                        (Words::new(&pair.a.context, WORDS), Words::new(&pair.b.context, WORDS));
+                    let mut queue = pair.ab.open_queue().expect("a queue");
+                    let route = queue.route(&target.at_peer(), &source.memory).expect("a route");
+                    let (mut random, mut bytes) = (Random(seed), 0);
+                    let mut due = vec![0; WORDS];
+                    while began.elapsed() < duration {
+                        let base = random.next();
+                        (0..WORDS).for_each(|i| source.set(i, base ^ mix(i as u64)));
+                        for _ in 0..1 + random.below(30) {
+                            let most = if random.below(4) == 0 { WORDS } else { 3000 };
+                            let len = 1 + random.below(most as u64) as usize;
+                            let (to, from) = (
+                                random.below((WORDS - len + 1) as u64) as usize,
+                                random.below((WORDS - len + 1) as u64) as usize,
+                            );
+                            queue
+                                .write(&route, 8 * to as u64, 8 * from as u64, 8 * len as u64)
+                                .expect("a write");
+                            (0..len).for_each(|i| due[to + i] = base ^ mix((from + i) as u64));
+                            bytes += 8 * len as u64;
+                        }
+                        let ticket = queue.request_flush().expect("a ticket");
+                        await_that("a flush", || queue.progress().expect("progress") >= ticket);
+                        assert_eq!(
+                            (0..WORDS).find(|i| target.at(*i) != due[*i]),
+                            None,
+                            "after {bytes} bytes"
+                        );
+                    }
+                    bytes
+                })
+            })
+            .collect();
+        queues.into_iter().map(|queue| queue.join().expect("a queue")).sum()
+    });
+    println!("{total} bytes in {:?}, all as they should be", began.elapsed());
+    total
+}
+
+#[test]
+fn a_short_soak() {
+    assert!(soak(Duration::from_secs(3)) > 0);
+}
+
+#[test]
+#[ignore = "takes two minutes"]
+fn two_minutes_of_soak() {
+    assert!(soak(Duration::from_secs(120)) > 0);
+}
+
+/// Also one that nobody flushes, or ever calls again.
+#[test]
+fn a_write_arrives_by_itself() {
+    let pair = Pair::open();
+    for words in [1, 100, 100_000] {
+        let (source, target) = (Words::new(&pair.a.context, words), Words::new(&pair.b.context, words));
+        (0..words).for_each(|i| source.set(i, i as u64 + 1));
+        pair.ab.write(&target.at_peer(), 0, &source.memory, 0, source.memory.size()).expect("a write");
+        await_that("a write", || (0..words).all(|i| target.at(i) == i as u64 + 1));
+    }
+}
+
+/// What was given before a queue is dropped is carried out.
+#[test]
+fn a_dropped_queue_carries_out_what_it_was_given() {
+    const WORDS: usize = 2 << 20;
+    let pair = Pair::open();
+    let (source, target) = (Words::new(&pair.a.context, WORDS), Words::new(&pair.b.context, WORDS));
+    (0..WORDS).for_each(|i| source.set(i, i as u64 + 1));
+    let mut queue = pair.ab.open_queue().expect("a queue");
+    let route = queue.route(&target.at_peer(), &source.memory).expect("a route");
+    queue.write(&route, 0, 0, 8 * WORDS as u64).expect("a write");
+    drop((queue, route));
+    await_that("the last word", || target.at(WORDS - 1) == WORDS as u64);
+    assert_eq!((0..WORDS).find(|i| target.at(*i) != *i as u64 + 1), None);
+}
+
+#[test]
+fn too_much_at_once_is_an_error_and_not_a_wait() {
+    const WORDS: usize = 1 << 20;
+    use mscclpp_core::{Device, EndpointConfig, Transport};
+    let (mut a, b) = (End::open(), End::open());
+    let mut config = EndpointConfig::new(Transport::ETHERNET, Device::CPU);
+    config.max_write_queue_size = 3;
+    a.endpoint = a.context.create_endpoint(config).expect("an endpoint");
+    let pair = Pair::of(a, b);
+    let (source, target) = (Words::new(&pair.a.context, WORDS), Words::new(&pair.b.context, WORDS));
+    let there = target.at_peer();
+    let refused = (0..1000).find_map(|_| pair.ab.write(&there, 0, &source.memory, 0, 8 * WORDS as u64).err());
+    let error = refused.expect("no limit").to_string();
+    assert!(error.contains("3 operations wait"), "{error}");
+    pair.ab.flush(LIMIT).expect("what was accepted is carried out");
+    pair.ab.write(&there, 0, &source.memory, 0, 8).expect("there is room again");
+    pair.ab.flush(LIMIT).expect("a flush");
+}

@@ -1,0 +1,80 @@
+//! A signal is never visible before the data that was written before it.
+
+mod support;
+
+use std::thread;
+
+use mscclpp_ethernet::Ethernet;
+use support::{End, Pair, Random, Words, mix};
+
+/// What a round writes: any number of words, most often few.
+fn size_of(round: u64, limit: usize) -> usize {
+    let mut random = Random(round);
+    let limit = limit as u64;
+    let most = match random.below(8) {
+        0 => limit,
+        1..4 => limit.min(600),
+        _ => limit.min(16),
+    };
+    1 + random.below(most) as usize
+}
+
+fn expected(round: u64, index: usize) -> u64 {
+    mix(round << 32 | index as u64)
+}
+
+/// Writes and signals from one end to the other, `rounds` times: how often the data was not there with its signal.
+fn violations(pair: &Pair, rounds: u64, words: usize) -> usize {
+    let (source, target) = (Words::new(&pair.a.context, words), Words::new(&pair.b.context, words));
+    let there = target.at_peer();
+    let (writer, reader) = pair.semaphores();
+    thread::scope(|scope| {
+        let seen = scope.spawn(|| {
+            let mut violations = 0;
+            for round in 1..=rounds {
+                reader.wait(-1).expect("a signal");
+                let wrong = (0..size_of(round, words)).any(|i| target.at(i) != expected(round, i));
+                violations += usize::from(wrong);
+                reader.signal().expect("a signal back");
+            }
+            violations
+        });
+        for round in 1..=rounds {
+            let size = size_of(round, words);
+            (0..size).for_each(|i| source.set(i, expected(round, i)));
+            // Often in two, so that there is more than one frame to get out of order.
+            let first = if round % 3 == 0 { size / 2 } else { size };
+            for (at, end) in [(0, first), (first, size)] {
+                let (at, len) = (8 * at as u64, 8 * (end - at) as u64);
+                pair.ab.write(&there, at, &source.memory, at, len).expect("a write");
+            }
+            writer.signal().expect("a signal");
+            writer.wait(-1).expect("a signal back");
+        }
+        seen.join().expect("the reader")
+    })
+}
+
+#[test]
+fn no_signal_overtakes_its_data() {
+    assert_eq!(violations(&Pair::open(), 10_000, 20_000), 0);
+}
+
+#[test]
+fn no_signal_overtakes_its_data_with_checksums() {
+    let end = || End::with(Ethernet::builder().checksums(true));
+    assert_eq!(violations(&Pair::of(end(), end()), 2_000, 20_000), 0);
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn no_signal_overtakes_its_data_in_a_hundred_thousand_rounds() {
+    assert_eq!(violations(&Pair::open(), 100_000, 20_000), 0);
+}
+
+/// The same test sees a receiver that places data behind its update.
+#[test]
+fn a_broken_receiver_would_be_seen() {
+    let pair = Pair::of(End::open(), End::with(Ethernet::builder().with_broken_order()));
+    assert_ne!(violations(&pair, 300, 16), 0, "the order was broken on purpose, and nobody noticed");
+}

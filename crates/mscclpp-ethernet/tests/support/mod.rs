@@ -1,0 +1,162 @@
+//! What the tests of this crate share: words of host memory, and CPU endpoints that are connected.
+
+#![allow(dead_code, reason = "each test program uses a part of this")]
+
+pub(crate) mod children;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use mscclpp_core::{
+    Connection, Context, Device, Endpoint, EndpointConfig, HostToHostSemaphore, RegisteredMemory, Semaphore,
+    SemaphoreStub, Transport,
+};
+use mscclpp_ethernet::{Ethernet, EthernetBuilder};
+use mscclpp_gpu::{DevicePtr, Platform};
+
+/// For what should take moments: long enough for a machine that is busy with other things.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// A context with a provider of its own, as a process would have it.
+pub(crate) fn context(ethernet: EthernetBuilder) -> Context {
+    Context::builder().provider(ethernet.build()).platform(Platform::Host).build()
+}
+
+/// A process's part, on a CPU.
+pub(crate) struct End {
+    pub(crate) context: Context,
+    pub(crate) endpoint: Endpoint,
+}
+
+impl End {
+    pub(crate) fn open() -> Self {
+        Self::with(Ethernet::builder())
+    }
+
+    pub(crate) fn with(ethernet: EthernetBuilder) -> Self {
+        let context = context(ethernet);
+        let endpoint = context
+            .create_endpoint(EndpointConfig::new(Transport::ETHERNET, Device::CPU))
+            .expect("an endpoint");
+        Self { context, endpoint }
+    }
+
+    pub(crate) fn connect(&self, peer: &Endpoint) -> Connection {
+        self.context.connect(&self.endpoint, &arrived(peer)).expect("connecting")
+    }
+}
+
+/// An endpoint as its peer gets it.
+pub(crate) fn arrived(endpoint: &Endpoint) -> Endpoint {
+    Endpoint::deserialize(&endpoint.serialize().expect("serializing")).expect("reading")
+}
+
+/// Two ends, connected both ways.
+pub(crate) struct Pair {
+    pub(crate) ab: Connection,
+    pub(crate) ba: Connection,
+    pub(crate) a: End,
+    pub(crate) b: End,
+}
+
+impl Pair {
+    pub(crate) fn open() -> Self {
+        Self::of(End::open(), End::open())
+    }
+
+    pub(crate) fn of(a: End, b: End) -> Self {
+        Self { ab: a.connect(&b.endpoint), ba: b.connect(&a.endpoint), a, b }
+    }
+
+    /// A semaphore, as each side has it.
+    pub(crate) fn semaphores(&self) -> (HostToHostSemaphore, HostToHostSemaphore) {
+        semaphores(&self.ab, &self.ba)
+    }
+}
+
+/// A semaphore over two connections that are each other's way back.
+pub(crate) fn semaphores(ab: &Connection, ba: &Connection) -> (HostToHostSemaphore, HostToHostSemaphore) {
+    let (a, b) = (SemaphoreStub::new(ab).expect("a stub"), SemaphoreStub::new(ba).expect("a stub"));
+    let travel = |stub: &SemaphoreStub| {
+        SemaphoreStub::deserialize(&stub.serialize().expect("serializing")).expect("reading")
+    };
+    let build = |local: &SemaphoreStub, remote: &SemaphoreStub| {
+        let semaphore = Semaphore::new(local, &travel(remote)).expect("joining");
+        HostToHostSemaphore::new(&semaphore).expect("the host's side")
+    };
+    (build(&a, &b), build(&b, &a))
+}
+
+/// Host memory that peers write while this process reads it.
+pub(crate) struct Words {
+    // Withdrawn before the memory goes.
+    pub(crate) memory: RegisteredMemory,
+    words: Arc<[AtomicU64]>,
+}
+
+impl Words {
+    pub(crate) fn new(context: &Context, count: usize) -> Self {
+        let words: Arc<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
+        let (start, len) = (DevicePtr::from_ptr(words.as_ptr()), 8 * count as u64);
+        // SAFETY: `self` keeps the memory longer than the registration; tests keep it longer than peers use it.
+        let memory = unsafe { context.register_memory(start, len, Transport::ETHERNET) };
+        Self { memory: memory.expect("a registration"), words }
+    }
+
+    /// As its peer gets it.
+    pub(crate) fn at_peer(&self) -> RegisteredMemory {
+        RegisteredMemory::deserialize(&self.memory.serialize().expect("serializing")).expect("reading")
+    }
+
+    pub(crate) fn set(&self, index: usize, value: u64) {
+        self.words[index].store(value, Ordering::Relaxed);
+    }
+
+    pub(crate) fn at(&self, index: usize) -> u64 {
+        self.words[index].load(Ordering::Relaxed)
+    }
+
+    /// The value, and with it whatever was placed before it.
+    pub(crate) fn acquire(&self, index: usize) -> u64 {
+        self.words[index].load(Ordering::Acquire)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.words.len()
+    }
+}
+
+/// Numbers that are the same in each run.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+/// A number that tells nothing of the one it was made from.
+pub(crate) fn mix(number: u64) -> u64 {
+    let mixed = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
+}
+
+/// Polls `done` until it holds.
+pub(crate) fn await_that(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}: not within {LIMIT:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}

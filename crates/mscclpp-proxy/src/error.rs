@@ -73,16 +73,6 @@ pub enum Error {
         /// The position of the hole.
         position: u64,
     },
-    /// A kernel used an offset, a size or a memory id that does not fit a trigger; nothing was pushed.
-    #[error(
-        "a kernel used an offset, size or memory id that does not fit a trigger, on semaphore {semaphore}, to {peer}"
-    )]
-    DeviceRange {
-        /// The semaphore of the channel it was used on.
-        semaphore: u32,
-        /// The label of its connection.
-        peer: String,
-    },
     /// Somebody here called `abort`.
     #[error("the proxy service was aborted: {reason}")]
     Aborted {
@@ -117,4 +107,16 @@ pub enum Error {
     /// A device failed.
     #[error(transparent)]
     Gpu(#[from] mscclpp_gpu::Error),
+}
+
+impl Error {
+    /// The error of a connection, memory or semaphore that is behind it, if one is.
+    #[must_use]
+    pub fn core(&self) -> Option<&mscclpp_core::Error> {
+        match self {
+            Self::Core(error) => Some(error),
+            Self::Trigger { source, .. } => source.core(),
+            _ => None,
+        }
+    }
 }

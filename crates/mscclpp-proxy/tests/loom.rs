@@ -195,7 +195,7 @@ fn one_producer_one_consumer_across_the_wrap_exhaustively() {
 
 #[test]
 fn two_producers_share_laps() {
-    all_arrive(Some(3), 1, 2, 2, Weakness::None);
+    all_arrive(Some(2), 1, 2, 2, Weakness::None);
 }
 
 #[test]

@@ -1,0 +1,110 @@
+//! Port channels: a semaphore, and perhaps two memories, in the hands of kernels.
+
+use std::{fmt, sync::Arc};
+
+use mscclpp_core::{Route, Semaphore};
+use mscclpp_gpu::DevicePtr;
+
+use crate::{BasePortChannelHandle, MemoryId, PortChannelHandle, Result, SemaphoreId, service::Inner};
+
+/// A channel that signals, and copies between any memories of its [`crate::ProxyService`]. Cheap to clone.
+#[derive(Clone)]
+pub struct BasePortChannel {
+    semaphore: Semaphore,
+    handle: BasePortChannelHandle,
+    /// Keeps what the handle points to.
+    _service: Arc<Inner>,
+}
+
+/// A channel between a memory of this side and one of the peer's. Cheap to clone.
+#[derive(Clone)]
+pub struct PortChannel {
+    base: BasePortChannel,
+    handle: PortChannelHandle,
+    /// Keeps the two memories.
+    _route: Route,
+}
+
+impl BasePortChannel {
+    pub(crate) fn new(service: &Arc<Inner>, id: SemaphoreId) -> Result<Self> {
+        let entry = service.semaphores.find("semaphore", id)?;
+        let lane = service.lanes.find("connection", entry.lane)?;
+        let direct_token = mscclpp_core::HostToDeviceSemaphoreHandle::direct_token(&entry.semaphore);
+        let handle = BasePortChannelHandle {
+            semaphore: entry.handle,
+            fifo: service.fifo.device_handle(),
+            last_pushed: lane.last_pushed.as_mut_ptr(),
+            completed: lane.completed.ptr().as_mut_ptr(),
+            direct_token: direct_token.unwrap_or(DevicePtr::NULL).as_mut_ptr(),
+            semaphore_id: id,
+            reserved: 0,
+        };
+        Ok(Self { semaphore: entry.semaphore.clone(), handle, _service: service.clone() })
+    }
+
+    /// The semaphore below, for [`Semaphore::check`] and [`Semaphore::abort`].
+    #[must_use]
+    pub fn semaphore(&self) -> &Semaphore {
+        &self.semaphore
+    }
+
+    /// What kernels need. Copy it to the device or pass it as an argument; `self` must outlive the kernels.
+    #[must_use]
+    pub fn device_handle(&self) -> BasePortChannelHandle {
+        self.handle
+    }
+}
+
+impl PortChannel {
+    pub(crate) fn new(service: &Arc<Inner>, id: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<Self> {
+        let base = BasePortChannel::new(service, id)?;
+        let memory = |id| service.memories.find("memory", id);
+        let route = Route::new(base.semaphore.connection(), memory(dst)?, memory(src)?)?;
+        let [dst_size, src_size] = route.sizes();
+        let handle = PortChannelHandle {
+            base: base.handle,
+            dst,
+            src,
+            dst_ptr: route.dst_ptr().unwrap_or(DevicePtr::NULL).as_mut_ptr(),
+            src_ptr: memory(src)?.data().unwrap_or(DevicePtr::NULL).as_mut_ptr(),
+            dst_size,
+            src_size,
+            direct_put_max: service.direct_put_max,
+            reserved: 0,
+        };
+        Ok(Self { base, handle, _route: route })
+    }
+
+    /// The semaphore below, for [`Semaphore::check`] and [`Semaphore::abort`].
+    #[must_use]
+    pub fn semaphore(&self) -> &Semaphore {
+        &self.base.semaphore
+    }
+
+    /// The same channel without its memories.
+    #[must_use]
+    pub fn base(&self) -> &BasePortChannel {
+        &self.base
+    }
+
+    /// What kernels need. Copy it to the device or pass it as an argument; `self` must outlive the kernels.
+    #[must_use]
+    pub fn device_handle(&self) -> PortChannelHandle {
+        self.handle
+    }
+}
+
+impl fmt::Debug for BasePortChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BasePortChannel").field("semaphore", &self.semaphore).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for PortChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PortChannel")
+            .field("semaphore", &self.base.semaphore)
+            .field("route", &self._route)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,108 @@
+//! What a stuck job is told: for each peer, what is pending, and who waits for whom.
+
+use std::fmt::Write as _;
+
+use crate::{
+    Error, ProxyService,
+    service::Inner,
+    stats::{ConnectionStats, SemaphoreState, ServiceStats},
+};
+
+impl ProxyService {
+    /// A text for people: what the service has done, and for each connection, by its label, what is pending and which
+    /// kernels wait for that peer. Bounded waits and polls claim nothing while they wait, so only unbounded waits show.
+    ///
+    /// Blocks as [`ProxyService::stats`].
+    ///
+    /// ```text
+    /// proxy service of host device 0 (host): 7 triggers carried out, 1 in the FIFO, error: none
+    ///   to rank 1 over CudaIpc: pushed up to 7, carried out up to 6, complete up to 4
+    ///     a flush at position 5 has been pending for 1.2s
+    ///     triggers wait for the proxy
+    ///     put 12 (49152 bytes), signalled 5, flushed 1; kernels themselves put 3 (24 bytes), signalled 2
+    ///     semaphore 0: 2 signals have come, 3 are waited for: kernels here wait for rank 1
+    /// ```
+    #[must_use]
+    pub fn dump(&self) -> String {
+        self.inner.dump(self.health().err())
+    }
+}
+
+impl Inner {
+    pub(crate) fn dump(&self, error: Option<Error>) -> String {
+        let stats = self.stats(error);
+        let states = self.semaphore_states();
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = self.write(&mut text, &stats, states.as_deref().unwrap_or_default());
+        if let Err(error) = states {
+            let _ = writeln!(text, "  the device does not answer: {error}");
+        }
+        text
+    }
+
+    fn write(&self, out: &mut String, stats: &ServiceStats, states: &[SemaphoreState]) -> std::fmt::Result {
+        let depth = stats.queue_depth.map_or("?".to_owned(), |depth| depth.to_string());
+        let error = stats.last_error.as_ref().map_or("none".to_owned(), ToString::to_string);
+        writeln!(
+            out,
+            "proxy service of {}: {} triggers carried out, {depth} in the FIFO, error: {error}",
+            self.gpu, stats.triggers
+        )?;
+        for (lane, connection) in (0..).zip(&stats.connections) {
+            connection.write(out)?;
+            for state in states.iter().filter(|state| state.lane == lane) {
+                let SemaphoreState { id, arrived, expected, .. } = state;
+                write!(
+                    out,
+                    "    semaphore {id}: {arrived} signals have come, {} are waited for",
+                    arrived.max(expected)
+                )?;
+                match expected > arrived {
+                    true => writeln!(out, ": kernels here wait for {}", connection.peer)?,
+                    false => writeln!(out, ": {} not taken yet", arrived - expected)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ConnectionStats {
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        let known = |position: Option<u64>| position.map_or("?".to_owned(), |position| position.to_string());
+        writeln!(
+            out,
+            "  to {} over {}: pushed up to {}, carried out up to {}, complete up to {}",
+            self.peer,
+            self.transport,
+            known(self.pushed),
+            self.taken,
+            known(self.completed)
+        )?;
+        if let Some(flush) = &self.oldest_pending_flush {
+            writeln!(
+                out,
+                "    a flush at position {} has been pending for {:.1?}",
+                flush.position, flush.age
+            )?;
+        } else if self.completed.is_some_and(|completed| completed < self.asked) {
+            writeln!(out, "    a signal is not complete yet")?;
+        }
+        if self.pushed.is_some_and(|pushed| pushed > self.taken) {
+            writeln!(out, "    triggers wait for the proxy")?;
+        }
+        let traffic = &self.traffic;
+        writeln!(
+            out,
+            "    put {} ({} bytes), signalled {}, flushed {}; kernels themselves put {} ({} bytes), signalled {}",
+            traffic.data,
+            traffic.bytes,
+            traffic.flags,
+            traffic.syncs,
+            traffic.direct_puts,
+            traffic.direct_bytes,
+            traffic.direct_signals
+        )
+    }
+}

@@ -1,0 +1,119 @@
+//! What a proxy's thread does while there is nothing to do.
+
+use std::{
+    hint, thread,
+    time::{Duration, Instant},
+};
+
+use mscclpp_gpu::Platform;
+
+/// How soon and how far an idle proxy backs off. A busy one never sleeps.
+///
+/// After the last trigger it polls for `spin`, giving way to other threads now and then. Then it naps between polls, for
+/// longer and longer: for `max_nap` from `slow_after` on. A first trigger waits for one nap at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdlePolicy {
+    /// How long it polls without a nap.
+    pub spin: Duration,
+    /// The longest nap; zero for none at all.
+    pub max_nap: Duration,
+    /// When naps are at their longest.
+    pub slow_after: Duration,
+}
+
+impl IdlePolicy {
+    /// Never naps: the lowest latency, for a whole core.
+    pub const NEVER_SLEEP: Self =
+        Self { spin: Duration::MAX, max_nap: Duration::ZERO, slow_after: Duration::ZERO };
+
+    /// What a proxy for a device of `platform` does if nothing else is said: naps of up to 500 us after a second.
+    /// Simulated devices share the cores with their proxies, which therefore spin less.
+    #[must_use]
+    pub fn of(platform: Platform) -> Self {
+        let spin = if platform == Platform::Host { 100 } else { 20_000 };
+        Self {
+            spin: Duration::from_micros(spin),
+            max_nap: Duration::from_micros(500),
+            slow_after: Duration::from_secs(1),
+        }
+    }
+}
+
+/// How many polls are made between two looks at the clock.
+const POLLS_PER_LOOK: u32 = 64;
+/// How often whatever is not polled for is looked at.
+const CHECK_PERIOD: Duration = Duration::from_millis(1);
+
+/// Since when there has been nothing to do.
+pub(crate) struct Idle {
+    policy: IdlePolicy,
+    polls: u32,
+    since: Option<Instant>,
+    checked: Option<Instant>,
+}
+
+impl Idle {
+    pub(crate) fn new(policy: IdlePolicy) -> Self {
+        Self { policy, polls: 0, since: None, checked: None }
+    }
+
+    /// There was something to do.
+    pub(crate) fn reset(&mut self) {
+        self.since = None;
+        self.polls = 0;
+    }
+
+    /// Waits a little. True every millisecond or so: time to see whether all is well.
+    pub(crate) fn pause(&mut self) -> bool {
+        self.polls += 1;
+        if self.polls < POLLS_PER_LOOK {
+            hint::spin_loop();
+            return false;
+        }
+        self.polls = 0;
+        let now = Instant::now();
+        let idle = now - *self.since.get_or_insert(now);
+        let nap = if idle < self.policy.spin { Duration::ZERO } else { self.nap(idle) };
+        if nap.is_zero() {
+            thread::yield_now();
+        } else {
+            // No spinning before the next one.
+            self.polls = POLLS_PER_LOOK - 1;
+            thread::sleep(nap);
+        }
+        let due = self.checked.is_none_or(|checked| now - checked >= CHECK_PERIOD);
+        if due {
+            self.checked = Some(now);
+        }
+        due
+    }
+
+    fn nap(&self, idle: Duration) -> Duration {
+        let IdlePolicy { max_nap, slow_after, .. } = self.policy;
+        match idle >= slow_after {
+            true => max_nap,
+            false => max_nap.mul_f64(idle.as_secs_f64() / slow_after.as_secs_f64()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn naps_grow_to_their_limit() {
+        let idle = Idle::new(IdlePolicy::of(Platform::Host));
+        assert!(idle.nap(Duration::from_millis(1)) < Duration::from_micros(1));
+        assert_eq!(idle.nap(Duration::from_millis(500)), Duration::from_micros(250));
+        assert_eq!(idle.nap(Duration::from_secs(100)), Duration::from_micros(500));
+        let at_once = IdlePolicy { slow_after: Duration::ZERO, ..IdlePolicy::of(Platform::Host) };
+        assert_eq!(Idle::new(at_once).nap(Duration::ZERO), Duration::from_micros(500));
+    }
+
+    #[test]
+    fn all_is_looked_after_also_without_naps() {
+        let mut idle = Idle::new(IdlePolicy::NEVER_SLEEP);
+        assert!((0..10_000_000).any(|_| idle.pause()));
+    }
+}

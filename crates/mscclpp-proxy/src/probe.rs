@@ -1,0 +1,54 @@
+//! Reading a few words of device memory while kernels run, without waiting for those.
+
+use std::time::Duration;
+
+use mscclpp_gpu::{DevicePtr, Gpu, PinnedBuffer, Stream};
+use parking_lot::Mutex;
+
+use crate::Result;
+
+/// How long a look may take; a device that runs answers in microseconds.
+const TIMEOUT: Duration = Duration::from_secs(1);
+const BYTES: u64 = 4096;
+
+/// Copies words to the host on a stream of its own.
+pub(crate) struct Probe {
+    gpu: Gpu,
+    means: Mutex<Option<(Stream, PinnedBuffer)>>,
+}
+
+impl Probe {
+    pub(crate) fn new(gpu: &Gpu) -> Self {
+        Self { gpu: gpu.clone(), means: Mutex::default() }
+    }
+
+    /// The 8-byte words at `at`, each as it was at some moment of the call. Waits a second at most.
+    ///
+    /// # Safety
+    /// Each must be a word of memory that the device reaches, for as long as the device of a call that timed out needs.
+    pub(crate) unsafe fn read(&self, at: &[DevicePtr]) -> Result<Vec<u64>> {
+        let mut means = self.means.lock();
+        let (stream, pinned) = match means.take() {
+            Some(means) => means,
+            None => (self.gpu.stream()?, self.gpu.allocate_pinned(BYTES)?),
+        };
+        let mut words = Vec::with_capacity(at.len());
+        for chunk in at.chunks((BYTES / 8) as usize) {
+            for (offset, word) in (0..).step_by(8).zip(chunk) {
+                // SAFETY: the caller's promise for the source; the destination is inside `pinned`, which is kept until
+                // the copy is done, or for ever.
+                unsafe { stream.copy(pinned.ptr().add(offset), *word, 8)? };
+            }
+            if let Err(error) = stream.synchronize_timeout(TIMEOUT) {
+                // The copies may still come.
+                std::mem::forget(pinned);
+                return Err(error.into());
+            }
+            for offset in (0..8 * chunk.len() as u64).step_by(8) {
+                words.push(pinned.word64(offset)?.load(std::sync::atomic::Ordering::Acquire));
+            }
+        }
+        *means = Some((stream, pinned));
+        Ok(words)
+    }
+}

@@ -1,0 +1,367 @@
+//! The service behind port channels.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock, atomic::Ordering},
+};
+
+use mscclpp_core::{Connection, HostToDeviceSemaphoreHandle, RegisteredMemory, Semaphore, Signaller};
+use mscclpp_gpu::{DeviceBuffer, Gpu};
+use parking_lot::Mutex;
+
+use crate::{
+    BasePortChannel, Error, Fifo, IdlePolicy, MAX_MEMORIES, MAX_SEMAPHORES, MemoryId, PortChannel, Proxy,
+    ProxyBuilder, Result, SemaphoreId,
+    engine::Engine,
+    lane::{Completed, LANE_WORDS, Lane},
+    probe::Probe,
+    table::Table,
+};
+
+/// What any service with a proxy offers to those that start and stop it.
+pub trait BaseProxyService: Send + Sync {
+    /// Starts its thread; with `blocking`, waits until it takes triggers.
+    ///
+    /// # Errors
+    /// What the service failed with before, or at its start.
+    fn start_proxy(&self, blocking: bool) -> Result<()>;
+
+    /// Has everything carried out that was pushed before the call, and ends the thread. It can be started again.
+    ///
+    /// # Errors
+    /// What the service failed with.
+    fn stop_proxy(&self) -> Result<()>;
+}
+
+/// Carries out, on a host thread, what kernels of one device ask for through port channels: it copies data between
+/// registered memories and signals semaphores, over any transport.
+///
+/// Semaphores and memories are added to it and get numbers, which are the same for all its channels; they can be added
+/// while it runs, and stay until it is dropped. All methods may be called from any thread.
+///
+/// # Order
+/// The triggers of all channels go through one FIFO and are carried out in order for each connection. Connections do not
+/// wait for each other. Two services that share a connection have no order among each other.
+///
+/// # When something fails
+/// A trigger that cannot be carried out (an unknown number, a range outside its memory, a lost peer), or a connection
+/// whose peer is lost, stops the service for good: waits and flushes of kernels on all of its semaphores return false,
+/// [`ProxyService::health`] and [`ProxyService::stop_proxy`] say why, naming the trigger. The process lives.
+///
+/// # Memory of 4 GiB and more
+/// Offsets and sizes of triggers have 32 bits. Larger memory is registered in pieces, which get numbers in a row:
+///
+/// ```no_run
+/// # use mscclpp_core::{Context, RegisteredMemory, Transport};
+/// # use mscclpp_gpu::DeviceBuffer;
+/// # use mscclpp_proxy::ProxyService;
+/// # fn example(context: &Context, service: &ProxyService, buffer: &DeviceBuffer) -> mscclpp_proxy::Result<()> {
+/// const PIECE: u64 = 2 << 30;
+/// let first = service.next_memory_id(buffer.len().div_ceil(PIECE) as u32)?;
+/// for offset in (0..buffer.len()).step_by(PIECE as usize) {
+///     let len = PIECE.min(buffer.len() - offset);
+///     // SAFETY: a part of `buffer`, which outlives the service.
+///     let piece = unsafe { context.register_memory(buffer.ptr().add(offset), len, Transport::CUDA_IPC)? };
+///     service.add_memory(&piece)?; // first, first + 1, ...: byte `at` is in memory `first + at / PIECE`
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct ProxyService {
+    proxy: Proxy<Engine>,
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// What channels share with the service.
+pub(crate) struct Inner {
+    pub(crate) gpu: Gpu,
+    pub(crate) fifo: Arc<Fifo>,
+    pub(crate) direct_put_max: u32,
+    pub(crate) semaphores: Table<SemaphoreEntry>,
+    pub(crate) memories: Table<RegisteredMemory>,
+    pub(crate) lanes: Table<Lane>,
+    pub(crate) probe: Probe,
+    /// What the proxy failed with.
+    failure: Arc<OnceLock<Error>>,
+    /// Of all lanes.
+    words: DeviceBuffer,
+}
+
+/// A semaphore of a service.
+pub(crate) struct SemaphoreEntry {
+    pub(crate) semaphore: Semaphore,
+    pub(crate) handle: HostToDeviceSemaphoreHandle,
+    /// The number of its connection.
+    pub(crate) lane: u32,
+    /// On its way to the proxy's thread, which has it from the first trigger on.
+    pub(crate) signaller: Mutex<Option<Signaller>>,
+}
+
+/// Puts a [`ProxyService`] together.
+#[derive(Debug)]
+pub struct ProxyServiceBuilder {
+    gpu: Gpu,
+    proxy: ProxyBuilder,
+    fifo_size: u64,
+    direct_put_max: u32,
+}
+
+impl ProxyServiceBuilder {
+    /// How many triggers the FIFO holds: a power of two from 2 to 4096, 512 if nothing is said. Threads that push more
+    /// at once wait.
+    #[must_use]
+    pub fn fifo_size(mut self, size: u64) -> Self {
+        self.fifo_size = size;
+        self
+    }
+
+    /// Up to how many bytes a kernel's thread puts by itself, where it reaches the peer's memory and nothing is pending:
+    /// 2 KiB if nothing is said, 0 for none.
+    #[must_use]
+    pub fn direct_put_max(mut self, bytes: u32) -> Self {
+        self.direct_put_max = bytes;
+        self
+    }
+
+    /// How it backs off when idle.
+    #[must_use]
+    pub fn idle(mut self, policy: IdlePolicy) -> Self {
+        self.proxy = self.proxy.idle(policy);
+        self
+    }
+
+    /// Called on the proxy's thread at each start, before the first trigger.
+    #[must_use]
+    pub fn thread_init(mut self, init: impl Fn() + Send + Sync + 'static) -> Self {
+        self.proxy = self.proxy.thread_init(init);
+        self
+    }
+
+    /// A service without semaphores and memories, not started yet.
+    ///
+    /// # Errors
+    /// [`Error::FifoSize`]; [`Error::Gpu`] when memory is short, naming `ulimit -l` where that is the cause.
+    pub fn build(self) -> Result<ProxyService> {
+        let fifo = Arc::new(Fifo::new(&self.gpu, self.fifo_size)?);
+        let failure = Arc::default();
+        let inner = Arc::new(Inner {
+            failure: Arc::clone(&failure),
+            probe: Probe::new(&self.gpu),
+            words: self.gpu.allocate(LANE_WORDS * u64::from(MAX_SEMAPHORES))?,
+            gpu: self.gpu,
+            fifo: fifo.clone(),
+            direct_put_max: self.direct_put_max,
+            semaphores: Table::new("semaphores", MAX_SEMAPHORES),
+            memories: Table::new("memories", MAX_MEMORIES),
+            // No more than semaphores.
+            lanes: Table::new("connections", MAX_SEMAPHORES),
+        });
+        let proxy = self.proxy.build_on(fifo, failure, Engine::new(inner.clone()));
+        Ok(ProxyService { proxy, inner })
+    }
+}
+
+impl ProxyService {
+    /// Up to how many bytes a kernel's thread puts by itself if nothing else is said.
+    pub const DEFAULT_DIRECT_PUT_MAX: u32 = 2048;
+
+    /// A service for kernels of `gpu`, not started yet.
+    ///
+    /// # Errors
+    /// As [`ProxyServiceBuilder::build`].
+    pub fn new(gpu: &Gpu) -> Result<Self> {
+        Self::builder(gpu).build()
+    }
+
+    /// Options of a service for kernels of `gpu`.
+    #[must_use]
+    pub fn builder(gpu: &Gpu) -> ProxyServiceBuilder {
+        ProxyServiceBuilder {
+            gpu: gpu.clone(),
+            proxy: Proxy::builder(gpu),
+            fifo_size: Fifo::DEFAULT_SIZE,
+            direct_put_max: Self::DEFAULT_DIRECT_PUT_MAX,
+        }
+    }
+
+    /// Adds a semaphore, whose connection's local endpoint must be on the service's device, and takes its host's side.
+    /// Opens a queue with the first semaphore of a connection, which may block for some seconds.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`] beyond 1024; [`Error::InvalidArgument`] for another device;
+    /// [`Error::Core`] if its host's side is in use, or the connection has failed; what the service failed with.
+    pub fn add_semaphore(&self, semaphore: &Semaphore) -> Result<SemaphoreId> {
+        self.proxy.health()?;
+        let (inner, connection) = (&self.inner, semaphore.connection());
+        let handle = HostToDeviceSemaphoreHandle::of(semaphore)?;
+        inner.check_device(connection)?;
+        let id = inner.semaphores.add(|_| {
+            // Lanes are only added under the lock that this runs under.
+            let known = (0..).zip(inner.lanes.iter()).find(|(_, lane)| lane.is_of(connection));
+            let signaller = semaphore.signaller()?;
+            let lane = match known {
+                Some((lane, _)) => lane,
+                None => inner.lanes.add(|lane| {
+                    let words = inner.words.ptr().add(LANE_WORDS * u64::from(lane));
+                    Lane::open(&inner.gpu, connection, words)
+                })?,
+            };
+            let signaller = Mutex::new(Some(signaller));
+            Ok(SemaphoreEntry { semaphore: semaphore.clone(), handle, lane, signaller })
+        })?;
+        // One that failed meanwhile may not have seen the new semaphore.
+        self.proxy.health().inspect_err(|error| inner.abort_semaphores(error))?;
+        Ok(id)
+    }
+
+    /// Adds a memory, registered here or a peer's. The service keeps it.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`] beyond 512.
+    pub fn add_memory(&self, memory: &RegisteredMemory) -> Result<MemoryId> {
+        self.inner.memories.add(|_| Ok(memory.clone()))
+    }
+
+    /// The number that the next memory gets, if there is room for `count` of them. Reserves nothing.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`].
+    pub fn next_memory_id(&self, count: u32) -> Result<MemoryId> {
+        self.inner.memories.next(count)
+    }
+
+    /// The semaphore of that number.
+    ///
+    /// # Errors
+    /// [`Error::UnknownId`].
+    pub fn semaphore(&self, id: SemaphoreId) -> Result<Semaphore> {
+        Ok(self.inner.semaphores.find("semaphore", id)?.semaphore.clone())
+    }
+
+    /// A channel that names memories with each put.
+    ///
+    /// # Errors
+    /// [`Error::UnknownId`].
+    pub fn base_port_channel(&self, semaphore: SemaphoreId) -> Result<BasePortChannel> {
+        BasePortChannel::new(&self.inner, semaphore)
+    }
+
+    /// A channel between two memories: `dst` is the peer's, `src` one of this process. Maps the peer's memory, which may
+    /// block for some seconds the first time.
+    ///
+    /// # Errors
+    /// [`Error::UnknownId`]; [`Error::Core`] for memories of the wrong side, or not registered for the connection's
+    /// transport; errors of mapping.
+    pub fn port_channel(&self, semaphore: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<PortChannel> {
+        PortChannel::new(&self.inner, semaphore, dst, src)
+    }
+
+    /// Starts the proxy's thread: see [`Proxy::start`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_proxy(&self, blocking: bool) -> Result<()> {
+        self.proxy.start(blocking)
+    }
+
+    /// Has everything carried out that was pushed before the call, and ends the thread: see [`Proxy::stop`].
+    ///
+    /// # Errors
+    /// As [`ProxyService::health`]; [`Error::Timeout`] if something did not become complete within 30 s.
+    pub fn stop_proxy(&self) -> Result<()> {
+        self.proxy.stop()?;
+        self.health()
+    }
+
+    /// Whether the proxy's thread runs.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.proxy.is_running()
+    }
+
+    /// What the service failed with, or one of its semaphores: a peer that is lost, an abort, a kernel that used what
+    /// does not fit a trigger. Peers that closed their side are no failure. Does not block.
+    ///
+    /// # Errors
+    /// That.
+    pub fn health(&self) -> Result<()> {
+        self.inner.failure().map_or(Ok(()), Err)
+    }
+
+    /// Gives the service up for good: waits and flushes of kernels on its semaphores return false, and the thread ends.
+    /// Does not block.
+    pub fn abort(&self, reason: &str) {
+        self.proxy.abort(reason);
+        self.inner.abort_semaphores(&Error::Aborted { reason: reason.to_owned() });
+    }
+}
+
+impl BaseProxyService for ProxyService {
+    fn start_proxy(&self, blocking: bool) -> Result<()> {
+        Self::start_proxy(self, blocking)
+    }
+
+    fn stop_proxy(&self) -> Result<()> {
+        Self::stop_proxy(self)
+    }
+}
+
+impl Inner {
+    fn check_device(&self, connection: &Connection) -> Result<()> {
+        let device = connection.local_device();
+        let Some(id) = device.id else { return Ok(()) };
+        let gpu = connection.context().gpu(id)?;
+        match gpu.properties().uuid == self.gpu.properties().uuid {
+            true => Ok(()),
+            false => Err(Error::InvalidArgument(format!(
+                "the connection to {} is from {gpu}, the service for {}; a service serves kernels of one device",
+                connection.label(),
+                self.gpu
+            ))),
+        }
+    }
+
+    /// What the proxy failed with, or one of the semaphores.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        let of_semaphore = |entry: &SemaphoreEntry| match entry.semaphore.failure() {
+            Some(mscclpp_core::Error::PeerClosed { .. }) => None,
+            other => other.map(Error::from),
+        };
+        self.failure.get().cloned().or_else(|| self.semaphores.iter().find_map(of_semaphore))
+    }
+
+    /// Ends all waits, because of `error`. What has failed by itself keeps its own reason.
+    pub(crate) fn abort_semaphores(&self, error: &Error) {
+        for entry in self.semaphores.iter() {
+            entry.semaphore.abort(&format!("the proxy service has stopped: {error}"));
+        }
+    }
+
+    /// The queues are closed: if a transport may still store completions, the memory for them is kept for ever.
+    pub(crate) fn words_may_go(&self) {
+        let (mut at, mut expected) = (Vec::new(), Vec::new());
+        for lane in self.lanes.iter() {
+            let asked = lane.counts.asked.load(Ordering::Relaxed);
+            if let Completed::ByTransport(word) = lane.completed
+                && asked > 0
+            {
+                at.push(word);
+                expected.push(asked);
+            }
+        }
+        if at.is_empty() {
+            return;
+        }
+        // SAFETY: words of `self.words`, which is kept for ever if that times out.
+        let stored = unsafe { self.probe.read(&at) };
+        if !stored.is_ok_and(|stored| stored.iter().zip(&expected).all(|(is, asked)| is >= asked)) {
+            std::mem::forget(self.words.clone());
+        }
+    }
+}
+
+impl fmt::Debug for ProxyService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProxyService").field("proxy", &self.proxy).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,201 @@
+//! What a service has done, and what it waits for.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use mscclpp_core::Transport;
+use mscclpp_gpu::DevicePtr;
+
+use crate::{
+    Error, ProxyService, Result, SemaphoreId,
+    channel_handle::DirectCount,
+    service::{Inner, SemaphoreEntry},
+};
+
+/// What a [`ProxyService`] has done so far. Numbers of different fields are from moments that lie close together.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ServiceStats {
+    /// How many triggers were carried out.
+    pub triggers: u64,
+    /// Of all connections together.
+    pub total: TrafficStats,
+    /// How many triggers are in the FIFO, those being pushed included; none where the device does not answer.
+    pub queue_depth: Option<u64>,
+    /// The oldest flush that was asked for in a trigger and is not complete.
+    pub oldest_pending_flush: Option<PendingFlush>,
+    /// What it failed with.
+    pub last_error: Option<Error>,
+    /// One for each connection, in the order in which they came.
+    pub connections: Vec<ConnectionStats>,
+}
+
+/// What went over a connection, by way of the FIFO and past it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TrafficStats {
+    /// Puts that the proxy carried out.
+    pub data: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Signals that the proxy carried out.
+    pub flags: u64,
+    /// Flushes that the proxy carried out.
+    pub syncs: u64,
+    /// Puts that threads of kernels did themselves.
+    pub direct_puts: u64,
+    /// Their bytes.
+    pub direct_bytes: u64,
+    /// Signals that threads of kernels sent themselves.
+    pub direct_signals: u64,
+}
+
+/// A connection of a service.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ConnectionStats {
+    /// Its label.
+    pub peer: String,
+    /// Its transport.
+    pub transport: Transport,
+    /// What went over it; direct operations are 0 where the device does not answer.
+    pub traffic: TrafficStats,
+    /// Triggers for it are pushed at positions below this; none where the device does not answer.
+    pub pushed: Option<u64>,
+    /// Triggers for it at positions below this were carried out.
+    pub taken: u64,
+    /// And completion was asked for up to here.
+    pub asked: u64,
+    /// Its triggers at positions below this are complete at the peer; none where the device does not answer.
+    pub completed: Option<u64>,
+    /// The oldest of its flushes that is not complete.
+    pub oldest_pending_flush: Option<PendingFlush>,
+}
+
+/// A flush that is not complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PendingFlush {
+    /// Who it is for.
+    pub peer: String,
+    /// The position of its trigger.
+    pub position: u64,
+    /// Since when the proxy has waited for it. Where more than 32 are pending, of one of the last 32.
+    pub age: Duration,
+}
+
+/// What is between the waits of a semaphore and its signals.
+pub(crate) struct SemaphoreState {
+    pub(crate) id: SemaphoreId,
+    pub(crate) lane: u32,
+    /// Signals that have come.
+    pub(crate) arrived: u64,
+    /// Signals that waits have claimed.
+    pub(crate) expected: u64,
+}
+
+impl ProxyService {
+    /// What it has done so far. Asks the device, which waits for no kernel; blocks for a second at most. For people and
+    /// monitors, not for the path of messages.
+    #[must_use]
+    pub fn stats(&self) -> ServiceStats {
+        self.inner.stats(self.health().err())
+    }
+}
+
+impl Inner {
+    pub(crate) fn stats(&self, last_error: Option<Error>) -> ServiceStats {
+        let mut at = vec![self.fifo.head()];
+        for lane in self.lanes.iter() {
+            at.extend((0..4).map(|word| lane.last_pushed.add(8 * word)));
+            at.push(lane.completed.ptr());
+        }
+        let tail = self.fifo.tail();
+        // SAFETY: words of the FIFO and of the lanes, which `self` keeps; a service whose device does not answer is of
+        // no use any more.
+        let words = unsafe { self.probe.read(&at) }.ok();
+        let (head, rest) = match words.as_deref() {
+            Some([head, rest @ ..]) => (Some(*head), rest),
+            _ => (None, [].as_slice()),
+        };
+        let mut words = rest.chunks_exact(5);
+        let connections: Vec<_> = self
+            .lanes
+            .iter()
+            .map(|lane| {
+                let words = words.next();
+                let word = |n: usize| words.map(|words| words[n]);
+                let direct = |what: DirectCount| word(what as usize).unwrap_or(0);
+                let count = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
+                let counts = &lane.counts;
+                let (peer, completed) = (lane.connection.label(), word(4));
+                let pending = completed.and_then(|completed| counts.oldest_flush(completed));
+                ConnectionStats {
+                    transport: lane.connection.transport(),
+                    traffic: TrafficStats {
+                        data: count(&counts.data),
+                        bytes: count(&counts.bytes),
+                        flags: count(&counts.flags),
+                        syncs: count(&counts.syncs),
+                        direct_puts: direct(DirectCount::Puts),
+                        direct_bytes: direct(DirectCount::Bytes),
+                        direct_signals: direct(DirectCount::Signals),
+                    },
+                    pushed: word(0),
+                    taken: count(&counts.taken),
+                    asked: count(&counts.asked),
+                    completed,
+                    oldest_pending_flush: pending.map(|(position, age)| PendingFlush {
+                        peer: peer.clone(),
+                        position,
+                        age,
+                    }),
+                    peer,
+                }
+            })
+            .collect();
+        let pending = connections.iter().filter_map(|connection| connection.oldest_pending_flush.clone());
+        ServiceStats {
+            triggers: tail,
+            total: connections.iter().map(|connection| connection.traffic).sum(),
+            queue_depth: head.map(|head| head.saturating_sub(tail)),
+            oldest_pending_flush: pending.max_by_key(|flush| flush.age),
+            last_error,
+            connections,
+        }
+    }
+
+    /// How all semaphores stand. Asks the device, as [`ProxyService::stats`] does.
+    pub(crate) fn semaphore_states(&self) -> Result<Vec<SemaphoreState>> {
+        let entries: Vec<&SemaphoreEntry> = self.semaphores.iter().collect();
+        let words = |entry: &&SemaphoreEntry| {
+            let token = DevicePtr::from_ptr(entry.handle.inbound_token);
+            [token, token.add(8), DevicePtr::from_ptr(entry.handle.expected_inbound_token)]
+        };
+        let at: Vec<_> = entries.iter().flat_map(words).collect();
+        // SAFETY: the words of semaphores that `self` keeps, in their device's memory.
+        let values = unsafe { self.probe.read(&at)? };
+        let states = (0..).zip(&entries).zip(values.chunks_exact(3));
+        Ok(states
+            .map(|((id, entry), values)| SemaphoreState {
+                id,
+                lane: entry.lane,
+                arrived: values[0] + values[1],
+                expected: values[2],
+            })
+            .collect())
+    }
+}
+
+impl std::iter::Sum for TrafficStats {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::default(), |a, b| Self {
+            data: a.data + b.data,
+            bytes: a.bytes + b.bytes,
+            flags: a.flags + b.flags,
+            syncs: a.syncs + b.syncs,
+            direct_puts: a.direct_puts + b.direct_puts,
+            direct_bytes: a.direct_bytes + b.direct_bytes,
+            direct_signals: a.direct_signals + b.direct_signals,
+        })
+    }
+}

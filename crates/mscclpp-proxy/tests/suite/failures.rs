@@ -1,0 +1,187 @@
+//! That what cannot be done is an error that names the trigger, and that nobody waits for ever.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use mscclpp_proxy::{Error, FifoHandle, ProxyTrigger, TriggerKind};
+
+use super::{
+    Case, Pair, Setup, Side,
+    pair::{OWN, PATIENCE, THEIRS, until},
+};
+
+pub(super) const CASES: &[Case] = &[
+    ("bad_triggers_are_named", bad_triggers_are_named),
+    ("a_failure_frees_all_waiters", a_failure_frees_all_waiters),
+    ("what_does_not_fit_a_trigger_is_refused_by_the_kernel", what_does_not_fit_a_trigger_is_refused),
+    ("a_poisoned_fifo_is_reported", a_poisoned_fifo_is_reported),
+    ("an_abort_is_sticky", an_abort_is_sticky),
+    ("a_peer_that_closed_is_no_failure_until_it_is_needed", a_peer_that_closed_is_no_failure),
+    ("bad_channels_are_refused", bad_channels_are_refused),
+];
+
+const LEN: u64 = 4096;
+
+fn failure_of(side: &Side) -> Error {
+    until("the failure", || side.service.health().is_err());
+    let error = side.service.stop_proxy().expect_err("the failure");
+    assert!(!side.service.is_running());
+    assert_eq!(side.service.start_proxy(true).expect_err("the failure").to_string(), error.to_string());
+    error
+}
+
+/// Raw triggers, as a kernel of a user could push them.
+fn bad_triggers_are_named(setup: &Setup) {
+    let data = TriggerKind::DATA;
+    let nothing = ProxyTrigger::default();
+    let cases = [
+        (ProxyTrigger::new(data, (THEIRS, 0), (OWN, 0), 8, 1000), "there is no semaphore 1000: 1 "),
+        (ProxyTrigger::new(data, (9, 0), (OWN, 0), 8, 0), "there is no memory 9: 2 "),
+        (ProxyTrigger::new(data, (THEIRS, 0), (500, 0), 8, 0), "there is no memory 500"),
+        (ProxyTrigger::new(data, (THEIRS, 2 * LEN), (OWN, 0), 1, 0), "destination: offset 8192 + 1 bytes"),
+        (ProxyTrigger::new(data, (THEIRS, 0), (OWN, 1), 2 * LEN, 0), "source: offset 1 + 8192 bytes"),
+        (ProxyTrigger::new(data, (THEIRS, 0), (THEIRS, 0), 8, 0), "the source is a peer's memory"),
+        (Ok(nothing), "it asks for nothing"),
+    ];
+    for (trigger, why) in cases {
+        let (trigger, pair) = (trigger.unwrap(), Pair::running(setup, LEN));
+        let side = &pair.sides[0];
+        let fifo = side.handle().fifo;
+        // SAFETY: a simulated device, and all is alive.
+        let position = unsafe { fifo.push(trigger, -1) };
+        let error = failure_of(side);
+        assert!(
+            matches!(error, Error::Trigger { position: p, trigger: t, .. } if p == position && t == trigger)
+        );
+        let text = error.to_string();
+        assert!(text.contains(why) && text.contains(&trigger.to_string()), "{text}");
+        pair.sides[1].service.health().expect("the other side is well");
+    }
+}
+
+fn a_failure_frees_all_waiters(setup: &Setup) {
+    let pair = Pair::new(setup, LEN, 3, |builder| builder.fifo_size(2));
+    let side = &pair.sides[0];
+    let handles = [0, 1, 2].map(|id| side.channel(id).device_handle());
+    thread::scope(|scope| {
+        let waits = [0, 1, 2].map(|n| {
+            let handle = handles[n];
+            // SAFETY: a simulated device, and all is alive; so below.
+            scope.spawn(move || unsafe { handle.wait(-1) })
+        });
+        // Behind the bad one, so that it is never carried out; and those that find the FIFO full.
+        let bad = ProxyTrigger::new(TriggerKind::DATA, (77, 0), (OWN, 0), 8, 1).unwrap();
+        assert_ne!(unsafe { handles[0].fifo.push(bad, -1) }, FifoHandle::FAILED);
+        let flushes = [0, 1, 2, 2, 1].map(|n: usize| {
+            let handle = handles[n];
+            scope.spawn(move || unsafe { handle.put(0, 0, 4000) && handle.flush(-1) })
+        });
+        side.service.start_proxy(false).unwrap();
+        for thread in waits.into_iter().chain(flushes) {
+            assert!(!thread.join().unwrap());
+        }
+    });
+    assert!(failure_of(side).to_string().contains("no memory 77"));
+    for semaphore in &side.semaphores {
+        let error = semaphore.check().unwrap_err().to_string();
+        assert!(error.contains("the proxy service has stopped") && error.contains("no memory 77"), "{error}");
+    }
+    let late = side.service.add_semaphore(&side.semaphores[0]);
+    assert!(late.is_err());
+}
+
+fn what_does_not_fit_a_trigger_is_refused(setup: &Setup) {
+    let far = 1 << 32;
+    let calls: [fn(&mscclpp_proxy::PortChannelHandle, u64) -> bool; 4] = [
+        // SAFETY: a simulated device, and all is alive.
+        |handle, far| unsafe { handle.put(far, 0, 8) },
+        |handle, far| unsafe { handle.put_with_signal(0, far, 8) },
+        |handle, far| unsafe { handle.put_with_signal_and_flush(0, 0, far, -1) },
+        |handle, _| unsafe { handle.base.put(512, 0, 1, 0, 8) },
+    ];
+    for call in calls {
+        let pair = Pair::running(setup, LEN);
+        let side = &pair.sides[0];
+        let handle = side.handle();
+        assert!(!call(&handle, far));
+        // SAFETY: as above.
+        assert!(!unsafe { handle.wait(-1) }, "the channel is aborted");
+        let error = side.semaphores[0].check().unwrap_err();
+        assert!(
+            matches!(&error, mscclpp_core::Error::TriggerRefused { peer } if peer == "rank 1"),
+            "{error}"
+        );
+        assert_eq!(side.service.health().unwrap_err().to_string(), error.to_string());
+        assert!(side.service.stop_proxy().is_err());
+        assert_eq!(side.service.stats().triggers, 0, "nothing was pushed");
+    }
+}
+
+fn a_poisoned_fifo_is_reported(setup: &Setup) {
+    let pair = Pair::new(setup, LEN, 1, |builder| builder.fifo_size(2));
+    let [side, peer] = &pair.sides;
+    let handle = side.handle();
+    // SAFETY: a simulated device, and all is alive; so below.
+    unsafe {
+        assert!(handle.put(0, 0, 4000) && handle.put_with_signal(0, 0, 4000));
+        // Nobody takes them: the third does not fit, and a bounded call gives up.
+        assert!(!handle.flush(100));
+    }
+    side.service.start_proxy(true).unwrap();
+    let error = failure_of(side);
+    assert!(matches!(error, Error::Poisoned { position: 2 }), "{error}");
+    // What came before was carried out.
+    assert!(unsafe { peer.handle().wait(-1) });
+}
+
+fn an_abort_is_sticky(setup: &Setup) {
+    let pair = Pair::running(setup, LEN);
+    let side = &pair.sides[0];
+    let handle = side.handle();
+    thread::scope(|scope| {
+        // SAFETY: a simulated device, and all is alive.
+        let wait = scope.spawn(|| unsafe { handle.wait(-1) });
+        side.service.abort("enough");
+        assert!(!wait.join().unwrap());
+    });
+    assert!(failure_of(side).to_string().contains("enough"));
+    // SAFETY: as above.
+    assert!(!unsafe { handle.wait(-1) });
+    assert!(side.semaphores[0].check().unwrap_err().to_string().contains("enough"));
+}
+
+fn a_peer_that_closed_is_no_failure(setup: &Setup) {
+    let Pair { sides: [side, peer] } = Pair::running(setup, LEN);
+    let handle = side.handle();
+    drop(peer);
+    until("the news", || side.connection.check().is_err());
+    thread::sleep(Duration::from_millis(20));
+    side.service.health().expect("nothing was asked of the peer");
+    // SAFETY: a simulated device, and all is alive.
+    assert!(!unsafe { handle.put(0, 0, 4000) && handle.flush(-1) });
+    let start = Instant::now();
+    let error = failure_of(&side);
+    assert!(error.to_string().contains("rank 1") && start.elapsed() < PATIENCE, "{error}");
+}
+
+fn bad_channels_are_refused(setup: &Setup) {
+    let pair = Pair::new(setup, LEN, 1, |builder| builder);
+    let [side, other] = &pair.sides;
+    let service = &side.service;
+    assert!(matches!(service.base_port_channel(1), Err(Error::UnknownId { id: 1, count: 1, .. })));
+    assert!(matches!(service.port_channel(0, 2, OWN), Err(Error::UnknownId { id: 2, count: 2, .. })));
+    assert!(service.port_channel(0, OWN, THEIRS).is_err(), "the wrong way round");
+    let wrong_device = service.add_semaphore(&other.semaphores[0]).unwrap_err().to_string();
+    assert!(wrong_device.contains("device 0") && wrong_device.contains("device 1"), "{wrong_device}");
+    let again = service.add_semaphore(&side.semaphores[0]).unwrap_err().to_string();
+    assert!(again.contains("in use already"), "{again}");
+    assert_eq!(service.next_memory_id(510).unwrap(), 2);
+    assert!(matches!(service.next_memory_id(511), Err(Error::TooMany { limit: 512, used: 2, .. })));
+    for n in 2..512 {
+        assert_eq!(service.add_memory(&side.own).unwrap(), n);
+    }
+    assert!(matches!(service.add_memory(&side.own), Err(Error::TooMany { .. })));
+    assert!(service.semaphore(0).is_ok() && service.semaphore(1).is_err());
+}

@@ -1,0 +1,85 @@
+//! That a service can tell what it did and what it waits for.
+
+use std::{thread, time::Duration};
+
+use mscclpp_proxy::TrafficStats;
+
+use super::{Case, Pair, Setup, pair::until};
+
+pub(super) const CASES: &[Case] = &[
+    ("both_ways_are_counted", both_ways_are_counted),
+    ("a_dump_says_who_waits_for_whom", a_dump_says_who_waits_for_whom),
+];
+
+fn both_ways_are_counted(setup: &Setup) {
+    let [puts_directly, signals_directly] = setup.reach;
+    for max in [0, 64] {
+        let pair = Pair::new(setup, 4096, 1, |builder| builder.direct_put_max(max));
+        let [a, b] = &pair.sides;
+        a.service.start_proxy(true).unwrap();
+        let (from, to) = (a.handle(), b.handle());
+        // SAFETY: simulated devices, and all is alive.
+        unsafe {
+            assert!(from.put(0, 0, 64) && from.flush(-1));
+            assert!(from.put(0, 0, 1000) && from.flush(-1));
+            assert!(from.signal() && from.flush(-1) && to.wait(-1));
+            assert!(from.put_with_signal(8, 8, 32) && from.flush(-1) && to.wait(-1));
+            assert!(from.put_with_signal_and_flush(8, 8, 128, -1) && to.wait(-1));
+        }
+        a.service.stop_proxy().unwrap();
+        let stats = a.service.stats();
+        let TrafficStats { data, bytes, flags, syncs, direct_puts, direct_bytes, direct_signals, .. } =
+            stats.total;
+        let small = u64::from(puts_directly && max > 0);
+        let both = small * u64::from(signals_directly);
+        assert_eq!((direct_puts, direct_bytes), (small + both, 64 * small + 32 * both));
+        assert_eq!((data, bytes), (4 - direct_puts, 1224 - direct_bytes));
+        assert_eq!(direct_signals, u64::from(signals_directly) + both);
+        assert_eq!(flags, 3 - direct_signals);
+        assert!(syncs >= 2, "flushes of what the proxy did");
+        assert_eq!(
+            (stats.queue_depth, stats.oldest_pending_flush, stats.connections.len()),
+            (Some(0), None, 1)
+        );
+        let connection = &stats.connections[0];
+        assert_eq!((connection.pushed, connection.completed), (Some(stats.triggers), Some(stats.triggers)));
+        assert_eq!(b.service.stats().total, TrafficStats::default());
+        assert!(stats.last_error.is_none());
+    }
+}
+
+fn a_dump_says_who_waits_for_whom(setup: &Setup) {
+    let pair = Pair::new(setup, 4096, 2, |builder| builder);
+    let [a, b] = &pair.sides;
+    let (first, second) = (a.channel(0).device_handle(), a.channel(1).device_handle());
+    // SAFETY: simulated devices, and all is alive; so below.
+    assert!(unsafe { first.put(0, 0, 4000) && first.put(0, 0, 4000) });
+    thread::scope(|scope| {
+        let wait = scope.spawn(move || unsafe { second.wait(-1) });
+        until("the wait", || a.service.dump().contains("kernels here wait for rank 1"));
+        let dump = a.service.dump();
+        for line in [
+            "0 triggers carried out, 2 in the FIFO, error: none",
+            "to rank 1 over ",
+            "pushed up to 2, carried out up to 0, complete up to 0",
+            "triggers wait for the proxy",
+            "semaphore 0: 0 signals have come, 0 are waited for: 0 not taken yet",
+            "semaphore 1: 0 signals have come, 1 are waited for: kernels here wait for rank 1",
+        ] {
+            assert!(dump.contains(line), "{line:?} is not in\n{dump}");
+        }
+        assert!(!b.service.dump().contains("wait for rank 0"));
+        b.service.start_proxy(true).unwrap();
+        assert!(unsafe { b.channel(1).device_handle().signal() });
+        assert!(wait.join().unwrap());
+    });
+    // Nobody carries the flush out; it is seen once the proxy has it.
+    thread::scope(|scope| {
+        scope.spawn(|| assert!(unsafe { first.flush(-1) }));
+        until("the flush", || a.service.stats().queue_depth == Some(3));
+        a.service.start_proxy(true).unwrap();
+    });
+    let stats = a.service.stats();
+    assert_eq!((stats.total.syncs, stats.queue_depth), (1, Some(0)));
+    assert!(stats.oldest_pending_flush.is_none_or(|flush| flush.age > Duration::ZERO));
+}

@@ -1,0 +1,119 @@
+//! Starting, stopping and dropping.
+
+use std::thread;
+
+use super::{
+    Case, Pair, Setup, Side,
+    pair::{fill, mismatches, mix, until},
+};
+
+pub(super) const CASES: &[Case] = &[
+    ("starts_and_stops_a_hundred_times", starts_and_stops_a_hundred_times),
+    ("a_stop_drains_what_was_pushed", a_stop_drains_what_was_pushed),
+    ("parts_can_be_dropped_in_any_order", parts_can_be_dropped_in_any_order),
+    ("a_service_is_dropped_while_triggers_are_under_way", a_service_is_dropped_with_triggers_under_way),
+];
+
+fn starts_and_stops_a_hundred_times(setup: &Setup) {
+    let pair = Pair::new(setup, 8192, 1, |builder| builder.fifo_size(4));
+    let [a, b] = &pair.sides;
+    let (from, to) = (a.handle(), b.handle());
+    for round in 0..100 {
+        fill(&a.words()[..1000], |i| mix(round, i));
+        a.service.start_proxy(round % 2 == 0).unwrap();
+        a.service.start_proxy(true).unwrap();
+        // SAFETY: simulated devices, and all is alive.
+        unsafe { assert!(from.put_with_signal_and_flush(0, 0, 8000, -1) && to.wait(-1)) };
+        assert_eq!(mismatches(&b.words()[..1000], |i| mix(round, i)), 0);
+        a.service.stop_proxy().unwrap();
+        assert!(!a.service.is_running());
+    }
+    a.service.stop_proxy().expect("nothing to do");
+}
+
+fn a_stop_drains_what_was_pushed(setup: &Setup) {
+    const EACH: u64 = 50;
+    let pair = Pair::new(setup, 1 << 20, 1, |builder| builder);
+    let [a, b] = &pair.sides;
+    for round in 0..10 {
+        let last = |i| mix(round, i);
+        fill(&a.words()[..(1 << 17)], last);
+        thread::scope(|scope| {
+            for n in 0..4 {
+                scope.spawn(move || {
+                    let at = n << 18;
+                    for _ in 0..EACH {
+                        // SAFETY: simulated devices, and all is alive; so below.
+                        assert!(unsafe { a.handle().put_with_signal(at, at, 1 << 13) });
+                    }
+                });
+            }
+            a.service.start_proxy(false).unwrap();
+        });
+        a.service.stop_proxy().unwrap();
+        // Nobody is left to carry anything out; what was asked for comes by itself.
+        for _ in 0..4 * EACH {
+            assert!(unsafe { b.handle().wait(-1) });
+        }
+        for n in 0..4 {
+            let words = &b.words()[n << 15..][..1 << 10];
+            assert_eq!(mismatches(words, |i| last(((n as u64) << 15) + i)), 0);
+        }
+        assert_eq!(a.service.stats().queue_depth, Some(0));
+    }
+}
+
+/// Lets go of its part of a side.
+type Part = Box<dyn std::any::Any>;
+
+fn parts(side: Side) -> Vec<Part> {
+    let channel = side.channel(0);
+    let Side { context, gpu, connection, buffer, own, theirs, semaphores, service } = side;
+    vec![
+        Box::new(channel),
+        Box::new(service),
+        Box::new((semaphores, connection)),
+        Box::new((own, theirs)),
+        Box::new((context, gpu, buffer)),
+    ]
+}
+
+fn parts_can_be_dropped_in_any_order(setup: &Setup) {
+    // Every part is the first and the last once, and comes before and after every other.
+    for turn in 0..5 {
+        for backwards in [false, true] {
+            let Pair { sides: [a, b] } = Pair::running(setup, 8192);
+            // SAFETY: simulated devices, and all is alive.
+            unsafe {
+                assert!(a.handle().put_with_signal(0, 0, 8192));
+                assert!(b.handle().wait(-1));
+            }
+            let mut parts = parts(a);
+            parts.rotate_left(turn);
+            if backwards {
+                parts.reverse();
+            }
+            parts.into_iter().for_each(drop);
+            until("the news", || b.connection.check().is_err());
+            b.service.stop_proxy().expect("a peer that closed is no failure");
+        }
+    }
+}
+
+fn a_service_is_dropped_with_triggers_under_way(setup: &Setup) {
+    for _ in 0..10 {
+        let Pair { sides: [a, b] } = Pair::running(setup, 1 << 16);
+        let channel = a.channel(0);
+        let handle = channel.device_handle();
+        for _ in 0..20 {
+            // SAFETY: simulated devices, and the channel is alive; so below.
+            assert!(unsafe { handle.put_with_signal(0, 0, 1 << 16) });
+        }
+        drop(a);
+        for _ in 0..20 {
+            assert!(unsafe { b.handle().wait(-1) });
+        }
+        // Nobody would take it.
+        assert!(!unsafe { handle.put(0, 0, 1 << 16) && handle.flush(-1) });
+    }
+}

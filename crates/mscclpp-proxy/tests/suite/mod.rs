@@ -1,0 +1,40 @@
+//! Port channels over a transport, on simulated devices: the cases that each transport passes.
+
+#![allow(dead_code, reason = "each test program uses a part of this")]
+
+mod failures;
+mod introspection;
+mod lifetimes;
+mod order;
+mod pair;
+mod puts;
+
+use libtest_mimic::Trial;
+use mscclpp_core::{ContextBuilder, Transport};
+
+pub(crate) use pair::{Pair, Side};
+
+/// What a suite runs over.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    /// Starts a context of one of the two sides.
+    pub(crate) builder: std::sync::Arc<dyn Fn() -> ContextBuilder + Send + Sync>,
+    pub(crate) transport: Transport,
+    /// Whether kernels reach the peer's memory, and with atomics.
+    pub(crate) reach: [bool; 2],
+}
+
+type Case = (&'static str, fn(&Setup));
+
+/// One trial of each case.
+pub(crate) fn trials(prefix: &str, setup: &Setup) -> Vec<Trial> {
+    let cases = [puts::CASES, order::CASES, failures::CASES, lifetimes::CASES, introspection::CASES].concat();
+    let trial = |(name, case): Case| {
+        let setup = setup.clone();
+        Trial::test(format!("{prefix}{name}"), move || {
+            case(&setup);
+            Ok(())
+        })
+    };
+    cases.into_iter().map(trial).collect()
+}

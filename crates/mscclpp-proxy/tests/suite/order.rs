@@ -1,0 +1,123 @@
+//! That a signal never comes before the data of earlier puts, in any mixture of small and large, from several threads.
+
+use std::{sync::Barrier, thread};
+
+use super::{
+    Case, Pair, Setup, Side,
+    pair::{fill, mismatches, mix},
+};
+
+pub(super) const CASES: &[Case] = &[
+    ("a_signal_comes_after_the_puts_of_all_threads", a_signal_comes_after_the_puts_of_all_threads),
+    ("each_signal_comes_after_its_own_put", each_signal_comes_after_its_own_put),
+];
+
+const THREADS: usize = 3;
+/// Of a thread's part; larger than what a simulated device copies in no time.
+const WORDS: usize = 16 << 10;
+const ROUNDS: u64 = 40;
+
+/// How many words that thread puts in that round: 8 bytes to 128 KiB, small ones half of the time.
+fn words_of(round: u64, thread: usize) -> usize {
+    let random = mix(round, 1000 + thread as u64);
+    let limit = if random & 1 == 0 { 256 } else { WORDS as u64 };
+    1 + (mix(random, 3) % limit) as usize
+}
+
+fn part(thread: usize, words: usize) -> std::ops::Range<usize> {
+    thread * WORDS..thread * WORDS + words
+}
+
+fn value(round: u64, thread: usize) -> impl Fn(u64) -> u64 {
+    move |i| mix(round << 8 | thread as u64, i)
+}
+
+/// The receiver: takes the signals of a round, checks, and says so with a signal of its own.
+fn check(side: &Side, signals: usize) {
+    let handle = side.handle();
+    for round in 1..=ROUNDS {
+        for _ in 0..signals {
+            // SAFETY: simulated devices, and all is alive.
+            assert!(unsafe { handle.wait(-1) });
+        }
+        for n in 0..THREADS {
+            let words = words_of(round, n);
+            let wrong = mismatches(&side.words()[part(n, words)], value(round, n));
+            assert_eq!(wrong, 0, "round {round}: the signal came before data of thread {n}, {words} words");
+        }
+        // SAFETY: as above.
+        assert!(unsafe { handle.signal() });
+    }
+}
+
+fn pair_of(setup: &Setup) -> Pair {
+    Pair::running(setup, (8 * THREADS * WORDS) as u64)
+}
+
+/// All threads put, then one of them signals. Their barrier is what a kernel has in `__syncthreads` or a grid barrier.
+fn a_signal_comes_after_the_puts_of_all_threads(setup: &Setup) {
+    let pair = pair_of(setup);
+    let [a, b] = &pair.sides;
+    let barrier = Barrier::new(THREADS);
+    thread::scope(|scope| {
+        scope.spawn(|| check(b, 1));
+        for n in 0..THREADS {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                let handle = a.handle();
+                for round in 1..=ROUNDS {
+                    let words = words_of(round, n);
+                    fill(&a.words()[part(n, words)], value(round, n));
+                    let at = 8 * part(n, words).start as u64;
+                    // SAFETY: simulated devices, and all is alive; so below.
+                    unsafe {
+                        assert!(handle.put(at, at, 8 * words as u64));
+                        barrier.wait();
+                        if round as usize % THREADS == n {
+                            assert!(handle.signal());
+                            // The sources are free when the peer has seen the data.
+                            assert!(handle.wait(-1));
+                        }
+                    }
+                    barrier.wait();
+                }
+            });
+        }
+    });
+    pair.sides.iter().for_each(|side| side.service.stop_proxy().unwrap());
+}
+
+/// Each thread puts and signals, in one call or in two; the receiver takes as many signals as there are threads.
+fn each_signal_comes_after_its_own_put(setup: &Setup) {
+    let pair = pair_of(setup);
+    let [a, b] = &pair.sides;
+    let barrier = Barrier::new(THREADS);
+    thread::scope(|scope| {
+        scope.spawn(|| check(b, THREADS));
+        for n in 0..THREADS {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                let handle = a.handle();
+                for round in 1..=ROUNDS {
+                    let words = words_of(round, n);
+                    fill(&a.words()[part(n, words)], value(round, n));
+                    let (at, size) = (8 * part(n, words).start as u64, 8 * words as u64);
+                    // SAFETY: simulated devices, and all is alive.
+                    unsafe {
+                        match mix(round, n as u64) % 3 {
+                            0 => assert!(handle.put_with_signal(at, at, size)),
+                            1 => assert!(handle.put_with_signal_and_flush(at, at, size, -1)),
+                            _ => assert!(handle.put(at, at, size) && handle.signal()),
+                        }
+                        barrier.wait();
+                        if n == 0 {
+                            assert!(handle.wait(-1));
+                        }
+                    }
+                    barrier.wait();
+                }
+            });
+        }
+    });
+    pair.sides.iter().for_each(|side| side.service.stop_proxy().unwrap());
+}

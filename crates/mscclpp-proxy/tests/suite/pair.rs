@@ -1,0 +1,154 @@
+//! Two sides with a service each, connected, and what the cases need to watch them.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use mscclpp_core::{
+    Connection, Context, Device, Endpoint, EndpointConfig, RegisteredMemory, Semaphore, SemaphoreStub,
+};
+use mscclpp_gpu::{DeviceBuffer, Gpu, Platform};
+use mscclpp_proxy::{PortChannel, PortChannelHandle, ProxyService, ProxyServiceBuilder, SemaphoreId};
+
+use super::Setup;
+
+/// For what should take moments: long enough for a machine that is busy with other things.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A rank's part: a context, a device, and a service.
+pub(crate) struct Side {
+    pub(crate) context: Context,
+    pub(crate) gpu: Gpu,
+    pub(crate) connection: Connection,
+    /// What its kernels send from and receive into: two halves of one size.
+    pub(crate) buffer: DeviceBuffer,
+    pub(crate) own: RegisteredMemory,
+    pub(crate) theirs: RegisteredMemory,
+    pub(crate) semaphores: Vec<Semaphore>,
+    pub(crate) service: ProxyService,
+}
+
+/// The number of the peer's memory in a service, and of one's own.
+pub(crate) const THEIRS: u32 = 0;
+pub(crate) const OWN: u32 = 1;
+
+pub(crate) struct Pair {
+    pub(crate) sides: [Side; 2],
+}
+
+impl Pair {
+    /// Services that run, with one semaphore, over memories of `len` bytes.
+    pub(crate) fn running(setup: &Setup, len: u64) -> Self {
+        let pair = Self::new(setup, len, 1, |builder| builder);
+        pair.sides.iter().for_each(|side| side.service.start_proxy(true).expect("a start"));
+        pair
+    }
+
+    pub(crate) fn new(
+        setup: &Setup,
+        len: u64,
+        semaphores: usize,
+        options: impl Fn(ProxyServiceBuilder) -> ProxyServiceBuilder,
+    ) -> Self {
+        let contexts = [0, 1].map(|_| (setup.builder)().platform(Platform::Host).build());
+        let ends = [0, 1].map(|n| {
+            let config = EndpointConfig::new(setup.transport, Device::gpu(n));
+            contexts[n].create_endpoint(config).expect("an endpoint")
+        });
+        let seen = |end: &Endpoint| {
+            Endpoint::deserialize(&end.serialize().expect("bytes")).expect("an endpoint again")
+        };
+        let connections =
+            [0, 1].map(|n| contexts[n].connect(&ends[n], &seen(&ends[1 - n])).expect("a connection"));
+        [0, 1].into_iter().for_each(|n| connections[n].set_label(format!("rank {}", 1 - n)));
+        let stubs = [0, 1].map(|n| {
+            (0..semaphores).map(|_| SemaphoreStub::new(&connections[n]).expect("a stub")).collect::<Vec<_>>()
+        });
+        let gpus = [0, 1].map(|n| contexts[n].gpu(n).expect("a device"));
+        let buffers = [0, 1].map(|n| gpus[n].allocate(2 * len).expect("memory"));
+        let memories = [0, 1]
+            .map(|n| contexts[n].register_buffer(&buffers[n], setup.transport).expect("a registration"));
+        let sides = [0, 1].map(|n| {
+            let bytes = memories[1 - n].serialize().expect("bytes");
+            let theirs = RegisteredMemory::deserialize(&bytes).expect("a memory");
+            let semaphores: Vec<_> = (0..semaphores)
+                .map(|i| {
+                    let theirs = stubs[1 - n][i].serialize().expect("bytes");
+                    let theirs = SemaphoreStub::deserialize(&theirs).expect("a stub");
+                    Semaphore::new(&stubs[n][i], &theirs).expect("a semaphore")
+                })
+                .collect();
+            let service = options(ProxyService::builder(&gpus[n])).build().expect("a service");
+            assert_eq!(service.add_memory(&theirs).expect("a place"), THEIRS);
+            assert_eq!(service.add_memory(&memories[n]).expect("a place"), OWN);
+            for semaphore in &semaphores {
+                service.add_semaphore(semaphore).expect("a place");
+            }
+            Side {
+                context: contexts[n].clone(),
+                gpu: gpus[n].clone(),
+                connection: connections[n].clone(),
+                buffer: buffers[n].clone(),
+                own: memories[n].clone(),
+                theirs,
+                semaphores,
+                service,
+            }
+        });
+        Self { sides }
+    }
+}
+
+impl Side {
+    pub(crate) fn channel(&self, id: SemaphoreId) -> PortChannel {
+        self.service.port_channel(id, THEIRS, OWN).expect("a channel")
+    }
+
+    pub(crate) fn handle(&self) -> PortChannelHandle {
+        self.channel(0).device_handle()
+    }
+
+    /// The words that its kernels see.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        let (start, len) = (self.buffer.ptr().as_mut_ptr::<AtomicU64>(), self.buffer.len() / 8);
+        // SAFETY: memory of a simulated device, which `self` keeps; the cases access it with atomics, as proxies do.
+        unsafe { std::slice::from_raw_parts(start, len as usize) }
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.buffer.len() as usize];
+        self.buffer.read(0, &mut bytes).expect("reading");
+        bytes
+    }
+}
+
+/// Stores `value(i)` in word `first + i` of `words`.
+pub(crate) fn fill(words: &[AtomicU64], value: impl Fn(u64) -> u64) {
+    for (i, word) in (0..).zip(words) {
+        word.store(value(i), Ordering::Relaxed);
+    }
+}
+
+/// How many of the words are not `value(i)`.
+pub(crate) fn mismatches(words: &[AtomicU64], value: impl Fn(u64) -> u64) -> usize {
+    (0..).zip(words).filter(|(i, word)| word.load(Ordering::Relaxed) != value(*i)).count()
+}
+
+/// A number that no two pairs have in common (splitmix64).
+pub(crate) fn mix(a: u64, b: u64) -> u64 {
+    let mut x = a.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(b);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// Until `done` holds; a panic naming `what` if it takes too long.
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "{what} takes too long");
+        thread::sleep(Duration::from_micros(200));
+    }
+}

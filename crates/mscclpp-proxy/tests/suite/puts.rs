@@ -1,0 +1,175 @@
+//! That data arrives: every byte of it, and no other.
+
+use std::thread;
+
+use mscclpp_gpu::{
+    KernelArgs, LaunchConfig, Module, ModuleSource,
+    host::{HostBlock, HostKernel},
+};
+use mscclpp_proxy::PortChannelHandle;
+
+use super::{
+    Case, Pair, Setup,
+    pair::{PATIENCE, fill, mismatches, mix},
+};
+
+pub(super) const CASES: &[Case] = &[
+    ("puts_are_byte_exact", puts_are_byte_exact),
+    ("flushed_sources_may_be_written_again", flushed_sources_may_be_written_again),
+    ("works_in_captures_and_replays", works_in_captures_and_replays),
+    ("works_on_one_core", works_on_one_core),
+];
+
+/// All lengths around the limits of the direct way, at all alignments, in each of the three calls.
+fn puts_are_byte_exact(setup: &Setup) {
+    const LEN: u64 = 16 << 10;
+    let pair = Pair::running(setup, LEN);
+    let [a, b] = &pair.sides;
+    let (from, to) = (a.handle(), b.handle());
+    let noise: Vec<u8> = (0..LEN).map(|i| mix(7, i) as u8).collect();
+    a.buffer.write(0, &noise).unwrap();
+    let mut expected = b.bytes();
+    let sizes = [0, 1, 7, 8, 9, 64, 100, 1000, 2040, 2048, 2056, 4096, 8191, 8192];
+    for (n, size) in sizes.into_iter().enumerate() {
+        for (dst, src) in [(0, 0), (LEN + 8, 16), (LEN + 3, 3), (LEN + 4, 1)] {
+            // SAFETY: simulated devices, and all is alive; so below.
+            let done = unsafe {
+                match (n + dst as usize + src as usize) % 3 {
+                    0 => from.put(dst, src, size) && from.signal() && from.flush(-1),
+                    1 => from.put_with_signal(dst, src, size) && from.flush(-1),
+                    _ => from.put_with_signal_and_flush(dst, src, size, -1),
+                }
+            };
+            assert!(done && unsafe { to.wait(-1) });
+            expected[dst as usize..][..size as usize]
+                .copy_from_slice(&noise[src as usize..][..size as usize]);
+            assert!(b.bytes() == expected, "{size} bytes from {src} to {dst}");
+        }
+    }
+    assert!(!unsafe { to.poll() }, "one signal each");
+    a.service.stop_proxy().unwrap();
+}
+
+/// Many threads on many channels at once, large and small: right after the flush each overwrites its source.
+fn flushed_sources_may_be_written_again(setup: &Setup) {
+    const THREADS: usize = 8;
+    const WORDS: usize = 4096;
+    let pair = Pair::new(setup, (8 * THREADS * WORDS) as u64, 3, |builder| builder.fifo_size(16));
+    let [a, b] = &pair.sides;
+    a.service.start_proxy(false).unwrap();
+    for round in 0..4 {
+        thread::scope(|scope| {
+            for n in 0..THREADS {
+                scope.spawn(move || {
+                    let handle = a.channel((n % 3) as u32).device_handle();
+                    let first = n * WORDS;
+                    // A large one last: were the flush too early, its end would be overwritten.
+                    for words in [16, 200, WORDS] {
+                        let source = &a.words()[first..first + words];
+                        fill(source, |i| mix(round, (first as u64) << 20 | i));
+                        // SAFETY: simulated devices, and all is alive.
+                        unsafe {
+                            assert!(handle.put(8 * first as u64, 8 * first as u64, 8 * words as u64));
+                            assert!(handle.flush(-1));
+                        }
+                        fill(source, |_| 0);
+                    }
+                });
+            }
+        });
+        for n in 0..THREADS {
+            let first = n * WORDS;
+            let wrong =
+                mismatches(&b.words()[first..first + WORDS], |i| mix(round, (first as u64) << 20 | i));
+            assert_eq!(wrong, 0, "thread {n}: the source was still needed");
+        }
+    }
+    a.service.stop_proxy().unwrap();
+}
+
+const ROUND: u64 = 512;
+const BLOCKS: u64 = 4;
+
+/// How much a block puts: small or large.
+fn bytes_of(block: u64) -> u64 {
+    if block == 0 { ROUND } else { 16 }
+}
+
+/// `__global__ void exchange(PortChannelDeviceHandle)`: every block puts its part into the second half, and flushes.
+unsafe fn exchange(block: &HostBlock<'_>) {
+    // SAFETY: the argument of the launches below.
+    let channel: PortChannelHandle = unsafe { block.arg(0) };
+    let number = u64::from(block.block_idx()[0]);
+    let at = ROUND * number;
+    // SAFETY: the channel of a simulated device, alive until the launch has ended.
+    unsafe {
+        assert!(channel.put_with_signal(BLOCKS * ROUND + at, at, bytes_of(number)));
+        assert!(channel.flush(-1) && channel.wait(-1));
+    }
+}
+
+/// The proxies are at work while a stream captures, and afterwards serve replays of what was captured.
+fn works_in_captures_and_replays(setup: &Setup) {
+    let pair = Pair::new(setup, BLOCKS * ROUND, 1, |builder| builder.direct_put_max(64));
+    let channels = pair.sides.each_ref().map(|side| {
+        side.service.start_proxy(true).unwrap();
+        side.channel(0)
+    });
+    let kernels = [HostKernel { name: "exchange", run: exchange }];
+    let source = ModuleSource { ptx: "", host_kernels: &kernels, host_symbols: &[] };
+    let runs = [0, 1].map(|n| {
+        let side = &pair.sides[n];
+        let kernel = Module::load(&side.gpu, &source).unwrap().kernel("exchange").unwrap();
+        let stream = side.gpu.stream().unwrap();
+        stream.begin_capture().unwrap();
+        let args = KernelArgs::new().with(channels[n].device_handle());
+        // SAFETY: these are its arguments, and the channel lives until the streams are synchronised.
+        unsafe { kernel.launch(&stream, LaunchConfig::linear(BLOCKS as u32, 1), &args).unwrap() };
+        (stream, side)
+    });
+    // While both capture, a channel is used.
+    let (from, to) = (channels[0].device_handle(), channels[1].device_handle());
+    // SAFETY: simulated devices, and all is alive.
+    unsafe { assert!(from.put_with_signal_and_flush(0, 0, ROUND, -1) && to.wait(-1)) };
+    let graphs = runs.map(|(stream, side)| (stream.end_capture().unwrap(), stream, side));
+    let words = (BLOCKS * ROUND / 8) as usize;
+    for round in 0..5 {
+        for (n, (_, _, side)) in (0..).zip(&graphs) {
+            fill(&side.words()[..words], |i| mix(2 * round + n, i));
+        }
+        for (graph, stream, _) in &graphs {
+            // SAFETY: what was captured is alive.
+            unsafe { graph.launch(stream).unwrap() };
+        }
+        for (_, stream, side) in &graphs {
+            stream.synchronize_timeout(PATIENCE).unwrap();
+            side.service.health().unwrap();
+        }
+        for (n, (_, _, side)) in (0..).zip(&graphs) {
+            for block in 0..BLOCKS {
+                let first = BLOCKS * ROUND / 8 + block * ROUND / 8;
+                let put = &side.words()[first as usize..][..(bytes_of(block) / 8) as usize];
+                let value = |i| mix(2 * round + 1 - n, block * ROUND / 8 + i);
+                assert_eq!(mismatches(put, value), 0, "block {block} in replay {round}");
+            }
+        }
+    }
+    pair.sides.iter().for_each(|side| side.service.stop_proxy().unwrap());
+}
+
+/// Everything of both sides shares a core; nobody may wait without giving way.
+fn works_on_one_core(setup: &Setup) {
+    thread::scope(|scope| {
+        let bound = scope.spawn(|| {
+            use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+            let allowed = sched_getaffinity(None).unwrap();
+            let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).unwrap();
+            let mut one = CpuSet::new();
+            one.set(first);
+            // Of this thread, and of those that it starts: the proxies and the streams.
+            sched_setaffinity(None, &one).unwrap();
+            puts_are_byte_exact(setup);
+        });
+        bound.join().unwrap();
+    });
+}

@@ -79,6 +79,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
                 bandwidth: None,
                 baseline: None,
                 goal: goal.filter(|_| variant == "all three"),
+                cpu: None,
             });
         }
     }

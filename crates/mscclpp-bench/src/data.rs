@@ -36,16 +36,37 @@ pub(crate) fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A place in a buffer where data is to arrive, with [`GUARD`] bytes on both sides of it.
+/// Memory that data goes out of or into.
+pub(crate) trait Memory {
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()>;
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()>;
+    fn fill(&self, offset: u64, len: u64, value: u8) -> Result<()>;
+}
+
+impl Memory for DeviceBuffer {
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        Ok(self.write(offset, bytes)?)
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        Ok(self.read(offset, bytes)?)
+    }
+
+    fn fill(&self, offset: u64, len: u64, value: u8) -> Result<()> {
+        Ok(self.fill(offset, len, value)?)
+    }
+}
+
+/// A place in a memory where data is to arrive, with [`GUARD`] bytes on both sides of it.
 pub(crate) struct Destination<'a> {
-    pub(crate) buffer: &'a DeviceBuffer,
+    pub(crate) memory: &'a dyn Memory,
     pub(crate) offset: u64,
 }
 
 impl Destination<'_> {
     /// Fills the place of `len` bytes and its guards with what the data is not.
     pub(crate) fn poison(&self, len: u64) -> Result<()> {
-        Ok(self.buffer.fill(self.offset - GUARD, len + 2 * GUARD, POISON)?)
+        self.memory.fill(self.offset - GUARD, len + 2 * GUARD, POISON)
     }
 
     /// Whether `expected` is there, and the guards are as they were.
@@ -53,14 +74,14 @@ impl Destination<'_> {
         let mut chunk = vec![0; CHUNK.min(expected.len())];
         for (n, expected) in expected.chunks(CHUNK).enumerate() {
             let chunk = &mut chunk[..expected.len()];
-            self.buffer.read(self.offset + (n * CHUNK) as u64, chunk)?;
+            self.memory.read(self.offset + (n * CHUNK) as u64, chunk)?;
             if chunk != expected {
                 return Ok(false);
             }
         }
         let mut guard = [0; GUARD as usize];
         for offset in [self.offset - GUARD, self.offset + expected.len() as u64] {
-            self.buffer.read(offset, &mut guard)?;
+            self.memory.read(offset, &mut guard)?;
             if guard != [POISON; GUARD as usize] {
                 return Ok(false);
             }
@@ -72,8 +93,8 @@ impl Destination<'_> {
     pub(crate) fn spoil(&self, len: u64) -> Result<()> {
         let at = self.offset + len / 2;
         let mut byte = [0];
-        self.buffer.read(at, &mut byte)?;
-        Ok(self.buffer.write(at, &[!byte[0]])?)
+        self.memory.read(at, &mut byte)?;
+        self.memory.write(at, &[!byte[0]])
     }
 }
 
@@ -97,7 +118,7 @@ mod tests {
     fn a_wrong_byte_anywhere_is_noticed() -> Result<()> {
         for len in [1usize, 8, 1000, CHUNK + 3] {
             let buffer = Platform::Host.gpu(0)?.allocate(len as u64 + 2 * GUARD + 64)?;
-            let destination = Destination { buffer: &buffer, offset: GUARD + 64 };
+            let destination = Destination { memory: &buffer, offset: GUARD + 64 };
             let expected = random_bytes(7, len);
             destination.poison(len as u64)?;
             assert!(len == 1 || !destination.holds(&expected)?, "nothing has arrived");

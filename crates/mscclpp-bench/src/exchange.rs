@@ -49,7 +49,12 @@ impl Measuring {
             _ => (1000, BYTES_OF_A_TIME),
         };
         // At most `most`, which fits.
-        self.iters.unwrap_or_else(|| (budget / bytes).clamp(1, most) as u32)
+        self.rounds_or((budget / bytes).clamp(1, most) as u32)
+    }
+
+    /// What `--iters` says, or `default`.
+    pub(crate) fn rounds_or(&self, default: u32) -> u32 {
+        self.iters.unwrap_or(default)
     }
 
     /// Launches for one row.
@@ -59,6 +64,20 @@ impl Measuring {
 
     pub(crate) fn repeats(&self) -> usize {
         self.repeats as usize
+    }
+
+    /// Whether a launch, counted from 0, is behind the warm-up.
+    pub(crate) fn counts(&self, launch: usize) -> bool {
+        launch >= self.warmup as usize
+    }
+
+    /// Whether a byte is to be made wrong before data is compared.
+    pub(crate) fn spoils(&self) -> bool {
+        self.spoil
+    }
+
+    pub(crate) fn chooses_devices(&self) -> bool {
+        self.devices.is_some()
     }
 }
 
@@ -109,7 +128,7 @@ impl<'a> Exchange<'a> {
     }
 
     fn destination(&self) -> Destination<'_> {
-        Destination { buffer: &self.memory, offset: self.incoming }
+        Destination { memory: &self.memory, offset: self.incoming }
     }
 
     /// What is sent from now on. Packets of earlier messages are gone.
@@ -149,7 +168,7 @@ impl<'a> Exchange<'a> {
             ok &= us.is_some() && destination.holds(&expected)?;
             times.extend(us.filter(|_| launch >= measuring.warmup));
         }
-        Ok(self.pair.both(ok)?.then_some(times))
+        Ok(self.pair.ranks.both(ok)?.then_some(times))
     }
 }
 

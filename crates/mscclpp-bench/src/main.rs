@@ -5,7 +5,9 @@
 //! speed.
 
 mod bootstrap;
+mod cpu_time;
 mod data;
+mod ethernet_bw;
 mod exchange;
 mod machine;
 mod memory;
@@ -13,11 +15,11 @@ mod packet_pingpong;
 mod pair;
 mod plot;
 mod progress;
+mod ranks;
 mod report;
 mod signal_pingpong;
 mod sizes;
 mod stopwatch;
-
 mod table;
 mod twins;
 
@@ -52,15 +54,15 @@ Columns:
   platform  cuda; host: devices simulated on the CPU; cpu: no device involved
   workload, variant
             what ran; for memory workloads the kind of packet, the kind of barriers, blocks x threads
-  size      of the message that each side sends, or what else the workload is over; exact in the JSON
+  size      of the message that a side sends, or what else the workload is over; exact in the JSON
   rounds    how often the round was repeated for one time
   unit      of all times of the row
   median, min, max
             of the repeats: the time of one round (of a ping-pong, of one hop, which is half a round)
   algbw     algorithm bandwidth in GB/s: the size over the median
-  busbw     bus bandwidth in GB/s: what each direction of the link carries of it. Each side sends its size to the
-            other, so it equals algbw; the flags of packets do not count
-  baseline  the reference implementation on two H200 of one host
+  busbw     bus bandwidth in GB/s: what a direction of the link carries of it. A side sends its size to the other, so
+            it equals algbw; the flags of packets do not count
+  baseline  the reference implementation on two H200 of one host; of ethernet-bw, the plain socket of this run
   goal      what this project wants there; both only where the row is comparable
   check     ok, or FAILED if data or signals were wrong: then there are no times, and the program exits with 1";
 
@@ -84,6 +86,9 @@ enum Command {
     /// Two processes that put packets into each other's memory at once: handshake, put, unpack.
     #[command(after_help = COLUMNS)]
     MemoryPutPackets(memory::PacketOptions),
+    /// One process puts into the other's memory over Ethernet connections, beside a plain socket.
+    #[command(after_help = COLUMNS)]
+    EthernetBw(ethernet_bw::Options),
     /// Ranks as threads of this process: initialise, all_gather 256 B, barrier.
     #[command(after_help = COLUMNS)]
     Bootstrap(bootstrap::Options),
@@ -126,6 +131,7 @@ fn run(command: &Command, peer: bool) -> Result<Option<Report>> {
         Command::MemoryPut(options) => memory::put(options, peer),
         Command::MemoryGet(options) => memory::get(options, peer),
         Command::MemoryPutPackets(options) => memory::put_packets(options, peer),
+        Command::EthernetBw(options) => ethernet_bw::run(options, peer),
         Command::Bootstrap(options) => bootstrap::run(options).map(Some),
         Command::Plot(options) => plot::run(options).map(|()| None),
     }

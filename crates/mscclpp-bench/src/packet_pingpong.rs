@@ -104,7 +104,7 @@ pub(crate) fn run(kind: &Kind, options: &Options, peer: bool) -> Result<Option<R
     for bytes in sizes.iter() {
         let rounds = options.measuring.rounds(platform, bytes);
         let mine = fresh_seed();
-        let seeds = Seeds { mine, peers: pair.swap(mine)? };
+        let seeds = Seeds { mine, peers: pair.ranks.swap(mine)? };
         // The number of a round is its flag, and 0 is never one.
         played.write(0, &1u64.to_le_bytes())?;
         mismatches.fill(0, 8, 0)?;
@@ -114,7 +114,7 @@ pub(crate) fn run(kind: &Kind, options: &Options, peer: bool) -> Result<Option<R
             .with(bytes)
             .with(exchange.incoming())
             .with(rounds as i32)
-            .with(i32::from(pair.rank == 0))
+            .with(i32::from(pair.ranks.rank == 0))
             .with(seeds)
             .with(played.ptr())
             .with(mismatches.ptr())
@@ -134,7 +134,7 @@ pub(crate) fn run(kind: &Kind, options: &Options, peer: bool) -> Result<Option<R
         )?;
         let mut wrong = [0; 8];
         mismatches.read(0, &mut wrong)?;
-        let all_right = pair.both(wrong == [0; 8])?;
+        let all_right = pair.ranks.both(wrong == [0; 8])?;
         let hops = times.filter(|_| all_right).map(|all| {
             // Two hops a round.
             all.into_iter().map(|us| us / (2.0 * f64::from(rounds))).collect()
@@ -150,14 +150,15 @@ pub(crate) fn run(kind: &Kind, options: &Options, peer: bool) -> Result<Option<R
             times,
             rounds,
             repeats: options.measuring.repeats(),
-            bandwidth: times.map(|times| Bandwidth::of_exchange(bytes, times.median)),
+            bandwidth: times.map(|times| Bandwidth::of(bytes, times.median)),
             baseline: known.then_some(kind.baseline),
             goal: known.then_some(kind.goal),
+            cpu: None,
         });
     }
     drop(progress);
     // Nobody closes a connection that the other still uses.
-    pair.comm.bootstrap().barrier()?;
+    pair.ranks.meet()?;
     let notes = vec![
         "one hop, two processes, one block each, the rounds in one launch; timed by the device's events"
             .to_owned(),

@@ -34,10 +34,13 @@ pub(crate) struct Row {
     pub(crate) repeats: usize,
     /// Where bytes are moved and the check passed.
     pub(crate) bandwidth: Option<Bandwidth>,
-    /// Of the reference implementation, where the row is comparable.
+    /// Of the reference implementation, where the row is comparable; of Ethernet, of the plain socket of the same run.
     pub(crate) baseline: Option<f64>,
     /// What this project wants there.
     pub(crate) goal: Option<f64>,
+    /// Where the host does the work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu: Option<Cpu>,
 }
 
 /// What the size of a row counts.
@@ -71,9 +74,16 @@ pub(crate) struct Times {
 pub(crate) struct Bandwidth {
     /// The size over the time.
     pub(crate) algorithm: f64,
-    /// What each direction of the link between the devices carries of it. Each side of these workloads sends its bytes
-    /// to the other, so this is the algorithm bandwidth; the flags of packets do not count.
+    /// What a direction of the link carries of it. A side of these workloads sends its size to the other, so this is the
+    /// algorithm bandwidth; the flags of packets do not count.
     pub(crate) bus: f64,
+}
+
+/// What a GB (10^9 bytes) takes, in seconds of processor time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Cpu {
+    pub(crate) sender: f64,
+    pub(crate) receiver: f64,
 }
 
 impl Unit {
@@ -104,8 +114,8 @@ impl Times {
 }
 
 impl Bandwidth {
-    /// Of `bytes` that each side sends to the other in `us` microseconds, at once or in turns.
-    pub(crate) fn of_exchange(bytes: u64, us: f64) -> Self {
+    /// Of `bytes` in `us` microseconds, one way or both ways at once or in turns.
+    pub(crate) fn of(bytes: u64, us: f64) -> Self {
         let algorithm = bytes as f64 / us / 1e3;
         Self { algorithm, bus: algorithm }
     }
@@ -136,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_bandwidth_is_in_gigabytes_a_second() {
-        let Bandwidth { algorithm, bus } = Bandwidth::of_exchange(128 << 20, 389.0);
+        let Bandwidth { algorithm, bus } = Bandwidth::of(128 << 20, 389.0);
         assert!((algorithm - 345.03).abs() < 0.01, "{algorithm}");
         assert!((bus - algorithm).abs() < 1e-9);
     }
@@ -152,12 +162,19 @@ mod tests {
             times: Some(Times { median: 7.25, min: 7.0, max: 8.5 }),
             rounds: 1000,
             repeats: 5,
-            bandwidth: Some(Bandwidth::of_exchange(1 << 20, 7.25)),
+            bandwidth: Some(Bandwidth::of(1 << 20, 7.25)),
             baseline: Some(9.37),
             goal: None,
+            cpu: Some(Cpu { sender: 0.25, receiver: 0.5 }),
         };
-        let failed =
-            Row { times: None, bandwidth: None, size_of: SizeOf::Ranks, unit: Unit::Seconds, ..row.clone() };
+        let failed = Row {
+            times: None,
+            bandwidth: None,
+            size_of: SizeOf::Ranks,
+            unit: Unit::Seconds,
+            cpu: None,
+            ..row.clone()
+        };
         let report = Report {
             machine: Machine::of(&[], "TCP"),
             rows: vec![row, failed],

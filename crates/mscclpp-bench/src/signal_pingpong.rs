@@ -76,7 +76,7 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
                 let args = KernelArgs::new()
                     .with::<BaseMemoryChannelHandle>(channel.device_handle())
                     .with(options.iters as i32)
-                    .with(i32::from(pair.rank == 0))
+                    .with(i32::from(pair.ranks.rank == 0))
                     .with(stopwatch.failed());
                 let us = stopwatch.time(|stream| {
                     // SAFETY: these are the kernel's arguments. The stopwatch, dropped before the channels, waits
@@ -99,11 +99,12 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
             bandwidth: None,
             baseline: variant.baseline.filter(|_| comparable),
             goal: variant.goal.filter(|_| comparable),
+            cpu: None,
         });
     }
     drop(progress);
     // Nobody closes a connection that the other still uses.
-    pair.comm.bootstrap().barrier()?;
+    pair.ranks.meet()?;
     let machine = Machine::of(&pair.gpus, &Transport::CUDA_IPC.to_string());
     let notes = vec![
         "one hop, two processes, one thread each; timed by the device's events".to_owned(),

@@ -6,11 +6,11 @@ use clap::Args;
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct Range {
     /// The smallest message: bytes, or with K, M or G (powers of 1024) behind the number [default: 1K; of ping-pongs one
-    /// element].
+    /// element; of ethernet-bw 64M].
     #[arg(short, long, value_name = "SIZE", value_parser = parse_bytes)]
     begin: Option<u64>,
     /// The largest message, which is always measured too [default: 128M, 64K on simulated devices; of ping-pongs one
-    /// element].
+    /// element; of ethernet-bw 64M].
     #[arg(short, long, value_name = "SIZE", value_parser = parse_bytes)]
     end: Option<u64>,
     /// How many times larger than the last each message is [default: 1024, 8 on simulated devices; of ping-pongs 2].

@@ -48,14 +48,14 @@ impl<'a> Stopwatch<'a> {
     pub(crate) fn time(&self, submit: impl FnOnce(&Stream) -> Result<(), GpuError>) -> Result<Option<f64>> {
         let pair = self.pair;
         // Rank 0 reports its time; rank 1's work is submitted before, so that no start is waited for.
-        if pair.rank == 0 {
-            pair.comm.bootstrap().barrier()?;
+        if pair.ranks.rank == 0 {
+            pair.ranks.meet()?;
         }
         self.stream.record(&self.start)?;
         submit(&self.stream)?;
         self.stream.record(&self.end)?;
-        if pair.rank == 1 {
-            pair.comm.bootstrap().barrier()?;
+        if pair.ranks.rank == 1 {
+            pair.ranks.meet()?;
         }
         if let Err(error) = self.stream.synchronize_timeout(LIMIT) {
             self.abort("a launch took too long");
@@ -66,10 +66,10 @@ impl<'a> Stopwatch<'a> {
         self.failed.read(0, &mut failed)?;
         if failed != [0; 4] {
             for semaphore in &self.semaphores {
-                semaphore.check().map_err(|error| pair.comm.explain(error))?;
+                semaphore.check().map_err(|error| pair.ranks.comm.explain(error))?;
             }
         }
-        if !pair.both(failed == [0; 4])? {
+        if !pair.ranks.both(failed == [0; 4])? {
             return Ok(None);
         }
         Ok(Some(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3))

@@ -147,9 +147,10 @@ mod tests {
             times: Some(Times { median: 5.0, min: 4.0, max: 6.0 }),
             rounds: 1000,
             repeats: 5,
-            bandwidth: Some(Bandwidth::of_exchange(1024, 5.0)),
+            bandwidth: Some(Bandwidth::of(1024, 5.0)),
             baseline: Some(6.67),
             goal: Some(5.0),
+            cpu: None,
         };
         let failed =
             Row { variant: "short".to_owned(), times: None, bandwidth: None, size: 128 << 20, ..row.clone() };

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         trial("memory_is_put_and_got_with_every_kind_of_barriers", memory_put_and_get),
         trial("packets_of_every_kind_are_put", memory_put_packets),
         trial("wrong_data_fails", wrong_data),
+        trial("puts_over_ethernet_stand_beside_a_plain_socket", ethernet_bw),
         trial("bootstrap_has_its_phases", bootstrap),
         trial("results_are_plotted", plot),
         trial("what_is_no_result_is_named", malformed_results),
@@ -143,7 +144,9 @@ fn memory_put_packets() -> Result<(), Failed> {
 /// One wrong byte: the row has no times, the table says FAILED and so does the exit code.
 fn wrong_data() -> Result<(), Failed> {
     let path = scratch("spoilt.json");
-    for workload in ["ll8-pingpong", "ll16-pingpong", "memory-put", "memory-get", "memory-put-packets"] {
+    for workload in
+        ["ll8-pingpong", "ll16-pingpong", "memory-put", "memory-get", "memory-put-packets", "ethernet-bw"]
+    {
         let common =
             ["-e", "1K", "--iters", "2", "--repeats", "1", "--spoil", "--json", &path.to_string_lossy()];
         let output = run(&[&[workload][..], &common].concat())?;
@@ -158,6 +161,48 @@ fn wrong_data() -> Result<(), Failed> {
     let said = String::from_utf8_lossy(&drawn.stderr);
     assert!(drawn.status.code() == Some(1) && said.contains("no row to draw"), "{said}");
     fs::remove_file(&path)?;
+    Ok(())
+}
+
+/// From host to host and from device to device, in one part and in several, of which some are empty.
+fn ethernet_bw() -> Result<(), Failed> {
+    for (where_to, devices, variant) in [(&[][..], 0, "host to host"), (&["--gpu"], 2, "GPU to GPU")] {
+        let arguments = [
+            "-b",
+            "1",
+            "-e",
+            "70001",
+            "-f",
+            "70000",
+            "--connections",
+            "1,3",
+            "--iters",
+            "3",
+            "--repeats",
+            "2",
+        ];
+        let report = report("ethernet", &[&["ethernet-bw"], where_to, &arguments].concat())?;
+        let of_a_size = ["plain socket".to_owned(), format!("{variant} x1"), format!("{variant} x3")];
+        assert_eq!(variants(&report), [&of_a_size[..], &of_a_size, &of_a_size].concat());
+        assert_eq!(column(&report, "size"), [[1; 3], [70000; 3], [70001; 3]].concat());
+        assert_eq!(report["machine"]["platform"] == "cpu", devices == 0);
+        assert_eq!(report["machine"]["devices"].as_array().map(Vec::len), Some(devices));
+        let rows = &report["rows"];
+        assert!(rows[0]["baseline"].is_null() && rows[1]["goal"].is_null(), "{rows}");
+        assert_eq!(rows[1]["baseline"], rows[0]["times"]["median"]);
+        assert!(rows[7]["cpu"]["receiver"].as_f64() > Some(0.0), "{rows}");
+        let notes = report["notes"].to_string();
+        assert!(
+            notes.contains("70000 B: ") && notes.contains("% of the plain socket's bandwidth"),
+            "{notes}"
+        );
+    }
+    let large = ["ethernet-bw", "--iters", "1", "--repeats", "1", "--warmup", "0"];
+    let report = report("ethernet-large", &large)?;
+    assert_eq!(column(&report, "size"), [64 << 20; 2]);
+    let row = &report["rows"][1];
+    let (baseline, goal) = (row["baseline"].as_f64().unwrap_or(0.0), row["goal"].as_f64().unwrap_or(0.0));
+    assert!((goal * 0.9 / baseline - 1.0).abs() < 1e-9, "90 % of the plain socket's bandwidth: {row}");
     Ok(())
 }
 
@@ -256,6 +301,7 @@ fn bad_arguments() -> Result<(), Failed> {
         &["memory-put", "--packets", "ll16"],
         &["memory-put-packets", "--packets", "ll4"],
         &["ll8-pingpong", "--blocks", "2"],
+        &["ethernet-bw", "--connections", "0"],
         &["plot"],
         &["plot", "x.json", "--json", "y.json"],
         &[],
@@ -268,6 +314,7 @@ fn bad_arguments() -> Result<(), Failed> {
         (&["memory-put", "-b", "2K", "-e", "1K"], "--begin 2048"),
         (&["ll16-pingpong", "-b", "12", "-e", "12"], "12 bytes"),
         (&["memory-get", "--barriers", "none", "--blocks", "65"], "64 blocks"),
+        (&["ethernet-bw", "--devices", "0", "1"], "--gpu"),
     ] {
         let output = run(arguments)?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -201,7 +201,7 @@ fn run(moves: &[Move], asked: bool, options: &Options, peer: bool) -> Result<Opt
     }
     drop(progress);
     // Nobody closes a connection that the other still uses.
-    pair.comm.bootstrap().barrier()?;
+    pair.ranks.meet()?;
     let machine = Machine::of(&pair.gpus, &Transport::CUDA_IPC.to_string());
     Ok((!peer).then_some(Report { machine, rows, notes }))
 }
@@ -214,7 +214,7 @@ const LINES: Move = Move::PutPackets(Packets::Ll128);
 /// Why the link does not carry them, in one direction or the other; the same answer on both sides.
 fn lines_refused(pair: &Pair, exchange: &Exchange<'_>) -> Result<Option<String>> {
     let refused = exchange.channels()[0].check_lines().err();
-    let allowed = pair.both(refused.is_none())?;
+    let allowed = pair.ranks.both(refused.is_none())?;
     let elsewhere = || "the other rank's link does not carry LL128 packets".to_owned();
     Ok((!allowed).then(|| refused.map_or_else(elsewhere, |error| error.to_string())))
 }
@@ -240,7 +240,7 @@ impl Bench<'_> {
         let (measuring, Shape { blocks, threads, .. }) = (&self.options.measuring, self.shape);
         let rounds = measuring.rounds(self.pair.gpu.platform(), bytes);
         let mine = fresh_seed();
-        let peers = self.pair.swap(mine)?;
+        let peers = self.pair.ranks.swap(mine)?;
         exchange.load(&random_bytes(mine, bytes as usize))?;
         let expected = random_bytes(peers, bytes as usize);
 
@@ -288,9 +288,10 @@ impl Bench<'_> {
             times,
             rounds,
             repeats: measuring.repeats(),
-            bandwidth: times.map(|times| Bandwidth::of_exchange(bytes, times.median)),
+            bandwidth: times.map(|times| Bandwidth::of(bytes, times.median)),
             baseline: known.0,
             goal: known.1,
+            cpu: None,
         })
     }
 

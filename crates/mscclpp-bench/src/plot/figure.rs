@@ -173,9 +173,10 @@ pub(super) mod tests {
             times: Some(Times { median: us, min: us * 0.9, max: us * 1.1 }),
             rounds: 1000,
             repeats: 5,
-            bandwidth: Some(Bandwidth::of_exchange(size, us)),
+            bandwidth: Some(Bandwidth::of(size, us)),
             baseline: None,
             goal: None,
+            cpu: None,
         }
     }
 

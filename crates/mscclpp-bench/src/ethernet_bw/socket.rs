@@ -1,0 +1,107 @@
+//! The plain socket that puts are compared with.
+
+use std::{
+    cell::RefCell,
+    io::{Read, Write},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    time::Duration,
+};
+
+use super::Way;
+use crate::{
+    Result,
+    data::{Destination, GUARD, Memory},
+    ranks::Ranks,
+};
+
+/// As much is written by one call.
+const WRITE: usize = 1 << 20;
+/// How long nothing may move.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// One TCP connection over loopback, its buffers as the system has them, from rank 0 to rank 1. The receiver reads into place,
+/// and answers with a byte when it has everything.
+pub(super) struct PlainSocket {
+    stream: TcpStream,
+    sends: bool,
+    /// What is sent from the start, or received behind the guard.
+    memory: RefCell<Vec<u8>>,
+}
+
+impl PlainSocket {
+    /// For messages of up to `largest` bytes.
+    pub(super) fn new(ranks: &Ranks, largest: u64) -> Result<Self> {
+        let sends = ranks.rank == 0;
+        let stream = if sends { connect(ranks)? } else { accept(ranks)? };
+        // A small message waits for no other.
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(SILENCE))?;
+        stream.set_write_timeout(Some(SILENCE))?;
+        let memory = RefCell::new(vec![0; (largest + 2 * GUARD) as usize]);
+        Ok(Self { stream, sends, memory })
+    }
+}
+
+fn accept(ranks: &Ranks) -> Result<TcpStream> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    ranks.swap(listener.local_addr()?.port().into())?;
+    // By now the peer has connected, so one of those that wait is it.
+    let peer = ranks.swap(0)?;
+    loop {
+        let (stream, from) = listener.accept()?;
+        if u64::from(from.port()) == peer {
+            return Ok(stream);
+        }
+    }
+}
+
+fn connect(ranks: &Ranks) -> Result<TcpStream> {
+    let port = u16::try_from(ranks.swap(0)?)?;
+    let stream = TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, port).into(), SILENCE)?;
+    ranks.swap(stream.local_addr()?.port().into())?;
+    Ok(stream)
+}
+
+impl Way for PlainSocket {
+    fn load(&self, data: &[u8]) -> Result<()> {
+        self.memory.write(0, data)
+    }
+
+    fn destination(&self) -> Destination<'_> {
+        Destination { memory: &self.memory, offset: GUARD }
+    }
+
+    fn carry(&self, bytes: u64, rounds: u32) -> Result<()> {
+        let (mut stream, mut memory) = (&self.stream, self.memory.borrow_mut());
+        let len = bytes as usize;
+        for _ in 0..rounds {
+            if self.sends {
+                memory[..len].chunks(WRITE).try_for_each(|chunk| stream.write_all(chunk))?;
+            } else {
+                stream.read_exact(&mut memory[GUARD as usize..][..len])?;
+            }
+        }
+        match self.sends {
+            true => stream.read_exact(&mut [0])?,
+            false => stream.write_all(&[0])?,
+        }
+        Ok(())
+    }
+}
+
+impl Memory for RefCell<Vec<u8>> {
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.borrow_mut()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        bytes.copy_from_slice(&self.borrow()[offset as usize..][..bytes.len()]);
+        Ok(())
+    }
+
+    fn fill(&self, offset: u64, len: u64, value: u8) -> Result<()> {
+        self.borrow_mut()[offset as usize..][..len as usize].fill(value);
+        Ok(())
+    }
+}

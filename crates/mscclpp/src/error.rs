@@ -16,6 +16,9 @@ pub enum Error {
     /// A device failed.
     #[error(transparent)]
     Gpu(#[from] mscclpp_gpu::Error),
+    /// A proxy service failed, or was asked for what it cannot do.
+    #[error(transparent)]
+    Proxy(#[from] mscclpp_proxy::Error),
     /// Something that was exchanged with another rank could not be made into what was asked for.
     #[error("{what} with rank {peer} (tag {tag}, receiving call number {position} there): {source}")]
     Exchange {
@@ -103,6 +106,7 @@ impl Error {
             Self::Core(error) => core_kind(error),
             Self::Exchange { source, .. } => core_kind(source),
             Self::Gpu(error) => gpu_kind(error),
+            Self::Proxy(error) => proxy_kind(error),
             Self::PeerNotReady { .. } => ErrorKind::Timeout,
             Self::ForeignConnection { .. } | Self::Environment { .. } | Self::LogAlreadySetUp => {
                 ErrorKind::InvalidUsage
@@ -122,6 +126,10 @@ impl Error {
             }
             Self::Core(error) => error,
             Self::Exchange { source, .. } => source,
+            Self::Proxy(error) => match error.core() {
+                Some(error) => error,
+                None => return false,
+            },
             _ => return false,
         };
         matches!(core, E::PeerLost { .. } | E::PeerClosed { .. } | E::Timeout { .. } | E::Transport { .. })
@@ -150,6 +158,26 @@ fn bootstrap_kind(error: &mscclpp_bootstrap::Error) -> ErrorKind {
         | E::JobComplete { .. }
         | E::BadEnvironment { .. }
         | E::InvalidArgument(_) => ErrorKind::InvalidUsage,
+        _ => ErrorKind::Internal,
+    }
+}
+
+fn proxy_kind(error: &mscclpp_proxy::Error) -> ErrorKind {
+    use mscclpp_proxy::Error as E;
+    match error {
+        E::Core(error) => core_kind(error),
+        E::Gpu(error) => gpu_kind(error),
+        E::Trigger { source, .. } => proxy_kind(source),
+        E::FifoSize { .. }
+        | E::TriggerRange { .. }
+        | E::TooMany { .. }
+        | E::UnknownId { .. }
+        | E::InvalidArgument(_)
+        | E::Poisoned { .. }
+        | E::Panicked { .. } => ErrorKind::InvalidUsage,
+        E::Aborted { .. } => ErrorKind::Aborted,
+        E::Timeout { .. } => ErrorKind::Timeout,
+        E::System { .. } => ErrorKind::System,
         _ => ErrorKind::Internal,
     }
 }

@@ -52,12 +52,14 @@ mod line;
 pub mod log;
 mod members;
 mod pending;
+mod port;
 pub mod prelude;
 
 pub use communicator::{Communicator, LocalEnd};
 pub use context::{ContextBuilderExt, ContextExt};
 pub use error::{Error, ErrorKind, Result};
 pub use pending::Pending;
+pub use port::ProxyServiceExt;
 
 pub use mscclpp_bootstrap::{
     Bootstrap, FailureHook, LocalBootstrap, Rendezvous, TcpBootstrap, TcpBootstrapBuilder, UniqueId,
@@ -80,11 +82,19 @@ pub use mscclpp_gpu::{
     PeerAccess, PinnedBuffer, Platform, Stream,
 };
 
+pub use mscclpp_proxy::{
+    BasePortChannel, BasePortChannelHandle, BaseProxyService, ConnectionStats, DumpOnSignal, Fifo, FifoHandle,
+    IdlePolicy, MemoryId, PendingFlush, PortChannel, PortChannelHandle, Progress, Proxy, ProxyBuilder,
+    ProxyHandler, ProxyHandlerResult, ProxyService, ProxyServiceBuilder, ProxyTrigger, SemaphoreId,
+    ServiceStats, TrafficStats, TriggerKind,
+};
+
 /// The errors of the layers below, which [`Error`] wraps.
 pub mod errors {
     pub use mscclpp_bootstrap::Error as BootstrapError;
     pub use mscclpp_core::Error as CoreError;
     pub use mscclpp_gpu::Error as GpuError;
+    pub use mscclpp_proxy::Error as ProxyError;
 }
 
 /// What a transport of one's own implements; see [`ContextBuilder::provider`].

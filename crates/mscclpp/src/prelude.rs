@@ -3,6 +3,6 @@
 pub use crate::{
     BaseMemoryChannel, Bootstrap, Communicator, Connection, Context, ContextBuilderExt, ContextExt, Device,
     DeviceBuffer, DevicePtr, Endpoint, EndpointConfig, Gpu, KernelArgs, LaunchConfig, LocalBootstrap,
-    MemoryChannel, Module, ModuleSource, Pending, Platform, RegisteredMemory, Semaphore, SemaphoreStub,
-    TcpBootstrap, Transport, TransportFlags, UniqueId,
+    MemoryChannel, Module, ModuleSource, Pending, Platform, PortChannel, ProxyService, ProxyServiceExt,
+    RegisteredMemory, Semaphore, SemaphoreStub, TcpBootstrap, Transport, TransportFlags, UniqueId,
 };

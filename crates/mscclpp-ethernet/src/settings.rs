@@ -38,7 +38,7 @@ impl Default for Settings {
             chunk: 256 << 10,
             chunks: 4,
             checksums: false,
-            busy: if cores >= MANY_CORES { Duration::from_micros(50) } else { Duration::ZERO },
+            busy: if cores >= MANY_CORES { Duration::from_micros(100) } else { Duration::ZERO },
             interface: None,
             family: None,
             broken_order: false,
@@ -80,7 +80,7 @@ impl EthernetBuilder {
     }
 
     /// For how long the threads that send and receive look for more work before they sleep. Waking one up costs some
-    /// microseconds; looking costs a core meanwhile. 50 us by default, none on machines with less than 8 cores.
+    /// microseconds; looking costs a core meanwhile. 100 us by default, none on machines with less than 8 cores.
     pub fn busy_poll(mut self, duration: Duration) -> Self {
         self.settings.busy = duration;
         self

@@ -35,6 +35,7 @@
 //! | feature | default | what it brings |
 //! | --- | --- | --- |
 //! | `cuda-ipc` | yes | the CUDA IPC transport and the CUDA platform |
+//! | `ethernet` | yes | the Ethernet transport: CPUs and GPUs of one host or many, over TCP |
 //! | `cuda-12040` | yes | which CUDA version's symbols cudarc declares; newer drivers are fine |
 //! | `cuda-13000` | no | the same for builds in which another crate has cudarc at CUDA 13: turn the defaults off then |
 //!
@@ -74,6 +75,8 @@ pub use mscclpp_core::{
 };
 #[cfg(feature = "cuda-ipc")]
 pub use mscclpp_cuda_ipc::CudaIpc;
+#[cfg(feature = "ethernet")]
+pub use mscclpp_ethernet::{Ethernet, EthernetBuilder, Family as EthernetFamily};
 #[cfg(feature = "cuda-ipc")]
 pub use mscclpp_gpu::nvrtc;
 pub use mscclpp_gpu::{
@@ -83,10 +86,10 @@ pub use mscclpp_gpu::{
 };
 
 pub use mscclpp_proxy::{
-    BasePortChannel, BasePortChannelHandle, BaseProxyService, ConnectionStats, DumpOnSignal, Fifo, FifoHandle,
-    IdlePolicy, MemoryId, PendingFlush, PortChannel, PortChannelHandle, Progress, Proxy, ProxyBuilder,
-    ProxyHandler, ProxyHandlerResult, ProxyService, ProxyServiceBuilder, ProxyTrigger, SemaphoreId,
-    ServiceStats, TrafficStats, TriggerKind,
+    BasePortChannel, BasePortChannelHandle, BaseProxyService, ConnectionStats, DumpOnSignal, Fifo,
+    FifoHandle, IdlePolicy, MemoryId, PendingFlush, PortChannel, PortChannelHandle, Progress, Proxy,
+    ProxyBuilder, ProxyHandler, ProxyHandlerResult, ProxyService, ProxyServiceBuilder, ProxyTrigger,
+    SemaphoreId, ServiceStats, TrafficStats, TriggerKind,
 };
 
 /// The errors of the layers below, which [`Error`] wraps.
@@ -113,7 +116,8 @@ pub mod host {
 /// The device API's headers, and the PTX of the kernels in this repository.
 pub mod kernels {
     pub use mscclpp_kernels::{
-        BIDIR_MEMORY_CHANNEL, CONCURRENCY, FIFO, HEADERS, MEMORY_BENCH, MEMORY_CHANNEL, PACKET_PING_PONG,
-        PACKETS, PING_PONG, PORT_BENCH, PORT_CHANNEL, SEMAPHORE, SIGNAL_DATA, SIGNAL_PING_PONG,
+        BIDIR_MEMORY_CHANNEL, BIDIR_PORT_CHANNEL, CONCURRENCY, CUSTOM_PROXY, FIFO, HEADERS, MEMORY_BENCH,
+        MEMORY_CHANNEL, MESH_PORT_CHANNELS, PACKET_PING_PONG, PACKETS, PING_PONG, PORT_BENCH, PORT_CHANNEL,
+        SEMAPHORE, SIGNAL_DATA, SIGNAL_PING_PONG,
     };
 }

@@ -1,0 +1,138 @@
+//! Two processes, one per device, whose kernels put data to each other at once through port channels.
+//!
+//! With two GPUs, one for each process; with one, both on it; with none, on simulated devices and with less data.
+
+mod bidir;
+mod devices;
+mod ranks;
+
+use std::{error::Error, process::ExitCode, sync::Arc};
+
+use bidir::{N_RANKS, Side, sizes};
+use mscclpp::{
+    PortChannelHandle,
+    host::{HostBlock, HostKernel},
+    kernels,
+    prelude::*,
+};
+use ranks::{BadArguments, Program, Rank};
+
+const PROGRAM: Program = Program {
+    usage: "\
+usage: bidir_port_channel [ADDRESS]                       run both ranks, each in a process of its own, over CudaIpc
+       bidir_port_channel ADDRESS RANK GPU TRANSPORT      run one of them; start the other elsewhere
+ADDRESS is ip:port or interface:ip:port [default: lo:127.0.0.1:50505], RANK is 0 or 1, GPU a device number,
+TRANSPORT is CudaIpc, Ethernet or IB0 to IB7",
+    devices: |count| (0..N_RANKS).map(|rank| rank % count).collect(),
+    more: |_| vec![Transport::CUDA_IPC.to_string()],
+    run,
+};
+
+const TRANSPORTS: [Transport; 10] = [
+    Transport::CUDA_IPC,
+    Transport::ETHERNET,
+    Transport::IB0,
+    Transport::IB1,
+    Transport::IB2,
+    Transport::IB3,
+    Transport::IB4,
+    Transport::IB5,
+    Transport::IB6,
+    Transport::IB7,
+];
+
+fn main() -> ExitCode {
+    PROGRAM.main()
+}
+
+fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
+    let transport = match this.more.as_slice() {
+        [name] if this.rank < N_RANKS => {
+            TRANSPORTS.into_iter().find(|transport| transport.to_string() == *name)
+        }
+        _ => None,
+    };
+    let transport = transport.ok_or(BadArguments)?;
+    let (rank, peer) = (this.rank, 1 - this.rank);
+    let bootstrap = Arc::new(this.bootstrap(N_RANKS)?);
+    let communicator = Communicator::with_context(bootstrap.clone(), Context::on(this.platform));
+    let gpu = communicator.context().gpu(this.gpu)?;
+
+    println!("GPU {}: Preparing for tests ...", this.gpu);
+    let sizes = sizes(this.platform);
+    let largest = sizes.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0);
+    let side = Side::new(&*bootstrap, &gpu, largest)?;
+
+    let config = EndpointConfig::new(transport, Device::gpu(this.gpu));
+    let connection = communicator.connect(config, peer, 0)?.wait()?;
+    let semaphore = communicator.build_semaphore(&connection, peer, 0)?.wait()?;
+    let ours = communicator.register_buffer(&side.buffer, transport)?;
+    communicator.send_memory(&ours, peer, 0)?;
+    let theirs = communicator.recv_memory(peer, 0)?.wait()?;
+
+    // ANCHOR: service
+    let service = ProxyService::new(&gpu)?;
+    let semaphore_id = service.add_semaphore(&semaphore)?;
+    let our_id = service.add_memory(&ours)?;
+    let their_id = service.add_memory(&theirs)?;
+    // ANCHOR_END: service
+    // ANCHOR: channel
+    let channel = service.port_channel(semaphore_id, their_id, our_id)?;
+    // ANCHOR_END: channel
+
+    let source =
+        ModuleSource { ptx: kernels::BIDIR_PORT_CHANNEL, host_kernels: HOST_TWINS, host_symbols: &[] };
+    let kernel = Module::load(&gpu, &source)?.kernel("bidir_put_with_signal")?;
+
+    // ANCHOR: start
+    service.start_proxy(true)?;
+    // ANCHOR_END: start
+    // Both sides are loaded before either waits.
+    bootstrap.barrier()?;
+    for size in sizes {
+        let args = KernelArgs::new()
+            .with(channel.device_handle())
+            .with(size.0)
+            .with(rank as u32)
+            .with(side.failed.ptr());
+        // SAFETY: these are the kernel's arguments, and `side`, `channel` and what they work on are kept.
+        let launch = || unsafe { kernel.launch(&side.stream, LaunchConfig::linear(1, 1), &args) };
+        let measured = side.measure("Bidir PutWithSignal", size, &semaphore, launch);
+        // What the service failed with, if it did, is why the kernel failed.
+        service.health()?;
+        measured?;
+    }
+
+    // Nobody takes its memory away while the other may still use it.
+    bootstrap.barrier()?;
+    // ANCHOR: stop
+    service.stop_proxy()?;
+    // ANCHOR_END: stop
+    if rank == 0 {
+        println!("Succeed!");
+    }
+    Ok(())
+}
+
+// ANCHOR: twin
+const HOST_TWINS: &[HostKernel] = &[HostKernel { name: "bidir_put_with_signal", run: bidir_put_with_signal }];
+
+/// The twin of the kernel.
+///
+/// # Safety
+/// As for the kernel.
+unsafe fn bidir_put_with_signal(block: &HostBlock<'_>) {
+    // SAFETY: the arguments that `run` pushes, a live channel, and a range inside its memories.
+    unsafe {
+        let (channel, bytes, rank) =
+            (block.arg::<PortChannelHandle>(0), block.arg::<u64>(1), u64::from(block.arg::<u32>(2)));
+        let good = channel.signal()
+            && channel.wait(-1)
+            && channel.put_with_signal(rank * bytes, rank * bytes, bytes)
+            && channel.wait(-1);
+        if !good {
+            block.arg::<DevicePtr>(3).as_mut_ptr::<u32>().write(1);
+        }
+    }
+}
+// ANCHOR_END: twin

@@ -1,0 +1,216 @@
+//! A proxy of one's own: its triggers mean what this program says, which is "send this range to all peers". Kernels push
+//! one trigger where port channels would take one per peer.
+//!
+//! Three ranks or more, each a process, on as many devices as there are; simulated ones if there is no GPU.
+
+mod devices;
+mod ranks;
+
+use std::{error::Error, process::ExitCode, sync::Arc, time::Duration};
+
+use mscclpp::{
+    FifoHandle, HostToDeviceSemaphoreHandle, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Route,
+    SendQueue, Signaller,
+    errors::ProxyError,
+    host::{HostBlock, HostKernel},
+    kernels,
+    prelude::*,
+};
+use ranks::{BadArguments, Program, Rank};
+
+const PROGRAM: Program = Program {
+    usage: "\
+usage: custom_proxy [ADDRESS]                    run all ranks, each in a process of its own
+       custom_proxy ADDRESS RANK GPU N_RANKS     run one of them; start the others in other terminals
+ADDRESS is ip:port or interface:ip:port [default: lo:127.0.0.1:50505], RANK is below N_RANKS, which is 1 to 32,
+GPU is a device number",
+    devices: |count| (0..count.clamp(3, 8)).map(|rank| rank % count).collect(),
+    more: |n_ranks| vec![n_ranks.to_string()],
+    run,
+};
+
+const MAX_RANKS: usize = 32;
+/// Bytes that a rank sends in a round.
+const SLICE: u64 = 64 << 10;
+const ROUNDS: u8 = 10;
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn main() -> ExitCode {
+    PROGRAM.main()
+}
+
+// ANCHOR: handler
+/// All that the proxy's thread needs: nothing is looked up and nothing locked when a trigger comes.
+struct Broadcaster {
+    peers: Vec<Peer>,
+}
+
+struct Peer {
+    // Before the queue, which keeps the connection.
+    signaller: Signaller,
+    /// From this side's buffer to the peer's.
+    route: Route,
+    queue: SendQueue,
+}
+
+impl ProxyHandler for Broadcaster {
+    /// The first word of a trigger is an offset, the second a number of bytes.
+    fn handle(&mut self, trigger: ProxyTrigger, _position: u64) -> Result<ProxyHandlerResult, ProxyError> {
+        let (offset, bytes) = (trigger.fst, trigger.snd);
+        for peer in &mut self.peers {
+            // Neither blocks. The signal is not seen before the data.
+            peer.queue.write(&peer.route, offset, offset, bytes)?;
+            peer.queue.signal(&mut peer.signaller)?;
+        }
+        Ok(ProxyHandlerResult::Continue)
+    }
+
+    /// Kernels wait for what nobody sends any more.
+    fn failed(&mut self, error: &ProxyError) {
+        for peer in &self.peers {
+            peer.signaller.semaphore().abort(&format!("the proxy has failed: {error}"));
+        }
+    }
+}
+// ANCHOR_END: handler
+
+fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
+    let n_ranks: usize = match this.more.as_slice() {
+        [n] => n.parse().ok().filter(|n| (this.rank + 1..=MAX_RANKS).contains(n)).ok_or(BadArguments)?,
+        _ => return Err(BadArguments.into()),
+    };
+    let bootstrap = Arc::new(this.bootstrap(n_ranks)?);
+    let communicator = Communicator::with_context(bootstrap.clone(), Context::on(this.platform));
+    let gpu = communicator.context().gpu(this.gpu)?;
+    let buffer = gpu.allocate(SLICE * n_ranks as u64)?;
+    println!("GPU {}: Connecting to {} others ...", this.gpu, n_ranks - 1);
+    let peers = connect_all(&communicator, this.gpu, &buffer)?;
+
+    let semaphores: Vec<Semaphore> = peers.iter().map(|peer| peer.signaller.semaphore().clone()).collect();
+    let handles = gpu.allocate((MAX_RANKS * size_of::<HostToDeviceSemaphoreHandle>()) as u64)?;
+    for (i, semaphore) in semaphores.iter().enumerate() {
+        let handle = HostToDeviceSemaphoreHandle::of(semaphore)?;
+        handles.write((i * size_of::<HostToDeviceSemaphoreHandle>()) as u64, &bytes_of(handle))?;
+    }
+    let source = ModuleSource { ptx: kernels::CUSTOM_PROXY, host_kernels: HOST_TWINS, host_symbols: &[] };
+    let kernel = Module::load(&gpu, &source)?.kernel("broadcast_and_gather")?;
+    let (stream, failed) = (gpu.stream()?, gpu.allocate(4)?);
+
+    // ANCHOR: proxy
+    let proxy = Proxy::new(&gpu, Broadcaster { peers })?;
+    proxy.start(true)?;
+    let fifo = proxy.fifo().device_handle(); // goes to the kernel
+    // ANCHOR_END: proxy
+    let mine = this.rank as u64 * SLICE;
+    let args = KernelArgs::new()
+        .with(fifo)
+        .with(handles.ptr())
+        .with(semaphores.len() as u32)
+        .with(mine)
+        .with(SLICE)
+        .with(failed.ptr());
+    for round in 0..ROUNDS {
+        buffer.fill(mine, SLICE, mark_of(this.rank, round))?;
+        failed.fill(0, 4, 0)?;
+        // SAFETY: these are the kernel's arguments; the proxy and what they point to are kept until it is done.
+        unsafe { kernel.launch(&stream, LaunchConfig::linear(1, MAX_RANKS as u32), &args)? };
+        if let Err(error) = stream.synchronize_timeout(LIMIT) {
+            // The kernel still waits: end that before giving up, so that the device stays usable.
+            proxy.abort("another rank took too long");
+            semaphores.iter().for_each(|semaphore| semaphore.abort("another rank took too long"));
+            stream.synchronize_timeout(LIMIT)?;
+            return Err(error.into());
+        }
+        let mut word = [0; 4];
+        failed.read(0, &mut word)?;
+        if word != [0; 4] {
+            proxy.health()?;
+            semaphores.iter().try_for_each(Semaphore::check)?;
+            return Err("a call of the kernel failed".into());
+        }
+        for rank in 0..n_ranks {
+            let mut slice = vec![0; SLICE as usize];
+            buffer.read(rank as u64 * SLICE, &mut slice)?;
+            if slice.iter().any(|byte| *byte != mark_of(rank, round)) {
+                return Err(
+                    format!("round {round}: what rank {rank} sent is wrong at rank {}", this.rank).into()
+                );
+            }
+        }
+        // Nobody sends into a buffer that is still being compared; and all have what was sent, so it may be changed.
+        bootstrap.barrier()?;
+    }
+    proxy.stop()?;
+    if this.rank == 0 {
+        println!("GPU {}: {ROUNDS} rounds, {SLICE} bytes to {} ranks by one trigger", this.gpu, n_ranks - 1);
+    }
+    bootstrap.barrier()?;
+    if this.rank == 0 {
+        println!("Succeed!");
+    }
+    Ok(())
+}
+
+/// What a rank's slice is filled with in a round.
+fn mark_of(rank: usize, round: u8) -> u8 {
+    (rank as u8 + 1).wrapping_mul(7).wrapping_add(round)
+}
+
+fn connect_all(communicator: &Communicator, gpu: usize, buffer: &DeviceBuffer) -> mscclpp::Result<Vec<Peer>> {
+    let bootstrap = communicator.bootstrap();
+    let ours = communicator.register_buffer(buffer, Transport::CUDA_IPC)?;
+    let mut pending = Vec::new();
+    for peer in (0..bootstrap.n_ranks()).filter(|rank| *rank != bootstrap.rank()) {
+        let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(gpu));
+        let connection = communicator.connect(config, peer, 0)?;
+        communicator.send_memory(&ours, peer, 0)?;
+        pending.push((peer, connection, communicator.recv_memory(peer, 0)?));
+    }
+    let mut peers = Vec::new();
+    for (peer, connection, memory) in pending {
+        let connection = connection.wait()?;
+        let semaphore = communicator.build_semaphore(&connection, peer, 0)?.wait()?;
+        // ANCHOR: queue
+        let queue = connection.open_queue()?;
+        let route = queue.route(&memory.wait()?, &ours)?;
+        peers.push(Peer { signaller: semaphore.signaller()?, route, queue });
+        // ANCHOR_END: queue
+    }
+    Ok(peers)
+}
+
+fn bytes_of(handle: HostToDeviceSemaphoreHandle) -> [u8; size_of::<HostToDeviceSemaphoreHandle>()] {
+    // SAFETY: three pointers without padding.
+    unsafe { std::mem::transmute(handle) }
+}
+
+const HOST_TWINS: &[HostKernel] = &[HostKernel { name: "broadcast_and_gather", run: broadcast_and_gather }];
+
+/// The twin of the kernel.
+///
+/// # Safety
+/// As for the kernel.
+unsafe fn broadcast_and_gather(block: &HostBlock<'_>) {
+    // SAFETY: the arguments that `run` pushes.
+    let (fifo, semaphores, peers, offset, bytes, failed) = unsafe {
+        (
+            block.arg::<FifoHandle>(0),
+            block.arg::<DevicePtr>(1).as_mut_ptr::<HostToDeviceSemaphoreHandle>(),
+            block.arg::<u32>(2),
+            block.arg::<u64>(3),
+            block.arg::<u64>(4),
+            block.arg::<DevicePtr>(5),
+        )
+    };
+    // SAFETY: a live FIFO.
+    let position = unsafe { fifo.push(ProxyTrigger { fst: offset, snd: bytes }, -1) };
+    let mut good = position != FifoHandle::FAILED;
+    for i in block.threads().filter(|thread| *thread < peers) {
+        // SAFETY: a live semaphore, whose handle `run` has put there.
+        good &= unsafe { semaphores.add(i as usize).read().wait(-1) };
+    }
+    if !good {
+        // SAFETY: four bytes of device memory that only this kernel writes.
+        unsafe { failed.as_mut_ptr::<u32>().write(1) };
+    }
+}

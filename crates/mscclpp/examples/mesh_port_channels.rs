@@ -1,0 +1,213 @@
+//! Every rank connected to every other, a process and a device each: all give their slice of a buffer to all, through a
+//! port channel per peer. The kernel finds the channels in a variable of its own.
+//!
+//! With GPUs, one rank for each; with one or none, simulated or not, see the arguments.
+
+mod devices;
+mod ranks;
+
+use std::{error::Error, process::ExitCode, sync::Arc, time::Duration};
+
+use mscclpp::{
+    PortChannel, PortChannelHandle,
+    host::{HostBlock, HostKernel, HostSymbol},
+    kernels,
+    prelude::*,
+};
+use ranks::{BadArguments, Program, Rank};
+
+const PROGRAM: Program = Program {
+    usage: "\
+usage: mesh_port_channels [ADDRESS]                    run a rank for each device, in processes of their own
+       mesh_port_channels ADDRESS RANK GPU N_RANKS     run one of them; start the others in other terminals
+ADDRESS is ip:port or interface:ip:port [default: lo:127.0.0.1:50505], RANK is below N_RANKS, which is 1 to 64,
+GPU is a device number",
+    devices: |count| (0..count.min(MAX_RANKS)).collect(),
+    more: |n_ranks| vec![n_ranks.to_string()],
+    run,
+};
+
+/// As many as the kernel has room for.
+const MAX_RANKS: usize = 64;
+/// Bytes that a rank gives to the others: so little that threads put it themselves, and more.
+const SLICES: [u64; 3] = [1 << 10, 64 << 10, 1 << 20];
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn main() -> ExitCode {
+    PROGRAM.main()
+}
+
+fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
+    let n_ranks = match this.more.as_slice() {
+        [n] => n.parse().ok().filter(|n| (this.rank + 1..=MAX_RANKS).contains(n)).ok_or(BadArguments)?,
+        _ => return Err(BadArguments.into()),
+    };
+    let bootstrap = Arc::new(this.bootstrap(n_ranks)?);
+    let communicator = Communicator::with_context(bootstrap.clone(), Context::on(this.platform));
+    let gpu = communicator.context().gpu(this.gpu)?;
+    let largest = SLICES.into_iter().max().unwrap_or(0);
+    let buffer = gpu.allocate(largest * n_ranks as u64)?;
+
+    println!("GPU {}: Connecting to {} others ...", this.gpu, n_ranks - 1);
+    let service = ProxyService::new(&gpu)?;
+    let channels = connect_all(&communicator, &service, this.gpu, &buffer)?;
+
+    // ANCHOR: symbol
+    let source = ModuleSource {
+        ptx: kernels::MESH_PORT_CHANNELS,
+        host_kernels: HOST_TWINS,
+        host_symbols: HOST_SYMBOLS,
+    };
+    let module = Module::load(&gpu, &source)?;
+    let (symbol, size) = module.symbol("channels")?;
+    let handles = gpu.allocate(size)?;
+    for (rank, channel) in &channels {
+        handles.write((rank * size_of::<PortChannelHandle>()) as u64, &bytes_of(channel.device_handle()))?;
+    }
+    let stream = gpu.stream()?;
+    // SAFETY: both are of that size, and no kernel runs yet.
+    unsafe { stream.copy(symbol, handles.ptr(), size)? };
+    stream.synchronize_timeout(LIMIT)?;
+    // ANCHOR_END: symbol
+    let (kernel, failed) = (module.kernel("mesh_all_gather")?, gpu.allocate(4)?);
+
+    service.start_proxy(true)?;
+    for bytes in SLICES {
+        for rank in 0..n_ranks {
+            let value = if rank == this.rank { mark_of(rank) } else { 0 };
+            buffer.fill(rank as u64 * bytes, bytes, value)?;
+        }
+        failed.fill(0, 4, 0)?;
+        // Everybody's buffer is ready before anybody puts into it.
+        bootstrap.barrier()?;
+        let args =
+            KernelArgs::new().with(this.rank as u32).with(n_ranks as u32).with(bytes).with(failed.ptr());
+        // SAFETY: these are the kernel's arguments; the channels and what they work on are kept until it is done.
+        unsafe { kernel.launch(&stream, LaunchConfig::linear(1, MAX_RANKS as u32), &args)? };
+        finish(&service, &channels, &stream, &failed)?;
+
+        for rank in 0..n_ranks {
+            let mut slice = vec![0; bytes as usize];
+            buffer.read(rank as u64 * bytes, &mut slice)?;
+            if slice.iter().any(|byte| *byte != mark_of(rank)) {
+                return Err(
+                    format!("the {bytes} bytes of rank {rank} are wrong at rank {}", this.rank).into()
+                );
+            }
+        }
+        // Nobody writes into a buffer that is still being compared.
+        bootstrap.barrier()?;
+        if this.rank == 0 {
+            println!("GPU {}: [All Gather] {n_ranks} ranks, bytes {bytes} each: all there", this.gpu);
+        }
+    }
+    service.stop_proxy()?;
+    bootstrap.barrier()?;
+    if this.rank == 0 {
+        println!("Succeed!");
+    }
+    Ok(())
+}
+
+/// What a rank's slice is filled with.
+fn mark_of(rank: usize) -> u8 {
+    rank as u8 + 1
+}
+
+// ANCHOR: connect
+/// A channel to each other rank, from this side's buffer to that rank's.
+fn connect_all(
+    communicator: &Communicator,
+    service: &ProxyService,
+    gpu: usize,
+    buffer: &DeviceBuffer,
+) -> mscclpp::Result<Vec<(usize, PortChannel)>> {
+    let bootstrap = communicator.bootstrap();
+    let peers: Vec<usize> = (0..bootstrap.n_ranks()).filter(|rank| *rank != bootstrap.rank()).collect();
+    let ours = communicator.register_buffer(buffer, Transport::CUDA_IPC)?;
+    let our_id = service.add_memory(&ours)?;
+
+    // First everything is sent, so that no two ranks wait for each other.
+    let mut pending = Vec::new();
+    for peer in peers {
+        let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(gpu));
+        let connection = communicator.connect(config, peer, 0)?;
+        communicator.send_memory(&ours, peer, 0)?;
+        pending.push((peer, connection, communicator.recv_memory(peer, 0)?));
+    }
+    let mut channels = Vec::new();
+    for (peer, connection, memory) in pending {
+        let semaphore_id = service.build_and_add_semaphore(communicator, &connection.wait()?)?;
+        let their_id = service.add_memory(&memory.wait()?)?;
+        channels.push((peer, service.port_channel(semaphore_id, their_id, our_id)?));
+    }
+    Ok(channels)
+}
+// ANCHOR_END: connect
+
+fn finish(
+    service: &ProxyService,
+    channels: &[(usize, PortChannel)],
+    stream: &mscclpp::Stream,
+    failed: &DeviceBuffer,
+) -> Result<(), Box<dyn Error>> {
+    if let Err(error) = stream.synchronize_timeout(LIMIT) {
+        // The kernel still waits: end that before giving up, so that the device stays usable.
+        service.abort("another rank took too long");
+        stream.synchronize_timeout(LIMIT)?;
+        return Err(error.into());
+    }
+    let mut word = [0; 4];
+    failed.read(0, &mut word)?;
+    if word == [0; 4] {
+        return Ok(());
+    }
+    service.health()?;
+    for (_, channel) in channels {
+        channel.semaphore().check()?;
+    }
+    Err(format!("the call that has to do with rank {} failed", u32::from_ne_bytes(word) - 1).into())
+}
+
+fn bytes_of(handle: PortChannelHandle) -> [u8; size_of::<PortChannelHandle>()] {
+    // SAFETY: pointers and numbers without padding.
+    unsafe { std::mem::transmute(handle) }
+}
+
+const HOST_TWINS: &[HostKernel] = &[HostKernel { name: "mesh_all_gather", run: mesh_all_gather }];
+
+const HOST_SYMBOLS: &[HostSymbol] =
+    &[HostSymbol { name: "channels", size: (MAX_RANKS * size_of::<PortChannelHandle>()) as u64 }];
+
+// ANCHOR: twin
+/// The twin of the kernel. Its threads are one loop here, so there are two phases: all put before one waits.
+///
+/// # Safety
+/// As for the kernel.
+unsafe fn mesh_all_gather(block: &HostBlock<'_>) {
+    // SAFETY: the arguments that `run` pushes.
+    let (rank, ranks, bytes) = unsafe { (block.arg::<u32>(0), block.arg::<u32>(1), block.arg::<u64>(2)) };
+    // SAFETY: the module's array, of which `run` has filled in the peers' elements.
+    let channel = |peer: u32| unsafe {
+        block.symbol("channels").as_mut_ptr::<PortChannelHandle>().add(peer as usize).read()
+    };
+    let peers = || block.threads().filter(|peer| *peer < ranks && *peer != rank);
+    let fail = |peer: u32| {
+        // SAFETY: four bytes of device memory that only this kernel writes.
+        unsafe { block.arg::<DevicePtr>(3).as_mut_ptr::<u32>().write(peer + 1) };
+    };
+    let mine = u64::from(rank) * bytes;
+    for peer in peers() {
+        // SAFETY: a live channel, and a range inside its memories.
+        if !unsafe { channel(peer).put_with_signal_and_flush(mine, mine, bytes, -1) } {
+            return fail(peer);
+        }
+    }
+    for peer in peers() {
+        // SAFETY: a live channel.
+        if !unsafe { channel(peer).wait(-1) } {
+            return fail(peer);
+        }
+    }
+}
+// ANCHOR_END: twin

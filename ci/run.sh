@@ -52,7 +52,8 @@ step_layers() { bash ci/layers.sh; }
 
 # The lock-free protocols, under every interleaving that loom tries.
 step_loom() {
-    RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p mscclpp-core --test loom --release
+    RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom \
+        cargo test -p mscclpp-core -p mscclpp-proxy --test loom --release
 }
 
 # The parsers of outside bytes, shortly.

@@ -5,6 +5,7 @@
 mod support;
 
 use std::{
+    path::Path,
     process::{Command, ExitCode},
     sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
@@ -17,6 +18,7 @@ use support::{
     End, LIMIT, Words, await_that,
     children::{Child, hear, hex, run_if_child, say, unhex},
     mix,
+    relay::{Nuisance, Relay},
 };
 
 const WORDS: usize = 100_000;
@@ -37,7 +39,7 @@ fn main() -> ExitCode {
         trial("hosts_with_different_addresses_reach_each_other", different_addresses),
         trial("the_interface_is_chosen_by_name", interface_by_name),
         trial("both_families_work", both_families),
-        trial("a_wire_with_small_packets_is_a_way", small_packets),
+        trial("a_slow_wire_that_loses_packets_is_a_way", slow_and_lossy),
         trial("a_link_taken_down_is_a_loss", || breaks(&["link", "set", "wire", "down"])),
         trial("a_host_that_drops_everything_is_lost", || breaks(&["route", "add", "blackhole", "10.77.0.1"])),
     ];
@@ -62,17 +64,42 @@ fn ip(arguments: &[&str]) -> Result<(), String> {
 }
 
 impl Hosts {
+    /// With a wire between them.
     fn new() -> Result<Self, String> {
+        let hosts = Self::bare()?;
+        let [a, b] = &hosts.names;
+        ip(&["link", "add", "wire", "netns", a, "type", "veth", "peer", "name", "wire", "netns", b])?;
+        hosts.set_up()
+    }
+
+    /// Each with a wire to an interface of this process's own namespace.
+    fn apart() -> Result<Self, String> {
+        let hosts = Self::bare()?;
+        for (name, port) in hosts.names.iter().zip(hosts.ports()) {
+            ip(&["link", "add", "wire", "netns", name, "type", "veth", "peer", "name", &port])?;
+            ip(&["link", "set", &port, "up"])?;
+        }
+        hosts.set_up()
+    }
+
+    /// The interfaces at this end of [`Hosts::apart`].
+    fn ports(&self) -> [String; 2] {
+        self.names.each_ref().map(|name| name.replacen('c', "p", 1).replace('-', ""))
+    }
+
+    fn bare() -> Result<Self, String> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let names = ["a", "b"].map(|side| format!("msc{}-{number}{side}", std::process::id()));
-        for name in &names {
+        let hosts = Self { names };
+        for name in &hosts.names {
             ip(&["netns", "add", name])?;
         }
-        let hosts = Self { names };
-        let [a, b] = &hosts.names;
-        ip(&["link", "add", "wire", "netns", a, "type", "veth", "peer", "name", "wire", "netns", b])?;
-        for (side, name) in hosts.names.iter().enumerate() {
+        Ok(hosts)
+    }
+
+    fn set_up(self) -> Result<Self, String> {
+        for (side, name) in self.names.iter().enumerate() {
             let within = |arguments: &[&str]| ip(&[&["-n", name.as_str()], arguments].concat());
             within(&["link", "add", "other", "type", "veth", "peer", "name", "nowhere"])?;
             for (interface, net) in [("wire", 77), ("other", 78 + side)] {
@@ -85,7 +112,7 @@ impl Hosts {
                 within(&["link", "set", interface, "up"])?;
             }
         }
-        Ok(hosts)
+        Ok(self)
     }
 
     fn ip(&self, side: usize, arguments: &[&str]) {
@@ -107,8 +134,12 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        for name in &self.names {
-            // The interfaces go with their namespace.
+        // The wire goes with either end. Sockets that have not ended yet may keep the namespaces for a while.
+        let wires = self.names.iter().map(|name| ip(&["-n", name.as_str(), "link", "del", "wire"]));
+        wires.for_each(drop);
+        // There is none where they are not allowed.
+        let there = self.names.iter().filter(|name| Path::new("/run/netns").join(name).exists());
+        for name in there {
             if let Err(error) = ip(&["netns", "del", name]) {
                 eprintln!("{error}");
             }
@@ -239,12 +270,13 @@ fn both_families() -> Result<(), Failed> {
     Ok(())
 }
 
-fn small_packets() -> Result<(), Failed> {
-    let hosts = Hosts::new()?;
-    for side in [0, 1] {
-        hosts.ip(side, &["link", "set", "wire", "mtu", "1280"]);
-    }
+fn slow_and_lossy() -> Result<(), Failed> {
+    let hosts = Hosts::apart()?;
+    let [a, b] = hosts.ports();
+    let nuisance = Nuisance { delay: Duration::from_millis(2), loses_one_in: 25 };
+    let relay = Relay::between(&a, &b, nuisance).map_err(|e| format!("a relay: {e}"))?;
     run_exchange(&mut hosts.start_both(["exchange", "exchange"], &[]));
+    assert_ne!(relay.lost(), 0, "too little was sent for any of it to be lost");
     Ok(())
 }
 

@@ -11,7 +11,10 @@ use std::{
 };
 
 use mscclpp_core::HostToDeviceSemaphoreHandle;
-use mscclpp_gpu::{KernelParam, host::Backoff};
+use mscclpp_gpu::{
+    DevicePtr, KernelParam,
+    host::{Backoff, copy},
+};
 
 use crate::{
     FifoHandle, MemoryId, ProxyTrigger, SemaphoreId, TriggerKind,
@@ -25,7 +28,7 @@ use crate::{
 /// them at once. It holds no reference: the channel must outlive the kernels that use it.
 ///
 /// What returns a bool says whether it was done. If not, the service has failed or was aborted, the connection has
-/// failed, the bound was reached, or an offset, size or id does not fit a trigger: the channel then is aborted, and
+/// failed, the bound of polls was reached, or an offset, size or id does not fit a trigger: the channel then is aborted, and
 /// [`crate::ProxyService::health`] says why.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -110,7 +113,7 @@ impl BasePortChannelHandle {
         size: u64,
     ) -> bool {
         // SAFETY: the caller's promise.
-        unsafe { self.request(TriggerKind::DATA, (dst, dst_offset), (src, src_offset), size, -1) }.is_some()
+        unsafe { self.request(TriggerKind::DATA, (dst, dst_offset), (src, src_offset), size) }.is_some()
     }
 
     /// Signals the peer: whoever takes the signal sees what was put, by this thread or before it, on this connection,
@@ -126,7 +129,7 @@ impl BasePortChannelHandle {
                 self.signal_directly();
                 return true;
             }
-            self.request(TriggerKind::FLAG, (0, 0), (0, 0), 0, -1).is_some()
+            self.request(TriggerKind::FLAG, (0, 0), (0, 0), 0).is_some()
         }
     }
 
@@ -145,7 +148,7 @@ impl BasePortChannelHandle {
     ) -> bool {
         let kind = TriggerKind::DATA | TriggerKind::FLAG;
         // SAFETY: the caller's promise.
-        unsafe { self.request(kind, (dst, dst_offset), (src, src_offset), size, -1) }.is_some()
+        unsafe { self.request(kind, (dst, dst_offset), (src, src_offset), size) }.is_some()
     }
 
     /// [`Self::put_with_signal`], then [`Self::flush`], in one trigger.
@@ -165,14 +168,14 @@ impl BasePortChannelHandle {
         let kind = TriggerKind::DATA | TriggerKind::FLAG | TriggerKind::SYNC;
         // SAFETY: the caller's promise.
         unsafe {
-            let pushed = self.request(kind, (dst, dst_offset), (src, src_offset), size, max_spins);
+            let pushed = self.request(kind, (dst, dst_offset), (src, src_offset), size);
             pushed.is_some_and(|position| self.wait_for_completion(position, max_spins))
         }
     }
 
     /// Waits until everything that this thread, or one before it, put and signalled on this connection is complete at
     /// the peer, so that sources may be written again: without bound if `max_spins` is negative, else for that many
-    /// polls. One that runs out of polls can be repeated, unless the FIFO was full.
+    /// polls. One that runs out of polls can be repeated.
     ///
     /// # Safety
     /// As [`Self::put`].
@@ -184,7 +187,7 @@ impl BasePortChannelHandle {
                 fence(Ordering::SeqCst);
                 return true;
             }
-            let pushed = self.request(TriggerKind::SYNC, (0, 0), (0, 0), 0, max_spins);
+            let pushed = self.request(TriggerKind::SYNC, (0, 0), (0, 0), 0);
             pushed.is_some_and(|position| self.wait_for_completion(position, max_spins))
         }
     }
@@ -228,7 +231,8 @@ impl BasePortChannelHandle {
         unsafe { status_words(self.semaphore.status) }
     }
 
-    /// Pushes a trigger and returns its position.
+    /// Pushes a trigger and returns its position. Waits for room without a bound of polls: one that gave up would leave a
+    /// hole in the FIFO. An abort of the semaphore or the FIFO ends that.
     ///
     /// # Safety
     /// As [`Self::put`].
@@ -238,7 +242,6 @@ impl BasePortChannelHandle {
         dst: (MemoryId, u64),
         src: (MemoryId, u64),
         size: u64,
-        max_spins: i64,
     ) -> Option<u64> {
         // SAFETY: the caller's promise.
         let (status, progress, fifo) = unsafe { (self.status(), self.progress(), self.fifo.words()) };
@@ -250,7 +253,7 @@ impl BasePortChannelHandle {
         let mut backoff = Backoff::new();
         let pushed = fifo.push(
             [trigger.fst, trigger.snd],
-            max_spins,
+            -1,
             |position| progress.announce(position),
             || status.abort_requested(),
             || backoff.wait(),
@@ -357,7 +360,8 @@ impl PortChannelHandle {
             if self.may_put_directly(dst_offset, src_offset, size) && self.may_signal_directly() {
                 self.put_directly(dst_offset, src_offset, size);
                 self.signal_directly();
-                return self.flush(max_spins);
+                fence(Ordering::SeqCst);
+                return true;
             }
             self.base.put_with_signal_and_flush(self.dst, dst_offset, self.src, src_offset, size, max_spins)
         }
@@ -368,31 +372,29 @@ impl PortChannelHandle {
         let inside = |offset: u64, len: u64| offset.checked_add(size).is_some_and(|end| end <= len);
         // Offsets that fit no trigger are refused whatever is pending.
         let fits = |offset: u64| offset >> 32 == 0;
-        let aligned =
-            [self.dst_ptr.addr() as u64 | dst_offset, self.src_ptr.addr() as u64 | src_offset, size]
-                .iter()
-                .all(|value| value.is_multiple_of(8));
         !self.dst_ptr.is_null()
-            && (1..=u64::from(self.direct_put_max)).contains(&size)
+            && size <= u64::from(self.direct_put_max)
             && fits(dst_offset)
             && fits(src_offset)
             && inside(dst_offset, self.dst_size)
             && inside(src_offset, self.src_size)
-            && aligned
+            && (self.at_dst(dst_offset).0 ^ self.at_src(src_offset).0).is_multiple_of(8)
+    }
+
+    fn at_dst(&self, offset: u64) -> DevicePtr {
+        DevicePtr::from_ptr(self.dst_ptr).add(offset)
+    }
+
+    fn at_src(&self, offset: u64) -> DevicePtr {
+        DevicePtr::from_ptr(self.src_ptr).add(offset)
     }
 
     /// # Safety
     /// As [`Self::put`], and `may_put_directly`.
     unsafe fn put_directly(&self, dst_offset: u64, src_offset: u64, size: u64) {
-        for at in (0..size).step_by(8) {
-            // SAFETY: inside both memories, which are mapped, and aligned: `may_put_directly`. Relaxed: what publishes
-            // is the signal, or the trigger that follows.
-            unsafe {
-                let from = AtomicU64::from_ptr(self.src_ptr.add((src_offset + at) as usize).cast());
-                let to = AtomicU64::from_ptr(self.dst_ptr.add((dst_offset + at) as usize).cast());
-                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-            }
-        }
+        // SAFETY: inside both memories, which are mapped: `may_put_directly`. Its accesses are relaxed; what publishes
+        // them is the signal, or the trigger that follows.
+        unsafe { copy(self.at_dst(dst_offset), self.at_src(src_offset), size) };
         // SAFETY: the caller's promise.
         unsafe {
             self.count(DirectCount::Puts, 1);

@@ -174,7 +174,8 @@ impl Way {
         if let Completed::ByTransport(word) = self.completed {
             // SAFETY: the word is in the service's memory for its connections, which `Engine::drop` keeps until the
             // stores are done.
-            return Ok(unsafe { self.queue.store_when_complete(word, end)? });
+            unsafe { self.queue.store_when_complete(word, end)? };
+            return Ok(());
         }
         let ticket = self.queue.request_flush()?;
         if self.awaited.len() == MAX_AWAITED {

@@ -188,6 +188,21 @@ mod tests {
         ProxyTrigger { fst: n, snd: !n >> 1 }
     }
 
+    fn push(fifo: &Fifo, n: u64, spins: i64) -> u64 {
+        // SAFETY: a simulated device, and `fifo` is alive.
+        unsafe { fifo.device_handle().push(numbered(n), spins) }
+    }
+
+    fn is_taken(fifo: &Fifo, position: u64) -> bool {
+        // SAFETY: as above.
+        unsafe { fifo.device_handle().poll(position) }
+    }
+
+    fn sync(fifo: &Fifo, position: u64, spins: i64) -> bool {
+        // SAFETY: as above.
+        unsafe { fifo.device_handle().sync(position, spins) }
+    }
+
     #[test]
     fn sizes_are_powers_of_two_within_limits() {
         for size in [0, 1, 3, 511, 8192, u64::MAX] {
@@ -201,18 +216,14 @@ mod tests {
     #[test]
     fn lap_after_lap_in_order() {
         let fifo = fifo(4).unwrap();
-        let handle = fifo.device_handle();
-        for n in 0..20 {
-            // SAFETY: a simulated device, and `fifo` is alive; so below.
-            unsafe {
-                assert_eq!(handle.push(numbered(2 * n), -1), 2 * n);
-                assert_eq!(handle.push(numbered(2 * n + 1), -1), 2 * n + 1);
-                assert!(!handle.poll(2 * n));
-            }
-            for k in [2 * n, 2 * n + 1] {
+        for n in (0..40).step_by(2) {
+            assert_eq!((push(&fifo, n, -1), push(&fifo, n + 1, -1)), (n, n + 1));
+            assert!(!is_taken(&fifo, n));
+            assert!(!sync(&fifo, n, 5), "a sync that runs out of polls");
+            for k in [n, n + 1] {
                 assert_eq!((fifo.tail(), fifo.poll()), (k, Some(numbered(k))));
                 fifo.pop();
-                assert!(unsafe { handle.poll(k) && handle.sync(k, 0) });
+                assert!(is_taken(&fifo, k) && sync(&fifo, k, 0));
             }
             assert_eq!(fifo.poll(), None);
         }
@@ -221,10 +232,7 @@ mod tests {
     #[test]
     fn a_push_that_gives_up_poisons() {
         let fifo = fifo(2).unwrap();
-        let handle = fifo.device_handle();
-        // SAFETY: a simulated device, and `fifo` is alive.
-        let push = |n, spins| unsafe { handle.push(numbered(n), spins) };
-        assert_eq!((push(0, 0), push(1, 0), push(2, 10)), (0, 1, FifoHandle::FAILED));
+        assert_eq!((push(&fifo, 0, 0), push(&fifo, 1, 0), push(&fifo, 2, 10)), (0, 1, FifoHandle::FAILED));
         // What came before the hole still counts.
         for n in [0, 1] {
             fifo.check().unwrap();
@@ -234,22 +242,17 @@ mod tests {
         assert!(matches!(fifo.check(), Err(Error::Poisoned { position: 2 })));
         assert!(!fifo.is_pushed_beyond());
         // There is room, but not for the proxy to come to.
-        assert_eq!(push(3, -1), 3);
+        assert_eq!(push(&fifo, 3, -1), 3);
         assert!(fifo.is_pushed_beyond());
-        assert_eq!(push(4, -1), FifoHandle::FAILED);
+        assert_eq!(push(&fifo, 4, -1), FifoHandle::FAILED);
     }
 
     #[test]
     fn an_abort_ends_waits() {
         let fifo = fifo(2).unwrap();
-        let handle = fifo.device_handle();
         fifo.abort();
-        // SAFETY: a simulated device, and `fifo` is alive.
-        unsafe {
-            assert_eq!(handle.push(numbered(0), -1), 0);
-            assert!(!handle.sync(0, -1));
-            assert_eq!(handle.push(numbered(1), -1), 1);
-            assert_eq!(handle.push(numbered(2), -1), FifoHandle::FAILED);
-        }
+        assert_eq!(push(&fifo, 0, -1), 0);
+        assert!(!sync(&fifo, 0, -1));
+        assert_eq!((push(&fifo, 1, -1), push(&fifo, 2, -1)), (1, FifoHandle::FAILED));
     }
 }

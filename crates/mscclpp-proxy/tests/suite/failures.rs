@@ -9,7 +9,7 @@ use mscclpp_proxy::{Error, FifoHandle, ProxyTrigger, TriggerKind};
 
 use super::{
     Case, Pair, Setup, Side,
-    pair::{OWN, PATIENCE, THEIRS, until},
+    pair::{OWN, PATIENCE, THEIRS, Thread, until},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -48,9 +48,7 @@ fn bad_triggers_are_named(setup: &Setup) {
     for (trigger, why) in cases {
         let (trigger, pair) = (trigger.unwrap(), Pair::running(setup, LEN));
         let side = &pair.sides[0];
-        let fifo = side.handle().fifo;
-        // SAFETY: a simulated device, and all is alive.
-        let position = unsafe { fifo.push(trigger, -1) };
+        let position = side.thread().push(trigger, -1);
         let error = failure_of(side);
         assert!(
             matches!(error, Error::Trigger { position: p, trigger: t, .. } if p == position && t == trigger)
@@ -64,23 +62,22 @@ fn bad_triggers_are_named(setup: &Setup) {
 fn a_failure_frees_all_waiters(setup: &Setup) {
     let pair = Pair::new(setup, LEN, 3, |builder| builder.fifo_size(2));
     let side = &pair.sides[0];
-    let handles = [0, 1, 2].map(|id| side.channel(id).device_handle());
+    let threads = [0, 1, 2].map(|id| side.thread_on(id));
     thread::scope(|scope| {
         let waits = [0, 1, 2].map(|n| {
-            let handle = handles[n];
-            // SAFETY: a simulated device, and all is alive; so below.
-            scope.spawn(move || unsafe { handle.wait(-1) })
+            let thread = threads[n];
+            scope.spawn(move || thread.wait())
         });
         // Behind the bad one, so that it is never carried out; and those that find the FIFO full.
         let bad = ProxyTrigger::new(TriggerKind::DATA, (77, 0), (OWN, 0), 8, 1).unwrap();
-        assert_ne!(unsafe { handles[0].fifo.push(bad, -1) }, FifoHandle::FAILED);
+        assert_ne!(threads[0].push(bad, -1), FifoHandle::FAILED);
         let flushes = [0, 1, 2, 2, 1].map(|n: usize| {
-            let handle = handles[n];
-            scope.spawn(move || unsafe { handle.put(0, 0, 4000) && handle.flush(-1) })
+            let thread = threads[n];
+            scope.spawn(move || thread.put(0, 0, 4000) && thread.flush())
         });
         side.service.start_proxy(false).unwrap();
-        for thread in waits.into_iter().chain(flushes) {
-            assert!(!thread.join().unwrap());
+        for call in waits.into_iter().chain(flushes) {
+            assert!(!call.join().unwrap());
         }
     });
     assert!(failure_of(side).to_string().contains("no memory 77"));
@@ -94,20 +91,18 @@ fn a_failure_frees_all_waiters(setup: &Setup) {
 
 fn what_does_not_fit_a_trigger_is_refused(setup: &Setup) {
     let far = 1 << 32;
-    let calls: [fn(&mscclpp_proxy::PortChannelHandle, u64) -> bool; 4] = [
-        // SAFETY: a simulated device, and all is alive.
-        |handle, far| unsafe { handle.put(far, 0, 8) },
-        |handle, far| unsafe { handle.put_with_signal(0, far, 8) },
-        |handle, far| unsafe { handle.put_with_signal_and_flush(0, 0, far, -1) },
-        |handle, _| unsafe { handle.base.put(512, 0, 1, 0, 8) },
+    let calls: [fn(&Thread<'_>, u64) -> bool; 4] = [
+        |thread, far| thread.put(far, 0, 8),
+        |thread, far| thread.put_with_signal(0, far, 8),
+        |thread, far| thread.put_with_signal_and_flush(0, 0, far),
+        |thread, _| thread.put_between(512, 1, 8),
     ];
     for call in calls {
         let pair = Pair::running(setup, LEN);
         let side = &pair.sides[0];
-        let handle = side.handle();
-        assert!(!call(&handle, far));
-        // SAFETY: as above.
-        assert!(!unsafe { handle.wait(-1) }, "the channel is aborted");
+        let thread = side.thread();
+        assert!(!call(&thread, far));
+        assert!(!thread.wait(), "the channel is aborted");
         let error = side.semaphores[0].check().unwrap_err();
         assert!(
             matches!(&error, mscclpp_core::Error::TriggerRefused { peer } if peer == "rank 1"),
@@ -122,45 +117,41 @@ fn what_does_not_fit_a_trigger_is_refused(setup: &Setup) {
 fn a_poisoned_fifo_is_reported(setup: &Setup) {
     let pair = Pair::new(setup, LEN, 1, |builder| builder.fifo_size(2));
     let [side, peer] = &pair.sides;
-    let handle = side.handle();
-    // SAFETY: a simulated device, and all is alive; so below.
-    unsafe {
-        assert!(handle.put(0, 0, 4000) && handle.put_with_signal(0, 0, 4000));
-        // Nobody takes them: the third does not fit, and a bounded call gives up.
-        assert!(!handle.flush(100));
-    }
+    let thread = side.thread();
+    assert!(thread.put(0, 0, 4000) && thread.put_with_signal(0, 0, 4000));
+    // Nobody takes them: the third does not fit, and a bounded push gives up.
+    let third = ProxyTrigger::new(TriggerKind::SYNC, (0, 0), (0, 0), 0, 0).unwrap();
+    assert_eq!(thread.push(third, 100), FifoHandle::FAILED);
+    assert!(!thread.flush(), "the FIFO is of no use any more");
     side.service.start_proxy(true).unwrap();
     let error = failure_of(side);
     assert!(matches!(error, Error::Poisoned { position: 2 }), "{error}");
     // What came before was carried out.
-    assert!(unsafe { peer.handle().wait(-1) });
+    assert!(peer.thread().wait());
 }
 
 fn an_abort_is_sticky(setup: &Setup) {
     let pair = Pair::running(setup, LEN);
     let side = &pair.sides[0];
-    let handle = side.handle();
+    let thread = side.thread();
     thread::scope(|scope| {
-        // SAFETY: a simulated device, and all is alive.
-        let wait = scope.spawn(|| unsafe { handle.wait(-1) });
+        let wait = scope.spawn(|| thread.wait());
         side.service.abort("enough");
         assert!(!wait.join().unwrap());
     });
     assert!(failure_of(side).to_string().contains("enough"));
-    // SAFETY: as above.
-    assert!(!unsafe { handle.wait(-1) });
+    assert!(!thread.wait());
     assert!(side.semaphores[0].check().unwrap_err().to_string().contains("enough"));
 }
 
 fn a_peer_that_closed_is_no_failure(setup: &Setup) {
     let Pair { sides: [side, peer] } = Pair::running(setup, LEN);
-    let handle = side.handle();
+    let thread = side.thread();
     drop(peer);
     until("the news", || side.connection.check().is_err());
     thread::sleep(Duration::from_millis(20));
     side.service.health().expect("nothing was asked of the peer");
-    // SAFETY: a simulated device, and all is alive.
-    assert!(!unsafe { handle.put(0, 0, 4000) && handle.flush(-1) });
+    assert!(!(thread.put(0, 0, 4000) && thread.flush()));
     let start = Instant::now();
     let error = failure_of(&side);
     assert!(error.to_string().contains("rank 1") && start.elapsed() < PATIENCE, "{error}");

@@ -17,15 +17,12 @@ fn both_ways_are_counted(setup: &Setup) {
         let pair = Pair::new(setup, 4096, 1, |builder| builder.direct_put_max(max));
         let [a, b] = &pair.sides;
         a.service.start_proxy(true).unwrap();
-        let (from, to) = (a.handle(), b.handle());
-        // SAFETY: simulated devices, and all is alive.
-        unsafe {
-            assert!(from.put(0, 0, 64) && from.flush(-1));
-            assert!(from.put(0, 0, 1000) && from.flush(-1));
-            assert!(from.signal() && from.flush(-1) && to.wait(-1));
-            assert!(from.put_with_signal(8, 8, 32) && from.flush(-1) && to.wait(-1));
-            assert!(from.put_with_signal_and_flush(8, 8, 128, -1) && to.wait(-1));
-        }
+        let (from, to) = (a.thread(), b.thread());
+        assert!(from.put(0, 0, 64) && from.flush());
+        assert!(from.put(0, 0, 1000) && from.flush());
+        assert!(from.signal() && from.flush() && to.wait());
+        assert!(from.put_with_signal(8, 8, 32) && from.flush() && to.wait());
+        assert!(from.put_with_signal_and_flush(8, 8, 128) && to.wait());
         a.service.stop_proxy().unwrap();
         let stats = a.service.stats();
         let TrafficStats { data, bytes, flags, syncs, direct_puts, direct_bytes, direct_signals, .. } =
@@ -51,11 +48,10 @@ fn both_ways_are_counted(setup: &Setup) {
 fn a_dump_says_who_waits_for_whom(setup: &Setup) {
     let pair = Pair::new(setup, 4096, 2, |builder| builder);
     let [a, b] = &pair.sides;
-    let (first, second) = (a.channel(0).device_handle(), a.channel(1).device_handle());
-    // SAFETY: simulated devices, and all is alive; so below.
-    assert!(unsafe { first.put(0, 0, 4000) && first.put(0, 0, 4000) });
+    let (first, second) = (a.thread_on(0), a.thread_on(1));
+    assert!(first.put(0, 0, 4000) && first.put(0, 0, 4000));
     thread::scope(|scope| {
-        let wait = scope.spawn(move || unsafe { second.wait(-1) });
+        let wait = scope.spawn(move || second.wait());
         until("the wait", || a.service.dump().contains("kernels here wait for rank 1"));
         let dump = a.service.dump();
         for line in [
@@ -70,12 +66,12 @@ fn a_dump_says_who_waits_for_whom(setup: &Setup) {
         }
         assert!(!b.service.dump().contains("wait for rank 0"));
         b.service.start_proxy(true).unwrap();
-        assert!(unsafe { b.channel(1).device_handle().signal() });
+        assert!(b.thread_on(1).signal());
         assert!(wait.join().unwrap());
     });
     // Nobody carries the flush out; it is seen once the proxy has it.
     thread::scope(|scope| {
-        scope.spawn(|| assert!(unsafe { first.flush(-1) }));
+        scope.spawn(|| assert!(first.flush()));
         until("the flush", || a.service.stats().queue_depth == Some(3));
         a.service.start_proxy(true).unwrap();
     });

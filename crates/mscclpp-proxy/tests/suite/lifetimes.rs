@@ -1,10 +1,10 @@
 //! Starting, stopping and dropping.
 
-use std::thread;
+use std::{marker::PhantomData, thread};
 
 use super::{
     Case, Pair, Setup, Side,
-    pair::{fill, mismatches, mix, until},
+    pair::{Thread, fill, mismatches, mix, until},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -17,13 +17,12 @@ pub(super) const CASES: &[Case] = &[
 fn starts_and_stops_a_hundred_times(setup: &Setup) {
     let pair = Pair::new(setup, 8192, 1, |builder| builder.fifo_size(4));
     let [a, b] = &pair.sides;
-    let (from, to) = (a.handle(), b.handle());
+    let (from, to) = (a.thread(), b.thread());
     for round in 0..100 {
         fill(&a.words()[..1000], |i| mix(round, i));
         a.service.start_proxy(round % 2 == 0).unwrap();
         a.service.start_proxy(true).unwrap();
-        // SAFETY: simulated devices, and all is alive.
-        unsafe { assert!(from.put_with_signal_and_flush(0, 0, 8000, -1) && to.wait(-1)) };
+        assert!(from.put_with_signal_and_flush(0, 0, 8000) && to.wait());
         assert_eq!(mismatches(&b.words()[..1000], |i| mix(round, i)), 0);
         a.service.stop_proxy().unwrap();
         assert!(!a.service.is_running());
@@ -43,8 +42,7 @@ fn a_stop_drains_what_was_pushed(setup: &Setup) {
                 scope.spawn(move || {
                     let at = n << 18;
                     for _ in 0..EACH {
-                        // SAFETY: simulated devices, and all is alive; so below.
-                        assert!(unsafe { a.handle().put_with_signal(at, at, 1 << 13) });
+                        assert!(a.thread().put_with_signal(at, at, 1 << 13));
                     }
                 });
             }
@@ -53,7 +51,7 @@ fn a_stop_drains_what_was_pushed(setup: &Setup) {
         a.service.stop_proxy().unwrap();
         // Nobody is left to carry anything out; what was asked for comes by itself.
         for _ in 0..4 * EACH {
-            assert!(unsafe { b.handle().wait(-1) });
+            assert!(b.thread().wait());
         }
         for n in 0..4 {
             let words = &b.words()[n << 15..][..1 << 10];
@@ -83,11 +81,8 @@ fn parts_can_be_dropped_in_any_order(setup: &Setup) {
     for turn in 0..5 {
         for backwards in [false, true] {
             let Pair { sides: [a, b] } = Pair::running(setup, 8192);
-            // SAFETY: simulated devices, and all is alive.
-            unsafe {
-                assert!(a.handle().put_with_signal(0, 0, 8192));
-                assert!(b.handle().wait(-1));
-            }
+            assert!(a.thread().put_with_signal(0, 0, 8192));
+            assert!(b.thread().wait());
             let mut parts = parts(a);
             parts.rotate_left(turn);
             if backwards {
@@ -104,16 +99,16 @@ fn a_service_is_dropped_with_triggers_under_way(setup: &Setup) {
     for _ in 0..10 {
         let Pair { sides: [a, b] } = Pair::running(setup, 1 << 16);
         let channel = a.channel(0);
-        let handle = channel.device_handle();
+        // What it points to outlives `a`.
+        let kernel = Thread::of(&channel, PhantomData);
         for _ in 0..20 {
-            // SAFETY: simulated devices, and the channel is alive; so below.
-            assert!(unsafe { handle.put_with_signal(0, 0, 1 << 16) });
+            assert!(kernel.put_with_signal(0, 0, 1 << 16));
         }
         drop(a);
         for _ in 0..20 {
-            assert!(unsafe { b.handle().wait(-1) });
+            assert!(b.thread().wait());
         }
         // Nobody would take it.
-        assert!(!unsafe { handle.put(0, 0, 1 << 16) && handle.flush(-1) });
+        assert!(!(kernel.put(0, 0, 1 << 16) && kernel.flush()));
     }
 }

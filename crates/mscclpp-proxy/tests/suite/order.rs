@@ -34,19 +34,17 @@ fn value(round: u64, thread: usize) -> impl Fn(u64) -> u64 {
 
 /// The receiver: takes the signals of a round, checks, and says so with a signal of its own.
 fn check(side: &Side, signals: usize) {
-    let handle = side.handle();
+    let kernel = side.thread();
     for round in 1..=ROUNDS {
         for _ in 0..signals {
-            // SAFETY: simulated devices, and all is alive.
-            assert!(unsafe { handle.wait(-1) });
+            assert!(kernel.wait());
         }
         for n in 0..THREADS {
             let words = words_of(round, n);
             let wrong = mismatches(&side.words()[part(n, words)], value(round, n));
             assert_eq!(wrong, 0, "round {round}: the signal came before data of thread {n}, {words} words");
         }
-        // SAFETY: as above.
-        assert!(unsafe { handle.signal() });
+        assert!(kernel.signal());
     }
 }
 
@@ -64,20 +62,17 @@ fn a_signal_comes_after_the_puts_of_all_threads(setup: &Setup) {
         for n in 0..THREADS {
             let barrier = &barrier;
             scope.spawn(move || {
-                let handle = a.handle();
+                let kernel = a.thread();
                 for round in 1..=ROUNDS {
                     let words = words_of(round, n);
                     fill(&a.words()[part(n, words)], value(round, n));
                     let at = 8 * part(n, words).start as u64;
-                    // SAFETY: simulated devices, and all is alive; so below.
-                    unsafe {
-                        assert!(handle.put(at, at, 8 * words as u64));
-                        barrier.wait();
-                        if round as usize % THREADS == n {
-                            assert!(handle.signal());
-                            // The sources are free when the peer has seen the data.
-                            assert!(handle.wait(-1));
-                        }
+                    assert!(kernel.put(at, at, 8 * words as u64));
+                    barrier.wait();
+                    if round as usize % THREADS == n {
+                        assert!(kernel.signal());
+                        // The sources are free when the peer has seen the data.
+                        assert!(kernel.wait());
                     }
                     barrier.wait();
                 }
@@ -97,22 +92,19 @@ fn each_signal_comes_after_its_own_put(setup: &Setup) {
         for n in 0..THREADS {
             let barrier = &barrier;
             scope.spawn(move || {
-                let handle = a.handle();
+                let kernel = a.thread();
                 for round in 1..=ROUNDS {
                     let words = words_of(round, n);
                     fill(&a.words()[part(n, words)], value(round, n));
                     let (at, size) = (8 * part(n, words).start as u64, 8 * words as u64);
-                    // SAFETY: simulated devices, and all is alive.
-                    unsafe {
-                        match mix(round, n as u64) % 3 {
-                            0 => assert!(handle.put_with_signal(at, at, size)),
-                            1 => assert!(handle.put_with_signal_and_flush(at, at, size, -1)),
-                            _ => assert!(handle.put(at, at, size) && handle.signal()),
-                        }
-                        barrier.wait();
-                        if n == 0 {
-                            assert!(handle.wait(-1));
-                        }
+                    match mix(round, n as u64) % 3 {
+                        0 => assert!(kernel.put_with_signal(at, at, size)),
+                        1 => assert!(kernel.put_with_signal_and_flush(at, at, size)),
+                        _ => assert!(kernel.put(at, at, size) && kernel.signal()),
+                    }
+                    barrier.wait();
+                    if n == 0 {
+                        assert!(kernel.wait());
                     }
                     barrier.wait();
                 }

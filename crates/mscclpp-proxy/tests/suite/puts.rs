@@ -25,28 +25,25 @@ fn puts_are_byte_exact(setup: &Setup) {
     const LEN: u64 = 16 << 10;
     let pair = Pair::running(setup, LEN);
     let [a, b] = &pair.sides;
-    let (from, to) = (a.handle(), b.handle());
+    let (from, to) = (a.thread(), b.thread());
     let noise: Vec<u8> = (0..LEN).map(|i| mix(7, i) as u8).collect();
     a.buffer.write(0, &noise).unwrap();
     let mut expected = b.bytes();
     let sizes = [0, 1, 7, 8, 9, 64, 100, 1000, 2040, 2048, 2056, 4096, 8191, 8192];
     for (n, size) in sizes.into_iter().enumerate() {
         for (dst, src) in [(0, 0), (LEN + 8, 16), (LEN + 3, 3), (LEN + 4, 1)] {
-            // SAFETY: simulated devices, and all is alive; so below.
-            let done = unsafe {
-                match (n + dst as usize + src as usize) % 3 {
-                    0 => from.put(dst, src, size) && from.signal() && from.flush(-1),
-                    1 => from.put_with_signal(dst, src, size) && from.flush(-1),
-                    _ => from.put_with_signal_and_flush(dst, src, size, -1),
-                }
+            let done = match (n + dst as usize + src as usize) % 3 {
+                0 => from.put(dst, src, size) && from.signal() && from.flush(),
+                1 => from.put_with_signal(dst, src, size) && from.flush(),
+                _ => from.put_with_signal_and_flush(dst, src, size),
             };
-            assert!(done && unsafe { to.wait(-1) });
+            assert!(done && to.wait());
             expected[dst as usize..][..size as usize]
                 .copy_from_slice(&noise[src as usize..][..size as usize]);
             assert!(b.bytes() == expected, "{size} bytes from {src} to {dst}");
         }
     }
-    assert!(!unsafe { to.poll() }, "one signal each");
+    assert!(!to.poll(), "one signal each");
     a.service.stop_proxy().unwrap();
 }
 
@@ -61,17 +58,14 @@ fn flushed_sources_may_be_written_again(setup: &Setup) {
         thread::scope(|scope| {
             for n in 0..THREADS {
                 scope.spawn(move || {
-                    let handle = a.channel((n % 3) as u32).device_handle();
+                    let kernel = a.thread_on((n % 3) as u32);
                     let first = n * WORDS;
                     // A large one last: were the flush too early, its end would be overwritten.
                     for words in [16, 200, WORDS] {
                         let source = &a.words()[first..first + words];
                         fill(source, |i| mix(round, (first as u64) << 20 | i));
-                        // SAFETY: simulated devices, and all is alive.
-                        unsafe {
-                            assert!(handle.put(8 * first as u64, 8 * first as u64, 8 * words as u64));
-                            assert!(handle.flush(-1));
-                        }
+                        assert!(kernel.put(8 * first as u64, 8 * first as u64, 8 * words as u64));
+                        assert!(kernel.flush());
                         fill(source, |_| 0);
                     }
                 });
@@ -128,9 +122,8 @@ fn works_in_captures_and_replays(setup: &Setup) {
         (stream, side)
     });
     // While both capture, a channel is used.
-    let (from, to) = (channels[0].device_handle(), channels[1].device_handle());
-    // SAFETY: simulated devices, and all is alive.
-    unsafe { assert!(from.put_with_signal_and_flush(0, 0, ROUND, -1) && to.wait(-1)) };
+    let [from, to] = pair.sides.each_ref().map(|side| side.thread());
+    assert!(from.put_with_signal_and_flush(0, 0, ROUND) && to.wait());
     let graphs = runs.map(|(stream, side)| (stream.end_capture().unwrap(), stream, side));
     let words = (BLOCKS * ROUND / 8) as usize;
     for round in 0..5 {

@@ -40,7 +40,8 @@ __device__ static uint64_t wordOf(uint64_t seed, uint64_t round, uint64_t index)
 }
 
 // What both sides know of the rounds of port_turns: `pieces` puts a round, each of its own part of the memories, of
-// words of 8 bytes. About half of them have at most `smallWords` words, the others at most `largeWords`.
+// words of 8 bytes. About half of them have at most `smallWords` words; the others have at most `largeWords`, and all
+// orders of magnitude below that are as frequent.
 struct Turns {
   uint64_t seed;
   uint32_t rounds;
@@ -57,7 +58,8 @@ struct Piece {
 
 __device__ static Piece pieceOf(const Turns& turns, uint32_t round, uint32_t piece) {
   const uint64_t random = wordOf(~turns.seed, round, piece);
-  const uint64_t most = random & 1 ? turns.smallWords : turns.largeWords;
+  const uint64_t large = turns.largeWords >> (random >> 2) % 16;
+  const uint64_t most = random & 1 ? turns.smallWords : large != 0 ? large : 1;
   return Piece{piece * turns.largeWords, 1 + (random >> 8) % most, (random & 2) != 0};
 }
 

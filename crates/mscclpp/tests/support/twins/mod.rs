@@ -7,6 +7,7 @@
 pub(crate) mod blocks;
 pub(crate) mod copies;
 pub(crate) mod packets;
+pub(crate) mod ports;
 pub(crate) mod semaphores;
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -26,7 +27,7 @@ unsafe fn word64<'a>(at: DevicePtr, index: u64) -> &'a AtomicU64 {
 }
 
 /// The word at `index` in that round: splitmix64's finalizer, as in the kernels.
-fn word_of(seed: u64, round: u64, index: u64) -> u64 {
+pub(crate) fn word_of(seed: u64, round: u64, index: u64) -> u64 {
     let x = seed.wrapping_add(round << 32).wrapping_add(index);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

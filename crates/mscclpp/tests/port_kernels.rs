@@ -1,0 +1,227 @@
+//! FIFOs and port channels under kernels: the same vectors on GPUs and on simulated devices, with fewer rounds there.
+
+mod support;
+
+use std::time::Instant;
+
+use mscclpp::{Fifo, ProxyTrigger, kernels, prelude::*};
+use support::{
+    LIMIT, on_each_pair, platform,
+    port_ends::{Call, PortEnd},
+    random::Random,
+    turn,
+    twins::{
+        ports::{FIFO_TWINS, Turns, mixed},
+        word_of,
+    },
+};
+
+fn on_gpus() -> bool {
+    platform() != Platform::Host
+}
+
+/// Launches a kernel of `fifo.cu` with these arguments behind the FIFO and before `failed`, and gives `each` every
+/// trigger, of which `count` are to come, before it is taken.
+fn push_and_take(
+    fifo: &Fifo,
+    kernel: &str,
+    shape: LaunchConfig,
+    args: impl FnOnce(KernelArgs) -> KernelArgs,
+    count: u64,
+    mut each: impl FnMut(ProxyTrigger),
+) {
+    let gpu = platform().gpu(0).unwrap();
+    let source = ModuleSource { ptx: kernels::FIFO, host_kernels: FIFO_TWINS, host_symbols: &[] };
+    let kernel = Module::load(&gpu, &source).unwrap().kernel(kernel).unwrap();
+    let (stream, failed) = (gpu.stream().unwrap(), gpu.allocate(4).unwrap());
+    failed.fill(0, 4, 0).unwrap();
+    let args = args(KernelArgs::new().with(fifo.device_handle())).with(failed.ptr());
+    // SAFETY: the kernel's arguments, which are kept until the stream is done.
+    unsafe { kernel.launch(&stream, shape, &args).unwrap() };
+    let start = Instant::now();
+    let mut taken = 0;
+    while taken < count {
+        match fifo.poll() {
+            Some(trigger) => {
+                each(trigger);
+                fifo.pop();
+                taken += 1;
+            }
+            None if start.elapsed() > LIMIT => {
+                fifo.abort();
+                let _ = stream.synchronize_timeout(LIMIT);
+                panic!("{taken} of {count} triggers came");
+            }
+            None => std::thread::yield_now(),
+        }
+    }
+    stream.synchronize_timeout(LIMIT).unwrap();
+    assert_eq!(fifo.poll(), None, "no more than were pushed");
+    let mut word = [0; 4];
+    failed.read(0, &mut word).unwrap();
+    assert_eq!(u32::from_ne_bytes(word), 0, "what a thread said, plus 1");
+}
+
+/// Every thread's triggers come once, whole, and in order.
+fn check_numbered(size: u64, shape: LaunchConfig, per_thread: u32, sync_every: u32) {
+    let fifo = Fifo::new(&platform().gpu(0).unwrap(), size).unwrap();
+    let threads = shape.grid[0] * shape.block[0];
+    let mut next = vec![0; threads as usize];
+    let (mut torn, mut disordered) = (0u64, 0u64);
+    push_and_take(
+        &fifo,
+        "fifo_push_numbered",
+        shape,
+        |args| args.with(per_thread).with(sync_every).with(-1i64),
+        u64::from(threads) * u64::from(per_thread),
+        |trigger| {
+            torn += u64::from(trigger.snd != mixed(trigger.fst));
+            match next.get_mut((trigger.fst >> 32) as usize) {
+                Some(next) if *next == trigger.fst as u32 => *next += 1,
+                _ => disordered += 1,
+            }
+        },
+    );
+    assert_eq!((torn, disordered), (0, 0), "torn and disordered triggers of a FIFO of {size}");
+    assert!(next.iter().all(|pushed| *pushed == per_thread));
+}
+
+#[test]
+fn triggers_of_many_threads_come_once_whole_and_in_order() {
+    let _turn = turn();
+    let (shapes, total) = match on_gpus() {
+        true => ([LaunchConfig::linear(1, 512), LaunchConfig::linear(16, 32)], 1_000_000),
+        false => ([LaunchConfig::linear(1, 8), LaunchConfig::linear(4, 2)], 4_000),
+    };
+    for size in [2, 64, 512, 4096] {
+        for shape in shapes {
+            let per_thread = total / (shape.grid[0] * shape.block[0]);
+            check_numbered(size, shape, per_thread, 0);
+            check_numbered(size, shape, per_thread / 16, 8);
+        }
+    }
+}
+
+#[test]
+fn ten_million_triggers_of_512_threads() {
+    let _turn = turn();
+    match on_gpus() {
+        true => check_numbered(512, LaunchConfig::linear(1, 512), 10_000_000 / 512 + 1, 0),
+        false => check_numbered(512, LaunchConfig::linear(2, 256), 40, 0),
+    }
+}
+
+#[test]
+fn a_trigger_carries_what_was_written_before_it() {
+    let _turn = turn();
+    let gpu = platform().gpu(0).unwrap();
+    let fifo = Fifo::new(&gpu, 16).unwrap();
+    let data = gpu.allocate_pinned(64).unwrap();
+    let rounds = if on_gpus() { 200_000u32 } else { 10_000 };
+    let mut late = 0u64;
+    push_and_take(
+        &fifo,
+        "fifo_push_after_data",
+        LaunchConfig::linear(1, 1),
+        |args| args.with(data.ptr()).with(rounds),
+        rounds.into(),
+        |trigger| {
+            let seen = data.word64(0).unwrap().load(std::sync::atomic::Ordering::Relaxed);
+            late += u64::from(seen < trigger.fst);
+        },
+    );
+    assert_eq!(late, 0, "triggers before their data");
+}
+
+/// Rounds of small and large puts and signals by the threads in turns.
+fn check_turns(context: &Context, devices: [usize; 2], turns: Turns, direct_put_max: u32, threads: u32) {
+    let bytes = 8 * u64::from(turns.pieces) * turns.large_words;
+    let [here, there] = PortEnd::pair(context, devices, 1, [bytes; 2], direct_put_max);
+    there.start_checking(turns, threads);
+    here.start_sending(turns, threads);
+    here.finish();
+    assert_eq!(there.mismatches(), 0, "words that came after their signal, of {turns:?}");
+    here.service.stop_proxy().unwrap();
+    there.service.stop_proxy().unwrap();
+}
+
+#[test]
+fn no_signal_comes_before_its_data_in_any_mixture_of_sizes() {
+    on_each_pair(|context, devices| {
+        let (rounds, large_words) = if on_gpus() { (1000, 1 << 16) } else { (20, 1 << 12) };
+        let turns = Turns { seed: Random::new().word(), rounds, pieces: 16, small_words: 256, large_words };
+        for direct_put_max in [ProxyService::DEFAULT_DIRECT_PUT_MAX, 0] {
+            check_turns(context, devices, turns, direct_put_max, if on_gpus() { 1024 } else { 32 });
+        }
+    });
+}
+
+/// Sizes from 8 B to 64 MiB.
+#[test]
+#[ignore = "for GPUs: minutes there, hours on simulated devices"]
+fn a_hundred_thousand_rounds_of_all_sizes() {
+    on_each_pair(|context, devices| {
+        for (rounds, large_words) in [(100_000, 1 << 12), (2_000, 8 << 20)] {
+            let turns =
+                Turns { seed: Random::new().word(), rounds, pieces: 8, small_words: 256, large_words };
+            check_turns(context, devices, turns, ProxyService::DEFAULT_DIRECT_PUT_MAX, 1024);
+        }
+    });
+}
+
+#[test]
+fn sources_may_be_overwritten_after_a_flush() {
+    on_each_pair(|context, devices| {
+        let (shape, rounds) =
+            if on_gpus() { (LaunchConfig::linear(4, 128), 20) } else { (LaunchConfig::linear(2, 4), 6) };
+        let threads = u64::from(shape.grid[0] * shape.block[0]);
+        // So little that threads put it themselves, and more.
+        for (channels, words) in [(1, 8), (1, 1024), (4, 8), (4, 1024)] {
+            let source = 8 * threads * u64::from(words);
+            let [here, there] = PortEnd::pair(
+                context,
+                devices,
+                channels,
+                [source, source * u64::from(rounds)],
+                ProxyService::DEFAULT_DIRECT_PUT_MAX,
+            );
+            let seed = Random::new().word();
+            here.flush_and_overwrite(seed, rounds, words, shape);
+            let mut arrived = vec![0; there.arrivals.len() as usize];
+            there.arrivals.read(0, &mut arrived).unwrap();
+            let per_round = threads * u64::from(words);
+            let wrong = arrived.as_chunks().0.iter().zip(0..).filter(|(word, index)| {
+                u64::from_ne_bytes(**word) != word_of(seed, index / per_round, *index)
+            });
+            assert_eq!(wrong.count(), 0, "words of sources that were overwritten, {channels} channels");
+        }
+    });
+}
+
+#[test]
+fn what_does_not_fit_a_trigger_is_caught_by_the_kernel() {
+    on_each_pair(|context, devices| {
+        for (offset, bytes) in [(1 << 32, 8), (u64::MAX, 8), (0, 1 << 32)] {
+            let [here, there] = PortEnd::pair(context, devices, 1, [4096; 2], 2048);
+            assert!(here.call(Call::PutWithSignal, 64, 8, -1));
+            assert!(there.call(Call::Wait, 0, 0, -1));
+            assert!(!here.call(Call::PutWithSignal, offset, bytes, -1), "{bytes} bytes at {offset}");
+            assert!(!here.call(Call::Wait, 0, 0, -1), "the semaphore is aborted");
+            here.service.health().expect_err("what the kernel did");
+            here.channels[0].semaphore().check().expect_err("what the kernel did");
+        }
+    });
+}
+
+#[test]
+fn a_range_outside_its_memory_fails_the_service_and_frees_the_kernel() {
+    on_each_pair(|context, devices| {
+        for bytes in [4097, 1 << 20] {
+            let [here, _there] = PortEnd::pair(context, devices, 1, [4096; 2], 1 << 20);
+            assert!(here.call(Call::PutWithSignal, 0, bytes, -1), "it is pushed");
+            assert!(!here.call(Call::Flush, 0, 0, -1), "and not carried out");
+            let error = here.service.health().expect_err("a put past the end").to_string();
+            assert!(error.contains(&bytes.to_string()) && error.contains("data|flag"), "{error}");
+        }
+    });
+}

@@ -1,0 +1,163 @@
+//! Port channels and the kernels that use them, as tests hold them.
+
+use mscclpp::{KernelParam, PortChannelHandle, Stream, kernels, prelude::*};
+
+use super::{
+    LIMIT, semaphore_pair,
+    twins::ports::{PORT_CHANNEL_TWINS, Turns},
+};
+
+/// A call that a kernel makes, by its number there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Call {
+    PutWithSignal = 2,
+    Flush = 4,
+    Wait = 5,
+}
+
+/// One end: a service that runs, channels over a connection each, and kernels of its device.
+pub(crate) struct PortEnd {
+    // Before the channels' memories, so that nothing is under way any more when these go.
+    pub(crate) service: ProxyService,
+    pub(crate) channels: Vec<PortChannel>,
+    /// What is put.
+    pub(crate) source: DeviceBuffer,
+    /// Where the peer's puts go.
+    pub(crate) arrivals: DeviceBuffer,
+    gpu: Gpu,
+    stream: Stream,
+    module: Module,
+    results: DeviceBuffer,
+}
+
+/// Where in `results` kernels write.
+const MISMATCHES: u64 = 0;
+const FAILED: u64 = 64;
+const RESULT: u64 = 128;
+
+impl PortEnd {
+    /// Two ends in this process, with so many channels and bytes. Threads put up to `direct_put_max` bytes themselves.
+    pub(crate) fn pair(
+        context: &Context,
+        devices: [usize; 2],
+        channels: usize,
+        [source, arrivals]: [u64; 2],
+        direct_put_max: u32,
+    ) -> [Self; 2] {
+        println!("devices {devices:?} of {}", context.platform().expect("a platform"));
+        let mut ends = devices.map(|id| {
+            let gpu = context.gpu(id).expect("a device");
+            let source_of = ModuleSource {
+                ptx: kernels::PORT_CHANNEL,
+                host_kernels: PORT_CHANNEL_TWINS,
+                host_symbols: &[],
+            };
+            let results = gpu.allocate(192).expect("memory");
+            results.fill(0, results.len(), 0).expect("memory");
+            Self {
+                service: ProxyService::builder(&gpu)
+                    .direct_put_max(direct_put_max)
+                    .build()
+                    .expect("a service"),
+                channels: Vec::new(),
+                source: gpu.allocate(source).expect("memory"),
+                arrivals: gpu.allocate(arrivals).expect("memory"),
+                stream: gpu.stream().expect("a stream"),
+                module: Module::load(&gpu, &source_of).expect("kernels"),
+                gpu,
+                results,
+            }
+        });
+        let registered = [0, 1].map(|i| {
+            let register = |buffer| context.register_buffer(buffer, Transport::CUDA_IPC).expect("a memory");
+            [register(&ends[i].source), register(&ends[i].arrivals)]
+        });
+        let ids = [0, 1].map(|i: usize| {
+            let add = |memory| ends[i].service.add_memory(memory).expect("a number");
+            [add(&registered[1 - i][1]), add(&registered[i][0])]
+        });
+        for _ in 0..channels {
+            let semaphores = semaphore_pair(context, devices).expect("a pair of semaphores");
+            for ((end, semaphore), [dst, src]) in ends.iter_mut().zip(&semaphores).zip(ids) {
+                let id = end.service.add_semaphore(semaphore).expect("a number");
+                end.channels.push(end.service.port_channel(id, dst, src).expect("a channel"));
+            }
+        }
+        for end in &ends {
+            end.service.start_proxy(true).expect("a proxy");
+        }
+        ends
+    }
+
+    fn launch(&self, kernel: &str, shape: LaunchConfig, args: &KernelArgs) {
+        let kernel = self.module.kernel(kernel).expect("a kernel of the module");
+        // SAFETY: callers give the arguments of the kernel; channels and buffers outlive it, since all callers wait.
+        unsafe { kernel.launch(&self.stream, shape, args).expect("a launch") };
+    }
+
+    fn at(&self, offset: u64) -> DevicePtr {
+        self.results.ptr().add(offset)
+    }
+
+    fn word(&self, offset: u64) -> u64 {
+        let mut word = [0; 8];
+        self.results.read(offset, &mut word).expect("results");
+        u64::from_ne_bytes(word)
+    }
+
+    /// Waits for the kernels, none of which may have failed.
+    pub(crate) fn finish(&self) {
+        self.stream.synchronize_timeout(LIMIT).expect("kernels end in time");
+        self.service.health().expect("a service in good health");
+        assert_eq!(self.word(FAILED), 0, "a call failed in the round before this one");
+    }
+
+    /// Waits for the kernels, for how many words were wrong.
+    pub(crate) fn mismatches(&self) -> u64 {
+        self.finish();
+        self.word(MISMATCHES)
+    }
+
+    /// Has one thread make a call, over the first channel. Whether it was done.
+    pub(crate) fn call(&self, call: Call, offset: u64, bytes: u64, max_spin: i64) -> bool {
+        let args = KernelArgs::new().with(self.channels[0].device_handle()).with(call as i32);
+        let args = args.with(offset).with(offset).with(bytes).with(max_spin).with(self.at(RESULT));
+        self.launch("port_call", LaunchConfig::linear(1, 1), &args);
+        self.stream.synchronize_timeout(LIMIT).expect("the call ends in time");
+        match self.word(RESULT) {
+            1 => true,
+            2 => false,
+            other => panic!("{call:?} left {other}"),
+        }
+    }
+
+    pub(crate) fn start_sending(&self, turns: Turns, threads: u32) {
+        let args = KernelArgs::new().with(self.channels[0].device_handle()).with(self.source.ptr());
+        let args = args.with(turns).with(self.at(FAILED));
+        self.launch("port_turns_send", LaunchConfig::linear(1, threads), &args);
+    }
+
+    pub(crate) fn start_checking(&self, turns: Turns, threads: u32) {
+        let args = KernelArgs::new().with(self.channels[0].device_handle()).with(self.arrivals.ptr());
+        let args = args.with(turns).with(self.at(MISMATCHES)).with(self.at(FAILED));
+        self.launch("port_turns_check", LaunchConfig::linear(1, threads), &args);
+    }
+
+    /// Puts, flushes and overwrites, by all threads, over all channels.
+    pub(crate) fn flush_and_overwrite(&self, seed: u64, rounds: u32, words: u32, shape: LaunchConfig) {
+        let size = size_of::<PortChannelHandle>();
+        let handles = self.gpu.allocate((self.channels.len() * size) as u64).expect("memory");
+        for (i, channel) in self.channels.iter().enumerate() {
+            handles.write((i * size) as u64, &bytes_of(channel.device_handle())).expect("handles");
+        }
+        let args = KernelArgs::new().with(handles.ptr()).with(self.channels.len() as u32);
+        let args = args.with(self.source.ptr()).with(seed).with(rounds).with(words).with(self.at(FAILED));
+        self.launch("port_flush_overwrite", shape, &args);
+        self.finish();
+    }
+}
+
+fn bytes_of<T: KernelParam>(value: T) -> Vec<u8> {
+    // SAFETY: plain data without padding that matters.
+    unsafe { std::slice::from_raw_parts((&raw const value).cast::<u8>(), size_of::<T>()) }.to_vec()
+}

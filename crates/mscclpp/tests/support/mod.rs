@@ -6,6 +6,7 @@ pub(crate) mod children;
 pub(crate) mod ends;
 pub(crate) mod kernels;
 pub(crate) mod port_ends;
+pub(crate) mod port_ranks;
 pub(crate) mod random;
 pub(crate) mod twins;
 

@@ -10,9 +10,12 @@ use super::{
 /// A call that a kernel makes, by its number there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Call {
-    PutWithSignal = 2,
-    Flush = 4,
-    Wait = 5,
+    Put,
+    Signal,
+    PutWithSignal,
+    PutWithSignalAndFlush,
+    Flush,
+    Wait,
 }
 
 /// One end: a service that runs, channels over a connection each, and kernels of its device.

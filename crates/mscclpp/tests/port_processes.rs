@@ -1,0 +1,208 @@
+//! Port channels between processes: that data arrives, what a proxy says when a peer is killed, and the dump of a job
+//! that is stuck.
+//!
+//! The ranks are this program again; see `support::children`.
+
+mod support;
+
+use std::{
+    fs::File,
+    io::Read as _,
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp::{Error, prelude::*};
+use support::{
+    assert_usable,
+    children::{Children, Role, hear, run_if_child, say},
+    device_of, platform,
+    port_ends::Call,
+    port_ranks::{Caller, Ports},
+};
+
+/// How soon every rank must have noticed that another was killed.
+const NOTICE: Duration = Duration::from_secs(5);
+const N: usize = 3;
+const HALF: u64 = 2 << 20;
+
+fn main() -> ExitCode {
+    if let Some(code) = run_if_child(child) {
+        return code;
+    }
+    let mut trials = vec![
+        Trial::test("two_ranks_put_and_signal", || all_succeed("exchange", 2)),
+        Trial::test("eight_ranks_put_and_signal", || all_succeed("exchange", 8)),
+        Trial::test("a_dump_on_sigusr1_says_who_is_waited_for", || all_succeed("dump", 2)),
+    ];
+    for moment in ["wait", "flush"] {
+        for victim in [0, N - 1] {
+            let name = format!("rank_{victim}_killed_at_{moment}");
+            trials.push(Trial::test(name, move || killed(moment, victim)));
+        }
+    }
+    let mut arguments = Arguments::from_args();
+    // Each trial is several processes already.
+    arguments.test_threads = arguments.test_threads.or(Some(2));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn all_succeed(role: &str, n: usize) -> Result<(), Failed> {
+    println!("{n} ranks on {}", platform());
+    let mut children = Children::form(role, n);
+    (0..n).for_each(|rank| children.expect_success(rank));
+    Ok(())
+}
+
+fn child(role: &Role) {
+    if let Some(moment) = role.name.strip_prefix("killed-") {
+        let (moment, victim) = moment.rsplit_once('-').expect("moment and victim");
+        let victim: usize = victim.parse().expect("a rank");
+        let error = survive(role, moment, victim).expect_err("a job without one of its ranks");
+        say(&format!("error {error}"));
+        assert_usable(device_of(role.rank));
+        say("usable");
+        return;
+    }
+    let comm = role.communicator().expect("a job");
+    match role.name.as_str() {
+        "exchange" => exchange(&comm),
+        "dump" => dump(&comm),
+        other => panic!("no role {other}"),
+    }
+}
+
+/// Nobody closes a connection that its peer still uses.
+fn together(comm: &Communicator) {
+    comm.bootstrap().barrier().expect("all ranks");
+}
+
+/// What a rank puts in a round.
+fn bytes_of(rank: usize, round: usize, len: u64) -> Vec<u8> {
+    let seed = (rank as u64) << 32 | (round as u64) << 24;
+    (0..len).map(|i| ((seed + i).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+/// Every rank puts to the next one, with all the calls there are, small and large.
+fn exchange(comm: &Communicator) {
+    let (rank, n) = (comm.bootstrap().rank(), comm.bootstrap().n_ranks());
+    let ports = Ports::open(comm, 2 * HALF).expect("channels");
+    let caller = Caller::new(&ports.gpu);
+    ports.service.start_proxy(true).expect("a start");
+    let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
+    for (round, len) in [8, 2048, 2056, 5, 65_536, HALF, 64].into_iter().enumerate() {
+        ports.buffer.write(0, &bytes_of(rank, round, len)).expect("writing");
+        together(comm);
+        let (to, range) = (ports.to(next), [HALF, 0, len]);
+        let done = match round % 3 {
+            0 => caller.call(to, Call::PutWithSignalAndFlush, range),
+            1 => caller.call(to, Call::PutWithSignal, range) && caller.call(to, Call::Flush, range),
+            _ => [Call::Put, Call::Signal, Call::Flush].iter().all(|call| caller.call(to, *call, range)),
+        };
+        assert!(done && caller.call(ports.to(previous), Call::Wait, range), "round {round}");
+        let mut got = vec![0; len as usize];
+        ports.buffer.read(HALF, &mut got).expect("reading");
+        assert!(got == bytes_of(previous, round, len), "{len} bytes in round {round}");
+        together(comm);
+    }
+    let stats = ports.service.stats();
+    assert_eq!(stats.total.data + stats.total.direct_puts, 7);
+    ports.service.stop_proxy().expect("a stop");
+    together(comm);
+}
+
+/// Rank 0 waits for a signal that rank 1 sends when the dump has said so.
+fn dump(comm: &Communicator) {
+    let rank = comm.bootstrap().rank();
+    let ports = Ports::open(comm, HALF).expect("channels");
+    let caller = Caller::new(&ports.gpu);
+    ports.service.start_proxy(true).expect("a start");
+    together(comm);
+    if rank == 0 {
+        caller.start(ports.to(1), Call::Wait, [0; 3]);
+        let text = dump_by_signal(&ports.service, "kernels here wait for rank 1");
+        assert!(text.contains("proxy service of") && text.contains("to rank 1 over CudaIpc"), "{text}");
+    }
+    together(comm);
+    if rank == 1 {
+        assert!(caller.call(ports.to(0), Call::Signal, [0; 3]));
+    } else {
+        assert!(caller.outcome());
+    }
+    ports.service.stop_proxy().expect("a stop");
+    together(comm);
+}
+
+/// Sends this process SIGUSR1 until what comes out of its standard error contains `what`.
+fn dump_by_signal(service: &ProxyService, what: &str) -> String {
+    let _dumps = service.dump_on_sigusr1().expect("a handler");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    rustix::stdio::dup2_stderr(&writer).expect("another standard error");
+    let mut reader = File::from(std::os::fd::OwnedFd::from(reader));
+    let mut text = String::new();
+    let deadline = Instant::now() + support::LIMIT;
+    // The kernel may not have claimed its signal at the first dump.
+    while !text.contains(what) {
+        assert!(Instant::now() < deadline, "{what:?} is not in {text:?}");
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::USR1)
+            .expect("a signal to oneself");
+        let mut bytes = [0; 4096];
+        let len = reader.read(&mut bytes).expect("a dump");
+        text.push_str(&String::from_utf8_lossy(&bytes[..len]));
+    }
+    text
+}
+
+/// In a child: goes on until the killed rank is missed. The victim stops at its moment and is killed there.
+fn survive(role: &Role, moment: &str, victim: usize) -> Result<(), Error> {
+    let rank = role.rank;
+    let comm = role.communicator()?;
+    let ports = Ports::open(&comm, HALF)?;
+    let caller = Caller::new(&ports.gpu);
+    // In the one case the proxies run and kernels wait for signals, not all of them the victim's. In the other nobody
+    // carries out what the kernels wait for.
+    if moment == "wait" {
+        ports.service.start_proxy(true)?;
+    }
+    together(&comm);
+    let next = ports.to((rank + 1) % role.n_ranks);
+    caller.start(next, if moment == "wait" { Call::Wait } else { Call::PutWithSignalAndFlush }, [0, 0, HALF]);
+    say("ready");
+    if rank == victim {
+        hear();
+    }
+    assert!(!caller.outcome(), "the job has ended");
+    let health = ports.service.health();
+    let stopped = ports.service.stop_proxy();
+    assert!(health.is_err() && stopped.is_err());
+    health.map_err(|error| comm.explain(error))
+}
+
+fn killed(moment: &'static str, victim: usize) -> Result<(), Failed> {
+    println!("{N} ranks on {}, rank {victim} killed at {moment}", platform());
+    let mut children = Children::form(&format!("killed-{moment}-{victim}"), N);
+    (0..N).for_each(|rank| children.expect(rank, "ready"));
+    // The others get to where they wait.
+    thread::sleep(Duration::from_millis(100));
+    let at = Instant::now();
+    children.kill(victim);
+    let survivors: Vec<usize> = (0..N).filter(|rank| *rank != victim).collect();
+    for rank in &survivors {
+        let said = children.next_line(*rank);
+        let after = at.elapsed();
+        println!("rank {rank} after {after:?}: {said}");
+        if !said.starts_with("error ") || !said.contains(&format!("rank {victim}")) {
+            return Err(format!("rank {rank} does not name rank {victim}: {said}").into());
+        }
+        if after > NOTICE {
+            return Err(format!("rank {rank} took {after:?}").into());
+        }
+    }
+    for rank in &survivors {
+        children.expect(*rank, "usable");
+        children.expect_success(*rank);
+    }
+    Ok(())
+}

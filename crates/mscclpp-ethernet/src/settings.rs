@@ -35,7 +35,7 @@ impl Default for Settings {
     fn default() -> Self {
         let cores = available_parallelism().map_or(1, NonZero::get);
         Self {
-            chunk: 256 << 10,
+            chunk: 1 << 20,
             chunks: 4,
             checksums: false,
             busy: if cores >= MANY_CORES { Duration::from_micros(100) } else { Duration::ZERO },
@@ -53,7 +53,7 @@ impl Default for Settings {
 /// use mscclpp_core::Context;
 /// use mscclpp_ethernet::Ethernet;
 ///
-/// let ethernet = Ethernet::builder().staging(512 << 10, 8).checksums(true).busy_poll(Duration::ZERO).build();
+/// let ethernet = Ethernet::builder().staging(2 << 20, 8).checksums(true).busy_poll(Duration::ZERO).build();
 /// let context = Context::builder().provider(ethernet).build();
 /// ```
 #[derive(Debug, Default)]
@@ -64,8 +64,8 @@ pub struct EthernetBuilder {
 
 impl EthernetBuilder {
     /// How device memory travels: through `chunks` pieces of pinned host memory (2 to 64) of `bytes` each (4 KiB to
-    /// 64 MiB; values outside are brought in). Each connection has that much at either end once a device's memory is
-    /// used, so that one piece is copied while another travels. 4 of 256 KiB by default.
+    /// 64 MiB; values outside are brought in). Each queue has that much at either end once a device's memory is
+    /// used, so that one piece is copied while another travels. 4 of 1 MiB by default.
     pub fn staging(mut self, bytes: u64, chunks: usize) -> Self {
         self.settings.chunk = bytes.clamp(4 << 10, 64 << 20);
         self.settings.chunks = chunks.clamp(2, 64);

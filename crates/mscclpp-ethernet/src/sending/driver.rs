@@ -23,6 +23,8 @@ use super::lane::{BACKLOG, Lane, Source, Work};
 
 /// The most data behind one header.
 const MAX_FRAME: u64 = 1 << 20;
+/// Smaller parts of device memory cost more to handle than they gain.
+const SMALLEST_PART: u64 = 64 << 10;
 /// How many frames are prepared ahead of the one that is being sent.
 const AHEAD: usize = 16;
 /// How many frames, and about how many bytes, go to the system in one call.
@@ -94,7 +96,7 @@ impl Driver {
     pub(super) fn run(mut self) {
         match self.drive() {
             Ok(()) => self.part(),
-            Err(Stop::Broken) => {}
+            Err(Stop::Broken) => self.lane.cut(),
             Err(Stop::Io(error)) => self.lane.fail(format!("sending to it failed: {error}")),
             Err(Stop::Device(error)) => {
                 self.lane.cut();
@@ -176,7 +178,7 @@ impl Driver {
         if in_use.count() == self.stagings[staging].count() {
             return Ok(None);
         }
-        let len = left.min(self.stagings[staging].size());
+        let len = left.min(part_of(source.len, self.stagings[staging].size()));
         let chunk = self.stagings[staging].turn();
         // SAFETY: a range of a registered region, which the core has checked. Chunks are used in turn, and one of them is
         // in no prepared frame, so it is this one: what it had before has been sent, and so copied before.
@@ -246,9 +248,11 @@ impl Driver {
         self.lane.held.store(false, Ordering::Relaxed);
         self.send_pieces(&mut pieces[..2 * count])?;
         let finished = self.frames.drain(..count).filter(|frame| frame.last).count() as u64;
-        for staging in &mut self.stagings {
-            // Lets go of sources.
-            staging.is_idle()?;
+        if self.frames.is_empty() {
+            for staging in &mut self.stagings {
+                // All has been copied: lets go of sources.
+                staging.is_idle()?;
+            }
         }
         // Behind everything: from here on the owner may send (invariant 1).
         self.lane.done.fetch_add(finished, Ordering::Release);
@@ -344,6 +348,12 @@ impl Driver {
     }
 }
 
+/// Into which parts a write of device memory is cut: a few even of one that would fit a chunk, so that the first travels
+/// while the others are copied.
+fn part_of(len: u64, chunk: u64) -> u64 {
+    (len / 4).max(SMALLEST_PART).next_multiple_of(4096).min(chunk)
+}
+
 fn with_checksum(frame: Frame, wanted: bool, data: Piece) -> Frame {
     match frame {
         Frame::Write { region, offset, len, .. } if wanted => {
@@ -353,5 +363,20 @@ fn with_checksum(frame: Frame, wanted: bool, data: Piece) -> Frame {
             Frame::Write { region, offset, len, checksum: Some(hasher.finalize()) }
         }
         frame => frame,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_few_and_fit_a_chunk() {
+        const MIB: u64 = 1 << 20;
+        let cases = [(1, 65_536), (MIB, MIB / 4), (MIB + 1, MIB / 4), (64 * MIB, MIB), (u64::MAX / 2, MIB)];
+        for (len, part) in cases {
+            assert_eq!(part_of(len, MIB), part, "{len} bytes");
+        }
+        assert_eq!(part_of(MIB, 16 << 10), 16 << 10);
     }
 }

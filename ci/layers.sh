@@ -35,6 +35,7 @@ tree mscclpp-kernels | refuse "mscclpp-kernels" '.*'
 tree mscclpp-gpu | refuse "mscclpp-gpu without features" 'mscclpp.*|cudarc|libloading'
 tree mscclpp-core | refuse "mscclpp-core" 'mscclpp-(bootstrap|cuda-ipc|gpu-sys|kernels)|mscclpp|cudarc'
 tree mscclpp-cuda-ipc --features cuda-12040 | refuse "mscclpp-cuda-ipc" 'mscclpp-bootstrap|mscclpp'
+tree mscclpp-proxy | refuse "mscclpp-proxy" 'mscclpp-(bootstrap|cuda-ipc|ethernet|gpu-sys|kernels)|mscclpp|cudarc'
 tree mscclpp-ethernet | refuse "mscclpp-ethernet" 'mscclpp-(bootstrap|cuda-ipc|gpu-sys|kernels|proxy)|mscclpp|cudarc'
 tree mscclpp --no-default-features --features ethernet |
   refuse "mscclpp with Ethernet alone" 'mscclpp-(gpu-sys|cuda-ipc)|cudarc'

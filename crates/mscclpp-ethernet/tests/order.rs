@@ -2,10 +2,15 @@
 
 mod support;
 
-use std::thread;
+use std::{
+    sync::atomic::{Ordering, fence},
+    thread,
+    time::Instant,
+};
 
+use mscclpp_core::{RegisteredMemory, Transport};
 use mscclpp_ethernet::Ethernet;
-use support::{End, Pair, Random, Words, mix};
+use support::{End, LIMIT, Pair, Random, Words, mix};
 
 /// What a round writes: any number of words, most often few.
 fn size_of(round: u64, limit: usize) -> usize {
@@ -77,4 +82,51 @@ fn no_signal_overtakes_its_data_in_a_hundred_thousand_rounds() {
 fn a_broken_receiver_would_be_seen() {
     let pair = Pair::of(End::open(), End::with(Ethernet::builder().with_broken_order()));
     assert_ne!(violations(&pair, 300, 16), 0, "the order was broken on purpose, and nobody noticed");
+}
+
+/// Data goes to a device, and what announces it is on the host, or on another device: no stream orders these.
+#[test]
+fn an_update_elsewhere_comes_after_the_data_of_a_device() {
+    const LEN: usize = 1 << 20;
+    let pair = Pair::open();
+    let [data, sign] =
+        [0, 1].map(|id| pair.b.context.gpu(id).expect("a device").allocate(LEN as u64).expect("memory"));
+    let registered =
+        |buffer| pair.b.context.register_buffer(buffer, Transport::ETHERNET).expect("a registration");
+    let (data_memory, sign_memory) = (registered(&data), registered(&sign));
+    let travel = |memory: &RegisteredMemory| {
+        RegisteredMemory::deserialize(&memory.serialize().expect("serializing")).expect("reading")
+    };
+    let (there, sign_there) = (travel(&data_memory), travel(&sign_memory));
+    let (source, word) = (Words::new(&pair.a.context, LEN / 8), Words::new(&pair.b.context, 1));
+    let word_there = word.at_peer();
+    for round in 1..=150u64 {
+        (0..LEN / 8).for_each(|i| source.set(i, expected(round, i)));
+        pair.ab.write(&there, 0, &source.memory, 0, LEN as u64).expect("a write");
+        let on_host = round % 2 == 0;
+        let announced = if on_host { &word_there } else { &sign_there };
+        pair.ab.update_and_sync(announced, 0, &mut 0, round).expect("an update");
+        // Looked for without a pause, so that it is seen as early as can be.
+        let is_there = || match on_host {
+            true => word.acquire(0) == round,
+            false => {
+                let mut bytes = [0; 8];
+                sign.read(0, &mut bytes).expect("reading a device");
+                // The read is a relaxed load; with the fence it pairs with the store of the update.
+                fence(Ordering::Acquire);
+                u64::from_ne_bytes(bytes) == round
+            }
+        };
+        let deadline = Instant::now() + LIMIT;
+        while !is_there() {
+            assert!(Instant::now() < deadline, "the update of round {round} does not come");
+            thread::yield_now();
+        }
+        let mut bytes = vec![0; LEN];
+        data.read(0, &mut bytes).expect("reading a device");
+        let (words, _) = bytes.as_chunks::<8>();
+        let wrong = (0..LEN / 8).find(|i| u64::from_ne_bytes(words[*i]) != expected(round, *i));
+        assert_eq!(wrong, None, "round {round}");
+        pair.ab.flush(LIMIT).expect("a flush");
+    }
 }

@@ -68,7 +68,7 @@ impl Inflows {
         let (id, shared) = (self.started, shared.clone());
         self.started += 1;
         std::thread::Builder::new()
-            .name("mscclpp-eth-recv".to_owned())
+            .name("mscclpp-eth-in".to_owned())
             .spawn(move || {
                 let end = inflow.run();
                 // Before the hub hears of it: with it go the memory of its staging, and its share of the socket.

@@ -95,3 +95,21 @@ impl Visitor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn somebody_who_says_nothing_is_sent_away_in_the_end() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let silent = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, address) = listener.accept().unwrap();
+        let now = Instant::now();
+        let mut visitor = Visitor::welcome(stream, address, [1; 32], now).unwrap();
+        assert!(matches!(visitor.hear(|_| None, |_| true), Outcome::Undecided));
+        assert!(!visitor.is_overdue(now + PATIENCE));
+        assert!(visitor.is_overdue(now + PATIENCE + Duration::from_millis(1)));
+        drop(silent);
+    }
+}

@@ -43,7 +43,7 @@ pub(crate) fn open(
     let lane = Arc::new(Lane::new(stream, outbound, link.clone(), hub.clone()));
     let driver = Driver::new(lane.clone());
     let thread = std::thread::Builder::new()
-        .name("mscclpp-eth-send".to_owned())
+        .name("mscclpp-eth-out".to_owned())
         .spawn(move || driver.run())
         .during("starting the thread that helps a queue to send")?;
     lane.is_driven_by(thread.thread().clone());

@@ -73,12 +73,28 @@ __device__ static bool waitInBlock(const PortChannelDeviceHandle& ch) {
   return result;
 }
 
+// What a port channel would be if a signal did not wait for its turn.
+struct Overtaking : PortChannelDeviceHandle {
+  __device__ bool signalAtOnce() const {
+    if (directToken_ == nullptr) return signal();
+    signalDirectly();
+    return true;
+  }
+};
+
+// Puts a piece and signals.
+__device__ static bool send(const PortChannelDeviceHandle& ch, const Piece& piece, int weakened) {
+  const uint64_t offset = piece.first * 8, bytes = piece.words * 8;
+  if (weakened) return ch.put(offset, bytes) && Overtaking{ch}.signalAtOnce();
+  return piece.fused ? ch.putWithSignal(offset, bytes) : ch.put(offset, bytes) && ch.signal();
+}
+
 // The sender, one block. In each round it writes fresh words to `source`, the channel's own memory; then its threads
 // take turns, a barrier between one and the next, at putting a piece and signalling, by one call or two. It waits for
 // the peer's answer, in every other round after a flush. On an abort it stops and leaves the round in `failed` as round
 // + 1.
 extern "C" __global__ void __launch_bounds__(1024, 1)
-    port_turns_send(PortChannelDeviceHandle ch, uint64_t* source, Turns turns, unsigned int* failed) {
+    port_turns_send(PortChannelDeviceHandle ch, uint64_t* source, Turns turns, int weakened, unsigned int* failed) {
   for (uint32_t round = 0; round < turns.rounds; ++round) {
     for (uint32_t i = 0; i < turns.pieces; ++i) {
       const Piece piece = pieceOf(turns, round, i);
@@ -90,10 +106,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     for (uint32_t i = 0; i < turns.pieces; ++i) {
       __syncthreads();
       if (threadIdx.x != i % blockDim.x) continue;
-      const Piece piece = pieceOf(turns, round, i);
-      done = (piece.fused ? ch.putWithSignal(piece.first * 8, piece.words * 8)
-                          : ch.put(piece.first * 8, piece.words * 8) && ch.signal()) &&
-             done;
+      done = send(ch, pieceOf(turns, round, i), weakened) && done;
     }
     if (threadIdx.x == 0 && round % 2 == 1) done = ch.flush() && done;
     if (__syncthreads_or(!done) || !waitInBlock(ch)) {

@@ -1,7 +1,7 @@
 //! Every rank connected to every other, a process and a device each: all give their slice of a buffer to all, through a
 //! port channel per peer. The kernel finds the channels in a variable of its own.
 //!
-//! With GPUs, one rank for each; with one or none, simulated or not, see the arguments.
+//! One rank for each GPU, or two on the only one; with none, one for each simulated device.
 
 mod devices;
 mod ranks;
@@ -22,7 +22,7 @@ usage: mesh_port_channels [ADDRESS]                    run a rank for each devic
        mesh_port_channels ADDRESS RANK GPU N_RANKS     run one of them; start the others in other terminals
 ADDRESS is ip:port or interface:ip:port [default: lo:127.0.0.1:50505], RANK is below N_RANKS, which is 1 to 64,
 GPU is a device number",
-    devices: |count| (0..count.min(MAX_RANKS)).collect(),
+    devices: |count| (0..count.clamp(2, MAX_RANKS)).map(|rank| rank % count).collect(),
     more: |n_ranks| vec![n_ranks.to_string()],
     run,
 };

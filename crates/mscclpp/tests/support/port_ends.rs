@@ -134,9 +134,9 @@ impl PortEnd {
         }
     }
 
-    pub(crate) fn start_sending(&self, turns: Turns, threads: u32) {
+    pub(crate) fn start_sending(&self, turns: Turns, weakened: bool, threads: u32) {
         let args = KernelArgs::new().with(self.channels[0].device_handle()).with(self.source.ptr());
-        let args = args.with(turns).with(self.at(FAILED));
+        let args = args.with(turns).with(i32::from(weakened)).with(self.at(FAILED));
         self.launch("port_turns_send", LaunchConfig::linear(1, threads), &args);
     }
 

@@ -67,7 +67,8 @@ unsafe fn port_turns_send(block: &HostBlock<'_>) {
     // SAFETY: see the module.
     unsafe {
         let (ch, source): (PortChannelHandle, DevicePtr) = (block.arg(0), block.arg(1));
-        let (turns, failed): (Turns, DevicePtr) = (block.arg(2), block.arg(3));
+        let (turns, weakened): (Turns, i32) = (block.arg(2), block.arg(3));
+        let failed: DevicePtr = block.arg(4);
         for round in 0..turns.rounds {
             for piece in 0..turns.pieces {
                 let (first, words, _) = turns.piece(round, piece);
@@ -78,9 +79,10 @@ unsafe fn port_turns_send(block: &HostBlock<'_>) {
             let all = (0..turns.pieces).all(|piece| {
                 let (first, words, fused) = turns.piece(round, piece);
                 let (offset, bytes) = (8 * first, 8 * words);
-                match fused {
-                    true => ch.put_with_signal(offset, offset, bytes),
-                    false => ch.put(offset, offset, bytes) && ch.signal(),
+                match (weakened != 0, fused) {
+                    (true, _) => ch.put(offset, offset, bytes) && signal_at_once(&ch),
+                    (false, true) => ch.put_with_signal(offset, offset, bytes),
+                    (false, false) => ch.put(offset, offset, bytes) && ch.signal(),
                 }
             });
             let flushed = round % 2 == 0 || ch.flush(-1);
@@ -88,6 +90,18 @@ unsafe fn port_turns_send(block: &HostBlock<'_>) {
                 return word32(failed).store(round + 1, Ordering::Relaxed);
             }
         }
+    }
+}
+
+/// What a signal would be that does not wait for its turn.
+unsafe fn signal_at_once(ch: &PortChannelHandle) -> bool {
+    // SAFETY: see the module.
+    unsafe {
+        if ch.direct_token.is_null() {
+            return ch.signal();
+        }
+        word64(DevicePtr::from_ptr(ch.direct_token), 0).fetch_add(1, Ordering::Release);
+        true
     }
 }
 

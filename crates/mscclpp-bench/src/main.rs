@@ -7,14 +7,21 @@
 mod bootstrap;
 mod cpu_time;
 mod data;
+mod device_clock;
 mod ethernet_bw;
 mod exchange;
+mod fifo;
+mod launches;
 mod machine;
+mod measuring;
 mod memory;
 mod packet_pingpong;
 mod pair;
 mod plot;
+mod ports;
 mod progress;
+mod proxy_idle;
+mod pushers;
 mod ranks;
 mod report;
 mod signal_pingpong;
@@ -54,11 +61,12 @@ Columns:
   platform  cuda; host: devices simulated on the CPU; cpu: no device involved
   workload, variant
             what ran; for memory workloads the kind of packet, the kind of barriers, blocks x threads
-  size      of the message that a side sends, or what else the workload is over; exact in the JSON
+  size      of the message that a side sends, or what else the workload is over: rounds, ranks, threads, or
+            milliseconds without work; exact in the JSON
   rounds    how often the round was repeated for one time
   unit      of all times of the row
   median, min, max
-            of the repeats: the time of one round (of a ping-pong, of one hop, which is half a round)
+            of the repeats: the time of one round (of ll8-, ll16- and signal-pingpong, of one hop, which is half a round)
   algbw     algorithm bandwidth in GB/s: the size over the median
   busbw     bus bandwidth in GB/s: what a direction of the link carries of it. A side sends its size to the other, so
             it equals algbw; the flags of packets do not count
@@ -86,6 +94,22 @@ enum Command {
     /// Two processes that put packets into each other's memory at once: handshake, put, unpack.
     #[command(after_help = COLUMNS)]
     MemoryPutPackets(memory::PacketOptions),
+    /// Two processes that put to each other at once through port channels, one thread each: signal, wait, put with
+    /// signal, wait.
+    #[command(after_help = COLUMNS)]
+    PortPut(ports::PutOptions),
+    /// Two processes, one block each: messages back and forth through port channels, checked. Time of a round trip.
+    #[command(after_help = COLUMNS)]
+    PortPingpong(ports::PingPongOptions),
+    /// As port-pingpong, with LL16 packets and no waits.
+    #[command(after_help = COLUMNS)]
+    PortPacketPingpong(ports::PacketOptions),
+    /// Threads of one block push triggers and a proxy takes them: one at a time, and as fast as they come.
+    #[command(after_help = COLUMNS)]
+    Fifo(fifo::Options),
+    /// What a proxy without triggers costs, and how long the first trigger after that waits.
+    #[command(after_help = COLUMNS)]
+    ProxyIdle(proxy_idle::Options),
     /// One process puts into the other's memory over Ethernet connections, beside a plain socket.
     #[command(after_help = COLUMNS)]
     EthernetBw(ethernet_bw::Options),
@@ -131,6 +155,11 @@ fn run(command: &Command, peer: bool) -> Result<Option<Report>> {
         Command::MemoryPut(options) => memory::put(options, peer),
         Command::MemoryGet(options) => memory::get(options, peer),
         Command::MemoryPutPackets(options) => memory::put_packets(options, peer),
+        Command::PortPut(options) => ports::put(options, peer),
+        Command::PortPingpong(options) => ports::ping_pong(options, peer),
+        Command::PortPacketPingpong(options) => ports::packet_ping_pong(options, peer),
+        Command::Fifo(options) => fifo::run(options).map(Some),
+        Command::ProxyIdle(options) => proxy_idle::run(options).map(Some),
         Command::EthernetBw(options) => ethernet_bw::run(options, peer),
         Command::Bootstrap(options) => bootstrap::run(options).map(Some),
         Command::Plot(options) => plot::run(options).map(|()| None),

@@ -12,8 +12,9 @@ use mscclpp::{
 use crate::{
     Result,
     data::fresh_seed,
-    exchange::{self, Exchange},
+    exchange::Exchange,
     machine::Machine,
+    measuring::Measuring,
     progress::Progress,
     report::{Bandwidth, Report, Row, SizeOf, Times, Unit},
     sizes::{self, Sizes},
@@ -25,7 +26,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     sizes: sizes::Range,
     #[command(flatten)]
-    measuring: exchange::Measuring,
+    measuring: Measuring,
     /// Threads of the one block [default: 1024, 32 on simulated devices].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
@@ -120,13 +121,13 @@ pub(crate) fn run(kind: &Kind, options: &Options, peer: bool) -> Result<Option<R
             .with(mismatches.ptr())
             .with(exchange.stopwatch.failed());
         let config = LaunchConfig::linear(1, threads);
-        let times = exchange.measure(
+        let times = exchange.arrival().measure(
             &options.measuring,
             &mut progress,
             &format!("{} {}", kind.workload, SizeOf::Bytes.show(bytes)),
             // SAFETY: these are the kernel's arguments. The exchange, which has the memory and the channel, is dropped
             // before the buffers, and waits for the kernel's end.
-            |stream| unsafe { kernel.launch(stream, config, &args) },
+            |stream, _| unsafe { kernel.launch(stream, config, &args) },
             |launch| {
                 let last = u64::from(launch + 1) * u64::from(rounds);
                 Cow::Owned(message(seeds.peers, last, bytes, kind.element))

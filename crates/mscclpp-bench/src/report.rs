@@ -50,6 +50,8 @@ pub(crate) enum SizeOf {
     Bytes,
     Rounds,
     Ranks,
+    Threads,
+    Milliseconds,
 }
 
 /// Of a time.

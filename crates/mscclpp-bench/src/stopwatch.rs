@@ -1,22 +1,15 @@
 //! Work on both ranks' devices at once, timed by the device's events, whose waits end when something goes wrong.
 
-use std::time::Duration;
+use mscclpp::{Stream, errors::GpuError, prelude::*};
 
-use mscclpp::{Event, Stream, errors::GpuError, prelude::*};
-
-use crate::{Result, pair::Pair};
-
-/// For one launch of a kernel or graph.
-const LIMIT: Duration = Duration::from_secs(120);
+use crate::{Result, device_clock::DeviceClock, pair::Pair, ranks::Ranks};
 
 /// This rank's stream and clock.
 pub(crate) struct Stopwatch<'a> {
     pair: &'a Pair,
     /// All that the timed kernels wait on.
     semaphores: Vec<Semaphore>,
-    stream: Stream,
-    start: Event,
-    end: Event,
+    clock: DeviceClock,
     /// Device memory: not 0 when a wait of a kernel ended without what it waited for.
     failed: DeviceBuffer,
 }
@@ -24,18 +17,15 @@ pub(crate) struct Stopwatch<'a> {
 impl<'a> Stopwatch<'a> {
     pub(crate) fn new(pair: &'a Pair, semaphores: Vec<Semaphore>) -> Result<Self> {
         let gpu = &pair.gpu;
-        Ok(Self {
-            pair,
-            semaphores,
-            stream: gpu.stream()?,
-            start: gpu.event(true)?,
-            end: gpu.event(true)?,
-            failed: gpu.allocate(4)?,
-        })
+        Ok(Self { pair, semaphores, clock: DeviceClock::new(gpu)?, failed: gpu.allocate(4)? })
     }
 
     pub(crate) fn stream(&self) -> &Stream {
-        &self.stream
+        self.clock.stream()
+    }
+
+    pub(crate) fn ranks(&self) -> &Ranks {
+        &self.pair.ranks
     }
 
     /// Where kernels leave the round in which they gave up, plus 1: four bytes of device memory.
@@ -51,15 +41,13 @@ impl<'a> Stopwatch<'a> {
         if pair.ranks.rank == 0 {
             pair.ranks.meet()?;
         }
-        self.stream.record(&self.start)?;
-        submit(&self.stream)?;
-        self.stream.record(&self.end)?;
+        self.clock.start(submit)?;
         if pair.ranks.rank == 1 {
             pair.ranks.meet()?;
         }
-        if let Err(error) = self.stream.synchronize_timeout(LIMIT) {
+        if let Err(error) = self.clock.wait() {
             self.abort("a launch took too long");
-            self.stream.synchronize_timeout(LIMIT)?;
+            self.clock.wait()?;
             return Err(error.into());
         }
         let mut failed = [0; 4];
@@ -72,7 +60,7 @@ impl<'a> Stopwatch<'a> {
         if !pair.ranks.both(failed == [0; 4])? {
             return Ok(None);
         }
-        Ok(Some(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3))
+        Ok(Some(self.clock.elapsed_us()?))
     }
 
     fn abort(&self, reason: &str) {
@@ -85,9 +73,9 @@ impl<'a> Stopwatch<'a> {
 impl Drop for Stopwatch<'_> {
     fn drop(&mut self) {
         // After an error a kernel may still wait: it must end before what it works on goes.
-        if !matches!(self.stream.query(), Ok(true)) {
+        if self.clock.is_busy() {
             self.abort("the benchmark ends");
-            let _ = self.stream.synchronize_timeout(LIMIT);
+            let _ = self.clock.wait();
         }
     }
 }

@@ -97,6 +97,9 @@ impl SizeOf {
             Self::Bytes => readable_bytes(size),
             Self::Rounds => format!("{size} rounds"),
             Self::Ranks => format!("{size} ranks"),
+            Self::Threads if size == 1 => "1 thread".to_owned(),
+            Self::Threads => format!("{size} threads"),
+            Self::Milliseconds => format!("{size} ms"),
         }
     }
 }

@@ -26,6 +26,10 @@ fn main() -> ExitCode {
         trial("memory_is_put_and_got_with_every_kind_of_barriers", memory_put_and_get),
         trial("packets_of_every_kind_are_put", memory_put_packets),
         trial("wrong_data_fails", wrong_data),
+        trial("ports_put_small_and_large", port_put),
+        trial("ports_and_their_packets_go_back_and_forth", port_pingpong),
+        trial("a_fifo_takes_triggers_of_any_number_of_threads", fifo),
+        trial("an_idle_proxy_is_measured", proxy_idle),
         trial("puts_over_ethernet_stand_beside_a_plain_socket", ethernet_bw),
         trial("bootstrap_has_its_phases", bootstrap),
         trial("results_are_plotted", plot),
@@ -144,12 +148,22 @@ fn memory_put_packets() -> Result<(), Failed> {
 /// One wrong byte: the row has no times, the table says FAILED and so does the exit code.
 fn wrong_data() -> Result<(), Failed> {
     let path = scratch("spoilt.json");
-    for workload in
-        ["ll8-pingpong", "ll16-pingpong", "memory-put", "memory-get", "memory-put-packets", "ethernet-bw"]
-    {
-        let common =
-            ["-e", "1K", "--iters", "2", "--repeats", "1", "--spoil", "--json", &path.to_string_lossy()];
-        let output = run(&[&[workload][..], &common].concat())?;
+    const SMALL: &[&str] = &["-e", "1K", "--iters", "2", "--repeats", "1"];
+    for (workload, arguments) in [
+        ("ll8-pingpong", SMALL),
+        ("ll16-pingpong", SMALL),
+        ("memory-put", SMALL),
+        ("memory-get", SMALL),
+        ("memory-put-packets", SMALL),
+        ("port-put", SMALL),
+        ("port-pingpong", SMALL),
+        ("port-packet-pingpong", SMALL),
+        ("fifo", &["--iters", "2", "--repeats", "1"]),
+        ("proxy-idle", &["--idle", "1", "--window", "1", "--repeats", "1"]),
+        ("ethernet-bw", SMALL),
+    ] {
+        let spoilt = ["--spoil", "--json", &path.to_string_lossy()];
+        let output = run(&[&[workload], arguments, &spoilt].concat())?;
         let table = String::from_utf8_lossy(&output.stdout);
         assert_eq!(output.status.code(), Some(1), "{workload}: {table}");
         let rows: Vec<_> = table.lines().filter(|line| !line.starts_with('#')).collect();
@@ -161,6 +175,69 @@ fn wrong_data() -> Result<(), Failed> {
     let said = String::from_utf8_lossy(&drawn.stderr);
     assert!(drawn.status.code() == Some(1) && said.contains("no row to draw"), "{said}");
     fs::remove_file(&path)?;
+    Ok(())
+}
+
+fn notes(report: &Value) -> Vec<&str> {
+    report["notes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// Sizes that a thread puts by itself and larger ones, over both transports, in one launch and in many.
+fn port_put() -> Result<(), Failed> {
+    for (more, variant) in [
+        (&[][..], "launches"),
+        (&["--in-kernel"], "in kernel"),
+        (&["--in-kernel", "--transport", "ethernet"], "in kernel"),
+        (&["--direct-put-max", "0", "--fifo-size", "2"], "launches"),
+    ] {
+        let report = report("port-put", &[&["port-put"], ODD, more].concat())?;
+        assert_eq!(variants(&report), [variant; 3]);
+        assert_eq!(column(&report, "size"), [1, 71, 5001]);
+        assert!(report["rows"][0]["goal"].is_null(), "the figures are of other sizes: {report}");
+        // A warm-up and two repeats of three rounds.
+        let large = notes(&report).into_iter().find(|note| note.starts_with("5001 B: "));
+        assert!(large.is_some_and(|note| note.contains(" and 9 puts, ")), "{report}");
+    }
+    // More rounds than a graph has launches.
+    let long = ["port-put", "-b", "8", "-e", "8", "--iters", "2003", "--warmup", "0", "--repeats", "1"];
+    assert_eq!(column(&report("port-put-long", &long)?, "rounds"), [2003]);
+    Ok(())
+}
+
+fn port_pingpong() -> Result<(), Failed> {
+    let sizes = ["-b", "8", "-e", "9000", "-f", "100", "--iters", "5", "--repeats", "2", "--threads", "7"];
+    for (workload, more, element) in [
+        ("port-pingpong", &[][..], 4),
+        ("port-pingpong", &["--transport", "ethernet"], 4),
+        ("port-packet-pingpong", &[], 8),
+    ] {
+        let one = report(workload, &[&[workload, "--iters", "10", "--repeats", "2"], more].concat())?;
+        assert_eq!(column(&one, "size"), [element]);
+        let many = report(workload, &[&[workload], &sizes[..], more].concat())?;
+        assert_eq!(column(&many, "size"), [8, 800, 9000]);
+        assert_eq!(variants(&many), ["1x7"; 3]);
+        let large = notes(&many).into_iter().find(|note| note.starts_with("9000 B: "));
+        // Packets say themselves that they are there.
+        let signals = if workload == "port-pingpong" { 15 } else { 0 };
+        let expected = format!(" and 15 puts, {signals} signals ");
+        assert!(large.is_some_and(|note| note.contains(&expected)), "{many}");
+    }
+    Ok(())
+}
+
+fn fifo() -> Result<(), Failed> {
+    let arguments = ["fifo", "--threads", "1,5,1024", "--iters", "9", "--repeats", "2", "--fifo-size", "4"];
+    let report = report("fifo", &arguments)?;
+    assert_eq!(variants(&report), [["push and sync"; 3], ["pipelined"; 3]].concat());
+    assert_eq!(column(&report, "size"), [1, 5, 1024, 1, 5, 1024]);
+    assert_eq!(notes(&report).iter().filter(|note| note.contains("million triggers a second")).count(), 6);
+    Ok(())
+}
+
+fn proxy_idle() -> Result<(), Failed> {
+    let report = report("proxy-idle", &["proxy-idle", "--idle", "20", "--window", "20", "--repeats", "2"])?;
+    assert_eq!(variants(&report), ["core time a second", "first trigger"]);
+    assert!(report["rows"][0]["goal"].is_null(), "the goal is for a second without triggers: {report}");
     Ok(())
 }
 

@@ -9,8 +9,8 @@ use std::borrow::Cow;
 
 use clap::{Args, ValueEnum};
 use mscclpp::{
-    KernelArgs, LL8Packet, LL16Packet, LL128Packet, LaunchConfig, Module, ModuleSource, Packet, kernels,
-    prelude::*,
+    KernelArgs, LL8Packet, LL16Packet, LL128Packet, LaunchConfig, Module, ModuleSource, Packet, Stream,
+    kernels, prelude::*,
 };
 
 pub(crate) use self::kernel::{OwnChannels, Round, state};
@@ -18,8 +18,10 @@ use self::shape::Shape;
 use crate::{
     Result,
     data::{fresh_seed, random_bytes},
-    exchange::{self, Exchange, capture},
+    exchange::Exchange,
+    launches::Launches,
     machine::Machine,
+    measuring::Measuring,
     pair::Pair,
     progress::Progress,
     report::{Bandwidth, Report, Row, SizeOf, Times, Unit},
@@ -32,7 +34,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     sizes: sizes::Range,
     #[command(flatten)]
-    measuring: exchange::Measuring,
+    measuring: Measuring,
     /// Blocks of a launch [default: 32, 4 on simulated devices].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(state::MAX_BLOCKS)))]
     blocks: Option<u32>,
@@ -206,8 +208,6 @@ fn run(moves: &[Move], asked: bool, options: &Options, peer: bool) -> Result<Opt
     Ok((!peer).then_some(Report { machine, rows, notes }))
 }
 
-const LAUNCHES_OF_A_GRAPH: u32 = 1000;
-
 /// The packets that not every link carries.
 const LINES: Move = Move::PutPackets(Packets::Ll128);
 
@@ -249,27 +249,18 @@ impl Bench<'_> {
         let args = self.arguments(exchange, barriers, bytes);
         // The flags start again with the packets, and an aborted barrier would leave something behind.
         self.state.fill(0, self.state.len(), 0)?;
-        let stream = exchange.stopwatch.stream();
         // SAFETY: these are the kernel's arguments. The exchange, which has the memory and the channels, is dropped
         // before the state, and waits for the kernels' end. All blocks of the grid fit on the device at once.
-        let launch = || unsafe { kernel.launch(stream, config, &args) };
-        let graph = capture(stream, rounds.min(LAUNCHES_OF_A_GRAPH), launch)?;
-        let (replays, rest) = (rounds / LAUNCHES_OF_A_GRAPH, rounds % LAUNCHES_OF_A_GRAPH);
+        let launch = |stream: &Stream| unsafe { kernel.launch(stream, config, &args) };
+        let launches = Launches::capture(exchange.stopwatch.stream(), rounds, launch)?;
 
         let variant = what.variant(barriers, blocks, threads);
-        let times = exchange.measure(
+        let times = exchange.arrival().measure(
             measuring,
             progress,
             &format!("{} {variant} {}", what.workload(), SizeOf::Bytes.show(bytes)),
-            |stream| {
-                if replays == 0 {
-                    // SAFETY: as above.
-                    return unsafe { graph.launch(stream) };
-                }
-                // SAFETY: as above.
-                (0..replays).try_for_each(|_| unsafe { graph.launch(stream) })?;
-                (0..rest).try_for_each(|_| launch())
-            },
+            // SAFETY: as above.
+            |stream, _| unsafe { launches.submit(stream) },
             |_| Cow::Borrowed(&expected),
         )?;
         let times =

@@ -35,7 +35,9 @@ impl Axis {
             let value = f64::from(exponent).exp2();
             let label = match size_of {
                 SizeOf::Bytes => readable_bytes(value as u64),
-                SizeOf::Rounds | SizeOf::Ranks => format!("{value}"),
+                SizeOf::Rounds | SizeOf::Ranks | SizeOf::Threads | SizeOf::Milliseconds => {
+                    format!("{value}")
+                }
             };
             Tick { value, label }
         };

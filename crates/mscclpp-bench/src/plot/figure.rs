@@ -154,6 +154,8 @@ impl SizeOf {
             Self::Bytes => "bytes",
             Self::Rounds => "rounds",
             Self::Ranks => "ranks",
+            Self::Threads => "threads",
+            Self::Milliseconds => "milliseconds",
         }
     }
 }

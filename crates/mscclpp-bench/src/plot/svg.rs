@@ -130,6 +130,8 @@ fn size_title(size_of: SizeOf) -> &'static str {
         SizeOf::Bytes => "size, bytes",
         SizeOf::Rounds => "rounds",
         SizeOf::Ranks => "ranks",
+        SizeOf::Threads => "threads",
+        SizeOf::Milliseconds => "milliseconds",
     }
 }
 

@@ -6,8 +6,10 @@
 
 mod memory_bench;
 mod packet_ping_pong;
+mod port_bench;
 mod signal_ping_pong;
 
 pub(crate) use memory_bench::MEMORY_BENCH;
 pub(crate) use packet_ping_pong::PACKET_PING_PONG;
+pub(crate) use port_bench::PORT_BENCH;
 pub(crate) use signal_ping_pong::SIGNAL_PING_PONG;

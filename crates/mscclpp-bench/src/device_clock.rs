@@ -1,0 +1,46 @@
+//! A stream of a device, and how long what runs on it takes, by the device's events.
+
+use std::time::Duration;
+
+use mscclpp::{Event, Gpu, Stream, errors::GpuError};
+
+/// For one launch of a kernel or graph.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+
+pub(crate) struct DeviceClock {
+    stream: Stream,
+    start: Event,
+    end: Event,
+}
+
+impl DeviceClock {
+    pub(crate) fn new(gpu: &Gpu) -> Result<Self, GpuError> {
+        Ok(Self { stream: gpu.stream()?, start: gpu.event(true)?, end: gpu.event(true)? })
+    }
+
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Submits what `submit` does to the stream, to be timed.
+    pub(crate) fn start(&self, submit: impl FnOnce(&Stream) -> Result<(), GpuError>) -> Result<(), GpuError> {
+        self.stream.record(&self.start)?;
+        submit(&self.stream)?;
+        self.stream.record(&self.end)
+    }
+
+    /// Waits for it, for [`LIMIT`]; after an error it may be waited for once more.
+    pub(crate) fn wait(&self) -> Result<(), GpuError> {
+        self.stream.synchronize_timeout(LIMIT)
+    }
+
+    /// What it took, in microseconds.
+    pub(crate) fn elapsed_us(&self) -> Result<f64, GpuError> {
+        Ok(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3)
+    }
+
+    /// Whether something submitted may still run.
+    pub(crate) fn is_busy(&self) -> bool {
+        !matches!(self.stream.query(), Ok(true))
+    }
+}

@@ -1,0 +1,131 @@
+//! `fifo`: threads of one block push triggers, and a proxy takes them.
+
+use clap::Args;
+use mscclpp::{Fifo, prelude::*};
+
+use crate::{
+    Result,
+    machine::Machine,
+    progress::Progress,
+    pushers::{Pushers, Pushing, Shape},
+    report::{Report, Row, SizeOf, Times, Unit},
+};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Numbers of threads, two rows each.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 32, 512],
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Vec<u32>,
+    /// Triggers that a thread pushes in a launch [default: 1000, without waits 1000000 among all threads; 20 on simulated
+    /// devices].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    iters: Option<u32>,
+    /// Launches before those that count.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    warmup: u32,
+    /// Launches that count.
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeats: u32,
+    /// How many triggers the FIFO holds, a power of two from 2 to 4096.
+    #[arg(long, value_name = "TRIGGERS", default_value_t = Fifo::DEFAULT_SIZE)]
+    fifo_size: u64,
+    /// The device number.
+    #[arg(long, value_name = "GPU", default_value_t = 0)]
+    device: usize,
+    /// Expect something else: the check must notice.
+    #[arg(long, hide = true)]
+    spoil: bool,
+}
+
+impl Pushing {
+    fn name(self) -> &'static str {
+        match self {
+            Self::AndSync => "push and sync",
+            Self::Pipelined => "pipelined",
+        }
+    }
+
+    /// By default.
+    fn per_thread(self, platform: Platform, threads: u32) -> u32 {
+        match (platform, self) {
+            (Platform::Host, _) => 20,
+            (_, Self::AndSync) => 1000,
+            (_, Self::Pipelined) => 1_000_000 / threads,
+        }
+    }
+
+    /// Baseline and goal in microseconds. The baseline was published for the reference.
+    fn known(self, threads: u32) -> (Option<f64>, Option<f64>) {
+        match self {
+            Self::AndSync if threads == 1 => (Some(2.0), Some(1.9)),
+            // 8 million a second, which one thread's stores alone do not reach.
+            Self::Pipelined if threads > 1 => (None, Some(0.125)),
+            _ => (None, None),
+        }
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<Report> {
+    let gpu = Platform::detect_or_host()?.gpu(options.device)?;
+    let launches = (options.warmup + options.repeats) as usize;
+    let mut progress = Progress::new(2 * options.threads.len() * launches, false);
+    let mut rows = Vec::new();
+    let mut notes = vec![
+        "one block, one proxy; timed by the device's events; the proxy checks that each thread's triggers come once and \
+         in order"
+            .to_owned(),
+        "push and sync: the time of one, all threads at once; pipelined: the time for each trigger, all threads together"
+            .to_owned(),
+    ];
+    for pushing in [Pushing::AndSync, Pushing::Pipelined] {
+        for &threads in &options.threads {
+            let row = row(options, &gpu, &mut progress, pushing, threads)?;
+            if let Some(times) = row.times {
+                let triggers = if pushing == Pushing::AndSync { f64::from(threads) } else { 1.0 };
+                let label = format!("{}, {}", row.variant, SizeOf::Threads.show(row.size));
+                notes.push(format!("{label}: {:.2} million triggers a second", triggers / times.median));
+            }
+            rows.push(row);
+        }
+    }
+    drop(progress);
+    Ok(Report { machine: Machine::of(&[gpu], "none"), rows, notes })
+}
+
+fn row(options: &Options, gpu: &Gpu, progress: &mut Progress, pushing: Pushing, threads: u32) -> Result<Row> {
+    let platform = gpu.platform();
+    let per_thread = options.iters.unwrap_or_else(|| pushing.per_thread(platform, threads));
+    let Options { fifo_size, spoil, .. } = *options;
+    let mut pushers = Pushers::new(gpu, Shape { pushing, threads, per_thread, fifo_size, spoil })?;
+    let of_a_time = match pushing {
+        Pushing::AndSync => f64::from(per_thread),
+        Pushing::Pipelined => f64::from(per_thread) * f64::from(threads),
+    };
+    let repeats = options.repeats as usize;
+    let mut times = Vec::new();
+    for _ in 0..options.warmup + options.repeats {
+        progress.step(&format!("fifo {} {threads} threads", pushing.name()));
+        // What was wrong once stays so.
+        match pushers.launch()? {
+            Some(us) => times.push(us / of_a_time),
+            None => break,
+        }
+    }
+    let counted = times.get(options.warmup as usize..).filter(|counted| counted.len() == repeats);
+    let known = if platform == Platform::Host { (None, None) } else { pushing.known(threads) };
+    Ok(Row {
+        workload: "fifo".to_owned(),
+        variant: pushing.name().to_owned(),
+        size: threads.into(),
+        size_of: SizeOf::Threads,
+        unit: Unit::Microseconds,
+        times: counted.and_then(|times| Times::of(times.to_vec())),
+        rounds: per_thread,
+        repeats,
+        bandwidth: None,
+        baseline: known.0,
+        goal: known.1,
+        cpu: None,
+    })
+}

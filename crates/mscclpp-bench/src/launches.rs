@@ -1,0 +1,40 @@
+//! Many launches for one time.
+
+use mscclpp::{Graph, Stream, errors::GpuError};
+
+/// As many as a graph has.
+const OF_A_GRAPH: u32 = 1000;
+
+/// The same launch again and again: a graph of them, or replays of one.
+pub(crate) struct Launches<L> {
+    graph: Graph,
+    /// How often the graph is launched.
+    replays: u32,
+    /// How many launches follow it.
+    rest: u32,
+    launch: L,
+}
+
+impl<L: Fn(&Stream) -> Result<(), GpuError>> Launches<L> {
+    /// Of `rounds` times what `launch` submits.
+    pub(crate) fn capture(stream: &Stream, rounds: u32, launch: L) -> Result<Self, GpuError> {
+        stream.begin_capture()?;
+        let launched = (0..rounds.min(OF_A_GRAPH)).try_for_each(|_| launch(stream));
+        // Also after an error: the stream is to be usable again.
+        let graph = stream.end_capture();
+        let graph = launched.and(graph)?;
+        let (replays, rest) =
+            if rounds < OF_A_GRAPH { (1, 0) } else { (rounds / OF_A_GRAPH, rounds % OF_A_GRAPH) };
+        Ok(Self { graph, replays, rest, launch })
+    }
+
+    /// Submits all of them.
+    ///
+    /// # Safety
+    /// What the launches use must be kept until they are over.
+    pub(crate) unsafe fn submit(&self, stream: &Stream) -> Result<(), GpuError> {
+        // SAFETY: the caller's promise.
+        (0..self.replays).try_for_each(|_| unsafe { self.graph.launch(stream) })?;
+        (0..self.rest).try_for_each(|_| (self.launch)(stream))
+    }
+}

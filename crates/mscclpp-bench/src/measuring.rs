@@ -1,0 +1,113 @@
+//! How often a workload is run, and the checks that go with each time.
+
+use std::borrow::Cow;
+
+use clap::Args;
+use mscclpp::{Stream, errors::GpuError, prelude::*};
+
+use crate::{Result, data::Destination, pair::Pair, progress::Progress, stopwatch::Stopwatch};
+
+/// Of every workload that moves data.
+#[derive(Args)]
+pub(crate) struct Measuring {
+    /// Rounds for one time [default: 1000, fewer of large messages; 20 on simulated devices].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    iters: Option<u32>,
+    /// How often all rounds are run before the times that count.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    warmup: u32,
+    /// How many times are taken.
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeats: u32,
+    /// The device numbers of the two ranks [default: the first two, or twice the only one].
+    #[arg(long, num_args = 2, value_names = ["GPU", "GPU"])]
+    devices: Option<Vec<usize>>,
+    /// Make a byte wrong before data is compared: the check must notice.
+    #[arg(long, hide = true)]
+    spoil: bool,
+}
+
+/// By default a time takes under a second: at 100 GB/s on a GPU, and a thousandth of that on a simulated one.
+const BYTES_OF_A_TIME: u64 = 64 << 30;
+
+impl Measuring {
+    pub(crate) fn join(&self, peer: bool) -> Result<Pair> {
+        let devices = self.devices.as_deref().and_then(|ids| <[usize; 2]>::try_from(ids).ok());
+        Pair::join(devices, peer)
+    }
+
+    /// Of messages of that size.
+    pub(crate) fn rounds(&self, platform: Platform, bytes: u64) -> u32 {
+        let (most, budget) = match platform {
+            Platform::Host => (20, BYTES_OF_A_TIME / 1000),
+            _ => (1000, BYTES_OF_A_TIME),
+        };
+        // At most `most`, which fits.
+        self.rounds_or((budget / bytes).clamp(1, most) as u32)
+    }
+
+    /// What `--iters` says, or `default`.
+    pub(crate) fn rounds_or(&self, default: u32) -> u32 {
+        self.iters.unwrap_or(default)
+    }
+
+    /// Launches for one row.
+    pub(crate) fn launches(&self) -> usize {
+        (self.warmup + self.repeats) as usize
+    }
+
+    pub(crate) fn repeats(&self) -> usize {
+        self.repeats as usize
+    }
+
+    /// Whether a launch, counted from 0, is behind the warm-up.
+    pub(crate) fn counts(&self, launch: usize) -> bool {
+        launch >= self.warmup as usize
+    }
+
+    /// Whether a byte is to be made wrong before data is compared.
+    pub(crate) fn spoils(&self) -> bool {
+        self.spoil
+    }
+
+    pub(crate) fn chooses_devices(&self) -> bool {
+        self.devices.is_some()
+    }
+}
+
+/// Where the peer's message is to arrive while the stopwatch runs.
+pub(crate) struct Arrival<'a> {
+    pub(crate) stopwatch: &'a Stopwatch<'a>,
+    pub(crate) destination: Destination<'a>,
+}
+
+impl Arrival<'_> {
+    /// The times of all repeats in microseconds, each of all its rounds; none if data was wrong or a wait failed, on
+    /// either side and in the warm-up too. `submit` submits one launch, given its number, counted from 0; behind it the
+    /// message that `expected` gives for the number is to be there.
+    pub(crate) fn measure<'d>(
+        &self,
+        measuring: &Measuring,
+        progress: &mut Progress,
+        label: &str,
+        submit: impl Fn(&Stream, u32) -> Result<(), GpuError>,
+        expected: impl Fn(u32) -> Cow<'d, [u8]>,
+    ) -> Result<Option<Vec<f64>>> {
+        let Self { stopwatch, destination } = self;
+        let mut times = Vec::new();
+        let mut ok = true;
+        for launch in 0..measuring.warmup + measuring.repeats {
+            progress.step(label);
+            let expected = expected(launch);
+            let len = expected.len() as u64;
+            destination.poison(len)?;
+            let us = stopwatch.time(|stream| submit(stream, launch))?;
+            if measuring.spoil {
+                destination.spoil(len)?;
+            }
+            ok &= us.is_some() && destination.holds(&expected)?;
+            times.extend(us.filter(|_| launch >= measuring.warmup));
+        }
+        Ok(stopwatch.ranks().both(ok)?.then_some(times))
+    }
+}

@@ -1,0 +1,64 @@
+//! What is known of the speed of port channels on two H200 of one host, in microseconds a round.
+
+use super::Carrier;
+
+/// A baseline, and what this project wants.
+pub(super) type Known = (Option<f64>, Option<f64>);
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// Bytes, baseline and goal.
+type Put = (u64, f64, f64);
+
+/// A launch a round; the first two baselines are the middle of what several runs gave.
+const PUTS: [Put; 3] = [
+    (KIB, 20.05, 8.0),
+    (MIB, 24.2, 18.0),
+    // 374 GB/s.
+    (128 * MIB, 367.0, (128 * MIB) as f64 / 374.0 / 1e3),
+];
+
+const PUTS_IN_KERNEL: [Put; 7] = [
+    (KIB, 16.8, 5.5),
+    (64 * KIB, 16.8, 13.0),
+    (MIB, 25.0, 16.0),
+    (4 * MIB, 29.6, 24.0),
+    (16 * MIB, 63.7, 57.0),
+    (64 * MIB, 195.0, 186.0),
+    (128 * MIB, 367.0, 357.0),
+];
+
+/// Of puts over CUDA IPC.
+pub(super) fn put(bytes: u64, in_kernel: bool) -> Known {
+    let known: &[Put] = if in_kernel { &PUTS_IN_KERNEL } else { &PUTS };
+    match known.iter().find(|known| known.0 == bytes) {
+        Some((_, baseline, goal)) => (Some(*baseline), Some(*goal)),
+        None => (None, None),
+    }
+}
+
+/// Of one element, back and forth; the middle of what several runs gave.
+pub(super) fn ping_pong(carrier: Carrier) -> Known {
+    match carrier {
+        Carrier::CudaIpc => (Some(20.35), Some(7.0)),
+        Carrier::Ethernet => (Some(171.5), Some(60.0)),
+    }
+}
+
+/// As [`ping_pong`], with packets.
+pub(super) const PACKET_PING_PONG: Known = (Some(7.85), Some(4.5));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_are_for_their_size_and_kind_of_rounds() {
+        assert_eq!(put(KIB, false), (Some(20.05), Some(8.0)));
+        assert_eq!(put(KIB, true), (Some(16.8), Some(5.5)));
+        assert_eq!(put(64 * KIB, false), (None, None));
+        let (_, goal) = put(128 * MIB, false);
+        assert!(goal.is_some_and(|goal| (goal - 358.9).abs() < 0.1), "{goal:?}");
+    }
+}

@@ -1,0 +1,161 @@
+//! Port channels between two processes, each with a proxy, and the workloads over them.
+
+mod known;
+mod ping_pong;
+mod put;
+
+use std::borrow::Cow;
+
+use clap::{Args, ValueEnum};
+use mscclpp::{PortChannelHandle, ServiceStats, Stream, errors::GpuError, prelude::*};
+
+pub(crate) use self::{
+    ping_pong::{Options as PingPongOptions, PacketOptions, element, packet_ping_pong, ping_pong},
+    put::{Options as PutOptions, put},
+};
+use crate::{
+    Result,
+    data::Destination,
+    measuring::{Arrival, Measuring},
+    pair::Pair,
+    progress::Progress,
+    sizes,
+    stopwatch::Stopwatch,
+};
+
+/// Of every workload over port channels.
+#[derive(Args)]
+pub(crate) struct Common {
+    #[command(flatten)]
+    sizes: sizes::Range,
+    #[command(flatten)]
+    measuring: Measuring,
+    /// Up to how many bytes a kernel's thread puts by itself, 0 for none [default: the library's].
+    #[arg(long, value_name = "BYTES")]
+    direct_put_max: Option<u32>,
+    /// How many triggers the FIFO holds, a power of two from 2 to 4096 [default: the library's].
+    #[arg(long, value_name = "TRIGGERS")]
+    fifo_size: Option<u64>,
+}
+
+/// What the proxies send over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Carrier {
+    CudaIpc,
+    Ethernet,
+}
+
+impl Carrier {
+    fn transport(self) -> Transport {
+        match self {
+            Self::CudaIpc => Transport::CUDA_IPC,
+            Self::Ethernet => Transport::ETHERNET,
+        }
+    }
+}
+
+/// This side of a port channel: its source's bytes are put to the start of the peer's arrivals.
+struct Ports<'a> {
+    // Declared first: when it is dropped, it waits for the kernels that use the rest.
+    stopwatch: Stopwatch<'a>,
+    channel: PortChannel,
+    service: ProxyService,
+    source: DeviceBuffer,
+    /// From [`ARRIVALS`] on what the peer's puts can reach, with guards on both sides.
+    arrivals: DeviceBuffer,
+    /// While it is kept, the peer may put.
+    _here: RegisteredMemory,
+}
+
+const ARRIVALS: u64 = 4096;
+
+impl<'a> Ports<'a> {
+    /// For puts of up to `largest` bytes.
+    fn new(pair: &'a Pair, options: &Common, carrier: Carrier, largest: u64) -> Result<Self> {
+        let (comm, transport) = (&pair.ranks.comm, carrier.transport());
+        let source = pair.gpu.allocate(largest)?;
+        let arrivals = pair.gpu.allocate(ARRIVALS + largest + ARRIVALS)?;
+        // Never freed: also after an error here, the peer may put to it.
+        std::mem::forget(arrivals.clone());
+        let from = comm.register_buffer(&source, transport)?;
+        // SAFETY: a part of memory that stays.
+        let here = unsafe { comm.register_memory(arrivals.ptr().add(ARRIVALS), largest, transport)? };
+        let there = pair.ranks.share(&here)?;
+
+        let mut builder = ProxyService::builder(&pair.gpu);
+        if let Some(bytes) = options.direct_put_max {
+            builder = builder.direct_put_max(bytes);
+        }
+        if let Some(triggers) = options.fifo_size {
+            builder = builder.fifo_size(triggers);
+        }
+        let service = builder.build()?;
+        let connection = pair.connect(transport)?;
+        let id = service.build_and_add_semaphore(comm, &connection)?;
+        let (dst, src) = (service.add_memory(&there)?, service.add_memory(&from)?);
+        let channel = service.port_channel(id, dst, src)?;
+        service.start_proxy(true)?;
+        let stopwatch = Stopwatch::new(pair, vec![service.semaphore(id)?])?;
+        Ok(Self { stopwatch, channel, service, source, arrivals, _here: here })
+    }
+
+    fn handle(&self) -> PortChannelHandle {
+        self.channel.device_handle()
+    }
+
+    /// Where the peer's puts arrive.
+    fn arrivals(&self) -> DevicePtr {
+        self.arrivals.ptr().add(ARRIVALS)
+    }
+
+    /// As [`Arrival::measure`], with the service's own error if it has one.
+    fn measure<'d>(
+        &self,
+        measuring: &Measuring,
+        progress: &mut Progress,
+        label: &str,
+        submit: impl Fn(&Stream, u32) -> Result<(), GpuError>,
+        expected: impl Fn(u32) -> Cow<'d, [u8]>,
+    ) -> Result<Option<Vec<f64>>> {
+        let destination = Destination { memory: &self.arrivals, offset: ARRIVALS };
+        let arrival = Arrival { stopwatch: &self.stopwatch, destination };
+        let measured = arrival.measure(measuring, progress, label, submit, expected);
+        measured.map_err(|error| self.service.health().err().map_or(error, Into::into))
+    }
+
+    /// What this side's service has done since `before`.
+    fn remark(&self, label: &str, before: &ServiceStats) -> String {
+        let (now, before) = (self.service.stats().total, before.total);
+        format!(
+            "{label}: rank 0 did {} puts and {} signals directly, and {} puts, {} signals and {} flushes by its proxy",
+            now.direct_puts - before.direct_puts,
+            now.direct_signals - before.direct_signals,
+            now.data - before.data,
+            now.flags - before.flags,
+            now.syncs - before.syncs,
+        )
+    }
+
+    /// Ends the proxy, when both sides are done.
+    fn finish(self, pair: &Pair) -> Result<()> {
+        self.service.stop_proxy()?;
+        // Nobody closes a connection that the other still uses.
+        pair.ranks.meet()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mscclpp::kernels;
+
+    use super::*;
+
+    /// What the kernels are handed has the size that they were compiled for.
+    #[test]
+    fn the_channel_is_as_large_as_in_the_kernels() {
+        for entry in ["port_put", "port_ping_pong", "port_packet_ping_pong"] {
+            let parameter = format!("{entry}_param_0[{}]", size_of::<PortChannelHandle>());
+            assert!(kernels::PORT_BENCH.contains(&parameter), "{parameter}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! `port-pingpong` and `port-packet-pingpong`: two devices put a message to each other in turns, from inside one kernel
+//! each.
+
+use std::borrow::Cow;
+
+use clap::Args;
+use mscclpp::{KernelArgs, LL16Packet, LaunchConfig, Module, ModuleSource, Packet, kernels, prelude::*};
+
+use super::{
+    Carrier, Common, Ports,
+    known::{self, Known},
+};
+use crate::{
+    Result,
+    machine::Machine,
+    progress::Progress,
+    report::{Report, Row, SizeOf, Times, Unit},
+    sizes::Sizes,
+    twins,
+};
+
+#[derive(Args)]
+pub(crate) struct PacketOptions {
+    #[command(flatten)]
+    common: Common,
+    /// Threads of the one block [default: 1024, 32 on simulated devices].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+}
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    options: PacketOptions,
+    /// What the proxies send over.
+    #[arg(long, value_enum, default_value = "cuda-ipc")]
+    transport: Carrier,
+}
+
+/// A kind of message.
+struct Kind {
+    workload: &'static str,
+    kernel: &'static str,
+    /// Bytes of data of an element, and as they are put.
+    element: u64,
+    as_put: u64,
+    carrier: Carrier,
+    /// Of one element.
+    known: Known,
+    notes: [&'static str; 2],
+}
+
+/// With puts that signal, waits and flushes.
+pub(crate) fn ping_pong(options: &Options, peer: bool) -> Result<Option<Report>> {
+    let kind = Kind {
+        workload: "port-pingpong",
+        kernel: "port_ping_pong",
+        element: 4,
+        as_put: 4,
+        carrier: options.transport,
+        known: known::ping_pong(options.transport),
+        notes: [
+            "one round trip, two processes, one block and a proxy each: wait, check, fill, put with signal, flush; the \
+             rounds in one launch; timed by the device's events",
+            "every element of every round is compared in the kernel, and the last message by the host",
+        ],
+    };
+    run(&kind, &options.options, peer)
+}
+
+/// With packets, which need no waits.
+pub(crate) fn packet_ping_pong(options: &PacketOptions, peer: bool) -> Result<Option<Report>> {
+    let kind = Kind {
+        workload: "port-packet-pingpong",
+        kernel: "port_packet_ping_pong",
+        element: LL16Packet::PAYLOAD,
+        as_put: LL16Packet::SIZE,
+        // Over others, 8 bytes need not arrive whole.
+        carrier: Carrier::CudaIpc,
+        known: known::PACKET_PING_PONG,
+        notes: [
+            "one round trip, two processes, one block and a proxy each: LL16 packets are filled, put, read and checked; \
+             the rounds in one launch; timed by the device's events",
+            "every element of every round is compared in the kernel, and the last packets by the host",
+        ],
+    };
+    run(&kind, options, peer)
+}
+
+/// What an element is in a round, on the side that goes first (1) or the other (0); the kernels compute the same.
+pub(crate) fn element(round: u32, side: u32, index: u32) -> u32 {
+    round.wrapping_mul(2_654_435_761).wrapping_add(index.wrapping_mul(2)).wrapping_add(side + 1)
+}
+
+impl Kind {
+    fn has_packets(&self) -> bool {
+        self.as_put != self.element
+    }
+
+    /// What arrives from a side in a round. `flag`: of packets.
+    fn message(&self, round: u32, side: u32, count: u32, flag: u32) -> Vec<u8> {
+        let words = |index| {
+            let x = element(round, side, index);
+            if self.has_packets() { vec![x, flag, !x, flag] } else { vec![x] }
+        };
+        (0..count).flat_map(words).flat_map(u32::to_le_bytes).collect()
+    }
+}
+
+fn run(kind: &Kind, options: &PacketOptions, peer: bool) -> Result<Option<Report>> {
+    let PacketOptions { common, threads } = options;
+    let measuring = &common.measuring;
+    let one = Sizes { begin: kind.element, end: kind.element, factor: 2 };
+    let sizes = common.sizes.or(one, kind.element)?;
+    let pair = measuring.join(peer)?;
+    let (platform, side) = (pair.gpu.platform(), u32::from(pair.ranks.rank == 0));
+    let threads = threads.unwrap_or(if platform == Platform::Host { 32 } else { 1024 });
+    let module = Module::load(
+        &pair.gpu,
+        &ModuleSource { ptx: kernels::PORT_BENCH, host_kernels: twins::PORT_BENCH, host_symbols: &[] },
+    )?;
+    let kernel = module.kernel(kind.kernel)?;
+    let mismatches = pair.gpu.allocate(4)?;
+    let ports = Ports::new(&pair, common, kind.carrier, sizes.end / kind.element * kind.as_put)?;
+
+    let mut progress = Progress::new(sizes.count() * measuring.launches(), peer);
+    let mut rows = Vec::new();
+    let mut notes = kind.notes.map(str::to_owned).to_vec();
+    for bytes in sizes.iter() {
+        let (rounds, label) = (measuring.rounds(platform, bytes), SizeOf::Bytes.show(bytes));
+        let count = u32::try_from(bytes / kind.element)?;
+        if u64::from(rounds) * measuring.launches() as u64 >= u64::from(u32::MAX) {
+            return Err(
+                "the rounds of all launches are the flags of packets, so there must be less than 2^32".into(),
+            );
+        }
+        let flag = |launch: u32| 1 + launch * rounds;
+        let before = ports.service.stats();
+        mismatches.fill(0, 4, 0)?;
+        let times = ports.measure(
+            measuring,
+            &mut progress,
+            &format!("{} {label}", kind.workload),
+            |stream, launch| {
+                let args = KernelArgs::new()
+                    .with(ports.handle())
+                    .with(ports.source.ptr())
+                    .with(ports.arrivals())
+                    .with(count)
+                    .with(rounds as i32)
+                    .with(side as i32);
+                let args = if kind.has_packets() { args.with(flag(launch)) } else { args };
+                let args = args.with(mismatches.ptr()).with(ports.stopwatch.failed());
+                // SAFETY: these are the kernel's arguments. The stopwatch is dropped before what is used here, and
+                // waits for the kernel's end.
+                unsafe { kernel.launch(stream, LaunchConfig::linear(1, threads), &args) }
+            },
+            |launch| {
+                let last = rounds - 1;
+                Cow::Owned(kind.message(last, 1 - side, count, flag(launch) + last))
+            },
+        )?;
+        let mut wrong = [0; 4];
+        mismatches.read(0, &mut wrong)?;
+        let all_right = pair.ranks.both(wrong == [0; 4])?;
+        let trips =
+            times.filter(|_| all_right).map(|all| all.into_iter().map(|us| us / f64::from(rounds)).collect());
+        let comparable = pair.is_of_two_gpus() && bytes == kind.element && threads == 1024;
+        let known = if comparable { kind.known } else { (None, None) };
+        rows.push(Row {
+            workload: kind.workload.to_owned(),
+            variant: format!("1x{threads}"),
+            size: bytes,
+            size_of: SizeOf::Bytes,
+            unit: Unit::Microseconds,
+            times: trips.and_then(Times::of),
+            rounds,
+            repeats: measuring.repeats(),
+            bandwidth: None,
+            baseline: known.0,
+            goal: known.1,
+            cpu: None,
+        });
+        notes.push(ports.remark(&label, &before));
+    }
+    drop(progress);
+    ports.finish(&pair)?;
+    let machine = Machine::of(&pair.gpus, &kind.carrier.transport().to_string());
+    Ok((!peer).then_some(Report { machine, rows, notes }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_its_elements_and_packets_their_flags() {
+        let kind = |element, as_put| Kind {
+            workload: "",
+            kernel: "",
+            element,
+            as_put,
+            carrier: Carrier::CudaIpc,
+            known: (None, None),
+            notes: [""; 2],
+        };
+        let x = element(2, 1, 0).to_le_bytes();
+        assert_eq!(kind(4, 4).message(2, 1, 1, 9), x);
+        let not_x = x.map(|byte| !byte);
+        assert_eq!(kind(8, 16).message(2, 1, 1, 9), [x, [9, 0, 0, 0], not_x, [9, 0, 0, 0]].concat());
+        assert_eq!(kind(8, 16).message(2, 1, 5, 9).len(), 80);
+    }
+
+    #[test]
+    fn elements_differ_between_rounds_sides_and_neighbours() {
+        for other in [element(8, 0, 3), element(7, 1, 3), element(7, 0, 4), element(7, 1, 2)] {
+            assert_ne!(element(7, 0, 3), other);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! `port-put`: both devices put to each other at once, one thread each: signal, wait, put with signal, wait.
+
+use std::borrow::Cow;
+
+use clap::Args;
+use mscclpp::{Kernel, KernelArgs, LaunchConfig, Module, ModuleSource, Stream, kernels, prelude::*};
+
+use super::{Carrier, Common, Ports, known};
+use crate::{
+    Result,
+    data::{fresh_seed, random_bytes},
+    launches::Launches,
+    machine::Machine,
+    pair::Pair,
+    progress::Progress,
+    report::{Bandwidth, Report, Row, SizeOf, Times, Unit},
+    sizes::Sizes,
+    twins,
+};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    common: Common,
+    /// All rounds in one launch, not a launch for each.
+    #[arg(long)]
+    in_kernel: bool,
+    /// What the proxies send over.
+    #[arg(long, value_enum, default_value = "cuda-ipc")]
+    transport: Carrier,
+}
+
+const WORKLOAD: &str = "port-put";
+
+pub(crate) fn put(options: &Options, peer: bool) -> Result<Option<Report>> {
+    let Options { common, in_kernel, transport } = options;
+    let pair = common.measuring.join(peer)?;
+    let default = match pair.gpu.platform() {
+        Platform::Host => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
+        _ if *in_kernel => Sizes { begin: 1 << 10, end: 128 << 20, factor: 4 },
+        _ => Sizes { begin: 1 << 10, end: 128 << 20, factor: 1 << 10 },
+    };
+    let sizes = common.sizes.or(default, 1)?;
+    let module = Module::load(
+        &pair.gpu,
+        &ModuleSource { ptx: kernels::PORT_BENCH, host_kernels: twins::PORT_BENCH, host_symbols: &[] },
+    )?;
+    let kernel = module.kernel("port_put")?;
+    let ports = Ports::new(&pair, common, *transport, sizes.end)?;
+    let bench = Bench { options, pair: &pair, kernel, ports: &ports };
+
+    let mut progress = Progress::new(sizes.count() * common.measuring.launches(), peer);
+    let mut rows = Vec::new();
+    let mut notes = vec![
+        match in_kernel {
+            true => "one round, two processes with a thread and a proxy each; the rounds in one launch; timed by the \
+                     device's events"
+                .to_owned(),
+            false => "one round, two processes with a thread and a proxy each; a launch is a round, in a graph of as \
+                      many launches as there are rounds, or of 1000 that is replayed; timed by the device's events"
+                .to_owned(),
+        },
+        "random data, compared on both sides for each time".to_owned(),
+    ];
+    for bytes in sizes.iter() {
+        let before = ports.service.stats();
+        let row = bench.row(&mut progress, bytes)?;
+        notes.push(ports.remark(&SizeOf::Bytes.show(bytes), &before));
+        rows.push(row);
+    }
+    drop(progress);
+    ports.finish(&pair)?;
+    let machine = Machine::of(&pair.gpus, &transport.transport().to_string());
+    Ok((!peer).then_some(Report { machine, rows, notes }))
+}
+
+struct Bench<'a> {
+    options: &'a Options,
+    pair: &'a Pair,
+    kernel: Kernel,
+    ports: &'a Ports<'a>,
+}
+
+impl Bench<'_> {
+    fn row(&self, progress: &mut Progress, bytes: u64) -> Result<Row> {
+        let Self { options: Options { common, in_kernel, transport }, pair, kernel, ports } = self;
+        let measuring = &common.measuring;
+        let rounds = measuring.rounds(pair.gpu.platform(), bytes);
+        let mine = fresh_seed();
+        let peers = pair.ranks.swap(mine)?;
+        ports.source.write(0, &random_bytes(mine, bytes as usize))?;
+        let expected = random_bytes(peers, bytes as usize);
+
+        let of_a_launch = if *in_kernel { rounds } else { 1 };
+        let args = KernelArgs::new()
+            .with(ports.handle())
+            .with(0u64)
+            .with(0u64)
+            .with(bytes)
+            .with(of_a_launch as i32)
+            .with(ports.stopwatch.failed());
+        // SAFETY: these are the kernel's arguments. The stopwatch is dropped before what is used here, and waits for
+        // the kernels' end.
+        let launch = |stream: &Stream| unsafe { kernel.launch(stream, LaunchConfig::linear(1, 1), &args) };
+        let launches = Launches::capture(ports.stopwatch.stream(), rounds / of_a_launch, launch)?;
+        let variant = if *in_kernel { "in kernel" } else { "launches" };
+        let times = ports.measure(
+            measuring,
+            progress,
+            &format!("{WORKLOAD} {variant} {}", SizeOf::Bytes.show(bytes)),
+            // SAFETY: as above.
+            |stream, _| unsafe { launches.submit(stream) },
+            |_| Cow::Borrowed(&expected),
+        )?;
+        let times =
+            times.map(|all| all.into_iter().map(|us| us / f64::from(rounds)).collect()).and_then(Times::of);
+        let known = match pair.is_of_two_gpus() && *transport == Carrier::CudaIpc {
+            true => known::put(bytes, *in_kernel),
+            false => (None, None),
+        };
+        Ok(Row {
+            workload: WORKLOAD.to_owned(),
+            variant: variant.to_owned(),
+            size: bytes,
+            size_of: SizeOf::Bytes,
+            unit: Unit::Microseconds,
+            times,
+            rounds,
+            repeats: measuring.repeats(),
+            bandwidth: times.map(|times| Bandwidth::of(bytes, times.median)),
+            baseline: known.0,
+            goal: known.1,
+            cpu: None,
+        })
+    }
+}

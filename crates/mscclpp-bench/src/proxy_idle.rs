@@ -1,0 +1,92 @@
+//! `proxy-idle`: what a proxy without triggers costs, and how long the first trigger after that waits.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use mscclpp::{Fifo, prelude::*};
+
+use crate::{
+    Result,
+    cpu_time::CpuTime,
+    machine::Machine,
+    progress::Progress,
+    pushers::{Pushers, Pushing, Shape},
+    report::{Report, Row, SizeOf, Times, Unit},
+};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Milliseconds without triggers before the time that counts.
+    #[arg(long, default_value_t = 1000, value_name = "MS", value_parser = clap::value_parser!(u64).range(0..=60_000))]
+    idle: u64,
+    /// Milliseconds over which the processor's time is taken; then comes the first trigger.
+    #[arg(long, default_value_t = 1000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    window: u64,
+    /// How often.
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeats: u32,
+    /// The device number.
+    #[arg(long, value_name = "GPU", default_value_t = 0)]
+    device: usize,
+    /// Expect something else: the check must notice.
+    #[arg(long, hide = true)]
+    spoil: bool,
+}
+
+/// After a second: at most 5 % of a core, and so many microseconds.
+const GOALS: [f64; 2] = [0.05, 600.0];
+
+pub(crate) fn run(options: &Options) -> Result<Report> {
+    let gpu = Platform::detect_or_host()?.gpu(options.device)?;
+    let fifo_size = Fifo::DEFAULT_SIZE;
+    let spoil = options.spoil;
+    let shape = Shape { pushing: Pushing::AndSync, threads: 1, per_thread: 1, fifo_size, spoil };
+    let mut pushers = Pushers::new(&gpu, shape)?;
+    let mut progress = Progress::new(options.repeats as usize, false);
+    // The first launch is slow for reasons of its own.
+    let mut ok = pushers.launch()?.is_some();
+    let (mut shares, mut waits) = (Vec::new(), Vec::new());
+    for _ in 0..options.repeats {
+        progress.step("proxy-idle");
+        thread::sleep(Duration::from_millis(options.idle));
+        let (before, started) = (CpuTime::now(), Instant::now());
+        thread::sleep(Duration::from_millis(options.window));
+        shares.push((CpuTime::now() - before).seconds() / started.elapsed().as_secs_f64());
+        let us = pushers.launch()?;
+        ok &= us.is_some();
+        waits.extend(us);
+    }
+    drop(progress);
+    let goals = GOALS.map(|goal| (options.idle >= 1000).then_some(goal));
+    let row = |variant: &str, unit, values, goal| Row {
+        workload: "proxy-idle".to_owned(),
+        variant: variant.to_owned(),
+        size: options.idle,
+        size_of: SizeOf::Milliseconds,
+        unit,
+        times: Times::of(values).filter(|_| ok),
+        rounds: 1,
+        repeats: options.repeats as usize,
+        bandwidth: None,
+        baseline: None,
+        goal,
+        cpu: None,
+    };
+    let rows = vec![
+        row("core time a second", Unit::Seconds, shares, goals[0]),
+        row("first trigger", Unit::Microseconds, waits, goals[1]),
+    ];
+    let notes = vec![
+        format!(
+            "one proxy with the defaults; size: how long there were no triggers; core time a second: of the whole process, \
+             over the next {} ms",
+            options.window
+        ),
+        "first trigger: a launch that pushes one and waits until it is taken, by the device's events"
+            .to_owned(),
+    ];
+    Ok(Report { machine: Machine::of(&[gpu], "none"), rows, notes })
+}

@@ -32,6 +32,8 @@ pub struct FifoHandle {
     pub reserved: u32,
 }
 
+const _: () = assert!(size_of::<FifoHandle>() == 48, "as in the header");
+
 // SAFETY: pointers and numbers, plain data, laid out as in the header.
 unsafe impl KernelParam for FifoHandle {}
 // SAFETY: its pointers are to memory that is only touched with atomic operations.

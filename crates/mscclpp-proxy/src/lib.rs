@@ -37,6 +37,7 @@
 //!    aborted or dropped. See [`ProxyService`].
 
 mod affinity;
+mod base_channel_handle;
 mod channel;
 mod channel_handle;
 mod dump;
@@ -44,6 +45,7 @@ mod engine;
 mod error;
 mod fifo;
 mod handle;
+mod handler;
 mod idle;
 mod lane;
 mod probe;
@@ -51,18 +53,21 @@ mod probe;
 pub mod protocol;
 mod proxy;
 mod service;
+mod serving;
 mod signal;
 mod stats;
 mod table;
 mod trigger;
 
+pub use base_channel_handle::BasePortChannelHandle;
 pub use channel::{BasePortChannel, PortChannel};
-pub use channel_handle::{BasePortChannelHandle, PortChannelHandle};
+pub use channel_handle::PortChannelHandle;
 pub use error::{Error, Result};
 pub use fifo::Fifo;
 pub use handle::FifoHandle;
+pub use handler::{Progress, ProxyHandler, ProxyHandlerResult};
 pub use idle::IdlePolicy;
-pub use proxy::{Progress, Proxy, ProxyBuilder, ProxyHandler, ProxyHandlerResult};
+pub use proxy::{Proxy, ProxyBuilder};
 pub use service::{BaseProxyService, ProxyService, ProxyServiceBuilder};
 pub use signal::DumpOnSignal;
 pub use stats::{ConnectionStats, PendingFlush, ServiceStats, TrafficStats};

@@ -1,6 +1,6 @@
 //! Reading a few words of device memory while kernels run, without waiting for those.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use mscclpp_gpu::{DevicePtr, Gpu, PinnedBuffer, Stream};
 use parking_lot::Mutex;
@@ -34,18 +34,18 @@ impl Probe {
         };
         let mut words = Vec::with_capacity(at.len());
         for chunk in at.chunks((BYTES / 8) as usize) {
-            for (offset, word) in (0..).step_by(8).zip(chunk) {
+            let copied = (0..).step_by(8).zip(chunk).try_for_each(|(offset, word)| {
                 // SAFETY: the caller's promise for the source; the destination is inside `pinned`, which is kept until
                 // the copy is done, or for ever.
-                unsafe { stream.copy(pinned.ptr().add(offset), *word, 8)? };
-            }
-            if let Err(error) = stream.synchronize_timeout(TIMEOUT) {
-                // The copies may still come.
+                unsafe { stream.copy(pinned.ptr().add(offset), *word, 8) }
+            });
+            if let Err(error) = copied.and_then(|()| stream.synchronize_timeout(TIMEOUT)) {
+                // Some copies may still come.
                 std::mem::forget(pinned);
                 return Err(error.into());
             }
             for offset in (0..8 * chunk.len() as u64).step_by(8) {
-                words.push(pinned.word64(offset)?.load(std::sync::atomic::Ordering::Acquire));
+                words.push(pinned.word64(offset)?.load(Ordering::Acquire));
             }
         }
         *means = Some((stream, pinned));

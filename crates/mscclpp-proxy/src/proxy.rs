@@ -1,77 +1,20 @@
 //! The thread that takes triggers out of a FIFO and has them handled.
 
 use std::{
-    any::Any,
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use mscclpp_gpu::Gpu;
 use parking_lot::Mutex;
 
-use crate::{Error, Fifo, IdlePolicy, ProxyTrigger, Result, affinity, idle::Idle};
-
-/// Whether a proxy goes on after a trigger.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProxyHandlerResult {
-    /// With the next trigger.
-    Continue,
-    /// Not: its thread ends, until the proxy is started again.
-    Stop,
-}
-
-/// Whether a handler waits for something that it started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
-    /// No: the proxy may nap.
-    Idle,
-    /// Yes: the proxy goes on asking, and does not nap meanwhile.
-    Busy,
-}
-
-/// What is done with triggers. Closures of a trigger are handlers.
-pub trait ProxyHandler: Send + 'static {
-    /// Handles the trigger of a position; afterwards a kernel's `sync` on it returns. Must not block: all triggers
-    /// behind it wait.
-    ///
-    /// # Errors
-    /// What ends the proxy for good.
-    fn handle(&mut self, trigger: ProxyTrigger, position: u64) -> Result<ProxyHandlerResult>;
-
-    /// Called when there are no triggers, and now and then between them.
-    ///
-    /// # Errors
-    /// As [`ProxyHandler::handle`].
-    fn progress(&mut self) -> Result<Progress> {
-        Ok(Progress::Idle)
-    }
-
-    /// Called every millisecond or so while there are no triggers: is all well?
-    ///
-    /// # Errors
-    /// As [`ProxyHandler::handle`].
-    fn check(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    /// The proxy has failed; nothing else is called afterwards.
-    fn failed(&mut self, error: &Error) {
-        let _ = error;
-    }
-}
-
-impl<F: FnMut(ProxyTrigger) -> ProxyHandlerResult + Send + 'static> ProxyHandler for F {
-    fn handle(&mut self, trigger: ProxyTrigger, _position: u64) -> Result<ProxyHandlerResult> {
-        Ok(self(trigger))
-    }
-}
+use crate::{Error, Fifo, IdlePolicy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Result};
 
 /// A host thread that serves kernels of one device: what [`crate::ProxyService`] runs on, and services of one's own.
 ///
@@ -104,21 +47,21 @@ pub struct Proxy<H: ProxyHandler> {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Shared<H> {
-    gpu: Gpu,
-    fifo: Arc<Fifo>,
-    idle: IdlePolicy,
-    thread_init: Option<Box<ThreadInit>>,
+pub(crate) struct Shared<H> {
+    pub(crate) gpu: Gpu,
+    pub(crate) fifo: Arc<Fifo>,
+    pub(crate) idle: IdlePolicy,
+    pub(crate) thread_init: Option<Box<ThreadInit>>,
     /// Whoever runs has it, so that the thread takes no lock for each trigger.
-    handler: Mutex<H>,
-    stop: AtomicBool,
+    pub(crate) handler: Mutex<H>,
+    pub(crate) stop: AtomicBool,
     /// What ended the proxy for good.
-    failure: Arc<OnceLock<Error>>,
+    pub(crate) failure: Arc<OnceLock<Error>>,
     /// What the last run ended with, if that was not a failure.
-    unfinished: Mutex<Option<Error>>,
+    pub(crate) unfinished: Mutex<Option<Error>>,
 }
 
-type ThreadInit = dyn Fn() + Send + Sync;
+pub(crate) type ThreadInit = dyn Fn() + Send + Sync;
 
 /// Puts a [`Proxy`] together.
 pub struct ProxyBuilder {
@@ -128,15 +71,8 @@ pub struct ProxyBuilder {
     thread_init: Option<Box<ThreadInit>>,
 }
 
-/// How many triggers are handled between two calls of `progress`.
-const TRIGGERS_PER_PROGRESS: u32 = 32;
 /// How long a starting thread may take.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a stop waits for what was started to be complete.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a stop waits for a push that is under way.
-const PUSH_TIMEOUT: Duration = Duration::from_secs(1);
-
 impl ProxyBuilder {
     /// How many triggers the FIFO holds; see [`Fifo::new`].
     #[must_use]
@@ -305,124 +241,11 @@ impl<H: ProxyHandler> Proxy<H> {
 impl<H: ProxyHandler> Drop for Proxy<H> {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
-            tracing::warn!(target: "mscclpp::proxy", %error, gpu = %self.shared.gpu, "a proxy was dropped that had failed");
+            // A failure was logged when it came.
+            tracing::debug!(target: "mscclpp::proxy", %error, gpu = %self.shared.gpu, "a proxy ended with an error");
         }
         // Whoever pushes now would wait for ever.
         self.shared.fifo.abort();
-    }
-}
-
-impl<H: ProxyHandler> Shared<H> {
-    fn fail(&self, error: Error) {
-        if self.failure.set(error).is_ok() {
-            self.fifo.abort();
-        }
-    }
-
-    fn run(&self, started: &mpsc::SyncSender<()>) {
-        let served = catch_unwind(AssertUnwindSafe(|| self.serve(started)));
-        let error = match served {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error),
-            Err(panic) => Some(Error::Panicked { message: message_of(&*panic) }),
-        };
-        if let Some(error) = error {
-            tracing::error!(target: "mscclpp::proxy", %error, gpu = %self.gpu, "a proxy failed");
-            self.fail(error);
-        }
-        if let Some(error) = self.failure.get() {
-            let told = catch_unwind(AssertUnwindSafe(|| self.handler.lock().failed(error)));
-            if told.is_err() {
-                tracing::error!(target: "mscclpp::proxy", gpu = %self.gpu, "a proxy's handler panicked when told of a failure");
-            }
-        }
-    }
-
-    fn serve(&self, started: &mpsc::SyncSender<()>) -> Result<()> {
-        self.gpu.adopt_thread()?;
-        affinity::move_near(&self.gpu);
-        if let Some(init) = &self.thread_init {
-            init();
-        }
-        let mut handler = self.handler.lock();
-        // Nobody listens to a start that did not wait.
-        let _ = started.send(());
-        self.take_triggers(&mut *handler)
-    }
-
-    fn take_triggers(&self, handler: &mut H) -> Result<()> {
-        let mut idle = Idle::new(self.idle);
-        let mut handled = 0;
-        let mut drain: Option<Drain> = None;
-        loop {
-            let trigger = self.fifo.poll();
-            if let Some(trigger) = trigger
-                && drain.as_ref().is_none_or(|drain| self.fifo.tail() < drain.end)
-            {
-                let result = handler.handle(trigger, self.fifo.tail())?;
-                self.fifo.pop();
-                idle.reset();
-                if result == ProxyHandlerResult::Stop {
-                    return Ok(());
-                }
-                handled += 1;
-                if handled < TRIGGERS_PER_PROGRESS {
-                    continue;
-                }
-            }
-            handled = 0;
-            let progress = handler.progress()?;
-            if self.failure.get().is_some() {
-                return Ok(());
-            }
-            if drain.is_none() && self.stop.load(Ordering::Acquire) {
-                drain = Some(Drain { since: Instant::now(), end: self.fifo.tail() + self.fifo.size() });
-            } else if let Some(drain) = &drain
-                && drain.is_over(&self.fifo, progress)
-            {
-                if progress == Progress::Busy {
-                    *self.unfinished.lock() = Some(Error::Timeout {
-                        operation: "completing what was pushed before the proxy was stopped".to_owned(),
-                        after: DRAIN_TIMEOUT,
-                    });
-                }
-                return self.fifo.check();
-            }
-            if trigger.is_some() {
-                continue;
-            }
-            if progress == Progress::Busy {
-                idle.reset();
-                thread::yield_now();
-            } else if idle.pause() {
-                self.fifo.check()?;
-                handler.check()?;
-            }
-        }
-    }
-}
-
-/// What is left to do before a stop.
-struct Drain {
-    since: Instant,
-    /// Where nothing was pushed before the stop: as much as the FIFO holds from where the proxy was.
-    end: u64,
-}
-
-impl Drain {
-    fn is_over(&self, fifo: &Fifo, progress: Progress) -> bool {
-        let all_taken = fifo.tail() >= self.end
-            || fifo.poll().is_none()
-                && (!fifo.is_pushed_beyond() || fifo.check().is_err() || self.since.elapsed() > PUSH_TIMEOUT);
-        all_taken && (progress == Progress::Idle || self.since.elapsed() > DRAIN_TIMEOUT)
-    }
-}
-
-fn message_of(panic: &(dyn Any + Send)) -> String {
-    match (panic.downcast_ref::<String>(), panic.downcast_ref::<&str>()) {
-        (Some(text), _) => text.clone(),
-        (_, Some(text)) => (*text).to_owned(),
-        _ => "with a value that is no text".to_owned(),
     }
 }
 

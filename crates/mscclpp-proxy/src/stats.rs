@@ -7,7 +7,7 @@ use mscclpp_gpu::DevicePtr;
 
 use crate::{
     Error, ProxyService, Result, SemaphoreId,
-    channel_handle::DirectCount,
+    base_channel_handle::DirectCount,
     service::{Inner, SemaphoreEntry},
 };
 

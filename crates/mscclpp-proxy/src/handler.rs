@@ -1,0 +1,58 @@
+//! What a proxy does with triggers.
+
+use crate::{Error, ProxyTrigger, Result};
+
+/// Whether a proxy goes on after a trigger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyHandlerResult {
+    /// With the next trigger.
+    Continue,
+    /// Not: its thread ends, until the proxy is started again.
+    Stop,
+}
+
+/// Whether a handler waits for something that it started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// No: the proxy may nap.
+    Idle,
+    /// Yes: the proxy goes on asking, and does not nap meanwhile.
+    Busy,
+}
+
+/// What is done with triggers. Closures of a trigger are handlers.
+pub trait ProxyHandler: Send + 'static {
+    /// Handles the trigger of a position; afterwards a kernel's `sync` on it returns. Must not block: all triggers
+    /// behind it wait.
+    ///
+    /// # Errors
+    /// What ends the proxy for good.
+    fn handle(&mut self, trigger: ProxyTrigger, position: u64) -> Result<ProxyHandlerResult>;
+
+    /// Called when there are no triggers, and now and then between them.
+    ///
+    /// # Errors
+    /// As [`ProxyHandler::handle`].
+    fn progress(&mut self) -> Result<Progress> {
+        Ok(Progress::Idle)
+    }
+
+    /// Called every millisecond or so while there are no triggers: is all well?
+    ///
+    /// # Errors
+    /// As [`ProxyHandler::handle`].
+    fn check(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// The proxy has failed; nothing else is called afterwards.
+    fn failed(&mut self, error: &Error) {
+        let _ = error;
+    }
+}
+
+impl<F: FnMut(ProxyTrigger) -> ProxyHandlerResult + Send + 'static> ProxyHandler for F {
+    fn handle(&mut self, trigger: ProxyTrigger, _position: u64) -> Result<ProxyHandlerResult> {
+        Ok(self(trigger))
+    }
+}

@@ -132,9 +132,10 @@ impl Bench<'_> {
             "random data, compared by the receiver after each time".to_owned(),
         ];
         for bytes in sizes.iter() {
-            let of_size = self.rows(&contenders, bytes, &mut progress)?;
-            notes.extend(of_size.iter().map(remark));
-            rows.extend(of_size);
+            for (row, remark) in self.rows(&contenders, bytes, &mut progress)? {
+                rows.push(row);
+                notes.push(remark);
+            }
         }
         drop(progress);
         // Nobody takes away memory or a connection that the other still uses.
@@ -143,8 +144,14 @@ impl Bench<'_> {
         Ok((!is_peer).then_some(Report { machine, rows, notes }))
     }
 
-    /// All contenders with messages of one size, in turns. The first is the plain socket.
-    fn rows(&self, contenders: &[Contender<'_>], bytes: u64, progress: &mut Progress) -> Result<Vec<Row>> {
+    /// All contenders with messages of one size, in turns: their rows, and what the table has no column for. The first is
+    /// the plain socket.
+    fn rows(
+        &self,
+        contenders: &[Contender<'_>],
+        bytes: u64,
+        progress: &mut Progress,
+    ) -> Result<Vec<(Row, String)>> {
         let measuring = &self.options.measuring;
         // At most `MOST_ROUNDS`, which fits.
         let rounds = measuring.rounds_or((BYTES_OF_A_TIME / bytes).clamp(1, MOST_ROUNDS) as u32);
@@ -163,30 +170,35 @@ impl Bench<'_> {
                 self.once(contender.way, &data, rounds, measuring.counts(launch), measured)?;
             }
         }
-        let mut plain = None;
+        let plain = all[0].us.clone();
+        let mut baseline = None;
         let rows = contenders.iter().zip(all).map(|(contender, measured)| {
-            let row = self.row(contender, bytes, rounds, measured, plain);
-            plain = plain.or(row.times.map(|times| times.median));
-            row
+            // Of times that were taken one behind the other, so that what else the machine does is in both.
+            let ratios = plain.iter().zip(&measured.us).map(|(plain, us)| 100.0 * plain / us).collect();
+            let ratio = baseline.and_then(|_| Times::of(ratios));
+            let row = self.row(contender, bytes, rounds, measured, baseline);
+            baseline = baseline.or(row.times.map(|times| times.median));
+            let remark = remark(&row, ratio);
+            (row, remark)
         });
         Ok(rows.collect())
     }
 
-    /// `plain`: the median of the plain socket, if this is another.
+    /// `baseline`: the median of the plain socket, if this is another.
     fn row(
         &self,
         contender: &Contender<'_>,
         bytes: u64,
         rounds: u32,
         measured: Measured,
-        plain: Option<f64>,
+        baseline: Option<f64>,
     ) -> Row {
         let repeats = self.options.measuring.repeats();
         let gigabytes = bytes as f64 * f64::from(rounds) * repeats as f64 / 1e9;
         let [sender, receiver] = measured.cpu.map(|cpu| cpu.seconds() / gigabytes);
         let times = Times::of(measured.us.into_iter().map(|us| us / f64::from(rounds)).collect());
         let times = times.filter(|_| measured.ok);
-        let goal = contender.goal.filter(|_| bytes >= LARGE).and_then(|part| Some(plain? / part));
+        let goal = contender.goal.filter(|_| bytes >= LARGE).and_then(|part| Some(baseline? / part));
         Row {
             workload: WORKLOAD.to_owned(),
             variant: contender.variant.clone(),
@@ -197,7 +209,7 @@ impl Bench<'_> {
             rounds,
             repeats,
             bandwidth: times.map(|times| Bandwidth::of(bytes, times.median)),
-            baseline: plain,
+            baseline,
             goal,
             cpu: times.map(|_| Cpu { sender, receiver }),
         }
@@ -240,13 +252,13 @@ impl Bench<'_> {
     }
 }
 
-/// What the table has no column for.
-fn remark(row: &Row) -> String {
-    let (Some(times), Some(Cpu { sender, receiver })) = (row.times, row.cpu) else {
+/// `ratio`: to the plain socket's bandwidth, in percent.
+fn remark(row: &Row, ratio: Option<Times>) -> String {
+    let Some(Cpu { sender, receiver }) = row.cpu else {
         return format!("{}, {}: no figures", row.variant, row.size_of.show(row.size));
     };
-    let ratio = row.baseline.map_or_else(String::new, |plain| {
-        format!("{:.1} % of the plain socket's bandwidth; ", 100.0 * plain / times.median)
+    let ratio = ratio.map_or_else(String::new, |Times { median, min, max }| {
+        format!("{median:.1} % of the plain socket's bandwidth, repeat by repeat {min:.1} to {max:.1}; ")
     });
     format!(
         "{}, {}: {ratio}CPU seconds for each GB: {sender:.3} sender, {receiver:.3} receiver",

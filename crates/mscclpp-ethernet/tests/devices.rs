@@ -1,0 +1,65 @@
+//! A CPU at one end, a (simulated) device at the other.
+
+mod support;
+
+use mscclpp_core::{
+    Connection, Device, Endpoint, EndpointConfig, HostToDeviceSemaphore, HostToHostSemaphore,
+    RegisteredMemory, Semaphore, SemaphoreStub, Transport,
+};
+use mscclpp_ethernet::Ethernet;
+use support::{End, LIMIT, Words, arrived, context, mix};
+
+/// More polls than the test lasts, yet an end.
+const LONG: i64 = 1 << 24;
+const WORDS: usize = 150_000;
+
+struct DeviceEnd {
+    context: mscclpp_core::Context,
+    endpoint: Endpoint,
+}
+
+fn travel(stub: &SemaphoreStub) -> SemaphoreStub {
+    SemaphoreStub::deserialize(&stub.serialize().expect("serializing")).expect("reading")
+}
+
+fn semaphores(to: &Connection, back: &Connection) -> (HostToHostSemaphore, HostToDeviceSemaphore) {
+    let (a, b) = (SemaphoreStub::new(to).expect("a stub"), SemaphoreStub::new(back).expect("a stub"));
+    let at_cpu = Semaphore::new(&a, &travel(&b)).expect("joining");
+    let at_device = Semaphore::new(&b, &travel(&a)).expect("joining");
+    (
+        HostToHostSemaphore::new(&at_cpu).expect("the CPU's side"),
+        HostToDeviceSemaphore::new(&at_device).expect("the device's side"),
+    )
+}
+
+/// Data goes from the CPU to the device and back, each time behind a signal.
+#[test]
+fn a_cpu_and_a_device_exchange_data_and_signals() {
+    let cpu = End::open();
+    let context = context(Ethernet::builder().staging(64 << 10, 3));
+    let config = EndpointConfig::new(Transport::ETHERNET, Device::gpu(1));
+    let device = DeviceEnd { endpoint: context.create_endpoint(config).expect("an endpoint"), context };
+    let to = cpu.connect(&device.endpoint);
+    let back = device.context.connect(&device.endpoint, &arrived(&cpu.endpoint)).expect("connecting");
+    let (at_cpu, at_device) = semaphores(&to, &back);
+
+    let buffer = device.context.gpu(1).expect("a device").allocate(8 * WORDS as u64).expect("memory");
+    let on_device = device.context.register_buffer(&buffer, Transport::ETHERNET).expect("a registration");
+    let there = RegisteredMemory::deserialize(&on_device.serialize().expect("serializing")).expect("reading");
+    let (source, target) = (Words::new(&cpu.context, WORDS), Words::new(&cpu.context, WORDS));
+    let here = target.at_peer();
+    for round in 0..20u64 {
+        (0..WORDS).for_each(|i| source.set(i, mix(round << 32 | i as u64)));
+        to.write(&there, 0, &source.memory, 0, 8 * WORDS as u64).expect("a write");
+        at_cpu.signal().expect("a signal");
+        // SAFETY: a handle of a live semaphore of the Host platform.
+        assert!(unsafe { at_device.device_handle().wait(LONG) }, "the device was not signalled");
+        back.write(&here, 0, &on_device, 0, 8 * WORDS as u64).expect("a write back");
+        at_device.signal().expect("a signal back");
+        at_cpu.wait(-1).expect("a signal back");
+        let wrong = (0..WORDS).find(|i| target.at(*i) != mix(round << 32 | *i as u64));
+        assert_eq!(wrong, None, "round {round}");
+        back.flush(LIMIT).expect("a flush");
+        to.flush(LIMIT).expect("a flush");
+    }
+}

@@ -1,10 +1,10 @@
 //! That a signal never comes before the data of earlier puts, in any mixture of small and large, from several threads.
 
-use std::{sync::Barrier, thread};
+use std::thread;
 
 use super::{
-    Case, Pair, Setup, Side,
-    pair::{fill, mismatches, mix},
+    Case, Pair, Setup,
+    pair::{Meeting, fill, mismatches, mix},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -33,7 +33,9 @@ fn value(round: u64, thread: usize) -> impl Fn(u64) -> u64 {
 }
 
 /// The receiver: takes the signals of a round, checks, and says so with a signal of its own.
-fn check(side: &Side, signals: usize) {
+fn check(pair: &Pair, signals: usize) {
+    let _guard = pair.guard();
+    let side = &pair.sides[1];
     let kernel = side.thread();
     for round in 1..=ROUNDS {
         for _ in 0..signals {
@@ -52,29 +54,30 @@ fn pair_of(setup: &Setup) -> Pair {
     Pair::running(setup, (8 * THREADS * WORDS) as u64)
 }
 
-/// All threads put, then one of them signals. Their barrier is what a kernel has in `__syncthreads` or a grid barrier.
+/// All threads put, then one of them signals. They meet as threads of a kernel do in `__syncthreads` or a grid barrier.
 fn a_signal_comes_after_the_puts_of_all_threads(setup: &Setup) {
     let pair = pair_of(setup);
-    let [a, b] = &pair.sides;
-    let barrier = Barrier::new(THREADS);
+    let a = &pair.sides[0];
+    let meeting = Meeting::of(THREADS);
     thread::scope(|scope| {
-        scope.spawn(|| check(b, 1));
+        scope.spawn(|| check(&pair, 1));
         for n in 0..THREADS {
-            let barrier = &barrier;
+            let (pair, meeting) = (&pair, &meeting);
             scope.spawn(move || {
+                let _guard = pair.guard();
                 let kernel = a.thread();
                 for round in 1..=ROUNDS {
                     let words = words_of(round, n);
                     fill(&a.words()[part(n, words)], value(round, n));
                     let at = 8 * part(n, words).start as u64;
                     assert!(kernel.put(at, at, 8 * words as u64));
-                    barrier.wait();
+                    meeting.meet();
                     if round as usize % THREADS == n {
                         assert!(kernel.signal());
                         // The sources are free when the peer has seen the data.
                         assert!(kernel.wait());
                     }
-                    barrier.wait();
+                    meeting.meet();
                 }
             });
         }
@@ -85,13 +88,14 @@ fn a_signal_comes_after_the_puts_of_all_threads(setup: &Setup) {
 /// Each thread puts and signals, in one call or in two; the receiver takes as many signals as there are threads.
 fn each_signal_comes_after_its_own_put(setup: &Setup) {
     let pair = pair_of(setup);
-    let [a, b] = &pair.sides;
-    let barrier = Barrier::new(THREADS);
+    let a = &pair.sides[0];
+    let meeting = Meeting::of(THREADS);
     thread::scope(|scope| {
-        scope.spawn(|| check(b, THREADS));
+        scope.spawn(|| check(&pair, THREADS));
         for n in 0..THREADS {
-            let barrier = &barrier;
+            let (pair, meeting) = (&pair, &meeting);
             scope.spawn(move || {
+                let _guard = pair.guard();
                 let kernel = a.thread();
                 for round in 1..=ROUNDS {
                     let words = words_of(round, n);
@@ -102,11 +106,11 @@ fn each_signal_comes_after_its_own_put(setup: &Setup) {
                         1 => assert!(kernel.put_with_signal_and_flush(at, at, size)),
                         _ => assert!(kernel.put(at, at, size) && kernel.signal()),
                     }
-                    barrier.wait();
+                    meeting.meet();
                     if n == 0 {
                         assert!(kernel.wait());
                     }
-                    barrier.wait();
+                    meeting.meet();
                 }
             });
         }

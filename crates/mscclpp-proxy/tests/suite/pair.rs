@@ -2,7 +2,7 @@
 
 use std::{
     marker::PhantomData,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -101,6 +101,45 @@ impl Pair {
             }
         });
         Self { sides }
+    }
+}
+
+/// Made by [`Pair::guard`].
+pub(crate) struct Guard<'a>(&'a Pair);
+
+impl Pair {
+    /// For the threads of a case that wait for each other: if one panics, the others' waits end.
+    pub(crate) fn guard(&self) -> Guard<'_> {
+        Guard(self)
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.sides.iter().for_each(|side| side.service.abort("the test has failed"));
+        }
+    }
+}
+
+/// Where threads wait for each other, as those of a block do in `__syncthreads`.
+pub(crate) struct Meeting {
+    threads: usize,
+    arrived: AtomicUsize,
+}
+
+impl Meeting {
+    pub(crate) fn of(threads: usize) -> Self {
+        Self { threads, arrived: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn meet(&self) {
+        let turn = self.arrived.fetch_add(1, Ordering::AcqRel) / self.threads;
+        let deadline = Instant::now() + PATIENCE;
+        while self.arrived.load(Ordering::Acquire) < (turn + 1) * self.threads {
+            assert!(Instant::now() < deadline, "the other threads do not come");
+            thread::yield_now();
+        }
     }
 }
 

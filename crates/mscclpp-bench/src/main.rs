@@ -8,6 +8,7 @@ mod bootstrap;
 mod cpu_time;
 mod data;
 mod device_clock;
+mod ethernet;
 mod ethernet_bw;
 mod exchange;
 mod fifo;

@@ -31,9 +31,15 @@ pub(crate) struct Measuring {
 const BYTES_OF_A_TIME: u64 = 64 << 30;
 
 impl Measuring {
+    /// With the transports as the library has them.
     pub(crate) fn join(&self, peer: bool) -> Result<Pair> {
+        self.join_with(Context::on, peer)
+    }
+
+    /// With a context of one's own.
+    pub(crate) fn join_with(&self, context: impl FnOnce(Platform) -> Context, peer: bool) -> Result<Pair> {
         let devices = self.devices.as_deref().and_then(|ids| <[usize; 2]>::try_from(ids).ok());
-        Pair::join(devices, peer)
+        Pair::join(devices, context, peer)
     }
 
     /// Of messages of that size.

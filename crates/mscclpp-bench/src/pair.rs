@@ -18,10 +18,14 @@ pub(crate) struct Pair {
 impl Pair {
     /// As [`Ranks::join`]. `devices` are the device numbers of the ranks, by default the first two, or the one that there
     /// is.
-    pub(crate) fn join(devices: Option<[usize; 2]>, peer: bool) -> Result<Self> {
+    pub(crate) fn join(
+        devices: Option<[usize; 2]>,
+        context: impl FnOnce(Platform) -> Context,
+        peer: bool,
+    ) -> Result<Self> {
         let platform = Platform::detect_or_host()?;
         // The other rank is started before this process has touched a device.
-        let ranks = Ranks::join(platform, peer)?;
+        let ranks = Ranks::join(context(platform), peer)?;
         let [first, second] = match devices {
             Some(ids) => ids,
             None => [0, 1 % platform.device_count()?.max(1)],

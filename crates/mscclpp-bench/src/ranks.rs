@@ -26,11 +26,11 @@ pub(crate) struct Ranks {
 
 impl Ranks {
     /// Starts the other rank, with this process's arguments, or joins as that rank.
-    pub(crate) fn join(platform: Platform, peer: bool) -> Result<Self> {
+    pub(crate) fn join(context: Context, peer: bool) -> Result<Self> {
         let rank = usize::from(peer);
-        let (id, other) = if peer { (read_id()?, None) } else { start_other(platform)? };
+        let (id, other) = if peer { (read_id()?, None) } else { start_other(context.platform()?)? };
         let bootstrap = TcpBootstrap::new(rank, 2, id, INIT)?;
-        let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(platform));
+        let comm = Communicator::with_context(Arc::new(bootstrap), context);
         Ok(Self { comm, rank, _other: other })
     }
 

@@ -47,7 +47,7 @@ const VARIANTS: [Variant; 4] = [
 
 pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
     let devices = options.devices.as_deref().and_then(|ids| <[usize; 2]>::try_from(ids).ok());
-    let pair = Pair::join(devices, peer)?;
+    let pair = Pair::join(devices, Context::on, peer)?;
     let source = ModuleSource {
         ptx: kernels::SIGNAL_PING_PONG,
         host_kernels: twins::SIGNAL_PING_PONG,

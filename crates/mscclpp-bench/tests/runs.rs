@@ -187,7 +187,7 @@ fn port_put() -> Result<(), Failed> {
     for (more, variant) in [
         (&[][..], "launches"),
         (&["--in-kernel"], "in kernel"),
-        (&["--in-kernel", "--transport", "ethernet"], "in kernel"),
+        (&["--in-kernel", "--transport", "ethernet", "--staging", "4K,2", "--checksums"], "in kernel"),
         (&["--direct-put-max", "0", "--fifo-size", "2"], "launches"),
     ] {
         let report = report("port-put", &[&["port-put"], ODD, more].concat())?;
@@ -208,7 +208,7 @@ fn port_pingpong() -> Result<(), Failed> {
     let sizes = ["-b", "8", "-e", "9000", "-f", "100", "--iters", "5", "--repeats", "2", "--threads", "7"];
     for (workload, more, element) in [
         ("port-pingpong", &[][..], 4),
-        ("port-pingpong", &["--transport", "ethernet"], 4),
+        ("port-pingpong", &["--transport", "ethernet", "--busy-poll", "20"], 4),
         ("port-packet-pingpong", &[], 8),
     ] {
         let one = report(workload, &[&[workload, "--iters", "10", "--repeats", "2"], more].concat())?;
@@ -379,6 +379,9 @@ fn bad_arguments() -> Result<(), Failed> {
         &["memory-put-packets", "--packets", "ll4"],
         &["ll8-pingpong", "--blocks", "2"],
         &["ethernet-bw", "--connections", "0"],
+        &["ethernet-bw", "--staging", "4"],
+        &["port-put", "--transport", "carrier-pigeon"],
+        &["fifo", "--threads", "1025"],
         &["plot"],
         &["plot", "x.json", "--json", "y.json"],
         &[],
@@ -392,6 +395,8 @@ fn bad_arguments() -> Result<(), Failed> {
         (&["ll16-pingpong", "-b", "12", "-e", "12"], "12 bytes"),
         (&["memory-get", "--barriers", "none", "--blocks", "65"], "64 blocks"),
         (&["ethernet-bw", "--devices", "0", "1"], "--gpu"),
+        (&["fifo", "--fifo-size", "3"], "FIFO of 3"),
+        (&["port-put", "--fifo-size", "8192"], "FIFO of 8192"),
     ] {
         let output = run(arguments)?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -15,6 +15,7 @@ use crate::{
     Result,
     cpu_time::CpuTime,
     data::{Destination, fresh_seed, random_bytes},
+    ethernet::Tuning,
     machine::Machine,
     measuring::Measuring,
     progress::Progress,
@@ -36,6 +37,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1",
         value_parser = clap::value_parser!(u32).range(1..=64))]
     connections: Vec<u32>,
+    #[command(flatten)]
+    tuning: Tuning,
 }
 
 /// How messages get from rank 0 to rank 1.
@@ -65,7 +68,7 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
     let most = sizes.iter().max().unwrap_or(0);
     let numbers = || options.connections.iter().copied();
     if options.gpu {
-        let pair = options.measuring.join(peer)?;
+        let pair = options.measuring.join_with(|platform| options.tuning.context(platform), peer)?;
         let ways = numbers().map(|n| Puts::between_gpus(&pair, n, most)).collect::<Result<Vec<_>>>()?;
         let goal = pair.is_of_two_gpus().then_some(GOAL_OF_GPUS);
         let bench = Bench { options, ranks: &pair.ranks, what: "GPU to GPU", goal };
@@ -74,7 +77,7 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
         if options.measuring.chooses_devices() {
             return Err("--devices chooses the devices of --gpu; from host to host there are none".into());
         }
-        let ranks = Ranks::join(Platform::Host, peer)?;
+        let ranks = Ranks::join(options.tuning.context(Platform::Host), peer)?;
         let ways = numbers().map(|n| Puts::between_hosts(&ranks, n, most)).collect::<Result<Vec<_>>>()?;
         let bench = Bench { options, ranks: &ranks, what: "host to host", goal: Some(GOAL) };
         bench.run(sizes, &ways, &[])

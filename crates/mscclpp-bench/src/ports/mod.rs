@@ -16,6 +16,7 @@ pub(crate) use self::{
 use crate::{
     Result,
     data::Destination,
+    ethernet::Tuning,
     measuring::{Arrival, Measuring},
     pair::Pair,
     progress::Progress,
@@ -39,8 +40,17 @@ pub(crate) struct Common {
 }
 
 /// What the proxies send over.
+#[derive(Args)]
+pub(crate) struct Carriage {
+    /// What the proxies send over.
+    #[arg(long = "transport", value_enum, default_value = "cuda-ipc")]
+    carrier: Carrier,
+    #[command(flatten)]
+    tuning: Tuning,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Carrier {
+enum Carrier {
     CudaIpc,
     Ethernet,
 }

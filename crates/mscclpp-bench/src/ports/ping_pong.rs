@@ -7,11 +7,12 @@ use clap::Args;
 use mscclpp::{KernelArgs, LL16Packet, LaunchConfig, Module, ModuleSource, Packet, kernels, prelude::*};
 
 use super::{
-    Carrier, Common, Ports,
+    Carriage, Carrier, Common, Ports,
     known::{self, Known},
 };
 use crate::{
     Result,
+    ethernet::Tuning,
     machine::Machine,
     progress::Progress,
     report::{Report, Row, SizeOf, Times, Unit},
@@ -32,9 +33,8 @@ pub(crate) struct PacketOptions {
 pub(crate) struct Options {
     #[command(flatten)]
     options: PacketOptions,
-    /// What the proxies send over.
-    #[arg(long, value_enum, default_value = "cuda-ipc")]
-    transport: Carrier,
+    #[command(flatten)]
+    carriage: Carriage,
 }
 
 /// A kind of message.
@@ -52,20 +52,21 @@ struct Kind {
 
 /// With puts that signal, waits and flushes.
 pub(crate) fn ping_pong(options: &Options, peer: bool) -> Result<Option<Report>> {
+    let Carriage { carrier, tuning } = &options.carriage;
     let kind = Kind {
         workload: "port-pingpong",
         kernel: "port_ping_pong",
         element: 4,
         as_put: 4,
-        carrier: options.transport,
-        known: known::ping_pong(options.transport),
+        carrier: *carrier,
+        known: known::ping_pong(*carrier),
         notes: [
             "one round trip, two processes, one block and a proxy each: wait, check, fill, put with signal, flush; the \
              rounds in one launch; timed by the device's events",
             "every element of every round is compared in the kernel, and the last message by the host",
         ],
     };
-    run(&kind, &options.options, peer)
+    run(&kind, &options.options, tuning, peer)
 }
 
 /// With packets, which need no waits.
@@ -84,7 +85,7 @@ pub(crate) fn packet_ping_pong(options: &PacketOptions, peer: bool) -> Result<Op
             "every element of every round is compared in the kernel, and the last packets by the host",
         ],
     };
-    run(&kind, options, peer)
+    run(&kind, options, &Tuning::default(), peer)
 }
 
 /// What an element is in a round, on the side that goes first (1) or the other (0); the kernels compute the same.
@@ -107,12 +108,12 @@ impl Kind {
     }
 }
 
-fn run(kind: &Kind, options: &PacketOptions, peer: bool) -> Result<Option<Report>> {
+fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, peer: bool) -> Result<Option<Report>> {
     let PacketOptions { common, threads } = options;
     let measuring = &common.measuring;
     let one = Sizes { begin: kind.element, end: kind.element, factor: 2 };
     let sizes = common.sizes.or(one, kind.element)?;
-    let pair = measuring.join(peer)?;
+    let pair = measuring.join_with(|platform| tuning.context(platform), peer)?;
     let (platform, side) = (pair.gpu.platform(), u32::from(pair.ranks.rank == 0));
     let threads = threads.unwrap_or(if platform == Platform::Host { 32 } else { 1024 });
     let module = Module::load(

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use clap::Args;
 use mscclpp::{Kernel, KernelArgs, LaunchConfig, Module, ModuleSource, Stream, kernels, prelude::*};
 
-use super::{Carrier, Common, Ports, known};
+use super::{Carriage, Carrier, Common, Ports, known};
 use crate::{
     Result,
     data::{fresh_seed, random_bytes},
@@ -25,16 +25,15 @@ pub(crate) struct Options {
     /// All rounds in one launch, not a launch for each.
     #[arg(long)]
     in_kernel: bool,
-    /// What the proxies send over.
-    #[arg(long, value_enum, default_value = "cuda-ipc")]
-    transport: Carrier,
+    #[command(flatten)]
+    carriage: Carriage,
 }
 
 const WORKLOAD: &str = "port-put";
 
 pub(crate) fn put(options: &Options, peer: bool) -> Result<Option<Report>> {
-    let Options { common, in_kernel, transport } = options;
-    let pair = common.measuring.join(peer)?;
+    let Options { common, in_kernel, carriage: Carriage { carrier, tuning } } = options;
+    let pair = common.measuring.join_with(|platform| tuning.context(platform), peer)?;
     let default = match pair.gpu.platform() {
         Platform::Host => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
         _ if *in_kernel => Sizes { begin: 1 << 10, end: 128 << 20, factor: 4 },
@@ -46,7 +45,7 @@ pub(crate) fn put(options: &Options, peer: bool) -> Result<Option<Report>> {
         &ModuleSource { ptx: kernels::PORT_BENCH, host_kernels: twins::PORT_BENCH, host_symbols: &[] },
     )?;
     let kernel = module.kernel("port_put")?;
-    let ports = Ports::new(&pair, common, *transport, sizes.end)?;
+    let ports = Ports::new(&pair, common, *carrier, sizes.end)?;
     let bench = Bench { options, pair: &pair, kernel, ports: &ports };
 
     let mut progress = Progress::new(sizes.count() * common.measuring.launches(), peer);
@@ -70,7 +69,7 @@ pub(crate) fn put(options: &Options, peer: bool) -> Result<Option<Report>> {
     }
     drop(progress);
     ports.finish(&pair)?;
-    let machine = Machine::of(&pair.gpus, &transport.transport().to_string());
+    let machine = Machine::of(&pair.gpus, &carrier.transport().to_string());
     Ok((!peer).then_some(Report { machine, rows, notes }))
 }
 
@@ -83,7 +82,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn row(&self, progress: &mut Progress, bytes: u64) -> Result<Row> {
-        let Self { options: Options { common, in_kernel, transport }, pair, kernel, ports } = self;
+        let Self { options: Options { common, in_kernel, carriage }, pair, kernel, ports } = self;
         let measuring = &common.measuring;
         let rounds = measuring.rounds(pair.gpu.platform(), bytes);
         let mine = fresh_seed();
@@ -114,7 +113,7 @@ impl Bench<'_> {
         )?;
         let times =
             times.map(|all| all.into_iter().map(|us| us / f64::from(rounds)).collect()).and_then(Times::of);
-        let known = match pair.is_of_two_gpus() && *transport == Carrier::CudaIpc {
+        let known = match pair.is_of_two_gpus() && carriage.carrier == Carrier::CudaIpc {
             true => known::put(bytes, *in_kernel),
             false => (None, None),
         };

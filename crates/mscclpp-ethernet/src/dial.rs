@@ -15,7 +15,7 @@ use crate::{
         handshake::{ANSWER, CHALLENGE, Initiator, Refusal, Session, Wish},
         key::Key,
     },
-    socket::{self, Piece},
+    socket::{self, Manner, Piece},
 };
 
 /// How long all of it may take.
@@ -129,7 +129,7 @@ impl Attempt {
                     let nonce = random().map_err(GoOn::Here)?;
                     let (initiator, hello) = Initiator::answer(key, wish, nonce, challenge)?;
                     // SAFETY: a vector of this thread's. It fits the buffer of a new socket.
-                    let sent = unsafe { socket::send(&self.stream, &[Piece::of(&hello)], false)? };
+                    let sent = unsafe { socket::send(&self.stream, &[Piece::of(&hello)], Manner::AtOnce)? };
                     if sent != hello.len() {
                         return Err(io::Error::from(io::ErrorKind::WriteZero).into());
                     }

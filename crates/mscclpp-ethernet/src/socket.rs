@@ -126,15 +126,31 @@ fn message(vectors: &mut [libc::iovec]) -> libc::msghdr {
     message
 }
 
-/// Sends as much of the first [`MAX_PIECES`] pieces as the system takes; never blocks. With `more`, the system holds a
-/// last segment that is not full back until the next call, [`push`], or 200 ms have passed.
+/// How to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// What the system takes at once.
+    AtOnce,
+    /// The same, and the system holds a last segment that is not full back until the next call, [`push`], or 200 ms have
+    /// passed.
+    WithMoreToCome,
+    /// All of it, or what the system takes within the socket's limit.
+    Patiently,
+}
+
+/// Sends the first [`MAX_PIECES`] pieces, as far as that goes.
 ///
 /// # Safety
 /// All pieces must be readable memory.
-pub(crate) unsafe fn send(stream: &TcpStream, pieces: &[Piece], more: bool) -> io::Result<usize> {
+pub(crate) unsafe fn send(stream: &TcpStream, pieces: &[Piece], manner: Manner) -> io::Result<usize> {
     let (mut vectors, count) = vectors(pieces);
     let message = message(&mut vectors[..count]);
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
+    let flags = libc::MSG_NOSIGNAL
+        | match manner {
+            Manner::AtOnce => libc::MSG_DONTWAIT,
+            Manner::WithMoreToCome => libc::MSG_DONTWAIT | libc::MSG_MORE,
+            Manner::Patiently => 0,
+        };
     // SAFETY: the header points to `count` vectors that live, and those to readable memory, as the caller promises. The
     // system only reads it.
     check(unsafe { libc::sendmsg(stream.as_raw_fd(), &raw const message, flags) })

@@ -11,7 +11,7 @@ use crate::{
         frame::{Fault, Frame, HEADER, Inbound, Outbound},
         handshake::{Session, Wish},
     },
-    socket::{self, Piece},
+    socket::{self, Manner, Piece},
 };
 
 use super::link_state::{LinkEnd, LinkState};
@@ -43,7 +43,7 @@ impl Guest {
         let header = self.outbound.seal(frame);
         // SAFETY: an array of this thread's. A link carries so little that it always fits; failing is the peer's loss, which
         // sees the connection close.
-        let _ = unsafe { socket::send(&self.stream, &[Piece::of(&header)], false) };
+        let _ = unsafe { socket::send(&self.stream, &[Piece::of(&header)], Manner::AtOnce) };
     }
 
     /// Whether the peer is still there. It has nothing to say on its link.

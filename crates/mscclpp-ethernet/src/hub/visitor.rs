@@ -10,7 +10,7 @@ use crate::{
         handshake::{HELLO, Refusal, Responder, Session, Wish},
         key::Key,
     },
-    socket::{self, Piece},
+    socket::{self, Manner, Piece},
 };
 
 /// How long a visitor may take to say what it wants.
@@ -62,7 +62,7 @@ impl Visitor {
     /// A few bytes always fit the buffer of a new socket.
     fn say(&self, bytes: &[u8]) -> bool {
         // SAFETY: a slice of this thread's.
-        matches!(unsafe { socket::send(&self.stream, &[Piece::of(bytes)], false) }, Ok(n) if n == bytes.len())
+        matches!(unsafe { socket::send(&self.stream, &[Piece::of(bytes)], Manner::AtOnce) }, Ok(n) if n == bytes.len())
     }
 
     /// Hears what it says.

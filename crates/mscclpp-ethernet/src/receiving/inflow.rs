@@ -1,4 +1,4 @@
-use std::io;
+use std::{io, ops::Range};
 
 use crc32fast::Hasher;
 
@@ -17,6 +17,8 @@ use super::{
 
 /// Bytes of the buffer in which headers and small data arrive.
 const BUFFER: usize = 64 << 10;
+/// As many as a few headers, and a little data, need.
+const SMALL: usize = 4 << 10;
 
 /// One connection's operations, as they arrive.
 pub(crate) struct Inflow<W> {
@@ -27,7 +29,7 @@ pub(crate) struct Inflow<W> {
     placer: Placer,
     buffer: Box<[u8]>,
     /// What of the buffer has arrived and is not used yet.
-    filled: std::ops::Range<usize>,
+    filled: Range<usize>,
     /// Data that is kept back while the order is broken on purpose.
     withheld: Vec<(Target, Vec<u8>)>,
 }
@@ -131,14 +133,13 @@ impl<W: Wire> Inflow<W> {
             self.buffer.copy_within(self.filled.clone(), 0);
             self.filled = 0..len;
         }
-        let end = self.filled.end;
-        let count = self.receive_into(Piece::NONE, end)?;
+        let count = self.receive_into(Piece::NONE, self.filled.end..BUFFER)?;
         self.filled.end += count;
         Ok(())
     }
 
-    /// Receives into `first`, and what is beyond that into the buffer from `end` on.
-    fn receive_into(&mut self, first: Piece, end: usize) -> Result<usize, End> {
+    /// Receives into `first`, and what is beyond that into a part of the buffer.
+    fn receive_into(&mut self, first: Piece, part: Range<usize>) -> Result<usize, End> {
         let Self { wire, placer, buffer, .. } = self;
         let mut patience = Patience::default();
         let mut idle = || {
@@ -148,7 +149,7 @@ impl<W: Wire> Inflow<W> {
             }
             waits
         };
-        let pieces = [first, Piece::of_mut(&mut buffer[end..])];
+        let pieces = [first, Piece::of_mut(&mut buffer[part])];
         // SAFETY: `first` is nothing, a checked range of registered host memory, or a chunk that no copy uses; the buffer
         // is this value's.
         match unsafe { wire.receive(&pieces, &mut idle)? } {
@@ -196,8 +197,10 @@ impl<W: Wire> Inflow<W> {
         self.filled.start += there;
         let mut rest = piece.after(there);
         while rest.len > 0 {
-            // The buffer is empty, or there would be no rest.
-            let count = self.receive_into(rest, 0)?;
+            // The buffer is empty, or there would be no rest. Behind a long one most likely comes another, whose bytes had
+            // better go to their place than here.
+            let room = if rest.len >= BUFFER { SMALL } else { BUFFER };
+            let count = self.receive_into(rest, 0..room)?;
             let direct = count.min(rest.len);
             rest = rest.after(direct);
             self.filled = 0..count - direct;

@@ -43,7 +43,7 @@ impl SocketWire {
 
 impl Wire for SocketWire {
     unsafe fn receive(&mut self, pieces: &[Piece], idle: &mut dyn FnMut() -> bool) -> io::Result<usize> {
-        let mut block = false;
+        let mut block = self.busy.is_zero() && !idle();
         let mut began: Option<Instant> = None;
         loop {
             // SAFETY: the caller's promise.

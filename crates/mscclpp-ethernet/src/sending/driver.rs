@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::{
     placement,
     protocol::frame::{Frame, HEADER, Header},
-    socket::{self, MAX_PIECES, Piece},
+    socket::{self, MAX_PIECES, Manner, Piece},
     staging::{Patience, Staging},
 };
 
@@ -31,7 +31,7 @@ const AHEAD: usize = 16;
 const MAX_GATHERED: usize = MAX_PIECES / 2;
 const GATHERED_BYTES: usize = 256 << 10;
 /// How often waits look whether they still make sense.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+pub(super) const LOOK: Duration = Duration::from_millis(200);
 /// How long a dropped queue may make no progress before it is given up.
 const STUCK: Duration = Duration::from_secs(10);
 /// How long it waits for the peer to have taken everything.
@@ -264,10 +264,13 @@ impl Driver {
         while let Some(first) = pieces.iter().position(|piece| piece.len > 0) {
             pieces = &mut pieces[first..];
             // SAFETY: headers of `send`, host memory that the frames keep, chunks that no copy uses.
-            let mut count = match unsafe { socket::send(&self.lane.stream, pieces, false) } {
+            let mut count = match unsafe { socket::send(&self.lane.stream, pieces, Manner::Patiently) } {
                 Ok(count) => count,
                 Err(error) if socket::is_not_now(&error) => {
-                    self.await_room(progress)?;
+                    self.check()?;
+                    if self.lane.closing.load(Ordering::Acquire) && progress.elapsed() > STUCK {
+                        return Err(Stop::Io(io::ErrorKind::TimedOut.into()));
+                    }
                     continue;
                 }
                 Err(error) => return Err(Stop::Io(error)),
@@ -279,17 +282,6 @@ impl Driver {
                 count -= taken;
             }
         }
-        Ok(())
-    }
-
-    /// Waits until the system takes more.
-    fn await_room(&self, progress: Instant) -> Result<(), Stop> {
-        self.check()?;
-        if self.lane.closing.load(Ordering::Acquire) && progress.elapsed() > STUCK {
-            return Err(Stop::Io(io::ErrorKind::TimedOut.into()));
-        }
-        // However it ends, what follows tries again.
-        let _ = poll(&mut [PollFd::new(&self.lane.stream, PollFlags::OUT)], Some(&LOOK));
         Ok(())
     }
 
@@ -339,7 +331,10 @@ impl Driver {
             open = match unsafe { socket::receive(stream, &[Piece::of_mut(&mut answers)], false) } {
                 Ok(count) => count > 0,
                 Err(error) if socket::is_not_now(&error) => {
-                    let _ = poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&LOOK));
+                    let _ = poll(
+                        &mut [PollFd::new(stream, PollFlags::IN)],
+                        Timespec::try_from(LOOK).ok().as_ref(),
+                    );
                     true
                 }
                 Err(_) => false,

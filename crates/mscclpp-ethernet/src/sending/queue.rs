@@ -1,4 +1,5 @@
 use std::{
+    collections::VecDeque,
     io,
     sync::{Arc, atomic::Ordering},
 };
@@ -18,12 +19,12 @@ use crate::{
         handshake::Session,
     },
     region::{LocalRegion, PeerRegion},
-    socket::{self, Piece},
+    socket::{self, Manner, Piece},
 };
 
 use super::{
-    driver::Driver,
-    lane::{Lane, Sent, Source, Work},
+    driver::{Driver, LOOK},
+    lane::{BACKLOG, Lane, Sent, Source, Work},
 };
 
 /// Up to so many bytes of host memory are sent by the owner itself; more are handed over.
@@ -39,6 +40,9 @@ pub(crate) fn open(
     hub: &Arc<Shared>,
     max_waiting: i32,
 ) -> Result<Box<dyn Queue>> {
+    // The driver waits in the call that sends; the owner says each time that it does not.
+    stream.set_nonblocking(false).during("making a socket block")?;
+    stream.set_write_timeout(Some(LOOK)).during("setting up a socket")?;
     let outbound = Outbound::new(session.initiator);
     let lane = Arc::new(Lane::new(stream, outbound, link.clone(), hub.clone()));
     let driver = Driver::new(lane.clone());
@@ -58,6 +62,7 @@ pub(crate) fn open(
         flushed: 0,
         requested: 0,
         completed: 0,
+        leaves_after: VecDeque::with_capacity(BACKLOG),
     }))
 }
 
@@ -73,6 +78,9 @@ struct EthernetQueue {
     flushed: u64,
     requested: u64,
     completed: u64,
+    /// For each ticket that was requested and is not completed: how many works the driver must have carried out before
+    /// its flush has left. Until then nothing need be asked of the system.
+    leaves_after: VecDeque<u64>,
 }
 
 /// What the peer says on the same connection.
@@ -111,7 +119,7 @@ impl EthernetQueue {
         // What is held back leaves with this.
         self.lane.held.store(false, Ordering::Relaxed);
         // SAFETY: no data.
-        match unsafe { self.lane.try_send(&header, Piece::NONE, false) } {
+        match unsafe { self.lane.try_send(&header, Piece::NONE, Manner::AtOnce) } {
             Sent::All | Sent::Nothing => {}
             Sent::Part(sent) => self.hand_over(Work::Rest { header, sent, source: None }),
         }
@@ -128,7 +136,7 @@ impl EthernetQueue {
         });
         let header = self.lane.outbound.seal(Frame::Write { region, offset, len: source.len, checksum });
         // SAFETY: as above.
-        match unsafe { self.lane.try_send(&header, data, true) } {
+        match unsafe { self.lane.try_send(&header, data, Manner::WithMoreToCome) } {
             Sent::All => {
                 self.lane.held.store(true, Ordering::Release);
                 self.lane.wake();
@@ -194,14 +202,22 @@ impl Queue for EthernetQueue {
             if !self.lane.is_broken() {
                 self.control(Frame::Flush { ticket: self.requested });
             }
+            self.leaves_after.push_back(self.given);
         }
         Ok(self.requested)
     }
 
     fn progress(&mut self) -> CoreResult<u64> {
-        while self.completed < self.requested && !self.lane.is_broken() {
+        while let Some(works) = self.leaves_after.front()
+            && self.lane.done.load(Ordering::Acquire) >= *works
+            && !self.lane.is_broken()
+        {
             match self.answers.next(&self.lane) {
-                Ok(Some(ticket)) => self.completed = self.completed.max(ticket.min(self.requested)),
+                Ok(Some(ticket)) if ticket == self.completed + 1 => {
+                    self.completed = ticket;
+                    self.leaves_after.pop_front();
+                }
+                Ok(Some(_)) => self.lane.fail("it answered what was not asked".to_owned()),
                 Ok(None) => break,
                 Err(reason) => self.lane.fail(reason),
             }

@@ -1,0 +1,343 @@
+// FIFOs and port channels: with a proxy that carries out triggers late and in pieces, under random interleavings of
+// their atomic accesses; and the test kernels, with a proxy that runs at the same time.
+
+#include "mscclpp/proxy_channel_device.hpp"
+
+#include "../../kernels/fifo.cu"
+#include "../../kernels/port_channel.cu"
+
+#include <atomic>
+#include <deque>
+
+using emulation::Interleaving;
+using emulation::Memory;
+using emulation::Random;
+using mscclpp::BasePortChannelDeviceHandle;
+
+// A FIFO in memory, and the host's end of it.
+struct HostFifo {
+  explicit HostFifo(uint32_t size) : slots(size) {
+    handle = FifoDeviceHandle{slots.data(), &head, &tail, &tailCache, status, size, 0};
+  }
+
+  // Takes the next trigger, if it is there.
+  bool take(ProxyTrigger& trigger) {
+    const ProxyTrigger& slot = slots[taken % slots.size()];
+    const uint64_t high = mscclpp::atomicLoad<mscclpp::MemoryOrder::Acquire, mscclpp::MemoryScope::System>(&slot.snd);
+    if (high >> 63 == (taken / slots.size()) % 2) return false;
+    trigger = ProxyTrigger{slot.fst, high & ~(1ull << 63)};
+    ++taken;
+    mscclpp::atomicStore<mscclpp::MemoryOrder::Release, mscclpp::MemoryScope::System>(&tail, taken);
+    return true;
+  }
+
+  std::vector<ProxyTrigger> slots;
+  uint64_t head = 0, tail = 0, tailCache = 0, taken = 0;
+  uint32_t status[4] = {};
+  FifoDeviceHandle handle;
+};
+
+// One side of a connection and the peer's memory, with what a proxy has to do.
+struct World {
+  World(uint32_t fifoSize, uint64_t bytes, uint32_t directPutMax)
+      : fifo(fifoSize), source(bytes, 1), arrivals(bytes, 2) {
+    static_cast<BasePortChannelDeviceHandle&>(channel) = BasePortChannelDeviceHandle{
+        {tokens, &expected, status}, fifo.handle, lastPushed, &completed, tokens, 5, 0};
+    channel.dst_ = 3, channel.src_ = 4;
+    channel.dstPtr_ = arrivals.at(0), channel.srcPtr_ = source.at(0);
+    channel.dstSize_ = channel.srcSize_ = bytes;
+    channel.directPutMax_ = directPutMax;
+  }
+
+  // Takes a trigger if there is one, and if asked to go on, does the next step of what was taken.
+  void proxy(bool step) {
+    ProxyTrigger trigger;
+    if (fifo.take(trigger)) {
+      CHECK(trigger.snd >> mscclpp::TriggerSemaphoreBit == 5);
+      const uint64_t type = trigger.snd >> mscclpp::TriggerTypeBit & 7;
+      const uint64_t position = fifo.taken;
+      if (type & mscclpp::TriggerData) {
+        CHECK((trigger.snd >> mscclpp::TriggerDstIdBit & 511) == 3);
+        CHECK((trigger.snd >> mscclpp::TriggerSrcIdBit & 511) == 4);
+        const uint64_t to = trigger.snd & ~0u, from = trigger.fst >> 32, bytes = trigger.fst & ~0u;
+        // In two pieces, the second one first.
+        const uint64_t half = bytes / 2;
+        steps.push_back([=] { std::memcpy(arrivals.at(to + half), source.at(from + half), bytes - half); });
+        steps.push_back([=] { std::memcpy(arrivals.at(to), source.at(from), half); });
+      }
+      if (type & mscclpp::TriggerFlag) {
+        steps.push_back([this] { __atomic_store_n(tokens + 1, ++signalled, __ATOMIC_RELEASE); });
+      }
+      if (type & (mscclpp::TriggerFlag | mscclpp::TriggerSync)) {
+        steps.push_back([=] { __atomic_store_n(&completed, position, __ATOMIC_RELEASE); });
+      }
+    }
+    if (step && !steps.empty()) {
+      steps.front()();
+      steps.pop_front();
+    }
+  }
+
+  HostFifo fifo;
+  Memory source, arrivals;
+  alignas(16) uint64_t tokens[2] = {};
+  uint64_t expected = 0, lastPushed[4] = {}, completed = 0, signalled = 0;
+  uint32_t status[4] = {};
+  std::deque<std::function<void()>> steps;
+  PortChannelDeviceHandle channel = {};
+};
+
+// Every size at every pair of addresses that are the same modulo 8.
+static void threadCopies() {
+  const uint64_t largest = 400;
+  Memory source(largest + 16, 1), destination(largest + 16, 2), expected(destination);
+  for (uint64_t size = 0; size <= largest; ++size) {
+    for (uint64_t alignments = 0; alignments < 32; ++alignments) {
+      const uint64_t to = alignments % 16, from = (to + alignments / 16 * 8) % 16;
+      emulation::limited = true;
+      emulation::readable = {source.at(from), source.at(from + size)};
+      emulation::writable = {destination.at(to), destination.at(to + size)};
+      mscclpp::copyByThread(destination.at(to), source.at(from), size);
+      emulation::limited = false;
+      std::memcpy(expected.at(to), source.at(from), size);
+      CHECK(destination.same(expected));
+      for (uint64_t i = 0; i < size; i += 61) *source.at(i) ^= static_cast<uint8_t>(size + alignments + i);
+    }
+  }
+}
+
+// Every thread's triggers come once and in order, over many laps, and a sync returns behind its trigger.
+static void interleavedPushes() {
+  Random random(3);
+  for (uint64_t run = 0; run < 3000; ++run) {
+    const unsigned int pushers = 1 + random.below(4);
+    const uint64_t each = 1 + random.below(12);
+    HostFifo fifo(2u << random.below(3));
+    std::vector<uint64_t> next(pushers);
+    Interleaving::run(pushers + 1, random.next(), [&] {
+      const uint64_t me = blockIdx.x;
+      if (me < pushers) {
+        for (uint64_t i = 0; i < each; ++i) {
+          const uint64_t position = fifo.handle.push(ProxyTrigger{me << 32 | i, mixed(me << 32 | i)});
+          CHECK(position != FifoDeviceHandle::Failed);
+          if (i % 3 == 2) CHECK(fifo.handle.sync(position) && fifo.handle.poll(position) && next[me] == i + 1);
+        }
+        return;
+      }
+      while (fifo.taken < pushers * each) {
+        ProxyTrigger trigger;
+        if (!fifo.take(trigger)) continue;
+        CHECK(trigger.snd == mixed(trigger.fst));
+        CHECK(next[trigger.fst >> 32]++ == (trigger.fst & ~0u));
+      }
+    });
+    CHECK(fifo.status[0] == 0 && fifo.head == pushers * each);
+  }
+}
+
+// Puts and signals of all kinds by threads in turns. Returns how many pieces were wrong when their signal was taken.
+static uint64_t interleavedPuts(uint64_t seed, bool weakened) {
+  const uint64_t slot = 128, pieces = 10;
+  Random random(seed);
+  World world(4, pieces * slot, 64);
+  const unsigned int senders = 1 + random.below(3);
+  uint64_t turn = 0, wrong = 0;
+  bool received = false;
+  const auto byteOf = [&](uint64_t piece, uint64_t i) { return static_cast<uint8_t>(seed + piece * 31 + i * 7 + 1); };
+  const auto sizeOf = [&](uint64_t piece) { return 1 + (seed >> piece) % (piece % 3 == 0 ? slot : 64); };
+  // A piece in the peer's memory starts as what it must not be.
+  for (uint64_t i = 0; i < pieces * slot; ++i) {
+    *world.arrivals.at(i) = static_cast<uint8_t>(~byteOf(i / slot, i % slot));
+  }
+  Interleaving::run(senders + 2, random.next(), [&] {
+    if (blockIdx.x == senders) {
+      while (!received || turn != pieces) {
+        world.proxy(random.below(8) == 0);
+        Interleaving::current->yield();
+      }
+    } else if (blockIdx.x == senders + 1) {
+      for (uint64_t piece = 0; piece < pieces; ++piece) {
+        CHECK(world.channel.wait(random.below(2) == 0 ? -1 : 1 << 20));
+        for (uint64_t i = 0; i < sizeOf(piece); ++i) {
+          if (*world.arrivals.at(piece * slot + i) != byteOf(piece, i)) {
+            ++wrong;
+            break;
+          }
+        }
+      }
+      CHECK(!world.channel.poll());
+      received = true;
+    } else {
+      for (uint64_t piece = blockIdx.x; piece < pieces; piece += senders) {
+        // Synchronises with the sender of the piece before.
+        while (turn != piece) Interleaving::current->yield();
+        const uint64_t at = piece * slot, size = sizeOf(piece);
+        for (uint64_t i = 0; i < size; ++i) *world.source.at(at + i) = byteOf(piece, i);
+        const uint32_t way = random.below(4);
+        if (weakened) {
+          CHECK(world.channel.put(at, size) && Overtaking{world.channel}.signalAtOnce());
+        } else if (way == 0) {
+          CHECK(world.channel.put(at, size) && world.channel.signal());
+        } else if (way == 1) {
+          CHECK(world.channel.putWithSignal(at, size));
+        } else {
+          CHECK(way == 2 ? world.channel.putWithSignalAndFlush(at, size)
+                         : world.channel.putWithSignal(at, at, size) && world.channel.flush());
+          std::memset(world.source.at(at), 0, size);
+        }
+        ++turn;
+      }
+    }
+  });
+  CHECK(world.lastPushed[3] + world.signalled == pieces && world.status[0] == 0 && world.fifo.status[0] == 0);
+  return wrong;
+}
+
+static void noSignalComesBeforeItsData() {
+  uint64_t weakened = 0;
+  for (uint64_t seed = 1; seed <= 4000; ++seed) {
+    CHECK(interleavedPuts(seed * 0x9e3779b97f4a7c15, false) == 0);
+    weakened += interleavedPuts(seed * 0x9e3779b97f4a7c15, true);
+  }
+  // The test sees what it is for.
+  CHECK(weakened > 1000);
+}
+
+// Both ways are taken, and counted.
+static void smallPutsGoDirectly() {
+  World world(8, 4096, 64);
+  PortChannelDeviceHandle& channel = world.channel;
+  CHECK(channel.putWithSignal(0, 8, 64) && channel.put(8, 0) && channel.flush() && world.fifo.head == 0);
+  CHECK(world.lastPushed[1] == 2 && world.lastPushed[2] == 64 && world.lastPushed[3] == 1 && world.tokens[0] == 1);
+  CHECK(std::memcmp(world.arrivals.at(0), world.source.at(8), 64) == 0);
+  // Too large, addresses that differ, past the end; each behind a flush.
+  uint64_t pushed = 0;
+  const uint64_t others[][3] = {{0, 0, 65}, {0, 4, 8}, {4090, 0, 8}, {0, 4090, 8}};
+  for (const auto& other : others) {
+    CHECK(channel.putWithSignal(other[0], other[1], other[2]) && world.fifo.head == ++pushed);
+    CHECK(channel.put(0, 8) && world.fifo.head == ++pushed);  // that one is pending
+    world.fifo.taken = world.fifo.tail = world.completed = pushed;
+  }
+  // Where kernels do not reach the peer's memory, or its token.
+  channel.directToken_ = nullptr;
+  CHECK(channel.signal() && channel.putWithSignal(0, 8) && world.fifo.head == pushed + 2);
+  world.completed = pushed + 2;
+  CHECK(channel.put(0, 8) && world.fifo.head == pushed + 2);
+  channel.dstPtr_ = nullptr;
+  CHECK(channel.put(0, 8) && world.fifo.head == pushed + 3);
+}
+
+// What does not fit a trigger is not pushed, whatever is pending, and ends all waits.
+static void whatDoesNotFit() {
+  const uint64_t large = 1ull << 32;
+  const uint64_t ranges[][3] = {{large, 0, 8}, {0, large, 8}, {0, 0, large}, {~0ull, ~0ull, ~0ull}};
+  for (const auto& range : ranges) {
+    World world(8, 4096, 64);
+    world.channel.dstSize_ = world.channel.srcSize_ = ~0ull;
+    CHECK(!world.channel.put(range[0], range[1], range[2]) && world.fifo.head == 0 && world.lastPushed[0] == 0);
+    CHECK(world.status[mscclpp::StatusRefused] == mscclpp::ReasonTriggerRange);
+    CHECK(!world.channel.wait() && world.status[mscclpp::StatusAborted] == 1);
+  }
+  World world(8, 4096, 64);
+  const BasePortChannelDeviceHandle& base = world.channel;
+  CHECK(base.putWithSignal(511, 0, 511, 0, 8) && !base.put(512, 0, 0, 0, 8) && world.fifo.head == 1);
+}
+
+// Pushes and flushes that nobody serves end by their bound or an abort; what that leaves behind is said.
+static void endings() {
+  HostFifo fifo(2);
+  for (int i = 0; i < 2; ++i) CHECK(fifo.handle.push(ProxyTrigger{}) == static_cast<uint64_t>(i));
+  CHECK(!fifo.handle.poll(0) && !fifo.handle.sync(0, 100) && fifo.status[mscclpp::StatusTimedOut] == 1);
+  CHECK(fifo.status[mscclpp::StatusRefused] == 0 && fifo.status[mscclpp::StatusAbortRequested] == 0);
+  CHECK(fifo.handle.push(ProxyTrigger{}, 100) == FifoDeviceHandle::Failed);
+  CHECK(fifo.status[mscclpp::StatusRefused] == mscclpp::ReasonFifoPoisoned);
+  CHECK(fifo.handle.push(ProxyTrigger{}) == FifoDeviceHandle::Failed && fifo.status[mscclpp::StatusAborted] == 1);
+
+  World world(2, 4096, 0);
+  CHECK(!world.channel.putWithSignalAndFlush(0, 0, 8, 100) && world.status[mscclpp::StatusTimedOut] == 1);
+  CHECK(!world.channel.flush(100) && world.fifo.status[mscclpp::StatusRefused] == 0 && world.fifo.head == 2);
+  // Full: an abort of the semaphore ends the push, too.
+  world.status[mscclpp::StatusAbortRequested] = 1;
+  CHECK(!world.channel.signal() && world.status[mscclpp::StatusAborted] == 1);
+  CHECK(world.fifo.status[mscclpp::StatusRefused] == mscclpp::ReasonFifoPoisoned);
+  World other(8, 4096, 0);
+  other.fifo.status[mscclpp::StatusAbortRequested] = 1;
+  CHECK(!other.channel.putWithSignalAndFlush(0, 8) && other.status[mscclpp::StatusAborted] == 1);
+}
+
+// The test kernels.
+static void pushNumbered() {
+  HostFifo fifo(4);
+  unsigned int failed = 0;
+  std::thread kernel([&] {
+    emulation::launch(3, 1, [&] { fifo_push_numbered(fifo.handle, 300, 7, -1, &failed); });
+  });
+  uint64_t next[3] = {};
+  while (fifo.taken < 900) {
+    ProxyTrigger trigger;
+    if (!fifo.take(trigger)) continue;
+    CHECK(trigger.snd == mixed(trigger.fst) && next[trigger.fst >> 32]++ == (trigger.fst & ~0u));
+  }
+  kernel.join();
+  CHECK(failed == 0);
+}
+
+static void turns() {
+  const Turns rounds = {9, 40, 12, 8, 64};
+  World there(8, 12 * 64 * 8, 64), back(8, 64, 64);
+  unsigned long long mismatches = 0;
+  unsigned int failed = 0, checkFailed = 0;
+  // The checker waits on the words that the sender signals, and answers by another channel's.
+  PortChannelDeviceHandle sender = there.channel, checker = back.channel;
+  std::swap(sender.semaphore_, checker.semaphore_);
+  std::thread send([&] {
+    emulation::launch(1, 5, [&] {
+      port_turns_send(sender, reinterpret_cast<uint64_t*>(there.source.at(0)), rounds, 0, &failed);
+    });
+  });
+  std::atomic<bool> done(false);
+  std::thread check([&] {
+    emulation::launch(1, 3, [&] {
+      port_turns_check(checker, reinterpret_cast<uint64_t*>(there.arrivals.at(0)), rounds, &mismatches, &checkFailed);
+    });
+    done = true;
+  });
+  while (!done) {
+    there.proxy(true);
+    back.proxy(true);
+  }
+  send.join();
+  check.join();
+  CHECK(failed == 0 && checkFailed == 0 && mismatches == 0);
+}
+
+static void flushAndOverwrite() {
+  const uint32_t words = 6, rounds = 20, threads = 4;
+  World world(2, threads * rounds * words * 8, 32);
+  unsigned int failed = 0;
+  std::atomic<bool> done(false);
+  std::thread kernel([&] {
+    emulation::launch(threads, 1, [&] {
+      port_flush_overwrite(&world.channel, 1, reinterpret_cast<uint64_t*>(world.source.at(0)), 7, rounds, words,
+                           &failed);
+    });
+    done = true;
+  });
+  while (!done) world.proxy(true);
+  kernel.join();
+  CHECK(failed == 0);
+  const uint64_t* const arrived = reinterpret_cast<uint64_t*>(world.arrivals.at(0));
+  for (uint64_t i = 0; i < threads * rounds * words; ++i) CHECK(arrived[i] == wordOf(7, i / (threads * words), i));
+}
+
+int main() {
+  threadCopies();
+  interleavedPushes();
+  noSignalComesBeforeItsData();
+  smallPutsGoDirectly();
+  whatDoesNotFit();
+  endings();
+  pushNumbered();
+  turns();
+  flushAndOverwrite();
+}

@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
-STEPS=(readme format clippy docs kernels headers layers loom fuzz)
+STEPS=(readme format clippy docs kernels headers layers loom fuzz soak)
 
 # The commands that the README promises, in a clean checkout, before anything is installed: they need only Rust and a
 # linker.
@@ -69,6 +69,9 @@ step_fuzz() {
         done
     done
 }
+
+# Two minutes of small and large writes over Ethernet, byte by byte.
+step_soak() { cargo test -p mscclpp-ethernet --release --test many -- --ignored two_minutes; }
 
 install_packages() {
     [ "$(id -u)" = 0 ] || { echo "please install: $*"; return 1; }

@@ -19,7 +19,8 @@ step_readme() {
     [ "${#commands[@]}" -eq 2 ] || { echo "README.md should have two commands, found ${#commands[@]}"; return 1; }
     for command in "${commands[@]}"; do
         echo "\$ $command"
-        (cd "$checkout/repo" && CARGO_TARGET_DIR="$PWD/target" bash -c "$command")
+        # What hangs shall say so while there is time for it.
+        (cd "$checkout/repo" && CARGO_TARGET_DIR="$PWD/target" timeout 2400 bash -c "$command")
     done
     rm -rf "$checkout"
 }

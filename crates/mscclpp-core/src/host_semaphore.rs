@@ -21,7 +21,8 @@ use crate::{
 ///
 /// A signal is the number of signals so far, stored at the peer behind everything the queue was given before. So it
 /// needs no atomic operation at the peer, and sending it through several queues one after the other would not keep the
-/// order: use one queue.
+/// order: use one queue. Before a signaller is given up for another one that uses another queue (a proxy service has its
+/// own), flush.
 pub struct Signaller {
     semaphore: Semaphore,
     sent: u64,

@@ -16,7 +16,7 @@ use crate::{
 
 /// One side's part of a semaphore: the token that the other side will raise.
 ///
-/// Made over a connection, sent to the peer ([`SemaphoreStub::serialize`]); two stubs make a [`Semaphore`].
+/// Made over a connection, sent to the peer ([`SemaphoreStub::serialize`]); two stubs make one [`Semaphore`] at each end.
 #[derive(Clone)]
 pub struct SemaphoreStub {
     memory: RegisteredMemory,
@@ -135,8 +135,8 @@ impl Semaphore {
     /// Maps the peer's token, which may block for some seconds the first time.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `local` came from a peer or the stubs are of different connections; errors of
-    /// mapping the peer's memory; what the connection failed with, if it did.
+    /// [`Error::InvalidArgument`] if `local` came from a peer or has made a semaphore already, or the stubs are of
+    /// different connections; errors of mapping the peer's memory; what the connection failed with, if it did.
     pub fn new(local: &SemaphoreStub, remote: &SemaphoreStub) -> Result<Self> {
         let Some((connection, block)) = &local.local else {
             return Err(Error::InvalidArgument(
@@ -160,6 +160,12 @@ impl Semaphore {
                 what: Kind::SemaphoreStub.name(),
                 problem: format!("its token is at {token:?}, which is not 8-byte aligned"),
             });
+        }
+        if !block.take() {
+            return Err(Error::InvalidArgument(format!(
+                "the local stub has made a semaphore of the connection to {} already; clone that, or make another stub",
+                connection.label()
+            )));
         }
         let status = connection.context().slabs().status(connection.local_gpu())?;
         let waits = Arc::new(Waits { status, aborted: OnceLock::new() });
@@ -229,7 +235,11 @@ impl Semaphore {
         self.inner.connection.check()?;
         let peer = || self.inner.connection.label();
         // Pairs with the kernel's store of 1; the kernel is complete, so nothing else needs ordering.
-        let told = |word| Ok::<_, Error>(self.inner.waits.status.word(word)?.swap(0, Ordering::Relaxed) != 0);
+        // A reason other than 1 stays: it came with an abort, after `failure` was asked.
+        let told = |word| {
+            let word = self.inner.waits.status.word(word)?;
+            Ok::<_, Error>(word.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok())
+        };
         // Whoever was refused may have made others wait in vain: this is the cause.
         let (refused, timed_out) = (told(REFUSED)?, told(TIMED_OUT)?);
         if refused {

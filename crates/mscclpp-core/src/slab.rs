@@ -9,7 +9,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -57,6 +57,8 @@ pub(crate) struct TokenBlock {
     pub(crate) ptr: DevicePtr,
     /// The slab again, if it is host memory.
     host: Option<Arc<HostWords>>,
+    /// Whether a semaphore counts here already.
+    taken: Arc<AtomicBool>,
 }
 
 /// What host and waits tell each other: pinned host memory, or for an endpoint on the CPU any.
@@ -92,7 +94,7 @@ impl Slabs {
             }
         };
         let ptr = slab.data().unwrap_or_default().add(offset);
-        Ok(TokenBlock { slab, offset, ptr, host })
+        Ok(TokenBlock { slab, offset, ptr, host, taken: Arc::default() })
     }
 
     pub(crate) fn status(&self, gpu: Option<&Gpu>) -> Result<StatusBlock> {
@@ -124,6 +126,11 @@ fn cut<K: Eq + std::hash::Hash, M: Clone>(
 }
 
 impl TokenBlock {
+    /// True the first time.
+    pub(crate) fn take(&self) -> bool {
+        !self.taken.swap(true, Ordering::Relaxed)
+    }
+
     /// The word at `offset` bytes of the block, if it is host memory.
     pub(crate) fn host_word(&self, offset: u64) -> Option<&AtomicU64> {
         self.host.as_ref()?.word(self.offset + offset)

@@ -276,7 +276,8 @@ MSCCLPP_DEVICE_INLINE bool acceptsPackets(const void* packets, uint32_t threadId
 // with the same arguments but their `threadId`. Any number of bytes, at any address: the last packet carries the rest.
 // The packets' address is a multiple of their size; for LL128Packet whole warps call, with consecutive numbers from a
 // multiple of 32 on. If not, or with flag 0, nothing is sent, word StatusRefused of `status` (may be null) is set, and
-// the result is false; true otherwise. Returns at once: it waits for nobody.
+// the result is false; true otherwise. Returns at once: it waits for nobody. One case cannot be seen: a warp of which
+// some threads have the right numbers and others have not, or do not call, waits for these for ever.
 template <class Packet>
 MSCCLPP_DEVICE_INLINE bool putPackets(void* packets, const void* payload, uint64_t bytes, uint32_t threadId,
                                       uint32_t numThreads, uint32_t flag, uint32_t* status = nullptr) {

@@ -1,12 +1,12 @@
 //! A transport between the simulated devices of one process. All its memory is at hand, so it copies at once.
 
-use std::{any::Any, sync::Arc, time::Duration};
+use std::{any::Any, sync::Arc};
 
 use mscclpp::{
     DevicePtr, EndpointConfig, EndpointInfo, Gpu, LinkMonitor, MemoryRegion, RegionInfo, Stream, Transport,
     TransportFlags,
     errors::CoreError,
-    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
+    provider::{Link, LocalEndpoint, Queue, Registration, RemoteRegion, TransportProvider},
 };
 
 type Result<T> = std::result::Result<T, CoreError>;
@@ -91,8 +91,15 @@ impl RemoteRegion for Region {
 }
 
 impl Link for Lane {
+    fn open_queue(&self) -> Result<Box<dyn Queue>> {
+        Ok(Box::new(Lane(self.0.clone())))
+    }
+}
+
+/// All queues of an endpoint share its stream, so there is more order than was asked for.
+impl Queue for Lane {
     fn write(
-        &self,
+        &mut self,
         dst: &Arc<dyn RemoteRegion>,
         dst_offset: u64,
         src: &Arc<dyn Registration>,
@@ -108,23 +115,19 @@ impl Link for Lane {
         Ok(())
     }
 
-    fn update(&self, dst: &Arc<dyn RemoteRegion>, dst_offset: u64, value: u64) -> Result<()> {
+    fn update(&mut self, dst: &Arc<dyn RemoteRegion>, dst_offset: u64, value: u64) -> Result<()> {
         let to = dst.ptr().ok_or_else(|| unreachable("the peer", "that is no memory of this transport"))?;
         // SAFETY: as in `write`.
         unsafe { self.0.write_u64(to.add(dst_offset), value)? };
         Ok(())
     }
 
-    fn flush(&self, timeout: Duration) -> Result<()> {
-        Ok(self.0.synchronize_timeout(timeout)?)
-    }
-
-    fn request_flush(&self) -> Result<u64> {
+    fn request_flush(&mut self) -> Result<u64> {
         // One ticket for all: when the stream is idle, everything is done.
         Ok(1)
     }
 
-    fn progress(&self) -> Result<u64> {
+    fn progress(&mut self) -> Result<u64> {
         Ok(u64::from(self.0.query()?))
     }
 }

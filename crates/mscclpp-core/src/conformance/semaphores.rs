@@ -8,6 +8,7 @@ use crate::{BaseMemoryChannel, Connection, DeviceToDeviceSemaphore, Error, Semap
 
 pub(super) const CASES: &[(&str, Case)] = &[
     ("semaphores::two_stubs_make_a_semaphore", two_stubs_make_a_semaphore),
+    ("semaphores::a_stub_makes_one_semaphore", a_stub_makes_one_semaphore),
     ("semaphores::stubs_of_different_connections_are_refused", stubs_of_different_connections_are_refused),
     ("semaphores::an_endpoint_has_semaphores_with_itself", an_endpoint_has_semaphores_with_itself),
     ("semaphores::an_abort_is_sticky_and_local", an_abort_is_sticky_and_local),
@@ -26,6 +27,17 @@ pub(super) fn build(ab: &Connection, ba: &Connection) -> (Semaphore, Semaphore) 
         Semaphore::new(&a, &travel(&b)).expect("joining at a"),
         Semaphore::new(&b, &travel(&a)).expect("joining at b"),
     )
+}
+
+fn a_stub_makes_one_semaphore(setup: &dyn Setup) {
+    let pair = Pair::connect(setup);
+    let stub = |connection| SemaphoreStub::new(connection).expect("a stub");
+    let (ours, theirs) = (stub(&pair.ab), travel(&stub(&pair.ba)));
+    let first = Semaphore::new(&ours, &theirs).expect("a semaphore");
+    // Two of them would count in one place, each for itself.
+    assert_error!(Semaphore::new(&ours, &theirs), Error::InvalidArgument(_));
+    drop(first);
+    assert_error!(Semaphore::new(&ours, &theirs), Error::InvalidArgument(_));
 }
 
 fn two_stubs_make_a_semaphore(setup: &dyn Setup) {

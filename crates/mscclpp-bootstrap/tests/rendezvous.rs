@@ -145,9 +145,9 @@ fn an_unknown_interface_lists_the_known() {
 fn a_time_out_lists_who_is_missing() {
     let at = format!("127.0.0.1:{}", free_port());
     let outcomes = on_threads(3, |i| {
-        // Ranks 2 and 4 never come. The others' time runs out first, and they know as much.
-        let (rank, timeout) = [(0, 1500), (1, 1000), (3, 1000)][i];
-        connect(rank, 5, at.as_str(), Duration::from_millis(timeout)).map(drop)
+        // Ranks 2 and 4 never come. The others' time runs out first, seconds after all that came have heard as much.
+        let (rank, timeout) = [(0, 12), (1, 8), (3, 8)][i];
+        connect(rank, 5, at.as_str(), Duration::from_secs(timeout)).map(drop)
     });
     for outcome in outcomes {
         match outcome {
@@ -160,7 +160,7 @@ fn a_time_out_lists_who_is_missing() {
 #[test]
 fn a_time_out_says_which_address_failed_how() {
     let at: SocketAddr = format!("127.0.0.1:{}", free_port()).parse().unwrap();
-    match connect(1, 2, at.to_string(), Duration::from_millis(300)) {
+    match connect(1, 2, at.to_string(), Duration::from_secs(2)) {
         Err(Error::Timeout { attempts, .. }) => {
             assert_eq!(attempts.len(), 1);
             assert_eq!(attempts[0].address, at);

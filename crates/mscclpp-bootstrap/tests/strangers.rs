@@ -86,7 +86,9 @@ fn a_job_forms_among_strangers() {
     let port = id.addresses()[0].port();
     let at = SocketAddr::new([127, 0, 0, 1].into(), port);
     let over = AtomicBool::new(false);
-    let connect = |rank| TcpBootstrap::builder(rank, 3).env(Env::default()).timeout(2 * PATIENCE).connect(id);
+    // The early ranks wait through ten thousand attempts.
+    let patience = 20 * PATIENCE;
+    let connect = |rank| TcpBootstrap::builder(rank, 3).env(Env::default()).timeout(patience).connect(id);
     let job = std::thread::scope(|scope| {
         let early = [0, 1].map(|rank| scope.spawn(move || connect(rank)));
         // Some say nothing, more than are put up with at once; some a byte now and then.

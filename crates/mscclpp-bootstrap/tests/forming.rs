@@ -118,6 +118,32 @@ fn a_proof_can_be_used_once() {
 }
 
 #[test]
+fn a_rank_that_two_claim_is_told_though_one_has_said_no_more() {
+    let at = format!("127.0.0.1:{}", free_port());
+    std::thread::scope(|scope| {
+        let at = &at;
+        let zero = scope.spawn(|| connect(0, 2, at.as_str(), PATIENCE).map(drop));
+        let (mut silent, answer) = prove(RawRank::without_key(2, 1), at);
+        assert!(answer.contains("Accepted"), "{answer}");
+        // With this one the job would be complete.
+        let one = scope.spawn(|| connect(1, 2, at.as_str(), PATIENCE).map(drop));
+        let rival = silent.local_addr().unwrap().to_string();
+        for outcome in [zero, one].map(|rank| rank.join().unwrap()) {
+            match outcome {
+                Err(Error::DuplicateRank { rank: 1, first, second, .. }) => {
+                    assert_eq!(second, rival);
+                    assert_ne!(first, rival);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let mut said = Vec::new();
+        silent.read_to_end(&mut said).unwrap();
+        assert_eq!(said.get(2), Some(&19), "a notice: {said:?}");
+    });
+}
+
+#[test]
 fn a_connection_that_ends_before_its_proof_is_a_strangers() {
     let at = format!("127.0.0.1:{}", free_port());
     std::thread::scope(|scope| {

@@ -15,6 +15,8 @@ pub(crate) struct Roster {
     absent: usize,
     /// Who has proved itself, entered or not.
     proved: HashSet<u32>,
+    /// Whether a rank has proved itself twice before it was entered.
+    contested: bool,
 }
 
 /// A member that is not let in: what it is told, and whether the job ends by it.
@@ -29,7 +31,7 @@ impl Roster {
     pub(crate) fn new(job: JobId, address: String, n: usize, root: Entry) -> Self {
         let mut ranks: Vec<_> = (0..n).map(|_| None).collect();
         ranks[0] = Some((root, address.clone()));
-        Self { job, address, ranks, absent: n - 1, proved: HashSet::from([0]) }
+        Self { job, address, ranks, absent: n - 1, proved: HashSet::from([0]), contested: false }
     }
 
     /// Judges a verified member that wants to join.
@@ -55,18 +57,18 @@ impl Roster {
             None => Err(self.mismatch("ranks", &format!("{n} ranks"), &format!("rank {rank}"), hello, from)),
             Some(Some((_, first))) => Err(Refused {
                 rejection: Rejection::Duplicate { first: first.clone() },
-                fatal: Some(Box::new(Error::DuplicateRank {
-                    rank,
-                    first: first.clone(),
-                    second: from.to_owned(),
-                    address: self.address.clone(),
-                })),
+                fatal: Some(Box::new(self.claimed_twice(rank, first, from))),
             }),
             Some(None) => {
-                self.proved.insert(hello.from);
+                self.contested |= !self.proved.insert(hello.from);
                 Ok(())
             }
         }
+    }
+
+    /// Whether two have been let in as the same rank.
+    pub(crate) fn is_contested(&self) -> bool {
+        self.contested
     }
 
     /// Whether there are ranks that have not even proved themselves.
@@ -93,22 +95,34 @@ impl Roster {
         }
     }
 
-    /// Enters a rank that was admitted. Two connections may have been admitted for one rank before either said more;
-    /// the second then ends the job.
-    pub(crate) fn enter(&mut self, rank: usize, entry: Entry, from: &str) -> Result<(), Error> {
-        match self.ranks.get_mut(rank) {
-            Some(place @ None) => {
-                *place = Some((entry, from.to_owned()));
+    fn claimed_twice(&self, rank: usize, first: &str, second: &str) -> Error {
+        Error::DuplicateRank {
+            rank,
+            first: first.to_owned(),
+            second: second.to_owned(),
+            address: self.address.clone(),
+        }
+    }
+
+    /// Enters a rank that was admitted. Two connections may have been admitted for one rank before either said more: the
+    /// `rival` is where the other is from. It ends the job at once, since once all ranks have come nobody would wait for
+    /// what it has to say.
+    pub(crate) fn enter(
+        &mut self,
+        rank: usize,
+        entry: Entry,
+        from: &str,
+        rival: Option<&str>,
+    ) -> Result<(), Error> {
+        match (self.ranks.get(rank), rival) {
+            (Some(None), Some(rival)) => Err(self.claimed_twice(rank, from, rival)),
+            (Some(None), None) => {
+                self.ranks[rank] = Some((entry, from.to_owned()));
                 self.absent -= 1;
                 Ok(())
             }
-            Some(Some((_, first))) => Err(Error::DuplicateRank {
-                rank,
-                first: first.clone(),
-                second: from.to_owned(),
-                address: self.address.clone(),
-            }),
-            None => Err(Error::InvalidArgument(format!("there is no rank {rank}"))),
+            (Some(Some((_, first))), _) => Err(self.claimed_twice(rank, first, from)),
+            (None, _) => Err(Error::InvalidArgument(format!("there is no rank {rank}"))),
         }
     }
 
@@ -159,8 +173,7 @@ mod tests {
         for rank in [2, 1] {
             assert!(roster.table().is_none() && roster.awaits_proofs());
             roster.admit(&hello(rank), "x").unwrap();
-            roster.admit(&hello(rank), "y").unwrap();
-            roster.enter(rank as usize, entry(), "x").unwrap();
+            roster.enter(rank as usize, entry(), "x", None).unwrap();
         }
         assert!(roster.missing().is_empty() && roster.table().is_some() && !roster.awaits_proofs());
     }
@@ -168,14 +181,29 @@ mod tests {
     #[test]
     fn the_same_rank_twice_names_both() {
         let mut roster = roster();
-        roster.enter(1, entry(), "10.0.0.2:7").unwrap();
+        roster.enter(1, entry(), "10.0.0.2:7", None).unwrap();
         let refused = roster.admit(&hello(1), "10.0.0.3:8").unwrap_err();
         let message = refused.fatal.unwrap().to_string();
         for part in ["rank 1", "10.0.0.2:7", "10.0.0.3:8", "10.0.0.1:5000"] {
             assert!(message.contains(part), "{message}");
         }
         assert!(roster.admit(&hello(0), "10.0.0.3:8").is_err(), "rank 0 is here");
-        assert!(roster.enter(1, entry(), "10.0.0.4:9").is_err());
+        assert!(roster.enter(1, entry(), "10.0.0.4:9", None).is_err());
+    }
+
+    #[test]
+    fn two_that_were_let_in_for_one_rank_are_both_named_when_one_says_more() {
+        let mut roster = roster();
+        roster.admit(&hello(2), "10.0.0.2:7").unwrap();
+        assert!(!roster.is_contested());
+        roster.admit(&hello(2), "10.0.0.3:8").unwrap();
+        assert!(roster.is_contested());
+        let error = roster.enter(2, entry(), "10.0.0.3:8", Some("10.0.0.2:7")).unwrap_err();
+        let message = error.to_string();
+        for part in ["rank 2", "10.0.0.2:7", "10.0.0.3:8", "10.0.0.1:5000"] {
+            assert!(message.contains(part), "{message}");
+        }
+        assert_eq!(roster.missing(), [1, 2], "neither is taken for the rank");
     }
 
     #[test]

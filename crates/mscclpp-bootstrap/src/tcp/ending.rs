@@ -39,9 +39,10 @@ impl Service {
             match connection.phase {
                 // They hear of it when they have proved themselves.
                 Phase::Stranger(_) | Phase::Leaving => continue,
-                // S1: behind the proof, which must not be lost.
-                Phase::Proved { .. } => {}
                 _ if Some(token) == from => continue,
+                // S1: behind the proof, which must not be lost; and behind the word that a member is in, without which it
+                // would not take the notice for rank 0's.
+                Phase::Proved { .. } | Phase::Member { joined: false, .. } => {}
                 _ => connection.outbox.clear(),
             }
             connection.outbox.push(Arc::clone(&notice));

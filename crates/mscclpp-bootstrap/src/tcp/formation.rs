@@ -181,16 +181,19 @@ impl Service {
             Kind::Join if self.failed.is_some() => Ok(()),
             Kind::Join => {
                 let entry = Entry::parse(&frame.payload)?;
-                let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
+                let Some(connection) = self.connections.get(&token) else { return Ok(()) };
                 let from = connection.remote.to_string();
+                let rival = self.rival(token, rank);
                 let Some(roster) = &mut self.formation.roster else { return Ok(()) };
-                if let Phase::Member { joined: joined @ false, .. } = &mut connection.phase {
+                if let Some(Phase::Member { joined: joined @ false, .. }) =
+                    self.connections.get_mut(&token).map(|c| &mut c.phase)
+                {
                     *joined = true;
                 } else {
                     return Err(Malformed("a rank joined twice on one connection"));
                 }
                 tracing::debug!(target: LOG, peer = rank, from, "a rank has joined");
-                let entered = roster.enter(rank, entry, &from);
+                let entered = roster.enter(rank, entry, &from, rival.as_deref());
                 let table = roster.table();
                 match (entered, table) {
                     (Err(error), _) => self.fail(&error, None),

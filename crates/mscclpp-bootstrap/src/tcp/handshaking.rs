@@ -318,6 +318,18 @@ impl Service {
         }
     }
 
+    /// Where another connection is from that was let in as this rank too.
+    pub(crate) fn rival(&self, token: u64, rank: usize) -> Option<String> {
+        // Most often there is none, and no need to look through all.
+        self.formation.roster().filter(|roster| roster.is_contested())?;
+        self.connections.iter().find_map(|(&other, connection)| match connection.phase {
+            Phase::Member { rank: same, .. } if same == rank && other != token => {
+                Some(connection.remote.to_string())
+            }
+            _ => None,
+        })
+    }
+
     /// Judges who wants to be linked to us.
     fn admit_peer(&self, hello: &Hello) -> Result<[u8; 16], Rejection> {
         let n = self.plan.n_ranks as u32;

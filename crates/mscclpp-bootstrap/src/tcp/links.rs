@@ -245,7 +245,9 @@ impl Service {
         }
         tracing::debug!(target: LOG, rank = self.plan.rank, peer = rank, "a rank has left");
         peer.waiting.clear();
+        // It is the dial that keeps an attempt's deadline.
         self.dials.remove(&rank);
+        self.give_up_attempts(Some(rank));
         self.shared.inbox.peer_gone(rank, error.clone());
         if self.uplink == Some(rank) {
             self.uplink = None;

@@ -37,6 +37,8 @@ const WAKE: u64 = 0;
 pub(crate) const LISTENER: u64 = 1;
 const FIRST_CONNECTION: u64 = 2;
 
+/// Bytes taken from a connection at a time.
+const SCRATCH: usize = 16 * 1024;
 /// Notes about strangers kept for the message of a time-out.
 const NOTES: usize = 8;
 
@@ -114,7 +116,7 @@ impl Service {
             closing: None,
             resume_accepting: None,
             next_token: FIRST_CONNECTION,
-            scratch: vec![0; 16 * 1024],
+            scratch: vec![0; SCRATCH],
         })
     }
 
@@ -237,6 +239,10 @@ impl Service {
     fn on_readable(&mut self, token: u64) {
         use crate::tcp::connection::ReadOutcome;
         let mut scratch = std::mem::take(&mut self.scratch);
+        if scratch.is_empty() {
+            // A frame of another connection led to a write that failed, and so here: see `write`.
+            scratch.resize(SCRATCH, 0);
+        }
         // A bound, so that one busy peer leaves time for the others; the poller tells of the rest again.
         for _ in 0..8 {
             let Some(connection) = self.connections.get_mut(&token) else { break };
@@ -361,3 +367,6 @@ impl Service {
 
 /// A flag that a message was handed to the system.
 pub(crate) type Written = Arc<AtomicBool>;
+
+#[cfg(test)]
+mod tests;

@@ -191,6 +191,12 @@ impl RegisteredMemory {
         self.inner.local.is_some()
     }
 
+    /// The device whose memory it is, if it was registered in this process: none for host memory and a peer's.
+    #[must_use]
+    pub fn gpu(&self) -> Option<&Gpu> {
+        self.inner.local.as_ref().and_then(|local| local.region.gpu())
+    }
+
     pub(crate) fn process(&self) -> ProcessId {
         self.inner.info.process
     }

@@ -31,6 +31,7 @@
 //! Its end, or the silence of the peer's host, fails the connection. One thread per provider watches all of them.
 
 mod blob;
+mod claims;
 mod dial;
 mod env;
 mod error;

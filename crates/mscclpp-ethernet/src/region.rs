@@ -48,6 +48,7 @@ impl Registration for LocalRegion {
 }
 
 impl Drop for LocalRegion {
+    /// Waits until no peer's bytes are on their way into the region, which is bounded.
     fn drop(&mut self) {
         self.hub.shared().regions().withdraw(self.region.id());
     }

@@ -2,26 +2,36 @@
 
 use std::{
     collections::HashMap,
+    net::TcpStream,
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use mscclpp_core::MemoryRegion;
 use mscclpp_gpu::DevicePtr;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
-use crate::protocol::frame::Fault;
+use crate::{claims::Claims, protocol::frame::Fault, staging::Patience};
+
+/// How long a frame that has begun may take to end once its region is withdrawn. Long enough for a receiver that has all
+/// bytes and was only not scheduled, whose connection must not suffer.
+const GRACE: Duration = Duration::from_millis(500);
+/// How long to wait for all receivers: for more than the copies of one that ends may take.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// All regions that are registered now.
 ///
-/// Invariant: `generation` is raised, with release, after a region was taken out of `table`. A reader that loads the
-/// same generation, with acquire, as when it filled its cache knows that nothing has been taken out since.
+/// Invariant: `generation` is raised after a region was taken out of `table`. A reader that loads the same generation as
+/// when it filled its cache knows that nothing has been taken out since. Why these accesses are `SeqCst`, [`Claims`] say.
 #[derive(Default)]
 pub(crate) struct Regions {
     table: RwLock<HashMap<u64, Weak<MemoryRegion>>>,
     generation: AtomicU64,
+    /// Of every receiver.
+    claims: Mutex<Vec<Weak<Claims>>>,
 }
 
 impl Regions {
@@ -29,9 +39,38 @@ impl Regions {
         self.table.write().insert(region.id(), Arc::downgrade(region));
     }
 
+    /// Takes a region out, and waits until no receiver touches it: its owner may free the memory then. Where a peer does
+    /// not send the rest of what it began, its connection is cut.
     pub(crate) fn withdraw(&self, id: u64) {
         self.table.write().remove(&id);
-        self.generation.fetch_add(1, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        // A receiver that is added behind this lock finds the region in the table no more.
+        let receivers: Vec<_> = self.claims.lock().iter().filter_map(Weak::upgrade).collect();
+        let began = Instant::now();
+        for claims in receivers {
+            let mut patience = Patience::default();
+            while claims.may_touch(id) {
+                let waited = began.elapsed();
+                if waited > LIMIT {
+                    // The receiver keeps the region, and with it memory that this library made. More is not to be had.
+                    tracing::error!(
+                        target: "mscclpp::conn", region = id,
+                        "what a peer writes to a memory that was dropped did not end within {LIMIT:?}; a device hangs"
+                    );
+                    return;
+                }
+                if waited > GRACE {
+                    claims.cut(id);
+                }
+                patience.wait();
+            }
+        }
+    }
+
+    fn add(&self, claims: &Arc<Claims>) {
+        let mut all = self.claims.lock();
+        all.retain(|claims| claims.strong_count() > 0);
+        all.push(Arc::downgrade(claims));
     }
 }
 
@@ -47,27 +86,48 @@ pub(crate) struct KnownRegions {
     generation: u64,
     // Weak: a receiver that has nothing to do keeps nobody's memory.
     known: Vec<Weak<MemoryRegion>>,
+    claims: Arc<Claims>,
 }
 
 /// How many regions a receiver remembers: most connections have two, data and semaphores.
 const REMEMBERED: usize = 8;
 
 impl KnownRegions {
-    pub(crate) fn new(regions: Arc<Regions>) -> Self {
-        Self { regions, generation: 0, known: Vec::with_capacity(REMEMBERED) }
+    /// For the receiver of `stream`, if it has one.
+    pub(crate) fn new(regions: Arc<Regions>, stream: Option<Arc<TcpStream>>) -> Self {
+        let claims = Arc::new(Claims::new(stream));
+        regions.add(&claims);
+        Self { regions, generation: 0, known: Vec::with_capacity(REMEMBERED), claims }
     }
 
-    /// The range that a frame names, if it is inside a region that is registered.
+    /// The range that a frame names, if it is inside a region that is registered. Claimed until [`KnownRegions::done`].
     pub(crate) fn target(&mut self, id: u64, offset: u64, len: u64) -> Result<Target, Fault> {
-        let region = self.region(id).ok_or(Fault::Region { region: id })?;
+        let region = self.claim(id).ok_or(Fault::Region { region: id })?;
         match offset.checked_add(len) {
             Some(end) if end <= region.len() => Ok(Target { address: region.ptr().add(offset), region }),
             _ => Err(Fault::Bounds { region: id, offset, len }),
         }
     }
 
+    /// A region, if it is registered. Claimed until [`KnownRegions::done`].
+    pub(crate) fn claim(&mut self, id: u64) -> Option<Arc<MemoryRegion>> {
+        // Before the look at what is registered. 0 claims nothing, so a region of that number is none.
+        self.claims.claim(id);
+        if id == 0 { None } else { self.region(id) }
+    }
+
+    /// The frame at hand touches its region no more.
+    pub(crate) fn done(&self) {
+        self.claims.unclaim();
+    }
+
+    /// What copies to devices claim, and whether the connection was cut.
+    pub(crate) fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
     fn region(&mut self, id: u64) -> Option<Arc<MemoryRegion>> {
-        let generation = self.regions.generation.load(Ordering::Acquire);
+        let generation = self.regions.generation.load(Ordering::SeqCst);
         if generation != self.generation {
             self.known.clear();
             self.generation = generation;
@@ -82,5 +142,13 @@ impl KnownRegions {
         }
         self.known.push(found);
         Some(region)
+    }
+}
+
+impl Drop for KnownRegions {
+    /// The receiver has ended, and its copies with it; what a device that hangs still does was given up, and logged.
+    fn drop(&mut self) {
+        self.claims.unclaim_copies();
+        self.claims.unclaim();
     }
 }

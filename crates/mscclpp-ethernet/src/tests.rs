@@ -1,5 +1,7 @@
 //! A process with connections, spoken to over sockets as a peer would, good or bad.
 
+mod withdrawal;
+
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},

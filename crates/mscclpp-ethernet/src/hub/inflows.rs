@@ -62,7 +62,7 @@ impl Inflows {
             SocketWire::new(stream.clone(), closed.clone(), settings.busy),
             Inbound::new(session.initiator),
             Outbound::new(session.responder),
-            KnownRegions::new(shared.regions.clone()),
+            KnownRegions::new(shared.regions.clone(), Some(stream.clone())),
             Placer::new(settings.clone(), if settings.broken_order { Order::Broken } else { Order::Kept }),
         );
         let (id, shared) = (self.started, shared.clone());

@@ -25,8 +25,9 @@ pub(crate) struct Inflow<W> {
     wire: W,
     inbound: Inbound,
     outbound: Outbound,
-    regions: KnownRegions,
+    // Dropped before `regions`, whose claims on what it copies to end with that.
     placer: Placer,
+    regions: KnownRegions,
     buffer: Box<[u8]>,
     /// What of the buffer has arrived and is not used yet.
     filled: Range<usize>,
@@ -66,7 +67,7 @@ impl<W: Wire> Inflow<W> {
         placer: Placer,
     ) -> Self {
         let buffer = vec![0; BUFFER].into_boxed_slice();
-        Self { wire, inbound, outbound, regions, placer, buffer, filled: 0..0, withheld: Vec::new() }
+        Self { wire, inbound, outbound, placer, regions, buffer, filled: 0..0, withheld: Vec::new() }
     }
 
     #[cfg(any(fuzzing, test))]
@@ -80,7 +81,11 @@ impl<W: Wire> Inflow<W> {
             match self.step() {
                 Ok(()) => {}
                 Err(_) if self.wire.is_closed() => return End::Closed,
-                Err(end) => return end,
+                Err(end) => {
+                    // What broke was broken for that.
+                    let cut = self.regions.claims().cut_for();
+                    return cut.map_or(end, |region| Fault::Region { region }.into());
+                }
             }
         }
     }
@@ -89,13 +94,18 @@ impl<W: Wire> Inflow<W> {
         while self.filled.len() < HEADER {
             self.fill()?;
         }
+        if self.regions.claims().is_awaited() {
+            self.settle(0)?;
+        }
         let mut header = [0; HEADER];
         header.copy_from_slice(&self.buffer[self.filled.start..][..HEADER]);
         self.filled.start += HEADER;
         match self.inbound.open(&header)? {
             Frame::Write { region, offset, len, checksum } => {
                 let target = self.regions.target(region, offset, len)?;
-                match self.receive(&target, len, checksum)? {
+                let intact = self.receive(&target, len, checksum)?;
+                self.regions.done();
+                match intact {
                     true => Ok(()),
                     false => Err(Fault::Checksum { region, offset }.into()),
                 }
@@ -105,14 +115,17 @@ impl<W: Wire> Inflow<W> {
                 if !target.address.0.is_multiple_of(8) {
                     return Err(Fault::Unaligned { region, offset }.into());
                 }
-                let closed = || self.wire.is_closed();
+                if target.region.gpu().is_some() {
+                    self.claim_copies(region)?;
+                }
+                let closed = || is_over(&self.wire, &self.regions);
                 self.placer.update(&target, value, closed).map_err(|end| told(end, region))?;
+                self.regions.done();
                 self.release();
                 Ok(())
             }
             Frame::Flush { ticket } => {
-                let closed = || self.wire.is_closed();
-                self.placer.settle(None, closed).map_err(|end| told(end, 0))?;
+                self.settle(0)?;
                 self.release();
                 let answer = self.outbound.seal(Frame::Complete { ticket });
                 Ok(self.wire.send(&answer)?)
@@ -140,18 +153,25 @@ impl<W: Wire> Inflow<W> {
 
     /// Receives into `first`, and what is beyond that into a part of the buffer.
     fn receive_into(&mut self, first: Piece, part: Range<usize>) -> Result<usize, End> {
-        let Self { wire, placer, buffer, .. } = self;
+        let Self { wire, placer, regions, buffer, .. } = self;
+        // Bytes that came before the connection was cut can still be had.
+        if regions.claims().cut_for().is_some() {
+            return Err(End::Closed);
+        }
         let mut patience = Patience::default();
         let mut idle = || {
             let waits = !placer.is_idle();
             if waits {
                 patience.wait();
+            } else {
+                // Before this thread sleeps, so that nobody waits for claims that mean nothing.
+                regions.claims().unclaim_copies();
             }
             waits
         };
         let pieces = [first, Piece::of_mut(&mut buffer[part])];
-        // SAFETY: `first` is nothing, a checked range of registered host memory, or a chunk that no copy uses; the buffer
-        // is this value's.
+        // SAFETY: `first` is nothing, a checked range of host memory that is claimed (and so is not freed before this
+        // returns), or a chunk that no copy uses; the buffer is this value's.
         match unsafe { wire.receive(&pieces, &mut idle)? } {
             0 => Err(End::Closed),
             count => Ok(count),
@@ -174,13 +194,14 @@ impl<W: Wire> Inflow<W> {
             Some(gpu) => {
                 let mut at = 0;
                 while at < len {
-                    let closed = || self.wire.is_closed();
+                    let closed = || is_over(&self.wire, &self.regions);
                     let told = |end| told(end, target.region.id());
                     let slot = self.placer.slot(&gpu, closed).map_err(told)?;
                     let piece = self.placer.piece(slot, len - at).map_err(|e| told(e.into()))?;
                     self.receive_piece(piece)?;
                     digest(hasher.as_mut(), piece);
                     let count = piece.len as u64;
+                    self.claim_copies(target.region.id())?;
                     self.placer.store(slot, target, at, count).map_err(|e| told(e.into()))?;
                     at += count;
                 }
@@ -208,6 +229,23 @@ impl<W: Wire> Inflow<W> {
         Ok(())
     }
 
+    /// Claims the region of the frame at hand for copies to its device.
+    fn claim_copies(&mut self, region: u64) -> Result<(), End> {
+        if self.regions.claims().must_settle(region) {
+            self.settle(region)?;
+        }
+        self.regions.claims().claim_copies(region);
+        Ok(())
+    }
+
+    /// Waits until everything is where it belongs.
+    fn settle(&mut self, region: u64) -> Result<(), End> {
+        let closed = || is_over(&self.wire, &self.regions);
+        self.placer.settle(None, closed).map_err(|end| told(end, region))?;
+        self.regions.claims().unclaim_copies();
+        Ok(())
+    }
+
     fn withhold(&mut self, target: &Target, len: usize) {
         let bytes = self.buffer[self.filled.start..][..len].to_vec();
         self.filled.start += len;
@@ -222,10 +260,18 @@ impl<W: Wire> Inflow<W> {
         // Long enough for somebody to see the update before its data.
         std::thread::sleep(std::time::Duration::from_micros(200));
         for (target, bytes) in self.withheld.drain(..) {
-            // SAFETY: a checked range of registered host memory.
-            unsafe { placement::place(target.address.as_mut_ptr(), &bytes) };
+            if self.regions.claim(target.region.id()).is_some() {
+                // SAFETY: a checked range of host memory that is claimed, and registered still.
+                unsafe { placement::place(target.address.as_mut_ptr(), &bytes) };
+            }
+            self.regions.done();
         }
     }
+}
+
+/// Whether waiting makes no sense any more.
+fn is_over(wire: &impl Wire, regions: &KnownRegions) -> bool {
+    wire.is_closed() || regions.claims().cut_for().is_some()
 }
 
 fn digest(hasher: Option<&mut Hasher>, piece: Piece) {

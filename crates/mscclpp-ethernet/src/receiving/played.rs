@@ -125,7 +125,7 @@ impl Stage {
             wire,
             Inbound::new(Seal::from_bytes(&SEAL)),
             Outbound::new(Seal::from_bytes(&SEAL)),
-            KnownRegions::new(self.regions.clone()),
+            KnownRegions::new(self.regions.clone(), None),
             Placer::new(Settings::default(), Order::Kept),
         );
         let end = inflow.run();

@@ -1,0 +1,120 @@
+//! What a receiver says of the memory it touches, so that none is freed under its hands.
+//!
+//! A registration need not keep its memory: once it is withdrawn, the owner may free it. So a receiver claims a region
+//! before it looks whether that is registered, and withdrawing waits until nobody claims it.
+//!
+//! # Why one of the two sees the other
+//! The receiver stores its claim and then loads the table's generation; who withdraws takes the region out of the table,
+//! raises the generation, and then loads the claims. All four accesses of claim and generation are `SeqCst`, so in their
+//! one order either the store comes before the load of the claims, and the withdrawal waits, or the generation is raised
+//! before it is loaded, and the receiver looks into the table, where the region is not any more.
+//!
+//! A claim is taken back with release, behind the last access, which pairs with the load that sees it gone: what the owner
+//! does to the memory afterwards comes after all that was placed.
+//!
+//! A region of a device is touched by copies that outlast their frame. They are claimed apart, while the frame's claim
+//! still stands; who withdraws loads the frame's claim first, so it misses neither.
+
+use std::{
+    net::{Shutdown, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+/// How many regions copies may be under way to before all of them are waited for. Most connections have two.
+const COPIED: usize = 8;
+
+/// The claims of one receiver. A region's number, or 0 for none.
+pub(crate) struct Claims {
+    /// The region of the frame at hand.
+    frame: AtomicU64,
+    /// The regions of devices that copies may be under way to.
+    copies: [AtomicU64; COPIED],
+    /// Somebody waits for one of `copies`.
+    awaited: AtomicBool,
+    /// The region for which the connection was cut.
+    cut: AtomicU64,
+    stream: Option<Arc<TcpStream>>,
+}
+
+impl Claims {
+    /// Of the receiver of `stream`, if it has one.
+    pub(crate) fn new(stream: Option<Arc<TcpStream>>) -> Self {
+        Self {
+            frame: AtomicU64::new(0),
+            copies: Default::default(),
+            awaited: AtomicBool::new(false),
+            cut: AtomicU64::new(0),
+            stream,
+        }
+    }
+
+    /// Claims the region of a frame. Whether it is registered is to be looked at after this.
+    pub(crate) fn claim(&self, region: u64) {
+        self.frame.store(region, Ordering::SeqCst);
+    }
+
+    /// The frame touches its region no more.
+    pub(crate) fn unclaim(&self) {
+        self.frame.store(0, Ordering::Release);
+    }
+
+    /// Whether all copies have to complete, and [`Claims::unclaim_copies`], before one to `region` may begin.
+    pub(crate) fn must_settle(&self, region: u64) -> bool {
+        self.is_awaited() || self.place_of(region).is_none()
+    }
+
+    /// Claims a region of a device for copies. The frame's claim on it must stand, and there must be a place.
+    pub(crate) fn claim_copies(&self, region: u64) {
+        if let Some(place) = self.place_of(region) {
+            place.store(region, Ordering::Release);
+        }
+    }
+
+    /// No copy is under way any more.
+    pub(crate) fn unclaim_copies(&self) {
+        self.awaited.store(false, Ordering::Relaxed);
+        self.copies.iter().for_each(|place| place.store(0, Ordering::Release));
+    }
+
+    fn place_of(&self, region: u64) -> Option<&AtomicU64> {
+        // Only the receiver stores these.
+        let holds = |wanted: u64| self.copies.iter().find(|place| place.load(Ordering::Relaxed) == wanted);
+        holds(region).or_else(|| holds(0))
+    }
+
+    /// Whether somebody waits for copies. One who comes while they are being unclaimed is seen later, or asks again.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaited.load(Ordering::Relaxed)
+    }
+
+    /// The region for which the connection was cut, if it was.
+    pub(crate) fn cut_for(&self) -> Option<u64> {
+        Some(self.cut.load(Ordering::Acquire)).filter(|region| *region != 0)
+    }
+
+    /// Whether the receiver may be touching a region. Asks for copies to be settled.
+    pub(crate) fn may_touch(&self, region: u64) -> bool {
+        if self.frame.load(Ordering::SeqCst) == region {
+            return true;
+        }
+        let copied = self.copies.iter().any(|place| place.load(Ordering::Acquire) == region);
+        if copied {
+            self.awaited.store(true, Ordering::Relaxed);
+        }
+        copied
+    }
+
+    /// Has the receiver end if it is still in a frame for that region: the rest of it may never come.
+    pub(crate) fn cut(&self, region: u64) {
+        if self.frame.load(Ordering::SeqCst) == region && self.cut.swap(region, Ordering::AcqRel) == 0 {
+            // Behind the flag: a receiver that this wakes, or that finds bytes from before, sees it when it looks next.
+            if let Some(stream) = &self.stream {
+                // A socket that is not connected any more is as good as shut down.
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Memory that its owner frees while a peer writes to it.
+
+use super::*;
+
+/// A peer that stalls in the middle of a write.
+fn begin(victim: &Process, from: &Process, region: u64, len: u64, sent: usize) -> Member {
+    let mut member = Member::join(victim, from);
+    let outbound = Outbound::new(member.session.initiator.clone());
+    let header = outbound.seal(Frame::Write { region, offset: 0, len, checksum: None });
+    member.queue.write_all(&header).unwrap();
+    member.queue.write_all(&vec![7; sent]).unwrap();
+    member
+}
+
+/// Its connection has failed, at both ends.
+fn has_failed(mut member: Member, region: u64, back: &Connection) {
+    assert_eq!(member.fault(), Fault::Region { region });
+    await_that("the way back", || back.check().is_err());
+    let error = back.check().unwrap_err().to_string();
+    assert!(error.contains("is not registered"), "{error}");
+}
+
+#[test]
+fn nothing_arrives_in_memory_that_was_dropped_in_the_middle_of_a_write() {
+    let (victim, from) = (Process::start(), Process::start());
+    let back = victim.connect(&from);
+    let Memory { registered, words } = victim.memory();
+    let id = Memory { registered: registered.clone(), words: words.clone() }.id();
+    let mut member = begin(&victim, &from, id, 4096, 1024);
+    await_that("the first bytes", || words[127].load(Ordering::Relaxed) != 0);
+    let began = Instant::now();
+    drop(registered);
+    assert!(began.elapsed() < LIMIT);
+    // It may be somebody else's from here on.
+    words.iter().for_each(|word| word.store(5, Ordering::Relaxed));
+    // The system may know already that nobody takes this.
+    let _ = member.queue.write_all(&[7; 3072]);
+    has_failed(member, id, &back);
+    assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 5), "bytes came after the withdrawal");
+}
+
+#[test]
+fn nothing_arrives_in_a_devices_memory_that_was_dropped_in_the_middle_of_a_write() {
+    const LEN: u64 = 8 << 20;
+    const PART: u64 = 3 << 20;
+    let (victim, from) = (Process::start(), Process::start());
+    let back = victim.connect(&from);
+    let buffer = victim.context.gpu(0).unwrap().allocate(LEN).unwrap();
+    buffer.fill(0, LEN, 0).unwrap();
+    let registered = victim.context.register_buffer(&buffer, Transport::ETHERNET).unwrap();
+    let words = Arc::from([]);
+    let id = Memory { registered: registered.clone(), words }.id();
+    let mut member = begin(&victim, &from, id, LEN, PART as usize);
+    let byte = |at: u64| {
+        let mut byte = [0];
+        buffer.read(at, &mut byte).unwrap();
+        byte[0]
+    };
+    await_that("the first bytes", || byte(0) == 7);
+    drop(registered);
+    buffer.fill(0, LEN, 5).unwrap();
+    let _ = member.queue.write_all(&vec![7; (LEN - PART) as usize]);
+    has_failed(member, id, &back);
+    let mut bytes = vec![0; LEN as usize];
+    buffer.read(0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 5), "bytes came after the withdrawal");
+}
+
+/// Whoever sees data may drop its memory, however little the receiver has got on since.
+#[test]
+fn dropping_memory_once_its_data_is_there_costs_no_connection() {
+    let (a, b) = (Process::start(), Process::start());
+    let (ab, ba) = (a.connect(&b), b.connect(&a));
+    let source = a.memory();
+    source.words.iter().for_each(|word| word.store(77, Ordering::Relaxed));
+    for _ in 0..300 {
+        let target = b.memory();
+        let there = RegisteredMemory::deserialize(&target.registered.serialize().unwrap()).unwrap();
+        ab.write(&there, 0, &source.registered, 0, 4096).unwrap();
+        await_that("data", || target.words[511].load(Ordering::Relaxed) == 77);
+        drop(target);
+    }
+    delivers(&ab, &a, &b);
+    delivers(&ba, &b, &a);
+}

@@ -24,14 +24,18 @@ use super::{
     visitor::{Outcome, Visitor},
 };
 
-/// How many visitors may be undecided at once; more wait at the listener.
-const MAX_UNDECIDED: usize = 1024;
+/// How many visitors may be undecided at once. For each beyond that the oldest goes: a member takes moments to prove
+/// itself, so strangers who say nothing cannot keep it out.
+const MAX_UNDECIDED: usize = if cfg!(test) { 40 } else { 1024 };
+/// How many are accepted before those who are here are heard again.
+const MAX_WELCOMED: usize = 64;
 /// How often visitors and suspicions are looked after.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 pub(super) struct Service {
     shared: Arc<Shared>,
     listener: TcpListener,
+    /// Oldest first.
     visitors: Vec<Visitor>,
     guests: Vec<Guest>,
     watched: Vec<Watched>,
@@ -78,8 +82,8 @@ impl Service {
         let mut fds = Vec::with_capacity(2 + self.visitors.len() + self.guests.len() + self.watched.len());
         fds.push(PollFd::new(&self.shared.wake, PollFlags::IN));
         // A listener that nobody is accepted from stays readable: looked at, it would keep this thread spinning.
-        let open = self.visitors.len() < MAX_UNDECIDED && !self.resting;
-        fds.push(PollFd::new(&self.listener, if open { PollFlags::IN } else { PollFlags::empty() }));
+        let looked_for = if self.resting { PollFlags::empty() } else { PollFlags::IN };
+        fds.push(PollFd::new(&self.listener, looked_for));
         fds.extend(self.visitors.iter().map(|v| PollFd::new(&v.stream, PollFlags::IN)));
         fds.extend(self.guests.iter().map(|g| PollFd::new(&g.stream, PollFlags::IN)));
         fds.extend(self.watched.iter().map(|w| PollFd::new(&w.stream, PollFlags::IN)));
@@ -228,7 +232,8 @@ impl Service {
 
     fn welcome(&mut self, now: Instant) {
         let was_resting = std::mem::take(&mut self.resting);
-        while self.visitors.len() < MAX_UNDECIDED {
+        // Not without end: those who are here have to be heard in between.
+        for _ in 0..MAX_WELCOMED {
             let (stream, address) = match self.listener.accept() {
                 Ok(visitor) => visitor,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -244,7 +249,35 @@ impl Service {
                 }
             };
             let Ok(nonce) = random() else { return };
+            if self.visitors.len() == MAX_UNDECIDED {
+                self.visitors.remove(0);
+            }
             self.visitors.extend(Visitor::welcome(stream, address, nonce, now));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Settings, hub::Hub};
+
+    #[test]
+    fn strangers_who_say_nothing_make_room_the_oldest_first() {
+        let hub = Hub::start(&Settings::default()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let mut service = Service::new(hub.shared().clone(), listener);
+        let strangers: Vec<_> =
+            (0..MAX_UNDECIDED + 5).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+        let addresses: Vec<_> = strangers.iter().map(|stranger| stranger.local_addr().unwrap()).collect();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while service.visitors.last().is_none_or(|visitor| Some(&visitor.address) != addresses.last()) {
+            assert!(Instant::now() < deadline, "the last one is not let in");
+            service.welcome(Instant::now());
+        }
+        let here: Vec<_> = service.visitors.iter().map(|visitor| visitor.address).collect();
+        assert_eq!(here, addresses[5..]);
     }
 }

@@ -117,6 +117,10 @@ impl Attempt {
                         return Err(error.into());
                     }
                     match self.stream.peer_addr() {
+                        // A free port of this host can be given to the socket that connects to it, which then meets itself.
+                        Ok(peer) if self.stream.local_addr()? == peer => {
+                            return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
+                        }
                         Ok(_) => self.state = State::Challenged([0; CHALLENGE], 0),
                         Err(error) if error.kind() == io::ErrorKind::NotConnected => return Ok(None),
                         Err(error) => return Err(error.into()),
@@ -178,15 +182,24 @@ fn wait(active: &[Attempt], limit: Duration, more: bool) {
 /// What to tell the caller, of how each address failed.
 fn verdict(after: Duration, failed: Vec<(SocketAddr, Failed)>, active: &[Attempt]) -> Error {
     let refused = |how: &Failed| matches!(how, Failed::Io(e) if e.kind() == io::ErrorKind::ConnectionRefused);
-    let of_kind = |wanted: fn(&Refusal) -> bool| {
-        failed.iter().find(|(_, how)| matches!(how, Failed::Refused(refusal) if wanted(refusal)))
+    // Only the peer itself can prove that it belongs to it and has no such link.
+    if let Some((address, _)) = failed.iter().find(|(_, how)| matches!(how, Failed::Refused(Refusal::NoLink)))
+    {
+        return Error::Closed { address: *address };
+    }
+    // These nobody proves: whoever listens at one of the addresses can say so, while the peer is at another. So they count
+    // only if they were said wherever somebody is.
+    let said = |wanted: fn(&Refusal) -> bool| {
+        let mut others = failed.iter().filter(|(_, how)| !refused(how)).peekable();
+        let first = others.peek().copied().filter(|_| active.is_empty());
+        first.filter(|_| others.all(|(_, how)| matches!(how, Failed::Refused(refusal) if wanted(refusal))))
     };
     if let Some((_, Failed::Refused(Refusal::Version { theirs }))) =
-        of_kind(|refusal| matches!(refusal, Refusal::Version { .. }))
+        said(|refusal| matches!(refusal, Refusal::Version { .. }))
     {
         return Error::Version { theirs: *theirs };
     }
-    if let Some((address, _)) = of_kind(|refusal| matches!(refusal, Refusal::Unknown | Refusal::NoLink)) {
+    if let Some((address, _)) = said(|refusal| matches!(refusal, Refusal::Unknown)) {
         return Error::Closed { address: *address };
     }
     if active.is_empty() && !failed.is_empty() && failed.iter().all(|(_, how)| refused(how)) {
@@ -212,4 +225,52 @@ pub(crate) fn dial_queue(candidate: SocketAddr, key: &Key, wish: &Wish) -> Resul
     let (stream, session, _) = dial(&[candidate], key, wish)?;
     socket::tune_queue(&stream).during("setting up a connection")?;
     Ok((stream, session))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_proves_counts_only_where_the_peer_can_be_nowhere_else() {
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let told = |failed: Vec<Failed>| verdict(LIMIT, (1..).map(at).zip(failed).collect(), &[]);
+        let nobody = || Failed::Io(io::ErrorKind::ConnectionRefused.into());
+        let unreachable = || Failed::Io(io::ErrorKind::HostUnreachable.into());
+        let said = Failed::Refused;
+        let version = Refusal::Version { theirs: 7 };
+        assert!(matches!(
+            told(vec![nobody(), said(Refusal::Unknown), said(Refusal::Unknown)]),
+            Error::Closed { .. }
+        ));
+        assert!(matches!(told(vec![said(version), nobody()]), Error::Version { theirs: 7 }));
+        assert!(matches!(told(vec![said(version), said(Refusal::NoLink)]), Error::Closed { .. }));
+        assert!(matches!(told(vec![nobody(), nobody()]), Error::Gone { .. }));
+        for doubtful in [said(Refusal::Unknown), said(version)] {
+            assert!(matches!(told(vec![unreachable(), doubtful]), Error::Unreachable { .. }));
+        }
+        assert!(matches!(told(vec![said(Refusal::Unknown), said(version)]), Error::Unreachable { .. }));
+    }
+
+    #[test]
+    fn a_socket_that_meets_itself_is_refused() {
+        let here = SocketAddr::from(([127, 0, 0, 1], 0));
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&here.into()).unwrap();
+        let itself = socket.local_addr().unwrap();
+        socket.connect(&itself).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let address = itself.as_socket().unwrap();
+        let mut attempt = Attempt { address, stream: socket.into(), state: State::Connecting };
+        let wish = Wish {
+            endpoint: [0; 16],
+            from: [0; 16],
+            link: 0,
+            purpose: crate::protocol::handshake::Purpose::Link,
+        };
+        let Err(GoOn::Failed(Failed::Io(error))) = attempt.go_on(&Key::from_bytes([0; 32]), &wish) else {
+            panic!("it went on")
+        };
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    }
 }

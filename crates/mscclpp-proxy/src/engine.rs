@@ -24,12 +24,12 @@ use crate::{
 const MAX_AWAITED: usize = 256;
 
 pub(crate) struct Engine {
-    // Declared in the order of closing: signallers give themselves back, queues end what is under way, then its memory
-    // may go.
-    /// By semaphore.
-    ports: Box<[Option<Port>]>,
+    // Declared in the order of closing: queues end what is under way, signallers give themselves back, so that whoever
+    // has them next stores no count before an earlier one has landed, then the memory may go.
     /// By connection.
     ways: Vec<Option<Way>>,
+    /// By semaphore.
+    ports: Box<[Option<Port>]>,
     /// The ways that wait for completions.
     awaiting: Vec<usize>,
     inner: Arc<Inner>,
@@ -48,6 +48,8 @@ struct Way {
     completed: Completed,
     /// Tickets and the positions that are complete with them, both growing.
     awaited: VecDeque<(u64, u64)>,
+    /// The ticket that a stop waits for.
+    last: Option<u64>,
 }
 
 impl Engine {
@@ -79,9 +81,10 @@ impl Engine {
             way.queue.signal(signaller)?;
         }
         if kind.has(TriggerKind::FLAG) || kind.has(TriggerKind::SYNC) {
+            // `progress` leaves only those out that have nothing to wait for.
+            let is_listed = way.is_waiting();
             way.tell_when_complete(position + 1)?;
-            // It did not wait before: `progress` leaves only those out that have nothing to wait for.
-            if way.awaited.len() == 1 {
+            if !is_listed && way.is_waiting() {
                 awaiting.push(*number);
             }
         }
@@ -107,6 +110,7 @@ impl Engine {
                 routes: Routes::new(),
                 completed: lane.completed.clone(),
                 awaited: VecDeque::with_capacity(MAX_AWAITED),
+                last: None,
             });
             self.awaiting.reserve(self.ways.len());
         }
@@ -139,10 +143,28 @@ impl ProxyHandler for Engine {
             if let Err(error) = way.progress() {
                 result = Err(error);
             }
-            !way.awaited.is_empty()
+            way.is_waiting()
         });
         result?;
         Ok(if self.awaiting.is_empty() { Progress::Idle } else { Progress::Busy })
+    }
+
+    /// Also where completions are told without the thread, and behind puts that nothing was asked for behind.
+    fn finish(&mut self) -> Result<()> {
+        for (number, way) in self.ways.iter_mut().enumerate() {
+            let Some(way) = way else { continue };
+            let is_listed = way.is_waiting();
+            way.last = match way.queue.request_flush() {
+                Ok(ticket) => Some(ticket),
+                // Nobody is left who could miss what is incomplete; what kernels wait for is still in `awaited`.
+                Err(mscclpp_core::Error::PeerClosed { .. }) => None,
+                Err(error) => return Err(error.into()),
+            };
+            if !is_listed && way.is_waiting() {
+                self.awaiting.push(number);
+            }
+        }
+        Ok(())
     }
 
     fn check(&mut self) -> Result<()> {
@@ -163,8 +185,8 @@ impl ProxyHandler for Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.ports.fill_with(|| None);
         self.ways.clear();
+        self.ports.fill_with(|| None);
         self.inner.words_may_go();
     }
 }
@@ -186,10 +208,24 @@ impl Way {
         Ok(())
     }
 
+    fn is_waiting(&self) -> bool {
+        !self.awaited.is_empty() || self.last.is_some()
+    }
+
     /// Tells kernels what has become complete.
     fn progress(&mut self) -> Result<()> {
+        let reached = match self.queue.progress() {
+            // As in `finish`.
+            Err(mscclpp_core::Error::PeerClosed { .. }) if self.awaited.is_empty() => {
+                self.last = None;
+                return Ok(());
+            }
+            reached => reached?,
+        };
+        if self.last.is_some_and(|ticket| ticket <= reached) {
+            self.last = None;
+        }
         let Completed::ByProxy(word) = &self.completed else { return Ok(()) };
-        let reached = self.queue.progress()?;
         let mut completed = None;
         while let Some((ticket, end)) = self.awaited.front()
             && *ticket <= reached

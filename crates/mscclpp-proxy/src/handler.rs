@@ -37,6 +37,15 @@ pub trait ProxyHandler: Send + 'static {
         Ok(Progress::Idle)
     }
 
+    /// Called once at a stop, when everything that was pushed before it has been handled: from now on `progress` is to
+    /// say [`Progress::Busy`] until all that was started is complete.
+    ///
+    /// # Errors
+    /// As [`ProxyHandler::handle`].
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Called every millisecond or so while there are no triggers: is all well?
     ///
     /// # Errors
@@ -45,7 +54,8 @@ pub trait ProxyHandler: Send + 'static {
         Ok(())
     }
 
-    /// The proxy has failed; nothing else is called afterwards.
+    /// The proxy has failed; nothing else is called afterwards. On the proxy's thread, or, where none runs, on the one
+    /// that called [`crate::Proxy::abort`].
     fn failed(&mut self, error: &Error) {
         let _ = error;
     }

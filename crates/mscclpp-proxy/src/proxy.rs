@@ -7,7 +7,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
-    thread::{self, JoinHandle},
+    thread::{self, JoinHandle, ThreadId},
     time::Duration,
 };
 
@@ -44,6 +44,7 @@ use crate::{Error, Fifo, IdlePolicy, ProxyHandler, ProxyHandlerResult, ProxyTrig
 /// ```
 pub struct Proxy<H: ProxyHandler> {
     shared: Arc<Shared<H>>,
+    /// Held while it is started or joined, so never taken on the thread itself.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -55,6 +56,13 @@ pub(crate) struct Shared<H> {
     /// Whoever runs has it, so that the thread takes no lock for each trigger.
     pub(crate) handler: Mutex<H>,
     pub(crate) stop: AtomicBool,
+    /// Whether triggers will be taken: from a start on, until the thread has decided to take no more, which it says
+    /// before anybody can know otherwise.
+    pub(crate) running: Mutex<bool>,
+    /// The last thread that ran, set by itself.
+    pub(crate) thread_id: Mutex<Option<ThreadId>>,
+    /// Whether the handler has heard of the failure.
+    pub(crate) told: AtomicBool,
     /// What ended the proxy for good.
     pub(crate) failure: Arc<OnceLock<Error>>,
     /// What the last run ended with, if that was not a failure.
@@ -119,6 +127,9 @@ impl ProxyBuilder {
                 thread_init,
                 handler: Mutex::new(handler),
                 stop: AtomicBool::new(false),
+                running: Mutex::new(false),
+                thread_id: Mutex::default(),
+                told: AtomicBool::new(false),
                 failure,
                 unfinished: Mutex::default(),
             }),
@@ -151,19 +162,27 @@ impl<H: ProxyHandler> Proxy<H> {
     }
 
     /// Starts the thread, on the device's NUMA node where that is known; does nothing if it runs already. It never joins
-    /// a capture of streams. With `blocking`, waits until it takes triggers, 30 s at most.
+    /// a capture of streams. With `blocking`, waits until it takes triggers, 30 s at most. If a handler has returned
+    /// [`ProxyHandlerResult::Stop`], the thread no longer runs, and this waits for the little that it still does.
     ///
     /// # Errors
     /// What the proxy failed with before; [`Error::System`] if there is no thread to be had; with `blocking` what the
     /// thread failed with at its start, or [`Error::Timeout`].
     pub fn start(&self, blocking: bool) -> Result<()> {
-        let mut thread = self.thread.lock();
         self.health()?;
-        if thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+        if self.is_own_thread() {
             return Ok(());
         }
-        // One that has ended by itself has nothing more to say than what it left.
-        drop(thread.take());
+        let mut thread = self.thread.lock();
+        self.health()?;
+        if self.is_running() {
+            return Ok(());
+        }
+        if let Some(ending) = thread.take() {
+            // It takes nothing more, and has nothing more to say than what it left.
+            let _ = ending.join();
+        }
+        self.shared.enter()?;
         self.shared.stop.store(false, Ordering::Relaxed);
         *self.shared.unfinished.lock() = None;
         let (started, has_started) = mpsc::sync_channel(1);
@@ -171,9 +190,13 @@ impl<H: ProxyHandler> Proxy<H> {
         let spawned = thread::Builder::new()
             .name("mscclpp-proxy".to_owned())
             .spawn(move || shared.run(&started))
-            .map_err(|e| Error::System {
-                operation: "starting the thread of a proxy".to_owned(),
-                message: e.to_string(),
+            .map_err(|e| {
+                self.shared.leave();
+                self.shared.tell_of_failure();
+                Error::System {
+                    operation: "starting the thread of a proxy".to_owned(),
+                    message: e.to_string(),
+                }
             })?;
         *thread = Some(spawned);
         if !blocking {
@@ -195,14 +218,13 @@ impl<H: ProxyHandler> Proxy<H> {
     /// What the proxy failed with; [`Error::Timeout`] if something did not become complete;
     /// [`Error::InvalidArgument`] in a handler.
     pub fn stop(&self) -> Result<()> {
+        if self.is_own_thread() {
+            return Err(Error::InvalidArgument(
+                "a handler cannot stop its own proxy; it returns ProxyHandlerResult::Stop".to_owned(),
+            ));
+        }
         let mut thread = self.thread.lock();
         if let Some(running) = thread.take() {
-            if running.thread().id() == thread::current().id() {
-                *thread = Some(running);
-                return Err(Error::InvalidArgument(
-                    "a handler cannot stop its own proxy; it returns ProxyHandlerResult::Stop".to_owned(),
-                ));
-            }
             // The release pairs with the acquire in the thread: it sees what was pushed before.
             self.shared.stop.store(true, Ordering::Release);
             // Panics of handlers were caught and noted.
@@ -212,10 +234,16 @@ impl<H: ProxyHandler> Proxy<H> {
         self.shared.unfinished.lock().take().map_or(Ok(()), Err)
     }
 
-    /// Whether its thread runs.
+    /// Whether its thread runs. It no longer does from when a handler has returned [`ProxyHandlerResult::Stop`], before
+    /// a kernel's `sync` on that trigger returns. Does not block.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        self.thread.lock().as_ref().is_some_and(|thread| !thread.is_finished())
+        *self.shared.running.lock()
+    }
+
+    /// Whether a handler calls this: it must not wait for its own thread.
+    fn is_own_thread(&self) -> bool {
+        *self.shared.thread_id.lock() == Some(thread::current().id())
     }
 
     /// What it failed with, if it did. Does not block.
@@ -226,9 +254,15 @@ impl<H: ProxyHandler> Proxy<H> {
         self.shared.failure.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Gives it up for good: waiting pushes and syncs of kernels end, and the thread soon does. Does not block.
+    /// Gives it up for good: waiting pushes and syncs of kernels end, and the thread soon does. Does not block. If no
+    /// thread runs, [`ProxyHandler::failed`] is called here.
     pub fn abort(&self, reason: &str) {
         self.shared.fail(Error::Aborted { reason: reason.to_owned() });
+        // With the thread running, it is the thread that tells: it leaves after this look, and finds the failure then.
+        // After a start that comes after this look there is no thread: it finds the failure too.
+        if !self.is_running() && !self.is_own_thread() {
+            self.shared.tell_of_failure();
+        }
     }
 
     /// Where kernels push.

@@ -26,7 +26,34 @@ impl<H: ProxyHandler> Shared<H> {
         }
     }
 
+    /// From now on it counts as running.
+    pub(crate) fn enter(&self) -> Result<()> {
+        let mut running = self.running.lock();
+        // Under the lock: whoever fails it later finds it running, and leaves the telling to its thread.
+        self.failure.get().map_or(Ok(()), |error| Err(error.clone()))?;
+        *running = true;
+        Ok(())
+    }
+
+    /// From now on it does not. Of several calls at the end of a run, the first counts.
+    pub(crate) fn leave(&self) {
+        *self.running.lock() = false;
+    }
+
+    /// Tells the handler of a failure, if there is one, once. Nobody may be using the handler for long.
+    pub(crate) fn tell_of_failure(&self) {
+        let Some(error) = self.failure.get() else { return };
+        if self.told.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let told = catch_unwind(AssertUnwindSafe(|| self.handler.lock().failed(error)));
+        if told.is_err() {
+            tracing::error!(target: "mscclpp::proxy", gpu = %self.gpu, "a proxy's handler panicked when told of a failure");
+        }
+    }
+
     pub(crate) fn run(&self, started: &mpsc::SyncSender<()>) {
+        *self.thread_id.lock() = Some(thread::current().id());
         let served = catch_unwind(AssertUnwindSafe(|| self.serve(started)));
         let error = match served {
             Ok(Ok(())) => None,
@@ -37,12 +64,8 @@ impl<H: ProxyHandler> Shared<H> {
             tracing::error!(target: "mscclpp::proxy", %error, gpu = %self.gpu, "a proxy failed");
             self.fail(error);
         }
-        if let Some(error) = self.failure.get() {
-            let told = catch_unwind(AssertUnwindSafe(|| self.handler.lock().failed(error)));
-            if told.is_err() {
-                tracing::error!(target: "mscclpp::proxy", gpu = %self.gpu, "a proxy's handler panicked when told of a failure");
-            }
-        }
+        self.leave();
+        self.tell_of_failure();
     }
 
     fn serve(&self, started: &mpsc::SyncSender<()>) -> Result<()> {
@@ -63,11 +86,14 @@ impl<H: ProxyHandler> Shared<H> {
         let mut drain: Option<Drain> = None;
         let mut suspected = None;
         loop {
-            let trigger = self.fifo.poll();
-            if let Some(trigger) = trigger
-                && drain.as_ref().is_none_or(|drain| self.fifo.tail() < drain.end)
-            {
+            let may_take = drain.as_ref().is_none_or(|drain| self.fifo.tail() < drain.end);
+            let trigger = if may_take { self.fifo.poll() } else { None };
+            if let Some(trigger) = trigger {
                 let result = handler.handle(trigger, self.fifo.tail())?;
+                if result == ProxyHandlerResult::Stop {
+                    // First: with the pop, a kernel's sync returns, and what its host does then may be a start.
+                    self.leave();
+                }
                 self.fifo.pop();
                 idle.reset();
                 if result == ProxyHandlerResult::Stop {
@@ -84,9 +110,20 @@ impl<H: ProxyHandler> Shared<H> {
                 return Ok(());
             }
             if drain.is_none() && self.stop.load(Ordering::Acquire) {
-                drain = Some(Drain { since: Instant::now(), end: self.fifo.tail() + self.fifo.size() });
+                let end = self.fifo.tail() + self.fifo.size();
+                drain = Some(Drain { since: Instant::now(), end, finishing: false });
+            } else if let Some(drain) = &mut drain
+                && !drain.finishing
+                && drain.all_taken(&self.fifo)
+            {
+                drain.end = self.fifo.tail();
+                drain.finishing = true;
+                handler.finish()?;
+                // What it said of its progress was before that.
+                continue;
             } else if let Some(drain) = &drain
-                && drain.is_over(&self.fifo, progress)
+                && drain.finishing
+                && (progress == Progress::Idle || drain.since.elapsed() > DRAIN_TIMEOUT)
             {
                 if progress == Progress::Busy {
                     *self.unfinished.lock() = Some(Error::Timeout {
@@ -117,16 +154,18 @@ impl<H: ProxyHandler> Shared<H> {
 /// What is left to do before a stop.
 struct Drain {
     since: Instant,
-    /// Where nothing was pushed before the stop: as much as the FIFO holds from where the proxy was.
+    /// Where triggers are taken no more. First, as much as the FIFO holds from where the proxy was: nothing behind that
+    /// was pushed before the stop. Then, where the proxy is once all is taken.
     end: u64,
+    /// All is taken, and the handler knows.
+    finishing: bool,
 }
 
 impl Drain {
-    fn is_over(&self, fifo: &Fifo, progress: Progress) -> bool {
-        let all_taken = fifo.tail() >= self.end
+    fn all_taken(&self, fifo: &Fifo) -> bool {
+        fifo.tail() >= self.end
             || fifo.poll().is_none()
-                && (!fifo.is_pushed_beyond() || fifo.check().is_err() || self.since.elapsed() > PUSH_TIMEOUT);
-        all_taken && (progress == Progress::Idle || self.since.elapsed() > DRAIN_TIMEOUT)
+                && (!fifo.is_pushed_beyond() || fifo.check().is_err() || self.since.elapsed() > PUSH_TIMEOUT)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
@@ -78,6 +78,105 @@ fn a_handler_can_stop_and_the_proxy_goes_on_where_it_was() {
     proxy.stop().unwrap();
 }
 
+/// While the thread of the last run is still on its way out.
+#[test]
+fn a_proxy_that_a_handler_stopped_starts_at_once() {
+    let proxy = Proxy::new(&gpu(), |_: ProxyTrigger| ProxyHandlerResult::Stop).unwrap();
+    let fifo = proxy.fifo().device_handle();
+    for n in 0..1000 {
+        proxy.start(n % 2 == 0).unwrap();
+        let position = push(&proxy, n);
+        let deadline = Instant::now() + PATIENCE;
+        // Not `sync`, which backs off: as soon as can be.
+        // SAFETY: a simulated device, and `proxy` is alive.
+        while !unsafe { fifo.poll(position) } {
+            assert!(Instant::now() < deadline);
+            std::hint::spin_loop();
+        }
+        assert!(!proxy.is_running(), "run {n}");
+    }
+    proxy.stop().unwrap();
+}
+
+/// Has its own proxy, and asks all of it while another thread stops it.
+struct Reentrant {
+    proxy: Arc<OnceLock<Weak<Proxy<Reentrant>>>>,
+    handling: mpsc::Sender<()>,
+    go_on: mpsc::Receiver<()>,
+}
+
+impl ProxyHandler for Reentrant {
+    fn handle(&mut self, _: ProxyTrigger, _: u64) -> Result<ProxyHandlerResult> {
+        self.handling.send(()).unwrap();
+        self.go_on.recv_timeout(PATIENCE).unwrap();
+        let proxy = self.proxy.get().and_then(Weak::upgrade).unwrap();
+        assert!(proxy.is_running());
+        proxy.start(true)?;
+        assert!(matches!(proxy.stop(), Err(Error::InvalidArgument(_))));
+        Ok(ProxyHandlerResult::Continue)
+    }
+}
+
+#[test]
+fn a_handler_may_ask_its_proxy_while_it_is_stopped() {
+    let (handling, is_handling) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel();
+    let own = Arc::new(OnceLock::new());
+    let handler = Reentrant { proxy: own.clone(), handling, go_on: may_go_on };
+    let proxy = Arc::new(Proxy::new(&gpu(), handler).unwrap());
+    own.set(Arc::downgrade(&proxy)).unwrap();
+    push(&proxy, 0);
+    proxy.start(true).unwrap();
+    is_handling.recv_timeout(PATIENCE).unwrap();
+    let (stopped, is_stopped) = mpsc::channel();
+    let stopping = proxy.clone();
+    // Not joined: were it to hang, the test would too.
+    thread::spawn(move || stopped.send(stopping.stop()));
+    thread::sleep(Duration::from_millis(20));
+    go_on.send(()).unwrap();
+    is_stopped.recv_timeout(PATIENCE).expect("a stop that ends").unwrap();
+    assert!(!proxy.is_running());
+}
+
+/// Counts how often it was told that it failed.
+struct Told(Arc<AtomicU64>);
+
+impl ProxyHandler for Told {
+    fn handle(&mut self, _: ProxyTrigger, _: u64) -> Result<ProxyHandlerResult> {
+        Ok(ProxyHandlerResult::Stop)
+    }
+
+    fn failed(&mut self, error: &Error) {
+        assert!(error.to_string().contains("enough"), "{error}");
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_handler_is_told_of_an_abort_once_whether_or_not_it_runs() {
+    type Before = fn(&Proxy<Told>);
+    let befores: [Before; 4] = [
+        |_| (),
+        |proxy| proxy.start(true).unwrap(),
+        |proxy| proxy.start(true).and_then(|()| proxy.stop()).unwrap(),
+        |proxy| {
+            proxy.start(true).unwrap();
+            let position = push(proxy, 0);
+            assert!(sync(proxy, position));
+        },
+    ];
+    for (n, before) in befores.into_iter().enumerate() {
+        let told = Arc::new(AtomicU64::new(0));
+        let proxy = Proxy::new(&gpu(), Told(told.clone())).unwrap();
+        before(&proxy);
+        proxy.abort("enough");
+        proxy.abort("enough and more");
+        assert!(proxy.stop().is_err());
+        assert_eq!(told.load(Ordering::Relaxed), 1, "case {n}");
+        assert!(proxy.start(true).is_err());
+    }
+}
+
 #[test]
 fn the_thread_is_prepared_at_each_start() {
     let starts = Arc::new(AtomicU64::new(0));
@@ -134,6 +233,8 @@ fn an_abort_frees_kernels_and_ends_the_thread() {
 /// Starts things that are complete when it is told so.
 struct Slow {
     started: u64,
+    /// Whether it says so only when it is to finish.
+    silent: bool,
     may_complete: Arc<AtomicBool>,
     completed: Arc<AtomicU64>,
 }
@@ -150,25 +251,34 @@ impl ProxyHandler for Slow {
             self.completed.store(self.started, Ordering::Relaxed);
         }
         let all = self.completed.load(Ordering::Relaxed) == self.started;
-        Ok(if all { Progress::Idle } else { Progress::Busy })
+        Ok(if all || self.silent { Progress::Idle } else { Progress::Busy })
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        assert_eq!(self.started, 20, "everything was handled before");
+        self.silent = false;
+        Ok(())
     }
 }
 
 #[test]
 fn a_stop_waits_for_what_was_started() {
-    let (may_complete, completed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let handler = Slow { started: 0, may_complete: may_complete.clone(), completed: completed.clone() };
-    let proxy = Proxy::new(&gpu(), handler).unwrap();
-    (0..20).for_each(|n| assert_eq!(push(&proxy, n), n));
-    proxy.start(true).unwrap();
-    thread::scope(|scope| {
-        let stop = scope.spawn(|| proxy.stop());
-        thread::sleep(Duration::from_millis(20));
-        assert_eq!(completed.load(Ordering::Relaxed), 0);
-        may_complete.store(true, Ordering::Relaxed);
-        stop.join().unwrap().unwrap();
-    });
-    assert_eq!(completed.load(Ordering::Relaxed), 20);
+    for silent in [false, true] {
+        let (may_complete, completed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let handler =
+            Slow { started: 0, silent, may_complete: may_complete.clone(), completed: completed.clone() };
+        let proxy = Proxy::new(&gpu(), handler).unwrap();
+        (0..20).for_each(|n| assert_eq!(push(&proxy, n), n));
+        proxy.start(true).unwrap();
+        thread::scope(|scope| {
+            let stop = scope.spawn(|| proxy.stop());
+            thread::sleep(Duration::from_millis(20));
+            assert_eq!(completed.load(Ordering::Relaxed), 0);
+            may_complete.store(true, Ordering::Relaxed);
+            stop.join().unwrap().unwrap();
+        });
+        assert_eq!(completed.load(Ordering::Relaxed), 20);
+    }
 }
 
 /// Kernels that push for ever do not hold up a stop.

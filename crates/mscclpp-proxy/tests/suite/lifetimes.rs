@@ -10,6 +10,7 @@ use super::{
 pub(super) const CASES: &[Case] = &[
     ("starts_and_stops_a_hundred_times", starts_and_stops_a_hundred_times),
     ("a_stop_drains_what_was_pushed", a_stop_drains_what_was_pushed),
+    ("a_stop_waits_for_what_nobody_flushed", a_stop_waits_for_what_nobody_flushed),
     ("parts_can_be_dropped_in_any_order", parts_can_be_dropped_in_any_order),
     ("a_service_is_dropped_while_triggers_are_under_way", a_service_is_dropped_with_triggers_under_way),
 ];
@@ -61,6 +62,27 @@ fn a_stop_drains_what_was_pushed(setup: &Setup) {
     }
 }
 
+/// Right after the stop, the source is overwritten: what was put must be at the peer.
+fn a_stop_waits_for_what_nobody_flushed(setup: &Setup) {
+    const LEN: u64 = 1 << 20;
+    const WORDS: usize = (LEN / 8) as usize;
+    let pair = Pair::new(setup, LEN, 1, |builder| builder);
+    let [a, b] = &pair.sides;
+    for (round, signals) in [(0, false), (1, true)] {
+        a.service.start_proxy(true).unwrap();
+        fill(&a.words()[..WORDS], |i| mix(round, i));
+        // When the last one has been given to the transport, it has not begun.
+        for _ in 0..16 {
+            let put = if signals { a.thread().put_with_signal(0, 0, LEN) } else { a.thread().put(0, 0, LEN) };
+            assert!(put);
+        }
+        a.service.stop_proxy().unwrap();
+        fill(&a.words()[..WORDS], |_| 0);
+        let wrong = mismatches(&b.words()[..WORDS], |i| mix(round, i));
+        assert_eq!(wrong, 0, "round {round}: the source was still needed");
+    }
+}
+
 /// Lets go of its part of a side.
 type Part = Box<dyn std::any::Any>;
 
@@ -83,6 +105,8 @@ fn parts_can_be_dropped_in_any_order(setup: &Setup) {
             let Pair { sides: [a, b] } = Pair::running(setup, 8192);
             assert!(a.thread().put_with_signal(0, 0, 8192));
             assert!(b.thread().wait());
+            // So that the service that stops later has used its connection, too.
+            assert!(b.thread().put_with_signal_and_flush(0, 0, 8192) && a.thread().wait());
             let mut parts = parts(a);
             parts.rotate_left(turn);
             if backwards {

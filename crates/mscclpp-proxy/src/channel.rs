@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use mscclpp_core::{Route, Semaphore};
-use mscclpp_gpu::DevicePtr;
+use mscclpp_gpu::{DevicePtr, Gpu};
 
 use crate::{BasePortChannelHandle, MemoryId, PortChannelHandle, Result, SemaphoreId, service::Inner};
 
@@ -61,15 +61,22 @@ impl PortChannel {
         let memory = |id| service.memories.find("memory", id);
         let route = Route::new(base.semaphore.connection(), memory(dst)?, memory(src)?)?;
         let [dst_size, src_size] = route.sizes();
+        // The service's device is the connection's: `add_semaphore` has compared them. Its kernels need not reach the
+        // memory of another device, or of the host; the proxy does.
+        let uuid = |gpu: &Gpu| gpu.properties().uuid;
+        let is_near = memory(src)?.gpu().is_some_and(|owner| uuid(owner) == uuid(&service.gpu));
+        let direct_put_max = if is_near { service.direct_put_max } else { 0 };
+        let dst_ptr = route.dst_ptr().filter(|_| is_near);
+        let src_ptr = memory(src)?.data().filter(|_| is_near);
         let handle = PortChannelHandle {
             base: base.handle,
             dst,
             src,
-            dst_ptr: route.dst_ptr().unwrap_or(DevicePtr::NULL).as_mut_ptr(),
-            src_ptr: memory(src)?.data().unwrap_or(DevicePtr::NULL).as_mut_ptr(),
+            dst_ptr: dst_ptr.unwrap_or(DevicePtr::NULL).as_mut_ptr(),
+            src_ptr: src_ptr.unwrap_or(DevicePtr::NULL).as_mut_ptr(),
             dst_size,
             src_size,
-            direct_put_max: service.direct_put_max,
+            direct_put_max,
             reserved: 0,
         };
         Ok(Self { base, handle, _route: route })

@@ -20,9 +20,9 @@ pub struct PortChannelHandle {
     pub dst: MemoryId,
     /// Number of this side's.
     pub src: MemoryId,
-    /// The peer's memory as mapped here; null where it is not.
+    /// The peer's memory as mapped here; null where it is not, and where `src_ptr` is.
     pub dst_ptr: *mut u8,
-    /// This side's memory.
+    /// This side's memory; null if it is not on the service's device.
     pub src_ptr: *mut u8,
     /// Bytes of the peer's memory.
     pub dst_size: u64,

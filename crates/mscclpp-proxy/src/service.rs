@@ -214,7 +214,9 @@ impl ProxyService {
         Ok(id)
     }
 
-    /// Adds a memory, registered here or a peer's. The service keeps it.
+    /// Adds a memory, registered here or a peer's. The service keeps it. Does not block: a peer's is mapped when a
+    /// [`PortChannel`] is made of it, or else at the first put that names it, as
+    /// [`ProxyService::base_port_channel`] says.
     ///
     /// # Errors
     /// [`Error::TooMany`] beyond 512.
@@ -240,6 +242,10 @@ impl ProxyService {
 
     /// A channel that names memories with each put.
     ///
+    /// The first put to a peer's memory that was not mapped before maps it on the proxy's thread. Meanwhile the triggers
+    /// of all channels wait, for seconds if the memory's owner does not answer, and if it never does, the service fails.
+    /// [`ProxyService::port_channel`], of the same connection and memories, maps it beforehand.
+    ///
     /// # Errors
     /// [`Error::UnknownId`].
     pub fn base_port_channel(&self, semaphore: SemaphoreId) -> Result<BasePortChannel> {
@@ -247,7 +253,8 @@ impl ProxyService {
     }
 
     /// A channel between two memories: `dst` is the peer's, `src` one of this process. Maps the peer's memory, which may
-    /// block for some seconds the first time.
+    /// block for some seconds the first time. If `src` is not on the service's device, the proxy carries out all puts,
+    /// the small ones too.
     ///
     /// # Errors
     /// [`Error::UnknownId`]; [`Error::Core`] for memories of the wrong side, or not registered for the connection's

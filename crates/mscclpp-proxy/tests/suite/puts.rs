@@ -1,6 +1,6 @@
 //! That data arrives: every byte of it, and no other.
 
-use std::thread;
+use std::{marker::PhantomData, thread};
 
 use mscclpp_gpu::{
     KernelArgs, LaunchConfig, Module, ModuleSource,
@@ -10,11 +10,12 @@ use mscclpp_proxy::PortChannelHandle;
 
 use super::{
     Case, Pair, Setup,
-    pair::{PATIENCE, fill, mismatches, mix},
+    pair::{PATIENCE, THEIRS, Thread, fill, mismatches, mix},
 };
 
 pub(super) const CASES: &[Case] = &[
     ("puts_are_byte_exact", puts_are_byte_exact),
+    ("sources_on_another_device_are_left_to_the_proxy", sources_on_another_device_are_left_to_the_proxy),
     ("flushed_sources_may_be_written_again", flushed_sources_may_be_written_again),
     ("works_in_captures_and_replays", works_in_captures_and_replays),
     ("works_on_one_core", works_on_one_core),
@@ -45,6 +46,28 @@ fn puts_are_byte_exact(setup: &Setup) {
     }
     assert!(!to.poll(), "one signal each");
     a.service.stop_proxy().unwrap();
+}
+
+/// A kernel's thread need not reach it.
+fn sources_on_another_device_are_left_to_the_proxy(setup: &Setup) {
+    const LEN: u64 = 64;
+    let pair = Pair::running(setup, LEN);
+    let [a, b] = &pair.sides;
+    let far = a.context.gpu(1).unwrap().allocate(LEN).unwrap();
+    let noise: Vec<u8> = (0..LEN).map(|i| mix(11, i) as u8).collect();
+    far.write(0, &noise).unwrap();
+    let far = a.context.register_buffer(&far, setup.transport).unwrap();
+    let far = a.service.add_memory(&far).unwrap();
+    let channel = a.service.port_channel(0, THEIRS, far).unwrap();
+    let (from, to) = (Thread::of(&channel, PhantomData), b.thread());
+    assert!(from.put(0, 0, LEN) && from.put(0, 0, 0) && from.signal() && to.wait());
+    assert_eq!(b.bytes()[..LEN as usize], noise);
+    assert!(from.put_with_signal(LEN, 0, LEN) && from.flush() && to.wait());
+    assert_eq!(b.bytes()[LEN as usize..], noise);
+    assert_eq!(a.service.stats().total.direct_puts, 0);
+    // The same puts from the service's own device go directly where that is possible.
+    assert!(from.flush() && a.thread().put_with_signal(0, 0, LEN) && to.wait());
+    assert_eq!(a.service.stats().total.direct_puts, u64::from(setup.reach == [true, true]));
 }
 
 /// Many threads on many channels at once, large and small: right after the flush each overwrites its source.

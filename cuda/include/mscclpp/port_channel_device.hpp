@@ -47,10 +47,15 @@ enum TriggerLayout : uint32_t {
 // A channel that signals, and puts between any memories of its proxy service, named by their ids. Trivially copyable,
 // 104 bytes; may live in constant, shared or local memory or be a kernel's parameter.
 //
-// Calls that return a bool return false when the semaphore or the FIFO was aborted; when maxSpinCount polls were not
-// enough, if that is not negative; or when an offset or a size of 4 GiB or more, or an id out of range, does not fit
-// into a trigger: that aborts the semaphore and is reported by the host. Waiting for a free slot of the FIFO has no
-// bound of polls, but ends with either abort.
+// Calls that return a bool return false when they would have to go on waiting, for a free slot of the FIFO, a
+// completion or a signal, and the semaphore or the FIFO was aborted; when maxSpinCount polls were not enough, if that
+// is not negative; or when an offset or a size of 4 GiB or more, or an id out of range, does not fit into a trigger:
+// that aborts the semaphore and is reported by the host. Waiting for a free slot of the FIFO has no bound of polls, but
+// ends with either abort.
+//
+// What need not wait does not look for an abort: direct operations, a flush with nothing pending and pushes while there
+// is room return true after one, too, though nobody may carry out what was pushed. A loop that is to end with an abort
+// needs a wait, or a flush that finds something pending.
 struct BasePortChannelDeviceHandle {
   Host2DeviceSemaphoreDeviceHandle semaphore_;
   FifoDeviceHandle fifo_;
@@ -100,7 +105,8 @@ struct BasePortChannelDeviceHandle {
   }
 
   // Waits until all puts and signals that precede it (of this thread, and of those with which it has synchronised) are
-  // complete: the data is in the peer's memory, and the sources may be overwritten. It may be repeated.
+  // complete: the data is in the peer's memory, and the sources may be overwritten. It may be repeated; each call that
+  // finds something pending pushes one more trigger, so many short bounds fill the FIFO, where one long bound does not.
   MSCCLPP_DEVICE_INLINE bool flush(int64_t maxSpinCount = -1) const {
     if (nothingPending()) {
       systemFence();
@@ -177,7 +183,7 @@ struct PortChannelDeviceHandle : BasePortChannelDeviceHandle {
   // The ids of the peer's memory and of this side's.
   uint32_t dst_;
   uint32_t src_;
-  // The peer's memory as mapped here, null if it is not, and this side's.
+  // The peer's memory as mapped here, null if it is not, and this side's. Both null if that is not on this device.
   void* dstPtr_;
   void* srcPtr_;
   uint64_t dstSize_;

@@ -17,14 +17,12 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::{Error, prelude::*};
 use support::{
     assert_usable,
-    children::{Children, Role, hear, run_if_child, say},
+    children::{Children, Role, all_succeed, hear, run_if_child, say},
     device_of, platform,
     port_ends::Call,
     port_ranks::{Caller, Ports},
 };
 
-/// How soon every rank must have noticed that another was killed.
-const NOTICE: Duration = Duration::from_secs(5);
 const N: usize = 3;
 const HALF: u64 = 2 << 20;
 
@@ -47,13 +45,6 @@ fn main() -> ExitCode {
     // Each trial is several processes already.
     arguments.test_threads = arguments.test_threads.or(Some(2));
     libtest_mimic::run(&arguments, trials).exit_code()
-}
-
-fn all_succeed(role: &str, n: usize) -> Result<(), Failed> {
-    println!("{n} ranks on {}", platform());
-    let mut children = Children::form(role, n);
-    (0..n).for_each(|rank| children.expect_success(rank));
-    Ok(())
 }
 
 fn child(role: &Role) {
@@ -189,20 +180,5 @@ fn killed(moment: &'static str, victim: usize) -> Result<(), Failed> {
     let at = Instant::now();
     children.kill(victim);
     let survivors: Vec<usize> = (0..N).filter(|rank| *rank != victim).collect();
-    for rank in &survivors {
-        let said = children.next_line(*rank);
-        let after = at.elapsed();
-        println!("rank {rank} after {after:?}: {said}");
-        if !said.starts_with("error ") || !said.contains(&format!("rank {victim}")) {
-            return Err(format!("rank {rank} does not name rank {victim}: {said}").into());
-        }
-        if after > NOTICE {
-            return Err(format!("rank {rank} took {after:?}").into());
-        }
-    }
-    for rank in &survivors {
-        children.expect(*rank, "usable");
-        children.expect_success(*rank);
-    }
-    Ok(())
+    children.expect_named(&survivors, victim, at)
 }

@@ -19,15 +19,13 @@ use mscclpp::{Error, prelude::*};
 use ping_pong::Player;
 use support::{
     LIMIT, assert_usable,
-    children::{Children, Role, hear, run_if_child, say},
+    children::{Children, Role, all_succeed, hear, run_if_child, say},
     connect_all, device_of, endpoint_of,
     ends::{End, Kind, PacketRounds, Seeds},
     kernels::{Outcome, Rounds, Side},
     platform,
 };
 
-/// How soon every rank must have noticed that another was killed.
-const NOTICE: Duration = Duration::from_secs(5);
 const N: usize = 3;
 
 fn main() -> ExitCode {
@@ -65,13 +63,6 @@ fn main() -> ExitCode {
     // Each trial is several processes already.
     arguments.test_threads = arguments.test_threads.or(Some(2));
     libtest_mimic::run(&arguments, trials).exit_code()
-}
-
-fn all_succeed(role: &str, n: usize) -> Result<(), Failed> {
-    println!("{n} ranks on {}", platform());
-    let mut children = Children::form(role, n);
-    (0..n).for_each(|rank| children.expect_success(rank));
-    Ok(())
 }
 
 /// Both ranks call their device number 0, and it is not the same.
@@ -314,20 +305,5 @@ fn killed(moment: &'static str, victim: usize) -> Result<(), Failed> {
     if moment.ends_with("-sent") {
         survivors.iter().for_each(|rank| children.tell(*rank, "go"));
     }
-    for rank in &survivors {
-        let said = children.next_line(*rank);
-        let after = at.elapsed();
-        println!("rank {rank} after {after:?}: {said}");
-        if !said.starts_with("error ") || !said.contains(&format!("rank {victim}")) {
-            return Err(format!("rank {rank} does not name rank {victim}: {said}").into());
-        }
-        if after > NOTICE {
-            return Err(format!("rank {rank} took {after:?}").into());
-        }
-    }
-    for rank in &survivors {
-        children.expect(*rank, "usable");
-        children.expect_success(*rank);
-    }
-    Ok(())
+    children.expect_named(&survivors, victim, at)
 }

@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use libtest_mimic::Failed;
 use mscclpp::prelude::*;
 
 use super::{LIMIT, platform};
@@ -70,6 +71,17 @@ impl Role {
     pub(crate) fn communicator(&self) -> mscclpp::Result<Communicator> {
         Ok(Communicator::with_context(Arc::new(self.bootstrap(LIMIT)?), Context::on(platform())))
     }
+}
+
+/// How soon every rank must have noticed that another was killed.
+const NOTICE: Duration = Duration::from_secs(5);
+
+/// Runs a role with `n` ranks, each of which must succeed.
+pub(crate) fn all_succeed(role: &str, n: usize) -> Result<(), Failed> {
+    println!("{n} ranks on {}", platform());
+    let mut children = Children::form(role, n);
+    (0..n).for_each(|rank| children.expect_success(rank));
+    Ok(())
 }
 
 /// The processes of a job, from the parent's view. Killed when dropped.
@@ -157,6 +169,34 @@ impl Children {
             assert!(Instant::now() < deadline, "rank {rank} does not end");
             thread::sleep(Duration::from_millis(2));
         }
+    }
+}
+
+impl Children {
+    /// That each survivor says in time which rank was killed `at` that moment, then that its device is usable, and
+    /// ends.
+    pub(crate) fn expect_named(
+        &mut self,
+        survivors: &[usize],
+        victim: usize,
+        at: Instant,
+    ) -> Result<(), Failed> {
+        for rank in survivors {
+            let said = self.next_line(*rank);
+            let after = at.elapsed();
+            println!("rank {rank} after {after:?}: {said}");
+            if !said.starts_with("error ") || !said.contains(&format!("rank {victim}")) {
+                return Err(format!("rank {rank} does not name rank {victim}: {said}").into());
+            }
+            if after > NOTICE {
+                return Err(format!("rank {rank} took {after:?}").into());
+            }
+        }
+        for rank in survivors {
+            self.expect(*rank, "usable");
+            self.expect_success(*rank);
+        }
+        Ok(())
     }
 }
 

@@ -10,7 +10,8 @@ use mscclpp_gpu::Platform;
 /// How soon and how far an idle proxy backs off. A busy one never sleeps.
 ///
 /// After the last trigger it polls for `spin`, giving way to other threads now and then. Then it naps between polls, for
-/// longer and longer: for `max_nap` from `slow_after` on. A first trigger waits for one nap at most.
+/// longer and longer: for `max_nap` from `slow_after` on. A first trigger waits for one nap, and for as long as the system
+/// takes to wake a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdlePolicy {
     /// How long it polls without a nap.

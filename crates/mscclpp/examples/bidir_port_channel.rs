@@ -59,7 +59,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     let gpu = communicator.context().gpu(this.gpu)?;
 
     println!("GPU {}: Preparing for tests ...", this.gpu);
-    let sizes = sizes(this.platform);
+    let sizes = sizes(&*bootstrap, &gpu)?;
     let largest = sizes.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0);
     let side = Side::new(&*bootstrap, &gpu, largest)?;
 

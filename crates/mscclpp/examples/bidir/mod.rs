@@ -25,12 +25,17 @@ pub(crate) struct Side<'a> {
     pub(crate) failed: DeviceBuffer,
 }
 
-/// The sizes that are tried on a platform, and how many rounds are timed of each: fewer on simulated devices.
-pub(crate) fn sizes(platform: Platform) -> [(u64, u32); 3] {
-    match platform {
+/// The sizes that are tried, and how many rounds are timed of each. Both ranks call it.
+///
+/// Fewer rounds on simulated devices, and where both ranks are on one GPU: it runs the kernels of two processes in turn,
+/// some milliseconds each, and every round waits for several turns.
+pub(crate) fn sizes(bootstrap: &dyn Bootstrap, gpu: &Gpu) -> mscclpp::Result<[(u64, u32); 3]> {
+    let gpus = bootstrap.all_gather(&gpu.properties().uuid)?;
+    let share = if gpus[0] == gpus[1] { 20 } else { 1 };
+    Ok(match gpu.platform() {
         Platform::Host => [(1 << 10, 20), (64 << 10, 10), (1 << 20, 5)],
-        _ => [(1 << 10, 1000), (1 << 20, 1000), (128 << 20, 100)],
-    }
+        _ => [(1 << 10, 1000 / share), (1 << 20, 1000 / share), (128 << 20, 100 / share)],
+    })
 }
 
 impl<'a> Side<'a> {

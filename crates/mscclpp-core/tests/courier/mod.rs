@@ -12,10 +12,11 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
         mpsc,
     },
     thread,
+    time::Duration,
 };
 
 use mscclpp_core::{
@@ -41,6 +42,7 @@ pub(crate) enum Reach {
 pub(crate) struct Courier {
     reach: Reach,
     endpoints: Arc<Mutex<HashMap<u64, Weak<Endpoint>>>>,
+    held: Arc<AtomicBool>,
 }
 
 impl Courier {
@@ -48,7 +50,13 @@ impl Courier {
     pub(crate) const TRANSPORT: Transport = Transport::custom(3);
 
     pub(crate) fn new(reach: Reach) -> Self {
-        Self { reach, endpoints: Arc::default() }
+        Self { reach, endpoints: Arc::default(), held: Arc::default() }
+    }
+
+    /// Has the workers of all its queues stop before their next order, or go on.
+    #[allow(dead_code, reason = "for tests of what else goes on meanwhile")]
+    pub(crate) fn hold(&self, held: bool) {
+        self.held.store(held, Ordering::Relaxed);
     }
 
     fn unreachable<T>(remote: String, reason: &str) -> Result<T> {
@@ -169,7 +177,7 @@ impl TransportProvider for Courier {
             Some(endpoint) => lock(&endpoint.monitors).push(monitor),
             None => return Self::unreachable(remote.to_string(), "the endpoint is closed"),
         }
-        Ok(Arc::new(CourierLink))
+        Ok(Arc::new(CourierLink { held: self.held.clone() }))
     }
 }
 // ANCHOR_END: provider
@@ -180,16 +188,21 @@ enum Order {
     Update { dst: Arc<MemoryRegion>, offset: u64, value: u64 },
 }
 
-struct CourierLink;
+struct CourierLink {
+    held: Arc<AtomicBool>,
+}
 
 impl Link for CourierLink {
     fn open_queue(&self) -> Result<Box<dyn Queue>> {
         let (orders, worker) = mpsc::channel();
         let done = Arc::new(AtomicU64::new(0));
-        let count = done.clone();
+        let (count, held) = (done.clone(), self.held.clone());
         // It ends when the queue, which has the only sender, is dropped and everything is carried out.
         let work = move || {
             for order in worker {
+                while held.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_millis(1));
+                }
                 carry_out(&order);
                 // The release pairs with the acquire of who looks how far this has come.
                 count.fetch_add(1, Ordering::Release);

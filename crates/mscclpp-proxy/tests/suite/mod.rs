@@ -6,7 +6,7 @@ mod failures;
 mod introspection;
 mod lifetimes;
 mod order;
-mod pair;
+pub(crate) mod pair;
 mod puts;
 
 use libtest_mimic::Trial;

@@ -18,7 +18,7 @@ use mscclpp::{Error, prelude::*};
 use support::{
     assert_usable,
     children::{Children, Role, all_succeed, hear, run_if_child, say},
-    device_of, platform,
+    device_of, limits, platform,
     port_ends::Call,
     port_ranks::{Caller, Ports},
 };
@@ -33,6 +33,8 @@ fn main() -> ExitCode {
     let mut trials = vec![
         Trial::test("two_ranks_put_and_signal", || all_succeed("exchange", 2)),
         Trial::test("eight_ranks_put_and_signal", || all_succeed("exchange", 8)),
+        Trial::test("two_ranks_on_one_core", || all_succeed("exchange-on-one-core", 2)),
+        Trial::test("two_ranks_that_may_lock_64_kib", || all_succeed("exchange-under-ulimit", 2)),
         Trial::test("a_dump_on_sigusr1_says_who_is_waited_for", || all_succeed("dump", 2)),
     ];
     for moment in ["wait", "flush"] {
@@ -57,9 +59,21 @@ fn child(role: &Role) {
         say("usable");
         return;
     }
+    // Before anything else is done, as if the process had been started so.
+    let check: &dyn Fn(&Ports) = match role.name.as_str() {
+        "exchange-on-one-core" => {
+            let core = limits::run_on_one_core();
+            &move |_| limits::assert_proxies_are_on(core)
+        }
+        "exchange-under-ulimit" => {
+            limits::lock_at_most_64_kib();
+            &|ports| limits::assert_pinned_memory_or_advice(&ports.gpu)
+        }
+        _ => &|_| (),
+    };
     let comm = role.communicator().expect("a job");
     match role.name.as_str() {
-        "exchange" => exchange(&comm),
+        name if name.starts_with("exchange") => exchange(&comm, check),
         "dump" => dump(&comm),
         other => panic!("no role {other}"),
     }
@@ -76,8 +90,8 @@ fn bytes_of(rank: usize, round: usize, len: u64) -> Vec<u8> {
     (0..len).map(|i| ((seed + i).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
-/// Every rank puts to the next one, with all the calls there are, small and large.
-fn exchange(comm: &Communicator) {
+/// Every rank puts to the next one, with all the calls there are, small and large. It checks with its proxy at work.
+fn exchange(comm: &Communicator, check: &dyn Fn(&Ports)) {
     let (rank, n) = (comm.bootstrap().rank(), comm.bootstrap().n_ranks());
     let ports = Ports::open(comm, 2 * HALF).expect("channels");
     let caller = Caller::new(&ports.gpu);
@@ -98,6 +112,7 @@ fn exchange(comm: &Communicator) {
         assert!(got == bytes_of(previous, round, len), "{len} bytes in round {round}");
         together(comm);
     }
+    check(&ports);
     let stats = ports.service.stats();
     assert_eq!(stats.total.data + stats.total.direct_puts, 7);
     ports.service.stop_proxy().expect("a stop");

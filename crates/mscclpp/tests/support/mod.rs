@@ -5,6 +5,7 @@
 pub(crate) mod children;
 pub(crate) mod ends;
 pub(crate) mod kernels;
+pub(crate) mod limits;
 pub(crate) mod port_ends;
 pub(crate) mod port_ranks;
 pub(crate) mod random;

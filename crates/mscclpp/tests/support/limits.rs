@@ -1,0 +1,61 @@
+//! Processes that may do less than others: lock little memory, or run on one core.
+
+use std::fs;
+
+use mscclpp::prelude::*;
+use rustix::{
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+    thread::{CapabilitySet, CpuSet, capabilities, sched_getaffinity, sched_setaffinity, set_capabilities},
+};
+
+/// Limits this process, which has one thread yet, to 64 KiB of locked memory, as `ulimit -l 64`.
+pub(crate) fn lock_at_most_64_kib() {
+    const LIMIT: usize = 64 << 10;
+    let limit = Rlimit { current: Some(LIMIT as u64), maximum: Some(LIMIT as u64) };
+    setrlimit(Resource::Memlock, limit).expect("a lower limit");
+    assert_eq!(getrlimit(Resource::Memlock), limit);
+    // The limit does not count for those who may lock what they want.
+    let mut sets = capabilities(None).expect("capabilities");
+    sets.effective.remove(CapabilitySet::IPC_LOCK);
+    sets.permitted.remove(CapabilitySet::IPC_LOCK);
+    set_capabilities(None, sets).expect("one capability less");
+    let mut bytes = vec![0u8; 2 * LIMIT];
+    // SAFETY: memory of this function's.
+    unsafe { rustix::mm::mlock(bytes.as_mut_ptr().cast(), bytes.len()) }.expect_err("more than the limit");
+}
+
+/// That what needs pinned memory can be had in such a process, or that the error says what to change.
+pub(crate) fn assert_pinned_memory_or_advice(gpu: &Gpu) {
+    // Its FIFO alone has as much as may be locked.
+    match ProxyService::builder(gpu).fifo_size(4096).build() {
+        Ok(service) => service.start_proxy(true).and_then(|()| service.stop_proxy()).expect("a service"),
+        Err(error) => assert!(error.to_string().contains("ulimit -l"), "{error}"),
+    }
+    // More than there is anywhere, and more than addresses can tell apart. Pages of simulated devices are not locked.
+    let error = gpu.allocate_pinned(1 << 50).expect_err("1 PiB").to_string();
+    assert!(gpu.platform() == Platform::Host || error.contains("ulimit -l"), "{error}");
+}
+
+/// Binds this process, which has one thread yet, to one core, whose number is returned.
+pub(crate) fn run_on_one_core() -> usize {
+    let allowed = sched_getaffinity(None).expect("the cores of this process");
+    let core = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("a core");
+    let mut one = CpuSet::new();
+    one.set(core);
+    sched_setaffinity(None, &one).expect("fewer cores");
+    core
+}
+
+/// That this process has proxies, none of which has left the core.
+pub(crate) fn assert_proxies_are_on(core: usize) {
+    let threads =
+        fs::read_dir("/proc/self/task").expect("procfs").map(|entry| entry.expect("a thread").path());
+    let text = |path| fs::read_to_string(path).unwrap_or_default();
+    let proxies: Vec<_> = threads.filter(|at| text(at.join("comm")).trim() == "mscclpp-proxy").collect();
+    assert_ne!(proxies.len(), 0, "no proxies");
+    for proxy in proxies {
+        let status = text(proxy.join("status"));
+        let cores = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(str::trim);
+        assert_eq!(cores, Some(core.to_string().as_str()), "the cores of a proxy");
+    }
+}

@@ -10,10 +10,7 @@ use support::{
     port_ends::{Call, PortEnd},
     random::Random,
     turn,
-    twins::{
-        ports::{FIFO_TWINS, Turns, mixed},
-        word_of,
-    },
+    twins::ports::{FIFO_TWINS, Turns, mixed},
 };
 
 fn on_gpus() -> bool {
@@ -232,14 +229,42 @@ fn sources_may_be_overwritten_after_a_flush() {
                 ProxyService::DEFAULT_DIRECT_PUT_MAX,
             );
             let seed = Random::new().word();
-            here.flush_and_overwrite(seed, rounds, words, shape);
-            let mut arrived = vec![0; there.arrivals.len() as usize];
-            there.arrivals.read(0, &mut arrived).unwrap();
-            let per_round = threads * u64::from(words);
-            let wrong = arrived.as_chunks().0.iter().zip(0..).filter(|(word, index)| {
-                u64::from_ne_bytes(**word) != word_of(seed, index / per_round, *index)
-            });
-            assert_eq!(wrong.count(), 0, "words of sources that were overwritten, {channels} channels");
+            here.start_flush_and_overwrite(seed, rounds, words, shape);
+            here.finish();
+            let wrong = there.overwritten(seed, threads * u64::from(words));
+            assert_eq!(wrong, 0, "words of sources that were overwritten, {channels} channels");
+        }
+    });
+}
+
+/// Both ends capture and replay, while kernels and proxies of another pair are at work.
+#[test]
+fn works_in_captures_and_replays() {
+    on_each_pair(|context, devices| {
+        let (replays, threads) = if on_gpus() { (1000, 256) } else { (20, 16) };
+        // Replays are alike: what a round of one brings differs from what the last round before it has left.
+        let turns =
+            Turns { seed: Random::new().word(), rounds: 3, pieces: 4, small_words: 256, large_words: 1024 };
+        let meanwhile = Turns { rounds: 3 * replays, ..turns };
+        let bytes = 8 * u64::from(turns.pieces) * turns.large_words;
+        for direct_put_max in [ProxyService::DEFAULT_DIRECT_PUT_MAX, 0] {
+            let [[here, there], [from, to]] =
+                [0, 1].map(|_| PortEnd::pair(context, devices, 1, [bytes; 2], direct_put_max));
+            to.start_checking(meanwhile, threads);
+            from.start_sending(meanwhile, false, threads);
+            let sending = here.capture(|| here.start_sending(turns, false, threads));
+            let checking = there.capture(|| there.start_checking(turns, threads));
+            for _ in 0..replays {
+                there.replay(&checking);
+                here.replay(&sending);
+            }
+            for (from, to) in [(&here, &there), (&from, &to)] {
+                from.finish();
+                assert_eq!(to.mismatches(), 0, "words that came after their signal, of {turns:?}");
+                let sent = from.service.stats().total;
+                let signals = u64::from(replays * turns.rounds * turns.pieces);
+                assert_eq!(sent.flags + sent.direct_signals, signals, "signals of all replays");
+            }
         }
     });
 }

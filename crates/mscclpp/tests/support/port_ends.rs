@@ -1,10 +1,15 @@
 //! Port channels and the kernels that use them, as tests hold them.
 
-use mscclpp::{KernelParam, PortChannelHandle, Stream, kernels, prelude::*};
+use std::any::Any;
+
+use mscclpp::{Graph, KernelParam, PortChannelHandle, Stream, kernels, prelude::*};
 
 use super::{
     LIMIT, semaphore_pair,
-    twins::ports::{PORT_CHANNEL_TWINS, Turns},
+    twins::{
+        ports::{PORT_CHANNEL_TWINS, Turns},
+        word_of,
+    },
 };
 
 /// A call that a kernel makes, by its number there.
@@ -31,12 +36,16 @@ pub(crate) struct PortEnd {
     stream: Stream,
     module: Module,
     results: DeviceBuffer,
+    /// Of the channels.
+    handles: DeviceBuffer,
 }
 
 /// Where in `results` kernels write.
 const MISMATCHES: u64 = 0;
 const FAILED: u64 = 64;
 const RESULT: u64 = 128;
+/// Bytes of a handle.
+const HANDLE: usize = size_of::<PortChannelHandle>();
 
 impl PortEnd {
     /// Two ends in this process, with so many channels and bytes. Threads put up to `direct_put_max` bytes themselves.
@@ -67,6 +76,7 @@ impl PortEnd {
                 arrivals: gpu.allocate(arrivals).expect("memory"),
                 stream: gpu.stream().expect("a stream"),
                 module: Module::load(&gpu, &source_of).expect("kernels"),
+                handles: gpu.allocate((channels * HANDLE) as u64).expect("memory"),
                 gpu,
                 results,
             }
@@ -87,6 +97,9 @@ impl PortEnd {
             }
         }
         for end in &ends {
+            for (i, channel) in end.channels.iter().enumerate() {
+                end.handles.write((i * HANDLE) as u64, &bytes_of(channel.device_handle())).expect("handles");
+            }
             end.service.start_proxy(true).expect("a proxy");
         }
         ends
@@ -123,14 +136,23 @@ impl PortEnd {
 
     /// Has one thread make a call, over the first channel. Whether it was done.
     pub(crate) fn call(&self, call: Call, offset: u64, bytes: u64, max_spin: i64) -> bool {
+        self.start_call(call, offset, bytes, max_spin);
+        self.outcome()
+    }
+
+    pub(crate) fn start_call(&self, call: Call, offset: u64, bytes: u64, max_spin: i64) {
         let args = KernelArgs::new().with(self.channels[0].device_handle()).with(call as i32);
         let args = args.with(offset).with(offset).with(bytes).with(max_spin).with(self.at(RESULT));
         self.launch("port_call", LaunchConfig::linear(1, 1), &args);
+    }
+
+    /// Waits for the calls that were started. Whether the last one was done.
+    pub(crate) fn outcome(&self) -> bool {
         self.stream.synchronize_timeout(LIMIT).expect("the call ends in time");
-        match self.word(RESULT) {
+        match self.word(RESULT) as u32 {
             1 => true,
             2 => false,
-            other => panic!("{call:?} left {other}"),
+            other => panic!("the call left {other}"),
         }
     }
 
@@ -146,17 +168,53 @@ impl PortEnd {
         self.launch("port_turns_check", LaunchConfig::linear(1, threads), &args);
     }
 
-    /// Puts, flushes and overwrites, by all threads, over all channels.
-    pub(crate) fn flush_and_overwrite(&self, seed: u64, rounds: u32, words: u32, shape: LaunchConfig) {
-        let size = size_of::<PortChannelHandle>();
-        let handles = self.gpu.allocate((self.channels.len() * size) as u64).expect("memory");
-        for (i, channel) in self.channels.iter().enumerate() {
-            handles.write((i * size) as u64, &bytes_of(channel.device_handle())).expect("handles");
-        }
-        let args = KernelArgs::new().with(handles.ptr()).with(self.channels.len() as u32);
+    /// Starts putting, flushing and overwriting by all threads, over all channels.
+    pub(crate) fn start_flush_and_overwrite(&self, seed: u64, rounds: u32, words: u32, shape: LaunchConfig) {
+        let args = KernelArgs::new().with(self.handles.ptr()).with(self.channels.len() as u32);
         let args = args.with(self.source.ptr()).with(seed).with(rounds).with(words).with(self.at(FAILED));
         self.launch("port_flush_overwrite", shape, &args);
-        self.finish();
+    }
+
+    /// How many words of the arrivals are not what the peer put before it overwrote its sources.
+    pub(crate) fn overwritten(&self, seed: u64, words_per_round: u64) -> usize {
+        let arrived = self.arrived();
+        let words = arrived.as_chunks().0.iter().zip(0..);
+        let is_wrong = |(word, index): &(&[u8; 8], u64)| {
+            u64::from_ne_bytes(**word) != word_of(seed, index / words_per_round, *index)
+        };
+        words.filter(is_wrong).count()
+    }
+
+    /// What has come.
+    pub(crate) fn arrived(&self) -> Vec<u8> {
+        let mut arrived = vec![0; self.arrivals.len() as usize];
+        self.arrivals.read(0, &mut arrived).expect("reading");
+        arrived
+    }
+
+    /// What `start` launches here, as a graph.
+    pub(crate) fn capture(&self, start: impl FnOnce()) -> Graph {
+        self.stream.begin_capture().expect("a capture");
+        start();
+        self.stream.end_capture().expect("a graph")
+    }
+
+    /// Starts what was captured here.
+    pub(crate) fn replay(&self, graph: &Graph) {
+        // SAFETY: the kernels of this end, as in `launch`.
+        unsafe { graph.launch(&self.stream).expect("a launch") };
+    }
+
+    /// All of it in parts that can be dropped one by one.
+    pub(crate) fn into_parts(self) -> Vec<Box<dyn Any>> {
+        let Self { service, channels, source, arrivals, gpu, stream, module, results, handles } = self;
+        vec![
+            Box::new(channels[0].semaphore().clone()),
+            Box::new(channels),
+            Box::new(service),
+            Box::new((source, arrivals)),
+            Box::new((gpu, stream, module, results, handles)),
+        ]
     }
 }
 

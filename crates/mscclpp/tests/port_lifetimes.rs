@@ -1,0 +1,129 @@
+//! Port channels under kernels whose services are stopped, started and dropped: on GPUs and on simulated devices.
+
+mod support;
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use mscclpp::prelude::*;
+use support::{
+    LIMIT, on_each_pair, platform,
+    port_ends::{Call, PortEnd},
+    random::Random,
+};
+
+fn on_gpus() -> bool {
+    platform() != Platform::Host
+}
+
+#[test]
+fn services_start_and_stop_a_hundred_times() {
+    const LEN: u64 = 64 << 10;
+    on_each_pair(|context, devices| {
+        let [here, there] = PortEnd::pair(context, devices, 1, [LEN; 2], 0);
+        let mut random = Random::new();
+        for round in 0..100 {
+            let data = random.bytes(LEN);
+            here.source.write(0, &data).unwrap();
+            here.service.stop_proxy().unwrap();
+            assert!(!here.service.is_running());
+            // In every other round the kernel is there before the proxy.
+            if round % 2 == 0 {
+                here.service.start_proxy(round % 4 == 0).unwrap();
+            }
+            here.start_call(Call::PutWithSignalAndFlush, 0, LEN, -1);
+            here.service.start_proxy(false).unwrap();
+            assert!(here.outcome() && there.call(Call::Wait, 0, 0, -1), "round {round}");
+            assert!(there.arrived() == data, "what came in round {round}");
+        }
+        here.service.stop_proxy().unwrap();
+        there.service.stop_proxy().unwrap();
+    });
+}
+
+/// Right after the stop, the source is overwritten: all that was put must be at the peer, flushed or not.
+#[test]
+fn a_stop_completes_what_is_under_way() {
+    const PUTS: usize = 16;
+    let len = if on_gpus() { 32 << 20 } else { 1 << 20 };
+    on_each_pair(|context, devices| {
+        let [here, there] = PortEnd::pair(context, devices, 1, [len; 2], 0);
+        let mut random = Random::new();
+        for call in [Call::Put, Call::PutWithSignal, Call::Put] {
+            let data = random.bytes(len);
+            here.source.write(0, &data).unwrap();
+            (0..PUTS).for_each(|_| here.start_call(call, 0, len, -1));
+            assert!(here.outcome(), "they are pushed");
+            here.service.stop_proxy().unwrap();
+            here.source.fill(0, len, 0).unwrap();
+            assert!(there.arrived() == data, "{call:?}: the source was still needed");
+            here.service.start_proxy(true).unwrap();
+        }
+        for n in 0..PUTS {
+            assert!(there.call(Call::Wait, 0, 0, -1), "signal {n}");
+        }
+        assert!(!there.call(Call::Wait, 0, 0, 100), "a signal that nobody sent");
+        assert_eq!(here.service.stats().total.data, 3 * PUTS as u64);
+    });
+}
+
+/// Kernels push all the time, on several connections, and do not notice.
+#[test]
+fn kernels_outlast_stops_and_starts() {
+    const WORDS: u32 = 1024;
+    on_each_pair(|context, devices| {
+        let (shape, rounds) =
+            if on_gpus() { (LaunchConfig::linear(4, 128), 20) } else { (LaunchConfig::linear(2, 4), 40) };
+        let per_round = u64::from(shape.grid[0] * shape.block[0]) * u64::from(WORDS);
+        let bytes = [8 * per_round, 8 * per_round * u64::from(rounds)];
+        let [here, there] = PortEnd::pair(context, devices, 4, bytes, 0);
+        let seed = Random::new().word();
+        here.service.stop_proxy().unwrap();
+        here.start_flush_and_overwrite(seed, rounds, WORDS, shape);
+        for n in 0..100 {
+            here.service.start_proxy(n % 2 == 0).unwrap();
+            here.service.stop_proxy().unwrap();
+        }
+        here.service.start_proxy(true).unwrap();
+        here.finish();
+        assert_eq!(there.overwritten(seed, per_round), 0, "words of sources that were overwritten");
+    });
+}
+
+/// With puts under way. Every part is the first and the last once, and comes before and after every other.
+#[test]
+fn parts_can_be_dropped_in_any_order() {
+    const PUTS: usize = 8;
+    let len = if on_gpus() { 4 << 20 } else { 256 << 10 };
+    on_each_pair(|context, devices| {
+        let data = Random::new().bytes(len);
+        for (turn, backwards) in (0..5).flat_map(|turn| [(turn, false), (turn, true)]) {
+            let [here, there] = PortEnd::pair(context, devices, 1, [len; 2], 0);
+            // So that the service that stops later has used its connection, too.
+            assert!(there.call(Call::PutWithSignalAndFlush, 0, len, -1));
+            assert!(here.call(Call::Wait, 0, 0, -1));
+            here.source.write(0, &data).unwrap();
+            (0..PUTS).for_each(|_| here.start_call(Call::PutWithSignal, 0, len, -1));
+            assert!(here.outcome(), "they are pushed");
+            let mut parts = here.into_parts();
+            parts.rotate_left(turn);
+            if backwards {
+                parts.reverse();
+            }
+            parts.into_iter().for_each(drop);
+            let connection = there.channels[0].semaphore().connection();
+            let deadline = Instant::now() + LIMIT;
+            while connection.check().is_ok() {
+                assert!(Instant::now() < deadline, "something keeps the connection");
+                thread::sleep(Duration::from_millis(1));
+            }
+            for n in 0..PUTS {
+                assert!(there.call(Call::Wait, 0, 0, -1), "signal {n}");
+            }
+            assert!(there.arrived() == data, "what was put before the end");
+            there.service.stop_proxy().expect("a peer that closed is no failure");
+        }
+    });
+}

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         Trial::test("two_ranks_that_may_lock_64_kib", || all_succeed("exchange-under-ulimit", 2)),
         Trial::test("a_dump_on_sigusr1_says_who_is_waited_for", || all_succeed("dump", 2)),
     ];
-    for moment in ["wait", "flush"] {
+    for moment in ["wait", "flush", "put"] {
         for victim in [0, N - 1] {
             let name = format!("rank_{victim}_killed_at_{moment}");
             trials.push(Trial::test(name, move || killed(moment, victim)));
@@ -161,25 +161,37 @@ fn dump_by_signal(service: &ProxyService, what: &str) -> String {
     text
 }
 
-/// In a child: goes on until the killed rank is missed. The victim stops at its moment and is killed there.
+/// In a child: goes on until the killed rank is missed. The victim stops at its moment and is killed there; or it is
+/// killed in the midst of what all do.
 fn survive(role: &Role, moment: &str, victim: usize) -> Result<(), Error> {
-    let rank = role.rank;
+    let (rank, n) = (role.rank, role.n_ranks);
     let comm = role.communicator()?;
     let ports = Ports::open(&comm, HALF)?;
     let caller = Caller::new(&ports.gpu);
-    // In the one case the proxies run and kernels wait for signals, not all of them the victim's. In the other nobody
-    // carries out what the kernels wait for.
-    if moment == "wait" {
+    // Nobody carries out what the kernels wait for in that case.
+    if moment != "flush" {
         ports.service.start_proxy(true)?;
     }
     together(&comm);
-    let next = ports.to((rank + 1) % role.n_ranks);
-    caller.start(next, if moment == "wait" { Call::Wait } else { Call::PutWithSignalAndFlush }, [0, 0, HALF]);
-    say("ready");
-    if rank == victim {
-        hear();
+    let (next, previous) = (ports.to((rank + 1) % n), ports.to((rank + n - 1) % n));
+    let range = [0, 0, HALF];
+    if moment == "put" {
+        say("ready");
+        let deadline = Instant::now() + support::LIMIT;
+        while caller.call(next, Call::PutWithSignalAndFlush, range)
+            && caller.call(previous, Call::Wait, range)
+        {
+            assert!(Instant::now() < deadline, "nobody was killed");
+        }
+    } else {
+        // Not all wait for signals of the victim.
+        caller.start(next, if moment == "wait" { Call::Wait } else { Call::PutWithSignalAndFlush }, range);
+        say("ready");
+        if rank == victim {
+            hear();
+        }
+        assert!(!caller.outcome(), "the job has ended");
     }
-    assert!(!caller.outcome(), "the job has ended");
     let health = ports.service.health();
     let stopped = ports.service.stop_proxy();
     assert!(health.is_err() && stopped.is_err());

@@ -21,12 +21,14 @@ use support::{
     LIMIT, assert_usable,
     children::{Children, Role, all_succeed, hear, run_if_child, say},
     connect_all, device_of, endpoint_of,
-    ends::{End, Kind, PacketRounds, Seeds},
+    ends::{End, Kind, PacketRounds, Promise, Seeds},
     kernels::{Outcome, Rounds, Side},
     platform,
 };
 
 const N: usize = 3;
+/// What ranks are at when one of them is killed in the midst of it.
+const TRANSFERS: [&str; 6] = ["unpack", "put", "get", "ll8", "ll16", "ll128"];
 
 fn main() -> ExitCode {
     if let Some(code) = run_if_child(child) {
@@ -43,17 +45,8 @@ fn main() -> ExitCode {
     let name =
         if two_gpus { "one_visible_gpu_per_rank" } else { "one_visible_gpu_per_rank (needs two CUDA GPUs)" };
     trials.push(Trial::test(name, one_visible_gpu_per_rank).with_ignored_flag(!two_gpus));
-    for moment in [
-        "init",
-        "connect",
-        "connect-sent",
-        "semaphore",
-        "semaphore-sent",
-        "barrier",
-        "kernel",
-        "unpack",
-        "put",
-    ] {
+    let moments = ["init", "connect", "connect-sent", "semaphore", "semaphore-sent", "barrier", "kernel"];
+    for moment in moments.into_iter().chain(TRANSFERS) {
         for victim in [0, N - 1] {
             let name = format!("rank_{victim}_killed_at_{}", moment.replace('-', "_"));
             trials.push(Trial::test(name, move || killed(moment, victim)));
@@ -234,7 +227,7 @@ fn survive(role: &Role, moment: &str, victim: usize) -> Result<(), Error> {
     let semaphores: Vec<_> = pending.iter().map(Pending::wait).collect::<Result<_, _>>()?;
 
     let others = others().zip(&semaphores);
-    let transfers = matches!(moment, "unpack" | "put");
+    let transfers = TRANSFERS.contains(&moment);
     let ends = match transfers {
         true => End::with_each(&comm, others.clone(), 2 * BYTES, BYTES)?,
         false => Vec::new(),
@@ -265,17 +258,33 @@ fn interrupted(
 ) -> Result<(), Error> {
     let rank = comm.bootstrap().rank();
     let shape = LaunchConfig::linear(1, 64);
+    let start = |end: &End, seeds, n: u32| match moment {
+        "unpack" => end.start_unpack(Kind::LL16, [0, 0], BYTES / 4, 1, -1, shape),
+        "put" => end.start_put_round(BYTES / 8, seeds, -1, shape),
+        "get" => {
+            end.start_copy(true, [0, 0], BYTES, Promise::default(), shape);
+            // Waits for the peer.
+            end.start_put_round(1, seeds, -1, shape);
+        }
+        _ => {
+            let kind = match moment {
+                "ll8" => Kind::LL8,
+                "ll128" if end.packets.check_lines().is_ok() => Kind::LL128,
+                _ => Kind::LL16,
+            };
+            let what = PacketRounds { kind, bytes: BYTES / 5, rounds: 2, first_flag: 1 + 2 * n, seeds };
+            end.start_packet_rounds(what, -1, shape);
+        }
+    };
     say("ready");
     let deadline = Instant::now() + LIMIT;
     // Whether the kernels of an end gave up. The victim is killed in the midst of this.
     let mut gave_up = false;
+    let mut numbers = 0..;
     while !gave_up {
         assert!(Instant::now() < deadline, "nobody was killed");
-        for (peer, end) in ends {
-            match moment {
-                "unpack" => end.start_unpack(Kind::LL16, [0, 0], BYTES / 4, 1, -1, shape),
-                _ => (0..50).for_each(|_| end.start_put_round(BYTES / 8, seeds(rank, *peer), -1, shape)),
-            }
+        for n in numbers.by_ref().take(if moment == "unpack" { 1 } else { 50 }) {
+            ends.iter().for_each(|(peer, end)| start(end, seeds(rank, *peer), n));
         }
         if is_victim && moment == "unpack" {
             hear();

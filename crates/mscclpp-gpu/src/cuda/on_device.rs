@@ -2,7 +2,9 @@
 //!
 //! `cargo test -p mscclpp-gpu --features cuda-12040 --lib -- --ignored`
 
-use mscclpp_gpu_sys::cuda::{AllocationProp, CUdeviceptr, CUmemAllocationType, CuResult, Location};
+use mscclpp_gpu_sys::cuda::{
+    AllocationProp, CUdeviceptr, CUmemAllocationType, CUstreamCaptureMode, CuResult, Location,
+};
 
 use super::{device::Device, virtual_memory::access_from};
 use crate::{DevicePtr, Error, MemoryExport, backend::DeviceBackend, memory::ExportHandle};
@@ -176,5 +178,55 @@ fn the_current_context_of_the_thread_comes_back() {
         }
     })
     .join()
+    .unwrap();
+}
+
+/// As others capture: so that no thread may do what could break a capture. One of one's own has been taken out of that.
+#[test]
+#[ignore = "needs a CUDA device"]
+fn threads_of_ones_own_keep_out_of_everybodys_captures() {
+    let device = gpu();
+    let driver = device.driver();
+    let captured = device.create_stream().unwrap();
+    let (from, to) = (device.allocate(4096).unwrap(), device.allocate(4096).unwrap());
+    let (from, to) = (from.ptr(), to.ptr());
+    let during_a_capture = |work: fn(&'static Device, DevicePtr, DevicePtr)| {
+        let _bound = device.context().bind().unwrap();
+        let raw = captured.raw().cast();
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL as u32;
+        // SAFETY: the stream lives.
+        assert_eq!(unsafe { (driver.stream_begin_capture)(raw, mode) }, CuResult::SUCCESS);
+        std::thread::spawn(move || work(device, from, to)).join().unwrap();
+        captured.end_capture().map(|_graph| ())
+    };
+    // Any other thread is refused.
+    let _ = during_a_capture(|device, _, _| {
+        device.context().set_current().unwrap();
+        let mut address: CUdeviceptr = 0;
+        // SAFETY: `address` is valid for the write.
+        let refused = unsafe { (device.driver().mem_alloc)(&raw mut address, 4096) };
+        assert_eq!(refused, CuResult::STREAM_CAPTURE_UNSUPPORTED);
+    });
+    during_a_capture(|device, from, to| {
+        DeviceBackend::adopt_thread(&device).unwrap();
+        let mut address: CUdeviceptr = 0;
+        // SAFETY: `address` is valid for the write; what was made is freed.
+        unsafe {
+            assert_eq!((device.driver().mem_alloc)(&raw mut address, 4096), CuResult::SUCCESS);
+            assert_eq!((device.driver().mem_free)(address), CuResult::SUCCESS);
+        }
+        // What a proxy does.
+        let (stream, event) = (device.create_stream().unwrap(), device.create_event(false).unwrap());
+        // SAFETY: live memory; the work is waited for.
+        unsafe {
+            stream.copy(to, from, 4096).unwrap();
+            stream.write_u64(to, 7).unwrap();
+        }
+        stream.record(&event).unwrap();
+        while !event.query().unwrap() {
+            std::thread::yield_now();
+        }
+        assert!(stream.query().unwrap());
+    })
     .unwrap();
 }

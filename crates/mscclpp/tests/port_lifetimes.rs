@@ -47,7 +47,7 @@ fn services_start_and_stop_a_hundred_times() {
 #[test]
 fn a_stop_completes_what_is_under_way() {
     const PUTS: usize = 16;
-    let len = if on_gpus() { 32 << 20 } else { 1 << 20 };
+    let len = if on_gpus() { 16 << 20 } else { 1 << 20 };
     on_each_pair(|context, devices| {
         let [here, there] = PortEnd::pair(context, devices, 1, [len; 2], 0);
         let mut random = Random::new();

@@ -1,10 +1,10 @@
 //! Processes that may do less than others: lock little memory, or run on one core.
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
 use mscclpp::prelude::*;
 use rustix::{
-    process::{Resource, Rlimit, getrlimit, setrlimit},
+    process::{Pid, Resource, Rlimit, getrlimit, setrlimit},
     thread::{CapabilitySet, CpuSet, capabilities, sched_getaffinity, sched_setaffinity, set_capabilities},
 };
 
@@ -50,12 +50,17 @@ pub(crate) fn run_on_one_core() -> usize {
 pub(crate) fn assert_proxies_are_on(core: usize) {
     let threads =
         fs::read_dir("/proc/self/task").expect("procfs").map(|entry| entry.expect("a thread").path());
-    let text = |path| fs::read_to_string(path).unwrap_or_default();
-    let proxies: Vec<_> = threads.filter(|at| text(at.join("comm")).trim() == "mscclpp-proxy").collect();
+    let is_proxy =
+        |at: &PathBuf| fs::read_to_string(at.join("comm")).is_ok_and(|name| name.trim() == "mscclpp-proxy");
+    let proxies: Vec<_> = threads.filter(is_proxy).collect();
     assert_ne!(proxies.len(), 0, "no proxies");
     for proxy in proxies {
-        let status = text(proxy.join("status"));
-        let cores = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(str::trim);
-        assert_eq!(cores, Some(core.to_string().as_str()), "the cores of a proxy");
+        let id = proxy
+            .file_name()
+            .and_then(|id| id.to_str()?.parse().ok())
+            .and_then(Pid::from_raw)
+            .expect("a number");
+        let cores = sched_getaffinity(Some(id)).expect("the cores of a proxy");
+        assert!(cores.is_set(core) && cores.count() == 1, "{} cores", cores.count());
     }
 }

@@ -49,6 +49,21 @@ impl Signaller {
         self.sent += 1;
         Ok(())
     }
+
+    /// # Safety
+    /// As [`Queue::store_when_complete`].
+    pub(crate) unsafe fn signal_and_store(
+        &mut self,
+        queue: &mut dyn Queue,
+        word: DevicePtr,
+        value: u64,
+    ) -> Result<()> {
+        let (region, offset) = self.semaphore.remote_token_by_link();
+        // SAFETY: the caller's promise.
+        unsafe { queue.update_and_store(region, offset, self.sent + 1, word, value)? };
+        self.sent += 1;
+        Ok(())
+    }
 }
 
 impl Drop for Signaller {

@@ -136,6 +136,27 @@ pub trait Queue: Send {
         )))
     }
 
+    /// [`Queue::update`] and [`Queue::store_when_complete`], one behind the other, for transports that do the two faster
+    /// together.
+    ///
+    /// # Errors
+    /// As [`Queue::write`].
+    ///
+    /// # Safety
+    /// As [`Queue::store_when_complete`].
+    unsafe fn update_and_store(
+        &mut self,
+        dst: &Arc<dyn RemoteRegion>,
+        dst_offset: u64,
+        value: u64,
+        word: DevicePtr,
+        done: u64,
+    ) -> Result<()> {
+        self.update(dst, dst_offset, value)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.store_when_complete(word, done) }
+    }
+
     /// Whether [`Queue::store_when_complete`] works.
     fn stores_completions(&self) -> bool {
         false

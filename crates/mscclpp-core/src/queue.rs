@@ -74,6 +74,30 @@ impl SendQueue {
     /// # Errors
     /// [`Error::InvalidArgument`] for the signaller of another connection's semaphore; [`Error::PeerLost`] and the like.
     pub fn signal(&mut self, signaller: &mut Signaller) -> Result<()> {
+        self.leads_with(signaller)?;
+        signaller.signal(&mut *self.queue)
+    }
+
+    /// [`SendQueue::signal`] and [`SendQueue::store_when_complete`], which is faster than one after the other.
+    ///
+    /// # Errors
+    /// As those two.
+    ///
+    /// # Safety
+    /// As [`SendQueue::store_when_complete`].
+    pub unsafe fn signal_and_store(
+        &mut self,
+        signaller: &mut Signaller,
+        word: DevicePtr,
+        value: u64,
+    ) -> Result<()> {
+        self.leads_with(signaller)?;
+        // SAFETY: the caller's promise.
+        unsafe { signaller.signal_and_store(&mut *self.queue, word, value) }
+    }
+
+    /// Whether the signaller is of this queue's connection, and that in good health.
+    fn leads_with(&self, signaller: &Signaller) -> Result<()> {
         if !signaller.connection().is(&self.connection) {
             return Err(Error::InvalidArgument(format!(
                 "the semaphore belongs to the connection to {}, the queue to that to {}",
@@ -81,8 +105,7 @@ impl SendQueue {
                 self.connection.label()
             )));
         }
-        self.connection.check()?;
-        signaller.signal(&mut *self.queue)
+        self.connection.check()
     }
 
     /// Stores `value` in the 8 bytes of local device memory at `word` once everything given so far is complete at the

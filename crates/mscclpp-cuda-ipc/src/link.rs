@@ -119,6 +119,22 @@ impl Queue for IpcQueue {
         unsafe { Ok(self.stream.write_u64(word, value)?) }
     }
 
+    unsafe fn update_and_store(
+        &mut self,
+        dst: &Arc<dyn RemoteRegion>,
+        dst_offset: u64,
+        value: u64,
+        word: DevicePtr,
+        done: u64,
+    ) -> Result<()> {
+        let to = IpcRegion::of(&**dst)?.address().add(dst_offset);
+        remember(&mut self.regions, dst);
+        self.operations += 2;
+        // SAFETY: the caller checked the range, whose memory this queue keeps until the store is complete, and promises
+        // the word.
+        unsafe { Ok(self.stream.write_two_u64([(to, value), (word, done)])?) }
+    }
+
     fn stores_completions(&self) -> bool {
         true
     }

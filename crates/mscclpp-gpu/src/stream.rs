@@ -109,6 +109,18 @@ impl Stream {
         unsafe { self.backend.write_u64(dst, value) }
     }
 
+    /// [`Stream::write_u64`] twice, in this order, which is submitted, and on GPUs done, faster than two calls.
+    ///
+    /// # Safety
+    /// As [`Stream::copy`].
+    ///
+    /// # Errors
+    /// As [`Stream::write_u64`]; the first value may have been submitted then.
+    pub unsafe fn write_two_u64(&self, values: [(DevicePtr, u64); 2]) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.backend.write_two_u64(values) }
+    }
+
     /// Marks this point of the stream in `event`.
     ///
     /// # Errors

@@ -37,6 +37,28 @@ fn a_stream_keeps_its_order() {
 }
 
 #[test]
+fn two_values_are_written_in_their_order() {
+    let gpu = device::gpu();
+    let stream = gpu.stream().unwrap();
+    let words = gpu.allocate(16).unwrap();
+    let (first, second) = (words.ptr(), words.ptr().add(8));
+    // SAFETY: the buffer outlives the work, and nothing else touches it.
+    unsafe {
+        stream.write_two_u64([(first, 1), (second, 2)]).unwrap();
+        stream.write_two_u64([(second, 3), (second, 4)]).unwrap();
+        for at in [1, 7] {
+            let error = stream.write_two_u64([(first.add(at), 5), (second, 6)]).unwrap_err();
+            assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+        }
+    }
+    stream.synchronize_timeout(SECONDS).unwrap();
+    let mut bytes = [0; 16];
+    words.read(0, &mut bytes).unwrap();
+    let read: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    assert_eq!(read, [1, 4]);
+}
+
+#[test]
 fn copies_and_fills_at_odd_addresses() {
     let gpu = device::gpu();
     let stream = gpu.stream().unwrap();

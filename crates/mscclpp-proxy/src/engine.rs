@@ -77,13 +77,11 @@ impl Engine {
             })?;
             way.queue.write(route, trigger.dst_offset(), trigger.src_offset(), trigger.size())?;
         }
-        if kind.has(TriggerKind::FLAG) {
-            way.queue.signal(signaller)?;
-        }
-        if kind.has(TriggerKind::FLAG) || kind.has(TriggerKind::SYNC) {
+        let signaller = kind.has(TriggerKind::FLAG).then_some(signaller);
+        if signaller.is_some() || kind.has(TriggerKind::SYNC) {
             // `progress` leaves only those out that have nothing to wait for.
             let is_listed = way.is_waiting();
-            way.tell_when_complete(position + 1)?;
+            way.signal_and_tell(signaller, position + 1)?;
             if !is_listed && way.is_waiting() {
                 awaiting.push(*number);
             }
@@ -192,12 +190,20 @@ impl Drop for Engine {
 }
 
 impl Way {
-    fn tell_when_complete(&mut self, end: u64) -> Result<()> {
+    /// Signals, if there is a signaller, and has kernels told when that and all before it is complete.
+    fn signal_and_tell(&mut self, signaller: Option<&mut Signaller>, end: u64) -> Result<()> {
         if let Completed::ByTransport(word) = self.completed {
-            // SAFETY: the word is in the service's memory for its connections, which `Engine::drop` keeps until the
-            // stores are done.
-            unsafe { self.queue.store_when_complete(word, end)? };
+            match signaller {
+                // SAFETY: the word is in the service's memory for its connections, which `Engine::drop` keeps until
+                // the stores are done.
+                Some(signaller) => unsafe { self.queue.signal_and_store(signaller, word, end)? },
+                // SAFETY: as above.
+                None => unsafe { self.queue.store_when_complete(word, end)? },
+            }
             return Ok(());
+        }
+        if let Some(signaller) = signaller {
+            self.queue.signal(signaller)?;
         }
         let ticket = self.queue.request_flush()?;
         if self.awaited.len() == MAX_AWAITED {

@@ -7,7 +7,9 @@
 // connection's queue, in the order of the positions. A direct operation is stores and an addition by the calling
 // thread. What keeps them in order:
 //
-// P1. A call goes directly only if nothing of the connection is pending: completed_ >= lastPushed_. A push raises
+// P1. A call goes directly only if nothing of the connection is pending: completed_ >= lastPushed_. (If something is,
+//     it looks a few times more, since what is about to complete costs less to wait for than the way through the
+//     proxy, and what takes long hides the wait behind it.) A push raises
 //     lastPushed_ to its position + 1 before it commits its trigger, so whoever has synchronised with the pushing
 //     thread sees it there. completed_ is written when all triggers of the connection at the positions below it are
 //     complete at the peer. Hence what precedes a direct operation (in its thread, or in one with which it has
@@ -43,6 +45,17 @@ enum TriggerLayout : uint32_t {
   TriggerMemoryIds = 512,
   TriggerSemaphores = 1024,
 };
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+namespace detail {
+
+// How often a call that could go directly looks whether something is still pending, before it goes through the proxy.
+enum CompletionLooks : uint32_t { LooksBeforePush = 12 };
+
+}  // namespace detail
+
+#endif  // MSCCLPP_DEVICE_COMPILE
 
 // A channel that signals, and puts between any memories of its proxy service, named by their ids. Trivially copyable,
 // 104 bytes; may live in constant, shared or local memory or be a kernel's parameter.
@@ -81,7 +94,7 @@ struct BasePortChannelDeviceHandle {
   // Signals the peer. Who waits there for this signal sees all puts that precede it, and all that this thread wrote, or
   // had acquired, before. Returns as soon as it is asked for.
   MSCCLPP_DEVICE_INLINE bool signal() const {
-    if (directToken_ != nullptr && nothingPending()) {
+    if (directToken_ != nullptr && nothingPending(detail::LooksBeforePush)) {
       signalDirectly();
       return true;
     }
@@ -108,7 +121,7 @@ struct BasePortChannelDeviceHandle {
   // complete: the data is in the peer's memory, and the sources may be overwritten. It may be repeated; each call that
   // finds something pending pushes one more trigger, so many short bounds fill the FIFO, where one long bound does not.
   MSCCLPP_DEVICE_INLINE bool flush(int64_t maxSpinCount = -1) const {
-    if (nothingPending()) {
+    if (nothingPending(1)) {
       systemFence();
       return true;
     }
@@ -126,10 +139,14 @@ struct BasePortChannelDeviceHandle {
 
  protected:
   // P1. The load of completed_ acquires: the direct operation behind it comes after all that is complete.
-  MSCCLPP_DEVICE_INLINE bool nothingPending() const {
+  MSCCLPP_DEVICE_INLINE bool nothingPending(uint32_t looks) const {
     uint64_t* const completed = completed_;
     const uint64_t pushed = atomicLoad<MemoryOrder::Relaxed, MemoryScope::Device>(lastPushed_);
-    return atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(completed) >= pushed;
+#pragma unroll 1
+    for (uint32_t look = 0; look < looks; ++look) {
+      if (atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(completed) >= pushed) return true;
+    }
+    return false;
   }
 
   MSCCLPP_DEVICE_INLINE void signalDirectly() const {
@@ -248,7 +265,7 @@ struct PortChannelDeviceHandle : BasePortChannelDeviceHandle {
                                 (reinterpret_cast<uintptr_t>(srcPtr_) + srcOffset);
     return size <= directPutMax_ && dstPtr_ != nullptr && isInside(dstOffset, size, dstSize_) &&
            isInside(srcOffset, size, srcSize_) && ((dstOffset | srcOffset) >> 32) == 0 && misaligned % 8 == 0 &&
-           nothingPending();
+           nothingPending(detail::LooksBeforePush);
   }
 
   MSCCLPP_DEVICE_INLINE static bool isInside(uint64_t offset, uint64_t size, uint64_t of) {

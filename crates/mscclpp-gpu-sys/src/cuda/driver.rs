@@ -5,7 +5,8 @@ use std::{
 
 use super::{
     AccessDesc, AllocationProp, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec,
-    CUmemGenericAllocationHandle, CUmemoryPool, CUmodule, CUstream, CuResult, IpcMemHandle, Location,
+    CUmemGenericAllocationHandle, CUmemoryPool, CUmodule, CUstream, CUstreamBatchMemOpParams, CuResult,
+    IpcMemHandle, Location,
 };
 use crate::library::{LoadError, Opened};
 
@@ -202,6 +203,8 @@ entry_points! {
     optional {
         func_load: "cuFuncLoad" => fn(CUfunction);
         mem_pool_set_access: "cuMemPoolSetAccess" => fn(CUmemoryPool, *const AccessDesc, usize);
+        stream_batch_mem_op: "cuStreamBatchMemOp_v2"
+            => fn(CUstream, c_uint, *mut CUstreamBatchMemOpParams, c_uint);
         stream_write_value64: "cuStreamWriteValue64_v2" => fn(CUstream, CUdeviceptr, u64, c_uint);
     }
 }

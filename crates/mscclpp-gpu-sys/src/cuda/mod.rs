@@ -12,8 +12,8 @@ pub use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdeviceptr, CUevent, CUevent_flags,
     CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUipcMem_flags, CUjit_option, CUmemAccess_flags,
     CUmemAllocationGranularity_flags, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocationType,
-    CUmemoryPool, CUmodule, CUpointer_attribute, CUstream, CUstream_flags, CUstreamCaptureMode,
-    CUstreamCaptureStatus, CUstreamWriteValue_flags,
+    CUmemoryPool, CUmodule, CUpointer_attribute, CUstream, CUstream_flags, CUstreamBatchMemOpParams,
+    CUstreamBatchMemOpType, CUstreamCaptureMode, CUstreamCaptureStatus, CUstreamWriteValue_flags,
 };
 pub use driver::Driver;
 pub use result::CuResult;

@@ -5,7 +5,7 @@ use std::{
 
 use mscclpp_gpu_sys::cuda::{
     CAN_USE_64_BIT_STREAM_MEM_OPS, CUdevice, CUdevice_P2PAttribute as P2p, CUdevice_attribute as Attribute,
-    CUdeviceptr, CUstream, CuResult, Driver,
+    CUdeviceptr, CUstream, CUstreamBatchMemOpParams, CuResult, Driver,
 };
 
 use super::{
@@ -34,6 +34,7 @@ pub(super) struct Device {
     properties: GpuProperties,
     placement: Placement,
     value_writes: Option<WriteValue>,
+    value_batches: Option<BatchMemOp>,
     value_slots: ValueSlots,
     /// For what the library does itself: non-blocking, so that nobody's default stream waits for it.
     internal: InternalStream,
@@ -42,6 +43,9 @@ pub(super) struct Device {
 
 /// `cuStreamWriteValue64`
 type WriteValue = unsafe extern "C" fn(CUstream, CUdeviceptr, u64, u32) -> CuResult;
+
+/// `cuStreamBatchMemOp`
+type BatchMemOp = unsafe extern "C" fn(CUstream, u32, *mut CUstreamBatchMemOpParams, u32) -> CuResult;
 
 /// The internal stream; a device never ends, so nor does it.
 struct InternalStream(CUstream);
@@ -88,6 +92,7 @@ impl Device {
         let can_write_values =
             attribute(driver, handle, CAN_USE_64_BIT_STREAM_MEM_OPS).is_ok_and(|can| can != 0);
         let value_writes = driver.stream_write_value64.filter(|_| can_write_values);
+        let value_batches = driver.stream_batch_mem_op.filter(|_| can_write_values);
         tracing::debug!(target: "mscclpp::gpu", ?properties, can_write_values, "opened a CUDA device");
         Ok(Self {
             context,
@@ -95,6 +100,7 @@ impl Device {
             properties,
             placement,
             value_writes,
+            value_batches,
             value_slots: ValueSlots::new(),
             internal,
             pinned_spares: PinnedSpares::default(),
@@ -143,6 +149,11 @@ impl Device {
     /// The driver's value writes, unless the device has none.
     pub(super) fn value_writes(&self) -> Option<WriteValue> {
         self.value_writes
+    }
+
+    /// The same for several at once.
+    pub(super) fn value_batches(&self) -> Option<BatchMemOp> {
+        self.value_batches
     }
 
     pub(super) fn value_slots(&self) -> &ValueSlots {
@@ -332,6 +343,10 @@ fn text(write: impl FnOnce(*mut c_char, c_int) -> Result<()>) -> Result<String> 
 /// What the system knows; -1 and a missing file both mean that it does not.
 fn numa_node(pci_bus_id: &str) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/sys/bus/pci/devices/{pci_bus_id}/numa_node")).ok()?;
+    node_of(&text)
+}
+
+fn node_of(text: &str) -> Option<u32> {
     text.trim().parse().ok()
 }
 
@@ -342,6 +357,7 @@ mod tests {
     #[test]
     fn a_device_the_system_does_not_know_has_no_numa_node() {
         assert_eq!(numa_node("ffff:ff:1f.7"), None);
+        assert_eq!(["-1\n", "", "0\n", "13\n"].map(node_of), [None, None, Some(0), Some(13)]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 use std::{any::Any, ffi::c_void, sync::Arc};
 
 use mscclpp_gpu_sys::cuda::{
-    CUstream, CUstream_flags, CUstreamCaptureMode, CUstreamCaptureStatus, CUstreamWriteValue_flags, CuResult,
-    Driver,
+    CUstream, CUstream_flags, CUstreamBatchMemOpParams, CUstreamBatchMemOpType, CUstreamCaptureMode,
+    CUstreamCaptureStatus, CUstreamWriteValue_flags, CuResult, Driver,
 };
 
 use super::{
@@ -107,6 +107,16 @@ impl CudaStream {
     }
 }
 
+/// Value writes with a barrier in front: all earlier writes of the stream are visible before the value is.
+const WITH_BARRIER: u32 = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
+
+fn is_word(dst: DevicePtr) -> Result<()> {
+    match dst.0.is_multiple_of(8) {
+        true => Ok(()),
+        false => Err(Error::InvalidArgument(format!("write_u64: {dst:?} is no multiple of 8"))),
+    }
+}
+
 impl StreamBackend for CudaStream {
     fn raw(&self) -> *mut c_void {
         self.raw.cast()
@@ -151,11 +161,8 @@ impl StreamBackend for CudaStream {
     }
 
     unsafe fn write_u64(&self, dst: DevicePtr, value: u64) -> Result<()> {
-        if !dst.0.is_multiple_of(8) {
-            return Err(Error::InvalidArgument(format!("write_u64: {dst:?} is no multiple of 8")));
-        }
-        // The default flags put a barrier in front: all earlier writes of the stream are visible before the value is.
-        let flags = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
+        is_word(dst)?;
+        let flags = WITH_BARRIER;
         if let Some(write_value) = self.device.value_writes() {
             // SAFETY: the caller promises the 8 bytes until the write is complete.
             return self
@@ -169,6 +176,28 @@ impl StreamBackend for CudaStream {
         }
         // SAFETY: the caller's promise.
         unsafe { self.device.value_slots().write(self, dst, value) }
+    }
+
+    unsafe fn write_two_u64(&self, values: [(DevicePtr, u64); 2]) -> Result<()> {
+        let Some(batch) = self.device.value_batches() else {
+            // SAFETY: the caller's promise.
+            return unsafe {
+                self.write_u64(values[0].0, values[0].1)?;
+                self.write_u64(values[1].0, values[1].1)
+            };
+        };
+        values.iter().try_for_each(|(dst, _)| is_word(*dst))?;
+        let mut writes = values.map(|(dst, value)| {
+            // The driver looks at all of an element, so what a write does not use is zero.
+            let mut write = CUstreamBatchMemOpParams { pad: [0; 6] };
+            write.writeValue.operation = CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64;
+            write.writeValue.address = dst.0;
+            write.writeValue.__bindgen_anon_1.value64 = value;
+            write.writeValue.flags = WITH_BARRIER;
+            write
+        });
+        // SAFETY: the caller promises the words until the writes are complete; the driver copies the elements.
+        self.submit("cuStreamBatchMemOp", |_| unsafe { batch(self.raw, 2, writes.as_mut_ptr(), 0) })
     }
 
     fn record(&self, event: &Arc<dyn EventBackend>) -> Result<()> {

@@ -65,14 +65,18 @@ pub enum Error {
         attempts: Vec<(SocketAddr, String)>,
     },
     /// The peer refused what came from here, and gave up the connection.
-    #[error("the peer refused what was sent: {reason}")]
+    #[error("the peer at {address} refused what was sent: {reason}")]
     Refused {
+        /// Where the peer listens.
+        address: SocketAddr,
         /// What it did not like.
         reason: String,
     },
     /// What came from the peer was refused here, and the connection given up.
-    #[error("what the peer sent was refused: {reason}")]
+    #[error("what the peer at {address} sent was refused: {reason}")]
     Hostile {
+        /// Where the peer listens.
+        address: SocketAddr,
         /// What was wrong with it.
         reason: String,
     },

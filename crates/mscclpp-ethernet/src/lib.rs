@@ -189,10 +189,10 @@ impl TransportProvider for Ethernet {
             })?;
         socket::tune_link(&stream)
             .map_err(|source| Error::System { operation: "setting up a link", source })?;
-        let state = Arc::new(LinkState::new(id, local.name, peer.name, monitor));
+        let state = Arc::new(LinkState::new(id, local.name, peer.name, address, monitor));
         local.hub.watch(stream, Inbound::new(session.responder), state.clone());
         tracing::debug!(target: "mscclpp::conn", %address, "Ethernet link opened");
         let wish = Wish { purpose: Purpose::Queue, ..wish };
-        Ok(Arc::new(EthernetLink::new(state, local.hub.clone(), address, peer.key, wish, local.max_waiting)))
+        Ok(Arc::new(EthernetLink::new(state, local.hub.clone(), peer.key, wish, local.max_waiting)))
     }
 }

@@ -1,6 +1,6 @@
 //! A connection as the core sees it.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::sync::Arc;
 
 use mscclpp_core::{
     Result,
@@ -17,8 +17,6 @@ use crate::{
 pub(crate) struct EthernetLink {
     state: Arc<LinkState>,
     hub: Arc<Hub>,
-    /// Where the peer was found.
-    address: SocketAddr,
     key: Key,
     /// What queues ask for.
     wish: Wish,
@@ -26,21 +24,14 @@ pub(crate) struct EthernetLink {
 }
 
 impl EthernetLink {
-    pub(crate) fn new(
-        state: Arc<LinkState>,
-        hub: Arc<Hub>,
-        address: SocketAddr,
-        key: Key,
-        wish: Wish,
-        max_waiting: i32,
-    ) -> Self {
-        Self { state, hub, address, key, wish, max_waiting }
+    pub(crate) fn new(state: Arc<LinkState>, hub: Arc<Hub>, key: Key, wish: Wish, max_waiting: i32) -> Self {
+        Self { state, hub, key, wish, max_waiting }
     }
 }
 
 impl Link for EthernetLink {
     fn open_queue(&self) -> Result<Box<dyn Queue>> {
-        let (stream, session) = dial_queue(self.address, &self.key, &self.wish).map_err(|error| {
+        let (stream, session) = dial_queue(self.state.address(), &self.key, &self.wish).map_err(|error| {
             // What the link knows of the peer says more than that it cannot be connected to any more.
             self.state.monitor().check().err().unwrap_or_else(|| error.into())
         })?;

@@ -62,15 +62,28 @@ pub(crate) fn tune_link(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(SILENCE))
 }
 
-/// A connection that carries data must not have a limit on unacknowledged data: a peer that is stopped, or slower than
-/// this side, closes its window for as long as it likes. The link beside it tells when the peer is gone; probes clean up
-/// what is left of it.
+/// The end that sends data must not have a limit on what is unacknowledged: a peer that is stopped, or slower than this
+/// side, closes its window for as long as it likes. The link beside it tells when the peer is gone; probes clean up what is
+/// left of it.
 pub(crate) fn tune_queue(stream: &TcpStream) -> io::Result<()> {
     let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(10))
-        .with_interval(Duration::from_secs(5))
+        .with_time(Duration::from_secs(5))
+        .with_interval(Duration::from_secs(2))
         .with_retries(3);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+/// The end that receives data sends only answers to flushes, which fit the peer's buffer. So it can tell that the network
+/// swallows this one connection, while the link beside it lives: its probes, or its answers, are not acknowledged.
+pub(crate) fn tune_inflow(stream: &TcpStream) -> io::Result<()> {
+    tune_queue(stream)?;
+    SockRef::from(stream).set_tcp_user_timeout(Some(Duration::from_secs(15)))
+}
+
+/// Whether nothing passes any more, as opposed to a peer that ended a connection.
+pub(crate) fn is_silence(error: &io::Error) -> bool {
+    use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+    matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable)
 }
 
 /// Sends what [`send`] was told to hold back. Any thread may call this.

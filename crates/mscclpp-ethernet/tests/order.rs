@@ -84,6 +84,15 @@ fn a_broken_receiver_would_be_seen() {
     assert_ne!(violations(&pair, 300, 16), 0, "the order was broken on purpose, and nobody noticed");
 }
 
+#[test]
+#[ignore = "takes a minute"]
+fn a_broken_receiver_would_be_seen_in_a_hundred_thousand_rounds() {
+    let pair = Pair::of(End::open(), End::with(Ethernet::builder().with_broken_order()));
+    let seen = violations(&pair, 100_000, 20_000);
+    println!("the data was not there with its signal in {seen} rounds");
+    assert_ne!(seen, 0, "the order was broken on purpose, and nobody noticed");
+}
+
 /// Data goes to a device, and what announces it is on the host, or on another device: no stream orders these.
 #[test]
 fn an_update_elsewhere_comes_after_the_data_of_a_device() {

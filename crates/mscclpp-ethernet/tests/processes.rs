@@ -219,7 +219,7 @@ fn memory_taken_away() {
     let written = meeting.connection.write(&meeting.theirs, 0, &source.memory, 0, 8);
     let flushed = written.and_then(|()| meeting.connection.flush(LIMIT));
     let error = flushed.expect_err("the memory is gone").to_string();
-    assert!(error.contains("the peer refused") && error.contains("not registered"), "{error}");
+    assert!(error.contains("refused what was sent") && error.contains("not registered"), "{error}");
     child.expect("noticed");
     child.tell("go");
     child.expect_success();

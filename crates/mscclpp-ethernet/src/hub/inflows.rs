@@ -55,7 +55,7 @@ impl Inflows {
     ) -> Result<()> {
         stream.set_nonblocking(false).during("making a socket block")?;
         stream.set_nodelay(true).during("setting up a socket")?;
-        socket::tune_queue(&stream).during("setting up a socket")?;
+        socket::tune_inflow(&stream).during("setting up a socket")?;
         let (stream, closed) = (Arc::new(stream), Arc::new(AtomicBool::new(false)));
         let settings = &shared.settings;
         let mut inflow = Inflow::new(

@@ -1,6 +1,9 @@
-use std::sync::{
-    Arc, Weak,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use mscclpp_core::{Error as CoreError, LinkMonitor, Transport};
@@ -13,6 +16,8 @@ pub(crate) struct LinkState {
     id: u64,
     local: Name,
     remote: Name,
+    /// Where the peer listens.
+    address: SocketAddr,
     monitor: LinkMonitor,
     /// The connections that carry its data.
     lanes: Mutex<Vec<Weak<Lane>>>,
@@ -33,8 +38,8 @@ pub(crate) enum LinkEnd {
 }
 
 impl LinkState {
-    pub(crate) fn new(id: u64, local: Name, remote: Name, monitor: LinkMonitor) -> Self {
-        Self { id, local, remote, monitor, lanes: Mutex::default(), over: AtomicBool::new(false) }
+    pub(crate) fn new(id: u64, local: Name, remote: Name, address: SocketAddr, monitor: LinkMonitor) -> Self {
+        Self { id, local, remote, address, monitor, lanes: Mutex::default(), over: AtomicBool::new(false) }
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -58,6 +63,10 @@ impl LinkState {
         }
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub(crate) fn has_failed(&self) -> bool {
         self.over.load(Ordering::SeqCst) || self.monitor.check().is_err()
     }
@@ -67,11 +76,12 @@ impl LinkState {
     }
 
     pub(crate) fn end(&self, end: LinkEnd) {
+        let address = self.address;
         match end {
             LinkEnd::Goodbye => self.monitor.closed(),
-            LinkEnd::Lost(reason) => self.monitor.lost(reason),
-            LinkEnd::Refused(reason) => self.fail(transport(Error::Refused { reason })),
-            LinkEnd::Hostile(reason) => self.fail(transport(Error::Hostile { reason })),
+            LinkEnd::Lost(reason) => self.monitor.lost(format_args!("{reason}; it was at {address}")),
+            LinkEnd::Refused(reason) => self.fail(transport(Error::Refused { address, reason })),
+            LinkEnd::Hostile(reason) => self.fail(transport(Error::Hostile { address, reason })),
         }
         self.cut();
     }

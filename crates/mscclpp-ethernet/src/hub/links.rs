@@ -39,6 +39,10 @@ impl Guest {
         self.say(Frame::Fault(fault));
     }
 
+    pub(super) fn tell_of_silence(&self) {
+        self.say(Frame::Silence);
+    }
+
     fn say(&self, frame: Frame) {
         let header = self.outbound.seal(frame);
         // SAFETY: an array of this thread's. A link carries so little that it always fits; failing is the peer's loss, which
@@ -46,13 +50,25 @@ impl Guest {
         let _ = unsafe { socket::send(&self.stream, &[Piece::of(&header)], Manner::AtOnce) };
     }
 
-    /// Whether the peer is still there. It has nothing to say on its link.
-    pub(super) fn is_there(&self) -> bool {
+    /// How the link has ended, if it has. The peer has nothing to say on it.
+    pub(super) fn end(&self) -> Option<GuestEnd> {
         let mut byte = [0];
         // SAFETY: an array of this thread's.
-        let heard = unsafe { socket::receive(&self.stream, &[Piece::of_mut(&mut byte)], false) };
-        matches!(heard, Err(error) if socket::is_not_now(&error))
+        match unsafe { socket::receive(&self.stream, &[Piece::of_mut(&mut byte)], false) } {
+            Err(error) if socket::is_not_now(&error) => None,
+            Err(error) if socket::is_silence(&error) => Some(GuestEnd::Silence),
+            _ => Some(GuestEnd::Ended),
+        }
     }
+}
+
+/// How a guest's link ends.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum GuestEnd {
+    /// The peer, or its system, ended it.
+    Ended,
+    /// Nothing comes from the peer's host any more.
+    Silence,
 }
 
 /// A link from an endpoint of ours to a peer's.
@@ -95,8 +111,8 @@ impl Watched {
                 Ok(0) => return lost("its process ended (its socket closed without a goodbye)".to_owned()),
                 Ok(count) => self.heard += count,
                 Err(error) if socket::is_not_now(&error) => return None,
-                Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
-                    return lost("its host does not answer any more".to_owned());
+                Err(error) if socket::is_silence(&error) => {
+                    return lost(format!("its host does not answer any more ({error})"));
                 }
                 Err(error) => return lost(format!("its connection broke: {error}")),
             }
@@ -104,6 +120,11 @@ impl Watched {
         match self.inbound.open(&self.said) {
             Ok(Frame::Goodbye) => Some(LinkEnd::Goodbye),
             Ok(Frame::Fault(fault)) => Some(LinkEnd::Refused(fault.to_string())),
+            Ok(Frame::Silence) => lost(
+                "the network swallows a connection that carries data, or its answers, and not others; a firewall's \
+                 rules or state may be why"
+                    .to_owned(),
+            ),
             Ok(_) => Some(LinkEnd::Hostile("it said something that does not belong on a link".to_owned())),
             Err(fault) => Some(LinkEnd::Hostile(fault.to_string())),
         }

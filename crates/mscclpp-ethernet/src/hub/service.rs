@@ -19,7 +19,7 @@ use super::{
     Command, Shared,
     inflows::Inflows,
     link_state::LinkEnd,
-    links::{Guest, Watched},
+    links::{Guest, GuestEnd, Watched},
     random,
     visitor::{Outcome, Visitor},
 };
@@ -107,7 +107,19 @@ impl Service {
 
     fn hear_links(&mut self, news: &News, now: Instant) {
         let mut ready = news.guests.iter();
-        self.guests.retain(|guest| !ready.next().is_some_and(|ready| *ready) || guest.is_there());
+        let mut silent = Vec::new();
+        self.guests.retain(|guest| {
+            let end = if ready.next().is_some_and(|ready| *ready) { guest.end() } else { None };
+            silent.extend((end == Some(GuestEnd::Silence)).then_some(guest.wish));
+            end.is_none()
+        });
+        for wish in silent {
+            self.suspect_way_back(
+                &wish,
+                "its connection to here broke: its host does not answer any more",
+                now,
+            );
+        }
         let mut ready = news.watched.iter();
         let mut ended = Vec::new();
         self.watched.retain_mut(|watched| {
@@ -185,7 +197,7 @@ impl Service {
                 }
                 Command::Ended { inflow, wish, end } => {
                     self.inflows.remove(inflow);
-                    self.ended(&wish, &end);
+                    self.ended(&wish, &end, now);
                 }
                 Command::CloseEndpoint { name } => self.close_endpoint(&name),
                 Command::Stop => return false,
@@ -194,29 +206,42 @@ impl Service {
         true
     }
 
-    fn ended(&mut self, wish: &Wish, end: &End) {
-        let fault = match end {
-            // What became of the peer, the links tell.
-            End::Closed => return,
-            End::Io(error) => {
-                tracing::debug!(target: "mscclpp::conn", %error, "a peer's connection ended");
-                return;
+    fn ended(&mut self, wish: &Wish, end: &End, now: Instant) {
+        let is_its = |guest: &&Guest| guest.wish.link == wish.link && guest.wish.from == wish.from;
+        let mut link = self.guests.iter().filter(is_its).peekable();
+        match end {
+            End::Fault(fault) => {
+                tracing::error!(target: "mscclpp::conn", %fault, "what a peer sent was refused");
+                link.for_each(|guest| guest.refuse(*fault));
+                let back = self.ways_back(wish).map(|watched| watched.link.clone()).collect::<Vec<_>>();
+                for link in back {
+                    link.end(LinkEnd::Hostile(fault.to_string()));
+                }
             }
-            End::Fault(fault) => *fault,
-        };
-        tracing::error!(target: "mscclpp::conn", %fault, "what a peer sent was refused");
-        let same = |guest: &&Guest| guest.wish.link == wish.link && guest.wish.from == wish.from;
-        self.guests.iter().filter(same).for_each(|guest| guest.refuse(fault));
-        // The way back: whoever waits here for that peer waits in vain.
-        let back: Vec<_> = self
-            .watched
-            .iter()
-            .filter(|watched| watched.link.joins(&wish.endpoint, &wish.from))
-            .map(|watched| watched.link.clone())
-            .collect();
-        for link in back {
-            link.end(LinkEnd::Hostile(fault.to_string()));
+            // Its link lives, so the peer may not know, and goes on sending.
+            End::Io(error) if socket::is_silence(error) && link.peek().is_some() => {
+                tracing::warn!(target: "mscclpp::conn", %error, "the network swallows a peer's connection");
+                link.for_each(Guest::tell_of_silence);
+                self.suspect_way_back(
+                    wish,
+                    "the network swallows a connection of its that carries data",
+                    now,
+                );
+            }
+            // What became of the peer, the links tell.
+            End::Closed => {}
+            End::Io(error) => tracing::debug!(target: "mscclpp::conn", %error, "a peer's connection ended"),
         }
+    }
+
+    /// Links to the peer of a connection that came from there: whoever waits here for that peer, if it is lost, waits in
+    /// vain.
+    fn ways_back(&mut self, wish: &Wish) -> impl Iterator<Item = &mut Watched> {
+        self.watched.iter_mut().filter(|watched| watched.link.joins(&wish.endpoint, &wish.from))
+    }
+
+    fn suspect_way_back(&mut self, wish: &Wish, reason: &str, now: Instant) {
+        self.ways_back(wish).for_each(|watched| watched.suspect(reason.to_owned(), now));
     }
 
     fn close_endpoint(&mut self, name: &Name) {

@@ -39,6 +39,8 @@ pub(crate) enum Frame {
     Goodbye,
     /// The link is of no more use.
     Fault(Fault),
+    /// The network swallows a connection that belongs to this link.
+    Silence,
 }
 
 /// What one end finds wrong with what the other sent.
@@ -108,6 +110,7 @@ impl Frame {
                 let (number, numbers) = fault.fields();
                 (6, numbers, number)
             }
+            Self::Silence => (7, [0; 3], 0),
         };
         let has_checksum = matches!(self, Self::Write { checksum: Some(_), .. });
         let mut out = [0; HEADER];
@@ -137,6 +140,7 @@ impl Frame {
             (4, 0) => Self::Complete { ticket: a },
             (5, 0) => Self::Goodbye,
             (6, 0) => Self::Fault(Fault::of(extra, [a, b, c]).ok_or(unknown)?),
+            (7, 0) => Self::Silence,
             _ => return Err(unknown),
         };
         Ok((number(8), frame))
@@ -196,7 +200,7 @@ mod tests {
         Seal::from_bytes(&[7; 16])
     }
 
-    const FRAMES: [Frame; 8] = [
+    const FRAMES: [Frame; 9] = [
         Frame::Write { region: 1, offset: 2, len: 3, checksum: None },
         Frame::Write { region: u64::MAX, offset: u64::MAX, len: u64::MAX, checksum: Some(u32::MAX) },
         Frame::Update { region: 4, offset: 8, value: u64::MAX },
@@ -205,6 +209,7 @@ mod tests {
         Frame::Goodbye,
         Frame::Fault(Fault::Sequence { due: 3, came: 4 }),
         Frame::Fault(Fault::Region { region: 5 }),
+        Frame::Silence,
     ];
 
     #[test]
@@ -266,7 +271,7 @@ mod tests {
 
     #[test]
     fn sealed_nonsense_is_refused() {
-        for (at, byte) in [(0, 0), (0, 7), (0, 255), (1, 2)] {
+        for (at, byte) in [(0, 0), (0, 8), (0, 255), (1, 2)] {
             let mut header = Outbound::new(seal()).seal(FRAMES[0]);
             header[at] = byte;
             let tag = seal().tag(&header[..SEALED]);

@@ -130,7 +130,7 @@ impl<W: Wire> Inflow<W> {
                 let answer = self.outbound.seal(Frame::Complete { ticket });
                 Ok(self.wire.send(&answer)?)
             }
-            Frame::Complete { .. } | Frame::Goodbye | Frame::Fault(_) => {
+            Frame::Complete { .. } | Frame::Goodbye | Frame::Fault(_) | Frame::Silence => {
                 Err(Fault::Kind { kind: header[0] }.into())
             }
         }

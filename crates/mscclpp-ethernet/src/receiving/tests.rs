@@ -91,7 +91,7 @@ fn what_is_not_registered_is_not_written() {
     for offset in [1, 4, 7] {
         refused(Frame::Update { region: id, offset, value: 1 }, Fault::Unaligned { region: id, offset });
     }
-    for frame in [Frame::Complete { ticket: 1 }, Frame::Goodbye, Frame::Fault(Fault::Seal)] {
+    for frame in [Frame::Complete { ticket: 1 }, Frame::Goodbye, Frame::Fault(Fault::Seal), Frame::Silence] {
         let Fault::Kind { .. } = fault(&stage.play(&outbound().seal(frame), 1).0) else {
             panic!("{frame:?} has no place here")
         };

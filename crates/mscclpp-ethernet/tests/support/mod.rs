@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
 pub(crate) mod children;
+pub(crate) mod hosts;
 pub(crate) mod relay;
 
 use std::{
@@ -94,17 +95,24 @@ pub(crate) fn semaphores(ab: &Connection, ba: &Connection) -> (HostToHostSemapho
     (build(&a, &b), build(&b, &a))
 }
 
-/// Host memory that peers write while this process reads it.
+/// Host memory that peers write while this process reads it. Around it are words that nobody may write, which is checked
+/// when it is dropped.
 pub(crate) struct Words {
     // Withdrawn before the memory goes.
     pub(crate) memory: RegisteredMemory,
     words: Arc<[AtomicU64]>,
 }
 
+/// How many words are around it at either end, and what they are.
+const GUARD: usize = 512;
+const PATTERN: u64 = 0xa5a5_a5a5_a5a5_a5a5;
+
 impl Words {
     pub(crate) fn new(context: &Context, count: usize) -> Self {
-        let words: Arc<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
-        let (start, len) = (DevicePtr::from_ptr(words.as_ptr()), 8 * count as u64);
+        let is_guard = |i: usize| !(GUARD..GUARD + count).contains(&i);
+        let words: Arc<[AtomicU64]> =
+            (0..2 * GUARD + count).map(|i| AtomicU64::new(if is_guard(i) { PATTERN } else { 0 })).collect();
+        let (start, len) = (DevicePtr::from_ptr(words.as_ptr().wrapping_add(GUARD)), 8 * count as u64);
         // SAFETY: `self` keeps the memory longer than the registration; tests keep it longer than peers use it.
         let memory = unsafe { context.register_memory(start, len, Transport::ETHERNET) };
         Self { memory: memory.expect("a registration"), words }
@@ -115,21 +123,33 @@ impl Words {
         RegisteredMemory::deserialize(&self.memory.serialize().expect("serializing")).expect("reading")
     }
 
+    fn words(&self) -> &[AtomicU64] {
+        &self.words[GUARD..self.words.len() - GUARD]
+    }
+
     pub(crate) fn set(&self, index: usize, value: u64) {
-        self.words[index].store(value, Ordering::Relaxed);
+        self.words()[index].store(value, Ordering::Relaxed);
     }
 
     pub(crate) fn at(&self, index: usize) -> u64 {
-        self.words[index].load(Ordering::Relaxed)
+        self.words()[index].load(Ordering::Relaxed)
     }
 
     /// The value, and with it whatever was placed before it.
     pub(crate) fn acquire(&self, index: usize) -> u64 {
-        self.words[index].load(Ordering::Acquire)
+        self.words()[index].load(Ordering::Acquire)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.words.len()
+        self.words().len()
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        let mut guards = self.words[..GUARD].iter().chain(&self.words[GUARD + self.len()..]);
+        let untouched = guards.all(|word| word.load(Ordering::Relaxed) == PATTERN);
+        assert!(untouched || thread::panicking(), "memory outside a region was written");
     }
 }
 

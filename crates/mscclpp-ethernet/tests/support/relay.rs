@@ -1,12 +1,13 @@
-//! A wire that is slow and loses packets: whatever comes to one interface leaves at another, later or never.
+//! A wire that is slow, loses packets, or has a firewall: whatever comes to one interface leaves at another, later or
+//! never.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     ffi::CString,
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::{self, JoinHandle},
@@ -21,10 +22,26 @@ pub(crate) struct Nuisance {
     pub(crate) loses_one_in: u64,
 }
 
+impl Nuisance {
+    pub(crate) const NONE: Self = Self { delay: Duration::ZERO, loses_one_in: u64::MAX };
+}
+
+/// What a firewall on the wire swallows, of IPv4. It tells nobody.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Swallow {
+    Nothing,
+    /// Whatever comes from a TCP port or goes there.
+    Port(u16),
+    /// Of the TCP connections with a port at one end: all of those that carry data, once they do, and nothing of those
+    /// that only say a few words.
+    DataOf(u16),
+}
+
 /// Runs until it is dropped.
 pub(crate) struct Relay {
     stop: Arc<AtomicBool>,
     lost: Arc<AtomicU64>,
+    swallow: Arc<Mutex<Swallow>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -33,15 +50,20 @@ impl Relay {
     pub(crate) fn between(a: &str, b: &str, nuisance: Nuisance) -> io::Result<Self> {
         let mut ports = [Port::open(a)?, Port::open(b)?];
         let (stop, lost) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let swallow = Arc::new(Mutex::new(Swallow::Nothing));
         let thread = thread::spawn({
-            let (stop, lost) = (stop.clone(), lost.clone());
+            let (stop, lost, swallow) = (stop.clone(), lost.clone(), swallow.clone());
             move || {
-                let mut seen = 0;
+                let (mut seen, mut firewall) = (0, Firewall::default());
                 while !stop.load(Ordering::Relaxed) {
                     let now = Instant::now();
+                    let swallow = *swallow.lock().unwrap_or_else(PoisonError::into_inner);
                     for side in [0, 1] {
                         while let Some(packet) = ports[side].receive() {
                             seen += 1;
+                            if firewall.swallows(swallow, &packet) {
+                                continue;
+                            }
                             if seen % nuisance.loses_one_in == 0 {
                                 lost.fetch_add(1, Ordering::Relaxed);
                             } else {
@@ -54,7 +76,12 @@ impl Relay {
                 }
             }
         });
-        Ok(Self { stop, lost, thread: Some(thread) })
+        Ok(Self { stop, lost, swallow, thread: Some(thread) })
+    }
+
+    /// From now on.
+    pub(crate) fn swallow(&self, what: Swallow) {
+        *self.swallow.lock().unwrap_or_else(PoisonError::into_inner) = what;
     }
 
     /// How many packets have been lost.
@@ -71,6 +98,47 @@ impl Drop for Relay {
         }
     }
 }
+
+#[derive(Default)]
+struct Firewall {
+    /// The ports of connections that carry data.
+    carriers: HashSet<[u16; 2]>,
+}
+
+impl Firewall {
+    fn swallows(&mut self, what: Swallow, packet: &[u8]) -> bool {
+        let Some((ports, data)) = tcp(packet) else { return false };
+        match what {
+            Swallow::Nothing => false,
+            Swallow::Port(port) => ports.contains(&port),
+            Swallow::DataOf(port) => {
+                // No handshake, frame without data, or answer is as long.
+                if data > 500 {
+                    self.carriers.insert(ports);
+                }
+                ports.contains(&port) && self.carriers.contains(&ports)
+            }
+        }
+    }
+}
+
+/// Of a packet with TCP over IPv4: its ports, in the same order for both directions, and how many bytes it carries.
+fn tcp(packet: &[u8]) -> Option<([u16; 2], usize)> {
+    let ip = packet.get(OFFLOADS + ETHERNET..)?;
+    let (version, header) = (ip.first()? >> 4, 4 * usize::from(ip.first()? & 15));
+    if version != 4 || *ip.get(9)? != libc::IPPROTO_TCP as u8 {
+        return None;
+    }
+    let tcp = ip.get(header..)?;
+    let number = |at: usize| Some(u16::from_be_bytes([*tcp.get(at)?, *tcp.get(at + 1)?]));
+    let mut ports = [number(0)?, number(2)?];
+    ports.sort_unstable();
+    Some((ports, tcp.len().saturating_sub(4 * usize::from(tcp.get(12)? >> 4))))
+}
+
+/// Bytes in front of a packet: what is left to do for it, and the header of the wire.
+const OFFLOADS: usize = 10;
+const ETHERNET: usize = 14;
 
 /// An interface, as raw packets. They come and go with the header that says what is left to do for them (checksums,
 /// cutting into segments), because between two hosts on one machine nobody has done it yet.

@@ -1,0 +1,117 @@
+//! Two hosts, as far as one machine can have two: network namespaces with a link between them. Needs root and `ip`.
+
+use std::{
+    path::Path,
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use super::children::Child;
+
+/// Two namespaces with a pair of interfaces between them, both called `wire`; and one interface each, called `other`, that
+/// leads nowhere. Gone when dropped.
+pub(crate) struct Hosts {
+    names: [String; 2],
+}
+
+/// What `ip` says if it fails.
+fn try_ip(arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new("ip").args(arguments).output().map_err(|e| format!("ip: {e}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    }
+}
+
+fn ip(arguments: &[&str]) -> Result<(), String> {
+    try_ip(arguments).map_err(|said| format!("needs network namespaces: ip {}: {said}", arguments.join(" ")))
+}
+
+impl Hosts {
+    /// With a wire between them.
+    pub(crate) fn new() -> Result<Self, String> {
+        let hosts = Self::bare()?;
+        let [a, b] = &hosts.names;
+        ip(&["link", "add", "wire", "netns", a, "type", "veth", "peer", "name", "wire", "netns", b])?;
+        hosts.set_up()
+    }
+
+    /// Each with a wire to an interface of this process's own namespace.
+    pub(crate) fn apart() -> Result<Self, String> {
+        let hosts = Self::bare()?;
+        for (name, port) in hosts.names.iter().zip(hosts.ports()) {
+            ip(&["link", "add", "wire", "netns", name, "type", "veth", "peer", "name", &port])?;
+            ip(&["link", "set", &port, "up"])?;
+        }
+        hosts.set_up()
+    }
+
+    /// The interfaces at this end of [`Hosts::apart`].
+    pub(crate) fn ports(&self) -> [String; 2] {
+        self.names.each_ref().map(|name| name.replacen('c', "p", 1).replace('-', ""))
+    }
+
+    fn bare() -> Result<Self, String> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let names = ["a", "b"].map(|side| format!("msc{}-{number}{side}", std::process::id()));
+        let hosts = Self { names };
+        for name in &hosts.names {
+            ip(&["netns", "add", name])?;
+        }
+        Ok(hosts)
+    }
+
+    fn set_up(self) -> Result<Self, String> {
+        for (side, name) in self.names.iter().enumerate() {
+            let within = |arguments: &[&str]| ip(&[&["-n", name.as_str()], arguments].concat());
+            within(&["link", "add", "other", "type", "veth", "peer", "name", "nowhere"])?;
+            for (interface, net) in [("wire", 77), ("other", 78 + side)] {
+                let (v4, v6) =
+                    (format!("10.{net}.0.{}/24", side + 1), format!("fd00:{net}::{}/64", side + 1));
+                within(&["addr", "add", &v4, "dev", interface])?;
+                within(&["addr", "add", &v6, "dev", interface, "nodad"])?;
+            }
+            for interface in ["lo", "wire", "other", "nowhere"] {
+                within(&["link", "set", interface, "up"])?;
+            }
+        }
+        Ok(self)
+    }
+
+    pub(crate) fn ip(&self, side: usize, arguments: &[&str]) {
+        ip(&[&["-n", self.names[side].as_str()], arguments].concat()).expect("a change of the network");
+    }
+
+    /// Runs a program on one of them; what it says if it fails.
+    pub(crate) fn run(&self, side: usize, command: &[&str]) -> Result<(), String> {
+        try_ip(&[&["netns", "exec", self.names[side].as_str()], command].concat())
+    }
+
+    pub(crate) fn start(&self, side: usize, role: &str, environment: &[(&str, &str)]) -> Child {
+        let program = std::env::current_exe().expect("this program");
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[side]]).arg(program).envs(environment.iter().copied());
+        Child::start_by(command, role)
+    }
+
+    /// A process on each host.
+    pub(crate) fn start_both(&self, roles: [&str; 2], environment: &[(&str, &str)]) -> [Child; 2] {
+        [0, 1].map(|side| self.start(side, roles[side], environment))
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        // The wire goes with either end. Sockets that have not ended yet may keep the namespaces for a while.
+        let wires = self.names.iter().map(|name| ip(&["-n", name.as_str(), "link", "del", "wire"]));
+        wires.for_each(drop);
+        // There is none where they are not allowed.
+        let there = self.names.iter().filter(|name| Path::new("/run/netns").join(name).exists());
+        for name in there {
+            if let Err(error) = ip(&["netns", "del", name]) {
+                eprintln!("{error}");
+            }
+        }
+    }
+}

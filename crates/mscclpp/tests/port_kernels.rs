@@ -2,9 +2,15 @@
 
 mod support;
 
-use std::time::Instant;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
 
-use mscclpp::{Fifo, ProxyTrigger, kernels, prelude::*};
+use mscclpp::{Fifo, Proxy, ProxyHandlerResult, ProxyTrigger, errors::ProxyError, kernels, prelude::*};
 use support::{
     LIMIT, on_each_pair, platform,
     port_ends::{Call, PortEnd},
@@ -140,11 +146,44 @@ fn a_trigger_carries_what_was_written_before_it() {
         |args| args.with(data.ptr()).with(rounds),
         rounds.into(),
         |trigger| {
-            let seen = data.word64(0).unwrap().load(std::sync::atomic::Ordering::Relaxed);
+            let seen = data.word64(0).unwrap().load(Ordering::Relaxed);
             late += u64::from(seen < trigger.fst);
         },
     );
     assert_eq!(late, 0, "triggers before their data");
+}
+
+/// Those that gave up leave a hole, which the proxy comes to when it has handled what was pushed.
+#[test]
+fn kernels_that_give_up_pushing_are_reported() {
+    let _turn = turn();
+    let gpu = platform().gpu(0).unwrap();
+    let handled = Arc::new(AtomicU64::new(0));
+    let count = handled.clone();
+    let proxy = Proxy::builder(&gpu)
+        .fifo_size(4)
+        .build(move |_: ProxyTrigger| {
+            count.fetch_add(1, Ordering::Relaxed);
+            ProxyHandlerResult::Continue
+        })
+        .unwrap();
+    let source = ModuleSource { ptx: kernels::FIFO, host_kernels: FIFO_TWINS, host_symbols: &[] };
+    let kernel = Module::load(&gpu, &source).unwrap().kernel("fifo_push_numbered").unwrap();
+    let (stream, failed) = (gpu.stream().unwrap(), gpu.allocate(4).unwrap());
+    failed.fill(0, 4, 0).unwrap();
+    let (per_thread, sync_every, max_spin) = (1u32, 0u32, 100i64);
+    let args = KernelArgs::new().with(proxy.fifo().device_handle());
+    let args = args.with(per_thread).with(sync_every).with(max_spin).with(failed.ptr());
+    // SAFETY: the kernel's arguments, which are kept until the stream is done.
+    unsafe { kernel.launch(&stream, LaunchConfig::linear(1, 32), &args).unwrap() };
+    stream.synchronize_timeout(LIMIT).unwrap();
+    let mut word = [0; 4];
+    failed.read(0, &mut word).unwrap();
+    assert_ne!(u32::from_ne_bytes(word), 0, "threads that gave up");
+    proxy.start(true).unwrap();
+    let error = proxy.stop().expect_err("a hole");
+    assert!(matches!(error, ProxyError::Poisoned { position: 4 }), "{error}");
+    assert_eq!(handled.load(Ordering::Relaxed), 4, "what was pushed before the hole");
 }
 
 /// Rounds of small and large puts and signals by the threads in turns.

@@ -138,7 +138,11 @@ impl Connection {
     /// [`Error::PeerLost`] and the like, or the provider's own.
     pub fn open_queue(&self) -> Result<SendQueue> {
         self.check()?;
-        Ok(SendQueue::new(self.clone(), self.inner.link.open_queue()?))
+        Ok(SendQueue::new(self.clone(), self.link_queue()?))
+    }
+
+    fn link_queue(&self) -> Result<Box<dyn Queue>> {
+        self.inner.link.open_queue().map_err(|error| error.naming(&self.label()))
     }
 
     /// Runs `body` on the connection's own queue. The lock is held as long as `body` runs, so it must not block.
@@ -147,7 +151,7 @@ impl Connection {
         let mut queue = self.inner.queue.lock();
         let queue = match &mut *queue {
             Some(queue) => queue,
-            none => none.insert(self.inner.link.open_queue()?),
+            none => none.insert(self.link_queue()?),
         };
         body(&mut **queue)
     }

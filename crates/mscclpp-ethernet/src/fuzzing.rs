@@ -18,7 +18,7 @@ pub fn parse_everything(bytes: &[u8]) {
     let key = Key::from_bytes([1; 32]);
     let wish = Wish { endpoint: [2; 16], from: [3; 16], link: 4, purpose: Purpose::Link };
     if let Some(hello) = bytes.first_chunk::<HELLO>() {
-        let _ = Responder::new([5; 32]).verify(hello, |_| Some(key.clone()), |_| true);
+        let _ = Responder::new([5; 32]).verify(hello, |_| Some(key.clone()), |_| Ok(()));
     }
     if let Some(challenge) = bytes.first_chunk::<CHALLENGE>() {
         let _ = Initiator::answer(&key, &wish, [6; 32], challenge);

@@ -24,7 +24,7 @@ use crate::{
     dial::dial,
     protocol::{
         frame::{Fault, Frame, HEADER, Inbound, Outbound},
-        handshake::{Purpose, Session, Wish},
+        handshake::{HELLO, Purpose, Responder, Session, Wish},
         key::Key,
     },
 };
@@ -233,6 +233,39 @@ fn strangers_do_not_disturb() {
 }
 
 #[test]
+fn a_member_gets_no_more_connections_than_there_is_room_for() {
+    let (a, victim, from) = (Process::start(), Process::start(), Process::start());
+    let (ab, ba) = (a.connect(&victim), victim.connect(&a));
+    delivers(&ab, &a, &victim);
+    let (blob, at) = (victim.blob(), victim.addresses());
+    let mut taken = Vec::new();
+    for purpose in [Purpose::Link, Purpose::Queue] {
+        let wish = Wish { endpoint: blob.name, from: from.blob().name, link: 9, purpose };
+        let refused = (0..1000).find_map(|_| match dial(&at[..1], &blob.key, &wish) {
+            Ok(connection) => {
+                taken.push(connection);
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        });
+        let refused = refused.expect("no limit");
+        assert!(refused.contains("as many connections as it takes"), "{refused}");
+        assert!(refused.contains(&at[0].to_string()), "{refused}");
+    }
+    delivers(&ab, &a, &victim);
+    delivers(&ba, &victim, &a);
+    drop(taken);
+    await_that("room", || {
+        dial(
+            &at[..1],
+            &blob.key,
+            &Wish { endpoint: blob.name, from: from.blob().name, link: 9, purpose: Purpose::Link },
+        )
+        .is_ok()
+    });
+}
+
+#[test]
 fn a_peer_of_another_version_is_an_error_that_names_both() {
     let (a, b) = (Process::start(), Process::start());
     let mut bytes = b.endpoint.serialize().unwrap();
@@ -271,6 +304,37 @@ fn every_address_is_tried_and_named() {
     let gone = dial(&[closed], &blob.key, &wish).map(|_| ()).unwrap_err();
     assert!(gone.to_string().contains(&closed.to_string()), "{gone}");
     assert!(matches!(CoreError::from(gone), CoreError::PeerLost { .. }));
+}
+
+/// Whose link is open, and who listens no more.
+#[test]
+fn a_queue_that_cannot_be_opened_is_an_error_that_names_the_peer() {
+    let (a, b) = (Process::start(), Process::start());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (real, mut blob) = (b.blob().encode(), b.blob());
+    blob.port = address.port();
+    let mut bytes = b.endpoint.serialize().unwrap();
+    let at = bytes.windows(real.len()).position(|window| window == real).unwrap();
+    bytes[at..at + real.len()].copy_from_slice(&blob.encode());
+    let host = std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        let responder = Responder::new([1; 32]);
+        stream.write_all(responder.challenge()).unwrap();
+        let mut hello = [0; HELLO];
+        stream.read_exact(&mut hello).unwrap();
+        let (answer, verdict) = responder.verify(&hello, |_| Some(blob.key), |_| Ok(()));
+        verdict.map(|_| ()).unwrap();
+        stream.write_all(&answer).unwrap();
+        stream
+    });
+    let ab = a.context.connect(&a.endpoint, &Endpoint::deserialize(&bytes).unwrap()).unwrap();
+    ab.set_label("rank 7");
+    let _link = host.join().unwrap();
+    let error = ab.open_queue().map(|_| ()).unwrap_err();
+    let CoreError::PeerLost { peer, reason } = &error else { panic!("{error}") };
+    assert!(peer == "rank 7" && reason.contains(&address.to_string()), "{error}");
+    ab.check().expect("its link is open");
 }
 
 /// How many segments with data a socket has sent.

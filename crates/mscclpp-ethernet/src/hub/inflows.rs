@@ -80,6 +80,10 @@ impl Inflows {
         Ok(())
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.running.len()
+    }
+
     /// One has ended.
     pub(super) fn remove(&mut self, id: u64) {
         self.running.retain(|running| running.id != id);

@@ -10,7 +10,7 @@ use std::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
-    protocol::handshake::{Name, Purpose, Session, Wish},
+    protocol::handshake::{Name, Purpose, Refusal, Session, Wish},
     receiving::End,
     socket,
 };
@@ -27,6 +27,9 @@ use super::{
 /// How many visitors may be undecided at once. For each beyond that the oldest goes: a member takes moments to prove
 /// itself, so strangers who say nothing cannot keep it out.
 const MAX_UNDECIDED: usize = if cfg!(test) { 40 } else { 1024 };
+/// How many links, and how many connections that carry data, members may have open here: what each costs is bounded, so
+/// all of them are.
+const MAX_OPEN: usize = if cfg!(test) { 100 } else { 8192 };
 /// How many are accepted before those who are here are heard again.
 const MAX_WELCOMED: usize = 64;
 /// How often visitors and suspicions are looked after.
@@ -144,8 +147,7 @@ impl Service {
                 }
                 continue;
             }
-            let admit = |wish: &Wish| wish.purpose == Purpose::Link || self.is_guest(wish);
-            match visitor.hear(|name| self.shared.key_of(name), admit) {
+            match visitor.hear(|name| self.shared.key_of(name), |wish| self.admit(wish)) {
                 Outcome::Undecided => self.visitors.push(visitor),
                 Outcome::Admitted { wish, session } => self.let_in(visitor, wish, session),
                 Outcome::Gone(refusal) => {
@@ -155,6 +157,15 @@ impl Service {
                 }
             }
         }
+    }
+
+    fn admit(&self, wish: &Wish) -> Result<(), Refusal> {
+        let open = match wish.purpose {
+            Purpose::Link => self.guests.len(),
+            Purpose::Queue if self.is_guest(wish) => self.inflows.count(),
+            Purpose::Queue => return Err(Refusal::NoLink),
+        };
+        if open < MAX_OPEN { Ok(()) } else { Err(Refusal::Full) }
     }
 
     /// Whether a link of that number and those ends is open.

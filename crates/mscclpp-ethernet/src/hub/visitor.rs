@@ -69,7 +69,7 @@ impl Visitor {
     pub(super) fn hear(
         &mut self,
         key_of: impl FnOnce(&crate::protocol::handshake::Name) -> Option<Key>,
-        admit: impl FnOnce(&Wish) -> bool,
+        admit: impl FnOnce(&Wish) -> Result<(), Refusal>,
     ) -> Outcome {
         while self.heard < HELLO {
             let room = Piece::of_mut(&mut self.said[self.heard..]);
@@ -107,7 +107,7 @@ mod tests {
         let (stream, address) = listener.accept().unwrap();
         let now = Instant::now();
         let mut visitor = Visitor::welcome(stream, address, [1; 32], now).unwrap();
-        assert!(matches!(visitor.hear(|_| None, |_| true), Outcome::Undecided));
+        assert!(matches!(visitor.hear(|_| None, |_| Ok(())), Outcome::Undecided));
         assert!(!visitor.is_overdue(now + PATIENCE));
         assert!(visitor.is_overdue(now + PATIENCE + Duration::from_millis(1)));
         drop(silent);

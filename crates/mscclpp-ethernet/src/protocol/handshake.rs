@@ -68,6 +68,8 @@ pub(crate) enum Refusal {
     Key,
     #[error("it belongs to no link here; the link was closed meanwhile")]
     NoLink,
+    #[error("it has as many connections as it takes")]
+    Full,
 }
 
 impl Refusal {
@@ -78,6 +80,7 @@ impl Refusal {
             Self::Unknown => 3,
             Self::Key => 4,
             Self::NoLink => 5,
+            Self::Full => 6,
         }
     }
 }
@@ -155,7 +158,7 @@ impl Initiator {
         match verdict {
             Some(3) => return Err(Refusal::Unknown),
             Some(4) => return Err(Refusal::Key),
-            Some(0 | 5) => {}
+            Some(0 | 5 | 6) => {}
             _ => return Err(Refusal::Foreign),
         }
         let transcript = [&self.transcript[..], &answer[..ANSWER - PROOF]].concat();
@@ -164,6 +167,7 @@ impl Initiator {
         }
         match verdict {
             Some(0) => Ok(Session::derive(&self.key, &self.transcript)),
+            Some(6) => Err(Refusal::Full),
             _ => Err(Refusal::NoLink),
         }
     }
@@ -192,14 +196,15 @@ impl Responder {
         if said.len() < 8 { Ok(()) } else { front(&mut Fields(said)) }
     }
 
-    /// Takes the hello. `key_of` gives the key of an endpoint, `admit` has the last word on one that has proved itself.
+    /// Takes the hello. `key_of` gives the key of an endpoint, `admit` has the last word on one that has proved itself,
+    /// and refuses with [`Refusal::NoLink`] or [`Refusal::Full`].
     ///
     /// Either way the bytes are to be sent.
     pub(crate) fn verify(
         &self,
         hello: &[u8; HELLO],
         key_of: impl FnOnce(&Name) -> Option<Key>,
-        admit: impl FnOnce(&Wish) -> bool,
+        admit: impl FnOnce(&Wish) -> Result<(), Refusal>,
     ) -> (Vec<u8>, Result<(Wish, Session), Refusal>) {
         let refuse = |refusal: Refusal| {
             let mut answer = begin();
@@ -219,13 +224,10 @@ impl Responder {
         }
         let admitted = admit(&wish);
         let mut answer = begin();
-        answer.push(if admitted { 0 } else { Refusal::NoLink.code() });
+        answer.push(admitted.map_or_else(Refusal::code, |()| 0));
         let proof = key.prove(RESPONDER, &[&transcript[..], &answer].concat());
         answer.extend(proof);
-        match admitted {
-            true => (answer, Ok((wish, Session::derive(&key, &transcript)))),
-            false => (answer, Err(Refusal::NoLink)),
-        }
+        (answer, admitted.map(|()| (wish, Session::derive(&key, &transcript))))
     }
 }
 

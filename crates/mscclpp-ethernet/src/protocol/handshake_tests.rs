@@ -17,7 +17,7 @@ fn fixed<const N: usize>(bytes: &[u8]) -> [u8; N] {
 type Verdict = Result<(Wish, Session), Refusal>;
 
 /// Runs a handshake between somebody with `ours` and an owner of endpoint `NAME` with `theirs`.
-fn run(ours: &Key, theirs: &Key, admit: bool) -> (Verdict, Result<Session, Refusal>) {
+fn run(ours: &Key, theirs: &Key, admit: Result<(), Refusal>) -> (Verdict, Result<Session, Refusal>) {
     let responder = Responder::new([1; 32]);
     let (initiator, hello) = Initiator::answer(ours, &wish(), [2; 32], responder.challenge()).unwrap();
     Responder::glance(&hello).unwrap();
@@ -28,7 +28,7 @@ fn run(ours: &Key, theirs: &Key, admit: bool) -> (Verdict, Result<Session, Refus
 
 #[test]
 fn two_who_know_the_endpoint_agree() {
-    let (verdict, concluded) = run(&key(1), &key(1), true);
+    let (verdict, concluded) = run(&key(1), &key(1), Ok(()));
     let (said, there) = verdict.unwrap();
     let here = concluded.unwrap();
     assert_eq!(said, wish());
@@ -44,23 +44,25 @@ fn two_who_know_the_endpoint_agree() {
 
 #[test]
 fn another_key_does_not_get_in() {
-    let (verdict, concluded) = run(&key(1), &key(2), true);
+    let (verdict, concluded) = run(&key(1), &key(2), Ok(()));
     assert_eq!(verdict.err(), Some(Refusal::Key));
     assert_eq!(concluded.err(), Some(Refusal::Key));
 }
 
 #[test]
-fn a_link_that_is_gone_is_told_with_proof() {
-    let (verdict, concluded) = run(&key(1), &key(1), false);
-    assert_eq!(verdict.err(), Some(Refusal::NoLink));
-    assert_eq!(concluded.err(), Some(Refusal::NoLink));
+fn a_member_is_refused_with_proof() {
+    for refusal in [Refusal::NoLink, Refusal::Full] {
+        let (verdict, concluded) = run(&key(1), &key(1), Err(refusal));
+        assert_eq!(verdict.err(), Some(refusal));
+        assert_eq!(concluded.err(), Some(refusal));
+    }
 }
 
 #[test]
 fn an_unknown_endpoint_is_told() {
     let responder = Responder::new([1; 32]);
     let (initiator, hello) = Initiator::answer(&key(1), &wish(), [2; 32], responder.challenge()).unwrap();
-    let (answer, verdict) = responder.verify(&fixed(&hello), |_| None, |_| true);
+    let (answer, verdict) = responder.verify(&fixed(&hello), |_| None, |_| Ok(()));
     assert_eq!(verdict.err(), Some(Refusal::Unknown));
     assert_eq!(initiator.conclude(&fixed(&answer)).err(), Some(Refusal::Unknown));
 }
@@ -77,7 +79,7 @@ fn a_mismatch_of_versions_names_both() {
     let (_, mut hello) = Initiator::answer(&key(1), &wish(), [2; 32], responder.challenge()).unwrap();
     hello[4] = 9;
     assert_eq!(Responder::glance(&hello[..8]), Err(Refusal::Version { theirs: 9 }));
-    let (answer, verdict) = responder.verify(&fixed(&hello), |_| Some(key(1)), |_| true);
+    let (answer, verdict) = responder.verify(&fixed(&hello), |_| Some(key(1)), |_| Ok(()));
     assert_eq!(verdict.err(), Some(Refusal::Version { theirs: 9 }));
     assert_eq!(answer[4..8], VERSION.to_le_bytes(), "the answer says which version is spoken here");
 }
@@ -88,7 +90,7 @@ fn what_was_changed_or_is_old_is_worth_nothing() {
     let begin = || Initiator::answer(&key(1), &wish(), [2; 32], responder.challenge()).unwrap();
     let hello = begin().1;
     let verify = |responder: &Responder, hello: &[u8]| {
-        responder.verify(&fixed(hello), |name| (*name == NAME).then(|| key(1)), |_| true)
+        responder.verify(&fixed(hello), |name| (*name == NAME).then(|| key(1)), |_| Ok(()))
     };
     let (answer, verdict) = verify(&responder, &hello);
     assert!(verdict.is_ok());

@@ -28,7 +28,8 @@
 //!
 //! # How a dead peer is seen
 //! Beside its queues, a connection has a *link*, a TCP connection that is silent and open as long as the peer's endpoint.
-//! Its end, or the silence of the peer's host, fails the connection. One thread per provider watches all of them.
+//! Its end, or the silence of the peer's host, fails the connection. One thread per provider watches all of them. Over the
+//! link a receiving end also says when it refuses what came, or when the network swallows a connection with data alone.
 
 mod blob;
 mod claims;

@@ -26,8 +26,8 @@ pub(crate) struct Local {
     pub(crate) endpoint: Arc<dyn LocalEndpoint>,
 }
 
-/// What travels of an endpoint.
-#[derive(Debug, Clone)]
+/// What travels of an endpoint. Its [`fmt::Debug`] leaves out what is in the provider's part: that may be a key.
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct EndpointInfo {
     /// What it was made with; the device's number is that of its own process.
@@ -51,6 +51,21 @@ impl EndpointInfo {
     #[must_use]
     pub fn is_in_this_process(&self) -> bool {
         ProcessId::current().is_ok_and(|id| id == self.process)
+    }
+}
+
+impl fmt::Debug for EndpointInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { config, process, id, host, platform, device_uuid, blob } = self;
+        f.debug_struct("EndpointInfo")
+            .field("config", config)
+            .field("process", process)
+            .field("id", id)
+            .field("host", host)
+            .field("platform", platform)
+            .field("device_uuid", device_uuid)
+            .field("blob", &format_args!("{} bytes", blob.len()))
+            .finish()
     }
 }
 

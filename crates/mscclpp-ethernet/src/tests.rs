@@ -306,6 +306,20 @@ fn every_address_is_tried_and_named() {
     assert!(matches!(CoreError::from(gone), CoreError::PeerLost { .. }));
 }
 
+#[test]
+fn a_key_is_in_no_text_about_an_endpoint() {
+    let process = Process::start();
+    let key = process.blob().key.to_bytes();
+    let info = process.endpoint.info();
+    for text in
+        [format!("{info:?}"), format!("{info:#?}"), format!("{info}"), format!("{:?}", process.endpoint)]
+    {
+        let numbers: Vec<u8> =
+            text.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+        assert!(!numbers.windows(key.len()).any(|window| window == key), "{text}");
+    }
+}
+
 /// Whose link is open, and who listens no more.
 #[test]
 fn a_queue_that_cannot_be_opened_is_an_error_that_names_the_peer() {

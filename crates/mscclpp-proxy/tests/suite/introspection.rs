@@ -49,7 +49,7 @@ fn a_dump_says_who_waits_for_whom(setup: &Setup) {
     let pair = Pair::new(setup, 4096, 2, |builder| builder);
     let [a, b] = &pair.sides;
     let (first, second) = (a.thread_on(0), a.thread_on(1));
-    assert!(first.put(0, 0, 4000) && first.put(0, 0, 4000));
+    assert!(first.put(0, 0, 8000) && first.put(0, 0, 8000));
     thread::scope(|scope| {
         let wait = scope.spawn(move || second.wait());
         until("the wait", || a.service.dump().contains("kernels here wait for rank 1"));

@@ -116,7 +116,7 @@ impl ProxyServiceBuilder {
     }
 
     /// Up to how many bytes a kernel's thread puts by itself, where it reaches the peer's memory and nothing is pending:
-    /// 2 KiB if nothing is said, 0 for none.
+    /// 4 KiB if nothing is said, 0 for none.
     #[must_use]
     pub fn direct_put_max(mut self, bytes: u32) -> Self {
         self.direct_put_max = bytes;
@@ -163,7 +163,7 @@ impl ProxyServiceBuilder {
 
 impl ProxyService {
     /// Up to how many bytes a kernel's thread puts by itself if nothing else is said.
-    pub const DEFAULT_DIRECT_PUT_MAX: u32 = 2048;
+    pub const DEFAULT_DIRECT_PUT_MAX: u32 = 4096;
 
     /// A service for kernels of `gpu`, not started yet.
     ///

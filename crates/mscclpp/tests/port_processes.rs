@@ -97,7 +97,7 @@ fn exchange(comm: &Communicator, check: &dyn Fn(&Ports)) {
     let caller = Caller::new(&ports.gpu);
     ports.service.start_proxy(true).expect("a start");
     let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
-    for (round, len) in [8, 2048, 2056, 5, 65_536, HALF, 64].into_iter().enumerate() {
+    for (round, len) in [8, 4096, 4104, 5, 65_536, HALF, 64].into_iter().enumerate() {
         ports.buffer.write(0, &bytes_of(rank, round, len)).expect("writing");
         together(comm);
         let (to, range) = (ports.to(next), [HALF, 0, len]);

@@ -25,22 +25,29 @@ struct Words16 {
   MSCCLPP_DEVICE_INLINE static void store(uint8_t* to, Word word) { storePair(to, word); }
 };
 
+// As many times `Count` words as `left` has, which then are no longer left; all loads are under way before the first
+// store.
+template <class Words, uint32_t Count>
+MSCCLPP_DEVICE_INLINE void copyGroupsByThread(uint8_t*& dst, const uint8_t*& src, uint64_t& left) {
+  constexpr uint32_t Size = sizeof(typename Words::Word);
+#pragma unroll 1
+  for (; left >= Count; left -= Count) {
+    typename Words::Word words[Count];
+#pragma unroll
+    for (uint32_t i = 0; i < Count; ++i) words[i] = Words::load(src + i * Size);
+#pragma unroll
+    for (uint32_t i = 0; i < Count; ++i) Words::store(dst + i * Size, words[i]);
+    dst += Count * Size;
+    src += Count * Size;
+  }
+}
+
 // `count` words; both addresses are multiples of their size.
 template <class Words>
 MSCCLPP_DEVICE_INLINE void copyWordsByThread(uint8_t* dst, const uint8_t* src, uint64_t count) {
-  constexpr uint32_t InFlight = 8;
-  constexpr uint32_t Size = sizeof(typename Words::Word);
-  for (uint64_t first = 0; first < count; first += InFlight) {
-    typename Words::Word words[InFlight] = {};
-#pragma unroll
-    for (uint32_t i = 0; i < InFlight; ++i) {
-      if (first + i < count) words[i] = Words::load(src + (first + i) * Size);
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < InFlight; ++i) {
-      if (first + i < count) Words::store(dst + (first + i) * Size, words[i]);
-    }
-  }
+  copyGroupsByThread<Words, 16>(dst, src, count);
+  copyGroupsByThread<Words, 4>(dst, src, count);
+  copyGroupsByThread<Words, 1>(dst, src, count);
 }
 
 // Fewer than 8 bytes, in pieces of 4 and 1 as the address allows; both addresses are the same modulo 4.

@@ -60,7 +60,7 @@ fn bad_triggers_are_named(setup: &Setup) {
 }
 
 fn a_failure_frees_all_waiters(setup: &Setup) {
-    let pair = Pair::new(setup, LEN, 3, |builder| builder.fifo_size(2));
+    let pair = Pair::new(setup, LEN, 3, |builder| builder.fifo_size(2).direct_put_max(0));
     let side = &pair.sides[0];
     let threads = [0, 1, 2].map(|id| side.thread_on(id));
     thread::scope(|scope| {
@@ -73,7 +73,7 @@ fn a_failure_frees_all_waiters(setup: &Setup) {
         assert_ne!(threads[0].push(bad, -1), FifoHandle::FAILED);
         let flushes = [0, 1, 2, 2, 1].map(|n: usize| {
             let thread = threads[n];
-            scope.spawn(move || thread.put(0, 0, 4000) && thread.flush())
+            scope.spawn(move || thread.put(0, 0, 8000) && thread.flush())
         });
         side.service.start_proxy(false).unwrap();
         for call in waits.into_iter().chain(flushes) {
@@ -118,7 +118,7 @@ fn a_poisoned_fifo_is_reported(setup: &Setup) {
     let pair = Pair::new(setup, LEN, 1, |builder| builder.fifo_size(2));
     let [side, peer] = &pair.sides;
     let thread = side.thread();
-    assert!(thread.put(0, 0, 4000) && thread.put_with_signal(0, 0, 4000));
+    assert!(thread.put(0, 0, 8000) && thread.put_with_signal(0, 0, 8000));
     // Nobody takes them: the third does not fit, and a bounded push gives up.
     let third = ProxyTrigger::new(TriggerKind::SYNC, (0, 0), (0, 0), 0, 0).unwrap();
     assert_eq!(thread.push(third, 100), FifoHandle::FAILED);
@@ -151,7 +151,7 @@ fn a_peer_that_closed_is_no_failure(setup: &Setup) {
     until("the news", || side.connection.check().is_err());
     thread::sleep(Duration::from_millis(20));
     side.service.health().expect("nothing was asked of the peer");
-    assert!(!(thread.put(0, 0, 4000) && thread.flush()));
+    assert!(!(thread.put(0, 0, 8000) && thread.flush()));
     let start = Instant::now();
     let error = failure_of(&side);
     assert!(error.to_string().contains("rank 1") && start.elapsed() < PATIENCE, "{error}");

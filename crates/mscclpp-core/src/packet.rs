@@ -8,9 +8,9 @@
 //!    needs order.
 //! 2. LL8 and LL16: each word is 4 bytes of data and, above them, 4 bytes of flag. A word with the awaited flag has that
 //!    round's data in it, so stores and loads are relaxed and the two words of LL16 may come in any order.
-//! 3. LL128: fifteen words of data, and the flag in the sixteenth. On GPUs a warp stores the line at once and it arrives
-//!    whole, where it is used at all. Here the flag is stored behind the data with release and loaded before it with
-//!    acquire: who sees the flag sees the data.
+//! 3. LL128: fifteen words of data, and the flag in the sixteenth. On GPUs a warp stores the line at once, it arrives
+//!    whole, where it is used at all, and a warp loads it at once. Nothing here does that with 128 bytes: the flag is
+//!    stored behind the data with release and loaded before it with acquire, so that who sees the flag sees the data.
 //! 4. Flags differ from round to round and 0 is none, so neither a zeroed buffer nor the round before looks valid. A
 //!    packet is not overwritten before it was taken: who puts the next round knows, from the answer to this one, say.
 

@@ -165,6 +165,8 @@ fn flags_change_over_many_rounds() {
 #[ignore = "for GPUs: minutes there, hours on simulated devices"]
 fn a_million_rounds() {
     play(Kind::between, 1000..=1000, 1_000_000, 4, all_is_right);
+    // Several packets of each thread under way at once.
+    play(Kind::between, 20_000..=20_000, 1_000_000, 4, all_is_right);
 }
 
 #[test]

@@ -125,11 +125,12 @@ MSCCLPP_DEVICE_INLINE void store1(void* address, uint32_t value) {
 MSCCLPP_DEVICE_INLINE void store4(void* address, uint32_t value) { detail::storeAligned(address, value); }
 MSCCLPP_DEVICE_INLINE void store8(void* address, uint64_t value) { detail::storeAligned(address, value); }
 MSCCLPP_DEVICE_INLINE void store16(void* address, Bytes16 value) { detail::storeAligned(address, value); }
+// `high` first and, when stored, last: the flag of a line is there.
 MSCCLPP_DEVICE_INLINE Bytes16 loadPair(const void* address) {
   const uint64_t* const words = static_cast<const uint64_t*>(address);
   Bytes16 value;
-  value.low = atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(words);
   value.high = atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(words + 1);
+  value.low = atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(words);
   return value;
 }
 MSCCLPP_DEVICE_INLINE Bytes16 acquirePair(const void* address) {

@@ -22,6 +22,17 @@ MSCCLPP_DEVICE_INLINE void warpSync() { __syncwarp(); }
 // Whether `value` is true in any thread of the warp. All 32 call it.
 MSCCLPP_DEVICE_INLINE bool warpAny(bool value) { return __any_sync(0xffffffffu, value) != 0; }
 
+// The `value` of thread number `thread` modulo 32 of the warp. All 32 call it.
+MSCCLPP_DEVICE_INLINE uint64_t warpShuffle(uint64_t value, uint32_t thread) {
+  return __shfl_sync(0xffffffffu, static_cast<unsigned long long>(value), static_cast<int>(thread));
+}
+
+// `load()`, by the 32 threads of a warp in one instruction, as which they make it once they have met. All 32 call it.
+template <class Load>
+MSCCLPP_DEVICE_INLINE auto warpAtOnce(Load load) {
+  return load();
+}
+
 // Whether the calling thread is the first of its block.
 MSCCLPP_DEVICE_INLINE bool isFirstOfBlock() { return (threadIdx.x | threadIdx.y | threadIdx.z) == 0; }
 
@@ -43,6 +54,17 @@ MSCCLPP_DEVICE_INLINE uint32_t laneId() {
 }
 MSCCLPP_DEVICE_INLINE void warpSync() { __builtin_amdgcn_wave_barrier(); }
 MSCCLPP_DEVICE_INLINE bool warpAny(bool value) { return __builtin_amdgcn_ballot_w64(value) != 0; }
+MSCCLPP_DEVICE_INLINE uint64_t warpShuffle(uint64_t value, uint32_t thread) {
+  // Threads of the wavefront's same half, by byte addresses of words of 4.
+  const int from = static_cast<int>((laneId() / 32 * 32 + thread % 32) * 4);
+  const int low = __builtin_amdgcn_ds_bpermute(from, static_cast<int>(value));
+  const int high = __builtin_amdgcn_ds_bpermute(from, static_cast<int>(value >> 32));
+  return static_cast<uint32_t>(low) | static_cast<uint64_t>(static_cast<uint32_t>(high)) << 32;
+}
+template <class Load>
+MSCCLPP_DEVICE_INLINE auto warpAtOnce(Load load) {
+  return load();
+}
 MSCCLPP_DEVICE_INLINE bool isFirstOfBlock() {
   return (__builtin_amdgcn_workitem_id_x() | __builtin_amdgcn_workitem_id_y() | __builtin_amdgcn_workitem_id_z()) == 0;
 }

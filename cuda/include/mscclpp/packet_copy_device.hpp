@@ -11,10 +11,6 @@
 namespace mscclpp {
 namespace detail {
 
-// Polls for packets that follow each other without counting: fewer than for a semaphore, because there is such a loop
-// for each width of the payload's accesses.
-enum PacketPollGroup : uint32_t { PacketPollsInARow = 4 };
-
 // A word of 4 or 8 bytes of payload, by accesses of `Width` bytes, of which its address is a multiple.
 template <uint32_t Size, uint32_t Width>
 MSCCLPP_DEVICE_INLINE uint64_t loadWord(const uint8_t* from) {
@@ -46,54 +42,58 @@ MSCCLPP_DEVICE_INLINE void storeWord(uint8_t* to, uint64_t word) {
   }
 }
 
-// The bytes of a word at `offset` that are inside of `bytes`: none, some or all.
-MSCCLPP_DEVICE_INLINE uint64_t loadRest(const uint8_t* from, uint64_t offset, uint64_t bytes) {
+// The first `left` bytes of a word, or all 8 of them. At most one word of a message has fewer, so this is no place for
+// fast code.
+MSCCLPP_DEVICE_INLINE uint64_t loadRest(const uint8_t* from, int64_t left) {
   uint64_t word = 0;
 #pragma unroll 1
-  for (uint32_t i = 0; i < 8 && offset + i < bytes; ++i) {
-    word |= static_cast<uint64_t>(load1(from + offset + i)) << 8 * i;
-  }
+  for (int32_t i = 0; i < 8 && i < left; ++i) word |= static_cast<uint64_t>(load1(from + i)) << 8 * i;
   return word;
 }
-MSCCLPP_DEVICE_INLINE void storeRest(uint8_t* to, uint64_t offset, uint64_t bytes, uint64_t word) {
+MSCCLPP_DEVICE_INLINE void storeRest(uint8_t* to, int64_t left, uint64_t word) {
 #pragma unroll 1
-  for (uint32_t i = 0; i < 8 && offset + i < bytes; ++i) {
-    store1(to + offset + i, static_cast<uint32_t>(word >> 8 * i));
-  }
+  for (int32_t i = 0; i < 8 && i < left; ++i) store1(to + i, static_cast<uint32_t>(word >> 8 * i));
 }
 
-// How many packets a thread has under way at once, so that the latencies of its loads overlap. Payloads that are not
-// aligned to their words are not worth the code.
-template <uint32_t Width>
-struct PacketsInFlight {
-  static constexpr uint32_t value = Width == 8 ? 4 : 1;
-};
+// How packets of all kinds are moved. The threads go through the message in steps, each of which is a packet for each
+// of them (for LL128, a part of one); a thread moves its pointers on and counts how many bytes of payload are left from
+// there. As long as this many steps are whole, it has the loads of all of them under way at once, so that their
+// latencies overlap. The steps after that, which are all there are of a small message, come one by one: they are little
+// code, which takes less time to fetch than the latencies would take together, and threads without a packet are through
+// at once. Payloads that are not aligned to their words have single steps alone.
+enum PacketSteps : uint32_t { PacketsInFlight = 4 };
 
-// LL8 and LL16: packet i belongs to thread i modulo numThreads, a last one that is not full to the last thread.
+// LL8 and LL16: packet i belongs to thread i modulo numThreads. The last one may be less than full.
 template <class Packet>
 struct PacketMover {
-  static constexpr uint32_t Size = Packet::PayloadBytes;
+  static constexpr int64_t Size = Packet::PayloadBytes;
 
   template <uint32_t Width>
   MSCCLPP_DEVICE_INLINE static void put(Packet* packets, const uint8_t* payload, uint64_t bytes, uint32_t threadId,
                                         uint32_t numThreads, uint32_t flag) {
-    constexpr uint32_t InFlight = PacketsInFlight<Width>::value;
-    const uint64_t full = bytes / Size, stride = numThreads;
-    for (uint64_t first = threadId; first < full; first += InFlight * stride) {
-      uint64_t words[InFlight] = {};
+    const uint64_t stride = numThreads;
+    const int64_t step = numThreads * Size;
+    const uint8_t* from = payload + threadId * Size;
+    Packet* to = packets + threadId;
+    int64_t left = static_cast<int64_t>(bytes) - threadId * Size;
+    if constexpr (Width == 8) {
+#pragma unroll 1
+      for (; left >= (PacketsInFlight - 1) * step + Size; left -= PacketsInFlight * step) {
+        uint64_t words[PacketsInFlight];
 #pragma unroll
-      for (uint32_t i = 0; i < InFlight; ++i) {
-        const uint64_t index = first + i * stride;
-        if (index < full) words[i] = loadWord<Size, Width>(payload + index * Size);
-      }
+        for (uint32_t i = 0; i < PacketsInFlight; ++i) words[i] = loadWord<Size, Width>(from + i * step);
 #pragma unroll
-      for (uint32_t i = 0; i < InFlight; ++i) {
-        const uint64_t index = first + i * stride;
-        if (index < full) Packet::store(packets + index, Packet::pack(words[i], flag));
+        for (uint32_t i = 0; i < PacketsInFlight; ++i) Packet::store(to + i * stride, Packet::pack(words[i], flag));
+        from += PacketsInFlight * step;
+        to += PacketsInFlight * stride;
       }
     }
-    if (full * Size != bytes && threadId == numThreads - 1) {
-      Packet::store(packets + full, Packet::pack(loadRest(payload, full * Size, bytes), flag));
+#pragma unroll 1
+    for (; left > 0; left -= step) {
+      const uint64_t word = left >= Size ? loadWord<Size, Width>(from) : loadRest(from, left);
+      Packet::store(to, Packet::pack(word, flag));
+      from += step;
+      to += stride;
     }
   }
 
@@ -102,80 +102,111 @@ struct PacketMover {
                                            uint32_t numThreads, uint32_t flag, int64_t maxSpinCount,
                                            uint32_t* status) {
     using Wire = typename Packet::Wire;
-    constexpr uint32_t InFlight = PacketsInFlight<Width>::value;
-    const uint64_t full = bytes / Size, stride = numThreads;
-    for (uint64_t first = threadId; first < full; first += InFlight * stride) {
-      Wire wires[InFlight];
-      const auto arrived = [&] {
-        bool all = true;
+    const uint64_t stride = numThreads;
+    const int64_t step = numThreads * Size;
+    const Packet* from = packets + threadId;
+    uint8_t* to = payload + threadId * Size;
+    int64_t left = static_cast<int64_t>(bytes) - threadId * Size;
+    if constexpr (Width == 8) {
+#pragma unroll 1
+      for (; left >= (PacketsInFlight - 1) * step + Size; left -= PacketsInFlight * step) {
+        Wire wires[PacketsInFlight];
+        const auto arrived = [&] {
+          bool all = true;
 #pragma unroll
-        for (uint32_t i = 0; i < InFlight; ++i) {
-          const uint64_t index = first + i * stride;
-          wires[i] = index < full ? Packet::load(packets + index) : Packet::pack(0, flag);
+          for (uint32_t i = 0; i < PacketsInFlight; ++i) wires[i] = Packet::load(from + i * stride);
+#pragma unroll
+          for (uint32_t i = 0; i < PacketsInFlight; ++i) all = Packet::carries(wires[i], flag) && all;
+          return all;
+        };
+        if (!arrived() && !pollUntil<1>(arrived, maxSpinCount, status)) return false;
+#pragma unroll
+        for (uint32_t i = 0; i < PacketsInFlight; ++i) {
+          storeWord<Size, Width>(to + i * step, Packet::payload(wires[i]));
         }
-#pragma unroll
-        for (uint32_t i = 0; i < InFlight; ++i) all = Packet::carries(wires[i], flag) && all;
-        return all;
-      };
-      if (!arrived() && !pollUntil<PacketPollsInARow>(arrived, maxSpinCount, status)) return false;
-#pragma unroll
-      for (uint32_t i = 0; i < InFlight; ++i) {
-        const uint64_t index = first + i * stride;
-        if (index < full) storeWord<Size, Width>(payload + index * Size, Packet::payload(wires[i]));
+        from += PacketsInFlight * stride;
+        to += PacketsInFlight * step;
       }
     }
-    if (full * Size != bytes && threadId == numThreads - 1) {
+#pragma unroll 1
+    for (; left > 0; left -= step) {
       Wire wire;
       const auto arrived = [&] {
-        wire = Packet::load(packets + full);
+        wire = Packet::load(from);
         return Packet::carries(wire, flag);
       };
-      if (!pollUntil<1>(arrived, maxSpinCount, status)) return false;
-      storeRest(payload, full * Size, bytes, Packet::payload(wire));
+      if (!arrived() && !pollUntil<1>(arrived, maxSpinCount, status)) return false;
+      if (left >= Size) {
+        storeWord<Size, Width>(to, Packet::payload(wire));
+      } else {
+        storeRest(to, left, Packet::payload(wire));
+      }
+      from += stride;
+      to += step;
     }
     return true;
   }
 };
 
-// LL128: 8 threads side by side have a line, a warp four lines in a step; a last line that is not full belongs to the
-// last warp. The threads of a warp make the same steps, those without a line too, because they meet before each store
-// and vote on what has come.
+// LL128: 8 threads side by side have a line, each of them 16 bytes, and a warp four lines in a step. The threads of a
+// warp make the same steps, those whose line the message does not reach too.
+//
+// Both sides rely on what 8 threads do with a line in one instruction being one request, which the hardware does and
+// PTX does not promise: the stores arrive whole over NVLink, and the loads find a line as it was before such a store or
+// after it. So the flag, which comes with the thread that has it, says that the data of the other seven is there too,
+// and it takes one load to see that and to have the data. The loads are relaxed at system scope: each goes to the L2
+// cache. In front of such instructions the warp meets, by a vote or warpSync, and nothing that could part it stands in
+// between.
 template <>
 struct PacketMover<LL128Packet> {
-  static constexpr uint32_t Size = LL128Packet::PayloadBytes;
+  static constexpr int64_t Size = LL128Packet::PayloadBytes;
   static constexpr uint32_t Lanes = 8;
-  static constexpr uint32_t LinesOfWarp = 4;
+  static constexpr uint32_t WarpThreads = 32;
+  // What a warp moves in a step, as payload.
+  static constexpr int64_t WarpBytes = WarpThreads / Lanes * Size;
 
   template <uint32_t Width>
   MSCCLPP_DEVICE_INLINE static void put(LL128Packet* packets, const uint8_t* payload, uint64_t bytes, uint32_t threadId,
                                         uint32_t numThreads, uint32_t flag) {
-    constexpr uint32_t InFlight = PacketsInFlight<Width>::value;
-    const Place place(bytes, threadId, numThreads);
-    for (uint64_t first = place.first; first < place.full; first += InFlight * place.stride) {
-      Bytes16 parts[InFlight] = {};
+    const Place place(threadId, numThreads);
+    const uint8_t* from = payload + place.begin;
+    uint8_t* to = packets->data + place.packet;
+    int64_t left = static_cast<int64_t>(bytes) - place.begin;
+    if constexpr (Width == 8) {
+      if (isAligned16(payload)) {
+#pragma unroll 1
+        for (; left >= (PacketsInFlight - 1) * place.step + WarpBytes; left -= PacketsInFlight * place.step) {
+          Bytes16 parts[PacketsInFlight] = {};
 #pragma unroll
-      for (uint32_t i = 0; i < InFlight; ++i) {
-        const uint64_t line = first + i * place.stride + place.lineOfWarp;
-        if (line < place.full) {
-          const uint8_t* const from = payload + line * Size + place.lane * 16;
-          parts[i].low = loadWord<8, Width>(from);
-          parts[i].high = place.hasFlag ? flag : loadWord<8, Width>(from + 8);
+          for (uint32_t i = 0; i < PacketsInFlight; ++i) {
+            if (place.sharesPayload) parts[i] = load16(from + i * place.step + place.thread * 16);
+          }
+#pragma unroll
+          for (uint32_t i = 0; i < PacketsInFlight; ++i) parts[i] = place.ofLines(parts[i], flag);
+          warpSync();
+#pragma unroll
+          for (uint32_t i = 0; i < PacketsInFlight; ++i) storePair(to + i * place.packetStep, parts[i]);
+          from += PacketsInFlight * place.step;
+          to += PacketsInFlight * place.packetStep;
         }
       }
-#pragma unroll
-      for (uint32_t i = 0; i < InFlight; ++i) {
-        const uint64_t line = first + i * place.stride + place.lineOfWarp;
-        warpSync();
-        if (line < place.full) storePair(packets[line].data + place.lane * 16, parts[i]);
-      }
     }
-    if (place.hasRest) {
-      const uint64_t offset = place.full * Size + place.lane * 16;
-      Bytes16 part;
-      part.low = loadRest(payload, offset, bytes);
-      part.high = place.hasFlag ? flag : loadRest(payload, offset + 8, bytes);
+    from += place.offset;
+    const bool ragged = bytes % 8 != 0;
+#pragma unroll 1
+    for (; left > 0; left -= place.step) {
+      const int32_t mine = place.mine(left);
+      Bytes16 part = {0, place.hasFlag ? flag : 0};
+      if (mine >= 8) part.low = loadWord<8, Width>(from);
+      if (mine >= 16 && !place.hasFlag) part.high = loadWord<8, Width>(from + 8);
+      if (ragged) {
+        if (mine > 0 && mine < 8) part.low = loadRest(from, mine);
+        if (mine > 8 && mine < 16 && !place.hasFlag) part.high = loadRest(from + 8, mine - 8);
+      }
       warpSync();
-      if (place.lineOfWarp == 0) storePair(packets[place.full].data + place.lane * 16, part);
+      if (left > place.line) storePair(to, part);
+      from += place.step;
+      to += place.packetStep;
     }
   }
 
@@ -183,74 +214,122 @@ struct PacketMover<LL128Packet> {
   MSCCLPP_DEVICE_INLINE static bool unpack(const LL128Packet* packets, uint8_t* payload, uint64_t bytes,
                                            uint32_t threadId, uint32_t numThreads, uint32_t flag, int64_t maxSpinCount,
                                            uint32_t* status) {
-    constexpr uint32_t InFlight = PacketsInFlight<Width>::value;
-    const Place place(bytes, threadId, numThreads);
-    for (uint64_t first = place.first; first < place.full; first += InFlight * place.stride) {
-      const auto arrived = [&] {
-        uint64_t flags[InFlight];
-        bool missing = false;
+    const Place place(threadId, numThreads);
+    const uint8_t* from = packets->data + place.packet;
+    uint8_t* to = payload + place.begin;
+    int64_t left = static_cast<int64_t>(bytes) - place.begin;
+    if constexpr (Width == 8) {
+      if (isAligned16(payload)) {
+#pragma unroll 1
+        for (; left >= (PacketsInFlight - 1) * place.step + WarpBytes; left -= PacketsInFlight * place.step) {
+          Bytes16 parts[PacketsInFlight];
+          const auto arrived = [&] {
+            bool missing = false;
 #pragma unroll
-        for (uint32_t i = 0; i < InFlight; ++i) {
-          const uint64_t line = first + i * place.stride + place.lineOfWarp;
-          flags[i] = place.hasFlag && line < place.full ? loadFlag(packets + line) : flag;
-        }
+            for (uint32_t i = 0; i < PacketsInFlight; ++i) {
+              parts[i] = warpAtOnce([&] { return loadPair(from + i * place.packetStep); });
+            }
 #pragma unroll
-        for (uint32_t i = 0; i < InFlight; ++i) missing = flags[i] != flag || missing;
-        return !warpAny(missing);
-      };
-      if (!arrived() && !pollUntilByWarp<PacketPollsInARow>(arrived, maxSpinCount, status)) return false;
-      Bytes16 parts[InFlight] = {};
+            for (uint32_t i = 0; i < PacketsInFlight; ++i) missing = parts[i].high != flag || missing;
+            return !warpAny(missing && place.hasFlag);
+          };
+          warpSync();
+          if (!arrived() && !pollUntilByWarp<1>(arrived, maxSpinCount, status)) return false;
 #pragma unroll
-      for (uint32_t i = 0; i < InFlight; ++i) {
-        const uint64_t line = first + i * place.stride + place.lineOfWarp;
-        if (line < place.full) parts[i] = loadPair(packets[line].data + place.lane * 16);
-      }
-#pragma unroll
-      for (uint32_t i = 0; i < InFlight; ++i) {
-        const uint64_t line = first + i * place.stride + place.lineOfWarp;
-        if (line < place.full) {
-          uint8_t* const to = payload + line * Size + place.lane * 16;
-          storeWord<8, Width>(to, parts[i].low);
-          if (!place.hasFlag) storeWord<8, Width>(to + 8, parts[i].high);
+          for (uint32_t i = 0; i < PacketsInFlight; ++i) {
+            const Bytes16 part = place.ofPayload(parts[i]);
+            if (place.sharesPayload) store16(to + i * place.step + place.thread * 16, part);
+          }
+          from += PacketsInFlight * place.packetStep;
+          to += PacketsInFlight * place.step;
         }
       }
     }
-    if (place.hasRest) {
-      const auto arrived = [&] { return !warpAny(place.hasFlag && loadFlag(packets + place.full) != flag); };
-      if (!pollUntilByWarp<1>(arrived, maxSpinCount, status)) return false;
-      const uint64_t offset = place.full * Size + place.lane * 16;
-      const Bytes16 part = loadPair(packets[place.full].data + place.lane * 16);
-      if (place.lineOfWarp == 0) {
-        storeRest(payload, offset, bytes, part.low);
-        if (!place.hasFlag) storeRest(payload, offset + 8, bytes, part.high);
+    to += place.offset;
+    const bool ragged = bytes % 8 != 0;
+#pragma unroll 1
+    for (; left > 0; left -= place.step) {
+      // Threads without a line look at the first of their warp's, so that all of them load.
+      const uint8_t* const line = left > place.line ? from : from - place.thread * 16 + place.offsetInLine;
+      Bytes16 part;
+      const auto arrived = [&] {
+        part = warpAtOnce([&] { return loadPair(line); });
+        return !warpAny(part.high != flag && place.hasFlag);
+      };
+      warpSync();
+      if (!arrived() && !pollUntilByWarp<1>(arrived, maxSpinCount, status)) return false;
+      const int32_t mine = place.mine(left);
+      if (mine >= 8) storeWord<8, Width>(to, part.low);
+      if (mine >= 16 && !place.hasFlag) storeWord<8, Width>(to + 8, part.high);
+      if (ragged) {
+        if (mine > 0 && mine < 8) storeRest(to, mine, part.low);
+        if (mine > 8 && mine < 16 && !place.hasFlag) storeRest(to + 8, mine - 8, part.high);
       }
+      from += place.packetStep;
+      to += place.step;
     }
     return true;
   }
 
  private:
-  // Where a thread stands among the lines.
+  // Where a thread stands in the warp's lines and in its part of the payload.
   struct Place {
-    uint64_t full;        // how many lines are full
-    uint64_t stride;      // how many lines all threads have in a step
-    uint64_t first;       // the first line of the thread's warp
-    uint32_t lineOfWarp;  // which of the warp's lines is the thread's
-    uint32_t lane;        // which of its line's 16 bytes
-    bool hasFlag;         // whether the flag is among them
-    bool hasRest;         // whether the thread's warp has the line that is not full
+    int64_t begin;          // of the payload: the first byte of the warp's first step
+    int64_t step;           // of the payload: from one step to the next
+    uint64_t packet;        // of the packets: the first of the thread's 16 bytes
+    uint64_t packetStep;    // of the packets: from one step to the next
+    uint32_t thread;        // in the warp
+    uint32_t offsetInLine;  // of the thread's 16 bytes, which are as many in the payload
+    int32_t line;           // where the thread's line begins in the payload of the warp
+    int32_t offset;         // where its 16 bytes do
+    bool hasFlag;           // whether the last 8 of them are the flag instead
+    bool sharesPayload;     // whether the thread has 16 of the warp's 480 bytes when these are not seen as lines
 
-    MSCCLPP_DEVICE_INLINE Place(uint64_t bytes, uint32_t threadId, uint32_t numThreads)
-        : full(bytes / Size),
-          stride(numThreads / Lanes),
-          first(threadId / (Lanes * LinesOfWarp) * LinesOfWarp),
-          lineOfWarp(threadId / Lanes % LinesOfWarp),
-          lane(threadId % Lanes),
-          hasFlag(lane == Lanes - 1),
-          hasRest(full * Size != bytes && numThreads - threadId <= Lanes * LinesOfWarp) {}
+    MSCCLPP_DEVICE_INLINE Place(uint32_t threadId, uint32_t numThreads)
+        : begin(threadId / WarpThreads * WarpBytes),
+          step(numThreads / WarpThreads * WarpBytes),
+          packet(static_cast<uint64_t>(threadId) * 16),
+          packetStep(static_cast<uint64_t>(numThreads) * 16),
+          thread(threadId % WarpThreads),
+          offsetInLine(thread % Lanes * 16),
+          line(static_cast<int32_t>(thread / Lanes * Size)),
+          offset(line + static_cast<int32_t>(offsetInLine)),
+          hasFlag(thread % Lanes == Lanes - 1),
+          sharesPayload(thread < WarpBytes / 16) {}
+
+    // How many bytes of payload there are from the thread's first one on, if there are `left` from the warp's first on;
+    // what is at least 16 may be less than there are.
+    MSCCLPP_DEVICE_INLINE int32_t mine(int64_t left) const {
+      return static_cast<int32_t>(left < WarpBytes ? left : WarpBytes) - offset;
+    }
+
+    // Four full lines are 60 words of payload, which 30 threads access 16 bytes at a time: thread t has the words 2t
+    // and 2t + 1. As lines they are 15 words each, so that thread t has two words from 15 * (t / 8) + 2 * (t % 8) on,
+    // or one and the flag. Where that is an odd number, as it is in every other line, the two are of two threads.
+
+    // From the former to the latter. All threads of the warp call it.
+    MSCCLPP_DEVICE_INLINE Bytes16 ofLines(Bytes16 part, uint32_t flag) const {
+      const uint32_t word = thread / Lanes * 15 + thread % Lanes * 2, owner = word / 2;
+      const bool odd = word % 2 != 0;
+      const uint64_t low = warpShuffle(part.low, odd ? owner + 1 : owner);
+      const uint64_t high = warpShuffle(part.high, owner);
+      return Bytes16{odd ? high : low, hasFlag ? flag : odd ? low : high};
+    }
+
+    // The other way round: the words 2t and 2t + 1 are in thread t + t / 15 and, from the middle of each 15 threads on,
+    // where a line ends in between, its successor.
+    MSCCLPP_DEVICE_INLINE Bytes16 ofPayload(Bytes16 part) const {
+      const uint32_t owner = thread + thread / 15;
+      const bool odd = thread % 15 >= 7;
+      const uint64_t low = warpShuffle(part.low, odd ? owner + 1 : owner);
+      // A thread with a flag has one word, which is asked of it as the second, too.
+      const uint64_t high = warpShuffle(hasFlag ? part.low : part.high, owner);
+      return Bytes16{odd ? high : low, odd ? low : high};
+    }
   };
 
-  MSCCLPP_DEVICE_INLINE static uint64_t loadFlag(const LL128Packet* line) {
-    return atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(&line->flag);
+  MSCCLPP_DEVICE_INLINE static bool isAligned16(const void* payload) {
+    return reinterpret_cast<uintptr_t>(payload) % 16 == 0;
   }
 };
 

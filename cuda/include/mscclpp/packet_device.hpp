@@ -9,10 +9,10 @@
 // - LL8: data and flag are one 8-byte access, relaxed at system scope, and such an access is never seen in part.
 // - LL16: two of those side by side in one vector access. PTX promises nothing about the order of the two, and nothing
 //   is needed: each half has its own flag, and the receiver waits for both.
-// - LL128: a line of 128 bytes with one flag for 120 bytes of data, stored by 8 threads of a warp in one instruction.
-//   PTX does not promise that it arrives whole. On NVLink it does, elsewhere these packets are refused
-//   (MemoryChannelLines in memory_channel_device.hpp). The receiver asks nothing of its loads: it sees the flag first
-//   and loads the data after that.
+// - LL128: a line of 128 bytes with one flag for 120 bytes of data, stored by 8 threads of a warp in one instruction,
+//   and loaded by 8 in one. PTX does not promise that it arrives whole, nor that it is loaded as it was at one moment.
+//   On NVLink, and from the L2 cache into which it arrives, both are so; where the link does not keep lines whole these
+//   packets are refused (MemoryChannelLines in memory_channel_device.hpp).
 
 #ifndef MSCCLPP_PACKET_DEVICE_HPP_
 #define MSCCLPP_PACKET_DEVICE_HPP_

@@ -3,8 +3,8 @@
 //
 // A block is one thread of the operating system, and its threads take turns in it: each runs until it comes to a
 // barrier of its block or warp, and then the next one does. So the threads of a warp that meet before a store make it
-// one after the other, the thread with a line's flag last: like the stores of a warp that arrive whole. Blocks, and
-// devices, run truly at the same time.
+// one after the other, the thread with a line's flag last: like the stores of a warp that arrive whole. Loads of a warp
+// in one instruction take the flag first (warpAtOnce). Blocks, and devices, run truly at the same time.
 //
 // Atomic accesses are at least acquire and release here, and CPUs order more than GPUs anyway: nothing that is tested
 // with this says that the orders in the headers are strong enough. That is argued in docs/design/device-api.md and
@@ -173,6 +173,17 @@ class Block {
     const unsigned int warp = turns_.now() / 32, left = turns_.size() - warp * 32;
     return meet(warps_[warp], left < 32 ? left : 32, value);
   }
+  // What thread `from` of the running thread's warp calls this with. All of them call it.
+  uint64_t shuffleWarp(uint64_t value, unsigned int from) {
+    const unsigned int first = turns_.now() / 32 * 32;
+    CHECK(first + from < turns_.size());
+    shuffled_[turns_.now()] = value;
+    meetWarp(false);
+    const uint64_t result = shuffled_[first + from];
+    // Nobody offers the next value before all have this one.
+    meetWarp(false);
+    return result;
+  }
 
  private:
   struct Meeting {
@@ -181,7 +192,7 @@ class Block {
   };
 
   Block(unsigned int threads, const std::function<void()>& body)
-      : turns_(threads, body), warps_((threads + 31) / 32) {}
+      : turns_(threads, body), warps_((threads + 31) / 32), shuffled_(threads) {}
 
   bool meet(Meeting& meeting, unsigned int all, bool value) {
     const unsigned int round = meeting.rounds;
@@ -201,6 +212,7 @@ class Block {
 
   Turns turns_;
   std::vector<Meeting> warps_;
+  std::vector<uint64_t> shuffled_;
   Meeting block_;
 };
 
@@ -330,6 +342,20 @@ inline bool warpAny(bool value) {
   return emulation::Block::current == nullptr ? value : emulation::Block::current->meetWarp(value);
 }
 inline void warpSync() { warpAny(false); }
+inline uint64_t warpShuffle(uint64_t value, uint32_t thread) {
+  CHECK(emulation::Block::current != nullptr);
+  return emulation::Block::current->shuffleWarp(value, thread % 32);
+}
+// Those with the flag of a line load before the others, like loads that find a line as it was before a store or after.
+template <class Load>
+auto warpAtOnce(Load load) {
+  const bool hasFlag = laneId() % 8 == 7;
+  decltype(load()) value;
+  if (hasFlag) value = load();
+  warpSync();
+  if (!hasFlag) value = load();
+  return value;
+}
 inline bool isFirstOfBlock() { return threadIdx.x == 0; }
 inline bool blockAny(bool value) {
   return emulation::Block::current == nullptr ? value : emulation::Block::current->meetBlock(value);

@@ -90,6 +90,37 @@ static void everySizeAtEveryAlignment(uint64_t largest) {
   CHECK(message.destination.same(message.expected));
 }
 
+// Messages of many steps, in which the threads of a warp exchange what they have loaded, and waits between them: as
+// blocks that run at the same time on both sides of the packets.
+template <class Packet>
+static void manySteps() {
+  Memory source(1 << 15, 21), packets(1 << 16, 22), destination(1 << 15, 23), expected(destination);
+  Random random(24);
+  for (uint32_t flag = 1; flag <= 150; ++flag) {
+    const uint64_t bytes = random.below(3) == 0 ? 480 * random.below(60) : random.below(30000);
+    const uint64_t from = 16 * random.below(3), to = random.below(4) == 0 ? 8 : 16 * random.below(3);
+    const uint32_t threads = 32 * (1 + random.below(4)), others = 32 * (1 + random.below(4));
+    Memory before = packets;
+    std::atomic<unsigned int> refused{0}, gaveUp{0};
+    std::thread sender([&] {
+      emulation::launch(1, threads, [&] {
+        refused += !mscclpp::putPackets<Packet>(packets.at(0), source.at(from), bytes, threadIdx.x, threads, flag);
+      });
+    });
+    emulation::launch(1, others, [&] {
+      gaveUp += !mscclpp::unpackPackets<Packet>(packets.at(0), destination.at(to), bytes, threadIdx.x, others, flag);
+    });
+    sender.join();
+    CHECK(refused == 0 && gaveUp == 0);
+    const uint64_t taken = packetsOf<Packet>(bytes);
+    std::memcpy(before.at(0), packets.at(0), taken);
+    CHECK(packets.same(before));
+    std::memcpy(expected.at(to), source.at(from), bytes);
+    CHECK(destination.same(expected));
+    for (uint64_t i = 0; i < bytes; i += 5) *source.at(i) ^= static_cast<uint8_t>(flag + i);
+  }
+}
+
 // Each packet of a message in turn is the one that is missing: who has it says so.
 template <class Packet>
 static void onePacketIsMissing() {
@@ -260,6 +291,9 @@ int main() {
   everySizeAtEveryAlignment<LL8Packet>(300);
   everySizeAtEveryAlignment<LL16Packet>(600);
   everySizeAtEveryAlignment<LL128Packet>(1300);
+  manySteps<LL8Packet>();
+  manySteps<LL16Packet>();
+  manySteps<LL128Packet>();
   onePacketIsMissing<LL8Packet>();
   onePacketIsMissing<LL16Packet>();
   onePacketIsMissing<LL128Packet>();

@@ -12,6 +12,12 @@
 //   signals for all, the first block waits for the peer. With work for one block alone, its own barriers are enough.
 // - none: each block that has work signals and waits on a channel of its own, for its own part. These are kernels of
 //   their own, whose names end in `_own`.
+//
+// Each block puts or gets a part of the message in one piece. Packets are dealt out to the warps of all blocks in turns
+// instead, so that a small message keeps few warps of each block busy. The threads of a block may all put packets and
+// unpack after that, or some put while the others unpack. Any shares of the two are safe: those who put wait for
+// nobody, so all packets come, and the handshake at the start says that the peer's last launch is over, which took all
+// packets that are now overwritten, whichever of its threads did.
 
 #include "mscclpp/concurrency_device.hpp"
 #include "mscclpp/memory_channel_device.hpp"
@@ -46,6 +52,13 @@ struct Round {
   uint32_t workers;
   // Whether the barriers are full.
   uint32_t full;
+  // Bytes of the message that a block puts or gets, of the last one the rest. A multiple of 16, so that all parts are
+  // aligned as the message is.
+  uint64_t part;
+  // The threads of a block that put packets are those before `putters`, and those from `firstUnpacker` on unpack. Both
+  // are whole warps.
+  uint32_t putters;
+  uint32_t firstUnpacker;
 };
 
 // One channel for each block.
@@ -116,23 +129,42 @@ template <class Barriers, class Move>
 __device__ static void play(const Round& round, const Barriers& barriers, bool signalsEnd, Move move) {
   if (blockIdx.x >= round.workers) return;
   bool good = barriers.begin();
-  good = move(threadIdx.x + blockIdx.x * blockDim.x, round.workers * blockDim.x) && good;
+  good = move() && good;
   if (signalsEnd) good = barriers.end() && good;
   if (!good) *round.failed = 1;
 }
 
+// What a block puts or gets.
+struct Part {
+  uint64_t offset;
+  uint64_t bytes;
+
+  __device__ explicit Part(const Round& round)
+      : offset(min(blockIdx.x * round.part, round.bytes)), bytes(min(round.part, round.bytes - offset)) {}
+  __device__ static uint64_t min(uint64_t a, uint64_t b) { return a < b ? a : b; }
+};
+
+// The number of the calling thread among those from number `first` on of all blocks with work: warps that follow each
+// other are of different blocks.
+__device__ static uint32_t dealtOut(const Round& round, uint32_t first) {
+  const uint32_t thread = threadIdx.x - first;
+  return (thread / 32 * round.workers + blockIdx.x) * 32 + thread % 32;
+}
+
 template <class Barriers>
 __device__ static void put(const MemoryChannelDeviceHandle& ch, const Round& round, const Barriers& barriers) {
-  play(round, barriers, true, [&](uint32_t thread, uint32_t threads) {
-    ch.put(round.incoming, 0, round.bytes, thread, threads);
+  play(round, barriers, true, [&] {
+    const Part part(round);
+    ch.put(round.incoming + part.offset, part.offset, part.bytes, threadIdx.x, blockDim.x);
     return true;
   });
 }
 
 template <class Barriers>
 __device__ static void get(const MemoryChannelDeviceHandle& ch, const Round& round, const Barriers& barriers) {
-  play(round, barriers, false, [&](uint32_t thread, uint32_t threads) {
-    ch.get(0, round.incoming, round.bytes, thread, threads);
+  play(round, barriers, false, [&] {
+    const Part part(round);
+    ch.get(part.offset, round.incoming + part.offset, part.bytes, threadIdx.x, blockDim.x);
     return true;
   });
 }
@@ -143,10 +175,18 @@ __device__ static void putPackets(const MemoryChannelDeviceHandle& ch, const Rou
   // behind the barrier.
   uint32_t* const last = round.state->flags + blockIdx.x;
   const uint32_t flag = *last + 1;
-  play(round, barriers, false, [&](uint32_t thread, uint32_t threads) {
+  play(round, barriers, false, [&] {
     if (isFirstThread()) *last = flag;
-    const bool sent = ch.putPackets<Packet>(0, 0, round.bytes, thread, threads, flag);
-    return ch.unpackPackets<Packet>(0, round.incoming, round.bytes, thread, threads, flag) && sent;
+    bool good = true;
+    if (threadIdx.x < round.putters) {
+      good = ch.putPackets<Packet>(0, 0, round.bytes, dealtOut(round, 0), round.workers * round.putters, flag);
+    }
+    if (threadIdx.x >= round.firstUnpacker) {
+      const uint32_t threads = round.workers * (blockDim.x - round.firstUnpacker);
+      good = ch.unpackPackets<Packet>(0, round.incoming, round.bytes, dealtOut(round, round.firstUnpacker), threads,
+                                      flag) && good;
+    }
+    return good;
   });
 }
 

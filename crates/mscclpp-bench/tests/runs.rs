@@ -134,7 +134,15 @@ fn memory_put_packets() -> Result<(), Failed> {
     let workload: &[&str] = &["memory-put-packets", "--packets", "ll8,ll16,ll128"];
     let report = report("memory-put-packets", &[workload, ODD, SHAPE].concat())?;
     let expected = ["LL8", "LL16", "LL128"].map(|packets| {
-        ["full", "half", "none"].map(|barriers| vec![format!("{packets} {barriers} 3x64"); 3])
+        ["full", "half", "none"].map(|barriers| vec![format!("{packets} together {barriers} 3x64"); 3])
+    });
+    assert_eq!(variants(&report), expected.as_flattened().concat());
+    // Some warps put while others unpack, in shares that differ from kind to kind.
+    let shape = ["--barriers", "half,none", "--blocks", "3", "--threads", "160", "--roles", "split,together"];
+    let report = self::report("roles", &[workload, ODD, &shape].concat())?;
+    let expected = ["LL8", "LL16", "LL128"].map(|packets| {
+        ["split half", "together half", "split none", "together none"]
+            .map(|way| vec![format!("{packets} {way} 3x160"); 3])
     });
     assert_eq!(variants(&report), expected.as_flattened().concat());
     // More rounds than a graph has launches: the flags go on from replay to replay.
@@ -315,7 +323,7 @@ fn plot() -> Result<(), Failed> {
     let text = fs::read(&picture)?;
     assert_eq!(text, to_stdout.stdout);
     let text = String::from_utf8(text)?;
-    assert!(text.starts_with("<svg ") && text.contains(">memory-get half 4x32</text>"), "{text}");
+    assert!(text.starts_with("<svg ") && text.contains(">memory-get none 4x32</text>"), "{text}");
     assert!(text.contains(">4 KiB</text>") && text.contains("GB/s"), "{text}");
     fs::remove_file(&measured)?;
     fs::remove_file(&picture)?;
@@ -376,6 +384,8 @@ fn bad_arguments() -> Result<(), Failed> {
         &["memory-put", "--blocks", "0"],
         &["memory-put", "--barriers", "quarter"],
         &["memory-put", "--packets", "ll16"],
+        &["memory-put", "--roles", "split"],
+        &["memory-put-packets", "--roles", "apart"],
         &["memory-put-packets", "--packets", "ll4"],
         &["ll8-pingpong", "--blocks", "2"],
         &["ethernet-bw", "--connections", "0"],
@@ -394,6 +404,7 @@ fn bad_arguments() -> Result<(), Failed> {
         (&["memory-put", "-b", "2K", "-e", "1K"], "--begin 2048"),
         (&["ll16-pingpong", "-b", "12", "-e", "12"], "12 bytes"),
         (&["memory-get", "--barriers", "none", "--blocks", "65"], "64 blocks"),
+        (&["memory-put-packets", "--roles", "split", "--threads", "32"], "--roles split"),
         (&["ethernet-bw", "--devices", "0", "1"], "--gpu"),
         (&["fifo", "--fifo-size", "3"], "FIFO of 3"),
         (&["port-put", "--fifo-size", "8192"], "FIFO of 8192"),

@@ -15,6 +15,9 @@ pub(crate) struct Round {
     pub(crate) failed: DevicePtr,
     pub(crate) workers: u32,
     pub(crate) full: u32,
+    pub(crate) part: u64,
+    pub(crate) putters: u32,
+    pub(crate) first_unpacker: u32,
 }
 
 // SAFETY: plain data without padding, laid out as in the kernels' source.

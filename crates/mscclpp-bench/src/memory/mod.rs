@@ -3,6 +3,7 @@
 
 mod kernel;
 mod known;
+mod roles;
 mod shape;
 
 use std::borrow::Cow;
@@ -14,7 +15,7 @@ use mscclpp::{
 };
 
 pub(crate) use self::kernel::{OwnChannels, Round, state};
-use self::shape::Shape;
+use self::{roles::Roles, shape::Shape};
 use crate::{
     Result,
     data::{fresh_seed, random_bytes},
@@ -41,11 +42,12 @@ pub(crate) struct Options {
     /// Threads of a block, a multiple of 32 [default: 1024, 32 on simulated devices].
     #[arg(long, value_parser = parse_threads)]
     threads: Option<u32>,
-    /// How the blocks of a launch, and the launches of both sides, wait for each other; one row each.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "half")]
+    /// How the blocks of a launch, and the launches of both sides, wait for each other; one row each [default: none, and
+    /// half with more than 64 blocks, which is how many channels there are].
+    #[arg(long, value_enum, value_delimiter = ',')]
     barriers: Vec<Barriers>,
     /// Bytes for which another block gets work; with full barriers all blocks have it [default: 16 for each of its
-    /// threads].
+    /// threads, and 2 of packets].
     #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]
     share: Option<u64>,
 }
@@ -55,6 +57,9 @@ pub(crate) struct PacketOptions {
     /// The kinds of packets, one row each [default: ll16, and ll128 where the link carries whole lines].
     #[arg(long, value_enum, value_delimiter = ',')]
     packets: Vec<Packets>,
+    /// Who of a block puts and who unpacks, one row each [default: together, and split from 4 MiB on].
+    #[arg(long, value_enum, value_delimiter = ',')]
+    roles: Vec<Roles>,
     #[command(flatten)]
     options: Options,
 }
@@ -110,11 +115,11 @@ impl Move {
         }
     }
 
-    fn variant(self, barriers: Barriers, blocks: u32, threads: u32) -> String {
-        let shape = format!("{} {blocks}x{threads}", barriers.name());
+    fn variant(self, barriers: Barriers, roles: Roles, shape: Shape) -> String {
+        let shape = format!("{} {}x{}", barriers.name(), shape.blocks, shape.threads);
         match self {
             Self::Put | Self::Get => shape,
-            Self::PutPackets(packets) => format!("{} {shape}", packets.name()),
+            Self::PutPackets(packets) => format!("{} {} {shape}", packets.name(), roles.name()),
         }
     }
 }
@@ -140,24 +145,32 @@ impl Packets {
 }
 
 pub(crate) fn put(options: &Options, peer: bool) -> Result<Option<Report>> {
-    run(&[Move::Put], true, options, peer)
+    run(&[Move::Put], true, &[], options, peer)
 }
 
 pub(crate) fn get(options: &Options, peer: bool) -> Result<Option<Report>> {
-    run(&[Move::Get], true, options, peer)
+    run(&[Move::Get], true, &[], options, peer)
 }
 
 pub(crate) fn put_packets(options: &PacketOptions, peer: bool) -> Result<Option<Report>> {
     let asked = !options.packets.is_empty();
     let packets = if asked { &options.packets[..] } else { &[Packets::Ll16, Packets::Ll128] };
     let moves: Vec<_> = packets.iter().copied().map(Move::PutPackets).collect();
-    run(&moves, asked, &options.options, peer)
+    run(&moves, asked, &options.roles, &options.options, peer)
 }
 
-/// A kind of packets that the link does not carry is an error if it was `asked` for.
-fn run(moves: &[Move], asked: bool, options: &Options, peer: bool) -> Result<Option<Report>> {
+/// A kind of packets that the link does not carry is an error if it was `asked` for. Without `roles` they are those that
+/// suit the size.
+fn run(
+    moves: &[Move],
+    asked: bool,
+    roles: &[Roles],
+    options: &Options,
+    peer: bool,
+) -> Result<Option<Report>> {
     let pair = options.measuring.join(peer)?;
-    let shape = Shape::new(options, &pair.gpu)?;
+    let shape = Shape::new(options, roles, &pair.gpu)?;
+    let barriers = shape.barriers(options);
     let default = match pair.gpu.platform() {
         Platform::Host => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
         _ => Sizes { begin: 1 << 10, end: 128 << 20, factor: 1 << 10 },
@@ -180,7 +193,7 @@ fn run(moves: &[Move], asked: bool, options: &Options, peer: bool) -> Result<Opt
         shape,
     };
     let packets = moves.iter().map(|what| what.packets(sizes.end)).max().unwrap_or(0);
-    let exchange = Exchange::new(&pair, sizes.end, packets, shape.channels(options))?;
+    let exchange = Exchange::new(&pair, sizes.end, packets, shape.channels(&barriers))?;
     let mut moves = moves.to_vec();
     if moves.contains(&LINES)
         && let Some(reason) = lines_refused(&pair, &exchange)?
@@ -191,13 +204,15 @@ fn run(moves: &[Move], asked: bool, options: &Options, peer: bool) -> Result<Opt
         notes.push(format!("LL128 is left out: {reason}"));
         moves.retain(|what| *what != LINES);
     }
-    let rows_in_all = moves.len() * options.barriers.len() * sizes.count();
+    let roles: Vec<_> = if roles.is_empty() { vec![None] } else { roles.iter().copied().map(Some).collect() };
+    let rows_in_all = moves.len() * barriers.len() * roles.len() * sizes.count();
     let mut progress = Progress::new(rows_in_all * options.measuring.launches(), peer);
     let mut rows = Vec::new();
     for what in moves {
-        for &barriers in &options.barriers {
+        for (&barriers, &roles) in barriers.iter().flat_map(|of| roles.iter().map(move |roles| (of, roles))) {
             for bytes in sizes.iter() {
-                rows.push(bench.row(&exchange, &mut progress, what, barriers, bytes)?);
+                let roles = roles.unwrap_or(Roles::of(bytes, shape.threads));
+                rows.push(bench.row(&exchange, &mut progress, Way { what, barriers, roles }, bytes)?);
             }
         }
     }
@@ -219,6 +234,14 @@ fn lines_refused(pair: &Pair, exchange: &Exchange<'_>) -> Result<Option<String>>
     Ok((!allowed).then(|| refused.map_or_else(elsewhere, |error| error.to_string())))
 }
 
+/// How a row moves its bytes; the roles are those of packets.
+#[derive(Clone, Copy)]
+struct Way {
+    what: Move,
+    barriers: Barriers,
+    roles: Roles,
+}
+
 /// All that stays the same from row to row but the exchange, which is to be dropped before it.
 struct Bench<'a> {
     pair: &'a Pair,
@@ -229,15 +252,9 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn row(
-        &self,
-        exchange: &Exchange<'_>,
-        progress: &mut Progress,
-        what: Move,
-        barriers: Barriers,
-        bytes: u64,
-    ) -> Result<Row> {
+    fn row(&self, exchange: &Exchange<'_>, progress: &mut Progress, way: Way, bytes: u64) -> Result<Row> {
         let (measuring, Shape { blocks, threads, .. }) = (&self.options.measuring, self.shape);
+        let Way { what, barriers, roles } = way;
         let rounds = measuring.rounds(self.pair.gpu.platform(), bytes);
         let mine = fresh_seed();
         let peers = self.pair.ranks.swap(mine)?;
@@ -246,7 +263,7 @@ impl Bench<'_> {
 
         let kernel = self.module.kernel(&kernel::name(what, barriers))?;
         let config = LaunchConfig::linear(blocks, threads);
-        let args = self.arguments(exchange, barriers, bytes);
+        let args = self.arguments(exchange, way, bytes);
         // The flags start again with the packets, and an aborted barrier would leave something behind.
         self.state.fill(0, self.state.len(), 0)?;
         // SAFETY: these are the kernel's arguments. The exchange, which has the memory and the channels, is dropped
@@ -254,7 +271,7 @@ impl Bench<'_> {
         let launch = |stream: &Stream| unsafe { kernel.launch(stream, config, &args) };
         let launches = Launches::capture(exchange.stopwatch.stream(), rounds, launch)?;
 
-        let variant = what.variant(barriers, blocks, threads);
+        let variant = what.variant(barriers, roles, self.shape);
         let times = exchange.arrival().measure(
             measuring,
             progress,
@@ -286,15 +303,23 @@ impl Bench<'_> {
         })
     }
 
-    fn arguments(&self, exchange: &Exchange<'_>, barriers: Barriers, bytes: u64) -> KernelArgs {
-        let channels = exchange.channels();
+    fn arguments(&self, exchange: &Exchange<'_>, way: Way, bytes: u64) -> KernelArgs {
+        let (channels, Way { what, barriers, roles }) = (exchange.channels(), way);
+        let workers = self.shape.workers(what, barriers, bytes);
+        let (putters, first_unpacker) = match what {
+            Move::Put | Move::Get => (0, 0),
+            Move::PutPackets(packets) => roles.threads(packets, self.shape.threads),
+        };
         let round = Round {
             bytes,
             incoming: exchange.incoming(),
             state: self.state.ptr(),
             failed: exchange.stopwatch.failed(),
-            workers: self.shape.workers(barriers, bytes),
+            workers,
             full: u32::from(barriers == Barriers::Full),
+            part: Shape::part(workers, bytes),
+            putters,
+            first_unpacker,
         };
         let args = KernelArgs::new().with(channels[0].device_handle()).with(round);
         match barriers {

@@ -2,7 +2,7 @@
 
 use mscclpp::prelude::*;
 
-use super::{Barriers, Options, OwnChannels};
+use super::{Barriers, Move, Options, OwnChannels, Roles};
 use crate::Result;
 
 /// Of the launches.
@@ -10,12 +10,15 @@ use crate::Result;
 pub(super) struct Shape {
     pub(super) blocks: u32,
     pub(super) threads: u32,
-    /// Bytes for each block that has work.
-    share: u64,
+    /// Bytes for each block that has work, if they were given.
+    share: Option<u64>,
 }
 
+/// What a block puts or gets begins as aligned as the message.
+const ALIGNMENT: u64 = 16;
+
 impl Shape {
-    pub(super) fn new(options: &Options, gpu: &Gpu) -> Result<Self> {
+    pub(super) fn new(options: &Options, roles: &[Roles], gpu: &Gpu) -> Result<Self> {
         let host = gpu.platform() == Platform::Host;
         let (most_blocks, most_threads) = if host { (4, 32) } else { (32, 1024) };
         let (blocks, threads) =
@@ -33,34 +36,70 @@ impl Shape {
                 format!("--barriers none: there are channels for {} blocks", OwnChannels::MOST).into()
             );
         }
-        Ok(Self { blocks, threads, share: options.share.unwrap_or(16 * u64::from(threads)) })
+        if let Some(roles) = roles.iter().find(|roles| !roles.fit(threads)) {
+            let why = format!("--roles {}: {threads} threads are one warp; it takes two", roles.name());
+            return Err(why.into());
+        }
+        Ok(Self { blocks, threads, share: options.share })
     }
 
-    pub(super) fn channels(self, options: &Options) -> u32 {
-        if options.barriers.contains(&Barriers::None) { self.blocks } else { 1 }
+    /// Those that were asked for, or by default a channel for each block, as far as there are channels.
+    pub(super) fn barriers(self, options: &Options) -> Vec<Barriers> {
+        if !options.barriers.is_empty() {
+            return options.barriers.clone();
+        }
+        let fit = self.blocks as usize <= OwnChannels::MOST;
+        vec![if fit { Barriers::None } else { Barriers::Half }]
     }
 
-    pub(super) fn workers(self, barriers: Barriers, bytes: u64) -> u32 {
+    pub(super) fn channels(self, barriers: &[Barriers]) -> u32 {
+        if barriers.contains(&Barriers::None) { self.blocks } else { 1 }
+    }
+
+    pub(super) fn workers(self, what: Move, barriers: Barriers, bytes: u64) -> u32 {
+        let by_default = match what {
+            Move::Put | Move::Get => 16,
+            Move::PutPackets(_) => 2,
+        };
+        let share = self.share.unwrap_or(by_default * u64::from(self.threads));
         match barriers {
             Barriers::Full => self.blocks,
             // At most `blocks`, which fits.
-            Barriers::Half | Barriers::None => {
-                bytes.div_ceil(self.share).clamp(1, u64::from(self.blocks)) as u32
-            }
+            Barriers::Half | Barriers::None => bytes.div_ceil(share).clamp(1, u64::from(self.blocks)) as u32,
         }
+    }
+
+    /// What each of the `workers` puts or gets; the last one the rest.
+    pub(super) fn part(workers: u32, bytes: u64) -> u64 {
+        bytes.div_ceil(workers.into()).next_multiple_of(ALIGNMENT)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Packets;
+
+    const BLOCKS: Shape = Shape { blocks: 32, threads: 1024, share: None };
 
     #[test]
     fn blocks_without_a_share_have_no_work_but_at_full_barriers() {
-        let shape = Shape { blocks: 32, threads: 1024, share: 16 << 10 };
-        let workers = |bytes| shape.workers(Barriers::Half, bytes);
-        assert_eq!([1, 1 << 10, 16 << 10].map(workers), [1, 1, 1]);
-        assert_eq!([(16 << 10) + 1, 64 << 10, 1 << 20, 128 << 20].map(workers), [2, 4, 32, 32]);
-        assert_eq!(shape.workers(Barriers::Full, 1), 32);
+        let puts = |bytes| BLOCKS.workers(Move::Put, Barriers::Half, bytes);
+        assert_eq!([1, 1 << 10, 16 << 10].map(puts), [1, 1, 1]);
+        assert_eq!([(16 << 10) + 1, 64 << 10, 1 << 20, 128 << 20].map(puts), [2, 4, 32, 32]);
+        let packets = |bytes| BLOCKS.workers(Move::PutPackets(Packets::Ll16), Barriers::None, bytes);
+        assert_eq!([1, 2 << 10, 16 << 10, 64 << 10, 1 << 20].map(packets), [1, 1, 8, 32, 32]);
+        assert_eq!(BLOCKS.workers(Move::Put, Barriers::Full, 1), 32);
+        let shape = Shape { share: Some(100), ..BLOCKS };
+        assert_eq!(shape.workers(Move::Get, Barriers::Half, 1000), 10);
+    }
+
+    #[test]
+    fn parts_are_aligned_and_all_of_the_message() {
+        assert_eq!([1, 16, 17, 33, 1000].map(|bytes| Shape::part(3, bytes)), [16, 16, 16, 16, 336]);
+        assert_eq!(Shape::part(32, 128 << 20), 4 << 20);
+        for (workers, bytes) in (1..40).zip((0..).step_by(97)) {
+            assert!(Shape::part(workers, bytes) * u64::from(workers) >= bytes);
+        }
     }
 }

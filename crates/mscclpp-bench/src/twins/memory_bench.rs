@@ -31,14 +31,7 @@ trait Move {
     /// Whether the peer has to be told that it is done.
     const SIGNALS_END: bool;
 
-    /// The block's part, which is that of `n_threads` threads of which this block's first is number `first`.
-    unsafe fn play(
-        block: &HostBlock<'_>,
-        channel: &MemoryChannelHandle,
-        round: &Round,
-        first: u32,
-        n_threads: u32,
-    ) -> bool;
+    unsafe fn play(block: &HostBlock<'_>, channel: &MemoryChannelHandle, round: &Round) -> bool;
 }
 
 struct Put;
@@ -48,16 +41,11 @@ struct PutPackets<P>(PhantomData<P>);
 impl Move for Put {
     const SIGNALS_END: bool = true;
 
-    unsafe fn play(
-        block: &HostBlock<'_>,
-        channel: &MemoryChannelHandle,
-        round: &Round,
-        first: u32,
-        n_threads: u32,
-    ) -> bool {
+    unsafe fn play(block: &HostBlock<'_>, channel: &MemoryChannelHandle, round: &Round) -> bool {
+        let (offset, bytes) = part(block, round);
         for thread in block.threads() {
             // SAFETY: see the module above.
-            unsafe { channel.put(round.incoming, 0, round.bytes, first + thread, n_threads) };
+            unsafe { channel.put(round.incoming + offset, offset, bytes, thread, block.block_dim()[0]) };
         }
         true
     }
@@ -66,16 +54,11 @@ impl Move for Put {
 impl Move for Get {
     const SIGNALS_END: bool = false;
 
-    unsafe fn play(
-        block: &HostBlock<'_>,
-        channel: &MemoryChannelHandle,
-        round: &Round,
-        first: u32,
-        n_threads: u32,
-    ) -> bool {
+    unsafe fn play(block: &HostBlock<'_>, channel: &MemoryChannelHandle, round: &Round) -> bool {
+        let (offset, bytes) = part(block, round);
         for thread in block.threads() {
             // SAFETY: see the module above.
-            unsafe { channel.get(0, round.incoming, round.bytes, first + thread, n_threads) };
+            unsafe { channel.get(offset, round.incoming + offset, bytes, thread, block.block_dim()[0]) };
         }
         true
     }
@@ -84,24 +67,22 @@ impl Move for Get {
 impl<P: Packet> Move for PutPackets<P> {
     const SIGNALS_END: bool = false;
 
-    unsafe fn play(
-        block: &HostBlock<'_>,
-        channel: &MemoryChannelHandle,
-        round: &Round,
-        first: u32,
-        n_threads: u32,
-    ) -> bool {
+    unsafe fn play(block: &HostBlock<'_>, channel: &MemoryChannelHandle, round: &Round) -> bool {
         // SAFETY: see the module above: the flag of this block, which nobody else uses.
         let flag = unsafe { &*word(round.state.add(state::FLAGS + 4 * u64::from(block.block_idx()[0]))) };
         let flag = flag.fetch_add(1, Ordering::Relaxed) + 1;
         let (bytes, incoming) = (round.bytes, round.incoming);
+        let (putters, first_unpacker) = (round.putters, round.first_unpacker);
+        let unpackers = block.block_dim()[0] - first_unpacker;
         // Two phases: what a thread takes may come from any thread of the peer.
-        block.threads().all(|thread| {
+        (0..putters).all(|thread| {
+            let (thread, threads) = (dealt_out(block, round, thread), round.workers * putters);
             // SAFETY: see the module above.
-            unsafe { channel.put_packets::<P>(0, 0, bytes, first + thread, n_threads, flag) }
-        }) && block.threads().all(|thread| {
+            unsafe { channel.put_packets::<P>(0, 0, bytes, thread, threads, flag) }
+        }) && (0..unpackers).all(|thread| {
+            let (thread, threads) = (dealt_out(block, round, thread), round.workers * unpackers);
             // SAFETY: see the module above.
-            unsafe { channel.unpack_packets::<P>(0, incoming, bytes, first + thread, n_threads, flag, -1) }
+            unsafe { channel.unpack_packets::<P>(0, incoming, bytes, thread, threads, flag, -1) }
         })
     }
 }
@@ -163,14 +144,12 @@ unsafe fn play<M: Move>(
     before: impl FnOnce() -> bool,
     after: impl FnOnce() -> bool,
 ) {
-    let index = block.block_idx()[0];
-    if index >= round.workers {
+    if block.block_idx()[0] >= round.workers {
         return;
     }
-    let threads = block.block_dim()[0];
     let mut good = before();
     // SAFETY: see the module above.
-    good &= unsafe { M::play(block, channel, round, index * threads, round.workers * threads) };
+    good &= unsafe { M::play(block, channel, round) };
     if M::SIGNALS_END {
         good &= after();
     }
@@ -178,6 +157,17 @@ unsafe fn play<M: Move>(
         // SAFETY: see the module above: all blocks use atomics on it.
         unsafe { &*word(round.failed) }.store(1, Ordering::Relaxed);
     }
+}
+
+/// Offset and size of what the block puts or gets.
+fn part(block: &HostBlock<'_>, round: &Round) -> (u64, u64) {
+    let offset = (u64::from(block.block_idx()[0]) * round.part).min(round.bytes);
+    (offset, round.part.min(round.bytes - offset))
+}
+
+/// The number among those of all blocks of thread number `thread` of the block's that have the same role.
+fn dealt_out(block: &HostBlock<'_>, round: &Round, thread: u32) -> u32 {
+    (thread / 32 * round.workers + block.block_idx()[0]) * 32 + thread % 32
 }
 
 unsafe fn shake_hands(channel: &BaseMemoryChannelHandle) -> bool {

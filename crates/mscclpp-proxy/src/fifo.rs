@@ -38,7 +38,7 @@ const LINE: u64 = 128;
 pub struct Fifo {
     /// The triggers, the tail and the status, each from a new line on.
     pinned: PinnedBuffer,
-    /// The head and the cached tail, a line each.
+    /// The head, the cached tail, and whether somebody looks at the tail, a line each.
     device: DeviceBuffer,
     size: u64,
     /// Where the host is; the tail in pinned memory is its copy for the device.
@@ -70,7 +70,7 @@ impl Fifo {
                 pinned.ptr()
             )));
         }
-        Ok(Self { pinned, device: gpu.allocate(2 * LINE)?, size, position: AtomicU64::new(0) })
+        Ok(Self { pinned, device: gpu.allocate(3 * LINE)?, size, position: AtomicU64::new(0) })
     }
 
     /// How many triggers it holds.

@@ -22,7 +22,8 @@ pub struct FifoHandle {
     pub head: *mut u64,
     /// Pinned host memory, which the proxy writes: the positions below have been taken.
     pub tail: *mut u64,
-    /// Local device memory: what was last seen of the tail.
+    /// Local device memory: the highest tail that was seen. [`Self::WORDS_TO_LOOKING`] words behind it is a word that
+    /// is 1 while a thread looks at the tail for all that wait.
     pub tail_cache: *mut u64,
     /// Pinned host memory, four words: abort request, a wait timed out, a wait saw the abort, poisoned.
     pub status: *mut u32,
@@ -44,6 +45,8 @@ unsafe impl Sync for FifoHandle {}
 impl FifoHandle {
     /// What [`Self::push`] returns when it gave up.
     pub const FAILED: u64 = u64::MAX;
+    /// How far behind `tail_cache` the word is that says whether a thread is looking at the tail.
+    pub const WORDS_TO_LOOKING: usize = 16;
 
     /// # Safety
     /// The handle must be one of a live FIFO of the Host platform; so for all methods below.
@@ -58,6 +61,7 @@ impl FifoHandle {
                 },
                 head: AtomicU64::from_ptr(self.head),
                 tail_cache: AtomicU64::from_ptr(self.tail_cache),
+                looking: AtomicU64::from_ptr(self.tail_cache.add(Self::WORDS_TO_LOOKING)),
                 status: status_words(self.status),
             }
         }
@@ -101,7 +105,7 @@ impl FifoHandle {
         let words = unsafe { self.words() };
         let taken = wait_until(
             max_spins,
-            || words.is_taken(position),
+            || words.is_seen_taken(position),
             || words.status.abort_requested(),
             || backoff.wait(),
         );

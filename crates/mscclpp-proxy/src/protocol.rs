@@ -8,16 +8,19 @@
 //! 3. Only the push of position `p` writes its slot, and only when `tail > p - size`: the trigger of the lap before has
 //!    been copied out. So slots hold lap after lap, and the bit tells two neighbours apart.
 //! 4. `tail` only grows, and only the proxy writes it: the triggers of all positions below it have been copied out.
-//!    `tail_cache` is never above it.
+//!    `tail_cache` is never above it, and only grows too.
 //! 5. A push that gives up leaves a hole that the proxy cannot pass. It says so in `poisoned`, and nothing after it counts.
+//! 6. While `looking` is 1, one thread looks at the tail and raises `tail_cache`, for all that wait. It waits for nothing
+//!    meanwhile and sets the word back whatever it saw. The word orders nothing; it saves looks.
 //!
 //! # Ordering
 //! - The trigger's second word is stored with release, after the first, and loaded with acquire, before it: the proxy
 //!   sees the whole trigger, and everything that the pushing thread did or had seen before. (Kernels store both words
 //!   at once behind a fence.)
 //! - The release of `tail` after a trigger has been copied out pairs with the acquire by the push that reuses its slot,
-//!   directly or by way of `tail_cache`, which is stored with release and loaded with acquire too. So the new trigger
-//!   is not written before the old one was read.
+//!   directly or by way of `tail_cache`, which is raised with release and loaded with acquire too. It is raised by
+//!   read-modify-writes, so whoever loads it has what was released by all that raised it. So the new trigger is not
+//!   written before the old one was read, and a `sync` sees what the handler did.
 //! - Of two pushes of which one happens before the other, that one has the lower position: additions to `head` are in
 //!   one order. Nothing else about `head` needs order.
 
@@ -78,8 +81,10 @@ pub struct FifoWords<'a, W64, W32> {
     pub ring: Ring<'a, W64>,
     /// The next position to be given out.
     pub head: &'a W64,
-    /// What was last seen of the tail, nearer than the tail itself.
+    /// The highest tail that was seen, nearer than the tail itself.
     pub tail_cache: &'a W64,
+    /// 1 while a thread is looking at the tail; see invariant 6.
+    pub looking: &'a W64,
     /// The status words of the FIFO.
     pub status: StatusWords<'a, W32>,
 }
@@ -188,19 +193,45 @@ impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> FifoWords<'_, W
     }
 
     fn has_room(&self, position: u64) -> bool {
-        let enough = |tail: u64| position < tail + self.ring.size();
-        if enough(self.tail_cache.load(Ordering::Acquire)) {
-            return true;
-        }
-        let tail = self.ring.tail.load(Ordering::Acquire);
-        // Another may just have stored a later one; a cache that is behind costs a look at the tail, nothing else.
-        self.tail_cache.store(tail, Ordering::Release);
-        enough(tail)
+        self.look((position + 1).saturating_sub(self.ring.size()))
+    }
+
+    /// Whether the proxy is known to have taken the trigger of `position`: as [`Self::is_taken`], for those that ask
+    /// again and again. It need not know what another thread is about to see.
+    pub fn is_seen_taken(&self, position: u64) -> bool {
+        self.look(position + 1)
     }
 
     /// Whether the proxy has taken the trigger of `position`.
     pub fn is_taken(&self, position: u64) -> bool {
-        self.ring.tail.load(Ordering::Acquire) > position
+        self.tail_cache.load(Ordering::Acquire) > position
+            || self.ring.tail.load(Ordering::Acquire) > position
+    }
+
+    /// Whether the tail has reached `needed`, as far as the cache knows, or the tail itself if nobody else looks there.
+    fn look(&self, needed: u64) -> bool {
+        let cached = self.tail_cache.load(Ordering::Acquire);
+        if cached >= needed {
+            return true;
+        }
+        if self.looking.load(Ordering::Relaxed) != 0
+            || self.looking.compare_exchange(0, 1, Ordering::Relaxed).is_err()
+        {
+            return false;
+        }
+        let tail = self.ring.tail.load(Ordering::Acquire);
+        self.raise_cache(cached, tail);
+        self.looking.store(0, Ordering::Relaxed);
+        tail >= needed
+    }
+
+    fn raise_cache(&self, mut cached: u64, tail: u64) {
+        while cached < tail {
+            match self.tail_cache.compare_exchange(cached, tail, Ordering::Release) {
+                Ok(_) => return,
+                Err(now) => cached = now,
+            }
+        }
     }
 }
 

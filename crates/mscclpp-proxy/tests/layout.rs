@@ -33,6 +33,7 @@ fn fifo_facts() -> Vec<Fact> {
         offset(cpp, "tailCache", offset_of!(Fifo, tail_cache)),
         offset(cpp, "status", offset_of!(Fifo, status)),
         offset(cpp, "size", offset_of!(Fifo, size)),
+        fact("looking", "mscclpp::WordsToLooking", Fifo::WORDS_TO_LOOKING),
         fact("poisoned", "mscclpp::ReasonFifoPoisoned", POISONED as usize),
         fact("trigger range", "mscclpp::ReasonTriggerRange", TRIGGER_RANGE as usize),
     ]);

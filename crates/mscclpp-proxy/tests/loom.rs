@@ -87,6 +87,7 @@ struct Fifo {
     head: Word64,
     tail: Word64,
     tail_cache: Word64,
+    looking: Word64,
     status: [Word32; 4],
 }
 
@@ -103,6 +104,7 @@ impl Fifo {
             head: Word64::new(start),
             tail: weak(start, Weakness::Tail),
             tail_cache: weak(start, Weakness::TailCache),
+            looking: Word64::new(0),
             status: [0, 0, 0, 0].map(|v| Word32(AtomicU32::new(v))),
         }
     }
@@ -113,6 +115,7 @@ impl Fifo {
             ring: Ring { slots: &self.slots, tail: &self.tail },
             head: &self.head,
             tail_cache: &self.tail_cache,
+            looking: &self.looking,
             status: StatusWords { abort, timed_out, aborted, refused },
         }
     }

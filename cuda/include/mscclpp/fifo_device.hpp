@@ -8,7 +8,8 @@
 //
 // F1. No trigger is overwritten before it was read. The proxy reads a slot, and then raises the tail with release; a
 //     pusher writes the slot of position p only when it has acquired a tail above p - size: from `tail`, or from
-//     `tailCache`, into which another pusher released what it had acquired itself.
+//     `tailCache`, into which another thread released what it had acquired from the tail. Raising
+//     the cache is a read-modify-write, so who acquires it has what anybody released who raised it before.
 // F2. The proxy takes whole triggers only. A pusher writes both words by one access of 16 bytes that releases; the
 //     proxy acquires the word with the commit bit and then reads the other one.
 // F3. What the pushing thread wrote, or had acquired, before is visible to the proxy with the trigger, and to whatever
@@ -17,6 +18,11 @@
 //     pushed after it had synchronised with the other: the additions to `head` have one order, and it agrees with that.
 // F5. A push that gives up leaves a hole, behind which nothing can be taken. It says so in `status`, and ends the other
 //     pushes; the host reports it.
+// F6. One thread at a time looks at the tail for all that wait, in pushes and in syncs: who sets the `looking` word from
+//     0 to 1. It raises the cache to what it saw and sets the word back, in the same turn of its loop, whatever it saw;
+//     nothing is waited for meanwhile. The others poll the cache. The word orders nothing: two that looked at the tail
+//     at once would only have been slower, and the cache is a maximum, so that it never falls and is never above the
+//     tail, in whichever order they raise it.
 
 #ifndef MSCCLPP_FIFO_DEVICE_HPP_
 #define MSCCLPP_FIFO_DEVICE_HPP_
@@ -55,6 +61,9 @@ MSCCLPP_DEVICE_INLINE void abortBecause(uint32_t* status, StatusReason reason) {
 
 #endif  // MSCCLPP_DEVICE_COMPILE
 
+// Where the `looking` word is: so many words behind `tailCache`, alone on the line behind that of the cache.
+enum FifoLayout : uint32_t { WordsToLooking = 16 };
+
 // The handle. Trivially copyable, 48 bytes; may live in constant, shared or local memory or be a kernel's parameter.
 // Any number of threads may call its methods at once; more than `size` of them wait for each other's turn.
 struct FifoDeviceHandle {
@@ -64,7 +73,8 @@ struct FifoDeviceHandle {
   uint64_t* head;
   // How many triggers the proxy has taken. Pinned host memory, written by the proxy.
   uint64_t* tail;
-  // A tail that some pusher has seen. In this device's memory, alone on its line.
+  // The highest tail that a waiting thread has seen. In this device's memory, alone on its line. 128 bytes behind it,
+  // alone on the next line, is the `looking` word: 1 while a thread is looking at the tail for all that wait (F6).
   uint64_t* tailCache;
   // Pinned host memory, see StatusWord.
   uint32_t* status;
@@ -77,32 +87,38 @@ struct FifoDeviceHandle {
   // What `push` returns when it gave up: no position.
   enum NoPosition : uint64_t { Failed = ~static_cast<uint64_t>(0) };
 
+  // How polls count in waits: a poll is a look at the cache, about 0.15 us, and for the one thread that looks at the
+  // tail for all, about 1.5 us. So a bound of n polls ends a wait after n * 0.15 to n * 1.5 us.
+
   // Pushes a trigger and returns its position. The proxy sees with it all that this thread wrote, or had acquired,
   // before. Returns at once if there is room; else waits until the proxy has taken the trigger of `size` positions
   // before. Gives up and returns Failed when the host asks for an abort, or after maxSpinCount polls if that is not
   // negative; that leaves a hole and is the end of the FIFO (F5).
   MSCCLPP_DEVICE_INLINE uint64_t push(ProxyTrigger trigger, int64_t maxSpinCount = -1) const {
     const Place place = reserve();
-    if (!waitForRoom(place, maxSpinCount, status)) return Failed;
-    commit(place.position, trigger);
-    return place.position;
+    return commit(place, trigger, maxSpinCount, status) ? place.position : static_cast<uint64_t>(Failed);
   }
 
-  // Whether the proxy has taken the trigger at this position.
+  // Whether the proxy has taken the trigger at this position; acquires like `sync` if so. One look: at the cache, and if
+  // that does not say so, at the tail itself, a round trip over PCIe. Threads that wait together call `sync`, with a
+  // small bound if they have something else to do: it makes one such trip for all of them.
   MSCCLPP_DEVICE_INLINE bool poll(uint64_t position) const {
-    return atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(tail) > position;
+    uint64_t* const taken = tail;
+    return atomicLoad<MemoryOrder::Acquire, MemoryScope::Device>(tailCache) > position ||
+           atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(taken) > position;
   }
 
-  // Waits until the proxy has taken the trigger at this position. Returns false when the host asks for an abort, or
-  // after maxSpinCount polls if that is not negative; it may be repeated then.
+  // Waits until the proxy has taken the trigger at this position; what the proxy did before that is visible then.
+  // Returns false when the host asks for an abort, or after maxSpinCount polls if that is not negative; it may be
+  // repeated then. It need not know what another thread, which is looking at the tail just then, is about to see.
   MSCCLPP_DEVICE_INLINE bool sync(uint64_t position, int64_t maxSpinCount = -1) const {
     uint64_t* const taken = tail;
-    const auto reached = [&] { return atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(taken) > position; };
-    return pollUntil<4>(reached, maxSpinCount, status);
+    uint64_t* const cache = tailCache;
+    return pollUntil<1>([=] { return look(taken, cache, position + 1) > position; }, maxSpinCount, status);
   }
 
-  // The three steps of a push, for those who have something to do between them. Who has reserved a position commits a
-  // trigger there, or has called waitForRoom in vain.
+  // The two steps of a push, for those who have something to do between them. Who has reserved a position calls commit
+  // for it, once.
 
   // A position, and a tail from about the same time.
   struct Place {
@@ -119,33 +135,60 @@ struct FifoDeviceHandle {
     return place;
   }
 
-  // Waits until the slot of that position is free. Gives up like `push`, and for an abort asked for in `alsoStatus`,
-  // too; a word there says why.
-  MSCCLPP_DEVICE_INLINE bool waitForRoom(Place place, int64_t maxSpinCount, uint32_t* alsoStatus) const {
+  // Writes the trigger to its slot, waiting until that is free. Gives up, and returns false, like `push`, and also for
+  // an abort asked for in `alsoStatus`; a word there says why.
+  //
+  // The trigger is written inside the loop that waits: a thread that has found room writes, and then meets those of its
+  // warp that go on waiting. Behind the loop it would have to wait for them to give way, and they for it: what the
+  // proxy is to take next, so that there is room for them, is its trigger.
+  MSCCLPP_DEVICE_INLINE bool commit(Place place, ProxyTrigger trigger, int64_t maxSpinCount,
+                                    uint32_t* alsoStatus) const {
     uint64_t* const taken = tail;
     uint64_t* const cache = tailCache;
     const uint64_t slots = size;
-    if (place.position < place.seenTail + slots) return true;
-    uint64_t seen = 0;
-    const auto free = [&] {
-      seen = atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(taken);
-      return place.position < seen + slots;
+    // The commit bit of the lap.
+    const uint64_t top = static_cast<uint64_t>(1) << 63;
+    const Bytes16 words = {trigger.fst, (trigger.snd & ~top) | ((place.position & slots) == 0 ? top : 0)};
+    ProxyTrigger* const slot = triggers + (place.position & (slots - 1));
+    uint64_t seen = place.seenTail;
+    const auto writeIfFree = [&] {
+      const bool free = place.position < seen + slots;
+      if (free) releaseWhole(slot, words);
+      return unforeseen(free);
     };
-    if (pollUntilEither(free, maxSpinCount, alsoStatus, status)) {
-      // A slower thread may put an older tail in its place: that only makes the next one look for itself.
-      atomicStore<MemoryOrder::Release, MemoryScope::Device>(cache, seen);
-      return true;
-    }
+    if (writeIfFree()) return true;
+    const auto lookAndWrite = [&] {
+      // Position p of a full FIFO: not less than `slots`, as the tail is not less than 0.
+      seen = look(taken, cache, place.position - slots + 1);
+      return writeIfFree();
+    };
+    if (pollUntilEither<1>(lookAndWrite, maxSpinCount, alsoStatus, status)) return true;
     detail::abortBecause(status, ReasonFifoPoisoned);
     return false;
   }
 
-  // Writes the trigger to its slot, with the commit bit of the lap.
-  MSCCLPP_DEVICE_INLINE void commit(uint64_t position, ProxyTrigger trigger) const {
-    const uint64_t slots = size;
-    const uint64_t top = static_cast<uint64_t>(1) << 63;
-    const uint64_t high = (trigger.snd & ~top) | ((position & slots) == 0 ? top : 0);
-    releaseWhole(triggers + (position & (slots - 1)), Bytes16{trigger.fst, high});
+ private:
+  // A tail, of which the caller needs at least `needed`: what the cache says if that is enough, or if another thread is
+  // looking at the tail; else what the tail says, which is then in the cache, too.
+  //
+  // Why the way to the tail leads through two accesses to device memory also where there is nobody else. The trigger of
+  // a push reaches the host after half a round trip, and so does a look at the tail that is sent right behind it: too
+  // early to find the answer, so that a second round trip of 1.06 us is needed. A look that is sent 0.26 to 0.36 us
+  // later finds it, if the proxy is awake. The loads of both words, which are under way together, and the exchange take
+  // 0.3 us, a time that is of use where somebody else looks.
+  MSCCLPP_DEVICE_INLINE static uint64_t look(uint64_t* taken, uint64_t* cache, uint64_t needed) {
+    uint64_t* const looking = cache + WordsToLooking;
+    const uint64_t busy = atomicLoad<MemoryOrder::Relaxed, MemoryScope::Device>(looking);
+    uint64_t seen = atomicLoad<MemoryOrder::Acquire, MemoryScope::Device>(cache);
+    if (seen < needed && busy == 0 &&
+        atomicCompareSwap<MemoryOrder::Relaxed, MemoryScope::Device>(looking, static_cast<uint64_t>(0),
+                                                                     static_cast<uint64_t>(1)) == 0) {
+      const uint64_t cached = seen;
+      seen = atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(taken);
+      if (seen > cached) atomicReduceMax<MemoryOrder::Release, MemoryScope::Device>(cache, seen);
+      atomicStore<MemoryOrder::Relaxed, MemoryScope::Device>(looking, static_cast<uint64_t>(0));
+    }
+    return seen;
   }
 
 #endif  // MSCCLPP_DEVICE_COMPILE

@@ -85,12 +85,27 @@ MSCCLPP_DEVICE_INLINE bool pollUntil(Ready ready, int64_t maxSpinCount, uint32_t
 }
 
 // The same for a wait that two may abort: through `status`, where it is also said why the wait gave up, and through
-// `other`.
-template <class Ready>
+// `other`, which may be the same.
+template <uint32_t InARow = 4, class Ready>
 MSCCLPP_DEVICE_INLINE bool pollUntilEither(Ready ready, int64_t maxSpinCount, uint32_t* status, uint32_t* other) {
-  return detail::pollLoop<4>(ready, maxSpinCount, status, [=](bool aborted) {
-    return aborted || atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(other + StatusAbortRequested) != 0;
+  return detail::pollLoop<InARow>(ready, maxSpinCount, status, [=](bool aborted) {
+    return aborted || (other != status &&
+                       atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(other + StatusAbortRequested) != 0);
   });
+}
+
+// `value`, in a way that the compiler does not see through. What a thread does in a poll before it returns this, it does
+// in the turn of the loop, together with those of its warp that go on: else the compiler takes what is only done in the
+// last turn for something behind the loop, and threads of a warp get there one after the other, whenever those that
+// still poll give way.
+MSCCLPP_DEVICE_INLINE bool unforeseen(bool value) {
+  uint32_t word = value;
+#if defined(MSCCLPP_DEVICE_HIP)
+  asm volatile("" : "+v"(word));
+#else
+  asm volatile("" : "+r"(word));
+#endif
+  return word != 0;
 }
 
 // As pollUntil for the 32 threads of a warp together, called by all of them with the same arguments. `ready` is called

@@ -176,10 +176,10 @@ struct BasePortChannelDeviceHandle {
     const FifoDeviceHandle fifo = fifo_;
     const FifoDeviceHandle::Place place = fifo.reserve();
     atomicReduceMax<MemoryOrder::Relaxed, MemoryScope::Device>(lastPushed_, place.position + 1);
-    if (!fifo.waitForRoom(place, -1, semaphore_.status)) return FifoDeviceHandle::Failed;
-    fifo.commit(place.position, ProxyTrigger{fst, snd | static_cast<uint64_t>(type) << TriggerTypeBit |
-                                                      static_cast<uint64_t>(semaphoreId_) << TriggerSemaphoreBit});
-    return place.position;
+    const ProxyTrigger trigger{fst, snd | static_cast<uint64_t>(type) << TriggerTypeBit |
+                                        static_cast<uint64_t>(semaphoreId_) << TriggerSemaphoreBit};
+    return fifo.commit(place, trigger, -1, semaphore_.status) ? place.position
+                                                              : static_cast<uint64_t>(FifoDeviceHandle::Failed);
   }
 
   // Waits until the trigger at this position is complete, and all before it.

@@ -17,7 +17,7 @@ using mscclpp::BasePortChannelDeviceHandle;
 // A FIFO in memory, and the host's end of it.
 struct HostFifo {
   explicit HostFifo(uint32_t size) : slots(size) {
-    handle = FifoDeviceHandle{slots.data(), &head, &tail, &tailCache, status, size, 0};
+    handle = FifoDeviceHandle{slots.data(), &head, &tail, &tailCache(), status, size, 0};
   }
 
   // Takes the next trigger, if it is there.
@@ -32,7 +32,10 @@ struct HostFifo {
   }
 
   std::vector<ProxyTrigger> slots;
-  uint64_t head = 0, tail = 0, tailCache = 0, taken = 0;
+  uint64_t& tailCache() { return lines[0]; }
+  uint64_t& looking() { return lines[mscclpp::WordsToLooking]; }
+  uint64_t head = 0, tail = 0, taken = 0;
+  uint64_t lines[2 * mscclpp::WordsToLooking] = {};
   uint32_t status[4] = {};
   FifoDeviceHandle handle;
 };
@@ -106,21 +109,33 @@ static void threadCopies() {
   }
 }
 
-// Every thread's triggers come once and in order, over many laps, and a sync returns behind its trigger.
+// Every thread's triggers come once and in order, over many laps, and a sync returns behind its trigger. The cache only
+// grows, is never above the tail, and is all that most of those know of who wait.
 static void interleavedPushes() {
   Random random(3);
+  uint64_t shared = 0;
   for (uint64_t run = 0; run < 3000; ++run) {
     const unsigned int pushers = 1 + random.below(4);
     const uint64_t each = 1 + random.below(12);
     HostFifo fifo(2u << random.below(3));
     std::vector<uint64_t> next(pushers);
-    Interleaving::run(pushers + 1, random.next(), [&] {
+    uint64_t cached = 0;
+    Interleaving::run(pushers + 2, random.next(), [&] {
       const uint64_t me = blockIdx.x;
       if (me < pushers) {
         for (uint64_t i = 0; i < each; ++i) {
           const uint64_t position = fifo.handle.push(ProxyTrigger{me << 32 | i, mixed(me << 32 | i)});
           CHECK(position != FifoDeviceHandle::Failed);
           if (i % 3 == 2) CHECK(fifo.handle.sync(position) && fifo.handle.poll(position) && next[me] == i + 1);
+        }
+        return;
+      }
+      if (me == pushers) {
+        while (fifo.taken < pushers * each) {
+          CHECK(fifo.tailCache() >= cached && fifo.tailCache() <= fifo.tail && fifo.looking() <= 1);
+          cached = fifo.tailCache();
+          shared += fifo.looking();
+          Interleaving::current->yield();
         }
         return;
       }
@@ -131,8 +146,9 @@ static void interleavedPushes() {
         CHECK(next[trigger.fst >> 32]++ == (trigger.fst & ~0u));
       }
     });
-    CHECK(fifo.status[0] == 0 && fifo.head == pushers * each);
+    CHECK(fifo.status[0] == 0 && fifo.head == pushers * each && fifo.looking() == 0);
   }
+  CHECK(shared > 1000);
 }
 
 // Puts and signals of all kinds by threads in turns. Returns how many pieces were wrong when their signal was taken.
@@ -252,6 +268,19 @@ static void endings() {
   CHECK(fifo.handle.push(ProxyTrigger{}, 100) == FifoDeviceHandle::Failed);
   CHECK(fifo.status[mscclpp::StatusRefused] == mscclpp::ReasonFifoPoisoned);
   CHECK(fifo.handle.push(ProxyTrigger{}) == FifoDeviceHandle::Failed && fifo.status[mscclpp::StatusAborted] == 1);
+
+  // While another thread looks at the tail, waits know what the cache says, and end by their bound. A poll looks itself.
+  HostFifo watched(2);
+  ProxyTrigger trigger;
+  watched.looking() = 1;
+  CHECK(watched.handle.push(ProxyTrigger{}) == 0 && watched.take(trigger));
+  CHECK(watched.handle.poll(0) && !watched.handle.sync(0, 100) && watched.tailCache() == 0);
+  CHECK(watched.handle.push(ProxyTrigger{}) == 1 && watched.status[mscclpp::StatusRefused] == 0);
+  watched.tailCache() = 1;
+  CHECK(watched.handle.sync(0, 0) && watched.handle.push(ProxyTrigger{}) == 2);
+  CHECK(watched.take(trigger) && watched.handle.push(ProxyTrigger{}, 100) == FifoDeviceHandle::Failed);
+  watched.looking() = 0;
+  CHECK(watched.handle.sync(1, 0) && watched.tailCache() == 2 && watched.looking() == 0);
 
   World world(2, 4096, 0);
   CHECK(!world.channel.putWithSignalAndFlush(0, 0, 8, 100) && world.status[mscclpp::StatusTimedOut] == 1);

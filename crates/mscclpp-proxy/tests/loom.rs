@@ -236,6 +236,31 @@ fn reuse_is_ordered(weakness: Weakness) {
     });
 }
 
+/// A wait for a trigger to be taken comes after what the proxy did before, whichever of the waiting threads looked.
+fn taking_is_ordered(weakness: Weakness) {
+    model(Some(3), move || {
+        let fifo = Arc::new(Fifo::after(0, weakness));
+        let seen = Arc::new(Seen(UnsafeCell::new(0)));
+        fifo.push(1, |_| ());
+        let threads = [(); 2].map(|()| {
+            let (fifo, seen) = (fifo.clone(), seen.clone());
+            thread::spawn(move || {
+                let mut wait = backoff();
+                while !fifo.words().is_seen_taken(0) {
+                    wait();
+                }
+                seen.read();
+            })
+        });
+        fifo.take(0);
+        seen.write();
+        fifo.pop(0);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(fifo.looking.load(Ordering::Relaxed), 0);
+        assert!(fifo.words().is_taken(0) && fifo.tail_cache.load(Ordering::Relaxed) == 1);
+    });
+}
+
 struct Seen(UnsafeCell<u64>);
 
 // SAFETY: a checked cell: an access that is not ordered fails the model, which is what is tested.
@@ -270,6 +295,17 @@ fn weakened_tail_reuses_too_early() {
 #[should_panic]
 fn weakened_tail_cache_reuses_too_early() {
     reuse_is_ordered(Weakness::TailCache);
+}
+
+#[test]
+fn a_sync_comes_after_the_handler() {
+    taking_is_ordered(Weakness::None);
+}
+
+#[test]
+#[should_panic]
+fn weakened_tail_cache_lets_a_sync_return_too_early() {
+    taking_is_ordered(Weakness::TailCache);
 }
 
 /// One direction of a connection: its data and the peer's token, of two words.

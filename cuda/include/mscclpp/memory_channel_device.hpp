@@ -89,8 +89,8 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
   template <int Alignment = 16, bool CopyRemainder = true>
   MSCCLPP_DEVICE_INLINE void put(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes, uint32_t threadId,
                                  uint32_t numThreads) const {
-    // The stores cross the link and nobody waits for them: two loads of local memory in flight keep them coming.
-    copy<Alignment, CopyRemainder, 2>(at(dst_, targetOffset), at(src_, originOffset), bytes, threadId, numThreads);
+    // The stores cross the link and nobody waits for them: four loads of local memory in flight keep them coming.
+    copy<Alignment, CopyRemainder, 4>(at(dst_, targetOffset), at(src_, originOffset), bytes, threadId, numThreads);
   }
   template <int Alignment = 16, bool CopyRemainder = true>
   MSCCLPP_DEVICE_INLINE void put(uint64_t offset, uint64_t bytes, uint32_t threadId, uint32_t numThreads) const {

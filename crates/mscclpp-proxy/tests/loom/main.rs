@@ -1,0 +1,184 @@
+//! The FIFO and the order of channels under the loom model checker: all interleavings (up to a number of preemptions)
+//! and all values that the memory model lets a load return. The code is the one that runs on mapped memory.
+//!
+//! Loom knows one scope, so this says nothing about the scopes of GPUs; the headers argue those in text.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p mscclpp-proxy --test loom --release`
+#![cfg(loom)]
+
+mod channel;
+mod fifo;
+
+use std::sync::atomic::Ordering;
+
+use loom::{
+    cell::UnsafeCell,
+    sync::atomic::{AtomicU32, AtomicU64},
+    thread,
+};
+use mscclpp_proxy::protocol::{FifoWords, Ring, SharedWord, StatusWords};
+
+/// A word of 8 bytes; its orders can be weakened, to show that they are needed.
+struct Word64 {
+    word: AtomicU64,
+    weakened: bool,
+}
+
+impl Word64 {
+    fn new(value: u64) -> Self {
+        Self { word: AtomicU64::new(value), weakened: false }
+    }
+
+    fn order(&self, order: Ordering) -> Ordering {
+        if self.weakened { Ordering::Relaxed } else { order }
+    }
+}
+
+impl SharedWord for Word64 {
+    type Value = u64;
+    fn load(&self, order: Ordering) -> u64 {
+        self.word.load(self.order(order))
+    }
+    fn store(&self, value: u64, order: Ordering) {
+        self.word.store(value, self.order(order));
+    }
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.word.fetch_add(value, self.order(order))
+    }
+    fn compare_exchange(&self, from: u64, to: u64, order: Ordering) -> Result<u64, u64> {
+        self.word.compare_exchange(from, to, self.order(order), Ordering::Relaxed)
+    }
+}
+
+struct Word32(AtomicU32);
+
+impl SharedWord for Word32 {
+    type Value = u32;
+    fn load(&self, order: Ordering) -> u32 {
+        self.0.load(order)
+    }
+    fn store(&self, value: u32, order: Ordering) {
+        self.0.store(value, order);
+    }
+    fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+        self.0.fetch_add(value, order)
+    }
+    fn compare_exchange(&self, from: u32, to: u32, order: Ordering) -> Result<u32, u32> {
+        self.0.compare_exchange(from, to, order, Ordering::Relaxed)
+    }
+}
+
+/// What is deliberately broken.
+#[derive(Clone, Copy, PartialEq)]
+enum Weakness {
+    None,
+    /// The commit bit is stored and loaded relaxed.
+    Commit,
+    /// The tail is stored and loaded relaxed.
+    Tail,
+    /// The cached tail is stored and loaded relaxed.
+    TailCache,
+    /// Completions are stored and loaded relaxed.
+    Completed,
+    /// Signals and puts go directly whatever is pending.
+    Overtaking,
+}
+
+/// A FIFO of two slots, as it is after `start` triggers.
+struct Fifo {
+    slots: [[Word64; 2]; 2],
+    head: Word64,
+    tail: Word64,
+    tail_cache: Word64,
+    looking: Word64,
+    status: [Word32; 4],
+}
+
+impl Fifo {
+    fn after(start: u64, weakness: Weakness) -> Self {
+        let weak = |value, when| Word64 { weakened: weakness == when, ..Word64::new(value) };
+        // What the last trigger in a slot left: its commit bit.
+        let left = |slot: u64| {
+            let lap = (0..start).rev().find(|p| p % 2 == slot).map_or(1, |p| p / 2);
+            weak(u64::from(lap % 2 == 0) << 63, Weakness::Commit)
+        };
+        Self {
+            slots: [[Word64::new(0), left(0)], [Word64::new(0), left(1)]],
+            head: Word64::new(start),
+            tail: weak(start, Weakness::Tail),
+            tail_cache: weak(start, Weakness::TailCache),
+            looking: Word64::new(0),
+            status: [0, 0, 0, 0].map(|v| Word32(AtomicU32::new(v))),
+        }
+    }
+
+    fn words(&self) -> FifoWords<'_, Word64, Word32> {
+        let [abort, timed_out, aborted, refused] = &self.status;
+        FifoWords {
+            ring: Ring { slots: &self.slots, tail: &self.tail },
+            head: &self.head,
+            tail_cache: &self.tail_cache,
+            looking: &self.looking,
+            status: StatusWords { abort, timed_out, aborted, refused },
+        }
+    }
+
+    fn push(&self, value: u64, announce: impl FnOnce(u64)) -> u64 {
+        // Both words say the same, so that a torn trigger shows.
+        self.words().push([value, value], -1, announce, || false, backoff()).expect("no reason to give up")
+    }
+
+    fn take(&self, position: u64) -> u64 {
+        let mut wait = backoff();
+        loop {
+            if let Some([first, second]) = self.words().ring.front(position) {
+                assert_eq!(first, second, "a torn trigger");
+                return first;
+            }
+            wait();
+        }
+    }
+
+    fn pop(&self, position: u64) {
+        self.words().ring.pop(position);
+    }
+}
+
+/// Yields. Two threads could yield to each other for ever while a third has something to do; such schedules are tried
+/// for a few rounds, then the run goes on fairly and branches no further.
+fn backoff() -> impl FnMut() {
+    let mut rounds = 0;
+    move || {
+        rounds += 1;
+        if rounds > 3 {
+            loom::skip_branch();
+        }
+        thread::yield_now();
+    }
+}
+
+/// `preemptions`: how often a thread may be interrupted that could go on; all schedules if none is given.
+fn model(preemptions: Option<usize>, check: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.check(check);
+}
+
+struct Seen(UnsafeCell<u64>);
+
+// SAFETY: a checked cell: an access that is not ordered fails the model, which is what is tested.
+unsafe impl Sync for Seen {}
+// SAFETY: as above.
+unsafe impl Send for Seen {}
+
+impl Seen {
+    fn write(&self) {
+        // SAFETY: loom checks that nothing else accesses the cell meanwhile.
+        self.0.with_mut(|cell| unsafe { *cell += 1 });
+    }
+
+    fn read(&self) -> u64 {
+        // SAFETY: loom checks that nothing writes the cell meanwhile.
+        self.0.with(|cell| unsafe { *cell })
+    }
+}

@@ -13,8 +13,9 @@
 // - none: each block that has work signals and waits on a channel of its own, for its own part. These are kernels of
 //   their own, whose names end in `_own`.
 //
-// Each block puts or gets a part of the message in one piece. Packets are dealt out to the warps of all blocks in turns
-// instead, so that a small message keeps few warps of each block busy. The threads of a block may all put packets and
+// Each block puts or gets a part of the message in one piece. Where all threads put packets and then unpack, the packets
+// are dealt out to the warps of all blocks in turns instead, so that a small message keeps few warps of each block busy.
+// The threads of a block may all put packets and
 // unpack after that, or some put while the others unpack. Any shares of the two are safe: those who put wait for
 // nobody, so all packets come, and the handshake at the start says that the peer's last launch is over, which took all
 // packets that are now overwritten, whichever of its threads did.
@@ -52,8 +53,8 @@ struct Round {
   uint32_t workers;
   // Whether the barriers are full.
   uint32_t full;
-  // Bytes of the message that a block puts or gets, of the last one the rest. A multiple of 16, so that all parts are
-  // aligned as the message is.
+  // Bytes of the message that a block puts or gets, of the last one the rest. A multiple of 128, so that all parts are
+  // aligned as the message is and no line is of two blocks.
   uint64_t part;
   // The threads of a block that put packets are those before `putters`, and those from `firstUnpacker` on unpack. Both
   // are whole warps.
@@ -144,10 +145,12 @@ struct Part {
   __device__ static uint64_t min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 };
 
-// The number of the calling thread among those from number `first` on of all blocks with work: warps that follow each
-// other are of different blocks.
-__device__ static uint32_t dealtOut(const Round& round, uint32_t first) {
+// The number of the calling thread among those from number `first` on, `count` of each block, of all blocks with work.
+// With roles of their own they follow each other block by block; else warps that follow each other are of different
+// blocks.
+__device__ static uint32_t numbered(const Round& round, uint32_t first, uint32_t count) {
   const uint32_t thread = threadIdx.x - first;
+  if (round.firstUnpacker != 0) return blockIdx.x * count + thread;
   return (thread / 32 * round.workers + blockIdx.x) * 32 + thread % 32;
 }
 
@@ -179,12 +182,13 @@ __device__ static void putPackets(const MemoryChannelDeviceHandle& ch, const Rou
     if (isFirstThread()) *last = flag;
     bool good = true;
     if (threadIdx.x < round.putters) {
-      good = ch.putPackets<Packet>(0, 0, round.bytes, dealtOut(round, 0), round.workers * round.putters, flag);
+      const uint32_t thread = numbered(round, 0, round.putters);
+      good = ch.putPackets<Packet>(0, 0, round.bytes, thread, round.workers * round.putters, flag);
     }
     if (threadIdx.x >= round.firstUnpacker) {
-      const uint32_t threads = round.workers * (blockDim.x - round.firstUnpacker);
-      good = ch.unpackPackets<Packet>(0, round.incoming, round.bytes, dealtOut(round, round.firstUnpacker), threads,
-                                      flag) && good;
+      const uint32_t unpackers = blockDim.x - round.firstUnpacker;
+      const uint32_t thread = numbered(round, round.firstUnpacker, unpackers);
+      good = ch.unpackPackets<Packet>(0, round.incoming, round.bytes, thread, round.workers * unpackers, flag) && good;
     }
     return good;
   });

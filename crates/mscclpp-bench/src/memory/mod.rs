@@ -60,6 +60,9 @@ pub(crate) struct PacketOptions {
     /// Who of a block puts and who unpacks, one row each [default: together, and split from 4 MiB on].
     #[arg(long, value_enum, value_delimiter = ',')]
     roles: Vec<Roles>,
+    /// With split roles, how many threads of a block put: whole warps [default: half of them, of LL128 a quarter].
+    #[arg(long, value_name = "THREADS")]
+    putters: Option<u32>,
     #[command(flatten)]
     options: Options,
 }
@@ -115,11 +118,20 @@ impl Move {
         }
     }
 
-    fn variant(self, barriers: Barriers, roles: Roles, shape: Shape) -> String {
-        let shape = format!("{} {}x{}", barriers.name(), shape.blocks, shape.threads);
+    fn variant(self, barriers: Barriers, roles: Roles, putters: Option<u32>, shape: Shape) -> String {
+        let blocks = format!("{} {}x{}", barriers.name(), shape.blocks, shape.threads);
         match self {
-            Self::Put | Self::Get => shape,
-            Self::PutPackets(packets) => format!("{} {} {shape}", packets.name(), roles.name()),
+            Self::Put | Self::Get => blocks,
+            Self::PutPackets(packets) => {
+                let name = packets.name();
+                match (roles, putters) {
+                    (Roles::Split, Some(_)) => {
+                        let (putters, _) = roles.threads(packets, shape.threads, putters);
+                        format!("{name} {} {putters} {blocks}", roles.name())
+                    }
+                    _ => format!("{name} {} {blocks}", roles.name()),
+                }
+            }
         }
     }
 }
@@ -145,26 +157,26 @@ impl Packets {
 }
 
 pub(crate) fn put(options: &Options, peer: bool) -> Result<Option<Report>> {
-    run(&[Move::Put], true, &[], options, peer)
+    run(&[Move::Put], true, (&[], None), options, peer)
 }
 
 pub(crate) fn get(options: &Options, peer: bool) -> Result<Option<Report>> {
-    run(&[Move::Get], true, &[], options, peer)
+    run(&[Move::Get], true, (&[], None), options, peer)
 }
 
 pub(crate) fn put_packets(options: &PacketOptions, peer: bool) -> Result<Option<Report>> {
     let asked = !options.packets.is_empty();
     let packets = if asked { &options.packets[..] } else { &[Packets::Ll16, Packets::Ll128] };
     let moves: Vec<_> = packets.iter().copied().map(Move::PutPackets).collect();
-    run(&moves, asked, &options.roles, &options.options, peer)
+    run(&moves, asked, (&options.roles, options.putters), &options.options, peer)
 }
 
 /// A kind of packets that the link does not carry is an error if it was `asked` for. Without `roles` they are those that
-/// suit the size.
+/// suit the size; where they are split, `putters` threads of a block put.
 fn run(
     moves: &[Move],
     asked: bool,
-    roles: &[Roles],
+    (roles, putters): (&[Roles], Option<u32>),
     options: &Options,
     peer: bool,
 ) -> Result<Option<Report>> {
@@ -191,6 +203,7 @@ fn run(
         pair: &pair,
         options,
         shape,
+        putters,
     };
     let packets = moves.iter().map(|what| what.packets(sizes.end)).max().unwrap_or(0);
     let exchange = Exchange::new(&pair, sizes.end, packets, shape.channels(&barriers))?;
@@ -247,6 +260,7 @@ struct Bench<'a> {
     pair: &'a Pair,
     options: &'a Options,
     shape: Shape,
+    putters: Option<u32>,
     module: Module,
     state: DeviceBuffer,
 }
@@ -271,7 +285,7 @@ impl Bench<'_> {
         let launch = |stream: &Stream| unsafe { kernel.launch(stream, config, &args) };
         let launches = Launches::capture(exchange.stopwatch.stream(), rounds, launch)?;
 
-        let variant = what.variant(barriers, roles, self.shape);
+        let variant = what.variant(barriers, roles, self.putters, self.shape);
         let times = exchange.arrival().measure(
             measuring,
             progress,
@@ -308,7 +322,7 @@ impl Bench<'_> {
         let workers = self.shape.workers(what, barriers, bytes);
         let (putters, first_unpacker) = match what {
             Move::Put | Move::Get => (0, 0),
-            Move::PutPackets(packets) => roles.threads(packets, self.shape.threads),
+            Move::PutPackets(packets) => roles.threads(packets, self.shape.threads, self.putters),
         };
         let round = Round {
             bytes,

@@ -14,8 +14,8 @@ pub(super) struct Shape {
     share: Option<u64>,
 }
 
-/// What a block puts or gets begins as aligned as the message.
-const ALIGNMENT: u64 = 16;
+/// Bytes of a line of device memory.
+const LINE: u64 = 128;
 
 impl Shape {
     pub(super) fn new(options: &Options, roles: &[Roles], gpu: &Gpu) -> Result<Self> {
@@ -69,9 +69,9 @@ impl Shape {
         }
     }
 
-    /// What each of the `workers` puts or gets; the last one the rest.
+    /// What each of the `workers` puts or gets; the last one the rest. Whole lines, so that no two of them write one.
     pub(super) fn part(workers: u32, bytes: u64) -> u64 {
-        bytes.div_ceil(workers.into()).next_multiple_of(ALIGNMENT)
+        bytes.div_ceil(workers.into()).next_multiple_of(LINE)
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn parts_are_aligned_and_all_of_the_message() {
-        assert_eq!([1, 16, 17, 33, 1000].map(|bytes| Shape::part(3, bytes)), [16, 16, 16, 16, 336]);
+        assert_eq!([1, 128, 384, 385, 1000].map(|bytes| Shape::part(3, bytes)), [128, 128, 128, 256, 384]);
         assert_eq!(Shape::part(32, 128 << 20), 4 << 20);
         for (workers, bytes) in (1..40).zip((0..).step_by(97)) {
             assert!(Shape::part(workers, bytes) * u64::from(workers) >= bytes);

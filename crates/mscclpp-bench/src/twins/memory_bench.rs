@@ -76,11 +76,11 @@ impl<P: Packet> Move for PutPackets<P> {
         let unpackers = block.block_dim()[0] - first_unpacker;
         // Two phases: what a thread takes may come from any thread of the peer.
         (0..putters).all(|thread| {
-            let (thread, threads) = (dealt_out(block, round, thread), round.workers * putters);
+            let (thread, threads) = (numbered(block, round, thread, putters), round.workers * putters);
             // SAFETY: see the module above.
             unsafe { channel.put_packets::<P>(0, 0, bytes, thread, threads, flag) }
         }) && (0..unpackers).all(|thread| {
-            let (thread, threads) = (dealt_out(block, round, thread), round.workers * unpackers);
+            let (thread, threads) = (numbered(block, round, thread, unpackers), round.workers * unpackers);
             // SAFETY: see the module above.
             unsafe { channel.unpack_packets::<P>(0, incoming, bytes, thread, threads, flag, -1) }
         })
@@ -165,9 +165,13 @@ fn part(block: &HostBlock<'_>, round: &Round) -> (u64, u64) {
     (offset, round.part.min(round.bytes - offset))
 }
 
-/// The number among those of all blocks of thread number `thread` of the block's that have the same role.
-fn dealt_out(block: &HostBlock<'_>, round: &Round, thread: u32) -> u32 {
-    (thread / 32 * round.workers + block.block_idx()[0]) * 32 + thread % 32
+/// The number of a thread, `thread` among the `count` of its block with its role, among those of all blocks.
+fn numbered(block: &HostBlock<'_>, round: &Round, thread: u32, count: u32) -> u32 {
+    let index = block.block_idx()[0];
+    match round.first_unpacker {
+        0 => (thread / 32 * round.workers + index) * 32 + thread % 32,
+        _ => index * count + thread,
+    }
 }
 
 unsafe fn shake_hands(channel: &BaseMemoryChannelHandle) -> bool {

@@ -269,18 +269,18 @@ static void endings() {
   CHECK(fifo.status[mscclpp::StatusRefused] == mscclpp::ReasonFifoPoisoned);
   CHECK(fifo.handle.push(ProxyTrigger{}) == FifoDeviceHandle::Failed && fifo.status[mscclpp::StatusAborted] == 1);
 
-  // While another thread looks at the tail, waiting pushes know what the cache says, and end by their bound. A poll, and
-  // a sync at first, look themselves.
+  // While another thread looks at the tail, waits know what the cache says, and end by their bound. A poll looks itself.
   HostFifo watched(2);
   ProxyTrigger trigger;
   watched.looking() = 1;
   CHECK(watched.handle.push(ProxyTrigger{}) == 0 && watched.take(trigger));
-  CHECK(watched.handle.poll(0) && watched.handle.sync(0, 0) && watched.tailCache() == 0);
+  CHECK(watched.handle.poll(0) && !watched.handle.sync(0, 100) && watched.tailCache() == 0);
   CHECK(watched.handle.push(ProxyTrigger{}) == 1 && watched.status[mscclpp::StatusRefused] == 0);
   watched.tailCache() = 1;
-  CHECK(watched.handle.push(ProxyTrigger{}) == 2 && !watched.handle.sync(1, 100));
+  CHECK(watched.handle.sync(0, 0) && watched.handle.push(ProxyTrigger{}) == 2);
   CHECK(watched.take(trigger) && watched.handle.push(ProxyTrigger{}, 100) == FifoDeviceHandle::Failed);
-  CHECK(watched.handle.sync(1, 0) && watched.tailCache() == 1);
+  watched.looking() = 0;
+  CHECK(watched.handle.sync(1, 0) && watched.tailCache() == 2 && watched.looking() == 0);
 
   World world(2, 4096, 0);
   CHECK(!world.channel.putWithSignalAndFlush(0, 0, 8, 100) && world.status[mscclpp::StatusTimedOut] == 1);

@@ -60,7 +60,7 @@ pub(crate) struct PacketOptions {
     /// Who of a block puts and who unpacks, one row each [default: together, and split from 4 MiB on].
     #[arg(long, value_enum, value_delimiter = ',')]
     roles: Vec<Roles>,
-    /// With split roles, how many threads of a block put: whole warps [default: half of them, of LL128 a quarter].
+    /// With split roles, how many threads of a block put: whole warps [default: half of them].
     #[arg(long, value_name = "THREADS")]
     putters: Option<u32>,
     #[command(flatten)]
@@ -126,7 +126,7 @@ impl Move {
                 let name = packets.name();
                 match (roles, putters) {
                     (Roles::Split, Some(_)) => {
-                        let (putters, _) = roles.threads(packets, shape.threads, putters);
+                        let (putters, _) = roles.threads(shape.threads, putters);
                         format!("{name} {} {putters} {blocks}", roles.name())
                     }
                     _ => format!("{name} {} {blocks}", roles.name()),
@@ -322,7 +322,7 @@ impl Bench<'_> {
         let workers = self.shape.workers(what, barriers, bytes);
         let (putters, first_unpacker) = match what {
             Move::Put | Move::Get => (0, 0),
-            Move::PutPackets(packets) => roles.threads(packets, self.shape.threads, self.putters),
+            Move::PutPackets(_) => roles.threads(self.shape.threads, self.putters),
         };
         let round = Round {
             bytes,

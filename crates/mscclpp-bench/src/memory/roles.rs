@@ -2,14 +2,11 @@
 
 use clap::ValueEnum;
 
-use super::Packets;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Roles {
     /// All threads put, and then all unpack.
     Together,
-    /// The first half of the warps put while the others unpack; of LL128, whose packets are mostly data, the first
-    /// quarter.
+    /// The first half of the warps put while the others unpack.
     Split,
 }
 
@@ -39,13 +36,11 @@ impl Roles {
 
     /// How many threads of a block of `threads`, from its first on, put, and the number of the first that unpacks.
     /// Where roles are split, `putters` of them put, if that is given.
-    pub(super) fn threads(self, packets: Packets, threads: u32, putters: Option<u32>) -> (u32, u32) {
-        let by_default = match (self, packets) {
-            (Self::Together, _) => return (threads, 0),
-            (Self::Split, Packets::Ll8 | Packets::Ll16) => threads / 2,
-            (Self::Split, Packets::Ll128) => threads / 4,
-        };
-        let putters = putters.unwrap_or(by_default).min(threads - WARP);
+    pub(super) fn threads(self, threads: u32, putters: Option<u32>) -> (u32, u32) {
+        if self == Self::Together {
+            return (threads, 0);
+        }
+        let putters = putters.unwrap_or(threads / 2).min(threads - WARP);
         let putters = (putters / WARP * WARP).max(WARP);
         (putters, putters)
     }
@@ -57,13 +52,12 @@ mod tests {
 
     #[test]
     fn split_roles_are_whole_warps() {
-        let split = |packets, threads| Roles::Split.threads(packets, threads, None);
-        assert_eq!([64, 96, 128, 1024].map(|n| split(Packets::Ll16, n).0), [32, 32, 64, 512]);
-        assert_eq!([64, 96, 128, 1024].map(|n| split(Packets::Ll128, n).0), [32, 32, 32, 256]);
-        assert_eq!(split(Packets::Ll8, 1024), (512, 512), "the others unpack");
-        let given = |putters| Roles::Split.threads(Packets::Ll128, 128, Some(putters)).0;
+        let split = |threads| Roles::Split.threads(threads, None);
+        assert_eq!([64, 96, 128, 1024].map(|n| split(n).0), [32, 32, 64, 512]);
+        assert_eq!(split(1024), (512, 512), "the others unpack");
+        let given = |putters| Roles::Split.threads(128, Some(putters)).0;
         assert_eq!([0, 33, 64, 97, 4000].map(given), [32, 32, 64, 96, 96]);
-        assert_eq!(Roles::Together.threads(Packets::Ll128, 96, Some(32)), (96, 0));
+        assert_eq!(Roles::Together.threads(96, Some(32)), (96, 0));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Connecting to a peer: all its addresses, until one leads to it.
 
 use std::{
+    collections::VecDeque,
     io,
     net::{SocketAddr, TcpStream},
     time::{Duration, Instant},
@@ -22,6 +23,11 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(10);
 /// How long an address has the field to itself, before the next one is tried beside it.
 const HEAD_START: Duration = Duration::from_millis(250);
+
+/// After so long without an answer an address is tried once more, beside what has been begun. Where the first packets of
+/// a connection are lost, the system takes the time until their repetition for the time that the way takes, and repeats
+/// the next one after three times that; a new connection begins anew.
+const AGAIN: Duration = Duration::from_secs(3);
 
 /// An address that is being tried.
 struct Attempt {
@@ -54,14 +60,20 @@ pub(crate) fn dial(
     wish: &Wish,
 ) -> Result<(TcpStream, Session, SocketAddr)> {
     let began = Instant::now();
-    let mut untried = candidates.iter().copied();
+    let mut untried: VecDeque<_> = candidates.iter().copied().collect();
+    let mut again_at = began + AGAIN;
     let mut active: Vec<Attempt> = Vec::new();
     let mut failed: Vec<(SocketAddr, Failed)> = Vec::new();
     let mut next_at = began;
     loop {
         let now = Instant::now();
+        if now >= again_at && untried.is_empty() {
+            again_at = now + AGAIN;
+            let silent = |address: &&SocketAddr| active.iter().any(|attempt| attempt.address == **address);
+            untried.extend(candidates.iter().filter(silent));
+        }
         if (active.is_empty() || now >= next_at)
-            && let Some(address) = untried.next()
+            && let Some(address) = untried.pop_front()
         {
             next_at = now + HEAD_START;
             match socket::begin_connect(address) {
@@ -73,7 +85,8 @@ pub(crate) fn dial(
         if active.is_empty() || now >= began + LIMIT {
             return Err(verdict(began.elapsed(), failed, &active));
         }
-        wait(&active, next_at.min(began + LIMIT).saturating_duration_since(now), untried.len() > 0);
+        let next = if untried.is_empty() { again_at } else { next_at };
+        wait(&active, next.min(began + LIMIT).saturating_duration_since(now), !untried.is_empty());
         let mut index = 0;
         while let Some(attempt) = active.get_mut(index) {
             match attempt.go_on(key, wish) {
@@ -216,7 +229,12 @@ fn verdict(after: Duration, failed: Vec<(SocketAddr, Failed)>, active: &[Attempt
             (address, outcome)
         })
         .collect();
-    attempts.extend(active.iter().map(|attempt| (attempt.address, "no answer".to_owned())));
+    for Attempt { address, .. } in active {
+        let silent = (*address, "no answer".to_owned());
+        if !attempts.contains(&silent) {
+            attempts.push(silent);
+        }
+    }
     Error::Unreachable { after, attempts }
 }
 

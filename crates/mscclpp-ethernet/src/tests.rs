@@ -306,6 +306,31 @@ fn every_address_is_tried_and_named() {
     assert!(matches!(CoreError::from(gone), CoreError::PeerLost { .. }));
 }
 
+/// As where the first packets of a connection are lost, and the next ones wait for theirs.
+#[test]
+fn an_address_that_is_silent_is_tried_again() {
+    let b = Process::start();
+    let (blob, peer) = (b.blob(), b.addresses()[0]);
+    let wish = Wish { endpoint: blob.name, from: [9; 16], link: 1, purpose: Purpose::Link };
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let between = std::thread::spawn(move || {
+        let (silent, _) = listener.accept().unwrap();
+        let (mut here, _) = listener.accept().unwrap();
+        let mut there = TcpStream::connect(peer).unwrap();
+        let (mut from_here, mut from_there) = (here.try_clone().unwrap(), there.try_clone().unwrap());
+        let back = std::thread::spawn(move || std::io::copy(&mut from_there, &mut here));
+        let _ = std::io::copy(&mut from_here, &mut there);
+        let _ = there.shutdown(std::net::Shutdown::Both);
+        let _ = back.join().unwrap();
+        drop(silent);
+    });
+    let (link, _, found) = dial(&[address], &blob.key, &wish).unwrap();
+    assert_eq!(found, address);
+    drop(link);
+    between.join().unwrap();
+}
+
 #[test]
 fn a_key_is_in_no_text_about_an_endpoint() {
     let process = Process::start();

@@ -64,14 +64,12 @@ pub(crate) trait StreamBackend: Send + Sync + Any {
     unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()>;
     unsafe fn fill(&self, dst: DevicePtr, bytes: u64, value: u8) -> Result<()>;
     unsafe fn write_u64(&self, dst: DevicePtr, value: u64) -> Result<()>;
+    /// Both in one submission; false, and nothing done, where there is no such thing.
+    ///
     /// # Safety
-    /// As for `copy`, both.
-    unsafe fn write_two_u64(&self, [first, second]: [(DevicePtr, u64); 2]) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            self.write_u64(first.0, first.1)?;
-            self.write_u64(second.0, second.1)
-        }
+    /// As for `copy`.
+    unsafe fn write_two_at_once(&self, _values: [(DevicePtr, u64); 2]) -> Result<bool> {
+        Ok(false)
     }
     fn record(&self, event: &Arc<dyn EventBackend>) -> Result<()>;
     fn wait_event(&self, event: &Arc<dyn EventBackend>) -> Result<()>;

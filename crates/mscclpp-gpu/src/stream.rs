@@ -118,7 +118,14 @@ impl Stream {
     /// As [`Stream::write_u64`]; the first value may have been submitted then.
     pub unsafe fn write_two_u64(&self, values: [(DevicePtr, u64); 2]) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.backend.write_two_u64(values) }
+        unsafe {
+            if !self.backend.write_two_at_once(values)? {
+                for (dst, value) in values {
+                    self.backend.write_u64(dst, value)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Marks this point of the stream in `event`.

@@ -162,11 +162,11 @@ impl StreamBackend for CudaStream {
 
     unsafe fn write_u64(&self, dst: DevicePtr, value: u64) -> Result<()> {
         is_word(dst)?;
-        let flags = WITH_BARRIER;
         if let Some(write_value) = self.device.value_writes() {
             // SAFETY: the caller promises the 8 bytes until the write is complete.
-            return self
-                .submit("cuStreamWriteValue64", |_| unsafe { write_value(self.raw, dst.0, value, flags) });
+            return self.submit("cuStreamWriteValue64", |_| unsafe {
+                write_value(self.raw, dst.0, value, WITH_BARRIER)
+            });
         }
         if self.is_capturing()? {
             return Err(Error::InvalidArgument(format!(
@@ -178,14 +178,8 @@ impl StreamBackend for CudaStream {
         unsafe { self.device.value_slots().write(self, dst, value) }
     }
 
-    unsafe fn write_two_u64(&self, values: [(DevicePtr, u64); 2]) -> Result<()> {
-        let Some(batch) = self.device.value_batches() else {
-            // SAFETY: the caller's promise.
-            return unsafe {
-                self.write_u64(values[0].0, values[0].1)?;
-                self.write_u64(values[1].0, values[1].1)
-            };
-        };
+    unsafe fn write_two_at_once(&self, values: [(DevicePtr, u64); 2]) -> Result<bool> {
+        let Some(batch) = self.device.value_batches() else { return Ok(false) };
         values.iter().try_for_each(|(dst, _)| is_word(*dst))?;
         let mut writes = values.map(|(dst, value)| {
             // The driver looks at all of an element, so what a write does not use is zero.
@@ -197,7 +191,8 @@ impl StreamBackend for CudaStream {
             write
         });
         // SAFETY: the caller promises the words until the writes are complete; the driver copies the elements.
-        self.submit("cuStreamBatchMemOp", |_| unsafe { batch(self.raw, 2, writes.as_mut_ptr(), 0) })
+        self.submit("cuStreamBatchMemOp", |_| unsafe { batch(self.raw, 2, writes.as_mut_ptr(), 0) })?;
+        Ok(true)
     }
 
     fn record(&self, event: &Arc<dyn EventBackend>) -> Result<()> {

@@ -50,7 +50,8 @@ enum TriggerLayout : uint32_t {
 
 namespace detail {
 
-// How often a call that could go directly looks whether something is still pending, before it goes through the proxy.
+// How often a call that could go directly looks whether something is still pending, before it goes through the proxy. A
+// look takes about 0.15 us in device memory, where the transports that allow direct calls store their completions.
 enum CompletionLooks : uint32_t { LooksBeforePush = 12 };
 
 }  // namespace detail

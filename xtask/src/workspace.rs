@@ -4,9 +4,12 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, FileContext};
 
-/// The folder of the repository.
+/// The folder of the repository: the one that `cargo xtask` was called in. Where it was compiled may be another checkout,
+/// with which it shares its target folder.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the repository").to_owned()
+    let package =
+        std::env::var_os("CARGO_MANIFEST_DIR").map_or(env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    package.parent().expect("xtask is a folder of the repository").to_owned()
 }
 
 /// The folder that cargo builds into.

@@ -20,9 +20,10 @@
 //     pushes; the host reports it.
 // F6. One thread at a time looks at the tail for all that wait, in pushes and in syncs: who sets the `looking` word from
 //     0 to 1. It raises the cache to what it saw and sets the word back, in the same turn of its loop, whatever it saw;
-//     nothing is waited for meanwhile. The others poll the cache. The word orders nothing: two that looked at the tail
-//     at once would only have been slower, and the cache is a maximum, so that it never falls and is never above the
-//     tail, in whichever order they raise it.
+//     nothing is waited for meanwhile. The others poll the cache, and the word: they look themselves when nobody does.
+//     The word orders nothing: two that looked at the tail at once would only have been slower, and the cache is a
+//     maximum, so that it never falls and is never above the tail, in whichever order they raise it. So a sync that
+//     knows of nobody else may leave the cache as it is, which saves it the release: who does wait looks next.
 
 #ifndef MSCCLPP_FIFO_DEVICE_HPP_
 #define MSCCLPP_FIFO_DEVICE_HPP_
@@ -114,7 +115,8 @@ struct FifoDeviceHandle {
   MSCCLPP_DEVICE_INLINE bool sync(uint64_t position, int64_t maxSpinCount = -1) const {
     uint64_t* const taken = tail;
     uint64_t* const cache = tailCache;
-    return pollUntil<1>([=] { return look(taken, cache, position + 1) > position; }, maxSpinCount, status);
+    bool shares = !aloneInWarp();
+    return pollUntil<1>([&] { return look(taken, cache, position + 1, shares) > position; }, maxSpinCount, status);
   }
 
   // The two steps of a push, for those who have something to do between them. Who has reserved a position calls commit
@@ -151,6 +153,8 @@ struct FifoDeviceHandle {
     const Bytes16 words = {trigger.fst, (trigger.snd & ~top) | ((place.position & slots) == 0 ? top : 0)};
     ProxyTrigger* const slot = triggers + (place.position & (slots - 1));
     uint64_t seen = place.seenTail;
+    // Also alone: the next push wants to find room without a look.
+    bool shares = true;
     const auto writeIfFree = [&] {
       const bool free = place.position < seen + slots;
       if (free) releaseWhole(slot, words);
@@ -159,7 +163,7 @@ struct FifoDeviceHandle {
     if (writeIfFree()) return true;
     const auto lookAndWrite = [&] {
       // Position p of a full FIFO: not less than `slots`, as the tail is not less than 0.
-      seen = look(taken, cache, place.position - slots + 1);
+      seen = look(taken, cache, place.position - slots + 1, shares);
       return writeIfFree();
     };
     if (pollUntilEither<1>(lookAndWrite, maxSpinCount, alsoStatus, status)) return true;
@@ -169,24 +173,27 @@ struct FifoDeviceHandle {
 
  private:
   // A tail, of which the caller needs at least `needed`: what the cache says if that is enough, or if another thread is
-  // looking at the tail; else what the tail says, which is then in the cache, too.
+  // looking at the tail; else what the tail says. That is then in the cache, too, if the caller `shares` what it sees,
+  // as it does from the first time on that it finds another thread here.
   //
   // Why the way to the tail leads through two accesses to device memory also where there is nobody else. The trigger of
   // a push reaches the host after half a round trip, and so does a look at the tail that is sent right behind it: too
   // early to find the answer, so that a second round trip of 1.06 us is needed. A look that is sent 0.26 to 0.36 us
   // later finds it, if the proxy is awake. The loads of both words, which are under way together, and the exchange take
   // 0.3 us, a time that is of use where somebody else looks.
-  MSCCLPP_DEVICE_INLINE static uint64_t look(uint64_t* taken, uint64_t* cache, uint64_t needed) {
+  MSCCLPP_DEVICE_INLINE static uint64_t look(uint64_t* taken, uint64_t* cache, uint64_t needed, bool& shares) {
     uint64_t* const looking = cache + WordsToLooking;
     const uint64_t busy = atomicLoad<MemoryOrder::Relaxed, MemoryScope::Device>(looking);
     uint64_t seen = atomicLoad<MemoryOrder::Acquire, MemoryScope::Device>(cache);
-    if (seen < needed && busy == 0 &&
-        atomicCompareSwap<MemoryOrder::Relaxed, MemoryScope::Device>(looking, static_cast<uint64_t>(0),
-                                                                     static_cast<uint64_t>(1)) == 0) {
+    if (seen >= needed) return seen;
+    if (busy == 0 && atomicCompareSwap<MemoryOrder::Relaxed, MemoryScope::Device>(
+                         looking, static_cast<uint64_t>(0), static_cast<uint64_t>(1)) == 0) {
       const uint64_t cached = seen;
       seen = atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(taken);
-      if (seen > cached) atomicReduceMax<MemoryOrder::Release, MemoryScope::Device>(cache, seen);
+      if (shares && seen > cached) atomicReduceMax<MemoryOrder::Release, MemoryScope::Device>(cache, seen);
       atomicStore<MemoryOrder::Relaxed, MemoryScope::Device>(looking, static_cast<uint64_t>(0));
+    } else {
+      shares = true;
     }
     return seen;
   }

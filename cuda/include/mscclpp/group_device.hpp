@@ -16,6 +16,13 @@ MSCCLPP_DEVICE_INLINE uint32_t laneId() {
   return lane;
 }
 
+// Whether no other thread of the warp does this in the same instruction. What is right must not hang on it: threads of a
+// warp may come one after the other at any time.
+MSCCLPP_DEVICE_INLINE bool aloneInWarp() {
+  const uint32_t active = __activemask();
+  return (active & (active - 1)) == 0;
+}
+
 // Brings the 32 threads of a warp together: what follows they do in lockstep, until they branch apart.
 MSCCLPP_DEVICE_INLINE void warpSync() { __syncwarp(); }
 
@@ -51,6 +58,10 @@ namespace mscclpp {
 // The functions of the CUDA branch, documented there; a warp is a wavefront of 64 threads.
 MSCCLPP_DEVICE_INLINE uint32_t laneId() {
   return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
+}
+MSCCLPP_DEVICE_INLINE bool aloneInWarp() {
+  const uint64_t active = __builtin_amdgcn_ballot_w64(true);
+  return (active & (active - 1)) == 0;
 }
 MSCCLPP_DEVICE_INLINE void warpSync() { __builtin_amdgcn_wave_barrier(); }
 MSCCLPP_DEVICE_INLINE bool warpAny(bool value) { return __builtin_amdgcn_ballot_w64(value) != 0; }

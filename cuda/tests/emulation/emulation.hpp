@@ -338,6 +338,7 @@ inline uint64_t oneOfThisLane() { return 1; }
 
 // Outside of a kernel, in turns, a thread is alone in its warp.
 inline uint32_t laneId() { return threadIdx.x % 32; }
+inline bool aloneInWarp() { return emulation::Block::current == nullptr; }
 inline bool warpAny(bool value) {
   return emulation::Block::current == nullptr ? value : emulation::Block::current->meetWarp(value);
 }

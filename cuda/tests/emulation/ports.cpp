@@ -280,7 +280,19 @@ static void endings() {
   CHECK(watched.handle.sync(0, 0) && watched.handle.push(ProxyTrigger{}) == 2);
   CHECK(watched.take(trigger) && watched.handle.push(ProxyTrigger{}, 100) == FifoDeviceHandle::Failed);
   watched.looking() = 0;
-  CHECK(watched.handle.sync(1, 0) && watched.tailCache() == 2 && watched.looking() == 0);
+  // A sync that finds nobody else keeps what it sees to itself; one that had to wait for another thread's look shares it.
+  CHECK(watched.handle.sync(1, 0) && watched.tailCache() == 1 && watched.looking() == 0);
+  watched.looking() = 1;
+  uint64_t looks = 0;
+  Interleaving::run(2, 1, [&] {
+    if (blockIdx.x == 0) {
+      CHECK(watched.handle.sync(1));
+    } else {
+      while (++looks < 100) Interleaving::current->yield();
+      watched.looking() = 0;
+    }
+  });
+  CHECK(looks == 100 && watched.tailCache() == 2 && watched.looking() == 0);
 
   World world(2, 4096, 0);
   CHECK(!world.channel.putWithSignalAndFlush(0, 0, 8, 100) && world.status[mscclpp::StatusTimedOut] == 1);

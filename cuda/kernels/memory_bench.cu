@@ -13,12 +13,11 @@
 // - none: each block that has work signals and waits on a channel of its own, for its own part. These are kernels of
 //   their own, whose names end in `_own`.
 //
-// Each block puts or gets a part of the message in one piece. Where all threads put packets and then unpack, the packets
-// are dealt out to the warps of all blocks in turns instead, so that a small message keeps few warps of each block busy.
-// The threads of a block may all put packets and
-// unpack after that, or some put while the others unpack. Any shares of the two are safe: those who put wait for
-// nobody, so all packets come, and the handshake at the start says that the peer's last launch is over, which took all
-// packets that are now overwritten, whichever of its threads did.
+// Each block puts or gets a part of the message in one piece. Packets are dealt out to the warps of all blocks in turns
+// instead, so that a small message keeps few warps of each block busy. All threads may put and unpack after that, or the
+// first blocks put while the others unpack. Any shares of the two are safe: those who put wait for nobody, so all
+// packets come, and the handshake at the start says that the peer's last launch is over, which took all packets that
+// are now overwritten, whichever of its threads did.
 
 #include "mscclpp/concurrency_device.hpp"
 #include "mscclpp/memory_channel_device.hpp"
@@ -56,8 +55,7 @@ struct Round {
   // Bytes of the message that a block puts or gets, of the last one the rest. A multiple of 128, so that all parts are
   // aligned as the message is and no line is of two blocks.
   uint64_t part;
-  // The threads of a block that put packets are those before `putters`, and those from `firstUnpacker` on unpack. Both
-  // are whole warps.
+  // The blocks that put packets are those before `putters`, and those from `firstUnpacker` on unpack.
   uint32_t putters;
   uint32_t firstUnpacker;
 };
@@ -145,15 +143,6 @@ struct Part {
   __device__ static uint64_t min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 };
 
-// The number of the calling thread among those from number `first` on, `count` of each block, of all blocks with work.
-// With roles of their own they follow each other block by block; else warps that follow each other are of different
-// blocks.
-__device__ static uint32_t numbered(const Round& round, uint32_t first, uint32_t count) {
-  const uint32_t thread = threadIdx.x - first;
-  if (round.firstUnpacker != 0) return blockIdx.x * count + thread;
-  return (thread / 32 * round.workers + blockIdx.x) * 32 + thread % 32;
-}
-
 template <class Barriers>
 __device__ static void put(const MemoryChannelDeviceHandle& ch, const Round& round, const Barriers& barriers) {
   play(round, barriers, true, [&] {
@@ -181,14 +170,15 @@ __device__ static void putPackets(const MemoryChannelDeviceHandle& ch, const Rou
   play(round, barriers, false, [&] {
     if (isFirstThread()) *last = flag;
     bool good = true;
-    if (threadIdx.x < round.putters) {
-      const uint32_t thread = numbered(round, 0, round.putters);
-      good = ch.putPackets<Packet>(0, 0, round.bytes, thread, round.workers * round.putters, flag);
-    }
-    if (threadIdx.x >= round.firstUnpacker) {
-      const uint32_t unpackers = blockDim.x - round.firstUnpacker;
-      const uint32_t thread = numbered(round, round.firstUnpacker, unpackers);
-      good = ch.unpackPackets<Packet>(0, round.incoming, round.bytes, thread, round.workers * unpackers, flag) && good;
+    const bool puts = blockIdx.x < round.putters;
+    // The blocks that do the same as this one; warps that follow each other are of different ones.
+    const uint32_t first = puts ? 0 : round.firstUnpacker;
+    const uint32_t blocks = puts ? round.putters : round.workers - first;
+    const uint32_t thread = (threadIdx.x / 32 * blocks + blockIdx.x - first) * 32 + threadIdx.x % 32;
+    const uint32_t threads = blocks * blockDim.x;
+    if (puts) good = ch.putPackets<Packet>(0, 0, round.bytes, thread, threads, flag);
+    if (blockIdx.x >= round.firstUnpacker) {
+      good = ch.unpackPackets<Packet>(0, round.incoming, round.bytes, thread, threads, flag) && good;
     }
     return good;
   });

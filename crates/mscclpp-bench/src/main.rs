@@ -61,7 +61,7 @@ const COLUMNS: &str = "\
 Columns:
   platform  cuda; host: devices simulated on the CPU; cpu: no device involved
   workload, variant
-            what ran; for memory workloads the kind of packet and the roles of a block's threads, the kind of
+            what ran; for memory workloads the kind of packet and the roles of the blocks, the kind of
             barriers, blocks x threads
   size      of the message that a side sends, or what else the workload is over: rounds, ranks, threads, or
             milliseconds without work; exact in the JSON

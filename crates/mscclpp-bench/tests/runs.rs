@@ -137,7 +137,7 @@ fn memory_put_packets() -> Result<(), Failed> {
         ["full", "half", "none"].map(|barriers| vec![format!("{packets} together {barriers} 3x64"); 3])
     });
     assert_eq!(variants(&report), expected.as_flattened().concat());
-    // Some warps put while others unpack, in shares that differ from kind to kind.
+    // Some blocks put while others unpack, as far as there are several with work.
     let shape = ["--barriers", "half,none", "--blocks", "3", "--threads", "160", "--roles", "split,together"];
     let report = self::report("roles", &[workload, ODD, &shape].concat())?;
     let expected = ["LL8", "LL16", "LL128"].map(|packets| {
@@ -404,7 +404,6 @@ fn bad_arguments() -> Result<(), Failed> {
         (&["memory-put", "-b", "2K", "-e", "1K"], "--begin 2048"),
         (&["ll16-pingpong", "-b", "12", "-e", "12"], "12 bytes"),
         (&["memory-get", "--barriers", "none", "--blocks", "65"], "64 blocks"),
-        (&["memory-put-packets", "--roles", "split", "--threads", "32"], "--roles split"),
         (&["ethernet-bw", "--devices", "0", "1"], "--gpu"),
         (&["fifo", "--fifo-size", "3"], "FIFO of 3"),
         (&["port-put", "--fifo-size", "8192"], "FIFO of 8192"),

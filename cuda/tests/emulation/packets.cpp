@@ -121,26 +121,39 @@ static void manySteps() {
   }
 }
 
-// Each packet of a message in turn is the one that is missing: who has it says so.
+// Each packet of a message in turn is the one that is missing: who has it says so, after few looks and after many. When
+// it has come, the message is there.
 template <class Packet>
 static void onePacketIsMissing() {
   const uint32_t threads = 32;
-  for (uint64_t bytes : {1, 119, 120, 121, 500, 961, 1500}) {
+  for (uint64_t bytes : {1, 119, 120, 121, 500, 961, 1500, 1930}) {
     const uint64_t count = packetsOf<Packet>(bytes) / sizeof(Packet);
     for (uint64_t missing = 0; missing < count; ++missing) {
       Message<Packet> message;
-      message.put(bytes, 0, threads, 7);
-      const Memory whole = message.packets;
-      message.put(bytes, 0, threads, 8);
-      Memory earlier = whole;
+      const auto put = [&](uint32_t flag) {
+        emulation::launch(1, threads, [&] {
+          const uint32_t thread = threadIdx.x;
+          CHECK(mscclpp::putPackets<Packet>(message.packets.at(0), message.source.at(0), bytes, thread, threads, flag));
+        });
+      };
+      put(7);
+      Memory earlier = message.packets;
+      put(8);
       std::memcpy(message.packets.at(missing * sizeof(Packet)), earlier.at(missing * sizeof(Packet)), sizeof(Packet));
-      unsigned int gaveUp = 0;
-      emulation::launch(1, threads, [&] {
-        const uint32_t thread = threadIdx.x;
-        gaveUp += !mscclpp::unpackPackets<Packet>(message.packets.at(0), message.destination.at(0), bytes, thread,
-                                                  threads, 8, 3);
-      });
-      CHECK(gaveUp == (sizeof(Packet) == 128 ? 32u : 1u));
+      const auto gaveUp = [&](int64_t maxSpinCount) {
+        unsigned int threadsThatDid = 0;
+        emulation::launch(1, threads, [&] {
+          const uint32_t thread = threadIdx.x;
+          threadsThatDid += !mscclpp::unpackPackets<Packet>(message.packets.at(0), message.destination.at(0), bytes,
+                                                            thread, threads, 8, maxSpinCount);
+        });
+        return threadsThatDid;
+      };
+      for (int64_t looks : {3, 3 + static_cast<int>(mscclpp::detail::LooksAtAll)}) {
+        CHECK(gaveUp(looks) == (sizeof(Packet) == 128 ? 32u : 1u));
+      }
+      put(8);
+      CHECK(gaveUp(0) == 0 && std::memcmp(message.destination.at(0), message.source.at(0), bytes) == 0);
     }
   }
 }

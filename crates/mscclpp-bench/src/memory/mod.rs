@@ -47,7 +47,7 @@ pub(crate) struct Options {
     #[arg(long, value_enum, value_delimiter = ',')]
     barriers: Vec<Barriers>,
     /// Bytes for which another block gets work; with full barriers all blocks have it [default: 16 for each of its
-    /// threads, and 2 of packets].
+    /// threads, and 1 of packets].
     #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]
     share: Option<u64>,
 }
@@ -57,11 +57,11 @@ pub(crate) struct PacketOptions {
     /// The kinds of packets, one row each [default: ll16, and ll128 where the link carries whole lines].
     #[arg(long, value_enum, value_delimiter = ',')]
     packets: Vec<Packets>,
-    /// Who of a block puts and who unpacks, one row each [default: together, and split from 4 MiB on].
+    /// Which blocks put and which unpack, one row each [default: together, and split from 4 MiB on].
     #[arg(long, value_enum, value_delimiter = ',')]
     roles: Vec<Roles>,
-    /// With split roles, how many threads of a block put: whole warps [default: half of them].
-    #[arg(long, value_name = "THREADS")]
+    /// With split roles, how many blocks put [default: half of those with work for LL128, else five of eight].
+    #[arg(long, value_name = "BLOCKS")]
     putters: Option<u32>,
     #[command(flatten)]
     options: Options,
@@ -125,10 +125,7 @@ impl Move {
             Self::PutPackets(packets) => {
                 let name = packets.name();
                 match (roles, putters) {
-                    (Roles::Split, Some(_)) => {
-                        let (putters, _) = roles.threads(shape.threads, putters);
-                        format!("{name} {} {putters} {blocks}", roles.name())
-                    }
+                    (Roles::Split, Some(putters)) => format!("{name} {} {putters} {blocks}", roles.name()),
                     _ => format!("{name} {} {blocks}", roles.name()),
                 }
             }
@@ -172,7 +169,7 @@ pub(crate) fn put_packets(options: &PacketOptions, peer: bool) -> Result<Option<
 }
 
 /// A kind of packets that the link does not carry is an error if it was `asked` for. Without `roles` they are those that
-/// suit the size; where they are split, `putters` threads of a block put.
+/// suit the size; where they are split, `putters` blocks put.
 fn run(
     moves: &[Move],
     asked: bool,
@@ -181,7 +178,7 @@ fn run(
     peer: bool,
 ) -> Result<Option<Report>> {
     let pair = options.measuring.join(peer)?;
-    let shape = Shape::new(options, roles, &pair.gpu)?;
+    let shape = Shape::new(options, &pair.gpu)?;
     let barriers = shape.barriers(options);
     let default = match pair.gpu.platform() {
         Platform::Host => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
@@ -224,7 +221,7 @@ fn run(
     for what in moves {
         for (&barriers, &roles) in barriers.iter().flat_map(|of| roles.iter().map(move |roles| (of, roles))) {
             for bytes in sizes.iter() {
-                let roles = roles.unwrap_or(Roles::of(bytes, shape.threads));
+                let roles = roles.unwrap_or(Roles::of(bytes, shape.workers(what, barriers, bytes)));
                 rows.push(bench.row(&exchange, &mut progress, Way { what, barriers, roles }, bytes)?);
             }
         }
@@ -322,7 +319,7 @@ impl Bench<'_> {
         let workers = self.shape.workers(what, barriers, bytes);
         let (putters, first_unpacker) = match what {
             Move::Put | Move::Get => (0, 0),
-            Move::PutPackets(_) => roles.threads(self.shape.threads, self.putters),
+            Move::PutPackets(packets) => roles.blocks(packets, workers, self.putters),
         };
         let round = Round {
             bytes,

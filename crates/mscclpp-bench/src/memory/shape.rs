@@ -2,7 +2,7 @@
 
 use mscclpp::prelude::*;
 
-use super::{Barriers, Move, Options, OwnChannels, Roles};
+use super::{Barriers, Move, Options, OwnChannels};
 use crate::Result;
 
 /// Of the launches.
@@ -18,7 +18,7 @@ pub(super) struct Shape {
 const LINE: u64 = 128;
 
 impl Shape {
-    pub(super) fn new(options: &Options, roles: &[Roles], gpu: &Gpu) -> Result<Self> {
+    pub(super) fn new(options: &Options, gpu: &Gpu) -> Result<Self> {
         let host = gpu.platform() == Platform::Host;
         let (most_blocks, most_threads) = if host { (4, 32) } else { (32, 1024) };
         let (blocks, threads) =
@@ -35,10 +35,6 @@ impl Shape {
             return Err(
                 format!("--barriers none: there are channels for {} blocks", OwnChannels::MOST).into()
             );
-        }
-        if let Some(roles) = roles.iter().find(|roles| !roles.fit(threads)) {
-            let why = format!("--roles {}: {threads} threads are one warp; it takes two", roles.name());
-            return Err(why.into());
         }
         Ok(Self { blocks, threads, share: options.share })
     }
@@ -59,7 +55,7 @@ impl Shape {
     pub(super) fn workers(self, what: Move, barriers: Barriers, bytes: u64) -> u32 {
         let by_default = match what {
             Move::Put | Move::Get => 16,
-            Move::PutPackets(_) => 2,
+            Move::PutPackets(_) => 1,
         };
         let share = self.share.unwrap_or(by_default * u64::from(self.threads));
         match barriers {
@@ -88,7 +84,7 @@ mod tests {
         assert_eq!([1, 1 << 10, 16 << 10].map(puts), [1, 1, 1]);
         assert_eq!([(16 << 10) + 1, 64 << 10, 1 << 20, 128 << 20].map(puts), [2, 4, 32, 32]);
         let packets = |bytes| BLOCKS.workers(Move::PutPackets(Packets::Ll16), Barriers::None, bytes);
-        assert_eq!([1, 2 << 10, 16 << 10, 64 << 10, 1 << 20].map(packets), [1, 1, 8, 32, 32]);
+        assert_eq!([1, 1 << 10, 16 << 10, 64 << 10, 1 << 20].map(packets), [1, 1, 16, 32, 32]);
         assert_eq!(BLOCKS.workers(Move::Put, Barriers::Full, 1), 32);
         let shape = Shape { share: Some(100), ..BLOCKS };
         assert_eq!(shape.workers(Move::Get, Barriers::Half, 1000), 10);

@@ -73,17 +73,26 @@ impl<P: Packet> Move for PutPackets<P> {
         let flag = flag.fetch_add(1, Ordering::Relaxed) + 1;
         let (bytes, incoming) = (round.bytes, round.incoming);
         let (putters, first_unpacker) = (round.putters, round.first_unpacker);
-        let unpackers = block.block_dim()[0] - first_unpacker;
+        let unpackers = round.workers - first_unpacker;
+        let (me, width) = (block.block_idx()[0], block.block_dim()[0]);
         // Two phases: what a thread takes may come from any thread of the peer.
-        (0..putters).all(|thread| {
-            let (thread, threads) = (numbered(block, round, thread, putters), round.workers * putters);
-            // SAFETY: see the module above.
-            unsafe { channel.put_packets::<P>(0, 0, bytes, thread, threads, flag) }
-        }) && (0..unpackers).all(|thread| {
-            let (thread, threads) = (numbered(block, round, thread, unpackers), round.workers * unpackers);
-            // SAFETY: see the module above.
-            unsafe { channel.unpack_packets::<P>(0, incoming, bytes, thread, threads, flag, -1) }
-        })
+        let put = || {
+            block.threads().all(|thread| {
+                let thread = numbered(thread, me, putters);
+                // SAFETY: see the module above.
+                unsafe { channel.put_packets::<P>(0, 0, bytes, thread, putters * width, flag) }
+            })
+        };
+        let unpack = || {
+            block.threads().all(|thread| {
+                let thread = numbered(thread, me - first_unpacker, unpackers);
+                // SAFETY: see the module above.
+                unsafe {
+                    channel.unpack_packets::<P>(0, incoming, bytes, thread, unpackers * width, flag, -1)
+                }
+            })
+        };
+        (me >= putters || put()) && (me < first_unpacker || unpack())
     }
 }
 
@@ -165,13 +174,9 @@ fn part(block: &HostBlock<'_>, round: &Round) -> (u64, u64) {
     (offset, round.part.min(round.bytes - offset))
 }
 
-/// The number of a thread, `thread` among the `count` of its block with its role, among those of all blocks.
-fn numbered(block: &HostBlock<'_>, round: &Round, thread: u32, count: u32) -> u32 {
-    let index = block.block_idx()[0];
-    match round.first_unpacker {
-        0 => (thread / 32 * round.workers + index) * 32 + thread % 32,
-        _ => index * count + thread,
-    }
+/// The number of a thread, `thread` of block `block`, among those of `count` blocks.
+fn numbered(thread: u32, block: u32, count: u32) -> u32 {
+    (thread / 32 * count + block) * 32 + thread % 32
 }
 
 unsafe fn shake_hands(channel: &BaseMemoryChannelHandle) -> bool {

@@ -40,7 +40,10 @@ fn main() -> ExitCode {
     }
     trials.push(Trial::test("ping_pong_across_processes", || all_succeed("ping-pong", 2)));
     trials.push(Trial::test("a_signal_carries_data_across_processes", || all_succeed("data", 2)));
-    trials.push(Trial::test("memory_channels_across_processes", || all_succeed("transfer", 3)));
+    for n in [3, 8] {
+        let name = format!("memory_channels_between_all_of_{n}_processes");
+        trials.push(Trial::test(name, move || all_succeed("transfer", n)));
+    }
     let two_gpus = platform() == Platform::Cuda && platform().device_count().is_ok_and(|count| count >= 2);
     let name =
         if two_gpus { "one_visible_gpu_per_rank" } else { "one_visible_gpu_per_rank (needs two CUDA GPUs)" };

@@ -167,17 +167,17 @@ __device__ static void putPackets(const MemoryChannelDeviceHandle& ch, const Rou
   // behind the barrier.
   uint32_t* const last = round.state->flags + blockIdx.x;
   const uint32_t flag = *last + 1;
+  // Among the blocks that do the same as this one; warps that follow each other are of different ones.
+  const bool puts = blockIdx.x < round.putters, unpacks = blockIdx.x >= round.firstUnpacker;
+  const uint32_t first = puts ? 0 : round.firstUnpacker;
+  const uint32_t blocks = puts ? round.putters : round.workers - first;
+  const uint32_t thread = (threadIdx.x / 32 * blocks + blockIdx.x - first) * 32 + threadIdx.x % 32;
+  const uint32_t threads = blocks * blockDim.x;
   play(round, barriers, false, [&] {
     if (isFirstThread()) *last = flag;
     bool good = true;
-    const bool puts = blockIdx.x < round.putters;
-    // The blocks that do the same as this one; warps that follow each other are of different ones.
-    const uint32_t first = puts ? 0 : round.firstUnpacker;
-    const uint32_t blocks = puts ? round.putters : round.workers - first;
-    const uint32_t thread = (threadIdx.x / 32 * blocks + blockIdx.x - first) * 32 + threadIdx.x % 32;
-    const uint32_t threads = blocks * blockDim.x;
     if (puts) good = ch.putPackets<Packet>(0, 0, round.bytes, thread, threads, flag);
-    if (blockIdx.x >= round.firstUnpacker) {
+    if (unpacks) {
       good = ch.unpackPackets<Packet>(0, round.incoming, round.bytes, thread, threads, flag) && good;
     }
     return good;

@@ -58,13 +58,13 @@ MSCCLPP_DEVICE_INLINE void storeRest(uint8_t* to, int32_t bytes, uint64_t word) 
 // of them (for LL128, a part of one); a thread moves its pointers on and counts how many bytes of payload are left from
 // there. As long as this many steps are whole, it has the loads of all of them under way at once, so that their
 // latencies overlap. The steps after that, which are all there are of a small message, come one by one: they are little
-// code, which takes less time to fetch than the latencies would take together, and threads without a packet are through
-// at once. Payloads that are not aligned to their words have single steps alone.
+// code, which takes less time to fetch than the latencies would take together. Threads without a packet have left before
+// that, as they take turns with those that have one. Payloads that are not aligned to their words have single steps alone.
 //
-// Who waits for several packets looks at all of them at first, so that it has them with the look that finds them. If they
-// have not come after so many looks, it is the link that is waited for, and others, too: from then on it looks at the
-// last packet alone before it looks at the others. Else the looks of a whole device, at four times as much memory as
-// arrives meanwhile, take longer than the data (132 blocks, of which half unpack: 2110 us instead of 745).
+// Who waits for several packets looks at all of them at first, so that it has them with the look that finds them. After so
+// many looks in vain it is the link that is waited for, by others, too: from then on it looks at the last packet alone
+// before it looks at the others. Else the looks of a whole device, at four times as much memory as arrives meanwhile,
+// take longer than the data (132 blocks, of which half unpack: 2110 us instead of 745).
 enum PacketSteps : uint32_t { PacketsInFlight = 4, LooksAtAll = 16 };
 
 // LL8 and LL16: packet i belongs to thread i modulo numThreads. The last one may be less than full.
@@ -72,11 +72,15 @@ template <class Packet>
 struct PacketMover {
   static constexpr int64_t Size = Packet::PayloadBytes;
 
+  // Of the payload, the first byte that the thread moves.
+  MSCCLPP_DEVICE_INLINE static uint64_t beginOf(uint32_t threadId) {
+    return static_cast<uint64_t>(threadId) * Size;
+  }
+
   template <uint32_t Width>
   MSCCLPP_DEVICE_INLINE static void put(Packet* packets, const uint8_t* payload, uint64_t bytes, uint32_t threadId,
                                         uint32_t numThreads, uint32_t flag) {
-    int64_t left = static_cast<int64_t>(bytes) - threadId * Size;
-    if (left <= 0) return;
+    int64_t left = static_cast<int64_t>(bytes - beginOf(threadId));
     const uint64_t stride = numThreads;
     const int64_t step = numThreads * Size;
     const uint8_t* from = payload + threadId * Size;
@@ -107,13 +111,13 @@ struct PacketMover {
                                            uint32_t numThreads, uint32_t flag, int64_t maxSpinCount,
                                            uint32_t* status) {
     using Wire = typename Packet::Wire;
-    int64_t left = static_cast<int64_t>(bytes) - threadId * Size;
-    if (left <= 0) return true;
+    int64_t left = static_cast<int64_t>(bytes - beginOf(threadId));
     const uint64_t stride = numThreads;
     const int64_t step = numThreads * Size;
     const Packet* from = packets + threadId;
     uint8_t* to = payload + threadId * Size;
     if constexpr (Width == 8) {
+      uint32_t looks = 0;
 #pragma unroll 1
       for (; left >= (PacketsInFlight - 1) * step + Size; left -= PacketsInFlight * step) {
         Wire wires[PacketsInFlight];
@@ -126,7 +130,6 @@ struct PacketMover {
           return all;
         };
         const Packet* const last = from + (PacketsInFlight - 1) * stride;
-        uint32_t looks = 0;
         const auto arrivedAtLast = [&] {
           return (++looks <= LooksAtAll || Packet::carries(Packet::load(last), flag)) && arrived();
         };
@@ -176,12 +179,16 @@ struct PacketMover<LL128Packet> {
   // What a warp moves in a step, as payload.
   static constexpr int64_t WarpBytes = WarpThreads / Lanes * Size;
 
+  // Of the payload, the first byte that the thread's warp moves.
+  MSCCLPP_DEVICE_INLINE static uint64_t beginOf(uint32_t threadId) {
+    return static_cast<uint64_t>(threadId / WarpThreads) * WarpBytes;
+  }
+
   template <uint32_t Width>
   MSCCLPP_DEVICE_INLINE static void put(LL128Packet* packets, const uint8_t* payload, uint64_t bytes, uint32_t threadId,
                                         uint32_t numThreads, uint32_t flag) {
-    const int64_t begin = beginOf(threadId);
-    int64_t left = static_cast<int64_t>(bytes) - begin;
-    if (left <= 0) return;
+    const uint64_t begin = beginOf(threadId);
+    int64_t left = static_cast<int64_t>(bytes - begin);
     const Place place(threadId, numThreads);
     const uint8_t* from = payload + begin;
     uint8_t* to = packets->data + place.packet;
@@ -232,14 +239,14 @@ struct PacketMover<LL128Packet> {
   MSCCLPP_DEVICE_INLINE static bool unpack(const LL128Packet* packets, uint8_t* payload, uint64_t bytes,
                                            uint32_t threadId, uint32_t numThreads, uint32_t flag, int64_t maxSpinCount,
                                            uint32_t* status) {
-    const int64_t begin = beginOf(threadId);
-    int64_t left = static_cast<int64_t>(bytes) - begin;
-    if (left <= 0) return true;
+    const uint64_t begin = beginOf(threadId);
+    int64_t left = static_cast<int64_t>(bytes - begin);
     const Place place(threadId, numThreads);
     const uint8_t* from = packets->data + place.packet;
     uint8_t* to = payload + begin;
     if constexpr (Width == 8) {
       if (isAligned16(payload)) {
+        uint32_t looks = 0;
 #pragma unroll 1
         for (; left >= (PacketsInFlight - 1) * place.step + WarpBytes; left -= PacketsInFlight * place.step) {
           Bytes16 parts[PacketsInFlight];
@@ -255,7 +262,6 @@ struct PacketMover<LL128Packet> {
           };
           const uint64_t* const lastFlag = reinterpret_cast<const uint64_t*>(
               from + (PacketsInFlight - 1) * place.packetStep + (WarpThreads - 1 - place.thread) * 16 + 8);
-          uint32_t looks = 0;
           const auto arrivedAtLast = [&] {
             if (++looks > LooksAtAll &&
                 warpAny(atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(lastFlag) != flag)) {
@@ -300,9 +306,6 @@ struct PacketMover<LL128Packet> {
   }
 
  private:
-  // Of the payload, the first byte of the first step of a thread's warp.
-  MSCCLPP_DEVICE_INLINE static int64_t beginOf(uint32_t threadId) { return threadId / WarpThreads * WarpBytes; }
-
   // Where a thread stands in the warp's lines and in its part of the payload.
   struct Place {
     int64_t step;           // of the payload: from one step to the next
@@ -375,7 +378,7 @@ MSCCLPP_DEVICE_INLINE void refuse(uint32_t* status) {
 template <class Packet>
 MSCCLPP_DEVICE_INLINE bool acceptsPackets(const void* packets, uint32_t threadId, uint32_t numThreads, uint32_t flag,
                                           uint32_t* status) {
-  // Bits that are to be 0: as one comparison, for all threads of a block make it, those that have no packet, too.
+  // Bits that are to be 0.
   uint32_t wrong = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(packets)) & (sizeof(Packet) - 1);
   if constexpr (sizeof(Packet) == sizeof(LL128Packet)) wrong |= (numThreads | (threadId ^ laneId())) & 31;
   const bool accepts = wrong == 0 && flag != 0;
@@ -389,13 +392,15 @@ MSCCLPP_DEVICE_INLINE bool acceptsPackets(const void* packets, uint32_t threadId
 // with the same arguments but their `threadId`. Any number of bytes, at any address: the last packet carries the rest.
 // The packets' address is a multiple of their size; for LL128Packet whole warps call, with consecutive numbers from a
 // multiple of 32 on. If not, or with flag 0, nothing is sent, word StatusRefused of `status` (may be null) is set, and
-// the result is false; true otherwise. Returns at once: it waits for nobody. One case cannot be seen: a warp of which
-// some threads have the right numbers and others have not, or do not call, waits for these for ever.
+// the result is false for the threads that have a packet to send; true otherwise. Returns at once: it waits for nobody.
+// One case cannot be seen: a warp of which some threads have the right numbers and others have not, or do not call,
+// waits for these for ever.
 template <class Packet>
 MSCCLPP_DEVICE_INLINE bool putPackets(void* packets, const void* payload, uint64_t bytes, uint32_t threadId,
                                       uint32_t numThreads, uint32_t flag, uint32_t* status = nullptr) {
-  if (!detail::acceptsPackets<Packet>(packets, threadId, numThreads, flag, status)) return false;
   using Mover = detail::PacketMover<Packet>;
+  if (Mover::beginOf(threadId) >= bytes) return true;
+  if (!detail::acceptsPackets<Packet>(packets, threadId, numThreads, flag, status)) return false;
   Packet* const to = static_cast<Packet*>(packets);
   const uint8_t* const from = static_cast<const uint8_t*>(payload);
   const uint32_t misaligned = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from) % 8);
@@ -420,8 +425,9 @@ template <class Packet>
 MSCCLPP_DEVICE_INLINE bool unpackPackets(const void* packets, void* payload, uint64_t bytes, uint32_t threadId,
                                          uint32_t numThreads, uint32_t flag, int64_t maxSpinCount = -1,
                                          uint32_t* status = nullptr) {
-  if (!detail::acceptsPackets<Packet>(packets, threadId, numThreads, flag, status)) return false;
   using Mover = detail::PacketMover<Packet>;
+  if (Mover::beginOf(threadId) >= bytes) return true;
+  if (!detail::acceptsPackets<Packet>(packets, threadId, numThreads, flag, status)) return false;
   const Packet* const from = static_cast<const Packet*>(packets);
   uint8_t* const to = static_cast<uint8_t*>(payload);
   const uint32_t misaligned = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(to) % 8);

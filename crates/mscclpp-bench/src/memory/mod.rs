@@ -47,7 +47,7 @@ pub(crate) struct Options {
     #[arg(long, value_enum, value_delimiter = ',')]
     barriers: Vec<Barriers>,
     /// Bytes for which another block gets work; with full barriers all blocks have it [default: 16 for each of its
-    /// threads, and 1 of packets].
+    /// threads, and 2 of packets].
     #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]
     share: Option<u64>,
 }

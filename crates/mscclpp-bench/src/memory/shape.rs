@@ -55,7 +55,7 @@ impl Shape {
     pub(super) fn workers(self, what: Move, barriers: Barriers, bytes: u64) -> u32 {
         let by_default = match what {
             Move::Put | Move::Get => 16,
-            Move::PutPackets(_) => 1,
+            Move::PutPackets(_) => 2,
         };
         let share = self.share.unwrap_or(by_default * u64::from(self.threads));
         match barriers {
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!([1, 1 << 10, 16 << 10].map(puts), [1, 1, 1]);
         assert_eq!([(16 << 10) + 1, 64 << 10, 1 << 20, 128 << 20].map(puts), [2, 4, 32, 32]);
         let packets = |bytes| BLOCKS.workers(Move::PutPackets(Packets::Ll16), Barriers::None, bytes);
-        assert_eq!([1, 1 << 10, 16 << 10, 64 << 10, 1 << 20].map(packets), [1, 1, 16, 32, 32]);
+        assert_eq!([1, 2 << 10, 16 << 10, 64 << 10, 1 << 20].map(packets), [1, 1, 8, 32, 32]);
         assert_eq!(BLOCKS.workers(Move::Put, Barriers::Full, 1), 32);
         let shape = Shape { share: Some(100), ..BLOCKS };
         assert_eq!(shape.workers(Move::Get, Barriers::Half, 1000), 10);

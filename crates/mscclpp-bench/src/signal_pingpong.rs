@@ -33,17 +33,42 @@ pub(crate) struct Options {
 struct Variant {
     name: &'static str,
     kernel: &'static str,
+    places: Places,
     baseline: Option<f64>,
     goal: Option<f64>,
 }
 
+/// Where the tokens are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Places {
+    /// In other pages each time.
+    All,
+    /// Where `Communicator::build_fastest_semaphore` found signals fastest.
+    Chosen,
+}
+
+/// Launches that count at a chosen place.
+const REPEATS_OF_CHOSEN: usize = 7;
+
 /// Each pair, and below it the bare instructions, whose time differs from one pair of devices and addresses to the next.
-const VARIANTS: [Variant; 4] = [
-    Variant { name: "release/acquire", kernel: "signal_ping_pong", baseline: Some(1.45), goal: Some(1.28) },
-    Variant { name: "bare", kernel: "bare_ping_pong", baseline: None, goal: None },
-    Variant { name: "relaxed", kernel: "relaxed_ping_pong", baseline: None, goal: Some(0.70) },
-    Variant { name: "bare relaxed", kernel: "bare_relaxed_ping_pong", baseline: None, goal: None },
+const VARIANTS: [Variant; 6] = [
+    variant("release/acquire", "signal_ping_pong", Places::All, Some(1.45), Some(1.28)),
+    variant("release/acquire, chosen", "signal_ping_pong", Places::Chosen, Some(1.45), Some(1.28)),
+    variant("bare", "bare_ping_pong", Places::All, None, None),
+    variant("relaxed", "relaxed_ping_pong", Places::All, None, Some(0.70)),
+    variant("relaxed, chosen", "relaxed_ping_pong", Places::Chosen, None, Some(0.70)),
+    variant("bare relaxed", "bare_relaxed_ping_pong", Places::All, None, None),
 ];
+
+const fn variant(
+    name: &'static str,
+    kernel: &'static str,
+    places: Places,
+    baseline: Option<f64>,
+    goal: Option<f64>,
+) -> Variant {
+    Variant { name, kernel, places, baseline, goal }
+}
 
 pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
     let devices = options.devices.as_deref().and_then(|ids| <[usize; 2]>::try_from(ids).ok());
@@ -58,12 +83,21 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
     let comparable = pair.is_of_two_gpus();
 
     let connection = pair.connect(Transport::CUDA_IPC)?;
-    let semaphores = pair.scattered_semaphores(&connection, options.repeats)?;
+    let mut semaphores = pair.scattered_semaphores(&connection, options.repeats)?;
+    let other = pair.ranks.other();
+    let chosen = pair.ranks.comm.build_fastest_semaphore(&connection, other, 0, options.repeats as usize)?;
+    semaphores.push(chosen);
     let channels = semaphores.iter().map(BaseMemoryChannel::new).collect::<mscclpp::Result<Vec<_>, _>>()?;
+    let (chosen, all) = channels.split_last().expect("one was pushed");
+    let places = |variant: &Variant| match variant.places {
+        Places::All => all.iter().collect(),
+        Places::Chosen => vec![chosen; REPEATS_OF_CHOSEN],
+    };
     let variants: Vec<_> =
-        VARIANTS.iter().filter(|variant| !options.relaxed || variant.name.ends_with("relaxed")).collect();
+        VARIANTS.iter().filter(|variant| !options.relaxed || variant.name.contains("relaxed")).collect();
     let stopwatch = Stopwatch::new(&pair, semaphores)?;
-    let mut progress = Progress::new(variants.len() * 2 * channels.len(), peer);
+    let launches = variants.iter().map(|variant| 2 * places(variant).len()).sum();
+    let mut progress = Progress::new(launches, peer);
     let mut rows = Vec::new();
     for variant in variants {
         let kernel = module.kernel(variant.kernel)?;
@@ -71,7 +105,7 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
         let mut hops = Vec::new();
         // The first pass over all places does not count: the devices' clocks rise, and each place is touched once.
         for counted in [false, true] {
-            for channel in &channels {
+            for channel in places(variant) {
                 progress.step(&format!("signal-pingpong {}", variant.name));
                 let args = KernelArgs::new()
                     .with::<BaseMemoryChannelHandle>(channel.device_handle())
@@ -95,7 +129,7 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
             unit: Unit::Microseconds,
             times: Times::of(hops).filter(|_| ok),
             rounds: options.iters,
-            repeats: options.repeats as usize,
+            repeats: places(variant).len(),
             bandwidth: None,
             baseline: variant.baseline.filter(|_| comparable),
             goal: variant.goal.filter(|_| comparable),
@@ -109,7 +143,8 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
     let notes = vec![
         "one hop, two processes, one thread each; timed by the device's events".to_owned(),
         "each repeat has its tokens in other pages: median, min and max are over places in memory".to_owned(),
-        "before, each place is played once uncounted".to_owned(),
+        "chosen: at the place that build_fastest_semaphore found, of as many others".to_owned(),
+        "before, each place is played as often uncounted".to_owned(),
     ];
     Ok((!peer).then_some(Report { machine, rows, notes }))
 }

@@ -78,7 +78,10 @@ fn column(report: &Value, name: &str) -> Vec<u64> {
 
 fn signal_pingpong() -> Result<(), Failed> {
     let report = report("signal", &["signal-pingpong", "--iters", "20", "--repeats", "2"])?;
-    assert_eq!(variants(&report), ["release/acquire", "bare", "relaxed", "bare relaxed"]);
+    let pairs =
+        ["release/acquire", "release/acquire, chosen", "bare", "relaxed", "relaxed, chosen", "bare relaxed"];
+    assert_eq!(variants(&report), pairs);
+    assert_eq!(column(&report, "repeats"), [2, 7, 2, 2, 7, 2], "places, and launches at the chosen one");
     assert_eq!(report["machine"]["devices"].as_array().map(Vec::len), Some(2));
     Ok(())
 }
@@ -87,7 +90,7 @@ fn relaxed_on_one_device() -> Result<(), Failed> {
     let arguments =
         ["signal-pingpong", "--relaxed", "--iters", "20", "--repeats", "1", "--devices", "0", "0"];
     let report = report("relaxed", &arguments)?;
-    assert_eq!(variants(&report), ["relaxed", "bare relaxed"]);
+    assert_eq!(variants(&report), ["relaxed", "relaxed, chosen", "bare relaxed"]);
     assert!(report["rows"][0]["goal"].is_null(), "the goal is of two GPUs");
     Ok(())
 }

@@ -238,6 +238,14 @@ impl Connection {
         &self.inner.monitor
     }
 
+    /// Whether both ends are on one device of one host.
+    #[must_use]
+    pub fn is_within_a_device(&self) -> bool {
+        let (local, remote) = (self.inner.local.info(), &self.inner.remote);
+        let device = |info: &EndpointInfo| (info.config.device.kind, info.device_uuid);
+        local.host == remote.host && device(local) == device(remote)
+    }
+
     pub(crate) fn local_endpoint(&self) -> &Endpoint {
         &self.inner.local
     }

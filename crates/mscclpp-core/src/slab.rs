@@ -1,9 +1,9 @@
 //! Where semaphores get their words from: blocks cut from slabs, never used twice.
 //!
 //! Device memory comes in pieces of 2 MiB, a semaphore needs half a KiB, so many share a slab, which is registered and
-//! mapped by each peer once. Semaphores of endpoints on the CPU have theirs in host memory. A block is not handed out again after its semaphore is gone: a peer that still signals it
-//! writes into memory that nobody reads, never into the token of a newer semaphore. A slab is freed with its last
-//! block.
+//! mapped by each peer once. Semaphores of endpoints on the CPU have theirs in host memory. A block is not handed out
+//! again after its semaphore is gone: a peer that still signals it writes into memory that nobody reads, never into the
+//! token of a newer semaphore. A slab is freed with its last block.
 
 use std::{
     collections::HashMap,
@@ -28,6 +28,9 @@ pub(crate) const INBOUND_BY_LINK: u64 = INBOUND + 8;
 pub(crate) const EXPECTED: u64 = 128;
 /// Where the lock and count of outgoing signals are: own signals write this line, where peer atomics are missing.
 pub(crate) const OUTBOUND: u64 = 256;
+
+/// As far as a token's place in device memory decides how fast it is reached, the pages decide it, which are this large.
+pub(crate) const TOKEN_PAGE: u64 = 4096;
 
 const TOKEN_SLAB: u64 = 2 << 20;
 const HOST_TOKEN_SLAB: u64 = 64 << 10;
@@ -69,27 +72,30 @@ pub(crate) enum StatusBlock {
 }
 
 impl Slabs {
+    /// A block at a multiple of `alignment` in its slab.
     pub(crate) fn token(
         &self,
         context: &Context,
         gpu: Option<&Gpu>,
         transport: Transport,
+        alignment: u64,
     ) -> Result<TokenBlock> {
         let (slab, host, offset) = match gpu {
             Some(gpu) => {
                 let key = (gpu.id(), transport);
-                let (slab, offset) = cut(&mut self.tokens.lock(), key, TOKEN_BLOCK, TOKEN_SLAB, |len| {
+                let block = [TOKEN_BLOCK, alignment];
+                let (slab, offset) = cut(&mut self.tokens.lock(), key, block, TOKEN_SLAB, |len| {
                     context.register_buffer(&gpu.allocate(len)?, transport)
                 })?;
                 (slab, None, offset)
             }
             None => {
                 let mut slabs = self.host_tokens.lock();
-                let ((slab, words), offset) =
-                    cut(&mut slabs, transport, TOKEN_BLOCK, HOST_TOKEN_SLAB, |len| {
-                        let words = Arc::new(HostWords::zeroed(len));
-                        Ok((context.register_words(&words, transport)?, words))
-                    })?;
+                let block = [TOKEN_BLOCK, alignment];
+                let ((slab, words), offset) = cut(&mut slabs, transport, block, HOST_TOKEN_SLAB, |len| {
+                    let words = Arc::new(HostWords::zeroed(len));
+                    Ok((context.register_words(&words, transport)?, words))
+                })?;
                 (slab, Some(words), offset)
             }
         };
@@ -101,24 +107,25 @@ impl Slabs {
         let Some(gpu) = gpu else { return Ok(StatusBlock::Host(Arc::default())) };
         let mut slabs = self.status.lock();
         let (slab, offset) =
-            cut(&mut slabs, gpu.id(), STATUS_BLOCK, STATUS_SLAB, |len| Ok(gpu.allocate_pinned(len)?))?;
+            cut(&mut slabs, gpu.id(), [STATUS_BLOCK; 2], STATUS_SLAB, |len| Ok(gpu.allocate_pinned(len)?))?;
         Ok(StatusBlock::Pinned { slab, offset })
     }
 }
 
-/// The next block of the slab of `key`, from a new slab if there is none or it is used up.
+/// The next block of a size and alignment of the slab of `key`, from a new slab if there is none or it is used up.
 fn cut<K: Eq + std::hash::Hash, M: Clone>(
     slabs: &mut HashMap<K, Slab<M>>,
     key: K,
-    block: u64,
+    [block, alignment]: [u64; 2],
     slab_len: u64,
     allocate: impl FnOnce(u64) -> Result<M>,
 ) -> Result<(M, u64)> {
-    if let Some(slab) = slabs.get_mut(&key)
-        && slab.used + block <= slab_len
-    {
-        slab.used += block;
-        return Ok((slab.memory.clone(), slab.used - block));
+    if let Some(slab) = slabs.get_mut(&key) {
+        let offset = slab.used.next_multiple_of(alignment);
+        if offset + block <= slab_len {
+            slab.used = offset + block;
+            return Ok((slab.memory.clone(), offset));
+        }
     }
     let memory = allocate(slab_len)?;
     slabs.insert(key, Slab { memory: memory.clone(), used: block });
@@ -190,7 +197,7 @@ mod tests {
         let mut next = 0;
         let mut seen = std::collections::HashSet::new();
         for _ in 0..100 {
-            let got = cut(&mut slabs, 0, 64, 256, |_| {
+            let got = cut(&mut slabs, 0, [64; 2], 256, |_| {
                 next += 1;
                 Ok(next)
             })
@@ -198,5 +205,20 @@ mod tests {
             assert!(got.1 + 64 <= 256 && seen.insert(got));
         }
         assert_eq!(next, 25);
+    }
+
+    #[test]
+    fn aligned_blocks_have_only_later_ones_beside_them() {
+        let mut slabs: HashMap<u8, Slab<u64>> = HashMap::new();
+        let mut slab = 0;
+        let mut offset = |alignment| {
+            let new = |_| {
+                slab += 1;
+                Ok(slab)
+            };
+            cut(&mut slabs, 0, [64, alignment], 1024, new).unwrap()
+        };
+        let got = [64, 256, 256, 64, 64, 256, 256, 64].map(&mut offset);
+        assert_eq!(got, [(1, 0), (1, 256), (1, 512), (1, 576), (1, 640), (1, 768), (2, 0), (2, 64)]);
     }
 }

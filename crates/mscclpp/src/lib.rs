@@ -49,6 +49,7 @@
 mod communicator;
 mod context;
 mod error;
+mod fastest;
 mod line;
 pub mod log;
 mod members;

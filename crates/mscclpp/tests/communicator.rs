@@ -51,6 +51,49 @@ fn every_rank_connects_with_every_rank_and_itself_and_signals_get_through() {
 }
 
 #[test]
+fn of_several_places_both_sides_choose_the_same() {
+    for places in [1, 5, 16] {
+        ranks(2, |comm| {
+            let (rank, peer) = (comm.bootstrap().rank(), peer_of(&comm));
+            let connection = comm.connect(endpoint_of(rank), peer, 3).unwrap().wait().unwrap();
+            assert_eq!(connection.is_within_a_device(), device_of(0) == device_of(1));
+            let semaphore = comm.build_fastest_semaphore(&connection, peer, 3, places).unwrap();
+            let channel = BaseMemoryChannel::new(&semaphore).unwrap();
+            let mut side = Side::new(&comm.context().gpu(device_of(rank)).unwrap()).unwrap();
+            side.signal(&channel, 7);
+            side.finish();
+            comm.bootstrap().barrier().unwrap();
+            for _ in 0..7 {
+                assert_eq!(side.poll_once(&channel), Outcome::Signalled);
+            }
+            assert_eq!(side.poll_once(&channel), Outcome::NotSignalled, "no signal is left of the trial");
+            // The order goes on behind it.
+            comm.build_semaphore(&connection, peer, 3).unwrap().wait().unwrap();
+            comm.bootstrap().barrier().unwrap();
+        });
+    }
+}
+
+#[test]
+fn of_different_numbers_of_places_none_is_chosen() {
+    ranks(2, |comm| {
+        let (rank, peer) = (comm.bootstrap().rank(), peer_of(&comm));
+        let connection = comm.connect(endpoint_of(0), peer, 0).unwrap().wait().unwrap();
+        assert!(connection.is_within_a_device(), "both are rank 0's device");
+        let none = comm.build_fastest_semaphore(&connection, peer, 0, 0).unwrap_err();
+        assert!(none.to_string().contains("of 0 places"), "{none}");
+        let alone = comm.build_fastest_semaphore(&connection, rank, 0, 2).unwrap_err();
+        assert!(alone.to_string().contains("to itself"), "{alone}");
+        let error = comm.build_fastest_semaphore(&connection, peer, 0, 2 + rank).unwrap_err();
+        assert!(matches!(error, Error::Exchange { what: "build_fastest_semaphore", .. }), "{error}");
+        assert!(error.to_string().contains(&format!("asks for {} places", 2 + peer)), "{error}");
+        // The order goes on behind it.
+        comm.build_semaphore(&connection, peer, 0).unwrap().wait().unwrap();
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
+#[test]
 fn calls_match_in_their_order_for_each_peer_and_tag() {
     ranks(2, |comm| {
         let peer = peer_of(&comm);

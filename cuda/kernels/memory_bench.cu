@@ -15,9 +15,9 @@
 //
 // Each block puts or gets a part of the message in one piece. Packets are dealt out to the warps of all blocks in turns
 // instead, so that a small message keeps few warps of each block busy. All threads may put and unpack after that, or the
-// first blocks put while the others unpack. Any shares of the two are safe: those who put wait for nobody, so all
-// packets come, and the handshake at the start says that the peer's last launch is over, which took all packets that
-// are now overwritten, whichever of its threads did.
+// first blocks put while the others unpack. Shares of any size are safe: those who put wait for nobody, so all packets
+// come, and the handshake at the start says that the peer's last launch is over, which took all packets that are now
+// overwritten, whichever of its threads did.
 
 #include "mscclpp/concurrency_device.hpp"
 #include "mscclpp/memory_channel_device.hpp"
@@ -55,7 +55,8 @@ struct Round {
   // Bytes of the message that a block puts or gets, of the last one the rest. A multiple of 128, so that all parts are
   // aligned as the message is and no line is of two blocks.
   uint64_t part;
-  // The blocks that put packets are those before `putters`, and those from `firstUnpacker` on unpack.
+  // The blocks that put packets are those before `putters`, and those from `firstUnpacker` on unpack: all of them both, or
+  // each one of the two (`firstUnpacker` is 0, or equal to `putters`).
   uint32_t putters;
   uint32_t firstUnpacker;
 };

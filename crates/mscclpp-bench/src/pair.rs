@@ -46,8 +46,8 @@ impl Pair {
         (0..count).map(|_| Ok(comm.build_semaphore(connection, other, 0)?.wait()?)).collect()
     }
 
-    /// So many semaphores, each with its tokens in other pages of memory: where a token is decides up to 0.15 us of a
-    /// hop.
+    /// So many semaphores, each with its tokens in other pages of memory: where a token is decides a tenth of a hop's time
+    /// or more.
     pub(crate) fn scattered_semaphores(&self, connection: &Connection, count: u32) -> Result<Vec<Semaphore>> {
         let all = self.semaphores(connection, count * TOKENS_OF_A_PAGE)?;
         Ok(all.into_iter().step_by(TOKENS_OF_A_PAGE as usize).collect())

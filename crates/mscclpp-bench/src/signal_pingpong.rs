@@ -21,7 +21,8 @@ pub(crate) struct Options {
     /// Rounds of a launch; a round is two hops.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     iters: u32,
-    /// Launches that count, each with its tokens at another place in memory; each place is played once before.
+    /// Launches that count, each with its tokens at another place in memory; each place is played once before. At the
+    /// chosen place, which is one of as many others (64 at most), there are 7.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=400))]
     repeats: u32,
     /// The device numbers of the two ranks [default: the first two, or twice the only one].
@@ -84,8 +85,8 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
 
     let connection = pair.connect(Transport::CUDA_IPC)?;
     let mut semaphores = pair.scattered_semaphores(&connection, options.repeats)?;
-    let other = pair.ranks.other();
-    let chosen = pair.ranks.comm.build_fastest_semaphore(&connection, other, 0, options.repeats as usize)?;
+    let (other, places_to_try) = (pair.ranks.other(), options.repeats.min(64) as usize);
+    let chosen = pair.ranks.comm.build_fastest_semaphore(&connection, other, 0, places_to_try)?;
     semaphores.push(chosen);
     let channels = semaphores.iter().map(BaseMemoryChannel::new).collect::<mscclpp::Result<Vec<_>, _>>()?;
     let (chosen, all) = channels.split_last().expect("one was pushed");

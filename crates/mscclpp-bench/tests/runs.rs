@@ -141,13 +141,21 @@ fn memory_put_packets() -> Result<(), Failed> {
     });
     assert_eq!(variants(&report), expected.as_flattened().concat());
     // Some blocks put while others unpack, as far as there are several with work.
-    let shape = ["--barriers", "half,none", "--blocks", "3", "--threads", "160", "--roles", "split,together"];
-    let report = self::report("roles", &[workload, ODD, &shape].concat())?;
-    let expected = ["LL8", "LL16", "LL128"].map(|packets| {
-        ["split half", "together half", "split none", "together none"]
-            .map(|way| vec![format!("{packets} {way} 3x160"); 3])
-    });
-    assert_eq!(variants(&report), expected.as_flattened().concat());
+    let shape = ["--barriers", "half,none", "--blocks", "3", "--threads", "160", "--share", "4K"];
+    for (roles, few, many) in [
+        (&["--roles", "together"][..], "together", "together"),
+        (&["--roles", "split"], "together", "split"),
+        (&["--roles", "split", "--putters", "2"], "together", "split 2"),
+        (&["--roles", "split", "--putters", "1000"], "together", "split 2"),
+    ] {
+        let sizes = ["-b", "4095", "-e", "20001", "-f", "5", "--iters", "3", "--repeats", "2"];
+        let report = self::report("roles", &[workload, &sizes, &shape, roles].concat())?;
+        let expected = ["LL8", "LL16", "LL128"].map(|packets| {
+            ["half", "none"]
+                .map(|barriers| [few, many].map(|roles| format!("{packets} {roles} {barriers} 3x160")))
+        });
+        assert_eq!(variants(&report), expected.as_flattened().as_flattened());
+    }
     // More rounds than a graph has launches: the flags go on from replay to replay.
     let long = ["-b", "8", "-e", "8", "--iters", "2003", "--blocks", "1", "--warmup", "0", "--repeats", "1"];
     let report =

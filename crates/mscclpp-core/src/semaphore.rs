@@ -38,7 +38,7 @@ impl SemaphoreStub {
     /// As [`SemaphoreStub::new`], with the token in a page of 4 KiB that no token made before is in.
     ///
     /// Which page a token is in decides how far it is from the link and from the multiprocessor that waits, and thereby
-    /// up to a tenth of the time of a signal. To find a fast one, make several semaphores in this way, time signals over
+    /// a tenth of the time of a signal or more. To find a fast one, make several semaphores in this way, time signals over
     /// each, and keep the fastest.
     ///
     /// # Errors

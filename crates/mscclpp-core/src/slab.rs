@@ -52,6 +52,13 @@ struct Slab<M> {
     used: u64,
 }
 
+/// What is cut from a slab, at a multiple of `alignment`.
+#[derive(Clone, Copy)]
+struct Block {
+    len: u64,
+    alignment: u64,
+}
+
 /// Memory of one semaphore, of its device or of the host: zeroed, with a part that its peer writes.
 #[derive(Clone)]
 pub(crate) struct TokenBlock {
@@ -80,10 +87,10 @@ impl Slabs {
         transport: Transport,
         alignment: u64,
     ) -> Result<TokenBlock> {
+        let block = Block { len: TOKEN_BLOCK, alignment };
         let (slab, host, offset) = match gpu {
             Some(gpu) => {
                 let key = (gpu.id(), transport);
-                let block = [TOKEN_BLOCK, alignment];
                 let (slab, offset) = cut(&mut self.tokens.lock(), key, block, TOKEN_SLAB, |len| {
                     context.register_buffer(&gpu.allocate(len)?, transport)
                 })?;
@@ -91,7 +98,6 @@ impl Slabs {
             }
             None => {
                 let mut slabs = self.host_tokens.lock();
-                let block = [TOKEN_BLOCK, alignment];
                 let ((slab, words), offset) = cut(&mut slabs, transport, block, HOST_TOKEN_SLAB, |len| {
                     let words = Arc::new(HostWords::zeroed(len));
                     Ok((context.register_words(&words, transport)?, words))
@@ -106,8 +112,13 @@ impl Slabs {
     pub(crate) fn status(&self, gpu: Option<&Gpu>) -> Result<StatusBlock> {
         let Some(gpu) = gpu else { return Ok(StatusBlock::Host(Arc::default())) };
         let mut slabs = self.status.lock();
-        let (slab, offset) =
-            cut(&mut slabs, gpu.id(), [STATUS_BLOCK; 2], STATUS_SLAB, |len| Ok(gpu.allocate_pinned(len)?))?;
+        let (slab, offset) = cut(
+            &mut slabs,
+            gpu.id(),
+            Block { len: STATUS_BLOCK, alignment: STATUS_BLOCK },
+            STATUS_SLAB,
+            |len| Ok(gpu.allocate_pinned(len)?),
+        )?;
         Ok(StatusBlock::Pinned { slab, offset })
     }
 }
@@ -116,19 +127,19 @@ impl Slabs {
 fn cut<K: Eq + std::hash::Hash, M: Clone>(
     slabs: &mut HashMap<K, Slab<M>>,
     key: K,
-    [block, alignment]: [u64; 2],
+    block: Block,
     slab_len: u64,
     allocate: impl FnOnce(u64) -> Result<M>,
 ) -> Result<(M, u64)> {
     if let Some(slab) = slabs.get_mut(&key) {
-        let offset = slab.used.next_multiple_of(alignment);
-        if offset + block <= slab_len {
-            slab.used = offset + block;
+        let offset = slab.used.next_multiple_of(block.alignment);
+        if offset + block.len <= slab_len {
+            slab.used = offset + block.len;
             return Ok((slab.memory.clone(), offset));
         }
     }
     let memory = allocate(slab_len)?;
-    slabs.insert(key, Slab { memory: memory.clone(), used: block });
+    slabs.insert(key, Slab { memory: memory.clone(), used: block.len });
     Ok((memory, 0))
 }
 
@@ -197,7 +208,7 @@ mod tests {
         let mut next = 0;
         let mut seen = std::collections::HashSet::new();
         for _ in 0..100 {
-            let got = cut(&mut slabs, 0, [64; 2], 256, |_| {
+            let got = cut(&mut slabs, 0, Block { len: 64, alignment: 64 }, 256, |_| {
                 next += 1;
                 Ok(next)
             })
@@ -216,7 +227,7 @@ mod tests {
                 slab += 1;
                 Ok(slab)
             };
-            cut(&mut slabs, 0, [64, alignment], 1024, new).unwrap()
+            cut(&mut slabs, 0, Block { len: 64, alignment }, 1024, new).unwrap()
         };
         let got = [64, 256, 256, 64, 64, 256, 256, 64].map(&mut offset);
         assert_eq!(got, [(1, 0), (1, 256), (1, 512), (1, 576), (1, 640), (1, 768), (2, 0), (2, 64)]);

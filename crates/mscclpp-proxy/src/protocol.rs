@@ -11,7 +11,8 @@
 //!    `tail_cache` is never above it, and only grows too.
 //! 5. A push that gives up leaves a hole that the proxy cannot pass. It says so in `poisoned`, and nothing after it counts.
 //! 6. While `looking` is 1, one thread looks at the tail and raises `tail_cache`, for all that wait. It waits for nothing
-//!    meanwhile and sets the word back whatever it saw. The word orders nothing; it saves looks.
+//!    meanwhile and sets the word back whatever it saw. The word orders nothing; it saves looks. (A kernel's sync that
+//!    knows of nobody else does not raise the cache.)
 //!
 //! # Ordering
 //! - The trigger's second word is stored with release, after the first, and loaded with acquire, before it: the proxy

@@ -13,7 +13,8 @@ use crate::{ContextExt, Error, Pending, Result, fastest, members::Members};
 ///
 /// Calls send this rank's part at once and return a [`Pending`] for what needs the peer's. They match by order: the
 /// i-th sending call here for a (peer, tag) and the i-th receiving call there are one exchange. [`connect`] and
-/// [`build_semaphore`] both send and receive, [`send_memory`] sends, [`recv_memory`] receives. A mismatch is an error
+/// [`build_semaphore`] both send and receive, [`send_memory`] sends, [`recv_memory`] receives. One call,
+/// [`Communicator::build_fastest_semaphore`], waits itself. A mismatch is an error
 /// that says what came and what was due. The tag is the bootstrap's: a program that sends messages of its own uses
 /// other tags for them. A rank may exchange with itself.
 ///
@@ -149,7 +150,11 @@ impl Communicator {
         tag: u32,
     ) -> Result<Pending<Semaphore>> {
         self.members.adopt(connection, None);
-        self.join_stub("build_semaphore", SemaphoreStub::new(connection)?, peer, tag)
+        let stub = SemaphoreStub::new(connection)?;
+        let bytes = stub.serialize()?;
+        self.exchange("build_semaphore", Some(&bytes), peer, tag, move |bytes| {
+            Semaphore::new(&stub, &SemaphoreStub::deserialize(bytes)?)
+        })
     }
 
     /// As [`Communicator::build_semaphore`], with its tokens where signals travel fastest: makes a semaphore at each of
@@ -157,12 +162,14 @@ impl Communicator {
     /// with the least time. `peer` makes the same call.
     ///
     /// A signal is written to a token, and the distance of its page from the link and from the multiprocessor that waits
-    /// decides about a tenth of the time of a hop (docs/performance.md has figures). Of 16 places one is near the fastest
+    /// decides a tenth of the time of a hop or more (docs/performance.md has figures). Of 16 places one is near the fastest
     /// that there is. For semaphores that are made once and used much. The timing has not been run on GPUs yet.
     ///
-    /// Blocks until both sides have timed all places, by 800 round trips each, for at most ten seconds. Each place takes a
-    /// page of 4 KiB of device memory for good. Loads a kernel, and a driver may wait with that for those that run: call it
-    /// before the work begins. Between simulated devices, or within one device, it makes the semaphores and times nothing.
+    /// Unlike the others this call blocks: it waits for the peer as [`Pending::wait`] does, so with several peers all ranks
+    /// are to make their calls in one order, by ascending peers, say. The timing, 800 round trips at each place, ends with an
+    /// error after ten seconds. Each place takes 4 KiB of device memory. It loads a kernel, and a driver may wait with that
+    /// for those that run: call it before the work begins, and not by two threads for one device. Between simulated
+    /// devices, or within one device, it makes the semaphores and times nothing.
     ///
     /// ```
     /// # #[cfg(feature = "cuda-ipc")]
@@ -185,8 +192,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::build_semaphore`] and [`Pending::wait`]; [`Error::Core`] for no places, for `peer` being this
-    /// rank, and for a connection over which kernels cannot signal each other ([`BaseMemoryChannel::new`] says why);
+    /// As [`Communicator::build_semaphore`] and [`Pending::wait`]; [`Error::Core`] for no places or more than 64, for `peer`
+    /// being this rank, and for a connection over which kernels cannot signal each other ([`BaseMemoryChannel::new`] says why);
     /// [`Error::Gpu`] if the signals could not be timed; [`Error::Exchange`] if `peer` asks for another number of places,
     /// or could not time them.
     ///
@@ -200,19 +207,6 @@ impl Communicator {
     ) -> Result<Semaphore> {
         self.members.adopt(connection, None);
         fastest::build(self, connection, peer, tag, places)
-    }
-
-    pub(crate) fn join_stub(
-        &self,
-        what: &'static str,
-        stub: SemaphoreStub,
-        peer: usize,
-        tag: u32,
-    ) -> Result<Pending<Semaphore>> {
-        let bytes = stub.serialize()?;
-        self.exchange(what, Some(&bytes), peer, tag, move |bytes| {
-            Semaphore::new(&stub, &SemaphoreStub::deserialize(bytes)?)
-        })
     }
 
     /// [`Context::register_buffer`] of this communicator's context.

@@ -11,10 +11,12 @@ use mscclpp_gpu::{
     Platform, Stream,
 };
 
-use crate::{Communicator, Pending, Result};
+use crate::{Communicator, Result};
 
 /// Round trips that a place is measured by.
 const ROUNDS: i32 = 400;
+/// Places at most: their kernels are submitted at once, and a driver takes no more than a thousand or so.
+const MOST_PLACES: usize = 64;
 /// For all places together, and for the peer to come to it.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -28,46 +30,63 @@ pub(crate) fn build(
 ) -> Result<Semaphore> {
     let what = "build_fastest_semaphore";
     let rank = comm.bootstrap().rank();
-    if places == 0 {
-        let error = format!("{what}: of 0 places none is the fastest; 16 is a good number");
+    if !(1..=MOST_PLACES).contains(&places) {
+        let error = format!("{what}: {places} places; it can be 1 to {MOST_PLACES}, and 16 is a good number");
         return Err(CoreError::InvalidArgument(error).into());
     }
     if peer == rank {
         let error = format!("{what}: rank {rank} cannot time signals to itself; call build_semaphore");
         return Err(CoreError::InvalidArgument(error).into());
     }
-    let asked = (places as u64).to_le_bytes();
-    comm.exchange(what, Some(&asked), peer, tag, move |bytes| agreed(bytes, places))?.wait()?;
     // Before the peer can get what it needs to start: a driver may wait with loading a kernel for those that run.
     let trial = Trial::new(connection, places)?;
-    let pending: Vec<_> = (0..places)
-        .map(|_| comm.join_stub(what, SemaphoreStub::in_new_page(connection)?, peer, tag))
-        .collect::<Result<_>>()?;
-    let semaphores: Vec<_> = pending.iter().map(Pending::wait).collect::<Result<_>>()?;
-
-    // Its end is before the peer hears of it: a driver may wait with unloading a kernel, too.
-    let mine = trial.nanoseconds(&semaphores, rank < peer).map_err(|error| comm.explain(error));
-    // Of a failure, too, by no figures at all.
-    let bytes: Vec<u8> = mine.iter().flatten().flat_map(|nanoseconds| nanoseconds.to_le_bytes()).collect();
-    let theirs = comm.exchange(what, Some(&bytes), peer, tag, move |bytes| times(bytes, places))?;
-    let (mine, theirs) = (mine?, theirs.wait()?);
-
-    // The same sums on both sides, of which both take the first of the least.
-    let sums: Vec<_> = mine.iter().zip(&theirs).map(|(mine, theirs)| mine.saturating_add(*theirs)).collect();
-    let fastest = (0..places).min_by_key(|place| sums[*place]).expect("there is a place");
-    let (least, most) = (sums.iter().min(), sums.iter().max());
-    tracing::debug!(target: "mscclpp::conn", rank, peer, places, fastest, least, most, "{what}: chosen");
-    Ok(semaphores[fastest].clone())
+    let stubs = (0..places).map(|_| SemaphoreStub::in_new_page(connection)).collect::<Result<Vec<_>, _>>()?;
+    let parts = stubs.iter().map(SemaphoreStub::serialize).collect::<Result<Vec<_>, _>>()?;
+    // From here on both sides send and take two messages, whatever happens: the next call finds its own.
+    let semaphores =
+        comm.exchange(what, Some(&framed(&parts)), peer, tag, move |bytes| joined(&stubs, bytes))?.wait();
+    // The kernel is unloaded before the peer hears of its end: a driver may wait with that, too.
+    let mine = semaphores.and_then(|all| Ok((trial.nanoseconds(&all, rank < peer)?, all)));
+    // A failure is said by no figures at all.
+    let figures = mine.iter().flat_map(|(times, _)| times);
+    let bytes: Vec<u8> = figures.flat_map(|nanoseconds| nanoseconds.to_le_bytes()).collect();
+    let theirs = comm.exchange(what, Some(&bytes), peer, tag, move |bytes| times(bytes, places));
+    let (mine, semaphores) = mine.map_err(|error| comm.explain(error))?;
+    let chosen = fastest(&mine, &theirs?.wait()?);
+    tracing::debug!(target: "mscclpp::conn", rank, peer, places, chosen, ?mine, "{what}");
+    Ok(semaphores[chosen].clone())
 }
 
-/// Whether the peer asks for as many places.
-fn agreed(bytes: &[u8], places: usize) -> mscclpp_core::Result<()> {
-    let problem = match bytes.try_into().map(u64::from_le_bytes) {
-        Ok(asked) if asked == places as u64 => return Ok(()),
-        Ok(asked) => format!("the peer asks for {asked} places, and this side for {places}"),
-        Err(_) => "the peer made another call".to_owned(),
-    };
-    Err(CoreError::InvalidArgument(problem))
+/// The place of the least sum of both sides' times; of several the first. The same on both sides.
+fn fastest(mine: &[u64], theirs: &[u64]) -> usize {
+    let sum = |place: &usize| mine[*place].saturating_add(theirs[*place]);
+    (0..mine.len()).min_by_key(sum).unwrap_or_default()
+}
+
+/// Each with its length in front.
+fn framed(parts: &[Vec<u8>]) -> Vec<u8> {
+    parts.iter().flat_map(|part| [&(part.len() as u64).to_le_bytes(), &part[..]].concat()).collect()
+}
+
+/// The semaphores of these stubs and those of the peer.
+fn joined(stubs: &[SemaphoreStub], mut bytes: &[u8]) -> mscclpp_core::Result<Vec<Semaphore>> {
+    let mut theirs = Vec::new();
+    while !bytes.is_empty() {
+        let part = bytes.split_first_chunk().and_then(|(len, rest)| {
+            rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).unwrap_or(usize::MAX))
+        });
+        let Some((part, rest)) = part else {
+            return Err(CoreError::InvalidArgument("the peer made another call".to_owned()));
+        };
+        theirs.push(part);
+        bytes = rest;
+    }
+    if theirs.len() != stubs.len() {
+        let problem = format!("the peer asks for {} places, and this side for {}", theirs.len(), stubs.len());
+        return Err(CoreError::InvalidArgument(problem));
+    }
+    let pairs = stubs.iter().zip(theirs);
+    pairs.map(|(mine, theirs)| Semaphore::new(mine, &SemaphoreStub::deserialize(theirs)?)).collect()
 }
 
 /// The peer's figures.
@@ -163,15 +182,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_of_as_many_places_is_refused() {
+    fn both_sides_choose_the_place_of_the_least_sum() {
+        for (a, b, chosen) in [
+            (&[5, 4, 3][..], &[1, 1, 4][..], 1),
+            (&[7, 3, 3], &[0, 3, 3], 1),
+            (&[u64::MAX, 9], &[1, 9], 1),
+            (&[0], &[0], 0),
+        ] {
+            assert_eq!((fastest(a, b), fastest(b, a)), (chosen, chosen));
+        }
+    }
+
+    #[test]
+    fn what_is_not_of_these_places_is_refused() {
         let bytes: Vec<u8> = [3u64, 1 << 40].iter().flat_map(|time| time.to_le_bytes()).collect();
         assert_eq!(times(&bytes, 2).unwrap(), [3, 1 << 40]);
         for (bytes, places) in [(&bytes[..], 1), (&bytes, 3), (&bytes[..15], 2), (&bytes[..15], 1), (&[], 1)]
         {
             assert!(times(bytes, places).unwrap_err().to_string().contains("could not time"));
         }
-        agreed(&bytes[..8], 3).unwrap();
-        assert!(agreed(&bytes[..8], 2).unwrap_err().to_string().contains("asks for 3 places"));
-        assert!(agreed(&bytes, 3).unwrap_err().to_string().contains("another call"));
+        joined(&[], &[]).unwrap();
+        let two = framed(&[vec![1, 2, 3], Vec::new()]);
+        assert!(
+            joined(&[], &two).unwrap_err().to_string().contains("asks for 2 places, and this side for 0")
+        );
+        for end in [two.len() - 1, 10, 7, 1] {
+            assert!(joined(&[], &two[..end]).unwrap_err().to_string().contains("another call"), "{end}");
+        }
+        let huge = [u64::MAX.to_le_bytes(); 2].concat();
+        assert!(joined(&[], &huge).unwrap_err().to_string().contains("another call"));
     }
 }

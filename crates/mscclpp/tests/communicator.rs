@@ -81,7 +81,7 @@ fn of_different_numbers_of_places_none_is_chosen() {
         let connection = comm.connect(endpoint_of(0), peer, 0).unwrap().wait().unwrap();
         assert!(connection.is_within_a_device(), "both are rank 0's device");
         let none = comm.build_fastest_semaphore(&connection, peer, 0, 0).unwrap_err();
-        assert!(none.to_string().contains("of 0 places"), "{none}");
+        assert!(none.to_string().contains("0 places; it can be 1 to 64"), "{none}");
         let alone = comm.build_fastest_semaphore(&connection, rank, 0, 2).unwrap_err();
         assert!(alone.to_string().contains("to itself"), "{alone}");
         let error = comm.build_fastest_semaphore(&connection, peer, 0, 2 + rank).unwrap_err();

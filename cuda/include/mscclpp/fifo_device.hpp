@@ -19,11 +19,11 @@
 // F5. A push that gives up leaves a hole, behind which nothing can be taken. It says so in `status`, and ends the other
 //     pushes; the host reports it.
 // F6. One thread at a time looks at the tail for all that wait, in pushes and in syncs: who sets the `looking` word from
-//     0 to 1. It raises the cache to what it saw and sets the word back, in the same turn of its loop, whatever it saw;
-//     nothing is waited for meanwhile. The others poll the cache, and the word: they look themselves when nobody does.
-//     The word orders nothing: two that looked at the tail at once would only have been slower, and the cache is a
-//     maximum, so that it never falls and is never above the tail, in whichever order they raise it. So a sync that
-//     knows of nobody else may leave the cache as it is, which saves it the release: who does wait looks next.
+//     0 to 1. It raises the cache to what it saw, unless it is a sync that knows of nobody else, and sets the word back,
+//     in the same turn of its loop, whatever it saw; nothing is waited for meanwhile. The others poll the cache, and the
+//     word: they look themselves when nobody does. The word orders nothing: two that looked at the tail at once would
+//     only have been slower, and the cache is a maximum, so that it never falls and is never above the tail, in
+//     whichever order they raise it. To leave it as it is saves a lone sync the release, and who does wait looks next.
 
 #ifndef MSCCLPP_FIFO_DEVICE_HPP_
 #define MSCCLPP_FIFO_DEVICE_HPP_

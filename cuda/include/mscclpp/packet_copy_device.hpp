@@ -64,7 +64,7 @@ MSCCLPP_DEVICE_INLINE void storeRest(uint8_t* to, int32_t bytes, uint64_t word) 
 // Who waits for several packets looks at all of them at first, so that it has them with the look that finds them. After so
 // many looks in vain it is the link that is waited for, by others, too: from then on it looks at the last packet alone
 // before it looks at the others. Else the looks of a whole device, at four times as much memory as arrives meanwhile,
-// take longer than the data (132 blocks, of which half unpack: 2110 us instead of 745).
+// take longer than the data (132 blocks, of which half unpack: 2110 us instead of 744).
 enum PacketSteps : uint32_t { PacketsInFlight = 4, LooksAtAll = 16 };
 
 // LL8 and LL16: packet i belongs to thread i modulo numThreads. The last one may be less than full.
@@ -392,9 +392,10 @@ MSCCLPP_DEVICE_INLINE bool acceptsPackets(const void* packets, uint32_t threadId
 // with the same arguments but their `threadId`. Any number of bytes, at any address: the last packet carries the rest.
 // The packets' address is a multiple of their size; for LL128Packet whole warps call, with consecutive numbers from a
 // multiple of 32 on. If not, or with flag 0, nothing is sent, word StatusRefused of `status` (may be null) is set, and
-// the result is false for the threads that have a packet to send; true otherwise. Returns at once: it waits for nobody.
-// One case cannot be seen: a warp of which some threads have the right numbers and others have not, or do not call,
-// waits for these for ever.
+// the result is false for the threads, of LL128Packet the warps, that have a packet; for the others nothing is checked,
+// and it is true, so the threads of a block are not to branch around a barrier by it. True otherwise. Returns at once: it
+// waits for nobody. One case cannot be seen: a warp of which some threads have the right numbers and others have not, or
+// do not call, waits for these for ever.
 template <class Packet>
 MSCCLPP_DEVICE_INLINE bool putPackets(void* packets, const void* payload, uint64_t bytes, uint32_t threadId,
                                       uint32_t numThreads, uint32_t flag, uint32_t* status = nullptr) {

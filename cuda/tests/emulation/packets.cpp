@@ -122,7 +122,7 @@ static void manySteps() {
 }
 
 // Each packet of a message in turn is the one that is missing: who has it says so, after few looks and after many. When
-// it has come, the message is there.
+// it has come, the message is there, however late.
 template <class Packet>
 static void onePacketIsMissing() {
   const uint32_t threads = 32;
@@ -151,6 +151,15 @@ static void onePacketIsMissing() {
       };
       for (int64_t looks : {3, 3 + static_cast<int>(mscclpp::detail::LooksAtAll)}) {
         CHECK(gaveUp(looks) == (sizeof(Packet) == 128 ? 32u : 1u));
+      }
+      if (missing == 0 || missing == count - 1) {
+        // It comes long after so many looks.
+        std::thread late([&] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(2));
+          put(8);
+        });
+        CHECK(gaveUp(-1) == 0);
+        late.join();
       }
       put(8);
       CHECK(gaveUp(0) == 0 && std::memcmp(message.destination.at(0), message.source.at(0), bytes) == 0);
@@ -189,6 +198,9 @@ static void refusals() {
   CHECK(refused(channel.putPackets(0, 1024, 8, 0, 1, 0)));
   CHECK(refused(channel.unpackPackets(0, 1024, 8, 0, 1, 0)));
   CHECK(refused(channel.putPackets(8, 1024, 8, 0, 1, 1)));
+  // Who has no packet is not asked.
+  CHECK(channel.putPackets(8, 1024, 8, 1, 2, 0) && channel.unpackPackets(8, 1024, 8, 1, 2, 0));
+  CHECK(channel.putPackets(8, 1024, 0, 0, 1, 0) && status[mscclpp::StatusRefused] == 0 && memory.same(before));
   CHECK(refused(channel.unpackPackets<LL8Packet>(4, 1024, 8, 0, 1, 1)));
   CHECK(refused(channel.putPackets<LL128Packet>(0, 1024, 8, 0, 32, 1)));
   CHECK(refused(channel.unpackPackets<LL128Packet>(0, 1024, 8, 0, 32, 1)));

@@ -118,6 +118,7 @@ impl Move {
         }
     }
 
+    /// `putters` blocks put, if so many were asked for.
     fn variant(self, barriers: Barriers, roles: Roles, putters: Option<u32>, shape: Shape) -> String {
         let blocks = format!("{} {}x{}", barriers.name(), shape.blocks, shape.threads);
         match self {
@@ -221,7 +222,8 @@ fn run(
     for what in moves {
         for (&barriers, &roles) in barriers.iter().flat_map(|of| roles.iter().map(move |roles| (of, roles))) {
             for bytes in sizes.iter() {
-                let roles = roles.unwrap_or(Roles::of(bytes, shape.workers(what, barriers, bytes)));
+                let workers = shape.workers(what, barriers, bytes);
+                let roles = roles.unwrap_or(Roles::of(bytes)).among(workers);
                 rows.push(bench.row(&exchange, &mut progress, Way { what, barriers, roles }, bytes)?);
             }
         }
@@ -282,7 +284,8 @@ impl Bench<'_> {
         let launch = |stream: &Stream| unsafe { kernel.launch(stream, config, &args) };
         let launches = Launches::capture(exchange.stopwatch.stream(), rounds, launch)?;
 
-        let variant = what.variant(barriers, roles, self.putters, self.shape);
+        let putters = self.putters.map(|_| self.roles(way, bytes).0);
+        let variant = what.variant(barriers, roles, putters, self.shape);
         let times = exchange.arrival().measure(
             measuring,
             progress,
@@ -314,13 +317,21 @@ impl Bench<'_> {
         })
     }
 
-    fn arguments(&self, exchange: &Exchange<'_>, way: Way, bytes: u64) -> KernelArgs {
-        let (channels, Way { what, barriers, roles }) = (exchange.channels(), way);
-        let workers = self.shape.workers(what, barriers, bytes);
-        let (putters, first_unpacker) = match what {
+    /// How many blocks put packets, and the first that unpacks them.
+    fn roles(&self, way: Way, bytes: u64) -> (u32, u32) {
+        match way.what {
             Move::Put | Move::Get => (0, 0),
-            Move::PutPackets(packets) => roles.blocks(packets, workers, self.putters),
-        };
+            Move::PutPackets(packets) => {
+                let workers = self.shape.workers(way.what, way.barriers, bytes);
+                way.roles.blocks(packets, workers, self.putters)
+            }
+        }
+    }
+
+    fn arguments(&self, exchange: &Exchange<'_>, way: Way, bytes: u64) -> KernelArgs {
+        let (channels, Way { what, barriers, .. }) = (exchange.channels(), way);
+        let workers = self.shape.workers(what, barriers, bytes);
+        let (putters, first_unpacker) = self.roles(way, bytes);
         let round = Round {
             bytes,
             incoming: exchange.incoming(),

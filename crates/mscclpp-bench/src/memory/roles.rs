@@ -24,16 +24,21 @@ impl Roles {
         }
     }
 
-    /// Those that are taken by default of a message on which `workers` blocks work.
-    pub(super) fn of(bytes: u64, workers: u32) -> Self {
-        if bytes >= SPLIT_FROM && workers >= 2 { Self::Split } else { Self::Together }
+    /// Those that are taken by default.
+    pub(super) fn of(bytes: u64) -> Self {
+        if bytes >= SPLIT_FROM { Self::Split } else { Self::Together }
+    }
+
+    /// What becomes of them where so many blocks have work: a lone one does both.
+    pub(super) fn among(self, workers: u32) -> Self {
+        if workers < 2 { Self::Together } else { self }
     }
 
     /// How many of the `workers`, from the first on, put, and the number of the first that unpacks. Where roles are
     /// split, `putters` of them put, if that is given, else as many as is fastest on two H200: what a packet has more
-    /// than its data is more to put and as much to unpack. A lone block does both.
+    /// than its data is more to put and as much to unpack. At least one block has each role.
     pub(super) fn blocks(self, packets: Packets, workers: u32, putters: Option<u32>) -> (u32, u32) {
-        if self == Self::Together || workers < 2 {
+        if self.among(workers) == Self::Together {
             return (workers, 0);
         }
         let by_default = match packets {
@@ -62,8 +67,8 @@ mod tests {
 
     #[test]
     fn large_messages_are_split_where_there_are_two_blocks() {
-        assert_eq!(Roles::of((4 << 20) - 1, 32), Roles::Together);
-        assert_eq!(Roles::of(4 << 20, 32), Roles::Split);
-        assert_eq!(Roles::of(128 << 20, 1), Roles::Together);
+        assert_eq!(Roles::of((4 << 20) - 1), Roles::Together);
+        assert_eq!(Roles::of(4 << 20).among(2), Roles::Split);
+        assert_eq!(Roles::of(128 << 20).among(1), Roles::Together);
     }
 }

@@ -138,7 +138,7 @@ impl MemoryChannelHandle {
     ///
     /// Returns whether it was done. If it was refused nothing was put, and [`crate::Semaphore::check`] says so: for flag
     /// 0, for packets that are not aligned to their size, and for LL128 where lines need not arrive whole or with
-    /// threads that are no whole warps.
+    /// threads that are no whole warps. Of these, only the lines concern a thread without a packet.
     ///
     /// # Safety
     /// As [`Self::put`]; the packets' range is inside `dst`.
@@ -154,7 +154,7 @@ impl MemoryChannelHandle {
         let packets = at(self.dst, target_offset);
         // SAFETY: the caller's promise.
         unsafe {
-            if !self.allows::<P>(packets, n_threads, flag) {
+            if !self.allows::<P>(packets, has_packet::<P>(bytes, thread), n_threads, flag) {
                 return false;
             }
             for index in share_of_packets::<P>(bytes, thread, n_threads) {
@@ -192,7 +192,7 @@ impl MemoryChannelHandle {
         let packets = at(self.packet_buffer, target_offset);
         // SAFETY: the caller's promise.
         unsafe {
-            self.allows::<P>(packets, n_threads, flag)
+            self.allows::<P>(packets, has_packet::<P>(bytes, thread), n_threads, flag)
                 && share_of_packets::<P>(bytes, thread, n_threads).all(|index| {
                     let Some(payload) = self.take::<P>(packets, index, flag, max_spins) else { return false };
                     let start = index * P::PAYLOAD;
@@ -218,7 +218,7 @@ impl MemoryChannelHandle {
         let packets = at(self.packet_buffer, 0);
         // SAFETY: the caller's promise.
         unsafe {
-            self.allows::<P>(packets, 1, flag)
+            self.allows::<P>(packets, true, 1, flag)
                 .then(|| self.take::<P>(packets, index, flag, max_spins))
                 .flatten()
         }
@@ -238,12 +238,18 @@ impl MemoryChannelHandle {
         status.poll_until(|| P::load(words, flag), max_spins, || backoff.wait())
     }
 
-    /// Whether packets can be there, with that flag, and `n_threads` threads can handle them; the host is told if not.
-    unsafe fn allows<P: Packet>(&self, packets: DevicePtr, n_threads: u32, flag: u32) -> bool {
-        let allowed = flag != 0
-            && packets.0.is_multiple_of(P::SIZE)
-            && n_threads.is_multiple_of(P::LANES)
-            && (P::LANES == 1 || self.flags & Self::LINES_ARRIVE_WHOLE != 0);
+    /// Whether packets can be there, with that flag, and `n_threads` threads can handle them, as far as the thread has
+    /// any; the host is told if not.
+    unsafe fn allows<P: Packet>(
+        &self,
+        packets: DevicePtr,
+        has_packet: bool,
+        n_threads: u32,
+        flag: u32,
+    ) -> bool {
+        let by_link = P::LANES == 1 || self.flags & Self::LINES_ARRIVE_WHOLE != 0;
+        let can_be = flag != 0 && packets.0.is_multiple_of(P::SIZE) && n_threads.is_multiple_of(P::LANES);
+        let allowed = by_link && (can_be || !has_packet);
         if !allowed {
             // SAFETY: the caller's promise.
             unsafe { StatusWords::at(self.status) }.refused.store(1, Ordering::Release);
@@ -261,6 +267,14 @@ fn at(base: *mut u8, offset: u64) -> DevicePtr {
 unsafe fn words<'a, P: Packet>(packets: DevicePtr, index: u64) -> &'a [AtomicU64] {
     // SAFETY: the caller's promise; everybody uses atomics there.
     unsafe { std::slice::from_raw_parts(packets.add(index * P::SIZE).as_mut_ptr(), P::WORDS) }
+}
+
+/// Whether a thread, or of packets that a warp handles its warp, has a packet of `bytes` bytes.
+fn has_packet<P: Packet>(bytes: u64, thread: u32) -> bool {
+    const WARP: u32 = 32;
+    let (first, packets) =
+        if P::LANES == 1 { (thread, 1) } else { (thread / WARP, u64::from(WARP / P::LANES)) };
+    u64::from(first) * packets * P::PAYLOAD < bytes
 }
 
 /// The packets of a thread, by their number. Where several handle one together, its first does here what the warp does
@@ -290,4 +304,30 @@ unsafe fn copy_share(to: DevicePtr, from: DevicePtr, bytes: u64, thread: u32, n_
     let (start, end) = (border(thread), border(thread + 1));
     // SAFETY: the piece is inside the range.
     unsafe { host::copy(to.add(start), from.add(start), end - start) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LL8Packet, LL16Packet, LL128Packet};
+
+    /// Who has a packet is who has a share, itself or a thread of its warp.
+    fn check<P: Packet>(warp: u32) {
+        const THREADS: u32 = 128;
+        for bytes in (0..2000).step_by(7) {
+            let has_share = |thread| share_of_packets::<P>(bytes, thread, THREADS).next().is_some();
+            for thread in 0..THREADS {
+                let first = thread / warp * warp;
+                let expected = (first..first + warp).any(has_share);
+                assert_eq!(has_packet::<P>(bytes, thread), expected, "thread {thread} of {bytes} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn threads_without_a_share_have_no_packet() {
+        check::<LL8Packet>(1);
+        check::<LL16Packet>(1);
+        check::<LL128Packet>(32);
+    }
 }

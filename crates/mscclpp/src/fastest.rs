@@ -15,7 +15,7 @@ use crate::{Communicator, Result};
 
 /// Round trips that a place is measured by.
 const ROUNDS: i32 = 400;
-/// Places at most: their kernels are submitted at once, and a driver takes no more than a thousand or so.
+/// Places at most: their kernels are submitted at once, and a launch blocks when the driver's queue is full.
 const MOST_PLACES: usize = 64;
 /// For all places together, and for the peer to come to it.
 const LIMIT: Duration = Duration::from_secs(10);

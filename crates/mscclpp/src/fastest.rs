@@ -39,14 +39,18 @@ pub(crate) fn build(
         return Err(CoreError::InvalidArgument(error).into());
     }
     // Before the peer can get what it needs to start: a driver may wait with loading a kernel for those that run.
-    let trial = Trial::new(connection, places)?;
+    let trial = Trial::of(connection, places)?;
     let stubs = (0..places).map(|_| SemaphoreStub::in_new_page(connection)).collect::<Result<Vec<_>, _>>()?;
     let parts = stubs.iter().map(SemaphoreStub::serialize).collect::<Result<Vec<_>, _>>()?;
     // From here on both sides send and take two messages, whatever happens: the next call finds its own.
     let semaphores =
         comm.exchange(what, Some(&framed(&parts)), peer, tag, move |bytes| joined(&stubs, bytes))?.wait();
     // The kernel is unloaded before the peer hears of its end: a driver may wait with that, too.
-    let mine = semaphores.and_then(|all| Ok((trial.nanoseconds(&all, rank < peer)?, all)));
+    let mine = semaphores.and_then(|semaphores| {
+        let channels = semaphores.iter().map(BaseMemoryChannel::new).collect::<Result<Vec<_>, _>>()?;
+        let times = trial.map_or(Ok(vec![0; places]), |trial| trial.nanoseconds(&channels, rank < peer))?;
+        Ok((times, semaphores))
+    });
     // A failure is said by no figures at all.
     let figures = mine.iter().flat_map(|(times, _)| times);
     let bytes: Vec<u8> = figures.flat_map(|nanoseconds| nanoseconds.to_le_bytes()).collect();
@@ -99,13 +103,8 @@ fn times(bytes: &[u8], places: usize) -> mscclpp_core::Result<Vec<u64>> {
     Err(CoreError::InvalidArgument(problem.to_owned()))
 }
 
-/// What is needed to time signals. Nothing of simulated devices, whose places are all alike; and nothing of one device, on
-/// which two processes take turns by milliseconds.
+/// What is needed to time signals between two GPUs.
 struct Trial {
-    of_gpu: Option<OfGpu>,
-}
-
-struct OfGpu {
     kernel: Kernel,
     stream: Stream,
     failed: DeviceBuffer,
@@ -114,35 +113,17 @@ struct OfGpu {
 }
 
 impl Trial {
-    fn new(connection: &Connection, places: usize) -> Result<Self> {
-        let gpu = match connection.local_device() {
-            Device { kind: DeviceType::Gpu, id: Some(id), .. } if !connection.is_within_a_device() => {
-                Some(connection.context().gpu(id)?)
-            }
-            _ => None,
+    /// None between simulated devices, whose places are all alike, and within one device, on which two processes take
+    /// turns by milliseconds.
+    fn of(connection: &Connection, places: usize) -> Result<Option<Self>> {
+        let Device { kind: DeviceType::Gpu, id: Some(id), .. } = connection.local_device() else {
+            return Ok(None);
         };
-        let cuda = gpu.filter(|gpu| gpu.platform() != Platform::Host);
-        Ok(Self { of_gpu: cuda.map(|gpu| OfGpu::new(&gpu, places)).transpose()? })
+        let gpu = connection.context().gpu(id)?;
+        let alike = gpu.platform() == Platform::Host || connection.is_within_a_device();
+        Ok(if alike { None } else { Some(Self::new(&gpu, places)?) })
     }
 
-    /// How long the rounds took at each place.
-    fn nanoseconds(self, semaphores: &[Semaphore], first: bool) -> Result<Vec<u64>> {
-        let channels: Vec<_> = semaphores.iter().map(BaseMemoryChannel::new).collect::<Result<_, _>>()?;
-        let Some(gpu) = self.of_gpu else { return Ok(vec![0; channels.len()]) };
-        let done = gpu.play(&channels, first).and_then(|()| gpu.stream.synchronize_timeout(LIMIT));
-        if let Err(error) = done {
-            // What runs still waits for signals, and works on what is dropped here.
-            semaphores.iter().for_each(|semaphore| semaphore.abort("its signals could not be timed"));
-            gpu.stream.synchronize_timeout(LIMIT)?;
-            return Err(error.into());
-        }
-        semaphores.iter().try_for_each(Semaphore::check)?;
-        let times = gpu.clocks.iter().map(|[start, end]| Ok((end.elapsed_ms(start)? * 1e6) as u64));
-        Ok(times.collect::<Result<_, GpuError>>()?)
-    }
-}
-
-impl OfGpu {
     fn new(gpu: &Gpu, places: usize) -> Result<Self, GpuError> {
         let source =
             ModuleSource { ptx: mscclpp_kernels::SIGNAL_PING_PONG, host_kernels: &[], host_symbols: &[] };
@@ -156,6 +137,22 @@ impl OfGpu {
         })
     }
 
+    /// How long the rounds took at each place.
+    fn nanoseconds(self, channels: &[BaseMemoryChannel], first: bool) -> Result<Vec<u64>> {
+        let played = self.play(channels, first).and_then(|()| self.stream.synchronize_timeout(LIMIT));
+        if let Err(error) = played {
+            // What runs still waits for signals, and works on what is dropped here: it ends at an abort.
+            for channel in channels {
+                channel.semaphore().abort("its signals could not be timed");
+            }
+            self.stream.synchronize_timeout(LIMIT)?;
+            return Err(error.into());
+        }
+        channels.iter().try_for_each(|channel| channel.semaphore().check())?;
+        let times = self.clocks.iter().map(|[start, end]| Ok((end.elapsed_ms(start)? * 1e6) as u64));
+        Ok(times.collect::<Result<_, GpuError>>()?)
+    }
+
     /// Submits the rounds at all places, twice. The first time does not count: in it the sides meet, and clocks rise.
     fn play(&self, channels: &[BaseMemoryChannel], first: bool) -> Result<(), GpuError> {
         let places = || channels.iter().zip(&self.clocks);
@@ -167,7 +164,7 @@ impl OfGpu {
                 .with(self.failed.ptr());
             self.stream.record(start)?;
             // SAFETY: these are the kernel's arguments. The only caller keeps the channels and this until the stream is
-            // done, or has aborted what its kernels wait on.
+            // done; if it is not, aborts what its kernels wait on, so that they end, and waits again.
             #[allow(unsafe_code, reason = "kernels are launched by an unsafe call")]
             unsafe {
                 self.kernel.launch(&self.stream, LaunchConfig::linear(1, 1), &args)?;

@@ -93,6 +93,22 @@ fn of_different_numbers_of_places_none_is_chosen() {
     });
 }
 
+/// Both sides say why, and are in step behind it.
+#[test]
+fn over_what_kernels_cannot_signal_no_place_is_chosen() {
+    ranks(2, |comm| {
+        let (rank, peer) = (comm.bootstrap().rank(), peer_of(&comm));
+        let endpoint = EndpointConfig::new(Transport::ETHERNET, Device::gpu(device_of(rank)));
+        let connection = comm.connect(endpoint, peer, 0).unwrap().wait().unwrap();
+        let semaphore = comm.build_semaphore(&connection, peer, 0).unwrap().wait().unwrap();
+        let reason = BaseMemoryChannel::new(&semaphore).unwrap_err().to_string();
+        let error = comm.build_fastest_semaphore(&connection, peer, 0, 3).unwrap_err();
+        assert_eq!(error.to_string(), reason);
+        comm.build_semaphore(&connection, peer, 0).unwrap().wait().unwrap();
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
 #[test]
 fn calls_match_in_their_order_for_each_peer_and_tag() {
     ranks(2, |comm| {

@@ -1,11 +1,11 @@
 //! Two processes, one per device.
 
-use mscclpp::prelude::*;
+use mscclpp::{SemaphoreStub, prelude::*};
 
 use crate::{Result, ranks::Ranks};
 
-/// Tokens are handed out one behind the other, 512 bytes apart; a page has 4 KiB.
-const TOKENS_OF_A_PAGE: u32 = 8;
+/// Of messages that are not the communicator's.
+const OWN_TAG: u32 = 1;
 
 /// One rank of two, with its device.
 pub(crate) struct Pair {
@@ -49,8 +49,14 @@ impl Pair {
     /// So many semaphores, each with its tokens in other pages of memory: where a token is decides a tenth of a hop's time
     /// or more.
     pub(crate) fn scattered_semaphores(&self, connection: &Connection, count: u32) -> Result<Vec<Semaphore>> {
-        let all = self.semaphores(connection, count * TOKENS_OF_A_PAGE)?;
-        Ok(all.into_iter().step_by(TOKENS_OF_A_PAGE as usize).collect())
+        let (bootstrap, other) = (self.ranks.comm.bootstrap(), self.ranks.other());
+        let semaphore = |_| {
+            let stub = SemaphoreStub::in_new_page(connection)?;
+            bootstrap.send(&stub.serialize()?, other, OWN_TAG)?;
+            let theirs = SemaphoreStub::deserialize(&bootstrap.recv(other, OWN_TAG)?)?;
+            Ok(Semaphore::new(&stub, &theirs)?)
+        };
+        (0..count).map(semaphore).collect()
     }
 
     /// Both ranks give a memory to each other: this one's as registered here, and the other's.

@@ -201,7 +201,7 @@ fn run(
         pair: &pair,
         options,
         shape,
-        putters,
+        putters_asked: putters.is_some(),
     };
     let packets = moves.iter().map(|what| what.packets(sizes.end)).max().unwrap_or(0);
     let exchange = Exchange::new(&pair, sizes.end, packets, shape.channels(&barriers))?;
@@ -224,7 +224,12 @@ fn run(
             for bytes in sizes.iter() {
                 let workers = shape.workers(what, barriers, bytes);
                 let roles = roles.unwrap_or(Roles::of(bytes)).among(workers);
-                rows.push(bench.row(&exchange, &mut progress, Way { what, barriers, roles }, bytes)?);
+                let (putters, first_unpacker) = match what {
+                    Move::Put | Move::Get => (0, 0),
+                    Move::PutPackets(packets) => roles.blocks(packets, workers, putters),
+                };
+                let way = Way { what, barriers, roles, workers, putters, first_unpacker };
+                rows.push(bench.row(&exchange, &mut progress, way, bytes)?);
             }
         }
     }
@@ -246,12 +251,15 @@ fn lines_refused(pair: &Pair, exchange: &Exchange<'_>) -> Result<Option<String>>
     Ok((!allowed).then(|| refused.map_or_else(elsewhere, |error| error.to_string())))
 }
 
-/// How a row moves its bytes; the roles are those of packets.
+/// How a row moves its bytes. The roles are those of packets: so many blocks put, and from which on they unpack.
 #[derive(Clone, Copy)]
 struct Way {
     what: Move,
     barriers: Barriers,
     roles: Roles,
+    workers: u32,
+    putters: u32,
+    first_unpacker: u32,
 }
 
 /// All that stays the same from row to row but the exchange, which is to be dropped before it.
@@ -259,7 +267,8 @@ struct Bench<'a> {
     pair: &'a Pair,
     options: &'a Options,
     shape: Shape,
-    putters: Option<u32>,
+    /// Whether a number of putters was asked for.
+    putters_asked: bool,
     module: Module,
     state: DeviceBuffer,
 }
@@ -267,7 +276,7 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn row(&self, exchange: &Exchange<'_>, progress: &mut Progress, way: Way, bytes: u64) -> Result<Row> {
         let (measuring, Shape { blocks, threads, .. }) = (&self.options.measuring, self.shape);
-        let Way { what, barriers, roles } = way;
+        let Way { what, barriers, roles, .. } = way;
         let rounds = measuring.rounds(self.pair.gpu.platform(), bytes);
         let mine = fresh_seed();
         let peers = self.pair.ranks.swap(mine)?;
@@ -284,8 +293,8 @@ impl Bench<'_> {
         let launch = |stream: &Stream| unsafe { kernel.launch(stream, config, &args) };
         let launches = Launches::capture(exchange.stopwatch.stream(), rounds, launch)?;
 
-        let putters = self.putters.map(|_| self.roles(way, bytes).0);
-        let variant = what.variant(barriers, roles, putters, self.shape);
+        let asked = self.putters_asked.then_some(way.putters);
+        let variant = what.variant(barriers, roles, asked, self.shape);
         let times = exchange.arrival().measure(
             measuring,
             progress,
@@ -317,21 +326,8 @@ impl Bench<'_> {
         })
     }
 
-    /// How many blocks put packets, and the first that unpacks them.
-    fn roles(&self, way: Way, bytes: u64) -> (u32, u32) {
-        match way.what {
-            Move::Put | Move::Get => (0, 0),
-            Move::PutPackets(packets) => {
-                let workers = self.shape.workers(way.what, way.barriers, bytes);
-                way.roles.blocks(packets, workers, self.putters)
-            }
-        }
-    }
-
     fn arguments(&self, exchange: &Exchange<'_>, way: Way, bytes: u64) -> KernelArgs {
-        let (channels, Way { what, barriers, .. }) = (exchange.channels(), way);
-        let workers = self.shape.workers(what, barriers, bytes);
-        let (putters, first_unpacker) = self.roles(way, bytes);
+        let (channels, Way { barriers, workers, putters, first_unpacker, .. }) = (exchange.channels(), way);
         let round = Round {
             bytes,
             incoming: exchange.incoming(),

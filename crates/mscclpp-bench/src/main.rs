@@ -42,7 +42,8 @@ type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Resu
 /// Benchmarks of mscclpp.
 ///
 /// Each workload runs by its name, checks its results, and prints one row for each size and variant. On a machine without
-/// GPUs the same runs on devices simulated on the CPU (platform `host`), whose times say nothing about GPUs.
+/// GPUs the same runs on devices simulated on the CPU (platform `host`), whose times say nothing about GPUs; and on one with one GPU,
+/// two processes take turns on it by milliseconds, which is what the times of workloads of two devices then are.
 #[derive(Parser)]
 #[command(name = "mscclpp-bench", after_help = COLUMNS)]
 struct Arguments {

@@ -10,7 +10,8 @@ use crate::{Result, data::Destination, pair::Pair, progress::Progress, stopwatch
 /// Of every workload that moves data.
 #[derive(Args)]
 pub(crate) struct Measuring {
-    /// Rounds for one time [default: 1000, fewer of large messages; 20 on simulated devices].
+    /// Rounds for one time [default: 1000, fewer of large messages; 20 on simulated devices, 10 where both ranks
+    /// are on one GPU].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     iters: Option<u32>,
     /// How often all rounds are run before the times that count.
@@ -43,13 +44,13 @@ impl Measuring {
     }
 
     /// Of messages of that size.
-    pub(crate) fn rounds(&self, platform: Platform, bytes: u64) -> u32 {
-        let (most, budget) = match platform {
-            Platform::Host => (20, BYTES_OF_A_TIME / 1000),
-            _ => (1000, BYTES_OF_A_TIME),
+    pub(crate) fn rounds(&self, pair: &Pair, bytes: u64) -> u32 {
+        let budget = match pair.gpu.platform() {
+            Platform::Host => BYTES_OF_A_TIME / 1000,
+            _ => BYTES_OF_A_TIME,
         };
-        // At most `most`, which fits.
-        self.rounds_or((budget / bytes).clamp(1, most) as u32)
+        // At most what fits.
+        self.rounds_or((budget / bytes).clamp(1, pair.most_rounds().into()) as u32)
     }
 
     /// What `--iters` says, or `default`.

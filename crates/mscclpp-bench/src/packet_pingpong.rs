@@ -103,7 +103,7 @@ pub(crate) fn run(kind: &Kind, options: &Options, peer: bool) -> Result<Option<R
     let mut progress = Progress::new(sizes.count() * options.measuring.launches(), peer);
     let mut rows = Vec::new();
     for bytes in sizes.iter() {
-        let rounds = options.measuring.rounds(platform, bytes);
+        let rounds = options.measuring.rounds(&pair, bytes);
         let mine = fresh_seed();
         let seeds = Seeds { mine, peers: pair.ranks.swap(mine)? };
         // The number of a round is its flag, and 0 is never one.

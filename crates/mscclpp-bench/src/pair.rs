@@ -71,4 +71,14 @@ impl Pair {
         let [a, b] = &self.gpus;
         a.platform() == Platform::Cuda && a.properties().uuid != b.properties().uuid
     }
+
+    /// How many rounds one time is of, by default and at most. Two processes on one GPU take turns on it, by the driver's
+    /// slices of some 2 ms, so there a round takes two of these at least.
+    pub(crate) fn most_rounds(&self) -> u32 {
+        match self.gpu.platform() {
+            Platform::Host => 20,
+            _ if self.is_of_two_gpus() => 1000,
+            _ => 10,
+        }
+    }
 }

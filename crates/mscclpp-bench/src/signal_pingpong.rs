@@ -18,9 +18,9 @@ pub(crate) struct Options {
     /// Only the pair that orders execution and not memory [default: both pairs].
     #[arg(long)]
     relaxed: bool,
-    /// Rounds of a launch; a round is two hops.
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
-    iters: u32,
+    /// Rounds of a launch; a round is two hops [default: 1000; 20 on simulated devices, 10 where both ranks are on one GPU].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    iters: Option<u32>,
     /// Launches that count, each with its tokens at another place in memory; each place is played once before. At the
     /// chosen place, which is one of as many others (64 at most), there are 7.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=400))]
@@ -82,6 +82,7 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
     let module = Module::load(&pair.gpu, &source)?;
     // The figures are of two devices.
     let comparable = pair.is_of_two_gpus();
+    let iters = options.iters.unwrap_or_else(|| pair.most_rounds());
 
     let connection = pair.connect(Transport::CUDA_IPC)?;
     let mut semaphores = pair.scattered_semaphores(&connection, options.repeats)?;
@@ -110,7 +111,7 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
                 progress.step(&format!("signal-pingpong {}", variant.name));
                 let args = KernelArgs::new()
                     .with::<BaseMemoryChannelHandle>(channel.device_handle())
-                    .with(options.iters as i32)
+                    .with(iters as i32)
                     .with(i32::from(pair.ranks.rank == 0))
                     .with(stopwatch.failed());
                 let us = stopwatch.time(|stream| {
@@ -119,17 +120,17 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
                     unsafe { kernel.launch(stream, LaunchConfig::linear(1, 1), &args) }
                 })?;
                 ok &= us.is_some();
-                hops.extend(us.filter(|_| counted).map(|us| us / (2.0 * f64::from(options.iters))));
+                hops.extend(us.filter(|_| counted).map(|us| us / (2.0 * f64::from(iters))));
             }
         }
         rows.push(Row {
             workload: "signal-pingpong".to_owned(),
             variant: variant.name.to_owned(),
-            size: u64::from(options.iters),
+            size: u64::from(iters),
             size_of: SizeOf::Rounds,
             unit: Unit::Microseconds,
             times: Times::of(hops).filter(|_| ok),
-            rounds: options.iters,
+            rounds: iters,
             repeats: places(variant).len(),
             bandwidth: None,
             baseline: variant.baseline.filter(|_| comparable),

@@ -158,17 +158,16 @@ impl Communicator {
     }
 
     /// As [`Communicator::build_semaphore`], with its tokens where signals travel fastest: makes a semaphore at each of
-    /// `places` places in the two devices' memory, has the devices signal each other over each, and returns the one
-    /// with the least time. `peer` makes the same call.
+    /// `places` places in the two devices' memory, has the devices signal each other over each, ordered and relaxed, and
+    /// returns the one with the least time for both. `peer` makes the same call.
     ///
     /// A signal is written to a token, and the distance of its page from the link and from the multiprocessor that waits
     /// decides a tenth of the time of a hop or more: between two H200, signals over the fastest of 16 places took 6 to 8 %
-    /// less than over the middle one (docs/performance.md). For semaphores that are made once and used much. The timing has
-    /// not been run on GPUs yet.
+    /// less than over the middle one (docs/performance.md). For semaphores that are made once and used much.
     ///
     /// Unlike the others this call blocks: it waits for the peer as [`Pending::wait`] does, so with several peers all ranks
-    /// are to make their calls in one order, by ascending peers, say. The timing, 800 round trips at each place, ends with an
-    /// error after ten seconds. Each place takes 4 KiB of device memory. It loads a kernel, and a driver may wait with that
+    /// are to make their calls in one order, by ascending peers, say. The timing, 1600 round trips at each place, ends with an
+    /// error after ten seconds. Each place takes 4 KiB of device memory. It loads kernels, and a driver may wait with that
     /// for those that run: call it before the work begins, and not by two threads for one device. Between simulated
     /// devices, or within one device, it makes the semaphores and times nothing.
     ///

@@ -13,8 +13,10 @@ use mscclpp_gpu::{
 
 use crate::{Communicator, Result};
 
-/// Round trips that a place is measured by.
+/// Round trips that a place is measured by, of each kernel.
 const ROUNDS: i32 = 400;
+/// The two pairs of signal and wait. A place that is fast for one may be slow for the other.
+const KERNELS: [&str; 2] = ["signal_ping_pong", "relaxed_ping_pong"];
 /// Places at most: their kernels are submitted at once, and a launch blocks when the driver's queue is full.
 const MOST_PLACES: usize = 64;
 /// For all places together, and for the peer to come to it.
@@ -38,14 +40,14 @@ pub(crate) fn build(
         let error = format!("{what}: rank {rank} cannot time signals to itself; call build_semaphore");
         return Err(CoreError::InvalidArgument(error).into());
     }
-    // Before the peer can get what it needs to start: a driver may wait with loading a kernel for those that run.
+    // Before the peer can get what it needs to start: a driver may wait with loading kernels for those that run.
     let trial = Trial::of(connection, places)?;
     let stubs = (0..places).map(|_| SemaphoreStub::in_new_page(connection)).collect::<Result<Vec<_>, _>>()?;
     let parts = stubs.iter().map(SemaphoreStub::serialize).collect::<Result<Vec<_>, _>>()?;
     // From here on both sides send and take two messages, whatever happens: the next call finds its own.
     let semaphores =
         comm.exchange(what, Some(&framed(&parts)), peer, tag, move |bytes| joined(&stubs, bytes))?.wait();
-    // The kernel is unloaded before the peer hears of its end: a driver may wait with that, too.
+    // The kernels are unloaded before the peer hears of its end: a driver may wait with that, too.
     let mine = semaphores.and_then(|semaphores| {
         let channels = semaphores.iter().map(BaseMemoryChannel::new).collect::<Result<Vec<_>, _>>()?;
         let times = trial.map_or(Ok(vec![0; places]), |trial| trial.nanoseconds(&channels, rank < peer))?;
@@ -105,7 +107,7 @@ fn times(bytes: &[u8], places: usize) -> mscclpp_core::Result<Vec<u64>> {
 
 /// What is needed to time signals between two GPUs.
 struct Trial {
-    kernel: Kernel,
+    kernels: [Kernel; 2],
     stream: Stream,
     failed: DeviceBuffer,
     /// When the rounds at each place began and ended.
@@ -127,14 +129,11 @@ impl Trial {
     fn new(gpu: &Gpu, places: usize) -> Result<Self, GpuError> {
         let source =
             ModuleSource { ptx: mscclpp_kernels::SIGNAL_PING_PONG, host_kernels: &[], host_symbols: &[] };
+        let module = Module::load(gpu, &source)?;
+        let [ordered, relaxed] = KERNELS.map(|name| module.kernel(name));
         let clocks =
             (0..places).map(|_| Ok([gpu.event(true)?, gpu.event(true)?])).collect::<Result<_, _>>()?;
-        Ok(Self {
-            kernel: Module::load(gpu, &source)?.kernel("signal_ping_pong")?,
-            stream: gpu.stream()?,
-            failed: gpu.allocate(4)?,
-            clocks,
-        })
+        Ok(Self { kernels: [ordered?, relaxed?], stream: gpu.stream()?, failed: gpu.allocate(4)?, clocks })
     }
 
     /// How long the rounds took at each place.
@@ -163,12 +162,14 @@ impl Trial {
                 .with(i32::from(first))
                 .with(self.failed.ptr());
             self.stream.record(start)?;
-            // SAFETY: these are the kernel's arguments. The only caller keeps the channels and this until the stream is
-            // done; if it is not, aborts what its kernels wait on, so that they end, and waits again.
-            #[allow(unsafe_code, reason = "kernels are launched by an unsafe call")]
-            unsafe {
-                self.kernel.launch(&self.stream, LaunchConfig::linear(1, 1), &args)?;
-            };
+            for kernel in &self.kernels {
+                // SAFETY: these are the arguments of both kernels. The only caller keeps the channels and this until the
+                // stream is done; if it is not, aborts what its kernels wait on, so that they end, and waits again.
+                #[allow(unsafe_code, reason = "kernels are launched by an unsafe call")]
+                unsafe {
+                    kernel.launch(&self.stream, LaunchConfig::linear(1, 1), &args)?;
+                };
+            }
             self.stream.record(end)
         })
     }

@@ -277,7 +277,7 @@ impl Bench<'_> {
     fn row(&self, exchange: &Exchange<'_>, progress: &mut Progress, way: Way, bytes: u64) -> Result<Row> {
         let (measuring, Shape { blocks, threads, .. }) = (&self.options.measuring, self.shape);
         let Way { what, barriers, roles, .. } = way;
-        let rounds = measuring.rounds(self.pair.gpu.platform(), bytes);
+        let rounds = measuring.rounds(self.pair, bytes);
         let mine = fresh_seed();
         let peers = self.pair.ranks.swap(mine)?;
         exchange.load(&random_bytes(mine, bytes as usize))?;

@@ -128,7 +128,7 @@ fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, peer: bool) -> Res
     let mut rows = Vec::new();
     let mut notes = kind.notes.map(str::to_owned).to_vec();
     for bytes in sizes.iter() {
-        let (rounds, label) = (measuring.rounds(platform, bytes), SizeOf::Bytes.show(bytes));
+        let (rounds, label) = (measuring.rounds(&pair, bytes), SizeOf::Bytes.show(bytes));
         let count = u32::try_from(bytes / kind.element)?;
         if u64::from(rounds) * measuring.launches() as u64 >= u64::from(u32::MAX) {
             return Err(

@@ -84,7 +84,7 @@ impl Bench<'_> {
     fn row(&self, progress: &mut Progress, bytes: u64) -> Result<Row> {
         let Self { options: Options { common, in_kernel, carriage }, pair, kernel, ports } = self;
         let measuring = &common.measuring;
-        let rounds = measuring.rounds(pair.gpu.platform(), bytes);
+        let rounds = measuring.rounds(pair, bytes);
         let mine = fresh_seed();
         let peers = pair.ranks.swap(mine)?;
         ports.source.write(0, &random_bytes(mine, bytes as usize))?;

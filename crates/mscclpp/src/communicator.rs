@@ -162,7 +162,7 @@ impl Communicator {
     /// returns the one with the least time for both. `peer` makes the same call.
     ///
     /// A signal is written to a token, and the distance of its page from the link and from the multiprocessor that waits
-    /// decides a tenth of the time of a hop or more: between two H200, signals over the fastest of 16 places took 6 to 8 %
+    /// decides a tenth of the time of a hop or more: between two H200, signals over the fastest of 16 places took 7 to 10 %
     /// less than over the middle one (docs/performance.md). For semaphores that are made once and used much.
     ///
     /// Unlike the others this call blocks: it waits for the peer as [`Pending::wait`] does, so with several peers all ranks

@@ -42,7 +42,13 @@ pub(crate) fn build(
     }
     // Before the peer can get what it needs to start: a driver may wait with loading kernels for those that run.
     let trial = Trial::of(connection, places)?;
-    let stubs = (0..places).map(|_| SemaphoreStub::in_new_page(connection)).collect::<Result<Vec<_>, _>>()?;
+    let mut stubs =
+        (0..places).map(|_| SemaphoreStub::in_new_page(connection)).collect::<Result<Vec<_>, _>>()?;
+    // Of two pages beside each other one is near and one is far. If all of the peer's near pages met far ones here, all
+    // places would be slow; so for half of them one side swaps neighbours.
+    if rank > peer {
+        stubs[places / 2..].chunks_exact_mut(2).for_each(|pair| pair.swap(0, 1));
+    }
     let parts = stubs.iter().map(SemaphoreStub::serialize).collect::<Result<Vec<_>, _>>()?;
     // From here on both sides send and take two messages, whatever happens: the next call finds its own.
     let semaphores =

@@ -100,6 +100,8 @@ impl Program {
     fn run_one(&self, address: &str, rank: usize, gpu: usize, more: &[String]) -> Result<(), Box<dyn Error>> {
         mscclpp::log::init()?;
         let platform = Platform::detect_or_host()?;
+        // Before the others are waited for.
+        platform.gpu(gpu)?;
         println!("GPU {gpu}: Running on platform {platform}");
         (self.run)(&Rank { address: address.to_owned(), rank, gpu, more: more.to_vec(), platform })
     }

@@ -1,0 +1,144 @@
+//! The examples as a user runs them: they succeed, say what they ran on, and what is wrong with what they were given.
+
+use std::{
+    env,
+    net::TcpListener,
+    path::PathBuf,
+    process::{Command, Output, Stdio},
+    sync::{Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// For any of them, on a machine that is busy with other things.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs an example to its end. One at a time: they share the devices.
+fn run(example: &str, arguments: &[&str]) -> Output {
+    static TURN: Mutex<()> = Mutex::new(());
+    // A test that panicked has had its turn.
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut command = Command::new(program(example));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("an example that can be started");
+    let start = Instant::now();
+    while child.try_wait().expect("a child").is_none() {
+        if start.elapsed() > LIMIT {
+            child.kill().expect("a child");
+            panic!("{example} {arguments:?} did not end: {:?}", child.wait_with_output());
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    // What it writes fits into the pipes.
+    child.wait_with_output().expect("what it said")
+}
+
+/// Where cargo puts examples, or beside this program under the name that `cargo xtask dist` gives it.
+fn program(example: &str) -> PathBuf {
+    let this = env::current_exe().expect("this program");
+    let here = this.parent().expect("a folder");
+    let places = [here.join("../examples").join(example), here.join(format!("example-mscclpp-{example}"))];
+    let there = places.iter().find(|place| place.exists());
+    there.unwrap_or_else(|| panic!("{example} is not in {places:?}: `cargo build --examples` first")).clone()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+/// A port that nobody uses at the moment.
+fn free_address() -> String {
+    TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a port").to_string()
+}
+
+fn succeeds(example: &str, arguments: &[&str]) {
+    let output = run(example, arguments);
+    let (said, complaints) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{said}{complaints}");
+    assert!(said.starts_with("Platform: "), "{said}");
+    assert!(said.ends_with("Succeed!\n"), "{said}");
+}
+
+#[test]
+fn those_of_one_process_succeed() {
+    for example in ["gpu_ping_pong", "custom_kernel"] {
+        succeeds(example, &[]);
+        succeeds(example, &["0", "0"]);
+    }
+}
+
+#[test]
+fn those_of_many_processes_succeed() {
+    for example in [
+        "gpu_ping_pong_mp",
+        "bidir_memory_channel",
+        "bidir_port_channel",
+        "mesh_port_channels",
+        "custom_proxy",
+    ] {
+        succeeds(example, &[&free_address()]);
+    }
+}
+
+#[test]
+fn two_cpus_succeed() {
+    let output = run("host_to_host", &[&free_address()]);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}{}", text(&output.stderr));
+    assert_eq!(said.matches("all as they should be").count(), 2, "{said}");
+}
+
+#[test]
+fn bad_arguments_get_the_usage() {
+    let of_one = ["--help-me", "0", "GPU 0", "0 -1", "0 1 2"];
+    let of_many =
+        ["--help-me", "127.0.0.1", "127.0.0.1:99999999", "127.0.0.1:50505 x", "127.0.0.1:50505 77 0"];
+    for (examples, wrong) in [
+        (&["gpu_ping_pong", "custom_kernel"][..], of_one),
+        (
+            &[
+                "gpu_ping_pong_mp",
+                "bidir_memory_channel",
+                "bidir_port_channel",
+                "mesh_port_channels",
+                "custom_proxy",
+                "host_to_host",
+            ],
+            of_many,
+        ),
+    ] {
+        for (example, arguments) in examples.iter().flat_map(|example| wrong.map(|wrong| (example, wrong))) {
+            let output = run(example, &arguments.split(' ').collect::<Vec<_>>());
+            let complaints = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{example} {arguments}: {complaints}");
+            assert!(
+                complaints.contains(&format!("usage: {example} ")),
+                "{example} {arguments}: {complaints}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_missing_device_is_named_at_once() {
+    for (example, arguments) in
+        [("gpu_ping_pong", &["0", "4711"][..]), ("gpu_ping_pong_mp", &[&free_address(), "1", "4711"])]
+    {
+        let start = Instant::now();
+        let output = run(example, arguments);
+        let complaints = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{complaints}");
+        assert!(complaints.contains("device 4711"), "{complaints}");
+        assert!(start.elapsed() < Duration::from_secs(15), "it waited for the other rank");
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let output = run("gpu_ping_pong_mp", &[&address]);
+    let complaints = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{complaints}");
+    assert!(complaints.contains(&format!("{address} is in use")), "{complaints}");
+}

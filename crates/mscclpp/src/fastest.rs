@@ -216,4 +216,27 @@ mod tests {
         let huge = [u64::MAX.to_le_bytes(); 2].concat();
         assert!(joined(&[], &huge).unwrap_err().to_string().contains("another call"));
     }
+
+    /// Cut, changed, lengthened: errors, for this side has made no stub.
+    #[test]
+    fn malformed_parts_are_errors() {
+        let parts: Vec<_> = (0..5).map(|len| vec![0xa5; len * 40]).collect();
+        let good = framed(&parts);
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let mut below = |end: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % end
+        };
+        for round in 0..10_000 {
+            let mut bytes = good.clone();
+            match round % 3 {
+                0 => bytes.truncate(1 + below(good.len() - 1)),
+                1 => bytes[below(good.len())] ^= 1 << below(8),
+                _ => bytes.extend((0..1 + below(20)).map(|_| below(256) as u8)),
+            }
+            joined(&[], &bytes).map(drop).unwrap_err();
+            let places = below(64);
+            assert_eq!(times(&bytes, places).is_ok(), bytes.len() == 8 * places);
+        }
+    }
 }

@@ -14,7 +14,7 @@ use std::{
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// The programs in `tests/emulation`.
-const PROGRAMS: [&str; 4] = ["concurrency", "copies", "packets", "ports"];
+const PROGRAMS: [&str; 5] = ["concurrency", "copies", "handles", "packets", "ports"];
 
 /// How long a program may run. Most of them need a few seconds; one that waits for what never comes is ended.
 const DEADLINE: Duration = Duration::from_secs(300);

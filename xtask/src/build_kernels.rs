@@ -114,25 +114,34 @@ fn build_with_nvrtc(options: &Options, kernels: &[Kernel]) -> Result<(), Error> 
 
 fn compile_all(nvrtc: &Nvrtc, kernels: &[Kernel]) -> Result<Vec<Module>, Error> {
     let headers = headers()?;
+    let compile = |source: &Source, architecture: &str| {
+        let options = [
+            format!("--gpu-architecture={architecture}"),
+            "-default-device".to_owned(),
+            "--std=c++17".to_owned(),
+        ];
+        let compiled = nvrtc.compile(source, &headers, &options)?;
+        if !compiled.log.is_empty() {
+            eprintln!("{}", compiled.log);
+        }
+        Ok::<_, Error>(compiled.ptx)
+    };
     let mut modules = Vec::new();
     let mut failures = 0;
     for kernel in kernels {
         let source = Source { name: workspace::name(&kernel.source), text: kernel.text.clone() };
         for architecture in &kernel.architectures {
-            let options = [
-                format!("--gpu-architecture={architecture}"),
-                "-default-device".to_owned(),
-                "--std=c++17".to_owned(),
-            ];
-            let compiled = nvrtc.compile(&source, &headers, &options)?;
-            if !compiled.log.is_empty() {
-                eprintln!("{}", compiled.log);
-            }
-            match compiled.ptx {
+            match compile(&source, architecture)? {
                 Some(ptx) => modules.push(Module { name: kernel.ptx_name(architecture), ptx }),
                 None => failures += 1,
             }
         }
+    }
+    // What a header needs, it must include itself.
+    for header in &headers {
+        let text = format!("#include \"{}\"\n", header.name);
+        let alone = Source { name: format!("{} alone", header.name), text };
+        failures += usize::from(compile(&alone, BASE_ARCHITECTURE)?.is_none());
     }
     if failures == 0 { Ok(modules) } else { Err(Error::Kernels(failures)) }
 }

@@ -65,7 +65,8 @@ pub struct EndpointConfig {
     pub transport: Transport,
     /// Where it is.
     pub device: Device,
-    /// How many writes may be under way at once, -1 for the transport's own limit.
+    /// How many writes may wait to be sent, for a transport that keeps them in a queue of its own, as Ethernet does; -1
+    /// for its own limit. CUDA IPC hands each write to the driver at once, and takes no notice of this.
     pub max_write_queue_size: i32,
     /// For `IB0` to `IB7` alone.
     pub ib: IbConfig,

@@ -93,6 +93,11 @@ pub use mscclpp_proxy::{
     SemaphoreId, ServiceStats, TrafficStats, TriggerKind,
 };
 
+/// The program in the repository's README compiles.
+#[cfg(all(doctest, feature = "cuda-ipc"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 /// The errors of the layers below, which [`Error`] wraps.
 pub mod errors {
     pub use mscclpp_bootstrap::Error as BootstrapError;

@@ -110,6 +110,30 @@ fn over_what_kernels_cannot_signal_no_place_is_chosen() {
 }
 
 #[test]
+fn a_rank_sends_itself_memory() {
+    for comm in [
+        Communicator::new(Arc::new(LocalBootstrap::group(1).remove(0))),
+        Communicator::with_context(Arc::new(LocalBootstrap::group(1).remove(0)), Context::on(platform())),
+    ] {
+        // Also over the first device that `Communicator::new` finds, where there is one.
+        let Ok(gpu) = comm.context().gpu(0) else { continue };
+        let buffer = gpu.allocate(4096).unwrap();
+        // SAFETY: the buffer, which has these bytes, outlives the registration.
+        let part = unsafe { comm.register_memory(buffer.ptr(), 1000, Transport::CUDA_IPC) }.unwrap();
+        comm.send_memory(&part, 0, 5).unwrap();
+        let received = comm.recv_memory(0, 5).unwrap().wait().unwrap();
+        assert_eq!(received.size(), 1000);
+        buffer.write(0, b"to oneself").unwrap();
+        let connection = comm.connect(endpoint_of(0), 0, 5).unwrap().wait().unwrap();
+        connection.write(&received, 990, &part, 0, 10).unwrap();
+        connection.flush(Duration::from_secs(10)).unwrap();
+        let mut there = [0; 10];
+        buffer.read(990, &mut there).unwrap();
+        assert_eq!(&there, b"to oneself");
+    }
+}
+
+#[test]
 fn calls_match_in_their_order_for_each_peer_and_tag() {
     ranks(2, |comm| {
         let peer = peer_of(&comm);

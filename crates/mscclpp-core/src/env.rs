@@ -2,11 +2,14 @@
 
 use crate::{Error, Result};
 
-/// `MSCCLPP_HOSTID`: 1 to 256 printable characters.
+/// `MSCCLPP_HOSTID`: 1 to 256 printable characters. An empty value counts as none.
 pub(crate) fn host_id() -> Result<Option<String>> {
     let Some(value) = std::env::var_os("MSCCLPP_HOSTID") else { return Ok(None) };
+    if value.is_empty() {
+        return Ok(None);
+    }
     let value = value.to_string_lossy().into_owned();
-    if value.is_empty() || value.len() > 256 || value.chars().any(char::is_control) {
+    if value.len() > 256 || value.chars().any(char::is_control) {
         return Err(Error::Environment {
             variable: "MSCCLPP_HOSTID",
             value,

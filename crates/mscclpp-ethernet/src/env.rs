@@ -61,10 +61,9 @@ mod tests {
 
     #[test]
     fn bad_values_name_the_variable_and_what_is_allowed() {
-        for (name, value, allowed) in [
-            ("MSCCLPP_SOCKET_FAMILY", "ipv4", "AF_INET6"),
-            ("MSCCLPP_SOCKET_IFNAME", "^docker0", "eth0"),
-        ] {
+        for (name, value, allowed) in
+            [("MSCCLPP_SOCKET_FAMILY", "ipv4", "AF_INET6"), ("MSCCLPP_SOCKET_IFNAME", "^docker0", "eth0")]
+        {
             let message = env(name, value).unwrap_err().to_string();
             assert!(message.contains(name) && message.contains(allowed), "{message}");
         }

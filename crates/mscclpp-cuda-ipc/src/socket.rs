@@ -7,7 +7,7 @@
 use std::{
     io::{IoSlice, IoSliceMut},
     mem::MaybeUninit,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     time::{Duration, Instant},
 };
 
@@ -17,7 +17,7 @@ use rustix::{
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
         SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
-        listen, recvmsg, send, sendmsg, socket_with, sockopt,
+        listen, recvmsg, send, sendmsg, socket_with,
     },
 };
 
@@ -54,12 +54,27 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> rustix::io::Result<Option<Owne
 
 /// Whether the process at the other end belongs to our user, or one of the two to root.
 pub(crate) fn user_fits(socket: impl AsFd) -> std::result::Result<(), (u32, u32)> {
-    let ours = rustix::process::geteuid();
-    match sockopt::socket_peercred(socket) {
-        Ok(peer) if peer.uid == ours || peer.uid.is_root() || ours.is_root() => Ok(()),
-        Ok(peer) => Err((peer.uid.as_raw(), ours.as_raw())),
-        Err(_) => Err((u32::MAX, ours.as_raw())),
+    let ours = rustix::process::geteuid().as_raw();
+    match user_of_peer(socket.as_fd()) {
+        Some(theirs) if theirs == ours || theirs == ROOT || ours == ROOT => Ok(()),
+        theirs => Err((theirs.unwrap_or(u32::MAX), ours)),
     }
+}
+
+const ROOT: u32 = 0;
+
+/// The user of the process at the other end. (rustix, too, can ask for this, but fails if the process has no number here,
+/// as one in another PID namespace has none.)
+fn user_of_peer(socket: BorrowedFd<'_>) -> Option<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of_val(&peer) as libc::socklen_t;
+    // SAFETY: the descriptor is open while it is borrowed, and the kernel writes at most `len` bytes to `peer`, which is
+    // as long, and all of whose values are valid.
+    let outcome = unsafe {
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+        libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut peer).cast(), &raw mut len)
+    };
+    (outcome == 0).then_some(peer.uid)
 }
 
 /// Sends `request` to the process that listens at `address` and waits for its answer.

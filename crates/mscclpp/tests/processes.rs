@@ -9,7 +9,8 @@ mod support;
 mod ping_pong;
 
 use std::{
-    process::ExitCode,
+    ffi::OsStr,
+    process::{Command, ExitCode, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -19,7 +20,7 @@ use mscclpp::{Error, prelude::*};
 use ping_pong::Player;
 use support::{
     LIMIT, assert_usable,
-    children::{Children, Role, all_succeed, hear, run_if_child, say},
+    children::{Children, Role, all_succeed, hear, run_if_child, say, this_program},
     connect_all, device_of, endpoint_of,
     ends::{End, Kind, PacketRounds, Promise, Seeds},
     kernels::{Outcome, Rounds, Side},
@@ -53,6 +54,13 @@ fn main() -> ExitCode {
     let name =
         if two_gpus { "one_visible_gpu_per_rank" } else { "one_visible_gpu_per_rank (needs two CUDA GPUs)" };
     trials.push(Trial::test(name, one_visible_gpu_per_rank).with_ignored_flag(!two_gpus));
+    let namespaces =
+        in_pid_namespace("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+    let name = match namespaces {
+        true => "ranks_in_pid_namespaces_of_their_own",
+        false => "ranks_in_pid_namespaces_of_their_own (unshare --pid is not allowed)",
+    };
+    trials.push(Trial::test(name, ranks_in_pid_namespaces).with_ignored_flag(!namespaces));
     let moments = ["init", "connect", "connect-sent", "semaphore", "semaphore-sent", "barrier", "kernel"];
     for moment in moments.into_iter().chain(TRANSFERS) {
         for victim in [0, N - 1] {
@@ -68,11 +76,29 @@ fn main() -> ExitCode {
 
 /// Both ranks call their device number 0, and it is not the same.
 fn one_visible_gpu_per_rank() -> Result<(), Failed> {
-    let mut children =
-        Children::start_with("data", 2, |rank| Some(("CUDA_VISIBLE_DEVICES", rank.to_string())));
+    let mut children = Children::start_as("data", 2, |rank| {
+        let mut command = this_program();
+        command.env("CUDA_VISIBLE_DEVICES", rank.to_string());
+        command
+    });
     children.go();
     (0..2).for_each(|rank| children.expect_success(rank));
     Ok(())
+}
+
+/// As in two containers: each rank is process 1, and neither knows the other's number.
+fn ranks_in_pid_namespaces() -> Result<(), Failed> {
+    let program = std::env::current_exe()?;
+    let mut children = Children::start_as("data", 2, |_| in_pid_namespace(&program));
+    children.go();
+    (0..2).for_each(|rank| children.expect_success(rank));
+    Ok(())
+}
+
+fn in_pid_namespace(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]).arg(program);
+    command
 }
 
 fn child(role: &Role) {

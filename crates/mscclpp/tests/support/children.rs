@@ -97,16 +97,12 @@ struct Rank {
 impl Children {
     /// Starts them, and hands on the unique id. Each then waits for its first `go` before it joins the job.
     pub(crate) fn start(role: &str, n_ranks: usize) -> Self {
-        Self::start_with(role, n_ranks, |_| None)
+        Self::start_as(role, n_ranks, |_| this_program())
     }
 
-    /// As [`Children::start`], each with a variable of its own in its environment.
-    pub(crate) fn start_with(
-        role: &str,
-        n_ranks: usize,
-        variable: impl Fn(usize) -> Option<(&'static str, String)>,
-    ) -> Self {
-        let start = |rank| Rank::start(role, rank, n_ranks, variable(rank));
+    /// As [`Children::start`], each by the command of its rank, which gets more arguments.
+    pub(crate) fn start_as(role: &str, n_ranks: usize, command: impl Fn(usize) -> Command) -> Self {
+        let start = |rank| Rank::start(role, rank, n_ranks, command(rank));
         let mut children = Self { children: (0..n_ranks).map(start).collect() };
         let id = children.next_line(0);
         assert!(id.starts_with("id "), "{id}");
@@ -200,11 +196,15 @@ impl Children {
     }
 }
 
+/// What a rank is started by.
+pub(crate) fn this_program() -> Command {
+    Command::new(env::current_exe().expect("this program"))
+}
+
 impl Rank {
-    fn start(role: &str, rank: usize, n_ranks: usize, variable: Option<(&str, String)>) -> Self {
-        let mut process = Command::new(env::current_exe().expect("this program"))
+    fn start(role: &str, rank: usize, n_ranks: usize, mut command: Command) -> Self {
+        let mut process = command
             .args([FLAG, role, &rank.to_string(), &n_ranks.to_string()])
-            .envs(variable)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

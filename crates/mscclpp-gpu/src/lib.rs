@@ -42,6 +42,9 @@ mod memory;
 pub mod nvrtc;
 mod platform;
 mod stream;
+#[cfg(all(feature = "cuda", feature = "test-support"))]
+#[doc(hidden)]
+pub mod test_support;
 
 pub use buffer::{DeviceBuffer, PinnedBuffer};
 pub use error::{Error, Result};

@@ -17,8 +17,6 @@ mod failure;
 mod graph;
 mod memory;
 mod module;
-#[cfg(test)]
-mod on_device;
 mod pinned;
 mod ptx;
 mod slots;
@@ -30,6 +28,8 @@ use std::sync::Arc;
 use mscclpp_gpu_sys::cuda::Driver;
 use parking_lot::Mutex;
 
+#[cfg(feature = "test-support")]
+use crate::backend::StreamBackend;
 use crate::{DevicePtr, Error, Platform, Result, backend::DeviceBackend};
 use device::Device;
 use failure::{check, unavailable};
@@ -102,6 +102,17 @@ pub(crate) fn find(uuid: &[u8; 16]) -> Result<Option<usize>> {
 /// The number of the device whose memory `ptr` points into; `None` for host memory and for what the driver does not know.
 pub(crate) fn owner_of(ptr: DevicePtr) -> Result<Option<usize>> {
     export::owner_of(driver()?, ptr)
+}
+
+/// A value written as on a device without stream value writes.
+///
+/// # Safety
+/// As [`crate::Stream::write_u64`]; the stream is not capturing.
+#[cfg(feature = "test-support")]
+pub(crate) unsafe fn write_u64_by_copy(stream: &dyn StreamBackend, dst: DevicePtr, value: u64) -> Result<()> {
+    let stream = stream::CudaStream::of(stream)?;
+    // SAFETY: the caller's promise.
+    unsafe { stream.device().value_slots().write(stream, dst, value) }
 }
 
 /// The driver, initialised.

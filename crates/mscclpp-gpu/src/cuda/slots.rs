@@ -62,27 +62,3 @@ impl ValueSlots {
         Slot::new(device)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::DeviceBackend;
-
-    #[test]
-    #[ignore = "needs a CUDA device"]
-    fn values_arrive_in_the_order_of_the_stream() {
-        let device = super::super::device(0).unwrap();
-        let memory = device.allocate(8).unwrap();
-        let stream = CudaStream::create(device).unwrap();
-        let slots = ValueSlots::new();
-        for value in 1..=1000 {
-            // SAFETY: 8 bytes of memory that outlives the stream's work.
-            unsafe { slots.write(&stream, memory.ptr(), value).unwrap() };
-        }
-        stream.synchronize().unwrap();
-        let mut last = [0; 8];
-        // SAFETY: 8 bytes.
-        unsafe { device.read(memory.ptr(), &mut last).unwrap() };
-        assert_eq!(u64::from_ne_bytes(last), 1000);
-    }
-}

@@ -14,7 +14,7 @@
 //! # How memory is shared
 //! Registering a region exports the allocation around it, of whichever kind it is: plain allocations by legacy IPC
 //! handle, virtual-memory allocations by file descriptor (or fabric handle, where they were made for nothing else).
-//! File descriptors are what is tested between processes; importing legacy and fabric handles has not been run yet.
+//! File descriptors and legacy handles are tested between processes; importing fabric handles has not been run yet.
 //! What travels to peers holds no handle, but the name of a Unix socket of the owner and a random token. A peer that
 //! uses the region for the first time shows the token there and gets the handle, a descriptor with `SCM_RIGHTS`.
 //! Sockets are in the abstract namespace at random names; both ends compare user ids. Nothing needs ptrace rights, a

@@ -49,7 +49,10 @@ impl Drop for Mapping {
         // SAFETY: made by `mmap` with this length and unmapped nowhere else. That nobody uses it any more is the
         // promise of everything unsafe that was done with its address.
         if let Err(error) = unsafe { munmap(self.start, self.len) } {
-            tracing::warn!(address = ?self.start, len = self.len, %error, "munmap failed; the memory is leaked");
+            tracing::warn!(
+                target: "mscclpp::gpu", address = ?self.start, len = self.len, %error,
+                "munmap failed; the memory is leaked"
+            );
         }
     }
 }

@@ -211,7 +211,9 @@ impl Queue {
             self.completed.notify_all();
         }
         if let Some(error) = state.error.as_ref().filter(|_| !state.error_was_told) {
-            tracing::warn!(%error, "a host stream was dropped with an error that nobody asked for");
+            tracing::warn!(
+                target: "mscclpp::gpu", %error, "a host stream was dropped with an error that nobody asked for"
+            );
         }
     }
 }

@@ -99,7 +99,7 @@ impl Drop for HostStream {
         if let Some(worker) = self.worker.take().filter(|_| idle)
             && worker.join().is_err()
         {
-            tracing::warn!("the worker of a host stream panicked");
+            tracing::warn!(target: "mscclpp::gpu", "the worker of a host stream panicked");
         }
     }
 }

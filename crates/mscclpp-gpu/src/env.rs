@@ -26,6 +26,17 @@ pub(crate) fn host_devices() -> Result<usize> {
     }
 }
 
+/// `MSCCLPP_HOST_PEER_ACCESS`: whether devices of the Host platform reach each other's memory, `all` (default) or `none`.
+pub(crate) fn host_peer_access() -> Result<bool> {
+    let variable = "MSCCLPP_HOST_PEER_ACCESS";
+    let Some(value) = read(variable) else { return Ok(true) };
+    match value.as_str() {
+        "all" => Ok(true),
+        "none" => Ok(false),
+        _ => Err(Error::Environment { variable, value, expected: "all or none" }),
+    }
+}
+
 /// `MSCCLPP_NVRTC_SO`: the NVRTC library to use.
 #[cfg(feature = "cuda")]
 pub(crate) fn nvrtc_library() -> Option<std::path::PathBuf> {

@@ -150,8 +150,7 @@ impl Gpu {
             return Err(Error::NoPeerAccess {
                 from: self.to_string(),
                 to: owner.to_string(),
-                reason: "the driver reports no peer access between them; see `nvidia-smi topo -p2p r`"
-                    .to_owned(),
+                reason: self.platform().why_no_peer_access().to_owned(),
             });
         }
         // SAFETY: the caller promises a live allocation of `owner`.

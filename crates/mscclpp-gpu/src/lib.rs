@@ -23,6 +23,7 @@
 //! | --- | --- | --- |
 //! | `MSCCLPP_PLATFORM` | `cuda`, `hip` or `host` | what [`Platform::detect`] takes instead of finding out |
 //! | `MSCCLPP_HOST_DEVICES` | 1 to 1024, default 8 | how many devices [`Platform::Host`] has; read at its first use |
+//! | `MSCCLPP_HOST_PEER_ACCESS` | `all` (default) or `none` | whether they reach each other's memory; read with the first |
 //!
 //! A malformed value is [`Error::Environment`]; an empty one counts as unset.
 

@@ -124,6 +124,15 @@ impl Platform {
         id.map(|id| self.gpu(id)).transpose()
     }
 
+    /// What to tell a user where [`crate::PeerAccess::reachable`] is false.
+    #[must_use]
+    pub fn why_no_peer_access(self) -> &'static str {
+        match self {
+            Self::Host => "MSCCLPP_HOST_PEER_ACCESS=none keeps simulated devices from each other's memory",
+            _ => "the driver reports no peer access between them; see `nvidia-smi topo -p2p r`",
+        }
+    }
+
     #[allow(dead_code, reason = "not every feature set has a platform that is left out")]
     fn not_built(self, reason: &str) -> Error {
         Error::Unavailable { platform: self, reason: reason.to_owned() }

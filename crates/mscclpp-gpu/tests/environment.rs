@@ -25,6 +25,10 @@ fn main() -> ExitCode {
             a_platform_that_cannot_be_used_is_never_replaced,
         ),
         Trial::test("a_device_has_the_same_uuid_everywhere", a_device_has_the_same_uuid_everywhere),
+        Trial::test(
+            "devices_reach_each_other_unless_told_otherwise",
+            devices_reach_each_other_unless_told_otherwise,
+        ),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
@@ -42,6 +46,19 @@ fn answer(question: &str) -> String {
         "one_too_many" => {
             Platform::Host.device_count().and_then(|n| Platform::Host.gpu(n)).map(|gpu| gpu.to_string())
         }
+        "peer_access" => Platform::Host.gpus().and_then(|gpus| {
+            let access = [gpus[0].peer_access(&gpus[0])?, gpus[0].peer_access(&gpus[1])?];
+            Ok(format!("{:?}", access.map(|access| access.reachable)))
+        }),
+        "use_of_a_peer" => Platform::Host.gpus().and_then(|gpus| {
+            let [own, theirs] = [gpus[0].allocate(8)?, gpus[1].allocate(8)?];
+            // SAFETY: live allocations of those devices.
+            unsafe {
+                gpus[0].enable_access(&gpus[0], own.ptr(), 8)?;
+                gpus[0].enable_access(&gpus[1], theirs.ptr(), 8)?;
+            }
+            Ok("reached".to_owned())
+        }),
         _ => panic!("no such question: {question}"),
     };
     said.unwrap_or_else(|error| format!("error: {error}"))
@@ -52,6 +69,7 @@ fn ask(question: &str, variables: &[(&str, &str)]) -> Result<String, Failed> {
         .args([PROBE, question])
         .env_remove("MSCCLPP_PLATFORM")
         .env_remove("MSCCLPP_HOST_DEVICES")
+        .env_remove("MSCCLPP_HOST_PEER_ACCESS")
         .envs(variables.iter().copied())
         .output()?;
     if !output.status.success() {
@@ -128,4 +146,21 @@ fn a_device_has_the_same_uuid_everywhere() -> Result<(), Failed> {
     expect("last", &[("MSCCLPP_HOST_DEVICES", "1")], "host mscclpp-host-000")?;
     expect("last", &[("MSCCLPP_HOST_DEVICES", "32")], "host mscclpp-host-01f")?;
     expect("last", &[("MSCCLPP_HOST_DEVICES", "1024")], "host mscclpp-host-3ff")
+}
+
+fn devices_reach_each_other_unless_told_otherwise() -> Result<(), Failed> {
+    for variables in [&[][..], &[("MSCCLPP_HOST_PEER_ACCESS", "all")]] {
+        expect("peer_access", variables, "[true, true]")?;
+        expect("use_of_a_peer", variables, "reached")?;
+    }
+    let none = [("MSCCLPP_HOST_PEER_ACCESS", "none")];
+    expect("peer_access", &none, "[true, false]")?;
+    expect(
+        "use_of_a_peer",
+        &none,
+        "error: host device 0 (host) cannot access the memory of host device 1 (host): MSCCLPP_HOST_PEER_ACCESS=none keeps \
+         simulated devices from each other's memory",
+    )?;
+    let error = "error: MSCCLPP_HOST_PEER_ACCESS=\"some\" is not valid: all or none";
+    expect("peer_access", &[("MSCCLPP_HOST_PEER_ACCESS", "some")], error)
 }

@@ -24,6 +24,8 @@ use crate::{
 pub(super) struct HostDevice {
     properties: GpuProperties,
     heap: Arc<Heap>,
+    /// Whether it reaches the memory of the others, as GPUs do that NVLink or PCIe connects.
+    reaches_peers: bool,
     /// Of all streams whose worker is there, dropped ones that are still busy included.
     queues: Mutex<Vec<Weak<Queue>>>,
     default_stream: Mutex<Option<Arc<HostStream>>>,
@@ -31,14 +33,14 @@ pub(super) struct HostDevice {
 
 impl HostDevice {
     /// Every device has all cores and all memory of the machine.
-    pub(super) fn all(count: usize) -> Vec<Arc<Self>> {
+    pub(super) fn all(count: usize, reach_peers: bool) -> Vec<Arc<Self>> {
         let cores = thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let machine = rustix::system::sysinfo();
         let memory = (machine.totalram as u64).saturating_mul(u64::from(machine.mem_unit));
-        (0..count).map(|id| Arc::new(Self::new(id, cores, memory))).collect()
+        (0..count).map(|id| Arc::new(Self::new(id, cores, memory, reach_peers))).collect()
     }
 
-    fn new(id: usize, cores: u32, memory: u64) -> Self {
+    fn new(id: usize, cores: u32, memory: u64, reaches_peers: bool) -> Self {
         let properties = GpuProperties {
             platform: Platform::Host,
             id,
@@ -53,6 +55,7 @@ impl HostDevice {
         Self {
             properties,
             heap: Heap::new(id, memory),
+            reaches_peers,
             queues: Mutex::default(),
             default_stream: Mutex::default(),
         }
@@ -90,7 +93,7 @@ impl DeviceBackend for HostDevice {
     }
 
     fn peer_access(&self, _peer: usize) -> Result<PeerAccess> {
-        Ok(PeerAccess { reachable: true, native_atomics: true })
+        Ok(PeerAccess { reachable: self.reaches_peers, native_atomics: self.reaches_peers })
     }
 
     unsafe fn enable_access(&self, _owner: &GpuProperties, _ptr: DevicePtr, _len: u64) -> Result<()> {

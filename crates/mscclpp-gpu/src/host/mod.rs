@@ -56,13 +56,13 @@ pub(crate) fn owner_of(ptr: DevicePtr) -> Option<usize> {
 }
 
 /// The simulated driver: like a real one it is there once per process, from its first use on, so that all handles of a
-/// device are the same device. `MSCCLPP_HOST_DEVICES` counts at that first use.
+/// device are the same device. The environment counts at that first use.
 static DEVICES: OnceLock<Vec<Arc<HostDevice>>> = OnceLock::new();
 
 fn devices() -> Result<&'static [Arc<HostDevice>]> {
     if let Some(devices) = DEVICES.get() {
         return Ok(devices);
     }
-    let count = env::host_devices()?;
-    Ok(DEVICES.get_or_init(|| HostDevice::all(count)))
+    let (count, reach_peers) = (env::host_devices()?, env::host_peer_access()?);
+    Ok(DEVICES.get_or_init(|| HostDevice::all(count, reach_peers)))
 }

@@ -208,12 +208,7 @@ fn reachable_from(local: &IpcEndpoint, remote: &EndpointInfo) -> Result<Gpu> {
     // Of a device that this process does not see (one visible GPU per rank) nothing can be asked; mapping its memory
     // will tell.
     if gpu.peer_access_by_uuid(&remote.device_uuid)?.is_some_and(|access| !access.reachable) {
-        return Err(mscclpp_gpu::Error::NoPeerAccess {
-            from: gpu.to_string(),
-            to: remote.to_string(),
-            reason: "the driver reports no peer access between them; see `nvidia-smi topo -p2p r`".to_owned(),
-        }
-        .into());
+        return Err(unreachable(gpu.platform().why_no_peer_access().to_owned()));
     }
     Ok(gpu.clone())
 }

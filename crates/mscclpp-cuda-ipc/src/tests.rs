@@ -109,6 +109,16 @@ fn regions_of_one_allocation_share_its_export() {
     assert_eq!((a.offset, b.offset), (0, 1000));
 }
 
+#[test]
+fn the_current_gpu_is_a_device_that_connects() {
+    let context = context();
+    let config = EndpointConfig::new(Transport::CUDA_IPC, Device::CURRENT_GPU);
+    let endpoint = context.create_endpoint(config).unwrap();
+    let current = Platform::Host.current_gpu().unwrap();
+    assert_eq!(endpoint.device(), Device::gpu(current.id()));
+    context.connect(&endpoint, &endpoint).unwrap().check().unwrap();
+}
+
 /// Connects GPU 0 of a context with GPU 1 of another; the endpoints are of both ends.
 fn connected(here: &Context, there: &Context) -> (Connection, [Endpoint; 2]) {
     let open = |context: &Context, gpu| {

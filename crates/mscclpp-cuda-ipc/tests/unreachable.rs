@@ -1,0 +1,82 @@
+//! What CUDA IPC cannot connect is refused at the call, in words: devices without peer access, and CPUs.
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp_core::{Context, Device, Endpoint, EndpointConfig, Error, Transport};
+use mscclpp_cuda_ipc::CudaIpc;
+use mscclpp_gpu::Platform;
+
+fn main() -> ExitCode {
+    // SAFETY: the process has no other thread yet.
+    unsafe { std::env::set_var("MSCCLPP_HOST_PEER_ACCESS", "none") };
+    let trials = vec![
+        Trial::test("devices_without_peer_access_do_not_connect", devices_without_peer_access_do_not_connect),
+        Trial::test("memory_without_peer_access_is_not_written", memory_without_peer_access_is_not_written),
+        Trial::test("cpus_do_not_connect", cpus_do_not_connect),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn context() -> Context {
+    Context::builder().provider(CudaIpc::new()).platform(Platform::Host).build()
+}
+
+fn endpoint(context: &Context, device: Device) -> Endpoint {
+    context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, device)).expect("an endpoint")
+}
+
+/// The endpoint as a peer gets it.
+fn sent(endpoint: &Endpoint) -> Endpoint {
+    Endpoint::deserialize(&endpoint.serialize().expect("bytes")).expect("an endpoint")
+}
+
+fn devices_without_peer_access_do_not_connect() -> Result<(), Failed> {
+    let (here, there) = (context(), context());
+    let [first, second] = [0, 1].map(|gpu| endpoint(&here, Device::gpu(gpu)));
+    let like_first = endpoint(&there, Device::gpu(0));
+    match here.connect(&first, &sent(&second)).map(|_| ()) {
+        Err(error @ Error::Unreachable { .. }) => {
+            let words = error.to_string();
+            assert!(words.contains("host device 0") && words.contains("MSCCLPP_HOST_PEER_ACCESS"), "{words}");
+        }
+        other => return Err(format!("{other:?}").into()),
+    }
+    here.connect(&first, &sent(&like_first))?;
+    Ok(())
+}
+
+/// Memory need not be on the device of the endpoint that it is used with.
+fn memory_without_peer_access_is_not_written() -> Result<(), Failed> {
+    let (here, there) = (context(), context());
+    let (end, other) = (endpoint(&here, Device::gpu(0)), endpoint(&there, Device::gpu(0)));
+    let connection = here.connect(&end, &sent(&other))?;
+    let [near, far] = [0, 1].map(|gpu| {
+        let buffer = here.gpu(gpu).and_then(|gpu| Ok(gpu.allocate(64)?)).expect("a buffer");
+        here.register_buffer(&buffer, Transport::CUDA_IPC).expect("registered")
+    });
+    match connection.write(&far, 0, &near, 0, 64) {
+        Err(Error::Gpu(mscclpp_gpu::Error::NoPeerAccess { from, to, .. })) => {
+            assert_eq!((&*from, &*to), ("host device 0 (host)", "host device 1 (host)"));
+        }
+        other => return Err(format!("{other:?}").into()),
+    }
+    connection.write(&near, 0, &near, 0, 64)?;
+    Ok(())
+}
+
+fn cpus_do_not_connect() -> Result<(), Failed> {
+    let (here, there) = (context(), context());
+    for (local, remote, word) in [
+        (Device::CPU, Device::CPU, "both endpoints are on CPUs"),
+        (Device::CPU, Device::gpu(0), "this endpoint is on a CPU"),
+        (Device::gpu(0), Device::CPU, "the peer's endpoint is on a CPU"),
+    ] {
+        let (local, remote) = (endpoint(&here, local), endpoint(&there, remote));
+        match here.connect(&local, &sent(&remote)).map(|_| ()) {
+            Err(Error::Unreachable { reason, .. }) if reason.contains(word) => {}
+            other => return Err(format!("{other:?}").into()),
+        }
+    }
+    Ok(())
+}

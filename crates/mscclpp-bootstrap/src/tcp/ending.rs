@@ -52,21 +52,6 @@ impl Service {
         self.shared.inbox.fail(error);
     }
 
-    /// Ends the attempts to connect, to a rank or to all, on which no proof has been sent (S1).
-    pub(crate) fn give_up_attempts(&mut self, rank: Option<usize>) {
-        let open = |phase: &Phase| match phase {
-            Phase::Connecting { peer, .. } | Phase::Greeting { peer, .. } => {
-                rank.is_none_or(|rank| rank == *peer)
-            }
-            _ => false,
-        };
-        let tokens: Vec<u64> =
-            self.connections.iter().filter(|(_, c)| open(&c.phase)).map(|(&token, _)| token).collect();
-        for token in tokens {
-            self.remove(token);
-        }
-    }
-
     pub(crate) fn close(&mut self) {
         if self.closing.is_some() {
             return;

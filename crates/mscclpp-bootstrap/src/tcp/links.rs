@@ -46,6 +46,12 @@ impl Peer {
     pub(crate) fn sent(&self) -> u64 {
         self.sent - self.waiting.len() as u64
     }
+
+    /// Drops what waits for a connection. The numbers of these messages are free again: they have not been sent.
+    pub(crate) fn drop_waiting(&mut self) {
+        self.sent = self.sent();
+        self.waiting.clear();
+    }
 }
 
 impl Service {
@@ -274,28 +280,6 @@ impl Service {
         let Some(dial) = self.dials.get(&rank) else { return };
         if dial.purpose == Purpose::Peer && dial.all_refused() && now >= dial.started + GRACE {
             self.depart(rank, &Error::PeerClosed { rank });
-        }
-    }
-
-    /// The search for a rank has taken all its time.
-    pub(crate) fn dial_over(&mut self, rank: usize, now: Instant) {
-        let Some(dial) = self.dials.remove(&rank) else { return };
-        let error = Error::Timeout {
-            operation: format!("connecting to rank {rank}"),
-            after: now - dial.started,
-            missing: if dial.purpose == Purpose::Peer { vec![rank] } else { self.formation.missing() },
-            attempts: dial.attempts(),
-        };
-        self.give_up_attempts(Some(rank));
-        if dial.purpose == Purpose::Peer {
-            if let Some(peer) = self.peers.get_mut(&rank) {
-                // Their numbers are free again: they have not been sent.
-                peer.sent -= peer.waiting.len() as u64;
-                peer.waiting.clear();
-            }
-            self.shared.inbox.peer_gone(rank, error);
-        } else {
-            self.fail(&error, None);
         }
     }
 

@@ -4,6 +4,7 @@ mod accepting;
 mod builder;
 mod connection;
 mod dial;
+mod dialling;
 mod ending;
 mod formation;
 mod handshaking;

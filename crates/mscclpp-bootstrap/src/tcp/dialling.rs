@@ -1,0 +1,143 @@
+//! Looking for a connection to a rank: what becomes of each attempt. The invariant S1 is that of `service`.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use crate::protocol::hello::Purpose;
+use crate::tcp::connection::{Connection, Phase};
+use crate::tcp::dial::{Dial, Failed};
+use crate::tcp::service::Service;
+use crate::tcp::socket;
+use crate::{Error, LOG};
+
+impl Service {
+    /// Begins to look for a connection to a rank.
+    pub(crate) fn dial(&mut self, peer: usize, dial: Dial) {
+        self.dials.insert(peer, dial);
+        self.advance_dials(Instant::now());
+    }
+
+    pub(crate) fn advance_dials(&mut self, now: Instant) {
+        if self.dials.is_empty() {
+            return;
+        }
+        let late: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| match &c.phase {
+                // S1: not once the proof is sent.
+                Phase::Connecting { .. } | Phase::Greeting { .. } => c.deadline.is_some_and(|at| at <= now),
+                _ => false,
+            })
+            .map(|(&token, _)| token)
+            .collect();
+        for token in late {
+            self.end(token, "no answer in time");
+        }
+        let peers: Vec<usize> = self.dials.keys().copied().collect();
+        for peer in peers {
+            let Some(dial) = self.dials.get_mut(&peer) else { continue };
+            if now >= dial.deadline {
+                self.dial_over(peer, now);
+            } else if let Some(address) = dial.attempt(now) {
+                let (purpose, limit) = (dial.purpose, dial.attempt_limit());
+                self.begin_attempt(peer, purpose, address, now + limit);
+            }
+        }
+    }
+
+    fn begin_attempt(&mut self, peer: usize, purpose: Purpose, address: SocketAddr, deadline: Instant) {
+        let phase = Phase::Connecting { peer, purpose };
+        let connection = socket::begin_connect(address)
+            .map(|stream| Connection::new(stream, address, phase, Some(deadline)));
+        match connection {
+            Ok(connection) => {
+                if self.enter(connection).is_none() {
+                    self.attempt_failed(
+                        peer,
+                        Failed::Other("the system will not watch the connection".into()),
+                    );
+                }
+            }
+            Err(error) => self.attempt_failed(peer, how(&error)),
+        }
+    }
+
+    /// A connection of ours is established, or has failed to be.
+    pub(crate) fn connected(&mut self, token: u64) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let error = connection.stream().take_error().unwrap_or_else(Some);
+        let Phase::Connecting { peer, purpose } = connection.phase else { return };
+        if let Some(error) = error {
+            self.remove(token);
+            self.attempt_failed(peer, how(&error));
+            return;
+        }
+        if socket::is_its_own_peer(connection.stream()) {
+            self.remove(token);
+            self.attempt_failed(peer, Failed::Refused);
+            return;
+        }
+        connection.phase = Phase::Greeting { peer, purpose };
+        // It need not be told any more when it can be written.
+        self.touch(token);
+    }
+
+    /// An attempt to connect to a rank has ended.
+    pub(crate) fn attempt_failed(&mut self, peer: usize, how: Failed) {
+        let now = Instant::now();
+        let Some(dial) = self.dials.get_mut(&peer) else { return };
+        tracing::debug!(target: LOG, rank = self.plan.rank, peer, %how, "an attempt to connect failed");
+        dial.failed(how, now);
+        let (unproven, joining) = (dial.all_unproven(), dial.purpose == Purpose::Join);
+        match unproven {
+            Some((address, reason)) if joining => {
+                self.fail(&Error::Unauthenticated { address: address.to_string(), reason }, None);
+            }
+            _ => self.consider_gone(peer, now),
+        }
+    }
+
+    /// The search for a rank has taken all its time.
+    pub(crate) fn dial_over(&mut self, rank: usize, now: Instant) {
+        let Some(dial) = self.dials.remove(&rank) else { return };
+        let error = Error::Timeout {
+            operation: format!("connecting to rank {rank}"),
+            after: now - dial.started,
+            missing: if dial.purpose == Purpose::Peer { vec![rank] } else { self.formation.missing() },
+            attempts: dial.attempts(),
+        };
+        self.give_up_attempts(Some(rank));
+        if dial.purpose == Purpose::Peer {
+            if let Some(peer) = self.peers.get_mut(&rank) {
+                peer.drop_waiting();
+            }
+            self.shared.inbox.peer_gone(rank, error);
+        } else {
+            self.fail(&error, None);
+        }
+    }
+
+    /// Ends the attempts to connect, to a rank or to all, on which no proof has been sent (S1).
+    pub(crate) fn give_up_attempts(&mut self, rank: Option<usize>) {
+        let open = |phase: &Phase| match phase {
+            Phase::Connecting { peer, .. } | Phase::Greeting { peer, .. } => {
+                rank.is_none_or(|rank| rank == *peer)
+            }
+            _ => false,
+        };
+        let tokens: Vec<u64> =
+            self.connections.iter().filter(|(_, c)| open(&c.phase)).map(|(&token, _)| token).collect();
+        for token in tokens {
+            self.remove(token);
+        }
+    }
+}
+
+/// How a connect failed.
+fn how(error: &std::io::Error) -> Failed {
+    match error.kind() {
+        std::io::ErrorKind::ConnectionRefused => Failed::Refused,
+        _ => Failed::Other(error.to_string()),
+    }
+}

@@ -138,7 +138,8 @@ pub enum Error {
         n_ranks: usize,
     },
 
-    /// The other side does not know the job's key, or it has one and this side has none.
+    /// The other side does not know the job's key, or it has one and this side has none. A side with a key gives this when
+    /// its time is up, as a stranger could have said so too.
     #[error("{address} does not accept us as a member of its job: {reason}")]
     Unauthenticated {
         /// The address of the other side.

@@ -10,8 +10,9 @@
 //! along the tree; messages between two ranks run over a connection that is opened when it is first needed.
 //!
 //! A rank that dies meanwhile is an error with its name for all others, as soon as rank 0 sees its connection end. Only one
-//! that dies before it has proved who it is, in the first thing it says to rank 0, is not known to anybody: the time-out
-//! of initialisation names it, as missing. A rank that has not reached rank 0 names rank 0 in the same way.
+//! that dies before it has proved who it is, in the first thing it says to rank 0, is not known to anybody, and nobody
+//! hears of it before time is up: the time-out of initialisation names it, as missing. In the same way a rank that has
+//! not reached rank 0 names rank 0, whether that died or never came.
 //!
 //! # How the code is laid out
 //! `protocol` holds everything that can be said without a socket or a clock: frames, the handshake, message assembly and
@@ -19,10 +20,16 @@
 //! is written over plain messages and serves both kinds of bootstrap. `inbox` is where callers wait.
 //!
 //! # Threat model
-//! With a key, nobody without it can join a job, stall its forming, or make it fail; what an unproven connection can make
-//! a rank keep is a few kilobytes for a few seconds, for a bounded number of connections. The handshake proves who opened a
-//! connection; the bytes after it are neither encrypted nor signed, so who can alter traffic between the hosts is not
-//! kept out. Members trust each other not to lie, but not to send well-formed bytes.
+//! With a key, nobody without it who connects to a rank can join a job, stall its forming, or make it fail; what an
+//! unproven connection can make a rank keep is a few kilobytes for a few seconds, for a bounded number of connections.
+//! Nor can who answers at an address that a rank tries, in place of the one it looks for: what is not proved there, a
+//! refusal too, is no more than a reason to try again, and silence costs five seconds before another address has its
+//! turn. At the only address there is, the rank waits for as long as that one keeps its connection open. The price is
+//! that a rank whose key is wrong hears so when its time is up.
+//!
+//! The handshake proves who opened a connection; the bytes after it are neither encrypted nor signed. So who can alter
+//! traffic between the hosts, or hands a handshake on between two ranks at an address that one of them tries, is not kept
+//! out. Members trust each other not to lie, but not to send well-formed bytes.
 #![forbid(unsafe_code)]
 
 mod address;

@@ -9,8 +9,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use mscclpp_bootstrap::fuzzing::{self, RawRank};
-use mscclpp_bootstrap::{Env, Error, Rendezvous, TcpBootstrap};
-use ranks::{PATIENCE, challenged, connect, free_port, hear, prove};
+use mscclpp_bootstrap::{Bootstrap, Env, Error, Rendezvous, TcpBootstrap};
+use ranks::{PATIENCE, challenged, connect, free_port, hear, on_threads, prove};
 
 /// The three kinds of key.
 #[derive(Clone, Copy)]
@@ -207,4 +207,30 @@ fn a_rank_that_gives_up_says_so_behind_its_proof() {
         let (proof, notice) = said.split_at(8 + length);
         assert_eq!((proof[2], notice[2]), (2, 19), "a hello, a notice, and the end");
     });
+}
+
+#[test]
+fn a_proof_that_is_withdrawn_is_not_the_rank() {
+    for kind in KINDS {
+        let job = &Job::new(kind);
+        std::thread::scope(|scope| {
+            let waiting = [0, 1, 3].map(|rank| scope.spawn(move || job.join(rank)));
+            // Before rank 0 has looked at the proof; and after it has answered.
+            for answered in [false, true] {
+                let mut rank = job.raw(2);
+                let (mut stream, mut said) = challenged(&mut rank, &job.address);
+                if answered {
+                    stream.write_all(&said).unwrap();
+                    assert!(hear(&mut rank, &stream).unwrap_err().contains("Accepted"));
+                    said.clear();
+                }
+                said.extend(fuzzing::frame_of(21, &[]));
+                stream.write_all(&said).unwrap();
+                stream.read_to_end(&mut Vec::new()).unwrap();
+            }
+            let mut all = vec![job.join(2).unwrap()];
+            all.extend(waiting.map(|rank| rank.join().unwrap().unwrap()));
+            on_threads(4, |i| all[i].barrier().unwrap());
+        });
+    }
 }

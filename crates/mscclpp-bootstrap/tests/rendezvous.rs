@@ -196,19 +196,27 @@ fn a_wrong_secret_is_told_and_does_not_disturb() {
             let rank = [0, 1, 2, 1][i];
             let builder = TcpBootstrap::builder(rank, 3).env(Env::default()).timeout(PATIENCE);
             let builder = match (i, wrong) {
+                // It needs no time to be sure: it has no key, so what it hears need not be proved.
                 (3, None) => builder,
-                (3, Some(wrong)) => builder.secret(wrong),
+                // It cannot tell who does not let it in, and asks until its time is up.
+                (3, Some(wrong)) => builder.secret(wrong).timeout(Duration::from_secs(2)),
                 _ => builder.secret("swordfish"),
             };
+            let started = Instant::now();
             if i < 2 {
                 // The stranger comes while the job forms.
                 std::thread::sleep(Duration::from_millis(300));
             }
-            builder.connect(at.as_str())
+            let outcome = builder.connect(at.as_str());
+            assert!(started.elapsed() < PATIENCE / 2, "{outcome:?}");
+            outcome
         });
         assert!(outcomes[..3].iter().all(Result::is_ok), "{outcomes:?}");
         match &outcomes[3] {
-            Err(Error::Unauthenticated { address, .. }) => assert_eq!(*address, at),
+            Err(Error::Unauthenticated { address, reason }) => {
+                assert_eq!(*address, at);
+                assert_eq!(reason.contains("stranger"), wrong.is_some(), "{reason}");
+            }
             other => panic!("{other:?}"),
         }
     }

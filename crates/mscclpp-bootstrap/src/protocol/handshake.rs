@@ -14,6 +14,8 @@
 //!   other side, is worth nothing. Proofs are compared in constant time.
 //! - Only after its proof are version, job, number of ranks and rank of a member looked at. A reason for not letting it in
 //!   is proved like the opposite, so a stranger on our port cannot make a rank give up.
+//! - Who has no proof, or another key, is told as much by a `Refuse`, which nobody can prove to it. Such a one, and a proof
+//!   that is none, mean nothing to a rank that has a key but that the answer is not from its job.
 //!
 //! It authenticates the connection, not the bytes that follow: who can change packets between two hosts is not kept out.
 //! Without a key both sides use one that everybody knows; the exchange then only shows that the other end is alive and

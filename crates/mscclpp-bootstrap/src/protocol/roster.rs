@@ -66,6 +66,11 @@ impl Roster {
         }
     }
 
+    /// A rank that was admitted takes its proof back before it was entered: it may come again.
+    pub(crate) fn withdraw(&mut self, rank: usize) {
+        self.proved.remove(&(rank as u32));
+    }
+
     /// Whether two have been let in as the same rank.
     pub(crate) fn is_contested(&self) -> bool {
         self.contested

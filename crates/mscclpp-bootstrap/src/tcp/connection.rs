@@ -21,6 +21,8 @@ pub(crate) enum Phase {
     Greeting { peer: usize, purpose: Purpose },
     /// Ours: we have proved ourselves, and wait for the answer.
     Proved { peer: usize, purpose: Purpose, initiator: Initiator },
+    /// Ours: we have withdrawn our proof, with which we joined, and wait for the other side to close.
+    Withdrawn { peer: usize },
     /// Somebody's that was challenged: nothing is known of who that is.
     Stranger(Responder),
     /// At rank 0: a member that was admitted, and that has joined once it has said where it listens.

@@ -9,13 +9,16 @@ use crate::protocol::hello::Purpose;
 /// The first pause after all addresses have failed; it doubles up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(200);
+/// The pause when somebody answers at every address who is not of our job: if it is no stranger but a rank 0 with another
+/// key, a thousand ranks may ask it.
+const STRANGERS_PAUSE: Duration = Duration::from_secs(1);
 
 /// How an attempt failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failed {
     /// Nobody listens there.
     Refused,
-    /// Somebody answers who is not of our job.
+    /// Somebody answers who is not of our job, or so it seems: anybody can say that.
     Unproven(String),
     /// Anything else.
     Other(String),
@@ -30,14 +33,26 @@ impl std::fmt::Display for Failed {
     }
 }
 
+/// An address at which the rank may be.
+struct Candidate {
+    address: SocketAddr,
+    /// How the last attempt failed.
+    last: Option<Failed>,
+    /// What somebody there said who is not of our job, as far as can be told.
+    unproven: Option<String>,
+    /// An attempt was passed over and has not ended yet: there need not be another.
+    pending: bool,
+}
+
 /// The search for a connection to one rank: one address after the other, all of them again and again.
 ///
-/// One at a time, because an abandoned connection could by then have been taken for the rank's.
+/// One at a time, because an abandoned connection could by then have been taken for the rank's. One whose proof is not
+/// answered is passed over: see `Service::late`.
 pub(crate) struct Dial {
     pub(crate) purpose: Purpose,
     pub(crate) deadline: Instant,
     pub(crate) started: Instant,
-    candidates: Vec<(SocketAddr, Option<Failed>)>,
+    candidates: Vec<Candidate>,
     next: usize,
     rounds: u32,
     active: bool,
@@ -51,11 +66,12 @@ impl Dial {
         now: Instant,
         deadline: Instant,
     ) -> Self {
+        let candidate = |address| Candidate { address, last: None, unproven: None, pending: false };
         Self {
             purpose,
             deadline,
             started: now,
-            candidates: candidates.into_iter().map(|address| (address, None)).collect(),
+            candidates: candidates.into_iter().map(candidate).collect(),
             next: 0,
             rounds: 0,
             active: false,
@@ -68,9 +84,9 @@ impl Dial {
         if self.active || now < self.retry_at {
             return None;
         }
-        let (address, _) = *self.candidates.get(self.next).as_ref()?;
+        let address = self.candidates.get(self.next)?.address;
         self.active = true;
-        Some(*address)
+        Some(address)
     }
 
     /// How long an attempt may take before the next address has its turn.
@@ -79,17 +95,61 @@ impl Dial {
         Duration::from_secs(patience)
     }
 
-    /// The attempt failed.
-    pub(crate) fn failed(&mut self, how: Failed, now: Instant) {
-        self.active = false;
-        if let Some((_, last)) = self.candidates.get_mut(self.next) {
-            *last = Some(how);
+    /// An attempt failed. Gives whether this is the first word of somebody at this address who is not of our job.
+    pub(crate) fn failed(&mut self, address: SocketAddr, how: Failed, now: Instant) -> bool {
+        let current = self.is_current(address);
+        let at = if current {
+            Some(self.next)
+        } else {
+            self.candidates.iter().position(|candidate| candidate.address == address)
+        };
+        let Some(candidate) = at.and_then(|at| self.candidates.get_mut(at)) else { return false };
+        let mut news = false;
+        if let Failed::Unproven(what) = &how {
+            news = candidate.unproven.replace(what.clone()).is_none();
         }
-        self.next += 1;
-        if self.next >= self.candidates.len() {
-            self.next = 0;
-            self.retry_at = now + LAST_PAUSE.min(FIRST_PAUSE * 2_u32.saturating_pow(self.rounds.min(10)));
-            self.rounds += 1;
+        candidate.last = Some(how);
+        candidate.pending = false;
+        if current {
+            self.advance(now);
+        }
+        news
+    }
+
+    /// Leaves an attempt to go on by itself, for the next address to have its turn; `false` if there is none to try.
+    pub(crate) fn pass_over(&mut self, address: SocketAddr, now: Instant) -> bool {
+        let current = self.is_current(address);
+        let other = |(at, candidate): (usize, &Candidate)| at != self.next && !candidate.pending;
+        if !current || !self.candidates.iter().enumerate().any(other) {
+            return false;
+        }
+        if let Some(candidate) = self.candidates.get_mut(self.next) {
+            candidate.pending = true;
+            candidate.last = Some(Failed::Other("it has not answered our proof".to_owned()));
+        }
+        self.advance(now);
+        true
+    }
+
+    fn is_current(&self, address: SocketAddr) -> bool {
+        self.active && self.candidates.get(self.next).is_some_and(|candidate| candidate.address == address)
+    }
+
+    /// Goes on to the next address. There is one that is not pending: see `pass_over`.
+    fn advance(&mut self, now: Instant) {
+        self.active = false;
+        loop {
+            self.next += 1;
+            if self.next >= self.candidates.len() {
+                self.next = 0;
+                self.rounds += 1;
+                let pause = FIRST_PAUSE * 2_u32.saturating_pow((self.rounds - 1).min(10));
+                let strangers = self.unproven().is_some();
+                self.retry_at = now + if strangers { STRANGERS_PAUSE } else { LAST_PAUSE.min(pause) };
+            }
+            if self.candidates.get(self.next).is_none_or(|candidate| !candidate.pending) {
+                return;
+            }
         }
     }
 
@@ -101,28 +161,32 @@ impl Dial {
 
     /// Whether nobody listens at any address: the rank is gone, or not there yet.
     pub(crate) fn all_refused(&self) -> bool {
-        self.rounds > 0 && self.candidates.iter().all(|(_, last)| *last == Some(Failed::Refused))
+        self.rounds > 0 && self.candidates.iter().all(|candidate| candidate.last == Some(Failed::Refused))
     }
 
-    /// Whether each address leads to somebody who is not of our job.
-    pub(crate) fn all_unproven(&self) -> Option<(SocketAddr, String)> {
-        if self.rounds == 0
-            || !self.candidates.iter().all(|(_, last)| matches!(last, Some(Failed::Unproven(_))))
-        {
+    /// Whether each address leads to somebody who is not of our job, or did before that one ended: the first, and what
+    /// was said there.
+    pub(crate) fn unproven(&self) -> Option<(SocketAddr, String)> {
+        let stranger = |candidate: &Candidate| {
+            candidate.unproven.is_some()
+                && matches!(candidate.last, Some(Failed::Unproven(_) | Failed::Refused))
+        };
+        if self.rounds == 0 || !self.candidates.iter().all(stranger) {
             return None;
         }
-        self.candidates
-            .first()
-            .map(|(address, last)| (*address, last.as_ref().map_or_else(String::new, ToString::to_string)))
+        self.candidates.first().and_then(|first| Some((first.address, first.unproven.clone()?)))
     }
 
     /// What was tried, for an error.
     pub(crate) fn attempts(&self) -> Vec<Attempt> {
-        let outcome =
-            |last: &Option<Failed>| last.as_ref().map_or("no answer yet".to_owned(), ToString::to_string);
+        let outcome = |candidate: &Candidate| match (&candidate.last, &candidate.unproven) {
+            (None, _) => "no answer yet".to_owned(),
+            (Some(last @ Failed::Unproven(_)), _) | (Some(last), None) => last.to_string(),
+            (Some(last), Some(before)) => format!("{last}; before that, {before}"),
+        };
         self.candidates
             .iter()
-            .map(|(address, last)| Attempt { address: *address, outcome: outcome(last) })
+            .map(|candidate| Attempt { address: candidate.address, outcome: outcome(candidate) })
             .collect()
     }
 }
@@ -144,7 +208,7 @@ mod tests {
             for address in addresses() {
                 assert_eq!(dial.attempt(now), Some(address));
                 assert_eq!(dial.attempt(now), None, "one at a time");
-                dial.failed(Failed::Refused, now);
+                dial.failed(address, Failed::Refused, now);
             }
             assert!(dial.all_refused());
             assert_eq!(dial.attempt(now), None, "a pause after each round");
@@ -158,14 +222,50 @@ mod tests {
     fn how_each_address_failed_is_kept() {
         let now = Instant::now();
         let mut dial = Dial::new(Purpose::Join, addresses(), now, now + Duration::from_secs(60));
+        let [first, second] = [addresses()[0], addresses()[1]];
         dial.attempt(now);
-        dial.failed(Failed::Unproven("its key is another than ours".into()), now);
-        assert!(dial.all_unproven().is_none());
-        let outcomes: Vec<String> = dial.attempts().into_iter().map(|a| a.outcome).collect();
-        assert_eq!(outcomes, ["its key is another than ours", "no answer yet"]);
+        assert!(dial.failed(first, Failed::Unproven("its key is another than ours".into()), now));
+        assert!(dial.unproven().is_none());
+        let outcomes = |dial: &Dial| dial.attempts().into_iter().map(|a| a.outcome).collect::<Vec<_>>();
+        assert_eq!(outcomes(&dial), ["its key is another than ours", "no answer yet"]);
         dial.attempt(now);
-        dial.failed(Failed::Unproven("it demands a key".into()), now);
-        assert_eq!(dial.all_unproven().unwrap().0, addresses()[0]);
+        assert!(dial.failed(second, Failed::Unproven("it demands a key".into()), now));
+        assert_eq!(dial.unproven().unwrap().0, first);
         assert!(!dial.all_refused());
+        assert_eq!(dial.wake_at() - now, STRANGERS_PAUSE);
+
+        // That one has ended.
+        let now = dial.wake_at();
+        dial.attempt(now);
+        assert!(!dial.failed(first, Failed::Refused, now));
+        assert_eq!(dial.unproven().unwrap().1, "its key is another than ours");
+        assert_eq!(outcomes(&dial)[0], "nobody listens there; before that, its key is another than ours");
+        // Something else is in the way now.
+        dial.attempt(now);
+        dial.failed(second, Failed::Other("no answer in time".into()), now);
+        assert!(dial.unproven().is_none());
+    }
+
+    #[test]
+    fn an_address_that_was_passed_over_has_its_turn_again_when_that_attempt_has_ended() {
+        let now = Instant::now();
+        let mut dial = Dial::new(Purpose::Join, addresses(), now, now + Duration::from_secs(60));
+        let [first, second] = [addresses()[0], addresses()[1]];
+        let next = |dial: &mut Dial| {
+            let now = dial.wake_at();
+            dial.attempt(now)
+        };
+        assert_eq!(next(&mut dial), Some(first));
+        assert!(dial.pass_over(first, now));
+        for _ in 0..3 {
+            assert_eq!(next(&mut dial), Some(second));
+            assert!(!dial.pass_over(second, now), "there would be nothing to do");
+            dial.failed(second, Failed::Refused, now);
+        }
+        assert_eq!(next(&mut dial), Some(second));
+        dial.failed(first, Failed::Refused, now);
+        assert_eq!(dial.attempt(now), None, "one at a time");
+        dial.failed(second, Failed::Refused, now);
+        assert_eq!(next(&mut dial), Some(first));
     }
 }

@@ -1,14 +1,19 @@
 //! Looking for a connection to a rank: what becomes of each attempt. The invariant S1 is that of `service`.
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use crate::protocol::frame::{self, Kind};
 use crate::protocol::hello::Purpose;
 use crate::tcp::connection::{Connection, Phase};
 use crate::tcp::dial::{Dial, Failed};
 use crate::tcp::service::Service;
 use crate::tcp::socket;
 use crate::{Error, LOG};
+
+/// How long a proof may wait for its answer before another address has its turn. More than `socket::SILENCE`: by then the
+/// proof has arrived, or its connection has ended, so that a rank 0 that is slow reads it before any later one (S1).
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 impl Service {
     /// Begins to look for a connection to a rank.
@@ -25,14 +30,15 @@ impl Service {
             .connections
             .iter()
             .filter(|(_, c)| match &c.phase {
-                // S1: not once the proof is sent.
-                Phase::Connecting { .. } | Phase::Greeting { .. } => c.deadline.is_some_and(|at| at <= now),
+                Phase::Connecting { .. } | Phase::Greeting { .. } | Phase::Proved { .. } => {
+                    c.deadline.is_some_and(|at| at <= now)
+                }
                 _ => false,
             })
             .map(|(&token, _)| token)
             .collect();
         for token in late {
-            self.end(token, "no answer in time");
+            self.late(token, now);
         }
         let peers: Vec<usize> = self.dials.keys().copied().collect();
         for peer in peers {
@@ -46,6 +52,26 @@ impl Service {
         }
     }
 
+    /// An attempt has had its time.
+    fn late(&mut self, token: u64, now: Instant) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let Phase::Proved { peer, purpose, .. } = connection.phase else {
+            return self.end(token, "no answer in time");
+        };
+        connection.deadline = None;
+        let Some(dial) = self.dials.get_mut(&peer) else { return };
+        if !dial.pass_over(connection.remote, now) {
+            // There is nothing else to do, now.
+            connection.deadline = Some(now + ANSWER_LIMIT);
+        } else if purpose == Purpose::Join {
+            // S1: it must not be taken for a rank's besides the next one.
+            connection.phase = Phase::Withdrawn { peer };
+            connection.outbox.push(frame::encode(Kind::Retire, &[]));
+            self.touch(token);
+        }
+        // Between two other ranks there may be several connections; it is one of them if it is answered yet.
+    }
+
     fn begin_attempt(&mut self, peer: usize, purpose: Purpose, address: SocketAddr, deadline: Instant) {
         let phase = Phase::Connecting { peer, purpose };
         let connection = socket::begin_connect(address)
@@ -53,13 +79,11 @@ impl Service {
         match connection {
             Ok(connection) => {
                 if self.enter(connection).is_none() {
-                    self.attempt_failed(
-                        peer,
-                        Failed::Other("the system will not watch the connection".into()),
-                    );
+                    let how = Failed::Other("the system will not watch the connection".into());
+                    self.attempt_failed(peer, address, how);
                 }
             }
-            Err(error) => self.attempt_failed(peer, how(&error)),
+            Err(error) => self.attempt_failed(peer, address, how(&error)),
         }
     }
 
@@ -68,14 +92,15 @@ impl Service {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let error = connection.stream().take_error().unwrap_or_else(Some);
         let Phase::Connecting { peer, purpose } = connection.phase else { return };
+        let remote = connection.remote;
         if let Some(error) = error {
             self.remove(token);
-            self.attempt_failed(peer, how(&error));
+            self.attempt_failed(peer, remote, how(&error));
             return;
         }
         if socket::is_its_own_peer(connection.stream()) {
             self.remove(token);
-            self.attempt_failed(peer, Failed::Refused);
+            self.attempt_failed(peer, remote, Failed::Refused);
             return;
         }
         connection.phase = Phase::Greeting { peer, purpose };
@@ -84,28 +109,44 @@ impl Service {
     }
 
     /// An attempt to connect to a rank has ended.
-    pub(crate) fn attempt_failed(&mut self, peer: usize, how: Failed) {
+    pub(crate) fn attempt_failed(&mut self, peer: usize, address: SocketAddr, how: Failed) {
         let now = Instant::now();
+        let (rank, keyed) = (self.plan.rank, self.plan.key.secret);
         let Some(dial) = self.dials.get_mut(&peer) else { return };
-        tracing::debug!(target: LOG, rank = self.plan.rank, peer, %how, "an attempt to connect failed");
-        dial.failed(how, now);
-        let (unproven, joining) = (dial.all_unproven(), dial.purpose == Purpose::Join);
+        tracing::debug!(target: LOG, rank, peer, %address, %how, "an attempt to connect failed");
+        let why = how.to_string();
+        let news = dial.failed(address, how, now);
+        let (unproven, joining) = (dial.unproven(), dial.purpose == Purpose::Join);
         match unproven {
-            Some((address, reason)) if joining => {
+            // With a key there are strangers, who can say so too and must not end the job by that.
+            Some((address, reason)) if joining && !keyed => {
                 self.fail(&Error::Unauthenticated { address: address.to_string(), reason }, None);
+                return;
             }
-            _ => self.consider_gone(peer, now),
+            _ if news && keyed => tracing::warn!(
+                target: LOG, rank, peer, %address, why,
+                "not let in, without a proof: by a stranger, or because the keys differ; trying until time is up"
+            ),
+            _ => {}
         }
+        self.consider_gone(peer, now);
     }
 
     /// The search for a rank has taken all its time.
-    pub(crate) fn dial_over(&mut self, rank: usize, now: Instant) {
+    fn dial_over(&mut self, rank: usize, now: Instant) {
         let Some(dial) = self.dials.remove(&rank) else { return };
-        let error = Error::Timeout {
-            operation: format!("connecting to rank {rank}"),
-            after: now - dial.started,
-            missing: if dial.purpose == Purpose::Peer { vec![rank] } else { self.formation.missing() },
-            attempts: dial.attempts(),
+        let after = now - dial.started;
+        let error = match dial.unproven() {
+            Some((address, reason)) if dial.purpose == Purpose::Join => Error::Unauthenticated {
+                address: address.to_string(),
+                reason: format!("{reason}, or a stranger answers there (it was asked again for {after:.1?})"),
+            },
+            _ => Error::Timeout {
+                operation: format!("connecting to rank {rank}"),
+                after,
+                missing: if dial.purpose == Purpose::Peer { vec![rank] } else { self.formation.missing() },
+                attempts: dial.attempts(),
+            },
         };
         self.give_up_attempts(Some(rank));
         if dial.purpose == Purpose::Peer {
@@ -118,10 +159,10 @@ impl Service {
         }
     }
 
-    /// Ends the attempts to connect, to a rank or to all, on which no proof has been sent (S1).
+    /// Ends the attempts to connect, to a rank or to all, on which no proof has been sent, or none that counts (S1).
     pub(crate) fn give_up_attempts(&mut self, rank: Option<usize>) {
         let open = |phase: &Phase| match phase {
-            Phase::Connecting { peer, .. } | Phase::Greeting { peer, .. } => {
+            Phase::Connecting { peer, .. } | Phase::Greeting { peer, .. } | Phase::Withdrawn { peer } => {
                 rank.is_none_or(|rank| rank == *peer)
             }
             _ => false,
@@ -141,3 +182,6 @@ fn how(error: &std::io::Error) -> Failed {
         _ => Failed::Other(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -177,6 +177,7 @@ impl Service {
     ) -> Result<(), Malformed> {
         match frame.kind {
             Kind::Notice => self.on_notice(token, frame),
+            Kind::Retire => self.withdrawn(token),
             // It has been told, or is about to be, that the job has failed.
             Kind::Join if self.failed.is_some() => Ok(()),
             Kind::Join => {

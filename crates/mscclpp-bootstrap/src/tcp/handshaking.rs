@@ -1,11 +1,15 @@
 //! From a bare connection to a proven one.
 
+use std::time::Instant;
+
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
 use crate::protocol::handshake::{Answer, Initiator, Responder, Stranger, Verified};
 use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Purpose, Rejection};
 use crate::protocol::notice;
+use crate::protocol::wire::Malformed;
 use crate::tcp::connection::{Connection, Link, Phase};
 use crate::tcp::dial::Failed;
+use crate::tcp::dialling::ANSWER_LIMIT;
 use crate::tcp::service::Service;
 use crate::{Error, LOG, Party};
 
@@ -41,14 +45,12 @@ impl Service {
             }
         };
         if let (peer, Err(stranger)) = outcome {
-            self.remove(token);
-            self.attempt_failed(
-                peer,
-                match stranger {
-                    Stranger::Unproven(why) => Failed::Unproven(why.to_owned()),
-                    broken @ Stranger::Malformed(_) => Failed::Other(broken.to_string()),
-                },
-            );
+            let Some(connection) = self.remove(token) else { return };
+            let how = match stranger {
+                Stranger::Unproven(why) => Failed::Unproven(why.to_owned()),
+                broken @ Stranger::Malformed(_) => Failed::Other(broken.to_string()),
+            };
+            self.attempt_failed(peer, connection.remote, how);
         }
     }
 
@@ -73,7 +75,7 @@ impl Service {
         let (initiator, bytes) = Initiator::answer(self.plan.key.clone(), &hello, challenge)?;
         if let Some(connection) = self.connections.get_mut(&token) {
             connection.phase = Phase::Proved { peer, purpose, initiator };
-            connection.deadline = None;
+            connection.deadline = Some(Instant::now() + ANSWER_LIMIT);
             connection.outbox.push(bytes);
             self.touch(token);
         }
@@ -89,9 +91,11 @@ impl Service {
         match answer {
             Answer::Accepted { job } => {
                 if let Some(connection) = self.connections.get_mut(&token) {
+                    connection.deadline = None;
                     connection.reader.set_limit(MAX_PAYLOAD);
                 }
                 self.dials.remove(&peer);
+                self.give_up_attempts(Some(peer));
                 if purpose == Purpose::Join {
                     self.plan.job = Some(job);
                     self.joined(token);
@@ -103,26 +107,21 @@ impl Service {
                 }
             }
             Answer::Rejected(rejection) => {
-                let connection = self.remove(token);
-                self.rejected(peer, purpose, rejection, connection.as_ref());
+                if let Some(connection) = self.remove(token) {
+                    self.rejected(peer, purpose, rejection, &connection);
+                }
             }
         }
     }
 
-    fn rejected(
-        &mut self,
-        peer: usize,
-        purpose: Purpose,
-        rejection: Rejection,
-        connection: Option<&Connection>,
-    ) {
-        let remote = connection.map_or_else(String::new, |c| c.remote.to_string());
-        let local = connection.and_then(|c| c.stream().local_addr().ok()).map(|a| a.to_string());
+    fn rejected(&mut self, peer: usize, purpose: Purpose, rejection: Rejection, connection: &Connection) {
+        let (at, remote) = (connection.remote, connection.remote.to_string());
+        let local = connection.stream().local_addr().ok().map(|a| a.to_string());
         let rank = self.plan.rank;
         let error = match rejection {
             Rejection::WrongPlace { here } => {
                 let how = format!("rank {here} listens there, not rank {peer}");
-                return self.attempt_failed(peer, Failed::Other(how));
+                return self.attempt_failed(peer, at, Failed::Other(how));
             }
             Rejection::Mismatch { what, theirs } => {
                 let ours = match what.as_str() {
@@ -147,7 +146,7 @@ impl Service {
         if purpose == Purpose::Join {
             self.fail(&error, None);
         } else {
-            self.attempt_failed(peer, Failed::Other(error.to_string()));
+            self.attempt_failed(peer, at, Failed::Other(error.to_string()));
         }
     }
 
@@ -225,6 +224,20 @@ impl Service {
         if let Some(error) = fatal {
             self.fail(&error, None);
         }
+    }
+
+    /// A member that was let in takes back its proof (S1): it has waited too long for its answer, and looks elsewhere.
+    pub(crate) fn withdrawn(&mut self, token: u64) -> Result<(), Malformed> {
+        let Some(Phase::Member { rank, joined: false }) = self.connections.get(&token).map(|c| &c.phase)
+        else {
+            return Err(Malformed("a rank retired after it had joined"));
+        };
+        let rank = *rank;
+        if let Some(roster) = self.formation.roster_mut() {
+            roster.withdraw(rank);
+        }
+        self.remove(token);
+        Ok(())
     }
 
     /// Where another connection is from that was let in as this rank too.

@@ -103,7 +103,8 @@ impl TcpBootstrap {
     /// [`Error::NoSuchInterface`], [`Error::NotTheCreator`], [`Error::AddressInUse`]; for ranks that do not fit together
     /// [`Error::Mismatch`], [`Error::DuplicateRank`], [`Error::JobComplete`], [`Error::Unauthenticated`]; for ranks that
     /// fail [`Error::PeerLost`] and [`Error::Aborted`]; and [`Error::Timeout`], which lists who did not come and which
-    /// address failed how.
+    /// address failed how. With a key, [`Error::Unauthenticated`] comes when time is up, too: until then it may be a
+    /// stranger who answers.
     ///
     /// When the job fails while ranks have yet to come, rank 0 tells those that come in the next two seconds, and returns
     /// after that.

@@ -6,7 +6,8 @@
 //! Invariants that the comments refer to:
 //! - **S1** For the side that was connected to, a connection is a rank's from the proof of that rank on: its end is then
 //!   that of a link. The opener therefore gives up no connection on which it has sent its proof, and when it fails or
-//!   leaves, it sends its notice or goodbye there too. Before the proof either side may end a connection at any time.
+//!   leaves, it sends its notice or goodbye there too. Before the proof either side may end a connection at any time. A
+//!   rank that joins can withdraw a proof that is not answered, by a retirement behind it, and has no other meanwhile.
 //! - **S2** The end of a link without a goodbye or a retirement, both of which come in order after all else on it, is the
 //!   loss of the peer.
 //! - **S3** The first failure is final. It is written to all proven connections before callers see it, so that a rank
@@ -212,8 +213,11 @@ impl Service {
         let Some(connection) = self.remove(token) else { return };
         let remote = connection.remote;
         match connection.phase {
-            Phase::Connecting { peer, .. } | Phase::Greeting { peer, .. } | Phase::Proved { peer, .. } => {
-                self.attempt_failed(peer, Failed::Other(why.to_owned()));
+            Phase::Connecting { peer, .. }
+            | Phase::Greeting { peer, .. }
+            | Phase::Proved { peer, .. }
+            | Phase::Withdrawn { peer } => {
+                self.attempt_failed(peer, remote, Failed::Other(why.to_owned()));
             }
             Phase::Stranger(_) => {
                 tracing::info!(target: LOG, rank = self.plan.rank, %remote, why, "dropped a connection of a stranger");
@@ -291,7 +295,7 @@ impl Service {
             Some(Phase::Member { rank, .. }) => self.on_member_frame(token, *rank, &frame),
             Some(Phase::Root) => self.on_root_frame(token, &frame),
             Some(Phase::Link(link)) => self.on_link_frame(token, link.peer, frame),
-            Some(Phase::Connecting { .. } | Phase::Leaving) | None => Ok(()),
+            Some(Phase::Connecting { .. } | Phase::Withdrawn { .. } | Phase::Leaving) | None => Ok(()),
         }
     }
 
@@ -357,9 +361,11 @@ impl Service {
         self.shared.is_formed()
     }
 
-    /// Keeps a word about a stranger, for the message of a time-out.
+    /// Keeps a word about a stranger, for the message of a time-out. One that comes again and again, each time from
+    /// another port, does not take the place of the others.
     pub(crate) fn note(&mut self, address: SocketAddr, outcome: String) {
-        if self.notes.len() < NOTES {
+        let known = |note: &Attempt| note.address.ip() == address.ip() && note.outcome == outcome;
+        if self.notes.len() < NOTES && !self.notes.iter().any(known) {
             self.notes.push(Attempt { address, outcome });
         }
     }

@@ -102,3 +102,14 @@ fn no_attempt_is_left_without_a_deadline_when_its_rank_leaves() {
     service.on_readable(link);
     assert!(service.dials.is_empty() && service.connections.is_empty());
 }
+
+#[test]
+fn who_is_refused_again_and_again_is_noted_once() {
+    let mut service = rank_0();
+    for port in 0..100 {
+        service.note(([10, 0, 0, 1], port).into(), "was refused: it has no key".to_owned());
+    }
+    service.note(([10, 0, 0, 2], 1).into(), "was refused: it has no key".to_owned());
+    service.note(([10, 0, 0, 1], 1).into(), "was refused: its key is not this job's".to_owned());
+    assert_eq!(service.notes.len(), 3);
+}

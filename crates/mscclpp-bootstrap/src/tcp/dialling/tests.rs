@@ -1,0 +1,124 @@
+//! Ranks that have strangers among the addresses they try.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use super::*;
+use crate::inbox::{Channel, Inbox, Stream};
+use crate::protocol::key::Key;
+use crate::protocol::roster::Roster;
+use crate::protocol::table::Entry;
+use crate::tcp::formation::{Formation, Join};
+use crate::tcp::service::Plan;
+use crate::tcp::shared::{Command, Shared};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const N_RANKS: usize = 3;
+const JOB: [u8; 16] = [5; 16];
+
+fn service(rank: usize, formation: Formation, listener: Option<TcpListener>) -> Service {
+    let plan = Plan {
+        rank,
+        n_ranks: N_RANKS,
+        key: Key::of_secret("swordfish"),
+        job: Some(JOB),
+        timeout: PATIENCE,
+        deadline: Instant::now() + PATIENCE,
+        by_address: false,
+    };
+    let shared = Arc::new(Shared::new(Arc::new(Inbox::default())).unwrap());
+    if let Some(listener) = &listener {
+        listener.set_nonblocking(true).unwrap();
+    }
+    Service::new(plan, shared, listener, formation).unwrap()
+}
+
+/// A rank that looks for rank 0 at these addresses.
+fn member(rank: usize, candidates: Vec<SocketAddr>, listener: Option<TcpListener>) -> Service {
+    let join = Join { candidates, host: [1; 16], domain: [1; 16], listen_at: Vec::new(), others: Vec::new() };
+    service(rank, Formation::of_member(join), listener)
+}
+
+fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+fn start(service: Service) -> (Arc<Shared>, JoinHandle<()>) {
+    let shared = Arc::clone(&service.shared);
+    (shared, std::thread::spawn(move || service.run()))
+}
+
+fn stop((shared, thread): (Arc<Shared>, JoinHandle<()>)) {
+    shared.command(Command::Close);
+    thread.join().unwrap();
+}
+
+/// Challenges who connects first, and says nothing more. Gives all that it was told, until the other side closed.
+fn silent() -> (SocketAddr, JoinHandle<Vec<u8>>) {
+    let (listener, address) = listen();
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&frame::encode(Kind::Challenge, &[0; 32])).unwrap();
+        let mut said = Vec::new();
+        stream.read_to_end(&mut said).unwrap();
+        said
+    });
+    (address, thread)
+}
+
+/// The kinds of the frames in a stream.
+fn kinds(mut bytes: &[u8]) -> Vec<u8> {
+    let mut kinds = Vec::new();
+    while let Some((header, rest)) = bytes.split_first_chunk::<{ frame::HEADER }>() {
+        kinds.push(header[2]);
+        bytes = &rest[u32::from_le_bytes(header[4..].try_into().unwrap()) as usize..];
+    }
+    kinds
+}
+
+#[test]
+fn a_silent_stranger_does_not_keep_a_rank_from_rank_0() {
+    let (stranger, told) = silent();
+    let (listener, root) = listen();
+    let entry = Entry { host: [1; 16], domain: [1; 16], port: root.port(), addresses: vec![root.ip()] };
+    let zero = Formation::of_root(Roster::new(JOB, root.to_string(), N_RANKS, entry));
+    let ranks = [
+        service(0, zero, Some(listener)),
+        member(1, vec![stranger, root], None),
+        member(2, vec![root], None),
+    ];
+    let ranks = ranks.map(start);
+    for (shared, _) in &ranks {
+        let formed = shared.inbox.wait_until(None, Some(Instant::now() + PATIENCE), || shared.is_formed());
+        assert!(formed.unwrap());
+    }
+    // Had it been rank 0 itself, it would not take the proof for that of a second rank 1.
+    assert_eq!(kinds(&told.join().unwrap()), [Kind::Hello as u8, Kind::Retire as u8]);
+    ranks.into_iter().for_each(stop);
+}
+
+#[test]
+fn a_silent_stranger_does_not_keep_two_ranks_apart() {
+    let (stranger, told) = silent();
+    let (listener, peer) = listen();
+    // Ranks 1 and 2 of a job with another: who looks for rank 0 has nothing to do.
+    let mut ranks = [member(1, Vec::new(), Some(listener)), member(2, Vec::new(), None)];
+    let now = Instant::now();
+    ranks[1].dial(1, Dial::new(Purpose::Peer, vec![stranger, peer], now, now + PATIENCE));
+    let ranks = ranks.map(start);
+    let stream = |peer| Stream { peer, channel: Channel::User, tag: 7 };
+    for (from, to) in [(2, 1), (1, 2)] {
+        let bytes = b"hello".to_vec();
+        ranks[from - 1].0.command(Command::Send { stream: stream(to), bytes, written: None });
+        let came = ranks[to - 1].0.inbox.take(stream(from), Some(Instant::now() + PATIENCE));
+        assert_eq!(came.unwrap().as_deref(), Some(&b"hello"[..]));
+    }
+    ranks.into_iter().for_each(stop);
+    // S1: it might have been the other rank.
+    assert_eq!(kinds(&told.join().unwrap()), [Kind::Hello as u8, Kind::Goodbye as u8]);
+}

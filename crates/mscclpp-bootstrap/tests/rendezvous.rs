@@ -161,7 +161,8 @@ fn a_time_out_lists_who_is_missing() {
 fn a_time_out_says_which_address_failed_how() {
     let at: SocketAddr = format!("127.0.0.1:{}", free_port()).parse().unwrap();
     match connect(1, 2, at.to_string(), Duration::from_secs(2)) {
-        Err(Error::Timeout { attempts, .. }) => {
+        Err(Error::Timeout { missing, attempts, .. }) => {
+            assert_eq!(missing, [0], "it is rank 0 that it did not reach");
             assert_eq!(attempts.len(), 1);
             assert_eq!(attempts[0].address, at);
             assert!(attempts[0].outcome.contains("nobody listens"), "{attempts:?}");

@@ -144,7 +144,7 @@ impl Service {
             _ => Error::Timeout {
                 operation: format!("connecting to rank {rank}"),
                 after,
-                missing: if dial.purpose == Purpose::Peer { vec![rank] } else { self.formation.missing() },
+                missing: vec![rank],
                 attempts: dial.attempts(),
             },
         };

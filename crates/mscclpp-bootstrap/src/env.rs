@@ -14,7 +14,8 @@ pub enum Family {
     V6,
 }
 
-/// What the environment says. Values given to the builder go before these.
+/// What the environment says. Values given to the builder go before these. An empty value counts as unset,
+/// but for the secret, where it is an error.
 ///
 /// | variable | meaning | default |
 /// | --- | --- | --- |
@@ -34,6 +35,8 @@ pub struct Env {
     pub host_id: Option<String>,
 }
 
+const SECRET: &str = "MSCCLPP_BOOTSTRAP_SECRET";
+
 impl Env {
     /// Reads the process's environment. A malformed value is [`Error::BadEnvironment`].
     pub fn read() -> Result<Self> {
@@ -43,7 +46,9 @@ impl Env {
     /// Reads variables through a function, for tests and for programs with settings of their own.
     pub fn from_lookup(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self> {
         let text = |variable, allowed, valid: fn(&str) -> bool| -> Result<Option<String>> {
-            let Some(value) = lookup(variable) else { return Ok(None) };
+            // Not an empty secret: it would leave open a job whose secret got lost on its way here.
+            let counts = |value: &OsString| !value.is_empty() || variable == SECRET;
+            let Some(value) = lookup(variable).filter(counts) else { return Ok(None) };
             match value.to_str() {
                 Some(text) if valid(text) => Ok(Some(text.to_owned())),
                 _ => {
@@ -59,17 +64,12 @@ impl Env {
             interface: text(
                 "MSCCLPP_SOCKET_IFNAME",
                 "the name of one network interface, such as eth0",
-                |v| {
-                    (1..=15).contains(&v.len())
-                        && v.chars().all(|c| c.is_ascii_alphanumeric() || "._-@".contains(c))
-                },
+                |v| v.len() <= 15 && v.chars().all(|c| c.is_ascii_alphanumeric() || "._-@".contains(c)),
             )?,
             family: family.map(|name| if name == "AF_INET" { Family::V4 } else { Family::V6 }),
-            secret: text("MSCCLPP_BOOTSTRAP_SECRET", "a text of 1 to 1024 bytes in UTF-8", |v| {
-                (1..=1024).contains(&v.len())
-            })?,
-            host_id: text("MSCCLPP_HOSTID", "a text of 1 to 256 bytes in UTF-8", |v| {
-                (1..=256).contains(&v.len())
+            secret: text(SECRET, "a text of 1 to 1024 bytes in UTF-8", |v| (1..=1024).contains(&v.len()))?,
+            host_id: text("MSCCLPP_HOSTID", "1 to 256 printable characters", |v| {
+                v.len() <= 256 && !v.chars().any(char::is_control)
             })?,
         })
     }
@@ -107,14 +107,21 @@ mod tests {
     fn bad_values_name_the_variable_and_what_is_allowed() {
         for (name, value, allowed) in [
             ("MSCCLPP_SOCKET_FAMILY", "ipv4", "AF_INET6"),
-            ("MSCCLPP_SOCKET_IFNAME", "", "eth0"),
             ("MSCCLPP_SOCKET_IFNAME", "^docker0", "eth0"),
             ("MSCCLPP_BOOTSTRAP_SECRET", "", "1024"),
-            ("MSCCLPP_HOSTID", "", "256"),
+            ("MSCCLPP_BOOTSTRAP_SECRET", &"x".repeat(1025), "1024"),
+            ("MSCCLPP_HOSTID", &"x".repeat(257), "256"),
+            ("MSCCLPP_HOSTID", "a\nb", "printable"),
         ] {
             let message = env(name, value).unwrap_err().to_string();
             assert!(message.contains(name) && message.contains(allowed), "{message}");
         }
+    }
+
+    #[test]
+    fn an_empty_value_counts_as_unset() {
+        let all_but_the_secret = |name| (name != SECRET).then(OsString::new);
+        assert_eq!(Env::from_lookup(all_but_the_secret).unwrap(), Env::default());
     }
 
     #[test]

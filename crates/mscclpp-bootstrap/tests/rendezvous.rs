@@ -2,11 +2,11 @@
 
 mod ranks;
 
-use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::fuzzing::{self, RawRank};
-use mscclpp_bootstrap::{Bootstrap, Env, Error, Family, TcpBootstrap, TcpBootstrapBuilder, UniqueId};
+use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap, TcpBootstrapBuilder, UniqueId};
 use ranks::{PATIENCE, connect, free_port, on_threads, prove};
 
 /// Joins as all ranks at one address, each with settings of its own; gives every outcome.
@@ -30,20 +30,6 @@ fn addresses_in_all_forms() {
     for at in ["127.0.0.1:", "lo:127.0.0.1:", "localhost:", "lo:localhost:", "0.0.0.0:"] {
         forms(3, &format!("{at}{}", free_port()));
     }
-}
-
-#[test]
-fn ipv6() {
-    if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_err() {
-        return;
-    }
-    for at in ["[::1]:", "lo:[::1]:"] {
-        forms(3, &format!("{at}{}", free_port()));
-    }
-    let id = TcpBootstrap::create_unique_id_in(&Env { family: Some(Family::V6), ..Env::default() });
-    let Ok(id) = id else { return };
-    assert!(id.addresses().iter().all(SocketAddr::is_ipv6));
-    on_threads(3, |rank| connect(rank, 3, id, PATIENCE).unwrap().barrier().unwrap());
 }
 
 #[test]

@@ -1,0 +1,204 @@
+//! What not every machine lets us try: IPv6, and hosts that vanish. Such are network namespaces with a wire between them,
+//! which is cut; their ranks are this program again. Ignored, with the reason, where the machine has no IPv6, or `ip` may
+//! not make namespaces.
+
+mod ranks;
+
+use std::io::{BufRead, BufReader, Lines};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp_bootstrap::{Bootstrap, Env, Error, Family, TcpBootstrap};
+use ranks::{PATIENCE, connect, free_port, on_threads};
+use rustix::time::{ClockId, clock_gettime};
+
+/// The loss of a rank must be known to all others within this time.
+const LIMIT: Duration = Duration::from_secs(5);
+/// How the environment names what a child is.
+const ROLE: &str = "MSCCLPP_TEST_ROLE";
+
+fn main() -> ExitCode {
+    if let Ok(role) = std::env::var(ROLE) {
+        be_rank(&role);
+        return ExitCode::SUCCESS;
+    }
+    let v6 = TcpListener::bind((Ipv6Addr::LOCALHOST, 0));
+    let v6 = v6.map(drop).map_err(|error| format!("needs IPv6: binding ::1: {error}"));
+    let namespaces = Hosts::new().map(drop);
+    let trial = |name: &str, possible: &Result<(), String>, test: fn() -> Result<(), Failed>| match possible {
+        Ok(()) => Trial::test(name, test),
+        Err(why) => Trial::test(format!("{name} ({why})"), test).with_ignored_flag(true),
+    };
+    let trials = vec![
+        trial("a_job_forms_at_an_ipv6_address", &v6, by_address),
+        trial("a_job_forms_by_an_id_over_ipv6_alone", &v6, by_id),
+        trial("a_vanished_host_is_known_to_ranks_that_wait", &namespaces, || vanishes("wait")),
+        trial("a_vanished_host_is_known_to_ranks_that_talk", &namespaces, || vanishes("talk")),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn by_address() -> Result<(), Failed> {
+    for at in ["[::1]:", "lo:[::1]:"] {
+        let at = format!("{at}{}", free_port());
+        on_threads(3, |rank| connect(rank, 3, at.as_str(), PATIENCE).unwrap().barrier().unwrap());
+    }
+    Ok(())
+}
+
+fn by_id() -> Result<(), Failed> {
+    let id = TcpBootstrap::create_unique_id_in(&Env { family: Some(Family::V6), ..Env::default() })?;
+    assert!(id.addresses().iter().all(SocketAddr::is_ipv6));
+    on_threads(3, |rank| connect(rank, 3, id, PATIENCE).unwrap().barrier().unwrap());
+    Ok(())
+}
+
+// ---- Hosts that vanish ------------------------------------------------------------------------------------------------
+
+/// Where rank 0 listens, on the first host.
+const AT: &str = "10.77.0.1:50505";
+/// Rank 1 is on a host of its own.
+const ALONE: usize = 1;
+
+/// Two namespaces, with an interface called `wire` each that leads to the other. Gone when dropped.
+struct Hosts {
+    names: [String; 2],
+}
+
+fn ip(arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new("ip").args(arguments).output().map_err(|error| format!("ip: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!(
+            "needs network namespaces: ip {}: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        )),
+    }
+}
+
+impl Hosts {
+    fn new() -> Result<Self, String> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let names = ["a", "b"].map(|side| format!("mscboot{}-{number}{side}", std::process::id()));
+        let hosts = Self { names };
+        for name in &hosts.names {
+            ip(&["netns", "add", name])?;
+        }
+        let [a, b] = &hosts.names;
+        ip(&["link", "add", "wire", "netns", a, "type", "veth", "peer", "name", "wire", "netns", b])?;
+        for (name, address) in [(a, "10.77.0.1/24"), (b, "10.77.0.2/24")] {
+            ip(&["-n", name, "addr", "add", address, "dev", "wire"])?;
+            ip(&["-n", name, "link", "set", "lo", "up"])?;
+            ip(&["-n", name, "link", "set", "wire", "up"])?;
+        }
+        Ok(hosts)
+    }
+
+    fn start(&self, rank: usize, what: &str) -> Result<Rank, Failed> {
+        let name = &self.names[usize::from(rank == ALONE)];
+        let mut child = Command::new("ip")
+            .args(["netns", "exec", name])
+            .arg(std::env::current_exe()?)
+            .env(ROLE, format!("{rank} {what}"))
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let output = child.stdout.take().ok_or("no output")?;
+        Ok(Rank { child, says: BufReader::new(output).lines() })
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        // There is none where they are not allowed.
+        for name in self.names.iter().filter(|name| Path::new("/run/netns").join(name).exists()) {
+            if let Err(error) = ip(&["netns", "del", name]) {
+                eprintln!("{error}");
+            }
+        }
+    }
+}
+
+/// A rank's process; it ends with this.
+struct Rank {
+    child: Child,
+    says: Lines<BufReader<ChildStdout>>,
+}
+
+impl Rank {
+    /// The next line that a rank says. It ends by itself when it has nothing more to say for long.
+    fn next_line(&mut self) -> Result<String, Failed> {
+        Ok(self.says.next().ok_or("a rank ended early")??)
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The time, on a clock that all processes share.
+fn clock() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+fn vanishes(what: &str) -> Result<(), Failed> {
+    let hosts = Hosts::new()?;
+    let mut job = (0..3).map(|rank| hosts.start(rank, what)).collect::<Result<Vec<_>, _>>()?;
+    for rank in &mut job {
+        assert_eq!(rank.next_line()?, "ready");
+    }
+    let cut_at = clock();
+    ip(&["-n", &hosts.names[1], "link", "set", "wire", "down"])?;
+    for (rank, expected) in [ALONE; 3].into_iter().enumerate() {
+        // For the rank that is alone, it is the others who vanished: rank 0, with which it is connected.
+        let expected = if rank == ALONE { 0 } else { expected };
+        let line = job[rank].next_line()?;
+        let Some((lost, at)) = line.split_once(" lost at ") else {
+            return Err(format!("rank {rank}: {line}").into());
+        };
+        let after = Duration::from_micros(at.parse()?).saturating_sub(cut_at);
+        if lost != expected.to_string() || after >= LIMIT {
+            return Err(format!("rank {rank} says that {lost} is lost, after {after:?}").into());
+        }
+    }
+    Ok(())
+}
+
+fn be_rank(role: &str) {
+    let (rank, what) = role.split_once(' ').expect("a role");
+    let job = connect(rank.parse().expect("a rank"), 3, AT, PATIENCE).expect("a job");
+    job.barrier().expect("a barrier");
+    println!("ready");
+    let error = if what == "talk" { talk(&job) } else { wait(&job) };
+    let at = clock();
+    match error {
+        Error::PeerLost { rank, .. } => println!("{rank} lost at {}", at.as_micros()),
+        other => println!("{other:?}"),
+    }
+}
+
+/// Waits for what nobody sends.
+fn wait(job: &TcpBootstrap) -> Error {
+    job.recv_timeout((job.rank() + 1) % 3, 0, PATIENCE).expect_err("nobody sends")
+}
+
+/// Sends and receives for as long as that goes.
+fn talk(job: &TcpBootstrap) -> Error {
+    let bytes = vec![7; 100_000];
+    let started = Instant::now();
+    while started.elapsed() < PATIENCE {
+        if let Err(error) = job.all_gather(&bytes) {
+            return error;
+        }
+    }
+    Error::InvalidArgument("nobody was lost".to_owned())
+}

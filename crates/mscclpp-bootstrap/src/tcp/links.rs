@@ -2,7 +2,8 @@
 //!
 //! A connection is opened when there is first something to send, or something is waited for, and serves both directions.
 //! Two ranks that open one at the same time have two: each then sends a last frame on the one that the higher rank
-//! opened and keeps to the other. Messages carry numbers, so their order does not depend on the connection, and
+//! opened and keeps to the other. One that tried a second address, because its proof was not answered at the first, may
+//! come to have two by itself: both serve. Messages carry numbers, so their order does not depend on the connection, and
 //! none is lost in the change.
 
 use std::collections::VecDeque;

@@ -82,7 +82,8 @@ fn what_a_stranger_says_does_not_end_a_job_with_a_key() {
 #[test]
 fn when_time_is_up_the_error_says_what_was_heard() {
     let timeout = Duration::from_secs(3);
-    for forged in &forged()[..4] {
+    on_threads(4, |i| {
+        let forged = &forged()[i];
         let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = stranger.local_addr().unwrap().to_string();
         let started = Instant::now();
@@ -100,5 +101,5 @@ fn when_time_is_up_the_error_says_what_was_heard() {
         }
         let message = error.to_string();
         assert!(message.contains("key") && message.contains("stranger"), "{message}");
-    }
+    });
 }

@@ -35,6 +35,13 @@ fn service(rank: usize, formation: Formation, listener: Option<TcpListener>) -> 
     Service::new(plan, shared, listener, formation).unwrap()
 }
 
+fn rank_0(listener: TcpListener) -> Service {
+    let root = listener.local_addr().unwrap();
+    let entry = Entry { host: [1; 16], domain: [1; 16], port: root.port(), addresses: vec![root.ip()] };
+    let roster = Roster::new(JOB, root.to_string(), N_RANKS, entry);
+    service(0, Formation::of_root(roster), Some(listener))
+}
+
 /// A rank that looks for rank 0 at these addresses.
 fn member(rank: usize, candidates: Vec<SocketAddr>, listener: Option<TcpListener>) -> Service {
     let join = Join { candidates, host: [1; 16], domain: [1; 16], listen_at: Vec::new(), others: Vec::new() };
@@ -50,6 +57,11 @@ fn listen() -> (TcpListener, SocketAddr) {
 fn start(service: Service) -> (Arc<Shared>, JoinHandle<()>) {
     let shared = Arc::clone(&service.shared);
     (shared, std::thread::spawn(move || service.run()))
+}
+
+fn await_forming((shared, _): &(Arc<Shared>, JoinHandle<()>)) {
+    let formed = shared.inbox.wait_until(None, Some(Instant::now() + PATIENCE), || shared.is_formed());
+    assert!(formed.unwrap());
 }
 
 fn stop((shared, thread): (Arc<Shared>, JoinHandle<()>)) {
@@ -76,7 +88,8 @@ fn kinds(mut bytes: &[u8]) -> Vec<u8> {
     let mut kinds = Vec::new();
     while let Some((header, rest)) = bytes.split_first_chunk::<{ frame::HEADER }>() {
         kinds.push(header[2]);
-        bytes = &rest[u32::from_le_bytes(header[4..].try_into().unwrap()) as usize..];
+        let length = u32::from_le_bytes(header[4..].try_into().unwrap()) as usize;
+        bytes = rest.get(length..).unwrap_or_default();
     }
     kinds
 }
@@ -85,20 +98,38 @@ fn kinds(mut bytes: &[u8]) -> Vec<u8> {
 fn a_silent_stranger_does_not_keep_a_rank_from_rank_0() {
     let (stranger, told) = silent();
     let (listener, root) = listen();
-    let entry = Entry { host: [1; 16], domain: [1; 16], port: root.port(), addresses: vec![root.ip()] };
-    let zero = Formation::of_root(Roster::new(JOB, root.to_string(), N_RANKS, entry));
-    let ranks = [
-        service(0, zero, Some(listener)),
-        member(1, vec![stranger, root], None),
-        member(2, vec![root], None),
-    ];
-    let ranks = ranks.map(start);
-    for (shared, _) in &ranks {
-        let formed = shared.inbox.wait_until(None, Some(Instant::now() + PATIENCE), || shared.is_formed());
-        assert!(formed.unwrap());
-    }
+    let ranks =
+        [rank_0(listener), member(1, vec![stranger, root], None), member(2, vec![root], None)].map(start);
+    ranks.iter().for_each(await_forming);
     // Had it been rank 0 itself, it would not take the proof for that of a second rank 1.
     assert_eq!(kinds(&told.join().unwrap()), [Kind::Hello as u8, Kind::Retire as u8]);
+    ranks.into_iter().for_each(stop);
+}
+
+#[test]
+fn a_rank_0_that_is_slow_to_answer_sees_a_rank_once() {
+    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let addresses = [1, 2].map(|host| SocketAddr::from(([127, 0, 0, host], port)));
+    let mut zero = rank_0(listener);
+    let one = start(member(1, addresses.to_vec(), None));
+    // Rank 0 challenges it, and then does nothing until its proof has come, and been taken back.
+    let deadline = Instant::now() + PATIENCE;
+    let mut came = Vec::new();
+    while came != [Kind::Hello as u8, Kind::Retire as u8] {
+        assert!(Instant::now() < deadline, "{came:?} came");
+        if zero.connections.is_empty() {
+            zero.accept_all();
+            zero.write_dirty();
+        }
+        let mut bytes = [0; 4096];
+        let stream = zero.connections.values().next().map(Connection::stream);
+        let read = stream.and_then(|stream| stream.peek(&mut bytes).ok()).unwrap_or(0);
+        came = kinds(&bytes[..read]);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let ranks = [start(zero), one, start(member(2, addresses.to_vec(), None))];
+    ranks.iter().for_each(await_forming);
     ranks.into_iter().for_each(stop);
 }
 

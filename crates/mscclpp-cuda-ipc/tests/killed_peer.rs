@@ -1,0 +1,223 @@
+//! The peer's process is killed while a kernel waits for it. There is no bootstrap that could tell: endpoints and stubs
+//! travel over a pipe, and what notices is the link.
+
+use std::{
+    env,
+    io::{BufRead, BufReader, Write},
+    process::{Child, Command, ExitCode, Stdio},
+    sync::{atomic::AtomicU32, atomic::Ordering, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp_core::{
+    BaseMemoryChannel, BaseMemoryChannelHandle, Connection, Context, Device, Endpoint, EndpointConfig, Error,
+    Semaphore, SemaphoreStub, Transport,
+};
+use mscclpp_cuda_ipc::CudaIpc;
+use mscclpp_gpu::{
+    DeviceBuffer, DevicePtr, Gpu, KernelArgs, LaunchConfig, Module, ModuleSource, Platform, Stream,
+    host::{HostBlock, HostKernel},
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// How soon the survivor must have noticed.
+const NOTICE: Duration = Duration::from_secs(5);
+const PEER: &str = "--as-the-peer";
+
+fn main() -> ExitCode {
+    let found = Platform::detect_or_host().expect("a usable platform");
+    if env::args().any(|argument| argument == PEER) {
+        be_the_peer(found);
+        return ExitCode::SUCCESS;
+    }
+    let mut platforms = vec![Platform::Host];
+    if found != Platform::Host {
+        platforms.push(found);
+    }
+    let trials = platforms.into_iter().map(|platform| {
+        let name = format!("{platform}::a_killed_peer_ends_the_wait_of_a_kernel");
+        Trial::test(name, move || a_killed_peer_ends_the_wait_of_a_kernel(platform))
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+}
+
+fn a_killed_peer_ends_the_wait_of_a_kernel(platform: Platform) -> Result<(), Failed> {
+    let mut peer = Peer::start(platform)?;
+    let side = Side::join(platform, 0, |bytes| peer.swap(bytes));
+    let signalled = side.gpu.event(false)?;
+    side.launch("wait_once", |args| args.with(-1i64).with(side.outcome(0)));
+    side.stream.record(&signalled)?;
+    side.launch("wait_once", |args| args.with(-1i64).with(side.outcome(1)));
+    // The peer signals once: the first wait ends, and the second begins.
+    side.in_time("the peer's signal", LIMIT, |limit| signalled.synchronize_timeout(limit));
+    assert!(!side.stream.query()?, "the second wait has ended");
+    side.connection.check()?;
+
+    let killed = Instant::now();
+    peer.process.kill()?;
+    side.in_time("the end of the wait", NOTICE, |limit| side.stream.synchronize_timeout(limit));
+    println!("{platform}: the kernel was free after {:?}", killed.elapsed());
+    assert_eq!(side.outcomes(), [SIGNALLED, NOT_SIGNALLED, 0]);
+    for result in [side.channel.semaphore().check(), side.connection.check()] {
+        assert!(matches!(result, Err(Error::PeerLost { .. })), "{result:?}");
+    }
+
+    // For good, and the device is as usable as before.
+    side.launch("wait_once", |args| args.with(-1i64).with(side.outcome(2)));
+    side.in_time("the end of a later wait", NOTICE, |limit| side.stream.synchronize_timeout(limit));
+    assert_eq!(side.outcomes(), [SIGNALLED, NOT_SIGNALLED, NOT_SIGNALLED]);
+    assert!(matches!(SemaphoreStub::new(&side.connection), Err(Error::PeerLost { .. })));
+    Ok(())
+}
+
+/// In the process that is killed: signals once, and stays until then.
+fn be_the_peer(platform: Platform) {
+    let hear = || {
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).expect("a pipe");
+        line
+    };
+    let side = Side::join(platform, 1, |bytes| {
+        println!("{}", hex(bytes));
+        unhex(&hear())
+    });
+    side.launch("signal_n", |args| args.with(1i32));
+    side.stream.synchronize_timeout(LIMIT).expect("a signal");
+    // The other process lives longer, or closes its end.
+    assert_eq!(hear(), "", "it says something more");
+}
+
+/// One end, with kernels that signal and wait.
+struct Side {
+    gpu: Gpu,
+    stream: Stream,
+    module: Module,
+    results: DeviceBuffer,
+    connection: Connection,
+    channel: BaseMemoryChannel,
+}
+
+impl Side {
+    /// Connects with the other process; `swap` gives it bytes and takes its own.
+    fn join(platform: Platform, rank: usize, mut swap: impl FnMut(&[u8]) -> Vec<u8>) -> Self {
+        let device = rank % platform.device_count().expect("devices");
+        let context = Context::builder().provider(CudaIpc::new()).platform(platform).build();
+        let gpu = context.gpu(device).expect("a device");
+        let source = ModuleSource { ptx: mscclpp_kernels::SEMAPHORE, host_kernels: TWINS, host_symbols: &[] };
+        let module = Module::load(&gpu, &source).expect("kernels");
+        let endpoint = context
+            .create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(device)))
+            .expect("an endpoint");
+        let theirs = swap(&endpoint.serialize().expect("bytes"));
+        let connection = context
+            .connect(&endpoint, &Endpoint::deserialize(&theirs).expect("an endpoint"))
+            .expect("a connection");
+        let stub = SemaphoreStub::new(&connection).expect("a stub");
+        let theirs = swap(&stub.serialize().expect("bytes"));
+        let semaphore = Semaphore::new(&stub, &SemaphoreStub::deserialize(&theirs).expect("a stub"))
+            .expect("a semaphore");
+        let channel = BaseMemoryChannel::new(&semaphore).expect("a channel");
+        let (stream, results) = (gpu.stream().expect("a stream"), gpu.allocate(64).expect("a buffer"));
+        Self { gpu, stream, module, results, connection, channel }
+    }
+
+    /// One thread of a kernel that takes the channel, and what `more` adds.
+    fn launch(&self, kernel: &str, more: impl FnOnce(KernelArgs) -> KernelArgs) {
+        let args = more(KernelArgs::new().with(self.channel.device_handle()));
+        let kernel = self.module.kernel(kernel).expect("a kernel");
+        // SAFETY: the arguments are those of the kernel; `self` outlives it, as whoever launches waits for the stream.
+        unsafe { kernel.launch(&self.stream, LaunchConfig::linear(1, 1), &args).expect("a launch") };
+    }
+
+    fn outcome(&self, wait: u64) -> DevicePtr {
+        self.results.ptr().add(4 * wait)
+    }
+
+    fn outcomes(&self) -> [u32; 3] {
+        let mut bytes = [0; 12];
+        self.results.read(0, &mut bytes).expect("read");
+        [0, 4, 8].map(|at| u32::from_ne_bytes(std::array::from_fn(|i| bytes[at + i])))
+    }
+
+    /// Fails the test if `wait` does not end in time, and ends the kernels first: memory cannot be freed under them.
+    fn in_time(&self, what: &str, limit: Duration, wait: impl FnOnce(Duration) -> mscclpp_gpu::Result<()>) {
+        if let Err(error) = wait(limit) {
+            self.channel.semaphore().abort("the test has failed");
+            let ended = self.stream.synchronize_timeout(NOTICE);
+            panic!("{what}: {error}; after an abort: {ended:?}, {:?}", self.outcomes());
+        }
+    }
+}
+
+/// What the kernel leaves behind.
+const SIGNALLED: u32 = 1;
+const NOT_SIGNALLED: u32 = 2;
+
+const TWINS: &[HostKernel] =
+    &[HostKernel { name: "wait_once", run: wait_once }, HostKernel { name: "signal_n", run: signal_n }];
+
+/// `(channel, max_spins, result)`
+unsafe fn wait_once(block: &HostBlock<'_>) {
+    // SAFETY: the arguments of the launches above, whose channel and result live until the kernel has ended.
+    unsafe {
+        let (channel, max_spins) = (block.arg::<BaseMemoryChannelHandle>(0), block.arg::<i64>(1));
+        let outcome = if channel.wait(max_spins) { SIGNALLED } else { NOT_SIGNALLED };
+        AtomicU32::from_ptr(block.arg::<DevicePtr>(2).as_mut_ptr()).store(outcome, Ordering::Relaxed);
+    }
+}
+
+/// `(channel, n)`
+unsafe fn signal_n(block: &HostBlock<'_>) {
+    // SAFETY: as above.
+    unsafe {
+        let channel = block.arg::<BaseMemoryChannelHandle>(0);
+        (0..block.arg::<i32>(1)).for_each(|_| channel.signal());
+    }
+}
+
+/// The other process, as this one sees it. Ends with the test.
+struct Peer {
+    process: Child,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Peer {
+    fn start(platform: Platform) -> Result<Self, Failed> {
+        let mut process = Command::new(env::current_exe()?)
+            .arg(PEER)
+            .env("MSCCLPP_PLATFORM", platform.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let output = BufReader::new(process.stdout.take().expect("a pipe"));
+        let (sender, lines) = mpsc::channel();
+        // Ends with the other process.
+        thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Ok(Self { process, lines })
+    }
+
+    fn swap(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let input = self.process.stdin.as_mut().expect("a pipe");
+        writeln!(input, "{}", hex(bytes)).expect("the other process");
+        unhex(&self.lines.recv_timeout(LIMIT).expect("the other process says something in time"))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Neither fails for a child that is still there; one that has ended needs no killing.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(line: &str) -> Vec<u8> {
+    let digits = line.trim().as_bytes().chunks(2);
+    digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).expect("hex"), 16).expect("hex")).collect()
+}

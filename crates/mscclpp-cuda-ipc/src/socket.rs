@@ -56,12 +56,15 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> rustix::io::Result<Option<Owne
 pub(crate) fn user_fits(socket: impl AsFd) -> std::result::Result<(), (u32, u32)> {
     let ours = rustix::process::geteuid().as_raw();
     match user_of_peer(socket.as_fd()) {
-        Some(theirs) if theirs == ours || theirs == ROOT || ours == ROOT => Ok(()),
+        Some(theirs) if may_talk(ours, theirs) => Ok(()),
         theirs => Err((theirs.unwrap_or(u32::MAX), ours)),
     }
 }
 
-const ROOT: u32 = 0;
+fn may_talk(ours: u32, theirs: u32) -> bool {
+    const ROOT: u32 = 0;
+    ours == theirs || ours == ROOT || theirs == ROOT
+}
 
 /// The user of the process at the other end. (rustix, too, can ask for this, but fails if the process has no number here,
 /// as one in another PID namespace has none.)
@@ -164,5 +167,26 @@ pub(crate) fn answer(socket: &OwnedFd, bytes: &[u8], descriptor: Option<Borrowed
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     if let Err(error) = sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags) {
         tracing::debug!(target: "mscclpp::conn", %error, "answering a peer");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// That sockets are asked for their user is tested in `tests/other_user.rs`, where threads may become others.
+    #[test]
+    fn users_talk_to_themselves_and_to_root() {
+        let [root, one, another] = [0, 1000, 1001];
+        for (ours, theirs, may) in [
+            (one, one, true),
+            (root, root, true),
+            (one, root, true),
+            (root, one, true),
+            (one, another, false),
+            (another, one, false),
+        ] {
+            assert_eq!(may_talk(ours, theirs), may, "{ours} and {theirs}");
+        }
     }
 }

@@ -1,0 +1,77 @@
+//! Threads and descriptors end with what needs them. One test alone in its process, which it counts.
+
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use mscclpp_core::{
+    Context, Device, Endpoint, EndpointConfig, RegisteredMemory, Semaphore, SemaphoreStub, Transport,
+};
+use mscclpp_cuda_ipc::CudaIpc;
+use mscclpp_gpu::Platform;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Held {
+    threads: usize,
+    descriptors: usize,
+}
+
+impl Held {
+    fn now() -> Self {
+        let entries = |path| fs::read_dir(path).unwrap().count();
+        Self { threads: entries("/proc/self/task"), descriptors: entries("/proc/self/fd") }
+    }
+}
+
+/// Two services, and everything that they are there for; also connections that fail.
+fn round() {
+    let [here, there] =
+        [(); 2].map(|()| Context::builder().provider(CudaIpc::new()).platform(Platform::Host).build());
+    let open = |context: &Context, gpu| {
+        context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(gpu))).unwrap()
+    };
+    let sent = |endpoint: &Endpoint| Endpoint::deserialize(&endpoint.serialize().unwrap()).unwrap();
+    let (near, far) = (open(&here, 0), open(&there, 1));
+    let connections = [here.connect(&near, &sent(&far)).unwrap(), there.connect(&far, &sent(&near)).unwrap()];
+    let stubs = connections.each_ref().map(|connection| SemaphoreStub::new(connection).unwrap());
+    let remote = SemaphoreStub::deserialize(&stubs[1].serialize().unwrap()).unwrap();
+    let _semaphore = Semaphore::new(&stubs[0], &remote).unwrap();
+
+    let share = |context: &Context, gpu| {
+        let buffer = context.gpu(gpu).unwrap().allocate(4096).unwrap();
+        context.register_buffer(&buffer, Transport::CUDA_IPC).unwrap()
+    };
+    let (source, target) = (share(&here, 0), share(&there, 1));
+    let target = RegisteredMemory::deserialize(&target.serialize().unwrap()).unwrap();
+    connections[0].write(&target, 0, &source, 0, 4096).unwrap();
+    connections[0].flush(LIMIT).unwrap();
+
+    let gone = sent(&open(&there, 2));
+    assert!(here.connect(&near, &gone).is_err(), "connected with an endpoint that is gone");
+}
+
+/// Waits until it is `before` again: a thread that has ended is listed a moment longer.
+fn settled(before: Held) -> Held {
+    let start = Instant::now();
+    loop {
+        let now = Held::now();
+        if now == before || start.elapsed() > LIMIT {
+            return now;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn threads_and_descriptors_end_with_what_needs_them() {
+    let before = Held::now();
+    round();
+    assert_eq!(settled(before), before, "after one round");
+    for _ in 0..300 {
+        round();
+    }
+    assert_eq!(settled(before), before, "after 300 more");
+}

@@ -31,7 +31,12 @@ mod stopwatch;
 mod table;
 mod twins;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    fs::OpenOptions,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 use report::Report;
@@ -129,24 +134,34 @@ fn main() -> ExitCode {
         let conflict = "--json is for workloads; plot writes to --output";
         Arguments::command().error(ErrorKind::ArgumentConflict, conflict).exit();
     }
-    match run(&command, peer) {
-        // The other rank has nothing to report, nor has a plot.
-        Ok(None) => ExitCode::SUCCESS,
-        Ok(Some(report)) => {
-            print!("{report}");
-            if let Some(path) = json
-                && let Err(error) = report.write_json(&path)
-            {
-                eprintln!("error: writing {}: {error}", path.display());
-                return ExitCode::FAILURE;
-            }
-            if report.all_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
+    let json = json.filter(|_| !peer);
+    match check(json.as_deref()).and_then(|()| run(&command, peer)).and_then(|report| tell(report, json)) {
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Fails before the work if its results could not be written.
+fn check(json: Option<&Path>) -> Result<()> {
+    let Some(path) = json else { return Ok(()) };
+    let opened = OpenOptions::new().create(true).append(true).open(path);
+    opened.map(drop).map_err(|error| format!("writing {}: {error}", path.display()).into())
+}
+
+/// The other rank has nothing to report, nor has a plot.
+fn tell(report: Option<Report>, json: Option<PathBuf>) -> Result<ExitCode> {
+    let Some(report) = report else { return Ok(ExitCode::SUCCESS) };
+    if let Some(path) = json {
+        report.write_json(&path).map_err(|error| format!("writing {}: {error}", path.display()))?;
+    }
+    let mut out = io::stdout().lock();
+    write!(out, "{report}")
+        .and_then(|()| out.flush())
+        .map_err(|error| format!("writing the table: {error}"))?;
+    Ok(if report.all_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn run(command: &Command, peer: bool) -> Result<Option<Report>> {

@@ -5,6 +5,7 @@ use std::{
     io::{Read, Write},
     process::{Child, Command, Stdio},
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -28,8 +29,12 @@ impl Ranks {
     /// Starts the other rank, with this process's arguments, or joins as that rank.
     pub(crate) fn join(context: Context, peer: bool) -> Result<Self> {
         let rank = usize::from(peer);
-        let (id, other) = if peer { (read_id()?, None) } else { start_other(context.platform()?)? };
-        let bootstrap = TcpBootstrap::new(rank, 2, id, INIT)?;
+        let (id, mut other) = if peer { (read_id()?, None) } else { start_other(context.platform()?)? };
+        let form = move || TcpBootstrap::new(rank, 2, id, INIT);
+        let bootstrap = match &mut other {
+            None => form()?,
+            Some(other) => other.meanwhile(form)??,
+        };
         let comm = Communicator::with_context(Arc::new(bootstrap), context);
         Ok(Self { comm, rank, _other: other })
     }
@@ -83,6 +88,20 @@ fn start_other(platform: Platform) -> Result<(UniqueId, Option<Other>)> {
     Ok((id, Some(other)))
 }
 
+impl Other {
+    /// What `form` gives, which needs the other rank; an error as soon as that one has ended.
+    fn meanwhile<T: Send + 'static>(&mut self, form: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        let forming = thread::spawn(form);
+        while !forming.is_finished() {
+            if let Some(status) = self.0.try_wait()? {
+                return Err(format!("the process of rank 1 ended before it had joined: {status}").into());
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        forming.join().map_err(|_| "forming the job panicked".into())
+    }
+}
+
 fn read_id() -> Result<UniqueId> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
@@ -99,7 +118,7 @@ impl Drop for Other {
                 let _ = self.0.wait();
                 return;
             }
-            std::thread::sleep(Duration::from_millis(5));
+            thread::sleep(Duration::from_millis(5));
         }
     }
 }

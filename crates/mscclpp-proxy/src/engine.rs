@@ -77,6 +77,10 @@ impl Engine {
             })?;
             way.queue.write(route, trigger.dst_offset(), trigger.src_offset(), trigger.size())?;
         }
+        // Before anybody can know that it is done: who does finds it counted.
+        if let Some(lane) = inner.lanes.get(*number as u32) {
+            lane.counts.note(trigger, position);
+        }
         let signaller = kind.has(TriggerKind::FLAG).then_some(signaller);
         if signaller.is_some() || kind.has(TriggerKind::SYNC) {
             // `progress` leaves only those out that have nothing to wait for.
@@ -85,9 +89,6 @@ impl Engine {
             if !is_listed && way.is_waiting() {
                 awaiting.push(*number);
             }
-        }
-        if let Some(lane) = inner.lanes.get(*number as u32) {
-            lane.counts.note(trigger, position);
         }
         Ok(())
     }

@@ -102,7 +102,7 @@ impl Counts {
         }
     }
 
-    /// A trigger was carried out.
+    /// A trigger is carried out, but for its signal and for saying that it is.
     pub(crate) fn note(&self, trigger: ProxyTrigger, position: u64) {
         let add = |count: &AtomicU64, n: u64| {
             let sum = count.load(Ordering::Relaxed) + n;

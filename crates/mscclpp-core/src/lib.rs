@@ -34,6 +34,7 @@ pub mod provider;
 mod queue;
 mod semaphore;
 mod slab;
+mod stub;
 mod transport;
 mod wire;
 
@@ -53,5 +54,6 @@ pub use memory::{MemoryRegion, RegionInfo, RegisteredMemory};
 pub use monitor::LinkMonitor;
 pub use packet::{LL8Packet, LL16Packet, LL128Packet, Packet, PacketFormat, ThreadPacket};
 pub use queue::{Route, SendQueue};
-pub use semaphore::{DeviceToDeviceSemaphore, Semaphore, SemaphoreStub};
+pub use semaphore::{DeviceToDeviceSemaphore, Semaphore};
+pub use stub::SemaphoreStub;
 pub use transport::{Transport, TransportFlags};

@@ -7,102 +7,12 @@ use mscclpp_gpu::DevicePtr;
 use parking_lot::Mutex;
 
 use crate::{
-    Connection, DeviceToDeviceSemaphoreHandle, Error, RegisteredMemory, Result, Signaller,
+    Connection, DeviceToDeviceSemaphoreHandle, Error, RegisteredMemory, Result, SemaphoreStub, Signaller,
     monitor::Abortable,
     provider::RemoteRegion,
-    slab::{EXPECTED, INBOUND, INBOUND_BY_LINK, OUTBOUND, StatusBlock, TOKEN_BLOCK, TOKEN_PAGE, TokenBlock},
-    wire::{Kind, Reader, Writer},
+    slab::{EXPECTED, INBOUND, INBOUND_BY_LINK, OUTBOUND, StatusBlock, TokenBlock},
+    wire::Kind,
 };
-
-/// One side's part of a semaphore: the token that the other side will raise.
-///
-/// Made over a connection, sent to the peer ([`SemaphoreStub::serialize`]); two stubs make one [`Semaphore`] at each end.
-#[derive(Clone)]
-pub struct SemaphoreStub {
-    memory: RegisteredMemory,
-    offset: u64,
-    endpoint: u64,
-    peer_endpoint: u64,
-    local: Option<(Connection, TokenBlock)>,
-}
-
-impl SemaphoreStub {
-    /// Makes a token, at zero, in the memory of the connection's local device.
-    ///
-    /// # Errors
-    /// [`Error::Gpu`] when memory is short; what the connection failed with, if it did.
-    pub fn new(connection: &Connection) -> Result<Self> {
-        Self::aligned(connection, TOKEN_BLOCK)
-    }
-
-    /// As [`SemaphoreStub::new`], with the token in a page of 4 KiB that no token made before is in.
-    ///
-    /// Which page a token is in decides how far it is from the link and from the multiprocessor that waits, and thereby
-    /// a tenth of the time of a signal or more. To find a fast one, make several semaphores in this way, time signals over
-    /// each, and keep the fastest.
-    ///
-    /// # Errors
-    /// As [`SemaphoreStub::new`].
-    pub fn in_new_page(connection: &Connection) -> Result<Self> {
-        Self::aligned(connection, TOKEN_PAGE)
-    }
-
-    fn aligned(connection: &Connection, alignment: u64) -> Result<Self> {
-        connection.check()?;
-        let context = connection.context();
-        let block =
-            context.slabs().token(context, connection.local_gpu(), connection.transport(), alignment)?;
-        Ok(Self {
-            memory: block.slab.clone(),
-            offset: block.offset,
-            endpoint: connection.local_endpoint().info().id,
-            peer_endpoint: connection.remote_endpoint().id,
-            local: Some((connection.clone(), block)),
-        })
-    }
-
-    /// Bytes to send to the peer, a few hundred.
-    ///
-    /// # Errors
-    /// As [`RegisteredMemory::serialize`].
-    pub fn serialize(&self) -> Result<Vec<u8>> {
-        let mut out = Writer::new(Kind::SemaphoreStub);
-        out.u64(self.endpoint);
-        out.u64(self.peer_endpoint);
-        out.u64(self.offset);
-        out.blob(&self.memory.serialize()?);
-        out.finish()
-    }
-
-    /// Reads what a peer's [`SemaphoreStub::serialize`] made.
-    ///
-    /// # Errors
-    /// [`Error::Malformed`] for bytes that are truncated, foreign, of another version or of another kind.
-    pub fn deserialize(bytes: &[u8]) -> Result<Self> {
-        let mut r = Reader::open(Kind::SemaphoreStub, bytes)?;
-        let endpoint = r.u64("the endpoint id")?;
-        let peer_endpoint = r.u64("the peer's endpoint id")?;
-        let offset = r.u64("the offset")?;
-        let memory = RegisteredMemory::deserialize(r.blob("the memory")?)?;
-        let fits = offset.checked_add(TOKEN_BLOCK).is_some_and(|end| end <= memory.size());
-        if !offset.is_multiple_of(TOKEN_BLOCK) || !fits {
-            return Err(
-                r.malformed(format!("its token at {offset} is not inside its memory of {}", memory.size()))
-            );
-        }
-        r.finish()?;
-        Ok(Self { memory, offset, endpoint, peer_endpoint, local: None })
-    }
-}
-
-impl fmt::Debug for SemaphoreStub {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SemaphoreStub")
-            .field("offset", &self.offset)
-            .field("local", &self.local.is_some())
-            .finish()
-    }
-}
 
 /// A pair of tokens, one at each end of a connection, by which the ends signal and wait for each other.
 ///

@@ -25,6 +25,7 @@ pub(crate) enum Kind {
     Endpoint = 1,
     Memory = 2,
     SemaphoreStub = 3,
+    SemaphoreStubs = 4,
 }
 
 impl Kind {
@@ -33,11 +34,12 @@ impl Kind {
             Self::Endpoint => "an endpoint",
             Self::Memory => "a registered memory",
             Self::SemaphoreStub => "a semaphore stub",
+            Self::SemaphoreStubs => "a list of semaphore stubs",
         }
     }
 
     fn name_of(code: u16) -> String {
-        [Self::Endpoint, Self::Memory, Self::SemaphoreStub]
+        [Self::Endpoint, Self::Memory, Self::SemaphoreStub, Self::SemaphoreStubs]
             .into_iter()
             .find(|kind| *kind as u16 == code)
             .map_or_else(|| format!("an unknown kind ({code})"), |kind| kind.name().to_owned())
@@ -166,6 +168,10 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn u64(&mut self, what: &str) -> Result<u64> {
         Ok(u64::from_le_bytes(self.array(what)?))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
     }
 
     pub(crate) fn blob(&mut self, what: &str) -> Result<&'a [u8]> {

@@ -72,14 +72,14 @@ impl Numbers {
     }
 }
 
-/// One of the three things that cross process boundaries.
+/// One of the things that cross process boundaries.
 struct Kind {
     name: &'static str,
     read: fn(&[u8]) -> Result<Vec<u8>, Error>,
     valid: Vec<u8>,
 }
 
-fn kinds() -> [Kind; 3] {
+fn kinds() -> [Kind; 4] {
     let context = Context::builder().provider(Courier::new(Reach::Stores)).platform(Platform::Host).build();
     let endpoint = context.create_endpoint(EndpointConfig::new(Courier::TRANSPORT, Device::gpu(0))).unwrap();
     let buffer = context.gpu(0).unwrap().allocate(4096).unwrap();
@@ -100,6 +100,11 @@ fn kinds() -> [Kind; 3] {
             name: "stub",
             read: |bytes| SemaphoreStub::deserialize(bytes)?.serialize(),
             valid: stub.serialize().unwrap(),
+        },
+        Kind {
+            name: "stubs",
+            read: |bytes| SemaphoreStub::serialize_all(&SemaphoreStub::deserialize_all(bytes)?),
+            valid: SemaphoreStub::serialize_all(&[stub.clone(), stub]).unwrap(),
         },
     ]
 }

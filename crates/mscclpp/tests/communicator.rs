@@ -93,6 +93,24 @@ fn of_different_numbers_of_places_none_is_chosen() {
     });
 }
 
+/// One side lets the devices choose, and the other does not.
+#[test]
+fn one_semaphore_where_several_are_due_is_named_on_both_sides() {
+    ranks(2, |comm| {
+        let (rank, peer) = (comm.bootstrap().rank(), peer_of(&comm));
+        let connection = comm.connect(endpoint_of(rank), peer, 0).unwrap().wait().unwrap();
+        let (error, due) = if rank == 0 {
+            let error = comm.build_fastest_semaphore(&connection, peer, 0, 3).unwrap_err();
+            (error, "a semaphore stub came where a list of semaphore stubs was due")
+        } else {
+            let error = comm.build_semaphore(&connection, peer, 0).unwrap().wait().unwrap_err();
+            (error, "a list of semaphore stubs came where a semaphore stub was due")
+        };
+        assert!(error.to_string().contains(due), "{error}");
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
 /// Both sides say why, and are in step behind it.
 #[test]
 fn over_what_kernels_cannot_signal_no_place_is_chosen() {

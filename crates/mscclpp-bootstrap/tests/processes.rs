@@ -254,6 +254,10 @@ fn await_lines(lines: &mpsc::Receiver<Line>, texts: &[&str], n: usize) -> Result
     while found.len() < n {
         match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) if texts.iter().any(|text| line.1.contains(text)) => found.push(line),
+            // It is what the others wait for in vain.
+            Ok((rank, line)) if line.contains("outcome:") && !line.contains("outcome: fine") => {
+                return Err(format!("rank {rank}, early: {line}").into());
+            }
             Ok(_) => {}
             Err(_) => {
                 return Err(format!("only {} of {n} ranks said {texts:?}: {found:?}", found.len()).into());
@@ -293,7 +297,7 @@ fn a_lost_rank_is_named(name: &str, scenario: Scenario, victim: usize) -> Result
     let deadline = Instant::now() + PATIENCE;
     while done < survivors {
         let Ok((rank, line)) = lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) else {
-            return Err(format!("{done} of {survivors} ranks have ended with an error").into());
+            return Err(format!("{done} of {survivors} ranks have ended with an error: {known_at:?}").into());
         };
         if let Some(micros) = line.strip_prefix(KNOWN_AT) {
             known_at.push((rank, Duration::from_micros(micros.trim().parse()?)));

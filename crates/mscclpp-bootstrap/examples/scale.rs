@@ -12,15 +12,17 @@ use std::time::{Duration, Instant};
 use mscclpp_bootstrap::{Bootstrap, Error, TcpBootstrap};
 
 const ROUNDS: u32 = 10;
+/// Each has a thread of its own beside that of its bootstrap.
+const MOST_RANKS: usize = 16_384;
 /// Bytes each rank gives to `all_gather`.
 const BYTES: usize = 256;
 
 fn main() -> ExitCode {
     let sizes: Result<Vec<usize>, _> = std::env::args().skip(1).map(|arg| arg.parse()).collect();
     let sizes = match sizes {
-        Ok(sizes) if !sizes.is_empty() && !sizes.contains(&0) => sizes,
+        Ok(sizes) if !sizes.is_empty() && sizes.iter().all(|n| (1..=MOST_RANKS).contains(n)) => sizes,
         _ => {
-            eprintln!("usage: scale <number of ranks>...");
+            eprintln!("usage: scale <number of ranks, 1 to {MOST_RANKS}>...");
             return ExitCode::from(2);
         }
     };

@@ -42,7 +42,7 @@ pub enum Error {
     },
 
     /// The time allowed for an operation ran out.
-    #[error("{operation} timed out after {after:?}{}", TimeoutDetail { missing, attempts })]
+    #[error("{operation} timed out after {after:.1?}{}", TimeoutDetail { missing, attempts })]
     Timeout {
         /// What was waited for.
         operation: String,
@@ -54,9 +54,11 @@ pub enum Error {
         attempts: Vec<Attempt>,
     },
 
-    /// Another socket listens on the address that rank 0 of this job was given. Choose another port, or end the
-    /// other job.
-    #[error("{address} is in use: something else listens on it; choose another port, or end the other job")]
+    /// Another socket has the address that rank 0 of this job was given. Choose another port, or end the other job.
+    #[error(
+        "{address} is in use: something else listens on it, or has a connection from there; choose another port, or end \
+         the other job"
+    )]
     AddressInUse {
         /// The address that is taken.
         address: SocketAddr,

@@ -109,6 +109,8 @@ impl TransportProvider for CudaIpc {
     }
 
     fn open_endpoint(&self, _config: &EndpointConfig, gpu: Option<&Gpu>) -> Result<Arc<dyn LocalEndpoint>> {
+        // Here, where the program begins, and not when a queue is opened, which may be never.
+        env::use_default_stream()?;
         let hub = self.hub()?;
         let blob = hub.open_endpoint()?;
         Ok(Arc::new(IpcEndpoint { token: blob.token, blob: blob.encode(), gpu: gpu.cloned(), hub }))
@@ -215,7 +217,7 @@ fn reachable_from(local: &IpcEndpoint, remote: &EndpointInfo) -> Result<Gpu> {
 
 fn different_hosts(theirs: &str, ours: &str) -> String {
     format!(
-        "it is on host [{theirs}], this side on [{ours}]; between hosts use IB or Ethernet (containers of one host \
+        "it is on host [{theirs}], this side on [{ours}]; between hosts use Ethernet (containers of one host \
          need one network namespace)"
     )
 }

@@ -52,7 +52,9 @@ impl Platform {
             #[cfg(feature = "cuda")]
             Self::Cuda => crate::cuda::device_count(),
             #[cfg(not(feature = "cuda"))]
-            Self::Cuda => Err(self.not_built("build with the feature `cuda`")),
+            Self::Cuda => {
+                Err(self.not_built("build with the feature `cuda` (of the crate mscclpp: `cuda-ipc`)"))
+            }
             Self::Hip => {
                 Err(self.not_built("this version has no HIP back-end; use MSCCLPP_PLATFORM=cuda or host"))
             }

@@ -22,24 +22,13 @@ const PROGRAM: Program = Program {
 usage: bidir_port_channel [ADDRESS]                       run both ranks, each in a process of its own, over CudaIpc
        bidir_port_channel ADDRESS RANK GPU TRANSPORT      run one of them; start the other elsewhere
 ADDRESS is ip:port or interface:ip:port [default: lo:127.0.0.1:50505], RANK is 0 or 1, GPU a device number,
-TRANSPORT is CudaIpc, Ethernet or IB0 to IB7",
+TRANSPORT is CudaIpc or Ethernet",
     devices: |count| (0..N_RANKS).map(|rank| rank % count).collect(),
     more: |_| vec![Transport::CUDA_IPC.to_string()],
     run,
 };
 
-const TRANSPORTS: [Transport; 10] = [
-    Transport::CUDA_IPC,
-    Transport::ETHERNET,
-    Transport::IB0,
-    Transport::IB1,
-    Transport::IB2,
-    Transport::IB3,
-    Transport::IB4,
-    Transport::IB5,
-    Transport::IB6,
-    Transport::IB7,
-];
+const TRANSPORTS: [Transport; 2] = [Transport::CUDA_IPC, Transport::ETHERNET];
 
 fn main() -> ExitCode {
     PROGRAM.main()

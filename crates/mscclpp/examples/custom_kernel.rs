@@ -51,6 +51,10 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let chosen = match arguments.as_slice() {
         [] => None,
+        [option] if option == "-h" || option == "--help" => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
         [a, b] => match (a.parse(), b.parse()) {
             (Ok(a), Ok(b)) => Some([a, b]),
             _ => return usage(),

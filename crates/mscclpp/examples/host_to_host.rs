@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp::{ErrorKind, HostToHostSemaphore, prelude::*};
+use mscclpp::{HostToHostSemaphore, errors::BootstrapError, prelude::*};
 
 const USAGE: &str = "\
 usage: host_to_host [ADDRESS]        run both ranks, each in a process of its own
@@ -25,7 +25,7 @@ const BAD_ARGUMENTS: u8 = 2;
 /// How long the ranks may take to find each other.
 const INIT: Duration = Duration::from_secs(30);
 /// How long one rank may run after the other has failed; it notices by itself within seconds.
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(2);
 /// How long the peer may take to place what was written.
 const FLUSH: Duration = Duration::from_secs(30);
 
@@ -36,6 +36,10 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => run_both(DEFAULT_ADDRESS),
+        ["-h" | "--help"] => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
         [option] if option.starts_with('-') => return usage(),
         [address] => run_both(address),
         [address, rank] => match rank.parse() {
@@ -47,7 +51,8 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("Failed: {error}");
+            let rank = arguments.get(1).map_or(String::new(), |rank| format!("Rank {rank}: "));
+            eprintln!("{rank}Failed: {error}");
             match error.downcast_ref::<mscclpp::Error>().is_some_and(is_about_the_address) {
                 true => usage(),
                 false => ExitCode::from(FAILED),
@@ -62,7 +67,7 @@ fn usage() -> ExitCode {
 }
 
 fn is_about_the_address(error: &mscclpp::Error) -> bool {
-    matches!(error, mscclpp::Error::Bootstrap(_)) && error.kind() == ErrorKind::InvalidUsage
+    matches!(error, mscclpp::Error::Bootstrap(error) if matches!(**error, BootstrapError::BadAddress { .. }))
 }
 
 /// Starts this program once per rank and returns the exit code of the first that fails, or 0.
@@ -80,6 +85,9 @@ fn run_both(address: &str) -> Result<u8, Box<dyn Error>> {
                 None => still.push(rank),
                 Some(status) if status.success() => {}
                 Some(status) => {
+                    if status.code().is_none() {
+                        eprintln!("A rank was ended: {status}");
+                    }
                     let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED);
                     failed.get_or_insert((code, Instant::now()));
                 }
@@ -90,6 +98,9 @@ fn run_both(address: &str) -> Result<u8, Box<dyn Error>> {
             running.iter_mut().for_each(stop);
         }
         std::thread::sleep(Duration::from_millis(10));
+    }
+    if failed.is_none() {
+        println!("Succeed!");
     }
     Ok(failed.map_or(0, |(code, _)| code))
 }

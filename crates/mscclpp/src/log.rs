@@ -80,14 +80,15 @@ impl Settings {
                 }),
             }
         };
-        let level = level(text("MSCCLPP_LOG_LEVEL", LEVELS)?)?;
-        let ours = subsystems(level, text("MSCCLPP_LOG_SUBSYS", NAMES)?)?;
         let filter = match text("RUST_LOG", DIRECTIVES)? {
             Some(filter) => {
                 parse("RUST_LOG", &filter)?;
                 filter
             }
-            None => ours,
+            None => {
+                let level = level(text("MSCCLPP_LOG_LEVEL", LEVELS)?)?;
+                subsystems(level, text("MSCCLPP_LOG_SUBSYS", NAMES)?)?
+            }
         };
         let file = lookup("MSCCLPP_LOG_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
         Ok(Self { filter, file })

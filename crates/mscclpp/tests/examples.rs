@@ -10,6 +10,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+const OF_ONE_PROCESS: [&str; 2] = ["gpu_ping_pong", "custom_kernel"];
+const OF_MANY: [&str; 6] = [
+    "gpu_ping_pong_mp",
+    "bidir_memory_channel",
+    "bidir_port_channel",
+    "mesh_port_channels",
+    "custom_proxy",
+    "host_to_host",
+];
 /// For any of them, on a machine that is busy with other things.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -61,7 +70,7 @@ fn succeeds(example: &str, arguments: &[&str]) {
 
 #[test]
 fn those_of_one_process_succeed() {
-    for example in ["gpu_ping_pong", "custom_kernel"] {
+    for example in OF_ONE_PROCESS {
         succeeds(example, &[]);
         succeeds(example, &["0", "0"]);
     }
@@ -69,13 +78,7 @@ fn those_of_one_process_succeed() {
 
 #[test]
 fn those_of_many_processes_succeed() {
-    for example in [
-        "gpu_ping_pong_mp",
-        "bidir_memory_channel",
-        "bidir_port_channel",
-        "mesh_port_channels",
-        "custom_proxy",
-    ] {
+    for example in OF_MANY.into_iter().filter(|example| *example != "host_to_host") {
         succeeds(example, &[&free_address()]);
     }
 }
@@ -85,7 +88,17 @@ fn two_cpus_succeed() {
     let output = run("host_to_host", &[&free_address()]);
     let said = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{said}{}", text(&output.stderr));
-    assert_eq!(said.matches("all as they should be").count(), 2, "{said}");
+    assert!(said.matches("all as they should be").count() == 2 && said.ends_with("Succeed!\n"), "{said}");
+}
+
+#[test]
+fn each_has_help() {
+    for example in OF_ONE_PROCESS.iter().chain(&OF_MANY) {
+        let output = run(example, &["--help"]);
+        let said = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{example}: {said}");
+        assert!(said.starts_with(&format!("usage: {example} ")), "{said}");
+    }
 }
 
 #[test]
@@ -93,20 +106,7 @@ fn bad_arguments_get_the_usage() {
     let of_one = ["--help-me", "0", "GPU 0", "0 -1", "0 1 2"];
     let of_many =
         ["--help-me", "127.0.0.1", "127.0.0.1:99999999", "127.0.0.1:50505 x", "127.0.0.1:50505 77 0"];
-    for (examples, wrong) in [
-        (&["gpu_ping_pong", "custom_kernel"][..], of_one),
-        (
-            &[
-                "gpu_ping_pong_mp",
-                "bidir_memory_channel",
-                "bidir_port_channel",
-                "mesh_port_channels",
-                "custom_proxy",
-                "host_to_host",
-            ],
-            of_many,
-        ),
-    ] {
+    for (examples, wrong) in [(&OF_ONE_PROCESS[..], of_one), (&OF_MANY, of_many)] {
         for (example, arguments) in examples.iter().flat_map(|example| wrong.map(|wrong| (example, wrong))) {
             let output = run(example, &arguments.split(' ').collect::<Vec<_>>());
             let complaints = text(&output.stderr);

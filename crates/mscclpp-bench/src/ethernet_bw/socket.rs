@@ -2,7 +2,7 @@
 
 use std::{
     cell::RefCell,
-    io::{Read, Write},
+    io::{self, Read, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
     time::Duration,
 };
@@ -72,6 +72,15 @@ impl Way for PlainSocket {
     }
 
     fn carry(&self, bytes: u64, rounds: u32) -> Result<()> {
+        let other = usize::from(self.sends);
+        self.exchange(bytes, rounds).map_err(|error| {
+            format!("the plain socket to rank {other}, which may have ended: {error}").into()
+        })
+    }
+}
+
+impl PlainSocket {
+    fn exchange(&self, bytes: u64, rounds: u32) -> io::Result<()> {
         let (mut stream, mut memory) = (&self.stream, self.memory.borrow_mut());
         let len = bytes as usize;
         for _ in 0..rounds {

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp::{ErrorKind, prelude::*};
+use mscclpp::{errors::BootstrapError, prelude::*};
 
 use crate::devices::print_devices;
 
@@ -18,7 +18,7 @@ const BAD_ARGUMENTS: u8 = 2;
 /// How long the ranks may take to find each other.
 const INIT: Duration = Duration::from_secs(30);
 /// How long the others may run after a rank has failed; they notice by themselves within seconds.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(2);
 
 /// An example.
 pub(crate) struct Program {
@@ -70,6 +70,10 @@ impl Program {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         let outcome = match arguments.as_slice() {
             [] => self.run_all(DEFAULT_ADDRESS),
+            [option] if option == "-h" || option == "--help" => {
+                println!("{}", self.usage);
+                return ExitCode::SUCCESS;
+            }
             [option, ..] if option.starts_with('-') => return self.usage(),
             [address] => self.run_all(address),
             [address, rank, gpu, more @ ..] => match (rank.parse(), gpu.parse()) {
@@ -81,7 +85,8 @@ impl Program {
         match outcome {
             Ok(code) => ExitCode::from(code),
             Err(error) => {
-                eprintln!("Failed: {error}");
+                let rank = arguments.get(1).map_or(String::new(), |rank| format!("Rank {rank}: "));
+                eprintln!("{rank}Failed: {error}");
                 match error.is::<BadArguments>()
                     || error.downcast_ref::<mscclpp::Error>().is_some_and(is_about_the_address)
                 {
@@ -130,7 +135,7 @@ impl Program {
 }
 
 fn is_about_the_address(error: &mscclpp::Error) -> bool {
-    matches!(error, mscclpp::Error::Bootstrap(_)) && error.kind() == ErrorKind::InvalidUsage
+    matches!(error, mscclpp::Error::Bootstrap(error) if matches!(**error, BootstrapError::BadAddress { .. }))
 }
 
 /// Returns the exit code of the first that fails, or 0.
@@ -143,6 +148,9 @@ fn wait_for(mut ranks: Vec<Child>) -> Result<u8, Box<dyn Error>> {
                 None => running.push(rank),
                 Some(status) if status.success() => {}
                 Some(status) => {
+                    if status.code().is_none() {
+                        eprintln!("A rank was ended: {status}");
+                    }
                     let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED);
                     failed.get_or_insert((code, Instant::now()));
                 }

@@ -84,7 +84,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     let gpu = communicator.context().gpu(this.gpu)?;
     let buffer = gpu.allocate(SLICE * n_ranks as u64)?;
     println!("GPU {}: Connecting to {} others ...", this.gpu, n_ranks - 1);
-    let peers = connect_all(&communicator, this.gpu, &buffer)?;
+    let peers = connect_all(&communicator, this.gpu, &buffer).map_err(|error| communicator.explain(error))?;
 
     let semaphores: Vec<Semaphore> = peers.iter().map(|peer| peer.signaller.semaphore().clone()).collect();
     let handles = gpu.allocate((MAX_RANKS * size_of::<HostToDeviceSemaphoreHandle>()) as u64)?;

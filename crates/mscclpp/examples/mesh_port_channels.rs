@@ -50,7 +50,9 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
 
     println!("GPU {}: Connecting to {} others ...", this.gpu, n_ranks - 1);
     let service = ProxyService::new(&gpu)?;
-    let channels = connect_all(&communicator, &service, this.gpu, &buffer)?;
+    // Who is met while it gives up because another died is not to blame.
+    let channels = connect_all(&communicator, &service, this.gpu, &buffer)
+        .map_err(|error| communicator.explain(error))?;
 
     // ANCHOR: symbol
     let source = ModuleSource {

@@ -8,7 +8,8 @@ use crate::{
 
 /// One side's part of a semaphore: the token that the other side will raise.
 ///
-/// Made over a connection, sent to the peer ([`SemaphoreStub::serialize`]); two stubs make one [`Semaphore`] at each end.
+/// Made over a connection, sent to the peer ([`SemaphoreStub::serialize`]); two stubs make one
+/// [`Semaphore`](crate::Semaphore) at each end.
 #[derive(Clone)]
 pub struct SemaphoreStub {
     pub(crate) memory: RegisteredMemory,

@@ -88,6 +88,7 @@ struct IpcEndpoint {
     blob: Vec<u8>,
     token: Token,
     gpu: Option<Gpu>,
+    use_default_stream: bool,
     hub: Arc<Hub>,
 }
 
@@ -109,11 +110,11 @@ impl TransportProvider for CudaIpc {
     }
 
     fn open_endpoint(&self, _config: &EndpointConfig, gpu: Option<&Gpu>) -> Result<Arc<dyn LocalEndpoint>> {
-        // Here, where the program begins, and not when a queue is opened, which may be never.
-        env::use_default_stream()?;
+        let use_default_stream = env::use_default_stream()?;
         let hub = self.hub()?;
         let blob = hub.open_endpoint()?;
-        Ok(Arc::new(IpcEndpoint { token: blob.token, blob: blob.encode(), gpu: gpu.cloned(), hub }))
+        let (token, blob) = (blob.token, blob.encode());
+        Ok(Arc::new(IpcEndpoint { blob, token, gpu: gpu.cloned(), use_default_stream, hub }))
     }
 
     fn register(&self, _transport: Transport, region: &Arc<MemoryRegion>) -> Result<Arc<dyn Registration>> {
@@ -171,7 +172,7 @@ impl TransportProvider for CudaIpc {
         let peer = EndpointBlob::decode(&remote.blob)?;
         let (socket, ..) = socket::ask(&peer.address, Request::Link { token: peer.token })?;
         let watch = local.hub.watch(socket, monitor.clone())?;
-        Ok(Arc::new(IpcLink::new(gpu, monitor, local.hub.clone(), watch)))
+        Ok(Arc::new(IpcLink::new(gpu, local.use_default_stream, monitor, local.hub.clone(), watch)))
     }
 }
 

@@ -9,7 +9,6 @@ use mscclpp_core::{
 use mscclpp_gpu::{DevicePtr, Event, Gpu, Stream};
 
 use crate::{
-    env,
     hub::Hub,
     region::{IpcRegion, IpcRegistration},
 };
@@ -19,6 +18,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct IpcLink {
     gpu: Gpu,
+    use_default_stream: bool,
     monitor: LinkMonitor,
     hub: Arc<Hub>,
     watch: u64,
@@ -26,15 +26,20 @@ pub(crate) struct IpcLink {
 
 impl IpcLink {
     /// `watch` is the hub's watch on the peer, which ends with the link.
-    pub(crate) fn new(gpu: Gpu, monitor: LinkMonitor, hub: Arc<Hub>, watch: u64) -> Self {
-        Self { gpu, monitor, hub, watch }
+    pub(crate) fn new(
+        gpu: Gpu,
+        use_default_stream: bool,
+        monitor: LinkMonitor,
+        hub: Arc<Hub>,
+        watch: u64,
+    ) -> Self {
+        Self { gpu, use_default_stream, monitor, hub, watch }
     }
 }
 
 impl Link for IpcLink {
     fn open_queue(&self) -> Result<Box<dyn Queue>> {
-        let stream =
-            if env::use_default_stream()? { self.gpu.default_stream()? } else { self.gpu.stream()? };
+        let stream = if self.use_default_stream { self.gpu.default_stream()? } else { self.gpu.stream()? };
         Ok(Box::new(IpcQueue {
             gpu: self.gpu.clone(),
             stream,

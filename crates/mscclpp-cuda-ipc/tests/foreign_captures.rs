@@ -1,15 +1,17 @@
 //! Somebody in the process captures a stream in GLOBAL mode, as PyTorch does: then no thread may do what could break a
 //! capture. Connections are made and used all the same, and neither break the capture nor become part of it.
 
+#[path = "../../mscclpp-gpu/tests/needs/mod.rs"]
+mod needs;
+
 use std::{
     env,
     process::{Command, ExitCode},
-    sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::Duration,
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::Arguments;
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, HostToDeviceSemaphore, RegisteredMemory,
     Semaphore, SemaphoreStub, Transport,
@@ -18,7 +20,7 @@ use mscclpp_cuda_ipc::CudaIpc;
 use mscclpp_gpu::{DeviceBuffer, Gpu, Platform};
 use mscclpp_gpu_sys::cuda::{CUstreamCaptureMode, CuResult, Driver};
 
-/// Much longer than any trial takes.
+/// Much longer than any wait takes.
 const LIMIT: Duration = Duration::from_secs(60);
 const DEFAULT_STREAM: &str = "MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM";
 
@@ -26,7 +28,6 @@ const DEFAULT_STREAM: &str = "MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM";
 type Part = fn() -> Vec<DeviceBuffer>;
 
 fn main() -> ExitCode {
-    let cuda = Platform::detect_or_host().expect("a usable platform") == Platform::Cuda;
     let parts: [(&str, Part); 2] = [("writes", writes), ("semaphores", semaphores)];
     let mut trials = Vec::new();
     for (name, part) in parts {
@@ -34,54 +35,27 @@ fn main() -> ExitCode {
         let there = format!("in_another_thread::{name}");
         for name in [&here, &there] {
             let named = name.clone();
-            trials.push(Trial::test(format!("default_stream::{name}"), move || {
-                with_the_default_stream(&named)
-            }));
+            let with = move || with_the_default_stream(&named);
+            trials.push(needs::cuda_devices(1, &format!("default_stream::{name}"), with));
         }
-        trials.push(Trial::test(here, move || within_the_limit(move || beside_a_capture(part))));
-        trials.push(Trial::test(there, move || {
-            within_the_limit(move || {
-                beside_a_capture(|| thread::spawn(part).join().expect("the other thread"));
-            })
+        trials.push(needs::cuda_devices(1, &here, move || beside_a_capture(part)));
+        trials.push(needs::cuda_devices(1, &there, move || {
+            beside_a_capture(|| thread::spawn(part).join().expect("the other thread"));
         }));
     }
-    let trials = trials.into_iter().map(|trial| match cuda {
-        true => trial,
-        false => trial.with_kind("needs a CUDA GPU").with_ignored_flag(true),
-    });
     let mut arguments = Arguments::from_args();
     // Each would take part in the captures of the others.
     arguments.test_threads = Some(1);
-    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 /// The trial of that name, in a process whose connections copy on the default stream.
-fn with_the_default_stream(name: &str) -> Result<(), Failed> {
-    let output =
-        Command::new(env::current_exe()?).args(["--exact", name]).env(DEFAULT_STREAM, "1").output()?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!(
-            "{}\n{}\n{}",
-            output.status,
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        )
-        .into()),
-    }
-}
-
-fn within_the_limit(test: impl FnOnce() + Send + 'static) -> Result<(), Failed> {
-    let (ends, ended) = mpsc::channel::<()>();
-    let thread = thread::spawn(move || {
-        // Dropped when the test is over, also by a panic.
-        let _ends = ends;
-        test();
-    });
-    match ended.recv_timeout(LIMIT) {
-        Err(RecvTimeoutError::Timeout) => Err(format!("it still runs after {LIMIT:?}").into()),
-        _ => thread.join().map_err(|_| "it panicked; the message is above".into()),
-    }
+fn with_the_default_stream(name: &str) {
+    let program = env::current_exe().expect("this program");
+    let output = Command::new(program).args(["--exact", name]).env(DEFAULT_STREAM, "1").output();
+    let output = output.expect("a child");
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert!(output.status.success(), "{}\n{}", output.status, said.join("\n"));
 }
 
 /// Does `work` during a capture of a non-blocking stream, which must then hold what was captured and nothing else.

@@ -24,8 +24,8 @@ const FAILED: u8 = 1;
 const BAD_ARGUMENTS: u8 = 2;
 /// How long the ranks may take to find each other.
 const INIT: Duration = Duration::from_secs(30);
-/// How long one rank may run after the other has failed; it notices by itself within seconds.
-const GRACE: Duration = Duration::from_secs(2);
+/// How long one rank may run after the other has failed; it notices by itself within five seconds.
+const GRACE: Duration = Duration::from_secs(5);
 /// How long the peer may take to place what was written.
 const FLUSH: Duration = Duration::from_secs(30);
 

@@ -17,8 +17,8 @@ const FAILED: u8 = 1;
 const BAD_ARGUMENTS: u8 = 2;
 /// How long the ranks may take to find each other.
 const INIT: Duration = Duration::from_secs(30);
-/// How long the others may run after a rank has failed; they notice by themselves within seconds.
-const GRACE: Duration = Duration::from_secs(2);
+/// How long the others may run after a rank has failed; they notice by themselves within five seconds.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// An example.
 pub(crate) struct Program {

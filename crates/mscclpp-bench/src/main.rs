@@ -47,8 +47,8 @@ type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Resu
 /// Benchmarks of mscclpp.
 ///
 /// Each workload runs by its name, checks its results, and prints one row for each size and variant. On a machine without
-/// GPUs the same runs on devices simulated on the CPU (platform `host`), whose times say nothing about GPUs; and on one with one GPU,
-/// two processes take turns on it by milliseconds, which is what the times of workloads of two devices then are.
+/// GPUs the same runs on devices simulated on the CPU (platform `host`), whose times say nothing about GPUs. On one with
+/// a single GPU two processes take turns on it by milliseconds, and the times of workloads of two devices are of these.
 #[derive(Parser)]
 #[command(name = "mscclpp-bench", after_help = COLUMNS)]
 struct Arguments {
@@ -135,7 +135,10 @@ fn main() -> ExitCode {
         Arguments::command().error(ErrorKind::ArgumentConflict, conflict).exit();
     }
     let json = json.filter(|_| !peer);
-    match check(json.as_deref()).and_then(|()| run(&command, peer)).and_then(|report| tell(report, json)) {
+    match require_writable(json.as_deref())
+        .and_then(|()| run(&command, peer))
+        .and_then(|report| tell(report, json))
+    {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error}");
@@ -145,7 +148,7 @@ fn main() -> ExitCode {
 }
 
 /// Fails before the work if its results could not be written.
-fn check(json: Option<&Path>) -> Result<()> {
+fn require_writable(json: Option<&Path>) -> Result<()> {
     let Some(path) = json else { return Ok(()) };
     let opened = OpenOptions::new().create(true).append(true).open(path);
     opened.map(drop).map_err(|error| format!("writing {}: {error}", path.display()).into())

@@ -49,7 +49,7 @@ impl Measuring {
             Platform::Host => BYTES_OF_A_TIME / 1000,
             _ => BYTES_OF_A_TIME,
         };
-        // At most what fits.
+        // At most `most_rounds`, which fits.
         self.rounds_or((budget / bytes).clamp(1, pair.most_rounds().into()) as u32)
     }
 

@@ -5,7 +5,7 @@
 use std::{any::Any, ffi::c_void, sync::Arc};
 
 use crate::{
-    DevicePtr, GpuProperties, KernelArgs, LaunchConfig, MemoryExport, MemoryInfo, ModuleSource, PeerAccess,
+    DevicePtr, GpuProperties, KernelArgs, LaunchConfig, MemoryExport, MemoryInfo, KernelSource, PeerAccess,
     Result, memory::ExportHandle,
 };
 
@@ -38,7 +38,7 @@ pub(crate) trait DeviceBackend: Send + Sync {
     /// A live stream of this device's primary context.
     unsafe fn wrap_stream(&self, raw: *mut c_void) -> Result<Arc<dyn StreamBackend>>;
     fn create_event(&self, with_timing: bool) -> Result<Arc<dyn EventBackend>>;
-    fn load_module(&self, source: &ModuleSource<'_>) -> Result<Arc<dyn ModuleBackend>>;
+    fn load_module(&self, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>>;
     /// # Safety
     /// The range lies in live device memory of this process.
     unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport>;

@@ -1,4 +1,4 @@
-use std::{fmt, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use crate::Platform;
 
@@ -99,6 +99,26 @@ pub enum Error {
         name: String,
         /// The compiler's log.
         log: String,
+    },
+    /// A kernel cannot be compiled for the Host platform, as there is no C++ compiler.
+    #[error(
+        "the Host platform compiles kernels with a C++ compiler, and none runs here ({tried}); install one (Debian and \
+         Ubuntu: `apt-get install g++`) or name one in MSCCLPP_CXX"
+    )]
+    NoCompiler {
+        /// What was tried, and why each failed.
+        tried: String,
+    },
+    /// A folder or file of the cache of compiled kernels that others may write to. What is in it would be run.
+    #[error(
+        "{} is refused as cache of compiled kernels: {reason}; give it to this user alone (`chmod go-w`), or set \
+         MSCCLPP_CACHE_DIR to another folder", path.display()
+    )]
+    Cache {
+        /// The folder or file.
+        path: PathBuf,
+        /// Who may write to it.
+        reason: String,
     },
     /// A kernel of the Host platform failed; the stream stays failed.
     #[error("kernel {kernel} failed: {message}")]

@@ -1,21 +1,9 @@
 use std::{fmt, mem::MaybeUninit, sync::Arc};
 
 use crate::{
-    DevicePtr, Gpu, Result, Stream,
+    DevicePtr, Gpu, KernelSource, Result, Stream,
     backend::{KernelBackend, ModuleBackend},
-    host::{HostKernel, HostSymbol},
 };
-
-/// Where a module's code comes from, on each platform: PTX, and the host twins of its kernels.
-#[derive(Debug, Clone, Copy)]
-pub struct ModuleSource<'a> {
-    /// PTX text for CUDA.
-    pub ptx: &'a str,
-    /// The same kernels for the Host platform.
-    pub host_kernels: &'a [HostKernel],
-    /// The module's variables (`__constant__`, `__device__`) on the Host platform.
-    pub host_symbols: &'a [HostSymbol],
-}
 
 /// Loaded kernels of one device.
 #[derive(Clone)]
@@ -25,15 +13,20 @@ pub struct Module {
 }
 
 impl Module {
-    /// Loads `source` completely: nothing is left to be loaded when a kernel is first launched, which could deadlock
+    /// Compiles `source` for the device, unless its PTX or the cache of compiled kernels makes that unnecessary, and loads
+    /// it completely: nothing is left to be loaded when a kernel is first launched, which could deadlock
     /// against one that is waiting.
     ///
     /// On CUDA, loading and the drop of the last clone wait for the kernels that run on the device: do both before a
     /// kernel waits for something that comes later.
     ///
+    /// Each load has `__device__` and `__constant__` variables of its own. Blocks while it compiles: some seconds, at the
+    /// first time on this machine.
+    ///
     /// # Errors
-    /// [`crate::Error::Compile`] with the driver's log.
-    pub fn load(gpu: &Gpu, source: &ModuleSource<'_>) -> Result<Self> {
+    /// [`crate::Error::Compile`] with the compiler's or the driver's own words; [`crate::Error::NoCompiler`] and
+    /// [`crate::Error::Cache`]; [`crate::Error::System`] with all that was tried where NVRTC is needed and missing.
+    pub fn load(gpu: &Gpu, source: &KernelSource<'_>) -> Result<Self> {
         Ok(Self { gpu: gpu.clone(), backend: gpu.backend().load_module(source)? })
     }
 

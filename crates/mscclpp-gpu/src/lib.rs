@@ -29,6 +29,7 @@
 
 mod backend;
 mod buffer;
+mod cache;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod env;
@@ -36,7 +37,7 @@ mod error;
 mod event;
 mod gpu;
 mod graph;
-pub mod host;
+mod host;
 mod kernel;
 mod memory;
 #[cfg(feature = "cuda")]
@@ -52,7 +53,8 @@ pub use error::{Error, Result};
 pub use event::Event;
 pub use gpu::{ExportKinds, Gpu, GpuProperties, MemoryInfo, PeerAccess};
 pub use graph::Graph;
-pub use kernel::{Kernel, KernelArgs, KernelParam, LaunchConfig, Module, ModuleSource};
+pub use kernel::{Kernel, KernelArgs, KernelParam, LaunchConfig, Module};
+pub use mscclpp_kernels::KernelSource;
 pub use memory::{DevicePtr, ExportHandle, ImportedMemory, MemoryExport};
 pub use platform::Platform;
 pub use stream::Stream;

@@ -21,7 +21,7 @@ use super::{
     virtual_memory::Placement,
 };
 use crate::{
-    DevicePtr, Error, ExportKinds, GpuProperties, MemoryExport, MemoryInfo, ModuleSource, PeerAccess,
+    DevicePtr, Error, ExportKinds, GpuProperties, MemoryExport, MemoryInfo, KernelSource, PeerAccess,
     Platform, Result,
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
     memory::ExportHandle,
@@ -265,7 +265,7 @@ impl DeviceBackend for &'static Device {
         Ok(Arc::new(CudaEvent::create(self, with_timing)?))
     }
 
-    fn load_module(&self, source: &ModuleSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
+    fn load_module(&self, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
         Ok(Arc::new(CudaModule::load(self, source.ptx)?))
     }
 

@@ -15,7 +15,7 @@ use super::{
     stream::HostStream,
 };
 use crate::{
-    DevicePtr, Error, ExportHandle, ExportKinds, GpuProperties, MemoryExport, MemoryInfo, ModuleSource,
+    DevicePtr, Error, ExportHandle, ExportKinds, GpuProperties, MemoryExport, MemoryInfo, KernelSource,
     PeerAccess, Platform, Result,
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
 };
@@ -149,8 +149,8 @@ impl DeviceBackend for HostDevice {
         Ok(Arc::new(HostEvent::new(with_timing)))
     }
 
-    fn load_module(&self, source: &ModuleSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
-        Ok(Arc::new(LoadedModule(Arc::new(HostModule::load(&self.heap, source)?))))
+    fn load_module(&self, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
+        Ok(Arc::new(LoadedModule(Arc::new(HostModule::load(source)?))))
     }
 
     unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {

@@ -147,7 +147,8 @@ mod tests {
         ];
         for source in kernels {
             let ptx = source.ptx().expect("checked in");
-            let names = source.cuda().split("__global__ void ").skip(1).filter_map(|rest| rest.split('(').next());
+            let names =
+                source.cuda().split("__global__ void ").skip(1).filter_map(|rest| rest.split('(').next());
             for name in names.filter(|name| !name.contains("__launch_bounds__") && !name.contains('#')) {
                 assert!(ptx.contains(&format!(".entry {name}(")), "{}: no entry {name}", source.name());
             }

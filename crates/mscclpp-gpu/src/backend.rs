@@ -5,7 +5,7 @@
 use std::{any::Any, ffi::c_void, sync::Arc};
 
 use crate::{
-    DevicePtr, GpuProperties, KernelArgs, LaunchConfig, MemoryExport, MemoryInfo, KernelSource, PeerAccess,
+    DevicePtr, GpuProperties, KernelArgs, KernelSource, LaunchConfig, MemoryExport, MemoryInfo, PeerAccess,
     Result, memory::ExportHandle,
 };
 

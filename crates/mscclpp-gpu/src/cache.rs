@@ -22,7 +22,7 @@ use rustix::{
 };
 use sha2::{Digest, Sha256};
 
-use crate::{Error, Result, env};
+use crate::{Error, KernelSource, Result, env};
 
 /// Names an entry.
 pub(crate) struct Entry {
@@ -50,24 +50,29 @@ impl Entry {
 /// # Errors
 /// [`Error::Cache`] for what others may write to; those of `make`.
 pub(crate) fn get_or_make(entry: &Entry, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
-    let Some(folder) = folder()? else { return make() };
-    let path = folder.join(&entry.file);
-    if let Some(bytes) = read(&path)? {
+    match folder()? {
+        Some(folder) => get_or_make_at(&folder.join(&entry.file), make),
+        None => make(),
+    }
+}
+
+fn get_or_make_at(path: &Path, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+    if let Some(bytes) = read(path)? {
         return Ok(bytes);
     }
-    let lock = match lock(&path) {
+    let lock = match lock(path) {
         Ok(lock) => lock,
         Err(error) => {
-            tracing::warn!(target: "mscclpp::gpu", %error, folder = %folder.display(), "kernels are not cached");
+            tracing::warn!(target: "mscclpp::gpu", %error, path = %path.display(), "a compiled kernel is not cached");
             return make();
         }
     };
     // Whoever had the lock before may have made it.
-    let bytes = match read(&path)? {
+    let bytes = match read(path)? {
         Some(bytes) => bytes,
         None => {
             let bytes = make()?;
-            if let Err(error) = write(&path, &bytes) {
+            if let Err(error) = write(path, &bytes) {
                 tracing::warn!(target: "mscclpp::gpu", %error, path = %path.display(), "a compiled kernel is not cached");
             }
             bytes
@@ -89,15 +94,25 @@ pub(crate) fn find(entry: &Entry) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Leaves `bytes` there, in `folder`.
+/// Where the PTX of `source` is that was compiled beforehand ([`store_ptx`]).
+pub(crate) fn beforehand(source: &KernelSource<'_>) -> Entry {
+    let mut parts = vec!["ptx beforehand", source.cuda()];
+    for (name, text) in mscclpp_kernels::HEADERS.iter().chain(source.headers()) {
+        parts.extend([name, text]);
+    }
+    Entry::new(source.name(), "ptx", &parts)
+}
+
+/// Puts the PTX of `source`, compiled beforehand, into a cache of compiled kernels, the folder that `MSCCLPP_CACHE_DIR`
+/// names where it is used: there [`crate::Module::load`] finds it on CUDA, and needs no compiler. Returns its path.
 ///
 /// # Errors
-/// [`Error::Cache`], [`Error::System`].
-pub(crate) fn put(folder: &Path, entry: &Entry, bytes: &[u8]) -> Result<PathBuf> {
+/// [`Error::Cache`] for a folder that others may write to; [`Error::System`].
+pub fn store_ptx(folder: &Path, source: &KernelSource<'_>, ptx: &str) -> Result<PathBuf> {
     make_folder(folder).map_err(|e| Error::system(format!("making {}", folder.display()), e))?;
     check(folder)?;
-    let path = folder.join(&entry.file);
-    write(&path, bytes).map_err(|e| Error::system(format!("writing {}", path.display()), e))?;
+    let path = folder.join(beforehand(source).file);
+    write(&path, ptx.as_bytes()).map_err(|e| Error::system(format!("writing {}", path.display()), e))?;
     Ok(path)
 }
 
@@ -118,7 +133,8 @@ fn make_folder(folder: &Path) -> io::Result<()> {
 
 /// Nobody but this user and root may write to it.
 fn check(path: &Path) -> Result<()> {
-    let metadata = fs::metadata(path).map_err(|e| Error::system(format!("looking at {}", path.display()), e))?;
+    let metadata =
+        fs::metadata(path).map_err(|e| Error::system(format!("looking at {}", path.display()), e))?;
     refuse_others(path, &metadata)
 }
 
@@ -170,4 +186,63 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(folder)?;
     file.write_all(bytes)?;
     file.persist(path).map(drop).map_err(|e| e.error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn entries_differ_with_every_part_and_their_bounds() {
+        let file = |name: &str, parts: &[&str]| Entry::new(name, "so", parts).file;
+        assert_eq!(file("a b.cu", &["x"]), file("a b.cu", &["x"]));
+        assert!(file("a b.cu", &["x"]).starts_with("a_b_cu-"));
+        assert_ne!(file("a", &["x", "y"]), file("a", &["xy"]));
+        assert_ne!(file("a", &["x", "y"]), file("a", &["y", "x"]));
+        let source = KernelSource::new("a.cu", "text");
+        let other = source.with_headers(&[("a.hpp", "")]);
+        assert_ne!(beforehand(&source).file, beforehand(&other).file);
+    }
+
+    #[test]
+    fn what_others_may_write_to_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = KernelSource::new("a.cu", "text");
+        let path = store_ptx(folder.path(), &source, "ptx").unwrap();
+        assert_eq!(read(&path).unwrap().as_deref(), Some(&b"ptx"[..]));
+        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+
+        mode(&path, 0o620);
+        let error = read(&path).unwrap_err();
+        assert!(matches!(&error, Error::Cache { path: refused, .. } if *refused == path), "{error}");
+        mode(&path, 0o600);
+        mode(folder.path(), 0o777);
+        let error = store_ptx(folder.path(), &source, "ptx").unwrap_err();
+        assert!(
+            error.to_string().contains("mode is 777") && error.to_string().contains("chmod go-w"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn one_of_many_makes_an_entry() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("entry.so");
+        let made = std::sync::atomic::AtomicU32::new(0);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let bytes = get_or_make_at(&path, || {
+                        made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        thread::sleep(Duration::from_millis(50));
+                        Ok(vec![7; 1000])
+                    });
+                    assert_eq!(bytes.unwrap(), [7; 1000]);
+                });
+            }
+        });
+        assert_eq!(made.into_inner(), 1);
+    }
 }

@@ -100,6 +100,18 @@ pub enum Error {
         /// The compiler's log.
         log: String,
     },
+    /// A kernel that has no PTX and is not in the cache cannot be compiled for CUDA, as there is no NVRTC.
+    #[error(
+        "{name} has no PTX, the cache of compiled kernels does not have it, and it cannot be compiled here: {source}; \
+         where the kernels of this repository are missing, run `cargo xtask build-kernels`, or set MSCCLPP_CACHE_DIR to the \
+         folder `cache` of `cargo xtask dist`"
+    )]
+    NoPtx {
+        /// The kernels' source.
+        name: String,
+        /// Why it cannot be compiled.
+        source: Box<Error>,
+    },
     /// A kernel cannot be compiled for the Host platform, as there is no C++ compiler.
     #[error(
         "the Host platform compiles kernels with a C++ compiler, and none runs here ({tried}); install one (Debian and \

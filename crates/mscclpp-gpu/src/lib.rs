@@ -49,12 +49,13 @@ mod stream;
 pub mod test_support;
 
 pub use buffer::{DeviceBuffer, PinnedBuffer};
+pub use cache::store_ptx;
 pub use error::{Error, Result};
 pub use event::Event;
 pub use gpu::{ExportKinds, Gpu, GpuProperties, MemoryInfo, PeerAccess};
 pub use graph::Graph;
 pub use kernel::{Kernel, KernelArgs, KernelParam, LaunchConfig, Module};
-pub use mscclpp_kernels::KernelSource;
 pub use memory::{DevicePtr, ExportHandle, ImportedMemory, MemoryExport};
+pub use mscclpp_kernels::KernelSource;
 pub use platform::Platform;
 pub use stream::Stream;

@@ -20,9 +20,8 @@ use std::{
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_gpu::{
-    DevicePtr, Error, ExportHandle, Gpu, ImportedMemory, KernelArgs, LaunchConfig, MemoryExport, Module,
-    ModuleSource, Platform,
-    host::{Backoff, HostBlock, HostKernel},
+    DevicePtr, Error, ExportHandle, Gpu, ImportedMemory, KernelArgs, KernelSource, LaunchConfig,
+    MemoryExport, Module, Platform,
 };
 use rustix::{
     fs::{MemfdFlags, Mode, OFlags, SealFlags},
@@ -231,45 +230,46 @@ fn outlives_the_exporter() -> Result<(), Failed> {
 
 /// Waits until the word is `value`, for some seconds.
 unsafe fn wait_for(ptr: DevicePtr, value: u64) {
-    let (start, mut backoff) = (Instant::now(), Backoff::new());
+    let start = Instant::now();
     // SAFETY: the callers name live, aligned words, only accessed with atomics.
     let word = unsafe { AtomicU64::from_ptr(ptr.as_mut_ptr()) };
     while word.load(Ordering::Acquire) != value {
         assert!(start.elapsed() < SECONDS, "{} instead of {value}", word.load(Ordering::Relaxed));
-        backoff.wait();
+        std::thread::yield_now();
     }
 }
 
-/// `(memory)`: checks the data of every signal and acknowledges it.
-unsafe fn check_signals(block: &HostBlock<'_>) {
-    // SAFETY: the argument of the only launch: 16 bytes of words and 4096 of data.
-    unsafe {
-        let memory: DevicePtr = block.arg(0);
-        for round in 1..=ROUNDS {
-            wait_for(memory.add(8), round);
-            for i in 0..512 {
-                let data = AtomicU64::from_ptr(memory.add(16 + 8 * i).as_mut_ptr()).load(Ordering::Relaxed);
-                assert!(data == u64::from_ne_bytes([round as u8; 8]), "round {round}, word {i}: {data:#x}");
-            }
-            AtomicU64::from_ptr(memory.as_mut_ptr()).store(round, Ordering::Release);
-        }
+/// Checks the data of every signal and acknowledges it.
+const CHECK_SIGNALS: KernelSource<'_> = KernelSource::new(
+    "check_signals.cu",
+    r#"
+    #include <assert.h>
+    #include <mscclpp/poll_device.hpp>
+    using namespace mscclpp;
+
+    extern "C" __global__ void check_signals(uint64_t* memory, uint64_t rounds) {
+      for (uint64_t round = 1; round <= rounds; ++round) {
+        const auto come = [&] { return atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(memory + 1) == round; };
+        assert(pollUntil(come, 1000000, nullptr));
+        for (int i = 0; i < 512; ++i) assert(memory[2 + i] == (round & 255) * 0x0101010101010101);
+        atomicStore<MemoryOrder::Release, MemoryScope::System>(memory, round);
+      }
     }
-}
+    "#,
+);
 
 fn data_before_signal() -> Result<(), Failed> {
-    // The kernel is a host twin.
+    // The other side polls the memory, as only a simulated device's can be.
     let gpu = Platform::Host.gpu(0)?;
     let buffer = gpu.allocate(16 + 4096)?;
     // SAFETY: `buffer` is live.
     let export = unsafe { gpu.export(buffer.ptr(), buffer.len())? };
-    let host_kernels = [HostKernel { name: "check_signals", run: check_signals }];
-    let module =
-        Module::load(&gpu, &ModuleSource { ptx: "", host_kernels: &host_kernels, host_symbols: &[] })?;
+    let module = Module::load(&gpu, &CHECK_SIGNALS)?;
     let stream = gpu.stream()?;
-    let args = KernelArgs::new().with(buffer.ptr());
+    let args = KernelArgs::new().with(buffer.ptr()).with(ROUNDS);
     let other = Importer::start("signal", gpu.platform())?;
     other.send(&export)?;
-    // SAFETY: its argument; `buffer` outlives the wait below, at the end of which the kernel has ended.
+    // SAFETY: its arguments; `buffer` outlives the wait below, at the end of which the kernel has ended.
     unsafe { module.kernel("check_signals")?.launch(&stream, LaunchConfig::linear(1, 1), &args)? };
     stream.synchronize()?;
     other.finish()

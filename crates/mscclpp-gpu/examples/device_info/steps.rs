@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use mscclpp_gpu::{DevicePtr, Error, Gpu, Module, ModuleSource, Platform, Stream};
+use mscclpp_gpu::{DevicePtr, Error, Gpu, Module, Platform, Stream};
 
 use crate::{
     Outcome, PATTERN, SECONDS, expect,
@@ -118,7 +118,7 @@ fn module_errors(gpu: &Gpu) -> Outcome {
     let error = module.symbol("nothing").err().ok_or("a variable that is not there was found")?;
     expect("the message offers the variable", error.to_string().contains("step"))?;
     if gpu.platform() == Platform::Cuda {
-        let broken = ModuleSource { ptx: ".version 7.0\n.target sm_80\n.nonsense\n", ..SOURCE };
+        let broken = SOURCE.with_ptx(".version 7.0\n.target sm_80\n.nonsense\n");
         let error = Module::load(gpu, &broken).err().ok_or("nonsense was loaded")?;
         println!("    {}", error.to_string().replace('\n', "\n    "));
         expect("it is a compile error", matches!(error, Error::Compile { .. }))?;

@@ -21,10 +21,11 @@ use super::{
     virtual_memory::Placement,
 };
 use crate::{
-    DevicePtr, Error, ExportKinds, GpuProperties, MemoryExport, MemoryInfo, KernelSource, PeerAccess,
+    DevicePtr, Error, ExportKinds, GpuProperties, KernelSource, MemoryExport, MemoryInfo, PeerAccess,
     Platform, Result,
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
     memory::ExportHandle,
+    nvrtc,
 };
 
 /// An opened device. There is one per device and process, and it lives as long as the process.
@@ -266,7 +267,9 @@ impl DeviceBackend for &'static Device {
     }
 
     fn load_module(&self, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
-        Ok(Arc::new(CudaModule::load(self, source.ptx)?))
+        let capability = self.properties.compute_capability.unwrap_or((8, 0));
+        let ptx = nvrtc::ptx(source, capability)?;
+        Ok(Arc::new(CudaModule::load(self, source.name(), &ptx)?))
     }
 
     unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {

@@ -45,12 +45,13 @@ unsafe impl Sync for Loaded {}
 impl CudaModule {
     /// Loads every kernel of `source` at once, also under `CUDA_MODULE_LOADING=LAZY`, the driver's default: loading one
     /// at its first launch may have to wait for the kernels that run, and one of them may be waiting for that launch.
-    pub(super) fn load(device: &'static Device, source: &str) -> Result<Self> {
+    pub(super) fn load(device: &'static Device, name: &str, source: &str) -> Result<Self> {
         let text = CString::new(source).map_err(|_| {
             Error::InvalidArgument("PTX text with a NUL byte inside cannot be loaded".to_owned())
         })?;
         let _entered = device.context().enter()?;
-        let loaded = Arc::new(Loaded { device, raw: load(device, &text)?, shared_bytes: Mutex::default() });
+        let loaded =
+            Arc::new(Loaded { device, raw: load(device, name, &text)?, shared_bytes: Mutex::default() });
         let module = Self { loaded, kernels: ptx::kernels(source), variables: ptx::variables(source) };
         for name in &module.kernels {
             // Found in text, so it may be a word in a comment.
@@ -90,7 +91,7 @@ impl CudaModule {
     }
 }
 
-fn load(device: &Device, text: &CString) -> Result<CUmodule> {
+fn load(device: &Device, name: &str, text: &CString) -> Result<CUmodule> {
     let driver = device.driver();
     let mut log = vec![0u8; LOG_BYTES];
     let mut options = [
@@ -117,7 +118,10 @@ fn load(device: &Device, text: &CString) -> Result<CUmodule> {
     let log = String::from_utf8_lossy(&log[..end]);
     let error = failure(driver, result, "cuModuleLoadDataEx");
     if is_about_the_code(result) || !log.trim().is_empty() {
-        return Err(Error::Compile { name: "PTX".to_owned(), log: format!("{error}\n{}", log.trim()) });
+        return Err(Error::Compile {
+            name: format!("the PTX of {name}"),
+            log: format!("{error}\n{}", log.trim()),
+        });
     }
     Err(error)
 }

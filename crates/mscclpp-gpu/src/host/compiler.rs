@@ -97,14 +97,16 @@ fn build(compiler: &Compiler, source: &KernelSource<'_>) -> Result<Vec<u8>> {
     write(&folder.join(file), source.cuda())?;
 
     let run = |arguments: &[&OsStr]| compiler.run(folder, source.name(), arguments);
-    let preprocess = ["-E", "-x", "c++", "-std=c++17", "-include", "mscclpp_host/runtime.hpp"].map(OsStr::new);
+    let preprocess =
+        ["-E", "-x", "c++", "-std=c++17", "-include", "mscclpp_host/runtime.hpp"].map(OsStr::new);
     let preprocessed = run(&[&preprocess[..], &["-I", "include"].map(OsStr::new), &[file]].concat())?;
     let preprocessed = String::from_utf8_lossy(&preprocessed.stdout);
     let rewritten = rewrite(&preprocessed, "include/")
         .map_err(|log| Error::Compile { name: source.name().to_owned(), log })?;
     write(&folder.join("unit.cpp"), &unit(&rewritten))?;
 
-    let options = OPTIONS.iter().filter(|option| !(compiler.is_clang && **option == GNU_UNIQUE)).map(OsStr::new);
+    let options =
+        OPTIONS.iter().filter(|option| !(compiler.is_clang && **option == GNU_UNIQUE)).map(OsStr::new);
     let options: Vec<_> = options.collect();
     let unit = ["-c", "unit.cpp", "-o", "unit.o", TRACE].map(OsStr::new);
     run(&[&options[..], &unit[..]].concat())?;
@@ -135,7 +137,11 @@ impl Compiler {
         if output.status.success() {
             return Ok(output);
         }
-        let log = format!("{} says:\n{}", self.program.display(), String::from_utf8_lossy(&output.stderr).trim_end());
+        let log = format!(
+            "{} says:\n{}",
+            self.program.display(),
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        );
         Err(Error::Compile { name: name.to_owned(), log })
     }
 }

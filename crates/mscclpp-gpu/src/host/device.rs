@@ -15,7 +15,7 @@ use super::{
     stream::HostStream,
 };
 use crate::{
-    DevicePtr, Error, ExportHandle, ExportKinds, GpuProperties, MemoryExport, MemoryInfo, KernelSource,
+    DevicePtr, Error, ExportHandle, ExportKinds, GpuProperties, KernelSource, MemoryExport, MemoryInfo,
     PeerAccess, Platform, Result,
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
 };

@@ -23,6 +23,8 @@ pub(super) struct Library {
     /// Dropped in front of the library: kernels may touch its variables until then.
     _known: Known,
     _handle: Handle,
+    /// Open as long as it is loaded: its number is in the name by which the loader knows the library.
+    _copy: File,
 }
 
 /// A kernel, valid as long as its library.
@@ -51,7 +53,8 @@ impl Library {
         let failed = |what: &str, e: &dyn std::fmt::Display| Error::system(format!("{what} of {name}"), e);
         // In a file of its own: the loader gives a file that it has loaded already a second time as it is, and each load
         // is to have its own variables.
-        let copy = memfd_create("mscclpp-kernels", MemfdFlags::CLOEXEC).map_err(|e| failed("memfd_create", &e))?;
+        let copy =
+            memfd_create("mscclpp-kernels", MemfdFlags::CLOEXEC).map_err(|e| failed("memfd_create", &e))?;
         let mut copy = File::from(copy);
         copy.write_all(bytes).map_err(|e| failed("writing the compiled code", &e))?;
         let path = format!("/proc/self/fd/{}", copy.as_raw_fd());
@@ -59,7 +62,8 @@ impl Library {
         let handle = unsafe { Handle::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
         let handle = handle.map_err(|e| failed("loading the compiled code", &format_args!("{e:?}")))?;
 
-        let elf = ElfFile64::<object::Endianness>::parse(bytes).map_err(|e| failed("reading the symbols", &e))?;
+        let elf =
+            ElfFile64::<object::Endianness>::parse(bytes).map_err(|e| failed("reading the symbols", &e))?;
         // SAFETY: a table with that name has this type (`compiler.rs`).
         let table = unsafe { handle.get::<*const abi::Kernel>(TABLE) };
         let table = table.map_err(|e| failed("finding the kernels", &e))?.as_raw_ptr().cast::<abi::Kernel>();
@@ -72,7 +76,11 @@ impl Library {
             .filter_map(|symbol| {
                 let name = symbol.name().ok()?.to_owned();
                 let address = DevicePtr(base as u64 + symbol.address());
-                (!name.starts_with("mscclpp_host_")).then_some(Variable { name, address, size: symbol.size() })
+                (!name.starts_with("mscclpp_host_")).then_some(Variable {
+                    name,
+                    address,
+                    size: symbol.size(),
+                })
             })
             .collect();
         // SAFETY: the library is loaded, and the table ends with a null.
@@ -83,6 +91,7 @@ impl Library {
             segments: (base, base + end),
             _known: Known::new(base, end as u64),
             _handle: handle,
+            _copy: copy,
         })
     }
 
@@ -128,7 +137,8 @@ unsafe fn read_table(mut table: *const abi::Kernel) -> Vec<Kernel> {
             kernels.push(Kernel {
                 name: CStr::from_ptr(entry.name).to_string_lossy().into_owned(),
                 call: entry.call,
-                parameters: std::slice::from_raw_parts(entry.parameter_bytes, entry.parameters as usize).to_vec(),
+                parameters: std::slice::from_raw_parts(entry.parameter_bytes, entry.parameters as usize)
+                    .to_vec(),
             });
             table = table.add(1);
         }

@@ -36,7 +36,6 @@ use std::sync::{Arc, OnceLock};
 use crate::{DevicePtr, Result, backend::DeviceBackend, env};
 use device::HostDevice;
 
-
 pub(crate) fn device_count() -> Result<usize> {
     devices().map(<[_]>::len)
 }

@@ -37,7 +37,9 @@ impl ModuleBackend for LoadedModule {
         let kernels = self.0.library.kernels();
         match kernels.iter().position(|kernel| kernel.name == name) {
             Some(kernel) => Ok(Arc::new(LoadedKernel { module: Arc::clone(&self.0), kernel })),
-            None => Err(no_such("kernel", name, &kernels.iter().map(|k| k.name.as_str()).collect::<Vec<_>>())),
+            None => {
+                Err(no_such("kernel", name, &kernels.iter().map(|k| k.name.as_str()).collect::<Vec<_>>()))
+            }
         }
     }
 

@@ -43,7 +43,7 @@ pub(super) fn epoch() -> &'static AtomicU64 {
 pub(super) fn at(address: usize) -> Option<(usize, u64)> {
     let ranges = RANGES.read();
     let (begin, bytes) = ranges.range(..=address).next_back()?;
-    ((address - begin) as u64) .lt(bytes).then_some((*begin, *bytes))
+    ((address - begin) as u64).lt(bytes).then_some((*begin, *bytes))
 }
 
 /// What lies in front of and behind `address`, for messages.

@@ -125,7 +125,8 @@ impl<'a> Rewriter<'a> {
             && let Ok(line) = line.trim().parse::<usize>()
         {
             file.clone_into(&mut self.file);
-            self.is_system = words.next().is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "3"));
+            self.is_system =
+                words.next().is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "3"));
             // The line of the text behind the marker's own line end.
             self.line = line.saturating_sub(1);
         }
@@ -166,9 +167,7 @@ impl<'a> Rewriter<'a> {
             "asm" | "__asm__" | "__asm" if !self.file.starts_with(self.headers) => Err(format!(
                 "{}:{}: inline assembly of a GPU (`{}`) cannot run on the Host platform; put it between \
                  `#if !defined(MSCCLPP_DEVICE_HOST)` and `#endif`, with C++ that does the same behind `#else`",
-                self.file,
-                self.line,
-                token.text
+                self.file, self.line, token.text
             )),
             _ => Ok(self.keep_in_statement(at)),
         }
@@ -362,7 +361,9 @@ fn number_len(text: &str) -> usize {
             || this == b'.'
             || this == b'_'
             || (this == b'\'' && bytes.get(len + 1).is_some_and(u8::is_ascii_alphanumeric))
-            || (matches!(this, b'+' | b'-') && matches!(last, b'e' | b'E' | b'p' | b'P') && !text.starts_with("0x"));
+            || (matches!(this, b'+' | b'-')
+                && matches!(last, b'e' | b'E' | b'p' | b'P')
+                && !text.starts_with("0x"));
         if !is_part {
             break;
         }
@@ -435,7 +436,10 @@ mod tests {
         assert!(text.contains("static thread_local int a[4];"), "{text}");
         assert!(text.contains("static thread_local int b;"), "{text}");
         let dynamic = format!("__asm__(\"{DYNAMIC_SHARED}\");");
-        assert!(text.contains(&format!("extern __thread __attribute__((aligned(16))) char c[] {dynamic}")), "{text}");
+        assert!(
+            text.contains(&format!("extern __thread __attribute__((aligned(16))) char c[] {dynamic}")),
+            "{text}"
+        );
         assert!(
             text.contains(&format!("extern volatile __thread __attribute__((aligned(8))) int d[] {dynamic}")),
             "{text}"
@@ -452,7 +456,9 @@ mod tests {
         let system = "# 1 \"/usr/include/x.h\" 1 3 4\nint f() __asm__(\"g\");\n__attribute__((__noinline__)) int g();\n";
         assert_eq!(rewritten(system).text, system);
         // Words in literals are no words.
-        rewritten("const char* s = \"asm\"; const char* r = R\"x(asm \" )x\"; char c = '\\'', n = 1'000 ? 'a' : 'b';");
+        rewritten(
+            "const char* s = \"asm\"; const char* r = R\"x(asm \" )x\"; char c = '\\'', n = 1'000 ? 'a' : 'b';",
+        );
     }
 
     #[test]
@@ -460,6 +466,9 @@ mod tests {
         let source = "struct __align__(16) A { int x; };\n__device__ __forceinline__ int f(int a) { return a << 2; }\n";
         let text = rewritten(source).text;
         assert!(text.contains("struct __attribute__((aligned(16))) A { int x; };"), "{text}");
-        assert!(text.contains("inline __attribute__((always_inline)) int f(int a) { return a << 2; }"), "{text}");
+        assert!(
+            text.contains("inline __attribute__((always_inline)) int f(int a) { return a << 2; }"),
+            "{text}"
+        );
     }
 }

@@ -116,6 +116,13 @@ pub fn store_ptx(folder: &Path, source: &KernelSource<'_>, ptx: &str) -> Result<
     Ok(path)
 }
 
+/// The folder in which [`crate::Module::load`] keeps compiled kernels: that of `MSCCLPP_CACHE_DIR`, else `mscclpp` in the
+/// user's cache folder. None if there is no home either.
+#[must_use]
+pub fn kernel_cache() -> Option<PathBuf> {
+    env::cache_folder()
+}
+
 /// The folder, made if it is missing; none if it cannot be made.
 fn folder() -> Result<Option<PathBuf>> {
     let Some(folder) = env::cache_folder() else { return Ok(None) };

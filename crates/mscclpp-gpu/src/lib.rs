@@ -49,7 +49,7 @@ mod stream;
 pub mod test_support;
 
 pub use buffer::{DeviceBuffer, PinnedBuffer};
-pub use cache::store_ptx;
+pub use cache::{kernel_cache, store_ptx};
 pub use error::{Error, Result};
 pub use event::Event;
 pub use gpu::{ExportKinds, Gpu, GpuProperties, MemoryInfo, PeerAccess};

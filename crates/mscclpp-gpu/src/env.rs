@@ -7,11 +7,11 @@ use crate::{Error, Platform, Result};
 /// `MSCCLPP_PLATFORM`: `cuda`, `hip` or `host`; unset or empty means "find out".
 pub(crate) fn platform() -> Result<Option<Platform>> {
     let Some(value) = read("MSCCLPP_PLATFORM") else { return Ok(None) };
-    match value.to_ascii_lowercase().as_str() {
-        "cuda" => Ok(Some(Platform::Cuda)),
-        "hip" => Ok(Some(Platform::Hip)),
-        "host" => Ok(Some(Platform::Host)),
-        _ => Err(Error::Environment { variable: "MSCCLPP_PLATFORM", value, expected: "cuda, hip or host" }),
+    match Platform::named(&value) {
+        Some(platform) => Ok(Some(platform)),
+        None => {
+            Err(Error::Environment { variable: "MSCCLPP_PLATFORM", value, expected: "cuda, hip or host" })
+        }
     }
 }
 

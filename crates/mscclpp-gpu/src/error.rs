@@ -1,4 +1,4 @@
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use crate::Platform;
 
@@ -40,12 +40,12 @@ pub enum Error {
         description: String,
     },
     /// A call of the operating system failed.
-    #[error("{operation} failed: {message}")]
+    #[error("{operation} failed")]
     System {
         /// What was tried, with the values that matter.
         operation: String,
-        /// The system's own words.
-        message: String,
+        /// What the system said.
+        source: Arc<dyn std::error::Error + Send + Sync>,
     },
     /// A range that is not inside the memory it names.
     #[error("{what}: offset {offset} + {len} bytes is past the end of {size} bytes")]
@@ -102,9 +102,8 @@ pub enum Error {
     },
     /// A kernel that has no PTX and is not in the cache cannot be compiled for CUDA, as there is no NVRTC.
     #[error(
-        "{name} has no PTX, the cache of compiled kernels does not have it, and it cannot be compiled here: {source}; \
-         where the kernels of this repository are missing, run `cargo xtask build-kernels`, or set MSCCLPP_CACHE_DIR to the \
-         folder `cache` of `cargo xtask dist`"
+        "{name} has no PTX, the cache of compiled kernels does not have it, and it cannot be compiled here; where the kernels of this repository \
+         are missing, run `cargo xtask build-kernels`, or set MSCCLPP_CACHE_DIR to the folder `cache` of `cargo xtask dist`"
     )]
     NoPtx {
         /// The kernels' source.
@@ -161,8 +160,11 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn system(operation: impl Into<String>, error: impl fmt::Display) -> Self {
-        Self::System { operation: operation.into(), message: error.to_string() }
+    pub(crate) fn system(
+        operation: impl Into<String>,
+        error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self::System { operation: operation.into(), source: error.into().into() }
     }
 
     pub(crate) fn bounds(what: &'static str, offset: u64, len: u64, size: u64) -> Result<()> {

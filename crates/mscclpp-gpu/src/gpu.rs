@@ -1,8 +1,8 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    DeviceBuffer, DevicePtr, Error, Event, ImportedMemory, MemoryExport, PinnedBuffer, Platform, Result,
-    Stream, backend::DeviceBackend, memory::ExportHandle,
+    DeviceBuffer, DevicePtr, DmaBuf, Error, Event, ImportedMemory, MemoryExport, PinnedBuffer, PinnedWord,
+    Platform, Result, Stream, backend::DeviceBackend, memory::ExportHandle,
 };
 
 /// A device: a GPU, or one that the Host platform simulates.
@@ -65,6 +65,33 @@ pub struct PeerAccess {
     pub reachable: bool,
     /// Atomic operations work too (NVLink has them, most PCIe pairs do not).
     pub native_atomics: bool,
+}
+
+/// How network adapters reach a device's memory by themselves (GPUDirect RDMA).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GpuDirect {
+    /// Adapters can be given the memory at all.
+    pub rdma: bool,
+    /// [`Gpu::export_dma_buf`] works.
+    pub dma_buf: bool,
+    /// Whom what adapters have written is visible to without a flush.
+    pub writes_ordering: WritesOrdering,
+    /// [`Gpu::flush_gpu_direct_writes`] works.
+    pub host_flush: bool,
+    /// A stream's memory operations can flush, too.
+    pub stream_flush: bool,
+}
+
+/// Whom what adapters write into a device's memory is visible to, in the order in which it arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum WritesOrdering {
+    /// To nobody, without a flush.
+    #[default]
+    None,
+    /// To the device itself.
+    Owner,
+    /// To all devices.
+    AllDevices,
 }
 
 impl Gpu {
@@ -170,13 +197,21 @@ impl Gpu {
         Ok(DeviceBuffer::new(self.clone(), self.backend.allocate(bytes)?, bytes))
     }
 
-    /// Allocates `bytes` of zeroed page-locked host memory, which this device's kernels reach too.
+    /// Allocates `bytes` of zeroed page-locked host memory, which this device's kernels reach too, as words of 8 bytes.
     ///
     /// On CUDA, memory that is dropped is kept for reuse: the driver would wait for all running kernels to free it.
     ///
     /// # Errors
     /// As [`Gpu::allocate`]; the message names `ulimit -l` where the limit on locked memory is the cause.
     pub fn allocate_pinned(&self, bytes: u64) -> Result<PinnedBuffer> {
+        self.allocate_pinned_words(bytes)
+    }
+
+    /// As [`Gpu::allocate_pinned`], as words of type `W`: `AtomicU32` or `AtomicU64`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn allocate_pinned_words<W: PinnedWord>(&self, bytes: u64) -> Result<PinnedBuffer<W>> {
         if bytes == 0 {
             return Err(Error::InvalidArgument("a pinned buffer needs at least one byte".to_owned()));
         }
@@ -218,6 +253,37 @@ impl Gpu {
     pub unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
         // SAFETY: the caller promises live memory.
         unsafe { self.backend.export(ptr, len) }
+    }
+
+    /// Makes a descriptor of `ptr..ptr + len` that drivers of other devices can map (dmabuf), such as those of network
+    /// adapters.
+    ///
+    /// # Safety
+    /// As [`Gpu::export`].
+    ///
+    /// # Errors
+    /// [`Error::NotExportable`] where the device, its driver, or the kind of memory has no such thing, as on the Host
+    /// platform; [`Error::Driver`].
+    pub unsafe fn export_dma_buf(&self, ptr: DevicePtr, len: u64) -> Result<DmaBuf> {
+        // SAFETY: the caller promises live memory.
+        unsafe { self.backend.export_dma_buf(ptr, len) }
+    }
+
+    /// Asks the driver how network adapters reach this device's memory.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn gpu_direct(&self) -> Result<GpuDirect> {
+        self.backend.gpu_direct()
+    }
+
+    /// Makes what adapters have written into this device's memory before this call visible to the device, or to all
+    /// devices. Blocks for some microseconds.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where [`GpuDirect::host_flush`] is false; [`Error::Driver`].
+    pub fn flush_gpu_direct_writes(&self, to_all_devices: bool) -> Result<()> {
+        self.backend.flush_gpu_direct_writes(to_all_devices)
     }
 
     /// Maps memory that another process exported, readable and writable from this device.

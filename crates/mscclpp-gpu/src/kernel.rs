@@ -1,7 +1,7 @@
 use std::{fmt, mem::MaybeUninit, sync::Arc};
 
 use crate::{
-    DevicePtr, Gpu, KernelSource, Result, Stream,
+    DevicePtr, Error, Gpu, KernelSource, Result, Stream,
     backend::{KernelBackend, ModuleBackend},
 };
 
@@ -24,8 +24,8 @@ impl Module {
     /// first time on this machine.
     ///
     /// # Errors
-    /// [`crate::Error::Compile`] with the compiler's or the driver's own words; [`crate::Error::NoCompiler`] and
-    /// [`crate::Error::Cache`]; [`crate::Error::System`] with all that was tried where NVRTC is needed and missing.
+    /// [`Error::Compile`] with the compiler's or the driver's own words; [`Error::NoCompiler`] and
+    /// [`Error::Cache`]; [`Error::System`] with all that was tried where NVRTC is needed and missing.
     pub fn load(gpu: &Gpu, source: &KernelSource<'_>) -> Result<Self> {
         Ok(Self { gpu: gpu.clone(), backend: gpu.backend().load_module(source)? })
     }
@@ -33,15 +33,29 @@ impl Module {
     /// The kernel of that name.
     ///
     /// # Errors
-    /// [`crate::Error::NoSuchSymbol`].
+    /// [`Error::NoSuchSymbol`].
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
         Ok(Kernel { name: name.into(), gpu: self.gpu.clone(), backend: self.backend.kernel(name)? })
+    }
+
+    /// Sets a variable of the module, for example a `__constant__` array of handles, or its first elements. Blocks until
+    /// done; kernels that run meanwhile may see the old or the new value.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSymbol`]; [`Error::OutOfBounds`] for more than the variable holds; an error of the
+    /// device.
+    pub fn set_symbol<T: KernelParam>(&self, name: &str, values: &[T]) -> Result<()> {
+        let (address, size) = self.symbol(name)?;
+        let bytes = T::slice_to_bytes(values);
+        Error::bounds("Module::set_symbol", 0, bytes.len() as u64, size)?;
+        // SAFETY: the range is the module's variable, just compared.
+        unsafe { self.gpu.backend().write(address, &bytes) }
     }
 
     /// Address and size in bytes of a variable of the module, for example a `__constant__` array of handles.
     ///
     /// # Errors
-    /// [`crate::Error::NoSuchSymbol`].
+    /// [`Error::NoSuchSymbol`].
     pub fn symbol(&self, name: &str) -> Result<(DevicePtr, u64)> {
         self.backend.symbol(name)
     }
@@ -66,13 +80,54 @@ impl Kernel {
     ///
     /// # Safety
     /// The arguments must be those of the kernel, in number, order and type, and what they point to must be valid
-    /// until the kernel is complete. Blocks that wait for each other must all fit on the device at once.
+    /// until the kernel is complete. Blocks that wait for each other must all fit on the device at once
+    /// ([`Kernel::launch_cooperative`] looks). On the Host platform, no thread may need more than 120 KiB of stack.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidArgument`] for a stream of another device; [`crate::Error::Driver`].
+    /// [`Error::InvalidArgument`] for a stream of another device; [`Error::Driver`].
     pub unsafe fn launch(&self, stream: &Stream, config: LaunchConfig, args: &KernelArgs) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.submit(stream, config, args, false) }
+    }
+
+    /// As [`Kernel::launch`], for blocks that wait for each other: what does not fit on the device at once is refused.
+    ///
+    /// # Safety
+    /// As [`Kernel::launch`], but for the blocks.
+    ///
+    /// # Errors
+    /// As [`Kernel::launch`], and [`Error::InvalidArgument`] for more blocks than [`Kernel::max_resident_blocks`].
+    pub unsafe fn launch_cooperative(
+        &self,
+        stream: &Stream,
+        config: LaunchConfig,
+        args: &KernelArgs,
+    ) -> Result<()> {
+        let blocks: u64 = config.grid.iter().map(|n| u64::from(*n)).product();
+        let threads = config.block.iter().product();
+        let fit = self.max_resident_blocks(threads, config.shared_bytes)?;
+        if blocks > fit {
+            return Err(Error::InvalidArgument(format!(
+                "cooperative launch of {}: {blocks} blocks of {threads} threads and {} bytes of dynamic shared memory do \
+                 not fit on {} at once; {fit} do",
+                self.name, config.shared_bytes, self.gpu
+            )));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.submit(stream, config, args, true) }
+    }
+
+    /// # Safety
+    /// As [`Kernel::launch`].
+    unsafe fn submit(
+        &self,
+        stream: &Stream,
+        config: LaunchConfig,
+        args: &KernelArgs,
+        cooperative: bool,
+    ) -> Result<()> {
         if stream.gpu().properties().uuid != self.gpu.properties().uuid {
-            return Err(crate::Error::InvalidArgument(format!(
+            return Err(Error::InvalidArgument(format!(
                 "kernel {} is loaded on {}, the stream is one of {}",
                 self.name,
                 self.gpu,
@@ -80,7 +135,16 @@ impl Kernel {
             )));
         }
         // SAFETY: the caller's promise.
-        unsafe { self.backend.launch(&**stream.backend(), config, args) }
+        unsafe { self.backend.launch(&**stream.backend(), config, args, cooperative) }
+    }
+
+    /// How many blocks of `threads` threads, with `shared_bytes` of dynamic shared memory each, fit on the device at once
+    /// while nothing else runs there (its occupancy, times the multiprocessors). The Host platform runs 1024.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u64> {
+        self.backend.max_resident_blocks(threads, shared_bytes)
     }
 
     /// Its name.
@@ -118,8 +182,27 @@ impl LaunchConfig {
 /// A value that can be an argument of a kernel.
 ///
 /// # Safety
-/// The type must be plain data without padding that matters, of the same size and layout in device code.
-pub unsafe trait KernelParam: Copy + 'static {}
+/// The type must be plain data without padding, so that all its bytes may be read, of the same size and layout in device
+/// code.
+pub unsafe trait KernelParam: Copy + 'static {
+    /// Its bytes, as kernels read them from memory.
+    ///
+    /// ```
+    /// use mscclpp_gpu::KernelParam;
+    /// assert_eq!(1u32.to_bytes(), 1u32.to_ne_bytes());
+    /// ```
+    #[must_use]
+    fn to_bytes(&self) -> Vec<u8> {
+        Self::slice_to_bytes(std::slice::from_ref(self))
+    }
+
+    /// The bytes of all of them, one behind the other.
+    #[must_use]
+    fn slice_to_bytes(params: &[Self]) -> Vec<u8> {
+        // SAFETY: the memory of the slice, all bytes of which are initialised (the trait's promise).
+        unsafe { std::slice::from_raw_parts(params.as_ptr().cast(), size_of_val(params)) }.to_vec()
+    }
+}
 
 macro_rules! kernel_param {
     ($($t:ty),*) => { $(

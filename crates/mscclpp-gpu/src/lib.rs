@@ -48,14 +48,14 @@ mod stream;
 #[doc(hidden)]
 pub mod test_support;
 
-pub use buffer::{DeviceBuffer, PinnedBuffer};
+pub use buffer::{DeviceBuffer, PinnedBuffer, PinnedWord};
 pub use cache::{kernel_cache, store_ptx};
 pub use error::{Error, Result};
 pub use event::Event;
-pub use gpu::{ExportKinds, Gpu, GpuProperties, MemoryInfo, PeerAccess};
+pub use gpu::{ExportKinds, Gpu, GpuDirect, GpuProperties, MemoryInfo, PeerAccess, WritesOrdering};
 pub use graph::Graph;
 pub use kernel::{Kernel, KernelArgs, KernelParam, LaunchConfig, Module};
-pub use memory::{DevicePtr, ExportHandle, ImportedMemory, MemoryExport};
+pub use memory::{DevicePtr, DmaBuf, ExportHandle, ImportedMemory, MemoryExport};
 pub use mscclpp_kernels::KernelSource;
 pub use platform::Platform;
 pub use stream::Stream;

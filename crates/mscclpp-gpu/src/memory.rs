@@ -49,6 +49,17 @@ pub struct MemoryExport {
     pub offset: u64,
 }
 
+/// A piece of device memory as other drivers map it.
+#[derive(Debug)]
+pub struct DmaBuf {
+    /// The dmabuf.
+    pub fd: OwnedFd,
+    /// Where the range begins in it, in bytes: the driver exports whole pages.
+    pub offset: u64,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
 /// Names an allocation to another process.
 #[derive(Debug)]
 pub enum ExportHandle {

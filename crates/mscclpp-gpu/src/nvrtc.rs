@@ -233,7 +233,8 @@ mod tests {
     fn compiles_or_says_what_is_missing() {
         match compile("add.cu", SOURCE, &HEADERS, &["--gpu-architecture=compute_80"]) {
             Ok(ptx) => assert!(ptx.contains(".entry add") && ptx.contains("sm_80"), "{ptx}"),
-            Err(Error::System { operation, message }) => {
+            Err(Error::System { operation, source }) => {
+                let message = source.to_string();
                 assert!(operation.contains("MSCCLPP_NVRTC_SO"), "{operation}");
                 assert!(message.contains("libnvrtc"), "{message}");
                 return;

@@ -156,7 +156,7 @@ fn buffers(gpu: &Gpu) -> Vec<DeviceBuffer> {
 fn streams_and_events(gpu: &Gpu) -> Vec<DeviceBuffer> {
     let (buffer, copy) = (gpu.allocate(64).unwrap(), gpu.allocate(64).unwrap());
     let pinned = gpu.allocate_pinned(64).unwrap();
-    pinned.word64(0).unwrap().store(3, Ordering::Relaxed);
+    pinned.word(0).unwrap().store(3, Ordering::Relaxed);
     let (stream, behind) = (gpu.stream().unwrap(), gpu.stream().unwrap());
     let (start, end) = (gpu.event(true).unwrap(), gpu.event(true).unwrap());
     stream.record(&start).unwrap();

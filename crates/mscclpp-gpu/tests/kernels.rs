@@ -82,20 +82,16 @@ fn grids_larger_than_the_device_run_in_turns() {
     let gpu = Platform::Host.gpu(0).unwrap();
     let stream = gpu.stream().unwrap();
     let module = module(&gpu);
-    set_first(&module, &stream, 1);
+    set_first(&module, 1);
     let kernel = module.kernel("count_in_symbol").unwrap();
     launch(&kernel, &stream, LaunchConfig::linear(MANY_BLOCKS, 1), &KernelArgs::new()).unwrap();
     stream.synchronize_timeout(SECONDS).unwrap();
     assert_eq!(counters(&gpu, &module, &stream), [0, u64::from(MANY_BLOCKS)]);
 }
 
-/// What `count_in_symbol` adds: every byte of the variable.
-fn set_first(module: &Module, stream: &Stream, value: u8) {
-    let (first, size) = module.symbol("first").unwrap();
-    assert_eq!(size, 4);
-    // SAFETY: the variable has 4 bytes and lives as long as `module`.
-    unsafe { stream.fill(first, 1, value).unwrap() };
-    stream.synchronize().unwrap();
+/// What `count_in_symbol` adds.
+fn set_first(module: &Module, value: u32) {
+    module.set_symbol("first", &[value]).unwrap();
 }
 
 fn counters(gpu: &Gpu, module: &Module, stream: &Stream) -> Vec<u64> {
@@ -112,8 +108,8 @@ fn counters(gpu: &Gpu, module: &Module, stream: &Stream) -> Vec<u64> {
 fn each_load_and_each_device_has_variables_of_its_own() {
     let gpus = [0, 0, 1].map(|id| Platform::Host.gpu(id).unwrap());
     let loaded: Vec<_> = gpus.iter().map(|gpu| (module(gpu), gpu.stream().unwrap())).collect();
-    for (step, (module, stream)) in loaded.iter().enumerate() {
-        set_first(module, stream, step as u8 + 1);
+    for (step, (module, _)) in loaded.iter().enumerate() {
+        set_first(module, step as u32 + 1);
     }
     for (module, stream) in &loaded {
         let kernel = module.kernel("count_in_symbol").unwrap();
@@ -123,6 +119,33 @@ fn each_load_and_each_device_has_variables_of_its_own() {
     for (step, (gpu, (module, stream))) in gpus.iter().zip(&loaded).enumerate() {
         assert_eq!(counters(gpu, module, stream), [0, 10 * (step as u64 + 1)], "load {step}");
     }
+}
+
+#[test]
+fn symbols_hold_no_more_than_they_are() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let result = module(&gpu).set_symbol("first", &[1u32, 2]);
+    assert!(matches!(result, Err(Error::OutOfBounds { size: 4, .. })), "{result:?}");
+    let result = module(&gpu).set_symbol("firsst", &[1u32]);
+    assert!(matches!(result, Err(Error::NoSuchSymbol { .. })), "{result:?}");
+}
+
+#[test]
+fn cooperative_launches_fit_or_are_refused() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let (stream, arrived) = (gpu.stream().unwrap(), gpu.allocate(8).unwrap());
+    let kernel = module(&gpu).kernel("barrier").unwrap();
+    let fit = kernel.max_resident_blocks(1, 0).unwrap() as u32;
+    let args = KernelArgs::new().with(arrived.ptr());
+    let launch = |blocks| {
+        // SAFETY: its argument, which outlives the launch.
+        unsafe { kernel.launch_cooperative(&stream, LaunchConfig::linear(blocks, 1), &args) }
+    };
+    let Err(Error::InvalidArgument(message)) = launch(fit + 1) else { panic!("it was launched") };
+    assert!(message.contains(&format!("{} blocks", fit + 1)), "{message}");
+    launch(64).unwrap();
+    stream.synchronize_timeout(SECONDS).unwrap();
+    assert_eq!(words(&arrived), [64]);
 }
 
 #[test]

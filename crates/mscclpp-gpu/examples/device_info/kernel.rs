@@ -1,12 +1,10 @@
 //! A kernel, loaded and launched.
 
-use std::sync::atomic::Ordering;
-
 use mscclpp_gpu::{
     DeviceBuffer, DevicePtr, Error, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Stream,
 };
 
-use crate::{Outcome, SECONDS};
+use crate::Outcome;
 
 /// Adds the variable `step` to each of `n` words. CUDA loads the PTX, the Host platform compiles the text.
 pub(crate) const SOURCE: KernelSource<'_> = KernelSource::new(
@@ -55,12 +53,7 @@ DONE:
 /// Loads the module and sets its variable to `step`.
 pub(crate) fn load(gpu: &Gpu, step: u32) -> Result<Module, Error> {
     let module = Module::load(gpu, &SOURCE)?;
-    let (address, _) = module.symbol("step")?;
-    let (host, stream) = (gpu.allocate_pinned(4)?, gpu.stream()?);
-    host.word(0)?.store(step, Ordering::Relaxed);
-    // SAFETY: the variable has 4 bytes; both live until the copy has been waited for.
-    unsafe { stream.copy(address, host.ptr(), 4)? };
-    stream.synchronize_timeout(SECONDS)?;
+    module.set_symbol("step", &[step])?;
     Ok(module)
 }
 

@@ -219,6 +219,7 @@ impl KernelBackend for CudaKernel {
         stream: &dyn StreamBackend,
         config: LaunchConfig,
         args: &KernelArgs,
+        cooperative: bool,
     ) -> Result<()> {
         const ON_STACK: usize = 16;
         let stream = CudaStream::of(stream)?;
@@ -237,26 +238,38 @@ impl KernelBackend for CudaKernel {
             &mut many
         };
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
+        let (shared, params) = (config.shared_bytes, params.as_mut_ptr());
         // SAFETY: the function and the stream live. `params` points to as many arguments as the kernel has, each of its
         // type (the caller's promise); the driver copies them before it returns and does not write to them.
-        let result = unsafe {
-            (driver.launch_kernel)(
-                self.function,
-                gx,
-                gy,
-                gz,
-                bx,
-                by,
-                bz,
-                config.shared_bytes,
-                stream.handle(),
-                params.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
+        let (call, result) = unsafe {
+            if cooperative {
+                let launch = driver.launch_cooperative_kernel;
+                let result = launch(self.function, gx, gy, gz, bx, by, bz, shared, stream.handle(), params);
+                ("cuLaunchCooperativeKernel", result)
+            } else {
+                let (launch, extra) = (driver.launch_kernel, std::ptr::null_mut());
+                let result =
+                    launch(self.function, gx, gy, gz, bx, by, bz, shared, stream.handle(), params, extra);
+                ("cuLaunchKernel", result)
+            }
         };
         if result == CuResult::SUCCESS {
             return Ok(());
         }
-        Err(failure(driver, result, format!("cuLaunchKernel({config:?}, {} arguments)", args.len())))
+        Err(failure(driver, result, format!("{call}({config:?}, {} arguments)", args.len())))
+    }
+
+    fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u64> {
+        let device = self.module.device;
+        let driver = device.driver();
+        let _entered = device.context().enter()?;
+        self.allow_shared(shared_bytes)?;
+        let mut blocks = 0;
+        let threads = c_int::try_from(threads).unwrap_or(c_int::MAX);
+        let occupancy = driver.occupancy_max_active_blocks_per_multiprocessor;
+        // SAFETY: `blocks` is valid for the write; a function of a module that lives.
+        let result = unsafe { occupancy(&raw mut blocks, self.function, threads, shared_bytes as usize) };
+        check(driver, result, format!("cuOccupancyMaxActiveBlocksPerMultiprocessor({threads} threads)"))?;
+        Ok(u64::try_from(blocks).unwrap_or(0) * u64::from(device.multiprocessors()))
     }
 }

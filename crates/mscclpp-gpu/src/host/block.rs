@@ -133,7 +133,7 @@ unsafe fn run_threads(block: *mut Block<'_>) -> Result<(), String> {
     let mut idle = Backoff::default();
     // SAFETY: the caller's promise, for each use of `block` here; no reference outlives its statement.
     unsafe {
-        let (work, threads) = ((*block).work, (&(*block).seats).len());
+        let (work, threads) = ((*block).work, (*block).seats.len());
         while (*block).live > 0 {
             if (work.is_over)() {
                 return Ok(());

@@ -50,25 +50,28 @@ impl Library {
     /// # Safety
     /// `bytes` is the output of the compiler for a source that the user wants to run.
     pub(super) unsafe fn load(name: &str, bytes: &[u8]) -> Result<Self> {
-        let failed = |what: &str, e: &dyn std::fmt::Display| Error::system(format!("{what} of {name}"), e);
+        let failed = |what: &str, e: Box<dyn std::error::Error + Send + Sync>| {
+            Error::system(format!("{what} of {name}"), e)
+        };
         // In a file of its own: the loader gives a file that it has loaded already a second time as it is, and each load
         // is to have its own variables.
-        let copy =
-            memfd_create("mscclpp-kernels", MemfdFlags::CLOEXEC).map_err(|e| failed("memfd_create", &e))?;
+        let copy = memfd_create("mscclpp-kernels", MemfdFlags::CLOEXEC)
+            .map_err(|e| failed("memfd_create", e.into()))?;
         let mut copy = File::from(copy);
-        copy.write_all(bytes).map_err(|e| failed("writing the compiled code", &e))?;
+        copy.write_all(bytes).map_err(|e| failed("writing the compiled code", e.into()))?;
         let path = format!("/proc/self/fd/{}", copy.as_raw_fd());
         // SAFETY: the caller's promise: its initialisers are those of the user's variables.
         let handle = unsafe { Handle::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
-        let handle = handle.map_err(|e| failed("loading the compiled code", &format_args!("{e:?}")))?;
+        let handle = handle.map_err(|e| failed("loading the compiled code", e.into()))?;
 
-        let elf =
-            ElfFile64::<object::Endianness>::parse(bytes).map_err(|e| failed("reading the symbols", &e))?;
+        let elf = ElfFile64::<object::Endianness>::parse(bytes)
+            .map_err(|e| failed("reading the symbols", e.into()))?;
         // SAFETY: a table with that name has this type (`compiler.rs`).
         let table = unsafe { handle.get::<*const abi::Kernel>(TABLE) };
-        let table = table.map_err(|e| failed("finding the kernels", &e))?.as_raw_ptr().cast::<abi::Kernel>();
+        let table =
+            table.map_err(|e| failed("finding the kernels", e.into()))?.as_raw_ptr().cast::<abi::Kernel>();
         let base = base_address(&elf, table as usize)
-            .ok_or_else(|| failed("finding the kernels", &"the table is not among the symbols"))?;
+            .ok_or_else(|| failed("finding the kernels", "the table is not among the symbols".into()))?;
         let end = elf.segments().map(|s| s.address() + s.size()).max().unwrap_or(0) as usize;
         let variables = elf
             .dynamic_symbols()

@@ -33,27 +33,38 @@ mod stream;
 
 use std::sync::{Arc, OnceLock};
 
-use crate::{DevicePtr, Result, backend::DeviceBackend, env};
+use crate::{
+    DevicePtr, Result,
+    backend::{DeviceBackend, PlatformBackend},
+    env,
+};
 use device::HostDevice;
 
-pub(crate) fn device_count() -> Result<usize> {
-    devices().map(<[_]>::len)
-}
+/// The entry in the table of platforms.
+pub(crate) struct Host;
 
-/// `id` is less than [`device_count`].
-pub(crate) fn open(id: usize) -> Result<Arc<dyn DeviceBackend>> {
-    let device: Arc<HostDevice> = Arc::clone(&devices()?[id]);
-    Ok(device)
-}
+impl PlatformBackend for Host {
+    fn device_count(&self) -> Result<usize> {
+        devices().map(<[_]>::len)
+    }
 
-/// The number of the device with that uuid.
-pub(crate) fn find(uuid: &[u8; 16]) -> Result<Option<usize>> {
-    Ok(devices()?.iter().position(|device| device.properties().uuid == *uuid))
-}
+    fn open(&self, id: usize) -> Result<Arc<dyn DeviceBackend>> {
+        let device: Arc<HostDevice> = Arc::clone(&devices()?[id]);
+        Ok(device)
+    }
 
-/// The device that allocated what is at `ptr`; none before any was opened.
-pub(crate) fn owner_of(ptr: DevicePtr) -> Option<usize> {
-    DEVICES.get()?.iter().position(|device| device.owns(ptr))
+    fn find(&self, uuid: &[u8; 16]) -> Result<Option<usize>> {
+        Ok(devices()?.iter().position(|device| device.properties().uuid == *uuid))
+    }
+
+    /// None before any device was opened.
+    fn owner_of(&self, ptr: DevicePtr) -> Result<Option<usize>> {
+        Ok(DEVICES.get().and_then(|devices| devices.iter().position(|device| device.owns(ptr))))
+    }
+
+    fn why_no_peer_access(&self) -> &'static str {
+        "MSCCLPP_HOST_PEER_ACCESS=none keeps simulated devices from each other's memory"
+    }
 }
 
 /// The simulated driver: like a real one it is there once per process, from its first use on, so that all handles of a

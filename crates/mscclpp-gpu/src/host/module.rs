@@ -1,6 +1,11 @@
 use std::sync::Arc;
 
-use super::{compiler, launch::Launch, library::Library, stream::HostStream};
+use super::{
+    compiler,
+    launch::{Launch, MAX_RESIDENT_BLOCKS},
+    library::Library,
+    stream::HostStream,
+};
 use crate::{
     DevicePtr, Error, KernelArgs, KernelSource, LaunchConfig, Result,
     backend::{KernelBackend, ModuleBackend, StreamBackend},
@@ -60,9 +65,13 @@ impl KernelBackend for LoadedKernel {
         stream: &dyn StreamBackend,
         config: LaunchConfig,
         args: &KernelArgs,
+        _cooperative: bool,
     ) -> Result<()> {
         // SAFETY: the caller's promise.
         let launch = unsafe { Launch::new(Arc::clone(&self.module), self.kernel, config, args.clone())? };
         HostStream::of(stream)?.queue().submit(super::queue::Op::Launch(Arc::new(launch)))
+    }
+    fn max_resident_blocks(&self, _threads: u32, _shared_bytes: u32) -> Result<u64> {
+        Ok(MAX_RESIDENT_BLOCKS)
     }
 }

@@ -183,3 +183,26 @@ impl<W: PinnedWord> fmt::Debug for PinnedBuffer<W> {
         f.debug_struct("PinnedBuffer").field("ptr", &self.ptr()).field("len", &self.len()).finish()
     }
 }
+
+/// Another process's memory, mapped here; unmapped when dropped.
+pub struct ImportedMemory {
+    backend: Box<dyn MemoryBackend>,
+}
+
+impl ImportedMemory {
+    pub(crate) fn new(backend: Box<dyn MemoryBackend>) -> Self {
+        Self { backend }
+    }
+
+    /// Start of the whole allocation, valid on the device that imported it.
+    #[must_use]
+    pub fn ptr(&self) -> DevicePtr {
+        self.backend.ptr()
+    }
+}
+
+impl fmt::Debug for ImportedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImportedMemory").field("ptr", &self.ptr()).finish()
+    }
+}

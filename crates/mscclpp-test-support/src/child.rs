@@ -37,12 +37,23 @@ pub fn say(what: &str) {
     writeln!(out, "{}", what.replace('\n', " | ")).and_then(|()| out.flush()).expect("a test that listens");
 }
 
-/// In a child: waits for what the test has to say. None if it says nothing any more, because it is gone or has closed the
-/// input.
+/// In a child: waits for the next thing that the test says.
 ///
 /// # Panics
-/// If the input cannot be read.
-pub fn hear() -> Option<String> {
+/// If there is none, because the test is gone or has closed the input.
+pub fn hear() -> String {
+    next_heard().expect("the test says nothing any more")
+}
+
+/// In a child: waits until the test closes the input, or is gone.
+///
+/// # Panics
+/// If the test says something before that.
+pub fn await_end() {
+    assert_eq!(next_heard(), None, "the test says something more");
+}
+
+fn next_heard() -> Option<String> {
     let mut line = String::new();
     let read = std::io::stdin().read_line(&mut line).expect("standard input");
     (read > 0).then(|| line.trim().to_owned())
@@ -114,13 +125,33 @@ impl Child {
         Self::start_by(this_program(), role)
     }
 
+    /// As [`Child::start`]; what it says goes to `heard`, on another thread, and not to [`Child::next_line`].
+    pub fn start_heard_by(role: &[&str], heard: impl FnMut(String) + Send + 'static) -> Self {
+        let (_, nothing) = mpsc::channel();
+        Self::begin(this_program(), role, Stdio::piped(), nothing, heard)
+    }
+
     /// By a command that runs this program, which gets more arguments.
     pub fn start_by(command: Command, role: &[&str]) -> Self {
         Self::start_with(command, role, Stdio::piped())
     }
 
     /// As [`Child::start_by`], with another standard input, so that [`Child::tell`] cannot be used.
-    pub fn start_with(mut command: Command, role: &[&str], input: impl Into<Stdio>) -> Self {
+    pub fn start_with(command: Command, role: &[&str], input: impl Into<Stdio>) -> Self {
+        let (sender, lines) = mpsc::channel();
+        Self::begin(command, role, input.into(), lines, move |line| {
+            // Nobody may want to know any more. The child shall be able to go on all the same.
+            let _ = sender.send(line);
+        })
+    }
+
+    fn begin(
+        mut command: Command,
+        role: &[&str],
+        input: Stdio,
+        lines: mpsc::Receiver<String>,
+        mut heard: impl FnMut(String) + Send + 'static,
+    ) -> Self {
         let name = format!("the child {role:?}");
         let mut process = command
             .arg(FLAG)
@@ -130,7 +161,6 @@ impl Child {
             .spawn()
             .unwrap_or_else(|error| panic!("starting {name} by {command:?}: {error}"));
         let mut output = BufReader::new(process.stdout.take().expect("a pipe"));
-        let (sender, lines) = mpsc::channel();
         let said = Arc::new(Mutex::new(Vec::new()));
         let all = said.clone();
         // Ends with the child's output.
@@ -139,8 +169,7 @@ impl Child {
             while output.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
                 let text = String::from_utf8_lossy(&line).trim_end_matches('\n').to_owned();
                 all.lock().unwrap_or_else(PoisonError::into_inner).push(text.clone());
-                // Nobody may want to know any more. The child shall be able to go on all the same.
-                let _ = sender.send(text);
+                heard(text);
                 line.clear();
             }
         });
@@ -158,7 +187,7 @@ impl Child {
         }
     }
 
-    /// Closes its input: [`hear`] gives nothing there.
+    /// Closes its input, for which [`await_end`] waits.
     pub fn close_input(&mut self) {
         drop(self.process.stdin.take());
     }

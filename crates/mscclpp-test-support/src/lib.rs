@@ -13,7 +13,7 @@ mod wait;
 pub use self::{
     child::Child,
     hex::{hex, unhex},
-    port::{Port, listen},
+    port::{listen, reserve_port},
     random::Random,
     wait::{LIMIT, until, within},
 };

@@ -1,8 +1,8 @@
 //! Ports of this host that are bound, not guessed.
 
 use std::{
-    fmt,
     net::{Ipv4Addr, SocketAddr, TcpListener},
+    sync::{Mutex, PoisonError},
 };
 
 use socket2::{Domain, Socket, Type};
@@ -17,36 +17,22 @@ pub fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// The number of a port that is kept for this test until it is dropped, for who can only be told a number. Shown as the
-/// number.
+/// The number of a port that this process keeps until it ends, for who can only be told a number.
 ///
 /// A socket is bound to it at all addresses, and does not listen. Linux gives such a port to nobody who asks for any,
 /// whether to bind or to connect; who asks for this one with `SO_REUSEADDR`, as whoever listens does, gets it, as long
 /// as nobody listens there already.
-#[derive(Debug)]
-pub struct Port {
-    number: u16,
-    _bound: Socket,
-}
-
-impl Port {
-    /// A port that nobody uses.
-    ///
-    /// # Panics
-    /// If the system has none.
-    pub fn reserve() -> Self {
-        let bound = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-        bound.set_reuse_address(true).expect("an address that can be used again");
-        bound.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)).into()).expect("a port");
-        let address = bound.local_addr().expect("an address").as_socket().expect("one of the Internet");
-        Self { number: address.port(), _bound: bound }
-    }
-}
-
-impl fmt::Display for Port {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.number.fmt(f)
-    }
+///
+/// # Panics
+/// If the system has none.
+pub fn reserve_port() -> u16 {
+    static BOUND: Mutex<Vec<Socket>> = Mutex::new(Vec::new());
+    let bound = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    bound.set_reuse_address(true).expect("an address that can be used again");
+    bound.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)).into()).expect("a port");
+    let address = bound.local_addr().expect("an address").as_socket().expect("one of the Internet");
+    BOUND.lock().unwrap_or_else(PoisonError::into_inner).push(bound);
+    address.port()
 }
 
 #[cfg(test)]
@@ -57,24 +43,22 @@ mod tests {
 
     #[test]
     fn who_knows_a_reserved_port_can_listen_there_again_and_again() {
-        let port = Port::reserve();
+        let port = reserve_port();
         for _ in 0..3 {
-            let listener =
-                TcpListener::bind(("127.0.0.1", port.number)).expect("a listener at a reserved port");
+            let listener = TcpListener::bind(("127.0.0.1", port)).expect("a listener at a reserved port");
             let address = listener.local_addr().expect("an address");
             let _visitor = TcpStream::connect(address).expect("a connection");
             let (_guest, _) = listener.accept().expect("a connection");
             let second = TcpListener::bind(address).map(drop).map_err(|error| error.kind());
             assert_eq!(second, Err(ErrorKind::AddrInUse));
         }
-        let nobody = TcpStream::connect(("127.0.0.1", port.number)).map(drop).map_err(|error| error.kind());
+        let nobody = TcpStream::connect(("127.0.0.1", port)).map(drop).map_err(|error| error.kind());
         assert_eq!(nobody, Err(ErrorKind::ConnectionRefused));
     }
 
     #[test]
     fn a_reserved_port_is_nobody_elses() {
-        let ports: Vec<Port> = (0..200).map(|_| Port::reserve()).collect();
-        let mut numbers: Vec<u16> = ports.iter().map(|port| port.number).collect();
+        let mut numbers: Vec<u16> = (0..200).map(|_| reserve_port()).collect();
         numbers
             .extend((0..200).map(|_| listen()).collect::<Vec<_>>().iter().map(|(_, address)| address.port()));
         let count = numbers.len();

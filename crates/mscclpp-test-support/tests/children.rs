@@ -9,7 +9,7 @@ use std::{
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_test_support::{
     Child,
-    child::{hear, output_of, role, say, this_program},
+    child::{await_end, hear, output_of, role, say, this_program},
 };
 
 fn main() -> ExitCode {
@@ -29,9 +29,10 @@ fn main() -> ExitCode {
 fn play(role: &[String]) -> ExitCode {
     match role.first().map_or("", String::as_str) {
         "echo" => {
-            while let Some(heard) = hear() {
-                say(&heard);
+            for _ in 0..2 {
+                say(&hear());
             }
+            await_end();
             ExitCode::SUCCESS
         }
         "fail" => {
@@ -84,6 +85,7 @@ fn no_success() -> Result<(), Failed> {
     assert!(said.contains("exit status: 3"), "{said}");
     let mut child = Child::start(&["echo"]);
     child.tell("one more");
+    child.tell("and another");
     child.close_input();
     let said = panic_of(|| child.expect_success());
     assert!(said.contains("one more"), "{said}");

@@ -67,6 +67,13 @@ pub fn this_program() -> Command {
     Command::new(env::current_exe().expect("the path of this program"))
 }
 
+/// This test program as a child whose [`role`] is this, for [`output_of`].
+pub fn as_child(role: &[&str]) -> Command {
+    let mut command = this_program();
+    command.arg(FLAG).args(role);
+    command
+}
+
 /// Runs a command to its end.
 ///
 /// # Panics

@@ -9,7 +9,7 @@ use std::{
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_test_support::{
     Child,
-    child::{await_end, hear, output_of, role, say, this_program},
+    child::{as_child, await_end, hear, output_of, role, say},
 };
 
 fn main() -> ExitCode {
@@ -103,9 +103,9 @@ fn gone() -> Result<(), Failed> {
 }
 
 fn output() -> Result<(), Failed> {
-    let output = output_of(this_program().args(["--child", "much"]));
+    let output = output_of(&mut as_child(&["much"]));
     assert!(output.status.success());
     assert_eq!((output.stdout, output.stderr), (vec![b'x'; 1 << 20], vec![b'y'; 1 << 20]));
-    assert_eq!(output_of(this_program().args(["--child", "fail"])).status.code(), Some(3));
+    assert_eq!(output_of(&mut as_child(&["fail"])).status.code(), Some(3));
     Ok(())
 }

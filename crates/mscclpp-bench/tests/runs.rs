@@ -334,8 +334,8 @@ fn plot() -> Result<(), Failed> {
     let text = fs::read(&picture)?;
     assert_eq!(text, to_stdout.stdout);
     let text = String::from_utf8(text)?;
-    assert!(text.starts_with("<svg ") && text.contains(">memory-get none 4x32</text>"), "{text}");
-    assert!(text.contains(">4 KiB</text>") && text.contains("GB/s"), "{text}");
+    assert!(text.starts_with("<svg ") && text.contains("memory-get none 4x32\n</text>"), "{text}");
+    assert!(text.contains("\n4 KiB\n") && text.contains("GB/s"), "{text}");
     fs::remove_file(&measured)?;
     fs::remove_file(&picture)?;
     Ok(())

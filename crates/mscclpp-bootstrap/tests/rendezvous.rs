@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::fuzzing::{self, RawRank};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap, TcpBootstrapBuilder, UniqueId};
+use mscclpp_test_support::Random;
 use ranks::{PATIENCE, connect, free_port, on_threads, prove};
 
 /// Joins as all ranks at one address, each with settings of its own; gives every outcome.
@@ -291,23 +292,17 @@ fn two_jobs_without_a_key_on_one_port_both_fail() {
 #[test]
 fn malformed_ids_are_errors() {
     let good = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
-    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut next = || {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random as usize
-    };
+    let mut random = Random::with_seed(1);
     for round in 0..10_000 {
         let mut bytes = good.to_bytes().to_vec();
         match round % 4 {
             0 => {
-                let bit = next() % (8 * bytes.len());
+                let bit = random.below(8 * bytes.len());
                 bytes[bit / 8] ^= 1 << (bit % 8);
             }
-            1 => bytes.truncate(next() % bytes.len()),
-            2 => bytes.iter_mut().for_each(|byte| *byte = next() as u8),
-            _ => bytes.extend(std::iter::repeat_n(0, 1 + next() % 300)),
+            1 => bytes.truncate(random.below(bytes.len())),
+            2 => bytes = random.bytes(bytes.len()),
+            _ => bytes.extend(std::iter::repeat_n(0, 1 + random.below(300))),
         }
         let error = UniqueId::from_bytes(&bytes).unwrap_err();
         assert!(matches!(error, Error::BadUniqueId { .. }));

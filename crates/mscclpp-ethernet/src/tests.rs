@@ -17,6 +17,7 @@ use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, Error as CoreError, RegisteredMemory, Transport,
 };
 use mscclpp_gpu::{DevicePtr, Platform};
+use mscclpp_test_support::until;
 
 use crate::{
     Ethernet,
@@ -80,14 +81,6 @@ impl Memory {
 
     fn is_untouched(&self) -> bool {
         self.words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
-    }
-}
-
-fn await_that(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}: not within {LIMIT:?}");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -200,7 +193,7 @@ fn what_a_member_sends_wrong_ends_its_connection_alone() {
         let mut answers = Vec::new();
         let ended = member.queue.read_to_end(&mut answers);
         assert!(ended.is_ok() || ended.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset));
-        await_that(what, || back.check().is_err());
+        until(what, || back.check().is_err());
         let error = back.check().unwrap_err().to_string();
         assert!(error.contains(&fault.to_string()), "{what}: {error}");
         assert!(memory.is_untouched(), "{what}");
@@ -255,7 +248,7 @@ fn a_member_gets_no_more_connections_than_there_is_room_for() {
     delivers(&ab, &a, &victim);
     delivers(&ba, &victim, &a);
     drop(taken);
-    await_that("room", || {
+    until("room", || {
         dial(
             &at[..1],
             &blob.key,

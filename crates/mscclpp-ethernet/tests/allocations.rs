@@ -9,8 +9,9 @@ use std::{
 };
 
 use mscclpp_core::Semaphore;
+use mscclpp_test_support::until;
 use parking_lot::Mutex;
-use support::{Pair, Words, await_that};
+use support::{Pair, Words};
 
 thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
@@ -64,7 +65,7 @@ fn a_queue_in_its_stride_allocates_nothing() {
             queue.signal(&mut signaller).expect("a signal");
         }
         let ticket = queue.request_flush().expect("a ticket");
-        await_that("a flush", || queue.progress().expect("progress") >= ticket);
+        until("a flush", || queue.progress().expect("progress") >= ticket);
         if counted {
             assert_eq!(COUNT.get(), before, "the owner's thread has allocated");
         }

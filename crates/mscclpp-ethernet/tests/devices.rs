@@ -7,7 +7,8 @@ use mscclpp_core::{
     RegisteredMemory, Semaphore, SemaphoreStub, Transport,
 };
 use mscclpp_ethernet::Ethernet;
-use support::{End, LIMIT, Words, arrived, context, mix};
+use mscclpp_test_support::LIMIT;
+use support::{End, Words, arrived, context, mix};
 
 /// More polls than the test lasts, yet an end.
 const LONG: i64 = 1 << 24;

@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use support::{End, LIMIT, Pair, Random, Words, await_that, mix, semaphores};
+use mscclpp_test_support::{LIMIT, Random, until};
+use support::{End, Pair, Words, mix, semaphores};
 
 #[test]
 fn a_hundred_connections_between_eight_ranks() {
@@ -78,24 +79,24 @@ fn soak_queue(pair: &Pair, seed: u64, more: impl Fn(u64) -> bool) {
     let (source, target) = (Words::new(&pair.a.context, WORDS), Words::new(&pair.b.context, WORDS));
     let mut queue = pair.ab.open_queue().expect("a queue");
     let route = queue.route(&target.at_peer(), &source.memory).expect("a route");
-    let mut random = Random(seed);
+    let mut random = Random::with_seed(seed);
     let mut due = vec![0; WORDS];
     let mut bytes = 0;
     while more(bytes) {
-        let base = random.next();
+        let base = random.word();
         (0..WORDS).for_each(|i| source.set(i, base ^ mix(i as u64)));
         bytes = 0;
         for _ in 0..1 + random.below(30) {
             let most = if random.below(4) == 0 { WORDS } else { 3000 };
-            let len = 1 + random.below(most as u64) as usize;
-            let mut place = || random.below((WORDS - len + 1) as u64) as usize;
+            let len = 1 + random.below(most);
+            let mut place = || random.below(WORDS - len + 1);
             let (to, from) = (place(), place());
             queue.write(&route, 8 * to as u64, 8 * from as u64, 8 * len as u64).expect("a write");
             (0..len).for_each(|i| due[to + i] = base ^ mix((from + i) as u64));
             bytes += 8 * len as u64;
         }
         let ticket = queue.request_flush().expect("a ticket");
-        await_that("a flush", || queue.progress().expect("progress") >= ticket);
+        until("a flush", || queue.progress().expect("progress") >= ticket);
         assert_eq!((0..WORDS).find(|i| target.at(*i) != due[*i]), None, "a word is not what was written");
     }
 }
@@ -125,7 +126,7 @@ fn a_write_arrives_by_itself() {
         let (source, target) = (Words::new(&pair.a.context, words), Words::new(&pair.b.context, words));
         (0..words).for_each(|i| source.set(i, i as u64 + 1));
         pair.ab.write(&target.at_peer(), 0, &source.memory, 0, source.memory.size()).expect("a write");
-        await_that("a write", || (0..words).all(|i| target.at(i) == i as u64 + 1));
+        until("a write", || (0..words).all(|i| target.at(i) == i as u64 + 1));
     }
 }
 
@@ -140,7 +141,7 @@ fn a_dropped_queue_carries_out_what_it_was_given() {
     let route = queue.route(&target.at_peer(), &source.memory).expect("a route");
     queue.write(&route, 0, 0, 8 * WORDS as u64).expect("a write");
     drop((queue, route));
-    await_that("the last word", || target.at(WORDS - 1) == WORDS as u64);
+    until("the last word", || target.at(WORDS - 1) == WORDS as u64);
     assert_eq!((0..WORDS).find(|i| target.at(*i) != *i as u64 + 1), None);
 }
 

@@ -16,9 +16,13 @@ use std::{
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_core::{Connection, Endpoint, Error, RegisteredMemory};
 use mscclpp_ethernet::Ethernet;
+use mscclpp_test_support::{
+    Child, LIMIT,
+    child::{hear, role, say},
+    hex, unhex, until,
+};
 use support::{
-    End, LIMIT, Words, await_that,
-    children::{Child, hear, hex, run_if_child, say, unhex},
+    End, Words,
     hosts::Hosts,
     mix,
     relay::{Nuisance, Relay, Swallow},
@@ -33,8 +37,9 @@ const WORDS: usize = 1 << 20;
 const FEW: usize = 1000;
 
 fn main() -> ExitCode {
-    if let Some(code) = run_if_child(child) {
-        return code;
+    if let Some(role) = role() {
+        play(&role[0]);
+        return ExitCode::SUCCESS;
     }
     let hosts = Hosts::new();
     let walled = hosts.as_ref().map_err(String::clone).and_then(|hosts| nft(hosts, "add table inet wall"));
@@ -65,7 +70,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-fn child(role: &str) {
+fn play(role: &str) {
     let (what, interface) = role.split_once(' ').map_or((role, None), |(what, rest)| (what, Some(rest)));
     let ethernet = Ethernet::builder();
     let end = End::with(match interface {
@@ -106,7 +111,7 @@ fn watch(end: &End, connection: &Connection) {
     say("connected");
     hear();
     let began = Instant::now();
-    await_that("the loss", || connection.check().is_err());
+    until("the loss", || connection.check().is_err());
     assert!(began.elapsed() < NOTICE + SLACK, "noticed after {:?}", began.elapsed());
     let error = connection.check().expect_err("it failed");
     assert!(matches!(error, Error::PeerLost { .. }), "{error}");
@@ -213,7 +218,7 @@ fn spoke(end: &End, back: &Connection) {
     let told = hear();
     if told == "lost" {
         // Whoever waits here for that peer learns of it.
-        await_that("the loss of the way back", || back.check().is_err());
+        until("the loss of the way back", || back.check().is_err());
     } else {
         back.check().expect("nothing happened to it");
     }

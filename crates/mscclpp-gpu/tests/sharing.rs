@@ -1,11 +1,10 @@
 //! Memory shared by two processes: exported by one, sent over a Unix socket, imported by the other.
 //!
-//! The other process is this program again, with `--importer ROLE` and the socket as its standard input.
+//! The other process is this program again, with the socket as its standard input.
 
 mod device;
 
 use std::{
-    env,
     fs::File,
     io::{IoSlice, IoSliceMut, Read, Write},
     mem::MaybeUninit,
@@ -13,7 +12,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
     },
-    process::{Child, Command, ExitCode, Stdio},
+    process::ExitCode,
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
@@ -23,6 +22,10 @@ use mscclpp_gpu::{
     DevicePtr, Error, ExportHandle, Gpu, ImportedMemory, KernelArgs, KernelSource, LaunchConfig,
     MemoryExport, Module, Platform,
 };
+use mscclpp_test_support::{
+    Child,
+    child::{role, this_program},
+};
 use rustix::{
     fs::{MemfdFlags, Mode, OFlags, SealFlags},
     net::{
@@ -31,13 +34,12 @@ use rustix::{
     },
 };
 
-const IMPORTER: &str = "--importer";
 const SECONDS: Duration = Duration::from_secs(20);
 const ROUNDS: u64 = 300;
 
 fn main() -> ExitCode {
-    if let Some(role) = env::args().skip_while(|a| a != IMPORTER).nth(1) {
-        importer(&role);
+    if let Some(role) = role() {
+        importer(&role[0]);
         return ExitCode::SUCCESS;
     }
     let trials = vec![
@@ -50,7 +52,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// The other process, and the socket to it. Killed when dropped.
+/// The other process, and the socket to it.
 struct Importer {
     process: Child,
     socket: UnixStream,
@@ -60,11 +62,9 @@ impl Importer {
     fn start(role: &str, platform: Platform) -> Result<Self, Failed> {
         let (socket, theirs) = UnixStream::pair()?;
         socket.set_read_timeout(Some(SECONDS))?;
-        let process = Command::new(env::current_exe()?)
-            .args([IMPORTER, role])
-            .env("MSCCLPP_PLATFORM", platform.to_string())
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .spawn()?;
+        let mut program = this_program();
+        program.env("MSCCLPP_PLATFORM", platform.to_string());
+        let process = Child::start_with(program, &[role], OwnedFd::from(theirs));
         Ok(Self { process, socket })
     }
 
@@ -90,20 +90,8 @@ impl Importer {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<(), Failed> {
-        let status = self.process.wait()?;
-        if !status.success() {
-            return Err(format!("the importer ended with {status}").into());
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Importer {
-    fn drop(&mut self) {
-        // Both fail if it has ended, as it should have.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+    fn finish(mut self) {
+        self.process.expect_success();
     }
 }
 
@@ -204,7 +192,7 @@ fn reads_and_writes() -> Result<(), Failed> {
     let mut other = Importer::start("read and write", gpu.platform())?;
     other.send(&export)?;
     other.expect(1)?;
-    other.finish()?;
+    other.finish();
     let mut expected = pattern(1000);
     expected[3..503].fill(0x5a);
     let mut back = vec![0; 1002];
@@ -225,7 +213,8 @@ fn outlives_the_exporter() -> Result<(), Failed> {
     other.expect(1)?;
     drop((export, buffer));
     other.socket.write_all(&[1])?;
-    other.finish()
+    other.finish();
+    Ok(())
 }
 
 /// Waits until the word is `value`, for some seconds.
@@ -272,7 +261,8 @@ fn data_before_signal() -> Result<(), Failed> {
     // SAFETY: its arguments; `buffer` outlives the wait below, at the end of which the kernel has ended.
     unsafe { module.kernel("check_signals")?.launch(&stream, LaunchConfig::linear(1, 1), &args)? };
     stream.synchronize()?;
-    other.finish()
+    other.finish();
+    Ok(())
 }
 
 fn cannot_be_shrunk() -> Result<(), Failed> {
@@ -307,7 +297,7 @@ fn hostile_descriptors() -> Result<(), Failed> {
     for size in [0, 8193, 1 << 40, u64::MAX] {
         refused("another size", import(memfd(8192, SealFlags::SHRINK)?, size), "the descriptor has 8192");
     }
-    let file = OwnedFd::from(File::open(env::current_exe()?)?);
+    let file = OwnedFd::from(File::open(this_program().get_program())?);
     refused("a file", import(file, 4096), "seals");
     let (end, _other) = UnixStream::pair()?;
     refused("a socket", import(end.into(), 4096), "seals");

@@ -115,15 +115,8 @@ pub(super) fn other_transport(setup: &dyn Setup) -> Transport {
 
 /// Random bytes, other ones each time.
 pub(super) fn noise(len: usize) -> Vec<u8> {
-    let mut state = u64::from_le_bytes(crate::identity::random().expect("random bytes"));
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        // A Weyl sequence through two multiplications: no quality needed but that no two blocks are alike.
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bytes.extend((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb).to_le_bytes());
-    }
-    bytes.truncate(len);
+    let mut bytes = vec![0; len];
+    fastrand::fill(&mut bytes);
     bytes
 }
 

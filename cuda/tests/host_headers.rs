@@ -12,7 +12,7 @@ use std::{
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// The programs in `tests/host`.
-const PROGRAMS: [&str; 1] = ["builtins"];
+const PROGRAMS: [&str; 2] = ["builtins", "narrow"];
 
 const STANDARDS: [&str; 2] = ["-std=c++17", "-std=c++20"];
 

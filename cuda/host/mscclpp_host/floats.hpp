@@ -101,10 +101,10 @@ inline double __hiloint2double(int high, int low) {
 
 // ---- conversions
 
-#define MSCCLPP_HOST_ROUNDINGS(TO, NAME, FROM, FUNCTION)                                                             \
-  inline TO NAME##_rn(FROM value) { return mscclpp_host::FUNCTION<TO, mscclpp_host::Rounding::Nearest>(value); }     \
-  inline TO NAME##_rz(FROM value) { return mscclpp_host::FUNCTION<TO, mscclpp_host::Rounding::Zero>(value); }        \
-  inline TO NAME##_ru(FROM value) { return mscclpp_host::FUNCTION<TO, mscclpp_host::Rounding::Up>(value); }          \
+#define MSCCLPP_HOST_ROUNDINGS(TO, NAME, FROM, FUNCTION)                                                         \
+  inline TO NAME##_rn(FROM value) { return mscclpp_host::FUNCTION<TO, mscclpp_host::Rounding::Nearest>(value); } \
+  inline TO NAME##_rz(FROM value) { return mscclpp_host::FUNCTION<TO, mscclpp_host::Rounding::Zero>(value); }    \
+  inline TO NAME##_ru(FROM value) { return mscclpp_host::FUNCTION<TO, mscclpp_host::Rounding::Up>(value); }      \
   inline TO NAME##_rd(FROM value) { return mscclpp_host::FUNCTION<TO, mscclpp_host::Rounding::Down>(value); }
 MSCCLPP_HOST_ROUNDINGS(int, __float2int, float, toInteger)
 MSCCLPP_HOST_ROUNDINGS(unsigned int, __float2uint, float, toInteger)
@@ -131,15 +131,15 @@ inline float __double2float_rd(double value) { return mscclpp_host::fromDouble<m
 
 // ---- arithmetic, each operation rounded to nearest by itself
 
-#define MSCCLPP_HOST_ARITHMETIC(TYPE, PREFIX, FMA, DIVIDE, RECIPROCAL, SQRT)                                    \
-  inline TYPE PREFIX##add_rn(TYPE a, TYPE b) { return mscclpp_host::opaque(a + b); }                            \
-  inline TYPE PREFIX##sub_rn(TYPE a, TYPE b) { return mscclpp_host::opaque(a - b); }                            \
-  inline TYPE PREFIX##mul_rn(TYPE a, TYPE b) { return mscclpp_host::opaque(a * b); }                            \
-  inline TYPE FMA(TYPE a, TYPE b, TYPE c) {                                                                     \
-    return sizeof(TYPE) == 4 ? __builtin_fmaf(a, b, c) : __builtin_fma(a, b, c);                                \
-  }                                                                                                             \
-  inline TYPE DIVIDE(TYPE a, TYPE b) { return a / b; }                                                          \
-  inline TYPE RECIPROCAL(TYPE a) { return 1 / a; }                                                              \
+#define MSCCLPP_HOST_ARITHMETIC(TYPE, PREFIX, FMA, DIVIDE, RECIPROCAL, SQRT)         \
+  inline TYPE PREFIX##add_rn(TYPE a, TYPE b) { return mscclpp_host::opaque(a + b); } \
+  inline TYPE PREFIX##sub_rn(TYPE a, TYPE b) { return mscclpp_host::opaque(a - b); } \
+  inline TYPE PREFIX##mul_rn(TYPE a, TYPE b) { return mscclpp_host::opaque(a * b); } \
+  inline TYPE FMA(TYPE a, TYPE b, TYPE c) {                                          \
+    return sizeof(TYPE) == 4 ? __builtin_fmaf(a, b, c) : __builtin_fma(a, b, c);     \
+  }                                                                                  \
+  inline TYPE DIVIDE(TYPE a, TYPE b) { return a / b; }                               \
+  inline TYPE RECIPROCAL(TYPE a) { return 1 / a; }                                   \
   inline TYPE SQRT(TYPE a) { return sizeof(TYPE) == 4 ? __builtin_sqrtf(a) : __builtin_sqrt(a); }
 MSCCLPP_HOST_ARITHMETIC(float, __f, __fmaf_rn, __fdiv_rn, __frcp_rn, __fsqrt_rn)
 MSCCLPP_HOST_ARITHMETIC(double, __d, __fma_rn, __ddiv_rn, __drcp_rn, __dsqrt_rn)

@@ -64,27 +64,27 @@ inline float NARROW_NAME(__, 2float)(NARROW a) { return a; }
 inline NARROW NARROW_NAME(__float2, )(float a) { return a; }
 inline NARROW NARROW_NAME(__double2, )(double a) { return a; }
 
-#define NARROW_FROM(SUFFIX, R, NAME, FROM)                                                                           \
-  inline NARROW NAME(FROM a) {                                                                                       \
-    return NARROW_RAW{NARROW_FORMAT::round<mscclpp_host::Rounding::R>(mscclpp_host::integerToOdd(a))};               \
+#define NARROW_FROM(SUFFIX, R, NAME, FROM)                                                             \
+  inline NARROW NAME(FROM a) {                                                                         \
+    return NARROW_RAW{NARROW_FORMAT::round<mscclpp_host::Rounding::R>(mscclpp_host::integerToOdd(a))}; \
   }
 #define NARROW_TO(R, NAME, TO) \
   inline TO NAME(NARROW a) { return mscclpp_host::toInteger<TO, mscclpp_host::Rounding::R>(static_cast<float>(a)); }
-#define NARROW_ROUNDING(SUFFIX, R)                                                         \
-  inline NARROW NARROW_NAME(__float2, SUFFIX)(float a) {                                   \
-    return NARROW_RAW{NARROW_FORMAT::round<mscclpp_host::Rounding::R>(a)};                 \
-  }                                                                                        \
-  NARROW_FROM(SUFFIX, R, NARROW_NAME(__short2, SUFFIX), short)                             \
-  NARROW_FROM(SUFFIX, R, NARROW_NAME(__ushort2, SUFFIX), unsigned short)                   \
-  NARROW_FROM(SUFFIX, R, NARROW_NAME(__int2, SUFFIX), int)                                 \
-  NARROW_FROM(SUFFIX, R, NARROW_NAME(__uint2, SUFFIX), unsigned int)                       \
-  NARROW_FROM(SUFFIX, R, NARROW_NAME(__ll2, SUFFIX), long long)                            \
-  NARROW_FROM(SUFFIX, R, NARROW_NAME(__ull2, SUFFIX), unsigned long long)                  \
-  NARROW_TO(R, NARROW_NAME(__, 2short##SUFFIX), short)                                     \
-  NARROW_TO(R, NARROW_NAME(__, 2ushort##SUFFIX), unsigned short)                           \
-  NARROW_TO(R, NARROW_NAME(__, 2int##SUFFIX), int)                                         \
-  NARROW_TO(R, NARROW_NAME(__, 2uint##SUFFIX), unsigned int)                               \
-  NARROW_TO(R, NARROW_NAME(__, 2ll##SUFFIX), long long)                                    \
+#define NARROW_ROUNDING(SUFFIX, R)                                         \
+  inline NARROW NARROW_NAME(__float2, SUFFIX)(float a) {                   \
+    return NARROW_RAW{NARROW_FORMAT::round<mscclpp_host::Rounding::R>(a)}; \
+  }                                                                        \
+  NARROW_FROM(SUFFIX, R, NARROW_NAME(__short2, SUFFIX), short)             \
+  NARROW_FROM(SUFFIX, R, NARROW_NAME(__ushort2, SUFFIX), unsigned short)   \
+  NARROW_FROM(SUFFIX, R, NARROW_NAME(__int2, SUFFIX), int)                 \
+  NARROW_FROM(SUFFIX, R, NARROW_NAME(__uint2, SUFFIX), unsigned int)       \
+  NARROW_FROM(SUFFIX, R, NARROW_NAME(__ll2, SUFFIX), long long)            \
+  NARROW_FROM(SUFFIX, R, NARROW_NAME(__ull2, SUFFIX), unsigned long long)  \
+  NARROW_TO(R, NARROW_NAME(__, 2short##SUFFIX), short)                     \
+  NARROW_TO(R, NARROW_NAME(__, 2ushort##SUFFIX), unsigned short)           \
+  NARROW_TO(R, NARROW_NAME(__, 2int##SUFFIX), int)                         \
+  NARROW_TO(R, NARROW_NAME(__, 2uint##SUFFIX), unsigned int)               \
+  NARROW_TO(R, NARROW_NAME(__, 2ll##SUFFIX), long long)                    \
   NARROW_TO(R, NARROW_NAME(__, 2ull##SUFFIX), unsigned long long)
 NARROW_ROUNDING(_rn, Nearest)
 NARROW_ROUNDING(_rz, Zero)
@@ -177,10 +177,10 @@ NARROW_UNARY(hrint, h2rint, __builtin_rintf(a))
 #undef NARROW_BINARY
 #undef NARROW_TERNARY
 
-#define NARROW_OPERATOR(SIGN, NAME, NAME2)                                           \
-  inline NARROW operator SIGN(const NARROW& a, const NARROW& b) { return NAME(a, b); }       \
-  inline NARROW2 operator SIGN(const NARROW2& a, const NARROW2& b) { return NAME2(a, b); }   \
-  inline NARROW& operator SIGN##=(NARROW& a, const NARROW& b) { return a = NAME(a, b); }     \
+#define NARROW_OPERATOR(SIGN, NAME, NAME2)                                                 \
+  inline NARROW operator SIGN(const NARROW& a, const NARROW& b) { return NAME(a, b); }     \
+  inline NARROW2 operator SIGN(const NARROW2& a, const NARROW2& b) { return NAME2(a, b); } \
+  inline NARROW& operator SIGN##=(NARROW& a, const NARROW& b) { return a = NAME(a, b); }   \
   inline NARROW2& operator SIGN##=(NARROW2& a, const NARROW2& b) { return a = NAME2(a, b); }
 NARROW_OPERATOR(+, __hadd, __hadd2)
 NARROW_OPERATOR(-, __hsub, __hsub2)
@@ -208,22 +208,22 @@ inline NARROW operator--(NARROW& a, int) {
 // ---- comparisons: false if one side is NaN, or (`u`) true then. Of pairs there are three kinds: 1 or 0 for each half
 // (`2`), all ones or zeros for each half (`2_mask`), and whether it holds for both (`b`).
 
-#define NARROW_COMPARISON_OF_PAIRS(NAME)                                                                          \
-  inline NARROW2 __h##NAME##2(NARROW2 a, NARROW2 b) {                                                             \
-    return {__h##NAME(a.x, b.x) ? 1.0f : 0.0f, __h##NAME(a.y, b.y) ? 1.0f : 0.0f};                                \
-  }                                                                                                               \
-  inline unsigned int __h##NAME##2_mask(NARROW2 a, NARROW2 b) {                                                   \
-    return (__h##NAME(a.x, b.x) ? 0xffffu : 0u) | (__h##NAME(a.y, b.y) ? 0xffff0000u : 0u);                       \
-  }                                                                                                               \
+#define NARROW_COMPARISON_OF_PAIRS(NAME)                                                    \
+  inline NARROW2 __h##NAME##2(NARROW2 a, NARROW2 b) {                                       \
+    return {__h##NAME(a.x, b.x) ? 1.0f : 0.0f, __h##NAME(a.y, b.y) ? 1.0f : 0.0f};          \
+  }                                                                                         \
+  inline unsigned int __h##NAME##2_mask(NARROW2 a, NARROW2 b) {                             \
+    return (__h##NAME(a.x, b.x) ? 0xffffu : 0u) | (__h##NAME(a.y, b.y) ? 0xffff0000u : 0u); \
+  }                                                                                         \
   inline bool __hb##NAME##2(NARROW2 a, NARROW2 b) { return __h##NAME(a.x, b.x) && __h##NAME(a.y, b.y); }
-#define NARROW_COMPARISON(NAME, SIGN)                                                                             \
-  inline bool __h##NAME(NARROW a, NARROW b) {                                                                     \
-    return !__hisnan(a) && !__hisnan(b) && static_cast<float>(a) SIGN static_cast<float>(b);                      \
-  }                                                                                                               \
-  inline bool __h##NAME##u(NARROW a, NARROW b) {                                                                  \
-    return __hisnan(a) || __hisnan(b) || static_cast<float>(a) SIGN static_cast<float>(b);                        \
-  }                                                                                                               \
-  NARROW_COMPARISON_OF_PAIRS(NAME)                                                                                \
+#define NARROW_COMPARISON(NAME, SIGN)                                                        \
+  inline bool __h##NAME(NARROW a, NARROW b) {                                                \
+    return !__hisnan(a) && !__hisnan(b) && static_cast<float>(a) SIGN static_cast<float>(b); \
+  }                                                                                          \
+  inline bool __h##NAME##u(NARROW a, NARROW b) {                                             \
+    return __hisnan(a) || __hisnan(b) || static_cast<float>(a) SIGN static_cast<float>(b);   \
+  }                                                                                          \
+  NARROW_COMPARISON_OF_PAIRS(NAME)                                                           \
   NARROW_COMPARISON_OF_PAIRS(NAME##u)
 NARROW_COMPARISON(eq, ==)
 NARROW_COMPARISON(ne, !=)
@@ -234,8 +234,8 @@ NARROW_COMPARISON(ge, >=)
 #undef NARROW_COMPARISON
 #undef NARROW_COMPARISON_OF_PAIRS
 
-#define NARROW_COMPARING_OPERATOR(SIGN, NAME, NAME2)                                         \
-  inline bool operator SIGN(const NARROW& a, const NARROW& b) { return NAME(a, b); }         \
+#define NARROW_COMPARING_OPERATOR(SIGN, NAME, NAME2)                                 \
+  inline bool operator SIGN(const NARROW& a, const NARROW& b) { return NAME(a, b); } \
   inline bool operator SIGN(const NARROW2& a, const NARROW2& b) { return NAME2(a, b); }
 NARROW_COMPARING_OPERATOR(==, __heq, __hbeq2)
 NARROW_COMPARING_OPERATOR(!=, __hneu, __hbneu2)

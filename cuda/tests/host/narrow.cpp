@@ -122,8 +122,8 @@ void convertsEveryNumber() {
   }
 }
 
-// The magnitude nearest to a number of which `compare(point)` says whether it is below (-1), at or above the point. None
-// if the number is out of the bounds of this test.
+// The magnitude nearest to a number of which `compare(point)` says whether it is below (-1), at (0) or above (1) the
+// point. None if the number is out of the bounds of this test.
 template <class T, class Compare>
 bool nearest(Compare compare, unsigned& result) {
   unsigned low = Of<T>::first(), high = Of<T>::last() + 1;
@@ -160,7 +160,8 @@ void calculatesExactly() {
     if ((bits & 0x8000) != 0) value.significand = -value.significand;
     return value;
   };
-  const auto scaled = [](Value value) { return value.significand * (static_cast<Integer>(1) << (value.exponent + Unit)); };
+  const auto power = [](int exponent) { return static_cast<Integer>(1) << exponent; };
+  const auto scaled = [&](Value value) { return value.significand * power(value.exponent + Unit); };
   unsigned checked = 0;
   for (int i = 0; i < 300000; ++i) {
     const unsigned bits[3] = {Of<T>::pick(random), Of<T>::pick(random), Of<T>::pick(random)};
@@ -169,7 +170,7 @@ void calculatesExactly() {
     if (!finite) continue;
     const T a = Of<T>::from(bits[0]), b = Of<T>::from(bits[1]), c = Of<T>::from(bits[2]);
     const Value x = signedValue(bits[0]), y = signedValue(bits[1]), z = signedValue(bits[2]);
-    const Integer product = x.significand * y.significand * (static_cast<Integer>(1) << (x.exponent + y.exponent + Unit));
+    const Integer product = x.significand * y.significand * power(x.exponent + y.exponent + Unit);
 
     const auto checkSum = [&](Integer exact, T result) {
       const bool negative = exact < 0;
@@ -246,7 +247,9 @@ void knowsWhatIsSpecial() {
 
   // A product halfway between two numbers, and a summand far below the last place of a double.
   const __nv_bfloat16 tiny = __double2bfloat16(ldexp(1, -100));
-  const auto fused = [&](float a, float b, __nv_bfloat16 c) { return __bfloat162float(__hfma(__nv_bfloat16(a), __nv_bfloat16(b), c)); };
+  const auto fused = [](float a, float b, __nv_bfloat16 c) {
+    return __bfloat162float(__hfma(__nv_bfloat16(a), __nv_bfloat16(b), c));
+  };
   CHECK(fused(7, 37, __nv_bfloat16(0.0f)) == 260 && fused(7, 37, -tiny) == 258 && fused(7, 37, tiny) == 260);
   CHECK(fused(9, 29, __nv_bfloat16(0.0f)) == 260 && fused(9, 29, -tiny) == 260 && fused(9, 29, tiny) == 262);
   CHECK(fused(-7, 37, tiny) == -258 && fused(-9, 29, -tiny) == -262);
@@ -274,13 +277,16 @@ void knowsWhatIsSpecial() {
 template <class Pair, class Make>
 void pairsAreTwoNumbers(Make make) {
   const Pair a = make(1.5f, -2.0f), b = make(0.25f, 4.0f), c = make(1.0f, 0.5f);
-  const auto is = [](Pair pair, float low, float high) { return __low2float(pair) == low && __high2float(pair) == high; };
+  const auto is = [](Pair pair, float low, float high) {
+    return __low2float(pair) == low && __high2float(pair) == high;
+  };
   CHECK(is(a + b, 1.75f, 2) && is(a - b, 1.25f, -6) && is(a * b, 0.375f, -8) && is(a / b, 6, -0.5f));
   CHECK(is(__hadd2(a, b), 1.75f, 2) && is(__hsub2(a, b), 1.25f, -6) && is(__hmul2(a, b), 0.375f, -8));
-  CHECK(is(__h2div(a, b), 6, -0.5f) && is(__hfma2(a, b, c), 1.375f, -7.5f) && is(-a, -1.5f, 2) && is(__habs2(a), 1.5f, 2));
+  CHECK(is(__h2div(a, b), 6, -0.5f) && is(__hfma2(a, b, c), 1.375f, -7.5f));
+  CHECK(is(-a, -1.5f, 2) && is(__habs2(a), 1.5f, 2));
   CHECK(is(__hmax2(a, b), 1.5f, 4) && is(__hmin2(a, b), 0.25f, -2) && is(__hneg2(b), -0.25f, -4));
   CHECK(is(__heq2(a, make(1.5f, 2)), 1, 0) && is(__hgt2(a, b), 1, 0) && is(__hltu2(a, b), 0, 1));
-  CHECK(__heq2_mask(a, make(1.5f, 2)) == 0xffff && __hlt2_mask(a, b) == 0xffff0000u);
+  CHECK(__heq2_mask(a, make(1.5f, 2)) == 0xffff && __hgt2_mask(make(1, 0), make(2, -1)) == 0xffff0000u);
   CHECK(__hbeq2(a, a) && !__hbeq2(a, make(1.5f, 2)) && a == a && a != b && !(a < b) && __hblt2(a, make(2, 2)));
   CHECK(is(__lowhigh2highlow(a), -2, 1.5f) && is(h2exp2(make(3, -1)), 8, 0.5f) && is(h2rcp(b), 4, 0.25f));
   Pair sum = a;

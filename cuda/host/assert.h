@@ -9,8 +9,8 @@
 #else
 #define MSCCLPP_HOST_TEXT_OF(...) #__VA_ARGS__
 #define MSCCLPP_HOST_TEXT(...) MSCCLPP_HOST_TEXT_OF(__VA_ARGS__)
-#define assert(...)              \
-  ((__VA_ARGS__)                 \
-       ? static_cast<void>(0)    \
+#define assert(...)           \
+  ((__VA_ARGS__)              \
+       ? static_cast<void>(0) \
        : mscclpp_host::trap(__FILE__ ":" MSCCLPP_HOST_TEXT(__LINE__) ": assertion failed: " #__VA_ARGS__))
 #endif

@@ -35,7 +35,7 @@ T update(T* address, Next next) {
   Word before = __atomic_load_n(word, __ATOMIC_RELAXED);
   for (;;) {
     T value;
-    __builtin_memcpy(&value, &before, sizeof(T));
+    __builtin_memcpy(static_cast<void*>(&value), &before, sizeof(T));
     const T changed = next(value);
     Word after;
     __builtin_memcpy(&after, &changed, sizeof(T));
@@ -106,13 +106,13 @@ inline unsigned int decrement(unsigned int* address, unsigned int last) {
 }  // namespace mscclpp_host
 
 // Defines NAME for a type, in the scopes of the device, a block and the system.
-#define MSCCLPP_HOST_ATOMIC(NAME, TYPE, FUNCTION)                                                                 \
-  inline TYPE NAME(TYPE* address, TYPE value) { return mscclpp_host::FUNCTION(address, value); }                  \
-  inline TYPE NAME##_block(TYPE* address, TYPE value) { return mscclpp_host::FUNCTION(address, value); }          \
+#define MSCCLPP_HOST_ATOMIC(NAME, TYPE, FUNCTION)                                                        \
+  inline TYPE NAME(TYPE* address, TYPE value) { return mscclpp_host::FUNCTION(address, value); }         \
+  inline TYPE NAME##_block(TYPE* address, TYPE value) { return mscclpp_host::FUNCTION(address, value); } \
   inline TYPE NAME##_system(TYPE* address, TYPE value) { return mscclpp_host::FUNCTION(address, value); }
-#define MSCCLPP_HOST_ATOMIC_INTEGERS(NAME, FUNCTION)            \
-  MSCCLPP_HOST_ATOMIC(NAME, int, FUNCTION)                      \
-  MSCCLPP_HOST_ATOMIC(NAME, unsigned int, FUNCTION)             \
+#define MSCCLPP_HOST_ATOMIC_INTEGERS(NAME, FUNCTION) \
+  MSCCLPP_HOST_ATOMIC(NAME, int, FUNCTION)           \
+  MSCCLPP_HOST_ATOMIC(NAME, unsigned int, FUNCTION)  \
   MSCCLPP_HOST_ATOMIC(NAME, unsigned long long, FUNCTION)
 
 MSCCLPP_HOST_ATOMIC_INTEGERS(atomicAdd, add)
@@ -134,15 +134,15 @@ MSCCLPP_HOST_ATOMIC(atomicDec, unsigned int, decrement)
 
 #undef MSCCLPP_HOST_ATOMIC_INTEGERS
 
-#define MSCCLPP_HOST_ATOMIC_CAS(TYPE)                                               \
-  inline TYPE atomicCAS(TYPE* address, TYPE expected, TYPE desired) {               \
-    return mscclpp_host::compareAndSwap(address, expected, desired);                \
-  }                                                                                 \
-  inline TYPE atomicCAS_block(TYPE* address, TYPE expected, TYPE desired) {         \
-    return mscclpp_host::compareAndSwap(address, expected, desired);                \
-  }                                                                                 \
-  inline TYPE atomicCAS_system(TYPE* address, TYPE expected, TYPE desired) {        \
-    return mscclpp_host::compareAndSwap(address, expected, desired);                \
+#define MSCCLPP_HOST_ATOMIC_CAS(TYPE)                                        \
+  inline TYPE atomicCAS(TYPE* address, TYPE expected, TYPE desired) {        \
+    return mscclpp_host::compareAndSwap(address, expected, desired);         \
+  }                                                                          \
+  inline TYPE atomicCAS_block(TYPE* address, TYPE expected, TYPE desired) {  \
+    return mscclpp_host::compareAndSwap(address, expected, desired);         \
+  }                                                                          \
+  inline TYPE atomicCAS_system(TYPE* address, TYPE expected, TYPE desired) { \
+    return mscclpp_host::compareAndSwap(address, expected, desired);         \
   }
 MSCCLPP_HOST_ATOMIC_CAS(int)
 MSCCLPP_HOST_ATOMIC_CAS(unsigned int)

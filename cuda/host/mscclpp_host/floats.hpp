@@ -53,9 +53,9 @@ Floating directed(Floating nearest, bool above, bool below) {
   const Floating infinity = __builtin_inf();
   const bool goDown = above && (R == Rounding::Down || (R == Rounding::Zero && nearest > 0));
   const bool goUp = below && (R == Rounding::Up || (R == Rounding::Zero && nearest < 0));
-  if (goDown) return sizeof(Floating) == 4 ? __builtin_nextafterf(nearest, -infinity) : __builtin_nextafter(nearest, -infinity);
-  if (goUp) return sizeof(Floating) == 4 ? __builtin_nextafterf(nearest, infinity) : __builtin_nextafter(nearest, infinity);
-  return nearest;
+  if (!goDown && !goUp) return nearest;
+  const Floating towards = goUp ? infinity : -infinity;
+  return sizeof(Floating) == 4 ? __builtin_nextafterf(nearest, towards) : __builtin_nextafter(nearest, towards);
 }
 template <class Floating, Rounding R, class Integer>
 Floating fromInteger(Integer value) {
@@ -101,10 +101,10 @@ inline double __hiloint2double(int high, int low) {
 
 // ---- conversions
 
-#define MSCCLPP_HOST_ROUNDINGS(TO, NAME, FROM, FUNCTION)                                                             \
-  inline TO NAME##_rn(FROM value) { return mscclpp_host::FUNCTION<TO, mscclpp_host::Rounding::Nearest>(value); }     \
-  inline TO NAME##_rz(FROM value) { return mscclpp_host::FUNCTION<TO, mscclpp_host::Rounding::Zero>(value); }        \
-  inline TO NAME##_ru(FROM value) { return mscclpp_host::FUNCTION<TO, mscclpp_host::Rounding::Up>(value); }          \
+#define MSCCLPP_HOST_ROUNDINGS(TO, NAME, FROM, FUNCTION)                                                         \
+  inline TO NAME##_rn(FROM value) { return mscclpp_host::FUNCTION<TO, mscclpp_host::Rounding::Nearest>(value); } \
+  inline TO NAME##_rz(FROM value) { return mscclpp_host::FUNCTION<TO, mscclpp_host::Rounding::Zero>(value); }    \
+  inline TO NAME##_ru(FROM value) { return mscclpp_host::FUNCTION<TO, mscclpp_host::Rounding::Up>(value); }      \
   inline TO NAME##_rd(FROM value) { return mscclpp_host::FUNCTION<TO, mscclpp_host::Rounding::Down>(value); }
 MSCCLPP_HOST_ROUNDINGS(int, __float2int, float, toInteger)
 MSCCLPP_HOST_ROUNDINGS(unsigned int, __float2uint, float, toInteger)
@@ -131,15 +131,15 @@ inline float __double2float_rd(double value) { return mscclpp_host::fromDouble<m
 
 // ---- arithmetic, each operation rounded to nearest by itself
 
-#define MSCCLPP_HOST_ARITHMETIC(TYPE, PREFIX, FMA, DIVIDE, RECIPROCAL, SQRT)                                    \
-  inline TYPE PREFIX##add_rn(TYPE a, TYPE b) { return mscclpp_host::opaque(a + b); }                            \
-  inline TYPE PREFIX##sub_rn(TYPE a, TYPE b) { return mscclpp_host::opaque(a - b); }                            \
-  inline TYPE PREFIX##mul_rn(TYPE a, TYPE b) { return mscclpp_host::opaque(a * b); }                            \
-  inline TYPE FMA(TYPE a, TYPE b, TYPE c) {                                                                     \
-    return sizeof(TYPE) == 4 ? __builtin_fmaf(a, b, c) : __builtin_fma(a, b, c);                                \
-  }                                                                                                             \
-  inline TYPE DIVIDE(TYPE a, TYPE b) { return a / b; }                                                          \
-  inline TYPE RECIPROCAL(TYPE a) { return 1 / a; }                                                              \
+#define MSCCLPP_HOST_ARITHMETIC(TYPE, PREFIX, FMA, DIVIDE, RECIPROCAL, SQRT)         \
+  inline TYPE PREFIX##add_rn(TYPE a, TYPE b) { return mscclpp_host::opaque(a + b); } \
+  inline TYPE PREFIX##sub_rn(TYPE a, TYPE b) { return mscclpp_host::opaque(a - b); } \
+  inline TYPE PREFIX##mul_rn(TYPE a, TYPE b) { return mscclpp_host::opaque(a * b); } \
+  inline TYPE FMA(TYPE a, TYPE b, TYPE c) {                                          \
+    return sizeof(TYPE) == 4 ? __builtin_fmaf(a, b, c) : __builtin_fma(a, b, c);     \
+  }                                                                                  \
+  inline TYPE DIVIDE(TYPE a, TYPE b) { return a / b; }                               \
+  inline TYPE RECIPROCAL(TYPE a) { return 1 / a; }                                   \
   inline TYPE SQRT(TYPE a) { return sizeof(TYPE) == 4 ? __builtin_sqrtf(a) : __builtin_sqrt(a); }
 MSCCLPP_HOST_ARITHMETIC(float, __f, __fmaf_rn, __fdiv_rn, __frcp_rn, __fsqrt_rn)
 MSCCLPP_HOST_ARITHMETIC(double, __d, __fma_rn, __ddiv_rn, __drcp_rn, __dsqrt_rn)
@@ -169,15 +169,30 @@ inline void __sincosf(float a, float* sine, float* cosine) noexcept {
   *cosine = __builtin_cosf(a);
 }
 
-// ---- minima and maxima; of NaN and a number, the number
+// ---- minima and maxima: of NaN and a number the number, and -0 is less than +0
 
-inline float min(float a, float b) { return __builtin_fminf(a, b); }
-inline double min(double a, double b) { return __builtin_fmin(a, b); }
-inline double min(float a, double b) { return __builtin_fmin(a, b); }
-inline double min(double a, float b) { return __builtin_fmin(a, b); }
-inline float max(float a, float b) { return __builtin_fmaxf(a, b); }
-inline double max(double a, double b) { return __builtin_fmax(a, b); }
-inline double max(float a, double b) { return __builtin_fmax(a, b); }
-inline double max(double a, float b) { return __builtin_fmax(a, b); }
+namespace mscclpp_host {
+
+template <class Floating>
+Floating lesser(Floating a, Floating b) {
+  if (a != a) return b;
+  return b != b || a < b || (a == b && __builtin_signbit(a)) ? a : b;
+}
+template <class Floating>
+Floating greater(Floating a, Floating b) {
+  if (a != a) return b;
+  return b != b || a > b || (a == b && !__builtin_signbit(a)) ? a : b;
+}
+
+}  // namespace mscclpp_host
+
+inline float min(float a, float b) { return mscclpp_host::lesser(a, b); }
+inline double min(double a, double b) { return mscclpp_host::lesser(a, b); }
+inline double min(float a, double b) { return mscclpp_host::lesser<double>(a, b); }
+inline double min(double a, float b) { return mscclpp_host::lesser<double>(a, b); }
+inline float max(float a, float b) { return mscclpp_host::greater(a, b); }
+inline double max(double a, double b) { return mscclpp_host::greater(a, b); }
+inline double max(float a, double b) { return mscclpp_host::greater<double>(a, b); }
+inline double max(double a, float b) { return mscclpp_host::greater<double>(a, b); }
 
 #endif  // MSCCLPP_HOST_FLOATS_HPP_

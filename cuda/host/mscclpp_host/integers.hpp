@@ -102,17 +102,19 @@ constexpr unsigned int __urhadd(unsigned int a, unsigned int b) {
 
 // ---- minima and maxima; of a signed and an unsigned integer, as if both were unsigned
 
-#define MSCCLPP_HOST_MIN_MAX(RESULT, A, B)                                                                              \
-  constexpr RESULT min(A a, B b) {                                                                                      \
-    return static_cast<RESULT>(a) < static_cast<RESULT>(b) ? static_cast<RESULT>(a) : static_cast<RESULT>(b);           \
-  }                                                                                                                     \
-  constexpr RESULT max(A a, B b) {                                                                                      \
-    return static_cast<RESULT>(a) < static_cast<RESULT>(b) ? static_cast<RESULT>(b) : static_cast<RESULT>(a);           \
+#define MSCCLPP_HOST_MIN_MAX(RESULT, A, B)                                        \
+  constexpr RESULT min(A a, B b) {                                                \
+    const RESULT first = static_cast<RESULT>(a), second = static_cast<RESULT>(b); \
+    return first < second ? first : second;                                       \
+  }                                                                               \
+  constexpr RESULT max(A a, B b) {                                                \
+    const RESULT first = static_cast<RESULT>(a), second = static_cast<RESULT>(b); \
+    return first < second ? second : first;                                       \
   }
-#define MSCCLPP_HOST_MIN_MAX_OF_SIZE(TYPE)                    \
-  MSCCLPP_HOST_MIN_MAX(TYPE, TYPE, TYPE)                      \
-  MSCCLPP_HOST_MIN_MAX(unsigned TYPE, unsigned TYPE, TYPE)    \
-  MSCCLPP_HOST_MIN_MAX(unsigned TYPE, TYPE, unsigned TYPE)    \
+#define MSCCLPP_HOST_MIN_MAX_OF_SIZE(TYPE)                 \
+  MSCCLPP_HOST_MIN_MAX(TYPE, TYPE, TYPE)                   \
+  MSCCLPP_HOST_MIN_MAX(unsigned TYPE, unsigned TYPE, TYPE) \
+  MSCCLPP_HOST_MIN_MAX(unsigned TYPE, TYPE, unsigned TYPE) \
   MSCCLPP_HOST_MIN_MAX(unsigned TYPE, unsigned TYPE, unsigned TYPE)
 MSCCLPP_HOST_MIN_MAX_OF_SIZE(int)
 MSCCLPP_HOST_MIN_MAX_OF_SIZE(long)

@@ -4,7 +4,9 @@
 #ifndef MSCCLPP_HOST_INTRINSICS_HPP_
 #define MSCCLPP_HOST_INTRINSICS_HPP_
 
-// The C library's clock() is declared there; see below.
+// memcpy and its like.
+#include <string.h>
+// The C library's clock(); see below.
 #include <ctime>
 
 #include "assert.h"

@@ -15,10 +15,10 @@ template <class T>
 struct Accessible {
   static constexpr bool value = false;
 };
-#define MSCCLPP_HOST_ACCESSIBLE(TYPE)    \
-  template <>                            \
-  struct Accessible<TYPE> {              \
-    static constexpr bool value = true;  \
+#define MSCCLPP_HOST_ACCESSIBLE(TYPE)   \
+  template <>                           \
+  struct Accessible<TYPE> {             \
+    static constexpr bool value = true; \
   };
 #define MSCCLPP_HOST_ACCESSIBLE_VECTORS(NAME, ELEMENT) \
   MSCCLPP_HOST_ACCESSIBLE(ELEMENT)                     \
@@ -76,10 +76,10 @@ struct Plain {
 
 }  // namespace mscclpp_host
 
-#define MSCCLPP_HOST_LOAD(NAME, HOW)              \
-  template <class T>                              \
-  T NAME(const T* address) {                      \
-    return mscclpp_host::HOW(address);            \
+#define MSCCLPP_HOST_LOAD(NAME, HOW)   \
+  template <class T>                   \
+  T NAME(const T* address) {           \
+    return mscclpp_host::HOW(address); \
   }
 MSCCLPP_HOST_LOAD(__ldg, loadStable)
 MSCCLPP_HOST_LOAD(__ldca, loadStable)
@@ -89,10 +89,10 @@ MSCCLPP_HOST_LOAD(__ldcg, loadAgain)
 MSCCLPP_HOST_LOAD(__ldcv, loadAgain)
 #undef MSCCLPP_HOST_LOAD
 
-#define MSCCLPP_HOST_STORE(NAME)                                           \
-  template <class T>                                                       \
-  void NAME(T* address, typename mscclpp_host::Plain<T>::type value) {     \
-    mscclpp_host::store(address, value);                                   \
+#define MSCCLPP_HOST_STORE(NAME)                                       \
+  template <class T>                                                   \
+  void NAME(T* address, typename mscclpp_host::Plain<T>::type value) { \
+    mscclpp_host::store(address, value);                               \
   }
 MSCCLPP_HOST_STORE(__stwb)
 MSCCLPP_HOST_STORE(__stcg)

@@ -63,14 +63,14 @@ struct NarrowFormat {
     // A normal number's highest bit counts the exponent up by one; so does what rounding carries over.
     const unsigned long long magnitude = kept + (static_cast<unsigned long long>(field - 1) << FractionBits);
     if (magnitude < Infinity) return static_cast<unsigned short>(sign | magnitude);
-    const bool away = R == Rounding::Nearest || (R == Rounding::Up && sign == 0) || (R == Rounding::Down && sign != 0);
-    return sign | (away ? Infinity : Largest);
+    const bool outward = (R == Rounding::Up && sign == 0) || (R == Rounding::Down && sign != 0);
+    return sign | (R == Rounding::Nearest || outward ? Infinity : Largest);
   }
 };
 
-// a + b, rounded to odd: if it is not exact, to the one of its two neighbours whose last bit is 1. Rounding that again to
-// a format with at least two bits less gives what rounding a + b once would have given, for the result is never on a
-// boundary of the shorter format's roundings without being exact, and on the same side of it as a + b.
+// a + b, rounded to odd: if it is not exact, to the one of its two neighbours whose last bit is 1. Rounding that again
+// to a format with at least two bits less gives what rounding a + b once would have given: a boundary of the shorter
+// format's roundings ends in 0, and so the result is on one only if it is exact, and else on the same side of it.
 inline double addToOdd(double a, double b) {
   const double sum = a + b;
   // What the sum lacks, exactly (Knuth's two-sum). NaN if the sum is infinite or NaN.
@@ -88,9 +88,10 @@ inline double addToOdd(double a, double b) {
 // - a * b is exact in double.
 // - a + b and a * b + c need not be; rounded to odd they are as good.
 // - a / b and the square root are rounded twice. That shows only if the first rounding reaches a boundary m of the
-//   second, a number of 12 bits, from beside it. But a / b, if it is not m, is at least 2^-24 of m away: a and m * b are
-//   multiples of the same power of two, of which m * b, of 23 bits, is less than 2^23. The root of a, likewise, is at
-//   least 2^-26 of m away, since a and m * m, of 24 bits, differ. The first rounding moves by 2^-53.
+//   second, a number of at most 12 bits, from beside it; and it moves by at most 2^-53 of the number. But a and m * b
+//   have at most 11 and 23 bits, so that, being multiples of the smaller one's last bit, they are equal or differ by
+//   more than 2^-23 of the larger. By as much does a / b differ from m. In the same way a and m * m, of at most 24
+//   bits, differ by more than 2^-24, and the root of a differs from m by half of that.
 inline double fusedMultiplyAdd(float a, float b, float c) { return addToOdd(static_cast<double>(a) * b, c); }
 
 // An integer, rounded to odd.

@@ -1,28 +1,28 @@
-// CUDA's vector types, with the sizes and alignments that its programming guide gives, and the functions that make them.
-// Data of these types can therefore be shared between kernels, simulated or not, and the host.
+// CUDA's vector types, with the sizes and alignments that its programming guide gives, and the functions that make
+// them. Data of these types can therefore be shared between kernels, simulated or not, and the host.
 
 #ifndef MSCCLPP_HOST_VECTOR_TYPES_HPP_
 #define MSCCLPP_HOST_VECTOR_TYPES_HPP_
 
 // Vectors of two and of four have the alignments given; vectors of one and of three have their element's.
-#define MSCCLPP_HOST_VECTORS(NAME, ELEMENT, ALIGNMENT2, ALIGNMENT4)                         \
-  struct NAME##1 {                                                                          \
-    ELEMENT x;                                                                              \
-  };                                                                                        \
-  struct alignas(ALIGNMENT2) NAME##2 {                                                      \
-    ELEMENT x, y;                                                                           \
-  };                                                                                        \
-  struct NAME##3 {                                                                          \
-    ELEMENT x, y, z;                                                                        \
-  };                                                                                        \
-  struct alignas(ALIGNMENT4) NAME##4 {                                                      \
-    ELEMENT x, y, z, w;                                                                     \
-  };                                                                                        \
-  constexpr NAME##1 make_##NAME##1(ELEMENT x) { return {x}; }                               \
-  constexpr NAME##2 make_##NAME##2(ELEMENT x, ELEMENT y) { return {x, y}; }                 \
-  constexpr NAME##3 make_##NAME##3(ELEMENT x, ELEMENT y, ELEMENT z) { return {x, y, z}; }   \
-  constexpr NAME##4 make_##NAME##4(ELEMENT x, ELEMENT y, ELEMENT z, ELEMENT w) {            \
-    return {x, y, z, w};                                                                    \
+#define MSCCLPP_HOST_VECTORS(NAME, ELEMENT, ALIGNMENT2, ALIGNMENT4)                       \
+  struct NAME##1 {                                                                        \
+    ELEMENT x;                                                                            \
+  };                                                                                      \
+  struct alignas(ALIGNMENT2) NAME##2 {                                                    \
+    ELEMENT x, y;                                                                         \
+  };                                                                                      \
+  struct NAME##3 {                                                                        \
+    ELEMENT x, y, z;                                                                      \
+  };                                                                                      \
+  struct alignas(ALIGNMENT4) NAME##4 {                                                    \
+    ELEMENT x, y, z, w;                                                                   \
+  };                                                                                      \
+  constexpr NAME##1 make_##NAME##1(ELEMENT x) { return {x}; }                             \
+  constexpr NAME##2 make_##NAME##2(ELEMENT x, ELEMENT y) { return {x, y}; }               \
+  constexpr NAME##3 make_##NAME##3(ELEMENT x, ELEMENT y, ELEMENT z) { return {x, y, z}; } \
+  constexpr NAME##4 make_##NAME##4(ELEMENT x, ELEMENT y, ELEMENT z, ELEMENT w) {          \
+    return {x, y, z, w};                                                                  \
   }
 
 MSCCLPP_HOST_VECTORS(char, signed char, 2, 4)

@@ -45,16 +45,25 @@ pub const HEADERS: &[(&str, &str)] = &[
 /// headers of CUDA that kernels include.
 pub const HOST_HEADERS: &[(&str, &str)] = &[
     ("assert.h", include_str!("../host/assert.h")),
+    ("cuda.h", include_str!("../host/cuda.h")),
+    ("cuda_bf16.h", include_str!("../host/cuda_bf16.h")),
+    ("cuda_fp16.h", include_str!("../host/cuda_fp16.h")),
+    ("cuda_runtime.h", include_str!("../host/cuda_runtime.h")),
+    ("cuda_runtime_api.h", include_str!("../host/cuda_runtime_api.h")),
+    ("device_launch_parameters.h", include_str!("../host/device_launch_parameters.h")),
     ("mscclpp_host/atomics.hpp", include_str!("../host/mscclpp_host/atomics.hpp")),
-    ("mscclpp_host/intrinsics.hpp", include_str!("../host/mscclpp_host/intrinsics.hpp")),
     ("mscclpp_host/floats.hpp", include_str!("../host/mscclpp_host/floats.hpp")),
     ("mscclpp_host/integers.hpp", include_str!("../host/mscclpp_host/integers.hpp")),
+    ("mscclpp_host/intrinsics.hpp", include_str!("../host/mscclpp_host/intrinsics.hpp")),
     ("mscclpp_host/memory.hpp", include_str!("../host/mscclpp_host/memory.hpp")),
     ("mscclpp_host/narrow.hpp", include_str!("../host/mscclpp_host/narrow.hpp")),
+    ("mscclpp_host/narrow_types.inl", include_str!("../host/mscclpp_host/narrow_types.inl")),
     ("mscclpp_host/runtime.hpp", include_str!("../host/mscclpp_host/runtime.hpp")),
     ("mscclpp_host/trace.cpp", include_str!("../host/mscclpp_host/trace.cpp")),
     ("mscclpp_host/vector_types.hpp", include_str!("../host/mscclpp_host/vector_types.hpp")),
     ("mscclpp_host/warp.hpp", include_str!("../host/mscclpp_host/warp.hpp")),
+    ("vector_functions.h", include_str!("../host/vector_functions.h")),
+    ("vector_types.h", include_str!("../host/vector_types.h")),
 ];
 
 /// A kernel of this repository, with its PTX.

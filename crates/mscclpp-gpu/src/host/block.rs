@@ -62,7 +62,7 @@ enum State {
 
 type Body = Coroutine<(), Turn, (), ThreadStack>;
 
-/// A thread: where it is, and what a barrier told it.
+/// A thread: where it is, and what it learned at a barrier.
 struct Seat {
     state: State,
     body: Option<Body>,

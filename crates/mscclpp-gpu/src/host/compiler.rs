@@ -24,7 +24,7 @@ const OPTIONS: [&str; 9] = [
     "-fwrapv",
     "-ffp-contract=off",
     "-fno-exceptions",
-    // What the kernel's author is told comes from a compiler for GPUs.
+    // Warnings about a kernel are the business of compilers for GPUs.
     "-w",
     // Each load has variables of its own, those of inline functions included.
     GNU_UNIQUE,

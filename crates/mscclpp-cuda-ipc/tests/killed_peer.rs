@@ -3,24 +3,24 @@
 
 use std::{
     process::ExitCode,
-    sync::{atomic::AtomicU32, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_core::{
-    BaseMemoryChannel, BaseMemoryChannelHandle, Connection, Context, Device, Endpoint, EndpointConfig, Error,
-    Semaphore, SemaphoreStub, Transport,
+    BaseMemoryChannel, Connection, Context, Device, Endpoint, EndpointConfig, Error, Semaphore,
+    SemaphoreStub, Transport,
 };
 use mscclpp_cuda_ipc::CudaIpc;
 use mscclpp_gpu::{
-    DeviceBuffer, DevicePtr, Gpu, KernelArgs, LaunchConfig, Module, ModuleSource, Platform, Stream,
-    host::{HostBlock, HostKernel},
+    DeviceBuffer, DevicePtr, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform, Stream,
 };
 use mscclpp_test_support::{Child, LIMIT, child, hex, unhex};
 
 /// How soon the survivor must have noticed.
 const NOTICE: Duration = Duration::from_secs(5);
+const KERNELS: KernelSource<'static> =
+    KernelSource::new("semaphore.cu", include_str!("../../../cuda/kernels/semaphore.cu"));
 
 fn main() -> ExitCode {
     let found = Platform::detect_or_host().expect("a usable platform");
@@ -100,8 +100,7 @@ impl Side {
         let device = rank % platform.device_count().expect("devices");
         let context = Context::builder().provider(CudaIpc::new()).platform(platform).build();
         let gpu = context.gpu(device).expect("a device");
-        let source = ModuleSource { ptx: mscclpp_kernels::SEMAPHORE, host_kernels: TWINS, host_symbols: &[] };
-        let module = Module::load(&gpu, &source).expect("kernels");
+        let module = Module::load(&gpu, &KERNELS).expect("kernels");
         let endpoint = context
             .create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(device)))
             .expect("an endpoint");
@@ -150,24 +149,3 @@ impl Side {
 const SIGNALLED: u32 = 1;
 const NOT_SIGNALLED: u32 = 2;
 
-const TWINS: &[HostKernel] =
-    &[HostKernel { name: "wait_once", run: wait_once }, HostKernel { name: "signal_n", run: signal_n }];
-
-/// `(channel, max_spins, result)`
-unsafe fn wait_once(block: &HostBlock<'_>) {
-    // SAFETY: the arguments of the launches above, whose channel and result live until the kernel has ended.
-    unsafe {
-        let (channel, max_spins) = (block.arg::<BaseMemoryChannelHandle>(0), block.arg::<i64>(1));
-        let outcome = if channel.wait(max_spins) { SIGNALLED } else { NOT_SIGNALLED };
-        AtomicU32::from_ptr(block.arg::<DevicePtr>(2).as_mut_ptr()).store(outcome, Ordering::Relaxed);
-    }
-}
-
-/// `(channel, n)`
-unsafe fn signal_n(block: &HostBlock<'_>) {
-    // SAFETY: as above.
-    unsafe {
-        let channel = block.arg::<BaseMemoryChannelHandle>(0);
-        (0..block.arg::<i32>(1)).for_each(|_| channel.signal());
-    }
-}

@@ -7,7 +7,6 @@ mod courier;
 mod suite;
 
 use std::{
-    marker::PhantomData,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -20,7 +19,8 @@ use libtest_mimic::{Arguments, Trial};
 use mscclpp_core::Context;
 use suite::{
     Pair, Setup, Side,
-    pair::{Thread, fill, mismatches, mix, until},
+    kernels::Thread,
+    pair::{fill, mismatches, mix, until},
 };
 
 fn main() {
@@ -52,7 +52,7 @@ fn flushes_wait_for_their_own_connection(reach: Reach) {
     let (held, free) = (Courier::new(reach), Courier::new(reach));
     let pair = Pair::running(&setup_of(&free, reach), LEN);
     let Pair { sides: [a, there] } = Pair::new(&setup_of(&held, reach), LEN, 1, |builder| builder);
-    let Side { service, own, theirs, semaphores, buffer, .. } = a;
+    let Side { service, own, theirs, semaphores, buffer, kernels, .. } = a;
     // It gives back what it has of the semaphore.
     drop(service);
     let service = &pair.sides[0].service;
@@ -68,7 +68,7 @@ fn flushes_wait_for_their_own_connection(reach: Reach) {
     thread::scope(|scope| {
         let _guard = pair.guard();
         scope.spawn(|| {
-            assert!(Thread::of(&channel, PhantomData).put_with_signal_and_flush(0, 0, LEN));
+            assert!(Thread::of(&kernels, &channel).put_with_signal_and_flush(0, 0, LEN));
             returned.store(true, Ordering::Release);
         });
         until("the flush that is held up", || service.stats().total.syncs == 1);

@@ -1,21 +1,22 @@
 //! Proxies with handlers of one's own.
 
+mod kernels;
+
 use std::{
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering, fence},
         mpsc,
     },
     thread,
     time::{Duration, Instant},
 };
 
-use mscclpp_gpu::{Gpu, Platform};
+use kernels::{Kernels, PATIENCE};
+use mscclpp_gpu::{Gpu, KernelArgs, LaunchConfig, Platform};
 use mscclpp_proxy::{
     Error, FifoHandle, IdlePolicy, Progress, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Result,
 };
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn gpu() -> Gpu {
     Platform::Host.gpu(0).unwrap()
@@ -25,15 +26,18 @@ fn numbered(n: u64) -> ProxyTrigger {
     ProxyTrigger { fst: n, snd: 0 }
 }
 
+fn kernels() -> &'static Kernels {
+    static KERNELS: OnceLock<Kernels> = OnceLock::new();
+    KERNELS.get_or_init(|| Kernels::load(&gpu()))
+}
+
 /// Pushes as a thread of a kernel.
 fn push<H: ProxyHandler>(proxy: &Proxy<H>, n: u64) -> u64 {
-    // SAFETY: a simulated device, and `proxy` is alive.
-    unsafe { proxy.fifo().device_handle().push(numbered(n), -1) }
+    kernels().push(proxy.fifo().device_handle(), numbered(n), -1)
 }
 
 fn sync<H: ProxyHandler>(proxy: &Proxy<H>, position: u64) -> bool {
-    // SAFETY: as above.
-    unsafe { proxy.fifo().device_handle().sync(position, -1) }
+    kernels().sync(proxy.fifo().device_handle(), position)
 }
 
 #[test]
@@ -85,15 +89,16 @@ fn a_proxy_that_a_handler_stopped_starts_at_once() {
     let fifo = proxy.fifo().device_handle();
     for n in 0..1000 {
         proxy.start(n % 2 == 0).unwrap();
-        let position = push(&proxy, n);
+        let push = kernels().start_push(fifo, numbered(n), -1);
         let deadline = Instant::now() + PATIENCE;
-        // Not `sync`, which backs off: as soon as can be.
-        // SAFETY: a simulated device, and `proxy` is alive.
-        while !unsafe { fifo.poll(position) } {
+        // As soon as can be.
+        while proxy.fifo().tail() <= n {
             assert!(Instant::now() < deadline);
             std::hint::spin_loop();
         }
+        fence(Ordering::Acquire);
         assert!(!proxy.is_running(), "run {n}");
+        assert_eq!(push.end(), n);
     }
     proxy.stop().unwrap();
 }
@@ -286,21 +291,15 @@ fn a_stop_waits_for_what_was_started() {
 fn a_stop_ends_while_triggers_keep_coming() {
     let proxy =
         Proxy::builder(&gpu()).fifo_size(4).build(|_: ProxyTrigger| ProxyHandlerResult::Continue).unwrap();
-    let done = AtomicBool::new(false);
     proxy.start(true).unwrap();
-    thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) {
-                    push(&proxy, 0);
-                }
-            });
-        }
-        thread::sleep(Duration::from_millis(5));
-        proxy.stop().unwrap();
-        assert!(!proxy.is_running());
-        done.store(true, Ordering::Relaxed);
-        // Those that wait for room.
-        proxy.abort("the test is over");
-    });
+    let (kernel, stream) = (kernels().kernel("fifo_push_for_ever"), gpu().stream().unwrap());
+    let args = KernelArgs::new().with(proxy.fifo().device_handle());
+    // SAFETY: that is its argument, and the proxy lives until the stream is done.
+    unsafe { kernel.launch(&stream, LaunchConfig::linear(3, 1), &args).unwrap() };
+    thread::sleep(Duration::from_millis(5));
+    proxy.stop().unwrap();
+    assert!(!proxy.is_running());
+    assert!(!stream.query().unwrap(), "the kernel waits for room");
+    proxy.abort("the test is over");
+    stream.synchronize_timeout(PATIENCE).unwrap();
 }

@@ -9,12 +9,8 @@ mod ranks;
 use std::{error::Error, process::ExitCode, sync::Arc, time::Duration};
 
 use mscclpp::{
-    FifoHandle, HostToDeviceSemaphoreHandle, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Route,
-    SendQueue, Signaller,
-    errors::ProxyError,
-    host::{HostBlock, HostKernel},
-    kernels,
-    prelude::*,
+    HostToDeviceSemaphoreHandle, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Route, SendQueue,
+    Signaller, errors::ProxyError, kernels, prelude::*,
 };
 use ranks::{BadArguments, Program, Rank};
 
@@ -92,8 +88,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
         let handle = HostToDeviceSemaphoreHandle::of(semaphore)?;
         handles.write((i * size_of::<HostToDeviceSemaphoreHandle>()) as u64, &bytes_of(handle))?;
     }
-    let source = ModuleSource { ptx: kernels::CUSTOM_PROXY, host_kernels: HOST_TWINS, host_symbols: &[] };
-    let kernel = Module::load(&gpu, &source)?.kernel("broadcast_and_gather")?;
+    let kernel = Module::load(&gpu, &kernels::CUSTOM_PROXY)?.kernel("broadcast_and_gather")?;
     let (stream, failed) = (gpu.stream()?, gpu.allocate(4)?);
 
     // ANCHOR: proxy
@@ -182,35 +177,4 @@ fn connect_all(communicator: &Communicator, gpu: usize, buffer: &DeviceBuffer) -
 fn bytes_of(handle: HostToDeviceSemaphoreHandle) -> [u8; size_of::<HostToDeviceSemaphoreHandle>()] {
     // SAFETY: three pointers without padding.
     unsafe { std::mem::transmute(handle) }
-}
-
-const HOST_TWINS: &[HostKernel] = &[HostKernel { name: "broadcast_and_gather", run: broadcast_and_gather }];
-
-/// The twin of the kernel.
-///
-/// # Safety
-/// As for the kernel.
-unsafe fn broadcast_and_gather(block: &HostBlock<'_>) {
-    // SAFETY: the arguments that `run` pushes.
-    let (fifo, semaphores, peers, offset, bytes, failed) = unsafe {
-        (
-            block.arg::<FifoHandle>(0),
-            block.arg::<DevicePtr>(1).as_mut_ptr::<HostToDeviceSemaphoreHandle>(),
-            block.arg::<u32>(2),
-            block.arg::<u64>(3),
-            block.arg::<u64>(4),
-            block.arg::<DevicePtr>(5),
-        )
-    };
-    // SAFETY: a live FIFO.
-    let position = unsafe { fifo.push(ProxyTrigger { fst: offset, snd: bytes }, -1) };
-    let mut good = position != FifoHandle::FAILED;
-    for i in block.threads().filter(|thread| *thread < peers) {
-        // SAFETY: a live semaphore, whose handle `run` has put there.
-        good &= unsafe { semaphores.add(i as usize).read().wait(-1) };
-    }
-    if !good {
-        // SAFETY: four bytes of device memory that only this kernel writes.
-        unsafe { failed.as_mut_ptr::<u32>().write(1) };
-    }
 }

@@ -82,7 +82,7 @@ pub use mscclpp_ethernet::{Ethernet, EthernetBuilder, Family as EthernetFamily};
 pub use mscclpp_gpu::nvrtc;
 pub use mscclpp_gpu::{
     DeviceBuffer, DevicePtr, Event, ExportHandle, ExportKinds, Gpu, GpuProperties, Graph, ImportedMemory,
-    Kernel, KernelArgs, KernelParam, LaunchConfig, MemoryExport, MemoryInfo, Module, ModuleSource,
+    Kernel, KernelArgs, KernelParam, KernelSource, LaunchConfig, MemoryExport, MemoryInfo, Module,
     PeerAccess, PinnedBuffer, Platform, Stream,
 };
 
@@ -113,17 +113,10 @@ pub mod provider {
     };
 }
 
-/// What the host twin of a kernel is written with.
-pub mod host {
-    pub use mscclpp_core::{DeviceSemaphore, DeviceSyncer, Element, PacketFormat, ThreadPacket};
-    pub use mscclpp_gpu::host::{Backoff, HostBlock, HostKernel, HostSymbol, copy, read, write};
-}
-
-/// The device API's headers, and the PTX of the kernels in this repository.
+/// The device API's headers, and the kernels that the examples launch.
 pub mod kernels {
     pub use mscclpp_kernels::{
-        BIDIR_MEMORY_CHANNEL, BIDIR_PORT_CHANNEL, CONCURRENCY, CUSTOM_PROXY, FIFO, HEADERS, MEMORY_BENCH,
-        MEMORY_CHANNEL, MESH_PORT_CHANNELS, PACKET_PING_PONG, PACKETS, PING_PONG, PORT_BENCH, PORT_CHANNEL,
-        SEMAPHORE, SIGNAL_DATA, SIGNAL_PING_PONG,
+        BIDIR_MEMORY_CHANNEL, BIDIR_PORT_CHANNEL, CUSTOM_PROXY, HEADERS, MESH_PORT_CHANNELS, PING_PONG,
+        SIGNAL_PING_PONG,
     };
 }

@@ -10,17 +10,23 @@ use std::{
     time::Instant,
 };
 
-use mscclpp::{Fifo, Proxy, ProxyHandlerResult, ProxyTrigger, errors::ProxyError, kernels, prelude::*};
+use mscclpp::{Fifo, Proxy, ProxyHandlerResult, ProxyTrigger, errors::ProxyError, prelude::*};
 use support::{
-    LIMIT, on_each_pair, platform,
-    port_ends::{Call, PortEnd},
+    LIMIT,
+    kernels::{FIFO, word_of},
+    on_each_pair, platform,
+    port_ends::{Call, PortEnd, Turns},
     random::Random,
     turn,
-    twins::ports::{FIFO_TWINS, Turns, mixed},
 };
 
 fn on_gpus() -> bool {
     platform() != Platform::Host
+}
+
+/// The word of 63 bits that belongs to a trigger's first one, as in the kernels.
+fn mixed(x: u64) -> u64 {
+    word_of(x, 0, 0) >> 1
 }
 
 /// Launches a kernel of `fifo.cu` with these arguments behind the FIFO and before `failed`, and gives `each` every
@@ -34,8 +40,7 @@ fn push_and_take(
     mut each: impl FnMut(ProxyTrigger),
 ) {
     let gpu = platform().gpu(0).unwrap();
-    let source = ModuleSource { ptx: kernels::FIFO, host_kernels: FIFO_TWINS, host_symbols: &[] };
-    let kernel = Module::load(&gpu, &source).unwrap().kernel(kernel).unwrap();
+    let kernel = Module::load(&gpu, &FIFO).unwrap().kernel(kernel).unwrap();
     let (stream, failed) = (gpu.stream().unwrap(), gpu.allocate(4).unwrap());
     failed.fill(0, 4, 0).unwrap();
     let args = args(KernelArgs::new().with(fifo.device_handle())).with(failed.ptr());
@@ -167,8 +172,7 @@ fn kernels_that_give_up_pushing_are_reported() {
             ProxyHandlerResult::Continue
         })
         .unwrap();
-    let source = ModuleSource { ptx: kernels::FIFO, host_kernels: FIFO_TWINS, host_symbols: &[] };
-    let kernel = Module::load(&gpu, &source).unwrap().kernel("fifo_push_numbered").unwrap();
+    let kernel = Module::load(&gpu, &FIFO).unwrap().kernel("fifo_push_numbered").unwrap();
     let (stream, failed) = (gpu.stream().unwrap(), gpu.allocate(4).unwrap());
     failed.fill(0, 4, 0).unwrap();
     let (per_thread, sync_every, max_spin) = (1u32, 0u32, 100i64);

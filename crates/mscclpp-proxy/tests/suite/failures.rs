@@ -9,7 +9,8 @@ use mscclpp_proxy::{Error, FifoHandle, ProxyTrigger, TriggerKind};
 
 use super::{
     Case, Pair, Setup, Side,
-    pair::{OWN, PATIENCE, THEIRS, Thread, until},
+    kernels::{PATIENCE, Thread},
+    pair::{OWN, THEIRS, until},
 };
 
 pub(super) const CASES: &[Case] = &[

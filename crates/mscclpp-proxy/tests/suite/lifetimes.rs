@@ -1,10 +1,11 @@
 //! Starting, stopping and dropping.
 
-use std::{marker::PhantomData, thread};
+use std::thread;
 
 use super::{
     Case, Pair, Setup, Side,
-    pair::{Thread, fill, mismatches, mix, until},
+    kernels::Thread,
+    pair::{fill, mismatches, mix, until},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -88,7 +89,7 @@ type Part = Box<dyn std::any::Any>;
 
 fn parts(side: Side) -> Vec<Part> {
     let channel = side.channel(0);
-    let Side { context, gpu, connection, buffer, own, theirs, semaphores, service } = side;
+    let Side { context, gpu, connection, buffer, own, theirs, semaphores, service, .. } = side;
     vec![
         Box::new(channel),
         Box::new(service),
@@ -122,9 +123,9 @@ fn parts_can_be_dropped_in_any_order(setup: &Setup) {
 fn a_service_is_dropped_with_triggers_under_way(setup: &Setup) {
     for _ in 0..10 {
         let Pair { sides: [a, b] } = Pair::running(setup, 1 << 16);
-        let channel = a.channel(0);
         // What it points to outlives `a`.
-        let kernel = Thread::of(&channel, PhantomData);
+        let (channel, kernels) = (a.channel(0), a.kernels.clone());
+        let kernel = Thread::of(&kernels, &channel);
         for _ in 0..20 {
             assert!(kernel.put_with_signal(0, 0, 1 << 16));
         }

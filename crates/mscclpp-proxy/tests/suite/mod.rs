@@ -4,6 +4,8 @@
 
 mod failures;
 mod introspection;
+#[path = "../kernels/mod.rs"]
+pub(crate) mod kernels;
 mod lifetimes;
 mod order;
 pub(crate) mod pair;

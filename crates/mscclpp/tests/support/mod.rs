@@ -9,7 +9,6 @@ pub(crate) mod limits;
 pub(crate) mod port_ends;
 pub(crate) mod port_ranks;
 pub(crate) mod random;
-pub(crate) mod twins;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},

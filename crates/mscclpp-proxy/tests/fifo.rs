@@ -36,7 +36,7 @@ unsafe fn push(block: &HostBlock<'_>) {
 /// All of `producers * each` triggers come once, whole, and those of a producer in their order.
 fn storm(size: u64, producers: u64, each: u64) {
     let gpu = Platform::Host.gpu(0).unwrap();
-    let fifo = Fifo::new(&gpu, size).unwrap();
+    let mut fifo = Fifo::new(&gpu, size).unwrap();
     let kernels = [HostKernel { name: "push", run: push }];
     let module =
         Module::load(&gpu, &ModuleSource { ptx: "", host_kernels: &kernels, host_symbols: &[] }).unwrap();

@@ -102,6 +102,16 @@ pub enum Error {
         /// How long.
         after: Duration,
     },
+    /// As many operations as may wait for the transport do. Nothing was taken; the call can be repeated.
+    #[error(
+        "{waiting} operations to {peer} wait for room in its queue; submit them, or drive it with progress"
+    )]
+    QueueFull {
+        /// The connection's label.
+        peer: String,
+        /// How many wait.
+        waiting: usize,
+    },
     /// A wait inside a kernel reached its spin bound. It has consumed nothing and can be repeated.
     #[error("a wait inside a kernel reached its spin bound without a signal or packet from {peer}")]
     DeviceWaitTimedOut {

@@ -94,7 +94,7 @@ impl Semaphore {
                 connection.label()
             )));
         }
-        let status = connection.context().slabs().status(connection.local_gpu())?;
+        let status = connection.context().status_words(connection.local_gpu())?;
         let waits = Arc::new(Waits { status, aborted: OnceLock::new() });
         let inner = Arc::new(Inner {
             remote_region,
@@ -121,7 +121,7 @@ impl Semaphore {
     /// The memory of its local token (shared with other semaphores of the context).
     #[must_use]
     pub fn local_memory(&self) -> &RegisteredMemory {
-        &self.inner.block.slab
+        self.inner.block.memory()
     }
 
     /// The memory of the peer's token.
@@ -222,7 +222,7 @@ impl Semaphore {
     }
 
     fn at_local(&self, line: u64) -> DevicePtr {
-        self.inner.block.ptr.add(line)
+        self.inner.block.word(line)
     }
 }
 

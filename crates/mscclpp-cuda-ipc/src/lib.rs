@@ -21,7 +21,7 @@
 //! common file system or different process ids. Regions of this very process are recognised and used in place.
 //!
 //! # How order is kept
-//! Every queue has a stream of its own, which works in order. An update ([`mscclpp_core::provider::Queue::update`]) is a
+//! Every queue has a stream of its own, which works in order. An update ([`mscclpp_core::provider::Operation::Update`]) is a
 //! stream value write with its default memory barrier, which comes after the data of earlier copies is visible to
 //! whoever sees the value.
 //!
@@ -184,7 +184,7 @@ fn reachable_from(local: &IpcEndpoint, remote: &EndpointInfo) -> Result<Gpu> {
         transport: Transport::CUDA_IPC,
         reason,
     };
-    let peer_is_cpu = remote.config.device.kind == DeviceType::Cpu;
+    let peer_is_cpu = remote.device.kind == DeviceType::Cpu;
     let Some(gpu) = &local.gpu else {
         return Err(unreachable(if peer_is_cpu {
             "both endpoints are on CPUs; CudaIpc connects GPUs".to_owned()

@@ -153,10 +153,10 @@ fn flushes_are_asked_for_once_per_operation() {
         here.register_buffer(&here.gpu(0).unwrap().allocate(64).unwrap(), Transport::CUDA_IPC).unwrap();
     let mut queue = connection.open_queue().unwrap();
     let route = queue.route(&target, &source).unwrap();
-    queue.write(&route, 0, 0, 64).unwrap();
+    queue.write(route, 0, 0, 64).unwrap();
     let ticket = queue.request_flush().unwrap();
     assert_eq!(queue.request_flush().unwrap(), ticket);
-    queue.write(&route, 0, 0, 64).unwrap();
+    queue.write(route, 0, 0, 64).unwrap();
     let later = queue.request_flush().unwrap();
     assert!(later > ticket);
     let deadline = Instant::now() + Duration::from_secs(30);

@@ -66,7 +66,7 @@ fn a_peer_of_another_user_is_not_asked() -> Result<(), Failed> {
     };
     let sent = bytes.clone();
     match run_as(OTHER, move || connect_to(sent)) {
-        Err(Error::Transport { transport: Transport::CUDA_IPC, source }) => {
+        Err(Error::Transport { transport, source }) if transport == Transport::CUDA_IPC => {
             let error = source.downcast_ref::<mscclpp_cuda_ipc::Error>();
             let (theirs, ours) = (OWNER, OTHER);
             let named = matches!(

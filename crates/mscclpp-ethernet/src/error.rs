@@ -80,12 +80,6 @@ pub enum Error {
         /// What was wrong with it.
         reason: String,
     },
-    /// Too much waits to be sent.
-    #[error("{limit} operations wait to be sent; flush now and then")]
-    Backlog {
-        /// How many may.
-        limit: u64,
-    },
     /// A region or endpoint of another provider was passed in.
     #[error("{0} belongs to another transport provider")]
     Foreign(&'static str),

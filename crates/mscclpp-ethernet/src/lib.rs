@@ -111,7 +111,7 @@ struct EthernetEndpoint {
     blob: Vec<u8>,
     name: Name,
     gpu: Option<Gpu>,
-    max_waiting: i32,
+    max_waiting: Option<u32>,
     hub: Arc<Hub>,
 }
 
@@ -170,7 +170,7 @@ impl TransportProvider for Ethernet {
         };
         // A CPU has no platform; GPUs of different ones would disagree about what their memory holds.
         if let Some(gpu) = &local.gpu
-            && remote.config.device.kind == DeviceType::Gpu
+            && remote.device.kind == DeviceType::Gpu
             && remote.platform != gpu.platform()
         {
             return Err(unreachable(format!(

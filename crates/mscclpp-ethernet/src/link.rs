@@ -20,11 +20,17 @@ pub(crate) struct EthernetLink {
     key: Key,
     /// What queues ask for.
     wish: Wish,
-    max_waiting: i32,
+    max_waiting: Option<u32>,
 }
 
 impl EthernetLink {
-    pub(crate) fn new(state: Arc<LinkState>, hub: Arc<Hub>, key: Key, wish: Wish, max_waiting: i32) -> Self {
+    pub(crate) fn new(
+        state: Arc<LinkState>,
+        hub: Arc<Hub>,
+        key: Key,
+        wish: Wish,
+        max_waiting: Option<u32>,
+    ) -> Self {
         Self { state, hub, key, wish, max_waiting }
     }
 }

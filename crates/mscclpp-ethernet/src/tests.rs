@@ -424,7 +424,7 @@ fn what_the_core_has_a_variant_for_is_told_with_it() {
     let expected = "AF_INET or AF_INET6";
     let environment = Error::Environment { variable: "A_SWITCH", value: "maybe".to_owned(), expected };
     assert!(matches!(environment.into(), CoreError::Environment { variable: "A_SWITCH", .. }));
-    assert!(matches!(Error::Backlog { limit: 1 }.into(), CoreError::Transport { .. }));
+    assert!(matches!(Error::NoAddress.into(), CoreError::Transport { .. }));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use mscclpp_gpu::{KernelParam, host::Backoff};
 
 use crate::{
     FifoHandle, MemoryId, ProxyTrigger, SemaphoreId, TriggerKind,
-    handle::status_words,
+    fifo_handle::status_words,
     protocol::{ProgressWords, StatusWords, TRIGGER_RANGE, wait_until},
 };
 

@@ -64,6 +64,18 @@ pub enum Error {
         /// Why.
         source: Arc<Error>,
     },
+    /// What some triggers asked for could not be handed over together. The service has stopped.
+    #[error("triggers {first} to {last}, to {peer}: {source}")]
+    Triggers {
+        /// The position of the first that may not have been handed over.
+        first: u64,
+        /// The position of the last.
+        last: u64,
+        /// The label of their connection.
+        peer: String,
+        /// Why.
+        source: Arc<Error>,
+    },
     /// A push gave up and left a hole in the FIFO, which the proxy cannot pass.
     #[error(
         "a device thread gave up pushing trigger {position} (its spin bound was reached, or the wait aborted), so that \
@@ -115,7 +127,7 @@ impl Error {
     pub fn core(&self) -> Option<&mscclpp_core::Error> {
         match self {
             Self::Core(error) => Some(error),
-            Self::Trigger { source, .. } => source.core(),
+            Self::Trigger { source, .. } | Self::Triggers { source, .. } => source.core(),
             _ => None,
         }
     }

@@ -2,7 +2,11 @@
 
 use std::{
     fmt,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
 };
 
 use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, PinnedBuffer};
@@ -19,13 +23,14 @@ const LINE: u64 = 128;
 
 /// Triggers on their way from device threads to the thread of a proxy.
 ///
-/// Any number of device threads push ([`FifoHandle`]); one host thread polls and pops. Full, it makes pushes wait.
+/// Any number of device threads push ([`FifoHandle`]). This is the one consumer: whoever has it polls and pops. What
+/// others need of the FIFO is its [`FifoShared`]. Full, it makes pushes wait.
 ///
 /// ```
 /// use mscclpp_gpu::Platform;
 /// use mscclpp_proxy::{Fifo, ProxyTrigger};
 ///
-/// let fifo = Fifo::new(&Platform::Host.gpu(0)?, 512)?;
+/// let mut fifo = Fifo::new(&Platform::Host.gpu(0)?, 512)?;
 /// let handle = fifo.device_handle(); // goes to kernels
 /// // SAFETY: a simulated device, and `fifo` is alive.
 /// let position = unsafe { handle.push(ProxyTrigger { fst: 7, snd: 9 }, -1) };
@@ -36,13 +41,18 @@ const LINE: u64 = 128;
 /// # Ok::<(), mscclpp_proxy::Error>(())
 /// ```
 pub struct Fifo {
+    shared: Arc<FifoShared>,
+    /// How many have been popped; the tail in pinned memory is its copy for the device.
+    position: u64,
+}
+
+/// What everybody may know of a [`Fifo`], and the memory that it is in.
+pub struct FifoShared {
     /// The triggers, the tail and the status, each from a new line on.
     pinned: PinnedBuffer,
     /// The head, the cached tail, and whether somebody looks at the tail, a line each.
     device: DeviceBuffer,
     size: u64,
-    /// Where the host is; the tail in pinned memory is its copy for the device.
-    position: AtomicU64,
 }
 
 impl Fifo {
@@ -70,34 +80,72 @@ impl Fifo {
                 pinned.ptr()
             )));
         }
-        Ok(Self { pinned, device: gpu.allocate(3 * LINE)?, size, position: AtomicU64::new(0) })
+        let shared = FifoShared { pinned, device: gpu.allocate(3 * LINE)?, size };
+        Ok(Self { shared: Arc::new(shared), position: 0 })
     }
 
+    /// What others may have of it: kernels' handle, how far it is, and to end waits.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<FifoShared> {
+        &self.shared
+    }
+
+    /// The position of the trigger that [`Fifo::poll`] looks for: how many have been popped.
+    #[must_use]
+    pub fn tail(&self) -> u64 {
+        self.position
+    }
+
+    /// The next trigger, if there is one; with it comes all that the pushing thread did before. Does not block.
+    #[must_use]
+    pub fn poll(&mut self) -> Option<ProxyTrigger> {
+        self.ring().front(self.position).map(ProxyTrigger::from_words)
+    }
+
+    /// Takes the trigger that [`Fifo::poll`] gave, which makes room for another. Does not block.
+    pub fn pop(&mut self) {
+        self.ring().pop(self.position);
+        self.position += 1;
+    }
+
+    /// Fails if a push has given up at the position that is next to be polled, which nothing can follow.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn check(&mut self) -> Result<()> {
+        // The release of this word comes after whatever was pushed below the hole, so that a look at the slot after
+        // this load decides whether the hole is here.
+        if self.status(3).load(Ordering::Acquire) == POISONED && self.poll().is_none() {
+            return Err(Error::Poisoned { position: self.position });
+        }
+        Ok(())
+    }
+
+    /// Whether a trigger behind the one that is next has been pushed already: then that one is about to come.
+    pub(crate) fn is_pushed_beyond(&mut self) -> bool {
+        let (ring, tail) = (self.ring(), self.position);
+        (tail + 1..tail + self.size).any(|position| ring.front(position).is_some())
+    }
+}
+
+impl Deref for Fifo {
+    type Target = FifoShared;
+    fn deref(&self) -> &FifoShared {
+        &self.shared
+    }
+}
+
+impl FifoShared {
     /// How many triggers it holds.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The position of the trigger that [`Fifo::poll`] looks for: how many have been popped.
+    /// How many triggers have been popped. Does not block.
     #[must_use]
     pub fn tail(&self) -> u64 {
-        self.position.load(Ordering::Relaxed)
-    }
-
-    /// The next trigger, if there is one; with it comes all that the pushing thread did before. Does not block.
-    ///
-    /// For one thread at a time, that which pops.
-    #[must_use]
-    pub fn poll(&self) -> Option<ProxyTrigger> {
-        self.ring().front(self.tail()).map(ProxyTrigger::from_words)
-    }
-
-    /// Takes the trigger that [`Fifo::poll`] gave, which makes room for another. Does not block.
-    pub fn pop(&self) {
-        let position = self.tail();
-        self.ring().pop(position);
-        self.position.store(position + 1, Ordering::Relaxed);
+        self.ring().tail.load(Ordering::Relaxed)
     }
 
     /// What kernels need. Copy it to the device or pass it as an argument; `self` must outlive the kernels.
@@ -117,25 +165,6 @@ impl Fifo {
     /// Makes pushes and syncs that wait give up, now and from now on. Does not block.
     pub fn abort(&self) {
         self.status(0).store(1, Ordering::Release);
-    }
-
-    /// Fails if a push has given up at the position that is next to be polled, which nothing can follow.
-    ///
-    /// # Errors
-    /// [`Error::Poisoned`].
-    pub fn check(&self) -> Result<()> {
-        // The release of this word comes after whatever was pushed below the hole, so that a look at the slot after
-        // this load decides whether the hole is here.
-        if self.status(3).load(Ordering::Acquire) == POISONED && self.poll().is_none() {
-            return Err(Error::Poisoned { position: self.tail() });
-        }
-        Ok(())
-    }
-
-    /// Whether a trigger behind the one that is next has been pushed already: then that one is about to come.
-    pub(crate) fn is_pushed_beyond(&self) -> bool {
-        let (ring, tail) = (self.ring(), self.tail());
-        (tail + 1..tail + self.size).any(|position| ring.front(position).is_some())
     }
 
     /// The head, in device memory.
@@ -170,7 +199,16 @@ impl Fifo {
 
 impl fmt::Debug for Fifo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fifo").field("size", &self.size).field("tail", &self.tail()).finish_non_exhaustive()
+        f.debug_tuple("Fifo").field(&*self.shared).finish()
+    }
+}
+
+impl fmt::Debug for FifoShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FifoShared")
+            .field("size", &self.size)
+            .field("tail", &self.tail())
+            .finish_non_exhaustive()
     }
 }
 
@@ -215,7 +253,7 @@ mod tests {
 
     #[test]
     fn lap_after_lap_in_order() {
-        let fifo = fifo(4).unwrap();
+        let mut fifo = fifo(4).unwrap();
         for n in (0..40).step_by(2) {
             assert_eq!((push(&fifo, n, -1), push(&fifo, n + 1, -1)), (n, n + 1));
             assert!(!is_taken(&fifo, n));
@@ -231,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_push_that_gives_up_poisons() {
-        let fifo = fifo(2).unwrap();
+        let mut fifo = fifo(2).unwrap();
         assert_eq!((push(&fifo, 0, 0), push(&fifo, 1, 0), push(&fifo, 2, 10)), (0, 1, FifoHandle::FAILED));
         // What came before the hole still counts.
         for n in [0, 1] {

@@ -14,7 +14,7 @@ use std::{
 use mscclpp_gpu::Gpu;
 use parking_lot::Mutex;
 
-use crate::{Error, Fifo, IdlePolicy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Result};
+use crate::{Error, Fifo, FifoShared, IdlePolicy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Result};
 
 /// A host thread that serves kernels of one device: what [`crate::ProxyService`] runs on, and services of one's own.
 ///
@@ -50,23 +50,29 @@ pub struct Proxy<H: ProxyHandler> {
 
 pub(crate) struct Shared<H> {
     pub(crate) gpu: Gpu,
-    pub(crate) fifo: Arc<Fifo>,
+    pub(crate) fifo: Arc<FifoShared>,
     pub(crate) idle: IdlePolicy,
     pub(crate) thread_init: Option<Box<ThreadInit>>,
     /// Whoever runs has it, so that the thread takes no lock for each trigger.
-    pub(crate) handler: Mutex<H>,
+    pub(crate) served: Mutex<Served<H>>,
     pub(crate) stop: AtomicBool,
     /// Whether triggers will be taken: from a start on, until the thread has decided to take no more, which it says
     /// before anybody can know otherwise.
     pub(crate) running: Mutex<bool>,
     /// The last thread that ran, set by itself.
     pub(crate) thread_id: Mutex<Option<ThreadId>>,
-    /// Whether the handler has heard of the failure.
-    pub(crate) told: AtomicBool,
+    /// Whether the handler was told of the failure.
+    pub(crate) failure_told: AtomicBool,
     /// What ended the proxy for good.
     pub(crate) failure: Arc<OnceLock<Error>>,
     /// What the last run ended with, if that was not a failure.
     pub(crate) unfinished: Mutex<Option<Error>>,
+}
+
+/// What the thread works with.
+pub(crate) struct Served<H> {
+    pub(crate) handler: H,
+    pub(crate) fifo: Fifo,
 }
 
 pub(crate) type ThreadInit = dyn Fn() + Send + Sync;
@@ -108,13 +114,13 @@ impl ProxyBuilder {
     /// # Errors
     /// As [`Fifo::new`].
     pub fn build<H: ProxyHandler>(self, handler: H) -> Result<Proxy<H>> {
-        let fifo = Arc::new(Fifo::new(&self.gpu, self.fifo_size)?);
+        let fifo = Fifo::new(&self.gpu, self.fifo_size)?;
         Ok(self.build_on(fifo, Arc::default(), handler))
     }
 
     pub(crate) fn build_on<H: ProxyHandler>(
         self,
-        fifo: Arc<Fifo>,
+        fifo: Fifo,
         failure: Arc<OnceLock<Error>>,
         handler: H,
     ) -> Proxy<H> {
@@ -122,14 +128,14 @@ impl ProxyBuilder {
         Proxy {
             shared: Arc::new(Shared {
                 gpu,
-                fifo,
+                fifo: fifo.shared().clone(),
                 idle,
                 thread_init,
-                handler: Mutex::new(handler),
+                served: Mutex::new(Served { handler, fifo }),
                 stop: AtomicBool::new(false),
                 running: Mutex::new(false),
                 thread_id: Mutex::default(),
-                told: AtomicBool::new(false),
+                failure_told: AtomicBool::new(false),
                 failure,
                 unfinished: Mutex::default(),
             }),
@@ -267,7 +273,7 @@ impl<H: ProxyHandler> Proxy<H> {
 
     /// Where kernels push.
     #[must_use]
-    pub fn fifo(&self) -> &Arc<Fifo> {
+    pub fn fifo(&self) -> &Arc<FifoShared> {
         &self.shared.fifo
     }
 }

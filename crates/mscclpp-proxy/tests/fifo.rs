@@ -14,7 +14,7 @@ const SEQUENCE: u32 = 40;
 /// All of `producers * each` triggers come once, whole, and those of a producer in their order.
 fn storm(size: u64, producers: u64, each: u64) {
     let gpu = Platform::Host.gpu(0).unwrap();
-    let fifo = Fifo::new(&gpu, size).unwrap();
+    let mut fifo = Fifo::new(&gpu, size).unwrap();
     let kernel = Kernels::load(&gpu).kernel("fifo_push_numbered");
     let stream = gpu.stream().unwrap();
     let args = KernelArgs::new().with(fifo.device_handle()).with(each).with(SEQUENCE);

@@ -14,9 +14,11 @@ use std::{
     thread,
 };
 
-use courier::{Courier, Reach};
+use courier::{Courier, Reach, Tokens};
 use libtest_mimic::{Arguments, Trial};
 use mscclpp_core::Context;
+use mscclpp_gpu::DeviceBuffer;
+use mscclpp_proxy::{PortChannel, ProxyService};
 use suite::{
     Pair, Setup, Side,
     kernels::Thread,
@@ -32,6 +34,13 @@ fn main() {
             Ok(())
         }));
     }
+    // Everything again over queues that are full all the time, and with tokens in host memory.
+    let limited = Courier::new(Reach::Nothing).limited_to(4).with_tokens(Tokens::PinnedHost);
+    trials.extend(suite::trials("FullAtFour::", &setup_of(&limited, Reach::Nothing)));
+    trials.push(Trial::test("others_go_on_while_a_connection_is_full", || {
+        others_go_on_while_a_connection_is_full();
+        Ok(())
+    }));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
@@ -41,7 +50,66 @@ fn setup_of(courier: &Courier, reach: Reach) -> Setup {
         builder: Arc::new(move || Context::builder().provider(courier.clone())),
         transport: Courier::TRANSPORT,
         reach: [reach != Reach::Nothing, reach == Reach::Atomics],
+        queue_size: None,
     }
+}
+
+/// A second connection of a service, over `courier`: its channel, what it sends from, and the other side.
+fn second_connection(
+    service: &ProxyService,
+    courier: &Courier,
+    reach: Reach,
+    len: u64,
+) -> (PortChannel, DeviceBuffer, Side) {
+    let Pair { sides: [a, there] } = Pair::new(&setup_of(courier, reach), len, 1, |builder| builder);
+    let Side { service: own_service, own, theirs, semaphores, buffer, .. } = a;
+    // It gives back what it has of the semaphore.
+    drop(own_service);
+    let id = service.add_semaphore(&semaphores[0]).unwrap();
+    let [dst, src] = [&theirs, &own].map(|memory| service.add_memory(memory).unwrap());
+    (service.port_channel(id, dst, src).unwrap(), buffer, there)
+}
+
+/// One service with two connections. The transport of one takes four orders and carries none out: hundreds of its
+/// triggers are set aside, nothing fails, and the other connection goes on. Then they arrive.
+fn others_go_on_while_a_connection_is_full() {
+    const LEN: u64 = 4096;
+    const WORDS: usize = (LEN / 8) as usize;
+    const PUTS: u64 = 400;
+    let reach = Reach::Nothing;
+    let (held, free) = (Courier::new(reach).limited_to(4), Courier::new(reach));
+    let pair = Pair::running(&setup_of(&free, reach), LEN);
+    let service = &pair.sides[0].service;
+    let (channel, buffer, there) = second_connection(service, &held, reach, LEN);
+    let noise: Vec<u8> = (0..LEN).map(|i| mix(5, i) as u8).collect();
+    buffer.write(0, &noise).unwrap();
+
+    held.hold(true);
+    let (from, to) = (pair.sides[0].thread(), there.thread());
+    let stuck = Thread::of(&channel, PhantomData);
+    for _ in 0..PUTS {
+        assert!(stuck.put_with_signal(0, 0, LEN));
+    }
+    for round in 0..100 {
+        fill(&pair.sides[0].words()[..WORDS], |i| mix(round, i));
+        assert!(from.put(0, 0, LEN) && from.flush());
+        assert_eq!(mismatches(&pair.sides[1].words()[..WORDS], |i| mix(round, i)), 0);
+    }
+    let stats = service.stats();
+    // A put, a signal and a flush each, of which four are with the courier.
+    assert_eq!(stats.connections[1].waiting, 3 * PUTS - 4);
+    assert_eq!((stats.connections[0].waiting, stats.total.data), (0, PUTS + 100));
+    assert!(service.dump().contains("1196 operations wait for room at the transport"), "{}", service.dump());
+    service.health().expect("a full queue is no failure");
+    assert!(!to.poll(), "nothing was carried out");
+    held.hold(false);
+    for _ in 0..PUTS {
+        assert!(to.wait());
+    }
+    assert!(!to.poll(), "one signal each");
+    assert!(there.bytes()[..LEN as usize] == noise);
+    service.stop_proxy().unwrap();
+    assert_eq!(service.stats().connections[1].waiting, 0);
 }
 
 /// One service with two connections. While the transport of one carries nothing out, flushes on the other return; the
@@ -51,14 +119,8 @@ fn flushes_wait_for_their_own_connection(reach: Reach) {
     const WORDS: usize = (LEN / 8) as usize;
     let (held, free) = (Courier::new(reach), Courier::new(reach));
     let pair = Pair::running(&setup_of(&free, reach), LEN);
-    let Pair { sides: [a, there] } = Pair::new(&setup_of(&held, reach), LEN, 1, |builder| builder);
-    let Side { service, own, theirs, semaphores, buffer, kernels, .. } = a;
-    // It gives back what it has of the semaphore.
-    drop(service);
     let service = &pair.sides[0].service;
-    let id = service.add_semaphore(&semaphores[0]).unwrap();
-    let [dst, src] = [&theirs, &own].map(|memory| service.add_memory(memory).unwrap());
-    let channel = service.port_channel(id, dst, src).unwrap();
+    let (channel, buffer, there) = second_connection(service, &held, reach, LEN);
     let noise: Vec<u8> = (0..LEN).map(|i| mix(5, i) as u8).collect();
     buffer.write(0, &noise).unwrap();
 

@@ -9,8 +9,8 @@ mod ranks;
 use std::{error::Error, process::ExitCode, sync::Arc, time::Duration};
 
 use mscclpp::{
-    HostToDeviceSemaphoreHandle, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Route, SendQueue,
-    Signaller, errors::ProxyError, kernels, prelude::*,
+    FifoHandle, HostToDeviceSemaphoreHandle, Progress, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger,
+    SendQueue, SignallerId, errors::ProxyError, kernels, prelude::*, provider::RouteId,
 };
 use ranks::{BadArguments, Program, Rank};
 
@@ -42,29 +42,43 @@ struct Broadcaster {
 }
 
 struct Peer {
-    // Before the queue, which keeps the connection.
-    signaller: Signaller,
-    /// From this side's buffer to the peer's.
-    route: Route,
+    semaphore: Semaphore,
     queue: SendQueue,
+    /// From this side's buffer to the peer's, in that queue.
+    route: RouteId,
+    signaller: SignallerId,
 }
 
 impl ProxyHandler for Broadcaster {
     /// The first word of a trigger is an offset, the second a number of bytes.
     fn handle(&mut self, trigger: ProxyTrigger, _position: u64) -> Result<ProxyHandlerResult, ProxyError> {
         let (offset, bytes) = (trigger.fst, trigger.snd);
+        if self.peers.iter().any(|peer| !peer.queue.has_room_for(2)) {
+            // A transport is full: the same trigger comes again.
+            return Ok(ProxyHandlerResult::Retry);
+        }
         for peer in &mut self.peers {
             // Neither blocks. The signal is not seen before the data.
-            peer.queue.write(&peer.route, offset, offset, bytes)?;
-            peer.queue.signal(&mut peer.signaller)?;
+            peer.queue.write(peer.route, offset, offset, bytes)?;
+            peer.queue.signal(peer.signaller)?;
         }
         Ok(ProxyHandlerResult::Continue)
+    }
+
+    /// Hands over what the triggers so far have asked for.
+    fn progress(&mut self) -> Result<Progress, ProxyError> {
+        let mut waiting = 0;
+        for peer in &mut self.peers {
+            peer.queue.progress()?;
+            waiting += peer.queue.waiting();
+        }
+        Ok(if waiting == 0 { Progress::Idle } else { Progress::Busy })
     }
 
     /// Kernels wait for what nobody sends any more.
     fn failed(&mut self, error: &ProxyError) {
         for peer in &self.peers {
-            peer.signaller.semaphore().abort(&format!("the proxy has failed: {error}"));
+            peer.semaphore.abort(&format!("the proxy has failed: {error}"));
         }
     }
 }
@@ -82,7 +96,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     println!("GPU {}: Connecting to {} others ...", this.gpu, n_ranks - 1);
     let peers = connect_all(&communicator, this.gpu, &buffer).map_err(|error| communicator.explain(error))?;
 
-    let semaphores: Vec<Semaphore> = peers.iter().map(|peer| peer.signaller.semaphore().clone()).collect();
+    let semaphores: Vec<Semaphore> = peers.iter().map(|peer| peer.semaphore.clone()).collect();
     let handles = gpu.allocate((MAX_RANKS * size_of::<HostToDeviceSemaphoreHandle>()) as u64)?;
     for (i, semaphore) in semaphores.iter().enumerate() {
         let handle = HostToDeviceSemaphoreHandle::of(semaphore)?;
@@ -166,9 +180,10 @@ fn connect_all(communicator: &Communicator, gpu: usize, buffer: &DeviceBuffer) -
         let connection = connection.wait()?;
         let semaphore = communicator.build_semaphore(&connection, peer, 0)?.wait()?;
         // ANCHOR: queue
-        let queue = connection.open_queue()?;
+        let mut queue = connection.open_queue()?;
         let route = queue.route(&memory.wait()?, &ours)?;
-        peers.push(Peer { signaller: semaphore.signaller()?, route, queue });
+        let signaller = queue.attach(semaphore.signaller()?)?;
+        peers.push(Peer { semaphore, queue, route, signaller });
         // ANCHOR_END: queue
     }
     Ok(peers)

@@ -72,7 +72,7 @@ pub use mscclpp_core::{
     EndpointInfo, HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore, IbConfig, IbMode,
     LL8Packet, LL16Packet, LL128Packet, LinkMonitor, MemoryChannel, MemoryChannelHandle, MemoryRegion,
     Packet, ProcessId, RegionInfo, RegisteredMemory, Route, Semaphore, SemaphoreStub, SendQueue, Signaller,
-    Transport, TransportFlags, WeakConnection,
+    SignallerId, Transport, TransportFlags, WeakConnection,
 };
 #[cfg(feature = "cuda-ipc")]
 pub use mscclpp_cuda_ipc::CudaIpc;
@@ -87,10 +87,10 @@ pub use mscclpp_gpu::{
 };
 
 pub use mscclpp_proxy::{
-    BasePortChannel, BasePortChannelHandle, BaseProxyService, ConnectionStats, DumpOnSignal, Fifo,
-    FifoHandle, IdlePolicy, MemoryId, PendingFlush, PortChannel, PortChannelHandle, Progress, Proxy,
-    ProxyBuilder, ProxyHandler, ProxyHandlerResult, ProxyService, ProxyServiceBuilder, ProxyTrigger,
-    SemaphoreId, ServiceStats, TrafficStats, TriggerKind,
+    BasePortChannel, BasePortChannelHandle, BaseProxyService, ConnectionStats, Fifo, FifoHandle, FifoShared,
+    IdlePolicy, MemoryId, PendingFlush, PortChannel, PortChannelHandle, Progress, Proxy, ProxyBuilder,
+    ProxyHandler, ProxyHandlerResult, ProxyService, ProxyServiceBuilder, ProxyTrigger, SemaphoreId,
+    ServiceStats, TrafficStats, TriggerKind,
 };
 
 /// The program in the repository's README compiles.
@@ -109,7 +109,8 @@ pub mod errors {
 /// What a transport of one's own implements; see [`ContextBuilder::provider`].
 pub mod provider {
     pub use mscclpp_core::provider::{
-        Link, LocalEndpoint, Queue, Registration, RemoteRegion, TransportProvider,
+        Link, LocalEndpoint, Operation, OwnTokens, Queue, Registration, RemoteRegion, RouteId, TokenMemory,
+        TransportProvider,
     };
 }
 

@@ -32,7 +32,7 @@ fn mixed(x: u64) -> u64 {
 /// Launches a kernel of `fifo.cu` with these arguments behind the FIFO and before `failed`, and gives `each` every
 /// trigger, of which `count` are to come, before it is taken.
 fn push_and_take(
-    fifo: &Fifo,
+    fifo: &mut Fifo,
     kernel: &str,
     shape: LaunchConfig,
     args: impl FnOnce(KernelArgs) -> KernelArgs,
@@ -74,13 +74,13 @@ fn push_and_take(
 
 /// Every thread's triggers come once, whole, and in order.
 fn check_numbered(size: u64, shape: LaunchConfig, per_thread: u32, sync_every: u32) {
-    let fifo = Fifo::new(&platform().gpu(0).unwrap(), size).unwrap();
+    let mut fifo = Fifo::new(&platform().gpu(0).unwrap(), size).unwrap();
     let threads = shape.grid[0] * shape.block[0];
     let mut next = vec![0; threads as usize];
     let start = Instant::now();
     let (mut torn, mut disordered) = (0u64, 0u64);
     push_and_take(
-        &fifo,
+        &mut fifo,
         "fifo_push_numbered",
         shape,
         |args| args.with(per_thread).with(sync_every).with(-1i64),
@@ -140,12 +140,12 @@ fn ten_million_triggers_of_512_threads_at_every_size() {
 fn a_trigger_carries_what_was_written_before_it() {
     let _turn = turn();
     let gpu = platform().gpu(0).unwrap();
-    let fifo = Fifo::new(&gpu, 16).unwrap();
+    let mut fifo = Fifo::new(&gpu, 16).unwrap();
     let data = gpu.allocate_pinned(64).unwrap();
     let rounds = if on_gpus() { 200_000u32 } else { 10_000 };
     let mut late = 0u64;
     push_and_take(
-        &fifo,
+        &mut fifo,
         "fifo_push_after_data",
         LaunchConfig::linear(1, 1),
         |args| args.with(data.ptr()).with(rounds),

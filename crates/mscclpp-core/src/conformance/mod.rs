@@ -2,7 +2,8 @@
 //!
 //! A provider's test implements [`Setup`] and makes one trial of each of [`cases`], and of [`host_platform_cases`] and
 //! [`mapped_memory_cases`] where they can run. A case panics with what was wrong. The suite itself needs no privilege and no
-//! hardware beyond what the provider needs; both ends are in the process that runs it, each with a context of its own.
+//! hardware beyond what the provider needs; both ends are in the process that runs it, each with a context of its own, but
+//! for [`process_cases`].
 //!
 //! ```
 //! use mscclpp_core::conformance::{self, Setup};
@@ -33,9 +34,13 @@ mod hostile;
 mod lifetimes;
 mod memories;
 mod pair;
+pub mod process;
+mod queues;
 mod semaphores;
 mod signals;
 mod transfers;
+
+use std::process::Command;
 
 use crate::{ContextBuilder, Device, Transport};
 
@@ -53,6 +58,12 @@ pub trait Setup: Sync {
     /// Whether device code reaches a peer's memory: what [`crate::provider::RemoteRegion::ptr`] must say.
     fn maps_peer_memory(&self) -> bool;
 
+    /// How to start this very program so that it calls [`process::serve`] with the same setup; none for a transport that
+    /// stays within a process, for which there are no [`process_cases`].
+    fn second_process(&self) -> Option<Command> {
+        None
+    }
+
     /// Whether the transport connects processes of different hosts. If not, trying to must be an error.
     fn reaches_other_hosts(&self) -> bool {
         false
@@ -69,12 +80,19 @@ pub fn cases() -> Vec<(&'static str, Case)> {
         endpoints::CASES,
         memories::CASES,
         transfers::CASES,
+        queues::CASES,
         semaphores::CASES,
         channels::CASES,
         lifetimes::CASES,
         hostile::CASES,
     ]
     .concat()
+}
+
+/// The cases whose other end is a process of its own, which [`Setup::second_process`] starts.
+#[must_use]
+pub fn process_cases() -> Vec<(&'static str, Case)> {
+    process::CASES.to_vec()
 }
 
 /// The cases in which host threads take the part of kernels. They need device memory that is host memory, which is on

@@ -1,6 +1,7 @@
 //! Two connected ends, memories between them, and what the cases need to watch them.
 
 use std::{
+    sync::atomic::{Ordering, fence},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -138,6 +139,22 @@ pub(super) fn eventually(limit: Duration, mut done: impl FnMut() -> bool) -> boo
         thread::sleep(Duration::from_micros(200));
     }
     true
+}
+
+/// Spins, so that what it looks for is looked at as early as can be.
+pub(super) fn await_value(memory: &Shared, offset: u64, value: u64) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut word = [0; 8];
+        memory.buffer.read(offset, &mut word).expect("polling");
+        // On the Host platform the read is a relaxed atomic load; with the fence it pairs with the releasing update.
+        fence(Ordering::Acquire);
+        if u64::from_ne_bytes(word) == value {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{value} has not arrived within {PATIENCE:?}");
+        thread::yield_now();
+    }
 }
 
 /// What the thread returns; a panic if it does not end within `limit`, or its own.

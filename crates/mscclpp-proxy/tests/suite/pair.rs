@@ -55,7 +55,10 @@ impl Pair {
     ) -> Self {
         let contexts = [0, 1].map(|_| (setup.builder)().platform(Platform::Host).build());
         let ends = [0, 1].map(|n| {
-            let config = EndpointConfig::new(setup.transport, Device::gpu(n));
+            let mut config = EndpointConfig::new(setup.transport, Device::gpu(n));
+            if let Some(size) = setup.queue_size {
+                config = config.max_write_queue_size(size);
+            }
             contexts[n].create_endpoint(config).expect("an endpoint")
         });
         let seen = |end: &Endpoint| {

@@ -1,4 +1,4 @@
-//! What a service has of one connection: the words by which kernels learn how far it is, and counts.
+//! What a service shares of one connection: the words by which kernels learn how far it is, and counts.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -12,12 +12,12 @@ use parking_lot::Mutex;
 use crate::{ProxyTrigger, Result, TriggerKind};
 
 /// Bytes of device memory that each connection has: two lines, of which kernels write the first.
-pub(crate) const LANE_WORDS: u64 = 256;
+pub(crate) const CONNECTION_WORDS: u64 = 256;
 /// The completed position, where the transport stores it.
 pub(crate) const COMPLETED: u64 = 128;
 
 /// A connection in a service.
-pub(crate) struct Lane {
+pub(crate) struct ServiceConnection {
     pub(crate) connection: Connection,
     known_as: WeakConnection,
     /// On its way to the proxy's thread, which owns it from the first trigger on.
@@ -37,8 +37,8 @@ pub(crate) enum Completed {
     ByProxy(PinnedBuffer),
 }
 
-impl Lane {
-    /// `words`: [`LANE_WORDS`] of the device's memory, zeroed.
+impl ServiceConnection {
+    /// `words`: [`CONNECTION_WORDS`] of the device's memory, zeroed.
     pub(crate) fn open(gpu: &Gpu, connection: &Connection, words: DevicePtr) -> Result<Self> {
         let queue = connection.open_queue()?;
         let completed = match queue.stores_completions() {
@@ -80,6 +80,8 @@ pub(crate) struct Counts {
     pub(crate) taken: AtomicU64,
     /// What the completed position will be.
     pub(crate) asked: AtomicU64,
+    /// Operations that wait for room at the transport.
+    pub(crate) waiting: AtomicU64,
     /// The last flushes: 1 + their positions, and when they were asked for, in nanoseconds since `start`.
     flushes: Box<[[AtomicU64; 2]]>,
     start: Instant,
@@ -97,12 +99,13 @@ impl Counts {
             bytes: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             asked: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
             flushes: (0..FLUSHES).map(|_| Default::default()).collect(),
             start: Instant::now(),
         }
     }
 
-    /// A trigger is carried out, but for its signal and for saying that it is.
+    /// A trigger was taken: what it asks for is about to be given to the connection's queue.
     pub(crate) fn note(&self, trigger: ProxyTrigger, position: u64) {
         let add = |count: &AtomicU64, n: u64| {
             let sum = count.load(Ordering::Relaxed) + n;

@@ -270,7 +270,7 @@ impl Context {
             }
             TokenMemory::PinnedHost => {
                 let pinned = gpu.allocate_pinned(HOST_TOKEN_SLAB)?;
-                let host = DevicePtr::from_ptr(pinned.word64(0)?.as_ptr());
+                let host = DevicePtr::from_ptr(pinned.word(0)?.as_ptr());
                 if host != pinned.ptr() {
                     return Err(Error::InvalidArgument(format!(
                         "{gpu} has pinned memory at {:?} which the host has at {host:?}; tokens in host memory need \

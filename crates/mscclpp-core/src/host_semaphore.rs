@@ -9,11 +9,12 @@ use std::{
     time::Instant,
 };
 
-use mscclpp_gpu::{DevicePtr, KernelParam, host::Backoff};
+use mscclpp_gpu::{DevicePtr, KernelParam};
 use parking_lot::Mutex;
 
 use crate::{
     Connection, Error, Result, Semaphore,
+    connection::Patience,
     protocol::{SemaphoreWords, StatusWords},
     provider::{Operation, RemoteRegion, RouteId},
     slab::{EXPECTED, INBOUND, INBOUND_BY_LINK},
@@ -131,8 +132,7 @@ impl HostToDeviceSemaphore {
 
 /// What kernels do with a semaphore that hosts signal: `Host2DeviceSemaphoreDeviceHandle` in the headers.
 ///
-/// Its methods are the host twins of the header's, for kernels of the Host platform; any number of threads may call
-/// them at once. It holds no reference: the semaphore must outlive the kernels that use it.
+/// It holds no reference: the semaphore must outlive the kernels that use it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct HostToDeviceSemaphoreHandle {
@@ -179,48 +179,6 @@ impl HostToDeviceSemaphoreHandle {
     #[must_use]
     pub fn direct_token(semaphore: &Semaphore) -> Option<DevicePtr> {
         semaphore.remote_token_by_device()
-    }
-
-    /// # Safety
-    /// The handle must be one of a live semaphore of the Host platform; so for all methods below.
-    unsafe fn words(&self) -> SemaphoreWords<'_, AtomicU64, AtomicU32> {
-        // SAFETY: the pointers of a live handle are aligned and stay valid, and everybody uses atomics on them.
-        unsafe {
-            let inbound = AtomicU64::from_ptr(self.inbound_token);
-            SemaphoreWords {
-                inbound,
-                inbound_by_link: Some(AtomicU64::from_ptr(self.inbound_token.add(1))),
-                expected: AtomicU64::from_ptr(self.expected_inbound_token),
-                // Nothing is signalled through this view.
-                remote_inbound: inbound,
-                outbound: None,
-                status: StatusWords::at(self.status),
-            }
-        }
-    }
-
-    /// Takes a signal if there is one, as [`Self::wait`] does. Does not block.
-    ///
-    /// # Safety
-    /// The handle must be one of a live semaphore of the Host platform.
-    #[must_use]
-    pub unsafe fn poll(&self) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe { self.words() }.poll(Ordering::Acquire)
-    }
-
-    /// Takes a signal, waiting for it: without bound if `max_spins` is negative, else for that many polls.
-    ///
-    /// Returns whether it was signalled; what the peer wrote before is then visible. If not, the wait ran out of polls
-    /// (it has consumed nothing and can be repeated) or was aborted from the host (so will all later ones).
-    ///
-    /// # Safety
-    /// As [`Self::poll`].
-    #[must_use]
-    pub unsafe fn wait(&self, max_spins: i64) -> bool {
-        let mut backoff = Backoff::new();
-        // SAFETY: the caller's promise.
-        unsafe { self.words() }.wait(Ordering::Acquire, max_spins, || backoff.wait())
     }
 }
 
@@ -276,8 +234,8 @@ impl HostToHostSemaphore {
     /// # Errors
     /// [`Error::Timeout`]: nothing was taken and the call can be repeated; [`Error::PeerLost`] and the like.
     pub fn wait(&self, max_spin_count: i64) -> Result<()> {
-        let (start, mut backoff) = (Instant::now(), Backoff::new());
-        if self.words()?.wait(Ordering::Acquire, max_spin_count, || backoff.wait()) {
+        let (start, mut patience) = (Instant::now(), Patience::default());
+        if self.words()?.wait(Ordering::Acquire, max_spin_count, || patience.wait()) {
             return Ok(());
         }
         match self.semaphore.check() {
@@ -307,9 +265,6 @@ impl HostToHostSemaphore {
             inbound,
             inbound_by_link: Some(word(INBOUND_BY_LINK)?),
             expected: word(EXPECTED)?,
-            // Nothing is signalled through this view.
-            remote_inbound: inbound,
-            outbound: None,
             status: StatusWords {
                 abort: status.word(0)?,
                 timed_out: status.word(1)?,

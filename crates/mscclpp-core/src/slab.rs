@@ -43,7 +43,7 @@ const STATUS_SLAB: u64 = 64 << 10;
 #[derive(Default)]
 pub(crate) struct Slabs {
     tokens: Mutex<HashMap<TokenKey, Slab<TokenSlab>>>,
-    status: Mutex<HashMap<usize, Slab<PinnedBuffer>>>,
+    status: Mutex<HashMap<usize, Slab<PinnedBuffer<AtomicU32>>>>,
 }
 
 /// A device, or none for the host, and a transport.
@@ -86,7 +86,7 @@ pub(crate) struct TokenBlock {
 /// What host and waits tell each other: pinned host memory, or for an endpoint on the CPU any.
 #[derive(Clone)]
 pub(crate) enum StatusBlock {
-    Pinned { slab: PinnedBuffer, offset: u64 },
+    Pinned { slab: PinnedBuffer<AtomicU32>, offset: u64 },
     Host(Arc<[AtomicU32; 4]>),
 }
 
@@ -110,7 +110,7 @@ impl Slabs {
         let mut slabs = self.status.lock();
         let (slab, offset) =
             cut(&mut slabs, gpu.id(), Block { len: STATUS_BLOCK, alignment: STATUS_BLOCK }, || {
-                Ok((gpu.allocate_pinned(STATUS_SLAB)?, STATUS_SLAB))
+                Ok((gpu.allocate_pinned_words(STATUS_SLAB)?, STATUS_SLAB))
             })?;
         Ok(StatusBlock::Pinned { slab, offset })
     }

@@ -88,7 +88,7 @@ fn main() -> ExitCode {
             })
         };
         trials.extend(conformance::cases().into_iter().map(trial));
-        trials.extend(conformance::host_platform_cases().into_iter().map(trial));
+        trials.extend(conformance::kernel_cases().into_iter().map(trial));
         trials.extend(conformance::mapped_memory_cases().into_iter().map(
             |case| match setup.maps_peer_memory() {
                 false => trial(case).with_kind("needs mapped memory").with_ignored_flag(true),

@@ -87,10 +87,8 @@ fn main() {
             let ends = Ends { platform, devices };
             let mut these = trials(ends, conformance::cases());
             these.extend(trials(ends, conformance::process_cases()));
-            if platform == Platform::Host {
-                these.extend(trials(ends, conformance::host_platform_cases()));
-                these.extend(trials(ends, conformance::mapped_memory_cases()));
-            }
+            these.extend(trials(ends, conformance::kernel_cases()));
+            these.extend(trials(ends, conformance::mapped_memory_cases()));
             all.extend(these.into_iter().map(|trial| match enough {
                 true => trial,
                 false => trial.with_kind("needs two devices").with_ignored_flag(true),

@@ -148,4 +148,3 @@ impl Side {
 /// What the kernel leaves behind.
 const SIGNALLED: u32 = 1;
 const NOT_SIGNALLED: u32 = 2;
-

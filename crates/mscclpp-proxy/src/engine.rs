@@ -313,7 +313,7 @@ impl ConnectionQueue {
 
 /// Whoever acquires the value finds everything complete: the queue said so before.
 fn store(word: &PinnedBuffer, end: u64) -> Result<()> {
-    word.word64(0)?.store(end, Ordering::Release);
+    word.word(0)?.store(end, Ordering::Release);
     Ok(())
 }
 

@@ -28,16 +28,11 @@ const LINE: u64 = 128;
 ///
 /// ```
 /// use mscclpp_gpu::Platform;
-/// use mscclpp_proxy::{Fifo, ProxyTrigger};
+/// use mscclpp_proxy::Fifo;
 ///
 /// let mut fifo = Fifo::new(&Platform::Host.gpu(0)?, 512)?;
 /// let handle = fifo.device_handle(); // goes to kernels
-/// // SAFETY: a simulated device, and `fifo` is alive.
-/// let position = unsafe { handle.push(ProxyTrigger { fst: 7, snd: 9 }, -1) };
-/// assert_eq!(fifo.poll(), Some(ProxyTrigger { fst: 7, snd: 9 }));
-/// fifo.pop();
-/// // SAFETY: as above.
-/// assert!(unsafe { handle.poll(position) });
+/// assert_eq!((handle.size, fifo.poll()), (512, None));
 /// # Ok::<(), mscclpp_proxy::Error>(())
 /// ```
 pub struct Fifo {
@@ -72,7 +67,7 @@ impl Fifo {
         }
         let pinned = gpu.allocate_pinned((TRIGGER * size).next_multiple_of(LINE) + 2 * LINE)?;
         // The host works at the addresses that kernels get.
-        let host = DevicePtr::from_ptr(pinned.word64(0)?.as_ptr());
+        let host = DevicePtr::from_ptr(pinned.word(0)?.as_ptr());
         if host != pinned.ptr() || !host.0.is_multiple_of(LINE) {
             return Err(Error::InvalidArgument(format!(
                 "{gpu} has pinned memory at {:?} which the host has at {host:?}; a FIFO needs one address, a multiple \
@@ -214,7 +209,9 @@ impl fmt::Debug for FifoShared {
 
 #[cfg(test)]
 mod tests {
-    use mscclpp_gpu::Platform;
+    use std::time::Duration;
+
+    use mscclpp_gpu::{KernelArgs, KernelSource, LaunchConfig, Module, Platform};
 
     use super::*;
 
@@ -226,19 +223,45 @@ mod tests {
         ProxyTrigger { fst: n, snd: !n >> 1 }
     }
 
+    const CALLS: KernelSource<'static> = KernelSource::new(
+        "fifo_calls.cu",
+        r#"
+        #include <mscclpp/fifo_device.hpp>
+
+        // Push, poll or sync, by one thread; what it returns.
+        extern "C" __global__ void call(mscclpp::FifoDeviceHandle fifo, int what, uint64_t first, uint64_t second,
+                                        int64_t spins, uint64_t* result) {
+          if (what == 0) *result = fifo.push(mscclpp::ProxyTrigger{first, second}, spins);
+          if (what == 1) *result = fifo.poll(first);
+          if (what == 2) *result = fifo.sync(first, spins);
+        }
+        "#,
+    );
+
+    fn call(fifo: &Fifo, what: i32, [first, second]: [u64; 2], spins: i64) -> u64 {
+        let gpu = Platform::Host.gpu(0).unwrap();
+        let (stream, result) = (gpu.stream().unwrap(), gpu.allocate(8).unwrap());
+        let kernel = Module::load(&gpu, &CALLS).unwrap().kernel("call").unwrap();
+        let args =
+            KernelArgs::new().with(fifo.device_handle()).with(what).with(first).with(second).with(spins);
+        // SAFETY: the kernel's arguments; the FIFO and the word live until the stream has been waited for.
+        unsafe { kernel.launch(&stream, LaunchConfig::linear(1, 1), &args.with(result.ptr())).unwrap() };
+        stream.synchronize_timeout(Duration::from_secs(60)).unwrap();
+        let mut bytes = [0; 8];
+        result.read(0, &mut bytes).unwrap();
+        u64::from_ne_bytes(bytes)
+    }
+
     fn push(fifo: &Fifo, n: u64, spins: i64) -> u64 {
-        // SAFETY: a simulated device, and `fifo` is alive.
-        unsafe { fifo.device_handle().push(numbered(n), spins) }
+        call(fifo, 0, [numbered(n).fst, numbered(n).snd], spins)
     }
 
     fn is_taken(fifo: &Fifo, position: u64) -> bool {
-        // SAFETY: as above.
-        unsafe { fifo.device_handle().poll(position) }
+        call(fifo, 1, [position, 0], 0) == 1
     }
 
     fn sync(fifo: &Fifo, position: u64, spins: i64) -> bool {
-        // SAFETY: as above.
-        unsafe { fifo.device_handle().sync(position, spins) }
+        call(fifo, 2, [position, 0], spins) == 1
     }
 
     #[test]

@@ -86,7 +86,7 @@ fn others_go_on_while_a_connection_is_full() {
 
     held.hold(true);
     let (from, to) = (pair.sides[0].thread(), there.thread());
-    let stuck = Thread::of(&channel, PhantomData);
+    let stuck = Thread::of(&pair.sides[0].kernels, &channel);
     for _ in 0..PUTS {
         assert!(stuck.put_with_signal(0, 0, LEN));
     }
@@ -130,7 +130,7 @@ fn flushes_wait_for_their_own_connection(reach: Reach) {
     thread::scope(|scope| {
         let _guard = pair.guard();
         scope.spawn(|| {
-            assert!(Thread::of(&kernels, &channel).put_with_signal_and_flush(0, 0, LEN));
+            assert!(Thread::of(&pair.sides[0].kernels, &channel).put_with_signal_and_flush(0, 0, LEN));
             returned.store(true, Ordering::Release);
         });
         until("the flush that is held up", || service.stats().total.syncs == 1);

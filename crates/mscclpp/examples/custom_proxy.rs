@@ -9,8 +9,8 @@ mod ranks;
 use std::{error::Error, process::ExitCode, sync::Arc, time::Duration};
 
 use mscclpp::{
-    FifoHandle, HostToDeviceSemaphoreHandle, Progress, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger,
-    SendQueue, SignallerId, errors::ProxyError, kernels, prelude::*, provider::RouteId,
+    HostToDeviceSemaphoreHandle, Progress, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, SendQueue,
+    SignallerId, errors::ProxyError, kernels, prelude::*, provider::RouteId,
 };
 use ranks::{BadArguments, Program, Rank};
 

@@ -151,7 +151,7 @@ fn a_trigger_carries_what_was_written_before_it() {
         |args| args.with(data.ptr()).with(rounds),
         rounds.into(),
         |trigger| {
-            let seen = data.word64(0).unwrap().load(Ordering::Relaxed);
+            let seen = data.word(0).unwrap().load(Ordering::Relaxed);
             late += u64::from(seen < trigger.fst);
         },
     );

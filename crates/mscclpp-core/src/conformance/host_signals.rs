@@ -1,15 +1,14 @@
-//! Signals that hosts send over the link, taken through the device handle by host threads.
+//! Signals that hosts send over the link, taken by kernels.
 
 use std::time::Duration;
 
 use super::{
     Case, Setup,
+    kernels::semaphore_waits,
     pair::{PATIENCE, Pair, assert_error, assert_same, eventually, join, noise, within},
     semaphores::build,
 };
-use crate::{
-    Connection, Error, HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore, Semaphore,
-};
+use crate::{Connection, Error, HostToDeviceSemaphore, HostToHostSemaphore, Semaphore};
 
 pub(super) const CASES: &[(&str, Case)] = &[
     ("host_signals::each_wait_takes_one_signal", each_wait_takes_one_signal),
@@ -23,9 +22,7 @@ pub(super) const LONG: i64 = 1 << 24;
 
 /// A wait of the device that `semaphore` is on, which is kept meanwhile.
 pub(super) fn wait(semaphore: &Semaphore, max_spins: i64) -> bool {
-    let handle = HostToDeviceSemaphoreHandle::of(semaphore).expect("a handle");
-    // SAFETY: the handle is one of a live semaphore of the Host platform.
-    unsafe { handle.wait(max_spins) }
+    semaphore_waits(semaphore, max_spins, 1) == 1
 }
 
 fn pair_of(ab: &Connection, ba: &Connection) -> (HostToDeviceSemaphore, HostToDeviceSemaphore) {

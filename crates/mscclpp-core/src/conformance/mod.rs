@@ -1,27 +1,22 @@
 //! One suite for all transports: what every [`crate::provider::TransportProvider`] promises, checked.
 //!
-//! A provider's test implements [`Setup`] and makes one trial of each of [`cases`], and of [`host_platform_cases`] and
-//! [`mapped_memory_cases`] where they can run. A case panics with what was wrong. The suite itself needs no privilege and no
+//! A provider's test implements [`Setup`] and makes one trial of each of [`cases`] and [`kernel_cases`], and of
+//! [`mapped_memory_cases`] where they apply. A case panics with what was wrong. The suite itself needs no privilege and no
 //! hardware beyond what the provider needs; both ends are in the process that runs it, each with a context of its own, but
 //! for [`process_cases`].
 //!
 //! ```
 //! use mscclpp_core::conformance::{self, Setup};
 //!
-//! fn trials(setup: &dyn Setup, on_host_platform: bool) {
-//!     for (name, run) in conformance::cases() {
+//! fn trials(setup: &dyn Setup) {
+//!     let mut all = conformance::cases();
+//!     all.extend(conformance::kernel_cases());
+//!     if setup.maps_peer_memory() {
+//!         all.extend(conformance::mapped_memory_cases());
+//!     }
+//!     for (name, run) in all {
 //!         println!("{name}");
 //!         run(setup);
-//!     }
-//!     let mut more = conformance::host_platform_cases();
-//!     if setup.maps_peer_memory() {
-//!         more.extend(conformance::mapped_memory_cases());
-//!     }
-//!     for (name, run) in more {
-//!         match on_host_platform {
-//!             true => run(setup),
-//!             false => println!("{name}: ignored, host threads cannot use the handles of a real GPU"),
-//!         }
 //!     }
 //! }
 //! ```
@@ -31,6 +26,7 @@ mod elsewhere;
 mod endpoints;
 mod host_signals;
 mod hostile;
+mod kernels;
 mod lifetimes;
 mod memories;
 mod pair;
@@ -39,6 +35,8 @@ mod queues;
 mod semaphores;
 mod signals;
 mod transfers;
+
+pub use kernels::semaphore_waits;
 
 use std::process::Command;
 
@@ -95,15 +93,14 @@ pub fn process_cases() -> Vec<(&'static str, Case)> {
     process::CASES.to_vec()
 }
 
-/// The cases in which host threads take the part of kernels. They need device memory that is host memory, which is on
-/// [`mscclpp_gpu::Platform::Host`].
+/// The cases that launch kernels. They need a C++ compiler on [`mscclpp_gpu::Platform::Host`], and NVRTC on CUDA.
 #[must_use]
-pub fn host_platform_cases() -> Vec<(&'static str, Case)> {
+pub fn kernel_cases() -> Vec<(&'static str, Case)> {
     host_signals::CASES.to_vec()
 }
 
 /// More of them, for a transport that [maps peers' memory](Setup::maps_peer_memory).
 #[must_use]
 pub fn mapped_memory_cases() -> Vec<(&'static str, Case)> {
-    [signals::CASES, channels::HOST_CASES].concat()
+    [signals::CASES, channels::KERNEL_CASES].concat()
 }

@@ -157,7 +157,7 @@ fn unit(rewritten: &Rewritten) -> String {
         );
     }
     text += "extern \"C\" __attribute__((used, visibility(\"default\"))) \
-             const mscclpp_host::Kernel mscclpp_host_kernels[] = {\n";
+             const mscclpp_host::Kernel mscclpp_host_table[] = {\n";
     for kernel in &rewritten.kernels {
         text += &format!("  mscclpp_host::Entry<&{}>::kernel(\"{}\"),\n", kernel.qualified, kernel.name);
     }

@@ -42,7 +42,7 @@ struct Variable {
 }
 
 /// The table that `compiler.rs` puts at the end of each source.
-const TABLE: &[u8] = b"mscclpp_host_kernels\0";
+const TABLE: &[u8] = b"mscclpp_host_table\0";
 
 impl Library {
     /// Loads a copy of `bytes`, which is what `compiler.rs` made of a source.

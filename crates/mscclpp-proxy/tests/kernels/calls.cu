@@ -76,3 +76,11 @@ extern "C" __global__ void fifo_push_numbered(FifoDeviceHandle fifo, uint64_t ea
     if (blockIdx.x < 8 && n % 16 == 15) assert(fifo.sync(position));
   }
 }
+
+// `puts` puts of `piece` bytes without a wait, from and to one of `places` after the other. How many were done.
+extern "C" __global__ void port_put_many(mscclpp::PortChannelDeviceHandle channel, uint64_t puts, uint64_t piece,
+                                         uint64_t places, uint64_t* result) {
+  uint64_t done = 0;
+  while (done < puts && channel.put(done % places * piece, done % places * piece, piece)) ++done;
+  *result = done;
+}

@@ -102,6 +102,11 @@ impl<'a> Thread<'a> {
         self.does("port_put", self.args().with(dst).with(src).with(size))
     }
 
+    /// So many puts without a wait, in one kernel: how many were done.
+    pub(crate) fn put_many(&self, puts: u64, piece: u64, places: u64) -> u64 {
+        self.kernels.call("port_put_many", self.args().with(puts).with(piece).with(places))
+    }
+
     /// Between any memories of the service.
     pub(crate) fn put_between(&self, dst: MemoryId, src: MemoryId, size: u64) -> bool {
         self.does("port_put_between", self.args().with(dst).with(src).with(size))

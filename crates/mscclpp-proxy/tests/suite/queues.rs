@@ -26,13 +26,10 @@ fn pair_of(setup: &Setup, size: Option<u32>) -> Pair {
     pair
 }
 
-/// What a thread of a kernel does: as many puts without a wait in between. Kernels do no more in these cases.
+/// What a thread of a kernel does: as many puts without a wait in between.
 fn put_without_a_wait(side: &Side, puts: u64) {
-    let thread = side.thread();
-    for n in 0..puts {
-        let at = n % PLACES * PIECE;
-        assert!(thread.put(at, at, PIECE), "put {n} was given up: {:?}", side.service.health());
-    }
+    let done = side.thread().put_many(puts, PIECE, PLACES);
+    assert_eq!(done, puts, "a put was given up: {:?}", side.service.health());
 }
 
 /// In each round `puts` without a wait, then a flush: what was put is there, and the service knows that all of it went.

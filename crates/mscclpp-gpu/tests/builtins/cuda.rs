@@ -1,6 +1,6 @@
 //! Integers, floats, vectors, memory, atomics and clocks.
 
-use mscclpp_gpu::{DeviceBuffer, KernelArgs};
+use mscclpp_gpu::{DeviceBuffer, KernelArgs, LaunchConfig};
 
 use crate::{Builtins, Random, download, upload};
 
@@ -22,7 +22,7 @@ fn low_words(words: &[u64]) -> Vec<u32> {
 fn vectors_have_the_layout_that_cuda_documents() {
     let builtins = Builtins::cuda();
     let out = builtins.gpu.allocate(4 * (7 * 8 + 5 * 6 + 2)).unwrap();
-    builtins.launch("vector_layouts", 1, 32, &KernelArgs::new().with(out.ptr()));
+    builtins.launch("vector_layouts", LaunchConfig::linear(1, 32), &KernelArgs::new().with(out.ptr()));
     // Sizes of one, two, three and four, and their alignments.
     let of = |size: u32, two: u32, four: u32| [size, 2 * size, 3 * size, 4 * size, size, two, size, four];
     let (bytes, shorts, words) = (of(1, 2, 4), of(2, 4, 8), of(4, 8, 16));
@@ -318,7 +318,7 @@ fn atomics_of_many_threads_lose_nothing() {
     let zeros = vec![0u32; ALL as usize];
     let (exchanged, tickets) = (upload(&builtins.gpu, &zeros), upload(&builtins.gpu, &zeros));
     let args = KernelArgs::new().with(totals.ptr()).with(exchanged.ptr()).with(tickets.ptr());
-    builtins.launch("atomics", BLOCKS, THREADS, &args);
+    builtins.launch("atomics", LaunchConfig::linear(BLOCKS, THREADS), &args);
 
     let (longs, words) = (download::<u64>(&totals), download::<u32>(&totals));
     let (all, sum) = (u64::from(ALL), ALL * (ALL - 1) / 2);
@@ -359,7 +359,7 @@ fn atomics_of_many_threads_lose_nothing() {
 fn clocks_run() {
     let builtins = Builtins::cuda();
     let failures = upload(&builtins.gpu, &[0u32]);
-    builtins.launch("clocks", 2, 40, &KernelArgs::new().with(failures.ptr()));
+    builtins.launch("clocks", LaunchConfig::linear(2, 40), &KernelArgs::new().with(failures.ptr()));
     assert_eq!(download::<u32>(&failures), [0]);
 }
 
@@ -368,7 +368,11 @@ fn blocks_that_look_again_see_their_turn() {
     const BLOCKS: u32 = 8;
     let builtins = Builtins::cuda();
     let (turn, order) = (upload(&builtins.gpu, &[0u32]), upload(&builtins.gpu, &[0u32; BLOCKS as usize]));
-    builtins.launch("in_turns", BLOCKS, 32, &KernelArgs::new().with(turn.ptr()).with(order.ptr()));
+    builtins.launch(
+        "in_turns",
+        LaunchConfig::linear(BLOCKS, 32),
+        &KernelArgs::new().with(turn.ptr()).with(order.ptr()),
+    );
     assert_eq!(download::<u32>(&turn), [BLOCKS]);
     assert_eq!(download::<u32>(&order), (0..BLOCKS).collect::<Vec<u32>>());
 }

@@ -1,6 +1,6 @@
 //! Numbers of 16 bits.
 
-use mscclpp_gpu::{DeviceBuffer, KernelArgs};
+use mscclpp_gpu::{DeviceBuffer, KernelArgs, LaunchConfig};
 
 use crate::{Builtins, Random, download, upload};
 
@@ -72,7 +72,8 @@ impl Format {
 
 /// Calls `test` with each format, where the platform has them.
 fn with_each_format(test: impl Fn(&Builtins, Format)) {
-    if let Some(builtins) = Builtins::half() {
+    let text = include_str!("../../../../cuda/kernels/half_builtins.cu");
+    if let Some(builtins) = Builtins::with_toolkit("half_builtins.cu", text) {
         test(&builtins, HALF);
         test(&builtins, BFLOAT16);
     }
@@ -186,7 +187,7 @@ fn atomic_additions_of_many_threads_lose_nothing() {
         // 256 quarters are 64, and no sum on the way is rounded.
         let (number, pair) = (upload(&builtins.gpu, &[0u16]), upload(&builtins.gpu, &[0u16; 2]));
         let args = KernelArgs::new().with(number.ptr()).with(pair.ptr());
-        builtins.launch(&format.kernel("atomics"), 2, 128, &args);
+        builtins.launch(&format.kernel("atomics"), LaunchConfig::linear(2, 128), &args);
         let expected = [64.0, 64.0, -64.0].map(|sum| format.nearest(sum));
         assert_eq!([download::<u16>(&number), download(&pair)].concat(), expected);
     });

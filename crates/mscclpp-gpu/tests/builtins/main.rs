@@ -1,9 +1,10 @@
-//! What CUDA's device code has without an include, and half and bfloat16, on whichever platform there is: the results
-//! of one source, `cuda/kernels/cuda_builtins.cu` and `half_builtins.cu`, compared with what Rust calculates.
+//! What CUDA's device code has without an include, half and bfloat16, and cooperative groups, on whichever platform
+//! there is: the results of one source, `cuda/kernels/*_builtins.cu`, compared with what Rust calculates.
 
 mod cuda;
 #[path = "../device/mod.rs"]
 mod device;
+mod groups;
 mod half;
 
 use mscclpp_gpu::{
@@ -57,14 +58,13 @@ impl Builtins {
         Self { gpu, module }
     }
 
-    /// None where a GPU's compiler finds no toolkit, whose headers have the types.
-    fn half() -> Option<Self> {
+    /// A source that needs headers of a CUDA toolkit. None where a GPU's compiler finds no toolkit.
+    fn with_toolkit(name: &str, text: &str) -> Option<Self> {
         let gpu = device::gpu();
-        let text = include_str!("../../../../cuda/kernels/half_builtins.cu");
-        match Module::load(&gpu, &KernelSource::new("half_builtins.cu", text)) {
+        match Module::load(&gpu, &KernelSource::new(name, text)) {
             Ok(module) => Some(Self { gpu, module }),
             Err(error @ Error::Compile { .. })
-                if device::platform() != Platform::Host && error.to_string().contains("cuda_bf16.h") =>
+                if device::platform() != Platform::Host && error.to_string().contains("could not open") =>
             {
                 println!("not tested, as there is no CUDA toolkit: {error}");
                 None
@@ -73,11 +73,11 @@ impl Builtins {
         }
     }
 
-    fn launch(&self, kernel: &str, blocks: u32, threads: u32, args: &KernelArgs) {
+    fn launch(&self, kernel: &str, config: LaunchConfig, args: &KernelArgs) {
         let kernel = self.module.kernel(kernel).unwrap();
         let stream = self.gpu.stream().unwrap();
         // SAFETY: the arguments are the kernel's, and the callers keep the memory until this returns.
-        unsafe { kernel.launch(&stream, LaunchConfig::linear(blocks, threads), args).unwrap() };
+        unsafe { kernel.launch(&stream, config, args).unwrap() };
         stream.synchronize().unwrap();
     }
 
@@ -87,7 +87,7 @@ impl Builtins {
         let output = self.gpu.allocate((count * results * size_of::<T>()) as u64).unwrap();
         let args = inputs.iter().fold(KernelArgs::new(), |args, input| args.with(*input));
         // Not a divisor of the counts, so that some threads have less to do.
-        self.launch(kernel, 3, 96, &args.with(output.ptr()).with(count as u32));
+        self.launch(kernel, LaunchConfig::linear(3, 96), &args.with(output.ptr()).with(count as u32));
         download(&output)
     }
 }

@@ -171,6 +171,6 @@ fn too_much_at_once_waits_for_room() {
     }
     assert!(queue.submit().expect("no failure") >= 15, "it took more than it holds");
     let ticket = queue.request_flush().expect("a ticket");
-    await_that("a flush", || queue.progress().expect("progress") >= ticket);
+    until("a flush", || queue.progress().expect("progress") >= ticket);
     assert_eq!(queue.waiting(), 0);
 }

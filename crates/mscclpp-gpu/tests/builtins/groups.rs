@@ -26,7 +26,7 @@ fn expected_in_tiles(size: usize, values: &[u32], rank: usize) -> [u32; 10] {
 
 #[test]
 fn groups_meet_and_exchange_values() {
-    let text = include_str!("../../../../cuda/kernels/group_builtins.cu");
+    let text = include_str!("group_builtins.cu");
     let Some(builtins) = Builtins::with_toolkit("group_builtins.cu", text) else { return };
     for block in [[128, 1, 1], [16, 6, 1], [4, 4, 4], [32, 1, 1]] {
         let threads = block.iter().product::<u32>() as usize;

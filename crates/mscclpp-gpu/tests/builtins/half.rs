@@ -72,7 +72,7 @@ impl Format {
 
 /// Calls `test` with each format, where the platform has them.
 fn with_each_format(test: impl Fn(&Builtins, Format)) {
-    let text = include_str!("../../../../cuda/kernels/half_builtins.cu");
+    let text = include_str!("half_builtins.cu");
     if let Some(builtins) = Builtins::with_toolkit("half_builtins.cu", text) {
         test(&builtins, HALF);
         test(&builtins, BFLOAT16);

@@ -1,5 +1,5 @@
 //! What CUDA's device code has without an include, half and bfloat16, and cooperative groups, on whichever platform
-//! there is: the results of one source, `cuda/kernels/*_builtins.cu`, compared with what Rust calculates.
+//! there is: the results of one source, `*_builtins.cu` beside this, compared with what Rust calculates.
 
 mod cuda;
 #[path = "../device/mod.rs"]
@@ -53,7 +53,7 @@ struct Builtins {
 impl Builtins {
     fn cuda() -> Self {
         let gpu = device::gpu();
-        let text = include_str!("../../../../cuda/kernels/cuda_builtins.cu");
+        let text = include_str!("cuda_builtins.cu");
         let module = Module::load(&gpu, &KernelSource::new("cuda_builtins.cu", text)).unwrap();
         Self { gpu, module }
     }

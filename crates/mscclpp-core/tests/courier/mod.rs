@@ -216,11 +216,6 @@ impl RemoteRegion for Region {
     }
 }
 
-/// Words for tokens that the provider owns itself.
-#[repr(align(128))]
-#[derive(Default)]
-struct TokenLine([AtomicU64; 16]);
-
 // ANCHOR: provider
 impl TransportProvider for Courier {
     fn transports(&self) -> TransportFlags {
@@ -231,16 +226,16 @@ impl TransportProvider for Courier {
         self.transports().has(local) && self.transports().has(remote)
     }
 
-    fn token_memory(&self, _: Transport, _: &Gpu, len: u64) -> Result<TokenMemory> {
+    fn token_memory(&self, _: Transport, gpu: &Gpu, len: u64) -> Result<TokenMemory> {
         Ok(match self.tokens {
             Tokens::Device => TokenMemory::Device,
             Tokens::PinnedHost => TokenMemory::PinnedHost,
             Tokens::Own => {
-                let lines: Box<[TokenLine]> = (0..len.div_ceil(128)).map(|_| TokenLine::default()).collect();
-                let ptr = DevicePtr::from_ptr(lines.as_ptr());
-                // SAFETY: zeroed, aligned, as long as the lines are kept, which nobody else looks at; kernels of a
-                // simulated device are threads of this process.
-                TokenMemory::Own(unsafe { OwnTokens::new(ptr, None, Arc::new(lines)) })
+                let memory = gpu.allocate_pinned(len)?;
+                let ptr = memory.ptr();
+                // SAFETY: zeroed, from a page on, as long as the memory is kept, which nobody else looks at; kernels reach
+                // pinned memory.
+                TokenMemory::Own(unsafe { OwnTokens::new(ptr, None, Arc::new(memory)) })
             }
         })
     }

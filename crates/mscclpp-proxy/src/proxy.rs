@@ -22,22 +22,33 @@ use crate::{Error, Fifo, FifoShared, IdlePolicy, ProxyHandler, ProxyHandlerResul
 ///
 /// ```
 /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
-/// use mscclpp_gpu::Platform;
+/// use mscclpp_gpu::{KernelArgs, KernelSource, LaunchConfig, Module, Platform};
 /// use mscclpp_proxy::{Proxy, ProxyHandlerResult, ProxyTrigger};
 ///
+/// const ONE_TO_N: KernelSource = KernelSource::new(
+///     "one_to_n.cu",
+///     r#"
+///     #include <mscclpp/fifo_device.hpp>
+///     extern "C" __global__ void one_to_n(mscclpp::FifoDeviceHandle fifo) {
+///       const uint64_t position = fifo.push(mscclpp::ProxyTrigger{threadIdx.x + 1ull, 0});
+///       fifo.sync(position);
+///     }
+///     "#,
+/// );
+///
+/// let gpu = Platform::Host.gpu(0)?;
 /// let sum = Arc::new(AtomicU64::new(0));
 /// let total = sum.clone();
-/// let proxy = Proxy::builder(&Platform::Host.gpu(0)?).fifo_size(64).build(move |trigger: ProxyTrigger| {
+/// let proxy = Proxy::builder(&gpu).fifo_size(64).build(move |trigger: ProxyTrigger| {
 ///     total.fetch_add(trigger.fst, Ordering::Relaxed);
 ///     ProxyHandlerResult::Continue
 /// })?;
+/// let (module, stream) = (Module::load(&gpu, &ONE_TO_N)?, gpu.stream()?);
 /// proxy.start(true)?;
-/// let fifo = proxy.fifo().device_handle(); // goes to kernels
-/// for n in 1..=4 {
-///     // SAFETY: a simulated device, and `proxy` is alive.
-///     let position = unsafe { fifo.push(ProxyTrigger { fst: n, snd: 0 }, -1) };
-///     assert!(unsafe { fifo.sync(position, -1) });
-/// }
+/// let args = KernelArgs::new().with(proxy.fifo().device_handle());
+/// // SAFETY: this is its argument, and `proxy` is alive until the kernel has ended.
+/// unsafe { module.kernel("one_to_n")?.launch(&stream, LaunchConfig::linear(1, 4), &args)? };
+/// stream.synchronize()?;
 /// proxy.stop()?;
 /// assert_eq!(sum.load(Ordering::Relaxed), 10);
 /// # Ok::<(), mscclpp_proxy::Error>(())

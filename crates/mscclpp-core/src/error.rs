@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 use crate::{Transport, TransportFlags};
 
@@ -6,6 +6,8 @@ use crate::{Transport, TransportFlags};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong between endpoints. Every variant is a situation a caller can act on.
+///
+/// Its text is its own part; why it came about is its [`source`](StdError::source). [`Report`] shows both.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -146,30 +148,35 @@ pub enum Error {
         expected: &'static str,
     },
     /// The operating system refused something.
-    #[error("{operation} failed: {message}")]
+    #[error("{operation} failed")]
     System {
         /// What was tried, with the values that matter.
         operation: String,
         /// The system's own words.
-        message: String,
+        source: Arc<dyn StdError + Send + Sync>,
     },
     /// A device failed.
     #[error(transparent)]
     Gpu(#[from] mscclpp_gpu::Error),
     /// A transport failed in a way of its own.
-    #[error("{transport}: {source}")]
+    #[error("the transport {transport} failed")]
     Transport {
         /// The transport.
         transport: Transport,
         /// What its provider says.
-        source: Arc<dyn std::error::Error + Send + Sync>,
+        source: Arc<dyn StdError + Send + Sync>,
     },
 }
 
 impl Error {
     /// Wraps a provider's own error.
-    pub fn transport(transport: Transport, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+    pub fn transport(transport: Transport, source: impl StdError + Send + Sync + 'static) -> Self {
         Self::Transport { transport, source: Arc::new(source) }
+    }
+
+    /// What the operating system refused, and its error.
+    pub fn system(operation: impl Into<String>, source: impl StdError + Send + Sync + 'static) -> Self {
+        Self::System { operation: operation.into(), source: Arc::new(source) }
     }
 
     /// The same with the peer called `label`: a provider does not know what the caller calls it.
@@ -186,5 +193,51 @@ impl Error {
             Some(end) if end <= size => Ok(()),
             _ => Err(Self::OutOfBounds { what, offset, len, size }),
         }
+    }
+}
+
+/// An error with all its causes, in one line.
+///
+/// ```
+/// use mscclpp_core::{Error, Report};
+/// let error = Error::system("opening the device", std::io::Error::other("it is asleep"));
+/// assert_eq!(error.to_string(), "opening the device failed");
+/// assert_eq!(Report(&error).to_string(), "opening the device failed: it is asleep");
+/// ```
+pub struct Report<'a>(pub &'a (dyn StdError + 'static));
+
+impl fmt::Display for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_says_each_text_once_and_loses_none() {
+        let refused = std::io::Error::from_raw_os_error(13);
+        let text = refused.to_string();
+        let error = Error::transport(Transport::ETHERNET, Error::system("opening a socket", refused));
+        assert_eq!(
+            Report(&error).to_string(),
+            format!("the transport Ethernet failed: opening a socket failed: {text}")
+        );
+        let gpu = Error::from(mscclpp_gpu::Error::InvalidArgument("no such thing".to_owned()));
+        assert_eq!(Report(&gpu).to_string(), "no such thing", "what is only passed on is not repeated");
     }
 }

@@ -42,10 +42,7 @@ impl fmt::Debug for ProcessId {
 /// `N` random bytes of the system.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|e| Error::System {
-        operation: "drawing random bytes".to_owned(),
-        message: e.to_string(),
-    })?;
+    getrandom::fill(&mut bytes).map_err(|error| Error::system("drawing random bytes", error))?;
     Ok(bytes)
 }
 
@@ -59,9 +56,8 @@ pub fn host_id() -> Result<String> {
         return Ok(id);
     }
     let read = |path: &str, result: std::io::Result<String>| {
-        result.map_err(|e| Error::System {
-            operation: format!("reading {path} to identify this host (or set MSCCLPP_HOSTID)"),
-            message: e.to_string(),
+        result.map_err(|error| {
+            Error::system(format!("reading {path} to identify this host (or set MSCCLPP_HOSTID)"), error)
         })
     };
     let boot = "/proc/sys/kernel/random/boot_id";

@@ -7,7 +7,7 @@ use std::{
 use mscclpp_gpu::DevicePtr;
 
 use crate::{
-    Connection, Error, RegisteredMemory, Result, Route, Signaller,
+    Connection, Error, RegisteredMemory, Report, Result, Route, Signaller,
     connection::Patience,
     provider::{Operation, Queue, RouteId},
 };
@@ -311,7 +311,7 @@ impl Drop for SendQueue {
                 Err(error) => error,
             };
             tracing::error!(
-                target: "mscclpp::conn", %error, waiting = self.waiting.len(), peer = %self.connection.label(),
+                target: "mscclpp::conn", error = %Report(&error), waiting = self.waiting.len(), peer = %self.connection.label(),
                 "a queue was dropped before the transport had taken all; its connection fails"
             );
             return self.connection.fail(error);

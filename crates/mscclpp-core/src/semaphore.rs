@@ -163,12 +163,12 @@ impl Semaphore {
         let peer = || self.inner.connection.label();
         // Pairs with the kernel's store of 1; the kernel is complete, so nothing else needs ordering.
         // A reason other than 1 stays: it came with an abort, after `failure` was asked.
-        let told = |word| {
+        let happened = |word| {
             let word = self.inner.waits.status.word(word)?;
             Ok::<_, Error>(word.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok())
         };
         // Whoever was refused may have made others wait in vain: this is the cause.
-        let (refused, timed_out) = (told(REFUSED)?, told(TIMED_OUT)?);
+        let (refused, timed_out) = (happened(REFUSED)?, happened(TIMED_OUT)?);
         if refused {
             let reason = "a kernel used LL128 packets where lines need not arrive whole (MemoryChannel::check_lines \
                           says why) or by threads that are no whole warps, packets at an address that is no multiple \

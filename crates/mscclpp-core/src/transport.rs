@@ -5,7 +5,7 @@ use std::{
     ops::{BitAnd, BitOr, BitOrAssign, BitXor, Not},
 };
 
-/// A way for two endpoints to reach each other.
+/// By which means two endpoints reach each other.
 ///
 /// A number with names for the well-known ones, so that a provider outside this project can bring its own
 /// ([`Transport::custom`]) without a change here. Two are equal if their numbers are.

@@ -103,7 +103,36 @@ fn main() -> ExitCode {
         transports_of_a_family_pair_with_each_other();
         Ok(())
     }));
+    trials.push(Trial::test("a_queue_that_cannot_hand_over_fails_its_connection", || {
+        a_queue_that_cannot_hand_over_fails_its_connection();
+        Ok(())
+    }));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// Its signals are counted and never come: nobody may go on as if they had.
+fn a_queue_that_cannot_hand_over_fails_its_connection() {
+    use mscclpp_core::{EndpointConfig, Semaphore, SemaphoreStub};
+    let courier = Courier::new(Reach::Nothing).limited_to(1);
+    let context = Context::builder().provider(courier.clone()).platform(Platform::Host).build();
+    let config = EndpointConfig::new(Courier::TRANSPORT, Device::gpu(0));
+    let end = context.create_endpoint(config).expect("an endpoint");
+    let connection = context.connect(&end, &end).expect("a connection");
+    let stubs = [0, 1].map(|_| SemaphoreStub::new(&connection).expect("a stub"));
+    let semaphore = Semaphore::new(&stubs[0], &stubs[1]).expect("a semaphore");
+    courier.hold(true);
+    let mut queue = connection.open_queue().expect("a queue");
+    let signaller = queue.attach(semaphore.signaller().expect("the only one")).expect("a signaller");
+    for _ in 0..3 {
+        queue.signal(signaller).expect("a signal");
+    }
+    assert_eq!(queue.submit().expect("one is taken"), 2);
+    connection.check().expect("a full queue is no failure");
+    drop(queue);
+    let error = connection.check().expect_err("two signals are lost").to_string();
+    assert!(error.contains("did not finish within 5s"), "{error}");
+    assert!(semaphore.check().is_err(), "its waits have ended");
+    courier.hold(false);
 }
 
 /// As InfiniBand devices do: one end is on the first of them, the other on the second. The names are in errors.

@@ -8,7 +8,7 @@ use mscclpp_core::Transport;
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
-    #[error("{operation}: {source}")]
+    #[error("{operation} failed")]
     System {
         /// What was tried.
         operation: &'static str,
@@ -16,7 +16,7 @@ pub enum Error {
         source: rustix::io::Errno,
     },
     /// The thread that serves peers could not be started.
-    #[error("starting the thread that serves peers: {0}")]
+    #[error("starting the thread that serves peers failed")]
     Thread(#[source] std::io::Error),
     /// What a peer sent for an endpoint or a region is not what this transport makes.
     #[error("the transport's part of {what} is malformed: {problem}")]

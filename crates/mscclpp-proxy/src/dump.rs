@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use mscclpp_core::Report;
+
 use crate::{
     Error, ProxyService,
     state::ServiceState,
@@ -36,14 +38,14 @@ impl ServiceState {
         // Writing to a string does not fail.
         let _ = self.write(&mut text, &stats, states.as_deref().unwrap_or_default());
         if let Err(error) = states {
-            let _ = writeln!(text, "  the device does not answer: {error}");
+            let _ = writeln!(text, "  the device does not answer: {}", Report(&error));
         }
         text
     }
 
     fn write(&self, out: &mut String, stats: &ServiceStats, states: &[SemaphoreState]) -> std::fmt::Result {
         let depth = stats.queue_depth.map_or("?".to_owned(), |depth| depth.to_string());
-        let error = stats.last_error.as_ref().map_or("none".to_owned(), ToString::to_string);
+        let error = stats.last_error.as_ref().map_or("none".to_owned(), |error| Report(error).to_string());
         writeln!(
             out,
             "proxy service of {}: {} triggers carried out, {depth} in the FIFO, error: {error}",

@@ -23,7 +23,7 @@ use crate::{
     trigger::{MAX_MEMORIES, MAX_SEMAPHORES},
 };
 
-/// How many completions of a connection are waited for one by one; those beyond are told together.
+/// How many completions of a connection are reported to kernels one by one; those beyond are reported together.
 const MAX_AWAITED: usize = 256;
 /// The most operations of a trigger: a write, an update, and what tells that they are complete. One place more is kept for
 /// the flush of a stop.
@@ -110,7 +110,7 @@ impl Engine {
             queue.signal(signaller)?;
         }
         if signals || kind.has(TriggerKind::SYNC) {
-            connection.tell_when_complete(position + 1)?;
+            connection.report_completion(position + 1)?;
         }
         connection.note_unsent(Last { position, trigger });
         if !connection.is_active {
@@ -177,7 +177,7 @@ impl ProxyHandler for Engine {
         Ok(if active.is_empty() { Progress::Idle } else { Progress::Busy })
     }
 
-    /// Also where completions are told without the thread, and behind puts that nothing was asked for behind.
+    /// Also where the transport stores completions by itself, and behind puts that neither a signal nor a flush follows.
     fn finish(&mut self) -> Result<()> {
         for (number, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection else { continue };
@@ -233,8 +233,8 @@ impl ConnectionQueue {
         })
     }
 
-    /// Has kernels told when all that was given so far is complete.
-    fn tell_when_complete(&mut self, end: u64) -> Result<()> {
+    /// Lets kernels know when all that was given so far is complete.
+    fn report_completion(&mut self, end: u64) -> Result<()> {
         if let Completed::ByTransport(word) = self.completed {
             // SAFETY: the word is in the service's memory for its connections, which `Engine::drop` keeps until the stores
             // are done.
@@ -243,7 +243,7 @@ impl ConnectionQueue {
         }
         let ticket = self.queue.add_flush()?;
         if self.awaited.len() == MAX_AWAITED {
-            // With the last one; both only grow, so nothing is told too early.
+            // With the last one; both only grow, so nothing is reported too early.
             self.awaited.pop_back();
         }
         self.awaited.push_back((ticket, end));
@@ -259,12 +259,12 @@ impl ConnectionQueue {
         self.unsent.is_some() || !self.awaited.is_empty() || self.last.is_some()
     }
 
-    /// Hands over what there is room for, and tells kernels what has become complete.
+    /// Hands over what there is room for, and reports to kernels what has become complete.
     fn progress(&mut self) -> Result<()> {
         if self.queue.submit().map_or_else(|error| self.unless_closed(error), |left| Ok(left == 0))? {
             self.unsent = None;
         }
-        // Where the transport tells kernels by itself, that was all.
+        // Where the transport stores completions by itself, that was all.
         if !self.is_waiting() {
             return Ok(());
         }

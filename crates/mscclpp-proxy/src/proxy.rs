@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use mscclpp_core::Report;
 use mscclpp_gpu::Gpu;
 use parking_lot::Mutex;
 
@@ -210,10 +211,7 @@ impl<H: ProxyHandler> Proxy<H> {
             .map_err(|e| {
                 self.shared.leave();
                 self.shared.tell_of_failure();
-                Error::System {
-                    operation: "starting the thread of a proxy".to_owned(),
-                    message: e.to_string(),
-                }
+                Error::System { operation: "starting the thread of a proxy".to_owned(), source: Arc::new(e) }
             })?;
         *thread = Some(spawned);
         if !blocking {
@@ -293,7 +291,7 @@ impl<H: ProxyHandler> Drop for Proxy<H> {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
             // A failure was logged when it came.
-            tracing::debug!(target: "mscclpp::proxy", %error, gpu = %self.shared.gpu, "a proxy ended with an error");
+            tracing::debug!(target: "mscclpp::proxy", error = %Report(&error), gpu = %self.shared.gpu, "a proxy ended with an error");
         }
         // Whoever pushes now would wait for ever.
         self.shared.fifo.abort();

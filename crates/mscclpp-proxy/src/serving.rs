@@ -8,6 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mscclpp_core::Report;
+
 use crate::{
     Error, Fifo, Progress, ProxyHandler, ProxyHandlerResult, Result, affinity,
     idle::Idle,
@@ -63,7 +65,7 @@ impl<H: ProxyHandler> Shared<H> {
             Err(panic) => Some(Error::Panicked { message: message_of(&*panic) }),
         };
         if let Some(error) = error {
-            tracing::error!(target: "mscclpp::proxy", %error, gpu = %self.gpu, "a proxy failed");
+            tracing::error!(target: "mscclpp::proxy", error = %Report(&error), gpu = %self.gpu, "a proxy failed");
             self.fail(error);
         }
         self.leave();

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock, atomic::Ordering};
 
-use mscclpp_core::{Connection, HostToDeviceSemaphoreHandle, RegisteredMemory, Semaphore, Signaller};
+use mscclpp_core::{Connection, HostToDeviceSemaphoreHandle, RegisteredMemory, Report, Semaphore, Signaller};
 use mscclpp_gpu::{DeviceBuffer, Gpu};
 use parking_lot::Mutex;
 
@@ -85,7 +85,7 @@ impl ServiceState {
     /// Ends all waits, because of `error`. What has failed by itself keeps its own reason.
     pub(crate) fn abort_semaphores(&self, error: &Error) {
         for entry in self.semaphores.iter() {
-            entry.semaphore.abort(&format!("the proxy service has stopped: {error}"));
+            entry.semaphore.abort(&format!("the proxy service has stopped: {}", Report(error)));
         }
     }
 

@@ -37,6 +37,10 @@ fn main() {
     // Everything again over queues that are full all the time, and with tokens in host memory.
     let limited = Courier::new(Reach::Nothing).limited_to(4).with_tokens(Tokens::PinnedHost);
     trials.extend(suite::trials("FullAtFour::", &setup_of(&limited, Reach::Nothing)));
+    trials.push(Trial::test("a_run_of_triggers_is_one_batch", || {
+        a_run_of_triggers_is_one_batch();
+        Ok(())
+    }));
     trials.push(Trial::test("others_go_on_while_a_connection_is_full", || {
         others_go_on_while_a_connection_is_full();
         Ok(())
@@ -68,6 +72,23 @@ fn second_connection(
     let id = service.add_semaphore(&semaphores[0]).unwrap();
     let [dst, src] = [&theirs, &own].map(|memory| service.add_memory(memory).unwrap());
     (service.port_channel(id, dst, src).unwrap(), buffer, there)
+}
+
+/// All that is in the FIFO when the proxy starts goes to the transport in one call.
+fn a_run_of_triggers_is_one_batch() {
+    const PUTS: u64 = 20;
+    let courier = Courier::new(Reach::Nothing);
+    let pair = Pair::new(&setup_of(&courier, Reach::Nothing), 4096, 1, |builder| builder);
+    let [a, b] = &pair.sides;
+    for _ in 0..PUTS {
+        assert!(a.thread().put_with_signal(0, 0, 4096));
+    }
+    a.service.start_proxy(true).unwrap();
+    for _ in 0..PUTS {
+        assert!(b.thread().wait());
+    }
+    a.service.stop_proxy().unwrap();
+    assert_eq!(courier.largest_batch(), 3 * PUTS, "a write, an update and a flush of each");
 }
 
 /// One service with two connections. The transport of one takes four orders and carries none out: hundreds of its
@@ -144,9 +165,15 @@ fn flushes_wait_for_their_own_connection(reach: Reach) {
         until("flushing the other connection", || flushes.is_finished());
         flushes.join().unwrap();
         assert!(!returned.load(Ordering::Acquire) && !to.poll(), "nothing was carried out");
+        let pending = || service.stats().oldest_pending_flush.expect("the flush that is held up");
+        let first = pending();
+        assert_eq!(first.peer, "rank 1");
+        until("its growing older", || pending().age > first.age);
+        assert_eq!(pending().position, first.position);
         held.hold(false);
     });
     assert!(to.wait());
     assert!(there.bytes()[..LEN as usize] == noise);
+    until("its completion", || service.stats().oldest_pending_flush.is_none());
     service.stop_proxy().unwrap();
 }

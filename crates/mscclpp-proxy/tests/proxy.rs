@@ -143,10 +143,55 @@ fn a_handler_may_ask_its_proxy_while_it_is_stopped() {
     assert!(!proxy.is_running());
 }
 
-/// Counts how often it was told that it failed.
-struct Told(Arc<AtomicU64>);
+/// Takes each trigger only when it is offered for the third time.
+struct Reluctant {
+    offers: u64,
+    taken: Arc<AtomicU64>,
+    progressed: bool,
+}
 
-impl ProxyHandler for Told {
+impl ProxyHandler for Reluctant {
+    fn handle(&mut self, trigger: ProxyTrigger, position: u64) -> Result<ProxyHandlerResult> {
+        assert_eq!((trigger.fst, position), (self.offers / 3, self.offers / 3), "the same one again");
+        assert!(
+            self.offers.is_multiple_of(3) || std::mem::take(&mut self.progressed),
+            "no progress was made"
+        );
+        self.offers += 1;
+        if !self.offers.is_multiple_of(3) {
+            return Ok(ProxyHandlerResult::Retry);
+        }
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        Ok(ProxyHandlerResult::Continue)
+    }
+
+    fn progress(&mut self) -> Result<Progress> {
+        self.progressed = true;
+        Ok(if self.offers.is_multiple_of(3) { Progress::Idle } else { Progress::Busy })
+    }
+}
+
+#[test]
+fn a_trigger_that_there_is_no_room_for_comes_again() {
+    let taken = Arc::new(AtomicU64::new(0));
+    let handler = Reluctant { offers: 0, taken: taken.clone(), progressed: false };
+    let proxy = Proxy::builder(&gpu()).fifo_size(4).build(handler).unwrap();
+    proxy.start(true).unwrap();
+    for n in 0..100 {
+        let position = push(&proxy, n);
+        if n % 7 == 0 {
+            assert!(sync(&proxy, position));
+            assert_eq!(taken.load(Ordering::Relaxed), n + 1, "it was taken before the sync");
+        }
+    }
+    proxy.stop().unwrap();
+    assert_eq!((taken.load(Ordering::Relaxed), proxy.fifo().tail()), (100, 100));
+}
+
+/// Counts how often it was told that it failed.
+struct CountFailures(Arc<AtomicU64>);
+
+impl ProxyHandler for CountFailures {
     fn handle(&mut self, _: ProxyTrigger, _: u64) -> Result<ProxyHandlerResult> {
         Ok(ProxyHandlerResult::Stop)
     }
@@ -159,7 +204,7 @@ impl ProxyHandler for Told {
 
 #[test]
 fn a_handler_is_told_of_an_abort_once_whether_or_not_it_runs() {
-    type Before = fn(&Proxy<Told>);
+    type Before = fn(&Proxy<CountFailures>);
     let befores: [Before; 4] = [
         |_| (),
         |proxy| proxy.start(true).unwrap(),
@@ -171,13 +216,13 @@ fn a_handler_is_told_of_an_abort_once_whether_or_not_it_runs() {
         },
     ];
     for (n, before) in befores.into_iter().enumerate() {
-        let told = Arc::new(AtomicU64::new(0));
-        let proxy = Proxy::new(&gpu(), Told(told.clone())).unwrap();
+        let failures = Arc::new(AtomicU64::new(0));
+        let proxy = Proxy::new(&gpu(), CountFailures(failures.clone())).unwrap();
         before(&proxy);
         proxy.abort("enough");
         proxy.abort("enough and more");
         assert!(proxy.stop().is_err());
-        assert_eq!(told.load(Ordering::Relaxed), 1, "case {n}");
+        assert_eq!(failures.load(Ordering::Relaxed), 1, "case {n}");
         assert!(proxy.start(true).is_err());
     }
 }

@@ -78,7 +78,7 @@ impl ProxyHandler for Broadcaster {
     /// Kernels wait for what nobody sends any more.
     fn failed(&mut self, error: &ProxyError) {
         for peer in &self.peers {
-            peer.semaphore.abort(&format!("the proxy has failed: {error}"));
+            peer.semaphore.abort(&format!("the proxy has failed: {}", mscclpp::Report(error)));
         }
     }
 }

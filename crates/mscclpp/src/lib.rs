@@ -71,8 +71,8 @@ pub use mscclpp_core::{
     DeviceToDeviceSemaphore, DeviceToDeviceSemaphoreHandle, DeviceType, Endpoint, EndpointConfig,
     EndpointInfo, HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore, IbConfig, IbMode,
     LL8Packet, LL16Packet, LL128Packet, LinkMonitor, MemoryChannel, MemoryChannelHandle, MemoryRegion,
-    Packet, ProcessId, RegionInfo, RegisteredMemory, Route, Semaphore, SemaphoreStub, SendQueue, Signaller,
-    SignallerId, Transport, TransportFlags, WeakConnection,
+    Packet, ProcessId, RegionInfo, RegisteredMemory, Report, Route, Semaphore, SemaphoreStub, SendQueue,
+    Signaller, SignallerId, Transport, TransportFlags, WeakConnection,
 };
 #[cfg(feature = "cuda-ipc")]
 pub use mscclpp_cuda_ipc::CudaIpc;

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp::{Error, ErrorKind, errors::BootstrapError, prelude::*};
+use mscclpp::{Error, ErrorKind, Report, errors::BootstrapError, prelude::*};
 use support::{
     connect_all, device_of, endpoint_of,
     kernels::{Outcome, Side},
@@ -86,7 +86,8 @@ fn of_different_numbers_of_places_none_is_chosen() {
         assert!(alone.to_string().contains("to itself"), "{alone}");
         let error = comm.build_fastest_semaphore(&connection, peer, 0, 2 + rank).unwrap_err();
         assert!(matches!(error, Error::Exchange { what: "build_fastest_semaphore", .. }), "{error}");
-        assert!(error.to_string().contains(&format!("asks for {} places", 2 + peer)), "{error}");
+        let text = Report(&error).to_string();
+        assert!(text.contains(&format!("asks for {} places", 2 + peer)), "{text}");
         // The order goes on behind it.
         comm.build_semaphore(&connection, peer, 0).unwrap().wait().unwrap();
         comm.bootstrap().barrier().unwrap();
@@ -106,7 +107,8 @@ fn one_semaphore_where_several_are_due_is_named_on_both_sides() {
             let error = comm.build_semaphore(&connection, peer, 0).unwrap().wait().unwrap_err();
             (error, "a list of semaphore stubs came where a semaphore stub was due")
         };
-        assert!(error.to_string().contains(due), "{error}");
+        let text = Report(&error).to_string();
+        assert!(text.contains(due), "{text}");
         comm.bootstrap().barrier().unwrap();
     });
 }
@@ -265,7 +267,7 @@ fn a_mismatch_names_what_came_what_was_due_and_where() {
             for _ in 0..2 {
                 let error = pending.wait().unwrap_err();
                 assert!(matches!(error, Error::Exchange { peer: 0, tag: 9, position: 1, .. }), "{error}");
-                let text = error.to_string();
+                let text = Report(&error).to_string();
                 assert!(
                     text.contains("memory") && text.contains("endpoint") && text.contains("rank 0"),
                     "{text}"
@@ -296,7 +298,8 @@ fn semaphores_of_two_connections_exchanged_in_different_orders_are_noticed() {
         for pending in pending {
             let error = pending.wait().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidUsage);
-            assert!(error.to_string().contains("another connection"), "{error}");
+            let text = Report(&error).to_string();
+            assert!(text.contains("another connection"), "{text}");
         }
         comm.bootstrap().barrier().unwrap();
     });

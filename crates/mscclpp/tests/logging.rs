@@ -36,7 +36,7 @@ fn main() -> ExitCode {
 /// In a child: what every case does.
 fn connect() -> ExitCode {
     if let Err(error) = mscclpp::log::init() {
-        eprintln!("{error}");
+        eprintln!("{}", mscclpp::Report(&error));
         return ExitCode::from(REFUSED);
     }
     let again = mscclpp::log::init().expect_err("there is a subscriber already");

@@ -291,7 +291,7 @@ fn waits_for_packets_end(setup: &dyn Setup) {
     for _ in 0..2 {
         assert!(!there.unpack(Kind::Ll16, [0, 0], 100, 4, 1, 50));
         assert_error!(semaphore.check(), Error::DeviceWaitTimedOut { .. });
-        semaphore.check().expect("told once");
+        semaphore.check().expect("reported once");
     }
     assert!(here.put(Kind::Ll16, [0, 0], 100, 4, 1));
     assert!(there.unpack(Kind::Ll16, [0, 0], 100, 3, 1, 50), "the wait repeated finds them");
@@ -323,7 +323,7 @@ fn what_cannot_be_is_refused(setup: &dyn Setup) {
     let refused = |what: &str, done: bool| {
         assert!(!done, "{what}");
         assert_error!(semaphore.check(), Error::PacketsRefused { .. });
-        semaphore.check().expect("told once");
+        semaphore.check().expect("reported once");
     };
     refused("flag 0", here.put(Kind::Ll8, [0, 0], 8, 1, 0));
     refused("a place between packets", here.put(Kind::Ll16, [8, 0], 8, 1, 1));

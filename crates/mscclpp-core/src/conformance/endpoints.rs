@@ -62,8 +62,8 @@ fn an_endpoint_survives_its_journey(setup: &dyn Setup) {
 
 fn two_ends_connect_both_ways(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
-    let ways = [(&pair.ab, &pair.a, &pair.b), (&pair.ba, &pair.b, &pair.a)];
-    for (side, (connection, from, to)) in ways.into_iter().enumerate() {
+    let directions = [(&pair.ab, &pair.a, &pair.b), (&pair.ba, &pair.b, &pair.a)];
+    for (side, (connection, from, to)) in directions.into_iter().enumerate() {
         connection.check().expect("a new connection is alive");
         assert_eq!(connection.transport(), setup.transport());
         assert_eq!(connection.remote_transport(), setup.transport());

@@ -42,7 +42,7 @@ use std::process::Command;
 
 use crate::{ContextBuilder, Device, Transport};
 
-/// What the suite must be told of a provider.
+/// What the suite needs to know of a provider.
 pub trait Setup: Sync {
     /// A new context to be, with the provider under test and the platform chosen. Called once for each end.
     fn builder(&self) -> ContextBuilder;

@@ -159,7 +159,7 @@ fn a_wait_that_times_out_consumes_nothing(setup: &dyn Setup) {
         assert!(!b.wait(0) && !b.wait(1) && !b.wait(1000) && !b.relaxed_wait(10));
         let error = semaphore.check().expect_err("a wait has timed out");
         assert!(matches!(&error, Error::DeviceWaitTimedOut { peer } if peer == "rank 0"), "{error}");
-        semaphore.check().expect("told once");
+        semaphore.check().expect("reported once");
         a.signal();
         assert!(b.wait(1000), "the wait repeated finds the signal");
         assert!(!b.poll());

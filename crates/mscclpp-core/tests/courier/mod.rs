@@ -67,6 +67,7 @@ pub(crate) struct Courier {
     limit: u64,
     endpoints: Arc<Mutex<HashMap<u64, Weak<Endpoint>>>>,
     held: Arc<AtomicBool>,
+    largest: Arc<AtomicU64>,
 }
 
 impl Courier {
@@ -82,6 +83,7 @@ impl Courier {
             limit: 1 << 16,
             endpoints: Arc::default(),
             held: Arc::default(),
+            largest: Arc::default(),
         }
     }
 
@@ -99,6 +101,11 @@ impl Courier {
         self.held.store(held, Ordering::Relaxed);
     }
 
+    /// How many operations the largest batch had that a queue was given.
+    pub(crate) fn largest_batch(&self) -> u64 {
+        self.largest.load(Ordering::Relaxed)
+    }
+
     fn unreachable<T>(remote: impl Into<String>, reason: impl Into<String>) -> Result<T> {
         Err(Error::Unreachable {
             local: "this process".to_owned(),
@@ -113,7 +120,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What peers are told: four numbers. Of an endpoint its number, process and pipe; of a region its number, process and
+/// What is sent to peers: four numbers. Of an endpoint its number, process and pipe; of a region its number, process and
 /// descriptor (-1 for none), where it starts in that, and how large that is.
 #[derive(Debug, Clone, Copy)]
 struct Blob {
@@ -244,7 +251,7 @@ impl TransportProvider for Courier {
         if gpu.is_none_or(|gpu| gpu.platform() != Platform::Host) {
             return Err(Error::InvalidArgument("a courier goes between simulated GPUs only".to_owned()));
         }
-        let pipe = io::pipe().map_err(|e| system("making a pipe", &e))?;
+        let pipe = io::pipe().map_err(|e| Error::system("making a pipe", e))?;
         let mut endpoints = lock(&self.endpoints);
         endpoints.retain(|_, endpoint| endpoint.strong_count() > 0);
         let id = (0..).find(|id| !endpoints.contains_key(id)).unwrap_or_default();
@@ -318,7 +325,12 @@ impl TransportProvider for Courier {
             );
         }
         let blob = Blob::decode(&remote.blob, "an endpoint")?;
-        let link = Arc::new(CourierLink { limit, held: self.held.clone(), open: Arc::new(()) });
+        let link = Arc::new(CourierLink {
+            limit,
+            held: self.held.clone(),
+            largest: self.largest.clone(),
+            open: Arc::new(()),
+        });
         if !remote.is_in_this_process() {
             watch(&blob, remote, monitor, Arc::downgrade(&link.open))?;
             return Ok(link);
@@ -331,10 +343,6 @@ impl TransportProvider for Courier {
     }
 }
 // ANCHOR_END: provider
-
-fn system(operation: &str, error: &impl ToString) -> Error {
-    Error::System { operation: operation.to_owned(), message: error.to_string() }
-}
 
 /// How often a link looks whether its peer in another process is still there.
 const LOOK: Duration = Duration::from_millis(10);
@@ -357,19 +365,20 @@ fn watch(blob: &Blob, remote: &EndpointInfo, monitor: LinkMonitor, link: Weak<()
         }
     };
     let started = thread::Builder::new().name("courier-watch".to_owned()).spawn(look);
-    started.map(drop).map_err(|e| system("starting to watch a peer", &e))
+    started.map(drop).map_err(|e| Error::system("starting to watch a peer", e))
 }
 
 /// What a queue's worker is asked to do. It keeps the memories alive until it is done.
 enum Order {
     Copy { to: (Keep, DevicePtr), from: (Keep, DevicePtr), len: u64 },
     Update { to: (Keep, DevicePtr), value: u64 },
-    Tell { ticket: u64 },
+    Flush { ticket: u64 },
 }
 
 struct CourierLink {
     limit: u64,
     held: Arc<AtomicBool>,
+    largest: Arc<AtomicU64>,
     open: Arc<()>,
 }
 
@@ -389,8 +398,15 @@ impl Link for CourierLink {
             }
         };
         let started = thread::Builder::new().name("courier".to_owned()).spawn(work);
-        started.map_err(|e| system("starting a courier", &e))?;
-        Ok(Box::new(CourierQueue { orders, limit: self.limit, given: 0, progress, routes: Vec::new() }))
+        started.map_err(|e| Error::system("starting a courier", e))?;
+        Ok(Box::new(CourierQueue {
+            orders,
+            limit: self.limit,
+            given: 0,
+            progress,
+            routes: Vec::new(),
+            largest: self.largest.clone(),
+        }))
     }
 }
 
@@ -407,6 +423,7 @@ struct CourierQueue {
     given: u64,
     progress: Arc<Progress>,
     routes: Vec<Option<CourierRoute>>,
+    largest: Arc<AtomicU64>,
 }
 
 /// Both ends of a route, as orders need them.
@@ -431,7 +448,7 @@ fn carry_out(order: &Order, progress: &Progress) {
             // SAFETY: as above; the core checked that the offset is a multiple of 8, `prepare` where the memory starts.
             unsafe { AtomicU64::from_ptr(dst.as_mut_ptr()) }.store(*value, Ordering::Release);
         }
-        Order::Tell { ticket } => progress.ticket.store(*ticket, Ordering::Release),
+        Order::Flush { ticket } => progress.ticket.store(*ticket, Ordering::Release),
     }
 }
 
@@ -457,7 +474,7 @@ impl CourierQueue {
             Operation::Update { route, offset, value } => {
                 Order::Update { to: at(&self.route(route)?.dst, offset), value }
             }
-            Operation::Flush { ticket } => Order::Tell { ticket },
+            Operation::Flush { ticket } => Order::Flush { ticket },
             other => return Err(Error::InvalidArgument(format!("a courier cannot do {other:?}"))),
         })
     }
@@ -489,12 +506,13 @@ impl Queue for CourierQueue {
     }
 
     unsafe fn submit(&mut self, batch: &[Operation]) -> Result<usize> {
+        self.largest.fetch_max(batch.len() as u64, Ordering::Relaxed);
         let under_way = self.given - self.progress.done.load(Ordering::Acquire);
         let room = self.limit.saturating_sub(under_way);
         let mut taken = 0;
         for operation in batch.iter().take(usize::try_from(room).unwrap_or(usize::MAX)) {
             match self.order(*operation) {
-                Ok(order) => self.orders.send(order).map_err(|e| system("giving an order", &e))?,
+                Ok(order) => self.orders.send(order).map_err(|e| Error::system("giving an order", e))?,
                 Err(error) if taken == 0 => return Err(error),
                 Err(_) => break,
             }

@@ -182,9 +182,10 @@ impl Service {
             Purpose::Link => socket::tune_link(&visitor.stream).map_err(|e| e.to_string()).map(|()| {
                 self.guests.push(Guest::new(visitor.stream, wish, session));
             }),
-            Purpose::Queue => {
-                self.inflows.start(&self.shared, visitor.stream, wish, session).map_err(|e| e.to_string())
-            }
+            Purpose::Queue => self
+                .inflows
+                .start(&self.shared, visitor.stream, wish, session)
+                .map_err(|e| mscclpp_core::Report(&e).to_string()),
         };
         // The peer sees its connection close.
         if let Err(error) = result {

@@ -5,7 +5,7 @@ use std::thread;
 use super::{
     Case, Pair, Setup, Side,
     kernels::Thread,
-    pair::{fill, mismatches, mix, until},
+    pair::{fill, mismatches, mix, until, within},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -85,7 +85,7 @@ fn a_stop_waits_for_what_nobody_flushed(setup: &Setup) {
 }
 
 /// Lets go of its part of a side.
-type Part = Box<dyn std::any::Any>;
+type Part = Box<dyn Send>;
 
 fn parts(side: Side) -> Vec<Part> {
     let channel = side.channel(0);
@@ -113,7 +113,7 @@ fn parts_can_be_dropped_in_any_order(setup: &Setup) {
             if backwards {
                 parts.reverse();
             }
-            parts.into_iter().for_each(drop);
+            within("dropping the parts of a side", move || parts.into_iter().for_each(drop));
             until("the news", || b.connection.check().is_err());
             b.service.stop_proxy().expect("a peer that closed is no failure");
         }
@@ -129,7 +129,7 @@ fn a_service_is_dropped_with_triggers_under_way(setup: &Setup) {
         for _ in 0..20 {
             assert!(kernel.put_with_signal(0, 0, 1 << 16));
         }
-        drop(a);
+        within("dropping a service", move || drop(a));
         for _ in 0..20 {
             assert!(b.thread().wait());
         }

@@ -194,6 +194,13 @@ pub(crate) fn mix(a: u64, b: u64) -> u64 {
     x ^ (x >> 31)
 }
 
+/// Runs `body` on a thread of its own, so that a hang fails the case that calls this.
+pub(crate) fn within(what: &str, body: impl FnOnce() + Send + 'static) {
+    let thread = thread::spawn(body);
+    until(what, || thread.is_finished());
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
 /// Until `done` holds; a panic naming `what` if it takes too long.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;

@@ -8,8 +8,8 @@ use std::{
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_test_support::{
-    Child,
-    child::{as_child, await_end, hear, output_of, role, say},
+    Child, LIMIT,
+    child::{as_child, await_end, hear, output_within, role, say},
 };
 
 fn main() -> ExitCode {
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         Trial::test("a_failure_shows_what_the_child_said", shows_what_it_said),
         Trial::test("a_child_that_fails_or_says_more_is_no_success", no_success),
         Trial::test("a_dropped_child_is_gone", gone),
-        Trial::test("the_output_of_a_command_is_all_of_it", output),
+        Trial::test("the_output_within_a_command_is_all_of_it", output),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
@@ -103,9 +103,9 @@ fn gone() -> Result<(), Failed> {
 }
 
 fn output() -> Result<(), Failed> {
-    let output = output_of(&mut as_child(&["much"]));
+    let output = output_within(LIMIT, &mut as_child(&["much"]));
     assert!(output.status.success());
     assert_eq!((output.stdout, output.stderr), (vec![b'x'; 1 << 20], vec![b'y'; 1 << 20]));
-    assert_eq!(output_of(&mut as_child(&["fail"])).status.code(), Some(3));
+    assert_eq!(output_within(LIMIT, &mut as_child(&["fail"])).status.code(), Some(3));
     Ok(())
 }

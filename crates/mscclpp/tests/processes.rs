@@ -88,8 +88,7 @@ fn one_visible_gpu_per_rank() -> Result<(), Failed> {
 
 /// As in two containers: each rank is process 1, and neither knows the other's number.
 fn ranks_in_pid_namespaces() -> Result<(), Failed> {
-    let program = std::env::current_exe()?;
-    let mut children = Children::start_as("data", 2, |_| in_pid_namespace(&program));
+    let mut children = Children::start_as("data", 2, |_| in_pid_namespace(this_program().get_program()));
     children.go();
     (0..2).for_each(|rank| children.expect_success(rank));
     Ok(())

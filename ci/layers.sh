@@ -4,6 +4,7 @@
 # - mscclpp-bootstrap stands alone;
 # - core, and what does not name CUDA, does not see CUDA;
 # - mscclpp without its features has no CUDA in its tree, builds, and runs on simulated devices;
+# - what tests share is in no program, and knows no crate of the workspace;
 # - with Ethernet alone it has none either, and connects CPUs;
 # - a program whose own cudarc is at another CUDA version builds with mscclpp's defaults off.
 set -euo pipefail
@@ -41,6 +42,12 @@ tree mscclpp --no-default-features --features ethernet |
   refuse "mscclpp with Ethernet alone" 'mscclpp-(gpu-sys|cuda-ipc)|cudarc'
 tree mscclpp --no-default-features | refuse "mscclpp without features" 'mscclpp-(gpu-sys|cuda-ipc)|cudarc'
 tree mscclpp | sed -n '/^cudarc$/p' | grep -q . || { echo "mscclpp with its defaults should have cudarc" >&2; exit 1; }
+
+# Only tests take what tests share.
+users=$(cargo tree --quiet --locked --workspace --edges normal,build --invert mscclpp-test-support --prefix none |
+  sed '/^mscclpp-test-support /d')
+[ -z "$users" ] || { echo "only dev-dependencies may name mscclpp-test-support; it is used by: $users" >&2; exit 1; }
+tree mscclpp-test-support | refuse "mscclpp-test-support" 'mscclpp.*'
 
 cargo test --quiet --locked --package mscclpp --no-default-features
 

@@ -16,7 +16,7 @@ use mscclpp_gpu::{DeviceBuffer, Gpu, Platform};
 use mscclpp_gpu_sys::cuda::{CUstreamCaptureMode, CuResult, Driver};
 use mscclpp_test_support::{
     LIMIT,
-    child::{output_of, this_program},
+    child::{output_within, this_program},
 };
 
 const DEFAULT_STREAM: &str = "MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM";
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
 
 /// The trial of that name, in a process whose connections copy on the default stream.
 fn with_the_default_stream(name: &str) {
-    let output = output_of(this_program().args(["--exact", name]).env(DEFAULT_STREAM, "1"));
+    let output = output_within(3 * LIMIT, this_program().args(["--exact", name]).env(DEFAULT_STREAM, "1"));
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(output.status.success(), "{}\n{}", output.status, said.join("\n"));
 }

@@ -4,7 +4,10 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_gpu::Platform;
-use mscclpp_test_support::child::{as_child, output_of, role};
+use mscclpp_test_support::{
+    LIMIT,
+    child::{as_child, output_within, role},
+};
 
 fn main() -> ExitCode {
     if let Some(question) = role() {
@@ -65,7 +68,7 @@ fn ask(question: &str, variables: &[(&str, &str)]) -> Result<String, Failed> {
     for variable in ["MSCCLPP_PLATFORM", "MSCCLPP_HOST_DEVICES", "MSCCLPP_HOST_PEER_ACCESS"] {
         program.env_remove(variable);
     }
-    let output = output_of(program.envs(variables.iter().copied()));
+    let output = output_within(LIMIT, program.envs(variables.iter().copied()));
     if !output.status.success() {
         return Err(
             format!("{question} with {variables:?}: {}", String::from_utf8_lossy(&output.stderr)).into()

@@ -13,7 +13,7 @@ use std::{
         mpsc::{self, RecvTimeoutError},
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -67,7 +67,7 @@ pub fn this_program() -> Command {
     Command::new(env::current_exe().expect("the path of this program"))
 }
 
-/// This test program as a child whose [`role`] is this, for [`output_of`].
+/// This test program as a child whose [`role`] is this, for [`output_within`].
 pub fn as_child(role: &[&str]) -> Command {
     let mut command = this_program();
     command.arg(FLAG).args(role);
@@ -77,8 +77,8 @@ pub fn as_child(role: &[&str]) -> Command {
 /// Runs a command to its end.
 ///
 /// # Panics
-/// If it cannot be started, or does not end within [`LIMIT`]: then it is killed, and its output shown.
-pub fn output_of(command: &mut Command) -> Output {
+/// If it cannot be started, or does not end within `limit`: then it is killed, and its output shown.
+pub fn output_within(limit: Duration, command: &mut Command) -> Output {
     let mut process = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -88,7 +88,7 @@ pub fn output_of(command: &mut Command) -> Output {
     let stdout = read_all(process.stdout.take().expect("a pipe"));
     let stderr = read_all(process.stderr.take().expect("a pipe"));
     let mut status = None;
-    let ended = within(LIMIT, || {
+    let ended = within(limit, || {
         status = process.try_wait().expect("a process of ours");
         status.is_some()
     });
@@ -100,7 +100,7 @@ pub fn output_of(command: &mut Command) -> Output {
     match status {
         Some(status) => Output { status, stdout, stderr },
         None => {
-            panic!("{command:?}: killed after {LIMIT:?}. It said:\n{}\n{}", text(&stdout), text(&stderr))
+            panic!("{command:?}: killed after {limit:?}. It said:\n{}\n{}", text(&stdout), text(&stderr))
         }
     }
 }

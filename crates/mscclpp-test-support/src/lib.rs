@@ -15,5 +15,5 @@ pub use self::{
     hex::{hex, unhex},
     port::{listen, reserve_port},
     random::Random,
-    wait::{LIMIT, until, within},
+    wait::{LIMIT, start_waiting, until, watched, within},
 };

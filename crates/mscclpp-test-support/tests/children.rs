@@ -8,8 +8,9 @@ use std::{
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_test_support::{
-    Child,
-    child::{as_child, await_end, hear, output_of, role, say},
+    Child, LIMIT,
+    child::{as_child, await_end, hear, output_within, role, say},
+    watched,
 };
 
 fn main() -> ExitCode {
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
         Trial::test("a_child_that_fails_or_says_more_is_no_success", no_success),
         Trial::test("a_dropped_child_is_gone", gone),
         Trial::test("the_output_of_a_command_is_all_of_it", output),
+        Trial::test("work_that_does_not_end_ends_the_process", watch),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
@@ -39,6 +41,11 @@ fn play(role: &[String]) -> ExitCode {
             say("in vain");
             ExitCode::from(3)
         }
+        "hang" => watched(Duration::from_millis(50), "the sleep of a test", || {
+            std::thread::sleep(LIMIT);
+            ExitCode::SUCCESS
+        }),
+        "end in time" => watched(LIMIT, "nothing", || ExitCode::SUCCESS),
         "much" => {
             print!("{}", "x".repeat(1 << 20));
             eprint!("{}", "y".repeat(1 << 20));
@@ -103,9 +110,17 @@ fn gone() -> Result<(), Failed> {
 }
 
 fn output() -> Result<(), Failed> {
-    let output = output_of(&mut as_child(&["much"]));
+    let output = output_within(LIMIT, &mut as_child(&["much"]));
     assert!(output.status.success());
     assert_eq!((output.stdout, output.stderr), (vec![b'x'; 1 << 20], vec![b'y'; 1 << 20]));
-    assert_eq!(output_of(&mut as_child(&["fail"])).status.code(), Some(3));
+    assert_eq!(output_within(LIMIT, &mut as_child(&["fail"])).status.code(), Some(3));
+    Ok(())
+}
+
+fn watch() -> Result<(), Failed> {
+    let hung = output_within(LIMIT, &mut as_child(&["hang"]));
+    let said = String::from_utf8(hung.stderr)?;
+    assert!(!hung.status.success() && said.contains("the sleep of a test has not ended"), "{said}");
+    assert!(output_within(LIMIT, &mut as_child(&["end in time"])).status.success());
     Ok(())
 }

@@ -19,6 +19,7 @@ use support::{
     device_of, limits, platform,
     port_ends::Call,
     port_ranks::{Caller, Ports},
+    random::Random,
 };
 
 const N: usize = 3;
@@ -186,8 +187,8 @@ fn killed(moment: &'static str, victim: usize) -> Result<(), Failed> {
     println!("{N} ranks on {}, rank {victim} killed at {moment}", platform());
     let mut children = Children::form(&format!("killed-{moment}-{victim}"), N);
     (0..N).for_each(|rank| children.expect(rank, "ready"));
-    // The others get to where they wait.
-    thread::sleep(Duration::from_millis(100));
+    // Before the others have come to where they wait, at that moment, or after it.
+    thread::sleep(Duration::from_millis(Random::new().of(0..=200)));
     let at = Instant::now();
     children.kill(victim);
     let survivors: Vec<usize> = (0..N).filter(|rank| *rank != victim).collect();

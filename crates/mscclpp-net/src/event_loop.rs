@@ -89,7 +89,6 @@ const WAKE: u64 = u64::MAX;
 pub struct EventLoop<C> {
     epoll: OwnedFd,
     commands: Arc<Commands<C>>,
-    events: Vec<epoll::Event>,
 }
 
 impl<C> EventLoop<C> {
@@ -99,7 +98,7 @@ impl<C> EventLoop<C> {
     /// If the system has no descriptor for it.
     pub fn new(commands: Arc<Commands<C>>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let this = Self { epoll, commands, events: Vec::with_capacity(64) };
+        let this = Self { epoll, commands };
         this.add(&this.commands.event, WAKE, Interest::READ)?;
         Ok(this)
     }
@@ -130,20 +129,20 @@ impl<C> EventLoop<C> {
     ///
     /// # Errors
     /// The system's; nothing can be waited for then.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Vec<Ready>> {
+    pub fn wait(&self, timeout: Option<Duration>) -> io::Result<Vec<Ready>> {
         let timeout = timeout.map(|t| {
             // Rounded up to what the system counts in, or a deadline just ahead would be waited for in a busy loop.
             let t = t.min(Duration::from_secs(3600)) + Duration::from_millis(1);
             Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() }
         });
-        self.events.clear();
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), timeout.as_ref()) {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         let failed = epoll::EventFlags::ERR | epoll::EventFlags::HUP;
-        let mut ready = Vec::with_capacity(self.events.len());
-        for event in &self.events {
+        let mut ready = Vec::with_capacity(events.len());
+        for event in &events {
             let (token, flags) = (event.data.u64(), event.flags);
             if token == WAKE {
                 let _ = rustix::io::read(&self.commands.event, &mut [0_u8; 8]);
@@ -181,7 +180,7 @@ mod tests {
         const SENDERS: u64 = 4;
         const EACH: u64 = 5000;
         let commands = Arc::new(Commands::new().unwrap());
-        let mut events = EventLoop::new(commands.clone()).unwrap();
+        let events = EventLoop::new(commands.clone()).unwrap();
         std::thread::scope(|scope| {
             for sender in 0..SENDERS {
                 let commands = &commands;
@@ -203,7 +202,7 @@ mod tests {
 
     #[test]
     fn what_is_not_dealt_with_is_told_again_and_nothing_that_nobody_asked_for() {
-        let mut events = EventLoop::<()>::new(Arc::new(Commands::new().unwrap())).unwrap();
+        let events = EventLoop::<()>::new(Arc::new(Commands::new().unwrap())).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (here, _) = listener.accept().unwrap();

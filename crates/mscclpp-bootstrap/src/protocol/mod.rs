@@ -11,4 +11,3 @@ pub(crate) mod outbox;
 pub(crate) mod roster;
 pub(crate) mod table;
 pub(crate) mod tree;
-pub(crate) mod wire;

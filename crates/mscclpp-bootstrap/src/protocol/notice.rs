@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::protocol::frame::MAX_PAYLOAD;
-use crate::protocol::wire::{MAX_TEXT, Malformed, Reader, put_text};
 use crate::{Error, Party};
+use mscclpp_net::wire::{MAX_TEXT, Malformed, Reader, put_text};
 
 /// Missing ranks are named up to this many.
 const MAX_NAMED: usize = 1024;

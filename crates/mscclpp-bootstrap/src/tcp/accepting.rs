@@ -6,6 +6,8 @@ use std::io;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
+use mscclpp_net::event_loop::Interest;
+
 use crate::LOG;
 use crate::tcp::connection::Connection;
 use crate::tcp::service::{LISTENER, Service};
@@ -21,7 +23,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 impl Service {
     /// Begins to listen.
     pub(crate) fn set_listener(&mut self, listener: TcpListener) -> io::Result<()> {
-        self.poller.add(&listener, LISTENER, true, false)?;
+        self.events.add(&listener, LISTENER, Interest::READ)?;
         self.listener = Some(listener);
         Ok(())
     }
@@ -31,8 +33,9 @@ impl Service {
         for _ in 0..64 {
             let Some(listener) = &self.listener else { return };
             match socket::accept(listener) {
-                Ok((stream, from)) => {
-                    let (phase, challenge) = self.meet_stranger();
+                Ok(None) => return,
+                Ok(Some((stream, from))) => {
+                    let Some((phase, challenge)) = self.meet_stranger() else { return };
                     let deadline = Instant::now() + HANDSHAKE_LIMIT;
                     let mut connection = Connection::new(stream, from, phase, Some(deadline));
                     connection.outbox.push(challenge);
@@ -42,17 +45,13 @@ impl Service {
                     }
                     self.bound_strangers();
                 }
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => return,
-                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-                    _ => {
-                        tracing::warn!(target: LOG, rank = self.plan.rank, %error, "cannot accept a connection; pausing");
-                        self.evict_oldest_stranger();
-                        self.watch_listener(false);
-                        self.resume_accepting = Some(Instant::now() + ACCEPT_PAUSE);
-                        return;
-                    }
-                },
+                Err(error) => {
+                    tracing::warn!(target: LOG, rank = self.plan.rank, %error, "cannot accept a connection; pausing");
+                    self.evict_oldest_stranger();
+                    self.watch_listener(Interest::NONE);
+                    self.resume_accepting = Some(Instant::now() + ACCEPT_PAUSE);
+                    return;
+                }
             }
         }
     }
@@ -78,9 +77,9 @@ impl Service {
         }
     }
 
-    fn watch_listener(&self, watch: bool) {
+    fn watch_listener(&self, interest: Interest) {
         if let Some(listener) = &self.listener {
-            let _ = self.poller.modify(listener, LISTENER, watch, false);
+            let _ = self.events.modify(listener, LISTENER, interest);
         }
     }
 
@@ -97,7 +96,7 @@ impl Service {
         }
         if self.resume_accepting.is_some_and(|at| at <= now) {
             self.resume_accepting = None;
-            self.watch_listener(true);
+            self.watch_listener(Interest::READ);
         }
     }
 }

@@ -4,13 +4,15 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mscclpp_net::interface::{self, Interface};
+use mscclpp_net::random;
+
 use crate::address::{Address, Host};
-use crate::env::{Env, Family};
+use crate::env::Env;
 use crate::host;
 use crate::inbox::Inbox;
-use crate::interface::{self, Interface};
 use crate::member::Member;
-use crate::protocol::key::Key;
+use crate::protocol::key::JobKey;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::Entry;
 use crate::tcp::formation::{Formation, Join};
@@ -18,7 +20,7 @@ use crate::tcp::published;
 use crate::tcp::service::{Plan, Service};
 use crate::tcp::shared::Shared;
 use crate::tcp::{TcpBootstrap, socket};
-use crate::{Error, LOG, Result, UniqueId};
+use crate::{Error, Family, LOG, Result, UniqueId};
 
 /// How a rank finds rank 0: by unique id or by address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -196,12 +198,12 @@ impl TcpBootstrapBuilder {
         let host_id = self.given.host_id.or(env.host_id);
         let interface = at.interface().or(self.given.interface).or(env.interface);
 
-        let interfaces = interface::list()?;
+        let interfaces = interface::list().map_err(Error::interfaces)?;
         let own = interface::candidates(&interfaces, interface.as_deref(), family)?;
         let (key, job, candidates) = match at {
-            Place::Id(id) => (Key::of_unique_id(id.key()), Some(id.job()), id.addresses()),
+            Place::Id(id) => (JobKey::of_unique_id(id.key()), Some(id.job()), id.addresses()),
             Place::Address(address) => {
-                let key = secret.as_deref().map_or_else(Key::none, Key::of_secret);
+                let key = secret.as_deref().map_or_else(JobKey::none, JobKey::of_secret);
                 (key, None, address.resolve(family, self.timeout)?)
             }
         };
@@ -222,7 +224,10 @@ impl TcpBootstrapBuilder {
             deadline: started.checked_add(self.timeout).unwrap_or(started + A_YEAR),
             by_address: matches!(at, Place::Address(_)),
         };
-        let host = host_id.as_deref().map_or_else(host::detected, |id| host::named("host", id));
+        let host = match &host_id {
+            Some(id) => host::named("host", id),
+            None => host::detected()?,
+        };
         let domain = self.ipc_domain.as_deref().map_or(host, |id| host::named("domain", id));
 
         if self.rank > 0 {
@@ -247,7 +252,7 @@ impl TcpBootstrapBuilder {
         };
         let job = match plan.job {
             Some(job) => job,
-            None => published::random()?,
+            None => random().map_err(|e| Error::io("drawing random bytes", e))?,
         };
         plan.job = Some(job);
         let shown = candidates.first().map_or_else(String::new, ToString::to_string);

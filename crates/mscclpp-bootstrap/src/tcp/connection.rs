@@ -11,7 +11,7 @@ use crate::protocol::handshake::{Initiator, Responder};
 use crate::protocol::hello::Purpose;
 use crate::protocol::message::Assembler;
 use crate::protocol::outbox::{Intake, Outbox};
-use crate::protocol::wire::Malformed;
+use mscclpp_net::wire::Malformed;
 
 /// Where a connection is in its life.
 pub(crate) enum Phase {
@@ -55,7 +55,7 @@ pub(crate) struct Connection {
     pub(crate) intake: Intake,
     /// When the current phase must be over.
     pub(crate) deadline: Option<Instant>,
-    /// Whether the poller was asked to tell when it can be written.
+    /// Whether the event loop was asked to tell when it can be written.
     pub(crate) awaits_writable: bool,
     finished_writing: bool,
 }

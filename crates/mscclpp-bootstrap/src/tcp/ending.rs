@@ -59,7 +59,7 @@ impl Service {
         self.closing = Some(Instant::now() + LINGER);
         let late = self.awaits_latecomers();
         if !late && let Some(listener) = self.listener.take() {
-            self.poller.remove(&listener);
+            self.events.remove(&listener);
         }
         self.dials.clear();
         let mut others = Vec::new();

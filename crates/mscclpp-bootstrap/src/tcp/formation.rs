@@ -20,12 +20,13 @@ use crate::protocol::notice;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::{Entry, Table};
 use crate::protocol::tree;
-use crate::protocol::wire::{Malformed, Reader};
 use crate::tcp::connection::{Link, Phase};
-use crate::tcp::dial::Dial;
+use crate::tcp::dialling::Dial;
 use crate::tcp::service::{Plan, Service};
 use crate::tcp::socket;
 use crate::{Error, LOG, Party};
+use mscclpp_net::socket::canonical;
+use mscclpp_net::wire::{Malformed, Reader};
 
 /// How soon, and then how often, rank 0 tells those who wait who is missing.
 const FIRST_PROGRESS: Duration = Duration::from_millis(100);
@@ -147,7 +148,7 @@ impl Service {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         connection.phase = Phase::Root;
         self.root_at = Some(connection.remote);
-        let local = connection.stream().local_addr().map(|a| socket::canonical(a).ip());
+        let local = connection.stream().local_addr().map(|a| canonical(a).ip());
         let Some(join) = self.formation.join.take() else { return };
         let listening = local.and_then(|local| listen_beside(local, &join));
         let (listener, addresses) = match listening {
@@ -354,7 +355,7 @@ impl Service {
             return None;
         }
         let address = self.listener.as_ref().and_then(|l| l.local_addr().ok());
-        let address = address.map_or_else(String::new, |a| socket::canonical(a).to_string());
+        let address = address.map_or_else(String::new, |a| canonical(a).to_string());
         let (rank, n) = (hello.from as usize, self.plan.n_ranks);
         if hello.n_ranks as usize != n {
             return Some(Error::Mismatch {

@@ -2,31 +2,32 @@
 
 use std::time::Instant;
 
+use mscclpp_net::dial::Failed;
+use mscclpp_net::key::Nonce;
+use mscclpp_net::random;
+
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
 use crate::protocol::handshake::{Answer, Initiator, Responder, Stranger, Verified};
 use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Purpose, Rejection};
 use crate::protocol::notice;
-use crate::protocol::wire::Malformed;
 use crate::tcp::connection::{Connection, Link, Phase};
-use crate::tcp::dial::Failed;
 use crate::tcp::dialling::ANSWER_LIMIT;
 use crate::tcp::service::Service;
 use crate::{Error, LOG, Party};
-
-fn nonce() -> [u8; 32] {
-    let mut nonce = [0; 32];
-    // The system's generator fails only where there is none at all; a nonce of zeros then still differs by side.
-    if let Err(error) = getrandom::fill(&mut nonce) {
-        tracing::error!(target: LOG, %error, "the system gives no random bytes");
-    }
-    nonce
-}
+use mscclpp_net::wire::Malformed;
 
 impl Service {
+    /// Random bytes to be used once. Without them the job fails: no proof would be worth anything.
+    fn nonce(&mut self) -> Option<Nonce> {
+        let nonce = random();
+        nonce.map_err(|error| self.fail(&Error::io("drawing random bytes", error), None)).ok()
+    }
+
     /// The state in which an accepted connection begins, and what is said on it first.
-    pub(crate) fn meet_stranger(&self) -> (Phase, Vec<u8>) {
-        let (responder, challenge) = Responder::challenge(self.plan.key.clone(), nonce());
-        (Phase::Stranger(responder), challenge)
+    pub(crate) fn meet_stranger(&mut self) -> Option<(Phase, Vec<u8>)> {
+        let nonce = self.nonce()?;
+        let (responder, challenge) = Responder::challenge(self.plan.key.clone(), nonce);
+        Some((Phase::Stranger(responder), challenge))
     }
 
     /// A frame on a connection of ours in the handshake.
@@ -62,6 +63,7 @@ impl Service {
         purpose: Purpose,
         challenge: &Frame,
     ) -> Result<(), Stranger> {
+        let Some(nonce) = self.nonce() else { return Ok(()) };
         let hello = Hello {
             version: PROTOCOL_VERSION,
             secret: self.plan.key.secret,
@@ -70,7 +72,7 @@ impl Service {
             n_ranks: self.plan.n_ranks as u32,
             from: self.plan.rank as u32,
             to: peer as u32,
-            nonce: nonce(),
+            nonce,
         };
         let (initiator, bytes) = Initiator::answer(self.plan.key.clone(), &hello, challenge)?;
         if let Some(connection) = self.connections.get_mut(&token) {

@@ -15,11 +15,11 @@ use crate::protocol::hello::Purpose;
 use crate::protocol::message::{self, Sequence};
 use crate::protocol::notice;
 use crate::protocol::tree;
-use crate::protocol::wire::{Malformed, Reader};
 use crate::tcp::connection::{Link, Phase};
-use crate::tcp::dial::Dial;
+use crate::tcp::dialling::Dial;
 use crate::tcp::service::{Service, Written};
 use crate::{Error, LOG};
+use mscclpp_net::wire::{Malformed, Reader};
 
 /// A rank at none of whose addresses anybody listens has left, unless news of its death come within this time.
 const GRACE: Duration = Duration::from_secs(1);
@@ -279,7 +279,8 @@ impl Service {
     /// No address of a rank answers. Has it left?
     pub(crate) fn consider_gone(&mut self, rank: usize, now: Instant) {
         let Some(dial) = self.dials.get(&rank) else { return };
-        if dial.purpose == Purpose::Peer && dial.all_refused() && now >= dial.started + GRACE {
+        if dial.purpose == Purpose::Peer && dial.search.all_refused() && now >= dial.search.started() + GRACE
+        {
             self.depart(rank, &Error::PeerClosed { rank });
         }
     }

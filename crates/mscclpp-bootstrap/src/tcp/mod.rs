@@ -3,13 +3,11 @@
 mod accepting;
 mod builder;
 mod connection;
-mod dial;
 mod dialling;
 mod ending;
 mod formation;
 mod handshaking;
 mod links;
-mod poller;
 mod published;
 mod service;
 mod shared;

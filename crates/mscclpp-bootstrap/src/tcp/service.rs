@@ -1,7 +1,7 @@
 //! The one thread of a rank: it owns the rank's sockets and moves all bytes.
 //!
 //! Callers hand it commands through a queue and an eventfd, and find what arrives in the rank's inbox. It never blocks
-//! but in `Poller::wait`, so no peer and no stranger can hold it up.
+//! but in `EventLoop::wait`, so no peer and no stranger can hold it up.
 //!
 //! Invariants that the comments refer to:
 //! - **S1** For the side that was connected to, a connection is a rank's from the proof of that rank on: its end is then
@@ -22,21 +22,20 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::frame::Frame;
 use crate::protocol::hello::JobId;
-use crate::protocol::key::Key;
+use crate::protocol::key::JobKey;
 use crate::protocol::table::Table;
-use crate::protocol::wire::Malformed;
 use crate::tcp::connection::{Connection, Phase};
-use crate::tcp::dial::{Dial, Failed};
+use crate::tcp::dialling::Dial;
 use crate::tcp::formation::Formation;
 use crate::tcp::links::Peer;
-use crate::tcp::poller::{Poller, Ready};
 use crate::tcp::shared::{Command, Shared};
-use crate::{Attempt, Error, LOG};
+use crate::{Error, LOG};
+use mscclpp_net::dial::{Attempt, Failed};
+use mscclpp_net::event_loop::{EventLoop, Interest, Ready};
+use mscclpp_net::wire::Malformed;
 
-/// The poller's token of the eventfd, of the listener; connections come after these.
-const WAKE: u64 = 0;
-pub(crate) const LISTENER: u64 = 1;
-const FIRST_CONNECTION: u64 = 2;
+/// The listener's token in the event loop; connections come after it.
+pub(crate) const LISTENER: u64 = 0;
 
 /// Bytes taken from a connection at a time.
 const SCRATCH: usize = 16 * 1024;
@@ -47,7 +46,7 @@ const NOTES: usize = 8;
 pub(crate) struct Plan {
     pub(crate) rank: usize,
     pub(crate) n_ranks: usize,
-    pub(crate) key: Key,
+    pub(crate) key: JobKey,
     /// Not known yet by a rank that was given an address.
     pub(crate) job: Option<JobId>,
     pub(crate) timeout: Duration,
@@ -60,7 +59,7 @@ pub(crate) struct Plan {
 pub(crate) struct Service {
     pub(crate) plan: Plan,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) poller: Poller,
+    pub(crate) events: EventLoop<Command>,
     pub(crate) listener: Option<TcpListener>,
     pub(crate) connections: HashMap<u64, Connection>,
     pub(crate) peers: HashMap<usize, Peer>,
@@ -91,16 +90,15 @@ impl Service {
         listener: Option<TcpListener>,
         formation: Formation,
     ) -> io::Result<Self> {
-        let poller = Poller::new()?;
-        poller.add(shared.waker(), WAKE, true, false)?;
+        let events = EventLoop::new(Arc::clone(shared.commands()))?;
         if let Some(listener) = &listener {
-            poller.add(listener, LISTENER, true, false)?;
+            events.add(listener, LISTENER, Interest::READ)?;
         }
         let uplink = crate::protocol::tree::parent(plan.rank);
         Ok(Self {
             plan,
             shared,
-            poller,
+            events,
             listener,
             connections: HashMap::new(),
             peers: HashMap::new(),
@@ -116,7 +114,7 @@ impl Service {
             dirty: HashSet::new(),
             closing: None,
             resume_accepting: None,
-            next_token: FIRST_CONNECTION,
+            next_token: LISTENER + 1,
             scratch: vec![0; SCRATCH],
         })
     }
@@ -133,10 +131,10 @@ impl Service {
                 return;
             }
             let timeout = self.wake_at().map(|at| at.saturating_duration_since(Instant::now()));
-            match self.poller.wait(timeout) {
+            match self.events.wait(timeout) {
                 Ok(ready) => ready.into_iter().for_each(|ready| self.on_ready(ready)),
                 Err(error) => {
-                    // Without its poller the rank can do nothing more; for the others it is gone when its sockets close.
+                    // Without its event loop the rank can do nothing more; for the others it is gone when its sockets close.
                     self.fail(&Error::io("waiting for sockets", error), None);
                     return;
                 }
@@ -146,7 +144,6 @@ impl Service {
 
     fn on_ready(&mut self, ready: Ready) {
         match ready.token {
-            WAKE => self.shared.waker().clear(),
             LISTENER => self.accept_all(),
             token => {
                 if ready.writable {
@@ -173,7 +170,7 @@ impl Service {
         let attempts = self
             .dials
             .values()
-            .map(Dial::wake_at)
+            .map(|dial| dial.search.wake_at())
             .chain(self.connections.values().filter(|_| !self.dials.is_empty()).filter_map(|c| c.deadline))
             .min();
         let over = self.failed.is_some() || self.closing.is_some();
@@ -192,7 +189,8 @@ impl Service {
         self.next_token += 1;
         let connecting = matches!(connection.phase, Phase::Connecting { .. });
         connection.awaits_writable = connecting;
-        if let Err(error) = self.poller.add(connection.stream(), token, true, connecting) {
+        let interest = Interest { read: true, write: connecting };
+        if let Err(error) = self.events.add(connection.stream(), token, interest) {
             tracing::warn!(target: LOG, rank = self.plan.rank, %error, "cannot watch a connection");
             return None;
         }
@@ -203,7 +201,7 @@ impl Service {
     /// Takes a connection out and closes it.
     pub(crate) fn remove(&mut self, token: u64) -> Option<Connection> {
         let connection = self.connections.remove(&token)?;
-        self.poller.remove(connection.stream());
+        self.events.remove(connection.stream());
         self.dirty.remove(&token);
         Some(connection)
     }
@@ -247,7 +245,7 @@ impl Service {
             // A frame of another connection led to a write that failed, and so here: see `write`.
             scratch.resize(SCRATCH, 0);
         }
-        // A bound, so that one busy peer leaves time for the others; the poller tells of the rest again.
+        // A bound, so that one busy peer leaves time for the others; the event loop tells of the rest again.
         for _ in 0..8 {
             let Some(connection) = self.connections.get_mut(&token) else { break };
             if matches!(connection.phase, Phase::Connecting { .. }) {
@@ -328,7 +326,8 @@ impl Service {
         let blocked = !connection.outbox.pending().is_empty();
         if blocked != connection.awaits_writable {
             connection.awaits_writable = blocked;
-            let _ = self.poller.modify(connection.stream(), token, true, blocked);
+            let interest = Interest { read: true, write: blocked };
+            let _ = self.events.modify(connection.stream(), token, interest);
         }
         if connection.outbox.is_empty() {
             if matches!(connection.phase, Phase::Leaving) {
@@ -347,7 +346,8 @@ impl Service {
     // ---- The rest ---------------------------------------------------------------------------------------------------
 
     fn obey_commands(&mut self) {
-        for command in self.shared.take_commands() {
+        let shared = Arc::clone(&self.shared);
+        for command in shared.commands().take() {
             match command {
                 Command::Send { stream, bytes, written } => self.send(stream, &bytes, written),
                 Command::Open { peer } => self.open(peer),

@@ -70,6 +70,9 @@ pub struct Unreached<R> {
     pub silent: Vec<SocketAddr>,
 }
 
+/// Which address led to the peer, if one did.
+pub type Outcome<H> = Result<Won<<H as Handshake>::Session>, Unreached<<H as Handshake>::Refusal>>;
+
 struct Attempt<H> {
     address: SocketAddr,
     stream: TcpStream,
@@ -95,7 +98,7 @@ pub fn race<H: Handshake>(
     candidates: &[SocketAddr],
     limit: Duration,
     mut begin: impl FnMut() -> io::Result<H>,
-) -> io::Result<Result<Won<H::Session>, Unreached<H::Refusal>>> {
+) -> io::Result<Outcome<H>> {
     let began = Instant::now();
     let mut untried: VecDeque<_> = candidates.iter().copied().collect();
     let mut again_at = began + AGAIN;

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use super::*;
 use crate::inbox::{Channel, Inbox, Stream};
-use crate::protocol::key::Key;
+use crate::protocol::key::JobKey;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::Entry;
 use crate::tcp::formation::{Formation, Join};
@@ -22,7 +22,7 @@ fn service(rank: usize, formation: Formation, listener: Option<TcpListener>) -> 
     let plan = Plan {
         rank,
         n_ranks: N_RANKS,
-        key: Key::of_secret("swordfish"),
+        key: JobKey::of_secret("swordfish"),
         job: Some(JOB),
         timeout: PATIENCE,
         deadline: Instant::now() + PATIENCE,

@@ -18,7 +18,7 @@ fn rank_0() -> Service {
     let plan = Plan {
         rank: 0,
         n_ranks: 4,
-        key: Key::none(),
+        key: JobKey::none(),
         job: Some([5; 16]),
         timeout: Duration::from_secs(600),
         deadline: Instant::now() + Duration::from_secs(600),
@@ -34,7 +34,7 @@ fn rank_0() -> Service {
 fn connected(service: &mut Service, phase: Phase) -> (u64, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (ours, from) = socket::accept(&listener).unwrap();
+    let (ours, from) = socket::accept(&listener).unwrap().unwrap();
     let token = service.enter(Connection::new(ours, from, phase, None)).unwrap();
     (token, theirs)
 }
@@ -76,7 +76,7 @@ fn a_goodbye_is_heard_though_writing_fails_while_another_connection_is_read() {
     service.touch(link);
 
     // A rank that is one too many, which rank 0 tells at once: it writes to all while it reads from one.
-    let (phase, challenge) = service.meet_stranger();
+    let (phase, challenge) = service.meet_stranger().unwrap();
     let (stranger, stream) = connected(&mut service, phase);
     let proof = RawRank::without_key(4, 4).on_bytes(&challenge).unwrap();
     arrive(&service, stranger, &stream, &proof);

@@ -1,11 +1,13 @@
 //! The parsers of bytes from outside, for fuzz targets. Not part of the API.
 
+use mscclpp_net::key::Key;
+
 use crate::{
     blob::{EndpointBlob, RegionBlob},
     protocol::{
         frame::{Frame, Inbound, Outbound},
         handshake::{ANSWER, CHALLENGE, HELLO, Initiator, Purpose, Responder, Wish},
-        key::{Key, Seal},
+        seal::Seal,
     },
     receiving::played::{SEAL, Stage},
 };

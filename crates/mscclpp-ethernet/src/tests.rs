@@ -18,6 +18,8 @@ use mscclpp_core::{
 };
 use mscclpp_gpu::{DevicePtr, Platform};
 
+use mscclpp_net::{env::BadVariable, key::Key};
+
 use crate::{
     Ethernet,
     blob::EndpointBlob,
@@ -25,7 +27,6 @@ use crate::{
     protocol::{
         frame::{Fault, Frame, HEADER, Inbound, Outbound},
         handshake::{HELLO, Purpose, Responder, Session, Wish},
-        key::Key,
     },
 };
 
@@ -428,8 +429,9 @@ fn what_the_core_has_a_variant_for_is_told_with_it() {
     let malformed = Error::Malformed { what: "an endpoint", problem: "it ends in the middle" };
     assert!(matches!(malformed.into(), CoreError::Malformed { what: "an endpoint", .. }));
     assert!(matches!(Error::Closed { address }.into(), CoreError::PeerClosed { .. }));
-    let expected = "AF_INET or AF_INET6";
-    let environment = Error::Environment { variable: "A_SWITCH", value: "maybe".to_owned(), expected };
+    let allowed = "AF_INET or AF_INET6";
+    let environment =
+        Error::Environment(BadVariable { variable: "A_SWITCH", value: "maybe".to_owned(), allowed });
     assert!(matches!(environment.into(), CoreError::Environment { variable: "A_SWITCH", .. }));
     assert!(matches!(Error::Backlog { limit: 1 }.into(), CoreError::Transport { .. }));
 }

@@ -2,12 +2,12 @@
 
 use crate::protocol::{
     frame::{Fault, Frame, HEADER, Header, Inbound, Outbound},
-    key::Seal,
+    seal::Seal,
 };
 
 use super::{
-    inflow::End,
     played::{LEN, Random, SEAL, Stage},
+    receiver::End,
 };
 
 fn outbound() -> Outbound {

@@ -1,4 +1,4 @@
-//! The connections on which peers' data comes in, each with a thread of its own.
+//! The connections on which peers' data arrives, each with a thread of its own.
 
 use std::{
     net::{Shutdown, TcpStream},
@@ -14,7 +14,7 @@ use crate::{
         frame::{Inbound, Outbound},
         handshake::{Name, Session, Wish},
     },
-    receiving::{Inflow, Order, Placer, SocketWire},
+    receiving::{Order, Placer, Receiver, SocketWire},
     regions::KnownRegions,
     socket,
 };
@@ -40,12 +40,12 @@ impl Running {
 
 /// All of them.
 #[derive(Default)]
-pub(super) struct Inflows {
+pub(super) struct Receivers {
     running: Vec<Running>,
     started: u64,
 }
 
-impl Inflows {
+impl Receivers {
     pub(super) fn start(
         &mut self,
         shared: &Arc<Shared>,
@@ -55,10 +55,10 @@ impl Inflows {
     ) -> Result<()> {
         stream.set_nonblocking(false).during("making a socket block")?;
         stream.set_nodelay(true).during("setting up a socket")?;
-        socket::tune_inflow(&stream).during("setting up a socket")?;
+        socket::RECEIVER.apply(&stream).during("setting up a socket")?;
         let (stream, closed) = (Arc::new(stream), Arc::new(AtomicBool::new(false)));
         let settings = &shared.settings;
-        let mut inflow = Inflow::new(
+        let mut receiver = Receiver::new(
             SocketWire::new(stream.clone(), closed.clone(), settings.busy),
             Inbound::new(session.initiator),
             Outbound::new(session.responder),
@@ -70,10 +70,10 @@ impl Inflows {
         std::thread::Builder::new()
             .name("mscclpp-eth-in".to_owned())
             .spawn(move || {
-                let end = inflow.run();
+                let end = receiver.run();
                 // Before the hub hears of it: with it go the memory of its staging, and its share of the socket.
-                drop(inflow);
-                shared.command(Command::Ended { inflow: id, wish, end });
+                drop(receiver);
+                shared.commands.send(Command::Ended { receiver: id, wish, end });
             })
             .during("starting a thread that receives")?;
         self.running.push(Running { id, wish, stream, closed });
@@ -95,7 +95,7 @@ impl Inflows {
     }
 }
 
-impl Drop for Inflows {
+impl Drop for Receivers {
     fn drop(&mut self) {
         self.running.iter().for_each(Running::close);
     }

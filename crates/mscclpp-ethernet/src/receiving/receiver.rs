@@ -21,7 +21,7 @@ const BUFFER: usize = 64 << 10;
 const SMALL: usize = 4 << 10;
 
 /// One connection's operations, as they arrive.
-pub(crate) struct Inflow<W> {
+pub(crate) struct Receiver<W> {
     wire: W,
     inbound: Inbound,
     outbound: Outbound,
@@ -58,7 +58,7 @@ impl From<io::Error> for End {
     }
 }
 
-impl<W: Wire> Inflow<W> {
+impl<W: Wire> Receiver<W> {
     pub(crate) fn new(
         wire: W,
         inbound: Inbound,

@@ -44,7 +44,7 @@ pub(crate) fn listener(address: &str) -> Result<OwnedFd> {
 }
 
 /// The next connection that waits at `listener`, if any. An error is the system's: out of descriptors or memory.
-pub(crate) fn accept(listener: BorrowedFd<'_>) -> rustix::io::Result<Option<OwnedFd>> {
+pub(crate) fn accept(listener: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> {
     match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
         Ok(socket) => Ok(Some(socket)),
         Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
@@ -128,7 +128,7 @@ pub(crate) fn ask(address: &str, request: Request) -> Result<(OwnedFd, Reply, Op
 
 /// A connection that has not said anything yet.
 #[cfg(test)]
-pub(crate) fn visit(address: &str) -> Result<OwnedFd> {
+pub(crate) fn connect_to(address: &str) -> Result<OwnedFd> {
     let socket = new_socket()?;
     let name = SocketAddrUnix::new_abstract_name(address.as_bytes()).during("naming a Unix socket")?;
     connect(&socket, &name).during("connecting to a peer's Unix socket")?;

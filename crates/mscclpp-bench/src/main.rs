@@ -141,7 +141,7 @@ fn main() -> ExitCode {
     {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", mscclpp::with_causes(&*error));
             ExitCode::FAILURE
         }
     }

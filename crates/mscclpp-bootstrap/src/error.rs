@@ -168,7 +168,7 @@ pub enum Error {
     InvalidArgument(String),
 
     /// The operating system refused something.
-    #[error("{operation}{}: {source}", match address { Some(a) => format!(" ({a})"), None => String::new() })]
+    #[error("{operation}{} failed", match address { Some(a) => format!(" ({a})"), None => String::new() })]
     Io {
         /// What was attempted.
         operation: &'static str,

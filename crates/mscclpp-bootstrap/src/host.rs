@@ -21,7 +21,7 @@ pub(crate) fn detected() -> Result<HostId> {
             Ok(digest(&["boot", &boot_id, &format!("{device}:{inode}")]))
         }
         Err(error) => {
-            let why = mscclpp_net::chain(&error);
+            let why = mscclpp_net::with_causes(&error);
             // There is nothing to tell hosts apart by. Alone on its host, a rank is slow, but never wrong.
             tracing::warn!(target: LOG, why, "this rank counts as the only one of its host");
             random().map_err(|e| Error::io("drawing random bytes", e))

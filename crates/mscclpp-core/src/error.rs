@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::{fmt, io, sync::Arc, time::Duration};
 
 use crate::{Transport, TransportFlags};
 
@@ -136,30 +136,50 @@ pub enum Error {
         expected: &'static str,
     },
     /// The operating system refused something.
-    #[error("{operation} failed: {message}")]
+    #[error("{operation} failed")]
     System {
         /// What was tried, with the values that matter.
         operation: String,
-        /// The system's own words.
-        message: String,
+        /// The system's answer.
+        source: Arc<io::Error>,
     },
     /// A device failed.
     #[error(transparent)]
     Gpu(#[from] mscclpp_gpu::Error),
     /// A transport failed in a way of its own.
-    #[error("{transport}: {source}")]
-    Transport {
-        /// The transport.
-        transport: Transport,
-        /// What its provider says.
-        source: Arc<dyn std::error::Error + Send + Sync>,
-    },
+    #[error(transparent)]
+    Transport(TransportError),
+}
+
+/// A provider's own error. Its source is that of the provider's error.
+#[derive(Debug, Clone)]
+pub struct TransportError {
+    /// The transport.
+    pub transport: Transport,
+    /// What its provider says.
+    pub error: Arc<dyn std::error::Error + Send + Sync>,
+}
+
+impl fmt::Display for TransportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.transport, self.error)
+    }
+}
+
+impl std::error::Error for TransportError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
 }
 
 impl Error {
     /// Wraps a provider's own error.
-    pub fn transport(transport: Transport, source: impl std::error::Error + Send + Sync + 'static) -> Self {
-        Self::Transport { transport, source: Arc::new(source) }
+    pub fn transport(transport: Transport, error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Transport(TransportError { transport, error: Arc::new(error) })
+    }
+
+    pub(crate) fn system(operation: impl Into<String>, source: io::Error) -> Self {
+        Self::System { operation: operation.into(), source: Arc::new(source) }
     }
 
     /// The same with the peer called `label`: a provider does not know what the caller calls it.

@@ -20,7 +20,6 @@ pub mod conformance;
 mod connection;
 mod context;
 mod endpoint;
-mod env;
 mod error;
 mod handle;
 mod host_semaphore;
@@ -44,7 +43,7 @@ pub use config::{Device, DeviceType, EndpointConfig, IbConfig, IbMode};
 pub use connection::{Connection, WeakConnection};
 pub use context::{Context, ContextBuilder};
 pub use endpoint::{Endpoint, EndpointInfo};
-pub use error::{Error, Result};
+pub use error::{Error, Result, TransportError};
 pub use handle::{BaseMemoryChannelHandle, DeviceToDeviceSemaphoreHandle, Element, MemoryChannelHandle};
 pub use host_semaphore::{
     HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore, Signaller,

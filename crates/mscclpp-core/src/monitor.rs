@@ -67,7 +67,8 @@ impl LinkMonitor {
             target.abort(error);
         }
         drop(targets);
-        tracing::info!(target: "mscclpp::conn", peer = %self.label(), %error, "connection failed");
+        let why = mscclpp_net::with_causes(error);
+        tracing::info!(target: "mscclpp::conn", peer = %self.label(), why, "connection failed");
     }
 
     /// # Errors

@@ -9,7 +9,7 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp_core::{Context, Device, Endpoint, EndpointConfig, Error, Transport};
+use mscclpp_core::{Context, Device, Endpoint, EndpointConfig, Error, Transport, TransportError};
 use mscclpp_cuda_ipc::CudaIpc;
 use mscclpp_gpu::Platform;
 use rustix::{
@@ -66,14 +66,14 @@ fn a_peer_of_another_user_is_not_asked() -> Result<(), Failed> {
     };
     let sent = bytes.clone();
     match run_as(OTHER, move || connect_to(sent)) {
-        Err(Error::Transport { transport: Transport::CUDA_IPC, source }) => {
-            let error = source.downcast_ref::<mscclpp_cuda_ipc::Error>();
+        Err(Error::Transport(TransportError { transport: Transport::CUDA_IPC, error: reason })) => {
+            let error = reason.downcast_ref::<mscclpp_cuda_ipc::Error>();
             let (theirs, ours) = (OWNER, OTHER);
             let named = matches!(
                 error,
                 Some(mscclpp_cuda_ipc::Error::WrongUser { theirs: t, ours: o, .. }) if (*t, *o) == (theirs, ours)
             );
-            assert!(named, "{source}");
+            assert!(named, "{reason}");
         }
         other => return Err(format!("{other:?}").into()),
     }

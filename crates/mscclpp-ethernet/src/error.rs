@@ -11,7 +11,7 @@ use crate::protocol::VERSION;
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
-    #[error("{operation}: {source}")]
+    #[error("{operation} failed")]
     System {
         /// What was tried.
         operation: &'static str,

@@ -21,7 +21,7 @@ use mscclpp_gpu::{DevicePtr, Platform};
 use mscclpp_net::{env::BadVariable, key::Key};
 
 use crate::{
-    Ethernet,
+    Error, Ethernet,
     blob::EndpointBlob,
     dial::dial,
     protocol::{
@@ -424,7 +424,6 @@ fn a_small_write_and_its_signal_leave_in_one_segment() {
 
 #[test]
 fn what_the_core_has_a_variant_for_is_told_with_it() {
-    use crate::Error;
     let address: SocketAddr = "127.0.0.1:1".parse().unwrap();
     let malformed = Error::Malformed { what: "an endpoint", problem: "it ends in the middle" };
     assert!(matches!(malformed.into(), CoreError::Malformed { what: "an endpoint", .. }));
@@ -434,6 +433,18 @@ fn what_the_core_has_a_variant_for_is_told_with_it() {
         Error::Environment(BadVariable { variable: "A_SWITCH", value: "maybe".to_owned(), allowed });
     assert!(matches!(environment.into(), CoreError::Environment { variable: "A_SWITCH", .. }));
     assert!(matches!(Error::Backlog { limit: 1 }.into(), CoreError::Transport { .. }));
+}
+
+#[test]
+fn the_systems_answer_is_the_source_and_each_text_is_said_once() {
+    let source = std::io::Error::from_raw_os_error(libc::ENETDOWN);
+    let answer = source.to_string();
+    let error = CoreError::from(Error::System { operation: "listening for peers", source });
+    let cause = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    assert_eq!(cause.unwrap().raw_os_error(), Some(libc::ENETDOWN));
+    assert_eq!(error.to_string(), "Ethernet: listening for peers failed");
+    let text = mscclpp_net::with_causes(&error);
+    assert_eq!(text, format!("Ethernet: listening for peers failed: {answer}"));
 }
 
 #[test]

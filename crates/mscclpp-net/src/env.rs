@@ -53,13 +53,20 @@ impl Env {
                 |v| v.len() <= 15 && v.chars().all(|c| c.is_ascii_alphanumeric() || "._-@".contains(c)),
             )?,
             family: family.map(|name| if name == "AF_INET" { Family::V4 } else { Family::V6 }),
-            host_id: text(
-                "MSCCLPP_HOSTID",
-                "1 to 256 printable characters, the same in all processes of one host",
-                |v| v.len() <= 256 && !v.chars().any(char::is_control),
-            )?,
+            host_id: host_id(lookup)?,
         })
     }
+}
+
+/// `MSCCLPP_HOSTID` alone, for who uses no sockets.
+///
+/// # Errors
+/// A malformed value.
+pub fn host_id(lookup: impl FnOnce(&'static str) -> Option<OsString>) -> Result<Option<String>, BadVariable> {
+    const NAME: &str = "MSCCLPP_HOSTID";
+    let allowed = "1 to 256 printable characters, the same in all processes of one host";
+    let value = lookup(NAME).filter(|value| !value.is_empty());
+    text(NAME, value, allowed, |v| v.len() <= 256 && !v.chars().any(char::is_control))
 }
 
 /// The value of a variable that is a text of a certain form.

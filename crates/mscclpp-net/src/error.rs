@@ -1,15 +1,18 @@
-use std::{error::Error, fmt::Write};
+use std::error::Error;
 
 /// An error and its causes as one text: `"listening for peers failed: Address already in use"`.
 ///
-/// For places that keep a text alone, such as a log line or a message to another process.
-pub fn chain(error: &dyn Error) -> String {
+/// For places that show or keep a text alone: a log line, a message to another process, the end of a program. A cause
+/// whose text the error before it ends with is not said again.
+pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        // Writing to a string does not fail.
-        let _ = write!(text, ": {error}");
-        cause = error.source();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let cause = error.to_string();
+        if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+        source = error.source();
     }
     text
 }
@@ -26,10 +29,10 @@ mod tests {
     }
 
     #[test]
-    fn causes_follow_in_order() {
+    fn causes_follow_in_order_and_each_is_said_once() {
+        let layer = |text, source| Layer { text, source: Some(Box::new(source)) };
         let inner = Layer { text: "inner", source: None };
-        let middle = Layer { text: "middle", source: Some(Box::new(inner)) };
-        let outer = Layer { text: "outer", source: Some(Box::new(middle)) };
-        assert_eq!(chain(&outer), "outer: middle: inner");
+        let outer = layer("outer", layer("wrapped: inner", inner));
+        assert_eq!(with_causes(&outer), "outer: wrapped: inner");
     }
 }

@@ -50,4 +50,11 @@ mod tests {
     fn a_host_is_itself() {
         assert_eq!(Host::detect().unwrap(), Host::detect().unwrap());
     }
+
+    #[test]
+    fn a_network_namespace_is_the_one_that_the_system_names() {
+        let link = fs::read_link("/proc/self/ns/net").unwrap();
+        let (_, inode) = Host::detect().unwrap().network_namespace;
+        assert_eq!(link.to_str(), Some(format!("net:[{inode}]").as_str()));
+    }
 }

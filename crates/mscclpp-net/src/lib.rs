@@ -7,7 +7,7 @@
 //! - [`key`]: proofs that both ends of a connection have the same key;
 //! - [`wire`]: reading bytes from outside, with bounds;
 //! - [`event_loop`]: one thread that waits for sockets and for commands of other threads;
-//! - [`env`](mod@env), [`random()`], [`chain()`]: environment variables, random bytes, errors with their causes.
+//! - [`env`](mod@env), [`random()`], [`with_causes()`]: environment variables, random bytes, errors with their causes.
 //!
 //! It knows nothing of GPUs, ranks or transports, starts no thread and keeps no state. It serves the other crates of the
 //! repository; its API changes with them.
@@ -24,5 +24,5 @@ mod random;
 pub mod socket;
 pub mod wire;
 
-pub use error::chain;
+pub use error::with_causes;
 pub use random::random;

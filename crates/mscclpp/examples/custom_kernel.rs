@@ -64,7 +64,7 @@ fn main() -> ExitCode {
     match run(chosen) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("Failed: {error}");
+            eprintln!("Failed: {}", mscclpp::with_causes(&*error));
             ExitCode::FAILURE
         }
     }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mscclpp_net::with_causes;
+
 use crate::protocol::frame::{self, Kind};
 use crate::protocol::notice;
 use crate::protocol::roster::Roster;
@@ -31,7 +33,7 @@ impl Service {
             return;
         }
         self.failed = Some(error.clone());
-        tracing::debug!(target: LOG, rank = self.plan.rank, %error, "the job has failed");
+        tracing::debug!(target: LOG, rank = self.plan.rank, error = with_causes(error), "the job has failed");
         self.dials.clear();
         self.give_up_attempts(None);
         let notice = Arc::new(frame::encode(Kind::Notice, &notice::encode(error, self.plan.rank)));

@@ -208,10 +208,10 @@ impl Link for CourierLink {
                 count.fetch_add(1, Ordering::Release);
             }
         };
-        thread::Builder::new().name("courier".to_owned()).spawn(work).map_err(|e| Error::System {
-            operation: "starting a courier".to_owned(),
-            message: e.to_string(),
-        })?;
+        thread::Builder::new()
+            .name("courier".to_owned())
+            .spawn(work)
+            .map_err(|e| Error::System { operation: "starting a courier".to_owned(), source: Arc::new(e) })?;
         Ok(Box::new(CourierQueue { orders, given: 0, done }))
     }
 }
@@ -226,7 +226,7 @@ impl CourierQueue {
     fn give(&mut self, order: Order) -> Result<()> {
         self.orders.send(order).map_err(|_| Error::System {
             operation: "giving an order to the courier".to_owned(),
-            message: "its thread is gone".to_owned(),
+            source: Arc::new(std::io::Error::other("its thread is gone")),
         })?;
         self.given += 1;
         Ok(())

@@ -11,10 +11,11 @@ use std::{
 use mscclpp_net::{
     event_loop::{EventLoop, Interest, Ready},
     socket::{self, Liveness, is_silence},
+    with_causes,
 };
 
 use crate::{
-    error::Error,
+    error::{Error, SystemCall},
     protocol::handshake::{Name, Purpose, Refusal, Session, Wish},
     receiving::End,
 };
@@ -195,18 +196,18 @@ impl Service {
         session: Session,
     ) {
         let result = match wish.purpose {
-            Purpose::Link => Liveness::PROMPT.apply(&stream).map_err(|e| e.to_string()).map(|()| {
+            Purpose::Link => Liveness::PROMPT.apply(&stream).during("setting up a link").map(|()| {
                 self.inbound.insert(token, InboundLink::new(stream, wish, session));
             }),
             Purpose::Queue => {
                 // From here on a thread of its own waits for it.
                 self.events.remove(&stream);
-                self.receivers.start(&self.shared, stream, wish, session).map_err(|e| e.to_string())
+                self.receivers.start(&self.shared, stream, wish, session)
             }
         };
         // The peer sees its connection close.
         if let Err(error) = result {
-            tracing::error!(target: "mscclpp::conn", from = %address, error, "a peer's connection could not be set up");
+            tracing::error!(target: "mscclpp::conn", from = %address, error = with_causes(&error), "a peer's connection could not be set up");
         }
     }
 
@@ -319,7 +320,7 @@ impl Service {
             let nonce = match random() {
                 Ok(nonce) => nonce,
                 Err(error) => {
-                    tracing::error!(target: "mscclpp::conn", %error, "nobody can connect");
+                    tracing::error!(target: "mscclpp::conn", error = with_causes(&error), "nobody can connect");
                     return;
                 }
             };

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_bootstrap::fuzzing::RawRank;
 use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap};
-use ranks::{PATIENCE, free_port, prove};
+use ranks::{PATIENCE, Port, prove};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -195,14 +195,13 @@ fn run_with_a_stopped_rank(job: &TcpBootstrap, victim: usize) -> Result<(), Erro
     let big = vec![7; 2 << 20];
     job.barrier()?;
     println!("formed");
+    // The victim is stopped here, and has its word when it goes on; the others have theirs when it is stopped.
+    await_word();
     if job.rank() == victim {
-        // Stopped here; see the test.
-        std::thread::sleep(Duration::from_millis(500));
         for peer in (0..RANKS).filter(|&peer| peer != victim) {
             assert_eq!(job.recv(peer, 0)?, big);
         }
     } else {
-        std::thread::sleep(Duration::from_millis(200));
         job.send(&big, victim, 0)?;
     }
     job.barrier()
@@ -225,8 +224,13 @@ impl Drop for Rank {
 
 type Line = (usize, String);
 
-fn start(name: &str, victim: usize, ranks: &[usize]) -> Result<(Vec<Rank>, mpsc::Receiver<Line>), Failed> {
-    let at = format!("127.0.0.1:{}", free_port());
+fn start(
+    name: &str,
+    victim: usize,
+    ranks: &[usize],
+    port: &Port,
+) -> Result<(Vec<Rank>, mpsc::Receiver<Line>), Failed> {
+    let at = port.address();
     let (lines, received) = mpsc::channel();
     let mut started = Vec::new();
     for &rank in ranks {
@@ -270,7 +274,8 @@ fn await_lines(lines: &mpsc::Receiver<Line>, texts: &[&str], n: usize) -> Result
 fn a_lost_rank_is_named(name: &str, scenario: Scenario, victim: usize) -> Result<(), Failed> {
     let absent = usize::from(scenario == Scenario::Forming);
     let started: Vec<usize> = (0..RANKS - absent).collect();
-    let (mut children, lines) = start(name, victim, &started)?;
+    let port = Port::reserve();
+    let (mut children, lines) = start(name, victim, &started, &port)?;
     match scenario {
         Scenario::Forming => await_lines(&lines, &["a rank has joined"], RANKS - 2)?,
         Scenario::Proved => await_lines(&lines, &["a rank has joined", "proved: Accepted"], RANKS - 1)?,
@@ -317,14 +322,18 @@ fn a_lost_rank_is_named(name: &str, scenario: Scenario, victim: usize) -> Result
 fn a_stopped_rank_is_not_a_dead_one() -> Result<(), Failed> {
     let ranks: Vec<usize> = (0..RANKS).collect();
     let victim = 1;
-    let (children, lines) = start("stopped", victim, &ranks)?;
+    let port = Port::reserve();
+    let (mut children, lines) = start("stopped", victim, &ranks, &port)?;
     // The word is in the log line of each and in what each prints.
     await_lines(&lines, &["formed"], 2 * RANKS)?;
     let child = children.iter().find(|rank| rank.rank == victim).ok_or("no victim")?;
     let pid = Pid::from_child(&child.child);
     kill_process(pid, Signal::STOP)?;
+    children.iter_mut().filter(|rank| rank.rank != victim).for_each(|rank| drop(rank.child.stdin.take()));
+    // Longer than what a vanished host is given.
     std::thread::sleep(Duration::from_millis(6500));
     kill_process(pid, Signal::CONT)?;
+    children.iter_mut().for_each(|rank| drop(rank.child.stdin.take()));
     for (rank, line) in await_lines(&lines, &["outcome:"], RANKS)? {
         if !line.contains("outcome: fine") {
             return Err(format!("rank {rank}: {line}").into());

@@ -2,12 +2,14 @@
 
 mod ranks;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::fuzzing::{self, RawRank};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap, TcpBootstrapBuilder, UniqueId};
-use ranks::{PATIENCE, connect, free_port, on_threads, prove};
+use ranks::{PATIENCE, Port, connect, on_threads, prove};
 
 /// Joins as all ranks at one address, each with settings of its own; gives every outcome.
 fn join_all(
@@ -28,13 +30,15 @@ fn forms(n: usize, at: &str) {
 #[test]
 fn addresses_in_all_forms() {
     for at in ["127.0.0.1:", "lo:127.0.0.1:", "localhost:", "lo:localhost:", "0.0.0.0:"] {
-        forms(3, &format!("{at}{}", free_port()));
+        let port = Port::reserve();
+        forms(3, &format!("{at}{port}"));
     }
 }
 
 #[test]
 fn a_port_can_be_used_again_at_once() {
-    let at = format!("127.0.0.1:{}", free_port());
+    let port = Port::reserve();
+    let at = port.address();
     for _ in 0..5 {
         forms(3, &at);
     }
@@ -77,7 +81,8 @@ fn one_rank_needs_no_network() {
 
 #[test]
 fn hosts_and_domains_are_counted() {
-    let at = format!("127.0.0.1:{}", free_port());
+    let port = Port::reserve();
+    let at = port.address();
     let job = join_all(5, &at, |rank, builder| {
         let builder = builder.host_id(if rank < 3 { "a" } else { "b" });
         if rank == 4 { builder } else { builder.ipc_domain("rack") }
@@ -129,7 +134,8 @@ fn an_unknown_interface_lists_the_known() {
 
 #[test]
 fn a_time_out_lists_who_is_missing() {
-    let at = format!("127.0.0.1:{}", free_port());
+    let port = Port::reserve();
+    let at = port.address();
     let outcomes = on_threads(3, |i| {
         // Ranks 2 and 4 never come. The others' time runs out first, seconds after all that came have heard as much.
         let (rank, timeout) = [(0, 12), (1, 8), (3, 8)][i];
@@ -145,7 +151,8 @@ fn a_time_out_lists_who_is_missing() {
 
 #[test]
 fn a_time_out_says_which_address_failed_how() {
-    let at: SocketAddr = format!("127.0.0.1:{}", free_port()).parse().unwrap();
+    let port = Port::reserve();
+    let at: SocketAddr = port.address().parse().unwrap();
     match connect(1, 2, at.to_string(), Duration::from_secs(2)) {
         Err(Error::Timeout { missing, attempts, .. }) => {
             assert_eq!(missing, [0], "it is rank 0 that it did not reach");
@@ -159,18 +166,22 @@ fn a_time_out_says_which_address_failed_how() {
 
 #[test]
 fn rank_0_may_come_last() {
-    let at = format!("127.0.0.1:{}", free_port());
-    on_threads(3, |rank| {
-        if rank == 0 {
-            std::thread::sleep(Duration::from_millis(300));
-        }
-        connect(rank, 3, at.as_str(), PATIENCE).unwrap().barrier().unwrap();
+    let port = Port::reserve();
+    let at = port.address();
+    let nobody = TcpListener::bind(&at).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| connect(1, 2, at.as_str(), PATIENCE).unwrap().barrier().unwrap());
+        // Rank 1 looks for rank 0, and does not find it.
+        drop(nobody.accept().unwrap());
+        drop(nobody);
+        connect(0, 2, at.as_str(), PATIENCE).unwrap().barrier().unwrap();
     });
 }
 
 #[test]
 fn a_shared_secret_lets_in() {
-    let at = format!("127.0.0.1:{}", free_port());
+    let port = Port::reserve();
+    let at = port.address();
     let job = join_all(3, &at, |_, builder| builder.secret("swordfish"));
     assert!(job.iter().all(Result::is_ok), "{job:?}");
 }
@@ -178,28 +189,28 @@ fn a_shared_secret_lets_in() {
 #[test]
 fn a_wrong_secret_is_told_and_does_not_disturb() {
     for wrong in [Some("octopus"), None] {
-        let at = format!("127.0.0.1:{}", free_port());
-        let outcomes = on_threads(4, |i| {
-            let rank = [0, 1, 2, 1][i];
-            let builder = TcpBootstrap::builder(rank, 3).env(Env::default()).timeout(PATIENCE);
-            let builder = match (i, wrong) {
-                // It needs no time to be sure: it has no key, so what it hears need not be proved.
-                (3, None) => builder,
-                // It cannot tell who does not let it in, and asks until its time is up.
-                (3, Some(wrong)) => builder.secret(wrong).timeout(Duration::from_secs(2)),
-                _ => builder.secret("swordfish"),
-            };
+        let port = Port::reserve();
+        let at = port.address();
+        let at = at.as_str();
+        let builder = |rank| TcpBootstrap::builder(rank, 3).env(Env::default()).timeout(PATIENCE);
+        let (job, outcome) = std::thread::scope(|scope| {
+            let join = |rank| scope.spawn(move || builder(rank).secret("swordfish").connect(at));
+            let zero = join(0);
+            // The stranger comes, and gives up, while the job forms.
             let started = Instant::now();
-            if i < 2 {
-                // The stranger comes while the job forms.
-                std::thread::sleep(Duration::from_millis(300));
-            }
-            let outcome = builder.connect(at.as_str());
+            let stranger = match wrong {
+                // It needs no time to be sure: it has no key, so what it hears need not be proved.
+                None => builder(1),
+                // It cannot tell who does not let it in, and asks until its time is up.
+                Some(wrong) => builder(1).secret(wrong).timeout(Duration::from_secs(2)),
+            };
+            let outcome = stranger.connect(at);
             assert!(started.elapsed() < PATIENCE / 2, "{outcome:?}");
-            outcome
+            let job = [zero, join(1), join(2)].map(|rank| rank.join().unwrap());
+            (job, outcome)
         });
-        assert!(outcomes[..3].iter().all(Result::is_ok), "{outcomes:?}");
-        match &outcomes[3] {
+        assert!(job.iter().all(Result::is_ok), "{job:?}");
+        match &outcome {
             Err(Error::Unauthenticated { address, reason }) => {
                 assert_eq!(*address, at);
                 assert_eq!(reason.contains("stranger"), wrong.is_some(), "{reason}");
@@ -240,7 +251,8 @@ fn differing_numbers_of_ranks_name_both() {
 
 #[test]
 fn another_protocol_version_is_named_on_both_sides() {
-    let at = format!("127.0.0.1:{}", free_port());
+    let port = Port::reserve();
+    let at = port.address();
     let (root, answer) = std::thread::scope(|scope| {
         let root = scope.spawn(|| connect(0, 2, at.as_str(), PATIENCE).map(drop));
         let newer = RawRank::without_key(2, 1).of_version(fuzzing::protocol_version() + 1);
@@ -257,13 +269,38 @@ fn another_protocol_version_is_named_on_both_sides() {
 
 /// Two jobs of two ranks on one port, started in this order; whichever way their ranks mix, all four fail.
 fn clash(order: [(usize, usize); 4]) {
-    let at = format!("127.0.0.1:{}", free_port());
-    let outcomes = on_threads(4, |i| {
-        let (_job, rank) = order[i];
-        std::thread::sleep(Duration::from_millis(150 * i as u64));
-        let bootstrap = connect(rank, 2, at.as_str(), Duration::from_secs(5))?;
-        // A job that formed from ranks of both must not go on.
-        bootstrap.recv_timeout(1 - rank, 0, PATIENCE).map(drop)
+    let port = Port::reserve();
+    let at = port.address();
+    let listens = || TcpStream::connect(&at).is_ok();
+    let outcomes = std::thread::scope(|scope| {
+        let mut started: Vec<ScopedJoinHandle<_>> = Vec::new();
+        for (_job, rank) in order {
+            let (connected, has_connected) = mpsc::channel();
+            let at = at.as_str();
+            let run = move || {
+                let bootstrap = connect(rank, 2, at, Duration::from_secs(5))?;
+                // It fails if nobody waits for that.
+                let _ = connected.send(());
+                // A job that formed from ranks of both must not go on.
+                bootstrap.recv_timeout(1 - rank, 0, PATIENCE).map(drop)
+            };
+            // The next one comes when this one is there: it listens, has joined, looks for a rank 0 that is not there,
+            // or has failed.
+            let alone = !listens();
+            started.push(scope.spawn(run));
+            match (rank, alone) {
+                (0, true) => {
+                    let deadline = Instant::now() + PATIENCE;
+                    while !listens() {
+                        assert!(Instant::now() < deadline, "rank 0 does not listen");
+                        std::thread::yield_now();
+                    }
+                }
+                (_, false) => drop(has_connected.recv_timeout(PATIENCE)),
+                _ => {}
+            }
+        }
+        started.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
     });
     let mut in_use = 0;
     for outcome in outcomes {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mscclpp_bootstrap::fuzzing::{self, RawRank};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Rendezvous, TcpBootstrap};
-use ranks::{PATIENCE, Port, challenged, connect, hear, on_threads, prove};
+use ranks::{PATIENCE, challenged, connect, free_port, hear, on_threads, prove};
 
 /// The three kinds of key.
 #[derive(Clone, Copy)]
@@ -28,25 +28,21 @@ struct Job {
     secret: Option<&'static str>,
     /// Where rank 0 listens.
     address: String,
-    /// Keeps the port of a job that is named by an address.
-    _port: Option<Port>,
 }
 
 impl Job {
     const RANKS: u32 = 4;
 
     fn new(kind: Kind) -> Self {
-        let (at, address, port) = match kind {
+        let named = |address: String| (Rendezvous::Address(address.clone()), address);
+        let (at, address) = match kind {
             Kind::Id => {
                 let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
-                (Rendezvous::Id(id), format!("127.0.0.1:{}", id.addresses()[0].port()), None)
+                (Rendezvous::Id(id), format!("127.0.0.1:{}", id.addresses()[0].port()))
             }
-            Kind::Secret | Kind::None => {
-                let port = Port::reserve();
-                (Rendezvous::Address(port.address()), port.address(), Some(port))
-            }
+            Kind::Secret | Kind::None => named(format!("127.0.0.1:{}", free_port())),
         };
-        Self { at, secret: matches!(kind, Kind::Secret).then_some("swordfish"), address, _port: port }
+        Self { at, secret: matches!(kind, Kind::Secret).then_some("swordfish"), address }
     }
 
     /// Joins it, with the time-out that is the default.
@@ -123,8 +119,7 @@ fn a_proof_can_be_used_once() {
 
 #[test]
 fn a_rank_that_two_claim_is_told_though_one_has_said_no_more() {
-    let port = Port::reserve();
-    let at = port.address();
+    let at = format!("127.0.0.1:{}", free_port());
     std::thread::scope(|scope| {
         let at = &at;
         let zero = scope.spawn(|| connect(0, 2, at.as_str(), PATIENCE).map(drop));
@@ -150,8 +145,7 @@ fn a_rank_that_two_claim_is_told_though_one_has_said_no_more() {
 
 #[test]
 fn a_connection_that_ends_before_its_proof_is_a_strangers() {
-    let port = Port::reserve();
-    let at = port.address();
+    let at = format!("127.0.0.1:{}", free_port());
     std::thread::scope(|scope| {
         let at = &at;
         let waiting = [0, 1].map(|rank| {

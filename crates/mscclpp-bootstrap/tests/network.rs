@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Family, TcpBootstrap};
-use ranks::{PATIENCE, Port, connect, on_threads};
+use ranks::{PATIENCE, connect, free_port, on_threads};
 use rustix::time::{ClockId, clock_gettime};
 
 /// The loss of a rank must be known to all others within this time.
@@ -44,8 +44,7 @@ fn main() -> ExitCode {
 
 fn by_address() -> Result<(), Failed> {
     for at in ["[::1]:", "lo:[::1]:"] {
-        let port = Port::reserve();
-        let at = format!("{at}{port}");
+        let at = format!("{at}{}", free_port());
         on_threads(3, |rank| connect(rank, 3, at.as_str(), PATIENCE).unwrap().barrier().unwrap());
     }
     Ok(())

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_bootstrap::fuzzing::RawRank;
 use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap};
-use ranks::{PATIENCE, Port, prove};
+use ranks::{PATIENCE, free_port, prove};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -224,13 +224,8 @@ impl Drop for Rank {
 
 type Line = (usize, String);
 
-fn start(
-    name: &str,
-    victim: usize,
-    ranks: &[usize],
-    port: &Port,
-) -> Result<(Vec<Rank>, mpsc::Receiver<Line>), Failed> {
-    let at = port.address();
+fn start(name: &str, victim: usize, ranks: &[usize]) -> Result<(Vec<Rank>, mpsc::Receiver<Line>), Failed> {
+    let at = format!("127.0.0.1:{}", free_port());
     let (lines, received) = mpsc::channel();
     let mut started = Vec::new();
     for &rank in ranks {
@@ -274,8 +269,7 @@ fn await_lines(lines: &mpsc::Receiver<Line>, texts: &[&str], n: usize) -> Result
 fn a_lost_rank_is_named(name: &str, scenario: Scenario, victim: usize) -> Result<(), Failed> {
     let absent = usize::from(scenario == Scenario::Forming);
     let started: Vec<usize> = (0..RANKS - absent).collect();
-    let port = Port::reserve();
-    let (mut children, lines) = start(name, victim, &started, &port)?;
+    let (mut children, lines) = start(name, victim, &started)?;
     match scenario {
         Scenario::Forming => await_lines(&lines, &["a rank has joined"], RANKS - 2)?,
         Scenario::Proved => await_lines(&lines, &["a rank has joined", "proved: Accepted"], RANKS - 1)?,
@@ -322,8 +316,7 @@ fn a_lost_rank_is_named(name: &str, scenario: Scenario, victim: usize) -> Result
 fn a_stopped_rank_is_not_a_dead_one() -> Result<(), Failed> {
     let ranks: Vec<usize> = (0..RANKS).collect();
     let victim = 1;
-    let port = Port::reserve();
-    let (mut children, lines) = start("stopped", victim, &ranks, &port)?;
+    let (mut children, lines) = start("stopped", victim, &ranks)?;
     // The word is in the log line of each and in what each prints.
     await_lines(&lines, &["formed"], 2 * RANKS)?;
     let child = children.iter().find(|rank| rank.rank == victim).ok_or("no victim")?;

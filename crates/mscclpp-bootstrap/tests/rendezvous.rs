@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::fuzzing::{self, RawRank};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap, TcpBootstrapBuilder, UniqueId};
-use ranks::{PATIENCE, Port, connect, on_threads, prove};
+use ranks::{PATIENCE, connect, free_port, on_threads, prove};
 
 /// Joins as all ranks at one address, each with settings of its own; gives every outcome.
 fn join_all(
@@ -30,15 +30,13 @@ fn forms(n: usize, at: &str) {
 #[test]
 fn addresses_in_all_forms() {
     for at in ["127.0.0.1:", "lo:127.0.0.1:", "localhost:", "lo:localhost:", "0.0.0.0:"] {
-        let port = Port::reserve();
-        forms(3, &format!("{at}{port}"));
+        forms(3, &format!("{at}{}", free_port()));
     }
 }
 
 #[test]
 fn a_port_can_be_used_again_at_once() {
-    let port = Port::reserve();
-    let at = port.address();
+    let at = format!("127.0.0.1:{}", free_port());
     for _ in 0..5 {
         forms(3, &at);
     }
@@ -81,8 +79,7 @@ fn one_rank_needs_no_network() {
 
 #[test]
 fn hosts_and_domains_are_counted() {
-    let port = Port::reserve();
-    let at = port.address();
+    let at = format!("127.0.0.1:{}", free_port());
     let job = join_all(5, &at, |rank, builder| {
         let builder = builder.host_id(if rank < 3 { "a" } else { "b" });
         if rank == 4 { builder } else { builder.ipc_domain("rack") }
@@ -134,8 +131,7 @@ fn an_unknown_interface_lists_the_known() {
 
 #[test]
 fn a_time_out_lists_who_is_missing() {
-    let port = Port::reserve();
-    let at = port.address();
+    let at = format!("127.0.0.1:{}", free_port());
     let outcomes = on_threads(3, |i| {
         // Ranks 2 and 4 never come. The others' time runs out first, seconds after all that came have heard as much.
         let (rank, timeout) = [(0, 12), (1, 8), (3, 8)][i];
@@ -151,8 +147,7 @@ fn a_time_out_lists_who_is_missing() {
 
 #[test]
 fn a_time_out_says_which_address_failed_how() {
-    let port = Port::reserve();
-    let at: SocketAddr = port.address().parse().unwrap();
+    let at: SocketAddr = format!("127.0.0.1:{}", free_port()).parse().unwrap();
     match connect(1, 2, at.to_string(), Duration::from_secs(2)) {
         Err(Error::Timeout { missing, attempts, .. }) => {
             assert_eq!(missing, [0], "it is rank 0 that it did not reach");
@@ -166,8 +161,7 @@ fn a_time_out_says_which_address_failed_how() {
 
 #[test]
 fn rank_0_may_come_last() {
-    let port = Port::reserve();
-    let at = port.address();
+    let at = format!("127.0.0.1:{}", free_port());
     let nobody = TcpListener::bind(&at).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| connect(1, 2, at.as_str(), PATIENCE).unwrap().barrier().unwrap());
@@ -180,8 +174,7 @@ fn rank_0_may_come_last() {
 
 #[test]
 fn a_shared_secret_lets_in() {
-    let port = Port::reserve();
-    let at = port.address();
+    let at = format!("127.0.0.1:{}", free_port());
     let job = join_all(3, &at, |_, builder| builder.secret("swordfish"));
     assert!(job.iter().all(Result::is_ok), "{job:?}");
 }
@@ -189,8 +182,7 @@ fn a_shared_secret_lets_in() {
 #[test]
 fn a_wrong_secret_is_told_and_does_not_disturb() {
     for wrong in [Some("octopus"), None] {
-        let port = Port::reserve();
-        let at = port.address();
+        let at = format!("127.0.0.1:{}", free_port());
         let at = at.as_str();
         let builder = |rank| TcpBootstrap::builder(rank, 3).env(Env::default()).timeout(PATIENCE);
         let (job, outcome) = std::thread::scope(|scope| {
@@ -251,8 +243,7 @@ fn differing_numbers_of_ranks_name_both() {
 
 #[test]
 fn another_protocol_version_is_named_on_both_sides() {
-    let port = Port::reserve();
-    let at = port.address();
+    let at = format!("127.0.0.1:{}", free_port());
     let (root, answer) = std::thread::scope(|scope| {
         let root = scope.spawn(|| connect(0, 2, at.as_str(), PATIENCE).map(drop));
         let newer = RawRank::without_key(2, 1).of_version(fuzzing::protocol_version() + 1);
@@ -269,8 +260,7 @@ fn another_protocol_version_is_named_on_both_sides() {
 
 /// Two jobs of two ranks on one port, started in this order; whichever way their ranks mix, all four fail.
 fn clash(order: [(usize, usize); 4]) {
-    let port = Port::reserve();
-    let at = port.address();
+    let at = format!("127.0.0.1:{}", free_port());
     let listens = || TcpStream::connect(&at).is_ok();
     let outcomes = std::thread::scope(|scope| {
         let mut started: Vec<ScopedJoinHandle<_>> = Vec::new();

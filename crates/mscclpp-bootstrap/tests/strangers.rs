@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mscclpp_bootstrap::{Bootstrap, Env, TcpBootstrap, fuzzing};
-use ranks::{PATIENCE, Port, on_threads};
+use ranks::{PATIENCE, on_threads};
 
 /// Remembers the largest allocation.
 struct Watching;
@@ -147,8 +147,7 @@ fn a_job_forms_among_strangers() {
 
 #[test]
 fn a_job_without_a_key_forms_among_scanners() {
-    let port = Port::reserve();
-    let at: SocketAddr = port.address().parse().unwrap();
+    let at: SocketAddr = format!("127.0.0.1:{}", ranks::free_port()).parse().unwrap();
     std::thread::scope(|scope| {
         let connect = |rank| ranks::connect(rank, 3, at.to_string(), PATIENCE);
         let early = [0, 1].map(|rank| scope.spawn(move || connect(rank)));

@@ -1,14 +1,13 @@
 //! Starting the ranks of a job as threads.
 
-use std::fmt;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use mscclpp_bootstrap::fuzzing::RawRank;
 use mscclpp_bootstrap::{Bootstrap, Env, Error, LocalBootstrap, Rendezvous, TcpBootstrap};
 use rustix::process::Resource;
-use socket2::{Domain, Socket, Type};
 
 /// More than anything takes that works; what is expected to fail fails sooner.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -23,45 +22,17 @@ pub(crate) fn allow_descriptors() {
     let _ = rustix::process::setrlimit(Resource::Nofile, limit);
 }
 
-/// A port that is kept for one test, until this is dropped.
-///
-/// A socket is bound to it that does not listen. So the system gives the port to nobody else, and connecting to it is
-/// refused until rank 0 listens, which `SO_REUSEADDR` allows beside such a socket.
+/// A port that nobody uses. Below the ports that the system hands out by itself, so that no connection takes it before it
+/// is listened at.
 #[allow(dead_code, reason = "not every test needs one")]
-pub(crate) struct Port {
-    number: u16,
-    _socket: Socket,
-}
-
-#[allow(dead_code, reason = "not every test needs one")]
-impl Port {
-    pub(crate) fn reserve() -> Self {
-        let bind = |address: SocketAddr| {
-            let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-            socket.set_reuse_address(true)?;
-            if address.is_ipv6() {
-                // Of both families.
-                socket.set_only_v6(false)?;
-            }
-            socket.bind(&address.into())?;
-            Ok::<_, std::io::Error>(socket)
-        };
-        let socket = bind((Ipv6Addr::UNSPECIFIED, 0).into())
-            .or_else(|_| bind((Ipv4Addr::UNSPECIFIED, 0).into()))
-            .unwrap();
-        let number = socket.local_addr().unwrap().as_socket().unwrap().port();
-        Self { number, _socket: socket }
-    }
-
-    /// The port at 127.0.0.1.
-    pub(crate) fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.number)
-    }
-}
-
-impl fmt::Display for Port {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.number.fmt(f)
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 10_000 + ((std::process::id() as u16).wrapping_mul(97).wrapping_add(step)) % 22_000;
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
     }
 }
 

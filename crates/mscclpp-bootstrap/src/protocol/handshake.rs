@@ -7,15 +7,15 @@
 //!   Accept / Reject  HMAC(key, "responder", all), answer  ->
 //! ```
 //! - The responder speaks first, so that an initiator says who it is and proves it in the first thing it sends. From
-//!   then on its end can be told from that of a stranger, and has a name.
+//!   then on the end of its connection is that of a known rank.
 //! - The challenge is random and nothing else, and the initiator proves itself first: a stranger who can only connect
 //!   learns nothing that depends on the key.
 //! - Each proof covers both nonces, everything said before and the side that makes it: an old proof, or one of the
 //!   other side, is worth nothing. Proofs are compared in constant time.
 //! - Only after its proof are version, job, number of ranks and rank of a member looked at. A reason for not letting it in
 //!   is proved like the opposite, so a stranger on our port cannot make a rank give up.
-//! - Who has no proof, or another key, is told as much by a `Refuse`, which nobody can prove to it. Such a one, and a proof
-//!   that is none, mean nothing to a rank that has a key but that the answer is not from its job.
+//! - An initiator without a proof, or with another key, gets a `Refuse`, which cannot be proved to it. To a rank that has
+//!   a key, a `Refuse` and a wrong proof mean only that the answer is not from its job.
 //!
 //! It authenticates the connection, not the bytes that follow: who can change packets between two hosts is not kept out.
 //! Without a key both sides use one that everybody knows; the exchange then only shows that the other end is alive and
@@ -33,14 +33,15 @@ const RESPONDER: &[u8] = b"mscclpp-bootstrap responder\0";
 
 /// Why a handshake ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Stranger {
+pub(crate) enum HandshakeError {
     #[error("it broke the protocol: {0}")]
     Malformed(#[from] Malformed),
     #[error("{0}")]
     Unproven(&'static str),
 }
 
-const OUT_OF_PLACE: Stranger = Stranger::Malformed(Malformed("a frame of the handshake is out of place"));
+const OUT_OF_PLACE: HandshakeError =
+    HandshakeError::Malformed(Malformed("a frame of the handshake is out of place"));
 
 /// The payload of a frame that begins with a proof.
 fn split_proof(payload: &[u8]) -> Result<(&Proof, &[u8]), Malformed> {
@@ -62,7 +63,11 @@ pub(crate) enum Answer {
 
 impl Initiator {
     /// Answers the first frame of the other end; the bytes are to be sent.
-    pub(crate) fn answer(key: JobKey, hello: &Hello, first: &Frame) -> Result<(Self, Vec<u8>), Stranger> {
+    pub(crate) fn answer(
+        key: JobKey,
+        hello: &Hello,
+        first: &Frame,
+    ) -> Result<(Self, Vec<u8>), HandshakeError> {
         if first.kind != Kind::Challenge {
             return Err(OUT_OF_PLACE);
         }
@@ -77,13 +82,13 @@ impl Initiator {
     }
 
     /// Takes the answer to the hello.
-    pub(crate) fn conclude(mut self, frame: &Frame) -> Result<Answer, Stranger> {
+    pub(crate) fn conclude(mut self, frame: &Frame) -> Result<Answer, HandshakeError> {
         match frame.kind {
             Kind::Refuse => {
                 let mut reader = Reader::new(&frame.payload);
                 let keyed = reader.flag()?;
                 reader.end()?;
-                Err(Stranger::Unproven(match (self.secret, keyed) {
+                Err(HandshakeError::Unproven(match (self.secret, keyed) {
                     (true, true) => "its key is another than ours",
                     (true, false) => "it does not take members with a key",
                     (false, true) => "it demands a key, and we have none",
@@ -94,7 +99,7 @@ impl Initiator {
                 let (proof, answer) = split_proof(&frame.payload)?;
                 self.transcript.add(&[frame.kind as u8]).add(answer);
                 if !self.transcript.verify(RESPONDER, proof) {
-                    return Err(Stranger::Unproven("its key is another than ours"));
+                    return Err(HandshakeError::Unproven("its key is another than ours"));
                 }
                 if frame.kind == Kind::Reject {
                     return Ok(Answer::Rejected(Rejection::parse(answer)?));
@@ -123,14 +128,14 @@ impl Responder {
 
     /// Takes the first frame of the other end: who is it? On an error, a [`refusal`](Self::refusal) may be sent before
     /// the connection is closed.
-    pub(crate) fn verify(&self, first: &Frame) -> Result<(Hello, Verified), Stranger> {
+    pub(crate) fn verify(&self, first: &Frame) -> Result<(Hello, Verified), HandshakeError> {
         if first.kind != Kind::Hello {
             return Err(OUT_OF_PLACE);
         }
         let (proof, said) = split_proof(&first.payload)?;
         let hello = Hello::parse(said)?;
         if hello.secret != self.key.secret {
-            return Err(Stranger::Unproven(if hello.secret {
+            return Err(HandshakeError::Unproven(if hello.secret {
                 "it has a key, and this job has none"
             } else {
                 "it has no key"
@@ -139,12 +144,12 @@ impl Responder {
         let mut transcript = Transcript::new(self.key.key.clone());
         transcript.add(&self.nonce).add(said);
         if !transcript.verify(INITIATOR, proof) {
-            return Err(Stranger::Unproven("its key is not this job's"));
+            return Err(HandshakeError::Unproven("its key is not this job's"));
         }
         Ok((hello, Verified { transcript }))
     }
 
-    /// What a stranger is told: that it does not belong here, and whether a key is needed.
+    /// The answer to a stranger: that it does not belong here, and whether a key is needed.
     pub(crate) fn refusal(&self) -> Vec<u8> {
         frame::encode(Kind::Refuse, &[u8::from(self.key.secret)])
     }
@@ -199,7 +204,7 @@ mod tests {
     }
 
     /// Runs a handshake up to the responder's verdict on the initiator.
-    fn run(ours: &JobKey, theirs: &JobKey) -> Result<(Initiator, Verified, Hello), Stranger> {
+    fn run(ours: &JobKey, theirs: &JobKey) -> Result<(Initiator, Verified, Hello), HandshakeError> {
         let (responder, challenge) = Responder::challenge(theirs.clone(), [9; 32]);
         let (initiator, bytes) = Initiator::answer(ours.clone(), &hello(ours.secret), &frame(&challenge))?;
         let (said, verified) = responder.verify(&frame(&bytes))?;
@@ -243,7 +248,7 @@ mod tests {
             "proved; what differs is told in an answer"
         );
         let (_, forged) = Initiator::answer(JobKey::of_secret("b"), &newer, &frame(&challenge)).unwrap();
-        assert!(matches!(responder.verify(&frame(&forged)), Err(Stranger::Unproven(_))));
+        assert!(matches!(responder.verify(&frame(&forged)), Err(HandshakeError::Unproven(_))));
     }
 
     #[test]
@@ -254,12 +259,12 @@ mod tests {
             (&a, &JobKey::none(), "it does not take members with a key"),
             (&JobKey::none(), &a, "it demands a key, and we have none"),
         ] {
-            assert!(matches!(run(ours, theirs), Err(Stranger::Unproven(_))));
+            assert!(matches!(run(ours, theirs), Err(HandshakeError::Unproven(_))));
             let (responder, challenge) = Responder::challenge(theirs.clone(), [9; 32]);
             let (initiator, _) =
                 Initiator::answer(ours.clone(), &hello(ours.secret), &frame(&challenge)).unwrap();
             let end = initiator.conclude(&frame(&responder.refusal()));
-            assert_eq!(end, Err(Stranger::Unproven(told)));
+            assert_eq!(end, Err(HandshakeError::Unproven(told)));
         }
     }
 
@@ -280,11 +285,11 @@ mod tests {
         assert!(initiator.conclude(&frame(&accept)).is_ok());
 
         let (later, _) = Responder::challenge(key.clone(), [2; 32]);
-        assert!(matches!(later.verify(&frame(&first)), Err(Stranger::Unproven(_))));
+        assert!(matches!(later.verify(&frame(&first)), Err(HandshakeError::Unproven(_))));
         // The same challenge again, from one who recorded an earlier handshake.
         let fresh = Hello { nonce: [8; 32], ..hello(true) };
         let (initiator, _) = Initiator::answer(key, &fresh, &frame(&challenge)).unwrap();
-        assert!(matches!(initiator.conclude(&frame(&accept)), Err(Stranger::Unproven(_))));
+        assert!(matches!(initiator.conclude(&frame(&accept)), Err(HandshakeError::Unproven(_))));
     }
 
     #[test]
@@ -296,7 +301,7 @@ mod tests {
         assert!(Initiator::answer(key, &hello(true), &frame(&first)).is_err());
         // Also not as the answer it would have to be.
         let mirrored = Frame { kind: Kind::Accept, payload: frame(&first).payload };
-        assert!(matches!(initiator.conclude(&mirrored), Err(Stranger::Unproven(_))));
+        assert!(matches!(initiator.conclude(&mirrored), Err(HandshakeError::Unproven(_))));
     }
 
     #[test]
@@ -321,7 +326,7 @@ mod tests {
         // A changed challenge is not recognised; what is said in answer to it does not fit the true one.
         for changed in changes(&challenge) {
             if let Ok((_, bytes)) = Initiator::answer(key.clone(), &hello(true), &changed) {
-                assert!(matches!(responder.verify(&frame(&bytes)), Err(Stranger::Unproven(_))));
+                assert!(matches!(responder.verify(&frame(&bytes)), Err(HandshakeError::Unproven(_))));
             }
         }
     }

@@ -148,7 +148,7 @@ impl TcpBootstrapBuilder {
                 "rank is {rank}, but there are only {n_ranks} ranks"
             )));
         }
-        let settings = self.settle(&Place::parse(at.into())?, started)?;
+        let settings = self.resolve(&ParsedRendezvous::parse(at.into())?, started)?;
         let inbox = Arc::new(Inbox::default());
         let shared = Arc::new(Shared::new(Arc::clone(&inbox))?);
         let mut bootstrap = TcpBootstrap {
@@ -172,7 +172,7 @@ impl TcpBootstrapBuilder {
             })
             .map_err(|e| Error::io("starting the bootstrap's thread", e))?;
         bootstrap.thread = Some(thread);
-        // The thread keeps the deadline, and knows best why; this is for a thread that has no time to run.
+        // The thread keeps the deadline, and its error says more; this one is for a thread that does not get to run.
         let patience = deadline + Duration::from_secs(2);
         if bootstrap.member.inbox.wait_until(None, Some(patience), || shared.is_formed())? {
             Ok(bootstrap)
@@ -186,9 +186,9 @@ impl TcpBootstrapBuilder {
         }
     }
 
-    /// Finds out everything that can be known before there is a thread; what is wrong with the arguments and with the
-    /// environment is found here.
-    fn settle(self, at: &Place, started: Instant) -> Result<Settings> {
+    /// Resolves everything that can be known before there is a thread. Wrong arguments and a wrong environment are found
+    /// here.
+    fn resolve(self, at: &ParsedRendezvous, started: Instant) -> Result<Settings> {
         let env = match self.env {
             Some(env) => env,
             None => Env::read()?,
@@ -201,8 +201,8 @@ impl TcpBootstrapBuilder {
         let interfaces = interface::list().map_err(Error::interfaces)?;
         let own = interface::candidates(&interfaces, interface.as_deref(), family)?;
         let (key, job, candidates) = match at {
-            Place::Id(id) => (JobKey::of_unique_id(id.key()), Some(id.job()), id.addresses()),
-            Place::Address(address) => {
+            ParsedRendezvous::Id(id) => (JobKey::of_unique_id(id.key()), Some(id.job()), id.addresses()),
+            ParsedRendezvous::Address(address) => {
                 let key = secret.as_deref().map_or_else(JobKey::none, JobKey::of_secret);
                 (key, None, address.resolve(family, self.timeout)?)
             }
@@ -222,7 +222,7 @@ impl TcpBootstrapBuilder {
             job,
             timeout: self.timeout,
             deadline: started.checked_add(self.timeout).unwrap_or(started + A_YEAR),
-            by_address: matches!(at, Place::Address(_)),
+            by_address: matches!(at, ParsedRendezvous::Address(_)),
         };
         let host = match &host_id {
             Some(id) => host::named("host", id),
@@ -236,12 +236,12 @@ impl TcpBootstrapBuilder {
             return Ok(Settings { plan, listener: None, formation });
         }
         let listener = match at {
-            Place::Id(id) => {
+            ParsedRendezvous::Id(id) => {
                 Some(published::take(id).ok_or_else(|| Error::NotTheCreator { id: id.to_string() })?)
             }
             // A job of one rank needs no port.
-            Place::Address(_) if self.n_ranks == 1 => None,
-            Place::Address(address) => Some(listen_at(address, &candidates, &interfaces)?),
+            ParsedRendezvous::Address(_) if self.n_ranks == 1 => None,
+            ParsedRendezvous::Address(address) => Some(listen_at(address, &candidates, &interfaces)?),
         };
         let local = listener.as_ref().map(TcpListener::local_addr).transpose();
         let local = local.map_err(|e| Error::io("asking for a socket's address", e))?;
@@ -267,13 +267,13 @@ const MAX_RANKS: usize = 1 << 16;
 /// A time-out that cannot be added to the time is cut to this.
 const A_YEAR: Duration = Duration::from_secs(86_400 * 365);
 
-/// A [`Rendezvous`] that was understood.
-enum Place {
+/// A [`Rendezvous`] whose text was parsed.
+enum ParsedRendezvous {
     Id(UniqueId),
     Address(Address),
 }
 
-impl Place {
+impl ParsedRendezvous {
     fn parse(at: Rendezvous) -> Result<Self> {
         Ok(match at {
             Rendezvous::Id(id) => Self::Id(id),
@@ -326,7 +326,7 @@ fn listen_at(address: &Address, candidates: &[SocketAddr], interfaces: &[Interfa
     Err(failure.unwrap_or(Error::BadAddress { address: address.to_string(), reason }))
 }
 
-/// However the thread ends, callers do not wait for it.
+/// Ends the waits of callers, however the thread ends.
 struct EndOfThread(Arc<Shared>);
 
 impl Drop for EndOfThread {

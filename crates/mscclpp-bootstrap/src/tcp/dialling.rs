@@ -18,7 +18,7 @@ use crate::{Error, LOG};
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The search for a connection to one rank: one address after the other, because an abandoned connection could by then
-/// have been taken for the rank's (S1). One whose proof is not answered is passed over: see `Service::late`.
+/// have been taken for the rank's (S1). One whose proof is not answered is passed over: see `Service::attempt_expired`.
 pub(crate) struct Dial {
     pub(crate) purpose: Purpose,
     pub(crate) search: Search,
@@ -58,7 +58,7 @@ impl Service {
             .map(|(&token, _)| token)
             .collect();
         for token in late {
-            self.late(token, now);
+            self.attempt_expired(token, now);
         }
         let peers: Vec<usize> = self.dials.keys().copied().collect();
         for peer in peers {
@@ -72,8 +72,8 @@ impl Service {
         }
     }
 
-    /// An attempt has had its time.
-    fn late(&mut self, token: u64, now: Instant) {
+    /// The time of an attempt is up.
+    fn attempt_expired(&mut self, token: u64, now: Instant) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let Phase::Proved { peer, purpose, .. } = connection.phase else {
             return self.end(token, "no answer in time");
@@ -81,15 +81,15 @@ impl Service {
         connection.deadline = None;
         let Some(dial) = self.dials.get_mut(&peer) else { return };
         if !dial.search.pass_over(connection.remote, now) {
-            // There is nothing else to do, now.
+            // There is no other address to try now.
             connection.deadline = Some(now + ANSWER_LIMIT);
         } else if purpose == Purpose::Join {
-            // S1: it must not be taken for a rank's besides the next one.
+            // S1: rank 0 must not take it for another connection of this rank beside the next one.
             connection.phase = Phase::Withdrawn { peer };
             connection.outbox.push(frame::encode(Kind::Retire, &[]));
-            self.touch(token);
+            self.mark_dirty(token);
         }
-        // Between two other ranks there may be several connections; it is one of them if it is answered yet.
+        // Two other ranks may have several connections: this is one of them if it is still answered.
     }
 
     fn begin_attempt(&mut self, peer: usize, purpose: Purpose, address: SocketAddr, deadline: Instant) {
@@ -116,8 +116,8 @@ impl Service {
             Ok(false) => {}
             Ok(true) => {
                 connection.phase = Phase::Greeting { peer, purpose };
-                // It need not be told any more when it can be written.
-                self.touch(token);
+                // Writing also ends the wait until it can be written.
+                self.mark_dirty(token);
             }
             Err(error) => {
                 self.remove(token);
@@ -136,7 +136,7 @@ impl Service {
         let news = dial.search.failed(address, how, now);
         let (unproven, joining) = (dial.search.unproven(), dial.purpose == Purpose::Join);
         match unproven {
-            // With a key there are strangers, who can say so too and must not end the job by that.
+            // With a key, a stranger can say so too, and must not end the job by that.
             Some((address, reason)) if joining && !keyed => {
                 self.fail(&Error::Unauthenticated { address: address.to_string(), reason }, None);
                 return;

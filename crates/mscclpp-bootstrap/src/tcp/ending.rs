@@ -19,7 +19,7 @@ pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 impl Service {
     /// A rank is gone, by S2.
-    pub(crate) fn lose(&mut self, rank: usize, why: &str, token: u64) {
+    pub(crate) fn peer_lost(&mut self, rank: usize, why: &str, token: u64) {
         if self.closing.is_some() || self.failed.is_some() {
             return;
         }
@@ -27,7 +27,7 @@ impl Service {
         self.fail(&Error::PeerLost { rank, detail }, Some(token));
     }
 
-    /// The job has failed (S3). `from` is the connection that told us, if one did.
+    /// The job has failed (S3). `from` is the connection over which this rank learned of it, if it did so.
     pub(crate) fn fail(&mut self, error: &Error, from: Option<u64>) {
         if self.failed.is_some() || self.closing.is_some() {
             return;
@@ -39,11 +39,11 @@ impl Service {
         let notice = Arc::new(frame::encode(Kind::Notice, &notice::encode(error, self.plan.rank)));
         for (&token, connection) in &mut self.connections {
             match connection.phase {
-                // They hear of it when they have proved themselves.
-                Phase::Stranger(_) | Phase::Leaving => continue,
+                // They get the notice once they have proved themselves.
+                Phase::Unproven(_) | Phase::Leaving => continue,
                 _ if Some(token) == from => continue,
-                // S1: behind the proof, which must not be lost; and behind the word that a member is in, without which it
-                // would not take the notice for rank 0's.
+                // S1: behind the proof, which must not be lost; and behind the acceptance, without which a member would not
+                // take the notice for rank 0's.
                 Phase::Proved { .. } | Phase::Member { joined: false, .. } => {}
                 _ => connection.outbox.clear(),
             }
@@ -67,13 +67,13 @@ impl Service {
         let mut others = Vec::new();
         for (&token, connection) in &mut self.connections {
             let farewell = match &connection.phase {
-                // A connection that was given up has had its last frame; its peer is told on the other.
+                // A retired connection has had its last frame; the peer gets the goodbye on the other one.
                 Phase::Link(link) => (!link.retire_sent).then_some(link.peer),
                 // S1: for its peer it is, or will be, a link.
                 Phase::Proved { peer, .. } => Some(*peer),
-                // A job that did not form: what there is to say, a notice, is in the outbox.
+                // The job did not form: the notice of that is in the outbox.
                 Phase::Member { .. } | Phase::Root => None,
-                Phase::Stranger(_) if late => continue,
+                Phase::Unproven(_) if late => continue,
                 _ => {
                     others.push(token);
                     continue;
@@ -90,16 +90,17 @@ impl Service {
         }
     }
 
-    /// Whether rank 0 stays to tell ranks that have yet to come that their job failed while it formed. They could not
-    /// learn it from anybody else, and would look for rank 0 until their time is up. After a time-out nobody is waited for.
+    /// Whether rank 0 stays to inform ranks that have not come yet that the job failed while it formed. They cannot learn
+    /// it from any other rank, and would look for rank 0 until their time is up. Not after a time-out.
     fn awaits_latecomers(&self) -> bool {
         let failed = self.failed.as_ref().is_some_and(|error| !matches!(error, Error::Timeout { .. }));
         failed && self.formation.roster().is_some_and(Roster::awaits_proofs)
     }
 
     pub(crate) fn is_finished(&self, now: Instant) -> bool {
-        let all_told = || !self.awaits_latecomers() && self.connections.values().all(Connection::is_stranger);
-        self.closing.is_some_and(|deadline| now >= deadline || all_told())
+        let all_informed =
+            || !self.awaits_latecomers() && self.connections.values().all(Connection::is_unproven);
+        self.closing.is_some_and(|deadline| now >= deadline || all_informed())
     }
 
     pub(crate) fn is_closing(&self) -> bool {

@@ -39,7 +39,7 @@ pub(crate) const LISTENER: u64 = 0;
 
 /// Bytes taken from a connection at a time.
 const SCRATCH: usize = 16 * 1024;
-/// Notes about strangers kept for the message of a time-out.
+/// How many refused strangers are named in the message of a time-out.
 const NOTES: usize = 8;
 
 /// What a rank knows when it starts.
@@ -55,7 +55,7 @@ pub(crate) struct Plan {
     pub(crate) by_address: bool,
 }
 
-/// See the module.
+/// The state of a rank's thread.
 pub(crate) struct Service {
     pub(crate) plan: Plan,
     pub(crate) shared: Arc<Shared>,
@@ -73,8 +73,8 @@ pub(crate) struct Service {
     pub(crate) relink_at: Option<Instant>,
     pub(crate) failed: Option<Error>,
     pub(crate) notes: Vec<Attempt>,
-    /// Connections that have not proved themselves, oldest first, and some that have since.
-    pub(crate) strangers: VecDeque<u64>,
+    /// Connections that have not proved themselves, oldest first, and some that have meanwhile.
+    pub(crate) unproven: VecDeque<u64>,
     /// Connections that have something to write.
     pub(crate) dirty: HashSet<u64>,
     pub(crate) closing: Option<Instant>,
@@ -110,7 +110,7 @@ impl Service {
             relink_at: None,
             failed: None,
             notes: Vec::new(),
-            strangers: VecDeque::new(),
+            unproven: VecDeque::new(),
             dirty: HashSet::new(),
             closing: None,
             resume_accepting: None,
@@ -123,9 +123,9 @@ impl Service {
     pub(crate) fn run(mut self) {
         self.begin_formation(Instant::now());
         loop {
-            self.obey_commands();
+            self.run_commands();
             let now = Instant::now();
-            self.on_time(now);
+            self.check_deadlines(now);
             self.write_dirty();
             if self.is_finished(now) {
                 return;
@@ -158,15 +158,15 @@ impl Service {
 
     // ---- Time ------------------------------------------------------------------------------------------------------
 
-    fn on_time(&mut self, now: Instant) {
-        self.expire_strangers(now);
+    fn check_deadlines(&mut self, now: Instant) {
+        self.expire_unproven(now);
         self.advance_dials(now);
         self.advance_formation(now);
         self.relink(now);
     }
 
     fn wake_at(&self) -> Option<Instant> {
-        let stranger = self.strangers.front().and_then(|token| self.connections.get(token)?.deadline);
+        let unproven = self.unproven.front().and_then(|token| self.connections.get(token)?.deadline);
         let attempts = self
             .dials
             .values()
@@ -175,7 +175,7 @@ impl Service {
             .min();
         let over = self.failed.is_some() || self.closing.is_some();
         let formation = if over { None } else { self.formation.wake_at(&self.plan) };
-        [stranger, attempts, self.resume_accepting, self.closing, self.relink_at, formation]
+        [unproven, attempts, self.resume_accepting, self.closing, self.relink_at, formation]
             .into_iter()
             .flatten()
             .min()
@@ -206,7 +206,7 @@ impl Service {
         Some(connection)
     }
 
-    /// A connection is over: what that means depends on what it was.
+    /// A connection has ended. What that means depends on its phase.
     pub(crate) fn end(&mut self, token: u64, why: &str) {
         let Some(connection) = self.remove(token) else { return };
         let remote = connection.remote;
@@ -217,12 +217,12 @@ impl Service {
             | Phase::Withdrawn { peer } => {
                 self.attempt_failed(peer, remote, Failed::Other(why.to_owned()));
             }
-            Phase::Stranger(_) => {
+            Phase::Unproven(_) => {
                 tracing::info!(target: LOG, rank = self.plan.rank, %remote, why, "dropped a connection of a stranger");
             }
-            // By S1, also one that has said nothing since its proof.
-            Phase::Member { rank, .. } if !self.is_formed() => self.lose(rank, why, token),
-            Phase::Root if !self.is_formed() => self.lose(0, why, token),
+            // By S1, also one that has sent nothing since its proof.
+            Phase::Member { rank, .. } if !self.is_formed() => self.peer_lost(rank, why, token),
+            Phase::Root if !self.is_formed() => self.peer_lost(0, why, token),
             Phase::Link(link) => self.link_ended(&link, token, why),
             Phase::Member { .. } | Phase::Root | Phase::Leaving => {}
         }
@@ -242,7 +242,7 @@ impl Service {
         use crate::tcp::connection::ReadOutcome;
         let mut scratch = std::mem::take(&mut self.scratch);
         if scratch.is_empty() {
-            // A frame of another connection led to a write that failed, and so here: see `write`.
+            // It is in use: a frame of another connection led to a write that failed, and `write` to here.
             scratch.resize(SCRATCH, 0);
         }
         // A bound, so that one busy peer leaves time for the others; the event loop tells of the rest again.
@@ -282,8 +282,8 @@ impl Service {
 
     fn on_frame(&mut self, token: u64, frame: Frame) -> Result<(), Malformed> {
         match self.connections.get(&token).map(|c| &c.phase) {
-            Some(Phase::Stranger(_)) => {
-                self.on_stranger_frame(token, &frame);
+            Some(Phase::Unproven(_)) => {
+                self.on_unproven_frame(token, &frame);
                 Ok(())
             }
             Some(Phase::Greeting { .. } | Phase::Proved { .. }) => {
@@ -298,7 +298,7 @@ impl Service {
     }
 
     /// There is something to write on this connection. It is written before the thread waits again.
-    pub(crate) fn touch(&mut self, token: u64) {
+    pub(crate) fn mark_dirty(&mut self, token: u64) {
         self.dirty.insert(token);
     }
 
@@ -316,7 +316,7 @@ impl Service {
         let written = match connection.flush() {
             Ok(written) => written,
             Err(error) => {
-                // What the other side said before it went may still be there to be read, and may say why.
+                // What the other side sent before may still be there to be read, and may say why.
                 let why = format!("the connection broke: {error}");
                 self.on_readable(token);
                 self.end(token, &why);
@@ -332,7 +332,7 @@ impl Service {
         if connection.outbox.is_empty() {
             if matches!(connection.phase, Phase::Leaving) {
                 self.remove(token);
-            } else if (self.closing.is_some() && !connection.is_stranger()) || connection.is_retired() {
+            } else if (self.closing.is_some() && !connection.is_unproven()) || connection.is_retired() {
                 // It is read on until the other side has finished too: closing with bytes unread, or to come, would make
                 // the system throw away what is still on its way there.
                 connection.finish_writing();
@@ -343,9 +343,9 @@ impl Service {
         }
     }
 
-    // ---- The rest ---------------------------------------------------------------------------------------------------
+    // ---- Commands and state ----------------------------------------------------------------------------------------
 
-    fn obey_commands(&mut self) {
+    fn run_commands(&mut self) {
         let shared = Arc::clone(&self.shared);
         for command in shared.commands().take() {
             match command {
@@ -361,9 +361,9 @@ impl Service {
         self.shared.is_formed()
     }
 
-    /// Keeps a word about a stranger, for the message of a time-out. One that comes again and again, each time from
-    /// another port, does not take the place of the others.
-    pub(crate) fn note(&mut self, address: SocketAddr, outcome: String) {
+    /// Keeps how a stranger was refused, for the message of a time-out. One that comes again and again, each time from
+    /// another port, is kept once.
+    pub(crate) fn note_refusal(&mut self, address: SocketAddr, outcome: String) {
         let known = |note: &Attempt| note.address.ip() == address.ip() && note.outcome == outcome;
         if self.notes.len() < NOTES && !self.notes.iter().any(known) {
             self.notes.push(Attempt { address, outcome });
@@ -371,7 +371,7 @@ impl Service {
     }
 }
 
-/// A flag that a message was handed to the system.
+/// Set when a message was handed to the system.
 pub(crate) type Written = Arc<AtomicBool>;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a rank's callers and its thread share.
+//! Between a rank's callers and its thread: commands one way, and what became of the job the other way.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -24,7 +24,7 @@ pub(crate) enum Command {
     Close,
 }
 
-/// See the module.
+/// What a rank's callers and its thread share.
 pub(crate) struct Shared {
     pub(crate) inbox: Arc<Inbox>,
     commands: Arc<Commands<Command>>,

@@ -15,7 +15,7 @@ use mscclpp_net::{
 
 use crate::{
     error::{Error, Result, SystemCall},
-    protocol::handshake::{ANSWER, CHALLENGE, Initiator, Refusal, Session, Wish},
+    protocol::handshake::{ANSWER, CHALLENGE, Initiator, Refusal, Request, Session},
     socket,
 };
 
@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// The handshake on one connection.
 struct Dialling<'a> {
     key: &'a Key,
-    wish: &'a Wish,
+    request: &'a Request,
     nonce: Nonce,
     challenge: Incoming<CHALLENGE>,
     answer: Incoming<ANSWER>,
@@ -41,7 +41,7 @@ impl Handshake for Dialling<'_> {
         if self.initiator.is_none() {
             let Some(challenge) = self.challenge.read(stream)? else { return Ok(None) };
             let (initiator, hello) =
-                Initiator::answer(self.key, self.wish, self.nonce, challenge).map_err(Lost::Refused)?;
+                Initiator::answer(self.key, self.request, self.nonce, challenge).map_err(Lost::Refused)?;
             // It fits the buffer of a new socket.
             if stream.write(&hello)? != hello.len() {
                 return Err(io::Error::from(io::ErrorKind::WriteZero).into());
@@ -59,11 +59,11 @@ impl Handshake for Dialling<'_> {
 pub(crate) fn dial(
     candidates: &[SocketAddr],
     key: &Key,
-    wish: &Wish,
+    request: &Request,
 ) -> Result<(TcpStream, Session, SocketAddr)> {
     let begin = || {
         let (challenge, answer) = (Incoming::default(), Incoming::default());
-        Ok(Dialling { key, wish, nonce: random()?, challenge, answer, initiator: None })
+        Ok(Dialling { key, request, nonce: random()?, challenge, answer, initiator: None })
     };
     match race(candidates, LIMIT, begin).during("drawing random bytes")? {
         Ok(Won { stream, session, address }) => Ok((stream, session, address)),
@@ -72,32 +72,36 @@ pub(crate) fn dial(
 }
 
 /// As [`dial`], for a connection that carries data.
-pub(crate) fn dial_queue(candidate: SocketAddr, key: &Key, wish: &Wish) -> Result<(TcpStream, Session)> {
-    let (stream, session, _) = dial(&[candidate], key, wish)?;
+pub(crate) fn dial_queue(
+    candidate: SocketAddr,
+    key: &Key,
+    request: &Request,
+) -> Result<(TcpStream, Session)> {
+    let (stream, session, _) = dial(&[candidate], key, request)?;
     socket::SENDER.apply(&stream).during("setting up a connection")?;
     Ok((stream, session))
 }
 
-/// What to tell the caller, of how each address failed.
+/// The error that sums up how each address failed.
 fn verdict(Unreached { after, failed, silent }: Unreached<Refusal>) -> Error {
     let refused = |how: &Lost<_>| matches!(how, Lost::Io(e) if e.kind() == io::ErrorKind::ConnectionRefused);
-    // Only the peer itself can prove that it belongs to it and has no such link.
+    // Only the peer itself can prove that it has no such link.
     if let Some((address, _)) = failed.iter().find(|(_, how)| matches!(how, Lost::Refused(Refusal::NoLink))) {
         return Error::Closed { address: *address };
     }
-    // These nobody proves: whoever listens at one of the addresses can say so, while the peer is at another. So they count
-    // only if they were said wherever somebody is.
-    let said = |wanted: fn(&Refusal) -> bool| {
+    // The other answers are not proved: a stranger at one of the addresses can give them, while the peer is at another. So
+    // they count only if everybody who answered gave them.
+    let all_answered = |wanted: fn(&Refusal) -> bool| {
         let mut others = failed.iter().filter(|(_, how)| !refused(how)).peekable();
         let first = others.peek().copied().filter(|_| silent.is_empty());
         first.filter(|_| others.all(|(_, how)| matches!(how, Lost::Refused(refusal) if wanted(refusal))))
     };
     if let Some((_, Lost::Refused(Refusal::Version { theirs }))) =
-        said(|refusal| matches!(refusal, Refusal::Version { .. }))
+        all_answered(|refusal| matches!(refusal, Refusal::Version { .. }))
     {
         return Error::Version { theirs: *theirs };
     }
-    if let Some((address, _)) = said(|refusal| matches!(refusal, Refusal::Unknown)) {
+    if let Some((address, _)) = all_answered(|refusal| matches!(refusal, Refusal::Unknown)) {
         return Error::Closed { address: *address };
     }
     if silent.is_empty() && !failed.is_empty() && failed.iter().all(|(_, how)| refused(how)) {
@@ -122,24 +126,24 @@ mod tests {
     #[test]
     fn what_nobody_proves_counts_only_where_the_peer_can_be_nowhere_else() {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let told = |failed: Vec<Lost<Refusal>>| {
+        let sum_up = |failed: Vec<Lost<Refusal>>| {
             let failed = (1..).map(at).zip(failed).collect();
             verdict(Unreached { after: LIMIT, failed, silent: Vec::new() })
         };
         let nobody = || Lost::Io(io::ErrorKind::ConnectionRefused.into());
         let unreachable = || Lost::Io(io::ErrorKind::HostUnreachable.into());
-        let said = Lost::Refused;
+        let answer = Lost::Refused;
         let version = Refusal::Version { theirs: 7 };
         assert!(matches!(
-            told(vec![nobody(), said(Refusal::Unknown), said(Refusal::Unknown)]),
+            sum_up(vec![nobody(), answer(Refusal::Unknown), answer(Refusal::Unknown)]),
             Error::Closed { .. }
         ));
-        assert!(matches!(told(vec![said(version), nobody()]), Error::Version { theirs: 7 }));
-        assert!(matches!(told(vec![said(version), said(Refusal::NoLink)]), Error::Closed { .. }));
-        assert!(matches!(told(vec![nobody(), nobody()]), Error::Gone { .. }));
-        for doubtful in [said(Refusal::Unknown), said(version)] {
-            assert!(matches!(told(vec![unreachable(), doubtful]), Error::Unreachable { .. }));
+        assert!(matches!(sum_up(vec![answer(version), nobody()]), Error::Version { theirs: 7 }));
+        assert!(matches!(sum_up(vec![answer(version), answer(Refusal::NoLink)]), Error::Closed { .. }));
+        assert!(matches!(sum_up(vec![nobody(), nobody()]), Error::Gone { .. }));
+        for doubtful in [answer(Refusal::Unknown), answer(version)] {
+            assert!(matches!(sum_up(vec![unreachable(), doubtful]), Error::Unreachable { .. }));
         }
-        assert!(matches!(told(vec![said(Refusal::Unknown), said(version)]), Error::Unreachable { .. }));
+        assert!(matches!(sum_up(vec![answer(Refusal::Unknown), answer(version)]), Error::Unreachable { .. }));
     }
 }

@@ -65,7 +65,7 @@ pub enum Error {
     Refused {
         /// Where the peer listens.
         address: SocketAddr,
-        /// What it did not like.
+        /// What was wrong with it.
         reason: String,
     },
     /// What came from the peer was refused here, and the connection given up.

@@ -12,7 +12,7 @@ use mscclpp_net::key::Key;
 use crate::{
     dial::dial_queue,
     hub::{Hub, LinkState},
-    protocol::handshake::Wish,
+    protocol::handshake::Request as Wish,
     sending,
 };
 

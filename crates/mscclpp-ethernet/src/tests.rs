@@ -26,7 +26,7 @@ use crate::{
     dial::dial,
     protocol::{
         frame::{Fault, Frame, HEADER, Inbound, Outbound},
-        handshake::{HELLO, Purpose, Responder, Session, Wish},
+        handshake::{HELLO, Purpose, Request, Responder, Session},
     },
 };
 
@@ -114,10 +114,11 @@ impl Member {
     /// Poses as the peer at `from`.
     fn join(victim: &Process, from: &Process) -> Self {
         let blob = victim.blob();
-        let wish = Wish { endpoint: blob.name, from: from.blob().name, link: 9, purpose: Purpose::Link };
-        let (link, said, _) = dial(&victim.addresses(), &blob.key, &wish).unwrap();
-        let wish = Wish { purpose: Purpose::Queue, ..wish };
-        let (queue, session, _) = dial(&victim.addresses(), &blob.key, &wish).unwrap();
+        let request =
+            Request { endpoint: blob.name, from: from.blob().name, link: 9, purpose: Purpose::Link };
+        let (link, said, _) = dial(&victim.addresses(), &blob.key, &request).unwrap();
+        let request = Request { purpose: Purpose::Queue, ..request };
+        let (queue, session, _) = dial(&victim.addresses(), &blob.key, &request).unwrap();
         for stream in [&link, &queue] {
             stream.set_nonblocking(false).unwrap();
             stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -223,10 +224,10 @@ fn strangers_do_not_disturb() {
     }
     // Somebody who knows the name of an endpoint, and not its key; a queue without a link.
     let blob = b.blob();
-    let wish = Wish { endpoint: blob.name, from: [1; 16], link: 1, purpose: Purpose::Link };
-    let refused = dial(&b.addresses()[..1], &Key::from_bytes([7; 32]), &wish).map(|_| ()).unwrap_err();
+    let request = Request { endpoint: blob.name, from: [1; 16], link: 1, purpose: Purpose::Link };
+    let refused = dial(&b.addresses()[..1], &Key::from_bytes([7; 32]), &request).map(|_| ()).unwrap_err();
     assert!(refused.to_string().contains("key"), "{refused}");
-    let queue = Wish { purpose: Purpose::Queue, ..wish };
+    let queue = Request { purpose: Purpose::Queue, ..request };
     assert!(dial(&b.addresses()[..1], &blob.key, &queue).is_err());
     delivers(&ab, &a, &b);
     delivers(&a.connect(&b), &a, &b);
@@ -241,8 +242,8 @@ fn a_member_gets_no_more_connections_than_there_is_room_for() {
     let (blob, at) = (victim.blob(), victim.addresses());
     let mut taken = Vec::new();
     for purpose in [Purpose::Link, Purpose::Queue] {
-        let wish = Wish { endpoint: blob.name, from: from.blob().name, link: 9, purpose };
-        let refused = (0..1000).find_map(|_| match dial(&at[..1], &blob.key, &wish) {
+        let request = Request { endpoint: blob.name, from: from.blob().name, link: 9, purpose };
+        let refused = (0..1000).find_map(|_| match dial(&at[..1], &blob.key, &request) {
             Ok(connection) => {
                 taken.push(connection);
                 None
@@ -260,7 +261,7 @@ fn a_member_gets_no_more_connections_than_there_is_room_for() {
         dial(
             &at[..1],
             &blob.key,
-            &Wish { endpoint: blob.name, from: from.blob().name, link: 9, purpose: Purpose::Link },
+            &Request { endpoint: blob.name, from: from.blob().name, link: 9, purpose: Purpose::Link },
         )
         .is_ok()
     });
@@ -284,8 +285,8 @@ fn a_peer_of_another_version_is_an_error_that_names_both() {
         challenge[..8].copy_from_slice(b"MSCE\x07\0\0\0");
         listener.accept().unwrap().0.write_all(&challenge).unwrap();
     });
-    let wish = Wish { endpoint: [0; 16], from: [0; 16], link: 0, purpose: Purpose::Link };
-    let error = dial(&[address], &Key::from_bytes([0; 32]), &wish).map(|_| ()).unwrap_err().to_string();
+    let request = Request { endpoint: [0; 16], from: [0; 16], link: 0, purpose: Purpose::Link };
+    let error = dial(&[address], &Key::from_bytes([0; 32]), &request).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("version 7") && error.contains("version 1"), "{error}");
     thread.join().unwrap();
 }
@@ -294,15 +295,15 @@ fn a_peer_of_another_version_is_an_error_that_names_both() {
 fn every_address_is_tried_and_named() {
     let (a, b) = (Process::start(), Process::start());
     let blob = b.blob();
-    let wish = Wish { endpoint: blob.name, from: a.blob().name, link: 1, purpose: Purpose::Link };
+    let request = Request { endpoint: blob.name, from: a.blob().name, link: 1, purpose: Purpose::Link };
     let closed = {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.local_addr().unwrap()
     };
     let candidates = [closed, b.addresses()[0]];
-    let (_, _, found) = dial(&candidates, &blob.key, &wish).unwrap();
+    let (_, _, found) = dial(&candidates, &blob.key, &request).unwrap();
     assert_eq!(found, candidates[1]);
-    let gone = dial(&[closed], &blob.key, &wish).map(|_| ()).unwrap_err();
+    let gone = dial(&[closed], &blob.key, &request).map(|_| ()).unwrap_err();
     assert!(gone.to_string().contains(&closed.to_string()), "{gone}");
     assert!(matches!(CoreError::from(gone), CoreError::PeerLost { .. }));
 }
@@ -312,7 +313,7 @@ fn every_address_is_tried_and_named() {
 fn an_address_that_is_silent_is_tried_again() {
     let b = Process::start();
     let (blob, peer) = (b.blob(), b.addresses()[0]);
-    let wish = Wish { endpoint: blob.name, from: [9; 16], link: 1, purpose: Purpose::Link };
+    let request = Request { endpoint: blob.name, from: [9; 16], link: 1, purpose: Purpose::Link };
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let between = std::thread::spawn(move || {
@@ -326,7 +327,7 @@ fn an_address_that_is_silent_is_tried_again() {
         let _ = back.join().unwrap();
         drop(silent);
     });
-    let (link, _, found) = dial(&[address], &blob.key, &wish).unwrap();
+    let (link, _, found) = dial(&[address], &blob.key, &request).unwrap();
     assert_eq!(found, address);
     drop(link);
     between.join().unwrap();

@@ -11,7 +11,7 @@ use mscclpp_net::{
     socket::Incoming,
 };
 
-use crate::protocol::handshake::{HELLO, Name, Refusal, Responder, Session, Wish};
+use crate::protocol::handshake::{HELLO, Name, Refusal, Request, Responder, Session};
 
 /// How long a handshake may take.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -27,10 +27,10 @@ pub(super) struct Accepted {
 
 /// How far the handshake has come.
 pub(super) enum Progress {
-    /// The peer has more to say.
+    /// More must arrive.
     Undecided,
-    /// The peer proved itself and was let in.
-    Admitted { wish: Wish, session: Session },
+    /// The peer proved itself and was admitted.
+    Admitted { request: Request, session: Session },
     /// The connection ended, or was refused.
     Over(Option<Refusal>),
 }
@@ -57,18 +57,18 @@ impl Accepted {
     pub(super) fn read(
         &mut self,
         key_of: impl FnOnce(&Name) -> Option<Key>,
-        admit: impl FnOnce(&Wish) -> Result<(), Refusal>,
+        admit: impl FnOnce(&Request) -> Result<(), Refusal>,
     ) -> Progress {
         let Ok(hello) = self.hello.read(&self.stream).map(Option::<&_>::copied) else {
             return Progress::Over(None);
         };
-        if let Err(refusal) = Responder::glance(self.hello.so_far()) {
+        if let Err(refusal) = Responder::check_front(self.hello.so_far()) {
             return Progress::Over(Some(refusal));
         }
         let Some(hello) = hello else { return Progress::Undecided };
         let (answer, verdict) = self.responder.verify(&hello, key_of, admit);
         match (verdict, self.send(&answer)) {
-            (Ok((wish, session)), true) => Progress::Admitted { wish, session },
+            (Ok((request, session)), true) => Progress::Admitted { request, session },
             (Ok(_), false) => Progress::Over(None),
             (Err(refusal), _) => Progress::Over(Some(refusal)),
         }

@@ -11,24 +11,24 @@ use mscclpp_net::socket::{Incoming, is_silence};
 
 use crate::protocol::{
     frame::{Fault, Frame, HEADER, Inbound, Outbound},
-    handshake::{Session, Wish},
+    handshake::{Request, Session},
 };
 
 use super::link_state::{LinkEnd, LinkState};
 
-/// How long a link may take to say by itself why its connections broke.
+/// How long a link may take to report by itself why its connections broke.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A link from a peer's endpoint to one of ours. This side alone speaks on it.
 pub(super) struct InboundLink {
     stream: TcpStream,
-    pub(super) wish: Wish,
+    pub(super) request: Request,
     outbound: Outbound,
 }
 
 impl InboundLink {
-    pub(super) fn new(stream: TcpStream, wish: Wish, session: Session) -> Self {
-        Self { stream, wish, outbound: Outbound::new(session.responder) }
+    pub(super) fn new(stream: TcpStream, request: Request, session: Session) -> Self {
+        Self { stream, request, outbound: Outbound::new(session.responder) }
     }
 
     pub(super) fn say_goodbye(&self) {
@@ -83,23 +83,23 @@ impl OutboundLink {
         Self { stream, state, inbound, frame: Incoming::default(), suspicion: None }
     }
 
-    /// Something is wrong; the link has a moment to say what. The first reason counts.
+    /// Something is wrong. The link has [`GRACE`] to report what; after that this reason counts, or an earlier one.
     pub(super) fn suspect(&mut self, reason: String, now: Instant) {
         self.suspicion.get_or_insert((now + GRACE, reason));
     }
 
-    /// When the link fails for what it is suspected of.
+    /// When the link ends for the reason it is suspected of.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.suspicion.as_ref().map(|(deadline, _)| *deadline)
     }
 
-    /// The end, if the moment is over.
+    /// The end, if the time of grace is over.
     pub(super) fn overdue(&mut self, now: Instant) -> Option<LinkEnd> {
         let (_, reason) = self.suspicion.take_if(|(deadline, _)| *deadline <= now)?;
         Some(LinkEnd::Lost(reason))
     }
 
-    /// Reads what the peer says: its end, if it has come.
+    /// Reads what the peer sent; gives the end of the link, if that has come.
     pub(super) fn read(&mut self) -> Option<LinkEnd> {
         let lost = |reason: String| Some(LinkEnd::Lost(reason));
         let header = match self.frame.read(&self.stream) {

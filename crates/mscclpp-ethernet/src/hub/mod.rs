@@ -35,7 +35,7 @@ use crate::{
     error::{Error, Result, SystemCall},
     protocol::{
         frame::Inbound,
-        handshake::{Name, Wish},
+        handshake::{Name, Request},
     },
     receiving,
     regions::Regions,
@@ -48,7 +48,7 @@ pub(crate) struct Hub {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the thread has in common with everybody else.
+/// What the thread shares with the rest of the process.
 pub(crate) struct Shared {
     settings: Settings,
     addresses: Vec<IpAddr>,
@@ -67,7 +67,8 @@ enum Command {
     Unwatch {
         link: u64,
     },
-    /// Something went wrong with a connection of that link. If it is not over by itself shortly, it is for that reason.
+    /// Something went wrong with a connection of that link. If the link does not end by itself shortly, it ends for that
+    /// reason.
     Suspect {
         link: u64,
         reason: String,
@@ -75,7 +76,7 @@ enum Command {
     /// The thread of a connection that carries data has ended.
     Ended {
         receiver: u64,
-        wish: Wish,
+        request: Request,
         end: receiving::End,
     },
     CloseEndpoint {

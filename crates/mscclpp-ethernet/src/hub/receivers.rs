@@ -12,7 +12,7 @@ use crate::{
     error::{Result, SystemCall},
     protocol::{
         frame::{Inbound, Outbound},
-        handshake::{Name, Session, Wish},
+        handshake::{Name, Request, Session},
     },
     receiving::{Order, Placer, Receiver, SocketWire},
     regions::KnownRegions,
@@ -21,24 +21,24 @@ use crate::{
 
 use super::{Command, Shared};
 
-/// One of them, as the hub sees it.
+/// One receiver, as the hub sees it.
 struct Running {
     id: u64,
-    wish: Wish,
+    request: Request,
     stream: Arc<TcpStream>,
     closed: Arc<AtomicBool>,
 }
 
 impl Running {
-    /// The thread then ends, and says so.
+    /// Has the thread end, which sends [`Command::Ended`].
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        // A socket that is not connected any more needs no end.
+        // It fails for a socket that is not connected any more.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
-/// All of them.
+/// The receivers that run.
 #[derive(Default)]
 pub(super) struct Receivers {
     running: Vec<Running>,
@@ -50,7 +50,7 @@ impl Receivers {
         &mut self,
         shared: &Arc<Shared>,
         stream: TcpStream,
-        wish: Wish,
+        request: Request,
         session: Session,
     ) -> Result<()> {
         stream.set_nonblocking(false).during("making a socket block")?;
@@ -71,12 +71,12 @@ impl Receivers {
             .name("mscclpp-eth-in".to_owned())
             .spawn(move || {
                 let end = receiver.run();
-                // Before the hub hears of it: with it go the memory of its staging, and its share of the socket.
+                // Before the hub knows: this frees the memory of the staging and closes the socket.
                 drop(receiver);
-                shared.commands.send(Command::Ended { receiver: id, wish, end });
+                shared.commands.send(Command::Ended { receiver: id, request, end });
             })
             .during("starting a thread that receives")?;
-        self.running.push(Running { id, wish, stream, closed });
+        self.running.push(Running { id, request, stream, closed });
         Ok(())
     }
 
@@ -84,14 +84,14 @@ impl Receivers {
         self.running.len()
     }
 
-    /// One has ended.
+    /// Forgets a receiver that has ended.
     pub(super) fn remove(&mut self, id: u64) {
         self.running.retain(|running| running.id != id);
     }
 
-    /// Takes no more for an endpoint.
+    /// Ends the receivers of an endpoint.
     pub(super) fn close_endpoint(&self, name: &Name) {
-        self.running.iter().filter(|running| running.wish.endpoint == *name).for_each(Running::close);
+        self.running.iter().filter(|running| running.request.endpoint == *name).for_each(Running::close);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The thread.
+//! The thread that accepts, shakes hands, and sees peers go.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,7 +16,7 @@ use mscclpp_net::{
 
 use crate::{
     error::{Error, SystemCall},
-    protocol::handshake::{Name, Purpose, Refusal, Session, Wish},
+    protocol::handshake::{Name, Purpose, Refusal, Request, Session},
     receiving::End,
 };
 
@@ -35,7 +35,7 @@ const MAX_HANDSHAKES: usize = if cfg!(test) { 40 } else { 1024 };
 /// How many links, and how many connections that carry data, members may have open here: what each costs is bounded, so
 /// all of them are.
 const MAX_OPEN: usize = if cfg!(test) { 100 } else { 8192 };
-/// How many are accepted before those who are here have their turn again.
+/// How many connections are accepted before the others have their turn again.
 const MAX_ACCEPTED: usize = 64;
 /// How long those who want to connect wait when the system has no descriptor or memory for them.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -47,15 +47,15 @@ pub(super) struct Service {
     shared: Arc<Shared>,
     events: EventLoop<Command>,
     listener: TcpListener,
-    /// By their tokens, as the other connections.
+    /// By their tokens, like the other connections.
     handshakes: BTreeMap<u64, Accepted>,
     inbound: HashMap<u64, InboundLink>,
     outbound: HashMap<u64, OutboundLink>,
     receivers: Receivers,
     next_token: u64,
-    /// Nobody is accepted before that: the system had no descriptor or memory.
+    /// When to accept again, after the system had no descriptor or memory.
     resume_accepting: Option<Instant>,
-    /// That was said, and nobody has been accepted since.
+    /// Whether that was logged, and nobody has been accepted since.
     pause_reported: bool,
 }
 
@@ -86,7 +86,7 @@ impl Service {
                 Vec::new()
             });
             let now = Instant::now();
-            // In this order: what links say counts before what others suspect or want.
+            // In this order: what links report counts before suspicions and requests.
             self.read_links(&ready, now);
             self.advance_handshakes(&ready, now);
             if !self.run_commands(now) {
@@ -102,9 +102,9 @@ impl Service {
         }
     }
 
-    /// When there is something to do even if nothing comes.
+    /// The next deadline.
     fn wake_at(&self) -> Option<Instant> {
-        // Handshakes have equal time, so the oldest is over first.
+        // All handshakes have the same time, so the oldest one's is up first.
         let handshake = self.handshakes.first_key_value().map(|(_, accepted)| accepted.deadline);
         let suspicions = self.outbound.values().filter_map(OutboundLink::deadline);
         suspicions.chain(handshake).chain(self.resume_accepting).min()
@@ -124,7 +124,7 @@ impl Service {
                 && let Some(link) = self.inbound.remove(token)
                 && end == InboundEnd::Silence
             {
-                silent.push(link.wish);
+                silent.push(link.request);
             }
             if let Some(end) = self.outbound.get_mut(token).and_then(OutboundLink::read)
                 && let Some(link) = self.outbound.remove(token)
@@ -132,9 +132,9 @@ impl Service {
                 ended.push((link.state, end));
             }
         }
-        for wish in silent {
+        for request in silent {
             self.suspect_way_back(
-                &wish,
+                &request,
                 "its connection to here broke: its host does not answer any more",
                 now,
             );
@@ -152,11 +152,11 @@ impl Service {
     fn advance_handshakes(&mut self, ready: &[Ready], now: Instant) {
         for Ready { token, .. } in ready {
             let Some(mut accepted) = self.handshakes.remove(token) else { continue };
-            match accepted.read(|name| self.shared.key_of(name), |wish| self.admit(wish)) {
+            match accepted.read(|name| self.shared.key_of(name), |request| self.admit(request)) {
                 Progress::Undecided => {
                     self.handshakes.insert(*token, accepted);
                 }
-                Progress::Admitted { wish, session } => self.let_in(*token, accepted, wish, session),
+                Progress::Admitted { request, session } => self.let_in(*token, accepted, request, session),
                 Progress::Over(None) => {}
                 Progress::Over(Some(refusal)) => {
                     tracing::warn!(target: "mscclpp::conn", from = %accepted.address, %refusal, "refused a connection");
@@ -170,20 +170,20 @@ impl Service {
         }
     }
 
-    fn admit(&self, wish: &Wish) -> Result<(), Refusal> {
-        let open = match wish.purpose {
+    fn admit(&self, request: &Request) -> Result<(), Refusal> {
+        let open = match request.purpose {
             Purpose::Link => self.inbound.len(),
-            Purpose::Queue if self.has_link(wish) => self.receivers.count(),
+            Purpose::Queue if self.has_link(request) => self.receivers.count(),
             Purpose::Queue => return Err(Refusal::NoLink),
         };
         if open < MAX_OPEN { Ok(()) } else { Err(Refusal::Full) }
     }
 
     /// Whether a link of that number and those ends is open.
-    fn has_link(&self, wish: &Wish) -> bool {
+    fn has_link(&self, request: &Request) -> bool {
         let same = |link: &InboundLink| {
-            let theirs = link.wish;
-            (theirs.endpoint, theirs.from, theirs.link) == (wish.endpoint, wish.from, wish.link)
+            let theirs = link.request;
+            (theirs.endpoint, theirs.from, theirs.link) == (request.endpoint, request.from, request.link)
         };
         self.inbound.values().any(same)
     }
@@ -192,17 +192,17 @@ impl Service {
         &mut self,
         token: u64,
         Accepted { stream, address, .. }: Accepted,
-        wish: Wish,
+        request: Request,
         session: Session,
     ) {
-        let result = match wish.purpose {
+        let result = match request.purpose {
             Purpose::Link => Liveness::PROMPT.apply(&stream).during("setting up a link").map(|()| {
-                self.inbound.insert(token, InboundLink::new(stream, wish, session));
+                self.inbound.insert(token, InboundLink::new(stream, request, session));
             }),
             Purpose::Queue => {
-                // From here on a thread of its own waits for it.
+                // From here on a thread of its own waits for its data.
                 self.events.remove(&stream);
-                self.receivers.start(&self.shared, stream, wish, session)
+                self.receivers.start(&self.shared, stream, request, session)
             }
         };
         // The peer sees its connection close.
@@ -234,9 +234,9 @@ impl Service {
                         outbound.suspect(reason.clone(), now);
                     }
                 }
-                Command::Ended { receiver, wish, end } => {
+                Command::Ended { receiver, request, end } => {
                     self.receivers.remove(receiver);
-                    self.ended(&wish, &end, now);
+                    self.ended(&request, &end, now);
                 }
                 Command::CloseEndpoint { name } => self.close_endpoint(&name),
                 Command::Stop => return false,
@@ -251,48 +251,48 @@ impl Service {
         token
     }
 
-    fn ended(&mut self, wish: &Wish, end: &End, now: Instant) {
-        let is_its = |link: &&InboundLink| link.wish.link == wish.link && link.wish.from == wish.from;
+    fn ended(&mut self, request: &Request, end: &End, now: Instant) {
+        let is_its =
+            |link: &&InboundLink| link.request.link == request.link && link.request.from == request.from;
         let mut link = self.inbound.values().filter(is_its).peekable();
         match end {
             End::Fault(fault) => {
                 tracing::error!(target: "mscclpp::conn", %fault, "what a peer sent was refused");
                 link.for_each(|link| link.refuse(*fault));
                 let back: Vec<Arc<LinkState>> =
-                    self.ways_back(wish).map(|outbound| outbound.state.clone()).collect();
+                    self.ways_back(request).map(|outbound| outbound.state.clone()).collect();
                 for link in back {
                     link.end(LinkEnd::Hostile(fault.to_string()));
                 }
             }
-            // Its link lives, so the peer may not know, and goes on sending.
+            // Its link lives, so the peer may not know of this and go on sending.
             End::Io(error) if is_silence(error) && link.peek().is_some() => {
                 tracing::warn!(target: "mscclpp::conn", %error, "the network swallows a peer's connection");
                 link.for_each(InboundLink::report_silence);
                 self.suspect_way_back(
-                    wish,
+                    request,
                     "the network swallows a connection of its that carries data",
                     now,
                 );
             }
-            // What became of the peer, the links tell.
+            // The links report what became of the peer.
             End::Closed => {}
             End::Io(error) => tracing::debug!(target: "mscclpp::conn", %error, "a peer's connection ended"),
         }
     }
 
-    /// Links to the peer of a connection that came from there: whoever waits here for that peer, if it is lost, waits in
-    /// vain.
-    fn ways_back(&mut self, wish: &Wish) -> impl Iterator<Item = &mut OutboundLink> {
-        self.outbound.values_mut().filter(|outbound| outbound.state.joins(&wish.endpoint, &wish.from))
+    /// The links to the peer that made this request: if it is lost, waiting for it over them is in vain.
+    fn ways_back(&mut self, request: &Request) -> impl Iterator<Item = &mut OutboundLink> {
+        self.outbound.values_mut().filter(|outbound| outbound.state.joins(&request.endpoint, &request.from))
     }
 
-    fn suspect_way_back(&mut self, wish: &Wish, reason: &str, now: Instant) {
-        self.ways_back(wish).for_each(|outbound| outbound.suspect(reason.to_owned(), now));
+    fn suspect_way_back(&mut self, request: &Request, reason: &str, now: Instant) {
+        self.ways_back(request).for_each(|outbound| outbound.suspect(reason.to_owned(), now));
     }
 
     fn close_endpoint(&mut self, name: &Name) {
         self.inbound.retain(|_, link| {
-            let leads_there = link.wish.endpoint == *name;
+            let leads_there = link.request.endpoint == *name;
             if leads_there {
                 link.say_goodbye();
             }
@@ -302,7 +302,7 @@ impl Service {
     }
 
     fn accept(&mut self, now: Instant) {
-        // Not without end: those who are here must have their turn in between. The rest is told again.
+        // Bounded, so that other connections have their turn in between. The event loop tells of the rest again.
         for _ in 0..MAX_ACCEPTED {
             let (stream, address) = match socket::accept(&self.listener) {
                 Ok(Some(accepted)) => accepted,

@@ -42,14 +42,15 @@ pub(crate) enum Purpose {
     Queue,
 }
 
-/// Who wants what.
+/// What the side that connects asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct Request {
     /// The endpoint wanted.
     pub(crate) endpoint: Name,
-    /// The endpoint of the side that connects. Said, not proved: who knows the key of the endpoint wanted may say it.
+    /// The endpoint of the side that connects. Claimed, not proved: whoever knows the key of the endpoint wanted may claim
+    /// it.
     pub(crate) from: Name,
-    /// A number of its own for each link of `from`; queues have that of their link.
+    /// The number of the link, one for each link of `from`; queues have that of their link.
     pub(crate) link: u64,
     pub(crate) purpose: Purpose,
 }
@@ -128,17 +129,17 @@ impl Initiator {
     /// Answers the challenge; the bytes are to be sent. A nonce must never be used twice.
     pub(crate) fn answer(
         key: &Key,
-        wish: &Wish,
+        request: &Request,
         nonce: Nonce,
         challenge: &[u8; CHALLENGE],
     ) -> Result<(Self, Vec<u8>), Refusal> {
         front(&mut Reader::new(challenge))?;
         let mut hello = begin();
         hello.extend(nonce);
-        hello.extend(wish.endpoint);
-        hello.extend(wish.from);
-        hello.extend(wish.link.to_le_bytes());
-        hello.push(match wish.purpose {
+        hello.extend(request.endpoint);
+        hello.extend(request.from);
+        hello.extend(request.link.to_le_bytes());
+        hello.push(match request.purpose {
             Purpose::Link => 1,
             Purpose::Queue => 2,
         });
@@ -154,7 +155,7 @@ impl Initiator {
         let mut reader = Reader::new(answer);
         front(&mut reader)?;
         let verdict = reader.u8()?;
-        // What a side says that cannot prove anything is only a hint at what to tell the user.
+        // Without a proof it is only a hint for the error message.
         match verdict {
             3 => return Err(Refusal::Unknown),
             4 => return Err(Refusal::Key),
@@ -192,47 +193,47 @@ impl Responder {
         &self.challenge
     }
 
-    /// Whether what has come so far can still become a hello. Saves waiting for the rest of what another version says.
-    pub(crate) fn glance(said: &[u8]) -> Result<(), Refusal> {
+    /// Whether the bytes so far can still become a hello. Saves waiting for the rest of what another version sends.
+    pub(crate) fn check_front(said: &[u8]) -> Result<(), Refusal> {
         if said.len() < 8 { Ok(()) } else { Ok(front(&mut Reader::new(said))?) }
     }
 
-    /// Takes the hello. `key_of` gives the key of an endpoint, `admit` has the last word on one that has proved itself,
-    /// and refuses with [`Refusal::NoLink`] or [`Refusal::Full`].
+    /// Takes the hello. `key_of` gives the key of an endpoint; `admit` decides about a peer that has proved itself, and
+    /// refuses with [`Refusal::NoLink`] or [`Refusal::Full`].
     ///
     /// Either way the bytes are to be sent.
     pub(crate) fn verify(
         &self,
         hello: &[u8; HELLO],
         key_of: impl FnOnce(&Name) -> Option<Key>,
-        admit: impl FnOnce(&Wish) -> Result<(), Refusal>,
-    ) -> (Vec<u8>, Result<(Wish, Session), Refusal>) {
+        admit: impl FnOnce(&Request) -> Result<(), Refusal>,
+    ) -> (Vec<u8>, Result<(Request, Session), Refusal>) {
         let refuse = |refusal: Refusal| {
             let mut answer = begin();
             answer.push(refusal.code());
             answer.extend([0; PROOF]);
             (answer, Err(refusal))
         };
-        let wish = match parse(hello) {
-            Ok(wish) => wish,
+        let request = match parse(hello) {
+            Ok(request) => request,
             Err(refusal) => return refuse(refusal),
         };
-        let Some(key) = key_of(&wish.endpoint) else { return refuse(Refusal::Unknown) };
+        let Some(key) = key_of(&request.endpoint) else { return refuse(Refusal::Unknown) };
         let (said, proof) = hello.split_at(HELLO - PROOF);
         let mut transcript = Transcript::new(key);
         if !transcript.add(&self.challenge).add(said).verify(INITIATOR, proof) {
             return refuse(Refusal::Key);
         }
         let session = Session::derive(transcript.add(proof));
-        let admitted = admit(&wish);
+        let admitted = admit(&request);
         let mut answer = begin();
         answer.push(admitted.map_or_else(Refusal::code, |()| 0));
         answer.extend(transcript.add(&answer).prove(RESPONDER));
-        (answer, admitted.map(|()| (wish, session)))
+        (answer, admitted.map(|()| (request, session)))
     }
 }
 
-fn parse(hello: &[u8; HELLO]) -> Result<Wish, Refusal> {
+fn parse(hello: &[u8; HELLO]) -> Result<Request, Refusal> {
     let mut reader = Reader::new(hello);
     front(&mut reader)?;
     let _: Nonce = reader.array()?;
@@ -242,7 +243,7 @@ fn parse(hello: &[u8; HELLO]) -> Result<Wish, Refusal> {
         2 => Purpose::Queue,
         _ => return Err(Refusal::Foreign),
     };
-    Ok(Wish { endpoint, from, link, purpose })
+    Ok(Request { endpoint, from, link, purpose })
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What travels, without any socket, thread or clock: tested as a pair in memory.
+//! What is sent, without any socket, thread or clock: tested as a pair in memory.
 //!
 //! A connection begins with a [`handshake`], in which both ends prove that they have the key of the endpoint that is
 //! connected to. It gives a key for each direction, and from then on everything is a [`frame`]: a header with a keyed
@@ -12,10 +12,10 @@ pub(crate) mod seal;
 
 /// The version of everything in here, and of the blobs. Raised with every change.
 pub(crate) const VERSION: u32 = 1;
-/// What everything of this transport begins with.
+/// The first bytes of everything of this transport.
 pub(crate) const MAGIC: [u8; 4] = *b"MSCE";
 
-/// What everything of this transport begins with, in all versions.
+/// Magic and version, with which everything of this transport begins.
 pub(crate) fn begin() -> Vec<u8> {
     [&MAGIC[..], &VERSION.to_le_bytes()].concat()
 }

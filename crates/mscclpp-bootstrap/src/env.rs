@@ -31,7 +31,7 @@ pub struct Env {
 const SECRET: &str = "MSCCLPP_BOOTSTRAP_SECRET";
 
 impl Env {
-    /// Reads the process's environment. A malformed value is [`Error::BadEnvironment`].
+    /// Reads the process's environment. A malformed value is [`Error::BadEnvironment`](crate::Error::BadEnvironment).
     pub fn read() -> Result<Self> {
         Self::from_lookup(std::env::var_os)
     }

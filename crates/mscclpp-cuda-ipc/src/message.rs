@@ -22,7 +22,7 @@ pub(crate) type Token = [u8; 16];
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// To be told when the endpoint's process goes.
+    /// To see when the endpoint's process goes.
     Link { token: Token },
     /// The handle of an exported allocation.
     Fetch { token: Token, id: u64 },

@@ -119,8 +119,8 @@ impl Registration for IpcRegistration {
 
 /// Mappings of peers' allocations that are in use, so that each is mapped once per device.
 ///
-/// Each allocation has a lock of its own, which is held while its owner is asked: an owner that does not answer holds up
-/// nobody but those who want the same.
+/// Each allocation has a lock of its own, which is held while its owner is asked: an owner that does not answer delays
+/// only those who want the same allocation.
 #[derive(Default)]
 pub(crate) struct Imports {
     mappings: Mutex<HashMap<MappingKey, Arc<Mutex<Weak<Mapping>>>>>,
@@ -137,7 +137,7 @@ impl Imports {
         let key = MappingKey { process, allocation: blob.allocation, gpu: gpu.properties().uuid };
         let entry = {
             let mut mappings = self.mappings.lock();
-            // Entries that nobody holds and whose mapping is gone; who holds one has taken it under this lock.
+            // Drops entries whose mapping is gone and which no caller holds; callers take theirs under this lock.
             mappings.retain(|_, entry| Arc::strong_count(entry) > 1 || entry.lock().strong_count() > 0);
             mappings.entry(key).or_default().clone()
         };

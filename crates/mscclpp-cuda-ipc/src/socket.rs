@@ -92,7 +92,7 @@ pub(crate) fn ask(address: &str, request: Request) -> Result<(OwnedFd, Reply, Op
     loop {
         match connect(&socket, &name) {
             Ok(()) => break,
-            // The peer's backlog is full: it will take some off.
+            // The peer's backlog is full, until it accepts.
             Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -126,7 +126,7 @@ pub(crate) fn ask(address: &str, request: Request) -> Result<(OwnedFd, Reply, Op
     }
 }
 
-/// A connection that has not said anything yet.
+/// A connection on which nothing was sent yet.
 #[cfg(test)]
 pub(crate) fn connect_to(address: &str) -> Result<OwnedFd> {
     let socket = new_socket()?;
@@ -155,8 +155,8 @@ pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<
     Ok((got.bytes, descriptor))
 }
 
-/// Sends one packet, with a descriptor beside it if one is given; never blocks. Failing is the receiver's loss: it
-/// sees the connection close.
+/// Sends one packet, with a descriptor beside it if one is given; never blocks. If that fails, the
+/// receiver sees the connection close.
 pub(crate) fn answer(socket: &OwnedFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

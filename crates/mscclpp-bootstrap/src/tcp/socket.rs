@@ -27,7 +27,7 @@ pub(crate) fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, So
     Ok(Some((stream, from)))
 }
 
-/// Begins to connect; see [`socket::is_connected`].
+/// Begins to connect; see [`mscclpp_net::socket::is_connected`].
 pub(crate) fn begin_connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = socket::begin_connect(address, RECEIVE_BUFFER)?;
     Liveness::PROMPT.apply(&stream)?;

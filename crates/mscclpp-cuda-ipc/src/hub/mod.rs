@@ -117,9 +117,9 @@ impl Hub {
         &self.shared
     }
 
-    /// Tells `monitor` when the peer at the other end of `socket` goes. Gives what ends the watch.
+    /// Tells `monitor` when the peer at the other end of `socket` goes. Returns the number for [`Hub::unwatch`].
     pub(crate) fn watch(&self, socket: OwnedFd, monitor: LinkMonitor) -> u64 {
-        // Only that no two are equal matters.
+        // Relaxed: all that matters is that no two are equal.
         let id = self.watches.fetch_add(1, Ordering::Relaxed);
         self.shared.commands.send(Command::Watch { id, socket, monitor });
         id

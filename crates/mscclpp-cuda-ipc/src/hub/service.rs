@@ -1,4 +1,4 @@
-//! The thread.
+//! The thread that answers requests and sees peers go.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,9 +22,9 @@ use super::{Command, Shared};
 
 /// What an endpoint sends to its peers before it closes.
 const GOODBYE: u8 = b'B';
-/// How long a peer that has connected may take to say what it wants.
+/// How long a peer that has connected may take to make its request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
-/// How many peers may be connected that have not said what they want; more wait at the listener.
+/// How many connections may be open on which no request was made; more wait at the listener.
 const MAX_ACCEPTED: usize = 1024;
 /// How long peers wait at the listener when the system has no descriptor or memory for them.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -38,14 +38,14 @@ pub(super) struct Service {
     listener: OwnedFd,
     /// Whether the event loop tells of the listener.
     listening: bool,
-    /// By their tokens, as the other connections.
+    /// By their tokens, like the other connections.
     accepted: BTreeMap<u64, Accepted>,
     inbound: HashMap<u64, Inbound>,
     outbound: HashMap<u64, Outbound>,
     next_token: u64,
-    /// Nobody is accepted before that: the system had no descriptor or memory.
+    /// When to accept again, after the system had no descriptor or memory.
     resume_accepting: Option<Instant>,
-    /// That was said, and nobody has been accepted since.
+    /// Whether that was logged, and nobody has been accepted since.
     pause_reported: bool,
 }
 
@@ -111,9 +111,9 @@ impl Service {
         }
     }
 
-    /// When there is something to do even if nothing comes.
+    /// The next deadline.
     fn wake_at(&self) -> Option<Instant> {
-        // All have equal time, so the oldest is over first.
+        // All connections have the same time, so the oldest one's is up first.
         let request = self.accepted.first_key_value().map(|(_, accepted)| accepted.deadline);
         request.into_iter().chain(self.resume_accepting).min()
     }
@@ -154,7 +154,7 @@ impl Service {
         token
     }
 
-    /// The peer at the other end of our connection has gone, and has said so before or not.
+    /// The peer has closed its endpoint, after a goodbye, or it is gone.
     fn read_outbound(&mut self, token: u64) {
         let Some(outbound) = self.outbound.get(&token) else { return };
         let mut byte = [0];
@@ -171,7 +171,7 @@ impl Service {
         }
     }
 
-    /// A peer that is connected to an endpoint has nothing to say until it goes.
+    /// The peer has closed its end: it has nothing to send before that.
     fn read_inbound(&mut self, token: u64) {
         let Some(inbound) = self.inbound.get(&token) else { return };
         if !matches!(socket::receive(&inbound.socket, &mut [0]).map(drop), Err(Errno::AGAIN | Errno::INTR)) {
@@ -258,7 +258,7 @@ impl Service {
         }
     }
 
-    /// Looks away from the listener while nobody can be accepted: it stays readable, and would keep this thread spinning.
+    /// Stops watching the listener while nobody can be accepted: it stays readable, and would keep this thread busy.
     fn watch_listener(&mut self, now: Instant) {
         self.resume_accepting.take_if(|at| *at <= now);
         let listen = self.accepted.len() < MAX_ACCEPTED && self.resume_accepting.is_none();

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Which crate may see which: the layers are optional, and a program gets only what it asks for.
 #
-# - mscclpp-bootstrap stands alone;
+# - mscclpp-net stands alone, and mscclpp-bootstrap on it alone;
 # - core, and what does not name CUDA, does not see CUDA;
 # - mscclpp without its features has no CUDA in its tree, builds, and runs on simulated devices;
 # - what tests share is in no program, and knows no crate of the workspace;
@@ -30,7 +30,8 @@ refuse() {
   echo "$1: ok"
 }
 
-tree mscclpp-bootstrap | refuse "mscclpp-bootstrap" 'mscclpp.*'
+tree mscclpp-net | refuse "mscclpp-net" 'mscclpp.*'
+tree mscclpp-bootstrap | sed '/^mscclpp-net$/d' | refuse "mscclpp-bootstrap" 'mscclpp.*'
 tree mscclpp-gpu-sys --features cuda-12040 | refuse "mscclpp-gpu-sys" 'mscclpp.*'
 tree mscclpp-kernels | refuse "mscclpp-kernels" '.*'
 tree mscclpp-gpu | refuse "mscclpp-gpu without features" 'mscclpp.*|cudarc|libloading'

@@ -5,9 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::env::Family;
-use crate::interface::of_family;
-use crate::{Error, Result};
+use crate::{Error, Family, Result};
 
 /// `"ip:port"`, `"[ipv6]:port"`, `"host:port"`, each perhaps after `"interface:"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +76,8 @@ impl Address {
             Host::Ip(ip) => vec![SocketAddr::new(*ip, self.port)],
             Host::Name(name) => self.look_up(name, timeout)?,
         };
-        let mut usable: Vec<SocketAddr> = found.into_iter().filter(|a| of_family(&a.ip(), family)).collect();
+        let fits = |a: &SocketAddr| family.is_none_or(|family| family.includes(&a.ip()));
+        let mut usable: Vec<SocketAddr> = found.into_iter().filter(fits).collect();
         usable.dedup();
         if usable.is_empty() {
             let reason = "it has no address of the family that MSCCLPP_SOCKET_FAMILY allows".to_owned();

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mscclpp_net::{dial::Attempt, env::BadVariable, interface::NoSuchInterface};
+
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -166,7 +168,7 @@ pub enum Error {
     InvalidArgument(String),
 
     /// The operating system refused something.
-    #[error("{operation}{}: {source}", match address { Some(a) => format!(" ({a})"), None => String::new() })]
+    #[error("{operation}{} failed", match address { Some(a) => format!(" ({a})"), None => String::new() })]
     Io {
         /// What was attempted.
         operation: &'static str,
@@ -186,6 +188,10 @@ impl Error {
         Self::Io { operation, address: Some(address.to_string()), source: Arc::new(source) }
     }
 
+    pub(crate) fn interfaces(source: io::Error) -> Self {
+        Self::io("listing the network interfaces", source)
+    }
+
     /// Whether this is the end of the whole job, and not only of one call.
     ///
     /// A job also ends by an error of initialisation; this is about errors of calls on a bootstrap that was formed.
@@ -194,6 +200,18 @@ impl Error {
             self,
             Self::PeerLost { .. } | Self::Aborted { .. } | Self::DuplicateRank { .. } | Self::Mismatch { .. }
         )
+    }
+}
+
+impl From<NoSuchInterface> for Error {
+    fn from(NoSuchInterface { name, available }: NoSuchInterface) -> Self {
+        Self::NoSuchInterface { name, available }
+    }
+}
+
+impl From<BadVariable> for Error {
+    fn from(BadVariable { variable, value, allowed }: BadVariable) -> Self {
+        Self::BadEnvironment { variable, value, allowed }
     }
 }
 
@@ -218,15 +236,6 @@ impl fmt::Display for Party {
     }
 }
 
-/// An address that was tried, and how that failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempt {
-    /// The address.
-    pub address: SocketAddr,
-    /// How the last attempt on it failed.
-    pub outcome: String,
-}
-
 struct TimeoutDetail<'a> {
     missing: &'a [usize],
     attempts: &'a [Attempt],
@@ -242,8 +251,8 @@ impl fmt::Display for TimeoutDetail<'_> {
                 write!(f, " and {} more", self.missing.len() - SHOWN)?;
             }
         }
-        for Attempt { address, outcome } in self.attempts {
-            write!(f, "; {address}: {outcome}")?;
+        for attempt in self.attempts {
+            write!(f, "; {attempt}")?;
         }
         Ok(())
     }

@@ -189,14 +189,13 @@ fn run_with_a_stopped_rank(job: &TcpBootstrap, victim: usize) -> Result<(), Erro
     let big = vec![7; 2 << 20];
     job.barrier()?;
     println!("formed");
+    // The victim is stopped here, and has its word when it goes on; the others have theirs when it is stopped.
+    child::await_end();
     if job.rank() == victim {
-        // Stopped here; see the test.
-        std::thread::sleep(Duration::from_millis(500));
         for peer in (0..RANKS).filter(|&peer| peer != victim) {
             assert_eq!(job.recv(peer, 0)?, big);
         }
     } else {
-        std::thread::sleep(Duration::from_millis(200));
         job.send(&big, victim, 0)?;
     }
     job.barrier()
@@ -297,13 +296,18 @@ fn a_lost_rank_is_named(name: &str, scenario: Scenario, victim: usize) -> Result
 fn a_stopped_rank_is_not_a_dead_one() -> Result<(), Failed> {
     let ranks: Vec<usize> = (0..RANKS).collect();
     let victim = 1;
-    let (children, lines) = start("stopped", victim, &ranks);
+    let (mut children, lines) = start("stopped", victim, &ranks);
     // The word is in the log line of each and in what each prints.
     await_lines(&lines, &["formed"], 2 * RANKS)?;
-    let child = children.iter().find(|rank| rank.rank == victim).ok_or("no victim")?;
-    child.child.signal(Signal::STOP);
+    let signal = |children: &[Rank], signal| {
+        children.iter().filter(|rank| rank.rank == victim).for_each(|rank| rank.child.signal(signal));
+    };
+    signal(&children, Signal::STOP);
+    children.iter_mut().filter(|rank| rank.rank != victim).for_each(|rank| rank.child.close_input());
+    // Longer than what a vanished host is given.
     std::thread::sleep(Duration::from_millis(6500));
-    child.child.signal(Signal::CONT);
+    signal(&children, Signal::CONT);
+    children.iter_mut().for_each(|rank| rank.child.close_input());
     for (rank, line) in await_lines(&lines, &["outcome:"], RANKS)? {
         if !line.contains("outcome: fine") {
             return Err(format!("rank {rank}: {line}").into());

@@ -1,4 +1,4 @@
-use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
+use std::{error::Error as StdError, sync::Arc, time::Duration};
 
 use crate::{Transport, TransportFlags};
 
@@ -196,36 +196,10 @@ impl Error {
     }
 }
 
-/// An error with all its causes, in one line.
-///
-/// ```
-/// use mscclpp_core::{Error, Report};
-/// let error = Error::system("opening the device", std::io::Error::other("it is asleep"));
-/// assert_eq!(error.to_string(), "opening the device failed");
-/// assert_eq!(Report(&error).to_string(), "opening the device failed: it is asleep");
-/// ```
-pub struct Report<'a>(pub &'a (dyn StdError + 'static));
-
-impl fmt::Display for Report<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for Report<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use mscclpp_net::Report;
+
     use super::*;
 
     #[test]

@@ -19,7 +19,6 @@ pub mod conformance;
 mod connection;
 mod context;
 mod endpoint;
-mod env;
 mod error;
 mod handle;
 mod host_semaphore;
@@ -43,7 +42,7 @@ pub use config::{Device, DeviceType, EndpointConfig, IbConfig, IbMode};
 pub use connection::{Connection, WeakConnection};
 pub use context::{Context, ContextBuilder};
 pub use endpoint::{Endpoint, EndpointInfo};
-pub use error::{Error, Report, Result};
+pub use error::{Error, Result};
 pub use handle::{BaseMemoryChannelHandle, DeviceToDeviceSemaphoreHandle, MemoryChannelHandle};
 pub use host_semaphore::{
     HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore, Signaller,
@@ -51,6 +50,7 @@ pub use host_semaphore::{
 pub use identity::{ProcessId, host_id};
 pub use memory::{MemoryRegion, RegionInfo, RegisteredMemory};
 pub use monitor::LinkMonitor;
+pub use mscclpp_net::Report;
 pub use packet::{LL8Packet, LL16Packet, LL128Packet, Packet};
 pub use queue::{SendQueue, SignallerId};
 pub use route::Route;

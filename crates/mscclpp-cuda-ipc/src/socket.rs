@@ -44,7 +44,7 @@ pub(crate) fn listener(address: &str) -> Result<OwnedFd> {
 }
 
 /// The next connection that waits at `listener`, if any. An error is the system's: out of descriptors or memory.
-pub(crate) fn accept(listener: BorrowedFd<'_>) -> rustix::io::Result<Option<OwnedFd>> {
+pub(crate) fn accept(listener: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> {
     match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
         Ok(socket) => Ok(Some(socket)),
         Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
@@ -92,7 +92,7 @@ pub(crate) fn ask(address: &str, request: Request) -> Result<(OwnedFd, Reply, Op
     loop {
         match connect(&socket, &name) {
             Ok(()) => break,
-            // The peer's backlog is full: it will take some off.
+            // The peer's backlog is full, until it accepts.
             Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -126,9 +126,9 @@ pub(crate) fn ask(address: &str, request: Request) -> Result<(OwnedFd, Reply, Op
     }
 }
 
-/// A connection that has not said anything yet.
+/// A connection on which nothing was sent yet.
 #[cfg(test)]
-pub(crate) fn visit(address: &str) -> Result<OwnedFd> {
+pub(crate) fn connect_to(address: &str) -> Result<OwnedFd> {
     let socket = new_socket()?;
     let name = SocketAddrUnix::new_abstract_name(address.as_bytes()).during("naming a Unix socket")?;
     connect(&socket, &name).during("connecting to a peer's Unix socket")?;
@@ -155,8 +155,8 @@ pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<
     Ok((got.bytes, descriptor))
 }
 
-/// Sends one packet, with a descriptor beside it if one is given; never blocks. Failing is the receiver's loss: it
-/// sees the connection close.
+/// Sends one packet, with a descriptor beside it if one is given; never blocks. If that fails, the
+/// receiver sees the connection close.
 pub(crate) fn answer(socket: &OwnedFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

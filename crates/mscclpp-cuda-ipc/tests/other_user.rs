@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     let may = thread::spawn(|| become_user(OTHER).is_ok()).join().expect("a thread that tries");
     let trials = [
         Trial::test("a_peer_of_another_user_is_not_asked", a_peer_of_another_user_is_not_asked),
-        Trial::test("a_visitor_of_another_user_is_turned_away", a_visitor_of_another_user_is_turned_away),
+        Trial::test("a_peer_of_another_user_is_turned_away", a_peer_of_another_user_is_turned_away),
     ];
     let trials = trials.into_iter().map(|trial| match may {
         true => trial,
@@ -82,7 +82,7 @@ fn a_peer_of_another_user_is_not_asked() -> Result<(), Failed> {
 }
 
 /// Whoever does not look, as this library's own does above.
-fn a_visitor_of_another_user_is_turned_away() -> Result<(), Failed> {
+fn a_peer_of_another_user_is_turned_away() -> Result<(), Failed> {
     let (_context, endpoint) = run_as(OWNER, open);
     let bytes = endpoint.serialize()?;
     let name = bytes.windows(8).rposition(|window| window == b"mscclpp-").expect("the name of a socket");

@@ -34,12 +34,10 @@
 mod blob;
 mod claims;
 mod dial;
-mod env;
 mod error;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod hub;
-mod interface;
 mod link;
 mod placement;
 mod protocol;
@@ -61,19 +59,21 @@ use mscclpp_core::{
     provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
 };
 use mscclpp_gpu::Gpu;
+use mscclpp_net::socket::Liveness;
 use parking_lot::Mutex;
 
 use blob::EndpointBlob;
 pub use error::Error;
 use hub::{Hub, LinkState};
 use link::EthernetLink;
+pub use mscclpp_net::interface::Family;
 use protocol::{
     frame::Inbound,
-    handshake::{Name, Purpose, Wish},
+    handshake::{Name, Purpose, Request},
 };
 use region::{LocalRegion, PeerRegion};
+pub use settings::EthernetBuilder;
 pub(crate) use settings::Settings;
-pub use settings::{EthernetBuilder, Family};
 
 /// The provider of [`Transport::ETHERNET`].
 ///
@@ -181,19 +181,20 @@ impl TransportProvider for Ethernet {
         }
         let peer = EndpointBlob::decode(&remote.blob)?;
         let id = u64::from_le_bytes(hub::random()?);
-        let wish = Wish { endpoint: peer.name, from: local.name, link: id, purpose: Purpose::Link };
+        let request = Request { endpoint: peer.name, from: local.name, link: id, purpose: Purpose::Link };
         let candidates = peer.candidates(remote.host == host_id()?);
         let (stream, session, address) =
-            dial::dial(&candidates, &peer.key, &wish).map_err(|error| match error {
+            dial::dial(&candidates, &peer.key, &request).map_err(|error| match error {
                 Error::Unreachable { .. } => unreachable(error.to_string()),
                 error => error.into(),
             })?;
-        socket::tune_link(&stream)
+        Liveness::PROMPT
+            .apply(&stream)
             .map_err(|source| Error::System { operation: "setting up a link", source })?;
         let state = Arc::new(LinkState::new(id, local.name, peer.name, address, monitor));
         local.hub.watch(stream, Inbound::new(session.responder), state.clone());
         tracing::debug!(target: "mscclpp::conn", %address, "Ethernet link opened");
-        let wish = Wish { purpose: Purpose::Queue, ..wish };
-        Ok(Arc::new(EthernetLink::new(state, local.hub.clone(), peer.key, wish, local.max_waiting)))
+        let request = Request { purpose: Purpose::Queue, ..request };
+        Ok(Arc::new(EthernetLink::new(state, local.hub.clone(), peer.key, request, local.max_waiting)))
     }
 }

@@ -7,10 +7,12 @@ use mscclpp_core::{
     provider::{Link, Queue},
 };
 
+use mscclpp_net::key::Key;
+
 use crate::{
     dial::dial_queue,
     hub::{Hub, LinkState},
-    protocol::{handshake::Wish, key::Key},
+    protocol::handshake::Request as Wish,
     sending,
 };
 

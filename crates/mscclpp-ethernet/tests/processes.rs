@@ -24,8 +24,6 @@ use support::{End, Words, mix};
 
 /// How soon a loss must be known.
 const NOTICE: Duration = Duration::from_secs(5);
-/// What a busy machine may add to it.
-const SLACK: Duration = Duration::from_secs(25);
 
 fn main() -> ExitCode {
     if let Some(role) = role() {
@@ -148,7 +146,8 @@ fn writes_and_signals() {
 
 fn expect_loss(meeting: &Meeting, killed: Instant) {
     until("the loss", || meeting.connection.check().is_err());
-    assert!(killed.elapsed() < NOTICE + SLACK, "the loss was noticed after {:?}", killed.elapsed());
+    let after = killed.elapsed();
+    assert!(after < NOTICE, "the loss was noticed after {after:?}");
     let error = meeting.connection.check().expect_err("it was killed");
     assert!(matches!(error, Error::PeerLost { .. }), "{error}");
 }

@@ -64,7 +64,7 @@ pub use pending::Pending;
 pub use port::ProxyServiceExt;
 
 pub use mscclpp_bootstrap::{
-    Bootstrap, FailureHook, LocalBootstrap, Rendezvous, TcpBootstrap, TcpBootstrapBuilder, UniqueId,
+    Bootstrap, FailureHook, Family, LocalBootstrap, Rendezvous, TcpBootstrap, TcpBootstrapBuilder, UniqueId,
 };
 pub use mscclpp_core::{
     BaseMemoryChannel, BaseMemoryChannelHandle, Connection, Context, ContextBuilder, Device,
@@ -77,7 +77,7 @@ pub use mscclpp_core::{
 #[cfg(feature = "cuda-ipc")]
 pub use mscclpp_cuda_ipc::CudaIpc;
 #[cfg(feature = "ethernet")]
-pub use mscclpp_ethernet::{Ethernet, EthernetBuilder, Family as EthernetFamily};
+pub use mscclpp_ethernet::{Ethernet, EthernetBuilder};
 #[cfg(feature = "cuda-ipc")]
 pub use mscclpp_gpu::nvrtc;
 pub use mscclpp_gpu::{

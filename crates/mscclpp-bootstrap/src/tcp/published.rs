@@ -5,18 +5,21 @@
 
 use std::net::{SocketAddr, TcpListener};
 
+use mscclpp_net::interface;
+use mscclpp_net::random;
 use parking_lot::Mutex;
 
 use crate::env::Env;
 use crate::protocol::hello::JobId;
 use crate::tcp::socket;
-use crate::{Error, Family, Result, UniqueId, interface};
+use crate::{Error, Family, Result, UniqueId};
 
 static PUBLISHED: Mutex<Vec<(JobId, TcpListener)>> = Mutex::new(Vec::new());
 
 /// Makes an id and begins to listen for it.
 pub(crate) fn create(env: &Env) -> Result<UniqueId> {
-    let mut addresses = interface::candidates(&interface::list()?, env.interface.as_deref(), env.family)?;
+    let interfaces = interface::list().map_err(Error::interfaces)?;
+    let mut addresses = interface::candidates(&interfaces, env.interface.as_deref(), env.family)?;
     let listener = match (&env.interface, addresses.first()) {
         (Some(_), Some(&first)) => {
             addresses.truncate(1);
@@ -32,17 +35,10 @@ pub(crate) fn create(env: &Env) -> Result<UniqueId> {
     if addresses.is_empty() {
         return Err(Error::NoSuchInterface { name: "(any)".to_owned(), available: Vec::new() });
     }
-    let (job, key) = (random()?, random()?);
+    let drawing = |e| Error::io("drawing random bytes", e);
+    let (job, key) = (random().map_err(drawing)?, random().map_err(drawing)?);
     PUBLISHED.lock().push((job, listener));
     Ok(UniqueId::new(&addresses, local.port(), job, key))
-}
-
-/// Bytes that nobody can guess.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)
-        .map_err(|e| Error::io("asking for random bytes", std::io::Error::other(e)))?;
-    Ok(bytes)
 }
 
 /// Takes the listener of an id; there is none if another process made the id, or if it was taken before.

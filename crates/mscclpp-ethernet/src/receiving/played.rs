@@ -18,15 +18,15 @@ use crate::{
     Settings,
     protocol::{
         frame::{Inbound, Outbound},
-        key::Seal,
+        seal::Seal,
     },
     regions::{KnownRegions, Regions},
     socket::Piece,
 };
 
 use super::{
-    inflow::{End, Inflow},
     placer::{Order, Placer},
+    receiver::{End, Receiver},
     wire::Wire,
 };
 
@@ -103,15 +103,15 @@ impl Stage {
             answers: Vec::new(),
             random: Rng::with_seed(seed),
         };
-        let mut inflow = Inflow::new(
+        let mut receiver = Receiver::new(
             wire,
             Inbound::new(Seal::from_bytes(&SEAL)),
             Outbound::new(Seal::from_bytes(&SEAL)),
             KnownRegions::new(self.regions.clone(), None),
             Placer::new(Settings::default(), Order::Kept),
         );
-        let end = inflow.run();
-        (end, std::mem::take(&mut inflow.wire_mut().answers))
+        let end = receiver.run();
+        (end, std::mem::take(&mut receiver.wire_mut().answers))
     }
 
     /// What is in the region.

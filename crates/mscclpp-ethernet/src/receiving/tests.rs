@@ -2,13 +2,13 @@
 
 use crate::protocol::{
     frame::{Fault, Frame, HEADER, Header, Inbound, Outbound},
-    key::Seal,
+    seal::Seal,
 };
 use fastrand::Rng;
 
 use super::{
-    inflow::End,
     played::{LEN, SEAL, Stage},
+    receiver::End,
 };
 
 fn outbound() -> Outbound {

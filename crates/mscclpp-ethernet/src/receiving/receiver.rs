@@ -17,11 +17,11 @@ use super::{
 
 /// Bytes of the buffer in which headers and small data arrive.
 const BUFFER: usize = 64 << 10;
-/// As many as a few headers, and a little data, need.
+/// Room for a few headers and a little data.
 const SMALL: usize = 4 << 10;
 
 /// One connection's operations, as they arrive.
-pub(crate) struct Inflow<W> {
+pub(crate) struct Receiver<W> {
     wire: W,
     inbound: Inbound,
     outbound: Outbound,
@@ -29,20 +29,20 @@ pub(crate) struct Inflow<W> {
     placer: Placer,
     regions: KnownRegions,
     buffer: Box<[u8]>,
-    /// What of the buffer has arrived and is not used yet.
+    /// The part of the buffer that has arrived and is not used yet.
     filled: Range<usize>,
     /// Data that is kept back while the order is broken on purpose.
     withheld: Vec<(Target, Vec<u8>)>,
 }
 
-/// How it ended.
+/// How receiving ended.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// The peer has said all, or this side wants no more.
+    /// The peer has sent everything, or this side has closed.
     Closed,
     /// The socket failed.
     Io(io::Error),
-    /// What came cannot be accepted.
+    /// What arrived cannot be accepted.
     Fault(Fault),
 }
 
@@ -58,7 +58,7 @@ impl From<io::Error> for End {
     }
 }
 
-impl<W: Wire> Inflow<W> {
+impl<W: Wire> Receiver<W> {
     pub(crate) fn new(
         wire: W,
         inbound: Inbound,
@@ -75,14 +75,14 @@ impl<W: Wire> Inflow<W> {
         &mut self.wire
     }
 
-    /// Carries out what comes, until there is no more.
+    /// Carries out what arrives, until the end.
     pub(crate) fn run(&mut self) -> End {
         loop {
             match self.step() {
                 Ok(()) => {}
                 Err(_) if self.wire.is_closed() => return End::Closed,
                 Err(end) => {
-                    // What broke was broken for that.
+                    // The connection was cut because its region was withdrawn.
                     let cut = self.regions.claims().cut_for();
                     return cut.map_or(end, |region| Fault::Region { region }.into());
                 }
@@ -119,7 +119,7 @@ impl<W: Wire> Inflow<W> {
                     self.claim_copies(region)?;
                 }
                 let closed = || is_over(&self.wire, &self.regions);
-                self.placer.update(&target, value, closed).map_err(|end| told(end, region))?;
+                self.placer.update(&target, value, closed).map_err(|end| end_of(end, region))?;
                 self.regions.done();
                 self.release();
                 Ok(())
@@ -178,7 +178,7 @@ impl<W: Wire> Inflow<W> {
         }
     }
 
-    /// Puts the `len` bytes that follow into the target; false if they are not what was sent.
+    /// Puts the `len` bytes that follow into the target; false if their checksum is wrong.
     fn receive(&mut self, target: &Target, len: u64, checksum: Option<u32>) -> Result<bool, End> {
         let mut hasher = checksum.map(|_| Hasher::new());
         match target.region.gpu().cloned() {
@@ -195,14 +195,14 @@ impl<W: Wire> Inflow<W> {
                 let mut at = 0;
                 while at < len {
                     let closed = || is_over(&self.wire, &self.regions);
-                    let told = |end| told(end, target.region.id());
-                    let slot = self.placer.slot(&gpu, closed).map_err(told)?;
-                    let piece = self.placer.piece(slot, len - at).map_err(|e| told(e.into()))?;
+                    let fault = |end| end_of(end, target.region.id());
+                    let slot = self.placer.slot(&gpu, closed).map_err(fault)?;
+                    let piece = self.placer.piece(slot, len - at).map_err(|e| fault(e.into()))?;
                     self.receive_piece(piece)?;
                     digest(hasher.as_mut(), piece);
                     let count = piece.len as u64;
                     self.claim_copies(target.region.id())?;
-                    self.placer.store(slot, target, at, count).map_err(|e| told(e.into()))?;
+                    self.placer.store(slot, target, at, count).map_err(|e| fault(e.into()))?;
                     at += count;
                 }
             }
@@ -218,8 +218,8 @@ impl<W: Wire> Inflow<W> {
         self.filled.start += there;
         let mut rest = piece.after(there);
         while rest.len > 0 {
-            // The buffer is empty, or there would be no rest. Behind a long one most likely comes another, whose bytes had
-            // better go to their place than here.
+            // The buffer is empty, or there would be no rest. Behind a long write most likely comes another, whose bytes
+            // should go directly to their place.
             let room = if rest.len >= BUFFER { SMALL } else { BUFFER };
             let count = self.receive_into(rest, 0..room)?;
             let direct = count.min(rest.len);
@@ -241,7 +241,7 @@ impl<W: Wire> Inflow<W> {
     /// Waits until everything is where it belongs.
     fn settle(&mut self, region: u64) -> Result<(), End> {
         let closed = || is_over(&self.wire, &self.regions);
-        self.placer.settle(None, closed).map_err(|end| told(end, region))?;
+        self.placer.settle(None, closed).map_err(|end| end_of(end, region))?;
         self.regions.claims().unclaim_copies();
         Ok(())
     }
@@ -252,12 +252,12 @@ impl<W: Wire> Inflow<W> {
         self.withheld.push((Target { region: target.region.clone(), address: target.address }, bytes));
     }
 
-    /// Places what was withheld. Nothing ever is, but in tests.
+    /// Places what was withheld, which happens in tests alone.
     fn release(&mut self) {
         if self.withheld.is_empty() {
             return;
         }
-        // Long enough for somebody to see the update before its data.
+        // Long enough for a test to see the update before its data.
         std::thread::sleep(std::time::Duration::from_micros(200));
         for (target, bytes) in self.withheld.drain(..) {
             if self.regions.claim(target.region.id()).is_some() {
@@ -269,7 +269,7 @@ impl<W: Wire> Inflow<W> {
     }
 }
 
-/// Whether waiting makes no sense any more.
+/// Whether there is nothing left to wait for.
 fn is_over(wire: &impl Wire, regions: &KnownRegions) -> bool {
     wire.is_closed() || regions.claims().cut_for().is_some()
 }
@@ -281,7 +281,7 @@ fn digest(hasher: Option<&mut Hasher>, piece: Piece) {
     }
 }
 
-fn told(end: Interrupted, region: u64) -> End {
+fn end_of(end: Interrupted, region: u64) -> End {
     match end {
         Interrupted::Closed => End::Closed,
         Interrupted::Device(error) => {

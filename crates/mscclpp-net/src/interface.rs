@@ -1,24 +1,56 @@
 //! The network interfaces of this machine, and which of their addresses to offer to others.
 
-use std::net::IpAddr;
+use std::{io, net::IpAddr};
 
-use crate::env::Family;
-use crate::{Error, Result};
+/// The IP version to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4 alone.
+    V4,
+    /// IPv6 alone.
+    V6,
+}
+
+impl Family {
+    /// Whether `ip` is of this version.
+    #[must_use]
+    pub fn includes(self, ip: &IpAddr) -> bool {
+        match self {
+            Self::V4 => ip.is_ipv4(),
+            Self::V6 => ip.is_ipv6(),
+        }
+    }
+}
 
 /// One address of one interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Interface {
-    pub(crate) name: String,
-    pub(crate) ip: IpAddr,
+pub struct Interface {
+    /// The interface's name, such as `eth0`.
+    pub name: String,
+    /// The address.
+    pub ip: IpAddr,
+}
+
+/// No interface of that name has a usable address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no network interface {name:?} with a suitable address; there are: {}", available.join(", "))]
+pub struct NoSuchInterface {
+    /// The name that was asked for.
+    pub name: String,
+    /// The interfaces that have an address of the wanted family.
+    pub available: Vec<String>,
 }
 
 /// All addresses of all interfaces.
-pub(crate) fn list() -> Result<Vec<Interface>> {
-    let found = if_addrs::get_if_addrs().map_err(|e| Error::io("listing the network interfaces", e))?;
+///
+/// # Errors
+/// The system's.
+pub fn list() -> io::Result<Vec<Interface>> {
+    let found = if_addrs::get_if_addrs()?;
     Ok(found.into_iter().map(|i| Interface { ip: i.ip(), name: i.name }).collect())
 }
 
-/// How good an address is to be reached at by other ranks; lower is better.
+/// How good an address is to be reached at by others; lower is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Suitability {
     Network,
@@ -40,7 +72,7 @@ fn suitability(interface: &Interface) -> Suitability {
     }
 }
 
-/// Whether an address means the same on every machine that can reach it without naming an interface.
+/// Whether an address is of use only together with the name of an interface.
 fn is_link_local(ip: &IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -48,32 +80,25 @@ fn is_link_local(ip: &IpAddr) -> bool {
     }
 }
 
-pub(crate) fn of_family(ip: &IpAddr, family: Option<Family>) -> bool {
-    match family {
-        None => true,
-        Some(Family::V4) => ip.is_ipv4(),
-        Some(Family::V6) => ip.is_ipv6(),
-    }
-}
-
 /// The addresses to offer, best first: networks, then container bridges, then loopback; IPv4 before IPv6 within each.
-/// With a name, those of that interface alone; an unknown name is an error that lists the known ones.
-pub(crate) fn candidates(
+/// With a name, those of that interface alone. There may be none.
+///
+/// # Errors
+/// If no interface of that name has an address of that family.
+pub fn candidates(
     interfaces: &[Interface],
     name: Option<&str>,
     family: Option<Family>,
-) -> Result<Vec<IpAddr>> {
-    let mut usable: Vec<&Interface> =
-        interfaces.iter().filter(|i| of_family(&i.ip, family) && !is_link_local(&i.ip)).collect();
+) -> Result<Vec<IpAddr>, NoSuchInterface> {
+    let is_usable =
+        |i: &&Interface| family.is_none_or(|family| family.includes(&i.ip)) && !is_link_local(&i.ip);
+    let mut usable: Vec<&Interface> = interfaces.iter().filter(is_usable).collect();
     if let Some(name) = name {
-        let available = || {
-            let mut names: Vec<String> = usable.iter().map(|i| i.name.clone()).collect();
-            names.sort();
-            names.dedup();
-            names
-        };
         if !usable.iter().any(|i| i.name == name) {
-            return Err(Error::NoSuchInterface { name: name.to_owned(), available: available() });
+            let mut available: Vec<String> = usable.iter().map(|i| i.name.clone()).collect();
+            available.sort();
+            available.dedup();
+            return Err(NoSuchInterface { name: name.to_owned(), available });
         }
         usable.retain(|i| i.name == name);
     }
@@ -124,9 +149,8 @@ mod tests {
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
         let error = candidates(&machine(), Some("eth7"), None).unwrap_err();
-        let Error::NoSuchInterface { name, available } = &error else { panic!("{error}") };
-        assert_eq!(name, "eth7");
-        assert_eq!(available, &["br-5f1", "docker0", "eth0", "ib0", "lo"]);
+        assert_eq!(error.name, "eth7");
+        assert_eq!(error.available, ["br-5f1", "docker0", "eth0", "ib0", "lo"]);
         let error = candidates(&machine(), Some("docker0"), Some(Family::V6)).unwrap_err().to_string();
         assert!(error.contains("eth0, lo") && !error.contains("ib0"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! The connections on which peers' data comes in, each with a thread of its own.
+//! The connections on which peers' data arrives, each with a thread of its own.
 
 use std::{
     net::{Shutdown, TcpStream},
@@ -12,53 +12,53 @@ use crate::{
     error::{Result, SystemCall},
     protocol::{
         frame::{Inbound, Outbound},
-        handshake::{Name, Session, Wish},
+        handshake::{Name, Request, Session},
     },
-    receiving::{Inflow, Order, Placer, SocketWire},
+    receiving::{Order, Placer, Receiver, SocketWire},
     regions::KnownRegions,
     socket,
 };
 
 use super::{Command, Shared};
 
-/// One of them, as the hub sees it.
+/// One receiver, as the hub sees it.
 struct Running {
     id: u64,
-    wish: Wish,
+    request: Request,
     stream: Arc<TcpStream>,
     closed: Arc<AtomicBool>,
 }
 
 impl Running {
-    /// The thread then ends, and says so.
+    /// Has the thread end, which sends [`Command::Ended`].
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        // A socket that is not connected any more needs no end.
+        // It fails for a socket that is not connected any more.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
-/// All of them.
+/// The receivers that run.
 #[derive(Default)]
-pub(super) struct Inflows {
+pub(super) struct Receivers {
     running: Vec<Running>,
     started: u64,
 }
 
-impl Inflows {
+impl Receivers {
     pub(super) fn start(
         &mut self,
         shared: &Arc<Shared>,
         stream: TcpStream,
-        wish: Wish,
+        request: Request,
         session: Session,
     ) -> Result<()> {
         stream.set_nonblocking(false).during("making a socket block")?;
         stream.set_nodelay(true).during("setting up a socket")?;
-        socket::tune_inflow(&stream).during("setting up a socket")?;
+        socket::RECEIVER.apply(&stream).during("setting up a socket")?;
         let (stream, closed) = (Arc::new(stream), Arc::new(AtomicBool::new(false)));
         let settings = &shared.settings;
-        let mut inflow = Inflow::new(
+        let mut receiver = Receiver::new(
             SocketWire::new(stream.clone(), closed.clone(), settings.busy),
             Inbound::new(session.initiator),
             Outbound::new(session.responder),
@@ -70,13 +70,13 @@ impl Inflows {
         std::thread::Builder::new()
             .name("mscclpp-eth-in".to_owned())
             .spawn(move || {
-                let end = inflow.run();
-                // Before the hub hears of it: with it go the memory of its staging, and its share of the socket.
-                drop(inflow);
-                shared.command(Command::Ended { inflow: id, wish, end });
+                let end = receiver.run();
+                // Before the hub knows: this frees the memory of the staging and closes the socket.
+                drop(receiver);
+                shared.commands.send(Command::Ended { receiver: id, request, end });
             })
             .during("starting a thread that receives")?;
-        self.running.push(Running { id, wish, stream, closed });
+        self.running.push(Running { id, request, stream, closed });
         Ok(())
     }
 
@@ -84,18 +84,18 @@ impl Inflows {
         self.running.len()
     }
 
-    /// One has ended.
+    /// Forgets a receiver that has ended.
     pub(super) fn remove(&mut self, id: u64) {
         self.running.retain(|running| running.id != id);
     }
 
-    /// Takes no more for an endpoint.
+    /// Ends the receivers of an endpoint.
     pub(super) fn close_endpoint(&self, name: &Name) {
-        self.running.iter().filter(|running| running.wish.endpoint == *name).for_each(Running::close);
+        self.running.iter().filter(|running| running.request.endpoint == *name).for_each(Running::close);
     }
 }
 
-impl Drop for Inflows {
+impl Drop for Receivers {
     fn drop(&mut self) {
         self.running.iter().for_each(Running::close);
     }

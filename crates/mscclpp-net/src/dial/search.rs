@@ -1,57 +1,38 @@
-//! Trying the addresses of a rank until one works.
+//! One address after the other, all of them again and again, for who has an event loop of its own.
 
-use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
-use crate::Attempt;
-use crate::protocol::hello::Purpose;
+use super::{Attempt, Failed};
 
 /// The first pause after all addresses have failed; it doubles up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(200);
-/// The pause when somebody answers at every address who is not of our job: if it is no stranger but a rank 0 with another
-/// key, a thousand ranks may ask it.
+/// The pause when somebody answers at every address who does not prove to be the peer: if that is the peer with another
+/// key, thousands may ask it.
 const STRANGERS_PAUSE: Duration = Duration::from_secs(1);
 
-/// How an attempt failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Failed {
-    /// Nobody listens there.
-    Refused,
-    /// Somebody answers who is not of our job, or so it seems: anybody can say that.
-    Unproven(String),
-    /// Anything else.
-    Other(String),
-}
-
-impl std::fmt::Display for Failed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Refused => write!(f, "nobody listens there"),
-            Self::Unproven(text) | Self::Other(text) => write!(f, "{text}"),
-        }
-    }
-}
-
-/// An address at which the rank may be.
+/// An address at which the peer may be.
 struct Candidate {
     address: SocketAddr,
     /// How the last attempt failed.
     last: Option<Failed>,
-    /// What somebody there said who is not of our job, as far as can be told.
+    /// What somebody there said who has not proved to be the peer.
     unproven: Option<String>,
     /// An attempt was passed over and has not ended yet: there need not be another.
     pending: bool,
 }
 
-/// The search for a connection to one rank: one address after the other, all of them again and again.
+/// The search for a connection to one peer. It opens nothing: it says which address to try, and is told what became of
+/// that.
 ///
-/// One at a time, because an abandoned connection could by then have been taken for the rank's. One whose proof is not
-/// answered is passed over: see `Service::late`.
-pub(crate) struct Dial {
-    pub(crate) purpose: Purpose,
-    pub(crate) deadline: Instant,
-    pub(crate) started: Instant,
+/// One attempt at a time, for peers to whom a second connection would be a second caller. An attempt that waits for its
+/// answer can be passed over, and goes on beside the next.
+pub struct Search {
+    started: Instant,
+    deadline: Instant,
     candidates: Vec<Candidate>,
     next: usize,
     rounds: u32,
@@ -59,18 +40,14 @@ pub(crate) struct Dial {
     retry_at: Instant,
 }
 
-impl Dial {
-    pub(crate) fn new(
-        purpose: Purpose,
-        candidates: Vec<SocketAddr>,
-        now: Instant,
-        deadline: Instant,
-    ) -> Self {
+impl Search {
+    /// Searches at these addresses, best first, from `now` until the deadline.
+    #[must_use]
+    pub fn new(candidates: Vec<SocketAddr>, now: Instant, deadline: Instant) -> Self {
         let candidate = |address| Candidate { address, last: None, unproven: None, pending: false };
         Self {
-            purpose,
-            deadline,
             started: now,
+            deadline,
             candidates: candidates.into_iter().map(candidate).collect(),
             next: 0,
             rounds: 0,
@@ -79,8 +56,20 @@ impl Dial {
         }
     }
 
+    /// When it began.
+    #[must_use]
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// When it is to end.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
     /// The address to try now, if it is time.
-    pub(crate) fn attempt(&mut self, now: Instant) -> Option<SocketAddr> {
+    pub fn attempt(&mut self, now: Instant) -> Option<SocketAddr> {
         if self.active || now < self.retry_at {
             return None;
         }
@@ -90,13 +79,15 @@ impl Dial {
     }
 
     /// How long an attempt may take before the next address has its turn.
-    pub(crate) fn attempt_limit(&self) -> Duration {
+    #[must_use]
+    pub fn attempt_limit(&self) -> Duration {
         let patience = if self.candidates.len() == 1 { 5 } else { (1 + u64::from(self.rounds)).min(5) };
         Duration::from_secs(patience)
     }
 
-    /// An attempt failed. Gives whether this is the first word of somebody at this address who is not of our job.
-    pub(crate) fn failed(&mut self, address: SocketAddr, how: Failed, now: Instant) -> bool {
+    /// An attempt failed. Gives whether this is the first word of somebody at this address who has not
+    /// proved to be the peer.
+    pub fn failed(&mut self, address: SocketAddr, how: Failed, now: Instant) -> bool {
         let current = self.is_current(address);
         let at = if current {
             Some(self.next)
@@ -117,7 +108,7 @@ impl Dial {
     }
 
     /// Leaves an attempt to go on by itself, for the next address to have its turn; `false` if there is none to try.
-    pub(crate) fn pass_over(&mut self, address: SocketAddr, now: Instant) -> bool {
+    pub fn pass_over(&mut self, address: SocketAddr, now: Instant) -> bool {
         let current = self.is_current(address);
         let other = |(at, candidate): (usize, &Candidate)| at != self.next && !candidate.pending;
         if !current || !self.candidates.iter().enumerate().any(other) {
@@ -154,19 +145,22 @@ impl Dial {
     }
 
     /// When to look again.
-    pub(crate) fn wake_at(&self) -> Instant {
+    #[must_use]
+    pub fn wake_at(&self) -> Instant {
         let idle = self.active || self.candidates.is_empty();
         if idle { self.deadline } else { self.retry_at.min(self.deadline) }
     }
 
-    /// Whether nobody listens at any address: the rank is gone, or not there yet.
-    pub(crate) fn all_refused(&self) -> bool {
+    /// Whether nobody listens at any address: the peer is gone, or not there yet.
+    #[must_use]
+    pub fn all_refused(&self) -> bool {
         self.rounds > 0 && self.candidates.iter().all(|candidate| candidate.last == Some(Failed::Refused))
     }
 
-    /// Whether each address leads to somebody who is not of our job, or did before that one ended: the first, and what
-    /// was said there.
-    pub(crate) fn unproven(&self) -> Option<(SocketAddr, String)> {
+    /// Whether each address leads to somebody who does not prove to be the peer, or did before that one ended: the first,
+    /// and what was said there.
+    #[must_use]
+    pub fn unproven(&self) -> Option<(SocketAddr, String)> {
         let stranger = |candidate: &Candidate| {
             candidate.unproven.is_some()
                 && matches!(candidate.last, Some(Failed::Unproven(_) | Failed::Refused))
@@ -178,7 +172,8 @@ impl Dial {
     }
 
     /// What was tried, for an error.
-    pub(crate) fn attempts(&self) -> Vec<Attempt> {
+    #[must_use]
+    pub fn attempts(&self) -> Vec<Attempt> {
         let outcome = |candidate: &Candidate| match (&candidate.last, &candidate.unproven) {
             (None, _) => "no answer yet".to_owned(),
             (Some(last @ Failed::Unproven(_)), _) | (Some(last), None) => last.to_string(),
@@ -203,16 +198,16 @@ mod tests {
     fn all_addresses_have_their_turn_and_pauses_grow() {
         let start = Instant::now();
         let mut now = start;
-        let mut dial = Dial::new(Purpose::Join, addresses(), now, now + Duration::from_secs(60));
+        let mut search = Search::new(addresses(), now, now + Duration::from_secs(60));
         for round in 0..10 {
             for address in addresses() {
-                assert_eq!(dial.attempt(now), Some(address));
-                assert_eq!(dial.attempt(now), None, "one at a time");
-                dial.failed(address, Failed::Refused, now);
+                assert_eq!(search.attempt(now), Some(address));
+                assert_eq!(search.attempt(now), None, "one at a time");
+                search.failed(address, Failed::Refused, now);
             }
-            assert!(dial.all_refused());
-            assert_eq!(dial.attempt(now), None, "a pause after each round");
-            let pause = dial.wake_at() - now;
+            assert!(search.all_refused());
+            assert_eq!(search.attempt(now), None, "a pause after each round");
+            let pause = search.wake_at() - now;
             assert_eq!(pause, LAST_PAUSE.min(FIRST_PAUSE * (1 << round)));
             now += pause;
         }
@@ -221,51 +216,51 @@ mod tests {
     #[test]
     fn how_each_address_failed_is_kept() {
         let now = Instant::now();
-        let mut dial = Dial::new(Purpose::Join, addresses(), now, now + Duration::from_secs(60));
+        let mut search = Search::new(addresses(), now, now + Duration::from_secs(60));
         let [first, second] = [addresses()[0], addresses()[1]];
-        dial.attempt(now);
-        assert!(dial.failed(first, Failed::Unproven("its key is another than ours".into()), now));
-        assert!(dial.unproven().is_none());
-        let outcomes = |dial: &Dial| dial.attempts().into_iter().map(|a| a.outcome).collect::<Vec<_>>();
-        assert_eq!(outcomes(&dial), ["its key is another than ours", "no answer yet"]);
-        dial.attempt(now);
-        assert!(dial.failed(second, Failed::Unproven("it demands a key".into()), now));
-        assert_eq!(dial.unproven().unwrap().0, first);
-        assert!(!dial.all_refused());
-        assert_eq!(dial.wake_at() - now, STRANGERS_PAUSE);
+        search.attempt(now);
+        assert!(search.failed(first, Failed::Unproven("its key is another than ours".into()), now));
+        assert!(search.unproven().is_none());
+        let outcomes = |search: &Search| search.attempts().into_iter().map(|a| a.outcome).collect::<Vec<_>>();
+        assert_eq!(outcomes(&search), ["its key is another than ours", "no answer yet"]);
+        search.attempt(now);
+        assert!(search.failed(second, Failed::Unproven("it demands a key".into()), now));
+        assert_eq!(search.unproven().unwrap().0, first);
+        assert!(!search.all_refused());
+        assert_eq!(search.wake_at() - now, STRANGERS_PAUSE);
 
         // That one has ended.
-        let now = dial.wake_at();
-        dial.attempt(now);
-        assert!(!dial.failed(first, Failed::Refused, now));
-        assert_eq!(dial.unproven().unwrap().1, "its key is another than ours");
-        assert_eq!(outcomes(&dial)[0], "nobody listens there; before that, its key is another than ours");
+        let now = search.wake_at();
+        search.attempt(now);
+        assert!(!search.failed(first, Failed::Refused, now));
+        assert_eq!(search.unproven().unwrap().1, "its key is another than ours");
+        assert_eq!(outcomes(&search)[0], "nobody listens there; before that, its key is another than ours");
         // Something else is in the way now.
-        dial.attempt(now);
-        dial.failed(second, Failed::Other("no answer in time".into()), now);
-        assert!(dial.unproven().is_none());
+        search.attempt(now);
+        search.failed(second, Failed::Other("no answer in time".into()), now);
+        assert!(search.unproven().is_none());
     }
 
     #[test]
     fn an_address_that_was_passed_over_has_its_turn_again_when_that_attempt_has_ended() {
         let now = Instant::now();
-        let mut dial = Dial::new(Purpose::Join, addresses(), now, now + Duration::from_secs(60));
+        let mut search = Search::new(addresses(), now, now + Duration::from_secs(60));
         let [first, second] = [addresses()[0], addresses()[1]];
-        let next = |dial: &mut Dial| {
-            let now = dial.wake_at();
-            dial.attempt(now)
+        let next = |search: &mut Search| {
+            let now = search.wake_at();
+            search.attempt(now)
         };
-        assert_eq!(next(&mut dial), Some(first));
-        assert!(dial.pass_over(first, now));
+        assert_eq!(next(&mut search), Some(first));
+        assert!(search.pass_over(first, now));
         for _ in 0..3 {
-            assert_eq!(next(&mut dial), Some(second));
-            assert!(!dial.pass_over(second, now), "there would be nothing to do");
-            dial.failed(second, Failed::Refused, now);
+            assert_eq!(next(&mut search), Some(second));
+            assert!(!search.pass_over(second, now), "there would be nothing to do");
+            search.failed(second, Failed::Refused, now);
         }
-        assert_eq!(next(&mut dial), Some(second));
-        dial.failed(first, Failed::Refused, now);
-        assert_eq!(dial.attempt(now), None, "one at a time");
-        dial.failed(second, Failed::Refused, now);
-        assert_eq!(next(&mut dial), Some(first));
+        assert_eq!(next(&mut search), Some(second));
+        search.failed(first, Failed::Refused, now);
+        assert_eq!(search.attempt(now), None, "one at a time");
+        search.failed(second, Failed::Refused, now);
+        assert_eq!(next(&mut search), Some(first));
     }
 }

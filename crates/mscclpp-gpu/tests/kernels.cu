@@ -110,6 +110,20 @@ extern "C" __global__ void never_meet() {
   }
 }
 
+// The number that each thread has in the order in which they go on behind a barrier, to which thread 5 comes last.
+extern "C" __global__ void order_behind_barrier(unsigned int* next, uint64_t* order, volatile uint64_t* word,
+                                                int ofBlock) {
+  if (threadIdx.x == 5) {
+    for (int i = 0; i < 100000; ++i) *word = i;
+  }
+  if (ofBlock) {
+    __syncthreads();
+  } else {
+    __syncwarp();
+  }
+  order[threadIdx.x] = atomicAdd(next, 1u);
+}
+
 // What the threads of a warp tell each other: votes, shuffles, a reduction.
 extern "C" __global__ void warps(uint64_t* words) {
   const unsigned int lane = threadIdx.x % 32, all = 0xffffffffu;

@@ -45,6 +45,22 @@ fn words(buffer: &DeviceBuffer) -> Vec<u64> {
     bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }
 
+/// What the device API does in one instruction of a warp on a GPU relies on it.
+#[test]
+fn threads_go_on_behind_a_barrier_in_their_order_whoever_came_last() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let (stream, kernel) = (gpu.stream().unwrap(), module(&gpu).kernel("order_behind_barrier").unwrap());
+    let (counter, order) = (gpu.allocate(16).unwrap(), gpu.allocate(8 * 32).unwrap());
+    for of_block in [0, 1] {
+        counter.fill(0, 16, 0).unwrap();
+        let args = KernelArgs::new().with(counter.ptr()).with(order.ptr());
+        let args = args.with(counter.ptr().add(8)).with(of_block);
+        launch(&kernel, &stream, LaunchConfig::linear(1, 32), &args).unwrap();
+        stream.synchronize().unwrap();
+        assert_eq!(words(&order), (0..32).collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn every_thread_of_the_grid_runs_once() {
     let gpu = Platform::Host.gpu(0).unwrap();

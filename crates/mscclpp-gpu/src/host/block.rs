@@ -5,7 +5,9 @@
 //!    on one thread of the operating system. No reference into the block lives while a coroutine is resumed or suspended.
 //! 2. Nothing on the stack of a kernel's thread needs dropping: device code has no destructors that matter, and the
 //!    callbacks keep nothing while they are suspended. So a thread can be given up wherever it is.
-//! 3. Threads have their turns in the order of their number, and those that a barrier lets go on, too.
+//! 3. Threads have their turns in rounds, in the order of their number. Those that a barrier lets go on, whichever came to
+//!    it last, go on in the next round, and so in that order too, each with all the branches of a turn. The device API
+//!    relies on it where a warp does something in one instruction on a GPU.
 
 use std::{
     ffi::{CStr, c_char, c_void},
@@ -72,6 +74,8 @@ struct Seat {
     answer: u64,
     /// What it brought to the block's barrier.
     value: bool,
+    /// It has no turn before this round.
+    from_round: u64,
 }
 
 pub(super) struct Block<'a> {
@@ -82,6 +86,8 @@ pub(super) struct Block<'a> {
     free_stacks: Vec<usize>,
     live: usize,
     at_barrier: usize,
+    /// Of the turns.
+    round: u64,
     failure: Option<String>,
 }
 
@@ -106,12 +112,20 @@ pub(super) unsafe fn run(work: &Work<'_>) -> Result<(), String> {
         work,
         stacks,
         seats: (0..threads)
-            .map(|_| Seat { state: State::Ready, body: None, stack: 0, answer: 0, value: false })
+            .map(|_| Seat {
+                state: State::Ready,
+                body: None,
+                stack: 0,
+                answer: 0,
+                value: false,
+                from_round: 0,
+            })
             .collect(),
         warps: vec![Warp { words: [[0; 2]; WARP] }; threads.div_ceil(WARP)],
         free_stacks: (0..threads).rev().collect(),
         live: threads,
         at_barrier: 0,
+        round: 0,
         failure: None,
     };
     // SAFETY: the block lives, and is not used otherwise until this returns (invariant 1).
@@ -140,7 +154,7 @@ unsafe fn run_threads(block: *mut Block<'_>) -> Result<(), String> {
             }
             let (mut ran, mut moved, mut had_turn) = (false, false, false);
             for number in 0..threads {
-                if (&(*block).seats)[number].state != State::Ready {
+                if !(*block).has_turn(number) {
                     continue;
                 }
                 ran = true;
@@ -154,6 +168,7 @@ unsafe fn run_threads(block: *mut Block<'_>) -> Result<(), String> {
             if !ran {
                 return Err((*block).stuck());
             }
+            (*block).round += 1;
             if moved {
                 idle.reset();
             } else if had_turn {
@@ -180,6 +195,12 @@ unsafe fn take_turn(block: *mut Block<'_>, number: usize) -> Result<Option<Turn>
 }
 
 impl Block<'_> {
+    /// Whether the thread can go on, and is to in this round (invariant 3).
+    fn has_turn(&self, number: usize) -> bool {
+        let seat = &self.seats[number];
+        seat.state == State::Ready && seat.from_round <= self.round
+    }
+
     /// The thread's coroutine, with all the steps of a turn, and its stack.
     fn sit_down(&mut self, block: *mut Block<'static>, number: usize) -> Result<(Body, usize), String> {
         let seat = &mut self.seats[number];
@@ -274,6 +295,7 @@ impl Block<'_> {
         let answer = (self.at_barrier as u64) << 32 | values;
         for seat in self.seats.iter_mut().filter(waiting) {
             seat.state = State::Ready;
+            seat.from_round = self.round + 1;
             seat.answer = answer;
         }
         self.at_barrier = 0;
@@ -292,6 +314,7 @@ impl Block<'_> {
         }
         for seat in seats.iter_mut().filter(|seat| seat.state == State::AtWarpBarrier { mask }) {
             seat.state = State::Ready;
+            seat.from_round = self.round + 1;
             seat.answer = u64::from(came);
         }
     }

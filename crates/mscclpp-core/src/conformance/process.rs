@@ -24,6 +24,8 @@ pub(super) const CASES: &[(&str, Case)] = &[
 
 const LEN: u64 = 64 << 10;
 const ROUNDS: u64 = 50;
+/// How long the second process may be there.
+const LIMIT: Duration = Duration::from_secs(4 * PATIENCE.as_secs());
 
 /// What both ends have once they are connected: each sends from the first half of its memory to the second of the other's.
 struct Connected {
@@ -104,6 +106,12 @@ impl Connected {
 /// # Panics
 /// If something is not as it should be; the process that started it then fails too.
 pub fn serve(setup: &dyn Setup) {
+    // The other process waits for this one's lines without a limit of its own.
+    std::thread::spawn(|| {
+        std::thread::sleep(LIMIT);
+        eprintln!("the second process is still not done after {LIMIT:?}");
+        std::process::exit(1);
+    });
     let mut line = Line { from: std::io::stdin().lock(), to: std::io::stdout() };
     let connected = line.connect(setup, 1);
     line.say(b"ready");

@@ -1,5 +1,7 @@
 use std::{fmt, io, sync::Arc, time::Duration};
 
+use mscclpp_net::SystemError;
+
 use crate::{Transport, TransportFlags};
 
 /// What this crate's calls return.
@@ -158,6 +160,12 @@ pub struct TransportError {
     pub transport: Transport,
     /// What its provider says.
     pub error: Arc<dyn std::error::Error + Send + Sync>,
+}
+
+impl From<SystemError> for Error {
+    fn from(SystemError { operation, source }: SystemError) -> Self {
+        Self::system(operation, source)
+    }
 }
 
 impl fmt::Display for TransportError {

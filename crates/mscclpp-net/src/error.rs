@@ -1,4 +1,29 @@
-use std::error::Error;
+use std::{error::Error, io};
+
+/// A system call failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation} failed")]
+pub struct SystemError {
+    /// What was tried.
+    pub operation: &'static str,
+    /// The system's answer.
+    pub source: io::Error,
+}
+
+/// Names the operation of a failed system call.
+pub trait SystemCall<T> {
+    /// Turns a failure into one of `operation`.
+    ///
+    /// # Errors
+    /// The same failure, with its operation.
+    fn during(self, operation: &'static str) -> Result<T, SystemError>;
+}
+
+impl<T, E: Into<io::Error>> SystemCall<T> for Result<T, E> {
+    fn during(self, operation: &'static str) -> Result<T, SystemError> {
+        self.map_err(|source| SystemError { operation, source: source.into() })
+    }
+}
 
 /// An error and its causes as one text: `"listening for peers failed: Address already in use"`.
 ///

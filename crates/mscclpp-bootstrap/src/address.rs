@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use mscclpp_net::SystemCall;
+
 use crate::{Error, Family, Result};
 
 /// `"ip:port"`, `"[ipv6]:port"`, `"host:port"`, each perhaps after `"interface:"`.
@@ -97,7 +99,7 @@ impl Address {
                 // The receiver may have given up; then nobody wants the answer.
                 let _ = answer.send(query.to_socket_addrs().map(Iterator::collect));
             })
-            .map_err(|e| Error::io("starting the resolver thread", e))?;
+            .during("starting the resolver thread")?;
         match answers.recv_timeout(timeout) {
             Ok(Ok(found)) => Ok(found),
             Ok(Err(error)) => Err(Error::io_at("resolving a host name", name, error)),

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mscclpp_net::{dial::Attempt, env::BadVariable, interface::NoSuchInterface};
+use mscclpp_net::{SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface};
 
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -188,10 +188,6 @@ impl Error {
         Self::Io { operation, address: Some(address.to_string()), source: Arc::new(source) }
     }
 
-    pub(crate) fn interfaces(source: io::Error) -> Self {
-        Self::io("listing the network interfaces", source)
-    }
-
     /// Whether this is the end of the whole job, and not only of one call.
     ///
     /// A job also ends by an error of initialisation; this is about errors of calls on a bootstrap that was formed.
@@ -200,6 +196,12 @@ impl Error {
             self,
             Self::PeerLost { .. } | Self::Aborted { .. } | Self::DuplicateRank { .. } | Self::Mismatch { .. }
         )
+    }
+}
+
+impl From<SystemError> for Error {
+    fn from(SystemError { operation, source }: SystemError) -> Self {
+        Self::io(operation, source)
     }
 }
 

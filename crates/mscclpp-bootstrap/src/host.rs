@@ -4,7 +4,7 @@ use mscclpp_net::host::Host;
 use mscclpp_net::random;
 use sha2::{Digest, Sha256};
 
-use crate::{Error, LOG, Result};
+use crate::{LOG, Result};
 
 /// Equal in two processes that can reach each other's memory and Unix sockets.
 pub(crate) type HostId = [u8; 16];
@@ -24,7 +24,7 @@ pub(crate) fn detected() -> Result<HostId> {
             let why = mscclpp_net::Report(&error).to_string();
             // There is nothing to tell hosts apart by. Alone on its host, a rank is slow, but never wrong.
             tracing::warn!(target: LOG, why, "this rank counts as the only one of its host");
-            random().map_err(|e| Error::io("drawing random bytes", e))
+            Ok(random()?)
         }
     }
 }

@@ -1,5 +1,7 @@
 use std::{error::Error as StdError, sync::Arc, time::Duration};
 
+use mscclpp_net::SystemError;
+
 use crate::{Transport, TransportFlags};
 
 /// What this crate's calls return.
@@ -166,6 +168,12 @@ pub enum Error {
         /// What its provider says.
         source: Arc<dyn StdError + Send + Sync>,
     },
+}
+
+impl From<SystemError> for Error {
+    fn from(SystemError { operation, source }: SystemError) -> Self {
+        Self::system(operation, source)
+    }
 }
 
 impl Error {

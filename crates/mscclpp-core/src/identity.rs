@@ -46,7 +46,7 @@ impl fmt::Debug for ProcessId {
 
 /// `N` random bytes of the system.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
-    mscclpp_net::random().map_err(|source| Error::system("drawing random bytes", source))
+    Ok(mscclpp_net::random()?)
 }
 
 /// What two processes must have in common to be on one host: `MSCCLPP_HOSTID`, else the boot id and the network

@@ -1,7 +1,7 @@
-use std::{io, time::Duration};
+use std::time::Duration;
 
 use mscclpp_core::Transport;
-use mscclpp_net::env::BadVariable;
+use mscclpp_net::{SystemError, env::BadVariable};
 
 /// What can go wrong in this transport alone; callers get it inside [`mscclpp_core::Error::Transport`], or as the
 /// variant of [`mscclpp_core::Error`] that says the same.
@@ -9,13 +9,8 @@ use mscclpp_net::env::BadVariable;
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
-    #[error("{operation} failed")]
-    System {
-        /// What was tried.
-        operation: &'static str,
-        /// The system's error.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    System(#[from] SystemError),
     /// What a peer sent for an endpoint or a region is not what this transport makes.
     #[error("the transport's part of {what} is malformed: {problem}")]
     Malformed {
@@ -79,16 +74,5 @@ impl From<Error> for mscclpp_core::Error {
             }
             other => Self::transport(Transport::CUDA_IPC, other),
         }
-    }
-}
-
-/// Names the operation of a failed system call.
-pub(crate) trait SystemCall<T> {
-    fn during(self, operation: &'static str) -> Result<T>;
-}
-
-impl<T, E: Into<io::Error>> SystemCall<T> for std::result::Result<T, E> {
-    fn during(self, operation: &'static str) -> Result<T> {
-        self.map_err(|source| Error::System { operation, source: source.into() })
     }
 }

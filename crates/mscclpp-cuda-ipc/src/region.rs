@@ -15,7 +15,7 @@ use mscclpp_net::random;
 use parking_lot::Mutex;
 
 use crate::{
-    error::{Error, Result, SystemCall},
+    error::{Error, Result},
     hub::{Export, Hub, Shared},
     message::{Handle, RegionBlob, Request, Token},
     socket,
@@ -66,12 +66,10 @@ impl Exports {
         let allocation = match known {
             Some(allocation) => allocation,
             None => {
-                let drawing = "drawing random bytes";
-                let (id, token) = (random().during(drawing)?, random().during(drawing)?);
                 let allocation = Arc::new(Allocation {
-                    id: u64::from_le_bytes(id),
+                    id: u64::from_le_bytes(random()?),
                     size: export.allocation_size,
-                    export: Arc::new(Export { token, handle: export.handle }),
+                    export: Arc::new(Export { token: random()?, handle: export.handle }),
                     shared: hub.shared().clone(),
                 });
                 allocation.shared.serve(allocation.id, &allocation.export);

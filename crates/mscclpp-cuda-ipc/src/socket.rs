@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mscclpp_net::SystemCall;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -22,7 +23,7 @@ use rustix::{
 };
 
 use crate::{
-    error::{Error, Result, SystemCall},
+    error::{Error, Result},
     message::{Reply, Request},
 };
 
@@ -31,7 +32,7 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn new_socket() -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).during("making a Unix socket")
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).during("making a Unix socket")?)
 }
 
 /// A socket that listens at `address`.
@@ -98,7 +99,7 @@ pub(crate) fn ask(address: &str, request: Request) -> Result<(OwnedFd, Reply, Op
             }
             Err(Errno::AGAIN | Errno::INTR) => return Err(timed_out()),
             Err(Errno::CONNREFUSED) => return Err(gone()),
-            Err(error) => return Err(error).during("connecting to a peer's Unix socket"),
+            Err(error) => Err(error).during("connecting to a peer's Unix socket")?,
         }
     }
     if let Err((theirs, ours)) = user_fits(&socket) {
@@ -107,7 +108,7 @@ pub(crate) fn ask(address: &str, request: Request) -> Result<(OwnedFd, Reply, Op
     match send(&socket, &request.encode(), SendFlags::NOSIGNAL) {
         Ok(_) => {}
         Err(Errno::PIPE | Errno::CONNRESET) => return Err(gone()),
-        Err(error) => return Err(error).during("asking a peer over its Unix socket"),
+        Err(error) => Err(error).during("asking a peer over its Unix socket")?,
     }
     let mut bytes = [0; Reply::LEN];
     loop {
@@ -121,7 +122,7 @@ pub(crate) fn ask(address: &str, request: Request) -> Result<(OwnedFd, Reply, Op
                 }
                 wait_readable(socket.as_fd(), left)?;
             }
-            Err(error) => return Err(error).during("reading a peer's answer"),
+            Err(error) => Err(error).during("reading a peer's answer")?,
         }
     }
 }
@@ -139,7 +140,7 @@ fn wait_readable(socket: BorrowedFd<'_>, timeout: Duration) -> Result<()> {
     let timeout = Timespec::try_from(timeout).ok();
     match poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)], timeout.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(error).during("waiting for a peer's answer"),
+        Err(error) => Err(error).during("waiting for a peer's answer")?,
     }
 }
 

@@ -15,7 +15,10 @@ use mscclpp_net::{
 
 use crate::{
     error::{Error, Result},
-    protocol::{Foreign, begin, front, handshake::Name},
+    protocol::{
+        begin, front,
+        handshake::{Name, Refusal},
+    },
 };
 
 /// The most addresses that an endpoint names; the best ones.
@@ -29,9 +32,9 @@ fn read<T>(
 ) -> Result<T> {
     let malformed = |Malformed(problem)| Error::Malformed { what, problem };
     let mut reader = Reader::new(bytes);
-    front(&mut reader).map_err(|foreign| match foreign {
-        Foreign::Magic => malformed(Malformed("it was not made by this transport")),
-        Foreign::Version(theirs) => Error::Version { theirs },
+    front(&mut reader).map_err(|refusal| match refusal {
+        Refusal::Version { theirs } => Error::Version { theirs },
+        _ => malformed(Malformed("it was not made by this transport")),
     })?;
     let value = parse(&mut reader).map_err(malformed)?;
     reader.end().map_err(malformed)?;

@@ -65,7 +65,7 @@ pub(crate) fn dial(
         let (challenge, answer) = (Incoming::default(), Incoming::default());
         Ok(Dialling { key, request, nonce: random()?, challenge, answer, initiator: None })
     };
-    match race(candidates, LIMIT, begin).during("drawing random bytes")? {
+    match race(candidates, LIMIT, begin)? {
         Ok(Won { stream, session, address }) => Ok((stream, session, address)),
         Err(unreached) => Err(verdict(unreached)),
     }

@@ -1,7 +1,8 @@
-use std::{io, net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use mscclpp_core::Transport;
-use mscclpp_net::{dial::Attempt, env::BadVariable, interface::NoSuchInterface};
+pub(crate) use mscclpp_net::SystemCall;
+use mscclpp_net::{SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface};
 
 use crate::protocol::VERSION;
 
@@ -11,13 +12,8 @@ use crate::protocol::VERSION;
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
-    #[error("{operation} failed")]
-    System {
-        /// What was tried.
-        operation: &'static str,
-        /// The system's error.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    System(#[from] SystemError),
     /// No interface of that name has a usable address.
     #[error(transparent)]
     NoSuchInterface(#[from] NoSuchInterface),
@@ -103,16 +99,5 @@ impl From<Error> for mscclpp_core::Error {
             }
             other => Self::transport(Transport::ETHERNET, other),
         }
-    }
-}
-
-/// Names the operation of a failed system call.
-pub(crate) trait SystemCall<T> {
-    fn during(self, operation: &'static str) -> Result<T>;
-}
-
-impl<T, E: Into<io::Error>> SystemCall<T> for std::result::Result<T, E> {
-    fn during(self, operation: &'static str) -> Result<T> {
-        self.map_err(|source| Error::System { operation, source: source.into() })
     }
 }

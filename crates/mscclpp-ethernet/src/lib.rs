@@ -59,7 +59,7 @@ use mscclpp_core::{
     provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
 };
 use mscclpp_gpu::Gpu;
-use mscclpp_net::socket::Liveness;
+use mscclpp_net::{SystemCall, random, socket::Liveness};
 use parking_lot::Mutex;
 
 use blob::EndpointBlob;
@@ -180,7 +180,7 @@ impl TransportProvider for Ethernet {
             )));
         }
         let peer = EndpointBlob::decode(&remote.blob)?;
-        let id = u64::from_le_bytes(hub::random()?);
+        let id = u64::from_le_bytes(random()?);
         let request = Request { endpoint: peer.name, from: local.name, link: id, purpose: Purpose::Link };
         let candidates = peer.candidates(remote.host == host_id()?);
         let (stream, session, address) =
@@ -188,9 +188,7 @@ impl TransportProvider for Ethernet {
                 Error::Unreachable { .. } => unreachable(error.to_string()),
                 error => error.into(),
             })?;
-        Liveness::PROMPT
-            .apply(&stream)
-            .map_err(|source| Error::System { operation: "setting up a link", source })?;
+        Liveness::PROMPT.apply(&stream).during("setting up a link").map_err(Error::from)?;
         let state = Arc::new(LinkState::new(id, local.name, peer.name, address, monitor));
         local.hub.watch(stream, Inbound::new(session.responder), state.clone());
         tracing::debug!(target: "mscclpp::conn", %address, "Ethernet link opened");

@@ -19,7 +19,7 @@ use mscclpp_core::{
 use mscclpp_gpu::{DevicePtr, Platform};
 use mscclpp_test_support::until;
 
-use mscclpp_net::{env::BadVariable, key::Key};
+use mscclpp_net::{SystemError, env::BadVariable, key::Key};
 
 use crate::{
     Error, Ethernet,
@@ -433,7 +433,7 @@ fn what_the_core_has_a_variant_for_is_told_with_it() {
 fn the_systems_answer_is_the_source_and_each_text_is_said_once() {
     let source = std::io::Error::from_raw_os_error(libc::ENETDOWN);
     let answer = source.to_string();
-    let error = CoreError::from(Error::System { operation: "listening for peers", source });
+    let error = CoreError::from(Error::System(SystemError { operation: "listening for peers", source }));
     let cause = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
     assert_eq!(cause.unwrap().raw_os_error(), Some(libc::ENETDOWN));
     assert_eq!(error.to_string(), "Ethernet: listening for peers failed");

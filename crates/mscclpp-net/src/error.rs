@@ -1,4 +1,29 @@
-use std::{error::Error, fmt};
+use std::{error::Error, fmt, io};
+
+/// A system call failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation} failed")]
+pub struct SystemError {
+    /// What was tried.
+    pub operation: &'static str,
+    /// The system's answer.
+    pub source: io::Error,
+}
+
+/// Names the operation of a failed system call.
+pub trait SystemCall<T> {
+    /// Turns a failure into one of `operation`.
+    ///
+    /// # Errors
+    /// The same failure, with its operation.
+    fn during(self, operation: &'static str) -> Result<T, SystemError>;
+}
+
+impl<T, E: Into<io::Error>> SystemCall<T> for Result<T, E> {
+    fn during(self, operation: &'static str) -> Result<T, SystemError> {
+        self.map_err(|source| SystemError { operation, source: source.into() })
+    }
+}
 
 /// An error with all its causes, in one line: for places that show or keep a text alone, such as a log line, a message to
 /// another process, or the end of a program. A cause whose text the error before it ends with is not said again.

@@ -16,6 +16,8 @@ use std::{
 use crossbeam_queue::SegQueue;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
+use crate::{SystemCall, SystemError};
+
 /// The way from other threads to the one that runs an [`EventLoop`].
 pub struct Commands<C> {
     queue: SegQueue<C>,
@@ -27,8 +29,9 @@ impl<C> Commands<C> {
     ///
     /// # Errors
     /// If the system has no descriptor for it.
-    pub fn new() -> io::Result<Self> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    pub fn new() -> Result<Self, SystemError> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .during("making an event descriptor")?;
         Ok(Self { queue: SegQueue::new(), event })
     }
 
@@ -49,7 +52,7 @@ impl<C> Commands<C> {
 /// What became possible on a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ready {
-    /// The token with which it was added.
+    /// Its token.
     pub token: u64,
     /// There is something to read, or its end or failure to be seen.
     pub readable: bool,
@@ -71,8 +74,6 @@ impl Interest {
     pub const NONE: Self = Self { read: false, write: false };
     /// That it can be read.
     pub const READ: Self = Self { read: true, write: false };
-    /// That it can be read or written.
-    pub const BOTH: Self = Self { read: true, write: true };
 
     fn flags(self) -> epoll::EventFlags {
         let mut flags = epoll::EventFlags::empty();
@@ -82,13 +83,16 @@ impl Interest {
     }
 }
 
-/// The token of the event descriptor; not for others.
+/// The token of the listener.
+pub const LISTENER: u64 = 0;
+/// The token of the event descriptor.
 const WAKE: u64 = u64::MAX;
 
 /// Waits for sockets, for a time, or for a command.
 pub struct EventLoop<C> {
     epoll: OwnedFd,
     commands: Arc<Commands<C>>,
+    next_token: u64,
 }
 
 impl<C> EventLoop<C> {
@@ -96,19 +100,35 @@ impl<C> EventLoop<C> {
     ///
     /// # Errors
     /// If the system has no descriptor for it.
-    pub fn new(commands: Arc<Commands<C>>) -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let this = Self { epoll, commands };
-        this.add(&this.commands.event, WAKE, Interest::READ)?;
+    pub fn new(commands: Arc<Commands<C>>) -> Result<Self, SystemError> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).during("making an event loop")?;
+        let this = Self { epoll, commands, next_token: LISTENER + 1 };
+        this.watch(&this.commands.event, WAKE, Interest::READ)?;
         Ok(this)
     }
 
-    /// Watches a socket, which is called `token`: any number of the caller's but `u64::MAX`.
+    fn watch(&self, socket: impl AsFd, token: u64, interest: Interest) -> Result<(), SystemError> {
+        epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token), interest.flags())
+            .during("watching a socket")
+    }
+
+    /// Watches the one listener of this loop for connections; its token is [`LISTENER`].
     ///
     /// # Errors
-    /// If the system watches as many as it can.
-    pub fn add(&self, socket: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token), interest.flags())?)
+    /// If the system watches as many sockets as it can.
+    pub fn add_listener(&self, listener: impl AsFd) -> Result<(), SystemError> {
+        self.watch(listener, LISTENER, Interest::READ)
+    }
+
+    /// Watches a socket. Gives its token, which is larger than that of all before.
+    ///
+    /// # Errors
+    /// If the system watches as many sockets as it can.
+    pub fn add(&mut self, socket: impl AsFd, interest: Interest) -> Result<u64, SystemError> {
+        let token = self.next_token;
+        self.watch(socket, token, interest)?;
+        self.next_token += 1;
+        Ok(token)
     }
 
     /// Watches a socket for something else than before.
@@ -129,7 +149,7 @@ impl<C> EventLoop<C> {
     ///
     /// # Errors
     /// The system's; nothing can be waited for then.
-    pub fn wait(&self, timeout: Option<Duration>) -> io::Result<Vec<Ready>> {
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Vec<Ready>, SystemError> {
         let timeout = timeout.map(|t| {
             // Rounded up to what the system counts in, or a deadline just ahead would be waited for in a busy loop.
             let t = t.min(Duration::from_secs(3600)) + Duration::from_millis(1);
@@ -138,7 +158,7 @@ impl<C> EventLoop<C> {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error).during("waiting for sockets"),
         }
         let failed = epoll::EventFlags::ERR | epoll::EventFlags::HUP;
         let mut ready = Vec::with_capacity(events.len());
@@ -202,22 +222,22 @@ mod tests {
 
     #[test]
     fn what_is_not_dealt_with_is_told_again_and_nothing_that_nobody_asked_for() {
-        let events = EventLoop::<()>::new(Arc::new(Commands::new().unwrap())).unwrap();
+        let mut events = EventLoop::<()>::new(Arc::new(Commands::new().unwrap())).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (here, _) = listener.accept().unwrap();
-        events.add(&here, 7, Interest::READ).unwrap();
+        let token = events.add(&here, Interest::READ).unwrap();
         assert_eq!(events.wait(Some(Duration::ZERO)).unwrap(), []);
         there.write_all(b"x").unwrap();
-        let readable = Ready { token: 7, readable: true, writable: false };
+        let readable = Ready { token, readable: true, writable: false };
         for _ in 0..3 {
             assert_eq!(events.wait(LONG).unwrap(), [readable]);
         }
-        events.modify(&here, 7, Interest::BOTH).unwrap();
+        events.modify(&here, token, Interest { read: true, write: true }).unwrap();
         assert_eq!(events.wait(LONG).unwrap(), [Ready { writable: true, ..readable }]);
-        events.modify(&here, 7, Interest::NONE).unwrap();
+        events.modify(&here, token, Interest::NONE).unwrap();
         assert_eq!(events.wait(Some(Duration::ZERO)).unwrap(), []);
-        events.modify(&here, 7, Interest::READ).unwrap();
+        events.modify(&here, token, Interest::READ).unwrap();
         events.remove(&here);
         assert_eq!(events.wait(Some(Duration::ZERO)).unwrap(), []);
     }

@@ -1,6 +1,8 @@
 //! The network interfaces of this machine, and which of their addresses to offer to others.
 
-use std::{io, net::IpAddr};
+use std::net::IpAddr;
+
+use crate::{SystemCall, SystemError};
 
 /// The IP version to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,8 +47,8 @@ pub struct NoSuchInterface {
 ///
 /// # Errors
 /// The system's.
-pub fn list() -> io::Result<Vec<Interface>> {
-    let found = if_addrs::get_if_addrs()?;
+pub fn list() -> Result<Vec<Interface>, SystemError> {
+    let found = if_addrs::get_if_addrs().during("listing the network interfaces")?;
     Ok(found.into_iter().map(|i| Interface { ip: i.ip(), name: i.name }).collect())
 }
 

@@ -7,7 +7,8 @@
 //! - [`key`]: proofs that both ends of a connection have the same key;
 //! - [`wire`]: reading bytes from outside, with bounds;
 //! - [`event_loop`]: one thread that waits for sockets and for commands of other threads;
-//! - [`env`](mod@env), [`random()`], [`Report`]: environment variables, random bytes, errors with their causes.
+//! - [`env`](mod@env), [`random()`], [`SystemError`], [`Report`]: environment variables, random bytes, failed system calls,
+//!   errors with their causes.
 //!
 //! It knows nothing of GPUs, ranks or transports, starts no thread and keeps no state. It serves the other crates of the
 //! repository; its API changes with them.
@@ -24,5 +25,5 @@ mod random;
 pub mod socket;
 pub mod wire;
 
-pub use error::Report;
+pub use error::{Report, SystemCall, SystemError};
 pub use random::random;

@@ -1,4 +1,4 @@
-use std::io;
+use crate::{SystemCall, SystemError};
 
 /// `N` random bytes of the system, which nobody can guess.
 ///
@@ -6,9 +6,9 @@ use std::io;
 ///
 /// # Errors
 /// If the system has no source of random bytes. Nothing may be put in their place.
-pub fn random<const N: usize>() -> io::Result<[u8; N]> {
+pub fn random<const N: usize>() -> Result<[u8; N], SystemError> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)?;
+    getrandom::fill(&mut bytes).during("drawing random bytes")?;
     Ok(bytes)
 }
 

@@ -2,15 +2,15 @@
 //!
 //! What strangers can cost is bounded: so many connections, for so long, each with at most one frame of the handshake kept.
 
-use std::io;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use mscclpp_net::event_loop::Interest;
+use mscclpp_net::SystemError;
+use mscclpp_net::event_loop::{Interest, LISTENER};
 
 use crate::LOG;
 use crate::tcp::connection::Connection;
-use crate::tcp::service::{LISTENER, Service};
+use crate::tcp::service::Service;
 use crate::tcp::socket;
 
 /// How long a connection may take to prove that it belongs here.
@@ -22,8 +22,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 impl Service {
     /// Begins to listen.
-    pub(crate) fn set_listener(&mut self, listener: TcpListener) -> io::Result<()> {
-        self.events.add(&listener, LISTENER, Interest::READ)?;
+    pub(crate) fn set_listener(&mut self, listener: TcpListener) -> Result<(), SystemError> {
+        self.events.add_listener(&listener)?;
         self.listener = Some(listener);
         Ok(())
     }

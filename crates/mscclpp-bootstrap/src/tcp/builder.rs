@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mscclpp_net::interface::{self, Interface};
-use mscclpp_net::random;
+use mscclpp_net::{SystemCall, random};
 
 use crate::address::{Address, Host};
 use crate::env::Env;
@@ -161,8 +161,8 @@ impl TcpBootstrapBuilder {
             return Ok(bootstrap);
         }
         let (timeout, deadline) = (settings.plan.timeout, settings.plan.deadline);
-        let service = Service::new(settings.plan, Arc::clone(&shared), settings.listener, settings.formation)
-            .map_err(|e| Error::io("setting up the bootstrap's thread", e))?;
+        let service =
+            Service::new(settings.plan, Arc::clone(&shared), settings.listener, settings.formation)?;
         let thread = std::thread::Builder::new()
             .name(format!("mscclpp-boot-{rank}"))
             .stack_size(256 * 1024)
@@ -170,7 +170,7 @@ impl TcpBootstrapBuilder {
                 let _end = EndOfThread(Arc::clone(&service.shared));
                 service.run();
             })
-            .map_err(|e| Error::io("starting the bootstrap's thread", e))?;
+            .during("starting the bootstrap's thread")?;
         bootstrap.thread = Some(thread);
         // The thread keeps the deadline, and its error says more; this one is for a thread that does not get to run.
         let patience = deadline + Duration::from_secs(2);
@@ -198,7 +198,7 @@ impl TcpBootstrapBuilder {
         let host_id = self.given.host_id.or(env.host_id);
         let interface = at.interface().or(self.given.interface).or(env.interface);
 
-        let interfaces = interface::list().map_err(Error::interfaces)?;
+        let interfaces = interface::list()?;
         let own = interface::candidates(&interfaces, interface.as_deref(), family)?;
         let (key, job, candidates) = match at {
             ParsedRendezvous::Id(id) => (JobKey::of_unique_id(id.key()), Some(id.job()), id.addresses()),
@@ -244,7 +244,7 @@ impl TcpBootstrapBuilder {
             ParsedRendezvous::Address(address) => Some(listen_at(address, &candidates, &interfaces)?),
         };
         let local = listener.as_ref().map(TcpListener::local_addr).transpose();
-        let local = local.map_err(|e| Error::io("asking for a socket's address", e))?;
+        let local = local.during("asking for a socket's address")?;
         let (port, addresses) = match local {
             None => (0, Vec::new()),
             Some(local) if local.ip().is_unspecified() => (local.port(), own),
@@ -252,7 +252,7 @@ impl TcpBootstrapBuilder {
         };
         let job = match plan.job {
             Some(job) => job,
-            None => random().map_err(|e| Error::io("drawing random bytes", e))?,
+            None => random()?,
         };
         plan.job = Some(job);
         let shown = candidates.first().map_or_else(String::new, ToString::to_string);

@@ -9,6 +9,7 @@
 //! Until then a rank that is lost ends the job, and so does one that leaves.
 
 use std::collections::HashSet;
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ use crate::tcp::socket;
 use crate::{Error, LOG, Party};
 use mscclpp_net::socket::canonical;
 use mscclpp_net::wire::{Malformed, Reader};
+use mscclpp_net::{SystemCall, SystemError};
 
 /// How soon, and then how often, rank 0 tells the ranks that have joined which are missing.
 const FIRST_PROGRESS: Duration = Duration::from_millis(100);
@@ -148,25 +150,26 @@ impl Service {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         connection.phase = Phase::Root;
         self.root_at = Some(connection.remote);
-        let local = connection.stream().local_addr().map(|a| canonical(a).ip());
+        let local = connection.stream().local_addr();
         let Some(join) = self.formation.join.take() else { return };
-        let listening = local.and_then(|local| listen_beside(local, &join));
-        let (listener, addresses) = match listening {
-            Ok(listening) => listening,
-            Err(error) => return self.fail(&Error::io("listening for other ranks", error), None),
-        };
-        let port = listener.local_addr().map(|a| a.port());
-        let entered = port.and_then(|port| self.set_listener(listener).map(|()| port));
-        match entered {
-            Ok(port) => {
-                let entry = Entry { host: join.host, domain: join.domain, port, addresses };
+        match self.listen_beside(local, &join) {
+            Ok(entry) => {
                 if let Some(connection) = self.connections.get_mut(&token) {
                     connection.outbox.push(frame::encode(Kind::Join, &entry.encode()));
                 }
                 self.mark_dirty(token);
             }
-            Err(error) => self.fail(&Error::io("listening for other ranks", error), None),
+            Err(error) => self.fail(&error.into(), None),
         }
+    }
+
+    /// Listens beside the address of the connection to rank 0.
+    fn listen_beside(&mut self, local: io::Result<SocketAddr>, join: &Join) -> Result<Entry, SystemError> {
+        let listening = local.and_then(|local| listen_beside(canonical(local).ip(), join));
+        let (listener, addresses) = listening.during("listening for other ranks")?;
+        let port = listener.local_addr().during("listening for other ranks")?.port();
+        self.set_listener(listener)?;
+        Ok(Entry { host: join.host, domain: join.domain, port, addresses })
     }
 
     /// A frame from a rank that was admitted.
@@ -378,7 +381,7 @@ impl Service {
 }
 
 /// Listens where the other ranks can be expected to reach this one, and gives the addresses.
-fn listen_beside(local: IpAddr, join: &Join) -> std::io::Result<(TcpListener, Vec<IpAddr>)> {
+fn listen_beside(local: IpAddr, join: &Join) -> io::Result<(TcpListener, Vec<IpAddr>)> {
     if let Some(&first) = join.listen_at.first() {
         // A named interface: its addresses alone.
         return Ok((socket::listen(SocketAddr::new(first, 0))?, vec![first]));

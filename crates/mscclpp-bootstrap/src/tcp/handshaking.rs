@@ -20,7 +20,7 @@ impl Service {
     /// Random bytes to be used once. Without them the job fails: no proof would be worth anything.
     fn nonce(&mut self) -> Option<Nonce> {
         let nonce = random();
-        nonce.map_err(|error| self.fail(&Error::io("drawing random bytes", error), None)).ok()
+        nonce.map_err(|error| self.fail(&error.into(), None)).ok()
     }
 
     /// The phase in which an accepted connection begins, and the challenge to be sent on it.

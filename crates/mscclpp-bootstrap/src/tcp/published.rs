@@ -5,8 +5,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use mscclpp_net::interface;
-use mscclpp_net::random;
+use mscclpp_net::{SystemCall, interface, random};
 use parking_lot::Mutex;
 
 use crate::env::Env;
@@ -18,7 +17,7 @@ static PUBLISHED: Mutex<Vec<(JobId, TcpListener)>> = Mutex::new(Vec::new());
 
 /// Makes an id and begins to listen for it.
 pub(crate) fn create(env: &Env) -> Result<UniqueId> {
-    let interfaces = interface::list().map_err(Error::interfaces)?;
+    let interfaces = interface::list()?;
     let mut addresses = interface::candidates(&interfaces, env.interface.as_deref(), env.family)?;
     let listener = match (&env.interface, addresses.first()) {
         (Some(_), Some(&first)) => {
@@ -27,16 +26,15 @@ pub(crate) fn create(env: &Env) -> Result<UniqueId> {
         }
         _ => socket::listen_everywhere(env.family != Some(Family::V4)),
     }
-    .map_err(|e| Error::io("listening for the ranks of a job", e))?;
-    let local = listener.local_addr().map_err(|e| Error::io("asking for a socket's address", e))?;
+    .during("listening for the ranks of a job")?;
+    let local = listener.local_addr().during("asking for a socket's address")?;
     if local.is_ipv4() {
         addresses.retain(std::net::IpAddr::is_ipv4);
     }
     if addresses.is_empty() {
         return Err(Error::NoSuchInterface { name: "(any)".to_owned(), available: Vec::new() });
     }
-    let drawing = |e| Error::io("drawing random bytes", e);
-    let (job, key) = (random().map_err(drawing)?, random().map_err(drawing)?);
+    let (job, key) = (random()?, random()?);
     PUBLISHED.lock().push((job, listener));
     Ok(UniqueId::new(&addresses, local.port(), job, key))
 }

@@ -14,7 +14,6 @@
 //!   whose process ends on the error has passed it on.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,11 +30,9 @@ use crate::tcp::links::Peer;
 use crate::tcp::shared::{Command, Shared};
 use crate::{Error, LOG};
 use mscclpp_net::dial::{Attempt, Failed};
-use mscclpp_net::event_loop::{EventLoop, Interest, Ready};
+use mscclpp_net::event_loop::{EventLoop, Interest, LISTENER, Ready};
 use mscclpp_net::wire::Malformed;
-
-/// The listener's token in the event loop; connections come after it.
-pub(crate) const LISTENER: u64 = 0;
+use mscclpp_net::{Report, SystemError};
 
 /// Bytes taken from a connection at a time.
 const SCRATCH: usize = 16 * 1024;
@@ -79,7 +76,6 @@ pub(crate) struct Service {
     pub(crate) dirty: HashSet<u64>,
     pub(crate) closing: Option<Instant>,
     pub(crate) resume_accepting: Option<Instant>,
-    next_token: u64,
     scratch: Vec<u8>,
 }
 
@@ -89,10 +85,10 @@ impl Service {
         shared: Arc<Shared>,
         listener: Option<TcpListener>,
         formation: Formation,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, SystemError> {
         let events = EventLoop::new(Arc::clone(shared.commands()))?;
         if let Some(listener) = &listener {
-            events.add(listener, LISTENER, Interest::READ)?;
+            events.add_listener(listener)?;
         }
         let uplink = crate::protocol::tree::parent(plan.rank);
         Ok(Self {
@@ -114,7 +110,6 @@ impl Service {
             dirty: HashSet::new(),
             closing: None,
             resume_accepting: None,
-            next_token: LISTENER + 1,
             scratch: vec![0; SCRATCH],
         })
     }
@@ -135,7 +130,7 @@ impl Service {
                 Ok(ready) => ready.into_iter().for_each(|ready| self.on_ready(ready)),
                 Err(error) => {
                     // Without its event loop the rank can do nothing more; for the others it is gone when its sockets close.
-                    self.fail(&Error::io("waiting for sockets", error), None);
+                    self.fail(&error.into(), None);
                     return;
                 }
             }
@@ -185,15 +180,15 @@ impl Service {
 
     /// Takes a connection in; `None` if the system will not watch it.
     pub(crate) fn enter(&mut self, mut connection: Connection) -> Option<u64> {
-        let token = self.next_token;
-        self.next_token += 1;
         let connecting = matches!(connection.phase, Phase::Connecting { .. });
         connection.awaits_writable = connecting;
         let interest = Interest { read: true, write: connecting };
-        if let Err(error) = self.events.add(connection.stream(), token, interest) {
-            tracing::warn!(target: LOG, rank = self.plan.rank, %error, "cannot watch a connection");
-            return None;
-        }
+        let token = self.events.add(connection.stream(), interest);
+        let warn = |error| {
+            let error = %Report(&error);
+            tracing::warn!(target: LOG, rank = self.plan.rank, error, "cannot watch a connection");
+        };
+        let token = token.map_err(warn).ok()?;
         self.connections.insert(token, connection);
         Some(token)
     }

@@ -36,7 +36,7 @@ impl Shared {
     pub(crate) fn new(inbox: Arc<Inbox>) -> Result<Self> {
         Ok(Self {
             inbox,
-            commands: Arc::new(Commands::new().map_err(|e| Error::io("making an eventfd", e))?),
+            commands: Arc::new(Commands::new()?),
             table: OnceLock::new(),
             finished: AtomicBool::new(false),
         })

@@ -22,6 +22,7 @@ use std::{
 use mscclpp_core::LinkMonitor;
 use mscclpp_gpu::ExportHandle;
 use mscclpp_net::{
+    SystemCall,
     event_loop::{self, Commands},
     random,
 };
@@ -29,7 +30,7 @@ use parking_lot::Mutex;
 use subtle::ConstantTimeEq;
 
 use crate::{
-    error::{Result, SystemCall},
+    error::Result,
     message::{EndpointBlob, Handle, Token},
     socket,
 };
@@ -83,12 +84,12 @@ impl Export {
 
 impl Hub {
     pub(crate) fn start() -> Result<Arc<Self>> {
-        let number = u128::from_le_bytes(random().during("drawing random bytes")?);
+        let number = u128::from_le_bytes(random()?);
         let address = format!("mscclpp-{number:032x}");
         let listener = socket::listener(&address)?;
-        let commands = Arc::new(Commands::new().during("making an event descriptor")?);
+        let commands = Arc::new(Commands::new()?);
         let shared = Arc::new(Shared { address, tables: Mutex::default(), commands });
-        let service = service::Service::new(shared.clone(), listener).during("watching for peers")?;
+        let service = service::Service::new(shared.clone(), listener)?;
         let thread = std::thread::Builder::new()
             .name("mscclpp-ipc".to_owned())
             .spawn(move || service.run())
@@ -102,7 +103,7 @@ impl Hub {
 
     /// Lets peers connect to a new endpoint.
     pub(crate) fn open_endpoint(&self) -> Result<EndpointBlob> {
-        let token = random().during("drawing random bytes")?;
+        let token = random()?;
         self.shared.tables.lock().endpoints.insert(token);
         Ok(EndpointBlob { token, address: self.shared.address.clone() })
     }

@@ -2,14 +2,14 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    io,
     os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use mscclpp_core::LinkMonitor;
-use mscclpp_net::event_loop::{EventLoop, Interest, Ready};
+use mscclpp_net::event_loop::{EventLoop, Interest, LISTENER, Ready};
+use mscclpp_net::{Report, SystemError};
 use rustix::io::Errno;
 
 use crate::{
@@ -29,9 +29,6 @@ const MAX_ACCEPTED: usize = 1024;
 /// How long peers wait at the listener when the system has no descriptor or memory for them.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The listener's token in the event loop; connections have the numbers after it, in the order in which they came.
-const LISTENER: u64 = 0;
-
 pub(super) struct Service {
     shared: Arc<Shared>,
     events: EventLoop<Command>,
@@ -42,7 +39,6 @@ pub(super) struct Service {
     accepted: BTreeMap<u64, Accepted>,
     inbound: HashMap<u64, Inbound>,
     outbound: HashMap<u64, Outbound>,
-    next_token: u64,
     /// When to accept again, after the system had no descriptor or memory.
     resume_accepting: Option<Instant>,
     /// Whether that was logged, and nobody has been accepted since.
@@ -69,9 +65,9 @@ struct Outbound {
 }
 
 impl Service {
-    pub(super) fn new(shared: Arc<Shared>, listener: OwnedFd) -> io::Result<Self> {
+    pub(super) fn new(shared: Arc<Shared>, listener: OwnedFd) -> Result<Self, SystemError> {
         let events = EventLoop::new(shared.commands.clone())?;
-        events.add(&listener, LISTENER, Interest::READ)?;
+        events.add_listener(&listener)?;
         Ok(Self {
             shared,
             events,
@@ -80,7 +76,6 @@ impl Service {
             accepted: BTreeMap::new(),
             inbound: HashMap::new(),
             outbound: HashMap::new(),
-            next_token: LISTENER + 1,
             resume_accepting: None,
             pause_reported: false,
         })
@@ -90,7 +85,7 @@ impl Service {
         loop {
             let timeout = self.wake_at().map(|at| at.saturating_duration_since(Instant::now()));
             let ready = self.events.wait(timeout).unwrap_or_else(|error| {
-                tracing::warn!(target: "mscclpp::conn", %error, "waiting for peers");
+                tracing::warn!(target: "mscclpp::conn", error = %Report(&error), "serving peers");
                 std::thread::sleep(Duration::from_millis(10));
                 Vec::new()
             });
@@ -123,17 +118,12 @@ impl Service {
         let commands = self.shared.commands.clone();
         for command in commands.take() {
             match command {
-                Command::Watch { id, socket, monitor } => {
-                    let token = self.take_token();
-                    match self.events.add(&socket, token, Interest::READ) {
-                        Ok(()) => {
-                            self.outbound.insert(token, Outbound { id, socket, monitor });
-                        }
-                        Err(source) => {
-                            monitor.fail(Error::System { operation: "watching a peer", source }.into());
-                        }
+                Command::Watch { id, socket, monitor } => match self.events.add(&socket, Interest::READ) {
+                    Ok(token) => {
+                        self.outbound.insert(token, Outbound { id, socket, monitor });
                     }
-                }
+                    Err(error) => monitor.fail(Error::from(error).into()),
+                },
                 Command::Unwatch { id } => self.outbound.retain(|_, outbound| outbound.id != id),
                 Command::CloseEndpoint { token } => self.inbound.retain(|_, inbound| {
                     let leads_there = inbound.endpoint == token;
@@ -146,12 +136,6 @@ impl Service {
             }
         }
         true
-    }
-
-    fn take_token(&mut self) -> u64 {
-        let token = self.next_token;
-        self.next_token += 1;
-        token
     }
 
     /// The peer has closed its endpoint, after a goodbye, or it is gone.
@@ -248,12 +232,13 @@ impl Service {
                 socket::answer(&socket, &Reply::encode(Err(Refusal::User)), None);
                 continue;
             }
-            let token = self.take_token();
-            match self.events.add(&socket, token, Interest::READ) {
-                Ok(()) => {
+            match self.events.add(&socket, Interest::READ) {
+                Ok(token) => {
                     self.accepted.insert(token, Accepted { socket, deadline: now + REQUEST_LIMIT });
                 }
-                Err(error) => tracing::warn!(target: "mscclpp::conn", %error, "watching a peer"),
+                Err(error) => {
+                    tracing::warn!(target: "mscclpp::conn", error = %Report(&error), "cannot serve a peer");
+                }
             }
         }
     }

@@ -25,6 +25,7 @@ use mscclpp_net::{
     event_loop::{self, Commands},
     interface,
     key::Key,
+    random,
     socket::{listen, listen_everywhere},
 };
 use parking_lot::Mutex;
@@ -89,7 +90,7 @@ impl Hub {
     pub(crate) fn start(settings: &Settings) -> Result<Arc<Self>> {
         let env = Env::read()?;
         let (name, family) = (settings.interface.clone().or(env.interface), settings.family.or(env.family));
-        let interfaces = interface::list().during("listing the network interfaces")?;
+        let interfaces = interface::list()?;
         let mut addresses = interface::candidates(&interfaces, name.as_deref(), family)?;
         addresses.truncate(MAX_ADDRESSES);
         let listener = match *addresses {
@@ -100,7 +101,7 @@ impl Hub {
         let listener = listener.during("listening for peers")?;
         let port = listener.local_addr().during("asking for the port that peers connect to")?.port();
         tracing::debug!(target: "mscclpp::conn", ?addresses, port, "listening for Ethernet peers");
-        let commands = Commands::new().during("making an event descriptor")?;
+        let commands = Commands::new()?;
         let shared = Arc::new(Shared {
             settings: settings.clone(),
             addresses,
@@ -109,7 +110,7 @@ impl Hub {
             commands: Arc::new(commands),
             regions: Arc::default(),
         });
-        let service = service::Service::new(shared.clone(), listener).during("watching for peers")?;
+        let service = service::Service::new(shared.clone(), listener)?;
         let thread = std::thread::Builder::new()
             .name("mscclpp-eth-hub".to_owned())
             .spawn(move || service.run())
@@ -170,9 +171,4 @@ impl Drop for Hub {
             tracing::error!(target: "mscclpp::conn", "the thread that serves peers had panicked");
         }
     }
-}
-
-/// Random bytes of the system.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
-    mscclpp_net::random().during("drawing random bytes")
 }

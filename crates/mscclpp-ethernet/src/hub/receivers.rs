@@ -8,8 +8,10 @@ use std::{
     },
 };
 
+use mscclpp_net::SystemError;
+
 use crate::{
-    error::{Result, SystemCall},
+    error::SystemCall,
     protocol::{
         frame::{Inbound, Outbound},
         handshake::{Name, Request, Session},
@@ -52,7 +54,7 @@ impl Receivers {
         stream: TcpStream,
         request: Request,
         session: Session,
-    ) -> Result<()> {
+    ) -> Result<(), SystemError> {
         stream.set_nonblocking(false).during("making a socket block")?;
         stream.set_nodelay(true).during("setting up a socket")?;
         socket::RECEIVER.apply(&stream).during("setting up a socket")?;

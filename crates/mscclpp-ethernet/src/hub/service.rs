@@ -2,15 +2,15 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    io,
     net::TcpListener,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use mscclpp_net::{
-    Report,
-    event_loop::{EventLoop, Interest, Ready},
+    Report, SystemError,
+    event_loop::{EventLoop, Interest, LISTENER, Ready},
+    random,
     socket::{self, Liveness, is_silence},
 };
 
@@ -25,7 +25,6 @@ use super::{
     accepted::{Accepted, Progress},
     link_state::{LinkEnd, LinkState},
     links::{InboundEnd, InboundLink, OutboundLink},
-    random,
     receivers::Receivers,
 };
 
@@ -40,9 +39,6 @@ const MAX_ACCEPTED: usize = 64;
 /// How long those who want to connect wait when the system has no descriptor or memory for them.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// The listener's token in the event loop; connections have the numbers after it, in the order in which they came.
-const LISTENER: u64 = 0;
-
 pub(super) struct Service {
     shared: Arc<Shared>,
     events: EventLoop<Command>,
@@ -52,7 +48,6 @@ pub(super) struct Service {
     inbound: HashMap<u64, InboundLink>,
     outbound: HashMap<u64, OutboundLink>,
     receivers: Receivers,
-    next_token: u64,
     /// When to accept again, after the system had no descriptor or memory.
     resume_accepting: Option<Instant>,
     /// Whether that was logged, and nobody has been accepted since.
@@ -60,9 +55,9 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn new(shared: Arc<Shared>, listener: TcpListener) -> io::Result<Self> {
+    pub(super) fn new(shared: Arc<Shared>, listener: TcpListener) -> Result<Self, SystemError> {
         let events = EventLoop::new(shared.commands.clone())?;
-        events.add(&listener, LISTENER, Interest::READ)?;
+        events.add_listener(&listener)?;
         Ok(Self {
             shared,
             events,
@@ -71,7 +66,6 @@ impl Service {
             inbound: HashMap::new(),
             outbound: HashMap::new(),
             receivers: Receivers::default(),
-            next_token: LISTENER + 1,
             resume_accepting: None,
             pause_reported: false,
         })
@@ -81,7 +75,7 @@ impl Service {
         loop {
             let timeout = self.wake_at().map(|at| at.saturating_duration_since(Instant::now()));
             let ready = self.events.wait(timeout).unwrap_or_else(|error| {
-                tracing::warn!(target: "mscclpp::conn", %error, "waiting for peers");
+                tracing::warn!(target: "mscclpp::conn", error = %Report(&error), "serving peers");
                 std::thread::sleep(Duration::from_millis(10));
                 Vec::new()
             });
@@ -216,17 +210,12 @@ impl Service {
         let commands = self.shared.commands.clone();
         for command in commands.take() {
             match command {
-                Command::Watch { stream, inbound, link } => {
-                    let token = self.take_token();
-                    match self.events.add(&stream, token, Interest::READ) {
-                        Ok(()) => {
-                            self.outbound.insert(token, OutboundLink::new(stream, inbound, link));
-                        }
-                        Err(source) => {
-                            link.fail(Error::System { operation: "watching a link", source }.into());
-                        }
+                Command::Watch { stream, inbound, link } => match self.events.add(&stream, Interest::READ) {
+                    Ok(token) => {
+                        self.outbound.insert(token, OutboundLink::new(stream, inbound, link));
                     }
-                }
+                    Err(error) => link.fail(Error::from(error).into()),
+                },
                 Command::Unwatch { link } => self.outbound.retain(|_, outbound| outbound.state.id() != link),
                 Command::Suspect { link, reason } => {
                     for outbound in self.outbound.values_mut().filter(|outbound| outbound.state.id() == link)
@@ -243,12 +232,6 @@ impl Service {
             }
         }
         true
-    }
-
-    fn take_token(&mut self) -> u64 {
-        let token = self.next_token;
-        self.next_token += 1;
-        token
     }
 
     fn ended(&mut self, request: &Request, end: &End, now: Instant) {
@@ -327,14 +310,14 @@ impl Service {
             if self.handshakes.len() == MAX_HANDSHAKES {
                 self.handshakes.pop_first();
             }
-            let token = self.take_token();
             let Some(accepted) = Accepted::challenge(stream, address, nonce, now) else { continue };
-            match self.events.add(&accepted.stream, token, Interest::READ) {
-                Ok(()) => {
+            match self.events.add(&accepted.stream, Interest::READ) {
+                Ok(token) => {
                     self.handshakes.insert(token, accepted);
                 }
                 Err(error) => {
-                    tracing::warn!(target: "mscclpp::conn", %error, from = %address, "watching a peer");
+                    let error = %Report(&error);
+                    tracing::warn!(target: "mscclpp::conn", error, from = %address, "cannot serve a peer");
                 }
             }
         }

@@ -19,7 +19,7 @@ use mscclpp_net::{
     wire::{Malformed, Reader},
 };
 
-use super::{Foreign, VERSION, begin, front, seal::Seal};
+use super::{VERSION, begin, front, seal::Seal};
 
 const INITIATOR: &[u8] = b"mscclpp-ethernet initiator\0";
 const RESPONDER: &[u8] = b"mscclpp-ethernet responder\0";
@@ -105,15 +105,6 @@ impl Session {
     }
 }
 
-impl From<Foreign> for Refusal {
-    fn from(foreign: Foreign) -> Self {
-        match foreign {
-            Foreign::Magic => Self::Foreign,
-            Foreign::Version(theirs) => Self::Version { theirs },
-        }
-    }
-}
-
 impl From<Malformed> for Refusal {
     fn from(_: Malformed) -> Self {
         Self::Foreign
@@ -195,7 +186,7 @@ impl Responder {
 
     /// Whether the bytes so far can still become a hello. Saves waiting for the rest of what another version sends.
     pub(crate) fn check_front(said: &[u8]) -> Result<(), Refusal> {
-        if said.len() < 8 { Ok(()) } else { Ok(front(&mut Reader::new(said))?) }
+        if said.len() < 8 { Ok(()) } else { front(&mut Reader::new(said)) }
     }
 
     /// Takes the hello. `key_of` gives the key of an endpoint; `admit` decides about a peer that has proved itself, and

@@ -6,6 +6,8 @@
 
 use mscclpp_net::wire::Reader;
 
+use self::handshake::Refusal;
+
 pub(crate) mod frame;
 pub(crate) mod handshake;
 pub(crate) mod seal;
@@ -20,23 +22,13 @@ pub(crate) fn begin() -> Vec<u8> {
     [&MAGIC[..], &VERSION.to_le_bytes()].concat()
 }
 
-/// How bytes begin that are not of this transport as spoken here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Foreign {
-    /// They were not made by this transport.
-    Magic,
-    /// They are of this version of it.
-    Version(u32),
-}
-
 /// Reads what [`begin`] wrote. Compared before anything else is looked at.
-pub(crate) fn front(reader: &mut Reader<'_>) -> Result<(), Foreign> {
+pub(crate) fn front(reader: &mut Reader<'_>) -> Result<(), Refusal> {
     if reader.array() != Ok(MAGIC) {
-        return Err(Foreign::Magic);
+        return Err(Refusal::Foreign);
     }
-    match reader.u32() {
-        Ok(VERSION) => Ok(()),
-        Ok(theirs) => Err(Foreign::Version(theirs)),
-        Err(_) => Err(Foreign::Magic),
+    match reader.u32()? {
+        VERSION => Ok(()),
+        theirs => Err(Refusal::Version { theirs }),
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::socket;
+use crate::{SystemError, socket};
 
 /// How long an address is tried alone before the next one is tried beside it.
 const HEAD_START: Duration = Duration::from_millis(250);
@@ -97,8 +97,8 @@ impl<H: Handshake> Attempt<H> {
 pub fn race<H: Handshake>(
     candidates: &[SocketAddr],
     limit: Duration,
-    mut begin: impl FnMut() -> io::Result<H>,
-) -> io::Result<Outcome<H>> {
+    mut begin: impl FnMut() -> Result<H, SystemError>,
+) -> Result<Outcome<H>, SystemError> {
     let began = Instant::now();
     let mut untried: VecDeque<_> = candidates.iter().copied().collect();
     let mut again_at = began + AGAIN;
@@ -237,7 +237,8 @@ mod tests {
     #[test]
     fn a_handshake_that_cannot_begin_ends_it() {
         let peer = saying(b"yes!");
-        let error = race::<Word>(&[peer], LIMIT, || Err(io::ErrorKind::Unsupported.into())).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        let source = || io::Error::from(io::ErrorKind::Unsupported);
+        let begin = || Err(SystemError { operation: "beginning", source: source() });
+        assert_eq!(race::<Word>(&[peer], LIMIT, begin).unwrap_err().operation, "beginning");
     }
 }

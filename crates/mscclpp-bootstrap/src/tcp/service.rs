@@ -185,7 +185,7 @@ impl Service {
         let interest = Interest { read: true, write: connecting };
         let token = self.events.add(connection.stream(), interest);
         let warn = |error| {
-            let error = %Report(&error);
+            let error = Report(&error).to_string();
             tracing::warn!(target: LOG, rank = self.plan.rank, error, "cannot watch a connection");
         };
         let token = token.map_err(warn).ok()?;

@@ -316,7 +316,7 @@ impl Service {
                     self.handshakes.insert(token, accepted);
                 }
                 Err(error) => {
-                    let error = %Report(&error);
+                    let error = Report(&error).to_string();
                     tracing::warn!(target: "mscclpp::conn", error, from = %address, "cannot serve a peer");
                 }
             }

@@ -214,15 +214,20 @@ void calculatesExactly() {
   CHECK(checked > 1000000);
 }
 
-#if defined(__FLT16_MANT_DIG__)
-// The compiler's own half.
+// The compiler's own half, where it has one.
+#if defined(__aarch64__)
+#define COMPILERS_HALF __fp16
+#elif defined(__FLT16_MANT_DIG__)
+#define COMPILERS_HALF _Float16
+#endif
+#if defined(COMPILERS_HALF)
 void agreesWithTheCompiler() {
   Random random(16);
   for (int i = 0; i < 1000000; ++i) {
     const uint64_t bits = random.next();
     const float value = __uint_as_float(static_cast<unsigned>(bits >> 20));
     const __half own = value;
-    const _Float16 theirs = static_cast<_Float16>(value);
+    const COMPILERS_HALF theirs = static_cast<COMPILERS_HALF>(value);
     CHECK(isnan(value) ? __hisnan(own) : __half_as_ushort(own) == mscclpp_host::bitCast<unsigned short>(theirs));
   }
 }
@@ -309,7 +314,7 @@ int main() {
   convertsEveryNumber<__nv_bfloat16>();
   calculatesExactly<__half>();
   calculatesExactly<__nv_bfloat16>();
-#if defined(__FLT16_MANT_DIG__)
+#if defined(COMPILERS_HALF)
   agreesWithTheCompiler();
 #endif
   knowsWhatIsSpecial();

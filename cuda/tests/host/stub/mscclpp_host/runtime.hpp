@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "mscclpp_host/vector_types.hpp"
+
 namespace mscclpp_host {
 
 inline void step(unsigned int) {}
@@ -25,5 +27,30 @@ struct Trapped {};
 }
 
 }  // namespace mscclpp_host
+
+inline uint3 threadIdx, blockIdx;
+inline dim3 blockDim, gridDim;
+
+inline void __syncthreads() {}
+inline void __syncwarp(unsigned int = ~0u) {}
+inline int __any_sync(unsigned int, int predicate) { return predicate; }
+inline int __all_sync(unsigned int, int predicate) { return predicate; }
+inline unsigned int __ballot_sync(unsigned int, int predicate) { return predicate != 0; }
+template <class T>
+T __shfl_sync(unsigned int, T value, int, int = 32) {
+  return value;
+}
+template <class T>
+T __shfl_up_sync(unsigned int, T value, unsigned int, int = 32) {
+  return value;
+}
+template <class T>
+T __shfl_down_sync(unsigned int, T value, unsigned int, int = 32) {
+  return value;
+}
+template <class T>
+T __shfl_xor_sync(unsigned int, T value, int, int = 32) {
+  return value;
+}
 
 #endif  // MSCCLPP_HOST_RUNTIME_HPP_

@@ -45,6 +45,7 @@ pub const HEADERS: &[(&str, &str)] = &[
 /// headers of CUDA that kernels include.
 pub const HOST_HEADERS: &[(&str, &str)] = &[
     ("assert.h", include_str!("../host/assert.h")),
+    ("cooperative_groups.h", include_str!("../host/cooperative_groups.h")),
     ("cuda.h", include_str!("../host/cuda.h")),
     ("cuda_bf16.h", include_str!("../host/cuda_bf16.h")),
     ("cuda_fp16.h", include_str!("../host/cuda_fp16.h")),

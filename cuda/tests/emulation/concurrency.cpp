@@ -1,7 +1,5 @@
-// The barrier and the counting semaphore of a grid: under random interleavings of their atomic accesses, and with
+// The barrier and the counting semaphore of a grid: under random interleavings of their accesses, and with
 // blocks that run at the same time.
-
-#include <chrono>
 
 #include "mscclpp/concurrency_device.hpp"
 
@@ -63,7 +61,7 @@ static void interleavedTurns() {
         CHECK(semaphore.acquire());
         ++holders;
         most = holders > most ? holders : most;
-        Interleaving::current->yield();
+        mscclpp_host::pause();
         --holders;
         semaphore.release();
       }
@@ -135,9 +133,9 @@ static void endings() {
 int main() {
   interleavedSyncs();
   interleavedArrivals();
-  interleavedTurns();
+  emulation::asThread(interleavedTurns);
   gridBarrier();
   gridArrive();
   semaphoreTurns();
-  endings();
+  emulation::asThread(endings);
 }

@@ -6,7 +6,7 @@
 // who runs next:
 //   - `launch` runs blocks at the same time, each in a thread of the operating system, in which the block's threads
 //     take turns in the order of their number.
-//   - `Interleaving` runs blocks of one thread, of which a random one goes on before each access of the device API.
+//   - `Interleaving` runs blocks of which a random thread goes on before each access of the device API.
 //   - `inTurns` runs a block in the calling thread of the operating system, and `asThread` a block of one thread.
 //     Outside of a block nothing of the device API can be called.
 //   - `Limits` says what may be read and written.
@@ -332,10 +332,10 @@ inline void launch(unsigned int grid, unsigned int threads, const std::function<
   for (std::thread& block : blocks) block.join();
 }
 
-// Calls `body` as each of the blocks, of one thread each.
+// A kernel whose threads, of all blocks, take turns at random in this thread of the operating system.
 struct Interleaving {
-  static void run(unsigned int blocks, uint64_t seed, const std::function<void()>& body) {
-    Turns(0, blocks, blocks, 1, body).atRandom(seed);
+  static void run(unsigned int blocks, unsigned int threads, uint64_t seed, const std::function<void()>& body) {
+    Turns(0, blocks, blocks, threads, body).atRandom(seed);
   }
 };
 

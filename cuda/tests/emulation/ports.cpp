@@ -120,7 +120,7 @@ static void interleavedPushes() {
     HostFifo fifo(2u << random.below(3));
     std::vector<uint64_t> next(pushers);
     uint64_t cached = 0;
-    Interleaving::run(pushers + 2, random.next(), [&] {
+    Interleaving::run(pushers + 2, 1, random.next(), [&] {
       const uint64_t me = blockIdx.x;
       if (me < pushers) {
         for (uint64_t i = 0; i < each; ++i) {
@@ -165,7 +165,7 @@ static uint64_t interleavedPuts(uint64_t seed, bool weakened) {
   for (uint64_t i = 0; i < pieces * slot; ++i) {
     *world.arrivals.at(i) = static_cast<uint8_t>(~byteOf(i / slot, i % slot));
   }
-  Interleaving::run(senders + 2, random.next(), [&] {
+  Interleaving::run(senders + 2, 1, random.next(), [&] {
     if (blockIdx.x == senders) {
       while (!received || turn != pieces) {
         world.proxy(random.below(8) == 0);
@@ -284,7 +284,7 @@ static void endings() {
   CHECK(watched.handle.sync(1, 0) && watched.tailCache() == 1 && watched.looking() == 0);
   watched.looking() = 1;
   uint64_t looks = 0;
-  Interleaving::run(2, 1, [&] {
+  Interleaving::run(2, 1, 1, [&] {
     if (blockIdx.x == 0) {
       CHECK(watched.handle.sync(1));
     } else {

@@ -28,14 +28,13 @@ fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Compiles a source with the headers and with a runtime for one thread, which comes in front of the real one.
+/// Compiles a source with the headers.
 fn compile(compiler: &OsStr, standard: &str, source: &Path, arguments: &[&OsStr]) -> Result<(), Failed> {
     let compiled = Command::new(compiler)
-        .args([standard, "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-I"])
-        .arg(package().join("tests/host/stub"))
+        .args([standard, "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"])
+        .args(arguments)
         .arg("-I")
         .arg(package().join("host"))
-        .args(arguments)
         .args(["-x", "c++"])
         .arg(source)
         .stdin(Stdio::null())
@@ -47,13 +46,12 @@ fn compile(compiler: &OsStr, standard: &str, source: &Path, arguments: &[&OsStr]
     Err(format!("{arguments:?} {} does not compile as {standard}:\n{messages}", source.display()).into())
 }
 
-/// All but the runtime, which the tests have their own of, and what is not a header by itself.
+/// All but what is not a header by itself.
 fn headers() -> Vec<PathBuf> {
     let of = |folder: PathBuf| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut headers: Vec<PathBuf> = of(package().join("host"))
         .chain(of(package().join("host/mscclpp_host")))
         .filter(|path| path.extension().is_some_and(|extension| extension == "h" || extension == "hpp"))
-        .filter(|path| !path.ends_with("mscclpp_host/runtime.hpp"))
         .collect();
     headers.sort();
     headers
@@ -84,8 +82,11 @@ fn run(compiler: &OsStr, program: &str) -> Result<(), Failed> {
     fs::create_dir_all(&scratch.0)?;
     let source = package().join("tests/host").join(program).with_extension("cpp");
     let binary = scratch.0.join(program);
+    // A runtime for one thread comes in front of the real one.
+    let stub = package().join("tests/host/stub");
+    let arguments = ["-o".as_ref(), binary.as_os_str(), "-I".as_ref(), stub.as_os_str()];
     for standard in STANDARDS {
-        compile(compiler, standard, &source, &[OsStr::new("-o"), binary.as_os_str()])?;
+        compile(compiler, standard, &source, &arguments)?;
         let output = Command::new(&binary).output()?;
         if !output.status.success() {
             let messages = String::from_utf8_lossy(&output.stderr);

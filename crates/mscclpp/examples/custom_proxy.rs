@@ -98,10 +98,9 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
 
     let semaphores: Vec<Semaphore> = peers.iter().map(|peer| peer.semaphore.clone()).collect();
     let handles = gpu.allocate((MAX_RANKS * size_of::<HostToDeviceSemaphoreHandle>()) as u64)?;
-    for (i, semaphore) in semaphores.iter().enumerate() {
-        let handle = HostToDeviceSemaphoreHandle::of(semaphore)?;
-        handles.write((i * size_of::<HostToDeviceSemaphoreHandle>()) as u64, &bytes_of(handle))?;
-    }
+    let waits =
+        semaphores.iter().map(HostToDeviceSemaphoreHandle::of).collect::<mscclpp::Result<Vec<_>, _>>()?;
+    handles.write_params(0, &waits)?;
     let kernel = Module::load(&gpu, &kernels::CUSTOM_PROXY)?.kernel("broadcast_and_gather")?;
     let (stream, failed) = (gpu.stream()?, gpu.allocate(4)?);
 
@@ -187,9 +186,4 @@ fn connect_all(communicator: &Communicator, gpu: usize, buffer: &DeviceBuffer) -
         // ANCHOR_END: queue
     }
     Ok(peers)
-}
-
-fn bytes_of(handle: HostToDeviceSemaphoreHandle) -> [u8; size_of::<HostToDeviceSemaphoreHandle>()] {
-    // SAFETY: three pointers without padding.
-    unsafe { std::mem::transmute(handle) }
 }

@@ -8,7 +8,7 @@ mod ranks;
 
 use std::{error::Error, process::ExitCode, sync::Arc, time::Duration};
 
-use mscclpp::{PortChannelHandle, kernels, prelude::*};
+use mscclpp::{kernels, prelude::*};
 use ranks::{BadArguments, Program, Rank};
 
 const PROGRAM: Program = Program {
@@ -51,17 +51,14 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
 
     // ANCHOR: symbol
     let module = Module::load(&gpu, &kernels::MESH_PORT_CHANNELS)?;
-    let (symbol, size) = module.symbol("channels")?;
-    let handles = gpu.allocate(size)?;
-    for (rank, channel) in &channels {
-        handles.write((rank * size_of::<PortChannelHandle>()) as u64, &bytes_of(channel.device_handle()))?;
+    let mut handles: Vec<_> = channels.iter().map(|(_, channel)| channel.device_handle()).collect();
+    // By rank; the kernel does not look at its own, which may be any.
+    if let Some(any) = handles.first().copied() {
+        handles.insert(this.rank, any);
     }
-    let stream = gpu.stream()?;
-    // SAFETY: both are of that size, and no kernel runs yet.
-    unsafe { stream.copy(symbol, handles.ptr(), size)? };
-    stream.synchronize_timeout(LIMIT)?;
+    module.set_symbol("channels", &handles)?;
     // ANCHOR_END: symbol
-    let (kernel, failed) = (module.kernel("mesh_all_gather")?, gpu.allocate(4)?);
+    let (kernel, stream, failed) = (module.kernel("mesh_all_gather")?, gpu.stream()?, gpu.allocate(4)?);
 
     service.start_proxy(true)?;
     for bytes in SLICES {
@@ -159,9 +156,4 @@ fn finish(
         channel.semaphore().check()?;
     }
     Err(format!("the call that has to do with rank {} failed", u32::from_ne_bytes(word) - 1).into())
-}
-
-fn bytes_of(handle: PortChannelHandle) -> [u8; size_of::<PortChannelHandle>()] {
-    // SAFETY: pointers and numbers without padding.
-    unsafe { std::mem::transmute(handle) }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp::{Kernel, PortChannelHandle, Stream, kernels, prelude::*};
+use mscclpp::{Kernel, Stream, kernels, prelude::*};
 use support::{random::Random, semaphore_pair};
 
 /// For a launch, which takes some milliseconds. A kernel that hangs is ended then.
@@ -234,7 +234,7 @@ fn all_have_all_slices(source: &KernelSource<'_>) -> Result<(), String> {
         for ((from, to), semaphore) in [(a, b), (b, a)].into_iter().zip(&semaphores) {
             let id = services[from].add_semaphore(semaphore).expect("a number");
             let channel = services[from].port_channel(id, to as u32, from as u32).expect("a channel");
-            channels[from].push((to, channel));
+            channels[from].push(channel);
         }
     }
     let mut random = Random::new();
@@ -246,7 +246,10 @@ fn all_have_all_slices(source: &KernelSource<'_>) -> Result<(), String> {
     let mut kernels = Vec::new();
     for rank in all() {
         let module = Module::load(&gpus[rank], source).map_err(|error| error.to_string())?;
-        set_channels(&module, &gpus[rank], &channels[rank]);
+        let mut handles: Vec<_> = channels[rank].iter().map(PortChannel::device_handle).collect();
+        // By rank; the kernel does not look at its own, which may be any.
+        handles.insert(rank, handles[0]);
+        module.set_symbol("channels", &handles).map_err(|error| error.to_string())?;
         kernels.push(module.kernel("mesh_all_gather").map_err(|error| error.to_string())?);
     }
     for rank in all() {
@@ -266,21 +269,4 @@ fn all_have_all_slices(source: &KernelSource<'_>) -> Result<(), String> {
     }
     services.iter().for_each(|service| service.stop_proxy().expect("a stop"));
     Ok(())
-}
-
-/// Fills the module's array of channels, by rank.
-fn set_channels(module: &Module, gpu: &Gpu, channels: &[(usize, PortChannel)]) {
-    let (symbol, size) = module.symbol("channels").expect("the array of channels");
-    let (handles, stream) = (gpu.allocate(size).expect("memory"), gpu.stream().expect("a stream"));
-    for (rank, channel) in channels {
-        let handle = channel.device_handle();
-        // SAFETY: plain data without padding.
-        let bytes = unsafe {
-            std::slice::from_raw_parts((&raw const handle).cast::<u8>(), size_of::<PortChannelHandle>())
-        };
-        handles.write((rank * bytes.len()) as u64, bytes).expect("memory");
-    }
-    // SAFETY: both are of that size, and no kernel runs yet.
-    unsafe { stream.copy(symbol, handles.ptr(), size) }.expect("a copy");
-    stream.synchronize_timeout(LIMIT).expect("a copy");
 }

@@ -61,7 +61,7 @@ impl Player {
     // ANCHOR: launch
     /// Submits the kernel.
     pub(crate) fn launch(&self, channel: &BaseMemoryChannel) -> mscclpp::Result<()> {
-        self.handle.write(0, &bytes_of(channel.device_handle()))?;
+        self.handle.write_params(0, &[channel.device_handle()])?;
         self.failed.fill(0, 4, 0)?;
         let args = KernelArgs::new().with(self.handle.ptr()).with(ROUNDS);
         let args = self.spin.map_or(args.clone(), |cycles| args.with(cycles));
@@ -106,9 +106,4 @@ pub(crate) fn report(ms_per_round: f32) -> Result<(), Box<dyn Error>> {
     }
     println!("Succeed!");
     Ok(())
-}
-
-fn bytes_of(handle: BaseMemoryChannelHandle) -> [u8; size_of::<BaseMemoryChannelHandle>()] {
-    // SAFETY: five pointers without padding.
-    unsafe { std::mem::transmute(handle) }
 }

@@ -104,9 +104,8 @@ impl PortEnd {
             }
         }
         for end in &ends {
-            for (i, channel) in end.channels.iter().enumerate() {
-                end.handles.write((i * HANDLE) as u64, &bytes_of(channel.device_handle())).expect("handles");
-            }
+            let handles: Vec<_> = end.channels.iter().map(PortChannel::device_handle).collect();
+            end.handles.write_params(0, &handles).expect("handles");
             end.service.start_proxy(true).expect("a proxy");
         }
         ends
@@ -223,9 +222,4 @@ impl PortEnd {
             Box::new((gpu, stream, module, results, handles)),
         ]
     }
-}
-
-fn bytes_of<T: KernelParam>(value: T) -> Vec<u8> {
-    // SAFETY: plain data without padding that matters.
-    unsafe { std::slice::from_raw_parts((&raw const value).cast::<u8>(), size_of::<T>()) }.to_vec()
 }

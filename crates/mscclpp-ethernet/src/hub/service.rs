@@ -297,7 +297,6 @@ impl Service {
                 Ok(nonce) => nonce,
                 Err(error) => {
                     tracing::error!(target: "mscclpp::conn", error = with_causes(&error), "nobody can connect");
-                    self.resume_accepting = Some(now + ACCEPT_PAUSE);
                     return;
                 }
             };

@@ -4,7 +4,7 @@ use std::{fmt, sync::OnceLock};
 
 use mscclpp_net::{
     env::{self, BadVariable},
-    host::{Host, Unknown},
+    host::Host,
 };
 
 use crate::{Error, Result};
@@ -60,10 +60,7 @@ pub fn host_id() -> Result<String> {
     if let Some(id) = env::host_id(std::env::var_os).map_err(bad)? {
         return Ok(id);
     }
-    let host = Host::detect().map_err(|Unknown { path, source }| {
-        let operation = format!("reading {path} to identify this host (or set MSCCLPP_HOSTID)");
-        Error::system(operation, source)
-    })?;
+    let host = Host::detect()?;
     Ok(format!("{} net:[{}]", host.boot_id, host.network_namespace.1))
 }
 

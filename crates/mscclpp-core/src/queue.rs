@@ -1,5 +1,4 @@
 use std::{
-    collections::VecDeque,
     fmt,
     time::{Duration, Instant},
 };
@@ -57,8 +56,10 @@ pub struct SendQueue {
     queue: Box<dyn Queue>,
     signallers: Vec<(Signaller, RouteId)>,
     routes: Vec<Option<Prepared>>,
-    /// Given here, and not taken by the transport yet.
-    waiting: VecDeque<Operation>,
+    /// What was given here. The transport has taken those before `taken`, which go when all have been taken, or when they
+    /// are the greater part.
+    operations: Vec<Operation>,
+    taken: usize,
     /// The last ticket, and whether anything came behind it.
     ticket: u64,
     is_flushed: bool,
@@ -92,7 +93,8 @@ impl SendQueue {
             queue,
             signallers: Vec::new(),
             routes: Vec::new(),
-            waiting: VecDeque::with_capacity(USUALLY_WAITING),
+            operations: Vec::with_capacity(USUALLY_WAITING),
+            taken: 0,
             ticket: 0,
             is_flushed: true,
             connection,
@@ -204,9 +206,9 @@ impl SendQueue {
     fn add(&mut self, operation: Operation) -> Result<()> {
         self.connection.check()?;
         if !self.has_room_for(1) {
-            return Err(Error::QueueFull { peer: self.connection.label(), waiting: self.waiting.len() });
+            return Err(Error::QueueFull { peer: self.connection.label(), waiting: self.waiting() });
         }
-        self.waiting.push_back(operation);
+        self.operations.push(operation);
         self.is_flushed = false;
         Ok(())
     }
@@ -214,13 +216,13 @@ impl SendQueue {
     /// Whether so many more operations may wait here.
     #[must_use]
     pub fn has_room_for(&self, operations: usize) -> bool {
-        self.waiting.len() + operations <= Self::MAX_WAITING
+        self.waiting() + operations <= Self::MAX_WAITING
     }
 
     /// How many operations wait here for room at the transport.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.operations.len() - self.taken
     }
 
     /// Hands over what waits here, as far as the transport takes it, in one call. Returns how many operations wait still.
@@ -228,22 +230,23 @@ impl SendQueue {
     /// # Errors
     /// [`Error::PeerLost`] and the like. The same error comes again from the next call.
     pub fn submit(&mut self) -> Result<usize> {
-        loop {
-            // The second part, where the ring that they are in wraps, goes in another call.
-            let (batch, _) = self.waiting.as_slices();
-            if batch.is_empty() {
-                return Ok(0);
-            }
-            self.connection.check()?;
-            // SAFETY: routes are those of `routes` and `signallers`, which are prepared and kept; `write` has checked the
-            // ranges, a signal's token is inside its memory, and words are as the callers promise.
-            let taken = unsafe { self.queue.submit(batch)? };
-            let is_full = taken < batch.len();
-            self.waiting.drain(..taken);
-            if is_full {
-                return Ok(self.waiting.len());
-            }
+        let batch = &self.operations[self.taken..];
+        if batch.is_empty() {
+            return Ok(0);
         }
+        self.connection.check()?;
+        // SAFETY: routes are those of `routes` and `signallers`, which are prepared and kept; `write` has checked the
+        // ranges, a signal's token is inside its memory, and words are as the callers promise.
+        self.taken += unsafe { self.queue.submit(batch)? };
+        if self.taken == self.operations.len() {
+            self.operations.clear();
+            self.taken = 0;
+        } else if self.taken > self.operations.len() / 2 {
+            // Each operation is moved once for each that was taken, at most.
+            self.operations.drain(..self.taken);
+            self.taken = 0;
+        }
+        Ok(self.waiting())
     }
 
     /// Asks to be told when everything given so far is complete at the peer, and hands over what waits, as far as the
@@ -266,7 +269,7 @@ impl SendQueue {
         // So that flushes which time out and are repeated do not pile up: there is at most one for each operation.
         if !self.is_flushed {
             self.ticket += 1;
-            self.waiting.push_back(Operation::Flush { ticket: self.ticket });
+            self.operations.push(Operation::Flush { ticket: self.ticket });
             self.is_flushed = true;
         }
         Ok(self.ticket)
@@ -311,7 +314,7 @@ impl Drop for SendQueue {
                 Err(error) => error,
             };
             tracing::error!(
-                target: "mscclpp::conn", error = %Report(&error), waiting = self.waiting.len(), peer = %self.connection.label(),
+                target: "mscclpp::conn", error = %Report(&error), waiting = self.waiting(), peer = %self.connection.label(),
                 "a queue was dropped before the transport had taken all; its connection fails"
             );
             return self.connection.fail(error);
@@ -323,7 +326,7 @@ impl fmt::Debug for SendQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SendQueue")
             .field("connection", &self.connection)
-            .field("waiting", &self.waiting.len())
+            .field("waiting", &self.waiting())
             .finish_non_exhaustive()
     }
 }

@@ -46,10 +46,13 @@ pub(crate) fn listener(address: &str) -> Result<OwnedFd> {
 
 /// The next connection that waits at `listener`, if any. An error is the system's: out of descriptors or memory.
 pub(crate) fn accept(listener: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> {
-    match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-        Ok(socket) => Ok(Some(socket)),
-        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
-        Err(error) => Err(error),
+    loop {
+        match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => return Ok(Some(socket)),
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 

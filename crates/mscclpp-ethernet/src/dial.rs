@@ -7,7 +7,7 @@ use std::{
 };
 
 use mscclpp_net::{
-    dial::{Attempt, Handshake, Lost, Unreached, Won, race},
+    dial::{Attempt, Handshake, Lost, Unreached, race},
     key::{Key, Nonce},
     random,
     socket::Incoming,
@@ -65,10 +65,7 @@ pub(crate) fn dial(
         let (challenge, answer) = (Incoming::default(), Incoming::default());
         Ok(Dialling { key, request, nonce: random()?, challenge, answer, initiator: None })
     };
-    match race(candidates, LIMIT, begin)? {
-        Ok(Won { stream, session, address }) => Ok((stream, session, address)),
-        Err(unreached) => Err(verdict(unreached)),
-    }
+    race(candidates, LIMIT, begin)?.map_err(verdict)
 }
 
 /// As [`dial`], for a connection that carries data.

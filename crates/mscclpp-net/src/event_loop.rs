@@ -70,8 +70,6 @@ pub struct Interest {
 }
 
 impl Interest {
-    /// Only that it failed.
-    pub const NONE: Self = Self { read: false, write: false };
     /// That it can be read.
     pub const READ: Self = Self { read: true, write: false };
 
@@ -103,21 +101,24 @@ impl<C> EventLoop<C> {
     pub fn new(commands: Arc<Commands<C>>) -> Result<Self, SystemError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).during("making an event loop")?;
         let this = Self { epoll, commands, next_token: LISTENER + 1 };
-        this.watch(&this.commands.event, WAKE, Interest::READ)?;
+        this.watch(&this.commands.event, WAKE, epoll::EventFlags::IN)?;
         Ok(this)
     }
 
-    fn watch(&self, socket: impl AsFd, token: u64, interest: Interest) -> Result<(), SystemError> {
-        epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token), interest.flags())
-            .during("watching a socket")
+    fn watch(&self, socket: impl AsFd, token: u64, flags: epoll::EventFlags) -> Result<(), SystemError> {
+        let data = epoll::EventData::new_u64(token);
+        epoll::add(&self.epoll, socket, data, flags).during("watching a socket")
     }
 
-    /// Watches the one listener of this loop for connections; its token is [`LISTENER`].
+    /// Watches the one listener of this loop; its token is [`LISTENER`].
+    ///
+    /// Unlike other sockets it is told of once for each connection that comes (an exception to invariant 2). Whoever does
+    /// not accept all that wait, because there are too many, or no descriptors for them, must remember to go on.
     ///
     /// # Errors
     /// If the system watches as many sockets as it can.
     pub fn add_listener(&self, listener: impl AsFd) -> Result<(), SystemError> {
-        self.watch(listener, LISTENER, Interest::READ)
+        self.watch(listener, LISTENER, epoll::EventFlags::IN | epoll::EventFlags::ET)
     }
 
     /// Watches a socket. Gives its token, which is larger than that of all before.
@@ -126,7 +127,7 @@ impl<C> EventLoop<C> {
     /// If the system watches as many sockets as it can.
     pub fn add(&mut self, socket: impl AsFd, interest: Interest) -> Result<u64, SystemError> {
         let token = self.next_token;
-        self.watch(socket, token, interest)?;
+        self.watch(socket, token, interest.flags())?;
         self.next_token += 1;
         Ok(token)
     }
@@ -221,6 +222,21 @@ mod tests {
     }
 
     #[test]
+    fn a_listener_is_told_of_once_for_each_connection() {
+        let mut events = EventLoop::<()>::new(Arc::new(Commands::new().unwrap())).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _before = connect();
+        events.add_listener(&listener).unwrap();
+        let news = [Ready { token: LISTENER, readable: true, writable: false }];
+        assert_eq!(events.wait(LONG).unwrap(), news);
+        assert_eq!(events.wait(Some(Duration::ZERO)).unwrap(), []);
+        let later = connect();
+        assert_eq!(events.wait(LONG).unwrap(), news);
+        assert!(events.add(&later, Interest::READ).unwrap() > LISTENER);
+    }
+
+    #[test]
     fn what_is_not_dealt_with_is_told_again_and_nothing_that_nobody_asked_for() {
         let mut events = EventLoop::<()>::new(Arc::new(Commands::new().unwrap())).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -235,7 +251,7 @@ mod tests {
         }
         events.modify(&here, token, Interest { read: true, write: true }).unwrap();
         assert_eq!(events.wait(LONG).unwrap(), [Ready { writable: true, ..readable }]);
-        events.modify(&here, token, Interest::NONE).unwrap();
+        events.modify(&here, token, Interest { read: false, write: false }).unwrap();
         assert_eq!(events.wait(Some(Duration::ZERO)).unwrap(), []);
         events.modify(&here, token, Interest::READ).unwrap();
         events.remove(&here);

@@ -1,6 +1,8 @@
 //! Which host a process is on, as far as sharing memory and Unix sockets is concerned.
 
-use std::{fs, io, os::unix::fs::MetadataExt};
+use std::{fs, os::unix::fs::MetadataExt};
+
+use crate::{SystemCall, SystemError};
 
 /// What two processes of one host have in common, and two processes of different hosts do not.
 ///
@@ -14,31 +16,18 @@ pub struct Host {
     pub network_namespace: (u64, u64),
 }
 
-/// What of a [`Host`] cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("reading {path} to identify this host failed (set MSCCLPP_HOSTID instead)")]
-pub struct Unknown {
-    /// The file.
-    pub path: &'static str,
-    /// Why.
-    pub source: io::Error,
-}
-
 impl Host {
     /// The host of this process.
     ///
     /// # Errors
     /// If `/proc` cannot be read, as in some containers.
-    pub fn detect() -> Result<Self, Unknown> {
-        const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-        const NETWORK: &str = "/proc/self/ns/net";
-        let unknown = |path| move |source| Unknown { path, source };
-        let boot_id = fs::read_to_string(BOOT).map_err(unknown(BOOT))?.trim().to_owned();
-        if boot_id.is_empty() {
-            return Err(unknown(BOOT)(io::ErrorKind::UnexpectedEof.into()));
-        }
-        let network = fs::metadata(NETWORK).map_err(unknown(NETWORK))?;
-        Ok(Self { boot_id, network_namespace: (network.dev(), network.ino()) })
+    pub fn detect() -> Result<Self, SystemError> {
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").during(
+            "reading /proc/sys/kernel/random/boot_id to identify this host (or set MSCCLPP_HOSTID)",
+        )?;
+        let network = fs::metadata("/proc/self/ns/net")
+            .during("reading /proc/self/ns/net to identify this host (or set MSCCLPP_HOSTID)")?;
+        Ok(Self { boot_id: boot_id.trim().to_owned(), network_namespace: (network.dev(), network.ino()) })
     }
 }
 

@@ -131,7 +131,7 @@ pub fn is_connected(stream: &TcpStream) -> io::Result<bool> {
 /// Accepts a connection, which then does not block; none if none waits.
 ///
 /// # Errors
-/// The system has no descriptor or no memory for it. The listener stays readable meanwhile: look away from it for a while.
+/// The system has no descriptor or no memory for it; try again after a while.
 pub fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, SocketAddr)>> {
     loop {
         match listener.accept() {

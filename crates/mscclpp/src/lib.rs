@@ -78,12 +78,12 @@ pub use mscclpp_core::{
 pub use mscclpp_cuda_ipc::CudaIpc;
 #[cfg(feature = "ethernet")]
 pub use mscclpp_ethernet::{Ethernet, EthernetBuilder};
-#[cfg(feature = "cuda-ipc")]
+#[cfg(all(feature = "cuda-ipc", any(feature = "cuda-12040", feature = "cuda-13000")))]
 pub use mscclpp_gpu::nvrtc;
 pub use mscclpp_gpu::{
-    DeviceBuffer, DevicePtr, Event, ExportHandle, ExportKinds, Gpu, GpuProperties, Graph, ImportedMemory,
-    Kernel, KernelArgs, KernelParam, KernelSource, LaunchConfig, MemoryExport, MemoryInfo, Module,
-    PeerAccess, PinnedBuffer, Platform, Stream,
+    DeviceBuffer, DevicePtr, DmaBuf, Event, ExportHandle, ExportKinds, Gpu, GpuDirect, GpuProperties, Graph,
+    ImportedMemory, Kernel, KernelArgs, KernelParam, KernelSource, LaunchConfig, MemoryExport, MemoryInfo,
+    Module, PeerAccess, PinnedBuffer, PinnedWord, Platform, Stream, WritesOrdering, kernel_cache, store_ptx,
 };
 
 pub use mscclpp_proxy::{

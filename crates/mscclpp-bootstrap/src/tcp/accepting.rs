@@ -6,7 +6,6 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use mscclpp_net::SystemError;
-use mscclpp_net::event_loop::{Interest, LISTENER};
 
 use crate::LOG;
 use crate::tcp::connection::Connection;
@@ -29,6 +28,7 @@ impl Service {
     }
 
     pub(crate) fn accept_all(&mut self) {
+        self.resume_accepting = None;
         // A bound, so that a flood of strangers leaves time for members.
         for _ in 0..64 {
             let Some(listener) = &self.listener else { return };
@@ -48,12 +48,12 @@ impl Service {
                 Err(error) => {
                     tracing::warn!(target: LOG, rank = self.plan.rank, %error, "cannot accept a connection; pausing");
                     self.evict_oldest_unproven();
-                    self.watch_listener(Interest::NONE);
                     self.resume_accepting = Some(Instant::now() + ACCEPT_PAUSE);
                     return;
                 }
             }
         }
+        self.resume_accepting = Some(Instant::now());
     }
 
     fn bound_unproven(&mut self) {
@@ -77,12 +77,6 @@ impl Service {
         }
     }
 
-    fn watch_listener(&self, interest: Interest) {
-        if let Some(listener) = &self.listener {
-            let _ = self.events.modify(listener, LISTENER, interest);
-        }
-    }
-
     /// Ends the connections that have not proved themselves in time.
     pub(crate) fn expire_unproven(&mut self, now: Instant) {
         while let Some(&token) = self.unproven.front() {
@@ -95,8 +89,7 @@ impl Service {
             self.unproven.pop_front();
         }
         if self.resume_accepting.is_some_and(|at| at <= now) {
-            self.resume_accepting = None;
-            self.watch_listener(Interest::READ);
+            self.accept_all();
         }
     }
 }

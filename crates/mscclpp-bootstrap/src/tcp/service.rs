@@ -139,7 +139,8 @@ impl Service {
 
     fn on_ready(&mut self, ready: Ready) {
         match ready.token {
-            LISTENER => self.accept_all(),
+            LISTENER if self.resume_accepting.is_none() => self.accept_all(),
+            LISTENER => {}
             token => {
                 if ready.writable {
                     self.on_writable(token);

@@ -26,20 +26,18 @@ const GOODBYE: u8 = b'B';
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// How many connections may be open on which no request was made; more wait at the listener.
 const MAX_ACCEPTED: usize = 1024;
-/// How long peers wait at the listener when the system has no descriptor or memory for them.
+/// How long peers wait at the listener when there are too many, or the system has no descriptor or memory for them.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct Service {
     shared: Arc<Shared>,
     events: EventLoop<Command>,
     listener: OwnedFd,
-    /// Whether the event loop tells of the listener.
-    listening: bool,
     /// By their tokens, like the other connections.
     accepted: BTreeMap<u64, Accepted>,
     inbound: HashMap<u64, Inbound>,
     outbound: HashMap<u64, Outbound>,
-    /// When to accept again, after the system had no descriptor or memory.
+    /// When to go on accepting: there are as many as may be, or the system had no descriptor or memory.
     resume_accepting: Option<Instant>,
     /// Whether that was logged, and nobody has been accepted since.
     pause_reported: bool,
@@ -72,7 +70,6 @@ impl Service {
             shared,
             events,
             listener,
-            listening: true,
             accepted: BTreeMap::new(),
             inbound: HashMap::new(),
             outbound: HashMap::new(),
@@ -99,10 +96,11 @@ impl Service {
             }
             let now = Instant::now();
             self.drop_overdue(now);
-            if ready.iter().any(|ready| ready.token == LISTENER) {
+            // While accepting pauses, the listener's news count for nothing.
+            let has_news = || ready.iter().any(|ready| ready.token == LISTENER);
+            if self.resume_accepting.map_or_else(has_news, |at| at <= now) {
                 self.accept(now);
             }
-            self.watch_listener(now);
         }
     }
 
@@ -214,6 +212,7 @@ impl Service {
     }
 
     fn accept(&mut self, now: Instant) {
+        self.resume_accepting = None;
         while self.accepted.len() < MAX_ACCEPTED {
             let socket = match socket::accept(&self.listener) {
                 Ok(Some(socket)) => socket,
@@ -241,19 +240,6 @@ impl Service {
                 }
             }
         }
-    }
-
-    /// Stops watching the listener while nobody can be accepted: it stays readable, and would keep this thread busy.
-    fn watch_listener(&mut self, now: Instant) {
-        self.resume_accepting.take_if(|at| *at <= now);
-        let listen = self.accepted.len() < MAX_ACCEPTED && self.resume_accepting.is_none();
-        if listen == self.listening {
-            return;
-        }
-        let interest = if listen { Interest::READ } else { Interest::NONE };
-        match self.events.modify(&self.listener, LISTENER, interest) {
-            Ok(()) => self.listening = listen,
-            Err(error) => tracing::error!(target: "mscclpp::conn", %error, "watching for peers"),
-        }
+        self.resume_accepting = Some(now + ACCEPT_PAUSE);
     }
 }

@@ -48,7 +48,7 @@ pub(super) struct Service {
     inbound: HashMap<u64, InboundLink>,
     outbound: HashMap<u64, OutboundLink>,
     receivers: Receivers,
-    /// When to accept again, after the system had no descriptor or memory.
+    /// When to go on accepting: there were more than one turn takes, or the system had no descriptor or memory.
     resume_accepting: Option<Instant>,
     /// Whether that was logged, and nobody has been accepted since.
     pause_reported: bool,
@@ -86,11 +86,9 @@ impl Service {
             if !self.run_commands(now) {
                 return;
             }
-            if self.resume_accepting.is_some_and(|at| at <= now) {
-                self.resume_accepting = None;
-                self.watch_listener(Interest::READ);
-            }
-            if ready.iter().any(|ready| ready.token == LISTENER) {
+            // While accepting pauses, the listener's news count for nothing.
+            let has_news = || ready.iter().any(|ready| ready.token == LISTENER);
+            if self.resume_accepting.map_or_else(has_news, |at| at <= now) {
                 self.accept(now);
             }
         }
@@ -102,12 +100,6 @@ impl Service {
         let handshake = self.handshakes.first_key_value().map(|(_, accepted)| accepted.deadline);
         let suspicions = self.outbound.values().filter_map(OutboundLink::deadline);
         suspicions.chain(handshake).chain(self.resume_accepting).min()
-    }
-
-    fn watch_listener(&self, interest: Interest) {
-        if let Err(error) = self.events.modify(&self.listener, LISTENER, interest) {
-            tracing::error!(target: "mscclpp::conn", %error, "watching for peers");
-        }
     }
 
     fn read_links(&mut self, ready: &[Ready], now: Instant) {
@@ -285,13 +277,13 @@ impl Service {
     }
 
     fn accept(&mut self, now: Instant) {
-        // Bounded, so that other connections have their turn in between. The event loop tells of the rest again.
+        self.resume_accepting = None;
+        // Bounded, so that other connections have their turn in between.
         for _ in 0..MAX_ACCEPTED {
             let (stream, address) = match socket::accept(&self.listener) {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => return,
                 Err(error) => {
-                    self.watch_listener(Interest::NONE);
                     self.resume_accepting = Some(now + ACCEPT_PAUSE);
                     if !std::mem::replace(&mut self.pause_reported, true) {
                         tracing::warn!(target: "mscclpp::conn", %error, "peers that want to connect have to wait");
@@ -321,6 +313,7 @@ impl Service {
                 }
             }
         }
+        self.resume_accepting = Some(now);
     }
 }
 

@@ -9,7 +9,7 @@ mod search;
 
 use std::{fmt, io, net::SocketAddr};
 
-pub use race::{Handshake, Lost, Outcome, Unreached, Won, race};
+pub use race::{Handshake, Lost, Outcome, Unreached, race};
 pub use search::Search;
 
 /// An address that was tried, and how that failed.

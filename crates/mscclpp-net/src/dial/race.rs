@@ -48,17 +48,6 @@ impl<R> From<io::Error> for Lost<R> {
     }
 }
 
-/// The connection that was found.
-#[derive(Debug)]
-pub struct Won<S> {
-    /// It does not block.
-    pub stream: TcpStream,
-    /// What the handshake came to.
-    pub session: S,
-    /// The address that led to the peer.
-    pub address: SocketAddr,
-}
-
 /// How all addresses failed.
 #[derive(Debug)]
 pub struct Unreached<R> {
@@ -70,8 +59,10 @@ pub struct Unreached<R> {
     pub silent: Vec<SocketAddr>,
 }
 
-/// Which address led to the peer, if one did.
-pub type Outcome<H> = Result<Won<<H as Handshake>::Session>, Unreached<<H as Handshake>::Refusal>>;
+/// The connection that was found, which does not block, what the handshake came to, and the address that led to the peer;
+/// or how all addresses failed.
+pub type Outcome<H> =
+    Result<(TcpStream, <H as Handshake>::Session, SocketAddr), Unreached<<H as Handshake>::Refusal>>;
 
 struct Attempt<H> {
     address: SocketAddr,
@@ -138,7 +129,7 @@ pub fn race<H: Handshake>(
                 Ok(None) => index += 1,
                 Ok(Some(session)) => {
                     let Attempt { address, stream, .. } = active.swap_remove(index);
-                    return Ok(Ok(Won { stream, session, address }));
+                    return Ok(Ok((stream, session, address)));
                 }
                 Err(how) => failed.push((active.swap_remove(index).address, how)),
             }
@@ -213,9 +204,9 @@ mod tests {
         let (_silent, silent) = listen();
         let (stranger, peer) = (saying(b"no!!"), saying(b"yes!"));
         let candidates = [closed(), silent, stranger, peer];
-        let won = race(&candidates, LIMIT, || Ok(Word::default())).unwrap().unwrap();
-        assert_eq!(won.address, peer);
-        assert_eq!(won.stream.peer_addr().unwrap(), peer);
+        let (stream, (), address) = race(&candidates, LIMIT, || Ok(Word::default())).unwrap().unwrap();
+        assert_eq!(address, peer);
+        assert_eq!(stream.peer_addr().unwrap(), peer);
     }
 
     #[test]

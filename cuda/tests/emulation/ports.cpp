@@ -219,6 +219,31 @@ static void noSignalComesBeforeItsData() {
   CHECK(weakened > 1000);
 }
 
+// Who knows that a trigger has been taken knows that it is pending, though the push of it may not have returned yet.
+static void noSignalOvertakesWhatIsTaken() {
+  Random random(5);
+  for (uint64_t run = 0; run < 2000; ++run) {
+    World world(4, 128, 64);
+    bool received = false;
+    Interleaving::run(4, 1, random.next(), [&] {
+      if (blockIdx.x == 0) {
+        CHECK(world.channel.put(0, 128));
+      } else if (blockIdx.x == 1) {
+        while (world.fifo.taken == 0) mscclpp_host::pause();
+        CHECK(world.channel.signal());
+      } else if (blockIdx.x == 2) {
+        while (!received) {
+          world.proxy(random.below(8) == 0);
+          mscclpp_host::pause();
+        }
+      } else {
+        CHECK(world.channel.wait() && std::memcmp(world.arrivals.at(0), world.source.at(0), 128) == 0);
+        received = true;
+      }
+    });
+  }
+}
+
 // Both ways are taken, and counted.
 static void smallPutsGoDirectly() {
   World world(8, 4096, 64);
@@ -375,6 +400,7 @@ int main() {
   emulation::asThread(threadCopies);
   interleavedPushes();
   noSignalComesBeforeItsData();
+  noSignalOvertakesWhatIsTaken();
   emulation::asThread(smallPutsGoDirectly);
   emulation::asThread(whatDoesNotFit);
   emulation::asThread(endings);

@@ -1,4 +1,4 @@
-use std::{error::Error as StdError, sync::Arc, time::Duration};
+use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 use mscclpp_net::SystemError;
 
@@ -9,7 +9,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong between endpoints. Every variant is a situation a caller can act on.
 ///
-/// Its text is its own part; why it came about is its [`source`](StdError::source). [`Report`] shows both.
+/// Its text is its own part; why it came about is its [`source`](StdError::source). [`Report`](crate::Report) shows both.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -161,13 +161,29 @@ pub enum Error {
     #[error(transparent)]
     Gpu(#[from] mscclpp_gpu::Error),
     /// A transport failed in a way of its own.
-    #[error("the transport {transport} failed")]
-    Transport {
-        /// The transport.
-        transport: Transport,
-        /// What its provider says.
-        source: Arc<dyn StdError + Send + Sync>,
-    },
+    #[error(transparent)]
+    Transport(TransportError),
+}
+
+/// A provider's own error. Its source is that of the provider's error.
+#[derive(Debug, Clone)]
+pub struct TransportError {
+    /// The transport.
+    pub transport: Transport,
+    /// What its provider says.
+    pub error: Arc<dyn StdError + Send + Sync>,
+}
+
+impl fmt::Display for TransportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.transport, self.error)
+    }
+}
+
+impl StdError for TransportError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.error.source()
+    }
 }
 
 impl From<SystemError> for Error {
@@ -179,7 +195,7 @@ impl From<SystemError> for Error {
 impl Error {
     /// Wraps a provider's own error.
     pub fn transport(transport: Transport, source: impl StdError + Send + Sync + 'static) -> Self {
-        Self::Transport { transport, source: Arc::new(source) }
+        Self::Transport(TransportError { transport, error: Arc::new(source) })
     }
 
     /// What the operating system refused, and its error.
@@ -215,10 +231,7 @@ mod tests {
         let refused = std::io::Error::from_raw_os_error(13);
         let text = refused.to_string();
         let error = Error::transport(Transport::ETHERNET, Error::system("opening a socket", refused));
-        assert_eq!(
-            Report(&error).to_string(),
-            format!("the transport Ethernet failed: opening a socket failed: {text}")
-        );
+        assert_eq!(Report(&error).to_string(), format!("Ethernet: opening a socket failed: {text}"));
         let gpu = Error::from(mscclpp_gpu::Error::InvalidArgument("no such thing".to_owned()));
         assert_eq!(Report(&gpu).to_string(), "no such thing", "what is only passed on is not repeated");
     }

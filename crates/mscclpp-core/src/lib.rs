@@ -42,7 +42,7 @@ pub use config::{Device, DeviceType, EndpointConfig, IbConfig, IbMode};
 pub use connection::{Connection, WeakConnection};
 pub use context::{Context, ContextBuilder};
 pub use endpoint::{Endpoint, EndpointInfo};
-pub use error::{Error, Result};
+pub use error::{Error, Result, TransportError};
 pub use handle::{BaseMemoryChannelHandle, DeviceToDeviceSemaphoreHandle, MemoryChannelHandle};
 pub use host_semaphore::{
     HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore, Signaller,

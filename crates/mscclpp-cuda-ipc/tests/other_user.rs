@@ -9,7 +9,7 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp_core::{Context, Device, Endpoint, EndpointConfig, Error, Transport};
+use mscclpp_core::{Context, Device, Endpoint, EndpointConfig, Error, Transport, TransportError};
 use mscclpp_cuda_ipc::CudaIpc;
 use mscclpp_gpu::Platform;
 use rustix::{
@@ -66,7 +66,9 @@ fn a_peer_of_another_user_is_not_asked() -> Result<(), Failed> {
     };
     let sent = bytes.clone();
     match run_as(OTHER, move || connect_to(sent)) {
-        Err(Error::Transport { transport, source }) if transport == Transport::CUDA_IPC => {
+        Err(Error::Transport(TransportError { transport, error: source }))
+            if transport == Transport::CUDA_IPC =>
+        {
             let error = source.downcast_ref::<mscclpp_cuda_ipc::Error>();
             let (theirs, ours) = (OWNER, OTHER);
             let named = matches!(

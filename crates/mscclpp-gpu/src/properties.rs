@@ -21,7 +21,7 @@ pub struct GpuProperties {
     pub compute_capability: Option<(u32, u32)>,
     /// How many multiprocessors it has.
     pub multiprocessors: u32,
-    /// How its memory can be shared with other processes. [`Gpu::allocate`] makes memory for file descriptors and,
+    /// How its memory can be shared with other processes. [`Gpu::allocate`](crate::Gpu::allocate) makes memory for file descriptors and,
     /// where there are any, fabric handles; legacy handles are for plain allocations of others.
     pub export_kinds: ExportKinds,
 }
@@ -60,11 +60,11 @@ pub struct PeerAccess {
 pub struct GpuDirect {
     /// Adapters can be given the memory at all.
     pub rdma: bool,
-    /// [`Gpu::export_dma_buf`] works.
+    /// [`Gpu::export_dma_buf`](crate::Gpu::export_dma_buf) works.
     pub dma_buf: bool,
     /// Whom what adapters have written is visible to without a flush.
     pub writes_ordering: WritesOrdering,
-    /// [`Gpu::flush_gpu_direct_writes`] works.
+    /// [`Gpu::flush_gpu_direct_writes`](crate::Gpu::flush_gpu_direct_writes) works.
     pub host_flush: bool,
     /// A stream's memory operations can flush, too.
     pub stream_flush: bool,

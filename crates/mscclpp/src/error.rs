@@ -134,7 +134,7 @@ impl Error {
             },
             _ => return false,
         };
-        matches!(core, E::PeerLost { .. } | E::PeerClosed { .. } | E::Timeout { .. } | E::Transport { .. })
+        matches!(core, E::PeerLost { .. } | E::PeerClosed { .. } | E::Timeout { .. } | E::Transport(_))
     }
 }
 
@@ -190,7 +190,7 @@ fn core_kind(error: &mscclpp_core::Error) -> ErrorKind {
         E::PeerLost { .. } | E::PeerClosed { .. } | E::Malformed { .. } => ErrorKind::Remote,
         E::Aborted { .. } => ErrorKind::Aborted,
         E::Timeout { .. } | E::DeviceWaitTimedOut { .. } | E::QueueFull { .. } => ErrorKind::Timeout,
-        E::System { .. } | E::Transport { .. } => ErrorKind::System,
+        E::System { .. } | E::Transport(_) => ErrorKind::System,
         E::Gpu(error) => gpu_kind(error),
         E::InvalidArgument(_)
         | E::OutOfBounds { .. }

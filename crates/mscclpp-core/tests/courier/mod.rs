@@ -65,6 +65,8 @@ pub(crate) struct Courier {
     /// How many orders a queue holds, if an endpoint's configuration does not say less.
     limit: u64,
     endpoints: Arc<Mutex<HashMap<u64, Weak<Endpoint>>>>,
+    /// How many endpoints there have been.
+    opened: Arc<AtomicU64>,
     held: Arc<AtomicBool>,
     largest: Arc<AtomicU64>,
 }
@@ -81,6 +83,7 @@ impl Courier {
             tokens: Tokens::Device,
             limit: 1 << 16,
             endpoints: Arc::default(),
+            opened: Arc::default(),
             held: Arc::default(),
             largest: Arc::default(),
         }
@@ -253,7 +256,8 @@ impl TransportProvider for Courier {
         let pipe = io::pipe().map_err(|e| Error::system("making a pipe", e))?;
         let mut endpoints = lock(&self.endpoints);
         endpoints.retain(|_, endpoint| endpoint.strong_count() > 0);
-        let id = (0..).find(|id| !endpoints.contains_key(id)).unwrap_or_default();
+        // None is given out twice: an endpoint that is gone stays gone.
+        let id = self.opened.fetch_add(1, Ordering::Relaxed);
         let (process, descriptor) = (std::process::id(), pipe.0.as_raw_fd());
         let endpoint = Arc::new(Endpoint {
             blob: Blob { id, process, descriptor, offset: 0, size: 0 }.encode(),

@@ -253,7 +253,7 @@ extern "C" __global__ void in_turns(unsigned int* turn, unsigned int* order) {
   while (__ldcv(turn) != blockIdx.x) {
   }
   __threadfence();
-  order[blockIdx.x] = *turn;
+  order[blockIdx.x] = __ldcv(turn);
   __threadfence();
   atomicAdd(turn, 1u);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mscclpp_gpu::{Gpu, KernelArgs, KernelParam, KernelSource, LaunchConfig, Module};
+use mscclpp_gpu::{DeviceBuffer, Gpu, KernelArgs, KernelParam, KernelSource, LaunchConfig, Module, Stream};
 use parking_lot::Mutex;
 
 use super::pair::PATIENCE;
@@ -15,6 +15,9 @@ const SOURCE: KernelSource<'static> = KernelSource::new("conformance.cu", includ
 pub(super) struct Device {
     gpu: Gpu,
     module: Arc<Module>,
+    /// Streams, and places for a number, that no launch has at the moment. They are kept: a driver may wait for all
+    /// kernels of the process before it frees something, also for those that wait for the next launch.
+    idle: Arc<Mutex<Vec<(Stream, DeviceBuffer)>>>,
 }
 
 /// Those loaded so far: a GPU loads no module while a kernel waits.
@@ -27,7 +30,7 @@ impl Device {
             return device.clone();
         }
         let module = Arc::new(Module::load(gpu, &SOURCE).expect("the suite's kernels"));
-        let device = Self { gpu: gpu.clone(), module };
+        let device = Self { gpu: gpu.clone(), module, idle: Arc::default() };
         loaded.push(device.clone());
         device
     }
@@ -38,19 +41,20 @@ impl Device {
     /// These are the kernel's other arguments, and what they point to lives until this returns.
     pub(super) unsafe fn run(&self, kernel: &str, threads: u32, args: KernelArgs) -> u64 {
         let kernel = self.module.kernel(kernel).expect("a kernel of the suite");
-        let stream = self.gpu.stream().expect("a stream");
-        let number = self.gpu.allocate(8).expect("a word");
+        let idle = self.idle.lock().pop();
+        let (stream, number) = idle.unwrap_or_else(|| {
+            (self.gpu.stream().expect("a stream"), self.gpu.allocate(8).expect("a place for a number"))
+        });
         let args = args.with(number.ptr());
-        // SAFETY: the caller's promise; the word lives until the stream has been waited for.
+        // SAFETY: the caller's promise; the place lives until the stream has been waited for, and if that fails, for ever.
         unsafe { kernel.launch(&stream, LaunchConfig::linear(1, threads), &args).expect("a launch") };
-        let ended = stream.synchronize_timeout(4 * PATIENCE);
-        if ended.is_err() {
-            // It may still be written.
-            std::mem::forget(number.clone());
+        if let Err(error) = stream.synchronize_timeout(4 * PATIENCE) {
+            std::mem::forget(number);
+            panic!("a kernel of the suite: {error}");
         }
-        ended.expect("a kernel of the suite ends");
         let mut bytes = [0; 8];
-        number.read(0, &mut bytes).expect("reading a word");
+        number.read(0, &mut bytes).expect("reading a number");
+        self.idle.lock().push((stream, number));
         u64::from_ne_bytes(bytes)
     }
 }

@@ -93,7 +93,8 @@ pub fn process_cases() -> Vec<(&'static str, Case)> {
     process::CASES.to_vec()
 }
 
-/// The cases that launch kernels. They need a C++ compiler on [`mscclpp_gpu::Platform::Host`], and NVRTC on CUDA.
+/// The cases that launch kernels. They need a C++ compiler on [`mscclpp_gpu::Platform::Host`], and NVRTC on CUDA. On GPUs,
+/// run them one at a time: a driver may wait for all kernels of the process before it frees memory.
 #[must_use]
 pub fn kernel_cases() -> Vec<(&'static str, Case)> {
     host_signals::CASES.to_vec()

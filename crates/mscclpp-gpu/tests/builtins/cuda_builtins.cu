@@ -247,13 +247,15 @@ extern "C" __global__ void clocks(unsigned int* failures) {
   if (static_cast<unsigned int>(clock() - shortStart) < 20000) atomicAdd(failures, 1u);
 }
 
-// Passes a number from block to block: each waits for its turn with a load that looks again.
+// Passes a number from block to block: each waits for its turn with loads that look again. A load with a hint, such as
+// __ldcv, does not say so: compilers may take it out of the loop.
 extern "C" __global__ void in_turns(unsigned int* turn, unsigned int* order) {
   if (threadIdx.x != 0) return;
-  while (__ldcv(turn) != blockIdx.x) {
+  volatile unsigned int* const now = turn;
+  while (*now != blockIdx.x) {
   }
   __threadfence();
-  order[blockIdx.x] = __ldcv(turn);
+  order[blockIdx.x] = *now;
   __threadfence();
   atomicAdd(turn, 1u);
 }

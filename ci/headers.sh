@@ -27,7 +27,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 for standard in 17 20; do
-  for source in cuda/include/mscclpp/*.hpp cuda/kernels/*.cu; do
+  for source in cuda/include/mscclpp/*.hpp $(git ls-files '*.cu'); do
     # A header is compiled through a file that includes it alone: what it needs, it must include itself.
     unit=$scratch/unit.cu
     case $source in

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Which crate may see which: the layers are optional, and a program gets only what it asks for.
 #
-# - mscclpp-bootstrap stands alone;
+# - mscclpp-net stands alone, and mscclpp-bootstrap on it alone;
 # - core, and what does not name CUDA, does not see CUDA;
 # - mscclpp without its features has no CUDA in its tree, builds, and runs on simulated devices;
+# - what tests share is in no program, and knows no crate of the workspace;
 # - with Ethernet alone it has none either, and connects CPUs;
 # - a program whose own cudarc is at another CUDA version builds with mscclpp's defaults off.
 set -euo pipefail
@@ -29,18 +30,25 @@ refuse() {
   echo "$1: ok"
 }
 
-tree mscclpp-bootstrap | refuse "mscclpp-bootstrap" 'mscclpp.*'
+tree mscclpp-net | refuse "mscclpp-net" 'mscclpp.*'
+tree mscclpp-bootstrap | sed '/^mscclpp-net$/d' | refuse "mscclpp-bootstrap" 'mscclpp.*'
 tree mscclpp-gpu-sys --features cuda-12040 | refuse "mscclpp-gpu-sys" 'mscclpp.*'
 tree mscclpp-kernels | refuse "mscclpp-kernels" '.*'
-tree mscclpp-gpu | refuse "mscclpp-gpu without features" 'mscclpp.*|cudarc|libloading'
-tree mscclpp-core | refuse "mscclpp-core" 'mscclpp-(bootstrap|cuda-ipc|gpu-sys|kernels)|mscclpp|cudarc'
+tree mscclpp-gpu | refuse "mscclpp-gpu without features" 'mscclpp-gpu-sys|cudarc'
+tree mscclpp-core | refuse "mscclpp-core" 'mscclpp-(bootstrap|cuda-ipc|gpu-sys)|mscclpp|cudarc'
 tree mscclpp-cuda-ipc --features cuda-12040 | refuse "mscclpp-cuda-ipc" 'mscclpp-bootstrap|mscclpp'
-tree mscclpp-proxy | refuse "mscclpp-proxy" 'mscclpp-(bootstrap|cuda-ipc|ethernet|gpu-sys|kernels)|mscclpp|cudarc'
-tree mscclpp-ethernet | refuse "mscclpp-ethernet" 'mscclpp-(bootstrap|cuda-ipc|gpu-sys|kernels|proxy)|mscclpp|cudarc'
+tree mscclpp-proxy | refuse "mscclpp-proxy" 'mscclpp-(bootstrap|cuda-ipc|ethernet|gpu-sys)|mscclpp|cudarc'
+tree mscclpp-ethernet | refuse "mscclpp-ethernet" 'mscclpp-(bootstrap|cuda-ipc|gpu-sys|proxy)|mscclpp|cudarc'
 tree mscclpp --no-default-features --features ethernet |
   refuse "mscclpp with Ethernet alone" 'mscclpp-(gpu-sys|cuda-ipc)|cudarc'
 tree mscclpp --no-default-features | refuse "mscclpp without features" 'mscclpp-(gpu-sys|cuda-ipc)|cudarc'
 tree mscclpp | sed -n '/^cudarc$/p' | grep -q . || { echo "mscclpp with its defaults should have cudarc" >&2; exit 1; }
+
+# Only tests take what tests share.
+users=$(cargo tree --quiet --locked --workspace --edges normal,build --invert mscclpp-test-support --prefix none |
+  sed '/^mscclpp-test-support /d')
+[ -z "$users" ] || { echo "only dev-dependencies may name mscclpp-test-support; it is used by: $users" >&2; exit 1; }
+tree mscclpp-test-support | refuse "mscclpp-test-support" 'mscclpp.*'
 
 cargo test --quiet --locked --package mscclpp --no-default-features
 

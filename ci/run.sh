@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
-STEPS=(readme format clippy docs kernels headers layers loom fuzz soak)
+STEPS=(readme format clippy docs kernels headers layers deny loom fuzz soak)
 
 # The commands that the README promises, in a clean checkout, before anything is installed: they need only Rust and a
 # linker.
@@ -50,6 +50,12 @@ step_headers() {
 
 # Which crate may see which.
 step_layers() { bash ci/layers.sh; }
+
+# Licences, bans and sources of dependencies: deny.toml. The advisories would need GitHub.
+step_deny() {
+    command -v cargo-deny > /dev/null || cargo install --quiet --locked cargo-deny
+    cargo deny --locked check licenses bans sources
+}
 
 # The lock-free protocols, under every interleaving that loom tries.
 step_loom() {

@@ -5,7 +5,7 @@
 enum { MaxRanks = 64 };
 
 // ANCHOR: kernel
-// A channel to each rank, filled in by the host; that of the own rank stays empty. Constant memory is cached where the
+// A channel to each rank, filled in by the host; that of the own rank is not used. Constant memory is cached where the
 // handles are read, and takes no argument of the kernel.
 __constant__ mscclpp::DeviceHandle<mscclpp::PortChannel> channels[MaxRanks];
 

@@ -1,8 +1,7 @@
-//! The device API of mscclpp as text: its CUDA C++ headers, and the PTX of the kernels that the examples, tests and
-//! benchmarks launch.
+//! The device API of mscclpp as text: its CUDA C++ headers, and the kernels that the library and the examples launch.
 //!
 //! Everything is embedded, so that neither a CUDA toolkit nor this repository is needed where a program runs. To compile
-//! a kernel of one's own with NVRTC, hand it [`HEADERS`] as the in-memory headers of the program:
+//! a kernel of one's own, hand a [`KernelSource`] to `mscclpp_gpu::Module::load`, or use [`HEADERS`] with NVRTC:
 //!
 //! ```
 //! let (names, texts): (Vec<&str>, Vec<&str>) = mscclpp_kernels::HEADERS.iter().copied().unzip();
@@ -14,8 +13,12 @@
 //! The PTX is for compute_80 and later, and in version 8.4 of its language, which drivers from 550 on accept. It is made
 //! from `cuda/kernels` by `cargo xtask build-kernels`.
 
-#![no_std]
+#![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
+
+mod source;
+
+pub use source::KernelSource;
 
 /// The headers of the device API: each one's name as it is included, such as `mscclpp/device.hpp`, and its text. They
 /// include only one another.
@@ -38,83 +41,68 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/thread_copy_device.hpp", include_str!("../include/mscclpp/thread_copy_device.hpp")),
 ];
 
+/// What kernels are compiled with on the Host platform, beside [`HEADERS`]: what a CUDA compiler knows by itself, and the
+/// headers of CUDA that kernels include.
+pub const HOST_HEADERS: &[(&str, &str)] = &[
+    ("assert.h", include_str!("../host/assert.h")),
+    ("cooperative_groups.h", include_str!("../host/cooperative_groups.h")),
+    ("cuda.h", include_str!("../host/cuda.h")),
+    ("cuda_bf16.h", include_str!("../host/cuda_bf16.h")),
+    ("cuda_fp16.h", include_str!("../host/cuda_fp16.h")),
+    ("cuda_runtime.h", include_str!("../host/cuda_runtime.h")),
+    ("cuda_runtime_api.h", include_str!("../host/cuda_runtime_api.h")),
+    ("device_launch_parameters.h", include_str!("../host/device_launch_parameters.h")),
+    ("mscclpp_host/atomics.hpp", include_str!("../host/mscclpp_host/atomics.hpp")),
+    ("mscclpp_host/floats.hpp", include_str!("../host/mscclpp_host/floats.hpp")),
+    ("mscclpp_host/integers.hpp", include_str!("../host/mscclpp_host/integers.hpp")),
+    ("mscclpp_host/intrinsics.hpp", include_str!("../host/mscclpp_host/intrinsics.hpp")),
+    ("mscclpp_host/memory.hpp", include_str!("../host/mscclpp_host/memory.hpp")),
+    ("mscclpp_host/narrow.hpp", include_str!("../host/mscclpp_host/narrow.hpp")),
+    ("mscclpp_host/narrow_types.inl", include_str!("../host/mscclpp_host/narrow_types.inl")),
+    ("mscclpp_host/runtime.hpp", include_str!("../host/mscclpp_host/runtime.hpp")),
+    ("mscclpp_host/trace.cpp", include_str!("../host/mscclpp_host/trace.cpp")),
+    ("mscclpp_host/vector_types.hpp", include_str!("../host/mscclpp_host/vector_types.hpp")),
+    ("mscclpp_host/warp.hpp", include_str!("../host/mscclpp_host/warp.hpp")),
+    ("vector_functions.h", include_str!("../host/vector_functions.h")),
+    ("vector_types.h", include_str!("../host/vector_types.h")),
+];
+
+/// A kernel of this repository, with its PTX.
+macro_rules! kernel {
+    ($name:literal) => {
+        KernelSource::new(concat!($name, ".cu"), include_str!(concat!("../kernels/", $name, ".cu")))
+            .with_ptx(include_str!(concat!("../ptx/", $name, ".compute_80.ptx")))
+    };
+}
+
 /// The kernels of the tutorial on memory channels: `bidir_put`, `bidir_get` and `bidir_put_packets`.
 ///
 /// All take a `MemoryChannelDeviceHandle` by value.
-pub const BIDIR_MEMORY_CHANNEL: &str = include_str!("../ptx/bidir_memory_channel.compute_80.ptx");
+pub const BIDIR_MEMORY_CHANNEL: KernelSource<'static> = kernel!("bidir_memory_channel");
 
 /// The kernel of the tutorial on port channels: `bidir_put_with_signal`, which takes a `PortChannelDeviceHandle` by value.
-pub const BIDIR_PORT_CHANNEL: &str = include_str!("../ptx/bidir_port_channel.compute_80.ptx");
-
-/// Tests of what the blocks of a grid wait for each other with: `grid_barrier`, `grid_arrive`, `semaphore_set` and
-/// `semaphore_turns`.
-pub const CONCURRENCY: &str = include_str!("../ptx/concurrency.compute_80.ptx");
+pub const BIDIR_PORT_CHANNEL: KernelSource<'static> = kernel!("bidir_port_channel");
 
 /// The kernel of the example custom_proxy: `broadcast_and_gather`, which takes a `FifoDeviceHandle` by value and
 /// `Host2DeviceSemaphoreDeviceHandle`s in device memory.
-pub const CUSTOM_PROXY: &str = include_str!("../ptx/custom_proxy.compute_80.ptx");
-
-/// Tests of a FIFO: `fifo_push_numbered` and `fifo_push_after_data`.
-///
-/// Both take a `FifoDeviceHandle` by value.
-pub const FIFO: &str = include_str!("../ptx/fifo.compute_80.ptx");
-
-/// The benchmark of memory channels, a round to a launch: `memory_put`, `memory_get`, and `memory_put_ll8`,
-/// `memory_put_ll16` and `memory_put_ll128` with packets; and each with `_own` behind its name, which has a channel for
-/// each block.
-///
-/// All take a `MemoryChannelDeviceHandle` and the round's description by value, those with `_own` an array of channels too.
-pub const MEMORY_BENCH: &str = include_str!("../ptx/memory_bench.compute_80.ptx");
-
-/// Tests of a memory channel's copies: `channel_put`, `channel_get`, `channel_write_read`, `copy_sweep` and `put_round`.
-///
-/// All take a `MemoryChannelDeviceHandle` by value.
-pub const MEMORY_CHANNEL: &str = include_str!("../ptx/memory_channel.compute_80.ptx");
+pub const CUSTOM_PROXY: KernelSource<'static> = kernel!("custom_proxy");
 
 /// The kernel of the example mesh_port_channels: `mesh_all_gather`, which finds up to 64 `PortChannelDeviceHandle`s, one
 /// for each rank, in the module's variable `channels`.
-pub const MESH_PORT_CHANNELS: &str = include_str!("../ptx/mesh_port_channels.compute_80.ptx");
-
-/// The benchmark of packets: `ll8_ping_pong` and `ll16_ping_pong`, in which two sides send each other a message in turns.
-///
-/// Both take a `MemoryChannelDeviceHandle` by value and run as one block.
-pub const PACKET_PING_PONG: &str = include_str!("../ptx/packet_ping_pong.compute_80.ptx");
-
-/// Tests of packets: `packets_put`, `packets_unpack`, `packet_unpack_one` and `packet_rounds`.
-///
-/// All take a `MemoryChannelDeviceHandle` by value.
-pub const PACKETS: &str = include_str!("../ptx/packets.compute_80.ptx");
+pub const MESH_PORT_CHANNELS: KernelSource<'static> = kernel!("mesh_port_channels");
 
 /// The kernels of the first tutorial, `ping_pong_spin` and `ping_pong_plain`: two sides that signal each other in turns,
 /// of which one spins for a while in each round.
 ///
 /// Both take a pointer to a `BaseMemoryChannelDeviceHandle` in device memory.
-pub const PING_PONG: &str = include_str!("../ptx/ping_pong.compute_80.ptx");
+pub const PING_PONG: KernelSource<'static> = kernel!("ping_pong");
 
-/// The benchmarks of port channels, `port_put`, `port_ping_pong` and `port_packet_ping_pong`, which take a
-/// `PortChannelDeviceHandle` by value; and of FIFOs, `fifo_push` and `fifo_push_and_sync`, which take a `FifoDeviceHandle`.
-pub const PORT_BENCH: &str = include_str!("../ptx/port_bench.compute_80.ptx");
-
-/// Tests of port channels: `port_call`, `port_turns_send` and `port_turns_check`, which take a `PortChannelDeviceHandle`
-/// by value, and `port_flush_overwrite`, which takes an array of them in device memory.
-pub const PORT_CHANNEL: &str = include_str!("../ptx/port_channel.compute_80.ptx");
-
-/// Small kernels for tests of semaphores: `wait_once`, `poll_once`, `signal_n` and `contended`.
+/// Signals back and forth: `signal_ping_pong`, and `relaxed_ping_pong` with the pair that orders execution only, by which
+/// the library times semaphores; and `bare_ping_pong` and `bare_relaxed_ping_pong`, the same instructions without what
+/// makes a wait safe.
 ///
-/// All take a `BaseMemoryChannelDeviceHandle` by value.
-pub const SEMAPHORE: &str = include_str!("../ptx/semaphore.compute_80.ptx");
-
-/// Whether a signal carries the data written before it: `signal_data_write` on one side, `signal_data_check` on the
-/// other.
-///
-/// Both take a `BaseMemoryChannelDeviceHandle` by value and run as one block.
-pub const SIGNAL_DATA: &str = include_str!("../ptx/signal_data.compute_80.ptx");
-
-/// The benchmark of signals: `signal_ping_pong`, and `relaxed_ping_pong` with the pair that orders execution only; and
-/// `bare_ping_pong` and `bare_relaxed_ping_pong`, the same instructions without what makes a wait safe.
-///
-/// Both take a `BaseMemoryChannelDeviceHandle` by value; one thread of each side does the work.
-pub const SIGNAL_PING_PONG: &str = include_str!("../ptx/signal_ping_pong.compute_80.ptx");
+/// All take a `BaseMemoryChannelDeviceHandle` by value; one thread of each side does the work.
+pub const SIGNAL_PING_PONG: KernelSource<'static> = kernel!("signal_ping_pong");
 
 #[cfg(test)]
 mod tests {
@@ -134,54 +122,45 @@ mod tests {
     }
 
     #[test]
-    fn every_kernel_is_an_entry_of_its_module() {
-        let modules: [(&str, &[&str]); 16] = [
-            (BIDIR_MEMORY_CHANNEL, &["bidir_put", "bidir_get", "bidir_put_packets"]),
-            (BIDIR_PORT_CHANNEL, &["bidir_put_with_signal"]),
-            (CONCURRENCY, &["grid_barrier", "grid_arrive", "semaphore_set", "semaphore_turns"]),
-            (CUSTOM_PROXY, &["broadcast_and_gather"]),
-            (FIFO, &["fifo_push_numbered", "fifo_push_after_data"]),
-            (
-                MEMORY_BENCH,
-                &[
-                    "memory_put",
-                    "memory_put_own",
-                    "memory_get",
-                    "memory_get_own",
-                    "memory_put_ll8",
-                    "memory_put_ll8_own",
-                    "memory_put_ll16",
-                    "memory_put_ll16_own",
-                    "memory_put_ll128",
-                    "memory_put_ll128_own",
-                ],
-            ),
-            (
-                MEMORY_CHANNEL,
-                &["channel_put", "channel_get", "channel_write_read", "copy_sweep", "put_round"],
-            ),
-            (MESH_PORT_CHANNELS, &["mesh_all_gather"]),
-            (PACKET_PING_PONG, &["ll8_ping_pong", "ll16_ping_pong"]),
-            (PACKETS, &["packets_put", "packets_unpack", "packet_unpack_one", "packet_rounds"]),
-            (PING_PONG, &["ping_pong_spin", "ping_pong_plain"]),
-            (
-                PORT_BENCH,
-                &["port_put", "port_ping_pong", "port_packet_ping_pong", "fifo_push", "fifo_push_and_sync"],
-            ),
-            (PORT_CHANNEL, &["port_call", "port_turns_send", "port_turns_check", "port_flush_overwrite"]),
-            (SEMAPHORE, &["wait_once", "poll_once", "signal_n", "contended"]),
-            (SIGNAL_DATA, &["signal_data_write", "signal_data_check"]),
-            (
-                SIGNAL_PING_PONG,
-                &["signal_ping_pong", "relaxed_ping_pong", "bare_ping_pong", "bare_relaxed_ping_pong"],
-            ),
+    fn every_header_is_embedded() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        for (folder, embedded) in [("include", HEADERS), ("host", HOST_HEADERS)] {
+            for path in files(&root.join(folder)) {
+                let name = path.strip_prefix(root.join(folder)).unwrap().to_str().unwrap().to_owned();
+                assert!(embedded.iter().any(|(known, _)| *known == name), "{name} is not in the list");
+            }
+        }
+    }
+
+    fn files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                found.extend(files(&path));
+            } else {
+                found.push(path);
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn every_kernel_has_its_ptx() {
+        let kernels = [
+            BIDIR_MEMORY_CHANNEL,
+            BIDIR_PORT_CHANNEL,
+            CUSTOM_PROXY,
+            MESH_PORT_CHANNELS,
+            PING_PONG,
+            SIGNAL_PING_PONG,
         ];
-        for (ptx, entries) in modules {
-            for entry in entries {
-                let found = ptx.lines().any(|line| {
-                    line.split_once(".entry ").is_some_and(|(_, rest)| rest.trim_end_matches('(') == *entry)
-                });
-                assert!(found, "no entry {entry}");
+        for source in kernels {
+            let ptx = source.ptx().expect("checked in");
+            let names =
+                source.cuda().split("__global__ void ").skip(1).filter_map(|rest| rest.split('(').next());
+            for name in names.filter(|name| !name.contains("__launch_bounds__") && !name.contains('#')) {
+                assert!(ptx.contains(&format!(".entry {name}(")), "{}: no entry {name}", source.name());
             }
         }
     }

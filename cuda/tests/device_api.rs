@@ -49,8 +49,15 @@ fn compile(compiler: &OsStr, program: &str, binary: &Path) -> Result<(), Failed>
     let emulation = package.join("tests/emulation");
     let compiled = Command::new(compiler)
         // The headers have pragmas for the compilers of GPUs.
-        .args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-pthread", "-I"])
+        .args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-pthread"])
+        // As kernels are compiled (mscclpp-gpu, host/compiler.rs).
+        .args(["-fno-strict-aliasing", "-fwrapv"])
+        // With this, jumping to another thread's stack is taken for a defect.
+        .arg("-U_FORTIFY_SOURCE")
+        .arg("-I")
         .arg(package.join("include"))
+        .arg("-I")
+        .arg(package.join("host"))
         .arg("-include")
         .arg(emulation.join("emulation.hpp"))
         .arg(emulation.join(program).with_extension("cpp"))

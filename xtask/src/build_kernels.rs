@@ -1,6 +1,8 @@
-//! `build-kernels`: from `cuda/kernels/*.cu` to the PTX in `cuda/ptx` that the crate `mscclpp-kernels` embeds.
+//! `build-kernels`: from CUDA sources to PTX.
 //!
-//! Each source becomes one file for compute_80, and one more for compute_90 if it has a line `// build: compute_90`.
+//! The kernels that the crate `mscclpp-kernels` embeds, which are those of the library and the examples, get a file each in
+//! `cuda/ptx` for compute_80, and one more for compute_90 if the source has a line `// build: compute_90`. Those of tests and
+//! benchmarks go to the cache of compiled kernels, so that they run where there is no NVRTC.
 //! What comes out depends on the sources and the compiler's version alone: headers are handed to NVRTC as text, so no
 //! path of this machine can end up in the PTX.
 
@@ -8,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::{Args, ValueEnum};
+use mscclpp_gpu::{KernelSource, kernel_cache, store_ptx};
 
 use crate::error::{Error, FileContext};
 use crate::nvrtc::{Nvrtc, Source};
@@ -23,7 +26,7 @@ const ASSEMBLED_FOR: [&str; 2] = ["sm_80", "sm_90"];
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Write nothing to cuda/ptx; fail if what is there differs from what the sources give.
+    /// Write nothing; fail if what is there differs from what the sources give.
     #[arg(long)]
     check: bool,
 
@@ -52,7 +55,7 @@ enum Compiler {
 
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<(), Error> {
-    let kernels = kernels()?;
+    let kernels = kernels(&["cuda/kernels"])?;
     match options.compiler {
         Compiler::Nvcc => build_with_nvcc(options, &kernels),
         Compiler::Nvrtc => build_with_nvrtc(options, &kernels),
@@ -64,6 +67,8 @@ struct Kernel {
     source: PathBuf,
     text: String,
     architectures: Vec<&'static str>,
+    /// Whether `mscclpp-kernels` has its PTX.
+    embedded: bool,
 }
 
 impl Kernel {
@@ -73,17 +78,44 @@ impl Kernel {
     }
 }
 
-fn kernels() -> Result<Vec<Kernel>, Error> {
-    let sources = workspace::files(&workspace::root().join("cuda/kernels"), "cu")?;
-    let kernels = sources.into_iter().map(|source| {
-        let text = workspace::read(&source)?;
-        let mut architectures = vec![BASE_ARCHITECTURE];
-        if text.lines().any(|line| line.trim() == "// build: compute_90") {
-            architectures.push("compute_90");
+fn kernels(folders: &[&str]) -> Result<Vec<Kernel>, Error> {
+    let library = library()?;
+    let mut kernels = Vec::new();
+    for folder in folders {
+        for source in workspace::files(&workspace::root().join(folder), "cu")? {
+            let text = workspace::read(&source)?;
+            let mut architectures = vec![BASE_ARCHITECTURE];
+            if text.lines().any(|line| line.trim() == "// build: compute_90") {
+                architectures.push("compute_90");
+            }
+            let stem = source.file_stem().unwrap_or_default().to_string_lossy();
+            let embedded = library.contains(&format!("kernel!(\"{stem}\")"));
+            kernels.push(Kernel { source, text, architectures, embedded });
         }
-        Ok(Kernel { source, text, architectures })
-    });
-    kernels.collect()
+    }
+    Ok(kernels)
+}
+
+/// The text of `mscclpp-kernels`.
+fn library() -> Result<String, Error> {
+    workspace::read(&workspace::root().join("cuda/src/lib.rs"))
+}
+
+/// Fills a cache of compiled kernels with those of tests and benchmarks.
+pub(crate) fn fill_cache(folder: &Path, nvrtc: NvrtcChoice) -> Result<(), Error> {
+    let nvrtc = toolchain::nvrtc(nvrtc)?;
+    let kernels = kernels(&["cuda/kernels", "crates/mscclpp/examples"])?;
+    let kernels: Vec<_> = kernels.into_iter().filter(|kernel| !kernel.embedded).collect();
+    for module in compile_all(&nvrtc, &kernels)? {
+        let Some(kernel) = kernels.iter().find(|kernel| module.name == kernel.ptx_name(BASE_ARCHITECTURE))
+        else {
+            continue;
+        };
+        let name = workspace::name(&kernel.source);
+        let path = store_ptx(folder, &KernelSource::new(&name, &kernel.text), &module.ptx)?;
+        println!("cached     {}", path.display());
+    }
+    Ok(())
 }
 
 /// A file of PTX as it should be in `cuda/ptx`.
@@ -94,14 +126,21 @@ struct Module {
 
 fn build_with_nvrtc(options: &Options, kernels: &[Kernel]) -> Result<(), Error> {
     let nvrtc = toolchain::nvrtc(options.nvrtc)?;
-    let modules = compile_all(&nvrtc, kernels)?;
+    let embedded = |module: &Module| {
+        kernels.iter().any(|k| k.embedded && k.architectures.iter().any(|a| module.name == k.ptx_name(a)))
+    };
+    let mut modules = compile_all(&nvrtc, kernels)?;
+    modules.retain(embedded);
     let folder = workspace::root().join("cuda/ptx");
     if options.check {
         compare(&folder, &modules)?;
     } else {
         write(&folder, &modules)?;
+        if let Some(cache) = kernel_cache() {
+            fill_cache(&cache, options.nvrtc)?;
+        }
     }
-    require_embedded(&modules)?;
+    require_embedded()?;
     let ptxas = match &options.ptxas {
         Some(path) => Some(path.clone()),
         None => toolchain::ptxas()?,
@@ -208,12 +247,11 @@ fn orphans(folder: &Path, modules: &[Module]) -> Result<Vec<PathBuf>, Error> {
     Ok(present)
 }
 
-/// The crate must embed every header and every module.
-fn require_embedded(modules: &[Module]) -> Result<(), Error> {
-    let library = workspace::read(&workspace::root().join("cuda/src/lib.rs"))?;
-    let ptx = modules.iter().map(|module| format!("../ptx/{}", module.name));
+/// The crate must embed every header.
+fn require_embedded() -> Result<(), Error> {
+    let library = library()?;
     let headers = headers()?.into_iter().map(|header| format!("../include/{}", header.name));
-    let missing: Vec<String> = ptx.chain(headers).filter(|path| !library.contains(path)).collect();
+    let missing: Vec<String> = headers.filter(|path| !library.contains(path)).collect();
     if missing.is_empty() { Ok(()) } else { Err(Error::NotEmbedded(missing.join(", "))) }
 }
 
@@ -280,8 +318,12 @@ mod tests {
 
     #[test]
     fn a_file_of_ptx_says_what_it_is_for() {
-        let kernel =
-            Kernel { source: "cuda/kernels/copy.cu".into(), text: String::new(), architectures: vec![] };
+        let kernel = Kernel {
+            source: "cuda/kernels/copy.cu".into(),
+            text: String::new(),
+            architectures: vec![],
+            embedded: true,
+        };
         assert_eq!(kernel.ptx_name("compute_90"), "copy.compute_90.ptx");
     }
 }

@@ -1,7 +1,8 @@
 //! `dist`: what a machine without Rust needs to run the tests, examples and programs of this workspace.
 //!
 //! `target/dist/files/` (`target/dist` is also where cargo builds this profile) gets the binaries, stripped, as
-//! `KIND-PACKAGE-NAME`, and a `manifest` with one line for each: kind (`test`, `example` or `bin`), package, name and
+//! `KIND-PACKAGE-NAME`; `cache`, the PTX of the kernels that tests and benchmarks launch, for `MSCCLPP_CACHE_DIR`, so that
+//! CUDA needs no compiler there; and a `manifest` with one line for each: kind (`test`, `example` or `bin`), package, name and
 //! file, separated by tabs. The unit tests of a library are the test `lib`, those of a program `bin-NAME`.
 
 use std::collections::BTreeSet;
@@ -11,8 +12,10 @@ use std::process::Command;
 use clap::Args;
 use serde_json::Value;
 
+use crate::build_kernels;
 use crate::error::{Error, FileContext};
 use crate::run::capture;
+use crate::toolchain::NvrtcChoice;
 use crate::workspace;
 
 #[derive(Args)]
@@ -20,6 +23,10 @@ pub(crate) struct Options {
     /// Only these packages [default: all but xtask].
     #[arg(short, long, value_name = "PACKAGE")]
     package: Vec<String>,
+
+    /// Which NVRTC compiles the kernels of tests and benchmarks.
+    #[arg(long, value_enum, default_value_t = NvrtcChoice::Auto)]
+    nvrtc: NvrtcChoice,
 }
 
 /// Runs the command.
@@ -28,7 +35,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     let tests = build(options, &["test", "--no-run"])?;
     let mut binaries: BTreeSet<Binary> = programs.into_iter().filter(|b| b.kind != Kind::Test).collect();
     binaries.extend(tests.into_iter().filter(|b| b.kind == Kind::Test));
-    install(&workspace::target().join("dist/files"), &binaries)
+    let folder = workspace::target().join("dist/files");
+    install(&folder, &binaries)?;
+    build_kernels::fill_cache(&folder.join("cache"), options.nvrtc)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,6 +5,10 @@ use std::path::PathBuf;
 /// The error of every command. Its text leaves out that of its source, which `main` prints behind it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
+    /// The cache of compiled kernels could not be written.
+    #[error(transparent)]
+    Cache(#[from] mscclpp_gpu::Error),
+
     /// A file could not be read, written, copied or listed.
     #[error("cannot {action} {}", path.display())]
     File { action: &'static str, path: PathBuf, source: std::io::Error },

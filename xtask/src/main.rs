@@ -23,7 +23,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Compile cuda/kernels/*.cu to the PTX in cuda/ptx.
+    /// Compile cuda/kernels/*.cu to the PTX in cuda/ptx, and those of tests to the cache of compiled kernels.
     BuildKernels(build_kernels::Options),
     /// Build tests, examples and programs, stripped, into target/dist/files, to run where there is no Rust.
     Dist(dist::Options),

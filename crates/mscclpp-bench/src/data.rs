@@ -1,7 +1,5 @@
 //! Random data, and whether it arrived.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-
 use mscclpp::DeviceBuffer;
 
 use crate::Result;
@@ -15,24 +13,13 @@ const CHUNK: usize = 16 << 20;
 
 /// A number that no other run has.
 pub(crate) fn fresh_seed() -> u64 {
-    RandomState::new().build_hasher().finish()
+    fastrand::u64(..)
 }
 
-/// The bytes of a seed: words of splitmix64.
+/// The bytes of a seed.
 pub(crate) fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed;
-    let mut word = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)).to_le_bytes()
-    };
     let mut bytes = vec![0; len];
-    let (words, rest) = bytes.as_chunks_mut();
-    for chunk in words {
-        *chunk = word();
-    }
-    rest.copy_from_slice(&word()[..rest.len()]);
+    fastrand::Rng::with_seed(seed).fill(&mut bytes);
     bytes
 }
 

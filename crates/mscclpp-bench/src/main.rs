@@ -12,6 +12,7 @@ mod ethernet;
 mod ethernet_bw;
 mod exchange;
 mod fifo;
+mod kernels;
 mod launches;
 mod machine;
 mod measuring;
@@ -29,7 +30,6 @@ mod signal_pingpong;
 mod sizes;
 mod stopwatch;
 mod table;
-mod twins;
 
 use std::{
     fs::OpenOptions,
@@ -141,7 +141,7 @@ fn main() -> ExitCode {
     {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", mscclpp::Report(&*error));
             ExitCode::FAILURE
         }
     }

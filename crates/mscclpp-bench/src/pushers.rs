@@ -10,14 +10,14 @@ use std::{
 };
 
 use mscclpp::{
-    Kernel, KernelArgs, LaunchConfig, Module, ModuleSource, Proxy, ProxyHandler, ProxyHandlerResult,
-    ProxyTrigger, errors::ProxyError, kernels, prelude::*,
+    Kernel, KernelArgs, LaunchConfig, Module, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger,
+    errors::ProxyError, prelude::*,
 };
 
 use crate::{
     Result,
     device_clock::{DeviceClock, LIMIT},
-    twins,
+    kernels::PORT_BENCH,
 };
 
 /// What threads do with each trigger.
@@ -83,10 +83,7 @@ impl ProxyHandler for Counting {
 
 impl Pushers {
     pub(crate) fn new(gpu: &Gpu, shape: Shape) -> Result<Self> {
-        let module = Module::load(
-            gpu,
-            &ModuleSource { ptx: kernels::PORT_BENCH, host_kernels: twins::PORT_BENCH, host_symbols: &[] },
-        )?;
+        let module = Module::load(gpu, &PORT_BENCH)?;
         let kernel = module.kernel(match shape.pushing {
             Pushing::AndSync => "fifo_push_and_sync",
             Pushing::Pipelined => "fifo_push",

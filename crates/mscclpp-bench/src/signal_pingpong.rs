@@ -1,7 +1,7 @@
 //! `signal-pingpong`: two devices signal each other in turns, from inside one kernel each.
 
 use clap::Args;
-use mscclpp::{BaseMemoryChannelHandle, KernelArgs, LaunchConfig, Module, ModuleSource, kernels, prelude::*};
+use mscclpp::{BaseMemoryChannelHandle, KernelArgs, LaunchConfig, Module, kernels, prelude::*};
 
 use crate::{
     Result,
@@ -10,7 +10,6 @@ use crate::{
     progress::Progress,
     report::{Report, Row, SizeOf, Times, Unit},
     stopwatch::Stopwatch,
-    twins,
 };
 
 #[derive(Args)]
@@ -74,12 +73,7 @@ const fn variant(
 pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
     let devices = options.devices.as_deref().and_then(|ids| <[usize; 2]>::try_from(ids).ok());
     let pair = Pair::join(devices, Context::on, peer)?;
-    let source = ModuleSource {
-        ptx: kernels::SIGNAL_PING_PONG,
-        host_kernels: twins::SIGNAL_PING_PONG,
-        host_symbols: &[],
-    };
-    let module = Module::load(&pair.gpu, &source)?;
+    let module = Module::load(&pair.gpu, &kernels::SIGNAL_PING_PONG)?;
     // The figures are of two devices.
     let comparable = pair.is_of_two_gpus();
     let iters = options.iters.unwrap_or_else(|| pair.most_rounds());

@@ -7,6 +7,7 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp_test_support::{LIMIT, child::output_within};
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mscclpp-bench");
@@ -39,8 +40,8 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-fn run(arguments: &[&str]) -> Result<Output, Failed> {
-    Ok(Command::new(PROGRAM).args(arguments).env("GIT_COMMIT", "c0ffee").output()?)
+fn run(arguments: &[&str]) -> Output {
+    output_within(5 * LIMIT, Command::new(PROGRAM).args(arguments).env("GIT_COMMIT", "c0ffee"))
 }
 
 /// A file of this run of the tests.
@@ -51,7 +52,7 @@ fn scratch(name: &str) -> PathBuf {
 /// The JSON of a run that must succeed.
 fn report(name: &str, arguments: &[&str]) -> Result<Value, Failed> {
     let path = scratch(&format!("{name}.json"));
-    let output = run(&[arguments, &["--json", &path.to_string_lossy()]].concat())?;
+    let output = run(&[arguments, &["--json", &path.to_string_lossy()]].concat());
     if !output.status.success() {
         return Err(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr)).into());
     }
@@ -182,7 +183,7 @@ fn wrong_data() -> Result<(), Failed> {
         ("ethernet-bw", SMALL),
     ] {
         let spoilt = ["--spoil", "--json", &path.to_string_lossy()];
-        let output = run(&[&[workload], arguments, &spoilt].concat())?;
+        let output = run(&[&[workload], arguments, &spoilt].concat());
         let table = String::from_utf8_lossy(&output.stdout);
         assert_eq!(output.status.code(), Some(1), "{workload}: {table}");
         let rows: Vec<_> = table.lines().filter(|line| !line.starts_with('#')).collect();
@@ -190,7 +191,7 @@ fn wrong_data() -> Result<(), Failed> {
         let report: Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
         assert!(report["rows"][0]["times"].is_null() && report["rows"][0]["bandwidth"].is_null(), "{report}");
     }
-    let drawn = run(&["plot", &path.to_string_lossy()])?;
+    let drawn = run(&["plot", &path.to_string_lossy()]);
     let said = String::from_utf8_lossy(&drawn.stderr);
     assert!(drawn.status.code() == Some(1) && said.contains("no row to draw"), "{said}");
     fs::remove_file(&path)?;
@@ -325,17 +326,17 @@ fn plot() -> Result<(), Failed> {
         "2",
         "--json",
         &json,
-    ])?;
+    ]);
     assert!(measuring.status.success(), "{measuring:?}");
-    let drawn = run(&["plot", &json, "-o", &svg])?;
+    let drawn = run(&["plot", &json, "-o", &svg]);
     assert!(drawn.status.success() && drawn.stdout.is_empty(), "{drawn:?}");
-    let to_stdout = run(&["plot", &json])?;
+    let to_stdout = run(&["plot", &json]);
     assert!(to_stdout.status.success(), "{to_stdout:?}");
     let text = fs::read(&picture)?;
     assert_eq!(text, to_stdout.stdout);
     let text = String::from_utf8(text)?;
-    assert!(text.starts_with("<svg ") && text.contains(">memory-get none 4x32</text>"), "{text}");
-    assert!(text.contains(">4 KiB</text>") && text.contains("GB/s"), "{text}");
+    assert!(text.starts_with("<svg ") && text.contains("memory-get none 4x32\n</text>"), "{text}");
+    assert!(text.contains("\n4 KiB\n") && text.contains("GB/s"), "{text}");
     fs::remove_file(&measured)?;
     fs::remove_file(&picture)?;
     Ok(())
@@ -365,7 +366,7 @@ fn malformed_results() -> Result<(), Failed> {
         (report(&row.replace("\"min\": 1.0, ", "")), "min"),
     ] {
         fs::write(&path, &content)?;
-        let output = run(&["plot", &text])?;
+        let output = run(&["plot", &text]);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{content}");
         assert!(
@@ -374,9 +375,9 @@ fn malformed_results() -> Result<(), Failed> {
         );
     }
     fs::write(&path, report(row))?;
-    assert!(run(&["plot", &text])?.status.success(), "the row that the others were made from");
+    assert!(run(&["plot", &text]).status.success(), "the row that the others were made from");
     fs::remove_file(&path)?;
-    let output = run(&["plot", &text])?;
+    let output = run(&["plot", &text]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && said.contains(&*text), "a file that is not there: {said}");
     Ok(())
@@ -407,7 +408,7 @@ fn bad_arguments() -> Result<(), Failed> {
         &["plot", "x.json", "--json", "y.json"],
         &[],
     ] {
-        let output = run(arguments)?;
+        let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     }
     for (arguments, named) in [
@@ -419,7 +420,7 @@ fn bad_arguments() -> Result<(), Failed> {
         (&["fifo", "--fifo-size", "3"], "FIFO of 3"),
         (&["port-put", "--fifo-size", "8192"], "FIFO of 8192"),
     ] {
-        let output = run(arguments)?;
+        let output = run(arguments);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(1) && said.contains(named), "{said}");
     }

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::env::Family;
-use crate::interface::of_family;
-use crate::{Error, Result};
+use mscclpp_net::SystemCall;
+
+use crate::{Error, Family, Result};
 
 /// `"ip:port"`, `"[ipv6]:port"`, `"host:port"`, each perhaps after `"interface:"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +78,8 @@ impl Address {
             Host::Ip(ip) => vec![SocketAddr::new(*ip, self.port)],
             Host::Name(name) => self.look_up(name, timeout)?,
         };
-        let mut usable: Vec<SocketAddr> = found.into_iter().filter(|a| of_family(&a.ip(), family)).collect();
+        let fits = |a: &SocketAddr| family.is_none_or(|family| family.includes(&a.ip()));
+        let mut usable: Vec<SocketAddr> = found.into_iter().filter(fits).collect();
         usable.dedup();
         if usable.is_empty() {
             let reason = "it has no address of the family that MSCCLPP_SOCKET_FAMILY allows".to_owned();
@@ -98,7 +99,7 @@ impl Address {
                 // The receiver may have given up; then nobody wants the answer.
                 let _ = answer.send(query.to_socket_addrs().map(Iterator::collect));
             })
-            .map_err(|e| Error::io("starting the resolver thread", e))?;
+            .during("starting the resolver thread")?;
         match answers.recv_timeout(timeout) {
             Ok(Ok(found)) => Ok(found),
             Ok(Err(error)) => Err(Error::io_at("resolving a host name", name, error)),

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 use crate::inbox::Channel;
 use crate::protocol::tree;
-use crate::protocol::wire::{Malformed, Reader};
 use crate::{Error, Party, Result};
+use mscclpp_net::wire::{Malformed, Reader};
 
 /// Moves the messages of collectives.
 pub(crate) trait Carrier {

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mscclpp_net::{SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface};
+
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -166,7 +168,7 @@ pub enum Error {
     InvalidArgument(String),
 
     /// The operating system refused something.
-    #[error("{operation}{}: {source}", match address { Some(a) => format!(" ({a})"), None => String::new() })]
+    #[error("{operation}{} failed", match address { Some(a) => format!(" ({a})"), None => String::new() })]
     Io {
         /// What was attempted.
         operation: &'static str,
@@ -197,6 +199,24 @@ impl Error {
     }
 }
 
+impl From<SystemError> for Error {
+    fn from(SystemError { operation, source }: SystemError) -> Self {
+        Self::io(operation, source)
+    }
+}
+
+impl From<NoSuchInterface> for Error {
+    fn from(NoSuchInterface { name, available }: NoSuchInterface) -> Self {
+        Self::NoSuchInterface { name, available }
+    }
+}
+
+impl From<BadVariable> for Error {
+    fn from(BadVariable { variable, value, allowed }: BadVariable) -> Self {
+        Self::BadEnvironment { variable, value, allowed }
+    }
+}
+
 /// One side of an [`Error::Mismatch`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Party {
@@ -218,15 +238,6 @@ impl fmt::Display for Party {
     }
 }
 
-/// An address that was tried, and how that failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempt {
-    /// The address.
-    pub address: SocketAddr,
-    /// How the last attempt on it failed.
-    pub outcome: String,
-}
-
 struct TimeoutDetail<'a> {
     missing: &'a [usize],
     attempts: &'a [Attempt],
@@ -242,8 +253,8 @@ impl fmt::Display for TimeoutDetail<'_> {
                 write!(f, " and {} more", self.missing.len() - SHOWN)?;
             }
         }
-        for Attempt { address, outcome } in self.attempts {
-            write!(f, "; {address}: {outcome}")?;
+        for attempt in self.attempts {
+            write!(f, "; {attempt}")?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use crate::collective;
 use crate::protocol::frame::{self, Frame, FrameReader, Kind, MAX_HANDSHAKE, MAX_PAYLOAD};
 use crate::protocol::handshake::{Initiator, Responder};
 use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Purpose, Rejection};
-use crate::protocol::key::Key;
+use crate::protocol::key::JobKey;
 use crate::protocol::message::{Assembler, Sequence};
 use crate::protocol::notice;
 use crate::protocol::table::{Entry, Table};
@@ -19,7 +19,7 @@ pub fn protocol_version() -> u32 {
 
 /// A rank that a test plays: it goes through the handshake by which a rank joins, and then does what the test wants.
 pub struct RawRank {
-    key: Key,
+    key: JobKey,
     hello: Hello,
     initiator: Option<Initiator>,
     reader: FrameReader,
@@ -28,20 +28,20 @@ pub struct RawRank {
 impl RawRank {
     /// A rank of a job without a key.
     pub fn without_key(n_ranks: u32, rank: u32) -> Self {
-        Self::with_key(Key::none(), n_ranks, rank)
+        Self::with_key(JobKey::none(), n_ranks, rank)
     }
 
     /// A rank of a job with a secret.
     pub fn of_secret(secret: &str, n_ranks: u32, rank: u32) -> Self {
-        Self::with_key(Key::of_secret(secret), n_ranks, rank)
+        Self::with_key(JobKey::of_secret(secret), n_ranks, rank)
     }
 
     /// A rank of a job with a unique id.
     pub fn of_id(id: &UniqueId, n_ranks: u32, rank: u32) -> Self {
-        Self::with_key(Key::of_unique_id(id.key()), n_ranks, rank)
+        Self::with_key(JobKey::of_unique_id(id.key()), n_ranks, rank)
     }
 
-    fn with_key(key: Key, n_ranks: u32, rank: u32) -> Self {
+    fn with_key(key: JobKey, n_ranks: u32, rank: u32) -> Self {
         let hello = hello(key.secret, n_ranks, rank);
         Self { key, hello, initiator: None, reader: FrameReader::new(MAX_HANDSHAKE) }
     }
@@ -88,7 +88,7 @@ fn hello(secret: bool, n_ranks: u32, rank: u32) -> Hello {
 /// malformed answers, and as one that is replayed.
 pub fn stale_hello(version: u32, n_ranks: u32, rank: u32, keyed: bool) -> Vec<u8> {
     let hello = Hello { version, ..hello(keyed, n_ranks, rank) };
-    Initiator::answer(Key::none(), &hello, &challenge()).map_or_else(|_| Vec::new(), |(_, bytes)| bytes)
+    Initiator::answer(JobKey::none(), &hello, &challenge()).map_or_else(|_| Vec::new(), |(_, bytes)| bytes)
 }
 
 fn challenge() -> Frame {
@@ -98,7 +98,7 @@ fn challenge() -> Frame {
 /// A stream of bytes as a stranger's.
 pub fn stranger(bytes: &[u8]) {
     let mut reader = FrameReader::new(MAX_HANDSHAKE);
-    let (responder, _) = Responder::challenge(Key::none(), [1; 32]);
+    let (responder, _) = Responder::challenge(JobKey::none(), [1; 32]);
     reader.push(bytes);
     if let Ok(Some(frame)) = reader.next() {
         drop(responder.verify(&frame));
@@ -111,8 +111,8 @@ pub fn answer(bytes: &[u8]) {
     let hello = hello(false, 2, 1);
     reader.push(bytes);
     if let Ok(Some(frame)) = reader.next() {
-        drop(Initiator::answer(Key::none(), &hello, &frame));
-        if let Ok((initiator, _)) = Initiator::answer(Key::none(), &hello, &challenge()) {
+        drop(Initiator::answer(JobKey::none(), &hello, &frame));
+        if let Ok((initiator, _)) = Initiator::answer(JobKey::none(), &hello, &challenge()) {
             drop(initiator.conclude(&frame));
         }
         // Behind a proof, which random bytes do not have.

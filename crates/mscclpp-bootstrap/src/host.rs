@@ -1,9 +1,10 @@
 //! Which host this process is on, as far as sharing memory is concerned.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-
+use mscclpp_net::host::Host;
+use mscclpp_net::random;
 use sha2::{Digest, Sha256};
+
+use crate::{LOG, Result};
 
 /// Equal in two processes that can reach each other's memory and Unix sockets.
 pub(crate) type HostId = [u8; 16];
@@ -13,23 +14,19 @@ pub(crate) fn named(kind: &str, name: &str) -> HostId {
     digest(&[kind, name])
 }
 
-/// The identity of this boot of this machine, as seen from this process's namespaces.
-///
-/// Not the host name: containers share or lack one. The boot id is the machine's, also inside containers; processes of
-/// different network namespaces cannot meet over Unix sockets without a file system in common, so these count as
-/// different hosts.
-pub(crate) fn detected() -> HostId {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let network = fs::metadata("/proc/self/ns/net")
-        .map_or_else(|_| String::new(), |meta| format!("{}:{}", meta.dev(), meta.ino()));
-    if boot.is_empty() {
-        // Nothing to tell machines apart by: a rank is then alone on its host, which is slow but never wrong.
-        tracing::warn!(target: crate::LOG, "no boot id in /proc: set MSCCLPP_HOSTID to say which ranks share a host");
-        let mut random = [0; 16];
-        let _ = getrandom::fill(&mut random);
-        return random;
+/// The identity of this process's host.
+pub(crate) fn detected() -> Result<HostId> {
+    match Host::detect() {
+        Ok(Host { boot_id, network_namespace: (device, inode) }) => {
+            Ok(digest(&["boot", &boot_id, &format!("{device}:{inode}")]))
+        }
+        Err(error) => {
+            let why = mscclpp_net::Report(&error).to_string();
+            // There is nothing to tell hosts apart by. Alone on its host, a rank is slow, but never wrong.
+            tracing::warn!(target: LOG, why, "this rank counts as the only one of its host");
+            Ok(random()?)
+        }
     }
-    digest(&["boot", boot.trim(), &network])
 }
 
 fn digest(parts: &[&str]) -> HostId {
@@ -48,7 +45,7 @@ mod tests {
 
     #[test]
     fn identities_are_stable_and_distinct() {
-        assert_eq!(detected(), detected());
+        assert_eq!(detected().unwrap(), detected().unwrap());
         assert_eq!(named("host", "a"), named("host", "a"));
         assert_ne!(named("host", "a"), named("host", "b"));
         assert_ne!(named("host", "a"), named("domain", "a"));

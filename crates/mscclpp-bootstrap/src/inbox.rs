@@ -39,7 +39,7 @@ struct State {
     retired: bool,
 }
 
-/// See the module.
+/// What has arrived for a rank's callers, and what they wait for.
 #[derive(Default)]
 pub(crate) struct Inbox {
     state: Mutex<State>,
@@ -135,7 +135,7 @@ impl Inbox {
     }
 
     /// Undoes [`peer_gone`](Self::peer_gone) for errors that a later call may not meet again.
-    pub(crate) fn forgive(&self, peer: usize) {
+    pub(crate) fn forget_retryable(&self, peer: usize) {
         let mut state = self.state.lock();
         if !matches!(state.gone.get(&peer), None | Some(Error::PeerClosed { .. })) {
             state.gone.remove(&peer);

@@ -1,7 +1,7 @@
 //! How the processes of a job find each other and exchange bytes over TCP.
 //!
 //! [`TcpBootstrap`] connects processes, [`LocalBootstrap`] threads of one process; what either can do is the trait
-//! [`Bootstrap`]. Nothing here depends on other crates of the repository.
+//! [`Bootstrap`]. Of the other crates of the repository it needs `mscclpp-net` alone, which knows nothing of GPUs.
 //!
 //! # How a job forms
 //! Every rank connects to rank 0, which it knows by [`UniqueId`] or address; both sides prove that they know the job's
@@ -39,7 +39,6 @@ mod env;
 mod error;
 mod host;
 mod inbox;
-mod interface;
 mod local;
 mod member;
 mod protocol;
@@ -50,9 +49,10 @@ mod unique_id;
 pub mod fuzzing;
 
 pub use bootstrap::{Bootstrap, FailureHook};
-pub use env::{Env, Family};
-pub use error::{Attempt, Error, Party, Result};
+pub use env::Env;
+pub use error::{Error, Party, Result};
 pub use local::LocalBootstrap;
+pub use mscclpp_net::{dial::Attempt, interface::Family};
 pub use tcp::{Rendezvous, TcpBootstrap, TcpBootstrapBuilder};
 pub use unique_id::UniqueId;
 

@@ -12,8 +12,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use sha2::{Digest, Sha256};
 
-use crate::protocol::wire::{Malformed, Reader};
 use crate::{Error, Result};
+use mscclpp_net::wire::{Malformed, Reader, put_ip};
 
 const MAGIC: [u8; 4] = *b"MSUI";
 const VERSION: u8 = 1;
@@ -80,16 +80,7 @@ impl UniqueId {
         let mut count = 0_u8;
         for address in addresses {
             let mut one = Vec::with_capacity(17);
-            match address {
-                IpAddr::V4(v4) => {
-                    one.push(4);
-                    one.extend(v4.octets());
-                }
-                IpAddr::V6(v6) => {
-                    one.push(6);
-                    one.extend(v6.octets());
-                }
-            }
+            put_ip(&mut one, address);
             if packed.len() + one.len() <= ADDRESSES.len() {
                 packed.extend(one);
                 count += 1;

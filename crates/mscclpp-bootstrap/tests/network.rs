@@ -4,25 +4,23 @@
 
 mod ranks;
 
-use std::io::{BufRead, BufReader, Lines};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Family, TcpBootstrap};
+use mscclpp_test_support::{Child, child};
 use ranks::{PATIENCE, connect, free_port, on_threads};
 use rustix::time::{ClockId, clock_gettime};
 
 /// The loss of a rank must be known to all others within this time.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How the environment names what a child is.
-const ROLE: &str = "MSCCLPP_TEST_ROLE";
 
 fn main() -> ExitCode {
-    if let Ok(role) = std::env::var(ROLE) {
+    if let Some(role) = child::role() {
         be_rank(&role);
         return ExitCode::SUCCESS;
     }
@@ -100,16 +98,11 @@ impl Hosts {
         Ok(hosts)
     }
 
-    fn start(&self, rank: usize, what: &str) -> Result<Rank, Failed> {
+    fn start(&self, rank: usize, what: &str) -> Child {
         let name = &self.names[usize::from(rank == ALONE)];
-        let mut child = Command::new("ip")
-            .args(["netns", "exec", name])
-            .arg(std::env::current_exe()?)
-            .env(ROLE, format!("{rank} {what}"))
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let output = child.stdout.take().ok_or("no output")?;
-        Ok(Rank { child, says: BufReader::new(output).lines() })
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", name]).arg(child::this_program().get_program());
+        Child::start_by(command, &[&rank.to_string(), what])
     }
 }
 
@@ -124,26 +117,6 @@ impl Drop for Hosts {
     }
 }
 
-/// A rank's process; it ends with this.
-struct Rank {
-    child: Child,
-    says: Lines<BufReader<ChildStdout>>,
-}
-
-impl Rank {
-    /// The next line that a rank says. It ends by itself when it has nothing more to say for long.
-    fn next_line(&mut self) -> Result<String, Failed> {
-        Ok(self.says.next().ok_or("a rank ended early")??)
-    }
-}
-
-impl Drop for Rank {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// The time, on a clock that all processes share.
 fn clock() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
@@ -152,17 +125,15 @@ fn clock() -> Duration {
 
 fn vanishes(what: &str) -> Result<(), Failed> {
     let hosts = Hosts::new()?;
-    let mut job = (0..3).map(|rank| hosts.start(rank, what)).collect::<Result<Vec<_>, _>>()?;
-    for rank in &mut job {
-        assert_eq!(rank.next_line()?, "ready");
-    }
+    let job: Vec<Child> = (0..3).map(|rank| hosts.start(rank, what)).collect();
+    job.iter().for_each(|rank| rank.expect("ready"));
     ip(&["-n", &hosts.names[1], "link", "set", "wire", "down"])?;
     // Not before: on a busy machine it takes time to start `ip`.
     let cut_at = clock();
     for (rank, expected) in [ALONE; 3].into_iter().enumerate() {
         // For the rank that is alone, it is the others who vanished: rank 0, with which it is connected.
         let expected = if rank == ALONE { 0 } else { expected };
-        let line = job[rank].next_line()?;
+        let line = job[rank].next_line();
         let Some((lost, at)) = line.split_once(" lost at ") else {
             return Err(format!("rank {rank}: {line}").into());
         };
@@ -174,8 +145,8 @@ fn vanishes(what: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-fn be_rank(role: &str) {
-    let (rank, what) = role.split_once(' ').expect("a role");
+fn be_rank(role: &[String]) {
+    let [rank, what] = role else { panic!("no role: {role:?}") };
     let job = connect(rank.parse().expect("a rank"), 3, AT, PATIENCE).expect("a job");
     job.barrier().expect("a barrier");
     println!("ready");

@@ -4,16 +4,16 @@
 
 mod ranks;
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_bootstrap::fuzzing::RawRank;
 use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap};
+use mscclpp_test_support::{Child, child};
 use ranks::{PATIENCE, free_port, prove};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
 /// The loss of a rank must be known to all others within this time, on their own clocks. That is long after what it takes,
@@ -61,7 +61,7 @@ const SCENARIOS: [(&str, Scenario); 11] = [
 ];
 
 fn main() -> ExitCode {
-    if let Ok(role) = std::env::var("MSCCLPP_TEST_ROLE") {
+    if let Some(role) = child::role() {
         return be_rank(&role);
     }
     let args = Arguments::from_args();
@@ -87,10 +87,9 @@ fn main() -> ExitCode {
 
 // ---- The rank ---------------------------------------------------------------------------------------------------------
 
-fn be_rank(role: &str) -> ExitCode {
-    let words: Vec<&str> = role.split(' ').collect();
-    let [scenario, rank, victim, at] = words[..] else { return ExitCode::from(2) };
-    let Some(&(_, scenario)) = SCENARIOS.iter().find(|(name, _)| *name == scenario) else {
+fn be_rank(role: &[String]) -> ExitCode {
+    let [scenario, rank, victim, at] = role else { return ExitCode::from(2) };
+    let Some(&(_, scenario)) = SCENARIOS.iter().find(|(name, _)| name == scenario) else {
         return ExitCode::from(2);
     };
     let (Ok(rank), Ok(victim)) = (rank.parse(), victim.parse()) else { return ExitCode::from(2) };
@@ -116,11 +115,6 @@ fn clock() -> Duration {
 
 fn say_when_known() {
     println!("{KNOWN_AT} {}", clock().as_micros());
-}
-
-/// Waits until the test closes our standard input.
-fn await_word() {
-    let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
 fn run_rank(scenario: Scenario, rank: usize, victim: usize, at: &str) -> Result<(), Error> {
@@ -150,11 +144,11 @@ fn run_rank(scenario: Scenario, rank: usize, victim: usize, at: &str) -> Result<
     if rank == victim {
         match scenario {
             Scenario::Exit => {
-                await_word();
+                child::await_end();
                 std::process::exit(0);
             }
             Scenario::Abort => {
-                await_word();
+                child::await_end();
                 job.abort("no more");
                 std::process::exit(0);
             }
@@ -195,14 +189,13 @@ fn run_with_a_stopped_rank(job: &TcpBootstrap, victim: usize) -> Result<(), Erro
     let big = vec![7; 2 << 20];
     job.barrier()?;
     println!("formed");
+    // The victim is stopped here, and has its word when it goes on; the others have theirs when it is stopped.
+    child::await_end();
     if job.rank() == victim {
-        // Stopped here; see the test.
-        std::thread::sleep(Duration::from_millis(500));
         for peer in (0..RANKS).filter(|&peer| peer != victim) {
             assert_eq!(job.recv(peer, 0)?, big);
         }
     } else {
-        std::thread::sleep(Duration::from_millis(200));
         job.send(&big, victim, 0)?;
     }
     job.barrier()
@@ -210,41 +203,27 @@ fn run_with_a_stopped_rank(job: &TcpBootstrap, victim: usize) -> Result<(), Erro
 
 // ---- The test ---------------------------------------------------------------------------------------------------------
 
-/// A rank's process; it ends with this.
+/// A rank's process.
 struct Rank {
     rank: usize,
     child: Child,
 }
 
-impl Drop for Rank {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 type Line = (usize, String);
 
-fn start(name: &str, victim: usize, ranks: &[usize]) -> Result<(Vec<Rank>, mpsc::Receiver<Line>), Failed> {
+fn start(name: &str, victim: usize, ranks: &[usize]) -> (Vec<Rank>, mpsc::Receiver<Line>) {
     let at = format!("127.0.0.1:{}", free_port());
     let (lines, received) = mpsc::channel();
-    let mut started = Vec::new();
-    for &rank in ranks {
-        let mut child = Command::new(std::env::current_exe()?)
-            .env("MSCCLPP_TEST_ROLE", format!("{name} {rank} {victim} {at}"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let output = child.stdout.take().ok_or("no output")?;
+    let start = |&rank: &usize| {
+        let role = [name, &rank.to_string(), &victim.to_string(), &at];
         let lines = lines.clone();
-        std::thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                let _ = lines.send((rank, line));
-            }
+        let child = Child::start_heard_by(&role, move |line| {
+            // The test may have ended.
+            let _ = lines.send((rank, line));
         });
-        started.push(Rank { rank, child });
-    }
-    Ok((started, received))
+        Rank { rank, child }
+    };
+    (ranks.iter().map(start).collect(), received)
 }
 
 /// Reads lines until `n` of them contain one of these texts.
@@ -270,7 +249,7 @@ fn await_lines(lines: &mpsc::Receiver<Line>, texts: &[&str], n: usize) -> Result
 fn a_lost_rank_is_named(name: &str, scenario: Scenario, victim: usize) -> Result<(), Failed> {
     let absent = usize::from(scenario == Scenario::Forming);
     let started: Vec<usize> = (0..RANKS - absent).collect();
-    let (mut children, lines) = start(name, victim, &started)?;
+    let (mut children, lines) = start(name, victim, &started);
     match scenario {
         Scenario::Forming => await_lines(&lines, &["a rank has joined"], RANKS - 2)?,
         Scenario::Proved => await_lines(&lines, &["a rank has joined", "proved: Accepted"], RANKS - 1)?,
@@ -283,8 +262,8 @@ fn a_lost_rank_is_named(name: &str, scenario: Scenario, victim: usize) -> Result
     let mut survivors = started.len() - 1;
     let lost = children.iter_mut().find(|rank| rank.rank == victim).ok_or("no victim")?;
     match scenario {
-        Scenario::Exit | Scenario::Abort => drop(lost.child.stdin.take()),
-        _ => lost.child.kill()?,
+        Scenario::Exit | Scenario::Abort => lost.child.close_input(),
+        _ => lost.child.kill(),
     }
     let expected = match scenario {
         Scenario::Abort => format!("outcome: aborted {victim} "),
@@ -317,14 +296,18 @@ fn a_lost_rank_is_named(name: &str, scenario: Scenario, victim: usize) -> Result
 fn a_stopped_rank_is_not_a_dead_one() -> Result<(), Failed> {
     let ranks: Vec<usize> = (0..RANKS).collect();
     let victim = 1;
-    let (children, lines) = start("stopped", victim, &ranks)?;
+    let (mut children, lines) = start("stopped", victim, &ranks);
     // The word is in the log line of each and in what each prints.
     await_lines(&lines, &["formed"], 2 * RANKS)?;
-    let child = children.iter().find(|rank| rank.rank == victim).ok_or("no victim")?;
-    let pid = Pid::from_child(&child.child);
-    kill_process(pid, Signal::STOP)?;
+    let signal = |children: &[Rank], signal| {
+        children.iter().filter(|rank| rank.rank == victim).for_each(|rank| rank.child.signal(signal));
+    };
+    signal(&children, Signal::STOP);
+    children.iter_mut().filter(|rank| rank.rank != victim).for_each(|rank| rank.child.close_input());
+    // Longer than what a vanished host is given.
     std::thread::sleep(Duration::from_millis(6500));
-    kill_process(pid, Signal::CONT)?;
+    signal(&children, Signal::CONT);
+    children.iter_mut().for_each(|rank| rank.child.close_input());
     for (rank, line) in await_lines(&lines, &["outcome:"], RANKS)? {
         if !line.contains("outcome: fine") {
             return Err(format!("rank {rank}: {line}").into());

@@ -2,11 +2,14 @@
 
 mod ranks;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::fuzzing::{self, RawRank};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap, TcpBootstrapBuilder, UniqueId};
+use mscclpp_test_support::Random;
 use ranks::{PATIENCE, connect, free_port, on_threads, prove};
 
 /// Joins as all ranks at one address, each with settings of its own; gives every outcome.
@@ -160,11 +163,13 @@ fn a_time_out_says_which_address_failed_how() {
 #[test]
 fn rank_0_may_come_last() {
     let at = format!("127.0.0.1:{}", free_port());
-    on_threads(3, |rank| {
-        if rank == 0 {
-            std::thread::sleep(Duration::from_millis(300));
-        }
-        connect(rank, 3, at.as_str(), PATIENCE).unwrap().barrier().unwrap();
+    let nobody = TcpListener::bind(&at).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| connect(1, 2, at.as_str(), PATIENCE).unwrap().barrier().unwrap());
+        // Rank 1 looks for rank 0, and does not find it.
+        drop(nobody.accept().unwrap());
+        drop(nobody);
+        connect(0, 2, at.as_str(), PATIENCE).unwrap().barrier().unwrap();
     });
 }
 
@@ -179,27 +184,26 @@ fn a_shared_secret_lets_in() {
 fn a_wrong_secret_is_told_and_does_not_disturb() {
     for wrong in [Some("octopus"), None] {
         let at = format!("127.0.0.1:{}", free_port());
-        let outcomes = on_threads(4, |i| {
-            let rank = [0, 1, 2, 1][i];
-            let builder = TcpBootstrap::builder(rank, 3).env(Env::default()).timeout(PATIENCE);
-            let builder = match (i, wrong) {
-                // It needs no time to be sure: it has no key, so what it hears need not be proved.
-                (3, None) => builder,
-                // It cannot tell who does not let it in, and asks until its time is up.
-                (3, Some(wrong)) => builder.secret(wrong).timeout(Duration::from_secs(2)),
-                _ => builder.secret("swordfish"),
-            };
+        let at = at.as_str();
+        let builder = |rank| TcpBootstrap::builder(rank, 3).env(Env::default()).timeout(PATIENCE);
+        let (job, outcome) = std::thread::scope(|scope| {
+            let join = |rank| scope.spawn(move || builder(rank).secret("swordfish").connect(at));
+            let zero = join(0);
+            // The stranger comes, and gives up, while the job forms.
             let started = Instant::now();
-            if i < 2 {
-                // The stranger comes while the job forms.
-                std::thread::sleep(Duration::from_millis(300));
-            }
-            let outcome = builder.connect(at.as_str());
+            let stranger = match wrong {
+                // It needs no time to be sure: it has no key, so what it hears need not be proved.
+                None => builder(1),
+                // It cannot tell who does not let it in, and asks until its time is up.
+                Some(wrong) => builder(1).secret(wrong).timeout(Duration::from_secs(2)),
+            };
+            let outcome = stranger.connect(at);
             assert!(started.elapsed() < PATIENCE / 2, "{outcome:?}");
-            outcome
+            let job = [zero, join(1), join(2)].map(|rank| rank.join().unwrap());
+            (job, outcome)
         });
-        assert!(outcomes[..3].iter().all(Result::is_ok), "{outcomes:?}");
-        match &outcomes[3] {
+        assert!(job.iter().all(Result::is_ok), "{job:?}");
+        match &outcome {
             Err(Error::Unauthenticated { address, reason }) => {
                 assert_eq!(*address, at);
                 assert_eq!(reason.contains("stranger"), wrong.is_some(), "{reason}");
@@ -258,12 +262,36 @@ fn another_protocol_version_is_named_on_both_sides() {
 /// Two jobs of two ranks on one port, started in this order; whichever way their ranks mix, all four fail.
 fn clash(order: [(usize, usize); 4]) {
     let at = format!("127.0.0.1:{}", free_port());
-    let outcomes = on_threads(4, |i| {
-        let (_job, rank) = order[i];
-        std::thread::sleep(Duration::from_millis(150 * i as u64));
-        let bootstrap = connect(rank, 2, at.as_str(), Duration::from_secs(5))?;
-        // A job that formed from ranks of both must not go on.
-        bootstrap.recv_timeout(1 - rank, 0, PATIENCE).map(drop)
+    let listens = || TcpStream::connect(&at).is_ok();
+    let outcomes = std::thread::scope(|scope| {
+        let mut started: Vec<ScopedJoinHandle<_>> = Vec::new();
+        for (_job, rank) in order {
+            let (connected, has_connected) = mpsc::channel();
+            let at = at.as_str();
+            let run = move || {
+                let bootstrap = connect(rank, 2, at, Duration::from_secs(5))?;
+                // It fails if nobody waits for that.
+                let _ = connected.send(());
+                // A job that formed from ranks of both must not go on.
+                bootstrap.recv_timeout(1 - rank, 0, PATIENCE).map(drop)
+            };
+            // The next one comes when this one is there: it listens, has joined, looks for a rank 0 that is not there,
+            // or has failed.
+            let alone = !listens();
+            started.push(scope.spawn(run));
+            match (rank, alone) {
+                (0, true) => {
+                    let deadline = Instant::now() + PATIENCE;
+                    while !listens() {
+                        assert!(Instant::now() < deadline, "rank 0 does not listen");
+                        std::thread::yield_now();
+                    }
+                }
+                (_, false) => drop(has_connected.recv_timeout(PATIENCE)),
+                _ => {}
+            }
+        }
+        started.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
     });
     let mut in_use = 0;
     for outcome in outcomes {
@@ -291,23 +319,17 @@ fn two_jobs_without_a_key_on_one_port_both_fail() {
 #[test]
 fn malformed_ids_are_errors() {
     let good = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
-    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut next = || {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random as usize
-    };
+    let mut random = Random::with_seed(1);
     for round in 0..10_000 {
         let mut bytes = good.to_bytes().to_vec();
         match round % 4 {
             0 => {
-                let bit = next() % (8 * bytes.len());
+                let bit = random.below(8 * bytes.len());
                 bytes[bit / 8] ^= 1 << (bit % 8);
             }
-            1 => bytes.truncate(next() % bytes.len()),
-            2 => bytes.iter_mut().for_each(|byte| *byte = next() as u8),
-            _ => bytes.extend(std::iter::repeat_n(0, 1 + next() % 300)),
+            1 => bytes.truncate(random.below(bytes.len())),
+            2 => bytes = random.bytes(bytes.len()),
+            _ => bytes.extend(std::iter::repeat_n(0, 1 + random.below(300))),
         }
         let error = UniqueId::from_bytes(&bytes).unwrap_err();
         assert!(matches!(error, Error::BadUniqueId { .. }));

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mscclpp_bootstrap::{Bootstrap, Env, TcpBootstrap, fuzzing};
+use mscclpp_test_support::Random;
 use ranks::{PATIENCE, on_threads};
 
 /// Remembers the largest allocation.
@@ -40,37 +41,22 @@ unsafe impl GlobalAlloc for Watching {
 #[global_allocator]
 static ALLOCATOR: Watching = Watching;
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 as usize
-    }
-
-    fn bytes(&mut self, n: usize) -> Vec<u8> {
-        (0..n).map(|_| self.next() as u8).collect()
-    }
-}
-
 /// A malformed attempt to join.
 fn malformed(round: usize, random: &mut Random) -> Vec<u8> {
     let mut bytes = fuzzing::stale_hello(fuzzing::protocol_version(), 3, 1, round.is_multiple_of(2));
     match round % 8 {
         // A flipped bit, a wrong version, an unknown kind, a huge length.
         0 => {
-            let bit = random.next() % (8 * bytes.len());
+            let bit = random.below(8 * bytes.len());
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        1 => bytes = fuzzing::stale_hello(random.next() as u32, 3, 1, true),
-        2 => bytes[2] = random.next() as u8,
-        3 => bytes[4..8].copy_from_slice(&(u32::MAX - random.next() as u32 % 1000).to_le_bytes()),
+        1 => bytes = fuzzing::stale_hello(random.word() as u32, 3, 1, true),
+        2 => bytes[2] = random.word() as u8,
+        3 => bytes[4..8].copy_from_slice(&(u32::MAX - random.below(1000) as u32).to_le_bytes()),
         // Cut short, random, a scanner's request, and a well-formed one with a proof that fits no challenge.
-        4 => bytes.truncate(random.next() % bytes.len()),
+        4 => bytes.truncate(random.below(bytes.len())),
         5 => {
-            let length = 1 + random.next() % 500;
+            let length = 1 + random.below(500);
             bytes = random.bytes(length);
         }
         6 => bytes = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
@@ -108,7 +94,7 @@ fn a_job_forms_among_strangers() {
         });
         LARGEST.store(0, Ordering::Relaxed);
         let attempts = on_threads(4, |thread| {
-            let mut random = Random(0x9E37_79B9 + thread as u64);
+            let mut random = Random::with_seed(thread as u64);
             let mut made = 0;
             for round in 0..2_500 {
                 let Ok(mut stream) = TcpStream::connect(at) else { continue };
@@ -139,7 +125,7 @@ fn a_job_forms_among_strangers() {
     // Strangers stay strangers once it has formed.
     for round in 0..200 {
         let Ok(mut stream) = TcpStream::connect(at) else { continue };
-        let _ = stream.write_all(&malformed(round, &mut Random(7 + round as u64)));
+        let _ = stream.write_all(&malformed(round, &mut Random::with_seed(7 + round as u64)));
     }
     on_threads(3, |rank| job[rank].barrier().unwrap());
     assert!(job.iter().all(|rank| rank.failure().is_none()));
@@ -151,7 +137,7 @@ fn a_job_without_a_key_forms_among_scanners() {
     std::thread::scope(|scope| {
         let connect = |rank| ranks::connect(rank, 3, at.to_string(), PATIENCE);
         let early = [0, 1].map(|rank| scope.spawn(move || connect(rank)));
-        let mut random = Random(3);
+        let mut random = Random::with_seed(3);
         for round in 0..1_000 {
             if let Ok(mut stream) = TcpStream::connect(at) {
                 let _ = stream.write_all(&malformed(round, &mut random));
@@ -165,9 +151,9 @@ fn a_job_without_a_key_forms_among_scanners() {
 
 #[test]
 fn parsers_take_anything() {
-    let mut random = Random(11);
+    let mut random = Random::with_seed(11);
     for round in 0..20_000 {
-        let n = random.next() % 400;
+        let n = random.below(400);
         let bytes = random.bytes(n);
         let framed = fuzzing::frame_of((round % 40) as u8, &bytes);
         for input in [&bytes, &framed] {

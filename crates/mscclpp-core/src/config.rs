@@ -55,19 +55,23 @@ impl fmt::Display for Device {
 /// What an endpoint shall be.
 ///
 /// ```
-/// use mscclpp_core::{Device, EndpointConfig, Transport};
-/// let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(0));
-/// assert_eq!(config.max_write_queue_size, -1);
+/// use mscclpp_core::{Device, EndpointConfig, IbConfig, Transport};
+/// let config = EndpointConfig::new(Transport::ETHERNET, Device::gpu(0)).max_write_queue_size(64);
+/// assert_eq!(config.max_write_queue_size, Some(64));
+/// let config = EndpointConfig::new(Transport::IB0, Device::gpu(0)).ib(IbConfig::new().gid_index(3));
+/// assert_eq!((config.ib.gid_index, config.ib.port), (Some(3), 1));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EndpointConfig {
     /// How it reaches its peer.
     pub transport: Transport,
     /// Where it is.
     pub device: Device,
-    /// How many writes may wait to be sent, for a transport that keeps them in a queue of its own, as Ethernet does; -1
-    /// for its own limit. CUDA IPC hands each write to the driver at once, and takes no notice of this.
-    pub max_write_queue_size: i32,
+    /// How many operations each queue holds that wait to be sent, for a transport that keeps them, as Ethernet does; none
+    /// for its own limit. A queue that is full makes others wait, and is no failure. CUDA IPC hands each operation to
+    /// the driver at once, and takes no notice of this.
+    pub max_write_queue_size: Option<u32>,
     /// For `IB0` to `IB7` alone.
     pub ib: IbConfig,
 }
@@ -76,7 +80,21 @@ impl EndpointConfig {
     /// An endpoint with everything else at its default.
     #[must_use]
     pub fn new(transport: Transport, device: Device) -> Self {
-        Self { transport, device, max_write_queue_size: -1, ib: IbConfig::default() }
+        Self { transport, device, max_write_queue_size: None, ib: IbConfig::default() }
+    }
+
+    /// Sets [`EndpointConfig::max_write_queue_size`], 1 or more.
+    #[must_use]
+    pub fn max_write_queue_size(mut self, operations: u32) -> Self {
+        self.max_write_queue_size = Some(operations);
+        self
+    }
+
+    /// Sets [`EndpointConfig::ib`].
+    #[must_use]
+    pub fn ib(mut self, ib: IbConfig) -> Self {
+        self.ib = ib;
+        self
     }
 }
 
@@ -101,23 +119,24 @@ pub enum IbMode {
 
 /// Parameters of an InfiniBand endpoint. Plain data: this crate does not know the transport.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IbConfig {
-    /// Index of the device, -1 for the one that the transport names.
-    pub device_index: i32,
+    /// Index of the device; none for the one that the transport names.
+    pub device_index: Option<u32>,
     /// Port of the device, counted from 1.
-    pub port: i32,
-    /// Index in the port's GID table, -1 to choose.
-    pub gid_index: i32,
+    pub port: u32,
+    /// Index in the port's GID table; none to have one chosen.
+    pub gid_index: Option<u32>,
     /// Entries of the completion queue.
-    pub max_cq_size: i32,
+    pub max_cq_size: u32,
     /// Completions taken at once.
-    pub max_cq_poll_num: i32,
+    pub max_cq_poll_num: u32,
     /// Work requests that the send queue holds.
-    pub max_send_wr: i32,
+    pub max_send_wr: u32,
     /// Work requests that the receive queue holds.
-    pub max_recv_wr: i32,
+    pub max_recv_wr: u32,
     /// Work requests posted at once.
-    pub max_wr_per_send: i32,
+    pub max_wr_per_send: u32,
     /// How signals travel.
     pub mode: IbMode,
 }
@@ -125,9 +144,9 @@ pub struct IbConfig {
 impl Default for IbConfig {
     fn default() -> Self {
         Self {
-            device_index: -1,
+            device_index: None,
             port: 1,
-            gid_index: -1,
+            gid_index: None,
             max_cq_size: 1024,
             max_cq_poll_num: 256,
             max_send_wr: 8192,
@@ -135,5 +154,39 @@ impl Default for IbConfig {
             max_wr_per_send: 64,
             mode: IbMode::Default,
         }
+    }
+}
+
+/// Methods that set the field of their name.
+macro_rules! setters {
+    ($($field:ident: $value:ty => $stored:expr),* $(,)?) => {
+        $(
+            #[doc = concat!("Sets [`IbConfig::", stringify!($field), "`].")]
+            #[must_use]
+            pub fn $field(mut self, $field: $value) -> Self {
+                self.$field = $stored;
+                self
+            }
+        )*
+    };
+}
+
+impl IbConfig {
+    /// Everything at its default.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    setters! {
+        device_index: u32 => Some(device_index),
+        port: u32 => port,
+        gid_index: u32 => Some(gid_index),
+        max_cq_size: u32 => max_cq_size,
+        max_cq_poll_num: u32 => max_cq_poll_num,
+        max_send_wr: u32 => max_send_wr,
+        max_recv_wr: u32 => max_recv_wr,
+        max_wr_per_send: u32 => max_wr_per_send,
+        mode: IbMode => mode,
     }
 }

@@ -4,13 +4,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crossbeam_utils::Backoff;
 use mscclpp_gpu::{DevicePtr, Gpu};
 use parking_lot::Mutex;
 
 use crate::{
     Context, Device, Endpoint, EndpointInfo, Error, LinkMonitor, RegisteredMemory, Result, SendQueue,
     Transport,
-    provider::{Link, Queue, RemoteRegion, TransportProvider},
+    provider::{Link, Operation, Queue, Registration, RemoteRegion, RouteId, TransportProvider},
 };
 
 /// A live link from an endpoint of this process to a peer's. Cheap to clone; closed when the last clone, and the last
@@ -26,7 +27,7 @@ pub struct Connection {
 struct Inner {
     // The order of the fields is that of closing: the queue before its link, the link before its endpoint.
     /// For the operations of the connection itself, opened with the first.
-    queue: Mutex<Option<Box<dyn Queue>>>,
+    queue: Mutex<Option<OwnQueue>>,
     link: Arc<dyn Link>,
     provider: Arc<dyn TransportProvider>,
     local: Endpoint,
@@ -34,6 +35,17 @@ struct Inner {
     monitor: LinkMonitor,
     context: Context,
 }
+
+/// The queue of a connection itself.
+struct OwnQueue {
+    queue: Box<dyn Queue>,
+    /// The last ticket, and whether anything came behind it.
+    ticket: u64,
+    is_flushed: bool,
+}
+
+/// How long an operation waits for room.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Connection {
     pub(crate) fn establish(
@@ -60,14 +72,15 @@ impl Connection {
         Ok(Self { inner: Arc::new(Inner { queue, link, provider, local, remote, monitor, context }) })
     }
 
-    /// Starts copying `size` bytes from `src` (registered here) to `dst` (the peer's). Returns at once.
+    /// Starts copying `size` bytes from `src` (registered here) to `dst` (the peer's). Returns at once, unless the
+    /// transport is full: then it waits for room, 30 s at most.
     ///
     /// `src` must keep its contents until [`Connection::flush`] returns.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`], [`Error::NotRegistered`], [`Error::InvalidArgument`] for a memory of the wrong process;
-    /// [`Error::PeerLost`] and the like once the connection has failed; errors of mapping `dst` for the first time,
-    /// which may block for some seconds.
+    /// [`Error::PeerLost`] and the like once the connection has failed; [`Error::Timeout`] if the transport stays full;
+    /// errors of mapping `dst` for the first time, which may block for some seconds.
     pub fn write(
         &self,
         dst: &RegisteredMemory,
@@ -80,12 +93,15 @@ impl Connection {
         Error::bounds("write: source", src_offset, size, src.size())?;
         let registration = src.registration("the source", self.transport())?;
         let region = self.map("the destination", dst)?;
-        self.with_queue(|queue| queue.write(&region, dst_offset, registration, src_offset, size))
+        let write = |route| Operation::Write { route, dst_offset, src_offset, len: size };
+        // SAFETY: the ranges are inside both memories.
+        unsafe { self.start(&region, Some(registration), write) }
     }
 
     /// Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst` and in `src`, the sender's copy of it.
     ///
-    /// The peer sees the value only after the data of every earlier [`Connection::write`] of this connection.
+    /// The peer sees the value only after the data of every earlier [`Connection::write`] of this connection. Blocks as
+    /// that does.
     ///
     /// # Errors
     /// As [`Connection::write`]; [`Error::InvalidArgument`] if `dst_offset` is no multiple of 8.
@@ -103,7 +119,9 @@ impl Connection {
             )));
         }
         let region = self.map("the destination", dst)?;
-        self.with_queue(|queue| queue.update(&region, dst_offset, new_value))?;
+        let update = |route| Operation::Update { route, offset: dst_offset, value: new_value };
+        // SAFETY: the word is inside the memory.
+        unsafe { self.start(&region, None, update)? };
         *src = new_value;
         Ok(())
     }
@@ -113,22 +131,82 @@ impl Connection {
     /// # Errors
     /// [`Error::Timeout`]: the call can be repeated; [`Error::PeerLost`] and the like.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
-        let start = Instant::now();
-        let ticket = self.with_queue(|queue| queue.request_flush())?;
-        let mut polls = 0u32;
-        while self.with_queue(|queue| queue.progress())? < ticket {
-            if start.elapsed() >= timeout {
-                let operation = format!("flush of the connection to {}", self.label());
-                return Err(Error::Timeout { operation, after: timeout });
+        let (mut asked, mut ticket) = (false, 0);
+        let done = self.attempt(timeout, |own| {
+            if !asked {
+                let Some(for_all) = own.request_flush()? else { return Ok(false) };
+                (asked, ticket) = (true, for_all);
             }
-            polls = polls.saturating_add(1);
-            match polls {
-                0..1000 => std::hint::spin_loop(),
-                1000..2000 => std::thread::yield_now(),
-                _ => std::thread::sleep(Duration::from_micros(50)),
-            }
+            Ok(own.queue.progress()? >= ticket)
+        })?;
+        match done {
+            true => Ok(()),
+            false => Err(Error::Timeout {
+                operation: format!("flush of the connection to {}", self.label()),
+                after: timeout,
+            }),
         }
-        Ok(())
+    }
+
+    /// Gives the connection's own queue an operation, along a route between the memories. Waits for room.
+    ///
+    /// # Safety
+    /// As [`Queue::submit`]; no [`Operation::Complete`].
+    pub(crate) unsafe fn start(
+        &self,
+        dst: &Arc<dyn RemoteRegion>,
+        src: Option<&Arc<dyn Registration>>,
+        operation: impl FnOnce(RouteId) -> Operation,
+    ) -> Result<()> {
+        // One at a time is prepared, under the lock.
+        let route = RouteId::new(0);
+        let operation = operation(route);
+        let started = self.attempt(ROOM_TIMEOUT, |own| {
+            own.queue.prepare(route, dst, src)?;
+            // SAFETY: the caller's promise; the route was just prepared.
+            let taken = unsafe { own.queue.submit(&[operation]) };
+            own.queue.release(route);
+            if taken? == 0 {
+                own.queue.progress()?;
+                return Ok(false);
+            }
+            own.is_flushed = false;
+            Ok(true)
+        })?;
+        match started {
+            true => Ok(()),
+            false => Err(Error::Timeout {
+                operation: format!("waiting for room in the queue to {}", self.label()),
+                after: ROOM_TIMEOUT,
+            }),
+        }
+    }
+
+    /// Tries with the connection's own queue until it works, for at most `timeout` and once at least. Others may use the
+    /// queue between the attempts.
+    fn attempt(
+        &self,
+        timeout: Duration,
+        mut body: impl FnMut(&mut OwnQueue) -> Result<bool>,
+    ) -> Result<bool> {
+        let (start, mut patience) = (Instant::now(), Patience::default());
+        loop {
+            self.check()?;
+            {
+                let mut queue = self.inner.queue.lock();
+                let queue = match &mut *queue {
+                    Some(queue) => queue,
+                    none => none.insert(OwnQueue { queue: self.link_queue()?, ticket: 0, is_flushed: true }),
+                };
+                if body(queue)? {
+                    return Ok(true);
+                }
+            }
+            if start.elapsed() >= timeout {
+                return Ok(false);
+            }
+            patience.wait();
+        }
     }
 
     /// A queue of operations with an order and a flush of its own, for one owner, such as the thread of a proxy. May
@@ -143,17 +221,6 @@ impl Connection {
 
     fn link_queue(&self) -> Result<Box<dyn Queue>> {
         self.inner.link.open_queue().map_err(|error| error.naming(&self.label()))
-    }
-
-    /// Runs `body` on the connection's own queue. The lock is held as long as `body` runs, so it must not block.
-    pub(crate) fn with_queue<T>(&self, body: impl FnOnce(&mut dyn Queue) -> Result<T>) -> Result<T> {
-        self.check()?;
-        let mut queue = self.inner.queue.lock();
-        let queue = match &mut *queue {
-            Some(queue) => queue,
-            none => none.insert(self.link_queue()?),
-        };
-        body(&mut **queue)
     }
 
     /// Where device code of this side reaches `memory` of the peer, or none over a transport that does not map memory.
@@ -194,10 +261,12 @@ impl Connection {
         self.inner.local.transport()
     }
 
-    /// The peer's transport; differs at most in the number of the InfiniBand device.
+    /// The peer's transport: this side's, or another of its family, as another InfiniBand device.
     #[must_use]
     pub fn remote_transport(&self) -> Transport {
-        self.inner.remote.config.transport
+        // What came from the peer has no name.
+        let (local, remote) = (self.transport(), self.inner.remote.transport);
+        if local == remote { local } else { remote }
     }
 
     /// The context that made it.
@@ -212,9 +281,10 @@ impl Connection {
         self.inner.local.device()
     }
 
-    /// How many writes may be under way at once, -1 for the transport's own limit.
+    /// How many operations may wait to be sent, where the local endpoint's configuration says so; none for the
+    /// transport's own limit.
     #[must_use]
-    pub fn max_write_queue_size(&self) -> i32 {
+    pub fn max_write_queue_size(&self) -> Option<u32> {
         self.inner.local.max_write_queue_size()
     }
 
@@ -242,7 +312,7 @@ impl Connection {
     #[must_use]
     pub fn is_within_a_device(&self) -> bool {
         let (local, remote) = (self.inner.local.info(), &self.inner.remote);
-        let device = |info: &EndpointInfo| (info.config.device.kind, info.device_uuid);
+        let device = |info: &EndpointInfo| (info.device.kind, info.device_uuid);
         local.host == remote.host && device(local) == device(remote)
     }
 
@@ -274,6 +344,44 @@ impl Connection {
             );
             self.inner.provider.import(info, gpu).map_err(|error| error.naming(&self.label()))
         })
+    }
+}
+
+impl OwnQueue {
+    /// The ticket of a flush behind everything; none if there is no room for it now.
+    fn request_flush(&mut self) -> Result<Option<u64>> {
+        // So that flushes which time out and are repeated do not pile up.
+        if !self.is_flushed {
+            // SAFETY: a flush has no memory.
+            let taken = unsafe { self.queue.submit(&[Operation::Flush { ticket: self.ticket + 1 }])? };
+            if taken == 0 {
+                self.queue.progress()?;
+                return Ok(None);
+            }
+            self.ticket += 1;
+            self.is_flushed = true;
+        }
+        Ok(Some(self.ticket))
+    }
+}
+
+/// Waits for what a transport's own threads or hardware do: a little, then longer.
+#[derive(Default)]
+pub(crate) struct Patience {
+    backoff: Backoff,
+    yields: u32,
+}
+
+impl Patience {
+    pub(crate) fn wait(&mut self) {
+        if !self.backoff.is_completed() {
+            self.backoff.snooze();
+        } else if self.yields < 1000 {
+            self.yields += 1;
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(Duration::from_micros(50));
+        }
     }
 }
 

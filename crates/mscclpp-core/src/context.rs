@@ -1,4 +1,4 @@
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{any::Any, collections::HashMap, fmt, sync::Arc};
 
 use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, Platform};
 use parking_lot::Mutex;
@@ -9,8 +9,8 @@ use crate::{
     endpoint::Local,
     identity::{self, ProcessId},
     memory::MemoryRegion,
-    provider::TransportProvider,
-    slab::{HostWords, Slabs},
+    provider::{TokenMemory, TransportProvider},
+    slab::{HOST_TOKEN_SLAB, HostWords, Slabs, StatusBlock, TOKEN_SLAB, TokenBlock, TokenSlab},
 };
 
 /// What makes endpoints, connections and registered memories, and owns what they share. Cheap to clone.
@@ -116,6 +116,12 @@ impl Context {
     pub fn create_endpoint(&self, config: impl Into<EndpointConfig>) -> Result<Endpoint> {
         let mut config = config.into();
         let provider = self.provider(config.transport)?;
+        if config.max_write_queue_size == Some(0) {
+            return Err(Error::InvalidArgument(
+                "max_write_queue_size is 0: a queue holds 1 operation at least, or leave it to the transport"
+                    .to_owned(),
+            ));
+        }
         let gpu = match config.device {
             Device { kind: DeviceType::Gpu, id: Some(id) } => Some(self.gpu(id)?),
             Device { kind: DeviceType::Gpu, id: None } => {
@@ -133,6 +139,8 @@ impl Context {
         };
         let endpoint = provider.open_endpoint(&config, gpu.as_ref())?;
         let info = EndpointInfo {
+            transport: config.transport,
+            device: config.device,
             process: ProcessId::current()?,
             id: u64::from_le_bytes(identity::random()?),
             host: identity::host_id()?,
@@ -144,10 +152,9 @@ impl Context {
             },
             device_uuid: gpu.as_ref().map_or([0; 16], |gpu| gpu.properties().uuid),
             blob: endpoint.blob().to_vec(),
-            config,
         };
-        tracing::debug!(target: "mscclpp::conn", endpoint = %info, transport = %info.config.transport, "endpoint opened");
-        Ok(Endpoint::local(info, Local { gpu, endpoint }))
+        tracing::debug!(target: "mscclpp::conn", endpoint = %info, transport = %info.transport, "endpoint opened");
+        Ok(Endpoint::local(info, Local { config, gpu, endpoint }))
     }
 
     /// Connects an endpoint made here with a peer's (or another of this process, or the same).
@@ -159,10 +166,10 @@ impl Context {
     /// [`Error::InvalidArgument`] if `local` came from a peer; [`Error::TransportMismatch`]; [`Error::Unreachable`]
     /// with the reason (two hosts, two platforms, no peer access, ...); [`Error::PeerLost`], [`Error::Timeout`].
     pub fn connect(&self, local: &Endpoint, remote: &Endpoint) -> Result<Connection> {
-        if !local.transport().pairs_with(remote.transport()) {
+        let provider = self.provider(local.transport())?;
+        if !provider.pairs_with(local.transport(), remote.transport()) {
             return Err(Error::TransportMismatch { local: local.transport(), remote: remote.transport() });
         }
-        let provider = self.provider(local.transport())?;
         Connection::establish(self.clone(), provider, local.clone(), remote.info().clone())
     }
 
@@ -182,22 +189,15 @@ impl Context {
         self.register(region, transports.into())
     }
 
-    /// As [`Context::register_buffer`], for words of host memory.
-    pub(crate) fn register_words(
-        &self,
-        words: &Arc<HostWords>,
-        transports: impl Into<TransportFlags>,
-    ) -> Result<RegisteredMemory> {
-        let ptr = DevicePtr(words.address());
-        let region = MemoryRegion::new(ptr, words.len(), None, Some(words.clone()))?;
-        self.register(region, transports.into())
-    }
-
     /// Registers memory of any origin (PyTorch, CuPy, cudarc, host memory) for use over `transports`.
     ///
     /// # Safety
     /// `ptr..ptr + len` must be valid memory, of a device of this context's platform or of the host, until the last
-    /// clone of the result and every peer's use of it are gone.
+    /// clone of the result and every peer's use of it are gone. From when a peer may have got the result
+    /// ([`RegisteredMemory::serialize`]) it may be written at any moment, and read when this side writes from it: while
+    /// that may be, no Rust reference may cover any part of it, but shared ones to atomics and what is inside an
+    /// `UnsafeCell`. So registering the memory of a `Vec` or a slice that is used as such meanwhile is undefined
+    /// behaviour, even if nobody looks at it while a peer writes.
     ///
     /// # Errors
     /// As [`Context::register_buffer`]; [`Error::InvalidArgument`] for a null address or no bytes.
@@ -241,8 +241,61 @@ impl Context {
             .ok_or_else(|| Error::NoProvider { transport, available: self.transports() })
     }
 
-    pub(crate) fn slabs(&self) -> &Slabs {
-        &self.inner.slabs
+    /// Words for a semaphore over `transport`, whose waits are on `gpu` or on the host.
+    pub(crate) fn token(
+        &self,
+        gpu: Option<&Gpu>,
+        transport: Transport,
+        alignment: u64,
+    ) -> Result<TokenBlock> {
+        self.inner.slabs.token(gpu, transport, alignment, || match gpu {
+            Some(gpu) => self.device_tokens(gpu, transport),
+            None => self.host_tokens(transport),
+        })
+    }
+
+    pub(crate) fn status_words(&self, gpu: Option<&Gpu>) -> Result<StatusBlock> {
+        self.inner.slabs.status(gpu)
+    }
+
+    /// Memory for tokens that kernels poll, where the transport wants it.
+    fn device_tokens(&self, gpu: &Gpu, transport: Transport) -> Result<TokenSlab> {
+        let (ptr, of, owner): (_, _, Arc<dyn Any + Send + Sync>) = match self
+            .provider(transport)?
+            .token_memory(transport, gpu, HOST_TOKEN_SLAB)?
+        {
+            TokenMemory::Device => {
+                let memory = self.register_buffer(&gpu.allocate(TOKEN_SLAB)?, transport)?;
+                return Ok(TokenSlab { memory, len: TOKEN_SLAB, beside: None, host: None });
+            }
+            TokenMemory::PinnedHost => {
+                let pinned = gpu.allocate_pinned(HOST_TOKEN_SLAB)?;
+                let host = DevicePtr::from_ptr(pinned.word(0)?.as_ptr());
+                if host != pinned.ptr() {
+                    return Err(Error::InvalidArgument(format!(
+                        "{gpu} has pinned memory at {:?} which the host has at {host:?}; tokens in host memory need \
+                             one address",
+                        pinned.ptr()
+                    )));
+                }
+                (host, None, Arc::new(pinned))
+            }
+            TokenMemory::Own(own) => (own.ptr, own.gpu, own.owner),
+        };
+        let region = MemoryRegion::new(ptr, HOST_TOKEN_SLAB, of, Some(owner))?;
+        Ok(TokenSlab {
+            memory: self.register(region, transport.into())?,
+            len: HOST_TOKEN_SLAB,
+            beside: Some(gpu.allocate(HOST_TOKEN_SLAB)?),
+            host: None,
+        })
+    }
+
+    fn host_tokens(&self, transport: Transport) -> Result<TokenSlab> {
+        let words = Arc::new(HostWords::zeroed(HOST_TOKEN_SLAB));
+        let region = MemoryRegion::new(DevicePtr(words.address()), words.len(), None, Some(words.clone()))?;
+        let memory = self.register(region, transport.into())?;
+        Ok(TokenSlab { memory, len: HOST_TOKEN_SLAB, beside: None, host: Some(words) })
     }
 }
 

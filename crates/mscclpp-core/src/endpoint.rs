@@ -4,7 +4,6 @@ use mscclpp_gpu::{Gpu, Platform};
 
 use crate::{
     Device, DeviceType, EndpointConfig, Error, Result, Transport,
-    config::{IbConfig, IbMode},
     identity::ProcessId,
     provider::LocalEndpoint,
     wire::{Kind, Reader, Writer},
@@ -20,8 +19,10 @@ pub struct Endpoint {
     local: Option<Local>,
 }
 
+/// What is known of an endpoint where it was made.
 #[derive(Clone)]
 pub(crate) struct Local {
+    pub(crate) config: EndpointConfig,
     pub(crate) gpu: Option<Gpu>,
     pub(crate) endpoint: Arc<dyn LocalEndpoint>,
 }
@@ -30,8 +31,10 @@ pub(crate) struct Local {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct EndpointInfo {
-    /// What it was made with; the device's number is that of its own process.
-    pub config: EndpointConfig,
+    /// How it is reached.
+    pub transport: Transport,
+    /// Where it is, with the number that its own process gives the device.
+    pub device: Device,
     /// The process it is in.
     pub process: ProcessId,
     /// A number of its own in that process.
@@ -56,9 +59,10 @@ impl EndpointInfo {
 
 impl fmt::Debug for EndpointInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { config, process, id, host, platform, device_uuid, blob } = self;
+        let Self { transport, device, process, id, host, platform, device_uuid, blob } = self;
         f.debug_struct("EndpointInfo")
-            .field("config", config)
+            .field("transport", transport)
+            .field("device", device)
             .field("process", process)
             .field("id", id)
             .field("host", host)
@@ -71,7 +75,7 @@ impl fmt::Debug for EndpointInfo {
 
 impl fmt::Display for EndpointInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} of process {:.8}", self.platform, self.config.device, ProcessHex(self.process))
+        write!(f, "{} {} of process {:.8}", self.platform, self.device, ProcessHex(self.process))
     }
 }
 
@@ -93,28 +97,29 @@ impl Endpoint {
         self.local.as_ref()
     }
 
-    /// What it was made with.
+    /// What it was made with; none for one that came from a peer, as that is not sent.
     #[must_use]
-    pub fn config(&self) -> &EndpointConfig {
-        &self.info.config
+    pub fn config(&self) -> Option<&EndpointConfig> {
+        self.local.as_ref().map(|local| &local.config)
     }
 
     /// How it is reached.
     #[must_use]
     pub fn transport(&self) -> Transport {
-        self.info.config.transport
+        self.info.transport
     }
 
     /// Where it is, with the number that its own process gives the device.
     #[must_use]
     pub fn device(&self) -> Device {
-        self.info.config.device
+        self.info.device
     }
 
-    /// How many writes may be under way at once, -1 for the transport's own limit.
+    /// How many operations may wait to be sent, where its configuration says so; none for the transport's own limit, and
+    /// for an endpoint that came from a peer.
     #[must_use]
-    pub fn max_write_queue_size(&self) -> i32 {
-        self.info.config.max_write_queue_size
+    pub fn max_write_queue_size(&self) -> Option<u32> {
+        self.config().and_then(|config| config.max_write_queue_size)
     }
 
     /// All that a peer knows of it.
@@ -128,48 +133,19 @@ impl Endpoint {
     /// # Errors
     /// [`Error::InvalidArgument`] if a provider's part is over the wire's limit of 64 KiB.
     pub fn serialize(&self) -> Result<Vec<u8>> {
-        let EndpointInfo { config, process, id, host, platform, device_uuid, blob } = &*self.info;
+        let EndpointInfo { transport, device, process, id, host, platform, device_uuid, blob } = &*self.info;
         let mut out = Writer::new(Kind::Endpoint);
         out.array(&process.to_bytes());
         out.u64(*id);
         out.blob(host.as_bytes());
         out.u8(platform_code(*platform)?);
-        out.u8(config.transport.code());
-        out.u8(match config.device.kind {
+        out.u8(transport.code());
+        out.u8(match device.kind {
             DeviceType::Unknown => 0,
             DeviceType::Cpu => 1,
             DeviceType::Gpu => 2,
         });
-        out.u64(config.device.id.map_or(u64::MAX, |id| id as u64));
-        out.u32(config.max_write_queue_size.cast_unsigned());
-        let IbConfig {
-            device_index,
-            port,
-            gid_index,
-            max_cq_size,
-            max_cq_poll_num,
-            max_send_wr,
-            max_recv_wr,
-            max_wr_per_send,
-            mode,
-        } = &config.ib;
-        for number in [
-            device_index,
-            port,
-            gid_index,
-            max_cq_size,
-            max_cq_poll_num,
-            max_send_wr,
-            max_recv_wr,
-            max_wr_per_send,
-        ] {
-            out.u32(number.cast_unsigned());
-        }
-        out.u8(match mode {
-            IbMode::Default => 0,
-            IbMode::Host => 1,
-            IbMode::HostNoAtomic => 2,
-        });
+        out.u64(device.id.map_or(u64::MAX, |id| id as u64));
         out.array(device_uuid);
         out.blob(blob);
         out.finish()
@@ -196,31 +172,11 @@ impl Endpoint {
             u64::MAX => None,
             id => Some(usize::try_from(id).map_err(|_| r.malformed(format!("device id {id} is too large")))?),
         };
-        let max_write_queue_size = r.u32("the write queue size")?.cast_signed();
-        let mut number = || r.u32("an InfiniBand parameter").map(u32::cast_signed);
-        let mut ib = IbConfig {
-            device_index: number()?,
-            port: number()?,
-            gid_index: number()?,
-            max_cq_size: number()?,
-            max_cq_poll_num: number()?,
-            max_send_wr: number()?,
-            max_recv_wr: number()?,
-            max_wr_per_send: number()?,
-            mode: IbMode::Default,
-        };
-        ib.mode = match r.u8("the InfiniBand mode")? {
-            0 => IbMode::Default,
-            1 => IbMode::Host,
-            2 => IbMode::HostNoAtomic,
-            other => return Err(r.malformed(format!("InfiniBand mode {other} is unknown"))),
-        };
         let device_uuid = r.array("the device uuid")?;
         let blob = r.blob("the transport's part")?.to_vec();
         r.finish()?;
         let device = Device { kind, id: device_id };
-        let config = EndpointConfig { transport, device, max_write_queue_size, ib };
-        let info = EndpointInfo { config, process, id, host, platform, device_uuid, blob };
+        let info = EndpointInfo { transport, device, process, id, host, platform, device_uuid, blob };
         Ok(Self { info: Arc::new(info), local: None })
     }
 }

@@ -1,4 +1,6 @@
-use std::{sync::Arc, time::Duration};
+use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
+
+use mscclpp_net::SystemError;
 
 use crate::{Transport, TransportFlags};
 
@@ -6,6 +8,8 @@ use crate::{Transport, TransportFlags};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong between endpoints. Every variant is a situation a caller can act on.
+///
+/// Its text is its own part; why it came about is its [`source`](StdError::source). [`Report`](crate::Report) shows both.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -102,6 +106,16 @@ pub enum Error {
         /// How long.
         after: Duration,
     },
+    /// As many operations as may wait for the transport do. Nothing was taken; the call can be repeated.
+    #[error(
+        "{waiting} operations to {peer} wait for room in its queue; submit them, or drive it with progress"
+    )]
+    QueueFull {
+        /// The connection's label.
+        peer: String,
+        /// How many wait.
+        waiting: usize,
+    },
     /// A wait inside a kernel reached its spin bound. It has consumed nothing and can be repeated.
     #[error("a wait inside a kernel reached its spin bound without a signal or packet from {peer}")]
     DeviceWaitTimedOut {
@@ -136,30 +150,57 @@ pub enum Error {
         expected: &'static str,
     },
     /// The operating system refused something.
-    #[error("{operation} failed: {message}")]
+    #[error("{operation} failed")]
     System {
         /// What was tried, with the values that matter.
         operation: String,
         /// The system's own words.
-        message: String,
+        source: Arc<dyn StdError + Send + Sync>,
     },
     /// A device failed.
     #[error(transparent)]
     Gpu(#[from] mscclpp_gpu::Error),
     /// A transport failed in a way of its own.
-    #[error("{transport}: {source}")]
-    Transport {
-        /// The transport.
-        transport: Transport,
-        /// What its provider says.
-        source: Arc<dyn std::error::Error + Send + Sync>,
-    },
+    #[error(transparent)]
+    Transport(TransportError),
+}
+
+/// A provider's own error. Its source is that of the provider's error.
+#[derive(Debug, Clone)]
+pub struct TransportError {
+    /// The transport.
+    pub transport: Transport,
+    /// What its provider says.
+    pub error: Arc<dyn StdError + Send + Sync>,
+}
+
+impl fmt::Display for TransportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.transport, self.error)
+    }
+}
+
+impl StdError for TransportError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.error.source()
+    }
+}
+
+impl From<SystemError> for Error {
+    fn from(SystemError { operation, source }: SystemError) -> Self {
+        Self::system(operation, source)
+    }
 }
 
 impl Error {
     /// Wraps a provider's own error.
-    pub fn transport(transport: Transport, source: impl std::error::Error + Send + Sync + 'static) -> Self {
-        Self::Transport { transport, source: Arc::new(source) }
+    pub fn transport(transport: Transport, source: impl StdError + Send + Sync + 'static) -> Self {
+        Self::Transport(TransportError { transport, error: Arc::new(source) })
+    }
+
+    /// What the operating system refused, and its error.
+    pub fn system(operation: impl Into<String>, source: impl StdError + Send + Sync + 'static) -> Self {
+        Self::System { operation: operation.into(), source: Arc::new(source) }
     }
 
     /// The same with the peer called `label`: a provider does not know what the caller calls it.
@@ -176,5 +217,22 @@ impl Error {
             Some(end) if end <= size => Ok(()),
             _ => Err(Self::OutOfBounds { what, offset, len, size }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mscclpp_net::Report;
+
+    use super::*;
+
+    #[test]
+    fn a_report_says_each_text_once_and_loses_none() {
+        let refused = std::io::Error::from_raw_os_error(13);
+        let text = refused.to_string();
+        let error = Error::transport(Transport::ETHERNET, Error::system("opening a socket", refused));
+        assert_eq!(Report(&error).to_string(), format!("Ethernet: opening a socket failed: {text}"));
+        let gpu = Error::from(mscclpp_gpu::Error::InvalidArgument("no such thing".to_owned()));
+        assert_eq!(Report(&gpu).to_string(), "no such thing", "what is only passed on is not repeated");
     }
 }

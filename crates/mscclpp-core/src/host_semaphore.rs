@@ -2,22 +2,27 @@
 
 use std::{
     fmt,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
     time::Instant,
 };
 
-use mscclpp_gpu::{DevicePtr, KernelParam, host::Backoff};
+use mscclpp_gpu::{DevicePtr, KernelParam};
 use parking_lot::Mutex;
 
 use crate::{
     Connection, Error, Result, Semaphore,
+    connection::Patience,
     protocol::{SemaphoreWords, StatusWords},
-    provider::Queue,
+    provider::{Operation, RemoteRegion, RouteId},
     slab::{EXPECTED, INBOUND, INBOUND_BY_LINK},
 };
 
-/// The host's side of a [`Semaphore`]: sends its signals and counts them. One at a time exists of each semaphore
-/// ([`Semaphore::signaller`]); dropping it makes room for another, which goes on counting.
+/// The host's side of a [`Semaphore`]: counts its signals, which a [`crate::SendQueue`] sends that it is attached to. One
+/// at a time exists of each semaphore ([`Semaphore::signaller`]); dropping it makes room for another, which goes on
+/// counting.
 ///
 /// A signal is the number of signals so far, stored at the peer behind everything the queue was given before. So it
 /// needs no atomic operation at the peer, and sending it through several queues one after the other would not keep the
@@ -43,26 +48,19 @@ impl Signaller {
         self.semaphore.connection()
     }
 
-    pub(crate) fn signal(&mut self, queue: &mut dyn Queue) -> Result<()> {
-        let (region, offset) = self.semaphore.remote_token_by_link();
-        queue.update(region, offset, self.sent + 1)?;
-        self.sent += 1;
-        Ok(())
+    /// The peer's memory that signals are stored in, and where in it.
+    pub(crate) fn target(&self) -> (&Arc<dyn RemoteRegion>, u64) {
+        self.semaphore.remote_token_by_link()
     }
 
-    /// # Safety
-    /// As [`Queue::store_when_complete`].
-    pub(crate) unsafe fn signal_and_store(
-        &mut self,
-        queue: &mut dyn Queue,
-        word: DevicePtr,
-        value: u64,
-    ) -> Result<()> {
-        let (region, offset) = self.semaphore.remote_token_by_link();
-        // SAFETY: the caller's promise.
-        unsafe { queue.update_and_store(region, offset, self.sent + 1, word, value)? };
+    /// What sends the next signal, along a route to [`Signaller::target`].
+    pub(crate) fn next(&self, route: RouteId) -> Operation {
+        Operation::Update { route, offset: self.target().1, value: self.sent + 1 }
+    }
+
+    /// The next signal was given to a queue.
+    pub(crate) fn count(&mut self) {
         self.sent += 1;
-        Ok(())
     }
 }
 
@@ -81,8 +79,11 @@ impl fmt::Debug for Signaller {
 /// Signals through the connection's own queue, behind its earlier writes.
 fn signal(signaller: &Mutex<Signaller>) -> Result<()> {
     let mut signaller = signaller.lock();
-    let connection = signaller.connection().clone();
-    connection.with_queue(|queue| signaller.signal(queue))
+    let (region, _) = signaller.target();
+    // SAFETY: the token is inside the peer's memory: reading its stub has compared them.
+    unsafe { signaller.connection().start(region, None, |route| signaller.next(route))? };
+    signaller.count();
+    Ok(())
 }
 
 /// A semaphore that hosts signal and kernels wait on: `Host2DeviceSemaphore` of the C++ and Python API. It works over
@@ -107,11 +108,11 @@ impl HostToDeviceSemaphore {
         })
     }
 
-    /// Signals the peer, after all earlier [`Connection::write`]s of the connection. Does not block; any thread may
-    /// call it.
+    /// Signals the peer, after all earlier [`Connection::write`]s of the connection. Blocks only while the transport is
+    /// full, as those do; any thread may call it.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] and the like.
+    /// [`Error::PeerLost`] and the like; [`Error::Timeout`] if the transport stays full.
     pub fn signal(&self) -> Result<()> {
         signal(&self.signaller)
     }
@@ -131,12 +132,12 @@ impl HostToDeviceSemaphore {
 
 /// What kernels do with a semaphore that hosts signal: `Host2DeviceSemaphoreDeviceHandle` in the headers.
 ///
-/// Its methods are the host twins of the header's, for kernels of the Host platform; any number of threads may call
-/// them at once. It holds no reference: the semaphore must outlive the kernels that use it.
+/// It holds no reference: the semaphore must outlive the kernels that use it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct HostToDeviceSemaphoreHandle {
-    /// Local device memory, two words side by side, 16-byte aligned: signals of the peer's kernels, and of its link.
+    /// Memory that this device reaches, its own unless the transport says otherwise: two words side by side, 16-byte
+    /// aligned, signals of the peer's kernels, and of its link.
     pub inbound_token: *mut u64,
     /// Local device memory, counts the signals that waits here have claimed.
     pub expected_inbound_token: *mut u64,
@@ -167,8 +168,8 @@ impl HostToDeviceSemaphoreHandle {
         }
         let block = semaphore.block();
         Ok(Self {
-            inbound_token: block.ptr.add(INBOUND).as_mut_ptr(),
-            expected_inbound_token: block.ptr.add(EXPECTED).as_mut_ptr(),
+            inbound_token: block.word(INBOUND).as_mut_ptr(),
+            expected_inbound_token: block.word(EXPECTED).as_mut_ptr(),
             status: semaphore.status().ptr().as_mut_ptr(),
         })
     }
@@ -178,48 +179,6 @@ impl HostToDeviceSemaphoreHandle {
     #[must_use]
     pub fn direct_token(semaphore: &Semaphore) -> Option<DevicePtr> {
         semaphore.remote_token_by_device()
-    }
-
-    /// # Safety
-    /// The handle must be one of a live semaphore of the Host platform; so for all methods below.
-    unsafe fn words(&self) -> SemaphoreWords<'_, AtomicU64, AtomicU32> {
-        // SAFETY: the pointers of a live handle are aligned and stay valid, and everybody uses atomics on them.
-        unsafe {
-            let inbound = AtomicU64::from_ptr(self.inbound_token);
-            SemaphoreWords {
-                inbound,
-                inbound_by_link: Some(AtomicU64::from_ptr(self.inbound_token.add(1))),
-                expected: AtomicU64::from_ptr(self.expected_inbound_token),
-                // Nothing is signalled through this view.
-                remote_inbound: inbound,
-                outbound: None,
-                status: StatusWords::at(self.status),
-            }
-        }
-    }
-
-    /// Takes a signal if there is one, as [`Self::wait`] does. Does not block.
-    ///
-    /// # Safety
-    /// The handle must be one of a live semaphore of the Host platform.
-    #[must_use]
-    pub unsafe fn poll(&self) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe { self.words() }.poll(Ordering::Acquire)
-    }
-
-    /// Takes a signal, waiting for it: without bound if `max_spins` is negative, else for that many polls.
-    ///
-    /// Returns whether it was signalled; what the peer wrote before is then visible. If not, the wait ran out of polls
-    /// (it has consumed nothing and can be repeated) or was aborted from the host (so will all later ones).
-    ///
-    /// # Safety
-    /// As [`Self::poll`].
-    #[must_use]
-    pub unsafe fn wait(&self, max_spins: i64) -> bool {
-        let mut backoff = Backoff::new();
-        // SAFETY: the caller's promise.
-        unsafe { self.words() }.wait(Ordering::Acquire, max_spins, || backoff.wait())
     }
 }
 
@@ -249,11 +208,11 @@ impl HostToHostSemaphore {
         Ok(Self { signaller: Mutex::new(semaphore.signaller()?), semaphore: semaphore.clone() })
     }
 
-    /// Signals the peer, after all earlier [`Connection::write`]s of the connection. Does not block; any thread may
-    /// call it.
+    /// Signals the peer, after all earlier [`Connection::write`]s of the connection. Blocks only while the transport is
+    /// full, as those do; any thread may call it.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] and the like.
+    /// [`Error::PeerLost`] and the like; [`Error::Timeout`] if the transport stays full.
     pub fn signal(&self) -> Result<()> {
         signal(&self.signaller)
     }
@@ -275,8 +234,8 @@ impl HostToHostSemaphore {
     /// # Errors
     /// [`Error::Timeout`]: nothing was taken and the call can be repeated; [`Error::PeerLost`] and the like.
     pub fn wait(&self, max_spin_count: i64) -> Result<()> {
-        let (start, mut backoff) = (Instant::now(), Backoff::new());
-        if self.words()?.wait(Ordering::Acquire, max_spin_count, || backoff.wait()) {
+        let (start, mut patience) = (Instant::now(), Patience::default());
+        if self.words()?.wait(Ordering::Acquire, max_spin_count, || patience.wait()) {
             return Ok(());
         }
         match self.semaphore.check() {
@@ -306,9 +265,6 @@ impl HostToHostSemaphore {
             inbound,
             inbound_by_link: Some(word(INBOUND_BY_LINK)?),
             expected: word(EXPECTED)?,
-            // Nothing is signalled through this view.
-            remote_inbound: inbound,
-            outbound: None,
             status: StatusWords {
                 abort: status.word(0)?,
                 timed_out: status.word(1)?,

@@ -2,7 +2,12 @@
 
 use std::{fmt, sync::OnceLock};
 
-use crate::{Error, Result, env};
+use mscclpp_net::{
+    env::{self, BadVariable},
+    host::Host,
+};
+
+use crate::{Error, Result};
 
 /// A random number that stands for one process, so that it recognises what it serialized itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,12 +46,7 @@ impl fmt::Debug for ProcessId {
 
 /// `N` random bytes of the system.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|e| Error::System {
-        operation: "drawing random bytes".to_owned(),
-        message: e.to_string(),
-    })?;
-    Ok(bytes)
+    Ok(mscclpp_net::random()?)
 }
 
 /// What two processes must have in common to be on one host: `MSCCLPP_HOSTID`, else the boot id and the network
@@ -55,20 +55,13 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
 /// # Errors
 /// [`Error::Environment`] for a malformed `MSCCLPP_HOSTID`, [`Error::System`] if `/proc` cannot be read.
 pub fn host_id() -> Result<String> {
-    if let Some(id) = env::host_id()? {
+    let bad =
+        |BadVariable { variable, value, allowed: expected }| Error::Environment { variable, value, expected };
+    if let Some(id) = env::host_id(std::env::var_os).map_err(bad)? {
         return Ok(id);
     }
-    let read = |path: &str, result: std::io::Result<String>| {
-        result.map_err(|e| Error::System {
-            operation: format!("reading {path} to identify this host (or set MSCCLPP_HOSTID)"),
-            message: e.to_string(),
-        })
-    };
-    let boot = "/proc/sys/kernel/random/boot_id";
-    let boot_id = read(boot, std::fs::read_to_string(boot))?;
-    let net = "/proc/self/ns/net";
-    let namespace = read(net, std::fs::read_link(net).map(|link| link.to_string_lossy().into_owned()))?;
-    Ok(format!("{} {namespace}", boot_id.trim()))
+    let host = Host::detect()?;
+    Ok(format!("{} net:[{}]", host.boot_id, host.network_namespace.1))
 }
 
 #[cfg(test)]

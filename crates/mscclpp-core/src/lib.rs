@@ -13,14 +13,12 @@
 //! label ([`Connection::set_label`]) by which those errors name the peer.
 
 mod channel;
-mod concurrency;
 mod config;
 #[cfg(feature = "test-support")]
 pub mod conformance;
 mod connection;
 mod context;
 mod endpoint;
-mod env;
 mod error;
 mod handle;
 mod host_semaphore;
@@ -32,6 +30,7 @@ mod packet;
 pub mod protocol;
 pub mod provider;
 mod queue;
+mod route;
 mod semaphore;
 mod slab;
 mod stub;
@@ -39,21 +38,22 @@ mod transport;
 mod wire;
 
 pub use channel::{BaseMemoryChannel, MemoryChannel};
-pub use concurrency::{DeviceSemaphore, DeviceSyncer};
 pub use config::{Device, DeviceType, EndpointConfig, IbConfig, IbMode};
 pub use connection::{Connection, WeakConnection};
 pub use context::{Context, ContextBuilder};
 pub use endpoint::{Endpoint, EndpointInfo};
-pub use error::{Error, Result};
-pub use handle::{BaseMemoryChannelHandle, DeviceToDeviceSemaphoreHandle, Element, MemoryChannelHandle};
+pub use error::{Error, Result, TransportError};
+pub use handle::{BaseMemoryChannelHandle, DeviceToDeviceSemaphoreHandle, MemoryChannelHandle};
 pub use host_semaphore::{
     HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore, Signaller,
 };
 pub use identity::{ProcessId, host_id};
 pub use memory::{MemoryRegion, RegionInfo, RegisteredMemory};
 pub use monitor::LinkMonitor;
-pub use packet::{LL8Packet, LL16Packet, LL128Packet, Packet, PacketFormat, ThreadPacket};
-pub use queue::{Route, SendQueue};
+pub use mscclpp_net::Report;
+pub use packet::{LL8Packet, LL16Packet, LL128Packet, Packet};
+pub use queue::{SendQueue, SignallerId};
+pub use route::Route;
 pub use semaphore::{DeviceToDeviceSemaphore, Semaphore};
 pub use stub::SemaphoreStub;
 pub use transport::{Transport, TransportFlags};

@@ -119,7 +119,7 @@ struct MemoryInfo {
     blobs: Vec<(Transport, Vec<u8>)>,
 }
 
-/// What a provider is told of a region to import.
+/// What a provider gets to know of a region to import.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct RegionInfo<'a> {

@@ -7,7 +7,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::Error;
+use crate::{Error, Report};
 
 /// Something whose device waits end when a connection fails.
 pub(crate) trait Abortable: Send + Sync {
@@ -67,7 +67,7 @@ impl LinkMonitor {
             target.abort(error);
         }
         drop(targets);
-        tracing::info!(target: "mscclpp::conn", peer = %self.label(), %error, "connection failed");
+        tracing::info!(target: "mscclpp::conn", peer = %self.label(), error = %Report(error), "connection failed");
     }
 
     /// # Errors

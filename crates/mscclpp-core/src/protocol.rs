@@ -1,5 +1,5 @@
-//! The semaphore protocol, and the loop of all waits, over abstract words, so that the same code runs on mapped memory and
-//! under a model checker.
+//! How a host waits for signals, over abstract words, so that the same code runs on memory and under a model checker. What
+//! kernels do is in `semaphore_device.hpp`, which keeps the same invariants.
 //!
 //! # Invariants
 //! 1. An inbound token only grows, by one per signal, and only signals write it. Where signals come in two ways it has
@@ -16,7 +16,7 @@
 //! The release of a signal on the inbound token pairs with the acquire load of it by the wait that sees the count or a
 //! later one: signals are read-modify-writes, which form one release sequence, or release stores under a lock that
 //! orders them, so everything the signalling thread did before is visible after the wait. Claiming is relaxed: it orders nothing.
-//! On the Host platform these are Rust atomics between processes; on GPUs the headers do the same at system scope.
+//! The headers do the same at system scope.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -61,7 +61,7 @@ macro_rules! shared_word {
 shared_word!(AtomicU32, u32);
 shared_word!(AtomicU64, u64);
 
-/// The words of one side of a semaphore.
+/// The words of the waiting side of a semaphore.
 #[derive(Debug)]
 pub struct SemaphoreWords<'a, W64, W32> {
     /// Peers' signals; see invariant 1.
@@ -70,10 +70,6 @@ pub struct SemaphoreWords<'a, W64, W32> {
     pub inbound_by_link: Option<&'a W64>,
     /// Tickets claimed here; see invariant 2.
     pub expected: &'a W64,
-    /// The peer's `inbound`.
-    pub remote_inbound: &'a W64,
-    /// Lock and count of signals sent, where atomics do not reach the peer's memory.
-    pub outbound: Option<(&'a W64, &'a W64)>,
     /// What ends waits.
     pub status: StatusWords<'a, W32>,
 }
@@ -96,17 +92,6 @@ impl<'a, W32> StatusWords<'a, W32> {
     pub fn of(words: &'a [W32; 4]) -> Self {
         let [abort, timed_out, aborted, refused] = words;
         Self { abort, timed_out, aborted, refused }
-    }
-}
-
-impl StatusWords<'_, AtomicU32> {
-    /// Those at `status`, a device handle's.
-    ///
-    /// # Safety
-    /// There are four aligned words that everybody uses atomics on, for as long as this is used.
-    pub unsafe fn at(status: *mut u32) -> Self {
-        // SAFETY: the caller's promise.
-        Self::of(unsafe { &*status.cast() })
     }
 }
 
@@ -146,25 +131,6 @@ impl<W32: SharedWord<Value = u32>> StatusWords<'_, W32> {
 }
 
 impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> SemaphoreWords<'_, W64, W32> {
-    /// Adds one to the peer's token. `order` is `Release` for a signal that publishes, `Relaxed` for one that does not.
-    pub fn signal(&self, order: Ordering, mut backoff: impl FnMut()) {
-        let Some((lock, count)) = self.outbound else {
-            self.remote_inbound.fetch_add(1, order);
-            return;
-        };
-        // The acquire pairs with the release of the unlock: counts, and the stores of them, follow each other. The
-        // holder takes no other lock and waits for nothing, so this ends.
-        while lock.compare_exchange(0, 1, Ordering::Acquire).is_err() {
-            backoff();
-        }
-        let next = count.load(Ordering::Relaxed) + 1;
-        count.store(next, Ordering::Relaxed);
-        // Always a release: plain stores form no release sequence, so a wait that sees this value and missed an
-        // earlier holder's gets that one's data through the lock and this store.
-        self.remote_inbound.store(next, Ordering::Release);
-        lock.store(0, Ordering::Release);
-    }
-
     /// How many signals have come, at least. Two words that only grow: the sum of what they were one after the other is
     /// no more than what it is now.
     fn arrived(&self, order: Ordering) -> u64 {
@@ -203,20 +169,15 @@ mod tests {
     struct Words {
         inbound: AtomicU64,
         expected: AtomicU64,
-        remote: AtomicU64,
-        lock: AtomicU64,
-        count: AtomicU64,
         status: [AtomicU32; 4],
     }
 
     impl Words {
-        fn view(&self, locked: bool) -> SemaphoreWords<'_, AtomicU64, AtomicU32> {
+        fn view(&self) -> SemaphoreWords<'_, AtomicU64, AtomicU32> {
             SemaphoreWords {
                 inbound: &self.inbound,
                 inbound_by_link: None,
                 expected: &self.expected,
-                remote_inbound: &self.remote,
-                outbound: locked.then_some((&self.lock, &self.count)),
                 status: StatusWords::of(&self.status),
             }
         }
@@ -225,7 +186,7 @@ mod tests {
     #[test]
     fn a_wait_that_timed_out_has_consumed_nothing() {
         let words = Words::default();
-        let view = words.view(false);
+        let view = words.view();
         assert!(!view.wait(Ordering::Acquire, 10, || ()));
         assert_eq!(words.status[1].load(Ordering::Relaxed), 1);
         words.inbound.store(1, Ordering::Release);
@@ -236,22 +197,11 @@ mod tests {
     #[test]
     fn an_abort_ends_waits_but_not_what_has_arrived() {
         let words = Words::default();
-        let view = words.view(false);
+        let view = words.view();
         words.status[0].store(1, Ordering::Relaxed);
         words.inbound.store(1, Ordering::Release);
         assert!(view.wait(Ordering::Acquire, -1, || ()), "the signal came before");
         assert!(!view.wait(Ordering::Acquire, -1, || ()));
         assert_eq!(words.status[2].load(Ordering::Relaxed), 1);
-    }
-
-    #[test]
-    fn signals_count_with_and_without_remote_atomics() {
-        for locked in [false, true] {
-            let words = Words::default();
-            for _ in 0..5 {
-                words.view(locked).signal(Ordering::Release, || ());
-            }
-            assert_eq!(words.remote.load(Ordering::Relaxed), 5);
-        }
     }
 }

@@ -1,19 +1,19 @@
 //! What a transport brings. A provider needs no change here: see [`crate::Transport::custom`].
 //!
 //! # What a provider may rely on
-//! 1. Ranges were checked against the sizes of both memories before a [`Queue`] is called.
-//! 2. `connect` gets endpoints whose transports [pair](crate::Transport::pairs_with), the local one opened by the same
+//! 1. Ranges were checked against the sizes of both memories before a [`Queue`] is given an [`Operation`].
+//! 2. `connect` gets endpoints whose transports [pair](TransportProvider::pairs_with), the local one opened by the same
 //!    provider.
 //! 3. What comes in [`EndpointInfo::blob`] and [`RegionInfo::blob`] are the bytes that the peer's provider made, or
 //!    that somebody else made up: parse them as hostile.
 //!
 //! # What a provider promises
-//! 1. Operations of one [`Queue`] take effect in the order of the calls: whoever sees the value of a [`Queue::update`]
-//!    sees the data of every earlier [`Queue::write`] of that queue.
+//! 1. Operations of one [`Queue`] take effect in the order in which they were given: whoever sees the value of an
+//!    [`Operation::Update`] sees the data of every earlier [`Operation::Write`] of that queue.
 //! 2. Nothing blocks but `connect`, `import` and `open_queue`, and those have a bound.
 //! 3. When the peer goes, the link's [`LinkMonitor`] is told, once, within 5 seconds, and calls in flight fail.
 
-use std::{any::Any, sync::Arc};
+use std::{any::Any, fmt, sync::Arc};
 
 use mscclpp_gpu::{DevicePtr, Gpu};
 
@@ -25,6 +25,24 @@ use crate::{
 pub trait TransportProvider: Send + Sync {
     /// Which transports it serves here and now.
     fn transports(&self) -> TransportFlags;
+
+    /// Whether an endpoint of `local`, which this provider serves, can be connected to one of `remote`: if it says nothing
+    /// else, only to one of the same.
+    fn pairs_with(&self, local: Transport, remote: Transport) -> bool {
+        local == remote
+    }
+
+    /// Where the tokens are to be that peers raise over `transport` and kernels of `gpu` poll. Asked now and then, for
+    /// `len` bytes that many semaphores share, which are then registered as any region is. That decides how fast a signal
+    /// is seen, and by which means it can be kept behind the data. For endpoints on a CPU, host memory is used without
+    /// asking.
+    ///
+    /// # Errors
+    /// Whatever hinders memory of the provider's own.
+    fn token_memory(&self, transport: Transport, gpu: &Gpu, len: u64) -> Result<TokenMemory> {
+        let _ = (transport, gpu, len);
+        Ok(TokenMemory::Device)
+    }
 
     /// Opens this side's end. `gpu` is the device of the configuration, or none for a CPU.
     ///
@@ -56,9 +74,47 @@ pub trait TransportProvider: Send + Sync {
     ) -> Result<Arc<dyn Link>>;
 }
 
+/// Memory for inbound tokens: see [`TransportProvider::token_memory`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TokenMemory {
+    /// Of the device whose kernels wait.
+    Device,
+    /// Pinned host memory that the device reaches.
+    PinnedHost,
+    /// The provider's own.
+    Own(OwnTokens),
+}
+
+/// Memory of a provider's own for tokens.
+pub struct OwnTokens {
+    pub(crate) ptr: DevicePtr,
+    pub(crate) gpu: Option<Gpu>,
+    pub(crate) owner: Arc<dyn Any + Send + Sync>,
+}
+
+impl OwnTokens {
+    /// Memory at `ptr`, of the device `gpu`, or of the host.
+    ///
+    /// # Safety
+    /// As many bytes as were asked for, zeroed, from a multiple of 128 on, that kernels of the device that was named reach
+    /// at `ptr` with loads of 8 bytes, and the host too if `gpu` is none. Valid until `owner` is dropped. Nobody has
+    /// references to them.
+    #[must_use]
+    pub unsafe fn new(ptr: DevicePtr, gpu: Option<Gpu>, owner: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { ptr, gpu, owner }
+    }
+}
+
+impl fmt::Debug for OwnTokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnTokens").field("ptr", &self.ptr).finish_non_exhaustive()
+    }
+}
+
 /// This side's end of connections to come. Closed when dropped.
 pub trait LocalEndpoint: Send + Sync + Any {
-    /// What the peer's provider needs to connect, at most a few KiB.
+    /// What the peer's provider needs to connect, at most a few KiB. Nothing else of the configuration is sent.
     fn blob(&self) -> &[u8];
 }
 
@@ -87,13 +143,69 @@ pub trait RemoteRegion: Send + Sync + Any {
 
 /// A live connection of a transport, from this side's view. Closed when dropped.
 pub trait Link: Send + Sync + Any {
-    /// Opens a way for operations to the peer. May block as [`TransportProvider::connect`] does.
+    /// Opens a queue for operations to the peer. May block as [`TransportProvider::connect`] does.
     ///
     /// The link outlives its queues.
     ///
     /// # Errors
     /// [`crate::Error::PeerLost`], or the provider's own.
     fn open_queue(&self) -> Result<Box<dyn Queue>>;
+}
+
+/// The number that a [`Queue`] knows a pair of memories by. Numbers are given by the core, one after the other from 0 on,
+/// so that they can be indices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RouteId(u32);
+
+impl RouteId {
+    pub(crate) const fn new(number: usize) -> Self {
+        Self(number as u32)
+    }
+
+    /// The number, as an index.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a [`Queue`] is asked to do. Plain data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Copy `len` bytes. The source keeps its contents until a flush behind this is reached.
+    Write {
+        /// The two memories.
+        route: RouteId,
+        /// Where in the peer's memory.
+        dst_offset: u64,
+        /// Where in the local memory.
+        src_offset: u64,
+        /// How many bytes; may be 0.
+        len: u64,
+    },
+    /// Store 8 bytes, visible only after all earlier operations of this queue.
+    Update {
+        /// The peer's memory; the local one, if there is one, does not matter.
+        route: RouteId,
+        /// Where in it, a multiple of 8.
+        offset: u64,
+        /// What.
+        value: u64,
+    },
+    /// Store `value` in 8 bytes of local device memory once all earlier operations are complete at the peer, so that
+    /// kernels learn it without the host. Only given where [`Queue::stores_completions`] says so.
+    Complete {
+        /// Where, a multiple of 8.
+        word: DevicePtr,
+        /// What.
+        value: u64,
+    },
+    /// Let [`Queue::progress`] return `ticket` once all earlier operations are complete at the peer.
+    Flush {
+        /// More than that of every flush before: each is one more than the last.
+        ticket: u64,
+    },
 }
 
 /// Operations on their way to the peer, in the order in which they were given. Queues of one link know nothing of each
@@ -103,75 +215,47 @@ pub trait Link: Send + Sync + Any {
 /// long run nothing allocates. What was given before a queue is dropped is carried out or fails; meanwhile the queue's
 /// transport keeps the memories.
 pub trait Queue: Send {
-    /// Starts a copy of `len` bytes from `src` to `dst`. `src` must keep its contents until a flush.
+    /// Learns which memories `route` stands for from now on: the peer's `dst`, and for writes the local `src`. What
+    /// needs looking up and downcasting is done here, once.
+    ///
+    /// The queue keeps the memories until the route is released. Of `src` that is the [`MemoryRegion`] and not the
+    /// registration, so that what its owner withdraws is withdrawn.
     ///
     /// # Errors
-    /// [`crate::Error::PeerLost`], or the provider's own.
-    fn write(
+    /// The provider's own, for memory of another one, or that an [`Operation::Update`] (where `src` is none) cannot be
+    /// carried out on.
+    fn prepare(
         &mut self,
+        route: RouteId,
         dst: &Arc<dyn RemoteRegion>,
-        dst_offset: u64,
-        src: &Arc<dyn Registration>,
-        src_offset: u64,
-        len: u64,
+        src: Option<&Arc<dyn Registration>>,
     ) -> Result<()>;
 
-    /// Stores 8 bytes at `dst_offset` (a multiple of 8), visible only after all earlier writes of this queue.
-    ///
-    /// # Errors
-    /// As [`Queue::write`].
-    fn update(&mut self, dst: &Arc<dyn RemoteRegion>, dst_offset: u64, value: u64) -> Result<()>;
+    /// Nothing more will be given for `route`, whose number may be given to another. What was given is still carried out.
+    fn release(&mut self, route: RouteId);
 
-    /// Stores `value` in the 8 bytes of local device memory at `word` once all earlier operations are complete at the
-    /// peer, so that kernels learn it without the host. Only called where [`Queue::stores_completions`] says so.
+    /// Takes as many of the operations as there is room for, from the first on, and says how many. Fewer than were given
+    /// means that the queue is full. That is no failure: the rest is given again later. A queue that has nothing under way
+    /// takes at least one.
     ///
     /// # Errors
-    /// As [`Queue::write`].
+    /// [`crate::Error::PeerLost`], or the provider's own. It is about the first operation, and nothing was taken: if a
+    /// later one cannot be started, those before it are taken.
     ///
     /// # Safety
-    /// `word` must be 8-byte aligned, and valid until the store is done.
-    unsafe fn store_when_complete(&mut self, word: DevicePtr, value: u64) -> Result<()> {
-        Err(crate::Error::InvalidArgument(format!(
-            "this transport cannot store {value} at {word:?} by itself; ask it with request_flush and progress"
-        )))
-    }
+    /// Routes are prepared, writes only along such as have a source; ranges are inside the memories of their routes;
+    /// [`Operation::Complete`] is only given where [`Queue::stores_completions`] says so, and its word is aligned, and
+    /// valid until the store is done.
+    unsafe fn submit(&mut self, batch: &[Operation]) -> Result<usize>;
 
-    /// [`Queue::update`] and [`Queue::store_when_complete`], one behind the other, for transports that do the two faster
-    /// together.
-    ///
-    /// # Errors
-    /// As [`Queue::write`].
-    ///
-    /// # Safety
-    /// As [`Queue::store_when_complete`].
-    unsafe fn update_and_store(
-        &mut self,
-        dst: &Arc<dyn RemoteRegion>,
-        dst_offset: u64,
-        value: u64,
-        word: DevicePtr,
-        done: u64,
-    ) -> Result<()> {
-        self.update(dst, dst_offset, value)?;
-        // SAFETY: the caller's promise.
-        unsafe { self.store_when_complete(word, done) }
-    }
-
-    /// Whether [`Queue::store_when_complete`] works.
+    /// Whether [`Operation::Complete`] works.
     fn stores_completions(&self) -> bool {
         false
     }
 
-    /// Asks to be told when all earlier operations are complete at the peer: the ticket that [`Queue::progress`] will
-    /// reach.
+    /// The highest ticket whose operations are complete, 0 before the first. Drives the transport where it needs driving.
     ///
     /// # Errors
-    /// As [`Queue::write`].
-    fn request_flush(&mut self) -> Result<u64>;
-
-    /// The highest ticket whose operations are complete. Drives the transport where it needs driving.
-    ///
-    /// # Errors
-    /// As [`Queue::write`].
+    /// [`crate::Error::PeerLost`], or the provider's own.
     fn progress(&mut self) -> Result<u64>;
 }

@@ -1,37 +1,104 @@
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
 
 use mscclpp_gpu::DevicePtr;
 
 use crate::{
-    Connection, Error, RegisteredMemory, Result, Signaller,
-    provider::{Queue, Registration, RemoteRegion},
+    Connection, Error, RegisteredMemory, Report, Result, Route, Signaller,
+    connection::Patience,
+    provider::{Operation, Queue, RouteId},
 };
 
 /// Operations of one connection for one owner, in the order in which they are given.
 ///
-/// What the thread of a proxy drives: nothing here blocks or takes a lock, and what needs looking up is looked up once
-/// ([`SendQueue::route`]). Opened by [`Connection::open_queue`]; keeps the connection. Queues of one connection have no
-/// order among each other.
+/// What the thread of a proxy drives: nothing here blocks or takes a lock, what needs looking up is looked up once
+/// ([`SendQueue::route`]), and in the long run nothing is allocated. Opened by [`Connection::open_queue`]; keeps the
+/// connection. Queues of one connection have no order among each other.
+///
+/// [`SendQueue::write`] and the like put operations behind those that wait here. [`SendQueue::submit`] hands over to the
+/// transport as many as it takes, together; so do [`SendQueue::request_flush`] and [`SendQueue::progress`]. What does
+/// not fit, because the transport is full, waits here until a later call.
+///
+/// Dropped, it waits for 5 seconds at most until the transport has taken what waits; if it does not, the connection
+/// fails, as what was signalled and what was sent would not agree any more.
+///
+/// ```
+/// use mscclpp_core::{Connection, RegisteredMemory, Result, Semaphore};
+///
+/// /// Sends all of `ours` in pieces, and signals when it is there.
+/// fn send(
+///     connection: &Connection,
+///     semaphore: &Semaphore,
+///     theirs: &RegisteredMemory,
+///     ours: &RegisteredMemory,
+/// ) -> Result<()> {
+///     const PIECE: u64 = 1 << 20;
+///     let mut queue = connection.open_queue()?;
+///     let route = queue.route(theirs, ours)?;
+///     let signaller = queue.attach(semaphore.signaller()?)?;
+///     for at in (0..ours.size()).step_by(PIECE as usize) {
+///         while !queue.has_room_for(1) {
+///             queue.progress()?;
+///         }
+///         queue.write(route, at, at, PIECE.min(ours.size() - at))?;
+///     }
+///     queue.signal(signaller)?;
+///     let ticket = queue.request_flush()?;
+///     while queue.progress()? < ticket {}
+///     Ok(())
+/// }
+/// ```
 pub struct SendQueue {
-    // Closed before the connection.
+    // Dropped in this order: what is under way ends before signallers give themselves back, so that whoever has them next
+    // stores no count before an earlier one has landed; the connection is closed last.
     queue: Box<dyn Queue>,
+    signallers: Vec<(Signaller, RouteId)>,
+    routes: Vec<Option<Prepared>>,
+    /// What was given here. The transport has taken those before `taken`, which go when all have been taken, or when they
+    /// are the greater part.
+    operations: Vec<Operation>,
+    taken: usize,
+    /// The last ticket, and whether anything came behind it.
+    ticket: u64,
+    is_flushed: bool,
+    /// As the transport says; asked once.
+    stores_completions: bool,
     connection: Connection,
 }
 
-/// From a memory of this process to one of the peer's, over one connection, ready to be written along any number of
-/// times. Keeps both memories.
-#[derive(Clone)]
-pub struct Route {
-    dst: Arc<dyn RemoteRegion>,
-    src: Arc<dyn Registration>,
-    dst_memory: RegisteredMemory,
-    src_memory: RegisteredMemory,
-    connection: Connection,
+/// A route that was prepared, and what it keeps.
+struct Prepared {
+    sizes: [u64; 2],
+    _memories: [RegisteredMemory; 2],
 }
+
+/// A [`Signaller`] that belongs to a [`SendQueue`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SignallerId(u32);
+
+/// How long a queue that is dropped tries to hand over what waits.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// For how many operations there is room from the beginning.
+const USUALLY_WAITING: usize = 96;
 
 impl SendQueue {
+    /// How many operations may wait here for the transport. `docs/design/queues.md` says why there is a limit.
+    pub const MAX_WAITING: usize = 3 * 512;
+
     pub(crate) fn new(connection: Connection, queue: Box<dyn Queue>) -> Self {
-        Self { queue, connection }
+        Self {
+            stores_completions: queue.stores_completions(),
+            queue,
+            signallers: Vec::new(),
+            routes: Vec::new(),
+            operations: Vec::with_capacity(USUALLY_WAITING),
+            taken: 0,
+            ticket: 0,
+            is_flushed: true,
+            connection,
+        }
     }
 
     /// The connection it belongs to.
@@ -40,64 +107,26 @@ impl SendQueue {
         &self.connection
     }
 
-    /// Prepares writes from `src`, registered here, to the peer's `dst`. Maps `dst` the first time, which may block for
-    /// some seconds.
+    /// Prepares writes from `src`, registered here, to the peer's `dst`, and keeps both. The number it gives is of use for
+    /// this queue only. Maps `dst` the first time, which may block for some seconds.
     ///
     /// # Errors
     /// [`Error::NotRegistered`]; [`Error::InvalidArgument`] for a memory of the wrong process; errors of mapping;
     /// [`Error::PeerLost`] and the like.
-    pub fn route(&self, dst: &RegisteredMemory, src: &RegisteredMemory) -> Result<Route> {
-        Route::new(&self.connection, dst, src)
+    pub fn route(&mut self, dst: &RegisteredMemory, src: &RegisteredMemory) -> Result<RouteId> {
+        let route = Route::new(&self.connection, dst, src)?;
+        let id = RouteId::new(self.routes.len());
+        self.queue.prepare(id, route.dst(), Some(route.src()))?;
+        let memories = [dst.clone(), src.clone()];
+        self.routes.push(Some(Prepared { sizes: route.sizes(), _memories: memories }));
+        Ok(id)
     }
 
-    /// Starts copying `size` bytes along `route`. Returns at once; the source must keep its contents until a flush.
+    /// Takes over the host's side of a semaphore of this connection, for [`SendQueue::signal`].
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`]; [`Error::InvalidArgument`] for a route of another connection; [`Error::PeerLost`] and the
-    /// like once the connection has failed.
-    pub fn write(&mut self, route: &Route, dst_offset: u64, src_offset: u64, size: u64) -> Result<()> {
-        Error::bounds("write: destination", dst_offset, size, route.dst_memory.size())?;
-        Error::bounds("write: source", src_offset, size, route.src_memory.size())?;
-        if !route.connection.is(&self.connection) {
-            return Err(Error::InvalidArgument(format!(
-                "the route leads to {}, the queue to {}",
-                route.connection.label(),
-                self.connection.label()
-            )));
-        }
-        self.connection.check()?;
-        self.queue.write(&route.dst, dst_offset, &route.src, src_offset, size)
-    }
-
-    /// Signals the peer, after everything this queue was given before.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for the signaller of another connection's semaphore; [`Error::PeerLost`] and the like.
-    pub fn signal(&mut self, signaller: &mut Signaller) -> Result<()> {
-        self.leads_with(signaller)?;
-        signaller.signal(&mut *self.queue)
-    }
-
-    /// [`SendQueue::signal`] and [`SendQueue::store_when_complete`], which is faster than one after the other.
-    ///
-    /// # Errors
-    /// As those two.
-    ///
-    /// # Safety
-    /// As [`SendQueue::store_when_complete`].
-    pub unsafe fn signal_and_store(
-        &mut self,
-        signaller: &mut Signaller,
-        word: DevicePtr,
-        value: u64,
-    ) -> Result<()> {
-        self.leads_with(signaller)?;
-        // SAFETY: the caller's promise.
-        unsafe { signaller.signal_and_store(&mut *self.queue, word, value) }
-    }
-
-    /// Whether the signaller is of this queue's connection, and that in good health.
-    fn leads_with(&self, signaller: &Signaller) -> Result<()> {
+    /// [`Error::InvalidArgument`] for a semaphore of another connection; the provider's own.
+    pub fn attach(&mut self, signaller: Signaller) -> Result<SignallerId> {
         if !signaller.connection().is(&self.connection) {
             return Err(Error::InvalidArgument(format!(
                 "the semaphore belongs to the connection to {}, the queue to that to {}",
@@ -105,90 +134,199 @@ impl SendQueue {
                 self.connection.label()
             )));
         }
-        self.connection.check()
+        let id = RouteId::new(self.routes.len());
+        self.queue.prepare(id, signaller.target().0, None)?;
+        self.routes.push(None);
+        self.signallers.push((signaller, id));
+        Ok(SignallerId(self.signallers.len() as u32 - 1))
+    }
+
+    /// The semaphore of a signaller that was attached.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for the number of another queue.
+    pub fn semaphore(&self, signaller: SignallerId) -> Result<&crate::Semaphore> {
+        let found = self.signallers.get(signaller.0 as usize);
+        found.map(|(signaller, _)| signaller.semaphore()).ok_or_else(foreign)
+    }
+
+    /// Has `size` bytes copied along `route`; the source must keep its contents until a flush behind this is reached.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`]; [`Error::InvalidArgument`] for the route of another queue; [`Error::QueueFull`] if as many
+    /// operations wait as may; [`Error::PeerLost`] and the like once the connection has failed.
+    pub fn write(&mut self, route: RouteId, dst_offset: u64, src_offset: u64, size: u64) -> Result<()> {
+        let Some(Some(Prepared { sizes, .. })) = self.routes.get(route.index()) else {
+            return Err(foreign());
+        };
+        Error::bounds("write: destination", dst_offset, size, sizes[0])?;
+        Error::bounds("write: source", src_offset, size, sizes[1])?;
+        self.add(Operation::Write { route, dst_offset, src_offset, len: size })
+    }
+
+    /// Signals the peer, behind everything this queue was given before.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for the signaller of another queue; [`Error::QueueFull`]; [`Error::PeerLost`] and the
+    /// like.
+    pub fn signal(&mut self, signaller: SignallerId) -> Result<()> {
+        let index = signaller.0 as usize;
+        let Some((signaller, route)) = self.signallers.get(index) else { return Err(foreign()) };
+        let operation = signaller.next(*route);
+        self.add(operation)?;
+        self.signallers[index].0.count();
+        Ok(())
     }
 
     /// Stores `value` in the 8 bytes of local device memory at `word` once everything given so far is complete at the
     /// peer. Kernels may wait for it there.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where [`SendQueue::stores_completions`] is false; [`Error::PeerLost`] and the like.
+    /// [`Error::InvalidArgument`] where [`SendQueue::stores_completions`] is false; [`Error::QueueFull`];
+    /// [`Error::PeerLost`] and the like.
     ///
     /// # Safety
     /// `word` must be 8-byte aligned, and valid until the store is done.
     pub unsafe fn store_when_complete(&mut self, word: DevicePtr, value: u64) -> Result<()> {
-        self.connection.check()?;
-        // SAFETY: the caller's promise.
-        unsafe { self.queue.store_when_complete(word, value) }
+        if !self.stores_completions {
+            return Err(Error::InvalidArgument(format!(
+                "{} cannot store {value} at {word:?} by itself; ask it with request_flush and progress",
+                self.connection.transport()
+            )));
+        }
+        self.add(Operation::Complete { word, value })
     }
 
     /// Whether the transport can tell kernels by itself that operations are complete.
     #[must_use]
     pub fn stores_completions(&self) -> bool {
-        self.queue.stores_completions()
+        self.stores_completions
     }
 
-    /// Asks to be told when everything given so far is complete at the peer: the ticket that [`SendQueue::progress`]
-    /// will reach. Tickets never fall.
+    fn add(&mut self, operation: Operation) -> Result<()> {
+        self.connection.check()?;
+        if !self.has_room_for(1) {
+            return Err(Error::QueueFull { peer: self.connection.label(), waiting: self.waiting() });
+        }
+        self.operations.push(operation);
+        self.is_flushed = false;
+        Ok(())
+    }
+
+    /// Whether so many more operations may wait here.
+    #[must_use]
+    pub fn has_room_for(&self, operations: usize) -> bool {
+        self.waiting() + operations <= Self::MAX_WAITING
+    }
+
+    /// How many operations wait here for room at the transport.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.operations.len() - self.taken
+    }
+
+    /// Hands over what waits here, as far as the transport takes it, in one call. Returns how many operations wait still.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`] and the like. The same error comes again from the next call.
+    pub fn submit(&mut self) -> Result<usize> {
+        let batch = &self.operations[self.taken..];
+        if batch.is_empty() {
+            return Ok(0);
+        }
+        self.connection.check()?;
+        // SAFETY: routes are those of `routes` and `signallers`, which are prepared and kept; `write` has checked the
+        // ranges, a signal's token is inside its memory, and words are as the callers promise.
+        self.taken += unsafe { self.queue.submit(batch)? };
+        if self.taken == self.operations.len() {
+            self.operations.clear();
+            self.taken = 0;
+        } else if self.taken > self.operations.len() / 2 {
+            // Each operation is moved once for each that was taken, at most.
+            self.operations.drain(..self.taken);
+            self.taken = 0;
+        }
+        Ok(self.waiting())
+    }
+
+    /// Asks to be told when everything given so far is complete at the peer, and hands over what waits, as far as the
+    /// transport takes it. Returns the ticket that [`SendQueue::progress`] will reach. Tickets never fall.
     ///
     /// # Errors
     /// [`Error::PeerLost`] and the like.
     pub fn request_flush(&mut self) -> Result<u64> {
-        self.connection.check()?;
-        self.queue.request_flush()
+        let ticket = self.add_flush()?;
+        self.submit()?;
+        Ok(ticket)
     }
 
-    /// The highest ticket that has been reached. To be called again and again while one is waited for: it drives
-    /// transports that need driving.
+    /// As [`SendQueue::request_flush`], without handing anything over: that is for [`SendQueue::submit`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn add_flush(&mut self) -> Result<u64> {
+        self.connection.check()?;
+        // So that flushes which time out and are repeated do not pile up: there is at most one for each operation.
+        if !self.is_flushed {
+            self.ticket += 1;
+            self.operations.push(Operation::Flush { ticket: self.ticket });
+            self.is_flushed = true;
+        }
+        Ok(self.ticket)
+    }
+
+    /// The highest ticket that has been reached. To be called again and again while one is waited for: it hands over what
+    /// waits, and drives transports that need driving.
     ///
     /// # Errors
     /// [`Error::PeerLost`] and the like.
     pub fn progress(&mut self) -> Result<u64> {
+        self.submit()?;
         self.connection.check()?;
         self.queue.progress()
     }
 }
 
-impl Route {
-    /// As [`SendQueue::route`], for whichever queue of the connection.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn new(connection: &Connection, dst: &RegisteredMemory, src: &RegisteredMemory) -> Result<Self> {
-        connection.check()?;
-        Ok(Self {
-            src: src.registration("the source", connection.transport())?.clone(),
-            dst: connection.map("the destination", dst)?,
-            dst_memory: dst.clone(),
-            src_memory: src.clone(),
-            connection: connection.clone(),
-        })
-    }
+fn foreign() -> Error {
+    Error::InvalidArgument("that is a number of another queue".to_owned())
+}
 
-    /// Where kernels of this side reach the destination, if the transport maps it.
-    #[must_use]
-    pub fn dst_ptr(&self) -> Option<DevicePtr> {
-        self.dst.ptr()
-    }
-
-    /// Size in bytes of the destination and of the source.
-    #[must_use]
-    pub fn sizes(&self) -> [u64; 2] {
-        [self.dst_memory.size(), self.src_memory.size()]
+impl Drop for SendQueue {
+    fn drop(&mut self) {
+        let (start, mut patience) = (Instant::now(), Patience::default());
+        loop {
+            let result = match self.submit() {
+                Ok(0) => return,
+                Ok(_) => self.queue.progress(),
+                Err(error) => Err(error),
+            };
+            let error = match result {
+                Ok(_) if start.elapsed() < DRAIN_TIMEOUT => {
+                    patience.wait();
+                    continue;
+                }
+                Ok(_) => Error::Timeout {
+                    operation: format!("handing over what was to be sent to {}", self.connection.label()),
+                    after: DRAIN_TIMEOUT,
+                },
+                // There is nobody to send it to.
+                Err(_) if self.connection.check().is_err() => return,
+                Err(error) => error,
+            };
+            tracing::error!(
+                target: "mscclpp::conn", error = %Report(&error), waiting = self.waiting(), peer = %self.connection.label(),
+                "a queue was dropped before the transport had taken all; its connection fails"
+            );
+            return self.connection.fail(error);
+        }
     }
 }
 
 impl fmt::Debug for SendQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendQueue").field("connection", &self.connection).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Route {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Route")
-            .field("dst", &self.dst_memory)
-            .field("src", &self.src_memory)
+        f.debug_struct("SendQueue")
+            .field("connection", &self.connection)
+            .field("waiting", &self.waiting())
             .finish_non_exhaustive()
     }
 }

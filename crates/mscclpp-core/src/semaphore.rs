@@ -94,7 +94,7 @@ impl Semaphore {
                 connection.label()
             )));
         }
-        let status = connection.context().slabs().status(connection.local_gpu())?;
+        let status = connection.context().status_words(connection.local_gpu())?;
         let waits = Arc::new(Waits { status, aborted: OnceLock::new() });
         let inner = Arc::new(Inner {
             remote_region,
@@ -121,7 +121,7 @@ impl Semaphore {
     /// The memory of its local token (shared with other semaphores of the context).
     #[must_use]
     pub fn local_memory(&self) -> &RegisteredMemory {
-        &self.inner.block.slab
+        self.inner.block.memory()
     }
 
     /// The memory of the peer's token.
@@ -163,12 +163,12 @@ impl Semaphore {
         let peer = || self.inner.connection.label();
         // Pairs with the kernel's store of 1; the kernel is complete, so nothing else needs ordering.
         // A reason other than 1 stays: it came with an abort, after `failure` was asked.
-        let told = |word| {
+        let happened = |word| {
             let word = self.inner.waits.status.word(word)?;
             Ok::<_, Error>(word.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok())
         };
         // Whoever was refused may have made others wait in vain: this is the cause.
-        let (refused, timed_out) = (told(REFUSED)?, told(TIMED_OUT)?);
+        let (refused, timed_out) = (happened(REFUSED)?, happened(TIMED_OUT)?);
         if refused {
             let reason = "a kernel used LL128 packets where lines need not arrive whole (MemoryChannel::check_lines \
                           says why) or by threads that are no whole warps, packets at an address that is no multiple \
@@ -222,7 +222,7 @@ impl Semaphore {
     }
 
     fn at_local(&self, line: u64) -> DevicePtr {
-        self.inner.block.ptr.add(line)
+        self.inner.block.word(line)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Where semaphores get their words from: blocks cut from slabs, never used twice.
 //!
 //! Device memory comes in pieces of 2 MiB, a semaphore needs half a KiB, so many share a slab, which is registered and
-//! mapped by each peer once. Semaphores of endpoints on the CPU have theirs in host memory. A block is not handed out
+//! mapped by each peer once. Semaphores of endpoints on the CPU have theirs in host memory. Where a transport wants
+//! inbound tokens elsewhere than on the device, only they are there: what kernels alone write stays on the device. A block is not handed out
 //! again after its semaphore is gone: a peer that still signals it writes into memory that nobody reads, never into the
 //! token of a newer semaphore. A slab is freed with its last block.
 
@@ -13,10 +14,10 @@ use std::{
     },
 };
 
-use mscclpp_gpu::{DevicePtr, Gpu, PinnedBuffer};
+use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, PinnedBuffer};
 use parking_lot::Mutex;
 
-use crate::{Context, RegisteredMemory, Result, Transport};
+use crate::{RegisteredMemory, Result, Transport};
 
 /// Bytes of a token block: four lines of 128 bytes, so that no two words with different writers share one.
 pub(crate) const TOKEN_BLOCK: u64 = 512;
@@ -32,24 +33,38 @@ pub(crate) const OUTBOUND: u64 = 256;
 /// As far as a token's place in device memory decides how fast it is reached, the pages decide it, which are this large.
 pub(crate) const TOKEN_PAGE: u64 = 4096;
 
-const TOKEN_SLAB: u64 = 2 << 20;
-const HOST_TOKEN_SLAB: u64 = 64 << 10;
+/// Bytes of a slab in device memory, and of one elsewhere.
+pub(crate) const TOKEN_SLAB: u64 = 2 << 20;
+pub(crate) const HOST_TOKEN_SLAB: u64 = 64 << 10;
 const STATUS_BLOCK: u64 = 64;
 const STATUS_SLAB: u64 = 64 << 10;
 
 /// The slabs of a context that have room left.
 #[derive(Default)]
 pub(crate) struct Slabs {
-    tokens: Mutex<HashMap<(usize, Transport), Slab<RegisteredMemory>>>,
-    host_tokens: Mutex<HashMap<Transport, Slab<RegisteredWords>>>,
-    status: Mutex<HashMap<usize, Slab<PinnedBuffer>>>,
+    tokens: Mutex<HashMap<TokenKey, Slab<TokenSlab>>>,
+    status: Mutex<HashMap<usize, Slab<PinnedBuffer<AtomicU32>>>>,
 }
 
-type RegisteredWords = (RegisteredMemory, Arc<HostWords>);
+/// A device, or none for the host, and a transport.
+type TokenKey = (Option<usize>, Transport);
 
 struct Slab<M> {
     memory: M,
+    len: u64,
     used: u64,
+}
+
+/// What token blocks are cut from.
+#[derive(Clone)]
+pub(crate) struct TokenSlab {
+    /// Holds the inbound tokens.
+    pub(crate) memory: RegisteredMemory,
+    pub(crate) len: u64,
+    /// What kernels write beside them, as large as `memory`, where that is no device memory.
+    pub(crate) beside: Option<DeviceBuffer>,
+    /// The memory again, if it is this.
+    pub(crate) host: Option<Arc<HostWords>>,
 }
 
 /// What is cut from a slab, at a multiple of `alignment`.
@@ -59,14 +74,11 @@ struct Block {
     alignment: u64,
 }
 
-/// Memory of one semaphore, of its device or of the host: zeroed, with a part that its peer writes.
+/// Memory of one semaphore: zeroed, with a part that its peer writes.
 #[derive(Clone)]
 pub(crate) struct TokenBlock {
-    pub(crate) slab: RegisteredMemory,
+    slab: TokenSlab,
     pub(crate) offset: u64,
-    pub(crate) ptr: DevicePtr,
-    /// The slab again, if it is host memory.
-    host: Option<Arc<HostWords>>,
     /// Whether a semaphore counts here already.
     taken: Arc<AtomicBool>,
 }
@@ -74,72 +86,53 @@ pub(crate) struct TokenBlock {
 /// What host and waits tell each other: pinned host memory, or for an endpoint on the CPU any.
 #[derive(Clone)]
 pub(crate) enum StatusBlock {
-    Pinned { slab: PinnedBuffer, offset: u64 },
+    Pinned { slab: PinnedBuffer<AtomicU32>, offset: u64 },
     Host(Arc<[AtomicU32; 4]>),
 }
 
 impl Slabs {
-    /// A block at a multiple of `alignment` in its slab.
+    /// A block at a multiple of `alignment` in its slab. `make` makes a new one.
     pub(crate) fn token(
         &self,
-        context: &Context,
         gpu: Option<&Gpu>,
         transport: Transport,
         alignment: u64,
+        make: impl FnOnce() -> Result<TokenSlab>,
     ) -> Result<TokenBlock> {
         let block = Block { len: TOKEN_BLOCK, alignment };
-        let (slab, host, offset) = match gpu {
-            Some(gpu) => {
-                let key = (gpu.id(), transport);
-                let (slab, offset) = cut(&mut self.tokens.lock(), key, block, TOKEN_SLAB, |len| {
-                    context.register_buffer(&gpu.allocate(len)?, transport)
-                })?;
-                (slab, None, offset)
-            }
-            None => {
-                let mut slabs = self.host_tokens.lock();
-                let ((slab, words), offset) = cut(&mut slabs, transport, block, HOST_TOKEN_SLAB, |len| {
-                    let words = Arc::new(HostWords::zeroed(len));
-                    Ok((context.register_words(&words, transport)?, words))
-                })?;
-                (slab, Some(words), offset)
-            }
-        };
-        let ptr = slab.data().unwrap_or_default().add(offset);
-        Ok(TokenBlock { slab, offset, ptr, host, taken: Arc::default() })
+        let make = || make().map(|slab| (slab.clone(), slab.len));
+        let (slab, offset) = cut(&mut self.tokens.lock(), (gpu.map(Gpu::id), transport), block, make)?;
+        Ok(TokenBlock { slab, offset, taken: Arc::default() })
     }
 
     pub(crate) fn status(&self, gpu: Option<&Gpu>) -> Result<StatusBlock> {
         let Some(gpu) = gpu else { return Ok(StatusBlock::Host(Arc::default())) };
         let mut slabs = self.status.lock();
-        let (slab, offset) = cut(
-            &mut slabs,
-            gpu.id(),
-            Block { len: STATUS_BLOCK, alignment: STATUS_BLOCK },
-            STATUS_SLAB,
-            |len| Ok(gpu.allocate_pinned(len)?),
-        )?;
+        let (slab, offset) =
+            cut(&mut slabs, gpu.id(), Block { len: STATUS_BLOCK, alignment: STATUS_BLOCK }, || {
+                Ok((gpu.allocate_pinned_words(STATUS_SLAB)?, STATUS_SLAB))
+            })?;
         Ok(StatusBlock::Pinned { slab, offset })
     }
 }
 
 /// The next block of a size and alignment of the slab of `key`, from a new slab if there is none or it is used up.
+/// `allocate` gives that, and its length.
 fn cut<K: Eq + std::hash::Hash, M: Clone>(
     slabs: &mut HashMap<K, Slab<M>>,
     key: K,
     block: Block,
-    slab_len: u64,
-    allocate: impl FnOnce(u64) -> Result<M>,
+    allocate: impl FnOnce() -> Result<(M, u64)>,
 ) -> Result<(M, u64)> {
     if let Some(slab) = slabs.get_mut(&key) {
         let offset = slab.used.next_multiple_of(block.alignment);
-        if offset + block.len <= slab_len {
+        if offset + block.len <= slab.len {
             slab.used = offset + block.len;
             return Ok((slab.memory.clone(), offset));
         }
     }
-    let memory = allocate(slab_len)?;
-    slabs.insert(key, Slab { memory: memory.clone(), used: block.len });
+    let (memory, len) = allocate()?;
+    slabs.insert(key, Slab { memory: memory.clone(), len, used: block.len });
     Ok((memory, 0))
 }
 
@@ -149,9 +142,23 @@ impl TokenBlock {
         !self.taken.swap(true, Ordering::Relaxed)
     }
 
-    /// The word at `offset` bytes of the block, if it is host memory.
+    /// The memory that its inbound token is in.
+    pub(crate) fn memory(&self) -> &RegisteredMemory {
+        &self.slab.memory
+    }
+
+    /// Where kernels of this side find the word at `offset` bytes of the block.
+    pub(crate) fn word(&self, offset: u64) -> DevicePtr {
+        let base = match &self.slab.beside {
+            Some(beside) if offset >= EXPECTED => beside.ptr(),
+            _ => self.slab.memory.data().unwrap_or_default(),
+        };
+        base.add(self.offset + offset)
+    }
+
+    /// The word at `offset` bytes of the block, of a semaphore of an endpoint on the CPU.
     pub(crate) fn host_word(&self, offset: u64) -> Option<&AtomicU64> {
-        self.host.as_ref()?.word(self.offset + offset)
+        self.slab.host.as_ref()?.word(self.offset + offset)
     }
 }
 
@@ -181,7 +188,7 @@ pub(crate) struct HostWords(Box<[Line]>);
 struct Line([AtomicU64; 16]);
 
 impl HostWords {
-    fn zeroed(len: u64) -> Self {
+    pub(crate) fn zeroed(len: u64) -> Self {
         Self((0..len / 128).map(|_| Line::default()).collect())
     }
 
@@ -208,9 +215,9 @@ mod tests {
         let mut next = 0;
         let mut seen = std::collections::HashSet::new();
         for _ in 0..100 {
-            let got = cut(&mut slabs, 0, Block { len: 64, alignment: 64 }, 256, |_| {
+            let got = cut(&mut slabs, 0, Block { len: 64, alignment: 64 }, || {
                 next += 1;
-                Ok(next)
+                Ok((next, 256))
             })
             .unwrap();
             assert!(got.1 + 64 <= 256 && seen.insert(got));
@@ -223,11 +230,11 @@ mod tests {
         let mut slabs: HashMap<u8, Slab<u64>> = HashMap::new();
         let mut slab = 0;
         let mut offset = |alignment| {
-            let new = |_| {
+            let new = || {
                 slab += 1;
-                Ok(slab)
+                Ok((slab, 1024))
             };
-            cut(&mut slabs, 0, Block { len: 64, alignment }, 1024, new).unwrap()
+            cut(&mut slabs, 0, Block { len: 64, alignment }, new).unwrap()
         };
         let got = [64, 256, 256, 64, 64, 256, 256, 64].map(&mut offset);
         assert_eq!(got, [(1, 0), (1, 256), (1, 512), (1, 576), (1, 640), (1, 768), (2, 0), (2, 64)]);

@@ -20,7 +20,8 @@ pub struct SemaphoreStub {
 }
 
 impl SemaphoreStub {
-    /// Makes a token, at zero, in the memory of the connection's local device.
+    /// Makes a token, at zero, in the memory of the connection's local device, or where the transport wants it
+    /// ([`TransportProvider::token_memory`](crate::provider::TransportProvider::token_memory)).
     ///
     /// # Errors
     /// [`Gpu`](crate::Error::Gpu) when memory is short; what the connection failed with, if it did.
@@ -43,10 +44,9 @@ impl SemaphoreStub {
     fn aligned(connection: &Connection, alignment: u64) -> Result<Self> {
         connection.check()?;
         let context = connection.context();
-        let block =
-            context.slabs().token(context, connection.local_gpu(), connection.transport(), alignment)?;
+        let block = context.token(connection.local_gpu(), connection.transport(), alignment)?;
         Ok(Self {
-            memory: block.slab.clone(),
+            memory: block.memory().clone(),
             offset: block.offset,
             endpoint: connection.local_endpoint().info().id,
             peer_endpoint: connection.remote_endpoint().id,

@@ -1,41 +1,51 @@
 use std::{
+    cmp::Ordering,
     fmt,
+    hash::{Hash, Hasher},
     ops::{BitAnd, BitOr, BitOrAssign, BitXor, Not},
 };
 
-/// A way for two endpoints to reach each other.
+/// By which means two endpoints reach each other.
 ///
 /// A number with names for the well-known ones, so that a provider outside this project can bring its own
-/// ([`Transport::custom`]) without a change here.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Transport(u8);
+/// ([`Transport::custom`]) without a change here. Two are equal if their numbers are.
+#[derive(Clone, Copy)]
+pub struct Transport {
+    code: u8,
+    /// Of a custom one, if it was given one.
+    name: Option<&'static str>,
+}
 
 const FIRST_CUSTOM: u8 = 16;
 const LAST: u8 = FIRST_CUSTOM + 15;
 
 impl Transport {
     /// None chosen yet.
-    pub const UNKNOWN: Self = Self(0);
+    pub const UNKNOWN: Self = Self::numbered(0);
     /// Loads, stores and copies to the peer's device memory, mapped here.
-    pub const CUDA_IPC: Self = Self(1);
+    pub const CUDA_IPC: Self = Self::numbered(1);
     /// InfiniBand or RoCE device 0.
-    pub const IB0: Self = Self(2);
+    pub const IB0: Self = Self::numbered(2);
     /// InfiniBand or RoCE device 1.
-    pub const IB1: Self = Self(3);
+    pub const IB1: Self = Self::numbered(3);
     /// InfiniBand or RoCE device 2.
-    pub const IB2: Self = Self(4);
+    pub const IB2: Self = Self::numbered(4);
     /// InfiniBand or RoCE device 3.
-    pub const IB3: Self = Self(5);
+    pub const IB3: Self = Self::numbered(5);
     /// InfiniBand or RoCE device 4.
-    pub const IB4: Self = Self(6);
+    pub const IB4: Self = Self::numbered(6);
     /// InfiniBand or RoCE device 5.
-    pub const IB5: Self = Self(7);
+    pub const IB5: Self = Self::numbered(7);
     /// InfiniBand or RoCE device 6.
-    pub const IB6: Self = Self(8);
+    pub const IB6: Self = Self::numbered(8);
     /// InfiniBand or RoCE device 7.
-    pub const IB7: Self = Self(9);
+    pub const IB7: Self = Self::numbered(9);
     /// TCP.
-    pub const ETHERNET: Self = Self(10);
+    pub const ETHERNET: Self = Self::numbered(10);
+
+    const fn numbered(code: u8) -> Self {
+        Self { code, name: None }
+    }
 
     /// Transport number `n` (0 to 15) of those left to providers outside this project.
     ///
@@ -44,41 +54,80 @@ impl Transport {
     #[must_use]
     pub const fn custom(n: u8) -> Self {
         assert!(n <= LAST - FIRST_CUSTOM, "custom transports are numbered 0 to 15");
-        Self(FIRST_CUSTOM + n)
+        Self::numbered(FIRST_CUSTOM + n)
+    }
+
+    /// A custom transport with a name, by which errors and logs call it. The name stays in this process; what comes from a
+    /// peer, and what a set of transports holds, has none.
+    ///
+    /// ```
+    /// use mscclpp_core::Transport;
+    /// const POSTMAN: Transport = Transport::custom(3).named("Postman");
+    /// assert_eq!(POSTMAN.to_string(), "Postman");
+    /// assert_eq!(POSTMAN, Transport::custom(3));
+    /// ```
+    ///
+    /// # Panics
+    /// If it is none of the custom ones, whose names are known.
+    #[must_use]
+    pub const fn named(self, name: &'static str) -> Self {
+        assert!(self.code >= FIRST_CUSTOM, "only custom transports are given names");
+        Self { code: self.code, name: Some(name) }
     }
 
     /// Whether it is one of `IB0` to `IB7`.
     #[must_use]
     pub const fn is_ib(self) -> bool {
-        self.0 >= Self::IB0.0 && self.0 <= Self::IB7.0
-    }
-
-    /// Whether an endpoint of this transport can be connected to one of `other`: the same, or any IB with any IB.
-    #[must_use]
-    pub const fn pairs_with(self, other: Self) -> bool {
-        self.0 != Self::UNKNOWN.0 && (self.0 == other.0 || (self.is_ib() && other.is_ib()))
+        self.code >= Self::IB0.code && self.code <= Self::IB7.code
     }
 
     pub(crate) const fn code(self) -> u8 {
-        self.0
+        self.code
     }
 
     pub(crate) const fn from_code(code: u8) -> Option<Self> {
         match code {
-            0..=10 | FIRST_CUSTOM..=LAST => Some(Self(code)),
+            0..=10 | FIRST_CUSTOM..=LAST => Some(Self::numbered(code)),
             _ => None,
         }
     }
 }
 
+impl PartialEq for Transport {
+    fn eq(&self, other: &Self) -> bool {
+        self.code == other.code
+    }
+}
+
+impl Eq for Transport {}
+
+impl PartialOrd for Transport {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Transport {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.code.cmp(&other.code)
+    }
+}
+
+impl Hash for Transport {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.code.hash(state);
+    }
+}
+
 impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => f.write_str("Unknown"),
-            1 => f.write_str("CudaIpc"),
-            2..=9 => write!(f, "IB{}", self.0 - Self::IB0.0),
-            10 => f.write_str("Ethernet"),
-            n => write!(f, "Custom{}", n - FIRST_CUSTOM),
+        match (self.code, self.name) {
+            (0, _) => f.pad("Unknown"),
+            (1, _) => f.pad("CudaIpc"),
+            (n @ 2..=9, _) => f.pad(&format!("IB{}", n - Self::IB0.code)),
+            (10, _) => f.pad("Ethernet"),
+            (_, Some(name)) => f.pad(name),
+            (n, None) => f.pad(&format!("Custom{}", n - FIRST_CUSTOM)),
         }
     }
 }
@@ -105,14 +154,15 @@ impl TransportFlags {
     /// The empty set.
     pub const NONE: Self = Self(0);
     /// `IB0` to `IB7`.
-    pub const ALL_IB: Self = Self(0xff << Transport::IB0.0);
+    pub const ALL_IB: Self = Self(0xff << Transport::IB0.code);
     /// Every transport this project knows: CUDA IPC, InfiniBand and Ethernet.
-    pub const ALL: Self = Self(Self::ALL_IB.0 | 1 << Transport::CUDA_IPC.0 | 1 << Transport::ETHERNET.0);
+    pub const ALL: Self =
+        Self(Self::ALL_IB.0 | 1 << Transport::CUDA_IPC.code | 1 << Transport::ETHERNET.code);
 
     /// Whether `transport` is in the set.
     #[must_use]
     pub const fn has(self, transport: Transport) -> bool {
-        transport.0 != 0 && self.0 & 1 << transport.0 != 0
+        transport.code != 0 && self.0 & 1 << transport.code != 0
     }
 
     /// Whether the set is empty.
@@ -141,13 +191,13 @@ impl TransportFlags {
 
     /// The transports in the set.
     pub fn iter(self) -> impl Iterator<Item = Transport> {
-        (1..=LAST).map(Transport).filter(move |t| self.has(*t))
+        (1..=LAST).map(Transport::numbered).filter(move |t| self.has(*t))
     }
 }
 
 impl From<Transport> for TransportFlags {
     fn from(transport: Transport) -> Self {
-        Self(if transport == Transport::UNKNOWN { 0 } else { 1 << transport.0 })
+        Self(if transport == Transport::UNKNOWN { 0 } else { 1 << transport.code })
     }
 }
 
@@ -238,11 +288,13 @@ mod tests {
     }
 
     #[test]
-    fn only_like_pairs_with_like() {
-        assert!(Transport::IB0.pairs_with(Transport::IB7));
-        assert!(Transport::CUDA_IPC.pairs_with(Transport::CUDA_IPC));
-        assert!(!Transport::CUDA_IPC.pairs_with(Transport::ETHERNET));
-        assert!(!Transport::UNKNOWN.pairs_with(Transport::UNKNOWN));
+    fn a_name_is_shown_and_makes_no_difference() {
+        let named = Transport::custom(3).named("Courier");
+        assert_eq!((named.to_string(), format!("{named:?}")), ("Courier".to_owned(), "Courier".to_owned()));
+        assert_eq!(named, Transport::custom(3));
+        assert!(TransportFlags::from(named).has(Transport::custom(3)));
+        assert!(named < Transport::custom(4) && named > Transport::ETHERNET);
+        assert!(std::panic::catch_unwind(|| Transport::ETHERNET.named("TCP")).is_err());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{Error, Result};
 
 const MAGIC: [u8; 4] = *b"MSCP";
 /// Raised with every change of what any kind holds.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const HEADER: usize = 12;
 const MAX_CONTENT: usize = 64 * 1024;
 
@@ -238,7 +238,7 @@ mod tests {
             read(&bytes).unwrap_err().to_string()
         };
         assert!(with(0, b'X').contains("not made by this library"));
-        assert!(with(4, 9).contains("version 9") && with(4, 9).contains("version 1"));
+        assert!(with(4, 9).contains("version 9") && with(4, 9).contains("version 2"));
         assert!(with(6, 1).contains("an endpoint came where a registered memory was due"));
         assert!(with(6, 77).contains("unknown kind (77)"));
         assert!(with(8, 200).contains("200 bytes of content"));

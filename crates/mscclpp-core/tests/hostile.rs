@@ -10,6 +10,7 @@ use std::{
 use courier::{Courier, Reach};
 use mscclpp_core::{Context, Device, Endpoint, EndpointConfig, Error, RegisteredMemory, SemaphoreStub};
 use mscclpp_gpu::Platform;
+use mscclpp_test_support::Random;
 
 /// The system's allocator, which remembers the largest request of each thread.
 struct Watched;
@@ -55,23 +56,6 @@ static ALLOCATOR: Watched = Watched;
 const INPUTS: usize = 10_000;
 const MOST_MEMORY: usize = 1 << 20;
 
-/// The same numbers in every run, so that a failure can be repeated.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        // Xorshift: cheap, and no two inputs alike.
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
-    }
-}
-
 /// One of the things that cross process boundaries.
 struct Kind {
     name: &'static str,
@@ -110,36 +94,42 @@ fn kinds() -> [Kind; 4] {
 }
 
 /// Somebody's idea of `valid`.
-fn spoil(valid: &[u8], others: &[Vec<u8>], numbers: &mut Numbers) -> Vec<u8> {
+fn spoil(valid: &[u8], others: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     let mut bytes = valid.to_vec();
-    match numbers.below(9) {
-        0 => bytes.truncate(numbers.below(valid.len())),
-        1 => bytes.extend((0..=numbers.below(100)).map(|_| numbers.next() as u8)),
+    match random.below(9) {
+        0 => bytes.truncate(random.below(valid.len())),
+        1 => {
+            let len = 1 + random.below(100);
+            bytes.extend(random.bytes(len));
+        }
         2 => {
-            for _ in 0..=numbers.below(4) {
-                let at = numbers.below(bytes.len());
-                bytes[at] ^= 1 << numbers.below(8);
+            for _ in 0..=random.below(4) {
+                let at = random.below(bytes.len());
+                bytes[at] ^= 1 << random.below(8);
             }
         }
-        3 => bytes[4..6].copy_from_slice(&(numbers.next() as u16).to_le_bytes()),
-        4 => bytes = others[numbers.below(others.len())].clone(),
+        3 => bytes[4..6].copy_from_slice(&(random.word() as u16).to_le_bytes()),
+        4 => bytes = others[random.below(others.len())].clone(),
         5 => {
             // A huge number anywhere: lengths and counts are among them.
-            let at = numbers.below(bytes.len() - 4);
-            let huge = [u32::MAX, u32::MAX / 2, 0x4000_0000, 65_536][numbers.below(4)];
+            let at = random.below(bytes.len() - 4);
+            let huge = [u32::MAX, u32::MAX / 2, 0x4000_0000, 65_536][random.below(4)];
             bytes[at..][..4].copy_from_slice(&huge.to_le_bytes());
         }
         6 => {
-            let at = numbers.below(bytes.len() - 8);
-            bytes[at..][..8].copy_from_slice(&(u64::MAX - numbers.below(1024) as u64).to_le_bytes());
+            let at = random.below(bytes.len() - 8);
+            bytes[at..][..8].copy_from_slice(&(u64::MAX - random.below(1024) as u64).to_le_bytes());
         }
-        7 => bytes = (0..numbers.below(600)).map(|_| numbers.next() as u8).collect(),
+        7 => {
+            let len = random.below(600);
+            bytes = random.bytes(len);
+        }
         _ => {
             // A good envelope around noise.
-            let len = numbers.below(600);
+            let len = random.below(600);
             bytes.truncate(8);
             bytes.extend((len as u32).to_le_bytes());
-            bytes.extend((0..len).map(|_| numbers.next() as u8));
+            bytes.extend(random.bytes(len));
         }
     }
     bytes
@@ -167,11 +157,11 @@ fn malformed_inputs_are_errors() {
     println!("seed {seed:#x}, {INPUTS} inputs of each kind");
     let kinds = kinds();
     for (i, kind) in kinds.iter().enumerate() {
-        let mut numbers = Numbers(seed);
+        let mut random = Random::with_seed(seed);
         let others: Vec<Vec<u8>> =
             (0..kinds.len()).filter(|other| *other != i).map(|other| kinds[other].valid.clone()).collect();
         assert!(read(kind, &kind.valid), "{}: what is right is read", kind.name);
-        let refused = (0..INPUTS).filter(|_| !read(kind, &spoil(&kind.valid, &others, &mut numbers))).count();
+        let refused = (0..INPUTS).filter(|_| !read(kind, &spoil(&kind.valid, &others, &mut random))).count();
         println!("{}: {refused} of {INPUTS} refused, the others well-formed", kind.name);
         assert!(refused > INPUTS / 2, "most of these are malformed");
     }

@@ -1,8 +1,12 @@
-//! A transport from outside this project passes the suite that all transports pass, without a change in the core.
+//! A transport from outside this project passes the suite that all transports pass, without a change in the core: one that
+//! maps peers' memory more or less, has tokens in each kind of memory, whose queues hold four requests, and with its other
+//! end in another process.
 
 mod courier;
 
-use courier::{Courier, Reach};
+use std::process::{Command, ExitCode};
+
+use courier::{Courier, Reach, Tokens};
 use libtest_mimic::{Arguments, Trial};
 use mscclpp_core::{
     Context, ContextBuilder, Device, Transport,
@@ -10,11 +14,41 @@ use mscclpp_core::{
 };
 use mscclpp_gpu::Platform;
 
-struct Couriers(Courier, Reach);
+/// One of the providers that the suite runs over.
+#[derive(Clone)]
+struct Couriers {
+    name: &'static str,
+    courier: Courier,
+    reach: Reach,
+    /// Whether the cases with a second process run over it too.
+    in_processes: bool,
+}
+
+fn all() -> Vec<Couriers> {
+    let setup = |name, reach, in_processes, alter: fn(Courier) -> Courier| Couriers {
+        name,
+        courier: alter(Courier::new(reach)),
+        reach,
+        in_processes,
+    };
+    vec![
+        setup("Nothing", Reach::Nothing, true, |courier| courier),
+        setup("Stores", Reach::Stores, false, |courier| courier),
+        setup("Atomics", Reach::Atomics, true, |courier| courier),
+        setup("PinnedTokens", Reach::Nothing, false, |courier| courier.with_tokens(Tokens::PinnedHost)),
+        setup("MappedPinnedTokens", Reach::Atomics, false, |courier| courier.with_tokens(Tokens::PinnedHost)),
+        setup("OwnTokens", Reach::Nothing, false, |courier| courier.with_tokens(Tokens::Own)),
+        setup("MappedOwnTokens", Reach::Stores, false, |courier| courier.with_tokens(Tokens::Own)),
+        setup("FullAtFour", Reach::Nothing, true, |courier| courier.limited_to(4)),
+    ]
+}
+
+/// The argument that makes this program the second process of a setup.
+const SECOND: &str = "--second-process=";
 
 impl Setup for Couriers {
     fn builder(&self) -> ContextBuilder {
-        Context::builder().provider(self.0.clone()).platform(Platform::Host)
+        Context::builder().provider(self.courier.clone()).platform(Platform::Host)
     }
 
     fn transport(&self) -> Transport {
@@ -26,25 +60,112 @@ impl Setup for Couriers {
     }
 
     fn maps_peer_memory(&self) -> bool {
-        self.1 != Reach::Nothing
+        self.reach != Reach::Nothing
+    }
+
+    fn second_process(&self) -> Option<Command> {
+        let mut command = Command::new(std::env::current_exe().ok()?);
+        command.arg(format!("{SECOND}{}", self.name));
+        self.in_processes.then_some(command)
     }
 }
 
-fn main() {
+fn main() -> ExitCode {
+    if let Some(name) = std::env::args().nth(1).as_deref().and_then(|arg| arg.strip_prefix(SECOND)) {
+        let Some(setup) = all().into_iter().find(|setup| setup.name == name) else {
+            return ExitCode::FAILURE;
+        };
+        conformance::process::serve(&setup);
+        return ExitCode::SUCCESS;
+    }
     let mut trials = Vec::new();
-    for reach in [Reach::Nothing, Reach::Stores, Reach::Atomics] {
+    for setup in all() {
         let trial = |(name, case): (&str, Case)| {
-            Trial::test(format!("{reach:?}::{name}"), move || {
-                case(&Couriers(Courier::new(reach), reach));
+            let setup = setup.clone();
+            Trial::test(format!("{}::{name}", setup.name), move || {
+                case(&setup);
                 Ok(())
             })
         };
         trials.extend(conformance::cases().into_iter().map(trial));
-        trials.extend(conformance::host_platform_cases().into_iter().map(trial));
-        trials.extend(conformance::mapped_memory_cases().into_iter().map(|case| match reach {
-            Reach::Nothing => trial(case).with_kind("needs mapped memory").with_ignored_flag(true),
-            Reach::Stores | Reach::Atomics => trial(case),
-        }));
+        trials.extend(conformance::kernel_cases().into_iter().map(trial));
+        trials.extend(conformance::mapped_memory_cases().into_iter().map(
+            |case| match setup.maps_peer_memory() {
+                false => trial(case).with_kind("needs mapped memory").with_ignored_flag(true),
+                true => trial(case),
+            },
+        ));
+        if setup.in_processes {
+            trials.extend(conformance::process_cases().into_iter().map(trial));
+        }
     }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    trials.push(Trial::test("transports_of_a_family_pair_with_each_other", || {
+        transports_of_a_family_pair_with_each_other();
+        Ok(())
+    }));
+    trials.push(Trial::test("a_queue_that_cannot_hand_over_fails_its_connection", || {
+        a_queue_that_cannot_hand_over_fails_its_connection();
+        Ok(())
+    }));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// Its signals are counted and never come: nobody may go on as if they had.
+fn a_queue_that_cannot_hand_over_fails_its_connection() {
+    use mscclpp_core::{EndpointConfig, Semaphore, SemaphoreStub};
+    let courier = Courier::new(Reach::Nothing).limited_to(1);
+    let context = Context::builder().provider(courier.clone()).platform(Platform::Host).build();
+    let config = EndpointConfig::new(Courier::TRANSPORT, Device::gpu(0));
+    let end = context.create_endpoint(config).expect("an endpoint");
+    let connection = context.connect(&end, &end).expect("a connection");
+    let stubs = [0, 1].map(|_| SemaphoreStub::new(&connection).expect("a stub"));
+    let semaphore = Semaphore::new(&stubs[0], &stubs[1]).expect("a semaphore");
+    courier.hold(true);
+    let mut queue = connection.open_queue().expect("a queue");
+    let signaller = queue.attach(semaphore.signaller().expect("the only one")).expect("a signaller");
+    for _ in 0..3 {
+        queue.signal(signaller).expect("a signal");
+    }
+    assert_eq!(queue.submit().expect("one is taken"), 2);
+    connection.check().expect("a full queue is no failure");
+    drop(queue);
+    let error = connection.check().expect_err("two signals are lost").to_string();
+    assert!(error.contains("did not finish within 5s"), "{error}");
+    assert!(semaphore.check().is_err(), "its waits have ended");
+    courier.hold(false);
+}
+
+/// As InfiniBand devices do: one end is on the first of them, the other on the second. The names are in errors.
+fn transports_of_a_family_pair_with_each_other() {
+    use mscclpp_core::{Endpoint, EndpointConfig, RegisteredMemory, Semaphore, SemaphoreStub};
+    let context = Context::builder().provider(Courier::new(Reach::Nothing)).platform(Platform::Host).build();
+    let open = |transport, gpu| {
+        context.create_endpoint(EndpointConfig::new(transport, Device::gpu(gpu))).expect("an endpoint")
+    };
+    let travel =
+        |end: &Endpoint| Endpoint::deserialize(&end.serialize().expect("bytes")).expect("an endpoint");
+    let ends = [open(Courier::TRANSPORT, 0), open(Courier::SECOND, 1)];
+    let connections =
+        [0, 1].map(|n: usize| context.connect(&ends[n], &travel(&ends[1 - n])).expect("they pair"));
+    assert_eq!(
+        (connections[0].transport().to_string(), connections[0].remote_transport()),
+        ("Courier".to_owned(), Courier::SECOND)
+    );
+    let buffers = [0, 1].map(|n| context.gpu(n).expect("a device").allocate(64).expect("memory"));
+    buffers[0].write(0, &[5; 64]).expect("filling");
+    let ours = context.register_buffer(&buffers[0], Courier::TRANSPORT).expect("a registration");
+    // The peer's memory is reached by the peer's transport.
+    let theirs = context.register_buffer(&buffers[1], Courier::SECOND).expect("a registration");
+    let theirs = RegisteredMemory::deserialize(&theirs.serialize().expect("bytes")).expect("a memory");
+    connections[0].write(&theirs, 0, &ours, 0, 64).expect("a write");
+    connections[0].flush(std::time::Duration::from_secs(30)).expect("a flush");
+    let mut got = [0; 64];
+    buffers[1].read(0, &mut got).expect("reading");
+    assert_eq!(got, [5; 64]);
+    let stubs = [0, 1].map(|n| SemaphoreStub::new(&connections[n]).expect("a stub"));
+    Semaphore::new(&stubs[0], &stubs[1]).expect("a semaphore");
+    let error = connections[0].write(&theirs, 0, &theirs, 0, 64).expect_err("no memory of this side");
+    assert!(error.to_string().contains("the source"), "{error}");
+    let error = connections[1].write(&ours, 0, &ours, 0, 64).expect_err("not registered for that transport");
+    assert!(error.to_string().contains("Courier2"), "{error}");
 }

@@ -1,15 +1,17 @@
 //! The environment variables of this crate, read here and nowhere else.
 
-use crate::error::{Error, Result};
+use mscclpp_net::env;
+
+use crate::error::Result;
+
+const DEFAULT_STREAM: &str = "MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM";
 
 /// `MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM`: `1` or `true` makes links copy on the device's default stream instead of one
 /// of their own.
 pub(crate) fn use_default_stream() -> Result<bool> {
-    let variable = "MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM";
-    let value = std::env::var_os(variable).unwrap_or_default().to_string_lossy().into_owned();
-    match value.to_ascii_lowercase().as_str() {
-        "" | "0" | "false" => Ok(false),
-        "1" | "true" => Ok(true),
-        _ => Err(Error::Environment { variable, value, expected: "0, 1, false or true" }),
-    }
+    let is = |text: &str, words: &[&str]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
+    let value = env::text(DEFAULT_STREAM, std::env::var_os(DEFAULT_STREAM), "0, 1, false or true", |text| {
+        is(text, &["", "0", "false", "1", "true"])
+    })?;
+    Ok(value.is_some_and(|text| is(&text, &["1", "true"])))
 }

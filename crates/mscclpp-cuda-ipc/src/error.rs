@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use mscclpp_core::Transport;
+use mscclpp_net::{SystemError, env::BadVariable};
 
 /// What can go wrong in this transport alone; callers get it inside [`mscclpp_core::Error::Transport`], or as the
 /// variant of [`mscclpp_core::Error`] that says the same.
@@ -8,16 +9,8 @@ use mscclpp_core::Transport;
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
-    #[error("{operation}: {source}")]
-    System {
-        /// What was tried.
-        operation: &'static str,
-        /// The system's error.
-        source: rustix::io::Errno,
-    },
-    /// The thread that serves peers could not be started.
-    #[error("starting the thread that serves peers: {0}")]
-    Thread(#[source] std::io::Error),
+    #[error(transparent)]
+    System(#[from] SystemError),
     /// What a peer sent for an endpoint or a region is not what this transport makes.
     #[error("the transport's part of {what} is malformed: {problem}")]
     Malformed {
@@ -60,15 +53,8 @@ pub enum Error {
     #[error("{0} belongs to another transport provider")]
     Foreign(&'static str),
     /// An environment variable with a malformed value.
-    #[error("{variable}={value:?} is not valid: {expected}")]
-    Environment {
-        /// Its name.
-        variable: &'static str,
-        /// Its value.
-        value: String,
-        /// What is allowed.
-        expected: &'static str,
-    },
+    #[error(transparent)]
+    Environment(#[from] BadVariable),
 }
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
@@ -83,21 +69,10 @@ impl From<Error> for mscclpp_core::Error {
             Error::Malformed { what, problem } => {
                 Self::Malformed { what, problem: format!("in the transport's part, {problem}") }
             }
-            Error::Environment { variable, value, expected } => {
+            Error::Environment(BadVariable { variable, value, allowed: expected }) => {
                 Self::Environment { variable, value, expected }
             }
             other => Self::transport(Transport::CUDA_IPC, other),
         }
-    }
-}
-
-/// Names the operation of a failed system call.
-pub(crate) trait SystemCall<T> {
-    fn during(self, operation: &'static str) -> Result<T>;
-}
-
-impl<T> SystemCall<T> for rustix::io::Result<T> {
-    fn during(self, operation: &'static str) -> Result<T> {
-        self.map_err(|source| Error::System { operation, source })
     }
 }

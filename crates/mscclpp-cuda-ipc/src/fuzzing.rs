@@ -27,6 +27,8 @@ pub fn parse_everything(bytes: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use mscclpp_test_support::Random;
+
     use super::*;
     use crate::message::{Handle, Refusal};
 
@@ -46,22 +48,16 @@ mod tests {
         sent
     }
 
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, limit: usize) -> usize {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (self.0 >> 33) as usize % limit
-        }
-    }
-
     /// Cuts, lengthens, flips, and puts in numbers at which sums overflow.
     fn change(bytes: &mut Vec<u8>, random: &mut Random) {
         const NUMBERS: [u64; 5] = [0, 1, 1 << 63, u64::MAX - 4095, u64::MAX];
         let at = random.below(bytes.len().max(1));
         match random.below(6) {
             0 => bytes.truncate(at),
-            1 => bytes.extend((0..random.below(100)).map(|_| random.below(256) as u8)),
+            1 => {
+                let len = random.below(100);
+                bytes.extend(random.bytes(len));
+            }
             2 if at + 8 <= bytes.len() => {
                 bytes[at..at + 8].copy_from_slice(&NUMBERS[random.below(NUMBERS.len())].to_le_bytes());
             }
@@ -93,7 +89,7 @@ mod tests {
 
     #[test]
     fn changed_messages_never_panic() {
-        let (mut random, mut good, sent) = (Random(1), 0, sent());
+        let (mut random, mut good, sent) = (Random::with_seed(1), 0, sent());
         for round in 0..50_000 {
             let mut bytes = sent[round % sent.len()].clone();
             for _ in 0..1 + random.below(3) {
@@ -107,9 +103,9 @@ mod tests {
 
     #[test]
     fn random_bytes_never_panic() {
-        let mut random = Random(2);
+        let mut random = Random::with_seed(2);
         for round in 0..10_000 {
-            let bytes: Vec<u8> = (0..round % 160).map(|_| random.below(256) as u8).collect();
+            let bytes = random.bytes(round % 160);
             parse_everything(&bytes);
         }
     }

@@ -21,7 +21,7 @@
 //! common file system or different process ids. Regions of this very process are recognised and used in place.
 //!
 //! # How order is kept
-//! Every queue has a stream of its own, which works in order. An update ([`mscclpp_core::provider::Queue::update`]) is a
+//! Every queue has a stream of its own, which works in order. An update ([`mscclpp_core::provider::Operation::Update`]) is a
 //! stream value write with its default memory barrier, which comes after the data of earlier copies is visible to
 //! whoever sees the value.
 //!
@@ -55,7 +55,7 @@ pub use error::Error;
 use hub::Hub;
 use link::IpcLink;
 use message::{EndpointBlob, Request, Token};
-use region::{Exports, IpcRegion};
+use region::{Exports, Imports, IpcRegion};
 
 /// The provider of [`Transport::CUDA_IPC`].
 ///
@@ -64,6 +64,7 @@ use region::{Exports, IpcRegion};
 pub struct CudaIpc {
     hub: Mutex<std::sync::Weak<Hub>>,
     exports: Exports,
+    imports: Imports,
 }
 
 impl CudaIpc {
@@ -154,7 +155,7 @@ impl TransportProvider for CudaIpc {
         if info.host != ours {
             return Err(unreachable(different_hosts(info.host, &ours)));
         }
-        Ok(Arc::new(IpcRegion::fetch(&self.hub()?, info, gpu)?))
+        Ok(Arc::new(IpcRegion::fetch(&self.imports, info, gpu)?))
     }
 
     fn connect(
@@ -171,7 +172,7 @@ impl TransportProvider for CudaIpc {
         // A peer in this very process is watched like any other: it can close its endpoint, too.
         let peer = EndpointBlob::decode(&remote.blob)?;
         let (socket, ..) = socket::ask(&peer.address, Request::Link { token: peer.token })?;
-        let watch = local.hub.watch(socket, monitor.clone())?;
+        let watch = local.hub.watch(socket, monitor.clone());
         Ok(Arc::new(IpcLink::new(gpu, local.use_default_stream, monitor, local.hub.clone(), watch)))
     }
 }
@@ -184,7 +185,7 @@ fn reachable_from(local: &IpcEndpoint, remote: &EndpointInfo) -> Result<Gpu> {
         transport: Transport::CUDA_IPC,
         reason,
     };
-    let peer_is_cpu = remote.config.device.kind == DeviceType::Cpu;
+    let peer_is_cpu = remote.device.kind == DeviceType::Cpu;
     let Some(gpu) = &local.gpu else {
         return Err(unreachable(if peer_is_cpu {
             "both endpoints are on CPUs; CudaIpc connects GPUs".to_owned()

@@ -3,12 +3,13 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use mscclpp_core::{
-    LinkMonitor, MemoryRegion, Result,
-    provider::{Link, Queue, Registration, RemoteRegion},
+    Error as CoreError, LinkMonitor, MemoryRegion, Result,
+    provider::{Link, Operation, Queue, Registration, RemoteRegion, RouteId},
 };
 use mscclpp_gpu::{DevicePtr, Event, Gpu, Stream};
 
 use crate::{
+    error::Error,
     hub::Hub,
     region::{IpcRegion, IpcRegistration},
 };
@@ -44,11 +45,11 @@ impl Link for IpcLink {
             gpu: self.gpu.clone(),
             stream,
             monitor: self.monitor.clone(),
-            regions: Vec::new(),
-            sources: Vec::new(),
+            routes: Vec::new(),
+            released: Vec::new(),
             operations: 0,
-            requested: 0,
-            completed: 0,
+            complete: 0,
+            ticket: 0,
             pending: VecDeque::new(),
             spare: Vec::new(),
         }))
@@ -63,102 +64,159 @@ impl Drop for IpcLink {
 
 /// A stream, and what is under way on it.
 ///
-/// Invariant: every region that a copy not known to be complete touches is in `regions` or `sources`. A stream works in
-/// order, so all of them are free once a flush asked for after the last copy is complete. Sources are kept as memory,
-/// not as registrations: what is withdrawn must not be exported any longer, least of all under an address that its
-/// owner may give to other memory before the next flush.
+/// Invariant: the memories of every route that an operation not known to be complete uses are in `routes` or `released`. A
+/// stream works in order, so a route that was released is free once a flush asked for after its last use is complete.
+/// Sources are kept as memory, not as registrations: what is withdrawn must not be exported any longer, least of all
+/// under an address that its owner may give to other memory before the next flush.
 struct IpcQueue {
     gpu: Gpu,
     stream: Stream,
     monitor: LinkMonitor,
-    regions: Vec<Arc<dyn RemoteRegion>>,
-    sources: Vec<Arc<MemoryRegion>>,
-    /// How many operations there have been.
+    /// By number.
+    routes: Vec<Option<IpcRoute>>,
+    released: Vec<IpcRoute>,
+    /// How many operations there have been, and how many are known to be complete.
     operations: u64,
-    requested: u64,
-    completed: u64,
+    complete: u64,
+    /// The last ticket that was reached.
+    ticket: u64,
     /// Flushes asked for: ticket, operations before it, and the event behind those.
     pending: VecDeque<(u64, u64, Event)>,
     spare: Vec<Event>,
 }
 
-fn remember<T: ?Sized>(list: &mut Vec<Arc<T>>, item: &Arc<T>) {
-    if !list.iter().any(|known| Arc::ptr_eq(known, item)) {
-        list.push(item.clone());
+/// Where the memories of a route are. Keeps them.
+struct IpcRoute {
+    to: DevicePtr,
+    from: Option<DevicePtr>,
+    region: Arc<dyn RemoteRegion>,
+    source: Option<Arc<MemoryRegion>>,
+    /// The number of the last operation that used it.
+    last_use: u64,
+}
+
+impl IpcRoute {
+    /// Whether both keep the same memories.
+    fn keeps_what(&self, other: &Self) -> bool {
+        let source = |route: &Self| route.source.as_ref().map(Arc::as_ptr);
+        Arc::ptr_eq(&self.region, &other.region) && source(self) == source(other)
+    }
+}
+
+impl IpcQueue {
+    /// A route that the next operation uses.
+    fn used(&mut self, route: RouteId) -> Result<&IpcRoute> {
+        match self.routes.get_mut(route.index()) {
+            Some(Some(known)) => {
+                self.operations += 1;
+                known.last_use = self.operations;
+                Ok(known)
+            }
+            _ => Err(Error::Foreign("the route").into()),
+        }
+    }
+
+    /// Starts the first operation of a batch, or the first two if they go together; says how many it were.
+    ///
+    /// # Safety
+    /// As [`Queue::submit`].
+    unsafe fn start(&mut self, batch: &[Operation]) -> Result<usize> {
+        match *batch {
+            // What a signal through a proxy is: one call of the driver for both.
+            [Operation::Update { route, offset, value }, Operation::Complete { word, value: done }, ..] => {
+                let to = self.used(route)?.to.add(offset);
+                self.operations += 1;
+                // SAFETY: the caller has checked the range, whose memory this queue keeps until the store is complete, and
+                // promises the word.
+                unsafe { self.stream.write_two_u64([(to, value), (word, done)])? };
+                Ok(2)
+            }
+            [Operation::Write { route, dst_offset, src_offset, len }, ..] => {
+                let used = self.used(route)?;
+                let Some(from) = used.from else { return Err(Error::Foreign("the route").into()) };
+                let (to, from) = (used.to.add(dst_offset), from.add(src_offset));
+                if len > 0 {
+                    // SAFETY: the caller checked both ranges; this queue keeps both memories until the copy is complete.
+                    unsafe { self.stream.copy(to, from, len)? };
+                }
+                Ok(1)
+            }
+            [Operation::Update { route, offset, value }, ..] => {
+                let to = self.used(route)?.to.add(offset);
+                // SAFETY: as above.
+                unsafe { self.stream.write_u64(to, value)? };
+                Ok(1)
+            }
+            [Operation::Complete { word, value }, ..] => {
+                self.operations += 1;
+                // SAFETY: the caller's promise; the stream does it behind all earlier operations.
+                unsafe { self.stream.write_u64(word, value)? };
+                Ok(1)
+            }
+            [Operation::Flush { ticket }, ..] => {
+                let event = match self.spare.pop() {
+                    Some(event) => event,
+                    None => self.gpu.event(false)?,
+                };
+                self.stream.record(&event)?;
+                self.pending.push_back((ticket, self.operations, event));
+                Ok(1)
+            }
+            [operation, ..] => {
+                Err(CoreError::InvalidArgument(format!("CudaIpc does not know {operation:?}")))
+            }
+            [] => Ok(0),
+        }
     }
 }
 
 impl Queue for IpcQueue {
-    fn write(
+    fn prepare(
         &mut self,
+        route: RouteId,
         dst: &Arc<dyn RemoteRegion>,
-        dst_offset: u64,
-        src: &Arc<dyn Registration>,
-        src_offset: u64,
-        len: u64,
+        src: Option<&Arc<dyn Registration>>,
     ) -> Result<()> {
-        let (region, source) = (IpcRegion::of(&**dst)?, IpcRegistration::of(&**src)?.region());
-        let (to, from) = (region.address().add(dst_offset), source.ptr().add(src_offset));
-        remember(&mut self.regions, dst);
-        remember(&mut self.sources, source);
-        self.operations += 1;
-        if len > 0 {
-            // SAFETY: the caller checked both ranges; this queue keeps both memories until the copy is complete.
-            unsafe { self.stream.copy(to, from, len)? };
+        let to = IpcRegion::of(&**dst)?.address();
+        let source = match src {
+            Some(src) => Some(IpcRegistration::of(&**src)?.region().clone()),
+            None => None,
+        };
+        let from = source.as_ref().map(|source| source.ptr());
+        if self.routes.len() <= route.index() {
+            self.routes.resize_with(route.index() + 1, || None);
         }
+        self.routes[route.index()] = Some(IpcRoute { to, from, region: dst.clone(), source, last_use: 0 });
         Ok(())
     }
 
-    fn update(&mut self, dst: &Arc<dyn RemoteRegion>, dst_offset: u64, value: u64) -> Result<()> {
-        let to = IpcRegion::of(&**dst)?.address().add(dst_offset);
-        remember(&mut self.regions, dst);
-        self.operations += 1;
-        // SAFETY: the caller checked the range; this queue keeps the memory until the store is complete.
-        unsafe { Ok(self.stream.write_u64(to, value)?) }
+    fn release(&mut self, route: RouteId) {
+        let Some(released) = self.routes.get_mut(route.index()).and_then(Option::take) else { return };
+        if released.last_use <= self.complete {
+            return;
+        }
+        // So that a thousand writes between the same memories without a flush keep them once.
+        match self.released.iter_mut().find(|known| known.keeps_what(&released)) {
+            Some(known) => known.last_use = released.last_use,
+            None => self.released.push(released),
+        }
     }
 
-    unsafe fn store_when_complete(&mut self, word: DevicePtr, value: u64) -> Result<()> {
-        // Counted, so that a flush asked for before it does not pass for one asked for after it.
-        self.operations += 1;
-        // SAFETY: the caller's promise; the stream does it behind all earlier operations.
-        unsafe { Ok(self.stream.write_u64(word, value)?) }
-    }
-
-    unsafe fn update_and_store(
-        &mut self,
-        dst: &Arc<dyn RemoteRegion>,
-        dst_offset: u64,
-        value: u64,
-        word: DevicePtr,
-        done: u64,
-    ) -> Result<()> {
-        let to = IpcRegion::of(&**dst)?.address().add(dst_offset);
-        remember(&mut self.regions, dst);
-        self.operations += 2;
-        // SAFETY: the caller checked the range, whose memory this queue keeps until the store is complete, and promises
-        // the word.
-        unsafe { Ok(self.stream.write_two_u64([(to, value), (word, done)])?) }
+    unsafe fn submit(&mut self, batch: &[Operation]) -> Result<usize> {
+        let mut taken = 0;
+        while taken < batch.len() {
+            // SAFETY: the caller's promise.
+            match unsafe { self.start(&batch[taken..]) } {
+                Ok(started) => taken += started,
+                Err(error) if taken == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(taken)
     }
 
     fn stores_completions(&self) -> bool {
         true
-    }
-
-    fn request_flush(&mut self) -> Result<u64> {
-        // So that flushes which time out and are repeated do not pile up.
-        if let Some((ticket, operations, _)) = self.pending.back()
-            && *operations == self.operations
-        {
-            return Ok(*ticket);
-        }
-        let event = match self.spare.pop() {
-            Some(event) => event,
-            None => self.gpu.event(false)?,
-        };
-        self.stream.record(&event)?;
-        self.requested += 1;
-        self.pending.push_back((self.requested, self.operations, event));
-        Ok(self.requested)
     }
 
     fn progress(&mut self) -> Result<u64> {
@@ -166,22 +224,19 @@ impl Queue for IpcQueue {
             if !event.query()? {
                 break;
             }
-            self.completed = *ticket;
-            if *operations == self.operations {
-                self.regions.clear();
-                self.sources.clear();
-            }
+            (self.ticket, self.complete) = (*ticket, *operations);
             if let Some((_, _, event)) = self.pending.pop_front() {
                 self.spare.push(event);
             }
+            self.released.retain(|route| route.last_use > self.complete);
         }
-        Ok(self.completed)
+        Ok(self.ticket)
     }
 }
 
 impl Drop for IpcQueue {
     fn drop(&mut self) {
-        if self.regions.is_empty() && self.sources.is_empty() {
+        if self.complete == self.operations {
             return;
         }
         if let Err(error) = self.stream.synchronize_timeout(DRAIN_TIMEOUT) {
@@ -189,8 +244,8 @@ impl Drop for IpcQueue {
                 target: "mscclpp::conn", %error, peer = %self.monitor.label(),
                 "copies of a dropped connection did not finish; their memory is kept for ever"
             );
-            std::mem::forget(std::mem::take(&mut self.regions));
-            std::mem::forget(std::mem::take(&mut self.sources));
+            std::mem::forget(std::mem::take(&mut self.routes));
+            std::mem::forget(std::mem::take(&mut self.released));
         }
     }
 }

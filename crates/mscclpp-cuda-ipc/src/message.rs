@@ -2,6 +2,8 @@
 //!
 //! Everything has a fixed layout and is parsed from slices with bounds; see the table of each type.
 
+use mscclpp_net::wire::{Malformed, Reader};
+
 use crate::error::{Error, Result};
 
 /// Raised with every change of a layout here.
@@ -20,7 +22,7 @@ pub(crate) type Token = [u8; 16];
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// To be told when the endpoint's process goes.
+    /// To see when the endpoint's process goes.
     Link { token: Token },
     /// The handle of an exported allocation.
     Fetch { token: Token, id: u64 },
@@ -44,23 +46,23 @@ impl Request {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Refusal> {
-        let mut fields = Fields(bytes);
-        if fields.array() != Some(MAGIC) {
+        let mut reader = Reader::new(bytes);
+        if reader.array() != Ok(MAGIC) {
             return Err(Refusal::Malformed);
         }
-        if fields.array() != Some([VERSION]) {
+        if reader.u8() != Ok(VERSION) {
             return Err(Refusal::Version);
         }
-        let (Some([kind]), Some(token), Some(id), []) =
-            (fields.array(), fields.array(), fields.array(), fields.0)
-        else {
-            return Err(Refusal::Malformed);
+        let mut fields = || {
+            let (kind, token, id) = (reader.u8()?, reader.array()?, reader.u64()?);
+            reader.clone().end()?;
+            match kind {
+                1 => Ok(Self::Link { token }),
+                2 => Ok(Self::Fetch { token, id }),
+                _ => Err(Malformed("it is of no known kind")),
+            }
         };
-        match kind {
-            1 => Ok(Self::Link { token }),
-            2 => Ok(Self::Fetch { token, id: u64::from_le_bytes(id) }),
-            _ => Err(Refusal::Malformed),
-        }
+        fields().map_err(|_| Refusal::Malformed)
     }
 }
 
@@ -130,11 +132,11 @@ impl Reply {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let malformed = Error::Malformed { what: "an answer", problem: "it is not of this protocol" };
-        let mut fields = Fields(bytes);
-        if fields.array() != Some(MAGIC) {
+        let mut reader = Reader::new(bytes);
+        if reader.array() != Ok(MAGIC) {
             return Err(malformed);
         }
-        let (Some([version]), Some([status])) = (fields.array(), fields.array()) else {
+        let (Ok(version), Ok(status)) = (reader.u8(), reader.u8()) else {
             return Err(malformed);
         };
         if version != VERSION {
@@ -143,7 +145,7 @@ impl Reply {
         if status != 0 {
             return Err(Error::Refused { reason: Refusal::reason(status) });
         }
-        let (Some([kind]), Some(handle), []) = (fields.array(), fields.array(), fields.0) else {
+        let (Ok(kind), Ok(handle), Ok(())) = (reader.u8(), reader.array(), reader.end()) else {
             return Err(malformed);
         };
         let handle = match kind {
@@ -175,10 +177,10 @@ impl EndpointBlob {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let what = "an endpoint";
-        let mut fields = Fields(bytes);
-        version(&mut fields, what)?;
-        let token = fields.array().ok_or(Error::Malformed { what, problem: "it ends in the token" })?;
-        Ok(Self { token, address: address(fields.0, what)? })
+        let mut reader = Reader::new(bytes);
+        version(&mut reader, what)?;
+        let token = reader.array().map_err(|_| Error::Malformed { what, problem: "it ends in the token" })?;
+        Ok(Self { token, address: address(reader.rest(), what)? })
     }
 }
 
@@ -210,25 +212,23 @@ impl RegionBlob {
     /// Reads one and checks that `len` bytes of it lie inside the allocation.
     pub(crate) fn decode(bytes: &[u8], len: u64) -> Result<Self> {
         let what = "a region";
-        let mut fields = Fields(bytes);
-        version(&mut fields, what)?;
-        let (Some(token), Some(id), Some(size), Some(offset)) =
-            (fields.array(), fields.array(), fields.array(), fields.array())
+        let mut reader = Reader::new(bytes);
+        version(&mut reader, what)?;
+        let (Ok(token), Ok(allocation), Ok(allocation_size), Ok(offset)) =
+            (reader.array(), reader.u64(), reader.u64(), reader.u64())
         else {
             return Err(Error::Malformed { what, problem: "it ends in the middle" });
         };
-        let (allocation_size, offset) = (u64::from_le_bytes(size), u64::from_le_bytes(offset));
         if offset.checked_add(len).is_none_or(|end| end > allocation_size) {
             return Err(Error::Malformed { what, problem: "it reaches past the end of its allocation" });
         }
-        let allocation = u64::from_le_bytes(id);
-        Ok(Self { token, allocation, allocation_size, offset, address: address(fields.0, what)? })
+        Ok(Self { token, allocation, allocation_size, offset, address: address(reader.rest(), what)? })
     }
 }
 
-fn version(fields: &mut Fields<'_>, what: &'static str) -> Result<()> {
-    match fields.array() {
-        Some([VERSION]) => Ok(()),
+fn version(reader: &mut Reader<'_>, what: &'static str) -> Result<()> {
+    match reader.u8() {
+        Ok(VERSION) => Ok(()),
         _ => Err(Error::Malformed { what, problem: "it is of another version of this transport" }),
     }
 }
@@ -238,17 +238,6 @@ fn address(bytes: &[u8], what: &'static str) -> Result<String> {
     match std::str::from_utf8(bytes) {
         Ok(address) if plain && (1..=MAX_ADDRESS).contains(&address.len()) => Ok(address.to_owned()),
         _ => Err(Error::Malformed { what, problem: "its socket name is none of this transport's" }),
-    }
-}
-
-/// What is left to be read.
-struct Fields<'a>(&'a [u8]);
-
-impl Fields<'_> {
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*taken)
     }
 }
 

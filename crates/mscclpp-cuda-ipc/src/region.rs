@@ -3,7 +3,6 @@
 use std::{
     any::Any,
     collections::HashMap,
-    os::fd::{AsFd, BorrowedFd},
     sync::{Arc, Weak},
 };
 
@@ -12,12 +11,12 @@ use mscclpp_core::{
     provider::{Registration, RemoteRegion},
 };
 use mscclpp_gpu::{DevicePtr, ExportHandle, Gpu, ImportedMemory, Platform};
+use mscclpp_net::random;
 use parking_lot::Mutex;
-use subtle::ConstantTimeEq;
 
 use crate::{
     error::{Error, Result},
-    hub::{Hub, Shared, random},
+    hub::{Export, Hub, Shared},
     message::{Handle, RegionBlob, Request, Token},
     socket,
 };
@@ -30,26 +29,6 @@ struct Allocation {
     size: u64,
     export: Arc<Export>,
     shared: Arc<Shared>,
-}
-
-/// What peers are given of an allocation if they know the token.
-pub(crate) struct Export {
-    token: Token,
-    handle: ExportHandle,
-}
-
-impl Export {
-    pub(crate) fn is_open_to(&self, token: &Token) -> bool {
-        self.token.ct_eq(token).into()
-    }
-
-    pub(crate) fn handle(&self) -> (Handle, Option<BorrowedFd<'_>>) {
-        match &self.handle {
-            ExportHandle::FileDescriptor(fd) => (Handle::FileDescriptor, Some(fd.as_fd())),
-            ExportHandle::IpcHandle(bytes) => (Handle::Ipc(*bytes), None),
-            ExportHandle::Fabric(bytes) => (Handle::Fabric(*bytes), None),
-        }
-    }
 }
 
 impl Drop for Allocation {
@@ -138,8 +117,8 @@ impl Registration for IpcRegistration {
 
 /// Mappings of peers' allocations that are in use, so that each is mapped once per device.
 ///
-/// Each allocation has a lock of its own, which is held while its owner is asked: an owner that does not answer holds up
-/// nobody but those who want the same.
+/// Each allocation has a lock of its own, which is held while its owner is asked: an owner that does not answer delays
+/// only those who want the same allocation.
 #[derive(Default)]
 pub(crate) struct Imports {
     mappings: Mutex<HashMap<MappingKey, Arc<Mutex<Weak<Mapping>>>>>,
@@ -156,7 +135,7 @@ impl Imports {
         let key = MappingKey { process, allocation: blob.allocation, gpu: gpu.properties().uuid };
         let entry = {
             let mut mappings = self.mappings.lock();
-            // Entries that nobody holds and whose mapping is gone; who holds one has taken it under this lock.
+            // Drops entries whose mapping is gone and which no caller holds; callers take theirs under this lock.
             mappings.retain(|_, entry| Arc::strong_count(entry) > 1 || entry.lock().strong_count() > 0);
             mappings.entry(key).or_default().clone()
         };
@@ -204,7 +183,7 @@ pub(crate) struct IpcRegion {
 
 /// What must live as long as the region is used.
 enum Keep {
-    Mapped { _mapping: Arc<Mapping>, _hub: Arc<Hub> },
+    Mapped { _mapping: Arc<Mapping> },
     Local { _region: Arc<MemoryRegion> },
 }
 
@@ -228,11 +207,11 @@ impl IpcRegion {
     }
 
     /// Memory of a peer: its handle is fetched from its owner, unless this process has it mapped already.
-    pub(crate) fn fetch(hub: &Arc<Hub>, info: &RegionInfo<'_>, gpu: &Gpu) -> mscclpp_core::Result<Self> {
+    pub(crate) fn fetch(imports: &Imports, info: &RegionInfo<'_>, gpu: &Gpu) -> mscclpp_core::Result<Self> {
         let blob = RegionBlob::decode(info.blob, info.len)?;
-        let mapping = hub.imports.mapping(info.process, &blob, gpu)?;
+        let mapping = imports.mapping(info.process, &blob, gpu)?;
         let ptr = mapping.memory.ptr().add(blob.offset);
-        let keep = Keep::Mapped { _mapping: mapping, _hub: hub.clone() };
+        let keep = Keep::Mapped { _mapping: mapping };
         Ok(Self::new(ptr, gpu, atomics_reach(gpu, &info.device_uuid)?, keep))
     }
 
@@ -260,8 +239,8 @@ fn atomics_reach(gpu: &Gpu, uuid: &[u8; 16]) -> mscclpp_core::Result<bool> {
 }
 
 /// Whether 128 bytes that a warp of `gpu` stores at once arrive in one piece: over NVLink, which is where atomics are
-/// native, and in a GPU's own memory, from Volta on. PCIe may split them. Of a simulated device the host twins do the
-/// storing, which publish a line by the word that they store last.
+/// native, and in a GPU's own memory, from Volta on. PCIe may split them. The threads of a simulated device store
+/// one after the other, the one with a line's flag last.
 fn lines_arrive_whole(gpu: &Gpu, native_atomics: bool) -> bool {
     match gpu.properties().compute_capability {
         Some(capability) => native_atomics && capability >= (7, 0),

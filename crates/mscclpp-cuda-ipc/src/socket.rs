@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mscclpp_net::SystemCall;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -22,7 +23,7 @@ use rustix::{
 };
 
 use crate::{
-    error::{Error, Result, SystemCall},
+    error::{Error, Result},
     message::{Reply, Request},
 };
 
@@ -31,7 +32,7 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn new_socket() -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).during("making a Unix socket")
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).during("making a Unix socket")?)
 }
 
 /// A socket that listens at `address`.
@@ -44,11 +45,14 @@ pub(crate) fn listener(address: &str) -> Result<OwnedFd> {
 }
 
 /// The next connection that waits at `listener`, if any. An error is the system's: out of descriptors or memory.
-pub(crate) fn accept(listener: BorrowedFd<'_>) -> rustix::io::Result<Option<OwnedFd>> {
-    match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-        Ok(socket) => Ok(Some(socket)),
-        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
-        Err(error) => Err(error),
+pub(crate) fn accept(listener: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> {
+    loop {
+        match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => return Ok(Some(socket)),
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -92,13 +96,13 @@ pub(crate) fn ask(address: &str, request: Request) -> Result<(OwnedFd, Reply, Op
     loop {
         match connect(&socket, &name) {
             Ok(()) => break,
-            // The peer's backlog is full: it will take some off.
+            // The peer's backlog is full, until it accepts.
             Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             Err(Errno::AGAIN | Errno::INTR) => return Err(timed_out()),
             Err(Errno::CONNREFUSED) => return Err(gone()),
-            Err(error) => return Err(error).during("connecting to a peer's Unix socket"),
+            Err(error) => Err(error).during("connecting to a peer's Unix socket")?,
         }
     }
     if let Err((theirs, ours)) = user_fits(&socket) {
@@ -107,7 +111,7 @@ pub(crate) fn ask(address: &str, request: Request) -> Result<(OwnedFd, Reply, Op
     match send(&socket, &request.encode(), SendFlags::NOSIGNAL) {
         Ok(_) => {}
         Err(Errno::PIPE | Errno::CONNRESET) => return Err(gone()),
-        Err(error) => return Err(error).during("asking a peer over its Unix socket"),
+        Err(error) => Err(error).during("asking a peer over its Unix socket")?,
     }
     let mut bytes = [0; Reply::LEN];
     loop {
@@ -121,14 +125,14 @@ pub(crate) fn ask(address: &str, request: Request) -> Result<(OwnedFd, Reply, Op
                 }
                 wait_readable(socket.as_fd(), left)?;
             }
-            Err(error) => return Err(error).during("reading a peer's answer"),
+            Err(error) => Err(error).during("reading a peer's answer")?,
         }
     }
 }
 
-/// A connection that has not said anything yet.
+/// A connection on which nothing was sent yet.
 #[cfg(test)]
-pub(crate) fn visit(address: &str) -> Result<OwnedFd> {
+pub(crate) fn connect_to(address: &str) -> Result<OwnedFd> {
     let socket = new_socket()?;
     let name = SocketAddrUnix::new_abstract_name(address.as_bytes()).during("naming a Unix socket")?;
     connect(&socket, &name).during("connecting to a peer's Unix socket")?;
@@ -139,7 +143,7 @@ fn wait_readable(socket: BorrowedFd<'_>, timeout: Duration) -> Result<()> {
     let timeout = Timespec::try_from(timeout).ok();
     match poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)], timeout.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(error).during("waiting for a peer's answer"),
+        Err(error) => Err(error).during("waiting for a peer's answer")?,
     }
 }
 
@@ -155,8 +159,8 @@ pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<
     Ok((got.bytes, descriptor))
 }
 
-/// Sends one packet, with a descriptor beside it if one is given; never blocks. Failing is the receiver's loss: it
-/// sees the connection close.
+/// Sends one packet, with a descriptor beside it if one is given; never blocks. If that fails, the
+/// receiver sees the connection close.
 pub(crate) fn answer(socket: &OwnedFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

@@ -7,11 +7,13 @@ use mscclpp_core::{
     Transport,
 };
 use mscclpp_gpu::Platform;
+use mscclpp_net::env::BadVariable;
 
 use crate::{
     CudaIpc, Error,
     hub::Hub,
     message::{EndpointBlob, Handle, RegionBlob, Request},
+    region::Imports,
     socket,
 };
 
@@ -66,11 +68,11 @@ fn nobody_at_the_address_is_a_lost_peer() {
 fn garbage_does_not_disturb_the_service() {
     let hub = Hub::start().unwrap();
     let EndpointBlob { token, address } = hub.open_endpoint().unwrap();
-    let silent: Vec<_> = (0..50).map(|_| socket::visit(&address).unwrap()).collect();
+    let silent: Vec<_> = (0..50).map(|_| socket::connect_to(&address).unwrap()).collect();
     for len in 0..300usize {
-        let visitor = socket::visit(&address).unwrap();
+        let stranger = socket::connect_to(&address).unwrap();
         let bytes: Vec<u8> = (0..len).map(|i| (i * 31 + len) as u8).collect();
-        socket::answer(&visitor, &bytes, None);
+        socket::answer(&stranger, &bytes, None);
     }
     assert!(socket::ask(&address, Request::Link { token }).is_ok());
     drop(silent);
@@ -153,10 +155,10 @@ fn flushes_are_asked_for_once_per_operation() {
         here.register_buffer(&here.gpu(0).unwrap().allocate(64).unwrap(), Transport::CUDA_IPC).unwrap();
     let mut queue = connection.open_queue().unwrap();
     let route = queue.route(&target, &source).unwrap();
-    queue.write(&route, 0, 0, 64).unwrap();
+    queue.write(route, 0, 0, 64).unwrap();
     let ticket = queue.request_flush().unwrap();
     assert_eq!(queue.request_flush().unwrap(), ticket);
-    queue.write(&route, 0, 0, 64).unwrap();
+    queue.write(route, 0, 0, 64).unwrap();
     let later = queue.request_flush().unwrap();
     assert!(later > ticket);
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -168,12 +170,12 @@ fn flushes_are_asked_for_once_per_operation() {
 
 #[test]
 fn a_mapping_is_not_reused_for_more_than_was_mapped() {
-    let (context, hub) = (context(), Hub::start().unwrap());
+    let (context, imports) = (context(), Imports::default());
     let gpu = context.gpu(0).unwrap();
     let memory = context.register_buffer(&gpu.allocate(4096).unwrap(), Transport::CUDA_IPC).unwrap();
     let honest = region_blob(&memory);
     let process = ProcessId::current().unwrap();
-    let map = |blob: &RegionBlob| hub.imports.mapping(process, blob, &gpu);
+    let map = |blob: &RegionBlob| imports.mapping(process, blob, &gpu);
     let _mapped = map(&honest).unwrap();
     map(&RegionBlob { offset: 100, ..honest.clone() }).unwrap();
     let larger = RegionBlob { allocation_size: 1 << 40, offset: 1 << 30, ..honest.clone() };
@@ -185,8 +187,9 @@ fn a_mapping_is_not_reused_for_more_than_was_mapped() {
 fn what_the_core_has_a_variant_for_is_told_with_it() {
     let malformed = Error::Malformed { what: "a region", problem: "it ends in the middle" };
     assert!(matches!(malformed.into(), CoreError::Malformed { what: "a region", .. }));
-    let expected = "0, 1, false or true";
-    let environment = Error::Environment { variable: "A_SWITCH", value: "maybe".to_owned(), expected };
+    let allowed = "0, 1, false or true";
+    let environment =
+        Error::Environment(BadVariable { variable: "A_SWITCH", value: "maybe".to_owned(), allowed });
     assert!(matches!(environment.into(), CoreError::Environment { variable: "A_SWITCH", .. }));
     let slow = Error::Timeout { address: "mscclpp-0".to_owned(), after: Duration::from_secs(10) };
     assert_eq!(

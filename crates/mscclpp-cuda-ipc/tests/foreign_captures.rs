@@ -4,12 +4,7 @@
 #[path = "../../mscclpp-gpu/tests/needs/mod.rs"]
 mod needs;
 
-use std::{
-    env,
-    process::{Command, ExitCode},
-    thread,
-    time::Duration,
-};
+use std::{process::ExitCode, thread};
 
 use libtest_mimic::Arguments;
 use mscclpp_core::{
@@ -19,9 +14,11 @@ use mscclpp_core::{
 use mscclpp_cuda_ipc::CudaIpc;
 use mscclpp_gpu::{DeviceBuffer, Gpu, Platform};
 use mscclpp_gpu_sys::cuda::{CUstreamCaptureMode, CuResult, Driver};
+use mscclpp_test_support::{
+    LIMIT,
+    child::{output_within, this_program},
+};
 
-/// Much longer than any wait takes.
-const LIMIT: Duration = Duration::from_secs(60);
 const DEFAULT_STREAM: &str = "MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM";
 
 /// Makes connections and uses them in some way. Gives the memory that it has used.
@@ -51,9 +48,7 @@ fn main() -> ExitCode {
 
 /// The trial of that name, in a process whose connections copy on the default stream.
 fn with_the_default_stream(name: &str) {
-    let program = env::current_exe().expect("this program");
-    let output = Command::new(program).args(["--exact", name]).env(DEFAULT_STREAM, "1").output();
-    let output = output.expect("a child");
+    let output = output_within(3 * LIMIT, this_program().args(["--exact", name]).env(DEFAULT_STREAM, "1"));
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(output.status.success(), "{}\n{}", output.status, said.join("\n"));
 }

@@ -2,33 +2,29 @@
 //! travel over a pipe, and what notices is the link.
 
 use std::{
-    env,
-    io::{BufRead, BufReader, Write},
-    process::{Child, Command, ExitCode, Stdio},
-    sync::{atomic::AtomicU32, atomic::Ordering, mpsc},
-    thread,
+    process::ExitCode,
     time::{Duration, Instant},
 };
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_core::{
-    BaseMemoryChannel, BaseMemoryChannelHandle, Connection, Context, Device, Endpoint, EndpointConfig, Error,
-    Semaphore, SemaphoreStub, Transport,
+    BaseMemoryChannel, Connection, Context, Device, Endpoint, EndpointConfig, Error, Semaphore,
+    SemaphoreStub, Transport,
 };
 use mscclpp_cuda_ipc::CudaIpc;
 use mscclpp_gpu::{
-    DeviceBuffer, DevicePtr, Gpu, KernelArgs, LaunchConfig, Module, ModuleSource, Platform, Stream,
-    host::{HostBlock, HostKernel},
+    DeviceBuffer, DevicePtr, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform, Stream,
 };
+use mscclpp_test_support::{Child, LIMIT, child, hex, unhex};
 
-const LIMIT: Duration = Duration::from_secs(60);
 /// How soon the survivor must have noticed.
 const NOTICE: Duration = Duration::from_secs(5);
-const PEER: &str = "--as-the-peer";
+const KERNELS: KernelSource<'static> =
+    KernelSource::new("semaphore.cu", include_str!("../../../cuda/kernels/semaphore.cu"));
 
 fn main() -> ExitCode {
     let found = Platform::detect_or_host().expect("a usable platform");
-    if env::args().any(|argument| argument == PEER) {
+    if child::role().is_some() {
         be_the_peer(found);
         return ExitCode::SUCCESS;
     }
@@ -44,8 +40,13 @@ fn main() -> ExitCode {
 }
 
 fn a_killed_peer_ends_the_wait_of_a_kernel(platform: Platform) -> Result<(), Failed> {
-    let mut peer = Peer::start(platform)?;
-    let side = Side::join(platform, 0, |bytes| peer.swap(bytes));
+    let mut program = child::this_program();
+    program.env("MSCCLPP_PLATFORM", platform.to_string());
+    let mut peer = Child::start_by(program, &["peer"]);
+    let side = Side::join(platform, 0, |bytes| {
+        peer.tell(&hex(bytes));
+        unhex(&peer.next_line())
+    });
     let signalled = side.gpu.event(false)?;
     side.launch("wait_once", |args| args.with(-1i64).with(side.outcome(0)));
     side.stream.record(&signalled)?;
@@ -56,7 +57,7 @@ fn a_killed_peer_ends_the_wait_of_a_kernel(platform: Platform) -> Result<(), Fai
     side.connection.check()?;
 
     let killed = Instant::now();
-    peer.process.kill()?;
+    peer.kill();
     side.in_time("the end of the wait", NOTICE, |limit| side.stream.synchronize_timeout(limit));
     println!("{platform}: the kernel was free after {:?}", killed.elapsed());
     assert_eq!(side.outcomes(), [SIGNALLED, NOT_SIGNALLED, 0]);
@@ -74,19 +75,13 @@ fn a_killed_peer_ends_the_wait_of_a_kernel(platform: Platform) -> Result<(), Fai
 
 /// In the process that is killed: signals once, and stays until then.
 fn be_the_peer(platform: Platform) {
-    let hear = || {
-        let mut line = String::new();
-        std::io::stdin().read_line(&mut line).expect("a pipe");
-        line
-    };
     let side = Side::join(platform, 1, |bytes| {
-        println!("{}", hex(bytes));
-        unhex(&hear())
+        child::say(&hex(bytes));
+        unhex(&child::hear())
     });
     side.launch("signal_n", |args| args.with(1i32));
     side.stream.synchronize_timeout(LIMIT).expect("a signal");
-    // The other process lives longer, or closes its end.
-    assert_eq!(hear(), "", "it says something more");
+    child::await_end();
 }
 
 /// One end, with kernels that signal and wait.
@@ -105,8 +100,7 @@ impl Side {
         let device = rank % platform.device_count().expect("devices");
         let context = Context::builder().provider(CudaIpc::new()).platform(platform).build();
         let gpu = context.gpu(device).expect("a device");
-        let source = ModuleSource { ptx: mscclpp_kernels::SEMAPHORE, host_kernels: TWINS, host_symbols: &[] };
-        let module = Module::load(&gpu, &source).expect("kernels");
+        let module = Module::load(&gpu, &KERNELS).expect("kernels");
         let endpoint = context
             .create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(device)))
             .expect("an endpoint");
@@ -154,70 +148,3 @@ impl Side {
 /// What the kernel leaves behind.
 const SIGNALLED: u32 = 1;
 const NOT_SIGNALLED: u32 = 2;
-
-const TWINS: &[HostKernel] =
-    &[HostKernel { name: "wait_once", run: wait_once }, HostKernel { name: "signal_n", run: signal_n }];
-
-/// `(channel, max_spins, result)`
-unsafe fn wait_once(block: &HostBlock<'_>) {
-    // SAFETY: the arguments of the launches above, whose channel and result live until the kernel has ended.
-    unsafe {
-        let (channel, max_spins) = (block.arg::<BaseMemoryChannelHandle>(0), block.arg::<i64>(1));
-        let outcome = if channel.wait(max_spins) { SIGNALLED } else { NOT_SIGNALLED };
-        AtomicU32::from_ptr(block.arg::<DevicePtr>(2).as_mut_ptr()).store(outcome, Ordering::Relaxed);
-    }
-}
-
-/// `(channel, n)`
-unsafe fn signal_n(block: &HostBlock<'_>) {
-    // SAFETY: as above.
-    unsafe {
-        let channel = block.arg::<BaseMemoryChannelHandle>(0);
-        (0..block.arg::<i32>(1)).for_each(|_| channel.signal());
-    }
-}
-
-/// The other process, as this one sees it. Ends with the test.
-struct Peer {
-    process: Child,
-    lines: mpsc::Receiver<String>,
-}
-
-impl Peer {
-    fn start(platform: Platform) -> Result<Self, Failed> {
-        let mut process = Command::new(env::current_exe()?)
-            .arg(PEER)
-            .env("MSCCLPP_PLATFORM", platform.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let output = BufReader::new(process.stdout.take().expect("a pipe"));
-        let (sender, lines) = mpsc::channel();
-        // Ends with the other process.
-        thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        Ok(Self { process, lines })
-    }
-
-    fn swap(&mut self, bytes: &[u8]) -> Vec<u8> {
-        let input = self.process.stdin.as_mut().expect("a pipe");
-        writeln!(input, "{}", hex(bytes)).expect("the other process");
-        unhex(&self.lines.recv_timeout(LIMIT).expect("the other process says something in time"))
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // Neither fails for a child that is still there; one that has ended needs no killing.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(line: &str) -> Vec<u8> {
-    let digits = line.trim().as_bytes().chunks(2);
-    digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).expect("hex"), 16).expect("hex")).collect()
-}

@@ -9,7 +9,7 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp_core::{Context, Device, Endpoint, EndpointConfig, Error, Transport};
+use mscclpp_core::{Context, Device, Endpoint, EndpointConfig, Error, Transport, TransportError};
 use mscclpp_cuda_ipc::CudaIpc;
 use mscclpp_gpu::Platform;
 use rustix::{
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     let may = thread::spawn(|| become_user(OTHER).is_ok()).join().expect("a thread that tries");
     let trials = [
         Trial::test("a_peer_of_another_user_is_not_asked", a_peer_of_another_user_is_not_asked),
-        Trial::test("a_visitor_of_another_user_is_turned_away", a_visitor_of_another_user_is_turned_away),
+        Trial::test("a_peer_of_another_user_is_turned_away", a_peer_of_another_user_is_turned_away),
     ];
     let trials = trials.into_iter().map(|trial| match may {
         true => trial,
@@ -66,7 +66,9 @@ fn a_peer_of_another_user_is_not_asked() -> Result<(), Failed> {
     };
     let sent = bytes.clone();
     match run_as(OTHER, move || connect_to(sent)) {
-        Err(Error::Transport { transport: Transport::CUDA_IPC, source }) => {
+        Err(Error::Transport(TransportError { transport, error: source }))
+            if transport == Transport::CUDA_IPC =>
+        {
             let error = source.downcast_ref::<mscclpp_cuda_ipc::Error>();
             let (theirs, ours) = (OWNER, OTHER);
             let named = matches!(
@@ -82,7 +84,7 @@ fn a_peer_of_another_user_is_not_asked() -> Result<(), Failed> {
 }
 
 /// Whoever does not look, as this library's own does above.
-fn a_visitor_of_another_user_is_turned_away() -> Result<(), Failed> {
+fn a_peer_of_another_user_is_turned_away() -> Result<(), Failed> {
     let (_context, endpoint) = run_as(OWNER, open);
     let bytes = endpoint.serialize()?;
     let name = bytes.windows(8).rposition(|window| window == b"mscclpp-").expect("the name of a socket");

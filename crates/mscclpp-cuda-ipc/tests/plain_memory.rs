@@ -1,29 +1,26 @@
 //! Memory that somebody else allocated with `cudaMalloc`, shared between two processes: PyTorch's and CuPy's tensors
 //! mostly are that. Such an allocation has a legacy IPC handle, and what is registered is a part of it.
 
-use std::{
-    env,
-    io::{BufRead, BufReader, Read, Write},
-    process::{Child, Command, ExitCode, Stdio},
-    time::Duration,
-};
+use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_core::{Context, Device, Endpoint, EndpointConfig, RegisteredMemory, Transport};
 use mscclpp_cuda_ipc::CudaIpc;
 use mscclpp_gpu::{DevicePtr, Gpu, Platform};
 use mscclpp_gpu_sys::cuda::{CUdeviceptr, CuResult, Driver};
+use mscclpp_test_support::{Child, LIMIT, child, hex, unhex};
 
 const ALLOCATION: usize = 3 << 20;
 const OFFSET: u64 = 4096 + 8;
 const LEN: u64 = 1_000_003;
-const LIMIT: Duration = Duration::from_secs(60);
-const PEER: &str = "--as-the-peer";
 
 fn main() -> ExitCode {
     let platform = Platform::detect_or_host().expect("a usable platform");
-    if env::args().any(|argument| argument == PEER) {
-        share(platform, 1, &mut Line { input: std::io::stdin().lock(), output: std::io::stdout() });
+    if child::role().is_some() {
+        share(platform, 1, &mut |bytes| {
+            child::say(&hex(bytes));
+            unhex(&child::hear())
+        });
         return ExitCode::SUCCESS;
     }
     let cuda = platform == Platform::Cuda;
@@ -34,43 +31,13 @@ fn main() -> ExitCode {
 }
 
 fn across_processes(platform: Platform) -> Result<(), Failed> {
-    let process =
-        Command::new(env::current_exe()?).arg(PEER).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    let mut peer = Peer(process);
-    let (input, output) = (peer.0.stdout.take().expect("a pipe"), peer.0.stdin.take().expect("a pipe"));
-    share(platform, 0, &mut Line { input: BufReader::new(input), output });
-    let status = peer.0.wait()?;
-    if status.success() { Ok(()) } else { Err(format!("the other process: {status}").into()) }
-}
-
-/// Ends with the test.
-struct Peer(Child);
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // Neither fails for a child that is still there; one that has ended needs no killing.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// To the other process. What dies closes its end, so nobody waits for ever.
-struct Line<R, W> {
-    input: R,
-    output: W,
-}
-
-impl<R: Read + BufRead, W: Write> Line<R, W> {
-    fn swap(&mut self, bytes: &[u8]) -> Vec<u8> {
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        writeln!(self.output, "{hex}").and_then(|()| self.output.flush()).expect("the other process");
-        let mut line = String::new();
-        assert_ne!(self.input.read_line(&mut line).expect("a pipe"), 0, "the other process is gone");
-        let digits = line.trim().as_bytes().chunks(2);
-        digits
-            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).expect("hex"), 16).expect("hex"))
-            .collect()
-    }
+    let mut peer = Child::start(&["peer"]);
+    share(platform, 0, &mut |bytes| {
+        peer.tell(&hex(bytes));
+        unhex(&peer.next_line())
+    });
+    peer.expect_success();
+    Ok(())
 }
 
 /// As `cudaMalloc` makes it.
@@ -101,8 +68,9 @@ impl Drop for Plain {
     }
 }
 
-/// Each side writes into the other's part, twice, over mappings that are opened anew.
-fn share<R: BufRead, W: Write>(platform: Platform, rank: usize, line: &mut Line<R, W>) {
+/// Each side writes into the other's part, twice, over mappings that are opened anew. `swap` gives the other process bytes
+/// and takes its own.
+fn share(platform: Platform, rank: usize, swap: &mut dyn FnMut(&[u8]) -> Vec<u8>) {
     let device = rank % platform.device_count().expect("devices");
     let context = Context::builder().provider(CudaIpc::new()).platform(platform).build();
     let gpu = context.gpu(device).expect("a device");
@@ -115,7 +83,7 @@ fn share<R: BufRead, W: Write>(platform: Platform, rank: usize, line: &mut Line<
     for round in 0..2 {
         let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(device));
         let endpoint = context.create_endpoint(config).expect("an endpoint");
-        let theirs = line.swap(&endpoint.serialize().expect("bytes"));
+        let theirs = swap(&endpoint.serialize().expect("bytes"));
         let connection = context
             .connect(&endpoint, &Endpoint::deserialize(&theirs).expect("an endpoint"))
             .expect("a link");
@@ -123,12 +91,12 @@ fn share<R: BufRead, W: Write>(platform: Platform, rank: usize, line: &mut Line<
         let own =
             unsafe { context.register_memory(plain.part(), LEN, Transport::CUDA_IPC) }.expect("registered");
         let theirs =
-            RegisteredMemory::deserialize(&line.swap(&own.serialize().expect("bytes"))).expect("a memory");
+            RegisteredMemory::deserialize(&swap(&own.serialize().expect("bytes"))).expect("a memory");
         source.write(0, &pattern(rank, round)).expect("filled");
         let from = context.register_buffer(&source, Transport::CUDA_IPC).expect("registered");
         connection.write(&theirs, 0, &from, 0, LEN).expect("written");
         connection.flush(LIMIT).expect("flushed");
-        line.swap(b"flushed");
+        swap(b"flushed");
         // SAFETY: both ranges are of live memory of this device, and nobody writes them now.
         unsafe { stream.copy(staging.ptr(), plain.part(), LEN).expect("copied") };
         stream.synchronize_timeout(LIMIT).expect("copied");
@@ -136,6 +104,6 @@ fn share<R: BufRead, W: Write>(platform: Platform, rank: usize, line: &mut Line<
         staging.read(0, &mut found).expect("read");
         assert!(found == pattern(1 - rank, round), "round {round}: not what the other process wrote");
         drop((theirs, connection));
-        line.swap(b"unmapped");
+        swap(b"unmapped");
     }
 }

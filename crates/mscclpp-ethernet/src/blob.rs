@@ -8,25 +8,37 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::{
-    error::{Error, Result},
-    interface::MAX_ADDRESSES,
-    protocol::{Fields, MAGIC, VERSION, handshake::Name, key::Key},
+use mscclpp_net::{
+    key::Key,
+    wire::{Malformed, Reader, put_ip},
 };
 
-fn begin() -> Vec<u8> {
-    [&MAGIC[..], &VERSION.to_le_bytes()].concat()
-}
+use crate::{
+    error::{Error, Result},
+    protocol::{
+        begin, front,
+        handshake::{Name, Refusal},
+    },
+};
 
-fn front(fields: &mut Fields<'_>, what: &'static str) -> Result<()> {
-    if fields.array() != Some(MAGIC) {
-        return Err(Error::Malformed { what, problem: "it was not made by this transport" });
-    }
-    match fields.u32() {
-        Some(VERSION) => Ok(()),
-        Some(theirs) => Err(Error::Version { theirs }),
-        None => Err(Error::Malformed { what, problem: "it ends in the middle" }),
-    }
+/// The most addresses that an endpoint names; the best ones.
+pub(crate) const MAX_ADDRESSES: usize = 16;
+
+/// Reads a blob to its end: what begins it, and with `parse` what follows.
+fn read<T>(
+    bytes: &[u8],
+    what: &'static str,
+    parse: impl FnOnce(&mut Reader<'_>) -> Result<T, Malformed>,
+) -> Result<T> {
+    let malformed = |Malformed(problem)| Error::Malformed { what, problem };
+    let mut reader = Reader::new(bytes);
+    front(&mut reader).map_err(|refusal| match refusal {
+        Refusal::Version { theirs } => Error::Version { theirs },
+        _ => malformed(Malformed("it was not made by this transport")),
+    })?;
+    let value = parse(&mut reader).map_err(malformed)?;
+    reader.end().map_err(malformed)?;
+    Ok(value)
 }
 
 /// How an endpoint is reached.
@@ -39,9 +51,6 @@ pub(crate) struct EndpointBlob {
     pub(crate) port: u16,
 }
 
-const ENDPOINT: &str = "an endpoint";
-const REGION: &str = "a registered memory";
-
 impl EndpointBlob {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = begin();
@@ -49,46 +58,20 @@ impl EndpointBlob {
         out.extend(self.key.to_bytes());
         out.extend(self.port.to_le_bytes());
         out.push(self.addresses.len() as u8);
-        for ip in &self.addresses {
-            match ip {
-                IpAddr::V4(ip) => {
-                    out.push(4);
-                    out.extend(ip.octets());
-                }
-                IpAddr::V6(ip) => {
-                    out.push(6);
-                    out.extend(ip.octets());
-                }
-            }
-        }
+        self.addresses.iter().for_each(|ip| put_ip(&mut out, ip));
         out
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        let mut fields = Fields(bytes);
-        front(&mut fields, ENDPOINT)?;
-        let malformed = |problem| Error::Malformed { what: ENDPOINT, problem };
-        let cut = || malformed("it ends in the middle");
-        let name = fields.array().ok_or_else(cut)?;
-        let key = Key::from_bytes(fields.array().ok_or_else(cut)?);
-        let port = fields.u16().ok_or_else(cut)?;
-        let count = usize::from(fields.u8().ok_or_else(cut)?);
-        if port == 0 || !(1..=MAX_ADDRESSES).contains(&count) {
-            return Err(malformed("it has no port, or no or too many addresses"));
-        }
-        let mut addresses = Vec::with_capacity(count);
-        for _ in 0..count {
-            let ip = match fields.u8().ok_or_else(cut)? {
-                4 => fields.array::<4>().map(IpAddr::from),
-                6 => fields.array::<16>().map(IpAddr::from),
-                _ => return Err(malformed("it has an address of an unknown family")),
-            };
-            addresses.push(ip.ok_or_else(cut)?);
-        }
-        match fields.0 {
-            [] => Ok(Self { name, key, addresses, port }),
-            _ => Err(malformed("something is left over behind it")),
-        }
+        read(bytes, "an endpoint", |reader| {
+            let (name, key) = (reader.array()?, Key::from_bytes(reader.array()?));
+            let (port, count) = (reader.u16()?, usize::from(reader.u8()?));
+            if port == 0 || !(1..=MAX_ADDRESSES).contains(&count) {
+                return Err(Malformed("it has no port, or no or too many addresses"));
+            }
+            let addresses = (0..count).map(|_| reader.ip()).collect::<Result<_, _>>()?;
+            Ok(Self { name, key, addresses, port })
+        })
     }
 
     /// Where to try, best first. Of a peer on this very host loopback is the best.
@@ -121,18 +104,16 @@ impl RegionBlob {
 
     /// `id` and `len` are what the envelope around the blob says.
     pub(crate) fn decode(bytes: &[u8], id: u64, len: u64) -> Result<Self> {
-        let mut fields = Fields(bytes);
-        front(&mut fields, REGION)?;
-        let malformed = |problem| Error::Malformed { what: REGION, problem };
-        let (Some(own_id), Some(own_len), Some(misalignment @ 0..8), []) =
-            (fields.u64(), fields.u64(), fields.u8(), fields.0)
-        else {
-            return Err(malformed("it does not have the fields it should"));
-        };
-        match (own_id, own_len) == (id, len) {
-            true => Ok(Self { id, len, misalignment }),
-            false => Err(malformed("it is of another region than what it came in")),
-        }
+        read(bytes, "a registered memory", |reader| {
+            let (own_id, own_len, misalignment) = (reader.u64()?, reader.u64()?, reader.u8()?);
+            if misalignment >= 8 {
+                return Err(Malformed("its address modulo 8 is 8 or more"));
+            }
+            match (own_id, own_len) == (id, len) {
+                true => Ok(Self { id, len, misalignment }),
+                false => Err(Malformed("it is of another region than what it came in")),
+            }
+        })
     }
 }
 

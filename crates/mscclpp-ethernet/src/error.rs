@@ -1,6 +1,8 @@
-use std::{io, net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use mscclpp_core::Transport;
+pub(crate) use mscclpp_net::SystemCall;
+use mscclpp_net::{SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface};
 
 use crate::protocol::VERSION;
 
@@ -10,21 +12,11 @@ use crate::protocol::VERSION;
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
-    #[error("{operation}: {source}")]
-    System {
-        /// What was tried.
-        operation: &'static str,
-        /// The system's error.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    System(#[from] SystemError),
     /// No interface of that name has a usable address.
-    #[error("there is no network interface {name:?} with a usable address; those that have one: {}", .available.join(", "))]
-    NoSuchInterface {
-        /// The name asked for.
-        name: String,
-        /// The names that would do.
-        available: Vec<String>,
-    },
+    #[error(transparent)]
+    NoSuchInterface(#[from] NoSuchInterface),
     /// This machine has no address that a peer could connect to.
     #[error("no network interface has a usable address (MSCCLPP_SOCKET_FAMILY may exclude all there are)")]
     NoAddress,
@@ -45,7 +37,7 @@ pub enum Error {
         theirs: u32,
     },
     /// Nobody listens at any of the peer's addresses any more.
-    #[error("the peer's process is gone: nobody listens at {}", list(.addresses))]
+    #[error("the peer's process is gone: nobody listens at {}", join(.addresses, ", "))]
     Gone {
         /// Where it listened.
         addresses: Vec<SocketAddr>,
@@ -57,19 +49,19 @@ pub enum Error {
         address: SocketAddr,
     },
     /// No address of the peer led to it.
-    #[error("the peer could not be reached at any of its addresses within {after:?}: {}", outcomes(.attempts))]
+    #[error("the peer could not be reached at any of its addresses within {after:?}: {}", join(.attempts, "; "))]
     Unreachable {
         /// How long was tried.
         after: Duration,
         /// Each address, and what happened there.
-        attempts: Vec<(SocketAddr, String)>,
+        attempts: Vec<Attempt>,
     },
     /// The peer refused what came from here, and gave up the connection.
     #[error("the peer at {address} refused what was sent: {reason}")]
     Refused {
         /// Where the peer listens.
         address: SocketAddr,
-        /// What it did not like.
+        /// What was wrong with it.
         reason: String,
     },
     /// What came from the peer was refused here, and the connection given up.
@@ -80,33 +72,16 @@ pub enum Error {
         /// What was wrong with it.
         reason: String,
     },
-    /// Too much waits to be sent.
-    #[error("{limit} operations wait to be sent; flush now and then")]
-    Backlog {
-        /// How many may.
-        limit: u64,
-    },
     /// A region or endpoint of another provider was passed in.
     #[error("{0} belongs to another transport provider")]
     Foreign(&'static str),
     /// An environment variable with a malformed value.
-    #[error("{variable}={value:?} is not valid: {expected}")]
-    Environment {
-        /// Its name.
-        variable: &'static str,
-        /// Its value.
-        value: String,
-        /// What is allowed.
-        expected: &'static str,
-    },
+    #[error(transparent)]
+    Environment(#[from] BadVariable),
 }
 
-fn list(addresses: &[SocketAddr]) -> String {
-    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-fn outcomes(attempts: &[(SocketAddr, String)]) -> String {
-    attempts.iter().map(|(address, outcome)| format!("{address}: {outcome}")).collect::<Vec<_>>().join("; ")
+fn join(items: &[impl ToString], separator: &str) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator)
 }
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
@@ -119,21 +94,10 @@ impl From<Error> for mscclpp_core::Error {
             Error::Malformed { what, problem } => {
                 Self::Malformed { what, problem: format!("in the transport's part, {problem}") }
             }
-            Error::Environment { variable, value, expected } => {
+            Error::Environment(BadVariable { variable, value, allowed: expected }) => {
                 Self::Environment { variable, value, expected }
             }
             other => Self::transport(Transport::ETHERNET, other),
         }
-    }
-}
-
-/// Names the operation of a failed system call.
-pub(crate) trait SystemCall<T> {
-    fn during(self, operation: &'static str) -> Result<T>;
-}
-
-impl<T, E: Into<io::Error>> SystemCall<T> for std::result::Result<T, E> {
-    fn during(self, operation: &'static str) -> Result<T> {
-        self.map_err(|source| Error::System { operation, source: source.into() })
     }
 }

@@ -1,11 +1,13 @@
 //! The parsers of bytes from outside, for fuzz targets. Not part of the API.
 
+use mscclpp_net::key::Key;
+
 use crate::{
     blob::{EndpointBlob, RegionBlob},
     protocol::{
         frame::{Frame, Inbound, Outbound},
-        handshake::{ANSWER, CHALLENGE, HELLO, Initiator, Purpose, Responder, Wish},
-        key::{Key, Seal},
+        handshake::{ANSWER, CHALLENGE, HELLO, Initiator, Purpose, Request, Responder},
+        seal::Seal,
     },
     receiving::played::{SEAL, Stage},
 };
@@ -14,18 +16,18 @@ use crate::{
 pub fn parse_everything(bytes: &[u8]) {
     let _ = EndpointBlob::decode(bytes);
     let _ = RegionBlob::decode(bytes, 1, bytes.len() as u64);
-    let _ = Responder::glance(bytes);
+    let _ = Responder::check_front(bytes);
     let key = Key::from_bytes([1; 32]);
-    let wish = Wish { endpoint: [2; 16], from: [3; 16], link: 4, purpose: Purpose::Link };
+    let request = Request { endpoint: [2; 16], from: [3; 16], link: 4, purpose: Purpose::Link };
     if let Some(hello) = bytes.first_chunk::<HELLO>() {
         let _ = Responder::new([5; 32]).verify(hello, |_| Some(key.clone()), |_| Ok(()));
     }
     if let Some(challenge) = bytes.first_chunk::<CHALLENGE>() {
-        let _ = Initiator::answer(&key, &wish, [6; 32], challenge);
+        let _ = Initiator::answer(&key, &request, [6; 32], challenge);
     }
     let challenge = *Responder::new([5; 32]).challenge();
     if let (Some(answer), Ok((initiator, _))) =
-        (bytes.first_chunk::<ANSWER>(), Initiator::answer(&key, &wish, [6; 32], &challenge))
+        (bytes.first_chunk::<ANSWER>(), Initiator::answer(&key, &request, [6; 32], &challenge))
     {
         let _ = initiator.conclude(answer);
     }
@@ -77,13 +79,14 @@ impl Victim {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{protocol::MAGIC, receiving::played::Random};
+    use crate::protocol::MAGIC;
+    use fastrand::Rng;
 
     #[test]
     fn random_bytes_never_panic() {
-        let (victim, mut random) = (Victim::new(), Random::new(3));
+        let (victim, mut random) = (Victim::new(), Rng::with_seed(3));
         for round in 0..10_000usize {
-            let mut bytes: Vec<u8> = (0..round % 200).map(|_| random.next() as u8).collect();
+            let mut bytes: Vec<u8> = (0..round % 200).map(|_| random.u8(..)).collect();
             // Half of them begin as the real ones do.
             if round % 2 == 0 && bytes.len() >= 8 {
                 bytes[..4].copy_from_slice(&MAGIC);

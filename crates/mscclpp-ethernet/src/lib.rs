@@ -34,12 +34,10 @@
 mod blob;
 mod claims;
 mod dial;
-mod env;
 mod error;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod hub;
-mod interface;
 mod link;
 mod placement;
 mod protocol;
@@ -61,19 +59,21 @@ use mscclpp_core::{
     provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
 };
 use mscclpp_gpu::Gpu;
+use mscclpp_net::{SystemCall, random, socket::Liveness};
 use parking_lot::Mutex;
 
 use blob::EndpointBlob;
 pub use error::Error;
 use hub::{Hub, LinkState};
 use link::EthernetLink;
+pub use mscclpp_net::interface::Family;
 use protocol::{
     frame::Inbound,
-    handshake::{Name, Purpose, Wish},
+    handshake::{Name, Purpose, Request},
 };
 use region::{LocalRegion, PeerRegion};
+pub use settings::EthernetBuilder;
 pub(crate) use settings::Settings;
-pub use settings::{EthernetBuilder, Family};
 
 /// The provider of [`Transport::ETHERNET`].
 ///
@@ -111,7 +111,7 @@ struct EthernetEndpoint {
     blob: Vec<u8>,
     name: Name,
     gpu: Option<Gpu>,
-    max_waiting: i32,
+    max_waiting: Option<u32>,
     hub: Arc<Hub>,
 }
 
@@ -170,7 +170,7 @@ impl TransportProvider for Ethernet {
         };
         // A CPU has no platform; GPUs of different ones would disagree about what their memory holds.
         if let Some(gpu) = &local.gpu
-            && remote.config.device.kind == DeviceType::Gpu
+            && remote.device.kind == DeviceType::Gpu
             && remote.platform != gpu.platform()
         {
             return Err(unreachable(format!(
@@ -180,20 +180,19 @@ impl TransportProvider for Ethernet {
             )));
         }
         let peer = EndpointBlob::decode(&remote.blob)?;
-        let id = u64::from_le_bytes(hub::random()?);
-        let wish = Wish { endpoint: peer.name, from: local.name, link: id, purpose: Purpose::Link };
+        let id = u64::from_le_bytes(random()?);
+        let request = Request { endpoint: peer.name, from: local.name, link: id, purpose: Purpose::Link };
         let candidates = peer.candidates(remote.host == host_id()?);
         let (stream, session, address) =
-            dial::dial(&candidates, &peer.key, &wish).map_err(|error| match error {
+            dial::dial(&candidates, &peer.key, &request).map_err(|error| match error {
                 Error::Unreachable { .. } => unreachable(error.to_string()),
                 error => error.into(),
             })?;
-        socket::tune_link(&stream)
-            .map_err(|source| Error::System { operation: "setting up a link", source })?;
+        Liveness::PROMPT.apply(&stream).during("setting up a link").map_err(Error::from)?;
         let state = Arc::new(LinkState::new(id, local.name, peer.name, address, monitor));
         local.hub.watch(stream, Inbound::new(session.responder), state.clone());
         tracing::debug!(target: "mscclpp::conn", %address, "Ethernet link opened");
-        let wish = Wish { purpose: Purpose::Queue, ..wish };
-        Ok(Arc::new(EthernetLink::new(state, local.hub.clone(), peer.key, wish, local.max_waiting)))
+        let request = Request { purpose: Purpose::Queue, ..request };
+        Ok(Arc::new(EthernetLink::new(state, local.hub.clone(), peer.key, request, local.max_waiting)))
     }
 }

@@ -7,10 +7,12 @@ use mscclpp_core::{
     provider::{Link, Queue},
 };
 
+use mscclpp_net::key::Key;
+
 use crate::{
     dial::dial_queue,
     hub::{Hub, LinkState},
-    protocol::{handshake::Wish, key::Key},
+    protocol::handshake::Request as Wish,
     sending,
 };
 
@@ -20,11 +22,17 @@ pub(crate) struct EthernetLink {
     key: Key,
     /// What queues ask for.
     wish: Wish,
-    max_waiting: i32,
+    max_waiting: Option<u32>,
 }
 
 impl EthernetLink {
-    pub(crate) fn new(state: Arc<LinkState>, hub: Arc<Hub>, key: Key, wish: Wish, max_waiting: i32) -> Self {
+    pub(crate) fn new(
+        state: Arc<LinkState>,
+        hub: Arc<Hub>,
+        key: Key,
+        wish: Wish,
+        max_waiting: Option<u32>,
+    ) -> Self {
         Self { state, hub, key, wish, max_waiting }
     }
 }

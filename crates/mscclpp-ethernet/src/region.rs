@@ -55,6 +55,7 @@ impl Drop for LocalRegion {
 }
 
 /// A region of a peer: a number that frames name it by. Nothing is mapped.
+#[derive(Clone)]
 pub(crate) struct PeerRegion {
     blob: RegionBlob,
     /// The region itself, if it is one of this process: so that it is seen at the call when it was dropped.

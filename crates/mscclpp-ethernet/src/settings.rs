@@ -1,17 +1,9 @@
 use std::{num::NonZero, thread::available_parallelism, time::Duration};
 
+use mscclpp_net::interface::Family;
 use parking_lot::Mutex;
 
 use crate::Ethernet;
-
-/// The IP version to use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
-    /// IPv4 alone.
-    V4,
-    /// IPv6 alone.
-    V6,
-}
 
 /// What can be chosen.
 #[derive(Debug, Clone)]

@@ -1,90 +1,18 @@
-//! Sockets as this crate wants them, and the two calls that move bytes between them and registered memory.
+//! The two calls that move bytes between sockets and registered memory, and how connections with data are watched.
 
-use std::{
-    io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
-    os::fd::AsRawFd,
-    time::Duration,
-};
+use std::{io, net::TcpStream, os::fd::AsRawFd, time::Duration};
 
-use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
-
-/// Connections that may wait to be accepted; the system has a limit of its own.
-const BACKLOG: i32 = 4096;
-/// A host that acknowledges nothing for so long is gone. Well under the five seconds in which a loss must be known.
-const SILENCE: Duration = Duration::from_millis(3500);
-
-fn socket(address: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
-    Ok(socket)
-}
-
-/// Listens on a free port: of that address, or of all of them, in both families where the system has both.
-pub(crate) fn listen(only: Option<IpAddr>) -> io::Result<TcpListener> {
-    let at = |ip: IpAddr| {
-        let address = SocketAddr::new(ip, 0);
-        let socket = socket(address)?;
-        if ip.is_ipv6() {
-            // The unspecified address serves IPv4 too.
-            socket.set_only_v6(!ip.is_unspecified())?;
-        }
-        socket.bind(&SockAddr::from(address))?;
-        socket.listen(BACKLOG)?;
-        Ok(socket.into())
-    };
-    match only {
-        Some(ip) => at(ip),
-        None => at(Ipv6Addr::UNSPECIFIED.into()).or_else(|_: io::Error| at(Ipv4Addr::UNSPECIFIED.into())),
-    }
-}
-
-/// Begins to connect. The outcome is there when the socket becomes writable; see [`TcpStream::take_error`].
-pub(crate) fn begin_connect(address: SocketAddr) -> io::Result<TcpStream> {
-    let socket = socket(address)?;
-    socket.set_tcp_nodelay(true)?;
-    match socket.connect(&SockAddr::from(address)) {
-        Ok(()) => {}
-        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
-        Err(error) => return Err(error),
-    }
-    Ok(socket.into())
-}
-
-/// A link is silent for most of its life, and what it carries always fits the peer's buffer. So probes and the absence
-/// of acknowledgements tell a host that has vanished; both are answered by the other system, not by its process, so that
-/// a stopped process is not taken for a dead one.
-pub(crate) fn tune_link(stream: &TcpStream) -> io::Result<()> {
-    let socket = SockRef::from(stream);
-    let second = Duration::from_secs(1);
-    let keepalive = TcpKeepalive::new().with_time(second).with_interval(second).with_retries(3);
-    socket.set_tcp_keepalive(&keepalive)?;
-    socket.set_tcp_user_timeout(Some(SILENCE))
-}
+use mscclpp_net::socket::Liveness;
 
 /// The end that sends data must not have a limit on what is unacknowledged: a peer that is stopped, or slower than this
 /// side, closes its window for as long as it likes. The link beside it tells when the peer is gone; probes clean up what is
 /// left of it.
-pub(crate) fn tune_queue(stream: &TcpStream) -> io::Result<()> {
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(5))
-        .with_interval(Duration::from_secs(2))
-        .with_retries(3);
-    SockRef::from(stream).set_tcp_keepalive(&keepalive)
-}
+pub(crate) const SENDER: Liveness =
+    Liveness { idle: Duration::from_secs(5), interval: Duration::from_secs(2), unacknowledged: None };
 
 /// The end that receives data sends only answers to flushes, which fit the peer's buffer. So it can tell that the network
 /// swallows this one connection, while the link beside it lives: its probes, or its answers, are not acknowledged.
-pub(crate) fn tune_inflow(stream: &TcpStream) -> io::Result<()> {
-    tune_queue(stream)?;
-    SockRef::from(stream).set_tcp_user_timeout(Some(Duration::from_secs(15)))
-}
-
-/// Whether nothing passes any more, as opposed to a peer that ended a connection.
-pub(crate) fn is_silence(error: &io::Error) -> bool {
-    use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
-    matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable)
-}
+pub(crate) const RECEIVER: Liveness = Liveness { unacknowledged: Some(Duration::from_secs(15)), ..SENDER };
 
 /// Sends what [`send`] was told to hold back. Any thread may call this.
 pub(crate) fn push(stream: &TcpStream) {

@@ -68,7 +68,7 @@ impl Staging {
     /// The first `len` bytes of a chunk, for the system to read or write. Only while no copy is under way there.
     pub(crate) fn piece(&self, chunk: usize, len: usize) -> Result<Piece> {
         // A pinned buffer is only seen through words; this is the address that the host has for it.
-        let start = self.chunks[chunk].memory.word64(0)?.as_ptr().cast();
+        let start = self.chunks[chunk].memory.word(0)?.as_ptr().cast();
         Ok(Piece { start, len: len.min(self.size() as usize) })
     }
 

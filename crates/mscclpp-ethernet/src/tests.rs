@@ -17,15 +17,17 @@ use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, Error as CoreError, RegisteredMemory, Transport,
 };
 use mscclpp_gpu::{DevicePtr, Platform};
+use mscclpp_test_support::until;
+
+use mscclpp_net::{SystemError, env::BadVariable, key::Key};
 
 use crate::{
-    Ethernet,
+    Error, Ethernet,
     blob::EndpointBlob,
     dial::dial,
     protocol::{
         frame::{Fault, Frame, HEADER, Inbound, Outbound},
-        handshake::{HELLO, Purpose, Responder, Session, Wish},
-        key::Key,
+        handshake::{HELLO, Purpose, Request, Responder, Session},
     },
 };
 
@@ -83,14 +85,6 @@ impl Memory {
     }
 }
 
-fn await_that(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}: not within {LIMIT:?}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// Bytes go from `a` to `b` over `ab`.
 fn delivers(ab: &Connection, a: &Process, b: &Process) {
     let (source, target) = (a.memory(), b.memory());
@@ -113,10 +107,11 @@ impl Member {
     /// Poses as the peer at `from`.
     fn join(victim: &Process, from: &Process) -> Self {
         let blob = victim.blob();
-        let wish = Wish { endpoint: blob.name, from: from.blob().name, link: 9, purpose: Purpose::Link };
-        let (link, said, _) = dial(&victim.addresses(), &blob.key, &wish).unwrap();
-        let wish = Wish { purpose: Purpose::Queue, ..wish };
-        let (queue, session, _) = dial(&victim.addresses(), &blob.key, &wish).unwrap();
+        let request =
+            Request { endpoint: blob.name, from: from.blob().name, link: 9, purpose: Purpose::Link };
+        let (link, said, _) = dial(&victim.addresses(), &blob.key, &request).unwrap();
+        let request = Request { purpose: Purpose::Queue, ..request };
+        let (queue, session, _) = dial(&victim.addresses(), &blob.key, &request).unwrap();
         for stream in [&link, &queue] {
             stream.set_nonblocking(false).unwrap();
             stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -200,7 +195,7 @@ fn what_a_member_sends_wrong_ends_its_connection_alone() {
         let mut answers = Vec::new();
         let ended = member.queue.read_to_end(&mut answers);
         assert!(ended.is_ok() || ended.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset));
-        await_that(what, || back.check().is_err());
+        until(what, || back.check().is_err());
         let error = back.check().unwrap_err().to_string();
         assert!(error.contains(&fault.to_string()), "{what}: {error}");
         assert!(memory.is_untouched(), "{what}");
@@ -222,10 +217,10 @@ fn strangers_do_not_disturb() {
     }
     // Somebody who knows the name of an endpoint, and not its key; a queue without a link.
     let blob = b.blob();
-    let wish = Wish { endpoint: blob.name, from: [1; 16], link: 1, purpose: Purpose::Link };
-    let refused = dial(&b.addresses()[..1], &Key::from_bytes([7; 32]), &wish).map(|_| ()).unwrap_err();
+    let request = Request { endpoint: blob.name, from: [1; 16], link: 1, purpose: Purpose::Link };
+    let refused = dial(&b.addresses()[..1], &Key::from_bytes([7; 32]), &request).map(|_| ()).unwrap_err();
     assert!(refused.to_string().contains("key"), "{refused}");
-    let queue = Wish { purpose: Purpose::Queue, ..wish };
+    let queue = Request { purpose: Purpose::Queue, ..request };
     assert!(dial(&b.addresses()[..1], &blob.key, &queue).is_err());
     delivers(&ab, &a, &b);
     delivers(&a.connect(&b), &a, &b);
@@ -240,8 +235,8 @@ fn a_member_gets_no_more_connections_than_there_is_room_for() {
     let (blob, at) = (victim.blob(), victim.addresses());
     let mut taken = Vec::new();
     for purpose in [Purpose::Link, Purpose::Queue] {
-        let wish = Wish { endpoint: blob.name, from: from.blob().name, link: 9, purpose };
-        let refused = (0..1000).find_map(|_| match dial(&at[..1], &blob.key, &wish) {
+        let request = Request { endpoint: blob.name, from: from.blob().name, link: 9, purpose };
+        let refused = (0..1000).find_map(|_| match dial(&at[..1], &blob.key, &request) {
             Ok(connection) => {
                 taken.push(connection);
                 None
@@ -255,11 +250,11 @@ fn a_member_gets_no_more_connections_than_there_is_room_for() {
     delivers(&ab, &a, &victim);
     delivers(&ba, &victim, &a);
     drop(taken);
-    await_that("room", || {
+    until("room", || {
         dial(
             &at[..1],
             &blob.key,
-            &Wish { endpoint: blob.name, from: from.blob().name, link: 9, purpose: Purpose::Link },
+            &Request { endpoint: blob.name, from: from.blob().name, link: 9, purpose: Purpose::Link },
         )
         .is_ok()
     });
@@ -283,8 +278,8 @@ fn a_peer_of_another_version_is_an_error_that_names_both() {
         challenge[..8].copy_from_slice(b"MSCE\x07\0\0\0");
         listener.accept().unwrap().0.write_all(&challenge).unwrap();
     });
-    let wish = Wish { endpoint: [0; 16], from: [0; 16], link: 0, purpose: Purpose::Link };
-    let error = dial(&[address], &Key::from_bytes([0; 32]), &wish).map(|_| ()).unwrap_err().to_string();
+    let request = Request { endpoint: [0; 16], from: [0; 16], link: 0, purpose: Purpose::Link };
+    let error = dial(&[address], &Key::from_bytes([0; 32]), &request).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("version 7") && error.contains("version 1"), "{error}");
     thread.join().unwrap();
 }
@@ -293,15 +288,15 @@ fn a_peer_of_another_version_is_an_error_that_names_both() {
 fn every_address_is_tried_and_named() {
     let (a, b) = (Process::start(), Process::start());
     let blob = b.blob();
-    let wish = Wish { endpoint: blob.name, from: a.blob().name, link: 1, purpose: Purpose::Link };
+    let request = Request { endpoint: blob.name, from: a.blob().name, link: 1, purpose: Purpose::Link };
     let closed = {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.local_addr().unwrap()
     };
     let candidates = [closed, b.addresses()[0]];
-    let (_, _, found) = dial(&candidates, &blob.key, &wish).unwrap();
+    let (_, _, found) = dial(&candidates, &blob.key, &request).unwrap();
     assert_eq!(found, candidates[1]);
-    let gone = dial(&[closed], &blob.key, &wish).map(|_| ()).unwrap_err();
+    let gone = dial(&[closed], &blob.key, &request).map(|_| ()).unwrap_err();
     assert!(gone.to_string().contains(&closed.to_string()), "{gone}");
     assert!(matches!(CoreError::from(gone), CoreError::PeerLost { .. }));
 }
@@ -311,7 +306,7 @@ fn every_address_is_tried_and_named() {
 fn an_address_that_is_silent_is_tried_again() {
     let b = Process::start();
     let (blob, peer) = (b.blob(), b.addresses()[0]);
-    let wish = Wish { endpoint: blob.name, from: [9; 16], link: 1, purpose: Purpose::Link };
+    let request = Request { endpoint: blob.name, from: [9; 16], link: 1, purpose: Purpose::Link };
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let between = std::thread::spawn(move || {
@@ -325,7 +320,7 @@ fn an_address_that_is_silent_is_tried_again() {
         let _ = back.join().unwrap();
         drop(silent);
     });
-    let (link, _, found) = dial(&[address], &blob.key, &wish).unwrap();
+    let (link, _, found) = dial(&[address], &blob.key, &request).unwrap();
     assert_eq!(found, address);
     drop(link);
     between.join().unwrap();
@@ -423,15 +418,27 @@ fn a_small_write_and_its_signal_leave_in_one_segment() {
 
 #[test]
 fn what_the_core_has_a_variant_for_is_told_with_it() {
-    use crate::Error;
     let address: SocketAddr = "127.0.0.1:1".parse().unwrap();
     let malformed = Error::Malformed { what: "an endpoint", problem: "it ends in the middle" };
     assert!(matches!(malformed.into(), CoreError::Malformed { what: "an endpoint", .. }));
     assert!(matches!(Error::Closed { address }.into(), CoreError::PeerClosed { .. }));
-    let expected = "AF_INET or AF_INET6";
-    let environment = Error::Environment { variable: "A_SWITCH", value: "maybe".to_owned(), expected };
+    let allowed = "AF_INET or AF_INET6";
+    let environment =
+        Error::Environment(BadVariable { variable: "A_SWITCH", value: "maybe".to_owned(), allowed });
     assert!(matches!(environment.into(), CoreError::Environment { variable: "A_SWITCH", .. }));
-    assert!(matches!(Error::Backlog { limit: 1 }.into(), CoreError::Transport { .. }));
+    assert!(matches!(Error::NoAddress.into(), CoreError::Transport(_)));
+}
+
+#[test]
+fn the_systems_answer_is_the_source_and_each_text_is_said_once() {
+    let source = std::io::Error::from_raw_os_error(libc::ENETDOWN);
+    let answer = source.to_string();
+    let error = CoreError::from(Error::System(SystemError { operation: "listening for peers", source }));
+    let cause = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    assert_eq!(cause.unwrap().raw_os_error(), Some(libc::ENETDOWN));
+    assert_eq!(error.to_string(), "Ethernet: listening for peers failed");
+    let text = mscclpp_net::Report(&error).to_string();
+    assert_eq!(text, format!("Ethernet: listening for peers failed: {answer}"));
 }
 
 #[test]

@@ -9,8 +9,9 @@ use std::{
 };
 
 use mscclpp_core::Semaphore;
+use mscclpp_test_support::until;
 use parking_lot::Mutex;
-use support::{Pair, Words, await_that};
+use support::{Pair, Words};
 
 thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
@@ -53,18 +54,19 @@ fn a_queue_in_its_stride_allocates_nothing() {
     let (here, _there) = pair.semaphores();
     let semaphore: Semaphore = here.semaphore().clone();
     drop(here);
-    let mut signaller = semaphore.signaller().expect("the only signaller");
     let mut queue = pair.ab.open_queue().expect("a queue");
+    let signaller = queue.attach(semaphore.signaller().expect("the only signaller")).expect("a signaller");
     let route = queue.route(&target.at_peer(), &source.memory).expect("a route");
     let mut round = |counted: bool| {
         let before = COUNT.get();
         // Small ones, which the owner sends, and large ones, which it hands over.
         for len in [8, 1000, 8 * WORDS as u64, 8, 20_000] {
-            queue.write(&route, 0, 0, len).expect("a write");
-            queue.signal(&mut signaller).expect("a signal");
+            queue.write(route, 0, 0, len).expect("a write");
+            queue.signal(signaller).expect("a signal");
+            queue.submit().expect("handing over");
         }
         let ticket = queue.request_flush().expect("a ticket");
-        await_that("a flush", || queue.progress().expect("progress") >= ticket);
+        until("a flush", || queue.progress().expect("progress") >= ticket);
         if counted {
             assert_eq!(COUNT.get(), before, "the owner's thread has allocated");
         }

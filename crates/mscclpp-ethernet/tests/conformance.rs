@@ -1,5 +1,7 @@
 //! Ethernet passes the suite that all transports pass: on the GPUs of this machine, if it has some, and simulated.
 
+use std::process::Command;
+
 use libtest_mimic::{Arguments, Trial};
 use mscclpp_core::{
     Context, ContextBuilder, Device, Transport,
@@ -37,6 +39,31 @@ impl Setup for Ends {
     fn reaches_other_hosts(&self) -> bool {
         true
     }
+
+    fn second_process(&self) -> Option<Command> {
+        let mut command = Command::new(std::env::current_exe().ok()?);
+        let [a, b] = self.devices.map(|device| device.to_string());
+        command.args([SECOND, &self.platform.to_string(), &a, &b, &self.checksums.to_string()]);
+        Some(command)
+    }
+}
+
+/// The first argument of this program as the second process of a case; then come platform, devices and checksums.
+const SECOND: &str = "--second-process";
+
+fn serve_if_asked() -> bool {
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() != Some(SECOND) {
+        return false;
+    }
+    let mut next = || arguments.next().expect("an argument");
+    let platform = next();
+    let known = [Platform::Host, Platform::Cuda, Platform::Hip];
+    let platform = known.into_iter().find(|known| known.to_string() == platform).expect("a platform");
+    let devices = [0, 1].map(|_| next().parse().expect("a device"));
+    let checksums = next().parse().expect("a switch");
+    conformance::process::serve(&Ends { platform, devices, checksums });
+    true
 }
 
 fn trials(ends: Ends, cases: Vec<(&'static str, Case)>) -> Vec<Trial> {
@@ -54,6 +81,9 @@ fn trials(ends: Ends, cases: Vec<(&'static str, Case)>) -> Vec<Trial> {
 }
 
 fn main() {
+    if serve_if_asked() {
+        return;
+    }
     let found = Platform::detect_or_host().expect("a usable platform");
     let mut platforms = vec![Platform::Host];
     if found != Platform::Host {
@@ -65,14 +95,18 @@ fn main() {
             let enough = platform.device_count().expect("a usable platform") > devices[1];
             let ends = Ends { platform, devices, checksums };
             let mut these = trials(ends, conformance::cases());
-            if platform == Platform::Host {
-                these.extend(trials(ends, conformance::host_platform_cases()));
-            }
+            these.extend(trials(ends, conformance::process_cases()));
+            these.extend(trials(ends, conformance::kernel_cases()));
             all.extend(these.into_iter().map(|trial| match enough {
                 true => trial,
                 false => trial.with_kind("needs two devices").with_ignored_flag(true),
             }));
         }
     }
-    libtest_mimic::run(&Arguments::from_args(), all).exit();
+    let mut arguments = Arguments::from_args();
+    if found != Platform::Host {
+        // Freeing memory may wait for all kernels of the process, also for those of other cases that wait for a signal.
+        arguments.test_threads.get_or_insert(1);
+    }
+    libtest_mimic::run(&arguments, all).exit();
 }

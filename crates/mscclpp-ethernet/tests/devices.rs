@@ -4,10 +4,11 @@ mod support;
 
 use mscclpp_core::{
     Connection, Device, Endpoint, EndpointConfig, HostToDeviceSemaphore, HostToHostSemaphore,
-    RegisteredMemory, Semaphore, SemaphoreStub, Transport,
+    RegisteredMemory, Semaphore, SemaphoreStub, Transport, conformance::semaphore_waits,
 };
 use mscclpp_ethernet::Ethernet;
-use support::{End, LIMIT, Words, arrived, context, mix};
+use mscclpp_test_support::LIMIT;
+use support::{End, Words, arrived, context, mix};
 
 /// More polls than the test lasts, yet an end.
 const LONG: i64 = 1 << 24;
@@ -52,8 +53,7 @@ fn a_cpu_and_a_device_exchange_data_and_signals() {
         (0..WORDS).for_each(|i| source.set(i, mix(round << 32 | i as u64)));
         to.write(&there, 0, &source.memory, 0, 8 * WORDS as u64).expect("a write");
         at_cpu.signal().expect("a signal");
-        // SAFETY: a handle of a live semaphore of the Host platform.
-        assert!(unsafe { at_device.device_handle().wait(LONG) }, "the device was not signalled");
+        assert_eq!(semaphore_waits(at_device.semaphore(), LONG, 1), 1, "the device was not signalled");
         back.write(&here, 0, &on_device, 0, 8 * WORDS as u64).expect("a write back");
         at_device.signal().expect("a signal back");
         at_cpu.wait(-1).expect("a signal back");

@@ -9,9 +9,13 @@ use std::{process::ExitCode, time::Duration};
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_core::{Connection, Endpoint, RegisteredMemory};
 use mscclpp_ethernet::{Ethernet, Family};
+use mscclpp_test_support::{
+    Child, LIMIT,
+    child::{hear, role, say},
+    hex, unhex,
+};
 use support::{
-    End, LIMIT, Words,
-    children::{Child, hear, hex, run_if_child, say, unhex},
+    End, Words,
     hosts::Hosts,
     mix,
     relay::{Nuisance, Relay},
@@ -20,8 +24,9 @@ use support::{
 const WORDS: usize = 100_000;
 
 fn main() -> ExitCode {
-    if let Some(code) = run_if_child(child) {
-        return code;
+    if let Some(role) = role() {
+        play(&role[0]);
+        return ExitCode::SUCCESS;
     }
     let possible = Hosts::new().map(drop);
     let trial = |name: &str, test: fn() -> Result<(), Failed>| match &possible {
@@ -45,7 +50,7 @@ fn introduce(children: &mut [Child; 2]) -> [String; 2] {
     endpoints
 }
 
-fn child(role: &str) {
+fn play(role: &str) {
     let mut parts = role.split(' ');
     let ethernet = match parts.clone().nth(1) {
         Some("v6") => Ethernet::builder().family(Family::V6),

@@ -10,18 +10,18 @@ use std::{
 
 use mscclpp_core::{RegisteredMemory, Transport};
 use mscclpp_ethernet::Ethernet;
-use support::{End, LIMIT, Pair, Random, Words, mix};
+use mscclpp_test_support::{LIMIT, Random};
+use support::{End, Pair, Words, mix};
 
 /// What a round writes: any number of words, most often few.
 fn size_of(round: u64, limit: usize) -> usize {
-    let mut random = Random(round);
-    let limit = limit as u64;
+    let mut random = Random::with_seed(round);
     let most = match random.below(8) {
         0 => limit,
         1..4 => limit.min(600),
         _ => limit.min(16),
     };
-    1 + random.below(most) as usize
+    1 + random.below(most)
 }
 
 fn expected(round: u64, index: usize) -> u64 {

@@ -5,9 +5,27 @@
 use std::{any::Any, ffi::c_void, sync::Arc};
 
 use crate::{
-    DevicePtr, GpuProperties, KernelArgs, LaunchConfig, MemoryExport, MemoryInfo, ModuleSource, PeerAccess,
-    Result, memory::ExportHandle,
+    DevicePtr, DmaBuf, GpuDirect, GpuProperties, KernelArgs, KernelSource, LaunchConfig, MemoryExport,
+    MemoryInfo, PeerAccess, Result, memory::ExportHandle,
 };
+
+/// A platform: where devices come from.
+pub(crate) trait PlatformBackend: Sync {
+    /// At least 1.
+    fn device_count(&self) -> Result<usize>;
+    /// `id` is less than [`PlatformBackend::device_count`].
+    fn open(&self, id: usize) -> Result<Arc<dyn DeviceBackend>>;
+    /// The number of the device of the calling thread.
+    fn current_device(&self) -> Result<usize> {
+        Ok(0)
+    }
+    /// The number of the device with that uuid. Opens none.
+    fn find(&self, uuid: &[u8; 16]) -> Result<Option<usize>>;
+    /// The number of the device whose memory `ptr` points into.
+    fn owner_of(&self, ptr: DevicePtr) -> Result<Option<usize>>;
+    /// What to tell a user where one device does not reach another's memory.
+    fn why_no_peer_access(&self) -> &'static str;
+}
 
 pub(crate) trait DeviceBackend: Send + Sync {
     fn properties(&self) -> &GpuProperties;
@@ -38,11 +56,16 @@ pub(crate) trait DeviceBackend: Send + Sync {
     /// A live stream of this device's primary context.
     unsafe fn wrap_stream(&self, raw: *mut c_void) -> Result<Arc<dyn StreamBackend>>;
     fn create_event(&self, with_timing: bool) -> Result<Arc<dyn EventBackend>>;
-    fn load_module(&self, source: &ModuleSource<'_>) -> Result<Arc<dyn ModuleBackend>>;
+    fn load_module(&self, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>>;
     /// # Safety
     /// The range lies in live device memory of this process.
     unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport>;
+    /// # Safety
+    /// As `export`.
+    unsafe fn export_dma_buf(&self, ptr: DevicePtr, len: u64) -> Result<DmaBuf>;
     fn import(&self, handle: &ExportHandle, allocation_size: u64) -> Result<Box<dyn MemoryBackend>>;
+    fn gpu_direct(&self) -> Result<GpuDirect>;
+    fn flush_gpu_direct_writes(&self, to_all_devices: bool) -> Result<()>;
     fn synchronize(&self) -> Result<()>;
     fn make_current(&self) -> Result<()>;
     fn adopt_thread(&self) -> Result<()>;
@@ -101,5 +124,8 @@ pub(crate) trait KernelBackend: Send + Sync {
         stream: &dyn StreamBackend,
         config: LaunchConfig,
         args: &KernelArgs,
+        cooperative: bool,
     ) -> Result<()>;
+    /// How many blocks of so many threads, with so much dynamic shared memory each, fit on the device at once.
+    fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u64>;
 }

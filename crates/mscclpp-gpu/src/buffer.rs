@@ -1,17 +1,19 @@
 use std::{
     fmt,
+    marker::PhantomData,
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicU64},
     },
 };
 
-use crate::{DevicePtr, Error, Gpu, Result, backend::MemoryBackend};
+use crate::{DevicePtr, Error, Gpu, KernelParam, Result, backend::MemoryBackend};
 
 /// Device memory that can be exported to other processes. Clones share it; the last one frees it.
 ///
 /// [`DeviceBuffer::write`], [`read`](DeviceBuffer::read) and [`fill`](DeviceBuffer::fill) block until done, use an
-/// internal stream and are not ordered with work on other streams: synchronise those first.
+/// internal stream and are not ordered with work on other streams: synchronise those first. Any number of threads may call
+/// them at once; where ranges overlap, each byte is that of one of the calls.
 #[derive(Clone)]
 pub struct DeviceBuffer {
     inner: Arc<Inner>,
@@ -57,6 +59,21 @@ impl DeviceBuffer {
         unsafe { self.gpu().backend().write(self.ptr().add(offset), bytes) }
     }
 
+    /// Copies kernel parameters, such as device handles, to `offset` on: what a kernel that takes a pointer to them reads.
+    ///
+    /// ```
+    /// # use mscclpp_gpu::Platform;
+    /// let buffer = Platform::Host.gpu(0)?.allocate(64)?;
+    /// buffer.write_params(8, &[1u64, 2, 3])?;
+    /// # Ok::<(), mscclpp_gpu::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`DeviceBuffer::write`].
+    pub fn write_params<T: KernelParam>(&self, offset: u64, params: &[T]) -> Result<()> {
+        self.write(offset, &T::slice_to_bytes(params))
+    }
+
     /// Copies from `offset` on into `bytes`.
     ///
     /// # Errors
@@ -89,15 +106,41 @@ impl fmt::Debug for DeviceBuffer {
 
 /// Page-locked host memory that the device's kernels reach as well. Clones share it.
 ///
-/// It is only seen through atomics: device code may write it at any time.
-#[derive(Clone)]
-pub struct PinnedBuffer {
+/// It is only seen through atomics, of one width: device code may write it at any time.
+pub struct PinnedBuffer<W: PinnedWord = AtomicU64> {
     inner: Arc<Inner>,
+    words: PhantomData<fn() -> W>,
 }
 
-impl PinnedBuffer {
+/// The words that pinned memory is made of: `AtomicU32` or `AtomicU64`. Memory is one or the other for good, as accesses
+/// of different widths to the same bytes would be undefined.
+pub trait PinnedWord: sealed::Sealed + 'static {
+    /// # Safety
+    /// `ptr` is aligned, lives for `'a`, and is only accessed through this type by the host.
+    #[doc(hidden)]
+    unsafe fn at<'a>(ptr: *mut u8) -> &'a Self;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! pinned_word {
+    ($($word:ty),*) => { $(
+        impl sealed::Sealed for $word {}
+        impl PinnedWord for $word {
+            unsafe fn at<'a>(ptr: *mut u8) -> &'a Self {
+                // SAFETY: the caller's promise; any bits are a number.
+                unsafe { <$word>::from_ptr(ptr.cast()) }
+            }
+        }
+    )* };
+}
+pinned_word!(AtomicU32, AtomicU64);
+
+impl<W: PinnedWord> PinnedBuffer<W> {
     pub(crate) fn new(gpu: Gpu, memory: Box<dyn MemoryBackend>, len: u64) -> Self {
-        Self { inner: Arc::new(Inner { gpu, memory, len }) }
+        Self { inner: Arc::new(Inner { gpu, memory, len }), words: PhantomData }
     }
 
     /// Where kernels find it. With unified addressing that is its host address too.
@@ -113,35 +156,53 @@ impl PinnedBuffer {
         self.inner.len
     }
 
-    /// The 4-byte word at `offset` bytes.
+    /// The word at `offset` bytes.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`], or [`Error::InvalidArgument`] if `offset` is no multiple of 4.
-    pub fn word(&self, offset: u64) -> Result<&AtomicU32> {
-        // SAFETY: any bits are a u32; `checked` returns an aligned address inside memory that `self` keeps.
-        self.checked(offset, 4).map(|p| unsafe { AtomicU32::from_ptr(p.cast()) })
-    }
-
-    /// The 8-byte word at `offset` bytes.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBounds`], or [`Error::InvalidArgument`] if `offset` is no multiple of 8.
-    pub fn word64(&self, offset: u64) -> Result<&AtomicU64> {
-        // SAFETY: any bits are a u64; `checked` returns an aligned address inside memory that `self` keeps.
-        self.checked(offset, 8).map(|p| unsafe { AtomicU64::from_ptr(p.cast()) })
-    }
-
-    fn checked(&self, offset: u64, align: u64) -> Result<*mut u8> {
-        Error::bounds("PinnedBuffer::word", offset, align, self.len())?;
-        if !offset.is_multiple_of(align) {
-            return Err(Error::InvalidArgument(format!("offset {offset} is no multiple of {align}")));
+    /// [`Error::OutOfBounds`], or [`Error::InvalidArgument`] if `offset` is no multiple of the word's size.
+    pub fn word(&self, offset: u64) -> Result<&W> {
+        let size = size_of::<W>() as u64;
+        Error::bounds("PinnedBuffer::word", offset, size, self.len())?;
+        if !offset.is_multiple_of(size) {
+            return Err(Error::InvalidArgument(format!("offset {offset} is no multiple of {size}")));
         }
-        Ok(self.inner.memory.host_ptr().wrapping_add(offset as usize))
+        let word = self.inner.memory.host_ptr().wrapping_add(offset as usize);
+        // SAFETY: aligned and inside memory that `self` keeps; it has words of this type alone.
+        Ok(unsafe { W::at(word) })
     }
 }
 
-impl fmt::Debug for PinnedBuffer {
+impl<W: PinnedWord> Clone for PinnedBuffer<W> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), words: PhantomData }
+    }
+}
+
+impl<W: PinnedWord> fmt::Debug for PinnedBuffer<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PinnedBuffer").field("ptr", &self.ptr()).field("len", &self.len()).finish()
+    }
+}
+
+/// Another process's memory, mapped here; unmapped when dropped.
+pub struct ImportedMemory {
+    backend: Box<dyn MemoryBackend>,
+}
+
+impl ImportedMemory {
+    pub(crate) fn new(backend: Box<dyn MemoryBackend>) -> Self {
+        Self { backend }
+    }
+
+    /// Start of the whole allocation, valid on the device that imported it.
+    #[must_use]
+    pub fn ptr(&self) -> DevicePtr {
+        self.backend.ptr()
+    }
+}
+
+impl fmt::Debug for ImportedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImportedMemory").field("ptr", &self.ptr()).finish()
     }
 }

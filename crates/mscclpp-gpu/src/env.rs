@@ -1,15 +1,17 @@
 //! The environment variables of this crate, read here and nowhere else.
 
+use std::{ffi::OsString, path::PathBuf};
+
 use crate::{Error, Platform, Result};
 
 /// `MSCCLPP_PLATFORM`: `cuda`, `hip` or `host`; unset or empty means "find out".
 pub(crate) fn platform() -> Result<Option<Platform>> {
     let Some(value) = read("MSCCLPP_PLATFORM") else { return Ok(None) };
-    match value.to_ascii_lowercase().as_str() {
-        "cuda" => Ok(Some(Platform::Cuda)),
-        "hip" => Ok(Some(Platform::Hip)),
-        "host" => Ok(Some(Platform::Host)),
-        _ => Err(Error::Environment { variable: "MSCCLPP_PLATFORM", value, expected: "cuda, hip or host" }),
+    match Platform::named(&value) {
+        Some(platform) => Ok(Some(platform)),
+        None => {
+            Err(Error::Environment { variable: "MSCCLPP_PLATFORM", value, expected: "cuda, hip or host" })
+        }
     }
 }
 
@@ -37,15 +39,32 @@ pub(crate) fn host_peer_access() -> Result<bool> {
     }
 }
 
+/// The C++ compilers to try: `MSCCLPP_CXX` alone if it is set; else `CXX` and what they are usually called.
+pub(crate) fn cxx_compilers() -> Vec<OsString> {
+    let set = |variable| std::env::var_os(variable).filter(|value| !value.is_empty());
+    match set("MSCCLPP_CXX") {
+        Some(compiler) => vec![compiler],
+        None => set("CXX").into_iter().chain(["c++", "g++", "clang++"].map(OsString::from)).collect(),
+    }
+}
+
+/// The cache of compiled kernels: `MSCCLPP_CACHE_DIR`, else `mscclpp` in the user's cache folder, if there is one.
+pub(crate) fn cache_folder() -> Option<PathBuf> {
+    let folder = |variable| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
+    folder("MSCCLPP_CACHE_DIR")
+        .or_else(|| folder("XDG_CACHE_HOME").map(|cache| cache.join("mscclpp")))
+        .or_else(|| folder("HOME").map(|home| home.join(".cache/mscclpp")))
+}
+
 /// `MSCCLPP_NVRTC_SO`: the NVRTC library to use.
 #[cfg(feature = "cuda")]
-pub(crate) fn nvrtc_library() -> Option<std::path::PathBuf> {
+pub(crate) fn nvrtc_library() -> Option<PathBuf> {
     std::env::var_os("MSCCLPP_NVRTC_SO").filter(|path| !path.is_empty()).map(Into::into)
 }
 
 /// Where a CUDA toolkit may be: `CUDA_HOME`, `CUDA_PATH`, and the usual folder.
 #[cfg(feature = "cuda")]
-pub(crate) fn cuda_toolkits() -> Vec<std::path::PathBuf> {
+pub(crate) fn cuda_toolkits() -> Vec<PathBuf> {
     let set = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(std::env::var_os).filter(|path| !path.is_empty());
     set.map(Into::into).chain(["/usr/local/cuda".into()]).collect()
 }

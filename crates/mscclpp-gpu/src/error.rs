@@ -1,4 +1,4 @@
-use std::{fmt, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use crate::Platform;
 
@@ -40,12 +40,12 @@ pub enum Error {
         description: String,
     },
     /// A call of the operating system failed.
-    #[error("{operation} failed: {message}")]
+    #[error("{operation} failed")]
     System {
         /// What was tried, with the values that matter.
         operation: String,
-        /// The system's own words.
-        message: String,
+        /// What the system said.
+        source: Arc<dyn std::error::Error + Send + Sync>,
     },
     /// A range that is not inside the memory it names.
     #[error("{what}: offset {offset} + {len} bytes is past the end of {size} bytes")]
@@ -100,6 +100,37 @@ pub enum Error {
         /// The compiler's log.
         log: String,
     },
+    /// A kernel that has no PTX and is not in the cache cannot be compiled for CUDA, as there is no NVRTC.
+    #[error(
+        "{name} has no PTX, the cache of compiled kernels does not have it, and it cannot be compiled here; where the kernels of this repository \
+         are missing, run `cargo xtask build-kernels`, or set MSCCLPP_CACHE_DIR to the folder `cache` of `cargo xtask dist`"
+    )]
+    NoPtx {
+        /// The kernels' source.
+        name: String,
+        /// Why it cannot be compiled.
+        source: Box<Error>,
+    },
+    /// A kernel cannot be compiled for the Host platform, as there is no C++ compiler.
+    #[error(
+        "the Host platform compiles kernels with a C++ compiler, and none runs here ({tried}); install one (Debian and \
+         Ubuntu: `apt-get install g++`) or name one in MSCCLPP_CXX"
+    )]
+    NoCompiler {
+        /// What was tried, and why each failed.
+        tried: String,
+    },
+    /// A folder or file of the cache of compiled kernels that others may write to. What is in it would be run.
+    #[error(
+        "{} is refused as cache of compiled kernels: {reason}; give it to this user alone (`chmod go-w`), or set \
+         MSCCLPP_CACHE_DIR to another folder", path.display()
+    )]
+    Cache {
+        /// The folder or file.
+        path: PathBuf,
+        /// Who may write to it.
+        reason: String,
+    },
     /// A kernel of the Host platform failed; the stream stays failed.
     #[error("kernel {kernel} failed: {message}")]
     KernelFailed {
@@ -129,8 +160,11 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn system(operation: impl Into<String>, error: impl fmt::Display) -> Self {
-        Self::System { operation: operation.into(), message: error.to_string() }
+    pub(crate) fn system(
+        operation: impl Into<String>,
+        error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self::System { operation: operation.into(), source: error.into().into() }
     }
 
     pub(crate) fn bounds(what: &'static str, offset: u64, len: u64, size: u64) -> Result<()> {

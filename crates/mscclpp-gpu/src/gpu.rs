@@ -1,8 +1,9 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    DeviceBuffer, DevicePtr, Error, Event, ImportedMemory, MemoryExport, PinnedBuffer, Platform, Result,
-    Stream, backend::DeviceBackend, memory::ExportHandle,
+    DeviceBuffer, DevicePtr, DmaBuf, Error, Event, GpuDirect, GpuProperties, ImportedMemory, MemoryExport,
+    MemoryInfo, PeerAccess, PinnedBuffer, PinnedWord, Platform, Result, Stream, backend::DeviceBackend,
+    memory::ExportHandle,
 };
 
 /// A device: a GPU, or one that the Host platform simulates.
@@ -12,59 +13,6 @@ use crate::{
 #[derive(Clone)]
 pub struct Gpu {
     backend: Arc<dyn DeviceBackend>,
-}
-
-/// What is known of a device, asked once when it is opened.
-#[derive(Debug, Clone)]
-pub struct GpuProperties {
-    /// Where it comes from.
-    pub platform: Platform,
-    /// Its number in this process, which need not be its number in another (`CUDA_VISIBLE_DEVICES`).
-    pub id: usize,
-    /// What the vendor calls it; a simulated device says `host`.
-    pub name: String,
-    /// What identifies it on this machine, in every process.
-    pub uuid: [u8; 16],
-    /// `domain:bus:device.function`, where there is one.
-    pub pci_bus_id: Option<String>,
-    /// The NUMA node it hangs on, where the system knows one (virtual machines often do not).
-    pub numa_node: Option<u32>,
-    /// Compute capability, major and minor, on CUDA.
-    pub compute_capability: Option<(u32, u32)>,
-    /// How many multiprocessors it has.
-    pub multiprocessors: u32,
-    /// How its memory can be shared with other processes. [`Gpu::allocate`] makes memory for file descriptors and,
-    /// where there are any, fabric handles; legacy handles are for plain allocations of others.
-    pub export_kinds: ExportKinds,
-}
-
-/// Which ways of sharing memory between processes a device offers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ExportKinds {
-    /// Legacy IPC handles of plain allocations.
-    pub ipc_handle: bool,
-    /// File descriptors of virtual-memory allocations.
-    pub file_descriptor: bool,
-    /// Fabric handles, which reach across hosts of one NVLink domain.
-    pub fabric: bool,
-}
-
-/// Memory of a device, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MemoryInfo {
-    /// Not in use by anyone.
-    pub free: u64,
-    /// All there is.
-    pub total: u64,
-}
-
-/// Whether and how one device reaches another's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PeerAccess {
-    /// Loads and stores work.
-    pub reachable: bool,
-    /// Atomic operations work too (NVLink has them, most PCIe pairs do not).
-    pub native_atomics: bool,
 }
 
 impl Gpu {
@@ -170,13 +118,21 @@ impl Gpu {
         Ok(DeviceBuffer::new(self.clone(), self.backend.allocate(bytes)?, bytes))
     }
 
-    /// Allocates `bytes` of zeroed page-locked host memory, which this device's kernels reach too.
+    /// Allocates `bytes` of zeroed page-locked host memory, which this device's kernels reach too, as words of 8 bytes.
     ///
     /// On CUDA, memory that is dropped is kept for reuse: the driver would wait for all running kernels to free it.
     ///
     /// # Errors
     /// As [`Gpu::allocate`]; the message names `ulimit -l` where the limit on locked memory is the cause.
     pub fn allocate_pinned(&self, bytes: u64) -> Result<PinnedBuffer> {
+        self.allocate_pinned_words(bytes)
+    }
+
+    /// As [`Gpu::allocate_pinned`], as words of type `W`: `AtomicU32` or `AtomicU64`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn allocate_pinned_words<W: PinnedWord>(&self, bytes: u64) -> Result<PinnedBuffer<W>> {
         if bytes == 0 {
             return Err(Error::InvalidArgument("a pinned buffer needs at least one byte".to_owned()));
         }
@@ -218,6 +174,37 @@ impl Gpu {
     pub unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
         // SAFETY: the caller promises live memory.
         unsafe { self.backend.export(ptr, len) }
+    }
+
+    /// Makes a descriptor of `ptr..ptr + len` that drivers of other devices can map (dmabuf), such as those of network
+    /// adapters.
+    ///
+    /// # Safety
+    /// As [`Gpu::export`].
+    ///
+    /// # Errors
+    /// [`Error::NotExportable`] where the device, its driver, or the kind of memory has no such thing, as on the Host
+    /// platform; [`Error::Driver`].
+    pub unsafe fn export_dma_buf(&self, ptr: DevicePtr, len: u64) -> Result<DmaBuf> {
+        // SAFETY: the caller promises live memory.
+        unsafe { self.backend.export_dma_buf(ptr, len) }
+    }
+
+    /// Asks the driver how network adapters reach this device's memory.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn gpu_direct(&self) -> Result<GpuDirect> {
+        self.backend.gpu_direct()
+    }
+
+    /// Makes what adapters have written into this device's memory before this call visible to the device, or to all
+    /// devices. Blocks for some microseconds.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where [`GpuDirect::host_flush`] is false; [`Error::Driver`].
+    pub fn flush_gpu_direct_writes(&self, to_all_devices: bool) -> Result<()> {
+        self.backend.flush_gpu_direct_writes(to_all_devices)
     }
 
     /// Maps memory that another process exported, readable and writable from this device.

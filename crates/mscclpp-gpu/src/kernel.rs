@@ -1,21 +1,9 @@
-use std::{fmt, mem::MaybeUninit, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use crate::{
-    DevicePtr, Gpu, Result, Stream,
+    DevicePtr, Error, Gpu, KernelArgs, KernelParam, KernelSource, LaunchConfig, Result, Stream,
     backend::{KernelBackend, ModuleBackend},
-    host::{HostKernel, HostSymbol},
 };
-
-/// Where a module's code comes from, on each platform: PTX, and the host twins of its kernels.
-#[derive(Debug, Clone, Copy)]
-pub struct ModuleSource<'a> {
-    /// PTX text for CUDA.
-    pub ptx: &'a str,
-    /// The same kernels for the Host platform.
-    pub host_kernels: &'a [HostKernel],
-    /// The module's variables (`__constant__`, `__device__`) on the Host platform.
-    pub host_symbols: &'a [HostSymbol],
-}
 
 /// Loaded kernels of one device.
 #[derive(Clone)]
@@ -25,30 +13,49 @@ pub struct Module {
 }
 
 impl Module {
-    /// Loads `source` completely: nothing is left to be loaded when a kernel is first launched, which could deadlock
+    /// Compiles `source` for the device, unless its PTX or the cache of compiled kernels makes that unnecessary, and loads
+    /// it completely: nothing is left to be loaded when a kernel is first launched, which could deadlock
     /// against one that is waiting.
     ///
     /// On CUDA, loading and the drop of the last clone wait for the kernels that run on the device: do both before a
     /// kernel waits for something that comes later.
     ///
+    /// Each load has `__device__` and `__constant__` variables of its own. Blocks while it compiles: some seconds, at the
+    /// first time on this machine.
+    ///
     /// # Errors
-    /// [`crate::Error::Compile`] with the driver's log.
-    pub fn load(gpu: &Gpu, source: &ModuleSource<'_>) -> Result<Self> {
+    /// [`Error::Compile`] with the compiler's or the driver's own words; [`Error::NoCompiler`] and
+    /// [`Error::Cache`]; [`Error::System`] with all that was tried where NVRTC is needed and missing.
+    pub fn load(gpu: &Gpu, source: &KernelSource<'_>) -> Result<Self> {
         Ok(Self { gpu: gpu.clone(), backend: gpu.backend().load_module(source)? })
     }
 
     /// The kernel of that name.
     ///
     /// # Errors
-    /// [`crate::Error::NoSuchSymbol`].
+    /// [`Error::NoSuchSymbol`].
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
         Ok(Kernel { name: name.into(), gpu: self.gpu.clone(), backend: self.backend.kernel(name)? })
+    }
+
+    /// Sets a variable of the module, for example a `__constant__` array of handles, or its first elements. Blocks until
+    /// done; kernels that run meanwhile may see the old or the new value.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSymbol`]; [`Error::OutOfBounds`] for more than the variable holds; an error of the
+    /// device.
+    pub fn set_symbol<T: KernelParam>(&self, name: &str, values: &[T]) -> Result<()> {
+        let (address, size) = self.symbol(name)?;
+        let bytes = T::slice_to_bytes(values);
+        Error::bounds("Module::set_symbol", 0, bytes.len() as u64, size)?;
+        // SAFETY: the range is the module's variable, just compared.
+        unsafe { self.gpu.backend().write(address, &bytes) }
     }
 
     /// Address and size in bytes of a variable of the module, for example a `__constant__` array of handles.
     ///
     /// # Errors
-    /// [`crate::Error::NoSuchSymbol`].
+    /// [`Error::NoSuchSymbol`].
     pub fn symbol(&self, name: &str) -> Result<(DevicePtr, u64)> {
         self.backend.symbol(name)
     }
@@ -73,13 +80,54 @@ impl Kernel {
     ///
     /// # Safety
     /// The arguments must be those of the kernel, in number, order and type, and what they point to must be valid
-    /// until the kernel is complete. Blocks that wait for each other must all fit on the device at once.
+    /// until the kernel is complete. Blocks that wait for each other must all fit on the device at once
+    /// ([`Kernel::launch_cooperative`] looks). On the Host platform, no thread may need more than 120 KiB of stack.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidArgument`] for a stream of another device; [`crate::Error::Driver`].
+    /// [`Error::InvalidArgument`] for a stream of another device; [`Error::Driver`].
     pub unsafe fn launch(&self, stream: &Stream, config: LaunchConfig, args: &KernelArgs) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.submit(stream, config, args, false) }
+    }
+
+    /// As [`Kernel::launch`], for blocks that wait for each other: what does not fit on the device at once is refused.
+    ///
+    /// # Safety
+    /// As [`Kernel::launch`], but for the blocks.
+    ///
+    /// # Errors
+    /// As [`Kernel::launch`], and [`Error::InvalidArgument`] for more blocks than [`Kernel::max_resident_blocks`].
+    pub unsafe fn launch_cooperative(
+        &self,
+        stream: &Stream,
+        config: LaunchConfig,
+        args: &KernelArgs,
+    ) -> Result<()> {
+        let blocks: u64 = config.grid.iter().map(|n| u64::from(*n)).product();
+        let threads = config.block.iter().product();
+        let fit = self.max_resident_blocks(threads, config.shared_bytes)?;
+        if blocks > fit {
+            return Err(Error::InvalidArgument(format!(
+                "cooperative launch of {}: {blocks} blocks of {threads} threads and {} bytes of dynamic shared memory do \
+                 not fit on {} at once; {fit} do",
+                self.name, config.shared_bytes, self.gpu
+            )));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.submit(stream, config, args, true) }
+    }
+
+    /// # Safety
+    /// As [`Kernel::launch`].
+    unsafe fn submit(
+        &self,
+        stream: &Stream,
+        config: LaunchConfig,
+        args: &KernelArgs,
+        cooperative: bool,
+    ) -> Result<()> {
         if stream.gpu().properties().uuid != self.gpu.properties().uuid {
-            return Err(crate::Error::InvalidArgument(format!(
+            return Err(Error::InvalidArgument(format!(
                 "kernel {} is loaded on {}, the stream is one of {}",
                 self.name,
                 self.gpu,
@@ -87,7 +135,16 @@ impl Kernel {
             )));
         }
         // SAFETY: the caller's promise.
-        unsafe { self.backend.launch(&**stream.backend(), config, args) }
+        unsafe { self.backend.launch(&**stream.backend(), config, args, cooperative) }
+    }
+
+    /// How many blocks of `threads` threads, with `shared_bytes` of dynamic shared memory each, fit on the device at once
+    /// while nothing else runs there (its occupancy, times the multiprocessors). The Host platform runs 1024.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u64> {
+        self.backend.max_resident_blocks(threads, shared_bytes)
     }
 
     /// Its name.
@@ -100,115 +157,5 @@ impl Kernel {
 impl fmt::Debug for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kernel").field("name", &self.name).field("gpu", &self.gpu.to_string()).finish()
-    }
-}
-
-/// The shape of a launch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LaunchConfig {
-    /// Blocks in x, y and z.
-    pub grid: [u32; 3],
-    /// Threads of a block in x, y and z.
-    pub block: [u32; 3],
-    /// Dynamic shared memory of a block, in bytes.
-    pub shared_bytes: u32,
-}
-
-impl LaunchConfig {
-    /// `blocks` blocks of `threads` threads, in x alone.
-    #[must_use]
-    pub const fn linear(blocks: u32, threads: u32) -> Self {
-        Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
-    }
-}
-
-/// A value that can be an argument of a kernel.
-///
-/// # Safety
-/// The type must be plain data without padding that matters, of the same size and layout in device code.
-pub unsafe trait KernelParam: Copy + 'static {}
-
-macro_rules! kernel_param {
-    ($($t:ty),*) => { $(
-        // SAFETY: a primitive of the same size and layout in CUDA C++.
-        unsafe impl KernelParam for $t {}
-    )* };
-}
-kernel_param!(u8, i8, u16, i16, u32, i32, u64, i64, f32, f64, usize, isize, DevicePtr);
-// SAFETY: pointers are 8 bytes on both sides.
-unsafe impl<T: 'static> KernelParam for *mut T {}
-// SAFETY: pointers are 8 bytes on both sides.
-unsafe impl<T: 'static> KernelParam for *const T {}
-
-/// The arguments of a launch, copied in when they are pushed.
-///
-/// ```
-/// use mscclpp_gpu::{DevicePtr, KernelArgs};
-/// let args = KernelArgs::new().with(DevicePtr::NULL).with(100i32);
-/// assert_eq!(args.len(), 2);
-/// ```
-#[derive(Debug, Clone, Default)]
-pub struct KernelArgs {
-    values: Vec<ArgBytes>,
-}
-
-/// One argument: its bytes in 16-byte aligned storage, as device parameters are aligned to 16 at most.
-///
-/// Storage of no type, so that padding may stay uninitialised and pointers stay pointers when it is copied.
-#[derive(Debug, Clone)]
-pub(crate) struct ArgBytes {
-    storage: Box<[MaybeUninit<u128>]>,
-    len: usize,
-}
-
-impl KernelArgs {
-    /// No arguments yet.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// These arguments and `value` behind them.
-    #[must_use]
-    pub fn with<T: KernelParam>(mut self, value: T) -> Self {
-        const { assert!(align_of::<T>() <= 16) };
-        let len = size_of::<T>();
-        let mut storage = vec![MaybeUninit::new(0u128); len.div_ceil(16)].into_boxed_slice();
-        // SAFETY: `storage` has at least `len` bytes and `value` is plain data (`KernelParam`) of `len` bytes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                (&raw const value).cast::<u8>(),
-                storage.as_mut_ptr().cast::<u8>(),
-                len,
-            );
-        }
-        self.values.push(ArgBytes { storage, len });
-        self
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.values.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.values.is_empty()
-    }
-
-    pub(crate) fn values(&self) -> &[ArgBytes] {
-        &self.values
-    }
-}
-
-impl ArgBytes {
-    pub(crate) fn as_ptr(&self) -> *const u8 {
-        self.storage.as_ptr().cast()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! One API over two platforms: [`Platform::Cuda`] (feature `cuda`; the driver is loaded at run time, nothing of CUDA
 //! is needed to build) and [`Platform::Host`], which simulates devices on the CPU and is always there. Code above
-//! this crate does not know which platform it runs on, except where it launches a kernel: there a PTX entry and its
-//! *host twin*, a Rust function of the same name, stand side by side ([`ModuleSource`]).
+//! this crate does not know which platform it runs on: a kernel is written once, in CUDA C++ ([`KernelSource`]), and each
+//! platform compiles it.
 //!
 //! ```
 //! use mscclpp_gpu::Platform;
@@ -23,12 +23,16 @@
 //! | --- | --- | --- |
 //! | `MSCCLPP_PLATFORM` | `cuda`, `hip` or `host` | what [`Platform::detect`] takes instead of finding out |
 //! | `MSCCLPP_HOST_DEVICES` | 1 to 1024, default 8 | how many devices [`Platform::Host`] has; read at its first use |
+//! | `MSCCLPP_CACHE_DIR` | a folder; default `mscclpp` in the user's cache folder | where compiled kernels are kept |
+//! | `MSCCLPP_CXX` | a program; default `CXX`, then `c++`, `g++`, `clang++` | what compiles kernels for [`Platform::Host`] |
+//! | `MSCCLPP_NVRTC_SO` | a file | what compiles kernels for [`Platform::Cuda`] that have no PTX |
 //! | `MSCCLPP_HOST_PEER_ACCESS` | `all` (default) or `none` | whether they reach each other's memory; read with the first |
 //!
 //! A malformed value is [`Error::Environment`]; an empty one counts as unset.
 
 mod backend;
 mod buffer;
+mod cache;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod env;
@@ -36,23 +40,29 @@ mod error;
 mod event;
 mod gpu;
 mod graph;
-pub mod host;
+mod host;
 mod kernel;
+mod launch;
 mod memory;
 #[cfg(feature = "cuda")]
 pub mod nvrtc;
 mod platform;
+mod properties;
 mod stream;
 #[cfg(all(feature = "cuda", feature = "test-support"))]
 #[doc(hidden)]
 pub mod test_support;
 
-pub use buffer::{DeviceBuffer, PinnedBuffer};
+pub use buffer::{DeviceBuffer, ImportedMemory, PinnedBuffer, PinnedWord};
+pub use cache::{kernel_cache, store_ptx};
 pub use error::{Error, Result};
 pub use event::Event;
-pub use gpu::{ExportKinds, Gpu, GpuProperties, MemoryInfo, PeerAccess};
+pub use gpu::Gpu;
 pub use graph::Graph;
-pub use kernel::{Kernel, KernelArgs, KernelParam, LaunchConfig, Module, ModuleSource};
-pub use memory::{DevicePtr, ExportHandle, ImportedMemory, MemoryExport};
+pub use kernel::{Kernel, Module};
+pub use launch::{KernelArgs, KernelParam, LaunchConfig};
+pub use memory::{DevicePtr, DmaBuf, ExportHandle, MemoryExport};
+pub use mscclpp_kernels::KernelSource;
 pub use platform::Platform;
+pub use properties::{ExportKinds, GpuDirect, GpuProperties, MemoryInfo, PeerAccess, WritesOrdering};
 pub use stream::Stream;

@@ -1,7 +1,5 @@
 use std::{fmt, os::fd::OwnedFd};
 
-use crate::backend::MemoryBackend;
-
 /// An address in the memory of a device, as kernels see it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
@@ -49,6 +47,17 @@ pub struct MemoryExport {
     pub offset: u64,
 }
 
+/// A piece of device memory as other drivers map it.
+#[derive(Debug)]
+pub struct DmaBuf {
+    /// The dmabuf.
+    pub fd: OwnedFd,
+    /// Where the range begins in it, in bytes: the driver exports whole pages.
+    pub offset: u64,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
 /// Names an allocation to another process.
 #[derive(Debug)]
 pub enum ExportHandle {
@@ -58,27 +67,4 @@ pub enum ExportHandle {
     IpcHandle([u8; 64]),
     /// A fabric handle.
     Fabric([u8; 64]),
-}
-
-/// Another process's memory, mapped here; unmapped when dropped.
-pub struct ImportedMemory {
-    backend: Box<dyn MemoryBackend>,
-}
-
-impl ImportedMemory {
-    pub(crate) fn new(backend: Box<dyn MemoryBackend>) -> Self {
-        Self { backend }
-    }
-
-    /// Start of the whole allocation, valid on the device that imported it.
-    #[must_use]
-    pub fn ptr(&self) -> DevicePtr {
-        self.backend.ptr()
-    }
-}
-
-impl fmt::Debug for ImportedMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ImportedMemory").field("ptr", &self.ptr()).finish()
-    }
 }

@@ -5,6 +5,7 @@
 //! `/usr/local/cuda`. It needs neither a GPU nor a driver.
 
 use std::{
+    borrow::Cow,
     ffi::{CStr, CString, c_char, c_int},
     path::PathBuf,
     sync::OnceLock,
@@ -12,9 +13,40 @@ use std::{
 
 use mscclpp_gpu_sys::nvrtc::{Nvrtc, NvrtcResult, Program};
 
-use crate::{Error, Result, env};
+use crate::{Error, KernelSource, Result, cache, env};
 
-/// Compiles CUDA C++ to PTX, for [`ModuleSource::ptx`](crate::ModuleSource).
+/// The PTX of `source` for a device of that compute capability: its own, else what the cache of compiled kernels has that
+/// was compiled beforehand, else what NVRTC makes of it, which the cache then keeps.
+pub(crate) fn ptx<'a>(source: &KernelSource<'a>, capability: (u32, u32)) -> Result<Cow<'a, str>> {
+    if let Some(ptx) = source.ptx() {
+        return Ok(Cow::Borrowed(ptx));
+    }
+    let text = |bytes: Vec<u8>| Cow::Owned(String::from_utf8_lossy(&bytes).into_owned());
+    if let Some(ptx) = cache::find(&cache::beforehand(source))? {
+        return Ok(text(ptx));
+    }
+    let nvrtc = library()
+        .map_err(|error| Error::NoPtx { name: source.name().to_owned(), source: Box::new(error) })?;
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both are valid for the write.
+    check(nvrtc, unsafe { (nvrtc.version)(&raw mut major, &raw mut minor) }, "nvrtcVersion")?;
+    let architecture = format!("--gpu-architecture=compute_{}{}", capability.0, capability.1);
+    let options = [architecture.as_str(), "--std=c++17", "-default-device"];
+    let headers: Vec<_> = mscclpp_kernels::HEADERS.iter().chain(source.headers()).copied().collect();
+    let version = format!("NVRTC {major}.{minor}");
+    let mut parts = vec![version.as_str(), source.cuda()];
+    parts.extend(options);
+    for (name, header) in &headers {
+        parts.extend([name, header]);
+    }
+    let compiled = cache::get_or_make(&cache::Entry::new(source.name(), "ptx", &parts), || {
+        compile(source.name(), source.cuda(), &headers, &options).map(String::into_bytes)
+    })?;
+    Ok(text(compiled))
+}
+
+/// Compiles CUDA C++ to PTX, for those who load it by other means than [`Module::load`](crate::Module::load), which calls
+/// this by itself.
 ///
 /// `name` stands in messages. `headers` are pairs of the name in `#include` and the text. `options` are NVRTC's, such
 /// as `--gpu-architecture=compute_80`; without one it chooses an architecture itself. Kernels must be `extern "C"` to be
@@ -201,7 +233,8 @@ mod tests {
     fn compiles_or_says_what_is_missing() {
         match compile("add.cu", SOURCE, &HEADERS, &["--gpu-architecture=compute_80"]) {
             Ok(ptx) => assert!(ptx.contains(".entry add") && ptx.contains("sm_80"), "{ptx}"),
-            Err(Error::System { operation, message }) => {
+            Err(Error::System { operation, source }) => {
+                let message = source.to_string();
                 assert!(operation.contains("MSCCLPP_NVRTC_SO"), "{operation}");
                 assert!(message.contains("libnvrtc"), "{message}");
                 return;

@@ -1,6 +1,10 @@
-use std::fmt;
+use std::{fmt, sync::Arc};
 
-use crate::{Error, Gpu, Result, env, host};
+use crate::{
+    DevicePtr, Error, Gpu, Result,
+    backend::{DeviceBackend, PlatformBackend},
+    env, host,
+};
 
 /// Where devices come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -14,16 +18,87 @@ pub enum Platform {
     Host,
 }
 
+/// What this crate knows of a platform. All that depends on the platform is behind its back-end.
+struct Entry {
+    platform: Platform,
+    name: &'static str,
+    backend: &'static dyn PlatformBackend,
+    /// Whether [`Platform::detect`] takes it when nobody has chosen.
+    is_detected: bool,
+    /// Files that are there where the hardware is.
+    device_nodes: &'static [&'static str],
+}
+
+#[cfg(feature = "cuda")]
+static CUDA: crate::cuda::Cuda = crate::cuda::Cuda;
+#[cfg(not(feature = "cuda"))]
+static CUDA: Missing = Missing {
+    platform: Platform::Cuda,
+    reason: "build with the feature `cuda` (of the crate mscclpp: `cuda-ipc`)",
+};
+
+static HIP: Missing = Missing {
+    platform: Platform::Hip,
+    reason: "this version has no HIP back-end; use MSCCLPP_PLATFORM=cuda or host",
+};
+
+/// The platforms, in the order of the enumeration and of detection.
+static PLATFORMS: [Entry; 3] = [
+    Entry {
+        platform: Platform::Cuda,
+        name: "cuda",
+        backend: &CUDA,
+        is_detected: true,
+        device_nodes: &["/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"],
+    },
+    Entry {
+        platform: Platform::Hip,
+        name: "hip",
+        backend: &HIP,
+        is_detected: false,
+        device_nodes: &["/dev/kfd"],
+    },
+    Entry {
+        platform: Platform::Host,
+        name: "host",
+        backend: &host::Host,
+        is_detected: false,
+        device_nodes: &[],
+    },
+];
+
 impl Platform {
-    /// The platform of `MSCCLPP_PLATFORM`, else CUDA, else HIP.
+    fn entry(self) -> &'static Entry {
+        &PLATFORMS[self as usize]
+    }
+
+    fn backend(self) -> &'static dyn PlatformBackend {
+        self.entry().backend
+    }
+
+    /// The platform of that name, in any case.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        PLATFORMS.iter().find(|entry| entry.name.eq_ignore_ascii_case(name)).map(|entry| entry.platform)
+    }
+
+    /// The platform of `MSCCLPP_PLATFORM`, else CUDA.
     ///
     /// Never picks [`Platform::Host`] by itself.
     ///
     /// # Errors
     /// [`Error::Unavailable`] with what was looked for if no GPU is usable.
     pub fn detect() -> Result<Self> {
-        let chosen = env::platform()?.unwrap_or(Self::Cuda);
-        chosen.device_count().map(|_| chosen)
+        if let Some(chosen) = env::platform()? {
+            return chosen.device_count().map(|_| chosen);
+        }
+        let mut first_error = None;
+        for entry in PLATFORMS.iter().filter(|entry| entry.is_detected) {
+            match entry.backend.device_count() {
+                Ok(_) => return Ok(entry.platform),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        Err(first_error.unwrap_or_else(|| unreachable!("CUDA is detected")))
     }
 
     /// As [`Platform::detect`], but a machine that has no GPU at all gets [`Platform::Host`].
@@ -47,18 +122,7 @@ impl Platform {
     /// # Errors
     /// [`Error::Unavailable`] if the platform cannot be used; there is then no device.
     pub fn device_count(self) -> Result<usize> {
-        match self {
-            Self::Host => host::device_count(),
-            #[cfg(feature = "cuda")]
-            Self::Cuda => crate::cuda::device_count(),
-            #[cfg(not(feature = "cuda"))]
-            Self::Cuda => {
-                Err(self.not_built("build with the feature `cuda` (of the crate mscclpp: `cuda-ipc`)"))
-            }
-            Self::Hip => {
-                Err(self.not_built("this version has no HIP back-end; use MSCCLPP_PLATFORM=cuda or host"))
-            }
-        }
+        self.backend().device_count()
     }
 
     /// Opens device `id`, counted from 0.
@@ -70,12 +134,7 @@ impl Platform {
         if id >= count {
             return Err(Error::NoSuchDevice { platform: self, id, count });
         }
-        match self {
-            Self::Host => host::open(id).map(Gpu::new),
-            #[cfg(feature = "cuda")]
-            Self::Cuda => crate::cuda::open(id).map(Gpu::new),
-            _ => unreachable!("device_count is an error for {self}"),
-        }
+        self.backend().open(id).map(Gpu::new)
     }
 
     /// Opens every device.
@@ -91,11 +150,7 @@ impl Platform {
     /// # Errors
     /// As [`Platform::gpu`].
     pub fn current_gpu(self) -> Result<Gpu> {
-        match self {
-            #[cfg(feature = "cuda")]
-            Self::Cuda => self.gpu(crate::cuda::current_device()?),
-            _ => self.gpu(0),
-        }
+        self.gpu(self.backend().current_device()?)
     }
 
     /// The number of the device with that [`crate::GpuProperties::uuid`], if this process sees it. Opens no device:
@@ -104,55 +159,79 @@ impl Platform {
     /// # Errors
     /// [`Error::Unavailable`].
     pub fn find(self, uuid: &[u8; 16]) -> Result<Option<usize>> {
-        match self {
-            Self::Host => host::find(uuid),
-            #[cfg(feature = "cuda")]
-            Self::Cuda => crate::cuda::find(uuid),
-            _ => self.device_count().map(|_| None),
-        }
+        self.backend().find(uuid)
     }
 
     /// The device whose memory `ptr` points into, or `None` for memory that is not a device's.
     ///
     /// # Errors
     /// As [`Platform::gpu`].
-    pub fn owner_of(self, ptr: crate::DevicePtr) -> Result<Option<Gpu>> {
-        let id = match self {
-            Self::Host => host::owner_of(ptr),
-            #[cfg(feature = "cuda")]
-            Self::Cuda => crate::cuda::owner_of(ptr)?,
-            _ => None,
-        };
-        id.map(|id| self.gpu(id)).transpose()
+    pub fn owner_of(self, ptr: DevicePtr) -> Result<Option<Gpu>> {
+        self.backend().owner_of(ptr)?.map(|id| self.gpu(id)).transpose()
     }
 
     /// What to tell a user where [`crate::PeerAccess::reachable`] is false.
     #[must_use]
     pub fn why_no_peer_access(self) -> &'static str {
-        match self {
-            Self::Host => "MSCCLPP_HOST_PEER_ACCESS=none keeps simulated devices from each other's memory",
-            _ => "the driver reports no peer access between them; see `nvidia-smi topo -p2p r`",
-        }
-    }
-
-    #[allow(dead_code, reason = "not every feature set has a platform that is left out")]
-    fn not_built(self, reason: &str) -> Error {
-        Error::Unavailable { platform: self, reason: reason.to_owned() }
+        self.backend().why_no_peer_access()
     }
 }
 
 impl fmt::Display for Platform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Cuda => "cuda",
-            Self::Hip => "hip",
-            Self::Host => "host",
-        })
+        f.write_str(self.entry().name)
     }
 }
 
 fn gpu_device_nodes_exist() -> bool {
-    ["/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg"]
-        .iter()
-        .any(|path| std::path::Path::new(path).exists())
+    PLATFORMS.iter().flat_map(|entry| entry.device_nodes).any(|path| std::path::Path::new(path).exists())
+}
+
+/// A platform that this build does not have.
+struct Missing {
+    platform: Platform,
+    reason: &'static str,
+}
+
+impl Missing {
+    fn error<T>(&self) -> Result<T> {
+        Err(Error::Unavailable { platform: self.platform, reason: self.reason.to_owned() })
+    }
+}
+
+impl PlatformBackend for Missing {
+    fn device_count(&self) -> Result<usize> {
+        self.error()
+    }
+
+    fn open(&self, _id: usize) -> Result<Arc<dyn DeviceBackend>> {
+        self.error()
+    }
+
+    fn find(&self, _uuid: &[u8; 16]) -> Result<Option<usize>> {
+        self.error()
+    }
+
+    fn owner_of(&self, _ptr: DevicePtr) -> Result<Option<usize>> {
+        Ok(None)
+    }
+
+    fn why_no_peer_access(&self) -> &'static str {
+        self.reason
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_platforms() {
+        for (index, entry) in PLATFORMS.iter().enumerate() {
+            assert_eq!(entry.platform as usize, index);
+            assert_eq!(Platform::named(&entry.name.to_uppercase()), Some(entry.platform));
+            assert_eq!(entry.platform.to_string(), entry.name);
+        }
+        assert_eq!(Platform::named("metal"), None);
+    }
 }

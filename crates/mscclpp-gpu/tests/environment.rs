@@ -1,18 +1,17 @@
 //! Environment variables, each value in a process of its own.
 
-use std::{
-    env,
-    process::{Command, ExitCode},
-};
+use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_gpu::Platform;
-
-const PROBE: &str = "--probe";
+use mscclpp_test_support::{
+    LIMIT,
+    child::{as_child, output_within, role},
+};
 
 fn main() -> ExitCode {
-    if let Some(question) = env::args().skip_while(|a| a != PROBE).nth(1) {
-        println!("{}", answer(&question));
+    if let Some(question) = role() {
+        println!("{}", answer(&question[0]));
         return ExitCode::SUCCESS;
     }
     let trials = vec![
@@ -65,13 +64,11 @@ fn answer(question: &str) -> String {
 }
 
 fn ask(question: &str, variables: &[(&str, &str)]) -> Result<String, Failed> {
-    let output = Command::new(env::current_exe()?)
-        .args([PROBE, question])
-        .env_remove("MSCCLPP_PLATFORM")
-        .env_remove("MSCCLPP_HOST_DEVICES")
-        .env_remove("MSCCLPP_HOST_PEER_ACCESS")
-        .envs(variables.iter().copied())
-        .output()?;
+    let mut program = as_child(&[question]);
+    for variable in ["MSCCLPP_PLATFORM", "MSCCLPP_HOST_DEVICES", "MSCCLPP_HOST_PEER_ACCESS"] {
+        program.env_remove(variable);
+    }
+    let output = output_within(LIMIT, program.envs(variables.iter().copied()));
     if !output.status.success() {
         return Err(
             format!("{question} with {variables:?}: {}", String::from_utf8_lossy(&output.stderr)).into()

@@ -7,7 +7,7 @@ use std::{ffi::c_void, process::ExitCode, ptr, sync::atomic::Ordering, thread, t
 
 use libtest_mimic::Arguments;
 use mscclpp_gpu::{
-    DeviceBuffer, Error, ExportHandle, Gpu, Graph, KernelArgs, LaunchConfig, Module, ModuleSource, Platform,
+    DeviceBuffer, Error, ExportHandle, Gpu, Graph, KernelArgs, KernelSource, LaunchConfig, Module, Platform,
     Stream,
 };
 use mscclpp_gpu_sys::cuda::{CUdeviceptr, CUstream_flags, CUstreamCaptureMode, CuResult, Driver};
@@ -18,25 +18,10 @@ const BLOCKING: u32 = CUstream_flags::CU_STREAM_DEFAULT as u32;
 const NON_BLOCKING: u32 = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
 
 /// `count(word)`: adds 1 to the 8-byte word.
-const SOURCE: ModuleSource<'_> = ModuleSource {
-    ptx: "
-.version 7.0
-.target sm_80
-.address_size 64
-.visible .entry count(.param .u64 word)
-{
-    .reg .b64 %rd<4>;
-    ld.param.u64 %rd1, [word];
-    cvta.to.global.u64 %rd2, %rd1;
-    ld.global.u64 %rd3, [%rd2];
-    add.s64 %rd3, %rd3, 1;
-    st.global.u64 [%rd2], %rd3;
-    ret;
-}
-",
-    host_kernels: &[],
-    host_symbols: &[],
-};
+const SOURCE: KernelSource<'_> = KernelSource::new(
+    "count.cu",
+    "extern \"C\" __global__ void count(unsigned long long* word) { *word += 1; }",
+);
 
 /// Does some of what a program may ask for at any time: all of it runs, and has the right results when this returns. Gives
 /// the memory that it has used.
@@ -171,7 +156,7 @@ fn buffers(gpu: &Gpu) -> Vec<DeviceBuffer> {
 fn streams_and_events(gpu: &Gpu) -> Vec<DeviceBuffer> {
     let (buffer, copy) = (gpu.allocate(64).unwrap(), gpu.allocate(64).unwrap());
     let pinned = gpu.allocate_pinned(64).unwrap();
-    pinned.word64(0).unwrap().store(3, Ordering::Relaxed);
+    pinned.word(0).unwrap().store(3, Ordering::Relaxed);
     let (stream, behind) = (gpu.stream().unwrap(), gpu.stream().unwrap());
     let (start, end) = (gpu.event(true).unwrap(), gpu.event(true).unwrap());
     stream.record(&start).unwrap();

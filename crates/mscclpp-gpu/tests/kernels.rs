@@ -1,138 +1,21 @@
 //! Kernels of the Host platform: launches, blocks that wait for each other, failures, and streams held up by a kernel.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use mscclpp_gpu::{
-    DeviceBuffer, DevicePtr, Error, Gpu, Kernel, KernelArgs, LaunchConfig, Module, ModuleSource, Platform,
+    DeviceBuffer, DevicePtr, Error, Gpu, Kernel, KernelArgs, KernelSource, LaunchConfig, Module, Platform,
     Stream,
-    host::{Backoff, HostBlock, HostKernel, HostSymbol, MAX_RESIDENT_BLOCKS},
 };
 
 const SECONDS: Duration = Duration::from_secs(20);
 
-const KERNELS: &[HostKernel] = &[
-    HostKernel { name: "record_indices", run: record_indices },
-    HostKernel { name: "barrier", run: barrier },
-    HostKernel { name: "barrier_without_last_block", run: barrier_without_last_block },
-    HostKernel { name: "gate", run: gate },
-    HostKernel { name: "ring", run: ring },
-    HostKernel { name: "shared_sum", run: shared_sum },
-    HostKernel { name: "count_in_symbol", run: count_in_symbol },
-    HostKernel { name: "panics", run: panics },
-    HostKernel { name: "reads_a_missing_argument", run: reads_a_missing_argument },
-];
-const SYMBOLS: &[HostSymbol] =
-    &[HostSymbol { name: "first", size: 4 }, HostSymbol { name: "counter", size: 16 }];
+const SOURCE: KernelSource<'_> = KernelSource::new("kernels.cu", include_str!("kernels.cu"));
 
-unsafe fn word<'a>(ptr: DevicePtr) -> &'a AtomicU64 {
-    // SAFETY: the callers' launches promise live, aligned words, which are only accessed with atomics.
-    unsafe { AtomicU64::from_ptr(ptr.as_mut_ptr()) }
-}
-
-/// Waits until the word is `value`; a minute is the bound.
-unsafe fn wait_for(ptr: DevicePtr, value: u64) {
-    let (start, mut backoff) = (Instant::now(), Backoff::new());
-    // SAFETY: passed on.
-    while unsafe { word(ptr) }.load(Ordering::Acquire) != value {
-        assert!(start.elapsed() < Duration::from_secs(60), "{ptr:?} never became {value}");
-        backoff.wait();
-    }
-}
-
-/// `(words)`: thread t of the grid, in linear order, stores what it is at word t.
-unsafe fn record_indices(block: &HostBlock<'_>) {
-    // SAFETY: the argument of every launch below.
-    let words: DevicePtr = unsafe { block.arg(0) };
-    let ([gx, gy, _], [bx, by, bz]) = (block.grid_dim(), block.block_idx());
-    let block_number = u64::from((bz * gy + by) * gx + bx);
-    for thread in block.threads() {
-        let [tx, ty, tz] = block.thread_idx(thread);
-        let number = block_number * u64::from(block.threads().end) + u64::from(thread);
-        let value = [bz, by, bx, tz, ty, tx].iter().fold(0, |value, i| value * 100 + u64::from(*i));
-        // SAFETY: there is a word for every thread of the grid.
-        unsafe { word(words.add(8 * number)) }.store(value, Ordering::Relaxed);
-    }
-}
-
-/// `(arrived)`: every block waits for all others.
-unsafe fn barrier(block: &HostBlock<'_>) {
-    // SAFETY: the argument of every launch below.
-    unsafe {
-        let arrived: DevicePtr = block.arg(0);
-        word(arrived).fetch_add(1, Ordering::AcqRel);
-        wait_for(arrived, u64::from(block.grid_dim()[0]));
-    }
-}
-
-/// `(arrived)`: as `barrier`, but the last block does not come.
-unsafe fn barrier_without_last_block(block: &HostBlock<'_>) {
-    assert!(block.block_idx()[0] + 1 != block.grid_dim()[0], "not me");
-    // SAFETY: the same argument.
-    unsafe { barrier(block) }
-}
-
-/// `(word, value)`: waits until the word has the value.
-unsafe fn gate(block: &HostBlock<'_>) {
-    // SAFETY: the arguments of every launch below.
-    unsafe { wait_for(block.arg(0), block.arg(1)) }
-}
-
-/// `(own, next, rank, ranks, rounds)`: a token goes round; rank 0 starts it.
-unsafe fn ring(block: &HostBlock<'_>) {
-    // SAFETY: the arguments of every launch below.
-    unsafe {
-        let (own, next): (DevicePtr, DevicePtr) = (block.arg(0), block.arg(1));
-        let (rank, rounds): (u64, u64) = (block.arg(2), block.arg(3));
-        for round in 1..=rounds {
-            if rank != 0 {
-                wait_for(own, round);
-            }
-            word(next).store(round, Ordering::Release);
-            if rank == 0 {
-                wait_for(own, round);
-            }
-        }
-    }
-}
-
-/// `(sums)`: adds the thread numbers up by way of shared memory.
-unsafe fn shared_sum(block: &HostBlock<'_>) {
-    // SAFETY: the argument of every launch below; any bits are a u32.
-    unsafe {
-        let sums: DevicePtr = block.arg(0);
-        let numbers = block.shared::<u32>(block.threads().len());
-        assert!(numbers.iter().all(|n| n.get() == 0));
-        for thread in block.threads() {
-            numbers[thread as usize].set(thread);
-        }
-        // __syncthreads()
-        let sum = block.shared::<u32>(numbers.len()).iter().map(|n| u64::from(n.get())).sum();
-        word(sums.add(8 * u64::from(block.block_idx()[0]))).store(sum, Ordering::Relaxed);
-    }
-}
-
-unsafe fn count_in_symbol(block: &HostBlock<'_>) {
-    // SAFETY: the variable is the module's and has 16 bytes.
-    unsafe { word(block.symbol("counter").add(8)) }.fetch_add(1, Ordering::Relaxed);
-}
-
-/// `(block)`: that block panics.
-unsafe fn panics(block: &HostBlock<'_>) {
-    // SAFETY: the argument of every launch below.
-    let victim: u32 = unsafe { block.arg(0) };
-    assert!(block.block_idx()[0] != victim, "block {victim} was told to");
-}
-
-unsafe fn reads_a_missing_argument(block: &HostBlock<'_>) {
-    // SAFETY: there is none, which is found out.
-    let _: u64 = unsafe { block.arg(3) };
-}
+/// More blocks than run at once.
+const MANY_BLOCKS: u32 = 3 * 1024 + 1;
 
 fn module(gpu: &Gpu) -> Module {
-    Module::load(gpu, &ModuleSource { ptx: "", host_kernels: KERNELS, host_symbols: SYMBOLS }).unwrap()
+    Module::load(gpu, &SOURCE).unwrap()
 }
 
 fn launch(kernel: &Kernel, stream: &Stream, config: LaunchConfig, args: &KernelArgs) -> Result<(), Error> {
@@ -160,6 +43,22 @@ fn words(buffer: &DeviceBuffer) -> Vec<u64> {
     let mut bytes = vec![0; buffer.len() as usize];
     buffer.read(0, &mut bytes).unwrap();
     bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
+}
+
+/// What the device API does in one instruction of a warp on a GPU relies on it.
+#[test]
+fn threads_go_on_behind_a_barrier_in_their_order_whoever_came_last() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let (stream, kernel) = (gpu.stream().unwrap(), module(&gpu).kernel("order_behind_barrier").unwrap());
+    let (counter, order) = (gpu.allocate(16).unwrap(), gpu.allocate(8 * 32).unwrap());
+    for of_block in [0, 1] {
+        counter.fill(0, 16, 0).unwrap();
+        let args = KernelArgs::new().with(counter.ptr()).with(order.ptr());
+        let args = args.with(counter.ptr().add(8)).with(of_block);
+        launch(&kernel, &stream, LaunchConfig::linear(1, 32), &args).unwrap();
+        stream.synchronize().unwrap();
+        assert_eq!(words(&order), (0..32).collect::<Vec<_>>());
+    }
 }
 
 #[test]
@@ -199,17 +98,178 @@ fn grids_larger_than_the_device_run_in_turns() {
     let gpu = Platform::Host.gpu(0).unwrap();
     let stream = gpu.stream().unwrap();
     let module = module(&gpu);
-    let blocks = MAX_RESIDENT_BLOCKS as u32 * 3 + 1;
+    set_first(&module, 1);
     let kernel = module.kernel("count_in_symbol").unwrap();
-    launch(&kernel, &stream, LaunchConfig::linear(blocks, 1), &KernelArgs::new()).unwrap();
+    launch(&kernel, &stream, LaunchConfig::linear(MANY_BLOCKS, 1), &KernelArgs::new()).unwrap();
     stream.synchronize_timeout(SECONDS).unwrap();
+    assert_eq!(counters(&gpu, &module, &stream), [0, u64::from(MANY_BLOCKS)]);
+}
+
+/// What `count_in_symbol` adds.
+fn set_first(module: &Module, value: u32) {
+    module.set_symbol("first", &[value]).unwrap();
+}
+
+fn counters(gpu: &Gpu, module: &Module, stream: &Stream) -> Vec<u64> {
     let (counter, size) = module.symbol("counter").unwrap();
     assert_eq!(size, 16);
     let copy = gpu.allocate(size).unwrap();
     // SAFETY: the variable has `size` bytes and lives as long as `module`.
     unsafe { stream.copy(copy.ptr(), counter, size).unwrap() };
     stream.synchronize().unwrap();
-    assert_eq!(words(&copy), [0, u64::from(blocks)]);
+    words(&copy)
+}
+
+#[test]
+fn each_load_and_each_device_has_variables_of_its_own() {
+    let gpus = [0, 0, 1].map(|id| Platform::Host.gpu(id).unwrap());
+    let loaded: Vec<_> = gpus.iter().map(|gpu| (module(gpu), gpu.stream().unwrap())).collect();
+    for (step, (module, _)) in loaded.iter().enumerate() {
+        set_first(module, step as u32 + 1);
+    }
+    for (module, stream) in &loaded {
+        let kernel = module.kernel("count_in_symbol").unwrap();
+        launch(&kernel, stream, LaunchConfig::linear(10, 1), &KernelArgs::new()).unwrap();
+        stream.synchronize_timeout(SECONDS).unwrap();
+    }
+    for (step, (gpu, (module, stream))) in gpus.iter().zip(&loaded).enumerate() {
+        assert_eq!(counters(gpu, module, stream), [0, 10 * (step as u64 + 1)], "load {step}");
+    }
+}
+
+#[test]
+fn symbols_hold_no_more_than_they_are() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let result = module(&gpu).set_symbol("first", &[1u32, 2]);
+    assert!(matches!(result, Err(Error::OutOfBounds { size: 4, .. })), "{result:?}");
+    let result = module(&gpu).set_symbol("firsst", &[1u32]);
+    assert!(matches!(result, Err(Error::NoSuchSymbol { .. })), "{result:?}");
+}
+
+#[test]
+fn cooperative_launches_fit_or_are_refused() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let (stream, arrived) = (gpu.stream().unwrap(), gpu.allocate(8).unwrap());
+    let kernel = module(&gpu).kernel("barrier").unwrap();
+    let fit = kernel.max_resident_blocks(1, 0).unwrap() as u32;
+    let args = KernelArgs::new().with(arrived.ptr());
+    let launch = |blocks| {
+        // SAFETY: its argument, which outlives the launch.
+        unsafe { kernel.launch_cooperative(&stream, LaunchConfig::linear(blocks, 1), &args) }
+    };
+    let Err(Error::InvalidArgument(message)) = launch(fit + 1) else { panic!("it was launched") };
+    assert!(message.contains(&format!("{} blocks", fit + 1)), "{message}");
+    launch(64).unwrap();
+    stream.synchronize_timeout(SECONDS).unwrap();
+    assert_eq!(words(&arrived), [64]);
+}
+
+#[test]
+fn threads_wait_for_each_other_within_block_and_warp() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let stream = gpu.stream().unwrap();
+    let kernel = module(&gpu).kernel("wait_within_block").unwrap();
+    for other in [1, 31, 32, 1023] {
+        let word = gpu.allocate(8).unwrap();
+        let args = KernelArgs::new().with(word.ptr()).with(other);
+        launch(&kernel, &stream, LaunchConfig::linear(1, 1024), &args).unwrap();
+        stream.synchronize_timeout(SECONDS).unwrap();
+        assert_eq!(words(&word), [2], "thread {other}");
+    }
+}
+
+#[test]
+fn warps_vote_shuffle_and_count() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let stream = gpu.stream().unwrap();
+    let kernel = module(&gpu).kernel("warps").unwrap();
+    let results = gpu.allocate(8 * 64).unwrap();
+    launch(&kernel, &stream, LaunchConfig::linear(1, 64), &KernelArgs::new().with(results.ptr())).unwrap();
+    stream.synchronize_timeout(SECONDS).unwrap();
+    assert_eq!(words(&results), [1; 64]);
+}
+
+#[test]
+fn threads_that_can_never_meet_fail_the_kernel() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let stream = gpu.stream().unwrap();
+    let kernel = module(&gpu).kernel("never_meet").unwrap();
+    // Two threads of one warp, which wait for each other at different barriers.
+    launch(&kernel, &stream, LaunchConfig::linear(1, 2), &KernelArgs::new()).unwrap();
+    let message = failure(stream.synchronize_timeout(SECONDS), "never_meet");
+    assert!(message.contains("1 wait at a barrier of the block"), "{message}");
+    assert!(message.contains("1 at one of their warp"), "{message}");
+}
+
+#[test]
+fn an_access_outside_of_all_memory_fails_the_kernel_with_its_place() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let touch = |address: DevicePtr| {
+        let stream = gpu.stream().unwrap();
+        let kernel = module(&gpu).kernel("touch").unwrap();
+        let args = KernelArgs::new().with(address).with(3u32);
+        launch(&kernel, &stream, LaunchConfig::linear(2, 8), &args).unwrap();
+        stream.synchronize_timeout(SECONDS)
+    };
+    let buffer = gpu.allocate(4096).unwrap();
+    touch(buffer.ptr().add(4088)).unwrap();
+    let pinned = gpu.allocate_pinned(64).unwrap();
+    touch(pinned.ptr()).unwrap();
+
+    let message = failure(touch(DevicePtr::NULL), "touch");
+    assert!(message.contains("thread [3, 0, 0]: writing 8 bytes at 0x0, which is not memory"), "{message}");
+    let message = failure(touch(buffer.ptr().add(4)), "touch");
+    assert!(message.contains("no multiple of 8"), "{message}");
+    let own = Box::new(0u64);
+    let message = failure(touch(DevicePtr::from_ptr(&raw const *own)), "touch");
+    assert!(message.contains("which is not memory of a device"), "{message}");
+    // Also if a kernel has used it before.
+    let freed = buffer.ptr();
+    drop(buffer);
+    failure(touch(freed), "touch");
+}
+
+/// What a kernel that failed said.
+fn failure(result: Result<(), Error>, name: &str) -> String {
+    match result {
+        Err(Error::KernelFailed { kernel, message }) => {
+            assert_eq!(kernel, name);
+            message
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn assembly_of_gpus_is_refused_with_its_line() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let load = |text: &str| Module::load(&gpu, &KernelSource::new("mine.cu", text));
+    let text = "#define RETURN asm volatile(\"ret;\")\nextern \"C\" __global__ void f() {\n  RETURN;\n}\n";
+    let Err(Error::Compile { name, log }) = load(text) else { panic!("it was compiled") };
+    assert!(name == "mine.cu" && log.starts_with("mine.cu:3: inline assembly"), "{name}: {log}");
+    load(&format!("#if !defined(MSCCLPP_DEVICE_HOST)\n{text}#endif\n")).unwrap();
+}
+
+#[test]
+fn a_source_that_does_not_compile_shows_what_the_compiler_says() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let source = KernelSource::new("mine.cu", "\n\nextern \"C\" __global__ void f() { nonsense; }\n");
+    let Err(Error::Compile { name, log }) = Module::load(&gpu, &source) else { panic!("it was compiled") };
+    assert_eq!(name, "mine.cu");
+    assert!(log.contains("mine.cu:3") && log.contains("nonsense"), "{log}");
+}
+
+#[test]
+fn headers_of_ones_own_are_found() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let text = "#include \"deep/seven.hpp\"\nextern \"C\" __global__ void f(int* p) { *p = SEVEN; }\n";
+    let headers = [("deep/seven.hpp", "#define SEVEN 7\n")];
+    let module = Module::load(&gpu, &KernelSource::new("mine.cu", text).with_headers(&headers)).unwrap();
+    let (stream, word) = (gpu.stream().unwrap(), gpu.allocate(8).unwrap());
+    let kernel = module.kernel("f").unwrap();
+    launch(&kernel, &stream, LaunchConfig::linear(1, 1), &KernelArgs::new().with(word.ptr())).unwrap();
+    stream.synchronize().unwrap();
+    assert_eq!(words(&word), [7]);
 }
 
 #[test]
@@ -244,12 +304,6 @@ fn shared_memory_is_the_blocks_own() {
     launch(&kernel, &stream, config(400), &KernelArgs::new().with(sums.ptr())).unwrap();
     stream.synchronize().unwrap();
     assert_eq!(words(&sums), [4950; 16]);
-
-    launch(&kernel, &stream, config(399), &KernelArgs::new().with(sums.ptr())).unwrap();
-    let Err(Error::KernelFailed { message, .. }) = stream.synchronize() else {
-        panic!("one byte is missing")
-    };
-    assert!(message.contains("399 bytes of shared memory"), "{message}");
 }
 
 #[test]
@@ -282,12 +336,12 @@ fn launches_that_can_never_run_are_refused() {
 }
 
 #[test]
-fn a_kernel_that_panics_fails_its_stream_and_what_waits_for_it() {
+fn a_kernel_that_fails_fails_its_stream_and_what_waits_for_it() {
     let gpu = Platform::Host.gpu(2).unwrap();
     let (stream, waiting, bystander) = (gpu.stream().unwrap(), gpu.stream().unwrap(), gpu.stream().unwrap());
     let event = gpu.event(true).unwrap();
     let word = gpu.allocate(8).unwrap();
-    let kernel = module(&gpu).kernel("panics").unwrap();
+    let kernel = module(&gpu).kernel("fails").unwrap();
     let gate = close_gate(&gpu, &stream);
     launch(&kernel, &stream, LaunchConfig::linear(4, 1), &KernelArgs::new().with(2u32)).unwrap();
     // SAFETY: `word` outlives the work.
@@ -296,12 +350,10 @@ fn a_kernel_that_panics_fails_its_stream_and_what_waits_for_it() {
     waiting.wait_event(&event).unwrap();
     gate.open();
 
-    let failed = |result: Result<(), Error>| match result {
-        Err(Error::KernelFailed { kernel, message }) => {
-            assert_eq!(kernel, "panics");
-            assert_eq!(message, "block [2, 0, 0] panicked: block 2 was told to");
-        }
-        other => panic!("{other:?}"),
+    let failed = |result: Result<(), Error>| {
+        let message = failure(result, "fails");
+        assert!(message.starts_with("block [2, 0, 0], thread [0, 0, 0]: "), "{message}");
+        assert!(message.contains("blockIdx.x != block"), "{message}");
     };
     failed(stream.synchronize_timeout(SECONDS));
     failed(stream.synchronize());
@@ -320,34 +372,31 @@ fn a_kernel_that_panics_fails_its_stream_and_what_waits_for_it() {
 }
 
 #[test]
-fn a_block_that_panics_ends_those_that_wait_for_it() {
+fn a_block_that_fails_ends_those_that_wait_for_it() {
     let gpu = Platform::Host.gpu(0).unwrap();
     let stream = gpu.stream().unwrap();
     let arrived = gpu.allocate(8).unwrap();
     let kernel = module(&gpu).kernel("barrier_without_last_block").unwrap();
     launch(&kernel, &stream, LaunchConfig::linear(8, 1), &KernelArgs::new().with(arrived.ptr())).unwrap();
     // Sooner than the others would give up.
-    let Err(Error::KernelFailed { message, .. }) = stream.synchronize_timeout(SECONDS) else {
-        panic!("no failure")
-    };
-    assert_eq!(message, "block [7, 0, 0] panicked: not me");
+    let message = failure(stream.synchronize_timeout(SECONDS), "barrier_without_last_block");
+    assert!(message.starts_with("block [7, 0, 0]") && message.contains("not me"), "{message}");
 }
 
 #[test]
-fn wrong_arguments_fail_the_launch_and_not_the_process() {
+fn arguments_of_other_sizes_than_the_parameters_are_refused() {
     let gpu = Platform::Host.gpu(0).unwrap();
-    let run = |name: &str, args: &KernelArgs| {
-        let stream = gpu.stream().unwrap();
-        launch(&module(&gpu).kernel(name).unwrap(), &stream, LaunchConfig::linear(1, 1), args).unwrap();
-        match stream.synchronize() {
-            Err(Error::KernelFailed { message, .. }) => message,
-            other => panic!("{other:?}"),
-        }
-    };
-    let message = run("reads_a_missing_argument", &KernelArgs::new().with(1u64));
-    assert!(message.contains("argument 3 of 1"), "{message}");
-    let message = run("panics", &KernelArgs::new().with(1u64));
-    assert!(message.contains("argument 0 has 8 bytes, 4 were read"), "{message}");
+    let (stream, module) = (gpu.stream().unwrap(), module(&gpu));
+    for (name, args, parameters) in [
+        ("fails", KernelArgs::new().with(1u64), "[4]"),
+        ("fails", KernelArgs::new(), "[4]"),
+        ("gate", KernelArgs::new().with(1u64), "[8, 8]"),
+        ("gate", KernelArgs::new().with(1u64).with(1u64).with(1u64), "[8, 8]"),
+    ] {
+        let result = launch(&module.kernel(name).unwrap(), &stream, LaunchConfig::linear(1, 1), &args);
+        let Err(Error::InvalidArgument(message)) = result else { panic!("{result:?}") };
+        assert!(message.contains(name) && message.contains(parameters), "{message}");
+    }
 }
 
 #[test]
@@ -360,16 +409,8 @@ fn names_that_do_not_exist_are_errors_that_list_those_that_do() {
     assert_eq!(name, "gatte");
     assert!(available.contains("gate") && available.contains("ring"), "{available}");
     let Err(Error::NoSuchSymbol { kind: "symbol", available, .. }) = loaded.symbol("gate") else { panic!() };
-    assert_eq!(available, "first, counter");
+    assert!(available.contains("first") && available.contains("counter"), "{available}");
     assert_ne!(loaded.symbol("first").unwrap().0, loaded.symbol("counter").unwrap().0);
-
-    let twice = [KERNELS[0], KERNELS[0]];
-    let empty = [HostSymbol { name: "nothing", size: 0 }];
-    let huge = [HostSymbol { name: "huge", size: u64::MAX }];
-    for (host_kernels, host_symbols) in [(&twice[..], &[][..]), (&[], &empty), (&[], &huge)] {
-        let result = Module::load(&gpu, &ModuleSource { ptx: "", host_kernels, host_symbols });
-        assert!(matches!(result, Err(Error::Compile { .. })), "{result:?}");
-    }
 }
 
 #[test]
@@ -435,10 +476,8 @@ fn a_dropped_stream_does_its_work_without_holding_the_drop_up() {
 
 #[test]
 fn a_captured_launch_keeps_its_module_and_arguments() {
-    // The only test here that uses this device: it counts what is allocated on it.
-    let gpu = Platform::Host.gpu(7).unwrap();
+    let gpu = Platform::Host.gpu(0).unwrap();
     let stream = gpu.stream().unwrap();
-    let free = gpu.memory_info().unwrap().free;
     let sums = gpu.allocate(8).unwrap();
     stream.begin_capture().unwrap();
     {
@@ -454,6 +493,4 @@ fn a_captured_launch_keeps_its_module_and_arguments() {
         stream.synchronize().unwrap();
         assert_eq!(words(&sums), [45]);
     }
-    drop((graph, sums));
-    assert_eq!(gpu.memory_info().unwrap().free, free, "the module's variables are still allocated");
 }

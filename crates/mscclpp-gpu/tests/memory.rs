@@ -88,10 +88,10 @@ fn memory_info_counts_what_is_allocated() {
     assert_eq!(gpu.memory_info().unwrap().free, before.free - (1 << 20));
     drop(clone);
     assert_eq!(gpu.memory_info().unwrap(), before);
-    let Err(Error::System { message, .. }) = gpu.allocate(before.total + 1) else {
+    let Err(Error::System { source, .. }) = gpu.allocate(before.total + 1) else {
         panic!("more than there is")
     };
-    assert!(message.contains("out of memory"), "{message}");
+    assert!(source.to_string().contains("out of memory"), "{source}");
     assert_eq!(gpu.memory_info().unwrap(), before);
 }
 
@@ -99,8 +99,8 @@ fn memory_info_counts_what_is_allocated() {
 fn pinned_memory_is_seen_by_host_and_device() {
     let gpu = device::gpu();
     let pinned = gpu.allocate_pinned(64).unwrap();
-    assert_eq!(pinned.word64(56).unwrap().load(Ordering::Relaxed), 0);
-    pinned.word64(8).unwrap().store(0x0123_4567_89ab_cdef, Ordering::Relaxed);
+    assert_eq!(pinned.word(56).unwrap().load(Ordering::Relaxed), 0);
+    pinned.word(8).unwrap().store(0x0123_4567_89ab_cdef, Ordering::Relaxed);
 
     let buffer = gpu.allocate(64).unwrap();
     let stream = gpu.stream().unwrap();
@@ -110,12 +110,12 @@ fn pinned_memory_is_seen_by_host_and_device() {
         stream.copy(pinned.ptr().add(32), buffer.ptr(), 8).unwrap();
     }
     stream.synchronize().unwrap();
-    assert_eq!(pinned.word64(32).unwrap().load(Ordering::Relaxed), 0x0123_4567_89ab_cdef);
-    assert_eq!(pinned.word(36).unwrap().load(Ordering::Relaxed), 0x0123_4567, "little-endian high half");
+    assert_eq!(pinned.word(32).unwrap().load(Ordering::Relaxed), 0x0123_4567_89ab_cdef);
+    assert_eq!(pinned.word(40).unwrap().load(Ordering::Relaxed), 0);
 
-    assert!(matches!(pinned.word64(57), Err(Error::OutOfBounds { .. })));
-    assert!(matches!(pinned.word64(u64::MAX), Err(Error::OutOfBounds { .. })));
-    assert!(matches!(pinned.word64(4), Err(Error::InvalidArgument(_))));
+    assert!(matches!(pinned.word(57), Err(Error::OutOfBounds { .. })));
+    assert!(matches!(pinned.word(u64::MAX), Err(Error::OutOfBounds { .. })));
+    assert!(matches!(pinned.word(4), Err(Error::InvalidArgument(_))));
     assert!(matches!(pinned.word(2), Err(Error::InvalidArgument(_))));
 }
 

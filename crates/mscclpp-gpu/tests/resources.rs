@@ -7,22 +7,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp_gpu::{
-    ExportHandle, Gpu, KernelArgs, LaunchConfig, Module, ModuleSource, Platform,
-    host::{HostBlock, HostKernel, HostSymbol},
-};
+use mscclpp_gpu::{ExportHandle, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform};
 
-const KERNELS: &[HostKernel] = &[HostKernel { name: "nothing", run: nothing }];
-const SYMBOLS: &[HostSymbol] = &[HostSymbol { name: "variable", size: 64 }];
-
-unsafe fn nothing(_block: &HostBlock<'_>) {}
+const SOURCE: KernelSource<'_> = KernelSource::new(
+    "nothing.cu",
+    "__device__ char variable[64]; extern \"C\" __global__ void nothing() {}",
+);
 
 /// What a process can leak.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Held {
     threads: usize,
     descriptors: usize,
-    /// Of device memory of the Host platform.
+    /// Of device memory and modules of the Host platform.
     shared_mappings: usize,
     device_memory: u64,
 }
@@ -34,7 +31,7 @@ impl Held {
         Self {
             threads: entries("/proc/self/task"),
             descriptors: entries("/proc/self/fd"),
-            shared_mappings: maps.lines().filter(|line| line.contains("memfd:mscclpp-host")).count(),
+            shared_mappings: maps.lines().filter(|line| line.contains("memfd:mscclpp-")).count(),
             device_memory: gpu.memory_info().unwrap().free,
         }
     }
@@ -64,8 +61,7 @@ fn round(gpu: &Gpu, number: usize) {
         assert!(rejected.is_err());
         let ExportHandle::FileDescriptor(_) = export.handle else { panic!("{export:?}") };
 
-        let module =
-            Module::load(gpu, &ModuleSource { ptx: "", host_kernels: KERNELS, host_symbols: SYMBOLS });
+        let module = Module::load(gpu, &SOURCE);
         let kernel = module.unwrap().kernel("nothing").unwrap();
         // SAFETY: it takes no arguments.
         unsafe { kernel.launch(&stream, LaunchConfig::linear(3, 1), &KernelArgs::new()).unwrap() };

@@ -1,11 +1,10 @@
 //! Memory shared by two processes: exported by one, sent over a Unix socket, imported by the other.
 //!
-//! The other process is this program again, with `--importer ROLE` and the socket as its standard input.
+//! The other process is this program again, with the socket as its standard input.
 
 mod device;
 
 use std::{
-    env,
     fs::File,
     io::{IoSlice, IoSliceMut, Read, Write},
     mem::MaybeUninit,
@@ -13,16 +12,19 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
     },
-    process::{Child, Command, ExitCode, Stdio},
+    process::ExitCode,
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_gpu::{
-    DevicePtr, Error, ExportHandle, Gpu, ImportedMemory, KernelArgs, LaunchConfig, MemoryExport, Module,
-    ModuleSource, Platform,
-    host::{Backoff, HostBlock, HostKernel},
+    DevicePtr, Error, ExportHandle, Gpu, ImportedMemory, KernelArgs, KernelSource, LaunchConfig,
+    MemoryExport, Module, Platform,
+};
+use mscclpp_test_support::{
+    Child,
+    child::{role, this_program},
 };
 use rustix::{
     fs::{MemfdFlags, Mode, OFlags, SealFlags},
@@ -32,13 +34,12 @@ use rustix::{
     },
 };
 
-const IMPORTER: &str = "--importer";
 const SECONDS: Duration = Duration::from_secs(20);
 const ROUNDS: u64 = 300;
 
 fn main() -> ExitCode {
-    if let Some(role) = env::args().skip_while(|a| a != IMPORTER).nth(1) {
-        importer(&role);
+    if let Some(role) = role() {
+        importer(&role[0]);
         return ExitCode::SUCCESS;
     }
     let trials = vec![
@@ -51,7 +52,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// The other process, and the socket to it. Killed when dropped.
+/// The other process, and the socket to it.
 struct Importer {
     process: Child,
     socket: UnixStream,
@@ -61,11 +62,9 @@ impl Importer {
     fn start(role: &str, platform: Platform) -> Result<Self, Failed> {
         let (socket, theirs) = UnixStream::pair()?;
         socket.set_read_timeout(Some(SECONDS))?;
-        let process = Command::new(env::current_exe()?)
-            .args([IMPORTER, role])
-            .env("MSCCLPP_PLATFORM", platform.to_string())
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .spawn()?;
+        let mut program = this_program();
+        program.env("MSCCLPP_PLATFORM", platform.to_string());
+        let process = Child::start_with(program, &[role], OwnedFd::from(theirs));
         Ok(Self { process, socket })
     }
 
@@ -91,20 +90,8 @@ impl Importer {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<(), Failed> {
-        let status = self.process.wait()?;
-        if !status.success() {
-            return Err(format!("the importer ended with {status}").into());
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Importer {
-    fn drop(&mut self) {
-        // Both fail if it has ended, as it should have.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+    fn finish(mut self) {
+        self.process.expect_success();
     }
 }
 
@@ -205,7 +192,7 @@ fn reads_and_writes() -> Result<(), Failed> {
     let mut other = Importer::start("read and write", gpu.platform())?;
     other.send(&export)?;
     other.expect(1)?;
-    other.finish()?;
+    other.finish();
     let mut expected = pattern(1000);
     expected[3..503].fill(0x5a);
     let mut back = vec![0; 1002];
@@ -226,53 +213,56 @@ fn outlives_the_exporter() -> Result<(), Failed> {
     other.expect(1)?;
     drop((export, buffer));
     other.socket.write_all(&[1])?;
-    other.finish()
+    other.finish();
+    Ok(())
 }
 
 /// Waits until the word is `value`, for some seconds.
 unsafe fn wait_for(ptr: DevicePtr, value: u64) {
-    let (start, mut backoff) = (Instant::now(), Backoff::new());
+    let start = Instant::now();
     // SAFETY: the callers name live, aligned words, only accessed with atomics.
     let word = unsafe { AtomicU64::from_ptr(ptr.as_mut_ptr()) };
     while word.load(Ordering::Acquire) != value {
         assert!(start.elapsed() < SECONDS, "{} instead of {value}", word.load(Ordering::Relaxed));
-        backoff.wait();
+        std::thread::yield_now();
     }
 }
 
-/// `(memory)`: checks the data of every signal and acknowledges it.
-unsafe fn check_signals(block: &HostBlock<'_>) {
-    // SAFETY: the argument of the only launch: 16 bytes of words and 4096 of data.
-    unsafe {
-        let memory: DevicePtr = block.arg(0);
-        for round in 1..=ROUNDS {
-            wait_for(memory.add(8), round);
-            for i in 0..512 {
-                let data = AtomicU64::from_ptr(memory.add(16 + 8 * i).as_mut_ptr()).load(Ordering::Relaxed);
-                assert!(data == u64::from_ne_bytes([round as u8; 8]), "round {round}, word {i}: {data:#x}");
-            }
-            AtomicU64::from_ptr(memory.as_mut_ptr()).store(round, Ordering::Release);
-        }
+/// Checks the data of every signal and acknowledges it.
+const CHECK_SIGNALS: KernelSource<'_> = KernelSource::new(
+    "check_signals.cu",
+    r#"
+    #include <assert.h>
+    #include <mscclpp/poll_device.hpp>
+    using namespace mscclpp;
+
+    extern "C" __global__ void check_signals(uint64_t* memory, uint64_t rounds) {
+      for (uint64_t round = 1; round <= rounds; ++round) {
+        const auto come = [&] { return atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(memory + 1) == round; };
+        assert(pollUntil(come, 1000000, nullptr));
+        for (int i = 0; i < 512; ++i) assert(memory[2 + i] == (round & 255) * 0x0101010101010101);
+        atomicStore<MemoryOrder::Release, MemoryScope::System>(memory, round);
+      }
     }
-}
+    "#,
+);
 
 fn data_before_signal() -> Result<(), Failed> {
-    // The kernel is a host twin.
+    // The other side polls the memory, as only a simulated device's can be.
     let gpu = Platform::Host.gpu(0)?;
     let buffer = gpu.allocate(16 + 4096)?;
     // SAFETY: `buffer` is live.
     let export = unsafe { gpu.export(buffer.ptr(), buffer.len())? };
-    let host_kernels = [HostKernel { name: "check_signals", run: check_signals }];
-    let module =
-        Module::load(&gpu, &ModuleSource { ptx: "", host_kernels: &host_kernels, host_symbols: &[] })?;
+    let module = Module::load(&gpu, &CHECK_SIGNALS)?;
     let stream = gpu.stream()?;
-    let args = KernelArgs::new().with(buffer.ptr());
+    let args = KernelArgs::new().with(buffer.ptr()).with(ROUNDS);
     let other = Importer::start("signal", gpu.platform())?;
     other.send(&export)?;
-    // SAFETY: its argument; `buffer` outlives the wait below, at the end of which the kernel has ended.
+    // SAFETY: its arguments; `buffer` outlives the wait below, at the end of which the kernel has ended.
     unsafe { module.kernel("check_signals")?.launch(&stream, LaunchConfig::linear(1, 1), &args)? };
     stream.synchronize()?;
-    other.finish()
+    other.finish();
+    Ok(())
 }
 
 fn cannot_be_shrunk() -> Result<(), Failed> {
@@ -307,7 +297,7 @@ fn hostile_descriptors() -> Result<(), Failed> {
     for size in [0, 8193, 1 << 40, u64::MAX] {
         refused("another size", import(memfd(8192, SealFlags::SHRINK)?, size), "the descriptor has 8192");
     }
-    let file = OwnedFd::from(File::open(env::current_exe()?)?);
+    let file = OwnedFd::from(File::open(this_program().get_program())?);
     refused("a file", import(file, 4096), "seals");
     let (end, _other) = UnixStream::pair()?;
     refused("a socket", import(end.into(), 4096), "seals");

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use mscclpp_core::{Route, Semaphore};
 use mscclpp_gpu::{DevicePtr, Gpu};
 
-use crate::{BasePortChannelHandle, MemoryId, PortChannelHandle, Result, SemaphoreId, service::Inner};
+use crate::{BasePortChannelHandle, MemoryId, PortChannelHandle, Result, SemaphoreId, state::ServiceState};
 
 /// A channel that signals, and copies between any memories of its [`crate::ProxyService`]. Cheap to clone.
 #[derive(Clone)]
@@ -13,7 +13,7 @@ pub struct BasePortChannel {
     semaphore: Semaphore,
     handle: BasePortChannelHandle,
     /// Keeps what the handle points to.
-    _service: Arc<Inner>,
+    _service: Arc<ServiceState>,
 }
 
 /// A channel between a memory of this side and one of the peer's. Cheap to clone.
@@ -26,15 +26,15 @@ pub struct PortChannel {
 }
 
 impl BasePortChannel {
-    pub(crate) fn new(service: &Arc<Inner>, id: SemaphoreId) -> Result<Self> {
+    pub(crate) fn new(service: &Arc<ServiceState>, id: SemaphoreId) -> Result<Self> {
         let entry = service.semaphores.find("semaphore", id)?;
-        let lane = service.lanes.find("connection", entry.lane)?;
+        let connection = service.connections.find("connection", entry.connection)?;
         let direct_token = mscclpp_core::HostToDeviceSemaphoreHandle::direct_token(&entry.semaphore);
         let handle = BasePortChannelHandle {
             semaphore: entry.handle,
             fifo: service.fifo.device_handle(),
-            last_pushed: lane.last_pushed.as_mut_ptr(),
-            completed: lane.completed.ptr().as_mut_ptr(),
+            last_pushed: connection.last_pushed.as_mut_ptr(),
+            completed: connection.completed.ptr().as_mut_ptr(),
             direct_token: direct_token.unwrap_or(DevicePtr::NULL).as_mut_ptr(),
             semaphore_id: id,
             reserved: 0,
@@ -56,7 +56,12 @@ impl BasePortChannel {
 }
 
 impl PortChannel {
-    pub(crate) fn new(service: &Arc<Inner>, id: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<Self> {
+    pub(crate) fn new(
+        service: &Arc<ServiceState>,
+        id: SemaphoreId,
+        dst: MemoryId,
+        src: MemoryId,
+    ) -> Result<Self> {
         let base = BasePortChannel::new(service, id)?;
         let memory = |id| service.memories.find("memory", id);
         let route = Route::new(base.semaphore.connection(), memory(dst)?, memory(src)?)?;

@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
+use mscclpp_core::Report;
+
 use crate::{
     Error, ProxyService,
-    service::Inner,
+    state::ServiceState,
     stats::{ConnectionStats, SemaphoreState, ServiceStats},
 };
 
@@ -24,11 +26,11 @@ impl ProxyService {
     /// ```
     #[must_use]
     pub fn dump(&self) -> String {
-        self.inner.dump(self.health().err())
+        self.state.dump(self.health().err())
     }
 }
 
-impl Inner {
+impl ServiceState {
     pub(crate) fn dump(&self, error: Option<Error>) -> String {
         let stats = self.stats(error);
         let states = self.semaphore_states();
@@ -36,22 +38,22 @@ impl Inner {
         // Writing to a string does not fail.
         let _ = self.write(&mut text, &stats, states.as_deref().unwrap_or_default());
         if let Err(error) = states {
-            let _ = writeln!(text, "  the device does not answer: {error}");
+            let _ = writeln!(text, "  the device does not answer: {}", Report(&error));
         }
         text
     }
 
     fn write(&self, out: &mut String, stats: &ServiceStats, states: &[SemaphoreState]) -> std::fmt::Result {
         let depth = stats.queue_depth.map_or("?".to_owned(), |depth| depth.to_string());
-        let error = stats.last_error.as_ref().map_or("none".to_owned(), ToString::to_string);
+        let error = stats.last_error.as_ref().map_or("none".to_owned(), |error| Report(error).to_string());
         writeln!(
             out,
             "proxy service of {}: {} triggers carried out, {depth} in the FIFO, error: {error}",
             self.gpu, stats.triggers
         )?;
-        for (lane, connection) in (0..).zip(&stats.connections) {
+        for (number, connection) in (0..).zip(&stats.connections) {
             connection.write(out)?;
-            for state in states.iter().filter(|state| state.lane == lane) {
+            for state in states.iter().filter(|state| state.connection == number) {
                 let SemaphoreState { id, arrived, expected, .. } = state;
                 write!(
                     out,
@@ -88,6 +90,9 @@ impl ConnectionStats {
             )?;
         } else if self.completed.is_some_and(|completed| completed < self.asked) {
             writeln!(out, "    a signal is not complete yet")?;
+        }
+        if self.waiting > 0 {
+            writeln!(out, "    {} operations wait for room at the transport", self.waiting)?;
         }
         if self.pushed.is_some_and(|pushed| pushed > self.taken) {
             writeln!(out, "    triggers wait for the proxy")?;

@@ -1,126 +1,150 @@
 //! What a proxy service does with triggers, on its thread.
 //!
 //! # Invariants
-//! 1. The operations of a connection go to its one queue in the order of their positions.
+//! 1. The operations of a connection are given to its one queue in the order of their positions.
 //! 2. The completed position of a connection is raised to `p + 1` only when everything that its triggers up to `p` asked
 //!    for is complete at the peer: by the transport, in the queue's order, or here, when the ticket of a flush asked for
 //!    behind them is reached.
 //! 3. Nothing blocks, takes a lock that others hold for long, or allocates, once each semaphore and pair of memories has
-//!    been used.
+//!    been used, and as many operations have waited as ever do.
+//! 4. A connection that has something to hand over, or that waits for a completion, is in `active` once. So `progress`
+//!    finds all that is to be done.
+//! 5. A trigger is taken whole or not at all: its queue has room for all its operations before the first is added.
 
 use std::{collections::VecDeque, sync::Arc, sync::atomic::Ordering};
 
-use mscclpp_core::{Route, SendQueue, Signaller};
+use mscclpp_core::{SendQueue, SignallerId, provider::RouteId};
 use mscclpp_gpu::PinnedBuffer;
 
 use crate::{
     Error, MemoryId, Progress, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Result, TriggerKind,
-    lane::Completed,
-    service::Inner,
+    connection::{Completed, ServiceConnection},
+    state::ServiceState,
     trigger::{MAX_MEMORIES, MAX_SEMAPHORES},
 };
 
-/// How many completions of a connection are waited for one by one; those beyond are told together.
+/// How many completions of a connection are reported to kernels one by one; those beyond are reported together.
 const MAX_AWAITED: usize = 256;
+/// The most operations of a trigger: a write, an update, and what tells that they are complete. One place more is kept for
+/// the flush of a stop.
+const OPERATIONS: usize = 3 + 1;
 
 pub(crate) struct Engine {
-    // Declared in the order of closing: queues end what is under way, signallers give themselves back, so that whoever
-    // has them next stores no count before an earlier one has landed, then the memory may go.
+    // Before `state`: queues end what is under way, then the memory that completions are stored in may go.
     /// By connection.
-    ways: Vec<Option<Way>>,
+    connections: Vec<Option<ConnectionQueue>>,
     /// By semaphore.
-    ports: Box<[Option<Port>]>,
-    /// The ways that wait for completions.
-    awaiting: Vec<usize>,
-    inner: Arc<Inner>,
+    semaphores: Box<[Option<OpenSemaphore>]>,
+    /// See invariant 4.
+    active: Vec<usize>,
+    state: Arc<ServiceState>,
 }
 
-/// A semaphore: its connection, and what signals it.
-struct Port {
-    way: usize,
-    signaller: Signaller,
+/// A semaphore that was used: its connection, and what signals it there.
+#[derive(Clone, Copy)]
+struct OpenSemaphore {
+    connection: usize,
+    signaller: SignallerId,
 }
 
-/// A connection.
-struct Way {
+/// A connection that was used.
+struct ConnectionQueue {
     queue: SendQueue,
     routes: Routes,
     completed: Completed,
+    /// The first and the last of the triggers whose operations may not all have been taken by the transport.
+    unsent: Option<(u64, Last)>,
     /// Tickets and the positions that are complete with them, both growing.
     awaited: VecDeque<(u64, u64)>,
     /// The ticket that a stop waits for.
     last: Option<u64>,
+    /// See invariant 4.
+    is_active: bool,
+    /// How many operations waited when that was last noted.
+    waiting: usize,
+}
+
+/// The last trigger that was taken, and its position.
+#[derive(Clone, Copy)]
+struct Last {
+    position: u64,
+    trigger: ProxyTrigger,
 }
 
 impl Engine {
-    pub(crate) fn new(inner: Arc<Inner>) -> Self {
-        let ports = (0..MAX_SEMAPHORES).map(|_| None).collect();
-        Self { ports, ways: Vec::new(), awaiting: Vec::new(), inner }
+    pub(crate) fn new(state: Arc<ServiceState>) -> Self {
+        let semaphores = (0..MAX_SEMAPHORES).map(|_| None).collect();
+        Self { semaphores, connections: Vec::new(), active: Vec::new(), state }
     }
 
-    fn carry_out(&mut self, trigger: ProxyTrigger, position: u64) -> Result<()> {
+    fn take(&mut self, trigger: ProxyTrigger, position: u64) -> Result<ProxyHandlerResult> {
         let id = trigger.semaphore() as usize;
-        if self.ports[id].is_none() {
-            self.open_port(id)?;
-        }
-        let Self { ports, ways, awaiting, inner } = self;
-        let Some(Port { way: number, signaller }) = &mut ports[id] else { return Ok(()) };
-        let Some(way) = &mut ways[*number] else { return Ok(()) };
+        let OpenSemaphore { connection: number, signaller } = match self.semaphores[id] {
+            Some(open) => open,
+            None => self.open_semaphore(id)?,
+        };
+        let Self { connections, active, state, .. } = self;
+        let Some(connection) = &mut connections[number] else { return Ok(ProxyHandlerResult::Continue) };
         let kind = trigger.kind();
         if kind.is_empty() {
             return Err(Error::InvalidArgument("it asks for nothing".to_owned()));
         }
+        // It is active: what waits there keeps it so.
+        if !connection.queue.has_room_for(OPERATIONS) {
+            return Ok(ProxyHandlerResult::Retry);
+        }
+        let ConnectionQueue { queue, routes, .. } = connection;
         if kind.has(TriggerKind::DATA) {
-            let route = way.routes.find(trigger, || {
-                let memory = |id| inner.memories.find("memory", id);
-                Ok(way.queue.route(memory(trigger.dst_memory())?, memory(trigger.src_memory())?)?)
+            let route = routes.find(trigger, || {
+                let memory = |id| state.memories.find("memory", id);
+                Ok(queue.route(memory(trigger.dst_memory())?, memory(trigger.src_memory())?)?)
             })?;
-            way.queue.write(route, trigger.dst_offset(), trigger.src_offset(), trigger.size())?;
+            queue.write(route, trigger.dst_offset(), trigger.src_offset(), trigger.size())?;
         }
         // Before anybody can know that it is done: who does finds it counted.
-        if let Some(lane) = inner.lanes.get(*number as u32) {
-            lane.counts.note(trigger, position);
+        if let Some(shared) = state.connections.get(number as u32) {
+            shared.counts.note(trigger, position);
         }
-        let signaller = kind.has(TriggerKind::FLAG).then_some(signaller);
-        if signaller.is_some() || kind.has(TriggerKind::SYNC) {
-            // `progress` leaves only those out that have nothing to wait for.
-            let is_listed = way.is_waiting();
-            way.signal_and_tell(signaller, position + 1)?;
-            if !is_listed && way.is_waiting() {
-                awaiting.push(*number);
-            }
+        let signals = kind.has(TriggerKind::FLAG);
+        if signals {
+            queue.signal(signaller)?;
         }
-        Ok(())
+        if signals || kind.has(TriggerKind::SYNC) {
+            connection.report_completion(position + 1)?;
+        }
+        connection.note_unsent(Last { position, trigger });
+        if !connection.is_active {
+            connection.is_active = true;
+            active.push(number);
+        }
+        Ok(ProxyHandlerResult::Continue)
     }
 
     /// At the first trigger of a semaphore: takes over what was prepared when it was added.
     #[cold]
-    fn open_port(&mut self, id: usize) -> Result<()> {
-        let entry = self.inner.semaphores.find("semaphore", id as u32)?;
-        let lane = self.inner.lanes.find("connection", entry.lane)?;
-        let number = entry.lane as usize;
-        if self.ways.len() <= number {
-            self.ways.resize_with(number + 1, || None);
+    fn open_semaphore(&mut self, id: usize) -> Result<OpenSemaphore> {
+        let entry = self.state.semaphores.find("semaphore", id as u32)?;
+        let number = entry.connection as usize;
+        if self.connections.len() <= number {
+            self.connections.resize_with(number + 1, || None);
         }
-        if self.ways[number].is_none() {
-            let taken = || Error::InvalidArgument("the connection's queue is in use already".to_owned());
-            self.ways[number] = Some(Way {
-                queue: lane.queue.lock().take().ok_or_else(taken)?,
-                routes: Routes::new(),
-                completed: lane.completed.clone(),
-                awaited: VecDeque::with_capacity(MAX_AWAITED),
-                last: None,
-            });
-            self.awaiting.reserve(self.ways.len());
-        }
+        let connection = match &mut self.connections[number] {
+            Some(connection) => connection,
+            none => {
+                let shared = self.state.connections.find("connection", entry.connection)?;
+                none.insert(ConnectionQueue::open(shared)?)
+            }
+        };
+        self.active.reserve(number + 1);
         let taken = || Error::InvalidArgument("the semaphore's signals are counted already".to_owned());
         let signaller = entry.signaller.lock().take().ok_or_else(taken)?;
-        self.ports[id] = Some(Port { way: number, signaller });
-        Ok(())
+        let open = OpenSemaphore { connection: number, signaller: connection.queue.attach(signaller)? };
+        self.semaphores[id] = Some(open);
+        Ok(open)
     }
 
     fn named(&self, error: Error, trigger: ProxyTrigger, position: u64) -> Error {
-        let entry = self.inner.semaphores.get(trigger.semaphore());
+        let entry = self.state.semaphores.get(trigger.semaphore());
         let peer = entry.map(|entry| entry.semaphore.connection().label());
         Error::Trigger { position, trigger, peer, source: Arc::new(error) }
     }
@@ -128,47 +152,52 @@ impl Engine {
 
 impl ProxyHandler for Engine {
     fn handle(&mut self, trigger: ProxyTrigger, position: u64) -> Result<ProxyHandlerResult> {
-        match self.carry_out(trigger, position) {
-            Ok(()) => Ok(ProxyHandlerResult::Continue),
-            Err(error) => Err(self.named(error, trigger, position)),
-        }
+        self.take(trigger, position).map_err(|error| self.named(error, trigger, position))
     }
 
+    /// Hands over what triggers have asked for since the last call, each connection's in one batch.
     fn progress(&mut self) -> Result<Progress> {
-        let ways = &mut self.ways;
+        let Self { connections, active, state, .. } = self;
         let mut result = Ok(());
-        self.awaiting.retain(|number| {
-            let Some(way) = &mut ways[*number] else { return false };
-            if let Err(error) = way.progress() {
-                result = Err(error);
+        active.retain(|number| {
+            let Some(connection) = &mut connections[*number] else { return false };
+            if let Err(error) = connection.progress() {
+                result = Err(connection.named(error));
             }
-            way.is_waiting()
+            if connection.waiting != connection.queue.waiting()
+                && let Some(shared) = state.connections.get(*number as u32)
+            {
+                connection.waiting = connection.queue.waiting();
+                shared.counts.waiting.store(connection.waiting as u64, Ordering::Relaxed);
+            }
+            connection.is_active = connection.is_waiting();
+            connection.is_active
         });
         result?;
-        Ok(if self.awaiting.is_empty() { Progress::Idle } else { Progress::Busy })
+        Ok(if active.is_empty() { Progress::Idle } else { Progress::Busy })
     }
 
-    /// Also where completions are told without the thread, and behind puts that nothing was asked for behind.
+    /// Also where the transport stores completions by itself, and behind puts that neither a signal nor a flush follows.
     fn finish(&mut self) -> Result<()> {
-        for (number, way) in self.ways.iter_mut().enumerate() {
-            let Some(way) = way else { continue };
-            let is_listed = way.is_waiting();
-            way.last = match way.queue.request_flush() {
+        for (number, connection) in self.connections.iter_mut().enumerate() {
+            let Some(connection) = connection else { continue };
+            connection.last = match connection.queue.add_flush() {
                 Ok(ticket) => Some(ticket),
                 // Nobody is left who could miss what is incomplete; what kernels wait for is still in `awaited`.
                 Err(mscclpp_core::Error::PeerClosed { .. }) => None,
                 Err(error) => return Err(error.into()),
             };
-            if !is_listed && way.is_waiting() {
-                self.awaiting.push(number);
+            if !connection.is_active && connection.is_waiting() {
+                connection.is_active = true;
+                self.active.push(number);
             }
         }
         Ok(())
     }
 
     fn check(&mut self) -> Result<()> {
-        for lane in self.inner.lanes.iter() {
-            match lane.connection.check() {
+        for shared in self.state.connections.iter() {
+            match shared.connection.check() {
                 // A peer that has nothing more to do may go first.
                 Ok(()) | Err(mscclpp_core::Error::PeerClosed { .. }) => {}
                 Err(error) => return Err(error.into()),
@@ -178,56 +207,70 @@ impl ProxyHandler for Engine {
     }
 
     fn failed(&mut self, error: &Error) {
-        self.inner.abort_semaphores(error);
+        self.state.abort_semaphores(error);
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.ways.clear();
-        self.ports.fill_with(|| None);
-        self.inner.words_may_go();
+        self.connections.clear();
+        self.state.words_may_go();
     }
 }
 
-impl Way {
-    /// Signals, if there is a signaller, and has kernels told when that and all before it is complete.
-    fn signal_and_tell(&mut self, signaller: Option<&mut Signaller>, end: u64) -> Result<()> {
+impl ConnectionQueue {
+    fn open(shared: &ServiceConnection) -> Result<Self> {
+        let taken = || Error::InvalidArgument("the connection's queue is in use already".to_owned());
+        Ok(Self {
+            queue: shared.queue.lock().take().ok_or_else(taken)?,
+            routes: Routes::new(),
+            completed: shared.completed.clone(),
+            unsent: None,
+            awaited: VecDeque::with_capacity(MAX_AWAITED),
+            last: None,
+            is_active: false,
+            waiting: 0,
+        })
+    }
+
+    /// Lets kernels know when all that was given so far is complete.
+    fn report_completion(&mut self, end: u64) -> Result<()> {
         if let Completed::ByTransport(word) = self.completed {
-            match signaller {
-                // SAFETY: the word is in the service's memory for its connections, which `Engine::drop` keeps until
-                // the stores are done.
-                Some(signaller) => unsafe { self.queue.signal_and_store(signaller, word, end)? },
-                // SAFETY: as above.
-                None => unsafe { self.queue.store_when_complete(word, end)? },
-            }
+            // SAFETY: the word is in the service's memory for its connections, which `Engine::drop` keeps until the stores
+            // are done.
+            unsafe { self.queue.store_when_complete(word, end)? };
             return Ok(());
         }
-        if let Some(signaller) = signaller {
-            self.queue.signal(signaller)?;
-        }
-        let ticket = self.queue.request_flush()?;
+        let ticket = self.queue.add_flush()?;
         if self.awaited.len() == MAX_AWAITED {
-            // With the last one; both only grow, so nothing is told too early.
+            // With the last one; both only grow, so nothing is reported too early.
             self.awaited.pop_back();
         }
         self.awaited.push_back((ticket, end));
         Ok(())
     }
 
-    fn is_waiting(&self) -> bool {
-        !self.awaited.is_empty() || self.last.is_some()
+    fn note_unsent(&mut self, last: Last) {
+        let first = self.unsent.map_or(last.position, |(first, _)| first);
+        self.unsent = Some((first, last));
     }
 
-    /// Tells kernels what has become complete.
+    fn is_waiting(&self) -> bool {
+        self.unsent.is_some() || !self.awaited.is_empty() || self.last.is_some()
+    }
+
+    /// Hands over what there is room for, and reports to kernels what has become complete.
     fn progress(&mut self) -> Result<()> {
+        if self.queue.submit().map_or_else(|error| self.unless_closed(error), |left| Ok(left == 0))? {
+            self.unsent = None;
+        }
+        // Where the transport stores completions by itself, that was all.
+        if !self.is_waiting() {
+            return Ok(());
+        }
         let reached = match self.queue.progress() {
-            // As in `finish`.
-            Err(mscclpp_core::Error::PeerClosed { .. }) if self.awaited.is_empty() => {
-                self.last = None;
-                return Ok(());
-            }
-            reached => reached?,
+            Ok(reached) => reached,
+            Err(error) => return self.unless_closed(error).map(drop),
         };
         if self.last.is_some_and(|ticket| ticket <= reached) {
             self.last = None;
@@ -242,11 +285,35 @@ impl Way {
         }
         completed.map_or(Ok(()), |end| store(word, end))
     }
+
+    /// False, and no failure, for a peer that has closed its side when only a stop would like to hear of it: as in
+    /// `finish`.
+    fn unless_closed(&mut self, error: mscclpp_core::Error) -> Result<bool> {
+        match error {
+            mscclpp_core::Error::PeerClosed { .. } if self.awaited.is_empty() && self.unsent.is_none() => {
+                self.last = None;
+                Ok(false)
+            }
+            error => Err(error.into()),
+        }
+    }
+
+    /// The error of handing over what the unsent triggers asked for.
+    fn named(&self, error: Error) -> Error {
+        let (peer, source) = (self.queue.connection().label(), Arc::new(error));
+        match self.unsent {
+            Some((first, Last { position, trigger })) if first == position => {
+                Error::Trigger { position, trigger, peer: Some(peer), source }
+            }
+            Some((first, Last { position: last, .. })) => Error::Triggers { first, last, peer, source },
+            None => Arc::unwrap_or_clone(source),
+        }
+    }
 }
 
 /// Whoever acquires the value finds everything complete: the queue said so before.
 fn store(word: &PinnedBuffer, end: u64) -> Result<()> {
-    word.word64(0)?.store(end, Ordering::Release);
+    word.word(0)?.store(end, Ordering::Release);
     Ok(())
 }
 
@@ -255,20 +322,20 @@ struct Routes {
     rows: Box<[Option<Row>]>,
 }
 
-type Row = Box<[Option<Route>]>;
+type Row = Box<[Option<RouteId>]>;
 
 impl Routes {
     fn new() -> Self {
         Self { rows: (0..MAX_MEMORIES).map(|_| None).collect() }
     }
 
-    fn find(&mut self, trigger: ProxyTrigger, make: impl FnOnce() -> Result<Route>) -> Result<&Route> {
+    fn find(&mut self, trigger: ProxyTrigger, make: impl FnOnce() -> Result<RouteId>) -> Result<RouteId> {
         let at = |id: MemoryId| id as usize;
         let row = self.rows[at(trigger.dst_memory())]
             .get_or_insert_with(|| (0..MAX_MEMORIES).map(|_| None).collect());
         match &mut row[at(trigger.src_memory())] {
-            Some(route) => Ok(route),
-            none => Ok(none.insert(make()?)),
+            Some(route) => Ok(*route),
+            none => Ok(*none.insert(make()?)),
         }
     }
 }

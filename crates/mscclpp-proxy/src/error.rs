@@ -6,6 +6,8 @@ use crate::ProxyTrigger;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong with a proxy. Every variant is a situation a caller can act on.
+///
+/// Its text is its own part; why it came about is its `source`. [`mscclpp_core::Report`] shows both.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -53,7 +55,7 @@ pub enum Error {
     #[error("{0}")]
     InvalidArgument(String),
     /// A trigger that could not be carried out. The service has stopped.
-    #[error("trigger {position} ({trigger}){}: {source}", peer.as_ref().map(|p| format!(", to {p}")).unwrap_or_default())]
+    #[error("trigger {position} ({trigger}){} could not be carried out", peer.as_ref().map(|p| format!(" to {p}")).unwrap_or_default())]
     Trigger {
         /// Its position in the FIFO.
         position: u64,
@@ -61,6 +63,18 @@ pub enum Error {
         trigger: ProxyTrigger,
         /// The label of the connection it was for, if that is known.
         peer: Option<String>,
+        /// Why.
+        source: Arc<Error>,
+    },
+    /// What some triggers asked for could not be handed over together. The service has stopped.
+    #[error("triggers {first} to {last} to {peer} could not be carried out")]
+    Triggers {
+        /// The position of the first that may not have been handed over.
+        first: u64,
+        /// The position of the last.
+        last: u64,
+        /// The label of their connection.
+        peer: String,
         /// Why.
         source: Arc<Error>,
     },
@@ -94,12 +108,12 @@ pub enum Error {
         after: std::time::Duration,
     },
     /// The operating system refused something.
-    #[error("{operation} failed: {message}")]
+    #[error("{operation} failed")]
     System {
         /// What was tried.
         operation: String,
         /// The system's own words.
-        message: String,
+        source: Arc<std::io::Error>,
     },
     /// A connection, memory or semaphore failed.
     #[error(transparent)]
@@ -115,7 +129,7 @@ impl Error {
     pub fn core(&self) -> Option<&mscclpp_core::Error> {
         match self {
             Self::Core(error) => Some(error),
-            Self::Trigger { source, .. } => source.core(),
+            Self::Trigger { source, .. } | Self::Triggers { source, .. } => source.core(),
             _ => None,
         }
     }

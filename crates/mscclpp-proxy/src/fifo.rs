@@ -2,7 +2,11 @@
 
 use std::{
     fmt,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
 };
 
 use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, PinnedBuffer};
@@ -19,30 +23,31 @@ const LINE: u64 = 128;
 
 /// Triggers on their way from device threads to the thread of a proxy.
 ///
-/// Any number of device threads push ([`FifoHandle`]); one host thread polls and pops. Full, it makes pushes wait.
+/// Any number of device threads push ([`FifoHandle`]). This is the one consumer: whoever has it polls and pops. What
+/// others need of the FIFO is its [`FifoShared`]. Full, it makes pushes wait.
 ///
 /// ```
 /// use mscclpp_gpu::Platform;
-/// use mscclpp_proxy::{Fifo, ProxyTrigger};
+/// use mscclpp_proxy::Fifo;
 ///
-/// let fifo = Fifo::new(&Platform::Host.gpu(0)?, 512)?;
+/// let mut fifo = Fifo::new(&Platform::Host.gpu(0)?, 512)?;
 /// let handle = fifo.device_handle(); // goes to kernels
-/// // SAFETY: a simulated device, and `fifo` is alive.
-/// let position = unsafe { handle.push(ProxyTrigger { fst: 7, snd: 9 }, -1) };
-/// assert_eq!(fifo.poll(), Some(ProxyTrigger { fst: 7, snd: 9 }));
-/// fifo.pop();
-/// // SAFETY: as above.
-/// assert!(unsafe { handle.poll(position) });
+/// assert_eq!((handle.size, fifo.poll()), (512, None));
 /// # Ok::<(), mscclpp_proxy::Error>(())
 /// ```
 pub struct Fifo {
+    shared: Arc<FifoShared>,
+    /// How many have been popped; the tail in pinned memory is its copy for the device.
+    position: u64,
+}
+
+/// What everybody may know of a [`Fifo`], and the memory that it is in.
+pub struct FifoShared {
     /// The triggers, the tail and the status, each from a new line on.
     pinned: PinnedBuffer,
     /// The head, the cached tail, and whether somebody looks at the tail, a line each.
     device: DeviceBuffer,
     size: u64,
-    /// Where the host is; the tail in pinned memory is its copy for the device.
-    position: AtomicU64,
 }
 
 impl Fifo {
@@ -62,7 +67,7 @@ impl Fifo {
         }
         let pinned = gpu.allocate_pinned((TRIGGER * size).next_multiple_of(LINE) + 2 * LINE)?;
         // The host works at the addresses that kernels get.
-        let host = DevicePtr::from_ptr(pinned.word64(0)?.as_ptr());
+        let host = DevicePtr::from_ptr(pinned.word(0)?.as_ptr());
         if host != pinned.ptr() || !host.0.is_multiple_of(LINE) {
             return Err(Error::InvalidArgument(format!(
                 "{gpu} has pinned memory at {:?} which the host has at {host:?}; a FIFO needs one address, a multiple \
@@ -70,34 +75,72 @@ impl Fifo {
                 pinned.ptr()
             )));
         }
-        Ok(Self { pinned, device: gpu.allocate(3 * LINE)?, size, position: AtomicU64::new(0) })
+        let shared = FifoShared { pinned, device: gpu.allocate(3 * LINE)?, size };
+        Ok(Self { shared: Arc::new(shared), position: 0 })
     }
 
+    /// What others may have of it: kernels' handle, how far it is, and to end waits.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<FifoShared> {
+        &self.shared
+    }
+
+    /// The position of the trigger that [`Fifo::poll`] looks for: how many have been popped.
+    #[must_use]
+    pub fn tail(&self) -> u64 {
+        self.position
+    }
+
+    /// The next trigger, if there is one; with it comes all that the pushing thread did before. Does not block.
+    #[must_use]
+    pub fn poll(&mut self) -> Option<ProxyTrigger> {
+        self.ring().front(self.position).map(ProxyTrigger::from_words)
+    }
+
+    /// Takes the trigger that [`Fifo::poll`] gave, which makes room for another. Does not block.
+    pub fn pop(&mut self) {
+        self.ring().pop(self.position);
+        self.position += 1;
+    }
+
+    /// Fails if a push has given up at the position that is next to be polled, which nothing can follow.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn check(&mut self) -> Result<()> {
+        // The release of this word comes after whatever was pushed below the hole, so that a look at the slot after
+        // this load decides whether the hole is here.
+        if self.status(3).load(Ordering::Acquire) == POISONED && self.poll().is_none() {
+            return Err(Error::Poisoned { position: self.position });
+        }
+        Ok(())
+    }
+
+    /// Whether a trigger behind the one that is next has been pushed already: then that one is about to come.
+    pub(crate) fn is_pushed_beyond(&mut self) -> bool {
+        let (ring, tail) = (self.ring(), self.position);
+        (tail + 1..tail + self.size).any(|position| ring.front(position).is_some())
+    }
+}
+
+impl Deref for Fifo {
+    type Target = FifoShared;
+    fn deref(&self) -> &FifoShared {
+        &self.shared
+    }
+}
+
+impl FifoShared {
     /// How many triggers it holds.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The position of the trigger that [`Fifo::poll`] looks for: how many have been popped.
+    /// How many triggers have been popped. Does not block.
     #[must_use]
     pub fn tail(&self) -> u64 {
-        self.position.load(Ordering::Relaxed)
-    }
-
-    /// The next trigger, if there is one; with it comes all that the pushing thread did before. Does not block.
-    ///
-    /// For one thread at a time, that which pops.
-    #[must_use]
-    pub fn poll(&self) -> Option<ProxyTrigger> {
-        self.ring().front(self.tail()).map(ProxyTrigger::from_words)
-    }
-
-    /// Takes the trigger that [`Fifo::poll`] gave, which makes room for another. Does not block.
-    pub fn pop(&self) {
-        let position = self.tail();
-        self.ring().pop(position);
-        self.position.store(position + 1, Ordering::Relaxed);
+        self.ring().tail.load(Ordering::Relaxed)
     }
 
     /// What kernels need. Copy it to the device or pass it as an argument; `self` must outlive the kernels.
@@ -117,25 +160,6 @@ impl Fifo {
     /// Makes pushes and syncs that wait give up, now and from now on. Does not block.
     pub fn abort(&self) {
         self.status(0).store(1, Ordering::Release);
-    }
-
-    /// Fails if a push has given up at the position that is next to be polled, which nothing can follow.
-    ///
-    /// # Errors
-    /// [`Error::Poisoned`].
-    pub fn check(&self) -> Result<()> {
-        // The release of this word comes after whatever was pushed below the hole, so that a look at the slot after
-        // this load decides whether the hole is here.
-        if self.status(3).load(Ordering::Acquire) == POISONED && self.poll().is_none() {
-            return Err(Error::Poisoned { position: self.tail() });
-        }
-        Ok(())
-    }
-
-    /// Whether a trigger behind the one that is next has been pushed already: then that one is about to come.
-    pub(crate) fn is_pushed_beyond(&self) -> bool {
-        let (ring, tail) = (self.ring(), self.tail());
-        (tail + 1..tail + self.size).any(|position| ring.front(position).is_some())
     }
 
     /// The head, in device memory.
@@ -170,13 +194,24 @@ impl Fifo {
 
 impl fmt::Debug for Fifo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fifo").field("size", &self.size).field("tail", &self.tail()).finish_non_exhaustive()
+        f.debug_tuple("Fifo").field(&*self.shared).finish()
+    }
+}
+
+impl fmt::Debug for FifoShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FifoShared")
+            .field("size", &self.size)
+            .field("tail", &self.tail())
+            .finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use mscclpp_gpu::Platform;
+    use std::time::Duration;
+
+    use mscclpp_gpu::{KernelArgs, KernelSource, LaunchConfig, Module, Platform};
 
     use super::*;
 
@@ -188,19 +223,45 @@ mod tests {
         ProxyTrigger { fst: n, snd: !n >> 1 }
     }
 
+    const CALLS: KernelSource<'static> = KernelSource::new(
+        "fifo_calls.cu",
+        r#"
+        #include <mscclpp/fifo_device.hpp>
+
+        // Push, poll or sync, by one thread; what it returns.
+        extern "C" __global__ void call(mscclpp::FifoDeviceHandle fifo, int what, uint64_t first, uint64_t second,
+                                        int64_t spins, uint64_t* result) {
+          if (what == 0) *result = fifo.push(mscclpp::ProxyTrigger{first, second}, spins);
+          if (what == 1) *result = fifo.poll(first);
+          if (what == 2) *result = fifo.sync(first, spins);
+        }
+        "#,
+    );
+
+    fn call(fifo: &Fifo, what: i32, [first, second]: [u64; 2], spins: i64) -> u64 {
+        let gpu = Platform::Host.gpu(0).unwrap();
+        let (stream, result) = (gpu.stream().unwrap(), gpu.allocate(8).unwrap());
+        let kernel = Module::load(&gpu, &CALLS).unwrap().kernel("call").unwrap();
+        let args =
+            KernelArgs::new().with(fifo.device_handle()).with(what).with(first).with(second).with(spins);
+        // SAFETY: the kernel's arguments; the FIFO and the word live until the stream has been waited for.
+        unsafe { kernel.launch(&stream, LaunchConfig::linear(1, 1), &args.with(result.ptr())).unwrap() };
+        stream.synchronize_timeout(Duration::from_secs(60)).unwrap();
+        let mut bytes = [0; 8];
+        result.read(0, &mut bytes).unwrap();
+        u64::from_ne_bytes(bytes)
+    }
+
     fn push(fifo: &Fifo, n: u64, spins: i64) -> u64 {
-        // SAFETY: a simulated device, and `fifo` is alive.
-        unsafe { fifo.device_handle().push(numbered(n), spins) }
+        call(fifo, 0, [numbered(n).fst, numbered(n).snd], spins)
     }
 
     fn is_taken(fifo: &Fifo, position: u64) -> bool {
-        // SAFETY: as above.
-        unsafe { fifo.device_handle().poll(position) }
+        call(fifo, 1, [position, 0], 0) == 1
     }
 
     fn sync(fifo: &Fifo, position: u64, spins: i64) -> bool {
-        // SAFETY: as above.
-        unsafe { fifo.device_handle().sync(position, spins) }
+        call(fifo, 2, [position, 0], spins) == 1
     }
 
     #[test]
@@ -215,7 +276,7 @@ mod tests {
 
     #[test]
     fn lap_after_lap_in_order() {
-        let fifo = fifo(4).unwrap();
+        let mut fifo = fifo(4).unwrap();
         for n in (0..40).step_by(2) {
             assert_eq!((push(&fifo, n, -1), push(&fifo, n + 1, -1)), (n, n + 1));
             assert!(!is_taken(&fifo, n));
@@ -231,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_push_that_gives_up_poisons() {
-        let fifo = fifo(2).unwrap();
+        let mut fifo = fifo(2).unwrap();
         assert_eq!((push(&fifo, 0, 0), push(&fifo, 1, 0), push(&fifo, 2, 10)), (0, 1, FifoHandle::FAILED));
         // What came before the hole still counts.
         for n in [0, 1] {

@@ -9,6 +9,9 @@ pub enum ProxyHandlerResult {
     Continue,
     /// Not: its thread ends, until the proxy is started again.
     Stop,
+    /// With the same trigger, which there is no room for now: the proxy calls [`ProxyHandler::progress`] and hands it
+    /// over again. It stays in the FIFO meanwhile, and so do those behind it.
+    Retry,
 }
 
 /// Whether a handler waits for something that it started.
@@ -29,7 +32,8 @@ pub trait ProxyHandler: Send + 'static {
     /// What ends the proxy for good.
     fn handle(&mut self, trigger: ProxyTrigger, position: u64) -> Result<ProxyHandlerResult>;
 
-    /// Called when there are no triggers, and now and then between them.
+    /// Called when there are no triggers, after every 32 of them at the latest, and after [`ProxyHandlerResult::Retry`]. So
+    /// a handler may gather what triggers ask for, and start it here.
     ///
     /// # Errors
     /// As [`ProxyHandler::handle`].

@@ -112,9 +112,35 @@ mod tests {
         assert_eq!(Idle::new(at_once).nap(Duration::ZERO), Duration::from_micros(500));
     }
 
+    /// The first look is due at once; the next ones when a millisecond has passed, and not before.
     #[test]
     fn all_is_looked_after_also_without_naps() {
         let mut idle = Idle::new(IdlePolicy::NEVER_SLEEP);
-        assert!((0..10_000_000).any(|_| idle.pause()));
+        // Moments before and behind the next look.
+        let mut next = || {
+            loop {
+                let before = Instant::now();
+                if idle.pause() {
+                    return (before, Instant::now());
+                }
+            }
+        };
+        let (mut last, _) = next();
+        for _ in 0..5 {
+            let (before, behind) = next();
+            assert!(behind - last >= CHECK_PERIOD, "two looks are {:?} apart", behind - last);
+            last = before;
+        }
+    }
+
+    #[test]
+    fn what_there_is_to_do_ends_a_nap_and_not_the_looks() {
+        let mut idle = Idle::new(IdlePolicy { spin: Duration::ZERO, ..IdlePolicy::of(Platform::Host) });
+        let looks = (0..10_000).filter(|_| {
+            idle.reset();
+            idle.pause()
+        });
+        assert_eq!(looks.count(), 0, "a busy proxy looks at the clock");
+        assert!((0..POLLS_PER_LOOK).any(|_| idle.pause()), "an idle one does not");
     }
 }

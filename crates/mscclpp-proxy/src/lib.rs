@@ -32,7 +32,8 @@
 //!    the order of a queue; `docs/design/port-channel.md` argues the rest.
 //! 2. A flush that returned true means that the sources of all puts before it may be written again, and that the data is
 //!    at the peer.
-//! 3. Connections do not wait for each other, but for the room in the FIFO that they share.
+//! 3. Connections do not wait for each other, but for the room in the FIFO that they share: one whose transport is full
+//!    goes on when there is room, and is no failure (`docs/design/queues.md`).
 //! 4. Nothing waits for ever: not when the peer dies, when a trigger cannot be carried out, or when the service is
 //!    aborted or dropped. See [`ProxyService`].
 
@@ -40,21 +41,21 @@ mod affinity;
 mod base_channel_handle;
 mod channel;
 mod channel_handle;
+mod connection;
 mod dump;
 mod engine;
 mod error;
 mod fifo;
-mod handle;
+mod fifo_handle;
 mod handler;
 mod idle;
-mod lane;
 mod probe;
 #[doc(hidden)]
 pub mod protocol;
 mod proxy;
 mod service;
 mod serving;
-mod signal;
+mod state;
 mod stats;
 mod table;
 mod trigger;
@@ -63,12 +64,11 @@ pub use base_channel_handle::BasePortChannelHandle;
 pub use channel::{BasePortChannel, PortChannel};
 pub use channel_handle::PortChannelHandle;
 pub use error::{Error, Result};
-pub use fifo::Fifo;
-pub use handle::FifoHandle;
+pub use fifo::{Fifo, FifoShared};
+pub use fifo_handle::FifoHandle;
 pub use handler::{Progress, ProxyHandler, ProxyHandlerResult};
 pub use idle::IdlePolicy;
 pub use proxy::{Proxy, ProxyBuilder};
 pub use service::{BaseProxyService, ProxyService, ProxyServiceBuilder};
-pub use signal::DumpOnSignal;
 pub use stats::{ConnectionStats, PendingFlush, ServiceStats, TrafficStats};
 pub use trigger::{MAX_MEMORIES, MAX_SEMAPHORES, MemoryId, ProxyTrigger, SemaphoreId, TriggerKind};

@@ -45,7 +45,7 @@ impl Probe {
                 return Err(error.into());
             }
             for offset in (0..8 * chunk.len() as u64).step_by(8) {
-                words.push(pinned.word64(offset)?.load(Ordering::Acquire));
+                words.push(pinned.word(offset)?.load(Ordering::Acquire));
             }
         }
         *means = Some((stream, pinned));

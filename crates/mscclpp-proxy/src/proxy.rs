@@ -11,10 +11,11 @@ use std::{
     time::Duration,
 };
 
+use mscclpp_core::Report;
 use mscclpp_gpu::Gpu;
 use parking_lot::Mutex;
 
-use crate::{Error, Fifo, IdlePolicy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Result};
+use crate::{Error, Fifo, FifoShared, IdlePolicy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Result};
 
 /// A host thread that serves kernels of one device: what [`crate::ProxyService`] runs on, and services of one's own.
 ///
@@ -22,22 +23,33 @@ use crate::{Error, Fifo, IdlePolicy, ProxyHandler, ProxyHandlerResult, ProxyTrig
 ///
 /// ```
 /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
-/// use mscclpp_gpu::Platform;
+/// use mscclpp_gpu::{KernelArgs, KernelSource, LaunchConfig, Module, Platform};
 /// use mscclpp_proxy::{Proxy, ProxyHandlerResult, ProxyTrigger};
 ///
+/// const ONE_TO_N: KernelSource = KernelSource::new(
+///     "one_to_n.cu",
+///     r#"
+///     #include <mscclpp/fifo_device.hpp>
+///     extern "C" __global__ void one_to_n(mscclpp::FifoDeviceHandle fifo) {
+///       const uint64_t position = fifo.push(mscclpp::ProxyTrigger{threadIdx.x + 1ull, 0});
+///       fifo.sync(position);
+///     }
+///     "#,
+/// );
+///
+/// let gpu = Platform::Host.gpu(0)?;
 /// let sum = Arc::new(AtomicU64::new(0));
 /// let total = sum.clone();
-/// let proxy = Proxy::builder(&Platform::Host.gpu(0)?).fifo_size(64).build(move |trigger: ProxyTrigger| {
+/// let proxy = Proxy::builder(&gpu).fifo_size(64).build(move |trigger: ProxyTrigger| {
 ///     total.fetch_add(trigger.fst, Ordering::Relaxed);
 ///     ProxyHandlerResult::Continue
 /// })?;
+/// let (module, stream) = (Module::load(&gpu, &ONE_TO_N)?, gpu.stream()?);
 /// proxy.start(true)?;
-/// let fifo = proxy.fifo().device_handle(); // goes to kernels
-/// for n in 1..=4 {
-///     // SAFETY: a simulated device, and `proxy` is alive.
-///     let position = unsafe { fifo.push(ProxyTrigger { fst: n, snd: 0 }, -1) };
-///     assert!(unsafe { fifo.sync(position, -1) });
-/// }
+/// let args = KernelArgs::new().with(proxy.fifo().device_handle());
+/// // SAFETY: this is its argument, and `proxy` is alive until the kernel has ended.
+/// unsafe { module.kernel("one_to_n")?.launch(&stream, LaunchConfig::linear(1, 4), &args)? };
+/// stream.synchronize()?;
 /// proxy.stop()?;
 /// assert_eq!(sum.load(Ordering::Relaxed), 10);
 /// # Ok::<(), mscclpp_proxy::Error>(())
@@ -50,23 +62,29 @@ pub struct Proxy<H: ProxyHandler> {
 
 pub(crate) struct Shared<H> {
     pub(crate) gpu: Gpu,
-    pub(crate) fifo: Arc<Fifo>,
+    pub(crate) fifo: Arc<FifoShared>,
     pub(crate) idle: IdlePolicy,
     pub(crate) thread_init: Option<Box<ThreadInit>>,
     /// Whoever runs has it, so that the thread takes no lock for each trigger.
-    pub(crate) handler: Mutex<H>,
+    pub(crate) served: Mutex<Served<H>>,
     pub(crate) stop: AtomicBool,
     /// Whether triggers will be taken: from a start on, until the thread has decided to take no more, which it says
     /// before anybody can know otherwise.
     pub(crate) running: Mutex<bool>,
     /// The last thread that ran, set by itself.
     pub(crate) thread_id: Mutex<Option<ThreadId>>,
-    /// Whether the handler has heard of the failure.
-    pub(crate) told: AtomicBool,
+    /// Whether the handler was told of the failure.
+    pub(crate) failure_told: AtomicBool,
     /// What ended the proxy for good.
     pub(crate) failure: Arc<OnceLock<Error>>,
     /// What the last run ended with, if that was not a failure.
     pub(crate) unfinished: Mutex<Option<Error>>,
+}
+
+/// What the thread works with.
+pub(crate) struct Served<H> {
+    pub(crate) handler: H,
+    pub(crate) fifo: Fifo,
 }
 
 pub(crate) type ThreadInit = dyn Fn() + Send + Sync;
@@ -108,13 +126,13 @@ impl ProxyBuilder {
     /// # Errors
     /// As [`Fifo::new`].
     pub fn build<H: ProxyHandler>(self, handler: H) -> Result<Proxy<H>> {
-        let fifo = Arc::new(Fifo::new(&self.gpu, self.fifo_size)?);
+        let fifo = Fifo::new(&self.gpu, self.fifo_size)?;
         Ok(self.build_on(fifo, Arc::default(), handler))
     }
 
     pub(crate) fn build_on<H: ProxyHandler>(
         self,
-        fifo: Arc<Fifo>,
+        fifo: Fifo,
         failure: Arc<OnceLock<Error>>,
         handler: H,
     ) -> Proxy<H> {
@@ -122,14 +140,14 @@ impl ProxyBuilder {
         Proxy {
             shared: Arc::new(Shared {
                 gpu,
-                fifo,
+                fifo: fifo.shared().clone(),
                 idle,
                 thread_init,
-                handler: Mutex::new(handler),
+                served: Mutex::new(Served { handler, fifo }),
                 stop: AtomicBool::new(false),
                 running: Mutex::new(false),
                 thread_id: Mutex::default(),
-                told: AtomicBool::new(false),
+                failure_told: AtomicBool::new(false),
                 failure,
                 unfinished: Mutex::default(),
             }),
@@ -193,10 +211,7 @@ impl<H: ProxyHandler> Proxy<H> {
             .map_err(|e| {
                 self.shared.leave();
                 self.shared.tell_of_failure();
-                Error::System {
-                    operation: "starting the thread of a proxy".to_owned(),
-                    message: e.to_string(),
-                }
+                Error::System { operation: "starting the thread of a proxy".to_owned(), source: Arc::new(e) }
             })?;
         *thread = Some(spawned);
         if !blocking {
@@ -267,7 +282,7 @@ impl<H: ProxyHandler> Proxy<H> {
 
     /// Where kernels push.
     #[must_use]
-    pub fn fifo(&self) -> &Arc<Fifo> {
+    pub fn fifo(&self) -> &Arc<FifoShared> {
         &self.shared.fifo
     }
 }
@@ -276,7 +291,7 @@ impl<H: ProxyHandler> Drop for Proxy<H> {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
             // A failure was logged when it came.
-            tracing::debug!(target: "mscclpp::proxy", %error, gpu = %self.shared.gpu, "a proxy ended with an error");
+            tracing::debug!(target: "mscclpp::proxy", error = %Report(&error), gpu = %self.shared.gpu, "a proxy ended with an error");
         }
         // Whoever pushes now would wait for ever.
         self.shared.fifo.abort();

@@ -1,21 +1,17 @@
 //! The service behind port channels.
 
-use std::{
-    fmt,
-    sync::{Arc, OnceLock, atomic::Ordering},
-};
+use std::{fmt, sync::Arc};
 
-use mscclpp_core::{Connection, HostToDeviceSemaphoreHandle, RegisteredMemory, Semaphore, Signaller};
-use mscclpp_gpu::{DeviceBuffer, Gpu};
+use mscclpp_core::{HostToDeviceSemaphoreHandle, RegisteredMemory, Semaphore};
+use mscclpp_gpu::Gpu;
 use parking_lot::Mutex;
 
 use crate::{
-    BasePortChannel, Error, Fifo, IdlePolicy, MAX_MEMORIES, MAX_SEMAPHORES, MemoryId, PortChannel, Proxy,
-    ProxyBuilder, Result, SemaphoreId,
+    BasePortChannel, Error, Fifo, IdlePolicy, MemoryId, PortChannel, Proxy, ProxyBuilder, Result,
+    SemaphoreId,
+    connection::{CONNECTION_WORDS, ServiceConnection},
     engine::Engine,
-    lane::{Completed, LANE_WORDS, Lane},
-    probe::Probe,
-    table::Table,
+    state::{SemaphoreEntry, ServiceState},
 };
 
 /// What any service with a proxy offers to those that start and stop it.
@@ -41,7 +37,8 @@ pub trait BaseProxyService: Send + Sync {
 ///
 /// # Order
 /// The triggers of all channels go through one FIFO and are carried out in order for each connection. Connections do not
-/// wait for each other. Two services that share a connection have no order among each other.
+/// wait for each other: of one whose transport is full, up to 512 triggers are set aside, and carried out when there is
+/// room. Two services that share a connection have no order among each other.
 ///
 /// # When something fails
 /// A trigger that cannot be carried out (an unknown number, a range outside its memory, a lost peer), or a connection
@@ -69,32 +66,7 @@ pub trait BaseProxyService: Send + Sync {
 /// ```
 pub struct ProxyService {
     proxy: Proxy<Engine>,
-    pub(crate) inner: Arc<Inner>,
-}
-
-/// What channels share with the service.
-pub(crate) struct Inner {
-    pub(crate) gpu: Gpu,
-    pub(crate) fifo: Arc<Fifo>,
-    pub(crate) direct_put_max: u32,
-    pub(crate) semaphores: Table<SemaphoreEntry>,
-    pub(crate) memories: Table<RegisteredMemory>,
-    pub(crate) lanes: Table<Lane>,
-    pub(crate) probe: Probe,
-    /// What the proxy failed with.
-    failure: Arc<OnceLock<Error>>,
-    /// Of all lanes.
-    words: DeviceBuffer,
-}
-
-/// A semaphore of a service.
-pub(crate) struct SemaphoreEntry {
-    pub(crate) semaphore: Semaphore,
-    pub(crate) handle: HostToDeviceSemaphoreHandle,
-    /// The number of its connection.
-    pub(crate) lane: u32,
-    /// On its way to the proxy's thread, which has it from the first trigger on.
-    pub(crate) signaller: Mutex<Option<Signaller>>,
+    pub(crate) state: Arc<ServiceState>,
 }
 
 /// Puts a [`ProxyService`] together.
@@ -142,22 +114,12 @@ impl ProxyServiceBuilder {
     /// # Errors
     /// [`Error::FifoSize`]; [`Error::Gpu`] when memory is short, naming `ulimit -l` where that is the cause.
     pub fn build(self) -> Result<ProxyService> {
-        let fifo = Arc::new(Fifo::new(&self.gpu, self.fifo_size)?);
+        let fifo = Fifo::new(&self.gpu, self.fifo_size)?;
         let failure = Arc::default();
-        let inner = Arc::new(Inner {
-            failure: Arc::clone(&failure),
-            probe: Probe::new(&self.gpu),
-            words: self.gpu.allocate(LANE_WORDS * u64::from(MAX_SEMAPHORES))?,
-            gpu: self.gpu,
-            fifo: fifo.clone(),
-            direct_put_max: self.direct_put_max,
-            semaphores: Table::new("semaphores", MAX_SEMAPHORES),
-            memories: Table::new("memories", MAX_MEMORIES),
-            // No more than semaphores.
-            lanes: Table::new("connections", MAX_SEMAPHORES),
-        });
-        let proxy = self.proxy.build_on(fifo, failure, Engine::new(inner.clone()));
-        Ok(ProxyService { proxy, inner })
+        let state =
+            Arc::new(ServiceState::new(self.gpu, fifo.shared(), self.direct_put_max, Arc::clone(&failure))?);
+        let proxy = self.proxy.build_on(fifo, failure, Engine::new(state.clone()));
+        Ok(ProxyService { proxy, state })
     }
 }
 
@@ -192,25 +154,25 @@ impl ProxyService {
     /// [`Error::Core`] if its host's side is in use, or the connection has failed; what the service failed with.
     pub fn add_semaphore(&self, semaphore: &Semaphore) -> Result<SemaphoreId> {
         self.proxy.health()?;
-        let (inner, connection) = (&self.inner, semaphore.connection());
+        let (state, connection) = (&self.state, semaphore.connection());
         let handle = HostToDeviceSemaphoreHandle::of(semaphore)?;
-        inner.check_device(connection)?;
-        let id = inner.semaphores.add(|_| {
-            // Lanes are only added under the lock that this runs under.
-            let known = (0..).zip(inner.lanes.iter()).find(|(_, lane)| lane.is_of(connection));
+        state.check_device(connection)?;
+        let id = state.semaphores.add(|_| {
+            // Connections are only added under the lock that this runs under.
+            let known = (0..).zip(state.connections.iter()).find(|(_, known)| known.is_of(connection));
             let signaller = semaphore.signaller()?;
-            let lane = match known {
-                Some((lane, _)) => lane,
-                None => inner.lanes.add(|lane| {
-                    let words = inner.words.ptr().add(LANE_WORDS * u64::from(lane));
-                    Lane::open(&inner.gpu, connection, words)
+            let connection = match known {
+                Some((number, _)) => number,
+                None => state.connections.add(|number| {
+                    let words = state.words.ptr().add(CONNECTION_WORDS * u64::from(number));
+                    ServiceConnection::open(&state.gpu, connection, words)
                 })?,
             };
             let signaller = Mutex::new(Some(signaller));
-            Ok(SemaphoreEntry { semaphore: semaphore.clone(), handle, lane, signaller })
+            Ok(SemaphoreEntry { semaphore: semaphore.clone(), handle, connection, signaller })
         })?;
         // One that failed meanwhile may not have seen the new semaphore.
-        self.proxy.health().inspect_err(|error| inner.abort_semaphores(error))?;
+        self.proxy.health().inspect_err(|error| state.abort_semaphores(error))?;
         Ok(id)
     }
 
@@ -221,7 +183,7 @@ impl ProxyService {
     /// # Errors
     /// [`Error::TooMany`] beyond 512.
     pub fn add_memory(&self, memory: &RegisteredMemory) -> Result<MemoryId> {
-        self.inner.memories.add(|_| Ok(memory.clone()))
+        self.state.memories.add(|_| Ok(memory.clone()))
     }
 
     /// The number that the next memory gets, if there is room for `count` of them. Reserves nothing.
@@ -229,7 +191,7 @@ impl ProxyService {
     /// # Errors
     /// [`Error::TooMany`].
     pub fn next_memory_id(&self, count: u32) -> Result<MemoryId> {
-        self.inner.memories.next(count)
+        self.state.memories.next(count)
     }
 
     /// The semaphore of that number.
@@ -237,7 +199,7 @@ impl ProxyService {
     /// # Errors
     /// [`Error::UnknownId`].
     pub fn semaphore(&self, id: SemaphoreId) -> Result<Semaphore> {
-        Ok(self.inner.semaphores.find("semaphore", id)?.semaphore.clone())
+        Ok(self.state.semaphores.find("semaphore", id)?.semaphore.clone())
     }
 
     /// A channel that names memories with each put.
@@ -249,7 +211,7 @@ impl ProxyService {
     /// # Errors
     /// [`Error::UnknownId`].
     pub fn base_port_channel(&self, semaphore: SemaphoreId) -> Result<BasePortChannel> {
-        BasePortChannel::new(&self.inner, semaphore)
+        BasePortChannel::new(&self.state, semaphore)
     }
 
     /// A channel between two memories: `dst` is the peer's, `src` one of this process. Maps the peer's memory, which may
@@ -260,7 +222,7 @@ impl ProxyService {
     /// [`Error::UnknownId`]; [`Error::Core`] for memories of the wrong side, or not registered for the connection's
     /// transport; errors of mapping.
     pub fn port_channel(&self, semaphore: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<PortChannel> {
-        PortChannel::new(&self.inner, semaphore, dst, src)
+        PortChannel::new(&self.state, semaphore, dst, src)
     }
 
     /// Starts the proxy's thread: see [`Proxy::start`].
@@ -292,14 +254,14 @@ impl ProxyService {
     /// # Errors
     /// That.
     pub fn health(&self) -> Result<()> {
-        self.inner.failure().map_or(Ok(()), Err)
+        self.state.failure().map_or(Ok(()), Err)
     }
 
     /// Gives the service up for good: waits and flushes of kernels on its semaphores return false, and the thread ends.
     /// Does not block.
     pub fn abort(&self, reason: &str) {
         self.proxy.abort(reason);
-        self.inner.abort_semaphores(&Error::Aborted { reason: reason.to_owned() });
+        self.state.abort_semaphores(&Error::Aborted { reason: reason.to_owned() });
     }
 }
 
@@ -310,60 +272,6 @@ impl BaseProxyService for ProxyService {
 
     fn stop_proxy(&self) -> Result<()> {
         Self::stop_proxy(self)
-    }
-}
-
-impl Inner {
-    fn check_device(&self, connection: &Connection) -> Result<()> {
-        let device = connection.local_device();
-        let Some(id) = device.id else { return Ok(()) };
-        let gpu = connection.context().gpu(id)?;
-        match gpu.properties().uuid == self.gpu.properties().uuid {
-            true => Ok(()),
-            false => Err(Error::InvalidArgument(format!(
-                "the connection to {} is from {gpu}, the service for {}; a service serves kernels of one device",
-                connection.label(),
-                self.gpu
-            ))),
-        }
-    }
-
-    /// What the proxy failed with, or one of the semaphores.
-    pub(crate) fn failure(&self) -> Option<Error> {
-        let of_semaphore = |entry: &SemaphoreEntry| match entry.semaphore.failure() {
-            Some(mscclpp_core::Error::PeerClosed { .. }) => None,
-            other => other.map(Error::from),
-        };
-        self.failure.get().cloned().or_else(|| self.semaphores.iter().find_map(of_semaphore))
-    }
-
-    /// Ends all waits, because of `error`. What has failed by itself keeps its own reason.
-    pub(crate) fn abort_semaphores(&self, error: &Error) {
-        for entry in self.semaphores.iter() {
-            entry.semaphore.abort(&format!("the proxy service has stopped: {error}"));
-        }
-    }
-
-    /// The queues are closed: if a transport may still store completions, the memory for them is kept for ever.
-    pub(crate) fn words_may_go(&self) {
-        let (mut at, mut expected) = (Vec::new(), Vec::new());
-        for lane in self.lanes.iter() {
-            let asked = lane.counts.asked.load(Ordering::Relaxed);
-            if let Completed::ByTransport(word) = lane.completed
-                && asked > 0
-            {
-                at.push(word);
-                expected.push(asked);
-            }
-        }
-        if at.is_empty() {
-            return;
-        }
-        // SAFETY: words of `self.words`, which is kept for ever if that times out.
-        let stored = unsafe { self.probe.read(&at) };
-        if !stored.is_ok_and(|stored| stored.iter().zip(&expected).all(|(is, asked)| is >= asked)) {
-            std::mem::forget(self.words.clone());
-        }
     }
 }
 

@@ -8,8 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mscclpp_core::Report;
+
 use crate::{
-    Error, Fifo, Progress, ProxyHandler, ProxyHandlerResult, Result, affinity, idle::Idle, proxy::Shared,
+    Error, Fifo, Progress, ProxyHandler, ProxyHandlerResult, Result, affinity,
+    idle::Idle,
+    proxy::{Served, Shared},
 };
 
 /// How many triggers are handled between two calls of `progress`.
@@ -43,11 +47,11 @@ impl<H: ProxyHandler> Shared<H> {
     /// Tells the handler of a failure, if there is one, once. Nobody may be using the handler for long.
     pub(crate) fn tell_of_failure(&self) {
         let Some(error) = self.failure.get() else { return };
-        if self.told.swap(true, Ordering::Relaxed) {
+        if self.failure_told.swap(true, Ordering::Relaxed) {
             return;
         }
-        let told = catch_unwind(AssertUnwindSafe(|| self.handler.lock().failed(error)));
-        if told.is_err() {
+        let called = catch_unwind(AssertUnwindSafe(|| self.served.lock().handler.failed(error)));
+        if called.is_err() {
             tracing::error!(target: "mscclpp::proxy", gpu = %self.gpu, "a proxy's handler panicked when told of a failure");
         }
     }
@@ -61,7 +65,7 @@ impl<H: ProxyHandler> Shared<H> {
             Err(panic) => Some(Error::Panicked { message: message_of(&*panic) }),
         };
         if let Some(error) = error {
-            tracing::error!(target: "mscclpp::proxy", %error, gpu = %self.gpu, "a proxy failed");
+            tracing::error!(target: "mscclpp::proxy", error = %Report(&error), gpu = %self.gpu, "a proxy failed");
             self.fail(error);
         }
         self.leave();
@@ -74,34 +78,41 @@ impl<H: ProxyHandler> Shared<H> {
         if let Some(init) = &self.thread_init {
             init();
         }
-        let mut handler = self.handler.lock();
+        let mut served = self.served.lock();
         // Nobody listens to a start that did not wait.
         let _ = started.send(());
-        self.take_triggers(&mut *handler)
+        self.take_triggers(&mut served)
     }
 
-    fn take_triggers(&self, handler: &mut H) -> Result<()> {
+    fn take_triggers(&self, Served { handler, fifo }: &mut Served<H>) -> Result<()> {
         let mut idle = Idle::new(self.idle);
         let mut handled = 0;
         let mut drain: Option<Drain> = None;
         let mut suspected = None;
         loop {
-            let may_take = drain.as_ref().is_none_or(|drain| self.fifo.tail() < drain.end);
-            let trigger = if may_take { self.fifo.poll() } else { None };
+            let may_take = drain.as_ref().is_none_or(|drain| fifo.tail() < drain.end);
+            let trigger = if may_take { fifo.poll() } else { None };
+            let mut is_full = false;
             if let Some(trigger) = trigger {
-                let result = handler.handle(trigger, self.fifo.tail())?;
+                let result = handler.handle(trigger, fifo.tail())?;
                 if result == ProxyHandlerResult::Stop {
                     // First: with the pop, a kernel's sync returns, and what its host does then may be a start.
                     self.leave();
                 }
-                self.fifo.pop();
-                idle.reset();
-                if result == ProxyHandlerResult::Stop {
-                    return Ok(());
+                if result != ProxyHandlerResult::Retry {
+                    fifo.pop();
+                    handled += 1;
                 }
-                handled += 1;
-                if handled < TRIGGERS_PER_PROGRESS {
-                    continue;
+                idle.reset();
+                match result {
+                    ProxyHandlerResult::Stop => {
+                        // What was gathered is started.
+                        handler.progress()?;
+                        return Ok(());
+                    }
+                    ProxyHandlerResult::Continue if handled < TRIGGERS_PER_PROGRESS => continue,
+                    ProxyHandlerResult::Continue => {}
+                    ProxyHandlerResult::Retry => is_full = true,
                 }
             }
             handled = 0;
@@ -109,29 +120,32 @@ impl<H: ProxyHandler> Shared<H> {
             if self.failure.get().is_some() {
                 return Ok(());
             }
-            if drain.is_none() && self.stop.load(Ordering::Acquire) {
-                let end = self.fifo.tail() + self.fifo.size();
-                drain = Some(Drain { since: Instant::now(), end, finishing: false });
-            } else if let Some(drain) = &mut drain
-                && !drain.finishing
-                && drain.all_taken(&self.fifo)
-            {
-                drain.end = self.fifo.tail();
-                drain.finishing = true;
-                handler.finish()?;
-                // What it said of its progress was before that.
-                continue;
-            } else if let Some(drain) = &drain
-                && drain.finishing
-                && (progress == Progress::Idle || drain.since.elapsed() > DRAIN_TIMEOUT)
-            {
-                if progress == Progress::Busy {
+            if let Some(drain) = &mut drain {
+                if !drain.finishing && drain.all_taken(fifo) {
+                    drain.end = fifo.tail();
+                    drain.finishing = true;
+                    handler.finish()?;
+                    // What it said of its progress was before that.
+                    continue;
+                }
+                let is_done = drain.finishing && progress == Progress::Idle;
+                let is_late = drain.since.elapsed() > DRAIN_TIMEOUT;
+                if is_late && !is_done {
                     *self.unfinished.lock() = Some(Error::Timeout {
                         operation: "completing what was pushed before the proxy was stopped".to_owned(),
                         after: DRAIN_TIMEOUT,
                     });
                 }
-                return self.fifo.check();
+                if is_late || is_done {
+                    return fifo.check();
+                }
+            } else if self.stop.load(Ordering::Acquire) {
+                let end = fifo.tail() + fifo.size();
+                drain = Some(Drain { since: Instant::now(), end, finishing: false });
+            }
+            if is_full {
+                // Somebody else makes room.
+                thread::yield_now();
             }
             if trigger.is_some() {
                 continue;
@@ -140,9 +154,9 @@ impl<H: ProxyHandler> Shared<H> {
                 idle.reset();
                 thread::yield_now();
             } else if idle.pause() {
-                match self.fifo.check() {
+                match fifo.check() {
                     // For a moment the hole is behind a push that is under way. The next look is a millisecond later.
-                    Err(_) if suspected.replace(self.fifo.tail()) != Some(self.fifo.tail()) => {}
+                    Err(_) if suspected.replace(fifo.tail()) != Some(fifo.tail()) => {}
                     checked => checked?,
                 }
                 handler.check()?;
@@ -162,7 +176,7 @@ struct Drain {
 }
 
 impl Drain {
-    fn all_taken(&self, fifo: &Fifo) -> bool {
+    fn all_taken(&self, fifo: &mut Fifo) -> bool {
         fifo.tail() >= self.end
             || fifo.poll().is_none()
                 && (!fifo.is_pushed_beyond() || fifo.check().is_err() || self.since.elapsed() > PUSH_TIMEOUT)

@@ -8,7 +8,7 @@ use mscclpp_gpu::DevicePtr;
 use crate::{
     Error, ProxyService, Result, SemaphoreId,
     base_channel_handle::DirectCount,
-    service::{Inner, SemaphoreEntry},
+    state::{SemaphoreEntry, ServiceState},
 };
 
 /// What a [`ProxyService`] has done so far. Numbers of different fields are from moments that lie close together.
@@ -61,10 +61,12 @@ pub struct ConnectionStats {
     pub traffic: TrafficStats,
     /// Triggers for it are pushed at positions below this; none where the device does not answer.
     pub pushed: Option<u64>,
-    /// Triggers for it at positions below this were carried out.
+    /// Triggers for it at positions below this were taken out of the FIFO.
     pub taken: u64,
     /// And completion was asked for up to here.
     pub asked: u64,
+    /// Operations of triggers that were taken which wait for room at the transport.
+    pub waiting: u64,
     /// Its triggers at positions below this are complete at the peer; none where the device does not answer.
     pub completed: Option<u64>,
     /// The oldest of its flushes that is not complete.
@@ -86,7 +88,8 @@ pub struct PendingFlush {
 /// What is between the waits of a semaphore and its signals.
 pub(crate) struct SemaphoreState {
     pub(crate) id: SemaphoreId,
-    pub(crate) lane: u32,
+    /// Its connection's number.
+    pub(crate) connection: u32,
     /// Signals that have come.
     pub(crate) arrived: u64,
     /// Signals that waits have claimed.
@@ -98,19 +101,19 @@ impl ProxyService {
     /// monitors, not for the path of messages.
     #[must_use]
     pub fn stats(&self) -> ServiceStats {
-        self.inner.stats(self.health().err())
+        self.state.stats(self.health().err())
     }
 }
 
-impl Inner {
+impl ServiceState {
     pub(crate) fn stats(&self, last_error: Option<Error>) -> ServiceStats {
         let mut at = vec![self.fifo.head()];
-        for lane in self.lanes.iter() {
-            at.extend((0..4).map(|word| lane.last_pushed.add(8 * word)));
-            at.push(lane.completed.ptr());
+        for connection in self.connections.iter() {
+            at.extend((0..4).map(|word| connection.last_pushed.add(8 * word)));
+            at.push(connection.completed.ptr());
         }
         let tail = self.fifo.tail();
-        // SAFETY: words of the FIFO and of the lanes, which `self` keeps; a service whose device does not answer is of
+        // SAFETY: words of the FIFO and of the connections, which `self` keeps; a service whose device does not answer is of
         // no use any more.
         let words = unsafe { self.probe.read(&at) }.ok();
         let (head, rest) = match words.as_deref() {
@@ -119,18 +122,18 @@ impl Inner {
         };
         let mut words = rest.chunks_exact(5);
         let connections: Vec<_> = self
-            .lanes
+            .connections
             .iter()
-            .map(|lane| {
+            .map(|connection| {
                 let words = words.next();
                 let word = |n: usize| words.map(|words| words[n]);
                 let direct = |what: DirectCount| word(what as usize).unwrap_or(0);
                 let count = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
-                let counts = &lane.counts;
-                let (peer, completed) = (lane.connection.label(), word(4));
+                let counts = &connection.counts;
+                let (peer, completed) = (connection.connection.label(), word(4));
                 let pending = completed.and_then(|completed| counts.oldest_flush(completed));
                 ConnectionStats {
-                    transport: lane.connection.transport(),
+                    transport: connection.connection.transport(),
                     traffic: TrafficStats {
                         data: count(&counts.data),
                         bytes: count(&counts.bytes),
@@ -143,6 +146,7 @@ impl Inner {
                     pushed: word(0),
                     taken: count(&counts.taken),
                     asked: count(&counts.asked),
+                    waiting: count(&counts.waiting),
                     completed,
                     oldest_pending_flush: pending.map(|(position, age)| PendingFlush {
                         peer: peer.clone(),
@@ -178,7 +182,7 @@ impl Inner {
         Ok(states
             .map(|((id, entry), values)| SemaphoreState {
                 id,
-                lane: entry.lane,
+                connection: entry.connection,
                 arrived: values[0] + values[1],
                 expected: values[2],
             })

@@ -7,7 +7,6 @@ mod courier;
 mod suite;
 
 use std::{
-    marker::PhantomData,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,12 +14,15 @@ use std::{
     thread,
 };
 
-use courier::{Courier, Reach};
+use courier::{Courier, Reach, Tokens};
 use libtest_mimic::{Arguments, Trial};
 use mscclpp_core::Context;
+use mscclpp_gpu::DeviceBuffer;
+use mscclpp_proxy::{PortChannel, ProxyService};
 use suite::{
     Pair, Setup, Side,
-    pair::{Thread, fill, mismatches, mix, until},
+    kernels::Thread,
+    pair::{fill, mismatches, mix, until},
 };
 
 fn main() {
@@ -32,6 +34,17 @@ fn main() {
             Ok(())
         }));
     }
+    // Everything again over queues that are full all the time, and with tokens in host memory.
+    let limited = Courier::new(Reach::Nothing).limited_to(4).with_tokens(Tokens::PinnedHost);
+    trials.extend(suite::trials("FullAtFour::", &setup_of(&limited, Reach::Nothing)));
+    trials.push(Trial::test("a_run_of_triggers_is_one_batch", || {
+        a_run_of_triggers_is_one_batch();
+        Ok(())
+    }));
+    trials.push(Trial::test("others_go_on_while_a_connection_is_full", || {
+        others_go_on_while_a_connection_is_full();
+        Ok(())
+    }));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
@@ -41,7 +54,83 @@ fn setup_of(courier: &Courier, reach: Reach) -> Setup {
         builder: Arc::new(move || Context::builder().provider(courier.clone())),
         transport: Courier::TRANSPORT,
         reach: [reach != Reach::Nothing, reach == Reach::Atomics],
+        queue_size: None,
     }
+}
+
+/// A second connection of a service, over `courier`: its channel, what it sends from, and the other side.
+fn second_connection(
+    service: &ProxyService,
+    courier: &Courier,
+    reach: Reach,
+    len: u64,
+) -> (PortChannel, DeviceBuffer, Side) {
+    let Pair { sides: [a, there] } = Pair::new(&setup_of(courier, reach), len, 1, |builder| builder);
+    let Side { service: own_service, own, theirs, semaphores, buffer, .. } = a;
+    // It gives back what it has of the semaphore.
+    drop(own_service);
+    let id = service.add_semaphore(&semaphores[0]).unwrap();
+    let [dst, src] = [&theirs, &own].map(|memory| service.add_memory(memory).unwrap());
+    (service.port_channel(id, dst, src).unwrap(), buffer, there)
+}
+
+/// All that is in the FIFO when the proxy starts goes to the transport in one call.
+fn a_run_of_triggers_is_one_batch() {
+    const PUTS: u64 = 20;
+    let courier = Courier::new(Reach::Nothing);
+    let pair = Pair::new(&setup_of(&courier, Reach::Nothing), 4096, 1, |builder| builder);
+    let [a, b] = &pair.sides;
+    for _ in 0..PUTS {
+        assert!(a.thread().put_with_signal(0, 0, 4096));
+    }
+    a.service.start_proxy(true).unwrap();
+    for _ in 0..PUTS {
+        assert!(b.thread().wait());
+    }
+    a.service.stop_proxy().unwrap();
+    assert_eq!(courier.largest_batch(), 3 * PUTS, "a write, an update and a flush of each");
+}
+
+/// One service with two connections. The transport of one takes four orders and carries none out: hundreds of its
+/// triggers are set aside, nothing fails, and the other connection goes on. Then they arrive.
+fn others_go_on_while_a_connection_is_full() {
+    const LEN: u64 = 4096;
+    const WORDS: usize = (LEN / 8) as usize;
+    const PUTS: u64 = 400;
+    let reach = Reach::Nothing;
+    let (held, free) = (Courier::new(reach).limited_to(4), Courier::new(reach));
+    let pair = Pair::running(&setup_of(&free, reach), LEN);
+    let service = &pair.sides[0].service;
+    let (channel, buffer, there) = second_connection(service, &held, reach, LEN);
+    let noise: Vec<u8> = (0..LEN).map(|i| mix(5, i) as u8).collect();
+    buffer.write(0, &noise).unwrap();
+
+    held.hold(true);
+    let (from, to) = (pair.sides[0].thread(), there.thread());
+    let stuck = Thread::of(&pair.sides[0].kernels, &channel);
+    for _ in 0..PUTS {
+        assert!(stuck.put_with_signal(0, 0, LEN));
+    }
+    for round in 0..100 {
+        fill(&pair.sides[0].words()[..WORDS], |i| mix(round, i));
+        assert!(from.put(0, 0, LEN) && from.flush());
+        assert_eq!(mismatches(&pair.sides[1].words()[..WORDS], |i| mix(round, i)), 0);
+    }
+    let stats = service.stats();
+    // A put, a signal and a flush each, of which four are with the courier.
+    assert_eq!(stats.connections[1].waiting, 3 * PUTS - 4);
+    assert_eq!((stats.connections[0].waiting, stats.total.data), (0, PUTS + 100));
+    assert!(service.dump().contains("1196 operations wait for room at the transport"), "{}", service.dump());
+    service.health().expect("a full queue is no failure");
+    assert!(!to.poll(), "nothing was carried out");
+    held.hold(false);
+    for _ in 0..PUTS {
+        assert!(to.wait());
+    }
+    assert!(!to.poll(), "one signal each");
+    assert!(there.bytes()[..LEN as usize] == noise);
+    service.stop_proxy().unwrap();
+    assert_eq!(service.stats().connections[1].waiting, 0);
 }
 
 /// One service with two connections. While the transport of one carries nothing out, flushes on the other return; the
@@ -51,14 +140,8 @@ fn flushes_wait_for_their_own_connection(reach: Reach) {
     const WORDS: usize = (LEN / 8) as usize;
     let (held, free) = (Courier::new(reach), Courier::new(reach));
     let pair = Pair::running(&setup_of(&free, reach), LEN);
-    let Pair { sides: [a, there] } = Pair::new(&setup_of(&held, reach), LEN, 1, |builder| builder);
-    let Side { service, own, theirs, semaphores, buffer, .. } = a;
-    // It gives back what it has of the semaphore.
-    drop(service);
     let service = &pair.sides[0].service;
-    let id = service.add_semaphore(&semaphores[0]).unwrap();
-    let [dst, src] = [&theirs, &own].map(|memory| service.add_memory(memory).unwrap());
-    let channel = service.port_channel(id, dst, src).unwrap();
+    let (channel, buffer, there) = second_connection(service, &held, reach, LEN);
     let noise: Vec<u8> = (0..LEN).map(|i| mix(5, i) as u8).collect();
     buffer.write(0, &noise).unwrap();
 
@@ -68,7 +151,7 @@ fn flushes_wait_for_their_own_connection(reach: Reach) {
     thread::scope(|scope| {
         let _guard = pair.guard();
         scope.spawn(|| {
-            assert!(Thread::of(&channel, PhantomData).put_with_signal_and_flush(0, 0, LEN));
+            assert!(Thread::of(&pair.sides[0].kernels, &channel).put_with_signal_and_flush(0, 0, LEN));
             returned.store(true, Ordering::Release);
         });
         until("the flush that is held up", || service.stats().total.syncs == 1);
@@ -82,9 +165,15 @@ fn flushes_wait_for_their_own_connection(reach: Reach) {
         until("flushing the other connection", || flushes.is_finished());
         flushes.join().unwrap();
         assert!(!returned.load(Ordering::Acquire) && !to.poll(), "nothing was carried out");
+        let pending = || service.stats().oldest_pending_flush.expect("the flush that is held up");
+        let first = pending();
+        assert_eq!(first.peer, "rank 1");
+        until("its growing older", || pending().age > first.age);
+        assert_eq!(pending().position, first.position);
         held.hold(false);
     });
     assert!(to.wait());
     assert!(there.bytes()[..LEN as usize] == noise);
+    until("its completion", || service.stats().oldest_pending_flush.is_none());
     service.stop_proxy().unwrap();
 }

@@ -1,21 +1,22 @@
 //! Proxies with handlers of one's own.
 
+mod kernels;
+
 use std::{
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering, fence},
         mpsc,
     },
     thread,
     time::{Duration, Instant},
 };
 
-use mscclpp_gpu::{Gpu, Platform};
+use kernels::{Kernels, PATIENCE};
+use mscclpp_gpu::{Gpu, KernelArgs, LaunchConfig, Platform};
 use mscclpp_proxy::{
     Error, FifoHandle, IdlePolicy, Progress, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Result,
 };
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn gpu() -> Gpu {
     Platform::Host.gpu(0).unwrap()
@@ -25,15 +26,18 @@ fn numbered(n: u64) -> ProxyTrigger {
     ProxyTrigger { fst: n, snd: 0 }
 }
 
+fn kernels() -> &'static Kernels {
+    static KERNELS: OnceLock<Kernels> = OnceLock::new();
+    KERNELS.get_or_init(|| Kernels::load(&gpu()))
+}
+
 /// Pushes as a thread of a kernel.
 fn push<H: ProxyHandler>(proxy: &Proxy<H>, n: u64) -> u64 {
-    // SAFETY: a simulated device, and `proxy` is alive.
-    unsafe { proxy.fifo().device_handle().push(numbered(n), -1) }
+    kernels().push(proxy.fifo().device_handle(), numbered(n), -1)
 }
 
 fn sync<H: ProxyHandler>(proxy: &Proxy<H>, position: u64) -> bool {
-    // SAFETY: as above.
-    unsafe { proxy.fifo().device_handle().sync(position, -1) }
+    kernels().sync(proxy.fifo().device_handle(), position)
 }
 
 #[test]
@@ -85,15 +89,16 @@ fn a_proxy_that_a_handler_stopped_starts_at_once() {
     let fifo = proxy.fifo().device_handle();
     for n in 0..1000 {
         proxy.start(n % 2 == 0).unwrap();
-        let position = push(&proxy, n);
+        let push = kernels().start_push(fifo, numbered(n), -1);
         let deadline = Instant::now() + PATIENCE;
-        // Not `sync`, which backs off: as soon as can be.
-        // SAFETY: a simulated device, and `proxy` is alive.
-        while !unsafe { fifo.poll(position) } {
+        // As soon as can be.
+        while proxy.fifo().tail() <= n {
             assert!(Instant::now() < deadline);
             std::hint::spin_loop();
         }
+        fence(Ordering::Acquire);
         assert!(!proxy.is_running(), "run {n}");
+        assert_eq!(push.end(), n);
     }
     proxy.stop().unwrap();
 }
@@ -138,10 +143,55 @@ fn a_handler_may_ask_its_proxy_while_it_is_stopped() {
     assert!(!proxy.is_running());
 }
 
-/// Counts how often it was told that it failed.
-struct Told(Arc<AtomicU64>);
+/// Takes each trigger only when it is offered for the third time.
+struct Reluctant {
+    offers: u64,
+    taken: Arc<AtomicU64>,
+    progressed: bool,
+}
 
-impl ProxyHandler for Told {
+impl ProxyHandler for Reluctant {
+    fn handle(&mut self, trigger: ProxyTrigger, position: u64) -> Result<ProxyHandlerResult> {
+        assert_eq!((trigger.fst, position), (self.offers / 3, self.offers / 3), "the same one again");
+        assert!(
+            self.offers.is_multiple_of(3) || std::mem::take(&mut self.progressed),
+            "no progress was made"
+        );
+        self.offers += 1;
+        if !self.offers.is_multiple_of(3) {
+            return Ok(ProxyHandlerResult::Retry);
+        }
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        Ok(ProxyHandlerResult::Continue)
+    }
+
+    fn progress(&mut self) -> Result<Progress> {
+        self.progressed = true;
+        Ok(if self.offers.is_multiple_of(3) { Progress::Idle } else { Progress::Busy })
+    }
+}
+
+#[test]
+fn a_trigger_that_there_is_no_room_for_comes_again() {
+    let taken = Arc::new(AtomicU64::new(0));
+    let handler = Reluctant { offers: 0, taken: taken.clone(), progressed: false };
+    let proxy = Proxy::builder(&gpu()).fifo_size(4).build(handler).unwrap();
+    proxy.start(true).unwrap();
+    for n in 0..100 {
+        let position = push(&proxy, n);
+        if n % 7 == 0 {
+            assert!(sync(&proxy, position));
+            assert_eq!(taken.load(Ordering::Relaxed), n + 1, "it was taken before the sync");
+        }
+    }
+    proxy.stop().unwrap();
+    assert_eq!((taken.load(Ordering::Relaxed), proxy.fifo().tail()), (100, 100));
+}
+
+/// Counts how often it was told that it failed.
+struct CountFailures(Arc<AtomicU64>);
+
+impl ProxyHandler for CountFailures {
     fn handle(&mut self, _: ProxyTrigger, _: u64) -> Result<ProxyHandlerResult> {
         Ok(ProxyHandlerResult::Stop)
     }
@@ -154,7 +204,7 @@ impl ProxyHandler for Told {
 
 #[test]
 fn a_handler_is_told_of_an_abort_once_whether_or_not_it_runs() {
-    type Before = fn(&Proxy<Told>);
+    type Before = fn(&Proxy<CountFailures>);
     let befores: [Before; 4] = [
         |_| (),
         |proxy| proxy.start(true).unwrap(),
@@ -166,13 +216,13 @@ fn a_handler_is_told_of_an_abort_once_whether_or_not_it_runs() {
         },
     ];
     for (n, before) in befores.into_iter().enumerate() {
-        let told = Arc::new(AtomicU64::new(0));
-        let proxy = Proxy::new(&gpu(), Told(told.clone())).unwrap();
+        let failures = Arc::new(AtomicU64::new(0));
+        let proxy = Proxy::new(&gpu(), CountFailures(failures.clone())).unwrap();
         before(&proxy);
         proxy.abort("enough");
         proxy.abort("enough and more");
         assert!(proxy.stop().is_err());
-        assert_eq!(told.load(Ordering::Relaxed), 1, "case {n}");
+        assert_eq!(failures.load(Ordering::Relaxed), 1, "case {n}");
         assert!(proxy.start(true).is_err());
     }
 }
@@ -286,21 +336,15 @@ fn a_stop_waits_for_what_was_started() {
 fn a_stop_ends_while_triggers_keep_coming() {
     let proxy =
         Proxy::builder(&gpu()).fifo_size(4).build(|_: ProxyTrigger| ProxyHandlerResult::Continue).unwrap();
-    let done = AtomicBool::new(false);
     proxy.start(true).unwrap();
-    thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) {
-                    push(&proxy, 0);
-                }
-            });
-        }
-        thread::sleep(Duration::from_millis(5));
-        proxy.stop().unwrap();
-        assert!(!proxy.is_running());
-        done.store(true, Ordering::Relaxed);
-        // Those that wait for room.
-        proxy.abort("the test is over");
-    });
+    let (kernel, stream) = (kernels().kernel("fifo_push_for_ever"), gpu().stream().unwrap());
+    let args = KernelArgs::new().with(proxy.fifo().device_handle());
+    // SAFETY: that is its argument, and the proxy lives until the stream is done.
+    unsafe { kernel.launch(&stream, LaunchConfig::linear(3, 1), &args).unwrap() };
+    thread::sleep(Duration::from_millis(5));
+    proxy.stop().unwrap();
+    assert!(!proxy.is_running());
+    assert!(!stream.query().unwrap(), "the kernel waits for room");
+    proxy.abort("the test is over");
+    stream.synchronize_timeout(PATIENCE).unwrap();
 }

@@ -6,24 +6,10 @@ mod bidir;
 mod devices;
 mod ranks;
 
-use std::{
-    cell::Cell,
-    error::Error,
-    process::ExitCode,
-    ptr::NonNull,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-};
+use std::{cell::Cell, error::Error, process::ExitCode, sync::Arc};
 
 use bidir::{N_RANKS, Side, sizes};
-use mscclpp::{
-    LL16Packet, MemoryChannelHandle, Packet,
-    host::{DeviceSyncer, HostBlock, HostKernel, HostSymbol},
-    kernels,
-    prelude::*,
-};
+use mscclpp::{LL16Packet, Packet, kernels, prelude::*};
 use ranks::{BadArguments, Program, Rank};
 
 const PROGRAM: Program = Program {
@@ -72,12 +58,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     let packet_channel = MemoryChannel::new(&semaphore, &their_packets, &ours, Some(&our_packets))?;
     // ANCHOR_END: channels
 
-    let source = ModuleSource {
-        ptx: kernels::BIDIR_MEMORY_CHANNEL,
-        host_kernels: HOST_TWINS,
-        host_symbols: HOST_SYMBOLS,
-    };
-    let module = Module::load(&gpu, &source)?;
+    let module = Module::load(&gpu, &kernels::BIDIR_MEMORY_CHANNEL)?;
     let [put, get, put_packets] =
         ["bidir_put", "bidir_get", "bidir_put_packets"].map(|name| module.kernel(name));
     let (put, get, put_packets) = (put?, get?, put_packets?);
@@ -117,141 +98,4 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
         println!("Succeed!");
     }
     Ok(())
-}
-
-const HOST_TWINS: &[HostKernel] = &[
-    HostKernel { name: "bidir_put", run: bidir_put },
-    HostKernel { name: "bidir_get", run: bidir_get },
-    HostKernel { name: "bidir_put_packets", run: bidir_put_packets },
-];
-
-const HOST_SYMBOLS: &[HostSymbol] = &[HostSymbol { name: "syncer", size: 8 }];
-
-/// What a block of a twin knows.
-struct Round<'a> {
-    block: &'a HostBlock<'a>,
-    channel: MemoryChannelHandle,
-    bytes: u64,
-    rank: u64,
-}
-
-impl<'a> Round<'a> {
-    /// # Safety
-    /// The arguments that `run` pushes.
-    unsafe fn of(block: &'a HostBlock<'a>) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe {
-            Self { block, channel: block.arg(0), bytes: block.arg(1), rank: u64::from(block.arg::<u32>(2)) }
-        }
-    }
-
-    fn is_first(&self) -> bool {
-        self.block.block_idx()[0] == 0
-    }
-
-    /// The barrier of all blocks.
-    fn sync(&self) -> bool {
-        // SAFETY: the module's variable, zeroed, and a word of a live channel.
-        unsafe {
-            let syncer = DeviceSyncer::at(self.block.symbol("syncer"));
-            let status = NonNull::new(self.channel.status);
-            status.is_some_and(|status| syncer.sync_or_abort(self.block.grid_dim()[0], -1, status))
-        }
-    }
-
-    fn meet(&self) -> bool {
-        let mut good = true;
-        if self.is_first() {
-            // SAFETY: a live channel.
-            unsafe {
-                self.channel.relaxed_signal();
-                good = self.channel.relaxed_wait(-1);
-            }
-        }
-        self.sync() && good
-    }
-
-    /// The numbers of the block's threads in the grid.
-    fn threads(&self) -> impl Iterator<Item = u32> {
-        let first = self.block.block_idx()[0] * self.block.block_dim()[0];
-        self.block.threads().map(move |thread| first + thread)
-    }
-
-    fn n_threads(&self) -> u32 {
-        self.block.grid_dim()[0] * self.block.block_dim()[0]
-    }
-
-    fn theirs(&self) -> u64 {
-        (1 - self.rank) * self.bytes
-    }
-
-    /// Says whether the round was good. `failed` is the kernel's last argument.
-    fn end(&self, good: bool, failed: usize) {
-        if !good {
-            // SAFETY: a word of device memory, on which the blocks use atomics.
-            unsafe { AtomicU32::from_ptr(self.block.arg::<DevicePtr>(failed).as_mut_ptr()) }
-                .store(1, Ordering::Relaxed);
-        }
-    }
-}
-
-// ANCHOR: twin
-/// The twin of `bidir_put`.
-///
-/// # Safety
-/// As for the kernel; so for all functions below.
-unsafe fn bidir_put(block: &HostBlock<'_>) {
-    // SAFETY: the arguments that `run` pushes.
-    let round = unsafe { Round::of(block) };
-    let mut good = round.meet();
-    for thread in round.threads() {
-        let offset = round.rank * round.bytes;
-        // SAFETY: a live channel, and ranges inside its memories.
-        unsafe { round.channel.put(offset, offset, round.bytes, thread, round.n_threads()) };
-    }
-    good &= round.sync();
-    if round.is_first() {
-        // SAFETY: a live channel.
-        unsafe {
-            round.channel.signal();
-            good &= round.channel.wait(-1);
-        }
-    }
-    round.end(good, 3);
-}
-// ANCHOR_END: twin
-
-/// The twin of `bidir_get`.
-unsafe fn bidir_get(block: &HostBlock<'_>) {
-    // SAFETY: the arguments that `run` pushes.
-    let round = unsafe { Round::of(block) };
-    let good = round.meet();
-    for thread in round.threads() {
-        let offset = round.theirs();
-        // SAFETY: a live channel, and ranges inside its memories.
-        unsafe { round.channel.get(offset, offset, round.bytes, thread, round.n_threads()) };
-    }
-    round.end(good, 3);
-}
-
-/// The twin of `bidir_put_packets`.
-unsafe fn bidir_put_packets(block: &HostBlock<'_>) {
-    // SAFETY: the arguments that `run` pushes.
-    let (round, flag) = unsafe { (Round::of(block), block.arg::<u32>(3)) };
-    let (channel, bytes, n_threads) = (&round.channel, round.bytes, round.n_threads());
-    let mut good = round.meet();
-    // Two phases: what a thread takes may come from any thread of the peer.
-    for thread in round.threads() {
-        // SAFETY: a live channel, and ranges inside its memories.
-        good &= unsafe {
-            channel.put_packets::<LL16Packet>(0, round.rank * bytes, bytes, thread, n_threads, flag)
-        };
-    }
-    for thread in round.threads() {
-        // SAFETY: as above.
-        good &= unsafe {
-            channel.unpack_packets::<LL16Packet>(0, round.theirs(), bytes, thread, n_threads, flag, -1)
-        };
-    }
-    round.end(good, 4);
 }

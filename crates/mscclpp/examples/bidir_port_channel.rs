@@ -9,12 +9,7 @@ mod ranks;
 use std::{error::Error, process::ExitCode, sync::Arc};
 
 use bidir::{N_RANKS, Side, sizes};
-use mscclpp::{
-    PortChannelHandle,
-    host::{HostBlock, HostKernel},
-    kernels,
-    prelude::*,
-};
+use mscclpp::{kernels, prelude::*};
 use ranks::{BadArguments, Program, Rank};
 
 const PROGRAM: Program = Program {
@@ -69,9 +64,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     let channel = service.port_channel(semaphore_id, their_id, our_id)?;
     // ANCHOR_END: channel
 
-    let source =
-        ModuleSource { ptx: kernels::BIDIR_PORT_CHANNEL, host_kernels: HOST_TWINS, host_symbols: &[] };
-    let kernel = Module::load(&gpu, &source)?.kernel("bidir_put_with_signal")?;
+    let kernel = Module::load(&gpu, &kernels::BIDIR_PORT_CHANNEL)?.kernel("bidir_put_with_signal")?;
 
     // ANCHOR: start
     service.start_proxy(true)?;
@@ -102,26 +95,3 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     }
     Ok(())
 }
-
-// ANCHOR: twin
-const HOST_TWINS: &[HostKernel] = &[HostKernel { name: "bidir_put_with_signal", run: bidir_put_with_signal }];
-
-/// The twin of the kernel.
-///
-/// # Safety
-/// As for the kernel.
-unsafe fn bidir_put_with_signal(block: &HostBlock<'_>) {
-    // SAFETY: the arguments that `run` pushes, a live channel, and a range inside its memories.
-    unsafe {
-        let (channel, bytes, rank) =
-            (block.arg::<PortChannelHandle>(0), block.arg::<u64>(1), u64::from(block.arg::<u32>(2)));
-        let good = channel.signal()
-            && channel.wait(-1)
-            && channel.put_with_signal(rank * bytes, rank * bytes, bytes)
-            && channel.wait(-1);
-        if !good {
-            block.arg::<DevicePtr>(3).as_mut_ptr::<u32>().write(1);
-        }
-    }
-}
-// ANCHOR_END: twin

@@ -1,46 +1,17 @@
-//! A kernel of one's own, given as a string: compiled at run time against the device API's headers, then launched on
-//! two devices, which exchange data and signals.
+//! A kernel of one's own: `swap_words.cu` beside this file, launched on two devices, which exchange data and signals.
 //!
-//! On CUDA it needs NVRTC (`MSCCLPP_NVRTC_SO`, a CUDA toolkit, or on the loader's path). With one GPU both sides run on
-//! it; with none, its host twin runs on simulated devices.
+//! It is compiled when the program runs: for GPUs by NVRTC (found through `MSCCLPP_NVRTC_SO`, in a CUDA toolkit, or on the
+//! loader's path), for simulated devices by a C++ compiler. With one GPU both sides run on it.
 
-use std::{
-    error::Error,
-    process::ExitCode,
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::{error::Error, process::ExitCode, time::Duration};
 
-use mscclpp::{
-    BaseMemoryChannelHandle, Kernel, Stream,
-    host::{HostBlock, HostKernel},
-    kernels, nvrtc,
-    prelude::*,
-};
+use mscclpp::{Kernel, Stream, prelude::*};
 
 const USAGE: &str =
     "usage: custom_kernel [GPU GPU]    two device numbers, which may be equal [default: the first two]";
 
 // ANCHOR: source
-/// Each thread writes one word into the peer's buffer; one thread signals that they are all there, and waits for the
-/// peer's. Then each thread doubles the word that came.
-const SOURCE: &str = r#"
-#include "mscclpp/memory_channel_device.hpp"
-
-extern "C" __global__ void swap_words(mscclpp::BaseMemoryChannelDeviceHandle channel, uint64_t* mine,
-                                      uint64_t* theirs, uint64_t value, unsigned int* failed) {
-  theirs[threadIdx.x] = value + threadIdx.x;
-  __syncthreads();  // every thread's word is written before the one signal that publishes them all
-  __shared__ int signalled;
-  if (threadIdx.x == 0) {
-    channel.signal();
-    signalled = channel.wait();
-    if (!signalled) *failed = 1;
-  }
-  __syncthreads();
-  if (signalled) mine[threadIdx.x] *= 2;
-}
-"#;
+const SWAP_WORDS: KernelSource<'static> = KernelSource::new("swap_words.cu", include_str!("swap_words.cu"));
 // ANCHOR_END: source
 
 const THREADS: u32 = 64;
@@ -64,7 +35,7 @@ fn main() -> ExitCode {
     match run(chosen) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("Failed: {error}");
+            eprintln!("Failed: {}", mscclpp::Report(&*error));
             ExitCode::FAILURE
         }
     }
@@ -84,14 +55,6 @@ fn run(chosen: Option<[usize; 2]>) -> Result<(), Box<dyn Error>> {
     };
     println!("Platform: {platform}, {} device(s)", platform.device_count()?);
 
-    let ptx = match platform {
-        Platform::Host => {
-            println!("There is no GPU to compile for: running the kernel's host twin");
-            String::new()
-        }
-        _ => compile(platform, ids)?,
-    };
-
     let context = Context::on(platform);
     let endpoints = [open(&context, ids[0])?, open(&context, ids[1])?];
     let connections =
@@ -107,7 +70,7 @@ fn run(chosen: Option<[usize; 2]>) -> Result<(), Box<dyn Error>> {
         context.register_buffer(&buffers[0], Transport::CUDA_IPC)?,
         context.register_buffer(&buffers[1], Transport::CUDA_IPC)?,
     ];
-    let sides = [Side::new(&context, ids[0], &ptx)?, Side::new(&context, ids[1], &ptx)?];
+    let sides = [Side::new(&context.gpu(ids[0])?)?, Side::new(&context.gpu(ids[1])?)?];
 
     let outcome = play(&sides, &channels, |i| {
         let theirs = connections[i].peer_ptr(&memories[1 - i])?;
@@ -178,22 +141,6 @@ fn open(context: &Context, id: usize) -> mscclpp::Result<Endpoint> {
     Ok(context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(id)))?)
 }
 
-/// For the older of the two devices; newer ones run its code too.
-fn compile(platform: Platform, ids: [usize; 2]) -> Result<String, Box<dyn Error>> {
-    let mut oldest: Option<(u32, u32)> = None;
-    for id in ids {
-        let gpu = platform.gpu(id)?;
-        println!("GPU {id}: {}", gpu.properties().name);
-        oldest = oldest.into_iter().chain(gpu.properties().compute_capability).min();
-    }
-    let (major, minor) = oldest.ok_or("the devices do not say what they can run")?;
-    // ANCHOR: compile
-    let architecture = format!("--gpu-architecture=compute_{major}{minor}");
-    println!("Compiling swap_words for compute_{major}{minor} ...");
-    Ok(nvrtc::compile("swap_words.cu", SOURCE, kernels::HEADERS, &[&architecture, "--std=c++17"])?)
-    // ANCHOR_END: compile
-}
-
 struct Side {
     kernel: Kernel,
     stream: Stream,
@@ -202,51 +149,10 @@ struct Side {
 }
 
 impl Side {
-    fn new(context: &Context, id: usize, ptx: &str) -> mscclpp::Result<Self> {
-        // ANCHOR: load
-        let gpu = context.gpu(id)?;
-        let twins = &[HostKernel { name: "swap_words", run: swap_words }];
-        let module = Module::load(&gpu, &ModuleSource { ptx, host_kernels: twins, host_symbols: &[] })?;
-        Ok(Self { kernel: module.kernel("swap_words")?, stream: gpu.stream()?, failed: gpu.allocate(4)? })
-        // ANCHOR_END: load
+    // ANCHOR: load
+    fn new(gpu: &Gpu) -> mscclpp::Result<Self> {
+        let kernel = Module::load(gpu, &SWAP_WORDS)?.kernel("swap_words")?;
+        Ok(Self { kernel, stream: gpu.stream()?, failed: gpu.allocate(4)? })
     }
+    // ANCHOR_END: load
 }
-
-// ANCHOR: twin
-/// The twin of the kernel.
-///
-/// # Safety
-/// As for the kernel.
-unsafe fn swap_words(block: &HostBlock<'_>) {
-    // SAFETY: the arguments that `run` pushes.
-    let (channel, mine, theirs, value, failed) = unsafe {
-        (
-            block.arg::<BaseMemoryChannelHandle>(0),
-            block.arg::<DevicePtr>(1),
-            block.arg::<DevicePtr>(2),
-            block.arg::<u64>(3),
-            block.arg::<DevicePtr>(4),
-        )
-    };
-    // SAFETY: both buffers have a word for each thread.
-    let word = |of: DevicePtr, thread: u32| unsafe {
-        AtomicU64::from_ptr(of.add(8 * u64::from(thread)).as_mut_ptr())
-    };
-    for thread in block.threads() {
-        word(theirs, thread).store(value + u64::from(thread), Ordering::Relaxed);
-    }
-    // SAFETY: a live handle, and a word of device memory that only this thread writes.
-    let signalled = unsafe {
-        channel.signal();
-        let signalled = channel.wait(-1);
-        if !signalled {
-            failed.as_mut_ptr::<u32>().write(1);
-        }
-        signalled
-    };
-    for thread in block.threads().filter(|_| signalled) {
-        let word = word(mine, thread);
-        word.store(2 * word.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-}
-// ANCHOR_END: twin

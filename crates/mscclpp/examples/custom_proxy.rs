@@ -9,12 +9,8 @@ mod ranks;
 use std::{error::Error, process::ExitCode, sync::Arc, time::Duration};
 
 use mscclpp::{
-    FifoHandle, HostToDeviceSemaphoreHandle, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Route,
-    SendQueue, Signaller,
-    errors::ProxyError,
-    host::{HostBlock, HostKernel},
-    kernels,
-    prelude::*,
+    HostToDeviceSemaphoreHandle, Progress, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, SendQueue,
+    SignallerId, errors::ProxyError, kernels, prelude::*, provider::RouteId,
 };
 use ranks::{BadArguments, Program, Rank};
 
@@ -46,29 +42,43 @@ struct Broadcaster {
 }
 
 struct Peer {
-    // Before the queue, which keeps the connection.
-    signaller: Signaller,
-    /// From this side's buffer to the peer's.
-    route: Route,
+    semaphore: Semaphore,
     queue: SendQueue,
+    /// From this side's buffer to the peer's, in that queue.
+    route: RouteId,
+    signaller: SignallerId,
 }
 
 impl ProxyHandler for Broadcaster {
     /// The first word of a trigger is an offset, the second a number of bytes.
     fn handle(&mut self, trigger: ProxyTrigger, _position: u64) -> Result<ProxyHandlerResult, ProxyError> {
         let (offset, bytes) = (trigger.fst, trigger.snd);
+        if self.peers.iter().any(|peer| !peer.queue.has_room_for(2)) {
+            // A transport is full: the same trigger comes again.
+            return Ok(ProxyHandlerResult::Retry);
+        }
         for peer in &mut self.peers {
             // Neither blocks. The signal is not seen before the data.
-            peer.queue.write(&peer.route, offset, offset, bytes)?;
-            peer.queue.signal(&mut peer.signaller)?;
+            peer.queue.write(peer.route, offset, offset, bytes)?;
+            peer.queue.signal(peer.signaller)?;
         }
         Ok(ProxyHandlerResult::Continue)
+    }
+
+    /// Hands over what the triggers so far have asked for.
+    fn progress(&mut self) -> Result<Progress, ProxyError> {
+        let mut waiting = 0;
+        for peer in &mut self.peers {
+            peer.queue.progress()?;
+            waiting += peer.queue.waiting();
+        }
+        Ok(if waiting == 0 { Progress::Idle } else { Progress::Busy })
     }
 
     /// Kernels wait for what nobody sends any more.
     fn failed(&mut self, error: &ProxyError) {
         for peer in &self.peers {
-            peer.signaller.semaphore().abort(&format!("the proxy has failed: {error}"));
+            peer.semaphore.abort(&format!("the proxy has failed: {}", mscclpp::Report(error)));
         }
     }
 }
@@ -86,14 +96,12 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     println!("GPU {}: Connecting to {} others ...", this.gpu, n_ranks - 1);
     let peers = connect_all(&communicator, this.gpu, &buffer).map_err(|error| communicator.explain(error))?;
 
-    let semaphores: Vec<Semaphore> = peers.iter().map(|peer| peer.signaller.semaphore().clone()).collect();
+    let semaphores: Vec<Semaphore> = peers.iter().map(|peer| peer.semaphore.clone()).collect();
     let handles = gpu.allocate((MAX_RANKS * size_of::<HostToDeviceSemaphoreHandle>()) as u64)?;
-    for (i, semaphore) in semaphores.iter().enumerate() {
-        let handle = HostToDeviceSemaphoreHandle::of(semaphore)?;
-        handles.write((i * size_of::<HostToDeviceSemaphoreHandle>()) as u64, &bytes_of(handle))?;
-    }
-    let source = ModuleSource { ptx: kernels::CUSTOM_PROXY, host_kernels: HOST_TWINS, host_symbols: &[] };
-    let kernel = Module::load(&gpu, &source)?.kernel("broadcast_and_gather")?;
+    let waits =
+        semaphores.iter().map(HostToDeviceSemaphoreHandle::of).collect::<mscclpp::Result<Vec<_>, _>>()?;
+    handles.write_params(0, &waits)?;
+    let kernel = Module::load(&gpu, &kernels::CUSTOM_PROXY)?.kernel("broadcast_and_gather")?;
     let (stream, failed) = (gpu.stream()?, gpu.allocate(4)?);
 
     // ANCHOR: proxy
@@ -171,46 +179,11 @@ fn connect_all(communicator: &Communicator, gpu: usize, buffer: &DeviceBuffer) -
         let connection = connection.wait()?;
         let semaphore = communicator.build_semaphore(&connection, peer, 0)?.wait()?;
         // ANCHOR: queue
-        let queue = connection.open_queue()?;
+        let mut queue = connection.open_queue()?;
         let route = queue.route(&memory.wait()?, &ours)?;
-        peers.push(Peer { signaller: semaphore.signaller()?, route, queue });
+        let signaller = queue.attach(semaphore.signaller()?)?;
+        peers.push(Peer { semaphore, queue, route, signaller });
         // ANCHOR_END: queue
     }
     Ok(peers)
-}
-
-fn bytes_of(handle: HostToDeviceSemaphoreHandle) -> [u8; size_of::<HostToDeviceSemaphoreHandle>()] {
-    // SAFETY: three pointers without padding.
-    unsafe { std::mem::transmute(handle) }
-}
-
-const HOST_TWINS: &[HostKernel] = &[HostKernel { name: "broadcast_and_gather", run: broadcast_and_gather }];
-
-/// The twin of the kernel.
-///
-/// # Safety
-/// As for the kernel.
-unsafe fn broadcast_and_gather(block: &HostBlock<'_>) {
-    // SAFETY: the arguments that `run` pushes.
-    let (fifo, semaphores, peers, offset, bytes, failed) = unsafe {
-        (
-            block.arg::<FifoHandle>(0),
-            block.arg::<DevicePtr>(1).as_mut_ptr::<HostToDeviceSemaphoreHandle>(),
-            block.arg::<u32>(2),
-            block.arg::<u64>(3),
-            block.arg::<u64>(4),
-            block.arg::<DevicePtr>(5),
-        )
-    };
-    // SAFETY: a live FIFO.
-    let position = unsafe { fifo.push(ProxyTrigger { fst: offset, snd: bytes }, -1) };
-    let mut good = position != FifoHandle::FAILED;
-    for i in block.threads().filter(|thread| *thread < peers) {
-        // SAFETY: a live semaphore, whose handle `run` has put there.
-        good &= unsafe { semaphores.add(i as usize).read().wait(-1) };
-    }
-    if !good {
-        // SAFETY: four bytes of device memory that only this kernel writes.
-        unsafe { failed.as_mut_ptr::<u32>().write(1) };
-    }
 }

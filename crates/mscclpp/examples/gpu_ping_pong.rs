@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     match run(chosen) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("Failed: {error}");
+            eprintln!("Failed: {}", mscclpp::Report(&*error));
             ExitCode::FAILURE
         }
     }

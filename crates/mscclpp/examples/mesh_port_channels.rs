@@ -8,12 +8,7 @@ mod ranks;
 
 use std::{error::Error, process::ExitCode, sync::Arc, time::Duration};
 
-use mscclpp::{
-    PortChannel, PortChannelHandle,
-    host::{HostBlock, HostKernel, HostSymbol},
-    kernels,
-    prelude::*,
-};
+use mscclpp::{kernels, prelude::*};
 use ranks::{BadArguments, Program, Rank};
 
 const PROGRAM: Program = Program {
@@ -55,23 +50,15 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
         .map_err(|error| communicator.explain(error))?;
 
     // ANCHOR: symbol
-    let source = ModuleSource {
-        ptx: kernels::MESH_PORT_CHANNELS,
-        host_kernels: HOST_TWINS,
-        host_symbols: HOST_SYMBOLS,
-    };
-    let module = Module::load(&gpu, &source)?;
-    let (symbol, size) = module.symbol("channels")?;
-    let handles = gpu.allocate(size)?;
-    for (rank, channel) in &channels {
-        handles.write((rank * size_of::<PortChannelHandle>()) as u64, &bytes_of(channel.device_handle()))?;
+    let module = Module::load(&gpu, &kernels::MESH_PORT_CHANNELS)?;
+    let mut handles: Vec<_> = channels.iter().map(|(_, channel)| channel.device_handle()).collect();
+    // By rank; the kernel does not look at its own, which may be any.
+    if let Some(any) = handles.first().copied() {
+        handles.insert(this.rank, any);
     }
-    let stream = gpu.stream()?;
-    // SAFETY: both are of that size, and no kernel runs yet.
-    unsafe { stream.copy(symbol, handles.ptr(), size)? };
-    stream.synchronize_timeout(LIMIT)?;
+    module.set_symbol("channels", &handles)?;
     // ANCHOR_END: symbol
-    let (kernel, failed) = (module.kernel("mesh_all_gather")?, gpu.allocate(4)?);
+    let (kernel, stream, failed) = (module.kernel("mesh_all_gather")?, gpu.stream()?, gpu.allocate(4)?);
 
     service.start_proxy(true)?;
     for bytes in SLICES {
@@ -170,46 +157,3 @@ fn finish(
     }
     Err(format!("the call that has to do with rank {} failed", u32::from_ne_bytes(word) - 1).into())
 }
-
-fn bytes_of(handle: PortChannelHandle) -> [u8; size_of::<PortChannelHandle>()] {
-    // SAFETY: pointers and numbers without padding.
-    unsafe { std::mem::transmute(handle) }
-}
-
-const HOST_TWINS: &[HostKernel] = &[HostKernel { name: "mesh_all_gather", run: mesh_all_gather }];
-
-const HOST_SYMBOLS: &[HostSymbol] =
-    &[HostSymbol { name: "channels", size: (MAX_RANKS * size_of::<PortChannelHandle>()) as u64 }];
-
-// ANCHOR: twin
-/// The twin of the kernel. Its threads are one loop here, so there are two phases: all put before one waits.
-///
-/// # Safety
-/// As for the kernel.
-unsafe fn mesh_all_gather(block: &HostBlock<'_>) {
-    // SAFETY: the arguments that `run` pushes.
-    let (rank, ranks, bytes) = unsafe { (block.arg::<u32>(0), block.arg::<u32>(1), block.arg::<u64>(2)) };
-    // SAFETY: the module's array, of which `run` has filled in the peers' elements.
-    let channel = |peer: u32| unsafe {
-        block.symbol("channels").as_mut_ptr::<PortChannelHandle>().add(peer as usize).read()
-    };
-    let peers = || block.threads().filter(|peer| *peer < ranks && *peer != rank);
-    let fail = |peer: u32| {
-        // SAFETY: four bytes of device memory that only this kernel writes.
-        unsafe { block.arg::<DevicePtr>(3).as_mut_ptr::<u32>().write(peer + 1) };
-    };
-    let mine = u64::from(rank) * bytes;
-    for peer in peers() {
-        // SAFETY: a live channel, and a range inside its memories.
-        if !unsafe { channel(peer).put_with_signal_and_flush(mine, mine, bytes, -1) } {
-            return fail(peer);
-        }
-    }
-    for peer in peers() {
-        // SAFETY: a live channel.
-        if !unsafe { channel(peer).wait(-1) } {
-            return fail(peer);
-        }
-    }
-}
-// ANCHOR_END: twin

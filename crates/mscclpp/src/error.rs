@@ -1,9 +1,11 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// What this crate's calls return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong, in whichever layer. [`Error::kind`] sorts it by what a caller can do about it.
+///
+/// Its text is its own part; why it came about is its `source`. [`Report`](crate::Report) shows both.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,7 +22,7 @@ pub enum Error {
     #[error(transparent)]
     Proxy(#[from] mscclpp_proxy::Error),
     /// Something that was exchanged with another rank could not be made into what was asked for.
-    #[error("{what} with rank {peer} (tag {tag}, receiving call number {position} there): {source}")]
+    #[error("{what} with rank {peer} (tag {tag}, receiving call number {position} there) could not be made")]
     Exchange {
         /// What was being made.
         what: &'static str,
@@ -67,12 +69,12 @@ pub enum Error {
         expected: &'static str,
     },
     /// The operating system refused something.
-    #[error("{operation} failed: {message}")]
+    #[error("{operation} failed")]
     System {
         /// What was tried, with the values that matter.
         operation: String,
         /// The system's own words.
-        message: String,
+        source: Arc<std::io::Error>,
     },
     /// The process has a log subscriber already.
     #[error("logging is set up already: call log::init() once, before any other subscriber is installed")]
@@ -132,7 +134,7 @@ impl Error {
             },
             _ => return false,
         };
-        matches!(core, E::PeerLost { .. } | E::PeerClosed { .. } | E::Timeout { .. } | E::Transport { .. })
+        matches!(core, E::PeerLost { .. } | E::PeerClosed { .. } | E::Timeout { .. } | E::Transport(_))
     }
 }
 
@@ -167,7 +169,7 @@ fn proxy_kind(error: &mscclpp_proxy::Error) -> ErrorKind {
     match error {
         E::Core(error) => core_kind(error),
         E::Gpu(error) => gpu_kind(error),
-        E::Trigger { source, .. } => proxy_kind(source),
+        E::Trigger { source, .. } | E::Triggers { source, .. } => proxy_kind(source),
         E::FifoSize { .. }
         | E::TriggerRange { .. }
         | E::TooMany { .. }
@@ -187,8 +189,8 @@ fn core_kind(error: &mscclpp_core::Error) -> ErrorKind {
     match error {
         E::PeerLost { .. } | E::PeerClosed { .. } | E::Malformed { .. } => ErrorKind::Remote,
         E::Aborted { .. } => ErrorKind::Aborted,
-        E::Timeout { .. } | E::DeviceWaitTimedOut { .. } => ErrorKind::Timeout,
-        E::System { .. } | E::Transport { .. } => ErrorKind::System,
+        E::Timeout { .. } | E::DeviceWaitTimedOut { .. } | E::QueueFull { .. } => ErrorKind::Timeout,
+        E::System { .. } | E::Transport(_) => ErrorKind::System,
         E::Gpu(error) => gpu_kind(error),
         E::InvalidArgument(_)
         | E::OutOfBounds { .. }

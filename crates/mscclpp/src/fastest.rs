@@ -7,8 +7,7 @@ use mscclpp_core::{
     Semaphore, SemaphoreStub,
 };
 use mscclpp_gpu::{
-    DeviceBuffer, Error as GpuError, Event, Gpu, Kernel, KernelArgs, LaunchConfig, Module, ModuleSource,
-    Platform, Stream,
+    DeviceBuffer, Error as GpuError, Event, Gpu, Kernel, KernelArgs, LaunchConfig, Module, Platform, Stream,
 };
 
 use crate::{Communicator, Result};
@@ -116,9 +115,7 @@ impl Trial {
     }
 
     fn new(gpu: &Gpu, places: usize) -> Result<Self, GpuError> {
-        let source =
-            ModuleSource { ptx: mscclpp_kernels::SIGNAL_PING_PONG, host_kernels: &[], host_symbols: &[] };
-        let module = Module::load(gpu, &source)?;
+        let module = Module::load(gpu, &mscclpp_kernels::SIGNAL_PING_PONG)?;
         let [ordered, relaxed] = KERNELS.map(|name| module.kernel(name));
         let clocks =
             (0..places).map(|_| Ok([gpu.event(true)?, gpu.event(true)?])).collect::<Result<_, _>>()?;

@@ -64,33 +64,33 @@ pub use pending::Pending;
 pub use port::ProxyServiceExt;
 
 pub use mscclpp_bootstrap::{
-    Bootstrap, FailureHook, LocalBootstrap, Rendezvous, TcpBootstrap, TcpBootstrapBuilder, UniqueId,
+    Bootstrap, FailureHook, Family, LocalBootstrap, Rendezvous, TcpBootstrap, TcpBootstrapBuilder, UniqueId,
 };
 pub use mscclpp_core::{
     BaseMemoryChannel, BaseMemoryChannelHandle, Connection, Context, ContextBuilder, Device,
     DeviceToDeviceSemaphore, DeviceToDeviceSemaphoreHandle, DeviceType, Endpoint, EndpointConfig,
     EndpointInfo, HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore, IbConfig, IbMode,
     LL8Packet, LL16Packet, LL128Packet, LinkMonitor, MemoryChannel, MemoryChannelHandle, MemoryRegion,
-    Packet, ProcessId, RegionInfo, RegisteredMemory, Route, Semaphore, SemaphoreStub, SendQueue, Signaller,
-    Transport, TransportFlags, WeakConnection,
+    Packet, ProcessId, RegionInfo, RegisteredMemory, Report, Route, Semaphore, SemaphoreStub, SendQueue,
+    Signaller, SignallerId, Transport, TransportFlags, WeakConnection,
 };
 #[cfg(feature = "cuda-ipc")]
 pub use mscclpp_cuda_ipc::CudaIpc;
 #[cfg(feature = "ethernet")]
-pub use mscclpp_ethernet::{Ethernet, EthernetBuilder, Family as EthernetFamily};
-#[cfg(feature = "cuda-ipc")]
+pub use mscclpp_ethernet::{Ethernet, EthernetBuilder};
+#[cfg(all(feature = "cuda-ipc", any(feature = "cuda-12040", feature = "cuda-13000")))]
 pub use mscclpp_gpu::nvrtc;
 pub use mscclpp_gpu::{
-    DeviceBuffer, DevicePtr, Event, ExportHandle, ExportKinds, Gpu, GpuProperties, Graph, ImportedMemory,
-    Kernel, KernelArgs, KernelParam, LaunchConfig, MemoryExport, MemoryInfo, Module, ModuleSource,
-    PeerAccess, PinnedBuffer, Platform, Stream,
+    DeviceBuffer, DevicePtr, DmaBuf, Event, ExportHandle, ExportKinds, Gpu, GpuDirect, GpuProperties, Graph,
+    ImportedMemory, Kernel, KernelArgs, KernelParam, KernelSource, LaunchConfig, MemoryExport, MemoryInfo,
+    Module, PeerAccess, PinnedBuffer, PinnedWord, Platform, Stream, WritesOrdering, kernel_cache, store_ptx,
 };
 
 pub use mscclpp_proxy::{
-    BasePortChannel, BasePortChannelHandle, BaseProxyService, ConnectionStats, DumpOnSignal, Fifo,
-    FifoHandle, IdlePolicy, MemoryId, PendingFlush, PortChannel, PortChannelHandle, Progress, Proxy,
-    ProxyBuilder, ProxyHandler, ProxyHandlerResult, ProxyService, ProxyServiceBuilder, ProxyTrigger,
-    SemaphoreId, ServiceStats, TrafficStats, TriggerKind,
+    BasePortChannel, BasePortChannelHandle, BaseProxyService, ConnectionStats, Fifo, FifoHandle, FifoShared,
+    IdlePolicy, MemoryId, PendingFlush, PortChannel, PortChannelHandle, Progress, Proxy, ProxyBuilder,
+    ProxyHandler, ProxyHandlerResult, ProxyService, ProxyServiceBuilder, ProxyTrigger, SemaphoreId,
+    ServiceStats, TrafficStats, TriggerKind,
 };
 
 /// The program in the repository's README compiles.
@@ -109,21 +109,15 @@ pub mod errors {
 /// What a transport of one's own implements; see [`ContextBuilder::provider`].
 pub mod provider {
     pub use mscclpp_core::provider::{
-        Link, LocalEndpoint, Queue, Registration, RemoteRegion, TransportProvider,
+        Link, LocalEndpoint, Operation, OwnTokens, Queue, Registration, RemoteRegion, RouteId, TokenMemory,
+        TransportProvider,
     };
 }
 
-/// What the host twin of a kernel is written with.
-pub mod host {
-    pub use mscclpp_core::{DeviceSemaphore, DeviceSyncer, Element, PacketFormat, ThreadPacket};
-    pub use mscclpp_gpu::host::{Backoff, HostBlock, HostKernel, HostSymbol, copy, read, write};
-}
-
-/// The device API's headers, and the PTX of the kernels in this repository.
+/// The device API's headers, and the kernels that the examples launch.
 pub mod kernels {
     pub use mscclpp_kernels::{
-        BIDIR_MEMORY_CHANNEL, BIDIR_PORT_CHANNEL, CONCURRENCY, CUSTOM_PROXY, FIFO, HEADERS, MEMORY_BENCH,
-        MEMORY_CHANNEL, MESH_PORT_CHANNELS, PACKET_PING_PONG, PACKETS, PING_PONG, PORT_BENCH, PORT_CHANNEL,
-        SEMAPHORE, SIGNAL_DATA, SIGNAL_PING_PONG,
+        BIDIR_MEMORY_CHANNEL, BIDIR_PORT_CHANNEL, CUSTOM_PROXY, HEADERS, MESH_PORT_CHANNELS, PING_PONG,
+        SIGNAL_PING_PONG,
     };
 }

@@ -13,7 +13,13 @@
 //! The subsystems are these targets, for use in `RUST_LOG`: `mscclpp::env`, `mscclpp::gpu`, `mscclpp::bootstrap` (`NET`),
 //! `mscclpp::conn` and `mscclpp::proxy`.
 
-use std::{ffi::OsString, fs::OpenOptions, io::IsTerminal, path::PathBuf, sync::Mutex};
+use std::{
+    ffi::OsString,
+    fs::OpenOptions,
+    io::IsTerminal,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
 
 use tracing_subscriber::EnvFilter;
 
@@ -44,7 +50,7 @@ pub fn init() -> Result<()> {
             let file =
                 OpenOptions::new().create(true).append(true).open(path).map_err(|e| Error::System {
                     operation: format!("opening the log file {} (MSCCLPP_LOG_FILE)", path.display()),
-                    message: e.to_string(),
+                    source: Arc::new(e),
                 })?;
             lines.with_ansi(false).with_writer(Mutex::new(file)).try_init()
         }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use mscclpp_bootstrap::{Bootstrap, Error as BootstrapError};
-use mscclpp_core::{Connection, Error as CoreError, WeakConnection};
+use mscclpp_core::{Connection, Error as CoreError, Report, WeakConnection};
 use parking_lot::Mutex;
 
 use crate::{Error, line::Line};
@@ -92,7 +92,7 @@ impl Members {
             known.connections.iter().filter_map(|entry| entry.connection.upgrade()).collect()
         };
         tracing::warn!(
-            target: "mscclpp::conn", rank = self.bootstrap.rank(), connections = connections.len(), %error,
+            target: "mscclpp::conn", rank = self.bootstrap.rank(), connections = connections.len(), error = %Report(error),
             "the job failed, and its connections with it"
         );
         // All of them before any is dropped: this may have become the last owner of one, and closing waits for copies.

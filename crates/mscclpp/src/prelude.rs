@@ -2,7 +2,7 @@
 
 pub use crate::{
     BaseMemoryChannel, Bootstrap, Communicator, Connection, Context, ContextBuilderExt, ContextExt, Device,
-    DeviceBuffer, DevicePtr, Endpoint, EndpointConfig, Gpu, KernelArgs, LaunchConfig, LocalBootstrap,
-    MemoryChannel, Module, ModuleSource, Pending, Platform, PortChannel, ProxyService, ProxyServiceExt,
+    DeviceBuffer, DevicePtr, Endpoint, EndpointConfig, Gpu, KernelArgs, KernelSource, LaunchConfig,
+    LocalBootstrap, MemoryChannel, Module, Pending, Platform, PortChannel, ProxyService, ProxyServiceExt,
     RegisteredMemory, Semaphore, SemaphoreStub, TcpBootstrap, Transport, TransportFlags, UniqueId,
 };

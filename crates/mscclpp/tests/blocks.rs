@@ -2,8 +2,8 @@
 
 mod support;
 
-use mscclpp::{Stream, kernels, prelude::*};
-use support::{LIMIT, platform, turn, twins::blocks::CONCURRENCY_TWINS};
+use mscclpp::{Stream, prelude::*};
+use support::{LIMIT, kernels::CONCURRENCY, platform, turn};
 
 /// A device's kernels, and memory for what they count.
 struct Grid {
@@ -23,11 +23,9 @@ const CELLS: u64 = 512;
 impl Grid {
     fn new() -> Self {
         let gpu = platform().gpu(0).unwrap();
-        let source =
-            ModuleSource { ptx: kernels::CONCURRENCY, host_kernels: CONCURRENCY_TWINS, host_symbols: &[] };
         let grid = Self {
             stream: gpu.stream().unwrap(),
-            module: Module::load(&gpu, &source).unwrap(),
+            module: Module::load(&gpu, &CONCURRENCY).unwrap(),
             memory: gpu.allocate(4096).unwrap(),
         };
         grid.memory.fill(0, 4096, 0).unwrap();

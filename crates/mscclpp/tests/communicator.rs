@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp::{Error, ErrorKind, errors::BootstrapError, prelude::*};
+use mscclpp::{Error, ErrorKind, Report, errors::BootstrapError, prelude::*};
+use mscclpp_test_support::start_waiting;
 use support::{
     connect_all, device_of, endpoint_of,
     kernels::{Outcome, Side},
@@ -86,7 +87,8 @@ fn of_different_numbers_of_places_none_is_chosen() {
         assert!(alone.to_string().contains("to itself"), "{alone}");
         let error = comm.build_fastest_semaphore(&connection, peer, 0, 2 + rank).unwrap_err();
         assert!(matches!(error, Error::Exchange { what: "build_fastest_semaphore", .. }), "{error}");
-        assert!(error.to_string().contains(&format!("asks for {} places", 2 + peer)), "{error}");
+        let text = Report(&error).to_string();
+        assert!(text.contains(&format!("asks for {} places", 2 + peer)), "{text}");
         // The order goes on behind it.
         comm.build_semaphore(&connection, peer, 0).unwrap().wait().unwrap();
         comm.bootstrap().barrier().unwrap();
@@ -106,7 +108,8 @@ fn one_semaphore_where_several_are_due_is_named_on_both_sides() {
             let error = comm.build_semaphore(&connection, peer, 0).unwrap().wait().unwrap_err();
             (error, "a list of semaphore stubs came where a semaphore stub was due")
         };
-        assert!(error.to_string().contains(due), "{error}");
+        let text = Report(&error).to_string();
+        assert!(text.contains(due), "{text}");
         comm.bootstrap().barrier().unwrap();
     });
 }
@@ -129,12 +132,12 @@ fn over_what_kernels_cannot_signal_no_place_is_chosen() {
 
 #[test]
 fn a_rank_sends_itself_memory() {
-    for comm in [
-        Communicator::new(Arc::new(LocalBootstrap::group(1).remove(0))),
-        Communicator::with_context(Arc::new(LocalBootstrap::group(1).remove(0)), Context::on(platform())),
-    ] {
-        // Also over the first device that `Communicator::new` finds, where there is one.
-        let Ok(gpu) = comm.context().gpu(0) else { continue };
+    let alone = || Arc::new(LocalBootstrap::group(1).remove(0));
+    let mut comms = vec![Communicator::with_context(alone(), Context::on(platform()))];
+    // Also over the first device that `Communicator::new` finds, where there is one.
+    comms.extend(Some(Communicator::new(alone())).filter(|comm| comm.context().gpu(0).is_ok()));
+    for comm in comms {
+        let gpu = comm.context().gpu(0).unwrap();
         let buffer = gpu.allocate(4096).unwrap();
         // SAFETY: the buffer, which has these bytes, outlives the registration.
         let part = unsafe { comm.register_memory(buffer.ptr(), 1000, Transport::CUDA_IPC) }.unwrap();
@@ -202,9 +205,10 @@ fn a_pending_can_be_cloned_and_waited_for_by_many_threads() {
         thread::scope(|scope| {
             for i in [3, 1, 2, 0, 1, 3] {
                 let pending = pending[i].clone();
-                scope.spawn(move || assert_eq!(pending.wait().unwrap().size(), 10 + i as u64));
+                start_waiting(scope, move || assert_eq!(pending.wait().unwrap().size(), 10 + i as u64));
             }
-            thread::sleep(Duration::from_millis(20));
+            // Nobody sends before all of the other rank wait, too.
+            comm.bootstrap().barrier().unwrap();
             for i in 0..4 {
                 comm.send_memory(&memory(&comm, 10 + i), peer, 0).unwrap();
             }
@@ -219,8 +223,9 @@ fn a_thread_is_not_kept_by_waits_for_later_items() {
         let peer = peer_of(&comm);
         let (first, second) = (comm.recv_memory(peer, 0).unwrap(), comm.recv_memory(peer, 0).unwrap());
         thread::scope(|scope| {
-            let later = scope.spawn(|| second.wait().unwrap().size());
-            thread::sleep(Duration::from_millis(20));
+            let later = start_waiting(scope, || second.wait().unwrap().size());
+            // Neither sends before the other's thread waits.
+            comm.bootstrap().barrier().unwrap();
             comm.send_memory(&memory(&comm, 1), peer, 0).unwrap();
             assert_eq!(first.wait().unwrap().size(), 1, "while another thread waits for the second");
             comm.bootstrap().barrier().unwrap();
@@ -265,7 +270,7 @@ fn a_mismatch_names_what_came_what_was_due_and_where() {
             for _ in 0..2 {
                 let error = pending.wait().unwrap_err();
                 assert!(matches!(error, Error::Exchange { peer: 0, tag: 9, position: 1, .. }), "{error}");
-                let text = error.to_string();
+                let text = Report(&error).to_string();
                 assert!(
                     text.contains("memory") && text.contains("endpoint") && text.contains("rank 0"),
                     "{text}"
@@ -296,7 +301,8 @@ fn semaphores_of_two_connections_exchanged_in_different_orders_are_noticed() {
         for pending in pending {
             let error = pending.wait().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidUsage);
-            assert!(error.to_string().contains("another connection"), "{error}");
+            let text = Report(&error).to_string();
+            assert!(text.contains("another connection"), "{text}");
         }
         comm.bootstrap().barrier().unwrap();
     });

@@ -2,13 +2,12 @@
 
 use std::{
     env,
-    net::TcpListener,
     path::PathBuf,
-    process::{Command, Output, Stdio},
+    process::{Command, Output},
     sync::{Mutex, PoisonError},
-    thread,
-    time::{Duration, Instant},
 };
+
+use mscclpp_test_support::{LIMIT, child::output_within, listen, reserve_port};
 
 const OF_ONE_PROCESS: [&str; 2] = ["gpu_ping_pong", "custom_kernel"];
 const OF_MANY: [&str; 6] = [
@@ -19,27 +18,13 @@ const OF_MANY: [&str; 6] = [
     "custom_proxy",
     "host_to_host",
 ];
-/// For any of them, on a machine that is busy with other things.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs an example to its end. One at a time: they share the devices.
 fn run(example: &str, arguments: &[&str]) -> Output {
     static TURN: Mutex<()> = Mutex::new(());
     // A test that panicked has had its turn.
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut command = Command::new(program(example));
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("an example that can be started");
-    let start = Instant::now();
-    while child.try_wait().expect("a child").is_none() {
-        if start.elapsed() > LIMIT {
-            child.kill().expect("a child");
-            panic!("{example} {arguments:?} did not end: {:?}", child.wait_with_output());
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    // What it writes fits into the pipes.
-    child.wait_with_output().expect("what it said")
+    output_within(2 * LIMIT, Command::new(program(example)).args(arguments))
 }
 
 /// Where cargo puts examples, or beside this program under the name that `cargo xtask dist` gives it.
@@ -55,9 +40,9 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// A port that nobody uses at the moment.
+/// A place for rank 0 to listen at, which is nobody else's.
 fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a port").to_string()
+    format!("127.0.0.1:{}", reserve_port())
 }
 
 fn succeeds(example: &str, arguments: &[&str]) {
@@ -134,8 +119,8 @@ fn a_missing_device_is_named_at_once() {
 
 #[test]
 fn a_port_that_is_taken_is_named() {
-    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = taken.local_addr().expect("an address").to_string();
+    let (_taken, address) = listen();
+    let address = address.to_string();
     let output = run("gpu_ping_pong_mp", &[&address]);
     let complaints = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{complaints}");

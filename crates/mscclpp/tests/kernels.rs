@@ -7,17 +7,15 @@ mod support;
 #[allow(dead_code, reason = "the examples use all of it")]
 mod ping_pong;
 
-use std::{
-    hash::{BuildHasher, Hasher, RandomState},
-    sync::mpsc,
-    time::Duration,
-};
+use std::{sync::mpsc, time::Duration};
 
 use mscclpp::{Error, errors::CoreError, prelude::*};
 use support::{
     LIMIT, channel_pair,
     kernels::{Outcome, Rounds, Side},
-    on_each_pair, platform, turn,
+    on_each_pair, platform,
+    random::Random,
+    turn,
 };
 
 fn sides(context: &Context, devices: [usize; 2]) -> ([BaseMemoryChannel; 2], [Side; 2]) {
@@ -125,8 +123,8 @@ fn a_signal_carries_the_data_written_before_it() {
         let on_gpus = context.platform().unwrap() != Platform::Host;
         let rounds = if on_gpus { 20_000 } else { 200 };
         for words in [1, 7, 4096] {
-            let seed = RandomState::new().build_hasher().finish();
-            println!("{words} words, seed {seed:#x}");
+            println!("{words} words");
+            let seed = Random::new().word();
             let buffer = context.gpu(devices[1]).unwrap().allocate(8 * words).unwrap();
             let memory = context.register_buffer(&buffer, Transport::CUDA_IPC).unwrap();
             let as_seen_by_a =

@@ -3,23 +3,19 @@
 
 mod support;
 
-use std::{
-    env,
-    process::{Command, ExitCode},
-    sync::Arc,
-};
+use std::{env, process::ExitCode, sync::Arc};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::prelude::*;
-use support::{connect_all, platform};
+use mscclpp_test_support::child::{as_child, output_within, role};
+use support::{LIMIT, connect_all, platform};
 
-const CHILD: &str = "--connect";
 const REFUSED: u8 = 3;
 const VARIABLES: [&str; 5] =
     ["RUST_LOG", "MSCCLPP_LOG_LEVEL", "MSCCLPP_LOG_SUBSYS", "MSCCLPP_LOG_FILE", "MSCCLPP_BOOTSTRAP_SECRET"];
 
 fn main() -> ExitCode {
-    if env::args().any(|argument| argument == CHILD) {
+    if role().is_some() {
         return connect();
     }
     let trials = vec![
@@ -36,7 +32,7 @@ fn main() -> ExitCode {
 /// In a child: what every case does.
 fn connect() -> ExitCode {
     if let Err(error) = mscclpp::log::init() {
-        eprintln!("{error}");
+        eprintln!("{}", mscclpp::Report(&error));
         return ExitCode::from(REFUSED);
     }
     let again = mscclpp::log::init().expect_err("there is a subscriber already");
@@ -48,17 +44,17 @@ fn connect() -> ExitCode {
 }
 
 /// Exit code and standard error of a child with these variables and no others of the log.
-fn run(variables: &[(&str, &str)]) -> Result<(i32, String), Failed> {
-    let mut child = Command::new(env::current_exe()?);
+fn run(variables: &[(&str, &str)]) -> (i32, String) {
+    let mut child = as_child(&["connect"]);
     VARIABLES.iter().for_each(|name| {
         child.env_remove(name);
     });
-    let output = child.arg(CHILD).envs(variables.iter().copied()).output()?;
-    Ok((output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stderr).into_owned()))
+    let output = output_within(LIMIT, child.envs(variables.iter().copied()));
+    (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 fn said(variables: &[(&str, &str)]) -> Result<String, Failed> {
-    match run(variables)? {
+    match run(variables) {
         (0, text) => Ok(text),
         (code, text) => Err(format!("exit code {code}: {text}").into()),
     }
@@ -104,7 +100,7 @@ fn file() -> Result<(), Failed> {
     std::fs::remove_file(&path)?;
     expect(&text, &STEPS, &["\u{1b}["])?;
     assert_eq!(text.matches("semaphore built").count(), 2, "appended to:\n{text}");
-    let (code, text) = run(&[("MSCCLPP_LOG_FILE", "/nowhere/at/all")])?;
+    let (code, text) = run(&[("MSCCLPP_LOG_FILE", "/nowhere/at/all")]);
     assert_eq!(code, i32::from(REFUSED));
     expect(&text, &["/nowhere/at/all", "MSCCLPP_LOG_FILE"], &[])
 }
@@ -118,7 +114,7 @@ fn bad_values() -> Result<(), Failed> {
     for (name, value) in
         [("MSCCLPP_LOG_LEVEL", "LOUD"), ("MSCCLPP_LOG_SUBSYS", "CONN,ELSE"), ("RUST_LOG", "mscclpp=shout")]
     {
-        let (code, text) = run(&[(name, value)])?;
+        let (code, text) = run(&[(name, value)]);
         assert_eq!(code, i32::from(REFUSED), "{text}");
         expect(&text, &[name, value], &["panicked"])?;
     }

@@ -14,11 +14,13 @@ fn main() {
         builder: Arc::new(|| Context::builder().provider(CudaIpc::new())),
         transport: Transport::CUDA_IPC,
         reach: [true, true],
+        queue_size: None,
     };
     let ethernet = Setup {
         builder: Arc::new(|| Context::builder().provider(Ethernet::new())),
         transport: Transport::ETHERNET,
         reach: [false, false],
+        queue_size: None,
     };
     let mut trials = suite::trials("cuda_ipc::", &cuda_ipc);
     trials.extend(suite::trials("ethernet::", &ethernet));

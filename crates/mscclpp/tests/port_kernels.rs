@@ -10,23 +10,29 @@ use std::{
     time::Instant,
 };
 
-use mscclpp::{Fifo, Proxy, ProxyHandlerResult, ProxyTrigger, errors::ProxyError, kernels, prelude::*};
+use mscclpp::{Fifo, Proxy, ProxyHandlerResult, ProxyTrigger, errors::ProxyError, prelude::*};
 use support::{
-    LIMIT, on_each_pair, platform,
-    port_ends::{Call, PortEnd},
+    LIMIT,
+    kernels::{FIFO, word_of},
+    on_each_pair, platform,
+    port_ends::{Call, PortEnd, Turns},
     random::Random,
     turn,
-    twins::ports::{FIFO_TWINS, Turns, mixed},
 };
 
 fn on_gpus() -> bool {
     platform() != Platform::Host
 }
 
+/// The word of 63 bits that belongs to a trigger's first one, as in the kernels.
+fn mixed(x: u64) -> u64 {
+    word_of(x, 0, 0) >> 1
+}
+
 /// Launches a kernel of `fifo.cu` with these arguments behind the FIFO and before `failed`, and gives `each` every
 /// trigger, of which `count` are to come, before it is taken.
 fn push_and_take(
-    fifo: &Fifo,
+    fifo: &mut Fifo,
     kernel: &str,
     shape: LaunchConfig,
     args: impl FnOnce(KernelArgs) -> KernelArgs,
@@ -34,8 +40,7 @@ fn push_and_take(
     mut each: impl FnMut(ProxyTrigger),
 ) {
     let gpu = platform().gpu(0).unwrap();
-    let source = ModuleSource { ptx: kernels::FIFO, host_kernels: FIFO_TWINS, host_symbols: &[] };
-    let kernel = Module::load(&gpu, &source).unwrap().kernel(kernel).unwrap();
+    let kernel = Module::load(&gpu, &FIFO).unwrap().kernel(kernel).unwrap();
     let (stream, failed) = (gpu.stream().unwrap(), gpu.allocate(4).unwrap());
     failed.fill(0, 4, 0).unwrap();
     let args = args(KernelArgs::new().with(fifo.device_handle())).with(failed.ptr());
@@ -69,13 +74,13 @@ fn push_and_take(
 
 /// Every thread's triggers come once, whole, and in order.
 fn check_numbered(size: u64, shape: LaunchConfig, per_thread: u32, sync_every: u32) {
-    let fifo = Fifo::new(&platform().gpu(0).unwrap(), size).unwrap();
+    let mut fifo = Fifo::new(&platform().gpu(0).unwrap(), size).unwrap();
     let threads = shape.grid[0] * shape.block[0];
     let mut next = vec![0; threads as usize];
     let start = Instant::now();
     let (mut torn, mut disordered) = (0u64, 0u64);
     push_and_take(
-        &fifo,
+        &mut fifo,
         "fifo_push_numbered",
         shape,
         |args| args.with(per_thread).with(sync_every).with(-1i64),
@@ -135,18 +140,18 @@ fn ten_million_triggers_of_512_threads_at_every_size() {
 fn a_trigger_carries_what_was_written_before_it() {
     let _turn = turn();
     let gpu = platform().gpu(0).unwrap();
-    let fifo = Fifo::new(&gpu, 16).unwrap();
+    let mut fifo = Fifo::new(&gpu, 16).unwrap();
     let data = gpu.allocate_pinned(64).unwrap();
     let rounds = if on_gpus() { 200_000u32 } else { 10_000 };
     let mut late = 0u64;
     push_and_take(
-        &fifo,
+        &mut fifo,
         "fifo_push_after_data",
         LaunchConfig::linear(1, 1),
         |args| args.with(data.ptr()).with(rounds),
         rounds.into(),
         |trigger| {
-            let seen = data.word64(0).unwrap().load(Ordering::Relaxed);
+            let seen = data.word(0).unwrap().load(Ordering::Relaxed);
             late += u64::from(seen < trigger.fst);
         },
     );
@@ -167,8 +172,7 @@ fn kernels_that_give_up_pushing_are_reported() {
             ProxyHandlerResult::Continue
         })
         .unwrap();
-    let source = ModuleSource { ptx: kernels::FIFO, host_kernels: FIFO_TWINS, host_symbols: &[] };
-    let kernel = Module::load(&gpu, &source).unwrap().kernel("fifo_push_numbered").unwrap();
+    let kernel = Module::load(&gpu, &FIFO).unwrap().kernel("fifo_push_numbered").unwrap();
     let (stream, failed) = (gpu.stream().unwrap(), gpu.allocate(4).unwrap());
     failed.fill(0, 4, 0).unwrap();
     let (per_thread, sync_every, max_spin) = (1u32, 0u32, 100i64);
@@ -218,6 +222,7 @@ fn signals_that_do_not_wait_for_their_turn_are_noticed() {
         let bytes = 8 * u64::from(turns.pieces) * turns.large_words;
         let [here, there] = PortEnd::pair(context, devices, 1, [bytes; 2], 0);
         if here.channels[0].device_handle().direct_token.is_null() {
+            assert!(on_gpus(), "kernels of simulated devices reach each other's memory");
             return println!("kernels here cannot signal by themselves");
         }
         there.arrivals.fill(0, bytes, 0xff).unwrap();

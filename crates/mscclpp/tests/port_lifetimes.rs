@@ -2,12 +2,8 @@
 
 mod support;
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
-
 use mscclpp::prelude::*;
+use mscclpp_test_support::{until, watched};
 use support::{
     LIMIT, on_each_pair, platform,
     port_ends::{Call, PortEnd},
@@ -27,7 +23,7 @@ fn services_start_and_stop_a_hundred_times() {
         for round in 0..100 {
             let data = random.bytes(LEN);
             here.source.write(0, &data).unwrap();
-            here.service.stop_proxy().unwrap();
+            watched(LIMIT, "a stop", || here.service.stop_proxy()).unwrap();
             assert!(!here.service.is_running());
             // In every other round the kernel is there before the proxy.
             if round % 2 == 0 {
@@ -56,7 +52,7 @@ fn a_stop_completes_what_is_under_way() {
             here.source.write(0, &data).unwrap();
             (0..PUTS).for_each(|_| here.start_call(call, 0, len, -1));
             assert!(here.outcome(), "they are pushed");
-            here.service.stop_proxy().unwrap();
+            watched(LIMIT, "a stop", || here.service.stop_proxy()).unwrap();
             here.source.fill(0, len, 0).unwrap();
             assert!(there.arrived() == data, "{call:?}: the source was still needed");
             here.service.start_proxy(true).unwrap();
@@ -84,7 +80,7 @@ fn kernels_outlast_stops_and_starts() {
         here.start_flush_and_overwrite(seed, rounds, WORDS, shape);
         for n in 0..100 {
             here.service.start_proxy(n % 2 == 0).unwrap();
-            here.service.stop_proxy().unwrap();
+            watched(LIMIT, "a stop", || here.service.stop_proxy()).unwrap();
         }
         here.service.start_proxy(true).unwrap();
         here.finish();
@@ -112,13 +108,9 @@ fn parts_can_be_dropped_in_any_order() {
             if backwards {
                 parts.reverse();
             }
-            parts.into_iter().for_each(drop);
+            watched(LIMIT, "dropping the parts of an end", || parts.into_iter().for_each(drop));
             let connection = there.channels[0].semaphore().connection();
-            let deadline = Instant::now() + LIMIT;
-            while connection.check().is_ok() {
-                assert!(Instant::now() < deadline, "something keeps the connection");
-                thread::sleep(Duration::from_millis(1));
-            }
+            until("the end of the connection, which something keeps", || connection.check().is_err());
             for n in 0..PUTS {
                 assert!(there.call(Call::Wait, 0, 0, -1), "signal {n}");
             }

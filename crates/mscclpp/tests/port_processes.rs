@@ -6,8 +6,6 @@
 mod support;
 
 use std::{
-    fs::File,
-    io::Read as _,
     process::ExitCode,
     thread,
     time::{Duration, Instant},
@@ -21,6 +19,7 @@ use support::{
     device_of, limits, platform,
     port_ends::Call,
     port_ranks::{Caller, Ports},
+    random::Random,
 };
 
 const N: usize = 3;
@@ -35,7 +34,7 @@ fn main() -> ExitCode {
         Trial::test("eight_ranks_put_and_signal", || all_succeed("exchange", 8)),
         Trial::test("two_ranks_on_one_core", || all_succeed("exchange-on-one-core", 2)),
         Trial::test("two_ranks_that_may_lock_64_kib", || all_succeed("exchange-under-ulimit", 2)),
-        Trial::test("a_dump_on_sigusr1_says_who_is_waited_for", || all_succeed("dump", 2)),
+        Trial::test("a_dump_says_who_is_waited_for", || all_succeed("dump", 2)),
     ];
     for moment in ["wait", "flush", "put"] {
         for victim in [0, N - 1] {
@@ -128,7 +127,13 @@ fn dump(comm: &Communicator) {
     together(comm);
     if rank == 0 {
         caller.start(ports.to(1), Call::Wait, [0; 3]);
-        let text = dump_by_signal(&ports.service, "kernels here wait for rank 1");
+        let deadline = Instant::now() + support::LIMIT;
+        let mut text = ports.service.dump();
+        // The kernel may not have claimed its signal at the first dump.
+        while !text.contains("kernels here wait for rank 1") {
+            assert!(Instant::now() < deadline, "{text}");
+            text = ports.service.dump();
+        }
         assert!(text.contains("proxy service of") && text.contains("to rank 1 over CudaIpc"), "{text}");
     }
     together(comm);
@@ -139,26 +144,6 @@ fn dump(comm: &Communicator) {
     }
     ports.service.stop_proxy().expect("a stop");
     together(comm);
-}
-
-/// Sends this process SIGUSR1 until what comes out of its standard error contains `what`.
-fn dump_by_signal(service: &ProxyService, what: &str) -> String {
-    let _dumps = service.dump_on_sigusr1().expect("a handler");
-    let (reader, writer) = std::io::pipe().expect("a pipe");
-    rustix::stdio::dup2_stderr(&writer).expect("another standard error");
-    let mut reader = File::from(std::os::fd::OwnedFd::from(reader));
-    let mut text = String::new();
-    let deadline = Instant::now() + support::LIMIT;
-    // The kernel may not have claimed its signal at the first dump.
-    while !text.contains(what) {
-        assert!(Instant::now() < deadline, "{what:?} is not in {text:?}");
-        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::USR1)
-            .expect("a signal to oneself");
-        let mut bytes = [0; 4096];
-        let len = reader.read(&mut bytes).expect("a dump");
-        text.push_str(&String::from_utf8_lossy(&bytes[..len]));
-    }
-    text
 }
 
 /// In a child: goes on until the killed rank is missed. The victim stops at its moment and is killed there; or it is
@@ -202,8 +187,8 @@ fn killed(moment: &'static str, victim: usize) -> Result<(), Failed> {
     println!("{N} ranks on {}, rank {victim} killed at {moment}", platform());
     let mut children = Children::form(&format!("killed-{moment}-{victim}"), N);
     (0..N).for_each(|rank| children.expect(rank, "ready"));
-    // The others get to where they wait.
-    thread::sleep(Duration::from_millis(100));
+    // Before the others have come to where they wait, at that moment, or after it.
+    thread::sleep(Duration::from_millis(Random::new().of(0..=200)));
     let at = Instant::now();
     children.kill(victim);
     let survivors: Vec<usize> = (0..N).filter(|rank| *rank != victim).collect();

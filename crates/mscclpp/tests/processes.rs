@@ -25,6 +25,7 @@ use support::{
     ends::{End, Kind, PacketRounds, Promise, Seeds},
     kernels::{Outcome, Rounds, Side},
     platform,
+    random::Random,
 };
 
 const N: usize = 3;
@@ -88,8 +89,7 @@ fn one_visible_gpu_per_rank() -> Result<(), Failed> {
 
 /// As in two containers: each rank is process 1, and neither knows the other's number.
 fn ranks_in_pid_namespaces() -> Result<(), Failed> {
-    let program = std::env::current_exe()?;
-    let mut children = Children::start_as("data", 2, |_| in_pid_namespace(&program));
+    let mut children = Children::start_as("data", 2, |_| in_pid_namespace(this_program().get_program()));
     children.go();
     (0..2).for_each(|rank| children.expect_success(rank));
     Ok(())
@@ -336,13 +336,12 @@ fn killed(moment: &'static str, victim: usize) -> Result<(), Failed> {
     if moment == "init" {
         // The victim never joins.
         survivors.iter().for_each(|rank| children.tell(*rank, "go"));
-        thread::sleep(Duration::from_millis(200));
     } else {
         children.go();
         (0..N).for_each(|rank| children.expect(rank, "ready"));
-        // The others get to where they wait.
-        thread::sleep(Duration::from_millis(100));
     }
+    // Before the others have come to where they wait, at that moment, or after it.
+    thread::sleep(Duration::from_millis(Random::new().of(0..=200)));
     let at = Instant::now();
     children.kill(victim);
     if moment.ends_with("-sent") {

@@ -15,6 +15,7 @@ use std::{
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::prelude::*;
+use mscclpp_test_support::until;
 use support::{
     LIMIT,
     children::{Children, Role, run_if_child, say},
@@ -71,6 +72,21 @@ impl Held {
     }
 }
 
+impl Held {
+    /// What is held when nothing has come or gone for a while: what ended lately may be listed a moment longer.
+    fn settled(gpu: &Gpu) -> Self {
+        let mut last = (Self::now(gpu), Instant::now());
+        until("a process in which nothing comes or goes", || {
+            let now = Self::now(gpu);
+            if now != last.0 {
+                last = (now, Instant::now());
+            }
+            last.1.elapsed() > Duration::from_millis(300)
+        });
+        last.0
+    }
+}
+
 fn maps() -> String {
     fs::read_to_string("/proc/self/maps").expect("procfs")
 }
@@ -88,9 +104,7 @@ fn child(role: &Role) {
     };
     (0..WARM_UP).for_each(|_| round());
     bootstrap.barrier().expect("all ranks");
-    // What ended lately may be listed a moment longer.
-    thread::sleep(Duration::from_millis(300));
-    let (before, mappings_before) = (Held::now(&gpu), maps().lines().count());
+    let (before, mappings_before) = (Held::settled(&gpu), maps().lines().count());
     bootstrap.barrier().expect("all ranks");
 
     let started = Instant::now();

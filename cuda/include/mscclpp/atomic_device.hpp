@@ -218,6 +218,54 @@ MSCCLPP_DEVICE_INLINE uint64_t oneOfThisLane() { return 1; }
 
 }  // namespace mscclpp
 
+#elif defined(MSCCLPP_DEVICE_HOST)
+
+namespace mscclpp {
+
+// The functions of the CUDA branch, documented there. T is uint32_t or uint64_t. All of them acquire and release: what is
+// tested with this says nothing of the orders that a GPU needs.
+template <MemoryOrder O, MemoryScope S, class T>
+MSCCLPP_DEVICE_INLINE T atomicLoad(const T* word) {
+  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Acquire, "a load is relaxed or acquires");
+  mscclpp_host::check(word, sizeof(T), 0);
+  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+template <MemoryOrder O, MemoryScope S, class T>
+MSCCLPP_DEVICE_INLINE void atomicStore(T* word, T value) {
+  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a store is relaxed or releases");
+  mscclpp_host::check(word, sizeof(T), 1);
+  __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+template <MemoryOrder O, MemoryScope S, class T>
+MSCCLPP_DEVICE_INLINE T atomicFetchAdd(T* word, T value) {
+  mscclpp_host::check(word, sizeof(T), 1);
+  return __atomic_fetch_add(word, value, __ATOMIC_ACQ_REL);
+}
+template <MemoryOrder O, MemoryScope S, class T>
+MSCCLPP_DEVICE_INLINE void atomicReduceAdd(T* word, T value) {
+  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a reduction is relaxed or releases");
+  atomicFetchAdd<O, S>(word, value);
+}
+template <MemoryOrder O, MemoryScope S, class T>
+MSCCLPP_DEVICE_INLINE void atomicReduceMax(T* word, T value) {
+  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a reduction is relaxed or releases");
+  mscclpp_host::check(word, sizeof(T), 1);
+  T there = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+  while (there < value) {
+    if (__atomic_compare_exchange_n(word, &there, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return;
+  }
+}
+template <MemoryOrder O, MemoryScope S, class T>
+MSCCLPP_DEVICE_INLINE T atomicCompareSwap(T* word, T expected, T desired) {
+  mscclpp_host::check(word, sizeof(T), 1);
+  __atomic_compare_exchange_n(word, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  return expected;
+}
+MSCCLPP_DEVICE_INLINE void systemFence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+MSCCLPP_DEVICE_INLINE uint64_t oneOfThisLane() { return 1; }
+
+}  // namespace mscclpp
+
 #endif
 
 #endif  // MSCCLPP_ATOMIC_DEVICE_HPP_

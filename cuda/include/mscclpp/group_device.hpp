@@ -97,6 +97,35 @@ MSCCLPP_DEVICE_INLINE bool blockAny(bool value) {
 
 }  // namespace mscclpp
 
+#elif defined(MSCCLPP_DEVICE_HOST)
+
+namespace mscclpp {
+
+// The functions of the CUDA branch, documented there. Threads take turns, in the order of their number: a store that
+// those of a warp make behind a barrier is made by one after the other, the thread with a line's flag last.
+MSCCLPP_DEVICE_INLINE uint32_t laneId() { return mscclpp_host::self()->lane; }
+MSCCLPP_DEVICE_INLINE bool aloneInWarp() { return mscclpp_host::self()->threadsOfWarp == 1; }
+MSCCLPP_DEVICE_INLINE void warpSync() { __syncwarp(); }
+MSCCLPP_DEVICE_INLINE bool warpAny(bool value) { return __any_sync(0xffffffffu, value) != 0; }
+MSCCLPP_DEVICE_INLINE uint64_t warpShuffle(uint64_t value, uint32_t thread) {
+  return __shfl_sync(0xffffffffu, value, static_cast<int>(thread));
+}
+// Those with the flag of a line load before the others, like loads that find a line as it was before a store or after.
+template <class Load>
+MSCCLPP_DEVICE_INLINE auto warpAtOnce(Load load) {
+  const bool hasFlag = laneId() % 8 == 7;
+  decltype(load()) value;
+  if (hasFlag) value = load();
+  warpSync();
+  if (!hasFlag) value = load();
+  return value;
+}
+MSCCLPP_DEVICE_INLINE bool isFirstOfBlock() { return (threadIdx.x | threadIdx.y | threadIdx.z) == 0; }
+MSCCLPP_DEVICE_INLINE bool blockAny(bool value) { return __syncthreads_or(value) != 0; }
+MSCCLPP_DEVICE_INLINE void blockSync() { __syncthreads(); }
+
+}  // namespace mscclpp
+
 #endif
 
 #endif  // MSCCLPP_GROUP_DEVICE_HPP_

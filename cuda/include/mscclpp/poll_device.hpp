@@ -34,6 +34,13 @@ enum PollGroup : uint32_t { PollsInARow = 16 };
 
 namespace detail {
 
+// What a thread does between two looks: on a simulated device it lets others run.
+MSCCLPP_DEVICE_INLINE void betweenPolls() {
+#if defined(MSCCLPP_DEVICE_HOST)
+  mscclpp_host::pause();
+#endif
+}
+
 // The loop of pollUntil and pollUntilByWarp. `agree` turns what a thread has read of `status` into what all of those
 // that poll together act upon. `InARow` divides the periods.
 template <uint32_t InARow, class Ready, class Agree>
@@ -46,6 +53,7 @@ MSCCLPP_DEVICE_INLINE bool pollLoop(Ready ready, int64_t maxSpinCount, uint32_t*
 #pragma unroll
       for (uint32_t i = 0; i < InARow; ++i) {
         if (ready()) return true;
+        betweenPolls();
       }
       left -= InARow;
       untilLook -= InARow;
@@ -54,6 +62,7 @@ MSCCLPP_DEVICE_INLINE bool pollLoop(Ready ready, int64_t maxSpinCount, uint32_t*
 #pragma unroll 1
       for (; left != 0; --left) {
         if (ready()) return true;
+        betweenPolls();
       }
     }
     const bool aborted = agree(status != nullptr && atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(

@@ -1,7 +1,5 @@
-// The barrier and the counting semaphore of a grid: under random interleavings of their atomic accesses, and with
+// The barrier and the counting semaphore of a grid: under random interleavings of their accesses, and with
 // blocks that run at the same time.
-
-#include <chrono>
 
 #include "mscclpp/concurrency_device.hpp"
 
@@ -18,13 +16,14 @@ static void interleavedSyncs() {
   Random random(1);
   for (uint64_t run = 0; run < 6000; ++run) {
     const unsigned int blocks = 1 + random.below(5);
+    const unsigned int threads = 1 + random.below(3);
     const unsigned int rounds = 1 + random.below(4);
-    std::vector<unsigned int> reached(blocks);
-    Interleaving::run(blocks, random.next(), [&] {
+    std::vector<unsigned int> reached(blocks * threads);
+    Interleaving::run(blocks, threads, random.next(), [&] {
       for (unsigned int round = 1; round <= rounds; ++round) {
-        reached[blockIdx.x] = round;
+        reached[blockIdx.x * threads + threadIdx.x] = round;
         CHECK(syncer.sync(static_cast<int>(blocks)));
-        // A faster block may have come to the next barrier, and no further.
+        // A faster thread may have come to the next barrier, and no further.
         for (unsigned int other : reached) CHECK(other == round || other == round + 1);
       }
     });
@@ -32,20 +31,21 @@ static void interleavedSyncs() {
   }
 }
 
-// One block is the last, and when it is, all have come.
+// One block is the last, in all its threads, and when it is, all have come.
 static void interleavedArrivals() {
   DeviceSyncer syncer = {};
   Random random(2);
   for (uint64_t run = 0; run < 6000; ++run) {
     const unsigned int blocks = 1 + random.below(5);
+    const unsigned int threads = 1 + random.below(3);
     unsigned int come = 0, lasts = 0;
-    Interleaving::run(blocks, random.next(), [&] {
+    Interleaving::run(blocks, threads, random.next(), [&] {
       ++come;
       if (!syncer.arrive(static_cast<int>(blocks))) return;
       ++lasts;
-      CHECK(come == blocks);
+      CHECK(come == blocks * threads);
     });
-    CHECK(lasts == 1 && static_cast<uint32_t>(syncer.state_) == 0);
+    CHECK(lasts == threads && static_cast<uint32_t>(syncer.state_) == 0);
   }
 }
 
@@ -58,12 +58,12 @@ static void interleavedTurns() {
     DeviceSemaphore semaphore = {};
     semaphore.set(turns);
     unsigned int holders = 0, most = 0;
-    Interleaving::run(blocks, random.next(), [&] {
+    Interleaving::run(blocks, 1, random.next(), [&] {
       for (int i = 0; i < 3; ++i) {
         CHECK(semaphore.acquire());
         ++holders;
         most = holders > most ? holders : most;
-        Interleaving::current->yield();
+        mscclpp_host::pause();
         --holders;
         semaphore.release();
       }
@@ -135,9 +135,9 @@ static void endings() {
 int main() {
   interleavedSyncs();
   interleavedArrivals();
-  interleavedTurns();
+  emulation::asThread(interleavedTurns);
   gridBarrier();
   gridArrive();
   semaphoreTurns();
-  endings();
+  emulation::asThread(endings);
 }

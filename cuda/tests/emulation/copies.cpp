@@ -4,6 +4,7 @@
 
 #include "../../kernels/memory_channel.cu"
 
+using emulation::Limits;
 using emulation::Memory;
 using emulation::Random;
 
@@ -15,21 +16,23 @@ struct Memories {
   template <int Alignment, bool CopyRemainder, bool Get>
   void copyAndCheck(uint64_t size, uint64_t toOffset, uint64_t fromOffset, uint32_t threads) {
     MemoryChannelDeviceHandle channel = {};
-    emulation::limited = true;
-    emulation::readable = {source.at(fromOffset), source.at(fromOffset + size)};
-    emulation::writable = {destination.at(toOffset), destination.at(toOffset + size)};
+    const Limits::Range readable = {source.at(fromOffset), source.at(fromOffset + size)};
+    const Limits::Range writable = {destination.at(toOffset), destination.at(toOffset + size)};
+    const auto inTurns = [&](const auto& work) {
+      const Limits limits(readable, writable);
+      emulation::inTurns(threads, work);
+    };
     if constexpr (Get) {
       channel.dst_ = source.at(0), channel.src_ = destination.at(0);
-      emulation::inTurns(threads, [&](uint32_t thread) {
+      inTurns([&](uint32_t thread) {
         channel.get<Alignment, CopyRemainder>(fromOffset, toOffset, size, thread, threads);
       });
     } else {
       channel.dst_ = destination.at(0), channel.src_ = source.at(0);
-      emulation::inTurns(threads, [&](uint32_t thread) {
+      inTurns([&](uint32_t thread) {
         channel.put<Alignment, CopyRemainder>(toOffset, fromOffset, size, thread, threads);
       });
     }
-    emulation::limited = false;
     std::memcpy(expected.at(toOffset), source.at(fromOffset), size);
     CHECK(destination.same(expected, toOffset + size));
     // So that no two copies move the same bytes.

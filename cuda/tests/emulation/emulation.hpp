@@ -1,10 +1,15 @@
-// The device API on a CPU: the real headers, compiled by a plain C++ compiler with what they need of a GPU replaced, so
-// that their logic is tested where there is none. Compilers include this in front of everything else.
+// The device API on a CPU: the real headers, compiled as for the Host platform, on a runtime of the tests' own.
+// Compilers include this in front of everything else.
 //
-// A block is one thread of the operating system, and its threads take turns in it: each runs until it comes to a
-// barrier of its block or warp, and then the next one does. So the threads of a warp that meet before a store make it
-// one after the other, the thread with a line's flag last: like the stores of a warp that arrive whole. Loads of a warp
-// in one instruction take the flag first (warpAtOnce). Blocks, and devices, run truly at the same time.
+// The runtime is the table of functions of mscclpp_host/runtime.hpp, which says what each of them does. The library has
+// its own in Rust (crates/mscclpp-gpu/src/host/block.rs). With this one the tests say which memory may be touched, and
+// who runs next:
+//   - `launch` runs blocks at the same time, each in a thread of the operating system, in which the block's threads
+//     take turns in the order of their number.
+//   - `Interleaving` runs blocks of which a random thread goes on before each access of the device API.
+//   - `inTurns` runs a block in the calling thread of the operating system, and `asThread` a block of one thread.
+//     Outside of a block nothing of the device API can be called.
+//   - `Limits` says what may be read and written.
 //
 // Atomic accesses are at least acquire and release here, and CPUs order more than GPUs anyway: nothing that is tested
 // with this says that the orders in the headers are strong enough. That is argued in docs/design/device-api.md and
@@ -13,69 +18,40 @@
 #pragma once
 
 #include <sched.h>
+#include <setjmp.h>
 #include <ucontext.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
-#include <memory>
+#include <mutex>
+#include <new>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
-// ---- what nvcc brings along
+// ---- what the library's rewriting of a kernel's source is for (crates/mscclpp-gpu/src/host/rewrite.rs)
 
 #define __device__
 #define __global__
+#define __constant__
 #define __shared__ static thread_local
 #define __launch_bounds__(...)
 
-struct Dimensions {
-  unsigned int x = 0, y = 0, z = 0;
-};
-inline thread_local Dimensions threadIdx, blockIdx, blockDim, gridDim;
-
-// ---- the headers, as for a device that is neither CUDA's nor HIP's
-
-// The weak accesses of access_device.hpp pass through here: loads as the first, stores as the second.
-namespace emulation {
-inline const void* onAccess(const void* address, std::size_t width);
-inline void* onAccess(void* address, std::size_t width);
-}  // namespace emulation
-
-#define MSCCLPP_DEVICE_COMPILE
-#include "mscclpp/atomic_device.hpp"
+#include "mscclpp_host/runtime.hpp"
 
 namespace emulation {
 
+// Ends the process at once: the calling thread's stack is not the system's.
 [[noreturn]] inline void fail(const char* file, int line, const char* what) {
   std::fprintf(stderr, "%s:%d: not so: %s\n", file, line, what);
-  std::exit(1);
+  std::_Exit(1);
 }
 #define CHECK(condition) ((condition) ? (void)0 : emulation::fail(__FILE__, __LINE__, #condition))
-
-// What the current thread may touch by weak accesses; anything, as long as `limited` is false.
-struct Range {
-  const uint8_t* begin = nullptr;
-  const uint8_t* end = nullptr;
-  bool contains(const void* address, std::size_t width) const {
-    const uint8_t* const first = static_cast<const uint8_t*>(address);
-    return first >= begin && first + width <= end;
-  }
-};
-inline thread_local bool limited = false;
-inline thread_local Range readable, writable;
-
-inline const void* onAccess(const void* address, std::size_t width) {
-  CHECK(reinterpret_cast<uintptr_t>(address) % width == 0);
-  CHECK(!limited || readable.contains(address, width));
-  return address;
-}
-inline void* onAccess(void* address, std::size_t width) {
-  CHECK(reinterpret_cast<uintptr_t>(address) % width == 0);
-  CHECK(!limited || writable.contains(address, width));
-  return address;
-}
 
 // Random numbers (xorshift64*).
 class Random {
@@ -93,174 +69,285 @@ class Random {
   uint64_t state_;
 };
 
-// Threads that take turns in one thread of the operating system.
+// What the threads in this thread of the operating system may touch by the device API, as long as this lives.
+class Limits {
+ public:
+  struct Range {
+    const uint8_t* begin;
+    const uint8_t* end;
+  };
+
+  Limits(Range readable, Range writable) : ranges_{readable, writable} { now_ = this; }
+  Limits(const Limits&) = delete;
+  ~Limits() { now_ = nullptr; }
+
+  static bool allow(uintptr_t address, uint64_t bytes, bool isStore) {
+    if (now_ == nullptr) return true;
+    const Range& range = now_->ranges_[isStore];
+    return address >= reinterpret_cast<uintptr_t>(range.begin) &&
+           address + bytes <= reinterpret_cast<uintptr_t>(range.end);
+  }
+
+ private:
+  static inline thread_local const Limits* now_ = nullptr;
+  Range ranges_[2];
+};
+
+enum class State { Ready, AtBlockBarrier, AtWarpBarrier, Ended };
+
+// A thread of a kernel, at the lower end of its stack, where the headers look for it.
+struct Thread : mscclpp_host::Thread {
+  static constexpr uint64_t Canary = 0x656d756c6174696f;
+
+  class Turns* turns;
+  unsigned int number;  // in `turns`
+  State state;
+  bool pauses;      // whether it has nothing to do before something has changed
+  uint32_t value;   // what it brought to a barrier of the block
+  uint32_t mask;    // whom it waits for at a barrier of the warp
+  uint64_t answer;  // what it goes on with behind a barrier
+  jmp_buf here;     // where it goes on
+  jmp_buf* caller;  // and where who resumed it does
+  uint64_t canary;  // gone when the stack was too small
+
+  static Thread* make() {
+    void* const stack = std::aligned_alloc(mscclpp_host::StackBytes, mscclpp_host::StackBytes);
+    Thread* const thread = new (stack) Thread();
+    thread->canary = Canary;
+    ucontext_t first;
+    getcontext(&first);
+    first.uc_stack.ss_sp = thread + 1;
+    first.uc_stack.ss_size = mscclpp_host::StackBytes - sizeof(Thread);
+    first.uc_link = nullptr;
+    makecontext(&first, run, 0);
+    jmp_buf back;
+    thread->caller = &back;
+    if (_setjmp(back) == 0) setcontext(&first);
+    return thread;
+  }
+
+  void resume() {
+    jmp_buf back;
+    caller = &back;
+    switchTo(back, here);
+    CHECK(canary == Canary);
+  }
+  void suspend() { switchTo(here, *caller); }
+
+ private:
+  __attribute__((noinline)) static void switchTo(jmp_buf& from, jmp_buf& to) {
+    if (_setjmp(from) == 0) _longjmp(to, 1);
+  }
+  static void run();
+};
+
+// The stacks of threads that have ended, for those to come.
+class Stacks {
+ public:
+  static void take(std::vector<Thread*>& threads) {
+    const std::lock_guard<std::mutex> guard(lock_);
+    for (Thread*& thread : threads) {
+      thread = threads_.empty() ? Thread::make() : threads_.back();
+      if (!threads_.empty()) threads_.pop_back();
+    }
+  }
+  static void giveBack(const std::vector<Thread*>& threads) {
+    const std::lock_guard<std::mutex> guard(lock_);
+    threads_.insert(threads_.end(), threads.begin(), threads.end());
+  }
+
+ private:
+  static inline std::mutex lock_;
+  static inline std::vector<Thread*> threads_;
+};
+
+// Blocks of a grid, from block `first` on, whose threads take turns in one thread of the operating system.
 class Turns {
  public:
-  Turns(unsigned int threads, const std::function<void()>& body) : threads_(threads), left_(threads), body_(body) {
-    for (Thread& thread : threads_) {
-      thread.stack.reset(new char[StackBytes]);
-      getcontext(&thread.context);
-      thread.context.uc_stack.ss_sp = thread.stack.get();
-      thread.context.uc_stack.ss_size = StackBytes;
-      thread.context.uc_link = &scheduler_;
-      makecontext(&thread.context, enter, 0);
+  Turns(unsigned int first, unsigned int blocks, unsigned int grid, unsigned int threads,
+        const std::function<void()>& body)
+      : threads_(threads),
+        left_(blocks * threads),
+        body_(body),
+        members_(blocks * threads),
+        warps_(blocks * warpsOf(threads)) {
+    Stacks::take(members_);
+    for (unsigned int i = 0; i < members_.size(); ++i) {
+      Thread* const thread = members_[i];
+      const unsigned int index = i % threads, warp = index / 32;
+      thread->runtime = &table;
+      thread->warp = &warps_[i / threads * warpsOf(threads) + warp];
+      thread->epoch = &epoch;
+      thread->threadIndex = {index, 0, 0};
+      thread->blockIndex = {first + i / threads, 0, 0};
+      thread->blockSize = {threads, 1, 1};
+      thread->gridSize = {grid, 1, 1};
+      thread->lane = index % 32;
+      thread->threadsOfWarp = threads - warp * 32 < 32 ? threads - warp * 32 : 32;
+      thread->turns = this;
+      thread->number = i;
+      thread->state = State::Ready;
+    }
+  }
+  Turns(const Turns&) = delete;
+  ~Turns() { Stacks::giveBack(members_); }
+
+  // Each thread has its turn after the one before, until it waits or ends: what the threads of a warp do between two
+  // barriers, they do one after the other.
+  void inOrder() {
+    while (left_ != 0) {
+      bool ran = false, moved = false;
+      for (Thread* thread : members_) {
+        if (thread->state != State::Ready) continue;
+        resume(*thread);
+        ran = true;
+        moved = moved || !thread->pauses;
+      }
+      CHECK(ran && "all threads wait at barriers, and not at the same");
+      if (!moved) sched_yield();
+    }
+  }
+  // Before each access of the device API a random one goes on.
+  void atRandom(uint64_t seed) {
+    Random random(seed);
+    atRandom_ = true;
+    while (left_ != 0) {
+      Thread& thread = *members_[random.below(static_cast<uint32_t>(members_.size()))];
+      if (thread.state == State::Ready) resume(thread);
     }
   }
 
-  unsigned int size() const { return static_cast<unsigned int>(threads_.size()); }
-  unsigned int now() const { return now_; }
-  unsigned int left() const { return left_; }
-  bool ended(unsigned int thread) const { return threads_[thread].ended; }
-
-  // Runs a thread until it yields or ends.
-  void resume(unsigned int thread) {
-    Turns* const outer = entering_;
-    entering_ = this;
-    now_ = thread;
-    swapcontext(&scheduler_, &threads_[thread].context);
-    entering_ = outer;
-  }
-  // Goes back to where the running thread was resumed.
-  void yield() { swapcontext(&threads_[now_].context, &scheduler_); }
-
  private:
-  struct Thread {
-    ucontext_t context;
-    std::unique_ptr<char[]> stack;
-    bool ended = false;
-  };
+  friend struct Thread;
 
-  static constexpr std::size_t StackBytes = 64 << 10;
-  static inline thread_local Turns* entering_ = nullptr;
+  static Thread& of(mscclpp_host::Thread* thread) { return *static_cast<Thread*>(thread); }
+  static unsigned int warpsOf(unsigned int threads) { return (threads + 31) / 32; }
 
-  static void enter() {
-    Turns* const turns = entering_;
-    turns->body_();
-    turns->threads_[turns->now_].ended = true;
-    --turns->left_;
+  static void resume(Thread& thread) {
+    thread.stepsLeft = 4096;
+    thread.pauses = false;
+    thread.resume();
   }
 
-  std::vector<Thread> threads_;
-  unsigned int left_;
-  const std::function<void()>& body_;
-  ucontext_t scheduler_;
-  unsigned int now_ = 0;
-};
+  // ---- the runtime
 
-// Threads of one block: each runs until it comes to a barrier.
-class Block {
- public:
-  // Runs `body` as each of the threads of block `index` of a grid.
-  static void run(unsigned int index, unsigned int grid, unsigned int threads, const std::function<void()>& body) {
-    Block block(threads, body);
-    blockIdx.x = index, gridDim.x = grid, blockDim.x = threads;
-    current = &block;
-    while (block.turns_.left() != 0) {
-      for (unsigned int i = 0; i < threads; ++i) {
-        threadIdx.x = i;
-        if (!block.turns_.ended(i)) block.turns_.resume(i);
+  static void pause(mscclpp_host::Thread* thread) {
+    of(thread).pauses = true;
+    of(thread).suspend();
+  }
+  static uint64_t blockBarrier(mscclpp_host::Thread* caller, uint32_t value) {
+    Thread& thread = of(caller);
+    thread.value = value;
+    return thread.turns->meet(thread, State::AtBlockBarrier, ~0u);
+  }
+  static uint32_t warpBarrier(mscclpp_host::Thread* caller, uint32_t mask) {
+    Thread& thread = of(caller);
+    return static_cast<uint32_t>(thread.turns->meet(thread, State::AtWarpBarrier, mask | 1u << thread.lane));
+  }
+  // Called before each access: `known` stays empty.
+  static void findRange(mscclpp_host::Thread* thread, uintptr_t address, uint64_t bytes, uint32_t isStore) {
+    CHECK((address & (bytes - 1)) == 0);
+    CHECK(Limits::allow(address, bytes, isStore));
+    if (of(thread).turns->atRandom_) of(thread).suspend();
+  }
+  static void trap(mscclpp_host::Thread*, const char* message) {
+    std::fprintf(stderr, "the kernel failed: %s\n", message);
+    std::_Exit(1);
+  }
+
+  static constexpr mscclpp_host::Runtime table = {pause, pause, blockBarrier, warpBarrier, findRange, trap};
+  static constexpr uint64_t epoch = 0;
+
+  // ---- barriers
+
+  uint64_t meet(Thread& thread, State barrier, uint32_t mask) {
+    thread.state = barrier;
+    thread.mask = mask;
+    ++waiting_;
+    settle(thread.number, barrier, mask);
+    // The last to come goes back in the line, too, so that all leave in their order.
+    thread.suspend();
+    return thread.answer;
+  }
+  // Lets those of a thread's block or warp go on that wait for those in `mask`, if these are there or have ended.
+  void settle(unsigned int number, State barrier, uint32_t mask) {
+    const bool ofBlock = barrier == State::AtBlockBarrier;
+    const unsigned int block = number / threads_ * threads_;
+    const unsigned int begin = ofBlock ? block : number - members_[number]->lane;
+    const unsigned int end = ofBlock || begin + 32 > block + threads_ ? block + threads_ : begin + 32;
+    uint64_t came = 0, withValue = 0, lanes = 0;
+    const auto waits = [&](const Thread& thread) { return thread.state == barrier && thread.mask == mask; };
+    // The last thread is the last to come.
+    for (unsigned int i = end; i-- != begin;) {
+      const Thread& thread = *members_[i];
+      if (waits(thread)) {
+        ++came;
+        withValue += thread.value;
+        lanes |= 1ull << thread.lane;
+      } else if (thread.state != State::Ended && (mask >> thread.lane & 1) != 0) {
+        return;
       }
     }
-    current = nullptr;
-  }
-
-  // The block that this thread of the operating system runs; null outside of a kernel.
-  static inline thread_local Block* current = nullptr;
-
-  // Barriers; they tell whether `value` was true in any of the threads.
-  bool meetBlock(bool value) { return meet(block_, turns_.size(), value); }
-  bool meetWarp(bool value) {
-    const unsigned int warp = turns_.now() / 32, left = turns_.size() - warp * 32;
-    return meet(warps_[warp], left < 32 ? left : 32, value);
-  }
-  // What thread `from` of the running thread's warp calls this with. All of them call it.
-  uint64_t shuffleWarp(uint64_t value, unsigned int from) {
-    const unsigned int first = turns_.now() / 32 * 32;
-    CHECK(first + from < turns_.size());
-    shuffled_[turns_.now()] = value;
-    meetWarp(false);
-    const uint64_t result = shuffled_[first + from];
-    // Nobody offers the next value before all have this one.
-    meetWarp(false);
-    return result;
-  }
-
- private:
-  struct Meeting {
-    unsigned int arrived = 0, rounds = 0;
-    bool any = false, result = false;
-  };
-
-  Block(unsigned int threads, const std::function<void()>& body)
-      : turns_(threads, body), warps_((threads + 31) / 32), shuffled_(threads) {}
-
-  bool meet(Meeting& meeting, unsigned int all, bool value) {
-    const unsigned int round = meeting.rounds;
-    meeting.any = meeting.any || value;
-    if (++meeting.arrived == all) {
-      meeting.result = meeting.any;
-      meeting.any = false;
-      meeting.arrived = 0;
-      ++meeting.rounds;
+    for (unsigned int i = begin; i < end; ++i) {
+      if (!waits(*members_[i])) continue;
+      members_[i]->state = State::Ready;
+      members_[i]->answer = ofBlock ? came << 32 | withValue : lanes;
+      --waiting_;
     }
-    // The last to arrive goes back in the line, too, so that all leave in their order.
-    do {
-      turns_.yield();
-    } while (meeting.rounds == round);
-    return meeting.result;
+  }
+  void end(Thread& thread) {
+    thread.state = State::Ended;
+    --left_;
+    if (waiting_ == 0) return;
+    settle(thread.number, State::AtBlockBarrier, ~0u);
+    const unsigned int warp = thread.number - thread.lane;
+    for (unsigned int i = warp; i < warp + thread.threadsOfWarp; ++i) {
+      if (members_[i]->state == State::AtWarpBarrier) settle(i, State::AtWarpBarrier, members_[i]->mask);
+    }
   }
 
-  Turns turns_;
-  std::vector<Meeting> warps_;
-  std::vector<uint64_t> shuffled_;
-  Meeting block_;
+  unsigned int threads_, left_, waiting_ = 0;
+  bool atRandom_ = false;
+  const std::function<void()>& body_;
+  std::vector<Thread*> members_;
+  std::vector<mscclpp_host::Warp> warps_;
 };
 
-// Blocks of one thread each that take turns at random before each of their atomic accesses.
-class Interleaving {
- public:
-  static void run(unsigned int blocks, uint64_t seed, const std::function<void()>& body) {
-    Turns turns(blocks, body);
-    Random random(seed);
-    current = &turns;
-    while (turns.left() != 0) {
-      const unsigned int next = random.below(blocks);
-      blockIdx.x = next;
-      threadIdx.x = 0;
-      if (!turns.ended(next)) turns.resume(next);
-    }
-    current = nullptr;
-  }
-
-  static inline thread_local Turns* current = nullptr;
-};
-
-// Where others may run: at random when blocks are interleaved, and otherwise now and then, as a loop that polls would
-// use up its time slice while the one it waits for has no core.
-inline void beforeAtomic() {
-  static thread_local unsigned int calls = 0;
-  if (Interleaving::current != nullptr) {
-    Interleaving::current->yield();
-  } else if (++calls % 64 == 0) {
-    sched_yield();
+// What runs on a stack: one thread after the other.
+inline void Thread::run() {
+  Thread& thread = *static_cast<Thread*>(mscclpp_host::self());
+  for (;;) {
+    thread.suspend();
+    thread.turns->body_();
+    thread.turns->end(thread);
   }
 }
 
 // A kernel of `grid` blocks of `threads` threads, each of which calls `body`. Returns when it has ended.
 inline void launch(unsigned int grid, unsigned int threads, const std::function<void()>& body) {
   std::vector<std::thread> blocks;
-  for (unsigned int i = 0; i < grid; ++i) blocks.emplace_back([=, &body] { Block::run(i, grid, threads, body); });
+  for (unsigned int i = 0; i < grid; ++i) {
+    blocks.emplace_back([=, &body] { Turns(i, 1, grid, threads, body).inOrder(); });
+  }
   for (std::thread& block : blocks) block.join();
 }
 
-// Calls `work(threadId)` as each of some threads, one after the other: of calls that wait for nothing.
+// A kernel whose threads, of all blocks, take turns at random in this thread of the operating system.
+struct Interleaving {
+  static void run(unsigned int blocks, unsigned int threads, uint64_t seed, const std::function<void()>& body) {
+    Turns(0, blocks, blocks, threads, body).atRandom(seed);
+  }
+};
+
+// Calls `work(threadId)` as each of the threads of a block, in this thread of the operating system.
 template <class Work>
 void inTurns(uint32_t threads, Work work) {
-  for (uint32_t i = 0; i < threads; ++i) {
-    threadIdx.x = i;
-    work(i);
-  }
+  const std::function<void()> body = [&] { work(threadIdx.x); };
+  Turns(0, 1, 1, threads, body).inOrder();
 }
+
+// Calls `body` as a block of one thread, in this thread of the operating system.
+inline void asThread(const std::function<void()>& body) { Turns(0, 1, 1, 1, body).inOrder(); }
 
 // Random bytes at a multiple of 128, with as many random bytes in front and behind as a write that misses might hit.
 class Memory {
@@ -294,81 +381,3 @@ class Memory {
 };
 
 }  // namespace emulation
-
-// ---- what atomic_device.hpp and group_device.hpp have for CUDA and HIP
-
-namespace mscclpp {
-
-template <MemoryOrder, MemoryScope, class T>
-T atomicLoad(const T* word) {
-  emulation::beforeAtomic();
-  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-}
-template <MemoryOrder, MemoryScope, class T>
-void atomicStore(T* word, T value) {
-  emulation::beforeAtomic();
-  __atomic_store_n(word, value, __ATOMIC_RELEASE);
-}
-template <MemoryOrder, MemoryScope, class T>
-T atomicFetchAdd(T* word, T value) {
-  emulation::beforeAtomic();
-  return __atomic_fetch_add(word, value, __ATOMIC_ACQ_REL);
-}
-template <MemoryOrder, MemoryScope, class T>
-void atomicReduceAdd(T* word, T value) {
-  emulation::beforeAtomic();
-  __atomic_fetch_add(word, value, __ATOMIC_ACQ_REL);
-}
-template <MemoryOrder, MemoryScope, class T>
-void atomicReduceMax(T* word, T value) {
-  emulation::beforeAtomic();
-  T there = __atomic_load_n(word, __ATOMIC_ACQUIRE);
-  while (there < value) {
-    if (__atomic_compare_exchange_n(word, &there, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return;
-  }
-}
-template <MemoryOrder, MemoryScope, class T>
-T atomicCompareSwap(T* word, T expected, T desired) {
-  emulation::beforeAtomic();
-  __atomic_compare_exchange_n(word, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-  return expected;
-}
-inline void systemFence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline uint64_t oneOfThisLane() { return 1; }
-
-// Outside of a kernel, in turns, a thread is alone in its warp.
-inline uint32_t laneId() { return threadIdx.x % 32; }
-inline bool aloneInWarp() { return emulation::Block::current == nullptr; }
-inline bool warpAny(bool value) {
-  return emulation::Block::current == nullptr ? value : emulation::Block::current->meetWarp(value);
-}
-inline void warpSync() { warpAny(false); }
-inline uint64_t warpShuffle(uint64_t value, uint32_t thread) {
-  CHECK(emulation::Block::current != nullptr);
-  return emulation::Block::current->shuffleWarp(value, thread % 32);
-}
-// Those with the flag of a line load before the others, like loads that find a line as it was before a store or after.
-template <class Load>
-auto warpAtOnce(Load load) {
-  const bool hasFlag = laneId() % 8 == 7;
-  decltype(load()) value;
-  if (hasFlag) value = load();
-  warpSync();
-  if (!hasFlag) value = load();
-  return value;
-}
-inline bool isFirstOfBlock() { return threadIdx.x == 0; }
-inline bool blockAny(bool value) {
-  return emulation::Block::current == nullptr ? value : emulation::Block::current->meetBlock(value);
-}
-inline void blockSync() { blockAny(false); }
-
-}  // namespace mscclpp
-
-inline void __syncthreads() { mscclpp::blockSync(); }
-inline int __syncthreads_or(int value) { return mscclpp::blockAny(value != 0); }
-inline void atomicAdd(unsigned long long* word, unsigned long long value) {
-  __atomic_fetch_add(word, value, __ATOMIC_ACQ_REL);
-}
-
-#define __builtin_assume_aligned(address, width) emulation::onAccess(address, width)

@@ -1,13 +1,11 @@
 // Packets: what is sent arrives, byte for byte and not a byte beside it, whatever the size, the alignments and who the
 // threads are; what has not been sent is not taken for it; and waits for it end.
 
-#include <atomic>
-#include <chrono>
-
 #include "mscclpp/memory_channel_device.hpp"
 
 #include "../../kernels/packets.cu"
 
+using emulation::Limits;
 using emulation::Memory;
 using emulation::Random;
 
@@ -32,20 +30,17 @@ struct Message {
   }
 
   void put(uint64_t bytes, uint64_t offset, uint32_t threads, uint32_t flag) {
-    emulation::limited = true;
-    emulation::readable = {source.at(offset), source.at(offset + bytes)};
-    emulation::writable = {};
+    const Limits limits({source.at(offset), source.at(offset + bytes)},
+                        {packets.at(0), packets.at(packetsOf<Packet>(bytes))});
     emulation::inTurns(threads, [&](uint32_t thread) {
       CHECK(mscclpp::putPackets<Packet>(packets.at(0), source.at(offset), bytes, thread, threads, flag));
     });
-    emulation::limited = false;
   }
 
   // Each thread's answer, or-ed to `came` and and-ed to `all`.
   void unpack(uint64_t bytes, uint64_t offset, uint32_t threads, uint32_t flag, bool& came, bool& all) {
-    emulation::limited = true;
-    emulation::readable = {};
-    emulation::writable = {destination.at(offset), destination.at(offset + bytes)};
+    const Limits limits({packets.at(0), packets.at(packetsOf<Packet>(bytes))},
+                        {destination.at(offset), destination.at(offset + bytes)});
     came = false, all = true;
     emulation::inTurns(threads, [&](uint32_t thread) {
       const bool answer =
@@ -53,7 +48,6 @@ struct Message {
       came = came || answer;
       all = all && answer;
     });
-    emulation::limited = false;
   }
 
   Memory source, packets, destination, expected;
@@ -70,9 +64,9 @@ static void everySizeAtEveryAlignment(uint64_t largest) {
       const uint64_t to = alignments % 16, from = alignments / 16;
       flag = flag == 0xffffffff ? 1 : flag + 1;
       bool came, all;
-      if (alignments == 0 && size > 0 && sizeof(Packet) != 128) {
-        // Nothing has been sent with this flag: a thread with packets says so, and nothing is written.
-        message.unpack(size, to, 1, flag, came, all);
+      if (alignments == 0 && size > 0) {
+        // Nothing has been sent with this flag: who has packets says so, and nothing is written.
+        message.unpack(size, to, sizeof(Packet) == 128 ? 32 : 1, flag, came, all);
         CHECK(!came && message.destination.same(message.expected));
       }
       message.put(size, from, someThreads<Packet>(random), flag);
@@ -194,7 +188,6 @@ static void refusals() {
     status[mscclpp::StatusRefused] = 0;
     return !answer && said && memory.same(before);
   };
-  threadIdx.x = 0;
   CHECK(refused(channel.putPackets(0, 1024, 8, 0, 1, 0)));
   CHECK(refused(channel.unpackPackets(0, 1024, 8, 0, 1, 0)));
   CHECK(refused(channel.putPackets(8, 1024, 8, 0, 1, 1)));
@@ -245,16 +238,18 @@ static void endings() {
 // The threads of a warp give up together, also when the abort comes while some have looked for it and some have not.
 static void warpGivesUpTogether() {
   uint32_t status[4] = {};
-  unsigned int gaveUp = 0, calls = 0;
+  unsigned int gaveUp = 0, calls[32] = {};
   emulation::launch(1, 32, [&] {
     const auto never = [&] {
       // Thread 0 is the first to come back from its first look.
-      if (threadIdx.x == 0 && ++calls == mscclpp::PollsBeforeFirstLook + 1) status[mscclpp::StatusAbortRequested] = 1;
+      const bool isBehindIt = ++calls[threadIdx.x] == mscclpp::PollsBeforeFirstLook + 1;
+      if (threadIdx.x == 0 && isBehindIt) status[mscclpp::StatusAbortRequested] = 1;
       return mscclpp::warpAny(false);
     };
     gaveUp += !mscclpp::pollUntilByWarp(never, -1, status);
   });
   CHECK(gaveUp == 32 && status[mscclpp::StatusAborted] == 1);
+  for (unsigned int callsOfThread : calls) CHECK(callsOfThread == calls[0]);
 }
 
 // Two sides at once, each a device with blocks and a channel to the other: the test kernel.
@@ -322,12 +317,12 @@ int main() {
   onePacketIsMissing<LL8Packet>();
   onePacketIsMissing<LL16Packet>();
   onePacketIsMissing<LL128Packet>();
-  halfAPacket();
-  refusals();
+  emulation::asThread(halfAPacket);
+  emulation::asThread(refusals);
   endings<LL8Packet>();
   endings<LL16Packet>();
   endings<LL128Packet>();
   warpGivesUpTogether();
   roundsOfAllKinds();
-  singlePackets();
+  emulation::asThread(singlePackets);
 }

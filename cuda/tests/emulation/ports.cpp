@@ -1,15 +1,13 @@
 // FIFOs and port channels: with a proxy that carries out triggers late and in pieces, under random interleavings of
-// their atomic accesses; and the test kernels, with a proxy that runs at the same time.
+// their accesses; and the test kernels, with a proxy that runs at the same time.
 
 #include "mscclpp/proxy_channel_device.hpp"
 
 #include "../../kernels/fifo.cu"
 #include "../../kernels/port_channel.cu"
 
-#include <atomic>
-#include <deque>
-
 using emulation::Interleaving;
+using emulation::Limits;
 using emulation::Memory;
 using emulation::Random;
 using mscclpp::BasePortChannelDeviceHandle;
@@ -24,7 +22,10 @@ struct HostFifo {
   bool take(ProxyTrigger& trigger) {
     const ProxyTrigger& slot = slots[taken % slots.size()];
     const uint64_t high = mscclpp::atomicLoad<mscclpp::MemoryOrder::Acquire, mscclpp::MemoryScope::System>(&slot.snd);
-    if (high >> 63 == (taken / slots.size()) % 2) return false;
+    if (high >> 63 == (taken / slots.size()) % 2) {
+      mscclpp_host::pause();
+      return false;
+    }
     trigger = ProxyTrigger{slot.fst, high & ~(1ull << 63)};
     ++taken;
     mscclpp::atomicStore<mscclpp::MemoryOrder::Release, mscclpp::MemoryScope::System>(&tail, taken);
@@ -97,11 +98,10 @@ static void threadCopies() {
   for (uint64_t size = 0; size <= largest; ++size) {
     for (uint64_t alignments = 0; alignments < 32; ++alignments) {
       const uint64_t to = alignments % 16, from = (to + alignments / 16 * 8) % 16;
-      emulation::limited = true;
-      emulation::readable = {source.at(from), source.at(from + size)};
-      emulation::writable = {destination.at(to), destination.at(to + size)};
-      mscclpp::copyByThread(destination.at(to), source.at(from), size);
-      emulation::limited = false;
+      {
+        const Limits limits({source.at(from), source.at(from + size)}, {destination.at(to), destination.at(to + size)});
+        mscclpp::copyByThread(destination.at(to), source.at(from), size);
+      }
       std::memcpy(expected.at(to), source.at(from), size);
       CHECK(destination.same(expected));
       for (uint64_t i = 0; i < size; i += 61) *source.at(i) ^= static_cast<uint8_t>(size + alignments + i);
@@ -120,7 +120,7 @@ static void interleavedPushes() {
     HostFifo fifo(2u << random.below(3));
     std::vector<uint64_t> next(pushers);
     uint64_t cached = 0;
-    Interleaving::run(pushers + 2, random.next(), [&] {
+    Interleaving::run(pushers + 2, 1, random.next(), [&] {
       const uint64_t me = blockIdx.x;
       if (me < pushers) {
         for (uint64_t i = 0; i < each; ++i) {
@@ -135,7 +135,7 @@ static void interleavedPushes() {
           CHECK(fifo.tailCache() >= cached && fifo.tailCache() <= fifo.tail && fifo.looking() <= 1);
           cached = fifo.tailCache();
           shared += fifo.looking();
-          Interleaving::current->yield();
+          mscclpp_host::pause();
         }
         return;
       }
@@ -165,11 +165,11 @@ static uint64_t interleavedPuts(uint64_t seed, bool weakened) {
   for (uint64_t i = 0; i < pieces * slot; ++i) {
     *world.arrivals.at(i) = static_cast<uint8_t>(~byteOf(i / slot, i % slot));
   }
-  Interleaving::run(senders + 2, random.next(), [&] {
+  Interleaving::run(senders + 2, 1, random.next(), [&] {
     if (blockIdx.x == senders) {
       while (!received || turn != pieces) {
         world.proxy(random.below(8) == 0);
-        Interleaving::current->yield();
+        mscclpp_host::pause();
       }
     } else if (blockIdx.x == senders + 1) {
       for (uint64_t piece = 0; piece < pieces; ++piece) {
@@ -186,7 +186,7 @@ static uint64_t interleavedPuts(uint64_t seed, bool weakened) {
     } else {
       for (uint64_t piece = blockIdx.x; piece < pieces; piece += senders) {
         // Synchronises with the sender of the piece before.
-        while (turn != piece) Interleaving::current->yield();
+        while (turn != piece) mscclpp_host::pause();
         const uint64_t at = piece * slot, size = sizeOf(piece);
         for (uint64_t i = 0; i < size; ++i) *world.source.at(at + i) = byteOf(piece, i);
         const uint32_t way = random.below(4);
@@ -217,6 +217,31 @@ static void noSignalComesBeforeItsData() {
   }
   // The test sees what it is for.
   CHECK(weakened > 1000);
+}
+
+// Who knows that a trigger has been taken knows that it is pending, though the push of it may not have returned yet.
+static void noSignalOvertakesWhatIsTaken() {
+  Random random(5);
+  for (uint64_t run = 0; run < 2000; ++run) {
+    World world(4, 128, 64);
+    bool received = false;
+    Interleaving::run(4, 1, random.next(), [&] {
+      if (blockIdx.x == 0) {
+        CHECK(world.channel.put(0, 128));
+      } else if (blockIdx.x == 1) {
+        while (world.fifo.taken == 0) mscclpp_host::pause();
+        CHECK(world.channel.signal());
+      } else if (blockIdx.x == 2) {
+        while (!received) {
+          world.proxy(random.below(8) == 0);
+          mscclpp_host::pause();
+        }
+      } else {
+        CHECK(world.channel.wait() && std::memcmp(world.arrivals.at(0), world.source.at(0), 128) == 0);
+        received = true;
+      }
+    });
+  }
 }
 
 // Both ways are taken, and counted.
@@ -284,11 +309,11 @@ static void endings() {
   CHECK(watched.handle.sync(1, 0) && watched.tailCache() == 1 && watched.looking() == 0);
   watched.looking() = 1;
   uint64_t looks = 0;
-  Interleaving::run(2, 1, [&] {
+  Interleaving::run(2, 1, 1, [&] {
     if (blockIdx.x == 0) {
       CHECK(watched.handle.sync(1));
     } else {
-      while (++looks < 100) Interleaving::current->yield();
+      while (++looks < 100) mscclpp_host::pause();
       watched.looking() = 0;
     }
   });
@@ -372,13 +397,14 @@ static void flushAndOverwrite() {
 }
 
 int main() {
-  threadCopies();
+  emulation::asThread(threadCopies);
   interleavedPushes();
   noSignalComesBeforeItsData();
-  smallPutsGoDirectly();
-  whatDoesNotFit();
-  endings();
-  pushNumbered();
-  turns();
-  flushAndOverwrite();
+  noSignalOvertakesWhatIsTaken();
+  emulation::asThread(smallPutsGoDirectly);
+  emulation::asThread(whatDoesNotFit);
+  emulation::asThread(endings);
+  emulation::asThread(pushNumbered);
+  emulation::asThread(turns);
+  emulation::asThread(flushAndOverwrite);
 }

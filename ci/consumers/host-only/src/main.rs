@@ -4,14 +4,25 @@ mod neighbour;
 
 use std::{sync::Arc, thread, time::Duration};
 
-use mscclpp::{
-    BaseMemoryChannelHandle, Error,
-    host::{HostBlock, HostKernel},
-    prelude::*,
-};
+use mscclpp::{Error, prelude::*};
 use neighbour::Neighbour;
 
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// Signals the peer and waits for its signal.
+const MEET: KernelSource<'static> = KernelSource::new(
+    "meet.cu",
+    r#"
+#include "mscclpp/memory_channel_device.hpp"
+#include <assert.h>
+
+extern "C" __global__ void meet(mscclpp::BaseMemoryChannelDeviceHandle channel) {
+  channel.signal();
+  const bool met = channel.wait();
+  assert(met && "the peer gave up");
+}
+"#,
+);
 
 fn main() -> Result<(), Error> {
     let ranks: Vec<_> =
@@ -44,8 +55,7 @@ fn rank(bootstrap: LocalBootstrap) -> Result<(), Error> {
     connection.flush(LIMIT)?;
 
     // A signal by a kernel.
-    let twins = &[HostKernel { name: "meet", run: meet }];
-    let module = Module::load(&gpu, &ModuleSource { ptx: "", host_kernels: twins, host_symbols: &[] })?;
+    let module = Module::load(&gpu, &MEET)?;
     let stream = gpu.stream()?;
     let arguments = KernelArgs::new().with(channel.device_handle());
     // SAFETY: that is the kernel's argument, and the channel is kept until the stream is done.
@@ -57,18 +67,4 @@ fn rank(bootstrap: LocalBootstrap) -> Result<(), Error> {
     assert_eq!(word, [peer as u8 + 1; 8]);
     comm.bootstrap().barrier()?;
     Ok(())
-}
-
-/// Signals the peer and waits for its signal.
-///
-/// # Safety
-/// The argument must be the handle of a live channel.
-unsafe fn meet(block: &HostBlock<'_>) {
-    // SAFETY: the caller's promise.
-    let met = unsafe {
-        let channel: BaseMemoryChannelHandle = block.arg(0);
-        channel.signal();
-        channel.wait(-1)
-    };
-    assert!(met, "the peer gave up");
 }

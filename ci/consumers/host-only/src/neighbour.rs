@@ -6,7 +6,9 @@ use mscclpp::{
     DevicePtr, EndpointConfig, EndpointInfo, Gpu, LinkMonitor, MemoryRegion, RegionInfo, Stream, Transport,
     TransportFlags,
     errors::CoreError,
-    provider::{Link, LocalEndpoint, Queue, Registration, RemoteRegion, TransportProvider},
+    provider::{
+        Link, LocalEndpoint, Operation, Queue, Registration, RemoteRegion, RouteId, TransportProvider,
+    },
 };
 
 type Result<T> = std::result::Result<T, CoreError>;
@@ -15,7 +17,7 @@ type Result<T> = std::result::Result<T, CoreError>;
 pub struct Neighbour;
 
 impl Neighbour {
-    pub const TRANSPORT: Transport = Transport::custom(0);
+    pub const TRANSPORT: Transport = Transport::custom(0).named("Neighbour");
 }
 
 struct End(Stream);
@@ -23,7 +25,7 @@ struct End(Stream);
 /// A region of this process, as its owner registers it and as its peer imports it.
 struct Region(Arc<MemoryRegion>);
 
-struct Lane(Stream);
+struct StreamLink(Stream);
 
 fn unreachable(remote: impl ToString, reason: &str) -> CoreError {
     CoreError::Unreachable {
@@ -62,7 +64,7 @@ impl TransportProvider for Neighbour {
     ) -> Result<Arc<dyn Link>> {
         let end: &dyn Any = &**local;
         match end.downcast_ref::<End>() {
-            Some(end) if remote.is_in_this_process() => Ok(Arc::new(Lane(end.0.clone()))),
+            Some(end) if remote.is_in_this_process() => Ok(Arc::new(StreamLink(end.0.clone()))),
             _ => Err(unreachable(remote, "it is in another process")),
         }
     }
@@ -90,44 +92,90 @@ impl RemoteRegion for Region {
     }
 }
 
-impl Link for Lane {
+impl Link for StreamLink {
     fn open_queue(&self) -> Result<Box<dyn Queue>> {
-        Ok(Box::new(Lane(self.0.clone())))
+        Ok(Box::new(StreamQueue { stream: self.0.clone(), routes: Vec::new(), asked: 0, reached: 0 }))
     }
 }
 
-/// All queues of an endpoint share its stream, so there is more order than was asked for.
-impl Queue for Lane {
-    fn write(
+/// All queues of an endpoint share its stream, so there is more order than was asked for. It takes as much as it is given.
+struct StreamQueue {
+    stream: Stream,
+    /// By number: where the peer's memory is, and the region to write from.
+    routes: Vec<Option<(DevicePtr, Option<Arc<MemoryRegion>>)>>,
+    /// The last ticket that was asked for, and the last that was reached.
+    asked: u64,
+    reached: u64,
+}
+
+fn foreign() -> CoreError {
+    CoreError::InvalidArgument("that is no memory of this transport".to_owned())
+}
+
+impl Queue for StreamQueue {
+    fn prepare(
         &mut self,
+        route: RouteId,
         dst: &Arc<dyn RemoteRegion>,
-        dst_offset: u64,
-        src: &Arc<dyn Registration>,
-        src_offset: u64,
-        len: u64,
+        src: Option<&Arc<dyn Registration>>,
     ) -> Result<()> {
-        let src: &dyn Any = &**src;
-        let (Some(to), Some(Region(from))) = (dst.ptr(), src.downcast_ref()) else {
-            return Err(unreachable("the peer", "that is no memory of this transport"));
+        let region = |src: &Arc<dyn Registration>| {
+            let any: &dyn Any = &**src;
+            any.downcast_ref().map(|Region(region)| Arc::clone(region)).ok_or_else(foreign)
         };
-        // SAFETY: both regions are of this process and alive, and the core has checked the ranges.
-        unsafe { self.0.copy(to.add(dst_offset), from.ptr().add(src_offset), len)? };
+        let prepared = (dst.ptr().ok_or_else(foreign)?, src.map(region).transpose()?);
+        self.routes.resize_with(self.routes.len().max(route.index() + 1), || None);
+        self.routes[route.index()] = Some(prepared);
         Ok(())
     }
 
-    fn update(&mut self, dst: &Arc<dyn RemoteRegion>, dst_offset: u64, value: u64) -> Result<()> {
-        let to = dst.ptr().ok_or_else(|| unreachable("the peer", "that is no memory of this transport"))?;
-        // SAFETY: as in `write`.
-        unsafe { self.0.write_u64(to.add(dst_offset), value)? };
-        Ok(())
+    /// Both ends are of this process, and its devices are simulated: the memory stays until the stream is idle.
+    fn release(&mut self, route: RouteId) {
+        let _ = self.stream.synchronize();
+        self.routes[route.index()] = None;
     }
 
-    fn request_flush(&mut self) -> Result<u64> {
-        // One ticket for all: when the stream is idle, everything is done.
-        Ok(1)
+    unsafe fn submit(&mut self, batch: &[Operation]) -> Result<usize> {
+        let mut taken = 0;
+        for operation in batch {
+            // SAFETY: the caller's promise.
+            match unsafe { self.start(*operation) } {
+                Ok(()) => taken += 1,
+                Err(error) if taken == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(taken)
     }
 
+    /// When the stream is idle, everything is done.
     fn progress(&mut self) -> Result<u64> {
-        Ok(u64::from(self.0.query()?))
+        if self.stream.query()? {
+            self.reached = self.asked;
+        }
+        Ok(self.reached)
+    }
+}
+
+impl StreamQueue {
+    /// # Safety
+    /// As [`Queue::submit`].
+    unsafe fn start(&mut self, operation: Operation) -> Result<()> {
+        let known = |route: RouteId| self.routes[route.index()].as_ref().ok_or_else(foreign);
+        match operation {
+            Operation::Write { route, dst_offset, src_offset, len } => {
+                let (to, from) = known(route)?;
+                let from = from.as_ref().ok_or_else(foreign)?.ptr();
+                // SAFETY: both regions are kept, and the core has checked the ranges.
+                unsafe { self.stream.copy(to.add(dst_offset), from.add(src_offset), len)? };
+            }
+            Operation::Update { route, offset, value } => {
+                // SAFETY: as above.
+                unsafe { self.stream.write_u64(known(route)?.0.add(offset), value)? };
+            }
+            Operation::Flush { ticket } => self.asked = ticket,
+            _ => return Err(foreign()),
+        }
+        Ok(())
     }
 }

@@ -10,16 +10,19 @@ use std::borrow::Cow;
 
 use clap::{Args, ValueEnum};
 use mscclpp::{
-    KernelArgs, LL8Packet, LL16Packet, LL128Packet, LaunchConfig, Module, ModuleSource, Packet, Stream,
-    kernels, prelude::*,
+    KernelArgs, LL8Packet, LL16Packet, LL128Packet, LaunchConfig, Module, Packet, Stream, prelude::*,
 };
 
-pub(crate) use self::kernel::{OwnChannels, Round, state};
-use self::{roles::Roles, shape::Shape};
+use self::{
+    kernel::{OwnChannels, Round, state},
+    roles::Roles,
+    shape::Shape,
+};
 use crate::{
     Result,
     data::{fresh_seed, random_bytes},
     exchange::Exchange,
+    kernels::MEMORY_BENCH,
     launches::Launches,
     machine::Machine,
     measuring::Measuring,
@@ -27,7 +30,6 @@ use crate::{
     progress::Progress,
     report::{Bandwidth, Report, Row, SizeOf, Times, Unit},
     sizes::{self, Sizes},
-    twins,
 };
 
 #[derive(Args)]
@@ -193,10 +195,8 @@ fn run(
         "random data, compared on both sides for each time".to_owned(),
     ];
 
-    let source =
-        ModuleSource { ptx: kernels::MEMORY_BENCH, host_kernels: twins::MEMORY_BENCH, host_symbols: &[] };
     let bench = Bench {
-        module: Module::load(&pair.gpu, &source)?,
+        module: Module::load(&pair.gpu, &MEMORY_BENCH)?,
         state: pair.gpu.allocate(state::SIZE)?,
         pair: &pair,
         options,

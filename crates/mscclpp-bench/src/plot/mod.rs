@@ -1,8 +1,7 @@
 //! `plot`: result files as one picture, time and bandwidth over size.
 
-mod axis;
 mod figure;
-mod svg;
+mod picture;
 
 use std::{
     fs,
@@ -31,7 +30,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for row in &figure.left_out {
         eprintln!("{row} FAILED when it was measured, and is not drawn");
     }
-    let picture = svg::draw(&figure);
+    let picture = picture::draw(&figure)?;
     match &options.output {
         Some(path) => {
             fs::write(path, picture).map_err(|error| format!("writing {}: {error}", path.display()))?;

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use mscclpp::{PortChannelHandle, ServiceStats, Stream, errors::GpuError, prelude::*};
 
 pub(crate) use self::{
-    ping_pong::{Options as PingPongOptions, PacketOptions, element, packet_ping_pong, ping_pong},
+    ping_pong::{Options as PingPongOptions, PacketOptions, packet_ping_pong, ping_pong},
     put::{Options as PutOptions, put},
 };
 use crate::{
@@ -151,21 +151,5 @@ impl<'a> Ports<'a> {
         self.service.stop_proxy()?;
         // Nobody closes a connection that the other still uses.
         pair.ranks.meet()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use mscclpp::kernels;
-
-    use super::*;
-
-    /// What the kernels are handed has the size that they were compiled for.
-    #[test]
-    fn the_channel_is_as_large_as_in_the_kernels() {
-        for entry in ["port_put", "port_ping_pong", "port_packet_ping_pong"] {
-            let parameter = format!("{entry}_param_0[{}]", size_of::<PortChannelHandle>());
-            assert!(kernels::PORT_BENCH.contains(&parameter), "{parameter}");
-        }
     }
 }

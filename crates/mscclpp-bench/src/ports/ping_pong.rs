@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use clap::Args;
-use mscclpp::{KernelArgs, LL16Packet, LaunchConfig, Module, ModuleSource, Packet, kernels, prelude::*};
+use mscclpp::{KernelArgs, LL16Packet, LaunchConfig, Module, Packet, prelude::*};
 
 use super::{
     Carriage, Carrier, Common, Ports,
@@ -13,11 +13,11 @@ use super::{
 use crate::{
     Result,
     ethernet::Tuning,
+    kernels::PORT_BENCH,
     machine::Machine,
     progress::Progress,
     report::{Report, Row, SizeOf, Times, Unit},
     sizes::Sizes,
-    twins,
 };
 
 #[derive(Args)]
@@ -89,7 +89,7 @@ pub(crate) fn packet_ping_pong(options: &PacketOptions, peer: bool) -> Result<Op
 }
 
 /// What an element is in a round, on the side that goes first (1) or the other (0); the kernels compute the same.
-pub(crate) fn element(round: u32, side: u32, index: u32) -> u32 {
+fn element(round: u32, side: u32, index: u32) -> u32 {
     round.wrapping_mul(2_654_435_761).wrapping_add(index.wrapping_mul(2)).wrapping_add(side + 1)
 }
 
@@ -116,10 +116,7 @@ fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, peer: bool) -> Res
     let pair = measuring.join_with(|platform| tuning.context(platform), peer)?;
     let (platform, side) = (pair.gpu.platform(), u32::from(pair.ranks.rank == 0));
     let threads = threads.unwrap_or(if platform == Platform::Host { 32 } else { 1024 });
-    let module = Module::load(
-        &pair.gpu,
-        &ModuleSource { ptx: kernels::PORT_BENCH, host_kernels: twins::PORT_BENCH, host_symbols: &[] },
-    )?;
+    let module = Module::load(&pair.gpu, &PORT_BENCH)?;
     let kernel = module.kernel(kind.kernel)?;
     let mismatches = pair.gpu.allocate(4)?;
     let ports = Ports::new(&pair, common, kind.carrier, sizes.end / kind.element * kind.as_put)?;

@@ -3,19 +3,19 @@
 use std::borrow::Cow;
 
 use clap::Args;
-use mscclpp::{Kernel, KernelArgs, LaunchConfig, Module, ModuleSource, Stream, kernels, prelude::*};
+use mscclpp::{Kernel, KernelArgs, LaunchConfig, Module, Stream, prelude::*};
 
 use super::{Carriage, Carrier, Common, Ports, known};
 use crate::{
     Result,
     data::{fresh_seed, random_bytes},
+    kernels::PORT_BENCH,
     launches::Launches,
     machine::Machine,
     pair::Pair,
     progress::Progress,
     report::{Bandwidth, Report, Row, SizeOf, Times, Unit},
     sizes::Sizes,
-    twins,
 };
 
 #[derive(Args)]
@@ -40,10 +40,7 @@ pub(crate) fn put(options: &Options, peer: bool) -> Result<Option<Report>> {
         _ => Sizes { begin: 1 << 10, end: 128 << 20, factor: 1 << 10 },
     };
     let sizes = common.sizes.or(default, 1)?;
-    let module = Module::load(
-        &pair.gpu,
-        &ModuleSource { ptx: kernels::PORT_BENCH, host_kernels: twins::PORT_BENCH, host_symbols: &[] },
-    )?;
+    let module = Module::load(&pair.gpu, &PORT_BENCH)?;
     let kernel = module.kernel("port_put")?;
     let ports = Ports::new(&pair, common, *carrier, sizes.end)?;
     let bench = Bench { options, pair: &pair, kernel, ports: &ports };

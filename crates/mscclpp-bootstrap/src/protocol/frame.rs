@@ -7,7 +7,7 @@
 //! The envelope's version is not the protocol's: it and the frames of the handshake never change, so that two programs
 //! of different protocol versions can still prove to each other who they are, and then tell what differs.
 
-use crate::protocol::wire::Malformed;
+use mscclpp_net::wire::Malformed;
 
 const MARK: u8 = 0xB5;
 const VERSION: u8 = 1;

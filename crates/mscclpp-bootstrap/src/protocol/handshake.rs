@@ -7,51 +7,51 @@
 //!   Accept / Reject  HMAC(key, "responder", all), answer  ->
 //! ```
 //! - The responder speaks first, so that an initiator says who it is and proves it in the first thing it sends. From
-//!   then on its end can be told from that of a stranger, and has a name.
+//!   then on the end of its connection is that of a known rank.
 //! - The challenge is random and nothing else, and the initiator proves itself first: a stranger who can only connect
 //!   learns nothing that depends on the key.
 //! - Each proof covers both nonces, everything said before and the side that makes it: an old proof, or one of the
 //!   other side, is worth nothing. Proofs are compared in constant time.
 //! - Only after its proof are version, job, number of ranks and rank of a member looked at. A reason for not letting it in
 //!   is proved like the opposite, so a stranger on our port cannot make a rank give up.
-//! - Who has no proof, or another key, is told as much by a `Refuse`, which nobody can prove to it. Such a one, and a proof
-//!   that is none, mean nothing to a rank that has a key but that the answer is not from its job.
+//! - An initiator without a proof, or with another key, gets a `Refuse`, which cannot be proved to it. To a rank that has
+//!   a key, a `Refuse` and a wrong proof mean only that the answer is not from its job.
 //!
 //! It authenticates the connection, not the bytes that follow: who can change packets between two hosts is not kept out.
 //! Without a key both sides use one that everybody knows; the exchange then only shows that the other end is alive and
 //! speaks this protocol, which recorded or random bytes do not.
 
 use crate::protocol::frame::{self, Frame, Kind};
-use crate::protocol::hello::{Hello, JobId, Nonce, Rejection};
-use crate::protocol::key::Key;
-use crate::protocol::wire::{Malformed, Reader};
+use mscclpp_net::key::{Nonce, Proof, Transcript};
+
+use crate::protocol::hello::{Hello, JobId, Rejection};
+use crate::protocol::key::JobKey;
+use mscclpp_net::wire::{Malformed, Reader};
 
 const INITIATOR: &[u8] = b"mscclpp-bootstrap initiator\0";
 const RESPONDER: &[u8] = b"mscclpp-bootstrap responder\0";
 
-/// The length of a proof.
-const PROOF: usize = 32;
-
 /// Why a handshake ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Stranger {
+pub(crate) enum HandshakeError {
     #[error("it broke the protocol: {0}")]
     Malformed(#[from] Malformed),
     #[error("{0}")]
     Unproven(&'static str),
 }
 
-const OUT_OF_PLACE: Stranger = Stranger::Malformed(Malformed("a frame of the handshake is out of place"));
+const OUT_OF_PLACE: HandshakeError =
+    HandshakeError::Malformed(Malformed("a frame of the handshake is out of place"));
 
 /// The payload of a frame that begins with a proof.
-fn split_proof(payload: &[u8]) -> Result<(&[u8; PROOF], &[u8]), Malformed> {
+fn split_proof(payload: &[u8]) -> Result<(&Proof, &[u8]), Malformed> {
     payload.split_first_chunk().ok_or(Malformed("a proof is too short"))
 }
 
 /// The end that opened the connection, once it has answered the challenge.
 pub(crate) struct Initiator {
-    key: Key,
-    transcript: Vec<u8>,
+    secret: bool,
+    transcript: Transcript,
 }
 
 /// How a member answers to an initiator.
@@ -63,7 +63,11 @@ pub(crate) enum Answer {
 
 impl Initiator {
     /// Answers the first frame of the other end; the bytes are to be sent.
-    pub(crate) fn answer(key: Key, hello: &Hello, first: &Frame) -> Result<(Self, Vec<u8>), Stranger> {
+    pub(crate) fn answer(
+        key: JobKey,
+        hello: &Hello,
+        first: &Frame,
+    ) -> Result<(Self, Vec<u8>), HandshakeError> {
         if first.kind != Kind::Challenge {
             return Err(OUT_OF_PLACE);
         }
@@ -71,20 +75,20 @@ impl Initiator {
         let _nonce: Nonce = reader.array()?;
         reader.end()?;
         let hello = hello.payload();
-        let mut transcript = first.payload.clone();
-        transcript.extend_from_slice(&hello);
-        let payload = [key.prove(INITIATOR, &transcript).as_slice(), &hello].concat();
-        Ok((Self { key, transcript }, frame::encode(Kind::Hello, &payload)))
+        let mut transcript = Transcript::new(key.key);
+        transcript.add(&first.payload).add(&hello);
+        let payload = [transcript.prove(INITIATOR).as_slice(), &hello].concat();
+        Ok((Self { secret: key.secret, transcript }, frame::encode(Kind::Hello, &payload)))
     }
 
     /// Takes the answer to the hello.
-    pub(crate) fn conclude(mut self, frame: &Frame) -> Result<Answer, Stranger> {
+    pub(crate) fn conclude(mut self, frame: &Frame) -> Result<Answer, HandshakeError> {
         match frame.kind {
             Kind::Refuse => {
                 let mut reader = Reader::new(&frame.payload);
                 let keyed = reader.flag()?;
                 reader.end()?;
-                Err(Stranger::Unproven(match (self.key.secret, keyed) {
+                Err(HandshakeError::Unproven(match (self.secret, keyed) {
                     (true, true) => "its key is another than ours",
                     (true, false) => "it does not take members with a key",
                     (false, true) => "it demands a key, and we have none",
@@ -93,10 +97,9 @@ impl Initiator {
             }
             Kind::Accept | Kind::Reject => {
                 let (proof, answer) = split_proof(&frame.payload)?;
-                self.transcript.push(frame.kind as u8);
-                self.transcript.extend_from_slice(answer);
-                if !self.key.verify(RESPONDER, &self.transcript, proof) {
-                    return Err(Stranger::Unproven("its key is another than ours"));
+                self.transcript.add(&[frame.kind as u8]).add(answer);
+                if !self.transcript.verify(RESPONDER, proof) {
+                    return Err(HandshakeError::Unproven("its key is another than ours"));
                 }
                 if frame.kind == Kind::Reject {
                     return Ok(Answer::Rejected(Rejection::parse(answer)?));
@@ -113,39 +116,40 @@ impl Initiator {
 
 /// The end that listened, until the other has proved itself.
 pub(crate) struct Responder {
-    key: Key,
+    key: JobKey,
     nonce: Nonce,
 }
 
 impl Responder {
     /// Begins; the bytes are to be sent. A nonce must never be used twice.
-    pub(crate) fn challenge(key: Key, nonce: Nonce) -> (Self, Vec<u8>) {
+    pub(crate) fn challenge(key: JobKey, nonce: Nonce) -> (Self, Vec<u8>) {
         (Self { key, nonce }, frame::encode(Kind::Challenge, &nonce))
     }
 
     /// Takes the first frame of the other end: who is it? On an error, a [`refusal`](Self::refusal) may be sent before
     /// the connection is closed.
-    pub(crate) fn verify(&self, first: &Frame) -> Result<(Hello, Verified), Stranger> {
+    pub(crate) fn verify(&self, first: &Frame) -> Result<(Hello, Verified), HandshakeError> {
         if first.kind != Kind::Hello {
             return Err(OUT_OF_PLACE);
         }
         let (proof, said) = split_proof(&first.payload)?;
         let hello = Hello::parse(said)?;
         if hello.secret != self.key.secret {
-            return Err(Stranger::Unproven(if hello.secret {
+            return Err(HandshakeError::Unproven(if hello.secret {
                 "it has a key, and this job has none"
             } else {
                 "it has no key"
             }));
         }
-        let transcript = [self.nonce.as_slice(), said].concat();
-        if !self.key.verify(INITIATOR, &transcript, proof) {
-            return Err(Stranger::Unproven("its key is not this job's"));
+        let mut transcript = Transcript::new(self.key.key.clone());
+        transcript.add(&self.nonce).add(said);
+        if !transcript.verify(INITIATOR, proof) {
+            return Err(HandshakeError::Unproven("its key is not this job's"));
         }
-        Ok((hello, Verified { key: self.key.clone(), transcript }))
+        Ok((hello, Verified { transcript }))
     }
 
-    /// What a stranger is told: that it does not belong here, and whether a key is needed.
+    /// The answer to a stranger: that it does not belong here, and whether a key is needed.
     pub(crate) fn refusal(&self) -> Vec<u8> {
         frame::encode(Kind::Refuse, &[u8::from(self.key.secret)])
     }
@@ -153,8 +157,7 @@ impl Responder {
 
 /// The end that listened, once the other has proved itself and is to be answered.
 pub(crate) struct Verified {
-    key: Key,
-    transcript: Vec<u8>,
+    transcript: Transcript,
 }
 
 impl Verified {
@@ -169,9 +172,8 @@ impl Verified {
     }
 
     fn answer(mut self, kind: Kind, answer: &[u8]) -> Vec<u8> {
-        self.transcript.push(kind as u8);
-        self.transcript.extend_from_slice(answer);
-        let proof = self.key.prove(RESPONDER, &self.transcript);
+        self.transcript.add(&[kind as u8]).add(answer);
+        let proof = self.transcript.prove(RESPONDER);
         frame::encode(kind, &[proof.as_slice(), answer].concat())
     }
 }
@@ -202,7 +204,7 @@ mod tests {
     }
 
     /// Runs a handshake up to the responder's verdict on the initiator.
-    fn run(ours: &Key, theirs: &Key) -> Result<(Initiator, Verified, Hello), Stranger> {
+    fn run(ours: &JobKey, theirs: &JobKey) -> Result<(Initiator, Verified, Hello), HandshakeError> {
         let (responder, challenge) = Responder::challenge(theirs.clone(), [9; 32]);
         let (initiator, bytes) = Initiator::answer(ours.clone(), &hello(ours.secret), &frame(&challenge))?;
         let (said, verified) = responder.verify(&frame(&bytes))?;
@@ -211,7 +213,7 @@ mod tests {
 
     #[test]
     fn members_get_in() {
-        for key in [Key::of_unique_id([3; 32]), Key::of_secret("swordfish"), Key::none()] {
+        for key in [JobKey::of_unique_id([3; 32]), JobKey::of_secret("swordfish"), JobKey::none()] {
             let (initiator, verified, said) = run(&key, &key).unwrap();
             assert_eq!(said, hello(key.secret));
             let answer = initiator.conclude(&frame(&verified.accept([5; 16])));
@@ -221,7 +223,7 @@ mod tests {
 
     #[test]
     fn reasons_arrive() {
-        let key = Key::of_secret("swordfish");
+        let key = JobKey::of_secret("swordfish");
         for rejection in [
             Rejection::Mismatch { what: "n_ranks".into(), theirs: "3".into() },
             Rejection::Duplicate { first: "127.0.0.1:1".into() },
@@ -236,7 +238,7 @@ mod tests {
 
     #[test]
     fn the_version_is_not_looked_at_before_the_proof() {
-        let key = Key::of_secret("a");
+        let key = JobKey::of_secret("a");
         let newer = Hello { version: PROTOCOL_VERSION + 1, ..hello(true) };
         let (responder, challenge) = Responder::challenge(key.clone(), [9; 32]);
         let (_, bytes) = Initiator::answer(key, &newer, &frame(&challenge)).unwrap();
@@ -245,37 +247,37 @@ mod tests {
             newer,
             "proved; what differs is told in an answer"
         );
-        let (_, forged) = Initiator::answer(Key::of_secret("b"), &newer, &frame(&challenge)).unwrap();
-        assert!(matches!(responder.verify(&frame(&forged)), Err(Stranger::Unproven(_))));
+        let (_, forged) = Initiator::answer(JobKey::of_secret("b"), &newer, &frame(&challenge)).unwrap();
+        assert!(matches!(responder.verify(&frame(&forged)), Err(HandshakeError::Unproven(_))));
     }
 
     #[test]
     fn strangers_do_not_get_in_and_hear_about_keys_alone() {
-        let (a, b) = (Key::of_secret("a"), Key::of_secret("b"));
+        let (a, b) = (JobKey::of_secret("a"), JobKey::of_secret("b"));
         for (ours, theirs, told) in [
             (&a, &b, "its key is another than ours"),
-            (&a, &Key::none(), "it does not take members with a key"),
-            (&Key::none(), &a, "it demands a key, and we have none"),
+            (&a, &JobKey::none(), "it does not take members with a key"),
+            (&JobKey::none(), &a, "it demands a key, and we have none"),
         ] {
-            assert!(matches!(run(ours, theirs), Err(Stranger::Unproven(_))));
+            assert!(matches!(run(ours, theirs), Err(HandshakeError::Unproven(_))));
             let (responder, challenge) = Responder::challenge(theirs.clone(), [9; 32]);
             let (initiator, _) =
                 Initiator::answer(ours.clone(), &hello(ours.secret), &frame(&challenge)).unwrap();
             let end = initiator.conclude(&frame(&responder.refusal()));
-            assert_eq!(end, Err(Stranger::Unproven(told)));
+            assert_eq!(end, Err(HandshakeError::Unproven(told)));
         }
     }
 
     #[test]
     fn a_challenge_does_not_depend_on_the_key() {
-        let challenges = [Key::of_secret("a"), Key::of_unique_id([1; 32]), Key::none()]
+        let challenges = [JobKey::of_secret("a"), JobKey::of_unique_id([1; 32]), JobKey::none()]
             .map(|key| Responder::challenge(key, [9; 32]).1);
         assert!(challenges.iter().all(|challenge| *challenge == challenges[0]));
     }
 
     #[test]
     fn an_old_proof_is_worth_nothing() {
-        let key = Key::of_secret("a");
+        let key = JobKey::of_secret("a");
         let (responder, challenge) = Responder::challenge(key.clone(), [1; 32]);
         let (initiator, first) = Initiator::answer(key.clone(), &hello(true), &frame(&challenge)).unwrap();
         let (_, verified) = responder.verify(&frame(&first)).unwrap();
@@ -283,28 +285,28 @@ mod tests {
         assert!(initiator.conclude(&frame(&accept)).is_ok());
 
         let (later, _) = Responder::challenge(key.clone(), [2; 32]);
-        assert!(matches!(later.verify(&frame(&first)), Err(Stranger::Unproven(_))));
+        assert!(matches!(later.verify(&frame(&first)), Err(HandshakeError::Unproven(_))));
         // The same challenge again, from one who recorded an earlier handshake.
         let fresh = Hello { nonce: [8; 32], ..hello(true) };
         let (initiator, _) = Initiator::answer(key, &fresh, &frame(&challenge)).unwrap();
-        assert!(matches!(initiator.conclude(&frame(&accept)), Err(Stranger::Unproven(_))));
+        assert!(matches!(initiator.conclude(&frame(&accept)), Err(HandshakeError::Unproven(_))));
     }
 
     #[test]
     fn nothing_can_be_sent_back_to_who_said_it() {
-        let key = Key::of_secret("a");
+        let key = JobKey::of_secret("a");
         let (responder, challenge) = Responder::challenge(key.clone(), [1; 32]);
         let (initiator, first) = Initiator::answer(key.clone(), &hello(true), &frame(&challenge)).unwrap();
         assert!(responder.verify(&frame(&challenge)).is_err());
         assert!(Initiator::answer(key, &hello(true), &frame(&first)).is_err());
         // Also not as the answer it would have to be.
         let mirrored = Frame { kind: Kind::Accept, payload: frame(&first).payload };
-        assert!(matches!(initiator.conclude(&mirrored), Err(Stranger::Unproven(_))));
+        assert!(matches!(initiator.conclude(&mirrored), Err(HandshakeError::Unproven(_))));
     }
 
     #[test]
     fn what_was_cut_or_changed_is_worth_nothing() {
-        let key = Key::of_secret("a");
+        let key = JobKey::of_secret("a");
         let (responder, challenge) = Responder::challenge(key.clone(), [1; 32]);
         let challenge = frame(&challenge);
         let answered = || Initiator::answer(key.clone(), &hello(true), &challenge).unwrap();
@@ -324,7 +326,7 @@ mod tests {
         // A changed challenge is not recognised; what is said in answer to it does not fit the true one.
         for changed in changes(&challenge) {
             if let Ok((_, bytes)) = Initiator::answer(key.clone(), &hello(true), &changed) {
-                assert!(matches!(responder.verify(&frame(&bytes)), Err(Stranger::Unproven(_))));
+                assert!(matches!(responder.verify(&frame(&bytes)), Err(HandshakeError::Unproven(_))));
             }
         }
     }

@@ -1,13 +1,13 @@
 //! What the two ends of a handshake say: who wants what, and why not.
 
 use crate::protocol::frame;
-use crate::protocol::wire::{MAX_TEXT, Malformed, Reader, put_text};
+use mscclpp_net::key::Nonce;
+use mscclpp_net::wire::{MAX_TEXT, Malformed, Reader, put_text};
 
 /// The version of all that follows the handshake.
 pub(crate) const PROTOCOL_VERSION: u32 = 1;
 
 pub(crate) type JobId = [u8; 16];
-pub(crate) type Nonce = [u8; 32];
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

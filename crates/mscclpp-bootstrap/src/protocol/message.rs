@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::inbox::Channel;
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
-use crate::protocol::wire::{Malformed, Reader};
+use mscclpp_net::wire::{Malformed, Reader};
 
 /// Bytes before the data in the first frame: channel, whether it is the last frame, tag, number.
 const FIRST: usize = 1 + 1 + 8 + 8;

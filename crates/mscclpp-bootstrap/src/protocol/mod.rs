@@ -1,5 +1,5 @@
-//! The protocol between ranks, without sockets and clocks: bytes go in and come out, and what time it is, and what is
-//! random, is told from outside. `tcp` moves the bytes.
+//! The protocol between ranks, without sockets and clocks: bytes go in and come out, time and
+//! random bytes come from outside. `tcp` moves the bytes.
 
 pub(crate) mod frame;
 pub(crate) mod handshake;
@@ -11,4 +11,3 @@ pub(crate) mod outbox;
 pub(crate) mod roster;
 pub(crate) mod table;
 pub(crate) mod tree;
-pub(crate) mod wire;

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::protocol::frame::MAX_PAYLOAD;
-use crate::protocol::wire::{MAX_TEXT, Malformed, Reader, put_text};
 use crate::{Error, Party};
+use mscclpp_net::Report;
+use mscclpp_net::wire::{MAX_TEXT, Malformed, Reader, put_text};
 
 /// Missing ranks are named up to this many.
 const MAX_NAMED: usize = 1024;
@@ -49,7 +50,7 @@ pub(crate) fn encode(error: &Error, rank: usize) -> Vec<u8> {
         other => {
             out.push(2);
             out.extend((rank as u32).to_le_bytes());
-            put_text(&mut out, &other.to_string());
+            put_text(&mut out, &Report(other).to_string());
         }
     }
     out

@@ -94,17 +94,17 @@ impl Outbox {
 /// Counts what has been taken in, and says when to tell the peer.
 #[derive(Default)]
 pub(crate) struct Intake {
-    untold: usize,
+    unreported: usize,
 }
 
 impl Intake {
     /// A frame of a message has arrived. Gives the frame to send when enough has come together.
     pub(crate) fn take(&mut self, payload: usize) -> Option<Vec<u8>> {
-        self.untold += payload + frame::HEADER;
-        if self.untold < WINDOW / 2 {
+        self.unreported += payload + frame::HEADER;
+        if self.unreported < WINDOW / 2 {
             return None;
         }
-        let credit = std::mem::take(&mut self.untold) as u32;
+        let credit = std::mem::take(&mut self.unreported) as u32;
         Some(frame::encode(Kind::Credit, &credit.to_le_bytes()))
     }
 }

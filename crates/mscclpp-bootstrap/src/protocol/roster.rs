@@ -19,7 +19,7 @@ pub(crate) struct Roster {
     contested: bool,
 }
 
-/// A member that is not let in: what it is told, and whether the job ends by it.
+/// A member that is not admitted: the answer to it, and the error if the job ends by it.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) rejection: Rejection,
@@ -110,17 +110,17 @@ impl Roster {
     }
 
     /// Enters a rank that was admitted. Two connections may have been admitted for one rank before either said more: the
-    /// `rival` is where the other is from. It ends the job at once, since once all ranks have come nobody would wait for
+    /// `other_claim` is where the other is from. It ends the job at once, since once all ranks have come nobody would wait for
     /// what it has to say.
     pub(crate) fn enter(
         &mut self,
         rank: usize,
         entry: Entry,
         from: &str,
-        rival: Option<&str>,
+        other_claim: Option<&str>,
     ) -> Result<(), Error> {
-        match (self.ranks.get(rank), rival) {
-            (Some(None), Some(rival)) => Err(self.claimed_twice(rank, from, rival)),
+        match (self.ranks.get(rank), other_claim) {
+            (Some(None), Some(other_claim)) => Err(self.claimed_twice(rank, from, other_claim)),
             (Some(None), None) => {
                 self.ranks[rank] = Some((entry, from.to_owned()));
                 self.absent -= 1;

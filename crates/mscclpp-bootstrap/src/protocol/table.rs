@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::host::HostId;
-use crate::protocol::wire::{Malformed, Reader, put_ip};
+use mscclpp_net::wire::{Malformed, Reader, put_ip};
 
 /// The most addresses a rank gives.
 pub(crate) const MAX_ADDRESSES: usize = 6;

@@ -4,13 +4,15 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mscclpp_net::interface::{self, Interface};
+use mscclpp_net::{SystemCall, random};
+
 use crate::address::{Address, Host};
-use crate::env::{Env, Family};
+use crate::env::Env;
 use crate::host;
 use crate::inbox::Inbox;
-use crate::interface::{self, Interface};
 use crate::member::Member;
-use crate::protocol::key::Key;
+use crate::protocol::key::JobKey;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::Entry;
 use crate::tcp::formation::{Formation, Join};
@@ -18,7 +20,7 @@ use crate::tcp::published;
 use crate::tcp::service::{Plan, Service};
 use crate::tcp::shared::Shared;
 use crate::tcp::{TcpBootstrap, socket};
-use crate::{Error, LOG, Result, UniqueId};
+use crate::{Error, Family, LOG, Result, UniqueId};
 
 /// How a rank finds rank 0: by unique id or by address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,7 +148,7 @@ impl TcpBootstrapBuilder {
                 "rank is {rank}, but there are only {n_ranks} ranks"
             )));
         }
-        let settings = self.settle(&Place::parse(at.into())?, started)?;
+        let settings = self.resolve(&ParsedRendezvous::parse(at.into())?, started)?;
         let inbox = Arc::new(Inbox::default());
         let shared = Arc::new(Shared::new(Arc::clone(&inbox))?);
         let mut bootstrap = TcpBootstrap {
@@ -159,8 +161,8 @@ impl TcpBootstrapBuilder {
             return Ok(bootstrap);
         }
         let (timeout, deadline) = (settings.plan.timeout, settings.plan.deadline);
-        let service = Service::new(settings.plan, Arc::clone(&shared), settings.listener, settings.formation)
-            .map_err(|e| Error::io("setting up the bootstrap's thread", e))?;
+        let service =
+            Service::new(settings.plan, Arc::clone(&shared), settings.listener, settings.formation)?;
         let thread = std::thread::Builder::new()
             .name(format!("mscclpp-boot-{rank}"))
             .stack_size(256 * 1024)
@@ -168,9 +170,9 @@ impl TcpBootstrapBuilder {
                 let _end = EndOfThread(Arc::clone(&service.shared));
                 service.run();
             })
-            .map_err(|e| Error::io("starting the bootstrap's thread", e))?;
+            .during("starting the bootstrap's thread")?;
         bootstrap.thread = Some(thread);
-        // The thread keeps the deadline, and knows best why; this is for a thread that has no time to run.
+        // The thread keeps the deadline, and its error says more; this one is for a thread that does not get to run.
         let patience = deadline + Duration::from_secs(2);
         if bootstrap.member.inbox.wait_until(None, Some(patience), || shared.is_formed())? {
             Ok(bootstrap)
@@ -184,9 +186,9 @@ impl TcpBootstrapBuilder {
         }
     }
 
-    /// Finds out everything that can be known before there is a thread; what is wrong with the arguments and with the
-    /// environment is found here.
-    fn settle(self, at: &Place, started: Instant) -> Result<Settings> {
+    /// Resolves everything that can be known before there is a thread. Wrong arguments and a wrong environment are found
+    /// here.
+    fn resolve(self, at: &ParsedRendezvous, started: Instant) -> Result<Settings> {
         let env = match self.env {
             Some(env) => env,
             None => Env::read()?,
@@ -199,9 +201,9 @@ impl TcpBootstrapBuilder {
         let interfaces = interface::list()?;
         let own = interface::candidates(&interfaces, interface.as_deref(), family)?;
         let (key, job, candidates) = match at {
-            Place::Id(id) => (Key::of_unique_id(id.key()), Some(id.job()), id.addresses()),
-            Place::Address(address) => {
-                let key = secret.as_deref().map_or_else(Key::none, Key::of_secret);
+            ParsedRendezvous::Id(id) => (JobKey::of_unique_id(id.key()), Some(id.job()), id.addresses()),
+            ParsedRendezvous::Address(address) => {
+                let key = secret.as_deref().map_or_else(JobKey::none, JobKey::of_secret);
                 (key, None, address.resolve(family, self.timeout)?)
             }
         };
@@ -220,9 +222,12 @@ impl TcpBootstrapBuilder {
             job,
             timeout: self.timeout,
             deadline: started.checked_add(self.timeout).unwrap_or(started + A_YEAR),
-            by_address: matches!(at, Place::Address(_)),
+            by_address: matches!(at, ParsedRendezvous::Address(_)),
         };
-        let host = host_id.as_deref().map_or_else(host::detected, |id| host::named("host", id));
+        let host = match &host_id {
+            Some(id) => host::named("host", id),
+            None => host::detected()?,
+        };
         let domain = self.ipc_domain.as_deref().map_or(host, |id| host::named("domain", id));
 
         if self.rank > 0 {
@@ -231,15 +236,15 @@ impl TcpBootstrapBuilder {
             return Ok(Settings { plan, listener: None, formation });
         }
         let listener = match at {
-            Place::Id(id) => {
+            ParsedRendezvous::Id(id) => {
                 Some(published::take(id).ok_or_else(|| Error::NotTheCreator { id: id.to_string() })?)
             }
             // A job of one rank needs no port.
-            Place::Address(_) if self.n_ranks == 1 => None,
-            Place::Address(address) => Some(listen_at(address, &candidates, &interfaces)?),
+            ParsedRendezvous::Address(_) if self.n_ranks == 1 => None,
+            ParsedRendezvous::Address(address) => Some(listen_at(address, &candidates, &interfaces)?),
         };
         let local = listener.as_ref().map(TcpListener::local_addr).transpose();
-        let local = local.map_err(|e| Error::io("asking for a socket's address", e))?;
+        let local = local.during("asking for a socket's address")?;
         let (port, addresses) = match local {
             None => (0, Vec::new()),
             Some(local) if local.ip().is_unspecified() => (local.port(), own),
@@ -247,7 +252,7 @@ impl TcpBootstrapBuilder {
         };
         let job = match plan.job {
             Some(job) => job,
-            None => published::random()?,
+            None => random()?,
         };
         plan.job = Some(job);
         let shown = candidates.first().map_or_else(String::new, ToString::to_string);
@@ -262,13 +267,13 @@ const MAX_RANKS: usize = 1 << 16;
 /// A time-out that cannot be added to the time is cut to this.
 const A_YEAR: Duration = Duration::from_secs(86_400 * 365);
 
-/// A [`Rendezvous`] that was understood.
-enum Place {
+/// A [`Rendezvous`] whose text was parsed.
+enum ParsedRendezvous {
     Id(UniqueId),
     Address(Address),
 }
 
-impl Place {
+impl ParsedRendezvous {
     fn parse(at: Rendezvous) -> Result<Self> {
         Ok(match at {
             Rendezvous::Id(id) => Self::Id(id),
@@ -321,7 +326,7 @@ fn listen_at(address: &Address, candidates: &[SocketAddr], interfaces: &[Interfa
     Err(failure.unwrap_or(Error::BadAddress { address: address.to_string(), reason }))
 }
 
-/// However the thread ends, callers do not wait for it.
+/// Ends the waits of callers, however the thread ends.
 struct EndOfThread(Arc<Shared>);
 
 impl Drop for EndOfThread {

@@ -11,20 +11,20 @@ use crate::protocol::handshake::{Initiator, Responder};
 use crate::protocol::hello::Purpose;
 use crate::protocol::message::Assembler;
 use crate::protocol::outbox::{Intake, Outbox};
-use crate::protocol::wire::Malformed;
+use mscclpp_net::wire::Malformed;
 
 /// Where a connection is in its life.
 pub(crate) enum Phase {
-    /// Ours, and not yet established.
+    /// Opened by this rank, and not established yet.
     Connecting { peer: usize, purpose: Purpose },
-    /// Ours, and to be challenged.
+    /// Opened by this rank, which waits for the challenge.
     Greeting { peer: usize, purpose: Purpose },
-    /// Ours: we have proved ourselves, and wait for the answer.
+    /// Opened by this rank, which has sent its proof and waits for the answer.
     Proved { peer: usize, purpose: Purpose, initiator: Initiator },
-    /// Ours: we have withdrawn our proof, with which we joined, and wait for the other side to close.
+    /// Opened by this rank, which has withdrawn the proof with which it joined, and waits for the other side to close.
     Withdrawn { peer: usize },
-    /// Somebody's that was challenged: nothing is known of who that is.
-    Stranger(Responder),
+    /// Opened by somebody who was challenged and has not proved itself: a stranger, as far as is known.
+    Unproven(Responder),
     /// At rank 0: a member that was admitted, and that has joined once it has said where it listens.
     Member { rank: usize, joined: bool },
     /// At another rank: the connection to rank 0 over which the job forms.
@@ -44,7 +44,7 @@ pub(crate) struct Link {
     pub(crate) retire_received: bool,
 }
 
-/// See the module.
+/// A socket of a rank, with what is half read from it and still to be written to it.
 pub(crate) struct Connection {
     stream: TcpStream,
     pub(crate) remote: SocketAddr,
@@ -55,7 +55,7 @@ pub(crate) struct Connection {
     pub(crate) intake: Intake,
     /// When the current phase must be over.
     pub(crate) deadline: Option<Instant>,
-    /// Whether the poller was asked to tell when it can be written.
+    /// Whether the event loop was asked to tell when it can be written.
     pub(crate) awaits_writable: bool,
     finished_writing: bool,
 }
@@ -95,9 +95,9 @@ impl Connection {
         &self.stream
     }
 
-    /// Whether the other side has still to prove itself.
-    pub(crate) fn is_stranger(&self) -> bool {
-        matches!(self.phase, Phase::Stranger(_))
+    /// Whether the other side has not proved itself.
+    pub(crate) fn is_unproven(&self) -> bool {
+        matches!(self.phase, Phase::Unproven(_))
     }
 
     /// Whether both sides have given this connection up for another one to the same peer.
@@ -154,7 +154,7 @@ impl Connection {
     pub(crate) fn finish_writing(&mut self) {
         if !self.finished_writing {
             self.finished_writing = true;
-            // It fails when the other side is gone already, which reading will tell.
+            // It fails when the other side is gone already, which reading shows.
             let _ = self.stream.shutdown(Shutdown::Write);
         }
     }

@@ -3,17 +3,37 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use mscclpp_net::dial::{Failed, Search};
+use mscclpp_net::socket::is_connected;
+
 use crate::protocol::frame::{self, Kind};
 use crate::protocol::hello::Purpose;
 use crate::tcp::connection::{Connection, Phase};
-use crate::tcp::dial::{Dial, Failed};
 use crate::tcp::service::Service;
 use crate::tcp::socket;
 use crate::{Error, LOG};
 
-/// How long a proof may wait for its answer before another address has its turn. More than `socket::SILENCE`: by then the
+/// How long a proof may wait for its answer before another address has its turn. More than what `Liveness::PROMPT` allows: by then the
 /// proof has arrived, or its connection has ended, so that a rank 0 that is slow reads it before any later one (S1).
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// The search for a connection to one rank: one address after the other, because an abandoned connection could by then
+/// have been taken for the rank's (S1). One whose proof is not answered is passed over: see `Service::attempt_expired`.
+pub(crate) struct Dial {
+    pub(crate) purpose: Purpose,
+    pub(crate) search: Search,
+}
+
+impl Dial {
+    pub(crate) fn new(
+        purpose: Purpose,
+        candidates: Vec<SocketAddr>,
+        now: Instant,
+        deadline: Instant,
+    ) -> Self {
+        Self { purpose, search: Search::new(candidates, now, deadline) }
+    }
+}
 
 impl Service {
     /// Begins to look for a connection to a rank.
@@ -38,38 +58,38 @@ impl Service {
             .map(|(&token, _)| token)
             .collect();
         for token in late {
-            self.late(token, now);
+            self.attempt_expired(token, now);
         }
         let peers: Vec<usize> = self.dials.keys().copied().collect();
         for peer in peers {
             let Some(dial) = self.dials.get_mut(&peer) else { continue };
-            if now >= dial.deadline {
+            if now >= dial.search.deadline() {
                 self.dial_over(peer, now);
-            } else if let Some(address) = dial.attempt(now) {
-                let (purpose, limit) = (dial.purpose, dial.attempt_limit());
+            } else if let Some(address) = dial.search.attempt(now) {
+                let (purpose, limit) = (dial.purpose, dial.search.attempt_limit());
                 self.begin_attempt(peer, purpose, address, now + limit);
             }
         }
     }
 
-    /// An attempt has had its time.
-    fn late(&mut self, token: u64, now: Instant) {
+    /// The time of an attempt is up.
+    fn attempt_expired(&mut self, token: u64, now: Instant) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let Phase::Proved { peer, purpose, .. } = connection.phase else {
             return self.end(token, "no answer in time");
         };
         connection.deadline = None;
         let Some(dial) = self.dials.get_mut(&peer) else { return };
-        if !dial.pass_over(connection.remote, now) {
-            // There is nothing else to do, now.
+        if !dial.search.pass_over(connection.remote, now) {
+            // There is no other address to try now.
             connection.deadline = Some(now + ANSWER_LIMIT);
         } else if purpose == Purpose::Join {
-            // S1: it must not be taken for a rank's besides the next one.
+            // S1: rank 0 must not take it for another connection of this rank beside the next one.
             connection.phase = Phase::Withdrawn { peer };
             connection.outbox.push(frame::encode(Kind::Retire, &[]));
-            self.touch(token);
+            self.mark_dirty(token);
         }
-        // Between two other ranks there may be several connections; it is one of them if it is answered yet.
+        // Two other ranks may have several connections: this is one of them if it is still answered.
     }
 
     fn begin_attempt(&mut self, peer: usize, purpose: Purpose, address: SocketAddr, deadline: Instant) {
@@ -83,29 +103,27 @@ impl Service {
                     self.attempt_failed(peer, address, how);
                 }
             }
-            Err(error) => self.attempt_failed(peer, address, how(&error)),
+            Err(error) => self.attempt_failed(peer, address, (&error).into()),
         }
     }
 
     /// A connection of ours is established, or has failed to be.
     pub(crate) fn connected(&mut self, token: u64) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        let error = connection.stream().take_error().unwrap_or_else(Some);
         let Phase::Connecting { peer, purpose } = connection.phase else { return };
         let remote = connection.remote;
-        if let Some(error) = error {
-            self.remove(token);
-            self.attempt_failed(peer, remote, how(&error));
-            return;
+        match is_connected(connection.stream()) {
+            Ok(false) => {}
+            Ok(true) => {
+                connection.phase = Phase::Greeting { peer, purpose };
+                // Writing also ends the wait until it can be written.
+                self.mark_dirty(token);
+            }
+            Err(error) => {
+                self.remove(token);
+                self.attempt_failed(peer, remote, (&error).into());
+            }
         }
-        if socket::is_its_own_peer(connection.stream()) {
-            self.remove(token);
-            self.attempt_failed(peer, remote, Failed::Refused);
-            return;
-        }
-        connection.phase = Phase::Greeting { peer, purpose };
-        // It need not be told any more when it can be written.
-        self.touch(token);
     }
 
     /// An attempt to connect to a rank has ended.
@@ -115,10 +133,10 @@ impl Service {
         let Some(dial) = self.dials.get_mut(&peer) else { return };
         tracing::debug!(target: LOG, rank, peer, %address, %how, "an attempt to connect failed");
         let why = how.to_string();
-        let news = dial.failed(address, how, now);
-        let (unproven, joining) = (dial.unproven(), dial.purpose == Purpose::Join);
+        let news = dial.search.failed(address, how, now);
+        let (unproven, joining) = (dial.search.unproven(), dial.purpose == Purpose::Join);
         match unproven {
-            // With a key there are strangers, who can say so too and must not end the job by that.
+            // With a key, a stranger can say so too, and must not end the job by that.
             Some((address, reason)) if joining && !keyed => {
                 self.fail(&Error::Unauthenticated { address: address.to_string(), reason }, None);
                 return;
@@ -135,8 +153,8 @@ impl Service {
     /// The search for a rank has taken all its time.
     fn dial_over(&mut self, rank: usize, now: Instant) {
         let Some(dial) = self.dials.remove(&rank) else { return };
-        let after = now - dial.started;
-        let error = match dial.unproven() {
+        let after = now - dial.search.started();
+        let error = match dial.search.unproven() {
             Some((address, reason)) if dial.purpose == Purpose::Join => Error::Unauthenticated {
                 address: address.to_string(),
                 reason: format!("{reason}, or a stranger answers there (it was asked again for {after:.1?})"),
@@ -145,7 +163,7 @@ impl Service {
                 operation: format!("connecting to rank {rank}"),
                 after,
                 missing: vec![rank],
-                attempts: dial.attempts(),
+                attempts: dial.search.attempts(),
             },
         };
         self.give_up_attempts(Some(rank));
@@ -172,14 +190,6 @@ impl Service {
         for token in tokens {
             self.remove(token);
         }
-    }
-}
-
-/// How a connect failed.
-fn how(error: &std::io::Error) -> Failed {
-    match error.kind() {
-        std::io::ErrorKind::ConnectionRefused => Failed::Refused,
-        _ => Failed::Other(error.to_string()),
     }
 }
 

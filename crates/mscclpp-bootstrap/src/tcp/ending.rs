@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mscclpp_net::Report;
+
 use crate::protocol::frame::{self, Kind};
 use crate::protocol::notice;
 use crate::protocol::roster::Roster;
@@ -17,7 +19,7 @@ pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 impl Service {
     /// A rank is gone, by S2.
-    pub(crate) fn lose(&mut self, rank: usize, why: &str, token: u64) {
+    pub(crate) fn peer_lost(&mut self, rank: usize, why: &str, token: u64) {
         if self.closing.is_some() || self.failed.is_some() {
             return;
         }
@@ -25,23 +27,23 @@ impl Service {
         self.fail(&Error::PeerLost { rank, detail }, Some(token));
     }
 
-    /// The job has failed (S3). `from` is the connection that told us, if one did.
+    /// The job has failed (S3). `from` is the connection over which this rank learned of it, if it did so.
     pub(crate) fn fail(&mut self, error: &Error, from: Option<u64>) {
         if self.failed.is_some() || self.closing.is_some() {
             return;
         }
         self.failed = Some(error.clone());
-        tracing::debug!(target: LOG, rank = self.plan.rank, %error, "the job has failed");
+        tracing::debug!(target: LOG, rank = self.plan.rank, error = %Report(error), "the job has failed");
         self.dials.clear();
         self.give_up_attempts(None);
         let notice = Arc::new(frame::encode(Kind::Notice, &notice::encode(error, self.plan.rank)));
         for (&token, connection) in &mut self.connections {
             match connection.phase {
-                // They hear of it when they have proved themselves.
-                Phase::Stranger(_) | Phase::Leaving => continue,
+                // They get the notice once they have proved themselves.
+                Phase::Unproven(_) | Phase::Leaving => continue,
                 _ if Some(token) == from => continue,
-                // S1: behind the proof, which must not be lost; and behind the word that a member is in, without which it
-                // would not take the notice for rank 0's.
+                // S1: behind the proof, which must not be lost; and behind the acceptance, without which a member would not
+                // take the notice for rank 0's.
                 Phase::Proved { .. } | Phase::Member { joined: false, .. } => {}
                 _ => connection.outbox.clear(),
             }
@@ -59,19 +61,19 @@ impl Service {
         self.closing = Some(Instant::now() + LINGER);
         let late = self.awaits_latecomers();
         if !late && let Some(listener) = self.listener.take() {
-            self.poller.remove(&listener);
+            self.events.remove(&listener);
         }
         self.dials.clear();
         let mut others = Vec::new();
         for (&token, connection) in &mut self.connections {
             let farewell = match &connection.phase {
-                // A connection that was given up has had its last frame; its peer is told on the other.
+                // A retired connection has had its last frame; the peer gets the goodbye on the other one.
                 Phase::Link(link) => (!link.retire_sent).then_some(link.peer),
                 // S1: for its peer it is, or will be, a link.
                 Phase::Proved { peer, .. } => Some(*peer),
-                // A job that did not form: what there is to say, a notice, is in the outbox.
+                // The job did not form: the notice of that is in the outbox.
                 Phase::Member { .. } | Phase::Root => None,
-                Phase::Stranger(_) if late => continue,
+                Phase::Unproven(_) if late => continue,
                 _ => {
                     others.push(token);
                     continue;
@@ -88,16 +90,17 @@ impl Service {
         }
     }
 
-    /// Whether rank 0 stays to tell ranks that have yet to come that their job failed while it formed. They could not
-    /// learn it from anybody else, and would look for rank 0 until their time is up. After a time-out nobody is waited for.
+    /// Whether rank 0 stays to inform ranks that have not come yet that the job failed while it formed. They cannot learn
+    /// it from any other rank, and would look for rank 0 until their time is up. Not after a time-out.
     fn awaits_latecomers(&self) -> bool {
         let failed = self.failed.as_ref().is_some_and(|error| !matches!(error, Error::Timeout { .. }));
         failed && self.formation.roster().is_some_and(Roster::awaits_proofs)
     }
 
     pub(crate) fn is_finished(&self, now: Instant) -> bool {
-        let all_told = || !self.awaits_latecomers() && self.connections.values().all(Connection::is_stranger);
-        self.closing.is_some_and(|deadline| now >= deadline || all_told())
+        let all_informed =
+            || !self.awaits_latecomers() && self.connections.values().all(Connection::is_unproven);
+        self.closing.is_some_and(|deadline| now >= deadline || all_informed())
     }
 
     pub(crate) fn is_closing(&self) -> bool {

@@ -9,6 +9,7 @@
 //! Until then a rank that is lost ends the job, and so does one that leaves.
 
 use std::collections::HashSet;
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,14 +21,16 @@ use crate::protocol::notice;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::{Entry, Table};
 use crate::protocol::tree;
-use crate::protocol::wire::{Malformed, Reader};
 use crate::tcp::connection::{Link, Phase};
-use crate::tcp::dial::Dial;
+use crate::tcp::dialling::Dial;
 use crate::tcp::service::{Plan, Service};
 use crate::tcp::socket;
 use crate::{Error, LOG, Party};
+use mscclpp_net::socket::canonical;
+use mscclpp_net::wire::{Malformed, Reader};
+use mscclpp_net::{SystemCall, SystemError};
 
-/// How soon, and then how often, rank 0 tells those who wait who is missing.
+/// How soon, and then how often, rank 0 tells the ranks that have joined which are missing.
 const FIRST_PROGRESS: Duration = Duration::from_millis(100);
 const PROGRESS: Duration = Duration::from_millis(1000);
 
@@ -41,7 +44,7 @@ pub(crate) struct Formation {
     missing: Vec<usize>,
     table: Vec<u8>,
     ready_children: HashSet<usize>,
-    told_ready: bool,
+    ready_sent: bool,
     formed_at: Option<Instant>,
 }
 
@@ -50,9 +53,9 @@ pub(crate) struct Join {
     pub(crate) candidates: Vec<SocketAddr>,
     pub(crate) host: HostId,
     pub(crate) domain: HostId,
-    /// The addresses to listen at and to tell the others; empty to take all.
+    /// The addresses to listen at and to send to the others; all if empty.
     pub(crate) listen_at: Vec<IpAddr>,
-    /// Other addresses of this machine, to tell the others.
+    /// Other addresses of this machine, to send to the others.
     pub(crate) others: Vec<IpAddr>,
 }
 
@@ -73,7 +76,7 @@ impl Formation {
             missing: Vec::new(),
             table: Vec::new(),
             ready_children: HashSet::new(),
-            told_ready: false,
+            ready_sent: false,
             formed_at: None,
         }
     }
@@ -131,41 +134,42 @@ impl Service {
             let mut payload = Vec::new();
             notice::put_ranks(&mut payload, &self.formation.missing());
             let progress = Arc::new(frame::encode(Kind::Progress, &payload));
-            let mut told = Vec::new();
+            let mut receivers = Vec::new();
             for (&token, connection) in &mut self.connections {
                 if matches!(connection.phase, Phase::Member { joined: true, .. }) {
                     connection.outbox.push(Arc::clone(&progress));
-                    told.push(token);
+                    receivers.push(token);
                 }
             }
-            told.into_iter().for_each(|token| self.touch(token));
+            receivers.into_iter().for_each(|token| self.mark_dirty(token));
         }
     }
 
-    /// Rank 0 has let us in: listen, and say where.
+    /// Rank 0 has admitted this rank, which now listens and says where.
     pub(crate) fn joined(&mut self, token: u64) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         connection.phase = Phase::Root;
         self.root_at = Some(connection.remote);
-        let local = connection.stream().local_addr().map(|a| socket::canonical(a).ip());
+        let local = connection.stream().local_addr();
         let Some(join) = self.formation.join.take() else { return };
-        let listening = local.and_then(|local| listen_beside(local, &join));
-        let (listener, addresses) = match listening {
-            Ok(listening) => listening,
-            Err(error) => return self.fail(&Error::io("listening for other ranks", error), None),
-        };
-        let port = listener.local_addr().map(|a| a.port());
-        let entered = port.and_then(|port| self.set_listener(listener).map(|()| port));
-        match entered {
-            Ok(port) => {
-                let entry = Entry { host: join.host, domain: join.domain, port, addresses };
+        match self.listen_beside(local, &join) {
+            Ok(entry) => {
                 if let Some(connection) = self.connections.get_mut(&token) {
                     connection.outbox.push(frame::encode(Kind::Join, &entry.encode()));
                 }
-                self.touch(token);
+                self.mark_dirty(token);
             }
-            Err(error) => self.fail(&Error::io("listening for other ranks", error), None),
+            Err(error) => self.fail(&error.into(), None),
         }
+    }
+
+    /// Listens beside the address of the connection to rank 0.
+    fn listen_beside(&mut self, local: io::Result<SocketAddr>, join: &Join) -> Result<Entry, SystemError> {
+        let listening = local.and_then(|local| listen_beside(canonical(local).ip(), join));
+        let (listener, addresses) = listening.during("listening for other ranks")?;
+        let port = listener.local_addr().during("listening for other ranks")?.port();
+        self.set_listener(listener)?;
+        Ok(Entry { host: join.host, domain: join.domain, port, addresses })
     }
 
     /// A frame from a rank that was admitted.
@@ -177,14 +181,14 @@ impl Service {
     ) -> Result<(), Malformed> {
         match frame.kind {
             Kind::Notice => self.on_notice(token, frame),
-            Kind::Retire => self.withdrawn(token),
-            // It has been told, or is about to be, that the job has failed.
+            Kind::Retire => self.proof_withdrawn(token),
+            // The notice of the failure is on its way to it.
             Kind::Join if self.failed.is_some() => Ok(()),
             Kind::Join => {
                 let entry = Entry::parse(&frame.payload)?;
                 let Some(connection) = self.connections.get(&token) else { return Ok(()) };
                 let from = connection.remote.to_string();
-                let rival = self.rival(token, rank);
+                let other_claim = self.other_claim(token, rank);
                 let Some(roster) = &mut self.formation.roster else { return Ok(()) };
                 if let Some(Phase::Member { joined: joined @ false, .. }) =
                     self.connections.get_mut(&token).map(|c| &mut c.phase)
@@ -194,7 +198,7 @@ impl Service {
                     return Err(Malformed("a rank joined twice on one connection"));
                 }
                 tracing::debug!(target: LOG, peer = rank, from, "a rank has joined");
-                let entered = roster.enter(rank, entry, &from, rival.as_deref());
+                let entered = roster.enter(rank, entry, &from, other_claim.as_deref());
                 let table = roster.table();
                 match (entered, table) {
                     (Err(error), _) => self.fail(&error, None),
@@ -217,18 +221,18 @@ impl Service {
         self.table = Some(Arc::new(Table::parse(bytes, 0, self.plan.n_ranks)?));
         self.formation.progress_at = None;
         let mut children = Vec::new();
-        let mut told = Vec::new();
+        let mut receivers = Vec::new();
         for (&token, connection) in &mut self.connections {
             let Phase::Member { rank, joined: true } = connection.phase else { continue };
             for part in &parts {
                 connection.outbox.push(Arc::clone(part));
             }
-            told.push(token);
+            receivers.push(token);
             if tree::parent(rank) == Some(0) {
                 children.push((token, rank));
             }
         }
-        told.into_iter().for_each(|token| self.touch(token));
+        receivers.into_iter().for_each(|token| self.mark_dirty(token));
         for (token, peer) in children {
             self.link_up(token, Link { peer, ours: false, retire_sent: false, retire_received: false });
         }
@@ -279,34 +283,34 @@ impl Service {
         let me = self.plan.rank;
         if kind == Kind::Ready && tree::parent(from) == Some(me) {
             self.formation.ready_children.insert(from);
-            self.neighbour_up();
+            self.tree_progressed();
         } else if kind == Kind::Go && tree::parent(me) == Some(from) {
             self.go();
         }
     }
 
-    /// Something on the way to a complete tree has happened: is it our turn to say so?
-    pub(crate) fn neighbour_up(&mut self) {
+    /// Says `Ready` to the parent, or `Go` at rank 0, once all children have said `Ready`.
+    pub(crate) fn tree_progressed(&mut self) {
         let (me, n) = (self.plan.rank, self.plan.n_ranks);
         let below = tree::children(me, n).all(|child| self.formation.ready_children.contains(&child));
-        if self.formation.told_ready || self.table.is_none() || !below {
+        if self.formation.ready_sent || self.table.is_none() || !below {
             return;
         }
         match tree::parent(me) {
             None => {
-                self.formation.told_ready = true;
+                self.formation.ready_sent = true;
                 self.go();
             }
             Some(parent) => {
-                if self.tell(parent, Kind::Ready) {
-                    self.formation.told_ready = true;
+                if self.send_empty(parent, Kind::Ready) {
+                    self.formation.ready_sent = true;
                 }
             }
         }
     }
 
-    /// Sends an empty frame to a neighbour in the tree; `false` if it is not connected yet.
-    fn tell(&mut self, rank: usize, kind: Kind) -> bool {
+    /// Sends a frame without a payload to a neighbour in the tree; `false` if it is not connected yet.
+    fn send_empty(&mut self, rank: usize, kind: Kind) -> bool {
         let token = self
             .connections
             .iter()
@@ -316,7 +320,7 @@ impl Service {
         if let Some(connection) = self.connections.get_mut(&token) {
             connection.outbox.push(frame::encode(kind, &[]));
         }
-        self.touch(token);
+        self.mark_dirty(token);
         true
     }
 
@@ -329,7 +333,7 @@ impl Service {
         self.formation.formed_at = Some(Instant::now());
         self.formation.roster = None;
         for child in tree::children(self.plan.rank, self.plan.n_ranks) {
-            self.tell(child, Kind::Go);
+            self.send_empty(child, Kind::Go);
         }
         let mut dismissed = Vec::new();
         for (&token, connection) in &mut self.connections {
@@ -339,14 +343,14 @@ impl Service {
                 dismissed.push(token);
             }
         }
-        dismissed.into_iter().for_each(|token| self.touch(token));
+        dismissed.into_iter().for_each(|token| self.mark_dirty(token));
         self.write_dirty();
         tracing::debug!(target: LOG, rank = self.plan.rank, n_ranks = self.plan.n_ranks, "the job has formed");
         self.shared.set_formed(table);
     }
 
-    /// A rank comes to a job that is complete. If the job was named by an address and is young, this may be the rank
-    /// that another job's took the place of: two jobs that share an address must both fail.
+    /// A rank wants to join a job that is complete. If the job was named by an address and formed recently, two jobs may
+    /// share that address, and a rank of the other job is in this one. Both must fail.
     pub(crate) fn late_clash(&self, hello: &Hello, from: &str) -> Option<Error> {
         let formed_at = self.formation.formed_at?;
         let joins = self.plan.rank == 0 && hello.purpose == Purpose::Join && hello.to == 0;
@@ -354,7 +358,7 @@ impl Service {
             return None;
         }
         let address = self.listener.as_ref().and_then(|l| l.local_addr().ok());
-        let address = address.map_or_else(String::new, |a| socket::canonical(a).to_string());
+        let address = address.map_or_else(String::new, |a| canonical(a).to_string());
         let (rank, n) = (hello.from as usize, self.plan.n_ranks);
         if hello.n_ranks as usize != n {
             return Some(Error::Mismatch {
@@ -376,8 +380,8 @@ impl Service {
     }
 }
 
-/// Listens where the other ranks can be expected to reach us, and says at which addresses that is.
-fn listen_beside(local: IpAddr, join: &Join) -> std::io::Result<(TcpListener, Vec<IpAddr>)> {
+/// Listens where the other ranks can be expected to reach this one, and gives the addresses.
+fn listen_beside(local: IpAddr, join: &Join) -> io::Result<(TcpListener, Vec<IpAddr>)> {
     if let Some(&first) = join.listen_at.first() {
         // A named interface: its addresses alone.
         return Ok((socket::listen(SocketAddr::new(first, 0))?, vec![first]));

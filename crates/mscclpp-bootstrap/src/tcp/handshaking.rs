@@ -2,34 +2,35 @@
 
 use std::time::Instant;
 
+use mscclpp_net::dial::Failed;
+use mscclpp_net::key::Nonce;
+use mscclpp_net::random;
+
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
-use crate::protocol::handshake::{Answer, Initiator, Responder, Stranger, Verified};
+use crate::protocol::handshake::{Answer, HandshakeError, Initiator, Responder, Verified};
 use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Purpose, Rejection};
 use crate::protocol::notice;
-use crate::protocol::wire::Malformed;
 use crate::tcp::connection::{Connection, Link, Phase};
-use crate::tcp::dial::Failed;
 use crate::tcp::dialling::ANSWER_LIMIT;
 use crate::tcp::service::Service;
 use crate::{Error, LOG, Party};
-
-fn nonce() -> [u8; 32] {
-    let mut nonce = [0; 32];
-    // The system's generator fails only where there is none at all; a nonce of zeros then still differs by side.
-    if let Err(error) = getrandom::fill(&mut nonce) {
-        tracing::error!(target: LOG, %error, "the system gives no random bytes");
-    }
-    nonce
-}
+use mscclpp_net::wire::Malformed;
 
 impl Service {
-    /// The state in which an accepted connection begins, and what is said on it first.
-    pub(crate) fn meet_stranger(&self) -> (Phase, Vec<u8>) {
-        let (responder, challenge) = Responder::challenge(self.plan.key.clone(), nonce());
-        (Phase::Stranger(responder), challenge)
+    /// Random bytes to be used once. Without them the job fails: no proof would be worth anything.
+    fn nonce(&mut self) -> Option<Nonce> {
+        let nonce = random();
+        nonce.map_err(|error| self.fail(&error.into(), None)).ok()
     }
 
-    /// A frame on a connection of ours in the handshake.
+    /// The phase in which an accepted connection begins, and the challenge to be sent on it.
+    pub(crate) fn challenge_peer(&mut self) -> Option<(Phase, Vec<u8>)> {
+        let nonce = self.nonce()?;
+        let (responder, challenge) = Responder::challenge(self.plan.key.clone(), nonce);
+        Some((Phase::Unproven(responder), challenge))
+    }
+
+    /// A frame of the handshake, on a connection that this rank opened.
     pub(crate) fn on_greeting_frame(&mut self, token: u64, frame: &Frame) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         // Each phase ends with the first frame, whatever that is.
@@ -47,21 +48,22 @@ impl Service {
         if let (peer, Err(stranger)) = outcome {
             let Some(connection) = self.remove(token) else { return };
             let how = match stranger {
-                Stranger::Unproven(why) => Failed::Unproven(why.to_owned()),
-                broken @ Stranger::Malformed(_) => Failed::Other(broken.to_string()),
+                HandshakeError::Unproven(why) => Failed::Unproven(why.to_owned()),
+                broken @ HandshakeError::Malformed(_) => Failed::Other(broken.to_string()),
             };
             self.attempt_failed(peer, connection.remote, how);
         }
     }
 
-    /// We were challenged: says who we are, and proves it.
+    /// Answers a challenge: says who this rank is, and proves it.
     fn prove(
         &mut self,
         token: u64,
         peer: usize,
         purpose: Purpose,
         challenge: &Frame,
-    ) -> Result<(), Stranger> {
+    ) -> Result<(), HandshakeError> {
+        let Some(nonce) = self.nonce() else { return Ok(()) };
         let hello = Hello {
             version: PROTOCOL_VERSION,
             secret: self.plan.key.secret,
@@ -70,14 +72,14 @@ impl Service {
             n_ranks: self.plan.n_ranks as u32,
             from: self.plan.rank as u32,
             to: peer as u32,
-            nonce: nonce(),
+            nonce,
         };
         let (initiator, bytes) = Initiator::answer(self.plan.key.clone(), &hello, challenge)?;
         if let Some(connection) = self.connections.get_mut(&token) {
             connection.phase = Phase::Proved { peer, purpose, initiator };
             connection.deadline = Some(Instant::now() + ANSWER_LIMIT);
             connection.outbox.push(bytes);
-            self.touch(token);
+            self.mark_dirty(token);
         }
         Ok(())
     }
@@ -85,7 +87,7 @@ impl Service {
     /// The other end has proved itself too, and has answered.
     fn answered(&mut self, token: u64, peer: usize, purpose: Purpose, answer: Answer) {
         if self.failed.is_some() || self.is_closing() {
-            // It has been sent our notice or goodbye, and will close the connection.
+            // The other end has been sent this rank's notice or goodbye, and will close the connection.
             return;
         }
         match answer {
@@ -150,32 +152,32 @@ impl Service {
         }
     }
 
-    /// A frame on a connection that somebody opened, in the handshake.
-    pub(crate) fn on_stranger_frame(&mut self, token: u64, frame: &Frame) {
+    /// A frame of the handshake, on a connection that somebody else opened.
+    pub(crate) fn on_unproven_frame(&mut self, token: u64, frame: &Frame) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let responder = match std::mem::replace(&mut connection.phase, Phase::Leaving) {
-            Phase::Stranger(responder) => responder,
+            Phase::Unproven(responder) => responder,
             other => {
                 connection.phase = other;
                 return;
             }
         };
         match responder.verify(frame) {
-            Ok((hello, verified)) => self.judge(token, verified, &hello),
+            Ok((hello, verified)) => self.admit(token, verified, &hello),
             Err(stranger) => {
                 let remote = connection.remote;
                 connection.outbox.push(responder.refusal());
-                self.touch(token);
+                self.mark_dirty(token);
                 tracing::info!(target: LOG, rank = self.plan.rank, %remote, why = %stranger, "refused a stranger");
-                if let Stranger::Unproven(why) = stranger {
-                    self.note(remote, format!("was refused: {why}"));
+                if let HandshakeError::Unproven(why) = stranger {
+                    self.note_refusal(remote, format!("was refused: {why}"));
                 }
             }
         }
     }
 
-    /// A member of some job with our key has proved itself: is it one that should be here?
-    fn judge(&mut self, token: u64, verified: Verified, hello: &Hello) {
+    /// Somebody with the job's key has proved itself: admits it, or answers why not.
+    fn admit(&mut self, token: u64, verified: Verified, hello: &Hello) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let from = connection.remote.to_string();
         let peer = hello.from as usize;
@@ -187,11 +189,11 @@ impl Service {
                     connection.reader.set_limit(MAX_PAYLOAD);
                     connection.outbox.push(verified.accept(self.plan.job.unwrap_or_default()));
                     if let Some(error) = &self.failed {
-                        // It comes too late, and hears why.
+                        // It comes too late, and learns why.
                         let payload = notice::encode(error, self.plan.rank);
                         connection.outbox.push(frame::encode(Kind::Notice, &payload));
                     }
-                    self.touch(token);
+                    self.mark_dirty(token);
                     return;
                 }
                 Err(refused) => (refused.rejection, refused.fatal),
@@ -215,10 +217,10 @@ impl Service {
                 }
             },
         };
-        tracing::warn!(target: LOG, rank = self.plan.rank, from, ?rejection, "did not let a member in");
+        tracing::warn!(target: LOG, rank = self.plan.rank, from, ?rejection, "did not admit a member");
         if let Some(connection) = self.connections.get_mut(&token) {
             connection.outbox.push(verified.reject(&rejection));
-            self.touch(token);
+            self.mark_dirty(token);
             self.write_dirty();
         }
         if let Some(error) = fatal {
@@ -226,8 +228,8 @@ impl Service {
         }
     }
 
-    /// A member that was let in takes back its proof (S1): it has waited too long for its answer, and looks elsewhere.
-    pub(crate) fn withdrawn(&mut self, token: u64) -> Result<(), Malformed> {
+    /// A member that was admitted withdraws its proof (S1): it waited too long for the answer, and tries another address.
+    pub(crate) fn proof_withdrawn(&mut self, token: u64) -> Result<(), Malformed> {
         let Some(Phase::Member { rank, joined: false }) = self.connections.get(&token).map(|c| &c.phase)
         else {
             return Err(Malformed("a rank retired after it had joined"));
@@ -240,9 +242,9 @@ impl Service {
         Ok(())
     }
 
-    /// Where another connection is from that was let in as this rank too.
-    pub(crate) fn rival(&self, token: u64, rank: usize) -> Option<String> {
-        // Most often there is none, and no need to look through all.
+    /// The address of another connection that was admitted as the same rank.
+    pub(crate) fn other_claim(&self, token: u64, rank: usize) -> Option<String> {
+        // Most often there is none, and the search can be saved.
         self.formation.roster().filter(|roster| roster.is_contested())?;
         self.connections.iter().find_map(|(&other, connection)| match connection.phase {
             Phase::Member { rank: same, .. } if same == rank && other != token => {
@@ -252,7 +254,7 @@ impl Service {
         })
     }
 
-    /// Judges who wants to be linked to us.
+    /// Whether a rank may have a link to this one: the job's id, or why not.
     fn admit_peer(&self, hello: &Hello) -> Result<[u8; 16], Rejection> {
         let n = self.plan.n_ranks as u32;
         let mismatch =

@@ -15,11 +15,11 @@ use crate::protocol::hello::Purpose;
 use crate::protocol::message::{self, Sequence};
 use crate::protocol::notice;
 use crate::protocol::tree;
-use crate::protocol::wire::{Malformed, Reader};
 use crate::tcp::connection::{Link, Phase};
-use crate::tcp::dial::Dial;
+use crate::tcp::dialling::Dial;
 use crate::tcp::service::{Service, Written};
 use crate::{Error, LOG};
+use mscclpp_net::wire::{Malformed, Reader};
 
 /// A rank at none of whose addresses anybody listens has left, unless news of its death come within this time.
 const GRACE: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ impl Service {
             Some(token) => {
                 if let Some(connection) = self.connections.get_mut(&token) {
                     connection.outbox.push_message(frames, written);
-                    self.touch(token);
+                    self.mark_dirty(token);
                 }
             }
             None => {
@@ -106,7 +106,7 @@ impl Service {
         if let Some(connection) = self.connections.get_mut(&token) {
             connection.phase = Phase::Link(link);
             if let Some(error) = &self.failed {
-                // It comes from a rank that has not heard yet.
+                // The other rank does not know yet.
                 connection.outbox.push(frame::encode(Kind::Notice, &notice::encode(error, self.plan.rank)));
             }
         }
@@ -117,8 +117,8 @@ impl Service {
         } else {
             self.retire_surplus(rank);
         }
-        self.touch(token);
-        self.neighbour_up();
+        self.mark_dirty(token);
+        self.tree_progressed();
     }
 
     fn send_on(&mut self, rank: usize, token: u64) {
@@ -128,7 +128,7 @@ impl Service {
         for (frames, written) in peer.waiting.drain(..) {
             connection.outbox.push_message(frames, written);
         }
-        self.touch(token);
+        self.mark_dirty(token);
     }
 
     /// Of two connections that both sides opened at once, gives up the one the higher rank opened.
@@ -157,7 +157,7 @@ impl Service {
         }
         link.retire_sent = true;
         connection.outbox.push(frame::encode(Kind::Retire, &[]));
-        self.touch(token);
+        self.mark_dirty(token);
     }
 
     /// A frame from a rank.
@@ -169,7 +169,7 @@ impl Service {
                 // After our goodbye nothing may follow.
                 if let (Some(credit), None) = (credit, self.closing) {
                     connection.outbox.push_urgent(credit);
-                    self.touch(token);
+                    self.mark_dirty(token);
                 }
                 let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
                 if let Some(message) = connection.assembler.push(frame)? {
@@ -178,7 +178,7 @@ impl Service {
                         let stream = Stream { peer: rank, channel: due.channel, tag: due.tag };
                         self.shared.inbox.deliver(stream, due.bytes);
                     }
-                    self.depart_if_done(rank);
+                    self.leave_if_done(rank);
                 }
             }
             Kind::Credit => {
@@ -186,7 +186,7 @@ impl Service {
                 let credit = reader.u32()? as usize;
                 if let Some(connection) = self.connections.get_mut(&token) {
                     connection.outbox.credit(credit);
-                    self.touch(token);
+                    self.mark_dirty(token);
                 }
             }
             Kind::Goodbye => {
@@ -194,7 +194,7 @@ impl Service {
                 let count = reader.u64()?;
                 self.peers.entry(rank).or_default().farewell = Some(count);
                 self.remove_link(token, rank);
-                self.depart_if_done(rank);
+                self.leave_if_done(rank);
             }
             Kind::Retire => {
                 if let Some(link) = self.connections.get_mut(&token).and_then(|c| c.link_mut()) {
@@ -203,16 +203,15 @@ impl Service {
                 if let Some(peer) = self.peers.get_mut(&rank)
                     && peer.sender == Some(token)
                 {
-                    // The one it keeps to may still wait for the last word of its handshake on our side; until then
-                    // messages wait.
+                    // The handshake of the other connection may not be complete on this side; until then messages wait.
                     peer.sender = None;
                     if let Some(&other) = peer.links.iter().find(|&&t| t != token) {
                         self.send_on(rank, other);
                     }
                 }
                 self.retire(token);
-                // If our own last frame went before, it is now that writing can be finished.
-                self.touch(token);
+                // If this side retired first, writing can be finished now.
+                self.mark_dirty(token);
             }
             Kind::Notice => self.on_notice(token, &frame)?,
             Kind::Ready | Kind::Go => self.on_tree_frame(rank, frame.kind),
@@ -238,21 +237,21 @@ impl Service {
     }
 
     /// A rank that has said goodbye is gone once all it sent before has arrived, on whichever connection.
-    fn depart_if_done(&mut self, rank: usize) {
+    fn leave_if_done(&mut self, rank: usize) {
         let Some(peer) = self.peers.get(&rank) else { return };
         if peer.farewell.is_some_and(|count| peer.incoming.delivered() >= count) {
-            self.depart(rank, &Error::PeerClosed { rank });
+            self.peer_left(rank, &Error::PeerClosed { rank });
         }
     }
 
-    fn depart(&mut self, rank: usize, error: &Error) {
+    fn peer_left(&mut self, rank: usize, error: &Error) {
         let peer = self.peers.entry(rank).or_default();
         if std::mem::replace(&mut peer.departed, true) {
             return;
         }
         tracing::debug!(target: LOG, rank = self.plan.rank, peer = rank, "a rank has left");
         peer.waiting.clear();
-        // It is the dial that keeps an attempt's deadline.
+        // Without the search, nobody would keep the deadlines of its attempts.
         self.dials.remove(&rank);
         self.give_up_attempts(Some(rank));
         self.shared.inbox.peer_gone(rank, error.clone());
@@ -267,20 +266,21 @@ impl Service {
         let Some(peer) = self.peers.get_mut(&link.peer) else { return };
         peer.links.retain(|&t| t != token);
         if peer.farewell.is_some() && peer.links.is_empty() {
-            self.depart(link.peer, &Error::PeerClosed { rank: link.peer });
+            self.peer_left(link.peer, &Error::PeerClosed { rank: link.peer });
             return;
         }
         if peer.departed || peer.farewell.is_some() || link.retire_received {
             return;
         }
-        self.lose(link.peer, why, token);
+        self.peer_lost(link.peer, why, token);
     }
 
     /// No address of a rank answers. Has it left?
     pub(crate) fn consider_gone(&mut self, rank: usize, now: Instant) {
         let Some(dial) = self.dials.get(&rank) else { return };
-        if dial.purpose == Purpose::Peer && dial.all_refused() && now >= dial.started + GRACE {
-            self.depart(rank, &Error::PeerClosed { rank });
+        if dial.purpose == Purpose::Peer && dial.search.all_refused() && now >= dial.search.started() + GRACE
+        {
+            self.peer_left(rank, &Error::PeerClosed { rank });
         }
     }
 

@@ -3,13 +3,11 @@
 mod accepting;
 mod builder;
 mod connection;
-mod dial;
 mod dialling;
 mod ending;
 mod formation;
 mod handshaking;
 mod links;
-mod poller;
 mod published;
 mod service;
 mod shared;
@@ -135,12 +133,12 @@ impl TcpBootstrap {
         if stream.peer == self.member.rank || self.thread.is_none() {
             return inbox.take(stream, deadline);
         }
-        inbox.forgive(stream.peer);
+        inbox.forget_retryable(stream.peer);
         let open_at = Instant::now() + OPEN_AFTER;
         if let Some(message) = inbox.take(stream, Some(deadline.map_or(open_at, |at| at.min(open_at))))? {
             return Ok(Some(message));
         }
-        // Also when time is up: who asks again and again must learn in the end that the peer has left.
+        // Also when time is up: a caller that asks again and again must learn in the end that the peer has left.
         self.shared.command(Command::Open { peer: stream.peer });
         inbox.take(stream, deadline)
     }
@@ -178,7 +176,7 @@ impl Bootstrap for TcpBootstrap {
     fn send(&self, bytes: &[u8], peer: usize, tag: u32) -> Result<()> {
         self.member.check_peer(peer)?;
         let inbox = &self.member.inbox;
-        inbox.forgive(peer);
+        inbox.forget_retryable(peer);
         if let Some(error) = inbox.failure().or_else(|| inbox.gone(peer)) {
             return Err(error);
         }

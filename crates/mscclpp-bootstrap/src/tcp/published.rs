@@ -5,18 +5,20 @@
 
 use std::net::{SocketAddr, TcpListener};
 
+use mscclpp_net::{SystemCall, interface, random};
 use parking_lot::Mutex;
 
 use crate::env::Env;
 use crate::protocol::hello::JobId;
 use crate::tcp::socket;
-use crate::{Error, Family, Result, UniqueId, interface};
+use crate::{Error, Family, Result, UniqueId};
 
 static PUBLISHED: Mutex<Vec<(JobId, TcpListener)>> = Mutex::new(Vec::new());
 
 /// Makes an id and begins to listen for it.
 pub(crate) fn create(env: &Env) -> Result<UniqueId> {
-    let mut addresses = interface::candidates(&interface::list()?, env.interface.as_deref(), env.family)?;
+    let interfaces = interface::list()?;
+    let mut addresses = interface::candidates(&interfaces, env.interface.as_deref(), env.family)?;
     let listener = match (&env.interface, addresses.first()) {
         (Some(_), Some(&first)) => {
             addresses.truncate(1);
@@ -24,8 +26,8 @@ pub(crate) fn create(env: &Env) -> Result<UniqueId> {
         }
         _ => socket::listen_everywhere(env.family != Some(Family::V4)),
     }
-    .map_err(|e| Error::io("listening for the ranks of a job", e))?;
-    let local = listener.local_addr().map_err(|e| Error::io("asking for a socket's address", e))?;
+    .during("listening for the ranks of a job")?;
+    let local = listener.local_addr().during("asking for a socket's address")?;
     if local.is_ipv4() {
         addresses.retain(std::net::IpAddr::is_ipv4);
     }
@@ -35,14 +37,6 @@ pub(crate) fn create(env: &Env) -> Result<UniqueId> {
     let (job, key) = (random()?, random()?);
     PUBLISHED.lock().push((job, listener));
     Ok(UniqueId::new(&addresses, local.port(), job, key))
-}
-
-/// Bytes that nobody can guess.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)
-        .map_err(|e| Error::io("asking for random bytes", std::io::Error::other(e)))?;
-    Ok(bytes)
 }
 
 /// Takes the listener of an id; there is none if another process made the id, or if it was taken before.

@@ -1,7 +1,7 @@
 //! The one thread of a rank: it owns the rank's sockets and moves all bytes.
 //!
 //! Callers hand it commands through a queue and an eventfd, and find what arrives in the rank's inbox. It never blocks
-//! but in `Poller::wait`, so no peer and no stranger can hold it up.
+//! but in `EventLoop::wait`, so no peer and no stranger can hold it up.
 //!
 //! Invariants that the comments refer to:
 //! - **S1** For the side that was connected to, a connection is a rank's from the proof of that rank on: its end is then
@@ -14,7 +14,6 @@
 //!   whose process ends on the error has passed it on.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,32 +21,29 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::frame::Frame;
 use crate::protocol::hello::JobId;
-use crate::protocol::key::Key;
+use crate::protocol::key::JobKey;
 use crate::protocol::table::Table;
-use crate::protocol::wire::Malformed;
 use crate::tcp::connection::{Connection, Phase};
-use crate::tcp::dial::{Dial, Failed};
+use crate::tcp::dialling::Dial;
 use crate::tcp::formation::Formation;
 use crate::tcp::links::Peer;
-use crate::tcp::poller::{Poller, Ready};
 use crate::tcp::shared::{Command, Shared};
-use crate::{Attempt, Error, LOG};
-
-/// The poller's token of the eventfd, of the listener; connections come after these.
-const WAKE: u64 = 0;
-pub(crate) const LISTENER: u64 = 1;
-const FIRST_CONNECTION: u64 = 2;
+use crate::{Error, LOG};
+use mscclpp_net::dial::{Attempt, Failed};
+use mscclpp_net::event_loop::{EventLoop, Interest, LISTENER, Ready};
+use mscclpp_net::wire::Malformed;
+use mscclpp_net::{Report, SystemError};
 
 /// Bytes taken from a connection at a time.
 const SCRATCH: usize = 16 * 1024;
-/// Notes about strangers kept for the message of a time-out.
+/// How many refused strangers are named in the message of a time-out.
 const NOTES: usize = 8;
 
 /// What a rank knows when it starts.
 pub(crate) struct Plan {
     pub(crate) rank: usize,
     pub(crate) n_ranks: usize,
-    pub(crate) key: Key,
+    pub(crate) key: JobKey,
     /// Not known yet by a rank that was given an address.
     pub(crate) job: Option<JobId>,
     pub(crate) timeout: Duration,
@@ -56,11 +52,11 @@ pub(crate) struct Plan {
     pub(crate) by_address: bool,
 }
 
-/// See the module.
+/// The state of a rank's thread.
 pub(crate) struct Service {
     pub(crate) plan: Plan,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) poller: Poller,
+    pub(crate) events: EventLoop<Command>,
     pub(crate) listener: Option<TcpListener>,
     pub(crate) connections: HashMap<u64, Connection>,
     pub(crate) peers: HashMap<usize, Peer>,
@@ -74,13 +70,12 @@ pub(crate) struct Service {
     pub(crate) relink_at: Option<Instant>,
     pub(crate) failed: Option<Error>,
     pub(crate) notes: Vec<Attempt>,
-    /// Connections that have not proved themselves, oldest first, and some that have since.
-    pub(crate) strangers: VecDeque<u64>,
+    /// Connections that have not proved themselves, oldest first, and some that have meanwhile.
+    pub(crate) unproven: VecDeque<u64>,
     /// Connections that have something to write.
     pub(crate) dirty: HashSet<u64>,
     pub(crate) closing: Option<Instant>,
     pub(crate) resume_accepting: Option<Instant>,
-    next_token: u64,
     scratch: Vec<u8>,
 }
 
@@ -90,17 +85,16 @@ impl Service {
         shared: Arc<Shared>,
         listener: Option<TcpListener>,
         formation: Formation,
-    ) -> io::Result<Self> {
-        let poller = Poller::new()?;
-        poller.add(shared.waker(), WAKE, true, false)?;
+    ) -> Result<Self, SystemError> {
+        let events = EventLoop::new(Arc::clone(shared.commands()))?;
         if let Some(listener) = &listener {
-            poller.add(listener, LISTENER, true, false)?;
+            events.add_listener(listener)?;
         }
         let uplink = crate::protocol::tree::parent(plan.rank);
         Ok(Self {
             plan,
             shared,
-            poller,
+            events,
             listener,
             connections: HashMap::new(),
             peers: HashMap::new(),
@@ -112,11 +106,10 @@ impl Service {
             relink_at: None,
             failed: None,
             notes: Vec::new(),
-            strangers: VecDeque::new(),
+            unproven: VecDeque::new(),
             dirty: HashSet::new(),
             closing: None,
             resume_accepting: None,
-            next_token: FIRST_CONNECTION,
             scratch: vec![0; SCRATCH],
         })
     }
@@ -125,19 +118,19 @@ impl Service {
     pub(crate) fn run(mut self) {
         self.begin_formation(Instant::now());
         loop {
-            self.obey_commands();
+            self.run_commands();
             let now = Instant::now();
-            self.on_time(now);
+            self.check_deadlines(now);
             self.write_dirty();
             if self.is_finished(now) {
                 return;
             }
             let timeout = self.wake_at().map(|at| at.saturating_duration_since(Instant::now()));
-            match self.poller.wait(timeout) {
+            match self.events.wait(timeout) {
                 Ok(ready) => ready.into_iter().for_each(|ready| self.on_ready(ready)),
                 Err(error) => {
-                    // Without its poller the rank can do nothing more; for the others it is gone when its sockets close.
-                    self.fail(&Error::io("waiting for sockets", error), None);
+                    // Without its event loop the rank can do nothing more; for the others it is gone when its sockets close.
+                    self.fail(&error.into(), None);
                     return;
                 }
             }
@@ -146,8 +139,8 @@ impl Service {
 
     fn on_ready(&mut self, ready: Ready) {
         match ready.token {
-            WAKE => self.shared.waker().clear(),
-            LISTENER => self.accept_all(),
+            LISTENER if self.resume_accepting.is_none() => self.accept_all(),
+            LISTENER => {}
             token => {
                 if ready.writable {
                     self.on_writable(token);
@@ -161,24 +154,24 @@ impl Service {
 
     // ---- Time ------------------------------------------------------------------------------------------------------
 
-    fn on_time(&mut self, now: Instant) {
-        self.expire_strangers(now);
+    fn check_deadlines(&mut self, now: Instant) {
+        self.expire_unproven(now);
         self.advance_dials(now);
         self.advance_formation(now);
         self.relink(now);
     }
 
     fn wake_at(&self) -> Option<Instant> {
-        let stranger = self.strangers.front().and_then(|token| self.connections.get(token)?.deadline);
+        let unproven = self.unproven.front().and_then(|token| self.connections.get(token)?.deadline);
         let attempts = self
             .dials
             .values()
-            .map(Dial::wake_at)
+            .map(|dial| dial.search.wake_at())
             .chain(self.connections.values().filter(|_| !self.dials.is_empty()).filter_map(|c| c.deadline))
             .min();
         let over = self.failed.is_some() || self.closing.is_some();
         let formation = if over { None } else { self.formation.wake_at(&self.plan) };
-        [stranger, attempts, self.resume_accepting, self.closing, self.relink_at, formation]
+        [unproven, attempts, self.resume_accepting, self.closing, self.relink_at, formation]
             .into_iter()
             .flatten()
             .min()
@@ -188,14 +181,15 @@ impl Service {
 
     /// Takes a connection in; `None` if the system will not watch it.
     pub(crate) fn enter(&mut self, mut connection: Connection) -> Option<u64> {
-        let token = self.next_token;
-        self.next_token += 1;
         let connecting = matches!(connection.phase, Phase::Connecting { .. });
         connection.awaits_writable = connecting;
-        if let Err(error) = self.poller.add(connection.stream(), token, true, connecting) {
-            tracing::warn!(target: LOG, rank = self.plan.rank, %error, "cannot watch a connection");
-            return None;
-        }
+        let interest = Interest { read: true, write: connecting };
+        let token = self.events.add(connection.stream(), interest);
+        let warn = |error| {
+            let error = Report(&error).to_string();
+            tracing::warn!(target: LOG, rank = self.plan.rank, error, "cannot watch a connection");
+        };
+        let token = token.map_err(warn).ok()?;
         self.connections.insert(token, connection);
         Some(token)
     }
@@ -203,12 +197,12 @@ impl Service {
     /// Takes a connection out and closes it.
     pub(crate) fn remove(&mut self, token: u64) -> Option<Connection> {
         let connection = self.connections.remove(&token)?;
-        self.poller.remove(connection.stream());
+        self.events.remove(connection.stream());
         self.dirty.remove(&token);
         Some(connection)
     }
 
-    /// A connection is over: what that means depends on what it was.
+    /// A connection has ended. What that means depends on its phase.
     pub(crate) fn end(&mut self, token: u64, why: &str) {
         let Some(connection) = self.remove(token) else { return };
         let remote = connection.remote;
@@ -219,12 +213,12 @@ impl Service {
             | Phase::Withdrawn { peer } => {
                 self.attempt_failed(peer, remote, Failed::Other(why.to_owned()));
             }
-            Phase::Stranger(_) => {
+            Phase::Unproven(_) => {
                 tracing::info!(target: LOG, rank = self.plan.rank, %remote, why, "dropped a connection of a stranger");
             }
-            // By S1, also one that has said nothing since its proof.
-            Phase::Member { rank, .. } if !self.is_formed() => self.lose(rank, why, token),
-            Phase::Root if !self.is_formed() => self.lose(0, why, token),
+            // By S1, also one that has sent nothing since its proof.
+            Phase::Member { rank, .. } if !self.is_formed() => self.peer_lost(rank, why, token),
+            Phase::Root if !self.is_formed() => self.peer_lost(0, why, token),
             Phase::Link(link) => self.link_ended(&link, token, why),
             Phase::Member { .. } | Phase::Root | Phase::Leaving => {}
         }
@@ -244,10 +238,10 @@ impl Service {
         use crate::tcp::connection::ReadOutcome;
         let mut scratch = std::mem::take(&mut self.scratch);
         if scratch.is_empty() {
-            // A frame of another connection led to a write that failed, and so here: see `write`.
+            // It is in use: a frame of another connection led to a write that failed, and `write` to here.
             scratch.resize(SCRATCH, 0);
         }
-        // A bound, so that one busy peer leaves time for the others; the poller tells of the rest again.
+        // A bound, so that one busy peer leaves time for the others; the event loop tells of the rest again.
         for _ in 0..8 {
             let Some(connection) = self.connections.get_mut(&token) else { break };
             if matches!(connection.phase, Phase::Connecting { .. }) {
@@ -284,8 +278,8 @@ impl Service {
 
     fn on_frame(&mut self, token: u64, frame: Frame) -> Result<(), Malformed> {
         match self.connections.get(&token).map(|c| &c.phase) {
-            Some(Phase::Stranger(_)) => {
-                self.on_stranger_frame(token, &frame);
+            Some(Phase::Unproven(_)) => {
+                self.on_unproven_frame(token, &frame);
                 Ok(())
             }
             Some(Phase::Greeting { .. } | Phase::Proved { .. }) => {
@@ -300,7 +294,7 @@ impl Service {
     }
 
     /// There is something to write on this connection. It is written before the thread waits again.
-    pub(crate) fn touch(&mut self, token: u64) {
+    pub(crate) fn mark_dirty(&mut self, token: u64) {
         self.dirty.insert(token);
     }
 
@@ -318,7 +312,7 @@ impl Service {
         let written = match connection.flush() {
             Ok(written) => written,
             Err(error) => {
-                // What the other side said before it went may still be there to be read, and may say why.
+                // What the other side sent before may still be there to be read, and may say why.
                 let why = format!("the connection broke: {error}");
                 self.on_readable(token);
                 self.end(token, &why);
@@ -328,12 +322,13 @@ impl Service {
         let blocked = !connection.outbox.pending().is_empty();
         if blocked != connection.awaits_writable {
             connection.awaits_writable = blocked;
-            let _ = self.poller.modify(connection.stream(), token, true, blocked);
+            let interest = Interest { read: true, write: blocked };
+            let _ = self.events.modify(connection.stream(), token, interest);
         }
         if connection.outbox.is_empty() {
             if matches!(connection.phase, Phase::Leaving) {
                 self.remove(token);
-            } else if (self.closing.is_some() && !connection.is_stranger()) || connection.is_retired() {
+            } else if (self.closing.is_some() && !connection.is_unproven()) || connection.is_retired() {
                 // It is read on until the other side has finished too: closing with bytes unread, or to come, would make
                 // the system throw away what is still on its way there.
                 connection.finish_writing();
@@ -344,10 +339,11 @@ impl Service {
         }
     }
 
-    // ---- The rest ---------------------------------------------------------------------------------------------------
+    // ---- Commands and state ----------------------------------------------------------------------------------------
 
-    fn obey_commands(&mut self) {
-        for command in self.shared.take_commands() {
+    fn run_commands(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        for command in shared.commands().take() {
             match command {
                 Command::Send { stream, bytes, written } => self.send(stream, &bytes, written),
                 Command::Open { peer } => self.open(peer),
@@ -361,9 +357,9 @@ impl Service {
         self.shared.is_formed()
     }
 
-    /// Keeps a word about a stranger, for the message of a time-out. One that comes again and again, each time from
-    /// another port, does not take the place of the others.
-    pub(crate) fn note(&mut self, address: SocketAddr, outcome: String) {
+    /// Keeps how a stranger was refused, for the message of a time-out. One that comes again and again, each time from
+    /// another port, is kept once.
+    pub(crate) fn note_refusal(&mut self, address: SocketAddr, outcome: String) {
         let known = |note: &Attempt| note.address.ip() == address.ip() && note.outcome == outcome;
         if self.notes.len() < NOTES && !self.notes.iter().any(known) {
             self.notes.push(Attempt { address, outcome });
@@ -371,7 +367,7 @@ impl Service {
     }
 }
 
-/// A flag that a message was handed to the system.
+/// Set when a message was handed to the system.
 pub(crate) type Written = Arc<AtomicBool>;
 
 #[cfg(test)]

@@ -1,15 +1,14 @@
-//! What a rank's callers and its thread share.
+//! Between a rank's callers and its thread: commands one way, and what became of the job the other way.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use parking_lot::Mutex;
+use mscclpp_net::event_loop::Commands;
 
 use crate::inbox::{Inbox, Stream};
 use crate::protocol::table::Table;
-use crate::tcp::poller::Waker;
 use crate::tcp::service::Written;
 use crate::{Error, Result};
 
@@ -25,14 +24,10 @@ pub(crate) enum Command {
     Close,
 }
 
-/// See the module.
-///
-/// A command is queued before the eventfd is set, and the thread clears the eventfd before it takes the queue: a command
-/// is either taken in this turn, or its eventfd is still set for the next.
+/// What a rank's callers and its thread share.
 pub(crate) struct Shared {
     pub(crate) inbox: Arc<Inbox>,
-    commands: Mutex<Vec<Command>>,
-    waker: Waker,
+    commands: Arc<Commands<Command>>,
     table: OnceLock<Arc<Table>>,
     finished: AtomicBool,
 }
@@ -41,24 +36,18 @@ impl Shared {
     pub(crate) fn new(inbox: Arc<Inbox>) -> Result<Self> {
         Ok(Self {
             inbox,
-            commands: Mutex::new(Vec::new()),
-            waker: Waker::new().map_err(|e| Error::io("making an eventfd", e))?,
+            commands: Arc::new(Commands::new()?),
             table: OnceLock::new(),
             finished: AtomicBool::new(false),
         })
     }
 
     pub(crate) fn command(&self, command: Command) {
-        self.commands.lock().push(command);
-        self.waker.wake();
+        self.commands.send(command);
     }
 
-    pub(crate) fn take_commands(&self) -> Vec<Command> {
-        std::mem::take(&mut *self.commands.lock())
-    }
-
-    pub(crate) fn waker(&self) -> &Waker {
-        &self.waker
+    pub(crate) fn commands(&self) -> &Arc<Commands<Command>> {
+        &self.commands
     }
 
     /// All ranks are connected.

@@ -2,11 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use mscclpp_bootstrap::fuzzing::RawRank;
 use mscclpp_bootstrap::{Bootstrap, Env, Error, LocalBootstrap, Rendezvous, TcpBootstrap};
+#[allow(unused_imports, reason = "not every test needs one")]
+pub(crate) use mscclpp_test_support::reserve_port as free_port;
 use rustix::process::Resource;
 
 /// More than anything takes that works; what is expected to fail fails sooner.
@@ -20,20 +21,6 @@ pub(crate) fn allow_descriptors() {
     limit.current = limit.maximum;
     // Where it is refused, what there is may do.
     let _ = rustix::process::setrlimit(Resource::Nofile, limit);
-}
-
-/// A port that nobody uses. Below the ports that the system hands out by itself, so that no connection takes it before it
-/// is listened at.
-#[allow(dead_code, reason = "not every test needs one")]
-pub(crate) fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    loop {
-        let step = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = 10_000 + ((std::process::id() as u16).wrapping_mul(97).wrapping_add(step)) % 22_000;
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 /// Runs something on `n` threads; gives what each returned.

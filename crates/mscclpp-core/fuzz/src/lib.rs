@@ -13,7 +13,7 @@ use mscclpp_core::Error;
 pub fn check(input: &[u8], kind: u16, read: impl Fn(&[u8]) -> Result<Vec<u8>, Error>) {
     let envelope = [
         b"MSCP".as_slice(),
-        &1u16.to_le_bytes(),
+        &2u16.to_le_bytes(),
         &kind.to_le_bytes(),
         &u32::try_from(input.len()).unwrap_or(u32::MAX).to_le_bytes(),
         input,

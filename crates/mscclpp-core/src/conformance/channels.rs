@@ -1,11 +1,12 @@
-//! Memory channels: which can be made everywhere, and what they move by host threads that take the part of kernels.
+//! Memory channels: which can be made everywhere, and what kernels move with them.
 //!
-//! Every unbounded wait here runs on a thread that the case watches.
+//! Every unbounded wait here is launched by a thread that the case watches.
 
 use std::{thread, time::Duration};
 
 use super::{
     Case, Setup,
+    kernels::{Device, with},
     pair::{End, PATIENCE, Pair, Shared, assert_error, assert_same, join, noise, other_transport, travel},
     semaphores::build,
 };
@@ -18,7 +19,7 @@ pub(super) const CASES: &[(&str, Case)] = &[
     ("channels::bad_memories_are_refused", bad_memories_are_refused),
 ];
 
-pub(super) const HOST_CASES: &[(&str, Case)] = &[
+pub(super) const KERNEL_CASES: &[(&str, Case)] = &[
     ("channels::put_and_get_are_exact", put_and_get_are_exact),
     ("channels::elements_are_written_and_read", elements_are_written_and_read),
     ("channels::packets_are_exact", packets_are_exact),
@@ -57,44 +58,85 @@ fn sides(pair: &Pair) -> (Side, Side) {
     (side(of_a, here), side(of_b, there))
 }
 
-// SAFETY of the `unsafe` blocks below: the handles are of channels of the Host platform, which the sides keep, and ranges
-// are inside the memories.
 impl Side {
     fn fill(&self, bytes: &[u8]) {
         self.data.buffer.write(0, bytes).expect("writing a buffer");
     }
 
-    fn put<P: Packet>(&self, [target, origin]: [u64; 2], bytes: u64, n_threads: u32, flag: u32) -> bool {
-        let handle = self.channel.device_handle();
-        // SAFETY: see above.
-        let put = |thread| unsafe { handle.put_packets::<P>(target, origin, bytes, thread, n_threads, flag) };
-        (0..n_threads).all(put)
+    fn packets(&self) -> Packets {
+        let gpu = self.channel.semaphore().connection().local_gpu().expect("its endpoint is on a GPU");
+        Packets { channel: self.channel.clone(), device: Device::of(gpu) }
     }
 
-    fn unpack<P: Packet>(
+    fn put(&self, kind: Kind, places: [u64; 2], bytes: u64, n_threads: u32, flag: u32) -> bool {
+        self.packets().put(kind, places, bytes, n_threads, flag)
+    }
+
+    fn unpack(
         &self,
+        kind: Kind,
+        places: [u64; 2],
+        bytes: u64,
+        n_threads: u32,
+        flag: u32,
+        max_spins: i64,
+    ) -> bool {
+        self.packets().unpack(kind, places, bytes, n_threads, flag, max_spins)
+    }
+
+    /// One copy by one block: to or from `remote` in the peer's memory, from or to `local` in this side's.
+    fn copy(&self, get: bool, [remote, local]: [u64; 2], bytes: u64, n_threads: u32) {
+        let handle = self.copies.device_handle();
+        let args = with(handle).with(i32::from(get)).with(remote).with(local).with(bytes);
+        // SAFETY: the kernel's arguments; the channel lives until it has ended, and the callers' ranges are inside.
+        unsafe { self.packets().device.run("channel_copies", n_threads, args) };
+    }
+}
+
+/// Kinds of packets, as the kernels number them.
+#[derive(Clone, Copy)]
+enum Kind {
+    Ll8,
+    Ll16,
+    Ll128,
+}
+
+impl Kind {
+    fn size(self) -> u64 {
+        [LL8Packet::SIZE, LL16Packet::SIZE, LL128Packet::SIZE][self as usize]
+    }
+}
+
+/// A channel for packets and the device that its kernels run on.
+struct Packets {
+    channel: MemoryChannel,
+    device: Device,
+}
+
+impl Packets {
+    /// Whether all threads were told yes.
+    fn put(&self, kind: Kind, [target, origin]: [u64; 2], bytes: u64, n_threads: u32, flag: u32) -> bool {
+        let args = with(self.channel.device_handle()).with(kind as i32).with(target).with(origin);
+        let args = args.with(bytes).with(flag);
+        // SAFETY: the kernel's arguments; the channel lives until it has ended, and the callers' ranges are inside.
+        unsafe { self.device.run("channel_puts_packets", n_threads, args) == u64::from(n_threads) }
+    }
+
+    /// Whether all threads were told yes.
+    fn unpack(
+        &self,
+        kind: Kind,
         [target, origin]: [u64; 2],
         bytes: u64,
         n_threads: u32,
         flag: u32,
         max_spins: i64,
     ) -> bool {
-        unpack::<P>(self.channel.device_handle(), [target, origin], bytes, n_threads, flag, max_spins)
+        let args = with(self.channel.device_handle()).with(kind as i32).with(target).with(origin);
+        let args = args.with(bytes).with(flag).with(max_spins);
+        // SAFETY: as in `put`.
+        unsafe { self.device.run("channel_unpacks_packets", n_threads, args) == u64::from(n_threads) }
     }
-}
-
-fn unpack<P: Packet>(
-    handle: MemoryChannelHandle,
-    [target, origin]: [u64; 2],
-    bytes: u64,
-    n_threads: u32,
-    flag: u32,
-    max_spins: i64,
-) -> bool {
-    (0..n_threads).all(|thread| {
-        // SAFETY: see above.
-        unsafe { handle.unpack_packets::<P>(target, origin, bytes, thread, n_threads, flag, max_spins) }
-    })
 }
 
 fn they_exist_where_memory_is_mapped(setup: &dyn Setup) {
@@ -149,7 +191,6 @@ fn bad_memories_are_refused(setup: &dyn Setup) {
 fn put_and_get_are_exact(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let (here, there) = sides(&pair);
-    let handle = here.copies.device_handle();
     let sizes = (0..40).chain([63, 64, 65, 120, 255, 1000, 4095, 4096, 4097]);
     for (i, size) in sizes.enumerate() {
         for (get, n_threads) in [(false, 1), (true, 7), (false, 64), (true, 1000)] {
@@ -157,15 +198,7 @@ fn put_and_get_are_exact(setup: &dyn Setup) {
             let (ours, theirs) = (noise(DATA as usize), noise(DATA as usize));
             here.fill(&ours);
             there.fill(&theirs);
-            for thread in 0..n_threads {
-                // SAFETY: see above.
-                unsafe {
-                    match get {
-                        true => handle.get(target, origin, size, thread, n_threads),
-                        false => handle.put(target, origin, size, thread, n_threads),
-                    }
-                }
-            }
+            here.copy(get, [target, origin], size, n_threads);
             let (mut ours, mut theirs) = (ours, theirs);
             let [size, target, origin] = [size, target, origin].map(|n| n as usize);
             match get {
@@ -182,37 +215,30 @@ fn put_and_get_are_exact(setup: &dyn Setup) {
 fn elements_are_written_and_read(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let (here, there) = sides(&pair);
-    let handle = here.copies.device_handle();
-    // SAFETY: see above; elements are aligned because the memories are.
-    unsafe {
-        handle.write(3, 0x0102_0304_0506_0708_u64);
-        handle.write(20, -7i32);
-        handle.write(50, [1.5f32, -2.5]);
-        handle.write(9, 0xabu8);
-        assert_eq!(handle.read::<u64>(3), 0x0102_0304_0506_0708);
-        assert_eq!(handle.read::<i32>(20), -7);
-        assert_eq!(handle.read::<[f32; 2]>(50), [1.5, -2.5]);
-    }
+    // SAFETY: the kernel's argument; the channel lives until it has ended.
+    let read = unsafe { here.packets().device.run("channel_elements", 1, with(here.copies.device_handle())) };
+    assert_eq!(read, 4, "elements that were read as they had been written");
     let bytes = there.data.bytes();
     assert_eq!(bytes[24..32], 0x0102_0304_0506_0708_u64.to_ne_bytes());
     assert_eq!(bytes[80..84], (-7i32).to_ne_bytes());
+    assert_eq!(bytes[404..408], (-2.5f32).to_ne_bytes());
     assert_eq!((bytes[9], bytes[10]), (0xab, 0));
 }
 
 fn packets_are_exact(setup: &dyn Setup) {
-    fn send<P: Packet>(here: &Side, there: &Side, n_threads: u32) {
+    fn send(kind: Kind, here: &Side, there: &Side, n_threads: u32) {
         let mut flag = 0;
         for (i, size) in [0, 1, 3, 4, 5, 7, 8, 9, 119, 120, 121, 240, 1000, 4001].into_iter().enumerate() {
             for offset in 0..16 {
                 flag += 1;
                 let (origin, to) = (100 + offset, 200 + offset * 5 % 16);
-                let target = i as u64 * P::SIZE;
+                let target = i as u64 * kind.size();
                 let (data, mut expected) = (noise(DATA as usize), noise(DATA as usize));
                 here.fill(&data);
                 there.fill(&expected);
-                assert!(here.put::<P>([target, origin], size, n_threads, flag));
+                assert!(here.put(kind, [target, origin], size, n_threads, flag));
                 assert!(
-                    there.unpack::<P>([target, to], size, 96, flag, 1),
+                    there.unpack(kind, [target, to], size, 96, flag, 1),
                     "packets that were put are there"
                 );
                 expected[to as usize..][..size as usize]
@@ -223,11 +249,11 @@ fn packets_are_exact(setup: &dyn Setup) {
     }
     let pair = Pair::connect(setup);
     let (here, there) = sides(&pair);
-    send::<LL8Packet>(&here, &there, 5);
-    send::<LL16Packet>(&there, &here, 64);
+    send(Kind::Ll8, &here, &there, 5);
+    send(Kind::Ll16, &there, &here, 64);
     if here.channel.check_lines().is_ok() && there.channel.check_lines().is_ok() {
         let (here, there) = sides(&pair);
-        send::<LL128Packet>(&here, &there, 32);
+        send(Kind::Ll128, &here, &there, 32);
     }
 }
 
@@ -235,31 +261,26 @@ fn packets_are_exact(setup: &dyn Setup) {
 fn packets_take_turns(setup: &dyn Setup) {
     const ROUNDS: u32 = 3000;
     const SIZE: u64 = 40;
-    fn play<P: Packet + 'static>(pair: &Pair) {
+    fn play(kind: Kind, pair: &Pair) {
         let (here, there) = sides(pair);
         let play = |side: Side| {
             thread::spawn(move || {
-                for round in 1..=ROUNDS {
-                    let packets = u64::from(round % 2) * 1024;
-                    side.data.buffer.write(0, &[round as u8; SIZE as usize]).expect("writing a buffer");
-                    assert!(side.put::<P>([packets, 0], SIZE, 32, round));
-                    assert!(side.unpack::<P>([packets, 4096], SIZE, 32, round, -1));
-                    let mut got = [0; SIZE as usize];
-                    side.data.buffer.read(4096, &mut got).expect("reading a buffer");
-                    assert_eq!(got, [round as u8; SIZE as usize], "round {round}");
-                }
+                let handle = side.channel.device_handle();
+                let args = with(handle).with(kind as i32).with(ROUNDS).with(SIZE);
+                // SAFETY: the kernel's arguments; the side lives until it has ended, and its memories are large enough.
+                unsafe { side.packets().device.run("channel_packet_turns", 32, args) }
             })
         };
         let (here, there) = (play(here), play(there));
-        join(here, 2 * PATIENCE, "one side of packets");
-        join(there, 2 * PATIENCE, "the other side of packets");
+        assert_eq!(join(here, 2 * PATIENCE, "one side of packets"), u64::from(ROUNDS));
+        assert_eq!(join(there, 2 * PATIENCE, "the other side of packets"), u64::from(ROUNDS));
     }
     let pair = Pair::connect(setup);
-    play::<LL8Packet>(&pair);
-    play::<LL16Packet>(&pair);
+    play(Kind::Ll8, &pair);
+    play(Kind::Ll16, &pair);
     let (here, there) = sides(&pair);
     if here.channel.check_lines().is_ok() && there.channel.check_lines().is_ok() {
-        play::<LL128Packet>(&pair);
+        play(Kind::Ll128, &pair);
     }
 }
 
@@ -268,16 +289,16 @@ fn waits_for_packets_end(setup: &dyn Setup) {
     let (here, there) = sides(&pair);
     let semaphore = there.channel.semaphore();
     for _ in 0..2 {
-        assert!(!there.unpack::<LL16Packet>([0, 0], 100, 4, 1, 50));
+        assert!(!there.unpack(Kind::Ll16, [0, 0], 100, 4, 1, 50));
         assert_error!(semaphore.check(), Error::DeviceWaitTimedOut { .. });
-        semaphore.check().expect("told once");
+        semaphore.check().expect("reported once");
     }
-    assert!(here.put::<LL16Packet>([0, 0], 100, 4, 1));
-    assert!(there.unpack::<LL16Packet>([0, 0], 100, 3, 1, 50), "the wait repeated finds them");
+    assert!(here.put(Kind::Ll16, [0, 0], 100, 4, 1));
+    assert!(there.unpack(Kind::Ll16, [0, 0], 100, 3, 1, 50), "the wait repeated finds them");
 
     let waiting = |side: &Side| {
-        let handle = side.channel.device_handle();
-        thread::spawn(move || unpack::<LL16Packet>(handle, [0, 0], 100, 2, 2, -1))
+        let packets = side.packets();
+        thread::spawn(move || packets.unpack(Kind::Ll16, [0, 0], 100, 2, 2, -1))
     };
     let wait = waiting(&there);
     thread::sleep(Duration::from_millis(5));
@@ -302,15 +323,15 @@ fn what_cannot_be_is_refused(setup: &dyn Setup) {
     let refused = |what: &str, done: bool| {
         assert!(!done, "{what}");
         assert_error!(semaphore.check(), Error::PacketsRefused { .. });
-        semaphore.check().expect("told once");
+        semaphore.check().expect("reported once");
     };
-    refused("flag 0", here.put::<LL8Packet>([0, 0], 8, 1, 0));
-    refused("a place between packets", here.put::<LL16Packet>([8, 0], 8, 1, 1));
-    refused("taking from between packets", here.unpack::<LL8Packet>([4, 0], 8, 1, 1, -1));
-    refused("lines by a part of a warp", here.put::<LL128Packet>([0, 0], 8, 31, 1));
+    refused("flag 0", here.put(Kind::Ll8, [0, 0], 8, 1, 0));
+    refused("a place between packets", here.put(Kind::Ll16, [8, 0], 8, 1, 1));
+    refused("taking from between packets", here.unpack(Kind::Ll8, [4, 0], 8, 1, 1, -1));
+    refused("lines by a part of a warp", here.put(Kind::Ll128, [0, 0], 8, 31, 1));
     if here.channel.check_lines().is_err() {
-        refused("lines that need not arrive whole", here.put::<LL128Packet>([0, 0], 8, 32, 1));
-        refused("taking such lines", here.unpack::<LL128Packet>([0, 0], 8, 32, 1, -1));
+        refused("lines that need not arrive whole", here.put(Kind::Ll128, [0, 0], 8, 32, 1));
+        refused("taking such lines", here.unpack(Kind::Ll128, [0, 0], 8, 32, 1, -1));
     }
     assert_same(&there.packets.bytes(), &[0; PACKETS as usize], "the peer's packet buffer");
 }
@@ -324,10 +345,15 @@ fn a_channel_keeps_the_mapping(setup: &dyn Setup) {
     drop((copies, there.data, there.packets));
     buffer.write(0, &[7; 64]).expect("writing a buffer");
     let handle = clone.device_handle();
-    // SAFETY: see above; the channel keeps the mapping.
-    let back = unsafe {
-        handle.put(0, 0, 64, 0, 1);
-        handle.read::<[u8; 64]>(0)
-    };
-    assert_eq!(back, [7; 64]);
+    let gpu = clone.semaphore().connection().local_gpu().expect("its endpoint is on a GPU");
+    // SAFETY: the kernels' arguments; the channel keeps the mapping, and both memories have 64 bytes.
+    unsafe {
+        let device = Device::of(gpu);
+        let args = |get: bool| with(handle).with(i32::from(get)).with(0u64);
+        device.run("channel_copies", 1, args(false).with(0u64).with(64u64));
+        device.run("channel_copies", 1, args(true).with(64u64).with(64u64));
+    }
+    let mut bytes = [0; 64];
+    buffer.read(64, &mut bytes).expect("reading a buffer");
+    assert_eq!(bytes, [7; 64]);
 }

@@ -4,9 +4,7 @@ use super::{
     Case, Setup,
     pair::{End, PATIENCE, Pair, assert_error, noise, other_transport, received},
 };
-use crate::{
-    Connection, Endpoint, EndpointConfig, EndpointInfo, Error, ProcessId, Transport, endpoint::Local,
-};
+use crate::{Connection, Endpoint, EndpointConfig, EndpointInfo, Error, ProcessId, Transport};
 
 pub(super) const CASES: &[(&str, Case)] = &[
     ("endpoints::what_a_provider_claims_to_serve_opens", what_a_provider_claims_to_serve_opens),
@@ -17,6 +15,7 @@ pub(super) const CASES: &[(&str, Case)] = &[
     ("endpoints::one_endpoint_has_many_connections", one_endpoint_has_many_connections),
     ("endpoints::another_transport_is_a_mismatch", another_transport_is_a_mismatch),
     ("endpoints::a_peers_endpoint_is_no_local_one", a_peers_endpoint_is_no_local_one),
+    ("endpoints::a_queue_that_holds_nothing_is_refused", a_queue_that_holds_nothing_is_refused),
     ("endpoints::what_cannot_be_reached_is_an_error", what_cannot_be_reached_is_an_error),
     ("endpoints::an_endpoint_that_is_gone_is_an_error", an_endpoint_that_is_gone_is_an_error),
 ];
@@ -45,14 +44,13 @@ fn what_a_provider_claims_to_serve_opens(setup: &dyn Setup) {
 fn an_endpoint_survives_its_journey(setup: &dyn Setup) {
     for side in [0, 1] {
         let end = End::open(setup, side);
-        let mut config = EndpointConfig::new(setup.transport(), setup.devices()[side]);
-        config.max_write_queue_size = 77;
+        let config = EndpointConfig::new(setup.transport(), setup.devices()[side]).max_write_queue_size(77);
         let endpoint = end.context.create_endpoint(config.clone()).expect("an endpoint");
         let bytes = endpoint.serialize().expect("serializing");
         assert!(bytes.len() <= 16 << 10, "an endpoint of {} bytes is too much to send around", bytes.len());
         let arrived = Endpoint::deserialize(&bytes).expect("reading");
-        assert_eq!(arrived.config(), &config);
-        assert_eq!(arrived.max_write_queue_size(), 77);
+        assert_eq!((endpoint.config(), endpoint.max_write_queue_size()), (Some(&config), Some(77)));
+        assert_eq!((arrived.config(), arrived.max_write_queue_size()), (None, None), "that is not sent");
         assert_eq!((arrived.transport(), arrived.device()), (setup.transport(), setup.devices()[side]));
         let (sent, got) = (endpoint.info(), arrived.info());
         assert_eq!((sent.process, sent.id, &sent.host), (got.process, got.id, &got.host));
@@ -64,13 +62,13 @@ fn an_endpoint_survives_its_journey(setup: &dyn Setup) {
 
 fn two_ends_connect_both_ways(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
-    let ways = [(&pair.ab, &pair.a, &pair.b), (&pair.ba, &pair.b, &pair.a)];
-    for (side, (connection, from, to)) in ways.into_iter().enumerate() {
+    let directions = [(&pair.ab, &pair.a, &pair.b), (&pair.ba, &pair.b, &pair.a)];
+    for (side, (connection, from, to)) in directions.into_iter().enumerate() {
         connection.check().expect("a new connection is alive");
         assert_eq!(connection.transport(), setup.transport());
         assert_eq!(connection.remote_transport(), setup.transport());
         assert_eq!(connection.local_device(), setup.devices()[side]);
-        assert_eq!(connection.max_write_queue_size(), -1);
+        assert_eq!(connection.max_write_queue_size(), None);
         connection.set_label("rank 5");
         assert_eq!(connection.label(), "rank 5");
         delivers(connection, from, to);
@@ -123,6 +121,12 @@ fn a_peers_endpoint_is_no_local_one(setup: &dyn Setup) {
     );
 }
 
+fn a_queue_that_holds_nothing_is_refused(setup: &dyn Setup) {
+    let a = End::open(setup, 0);
+    let config = EndpointConfig::new(setup.transport(), setup.devices()[0]).max_write_queue_size(0);
+    assert_error!(a.context.create_endpoint(config), Error::InvalidArgument(_));
+}
+
 /// Another platform, and another host where the transport stays within one.
 fn what_cannot_be_reached_is_an_error(setup: &dyn Setup) {
     use mscclpp_gpu::Platform;
@@ -152,8 +156,7 @@ fn an_endpoint_that_is_gone_is_an_error(setup: &dyn Setup) {
 fn altered(endpoint: &Endpoint, alter: impl FnOnce(&mut EndpointInfo)) -> Endpoint {
     let mut info = EndpointInfo::clone(endpoint.info());
     alter(&mut info);
-    let Local { gpu, endpoint } = endpoint.as_local().expect("an endpoint made here").clone();
-    received(&Endpoint::local(info, Local { gpu, endpoint }))
+    received(&Endpoint::local(info, endpoint.as_local().expect("an endpoint made here").clone()))
 }
 
 /// Bytes written over the connection arrive.

@@ -1,15 +1,14 @@
-//! Signals that hosts send over the link, taken through the device handle by host threads.
+//! Signals that hosts send over the link, taken by kernels.
 
 use std::time::Duration;
 
 use super::{
     Case, Setup,
+    kernels::semaphore_waits,
     pair::{PATIENCE, Pair, assert_error, assert_same, eventually, join, noise, within},
     semaphores::build,
 };
-use crate::{
-    Connection, Error, HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore, Semaphore,
-};
+use crate::{Connection, Error, HostToDeviceSemaphore, HostToHostSemaphore, Semaphore};
 
 pub(super) const CASES: &[(&str, Case)] = &[
     ("host_signals::each_wait_takes_one_signal", each_wait_takes_one_signal),
@@ -23,9 +22,7 @@ pub(super) const LONG: i64 = 1 << 24;
 
 /// A wait of the device that `semaphore` is on, which is kept meanwhile.
 pub(super) fn wait(semaphore: &Semaphore, max_spins: i64) -> bool {
-    let handle = HostToDeviceSemaphoreHandle::of(semaphore).expect("a handle");
-    // SAFETY: the handle is one of a live semaphore of the Host platform.
-    unsafe { handle.wait(max_spins) }
+    semaphore_waits(semaphore, max_spins, 1) == 1
 }
 
 fn pair_of(ab: &Connection, ba: &Connection) -> (HostToDeviceSemaphore, HostToDeviceSemaphore) {
@@ -54,21 +51,26 @@ fn a_signal_comes_after_the_data_of_its_queue(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let (a, b) = build(&pair.ab, &pair.ba);
     let (source, target) = (pair.a.share(LEN), pair.b.share(LEN));
-    let mut signaller = a.signaller().expect("the only signaller");
     let mut queue = pair.ab.open_queue().expect("a queue");
+    let signaller = queue.attach(a.signaller().expect("the only signaller")).expect("a signaller");
     let route = queue.route(&target.at_peer, &source.memory).expect("a route");
     for round in 0..200 {
         let data = noise(LEN as usize);
         source.buffer.write(0, &data).expect("filling the source");
         let half = LEN / 2 + round;
-        queue.write(&route, 0, 0, half).expect("write");
-        queue.write(&route, half, half, LEN - half).expect("write");
-        queue.signal(&mut signaller).expect("a signal");
+        queue.write(route, 0, 0, half).expect("write");
+        queue.write(route, half, half, LEN - half).expect("write");
+        queue.signal(signaller).expect("a signal");
+        let submitted = eventually(PATIENCE, || {
+            queue.progress().expect("progress");
+            queue.waiting() == 0
+        });
+        assert!(submitted, "there is no room for three operations");
         assert!(wait(&b, LONG), "the signal of round {round} does not come");
         assert_same(&target.bytes(), &data, "after a wait");
     }
     for (dst, src, size) in [(LEN, 0, 1), (0, LEN, 1), (0, u64::MAX, u64::MAX)] {
-        assert_error!(queue.write(&route, dst, src, size), Error::OutOfBounds { .. });
+        assert_error!(queue.write(route, dst, src, size), Error::OutOfBounds { .. });
     }
 }
 
@@ -78,6 +80,12 @@ fn one_signaller_at_a_time(setup: &dyn Setup) {
     let first = HostToDeviceSemaphore::new(&a).expect("the first");
     first.signal().expect("a signal");
     assert_error!(a.signaller(), Error::InvalidArgument(_));
+    let other = Pair::connect(setup);
+    let (elsewhere, _) = build(&other.ab, &other.ba);
+    let mut queue = pair.ab.open_queue().expect("a queue");
+    let foreign = elsewhere.signaller().expect("the only signaller");
+    assert_error!(queue.attach(foreign), Error::InvalidArgument(_));
+    elsewhere.signaller().expect("it was given back");
     assert_error!(HostToDeviceSemaphore::new(&a), Error::InvalidArgument(_));
     pair.ab.flush(PATIENCE).expect("flush");
     drop(first);

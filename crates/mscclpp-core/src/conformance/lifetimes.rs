@@ -2,7 +2,7 @@
 
 use super::{
     Case, Setup,
-    pair::{End, PATIENCE, Pair, Shared, assert_error, eventually, received},
+    pair::{End, PATIENCE, Pair, Shared, assert_error, eventually, received, within},
     semaphores::build,
 };
 use crate::{Connection, Context, Endpoint, Error, RegisteredMemory, Semaphore, SemaphoreStub};
@@ -86,10 +86,12 @@ fn one_sides_objects_drop_in_any_order(setup: &dyn Setup) {
             semaphore: Some(build(&connection, &back).0),
             connection: Some(connection),
         };
-        for kind in order {
-            held.drop_kind(kind);
-            held.exercise(&source);
-        }
+        within(PATIENCE, "dropping one side's objects", move || {
+            for kind in order {
+                held.drop_kind(kind);
+                held.exercise(&source);
+            }
+        });
     }
 }
 
@@ -105,9 +107,9 @@ fn both_sides_objects_drop_in_any_order(setup: &dyn Setup) {
             Some(Box::new(sa)),
             Some(Box::new(sb)),
         ];
-        for i in order {
-            held[i] = None;
-        }
+        within(PATIENCE, "dropping both sides' objects", move || {
+            order.into_iter().for_each(|i| held[i] = None);
+        });
     }
 }
 
@@ -121,8 +123,10 @@ fn a_write_under_way_survives_its_objects(setup: &dyn Setup) {
     }
     let (source, target) = (pair.a.share(1 << 20), pair.b.share(1 << 20));
     pair.ab.write(&target.at_peer, 0, &source.memory, 0, 1 << 20).expect("write");
-    drop(pair);
-    drop((source, target));
+    within(PATIENCE, "dropping all while a write is under way", move || {
+        drop(pair);
+        drop((source, target));
+    });
 }
 
 /// The connection fails, says who and why, and takes its semaphores with it.
@@ -132,7 +136,7 @@ fn a_peer_that_closed_is_noticed(setup: &dyn Setup) {
     let target = b.share(64);
     let source = a.share(64);
     ab.set_label("rank 1");
-    drop((theirs, ba, b));
+    within(PATIENCE, "closing one side", move || drop((theirs, ba, b)));
     assert!(eventually(PATIENCE, || ab.check().is_err()), "nobody noticed that the peer is gone");
     let error = ab.check().expect_err("the connection has failed");
     assert_error!(ab.check(), Error::PeerClosed { .. } | Error::PeerLost { .. });

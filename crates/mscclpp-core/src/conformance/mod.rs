@@ -1,26 +1,22 @@
 //! One suite for all transports: what every [`crate::provider::TransportProvider`] promises, checked.
 //!
-//! A provider's test implements [`Setup`] and makes one trial of each of [`cases`], and of [`host_platform_cases`] and
-//! [`mapped_memory_cases`] where they can run. A case panics with what was wrong. The suite itself needs no privilege and no
-//! hardware beyond what the provider needs; both ends are in the process that runs it, each with a context of its own.
+//! A provider's test implements [`Setup`] and makes one trial of each of [`cases`] and [`kernel_cases`], and of
+//! [`mapped_memory_cases`] where they apply. A case panics with what was wrong. The suite itself needs no privilege and no
+//! hardware beyond what the provider needs; both ends are in the process that runs it, each with a context of its own, but
+//! for [`process_cases`].
 //!
 //! ```
 //! use mscclpp_core::conformance::{self, Setup};
 //!
-//! fn trials(setup: &dyn Setup, on_host_platform: bool) {
-//!     for (name, run) in conformance::cases() {
+//! fn trials(setup: &dyn Setup) {
+//!     let mut all = conformance::cases();
+//!     all.extend(conformance::kernel_cases());
+//!     if setup.maps_peer_memory() {
+//!         all.extend(conformance::mapped_memory_cases());
+//!     }
+//!     for (name, run) in all {
 //!         println!("{name}");
 //!         run(setup);
-//!     }
-//!     let mut more = conformance::host_platform_cases();
-//!     if setup.maps_peer_memory() {
-//!         more.extend(conformance::mapped_memory_cases());
-//!     }
-//!     for (name, run) in more {
-//!         match on_host_platform {
-//!             true => run(setup),
-//!             false => println!("{name}: ignored, host threads cannot use the handles of a real GPU"),
-//!         }
 //!     }
 //! }
 //! ```
@@ -30,16 +26,23 @@ mod elsewhere;
 mod endpoints;
 mod host_signals;
 mod hostile;
+mod kernels;
 mod lifetimes;
 mod memories;
 mod pair;
+pub mod process;
+mod queues;
 mod semaphores;
 mod signals;
 mod transfers;
 
+pub use kernels::semaphore_waits;
+
+use std::process::Command;
+
 use crate::{ContextBuilder, Device, Transport};
 
-/// What the suite must be told of a provider.
+/// What the suite needs to know of a provider.
 pub trait Setup: Sync {
     /// A new context to be, with the provider under test and the platform chosen. Called once for each end.
     fn builder(&self) -> ContextBuilder;
@@ -52,6 +55,12 @@ pub trait Setup: Sync {
 
     /// Whether device code reaches a peer's memory: what [`crate::provider::RemoteRegion::ptr`] must say.
     fn maps_peer_memory(&self) -> bool;
+
+    /// How to start this very program so that it calls [`process::serve`] with the same setup; none for a transport that
+    /// stays within a process, for which there are no [`process_cases`].
+    fn second_process(&self) -> Option<Command> {
+        None
+    }
 
     /// Whether the transport connects processes of different hosts. If not, trying to must be an error.
     fn reaches_other_hosts(&self) -> bool {
@@ -69,6 +78,7 @@ pub fn cases() -> Vec<(&'static str, Case)> {
         endpoints::CASES,
         memories::CASES,
         transfers::CASES,
+        queues::CASES,
         semaphores::CASES,
         channels::CASES,
         lifetimes::CASES,
@@ -77,15 +87,21 @@ pub fn cases() -> Vec<(&'static str, Case)> {
     .concat()
 }
 
-/// The cases in which host threads take the part of kernels. They need device memory that is host memory, which is on
-/// [`mscclpp_gpu::Platform::Host`].
+/// The cases whose other end is a process of its own, which [`Setup::second_process`] starts.
 #[must_use]
-pub fn host_platform_cases() -> Vec<(&'static str, Case)> {
+pub fn process_cases() -> Vec<(&'static str, Case)> {
+    process::CASES.to_vec()
+}
+
+/// The cases that launch kernels. They need a C++ compiler on [`mscclpp_gpu::Platform::Host`], and NVRTC on CUDA. On GPUs,
+/// run them one at a time: a driver may wait for all kernels of the process before it frees memory.
+#[must_use]
+pub fn kernel_cases() -> Vec<(&'static str, Case)> {
     host_signals::CASES.to_vec()
 }
 
 /// More of them, for a transport that [maps peers' memory](Setup::maps_peer_memory).
 #[must_use]
 pub fn mapped_memory_cases() -> Vec<(&'static str, Case)> {
-    [signals::CASES, channels::HOST_CASES].concat()
+    [signals::CASES, channels::KERNEL_CASES].concat()
 }

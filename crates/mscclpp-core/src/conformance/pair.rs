@@ -1,6 +1,7 @@
 //! Two connected ends, memories between them, and what the cases need to watch them.
 
 use std::{
+    sync::atomic::{Ordering, fence},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -115,15 +116,8 @@ pub(super) fn other_transport(setup: &dyn Setup) -> Transport {
 
 /// Random bytes, other ones each time.
 pub(super) fn noise(len: usize) -> Vec<u8> {
-    let mut state = u64::from_le_bytes(crate::identity::random().expect("random bytes"));
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        // A Weyl sequence through two multiplications: no quality needed but that no two blocks are alike.
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bytes.extend((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb).to_le_bytes());
-    }
-    bytes.truncate(len);
+    let mut bytes = vec![0; len];
+    fastrand::fill(&mut bytes);
     bytes
 }
 
@@ -145,6 +139,22 @@ pub(super) fn eventually(limit: Duration, mut done: impl FnMut() -> bool) -> boo
         thread::sleep(Duration::from_micros(200));
     }
     true
+}
+
+/// Spins, so that what it looks for is looked at as early as can be.
+pub(super) fn await_value(memory: &Shared, offset: u64, value: u64) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut word = [0; 8];
+        memory.buffer.read(offset, &mut word).expect("polling");
+        // On the Host platform the read is a relaxed atomic load; with the fence it pairs with the releasing update.
+        fence(Ordering::Acquire);
+        if u64::from_ne_bytes(word) == value {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{value} has not arrived within {PATIENCE:?}");
+        thread::yield_now();
+    }
 }
 
 /// What the thread returns; a panic if it does not end within `limit`, or its own.

@@ -29,6 +29,11 @@ pub(super) fn build(ab: &Connection, ba: &Connection) -> (Semaphore, Semaphore) 
     )
 }
 
+/// A semaphore of a stub made here and what a peer sent.
+pub(super) fn build_from(ours: &SemaphoreStub, theirs: &[u8]) -> Semaphore {
+    Semaphore::new(ours, &SemaphoreStub::deserialize(theirs).expect("reading a stub")).expect("joining")
+}
+
 fn a_stub_makes_one_semaphore(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let stub = |connection| SemaphoreStub::new(connection).expect("a stub");

@@ -1,19 +1,21 @@
-//! Signals and waits through the device handles, by host threads: the Host platform's device memory is host memory.
+//! Signals and waits by kernels.
 //!
-//! Every unbounded wait here runs on a thread that the case watches, so that a lost signal fails it.
+//! Every unbounded wait here is launched by a thread that the case watches, so that a lost signal fails it.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
     thread::{self, JoinHandle},
     time::Duration,
 };
 
+use mscclpp_gpu::DevicePtr;
+
 use super::{
     Case, Setup, host_signals,
+    kernels::{Device, semaphore_waits, with},
     pair::{End, PATIENCE, Pair, assert_error, join, received},
     semaphores::build,
 };
-use crate::{BaseMemoryChannel, Connection, Error, HostToDeviceSemaphore};
+use crate::{BaseMemoryChannel, Connection, Error, HostToDeviceSemaphore, Semaphore};
 
 pub(super) const CASES: &[(&str, Case)] = &[
     ("signals::each_wait_takes_one_signal", each_wait_takes_one_signal),
@@ -34,35 +36,61 @@ pub(super) const CASES: &[(&str, Case)] = &[
 /// A poll count that no machine gets through while a case runs, yet an end.
 const LONG: i64 = 1 << 20;
 
-/// One side's channel, in the hands of host threads.
+/// One side's channel, and the device that its kernels run on.
 #[derive(Clone)]
-struct Side(BaseMemoryChannel);
+struct Side {
+    channel: BaseMemoryChannel,
+    device: Device,
+}
 
-// SAFETY of the `unsafe` blocks below: the handle is one of a semaphore of the Host platform, which `self.0` keeps.
+/// What the kernel `channel_calls` calls.
+#[derive(Clone, Copy)]
+enum Call {
+    Signal,
+    RelaxedSignal,
+    Poll,
+    Wait,
+    RelaxedWait,
+}
+
 impl Side {
+    fn new(semaphore: &Semaphore) -> Self {
+        let gpu = semaphore.connection().local_gpu().expect("its endpoint is on a GPU");
+        Self { channel: BaseMemoryChannel::new(semaphore).expect("a channel"), device: Device::of(gpu) }
+    }
+
+    /// How many of so many calls said yes, up to the first that did not.
+    fn calls(&self, call: Call, max_spins: i64, times: u64) -> u64 {
+        let args = with(self.channel.device_handle()).with(call as i32).with(max_spins).with(times);
+        // SAFETY: the kernel's arguments; the channel lives until it has ended.
+        unsafe { self.device.run("channel_calls", 1, args) }
+    }
+
     fn signal(&self) {
-        // SAFETY: see above.
-        unsafe { self.0.device_handle().signal() }
+        self.calls(Call::Signal, 0, 1);
     }
 
     fn relaxed_signal(&self) {
-        // SAFETY: see above.
-        unsafe { self.0.device_handle().relaxed_signal() }
+        self.calls(Call::RelaxedSignal, 0, 1);
     }
 
     fn poll(&self) -> bool {
-        // SAFETY: see above.
-        unsafe { self.0.device_handle().poll() }
+        self.calls(Call::Poll, 0, 1) == 1
     }
 
     fn wait(&self, max_spins: i64) -> bool {
-        // SAFETY: see above.
-        unsafe { self.0.device_handle().wait(max_spins) }
+        self.calls(Call::Wait, max_spins, 1) == 1
     }
 
     fn relaxed_wait(&self, max_spins: i64) -> bool {
-        // SAFETY: see above.
-        unsafe { self.0.device_handle().relaxed_wait(max_spins) }
+        self.calls(Call::RelaxedWait, max_spins, 1) == 1
+    }
+
+    /// Its part of so many turns: those that were right.
+    fn turns(&self, begins: bool, rounds: u64, theirs: DevicePtr, own: DevicePtr) -> u64 {
+        let args = with(self.channel.device_handle()).with(i32::from(begins)).with(rounds);
+        // SAFETY: the kernel's arguments; the callers keep 64 bytes at both addresses until it has ended.
+        unsafe { self.device.run("channel_turns", 1, args.with(theirs).with(own)) }
     }
 
     /// An unbounded wait on a thread of its own.
@@ -75,8 +103,7 @@ impl Side {
 /// Both sides of a new channel.
 fn channel(ab: &Connection, ba: &Connection) -> (Side, Side) {
     let (a, b) = build(ab, ba);
-    let side = |semaphore| Side(BaseMemoryChannel::new(semaphore).expect("a channel"));
-    (side(&a), side(&b))
+    (Side::new(&a), Side::new(&b))
 }
 
 fn each_wait_takes_one_signal(setup: &dyn Setup) {
@@ -120,25 +147,19 @@ fn an_endpoint_signals_itself(setup: &dyn Setup) {
 }
 
 fn both_sides_take_turns(setup: &dyn Setup) {
-    const ROUNDS: usize = 2000;
-    let pair = Pair::connect(setup);
-    let (a, b) = channel(&pair.ab, &pair.ba);
-    let pong = thread::spawn(move || (0..ROUNDS).all(|_| b.wait(-1) && (b.signal(), true).1));
-    let ping = thread::spawn(move || (0..ROUNDS).all(|_| (a.signal(), true).1 && a.wait(-1)));
-    assert!(join(ping, PATIENCE, "the side that begins"));
-    assert!(join(pong, PATIENCE, "the side that answers"));
+    take_turns(setup, 2000);
 }
 
 fn a_wait_that_times_out_consumes_nothing(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     pair.ba.set_label("rank 0");
     let (a, b) = channel(&pair.ab, &pair.ba);
-    let semaphore = b.0.semaphore();
+    let semaphore = b.channel.semaphore();
     for _ in 0..3 {
         assert!(!b.wait(0) && !b.wait(1) && !b.wait(1000) && !b.relaxed_wait(10));
         let error = semaphore.check().expect_err("a wait has timed out");
         assert!(matches!(&error, Error::DeviceWaitTimedOut { peer } if peer == "rank 0"), "{error}");
-        semaphore.check().expect("told once");
+        semaphore.check().expect("reported once");
         a.signal();
         assert!(b.wait(1000), "the wait repeated finds the signal");
         assert!(!b.poll());
@@ -156,14 +177,14 @@ fn an_abort_ends_waits(setup: &dyn Setup) {
         move || b.wait(i64::MAX)
     });
     thread::sleep(Duration::from_millis(5));
-    b.0.semaphore().abort("the test is over");
+    b.channel.semaphore().abort("the test is over");
     for thread in waiting.into_iter().chain([bounded]) {
         assert!(!join(thread, PATIENCE, "a wait that was aborted"), "nobody has signalled");
     }
     assert!(!join(b.waiting(), PATIENCE, "a wait after the abort"));
-    assert_error!(b.0.semaphore().check(), Error::Aborted { .. });
+    assert_error!(b.channel.semaphore().check(), Error::Aborted { .. });
 
-    a.0.semaphore().check().expect("the peer is not told");
+    a.channel.semaphore().check().expect("the peer is not told");
     b.signal();
     assert!(a.wait(1000), "the peer still gets signals");
     a.signal();
@@ -175,63 +196,42 @@ fn a_peer_that_closed_ends_waits(setup: &dyn Setup) {
     let waiting = ours.waiting();
     drop((theirs, ba, b));
     assert!(!join(waiting, PATIENCE, "a wait for a peer that is gone"));
-    assert_error!(ours.0.semaphore().check(), Error::PeerClosed { .. } | Error::PeerLost { .. });
+    assert_error!(ours.channel.semaphore().check(), Error::PeerClosed { .. } | Error::PeerLost { .. });
 }
 
 /// A litmus test of the release of `signal` and the acquire of `wait`, through the peer's memory as mapped here.
 fn a_wait_sees_what_was_written_before_the_signal(setup: &dyn Setup) {
-    const ROUNDS: u64 = 20_000;
+    take_turns(setup, 20_000);
+}
+
+fn take_turns(setup: &dyn Setup, rounds: u64) {
     let pair = Pair::connect(setup);
     let (a, b) = channel(&pair.ab, &pair.ba);
     let data = pair.b.share(64);
     let mapped = pair.ab.peer_ptr(&data.at_peer).expect("mapping the peer's memory").expect("a pointer");
-    let words = move |start: u64| -> [&'static AtomicU64; 8] {
-        // SAFETY: 64 bytes of a buffer that outlives the threads, which are joined before `pair` and `data` go; both
-        // addresses are those of allocations, so aligned, and all access is atomic.
-        std::array::from_fn(|i| unsafe { AtomicU64::from_ptr((start as *mut u64).add(i)) })
-    };
-    let there = words(mapped.0);
-    let here = words(data.buffer.ptr().0);
-    let writer = thread::spawn(move || {
-        (1..=ROUNDS).all(|round| {
-            there.iter().for_each(|word| word.store(round, Ordering::Relaxed));
-            a.signal();
-            a.wait(-1)
-        })
-    });
-    let reader = thread::spawn(move || {
-        (1..=ROUNDS).all(|round| {
-            assert!(b.wait(-1));
-            here.iter()
-                .for_each(|word| assert_eq!(word.load(Ordering::Relaxed), round, "data behind its signal"));
-            b.signal();
-            true
-        })
-    });
-    assert!(join(reader, 4 * PATIENCE, "the reader"));
-    assert!(join(writer, 4 * PATIENCE, "the writer"));
+    let here = data.buffer.ptr();
+    let writer = thread::spawn(move || a.turns(true, rounds, mapped, here));
+    let reader = thread::spawn(move || b.turns(false, rounds, here, here));
+    assert_eq!(join(reader, 4 * PATIENCE, "the side that answers"), rounds, "data behind its signal");
+    assert_eq!(join(writer, 4 * PATIENCE, "the side that begins"), rounds);
 }
 
 fn signals_of_many_threads_add_up(setup: &dyn Setup) {
     const THREADS: usize = 4;
-    const EACH: usize = 500;
+    const EACH: u64 = 500;
     let pair = Pair::connect(setup);
     let (a, b) = channel(&pair.ab, &pair.ba);
-    let repeat = |side: &Side, act: fn(&Side) -> bool| {
+    let repeat = |side: &Side, call: Call, max_spins: i64| {
         let side = side.clone();
-        thread::spawn(move || (0..EACH).all(|_| act(&side)))
+        thread::spawn(move || side.calls(call, max_spins, EACH))
     };
-    let waiters: Vec<_> = (0..THREADS)
-        .map(|i| if i % 2 == 0 { repeat(&b, |b| b.wait(-1)) } else { repeat(&b, |b| b.wait(LONG)) })
-        .collect();
+    let waiters: Vec<_> =
+        (0..THREADS).map(|i| repeat(&b, Call::Wait, if i % 2 == 0 { -1 } else { LONG })).collect();
     let signallers: Vec<_> = (0..THREADS)
-        .map(|i| match i % 2 {
-            0 => repeat(&a, |a| (a.signal(), true).1),
-            _ => repeat(&a, |a| (a.relaxed_signal(), true).1),
-        })
+        .map(|i| repeat(&a, if i % 2 == 0 { Call::Signal } else { Call::RelaxedSignal }, 0))
         .collect();
     for thread in signallers.into_iter().chain(waiters) {
-        assert!(join(thread, 2 * PATIENCE, "one of many threads"));
+        assert_eq!(join(thread, 2 * PATIENCE, "one of many kernels"), EACH);
     }
     assert!(!b.poll(), "more signals than were sent");
 }
@@ -241,10 +241,10 @@ fn semaphores_share_no_words(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let mut seen = std::collections::HashSet::new();
     let mut stale = Vec::new();
-    for round in 0..100 {
+    for round in 0..20 {
         let (a, b) = channel(&pair.ab, &pair.ba);
         for side in [&a, &b] {
-            let handle = side.0.device_handle();
+            let handle = side.channel.device_handle();
             for pointer in [handle.inbound_token, handle.expected_inbound_token] {
                 assert!(seen.insert(pointer.addr()), "{pointer:?} was given out twice");
             }
@@ -260,22 +260,13 @@ fn signals_of_kernels_and_of_links_add_up(setup: &dyn Setup) {
     const EACH: u64 = 500;
     let pair = Pair::connect(setup);
     let (a, b) = build(&pair.ab, &pair.ba);
-    let (host, device) = (
-        HostToDeviceSemaphore::new(&a).expect("a semaphore that hosts signal"),
-        BaseMemoryChannel::new(&a).expect("a channel of the same semaphore"),
-    );
-    let by_device = std::thread::spawn(move || {
-        for _ in 0..EACH {
-            // SAFETY: the handle is one of a live semaphore of the Host platform.
-            unsafe { device.device_handle().signal() };
-        }
-    });
+    let host = HostToDeviceSemaphore::new(&a).expect("a semaphore that hosts signal");
+    let device = Side::new(&a);
+    let by_device = thread::spawn(move || device.calls(Call::Signal, 0, EACH));
     for _ in 0..EACH {
         host.signal().expect("a signal");
     }
-    join(by_device, PATIENCE, "signals of a kernel");
-    for n in 0..2 * EACH {
-        assert!(host_signals::wait(&b, host_signals::LONG), "signal {n} of {} is lost", 2 * EACH);
-    }
+    assert_eq!(join(by_device, PATIENCE, "signals of a kernel"), EACH);
+    assert_eq!(semaphore_waits(&b, host_signals::LONG, 2 * EACH), 2 * EACH, "signals are lost");
     assert!(!host_signals::wait(&b, 1), "there are more signals than were sent");
 }

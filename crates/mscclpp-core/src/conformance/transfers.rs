@@ -1,14 +1,10 @@
 //! Writes, updates, flushes: what arrives, in which order, and what stays as it was.
 
-use std::{
-    sync::atomic::{Ordering, fence},
-    thread,
-    time::{Duration, Instant},
-};
+use std::{thread, time::Duration};
 
 use super::{
     Case, Setup,
-    pair::{End, PATIENCE, Pair, Shared, assert_error, assert_same, eventually, noise, travel},
+    pair::{End, PATIENCE, Pair, Shared, assert_error, assert_same, await_value, eventually, noise, travel},
 };
 use crate::{Connection, Error};
 
@@ -132,22 +128,6 @@ fn an_update_comes_after_the_data(setup: &dyn Setup) {
     }
 }
 
-/// Spins, so that what it looks for is looked at as early as can be.
-fn await_value(memory: &Shared, offset: u64, value: u64) {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let mut word = [0; 8];
-        memory.buffer.read(offset, &mut word).expect("polling");
-        // On the Host platform the read is a relaxed atomic load; with the fence it pairs with the releasing update.
-        fence(Ordering::Acquire);
-        if u64::from_ne_bytes(word) == value {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{value} has not arrived within {PATIENCE:?}");
-        thread::yield_now();
-    }
-}
-
 fn an_update_is_eight_aligned_bytes(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let before = noise(64);
@@ -223,7 +203,7 @@ fn tickets_are_reached_in_order(setup: &dyn Setup) {
     for _ in 0..30 {
         let data = noise(65536);
         source.buffer.write(0, &data).expect("filling the source");
-        queue.write(&route, 0, 0, 65536).expect("write");
+        queue.write(route, 0, 0, 65536).expect("write");
         let ticket = queue.request_flush().expect("a ticket");
         assert!(ticket >= last_ticket, "ticket {ticket} was given after {last_ticket}");
         let reached = eventually(PATIENCE, || {

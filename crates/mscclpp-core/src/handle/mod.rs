@@ -1,9 +1,7 @@
-//! Device handles: plain structs that kernels get, laid out as in the CUDA headers, with host twins of their methods.
+//! Device handles: plain structs that kernels get, laid out as in the CUDA headers, which have their methods.
 
-mod element;
 mod memory_channel;
 mod semaphore;
 
-pub use element::Element;
 pub use memory_channel::MemoryChannelHandle;
 pub use semaphore::{BaseMemoryChannelHandle, DeviceToDeviceSemaphoreHandle};

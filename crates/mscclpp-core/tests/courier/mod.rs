@@ -1,19 +1,30 @@
-//! A transport provider as somebody outside this project would write it: within one process, where every queue has a
-//! worker thread that carries bytes from one simulated device's memory to another's.
+//! A transport provider as somebody outside this project would write it: between simulated devices of one host, where every
+//! queue has a worker thread that carries bytes from one device's memory to another's. Memory of another process is mapped
+//! by way of `/proc`.
 //!
 //! How it keeps a provider's promises:
 //! 1. The operations of a queue go to one worker, which carries them out in order; an update is a release store behind
 //!    the data.
-//! 2. Nothing blocks: orders go through a channel without a limit.
-//! 3. An endpoint tells the monitors of all links that lead to it when it closes.
+//! 2. Nothing blocks: orders go through a channel. How many may be in it can be limited; then the queue is full.
+//! 3. An endpoint tells the monitors of all links of its own process that lead to it when it closes. Other processes read
+//!    from a pipe whose other end it holds, and into which nobody ever writes.
+
+#![allow(dead_code, reason = "each test program uses a part of this")]
+
+mod queue;
 
 use std::{
     any::Any,
     collections::HashMap,
+    fs::File,
+    io::{self, PipeReader, PipeWriter, Read},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::{FileTypeExt, OpenOptionsExt},
+    },
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
-        mpsc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::Duration,
@@ -21,10 +32,11 @@ use std::{
 
 use mscclpp_core::{
     EndpointConfig, EndpointInfo, Error, LinkMonitor, MemoryRegion, RegionInfo, Result, Transport,
-    TransportFlags,
-    provider::{Link, LocalEndpoint, Queue, Registration, RemoteRegion, TransportProvider},
+    TransportFlags, host_id,
+    provider::{Link, LocalEndpoint, OwnTokens, Registration, RemoteRegion, TokenMemory, TransportProvider},
 };
-use mscclpp_gpu::{DevicePtr, Gpu, Platform};
+use mscclpp_gpu::{DevicePtr, ExportHandle, Gpu, ImportedMemory, Platform};
+use queue::CourierLink;
 
 /// How device code may use a peer's memory. All of it works here; less is for tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,34 +49,71 @@ pub(crate) enum Reach {
     Atomics,
 }
 
+/// Where it has inbound tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tokens {
+    Device,
+    PinnedHost,
+    Own,
+}
+
 /// The provider. Clones serve each other's endpoints.
 #[derive(Clone)]
 pub(crate) struct Courier {
     reach: Reach,
+    tokens: Tokens,
+    /// How many orders a queue holds, if an endpoint's configuration does not say less.
+    limit: u64,
     endpoints: Arc<Mutex<HashMap<u64, Weak<Endpoint>>>>,
+    /// How many endpoints there have been.
+    opened: Arc<AtomicU64>,
     held: Arc<AtomicBool>,
+    largest: Arc<AtomicU64>,
 }
 
 impl Courier {
     /// The transport it serves.
-    pub(crate) const TRANSPORT: Transport = Transport::custom(3);
+    pub(crate) const TRANSPORT: Transport = Transport::custom(3).named("Courier");
+    /// A second one of the same family, whose endpoints pair with those of the first.
+    pub(crate) const SECOND: Transport = Transport::custom(4).named("Courier2");
 
     pub(crate) fn new(reach: Reach) -> Self {
-        Self { reach, endpoints: Arc::default(), held: Arc::default() }
+        Self {
+            reach,
+            tokens: Tokens::Device,
+            limit: 1 << 16,
+            endpoints: Arc::default(),
+            opened: Arc::default(),
+            held: Arc::default(),
+            largest: Arc::default(),
+        }
+    }
+
+    pub(crate) fn with_tokens(self, tokens: Tokens) -> Self {
+        Self { tokens, ..self }
+    }
+
+    /// Queues are full with so many orders.
+    pub(crate) fn limited_to(self, limit: u64) -> Self {
+        Self { limit, ..self }
     }
 
     /// Has the workers of all its queues stop before their next order, or go on.
-    #[allow(dead_code, reason = "for tests of what else goes on meanwhile")]
     pub(crate) fn hold(&self, held: bool) {
         self.held.store(held, Ordering::Relaxed);
     }
 
-    fn unreachable<T>(remote: String, reason: &str) -> Result<T> {
+    /// How many operations the largest batch had that a queue was given.
+    pub(crate) fn largest_batch(&self) -> u64 {
+        self.largest.load(Ordering::Relaxed)
+    }
+
+    fn unreachable<T>(remote: impl Into<String>, reason: impl Into<String>) -> Result<T> {
         Err(Error::Unreachable {
             local: "this process".to_owned(),
-            remote,
+            remote: remote.into(),
             transport: Self::TRANSPORT,
-            reason: reason.to_owned(),
+            reason: reason.into(),
         })
     }
 }
@@ -73,17 +122,56 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn number(blob: &[u8], what: &'static str) -> Result<u64> {
-    blob.try_into().map(u64::from_le_bytes).map_err(|_| Error::Malformed {
-        what,
-        problem: format!("its courier part has {} bytes, not 8", blob.len()),
-    })
+/// What is sent to peers: four numbers. Of an endpoint its number, process and pipe; of a region its number, process and
+/// descriptor (-1 for none), where it starts in that, and how large that is.
+#[derive(Debug, Clone, Copy)]
+struct Blob {
+    id: u64,
+    process: u32,
+    descriptor: i32,
+    offset: u64,
+    size: u64,
+}
+
+impl Blob {
+    fn encode(self) -> Vec<u8> {
+        let Self { id, process, descriptor, offset, size } = self;
+        [id, u64::from(process) << 32 | u64::from(descriptor.cast_unsigned()), offset, size]
+            .iter()
+            .flat_map(|number| number.to_le_bytes())
+            .collect()
+    }
+
+    fn decode(bytes: &[u8], what: &'static str) -> Result<Self> {
+        let mut words =
+            bytes.chunks_exact(8).map(|chunk| chunk.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)));
+        match (bytes.len(), words.next(), words.next(), words.next(), words.next()) {
+            (32, Some(id), Some(place), Some(offset), Some(size)) => Ok(Self {
+                id,
+                process: (place >> 32) as u32,
+                descriptor: (place as u32).cast_signed(),
+                offset,
+                size,
+            }),
+            (len, ..) => {
+                Err(Error::Malformed { what, problem: format!("its courier part has {len} bytes, not 32") })
+            }
+        }
+    }
+
+    /// The same file in this process.
+    fn open(&self, options: &std::fs::OpenOptions) -> io::Result<File> {
+        options.open(format!("/proc/{}/fd/{}", self.process, self.descriptor))
+    }
 }
 
 struct Endpoint {
-    blob: [u8; 8],
-    /// Of the links that lead here.
+    blob: Vec<u8>,
+    limit: u64,
+    /// Of the links of this process that lead here.
     monitors: Mutex<Vec<LinkMonitor>>,
+    /// What other processes look at.
+    _pipe: (PipeReader, PipeWriter),
 }
 
 impl LocalEndpoint for Endpoint {
@@ -100,11 +188,20 @@ impl Drop for Endpoint {
     }
 }
 
-/// A region at its owner's, and at the peer's: in one process it is the same.
+/// A region at its owner's, and at the peer's.
 struct Region {
-    region: Arc<MemoryRegion>,
-    blob: [u8; 8],
+    at: DevicePtr,
+    keep: Keep,
+    blob: Vec<u8>,
     reach: Reach,
+    /// What other processes open.
+    _exported: Option<OwnedFd>,
+}
+
+#[derive(Clone)]
+enum Keep {
+    Region(Arc<MemoryRegion>),
+    Mapped(Arc<ImportedMemory>),
 }
 
 impl Registration for Region {
@@ -115,7 +212,7 @@ impl Registration for Region {
 
 impl RemoteRegion for Region {
     fn ptr(&self) -> Option<DevicePtr> {
-        (self.reach != Reach::Nothing).then(|| self.region.ptr())
+        (self.reach != Reach::Nothing).then_some(self.at)
     }
 
     fn native_atomics(&self) -> bool {
@@ -131,163 +228,145 @@ impl RemoteRegion for Region {
 // ANCHOR: provider
 impl TransportProvider for Courier {
     fn transports(&self) -> TransportFlags {
-        Self::TRANSPORT.into()
+        Self::TRANSPORT | Self::SECOND
     }
 
-    fn open_endpoint(&self, _: &EndpointConfig, gpu: Option<&Gpu>) -> Result<Arc<dyn LocalEndpoint>> {
+    fn pairs_with(&self, local: Transport, remote: Transport) -> bool {
+        self.transports().has(local) && self.transports().has(remote)
+    }
+
+    fn token_memory(&self, _: Transport, gpu: &Gpu, len: u64) -> Result<TokenMemory> {
+        Ok(match self.tokens {
+            Tokens::Device => TokenMemory::Device,
+            Tokens::PinnedHost => TokenMemory::PinnedHost,
+            Tokens::Own => {
+                let memory = gpu.allocate_pinned(len)?;
+                let ptr = memory.ptr();
+                // SAFETY: zeroed, from a page on, as long as the memory is kept, which nobody else looks at; kernels reach
+                // pinned memory.
+                TokenMemory::Own(unsafe { OwnTokens::new(ptr, None, Arc::new(memory)) })
+            }
+        })
+    }
+
+    fn open_endpoint(&self, config: &EndpointConfig, gpu: Option<&Gpu>) -> Result<Arc<dyn LocalEndpoint>> {
         if gpu.is_none_or(|gpu| gpu.platform() != Platform::Host) {
             return Err(Error::InvalidArgument("a courier goes between simulated GPUs only".to_owned()));
         }
+        let pipe = io::pipe().map_err(|e| Error::system("making a pipe", e))?;
         let mut endpoints = lock(&self.endpoints);
         endpoints.retain(|_, endpoint| endpoint.strong_count() > 0);
-        let id = (0..).find(|id| !endpoints.contains_key(id)).unwrap_or_default();
-        let endpoint = Arc::new(Endpoint { blob: id.to_le_bytes(), monitors: Mutex::default() });
+        // None is given out twice: an endpoint that is gone stays gone.
+        let id = self.opened.fetch_add(1, Ordering::Relaxed);
+        let (process, descriptor) = (std::process::id(), pipe.0.as_raw_fd());
+        let endpoint = Arc::new(Endpoint {
+            blob: Blob { id, process, descriptor, offset: 0, size: 0 }.encode(),
+            limit: config.max_write_queue_size.map_or(self.limit, |max| self.limit.min(max.into())),
+            monitors: Mutex::default(),
+            _pipe: pipe,
+        });
         endpoints.insert(id, Arc::downgrade(&endpoint));
         Ok(endpoint)
     }
 
     fn register(&self, _: Transport, region: &Arc<MemoryRegion>) -> Result<Arc<dyn Registration>> {
-        Ok(Arc::new(Region { region: region.clone(), blob: region.id().to_le_bytes(), reach: self.reach }))
+        let mut blob =
+            Blob { id: region.id(), process: std::process::id(), descriptor: -1, offset: 0, size: 0 };
+        // SAFETY: a region is live memory as long as it exists.
+        let export = region.gpu().map(|gpu| unsafe { gpu.export(region.ptr(), region.len()) }).transpose()?;
+        let mut exported = None;
+        if let Some(export) = export
+            && let ExportHandle::FileDescriptor(descriptor) = export.handle
+        {
+            blob.descriptor = descriptor.as_raw_fd();
+            (blob.offset, blob.size) = (export.offset, export.allocation_size);
+            exported = Some(descriptor);
+        }
+        Ok(Arc::new(Region {
+            at: region.ptr(),
+            keep: Keep::Region(region.clone()),
+            blob: blob.encode(),
+            reach: self.reach,
+            _exported: exported,
+        }))
     }
 
-    fn import(&self, region: &RegionInfo, _: Option<&Gpu>) -> Result<Arc<dyn RemoteRegion>> {
-        let id = number(region.blob, "a registered memory")?;
-        match &region.local {
-            Some(local) if local.id() == id => {
-                Ok(Arc::new(Region { region: local.clone(), blob: id.to_le_bytes(), reach: self.reach }))
+    fn import(&self, region: &RegionInfo, gpu: Option<&Gpu>) -> Result<Arc<dyn RemoteRegion>> {
+        let blob = Blob::decode(region.blob, "a registered memory")?;
+        let remote = format!("region {} of process {}", blob.id, blob.process);
+        let (at, keep) = match (&region.local, gpu) {
+            (Some(local), _) if local.id() == blob.id => (local.ptr(), Keep::Region(local.clone())),
+            (None, Some(gpu)) if region.host == host_id()? && region.platform == gpu.platform() => {
+                if blob.offset.checked_add(region.len).is_none_or(|end| end > blob.size) {
+                    return Self::unreachable(remote, "it is not inside its allocation");
+                }
+                let opened = blob.open(File::options().read(true).write(true));
+                let Ok(file) = opened else {
+                    return Self::unreachable(remote, format!("it is not exported: {opened:?}"));
+                };
+                let handle = ExportHandle::FileDescriptor(file.into());
+                let mapped = gpu.import(&handle, blob.size)?;
+                (mapped.ptr().add(blob.offset), Keep::Mapped(Arc::new(mapped)))
             }
-            _ => Self::unreachable(format!("region {id}"), "it is not one of this process"),
-        }
+            _ => return Self::unreachable(remote, "it is not one of this host's simulated devices"),
+        };
+        Ok(Arc::new(Region { at, keep, blob: region.blob.to_vec(), reach: self.reach, _exported: None }))
     }
 
     fn connect(
         &self,
-        _: &Arc<dyn LocalEndpoint>,
+        local: &Arc<dyn LocalEndpoint>,
         remote: &EndpointInfo,
         monitor: LinkMonitor,
     ) -> Result<Arc<dyn Link>> {
-        if !remote.is_in_this_process() || remote.platform != Platform::Host {
+        let any: &dyn Any = &**local;
+        let limit = any.downcast_ref::<Endpoint>().map_or(self.limit, |endpoint| endpoint.limit);
+        if remote.host != host_id()? || remote.platform != Platform::Host {
             return Self::unreachable(
                 remote.to_string(),
-                "a courier goes between simulated GPUs of one process only",
+                "a courier goes between simulated GPUs of one host only",
             );
         }
-        let id = number(&remote.blob, "an endpoint")?;
-        match lock(&self.endpoints).get(&id).and_then(Weak::upgrade) {
+        let blob = Blob::decode(&remote.blob, "an endpoint")?;
+        let link = Arc::new(CourierLink {
+            limit,
+            held: self.held.clone(),
+            largest: self.largest.clone(),
+            open: Arc::new(()),
+        });
+        if !remote.is_in_this_process() {
+            watch(&blob, remote, monitor, Arc::downgrade(&link.open))?;
+            return Ok(link);
+        }
+        match lock(&self.endpoints).get(&blob.id).and_then(Weak::upgrade) {
             Some(endpoint) => lock(&endpoint.monitors).push(monitor),
             None => return Self::unreachable(remote.to_string(), "the endpoint is closed"),
         }
-        Ok(Arc::new(CourierLink { held: self.held.clone() }))
+        Ok(link)
     }
 }
 // ANCHOR_END: provider
 
-/// What a queue's worker is asked to do. It keeps the memories alive until it is done.
-enum Order {
-    Copy { dst: Arc<MemoryRegion>, dst_offset: u64, src: Arc<MemoryRegion>, src_offset: u64, len: u64 },
-    Update { dst: Arc<MemoryRegion>, offset: u64, value: u64 },
-}
+/// How often a link looks whether its peer in another process is still there.
+const LOOK: Duration = Duration::from_millis(10);
 
-struct CourierLink {
-    held: Arc<AtomicBool>,
-}
-
-impl Link for CourierLink {
-    fn open_queue(&self) -> Result<Box<dyn Queue>> {
-        let (orders, worker) = mpsc::channel();
-        let done = Arc::new(AtomicU64::new(0));
-        let (count, held) = (done.clone(), self.held.clone());
-        // It ends when the queue, which has the only sender, is dropped and everything is carried out.
-        let work = move || {
-            for order in worker {
-                while held.load(Ordering::Relaxed) {
-                    thread::sleep(Duration::from_millis(1));
-                }
-                carry_out(&order);
-                // The release pairs with the acquire of who looks how far this has come.
-                count.fetch_add(1, Ordering::Release);
-            }
-        };
-        thread::Builder::new().name("courier".to_owned()).spawn(work).map_err(|e| Error::System {
-            operation: "starting a courier".to_owned(),
-            message: e.to_string(),
-        })?;
-        Ok(Box::new(CourierQueue { orders, given: 0, done }))
-    }
-}
-
-struct CourierQueue {
-    orders: mpsc::Sender<Order>,
-    given: u64,
-    done: Arc<AtomicU64>,
-}
-
-impl CourierQueue {
-    fn give(&mut self, order: Order) -> Result<()> {
-        self.orders.send(order).map_err(|_| Error::System {
-            operation: "giving an order to the courier".to_owned(),
-            message: "its thread is gone".to_owned(),
-        })?;
-        self.given += 1;
-        Ok(())
-    }
-}
-
-fn carry_out(order: &Order) {
-    match order {
-        Order::Copy { dst, dst_offset, src, src_offset, len } => {
-            let (dst, src) = (dst.ptr().add(*dst_offset), src.ptr().add(*src_offset));
-            for i in 0..*len {
-                // SAFETY: the ranges are inside both regions, which `order` keeps; memory of simulated devices is
-                // mapped in this process and accessed with atomics.
-                unsafe {
-                    let byte = AtomicU8::from_ptr(src.add(i).as_mut_ptr()).load(Ordering::Relaxed);
-                    AtomicU8::from_ptr(dst.add(i).as_mut_ptr()).store(byte, Ordering::Relaxed);
-                }
+/// Reads from the pipe of an endpoint of another process, which ends when that does.
+fn watch(blob: &Blob, remote: &EndpointInfo, monitor: LinkMonitor, link: Weak<()>) -> Result<()> {
+    const O_NONBLOCK: i32 = 0o4000;
+    let opened = blob.open(File::options().read(true).custom_flags(O_NONBLOCK));
+    let is_pipe = |pipe: &File| pipe.metadata().is_ok_and(|data| data.file_type().is_fifo());
+    let mut pipe = match opened {
+        Ok(pipe) if is_pipe(&pipe) => pipe,
+        other => return Courier::unreachable(remote.to_string(), format!("it is gone: {other:?}")),
+    };
+    let look = move || {
+        while link.strong_count() > 0 {
+            match pipe.read(&mut [0]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(LOOK),
+                _ => return monitor.lost("its process, or its endpoint, is gone"),
             }
         }
-        Order::Update { dst, offset, value } => {
-            // SAFETY: as above; the core checked that the offset is a multiple of 8, `CourierQueue::update` where the
-            // memory starts.
-            unsafe { AtomicU64::from_ptr(dst.ptr().add(*offset).as_mut_ptr()) }
-                .store(*value, Ordering::Release);
-        }
-    }
-}
-
-fn downcast<'a>(any: &'a dyn Any, what: &str) -> Result<&'a Arc<MemoryRegion>> {
-    let region: Option<&Region> = any.downcast_ref();
-    region
-        .map(|region| &region.region)
-        .ok_or_else(|| Error::InvalidArgument(format!("{what} is not the courier's")))
-}
-
-impl Queue for CourierQueue {
-    fn write(
-        &mut self,
-        dst: &Arc<dyn RemoteRegion>,
-        dst_offset: u64,
-        src: &Arc<dyn Registration>,
-        src_offset: u64,
-        len: u64,
-    ) -> Result<()> {
-        let (dst, src) = (downcast(&**dst, "the destination")?, downcast(&**src, "the source")?);
-        self.give(Order::Copy { dst: dst.clone(), dst_offset, src: src.clone(), src_offset, len })
-    }
-
-    fn update(&mut self, dst: &Arc<dyn RemoteRegion>, offset: u64, value: u64) -> Result<()> {
-        let dst = downcast(&**dst, "the destination")?;
-        if !dst.ptr().0.is_multiple_of(8) {
-            return Err(Error::InvalidArgument(format!("{:?} is no multiple of 8", dst.ptr())));
-        }
-        self.give(Order::Update { dst: dst.clone(), offset, value })
-    }
-
-    fn request_flush(&mut self) -> Result<u64> {
-        Ok(self.given)
-    }
-
-    fn progress(&mut self) -> Result<u64> {
-        Ok(self.done.load(Ordering::Acquire))
-    }
+    };
+    let started = thread::Builder::new().name("courier-watch".to_owned()).spawn(look);
+    started.map(drop).map_err(|e| Error::system("starting to watch a peer", e))
 }

@@ -3,9 +3,13 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use loom::{cell::UnsafeCell, sync::atomic::AtomicU32, thread};
-use mscclpp_core::{DeviceSemaphore, DeviceSyncer, protocol::SharedWord};
+use mscclpp_core::protocol::SharedWord;
 
-use super::{Status, Word32, Word64, backoff, model};
+use super::{
+    Status, Word32, Word64, backoff,
+    kernels::{DeviceSemaphore, DeviceSyncer},
+    model,
+};
 
 /// Blocks, and data that they leave for each other.
 struct Grid {
@@ -31,7 +35,7 @@ impl Grid {
     }
 
     fn sync(&self, n_blocks: u32, max_spins: i64) -> bool {
-        self.syncer.sync_with(n_blocks, max_spins, &self.status.words(), backoff())
+        self.syncer.sync(n_blocks, max_spins, &self.status.words(), backoff())
     }
 
     fn add(&self, i: usize) {
@@ -98,7 +102,7 @@ fn one_turn_is_had_by_one_block_at_a_time() {
         let grid = Grid::new(false);
         grid.semaphore.set(1);
         let act = |grid: &Grid| {
-            assert!(grid.semaphore.acquire_with(-1, &grid.status.words(), backoff()));
+            assert!(grid.semaphore.acquire(-1, &grid.status.words(), backoff()));
             grid.add(0);
             grid.semaphore.release();
         };

@@ -1,5 +1,6 @@
 //! Semaphores and packets under the loom model checker: all interleavings (up to a number of preemptions) and all
-//! values that the memory model lets a load return. The code is the one that runs on mapped memory.
+//! values that the memory model lets a load return. What kernels do is modelled in [`kernels`]; what the host does is checked as
+//! it is.
 //!
 //! Loom knows one scope, so this says nothing about the scopes of GPUs; the headers argue those in text.
 //!
@@ -7,6 +8,7 @@
 #![cfg(loom)]
 
 mod blocks;
+mod kernels;
 mod packets;
 mod semaphores;
 

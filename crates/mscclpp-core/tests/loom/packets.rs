@@ -3,12 +3,13 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use loom::thread;
-use mscclpp_core::{
-    LL8Packet, LL16Packet, LL128Packet, PacketFormat,
-    protocol::{SharedWord, StatusWords},
-};
+use mscclpp_core::protocol::{SharedWord, StatusWords};
 
-use super::{Status, Word32, Word64, backoff, model};
+use super::{
+    Status, Word32, Word64, backoff,
+    kernels::{LL8Packet, LL16Packet, LL128Packet, PacketFormat},
+    model,
+};
 
 /// A format in which the flag is only in the last word, all of it relaxed: what LL8 and LL16 would be if a word did not
 /// carry its own flag.

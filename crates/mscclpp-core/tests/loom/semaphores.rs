@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use loom::{cell::UnsafeCell, thread};
 use mscclpp_core::protocol::{SemaphoreWords, SharedWord};
 
-use super::{Status, Word32, Word64, backoff, model};
+use super::{Status, Word32, Word64, backoff, kernels::Signals, model};
 
 /// How the signalling side reaches the token.
 #[derive(Clone, Copy, PartialEq)]
@@ -49,14 +49,13 @@ impl Semaphore {
             inbound: &self.token,
             inbound_by_link: None,
             expected: &self.expected,
-            remote_inbound: &self.token,
-            outbound: self.outbound.as_ref().map(|(lock, count)| (lock, count)),
             status: self.status.words(),
         }
     }
 
     fn signal(&self, order: Ordering) {
-        self.words().signal(order, backoff());
+        let outbound = self.outbound.as_ref().map(|(lock, count)| (lock, count));
+        Signals { remote_inbound: &self.token, outbound }.signal(order, backoff());
     }
 
     fn poll(&self) -> bool {

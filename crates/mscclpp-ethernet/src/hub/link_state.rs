@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::{error::Error, protocol::handshake::Name, sending::Lane};
 
-/// A link from an endpoint of this process to a peer's, as everybody sees it who works for it.
+/// A link from an endpoint of this process to a peer's, as the hub and the queues share it.
 pub(crate) struct LinkState {
     id: u64,
     local: Name,
@@ -31,9 +31,9 @@ pub(crate) enum LinkEnd {
     Goodbye,
     /// The peer is gone.
     Lost(String),
-    /// The peer gave up: it did not like what came from here.
+    /// The peer refused what this side sent.
     Refused(String),
-    /// This side gave up: it did not like what came from there.
+    /// This side refused what the peer sent.
     Hostile(String),
 }
 

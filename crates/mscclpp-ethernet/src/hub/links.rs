@@ -1,123 +1,119 @@
 //! Links: silent connections whose ends tell that a peer is gone, closed its endpoint, or refuses what was sent.
 
 use std::{
+    io::{self, Read, Write},
     net::TcpStream,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use crate::{
-    protocol::{
-        frame::{Fault, Frame, HEADER, Inbound, Outbound},
-        handshake::{Session, Wish},
-    },
-    socket::{self, Manner, Piece},
+use mscclpp_net::socket::{Incoming, is_silence};
+
+use crate::protocol::{
+    frame::{Fault, Frame, HEADER, Inbound, Outbound},
+    handshake::{Request, Session},
 };
 
 use super::link_state::{LinkEnd, LinkState};
 
-/// How long a link may take to say by itself why its connections broke.
+/// How long a link may take to report by itself why its connections broke.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A link from a peer's endpoint to one of ours.
-pub(super) struct Guest {
-    pub(super) stream: TcpStream,
-    pub(super) wish: Wish,
+/// A link from a peer's endpoint to one of ours. This side alone speaks on it.
+pub(super) struct InboundLink {
+    stream: TcpStream,
+    pub(super) request: Request,
     outbound: Outbound,
 }
 
-impl Guest {
-    pub(super) fn new(stream: TcpStream, wish: Wish, session: Session) -> Self {
-        Self { stream, wish, outbound: Outbound::new(session.responder) }
+impl InboundLink {
+    pub(super) fn new(stream: TcpStream, request: Request, session: Session) -> Self {
+        Self { stream, request, outbound: Outbound::new(session.responder) }
     }
 
     pub(super) fn say_goodbye(&self) {
-        self.say(Frame::Goodbye);
+        self.send(Frame::Goodbye);
     }
 
     pub(super) fn refuse(&self, fault: Fault) {
-        self.say(Frame::Fault(fault));
+        self.send(Frame::Fault(fault));
     }
 
-    pub(super) fn tell_of_silence(&self) {
-        self.say(Frame::Silence);
+    pub(super) fn report_silence(&self) {
+        self.send(Frame::Silence);
     }
 
-    fn say(&self, frame: Frame) {
-        let header = self.outbound.seal(frame);
-        // SAFETY: an array of this thread's. A link carries so little that it always fits; failing is the peer's loss, which
-        // sees the connection close.
-        let _ = unsafe { socket::send(&self.stream, &[Piece::of(&header)], Manner::AtOnce) };
+    fn send(&self, frame: Frame) {
+        // A link carries so little that it always fits. If the connection has failed, the peer sees that.
+        let _ = (&self.stream).write(&self.outbound.seal(frame));
     }
 
-    /// How the link has ended, if it has. The peer has nothing to say on it.
-    pub(super) fn end(&self) -> Option<GuestEnd> {
-        let mut byte = [0];
-        // SAFETY: an array of this thread's.
-        match unsafe { socket::receive(&self.stream, &[Piece::of_mut(&mut byte)], false) } {
-            Err(error) if socket::is_not_now(&error) => None,
-            Err(error) if socket::is_silence(&error) => Some(GuestEnd::Silence),
-            _ => Some(GuestEnd::Ended),
+    /// How the link has ended, if it has.
+    pub(super) fn end(&self) -> Option<InboundEnd> {
+        match (&self.stream).read(&mut [0]) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                None
+            }
+            Err(error) if is_silence(&error) => Some(InboundEnd::Silence),
+            _ => Some(InboundEnd::Ended),
         }
     }
 }
 
-/// How a guest's link ends.
+/// How a link from a peer ends.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum GuestEnd {
+pub(super) enum InboundEnd {
     /// The peer, or its system, ended it.
     Ended,
     /// Nothing comes from the peer's host any more.
     Silence,
 }
 
-/// A link from an endpoint of ours to a peer's.
-pub(super) struct Watched {
-    pub(super) stream: TcpStream,
-    pub(super) link: Arc<LinkState>,
+/// A link from an endpoint of ours to a peer's. The peer alone speaks on it: one frame, before it ends.
+pub(super) struct OutboundLink {
+    stream: TcpStream,
+    pub(super) state: Arc<LinkState>,
     inbound: Inbound,
-    said: [u8; HEADER],
-    heard: usize,
+    frame: Incoming<HEADER>,
     suspicion: Option<(Instant, String)>,
 }
 
-impl Watched {
-    pub(super) fn new(stream: TcpStream, inbound: Inbound, link: Arc<LinkState>) -> Self {
-        Self { stream, link, inbound, said: [0; HEADER], heard: 0, suspicion: None }
+impl OutboundLink {
+    pub(super) fn new(stream: TcpStream, inbound: Inbound, state: Arc<LinkState>) -> Self {
+        Self { stream, state, inbound, frame: Incoming::default(), suspicion: None }
     }
 
-    /// Something is wrong; the link has a moment to say what. The first reason counts.
+    /// Something is wrong. The link has [`GRACE`] to report what; after that this reason counts, or an earlier one.
     pub(super) fn suspect(&mut self, reason: String, now: Instant) {
         self.suspicion.get_or_insert((now + GRACE, reason));
     }
 
-    pub(super) fn is_suspected(&self) -> bool {
-        self.suspicion.is_some()
+    /// When the link ends for the reason it is suspected of.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.suspicion.as_ref().map(|(deadline, _)| *deadline)
     }
 
-    /// The end, if the moment is over.
+    /// The end, if the time of grace is over.
     pub(super) fn overdue(&mut self, now: Instant) -> Option<LinkEnd> {
         let (_, reason) = self.suspicion.take_if(|(deadline, _)| *deadline <= now)?;
         Some(LinkEnd::Lost(reason))
     }
 
-    /// Hears what the peer says: its end, if it has come.
-    pub(super) fn hear(&mut self) -> Option<LinkEnd> {
+    /// Reads what the peer sent; gives the end of the link, if that has come.
+    pub(super) fn read(&mut self) -> Option<LinkEnd> {
         let lost = |reason: String| Some(LinkEnd::Lost(reason));
-        while self.heard < HEADER {
-            let room = Piece::of_mut(&mut self.said[self.heard..]);
-            // SAFETY: the rest of an array of this thread's.
-            match unsafe { socket::receive(&self.stream, &[room], false) } {
-                Ok(0) => return lost("its process ended (its socket closed without a goodbye)".to_owned()),
-                Ok(count) => self.heard += count,
-                Err(error) if socket::is_not_now(&error) => return None,
-                Err(error) if socket::is_silence(&error) => {
-                    return lost(format!("its host does not answer any more ({error})"));
-                }
-                Err(error) => return lost(format!("its connection broke: {error}")),
+        let header = match self.frame.read(&self.stream) {
+            Ok(None) => return None,
+            Ok(Some(header)) => header,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return lost("its process ended (its socket closed without a goodbye)".to_owned());
             }
-        }
-        match self.inbound.open(&self.said) {
+            Err(error) if is_silence(&error) => {
+                return lost(format!("its host does not answer any more ({error})"));
+            }
+            Err(error) => return lost(format!("its connection broke: {error}")),
+        };
+        match self.inbound.open(header) {
             Ok(Frame::Goodbye) => Some(LinkEnd::Goodbye),
             Ok(Frame::Fault(fault)) => Some(LinkEnd::Refused(fault.to_string())),
             Ok(Frame::Silence) => lost(

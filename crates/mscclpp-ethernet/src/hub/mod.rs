@@ -2,41 +2,44 @@
 //! and sees peers go.
 //!
 //! # Invariants
-//! 1. The thread never blocks but in `poll`, so stopping it is bounded. It takes locks that nobody holds while waiting.
+//! 1. The thread never blocks but in its event loop, so stopping it is bounded. It takes locks that nobody holds while waiting.
 //! 2. A link is open as long as the endpoint it leads to. Closing that says goodbye first, dying does not. That tells a
 //!    peer that left from one that is lost; what happens to connections that carry data is never more than a suspicion.
 //! 3. Data is received by a thread for each connection, which only ever touches memory in the table of regions.
 
-mod inflows;
+mod accepted;
 mod link_state;
 mod links;
+mod receivers;
 mod service;
-mod visitor;
 
 use std::{
     collections::HashMap,
-    net::{IpAddr, TcpStream},
-    os::fd::OwnedFd,
+    net::{IpAddr, SocketAddr, TcpStream},
     sync::Arc,
     thread::JoinHandle,
 };
 
+use mscclpp_net::{
+    env::Env,
+    event_loop::{self, Commands},
+    interface,
+    key::Key,
+    random,
+    socket::{listen, listen_everywhere},
+};
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::{
     Settings,
-    blob::EndpointBlob,
+    blob::{EndpointBlob, MAX_ADDRESSES},
     error::{Error, Result, SystemCall},
-    interface,
     protocol::{
         frame::Inbound,
-        handshake::{Name, Wish},
-        key::Key,
+        handshake::{Name, Request},
     },
     receiving,
     regions::Regions,
-    socket,
 };
 pub(crate) use link_state::LinkState;
 
@@ -46,14 +49,13 @@ pub(crate) struct Hub {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the thread has in common with everybody else.
+/// What the thread shares with the rest of the process.
 pub(crate) struct Shared {
     settings: Settings,
     addresses: Vec<IpAddr>,
     port: u16,
-    wake: OwnedFd,
     endpoints: Mutex<HashMap<Name, Key>>,
-    commands: Mutex<Vec<Command>>,
+    commands: Arc<Commands<Command>>,
     regions: Arc<Regions>,
 }
 
@@ -66,15 +68,16 @@ enum Command {
     Unwatch {
         link: u64,
     },
-    /// Something went wrong with a connection of that link. If it is not over by itself shortly, it is for that reason.
+    /// Something went wrong with a connection of that link. If the link does not end by itself shortly, it ends for that
+    /// reason.
     Suspect {
         link: u64,
         reason: String,
     },
     /// The thread of a connection that carries data has ended.
     Ended {
-        inflow: u64,
-        wish: Wish,
+        receiver: u64,
+        request: Request,
         end: receiving::End,
     },
     CloseEndpoint {
@@ -85,26 +88,29 @@ enum Command {
 
 impl Hub {
     pub(crate) fn start(settings: &Settings) -> Result<Arc<Self>> {
-        let env = crate::env::Env::read()?;
-        let interface = settings.interface.clone().or(env.interface);
-        let addresses =
-            interface::candidates(&interface::list()?, interface.as_deref(), settings.family.or(env.family))?;
-        let only = if let [ip] = *addresses { Some(ip) } else { None };
-        let listener = socket::listen(only).during("listening for peers")?;
+        let env = Env::read()?;
+        let (name, family) = (settings.interface.clone().or(env.interface), settings.family.or(env.family));
+        let interfaces = interface::list()?;
+        let mut addresses = interface::candidates(&interfaces, name.as_deref(), family)?;
+        addresses.truncate(MAX_ADDRESSES);
+        let listener = match *addresses {
+            [] => return Err(Error::NoAddress),
+            [ip] => listen(SocketAddr::new(ip, 0), None),
+            _ => listen_everywhere(true, None),
+        };
+        let listener = listener.during("listening for peers")?;
         let port = listener.local_addr().during("asking for the port that peers connect to")?.port();
         tracing::debug!(target: "mscclpp::conn", ?addresses, port, "listening for Ethernet peers");
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .during("making an event descriptor")?;
+        let commands = Commands::new()?;
         let shared = Arc::new(Shared {
             settings: settings.clone(),
             addresses,
             port,
-            wake,
             endpoints: Mutex::default(),
-            commands: Mutex::default(),
+            commands: Arc::new(commands),
             regions: Arc::default(),
         });
-        let service = service::Service::new(shared.clone(), listener);
+        let service = service::Service::new(shared.clone(), listener)?;
         let thread = std::thread::Builder::new()
             .name("mscclpp-eth-hub".to_owned())
             .spawn(move || service.run())
@@ -126,16 +132,16 @@ impl Hub {
     /// Says goodbye to the endpoint's peers, and takes no more from them.
     pub(crate) fn close_endpoint(&self, name: Name) {
         self.shared.endpoints.lock().remove(&name);
-        self.shared.command(Command::CloseEndpoint { name });
+        self.shared.commands.send(Command::CloseEndpoint { name });
     }
 
     /// Watches over a link until [`Hub::unwatch`] or its end.
     pub(crate) fn watch(&self, stream: TcpStream, inbound: Inbound, link: Arc<LinkState>) {
-        self.shared.command(Command::Watch { stream, inbound, link });
+        self.shared.commands.send(Command::Watch { stream, inbound, link });
     }
 
     pub(crate) fn unwatch(&self, link: u64) {
-        self.shared.command(Command::Unwatch { link });
+        self.shared.commands.send(Command::Unwatch { link });
     }
 }
 
@@ -149,37 +155,20 @@ impl Shared {
     }
 
     pub(crate) fn suspect(&self, link: u64, reason: String) {
-        self.command(Command::Suspect { link, reason });
+        self.commands.send(Command::Suspect { link, reason });
     }
 
     fn key_of(&self, name: &Name) -> Option<Key> {
         self.endpoints.lock().get(name).cloned()
     }
-
-    fn command(&self, command: Command) {
-        self.commands.lock().push(command);
-        // The counter being full (EAGAIN) rings as well; nothing else can happen to an eventfd.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
 }
 
 impl Drop for Hub {
     fn drop(&mut self) {
-        self.shared.command(Command::Stop);
+        self.shared.commands.send(Command::Stop);
         let Some(thread) = self.thread.lock().take() else { return };
-        // The last owner may be something that the thread itself was letting go of: it then ends by itself.
-        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+        if event_loop::join(thread).is_err() {
             tracing::error!(target: "mscclpp::conn", "the thread that serves peers had panicked");
         }
     }
-}
-
-/// Random bytes of the system.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|e| Error::System {
-        operation: "drawing random bytes",
-        source: std::io::Error::other(e.to_string()),
-    })?;
-    Ok(bytes)
 }

@@ -15,7 +15,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::key::Seal;
+use super::seal::Seal;
 
 /// Length of a header.
 pub(crate) const HEADER: usize = 48;

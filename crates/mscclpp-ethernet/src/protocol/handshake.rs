@@ -14,10 +14,12 @@
 //! Magic and version are at the front of everything in all versions. They are compared before anything else, and a
 //! mismatch names both.
 
-use super::{
-    Fields, MAGIC, VERSION,
-    key::{Key, Seal},
+use mscclpp_net::{
+    key::{Key, Nonce, Transcript},
+    wire::{Malformed, Reader},
 };
+
+use super::{VERSION, begin, front, seal::Seal};
 
 const INITIATOR: &[u8] = b"mscclpp-ethernet initiator\0";
 const RESPONDER: &[u8] = b"mscclpp-ethernet responder\0";
@@ -26,9 +28,8 @@ const SESSION: &[u8] = b"mscclpp-ethernet session\0";
 pub(crate) const CHALLENGE: usize = 40;
 pub(crate) const HELLO: usize = 113;
 pub(crate) const ANSWER: usize = 41;
-const PROOF: usize = 32;
+const PROOF: usize = Key::LEN;
 
-pub(crate) type Nonce = [u8; 32];
 /// What an endpoint is called. Not a secret.
 pub(crate) type Name = [u8; 16];
 
@@ -41,14 +42,15 @@ pub(crate) enum Purpose {
     Queue,
 }
 
-/// Who wants what.
+/// What the side that connects asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct Request {
     /// The endpoint wanted.
     pub(crate) endpoint: Name,
-    /// The endpoint of the side that connects. Said, not proved: who knows the key of the endpoint wanted may say it.
+    /// The endpoint of the side that connects. Claimed, not proved: whoever knows the key of the endpoint wanted may claim
+    /// it.
     pub(crate) from: Name,
-    /// A number of its own for each link of `from`; queues have that of their link.
+    /// The number of the link, one for each link of `from`; queues have that of their link.
     pub(crate) link: u64,
     pub(crate) purpose: Purpose,
 }
@@ -95,79 +97,70 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    fn derive(key: &Key, transcript: &[u8]) -> Self {
-        let bytes = key.prove(SESSION, transcript);
+    /// From everything up to the initiator's proof.
+    fn derive(transcript: &Transcript) -> Self {
+        let bytes = transcript.prove(SESSION);
         let half = |at: usize| Seal::from_bytes(&std::array::from_fn(|i| bytes[at + i]));
         Self { initiator: half(0), responder: half(16) }
     }
 }
 
-/// The front of everything: whose is it, and of which version?
-fn front(fields: &mut Fields<'_>) -> Result<(), Refusal> {
-    if fields.array() != Some(MAGIC) {
-        return Err(Refusal::Foreign);
+impl From<Malformed> for Refusal {
+    fn from(_: Malformed) -> Self {
+        Self::Foreign
     }
-    match fields.u32() {
-        Some(VERSION) => Ok(()),
-        Some(theirs) => Err(Refusal::Version { theirs }),
-        None => Err(Refusal::Foreign),
-    }
-}
-
-fn begin() -> Vec<u8> {
-    [&MAGIC[..], &VERSION.to_le_bytes()].concat()
 }
 
 /// The side that connected, once it has answered the challenge.
 pub(crate) struct Initiator {
-    key: Key,
-    transcript: Vec<u8>,
+    transcript: Transcript,
 }
 
 impl Initiator {
     /// Answers the challenge; the bytes are to be sent. A nonce must never be used twice.
     pub(crate) fn answer(
         key: &Key,
-        wish: &Wish,
+        request: &Request,
         nonce: Nonce,
         challenge: &[u8; CHALLENGE],
     ) -> Result<(Self, Vec<u8>), Refusal> {
-        front(&mut Fields(challenge))?;
+        front(&mut Reader::new(challenge))?;
         let mut hello = begin();
         hello.extend(nonce);
-        hello.extend(wish.endpoint);
-        hello.extend(wish.from);
-        hello.extend(wish.link.to_le_bytes());
-        hello.push(match wish.purpose {
+        hello.extend(request.endpoint);
+        hello.extend(request.from);
+        hello.extend(request.link.to_le_bytes());
+        hello.push(match request.purpose {
             Purpose::Link => 1,
             Purpose::Queue => 2,
         });
-        let mut transcript = [&challenge[..], &hello].concat();
-        let proof = key.prove(INITIATOR, &transcript);
-        transcript.extend(proof);
+        let mut transcript = Transcript::new(key.clone());
+        let proof = transcript.add(challenge).add(&hello).prove(INITIATOR);
+        transcript.add(&proof);
         hello.extend(proof);
-        Ok((Self { key: key.clone(), transcript }, hello))
+        Ok((Self { transcript }, hello))
     }
 
     /// Takes the answer to the hello.
-    pub(crate) fn conclude(self, answer: &[u8; ANSWER]) -> Result<Session, Refusal> {
-        let mut fields = Fields(answer);
-        front(&mut fields)?;
-        let verdict = fields.u8();
-        // What a side says that cannot prove anything is only a hint at what to tell the user.
+    pub(crate) fn conclude(mut self, answer: &[u8; ANSWER]) -> Result<Session, Refusal> {
+        let mut reader = Reader::new(answer);
+        front(&mut reader)?;
+        let verdict = reader.u8()?;
+        // Without a proof it is only a hint for the error message.
         match verdict {
-            Some(3) => return Err(Refusal::Unknown),
-            Some(4) => return Err(Refusal::Key),
-            Some(0 | 5 | 6) => {}
+            3 => return Err(Refusal::Unknown),
+            4 => return Err(Refusal::Key),
+            0 | 5 | 6 => {}
             _ => return Err(Refusal::Foreign),
         }
-        let transcript = [&self.transcript[..], &answer[..ANSWER - PROOF]].concat();
-        if !self.key.verify(RESPONDER, &transcript, &answer[ANSWER - PROOF..]) {
+        let session = Session::derive(&self.transcript);
+        let (said, proof) = answer.split_at(ANSWER - PROOF);
+        if !self.transcript.add(said).verify(RESPONDER, proof) {
             return Err(Refusal::Key);
         }
         match verdict {
-            Some(0) => Ok(Session::derive(&self.key, &self.transcript)),
-            Some(6) => Err(Refusal::Full),
+            0 => Ok(session),
+            6 => Err(Refusal::Full),
             _ => Err(Refusal::NoLink),
         }
     }
@@ -191,60 +184,57 @@ impl Responder {
         &self.challenge
     }
 
-    /// Whether what has come so far can still become a hello. Saves waiting for the rest of what another version says.
-    pub(crate) fn glance(said: &[u8]) -> Result<(), Refusal> {
-        if said.len() < 8 { Ok(()) } else { front(&mut Fields(said)) }
+    /// Whether the bytes so far can still become a hello. Saves waiting for the rest of what another version sends.
+    pub(crate) fn check_front(said: &[u8]) -> Result<(), Refusal> {
+        if said.len() < 8 { Ok(()) } else { front(&mut Reader::new(said)) }
     }
 
-    /// Takes the hello. `key_of` gives the key of an endpoint, `admit` has the last word on one that has proved itself,
-    /// and refuses with [`Refusal::NoLink`] or [`Refusal::Full`].
+    /// Takes the hello. `key_of` gives the key of an endpoint; `admit` decides about a peer that has proved itself, and
+    /// refuses with [`Refusal::NoLink`] or [`Refusal::Full`].
     ///
     /// Either way the bytes are to be sent.
     pub(crate) fn verify(
         &self,
         hello: &[u8; HELLO],
         key_of: impl FnOnce(&Name) -> Option<Key>,
-        admit: impl FnOnce(&Wish) -> Result<(), Refusal>,
-    ) -> (Vec<u8>, Result<(Wish, Session), Refusal>) {
+        admit: impl FnOnce(&Request) -> Result<(), Refusal>,
+    ) -> (Vec<u8>, Result<(Request, Session), Refusal>) {
         let refuse = |refusal: Refusal| {
             let mut answer = begin();
             answer.push(refusal.code());
             answer.extend([0; PROOF]);
             (answer, Err(refusal))
         };
-        let wish = match parse(hello) {
-            Ok(wish) => wish,
+        let request = match parse(hello) {
+            Ok(request) => request,
             Err(refusal) => return refuse(refusal),
         };
-        let Some(key) = key_of(&wish.endpoint) else { return refuse(Refusal::Unknown) };
-        let transcript = [&self.challenge[..], hello].concat();
-        let (said, proof) = transcript.split_at(transcript.len() - PROOF);
-        if !key.verify(INITIATOR, said, proof) {
+        let Some(key) = key_of(&request.endpoint) else { return refuse(Refusal::Unknown) };
+        let (said, proof) = hello.split_at(HELLO - PROOF);
+        let mut transcript = Transcript::new(key);
+        if !transcript.add(&self.challenge).add(said).verify(INITIATOR, proof) {
             return refuse(Refusal::Key);
         }
-        let admitted = admit(&wish);
+        let session = Session::derive(transcript.add(proof));
+        let admitted = admit(&request);
         let mut answer = begin();
         answer.push(admitted.map_or_else(Refusal::code, |()| 0));
-        let proof = key.prove(RESPONDER, &[&transcript[..], &answer].concat());
-        answer.extend(proof);
-        (answer, admitted.map(|()| (wish, Session::derive(&key, &transcript))))
+        answer.extend(transcript.add(&answer).prove(RESPONDER));
+        (answer, admitted.map(|()| (request, session)))
     }
 }
 
-fn parse(hello: &[u8; HELLO]) -> Result<Wish, Refusal> {
-    let mut fields = Fields(hello);
-    front(&mut fields)?;
-    let mut rest = || {
-        let _: Nonce = fields.array()?;
-        let (endpoint, from, link) = (fields.array()?, fields.array()?, fields.u64()?);
-        let purpose = match fields.u8()? {
-            1 => Purpose::Link,
-            2 => Purpose::Queue,
-            _ => return None,
-        };
-        Some(Wish { endpoint, from, link, purpose })
+fn parse(hello: &[u8; HELLO]) -> Result<Request, Refusal> {
+    let mut reader = Reader::new(hello);
+    front(&mut reader)?;
+    let _: Nonce = reader.array()?;
+    let (endpoint, from, link) = (reader.array()?, reader.array()?, reader.u64()?);
+    let purpose = match reader.u8()? {
+        1 => Purpose::Link,
+        2 => Purpose::Queue,
+        _ => return Err(Refusal::Foreign),
     };
-    rest().ok_or(Refusal::Foreign)
+    Ok(Request { endpoint, from, link, purpose })
 }
 
 #[cfg(test)]

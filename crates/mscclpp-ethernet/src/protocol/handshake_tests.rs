@@ -6,21 +6,21 @@ fn key(byte: u8) -> Key {
     Key::from_bytes([byte; 32])
 }
 
-fn wish() -> Wish {
-    Wish { endpoint: NAME, from: [4; 16], link: 77, purpose: Purpose::Queue }
+fn request() -> Request {
+    Request { endpoint: NAME, from: [4; 16], link: 77, purpose: Purpose::Queue }
 }
 
 fn fixed<const N: usize>(bytes: &[u8]) -> [u8; N] {
     bytes.try_into().unwrap()
 }
 
-type Verdict = Result<(Wish, Session), Refusal>;
+type Verdict = Result<(Request, Session), Refusal>;
 
 /// Runs a handshake between somebody with `ours` and an owner of endpoint `NAME` with `theirs`.
 fn run(ours: &Key, theirs: &Key, admit: Result<(), Refusal>) -> (Verdict, Result<Session, Refusal>) {
     let responder = Responder::new([1; 32]);
-    let (initiator, hello) = Initiator::answer(ours, &wish(), [2; 32], responder.challenge()).unwrap();
-    Responder::glance(&hello).unwrap();
+    let (initiator, hello) = Initiator::answer(ours, &request(), [2; 32], responder.challenge()).unwrap();
+    Responder::check_front(&hello).unwrap();
     let (answer, verdict) =
         responder.verify(&fixed(&hello), |name| (*name == NAME).then(|| theirs.clone()), |_| admit);
     (verdict, initiator.conclude(&fixed(&answer)))
@@ -31,7 +31,7 @@ fn two_who_know_the_endpoint_agree() {
     let (verdict, concluded) = run(&key(1), &key(1), Ok(()));
     let (said, there) = verdict.unwrap();
     let here = concluded.unwrap();
-    assert_eq!(said, wish());
+    assert_eq!(said, request());
     for (a, b) in [(&here.initiator, &there.initiator), (&here.responder, &there.responder)] {
         assert_eq!(a.tag(b"frame"), b.tag(b"frame"));
     }
@@ -61,7 +61,7 @@ fn a_member_is_refused_with_proof() {
 #[test]
 fn an_unknown_endpoint_is_told() {
     let responder = Responder::new([1; 32]);
-    let (initiator, hello) = Initiator::answer(&key(1), &wish(), [2; 32], responder.challenge()).unwrap();
+    let (initiator, hello) = Initiator::answer(&key(1), &request(), [2; 32], responder.challenge()).unwrap();
     let (answer, verdict) = responder.verify(&fixed(&hello), |_| None, |_| Ok(()));
     assert_eq!(verdict.err(), Some(Refusal::Unknown));
     assert_eq!(initiator.conclude(&fixed(&answer)).err(), Some(Refusal::Unknown));
@@ -72,13 +72,15 @@ fn a_mismatch_of_versions_names_both() {
     let responder = Responder::new([1; 32]);
     let mut challenge = *responder.challenge();
     challenge[4] = 9;
-    let Err(refusal) = Initiator::answer(&key(1), &wish(), [2; 32], &challenge) else { panic!("accepted") };
+    let Err(refusal) = Initiator::answer(&key(1), &request(), [2; 32], &challenge) else {
+        panic!("accepted")
+    };
     let text = refusal.to_string();
     assert!(text.contains("version 9") && text.contains(&format!("version {VERSION}")), "{text}");
 
-    let (_, mut hello) = Initiator::answer(&key(1), &wish(), [2; 32], responder.challenge()).unwrap();
+    let (_, mut hello) = Initiator::answer(&key(1), &request(), [2; 32], responder.challenge()).unwrap();
     hello[4] = 9;
-    assert_eq!(Responder::glance(&hello[..8]), Err(Refusal::Version { theirs: 9 }));
+    assert_eq!(Responder::check_front(&hello[..8]), Err(Refusal::Version { theirs: 9 }));
     let (answer, verdict) = responder.verify(&fixed(&hello), |_| Some(key(1)), |_| Ok(()));
     assert_eq!(verdict.err(), Some(Refusal::Version { theirs: 9 }));
     assert_eq!(answer[4..8], VERSION.to_le_bytes(), "the answer says which version is spoken here");
@@ -87,7 +89,7 @@ fn a_mismatch_of_versions_names_both() {
 #[test]
 fn what_was_changed_or_is_old_is_worth_nothing() {
     let responder = Responder::new([1; 32]);
-    let begin = || Initiator::answer(&key(1), &wish(), [2; 32], responder.challenge()).unwrap();
+    let begin = || Initiator::answer(&key(1), &request(), [2; 32], responder.challenge()).unwrap();
     let hello = begin().1;
     let verify = |responder: &Responder, hello: &[u8]| {
         responder.verify(&fixed(hello), |name| (*name == NAME).then(|| key(1)), |_| Ok(()))
@@ -106,7 +108,7 @@ fn what_was_changed_or_is_old_is_worth_nothing() {
     }
     // A hello that somebody recorded, against a new challenge; an answer that somebody recorded, against a new hello.
     assert_eq!(verify(&Responder::new([9; 32]), &hello).1.err(), Some(Refusal::Key));
-    let (later, _) = Initiator::answer(&key(1), &wish(), [8; 32], responder.challenge()).unwrap();
+    let (later, _) = Initiator::answer(&key(1), &request(), [8; 32], responder.challenge()).unwrap();
     assert_eq!(later.conclude(&fixed(&answer)).err(), Some(Refusal::Key));
 }
 
@@ -118,10 +120,10 @@ fn a_challenge_does_not_depend_on_any_key() {
 
 #[test]
 fn strangers_are_foreign() {
-    assert_eq!(Responder::glance(b"GET / HTTP/1.1"), Err(Refusal::Foreign));
-    assert_eq!(Responder::glance(b"GET"), Ok(()));
+    assert_eq!(Responder::check_front(b"GET / HTTP/1.1"), Err(Refusal::Foreign));
+    assert_eq!(Responder::check_front(b"GET"), Ok(()));
     assert!(matches!(
-        Initiator::answer(&key(1), &wish(), [2; 32], &[b'S'; CHALLENGE]),
+        Initiator::answer(&key(1), &request(), [2; 32], &[b'S'; CHALLENGE]),
         Err(Refusal::Foreign)
     ));
 }

@@ -7,8 +7,8 @@
 //! 3. A region is touched only while it is claimed, and found registered after it was ([`crate::claims`]).
 //! 4. Memory of this end is fixed: a buffer, and the chunks of the staging. No length that a peer sends allocates.
 
-mod inflow;
 mod placer;
+mod receiver;
 mod wire;
 
 #[cfg(any(fuzzing, test))]
@@ -16,6 +16,6 @@ pub(crate) mod played;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use inflow::{End, Inflow};
 pub(crate) use placer::{Order, Placer};
+pub(crate) use receiver::{End, Receiver};
 pub(crate) use wire::SocketWire;

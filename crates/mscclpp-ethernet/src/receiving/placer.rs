@@ -10,12 +10,12 @@ use crate::{
 /// Puts bytes where they belong: into host memory at once, into a device's through its staging.
 pub(crate) struct Placer {
     settings: Settings,
-    /// Of each device that something came for; usually one, or none.
+    /// One for each device that data arrived for; usually one, or none.
     stagings: Vec<Staging>,
     order: Order,
 }
 
-/// Whether updates come after the data before them. Only tests break that, to show that they would see it.
+/// Whether updates become visible after the data before them. Tests break that, to show that they would notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Order {
     #[default]
@@ -26,7 +26,7 @@ pub(crate) enum Order {
 
 /// Why a wait for a device ended.
 pub(crate) enum Interrupted {
-    /// This side wants no more.
+    /// This side has closed.
     Closed,
     Device(mscclpp_gpu::Error),
 }
@@ -131,9 +131,9 @@ impl Placer {
         Ok(())
     }
 
-    /// Whether nothing is under way. Lets go of memory that is not needed any more.
+    /// Whether nothing is under way. Releases memory that is not needed any more.
     pub(crate) fn is_idle(&mut self) -> bool {
-        // An error comes again when somebody wants something of the device.
+        // An error comes again at the next use of the device.
         self.stagings.iter_mut().all(|staging| staging.is_idle().unwrap_or(true))
     }
 }

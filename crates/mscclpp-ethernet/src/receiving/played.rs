@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use fastrand::Rng;
 use mscclpp_core::{
     Context, EndpointConfig, EndpointInfo, Error, LinkMonitor, MemoryRegion, RegionInfo, RegisteredMemory,
     Result, Transport, TransportFlags,
@@ -17,15 +18,15 @@ use crate::{
     Settings,
     protocol::{
         frame::{Inbound, Outbound},
-        key::Seal,
+        seal::Seal,
     },
     regions::{KnownRegions, Regions},
     socket::Piece,
 };
 
 use super::{
-    inflow::{End, Inflow},
     placer::{Order, Placer},
+    receiver::{End, Receiver},
     wire::Wire,
 };
 
@@ -33,12 +34,12 @@ use super::{
 pub(crate) struct Played {
     incoming: VecDeque<u8>,
     answers: Vec<u8>,
-    random: Random,
+    random: Rng,
 }
 
 impl Wire for Played {
     unsafe fn receive(&mut self, pieces: &[Piece], _: &mut dyn FnMut() -> bool) -> io::Result<usize> {
-        let mut left = (1 + self.random.below(3000) as usize).min(self.incoming.len());
+        let mut left = (1 + self.random.usize(..3000)).min(self.incoming.len());
         let mut count = 0;
         for piece in pieces {
             let taken = left.min(piece.len);
@@ -58,25 +59,6 @@ impl Wire for Played {
 
     fn is_closed(&self) -> bool {
         false
-    }
-}
-
-/// Numbers that are the same in each run.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
-    }
-
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
     }
 }
 
@@ -119,17 +101,17 @@ impl Stage {
         let wire = Played {
             incoming: bytes.iter().copied().collect(),
             answers: Vec::new(),
-            random: Random::new(seed),
+            random: Rng::with_seed(seed),
         };
-        let mut inflow = Inflow::new(
+        let mut receiver = Receiver::new(
             wire,
             Inbound::new(Seal::from_bytes(&SEAL)),
             Outbound::new(Seal::from_bytes(&SEAL)),
             KnownRegions::new(self.regions.clone(), None),
             Placer::new(Settings::default(), Order::Kept),
         );
-        let end = inflow.run();
-        (end, std::mem::take(&mut inflow.wire_mut().answers))
+        let end = receiver.run();
+        (end, std::mem::take(&mut receiver.wire_mut().answers))
     }
 
     /// What is in the region.

@@ -2,12 +2,13 @@
 
 use crate::protocol::{
     frame::{Fault, Frame, HEADER, Header, Inbound, Outbound},
-    key::Seal,
+    seal::Seal,
 };
+use fastrand::Rng;
 
 use super::{
-    inflow::End,
-    played::{LEN, Random, SEAL, Stage},
+    played::{LEN, SEAL, Stage},
+    receiver::End,
 };
 
 fn outbound() -> Outbound {
@@ -30,20 +31,20 @@ fn write(region: u64, offset: u64, bytes: &[u8], checksum: bool) -> Frame {
 fn operations_are_exact_however_they_are_cut() {
     let stage = Stage::new();
     let id = stage.region.id();
-    let mut random = Random::new(1);
+    let mut random = Rng::with_seed(1);
     for seed in 0..30 {
         let (outbound, mut expected) = (outbound(), stage.bytes());
         let (mut said, mut tickets) = (Vec::new(), Vec::new());
         for ticket in 0..50 {
-            let (offset, len) = (random.below(LEN), random.below(LEN));
-            let bytes: Vec<u8> = (0..len.min(LEN - offset)).map(|_| random.next() as u8).collect();
+            let (offset, len) = (random.u64(..LEN), random.u64(..LEN));
+            let bytes: Vec<u8> = (0..len.min(LEN - offset)).map(|_| random.u8(..)).collect();
             said.extend(outbound.seal(write(id, offset, &bytes, ticket % 2 == 0)));
             said.extend(&bytes);
             expected[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
-            let (offset, value) = (8 * random.below(LEN / 8), random.next());
+            let (offset, value) = (8 * random.u64(..LEN / 8), random.u64(..));
             said.extend(outbound.seal(Frame::Update { region: id, offset, value }));
             expected[offset as usize..][..8].copy_from_slice(&value.to_ne_bytes());
-            if random.below(3) == 0 {
+            if random.u64(..3) == 0 {
                 said.extend(outbound.seal(Frame::Flush { ticket }));
                 tickets.push(ticket);
             }
@@ -143,13 +144,13 @@ fn repeated_and_reordered_frames_end_it() {
 fn a_hundred_thousand_frames_of_a_hostile_member() {
     let stage = Stage::new();
     let id = stage.region.id();
-    let mut random = Random::new(7);
-    let mut number = |near: u64| match random.below(6) {
-        0 => random.next(),
-        1 => u64::MAX - random.below(16),
-        2 => near.wrapping_add(random.below(16)).wrapping_sub(8),
-        3 => 8 * random.below(LEN / 8),
-        _ => random.below(near + 1),
+    let mut random = Rng::with_seed(7);
+    let mut number = |near: u64| match random.u64(..6) {
+        0 => random.u64(..),
+        1 => u64::MAX - random.u64(..16),
+        2 => near.wrapping_add(random.u64(..16)).wrapping_sub(8),
+        3 => 8 * random.u64(..LEN / 8),
+        _ => random.u64(..near + 1),
     };
     let mut frames = 0;
     while frames < 100_000 {
@@ -179,15 +180,15 @@ fn a_hundred_thousand_frames_of_a_hostile_member() {
 #[test]
 fn a_hundred_thousand_frames_of_a_stranger() {
     let stage = Stage::new();
-    let mut random = Random::new(8);
+    let mut random = Rng::with_seed(8);
     for round in 0..100_000 {
         let frame = write(stage.region.id(), 0, &[7; 16], false);
         let mut said = [&outbound().seal(frame)[..], &[7; 16]].concat();
         if round % 2 == 0 {
-            let bit = random.below(8 * HEADER as u64) as usize;
+            let bit = random.usize(..8 * HEADER);
             said[bit / 8] ^= 1 << (bit % 8);
         } else {
-            said[..HEADER].fill_with(|| random.next() as u8);
+            said[..HEADER].fill_with(|| random.u8(..));
         }
         assert_eq!(fault(&stage.play(&said, round).0), Fault::Seal);
     }

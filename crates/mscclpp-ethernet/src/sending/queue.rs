@@ -7,7 +7,7 @@ use std::{
 use crc32fast::Hasher;
 use mscclpp_core::{
     Error as CoreError, MemoryRegion, Result as CoreResult,
-    provider::{Queue, Registration, RemoteRegion},
+    provider::{Operation, Queue, Registration, RemoteRegion, RouteId},
 };
 
 use crate::{
@@ -29,8 +29,8 @@ use super::{
 
 /// Up to so many bytes of host memory are sent by the owner itself; more are handed over.
 const INLINE: u64 = 32 << 10;
-/// How many operations may wait to be sent, unless the endpoint says otherwise.
-const MAX_WAITING: u64 = 1 << 20;
+/// How many operations may wait to be sent, unless the endpoint says otherwise: enough to keep the driver busy.
+const MAX_WAITING: u32 = 4096;
 
 /// Opens a queue over a connection that has been shaken hands on.
 pub(crate) fn open(
@@ -38,7 +38,7 @@ pub(crate) fn open(
     session: Session,
     link: &Arc<LinkState>,
     hub: &Arc<Shared>,
-    max_waiting: i32,
+    max_waiting: Option<u32>,
 ) -> Result<Box<dyn Queue>> {
     // The driver waits in the call that sends; the owner says each time that it does not.
     stream.set_nonblocking(false).during("making a socket block")?;
@@ -55,14 +55,13 @@ pub(crate) fn open(
     Ok(Box::new(EthernetQueue {
         answers: Answers { inbound: Inbound::new(session.responder), bytes: [0; 16 * HEADER], filled: 0 },
         checksums: hub.settings().checksums,
-        max_waiting: u64::try_from(max_waiting).ok().filter(|max| *max > 0).unwrap_or(MAX_WAITING),
+        max_waiting: max_waiting.unwrap_or(MAX_WAITING).into(),
         lane,
         given: 0,
-        operations: 0,
-        flushed: 0,
-        requested: 0,
+        has_handed_over: false,
+        routes: Vec::new(),
         completed: 0,
-        leaves_after: VecDeque::with_capacity(BACKLOG),
+        flushes: VecDeque::with_capacity(BACKLOG),
     }))
 }
 
@@ -71,16 +70,22 @@ struct EthernetQueue {
     answers: Answers,
     checksums: bool,
     max_waiting: u64,
-    /// Works handed over.
+    /// Works handed over, and whether the driver must still be woken for one.
     given: u64,
-    /// Operations so far, and before the last ticket.
-    operations: u64,
-    flushed: u64,
-    requested: u64,
+    has_handed_over: bool,
+    /// By number.
+    routes: Vec<Option<EthernetRoute>>,
+    /// The last ticket that was answered.
     completed: u64,
-    /// For each ticket that was requested and is not completed: how many works the driver must have carried out before
-    /// its flush has left. Until then nothing need be asked of the system.
-    leaves_after: VecDeque<u64>,
+    /// Each ticket that was asked for and is not answered, and how many works the driver must have carried out before the
+    /// question has left. Until then nothing need be asked of the system.
+    flushes: VecDeque<(u64, u64)>,
+}
+
+/// The two memories of a route, as frames and works name them.
+struct EthernetRoute {
+    to: PeerRegion,
+    source: Option<Arc<MemoryRegion>>,
 }
 
 /// What the peer says on the same connection.
@@ -98,17 +103,59 @@ impl EthernetQueue {
 
     fn hand_over(&mut self, work: Work) {
         self.given += 1;
+        self.has_handed_over = true;
         self.lane.backlog.lock().push_back(work);
-        self.lane.wake();
     }
 
-    /// Whether there is room for another operation. There always is for a flush, of which there is at most one for each
-    /// operation.
-    fn admit(&self) -> Result<()> {
-        match self.given - self.lane.done.load(Ordering::Acquire) < self.max_waiting {
-            true => Ok(()),
-            false => Err(Error::Backlog { limit: self.max_waiting }),
+    /// Whether as many operations wait to be sent as may.
+    fn is_full(&self) -> bool {
+        self.given - self.lane.done.load(Ordering::Acquire) >= self.max_waiting
+    }
+
+    fn route(&self, route: RouteId) -> Result<&EthernetRoute> {
+        self.routes.get(route.index()).and_then(Option::as_ref).ok_or(Error::Foreign("the route"))
+    }
+
+    /// Starts an operation that there is room for. If the lane is broken it does nothing: the link is about to say why,
+    /// if it has not already.
+    fn start(&mut self, operation: Operation) -> CoreResult<()> {
+        match operation {
+            Operation::Write { route, dst_offset, src_offset, len } => {
+                let EthernetRoute { to, source: Some(from) } = self.route(route)? else {
+                    return Err(Error::Foreign("the route").into());
+                };
+                to.check()?;
+                if len == 0 || self.lane.is_broken() {
+                    return Ok(());
+                }
+                let source = Source { region: from.clone(), address: from.ptr().add(src_offset), len };
+                let (region, offset, checksum) = (to.id(), dst_offset, self.checksums);
+                let inline = len <= INLINE && from.gpu().is_none() && self.is_caught_up();
+                match inline {
+                    true => self.write_inline(region, offset, source),
+                    false => self.hand_over(Work::Write { region, offset, source, checksum }),
+                }
+            }
+            Operation::Update { route, offset, value } => {
+                let to = &self.route(route)?.to;
+                to.check()?;
+                let region = to.id();
+                if !self.lane.is_broken() {
+                    self.control(Frame::Update { region, offset, value });
+                }
+            }
+            Operation::Flush { ticket } => {
+                // If it is broken this is never reached.
+                if !self.lane.is_broken() {
+                    self.control(Frame::Flush { ticket });
+                }
+                self.flushes.push_back((ticket, self.given));
+            }
+            other => {
+                return Err(CoreError::InvalidArgument(format!("Ethernet does not know {other:?}")));
+            }
         }
+        Ok(())
     }
 
     fn control(&mut self, frame: Frame) {
@@ -148,74 +195,68 @@ impl EthernetQueue {
 }
 
 impl Queue for EthernetQueue {
-    fn write(
+    fn prepare(
         &mut self,
+        route: RouteId,
         dst: &Arc<dyn RemoteRegion>,
-        dst_offset: u64,
-        src: &Arc<dyn Registration>,
-        src_offset: u64,
-        len: u64,
+        src: Option<&Arc<dyn Registration>>,
     ) -> CoreResult<()> {
         let to = PeerRegion::of(&**dst)?;
-        let from: &Arc<MemoryRegion> = LocalRegion::of(&**src)?.region();
         to.check()?;
-        self.admit()?;
-        self.operations += 1;
-        // The link is about to say why, if it has not already.
-        if len == 0 || self.lane.is_broken() {
-            return Ok(());
-        }
-        let source = Source { region: from.clone(), address: from.ptr().add(src_offset), len };
-        let (region, offset, checksum) = (to.id(), dst_offset, self.checksums);
-        let inline = len <= INLINE && from.gpu().is_none() && self.is_caught_up();
-        match inline {
-            true => self.write_inline(region, offset, source),
-            false => self.hand_over(Work::Write { region, offset, source, checksum }),
-        }
-        Ok(())
-    }
-
-    fn update(&mut self, dst: &Arc<dyn RemoteRegion>, dst_offset: u64, value: u64) -> CoreResult<()> {
-        let to = PeerRegion::of(&**dst)?;
-        to.check()?;
-        if !(dst_offset + to.misalignment()).is_multiple_of(8) {
+        // Updates are at multiples of 8 in a memory.
+        if src.is_none() && to.misalignment() != 0 {
             return Err(CoreError::InvalidArgument(format!(
-                "an update at offset {dst_offset} of a memory that starts {} bytes behind an 8-byte boundary would not \
-                 be aligned",
+                "an update of a memory that starts {} bytes behind an 8-byte boundary would not be aligned",
                 to.misalignment()
             )));
         }
-        self.admit()?;
-        self.operations += 1;
-        if !self.lane.is_broken() {
-            self.control(Frame::Update { region: to.id(), offset: dst_offset, value });
+        let source = match src {
+            Some(src) => Some(LocalRegion::of(&**src)?.region().clone()),
+            None => None,
+        };
+        if self.routes.len() <= route.index() {
+            self.routes.resize_with(route.index() + 1, || None);
         }
+        self.routes[route.index()] = Some(EthernetRoute { to: to.clone(), source });
         Ok(())
     }
 
-    fn request_flush(&mut self) -> CoreResult<u64> {
-        // So that flushes which time out and are repeated do not pile up.
-        if self.flushed != self.operations {
-            self.requested += 1;
-            self.flushed = self.operations;
-            // If it is broken this is never reached, and the link says why.
-            if !self.lane.is_broken() {
-                self.control(Frame::Flush { ticket: self.requested });
-            }
-            self.leaves_after.push_back(self.given);
+    fn release(&mut self, route: RouteId) {
+        // Works keep what they still need.
+        if let Some(known) = self.routes.get_mut(route.index()) {
+            *known = None;
         }
-        Ok(self.requested)
+    }
+
+    unsafe fn submit(&mut self, batch: &[Operation]) -> CoreResult<usize> {
+        let mut result = Ok(());
+        let mut taken = 0;
+        while taken < batch.len() && !self.is_full() {
+            result = self.start(batch[taken]);
+            if result.is_err() {
+                break;
+            }
+            taken += 1;
+        }
+        // Once for all of them.
+        if std::mem::take(&mut self.has_handed_over) {
+            self.lane.wake();
+        }
+        match result {
+            Err(error) if taken == 0 => Err(error),
+            _ => Ok(taken),
+        }
     }
 
     fn progress(&mut self) -> CoreResult<u64> {
-        while let Some(works) = self.leaves_after.front()
+        while let Some((due, works)) = self.flushes.front()
             && self.lane.done.load(Ordering::Acquire) >= *works
             && !self.lane.is_broken()
         {
             match self.answers.next(&self.lane) {
-                Ok(Some(ticket)) if ticket == self.completed + 1 => {
+                Ok(Some(ticket)) if ticket == *due => {
                     self.completed = ticket;
-                    self.leaves_after.pop_front();
+                    self.flushes.pop_front();
                 }
                 Ok(Some(_)) => self.lane.fail("it answered what was not asked".to_owned()),
                 Ok(None) => break,

@@ -15,7 +15,7 @@ fn begin(victim: &Process, from: &Process, region: u64, len: u64, sent: usize) -
 /// Its connection has failed, at both ends.
 fn has_failed(mut member: Member, region: u64, back: &Connection) {
     assert_eq!(member.fault(), Fault::Region { region });
-    await_that("the way back", || back.check().is_err());
+    until("the way back", || back.check().is_err());
     let error = back.check().unwrap_err().to_string();
     assert!(error.contains("is not registered"), "{error}");
 }
@@ -27,7 +27,7 @@ fn nothing_arrives_in_memory_that_was_dropped_in_the_middle_of_a_write() {
     let Memory { registered, words } = victim.memory();
     let id = Memory { registered: registered.clone(), words: words.clone() }.id();
     let mut member = begin(&victim, &from, id, 4096, 1024);
-    await_that("the first bytes", || words[127].load(Ordering::Relaxed) != 0);
+    until("the first bytes", || words[127].load(Ordering::Relaxed) != 0);
     let began = Instant::now();
     drop(registered);
     assert!(began.elapsed() < LIMIT);
@@ -56,7 +56,7 @@ fn nothing_arrives_in_a_devices_memory_that_was_dropped_in_the_middle_of_a_write
         buffer.read(at, &mut byte).unwrap();
         byte[0]
     };
-    await_that("the first bytes", || byte(0) == 7);
+    until("the first bytes", || byte(0) == 7);
     drop(registered);
     buffer.fill(0, LEN, 5).unwrap();
     let _ = member.queue.write_all(&vec![7; (LEN - PART) as usize]);
@@ -77,7 +77,7 @@ fn dropping_memory_once_its_data_is_there_costs_no_connection() {
         let target = b.memory();
         let there = RegisteredMemory::deserialize(&target.registered.serialize().unwrap()).unwrap();
         ab.write(&there, 0, &source.registered, 0, 4096).unwrap();
-        await_that("data", || target.words[511].load(Ordering::Relaxed) == 77);
+        until("data", || target.words[511].load(Ordering::Relaxed) == 77);
         drop(target);
     }
     delivers(&ab, &a, &b);

@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use super::children::Child;
+use mscclpp_test_support::{Child, child::this_program};
 
 /// Two namespaces with a pair of interfaces between them, both called `wire`; and one interface each, called `other`, that
 /// leads nowhere. Gone when dropped.
@@ -89,10 +89,12 @@ impl Hosts {
     }
 
     pub(crate) fn start(&self, side: usize, role: &str, environment: &[(&str, &str)]) -> Child {
-        let program = std::env::current_exe().expect("this program");
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.names[side]]).arg(program).envs(environment.iter().copied());
-        Child::start_by(command, role)
+        command
+            .args(["netns", "exec", &self.names[side]])
+            .arg(this_program().get_program())
+            .envs(environment.iter().copied());
+        Child::start_by(command, &[role])
     }
 
     /// A process on each host.

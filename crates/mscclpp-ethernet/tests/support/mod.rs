@@ -2,7 +2,6 @@
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
-pub(crate) mod children;
 pub(crate) mod hosts;
 pub(crate) mod relay;
 
@@ -12,7 +11,6 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     thread,
-    time::{Duration, Instant},
 };
 
 use mscclpp_core::{
@@ -21,9 +19,6 @@ use mscclpp_core::{
 };
 use mscclpp_ethernet::{Ethernet, EthernetBuilder};
 use mscclpp_gpu::{DevicePtr, Platform};
-
-/// For what should take moments: long enough for a machine that is busy with other things.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A context with a provider of its own, as a process would have it.
 pub(crate) fn context(ethernet: EthernetBuilder) -> Context {
@@ -153,31 +148,8 @@ impl Drop for Words {
     }
 }
 
-/// Numbers that are the same in each run.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-}
-
 /// A number that tells nothing of the one it was made from.
 pub(crate) fn mix(number: u64) -> u64 {
     let mixed = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
-}
-
-/// Polls `done` until it holds.
-pub(crate) fn await_that(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}: not within {LIMIT:?}");
-        thread::sleep(Duration::from_millis(1));
-    }
 }

@@ -199,8 +199,18 @@ entry_points! {
                 CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream,
                 *mut *mut c_void, *mut *mut c_void,
             );
+        launch_cooperative_kernel: "cuLaunchCooperativeKernel"
+            => fn(
+                CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream,
+                *mut *mut c_void,
+            );
+        occupancy_max_active_blocks_per_multiprocessor: "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+            => fn(*mut c_int, CUfunction, c_int, usize);
     }
     optional {
+        flush_gpu_direct_rdma_writes: "cuFlushGPUDirectRDMAWrites" => fn(c_uint, c_uint);
+        mem_get_handle_for_address_range: "cuMemGetHandleForAddressRange"
+            => fn(*mut c_void, CUdeviceptr, usize, c_uint, u64);
         func_load: "cuFuncLoad" => fn(CUfunction);
         mem_pool_set_access: "cuMemPoolSetAccess" => fn(CUmemoryPool, *const AccessDesc, usize);
         stream_batch_mem_op: "cuStreamBatchMemOp_v2"

@@ -16,6 +16,25 @@ pub const MEMHOSTALLOC_DEVICEMAP: u32 = 2;
 /// another number before CUDA 12, hence it is spelled out here.
 pub const CAN_USE_64_BIT_STREAM_MEM_OPS: u32 = 122;
 
+/// `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`, which the oldest headers do not have.
+pub const DMA_BUF_SUPPORTED: u32 = 124;
+/// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`
+pub const RANGE_HANDLE_DMA_BUF: u32 = 1;
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX`
+pub const FLUSH_TARGET_CURRENT_CONTEXT: u32 = 0;
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER`
+pub const FLUSH_TO_OWNER: u32 = 100;
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES`
+pub const FLUSH_TO_ALL_DEVICES: u32 = 200;
+/// Of `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS`: the host may flush.
+pub const FLUSH_OPTION_HOST: i32 = 1;
+/// Of the same: a stream's memory operations may flush.
+pub const FLUSH_OPTION_MEMOPS: i32 = 2;
+/// `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER`
+pub const WRITES_ORDERING_OWNER: i32 = 100;
+/// `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES`
+pub const WRITES_ORDERING_ALL_DEVICES: i32 = 200;
+
 /// `CUmemLocation`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,17 +1,26 @@
-//! A kernel and its host twin, loaded and launched.
-
-use std::sync::atomic::Ordering;
+//! A kernel, loaded and launched.
 
 use mscclpp_gpu::{
-    DeviceBuffer, DevicePtr, Error, Gpu, KernelArgs, LaunchConfig, Module, ModuleSource, Stream,
-    host::{HostBlock, HostKernel, HostSymbol},
+    DeviceBuffer, DevicePtr, Error, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Stream,
 };
 
-use crate::{Outcome, SECONDS};
+use crate::Outcome;
 
-/// `add_step(words, n)`: adds the variable `step` to each of `n` 4-byte words.
-pub(crate) const SOURCE: ModuleSource<'_> = ModuleSource {
-    ptx: "
+/// Adds the variable `step` to each of `n` words. CUDA loads the PTX, the Host platform compiles the text.
+pub(crate) const SOURCE: KernelSource<'_> = KernelSource::new(
+    "add_step.cu",
+    r#"
+    __constant__ unsigned int step;
+
+    extern "C" __global__ void add_step(unsigned int* words, unsigned int n) {
+      const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x;
+      if (i < n) words[i] += step;
+    }
+    "#,
+)
+.with_ptx(PTX);
+
+const PTX: &str = "
 .version 7.0
 .target sm_80
 .address_size 64
@@ -39,33 +48,12 @@ pub(crate) const SOURCE: ModuleSource<'_> = ModuleSource {
 DONE:
     ret;
 }
-",
-    host_kernels: &[HostKernel { name: "add_step", run: add_step }],
-    host_symbols: &[HostSymbol { name: "step", size: 4 }],
-};
-
-/// The host twin.
-unsafe fn add_step(block: &HostBlock<'_>) {
-    // SAFETY: the arguments are those of the launches below, and their words live until the kernel is complete.
-    unsafe {
-        let (words, n) = (block.arg::<DevicePtr>(0).as_mut_ptr::<u32>(), block.arg::<u32>(1));
-        let step = block.symbol("step").as_mut_ptr::<u32>().read();
-        let first = block.block_idx()[0] * block.block_dim()[0];
-        for i in first..(first + block.block_dim()[0]).min(n) {
-            *words.add(i as usize) += step;
-        }
-    }
-}
+";
 
 /// Loads the module and sets its variable to `step`.
 pub(crate) fn load(gpu: &Gpu, step: u32) -> Result<Module, Error> {
     let module = Module::load(gpu, &SOURCE)?;
-    let (address, _) = module.symbol("step")?;
-    let (host, stream) = (gpu.allocate_pinned(4)?, gpu.stream()?);
-    host.word(0)?.store(step, Ordering::Relaxed);
-    // SAFETY: the variable has 4 bytes; both live until the copy has been waited for.
-    unsafe { stream.copy(address, host.ptr(), 4)? };
-    stream.synchronize_timeout(SECONDS)?;
+    module.set_symbol("step", &[step])?;
     Ok(module)
 }
 

@@ -45,7 +45,7 @@ fn check_and_reply(gpu: &Gpu, at: DevicePtr) -> Outcome {
         stream.write_u64(at, !PATTERN)?;
     }
     stream.synchronize_timeout(SECONDS)?;
-    let found = host.word64(0)?.load(Ordering::Acquire);
+    let found = host.word(0)?.load(Ordering::Acquire);
     if found == PATTERN { Ok(()) } else { Err(format!("found {found:#x} in the imported memory").into()) }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use mscclpp_gpu::{DevicePtr, Error, Gpu, Module, ModuleSource, Platform, Stream};
+use mscclpp_gpu::{DevicePtr, Error, Gpu, Module, Platform, Stream};
 
 use crate::{
     Outcome, PATTERN, SECONDS, expect,
@@ -57,8 +57,8 @@ fn buffers(gpu: &Gpu) -> Outcome {
 
 fn pinned(gpu: &Gpu) -> Outcome {
     let (host, device, stream) = (gpu.allocate_pinned(64)?, gpu.allocate(64)?, gpu.stream()?);
-    expect("new pinned memory is zero", host.word64(56)?.load(Ordering::Relaxed) == 0)?;
-    host.word64(0)?.store(PATTERN, Ordering::Relaxed);
+    expect("new pinned memory is zero", host.word(56)?.load(Ordering::Relaxed) == 0)?;
+    host.word(0)?.store(PATTERN, Ordering::Relaxed);
     // SAFETY: all ranges are inside buffers that outlive the work, which is waited for.
     unsafe {
         stream.copy(device.ptr(), host.ptr(), 64)?;
@@ -67,8 +67,8 @@ fn pinned(gpu: &Gpu) -> Outcome {
     }
     stream.synchronize_timeout(SECONDS)?;
     expect("the stream is empty", stream.query()?)?;
-    expect("the copy came back", host.word64(16)?.load(Ordering::Relaxed) == PATTERN)?;
-    expect("after the fill", host.word64(24)?.load(Ordering::Relaxed) == 0x5a5a_5a5a_5a5a_5a5a)
+    expect("the copy came back", host.word(16)?.load(Ordering::Relaxed) == PATTERN)?;
+    expect("after the fill", host.word(24)?.load(Ordering::Relaxed) == 0x5a5a_5a5a_5a5a_5a5a)
 }
 
 fn value_writes(gpu: &Gpu) -> Outcome {
@@ -82,7 +82,7 @@ fn value_writes(gpu: &Gpu) -> Outcome {
     let mut word = [0; 8];
     device.read(8, &mut word)?;
     expect("in device memory", u64::from_ne_bytes(word) == PATTERN)?;
-    expect("in pinned memory", host.word64(0)?.load(Ordering::Acquire) == !PATTERN)
+    expect("in pinned memory", host.word(0)?.load(Ordering::Acquire) == !PATTERN)
 }
 
 fn events(gpu: &Gpu) -> Outcome {
@@ -118,7 +118,7 @@ fn module_errors(gpu: &Gpu) -> Outcome {
     let error = module.symbol("nothing").err().ok_or("a variable that is not there was found")?;
     expect("the message offers the variable", error.to_string().contains("step"))?;
     if gpu.platform() == Platform::Cuda {
-        let broken = ModuleSource { ptx: ".version 7.0\n.target sm_80\n.nonsense\n", ..SOURCE };
+        let broken = SOURCE.with_ptx(".version 7.0\n.target sm_80\n.nonsense\n");
         let error = Module::load(gpu, &broken).err().ok_or("nonsense was loaded")?;
         println!("    {}", error.to_string().replace('\n', "\n    "));
         expect("it is a compile error", matches!(error, Error::Compile { .. }))?;
@@ -140,7 +140,7 @@ fn graph(gpu: &Gpu) -> Outcome {
         unsafe { graph.launch(&stream)? };
     }
     stream.synchronize_timeout(SECONDS)?;
-    expect("the value was written", done.word64(0)?.load(Ordering::Acquire) == PATTERN)?;
+    expect("the value was written", done.word(0)?.load(Ordering::Acquire) == PATTERN)?;
     all_words(&buffer, 15)
 }
 

@@ -5,7 +5,9 @@ use std::{
 
 use mscclpp_gpu_sys::cuda::{
     CAN_USE_64_BIT_STREAM_MEM_OPS, CUdevice, CUdevice_P2PAttribute as P2p, CUdevice_attribute as Attribute,
-    CUdeviceptr, CUstream, CUstreamBatchMemOpParams, CuResult, Driver,
+    CUdeviceptr, CUstream, CUstreamBatchMemOpParams, CuResult, DMA_BUF_SUPPORTED, Driver, FLUSH_OPTION_HOST,
+    FLUSH_OPTION_MEMOPS, FLUSH_TARGET_CURRENT_CONTEXT, FLUSH_TO_ALL_DEVICES, FLUSH_TO_OWNER,
+    WRITES_ORDERING_ALL_DEVICES, WRITES_ORDERING_OWNER,
 };
 
 use super::{
@@ -21,10 +23,11 @@ use super::{
     virtual_memory::Placement,
 };
 use crate::{
-    DevicePtr, Error, ExportKinds, GpuProperties, MemoryExport, MemoryInfo, ModuleSource, PeerAccess,
-    Platform, Result,
+    DevicePtr, DmaBuf, Error, ExportKinds, GpuDirect, GpuProperties, KernelSource, MemoryExport, MemoryInfo,
+    PeerAccess, Platform, Result, WritesOrdering,
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
     memory::ExportHandle,
+    nvrtc,
 };
 
 /// An opened device. There is one per device and process, and it lives as long as the process.
@@ -124,6 +127,10 @@ impl Device {
 
     pub(super) fn id(&self) -> usize {
         self.properties.id
+    }
+
+    pub(super) fn multiprocessors(&self) -> u32 {
+        self.properties.multiprocessors
     }
 
     pub(super) fn driver(&self) -> &'static Driver {
@@ -265,13 +272,55 @@ impl DeviceBackend for &'static Device {
         Ok(Arc::new(CudaEvent::create(self, with_timing)?))
     }
 
-    fn load_module(&self, source: &ModuleSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
-        Ok(Arc::new(CudaModule::load(self, source.ptx)?))
+    fn load_module(&self, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
+        let capability = self.properties.compute_capability.unwrap_or((8, 0));
+        let ptx = nvrtc::ptx(source, capability)?;
+        Ok(Arc::new(CudaModule::load(self, source.name(), &ptx)?))
     }
 
     unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
         // SAFETY: the caller promises live memory.
         unsafe { export::export(self, ptr, len) }
+    }
+
+    unsafe fn export_dma_buf(&self, ptr: DevicePtr, len: u64) -> Result<DmaBuf> {
+        // SAFETY: the caller promises live memory.
+        unsafe { export::export_dma_buf(self, ptr, len) }
+    }
+
+    fn gpu_direct(&self) -> Result<GpuDirect> {
+        let ask = |which: u32| attribute(self.driver(), self.handle, which);
+        let options = ask(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS as u32)?;
+        let ordering = ask(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING as u32)?;
+        Ok(GpuDirect {
+            rdma: ask(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED as u32)? != 0,
+            // Drivers that do not know the attribute do not have it.
+            dma_buf: ask(DMA_BUF_SUPPORTED).is_ok_and(|supported| supported != 0),
+            writes_ordering: match ordering {
+                WRITES_ORDERING_ALL_DEVICES.. => WritesOrdering::AllDevices,
+                WRITES_ORDERING_OWNER.. => WritesOrdering::Owner,
+                _ => WritesOrdering::None,
+            },
+            host_flush: options & FLUSH_OPTION_HOST != 0,
+            stream_flush: options & FLUSH_OPTION_MEMOPS != 0,
+        })
+    }
+
+    fn flush_gpu_direct_writes(&self, to_all_devices: bool) -> Result<()> {
+        let driver = self.driver();
+        let flush =
+            driver.flush_gpu_direct_rdma_writes.filter(|_| self.gpu_direct().is_ok_and(|d| d.host_flush));
+        let Some(flush) = flush else {
+            return Err(Error::InvalidArgument(format!(
+                "{} has no flush of GPUDirect writes by the host (Gpu::gpu_direct says so)",
+                self.display()
+            )));
+        };
+        let _entered = self.context.enter()?;
+        let scope = if to_all_devices { FLUSH_TO_ALL_DEVICES } else { FLUSH_TO_OWNER };
+        // SAFETY: values of the two enumerations; the device's context is current.
+        let result = unsafe { flush(FLUSH_TARGET_CURRENT_CONTEXT, scope) };
+        check(driver, result, format!("cuFlushGPUDirectRDMAWrites({scope})"))
     }
 
     fn import(&self, handle: &ExportHandle, allocation_size: u64) -> Result<Box<dyn MemoryBackend>> {

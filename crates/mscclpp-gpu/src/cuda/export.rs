@@ -1,10 +1,13 @@
 //! Finding the allocation behind an address: to share it with other processes, or to reach it from another device.
 
-use std::ffi::c_void;
+use std::{
+    ffi::{c_int, c_void},
+    os::fd::{FromRawFd, OwnedFd},
+};
 
 use mscclpp_gpu_sys::cuda::{
     CUmemoryPool, CUpointer_attribute as Attribute, CuResult, Driver, HANDLE_TYPE_FABRIC,
-    HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, IpcMemHandle,
+    HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, IpcMemHandle, RANGE_HANDLE_DMA_BUF,
 };
 use parking_lot::Mutex;
 
@@ -13,7 +16,7 @@ use super::{
     failure::{check, failure},
     virtual_memory::{Physical, access_from},
 };
-use crate::{DevicePtr, Error, MemoryExport, Result, memory::ExportHandle};
+use crate::{DevicePtr, DmaBuf, Error, MemoryExport, Result, memory::ExportHandle};
 
 /// What another process needs to map the allocation that holds the range.
 ///
@@ -38,6 +41,29 @@ pub(super) unsafe fn export(device: &'static Device, ptr: DevicePtr, len: u64) -
         }
         None => export_plain(driver, ptr, len),
     }
+}
+
+/// A dmabuf of the pages that hold the range.
+///
+/// # Safety
+/// The range is live memory of this process.
+pub(super) unsafe fn export_dma_buf(device: &'static Device, ptr: DevicePtr, len: u64) -> Result<DmaBuf> {
+    let driver = device.driver();
+    let Some(export) = driver.mem_get_handle_for_address_range else {
+        return Err(not_exportable(ptr, len, "the driver is older than CUDA 11.7 and has no dmabuf"));
+    };
+    let _entered = device.context().enter()?;
+    let page = rustix::param::page_size() as u64;
+    let start = ptr.0 / page * page;
+    let offset = ptr.0 - start;
+    let size = (offset + len).next_multiple_of(page);
+    let mut fd: c_int = -1;
+    // SAFETY: `fd` is valid for the write of a descriptor, which is what this type of handle is.
+    let result = unsafe { export((&raw mut fd).cast(), start, size as usize, RANGE_HANDLE_DMA_BUF, 0) };
+    check(driver, result, format!("cuMemGetHandleForAddressRange({start:#x}, {size} bytes, DMA_BUF_FD)"))?;
+    // SAFETY: a new descriptor, which nobody else has.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    Ok(DmaBuf { fd, offset, size })
 }
 
 const LEGACY_CAPABLE: Attribute = Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;

@@ -30,14 +30,55 @@ use parking_lot::Mutex;
 
 #[cfg(feature = "test-support")]
 use crate::backend::StreamBackend;
-use crate::{DevicePtr, Error, Platform, Result, backend::DeviceBackend};
+use crate::{
+    DevicePtr, Error, Platform, Result,
+    backend::{DeviceBackend, PlatformBackend},
+};
 use device::Device;
 use failure::{check, unavailable};
 
 /// The devices opened so far. They are part of the loaded driver and live as long (see 1 above).
 static DEVICES: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
 
-pub(crate) fn device_count() -> Result<usize> {
+/// The entry in the table of platforms.
+pub(crate) struct Cuda;
+
+impl PlatformBackend for Cuda {
+    fn device_count(&self) -> Result<usize> {
+        device_count()
+    }
+
+    /// Opening a device again gives the same one.
+    fn open(&self, id: usize) -> Result<Arc<dyn DeviceBackend>> {
+        Ok(Arc::new(device(id)?))
+    }
+
+    /// The device whose context is current in the calling thread, else 0.
+    fn current_device(&self) -> Result<usize> {
+        current_device()
+    }
+
+    fn find(&self, uuid: &[u8; 16]) -> Result<Option<usize>> {
+        let driver = driver()?;
+        for id in 0..device_count()? {
+            if device::uuid(driver, device::handle(driver, id)?)? == *uuid {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    }
+
+    /// `None` for host memory and for what the driver does not know.
+    fn owner_of(&self, ptr: DevicePtr) -> Result<Option<usize>> {
+        export::owner_of(driver()?, ptr)
+    }
+
+    fn why_no_peer_access(&self) -> &'static str {
+        "the driver reports no peer access between them; see `nvidia-smi topo -p2p r`"
+    }
+}
+
+fn device_count() -> Result<usize> {
     let driver = driver()?;
     let mut count = 0;
     // SAFETY: `count` is valid for the write.
@@ -52,11 +93,6 @@ pub(crate) fn device_count() -> Result<usize> {
     }
 }
 
-/// Opens device `id`, which exists. Opening it again gives the same one.
-pub(crate) fn open(id: usize) -> Result<Arc<dyn DeviceBackend>> {
-    Ok(Arc::new(device(id)?))
-}
-
 fn device(id: usize) -> Result<&'static Device> {
     let mut devices = DEVICES.lock();
     if let Some(device) = devices.iter().find(|device| device.id() == id) {
@@ -68,8 +104,7 @@ fn device(id: usize) -> Result<&'static Device> {
     Ok(device)
 }
 
-/// The number of the device whose context is current in the calling thread, else 0.
-pub(crate) fn current_device() -> Result<usize> {
+fn current_device() -> Result<usize> {
     let driver = driver()?;
     let mut context = std::ptr::null_mut();
     // SAFETY: `context` is valid for the write.
@@ -86,22 +121,6 @@ pub(crate) fn current_device() -> Result<usize> {
         }
     }
     Ok(0)
-}
-
-/// The number of the device with that uuid. Opens none.
-pub(crate) fn find(uuid: &[u8; 16]) -> Result<Option<usize>> {
-    let driver = driver()?;
-    for id in 0..device_count()? {
-        if device::uuid(driver, device::handle(driver, id)?)? == *uuid {
-            return Ok(Some(id));
-        }
-    }
-    Ok(None)
-}
-
-/// The number of the device whose memory `ptr` points into; `None` for host memory and for what the driver does not know.
-pub(crate) fn owner_of(ptr: DevicePtr) -> Result<Option<usize>> {
-    export::owner_of(driver()?, ptr)
 }
 
 /// A value written as on a device without stream value writes.
@@ -138,7 +157,7 @@ mod tests {
             Err(Error::Unavailable { platform: Platform::Cuda, reason }) => {
                 assert!(reason.contains("libcuda.so.1") || reason.contains("cuInit"), "{reason}");
                 assert!(matches!(current_device(), Err(Error::Unavailable { .. })));
-                assert!(matches!(open(0), Err(Error::Unavailable { .. })));
+                assert!(matches!(Cuda.open(0), Err(Error::Unavailable { .. })));
             }
             Err(other) => panic!("{other}"),
         }

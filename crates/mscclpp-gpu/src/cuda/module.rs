@@ -45,12 +45,13 @@ unsafe impl Sync for Loaded {}
 impl CudaModule {
     /// Loads every kernel of `source` at once, also under `CUDA_MODULE_LOADING=LAZY`, the driver's default: loading one
     /// at its first launch may have to wait for the kernels that run, and one of them may be waiting for that launch.
-    pub(super) fn load(device: &'static Device, source: &str) -> Result<Self> {
+    pub(super) fn load(device: &'static Device, name: &str, source: &str) -> Result<Self> {
         let text = CString::new(source).map_err(|_| {
             Error::InvalidArgument("PTX text with a NUL byte inside cannot be loaded".to_owned())
         })?;
         let _entered = device.context().enter()?;
-        let loaded = Arc::new(Loaded { device, raw: load(device, &text)?, shared_bytes: Mutex::default() });
+        let loaded =
+            Arc::new(Loaded { device, raw: load(device, name, &text)?, shared_bytes: Mutex::default() });
         let module = Self { loaded, kernels: ptx::kernels(source), variables: ptx::variables(source) };
         for name in &module.kernels {
             // Found in text, so it may be a word in a comment.
@@ -90,7 +91,7 @@ impl CudaModule {
     }
 }
 
-fn load(device: &Device, text: &CString) -> Result<CUmodule> {
+fn load(device: &Device, name: &str, text: &CString) -> Result<CUmodule> {
     let driver = device.driver();
     let mut log = vec![0u8; LOG_BYTES];
     let mut options = [
@@ -117,7 +118,10 @@ fn load(device: &Device, text: &CString) -> Result<CUmodule> {
     let log = String::from_utf8_lossy(&log[..end]);
     let error = failure(driver, result, "cuModuleLoadDataEx");
     if is_about_the_code(result) || !log.trim().is_empty() {
-        return Err(Error::Compile { name: "PTX".to_owned(), log: format!("{error}\n{}", log.trim()) });
+        return Err(Error::Compile {
+            name: format!("the PTX of {name}"),
+            log: format!("{error}\n{}", log.trim()),
+        });
     }
     Err(error)
 }
@@ -215,6 +219,7 @@ impl KernelBackend for CudaKernel {
         stream: &dyn StreamBackend,
         config: LaunchConfig,
         args: &KernelArgs,
+        cooperative: bool,
     ) -> Result<()> {
         const ON_STACK: usize = 16;
         let stream = CudaStream::of(stream)?;
@@ -233,26 +238,38 @@ impl KernelBackend for CudaKernel {
             &mut many
         };
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
+        let (shared, params) = (config.shared_bytes, params.as_mut_ptr());
         // SAFETY: the function and the stream live. `params` points to as many arguments as the kernel has, each of its
         // type (the caller's promise); the driver copies them before it returns and does not write to them.
-        let result = unsafe {
-            (driver.launch_kernel)(
-                self.function,
-                gx,
-                gy,
-                gz,
-                bx,
-                by,
-                bz,
-                config.shared_bytes,
-                stream.handle(),
-                params.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
+        let (call, result) = unsafe {
+            if cooperative {
+                let launch = driver.launch_cooperative_kernel;
+                let result = launch(self.function, gx, gy, gz, bx, by, bz, shared, stream.handle(), params);
+                ("cuLaunchCooperativeKernel", result)
+            } else {
+                let (launch, extra) = (driver.launch_kernel, std::ptr::null_mut());
+                let result =
+                    launch(self.function, gx, gy, gz, bx, by, bz, shared, stream.handle(), params, extra);
+                ("cuLaunchKernel", result)
+            }
         };
         if result == CuResult::SUCCESS {
             return Ok(());
         }
-        Err(failure(driver, result, format!("cuLaunchKernel({config:?}, {} arguments)", args.len())))
+        Err(failure(driver, result, format!("{call}({config:?}, {} arguments)", args.len())))
+    }
+
+    fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u64> {
+        let device = self.module.device;
+        let driver = device.driver();
+        let _entered = device.context().enter()?;
+        self.allow_shared(shared_bytes)?;
+        let mut blocks = 0;
+        let threads = c_int::try_from(threads).unwrap_or(c_int::MAX);
+        let occupancy = driver.occupancy_max_active_blocks_per_multiprocessor;
+        // SAFETY: `blocks` is valid for the write; a function of a module that lives.
+        let result = unsafe { occupancy(&raw mut blocks, self.function, threads, shared_bytes as usize) };
+        check(driver, result, format!("cuOccupancyMaxActiveBlocksPerMultiprocessor({threads} threads)"))?;
+        Ok(u64::try_from(blocks).unwrap_or(0) * u64::from(device.multiprocessors()))
     }
 }

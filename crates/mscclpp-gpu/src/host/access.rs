@@ -1,4 +1,4 @@
-//! How the host touches memory that kernels may be touching at the same time (invariant 2), and how host twins do.
+//! How the host touches memory that kernels may be touching at the same time (invariant 2).
 //!
 //! All accesses are relaxed atomics: 8 bytes at a time where the address is 8-byte aligned, single bytes at the edges
 //! (and where a copy's source is not aligned as its destination is, single bytes of the source).
@@ -23,7 +23,7 @@ const WORD: usize = size_of::<u64>();
 ///
 /// # Safety
 /// Both ranges are mapped, `dst` for writing, and nothing accesses them meanwhile other than with atomics.
-pub unsafe fn copy(dst: DevicePtr, src: DevicePtr, len: u64) {
+pub(super) unsafe fn copy(dst: DevicePtr, src: DevicePtr, len: u64) {
     let (dst, src) = (dst.as_mut_ptr::<u8>(), src.as_mut_ptr::<u8>());
     let congruent = (dst.addr() ^ src.addr()).is_multiple_of(WORD);
     let split = Split::of(dst, len as usize);
@@ -48,7 +48,7 @@ pub unsafe fn copy(dst: DevicePtr, src: DevicePtr, len: u64) {
 ///
 /// # Safety
 /// `dst` is mapped for writing for that long, and nothing accesses it meanwhile other than with atomics.
-pub unsafe fn write(dst: DevicePtr, bytes: &[u8]) {
+pub(super) unsafe fn write(dst: DevicePtr, bytes: &[u8]) {
     let dst = dst.as_mut_ptr::<u8>();
     let split = Split::of(dst, bytes.len());
     for i in split.edges() {
@@ -66,7 +66,7 @@ pub unsafe fn write(dst: DevicePtr, bytes: &[u8]) {
 ///
 /// # Safety
 /// `src` is mapped for that long, and nothing writes it meanwhile other than with atomics.
-pub unsafe fn read(src: DevicePtr, bytes: &mut [u8]) {
+pub(super) unsafe fn read(src: DevicePtr, bytes: &mut [u8]) {
     let src = src.as_mut_ptr::<u8>();
     let split = Split::of(src, bytes.len());
     for i in split.edges() {

@@ -1,184 +1,489 @@
-//! What a host twin sees of its launch.
+//! Running one block: its threads are coroutines that take turns on the calling thread.
+//!
+//! # Invariants
+//! 1. A block is reached through one raw pointer, by [`take_turn`] and by the callbacks of the coroutine that this runs, all
+//!    on one thread of the operating system. No reference into the block lives while a coroutine is resumed or suspended.
+//! 2. Nothing on the stack of a kernel's thread needs dropping: device code has no destructors that matter, and the
+//!    callbacks keep nothing while they are suspended. So a thread can be given up wherever it is.
+//! 3. Threads have their turns in rounds, in the order of their number. Those that a barrier lets go on, whichever came to
+//!    it last, go on in the next round, and so in that order too, each with all the branches of a turn. The device API
+//!    relies on it where a warp does something in one instruction on a GPU.
 
-use std::{cell::Cell, fmt, ops::Range};
+use std::{
+    ffi::{CStr, c_char, c_void},
+    sync::atomic::Ordering,
+    thread,
+    time::Duration,
+};
 
-use super::module::HostModule;
-use crate::{DevicePtr, KernelArgs, KernelParam, LaunchConfig};
+use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-/// A kernel of the Host platform: the *host twin* of the PTX entry of the same name.
-///
-/// It is called once per block, each block on a thread of its own. The threads of a block are folded into loops, one
-/// per phase between barriers, so no thread may wait for another of its own phase. What the PTX entry keeps in a
-/// `__shared__` variable is a local variable here. Device memory that others may touch meanwhile is accessed with
-/// atomics, 8-byte words as 8-byte words ([`copy`](super::copy) and its like do); waits use a
-/// [`Backoff`](super::Backoff) and have a bound.
-///
-/// ```
-/// use std::sync::atomic::{AtomicU64, Ordering};
-/// use mscclpp_gpu::{DevicePtr, KernelArgs, LaunchConfig, Module, ModuleSource, Platform};
-/// use mscclpp_gpu::host::{HostBlock, HostKernel};
-///
-/// /// `__global__ void add_one(uint64_t* words, uint64_t n)`
-/// unsafe fn add_one(block: &HostBlock<'_>) {
-///     let (words, n): (DevicePtr, u64) = unsafe { (block.arg(0), block.arg(1)) };
-///     for thread in block.threads() {
-///         let i = u64::from(block.block_idx()[0] * block.block_dim()[0] + thread);
-///         if i < n {
-///             let word = unsafe { AtomicU64::from_ptr(words.add(8 * i).as_mut_ptr()) };
-///             word.fetch_add(1, Ordering::Relaxed);
-///         }
-///     }
-/// }
-///
-/// let gpu = Platform::Host.gpu(0)?;
-/// let kernels = [HostKernel { name: "add_one", run: add_one }];
-/// let module = Module::load(&gpu, &ModuleSource { ptx: "", host_kernels: &kernels, host_symbols: &[] })?;
-/// let (stream, words) = (gpu.stream()?, gpu.allocate(800)?);
-/// let args = KernelArgs::new().with(words.ptr()).with(100u64);
-/// // SAFETY: these are its arguments, and `words` outlives the launch.
-/// unsafe { module.kernel("add_one")?.launch(&stream, LaunchConfig::linear(4, 32), &args)? };
-/// stream.synchronize()?;
-/// let mut last = [0; 8];
-/// words.read(792, &mut last)?;
-/// assert_eq!(u64::from_ne_bytes(last), 1);
-/// # Ok::<(), mscclpp_gpu::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy)]
-pub struct HostKernel {
-    /// The name, that of the PTX entry.
-    pub name: &'static str,
-    /// The code.
-    ///
-    /// # Safety
-    /// Called with the arguments of the launch, whose promises ([`crate::Kernel::launch`]) are its preconditions.
-    pub run: unsafe fn(&HostBlock<'_>),
+use super::{
+    abi::{Range, Runtime, STACK_BYTES, Thread, WARP, Warp},
+    ranges,
+    stacks::{Stacks, ThreadStack},
+};
+use crate::LaunchConfig;
+
+/// Branches in a thread's turn. Enough that copies are hardly slowed down, and about 10 us for a loop that waits.
+const STEPS_PER_TURN: i64 = 4096;
+
+/// One block of a launch.
+pub(super) struct Work<'a> {
+    pub(super) call: unsafe extern "C" fn(*const *mut c_void),
+    /// A pointer to each argument. They are copied by each thread.
+    pub(super) arguments: &'a [*mut c_void],
+    pub(super) config: LaunchConfig,
+    pub(super) index: [u32; 3],
+    /// Memory of the module, its thread-local variables included: whether the bytes are in it.
+    pub(super) module_range: &'a dyn Fn(usize) -> Option<(usize, u64)>,
+    /// Whether the launch has failed elsewhere, so that there is nothing to wait for.
+    pub(super) is_over: &'a dyn Fn() -> bool,
 }
 
-/// A variable of a module on the Host platform, zeroed when the module is loaded.
-#[derive(Debug, Clone, Copy)]
-pub struct HostSymbol {
-    /// Its name.
-    pub name: &'static str,
-    /// Its size in bytes.
-    pub size: u64,
+/// Why a thread gave up its turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// It has not ended and could go on, but waits for a change.
+    Pause,
+    /// It has had its turn.
+    GiveWay,
+    /// It waits at a barrier, or came last to one.
+    Barrier,
+    /// The kernel failed.
+    Failed,
 }
 
-/// One block of a launch, as its host twin sees it.
-pub struct HostBlock<'a> {
-    config: LaunchConfig,
-    index: [u32; 3],
-    args: &'a KernelArgs,
-    module: &'a HostModule,
-    /// Units of the largest alignment there is.
-    shared: Box<[Cell<u128>]>,
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Ready,
+    AtBlockBarrier,
+    AtWarpBarrier { mask: u32 },
+    Ended,
 }
 
-impl<'a> HostBlock<'a> {
-    pub(super) fn new(
-        config: LaunchConfig,
-        index: [u32; 3],
-        args: &'a KernelArgs,
-        module: &'a HostModule,
-    ) -> Self {
-        let units = (config.shared_bytes as usize).div_ceil(size_of::<u128>());
-        Self { config, index, args, module, shared: (0..units).map(|_| Cell::new(0)).collect() }
+type Body = Coroutine<(), Turn, (), ThreadStack>;
+
+/// A thread: where it is, and what it learned at a barrier.
+struct Seat {
+    state: State,
+    body: Option<Body>,
+    /// Which of the block's stacks it has.
+    stack: usize,
+    /// What it goes on with behind a barrier.
+    answer: u64,
+    /// What it brought to the block's barrier.
+    value: bool,
+    /// It has no turn before this round.
+    from_round: u64,
+}
+
+pub(super) struct Block<'a> {
+    work: &'a Work<'a>,
+    stacks: Stacks,
+    seats: Vec<Seat>,
+    warps: Vec<Warp>,
+    free_stacks: Vec<usize>,
+    live: usize,
+    at_barrier: usize,
+    /// Of the turns.
+    round: u64,
+    failure: Option<String>,
+}
+
+/// What a thread's callbacks need, on the stack of its coroutine's first function.
+struct Desk {
+    block: *mut Block<'static>,
+    yielder: *const Yielder<(), Turn>,
+    number: usize,
+}
+
+/// Runs the block to its end.
+///
+/// # Errors
+/// What failed, in words.
+///
+/// # Safety
+/// The arguments are those of the kernel, and what they point to is valid.
+pub(super) unsafe fn run(work: &Work<'_>) -> Result<(), String> {
+    let threads = work.config.block.iter().product::<u32>() as usize;
+    let stacks = Stacks::take(threads).map_err(|e| e.to_string())?;
+    let mut block = Block {
+        work,
+        stacks,
+        seats: (0..threads)
+            .map(|_| Seat {
+                state: State::Ready,
+                body: None,
+                stack: 0,
+                answer: 0,
+                value: false,
+                from_round: 0,
+            })
+            .collect(),
+        warps: vec![Warp { words: [[0; 2]; WARP] }; threads.div_ceil(WARP)],
+        free_stacks: (0..threads).rev().collect(),
+        live: threads,
+        at_barrier: 0,
+        round: 0,
+        failure: None,
+    };
+    // SAFETY: the block lives, and is not used otherwise until this returns (invariant 1).
+    let result = unsafe { run_threads(&raw mut block) };
+    for seat in &mut block.seats {
+        if let Some(body) = &mut seat.body {
+            // SAFETY: invariant 2.
+            unsafe { body.force_reset() };
+        }
+    }
+    block.seats.clear();
+    block.stacks.give_back();
+    result
+}
+
+/// # Safety
+/// `block` lives and nobody else uses it.
+unsafe fn run_threads(block: *mut Block<'_>) -> Result<(), String> {
+    let mut idle = Backoff::default();
+    // SAFETY: the caller's promise, for each use of `block` here; no reference outlives its statement.
+    unsafe {
+        let (work, threads) = ((*block).work, (*block).seats.len());
+        while (*block).live > 0 {
+            if (work.is_over)() {
+                return Ok(());
+            }
+            let (mut ran, mut moved, mut had_turn) = (false, false, false);
+            for number in 0..threads {
+                if !(*block).has_turn(number) {
+                    continue;
+                }
+                ran = true;
+                match take_turn(block, number)? {
+                    Some(Turn::Pause) => {}
+                    Some(Turn::GiveWay) => had_turn = true,
+                    Some(Turn::Barrier) | None => moved = true,
+                    Some(Turn::Failed) => return Err((*block).failure.take().unwrap_or_default()),
+                }
+            }
+            if !ran {
+                return Err((*block).stuck());
+            }
+            (*block).round += 1;
+            if moved {
+                idle.reset();
+            } else if had_turn {
+                thread::yield_now();
+            } else {
+                idle.wait();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs one thread until it gives up its turn; `None` when it has ended.
+///
+/// # Safety
+/// As `run_threads`.
+unsafe fn take_turn(block: *mut Block<'_>, number: usize) -> Result<Option<Turn>, String> {
+    // SAFETY: the caller's promise; the reference ends with the call.
+    let (mut body, stack) = unsafe { (*block).sit_down(block.cast(), number)? };
+    // No reference to the block is left: the coroutine's callbacks use it now (invariant 1).
+    let result = body.resume(());
+    // SAFETY: the coroutine is suspended or has ended.
+    unsafe { (*block).stand_up(number, stack, body, result) }
+}
+
+impl Block<'_> {
+    /// Whether the thread can go on, and is to in this round (invariant 3).
+    fn has_turn(&self, number: usize) -> bool {
+        let seat = &self.seats[number];
+        seat.state == State::Ready && seat.from_round <= self.round
     }
 
-    /// `gridDim`.
-    #[must_use]
-    pub fn grid_dim(&self) -> [u32; 3] {
-        self.config.grid
-    }
-
-    /// `blockDim`.
-    #[must_use]
-    pub fn block_dim(&self) -> [u32; 3] {
-        self.config.block
-    }
-
-    /// `blockIdx`.
-    #[must_use]
-    pub fn block_idx(&self) -> [u32; 3] {
-        self.index
-    }
-
-    /// The block's threads, by their linear number: what one phase between two barriers loops over.
-    #[must_use]
-    pub fn threads(&self) -> Range<u32> {
-        0..self.config.block.iter().product()
-    }
-
-    /// `threadIdx` of the thread with that linear number; x changes fastest.
-    #[must_use]
-    pub fn thread_idx(&self, thread: u32) -> [u32; 3] {
-        let [x, y, _] = self.config.block;
-        [thread % x, thread / x % y, thread / x / y]
-    }
-
-    /// Argument `i`.
-    ///
-    /// # Safety
-    /// `T` must be the type that was pushed.
-    ///
-    /// # Panics
-    /// If there is no such argument or its size is not that of `T`; the launch then fails with
-    /// [`crate::Error::KernelFailed`].
-    #[must_use]
-    pub unsafe fn arg<T: KernelParam>(&self, i: usize) -> T {
-        let Some(value) = self.args.values().get(i) else {
-            panic!("argument {i} of {} was read", self.args.len());
+    /// The thread's coroutine, with all the steps of a turn, and its stack.
+    fn sit_down(&mut self, block: *mut Block<'static>, number: usize) -> Result<(Body, usize), String> {
+        let seat = &mut self.seats[number];
+        let (body, stack) = match seat.body.take() {
+            Some(body) => (body, seat.stack),
+            None => self.begin(block, number)?,
         };
-        assert!(
-            value.len() == size_of::<T>(),
-            "argument {i} has {} bytes, {} were read",
-            value.len(),
-            size_of::<T>()
-        );
-        // SAFETY: `value` holds the bytes of a `T` (the caller's promise; the size was compared), aligned to 16, and
-        // no `T` that can be pushed needs more.
-        unsafe { value.as_ptr().cast::<T>().read() }
+        // SAFETY: the thread's own, on a stack that it has.
+        unsafe { (*self.stacks.thread(stack)).steps_left = STEPS_PER_TURN };
+        Ok((body, stack))
     }
 
-    /// Address of a variable of the module.
-    ///
-    /// # Panics
-    /// If the module has none of that name; the launch then fails with [`crate::Error::KernelFailed`].
-    #[must_use]
-    pub fn symbol(&self, name: &str) -> DevicePtr {
-        self.module.address(name).unwrap_or_else(|| panic!("the module has no symbol {name:?}")).0
+    /// After a turn.
+    fn stand_up(
+        &mut self,
+        number: usize,
+        stack: usize,
+        body: Body,
+        result: CoroutineResult<Turn, ()>,
+    ) -> Result<Option<Turn>, String> {
+        if !self.stacks.is_sound(stack) {
+            // What lay below has been overwritten. Nothing of this process can be trusted.
+            eprintln!(
+                "mscclpp: {} needs more than {STACK_BYTES} bytes of stack; the process ends",
+                self.place(number)
+            );
+            std::process::abort();
+        }
+        match result {
+            CoroutineResult::Yield(turn) => {
+                let seat = &mut self.seats[number];
+                (seat.body, seat.stack) = (Some(body), stack);
+                Ok(Some(turn))
+            }
+            CoroutineResult::Return(()) => {
+                self.seats[number].state = State::Ended;
+                self.free_stacks.push(stack);
+                self.live -= 1;
+                // Those who wait at a barrier need not wait for this one any more.
+                self.settle_block();
+                self.settle_warp_after_end(number / WARP);
+                Ok(None)
+            }
+        }
     }
 
-    /// The first `len` elements of the block's dynamic shared memory (`extern __shared__ T name[]`), at first zeroed.
-    ///
-    /// Every call gives the same memory.
-    ///
-    /// # Safety
-    /// Whatever bits the memory has must be a `T`.
-    ///
-    /// # Panics
-    /// If it is larger than the launch's `shared_bytes`; the launch then fails with [`crate::Error::KernelFailed`].
-    #[must_use]
-    pub unsafe fn shared<T: KernelParam>(&self, len: usize) -> &[Cell<T>] {
-        const { assert!(align_of::<T>() <= align_of::<u128>()) };
-        let bytes = len.checked_mul(size_of::<T>());
-        assert!(
-            bytes.is_some_and(|bytes| bytes <= self.config.shared_bytes as usize),
-            "{len} elements of {} bytes were taken of {} bytes of shared memory",
-            size_of::<T>(),
-            self.config.shared_bytes
-        );
-        // SAFETY: the range is inside `shared` and aligned, both just checked; its bits are a `T` (the caller's
-        // promise). Cells of other types over the same bytes are no conflict: this type is not `Sync`, so that one
-        // thread alone reads and writes them.
-        unsafe { std::slice::from_raw_parts(self.shared.as_ptr().cast(), len) }
+    /// Gives a thread a stack and its first function.
+    fn begin(&mut self, block: *mut Block<'static>, number: usize) -> Result<(Body, usize), String> {
+        let stack = self.free_stacks.pop().ok_or("a block has more threads than stacks")?;
+        let [x, y, _] = self.work.config.block.map(|n| n as usize);
+        let lane = number % WARP;
+        let thread = Thread {
+            runtime: &raw const RUNTIME,
+            warp: &raw mut self.warps[number / WARP],
+            epoch: ranges::epoch().as_ptr(),
+            steps_left: STEPS_PER_TURN,
+            known: [Range::default(); 2],
+            thread_index: [number % x, number / x % y, number / x / y].map(|i| i as u32),
+            block_index: self.work.index,
+            block_size: self.work.config.block,
+            grid_size: self.work.config.grid,
+            lane: lane as u32,
+            threads_of_warp: (self.seats.len() - (number - lane)).min(WARP) as u32,
+            desk: std::ptr::null(),
+        };
+        // SAFETY: the stack is free, so nobody else uses its memory, and it lives as long as the block.
+        let (memory, at) = unsafe {
+            self.stacks.thread(stack).write(thread);
+            (self.stacks.prepare(stack), self.stacks.thread(stack))
+        };
+        let (call, arguments) = (self.work.call, self.work.arguments.as_ptr());
+        let function = move |yielder: &Yielder<(), Turn>, ()| {
+            let desk = Desk { block, yielder, number };
+            // SAFETY: the thread's own memory, and the promise of `run`.
+            unsafe {
+                (*at).desk = (&raw const desk).cast();
+                call(arguments);
+            }
+        };
+        // SAFETY: what the function refers to, this block and its work, lives until the coroutine is dropped (`run`).
+        let body = unsafe { Body::with_stack_unchecked(memory, function) };
+        Ok((body, stack))
+    }
+
+    /// If all live threads are at the block's barrier, lets them go on.
+    fn settle_block(&mut self) {
+        if self.at_barrier == 0 || self.at_barrier < self.live {
+            return;
+        }
+        let waiting = |seat: &&mut Seat| seat.state == State::AtBlockBarrier;
+        let values = self.seats.iter_mut().filter(waiting).filter(|seat| seat.value).count() as u64;
+        let answer = (self.at_barrier as u64) << 32 | values;
+        for seat in self.seats.iter_mut().filter(waiting) {
+            seat.state = State::Ready;
+            seat.from_round = self.round + 1;
+            seat.answer = answer;
+        }
+        self.at_barrier = 0;
+    }
+
+    /// Lets those threads of a warp go on that wait for those in `mask`, if these are all there.
+    fn settle_warp(&mut self, warp: usize, mask: u32) {
+        let end = self.seats.len().min((warp + 1) * WARP);
+        let seats = &mut self.seats[warp * WARP..end];
+        let lanes = |is: &dyn Fn(State) -> bool| {
+            seats.iter().enumerate().fold(0, |all, (lane, seat)| all | u32::from(is(seat.state)) << lane)
+        };
+        let came = lanes(&|state| state == State::AtWarpBarrier { mask });
+        if came != mask & lanes(&|state| state != State::Ended) {
+            return;
+        }
+        for seat in seats.iter_mut().filter(|seat| seat.state == State::AtWarpBarrier { mask }) {
+            seat.state = State::Ready;
+            seat.from_round = self.round + 1;
+            seat.answer = u64::from(came);
+        }
+    }
+
+    fn settle_warp_after_end(&mut self, warp: usize) {
+        for number in warp * WARP..self.seats.len().min((warp + 1) * WARP) {
+            if let State::AtWarpBarrier { mask } = self.seats[number].state {
+                self.settle_warp(warp, mask);
+            }
+        }
+    }
+
+    /// What to say when no thread can go on.
+    fn stuck(&self) -> String {
+        let count = |state: fn(&State) -> bool| self.seats.iter().filter(|seat| state(&seat.state)).count();
+        let block = count(|state| *state == State::AtBlockBarrier);
+        let warp = count(|state| matches!(state, State::AtWarpBarrier { .. }));
+        let ended = count(|state| *state == State::Ended);
+        format!(
+            "block {:?}: no thread can go on: {block} wait at a barrier of the block (__syncthreads), {warp} at one of \
+             their warp (__syncwarp, votes, shuffles), {ended} have ended",
+            self.work.index
+        )
+    }
+
+    fn place(&self, number: usize) -> String {
+        let [x, y, _] = self.work.config.block.map(|n| n as usize);
+        let thread = [number % x, number / x % y, number / x / y];
+        format!("block {:?}, thread {thread:?}", self.work.index)
     }
 }
 
-impl fmt::Debug for HostBlock<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HostBlock")
-            .field("config", &self.config)
-            .field("index", &self.index)
-            .finish_non_exhaustive()
+/// How a block whose threads all wait leaves the core to others: it yields at first, then sleeps briefly.
+#[derive(Default)]
+struct Backoff {
+    rounds: u32,
+}
+
+impl Backoff {
+    const YIELDS: u32 = 128;
+    const NAP: Duration = Duration::from_micros(20);
+
+    fn wait(&mut self) {
+        if self.rounds < Self::YIELDS {
+            self.rounds += 1;
+            thread::yield_now();
+        } else {
+            thread::sleep(Self::NAP);
+        }
+    }
+
+    fn reset(&mut self) {
+        self.rounds = 0;
+    }
+}
+
+// ---- what kernels call
+
+static RUNTIME: Runtime = Runtime { pause, give_way, block_barrier, warp_barrier, find_range, trap };
+
+/// The desk of the thread that calls.
+///
+/// # Safety
+/// Called by the running coroutine, with its own thread.
+unsafe fn desk<'a>(thread: *mut Thread) -> &'a Desk {
+    // SAFETY: set when the coroutine began, and alive as long as that (the caller's promise).
+    unsafe { &*(*thread).desk.cast() }
+}
+
+/// Ends the turn of the thread that runs, whose desk this is, and returns at its next one.
+fn suspend(desk: &Desk, turn: Turn) {
+    // SAFETY: the yielder lives as long as the coroutine, which is running: nobody else has its desk.
+    unsafe { (*desk.yielder).suspend(turn) };
+}
+
+unsafe extern "C" fn pause(thread: *mut Thread) {
+    // SAFETY: called by the running coroutine.
+    suspend(unsafe { desk(thread) }, Turn::Pause);
+}
+
+unsafe extern "C" fn give_way(thread: *mut Thread) {
+    // SAFETY: called by the running coroutine.
+    suspend(unsafe { desk(thread) }, Turn::GiveWay);
+}
+
+unsafe extern "C" fn block_barrier(thread: *mut Thread, value: u32) -> u64 {
+    // SAFETY: called by the running coroutine.
+    let desk = unsafe { desk(thread) };
+    {
+        // SAFETY: invariant 1; the reference ends before the coroutine is suspended.
+        let block = unsafe { &mut *desk.block };
+        block.seats[desk.number].state = State::AtBlockBarrier;
+        block.seats[desk.number].value = value != 0;
+        block.at_barrier += 1;
+        block.settle_block();
+    }
+    suspend(desk, Turn::Barrier);
+    // SAFETY: invariant 1.
+    unsafe { (&(*desk.block).seats)[desk.number].answer }
+}
+
+unsafe extern "C" fn warp_barrier(thread: *mut Thread, mask: u32) -> u32 {
+    // SAFETY: called by the running coroutine.
+    let desk = unsafe { desk(thread) };
+    {
+        // SAFETY: as in `block_barrier`.
+        let block = unsafe { &mut *desk.block };
+        let mask = mask | 1 << (desk.number % WARP);
+        block.seats[desk.number].state = State::AtWarpBarrier { mask };
+        block.settle_warp(desk.number / WARP, mask);
+    }
+    suspend(desk, Turn::Barrier);
+    // SAFETY: invariant 1.
+    unsafe { (&(*desk.block).seats)[desk.number].answer as u32 }
+}
+
+unsafe extern "C" fn find_range(thread: *mut Thread, address: usize, bytes: u64, is_store: u32) {
+    let kind = if is_store == 0 { "reading" } else { "writing" };
+    // SAFETY: called by the running coroutine; invariant 1.
+    let work = unsafe { (*desk(thread).block).work };
+    let epoch = ranges::epoch().load(Ordering::Acquire);
+    let stack = || {
+        let own = thread as usize;
+        (own..own + STACK_BYTES).contains(&address).then_some((own, STACK_BYTES as u64))
+    };
+    let found = ranges::at(address).or_else(stack).or_else(|| (work.module_range)(address));
+    let problem = match found {
+        _ if !(address as u64).is_multiple_of(bytes) => {
+            format!("{kind} {bytes} bytes at {address:#x}, which is no multiple of {bytes}")
+        }
+        Some((begin, size)) if (address - begin) as u64 + bytes <= size => {
+            // SAFETY: the running thread's own.
+            unsafe { (*thread).known[is_store as usize] = Range { begin, bytes: size, epoch } };
+            return;
+        }
+        Some((begin, size)) => format!(
+            "{kind} {bytes} bytes at {address:#x}, of which some are past the end of the memory at {begin:#x} ({size} bytes)"
+        ),
+        None => format!(
+            "{kind} {bytes} bytes at {address:#x}, which is not memory of a device{}",
+            ranges::around(address)
+        ),
+    };
+    // SAFETY: called by the running coroutine.
+    unsafe { fail(thread, problem) };
+}
+
+unsafe extern "C" fn trap(thread: *mut Thread, message: *const c_char) {
+    // SAFETY: kernels pass a literal.
+    let message = unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned();
+    // SAFETY: called by the running coroutine.
+    unsafe { fail(thread, message) };
+}
+
+/// Fails the kernel in the name of the running thread, which has no further turn.
+///
+/// # Safety
+/// Called by the running coroutine, with its own thread.
+unsafe fn fail(thread: *mut Thread, problem: String) {
+    // SAFETY: the caller's promise.
+    let desk = unsafe { desk(thread) };
+    {
+        // SAFETY: as in `block_barrier`.
+        let block = unsafe { &mut *desk.block };
+        block.failure = Some(format!("{}: {problem}", block.place(desk.number)));
+    }
+    // Nothing is left to be dropped (invariant 2).
+    drop(problem);
+    loop {
+        suspend(desk, Turn::Failed);
     }
 }

@@ -15,8 +15,8 @@ use super::{
     stream::HostStream,
 };
 use crate::{
-    DevicePtr, Error, ExportHandle, ExportKinds, GpuProperties, MemoryExport, MemoryInfo, ModuleSource,
-    PeerAccess, Platform, Result,
+    DevicePtr, DmaBuf, Error, ExportHandle, ExportKinds, GpuDirect, GpuProperties, KernelSource,
+    MemoryExport, MemoryInfo, PeerAccess, Platform, Result,
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
 };
 
@@ -149,12 +149,26 @@ impl DeviceBackend for HostDevice {
         Ok(Arc::new(HostEvent::new(with_timing)))
     }
 
-    fn load_module(&self, source: &ModuleSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
-        Ok(Arc::new(LoadedModule(Arc::new(HostModule::load(&self.heap, source)?))))
+    fn load_module(&self, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
+        Ok(Arc::new(LoadedModule(Arc::new(HostModule::load(source)?))))
     }
 
     unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
         self.heap.export(ptr, len)
+    }
+
+    unsafe fn export_dma_buf(&self, ptr: DevicePtr, len: u64) -> Result<DmaBuf> {
+        let reason =
+            "memory of a simulated device is host memory, and is registered with adapters as that".to_owned();
+        Err(Error::NotExportable { address: ptr.0, len, reason })
+    }
+
+    fn gpu_direct(&self) -> Result<GpuDirect> {
+        Ok(GpuDirect::default())
+    }
+
+    fn flush_gpu_direct_writes(&self, _to_all_devices: bool) -> Result<()> {
+        Err(Error::InvalidArgument("a simulated device has nothing to flush".to_owned()))
     }
 
     fn import(&self, handle: &ExportHandle, allocation_size: u64) -> Result<Box<dyn MemoryBackend>> {

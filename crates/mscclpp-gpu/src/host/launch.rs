@@ -1,9 +1,7 @@
 //! Running a grid: one thread per block (invariant 4).
 
 use std::{
-    any::Any,
-    cell::RefCell,
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    ffi::c_void,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -11,23 +9,23 @@ use std::{
     thread,
 };
 
-use super::{HostBlock, HostKernel, module::HostModule};
+use super::{block, compiler::SHARED_BYTES, library::Kernel, module::HostModule};
 use crate::{Error, KernelArgs, LaunchConfig, Result};
 
 /// How many blocks of one launch the Host platform runs at once. Those of a larger grid start as earlier ones end, in
 /// the order of their index, as on a GPU that cannot hold them all.
-pub const MAX_RESIDENT_BLOCKS: u64 = 1024;
+pub(super) const MAX_RESIDENT_BLOCKS: u64 = 1024;
 
 // What CUDA allows, on all of its devices of today: what runs here is to run there.
 const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 const MAX_THREADS: u32 = 1024;
-const MAX_SHARED_BYTES: u32 = 227 * 1024;
 
 /// One launch, arguments included.
 pub(super) struct Launch {
-    kernel: HostKernel,
     module: Arc<HostModule>,
+    /// Which of the module's kernels.
+    kernel: usize,
     config: LaunchConfig,
     args: KernelArgs,
 }
@@ -36,13 +34,32 @@ impl Launch {
     /// # Safety
     /// See [`crate::Kernel::launch`]; the promise covers every run.
     pub(super) unsafe fn new(
-        kernel: HostKernel,
         module: Arc<HostModule>,
+        kernel: usize,
         config: LaunchConfig,
         args: KernelArgs,
     ) -> Result<Self> {
-        check(kernel.name, &config)?;
-        Ok(Self { kernel, module, config, args })
+        let launch = Self { module, kernel, config, args };
+        check(&launch.kernel().name, &launch.config)?;
+        launch.check_arguments()?;
+        Ok(launch)
+    }
+
+    fn kernel(&self) -> &Kernel {
+        &self.module.library().kernels()[self.kernel]
+    }
+
+    /// Number and sizes are those of the kernel's parameters.
+    fn check_arguments(&self) -> Result<()> {
+        let kernel = self.kernel();
+        let given: Vec<u64> = self.args.values().iter().map(|value| value.len() as u64).collect();
+        if given == kernel.parameters {
+            return Ok(());
+        }
+        Err(Error::InvalidArgument(format!(
+            "launch of {}: its parameters have {:?} bytes, the arguments {given:?}",
+            kernel.name, kernel.parameters
+        )))
     }
 
     /// Runs all blocks and returns when they are done: their threads start after, and end before, anything else that
@@ -52,15 +69,14 @@ impl Launch {
         // At most 2^31 * 2^16 * 2^16: `check`.
         let blocks = x * y * z;
         let next = AtomicU64::new(0);
-        let failure: Arc<Failure> = Arc::default();
+        let failure = OnceLock::new();
         let run_blocks = || {
-            let _entered = Entered::new(&failure);
             // Only the number matters: what the blocks work on was there before their threads.
             while failure.get().is_none()
                 && let index = next.fetch_add(1, Ordering::Relaxed)
                 && index < blocks
             {
-                if let Err(error) = self.run_block(index) {
+                if let Err(error) = self.run_block(index, &failure) {
                     let _only_the_first_counts = failure.set(error);
                 }
             }
@@ -77,7 +93,7 @@ impl Launch {
                     });
                 if let Err(e) = started {
                     let _ = all_there.set(false);
-                    return Err(self.failed(format_args!("no thread for block {n} of {blocks}: {e}")));
+                    return Err(self.failed(format!("no thread for block {n} of {blocks}: {e}")));
                 }
             }
             let _ = all_there.set(true);
@@ -87,65 +103,25 @@ impl Launch {
         failure.get().cloned().map_or(Ok(()), Err)
     }
 
-    fn run_block(&self, index: u64) -> Result<()> {
+    fn run_block(&self, index: u64, failure: &OnceLock<Error>) -> Result<()> {
         let [x, y, _] = self.config.grid.map(u64::from);
-        let index = [index % x, index / x % y, index / x / y].map(|i| i as u32);
-        let block = HostBlock::new(self.config, index, &self.args, &self.module);
-        // A twin that panics may leave the device memory it worked on half done, nothing else: nothing of this
-        // library is seen by it but `block`, which ends here.
-        let run = AssertUnwindSafe(|| {
-            // SAFETY: the promise of `Launch::new`: these are the kernel's arguments, and what they point to is valid.
-            unsafe { (self.kernel.run)(&block) }
-        });
-        catch_unwind(run).map_err(|panic| {
-            self.failed(format_args!("block {index:?} panicked: {}", panic_message(&*panic)))
-        })
+        let library = self.module.library();
+        let arguments: Vec<*mut c_void> =
+            self.args.values().iter().map(|value| value.as_ptr().cast_mut().cast()).collect();
+        let work = block::Work {
+            call: self.kernel().call,
+            arguments: &arguments,
+            config: self.config,
+            index: [index % x, index / x % y, index / x / y].map(|i| i as u32),
+            module_range: &|address| library.thread_local_range(address),
+            is_over: &|| failure.get().is_some(),
+        };
+        // SAFETY: the promise of `Launch::new`: these are the kernel's arguments, and what they point to is valid.
+        unsafe { block::run(&work) }.map_err(|message| self.failed(message))
     }
 
-    fn failed(&self, why: std::fmt::Arguments<'_>) -> Error {
-        Error::KernelFailed { kernel: self.kernel.name.to_owned(), message: why.to_string() }
-    }
-}
-
-/// The first failure of a launch.
-type Failure = OnceLock<Error>;
-
-thread_local! {
-    /// That of the launch whose block this thread runs.
-    static LAUNCH: RefCell<Option<Arc<Failure>>> = const { RefCell::new(None) };
-}
-
-/// The calling thread runs blocks until this is dropped.
-struct Entered;
-
-impl Entered {
-    fn new(failure: &Arc<Failure>) -> Self {
-        LAUNCH.set(Some(Arc::clone(failure)));
-        Self
-    }
-}
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        LAUNCH.set(None);
-    }
-}
-
-/// In a host twin, ends the block if another one of its launch has failed, as a trap ends a whole kernel of a GPU:
-/// what this block waits for may never come.
-pub(super) fn end_with_launch() {
-    let failed = LAUNCH.with_borrow(|launch| launch.as_ref().is_some_and(|failure| failure.get().is_some()));
-    if failed {
-        // Not a panic that is worth a message: the first failure is what is reported.
-        resume_unwind(Box::new("another block of the launch failed"));
-    }
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    match (panic.downcast_ref::<String>(), panic.downcast_ref::<&str>()) {
-        (Some(text), _) => text,
-        (_, Some(text)) => text,
-        _ => "with a value that is no text",
+    fn failed(&self, message: String) -> Error {
+        Error::KernelFailed { kernel: self.kernel().name.clone(), message }
     }
 }
 
@@ -161,8 +137,8 @@ fn check(kernel: &str, config: &LaunchConfig) -> Result<()> {
             "blocks of {block:?} threads; each must be 1 to {MAX_BLOCK:?}, all {MAX_THREADS} at most"
         ));
     }
-    if shared_bytes > MAX_SHARED_BYTES {
-        return refused(format!("{shared_bytes} bytes of shared memory; there are {MAX_SHARED_BYTES}"));
+    if shared_bytes > SHARED_BYTES {
+        return refused(format!("{shared_bytes} bytes of shared memory; there are {SHARED_BYTES}"));
     }
     Ok(())
 }

@@ -2,12 +2,15 @@ use std::{ffi::c_void, os::fd::BorrowedFd, ptr};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
+use super::ranges::Known;
 use crate::{DevicePtr, Error, Result};
 
 /// A readable and writable mapping, unmapped when dropped.
 pub(super) struct Mapping {
     start: *mut c_void,
     len: usize,
+    /// Kernels may touch it until it goes.
+    known: Option<Known>,
 }
 
 // SAFETY: it is an address range of the process, the same for every thread; it hands out no reference to what is in it.
@@ -36,7 +39,7 @@ impl Mapping {
 
     fn checked(start: rustix::io::Result<*mut c_void>, len: usize) -> Result<Self> {
         let start = start.map_err(|e| Error::system(format!("mmap of {len} bytes"), e))?;
-        Ok(Self { start, len })
+        Ok(Self { start, len, known: Some(Known::new(start.addr(), len as u64)) })
     }
 
     pub(super) fn ptr(&self) -> DevicePtr {
@@ -46,6 +49,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // First: the address may be given to somebody else as soon as it is unmapped.
+        self.known = None;
         // SAFETY: made by `mmap` with this length and unmapped nowhere else. That nobody uses it any more is the
         // promise of everything unsafe that was done with its address.
         if let Err(error) = unsafe { munmap(self.start, self.len) } {

@@ -71,7 +71,7 @@ impl Heap {
             }
             _ => Err(Error::system(
                 format!("allocating {bytes} bytes on host device {}", self.device),
-                format_args!("out of memory: {free} of {} bytes are free", self.total),
+                format!("out of memory: {free} of {} bytes are free", self.total),
             )),
         }
     }

@@ -7,52 +7,64 @@
 //! 2. Memory that kernels of this or another process may touch meanwhile is only accessed with atomics.
 //! 3. A stream is an ordered queue with one worker thread. All of an operation happens before all of the next one,
 //!    and all of the last one before `synchronize` or `query` says so.
-//! 4. Up to [`MAX_RESIDENT_BLOCKS`] blocks of a launch run at once, each on a thread of its own, so blocks may wait
+//! 4. Up to 1024 blocks of a launch run at once, each on a thread of its own, so blocks may wait
 //!    for each other, as they may on a GPU on which they all fit.
-//! 5. A block that panics ends those of its launch that wait with a [`Backoff`], and fails its stream, not its device:
-//!    what was queued behind it is skipped, and events recorded behind it carry the error to whoever waits for them.
+//! 5. A kernel that fails in one block ends its other blocks, and fails its stream, not its device: what was queued behind it
+//!    is skipped, and events recorded behind it carry the error to whoever waits for them.
+//! 6. A kernel is compiled from its CUDA source (`compiler`), and its threads are coroutines (`block`).
 
+mod abi;
 mod access;
-mod backoff;
 mod block;
+mod compiler;
 mod device;
 mod event;
 mod graph;
 mod launch;
+mod library;
 mod mapping;
 mod memory;
 mod module;
 mod queue;
+mod ranges;
+mod rewrite;
+mod stacks;
 mod stream;
 
 use std::sync::{Arc, OnceLock};
 
-use crate::{DevicePtr, Result, backend::DeviceBackend, env};
+use crate::{
+    DevicePtr, Result,
+    backend::{DeviceBackend, PlatformBackend},
+    env,
+};
 use device::HostDevice;
 
-pub use access::{copy, read, write};
-pub use backoff::Backoff;
-pub use block::{HostBlock, HostKernel, HostSymbol};
-pub use launch::MAX_RESIDENT_BLOCKS;
+/// The entry in the table of platforms.
+pub(crate) struct Host;
 
-pub(crate) fn device_count() -> Result<usize> {
-    devices().map(<[_]>::len)
-}
+impl PlatformBackend for Host {
+    fn device_count(&self) -> Result<usize> {
+        devices().map(<[_]>::len)
+    }
 
-/// `id` is less than [`device_count`].
-pub(crate) fn open(id: usize) -> Result<Arc<dyn DeviceBackend>> {
-    let device: Arc<HostDevice> = Arc::clone(&devices()?[id]);
-    Ok(device)
-}
+    fn open(&self, id: usize) -> Result<Arc<dyn DeviceBackend>> {
+        let device: Arc<HostDevice> = Arc::clone(&devices()?[id]);
+        Ok(device)
+    }
 
-/// The number of the device with that uuid.
-pub(crate) fn find(uuid: &[u8; 16]) -> Result<Option<usize>> {
-    Ok(devices()?.iter().position(|device| device.properties().uuid == *uuid))
-}
+    fn find(&self, uuid: &[u8; 16]) -> Result<Option<usize>> {
+        Ok(devices()?.iter().position(|device| device.properties().uuid == *uuid))
+    }
 
-/// The device that allocated what is at `ptr`; none before any was opened.
-pub(crate) fn owner_of(ptr: DevicePtr) -> Option<usize> {
-    DEVICES.get()?.iter().position(|device| device.owns(ptr))
+    /// None before any device was opened.
+    fn owner_of(&self, ptr: DevicePtr) -> Result<Option<usize>> {
+        Ok(DEVICES.get().and_then(|devices| devices.iter().position(|device| device.owns(ptr))))
+    }
+
+    fn why_no_peer_access(&self) -> &'static str {
+        "MSCCLPP_HOST_PEER_ACCESS=none keeps simulated devices from each other's memory"
+    }
 }
 
 /// The simulated driver: like a real one it is there once per process, from its first use on, so that all handles of a

@@ -64,7 +64,7 @@ struct State {
     completed: u64,
     /// The first error; from then on operations are skipped.
     error: Option<Error>,
-    error_was_told: bool,
+    error_was_reported: bool,
     capture: Option<Capture>,
     closed: bool,
 }
@@ -84,10 +84,10 @@ impl State {
         self.submitted += 1;
     }
 
-    fn told(&mut self) -> Result<()> {
+    fn check(&mut self) -> Result<()> {
         match &self.error {
             Some(error) => {
-                self.error_was_told = true;
+                self.error_was_reported = true;
                 Err(error.clone())
             }
             None => Ok(()),
@@ -107,7 +107,7 @@ impl State {
 impl Queue {
     pub(super) fn submit(&self, op: Op) -> Result<()> {
         let mut state = self.state.lock();
-        state.told()?;
+        state.check()?;
         match &mut state.capture {
             Some(capture) => capture.ops.push(op),
             None => {
@@ -121,7 +121,7 @@ impl Queue {
     /// Submits `op`, unless the stream is capturing: then it does nothing but name the capture.
     pub(super) fn submit_outside_capture(&self, op: Op) -> Result<Option<CaptureToken>> {
         let mut state = self.state.lock();
-        state.told()?;
+        state.check()?;
         if let Some(capture) = &state.capture {
             return Ok(Some(Arc::downgrade(&capture.token)));
         }
@@ -133,7 +133,7 @@ impl Queue {
     pub(super) fn is_complete(&self) -> Result<bool> {
         let mut state = self.state.lock();
         state.refuse_capture("query")?;
-        state.told()?;
+        state.check()?;
         Ok(state.completed == state.submitted)
     }
 
@@ -149,7 +149,7 @@ impl Queue {
         while state.completed < target {
             self.completed.wait(&mut state);
         }
-        state.told()
+        state.check()
     }
 
     pub(super) fn is_in(&self, capture: &CaptureToken) -> bool {
@@ -158,7 +158,7 @@ impl Queue {
 
     pub(super) fn begin_capture(&self) -> Result<()> {
         let mut state = self.state.lock();
-        state.told()?;
+        state.check()?;
         if state.capture.is_some() {
             return Err(Error::InvalidArgument("the stream is capturing already".to_owned()));
         }
@@ -210,7 +210,7 @@ impl Queue {
             state.completed += 1;
             self.completed.notify_all();
         }
-        if let Some(error) = state.error.as_ref().filter(|_| !state.error_was_told) {
+        if let Some(error) = state.error.as_ref().filter(|_| !state.error_was_reported) {
             tracing::warn!(
                 target: "mscclpp::gpu", %error, "a host stream was dropped with an error that nobody asked for"
             );

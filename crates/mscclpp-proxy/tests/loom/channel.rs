@@ -3,9 +3,9 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use loom::{cell::UnsafeCell, thread};
-use mscclpp_proxy::protocol::{ProgressWords, SharedWord};
+use mscclpp_proxy::protocol::SharedWord;
 
-use crate::{Fifo, Seen, Weakness, Word64, backoff, model};
+use crate::{Fifo, Seen, Weakness, Word64, backoff, kernels::ProgressWords, model};
 
 /// One direction of a connection: its data and the peer's token, of two words.
 struct Channel {

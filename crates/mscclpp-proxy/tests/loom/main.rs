@@ -1,5 +1,6 @@
 //! The FIFO and the order of channels under the loom model checker: all interleavings (up to a number of preemptions)
-//! and all values that the memory model lets a load return. The code is the one that runs on mapped memory.
+//! and all values that the memory model lets a load return. What kernels do is modelled in [`kernels`];
+//! what the proxy does is checked as it is.
 //!
 //! Loom knows one scope, so this says nothing about the scopes of GPUs; the headers argue those in text.
 //!
@@ -8,15 +9,17 @@
 
 mod channel;
 mod fifo;
+mod kernels;
 
 use std::sync::atomic::Ordering;
 
+use kernels::{FifoWords, StatusWords};
 use loom::{
     cell::UnsafeCell,
     sync::atomic::{AtomicU32, AtomicU64},
     thread,
 };
-use mscclpp_proxy::protocol::{FifoWords, Ring, SharedWord, StatusWords};
+use mscclpp_proxy::protocol::{Ring, SharedWord};
 
 /// A word of 8 bytes; its orders can be weakened, to show that they are needed.
 struct Word64 {

@@ -5,11 +5,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mscclpp_core::Report;
 use mscclpp_proxy::{Error, FifoHandle, ProxyTrigger, TriggerKind};
 
 use super::{
     Case, Pair, Setup, Side,
-    pair::{OWN, PATIENCE, THEIRS, Thread, until},
+    kernels::{PATIENCE, Thread},
+    pair::{OWN, THEIRS, until},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -53,7 +55,7 @@ fn bad_triggers_are_named(setup: &Setup) {
         assert!(
             matches!(error, Error::Trigger { position: p, trigger: t, .. } if p == position && t == trigger)
         );
-        let text = error.to_string();
+        let text = Report(&error).to_string();
         assert!(text.contains(why) && text.contains(&trigger.to_string()), "{text}");
         pair.sides[1].service.health().expect("the other side is well");
     }
@@ -80,7 +82,7 @@ fn a_failure_frees_all_waiters(setup: &Setup) {
             assert!(!call.join().unwrap());
         }
     });
-    assert!(failure_of(side).to_string().contains("no memory 77"));
+    assert!(Report(&failure_of(side)).to_string().contains("no memory 77"));
     for semaphore in &side.semaphores {
         let error = semaphore.check().unwrap_err().to_string();
         assert!(error.contains("the proxy service has stopped") && error.contains("no memory 77"), "{error}");
@@ -154,7 +156,8 @@ fn a_peer_that_closed_is_no_failure(setup: &Setup) {
     assert!(!(thread.put(0, 0, 8000) && thread.flush()));
     let start = Instant::now();
     let error = failure_of(&side);
-    assert!(error.to_string().contains("rank 1") && start.elapsed() < PATIENCE, "{error}");
+    let text = Report(&error).to_string();
+    assert!(text.contains("rank 1") && start.elapsed() < PATIENCE, "{text}");
 }
 
 fn bad_channels_are_refused(setup: &Setup) {

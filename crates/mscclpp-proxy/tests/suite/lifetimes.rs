@@ -1,10 +1,11 @@
 //! Starting, stopping and dropping.
 
-use std::{marker::PhantomData, thread};
+use std::thread;
 
 use super::{
     Case, Pair, Setup, Side,
-    pair::{Thread, fill, mismatches, mix, until},
+    kernels::Thread,
+    pair::{fill, mismatches, mix, until, within},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -84,11 +85,11 @@ fn a_stop_waits_for_what_nobody_flushed(setup: &Setup) {
 }
 
 /// Lets go of its part of a side.
-type Part = Box<dyn std::any::Any>;
+type Part = Box<dyn Send>;
 
 fn parts(side: Side) -> Vec<Part> {
     let channel = side.channel(0);
-    let Side { context, gpu, connection, buffer, own, theirs, semaphores, service } = side;
+    let Side { context, gpu, connection, buffer, own, theirs, semaphores, service, .. } = side;
     vec![
         Box::new(channel),
         Box::new(service),
@@ -112,7 +113,7 @@ fn parts_can_be_dropped_in_any_order(setup: &Setup) {
             if backwards {
                 parts.reverse();
             }
-            parts.into_iter().for_each(drop);
+            within("dropping the parts of a side", move || parts.into_iter().for_each(drop));
             until("the news", || b.connection.check().is_err());
             b.service.stop_proxy().expect("a peer that closed is no failure");
         }
@@ -122,13 +123,13 @@ fn parts_can_be_dropped_in_any_order(setup: &Setup) {
 fn a_service_is_dropped_with_triggers_under_way(setup: &Setup) {
     for _ in 0..10 {
         let Pair { sides: [a, b] } = Pair::running(setup, 1 << 16);
-        let channel = a.channel(0);
         // What it points to outlives `a`.
-        let kernel = Thread::of(&channel, PhantomData);
+        let (channel, kernels) = (a.channel(0), a.kernels.clone());
+        let kernel = Thread::of(&kernels, &channel);
         for _ in 0..20 {
             assert!(kernel.put_with_signal(0, 0, 1 << 16));
         }
-        drop(a);
+        within("dropping a service", move || drop(a));
         for _ in 0..20 {
             assert!(b.thread().wait());
         }

@@ -4,10 +4,13 @@
 
 mod failures;
 mod introspection;
+#[path = "../kernels/mod.rs"]
+pub(crate) mod kernels;
 mod lifetimes;
 mod order;
 pub(crate) mod pair;
 mod puts;
+mod queues;
 
 use libtest_mimic::Trial;
 use mscclpp_core::{ContextBuilder, Transport};
@@ -22,13 +25,17 @@ pub(crate) struct Setup {
     pub(crate) transport: Transport,
     /// Whether kernels reach the peer's memory, and with atomics.
     pub(crate) reach: [bool; 2],
+    /// How many operations queues hold, where that is not left to the transport.
+    pub(crate) queue_size: Option<u32>,
 }
 
 type Case = (&'static str, fn(&Setup));
 
 /// One trial of each case.
 pub(crate) fn trials(prefix: &str, setup: &Setup) -> Vec<Trial> {
-    let cases = [puts::CASES, order::CASES, failures::CASES, lifetimes::CASES, introspection::CASES].concat();
+    let cases =
+        [puts::CASES, order::CASES, queues::CASES, failures::CASES, lifetimes::CASES, introspection::CASES]
+            .concat();
     let trial = |(name, case): Case| {
         let setup = setup.clone();
         Trial::test(format!("{prefix}{name}"), move || {

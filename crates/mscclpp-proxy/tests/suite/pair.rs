@@ -1,7 +1,6 @@
 //! Two sides with a service each, connected, and what the cases need to watch them.
 
 use std::{
-    marker::PhantomData,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
@@ -11,14 +10,12 @@ use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, RegisteredMemory, Semaphore, SemaphoreStub,
 };
 use mscclpp_gpu::{DeviceBuffer, Gpu, Platform};
-use mscclpp_proxy::{
-    MemoryId, PortChannel, PortChannelHandle, ProxyService, ProxyServiceBuilder, ProxyTrigger, SemaphoreId,
+use mscclpp_proxy::{PortChannel, ProxyService, ProxyServiceBuilder, SemaphoreId};
+
+use super::{
+    Setup,
+    kernels::{Kernels, PATIENCE, Thread},
 };
-
-use super::Setup;
-
-/// For what should take moments: long enough for a machine that is busy with other things.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A rank's part: a context, a device, and a service.
 pub(crate) struct Side {
@@ -31,6 +28,7 @@ pub(crate) struct Side {
     pub(crate) theirs: RegisteredMemory,
     pub(crate) semaphores: Vec<Semaphore>,
     pub(crate) service: ProxyService,
+    pub(crate) kernels: Kernels,
 }
 
 /// The number of the peer's memory in a service, and of one's own.
@@ -57,7 +55,10 @@ impl Pair {
     ) -> Self {
         let contexts = [0, 1].map(|_| (setup.builder)().platform(Platform::Host).build());
         let ends = [0, 1].map(|n| {
-            let config = EndpointConfig::new(setup.transport, Device::gpu(n));
+            let mut config = EndpointConfig::new(setup.transport, Device::gpu(n));
+            if let Some(size) = setup.queue_size {
+                config = config.max_write_queue_size(size);
+            }
             contexts[n].create_endpoint(config).expect("an endpoint")
         });
         let seen = |end: &Endpoint| {
@@ -98,6 +99,7 @@ impl Pair {
                 theirs,
                 semaphores,
                 service,
+                kernels: Kernels::load(&gpus[n]),
             }
         });
         Self { sides }
@@ -155,7 +157,7 @@ impl Side {
 
     /// As [`Side::thread`], with a channel of one's own.
     pub(crate) fn thread_on(&self, id: SemaphoreId) -> Thread<'_> {
-        Thread::of(&self.channel(id), PhantomData)
+        Thread::of(&self.kernels, &self.channel(id))
     }
 
     /// The words that its kernels see.
@@ -169,66 +171,6 @@ impl Side {
         let mut bytes = vec![0; self.buffer.len() as usize];
         self.buffer.read(0, &mut bytes).expect("reading");
         bytes
-    }
-}
-
-/// A thread of a kernel of a simulated device, as far as it uses a channel.
-#[derive(Clone, Copy)]
-pub(crate) struct Thread<'a> {
-    pub(crate) handle: PortChannelHandle,
-    _alive: PhantomData<&'a ()>,
-}
-
-impl<'a> Thread<'a> {
-    /// What is borrowed keeps the service that the channel is of.
-    pub(crate) fn of(channel: &PortChannel, _alive: PhantomData<&'a ()>) -> Self {
-        Self { handle: channel.device_handle(), _alive }
-    }
-
-    pub(crate) fn put(&self, dst: u64, src: u64, size: u64) -> bool {
-        // SAFETY: a simulated device, and the side that this borrows keeps all that the handle points to; so below.
-        unsafe { self.handle.put(dst, src, size) }
-    }
-
-    pub(crate) fn signal(&self) -> bool {
-        // SAFETY: as above.
-        unsafe { self.handle.signal() }
-    }
-
-    pub(crate) fn put_with_signal(&self, dst: u64, src: u64, size: u64) -> bool {
-        // SAFETY: as above.
-        unsafe { self.handle.put_with_signal(dst, src, size) }
-    }
-
-    pub(crate) fn put_with_signal_and_flush(&self, dst: u64, src: u64, size: u64) -> bool {
-        // SAFETY: as above.
-        unsafe { self.handle.put_with_signal_and_flush(dst, src, size, -1) }
-    }
-
-    pub(crate) fn flush(&self) -> bool {
-        // SAFETY: as above.
-        unsafe { self.handle.flush(-1) }
-    }
-
-    pub(crate) fn wait(&self) -> bool {
-        // SAFETY: as above.
-        unsafe { self.handle.wait(-1) }
-    }
-
-    pub(crate) fn poll(&self) -> bool {
-        // SAFETY: as above.
-        unsafe { self.handle.poll() }
-    }
-
-    /// A put of a base channel, between any memories.
-    pub(crate) fn put_between(&self, dst: MemoryId, src: MemoryId, size: u64) -> bool {
-        // SAFETY: as above.
-        unsafe { self.handle.base.put(dst, 0, src, 0, size) }
-    }
-
-    pub(crate) fn push(&self, trigger: ProxyTrigger, max_spins: i64) -> u64 {
-        // SAFETY: as above.
-        unsafe { self.handle.fifo.push(trigger, max_spins) }
     }
 }
 
@@ -250,6 +192,13 @@ pub(crate) fn mix(a: u64, b: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
+}
+
+/// Runs `body` on a thread of its own, so that a hang fails the case that calls this.
+pub(crate) fn within(what: &str, body: impl FnOnce() + Send + 'static) {
+    let thread = thread::spawn(body);
+    until(what, || thread.is_finished());
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
 /// Until `done` holds; a panic naming `what` if it takes too long.

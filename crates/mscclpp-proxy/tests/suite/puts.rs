@@ -1,16 +1,13 @@
 //! That data arrives: every byte of it, and no other.
 
-use std::{marker::PhantomData, thread};
+use std::thread;
 
-use mscclpp_gpu::{
-    KernelArgs, LaunchConfig, Module, ModuleSource,
-    host::{HostBlock, HostKernel},
-};
-use mscclpp_proxy::PortChannelHandle;
+use mscclpp_gpu::{KernelArgs, LaunchConfig};
 
 use super::{
     Case, Pair, Setup,
-    pair::{PATIENCE, THEIRS, Thread, fill, mismatches, mix},
+    kernels::{PATIENCE, Thread},
+    pair::{THEIRS, fill, mismatches, mix},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -59,7 +56,7 @@ fn sources_on_another_device_are_left_to_the_proxy(setup: &Setup) {
     let far = a.context.register_buffer(&far, setup.transport).unwrap();
     let far = a.service.add_memory(&far).unwrap();
     let channel = a.service.port_channel(0, THEIRS, far).unwrap();
-    let (from, to) = (Thread::of(&channel, PhantomData), b.thread());
+    let (from, to) = (Thread::of(&a.kernels, &channel), b.thread());
     assert!(from.put(0, 0, LEN) && from.put(0, 0, 0) && from.signal() && to.wait());
     assert_eq!(b.bytes()[..LEN as usize], noise);
     assert!(from.put_with_signal(LEN, 0, LEN) && from.flush() && to.wait());
@@ -107,22 +104,9 @@ fn flushed_sources_may_be_written_again(setup: &Setup) {
 const ROUND: u64 = 512;
 const BLOCKS: u64 = 4;
 
-/// How much a block puts: small or large.
+/// How much a block of `port_exchange` puts: small or large.
 fn bytes_of(block: u64) -> u64 {
     if block == 0 { ROUND } else { 16 }
-}
-
-/// `__global__ void exchange(PortChannelDeviceHandle)`: every block puts its part into the second half, and flushes.
-unsafe fn exchange(block: &HostBlock<'_>) {
-    // SAFETY: the argument of the launches below.
-    let channel: PortChannelHandle = unsafe { block.arg(0) };
-    let number = u64::from(block.block_idx()[0]);
-    let at = ROUND * number;
-    // SAFETY: the channel of a simulated device, alive until the launch has ended.
-    unsafe {
-        assert!(channel.put_with_signal(BLOCKS * ROUND + at, at, bytes_of(number)));
-        assert!(channel.flush(-1) && channel.wait(-1));
-    }
 }
 
 /// The proxies are at work while a stream captures, and afterwards serve replays of what was captured.
@@ -132,14 +116,12 @@ fn works_in_captures_and_replays(setup: &Setup) {
         side.service.start_proxy(true).unwrap();
         side.channel(0)
     });
-    let kernels = [HostKernel { name: "exchange", run: exchange }];
-    let source = ModuleSource { ptx: "", host_kernels: &kernels, host_symbols: &[] };
     let runs = [0, 1].map(|n| {
         let side = &pair.sides[n];
-        let kernel = Module::load(&side.gpu, &source).unwrap().kernel("exchange").unwrap();
+        let kernel = side.kernels.kernel("port_exchange");
         let stream = side.gpu.stream().unwrap();
         stream.begin_capture().unwrap();
-        let args = KernelArgs::new().with(channels[n].device_handle());
+        let args = KernelArgs::new().with(channels[n].device_handle()).with(ROUND);
         // SAFETY: these are its arguments, and the channel lives until the streams are synchronised.
         unsafe { kernel.launch(&stream, LaunchConfig::linear(BLOCKS as u32, 1), &args).unwrap() };
         (stream, side)

@@ -2,12 +2,7 @@
 
 use std::{error::Error, time::Duration};
 
-use mscclpp::{
-    BaseMemoryChannelHandle, DevicePtr, Event, Kernel, KernelArgs, LaunchConfig, Stream,
-    host::{HostBlock, HostKernel},
-    kernels,
-    prelude::*,
-};
+use mscclpp::{BaseMemoryChannelHandle, Event, Kernel, Stream, kernels, prelude::*};
 
 /// Rounds of a launch.
 pub(crate) const ROUNDS: i32 = 100;
@@ -47,13 +42,12 @@ impl Player {
     /// Loads the kernel and makes all that the launch needs, so that launching loads nothing: that could deadlock
     /// against a kernel that waits already.
     pub(crate) fn new(role: Role, gpu: &Gpu) -> mscclpp::Result<Self> {
-        let source = ModuleSource { ptx: kernels::PING_PONG, host_kernels: HOST_TWINS, host_symbols: &[] };
         let (name, spin) = match role {
             Role::Spinning => ("ping_pong_spin", Some(SPIN_CYCLES)),
             Role::Plain => ("ping_pong_plain", None),
         };
         Ok(Self {
-            kernel: Module::load(gpu, &source)?.kernel(name)?,
+            kernel: Module::load(gpu, &kernels::PING_PONG)?.kernel(name)?,
             spin,
             stream: gpu.stream()?,
             start: gpu.event(true)?,
@@ -67,7 +61,7 @@ impl Player {
     // ANCHOR: launch
     /// Submits the kernel.
     pub(crate) fn launch(&self, channel: &BaseMemoryChannel) -> mscclpp::Result<()> {
-        self.handle.write(0, &bytes_of(channel.device_handle()))?;
+        self.handle.write_params(0, &[channel.device_handle()])?;
         self.failed.fill(0, 4, 0)?;
         let args = KernelArgs::new().with(self.handle.ptr()).with(ROUNDS);
         let args = self.spin.map_or(args.clone(), |cycles| args.with(cycles));
@@ -112,76 +106,4 @@ pub(crate) fn report(ms_per_round: f32) -> Result<(), Box<dyn Error>> {
     }
     println!("Succeed!");
     Ok(())
-}
-
-fn bytes_of(handle: BaseMemoryChannelHandle) -> [u8; size_of::<BaseMemoryChannelHandle>()] {
-    // SAFETY: five pointers without padding.
-    unsafe { std::mem::transmute(handle) }
-}
-
-// ANCHOR: twins
-const HOST_TWINS: &[HostKernel] = &[
-    HostKernel { name: "ping_pong_spin", run: ping_pong_spin },
-    HostKernel { name: "ping_pong_plain", run: ping_pong_plain },
-];
-// ANCHOR_END: twins
-
-/// The twin of `ping_pong_spin`.
-///
-/// # Safety
-/// As for the kernel; so for all functions below.
-unsafe fn ping_pong_spin(block: &HostBlock<'_>) {
-    // SAFETY: the arguments that `Player::launch` pushes.
-    let (handle, rounds, cycles, max_spin, failed) = unsafe {
-        (
-            block.arg::<DevicePtr>(0),
-            block.arg::<i32>(1),
-            block.arg::<i64>(2),
-            block.arg::<i64>(3),
-            block.arg(4),
-        )
-    };
-    // SAFETY: a live handle.
-    let channel = unsafe { read_handle(handle) };
-    for round in 0..rounds {
-        // SAFETY: a live handle, and a word of device memory.
-        unsafe {
-            if !channel.relaxed_wait(max_spin) {
-                return set_failed(failed, round);
-            }
-            // A simulated device's clock has 2 GHz, and its spinning leaves the core to others.
-            std::thread::sleep(Duration::from_nanos(cycles.unsigned_abs() / 2));
-            channel.relaxed_signal();
-        }
-    }
-}
-
-// ANCHOR: twin
-/// The twin of `ping_pong_plain`.
-unsafe fn ping_pong_plain(block: &HostBlock<'_>) {
-    // SAFETY: the arguments that `Player::launch` pushes.
-    let (handle, rounds, max_spin, failed) =
-        unsafe { (block.arg::<DevicePtr>(0), block.arg::<i32>(1), block.arg::<i64>(2), block.arg(3)) };
-    // SAFETY: a live handle.
-    let channel = unsafe { read_handle(handle) };
-    for round in 0..rounds {
-        // SAFETY: a live handle, and a word of device memory.
-        unsafe {
-            channel.relaxed_signal();
-            if !channel.relaxed_wait(max_spin) {
-                return set_failed(failed, round);
-            }
-        }
-    }
-}
-// ANCHOR_END: twin
-
-unsafe fn read_handle(at: DevicePtr) -> BaseMemoryChannelHandle {
-    // SAFETY: written there before the launch, and device memory is aligned to more than 8 bytes.
-    unsafe { at.as_mut_ptr::<BaseMemoryChannelHandle>().read() }
-}
-
-unsafe fn set_failed(at: DevicePtr, round: i32) {
-    // SAFETY: four bytes of device memory that only this kernel writes.
-    unsafe { at.as_mut_ptr::<u32>().write(round.unsigned_abs() + 1) }
 }

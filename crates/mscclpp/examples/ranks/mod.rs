@@ -86,7 +86,7 @@ impl Program {
             Ok(code) => ExitCode::from(code),
             Err(error) => {
                 let rank = arguments.get(1).map_or(String::new(), |rank| format!("Rank {rank}: "));
-                eprintln!("{rank}Failed: {error}");
+                eprintln!("{rank}Failed: {}", mscclpp::Report(&*error));
                 match error.is::<BadArguments>()
                     || error.downcast_ref::<mscclpp::Error>().is_some_and(is_about_the_address)
                 {

@@ -1,23 +1,17 @@
-//! Ranks that are processes: this program again, with `--rank`.
-//!
-//! A child says things on its standard output, one a line, and is told things on its standard input. The parent never
-//! waits without a limit and leaves no process behind.
+//! Jobs whose ranks are processes: children of the test, see [`mscclpp_test_support::child`].
 
 use std::{
-    env,
-    io::{BufRead, BufReader, Write},
-    process::{Child, Command, ExitCode, Stdio},
-    sync::{Arc, mpsc},
-    thread,
+    process::{Command, ExitCode},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use libtest_mimic::Failed;
 use mscclpp::prelude::*;
+pub(crate) use mscclpp_test_support::child::{hear, say, this_program};
+use mscclpp_test_support::{Child, child};
 
 use super::{LIMIT, platform};
-
-const FLAG: &str = "--rank";
 
 /// What a child was started for.
 pub(crate) struct Role {
@@ -28,27 +22,13 @@ pub(crate) struct Role {
 
 /// In a child: runs its role. In the parent: nothing.
 pub(crate) fn run_if_child(run: impl FnOnce(&Role)) -> Option<ExitCode> {
-    let arguments: Vec<String> = env::args().skip_while(|argument| argument != FLAG).skip(1).collect();
-    let [name, rank, n_ranks] = arguments.as_slice() else { return None };
+    let role = child::role()?;
+    let [name, rank, n_ranks] = role.as_slice() else { panic!("no role: {role:?}") };
     let number = |text: &String| text.parse().expect("a number");
     let role = Role { name: name.clone(), rank: number(rank), n_ranks: number(n_ranks) };
     mscclpp::log::init().expect("logging");
     run(&role);
     Some(ExitCode::SUCCESS)
-}
-
-/// In a child: tells the parent something.
-pub(crate) fn say(what: &str) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", what.replace('\n', " | ")).and_then(|()| out.flush()).expect("a parent that listens");
-}
-
-/// In a child: waits for the parent's word. The parent's end is the child's.
-pub(crate) fn hear() -> String {
-    let mut line = String::new();
-    let read = std::io::stdin().read_line(&mut line).expect("standard input");
-    assert_ne!(read, 0, "the parent is gone");
-    line.trim().to_owned()
 }
 
 impl Role {
@@ -84,15 +64,8 @@ pub(crate) fn all_succeed(role: &str, n: usize) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The processes of a job, from the parent's view. Killed when dropped.
-pub(crate) struct Children {
-    children: Vec<Rank>,
-}
-
-struct Rank {
-    process: Child,
-    lines: mpsc::Receiver<String>,
-}
+/// The processes of a job, from the parent's view, by rank.
+pub(crate) struct Children(Vec<Child>);
 
 impl Children {
     /// Starts them, and hands on the unique id. Each then waits for its first `go` before it joins the job.
@@ -102,8 +75,9 @@ impl Children {
 
     /// As [`Children::start`], each by the command of its rank, which gets more arguments.
     pub(crate) fn start_as(role: &str, n_ranks: usize, command: impl Fn(usize) -> Command) -> Self {
-        let start = |rank| Rank::start(role, rank, n_ranks, command(rank));
-        let mut children = Self { children: (0..n_ranks).map(start).collect() };
+        let start =
+            |rank: usize| Child::start_by(command(rank), &[role, &rank.to_string(), &n_ranks.to_string()]);
+        let mut children = Self((0..n_ranks).map(start).collect());
         let id = children.next_line(0);
         assert!(id.starts_with("id "), "{id}");
         for rank in 1..n_ranks {
@@ -124,51 +98,32 @@ impl Children {
 
     /// Lets all go on.
     pub(crate) fn go(&mut self) {
-        for rank in 0..self.children.len() {
-            self.tell(rank, "go");
-        }
+        self.0.iter_mut().for_each(|child| child.tell("go"));
     }
 
     pub(crate) fn tell(&mut self, rank: usize, what: &str) {
-        let input = self.children[rank].process.stdin.as_mut().expect("a pipe");
-        writeln!(input, "{what}").unwrap_or_else(|error| panic!("telling rank {rank} {what:?}: {error}"));
+        self.0[rank].tell(what);
     }
 
     /// The next thing that a rank says.
     pub(crate) fn next_line(&self, rank: usize) -> String {
-        self.children[rank]
-            .lines
-            .recv_timeout(LIMIT)
-            .unwrap_or_else(|_| panic!("rank {rank} says nothing any more"))
+        self.0[rank].next_line()
     }
 
     pub(crate) fn expect(&self, rank: usize, what: &str) {
-        assert_eq!(self.next_line(rank), what, "rank {rank}");
+        self.0[rank].expect(what);
     }
 
     /// SIGKILL.
     pub(crate) fn kill(&mut self, rank: usize) {
-        self.children[rank].process.kill().expect("a child to kill");
-        self.children[rank].process.wait().expect("a child to wait for");
+        self.0[rank].kill();
     }
 
     /// Waits until a rank ends, and checks that it says nothing more and succeeds.
     pub(crate) fn expect_success(&mut self, rank: usize) {
-        let child = &mut self.children[rank];
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            if let Some(status) = child.process.try_wait().expect("a child") {
-                let rest: Vec<String> = child.lines.iter().collect();
-                assert!(status.success() && rest.is_empty(), "rank {rank}: {status}, after {rest:?}");
-                return;
-            }
-            assert!(Instant::now() < deadline, "rank {rank} does not end");
-            thread::sleep(Duration::from_millis(2));
-        }
+        self.0[rank].expect_success();
     }
-}
 
-impl Children {
     /// That each survivor says in time which rank was killed `at` that moment, then that its device is usable, and
     /// ends.
     pub(crate) fn expect_named(
@@ -193,42 +148,5 @@ impl Children {
             self.expect_success(*rank);
         }
         Ok(())
-    }
-}
-
-/// What a rank is started by.
-pub(crate) fn this_program() -> Command {
-    Command::new(env::current_exe().expect("this program"))
-}
-
-impl Rank {
-    fn start(role: &str, rank: usize, n_ranks: usize, mut command: Command) -> Self {
-        let mut process = command
-            .args([FLAG, role, &rank.to_string(), &n_ranks.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a child");
-        let output = BufReader::new(process.stdout.take().expect("a pipe"));
-        let (sender, lines) = mpsc::channel();
-        // Ends with the child's output.
-        thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
-        Self { process, lines }
-    }
-}
-
-impl Drop for Children {
-    fn drop(&mut self) {
-        for child in &mut self.children {
-            // Neither fails for a child that is still there; one that has ended needs no killing.
-            let _ = child.process.kill();
-            let _ = child.process.wait();
-        }
     }
 }

@@ -1,10 +1,11 @@
 //! Memory channels and the kernels that use them, as tests hold them.
 
-use mscclpp::{Graph, MemoryChannelHandle, Stream, kernels, prelude::*};
+use mscclpp::{Graph, MemoryChannelHandle, Stream, prelude::*};
 
 use super::{
-    LIMIT, device_of, semaphore_pair,
-    twins::{copies::MEMORY_CHANNEL_TWINS, packets::PACKETS_TWINS},
+    LIMIT, device_of,
+    kernels::{MEMORY_CHANNEL, PACKETS},
+    semaphore_pair,
 };
 
 /// Memories of an end, registered: for copies, and for the peer's packets.
@@ -117,15 +118,13 @@ impl End {
         memories: Memories,
         theirs: &[RegisteredMemory; 2],
     ) -> mscclpp::Result<Self> {
-        let load =
-            |ptx, host_kernels| Module::load(gpu, &ModuleSource { ptx, host_kernels, host_symbols: &[] });
         let [data, packets] = &memories.registered;
         let end = Self {
             copies: MemoryChannel::new(semaphore, &theirs[0], data, None)?,
             packets: MemoryChannel::new(semaphore, &theirs[1], data, Some(packets))?,
             stream: gpu.stream()?,
-            copy_kernels: load(kernels::MEMORY_CHANNEL, MEMORY_CHANNEL_TWINS)?,
-            packet_kernels: load(kernels::PACKETS, PACKETS_TWINS)?,
+            copy_kernels: Module::load(gpu, &MEMORY_CHANNEL)?,
+            packet_kernels: Module::load(gpu, &PACKETS)?,
             results: gpu.allocate(320)?,
             memories,
         };

@@ -1,11 +1,30 @@
-//! Launching the kernels of `cuda/kernels` that tests use.
+//! The kernels of `cuda/kernels` that tests use, and launching those that are about semaphores.
 
-use mscclpp::{BaseMemoryChannelHandle, Kernel, Stream, kernels, prelude::*};
+use mscclpp::{BaseMemoryChannelHandle, Kernel, Stream, prelude::*};
 
-use super::{
-    LIMIT,
-    twins::semaphores::{SEMAPHORE_TWINS, SIGNAL_DATA_TWINS},
-};
+use super::LIMIT;
+
+macro_rules! kernel {
+    ($name:literal) => {
+        KernelSource::new($name, include_str!(concat!("../../../../cuda/kernels/", $name)))
+    };
+}
+
+pub(crate) const CONCURRENCY: KernelSource<'static> = kernel!("concurrency.cu");
+pub(crate) const FIFO: KernelSource<'static> = kernel!("fifo.cu");
+pub(crate) const MEMORY_CHANNEL: KernelSource<'static> = kernel!("memory_channel.cu");
+pub(crate) const PACKETS: KernelSource<'static> = kernel!("packets.cu");
+pub(crate) const PORT_CHANNEL: KernelSource<'static> = kernel!("port_channel.cu");
+const SEMAPHORE: KernelSource<'static> = kernel!("semaphore.cu");
+const SIGNAL_DATA: KernelSource<'static> = kernel!("signal_data.cu");
+
+/// The word at `index` in that round: splitmix64's finalizer, as in the kernels.
+pub(crate) fn word_of(seed: u64, round: u64, index: u64) -> u64 {
+    let x = seed.wrapping_add(round << 32).wrapping_add(index);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
 
 /// What `wait_once` and `poll_once` say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,11 +59,9 @@ pub(crate) struct Rounds {
 
 impl Side {
     pub(crate) fn new(gpu: &Gpu) -> mscclpp::Result<Self> {
-        let load =
-            |ptx, host_kernels| Module::load(gpu, &ModuleSource { ptx, host_kernels, host_symbols: &[] });
         Ok(Self {
-            semaphore: load(kernels::SEMAPHORE, SEMAPHORE_TWINS)?,
-            data: load(kernels::SIGNAL_DATA, SIGNAL_DATA_TWINS)?,
+            semaphore: Module::load(gpu, &SEMAPHORE)?,
+            data: Module::load(gpu, &SIGNAL_DATA)?,
             stream: gpu.stream()?,
             results: gpu.allocate(256)?,
         })

@@ -9,18 +9,14 @@ pub(crate) mod limits;
 pub(crate) mod port_ends;
 pub(crate) mod port_ranks;
 pub(crate) mod random;
-pub(crate) mod twins;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
-    time::Duration,
 };
 
 use mscclpp::prelude::*;
-
-/// For what should take moments: long enough for a machine that is busy with other things.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) use mscclpp_test_support::LIMIT;
 
 /// GPUs where there are some, else simulated devices.
 pub(crate) fn platform() -> Platform {

@@ -2,15 +2,27 @@
 
 use std::any::Any;
 
-use mscclpp::{Graph, KernelParam, PortChannelHandle, Stream, kernels, prelude::*};
+use mscclpp::{Graph, KernelParam, PortChannelHandle, Stream, prelude::*};
 
 use super::{
-    LIMIT, semaphore_pair,
-    twins::{
-        ports::{PORT_CHANNEL_TWINS, Turns},
-        word_of,
-    },
+    LIMIT,
+    kernels::{PORT_CHANNEL, word_of},
+    semaphore_pair,
 };
+
+/// What both sides know of the rounds of `port_turns_send` and `port_turns_check`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Turns {
+    pub(crate) seed: u64,
+    pub(crate) rounds: u32,
+    pub(crate) pieces: u32,
+    pub(crate) small_words: u64,
+    pub(crate) large_words: u64,
+}
+
+// SAFETY: numbers without padding, as in the kernel.
+unsafe impl KernelParam for Turns {}
 
 /// A call that a kernel makes, by its number there.
 #[derive(Debug, Clone, Copy)]
@@ -59,11 +71,6 @@ impl PortEnd {
         println!("devices {devices:?} of {}", context.platform().expect("a platform"));
         let mut ends = devices.map(|id| {
             let gpu = context.gpu(id).expect("a device");
-            let source_of = ModuleSource {
-                ptx: kernels::PORT_CHANNEL,
-                host_kernels: PORT_CHANNEL_TWINS,
-                host_symbols: &[],
-            };
             let results = gpu.allocate(192).expect("memory");
             results.fill(0, results.len(), 0).expect("memory");
             Self {
@@ -75,7 +82,7 @@ impl PortEnd {
                 source: gpu.allocate(source).expect("memory"),
                 arrivals: gpu.allocate(arrivals).expect("memory"),
                 stream: gpu.stream().expect("a stream"),
-                module: Module::load(&gpu, &source_of).expect("kernels"),
+                module: Module::load(&gpu, &PORT_CHANNEL).expect("kernels"),
                 handles: gpu.allocate((channels * HANDLE) as u64).expect("memory"),
                 gpu,
                 results,
@@ -97,9 +104,8 @@ impl PortEnd {
             }
         }
         for end in &ends {
-            for (i, channel) in end.channels.iter().enumerate() {
-                end.handles.write((i * HANDLE) as u64, &bytes_of(channel.device_handle())).expect("handles");
-            }
+            let handles: Vec<_> = end.channels.iter().map(PortChannel::device_handle).collect();
+            end.handles.write_params(0, &handles).expect("handles");
             end.service.start_proxy(true).expect("a proxy");
         }
         ends
@@ -216,9 +222,4 @@ impl PortEnd {
             Box::new((gpu, stream, module, results, handles)),
         ]
     }
-}
-
-fn bytes_of<T: KernelParam>(value: T) -> Vec<u8> {
-    // SAFETY: plain data without padding that matters.
-    unsafe { std::slice::from_raw_parts((&raw const value).cast::<u8>(), size_of::<T>()) }.to_vec()
 }

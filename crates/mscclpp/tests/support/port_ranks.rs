@@ -1,8 +1,8 @@
 //! Port channels between the ranks of a job, and single calls of kernels on them.
 
-use mscclpp::{Stream, kernels, prelude::*};
+use mscclpp::{Stream, prelude::*};
 
-use super::{LIMIT, connect_all, device_of, port_ends::Call, twins::ports::PORT_CHANNEL_TWINS};
+use super::{LIMIT, connect_all, device_of, kernels::PORT_CHANNEL, port_ends::Call};
 
 /// Runs calls, one after the other.
 pub(crate) struct Caller {
@@ -13,10 +13,11 @@ pub(crate) struct Caller {
 
 impl Caller {
     pub(crate) fn new(gpu: &Gpu) -> Self {
-        let source =
-            ModuleSource { ptx: kernels::PORT_CHANNEL, host_kernels: PORT_CHANNEL_TWINS, host_symbols: &[] };
         Self {
-            kernel: Module::load(gpu, &source).expect("a module").kernel("port_call").expect("port_call"),
+            kernel: Module::load(gpu, &PORT_CHANNEL)
+                .expect("a module")
+                .kernel("port_call")
+                .expect("port_call"),
             stream: gpu.stream().expect("a stream"),
             result: gpu.allocate(4).expect("memory"),
         }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use super::*;
 use crate::inbox::{Channel, Inbox, Stream};
-use crate::protocol::key::Key;
+use crate::protocol::key::JobKey;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::Entry;
 use crate::tcp::formation::{Formation, Join};
@@ -22,7 +22,7 @@ fn service(rank: usize, formation: Formation, listener: Option<TcpListener>) -> 
     let plan = Plan {
         rank,
         n_ranks: N_RANKS,
-        key: Key::of_secret("swordfish"),
+        key: JobKey::of_secret("swordfish"),
         job: Some(JOB),
         timeout: PATIENCE,
         deadline: Instant::now() + PATIENCE,
@@ -69,7 +69,7 @@ fn stop((shared, thread): (Arc<Shared>, JoinHandle<()>)) {
     thread.join().unwrap();
 }
 
-/// Challenges who connects first, and says nothing more. Gives all that it was told, until the other side closed.
+/// Challenges who connects first, and says nothing more. Gives all that it received until the other side closed.
 fn silent() -> (SocketAddr, JoinHandle<Vec<u8>>) {
     let (listener, address) = listen();
     let thread = std::thread::spawn(move || {
@@ -96,13 +96,13 @@ fn kinds(mut bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_silent_stranger_does_not_keep_a_rank_from_rank_0() {
-    let (stranger, told) = silent();
+    let (stranger, received) = silent();
     let (listener, root) = listen();
     let ranks =
         [rank_0(listener), member(1, vec![stranger, root], None), member(2, vec![root], None)].map(start);
     ranks.iter().for_each(await_forming);
     // Had it been rank 0 itself, it would not take the proof for that of a second rank 1.
-    assert_eq!(kinds(&told.join().unwrap()), [Kind::Hello as u8, Kind::Retire as u8]);
+    assert_eq!(kinds(&received.join().unwrap()), [Kind::Hello as u8, Kind::Retire as u8]);
     ranks.into_iter().for_each(stop);
 }
 
@@ -135,7 +135,7 @@ fn a_rank_0_that_is_slow_to_answer_sees_a_rank_once() {
 
 #[test]
 fn a_silent_stranger_does_not_keep_two_ranks_apart() {
-    let (stranger, told) = silent();
+    let (stranger, received) = silent();
     let (listener, peer) = listen();
     // Ranks 1 and 2 of a job with another: who looks for rank 0 has nothing to do.
     let mut ranks = [member(1, Vec::new(), Some(listener)), member(2, Vec::new(), None)];
@@ -151,5 +151,5 @@ fn a_silent_stranger_does_not_keep_two_ranks_apart() {
     }
     ranks.into_iter().for_each(stop);
     // S1: it might have been the other rank.
-    assert_eq!(kinds(&told.join().unwrap()), [Kind::Hello as u8, Kind::Goodbye as u8]);
+    assert_eq!(kinds(&received.join().unwrap()), [Kind::Hello as u8, Kind::Goodbye as u8]);
 }

@@ -18,7 +18,7 @@ fn rank_0() -> Service {
     let plan = Plan {
         rank: 0,
         n_ranks: 4,
-        key: Key::none(),
+        key: JobKey::none(),
         job: Some([5; 16]),
         timeout: Duration::from_secs(600),
         deadline: Instant::now() + Duration::from_secs(600),
@@ -34,7 +34,7 @@ fn rank_0() -> Service {
 fn connected(service: &mut Service, phase: Phase) -> (u64, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (ours, from) = socket::accept(&listener).unwrap();
+    let (ours, from) = socket::accept(&listener).unwrap().unwrap();
     let token = service.enter(Connection::new(ours, from, phase, None)).unwrap();
     (token, theirs)
 }
@@ -73,10 +73,10 @@ fn a_goodbye_is_heard_though_writing_fails_while_another_connection_is_read() {
     let connection = service.connections.get_mut(&link).unwrap();
     connection.finish_writing();
     connection.outbox.push(frame::encode(Kind::Credit, &0_u32.to_le_bytes()));
-    service.touch(link);
+    service.mark_dirty(link);
 
     // A rank that is one too many, which rank 0 tells at once: it writes to all while it reads from one.
-    let (phase, challenge) = service.meet_stranger();
+    let (phase, challenge) = service.challenge_peer().unwrap();
     let (stranger, stream) = connected(&mut service, phase);
     let proof = RawRank::without_key(4, 4).on_bytes(&challenge).unwrap();
     arrive(&service, stranger, &stream, &proof);
@@ -107,9 +107,9 @@ fn no_attempt_is_left_without_a_deadline_when_its_rank_leaves() {
 fn who_is_refused_again_and_again_is_noted_once() {
     let mut service = rank_0();
     for port in 0..100 {
-        service.note(([10, 0, 0, 1], port).into(), "was refused: it has no key".to_owned());
+        service.note_refusal(([10, 0, 0, 1], port).into(), "was refused: it has no key".to_owned());
     }
-    service.note(([10, 0, 0, 2], 1).into(), "was refused: it has no key".to_owned());
-    service.note(([10, 0, 0, 1], 1).into(), "was refused: its key is not this job's".to_owned());
+    service.note_refusal(([10, 0, 0, 2], 1).into(), "was refused: it has no key".to_owned());
+    service.note_refusal(([10, 0, 0, 1], 1).into(), "was refused: its key is not this job's".to_owned());
     assert_eq!(service.notes.len(), 3);
 }

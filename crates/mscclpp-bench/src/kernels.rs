@@ -1,0 +1,13 @@
+//! The kernels of the benchmarks, in `cuda/kernels`. That of `signal-pingpong` is the library's own.
+
+use mscclpp::KernelSource;
+
+macro_rules! kernel {
+    ($name:literal) => {
+        KernelSource::new($name, include_str!(concat!("../../../cuda/kernels/", $name)))
+    };
+}
+
+pub(crate) const MEMORY_BENCH: KernelSource<'static> = kernel!("memory_bench.cu");
+pub(crate) const PACKET_PING_PONG: KernelSource<'static> = kernel!("packet_ping_pong.cu");
+pub(crate) const PORT_BENCH: KernelSource<'static> = kernel!("port_bench.cu");

@@ -1,0 +1,194 @@
+//! The other end in a process of its own.
+//!
+//! The program that runs the suite starts itself again ([`Setup::second_process`]), and calls [`serve`] there before
+//! anything else. The two talk over the child's standard input and output, in lines of hexadecimal digits.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Child, ChildStdin, ChildStdout, Stdio},
+    time::{Duration, Instant},
+};
+
+use super::{
+    Case, Setup,
+    pair::{End, PATIENCE, Shared, assert_error, assert_same, await_value, eventually, within},
+    semaphores::build_from,
+};
+use crate::{Connection, Endpoint, Error, RegisteredMemory, Semaphore, SemaphoreStub};
+
+pub(super) const CASES: &[(&str, Case)] = &[
+    ("process::data_comes_before_its_update_both_ways", data_comes_before_its_update_both_ways),
+    ("process::a_killed_process_is_lost", a_killed_process_is_lost),
+    ("process::a_process_that_ends_is_gone", a_process_that_ends_is_gone),
+];
+
+const LEN: u64 = 64 << 10;
+const ROUNDS: u64 = 50;
+/// How long the second process may be there.
+const LIMIT: Duration = Duration::from_secs(4 * PATIENCE.as_secs());
+
+/// What both ends have once they are connected: each sends from the first half of its memory to the second of the other's.
+struct Connected {
+    connection: Connection,
+    memory: Shared,
+    theirs: RegisteredMemory,
+    semaphore: Semaphore,
+    _end: End,
+}
+
+/// The two ends' conversation.
+struct Line<R, W> {
+    from: R,
+    to: W,
+}
+
+impl<R: BufRead, W: Write> Line<R, W> {
+    fn say(&mut self, bytes: &[u8]) {
+        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        // Whoever hears nothing fails by itself.
+        let _ = writeln!(self.to, "{text}").and_then(|()| self.to.flush());
+    }
+
+    fn hear(&mut self) -> Option<Vec<u8>> {
+        let mut text = String::new();
+        self.from.read_line(&mut text).ok()?;
+        let digits = text.trim_end().as_bytes();
+        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        (!digits.is_empty()).then(|| digits.chunks(2).map(byte).collect())?
+    }
+
+    fn exchange(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.say(bytes);
+        self.hear().expect("the other process says nothing")
+    }
+
+    fn connect(&mut self, setup: &dyn Setup, side: usize) -> Connected {
+        let end = End::open(setup, side);
+        let memory = end.share(2 * LEN + 8);
+        let endpoint = self.exchange(&end.endpoint.serialize().expect("an endpoint"));
+        let endpoint = Endpoint::deserialize(&endpoint).expect("the peer's endpoint");
+        let theirs = self.exchange(&memory.memory.serialize().expect("a memory"));
+        let connection = end.context.connect(&end.endpoint, &endpoint).expect("connecting");
+        let stub = SemaphoreStub::new(&connection).expect("a stub");
+        let their_stub = self.exchange(&stub.serialize().expect("a stub"));
+        Connected {
+            semaphore: build_from(&stub, &their_stub),
+            theirs: RegisteredMemory::deserialize(&theirs).expect("the peer's memory"),
+            connection,
+            memory,
+            _end: end,
+        }
+    }
+}
+
+/// The data of a round, from a side.
+fn data(side: usize, round: u64) -> Vec<u8> {
+    (0..LEN).map(|i| (i * 7 + round * 31 + side as u64 * 101) as u8).collect()
+}
+
+impl Connected {
+    fn send(&self, side: usize, round: u64) {
+        self.memory.buffer.write(0, &data(side, round)).expect("filling the source");
+        self.connection.write(&self.theirs, LEN, &self.memory.memory, 0, LEN).expect("a write");
+        self.connection.update_and_sync(&self.theirs, 2 * LEN, &mut 0, round).expect("an update");
+    }
+
+    fn receive(&self, from: usize, round: u64) {
+        await_value(&self.memory, 2 * LEN, round);
+        let mut got = vec![0; LEN as usize];
+        self.memory.buffer.read(LEN, &mut got).expect("reading");
+        assert_same(&got, &data(from, round), &format!("round {round} from side {from}"));
+    }
+}
+
+/// The part of the second process: connects, answers round by round, and ends when its standard input does.
+///
+/// # Panics
+/// If something is not as it should be; the process that started it then fails too.
+pub fn serve(setup: &dyn Setup) {
+    // The other process waits for this one's lines without a limit of its own.
+    std::thread::spawn(|| {
+        std::thread::sleep(LIMIT);
+        eprintln!("the second process is still not done after {LIMIT:?}");
+        std::process::exit(1);
+    });
+    let mut line = Line { from: std::io::stdin().lock(), to: std::io::stdout() };
+    let connected = line.connect(setup, 1);
+    line.say(b"ready");
+    // As many rounds as the other process asks for.
+    while let Some(round) = line.hear() {
+        let round = u64::from_le_bytes(round.try_into().expect("a number"));
+        connected.receive(0, round);
+        connected.send(1, round);
+        connected.connection.flush(PATIENCE).expect("a flush");
+    }
+}
+
+/// The second process, killed at the end at the latest.
+struct Peer {
+    child: Child,
+    line: Option<Line<BufReader<ChildStdout>, ChildStdin>>,
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn start(setup: &dyn Setup) -> (Peer, Connected) {
+    let mut command = setup.second_process().expect("these cases are for setups with a second process");
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starting a second process");
+    let (from, to) = (child.stdout.take().expect("its output"), child.stdin.take().expect("its input"));
+    let mut peer = Peer { child, line: Some(Line { from: BufReader::new(from), to }) };
+    let line = peer.line.as_mut().expect("just made");
+    let connected = line.connect(setup, 0);
+    assert_eq!(line.hear().as_deref(), Some(&b"ready"[..]), "the second process is not ready");
+    (peer, connected)
+}
+
+fn data_comes_before_its_update_both_ways(setup: &dyn Setup) {
+    let (mut peer, here) = start(setup);
+    let line = peer.line.as_mut().expect("still there");
+    for round in 1..=ROUNDS {
+        line.say(&round.to_le_bytes());
+        here.send(0, round);
+        here.receive(1, round);
+        here.connection.flush(PATIENCE).expect("a flush");
+    }
+    here.semaphore.check().expect("nothing has happened");
+    // Its input ends, and so does it.
+    peer.line = None;
+    let ended = eventually(PATIENCE, || peer.child.try_wait().expect("asking").is_some());
+    assert!(ended && peer.child.wait().expect("its end").success(), "the second process failed");
+}
+
+/// Within the time that providers promise; what was under way fails.
+fn a_killed_process_is_lost(setup: &dyn Setup) {
+    let (mut peer, here) = start(setup);
+    here.connection.set_label("the other process");
+    peer.child.kill().expect("killing it");
+    let began = Instant::now();
+    peer.child.wait().expect("its end");
+    assert!(eventually(PATIENCE, || here.connection.check().is_err()), "nobody noticed");
+    let after = began.elapsed();
+    assert!(after < Duration::from_secs(5), "it took {after:?} to notice");
+    let error = here.connection.check().expect_err("the connection has failed");
+    assert!(matches!(error, Error::PeerLost { .. }), "{error}");
+    assert!(error.to_string().contains("the other process"), "{error}");
+    assert_error!(here.semaphore.check(), Error::PeerLost { .. });
+    within(PATIENCE, "using a connection whose peer was killed", move || {
+        let write = here.connection.write(&here.theirs, LEN, &here.memory.memory, 0, LEN);
+        assert!(write.is_err() && here.connection.flush(PATIENCE).is_err());
+    });
+}
+
+fn a_process_that_ends_is_gone(setup: &dyn Setup) {
+    let (mut peer, here) = start(setup);
+    peer.line = None;
+    assert!(eventually(PATIENCE, || here.connection.check().is_err()), "nobody noticed");
+    assert_error!(here.connection.check(), Error::PeerClosed { .. } | Error::PeerLost { .. });
+}

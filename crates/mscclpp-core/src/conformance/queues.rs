@@ -1,0 +1,161 @@
+//! Queues of every size: what does not fit waits, and nothing is lost, reordered or an error.
+
+use super::{
+    Case, Setup,
+    pair::{End, PATIENCE, assert_error, assert_same, eventually, noise, received},
+    semaphores::build,
+};
+use crate::{Connection, EndpointConfig, Error, HostToDeviceSemaphore, SendQueue};
+
+pub(super) const CASES: &[(&str, Case)] = &[
+    ("queues::any_queue_size_will_do", any_queue_size_will_do),
+    ("queues::a_connection_waits_for_room", a_connection_waits_for_room),
+    ("queues::what_waits_has_a_limit", what_waits_has_a_limit),
+    ("queues::what_waits_is_sent_when_the_queue_is_dropped", what_waits_is_sent_when_dropped),
+    ("queues::several_routes_share_a_queue", several_routes_share_a_queue),
+];
+
+/// The sizes that are tried: the smallest, one that is reached often, and the transport's own.
+const SIZES: [Option<u32>; 3] = [Some(1), Some(64), None];
+
+struct Ends {
+    a: End,
+    b: End,
+    ab: Connection,
+    ba: Connection,
+}
+
+/// Two connected ends whose queues hold `size` operations.
+fn connect(setup: &dyn Setup, size: Option<u32>) -> Ends {
+    let open = |side: usize| {
+        let mut end = End::open(setup, side);
+        if let Some(size) = size {
+            let config =
+                EndpointConfig::new(setup.transport(), setup.devices()[side]).max_write_queue_size(size);
+            end.endpoint = end.context.create_endpoint(config).expect("an endpoint");
+        }
+        end
+    };
+    let (a, b) = (open(0), open(1));
+    let ab = a.context.connect(&a.endpoint, &received(&b.endpoint)).expect("connecting a to b");
+    let ba = b.context.connect(&b.endpoint, &received(&a.endpoint)).expect("connecting b to a");
+    assert_eq!(ab.max_write_queue_size(), size);
+    Ends { a, b, ab, ba }
+}
+
+/// Until the queue has taken in what `add` gives it.
+fn when_there_is_room(queue: &mut SendQueue, mut add: impl FnMut(&mut SendQueue)) {
+    let has_room = eventually(PATIENCE, || {
+        queue.has_room_for(1) || {
+            queue.progress().expect("progress");
+            queue.has_room_for(1)
+        }
+    });
+    assert!(has_room, "there is no room any more");
+    add(queue);
+}
+
+fn flush(queue: &mut SendQueue) {
+    let ticket = queue.request_flush().expect("a ticket");
+    let reached = eventually(PATIENCE, || queue.progress().expect("progress") >= ticket);
+    assert!(reached, "a flush does not end, {} operations wait", queue.waiting());
+    assert_eq!(queue.waiting(), 0);
+}
+
+/// Thousands of writes to the same places, and a count behind each: the last ones stay.
+fn any_queue_size_will_do(setup: &dyn Setup) {
+    const WRITES: u64 = 3000;
+    const PIECE: u64 = 16;
+    const PLACES: u64 = 8;
+    for size in SIZES {
+        let ends = connect(setup, size);
+        let data = noise((WRITES * PIECE) as usize);
+        let (source, target) = (ends.a.share_bytes(&data), ends.b.share(PLACES * PIECE));
+        let mut queue = ends.ab.open_queue().expect("a queue");
+        let route = queue.route(&target.at_peer, &source.memory).expect("a route");
+        for n in 0..WRITES {
+            when_there_is_room(&mut queue, |queue| {
+                queue.write(route, n % PLACES * PIECE, n * PIECE, PIECE).expect("write");
+            });
+            // Now and then, so that batches of all lengths come about.
+            if n % 37 == 0 {
+                queue.submit().expect("submitting");
+            }
+        }
+        flush(&mut queue);
+        let last = &data[((WRITES - PLACES) * PIECE) as usize..];
+        assert_same(&target.bytes(), last, &format!("the last of {WRITES} writes, size {size:?}"));
+    }
+}
+
+fn a_connection_waits_for_room(setup: &dyn Setup) {
+    for size in SIZES {
+        let ends = connect(setup, size);
+        let (semaphore, _) = build(&ends.ab, &ends.ba);
+        let semaphore = HostToDeviceSemaphore::new(&semaphore).expect("a semaphore");
+        let data = noise(64 << 10);
+        let (source, target) = (ends.a.share_bytes(&data), ends.b.share(64 << 10));
+        for n in 0..64 {
+            ends.ab.write(&target.at_peer, n << 10, &source.memory, n << 10, 1 << 10).expect("write");
+            semaphore.signal().expect("a signal");
+        }
+        ends.ab.flush(PATIENCE).expect("flush");
+        assert_same(&target.bytes(), &data, &format!("size {size:?}"));
+    }
+}
+
+/// Nothing is submitted: the queue says when there is too much, and goes on afterwards.
+fn what_waits_has_a_limit(setup: &dyn Setup) {
+    let ends = connect(setup, None);
+    let (source, target) = (ends.a.share_bytes(&[7; 64]), ends.b.share(64));
+    let mut queue = ends.ab.open_queue().expect("a queue");
+    let route = queue.route(&target.at_peer, &source.memory).expect("a route");
+    for n in 0..SendQueue::MAX_WAITING {
+        assert_eq!(queue.waiting(), n);
+        queue.write(route, 0, 0, 64).expect("write");
+    }
+    assert!(!queue.has_room_for(1));
+    assert_error!(queue.write(route, 0, 0, 64), Error::QueueFull { .. });
+    ends.ab.check().expect("that is no failure");
+    flush(&mut queue);
+    queue.write(route, 0, 0, 64).expect("there is room again");
+    flush(&mut queue);
+    assert_eq!(target.bytes(), [7; 64]);
+}
+
+fn what_waits_is_sent_when_dropped(setup: &dyn Setup) {
+    const WRITES: u64 = 500;
+    for size in SIZES {
+        let ends = connect(setup, size);
+        let data = noise(8 * WRITES as usize);
+        let (source, target) = (ends.a.share_bytes(&data), ends.b.share(8 * WRITES));
+        let mut queue = ends.ab.open_queue().expect("a queue");
+        let route = queue.route(&target.at_peer, &source.memory).expect("a route");
+        for n in 0..WRITES {
+            queue.write(route, 8 * n, 8 * n, 8).expect("write");
+        }
+        drop(queue);
+        ends.ab.check().expect("the connection is alive");
+        assert!(eventually(PATIENCE, || target.bytes() == data), "size {size:?}: some of it does not arrive");
+    }
+}
+
+/// Each route leads to its own place, and a number that was not given out leads nowhere.
+fn several_routes_share_a_queue(setup: &dyn Setup) {
+    let ends = connect(setup, None);
+    let mut queue = ends.ab.open_queue().expect("a queue");
+    let shared: Vec<_> = (1..=20u8).map(|n| (ends.a.share_bytes(&[n; 256]), ends.b.share(256))).collect();
+    let routes: Vec<_> = shared
+        .iter()
+        .map(|(source, target)| queue.route(&target.at_peer, &source.memory).expect("a route"))
+        .collect();
+    for route in routes.iter().rev() {
+        queue.write(*route, 0, 0, 256).expect("write");
+    }
+    flush(&mut queue);
+    for (n, (_, target)) in (1..).zip(&shared) {
+        assert_eq!(target.bytes(), [n; 256]);
+    }
+    let mut other = ends.ab.open_queue().expect("another queue");
+    assert_error!(other.write(routes[0], 0, 0, 1), Error::InvalidArgument(_));
+}

@@ -1,0 +1,66 @@
+use std::{fmt, sync::Arc};
+
+use mscclpp_gpu::DevicePtr;
+
+use crate::{
+    Connection, RegisteredMemory, Result,
+    provider::{Registration, RemoteRegion},
+};
+
+/// From a memory of this process to one of the peer's, over one connection. Keeps both memories, the peer's mapped.
+#[derive(Clone)]
+pub struct Route {
+    dst: Arc<dyn RemoteRegion>,
+    src: Arc<dyn Registration>,
+    dst_memory: RegisteredMemory,
+    src_memory: RegisteredMemory,
+    // Behind the mapping, which goes first.
+    _connection: Connection,
+}
+
+impl Route {
+    /// From `src`, registered here, to the peer's `dst`. Maps `dst` the first time, which may block for some seconds.
+    ///
+    /// # Errors
+    /// [`NotRegistered`](crate::Error::NotRegistered); [`InvalidArgument`](crate::Error::InvalidArgument) for a memory of
+    /// the wrong process; errors of mapping; [`PeerLost`](crate::Error::PeerLost) and the like.
+    pub fn new(connection: &Connection, dst: &RegisteredMemory, src: &RegisteredMemory) -> Result<Self> {
+        connection.check()?;
+        Ok(Self {
+            src: src.registration("the source", connection.transport())?.clone(),
+            dst: connection.map("the destination", dst)?,
+            dst_memory: dst.clone(),
+            src_memory: src.clone(),
+            _connection: connection.clone(),
+        })
+    }
+
+    pub(crate) fn dst(&self) -> &Arc<dyn RemoteRegion> {
+        &self.dst
+    }
+
+    pub(crate) fn src(&self) -> &Arc<dyn Registration> {
+        &self.src
+    }
+
+    /// Where kernels of this side reach the destination, if the transport maps it.
+    #[must_use]
+    pub fn dst_ptr(&self) -> Option<DevicePtr> {
+        self.dst.ptr()
+    }
+
+    /// Size in bytes of the destination and of the source.
+    #[must_use]
+    pub fn sizes(&self) -> [u64; 2] {
+        [self.dst_memory.size(), self.src_memory.size()]
+    }
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Route")
+            .field("dst", &self.dst_memory)
+            .field("src", &self.src_memory)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,180 @@
+//! The courier's queues: orders, and the worker that carries them out.
+
+use std::{
+    any::Any,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use mscclpp_core::{
+    Error, Result,
+    provider::{Link, Operation, Queue, Registration, RemoteRegion, RouteId},
+};
+use mscclpp_gpu::DevicePtr;
+
+use super::{Keep, Region};
+
+/// What a queue's worker is asked to do. It keeps the memories alive until it is done.
+enum Order {
+    Copy { to: (Keep, DevicePtr), from: (Keep, DevicePtr), len: u64 },
+    Update { to: (Keep, DevicePtr), value: u64 },
+    Flush { ticket: u64 },
+}
+
+pub(super) struct CourierLink {
+    pub(super) limit: u64,
+    pub(super) held: Arc<AtomicBool>,
+    pub(super) largest: Arc<AtomicU64>,
+    pub(super) open: Arc<()>,
+}
+
+impl Link for CourierLink {
+    fn open_queue(&self) -> Result<Box<dyn Queue>> {
+        let (orders, worker) = mpsc::channel();
+        let progress = Arc::new(Progress::default());
+        let (seen, held) = (progress.clone(), self.held.clone());
+        // It ends when the queue, which has the only sender, is dropped and everything is carried out.
+        let work = move || {
+            for order in worker {
+                while held.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                carry_out(&order, &seen);
+                seen.done.fetch_add(1, Ordering::Release);
+            }
+        };
+        let started = thread::Builder::new().name("courier".to_owned()).spawn(work);
+        started.map_err(|e| Error::system("starting a courier", e))?;
+        Ok(Box::new(CourierQueue {
+            orders,
+            limit: self.limit,
+            given: 0,
+            progress,
+            routes: Vec::new(),
+            largest: self.largest.clone(),
+        }))
+    }
+}
+
+/// How far a worker is. Its releases pair with the acquires of who looks.
+#[derive(Default)]
+struct Progress {
+    done: AtomicU64,
+    ticket: AtomicU64,
+}
+
+struct CourierQueue {
+    orders: mpsc::Sender<Order>,
+    limit: u64,
+    given: u64,
+    progress: Arc<Progress>,
+    routes: Vec<Option<CourierRoute>>,
+    largest: Arc<AtomicU64>,
+}
+
+/// Both ends of a route, as orders need them.
+struct CourierRoute {
+    dst: (Keep, DevicePtr),
+    src: Option<(Keep, DevicePtr)>,
+}
+
+fn carry_out(order: &Order, progress: &Progress) {
+    match order {
+        Order::Copy { to: (_, dst), from: (_, src), len } => {
+            for i in 0..*len {
+                // SAFETY: the ranges are inside both regions, which `order` keeps; memory of simulated devices is
+                // mapped in this process and accessed with atomics.
+                unsafe {
+                    let byte = AtomicU8::from_ptr(src.add(i).as_mut_ptr()).load(Ordering::Relaxed);
+                    AtomicU8::from_ptr(dst.add(i).as_mut_ptr()).store(byte, Ordering::Relaxed);
+                }
+            }
+        }
+        Order::Update { to: (_, dst), value } => {
+            // SAFETY: as above; the core checked that the offset is a multiple of 8, `prepare` where the memory starts.
+            unsafe { AtomicU64::from_ptr(dst.as_mut_ptr()) }.store(*value, Ordering::Release);
+        }
+        Order::Flush { ticket } => progress.ticket.store(*ticket, Ordering::Release),
+    }
+}
+
+fn downcast<'a>(any: &'a dyn Any, what: &str) -> Result<&'a Region> {
+    any.downcast_ref().ok_or_else(|| Error::InvalidArgument(format!("{what} is not the courier's")))
+}
+
+impl CourierQueue {
+    fn route(&self, route: RouteId) -> Result<&CourierRoute> {
+        let known = self.routes.get(route.index()).and_then(Option::as_ref);
+        known.ok_or_else(|| Error::InvalidArgument(format!("{route:?} was not prepared")))
+    }
+
+    fn order(&self, operation: Operation) -> Result<Order> {
+        let at = |(keep, start): &(Keep, DevicePtr), offset| (keep.clone(), start.add(offset));
+        Ok(match operation {
+            Operation::Write { route, dst_offset, src_offset, len } => {
+                let CourierRoute { dst, src } = self.route(route)?;
+                let missing = || Error::InvalidArgument(format!("{route:?} has no source"));
+                let src = src.as_ref().ok_or_else(missing)?;
+                Order::Copy { to: at(dst, dst_offset), from: at(src, src_offset), len }
+            }
+            Operation::Update { route, offset, value } => {
+                Order::Update { to: at(&self.route(route)?.dst, offset), value }
+            }
+            Operation::Flush { ticket } => Order::Flush { ticket },
+            other => return Err(Error::InvalidArgument(format!("a courier cannot do {other:?}"))),
+        })
+    }
+}
+
+// ANCHOR: queue
+impl Queue for CourierQueue {
+    fn prepare(
+        &mut self,
+        route: RouteId,
+        dst: &Arc<dyn RemoteRegion>,
+        src: Option<&Arc<dyn Registration>>,
+    ) -> Result<()> {
+        let dst = downcast(&**dst, "the destination")?;
+        if src.is_none() && !dst.at.0.is_multiple_of(8) {
+            return Err(Error::InvalidArgument(format!("{:?} is no multiple of 8", dst.at)));
+        }
+        let src = src.map(|src| downcast(&**src, "the source")).transpose()?;
+        if self.routes.len() <= route.index() {
+            self.routes.resize_with(route.index() + 1, || None);
+        }
+        let part = |region: &Region| (region.keep.clone(), region.at);
+        self.routes[route.index()] = Some(CourierRoute { dst: part(dst), src: src.map(part) });
+        Ok(())
+    }
+
+    fn release(&mut self, route: RouteId) {
+        self.routes[route.index()] = None;
+    }
+
+    unsafe fn submit(&mut self, batch: &[Operation]) -> Result<usize> {
+        self.largest.fetch_max(batch.len() as u64, Ordering::Relaxed);
+        let under_way = self.given - self.progress.done.load(Ordering::Acquire);
+        let room = self.limit.saturating_sub(under_way);
+        let mut taken = 0;
+        for operation in batch.iter().take(usize::try_from(room).unwrap_or(usize::MAX)) {
+            match self.order(*operation) {
+                Ok(order) => self.orders.send(order).map_err(|e| Error::system("giving an order", e))?,
+                Err(error) if taken == 0 => return Err(error),
+                Err(_) => break,
+            }
+            taken += 1;
+            self.given += 1;
+        }
+        Ok(taken)
+    }
+
+    fn progress(&mut self) -> Result<u64> {
+        Ok(self.progress.ticket.load(Ordering::Acquire))
+    }
+}
+// ANCHOR_END: queue

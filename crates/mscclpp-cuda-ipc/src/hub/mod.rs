@@ -1,0 +1,163 @@
+//! The one thread by which a process serves its peers: it hands out handles of exported memory, and sees peers go.
+//!
+//! # Invariants
+//! 1. The thread never blocks but in its event loop, so stopping it is bounded. It takes locks that nobody holds while
+//!    waiting.
+//! 2. A peer's connection to an endpoint is open exactly as long as the endpoint: closing it says goodbye first, dying
+//!    does not. That tells a peer that left from one that is lost.
+//! 3. An allocation is served while one of its registrations lives; afterwards the answer is a refusal.
+
+mod service;
+
+use std::{
+    collections::{HashMap, HashSet},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use mscclpp_core::LinkMonitor;
+use mscclpp_gpu::ExportHandle;
+use mscclpp_net::{
+    SystemCall,
+    event_loop::{self, Commands},
+    random,
+};
+use parking_lot::Mutex;
+use subtle::ConstantTimeEq;
+
+use crate::{
+    error::Result,
+    message::{EndpointBlob, Handle, Token},
+    socket,
+};
+
+/// The service of one provider. Stopped when the last endpoint, link and registration is gone.
+pub(crate) struct Hub {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    watches: AtomicU64,
+}
+
+pub(crate) struct Shared {
+    address: String,
+    tables: Mutex<Tables>,
+    commands: Arc<Commands<Command>>,
+}
+
+#[derive(Default)]
+struct Tables {
+    endpoints: HashSet<Token>,
+    /// By the id of their allocation.
+    exports: HashMap<u64, Arc<Export>>,
+}
+
+enum Command {
+    Watch { id: u64, socket: OwnedFd, monitor: LinkMonitor },
+    Unwatch { id: u64 },
+    CloseEndpoint { token: Token },
+    Stop,
+}
+
+/// What peers are given of an allocation if they know the token.
+pub(crate) struct Export {
+    pub(crate) token: Token,
+    pub(crate) handle: ExportHandle,
+}
+
+impl Export {
+    fn is_open_to(&self, token: &Token) -> bool {
+        self.token.ct_eq(token).into()
+    }
+
+    fn handle(&self) -> (Handle, Option<BorrowedFd<'_>>) {
+        match &self.handle {
+            ExportHandle::FileDescriptor(fd) => (Handle::FileDescriptor, Some(fd.as_fd())),
+            ExportHandle::IpcHandle(bytes) => (Handle::Ipc(*bytes), None),
+            ExportHandle::Fabric(bytes) => (Handle::Fabric(*bytes), None),
+        }
+    }
+}
+
+impl Hub {
+    pub(crate) fn start() -> Result<Arc<Self>> {
+        let number = u128::from_le_bytes(random()?);
+        let address = format!("mscclpp-{number:032x}");
+        let listener = socket::listener(&address)?;
+        let commands = Arc::new(Commands::new()?);
+        let shared = Arc::new(Shared { address, tables: Mutex::default(), commands });
+        let service = service::Service::new(shared.clone(), listener)?;
+        let thread = std::thread::Builder::new()
+            .name("mscclpp-ipc".to_owned())
+            .spawn(move || service.run())
+            .during("starting the thread that serves peers")?;
+        Ok(Arc::new(Self { shared, thread: Mutex::new(Some(thread)), watches: AtomicU64::new(0) }))
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.shared.address
+    }
+
+    /// Lets peers connect to a new endpoint.
+    pub(crate) fn open_endpoint(&self) -> Result<EndpointBlob> {
+        let token = random()?;
+        self.shared.tables.lock().endpoints.insert(token);
+        Ok(EndpointBlob { token, address: self.shared.address.clone() })
+    }
+
+    /// Says goodbye to the endpoint's peers.
+    pub(crate) fn close_endpoint(&self, token: Token) {
+        self.shared.tables.lock().endpoints.remove(&token);
+        self.shared.commands.send(Command::CloseEndpoint { token });
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Tells `monitor` when the peer at the other end of `socket` goes. Returns the number for [`Hub::unwatch`].
+    pub(crate) fn watch(&self, socket: OwnedFd, monitor: LinkMonitor) -> u64 {
+        // Relaxed: all that matters is that no two are equal.
+        let id = self.watches.fetch_add(1, Ordering::Relaxed);
+        self.shared.commands.send(Command::Watch { id, socket, monitor });
+        id
+    }
+
+    pub(crate) fn unwatch(&self, id: u64) {
+        self.shared.commands.send(Command::Unwatch { id });
+    }
+}
+
+impl Shared {
+    /// Gives `export` to peers that ask for it, until it is withdrawn.
+    pub(crate) fn serve(&self, allocation: u64, export: &Arc<Export>) {
+        self.tables.lock().exports.insert(allocation, export.clone());
+    }
+
+    pub(crate) fn withdraw(&self, allocation: u64) {
+        self.tables.lock().exports.remove(&allocation);
+    }
+
+    fn knows_endpoint(&self, token: &Token) -> bool {
+        self.tables.lock().endpoints.contains(token)
+    }
+
+    /// The export of an allocation, for a peer that knows its token.
+    fn export(&self, allocation: u64, token: &Token) -> Option<Arc<Export>> {
+        let export = self.tables.lock().exports.get(&allocation).cloned();
+        export.filter(|export| export.is_open_to(token))
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.shared.commands.send(Command::Stop);
+        let Some(thread) = self.thread.lock().take() else { return };
+        if event_loop::join(thread).is_err() {
+            tracing::error!(target: "mscclpp::conn", "the thread that serves peers had panicked");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The thread that answers requests and sees peers go.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use mscclpp_core::LinkMonitor;
+use mscclpp_net::event_loop::{EventLoop, Interest, LISTENER, Ready};
+use mscclpp_net::{Report, SystemError};
+use rustix::io::Errno;
+
+use crate::{
+    error::Error,
+    message::{Handle, Refusal, Reply, Request, Token},
+    socket,
+};
+
+use super::{Command, Shared};
+
+/// What an endpoint sends to its peers before it closes.
+const GOODBYE: u8 = b'B';
+/// How long a peer that has connected may take to make its request.
+const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+/// How many connections may be open on which no request was made; more wait at the listener.
+const MAX_ACCEPTED: usize = 1024;
+/// How long peers wait at the listener when there are too many, or the system has no descriptor or memory for them.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+pub(super) struct Service {
+    shared: Arc<Shared>,
+    events: EventLoop<Command>,
+    listener: OwnedFd,
+    /// By their tokens, like the other connections.
+    accepted: BTreeMap<u64, Accepted>,
+    inbound: HashMap<u64, Inbound>,
+    outbound: HashMap<u64, Outbound>,
+    /// When to go on accepting: there are as many as may be, or the system had no descriptor or memory.
+    resume_accepting: Option<Instant>,
+    /// Whether that was logged, and nobody has been accepted since.
+    pause_reported: bool,
+}
+
+/// A connection on which a request is due.
+struct Accepted {
+    socket: OwnedFd,
+    deadline: Instant,
+}
+
+/// A peer's connection to an endpoint of ours. This side alone speaks on it.
+struct Inbound {
+    socket: OwnedFd,
+    endpoint: Token,
+}
+
+/// Our connection to a peer's endpoint.
+struct Outbound {
+    id: u64,
+    socket: OwnedFd,
+    monitor: LinkMonitor,
+}
+
+impl Service {
+    pub(super) fn new(shared: Arc<Shared>, listener: OwnedFd) -> Result<Self, SystemError> {
+        let events = EventLoop::new(shared.commands.clone())?;
+        events.add_listener(&listener)?;
+        Ok(Self {
+            shared,
+            events,
+            listener,
+            accepted: BTreeMap::new(),
+            inbound: HashMap::new(),
+            outbound: HashMap::new(),
+            resume_accepting: None,
+            pause_reported: false,
+        })
+    }
+
+    pub(super) fn run(mut self) {
+        loop {
+            let timeout = self.wake_at().map(|at| at.saturating_duration_since(Instant::now()));
+            let ready = self.events.wait(timeout).unwrap_or_else(|error| {
+                tracing::warn!(target: "mscclpp::conn", error = %Report(&error), "serving peers");
+                std::thread::sleep(Duration::from_millis(10));
+                Vec::new()
+            });
+            if !self.run_commands() {
+                return;
+            }
+            for Ready { token, .. } in &ready {
+                self.read_outbound(*token);
+                self.read_inbound(*token);
+                self.read_request(*token);
+            }
+            let now = Instant::now();
+            self.drop_overdue(now);
+            // While accepting pauses, the listener's news count for nothing.
+            let has_news = || ready.iter().any(|ready| ready.token == LISTENER);
+            if self.resume_accepting.map_or_else(has_news, |at| at <= now) {
+                self.accept(now);
+            }
+        }
+    }
+
+    /// The next deadline.
+    fn wake_at(&self) -> Option<Instant> {
+        // All connections have the same time, so the oldest one's is up first.
+        let request = self.accepted.first_key_value().map(|(_, accepted)| accepted.deadline);
+        request.into_iter().chain(self.resume_accepting).min()
+    }
+
+    /// Carries out what other threads asked for; false to stop.
+    fn run_commands(&mut self) -> bool {
+        let commands = self.shared.commands.clone();
+        for command in commands.take() {
+            match command {
+                Command::Watch { id, socket, monitor } => match self.events.add(&socket, Interest::READ) {
+                    Ok(token) => {
+                        self.outbound.insert(token, Outbound { id, socket, monitor });
+                    }
+                    Err(error) => monitor.fail(Error::from(error).into()),
+                },
+                Command::Unwatch { id } => self.outbound.retain(|_, outbound| outbound.id != id),
+                Command::CloseEndpoint { token } => self.inbound.retain(|_, inbound| {
+                    let leads_there = inbound.endpoint == token;
+                    if leads_there {
+                        socket::answer(&inbound.socket, &[GOODBYE], None);
+                    }
+                    !leads_there
+                }),
+                Command::Stop => return false,
+            }
+        }
+        true
+    }
+
+    /// The peer has closed its endpoint, after a goodbye, or it is gone.
+    fn read_outbound(&mut self, token: u64) {
+        let Some(outbound) = self.outbound.get(&token) else { return };
+        let mut byte = [0];
+        let lost = match socket::receive(&outbound.socket, &mut byte) {
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            Ok((1, _)) if byte[0] == GOODBYE => None,
+            Ok((0, _)) | Err(_) => Some("its process ended (its socket closed without a goodbye)"),
+            Ok(_) => Some("it sent something that is not of this protocol"),
+        };
+        let Some(Outbound { monitor, .. }) = self.outbound.remove(&token) else { return };
+        match lost {
+            Some(reason) => monitor.lost(reason),
+            None => monitor.closed(),
+        }
+    }
+
+    /// The peer has closed its end: it has nothing to send before that.
+    fn read_inbound(&mut self, token: u64) {
+        let Some(inbound) = self.inbound.get(&token) else { return };
+        if !matches!(socket::receive(&inbound.socket, &mut [0]).map(drop), Err(Errno::AGAIN | Errno::INTR)) {
+            self.inbound.remove(&token);
+        }
+    }
+
+    fn read_request(&mut self, token: u64) {
+        let Some(accepted) = self.accepted.get(&token) else { return };
+        let mut bytes = [0; Request::LEN + 1];
+        let received = match socket::receive(&accepted.socket, &mut bytes) {
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            received => received,
+        };
+        let Some(Accepted { socket, .. }) = self.accepted.remove(&token) else { return };
+        if let Ok((len @ 1.., _)) = received
+            && let Some(endpoint) = self.answer(&socket, &bytes[..len])
+        {
+            self.inbound.insert(token, Inbound { socket, endpoint });
+        }
+    }
+
+    /// Answers a request; gives the endpoint's token if the peer stays connected to it.
+    fn answer(&self, socket: &OwnedFd, request: &[u8]) -> Option<Token> {
+        let refuse = |refusal| {
+            tracing::debug!(target: "mscclpp::conn", ?refusal, "refused a request");
+            socket::answer(socket, &Reply::encode(Err(refusal)), None);
+            None
+        };
+        match Request::decode(request) {
+            Err(refusal) => refuse(refusal),
+            Ok(Request::Link { token }) => {
+                if !self.shared.knows_endpoint(&token) {
+                    return refuse(Refusal::Unknown);
+                }
+                socket::answer(socket, &Reply::encode(Ok(Reply { handle: Handle::None })), None);
+                Some(token)
+            }
+            Ok(Request::Fetch { token, id }) => match self.shared.export(id, &token) {
+                Some(export) => {
+                    let (handle, descriptor) = export.handle();
+                    socket::answer(socket, &Reply::encode(Ok(Reply { handle })), descriptor);
+                    None
+                }
+                None => refuse(Refusal::Unknown),
+            },
+        }
+    }
+
+    fn drop_overdue(&mut self, now: Instant) {
+        while let Some(oldest) = self.accepted.first_entry()
+            && oldest.get().deadline <= now
+        {
+            oldest.remove();
+        }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        self.resume_accepting = None;
+        while self.accepted.len() < MAX_ACCEPTED {
+            let socket = match socket::accept(&self.listener) {
+                Ok(Some(socket)) => socket,
+                Ok(None) => return,
+                Err(error) => {
+                    self.resume_accepting = Some(now + ACCEPT_PAUSE);
+                    if !std::mem::replace(&mut self.pause_reported, true) {
+                        tracing::warn!(target: "mscclpp::conn", %error, "peers that want to connect have to wait");
+                    }
+                    return;
+                }
+            };
+            self.pause_reported = false;
+            if let Err((theirs, _)) = socket::user_fits(&socket) {
+                tracing::warn!(target: "mscclpp::conn", user = theirs, "turned away a process of another user");
+                socket::answer(&socket, &Reply::encode(Err(Refusal::User)), None);
+                continue;
+            }
+            match self.events.add(&socket, Interest::READ) {
+                Ok(token) => {
+                    self.accepted.insert(token, Accepted { socket, deadline: now + REQUEST_LIMIT });
+                }
+                Err(error) => {
+                    tracing::warn!(target: "mscclpp::conn", error = %Report(&error), "cannot serve a peer");
+                }
+            }
+        }
+        self.resume_accepting = Some(now + ACCEPT_PAUSE);
+    }
+}

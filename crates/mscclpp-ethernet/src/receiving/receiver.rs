@@ -1,0 +1,292 @@
+use std::{io, ops::Range};
+
+use crc32fast::Hasher;
+
+use crate::{
+    placement,
+    protocol::frame::{Fault, Frame, HEADER, Inbound, Outbound},
+    regions::{KnownRegions, Target},
+    socket::Piece,
+    staging::Patience,
+};
+
+use super::{
+    placer::{Interrupted, Order, Placer},
+    wire::Wire,
+};
+
+/// Bytes of the buffer in which headers and small data arrive.
+const BUFFER: usize = 64 << 10;
+/// Room for a few headers and a little data.
+const SMALL: usize = 4 << 10;
+
+/// One connection's operations, as they arrive.
+pub(crate) struct Receiver<W> {
+    wire: W,
+    inbound: Inbound,
+    outbound: Outbound,
+    // Dropped before `regions`, whose claims on what it copies to end with that.
+    placer: Placer,
+    regions: KnownRegions,
+    buffer: Box<[u8]>,
+    /// The part of the buffer that has arrived and is not used yet.
+    filled: Range<usize>,
+    /// Data that is kept back while the order is broken on purpose.
+    withheld: Vec<(Target, Vec<u8>)>,
+}
+
+/// How receiving ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The peer has sent everything, or this side has closed.
+    Closed,
+    /// The socket failed.
+    Io(io::Error),
+    /// What arrived cannot be accepted.
+    Fault(Fault),
+}
+
+impl From<Fault> for End {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl<W: Wire> Receiver<W> {
+    pub(crate) fn new(
+        wire: W,
+        inbound: Inbound,
+        outbound: Outbound,
+        regions: KnownRegions,
+        placer: Placer,
+    ) -> Self {
+        let buffer = vec![0; BUFFER].into_boxed_slice();
+        Self { wire, inbound, outbound, placer, regions, buffer, filled: 0..0, withheld: Vec::new() }
+    }
+
+    #[cfg(any(fuzzing, test))]
+    pub(super) fn wire_mut(&mut self) -> &mut W {
+        &mut self.wire
+    }
+
+    /// Carries out what arrives, until the end.
+    pub(crate) fn run(&mut self) -> End {
+        loop {
+            match self.step() {
+                Ok(()) => {}
+                Err(_) if self.wire.is_closed() => return End::Closed,
+                Err(end) => {
+                    // The connection was cut because its region was withdrawn.
+                    let cut = self.regions.claims().cut_for();
+                    return cut.map_or(end, |region| Fault::Region { region }.into());
+                }
+            }
+        }
+    }
+
+    fn step(&mut self) -> Result<(), End> {
+        while self.filled.len() < HEADER {
+            self.fill()?;
+        }
+        if self.regions.claims().is_awaited() {
+            self.settle(0)?;
+        }
+        let mut header = [0; HEADER];
+        header.copy_from_slice(&self.buffer[self.filled.start..][..HEADER]);
+        self.filled.start += HEADER;
+        match self.inbound.open(&header)? {
+            Frame::Write { region, offset, len, checksum } => {
+                let target = self.regions.target(region, offset, len)?;
+                let intact = self.receive(&target, len, checksum)?;
+                self.regions.done();
+                match intact {
+                    true => Ok(()),
+                    false => Err(Fault::Checksum { region, offset }.into()),
+                }
+            }
+            Frame::Update { region, offset, value } => {
+                let target = self.regions.target(region, offset, 8)?;
+                if !target.address.0.is_multiple_of(8) {
+                    return Err(Fault::Unaligned { region, offset }.into());
+                }
+                if target.region.gpu().is_some() {
+                    self.claim_copies(region)?;
+                }
+                let closed = || is_over(&self.wire, &self.regions);
+                self.placer.update(&target, value, closed).map_err(|end| end_of(end, region))?;
+                self.regions.done();
+                self.release();
+                Ok(())
+            }
+            Frame::Flush { ticket } => {
+                self.settle(0)?;
+                self.release();
+                let answer = self.outbound.seal(Frame::Complete { ticket });
+                Ok(self.wire.send(&answer)?)
+            }
+            Frame::Complete { .. } | Frame::Goodbye | Frame::Fault(_) | Frame::Silence => {
+                Err(Fault::Kind { kind: header[0] }.into())
+            }
+        }
+    }
+
+    /// Gets more bytes into the buffer.
+    fn fill(&mut self) -> Result<(), End> {
+        if self.filled.is_empty() {
+            self.filled = 0..0;
+        } else if self.filled.end == self.buffer.len() {
+            // Less than a header is left, so this moves little.
+            let len = self.filled.len();
+            self.buffer.copy_within(self.filled.clone(), 0);
+            self.filled = 0..len;
+        }
+        let count = self.receive_into(Piece::NONE, self.filled.end..BUFFER)?;
+        self.filled.end += count;
+        Ok(())
+    }
+
+    /// Receives into `first`, and what is beyond that into a part of the buffer.
+    fn receive_into(&mut self, first: Piece, part: Range<usize>) -> Result<usize, End> {
+        let Self { wire, placer, regions, buffer, .. } = self;
+        // Bytes that came before the connection was cut can still be had.
+        if regions.claims().cut_for().is_some() {
+            return Err(End::Closed);
+        }
+        let mut patience = Patience::default();
+        let mut idle = || {
+            let waits = !placer.is_idle();
+            if waits {
+                patience.wait();
+            } else {
+                // Before this thread sleeps, so that nobody waits for claims that mean nothing.
+                regions.claims().unclaim_copies();
+            }
+            waits
+        };
+        let pieces = [first, Piece::of_mut(&mut buffer[part])];
+        // SAFETY: `first` is nothing, a checked range of host memory that is claimed (and so is not freed before this
+        // returns), or a chunk that no copy uses; the buffer is this value's.
+        match unsafe { wire.receive(&pieces, &mut idle)? } {
+            0 => Err(End::Closed),
+            count => Ok(count),
+        }
+    }
+
+    /// Puts the `len` bytes that follow into the target; false if their checksum is wrong.
+    fn receive(&mut self, target: &Target, len: u64, checksum: Option<u32>) -> Result<bool, End> {
+        let mut hasher = checksum.map(|_| Hasher::new());
+        match target.region.gpu().cloned() {
+            None => {
+                let whole = Piece { start: target.address.as_mut_ptr(), len: len as usize };
+                if self.placer.order() == Order::Broken && len as usize <= self.filled.len() {
+                    self.withhold(target, len as usize);
+                } else {
+                    self.receive_piece(whole)?;
+                    digest(hasher.as_mut(), whole);
+                }
+            }
+            Some(gpu) => {
+                let mut at = 0;
+                while at < len {
+                    let closed = || is_over(&self.wire, &self.regions);
+                    let fault = |end| end_of(end, target.region.id());
+                    let slot = self.placer.slot(&gpu, closed).map_err(fault)?;
+                    let piece = self.placer.piece(slot, len - at).map_err(|e| fault(e.into()))?;
+                    self.receive_piece(piece)?;
+                    digest(hasher.as_mut(), piece);
+                    let count = piece.len as u64;
+                    self.claim_copies(target.region.id())?;
+                    self.placer.store(slot, target, at, count).map_err(|e| fault(e.into()))?;
+                    at += count;
+                }
+            }
+        }
+        Ok(hasher.map(Hasher::finalize) == checksum)
+    }
+
+    /// Fills a piece of memory: with what has arrived, and with what arrives.
+    fn receive_piece(&mut self, piece: Piece) -> Result<(), End> {
+        let there = self.filled.len().min(piece.len);
+        // SAFETY: as in `receive_into`.
+        unsafe { placement::place(piece.start, &self.buffer[self.filled.start..][..there]) };
+        self.filled.start += there;
+        let mut rest = piece.after(there);
+        while rest.len > 0 {
+            // The buffer is empty, or there would be no rest. Behind a long write most likely comes another, whose bytes
+            // should go directly to their place.
+            let room = if rest.len >= BUFFER { SMALL } else { BUFFER };
+            let count = self.receive_into(rest, 0..room)?;
+            let direct = count.min(rest.len);
+            rest = rest.after(direct);
+            self.filled = 0..count - direct;
+        }
+        Ok(())
+    }
+
+    /// Claims the region of the frame at hand for copies to its device.
+    fn claim_copies(&mut self, region: u64) -> Result<(), End> {
+        if self.regions.claims().must_settle(region) {
+            self.settle(region)?;
+        }
+        self.regions.claims().claim_copies(region);
+        Ok(())
+    }
+
+    /// Waits until everything is where it belongs.
+    fn settle(&mut self, region: u64) -> Result<(), End> {
+        let closed = || is_over(&self.wire, &self.regions);
+        self.placer.settle(None, closed).map_err(|end| end_of(end, region))?;
+        self.regions.claims().unclaim_copies();
+        Ok(())
+    }
+
+    fn withhold(&mut self, target: &Target, len: usize) {
+        let bytes = self.buffer[self.filled.start..][..len].to_vec();
+        self.filled.start += len;
+        self.withheld.push((Target { region: target.region.clone(), address: target.address }, bytes));
+    }
+
+    /// Places what was withheld, which happens in tests alone.
+    fn release(&mut self) {
+        if self.withheld.is_empty() {
+            return;
+        }
+        // Long enough for a test to see the update before its data.
+        std::thread::sleep(std::time::Duration::from_micros(200));
+        for (target, bytes) in self.withheld.drain(..) {
+            if self.regions.claim(target.region.id()).is_some() {
+                // SAFETY: a checked range of host memory that is claimed, and registered still.
+                unsafe { placement::place(target.address.as_mut_ptr(), &bytes) };
+            }
+            self.regions.done();
+        }
+    }
+}
+
+/// Whether there is nothing left to wait for.
+fn is_over(wire: &impl Wire, regions: &KnownRegions) -> bool {
+    wire.is_closed() || regions.claims().cut_for().is_some()
+}
+
+fn digest(hasher: Option<&mut Hasher>, piece: Piece) {
+    if let Some(hasher) = hasher {
+        // SAFETY: the piece was just filled.
+        unsafe { placement::digest(hasher, piece.start, piece.len) };
+    }
+}
+
+fn end_of(end: Interrupted, region: u64) -> End {
+    match end {
+        Interrupted::Closed => End::Closed,
+        Interrupted::Device(error) => {
+            tracing::error!(target: "mscclpp::conn", %error, "a device failed to take what a peer sent");
+            End::Fault(Fault::Device { region })
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! The cache of compiled kernels: a folder with one file for each, named after all that it was made from.
+//!
+//! The folder is that of `MSCCLPP_CACHE_DIR`, else `mscclpp` in the user's cache folder (`XDG_CACHE_HOME`, or `.cache` in
+//! the home). What is in it gets loaded and run, so a folder or file that others may write to is refused.
+//!
+//! # Invariants
+//! 1. An entry appears whole, by a rename, and does not change any more: a reader needs no lock.
+//! 2. One process at a time makes an entry: it holds a lock on a file beside it. The others wait for it, and find it.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
+use sha2::{Digest, Sha256};
+
+use crate::{Error, KernelSource, Result, env};
+
+/// Names an entry.
+pub(crate) struct Entry {
+    file: String,
+}
+
+impl Entry {
+    /// An entry for what is made from all of `parts`. `name` is for people, `kind` the end of the file's name.
+    pub(crate) fn new(name: &str, kind: &str, parts: &[&str]) -> Self {
+        let mut hash = Sha256::new();
+        for part in parts {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        let digest: String = hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let name: String =
+            name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(48).collect();
+        Self { file: format!("{name}-{digest}.{kind}") }
+    }
+}
+
+/// What is there, or what `make` makes and leaves there. A folder that cannot be used for lack of space or rights is
+/// logged and done without.
+///
+/// # Errors
+/// [`Error::Cache`] for what others may write to; those of `make`.
+pub(crate) fn get_or_make(entry: &Entry, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+    match folder()? {
+        Some(folder) => get_or_make_at(&folder.join(&entry.file), make),
+        None => make(),
+    }
+}
+
+fn get_or_make_at(path: &Path, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+    if let Some(bytes) = read(path)? {
+        return Ok(bytes);
+    }
+    let lock = match lock(path) {
+        Ok(lock) => lock,
+        Err(error) => {
+            tracing::warn!(target: "mscclpp::gpu", %error, path = %path.display(), "a compiled kernel is not cached");
+            return make();
+        }
+    };
+    // Whoever had the lock before may have made it.
+    let bytes = match read(path)? {
+        Some(bytes) => bytes,
+        None => {
+            let bytes = make()?;
+            if let Err(error) = write(path, &bytes) {
+                tracing::warn!(target: "mscclpp::gpu", %error, path = %path.display(), "a compiled kernel is not cached");
+            }
+            bytes
+        }
+    };
+    drop(lock);
+    Ok(bytes)
+}
+
+/// What is there.
+///
+/// # Errors
+/// As [`get_or_make`].
+#[cfg(feature = "cuda")]
+pub(crate) fn find(entry: &Entry) -> Result<Option<Vec<u8>>> {
+    match folder()? {
+        Some(folder) => read(&folder.join(&entry.file)),
+        None => Ok(None),
+    }
+}
+
+/// Where the PTX of `source` is that was compiled beforehand ([`store_ptx`]).
+pub(crate) fn beforehand(source: &KernelSource<'_>) -> Entry {
+    let mut parts = vec!["ptx beforehand", source.cuda()];
+    for (name, text) in mscclpp_kernels::HEADERS.iter().chain(source.headers()) {
+        parts.extend([name, text]);
+    }
+    Entry::new(source.name(), "ptx", &parts)
+}
+
+/// Puts the PTX of `source`, compiled beforehand, into a cache of compiled kernels, the folder that `MSCCLPP_CACHE_DIR`
+/// names where it is used: there [`crate::Module::load`] finds it on CUDA, and needs no compiler. Returns its path.
+///
+/// # Errors
+/// [`Error::Cache`] for a folder that others may write to; [`Error::System`].
+pub fn store_ptx(folder: &Path, source: &KernelSource<'_>, ptx: &str) -> Result<PathBuf> {
+    make_folder(folder).map_err(|e| Error::system(format!("making {}", folder.display()), e))?;
+    check(folder)?;
+    let path = folder.join(beforehand(source).file);
+    write(&path, ptx.as_bytes()).map_err(|e| Error::system(format!("writing {}", path.display()), e))?;
+    Ok(path)
+}
+
+/// The folder in which [`crate::Module::load`] keeps compiled kernels: that of `MSCCLPP_CACHE_DIR`, else `mscclpp` in the
+/// user's cache folder. None if there is no home either.
+#[must_use]
+pub fn kernel_cache() -> Option<PathBuf> {
+    env::cache_folder()
+}
+
+/// The folder, made if it is missing; none if it cannot be made.
+fn folder() -> Result<Option<PathBuf>> {
+    let Some(folder) = env::cache_folder() else { return Ok(None) };
+    if let Err(error) = make_folder(&folder) {
+        tracing::warn!(target: "mscclpp::gpu", %error, folder = %folder.display(), "kernels are not cached");
+        return Ok(None);
+    }
+    check(&folder)?;
+    Ok(Some(folder))
+}
+
+fn make_folder(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// Nobody but this user and root may write to it.
+fn check(path: &Path) -> Result<()> {
+    let metadata =
+        fs::metadata(path).map_err(|e| Error::system(format!("looking at {}", path.display()), e))?;
+    refuse_others(path, &metadata)
+}
+
+fn refuse_others(path: &Path, metadata: &fs::Metadata) -> Result<()> {
+    let user = rustix::process::geteuid().as_raw();
+    let reason = if metadata.uid() != user && metadata.uid() != 0 {
+        format!("it belongs to user {}, this is user {user}", metadata.uid())
+    } else if metadata.mode() & 0o022 != 0 {
+        format!("its mode is {:o}, so that others may write to it", metadata.mode() & 0o7777)
+    } else {
+        return Ok(());
+    };
+    Err(Error::Cache { path: path.to_owned(), reason })
+}
+
+fn read(path: &Path) -> Result<Option<Vec<u8>>> {
+    let failed = |e| Error::system(format!("reading {}", path.display()), e);
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(failed(e)),
+    };
+    refuse_others(path, &file.metadata().map_err(failed)?)?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(failed)?;
+    Ok(Some(bytes))
+}
+
+/// How long another process may take to make an entry. After that it is made here too.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Waits until nobody else makes the entry. The lock ends with the file, and with its process.
+fn lock(path: &Path) -> io::Result<File> {
+    let path = path.with_extension("lock");
+    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => thread::sleep(Duration::from_millis(20)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Invariant 1.
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(folder)?;
+    file.write_all(bytes)?;
+    file.persist(path).map(drop).map_err(|e| e.error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn entries_differ_with_every_part_and_their_bounds() {
+        let file = |name: &str, parts: &[&str]| Entry::new(name, "so", parts).file;
+        assert_eq!(file("a b.cu", &["x"]), file("a b.cu", &["x"]));
+        assert!(file("a b.cu", &["x"]).starts_with("a_b_cu-"));
+        assert_ne!(file("a", &["x", "y"]), file("a", &["xy"]));
+        assert_ne!(file("a", &["x", "y"]), file("a", &["y", "x"]));
+        let source = KernelSource::new("a.cu", "text");
+        let other = source.with_headers(&[("a.hpp", "")]);
+        assert_ne!(beforehand(&source).file, beforehand(&other).file);
+    }
+
+    #[test]
+    fn what_others_may_write_to_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = KernelSource::new("a.cu", "text");
+        let path = store_ptx(folder.path(), &source, "ptx").unwrap();
+        assert_eq!(read(&path).unwrap().as_deref(), Some(&b"ptx"[..]));
+        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+
+        mode(&path, 0o620);
+        let error = read(&path).unwrap_err();
+        assert!(matches!(&error, Error::Cache { path: refused, .. } if *refused == path), "{error}");
+        mode(&path, 0o600);
+        mode(folder.path(), 0o777);
+        let error = store_ptx(folder.path(), &source, "ptx").unwrap_err();
+        assert!(
+            error.to_string().contains("mode is 777") && error.to_string().contains("chmod go-w"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn one_of_many_makes_an_entry() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("entry.so");
+        let made = std::sync::atomic::AtomicU32::new(0);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let bytes = get_or_make_at(&path, || {
+                        made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        thread::sleep(Duration::from_millis(50));
+                        Ok(vec![7; 1000])
+                    });
+                    assert_eq!(bytes.unwrap(), [7; 1000]);
+                });
+            }
+        });
+        assert_eq!(made.into_inner(), 1);
+    }
+}

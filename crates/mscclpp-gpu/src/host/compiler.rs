@@ -1,0 +1,174 @@
+//! Compiling a kernel's CUDA source for the CPU, with the C++ compiler of the machine.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs,
+    path::Path,
+    process::{Command, Output},
+    sync::OnceLock,
+};
+
+use super::rewrite::{DYNAMIC_SHARED, Rewritten, rewrite};
+use crate::{Error, KernelSource, Result, cache, env};
+
+/// What a block may have of shared memory, static and dynamic: as much as the largest of today's GPUs.
+pub(super) const SHARED_BYTES: u32 = 227 << 10;
+
+/// What changes what comes out, but for the source, the headers and the compiler.
+const OPTIONS: [&str; 9] = [
+    "-std=c++17",
+    "-O2",
+    "-fPIC",
+    // Device code reads memory as whatever type it likes, and its integers wrap.
+    "-fno-strict-aliasing",
+    "-fwrapv",
+    "-ffp-contract=off",
+    "-fno-exceptions",
+    // Warnings about a kernel are the business of compilers for GPUs.
+    "-w",
+    // Each load has variables of its own, those of inline functions included.
+    GNU_UNIQUE,
+];
+const GNU_UNIQUE: &str = "-fno-gnu-unique";
+/// A call at each branch, at which threads take turns (runtime.hpp).
+const TRACE: &str = "-fsanitize-coverage=trace-pc";
+
+/// A C++ compiler that runs.
+struct Compiler {
+    program: OsString,
+    version: String,
+    is_clang: bool,
+}
+
+/// The compiled library of `source`, from the cache if it is there.
+pub(super) fn compile(source: &KernelSource<'_>) -> Result<Vec<u8>> {
+    let compiler = compiler()?;
+    let mut parts = vec!["host", compiler.version.as_str(), TRACE, source.cuda()];
+    parts.extend(OPTIONS);
+    for (name, text) in headers(source) {
+        parts.extend([name, text]);
+    }
+    cache::get_or_make(&cache::Entry::new(source.name(), "so", &parts), || build(compiler, source))
+}
+
+fn headers<'a>(source: &KernelSource<'a>) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let library = mscclpp_kernels::HEADERS.iter().chain(mscclpp_kernels::HOST_HEADERS);
+    library.chain(source.headers()).copied()
+}
+
+/// The first of `MSCCLPP_CXX`, `CXX`, `c++`, `g++`, `clang++` that runs; looked for once.
+fn compiler() -> Result<&'static Compiler> {
+    static COMPILER: OnceLock<Result<Compiler>> = OnceLock::new();
+    COMPILER.get_or_init(find_compiler).as_ref().map_err(Clone::clone)
+}
+
+fn find_compiler() -> Result<Compiler> {
+    let mut tried = Vec::new();
+    for program in env::cxx_compilers() {
+        match Command::new(&program).arg("--version").output() {
+            Ok(output) if output.status.success() => {
+                let version = String::from_utf8_lossy(&output.stdout).into_owned();
+                let is_clang = version.contains("clang");
+                tracing::debug!(
+                    target: "mscclpp::gpu", ?program, version = version.lines().next(), "found a C++ compiler"
+                );
+                return Ok(Compiler { program, version, is_clang });
+            }
+            Ok(output) => tried.push(format!("{}: {}", program.display(), output.status)),
+            Err(error) => tried.push(format!("{}: {error}", program.display())),
+        }
+    }
+    Err(Error::NoCompiler { tried: tried.join("; ") })
+}
+
+/// Compiles in a folder of its own, which is gone afterwards.
+fn build(compiler: &Compiler, source: &KernelSource<'_>) -> Result<Vec<u8>> {
+    let folder = tempfile::Builder::new()
+        .prefix("mscclpp-kernel-")
+        .tempdir()
+        .map_err(|e| Error::system("making a folder to compile a kernel in", e))?;
+    let folder = folder.path();
+    let include = folder.join("include");
+    for (name, text) in headers(source) {
+        write(&include.join(name), text)?;
+    }
+    // The name that messages show.
+    let file = Path::new(source.name()).file_name().unwrap_or(OsStr::new("kernel.cu"));
+    write(&folder.join(file), source.cuda())?;
+
+    let run = |arguments: &[&OsStr]| compiler.run(folder, source.name(), arguments);
+    let preprocess =
+        ["-E", "-x", "c++", "-std=c++17", "-include", "mscclpp_host/runtime.hpp"].map(OsStr::new);
+    let preprocessed = run(&[&preprocess[..], &["-I", "include"].map(OsStr::new), &[file]].concat())?;
+    let preprocessed = String::from_utf8_lossy(&preprocessed.stdout);
+    let rewritten = rewrite(&preprocessed, "include/")
+        .map_err(|log| Error::Compile { name: source.name().to_owned(), log })?;
+    write(&folder.join("unit.cpp"), &unit(&rewritten))?;
+
+    let options =
+        OPTIONS.iter().filter(|option| !(compiler.is_clang && **option == GNU_UNIQUE)).map(OsStr::new);
+    let options: Vec<_> = options.collect();
+    let unit = ["-c", "unit.cpp", "-o", "unit.o", TRACE].map(OsStr::new);
+    run(&[&options[..], &unit[..]].concat())?;
+    let link = [
+        "-I",
+        "include",
+        "include/mscclpp_host/trace.cpp",
+        "unit.o",
+        "-shared",
+        "-o",
+        "kernels.so",
+        "-Wl,-Bsymbolic",
+        "-Wl,--as-needed",
+        "-Wl,-z,now",
+    ];
+    run(&[&options[..], &link.map(OsStr::new)].concat())?;
+    let library = folder.join("kernels.so");
+    fs::read(&library).map_err(|e| Error::system(format!("reading {}", library.display()), e))
+}
+
+impl Compiler {
+    fn run(&self, folder: &Path, name: &str, arguments: &[&OsStr]) -> Result<Output> {
+        let output = Command::new(&self.program)
+            .current_dir(folder)
+            .args(arguments)
+            .output()
+            .map_err(|e| Error::system(format!("running {}", self.program.display()), e))?;
+        if output.status.success() {
+            return Ok(output);
+        }
+        let log = format!(
+            "{} says:\n{}",
+            self.program.display(),
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        );
+        Err(Error::Compile { name: name.to_owned(), log })
+    }
+}
+
+/// The text to compile: what the kernels need, the kernels, and their table.
+fn unit(rewritten: &Rewritten) -> String {
+    let mut text = rewritten.text.clone();
+    text += "\n# 1 \"<table of kernels>\"\n";
+    if text.contains(&format!("__asm__(\"{DYNAMIC_SHARED}\")")) {
+        text += &format!(
+            "extern \"C\" {{ __attribute__((visibility(\"hidden\"))) \
+             __thread __attribute__((aligned(1024))) char {DYNAMIC_SHARED}[{SHARED_BYTES}]; }}\n"
+        );
+    }
+    text += "extern \"C\" __attribute__((used, visibility(\"default\"))) \
+             const mscclpp_host::Kernel mscclpp_host_table[] = {\n";
+    for kernel in &rewritten.kernels {
+        text += &format!("  mscclpp_host::Entry<&{}>::kernel(\"{}\"),\n", kernel.qualified, kernel.name);
+    }
+    text += "  {nullptr, nullptr, 0, nullptr},\n};\n";
+    text
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    let failed = |e| Error::system(format!("writing {}", path.display()), e);
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(failed)?;
+    }
+    fs::write(path, text).map_err(failed)
+}

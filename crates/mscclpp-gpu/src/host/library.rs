@@ -1,0 +1,174 @@
+//! A compiled kernel library, loaded: its kernels and its variables.
+
+use std::{
+    ffi::{CStr, c_int, c_void},
+    fs::File,
+    io::Write,
+    os::fd::AsRawFd,
+};
+
+use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
+use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind, read::elf::ElfFile64};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::{abi, ranges::Known};
+use crate::{DevicePtr, Error, Result};
+
+/// One load of a library, with variables of its own. Unloaded when dropped.
+pub(super) struct Library {
+    kernels: Vec<Kernel>,
+    variables: Vec<Variable>,
+    /// The addresses at which its code and variables were loaded.
+    segments: (usize, usize),
+    /// Dropped in front of the library: kernels may touch its variables until then.
+    _known: Known,
+    _handle: Handle,
+    /// Open as long as it is loaded: its number is in the name by which the loader knows the library.
+    _copy: File,
+}
+
+/// A kernel, valid as long as its library.
+pub(super) struct Kernel {
+    pub(super) name: String,
+    pub(super) call: unsafe extern "C" fn(*const *mut c_void),
+    /// The sizes of its parameters.
+    pub(super) parameters: Vec<u64>,
+}
+
+struct Variable {
+    name: String,
+    address: DevicePtr,
+    size: u64,
+}
+
+/// The table that `compiler.rs` puts at the end of each source.
+const TABLE: &[u8] = b"mscclpp_host_table\0";
+
+impl Library {
+    /// Loads a copy of `bytes`, which is what `compiler.rs` made of a source.
+    ///
+    /// # Safety
+    /// `bytes` is the output of the compiler for a source that the user wants to run.
+    pub(super) unsafe fn load(name: &str, bytes: &[u8]) -> Result<Self> {
+        let failed = |what: &str, e: Box<dyn std::error::Error + Send + Sync>| {
+            Error::system(format!("{what} of {name}"), e)
+        };
+        // In a file of its own: the loader gives a file that it has loaded already a second time as it is, and each load
+        // is to have its own variables.
+        let copy = memfd_create("mscclpp-kernels", MemfdFlags::CLOEXEC)
+            .map_err(|e| failed("memfd_create", e.into()))?;
+        let mut copy = File::from(copy);
+        copy.write_all(bytes).map_err(|e| failed("writing the compiled code", e.into()))?;
+        let path = format!("/proc/self/fd/{}", copy.as_raw_fd());
+        // SAFETY: the caller's promise: its initialisers are those of the user's variables.
+        let handle = unsafe { Handle::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
+        let handle = handle.map_err(|e| failed("loading the compiled code", e.into()))?;
+
+        let elf = ElfFile64::<object::Endianness>::parse(bytes)
+            .map_err(|e| failed("reading the symbols", e.into()))?;
+        // SAFETY: a table with that name has this type (`compiler.rs`).
+        let table = unsafe { handle.get::<*const abi::Kernel>(TABLE) };
+        let table =
+            table.map_err(|e| failed("finding the kernels", e.into()))?.as_raw_ptr().cast::<abi::Kernel>();
+        let base = base_address(&elf, table as usize)
+            .ok_or_else(|| failed("finding the kernels", "the table is not among the symbols".into()))?;
+        let end = elf.segments().map(|s| s.address() + s.size()).max().unwrap_or(0) as usize;
+        let variables = elf
+            .dynamic_symbols()
+            .filter(|symbol| symbol.kind() == SymbolKind::Data && symbol.is_definition() && symbol.size() > 0)
+            .filter_map(|symbol| {
+                let name = symbol.name().ok()?.to_owned();
+                let address = DevicePtr(base as u64 + symbol.address());
+                (!name.starts_with("mscclpp_host_")).then_some(Variable {
+                    name,
+                    address,
+                    size: symbol.size(),
+                })
+            })
+            .collect();
+        // SAFETY: the library is loaded, and the table ends with a null.
+        let kernels = unsafe { read_table(table) };
+        Ok(Self {
+            kernels,
+            variables,
+            segments: (base, base + end),
+            _known: Known::new(base, end as u64),
+            _handle: handle,
+            _copy: copy,
+        })
+    }
+
+    pub(super) fn kernels(&self) -> &[Kernel] {
+        &self.kernels
+    }
+
+    pub(super) fn variable_names(&self) -> Vec<&str> {
+        self.variables.iter().map(|variable| variable.name.as_str()).collect()
+    }
+
+    pub(super) fn variable(&self, name: &str) -> Option<(DevicePtr, u64)> {
+        let found = self.variables.iter().find(|variable| variable.name == name)?;
+        Some((found.address, found.size))
+    }
+
+    /// The calling thread's copy of the `__shared__` variables, if `address` is in it.
+    pub(super) fn thread_local_range(&self, address: usize) -> Option<(usize, u64)> {
+        let mut search = Search { segment: self.segments.0, found: None };
+        // SAFETY: the callback has the type that is asked for, and gets this search.
+        unsafe { libc::dl_iterate_phdr(Some(find_thread_locals), (&raw mut search).cast()) };
+        let (begin, bytes) = search.found?;
+        (begin..begin + bytes as usize).contains(&address).then_some((begin, bytes))
+    }
+}
+
+/// What is added to the addresses of the file.
+fn base_address(elf: &ElfFile64<'_, object::Endianness>, table: usize) -> Option<usize> {
+    let name = TABLE.strip_suffix(b"\0")?;
+    let symbol = elf.dynamic_symbols().find(|symbol| symbol.name_bytes().is_ok_and(|n| n == name))?;
+    table.checked_sub(symbol.address() as usize)
+}
+
+/// # Safety
+/// `table` points to entries that live, the last of which has no name.
+unsafe fn read_table(mut table: *const abi::Kernel) -> Vec<Kernel> {
+    let mut kernels = Vec::new();
+    // SAFETY: the caller's promise; each entry is one that the header's `Entry` makes: a literal, and an array of
+    // `parameters` sizes.
+    unsafe {
+        while !(*table).name.is_null() {
+            let entry = &*table;
+            kernels.push(Kernel {
+                name: CStr::from_ptr(entry.name).to_string_lossy().into_owned(),
+                call: entry.call,
+                parameters: std::slice::from_raw_parts(entry.parameter_bytes, entry.parameters as usize)
+                    .to_vec(),
+            });
+            table = table.add(1);
+        }
+    }
+    kernels
+}
+
+struct Search {
+    segment: usize,
+    found: Option<(usize, u64)>,
+}
+
+unsafe extern "C" fn find_thread_locals(
+    info: *mut libc::dl_phdr_info,
+    _size: usize,
+    search: *mut c_void,
+) -> c_int {
+    // SAFETY: the loader gives valid information, and back what it was given.
+    let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
+    if info.dlpi_addr as usize != search.segment {
+        return 0;
+    }
+    // SAFETY: so many headers are there.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let locals = headers.iter().find(|header| header.p_type == libc::PT_TLS);
+    if let Some(locals) = locals.filter(|_| !info.dlpi_tls_data.is_null()) {
+        search.found = Some((info.dlpi_tls_data as usize, locals.p_memsz));
+    }
+    1
+}

@@ -1,0 +1,235 @@
+//! All addresses, side by side, until one leads to the peer.
+
+use std::{
+    collections::VecDeque,
+    io,
+    net::{SocketAddr, TcpStream},
+    time::{Duration, Instant},
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::{SystemError, socket};
+
+/// How long an address is tried alone before the next one is tried beside it.
+const HEAD_START: Duration = Duration::from_millis(250);
+
+/// After so long without an answer an address is tried once more, beside what has been begun. Where the first packets of
+/// a connection are lost, the system takes the time until their repetition for the time that the way takes, and repeats
+/// the next one after three times that; a new connection begins anew.
+const AGAIN: Duration = Duration::from_secs(3);
+
+/// What is said on a connection that was opened, until it is known to be the peer's.
+pub trait Handshake {
+    /// What it comes to.
+    type Session;
+    /// Why it failed, where somebody else answered, or the peer refused.
+    type Refusal;
+
+    /// Goes on as far as that goes without waiting; the session when it is complete.
+    ///
+    /// # Errors
+    /// How it failed. [`io::ErrorKind::UnexpectedEof`] if the other end closed the connection.
+    fn advance(&mut self, stream: &TcpStream) -> Result<Option<Self::Session>, Lost<Self::Refusal>>;
+}
+
+/// How an attempt failed.
+#[derive(Debug)]
+pub enum Lost<R> {
+    /// The connection failed.
+    Io(io::Error),
+    /// Somebody answered, and it came to nothing.
+    Refused(R),
+}
+
+impl<R> From<io::Error> for Lost<R> {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// How all addresses failed.
+#[derive(Debug)]
+pub struct Unreached<R> {
+    /// How long was tried.
+    pub after: Duration,
+    /// The attempts that ended.
+    pub failed: Vec<(SocketAddr, Lost<R>)>,
+    /// The addresses from which nothing came until time was up.
+    pub silent: Vec<SocketAddr>,
+}
+
+/// The connection that was found, which does not block, what the handshake came to, and the address that led to the peer;
+/// or how all addresses failed.
+pub type Outcome<H> =
+    Result<(TcpStream, <H as Handshake>::Session, SocketAddr), Unreached<<H as Handshake>::Refusal>>;
+
+struct Attempt<H> {
+    address: SocketAddr,
+    stream: TcpStream,
+    handshake: H,
+    connected: bool,
+}
+
+impl<H: Handshake> Attempt<H> {
+    fn advance(&mut self) -> Result<Option<H::Session>, Lost<H::Refusal>> {
+        if !self.connected {
+            self.connected = socket::is_connected(&self.stream)?;
+        }
+        if self.connected { self.handshake.advance(&self.stream) } else { Ok(None) }
+    }
+}
+
+/// Connects to whoever completes the handshake at one of `candidates`, which are tried in turn and side by side. `begin`
+/// makes a handshake for each attempt. Blocks, for at most about `limit`.
+///
+/// # Errors
+/// If none did, how each address failed. An error of `begin` ends everything, and is the first of the two.
+pub fn race<H: Handshake>(
+    candidates: &[SocketAddr],
+    limit: Duration,
+    mut begin: impl FnMut() -> Result<H, SystemError>,
+) -> Result<Outcome<H>, SystemError> {
+    let began = Instant::now();
+    let mut untried: VecDeque<_> = candidates.iter().copied().collect();
+    let mut again_at = began + AGAIN;
+    let mut next_at = began;
+    let mut active: Vec<Attempt<H>> = Vec::new();
+    let mut failed = Vec::new();
+    loop {
+        let now = Instant::now();
+        if now >= again_at && untried.is_empty() {
+            again_at = now + AGAIN;
+            let is_active = |address: &&SocketAddr| active.iter().any(|a| a.address == **address);
+            untried.extend(candidates.iter().filter(is_active));
+        }
+        if (active.is_empty() || now >= next_at)
+            && let Some(address) = untried.pop_front()
+        {
+            next_at = now + HEAD_START;
+            match socket::begin_connect(address, None) {
+                Ok(stream) => {
+                    active.push(Attempt { address, stream, handshake: begin()?, connected: false });
+                }
+                Err(error) => failed.push((address, Lost::Io(error))),
+            }
+            continue;
+        }
+        if active.is_empty() || now >= began + limit {
+            let mut silent: Vec<_> = active.iter().map(|attempt| attempt.address).collect();
+            silent.sort_unstable();
+            silent.dedup();
+            return Ok(Err(Unreached { after: began.elapsed(), failed, silent }));
+        }
+        let next = if untried.is_empty() { again_at } else { next_at };
+        wait(&active, next.min(began + limit).saturating_duration_since(now));
+        let mut index = 0;
+        while let Some(attempt) = active.get_mut(index) {
+            match attempt.advance() {
+                Ok(None) => index += 1,
+                Ok(Some(session)) => {
+                    let Attempt { address, stream, .. } = active.swap_remove(index);
+                    return Ok(Ok((stream, session, address)));
+                }
+                Err(how) => failed.push((active.swap_remove(index).address, how)),
+            }
+        }
+    }
+}
+
+fn wait<H>(active: &[Attempt<H>], limit: Duration) {
+    let mut fds: Vec<_> = active
+        .iter()
+        .map(|attempt| {
+            let flags = if attempt.connected { PollFlags::IN } else { PollFlags::OUT };
+            PollFd::new(&attempt.stream, flags)
+        })
+        .collect();
+    // Rounded up to what the system counts in, or a deadline just ahead would be waited for in a busy loop.
+    let limit = limit + Duration::from_millis(1);
+    // However it ends, what follows looks at everything.
+    let _ = poll(&mut fds, Timespec::try_from(limit).ok().as_ref());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write, net::TcpListener};
+
+    use super::*;
+    use crate::socket::Incoming;
+
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    /// The peer says `yes!`, and others something else.
+    #[derive(Default)]
+    struct Word(Incoming<4>);
+
+    impl Handshake for Word {
+        type Session = ();
+        type Refusal = [u8; 4];
+
+        fn advance(&mut self, stream: &TcpStream) -> Result<Option<()>, Lost<[u8; 4]>> {
+            match self.0.read(stream)? {
+                None => Ok(None),
+                Some(b"yes!") => Ok(Some(())),
+                Some(word) => Err(Lost::Refused(*word)),
+            }
+        }
+    }
+
+    fn listen() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    fn saying(word: &'static [u8]) -> SocketAddr {
+        let (listener, address) = listen();
+        std::thread::spawn(move || {
+            let mut streams = Vec::new();
+            while let Ok((mut stream, _)) = listener.accept() {
+                let _ = stream.write_all(word);
+                streams.push(stream);
+            }
+        });
+        address
+    }
+
+    fn closed() -> SocketAddr {
+        listen().1
+    }
+
+    #[test]
+    fn the_peer_is_found_among_others() {
+        let (_silent, silent) = listen();
+        let (stranger, peer) = (saying(b"no!!"), saying(b"yes!"));
+        let candidates = [closed(), silent, stranger, peer];
+        let (stream, (), address) = race(&candidates, LIMIT, || Ok(Word::default())).unwrap().unwrap();
+        assert_eq!(address, peer);
+        assert_eq!(stream.peer_addr().unwrap(), peer);
+    }
+
+    #[test]
+    fn how_each_address_failed_is_told() {
+        let (_silent, silent) = listen();
+        let (stranger, closed) = (saying(b"no!!"), closed());
+        let limit = Duration::from_secs(1);
+        let unreached = race(&[closed, silent, stranger], limit, || Ok(Word::default())).unwrap();
+        let unreached = unreached.unwrap_err();
+        assert_eq!(unreached.silent, [silent]);
+        assert!(unreached.after >= limit);
+        let [(first, Lost::Io(error)), (second, Lost::Refused(word))] = &unreached.failed[..] else {
+            panic!("{unreached:?}")
+        };
+        assert_eq!((*first, error.kind()), (closed, io::ErrorKind::ConnectionRefused));
+        assert_eq!((*second, word), (stranger, b"no!!"));
+    }
+
+    #[test]
+    fn a_handshake_that_cannot_begin_ends_it() {
+        let peer = saying(b"yes!");
+        let source = || io::Error::from(io::ErrorKind::Unsupported);
+        let begin = || Err(SystemError { operation: "beginning", source: source() });
+        assert_eq!(race::<Word>(&[peer], LIMIT, begin).unwrap_err().operation, "beginning");
+    }
+}

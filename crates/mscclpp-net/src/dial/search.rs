@@ -1,0 +1,266 @@
+//! One address after the other, all of them again and again, for who has an event loop of its own.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use super::{Attempt, Failed};
+
+/// The first pause after all addresses have failed; it doubles up to [`LAST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LAST_PAUSE: Duration = Duration::from_millis(200);
+/// The pause when somebody answers at every address who does not prove to be the peer: if that is the peer with another
+/// key, thousands may ask it.
+const STRANGERS_PAUSE: Duration = Duration::from_secs(1);
+
+/// An address at which the peer may be.
+struct Candidate {
+    address: SocketAddr,
+    /// How the last attempt failed.
+    last: Option<Failed>,
+    /// What somebody there said who has not proved to be the peer.
+    unproven: Option<String>,
+    /// An attempt was passed over and has not ended yet: there need not be another.
+    pending: bool,
+}
+
+/// The search for a connection to one peer. It opens nothing: it says which address to try, and is told what became of
+/// that.
+///
+/// One attempt at a time, for peers to whom a second connection would be a second caller. An attempt that waits for its
+/// answer can be passed over, and goes on beside the next.
+pub struct Search {
+    started: Instant,
+    deadline: Instant,
+    candidates: Vec<Candidate>,
+    next: usize,
+    rounds: u32,
+    active: bool,
+    retry_at: Instant,
+}
+
+impl Search {
+    /// Searches at these addresses, best first, from `now` until the deadline.
+    #[must_use]
+    pub fn new(candidates: Vec<SocketAddr>, now: Instant, deadline: Instant) -> Self {
+        let candidate = |address| Candidate { address, last: None, unproven: None, pending: false };
+        Self {
+            started: now,
+            deadline,
+            candidates: candidates.into_iter().map(candidate).collect(),
+            next: 0,
+            rounds: 0,
+            active: false,
+            retry_at: now,
+        }
+    }
+
+    /// When it began.
+    #[must_use]
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// When it is to end.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// The address to try now, if it is time.
+    pub fn attempt(&mut self, now: Instant) -> Option<SocketAddr> {
+        if self.active || now < self.retry_at {
+            return None;
+        }
+        let address = self.candidates.get(self.next)?.address;
+        self.active = true;
+        Some(address)
+    }
+
+    /// How long an attempt may take before the next address has its turn.
+    #[must_use]
+    pub fn attempt_limit(&self) -> Duration {
+        let patience = if self.candidates.len() == 1 { 5 } else { (1 + u64::from(self.rounds)).min(5) };
+        Duration::from_secs(patience)
+    }
+
+    /// An attempt failed. Gives whether this is the first word of somebody at this address who has not
+    /// proved to be the peer.
+    pub fn failed(&mut self, address: SocketAddr, how: Failed, now: Instant) -> bool {
+        let current = self.is_current(address);
+        let at = if current {
+            Some(self.next)
+        } else {
+            self.candidates.iter().position(|candidate| candidate.address == address)
+        };
+        let Some(candidate) = at.and_then(|at| self.candidates.get_mut(at)) else { return false };
+        let mut news = false;
+        if let Failed::Unproven(what) = &how {
+            news = candidate.unproven.replace(what.clone()).is_none();
+        }
+        candidate.last = Some(how);
+        candidate.pending = false;
+        if current {
+            self.advance(now);
+        }
+        news
+    }
+
+    /// Leaves an attempt to go on by itself, for the next address to have its turn; `false` if there is none to try.
+    pub fn pass_over(&mut self, address: SocketAddr, now: Instant) -> bool {
+        let current = self.is_current(address);
+        let other = |(at, candidate): (usize, &Candidate)| at != self.next && !candidate.pending;
+        if !current || !self.candidates.iter().enumerate().any(other) {
+            return false;
+        }
+        if let Some(candidate) = self.candidates.get_mut(self.next) {
+            candidate.pending = true;
+            candidate.last = Some(Failed::Other("it has not answered our proof".to_owned()));
+        }
+        self.advance(now);
+        true
+    }
+
+    fn is_current(&self, address: SocketAddr) -> bool {
+        self.active && self.candidates.get(self.next).is_some_and(|candidate| candidate.address == address)
+    }
+
+    /// Goes on to the next address. There is one that is not pending: see `pass_over`.
+    fn advance(&mut self, now: Instant) {
+        self.active = false;
+        loop {
+            self.next += 1;
+            if self.next >= self.candidates.len() {
+                self.next = 0;
+                self.rounds += 1;
+                let pause = FIRST_PAUSE * 2_u32.saturating_pow((self.rounds - 1).min(10));
+                let strangers = self.unproven().is_some();
+                self.retry_at = now + if strangers { STRANGERS_PAUSE } else { LAST_PAUSE.min(pause) };
+            }
+            if self.candidates.get(self.next).is_none_or(|candidate| !candidate.pending) {
+                return;
+            }
+        }
+    }
+
+    /// When to look again.
+    #[must_use]
+    pub fn wake_at(&self) -> Instant {
+        let idle = self.active || self.candidates.is_empty();
+        if idle { self.deadline } else { self.retry_at.min(self.deadline) }
+    }
+
+    /// Whether nobody listens at any address: the peer is gone, or not there yet.
+    #[must_use]
+    pub fn all_refused(&self) -> bool {
+        self.rounds > 0 && self.candidates.iter().all(|candidate| candidate.last == Some(Failed::Refused))
+    }
+
+    /// Whether each address leads to somebody who does not prove to be the peer, or did before that one ended: the first,
+    /// and what was said there.
+    #[must_use]
+    pub fn unproven(&self) -> Option<(SocketAddr, String)> {
+        let stranger = |candidate: &Candidate| {
+            candidate.unproven.is_some()
+                && matches!(candidate.last, Some(Failed::Unproven(_) | Failed::Refused))
+        };
+        if self.rounds == 0 || !self.candidates.iter().all(stranger) {
+            return None;
+        }
+        self.candidates.first().and_then(|first| Some((first.address, first.unproven.clone()?)))
+    }
+
+    /// What was tried, for an error.
+    #[must_use]
+    pub fn attempts(&self) -> Vec<Attempt> {
+        let outcome = |candidate: &Candidate| match (&candidate.last, &candidate.unproven) {
+            (None, _) => "no answer yet".to_owned(),
+            (Some(last @ Failed::Unproven(_)), _) | (Some(last), None) => last.to_string(),
+            (Some(last), Some(before)) => format!("{last}; before that, {before}"),
+        };
+        self.candidates
+            .iter()
+            .map(|candidate| Attempt { address: candidate.address, outcome: outcome(candidate) })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses() -> Vec<SocketAddr> {
+        vec!["10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap()]
+    }
+
+    #[test]
+    fn all_addresses_have_their_turn_and_pauses_grow() {
+        let start = Instant::now();
+        let mut now = start;
+        let mut search = Search::new(addresses(), now, now + Duration::from_secs(60));
+        for round in 0..10 {
+            for address in addresses() {
+                assert_eq!(search.attempt(now), Some(address));
+                assert_eq!(search.attempt(now), None, "one at a time");
+                search.failed(address, Failed::Refused, now);
+            }
+            assert!(search.all_refused());
+            assert_eq!(search.attempt(now), None, "a pause after each round");
+            let pause = search.wake_at() - now;
+            assert_eq!(pause, LAST_PAUSE.min(FIRST_PAUSE * (1 << round)));
+            now += pause;
+        }
+    }
+
+    #[test]
+    fn how_each_address_failed_is_kept() {
+        let now = Instant::now();
+        let mut search = Search::new(addresses(), now, now + Duration::from_secs(60));
+        let [first, second] = [addresses()[0], addresses()[1]];
+        search.attempt(now);
+        assert!(search.failed(first, Failed::Unproven("its key is another than ours".into()), now));
+        assert!(search.unproven().is_none());
+        let outcomes = |search: &Search| search.attempts().into_iter().map(|a| a.outcome).collect::<Vec<_>>();
+        assert_eq!(outcomes(&search), ["its key is another than ours", "no answer yet"]);
+        search.attempt(now);
+        assert!(search.failed(second, Failed::Unproven("it demands a key".into()), now));
+        assert_eq!(search.unproven().unwrap().0, first);
+        assert!(!search.all_refused());
+        assert_eq!(search.wake_at() - now, STRANGERS_PAUSE);
+
+        // That one has ended.
+        let now = search.wake_at();
+        search.attempt(now);
+        assert!(!search.failed(first, Failed::Refused, now));
+        assert_eq!(search.unproven().unwrap().1, "its key is another than ours");
+        assert_eq!(outcomes(&search)[0], "nobody listens there; before that, its key is another than ours");
+        // Something else is in the way now.
+        search.attempt(now);
+        search.failed(second, Failed::Other("no answer in time".into()), now);
+        assert!(search.unproven().is_none());
+    }
+
+    #[test]
+    fn an_address_that_was_passed_over_has_its_turn_again_when_that_attempt_has_ended() {
+        let now = Instant::now();
+        let mut search = Search::new(addresses(), now, now + Duration::from_secs(60));
+        let [first, second] = [addresses()[0], addresses()[1]];
+        let next = |search: &mut Search| {
+            let now = search.wake_at();
+            search.attempt(now)
+        };
+        assert_eq!(next(&mut search), Some(first));
+        assert!(search.pass_over(first, now));
+        for _ in 0..3 {
+            assert_eq!(next(&mut search), Some(second));
+            assert!(!search.pass_over(second, now), "there would be nothing to do");
+            search.failed(second, Failed::Refused, now);
+        }
+        assert_eq!(next(&mut search), Some(second));
+        search.failed(first, Failed::Refused, now);
+        assert_eq!(search.attempt(now), None, "one at a time");
+        search.failed(second, Failed::Refused, now);
+        assert_eq!(next(&mut search), Some(first));
+    }
+}

@@ -1,0 +1,121 @@
+//! The environment variables about the network, read in one place.
+
+use std::ffi::OsString;
+
+use crate::interface::Family;
+
+/// What the environment says about the network. An empty value counts as unset.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Env {
+    /// `MSCCLPP_SOCKET_IFNAME`: the name of the one interface to use.
+    pub interface: Option<String>,
+    /// `MSCCLPP_SOCKET_FAMILY`: `AF_INET` or `AF_INET6`.
+    pub family: Option<Family>,
+    /// `MSCCLPP_HOSTID`: equal in two processes if they are on one host.
+    pub host_id: Option<String>,
+}
+
+/// An environment variable has a value that is not understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{variable}={value:?} is not valid: {allowed}")]
+pub struct BadVariable {
+    /// Its name.
+    pub variable: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What it may be.
+    pub allowed: &'static str,
+}
+
+impl Env {
+    /// Reads the process's environment.
+    ///
+    /// # Errors
+    /// A malformed value.
+    pub fn read() -> Result<Self, BadVariable> {
+        Self::from_lookup(std::env::var_os)
+    }
+
+    /// Reads variables through a function.
+    ///
+    /// # Errors
+    /// A malformed value.
+    pub fn from_lookup(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self, BadVariable> {
+        let text = |name, allowed, valid: fn(&str) -> bool| {
+            text(name, lookup(name).filter(|value| !value.is_empty()), allowed, valid)
+        };
+        let family =
+            text("MSCCLPP_SOCKET_FAMILY", "AF_INET or AF_INET6", |v| v == "AF_INET" || v == "AF_INET6")?;
+        Ok(Self {
+            interface: text(
+                "MSCCLPP_SOCKET_IFNAME",
+                "the name of one network interface, such as eth0",
+                |v| v.len() <= 15 && v.chars().all(|c| c.is_ascii_alphanumeric() || "._-@".contains(c)),
+            )?,
+            family: family.map(|name| if name == "AF_INET" { Family::V4 } else { Family::V6 }),
+            host_id: host_id(lookup)?,
+        })
+    }
+}
+
+/// `MSCCLPP_HOSTID` alone, for who uses no sockets.
+///
+/// # Errors
+/// A malformed value.
+pub fn host_id(lookup: impl FnOnce(&'static str) -> Option<OsString>) -> Result<Option<String>, BadVariable> {
+    const NAME: &str = "MSCCLPP_HOSTID";
+    let allowed = "1 to 256 printable characters, the same in all processes of one host";
+    let value = lookup(NAME).filter(|value| !value.is_empty());
+    text(NAME, value, allowed, |v| v.len() <= 256 && !v.chars().any(char::is_control))
+}
+
+/// The value of a variable that is a text of a certain form.
+///
+/// # Errors
+/// If it is no UTF-8 or not `valid`.
+pub fn text(
+    variable: &'static str,
+    value: Option<OsString>,
+    allowed: &'static str,
+    valid: impl Fn(&str) -> bool,
+) -> Result<Option<String>, BadVariable> {
+    let Some(value) = value else { return Ok(None) };
+    match value.into_string() {
+        Ok(text) if valid(&text) => Ok(Some(text)),
+        Ok(value) => Err(BadVariable { variable, value, allowed }),
+        Err(value) => Err(BadVariable { variable, value: value.to_string_lossy().into_owned(), allowed }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(name: &'static str, value: &str) -> Result<Env, BadVariable> {
+        let value = OsString::from(value);
+        Env::from_lookup(move |asked| (asked == name).then(|| value.clone()))
+    }
+
+    #[test]
+    fn good_values() {
+        assert_eq!(Env::from_lookup(|_| None).unwrap(), Env::default());
+        assert_eq!(Env::from_lookup(|_| Some(OsString::new())).unwrap(), Env::default(), "unset if empty");
+        assert_eq!(env("MSCCLPP_SOCKET_FAMILY", "AF_INET").unwrap().family, Some(Family::V4));
+        assert_eq!(env("MSCCLPP_SOCKET_FAMILY", "AF_INET6").unwrap().family, Some(Family::V6));
+        assert_eq!(env("MSCCLPP_SOCKET_IFNAME", "eth0.12").unwrap().interface.as_deref(), Some("eth0.12"));
+        assert_eq!(env("MSCCLPP_HOSTID", "a b").unwrap().host_id.as_deref(), Some("a b"));
+    }
+
+    #[test]
+    fn bad_values_name_the_variable_and_what_is_allowed() {
+        for (name, value, allowed) in [
+            ("MSCCLPP_SOCKET_FAMILY", "ipv4", "AF_INET6"),
+            ("MSCCLPP_SOCKET_IFNAME", "^docker0", "eth0"),
+            ("MSCCLPP_HOSTID", &"x".repeat(257), "256"),
+            ("MSCCLPP_HOSTID", "a\nb", "printable"),
+        ] {
+            let message = env(name, value).unwrap_err().to_string();
+            assert!(message.contains(name) && message.contains(allowed), "{message}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+use std::{error::Error, fmt, io};
+
+/// A system call failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation} failed")]
+pub struct SystemError {
+    /// What was tried.
+    pub operation: &'static str,
+    /// The system's answer.
+    pub source: io::Error,
+}
+
+/// Names the operation of a failed system call.
+pub trait SystemCall<T> {
+    /// Turns a failure into one of `operation`.
+    ///
+    /// # Errors
+    /// The same failure, with its operation.
+    fn during(self, operation: &'static str) -> Result<T, SystemError>;
+}
+
+impl<T, E: Into<io::Error>> SystemCall<T> for Result<T, E> {
+    fn during(self, operation: &'static str) -> Result<T, SystemError> {
+        self.map_err(|source| SystemError { operation, source: source.into() })
+    }
+}
+
+/// An error with all its causes, in one line: for places that show or keep a text alone, such as a log line, a message to
+/// another process, or the end of a program. A cause whose text the error before it ends with is not said again.
+///
+/// ```
+/// use std::io::{Error, ErrorKind};
+/// let error = Error::new(ErrorKind::AddrInUse, "port 7 is taken");
+/// assert_eq!(mscclpp_net::Report(&error).to_string(), "port 7 is taken");
+/// ```
+pub struct Report<'a>(pub &'a (dyn Error + 'static));
+
+impl fmt::Display for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut last = self.0.to_string();
+        f.write_str(&last)?;
+        let mut source = self.0.source();
+        while let Some(error) = source {
+            let cause = error.to_string();
+            if !last.ends_with(&cause) {
+                write!(f, ": {cause}")?;
+                last = cause;
+            }
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Layer {
+        text: &'static str,
+        source: Option<Box<Layer>>,
+    }
+
+    #[test]
+    fn causes_follow_in_order_and_each_is_said_once() {
+        let layer = |text, source| Layer { text, source: Some(Box::new(source)) };
+        let inner = Layer { text: "inner", source: None };
+        let outer = layer("outer", layer("wrapped: inner", inner));
+        assert_eq!(Report(&outer).to_string(), "outer: wrapped: inner");
+    }
+}

@@ -1,0 +1,260 @@
+//! One thread that owns sockets, waits until something can be done, and takes commands of other threads.
+//!
+//! # Invariants
+//! 1. A command is queued before the event descriptor is set, and [`EventLoop::wait`] clears the descriptor before its
+//!    caller takes the queue. So a command is either taken in this turn, or the descriptor is still set for the next.
+//! 2. Sockets are told of for as long as something can be done on them: what is not dealt with in one turn is told again.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use crossbeam_queue::SegQueue;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+use crate::{SystemCall, SystemError};
+
+/// The way from other threads to the one that runs an [`EventLoop`].
+pub struct Commands<C> {
+    queue: SegQueue<C>,
+    event: OwnedFd,
+}
+
+impl<C> Commands<C> {
+    /// An empty queue.
+    ///
+    /// # Errors
+    /// If the system has no descriptor for it.
+    pub fn new() -> Result<Self, SystemError> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .during("making an event descriptor")?;
+        Ok(Self { queue: SegQueue::new(), event })
+    }
+
+    /// Hands a command over and wakes the thread. Never blocks.
+    pub fn send(&self, command: C) {
+        self.queue.push(command);
+        // The one error that can come, that the counter is full, means that the thread is about to wake.
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+
+    /// Takes the commands that are there now, in the order in which they came.
+    pub fn take(&self) -> impl Iterator<Item = C> + '_ {
+        // No more than these: whoever goes on sending must not keep the thread from its sockets.
+        (0..self.queue.len()).map_while(|_| self.queue.pop())
+    }
+}
+
+/// What became possible on a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ready {
+    /// Its token.
+    pub token: u64,
+    /// There is something to read, or its end or failure to be seen.
+    pub readable: bool,
+    /// It takes bytes, or its failure is to be seen.
+    pub writable: bool,
+}
+
+/// What to be told of a socket, besides that it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interest {
+    /// That it can be read.
+    pub read: bool,
+    /// That it can be written.
+    pub write: bool,
+}
+
+impl Interest {
+    /// That it can be read.
+    pub const READ: Self = Self { read: true, write: false };
+
+    fn flags(self) -> epoll::EventFlags {
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, self.read);
+        flags.set(epoll::EventFlags::OUT, self.write);
+        flags
+    }
+}
+
+/// The token of the listener.
+pub const LISTENER: u64 = 0;
+/// The token of the event descriptor.
+const WAKE: u64 = u64::MAX;
+
+/// Waits for sockets, for a time, or for a command.
+pub struct EventLoop<C> {
+    epoll: OwnedFd,
+    commands: Arc<Commands<C>>,
+    next_token: u64,
+}
+
+impl<C> EventLoop<C> {
+    /// A loop that watches no socket yet.
+    ///
+    /// # Errors
+    /// If the system has no descriptor for it.
+    pub fn new(commands: Arc<Commands<C>>) -> Result<Self, SystemError> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).during("making an event loop")?;
+        let this = Self { epoll, commands, next_token: LISTENER + 1 };
+        this.watch(&this.commands.event, WAKE, epoll::EventFlags::IN)?;
+        Ok(this)
+    }
+
+    fn watch(&self, socket: impl AsFd, token: u64, flags: epoll::EventFlags) -> Result<(), SystemError> {
+        let data = epoll::EventData::new_u64(token);
+        epoll::add(&self.epoll, socket, data, flags).during("watching a socket")
+    }
+
+    /// Watches the one listener of this loop; its token is [`LISTENER`].
+    ///
+    /// Unlike other sockets it is told of once for each connection that comes (an exception to invariant 2). Whoever does
+    /// not accept all that wait, because there are too many, or no descriptors for them, must remember to go on.
+    ///
+    /// # Errors
+    /// If the system watches as many sockets as it can.
+    pub fn add_listener(&self, listener: impl AsFd) -> Result<(), SystemError> {
+        self.watch(listener, LISTENER, epoll::EventFlags::IN | epoll::EventFlags::ET)
+    }
+
+    /// Watches a socket. Gives its token, which is larger than that of all before.
+    ///
+    /// # Errors
+    /// If the system watches as many sockets as it can.
+    pub fn add(&mut self, socket: impl AsFd, interest: Interest) -> Result<u64, SystemError> {
+        let token = self.next_token;
+        self.watch(socket, token, interest.flags())?;
+        self.next_token += 1;
+        Ok(token)
+    }
+
+    /// Watches a socket for something else than before.
+    ///
+    /// # Errors
+    /// If it is not being watched.
+    pub fn modify(&self, socket: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        Ok(epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(token), interest.flags())?)
+    }
+
+    /// Watches a socket no more. Closing it does the same, if nobody else has it open.
+    pub fn remove(&self, socket: impl AsFd) {
+        // It fails for a socket that is not watched, which is what was wanted.
+        let _ = epoll::delete(&self.epoll, socket);
+    }
+
+    /// Waits until a socket is ready or a command has come, at most for `timeout`, and says which sockets are.
+    ///
+    /// # Errors
+    /// The system's; nothing can be waited for then.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Vec<Ready>, SystemError> {
+        let timeout = timeout.map(|t| {
+            // Rounded up to what the system counts in, or a deadline just ahead would be waited for in a busy loop.
+            let t = t.min(Duration::from_secs(3600)) + Duration::from_millis(1);
+            Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() }
+        });
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).during("waiting for sockets"),
+        }
+        let failed = epoll::EventFlags::ERR | epoll::EventFlags::HUP;
+        let mut ready = Vec::with_capacity(events.len());
+        for event in &events {
+            let (token, flags) = (event.data.u64(), event.flags);
+            if token == WAKE {
+                let _ = rustix::io::read(&self.commands.event, &mut [0_u8; 8]);
+                continue;
+            }
+            ready.push(Ready {
+                token,
+                readable: flags.intersects(epoll::EventFlags::IN | failed),
+                writable: flags.intersects(epoll::EventFlags::OUT | failed),
+            });
+        }
+        Ok(ready)
+    }
+}
+
+/// Waits for the end of a thread that was told to end. Not if it is the calling thread itself, which lets go of the last
+/// owner of its own loop: that ends by itself.
+pub fn join(thread: JoinHandle<()>) -> std::thread::Result<()> {
+    if thread.thread().id() == std::thread::current().id() { Ok(()) } else { thread.join() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Write,
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+
+    const LONG: Option<Duration> = Some(Duration::from_secs(30));
+
+    #[test]
+    fn no_command_is_missed_and_their_order_is_kept() {
+        const SENDERS: u64 = 4;
+        const EACH: u64 = 5000;
+        let commands = Arc::new(Commands::new().unwrap());
+        let events = EventLoop::new(commands.clone()).unwrap();
+        std::thread::scope(|scope| {
+            for sender in 0..SENDERS {
+                let commands = &commands;
+                scope.spawn(move || (0..EACH).for_each(|number| commands.send((sender, number))));
+            }
+            let mut next = [0; SENDERS as usize];
+            while next != [EACH; SENDERS as usize] {
+                // A command that is missed would make this wait for its whole time.
+                let began = std::time::Instant::now();
+                assert_eq!(events.wait(LONG).unwrap(), []);
+                assert!(began.elapsed() < LONG.unwrap(), "stopped at {next:?}");
+                for (sender, number) in commands.take() {
+                    assert_eq!(number, next[sender as usize]);
+                    next[sender as usize] += 1;
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn a_listener_is_told_of_once_for_each_connection() {
+        let mut events = EventLoop::<()>::new(Arc::new(Commands::new().unwrap())).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _before = connect();
+        events.add_listener(&listener).unwrap();
+        let news = [Ready { token: LISTENER, readable: true, writable: false }];
+        assert_eq!(events.wait(LONG).unwrap(), news);
+        assert_eq!(events.wait(Some(Duration::ZERO)).unwrap(), []);
+        let later = connect();
+        assert_eq!(events.wait(LONG).unwrap(), news);
+        assert!(events.add(&later, Interest::READ).unwrap() > LISTENER);
+    }
+
+    #[test]
+    fn what_is_not_dealt_with_is_told_again_and_nothing_that_nobody_asked_for() {
+        let mut events = EventLoop::<()>::new(Arc::new(Commands::new().unwrap())).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (here, _) = listener.accept().unwrap();
+        let token = events.add(&here, Interest::READ).unwrap();
+        assert_eq!(events.wait(Some(Duration::ZERO)).unwrap(), []);
+        there.write_all(b"x").unwrap();
+        let readable = Ready { token, readable: true, writable: false };
+        for _ in 0..3 {
+            assert_eq!(events.wait(LONG).unwrap(), [readable]);
+        }
+        events.modify(&here, token, Interest { read: true, write: true }).unwrap();
+        assert_eq!(events.wait(LONG).unwrap(), [Ready { writable: true, ..readable }]);
+        events.modify(&here, token, Interest { read: false, write: false }).unwrap();
+        assert_eq!(events.wait(Some(Duration::ZERO)).unwrap(), []);
+        events.modify(&here, token, Interest::READ).unwrap();
+        events.remove(&here);
+        assert_eq!(events.wait(Some(Duration::ZERO)).unwrap(), []);
+    }
+}

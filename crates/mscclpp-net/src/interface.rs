@@ -1,0 +1,159 @@
+//! The network interfaces of this machine, and which of their addresses to offer to others.
+
+use std::net::IpAddr;
+
+use crate::{SystemCall, SystemError};
+
+/// The IP version to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4 alone.
+    V4,
+    /// IPv6 alone.
+    V6,
+}
+
+impl Family {
+    /// Whether `ip` is of this version.
+    #[must_use]
+    pub fn includes(self, ip: &IpAddr) -> bool {
+        match self {
+            Self::V4 => ip.is_ipv4(),
+            Self::V6 => ip.is_ipv6(),
+        }
+    }
+}
+
+/// One address of one interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// The interface's name, such as `eth0`.
+    pub name: String,
+    /// The address.
+    pub ip: IpAddr,
+}
+
+/// No interface of that name has a usable address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no network interface {name:?} with a suitable address; there are: {}", available.join(", "))]
+pub struct NoSuchInterface {
+    /// The name that was asked for.
+    pub name: String,
+    /// The interfaces that have an address of the wanted family.
+    pub available: Vec<String>,
+}
+
+/// All addresses of all interfaces.
+///
+/// # Errors
+/// The system's.
+pub fn list() -> Result<Vec<Interface>, SystemError> {
+    let found = if_addrs::get_if_addrs().during("listing the network interfaces")?;
+    Ok(found.into_iter().map(|i| Interface { ip: i.ip(), name: i.name }).collect())
+}
+
+/// How good an address is to be reached at by others; lower is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Suitability {
+    Network,
+    ContainerBridge,
+    Loopback,
+}
+
+fn suitability(interface: &Interface) -> Suitability {
+    const BRIDGES: [&str; 15] = [
+        "docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "cbr", "podman", "lxc", "lxd", "kube-",
+        "weave", "vnet", "cilium",
+    ];
+    if interface.ip.is_loopback() {
+        Suitability::Loopback
+    } else if BRIDGES.iter().any(|prefix| interface.name.starts_with(prefix)) {
+        Suitability::ContainerBridge
+    } else {
+        Suitability::Network
+    }
+}
+
+/// Whether an address is of use only together with the name of an interface.
+fn is_link_local(ip: &IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+/// The addresses to offer, best first: networks, then container bridges, then loopback; IPv4 before IPv6 within each.
+/// With a name, those of that interface alone. There may be none.
+///
+/// # Errors
+/// If no interface of that name has an address of that family.
+pub fn candidates(
+    interfaces: &[Interface],
+    name: Option<&str>,
+    family: Option<Family>,
+) -> Result<Vec<IpAddr>, NoSuchInterface> {
+    let is_usable =
+        |i: &&Interface| family.is_none_or(|family| family.includes(&i.ip)) && !is_link_local(&i.ip);
+    let mut usable: Vec<&Interface> = interfaces.iter().filter(is_usable).collect();
+    if let Some(name) = name {
+        if !usable.iter().any(|i| i.name == name) {
+            let mut available: Vec<String> = usable.iter().map(|i| i.name.clone()).collect();
+            available.sort();
+            available.dedup();
+            return Err(NoSuchInterface { name: name.to_owned(), available });
+        }
+        usable.retain(|i| i.name == name);
+    }
+    usable.sort_by_key(|i| (suitability(i), i.ip.is_ipv6()));
+    let mut ips: Vec<IpAddr> = usable.into_iter().map(|i| i.ip).collect();
+    ips.dedup();
+    Ok(ips)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Vec<Interface> {
+        [
+            ("lo", "127.0.0.1"),
+            ("lo", "::1"),
+            ("docker0", "172.17.0.1"),
+            ("br-5f1", "172.18.0.1"),
+            ("eth0", "fd00::2"),
+            ("eth0", "fe80::1"),
+            ("eth0", "192.0.2.2"),
+            ("ib0", "10.0.0.1"),
+        ]
+        .map(|(name, ip)| Interface { name: name.to_owned(), ip: ip.parse().unwrap() })
+        .to_vec()
+    }
+
+    fn texts(ips: &[IpAddr]) -> Vec<String> {
+        ips.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn container_bridges_and_loopback_come_last() {
+        assert_eq!(
+            texts(&candidates(&machine(), None, None).unwrap()),
+            ["192.0.2.2", "10.0.0.1", "fd00::2", "172.17.0.1", "172.18.0.1", "127.0.0.1", "::1"]
+        );
+    }
+
+    #[test]
+    fn a_name_and_a_family_restrict() {
+        assert_eq!(texts(&candidates(&machine(), Some("eth0"), None).unwrap()), ["192.0.2.2", "fd00::2"]);
+        assert_eq!(texts(&candidates(&machine(), Some("eth0"), Some(Family::V6)).unwrap()), ["fd00::2"]);
+        assert_eq!(texts(&candidates(&machine(), Some("lo"), Some(Family::V4)).unwrap()), ["127.0.0.1"]);
+    }
+
+    #[test]
+    fn an_unknown_name_lists_the_known_ones() {
+        let error = candidates(&machine(), Some("eth7"), None).unwrap_err();
+        assert_eq!(error.name, "eth7");
+        assert_eq!(error.available, ["br-5f1", "docker0", "eth0", "ib0", "lo"]);
+        let error = candidates(&machine(), Some("docker0"), Some(Family::V6)).unwrap_err().to_string();
+        assert!(error.contains("eth0, lo") && !error.contains("ib0"), "{error}");
+    }
+}

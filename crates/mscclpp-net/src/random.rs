@@ -1,0 +1,23 @@
+use crate::{SystemCall, SystemError};
+
+/// `N` random bytes of the system, which nobody can guess.
+///
+/// Waits, early after a boot, until the system has collected enough randomness.
+///
+/// # Errors
+/// If the system has no source of random bytes. Nothing may be put in their place.
+pub fn random<const N: usize>() -> Result<[u8; N], SystemError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).during("drawing random bytes")?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_are_alike() {
+        assert_ne!(random::<32>().unwrap(), random::<32>().unwrap());
+    }
+}

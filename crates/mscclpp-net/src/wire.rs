@@ -1,0 +1,192 @@
+//! Reading bytes from outside, and writing them: integers, texts and IP addresses, little-endian, with bounds.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Bytes from outside that are not what they should be; the text says what is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Malformed(pub &'static str);
+
+/// Takes values off the front of a slice. Reads nothing past its end, and allocates nothing that is not there.
+#[derive(Debug, Clone)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Reads from the front of `bytes`.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// What has not been read yet.
+    #[must_use]
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// The next `n` bytes.
+    ///
+    /// # Errors
+    /// If there are fewer, as with all of the following.
+    pub fn bytes(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
+        let (head, rest) = self.rest.split_at_checked(n).ok_or(Malformed("it ends too early"))?;
+        self.rest = rest;
+        Ok(head)
+    }
+
+    /// The next `N` bytes.
+    ///
+    /// # Errors
+    /// If there are fewer.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (head, rest) = self.rest.split_first_chunk().ok_or(Malformed("it ends too early"))?;
+        self.rest = rest;
+        Ok(*head)
+    }
+
+    /// # Errors
+    /// If it is not there.
+    pub fn u8(&mut self) -> Result<u8, Malformed> {
+        Ok(u8::from_le_bytes(self.array()?))
+    }
+
+    /// # Errors
+    /// If it is not there.
+    pub fn u16(&mut self) -> Result<u16, Malformed> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    /// # Errors
+    /// If it is not there.
+    pub fn u32(&mut self) -> Result<u32, Malformed> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    /// # Errors
+    /// If it is not there.
+    pub fn u64(&mut self) -> Result<u64, Malformed> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    /// A byte that is 0 or 1.
+    ///
+    /// # Errors
+    /// If it is not there, or another number.
+    pub fn flag(&mut self) -> Result<bool, Malformed> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed("a flag is neither 0 nor 1")),
+        }
+    }
+
+    /// A text written by [`put_text`]; what is not UTF-8 is replaced.
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub fn text(&mut self) -> Result<String, Malformed> {
+        let length = usize::from(self.u16()?);
+        Ok(String::from_utf8_lossy(self.bytes(length)?).into_owned())
+    }
+
+    /// An address written by [`put_ip`].
+    ///
+    /// # Errors
+    /// If it is not there, or of another family than IPv4 and IPv6.
+    pub fn ip(&mut self) -> Result<IpAddr, Malformed> {
+        match self.u8()? {
+            4 => Ok(Ipv4Addr::from(self.array::<4>()?).into()),
+            6 => Ok(Ipv6Addr::from(self.array::<16>()?).into()),
+            _ => Err(Malformed("an address is of no known family")),
+        }
+    }
+
+    /// # Errors
+    /// If something is left over.
+    pub fn end(self) -> Result<(), Malformed> {
+        if self.rest.is_empty() { Ok(()) } else { Err(Malformed("it is too long")) }
+    }
+}
+
+/// Texts are cut to this many bytes when they are written.
+pub const MAX_TEXT: usize = 1024;
+
+/// Writes a text of at most [`MAX_TEXT`] bytes: two bytes of length, then UTF-8.
+pub fn put_text(out: &mut Vec<u8>, text: &str) {
+    let mut end = text.len().min(MAX_TEXT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    out.extend((end as u16).to_le_bytes());
+    out.extend(&text.as_bytes()[..end]);
+}
+
+/// Writes an address: a byte 4 or 6, then its octets.
+pub fn put_ip(out: &mut Vec<u8>, ip: &IpAddr) {
+    match ip {
+        IpAddr::V4(v4) => {
+            out.push(4);
+            out.extend(v4.octets());
+        }
+        IpAddr::V6(v6) => {
+            out.push(6);
+            out.extend(v6.octets());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Vec<u8> {
+        let mut bytes = vec![1];
+        bytes.extend(7_u64.to_le_bytes());
+        put_text(&mut bytes, "grüße");
+        put_ip(&mut bytes, &"192.0.2.1".parse().unwrap());
+        put_ip(&mut bytes, &"fd00::1".parse().unwrap());
+        bytes
+    }
+
+    fn read(bytes: &[u8]) -> Result<(bool, u64, String, [IpAddr; 2]), Malformed> {
+        let mut reader = Reader::new(bytes);
+        let value = (reader.flag()?, reader.u64()?, reader.text()?, [reader.ip()?, reader.ip()?]);
+        reader.end()?;
+        Ok(value)
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let addresses = ["192.0.2.1".parse().unwrap(), "fd00::1".parse().unwrap()];
+        assert_eq!(read(&sample()), Ok((true, 7, "grüße".to_owned(), addresses)));
+    }
+
+    #[test]
+    fn what_is_cut_short_lengthened_or_changed_is_refused() {
+        let bytes = sample();
+        for len in 0..bytes.len() {
+            assert_eq!(read(&bytes[..len]), Err(Malformed("it ends too early")));
+        }
+        assert_eq!(read(&[&bytes[..], &[0]].concat()), Err(Malformed("it is too long")));
+        let with = |at: usize, byte| {
+            let mut bytes = bytes.clone();
+            bytes[at] = byte;
+            read(&bytes).unwrap_err().0
+        };
+        assert_eq!(with(0, 2), "a flag is neither 0 nor 1");
+        assert_eq!(with(9, 255), "it ends too early");
+        assert_eq!(with(18, 5), "an address is of no known family");
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let mut bytes = Vec::new();
+        put_text(&mut bytes, &"ü".repeat(600));
+        assert_eq!(Reader::new(&bytes).text().unwrap(), "ü".repeat(512));
+        bytes.clear();
+        put_text(&mut bytes, &format!("x{}", "ü".repeat(600)));
+        assert_eq!(Reader::new(&bytes).text().unwrap(), format!("x{}", "ü".repeat(511)));
+    }
+}

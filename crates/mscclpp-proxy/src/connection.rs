@@ -1,0 +1,164 @@
+//! What a service shares of one connection: the words by which kernels learn how far it is, and counts.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use mscclpp_core::{Connection, SendQueue, WeakConnection};
+use mscclpp_gpu::{DevicePtr, Gpu, PinnedBuffer};
+use parking_lot::Mutex;
+
+use crate::{ProxyTrigger, Result, TriggerKind};
+
+/// Bytes of device memory that each connection has: two lines, of which kernels write the first.
+pub(crate) const CONNECTION_WORDS: u64 = 256;
+/// The completed position, where the transport stores it.
+pub(crate) const COMPLETED: u64 = 128;
+
+/// A connection in a service.
+pub(crate) struct ServiceConnection {
+    pub(crate) connection: Connection,
+    known_as: WeakConnection,
+    /// On its way to the proxy's thread, which owns it from the first trigger on.
+    pub(crate) queue: Mutex<Option<SendQueue>>,
+    /// In device memory: the last pushed position, and what was done directly.
+    pub(crate) last_pushed: DevicePtr,
+    pub(crate) completed: Completed,
+    pub(crate) counts: Counts,
+}
+
+/// Who stores the completed position, and where.
+#[derive(Clone)]
+pub(crate) enum Completed {
+    /// The transport, in device memory.
+    ByTransport(DevicePtr),
+    /// The proxy's thread, in the first word.
+    ByProxy(PinnedBuffer),
+}
+
+impl ServiceConnection {
+    /// `words`: [`CONNECTION_WORDS`] of the device's memory, zeroed.
+    pub(crate) fn open(gpu: &Gpu, connection: &Connection, words: DevicePtr) -> Result<Self> {
+        let queue = connection.open_queue()?;
+        let completed = match queue.stores_completions() {
+            true => Completed::ByTransport(words.add(COMPLETED)),
+            false => Completed::ByProxy(gpu.allocate_pinned(8)?),
+        };
+        Ok(Self {
+            connection: connection.clone(),
+            known_as: connection.downgrade(),
+            queue: Mutex::new(Some(queue)),
+            last_pushed: words,
+            completed,
+            counts: Counts::new(),
+        })
+    }
+
+    pub(crate) fn is_of(&self, connection: &Connection) -> bool {
+        self.known_as.is(connection)
+    }
+}
+
+impl Completed {
+    /// Where kernels find it.
+    pub(crate) fn ptr(&self) -> DevicePtr {
+        match self {
+            Self::ByTransport(word) => *word,
+            Self::ByProxy(word) => word.ptr(),
+        }
+    }
+}
+
+/// What the proxy's thread did for a connection. It alone writes; others read, at any time.
+pub(crate) struct Counts {
+    pub(crate) data: AtomicU64,
+    pub(crate) flags: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    /// 1 + the position of the last trigger.
+    pub(crate) taken: AtomicU64,
+    /// What the completed position will be.
+    pub(crate) asked: AtomicU64,
+    /// Operations that wait for room at the transport.
+    pub(crate) waiting: AtomicU64,
+    /// The last flushes: 1 + their positions, and when they were asked for, in nanoseconds since `start`.
+    flushes: Box<[[AtomicU64; 2]]>,
+    start: Instant,
+}
+
+/// How many flushes are remembered, for the age of the oldest that is pending.
+const FLUSHES: u64 = 32;
+
+impl Counts {
+    fn new() -> Self {
+        Self {
+            data: AtomicU64::new(0),
+            flags: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+            flushes: (0..FLUSHES).map(|_| Default::default()).collect(),
+            start: Instant::now(),
+        }
+    }
+
+    /// A trigger was taken: what it asks for is about to be given to the connection's queue.
+    pub(crate) fn note(&self, trigger: ProxyTrigger, position: u64) {
+        let add = |count: &AtomicU64, n: u64| {
+            let sum = count.load(Ordering::Relaxed) + n;
+            count.store(sum, Ordering::Relaxed);
+            sum
+        };
+        let kind = trigger.kind();
+        if kind.has(TriggerKind::DATA) {
+            add(&self.data, 1);
+            add(&self.bytes, trigger.size());
+        }
+        if kind.has(TriggerKind::FLAG) {
+            add(&self.flags, 1);
+        }
+        if kind.has(TriggerKind::SYNC) {
+            let n = add(&self.syncs, 1);
+            let [end, at] = &self.flushes[(n % FLUSHES) as usize];
+            at.store(self.start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            end.store(position + 1, Ordering::Relaxed);
+        }
+        if kind.has(TriggerKind::FLAG) || kind.has(TriggerKind::SYNC) {
+            self.asked.store(position + 1, Ordering::Relaxed);
+        }
+        self.taken.store(position + 1, Ordering::Relaxed);
+    }
+
+    /// The oldest remembered flush that is not complete, given how far the connection is: its position and age.
+    pub(crate) fn oldest_flush(&self, completed: u64) -> Option<(u64, Duration)> {
+        self.flushes
+            .iter()
+            .map(|[end, at]| (end.load(Ordering::Relaxed), at.load(Ordering::Relaxed)))
+            .filter(|(end, _)| *end > completed)
+            .min()
+            .map(|(end, at)| (end - 1, self.start.elapsed().saturating_sub(Duration::from_nanos(at))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_flush_is_the_first_that_is_not_complete() {
+        let counts = Counts::new();
+        let all = TriggerKind::DATA | TriggerKind::FLAG | TriggerKind::SYNC;
+        assert_eq!(counts.oldest_flush(0), None);
+        for position in 0..100 {
+            counts.note(ProxyTrigger::new(all, (0, 0), (0, 0), 10, 0).unwrap(), position);
+        }
+        assert_eq!(counts.oldest_flush(90).map(|(position, _)| position), Some(90));
+        assert_eq!(counts.oldest_flush(100), None);
+        // Older ones are forgotten.
+        assert_eq!(counts.oldest_flush(0).map(|(position, _)| position), Some(68));
+        assert_eq!((counts.bytes.into_inner(), counts.taken.into_inner()), (1000, 100));
+    }
+}

@@ -1,0 +1,113 @@
+//! What a proxy service, its channels and its thread share.
+
+use std::sync::{Arc, OnceLock, atomic::Ordering};
+
+use mscclpp_core::{Connection, HostToDeviceSemaphoreHandle, RegisteredMemory, Report, Semaphore, Signaller};
+use mscclpp_gpu::{DeviceBuffer, Gpu};
+use parking_lot::Mutex;
+
+use crate::{
+    Error, FifoShared, MAX_MEMORIES, MAX_SEMAPHORES, Result,
+    connection::{CONNECTION_WORDS, Completed, ServiceConnection},
+    probe::Probe,
+    table::Table,
+};
+
+/// What a service, its channels and its proxy's thread share.
+pub(crate) struct ServiceState {
+    pub(crate) gpu: Gpu,
+    pub(crate) fifo: Arc<FifoShared>,
+    pub(crate) direct_put_max: u32,
+    pub(crate) semaphores: Table<SemaphoreEntry>,
+    pub(crate) memories: Table<RegisteredMemory>,
+    pub(crate) connections: Table<ServiceConnection>,
+    pub(crate) probe: Probe,
+    /// What the proxy failed with.
+    failure: Arc<OnceLock<Error>>,
+    /// Of all connections.
+    pub(crate) words: DeviceBuffer,
+}
+
+/// A semaphore of a service.
+pub(crate) struct SemaphoreEntry {
+    pub(crate) semaphore: Semaphore,
+    pub(crate) handle: HostToDeviceSemaphoreHandle,
+    /// The number of its connection.
+    pub(crate) connection: u32,
+    /// On its way to the proxy's thread, which has it from the first trigger on.
+    pub(crate) signaller: Mutex<Option<Signaller>>,
+}
+
+impl ServiceState {
+    pub(crate) fn new(
+        gpu: Gpu,
+        fifo: &Arc<FifoShared>,
+        direct_put_max: u32,
+        failure: Arc<OnceLock<Error>>,
+    ) -> Result<Self> {
+        Ok(Self {
+            failure,
+            probe: Probe::new(&gpu),
+            words: gpu.allocate(CONNECTION_WORDS * u64::from(MAX_SEMAPHORES))?,
+            gpu,
+            fifo: fifo.clone(),
+            direct_put_max,
+            semaphores: Table::new("semaphores", MAX_SEMAPHORES),
+            memories: Table::new("memories", MAX_MEMORIES),
+            // No more than semaphores.
+            connections: Table::new("connections", MAX_SEMAPHORES),
+        })
+    }
+
+    pub(crate) fn check_device(&self, connection: &Connection) -> Result<()> {
+        let device = connection.local_device();
+        let Some(id) = device.id else { return Ok(()) };
+        let gpu = connection.context().gpu(id)?;
+        match gpu.properties().uuid == self.gpu.properties().uuid {
+            true => Ok(()),
+            false => Err(Error::InvalidArgument(format!(
+                "the connection to {} is from {gpu}, the service for {}; a service serves kernels of one device",
+                connection.label(),
+                self.gpu
+            ))),
+        }
+    }
+
+    /// What the proxy failed with, or one of the semaphores.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        let of_semaphore = |entry: &SemaphoreEntry| match entry.semaphore.failure() {
+            Some(mscclpp_core::Error::PeerClosed { .. }) => None,
+            other => other.map(Error::from),
+        };
+        self.failure.get().cloned().or_else(|| self.semaphores.iter().find_map(of_semaphore))
+    }
+
+    /// Ends all waits, because of `error`. What has failed by itself keeps its own reason.
+    pub(crate) fn abort_semaphores(&self, error: &Error) {
+        for entry in self.semaphores.iter() {
+            entry.semaphore.abort(&format!("the proxy service has stopped: {}", Report(error)));
+        }
+    }
+
+    /// The queues are closed: if a transport may still store completions, the memory for them is kept for ever.
+    pub(crate) fn words_may_go(&self) {
+        let (mut at, mut expected) = (Vec::new(), Vec::new());
+        for connection in self.connections.iter() {
+            let asked = connection.counts.asked.load(Ordering::Relaxed);
+            if let Completed::ByTransport(word) = connection.completed
+                && asked > 0
+            {
+                at.push(word);
+                expected.push(asked);
+            }
+        }
+        if at.is_empty() {
+            return;
+        }
+        // SAFETY: words of `self.words`, which is kept for ever if that times out.
+        let stored = unsafe { self.probe.read(&at) };
+        if !stored.is_ok_and(|stored| stored.iter().zip(&expected).all(|(is, asked)| is >= asked)) {
+            std::mem::forget(self.words.clone());
+        }
+    }
+}

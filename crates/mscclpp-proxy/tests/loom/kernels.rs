@@ -1,0 +1,205 @@
+//! Models of what kernels do with a FIFO and a port channel, step by step as in the headers: each step says which function it
+//! is of. The proxy's end, `mscclpp_proxy::protocol::Ring`, is checked as it is.
+
+use std::sync::atomic::Ordering;
+
+use mscclpp_proxy::protocol::{COMMIT_BIT, POISONED, Ring, SharedWord};
+
+/// `FifoDeviceHandle` of fifo_device.hpp.
+#[derive(Debug)]
+pub(crate) struct FifoWords<'a, W64, W32> {
+    /// The part that the proxy works on.
+    pub(crate) ring: Ring<'a, W64>,
+    /// The next position to be given out.
+    pub(crate) head: &'a W64,
+    /// The highest tail that was seen, nearer than the tail itself.
+    pub(crate) tail_cache: &'a W64,
+    /// 1 while a thread is looking at the tail; see invariant 6.
+    pub(crate) looking: &'a W64,
+    /// The status words of the FIFO.
+    pub(crate) status: StatusWords<'a, W32>,
+}
+
+/// Four words by which the host and device threads tell each other when to give up, and why.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StatusWords<'a, W32> {
+    /// Non-zero: give up.
+    pub(crate) abort: &'a W32,
+    /// Set to 1 by a wait that ran out of polls.
+    pub(crate) timed_out: &'a W32,
+    /// Set to 1 by a wait that saw `abort`.
+    pub(crate) aborted: &'a W32,
+    /// Set by a call that left something undone: [`POISONED`].
+    pub(crate) refused: &'a W32,
+}
+
+impl<W32: SharedWord<Value = u32>> StatusWords<'_, W32> {
+    /// Whether waits are to give up.
+    pub(crate) fn abort_requested(&self) -> bool {
+        self.abort.load(Ordering::Relaxed) != 0
+    }
+
+    /// Notes why a wait gave up.
+    pub(crate) fn note(&self, why: GaveUp) {
+        let word = match why {
+            GaveUp::TimedOut => self.timed_out,
+            GaveUp::Aborted => self.aborted,
+        };
+        word.store(1, Ordering::Release);
+    }
+}
+
+/// Why a wait ended without what it waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GaveUp {
+    /// It made all the polls it was allowed.
+    TimedOut,
+    /// The host asked for it.
+    Aborted,
+}
+
+/// How many polls a wait makes before it looks for an abort each time. Fewer in a model checker, which tries them all.
+const POLLS_BEFORE_ABORT_CHECK: u64 = if cfg!(loom) { 2 } else { 64 };
+
+/// `pollUntil` of poll_device.hpp: polls until `ready`, for ever with `max_spins < 0`, else that many times and once more.
+///
+/// # Errors
+/// Why it gave up.
+pub(crate) fn wait_until(
+    max_spins: i64,
+    ready: impl Fn() -> bool,
+    abort_requested: impl Fn() -> bool,
+    mut backoff: impl FnMut(),
+) -> Result<(), GaveUp> {
+    let mut polls = 0u64;
+    loop {
+        if ready() {
+            return Ok(());
+        }
+        let why = if polls.is_multiple_of(POLLS_BEFORE_ABORT_CHECK) && abort_requested() {
+            GaveUp::Aborted
+        } else if max_spins >= 0 && polls >= max_spins.cast_unsigned() {
+            GaveUp::TimedOut
+        } else {
+            polls += 1;
+            backoff();
+            continue;
+        };
+        // One last look: what came before the abort still counts.
+        return if ready() { Ok(()) } else { Err(why) };
+    }
+}
+
+impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> FifoWords<'_, W64, W32> {
+    /// `FifoDeviceHandle::push`, `reserve` and `commit`: pushes a trigger and returns its position. `announce` is called with that before the proxy can see the trigger.
+    /// Waits while the FIFO is full, as [`wait_until`] says.
+    ///
+    /// # Errors
+    /// Why it gave up. The FIFO is of no use any more then, and its other pushes are told to give up too.
+    pub(crate) fn push(
+        &self,
+        trigger: [u64; 2],
+        max_spins: i64,
+        announce: impl FnOnce(u64),
+        abort_requested: impl Fn() -> bool,
+        backoff: impl FnMut(),
+    ) -> Result<u64, GaveUp> {
+        let position = self.head.fetch_add(1, Ordering::Relaxed);
+        announce(position);
+        let abort_requested = || self.status.abort_requested() || abort_requested();
+        if let Err(why) = wait_until(max_spins, || self.has_room(position), abort_requested, backoff) {
+            // The hole first: who is told to give up can read why.
+            self.status.refused.store(POISONED, Ordering::Release);
+            self.status.abort.store(1, Ordering::Release);
+            self.status.note(why);
+            return Err(why);
+        }
+        self.publish(position, trigger);
+        Ok(position)
+    }
+
+    /// The store of `FifoDeviceHandle::commit`, `releaseWhole` there, as two stores.
+    fn publish(&self, position: u64, [first, second]: [u64; 2]) {
+        let slot = self.ring.slot(position);
+        slot[0].store(first, Ordering::Relaxed);
+        slot[1].store(second & !COMMIT_BIT | self.ring.commit(position), Ordering::Release);
+    }
+
+    fn has_room(&self, position: u64) -> bool {
+        self.look((position + 1).saturating_sub(self.ring.size()))
+    }
+
+    /// Whether the proxy is known to have taken the trigger of `position`: as [`Self::is_taken`], for those that ask
+    /// again and again. It need not know what another thread is about to see.
+    pub(crate) fn is_seen_taken(&self, position: u64) -> bool {
+        self.look(position + 1)
+    }
+
+    /// Whether the proxy has taken the trigger of `position`.
+    pub(crate) fn is_taken(&self, position: u64) -> bool {
+        self.tail_cache.load(Ordering::Acquire) > position
+            || self.ring.tail.load(Ordering::Acquire) > position
+    }
+
+    /// `FifoDeviceHandle::look`: whether the tail has reached `needed`, as far as the cache knows, or the tail itself if nobody else looks there.
+    fn look(&self, needed: u64) -> bool {
+        let cached = self.tail_cache.load(Ordering::Acquire);
+        if cached >= needed {
+            return true;
+        }
+        if self.looking.load(Ordering::Relaxed) != 0
+            || self.looking.compare_exchange(0, 1, Ordering::Relaxed).is_err()
+        {
+            return false;
+        }
+        let tail = self.ring.tail.load(Ordering::Acquire);
+        self.raise_cache(cached, tail);
+        self.looking.store(0, Ordering::Relaxed);
+        tail >= needed
+    }
+
+    fn raise_cache(&self, mut cached: u64, tail: u64) {
+        while cached < tail {
+            match self.tail_cache.compare_exchange(cached, tail, Ordering::Release) {
+                Ok(_) => return,
+                Err(now) => cached = now,
+            }
+        }
+    }
+}
+
+/// How far a connection's triggers are: `lastPushed_` and `completed_` of port_channel_device.hpp.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProgressWords<'a, W64> {
+    /// 1 + the highest position of a trigger of this connection.
+    pub(crate) last_pushed: &'a W64,
+    /// All triggers of this connection at positions below it are complete at the peer.
+    pub(crate) completed: &'a W64,
+}
+
+impl<W64: SharedWord<Value = u64>> ProgressWords<'_, W64> {
+    /// To be called with the position of a push before it is published: whoever learns of the push finds it pending.
+    pub(crate) fn announce(&self, position: u64) {
+        let mut last = self.last_pushed.load(Ordering::Relaxed);
+        while last <= position {
+            match self.last_pushed.compare_exchange(last, position + 1, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => last = now,
+            }
+        }
+    }
+
+    /// Whether every push that happened before this call is complete.
+    ///
+    /// `last_pushed` is at least as high as each of those announced. Both words only grow, so it does not matter which
+    /// is read first. The acquire pairs with the store behind the completion.
+    pub(crate) fn nothing_pending(&self) -> bool {
+        let pushed = self.last_pushed.load(Ordering::Relaxed);
+        self.is_complete(pushed)
+    }
+
+    /// Whether the triggers below `position` are complete.
+    pub(crate) fn is_complete(&self, position: u64) -> bool {
+        self.completed.load(Ordering::Acquire) >= position
+    }
+}

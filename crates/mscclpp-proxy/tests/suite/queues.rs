@@ -1,0 +1,80 @@
+//! That a transport which is full makes triggers wait, and nothing else: none is lost, reordered or a failure.
+
+use super::{
+    Case, Pair, Setup, Side,
+    pair::{fill, mismatches, mix},
+};
+
+pub(super) const CASES: &[Case] = &[
+    ("queues_of_any_size_will_do", queues_of_any_size_will_do),
+    ("a_million_puts_without_a_wait", a_million_puts_without_a_wait),
+    ("a_stop_carries_out_what_waits_for_room", a_stop_carries_out_what_waits_for_room),
+];
+
+/// Bytes of a put.
+const PIECE: u64 = 64;
+const PIECE_WORDS: u64 = PIECE / 8;
+/// Where puts go, one place after the other and round again.
+const PLACES: u64 = 16;
+const WORDS: usize = (PLACES * PIECE_WORDS) as usize;
+
+/// Two running sides whose queues hold `size` operations. All puts go through the proxy.
+fn pair_of(setup: &Setup, size: Option<u32>) -> Pair {
+    let setup = Setup { queue_size: size, ..setup.clone() };
+    let pair = Pair::new(&setup, PLACES * PIECE, 1, |builder| builder.direct_put_max(0));
+    pair.sides.iter().for_each(|side| side.service.start_proxy(true).expect("a start"));
+    pair
+}
+
+/// What a thread of a kernel does: as many puts without a wait in between.
+fn put_without_a_wait(side: &Side, puts: u64) {
+    let done = side.thread().put_many(puts, PIECE, PLACES);
+    assert_eq!(done, puts, "a put was given up: {:?}", side.service.health());
+}
+
+/// In each round `puts` without a wait, then a flush: what was put is there, and the service knows that all of it went.
+fn puts_arrive(setup: &Setup, size: Option<u32>, rounds: u64, puts: u64) {
+    let pair = pair_of(setup, size);
+    let [a, b] = &pair.sides;
+    for round in 0..rounds {
+        fill(&a.words()[..WORDS], |i| mix(round, i));
+        put_without_a_wait(a, puts);
+        assert!(a.thread().put_with_signal_and_flush(0, 0, PIECE), "{:?}", a.service.health());
+        let wrong = mismatches(&b.words()[..WORDS], |i| mix(round, i));
+        assert_eq!(wrong, 0, "queue size {size:?}, round {round}");
+        assert!(b.thread().wait());
+    }
+    let stats = a.service.stats();
+    assert_eq!(
+        (stats.total.data, stats.total.flags, stats.total.syncs),
+        (rounds * (puts + 1), rounds, rounds)
+    );
+    let connection = &stats.connections[0];
+    assert_eq!((connection.waiting, connection.completed), (0, Some(rounds * (puts + 1))));
+    pair.sides.iter().for_each(|side| side.service.stop_proxy().expect("a full queue is no failure"));
+}
+
+fn queues_of_any_size_will_do(setup: &Setup) {
+    for (size, puts) in [(Some(1), 3_000), (Some(64), 20_000), (None, 20_000)] {
+        puts_arrive(setup, size, 2, puts);
+    }
+}
+
+fn a_million_puts_without_a_wait(setup: &Setup) {
+    puts_arrive(setup, None, 1, 1 << 20);
+}
+
+/// Nobody flushes: the stop does.
+fn a_stop_carries_out_what_waits_for_room(setup: &Setup) {
+    let pair = pair_of(setup, Some(1));
+    let [a, b] = &pair.sides;
+    for round in 0..5 {
+        a.service.start_proxy(true).expect("a start");
+        fill(&a.words()[..WORDS], |i| mix(round, i));
+        put_without_a_wait(a, 300);
+        a.service.stop_proxy().expect("a stop");
+        fill(&a.words()[..WORDS], |_| 0);
+        assert_eq!(mismatches(&b.words()[..WORDS], |i| mix(round, i)), 0, "round {round}");
+        assert_eq!(a.service.stats().connections[0].waiting, 0);
+    }
+}

@@ -1,0 +1,19 @@
+//! What the tests of several crates share: random data with a seed that is printed, processes that play other ranks, ports
+//! that are reserved, and waits that end.
+//!
+//! It knows no crate of this workspace, so that unit tests of each can use it. Functions panic when a test should fail.
+#![forbid(unsafe_code)]
+
+pub mod child;
+mod hex;
+mod port;
+mod random;
+mod wait;
+
+pub use self::{
+    child::Child,
+    hex::{hex, unhex},
+    port::{listen, reserve_port},
+    random::Random,
+    wait::{LIMIT, start_waiting, until, watched, within},
+};

@@ -1,0 +1,272 @@
+//! What tests on simulated devices see of a kernel that is wrong. Copies of three shipped kernels with a small change each
+//! must fail the check that the kernels themselves pass.
+
+mod support;
+
+use std::{
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp::{Kernel, Stream, kernels, prelude::*};
+use support::{random::Random, semaphore_pair};
+
+/// For a launch, which takes some milliseconds. A kernel that hangs is ended then.
+const LIMIT: Duration = Duration::from_secs(10);
+
+const SWAP_WORDS: KernelSource<'static> =
+    KernelSource::new("swap_words.cu", include_str!("../examples/swap_words.cu"));
+
+/// Runs a source on simulated devices; an error says what was wrong.
+type Check = fn(&KernelSource<'_>) -> Result<(), String>;
+
+struct Mutation {
+    name: &'static str,
+    source: KernelSource<'static>,
+    check: Check,
+    /// A text that the source has once, and what stands there in the copy.
+    change: [&'static str; 2],
+    /// Part of what the check says of the copy.
+    seen_as: &'static str,
+}
+
+const MUTATIONS: [Mutation; 3] = [
+    Mutation {
+        name: "a_barrier_is_missing",
+        source: SWAP_WORDS,
+        check: words_are_swapped,
+        change: ["  __syncthreads();\n  if (signalled)", "  if (signalled)"],
+        seen_as: "words",
+    },
+    Mutation {
+        name: "a_comparison_is_too_weak",
+        source: kernels::MESH_PORT_CHANNELS,
+        check: all_have_all_slices,
+        change: ["peer >= ranks", "peer > ranks"],
+        seen_as: "kernel mesh_all_gather failed",
+    },
+    Mutation {
+        name: "two_offsets_are_swapped",
+        source: kernels::BIDIR_MEMORY_CHANNEL,
+        check: halves_are_put,
+        change: ["ch.put(rank * bytes, bytes,", "ch.put(bytes, rank * bytes,"],
+        seen_as: "bytes of rank",
+    },
+];
+
+fn main() -> ExitCode {
+    let trials = MUTATIONS.iter().flat_map(|mutation| {
+        let Mutation { name, source, .. } = mutation;
+        [
+            Trial::test(format!("{}::as_it_is", source.name()), || passes(mutation)),
+            Trial::test(format!("{}::{name}", source.name()), || is_noticed(mutation)),
+        ]
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+}
+
+fn passes(mutation: &Mutation) -> Result<(), Failed> {
+    Ok((mutation.check)(&mutation.source)?)
+}
+
+fn is_noticed(mutation: &Mutation) -> Result<(), Failed> {
+    let (text, [from, to]) = (mutation.source.cuda(), mutation.change);
+    assert_eq!(text.matches(from).count(), 1, "{from:?} in {}", mutation.source.name());
+    let changed = text.replace(from, to);
+    match (mutation.check)(&KernelSource::new(mutation.source.name(), &changed)) {
+        Ok(()) => Err("the check has passed".into()),
+        Err(said) => {
+            assert!(said.contains(mutation.seen_as), "{said}");
+            Ok(())
+        }
+    }
+}
+
+/// A kernel of the source on each device.
+fn load(gpus: &[Gpu], source: &KernelSource<'_>, kernel: &str) -> Result<Vec<Kernel>, String> {
+    let load = |gpu| Module::load(gpu, source).and_then(|module| module.kernel(kernel));
+    gpus.iter().map(load).collect::<Result<_, _>>().map_err(|error| error.to_string())
+}
+
+/// The ends of kernels that wait for each other. If one fails or takes too long, `abort` ends the others.
+fn finish(streams: &[Stream], abort: impl Fn()) -> Result<(), String> {
+    let ended = streams.iter().map(|stream| stream.synchronize_timeout(LIMIT));
+    let failed = ended.filter_map(Result::err).next();
+    if let Some(error) = failed {
+        abort();
+        // Those that failed say so again.
+        streams.iter().for_each(|stream| drop(stream.synchronize_timeout(LIMIT)));
+        return Err(error.to_string());
+    }
+    Ok(())
+}
+
+/// Waits until a word of device memory is not 0.
+fn await_word(buffer: &DeviceBuffer, offset: u64) -> Result<(), String> {
+    let (deadline, mut word) = (Instant::now() + LIMIT, [0; 8]);
+    loop {
+        buffer.read(offset, &mut word).expect("reading");
+        if word != [0; 8] {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(format!("nothing was written to offset {offset}"));
+        }
+        thread::yield_now();
+    }
+}
+
+fn words_of(buffer: &DeviceBuffer) -> Vec<u64> {
+    let mut bytes = vec![0; buffer.len() as usize];
+    buffer.read(0, &mut bytes).expect("reading");
+    bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
+}
+
+/// Two kernels write words to each other, and double those that came.
+fn words_are_swapped(source: &KernelSource<'_>) -> Result<(), String> {
+    const THREADS: u32 = 64;
+    let context = Context::on(Platform::Host);
+    let channels =
+        semaphore_pair(&context, [0, 1]).expect("semaphores").map(|one| BaseMemoryChannel::new(&one));
+    let channels = channels.map(|channel| channel.expect("a channel"));
+    let gpus = [0, 1].map(|id| context.gpu(id).expect("a device"));
+    let buffers = gpus.each_ref().map(|gpu| gpu.allocate(8 * u64::from(THREADS)).expect("memory"));
+    buffers.iter().for_each(|buffer| buffer.fill(0, buffer.len(), 0).expect("memory"));
+    let failed = gpus.each_ref().map(|gpu| gpu.allocate(4).expect("memory"));
+    let streams = gpus.each_ref().map(|gpu| gpu.stream().expect("a stream"));
+    let values = [1000, 2000u64];
+    let kernels = load(&gpus, source, "swap_words")?;
+    let mut begun = Ok(());
+    for n in [0, 1] {
+        let memory = context.register_buffer(&buffers[1 - n], Transport::CUDA_IPC).expect("registered");
+        let connection = channels[n].semaphore().connection();
+        let theirs = connection.peer_ptr(&memory).expect("an address").expect("mapped memory");
+        let args = KernelArgs::new()
+            .with(channels[n].device_handle())
+            .with(buffers[n].ptr())
+            .with(theirs)
+            .with(values[n])
+            .with(failed[n].ptr());
+        // SAFETY: these are its arguments, which are kept until `finish`.
+        unsafe { kernels[n].launch(&streams[n], LaunchConfig::linear(1, THREADS), &args) }.expect("a launch");
+        if n == 0 {
+            // All threads of the first kernel have come as far as they get without the second.
+            begun = await_word(&buffers[1], 8 * u64::from(THREADS - 1));
+        }
+    }
+    finish(&streams, || channels.iter().for_each(|channel| channel.semaphore().abort("the check ends")))?;
+    begun?;
+    for n in [0, 1] {
+        let expected: Vec<_> = (0..u64::from(THREADS)).map(|i| 2 * (values[1 - n] + i)).collect();
+        let words = words_of(&buffers[n]);
+        if words != expected {
+            return Err(format!("device {n} has the words {words:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Both sides put their half into the other's memory.
+fn halves_are_put(source: &KernelSource<'_>) -> Result<(), String> {
+    const BYTES: u64 = 10_000;
+    let context = Context::on(Platform::Host);
+    let semaphores = semaphore_pair(&context, [0, 1]).expect("semaphores");
+    let gpus = [0, 1].map(|id| context.gpu(id).expect("a device"));
+    let buffers = gpus.each_ref().map(|gpu| gpu.allocate(2 * BYTES).expect("memory"));
+    let memories = buffers
+        .each_ref()
+        .map(|buffer| context.register_buffer(buffer, Transport::CUDA_IPC).expect("registered"));
+    let failed = gpus.each_ref().map(|gpu| gpu.allocate(4).expect("memory"));
+    let streams = gpus.each_ref().map(|gpu| gpu.stream().expect("a stream"));
+    let mut random = Random::new();
+    let halves = [random.bytes(BYTES), random.bytes(BYTES)];
+    let mut channels = Vec::new();
+    for n in [0, 1] {
+        buffers[n].write(n as u64 * BYTES, &halves[n]).expect("memory");
+        let channel = MemoryChannel::new(&semaphores[n], &memories[1 - n], &memories[n], None);
+        channels.push(channel.expect("a channel"));
+    }
+    let kernels = load(&gpus, source, "bidir_put")?;
+    for n in [0, 1] {
+        let args = KernelArgs::new()
+            .with(channels[n].device_handle())
+            .with(BYTES)
+            .with(n as u32)
+            .with(failed[n].ptr());
+        // SAFETY: these are its arguments, which are kept until `finish`.
+        unsafe { kernels[n].launch(&streams[n], LaunchConfig::linear(2, 64), &args) }.expect("a launch");
+    }
+    finish(&streams, || semaphores.iter().for_each(|semaphore| semaphore.abort("the check ends")))?;
+    for n in [0, 1] {
+        let mut half = vec![0; BYTES as usize];
+        buffers[n].read((1 - n as u64) * BYTES, &mut half).expect("memory");
+        if half != halves[1 - n] {
+            return Err(format!("the bytes of rank {} are not at rank {n}", 1 - n));
+        }
+    }
+    Ok(())
+}
+
+/// Each of three ranks gives its slice to the others through port channels.
+fn all_have_all_slices(source: &KernelSource<'_>) -> Result<(), String> {
+    const RANKS: usize = 3;
+    const BYTES: u64 = 5000;
+    let all = || 0..RANKS;
+    let context = Context::on(Platform::Host);
+    let gpus: Vec<_> = all().map(|id| context.gpu(id).expect("a device")).collect();
+    let buffers: Vec<_> =
+        gpus.iter().map(|gpu| gpu.allocate(RANKS as u64 * BYTES).expect("memory")).collect();
+    let failed: Vec<_> = gpus.iter().map(|gpu| gpu.allocate(4).expect("memory")).collect();
+    let streams: Vec<_> = gpus.iter().map(|gpu| gpu.stream().expect("a stream")).collect();
+    let services: Vec<_> = gpus.iter().map(|gpu| ProxyService::new(gpu).expect("a service")).collect();
+    for buffer in &buffers {
+        let memory = context.register_buffer(buffer, Transport::CUDA_IPC).expect("registered");
+        // Of each rank the same number in all services.
+        for service in &services {
+            service.add_memory(&memory).expect("a number");
+        }
+    }
+    let mut channels: Vec<Vec<_>> = all().map(|_| Vec::new()).collect();
+    for (a, b) in all().flat_map(|a| (a + 1..RANKS).map(move |b| (a, b))) {
+        let semaphores = semaphore_pair(&context, [a, b]).expect("semaphores");
+        for ((from, to), semaphore) in [(a, b), (b, a)].into_iter().zip(&semaphores) {
+            let id = services[from].add_semaphore(semaphore).expect("a number");
+            let channel = services[from].port_channel(id, to as u32, from as u32).expect("a channel");
+            channels[from].push(channel);
+        }
+    }
+    let mut random = Random::new();
+    let slices: Vec<_> = all().map(|_| random.bytes(BYTES)).collect();
+    for rank in all() {
+        buffers[rank].write(rank as u64 * BYTES, &slices[rank]).expect("memory");
+        services[rank].start_proxy(true).expect("a proxy");
+    }
+    let mut kernels = Vec::new();
+    for rank in all() {
+        let module = Module::load(&gpus[rank], source).map_err(|error| error.to_string())?;
+        let mut handles: Vec<_> = channels[rank].iter().map(PortChannel::device_handle).collect();
+        // By rank; the kernel does not look at its own, which may be any.
+        handles.insert(rank, handles[0]);
+        module.set_symbol("channels", &handles).map_err(|error| error.to_string())?;
+        kernels.push(module.kernel("mesh_all_gather").map_err(|error| error.to_string())?);
+    }
+    for rank in all() {
+        let args =
+            KernelArgs::new().with(rank as u32).with(RANKS as u32).with(BYTES).with(failed[rank].ptr());
+        // SAFETY: these are its arguments, which are kept until `finish`.
+        unsafe { kernels[rank].launch(&streams[rank], LaunchConfig::linear(1, 64), &args) }
+            .expect("a launch");
+    }
+    finish(&streams, || services.iter().for_each(|service| service.abort("the check ends")))?;
+    for (rank, buffer) in buffers.iter().enumerate() {
+        let mut gathered = vec![0; RANKS * BYTES as usize];
+        buffer.read(0, &mut gathered).expect("memory");
+        if gathered != slices.concat() {
+            return Err(format!("rank {rank} does not have all slices"));
+        }
+    }
+    services.iter().for_each(|service| service.stop_proxy().expect("a stop"));
+    Ok(())
+}

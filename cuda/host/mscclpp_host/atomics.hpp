@@ -1,0 +1,153 @@
+// CUDA's atomic functions, of each scope. In CUDA they order nothing; here they are sequentially consistent, which a
+// kernel cannot tell from that. The scopes are one: all memory is the process's.
+//
+// Each of them lets other threads run now and then, because kernels wait by calling them in a loop.
+
+#ifndef MSCCLPP_HOST_ATOMICS_HPP_
+#define MSCCLPP_HOST_ATOMICS_HPP_
+
+#include "mscclpp_host/runtime.hpp"
+
+namespace mscclpp_host {
+
+// The integer of as many bytes, by which an object of any type may be accessed.
+template <int Bytes>
+struct WordOf;
+template <>
+struct WordOf<2> {
+  typedef unsigned short __attribute__((may_alias)) type;
+};
+template <>
+struct WordOf<4> {
+  typedef unsigned int __attribute__((may_alias)) type;
+};
+template <>
+struct WordOf<8> {
+  typedef unsigned long long __attribute__((may_alias)) type;
+};
+
+// Replaces the object by what `next` makes of it. Returns what was there.
+template <class T, class Next>
+T update(T* address, Next next) {
+  step(64);
+  typedef typename WordOf<sizeof(T)>::type Word;
+  Word* const word = reinterpret_cast<Word*>(address);
+  Word before = __atomic_load_n(word, __ATOMIC_RELAXED);
+  for (;;) {
+    T value;
+    __builtin_memcpy(static_cast<void*>(&value), &before, sizeof(T));
+    const T changed = next(value);
+    Word after;
+    __builtin_memcpy(&after, &changed, sizeof(T));
+    if (__atomic_compare_exchange_n(word, &before, after, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return value;
+  }
+}
+
+// What the functions below do, for the types that they have.
+template <class T>
+T compareAndSwap(T* address, T expected, T desired) {
+  step(64);
+  __atomic_compare_exchange_n(address, &expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+  return expected;
+}
+template <class T>
+T exchange(T* address, T value) {
+  step(64);
+  T before;
+  __atomic_exchange(address, &value, &before, __ATOMIC_SEQ_CST);
+  return before;
+}
+template <class T>
+T add(T* address, T value) {
+  step(64);
+  return __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST);
+}
+template <class T>
+T addFloating(T* address, T value) {
+  return update(address, [value](T now) { return now + value; });
+}
+template <class T>
+T subtract(T* address, T value) {
+  step(64);
+  return __atomic_fetch_sub(address, value, __ATOMIC_SEQ_CST);
+}
+template <class T>
+T bitAnd(T* address, T value) {
+  step(64);
+  return __atomic_fetch_and(address, value, __ATOMIC_SEQ_CST);
+}
+template <class T>
+T bitOr(T* address, T value) {
+  step(64);
+  return __atomic_fetch_or(address, value, __ATOMIC_SEQ_CST);
+}
+template <class T>
+T bitXor(T* address, T value) {
+  step(64);
+  return __atomic_fetch_xor(address, value, __ATOMIC_SEQ_CST);
+}
+template <class T>
+T minimum(T* address, T value) {
+  return update(address, [value](T now) { return value < now ? value : now; });
+}
+template <class T>
+T maximum(T* address, T value) {
+  return update(address, [value](T now) { return now < value ? value : now; });
+}
+// Counts up to `last`, and then from 0 again.
+inline unsigned int increment(unsigned int* address, unsigned int last) {
+  return update(address, [last](unsigned int now) { return now >= last ? 0 : now + 1; });
+}
+// Counts down to 0, and then from `last` again; also if the number is above `last`.
+inline unsigned int decrement(unsigned int* address, unsigned int last) {
+  return update(address, [last](unsigned int now) { return now == 0 || now > last ? last : now - 1; });
+}
+
+}  // namespace mscclpp_host
+
+// Defines NAME for a type, in the scopes of the device, a block and the system.
+#define MSCCLPP_HOST_ATOMIC(NAME, TYPE, FUNCTION)                                                        \
+  inline TYPE NAME(TYPE* address, TYPE value) { return mscclpp_host::FUNCTION(address, value); }         \
+  inline TYPE NAME##_block(TYPE* address, TYPE value) { return mscclpp_host::FUNCTION(address, value); } \
+  inline TYPE NAME##_system(TYPE* address, TYPE value) { return mscclpp_host::FUNCTION(address, value); }
+#define MSCCLPP_HOST_ATOMIC_INTEGERS(NAME, FUNCTION) \
+  MSCCLPP_HOST_ATOMIC(NAME, int, FUNCTION)           \
+  MSCCLPP_HOST_ATOMIC(NAME, unsigned int, FUNCTION)  \
+  MSCCLPP_HOST_ATOMIC(NAME, unsigned long long, FUNCTION)
+
+MSCCLPP_HOST_ATOMIC_INTEGERS(atomicAdd, add)
+MSCCLPP_HOST_ATOMIC(atomicAdd, float, addFloating)
+MSCCLPP_HOST_ATOMIC(atomicAdd, double, addFloating)
+MSCCLPP_HOST_ATOMIC(atomicSub, int, subtract)
+MSCCLPP_HOST_ATOMIC(atomicSub, unsigned int, subtract)
+MSCCLPP_HOST_ATOMIC_INTEGERS(atomicExch, exchange)
+MSCCLPP_HOST_ATOMIC(atomicExch, float, exchange)
+MSCCLPP_HOST_ATOMIC_INTEGERS(atomicMin, minimum)
+MSCCLPP_HOST_ATOMIC(atomicMin, long long, minimum)
+MSCCLPP_HOST_ATOMIC_INTEGERS(atomicMax, maximum)
+MSCCLPP_HOST_ATOMIC(atomicMax, long long, maximum)
+MSCCLPP_HOST_ATOMIC_INTEGERS(atomicAnd, bitAnd)
+MSCCLPP_HOST_ATOMIC_INTEGERS(atomicOr, bitOr)
+MSCCLPP_HOST_ATOMIC_INTEGERS(atomicXor, bitXor)
+MSCCLPP_HOST_ATOMIC(atomicInc, unsigned int, increment)
+MSCCLPP_HOST_ATOMIC(atomicDec, unsigned int, decrement)
+
+#undef MSCCLPP_HOST_ATOMIC_INTEGERS
+
+#define MSCCLPP_HOST_ATOMIC_CAS(TYPE)                                        \
+  inline TYPE atomicCAS(TYPE* address, TYPE expected, TYPE desired) {        \
+    return mscclpp_host::compareAndSwap(address, expected, desired);         \
+  }                                                                          \
+  inline TYPE atomicCAS_block(TYPE* address, TYPE expected, TYPE desired) {  \
+    return mscclpp_host::compareAndSwap(address, expected, desired);         \
+  }                                                                          \
+  inline TYPE atomicCAS_system(TYPE* address, TYPE expected, TYPE desired) { \
+    return mscclpp_host::compareAndSwap(address, expected, desired);         \
+  }
+MSCCLPP_HOST_ATOMIC_CAS(int)
+MSCCLPP_HOST_ATOMIC_CAS(unsigned int)
+MSCCLPP_HOST_ATOMIC_CAS(unsigned long long)
+MSCCLPP_HOST_ATOMIC_CAS(unsigned short)
+#undef MSCCLPP_HOST_ATOMIC_CAS
+
+#endif  // MSCCLPP_HOST_ATOMICS_HPP_

@@ -1,0 +1,189 @@
+// What a kernel finds on the Host platform in place of a GPU. The library compiles a kernel's own CUDA source with a C++
+// compiler, in front of which this is included, and runs each thread as a coroutine: the threads of a block take turns
+// on one thread of the operating system, and blocks run side by side.
+//
+// Coroutines are switched by the library, in Rust (crates/mscclpp-gpu/src/host/block.rs), through the functions of
+// `Runtime`. A thread gives way
+//   - at a barrier of its block or warp, until the others are there;
+//   - in every turn of a wait of the device API (`pause`);
+//   - after `StepsPerTurn` branches: the compiler puts a call of __sanitizer_cov_trace_pc (trace.cpp) at each, so that a
+//     kernel's own loop may wait for another thread, also of its own warp.
+// Each turn begins with all its steps, so what a thread does right behind a barrier is not interrupted: some of the device
+// API relies on that where a GPU's warp does something in one instruction.
+//
+// Memory: __shared__ variables are thread-local variables of the block's thread; __device__ and __constant__ ones are
+// variables of the compiled library, of which each load has a copy of its own.
+
+#ifndef MSCCLPP_HOST_RUNTIME_HPP_
+#define MSCCLPP_HOST_RUNTIME_HPP_
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mscclpp_host/vector_types.hpp"
+
+#define MSCCLPP_DEVICE_HOST
+
+namespace mscclpp_host {
+
+struct Thread;
+
+// What the library does for kernels. Layout shared with crates/mscclpp-gpu/src/host/abi.rs, like the next two structs.
+struct Runtime {
+  // Lets others run; for a thread that waits, and has nothing to do before something has changed.
+  void (*pause)(Thread*);
+  // Lets others run; for a thread that has had its turn.
+  void (*yield)(Thread*);
+  // Waits for all threads of the block. How many came in the high half, how many of them with `value` in the low half.
+  uint64_t (*blockBarrier)(Thread*, uint32_t value);
+  // Waits for the threads of the warp that are in `mask` and have not ended. Returns which came.
+  uint32_t (*warpBarrier)(Thread*, uint32_t mask);
+  // Returns if the bytes are memory of a device or of this kernel, and remembers that in `known[isStore]`; else fails the
+  // kernel.
+  void (*findRange)(Thread*, uintptr_t address, uint64_t bytes, uint32_t isStore);
+  // Fails the kernel.
+  void (*trap)(Thread*, const char* message);
+};
+
+// Memory that an access was found to be in.
+struct Range {
+  uintptr_t begin;
+  uint64_t bytes;
+  // The memory of the process when that was looked up: it changes when memory is freed.
+  uint64_t epoch;
+};
+
+// One word of 16 bytes for each thread of a warp, for what they tell each other.
+struct Warp {
+  uint64_t words[32][2];
+};
+
+// A thread of the kernel. It lies at the lower end of the thread's stack, whose address is a multiple of StackBytes.
+struct Thread {
+  const Runtime* runtime;
+  Warp* warp;
+  const uint64_t* epoch;
+  int64_t stepsLeft;
+  Range known[2];
+  uint3 threadIndex;
+  uint3 blockIndex;
+  uint3 blockSize;
+  uint3 gridSize;
+  uint32_t lane;
+  uint32_t threadsOfWarp;
+};
+
+constexpr uintptr_t StackBytes = 128 << 10;
+
+// The calling thread. The address of the stack says it, so that it costs nothing to ask.
+inline Thread* self() {
+  uintptr_t stack;
+#if defined(__x86_64__)
+  __asm__("mov %%rsp, %0" : "=r"(stack));
+#elif defined(__aarch64__)
+  __asm__("mov %0, sp" : "=r"(stack));
+#else
+  stack = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+#endif
+  return reinterpret_cast<Thread*>(stack & ~(StackBytes - 1));
+}
+
+// Ends the kernel with an error.
+[[noreturn]] inline void trap(const char* message) {
+  self()->runtime->trap(self(), message);
+  __builtin_unreachable();
+}
+
+// To be called in each turn of a loop that waits.
+inline void pause() { self()->runtime->pause(self()); }
+
+// Counts as so many branches of the thread's turn.
+inline void step(int64_t steps) {
+  Thread* const thread = self();
+  thread->stepsLeft -= steps;
+  if (thread->stepsLeft <= 0) thread->runtime->yield(thread);
+}
+
+// Fails the kernel unless `bytes` bytes from `address` on, a multiple of `bytes`, are memory that a kernel may touch.
+inline void check(const void* address, uint64_t bytes, uint32_t isStore) {
+  Thread* const thread = self();
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(address);
+  const Range& known = thread->known[isStore];
+  const bool inside = begin - known.begin < known.bytes && begin - known.begin + bytes <= known.bytes;
+  if (!inside || known.epoch != __atomic_load_n(thread->epoch, __ATOMIC_RELAXED) || begin % bytes != 0) {
+    thread->runtime->findRange(thread, begin, bytes, isStore);
+  }
+}
+
+}  // namespace mscclpp_host
+
+// ---- built-in variables
+
+#define threadIdx (mscclpp_host::self()->threadIndex)
+#define blockIdx (mscclpp_host::self()->blockIndex)
+#define blockDim (dim3(mscclpp_host::self()->blockSize))
+#define gridDim (dim3(mscclpp_host::self()->gridSize))
+#define warpSize 32
+
+// ---- barriers of the block
+
+inline void __syncthreads() { mscclpp_host::self()->runtime->blockBarrier(mscclpp_host::self(), 0); }
+inline int __syncthreads_count(int value) {
+  return static_cast<int>(
+      static_cast<uint32_t>(mscclpp_host::self()->runtime->blockBarrier(mscclpp_host::self(), value != 0)));
+}
+inline int __syncthreads_or(int value) { return __syncthreads_count(value) != 0; }
+inline int __syncthreads_and(int value) {
+  const uint64_t came = mscclpp_host::self()->runtime->blockBarrier(mscclpp_host::self(), value != 0);
+  return static_cast<uint32_t>(came) == static_cast<uint32_t>(came >> 32);
+}
+
+#include "mscclpp_host/warp.hpp"
+
+// Standing here rather than above: they need what is above.
+#include "mscclpp_host/atomics.hpp"
+#include "mscclpp_host/intrinsics.hpp"
+
+// ---- how the library calls a kernel
+
+namespace mscclpp_host {
+
+template <size_t... I>
+struct Indices {};
+template <size_t N, size_t... I>
+struct CountTo : CountTo<N - 1, N - 1, I...> {};
+template <size_t... I>
+struct CountTo<0, I...> {
+  using Type = Indices<I...>;
+};
+
+// A kernel as a function of pointers to its arguments.
+struct Kernel {
+  const char* name;
+  void (*call)(void* const* arguments);
+  uint64_t parameters;
+  const uint64_t* parameterBytes;
+};
+
+template <auto K>
+struct Entry;
+template <class... P, void (*K)(P...)>
+struct Entry<K> {
+  static void call(void* const* arguments) { callWith(arguments, typename CountTo<sizeof...(P)>::Type()); }
+  static constexpr uint64_t bytes[sizeof...(P) + 1] = {sizeof(P)..., 0};
+  static constexpr Kernel kernel(const char* name) { return {name, call, sizeof...(P), bytes}; }
+
+ private:
+  template <size_t... I>
+  static void callWith([[maybe_unused]] void* const* arguments, Indices<I...>) {
+    K(*static_cast<P*>(arguments[I])...);
+  }
+};
+
+}  // namespace mscclpp_host
+
+#endif  // MSCCLPP_HOST_RUNTIME_HPP_

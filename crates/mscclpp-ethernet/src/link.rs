@@ -12,7 +12,7 @@ use mscclpp_net::key::Key;
 use crate::{
     dial::dial_queue,
     hub::{Hub, LinkState},
-    protocol::handshake::Request as Wish,
+    protocol::handshake::Request,
     sending,
 };
 
@@ -21,7 +21,7 @@ pub(crate) struct EthernetLink {
     hub: Arc<Hub>,
     key: Key,
     /// What queues ask for.
-    wish: Wish,
+    request: Request,
     max_waiting: Option<u32>,
 }
 
@@ -30,19 +30,20 @@ impl EthernetLink {
         state: Arc<LinkState>,
         hub: Arc<Hub>,
         key: Key,
-        wish: Wish,
+        request: Request,
         max_waiting: Option<u32>,
     ) -> Self {
-        Self { state, hub, key, wish, max_waiting }
+        Self { state, hub, key, request, max_waiting }
     }
 }
 
 impl Link for EthernetLink {
     fn open_queue(&self) -> Result<Box<dyn Queue>> {
-        let (stream, session) = dial_queue(self.state.address(), &self.key, &self.wish).map_err(|error| {
-            // What the link knows of the peer says more than that it cannot be connected to any more.
-            self.state.monitor().check().err().unwrap_or_else(|| error.into())
-        })?;
+        let (stream, session) =
+            dial_queue(self.state.address(), &self.key, &self.request).map_err(|error| {
+                // What the link knows of the peer says more than that it cannot be connected to any more.
+                self.state.monitor().check().err().unwrap_or_else(|| error.into())
+            })?;
         Ok(sending::open(stream, session, &self.state, self.hub.shared(), self.max_waiting)?)
     }
 }

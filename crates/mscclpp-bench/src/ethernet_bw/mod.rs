@@ -42,7 +42,7 @@ pub(crate) struct Options {
 }
 
 /// How messages get from rank 0 to rank 1.
-trait Way {
+trait Transfer {
     /// What is sent from now on.
     fn load(&self, data: &[u8]) -> Result<()>;
 
@@ -69,18 +69,19 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
     let numbers = || options.connections.iter().copied();
     if options.gpu {
         let pair = options.measuring.join_with(|platform| options.tuning.context(platform), peer)?;
-        let ways = numbers().map(|n| Puts::between_gpus(&pair, n, most)).collect::<Result<Vec<_>>>()?;
+        let transfers = numbers().map(|n| Puts::between_gpus(&pair, n, most)).collect::<Result<Vec<_>>>()?;
         let goal = pair.is_of_two_gpus().then_some(GOAL_OF_GPUS);
         let bench = Bench { options, ranks: &pair.ranks, what: "GPU to GPU", goal };
-        bench.run(sizes, &ways, &pair.gpus)
+        bench.run(sizes, &transfers, &pair.gpus)
     } else {
         if options.measuring.chooses_devices() {
             return Err("--devices chooses the devices of --gpu; from host to host there are none".into());
         }
         let ranks = Ranks::join(options.tuning.context(Platform::Host), peer)?;
-        let ways = numbers().map(|n| Puts::between_hosts(&ranks, n, most)).collect::<Result<Vec<_>>>()?;
+        let transfers =
+            numbers().map(|n| Puts::between_hosts(&ranks, n, most)).collect::<Result<Vec<_>>>()?;
         let bench = Bench { options, ranks: &ranks, what: "host to host", goal: Some(GOAL) };
-        bench.run(sizes, &ways, &[])
+        bench.run(sizes, &transfers, &[])
     }
 }
 
@@ -93,15 +94,15 @@ struct Bench<'a> {
     goal: Option<f64>,
 }
 
-/// A way with its row.
+/// A transfer with its row.
 struct Contender<'a> {
     variant: String,
-    way: &'a dyn Way,
+    transfer: &'a dyn Transfer,
     /// As [`Bench::goal`].
     goal: Option<f64>,
 }
 
-/// What messages of one size took, on a way.
+/// What messages of one size took, with one transfer.
 struct Measured {
     us: Vec<f64>,
     /// Of rank 0, and the other; only rank 0's view is in this order.
@@ -115,10 +116,11 @@ impl Bench<'_> {
         let measuring = &self.options.measuring;
         let is_peer = self.ranks.rank == 1;
         let plain = PlainSocket::new(self.ranks, sizes.iter().max().unwrap_or(0))?;
-        let mut contenders = vec![Contender { variant: "plain socket".to_owned(), way: &plain, goal: None }];
+        let mut contenders =
+            vec![Contender { variant: "plain socket".to_owned(), transfer: &plain, goal: None }];
         contenders.extend(puts.iter().zip(&self.options.connections).map(|(puts, n)| Contender {
             variant: format!("{} x{n}", self.what),
-            way: puts,
+            transfer: puts,
             goal: self.goal.filter(|_| *n == 1),
         }));
         let mut progress = Progress::new(sizes.count() * measuring.launches(), is_peer);
@@ -164,13 +166,13 @@ impl Bench<'_> {
         let data = random_bytes(if self.ranks.rank == 0 { mine } else { others }, bytes as usize);
         let mut all = Vec::new();
         for contender in contenders {
-            contender.way.load(&data)?;
+            contender.transfer.load(&data)?;
             all.push(Measured { us: Vec::new(), cpu: Default::default(), ok: true });
         }
         for launch in 0..measuring.launches() {
             progress.step(&format!("{WORKLOAD} {}", SizeOf::Bytes.show(bytes)));
             for (contender, measured) in contenders.iter().zip(&mut all) {
-                self.once(contender.way, &data, rounds, measuring.counts(launch), measured)?;
+                self.once(contender.transfer, &data, rounds, measuring.counts(launch), measured)?;
             }
         }
         let plain = all[0].us.clone();
@@ -220,7 +222,7 @@ impl Bench<'_> {
 
     fn once(
         &self,
-        way: &dyn Way,
+        transfer: &dyn Transfer,
         data: &[u8],
         rounds: u32,
         counts: bool,
@@ -229,20 +231,20 @@ impl Bench<'_> {
         let (ranks, len) = (self.ranks, data.len() as u64);
         let receives = ranks.rank == 1;
         if receives {
-            way.destination().poison(len)?;
+            transfer.destination().poison(len)?;
         }
         ranks.meet()?;
         let (cpu, start) = (CpuTime::now(), Instant::now());
-        way.carry(len, rounds)?;
+        transfer.carry(len, rounds)?;
         let us = start.elapsed().as_secs_f64() * 1e6;
         ranks.meet()?;
         let cpu = CpuTime::now() - cpu;
         let mut ok = true;
         if receives {
             if self.options.measuring.spoils() {
-                way.destination().spoil(len)?;
+                transfer.destination().spoil(len)?;
             }
-            ok = way.destination().holds(data)?;
+            ok = transfer.destination().holds(data)?;
         }
         measured.ok &= ranks.both(ok)?;
         let others = CpuTime::from_nanos(ranks.swap(cpu.as_nanos())?);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mscclpp::prelude::*;
 
-use super::{Way, host_memory::HostMemory};
+use super::{Transfer, host_memory::HostMemory};
 use crate::{
     Result,
     data::{Destination, GUARD, Memory},
@@ -71,7 +71,7 @@ impl<'a> Puts<'a> {
     }
 }
 
-impl Way for Puts<'_> {
+impl Transfer for Puts<'_> {
     fn load(&self, data: &[u8]) -> Result<()> {
         self.memory.write(0, data)
     }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::Way;
+use super::Transfer;
 use crate::{
     Result,
     data::{Destination, GUARD, Memory},
@@ -62,7 +62,7 @@ fn connect(ranks: &Ranks) -> Result<TcpStream> {
     Ok(stream)
 }
 
-impl Way for PlainSocket {
+impl Transfer for PlainSocket {
     fn load(&self, data: &[u8]) -> Result<()> {
         self.memory.write(0, data)
     }

@@ -228,8 +228,8 @@ fn run(
                     Move::Put | Move::Get => (0, 0),
                     Move::PutPackets(packets) => roles.blocks(packets, workers, putters),
                 };
-                let way = Way { what, barriers, roles, workers, putters, first_unpacker };
-                rows.push(bench.row(&exchange, &mut progress, way, bytes)?);
+                let kind = RowKind { what, barriers, roles, workers, putters, first_unpacker };
+                rows.push(bench.row(&exchange, &mut progress, kind, bytes)?);
             }
         }
     }
@@ -253,7 +253,7 @@ fn lines_refused(pair: &Pair, exchange: &Exchange<'_>) -> Result<Option<String>>
 
 /// How a row moves its bytes. The roles are those of packets: so many blocks put, and from which on they unpack.
 #[derive(Clone, Copy)]
-struct Way {
+struct RowKind {
     what: Move,
     barriers: Barriers,
     roles: Roles,
@@ -274,9 +274,15 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn row(&self, exchange: &Exchange<'_>, progress: &mut Progress, way: Way, bytes: u64) -> Result<Row> {
+    fn row(
+        &self,
+        exchange: &Exchange<'_>,
+        progress: &mut Progress,
+        kind: RowKind,
+        bytes: u64,
+    ) -> Result<Row> {
         let (measuring, Shape { blocks, threads, .. }) = (&self.options.measuring, self.shape);
-        let Way { what, barriers, roles, .. } = way;
+        let RowKind { what, barriers, roles, .. } = kind;
         let rounds = measuring.rounds(self.pair, bytes);
         let mine = fresh_seed();
         let peers = self.pair.ranks.swap(mine)?;
@@ -285,7 +291,7 @@ impl Bench<'_> {
 
         let kernel = self.module.kernel(&kernel::name(what, barriers))?;
         let config = LaunchConfig::linear(blocks, threads);
-        let args = self.arguments(exchange, way, bytes);
+        let args = self.arguments(exchange, kind, bytes);
         // The flags start again with the packets, and an aborted barrier would leave something behind.
         self.state.fill(0, self.state.len(), 0)?;
         // SAFETY: these are the kernel's arguments. The exchange, which has the memory and the channels, is dropped
@@ -293,7 +299,7 @@ impl Bench<'_> {
         let launch = |stream: &Stream| unsafe { kernel.launch(stream, config, &args) };
         let launches = Launches::capture(exchange.stopwatch.stream(), rounds, launch)?;
 
-        let asked = self.putters_asked.then_some(way.putters);
+        let asked = self.putters_asked.then_some(kind.putters);
         let variant = what.variant(barriers, roles, asked, self.shape);
         let times = exchange.arrival().measure(
             measuring,
@@ -326,8 +332,9 @@ impl Bench<'_> {
         })
     }
 
-    fn arguments(&self, exchange: &Exchange<'_>, way: Way, bytes: u64) -> KernelArgs {
-        let (channels, Way { barriers, workers, putters, first_unpacker, .. }) = (exchange.channels(), way);
+    fn arguments(&self, exchange: &Exchange<'_>, kind: RowKind, bytes: u64) -> KernelArgs {
+        let (channels, RowKind { barriers, workers, putters, first_unpacker, .. }) =
+            (exchange.channels(), kind);
         let round = Round {
             bytes,
             incoming: exchange.incoming(),

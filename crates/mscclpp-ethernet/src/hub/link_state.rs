@@ -9,7 +9,7 @@ use std::{
 use mscclpp_core::{Error as CoreError, LinkMonitor, Transport};
 use parking_lot::Mutex;
 
-use crate::{error::Error, protocol::handshake::Name, sending::Lane};
+use crate::{error::Error, protocol::handshake::Name, sending::SendConnection};
 
 /// A link from an endpoint of this process to a peer's, as the hub and the queues share it.
 pub(crate) struct LinkState {
@@ -20,7 +20,7 @@ pub(crate) struct LinkState {
     address: SocketAddr,
     monitor: LinkMonitor,
     /// The connections that carry its data.
-    lanes: Mutex<Vec<Weak<Lane>>>,
+    connections: Mutex<Vec<Weak<SendConnection>>>,
     over: AtomicBool,
 }
 
@@ -39,7 +39,15 @@ pub(crate) enum LinkEnd {
 
 impl LinkState {
     pub(crate) fn new(id: u64, local: Name, remote: Name, address: SocketAddr, monitor: LinkMonitor) -> Self {
-        Self { id, local, remote, address, monitor, lanes: Mutex::default(), over: AtomicBool::new(false) }
+        Self {
+            id,
+            local,
+            remote,
+            address,
+            monitor,
+            connections: Mutex::default(),
+            over: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -51,15 +59,15 @@ impl LinkState {
         (&self.local, &self.remote) == (local, remote)
     }
 
-    /// Cuts `lane` when the link ends, at once if it has.
-    pub(crate) fn carries(&self, lane: &Arc<Lane>) {
-        let mut lanes = self.lanes.lock();
-        lanes.retain(|lane| lane.strong_count() > 0);
-        lanes.push(Arc::downgrade(lane));
-        drop(lanes);
+    /// Cuts `connection` when the link ends, at once if it has.
+    pub(crate) fn carries(&self, connection: &Arc<SendConnection>) {
+        let mut connections = self.connections.lock();
+        connections.retain(|connection| connection.strong_count() > 0);
+        connections.push(Arc::downgrade(connection));
+        drop(connections);
         // `end` sets this before it looks at the list: one of the two sees the other.
         if self.over.load(Ordering::SeqCst) {
-            lane.cut();
+            connection.cut();
         }
     }
 
@@ -93,8 +101,8 @@ impl LinkState {
 
     fn cut(&self) {
         self.over.store(true, Ordering::SeqCst);
-        for lane in self.lanes.lock().drain(..).filter_map(|lane| lane.upgrade()) {
-            lane.cut();
+        for connection in self.connections.lock().drain(..).filter_map(|connection| connection.upgrade()) {
+            connection.cut();
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     staging::{Patience, Staging},
 };
 
-use super::lane::{BACKLOG, Lane, Source, Work};
+use super::connection::{BACKLOG, SendConnection, Source, Work};
 
 /// The most data behind one header.
 const MAX_FRAME: u64 = 1 << 20;
@@ -38,7 +38,7 @@ const STUCK: Duration = Duration::from_secs(10);
 const DRAIN: Duration = Duration::from_secs(5);
 
 pub(super) struct Driver {
-    lane: Arc<Lane>,
+    connection: Arc<SendConnection>,
     /// Works taken from the backlog.
     works: VecDeque<Work>,
     /// How far the first of them, if it is a write, has been cut into frames.
@@ -70,7 +70,7 @@ enum Data {
 
 /// Why a driver ends before its queue does.
 enum Stop {
-    /// The lane is broken, or the link has ended.
+    /// The connection is broken, or the link has ended.
     Broken,
     Io(io::Error),
     Device(mscclpp_gpu::Error),
@@ -83,9 +83,9 @@ impl From<mscclpp_gpu::Error> for Stop {
 }
 
 impl Driver {
-    pub(super) fn new(lane: Arc<Lane>) -> Self {
+    pub(super) fn new(connection: Arc<SendConnection>) -> Self {
         Self {
-            lane,
+            connection,
             works: VecDeque::with_capacity(BACKLOG),
             cut: 0,
             frames: VecDeque::with_capacity(AHEAD),
@@ -96,15 +96,15 @@ impl Driver {
     pub(super) fn run(mut self) {
         match self.drive() {
             Ok(()) => self.part(),
-            Err(Stop::Broken) => self.lane.cut(),
-            Err(Stop::Io(error)) => self.lane.fail(format!("sending to it failed: {error}")),
+            Err(Stop::Broken) => self.connection.cut(),
+            Err(Stop::Io(error)) => self.connection.fail(format!("sending to it failed: {error}")),
             Err(Stop::Device(error)) => {
-                self.lane.cut();
-                self.lane.link.fail(CoreError::Gpu(error));
+                self.connection.cut();
+                self.connection.link.fail(CoreError::Gpu(error));
             }
         }
         // What was not sent is let go of.
-        self.lane.backlog.lock().clear();
+        self.connection.backlog.lock().clear();
     }
 
     fn drive(&mut self) -> Result<(), Stop> {
@@ -126,7 +126,7 @@ impl Driver {
     fn prepare(&mut self) -> Result<(), Stop> {
         while self.frames.len() < AHEAD {
             if self.works.is_empty() {
-                let mut backlog = self.lane.backlog.lock();
+                let mut backlog = self.connection.backlog.lock();
                 std::mem::swap(&mut self.works, &mut backlog);
             }
             let Some(work) = self.works.front() else { return Ok(()) };
@@ -169,7 +169,7 @@ impl Driver {
         let staging = match self.stagings.iter().position(|staging| staging.is_of(gpu)) {
             Some(known) => known,
             None => {
-                self.stagings.push(Staging::new(gpu, self.lane.hub.settings())?);
+                self.stagings.push(Staging::new(gpu, self.connection.hub.settings())?);
                 self.stagings.len() - 1
             }
         };
@@ -239,13 +239,13 @@ impl Driver {
                     header
                 }
                 Head::Frame { frame, checksum } => {
-                    self.lane.outbound.seal(with_checksum(frame, checksum, data))
+                    self.connection.outbound.seal(with_checksum(frame, checksum, data))
                 }
             };
             pieces[2 * i] = Piece::of(&headers[i]).after(sent.min(HEADER));
             pieces[2 * i + 1] = data.after(sent.saturating_sub(HEADER));
         }
-        self.lane.held.store(false, Ordering::Relaxed);
+        self.connection.held.store(false, Ordering::Relaxed);
         self.send_pieces(&mut pieces[..2 * count])?;
         let finished = self.frames.drain(..count).filter(|frame| frame.last).count() as u64;
         if self.frames.is_empty() {
@@ -255,7 +255,7 @@ impl Driver {
             }
         }
         // Behind everything: from here on the owner may send (invariant 1).
-        self.lane.done.fetch_add(finished, Ordering::Release);
+        self.connection.done.fetch_add(finished, Ordering::Release);
         Ok(())
     }
 
@@ -264,11 +264,12 @@ impl Driver {
         while let Some(first) = pieces.iter().position(|piece| piece.len > 0) {
             pieces = &mut pieces[first..];
             // SAFETY: headers of `send`, host memory that the frames keep, chunks that no copy uses.
-            let mut count = match unsafe { socket::send(&self.lane.stream, pieces, Manner::Patiently) } {
+            let mut count = match unsafe { socket::send(&self.connection.stream, pieces, Manner::Patiently) }
+            {
                 Ok(count) => count,
                 Err(error) if socket::is_not_now(&error) => {
                     self.check()?;
-                    if self.lane.closing.load(Ordering::Acquire) && progress.elapsed() > STUCK {
+                    if self.connection.closing.load(Ordering::Acquire) && progress.elapsed() > STUCK {
                         return Err(Stop::Io(io::ErrorKind::TimedOut.into()));
                     }
                     continue;
@@ -286,7 +287,7 @@ impl Driver {
     }
 
     fn check(&self) -> Result<(), Stop> {
-        match self.lane.is_broken() || self.lane.link.has_failed() {
+        match self.connection.is_broken() || self.connection.link.has_failed() {
             true => Err(Stop::Broken),
             false => Ok(()),
         }
@@ -294,15 +295,15 @@ impl Driver {
 
     /// Waits for something to do; false once the queue is dropped and everything sent.
     fn rest(&self) -> Result<bool, Stop> {
-        let busy = self.lane.hub.settings().busy;
+        let busy = self.connection.hub.settings().busy;
         let mut began: Option<Instant> = None;
         loop {
             // Before the backlog is looked at: what was given before the queue was dropped must be seen.
-            let closing = self.lane.closing.load(Ordering::Acquire);
-            if self.lane.held.swap(false, Ordering::Acquire) {
-                socket::push(&self.lane.stream);
+            let closing = self.connection.closing.load(Ordering::Acquire);
+            if self.connection.held.swap(false, Ordering::Acquire) {
+                socket::push(&self.connection.stream);
             }
-            if !self.lane.backlog.lock().is_empty() {
+            if !self.connection.backlog.lock().is_empty() {
                 return Ok(true);
             }
             self.check()?;
@@ -322,7 +323,7 @@ impl Driver {
     /// Says that there is no more, and waits until the peer has taken everything: closing a socket with answers unread
     /// would cut off what is on its way.
     fn part(&self) {
-        let stream = &self.lane.stream;
+        let stream = &self.connection.stream;
         let deadline = Instant::now() + DRAIN;
         let mut answers = [0; 256];
         let mut open = stream.shutdown(Shutdown::Write).is_ok();

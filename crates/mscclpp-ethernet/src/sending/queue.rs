@@ -23,8 +23,8 @@ use crate::{
 };
 
 use super::{
+    connection::{BACKLOG, SendConnection, Sent, Source, Work},
     driver::{Driver, LOOK},
-    lane::{BACKLOG, Lane, Sent, Source, Work},
 };
 
 /// Up to so many bytes of host memory are sent by the owner itself; more are handed over.
@@ -44,19 +44,19 @@ pub(crate) fn open(
     stream.set_nonblocking(false).during("making a socket block")?;
     stream.set_write_timeout(Some(LOOK)).during("setting up a socket")?;
     let outbound = Outbound::new(session.initiator);
-    let lane = Arc::new(Lane::new(stream, outbound, link.clone(), hub.clone()));
-    let driver = Driver::new(lane.clone());
+    let connection = Arc::new(SendConnection::new(stream, outbound, link.clone(), hub.clone()));
+    let driver = Driver::new(connection.clone());
     let thread = std::thread::Builder::new()
         .name("mscclpp-eth-out".to_owned())
         .spawn(move || driver.run())
         .during("starting the thread that helps a queue to send")?;
-    lane.is_driven_by(thread.thread().clone());
-    link.carries(&lane);
+    connection.is_driven_by(thread.thread().clone());
+    link.carries(&connection);
     Ok(Box::new(EthernetQueue {
         answers: Answers { inbound: Inbound::new(session.responder), bytes: [0; 16 * HEADER], filled: 0 },
         checksums: hub.settings().checksums,
         max_waiting: max_waiting.unwrap_or(MAX_WAITING).into(),
-        lane,
+        connection,
         given: 0,
         has_handed_over: false,
         routes: Vec::new(),
@@ -66,7 +66,7 @@ pub(crate) fn open(
 }
 
 struct EthernetQueue {
-    lane: Arc<Lane>,
+    connection: Arc<SendConnection>,
     answers: Answers,
     checksums: bool,
     max_waiting: u64,
@@ -98,25 +98,25 @@ struct Answers {
 impl EthernetQueue {
     /// Whether the owner may send itself (invariant 1).
     fn is_caught_up(&self) -> bool {
-        self.lane.done.load(Ordering::Acquire) == self.given
+        self.connection.done.load(Ordering::Acquire) == self.given
     }
 
     fn hand_over(&mut self, work: Work) {
         self.given += 1;
         self.has_handed_over = true;
-        self.lane.backlog.lock().push_back(work);
+        self.connection.backlog.lock().push_back(work);
     }
 
     /// Whether as many operations wait to be sent as may.
     fn is_full(&self) -> bool {
-        self.given - self.lane.done.load(Ordering::Acquire) >= self.max_waiting
+        self.given - self.connection.done.load(Ordering::Acquire) >= self.max_waiting
     }
 
     fn route(&self, route: RouteId) -> Result<&EthernetRoute> {
         self.routes.get(route.index()).and_then(Option::as_ref).ok_or(Error::Foreign("the route"))
     }
 
-    /// Starts an operation that there is room for. If the lane is broken it does nothing: the link is about to say why,
+    /// Starts an operation that there is room for. If the connection is broken it does nothing: the link is about to say why,
     /// if it has not already.
     fn start(&mut self, operation: Operation) -> CoreResult<()> {
         match operation {
@@ -125,7 +125,7 @@ impl EthernetQueue {
                     return Err(Error::Foreign("the route").into());
                 };
                 to.check()?;
-                if len == 0 || self.lane.is_broken() {
+                if len == 0 || self.connection.is_broken() {
                     return Ok(());
                 }
                 let source = Source { region: from.clone(), address: from.ptr().add(src_offset), len };
@@ -140,13 +140,13 @@ impl EthernetQueue {
                 let to = &self.route(route)?.to;
                 to.check()?;
                 let region = to.id();
-                if !self.lane.is_broken() {
+                if !self.connection.is_broken() {
                     self.control(Frame::Update { region, offset, value });
                 }
             }
             Operation::Flush { ticket } => {
                 // If it is broken this is never reached.
-                if !self.lane.is_broken() {
+                if !self.connection.is_broken() {
                     self.control(Frame::Flush { ticket });
                 }
                 self.flushes.push_back((ticket, self.given));
@@ -162,11 +162,11 @@ impl EthernetQueue {
         if !self.is_caught_up() {
             return self.hand_over(Work::Control(frame));
         }
-        let header = self.lane.outbound.seal(frame);
+        let header = self.connection.outbound.seal(frame);
         // What is held back leaves with this.
-        self.lane.held.store(false, Ordering::Relaxed);
+        self.connection.held.store(false, Ordering::Relaxed);
         // SAFETY: no data.
-        match unsafe { self.lane.try_send(&header, Piece::NONE, Manner::AtOnce) } {
+        match unsafe { self.connection.try_send(&header, Piece::NONE, Manner::AtOnce) } {
             Sent::All | Sent::Nothing => {}
             Sent::Part(sent) => self.hand_over(Work::Rest { header, sent, source: None }),
         }
@@ -181,12 +181,13 @@ impl EthernetQueue {
             unsafe { placement::digest(&mut hasher, data.start, data.len) };
             hasher.finalize()
         });
-        let header = self.lane.outbound.seal(Frame::Write { region, offset, len: source.len, checksum });
+        let header =
+            self.connection.outbound.seal(Frame::Write { region, offset, len: source.len, checksum });
         // SAFETY: as above.
-        match unsafe { self.lane.try_send(&header, data, Manner::WithMoreToCome) } {
+        match unsafe { self.connection.try_send(&header, data, Manner::WithMoreToCome) } {
             Sent::All => {
-                self.lane.held.store(true, Ordering::Release);
-                self.lane.wake();
+                self.connection.held.store(true, Ordering::Release);
+                self.connection.wake();
             }
             Sent::Part(sent) => self.hand_over(Work::Rest { header, sent, source: Some(source) }),
             Sent::Nothing => {}
@@ -240,7 +241,7 @@ impl Queue for EthernetQueue {
         }
         // Once for all of them.
         if std::mem::take(&mut self.has_handed_over) {
-            self.lane.wake();
+            self.connection.wake();
         }
         match result {
             Err(error) if taken == 0 => Err(error),
@@ -250,17 +251,17 @@ impl Queue for EthernetQueue {
 
     fn progress(&mut self) -> CoreResult<u64> {
         while let Some((due, works)) = self.flushes.front()
-            && self.lane.done.load(Ordering::Acquire) >= *works
-            && !self.lane.is_broken()
+            && self.connection.done.load(Ordering::Acquire) >= *works
+            && !self.connection.is_broken()
         {
-            match self.answers.next(&self.lane) {
+            match self.answers.next(&self.connection) {
                 Ok(Some(ticket)) if ticket == *due => {
                     self.completed = ticket;
                     self.flushes.pop_front();
                 }
-                Ok(Some(_)) => self.lane.fail("it answered what was not asked".to_owned()),
+                Ok(Some(_)) => self.connection.fail("it answered what was not asked".to_owned()),
                 Ok(None) => break,
-                Err(reason) => self.lane.fail(reason),
+                Err(reason) => self.connection.fail(reason),
             }
         }
         Ok(self.completed)
@@ -269,11 +270,11 @@ impl Queue for EthernetQueue {
 
 impl Answers {
     /// The next answer, if one has come; an error in words if there will be none.
-    fn next(&mut self, lane: &Lane) -> Result<Option<u64>, String> {
+    fn next(&mut self, connection: &SendConnection) -> Result<Option<u64>, String> {
         while self.filled < HEADER {
             let room = Piece::of_mut(&mut self.bytes[self.filled..]);
             // SAFETY: the rest of the buffer.
-            match unsafe { socket::receive(&lane.stream, &[room], false) } {
+            match unsafe { socket::receive(&connection.stream, &[room], false) } {
                 Ok(0) => return Err("it ended the connection".to_owned()),
                 Ok(count) => self.filled += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
@@ -296,7 +297,7 @@ impl Answers {
 impl Drop for EthernetQueue {
     /// Does not wait: the driver carries out what was given, and ends.
     fn drop(&mut self) {
-        self.lane.closing.store(true, Ordering::Release);
-        self.lane.wake();
+        self.connection.closing.store(true, Ordering::Release);
+        self.connection.wake();
     }
 }

@@ -22,7 +22,7 @@ use crate::{
 pub(super) const BACKLOG: usize = 64;
 
 /// What the owner of a queue and its driver have in common.
-pub(crate) struct Lane {
+pub(crate) struct SendConnection {
     pub(super) stream: TcpStream,
     pub(super) outbound: Outbound,
     pub(super) link: Arc<LinkState>,
@@ -82,11 +82,11 @@ pub(super) enum Sent {
     All,
     /// So many bytes.
     Part(usize),
-    /// The lane broke.
+    /// The connection broke.
     Nothing,
 }
 
-impl Lane {
+impl SendConnection {
     pub(super) fn new(stream: TcpStream, outbound: Outbound, link: Arc<LinkState>, hub: Arc<Shared>) -> Self {
         Self {
             stream,

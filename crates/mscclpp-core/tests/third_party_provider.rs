@@ -13,6 +13,7 @@ use mscclpp_core::{
     conformance::{self, Case, Setup},
 };
 use mscclpp_gpu::Platform;
+use mscclpp_test_support::child;
 
 /// One of the providers that the suite runs over.
 #[derive(Clone)]
@@ -43,9 +44,6 @@ fn all() -> Vec<Couriers> {
     ]
 }
 
-/// The argument that makes this program the second process of a setup.
-const SECOND: &str = "--second-process=";
-
 impl Setup for Couriers {
     fn builder(&self) -> ContextBuilder {
         Context::builder().provider(self.courier.clone()).platform(Platform::Host)
@@ -64,15 +62,14 @@ impl Setup for Couriers {
     }
 
     fn second_process(&self) -> Option<Command> {
-        let mut command = Command::new(std::env::current_exe().ok()?);
-        command.arg(format!("{SECOND}{}", self.name));
-        self.in_processes.then_some(command)
+        self.in_processes.then(|| child::as_child(&[self.name]))
     }
 }
 
 fn main() -> ExitCode {
-    if let Some(name) = std::env::args().nth(1).as_deref().and_then(|arg| arg.strip_prefix(SECOND)) {
-        let Some(setup) = all().into_iter().find(|setup| setup.name == name) else {
+    // The second process of a setup.
+    if let Some(role) = child::role() {
+        let Some(setup) = all().into_iter().find(|setup| role == [setup.name]) else {
             return ExitCode::FAILURE;
         };
         conformance::process::serve(&setup);

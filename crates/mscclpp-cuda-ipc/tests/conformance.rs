@@ -9,6 +9,7 @@ use mscclpp_core::{
 };
 use mscclpp_cuda_ipc::CudaIpc;
 use mscclpp_gpu::Platform;
+use mscclpp_test_support::child;
 
 #[derive(Clone, Copy)]
 struct Ends {
@@ -34,28 +35,20 @@ impl Setup for Ends {
     }
 
     fn second_process(&self) -> Option<Command> {
-        let mut command = Command::new(std::env::current_exe().ok()?);
-        let [a, b] = self.devices;
-        command.args([SECOND, &self.platform.to_string(), &a.to_string(), &b.to_string()]);
-        Some(command)
+        let [a, b] = self.devices.map(|device| device.to_string());
+        Some(child::as_child(&[&self.platform.to_string(), &a, &b]))
     }
 }
 
-/// The first argument of this program as the second process of a case; then come platform and devices.
-const SECOND: &str = "--second-process";
-
-fn serve_if_asked() -> bool {
-    let mut arguments = std::env::args().skip(1);
-    if arguments.next().as_deref() != Some(SECOND) {
-        return false;
-    }
-    let mut next = || arguments.next().expect("an argument");
+/// The second process of a case. Its platform and devices are in `role`.
+fn serve(role: Vec<String>) {
+    let mut role = role.into_iter();
+    let mut next = || role.next().expect("an argument");
     let platform = next();
     let known = [Platform::Host, Platform::Cuda, Platform::Hip];
     let platform = known.into_iter().find(|known| known.to_string() == platform).expect("a platform");
     let devices = [0, 1].map(|_| next().parse().expect("a device"));
     conformance::process::serve(&Ends { platform, devices });
-    true
 }
 
 fn trials(ends: Ends, cases: Vec<(&'static str, Case)>) -> Vec<Trial> {
@@ -72,8 +65,8 @@ fn trials(ends: Ends, cases: Vec<(&'static str, Case)>) -> Vec<Trial> {
 }
 
 fn main() {
-    if serve_if_asked() {
-        return;
+    if let Some(role) = child::role() {
+        return serve(role);
     }
     let mut all = Vec::new();
     let found = Platform::detect_or_host().expect("a usable platform");

@@ -1,0 +1,163 @@
+"""GPU communication from inside kernels.
+
+Processes find each other (`CommGroup`, `TcpBootstrap`), connect their devices (`Communicator`), and kernels signal each
+other and move data through channels (`MemoryChannel`, `PortChannel`), whose `device_handle().raw` goes to them.
+"""
+
+import atexit as _atexit
+import os as _os
+import warnings as _warnings
+
+from . import _mscclpp
+from . import numa
+from ._buffer import GpuBuffer
+from ._errors import BaseError, CudaError, CuError, Error, IbError, SysError
+from ._group import CommGroup
+from ._later import (
+    Algorithm,
+    AlgorithmBuilder,
+    AlgorithmCollection,
+    DataType,
+    ExecutionPlan,
+    Executor,
+    NvlsConnection,
+    PacketType,
+    ReduceOp,
+    SwitchChannel,
+    compile,
+    compile_native,
+    connect_nvls_collective,
+    is_bulk_supported,
+    is_nvls_supported,
+    npkit,
+)
+from ._mscclpp import (
+    BaseMemoryChannel,
+    BasePortChannel,
+    BaseProxyService,
+    Bootstrap,
+    Communicator,
+    Connection,
+    Context,
+    Device,
+    DeviceType,
+    Endpoint,
+    EndpointConfig,
+    EndpointConfigIb,
+    ErrorCode,
+    Fifo,
+    GpuBufferGranularity,
+    Host2DeviceSemaphore,
+    Host2HostSemaphore,
+    IbMode,
+    MemoryChannel,
+    MemoryDevice2DeviceSemaphore,
+    PortChannel,
+    Proxy,
+    ProxyHandlerResult,
+    ProxyService,
+    ProxyTrigger,
+    RawGpuBuffer,
+    RegisteredMemory,
+    Semaphore,
+    SemaphoreStub,
+    TcpBootstrap,
+    Transport,
+    TransportFlags,
+    UniqueId,
+    env,
+)
+from ._older import name as _older_name
+from ._paths import get_include, get_lib
+
+#: The version of this library, and the commit it was built from.
+version = _mscclpp.version()
+__version__ = version["version"]
+
+_os.environ.setdefault("MSCCLPP_HOME", _os.path.dirname(_os.path.abspath(__file__)))
+_atexit.register(_mscclpp._end_proxies)
+try:
+    _mscclpp._start_log()
+except Error as _error:
+    _warnings.warn(f"mscclpp does not log: {_error}", RuntimeWarning, stacklevel=2)
+
+
+def synchronize(timeout_sec=300.0):
+    """Wait until everything that was launched on the default stream of the current GPU is complete.
+
+    On simulated devices this takes the place of `cupy.cuda.runtime.deviceSynchronize()`. Time running out is an
+    `Error`, and the call can be repeated.
+    """
+    _mscclpp._synchronize(float(timeout_sec))
+
+
+def __getattr__(name):
+    return _older_name(name)
+
+
+__all__ = [
+    "Algorithm",
+    "AlgorithmBuilder",
+    "AlgorithmCollection",
+    "BaseError",
+    "BaseMemoryChannel",
+    "BasePortChannel",
+    "BaseProxyService",
+    "Bootstrap",
+    "CommGroup",
+    "Communicator",
+    "Connection",
+    "Context",
+    "CuError",
+    "CudaError",
+    "DataType",
+    "Device",
+    "DeviceType",
+    "Endpoint",
+    "EndpointConfig",
+    "EndpointConfigIb",
+    "Error",
+    "ErrorCode",
+    "ExecutionPlan",
+    "Executor",
+    "Fifo",
+    "GpuBuffer",
+    "GpuBufferGranularity",
+    "Host2DeviceSemaphore",
+    "Host2HostSemaphore",
+    "IbError",
+    "IbMode",
+    "MemoryChannel",
+    "MemoryDevice2DeviceSemaphore",
+    "NvlsConnection",
+    "PacketType",
+    "PortChannel",
+    "Proxy",
+    "ProxyHandlerResult",
+    "ProxyService",
+    "ProxyTrigger",
+    "RawGpuBuffer",
+    "ReduceOp",
+    "RegisteredMemory",
+    "Semaphore",
+    "SemaphoreStub",
+    "SwitchChannel",
+    "SysError",
+    "TcpBootstrap",
+    "Transport",
+    "TransportFlags",
+    "UniqueId",
+    "__version__",
+    "compile",
+    "compile_native",
+    "connect_nvls_collective",
+    "env",
+    "get_include",
+    "get_lib",
+    "is_bulk_supported",
+    "is_nvls_supported",
+    "npkit",
+    "numa",
+    "synchronize",
+    "version",
+]

@@ -1,0 +1,93 @@
+"""Where the memory of an array is, whichever library it is of."""
+
+import ctypes
+
+
+def is_torch_tensor(tensor):
+    """Whether it is a tensor of PyTorch, which need not be installed."""
+    return hasattr(tensor, "data_ptr") and type(tensor).__module__.partition(".")[0] == "torch"
+
+
+def locate(tensor, argument="tensor"):
+    """The address of the first byte, and how many bytes. The memory must be in one piece."""
+    if is_torch_tensor(tensor):
+        if not tensor.is_contiguous():
+            raise ValueError(f"argument '{argument}': {_NOT_CONTIGUOUS}")
+        return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+    for name in ("__cuda_array_interface__", "__array_interface__"):
+        interface = getattr(tensor, name, None)
+        if interface is not None:
+            return _of_interface(interface, argument)
+    if hasattr(tensor, "__dlpack__"):
+        return _of_dlpack(tensor.__dlpack__(), argument)
+    raise TypeError(
+        f"argument '{argument}': expected an array (CuPy, NumPy, PyTorch, or one with __cuda_array_interface__, "
+        f"__array_interface__ or __dlpack__), got {type(tensor).__name__}"
+    )
+
+
+def is_of_cuda(tensor):
+    """Whether the memory is that of a CUDA device, which the host cannot read."""
+    if is_torch_tensor(tensor):
+        return bool(tensor.is_cuda)
+    if getattr(tensor, "__cuda_array_interface__", None) is not None:
+        return True
+    if hasattr(tensor, "__array_interface__") or not hasattr(tensor, "__dlpack_device__"):
+        return False
+    return int(tensor.__dlpack_device__()[0]) != 1
+
+
+_NOT_CONTIGUOUS = "the array's memory is not in one piece; copy it into one that is, such as x.contiguous()"
+
+
+def _of_interface(interface, argument):
+    size = int(interface["typestr"][2:])
+    shape, strides = interface["shape"], interface.get("strides")
+    if strides is not None:
+        _check_one_piece(shape, [stride // size for stride in strides], argument)
+    count = 1
+    for n in shape:
+        count *= n
+    return int(interface["data"][0] or 0), count * size
+
+
+def _check_one_piece(shape, strides, argument):
+    """That elements lie one behind the other, in whichever order of dimensions. Strides count elements."""
+    if 0 in shape:
+        return
+    expected = 1
+    for stride, n in sorted((stride, n) for stride, n in zip(strides, shape) if n != 1):
+        if stride != expected:
+            raise ValueError(f"argument '{argument}': {_NOT_CONTIGUOUS}")
+        expected *= n
+
+
+class _View(ctypes.Structure):
+    """`DLTensor` of DLPack."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+def _of_dlpack(capsule, argument):
+    """Looks at a capsule without taking the memory over: that stays the array's."""
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    view = _View.from_address(pointer_of(capsule, b"dltensor"))
+    shape = view.shape[: view.ndim]
+    if view.strides:
+        _check_one_piece(shape, view.strides[: view.ndim], argument)
+    count = 1
+    for n in shape:
+        count *= n
+    return (view.data or 0) + view.byte_offset, count * (view.bits * view.lanes // 8)

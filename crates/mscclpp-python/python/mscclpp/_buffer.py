@@ -1,0 +1,123 @@
+"""`GpuBuffer`: an array over device memory that peers can be given."""
+
+import functools
+
+from . import _mscclpp
+from ._mscclpp import GpuBufferGranularity, RawGpuBuffer
+
+
+class _Meta(type):
+    def __instancecheck__(cls, instance):
+        return getattr(type(instance), "_is_gpu_buffer", False)
+
+
+class GpuBuffer(metaclass=_Meta):
+    """`GpuBuffer(shape, dtype)` is a CuPy array over zeroed device memory of this library, on the current GPU.
+
+    On the Host platform it is a NumPy array, with `data.ptr`, `data.mem.ptr` and `data.mem.size` as CuPy's have.
+    """
+
+    def __new__(
+        cls,
+        shape,
+        dtype=float,
+        strides=None,
+        order="C",
+        granularity=GpuBufferGranularity.MultiCastMinimum,
+    ):
+        platform, _, _ = _mscclpp._current_gpu()
+        make = _host_class() if platform == "host" else _cuda_class()
+        return make(shape, dtype, strides, order, granularity)
+
+
+def _bytes(shape, dtype, strides):
+    """How many bytes an array takes, at least one."""
+    size = dtype.itemsize
+    if strides is not None and 0 not in shape:
+        if any(stride < 0 for stride in strides):
+            raise ValueError(f"argument 'strides': {strides} has negative numbers, which are not supported here")
+        return sum((n - 1) * stride for n, stride in zip(shape, strides)) + size
+    for n in shape:
+        size *= n
+    return max(size, 1)
+
+
+def _shape(shape):
+    shape = (shape,) if not hasattr(shape, "__iter__") else tuple(shape)
+    if any(n < 0 for n in shape):
+        raise ValueError(f"argument 'shape': {shape} has negative numbers")
+    return shape
+
+
+class _Memory:
+    """What `array.data.mem` is."""
+
+    def __init__(self, raw):
+        self.ptr, self.size, self.device_id = raw.data(), raw.bytes(), raw.device_id()
+
+
+class _Pointer:
+    """What `array.data` is."""
+
+    def __init__(self, ptr, raw):
+        self.ptr, self.mem = ptr, _Memory(raw)
+
+
+@functools.cache
+def _host_class():
+    import numpy
+
+    class HostGpuBuffer(numpy.ndarray):
+        """A NumPy array over the memory of a simulated device."""
+
+        _is_gpu_buffer = True
+
+        def __new__(cls, shape, dtype, strides, order, granularity):
+            shape, dtype = _shape(shape), numpy.dtype(dtype)
+            raw = RawGpuBuffer(_bytes(shape, dtype, strides), granularity)
+            array = super().__new__(cls, shape, dtype, numpy.asarray(raw), 0, strides, order)
+            array._raw = raw
+            return array
+
+        def __array_finalize__(self, of):
+            # Views are over the same memory; copies and results are not, which `data` finds out.
+            self._raw = getattr(of, "_raw", None)
+
+        @property
+        def data(self):
+            ptr = self.__array_interface__["data"][0]
+            raw = self._raw
+            if raw is None or not raw.data() <= ptr < raw.data() + raw.bytes():
+                return super().data
+            return _Pointer(ptr, raw)
+
+        def __reduce__(self):
+            # A copy, in the memory of whoever reads it.
+            return numpy.asarray(self).__reduce__()
+
+    return HostGpuBuffer
+
+
+@functools.cache
+def _cuda_class():
+    try:
+        import cupy
+    except ImportError as error:
+        raise ImportError(
+            "GpuBuffer is a CuPy array, and CuPy is not installed (pip install cupy-cuda12x); RawGpuBuffer(bytes) works "
+            "without, and to_dlpack() gives its memory to other libraries"
+        ) from error
+
+    class CudaGpuBuffer(cupy.ndarray):
+        """A CuPy array over device memory of this library."""
+
+        _is_gpu_buffer = True
+
+        def __new__(cls, shape, dtype, strides, order, granularity):
+            shape, dtype = _shape(shape), cupy.dtype(dtype)
+            raw = RawGpuBuffer(_bytes(shape, dtype, strides), granularity)
+            memory = cupy.cuda.UnownedMemory(raw.data(), raw.bytes(), raw, raw.device_id())
+            pointer = cupy.cuda.MemoryPointer(memory, 0)
+            return cupy.ndarray.__new__(cls, shape, dtype, pointer, strides, order)
+
+    return CudaGpuBuffer

@@ -1,0 +1,52 @@
+"""What the library raises. `args` of each is a number and a text, so that they can be pickled and compared."""
+
+
+class BaseError(RuntimeError):
+    """What all errors of the library have in common."""
+
+    def __init__(self, code=0, message=""):
+        super().__init__(code, message)
+
+    def __str__(self):
+        return str(self.args[1])
+
+    @property
+    def message(self):
+        """The text: what happened, with the values that matter, and what to do."""
+        return self.args[1]
+
+    @property
+    def code(self):
+        """The number: that of a system call or driver, or an `ErrorCode`."""
+        return self.args[0]
+
+
+class Error(BaseError):
+    """An error of the library itself. Its number is an `ErrorCode`."""
+
+    @property
+    def code(self):
+        from ._mscclpp import ErrorCode
+
+        return ErrorCode(self.args[0])
+
+
+class SysError(BaseError):
+    """The operating system refused something. Its number is `errno`."""
+
+
+class CudaError(BaseError):
+    """An error of the CUDA runtime. This library uses the driver, whose errors are `CuError`."""
+
+
+class CuError(BaseError):
+    """The GPU's driver refused something. Its number is the driver's."""
+
+
+class IbError(BaseError):
+    """An error of InfiniBand. Its number is that of the work completion or of the system."""
+
+
+for _class in (BaseError, Error, SysError, CudaError, CuError, IbError):
+    # Where programs find them, and pickles name them.
+    _class.__module__ = "mscclpp"

@@ -1,0 +1,15 @@
+"""Where the package has its files."""
+
+import os
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def get_include():
+    """The folder for a compiler's `-I`, in which `mscclpp/*.hpp` are."""
+    return os.path.join(_HERE, "include")
+
+
+def get_lib():
+    """The folder of the extension module, which is the whole library."""
+    return _HERE

@@ -1,0 +1,202 @@
+"""Kernels from Python: compiled from CUDA C++, and launched."""
+
+import ctypes
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+from . import _mscclpp
+from ._arrays import is_torch_tensor, locate
+from ._buffer import GpuBuffer
+from ._later import DataType
+from ._mscclpp import RawGpuBuffer
+from ._paths import get_include
+
+__all__ = [
+    "GpuBuffer",
+    "Kernel",
+    "KernelBuilder",
+    "get_device_arch",
+    "is_torch_tensor",
+    "pack",
+    "torch_dtype_to_mscclpp_dtype",
+]
+
+
+class Kernel:
+    """A kernel that is loaded on the GPU that was current when it was made.
+
+    `Kernel(cubin, kernel_name)` takes PTX, for CUDA; `KernelBuilder` makes one of CUDA C++.
+    """
+
+    def __init__(self, cubin, kernel_name):
+        text = bytes(cubin)
+        if text[:4] == b"\x7fELF":
+            raise NotImplementedError("argument 'cubin': binaries cannot be loaded yet, PTX can (nvcc -ptx)")
+        ptx = text.rstrip(b"\0").decode()
+        self._kernel = _mscclpp._Kernel(f"{kernel_name}.ptx", "", [], kernel_name, ptx)
+
+    @classmethod
+    def _of_source(cls, name, source, headers, kernel_name, ptx=None):
+        kernel = cls.__new__(cls)
+        kernel._kernel = _mscclpp._Kernel(name, source, headers, kernel_name, ptx)
+        return kernel
+
+    def launch_kernel(self, params, nblocks, nthreads, shared, stream):
+        """Launch it, and do not wait for it.
+
+        `params` is what `pack` makes. Numbers of blocks and threads are one number, or up to three. `stream` is None for
+        the default stream, a stream of CuPy or PyTorch, or a driver's handle.
+        """
+        self._kernel.launch(params, _three("nblocks", nblocks), _three("nthreads", nthreads), shared, _handle(stream))
+
+
+def _three(argument, numbers):
+    numbers = list(numbers) if isinstance(numbers, (tuple, list)) else [numbers]
+    if not 1 <= len(numbers) <= 3:
+        raise ValueError(f"argument '{argument}': {numbers} is not one to three numbers")
+    return numbers + [1] * (3 - len(numbers))
+
+
+def _handle(stream):
+    for attribute in ("ptr", "cuda_stream"):
+        stream = getattr(stream, attribute, stream)
+    # The default stream of CuPy and PyTorch is 0.
+    return stream or None
+
+
+class KernelBuilder:
+    """Compiles a kernel, which must be `extern "C"`, of a file of CUDA C++.
+
+    The file is looked for in `file_dir`, by default in the current folder and in that of the program. The headers of
+    this library are found by themselves. What was compiled is kept in a cache.
+    """
+
+    def __init__(self, file, kernel_name, file_dir=None, macro_dict={}):
+        self._path = _find(file, file_dir)
+        self._name = kernel_name
+        self._macros = dict(macro_dict)
+
+    def get_compiled_kernel(self):
+        """Compile it, unless that was done before, and load it on the current GPU."""
+        with open(self._path, encoding="utf-8") as file:
+            text = file.read()
+        name = os.path.basename(self._path)
+        platform, _, capability = _mscclpp._current_gpu()
+        nvcc = _find_nvcc() if platform == "cuda" else None
+        if nvcc is not None:
+            return Kernel._of_source(name, text, [], self._name, self._ptx(nvcc, capability))
+        macros = "".join(f"#define {macro} {value}\n" for macro, value in self._macros.items())
+        source = f'{macros}#line 1 "{name}"\n{text}'
+        headers = _own_headers(text, os.path.dirname(self._path))
+        return Kernel._of_source(name, source, headers, self._name)
+
+    def _ptx(self, nvcc, capability):
+        macros = [f"-D{macro}={value}" for macro, value in self._macros.items()]
+        major, minor = capability
+        with tempfile.TemporaryDirectory(prefix="mscclpp-kernel-") as folder:
+            ptx = os.path.join(folder, "kernel.ptx")
+            command = [nvcc, "-ptx", "-std=c++17", f"-arch=compute_{major}{minor}", f"-I{get_include()}", *macros]
+            command += [self._path, "-o", ptx]
+            run = subprocess.run(command, capture_output=True, text=True, timeout=600)
+            if run.returncode != 0:
+                raise RuntimeError(f"{self._path} did not compile ({' '.join(command)}):\n{run.stderr}{run.stdout}")
+            with open(ptx, encoding="utf-8") as file:
+                return file.read()
+
+
+def _find(file, file_dir):
+    program = getattr(sys.modules.get("__main__"), "__file__", None)
+    folders = [os.getcwd(), os.path.dirname(os.path.abspath(program))] if program else [os.getcwd()]
+    folders = [file_dir] if file_dir is not None else folders
+    paths = [os.path.abspath(os.path.join(folder, file)) for folder in folders]
+    for path in paths:
+        if os.path.isfile(path):
+            return path
+    raise FileNotFoundError(f"argument 'file': there is no {' and no '.join(paths)}")
+
+
+def _find_nvcc():
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        nvcc = os.path.join(os.environ.get(variable, ""), "bin", "nvcc")
+        if os.environ.get(variable) and os.access(nvcc, os.X_OK):
+            return nvcc
+    return shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
+
+
+def _own_headers(text, folder):
+    """The files beside a source that it includes, and those that they include: names and texts."""
+    found, texts = {}, [text]
+    while texts:
+        for name in _INCLUDE.findall(texts.pop()):
+            path = os.path.join(folder, name)
+            if name not in found and os.path.isfile(path):
+                with open(path, encoding="utf-8") as file:
+                    found[name] = file.read()
+                texts.append(found[name])
+    return list(found.items())
+
+
+def pack(*args):
+    """The arguments of a kernel as bytes.
+
+    An int or bool takes 4 bytes; ctypes and NumPy values their size (`ctypes.c_size_t` 8); arrays are passed as their
+    address, bytes (such as `device_handle().raw`) as they are.
+    """
+    return b"".join(_packed(place, arg) for place, arg in enumerate(args))
+
+
+def _packed(place, arg):
+    if isinstance(arg, int):
+        if not -(2**31) <= arg < 2**32:
+            raise OverflowError(f"argument {place} of pack() is {arg}, which is no int of 4 bytes; use ctypes.c_size_t")
+        return struct.pack("i" if arg < 2**31 else "I", arg)
+    if isinstance(arg, (bytes, bytearray, memoryview)):
+        return bytes(arg)
+    if isinstance(arg, (ctypes._SimpleCData, ctypes.Structure, ctypes.Array)):
+        return bytes(arg)
+    if isinstance(arg, RawGpuBuffer):
+        return struct.pack("P", arg.data())
+    if type(arg).__module__ == "numpy" and getattr(arg, "shape", None) == () and not hasattr(arg, "__setitem__"):
+        return arg.tobytes()
+    if hasattr(arg, "raw"):
+        return bytes(arg.raw)
+    if isinstance(arg, float):
+        raise TypeError(f"argument {place} of pack() is a float; say which: ctypes.c_float or ctypes.c_double")
+    return struct.pack("P", locate(arg, f"{place} of pack()")[0])
+
+
+def get_device_arch():
+    """The architecture of the current GPU, such as `sm_90`; `host` for a simulated device."""
+    platform, _, capability = _mscclpp._current_gpu()
+    return f"sm_{capability[0]}{capability[1]}" if capability is not None else platform
+
+
+_DTYPES = {
+    "torch.float16": DataType.float16,
+    "torch.float32": DataType.float32,
+    "torch.int32": DataType.int32,
+    "torch.uint32": DataType.uint32,
+    "torch.uint8": DataType.uint8,
+    "torch.bfloat16": DataType.bfloat16,
+    "torch.float8_e4m3fn": DataType.float8_e4m3,
+    "torch.float8_e4m3fnuz": DataType.float8_e4m3,
+    "torch.float8_e5m2": DataType.float8_e5m2,
+    "torch.float8_e5m2fnuz": DataType.float8_e5m2,
+}
+
+
+def torch_dtype_to_mscclpp_dtype(dtype):
+    """The DataType of PyTorch's."""
+    try:
+        return _DTYPES[str(dtype)]
+    except KeyError:
+        known = ", ".join(_DTYPES)
+        raise ValueError(f"argument 'dtype': {dtype} has no DataType; those that have one are {known}") from None

@@ -1,0 +1,290 @@
+//! `UniqueId`, `Bootstrap` and `TcpBootstrap`.
+
+use std::sync::{Arc, OnceLock};
+
+use mscclpp::{Bootstrap, Error, Rendezvous, TcpBootstrap, UniqueId, errors::BootstrapError};
+use pyo3::{
+    exceptions::PyTypeError,
+    prelude::*,
+    types::{PyBytes, PyDict, PyTuple},
+};
+
+use crate::{
+    error::{self, OrRaise},
+    owned::Owned,
+    raw, waiting,
+};
+
+/// Names a job: made by rank 0's process and passed to the others, for example by pickling it.
+#[pyclass(name = "UniqueId", module = "mscclpp._mscclpp", from_py_object, eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PyUniqueId(Option<UniqueId>);
+
+#[pymethods]
+impl PyUniqueId {
+    #[new]
+    fn new() -> Self {
+        Self(None)
+    }
+
+    fn __getstate__<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.map_or([0; UniqueId::SIZE], |id| id.to_bytes()))
+    }
+
+    fn __setstate__(&mut self, state: &[u8]) -> PyResult<()> {
+        let is_empty = state.len() == UniqueId::SIZE && state.iter().all(|byte| *byte == 0);
+        self.0 = if is_empty { None } else { Some(UniqueId::from_bytes(state).or_raise()?) };
+        Ok(())
+    }
+
+    fn __repr__(&self) -> String {
+        self.0.map_or("UniqueId()".to_owned(), |id| format!("{id:?}"))
+    }
+}
+
+/// A job of ranks that exchange bytes. Made by `TcpBootstrap.create`.
+#[pyclass(name = "Bootstrap", module = "mscclpp._mscclpp", subclass, frozen)]
+pub(crate) struct PyBootstrap {
+    rank: usize,
+    n_ranks: usize,
+    formed: Owned<OnceLock<Formed>>,
+}
+
+struct Formed {
+    bootstrap: Arc<dyn Bootstrap>,
+    id: Option<UniqueId>,
+}
+
+impl PyBootstrap {
+    pub(crate) fn bootstrap(&self) -> PyResult<Arc<dyn Bootstrap>> {
+        Ok(Arc::clone(&self.formed()?.bootstrap))
+    }
+
+    fn formed(&self) -> PyResult<&Formed> {
+        self.formed.get()?.get().ok_or_else(|| {
+            error::misuse(
+                "this bootstrap is not connected yet: call initialize(unique_id) on all ranks first",
+            )
+        })
+    }
+}
+
+#[pymethods]
+impl PyBootstrap {
+    fn get_rank(&self) -> usize {
+        self.rank
+    }
+
+    fn get_n_ranks(&self) -> usize {
+        self.n_ranks
+    }
+
+    fn get_n_ranks_per_node(&self) -> PyResult<usize> {
+        Ok(self.formed()?.bootstrap.n_ranks_per_node())
+    }
+
+    fn get_n_ranks_per_ipc_domain(&self) -> PyResult<usize> {
+        Ok(self.formed()?.bootstrap.n_ranks_per_ipc_domain())
+    }
+
+    /// `send(data, size, peer, tag)` with an address or a buffer, or `send(data, peer, tag)` with a buffer.
+    #[pyo3(signature = (*args, **kwargs))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<()> {
+        let Message { data, size, peer, tag } = Message::parse("send", args, kwargs)?;
+        let data = data.ok_or_else(|| PyTypeError::new_err("send() misses the argument 'data'"))?;
+        let bytes = raw::read("send", &data, size)?;
+        let bootstrap = self.bootstrap()?;
+        waiting::wait(py, move || bootstrap.send(&bytes, peer, tag))
+    }
+
+    /// `recv(data, size, peer, tag)` into an address or a buffer, `recv(data, peer, tag)` into a buffer, or
+    /// `recv(peer, tag)`, which returns the bytes.
+    #[pyo3(signature = (*args, **kwargs))]
+    fn recv<'py>(
+        &self,
+        py: Python<'py>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let Message { data, size, peer, tag } = Message::parse("recv", args, kwargs)?;
+        if let Some(data) = &data {
+            // Before anything is taken.
+            raw::locate("recv", data, size, true)?;
+        }
+        let bootstrap = self.bootstrap()?;
+        let received = waiting::repeat(py, None, |left| match bootstrap.recv_timeout(peer, tag, left) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(BootstrapError::Timeout { .. }) => Ok(None),
+            Err(error) => Err(Error::from(error)),
+        })?
+        .unwrap_or_default();
+        match data {
+            Some(data) => raw::write("recv", &data, size, &received).map(|()| None),
+            None => Ok(Some(PyBytes::new(py, &received))),
+        }
+    }
+
+    /// Exchanges `size` bytes of each rank: `allData`, an address or a buffer of `size` times the number of ranks, holds
+    /// this rank's part at its place before, and everybody's after.
+    #[pyo3(signature = (allData, size))]
+    #[allow(non_snake_case, reason = "the public name")]
+    fn all_gather(&self, py: Python<'_>, allData: &Bound<'_, PyAny>, size: usize) -> PyResult<()> {
+        let Some(total) = size.checked_mul(self.n_ranks) else {
+            return Err(error::misuse(format!(
+                "all_gather: {size} bytes of {} ranks are too many",
+                self.n_ranks
+            )));
+        };
+        raw::locate("all_gather", allData, Some(total), true)?;
+        let all = raw::read("all_gather", allData, Some(total))?;
+        let mine = all[self.rank * size..][..size].to_vec();
+        let bootstrap = self.bootstrap()?;
+        let gathered = waiting::wait(py, move || bootstrap.all_gather(&mine))?;
+        if let Some((rank, part)) = gathered.iter().enumerate().find(|(_, part)| part.len() != size) {
+            return Err(error::misuse(format!(
+                "all_gather: rank {rank} gave {} bytes, and this rank {size}",
+                part.len()
+            )));
+        }
+        raw::write("all_gather", allData, Some(total), &gathered.concat())
+    }
+
+    fn barrier(&self, py: Python<'_>) -> PyResult<()> {
+        let bootstrap = self.bootstrap()?;
+        waiting::wait(py, move || bootstrap.barrier())
+    }
+
+    /// Gives up the job: the calls of all ranks fail from now on.
+    #[pyo3(signature = (reason = "aborted by the program"))]
+    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        let bootstrap = self.bootstrap()?;
+        py.detach(|| bootstrap.abort(reason));
+        Ok(())
+    }
+}
+
+/// A rank of a job whose processes are connected by TCP.
+#[pyclass(name = "TcpBootstrap", module = "mscclpp._mscclpp", extends = PyBootstrap, frozen)]
+pub(crate) struct PyTcpBootstrap;
+
+#[pymethods]
+impl PyTcpBootstrap {
+    #[staticmethod]
+    #[pyo3(signature = (rank, nRanks))]
+    #[allow(non_snake_case, reason = "the public name")]
+    fn create(py: Python<'_>, rank: usize, nRanks: usize) -> PyResult<Py<Self>> {
+        if rank >= nRanks {
+            return Err(error::misuse(format!("rank is {rank}, but there are only {nRanks} ranks")));
+        }
+        let base = PyBootstrap { rank, n_ranks: nRanks, formed: Owned::new(OnceLock::new()) };
+        Py::new(py, PyClassInitializer::from(base).add_subclass(Self))
+    }
+
+    /// Makes the identity of a new job, in the process that will be rank 0.
+    #[staticmethod]
+    fn create_unique_id(py: Python<'_>) -> PyResult<PyUniqueId> {
+        Ok(PyUniqueId(Some(py.detach(TcpBootstrap::create_unique_id).or_raise()?)))
+    }
+
+    /// The identity that this bootstrap was initialised with.
+    fn get_unique_id(slf: &Bound<'_, Self>) -> PyResult<PyUniqueId> {
+        let id = slf.as_super().get().formed()?.id;
+        id.map(|id| PyUniqueId(Some(id)))
+            .ok_or_else(|| error::misuse("this job met at an address and has no unique id"))
+    }
+
+    /// Joins the job; returns when all ranks are connected. `unique_id` is an id, or an address as `ip:port` or
+    /// `interface:ip:port`.
+    #[pyo3(signature = (unique_id, timeout_sec = 30.0))]
+    fn initialize(
+        slf: &Bound<'_, Self>,
+        py: Python<'_>,
+        unique_id: &Bound<'_, PyAny>,
+        timeout_sec: f64,
+    ) -> PyResult<()> {
+        let at = rendezvous(unique_id)?;
+        let timeout = waiting::seconds(timeout_sec)?;
+        let this = slf.as_super().get();
+        let formed = this.formed.get()?;
+        if formed.get().is_some() {
+            return Err(error::misuse("this bootstrap is connected already; create another for another job"));
+        }
+        let (rank, n_ranks) = (this.rank, this.n_ranks);
+        let id = match &at {
+            Rendezvous::Id(id) => Some(*id),
+            Rendezvous::Address(_) => None,
+        };
+        let bootstrap = waiting::wait(py, move || TcpBootstrap::new(rank, n_ranks, at, timeout))?;
+        formed
+            .set(Formed { bootstrap: Arc::new(bootstrap), id })
+            .map_err(|_| error::misuse("another thread has connected this bootstrap meanwhile"))
+    }
+}
+
+fn rendezvous(given: &Bound<'_, PyAny>) -> PyResult<Rendezvous> {
+    if let Ok(address) = given.extract::<String>() {
+        return Ok(Rendezvous::Address(address));
+    }
+    match given.extract::<PyUniqueId>() {
+        Ok(PyUniqueId(Some(id))) => Ok(Rendezvous::Id(id)),
+        Ok(PyUniqueId(None)) => {
+            Err(error::misuse("unique_id is empty: get one from create_unique_id() in the process of rank 0"))
+        }
+        Err(_) => Err(PyTypeError::new_err(format!(
+            "argument 'unique_id': expected a UniqueId or an address as \"ip:port\" or \"interface:ip:port\", got {}",
+            given.get_type().name()?
+        ))),
+    }
+}
+
+/// The arguments of `send` and `recv`, of which some may be left out in front.
+struct Message<'py> {
+    data: Option<Bound<'py, PyAny>>,
+    size: Option<usize>,
+    peer: usize,
+    tag: u32,
+}
+
+impl<'py> Message<'py> {
+    fn parse(call: &str, args: &Bound<'py, PyTuple>, kwargs: Option<&Bound<'py, PyDict>>) -> PyResult<Self> {
+        let names: &[&str] = match (args.len() + kwargs.map_or(0, PyDictMethods::len), call) {
+            (4, _) => &["data", "size", "peer", "tag"],
+            (3, _) => &["data", "peer", "tag"],
+            (2, "recv") => &["peer", "tag"],
+            (n, _) => {
+                return Err(PyTypeError::new_err(format!(
+                    "{call}() takes (data, size, peer, tag) or (data, peer, tag), not {n} arguments"
+                )));
+            }
+        };
+        let argument = |name: &str| -> PyResult<Option<Bound<'py, PyAny>>> {
+            let Some(place) = names.iter().position(|known| *known == name) else { return Ok(None) };
+            let named = kwargs.map(|kwargs| kwargs.get_item(name)).transpose()?.flatten();
+            match (args.get_item(place).ok(), named) {
+                (Some(value), None) | (None, Some(value)) => Ok(Some(value)),
+                _ => Err(PyTypeError::new_err(format!(
+                    "{call}() misses the argument '{name}', or has it twice"
+                ))),
+            }
+        };
+        let number = |name: &str| -> PyResult<Option<usize>> {
+            argument(name)?
+                .map(|value| value.extract())
+                .transpose()
+                .map_err(|e: PyErr| PyTypeError::new_err(format!("argument '{name}': {e}")))
+        };
+        let required = |name: &str| -> PyResult<usize> {
+            number(name)?
+                .ok_or_else(|| PyTypeError::new_err(format!("{call}() misses the argument '{name}'")))
+        };
+        let tag = u32::try_from(required("tag")?).map_err(|_| {
+            PyTypeError::new_err(format!("argument 'tag': it must be less than {}", u32::MAX))
+        })?;
+        Ok(Self { data: argument("data")?, size: number("size")?, peer: required("peer")?, tag })
+    }
+}

@@ -1,0 +1,139 @@
+//! `RawGpuBuffer`: device memory that peers can be given.
+
+use mscclpp::{DeviceBuffer, Platform};
+use pyo3::{exceptions::PyAttributeError, prelude::*, types::PyDict};
+
+use crate::{
+    connection::platform,
+    dlpack::{self, Tensor},
+    enums::enumeration,
+    error::{self, OrRaise},
+    owned::Owned,
+    raw::Bytes,
+};
+
+enumeration! {
+    /// How the size of a buffer is rounded up. Only a hint here: the driver's granularity is always kept to.
+    PyGranularity as "GpuBufferGranularity" {
+        MultiCastMinimum = 0,
+        MultiCastRecommended = 1,
+        AllocationMinimum = 2,
+        AllocationRecommended = 3,
+    }
+}
+
+/// `nelems` bytes of zeroed device memory on the current GPU, which can be registered for every transport. On the Host
+/// platform the memory is the CPU's, too.
+#[pyclass(name = "RawGpuBuffer", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyRawGpuBuffer {
+    inner: Owned<DeviceBuffer>,
+}
+
+#[pymethods]
+impl PyRawGpuBuffer {
+    #[new]
+    #[pyo3(signature = (nelems, granularity = PyGranularity::MultiCastMinimum))]
+    fn new(py: Python<'_>, nelems: u64, granularity: PyGranularity) -> PyResult<Self> {
+        let _ = granularity;
+        let gpu = platform()?.current_gpu().or_raise()?;
+        Ok(Self { inner: Owned::new(py.detach(|| gpu.allocate(nelems)).or_raise()?) })
+    }
+
+    fn nelems(&self) -> PyResult<u64> {
+        Ok(self.inner.get()?.len())
+    }
+
+    fn bytes(&self) -> PyResult<u64> {
+        Ok(self.inner.get()?.len())
+    }
+
+    fn data(&self) -> PyResult<u64> {
+        Ok(self.inner.get()?.ptr().0)
+    }
+
+    fn device_id(&self) -> PyResult<usize> {
+        Ok(self.inner.get()?.gpu().id())
+    }
+
+    /// A DLPack capsule of the memory as an array; without a shape, of as many elements as fit. `data_type` is such as
+    /// `float32` or `torch.float16`; strides count elements.
+    #[pyo3(signature = (data_type, shape = Vec::new(), strides = Vec::new()))]
+    fn to_dlpack<'py>(
+        &self,
+        py: Python<'py>,
+        data_type: &str,
+        shape: Vec<i64>,
+        strides: Vec<i64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        dlpack::capsule(py, Tensor::new(self.inner.get()?.clone(), data_type, shape, strides)?)
+    }
+
+    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
+        Ok(dlpack::device(self.inner.get()?))
+    }
+
+    /// The bytes as a DLPack capsule.
+    #[pyo3(signature = (**_kwargs))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        _kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.to_dlpack(py, "uint8", Vec::new(), Vec::new())
+    }
+
+    /// For NumPy, on the Host platform alone.
+    #[getter]
+    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.interface(py, Platform::Host)
+    }
+
+    /// For CuPy, PyTorch and Numba, on CUDA alone.
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.interface(py, Platform::Cuda)
+    }
+
+    /// Waits until the writes of kernels and copies are done, copies bytes out.
+    #[pyo3(signature = (offset = 0, size = None))]
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        offset: u64,
+        size: Option<u64>,
+    ) -> PyResult<Bound<'py, pyo3::types::PyBytes>> {
+        let buffer = self.inner.get()?;
+        let size = size.unwrap_or(buffer.len().saturating_sub(offset));
+        if size > buffer.len() {
+            return Err(error::misuse(format!("read of {size} bytes of a buffer of {}", buffer.len())));
+        }
+        let mut bytes = vec![0; size as usize];
+        py.detach(|| buffer.read(offset, &mut bytes)).or_raise()?;
+        Ok(pyo3::types::PyBytes::new(py, &bytes))
+    }
+
+    /// Copies bytes in.
+    #[pyo3(signature = (data, offset = 0))]
+    fn write(&self, py: Python<'_>, data: Bytes, offset: u64) -> PyResult<()> {
+        let buffer = self.inner.get()?;
+        py.detach(|| buffer.write(offset, &data.0)).or_raise()
+    }
+}
+
+impl PyRawGpuBuffer {
+    fn interface<'py>(&self, py: Python<'py>, on: Platform) -> PyResult<Bound<'py, PyDict>> {
+        let buffer = self.inner.get()?;
+        if buffer.gpu().platform() != on {
+            return Err(PyAttributeError::new_err(format!(
+                "this memory is that of a device of {}",
+                buffer.gpu().platform()
+            )));
+        }
+        let interface = PyDict::new(py);
+        interface.set_item("shape", (buffer.len(),))?;
+        interface.set_item("typestr", "|u1")?;
+        interface.set_item("data", (buffer.ptr().0, false))?;
+        interface.set_item("version", 3)?;
+        Ok(interface)
+    }
+}

@@ -1,0 +1,256 @@
+//! `Communicator`, and the futures that it gives.
+
+use mscclpp::{Communicator, Connection, Context, Error, LocalEnd, Pending, RegisteredMemory, Semaphore};
+use pyo3::{exceptions::PyTypeError, prelude::*, sync::PyOnceLock};
+
+use crate::{
+    bootstrap::PyBootstrap,
+    config::ConfigArgument,
+    connection::{PyConnection, PyContext, PyEndpoint, on_this_threads_device},
+    error::OrRaise,
+    memory::PyRegisteredMemory,
+    older,
+    owned::Owned,
+    semaphore::PySemaphore,
+    transport::Flags,
+    waiting,
+};
+
+/// Exchanges endpoints, memories and semaphores with the other ranks of a job.
+#[pyclass(name = "Communicator", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyCommunicator {
+    inner: Owned<Communicator>,
+    bootstrap: Py<PyBootstrap>,
+    context: Py<PyContext>,
+}
+
+impl PyCommunicator {
+    pub(crate) fn communicator(&self) -> PyResult<&Communicator> {
+        self.inner.get()
+    }
+
+    fn start_connect(
+        &self,
+        py: Python<'_>,
+        local: LocalArgument,
+        peer: usize,
+        tag: u32,
+    ) -> PyResult<ConnectionFuture> {
+        let communicator = self.communicator()?.clone();
+        let local = match local.0 {
+            LocalEnd::Config(config) => {
+                LocalEnd::Config(on_this_threads_device(communicator.context(), config).or_raise()?)
+            }
+            made => made,
+        };
+        waiting::wait(py, move || communicator.connect(local, peer, tag)).map(ConnectionFuture::of)
+    }
+
+    /// Makes a semaphore over `connection` together with the rank at its other end, which does the same.
+    pub(crate) fn build(&self, py: Python<'_>, connection: &Connection) -> PyResult<Semaphore> {
+        let communicator = self.communicator()?.clone();
+        let peer = communicator.remote_rank_of(connection).or_raise()?;
+        let tag = communicator.tag_of(connection).or_raise()?;
+        let connection = connection.clone();
+        let pending = waiting::wait(py, move || communicator.build_semaphore(&connection, peer, tag))?;
+        await_pending(py, &pending)
+    }
+}
+
+#[pymethods]
+impl PyCommunicator {
+    #[new]
+    #[pyo3(signature = (bootstrap, context = None))]
+    fn new(py: Python<'_>, bootstrap: Py<PyBootstrap>, context: Option<Py<PyContext>>) -> PyResult<Self> {
+        let context = match context {
+            Some(context) => context,
+            None => Py::new(py, PyContext::of(<Context as mscclpp::ContextExt>::new()))?,
+        };
+        let job = bootstrap.get().bootstrap()?;
+        let communicator = Communicator::with_context(job, context.get().context()?.clone());
+        Ok(Self { inner: Owned::new(communicator), bootstrap, context })
+    }
+
+    fn bootstrap(&self, py: Python<'_>) -> Py<PyBootstrap> {
+        self.bootstrap.clone_ref(py)
+    }
+
+    fn context(&self, py: Python<'_>) -> Py<PyContext> {
+        self.context.clone_ref(py)
+    }
+
+    #[pyo3(signature = (ptr, size, transports))]
+    fn register_memory(
+        &self,
+        py: Python<'_>,
+        ptr: u64,
+        size: u64,
+        transports: Flags,
+    ) -> PyResult<PyRegisteredMemory> {
+        PyRegisteredMemory::register(py, self.communicator()?.context(), ptr, size, transports.0)
+    }
+
+    #[pyo3(signature = (memory, remote_rank, tag = 0))]
+    fn send_memory(
+        &self,
+        py: Python<'_>,
+        memory: &PyRegisteredMemory,
+        remote_rank: usize,
+        tag: u32,
+    ) -> PyResult<()> {
+        let (communicator, memory) = (self.communicator()?.clone(), memory.to_send()?.clone());
+        waiting::wait(py, move || communicator.send_memory(&memory, remote_rank, tag))
+    }
+
+    #[pyo3(signature = (remote_rank, tag = 0))]
+    fn recv_memory(&self, remote_rank: usize, tag: u32) -> PyResult<MemoryFuture> {
+        Ok(MemoryFuture::of(self.communicator()?.recv_memory(remote_rank, tag).or_raise()?))
+    }
+
+    /// Sends the peer this side's endpoint; the future connects it with the peer's.
+    #[pyo3(signature = (local_config, remote_rank, tag = 0))]
+    fn connect(
+        &self,
+        py: Python<'_>,
+        local_config: LocalArgument,
+        remote_rank: usize,
+        tag: u32,
+    ) -> PyResult<ConnectionFuture> {
+        self.start_connect(py, local_config, remote_rank, tag)
+    }
+
+    #[pyo3(signature = (connection, remote_rank, tag = 0))]
+    fn build_semaphore(
+        &self,
+        py: Python<'_>,
+        connection: &PyConnection,
+        remote_rank: usize,
+        tag: u32,
+    ) -> PyResult<SemaphoreFuture> {
+        let (communicator, connection) = (self.communicator()?.clone(), connection.connection()?.clone());
+        waiting::wait(py, move || communicator.build_semaphore(&connection, remote_rank, tag))
+            .map(SemaphoreFuture::of)
+    }
+
+    fn remote_rank_of(&self, connection: &PyConnection) -> PyResult<usize> {
+        self.communicator()?.remote_rank_of(connection.connection()?).or_raise()
+    }
+
+    fn tag_of(&self, connection: &PyConnection) -> PyResult<u32> {
+        self.communicator()?.tag_of(connection.connection()?).or_raise()
+    }
+
+    /// Gives up the job: the calls of all ranks fail, and device waits on its semaphores end.
+    #[pyo3(signature = (reason = "aborted by the program"))]
+    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        let communicator = self.communicator()?;
+        py.detach(|| communicator.abort(reason));
+        Ok(())
+    }
+
+    /// Older form of `connect`.
+    #[pyo3(signature = (remote_rank, tag, local_config))]
+    fn connect_on_setup(
+        &self,
+        py: Python<'_>,
+        remote_rank: usize,
+        tag: u32,
+        local_config: LocalArgument,
+    ) -> PyResult<ConnectionFuture> {
+        older::warn(py, "Communicator.connect_on_setup", "Communicator.connect")?;
+        self.start_connect(py, local_config, remote_rank, tag)
+    }
+
+    /// Older form of `send_memory`.
+    #[pyo3(signature = (memory, remote_rank, tag))]
+    fn send_memory_on_setup(
+        &self,
+        py: Python<'_>,
+        memory: &PyRegisteredMemory,
+        remote_rank: usize,
+        tag: u32,
+    ) -> PyResult<()> {
+        older::warn(py, "Communicator.send_memory_on_setup", "Communicator.send_memory")?;
+        self.send_memory(py, memory, remote_rank, tag)
+    }
+
+    /// Older form of `recv_memory`.
+    #[pyo3(signature = (remote_rank, tag))]
+    fn recv_memory_on_setup(&self, py: Python<'_>, remote_rank: usize, tag: u32) -> PyResult<MemoryFuture> {
+        older::warn(py, "Communicator.recv_memory_on_setup", "Communicator.recv_memory")?;
+        self.recv_memory(remote_rank, tag)
+    }
+
+    /// Did what `get()` of the futures does now.
+    fn setup(&self, py: Python<'_>) -> PyResult<()> {
+        older::warn(py, "Communicator.setup", "get() of the futures")
+    }
+}
+
+/// What is accepted as this side of a connection: an endpoint, a configuration or a transport.
+struct LocalArgument(LocalEnd);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for LocalArgument {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        if let Ok(endpoint) = object.cast::<PyEndpoint>() {
+            return Ok(Self(endpoint.get().endpoint()?.clone().into()));
+        }
+        match object.extract::<ConfigArgument>() {
+            Ok(config) => Ok(Self(config.0.into())),
+            Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => {
+                Err(PyTypeError::new_err(format!(
+                    "expected an EndpointConfig, an Endpoint or a Transport, got {}",
+                    object.get_type().name()?
+                )))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn await_pending<T: Clone + Send + Sync + 'static>(py: Python<'_>, pending: &Pending<T>) -> PyResult<T> {
+    let pending = pending.clone();
+    waiting::wait_in_turns(py, move |time| match pending.wait_timeout(time) {
+        Ok(value) => Ok(Some(value)),
+        Err(Error::PeerNotReady { .. }) => Ok(None),
+        Err(error) => Err(error),
+    })
+}
+
+/// Declares a future: something that another rank's part is still needed for.
+macro_rules! future {
+    ($type:ident as $name:literal of $value:ty: $object:ident) => {
+        #[doc = concat!("Becomes a `", stringify!($value), "` when the other rank has sent its part.")]
+        #[pyclass(name = $name, module = "mscclpp._mscclpp", frozen)]
+        pub(crate) struct $type {
+            inner: Owned<Pending<$value>>,
+            object: PyOnceLock<Py<$object>>,
+        }
+
+        impl $type {
+            fn of(pending: Pending<$value>) -> Self {
+                Self { inner: Owned::new(pending), object: PyOnceLock::new() }
+            }
+        }
+
+        #[pymethods]
+        impl $type {
+            /// Waits for it. The same object each time.
+            fn get(&self, py: Python<'_>) -> PyResult<Py<$object>> {
+                let pending = self.inner.get()?;
+                if let Some(object) = self.object.get(py) {
+                    return Ok(object.clone_ref(py));
+                }
+                let value = await_pending(py, pending)?;
+                let object = self.object.get_or_try_init(py, || Py::new(py, $object::of(value)))?;
+                Ok(object.clone_ref(py))
+            }
+        }
+    };
+}
+
+future!(MemoryFuture as "SharedFuture_RegisteredMemory" of RegisteredMemory: PyRegisteredMemory);
+future!(ConnectionFuture as "SharedFuture_Connection" of Connection: PyConnection);
+future!(SemaphoreFuture as "SharedFuture_Semaphore" of Semaphore: PySemaphore);

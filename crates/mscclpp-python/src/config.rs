@@ -1,0 +1,305 @@
+//! What an endpoint shall be: devices and configurations.
+
+use mscclpp::{Device, DeviceType, EndpointConfig, IbConfig, IbMode, Transport};
+use pyo3::{exceptions::PyTypeError, prelude::*};
+
+use crate::{enums::enumeration, error, transport::PyTransport};
+
+enumeration! {
+    /// What kind of device an endpoint is on.
+    PyDeviceType as "DeviceType" {
+        Unknown = 0,
+        CPU = 1,
+        GPU = 2,
+    }
+}
+
+enumeration! {
+    /// How signals travel over InfiniBand.
+    PyIbMode as "IbMode" {
+        Default = 0,
+        Host = 1,
+        HostNoAtomic = 2,
+    }
+}
+
+/// A device of an endpoint. An id of -1 means the current one.
+#[pyclass(name = "Device", module = "mscclpp._mscclpp", from_py_object, get_all, set_all, eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PyDevice {
+    r#type: PyDeviceType,
+    id: i64,
+}
+
+#[pymethods]
+impl PyDevice {
+    #[new]
+    #[pyo3(signature = (r#type = PyDeviceType::Unknown, id = -1))]
+    fn new(r#type: PyDeviceType, id: i64) -> Self {
+        Self { r#type, id }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Device(DeviceType.{}, {})", self.r#type.name(), self.id)
+    }
+}
+
+impl PyDevice {
+    fn device(self) -> PyResult<Device> {
+        let kind = match self.r#type {
+            PyDeviceType::Unknown => DeviceType::Unknown,
+            PyDeviceType::CPU => DeviceType::Cpu,
+            PyDeviceType::GPU => DeviceType::Gpu,
+        };
+        let id = match self.id {
+            -1 => None,
+            id => Some(usize::try_from(id).map_err(|_| {
+                error::misuse(format!(
+                    "a device has the id {id}; ids count from 0, and -1 is the current one"
+                ))
+            })?),
+        };
+        Ok(Device { kind, id })
+    }
+}
+
+impl From<Device> for PyDevice {
+    fn from(device: Device) -> Self {
+        let r#type = match device.kind {
+            DeviceType::Cpu => PyDeviceType::CPU,
+            DeviceType::Gpu => PyDeviceType::GPU,
+            DeviceType::Unknown => PyDeviceType::Unknown,
+        };
+        Self { r#type, id: optional(device.id) }
+    }
+}
+
+/// What is accepted where a device is due: one, or its type.
+pub(crate) struct DeviceArgument(PyDevice);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for DeviceArgument {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        if let Ok(device) = object.extract::<PyDevice>() {
+            return Ok(Self(device));
+        }
+        match object.extract::<PyDeviceType>() {
+            Ok(r#type) => Ok(Self(PyDevice { r#type, id: -1 })),
+            Err(_) => Err(unexpected("a Device or a DeviceType", object)),
+        }
+    }
+}
+
+/// Parameters of an InfiniBand endpoint.
+#[pyclass(name = "EndpointConfigIb", module = "mscclpp._mscclpp", from_py_object, get_all, set_all)]
+#[derive(Clone, Copy)]
+pub(crate) struct PyEndpointConfigIb {
+    device_index: i64,
+    port: i64,
+    gid_index: i64,
+    max_cq_size: i64,
+    max_cq_poll_num: i64,
+    max_send_wr: i64,
+    max_recv_wr: i64,
+    max_wr_per_send: i64,
+    mode: PyIbMode,
+}
+
+#[pymethods]
+impl PyEndpointConfigIb {
+    #[new]
+    #[pyo3(signature = (
+        device_index = -1, port = -1, gid_index = -1, max_cq_size = 1024, max_cq_poll_num = 256, max_send_wr = 8192,
+        max_recv_wr = 16, max_wr_per_send = 64, mode = PyIbMode::Default,
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "those of the public API")]
+    fn new(
+        device_index: i64,
+        port: i64,
+        gid_index: i64,
+        max_cq_size: i64,
+        max_cq_poll_num: i64,
+        max_send_wr: i64,
+        max_recv_wr: i64,
+        max_wr_per_send: i64,
+        mode: PyIbMode,
+    ) -> Self {
+        Self {
+            device_index,
+            port,
+            gid_index,
+            max_cq_size,
+            max_cq_poll_num,
+            max_send_wr,
+            max_recv_wr,
+            max_wr_per_send,
+            mode,
+        }
+    }
+}
+
+impl Default for PyEndpointConfigIb {
+    fn default() -> Self {
+        Self::new(-1, -1, -1, 1024, 256, 8192, 16, 64, PyIbMode::Default)
+    }
+}
+
+impl PyEndpointConfigIb {
+    fn config(self) -> PyResult<IbConfig> {
+        let mut config = IbConfig::new()
+            .max_cq_size(number("ib.max_cq_size", self.max_cq_size)?)
+            .max_cq_poll_num(number("ib.max_cq_poll_num", self.max_cq_poll_num)?)
+            .max_send_wr(number("ib.max_send_wr", self.max_send_wr)?)
+            .max_recv_wr(number("ib.max_recv_wr", self.max_recv_wr)?)
+            .max_wr_per_send(number("ib.max_wr_per_send", self.max_wr_per_send)?)
+            .mode(match self.mode {
+                PyIbMode::Default => IbMode::Default,
+                PyIbMode::Host => IbMode::Host,
+                PyIbMode::HostNoAtomic => IbMode::HostNoAtomic,
+            });
+        if self.device_index != -1 {
+            config = config.device_index(number("ib.device_index", self.device_index)?);
+        }
+        if self.port != -1 {
+            config = config.port(number("ib.port", self.port)?);
+        }
+        if self.gid_index != -1 {
+            config = config.gid_index(number("ib.gid_index", self.gid_index)?);
+        }
+        Ok(config)
+    }
+
+    fn of(config: &IbConfig) -> Self {
+        Self {
+            device_index: optional(config.device_index),
+            port: config.port.into(),
+            gid_index: optional(config.gid_index),
+            max_cq_size: config.max_cq_size.into(),
+            max_cq_poll_num: config.max_cq_poll_num.into(),
+            max_send_wr: config.max_send_wr.into(),
+            max_recv_wr: config.max_recv_wr.into(),
+            max_wr_per_send: config.max_wr_per_send.into(),
+            mode: match config.mode {
+                IbMode::Default => PyIbMode::Default,
+                IbMode::Host => PyIbMode::Host,
+                IbMode::HostNoAtomic => PyIbMode::HostNoAtomic,
+            },
+        }
+    }
+}
+
+/// What an endpoint shall be.
+#[pyclass(name = "EndpointConfig", module = "mscclpp._mscclpp", get_all, set_all)]
+pub(crate) struct PyEndpointConfig {
+    transport: PyTransport,
+    // Objects, so that `config.device.id = 1` and `config.ib.port = 1` change this.
+    device: Py<PyDevice>,
+    max_write_queue_size: i64,
+    ib: Py<PyEndpointConfigIb>,
+}
+
+/// The fields of `ib` under their older names.
+macro_rules! flat_fields {
+    ($($getter:ident, $setter:ident, $field:ident: $type:ty;)*) => {
+        #[pymethods]
+        impl PyEndpointConfig {
+            #[new]
+            #[pyo3(signature = (
+                transport = PyTransport::Unknown, device = DeviceArgument(PyDevice { r#type: PyDeviceType::GPU, id: -1 }),
+                max_write_queue_size = -1, ib = None,
+            ))]
+            fn new(
+                py: Python<'_>,
+                transport: PyTransport,
+                device: DeviceArgument,
+                max_write_queue_size: i64,
+                ib: Option<PyEndpointConfigIb>,
+            ) -> PyResult<Self> {
+                let ib = Py::new(py, ib.unwrap_or_default())?;
+                Ok(Self { transport, device: Py::new(py, device.0)?, max_write_queue_size, ib })
+            }
+
+            fn __repr__(&self, py: Python<'_>) -> String {
+                let device = self.device.borrow(py).__repr__();
+                format!("EndpointConfig(Transport.{}, {device})", self.transport.name())
+            }
+
+            $(
+                #[getter]
+                fn $getter(&self, py: Python<'_>) -> $type {
+                    self.ib.borrow(py).$field
+                }
+
+                #[setter]
+                fn $setter(&self, py: Python<'_>, value: $type) {
+                    self.ib.borrow_mut(py).$field = value;
+                }
+            )*
+        }
+    };
+}
+
+flat_fields! {
+    ib_device_index, set_ib_device_index, device_index: i64;
+    ib_port, set_ib_port, port: i64;
+    ib_gid_index, set_ib_gid_index, gid_index: i64;
+    ib_max_cq_size, set_ib_max_cq_size, max_cq_size: i64;
+    ib_max_cq_poll_num, set_ib_max_cq_poll_num, max_cq_poll_num: i64;
+    ib_max_send_wr, set_ib_max_send_wr, max_send_wr: i64;
+    ib_max_recv_wr, set_ib_max_recv_wr, max_recv_wr: i64;
+    ib_max_wr_per_send, set_ib_max_wr_per_send, max_wr_per_send: i64;
+    ib_mode, set_ib_mode, mode: PyIbMode;
+}
+
+impl PyEndpointConfig {
+    pub(crate) fn of(py: Python<'_>, config: &EndpointConfig) -> PyResult<Self> {
+        Ok(Self {
+            transport: config.transport.into(),
+            device: Py::new(py, PyDevice::from(config.device))?,
+            max_write_queue_size: optional(config.max_write_queue_size),
+            ib: Py::new(py, PyEndpointConfigIb::of(&config.ib))?,
+        })
+    }
+}
+
+/// What is accepted where a configuration is due: one, or a transport, which means one on the current GPU.
+pub(crate) struct ConfigArgument(pub(crate) EndpointConfig);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for ConfigArgument {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        if let Ok(transport) = object.extract::<PyTransport>() {
+            return Ok(Self(EndpointConfig::from(transport.transport()?)));
+        }
+        let Ok(given) = object.cast::<PyEndpointConfig>() else {
+            return Err(unexpected("an EndpointConfig or a Transport", object));
+        };
+        let given = given.borrow();
+        let transport: Transport = given.transport.transport()?;
+        let mut config = EndpointConfig::new(transport, given.device.borrow(object.py()).device()?);
+        config.ib = given.ib.borrow(object.py()).config()?;
+        if given.max_write_queue_size != -1 {
+            config.max_write_queue_size = Some(number("max_write_queue_size", given.max_write_queue_size)?);
+        }
+        Ok(Self(config))
+    }
+}
+
+/// Where -1 stands for none.
+pub(crate) fn optional<T: TryInto<i64>>(value: Option<T>) -> i64 {
+    value.and_then(|value| value.try_into().ok()).unwrap_or(-1)
+}
+
+fn number(what: &str, value: i64) -> PyResult<u32> {
+    u32::try_from(value)
+        .map_err(|_| error::misuse(format!("{what} is {value}, which is no number from 0 to {}", u32::MAX)))
+}
+
+fn unexpected(expected: &str, object: Borrowed<'_, '_, PyAny>) -> PyErr {
+    match object.get_type().name() {
+        Ok(name) => PyTypeError::new_err(format!("expected {expected}, got {name}")),
+        Err(error) => error,
+    }
+}

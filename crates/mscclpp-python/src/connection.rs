@@ -1,0 +1,271 @@
+//! `Context`, `Endpoint` and `Connection`.
+
+use std::{
+    process,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use mscclpp::{
+    Connection, Context, ContextExt, DeviceType, Endpoint, EndpointConfig, Error, Platform, WeakConnection,
+    errors::CoreError,
+};
+use pyo3::{prelude::*, types::PyBytes};
+
+use crate::{
+    config::{ConfigArgument, PyDevice, PyEndpointConfig, optional},
+    error::{self, OrRaise},
+    memory::PyRegisteredMemory,
+    owned::Owned,
+    raw::Bytes,
+    transport::{Flags, PyTransport},
+    waiting,
+};
+
+/// What makes endpoints, connections and registered memories.
+#[pyclass(name = "Context", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyContext {
+    inner: Owned<Context>,
+}
+
+impl PyContext {
+    pub(crate) fn of(context: Context) -> Self {
+        Self { inner: Owned::new(context) }
+    }
+
+    pub(crate) fn context(&self) -> PyResult<&Context> {
+        self.inner.get()
+    }
+}
+
+#[pymethods]
+impl PyContext {
+    #[new]
+    fn new() -> Self {
+        Self::of(Context::new())
+    }
+
+    #[staticmethod]
+    fn create() -> Self {
+        Self::new()
+    }
+
+    #[pyo3(signature = (ptr, size, transports))]
+    fn register_memory(
+        &self,
+        py: Python<'_>,
+        ptr: u64,
+        size: u64,
+        transports: Flags,
+    ) -> PyResult<PyRegisteredMemory> {
+        PyRegisteredMemory::register(py, self.context()?, ptr, size, transports.0)
+    }
+
+    fn create_endpoint(&self, py: Python<'_>, config: ConfigArgument) -> PyResult<PyEndpoint> {
+        let context = self.context()?;
+        Ok(PyEndpoint::of(py.detach(|| context.create_endpoint(config.0)).or_raise()?))
+    }
+
+    #[pyo3(signature = (local_endpoint, remote_endpoint))]
+    fn connect(
+        &self,
+        py: Python<'_>,
+        local_endpoint: &PyEndpoint,
+        remote_endpoint: &PyEndpoint,
+    ) -> PyResult<PyConnection> {
+        let context = self.context()?.clone();
+        let (local, remote) = (local_endpoint.endpoint()?.clone(), remote_endpoint.endpoint()?.clone());
+        Ok(PyConnection::of(waiting::wait(py, move || context.connect(&local, &remote))?))
+    }
+}
+
+/// Names the device of `config` that is current in the calling thread, so that the rest may be done by another thread.
+pub(crate) fn on_this_threads_device(
+    context: &Context,
+    mut config: EndpointConfig,
+) -> Result<EndpointConfig, Error> {
+    if config.device.kind == DeviceType::Gpu && config.device.id.is_none() {
+        config.device.id = Some(context.platform()?.current_gpu()?.id());
+    }
+    Ok(config)
+}
+
+/// The platform that devices come from where a program says nothing else.
+pub(crate) fn platform() -> PyResult<Platform> {
+    Platform::detect().or_raise()
+}
+
+/// One end of connections.
+#[pyclass(name = "Endpoint", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyEndpoint {
+    inner: Owned<Endpoint>,
+}
+
+impl PyEndpoint {
+    fn of(endpoint: Endpoint) -> Self {
+        Self { inner: Owned::new(endpoint) }
+    }
+
+    pub(crate) fn endpoint(&self) -> PyResult<&Endpoint> {
+        self.inner.get()
+    }
+}
+
+#[pymethods]
+impl PyEndpoint {
+    /// What it was made from; of a peer's endpoint, what is known of it.
+    fn config(&self, py: Python<'_>) -> PyResult<PyEndpointConfig> {
+        let endpoint = self.endpoint()?;
+        let known = || EndpointConfig::new(endpoint.transport(), endpoint.device());
+        PyEndpointConfig::of(py, &endpoint.config().cloned().unwrap_or_else(known))
+    }
+
+    fn transport(&self) -> PyResult<PyTransport> {
+        Ok(self.endpoint()?.transport().into())
+    }
+
+    fn device(&self) -> PyResult<PyDevice> {
+        Ok(self.endpoint()?.device().into())
+    }
+
+    fn max_write_queue_size(&self) -> PyResult<i64> {
+        Ok(optional(self.endpoint()?.max_write_queue_size()))
+    }
+
+    fn serialize<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.endpoint()?.serialize().or_raise()?))
+    }
+
+    #[staticmethod]
+    fn deserialize(data: Bytes) -> PyResult<Self> {
+        Ok(Self::of(Endpoint::deserialize(&data.0).or_raise()?))
+    }
+}
+
+/// A connection from an endpoint of this process to a peer's.
+#[pyclass(name = "Connection", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyConnection {
+    inner: Owned<Connection>,
+}
+
+impl PyConnection {
+    pub(crate) fn of(connection: Connection) -> Self {
+        remember(&connection);
+        Self { inner: Owned::new(connection) }
+    }
+
+    pub(crate) fn connection(&self) -> PyResult<&Connection> {
+        self.inner.get()
+    }
+}
+
+#[pymethods]
+impl PyConnection {
+    /// Starts copying `size` bytes from `src`, registered here, to `dst`, the peer's.
+    #[pyo3(signature = (dst, dstOffset, src, srcOffset, size))]
+    #[allow(non_snake_case, reason = "the public names")]
+    fn write(
+        &self,
+        py: Python<'_>,
+        dst: &PyRegisteredMemory,
+        dstOffset: u64,
+        src: &PyRegisteredMemory,
+        srcOffset: u64,
+        size: u64,
+    ) -> PyResult<()> {
+        let connection = self.connection()?.clone();
+        let (dst, src) = (dst.memory()?.clone(), src.memory()?.clone());
+        waiting::wait(py, move || connection.write(&dst, dstOffset, &src, srcOffset, size))
+    }
+
+    /// Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst`, behind all earlier writes, and in the 8 bytes
+    /// at the address `src`, which is host memory.
+    #[pyo3(signature = (dst, dst_offset, src, new_value))]
+    fn update_and_sync(
+        &self,
+        py: Python<'_>,
+        dst: &PyRegisteredMemory,
+        dst_offset: u64,
+        src: usize,
+        new_value: u64,
+    ) -> PyResult<()> {
+        if src == 0 || !src.is_multiple_of(8) {
+            return Err(error::misuse(format!(
+                "update_and_sync: src is {src:#x}; it must be the address of 8 bytes, a multiple of 8"
+            )));
+        }
+        let (connection, dst) = (self.connection()?.clone(), dst.memory()?.clone());
+        waiting::wait(py, move || connection.update_and_sync(&dst, dst_offset, &mut 0, new_value))?;
+        // SAFETY: aligned and not null; that it is 8 bytes of host memory is what the address means in this API.
+        unsafe { std::ptr::with_exposed_provenance_mut::<u64>(src).write_volatile(new_value) };
+        Ok(())
+    }
+
+    /// Waits until everything before is complete at the peer.
+    #[pyo3(signature = (timeout_usec = 30_000_000))]
+    fn flush(&self, py: Python<'_>, timeout_usec: i64) -> PyResult<()> {
+        let connection = self.connection()?;
+        let timeout = u64::try_from(timeout_usec).ok().map(Duration::from_micros);
+        let flushed = waiting::repeat(py, timeout, |left| match connection.flush(left) {
+            Ok(()) => Ok(Some(())),
+            Err(CoreError::Timeout { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        })?;
+        flushed.ok_or_else(|| {
+            error::timeout(format!(
+                "flush of the connection to {} did not finish within {timeout_usec} us",
+                connection.label()
+            ))
+        })
+    }
+
+    fn transport(&self) -> PyResult<PyTransport> {
+        Ok(self.connection()?.transport().into())
+    }
+
+    fn remote_transport(&self) -> PyResult<PyTransport> {
+        Ok(self.connection()?.remote_transport().into())
+    }
+
+    fn context(&self) -> PyResult<PyContext> {
+        Ok(PyContext::of(self.connection()?.context().clone()))
+    }
+
+    fn local_device(&self) -> PyResult<PyDevice> {
+        Ok(self.connection()?.local_device().into())
+    }
+
+    fn get_max_write_queue_size(&self) -> PyResult<i64> {
+        Ok(optional(self.connection()?.max_write_queue_size()))
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        let connection = self.connection()?;
+        Ok(format!("<mscclpp.Connection to {} over {}>", connection.label(), connection.transport()))
+    }
+}
+
+/// The connections of Python programs, by which peers' memory is mapped when its address is asked for. Each with the
+/// process that made it: a forked child has none of them.
+static KNOWN: Mutex<Vec<(u32, WeakConnection)>> = Mutex::new(Vec::new());
+
+fn all() -> MutexGuard<'static, Vec<(u32, WeakConnection)>> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn remember(connection: &Connection) {
+    let mut all = all();
+    all.retain(|(_, known)| !known.is_closed());
+    if !all.iter().any(|(_, known)| known.is(connection)) {
+        all.push((process::id(), connection.downgrade()));
+    }
+}
+
+/// Those that are open.
+pub(crate) fn known() -> Vec<Connection> {
+    all()
+        .iter()
+        .filter(|(process, _)| *process == process::id())
+        .filter_map(|(_, known)| known.upgrade())
+        .collect()
+}

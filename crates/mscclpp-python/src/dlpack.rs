@@ -1,0 +1,185 @@
+//! Device memory as DLPack tensors, the form in which array libraries hand each other memory.
+
+use std::ffi::{CStr, c_void};
+
+use mscclpp::{DeviceBuffer, Platform};
+use pyo3::{ffi, prelude::*};
+
+use crate::error;
+
+/// A shape over device memory, which it keeps.
+pub(crate) struct Tensor {
+    buffer: DeviceBuffer,
+    data_type: DataType,
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+}
+
+/// `DLDataType`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct DataType {
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+/// `DLDevice`.
+#[repr(C)]
+struct Device {
+    kind: i32,
+    id: i32,
+}
+
+/// `DLTensor`.
+#[repr(C)]
+struct View {
+    data: *mut c_void,
+    device: Device,
+    dimensions: i32,
+    data_type: DataType,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+/// `DLManagedTensor`, and behind it what it points to.
+#[repr(C)]
+struct Managed {
+    view: View,
+    context: *mut c_void,
+    delete: Option<unsafe extern "C" fn(*mut Managed)>,
+    tensor: Tensor,
+}
+
+/// A capsule has this name until its memory is taken over, and then another.
+const NAME: &CStr = c"dltensor";
+
+impl DataType {
+    /// Of a name as NumPy and PyTorch have it.
+    fn named(name: &str) -> PyResult<Self> {
+        const INT: u8 = 0;
+        const UINT: u8 = 1;
+        const FLOAT: u8 = 2;
+        const BFLOAT: u8 = 4;
+        let (code, bits) = match name.strip_prefix("torch.").unwrap_or(name) {
+            "int8" => (INT, 8),
+            "int16" | "short" => (INT, 16),
+            "int32" | "int" => (INT, 32),
+            "int64" | "long" => (INT, 64),
+            "uint8" => (UINT, 8),
+            "uint16" => (UINT, 16),
+            "uint32" => (UINT, 32),
+            "uint64" => (UINT, 64),
+            "float16" | "half" => (FLOAT, 16),
+            "float32" | "float" => (FLOAT, 32),
+            "float64" | "double" => (FLOAT, 64),
+            "bfloat16" => (BFLOAT, 16),
+            _ => {
+                return Err(error::misuse(format!(
+                    "argument 'data_type': {name:?} is not known; there are int8 to int64, uint8 to uint64, float16, \
+                     float32, float64 and bfloat16"
+                )));
+            }
+        };
+        Ok(Self { code, bits, lanes: 1 })
+    }
+}
+
+impl Tensor {
+    pub(crate) fn new(
+        buffer: DeviceBuffer,
+        name: &str,
+        shape: Vec<i64>,
+        strides: Vec<i64>,
+    ) -> PyResult<Self> {
+        let data_type = DataType::named(name)?;
+        let size = u64::from(data_type.bits / 8);
+        let shape = if shape.is_empty() { vec![(buffer.len() / size) as i64] } else { shape };
+        let strides = if strides.is_empty() { row_major(&shape) } else { strides };
+        if strides.len() != shape.len() {
+            return Err(error::misuse(format!(
+                "argument 'strides': {} of them for {} dimensions",
+                strides.len(),
+                shape.len()
+            )));
+        }
+        // The last element that can be reached.
+        let mut last = Some(0u64);
+        for (n, stride) in shape.iter().zip(&strides) {
+            let (Ok(n), Ok(stride)) = (u64::try_from(*n), u64::try_from(*stride)) else {
+                return Err(error::misuse(format!(
+                    "shape {shape:?} or strides {strides:?} have negative numbers"
+                )));
+            };
+            last = last.and_then(|last| n.saturating_sub(1).checked_mul(stride)?.checked_add(last));
+        }
+        let end = last.and_then(|last| last.checked_add(1)?.checked_mul(size));
+        if !shape.contains(&0) && end.is_none_or(|end| end > buffer.len()) {
+            return Err(error::misuse(format!(
+                "shape {shape:?} with strides {strides:?} of {name} reaches past the end of {} bytes",
+                buffer.len()
+            )));
+        }
+        Ok(Self { buffer, data_type, shape, strides })
+    }
+}
+
+fn row_major(shape: &[i64]) -> Vec<i64> {
+    let mut strides = vec![1i64; shape.len()];
+    for i in (1..shape.len()).rev() {
+        strides[i - 1] = strides[i].saturating_mul(shape[i]);
+    }
+    strides
+}
+
+/// The type and number of a buffer's device, as DLPack counts them: 1 is the CPU, 2 CUDA.
+pub(crate) fn device(buffer: &DeviceBuffer) -> (i32, i32) {
+    match buffer.gpu().platform() {
+        Platform::Cuda => (2, buffer.gpu().id() as i32),
+        _ => (1, 0),
+    }
+}
+
+/// The tensor in a capsule.
+pub(crate) fn capsule(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAny>> {
+    let (kind, id) = device(&tensor.buffer);
+    let managed = Box::into_raw(Box::new(Managed {
+        view: View {
+            data: tensor.buffer.ptr().as_mut_ptr(),
+            device: Device { kind, id },
+            dimensions: tensor.shape.len() as i32,
+            data_type: tensor.data_type,
+            shape: tensor.shape.as_ptr().cast_mut(),
+            strides: tensor.strides.as_ptr().cast_mut(),
+            byte_offset: 0,
+        },
+        context: std::ptr::null_mut(),
+        delete: Some(delete),
+        // Moving it leaves the vectors' memory where it is.
+        tensor,
+    }));
+    // SAFETY: attached to the interpreter; the pointer is not null and the name lives for ever. The destructor frees what
+    // nobody has taken over.
+    unsafe {
+        let capsule = ffi::PyCapsule_New(managed.cast(), NAME.as_ptr(), Some(destroy));
+        if capsule.is_null() {
+            delete(managed);
+        }
+        Bound::from_owned_ptr_or_err(py, capsule)
+    }
+}
+
+unsafe extern "C" fn delete(managed: *mut Managed) {
+    // SAFETY: called once, by whoever has the tensor, with what `capsule` made.
+    drop(unsafe { Box::from_raw(managed) });
+}
+
+unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
+    // SAFETY: the interpreter calls this with the capsule. One that was taken over has another name.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, NAME.as_ptr()) == 1 {
+            delete(ffi::PyCapsule_GetPointer(capsule, NAME.as_ptr()).cast());
+        }
+    }
+}

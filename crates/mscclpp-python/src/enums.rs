@@ -1,0 +1,63 @@
+//! Enumerations that look to Python like those of pybind11: members with `name` and `value`, made from their number.
+
+/// Declares one, with all that Python programs do with its members. What stands behind `methods` is methods of its own.
+macro_rules! enumeration {
+    (
+        $(#[$doc:meta])* $type:ident as $name:literal { $($member:ident = $value:literal),* $(,)? }
+        $(methods { $($methods:tt)* })?
+    ) => {
+        $(#[$doc])*
+        #[pyo3::pyclass(eq, eq_int, hash, frozen, from_py_object, name = $name, module = "mscclpp._mscclpp")]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[allow(clippy::upper_case_acronyms, reason = "the public names")]
+        pub(crate) enum $type {
+            $($member = $value,)*
+        }
+
+        #[pyo3::pymethods]
+        impl $type {
+            #[new]
+            fn of_value(value: isize) -> pyo3::PyResult<Self> {
+                match value {
+                    $($value => Ok(Self::$member),)*
+                    _ => Err(pyo3::exceptions::PyValueError::new_err(format!(
+                        "{value} is no {}; there are {:?}",
+                        $name,
+                        [$((stringify!($member), $value as isize)),*],
+                    ))),
+                }
+            }
+
+            #[getter]
+            pub(crate) fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$member => stringify!($member),)*
+                }
+            }
+
+            #[getter]
+            fn value(&self) -> isize {
+                *self as isize
+            }
+
+            fn __index__(&self) -> isize {
+                *self as isize
+            }
+
+            #[classattr]
+            fn __members__(py: pyo3::Python<'_>) -> pyo3::PyResult<pyo3::Py<pyo3::types::PyDict>> {
+                let members = pyo3::types::PyDict::new(py);
+                $(pyo3::types::PyDictMethods::set_item(&members, stringify!($member), Self::$member)?;)*
+                Ok(members.unbind())
+            }
+
+            fn __reduce__(slf: &pyo3::Bound<'_, Self>) -> (pyo3::Py<pyo3::types::PyType>, (isize,)) {
+                (pyo3::types::PyAnyMethods::get_type(slf.as_any()).unbind(), (*slf.get() as isize,))
+            }
+
+            $($($methods)*)?
+        }
+    };
+}
+
+pub(crate) use enumeration;

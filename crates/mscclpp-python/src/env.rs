@@ -1,0 +1,55 @@
+//! The settings that `env()` shows. Those that this library does not use are shown as they are set.
+
+use std::env;
+
+use pyo3::{prelude::*, sync::PyOnceLock};
+
+/// Environment variables as they were when they were first asked for.
+#[pyclass(name = "Env", module = "mscclpp._mscclpp", frozen, get_all)]
+pub(crate) struct PyEnv {
+    debug: String,
+    debug_subsys: String,
+    debug_file: String,
+    hca_devices: String,
+    hostid: String,
+    socket_family: String,
+    socket_ifname: String,
+    comm_id: String,
+    ibv_mode: String,
+    cache_dir: String,
+    npkit_dump_dir: String,
+    cuda_ipc_use_default_stream: bool,
+    ib_gid_index: i64,
+}
+
+fn read(variable: &str) -> String {
+    env::var_os(variable).unwrap_or_default().to_string_lossy().into_owned()
+}
+
+impl PyEnv {
+    fn new() -> Self {
+        Self {
+            debug: read("MSCCLPP_LOG_LEVEL"),
+            debug_subsys: read("MSCCLPP_LOG_SUBSYS"),
+            debug_file: read("MSCCLPP_LOG_FILE"),
+            hca_devices: read("MSCCLPP_HCA_DEVICES"),
+            hostid: read("MSCCLPP_HOSTID"),
+            socket_family: read("MSCCLPP_SOCKET_FAMILY"),
+            socket_ifname: read("MSCCLPP_SOCKET_IFNAME"),
+            comm_id: read("MSCCLPP_COMM_ID"),
+            ibv_mode: read("MSCCLPP_IBV_MODE"),
+            cache_dir: mscclpp::kernel_cache().unwrap_or_default().to_string_lossy().into_owned(),
+            npkit_dump_dir: read("MSCCLPP_NPKIT_DUMP_DIR"),
+            cuda_ipc_use_default_stream: matches!(&*read("MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM"), "1" | "true"),
+            ib_gid_index: read("MSCCLPP_IB_GID_INDEX").parse().unwrap_or(-1),
+        }
+    }
+}
+
+/// The settings: the same object each time.
+#[pyfunction(name = "env")]
+pub(crate) fn settings(py: Python<'_>) -> PyResult<Py<PyEnv>> {
+    static SETTINGS: PyOnceLock<Py<PyEnv>> = PyOnceLock::new();
+    let settings = SETTINGS.get_or_try_init(py, || Py::new(py, PyEnv::new()))?;
+    Ok(settings.clone_ref(py))
+}

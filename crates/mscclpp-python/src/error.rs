@@ -1,0 +1,120 @@
+//! Errors as exceptions: those of `mscclpp._errors`, whose arguments are a number and a text.
+
+use std::error::Error as StdError;
+
+use mscclpp::{
+    Error, ErrorKind, Report,
+    errors::{CoreError, GpuError, ProxyError},
+};
+use pyo3::{prelude::*, sync::PyOnceLock, types::PyType};
+
+use crate::enums::enumeration;
+
+enumeration! {
+    /// What a caller can do about an `Error`.
+    ErrorCode as "ErrorCode" {
+        SystemError = 0,
+        InternalError = 1,
+        RemoteError = 2,
+        InvalidUsage = 3,
+        Timeout = 4,
+        Aborted = 5,
+        ExecutorError = 6,
+    }
+}
+
+impl From<ErrorKind> for ErrorCode {
+    fn from(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::System => Self::SystemError,
+            ErrorKind::Remote => Self::RemoteError,
+            ErrorKind::InvalidUsage => Self::InvalidUsage,
+            ErrorKind::Timeout => Self::Timeout,
+            ErrorKind::Aborted => Self::Aborted,
+            _ => Self::InternalError,
+        }
+    }
+}
+
+/// The exceptions' names, here and in `mscclpp._errors`.
+pub(crate) const EXCEPTIONS: [&str; 6] =
+    ["BaseError", "Error", "SysError", "CudaError", "CuError", "IbError"];
+pub(crate) const MODULE: &str = "mscclpp._errors";
+
+fn exception(name: &str, code: i64, message: String) -> PyErr {
+    Python::attach(|py| {
+        static TYPES: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+        let class = TYPES
+            .get_or_try_init(py, || Ok::<_, PyErr>(py.import(MODULE)?.unbind()))
+            .and_then(|module| Ok(module.bind(py).getattr(name)?.cast_into::<PyType>()?));
+        match class {
+            Ok(class) => PyErr::from_type(class, (code, message)),
+            Err(error) => error,
+        }
+    })
+}
+
+/// An `Error` of this layer's own.
+pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> PyErr {
+    exception("Error", ErrorCode::from(kind) as i64, message.into())
+}
+
+/// A call, or an argument, that can never be right.
+pub(crate) fn misuse(message: impl Into<String>) -> PyErr {
+    new(ErrorKind::InvalidUsage, message)
+}
+
+/// A wait that ran out of time. It has consumed nothing and can be repeated.
+pub(crate) fn timeout(message: impl Into<String>) -> PyErr {
+    new(ErrorKind::Timeout, message)
+}
+
+/// Turns errors of the library into exceptions.
+pub(crate) trait OrRaise<T> {
+    fn or_raise(self) -> PyResult<T>;
+}
+
+impl<T, E: Into<Error>> OrRaise<T> for Result<T, E> {
+    fn or_raise(self) -> PyResult<T> {
+        self.map_err(|error| raise(&error.into()))
+    }
+}
+
+fn raise(error: &Error) -> PyErr {
+    let message = Report(error).to_string();
+    if let Some(GpuError::Driver { code, .. }) = device_error(error) {
+        return exception("CuError", i64::from(*code), message);
+    }
+    match (error.kind(), system_number(error)) {
+        (ErrorKind::System, Some(number)) => exception("SysError", i64::from(number), message),
+        (kind, _) => new(kind, message),
+    }
+}
+
+fn device_error(error: &Error) -> Option<&GpuError> {
+    fn of_core(error: &CoreError) -> Option<&GpuError> {
+        match error {
+            CoreError::Gpu(error) => Some(error),
+            _ => None,
+        }
+    }
+    match error {
+        Error::Gpu(error) | Error::Proxy(ProxyError::Gpu(error)) => Some(error),
+        Error::Core(error) => of_core(error),
+        Error::Exchange { source, .. } => of_core(source),
+        Error::Proxy(error) => error.core().and_then(of_core),
+        _ => None,
+    }
+}
+
+/// `errno`, if an error of the system is behind it.
+fn system_number(error: &Error) -> Option<i32> {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if let Some(number) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error) {
+            return Some(number);
+        }
+        cause = error.source();
+    }
+    None
+}

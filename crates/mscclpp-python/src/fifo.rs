@@ -1,0 +1,83 @@
+//! `Fifo` and `ProxyTrigger`.
+
+use std::sync::{Mutex, PoisonError};
+
+use mscclpp::{Fifo, ProxyTrigger};
+use pyo3::prelude::*;
+
+use crate::{
+    connection::platform,
+    error::{self, OrRaise},
+    handle::FifoDeviceHandle,
+    owned::Owned,
+};
+
+/// 128 bits by which a device thread asks its proxy for something.
+#[pyclass(name = "ProxyTrigger", module = "mscclpp._mscclpp", from_py_object, get_all, set_all, eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PyProxyTrigger {
+    fst: u64,
+    snd: u64,
+}
+
+#[pymethods]
+impl PyProxyTrigger {
+    #[new]
+    #[pyo3(signature = (fst = 0, snd = 0))]
+    fn new(fst: u64, snd: u64) -> Self {
+        Self { fst, snd }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("ProxyTrigger(fst={:#x}, snd={:#x})", self.fst, self.snd)
+    }
+}
+
+impl From<ProxyTrigger> for PyProxyTrigger {
+    fn from(ProxyTrigger { fst, snd }: ProxyTrigger) -> Self {
+        Self { fst, snd }
+    }
+}
+
+/// Triggers on their way from device threads of the current GPU to the host.
+#[pyclass(name = "Fifo", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyFifo {
+    inner: Owned<Mutex<Fifo>>,
+}
+
+impl PyFifo {
+    fn with<T>(&self, work: impl FnOnce(&mut Fifo) -> T) -> PyResult<T> {
+        Ok(work(&mut self.inner.get()?.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+#[pymethods]
+impl PyFifo {
+    #[new]
+    #[pyo3(signature = (size = Fifo::DEFAULT_SIZE))]
+    fn new(py: Python<'_>, size: u64) -> PyResult<Self> {
+        let gpu = platform()?.current_gpu().or_raise()?;
+        Ok(Self { inner: Owned::new(Mutex::new(py.detach(|| Fifo::new(&gpu, size)).or_raise()?)) })
+    }
+
+    /// The next trigger, or None. It stays until `pop()`.
+    fn poll(&self) -> PyResult<Option<PyProxyTrigger>> {
+        self.with(|fifo| fifo.poll().map(PyProxyTrigger::from))
+    }
+
+    /// Takes the trigger that `poll()` gave.
+    fn pop(&self) -> PyResult<()> {
+        match self.with(|fifo| fifo.poll().map(|_| fifo.pop()))? {
+            Some(()) => Ok(()),
+            None => Err(error::misuse("pop: there is no trigger to take; poll() says None")),
+        }
+    }
+
+    fn size(&self) -> PyResult<u64> {
+        self.with(|fifo| fifo.size())
+    }
+
+    fn device_handle(&self) -> PyResult<FifoDeviceHandle> {
+        self.with(|fifo| FifoDeviceHandle(fifo.device_handle()))
+    }
+}

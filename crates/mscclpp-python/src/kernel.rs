@@ -1,0 +1,152 @@
+//! Kernels of Python programs: compiled, loaded, and launched with their arguments packed into one run of bytes.
+
+use std::{ptr, time::Duration};
+
+use mscclpp::{DevicePtr, Error, Gpu, Kernel, KernelSource, LaunchConfig, Module, Stream, errors::GpuError};
+use pyo3::prelude::*;
+
+use crate::{
+    arguments::{self, Parameter},
+    connection::platform,
+    error::{self, OrRaise},
+    owned::Owned,
+    raw::Bytes,
+    waiting,
+};
+
+/// A kernel, loaded on the GPU that was current when it was made. What `mscclpp.utils.Kernel` is made of.
+#[pyclass(name = "_Kernel", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyKernel {
+    inner: Owned<Loaded>,
+}
+
+struct Loaded {
+    kernel: Kernel,
+    gpu: Gpu,
+    parameters: Vec<Parameter>,
+}
+
+#[pymethods]
+impl PyKernel {
+    /// Compiles `source`, or takes `ptx`. `name` stands in messages; `headers` are the names by which the source includes
+    /// files, and their texts.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        name: String,
+        source: String,
+        headers: Vec<(String, String)>,
+        kernel: String,
+        ptx: Option<String>,
+    ) -> PyResult<Self> {
+        let gpu = platform()?.current_gpu().or_raise()?;
+        let loaded = waiting::wait(py, move || {
+            let headers: Vec<(&str, &str)> = headers.iter().map(|(name, text)| (&**name, &**text)).collect();
+            Loaded::load(gpu, &name, &source, &headers, &kernel, ptx.as_deref())
+        })?;
+        Ok(Self { inner: Owned::new(loaded) })
+    }
+
+    /// Submits a launch to `stream`, a driver's handle, or to the default stream. Does not wait for it.
+    #[pyo3(signature = (params, nblocks, nthreads, shared, stream))]
+    fn launch(
+        &self,
+        py: Python<'_>,
+        params: Bytes,
+        nblocks: [u32; 3],
+        nthreads: [u32; 3],
+        shared: u32,
+        stream: Option<usize>,
+    ) -> PyResult<()> {
+        let Loaded { kernel, gpu, parameters } = self.inner.get()?;
+        let args = arguments::unpack(kernel.name(), parameters, &params.0)?;
+        let config = LaunchConfig { grid: nblocks, block: nthreads, shared_bytes: shared };
+        let launch = || {
+            let stream = match stream {
+                None => gpu.default_stream()?,
+                // SAFETY: the program says that this is a stream of the GPU, which lives.
+                Some(raw) => unsafe { Stream::from_raw(gpu, ptr::with_exposed_provenance_mut(raw))? },
+            };
+            // SAFETY: the arguments have the number and sizes of the kernel's parameters. That they are what the kernel
+            // expects, and that what they point to lives, is what a program says by launching it.
+            unsafe { kernel.launch(&stream, config, &args) }
+        };
+        py.detach(launch).or_raise()
+    }
+}
+
+impl Loaded {
+    fn load(
+        gpu: Gpu,
+        name: &str,
+        source: &str,
+        headers: &[(&str, &str)],
+        kernel: &str,
+        ptx: Option<&str>,
+    ) -> Result<Self, Error> {
+        let text = match ptx {
+            Some(_) => source.to_owned(),
+            None => arguments::with_table(source, kernel),
+        };
+        let mut code = KernelSource::new(name, &text).with_headers(headers);
+        if let Some(ptx) = ptx {
+            code = code.with_ptx(ptx);
+        }
+        let module = Module::load(&gpu, &code)?;
+        let loaded = module.kernel(kernel)?;
+        let parameters = match ptx {
+            Some(ptx) => arguments::of_ptx(ptx, kernel)?,
+            None => arguments::of_table(&read_table(&gpu, &module)?)?,
+        };
+        Ok(Self { kernel: loaded, gpu, parameters })
+    }
+}
+
+fn read_table(gpu: &Gpu, module: &Module) -> Result<Vec<u8>, GpuError> {
+    let (table, size) = module.symbol(arguments::TABLE)?;
+    let (copy, stream) = (gpu.allocate(size)?, gpu.stream()?);
+    // SAFETY: a variable of the module and a buffer of that size, which both live until the stream has been waited for.
+    unsafe { stream.copy(copy.ptr(), table, size)? };
+    stream.synchronize_timeout(Duration::from_secs(30))?;
+    let mut bytes = vec![0; size as usize];
+    copy.read(0, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Waits until everything that was launched on the default stream of the current GPU is complete.
+#[pyfunction(name = "_synchronize")]
+pub(crate) fn synchronize(py: Python<'_>, timeout_sec: f64) -> PyResult<()> {
+    let timeout = waiting::seconds(timeout_sec)?;
+    let gpu = platform()?.current_gpu().or_raise()?;
+    let stream = gpu.default_stream().or_raise()?;
+    let done = waiting::repeat(py, Some(timeout), |left| match stream.synchronize_timeout(left) {
+        Ok(()) => Ok(Some(())),
+        Err(GpuError::Timeout { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    })?;
+    done.ok_or_else(|| {
+        error::timeout(format!("what was launched on {gpu} did not finish within {timeout_sec} s"))
+    })
+}
+
+type CurrentGpu = (String, usize, Option<(u32, u32)>);
+
+/// The platform of the current GPU, its number, and its compute capability, which those of CUDA have.
+#[pyfunction(name = "_current_gpu")]
+pub(crate) fn current_gpu() -> PyResult<CurrentGpu> {
+    let gpu = platform()?.current_gpu().or_raise()?;
+    let properties = gpu.properties();
+    Ok((properties.platform.to_string(), properties.id, properties.compute_capability))
+}
+
+/// The NUMA node of a GPU, where the system knows one.
+#[pyfunction(name = "_numa_node")]
+pub(crate) fn numa_node(device_id: usize) -> PyResult<Option<u32>> {
+    Ok(platform()?.gpu(device_id).or_raise()?.properties().numa_node)
+}
+
+/// Whether an address is in the memory of a device.
+#[pyfunction(name = "_is_device_memory")]
+pub(crate) fn is_device_memory(address: u64) -> PyResult<bool> {
+    Ok(platform()?.owner_of(DevicePtr(address)).or_raise()?.is_some())
+}

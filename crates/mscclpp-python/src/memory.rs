@@ -1,0 +1,113 @@
+//! `RegisteredMemory`.
+
+use mscclpp::{Connection, Context, DevicePtr, RegisteredMemory, Transport, TransportFlags};
+use pyo3::{prelude::*, types::PyBytes};
+
+use crate::{
+    connection,
+    error::{self, OrRaise},
+    owned::Owned,
+    raw::Bytes,
+    transport::PyTransportFlags,
+};
+
+/// A memory that can be the source or destination of transfers: one registered here, or a peer's.
+#[pyclass(name = "RegisteredMemory", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyRegisteredMemory {
+    inner: Owned<Option<Memory>>,
+}
+
+pub(crate) struct Memory {
+    memory: RegisteredMemory,
+    /// Registered for no transport in particular, so not to be sent.
+    is_for_here: bool,
+}
+
+impl PyRegisteredMemory {
+    pub(crate) fn of(memory: RegisteredMemory) -> Self {
+        Self { inner: Owned::new(Some(Memory { memory, is_for_here: false })) }
+    }
+
+    /// Registers memory that the program names by its address. For no transports it is registered, for use in this
+    /// process, for all that take it.
+    pub(crate) fn register(
+        py: Python<'_>,
+        context: &Context,
+        ptr: u64,
+        size: u64,
+        transports: TransportFlags,
+    ) -> PyResult<Self> {
+        let register = |transports: TransportFlags| {
+            // SAFETY: that the address is memory which lives as long as it is registered is what a program says by
+            // calling this. No Rust reference covers it: it is not this library's.
+            unsafe { context.register_memory(DevicePtr(ptr), size, transports) }
+        };
+        let is_for_here = transports.none();
+        let memory = py.detach(|| {
+            if !is_for_here {
+                return register(transports);
+            }
+            let takes = |transport: &Transport| register((*transport).into()).is_ok();
+            register(context.transports().iter().filter(takes).collect())
+        });
+        Ok(Self { inner: Owned::new(Some(Memory { memory: memory.or_raise()?, is_for_here })) })
+    }
+
+    pub(crate) fn memory(&self) -> PyResult<&RegisteredMemory> {
+        Ok(&self.parts()?.memory)
+    }
+
+    /// # Errors
+    /// For a memory that was registered for no transport.
+    pub(crate) fn to_send(&self) -> PyResult<&RegisteredMemory> {
+        let Memory { memory, is_for_here } = self.parts()?;
+        if *is_for_here {
+            return Err(error::misuse(
+                "this memory was registered without transports, for use in this process; to send it, register it for the \
+                 transports by which peers shall reach it",
+            ));
+        }
+        Ok(memory)
+    }
+
+    fn parts(&self) -> PyResult<&Memory> {
+        self.inner.get()?.as_ref().ok_or_else(|| error::misuse("this RegisteredMemory is empty"))
+    }
+}
+
+#[pymethods]
+impl PyRegisteredMemory {
+    #[new]
+    fn new() -> Self {
+        Self { inner: Owned::new(None) }
+    }
+
+    /// Its address here. A peer's memory is mapped by this, if there is a connection to its process by which memory can
+    /// be mapped; else this is 0.
+    fn data(&self, py: Python<'_>) -> PyResult<u64> {
+        let memory = self.memory()?;
+        if let Some(ptr) = memory.data() {
+            return Ok(ptr.0);
+        }
+        let map = |connection: &Connection| connection.peer_ptr(memory).ok().flatten();
+        Ok(py.detach(|| connection::known().iter().find_map(map)).map_or(0, |ptr| ptr.0))
+    }
+
+    fn size(&self) -> PyResult<u64> {
+        Ok(self.memory()?.size())
+    }
+
+    fn transports(&self) -> PyResult<PyTransportFlags> {
+        let Memory { memory, is_for_here } = self.parts()?;
+        Ok(PyTransportFlags(if *is_for_here { TransportFlags::NONE } else { memory.transports() }))
+    }
+
+    fn serialize<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.to_send()?.serialize().or_raise()?))
+    }
+
+    #[staticmethod]
+    fn deserialize(data: Bytes) -> PyResult<Self> {
+        Ok(Self::of(RegisteredMemory::deserialize(&data.0).or_raise()?))
+    }
+}

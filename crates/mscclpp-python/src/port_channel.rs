@@ -1,0 +1,329 @@
+//! `ProxyService` and the port channels that it makes.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mscclpp::{
+    BasePortChannel, Error, Fifo, Gpu, MemoryId, PortChannel, ProxyService, RegisteredMemory, SemaphoreId,
+};
+use pyo3::{
+    exceptions::{PyNotImplementedError, PyTypeError},
+    prelude::*,
+};
+
+use crate::{
+    communicator::PyCommunicator,
+    connection::{PyConnection, platform},
+    error::{self, OrRaise},
+    handle::{BasePortHandle, PortHandle},
+    memory::PyRegisteredMemory,
+    owned::Owned,
+    semaphore::{PyHostToDevice, PySemaphore, Shared},
+    waiting,
+};
+
+/// What any service with a proxy offers to those that start and stop it; to be derived from.
+#[pyclass(name = "BaseProxyService", module = "mscclpp._mscclpp", subclass, frozen)]
+pub(crate) struct PyBaseProxyService;
+
+#[pymethods]
+impl PyBaseProxyService {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(
+        _args: &Bound<'_, pyo3::types::PyTuple>,
+        _kwargs: Option<&Bound<'_, pyo3::types::PyDict>>,
+    ) -> Self {
+        Self
+    }
+
+    #[pyo3(signature = (blocking = false))]
+    fn start_proxy(&self, blocking: bool) -> PyResult<()> {
+        let _ = blocking;
+        Err(PyNotImplementedError::new_err("a service of one's own defines start_proxy(blocking)"))
+    }
+
+    fn stop_proxy(&self) -> PyResult<()> {
+        Err(PyNotImplementedError::new_err("a service of one's own defines stop_proxy()"))
+    }
+}
+
+/// Carries out, on a host thread, what kernels of one GPU ask for through port channels. The GPU is that of the first
+/// semaphore that is added; before, it is the one that was current when the service was made.
+#[pyclass(name = "ProxyService", module = "mscclpp._mscclpp", extends = PyBaseProxyService, frozen)]
+pub(crate) struct PyProxyService {
+    inner: Owned<Arc<Mutex<State>>>,
+}
+
+struct State {
+    service: Arc<ProxyService>,
+    gpu: Gpu,
+    fifo_size: u64,
+    is_started: bool,
+    memories: Vec<RegisteredMemory>,
+    semaphores: Vec<Arc<Shared>>,
+}
+
+impl State {
+    fn new(gpu: Gpu, fifo_size: u64) -> Result<Self, Error> {
+        let service = Arc::new(ProxyService::builder(&gpu).fifo_size(fifo_size).build()?);
+        Ok(Self { service, gpu, fifo_size, is_started: false, memories: Vec::new(), semaphores: Vec::new() })
+    }
+
+    /// Begins anew on another GPU. Only memories have been added yet, and keep their numbers.
+    fn move_to(&mut self, gpu: Gpu) -> Result<(), Error> {
+        let new = Self::new(gpu, self.fifo_size)?;
+        for memory in &self.memories {
+            new.service.add_memory(memory)?;
+        }
+        if self.is_started {
+            new.service.start_proxy(false)?;
+        }
+        (self.service, self.gpu) = (new.service, new.gpu);
+        Ok(())
+    }
+
+    fn add_semaphore(&mut self, semaphore: Arc<Shared>) -> Result<SemaphoreId, Error> {
+        let connection = semaphore.semaphore().connection();
+        if self.semaphores.is_empty()
+            && let Some(id) = connection.local_device().id
+            && id != self.gpu.id()
+        {
+            self.move_to(connection.context().gpu(id)?)?;
+        }
+        semaphore.give_up_host_side()?;
+        let id = self.service.add_semaphore(semaphore.semaphore())?;
+        self.semaphores.push(semaphore);
+        Ok(id)
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl PyProxyService {
+    /// Does `work` with the service, which may block.
+    fn with<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut State) -> Result<T, Error> + Send + 'static,
+    ) -> PyResult<T> {
+        let state = Arc::clone(self.inner.get()?);
+        waiting::wait(py, move || work(&mut lock(&state)))
+    }
+
+    /// As [`PyProxyService::with`], without keeping others from the service meanwhile.
+    fn beside<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&ProxyService) -> Result<T, mscclpp::errors::ProxyError> + Send + 'static,
+    ) -> PyResult<T> {
+        let state = Arc::clone(self.inner.get()?);
+        waiting::wait(py, move || {
+            let service = Arc::clone(&lock(&state).service);
+            work(&service)
+        })
+    }
+
+    fn shared(&self, py: Python<'_>, id: SemaphoreId) -> PyResult<Arc<Shared>> {
+        self.with(py, move |state| match state.semaphores.get(id as usize) {
+            Some(semaphore) => Ok(Arc::clone(semaphore)),
+            // It has the same numbers, and says what is wrong with this one.
+            None => Ok(Shared::of(state.service.semaphore(id)?)),
+        })
+    }
+}
+
+#[pymethods]
+impl PyProxyService {
+    #[new]
+    #[pyo3(signature = (fifo_size = Fifo::DEFAULT_SIZE))]
+    fn new(py: Python<'_>, fifo_size: u64) -> PyResult<PyClassInitializer<Self>> {
+        let gpu = platform()?.current_gpu().or_raise()?;
+        let state = py.detach(|| State::new(gpu, fifo_size)).or_raise()?;
+        let service = Self { inner: Owned::new(Arc::new(Mutex::new(state))) };
+        Ok(PyClassInitializer::from(PyBaseProxyService).add_subclass(service))
+    }
+
+    /// Starts its thread, and with `blocking` waits until it takes triggers.
+    #[pyo3(signature = (blocking = false))]
+    fn start_proxy(&self, py: Python<'_>, blocking: bool) -> PyResult<()> {
+        self.with(py, move |state| {
+            state.is_started = true;
+            Ok(state.service.start_proxy(blocking)?)
+        })
+    }
+
+    /// Has everything carried out that was pushed before, and ends the thread.
+    fn stop_proxy(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |state| {
+            state.is_started = false;
+            Ok(())
+        })?;
+        self.beside(py, ProxyService::stop_proxy)
+    }
+
+    #[pyo3(signature = (comm, connection))]
+    fn build_and_add_semaphore(
+        &self,
+        py: Python<'_>,
+        comm: &PyCommunicator,
+        connection: &PyConnection,
+    ) -> PyResult<SemaphoreId> {
+        let semaphore = Shared::of(comm.build(py, connection.connection()?)?);
+        self.with(py, move |state| state.add_semaphore(semaphore))
+    }
+
+    /// Adds a Semaphore or a Host2DeviceSemaphore, from which the proxy takes over signalling.
+    #[pyo3(signature = (semaphore))]
+    fn add_semaphore(&self, py: Python<'_>, semaphore: &Bound<'_, PyAny>) -> PyResult<SemaphoreId> {
+        let shared = if let Ok(semaphore) = semaphore.cast::<PySemaphore>() {
+            Arc::clone(semaphore.get().shared()?)
+        } else if let Ok(semaphore) = semaphore.cast::<PyHostToDevice>() {
+            Arc::clone(semaphore.get().shared()?)
+        } else {
+            return Err(PyTypeError::new_err(format!(
+                "argument 'semaphore': expected a Semaphore or a Host2DeviceSemaphore, got {}",
+                semaphore.get_type().name()?
+            )));
+        };
+        self.with(py, move |state| state.add_semaphore(shared))
+    }
+
+    #[pyo3(signature = (memory))]
+    fn add_memory(&self, py: Python<'_>, memory: &PyRegisteredMemory) -> PyResult<MemoryId> {
+        let memory = memory.memory()?.clone();
+        self.with(py, move |state| {
+            let id = state.service.add_memory(&memory)?;
+            state.memories.push(memory);
+            Ok(id)
+        })
+    }
+
+    #[pyo3(signature = (id))]
+    fn semaphore(&self, py: Python<'_>, id: SemaphoreId) -> PyResult<PyHostToDevice> {
+        self.shared(py, id).map(PyHostToDevice::of)
+    }
+
+    #[pyo3(signature = (id))]
+    fn base_port_channel(&self, py: Python<'_>, id: SemaphoreId) -> PyResult<PyBasePortChannel> {
+        let channel = self.beside(py, move |service| service.base_port_channel(id))?;
+        Ok(PyBasePortChannel { inner: Owned::new(Some(channel)) })
+    }
+
+    #[pyo3(signature = (id, dst, src))]
+    fn port_channel(
+        &self,
+        py: Python<'_>,
+        id: SemaphoreId,
+        dst: MemoryId,
+        src: MemoryId,
+    ) -> PyResult<PyPortChannel> {
+        let channel = self.beside(py, move |service| service.port_channel(id, dst, src))?;
+        Ok(PyPortChannel { inner: Owned::new(Some(channel)) })
+    }
+
+    /// Raises what the service failed with, if it did.
+    fn health(&self, py: Python<'_>) -> PyResult<()> {
+        self.beside(py, ProxyService::health)
+    }
+
+    /// Gives the service up for good: waits of kernels on its semaphores end.
+    #[pyo3(signature = (reason = "aborted by the program".to_owned()))]
+    fn abort(&self, py: Python<'_>, reason: String) -> PyResult<()> {
+        self.beside(py, move |service| {
+            service.abort(&reason);
+            Ok(())
+        })
+    }
+}
+
+/// The service that a channel made by hand belongs to; it must have the semaphore under that number.
+fn check_semaphore(
+    py: Python<'_>,
+    proxy: &PyProxyService,
+    id: SemaphoreId,
+    semaphore: &PyHostToDevice,
+) -> PyResult<()> {
+    if Arc::ptr_eq(&proxy.shared(py, id)?, semaphore.shared()?) {
+        return Ok(());
+    }
+    Err(error::misuse(format!(
+        "argument 'semaphore': it is not the one that the service has under the number {id}; get that from \
+         ProxyService.semaphore({id})"
+    )))
+}
+
+/// A channel that signals, and copies between any memories of its service.
+#[pyclass(name = "BasePortChannel", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyBasePortChannel {
+    inner: Owned<Option<BasePortChannel>>,
+}
+
+#[pymethods]
+impl PyBasePortChannel {
+    #[new]
+    #[pyo3(signature = (semaphore_id = None, semaphore = None, proxy = None))]
+    fn new(
+        py: Python<'_>,
+        semaphore_id: Option<SemaphoreId>,
+        semaphore: Option<&PyHostToDevice>,
+        proxy: Option<&PyProxyService>,
+    ) -> PyResult<Self> {
+        match (semaphore_id, semaphore, proxy) {
+            (None, None, None) => Ok(Self { inner: Owned::new(None) }),
+            (Some(id), Some(semaphore), Some(proxy)) => {
+                check_semaphore(py, proxy, id, semaphore)?;
+                proxy.base_port_channel(py, id)
+            }
+            _ => Err(PyTypeError::new_err(
+                "BasePortChannel() takes semaphore_id, semaphore and proxy (a ProxyService), or nothing",
+            )),
+        }
+    }
+
+    fn device_handle(&self) -> PyResult<BasePortHandle> {
+        let channel = self.inner.get()?.as_ref().ok_or_else(|| empty("BasePortChannel"))?;
+        Ok(BasePortHandle(channel.device_handle()))
+    }
+}
+
+/// A channel between a memory of this side and one of the peer's.
+#[pyclass(name = "PortChannel", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyPortChannel {
+    inner: Owned<Option<PortChannel>>,
+}
+
+#[pymethods]
+impl PyPortChannel {
+    #[new]
+    #[pyo3(signature = (semaphore_id = None, semaphore = None, proxy = None, dst = None, src = None))]
+    fn new(
+        py: Python<'_>,
+        semaphore_id: Option<SemaphoreId>,
+        semaphore: Option<&PyHostToDevice>,
+        proxy: Option<&PyProxyService>,
+        dst: Option<MemoryId>,
+        src: Option<MemoryId>,
+    ) -> PyResult<Self> {
+        match (semaphore_id, semaphore, proxy, dst, src) {
+            (None, None, None, None, None) => Ok(Self { inner: Owned::new(None) }),
+            (Some(id), Some(semaphore), Some(proxy), Some(dst), Some(src)) => {
+                check_semaphore(py, proxy, id, semaphore)?;
+                proxy.port_channel(py, id, dst, src)
+            }
+            _ => Err(PyTypeError::new_err(
+                "PortChannel() takes semaphore_id, semaphore, proxy (a ProxyService), dst and src, or nothing",
+            )),
+        }
+    }
+
+    fn device_handle(&self) -> PyResult<PortHandle> {
+        let channel = self.inner.get()?.as_ref().ok_or_else(|| empty("PortChannel"))?;
+        Ok(PortHandle(channel.device_handle()))
+    }
+}
+
+fn empty(class: &str) -> PyErr {
+    error::misuse(format!("this {class} is empty: make one with a ProxyService"))
+}

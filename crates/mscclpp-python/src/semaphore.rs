@@ -1,0 +1,326 @@
+//! `SemaphoreStub`, `Semaphore` and the three kinds of semaphores.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mscclpp::{
+    DeviceToDeviceSemaphore, HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore,
+    Semaphore, SemaphoreStub, errors::CoreError,
+};
+use pyo3::{
+    exceptions::{PyNotImplementedError, PyTypeError},
+    prelude::*,
+    types::{PyBytes, PyDict, PyTuple},
+};
+
+use crate::{
+    communicator::PyCommunicator,
+    connection::PyConnection,
+    error::{self, OrRaise},
+    handle::{DeviceToDeviceHandle, HostToDeviceHandle},
+    memory::PyRegisteredMemory,
+    owned::Owned,
+    raw::Bytes,
+    waiting,
+};
+
+/// One side's part of a semaphore.
+#[pyclass(name = "SemaphoreStub", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PySemaphoreStub {
+    inner: Owned<SemaphoreStub>,
+}
+
+#[pymethods]
+impl PySemaphoreStub {
+    #[new]
+    fn new(connection: &PyConnection) -> PyResult<Self> {
+        Ok(Self { inner: Owned::new(SemaphoreStub::new(connection.connection()?).or_raise()?) })
+    }
+
+    /// The memory that its token is in: of a semaphore only, for now.
+    fn memory(&self) -> PyResult<PyRegisteredMemory> {
+        Err(PyNotImplementedError::new_err(
+            "SemaphoreStub.memory() is not there yet; the semaphore made of the stub has local_memory() and remote_memory()",
+        ))
+    }
+
+    fn serialize<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.inner.get()?.serialize().or_raise()?))
+    }
+
+    #[staticmethod]
+    fn deserialize(data: Bytes) -> PyResult<Self> {
+        Ok(Self { inner: Owned::new(SemaphoreStub::deserialize(&data.0).or_raise()?) })
+    }
+}
+
+/// A semaphore as the Python objects made of it share it. There is one host's side of a semaphore, which counts the
+/// signals sent; it is taken when it is first needed, so that a proxy service can have it instead.
+pub(crate) struct Shared {
+    semaphore: Semaphore,
+    to_device: Mutex<Option<HostToDeviceSemaphore>>,
+    to_host: Mutex<Option<Arc<HostToHostSemaphore>>>,
+}
+
+impl Shared {
+    pub(crate) fn of(semaphore: Semaphore) -> Arc<Self> {
+        Arc::new(Self { semaphore, to_device: Mutex::default(), to_host: Mutex::default() })
+    }
+
+    pub(crate) fn semaphore(&self) -> &Semaphore {
+        &self.semaphore
+    }
+
+    /// Gives the host's side back, if these objects have it. Signals that were sent arrive before those of the next owner.
+    pub(crate) fn give_up_host_side(&self) -> Result<(), CoreError> {
+        if lock(&self.to_device).is_some() {
+            self.semaphore.connection().flush(std::time::Duration::from_secs(30))?;
+            *lock(&self.to_device) = None;
+        }
+        Ok(())
+    }
+
+    fn signal_device(&self) -> Result<(), CoreError> {
+        let mut side = lock(&self.to_device);
+        let side = match &mut *side {
+            Some(side) => side,
+            none => none.insert(HostToDeviceSemaphore::new(&self.semaphore)?),
+        };
+        side.signal()
+    }
+
+    fn to_host(&self) -> Result<Arc<HostToHostSemaphore>, CoreError> {
+        let mut side = lock(&self.to_host);
+        if let Some(side) = &*side {
+            return Ok(Arc::clone(side));
+        }
+        Ok(Arc::clone(side.insert(Arc::new(HostToHostSemaphore::new(&self.semaphore)?))))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A pair of tokens, one at each end of a connection.
+#[pyclass(name = "Semaphore", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PySemaphore {
+    inner: Owned<Option<Arc<Shared>>>,
+}
+
+impl PySemaphore {
+    pub(crate) fn of(semaphore: Semaphore) -> Self {
+        Self { inner: Owned::new(Some(Shared::of(semaphore))) }
+    }
+
+    pub(crate) fn shared(&self) -> PyResult<&Arc<Shared>> {
+        let empty = "this Semaphore is empty: make one of two stubs, or with Communicator.build_semaphore";
+        self.inner.get()?.as_ref().ok_or_else(|| error::misuse(empty))
+    }
+}
+
+#[pymethods]
+impl PySemaphore {
+    #[new]
+    #[pyo3(signature = (local_stub = None, remote_stub = None))]
+    fn new(
+        py: Python<'_>,
+        local_stub: Option<&PySemaphoreStub>,
+        remote_stub: Option<&PySemaphoreStub>,
+    ) -> PyResult<Self> {
+        match (local_stub, remote_stub) {
+            (Some(local), Some(remote)) => {
+                let (local, remote) = (local.inner.get()?.clone(), remote.inner.get()?.clone());
+                waiting::wait(py, move || Semaphore::new(&local, &remote)).map(Self::of)
+            }
+            (None, None) => Ok(Self { inner: Owned::new(None) }),
+            _ => Err(PyTypeError::new_err("Semaphore() takes both local_stub and remote_stub, or neither")),
+        }
+    }
+
+    fn connection(&self) -> PyResult<PyConnection> {
+        Ok(PyConnection::of(self.shared()?.semaphore.connection().clone()))
+    }
+
+    fn local_memory(&self) -> PyResult<PyRegisteredMemory> {
+        Ok(PyRegisteredMemory::of(self.shared()?.semaphore.local_memory().clone()))
+    }
+
+    fn remote_memory(&self) -> PyResult<PyRegisteredMemory> {
+        Ok(PyRegisteredMemory::of(self.shared()?.semaphore.remote_memory().clone()))
+    }
+
+    /// Ends every wait on it, here, now and from now on.
+    #[pyo3(signature = (reason = "aborted by the program"))]
+    fn abort(&self, reason: &str) -> PyResult<()> {
+        self.shared()?.semaphore.abort(reason);
+        Ok(())
+    }
+
+    /// Raises what happened to waits of kernels on it, if something did: an abort, a lost peer, a spin bound.
+    fn check(&self) -> PyResult<()> {
+        self.shared()?.semaphore.check().or_raise()
+    }
+}
+
+/// The semaphore of `Kind(semaphore)` or `Kind(communicator, connection)`.
+fn given(
+    py: Python<'_>,
+    args: &Bound<'_, PyTuple>,
+    kwargs: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Arc<Shared>> {
+    let argument = |place: usize, name: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
+        let named = kwargs.map(|kwargs| kwargs.get_item(name)).transpose()?.flatten();
+        Ok(named.or_else(|| args.get_item(place).ok()))
+    };
+    let wrong = |name: &str, expected: &str| {
+        PyTypeError::new_err(format!(
+            "argument '{name}': expected {expected}; a semaphore of this kind is made as (semaphore) or (communicator, connection)"
+        ))
+    };
+    match args.len() + kwargs.map_or(0, PyDictMethods::len) {
+        1 => {
+            let semaphore = argument(0, "semaphore")?.ok_or_else(|| wrong("semaphore", "a Semaphore"))?;
+            let semaphore = semaphore.cast::<PySemaphore>().map_err(|_| wrong("semaphore", "a Semaphore"))?;
+            Ok(Arc::clone(semaphore.get().shared()?))
+        }
+        2 => {
+            let communicator =
+                argument(0, "communicator")?.ok_or_else(|| wrong("communicator", "a Communicator"))?;
+            let communicator =
+                communicator.cast::<PyCommunicator>().map_err(|_| wrong("communicator", "a Communicator"))?;
+            let connection = argument(1, "connection")?.ok_or_else(|| wrong("connection", "a Connection"))?;
+            let connection =
+                connection.cast::<PyConnection>().map_err(|_| wrong("connection", "a Connection"))?;
+            Ok(Shared::of(communicator.get().build(py, connection.get().connection()?)?))
+        }
+        n => Err(PyTypeError::new_err(format!(
+            "a semaphore of this kind is made as (semaphore) or (communicator, connection), not of {n} arguments"
+        ))),
+    }
+}
+
+/// A semaphore that hosts signal and kernels wait on.
+#[pyclass(name = "Host2DeviceSemaphore", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyHostToDevice {
+    inner: Owned<Arc<Shared>>,
+}
+
+impl PyHostToDevice {
+    pub(crate) fn of(shared: Arc<Shared>) -> Self {
+        Self { inner: Owned::new(shared) }
+    }
+
+    pub(crate) fn shared(&self) -> PyResult<&Arc<Shared>> {
+        self.inner.get()
+    }
+}
+
+#[pymethods]
+impl PyHostToDevice {
+    #[new]
+    #[pyo3(signature = (*args, **kwargs))]
+    fn new(py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let shared = given(py, args, kwargs)?;
+        // What cannot work is said now.
+        HostToDeviceSemaphoreHandle::of(&shared.semaphore).or_raise()?;
+        Ok(Self::of(shared))
+    }
+
+    fn connection(&self) -> PyResult<PyConnection> {
+        Ok(PyConnection::of(self.shared()?.semaphore.connection().clone()))
+    }
+
+    /// Signals the peer, behind all earlier writes of the connection.
+    fn signal(&self, py: Python<'_>) -> PyResult<()> {
+        let shared = Arc::clone(self.shared()?);
+        waiting::wait(py, move || shared.signal_device())
+    }
+
+    fn device_handle(&self) -> PyResult<HostToDeviceHandle> {
+        HostToDeviceSemaphoreHandle::of(&self.shared()?.semaphore).or_raise().map(HostToDeviceHandle)
+    }
+}
+
+/// A semaphore that hosts signal and hosts wait on.
+#[pyclass(name = "Host2HostSemaphore", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyHostToHost {
+    inner: Owned<Arc<HostToHostSemaphore>>,
+}
+
+#[pymethods]
+impl PyHostToHost {
+    #[new]
+    #[pyo3(signature = (*args, **kwargs))]
+    fn new(py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        Ok(Self { inner: Owned::new(given(py, args, kwargs)?.to_host().or_raise()?) })
+    }
+
+    fn connection(&self) -> PyResult<PyConnection> {
+        Ok(PyConnection::of(self.inner.get()?.semaphore().connection().clone()))
+    }
+
+    fn signal(&self, py: Python<'_>) -> PyResult<()> {
+        let semaphore = Arc::clone(self.inner.get()?);
+        waiting::wait(py, move || semaphore.signal())
+    }
+
+    /// Takes a signal if there is one.
+    fn poll(&self) -> PyResult<bool> {
+        self.inner.get()?.poll().or_raise()
+    }
+
+    /// Takes a signal, waiting for it for that many polls, or without bound if the number is negative.
+    #[pyo3(signature = (max_spin_count = 10_000_000))]
+    fn wait(&self, py: Python<'_>, max_spin_count: i64) -> PyResult<()> {
+        /// Polls between two looks for signals: a tenth of a second or so.
+        const POLLS: i64 = 2000;
+        let semaphore = self.inner.get()?;
+        let mut left = (max_spin_count >= 0).then_some(max_spin_count);
+        loop {
+            let polls = left.unwrap_or(POLLS).min(POLLS);
+            match py.detach(|| semaphore.wait(polls)) {
+                Err(CoreError::Timeout { .. }) if left.is_none_or(|left| left > polls) => {
+                    left = left.map(|left| left - polls);
+                    py.check_signals()?;
+                }
+                Err(CoreError::Timeout { .. }) => {
+                    return Err(error::timeout(format!(
+                        "no signal from {} came within {max_spin_count} polls",
+                        semaphore.semaphore().connection().label()
+                    )));
+                }
+                outcome => return outcome.or_raise(),
+            }
+        }
+    }
+}
+
+/// A semaphore whose both ends are kernels.
+#[pyclass(name = "MemoryDevice2DeviceSemaphore", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyDeviceToDevice {
+    inner: Owned<(DeviceToDeviceSemaphore, Arc<Shared>)>,
+}
+
+impl PyDeviceToDevice {
+    pub(crate) fn semaphore(&self) -> PyResult<&Semaphore> {
+        Ok(self.inner.get()?.0.semaphore())
+    }
+}
+
+#[pymethods]
+impl PyDeviceToDevice {
+    #[new]
+    #[pyo3(signature = (*args, **kwargs))]
+    fn new(py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let shared = given(py, args, kwargs)?;
+        Ok(Self { inner: Owned::new((DeviceToDeviceSemaphore::new(&shared.semaphore).or_raise()?, shared)) })
+    }
+
+    fn connection(&self) -> PyResult<PyConnection> {
+        Ok(PyConnection::of(self.semaphore()?.connection().clone()))
+    }
+
+    fn device_handle(&self) -> PyResult<DeviceToDeviceHandle> {
+        Ok(DeviceToDeviceHandle(self.inner.get()?.0.device_handle()))
+    }
+}

@@ -1,0 +1,185 @@
+//! `Transport`, `TransportFlags`, and what is accepted where flags are due.
+
+use mscclpp::{Transport, TransportFlags};
+use pyo3::{exceptions::PyTypeError, prelude::*};
+
+use crate::{enums::enumeration, error};
+
+enumeration! {
+    /// By which means two endpoints reach each other.
+    PyTransport as "Transport" {
+        Unknown = 0,
+        CudaIpc = 1,
+        IB0 = 2,
+        IB1 = 3,
+        IB2 = 4,
+        IB3 = 5,
+        IB4 = 6,
+        IB5 = 7,
+        IB6 = 8,
+        IB7 = 9,
+        Ethernet = 10,
+        NumTransports = 11,
+    }
+    methods {
+        fn __or__(&self, other: Flags) -> PyResult<PyTransportFlags> {
+            Ok(PyTransportFlags(self.flags()? | other.0))
+        }
+
+        fn __and__(&self, other: Flags) -> PyResult<PyTransportFlags> {
+            Ok(PyTransportFlags(self.flags()? & other.0))
+        }
+
+        fn __xor__(&self, other: Flags) -> PyResult<PyTransportFlags> {
+            Ok(PyTransportFlags(self.flags()? ^ other.0))
+        }
+
+        fn __invert__(&self) -> PyResult<PyTransportFlags> {
+            Ok(PyTransportFlags(!self.flags()?))
+        }
+    }
+}
+
+/// With the numbers of the Python API.
+const TRANSPORTS: [(PyTransport, Transport); 11] = [
+    (PyTransport::Unknown, Transport::UNKNOWN),
+    (PyTransport::CudaIpc, Transport::CUDA_IPC),
+    (PyTransport::IB0, Transport::IB0),
+    (PyTransport::IB1, Transport::IB1),
+    (PyTransport::IB2, Transport::IB2),
+    (PyTransport::IB3, Transport::IB3),
+    (PyTransport::IB4, Transport::IB4),
+    (PyTransport::IB5, Transport::IB5),
+    (PyTransport::IB6, Transport::IB6),
+    (PyTransport::IB7, Transport::IB7),
+    (PyTransport::Ethernet, Transport::ETHERNET),
+];
+
+impl PyTransport {
+    /// # Errors
+    /// For `NumTransports`, which is a count.
+    pub(crate) fn transport(self) -> PyResult<Transport> {
+        let found = TRANSPORTS.iter().find(|(name, _)| *name == self);
+        found.map(|(_, transport)| *transport).ok_or_else(|| {
+            error::misuse("Transport.NumTransports is how many transports there are, and none of them")
+        })
+    }
+
+    fn flags(self) -> PyResult<TransportFlags> {
+        self.transport().map(TransportFlags::from)
+    }
+}
+
+impl From<Transport> for PyTransport {
+    fn from(transport: Transport) -> Self {
+        let found = TRANSPORTS.iter().find(|(_, known)| *known == transport);
+        found.map_or(Self::Unknown, |(name, _)| *name)
+    }
+}
+
+/// A set of transports.
+#[pyclass(name = "TransportFlags", module = "mscclpp._mscclpp", from_py_object)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PyTransportFlags(pub(crate) TransportFlags);
+
+#[pymethods]
+impl PyTransportFlags {
+    #[new]
+    #[pyo3(signature = (transport = Flags(TransportFlags::NONE)))]
+    fn new(transport: Flags) -> Self {
+        Self(transport.0)
+    }
+
+    fn has(&self, transport: PyTransport) -> PyResult<bool> {
+        Ok(self.0.has(transport.transport()?))
+    }
+
+    fn none(&self) -> bool {
+        self.0.none()
+    }
+
+    fn any(&self) -> bool {
+        self.0.any()
+    }
+
+    fn all(&self) -> bool {
+        self.0.all()
+    }
+
+    fn count(&self) -> u32 {
+        self.0.count()
+    }
+
+    fn __or__(&self, other: Flags) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    fn __ror__(&self, other: Flags) -> Self {
+        Self(other.0 | self.0)
+    }
+
+    fn __and__(&self, other: Flags) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    fn __rand__(&self, other: Flags) -> Self {
+        Self(other.0 & self.0)
+    }
+
+    fn __xor__(&self, other: Flags) -> Self {
+        Self(self.0 ^ other.0)
+    }
+
+    fn __rxor__(&self, other: Flags) -> Self {
+        Self(other.0 ^ self.0)
+    }
+
+    fn __ior__(&mut self, other: Flags) {
+        self.0 |= other.0;
+    }
+
+    fn __iand__(&mut self, other: Flags) {
+        self.0 = self.0 & other.0;
+    }
+
+    fn __ixor__(&mut self, other: Flags) {
+        self.0 = self.0 ^ other.0;
+    }
+
+    fn __invert__(&self) -> Self {
+        Self(!self.0)
+    }
+
+    fn __eq__(&self, other: Flags) -> bool {
+        self.0 == other.0
+    }
+
+    fn __ne__(&self, other: Flags) -> bool {
+        self.0 != other.0
+    }
+
+    fn __repr__(&self) -> String {
+        format!("TransportFlags({})", self.0)
+    }
+}
+
+/// What is accepted where flags are due: flags, or one transport.
+#[derive(Clone, Copy)]
+pub(crate) struct Flags(pub(crate) TransportFlags);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Flags {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        if let Ok(flags) = object.extract::<PyTransportFlags>() {
+            return Ok(Self(flags.0));
+        }
+        match object.extract::<PyTransport>() {
+            Ok(transport) => transport.flags().map(Self),
+            Err(_) => Err(PyTypeError::new_err(format!(
+                "expected TransportFlags or a Transport, got {}",
+                object.get_type().name()?
+            ))),
+        }
+    }
+}

@@ -47,7 +47,7 @@ class Kernel:
         return kernel
 
     def launch_kernel(self, params, nblocks, nthreads, shared, stream):
-        """Launch it, and do not wait for it.
+        """Launch it, and do not wait for it. Keep what the parameters point to until it has ended.
 
         `params` is what `pack` makes. Numbers of blocks and threads are one number, or up to three. `stream` is None for
         the default stream, a stream of CuPy or PyTorch, or a driver's handle.

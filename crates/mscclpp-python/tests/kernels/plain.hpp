@@ -1,0 +1,1 @@
+#define OF_HEADER 1000

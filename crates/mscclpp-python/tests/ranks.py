@@ -1,0 +1,93 @@
+"""Ranks as processes: each runs a function of a test module."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import time
+import traceback
+
+SPAWN = multiprocessing.get_context("spawn")
+KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels")
+
+
+def free_address():
+    """An address of this machine where nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def _rank(function, rank, n, address, args, outcome):
+    try:
+        outcome.send((True, function(rank, n, address, *args)))
+    except BaseException:
+        outcome.send((False, traceback.format_exc()))
+        raise
+
+
+class Ranks:
+    """`n` processes that run `function(rank, n, address, *args)`."""
+
+    def __init__(self, n, function, *args):
+        address = free_address()
+        self.processes, self.outcomes = [], []
+        for rank in range(n):
+            here, there = SPAWN.Pipe(duplex=False)
+            process = SPAWN.Process(target=_rank, args=(function, rank, n, address, args, there), daemon=True)
+            process.start()
+            there.close()
+            self.processes.append(process)
+            self.outcomes.append(here)
+
+    def kill(self, rank):
+        os.kill(self.processes[rank].pid, signal.SIGKILL)
+
+    def outcome(self, rank, timeout=120):
+        """What the function of a rank returned. What it raised fails the test."""
+        assert self.outcomes[rank].poll(timeout), f"rank {rank} did not finish within {timeout} s"
+        try:
+            good, value = self.outcomes[rank].recv()
+        except EOFError:
+            self.processes[rank].join(10)
+            raise AssertionError(f"rank {rank} ended with {self.processes[rank].exitcode}") from None
+        assert good, f"rank {rank}:\n{value}"
+        return value
+
+    def join(self, timeout=30):
+        """Waits for the processes to end, well."""
+        deadline = time.monotonic() + timeout
+        for rank, process in enumerate(self.processes):
+            process.join(max(0.1, deadline - time.monotonic()))
+            assert process.exitcode == 0, f"rank {rank} ended with {process.exitcode}"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+            process.join(10)
+
+
+def run(n, function, *args, timeout=120):
+    """What the function returned on each rank."""
+    with Ranks(n, function, *args) as ranks:
+        values = [ranks.outcome(rank, timeout) for rank in range(n)]
+        ranks.join()
+        return values
+
+
+def group(rank, n, address):
+    """The job of a rank."""
+    from mscclpp import CommGroup
+
+    return CommGroup(interfaceIpPortTrio=address, rank=rank, size=n)
+
+
+def kernel(file, name, **macros):
+    """A kernel of `tests/kernels`."""
+    from mscclpp.utils import KernelBuilder
+
+    return KernelBuilder(file, name, KERNELS, macros).get_compiled_kernel()

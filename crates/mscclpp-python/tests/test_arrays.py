@@ -1,0 +1,151 @@
+"""Device memory as arrays, and arrays of all libraries as memory."""
+
+import ctypes
+import pickle
+import types
+
+import numpy
+import pytest
+
+import mscclpp
+from mscclpp import GpuBuffer, RawGpuBuffer
+from mscclpp._arrays import is_of_cuda, locate
+from mscclpp.utils import is_torch_tensor
+
+
+def test_a_gpu_buffer_is_an_array_over_device_memory():
+    buffer = GpuBuffer((3, 5), dtype=numpy.float32)
+    assert isinstance(buffer, GpuBuffer) and isinstance(buffer, numpy.ndarray)
+    assert not isinstance(numpy.zeros(3), GpuBuffer)
+    assert (buffer.shape, buffer.dtype, buffer.nbytes) == ((3, 5), numpy.float32, 60)
+    assert buffer.sum() == 0 and mscclpp._mscclpp._is_device_memory(buffer.data.ptr)
+    assert buffer.data.ptr == buffer.data.mem.ptr == buffer.ctypes.data and buffer.data.mem.size >= 60
+    buffer[1, 2] = 7
+    assert buffer[1:].data.ptr == buffer.data.ptr + 20 and buffer[1:].data.mem.ptr == buffer.data.mem.ptr
+    copy = buffer + 1
+    assert not hasattr(copy.data, "mem"), "a result is no device memory"
+    assert pickle.loads(pickle.dumps(buffer)).tolist() == buffer.tolist()
+
+
+def test_gpu_buffers_take_what_arrays_take():
+    assert GpuBuffer(4).dtype == float and GpuBuffer(()).shape == ()
+    assert GpuBuffer((2, 3), order="F").strides == (8, 16)
+    assert GpuBuffer((2, 3), dtype="int8", strides=(8, 1)).data.mem.size >= 11
+    assert GpuBuffer(0, dtype=numpy.int8).size == 0
+    granularity = mscclpp.GpuBufferGranularity.AllocationMinimum
+    assert GpuBuffer(4, granularity=granularity).shape == (4,)
+    with pytest.raises(ValueError, match="shape"):
+        GpuBuffer((2, -1))
+    with pytest.raises(ValueError, match="strides"):
+        GpuBuffer((2, 2), strides=(-8, 8))
+
+
+def test_memory_lives_as_long_as_an_array_over_it():
+    part = GpuBuffer(1000, dtype=numpy.int32)[500:]
+    part[:] = 3
+    GpuBuffer(1000, dtype=numpy.int32)[:] = 5
+    assert set(part.tolist()) == {3}
+
+
+def test_raw_buffers():
+    raw = RawGpuBuffer(100)
+    assert (raw.nelems(), raw.bytes(), raw.device_id()) == (100, 100, 0)
+    assert locate(raw) == (raw.data(), 100)
+    raw.write(b"abc", 10)
+    assert raw.read(9, 5) == b"\0abc\0" and raw.read(98) == b"\0\0"
+    with pytest.raises(mscclpp.Error, match="past the end of 100 bytes"):
+        raw.write(b"abc", 98)
+    assert not hasattr(raw, "__cuda_array_interface__")
+    array = numpy.asarray(raw)
+    array[10] = ord("x")
+    assert raw.read(10, 1) == b"x"
+
+
+def test_dlpack_gives_the_memory_in_any_shape():
+    class Exported:
+        def __init__(self, raw, *args):
+            self.capsule, self.device = raw.to_dlpack(*args), raw.__dlpack_device__()
+
+        def __dlpack__(self, **_):
+            return self.capsule
+
+        def __dlpack_device__(self):
+            return self.device
+
+    raw = RawGpuBuffer(96)
+    array = numpy.from_dlpack(Exported(raw, "float32", [4, 6]))
+    assert (array.shape, array.dtype, array.ctypes.data) == ((4, 6), numpy.float32, raw.data())
+    assert numpy.from_dlpack(Exported(raw, "torch.int16", [6, 4], [1, 6])).strides == (2, 12)
+    assert numpy.from_dlpack(raw).nbytes == 96 and numpy.from_dlpack(Exported(raw, "int64")).shape == (12,)
+    with pytest.raises(mscclpp.Error, match="past the end of 96 bytes"):
+        raw.to_dlpack("float32", [5, 5])
+    with pytest.raises(mscclpp.Error, match="strides"):
+        raw.to_dlpack("float32", [5, 5], [1])
+    view = numpy.from_dlpack(Exported(RawGpuBuffer(8), "uint8"))
+    assert view.tolist() == [0] * 8
+    raw.to_dlpack("uint8")  # a capsule that nobody takes over is freed
+
+
+class Interface:
+    def __init__(self, **interface):
+        self.__dict__.update(interface)
+
+
+class Dlpack:
+    """An array that has nothing but DLPack."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **_):
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_arrays_of_all_libraries_are_found():
+    array = numpy.arange(12, dtype=numpy.int16).reshape(3, 4)
+    here = (array.ctypes.data, 24)
+    cuda = {"shape": (2, 3), "typestr": "<f4", "data": (4096, False), "version": 3}
+    assert locate(array) == locate(array.T) == locate(Dlpack(array)) == here
+    assert locate(Interface(__array_interface__=array.__array_interface__)) == here
+    assert locate(Interface(__cuda_array_interface__=cuda)) == (4096, 24)
+    assert locate(array[1:]) == (array.ctypes.data + 8, 16)
+    for gap in (array[:, 1:], Dlpack(array[:, ::2])):
+        with pytest.raises(ValueError, match="'tensor'.*one piece"):
+            locate(gap)
+    with pytest.raises(TypeError, match="'tensor'.*list"):
+        locate([1, 2])
+    assert is_of_cuda(Interface(__cuda_array_interface__=cuda)) and not is_of_cuda(array) and not is_of_cuda(Dlpack(array))
+
+
+def test_torch_tensors_are_found_without_torch():
+    class Tensor:
+        __module__ = "torch"
+        is_cuda = False
+
+        def __init__(self, contiguous=True):
+            self.contiguous = contiguous
+
+        def data_ptr(self):
+            return 8192
+
+        def numel(self):
+            return 6
+
+        def element_size(self):
+            return 4
+
+        def is_contiguous(self):
+            return self.contiguous
+
+    assert is_torch_tensor(Tensor()) and locate(Tensor()) == (8192, 24) and not is_of_cuda(Tensor())
+    assert not is_torch_tensor(numpy.zeros(1)) and not is_torch_tensor(types.SimpleNamespace(data_ptr=1))
+    with pytest.raises(ValueError, match="one piece"):
+        locate(Tensor(contiguous=False))
+
+
+def test_addresses_are_read_and_written():
+    memory = (ctypes.c_uint64 * 2)()
+    assert locate(numpy.ctypeslib.as_array(memory)) == (ctypes.addressof(memory), 16)

@@ -1,0 +1,100 @@
+"""Kernels: compiling, packing arguments, launching, waiting."""
+
+import ctypes
+import os
+
+import numpy
+import pytest
+from conftest import KERNELS
+
+import mscclpp
+from mscclpp.utils import Kernel, KernelBuilder, get_device_arch, pack, torch_dtype_to_mscclpp_dtype
+
+
+@pytest.fixture
+def out():
+    return mscclpp.GpuBuffer(8, dtype=numpy.uint64)
+
+
+def test_arguments_of_every_kind_arrive(compiled, out):
+    fifo = mscclpp.Fifo()
+    handle = fifo.device_handle()
+    params = pack(3, -4, handle.raw, out, ctypes.c_char(b"A"))
+    params += bytes(7) + pack(ctypes.c_double(2.5), ctypes.c_float(1.25), True)
+    compiled("plain.cu", "show", EXTRA=11).launch_kernel(params, 1, 1, 0, None)
+    mscclpp.synchronize(60)
+    assert out.tolist() == [3, 2**64 - 4, handle.head, 65, 10, 5, 1, 1011]
+
+
+def test_raw_handles_are_concatenated_without_padding(compiled, out):
+    handle = mscclpp.Fifo(16).device_handle()
+    assert handle.size == 16
+    compiled("plain.cu", "packed", EXTRA=0).launch_kernel(pack(1, 2, handle.raw, out), 1, 1, 0, None)
+    mscclpp.synchronize(60)
+    assert out.tolist()[:3] == [1, 2, handle.head]
+
+
+def test_arguments_of_the_wrong_size_are_refused(compiled, out):
+    kernel = compiled("plain.cu", "packed", EXTRA=0)
+    with pytest.raises(mscclpp.Error, match=r"packed: its parameters have \[4, 4, \d+, 8\] bytes"):
+        kernel.launch_kernel(pack(1, out), 1, 1, 0, None)
+    with pytest.raises(mscclpp.Error, match="1024"):
+        kernel.launch_kernel(pack(1, 2, mscclpp.Fifo().device_handle().raw, out), 1, 4096, 0, None)
+
+
+def test_blocks_threads_and_shared_memory(compiled):
+    out = mscclpp.GpuBuffer(4 * 6, dtype=numpy.int32)
+    kernel = compiled("plain.cu", "indices", EXTRA=0)
+    kernel.launch_kernel(pack(out), (2, 2), (3, 2), 4 * 6, None)
+    mscclpp.synchronize(60)
+    assert out.tolist() == [100 * block + thread for block in range(4) for thread in range(6)]
+
+
+def test_what_does_not_compile_says_where(tmp_path):
+    (tmp_path / "broken.cu").write_text('extern "C" __global__ void broken(int* p) {\n  nonsense;\n}\n')
+    with pytest.raises(mscclpp.Error, match=r"broken\.cu:2.*nonsense"):
+        KernelBuilder("broken.cu", "broken", str(tmp_path)).get_compiled_kernel()
+    with pytest.raises(mscclpp.Error, match='no kernel named "missing".*indices'):
+        KernelBuilder("plain.cu", "missing", KERNELS, {"EXTRA": 1}).get_compiled_kernel()
+    with pytest.raises(FileNotFoundError, match="nowhere.cu"):
+        KernelBuilder("nowhere.cu", "missing", KERNELS)
+    with pytest.raises(NotImplementedError, match="PTX"):
+        Kernel(b"\x7fELFbinary", "x")
+    assert KernelBuilder(os.path.join(KERNELS, "plain.cu"), "packed", macro_dict={"EXTRA": 1}).get_compiled_kernel()
+
+
+def test_a_wait_for_a_kernel_has_a_bound(compiled):
+    stop = mscclpp.GpuBuffer(1, dtype=numpy.int32)
+    compiled("plain.cu", "spin", EXTRA=0).launch_kernel(pack(stop), 1, 1, 0, None)
+    with pytest.raises(mscclpp.Error, match="did not finish within 0.2 s") as caught:
+        mscclpp.synchronize(0.2)
+    assert caught.value.code == mscclpp.ErrorCode.Timeout
+    stop[0] = 1
+    mscclpp.synchronize(60)
+
+
+def test_pack_says_what_it_cannot_pack():
+    assert pack(1, True, -1) == b"\1\0\0\0\1\0\0\0\xff\xff\xff\xff"
+    assert pack(2**32 - 1) == b"\xff" * 4 and pack(ctypes.c_size_t(2**32)) == (2**32).to_bytes(8, "little")
+    assert pack(numpy.float32(1), numpy.int64(-1), b"raw") == numpy.float32(1).tobytes() + b"\xff" * 8 + b"raw"
+    array = numpy.zeros(3)
+    raw = mscclpp.RawGpuBuffer(16)
+    assert pack(array, raw) == array.ctypes.data.to_bytes(8, "little") + raw.data().to_bytes(8, "little")
+    with pytest.raises(OverflowError, match="c_size_t"):
+        pack(2**32)
+    with pytest.raises(TypeError, match="c_float"):
+        pack(1.5)
+    with pytest.raises(TypeError, match="1 of pack"):
+        pack(1, object())
+
+
+def test_what_the_device_is_called():
+    assert get_device_arch() == "host"
+
+    class Dtype:
+        def __repr__(self):
+            return "torch.bfloat16"
+
+    assert torch_dtype_to_mscclpp_dtype(Dtype()) == mscclpp.DataType.bfloat16
+    with pytest.raises(ValueError, match="complex"):
+        torch_dtype_to_mscclpp_dtype("torch.complex64")

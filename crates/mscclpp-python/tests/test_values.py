@@ -1,0 +1,167 @@
+"""Values without a job: enumerations, flags, configurations, ids, errors, settings."""
+
+import pickle
+
+import pytest
+
+import mscclpp
+from mscclpp import (
+    Device,
+    DeviceType,
+    EndpointConfig,
+    EndpointConfigIb,
+    Error,
+    ErrorCode,
+    IbMode,
+    TcpBootstrap,
+    Transport,
+    TransportFlags,
+    UniqueId,
+)
+
+
+def test_flags_are_sets_and_transports_convert():
+    flags = TransportFlags(Transport.CudaIpc) | Transport.IB0
+    assert flags.has(Transport.CudaIpc) and flags.has(Transport.IB0) and not flags.has(Transport.IB1)
+    assert (flags.count(), flags.any(), flags.none(), flags.all()) == (2, True, False, False)
+    assert flags == Transport.CudaIpc | Transport.IB0 and flags != Transport.CudaIpc
+    assert TransportFlags(Transport.IB3) == Transport.IB3 and Transport.IB3 == TransportFlags(Transport.IB3)
+    assert (flags & Transport.IB0) == Transport.IB0 and (flags ^ Transport.IB0) == Transport.CudaIpc
+    assert not (~flags).has(Transport.IB0) and (~flags | flags).all()
+    assert TransportFlags().none() and TransportFlags() == TransportFlags(Transport.Unknown)
+    flags |= Transport.Ethernet
+    assert flags.count() == 3
+    flags &= ~TransportFlags(Transport.CudaIpc)
+    assert flags == Transport.IB0 | Transport.Ethernet
+    flags ^= Transport.Ethernet
+    assert flags == Transport.IB0
+    assert (flags == "IB0") is False
+    with pytest.raises(TypeError):
+        flags | 3
+
+
+def test_members_have_names_values_and_pickle():
+    assert (Transport.IB0.name, Transport.IB0.value, Transport(2)) == ("IB0", 2, Transport.IB0)
+    assert int(ErrorCode.Timeout) == 4 and ErrorCode.__members__["Timeout"] == ErrorCode.Timeout
+    assert {Transport.IB0: 1}[Transport(2)] == 1
+    for member in (Transport.CudaIpc, DeviceType.GPU, IbMode.Host, ErrorCode.Aborted):
+        assert pickle.loads(pickle.dumps(member)) == member
+    with pytest.raises(ValueError, match="77 is no Transport"):
+        Transport(77)
+
+
+def test_configurations_have_their_defaults_and_can_be_changed():
+    ib = EndpointConfigIb()
+    assert (ib.device_index, ib.port, ib.gid_index, ib.mode) == (-1, -1, -1, IbMode.Default)
+    sizes = (ib.max_cq_size, ib.max_cq_poll_num, ib.max_send_wr, ib.max_recv_wr, ib.max_wr_per_send)
+    assert sizes == (1024, 256, 8192, 16, 64)
+    config = EndpointConfig(Transport.IB0, DeviceType.CPU, 7, EndpointConfigIb(port=2))
+    assert (config.transport, config.device.type, config.device.id) == (Transport.IB0, DeviceType.CPU, -1)
+    assert (config.max_write_queue_size, config.ib.port, config.ib_port) == (7, 2, 2)
+    config.ib_gid_index = 3
+    config.ib.max_send_wr = 16
+    config.device.id = 1
+    config.transport = Transport.Ethernet
+    assert (config.ib.gid_index, config.ib_max_send_wr, config.device.id) == (3, 16, 1)
+    assert config.transport == Transport.Ethernet
+    assert EndpointConfig().transport == Transport.Unknown
+    assert EndpointConfig(Transport.CudaIpc).device.type == DeviceType.GPU
+    assert (Device(DeviceType.GPU, 3).id, Device(DeviceType.GPU).id, Device().type) == (3, -1, DeviceType.Unknown)
+
+
+def test_ids_pickle_and_hide_their_key():
+    id = TcpBootstrap.create_unique_id()
+    state = id.__getstate__()
+    assert len(state) == 128
+    again = pickle.loads(pickle.dumps(id))
+    assert again == id and again.__getstate__() == state
+    assert state[24:56].hex() not in repr(id) and "key hidden" in repr(id)
+    fresh = UniqueId()
+    fresh.__setstate__(state)
+    assert fresh == id and pickle.loads(pickle.dumps(UniqueId())) == UniqueId()
+    with pytest.raises(Error, match="checksum"):
+        fresh.__setstate__(state[:100] + bytes([state[100] ^ 1]) + state[101:])
+
+
+def test_errors_have_a_number_and_a_text_and_pickle():
+    with pytest.raises(Error) as caught:
+        TcpBootstrap.create(0, 1).barrier()
+    error = caught.value
+    assert error.args == (int(ErrorCode.InvalidUsage), str(error)) and isinstance(error.args[0], int)
+    assert error.code == ErrorCode.InvalidUsage and "initialize" in error.message
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is Error and again.args == error.args
+    for name in ("Error", "SysError", "CudaError", "CuError", "IbError"):
+        cls = getattr(mscclpp, name)
+        assert issubclass(cls, mscclpp.BaseError) and getattr(mscclpp._mscclpp, name) is cls
+        assert pickle.loads(pickle.dumps(cls(7, "seven"))).args == (7, "seven")
+
+
+def test_settings_are_one_read_only_object():
+    settings = mscclpp.env()
+    assert mscclpp.env() is settings
+    assert isinstance(settings.debug, str) and isinstance(settings.npkit_dump_dir, str)
+    assert isinstance(settings.cuda_ipc_use_default_stream, bool) and isinstance(settings.ib_gid_index, int)
+    with pytest.raises(AttributeError):
+        settings.debug = "INFO"
+
+
+def noted(caught):
+    return " ".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda: TcpBootstrap.create("zero", 2), "rank"),
+        (lambda: TcpBootstrap.create(0, 2).initialize(5), "unique_id"),
+        (lambda: TcpBootstrap.create(0, 2).initialize("x", timeout_sec="long"), "timeout_sec"),
+        (lambda: EndpointConfig("CudaIpc"), "transport"),
+        (lambda: EndpointConfig(Transport.CudaIpc, 3), "device"),
+        (lambda: mscclpp.Context.create().register_memory(1, 2, "IB0"), "transports"),
+        (lambda: mscclpp.Context.create().register_memory(-1, 2, Transport.CudaIpc), "ptr"),
+        (lambda: mscclpp.Context.create().create_endpoint(None), "config"),
+        (lambda: mscclpp.Communicator("bootstrap"), "bootstrap"),
+        (lambda: mscclpp.Host2DeviceSemaphore(1), "semaphore"),
+        (lambda: mscclpp.Host2HostSemaphore(1, 2), "communicator"),
+        (lambda: mscclpp.MemoryChannel(1, 2, 3), "semaphore"),
+        (lambda: mscclpp.ProxyService().add_semaphore(4), "semaphore"),
+        (lambda: mscclpp.ProxyService().add_memory(4), "memory"),
+        (lambda: mscclpp.Proxy(handler=3), "handler"),
+        (lambda: mscclpp.Endpoint.deserialize(3.5), "data"),
+        (lambda: mscclpp.RawGpuBuffer(-1), "nelems"),
+        (lambda: mscclpp.RawGpuBuffer(8).to_dlpack("quaternion"), "data_type"),
+    ],
+)
+def test_a_wrong_argument_is_named(call, argument):
+    with pytest.raises((TypeError, ValueError, OverflowError, Error)) as caught:
+        call()
+    assert f"'{argument}'" in noted(caught)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: TcpBootstrap.create(2, 2), "rank is 2, but there are only 2 ranks"),
+        (lambda: mscclpp.Fifo(3), "3"),
+        (lambda: mscclpp.ProxyService(5), "5"),
+        (lambda: mscclpp.RawGpuBuffer(0), "at least one byte"),
+        (lambda: mscclpp.Semaphore().connection(), "empty"),
+        (lambda: mscclpp.MemoryChannel().device_handle(), "empty"),
+        (lambda: mscclpp.PortChannel().device_handle(), "empty"),
+        (lambda: mscclpp.Fifo().pop(), "no trigger"),
+        (lambda: mscclpp.Endpoint.deserialize(b"nonsense"), "endpoint"),
+        (lambda: mscclpp.Context.create().create_endpoint(Transport.IB0), "IB0"),
+        (lambda: mscclpp.Context.create().create_endpoint(Transport.NumTransports), "how many"),
+        (
+            lambda: mscclpp.Context.create().create_endpoint(
+                EndpointConfig(Transport.CudaIpc, Device(DeviceType.GPU, 99))
+            ),
+            "99",
+        ),
+    ],
+)
+def test_misuse_says_what_is_wrong(call, words):
+    with pytest.raises(Error, match=words) as caught:
+        call()
+    assert caught.value.code == ErrorCode.InvalidUsage or caught.value.code == ErrorCode.RemoteError

@@ -1,0 +1,220 @@
+"""What happens to the process: importing, Ctrl-C, forks, and the end."""
+
+import filecmp
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import ranks
+
+import mscclpp
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+
+
+def python(program, **environment):
+    environment = {**os.environ, **environment}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
+
+
+def test_importing_needs_nothing_and_is_quick():
+    program = """
+import sys, time
+start = time.perf_counter()
+import mscclpp
+print(time.perf_counter() - start)
+print([name for name in ("numpy", "cupy", "torch", "mpi4py") if name in sys.modules])
+import os
+print(os.environ["MSCCLPP_HOME"] == os.path.dirname(mscclpp.__file__))
+"""
+    runs = [python(program, MSCCLPP_PLATFORM="", MSCCLPP_HOME="").stdout.splitlines() for _ in range(3)]
+    environment = {name: value for name, value in os.environ.items() if name != "MSCCLPP_HOME"}
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, env=environment)
+    assert run.stdout.splitlines()[1:] == ["[]", "True"], run.stderr
+    # The promise is about importing, and not about what else a busy machine does.
+    assert min(float(lines[0]) for lines in runs) < 0.3
+    assert python("import os, mscclpp; print(os.environ['MSCCLPP_HOME'])", MSCCLPP_HOME="/mine").stdout == "/mine\n"
+
+
+def test_without_a_gpu_a_use_says_what_is_missing():
+    run = python("import mscclpp\ntry: mscclpp.Fifo()\nexcept mscclpp.Error as error: print(error)", MSCCLPP_PLATFORM="hip")
+    assert "hip" in run.stdout, run.stderr
+
+
+def test_the_command_line():
+    run = subprocess.run([sys.executable, "-m", "mscclpp", "--version"], capture_output=True, text=True, timeout=60)
+    assert run.stdout == f"mscclpp {mscclpp.__version__} ({mscclpp.version['git_commit']})\n"
+
+
+def test_the_headers_are_those_of_the_repository():
+    theirs = ROOT / "cuda" / "include" / "mscclpp"
+    if not theirs.is_dir():
+        pytest.skip("not in the repository")
+    ours = pathlib.Path(mscclpp.get_include()) / "mscclpp"
+    names = sorted(path.name for path in theirs.iterdir())
+    assert names == sorted(path.name for path in ours.iterdir()) and "memory_channel_device.hpp" in names
+    assert filecmp.cmpfiles(ours, theirs, names, shallow=False) == (names, [], [])
+    assert any(name.startswith("_mscclpp") for name in os.listdir(mscclpp.get_lib()))
+
+
+WAITS = {
+    "initialize": "mscclpp.TcpBootstrap.create(0, 2).initialize(address, 60)",
+    "recv": "alone().recv(0, 1)",
+    "future": "mscclpp.Communicator(alone()).recv_memory(0).get()",
+    "host semaphore": """
+comm = mscclpp.Communicator(alone())
+config = mscclpp.EndpointConfig(mscclpp.Transport.Ethernet, mscclpp.DeviceType.CPU)
+mscclpp.Host2HostSemaphore(comm, comm.connect(config, 0).get()).wait(-1)
+""",
+    "kernel": """
+import numpy
+from mscclpp.utils import KernelBuilder, pack
+stop = mscclpp.GpuBuffer(1, dtype=numpy.int32)
+KernelBuilder("plain.cu", "spin", kernels, {"EXTRA": 0}).get_compiled_kernel().launch_kernel(pack(stop), 1, 1, 0, None)
+mscclpp.synchronize()
+""",
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_ctrl_c_ends_a_wait(wait):
+    program = f"""
+import os, sys, time, mscclpp
+address, kernels = {ranks.free_address()!r}, {ranks.KERNELS!r}
+def alone():
+    bootstrap = mscclpp.TcpBootstrap.create(0, 1)
+    bootstrap.initialize(mscclpp.TcpBootstrap.create_unique_id())
+    return bootstrap
+print("ready", flush=True)
+try:
+    exec({WAITS[wait]!r})
+except KeyboardInterrupt:
+    print("interrupted", time.time(), flush=True)
+    os._exit(0)
+print("ended by itself")
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(1.5 if wait == "kernel" else 0.7)
+        pressed = time.time()
+        process.send_signal(signal.SIGINT)
+        word, _, at = process.stdout.readline().partition(" ")
+        assert word == "interrupted" and float(at) - pressed < 1
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_objects_of_a_parent_raise_in_its_forked_child():
+    program = """
+import os, pickle, mscclpp
+bootstrap = mscclpp.TcpBootstrap.create(0, 1)
+bootstrap.initialize(mscclpp.TcpBootstrap.create_unique_id())
+comm = mscclpp.Communicator(bootstrap)
+connection = comm.connect(mscclpp.Transport.CudaIpc, 0).get()
+semaphore = comm.build_semaphore(connection, 0).get()
+service = mscclpp.ProxyService()
+service.start_proxy(blocking=True)
+raw = mscclpp.RawGpuBuffer(64)
+proxy = mscclpp.Proxy(lambda trigger: mscclpp.ProxyHandlerResult.Continue)
+proxy.start(blocking=True)
+calls = [bootstrap.barrier, connection.flush, semaphore.connection, service.stop_proxy, raw.data, proxy.stop,
+         lambda: comm.connect(mscclpp.Transport.CudaIpc, 0), service.health]
+pid = os.fork()
+if pid == 0:
+    raised = 0
+    for call in calls:
+        try:
+            call()
+        except mscclpp.Error as error:
+            assert "fork" in str(error) and error.code == mscclpp.ErrorCode.InvalidUsage
+            raised += 1
+    del calls, call, bootstrap, comm, connection, semaphore, service, raw, proxy
+    assert mscclpp.TcpBootstrap.create(0, 1).get_rank() == 0
+    os._exit(raised)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == len(calls)
+bootstrap.barrier()
+proxy.stop()
+service.stop_proxy()
+print("the parent goes on")
+"""
+    run = python(program)
+    assert (run.returncode, run.stdout) == (0, "the parent goes on\n"), run.stderr
+
+
+@pytest.mark.parametrize("order", ["", "import gc; gc.disable(); cycle = [sys.modules[__name__]]; cycle.append(cycle)"])
+def test_objects_may_be_alive_when_the_interpreter_exits(order):
+    program = f"""
+import sys, numpy, mscclpp
+bootstrap = mscclpp.TcpBootstrap.create(0, 1)
+bootstrap.initialize(mscclpp.TcpBootstrap.create_unique_id())
+comm = mscclpp.Communicator(bootstrap)
+connection = comm.connect(mscclpp.Transport.CudaIpc, 0).get()
+buffer = mscclpp.GpuBuffer(4)
+memory = comm.register_memory(buffer.data.ptr, 32, mscclpp.Transport.CudaIpc)
+semaphore = comm.build_semaphore(connection, 0).get()
+comm.send_memory(memory, 0)
+channel = mscclpp.MemoryChannel(semaphore, comm.recv_memory(0).get(), memory)
+service = mscclpp.ProxyService()
+service.add_semaphore(comm.build_semaphore(connection, 0).get())
+service.start_proxy()
+fifo, pending = mscclpp.Fifo(), comm.recv_memory(0)
+proxy = mscclpp.Proxy(lambda trigger: fifo)
+proxy.start()
+capsule = mscclpp.RawGpuBuffer(8).to_dlpack("int32")
+{order}
+print("done")
+"""
+    run = python(program)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "done\n", "")
+
+
+def two_groups(rank, n, address):
+    """A process that ends with all its objects alive, while its peer still has its own."""
+    group = ranks.group(rank, n, address)
+    connections = group.make_connection([1 - rank], mscclpp.Transport.CudaIpc)
+    data = mscclpp.GpuBuffer(16)
+    globals()["kept"] = (group, connections, data, group.make_memory_channels(data, connections))
+    group.barrier()
+    return True
+
+
+def test_ranks_end_one_after_the_other():
+    assert ranks.run(4, lonely_pairs) == [True] * 4
+    assert ranks.run(2, two_groups) == [True, True]
+
+
+def lonely_pairs(rank, n, address):
+    """Connections among all four ranks, dropped in the order of the ranks."""
+    group = ranks.group(rank, n, address)
+    connections = group.make_connection([peer for peer in range(n) if peer != rank], mscclpp.Transport.CudaIpc)
+    semaphores = group.make_semaphores(connections)
+    group.barrier()
+    time.sleep(0.1 * rank)
+    del connections, semaphores, group
+    return True
+
+
+def test_a_malformed_log_setting_is_a_warning():
+    run = python("import mscclpp", MSCCLPP_LOG_LEVEL="LOUD")
+    assert run.returncode == 0 and "MSCCLPP_LOG_LEVEL" in run.stderr and "LOUD" in run.stderr
+    run = python("import mscclpp; mscclpp.TcpBootstrap.create_unique_id()", MSCCLPP_LOG_LEVEL="DEBUG")
+    assert run.returncode == 0 and run.stderr.strip() != ""
+
+
+def test_numa():
+    assert mscclpp.numa.get_device_numa_node(0) >= -1
+    before = os.sched_getaffinity(0)
+    mscclpp.numa.numa_bind(-1)
+    assert os.sched_getaffinity(0) == before
+    with pytest.raises(ValueError, match="node 4096"):
+        mscclpp.numa.numa_bind(4096)
+    assert mscclpp.numa._numbers("0-2,5\n") == {0, 1, 2, 5}

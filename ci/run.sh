@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
-STEPS=(readme format clippy docs kernels headers layers deny loom fuzz soak)
+STEPS=(readme format clippy docs kernels headers layers python deny loom fuzz soak)
 
 # The commands that the README promises, in a clean checkout, before anything is installed: they need only Rust and a
 # linker.
@@ -50,6 +50,18 @@ step_headers() {
 
 # Which crate may see which.
 step_layers() { bash ci/layers.sh; }
+
+# The Python package, from its source distribution, on simulated devices.
+step_python() {
+    local venv=target/python
+    command -v c++ > /dev/null || install_packages g++
+    python3 -m venv --clear "$venv" 2> /dev/null || { install_packages python3-venv && python3 -m venv --clear "$venv"; }
+    "$venv/bin/pip" install --quiet 'maturin>=1.12,<2' pytest mypy numpy
+    rm -rf target/sdist
+    (cd crates/mscclpp-python && "../../$venv/bin/maturin" sdist --quiet --out ../../target/sdist)
+    "$venv/bin/pip" install --quiet --no-deps target/sdist/mscclpp-*.tar.gz
+    (cd crates/mscclpp-python && "../../$venv/bin/python" -m pytest -q tests)
+}
 
 # Licences, bans and sources of dependencies: deny.toml. The advisories would need GitHub.
 step_deny() {

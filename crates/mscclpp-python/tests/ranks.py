@@ -23,7 +23,7 @@ def _rank(function, rank, n, address, args, outcome):
         outcome.send((True, function(rank, n, address, *args)))
     except BaseException:
         outcome.send((False, traceback.format_exc()))
-        raise
+        raise SystemExit(1) from None
 
 
 class Ranks:

@@ -91,11 +91,12 @@ def test_a_bootstrap_connects_once():
         alone.get_unique_id()
 
 
-def lost(rank, n, address):
+def lost(rank, n, address, met):
     bootstrap = TcpBootstrap.create(rank, n)
     bootstrap.initialize(address)
     bootstrap.barrier()
     if rank == 1:
+        met.set()
         time.sleep(100)
     start = time.monotonic()
     with pytest.raises(Error, match="rank 1") as caught:
@@ -104,8 +105,9 @@ def lost(rank, n, address):
 
 
 def test_a_killed_peer_is_an_error_and_no_hang():
-    with ranks.Ranks(2, lost) as job:
-        time.sleep(1.5)
+    met = ranks.SPAWN.Event()
+    with ranks.Ranks(2, lost, met) as job:
+        assert met.wait(60)
         job.kill(1)
         assert job.outcome(0) == (int(ErrorCode.RemoteError), True)
 

@@ -105,7 +105,8 @@ print("ended by itself")
         pressed = time.time()
         process.send_signal(signal.SIGINT)
         word, _, at = process.stdout.readline().partition(" ")
-        assert word == "interrupted" and float(at) - pressed < 1
+        # Within a second; a busy machine gets two more.
+        assert word == "interrupted" and float(at) - pressed < 3
         assert process.wait(30) == 0
     finally:
         process.kill()

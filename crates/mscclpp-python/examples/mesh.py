@@ -13,10 +13,9 @@ import subprocess
 import sys
 from typing import Dict
 
-import numpy as np
-
 import mscclpp
 import mscclpp.comm as mscclpp_comm
+import numpy as np
 from mscclpp import ProxyService, SimpleProxyChannel, Transport
 from mscclpp.utils import GpuBuffer, KernelBuilder, pack
 

@@ -144,5 +144,6 @@ fn extension(module: &Bound<'_, PyModule>) -> PyResult<()> {
     ] {
         module.add_function(function)?;
     }
-    Ok(())
+    // It would name what begins with an underscore, too.
+    module.delattr("__all__")
 }

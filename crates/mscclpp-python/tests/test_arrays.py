@@ -4,10 +4,9 @@ import ctypes
 import pickle
 import types
 
+import mscclpp
 import numpy
 import pytest
-
-import mscclpp
 from mscclpp import GpuBuffer, RawGpuBuffer
 from mscclpp._arrays import is_of_cuda, locate
 from mscclpp.utils import is_torch_tensor
@@ -117,7 +116,9 @@ def test_arrays_of_all_libraries_are_found():
             locate(gap)
     with pytest.raises(TypeError, match="'tensor'.*list"):
         locate([1, 2])
-    assert is_of_cuda(Interface(__cuda_array_interface__=cuda)) and not is_of_cuda(array) and not is_of_cuda(Dlpack(array))
+    assert (
+        is_of_cuda(Interface(__cuda_array_interface__=cuda)) and not is_of_cuda(array) and not is_of_cuda(Dlpack(array))
+    )
 
 
 def test_torch_tensors_are_found_without_torch():

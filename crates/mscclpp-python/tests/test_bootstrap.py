@@ -6,9 +6,9 @@ import threading
 import time
 
 import pytest
-import ranks
-
 from mscclpp import Error, ErrorCode, TcpBootstrap
+
+import ranks
 
 
 def by_id(rank, n, address, ids):

@@ -6,9 +6,8 @@ import ranks
 
 
 def ping_pong(rank, n, address, rounds):
-    import numpy
-
     import mscclpp
+    import numpy
     from mscclpp.utils import pack
 
     group = ranks.group(rank, n, address)
@@ -31,9 +30,8 @@ def test_a_ping_pong_through_memory_channels():
 
 
 def with_scratch(rank, n, address):
-    import numpy
-
     import mscclpp
+    import numpy
     from mscclpp.utils import pack
 
     group = ranks.group(rank, n, address)
@@ -60,9 +58,8 @@ def test_packets_go_through_scratch_buffers():
 
 def made_in_each_way(rank, n, address):
     """Channels of a Semaphore, of a semaphore object, and of a communicator and a connection."""
-    import numpy
-
     import mscclpp
+    import numpy
     from mscclpp.utils import pack
 
     group = ranks.group(rank, n, address)
@@ -92,9 +89,8 @@ def test_channels_are_made_in_each_way():
 
 
 def all_gather(rank, n, address, transport, scratch):
-    import numpy
-
     import mscclpp
+    import numpy
     from mscclpp.utils import pack
 
     group = ranks.group(rank, n, address)
@@ -147,9 +143,8 @@ def test_port_channels_work_over_ethernet():
 
 
 def named_memories(rank, n, address):
-    import numpy
-
     import mscclpp
+    import numpy
     from mscclpp.utils import pack
 
     group = ranks.group(rank, n, address)

@@ -4,12 +4,12 @@ import ctypes
 import gc
 import threading
 
+import mscclpp
 import numpy
 import pytest
-import ranks
-
-import mscclpp
 from mscclpp import Communicator, Context, Device, DeviceType, EndpointConfig, Error, TcpBootstrap, Transport
+
+import ranks
 
 CPU = EndpointConfig(Transport.Ethernet, DeviceType.CPU)
 
@@ -76,6 +76,7 @@ def hosts(rank, n, address):
     with pytest.raises(Error, match="no signal from rank .* came within 3 polls") as caught:
         semaphore.wait(3)
     assert caught.value.code == mscclpp.ErrorCode.Timeout
+    comm.bootstrap().barrier()
     source = (ctypes.c_uint64 * 4)(*[rank + 1] * 4)
     registered = comm.register_memory(ctypes.addressof(source), 32, Transport.Ethernet)
     connection.write(theirs, 0, registered, 0, 32)

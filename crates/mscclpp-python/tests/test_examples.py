@@ -1,8 +1,12 @@
 """The examples run."""
 
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
+
+import pytest
 
 import ranks
 
@@ -17,3 +21,16 @@ def test_the_mesh_runs_with_its_older_names():
     lines = sorted(run.stdout.splitlines())
     assert lines == [f"rank {rank}: has the parts of all 4 ranks" for rank in range(4)]
     assert "make_port_channels" in run.stderr and "mscclpp.PortChannel" in run.stderr
+
+
+def test_the_mesh_runs_under_mpi():
+    pytest.importorskip("mpi4py")
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    mpiexec = shutil.which("mpiexec", path=path)
+    if mpiexec is None:
+        pytest.skip("there is no mpiexec")
+    command = [mpiexec, "-n", "2", sys.executable, EXAMPLES / "mesh.py", "--mpi"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert sorted(run.stdout.splitlines()) == [f"rank {rank}: has the parts of all 2 ranks" for rank in range(2)], (
+        run.stderr
+    )

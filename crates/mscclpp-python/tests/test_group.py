@@ -4,12 +4,12 @@ import os
 import sys
 import types
 
+import mscclpp
 import numpy
 import pytest
-import ranks
-
-import mscclpp
 from mscclpp import CommGroup, Transport
+
+import ranks
 
 
 class Mpi:

@@ -3,12 +3,12 @@
 import ctypes
 import os
 
+import mscclpp
 import numpy
 import pytest
-from conftest import KERNELS
-
-import mscclpp
 from mscclpp.utils import Kernel, KernelBuilder, get_device_arch, pack, torch_dtype_to_mscclpp_dtype
+
+from conftest import KERNELS
 
 
 @pytest.fixture

@@ -3,9 +3,8 @@
 import inspect
 import warnings
 
-import pytest
-
 import mscclpp
+import pytest
 from mscclpp import _mscclpp
 
 PACKAGE = """

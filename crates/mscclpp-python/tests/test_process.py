@@ -8,10 +8,10 @@ import subprocess
 import sys
 import time
 
-import pytest
-import ranks
-
 import mscclpp
+import pytest
+
+import ranks
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
@@ -42,7 +42,9 @@ print(os.environ["MSCCLPP_HOME"] == os.path.dirname(mscclpp.__file__))
 
 
 def test_without_a_gpu_a_use_says_what_is_missing():
-    run = python("import mscclpp\ntry: mscclpp.Fifo()\nexcept mscclpp.Error as error: print(error)", MSCCLPP_PLATFORM="hip")
+    run = python(
+        "import mscclpp\ntry: mscclpp.Fifo()\nexcept mscclpp.Error as error: print(error)", MSCCLPP_PLATFORM="hip"
+    )
     assert "hip" in run.stdout, run.stderr
 
 

@@ -4,10 +4,9 @@ import subprocess
 import sys
 import threading
 
+import mscclpp
 import numpy
 import pytest
-
-import mscclpp
 from mscclpp import Proxy, ProxyHandlerResult, ProxyTrigger
 from mscclpp.utils import pack
 

@@ -2,9 +2,8 @@
 
 import pickle
 
-import pytest
-
 import mscclpp
+import pytest
 from mscclpp import (
     Device,
     DeviceType,

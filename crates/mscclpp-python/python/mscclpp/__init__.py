@@ -8,8 +8,7 @@ import atexit as _atexit
 import os as _os
 import warnings as _warnings
 
-from . import _mscclpp
-from . import numa
+from . import _mscclpp, numa
 from ._buffer import GpuBuffer
 from ._errors import BaseError, CudaError, CuError, Error, IbError, SysError
 from ._group import CommGroup

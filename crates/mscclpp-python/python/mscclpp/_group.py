@@ -5,7 +5,6 @@ import os
 from . import _arrays
 from ._mscclpp import (
     Communicator,
-    EndpointConfig,
     MemoryChannel,
     TcpBootstrap,
     Transport,
@@ -96,7 +95,9 @@ class CommGroup:
         `endpoints` is a Transport or an EndpointConfig for all, or a dictionary by rank.
         """
         if use_switch:
-            raise NotImplementedError("connections through a switch are not there yet in this implementation of mscclpp")
+            raise NotImplementedError(
+                "connections through a switch are not there yet in this implementation of mscclpp"
+            )
         ranks = [all_ranks] if isinstance(all_ranks, int) else list(all_ranks)
 
         def endpoint(rank):

@@ -1,7 +1,7 @@
 //! Arguments of kernels: from one run of bytes, as `mscclpp.utils.pack` makes it, to the parameters that a kernel has.
 //!
-//! What the parameters are is known from the code: from PTX, which says so, or from a table that is compiled along with
-//! a source.
+//! What the parameters of a source's kernel are is said by a table that is compiled along with it. PTX says it in its
+//! text, which `mscclpp._ptx` reads.
 
 use mscclpp::{ErrorKind, KernelArgs, KernelParam, errors::GpuError};
 use pyo3::prelude::*;
@@ -11,8 +11,8 @@ use crate::error;
 /// A parameter of a kernel, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Parameter {
-    size: usize,
-    alignment: usize,
+    pub(crate) size: usize,
+    pub(crate) alignment: usize,
 }
 
 /// The variable that [`with_table`] adds.
@@ -38,6 +38,8 @@ pub(crate) fn with_table(source: &str, kernel: &str) -> String {
          extern \"C\" {{\n\
          __device__ mscclpp_python::Parameters<decltype(::{kernel})>::Table {TABLE} =\n\
          mscclpp_python::Parameters<decltype(::{kernel})>::table();\n\
+         // A compiler may drop what no kernel reads.\n\
+         __global__ void {TABLE}_kept(unsigned long long* count) {{ *count = {TABLE}.words[0]; }}\n\
          }}\n"
     )
 }
@@ -59,45 +61,6 @@ pub(crate) fn of_table(bytes: &[u8]) -> Result<Vec<Parameter>, GpuError> {
             bytes.len()
         ))),
     }
-}
-
-/// The parameters of a kernel as its PTX declares them.
-pub(crate) fn of_ptx(ptx: &str, kernel: &str) -> Result<Vec<Parameter>, GpuError> {
-    let missing =
-        || GpuError::NoSuchSymbol { kind: "kernel", name: kernel.to_owned(), available: String::new() };
-    let list = ptx
-        .match_indices(".entry")
-        .map(|(at, entry)| ptx[at + entry.len()..].trim_start())
-        .find_map(|text| text.strip_prefix(kernel)?.trim_start().strip_prefix('(')?.split_once(')'))
-        .ok_or_else(missing)?
-        .0;
-    let declarations = list.split(',').map(str::trim).filter(|text| !text.is_empty());
-    declarations
-        .map(|text| {
-            parameter_of_ptx(text).ok_or_else(|| {
-                GpuError::InvalidArgument(format!(
-                    "the PTX of {kernel} has a parameter that is not understood: {text}"
-                ))
-            })
-        })
-        .collect()
-}
-
-/// Such as `.param .u64 name`, `.param .u64 .ptr .global .align 4 name` or `.param .align 8 .b8 name[24]`.
-fn parameter_of_ptx(text: &str) -> Option<Parameter> {
-    let mut words = text.split_whitespace();
-    let mut word = words.by_ref().find(|word| *word == ".param").and_then(|_| words.next())?;
-    let mut alignment = None;
-    if word == ".align" {
-        alignment = Some(words.next()?.parse().ok()?);
-        word = words.next()?;
-    }
-    let bits: usize = word.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().ok()?;
-    let elements = match words.next_back()?.split_once('[') {
-        Some((_, count)) => count.trim_end_matches(']').parse().ok()?,
-        None => 1,
-    };
-    Some(Parameter { size: bits / 8 * elements, alignment: alignment.unwrap_or(bits / 8) })
 }
 
 /// Cuts `packed` into the arguments of a kernel. They may be where a C compiler puts the members of a struct, or one

@@ -4,7 +4,7 @@ use mscclpp::{DeviceBuffer, Platform};
 use pyo3::{exceptions::PyAttributeError, prelude::*, types::PyDict};
 
 use crate::{
-    connection::platform,
+    device,
     dlpack::{self, Tensor},
     enums::enumeration,
     error::{self, OrRaise},
@@ -35,7 +35,7 @@ impl PyRawGpuBuffer {
     #[pyo3(signature = (nelems, granularity = PyGranularity::MultiCastMinimum))]
     fn new(py: Python<'_>, nelems: u64, granularity: PyGranularity) -> PyResult<Self> {
         let _ = granularity;
-        let gpu = platform()?.current_gpu().or_raise()?;
+        let gpu = device::current(py)?;
         Ok(Self { inner: Owned::new(py.detach(|| gpu.allocate(nelems)).or_raise()?) })
     }
 

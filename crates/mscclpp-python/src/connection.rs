@@ -7,7 +7,7 @@ use std::{
 };
 
 use mscclpp::{
-    Connection, Context, ContextExt, DeviceType, Endpoint, EndpointConfig, Error, Platform, WeakConnection,
+    Connection, Context, ContextExt, DeviceType, Endpoint, EndpointConfig, Error, WeakConnection,
     errors::CoreError,
 };
 use pyo3::{prelude::*, types::PyBytes};
@@ -88,11 +88,6 @@ pub(crate) fn on_this_threads_device(
         config.device.id = Some(context.platform()?.current_gpu()?.id());
     }
     Ok(config)
-}
-
-/// The platform that devices come from where a program says nothing else.
-pub(crate) fn platform() -> PyResult<Platform> {
-    Platform::detect().or_raise()
 }
 
 /// One end of connections.

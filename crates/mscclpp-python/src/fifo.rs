@@ -6,7 +6,7 @@ use mscclpp::{Fifo, ProxyTrigger};
 use pyo3::prelude::*;
 
 use crate::{
-    connection::platform,
+    device,
     error::{self, OrRaise},
     handle::FifoDeviceHandle,
     owned::Owned,
@@ -56,7 +56,7 @@ impl PyFifo {
     #[new]
     #[pyo3(signature = (size = Fifo::DEFAULT_SIZE))]
     fn new(py: Python<'_>, size: u64) -> PyResult<Self> {
-        let gpu = platform()?.current_gpu().or_raise()?;
+        let gpu = device::current(py)?;
         Ok(Self { inner: Owned::new(Mutex::new(py.detach(|| Fifo::new(&gpu, size)).or_raise()?)) })
     }
 

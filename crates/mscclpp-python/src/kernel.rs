@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::{
     arguments::{self, Parameter},
-    connection::platform,
+    device::{current, platform},
     error::{self, OrRaise},
     owned::Owned,
     raw::Bytes,
@@ -28,21 +28,41 @@ struct Loaded {
 
 #[pymethods]
 impl PyKernel {
-    /// Compiles `source`, or takes `ptx`. `name` stands in messages; `headers` are the names by which the source includes
-    /// files, and their texts.
+    /// Compiles `source`. `name` stands in messages; `headers` are the names by which the source includes files, and their
+    /// texts.
     #[new]
+    #[pyo3(signature = (name, source, headers, kernel))]
     fn new(
         py: Python<'_>,
         name: String,
         source: String,
         headers: Vec<(String, String)>,
         kernel: String,
-        ptx: Option<String>,
     ) -> PyResult<Self> {
-        let gpu = platform()?.current_gpu().or_raise()?;
+        let gpu = current(py)?;
         let loaded = waiting::wait(py, move || {
             let headers: Vec<(&str, &str)> = headers.iter().map(|(name, text)| (&**name, &**text)).collect();
-            Loaded::load(gpu, &name, &source, &headers, &kernel, ptx.as_deref())
+            Loaded::compile(gpu, &name, &source, &headers, &kernel)
+        })?;
+        Ok(Self { inner: Owned::new(loaded) })
+    }
+
+    /// Takes PTX, whose kernel has parameters of these sizes and alignments.
+    #[staticmethod]
+    #[pyo3(signature = (name, ptx, kernel, parameters))]
+    fn of_ptx(
+        py: Python<'_>,
+        name: String,
+        ptx: String,
+        kernel: String,
+        parameters: Vec<(usize, usize)>,
+    ) -> PyResult<Self> {
+        let gpu = current(py)?;
+        let parameters =
+            parameters.into_iter().map(|(size, alignment)| Parameter { size, alignment }).collect();
+        let loaded = waiting::wait(py, move || {
+            let module = Module::load(&gpu, &KernelSource::new(&name, "").with_ptx(&ptx))?;
+            Ok::<_, Error>(Loaded { kernel: module.kernel(&kernel)?, gpu, parameters })
         })?;
         Ok(Self { inner: Owned::new(loaded) })
     }
@@ -76,28 +96,17 @@ impl PyKernel {
 }
 
 impl Loaded {
-    fn load(
+    fn compile(
         gpu: Gpu,
         name: &str,
         source: &str,
         headers: &[(&str, &str)],
         kernel: &str,
-        ptx: Option<&str>,
     ) -> Result<Self, Error> {
-        let text = match ptx {
-            Some(_) => source.to_owned(),
-            None => arguments::with_table(source, kernel),
-        };
-        let mut code = KernelSource::new(name, &text).with_headers(headers);
-        if let Some(ptx) = ptx {
-            code = code.with_ptx(ptx);
-        }
-        let module = Module::load(&gpu, &code)?;
+        let text = arguments::with_table(source, kernel);
+        let module = Module::load(&gpu, &KernelSource::new(name, &text).with_headers(headers))?;
         let loaded = module.kernel(kernel)?;
-        let parameters = match ptx {
-            Some(ptx) => arguments::of_ptx(ptx, kernel)?,
-            None => arguments::of_table(&read_table(&gpu, &module)?)?,
-        };
+        let parameters = arguments::of_table(&read_table(&gpu, &module)?)?;
         Ok(Self { kernel: loaded, gpu, parameters })
     }
 }
@@ -117,7 +126,7 @@ fn read_table(gpu: &Gpu, module: &Module) -> Result<Vec<u8>, GpuError> {
 #[pyfunction(name = "_synchronize")]
 pub(crate) fn synchronize(py: Python<'_>, timeout_sec: f64) -> PyResult<()> {
     let timeout = waiting::seconds(timeout_sec)?;
-    let gpu = platform()?.current_gpu().or_raise()?;
+    let gpu = current(py)?;
     let stream = gpu.default_stream().or_raise()?;
     let done = waiting::repeat(py, Some(timeout), |left| match stream.synchronize_timeout(left) {
         Ok(()) => Ok(Some(())),
@@ -133,20 +142,22 @@ type CurrentGpu = (String, usize, Option<(u32, u32)>);
 
 /// The platform of the current GPU, its number, and its compute capability, which those of CUDA have.
 #[pyfunction(name = "_current_gpu")]
-pub(crate) fn current_gpu() -> PyResult<CurrentGpu> {
-    let gpu = platform()?.current_gpu().or_raise()?;
+pub(crate) fn current_gpu(py: Python<'_>) -> PyResult<CurrentGpu> {
+    let gpu = current(py)?;
     let properties = gpu.properties();
     Ok((properties.platform.to_string(), properties.id, properties.compute_capability))
 }
 
 /// The NUMA node of a GPU, where the system knows one.
 #[pyfunction(name = "_numa_node")]
-pub(crate) fn numa_node(device_id: usize) -> PyResult<Option<u32>> {
-    Ok(platform()?.gpu(device_id).or_raise()?.properties().numa_node)
+pub(crate) fn numa_node(py: Python<'_>, device_id: usize) -> PyResult<Option<u32>> {
+    let platform = platform(py)?;
+    Ok(py.detach(|| platform.gpu(device_id)).or_raise()?.properties().numa_node)
 }
 
 /// Whether an address is in the memory of a device.
 #[pyfunction(name = "_is_device_memory")]
-pub(crate) fn is_device_memory(address: u64) -> PyResult<bool> {
-    Ok(platform()?.owner_of(DevicePtr(address)).or_raise()?.is_some())
+pub(crate) fn is_device_memory(py: Python<'_>, address: u64) -> PyResult<bool> {
+    let platform = platform(py)?;
+    Ok(py.detach(|| platform.owner_of(DevicePtr(address))).or_raise()?.is_some())
 }

@@ -10,6 +10,7 @@ mod buffer;
 mod communicator;
 mod config;
 mod connection;
+mod device;
 mod dlpack;
 mod enums;
 mod env;

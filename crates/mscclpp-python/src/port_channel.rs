@@ -12,7 +12,8 @@ use pyo3::{
 
 use crate::{
     communicator::PyCommunicator,
-    connection::{PyConnection, platform},
+    connection::PyConnection,
+    device,
     error::{self, OrRaise},
     handle::{BasePortHandle, PortHandle},
     memory::PyRegisteredMemory,
@@ -139,7 +140,7 @@ impl PyProxyService {
     #[new]
     #[pyo3(signature = (fifo_size = Fifo::DEFAULT_SIZE))]
     fn new(py: Python<'_>, fifo_size: u64) -> PyResult<PyClassInitializer<Self>> {
-        let gpu = platform()?.current_gpu().or_raise()?;
+        let gpu = device::current(py)?;
         let state = py.detach(|| State::new(gpu, fifo_size)).or_raise()?;
         let service = Self { inner: Owned::new(Arc::new(Mutex::new(state))) };
         Ok(PyClassInitializer::from(PyBaseProxyService).add_subclass(service))

@@ -12,7 +12,7 @@ use mscclpp::{
 use pyo3::{exceptions::PyTypeError, prelude::*};
 
 use crate::{
-    connection::platform,
+    device,
     enums::enumeration,
     error::{self, OrRaise},
     fifo::PyProxyTrigger,
@@ -93,7 +93,7 @@ impl PyProxy {
                 handler.get_type().name()?
             )));
         }
-        let gpu = platform()?.current_gpu().or_raise()?;
+        let gpu = device::current(py)?;
         let raised = Raised::default();
         let handler = Handler { function: handler.clone().unbind(), raised: Arc::clone(&raised) };
         let proxy = py.detach(|| Proxy::builder(&gpu).fifo_size(fifo_size).build(handler)).or_raise()?;

@@ -32,8 +32,9 @@ pub(crate) struct PySemaphoreStub {
 #[pymethods]
 impl PySemaphoreStub {
     #[new]
-    fn new(connection: &PyConnection) -> PyResult<Self> {
-        Ok(Self { inner: Owned::new(SemaphoreStub::new(connection.connection()?).or_raise()?) })
+    fn new(py: Python<'_>, connection: &PyConnection) -> PyResult<Self> {
+        let connection = connection.connection()?;
+        Ok(Self { inner: Owned::new(py.detach(|| SemaphoreStub::new(connection)).or_raise()?) })
     }
 
     /// The memory that its token is in: of a semaphore only, for now.

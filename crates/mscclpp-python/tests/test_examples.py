@@ -34,3 +34,10 @@ def test_the_mesh_runs_under_mpi():
     assert sorted(run.stdout.splitlines()) == [f"rank {rank}: has the parts of all 2 ranks" for rank in range(2)], (
         run.stderr
     )
+
+
+def test_the_ping_pong_runs():
+    command = [sys.executable, EXAMPLES / "ping_pong.py", ranks.free_address()]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    lines = [f"rank {rank}: 10 rounds, each element is {value}" for rank, value in ((0, 9), (1, 10))]
+    assert sorted(run.stdout.splitlines()) == lines, run.stderr

@@ -533,9 +533,9 @@ class Env:
 
 @final
 class _Kernel:
-    def __new__(
-        cls, name: str, source: str, headers: Sequence[tuple[str, str]], kernel: str, ptx: str | None
-    ) -> Self: ...
+    def __new__(cls, name: str, source: str, headers: Sequence[tuple[str, str]], kernel: str) -> Self: ...
+    @staticmethod
+    def of_ptx(name: str, ptx: str, kernel: str, parameters: Sequence[tuple[int, int]]) -> _Kernel: ...
     def launch(
         self,
         params: Buffer | Sequence[int],

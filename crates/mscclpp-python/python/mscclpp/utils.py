@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-from . import _mscclpp
+from . import _mscclpp, _ptx
 from ._arrays import is_torch_tensor, locate
 from ._buffer import GpuBuffer
 from ._later import DataType
@@ -38,12 +38,18 @@ class Kernel:
         if text[:4] == b"\x7fELF":
             raise NotImplementedError("argument 'cubin': binaries cannot be loaded yet, PTX can (nvcc -ptx)")
         ptx = text.rstrip(b"\0").decode()
-        self._kernel = _mscclpp._Kernel(f"{kernel_name}.ptx", "", [], kernel_name, ptx)
+        platform, _, _ = _mscclpp._current_gpu()
+        if platform != "cuda":
+            raise RuntimeError(
+                f"argument 'cubin': PTX runs on CUDA, and this is {platform}; use KernelBuilder, of a source"
+            )
+        parameters = _ptx.parameters(ptx, kernel_name)
+        self._kernel = _mscclpp._Kernel.of_ptx(f"{kernel_name}.ptx", ptx, kernel_name, parameters)
 
     @classmethod
-    def _of_source(cls, name, source, headers, kernel_name, ptx=None):
+    def _of_source(cls, name, source, headers, kernel_name):
         kernel = cls.__new__(cls)
-        kernel._kernel = _mscclpp._Kernel(name, source, headers, kernel_name, ptx)
+        kernel._kernel = _mscclpp._Kernel(name, source, headers, kernel_name)
         return kernel
 
     def launch_kernel(self, params, nblocks, nthreads, shared, stream):
@@ -89,7 +95,7 @@ class KernelBuilder:
         platform, _, capability = _mscclpp._current_gpu()
         nvcc = _find_nvcc() if platform == "cuda" else None
         if nvcc is not None:
-            return Kernel._of_source(name, text, [], self._name, self._ptx(nvcc, capability))
+            return Kernel(self._ptx(nvcc, capability), self._name)
         macros = "".join(f"#define {macro} {value}\n" for macro, value in self._macros.items())
         source = f'{macros}#line 1 "{name}"\n{text}'
         headers = _own_headers(text, os.path.dirname(self._path))
@@ -105,7 +111,7 @@ class KernelBuilder:
             run = subprocess.run(command, capture_output=True, text=True, timeout=600)
             if run.returncode != 0:
                 raise RuntimeError(f"{self._path} did not compile ({' '.join(command)}):\n{run.stderr}{run.stdout}")
-            with open(ptx, encoding="utf-8") as file:
+            with open(ptx, "rb") as file:
                 return file.read()
 
 

@@ -1,0 +1,46 @@
+"""Two ranks, whose kernels copy an array to and fro through a memory channel.
+
+    MSCCLPP_PLATFORM=host python ping_pong.py
+
+starts both, on simulated devices. Each prints what it has in the end.
+"""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import mscclpp
+import numpy as np
+from mscclpp import CommGroup, GpuBuffer, Transport
+from mscclpp.utils import KernelBuilder, pack
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+# ANCHOR: main
+def main(rank, address):
+    group = CommGroup(interfaceIpPortTrio=address, rank=rank, size=2)
+    peer = 1 - rank
+    connections = group.make_connection([peer], Transport.CudaIpc)
+    data = GpuBuffer(1000, dtype=np.int32)
+    channel = group.make_memory_channels(data, connections)[peer]
+
+    outcome = GpuBuffer(1, dtype=np.int32)
+    kernel = KernelBuilder("ping_pong.cu", "ping_pong", HERE).get_compiled_kernel()
+    group.barrier()
+    params = pack(channel.device_handle().raw, rank, 10, ctypes.c_size_t(data.nbytes), outcome)
+    kernel.launch_kernel(params, 1, 64, 0, None)
+    mscclpp.synchronize()
+    # ANCHOR_END: main
+    print(f"rank {rank}: {int(outcome[0])} rounds, each element is {int(data[0])}", flush=True)
+    group.barrier()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        main(int(sys.argv[1]), sys.argv[2])
+    else:
+        meeting = sys.argv[1] if len(sys.argv) == 2 else "127.0.0.1:50506"
+        ranks = [subprocess.Popen([sys.executable, __file__, str(rank), meeting]) for rank in range(2)]
+        sys.exit(max(abs(rank.wait(300)) for rank in ranks))

@@ -8,6 +8,8 @@ import pytest
 _cache = tempfile.TemporaryDirectory(prefix="mscclpp-tests-")
 os.environ["MSCCLPP_PLATFORM"] = "host"
 os.environ["MSCCLPP_CACHE_DIR"] = _cache.name
+# Lines of several processes stay whole.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels")
 

@@ -67,6 +67,16 @@ def test_the_headers_are_those_of_the_repository():
 WAITS = {
     "initialize": "mscclpp.TcpBootstrap.create(0, 2).initialize(address, 60)",
     "recv": "alone().recv(0, 1)",
+    "barrier": """
+import threading
+peer = mscclpp.TcpBootstrap.create(1, 2)
+thread = threading.Thread(target=peer.initialize, args=(address,))
+thread.start()
+bootstrap = mscclpp.TcpBootstrap.create(0, 2)
+bootstrap.initialize(address)
+thread.join()
+bootstrap.barrier()
+""",
     "future": "mscclpp.Communicator(alone()).recv_memory(0).get()",
     "host semaphore": """
 comm = mscclpp.Communicator(alone())

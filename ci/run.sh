@@ -58,7 +58,7 @@ step_python() {
     python3 -m venv --clear "$venv" 2> /dev/null || { install_packages python3-venv && python3 -m venv --clear "$venv"; }
     "$venv/bin/pip" install --quiet 'maturin>=1.12,<2' pytest mypy numpy ruff
     rm -rf target/sdist
-    (cd crates/mscclpp-python && "../../$venv/bin/maturin" sdist --quiet --out ../../target/sdist)
+    (cd crates/mscclpp-python && "../../$venv/bin/maturin" sdist --out ../../target/sdist)
     "$venv/bin/pip" install --quiet --no-deps target/sdist/mscclpp-*.tar.gz
     (cd crates/mscclpp-python && "../../$venv/bin/ruff" format --check . && "../../$venv/bin/ruff" check .)
     (cd crates/mscclpp-python && "../../$venv/bin/python" -m pytest -q tests)

@@ -126,8 +126,8 @@ def test_torch_tensors_are_found_without_torch():
         __module__ = "torch"
         is_cuda = False
 
-        def __init__(self, contiguous=True):
-            self.contiguous = contiguous
+        def __init__(self, strides=(3, 1)):
+            self.shape, self.strides = (2, 3), strides
 
         def data_ptr(self):
             return 8192
@@ -138,13 +138,14 @@ def test_torch_tensors_are_found_without_torch():
         def element_size(self):
             return 4
 
-        def is_contiguous(self):
-            return self.contiguous
+        def stride(self):
+            return self.strides
 
     assert is_torch_tensor(Tensor()) and locate(Tensor()) == (8192, 24) and not is_of_cuda(Tensor())
     assert not is_torch_tensor(numpy.zeros(1)) and not is_torch_tensor(types.SimpleNamespace(data_ptr=1))
+    assert locate(Tensor((1, 2))) == (8192, 24), "in another order"
     with pytest.raises(ValueError, match="one piece"):
-        locate(Tensor(contiguous=False))
+        locate(Tensor((4, 1)))
 
 
 def test_addresses_are_read_and_written():

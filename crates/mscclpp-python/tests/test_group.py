@@ -145,6 +145,9 @@ def tensors(rank, n, address):
     connections = group.make_connection([peer], {peer: mscclpp.EndpointConfig(Transport.CudaIpc)})
     memories = group.register_tensor_with_connections(mscclpp.GpuBuffer(3, dtype=numpy.int8), connections)
     assert sorted(memories) == [0, 1] and all(memory.size() == 3 for memory in memories.values())
+    with pytest.raises(mscclpp.Error, match="no device memory") as caught:
+        group.register_local_memory(numpy.zeros(3), connections)
+    assert "GpuBuffer" in caught.value.__notes__[0]
     with pytest.raises(NotImplementedError, match="switch"):
         group.make_connection([0, 1], Transport.CudaIpc, use_switch=True)
     group.barrier()

@@ -8,18 +8,18 @@ def is_torch_tensor(tensor):
     return hasattr(tensor, "data_ptr") and type(tensor).__module__.partition(".")[0] == "torch"
 
 
-def locate(tensor, argument="tensor"):
-    """The address of the first byte, and how many bytes. The memory must be in one piece."""
+def locate(tensor, argument="tensor", one_piece=True):
+    """The address of the first element, and how many bytes all of them have. Those must be in one piece."""
     if is_torch_tensor(tensor):
-        if not tensor.is_contiguous():
-            raise ValueError(f"argument '{argument}': {_NOT_CONTIGUOUS}")
+        if one_piece:
+            _check_one_piece(tensor.shape, tensor.stride(), argument)
         return tensor.data_ptr(), tensor.numel() * tensor.element_size()
     for name in ("__cuda_array_interface__", "__array_interface__"):
         interface = getattr(tensor, name, None)
         if interface is not None:
-            return _of_interface(interface, argument)
+            return _of_interface(interface, argument, one_piece)
     if hasattr(tensor, "__dlpack__"):
-        return _of_dlpack(tensor.__dlpack__(), argument)
+        return _of_dlpack(tensor.__dlpack__(), argument, one_piece)
     raise TypeError(
         f"argument '{argument}': expected an array (CuPy, NumPy, PyTorch, or one with __cuda_array_interface__, "
         f"__array_interface__ or __dlpack__), got {type(tensor).__name__}"
@@ -37,13 +37,10 @@ def is_of_cuda(tensor):
     return int(tensor.__dlpack_device__()[0]) != 1
 
 
-_NOT_CONTIGUOUS = "the array's memory is not in one piece; copy it into one that is, such as x.contiguous()"
-
-
-def _of_interface(interface, argument):
+def _of_interface(interface, argument, one_piece):
     size = int(interface["typestr"][2:])
     shape, strides = interface["shape"], interface.get("strides")
-    if strides is not None:
+    if one_piece and strides is not None:
         _check_one_piece(shape, [stride // size for stride in strides], argument)
     count = 1
     for n in shape:
@@ -58,7 +55,10 @@ def _check_one_piece(shape, strides, argument):
     expected = 1
     for stride, n in sorted((stride, n) for stride, n in zip(strides, shape) if n != 1):
         if stride != expected:
-            raise ValueError(f"argument '{argument}': {_NOT_CONTIGUOUS}")
+            raise ValueError(
+                f"argument '{argument}': the array's memory is not in one piece; copy it into an array that is, such as "
+                "with ascontiguousarray"
+            )
         expected *= n
 
 
@@ -79,13 +79,13 @@ class _View(ctypes.Structure):
     ]
 
 
-def _of_dlpack(capsule, argument):
+def _of_dlpack(capsule, argument, one_piece):
     """Looks at a capsule without taking the memory over: that stays the array's."""
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     view = _View.from_address(pointer_of(capsule, b"dltensor"))
     shape = view.shape[: view.ndim]
-    if view.strides:
+    if one_piece and view.strides:
         _check_one_piece(shape, view.strides[: view.ndim], argument)
     count = 1
     for n in shape:

@@ -3,6 +3,7 @@
 import os
 
 from . import _arrays
+from ._errors import Error
 from ._mscclpp import (
     Communicator,
     MemoryChannel,
@@ -111,7 +112,11 @@ class CommGroup:
         transports = TransportFlags()
         for connection in connections.values():
             transports |= connection.transport()
-        return self.communicator.register_memory(*_arrays.locate(tensor), transports)
+        try:
+            return self.communicator.register_memory(*_arrays.locate(tensor), transports)
+        except Error as error:
+            error.add_note("mscclpp.GpuBuffer(shape, dtype) makes an array that can be registered for every transport")
+            raise
 
     def register_tensor_with_connections(self, tensor, connections):
         """Exchange arrays with the ranks of connections. Returns their memories by rank, and this rank's own."""

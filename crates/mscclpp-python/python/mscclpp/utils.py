@@ -176,7 +176,7 @@ def _packed(place, arg):
         return bytes(arg.raw)
     if isinstance(arg, float):
         raise TypeError(f"argument {place} of pack() is a float; say which: ctypes.c_float or ctypes.c_double")
-    return struct.pack("P", locate(arg, f"{place} of pack()")[0])
+    return struct.pack("P", locate(arg, f"{place} of pack()", one_piece=False)[0])
 
 
 def get_device_arch():

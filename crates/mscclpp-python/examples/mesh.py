@@ -47,7 +47,6 @@ def launch_kernel(my_rank: int, nranks: int, simple_channels: Dict[int, SimplePr
     d_channels = GpuBuffer(handles.size, dtype=np.uint8)
     fill(d_channels, handles)
     kernel.launch_kernel(pack(d_channels, my_rank, nranks, memory.size), 1, 512, 0, None)
-    return d_channels  # to be kept until the kernel has ended
 
 
 def fill(buffer, values):
@@ -70,9 +69,8 @@ def main(group: mscclpp_comm.CommGroup):
     simple_channels = group.make_proxy_channels(proxy_service, memory, connections)
     proxy_service.start_proxy()
     group.barrier()
-    d_channels = launch_kernel(group.my_rank, group.nranks, simple_channels, memory)
+    launch_kernel(group.my_rank, group.nranks, simple_channels, memory)
     mscclpp.synchronize()
-    del d_channels
     group.barrier()
     proxy_service.stop_proxy()
     got = memory.get() if hasattr(memory, "get") else memory

@@ -10,6 +10,7 @@ use crate::{
     error::{self, OrRaise},
     owned::Owned,
     raw::Bytes,
+    retired::{self, Lent},
 };
 
 enumeration! {
@@ -26,7 +27,7 @@ enumeration! {
 /// platform the memory is the CPU's, too.
 #[pyclass(name = "RawGpuBuffer", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyRawGpuBuffer {
-    inner: Owned<DeviceBuffer>,
+    inner: Owned<Lent>,
 }
 
 #[pymethods]
@@ -36,23 +37,27 @@ impl PyRawGpuBuffer {
     fn new(py: Python<'_>, nelems: u64, granularity: PyGranularity) -> PyResult<Self> {
         let _ = granularity;
         let gpu = device::current(py)?;
-        Ok(Self { inner: Owned::new(py.detach(|| gpu.allocate(nelems)).or_raise()?) })
+        let buffer = py.detach(|| {
+            retired::sweep();
+            gpu.allocate(nelems)
+        });
+        Ok(Self { inner: Owned::new(Lent(buffer.or_raise()?)) })
     }
 
     fn nelems(&self) -> PyResult<u64> {
-        Ok(self.inner.get()?.len())
+        Ok(self.buffer()?.len())
     }
 
     fn bytes(&self) -> PyResult<u64> {
-        Ok(self.inner.get()?.len())
+        Ok(self.buffer()?.len())
     }
 
     fn data(&self) -> PyResult<u64> {
-        Ok(self.inner.get()?.ptr().0)
+        Ok(self.buffer()?.ptr().0)
     }
 
     fn device_id(&self) -> PyResult<usize> {
-        Ok(self.inner.get()?.gpu().id())
+        Ok(self.buffer()?.gpu().id())
     }
 
     /// A DLPack capsule of the memory as an array; without a shape, of as many elements as fit. `data_type` is such as
@@ -65,11 +70,11 @@ impl PyRawGpuBuffer {
         shape: Vec<i64>,
         strides: Vec<i64>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        dlpack::capsule(py, Tensor::new(self.inner.get()?.clone(), data_type, shape, strides)?)
+        dlpack::capsule(py, Tensor::new(self.buffer()?.clone(), data_type, shape, strides)?)
     }
 
     fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
-        Ok(dlpack::device(self.inner.get()?))
+        Ok(dlpack::device(self.buffer()?))
     }
 
     /// The bytes as a DLPack capsule.
@@ -102,7 +107,7 @@ impl PyRawGpuBuffer {
         offset: u64,
         size: Option<u64>,
     ) -> PyResult<Bound<'py, pyo3::types::PyBytes>> {
-        let buffer = self.inner.get()?;
+        let buffer = self.buffer()?;
         let size = size.unwrap_or(buffer.len().saturating_sub(offset));
         if size > buffer.len() {
             return Err(error::misuse(format!("read of {size} bytes of a buffer of {}", buffer.len())));
@@ -115,14 +120,18 @@ impl PyRawGpuBuffer {
     /// Copies bytes in.
     #[pyo3(signature = (data, offset = 0))]
     fn write(&self, py: Python<'_>, data: Bytes, offset: u64) -> PyResult<()> {
-        let buffer = self.inner.get()?;
+        let buffer = self.buffer()?;
         py.detach(|| buffer.write(offset, &data.0)).or_raise()
     }
 }
 
 impl PyRawGpuBuffer {
+    fn buffer(&self) -> PyResult<&DeviceBuffer> {
+        Ok(&self.inner.get()?.0)
+    }
+
     fn interface<'py>(&self, py: Python<'py>, on: Platform) -> PyResult<Bound<'py, PyDict>> {
-        let buffer = self.inner.get()?;
+        let buffer = self.buffer()?;
         if buffer.gpu().platform() != on {
             return Err(PyAttributeError::new_err(format!(
                 "this memory is that of a device of {}",

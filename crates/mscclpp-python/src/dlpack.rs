@@ -5,11 +5,11 @@ use std::ffi::{CStr, c_void};
 use mscclpp::{DeviceBuffer, Platform};
 use pyo3::{ffi, prelude::*};
 
-use crate::error;
+use crate::{error, retired::Lent};
 
 /// A shape over device memory, which it keeps.
 pub(crate) struct Tensor {
-    buffer: DeviceBuffer,
+    buffer: Lent,
     data_type: DataType,
     shape: Vec<i64>,
     strides: Vec<i64>,
@@ -121,7 +121,7 @@ impl Tensor {
                 buffer.len()
             )));
         }
-        Ok(Self { buffer, data_type, shape, strides })
+        Ok(Self { buffer: Lent(buffer), data_type, shape, strides })
     }
 }
 
@@ -143,10 +143,10 @@ pub(crate) fn device(buffer: &DeviceBuffer) -> (i32, i32) {
 
 /// The tensor in a capsule.
 pub(crate) fn capsule(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAny>> {
-    let (kind, id) = device(&tensor.buffer);
+    let (kind, id) = device(&tensor.buffer.0);
     let managed = Box::into_raw(Box::new(Managed {
         view: View {
-            data: tensor.buffer.ptr().as_mut_ptr(),
+            data: tensor.buffer.0.ptr().as_mut_ptr(),
             device: Device { kind, id },
             dimensions: tensor.shape.len() as i32,
             data_type: tensor.data_type,

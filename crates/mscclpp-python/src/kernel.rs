@@ -11,7 +11,7 @@ use crate::{
     error::{self, OrRaise},
     owned::Owned,
     raw::Bytes,
-    waiting,
+    retired, waiting,
 };
 
 /// A kernel, loaded on the GPU that was current when it was made. What `mscclpp.utils.Kernel` is made of.
@@ -91,6 +91,7 @@ impl PyKernel {
             // expects, and that what they point to lives, is what a program says by launching it.
             unsafe { kernel.launch(&stream, config, &args) }
         };
+        retired::launching();
         py.detach(launch).or_raise()
     }
 }
@@ -133,6 +134,7 @@ pub(crate) fn synchronize(py: Python<'_>, timeout_sec: f64) -> PyResult<()> {
         Err(GpuError::Timeout { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     })?;
+    py.detach(retired::sweep);
     done.ok_or_else(|| {
         error::timeout(format!("what was launched on {gpu} did not finish within {timeout_sec} s"))
     })

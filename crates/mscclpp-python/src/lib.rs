@@ -25,6 +25,7 @@ mod owned;
 mod port_channel;
 mod proxy;
 mod raw;
+mod retired;
 mod semaphore;
 mod transport;
 mod waiting;

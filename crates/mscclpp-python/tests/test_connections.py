@@ -2,7 +2,9 @@
 
 import ctypes
 import gc
+import os
 import threading
+import time
 
 import mscclpp
 import numpy
@@ -304,3 +306,47 @@ def test_talking_to_oneself():
     assert mscclpp.MemoryDevice2DeviceSemaphore(semaphore).device_handle().remote_inbound_token != 0
     with pytest.raises(Error, match="5"):
         comm.connect(Transport.CudaIpc, 5)
+
+
+def test_nothing_is_left_behind():
+    """Descriptors, threads and mappings of device memory are as many after many rounds as after a few."""
+
+    def held():
+        gc.collect()
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            mappings = sum("memfd:mscclpp" in line for line in maps)
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), mappings
+
+    def work():
+        bootstrap = TcpBootstrap.create(0, 1)
+        bootstrap.initialize(TcpBootstrap.create_unique_id())
+        comm = Communicator(bootstrap)
+        connection = comm.connect(Transport.CudaIpc, 0).get()
+        buffer = mscclpp.GpuBuffer(100)
+        memory = comm.register_memory(buffer.data.ptr, buffer.nbytes, Transport.CudaIpc)
+        comm.send_memory(memory, 0)
+        theirs = comm.recv_memory(0).get()
+        service = mscclpp.ProxyService()
+        id = service.build_and_add_semaphore(comm, connection)
+        service.start_proxy()
+        service.port_channel(id, service.add_memory(theirs), service.add_memory(memory))
+        mscclpp.MemoryChannel(comm.build_semaphore(connection, 0).get(), theirs, memory, buffer.data.ptr)
+        proxy = mscclpp.Proxy(lambda trigger: mscclpp.ProxyHandlerResult.Continue)
+        proxy.start()
+        raw = mscclpp.RawGpuBuffer(64)
+        numpy.from_dlpack(raw)
+        raw.to_dlpack("int32")
+
+    for _ in range(5):
+        work()
+    before = held()
+    for _ in range(60):
+        work()
+
+    def is_more(now):
+        return any(count > few for count, few in zip(now, before))
+
+    deadline = time.monotonic() + 30
+    while is_more(held()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_more(held()), (before, held())

@@ -78,6 +78,39 @@ def test_a_wait_for_a_kernel_has_a_bound(compiled):
     mscclpp.synchronize(60)
 
 
+def device_memory():
+    """The addresses of this process's device memory."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        return {line.split()[0] for line in maps if "memfd:mscclpp-host-" in line}
+
+
+def test_memory_outlives_the_kernels_that_work_on_it(compiled):
+    kernel = compiled("plain.cu", "write_later", EXTRA=0)
+    mscclpp.synchronize(60)
+    stop = mscclpp.GpuBuffer(1, dtype=numpy.int32)
+    before = device_memory()
+    for n in (100_000, 200_000):
+        # Dropped before the launch.
+        kernel.launch_kernel(pack(stop, mscclpp.GpuBuffer(n, dtype=numpy.int32), n), 1, 1, 0, None)
+    dropped_later = mscclpp.GpuBuffer(300_000, dtype=numpy.int32)
+    kernel.launch_kernel(pack(stop, dropped_later, 300_000), 1, 1, 0, None)
+    del dropped_later
+    array = numpy.from_dlpack(mscclpp.RawGpuBuffer(4096))
+    del array
+    assert len(device_memory() - before) >= 3
+    stop[0] = 1
+    mscclpp.synchronize(60)
+    assert device_memory() <= before
+
+
+def test_memory_that_was_dropped_is_freed_when_more_is_asked_for():
+    mscclpp.synchronize(60)
+    before = device_memory()
+    for _ in range(50):
+        mscclpp.RawGpuBuffer(1 << 20)
+    assert len(device_memory() - before) <= 1
+
+
 def test_pack_says_what_it_cannot_pack():
     assert pack(1, True, -1) == b"\1\0\0\0\1\0\0\0\xff\xff\xff\xff"
     assert pack(2**32 - 1) == b"\xff" * 4 and pack(ctypes.c_size_t(2**32)) == (2**32).to_bytes(8, "little")

@@ -53,7 +53,7 @@ class Kernel:
         return kernel
 
     def launch_kernel(self, params, nblocks, nthreads, shared, stream):
-        """Launch it, and do not wait for it. Keep what the parameters point to until it has ended.
+        """Launch it, and do not wait for it. What the parameters point to must live until it has ended; a `GpuBuffer` does.
 
         `params` is what `pack` makes. Numbers of blocks and threads are one number, or up to three. `stream` is None for
         the default stream, a stream of CuPy or PyTorch, or a driver's handle.

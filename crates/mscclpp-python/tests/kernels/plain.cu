@@ -38,6 +38,12 @@ extern "C" __global__ void spin(volatile int* stop) {
   while (!*stop) __nanosleep(1000000);
 }
 
+// Writes when it is told to go on.
+extern "C" __global__ void write_later(volatile int* stop, int* out, int n) {
+  while (!*stop) __nanosleep(1000000);
+  for (int i = 0; i < n; ++i) out[i] = i;
+}
+
 extern "C" __global__ void indices(int* out) {
   int block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
   int thread = threadIdx.y * blockDim.x + threadIdx.x;

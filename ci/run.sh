@@ -59,7 +59,8 @@ step_python() {
     "$venv/bin/pip" install --quiet 'maturin>=1.12,<2' pytest mypy numpy ruff
     rm -rf target/sdist
     (cd crates/mscclpp-python && "../../$venv/bin/maturin" sdist --out ../../target/sdist)
-    "$venv/bin/pip" install --quiet --no-deps target/sdist/mscclpp-*.tar.gz
+    # Not into a target folder that is there already: files of a source distribution are old, and nothing would be built.
+    env -u CARGO_TARGET_DIR "$venv/bin/pip" install --quiet --no-cache-dir --no-deps target/sdist/mscclpp-*.tar.gz
     (cd crates/mscclpp-python && "../../$venv/bin/ruff" format --check . && "../../$venv/bin/ruff" check .)
     (cd crates/mscclpp-python && "../../$venv/bin/python" -m pytest -q tests)
 }

@@ -143,9 +143,11 @@ pub struct HostToDeviceSemaphoreHandle {
     pub expected_inbound_token: *mut u64,
     /// Pinned host memory: abort request, a wait timed out, a wait saw the abort, reserved.
     pub status: *mut u32,
+    /// In a port channel's handle, the parts that a kernel needs to make another of it; else null.
+    pub port: *const u64,
 }
 
-// SAFETY: three pointers, plain data, laid out as in the header (`tests/layout.rs` compares).
+// SAFETY: four pointers, plain data, laid out as in the header (`tests/layout.rs` compares).
 unsafe impl KernelParam for HostToDeviceSemaphoreHandle {}
 // SAFETY: its pointers are to memory that is only touched with atomic operations.
 unsafe impl Send for HostToDeviceSemaphoreHandle {}
@@ -171,6 +173,7 @@ impl HostToDeviceSemaphoreHandle {
             inbound_token: block.word(INBOUND).as_mut_ptr(),
             expected_inbound_token: block.word(EXPECTED).as_mut_ptr(),
             status: semaphore.status().ptr().as_mut_ptr(),
+            port: std::ptr::null(),
         })
     }
 

@@ -19,18 +19,22 @@
 
 #if defined(MSCCLPP_DEVICE_CUDA)
 #define MSCCLPP_DEVICE_COMPILE
+#define MSCCLPP_INLINE __forceinline__
 #define MSCCLPP_DEVICE_INLINE __device__ __forceinline__
 #define MSCCLPP_HOST_DEVICE_INLINE __host__ __device__ __forceinline__
 #elif defined(MSCCLPP_DEVICE_HIP)
 #define MSCCLPP_DEVICE_COMPILE
+#define MSCCLPP_INLINE inline __attribute__((always_inline))
 #define MSCCLPP_DEVICE_INLINE __attribute__((device)) inline __attribute__((always_inline))
 #define MSCCLPP_HOST_DEVICE_INLINE \
   __attribute__((host)) __attribute__((device)) inline __attribute__((always_inline))
 #elif defined(MSCCLPP_DEVICE_HOST)
 #define MSCCLPP_DEVICE_COMPILE
+#define MSCCLPP_INLINE inline
 #define MSCCLPP_DEVICE_INLINE inline
 #define MSCCLPP_HOST_DEVICE_INLINE inline
 #else
+#define MSCCLPP_INLINE inline
 #define MSCCLPP_DEVICE_INLINE
 #define MSCCLPP_HOST_DEVICE_INLINE inline
 #endif
@@ -68,6 +72,24 @@ namespace mscclpp {
 // one makes an object of. The host objects themselves live in Rust.
 template <class T>
 using DeviceHandle = typename T::DeviceHandle;
+
+namespace detail {
+
+// What overloads are chosen by. NVRTC has no <type_traits>.
+template <class A, class B>
+constexpr bool isSame = false;
+template <class A>
+constexpr bool isSame<A, A> = true;
+template <bool Condition>
+struct Enable {};
+template <>
+struct Enable<true> {
+  using Type = void;
+};
+template <bool Condition>
+using EnableIf = typename Enable<Condition>::Type;
+
+}  // namespace detail
 
 }  // namespace mscclpp
 

@@ -4,13 +4,13 @@
 
 mod courier;
 
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use courier::{Courier, Reach, Tokens};
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Trial;
 use mscclpp_core::{
     Context, ContextBuilder, Device, Transport,
-    conformance::{self, Case, Setup},
+    conformance::{self, Setup},
 };
 use mscclpp_gpu::Platform;
 use mscclpp_test_support::child;
@@ -66,35 +66,15 @@ impl Setup for Couriers {
     }
 }
 
-fn main() -> ExitCode {
+fn main() {
     // The second process of a setup.
     if let Some(role) = child::role() {
-        let Some(setup) = all().into_iter().find(|setup| role == [setup.name]) else {
-            return ExitCode::FAILURE;
-        };
-        conformance::process::serve(&setup);
-        return ExitCode::SUCCESS;
+        let setup = all().into_iter().find(|setup| role == [setup.name]).expect("a setup of that name");
+        return conformance::process::serve(&setup);
     }
     let mut trials = Vec::new();
     for setup in all() {
-        let trial = |(name, case): (&str, Case)| {
-            let setup = setup.clone();
-            Trial::test(format!("{}::{name}", setup.name), move || {
-                case(&setup);
-                Ok(())
-            })
-        };
-        trials.extend(conformance::cases().into_iter().map(trial));
-        trials.extend(conformance::kernel_cases().into_iter().map(trial));
-        trials.extend(conformance::mapped_memory_cases().into_iter().map(
-            |case| match setup.maps_peer_memory() {
-                false => trial(case).with_kind("needs mapped memory").with_ignored_flag(true),
-                true => trial(case),
-            },
-        ));
-        if setup.in_processes {
-            trials.extend(conformance::process_cases().into_iter().map(trial));
-        }
+        trials.extend(conformance::trials(setup.name, &setup));
     }
     trials.push(Trial::test("transports_of_a_family_pair_with_each_other", || {
         transports_of_a_family_pair_with_each_other();
@@ -104,7 +84,7 @@ fn main() -> ExitCode {
         a_queue_that_cannot_hand_over_fails_its_connection();
         Ok(())
     }));
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    conformance::run(trials)
 }
 
 /// Its signals are counted and never come: nobody may go on as if they had.

@@ -56,12 +56,14 @@ mod members;
 mod pending;
 mod port;
 pub mod prelude;
+mod version;
 
 pub use communicator::{Communicator, LocalEnd};
 pub use context::{ContextBuilderExt, ContextExt};
 pub use error::{Error, ErrorKind, Result};
 pub use pending::Pending;
 pub use port::ProxyServiceExt;
+pub use version::{Version, version};
 
 pub use mscclpp_bootstrap::{
     Bootstrap, FailureHook, Family, LocalBootstrap, Rendezvous, TcpBootstrap, TcpBootstrapBuilder, UniqueId,

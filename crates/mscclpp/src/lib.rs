@@ -85,7 +85,8 @@ pub use mscclpp_gpu::nvrtc;
 pub use mscclpp_gpu::{
     DeviceBuffer, DevicePtr, DmaBuf, Event, ExportHandle, ExportKinds, Gpu, GpuDirect, GpuProperties, Graph,
     ImportedMemory, Kernel, KernelArgs, KernelParam, KernelSource, LaunchConfig, MemoryExport, MemoryInfo,
-    Module, PeerAccess, PinnedBuffer, PinnedWord, Platform, Stream, WritesOrdering, kernel_cache, store_ptx,
+    Module, PeerAccess, PinnedBuffer, PinnedWord, Platform, Stream, WritesOrdering, kernel_cache, numa,
+    store_ptx,
 };
 
 pub use mscclpp_proxy::{

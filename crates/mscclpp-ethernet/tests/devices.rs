@@ -1,14 +1,14 @@
-//! A CPU at one end, a (simulated) device at the other.
+//! A CPU at one end, a (simulated) device or a CPU at the other.
 
 mod support;
 
 use mscclpp_core::{
-    Connection, Device, Endpoint, EndpointConfig, HostToDeviceSemaphore, HostToHostSemaphore,
+    Connection, Device, Endpoint, EndpointConfig, Error, HostToDeviceSemaphore, HostToHostSemaphore,
     RegisteredMemory, Semaphore, SemaphoreStub, Transport, conformance::semaphore_waits,
 };
 use mscclpp_ethernet::Ethernet;
 use mscclpp_test_support::LIMIT;
-use support::{End, Words, arrived, context, mix};
+use support::{End, Pair, Words, arrived, context, mix};
 
 /// More polls than the test lasts, yet an end.
 const LONG: i64 = 1 << 24;
@@ -61,5 +61,34 @@ fn a_cpu_and_a_device_exchange_data_and_signals() {
         assert_eq!(wrong, None, "round {round}");
         back.flush(LIMIT).expect("a flush");
         to.flush(LIMIT).expect("a flush");
+    }
+}
+
+/// Several at each CPU. Threads signal and wait through all of them.
+#[test]
+fn host_semaphores_of_one_semaphore_share_its_tokens() {
+    const EACH: usize = 200;
+    let pair = Pair::open();
+    let (a, b) = pair.semaphores();
+    let several = |first: &HostToHostSemaphore| {
+        let new = || HostToHostSemaphore::new(first.semaphore()).expect("another of them");
+        [new(), new(), first.clone()]
+    };
+    let (at_a, at_b) = (several(&a), several(&b));
+    for (from, to) in [(&at_a, &at_b), (&at_b, &at_a)] {
+        std::thread::scope(|scope| {
+            for object in from {
+                scope.spawn(|| (0..EACH).for_each(|_| object.signal().expect("a signal")));
+            }
+            for object in to {
+                scope.spawn(|| (0..EACH).for_each(|_| object.wait(LONG).expect("a signal of any of them")));
+            }
+        });
+        for object in to {
+            assert!(!object.poll().expect("nothing has failed"), "a signal was taken twice");
+            assert!(matches!(object.wait(10), Err(Error::Timeout { .. })));
+        }
+        from[0].signal().expect("a signal");
+        to[1].wait(LONG).expect("a wait that timed out has taken nothing");
     }
 }

@@ -84,7 +84,33 @@ fn main() {
         a_queue_that_cannot_hand_over_fails_its_connection();
         Ok(())
     }));
+    trials.push(Trial::test("a_signaller_waits_until_the_signals_of_hosts_have_landed", || {
+        a_signaller_waits_until_the_signals_of_hosts_have_landed();
+        Ok(())
+    }));
     conformance::run(trials)
+}
+
+/// What its queue sends would else overtake them, and the peer would count too few.
+fn a_signaller_waits_until_the_signals_of_hosts_have_landed() {
+    use mscclpp_core::{EndpointConfig, HostToDeviceSemaphore, Semaphore, SemaphoreStub};
+    let courier = Courier::new(Reach::Nothing);
+    let context = Context::builder().provider(courier.clone()).platform(Platform::Host).build();
+    let config = EndpointConfig::new(Courier::TRANSPORT, Device::gpu(0));
+    let end = context.create_endpoint(config).expect("an endpoint");
+    let connection = context.connect(&end, &end).expect("a connection");
+    let stubs = [0, 1].map(|_| SemaphoreStub::new(&connection).expect("a stub"));
+    let [here, there] =
+        [[0, 1], [1, 0]].map(|[a, b]| Semaphore::new(&stubs[a], &stubs[b]).expect("a semaphore"));
+    let host = HostToDeviceSemaphore::new(&here).expect("a semaphore that hosts signal");
+    courier.hold(true);
+    host.signal().expect("a signal that is on its way");
+    let asking = std::thread::spawn(move || here.signaller());
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert!(!asking.is_finished(), "the signal is not at the peer yet");
+    courier.hold(false);
+    asking.join().expect("it does not panic").expect("a signaller");
+    assert_eq!(conformance::semaphore_waits(&there, 1, 1), 1, "the signal has landed");
 }
 
 /// Its signals are counted and never come: nobody may go on as if they had.

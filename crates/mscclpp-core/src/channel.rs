@@ -84,7 +84,8 @@ struct Memories {
 
 impl MemoryChannel {
     /// Over a semaphore, between `dst`, a memory of the process at its other end, and `src`, one registered here on the
-    /// semaphore's device. `packet_buffer`, of this device too, is where packets of the peer arrive.
+    /// semaphore's device. `packet_buffer`, of this device too, is where packets of the peer arrive. These two are
+    /// registered for the transport, or for no transport, for local use.
     ///
     /// Maps `dst` at its first use, which may block for some seconds.
     ///

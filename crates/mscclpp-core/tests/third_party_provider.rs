@@ -13,7 +13,7 @@ use mscclpp_core::{
     conformance::{self, Setup},
 };
 use mscclpp_gpu::Platform;
-use mscclpp_test_support::child;
+use mscclpp_test_support::{child, start_waiting};
 
 /// One of the providers that the suite runs over.
 #[derive(Clone)]
@@ -105,11 +105,13 @@ fn a_signaller_waits_until_the_signals_of_hosts_have_landed() {
     let host = HostToDeviceSemaphore::new(&here).expect("a semaphore that hosts signal");
     courier.hold(true);
     host.signal().expect("a signal that is on its way");
-    let asking = std::thread::spawn(move || here.signaller());
-    std::thread::sleep(std::time::Duration::from_millis(20));
-    assert!(!asking.is_finished(), "the signal is not at the peer yet");
-    courier.hold(false);
-    asking.join().expect("it does not panic").expect("a signaller");
+    std::thread::scope(|scope| {
+        let asking = start_waiting(scope, || here.signaller());
+        let is_early = asking.is_finished();
+        courier.hold(false);
+        asking.join().expect("it does not panic").expect("a signaller");
+        assert!(!is_early, "the signal was not at the peer yet");
+    });
     assert_eq!(conformance::semaphore_waits(&there, 1, 1), 1, "the signal has landed");
 }
 

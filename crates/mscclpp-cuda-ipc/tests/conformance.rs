@@ -31,6 +31,10 @@ impl Setup for OverCudaIpc {
         true
     }
 
+    fn writes_from_local_memory(&self) -> bool {
+        true
+    }
+
     fn second_process(&self) -> Option<Command> {
         Some(child::as_child(&[&self.devices.to_string()]))
     }

@@ -38,6 +38,10 @@ impl Setup for OverEthernet {
         true
     }
 
+    fn writes_from_local_memory(&self) -> bool {
+        true
+    }
+
     fn second_process(&self) -> Option<Command> {
         Some(child::as_child(&[&self.devices.to_string(), &self.checksums.to_string()]))
     }

@@ -53,6 +53,12 @@ pub trait Setup: Sync {
     /// Whether device code reaches a peer's memory: what [`crate::provider::RemoteRegion::ptr`] must say.
     fn maps_peer_memory(&self) -> bool;
 
+    /// Whether writes may come from memory that is registered for no transport: whether
+    /// [`crate::provider::TransportProvider::local_source`] says that.
+    fn writes_from_local_memory(&self) -> bool {
+        false
+    }
+
     /// How to start this very program so that it calls [`process::serve`] with the same setup; none for a transport that
     /// stays within a process, for which there are no [`process_cases`].
     fn second_process(&self) -> Option<Command> {

@@ -244,10 +244,7 @@ impl Context {
         }
         let what = "the memory";
         let mut failure = None;
-        let mut is_served = false;
-        for transport in memory.transports().iter() {
-            let Ok(provider) = self.provider(transport) else { continue };
-            is_served = true;
+        for (transport, provider) in self.mapping_providers(memory) {
             match memory.imported(what, transport, Some(gpu), |info| provider.import(info, Some(gpu))) {
                 Ok(region) if region.ptr().is_some() => return Ok(region.ptr()),
                 Ok(_) => {}
@@ -256,7 +253,7 @@ impl Context {
         }
         match (failure, memory.transports().iter().next()) {
             (Some(error), _) => Err(error),
-            (None, Some(transport)) if !is_served => {
+            (None, Some(transport)) if (memory.transports() & self.transports()).none() => {
                 Err(Error::NoProvider { transport, available: self.transports() })
             }
             (None, Some(_)) => Ok(None),
@@ -265,6 +262,24 @@ impl Context {
                  sides have"
             ))),
         }
+    }
+
+    /// Whether [`Context::map_memory`] may give an address of this memory: it was registered here, or it is a device's and
+    /// this context serves a transport of it that maps memory. Asks nobody.
+    #[must_use]
+    pub fn may_map(&self, memory: &RegisteredMemory) -> bool {
+        memory.is_local() || (memory.is_of_a_device() && self.mapping_providers(memory).next().is_some())
+    }
+
+    fn mapping_providers(
+        &self,
+        memory: &RegisteredMemory,
+    ) -> impl Iterator<Item = (Transport, Arc<dyn TransportProvider>)> {
+        let transports: Vec<_> = memory.transports().iter().collect();
+        transports.into_iter().filter_map(|transport| {
+            let provider = self.provider(transport).ok()?;
+            provider.maps_memory(transport).then_some((transport, provider))
+        })
     }
 
     pub(crate) fn provider(&self, transport: Transport) -> Result<Arc<dyn TransportProvider>> {

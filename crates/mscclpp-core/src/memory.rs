@@ -83,9 +83,9 @@ impl Drop for MemoryRegion {
 /// A memory that can be the source or destination of transfers: one registered here, or a peer's.
 ///
 /// Made by [`crate::Context::register_buffer`] or [`crate::Context::register_memory`], or by
-/// [`RegisteredMemory::deserialize`] from what a peer sent; nothing of a peer's memory is mapped before its first use
-/// through a connection. Cheap to clone; dropping the last clone of a registered memory withdraws it, and peers that
-/// use it later for the first time get an error.
+/// [`RegisteredMemory::deserialize`] from what a peer sent. That only parses: a peer's memory is mapped at its first use
+/// through a connection, or by [`Context::map_memory`](crate::Context::map_memory). Cheap to clone; dropping the last clone
+/// of a registered memory withdraws it, and peers that use it later for the first time get an error.
 ///
 /// # Memory for local use
 /// A memory may be registered for no transport ([`TransportFlags::NONE`]). It has an address and a size, and can be
@@ -209,6 +209,11 @@ impl RegisteredMemory {
     #[must_use]
     pub fn gpu(&self) -> Option<&Gpu> {
         self.inner.local.as_ref().and_then(|local| local.region.gpu())
+    }
+
+    /// Whether its owner said that it is device memory.
+    pub(crate) fn is_of_a_device(&self) -> bool {
+        self.inner.info.device_uuid != [0; 16]
     }
 
     pub(crate) fn process(&self) -> ProcessId {

@@ -77,6 +77,13 @@ pub trait TransportProvider: Send + Sync {
     /// [`crate::Error::Unreachable`], [`crate::Error::PeerLost`], [`crate::Error::Timeout`], or the provider's own.
     fn import(&self, region: &RegionInfo, gpu: Option<&Gpu>) -> Result<Arc<dyn RemoteRegion>>;
 
+    /// Whether what it imports over `transport` may have an address here ([`RemoteRegion::ptr`]). If it never has, nothing is
+    /// imported for its address alone ([`Context::map_memory`](crate::Context::map_memory)).
+    fn maps_memory(&self, transport: Transport) -> bool {
+        let _ = transport;
+        true
+    }
+
     /// Connects an endpoint of this provider with a peer's. Blocks while the peer answers, with a bound.
     ///
     /// # Errors

@@ -160,6 +160,10 @@ impl TransportProvider for Ethernet {
         Ok(Arc::new(PeerRegion::import(info)?))
     }
 
+    fn maps_memory(&self, _transport: Transport) -> bool {
+        false
+    }
+
     fn connect(
         &self,
         local: &Arc<dyn LocalEndpoint>,

@@ -381,3 +381,25 @@ fn port_and_memory_channels_of_one_semaphore_share_its_tokens() {
         });
     }
 }
+
+#[test]
+fn a_port_channel_puts_from_memory_for_local_use() {
+    const LEN: u64 = 4096;
+    for direct_put_max in [0, ProxyService::DEFAULT_DIRECT_PUT_MAX] {
+        on_each_pair(|context, devices| {
+            let mut ends = PortEnd::pair(context, devices, 1, [LEN; 2], direct_put_max);
+            let [here, there] = &mut ends;
+            let data = Random::new().bytes(LEN);
+            here.source.write(0, &data).unwrap();
+            let local = context.register_buffer(&here.source, TransportFlags::NONE).unwrap();
+            let src = here.service.add_memory(&local).unwrap();
+            here.channels[0] = here.service.port_channel(0, 0, src).unwrap();
+            assert!(here.call(Call::PutWithSignal, 0, LEN, -1) && there.call(Call::Wait, 0, 0, -1));
+            assert!(there.arrived() == data, "what came of {LEN} bytes");
+            // It cannot be what a peer puts into.
+            let error = here.service.port_channel(0, src, src).unwrap_err().to_string();
+            assert!(error.contains("registered for no transport"), "{error}");
+            ends.iter().for_each(|end| end.service.stop_proxy().unwrap());
+        });
+    }
+}

@@ -56,6 +56,8 @@ fn a_context_maps_a_memory_without_a_connection(setup: &dyn Setup) {
     let (a, b) = (End::open(setup, 0), End::open(setup, 1));
     let shared = b.share(64);
     assert_eq!(b.context.map_memory(&shared.memory, &b.gpu).expect("its owner"), Some(shared.buffer.ptr()));
+    assert!(b.context.may_map(&shared.memory));
+    assert!(a.context.may_map(&shared.at_peer) || !setup.maps_peer_memory());
     let ptr = a.context.map_memory(&shared.at_peer, &a.gpu).expect("mapping");
     assert_eq!(ptr.is_some(), setup.maps_peer_memory());
     assert_eq!(shared.at_peer.data(), ptr);
@@ -71,6 +73,7 @@ fn a_context_maps_a_memory_without_a_connection(setup: &dyn Setup) {
         false => assert_error!(a.context.map_memory(&both, &a.gpu), Error::Unreachable { .. }),
     }
     let nothing = crate::Context::builder().build();
+    assert!(!nothing.may_map(&shared.at_peer));
     assert_error!(nothing.map_memory(&travel(&shared.memory), &a.gpu), Error::NoProvider { .. });
 }
 
@@ -180,6 +183,7 @@ fn peers_cannot_use_what_is_for_local_use(setup: &dyn Setup) {
     assert_error!(pair.ab.peer_ptr(&at_peer), Error::NotRegistered { .. });
     let error = pair.a.context.map_memory(&at_peer, &pair.a.gpu).expect_err("nothing to map");
     assert!(error.to_string().contains("for local use alone"), "{error}");
+    assert!(!pair.a.context.may_map(&at_peer));
     // Nor is it a memory of this side there.
     assert_error!(pair.ba.write(&source.at_peer, 0, &at_peer, 0, 64), Error::InvalidArgument(_));
     pair.ab.check().expect("bad arguments do not fail the connection");

@@ -2,11 +2,14 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use mscclpp_core::{
     Connection, Device, Endpoint, EndpointConfig, Error, HostToDeviceSemaphore, HostToHostSemaphore,
-    RegisteredMemory, Semaphore, SemaphoreStub, Transport, conformance::semaphore_waits,
+    RegisteredMemory, Semaphore, SemaphoreStub, Transport, TransportFlags, conformance::semaphore_waits,
 };
 use mscclpp_ethernet::Ethernet;
+use mscclpp_gpu::DevicePtr;
 use mscclpp_test_support::LIMIT;
 use support::{End, Pair, Words, arrived, context, mix};
 
@@ -91,4 +94,23 @@ fn host_semaphores_of_one_semaphore_share_its_tokens() {
         from[0].signal().expect("a signal");
         to[1].wait(LONG).expect("a wait that timed out has taken nothing");
     }
+}
+
+/// It is registered for no transport, and no peer can name it.
+#[test]
+fn host_memory_for_local_use_is_written_from() {
+    static SOURCE: [AtomicU64; 100] = [const { AtomicU64::new(0) }; 100];
+    let pair = Pair::open();
+    let target = Words::new(&pair.b.context, SOURCE.len());
+    SOURCE.iter().zip(1..).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+    let ptr = DevicePtr::from_ptr(SOURCE.as_ptr());
+    // SAFETY: static memory of atomics.
+    let local = unsafe { pair.a.context.register_memory(ptr, 800, TransportFlags::NONE) }.expect("a memory");
+    pair.ab.write(&target.at_peer(), 0, &local, 0, 800).expect("a write");
+    pair.ab.flush(LIMIT).expect("a flush");
+    assert!((0..SOURCE.len()).all(|i| target.at(i) == i as u64 + 1));
+    let bytes = local.serialize().expect("serializing");
+    let there = RegisteredMemory::deserialize(&bytes).expect("reading");
+    let refused = pair.ba.write(&there, 0, &target.memory, 0, 8);
+    assert!(matches!(refused, Err(Error::NotRegistered { .. })), "{refused:?}");
 }

@@ -72,7 +72,7 @@ impl Connection {
         Ok(Self { inner: Arc::new(Inner { queue, link, provider, local, remote, monitor, context }) })
     }
 
-    /// Starts copying `size` bytes from `src` (registered here) to `dst` (the peer's). Returns at once, unless the
+    /// Starts copying `size` bytes from `src` (registered here, for this transport or for local use) to `dst` (the peer's). Returns at once, unless the
     /// transport is full: then it waits for room, 30 s at most.
     ///
     /// `src` must keep its contents until [`Connection::flush`] returns.
@@ -91,11 +91,11 @@ impl Connection {
     ) -> Result<()> {
         Error::bounds("write: destination", dst_offset, size, dst.size())?;
         Error::bounds("write: source", src_offset, size, src.size())?;
-        let registration = src.registration("the source", self.transport())?;
+        let registration = self.source(src)?;
         let region = self.map("the destination", dst)?;
         let write = |route| Operation::Write { route, dst_offset, src_offset, len: size };
         // SAFETY: the ranges are inside both memories.
-        unsafe { self.start(&region, Some(registration), write) }
+        unsafe { self.start(&region, Some(&registration), write) }
     }
 
     /// Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst` and in `src`, the sender's copy of it.
@@ -326,6 +326,12 @@ impl Connection {
 
     pub(crate) fn local_gpu(&self) -> Option<&Gpu> {
         self.inner.local.as_local().and_then(|local| local.gpu.as_ref())
+    }
+
+    /// What writes of this connection from `src` are made with.
+    pub(crate) fn source(&self, src: &RegisteredMemory) -> Result<Arc<dyn Registration>> {
+        let transport = self.transport();
+        src.source("the source", transport, |region| self.inner.provider.local_source(transport, region))
     }
 
     /// The peer's memory, as this side of the connection reaches it; made at the first use.

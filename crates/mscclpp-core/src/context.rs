@@ -173,12 +173,13 @@ impl Context {
         Connection::establish(self.clone(), provider, local.clone(), remote.info().clone())
     }
 
-    /// Registers a whole buffer for use over `transports` (one, or several as in `CUDA_IPC | IB0`).
+    /// Registers a whole buffer for use over `transports`: one, several as in `CUDA_IPC | IB0`, or none for
+    /// [local use](RegisteredMemory#memory-for-local-use).
     ///
     /// The registration keeps the buffer alive.
     ///
     /// # Errors
-    /// [`Error::NoProvider`], [`Error::InvalidArgument`] for no transport, or the provider's own.
+    /// [`Error::NoProvider`], or the provider's own.
     pub fn register_buffer(
         &self,
         buffer: &DeviceBuffer,
@@ -219,17 +220,66 @@ impl Context {
     }
 
     fn register(&self, region: Arc<MemoryRegion>, transports: TransportFlags) -> Result<RegisteredMemory> {
-        if transports.none() {
-            return Err(Error::InvalidArgument(
-                "a memory must be registered for at least one transport".to_owned(),
-            ));
-        }
         let registrations = transports
             .iter()
             .map(|t| Ok((t, self.provider(t)?.register(t, &region)?)))
             .collect::<Result<Vec<_>>>()?;
         let platform = region.gpu().map_or(Platform::Host, Gpu::platform);
         RegisteredMemory::local(region, identity::host_id()?, platform, registrations)
+    }
+
+    /// Maps a peer's memory for kernels of `gpu`, and says where it is, without a connection: over the first of its
+    /// transports that this context serves and that maps memory. None if no transport of both maps memory. The address is
+    /// valid as long as `memory` or a clone of it is kept, and [`RegisteredMemory::data`] gives it from now on. The address
+    /// of a memory that was registered here is returned as it is.
+    ///
+    /// Blocks while the memory's owner is asked, for some seconds at most. What is mapped already is not mapped again.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a memory that its owner registered for local use; [`Error::NoProvider`] if this context
+    /// serves none of its transports; errors of mapping, such as [`Error::Unreachable`] and [`Error::PeerLost`].
+    pub fn map_memory(&self, memory: &RegisteredMemory, gpu: &Gpu) -> Result<Option<DevicePtr>> {
+        if memory.is_local() {
+            return Ok(memory.data());
+        }
+        let what = "the memory";
+        let mut failure = None;
+        for (transport, provider) in self.mapping_providers(memory) {
+            match memory.imported(what, transport, Some(gpu), |info| provider.import(info, Some(gpu))) {
+                Ok(region) if region.ptr().is_some() => return Ok(region.ptr()),
+                Ok(_) => {}
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        match (failure, memory.transports().iter().next()) {
+            (Some(error), _) => Err(error),
+            (None, Some(transport)) if (memory.transports() & self.transports()).none() => {
+                Err(Error::NoProvider { transport, available: self.transports() })
+            }
+            (None, Some(_)) => Ok(None),
+            (None, None) => Err(Error::InvalidArgument(format!(
+                "{what} is registered for no transport, for local use alone; its owner must register it for one that both \
+                 sides have"
+            ))),
+        }
+    }
+
+    /// Whether [`Context::map_memory`] may give an address of this memory: it was registered here, or it is a device's and
+    /// this context serves a transport of it that maps memory. Asks nobody.
+    #[must_use]
+    pub fn may_map(&self, memory: &RegisteredMemory) -> bool {
+        memory.is_local() || (memory.is_of_a_device() && self.mapping_providers(memory).next().is_some())
+    }
+
+    fn mapping_providers(
+        &self,
+        memory: &RegisteredMemory,
+    ) -> impl Iterator<Item = (Transport, Arc<dyn TransportProvider>)> {
+        let transports: Vec<_> = memory.transports().iter().collect();
+        transports.into_iter().filter_map(|transport| {
+            let provider = self.provider(transport).ok()?;
+            provider.maps_memory(transport).then_some((transport, provider))
+        })
     }
 
     pub(crate) fn provider(&self, transport: Transport) -> Result<Arc<dyn TransportProvider>> {

@@ -46,10 +46,9 @@ pub enum Error {
         /// The peer's.
         remote: Transport,
     },
-    /// A memory is used over a transport it was not registered for.
-    #[error(
-        "{what} is registered for {registered}, not for {transport}; register it with that transport too"
-    )]
+    /// A memory is used over a transport it was not registered for. If it was registered for none, it is for local use, as
+    /// [`RegisteredMemory`](crate::RegisteredMemory) says.
+    #[error("{}", not_registered(what, *transport, *registered))]
     NotRegistered {
         /// Which memory of which call.
         what: &'static str,
@@ -163,6 +162,18 @@ pub enum Error {
     /// A transport failed in a way of its own.
     #[error(transparent)]
     Transport(TransportError),
+}
+
+fn not_registered(what: &str, transport: Transport, registered: TransportFlags) -> String {
+    match registered.any() {
+        true => format!(
+            "{what} is registered for {registered}, not for {transport}; register it with that transport too"
+        ),
+        false => format!(
+            "{what} is registered for no transport, for local use alone; its owner must register it for {transport} for \
+             this"
+        ),
+    }
 }
 
 /// A provider's own error. Its source is that of the provider's error.

@@ -122,7 +122,7 @@ impl SendQueue {
         Ok(id)
     }
 
-    /// Takes over the host's side of a semaphore of this connection, for [`SendQueue::signal`].
+    /// Takes over the signaller of a semaphore of this connection, for [`SendQueue::signal`].
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a semaphore of another connection; the provider's own.

@@ -55,7 +55,7 @@ pub use error::Error;
 use hub::Hub;
 use link::IpcLink;
 use message::{EndpointBlob, Request, Token};
-use region::{Exports, Imports, IpcRegion};
+use region::{Exports, Imports, IpcRegion, IpcRegistration};
 
 /// The provider of [`Transport::CUDA_IPC`].
 ///
@@ -119,13 +119,17 @@ impl TransportProvider for CudaIpc {
     }
 
     fn register(&self, _transport: Transport, region: &Arc<MemoryRegion>) -> Result<Arc<dyn Registration>> {
-        let Some(gpu) = region.gpu() else {
-            return Err(CoreError::InvalidArgument(format!(
-                "the memory at {:?} is no device memory; CudaIpc shares nothing else",
-                region.ptr()
-            )));
-        };
+        let gpu = device_of(region)?;
         Ok(Arc::new(self.exports.register(&self.hub()?, gpu, region)?))
+    }
+
+    fn local_source(
+        &self,
+        _transport: Transport,
+        region: &Arc<MemoryRegion>,
+    ) -> Result<Option<Arc<dyn Registration>>> {
+        device_of(region)?;
+        Ok(Some(Arc::new(IpcRegistration::local(region))))
     }
 
     fn import(&self, info: &RegionInfo<'_>, gpu: Option<&Gpu>) -> Result<Arc<dyn RemoteRegion>> {
@@ -175,6 +179,15 @@ impl TransportProvider for CudaIpc {
         let watch = local.hub.watch(socket, monitor.clone());
         Ok(Arc::new(IpcLink::new(gpu, local.use_default_stream, monitor, local.hub.clone(), watch)))
     }
+}
+
+fn device_of(region: &MemoryRegion) -> Result<&Gpu> {
+    region.gpu().ok_or_else(|| {
+        CoreError::InvalidArgument(format!(
+            "the memory at {:?} is no device memory; CudaIpc shares and copies nothing else",
+            region.ptr()
+        ))
+    })
 }
 
 /// Checks that the two ends can reach each other, and gives the device whose stream will copy.

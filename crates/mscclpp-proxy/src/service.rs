@@ -11,7 +11,7 @@ use crate::{
     SemaphoreId,
     connection::{CONNECTION_WORDS, ServiceConnection},
     engine::Engine,
-    state::{SemaphoreEntry, ServiceState},
+    state::{EntrySignaller, SemaphoreEntry, ServiceState},
 };
 
 /// What any service with a proxy offers to those that start and stop it.
@@ -168,12 +168,17 @@ impl ProxyService {
         }
     }
 
-    /// Adds a semaphore, whose connection's local endpoint must be on the service's device, and takes its host's side.
-    /// Opens a queue with the first semaphore of a connection, which may block for some seconds.
+    /// Adds a semaphore, whose connection's local endpoint must be on the service's device. As long as the service lives, its
+    /// proxy alone signals over the link: [`HostToDeviceSemaphore::signal`](mscclpp_core::HostToDeviceSemaphore::signal)
+    /// is an error for it, while device handles of all kinds work. A semaphore that is added again gets another number,
+    /// and its channels share its tokens.
+    ///
+    /// Opens a queue with the first semaphore of a connection, which may block for some seconds. Waits as
+    /// [`Semaphore::signaller`] does.
     ///
     /// # Errors
     /// [`Error::TooMany`] beyond 1024; [`Error::InvalidArgument`] for another device;
-    /// [`Error::Core`] if its host's side is in use, or the connection has failed; what the service failed with.
+    /// [`Error::Core`] if another service has it, or the connection has failed; what the service failed with.
     pub fn add_semaphore(&self, semaphore: &Semaphore) -> Result<SemaphoreId> {
         self.proxy.health()?;
         let (state, connection) = (&self.state, semaphore.connection());
@@ -182,7 +187,12 @@ impl ProxyService {
         let id = state.semaphores.add(|_| {
             // Connections are only added under the lock that this runs under.
             let known = (0..).zip(state.connections.iter()).find(|(_, known)| known.is_of(connection));
-            let signaller = semaphore.signaller()?;
+            // As above: the numbers of semaphores that are there do not change.
+            let same = (0..).zip(state.semaphores.iter()).find(|(_, added)| added.semaphore.is(semaphore));
+            let signaller = match same {
+                Some((number, _)) => EntrySignaller::Of(number),
+                None => EntrySignaller::Own(Mutex::new(Some(semaphore.signaller()?))),
+            };
             let connection = match known {
                 Some((number, _)) => number,
                 None => state.connections.add(|number| {
@@ -190,7 +200,6 @@ impl ProxyService {
                     ServiceConnection::open(&state.gpu, connection, words)
                 })?,
             };
-            let signaller = Mutex::new(Some(signaller));
             Ok(SemaphoreEntry { semaphore: semaphore.clone(), handle, connection, signaller })
         })?;
         // One that failed meanwhile may not have seen the new semaphore.

@@ -40,8 +40,15 @@ pub(crate) struct SemaphoreEntry {
     pub(crate) handle: HostToDeviceSemaphoreHandle,
     /// The number of its connection.
     pub(crate) connection: u32,
+    pub(crate) signaller: EntrySignaller,
+}
+
+/// What signals over a semaphore of a service.
+pub(crate) enum EntrySignaller {
     /// On its way to the proxy's thread, which has it from the first trigger on.
-    pub(crate) signaller: Mutex<Option<Signaller>>,
+    Own(Mutex<Option<Signaller>>),
+    /// That of the semaphore with this number, which is the same, added before.
+    Of(u32),
 }
 
 impl ServiceState {

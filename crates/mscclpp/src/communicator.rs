@@ -131,10 +131,20 @@ impl Communicator {
 
     /// The memory that `peer` sends with [`Communicator::send_memory`].
     ///
+    /// Once it is there, it is mapped if a transport of this context can do that, so that [`RegisteredMemory::data`] gives
+    /// its address: for the device of this rank's connection to `peer`, or if there is none yet, of another connection, or
+    /// for the current GPU of the thread that waits. That may block for some seconds. If it cannot be mapped, as over
+    /// Ethernet or from another host, it has no address, and a log line of level DEBUG says why.
+    ///
     /// # Errors
     /// [`Error::Bootstrap`] for a rank that does not exist, or when the job has failed.
     pub fn recv_memory(&self, peer: usize, tag: u32) -> Result<Pending<RegisteredMemory>> {
-        self.exchange("recv_memory", None, peer, tag, RegisteredMemory::deserialize)
+        let (context, members) = (self.context.clone(), Arc::clone(&self.members));
+        self.exchange("recv_memory", None, peer, tag, move |bytes| {
+            let memory = RegisteredMemory::deserialize(bytes)?;
+            members.map(&context, &memory, peer);
+            Ok(memory)
+        })
     }
 
     /// Makes this side's half of a semaphore over `connection` and sends it to `peer`, at the other end; the result

@@ -50,18 +50,22 @@ mod communicator;
 mod context;
 mod error;
 mod fastest;
+mod from_connection;
 mod line;
 pub mod log;
 mod members;
 mod pending;
 mod port;
 pub mod prelude;
+mod version;
 
 pub use communicator::{Communicator, LocalEnd};
 pub use context::{ContextBuilderExt, ContextExt};
 pub use error::{Error, ErrorKind, Result};
+pub use from_connection::{FromConnection, MemoryChannelExt};
 pub use pending::Pending;
 pub use port::ProxyServiceExt;
+pub use version::{Version, version};
 
 pub use mscclpp_bootstrap::{
     Bootstrap, FailureHook, Family, LocalBootstrap, Rendezvous, TcpBootstrap, TcpBootstrapBuilder, UniqueId,
@@ -83,7 +87,8 @@ pub use mscclpp_gpu::nvrtc;
 pub use mscclpp_gpu::{
     DeviceBuffer, DevicePtr, DmaBuf, Event, ExportHandle, ExportKinds, Gpu, GpuDirect, GpuProperties, Graph,
     ImportedMemory, Kernel, KernelArgs, KernelParam, KernelSource, LaunchConfig, MemoryExport, MemoryInfo,
-    Module, PeerAccess, PinnedBuffer, PinnedWord, Platform, Stream, WritesOrdering, kernel_cache, store_ptx,
+    Module, PeerAccess, PinnedBuffer, PinnedWord, Platform, Stream, WritesOrdering, kernel_cache, numa,
+    store_ptx,
 };
 
 pub use mscclpp_proxy::{

@@ -7,7 +7,9 @@ use std::{
 };
 
 use mscclpp_bootstrap::{Bootstrap, Error as BootstrapError};
-use mscclpp_core::{Connection, Error as CoreError, Report, WeakConnection};
+use mscclpp_core::{
+    Connection, Context, DeviceType, Error as CoreError, RegisteredMemory, Report, WeakConnection,
+};
 use parking_lot::Mutex;
 
 use crate::{Error, line::Line};
@@ -79,6 +81,37 @@ impl Members {
 
     pub(crate) fn made_for(&self, connection: &Connection) -> Option<(usize, u32)> {
         self.known.lock().connections.iter().find(|entry| entry.connection.is(connection))?.made_for
+    }
+
+    /// The device of this rank that looks at memory of `peer`: that of a connection to it, or of another connection.
+    fn device_towards(&self, peer: usize) -> Option<usize> {
+        let open = |entry: &Entry| Some((entry.connection.upgrade()?, entry.made_for));
+        // Dropped without the lock: this may become the last owner of one, and closing waits for copies.
+        let connections: Vec<_> = self.known.lock().connections.iter().filter_map(open).collect();
+        let device = |(connection, _): &(Connection, Option<(usize, u32)>)| {
+            let device = connection.local_device();
+            device.id.filter(|_| device.kind == DeviceType::Gpu)
+        };
+        let mut to_peer =
+            connections.iter().filter(|(_, made_for)| made_for.is_some_and(|(to, _)| to == peer));
+        to_peer.find_map(device).or_else(|| connections.iter().find_map(device))
+    }
+
+    /// Maps memory of `peer` where that can be, so that it has an address. Where it cannot be, using it will tell.
+    pub(crate) fn map(&self, context: &Context, memory: &RegisteredMemory, peer: usize) {
+        if !context.may_map(memory) {
+            return;
+        }
+        let gpu = || match self.device_towards(peer) {
+            Some(id) => context.gpu(id),
+            None => context.gpu(context.platform()?.current_gpu()?.id()),
+        };
+        if let Err(error) = gpu().and_then(|gpu| context.map_memory(memory, &gpu)) {
+            tracing::debug!(
+                target: "mscclpp::conn", peer, bytes = memory.size(), error = %Report(&error),
+                "a memory that was received has no address here"
+            );
+        }
     }
 
     /// Fails all connections, and with them their semaphores, once.

@@ -2,7 +2,8 @@
 
 pub use crate::{
     BaseMemoryChannel, Bootstrap, Communicator, Connection, Context, ContextBuilderExt, ContextExt, Device,
-    DeviceBuffer, DevicePtr, Endpoint, EndpointConfig, Gpu, KernelArgs, KernelSource, LaunchConfig,
-    LocalBootstrap, MemoryChannel, Module, Pending, Platform, PortChannel, ProxyService, ProxyServiceExt,
-    RegisteredMemory, Semaphore, SemaphoreStub, TcpBootstrap, Transport, TransportFlags, UniqueId,
+    DeviceBuffer, DevicePtr, Endpoint, EndpointConfig, FromConnection, Gpu, KernelArgs, KernelSource,
+    LaunchConfig, LocalBootstrap, MemoryChannel, MemoryChannelExt, Module, Pending, Platform, PortChannel,
+    ProxyService, ProxyServiceExt, RegisteredMemory, Semaphore, SemaphoreStub, TcpBootstrap, Transport,
+    TransportFlags, UniqueId,
 };

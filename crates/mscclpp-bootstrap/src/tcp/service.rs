@@ -125,8 +125,7 @@ impl Service {
             if self.is_finished(now) {
                 return;
             }
-            let timeout = self.wake_at().map(|at| at.saturating_duration_since(Instant::now()));
-            match self.events.wait(timeout) {
+            match self.events.wait_until(self.wake_at()) {
                 Ok(ready) => ready.into_iter().for_each(|ready| self.on_ready(ready)),
                 Err(error) => {
                     // Without its event loop the rank can do nothing more; for the others it is gone when its sockets close.

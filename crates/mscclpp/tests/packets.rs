@@ -261,8 +261,6 @@ fn packets_that_cannot_be_are_refused() {
         // LL128 too where its lines would do: it is refused then as well.
         for kind in [Kind::LL8, Kind::LL16, Kind::LL128] {
             let (size, _) = kind.sizes();
-            here.start_put_packets(kind, [0, 0], 100, 0, whole_warps);
-            refused("flag 0", &here);
             here.start_put_packets(kind, [size / 2, 0], 100, 1, whole_warps);
             refused("a place between packets", &here);
             there.start_unpack(kind, [size / 2, 0], 100, 1, -1, whole_warps);

@@ -50,7 +50,7 @@ namespace detail {
 enum CompletionLooks : uint32_t { LooksBeforePush = 12 };
 
 // From how many bytes on bulk copies are faster than the words that a thread moves itself.
-enum BulkPuts : uint32_t { BulkPutMin = 1024 };
+enum BulkPuts : uint32_t { BulkPutMin = 1536 };
 
 #if MSCCLPP_BULK_AVAILABLE && MSCCLPP_PORT_STAGE_BYTES > 0
 

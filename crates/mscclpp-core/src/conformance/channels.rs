@@ -327,7 +327,6 @@ fn what_cannot_be_is_refused(setup: &dyn Setup) {
         assert_error!(semaphore.check(), Error::PacketsRefused { .. });
         semaphore.check().expect("reported once");
     };
-    refused("flag 0", here.put(Kind::Ll8, [0, 0], 8, 1, 0));
     refused("a place between packets", here.put(Kind::Ll16, [8, 0], 8, 1, 1));
     refused("taking from between packets", here.unpack(Kind::Ll8, [4, 0], 8, 1, 1, -1));
     refused("lines by a part of a warp", here.put(Kind::Ll128, [0, 0], 8, 31, 1));

@@ -13,9 +13,9 @@
 // - none: each block that has work signals and waits on a channel of its own, for its own part. These are kernels of
 //   their own, whose names end in `_own`.
 //
-// Each block puts or gets a part of the message in one piece. With bulk copies one warp of it does. Packets are dealt out to the warps of all blocks in turns
-// instead, so that a small message keeps few warps of each block busy. All threads may put and unpack after that, or the
-// first blocks put while the others unpack. Shares of any size are safe: those who put wait for nobody, so all packets
+// Each block puts or gets a part of the message in one piece. With bulk copies one warp of it does. Packets are dealt out
+// to the warps of all blocks in turns instead, so that a small message keeps few warps of each block busy. All threads may
+// put and unpack after that, or the first blocks put while the others unpack. Shares of any size are safe: those who put wait for nobody, so all packets
 // come, and the handshake at the start says that the peer's last launch is over, which took all packets that are now
 // overwritten, whichever of its threads did.
 

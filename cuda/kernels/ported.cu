@@ -383,8 +383,9 @@ extern "C" __global__ void ported_bulk(uint8_t* memory, unsigned int* wrong) {
   checkReduction<int, BulkRedOp::Xor>(memory, 2, 3, 1, wrong);
 }
 
-// A warp that puts and gets by bulk copies, at any alignment: `bytes` from `origin` of this side's memory to `target` of the
-// peer's, and back to `back`. `stage` bytes of dynamic shared memory.
+// ANCHOR: bulk
+// A warp that puts and gets by bulk copies, at any alignment: `bytes` from `origin` of this side's memory to `target` of
+// the peer's, and back to `back`. It needs as much dynamic shared memory as a BulkStage<1024, 4> is large.
 extern "C" __global__ void ported_bulk_channel(DeviceHandle<MemoryChannel> channel, uint64_t target, uint64_t origin,
                                                uint64_t back, uint64_t bytes) {
   extern __shared__ __align__(128) uint8_t dynamic[];
@@ -392,5 +393,6 @@ extern "C" __global__ void ported_bulk_channel(DeviceHandle<MemoryChannel> chann
   channel.putBulk(target, origin, bytes, stage);
   channel.getBulk(back, target, bytes, stage);
 }
+// ANCHOR_END: bulk
 
 #endif

@@ -10,8 +10,8 @@
 //! # assert_eq!(names.len(), texts.len());
 //! ```
 //!
-//! The PTX is for compute_80 and later, some of it also for compute_90, and in version 8.4 of its language, which drivers from 550 on accept. It is made
-//! from `cuda/kernels` by `cargo xtask build-kernels`.
+//! The PTX is for compute_80 and later, some of it also for compute_90, and in version 8.4 of its language, which drivers
+//! from 550 on accept. It is made from `cuda/kernels` by `cargo xtask build-kernels`.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]

@@ -192,8 +192,8 @@ impl Semaphore {
         let (refused, timed_out) = (happened(REFUSED)?, happened(TIMED_OUT)?);
         if refused {
             let reason = "a kernel used LL128 packets where lines need not arrive whole (MemoryChannel::check_lines \
-                          says why) or by threads that are no whole warps, packets at an address that is no multiple \
-                          of their size, or flag 0";
+                          says why), by threads that are no whole warps or with memory that is not global, or packets \
+                          at an address that is no multiple of their size";
             return Err(Error::PacketsRefused { peer: peer(), reason: reason.to_owned() });
         }
         match timed_out {

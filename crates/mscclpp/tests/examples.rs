@@ -10,12 +10,13 @@ use std::{
 use mscclpp_test_support::{LIMIT, child::output_within, listen, reserve_port};
 
 const OF_ONE_PROCESS: [&str; 2] = ["gpu_ping_pong", "custom_kernel"];
-const OF_MANY: [&str; 6] = [
+const OF_MANY: [&str; 7] = [
     "gpu_ping_pong_mp",
     "bidir_memory_channel",
     "bidir_port_channel",
     "mesh_port_channels",
     "custom_proxy",
+    "ring_all_gather",
     "host_to_host",
 ];
 

@@ -130,7 +130,7 @@ fn play(
         for kind in kinds(&ends) {
             clear(&ends);
             let seeds = Seeds { mine: random.word(), peers: random.word() };
-            // Flags go past the largest, and 0 is none.
+            // Flags go past the largest. Memory starts with flag 0, so that is left out.
             let first_flag = u32::MAX - random.of(0..=rounds.unsigned_abs().into()) as u32;
             let what = PacketRounds { kind, bytes: random.of(sizes.clone()), rounds, first_flag, seeds };
             let shape = LaunchConfig::linear(blocks, 32 * random.of(1..=8) as u32);

@@ -1,6 +1,7 @@
 // Accesses of a fixed width to global memory: this device's memory, a peer's as mapped here, or pinned host memory.
-// What copies and packets are made of; those of packets can be told to look which memory it is (MemorySpace::Any). All of them are also compiler barriers, so they stay in the order in which they
-// are written; the hardware may still reorder the weak ones.
+// What copies and packets are made of; those of packets can be told to look which memory it is (MemorySpace::Any). All
+// of them are also compiler barriers, so they stay in the order in which they are written; the hardware may still
+// reorder the weak ones.
 
 #ifndef MSCCLPP_ACCESS_DEVICE_HPP_
 #define MSCCLPP_ACCESS_DEVICE_HPP_
@@ -118,7 +119,8 @@ MSCCLPP_DEVICE_INLINE void releaseWhole(void* address, Bytes16 value) {
 namespace detail {
 
 #if defined(MSCCLPP_DEVICE_HOST)
-// The host and other devices access the same memory meanwhile, which in C++ takes atomic accesses. 16 bytes are two of 8.
+// The host and other devices access the same memory meanwhile, which in C++ takes atomic accesses. 16 bytes are two
+// accesses.
 template <class T>
 MSCCLPP_DEVICE_INLINE T loadAligned(const void* address) {
   mscclpp_host::check(address, sizeof(T), 0);

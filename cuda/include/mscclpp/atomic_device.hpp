@@ -1,14 +1,15 @@
 // Atomic accesses to 32- and 64-bit words.
 //
-// `atomicLoad`, `atomicStore` and `atomicFetchAdd` are for kernels: words of any memory, with the order as an argument and
-// the scope as a template argument.
+// `atomicLoad`, `atomicStore` and `atomicFetchAdd` are for kernels: words of any memory, with the order as an argument
+// and the scope as a template argument.
 //
 //     uint32_t seen = atomicLoad<uint32_t, scopeDevice>(&word, memoryOrderAcquire);
 //
 // What stands in `detail` is what the device API itself is made of: one instruction each, order and scope as template
-// arguments. MemorySpace::Global is for words that are known to be in global memory: this device's, a peer's as mapped here,
-// or pinned host memory. These are faster by up to a microsecond a message than accesses whose memory is found out by the
-// hardware. MemorySpace::Any looks which memory it is; where the compiler knows, that costs nothing.
+// arguments. MemorySpace::Global is for words that are known to be in global memory: this device's, a peer's as mapped
+// here, or pinned host memory. They are faster, by up to a microsecond a message, than generic accesses, for which the
+// hardware finds out what memory it is. MemorySpace::Any looks which memory it is; where the compiler knows, that costs
+// nothing.
 //
 // All of them are also compiler barriers. A caller that polls should therefore have read what it needs of its handle
 // into locals before, or each poll reads the handle again.
@@ -57,8 +58,9 @@ MSCCLPP_DEVICE_INLINE uint64_t globalAddress(T* pointer) {
 }  // namespace detail
 }  // namespace mscclpp
 
-// Emits "OPERATION.<order>.<scope>SPACE REST" for the order O, the scope S and the memory P of the function around it. The
-// operands name the address `at`. Which orders an operation has is asserted there, so none but those is ever instantiated.
+// Emits "OPERATION.<order>.<scope>SPACE REST" for the order O, the scope S and the memory P of the function around it.
+// The operands name the address `at`. Which orders an operation has is asserted there, so none but those is ever
+// instantiated.
 #define MSCCLPP_PTX_SCOPED(OPERATION, ORDER, REST, ...)      \
   do {                                                       \
     if constexpr (S == MemoryScope::Device)                  \
@@ -274,8 +276,8 @@ MSCCLPP_DEVICE_INLINE void systemFence() { __builtin_amdgcn_fence(__ATOMIC_ACQ_R
 namespace mscclpp {
 namespace detail {
 
-// The functions of the CUDA branch, documented there. T is uint32_t or uint64_t. All of them acquire and release: what is
-// tested with this says nothing of the orders that a GPU needs.
+// The functions of the CUDA branch, documented there. T is uint32_t or uint64_t. All of them acquire and release: what
+// is tested with this says nothing of the orders that a GPU needs.
 template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
 MSCCLPP_DEVICE_INLINE T load(const T* word) {
   static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Acquire, "a load is relaxed or acquires");

@@ -1,8 +1,8 @@
-// Bulk asynchronous copies between global and shared memory: one thread starts a copy of many bytes, and the hardware does
-// it meanwhile. They need compute capability 9.0; on simulated devices they are plain copies.
+// Bulk asynchronous copies between global and shared memory: one thread starts a copy of many bytes, and the hardware
+// does it meanwhile. They need compute capability 9.0; on simulated devices they are plain copies.
 //
-// Loads, from global to shared memory, tell a BulkBarrier when they are complete. Stores, from shared to global memory, a
-// peer's included, are put into groups by the thread that started them, which then waits for its groups.
+// Loads, from global to shared memory, tell a BulkBarrier when they are complete. Stores, from shared to global memory,
+// a peer's included, are put into groups by the thread that started them, which then waits for its groups.
 //
 //     __shared__ alignas(128) uint8_t stage[4096];
 //     __shared__ mscclpp::BulkBarrier barrier;
@@ -65,13 +65,13 @@ MSCCLPP_DEVICE_INLINE void bulkFenceAll() { asm volatile("fence.proxy.async;" : 
 
 }  // namespace detail
 
-// Orders this thread's ordinary accesses to shared memory with bulk copies that follow, its own or, behind a barrier, those of
-// others.
+// Orders this thread's ordinary accesses to shared memory with bulk copies that follow, its own or, behind a barrier,
+// those of others.
 MSCCLPP_DEVICE_INLINE void bulkFence() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
 
 // What bulk loads are complete by. In shared memory. It counts rounds, which are called phases: one ends when as many
-// arrivals have come as `init` said, and as many bytes as were expected. A waiting thread keeps the parity of the phase it
-// waits for, 0 at first.
+// arrivals have come as `init` said, and as many bytes as were expected. A waiting thread keeps the parity of the phase
+// it waits for, 0 at first.
 struct alignas(8) BulkBarrier {
   uint64_t state_;
 
@@ -131,8 +131,8 @@ struct alignas(8) BulkBarrier {
   MSCCLPP_DEVICE_INLINE uint32_t at() const { return detail::sharedAddress(this); }
 };
 
-// Starts a load from global memory, a peer's included, to shared memory. `barrier` gets the bytes when they are there; it
-// has been told to expect them.
+// Starts a load from global memory, a peer's included, to shared memory. `barrier` gets the bytes when they are there;
+// it has been told to expect them.
 MSCCLPP_DEVICE_INLINE void bulkLoad(void* dstShared, const void* srcGlobal, uint32_t bytes, BulkBarrier& barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                :
@@ -153,25 +153,26 @@ MSCCLPP_DEVICE_INLINE void bulkStore(void* dstGlobal, const void* srcShared, uin
 // Makes a group of the stores that this thread has started since the last group.
 MSCCLPP_DEVICE_INLINE void bulkStoreCommit() { asm volatile("cp.async.bulk.commit_group;" : : : "memory"); }
 
-// Waits until at most the last PendingGroups groups of this thread have writes that are not complete. What it signals behind
-// that carries the data of the others.
+// Waits until at most the last PendingGroups groups of this thread have writes that are not complete. What it signals
+// behind that carries the data of the others.
 template <int PendingGroups = 0>
 MSCCLPP_DEVICE_INLINE void bulkStoreWait() {
   asm volatile("cp.async.bulk.wait_group %0;" : : "n"(PendingGroups) : "memory");
 }
 
-// Waits until at most the last PendingGroups groups of this thread still read their source: the others' may be used again.
+// Waits until at most the last PendingGroups groups of this thread still read their source: the others' may be used
+// again.
 template <int PendingGroups = 0>
 MSCCLPP_DEVICE_INLINE void bulkStoreWaitSource() {
   asm volatile("cp.async.bulk.wait_group.read %0;" : : "n"(PendingGroups) : "memory");
 }
 
-// Starts a store that does not overwrite: each element of the global memory, a peer's included, becomes what Op makes of it
-// and of the element stored, as if by a relaxed atomic access of this device; in which order with others is open. It belongs
-// to a group, like bulkStore's.
+// Starts a store that does not overwrite: each element of the global memory, a peer's included, becomes what Op makes
+// of it and of the element stored, as if by a relaxed atomic access of this device; in which order with others is open.
+// It belongs to a group, like bulkStore's.
 //
-// T and Op: floats and 16-bit floats add, 16-bit floats and integers of 4 and 8 bytes also take the minimum and maximum,
-// integers are and-ed, or-ed and xor-ed. Other pairs do not compile.
+// T and Op: float, double, 16-bit floats and integers of 4 and 8 bytes are added; of 16-bit floats and integers the
+// minimum or maximum is taken; integers are and-ed, or-ed and xor-ed. Other pairs do not compile for GPUs.
 template <class T, BulkRedOp Op>
 MSCCLPP_DEVICE_INLINE void bulkReduceStore(void* dstGlobal, const void* srcShared, uint32_t bytes) = delete;
 
@@ -210,8 +211,8 @@ MSCCLPP_BULK_RED_INTEGER(long long, "s", "64")
 
 #else
 
-// The functions of the CUDA branch, documented there, for a simulated device: a copy is complete when it has been started.
-// The threads of a block, which share its memory, take turns, so the barrier needs no atomic accesses.
+// The functions of the CUDA branch, documented there, for a simulated device: a copy is complete when it has been
+// started. The threads of a block, which share its memory, take turns, so the barrier needs no atomic accesses.
 namespace detail {
 
 MSCCLPP_DEVICE_INLINE void bulkFenceAll() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
@@ -313,16 +314,18 @@ MSCCLPP_DEVICE_INLINE void bulkReduceStore(void* dstGlobal, const void* srcShare
 
 namespace detail {
 
-// Copies `bytes` bytes between global memories, a peer's included, through shared memory: in pieces of PieceBytes, of which
-// Stages are under way at once. One thread; addresses and size are multiples of 16, and all has arrived when it returns.
+// Copies `bytes` bytes between global memories, a peer's included, through shared memory: in pieces of PieceBytes, of
+// which Stages are under way at once. One thread; addresses and size are multiples of 16, and all has arrived when it
+// returns.
 //
-// A piece is loaded into the stage of the piece `Stages` before it, as soon as that one's store has read it. What is waited
-// for is the store before the last one: to wait for the last one itself, which has only just begun, takes a third longer.
+// A piece is loaded into the stage of the piece `Stages` before it, as soon as that one's store has read it. What is
+// waited for is the store before the last one: to wait for the last one itself, which has only just begun, takes a
+// third longer.
 //
-// The order of memory. bulkFenceAll in front makes what this thread wrote, or had acquired, the source of the loads, and the
-// barriers ready for them. bulkStoreWait behind returns when the writes are complete, and that orders them in front of what
-// this thread does next, a signal with release at system scope for one; the fence behind it says so again for accesses of
-// the other kind, which PTX orders by a fence alone.
+// The order of memory. bulkFenceAll in front makes what this thread wrote, or had acquired, the source of the loads,
+// and the barriers ready for them. bulkStoreWait behind returns when the writes are complete, and that orders them in
+// front of what this thread does next, such as a signal with release at system scope. The fence behind it says so again
+// for ordinary accesses, which PTX orders with bulk copies by a fence alone.
 template <uint32_t PieceBytes, uint32_t Stages>
 MSCCLPP_DEVICE_INLINE void copyThroughStages(uint8_t* dst, const uint8_t* src, uint64_t bytes, uint8_t* stages,
                                              BulkBarrier* full) {
@@ -370,18 +373,18 @@ MSCCLPP_DEVICE_INLINE void copyThroughStages(uint8_t* dst, const uint8_t* src, u
 
 }  // namespace detail
 
-// What a warp moves data between global memories through: `Stages` pieces of PieceBytes. In shared memory, at a multiple of
-// 128; one for each warp that moves. What is in it between two calls does not matter. With the sizes by default, 98,432
-// bytes, 8 warps fill a link of 18 NVLinks.
+// What a warp moves data between global memories through: `Stages` pieces of PieceBytes. In shared memory, at a
+// multiple of 128; one for each warp that moves. What is in it between two calls does not matter. With the sizes by
+// default, 98,432 bytes, 8 warps fill a link of 18 NVLinks.
 template <uint32_t PieceBytes = 16384, uint32_t Stages = 6>
 struct BulkStage {
   alignas(128) uint8_t pieces[Stages * PieceBytes];
   BulkBarrier full[Stages];
 };
 
-// Copies `bytes` bytes from `src` to `dst`, which do not overlap, both in global memory, a peer's included, by the 32 threads
-// of the calling warp: by bulk copies where the addresses are the same modulo 16, else as `copy` does. All of it has arrived
-// when it returns, for a signal of any of these threads.
+// Copies `bytes` bytes from `src` to `dst`, which do not overlap, both in global memory, a peer's included, by the 32
+// threads of the calling warp: by bulk copies where the addresses are the same modulo 16, else as `copy` does. All of
+// it has arrived when it returns, for a signal of any of these threads.
 template <uint32_t PieceBytes, uint32_t Stages>
 MSCCLPP_DEVICE_INLINE void copyByBulk(void* dst, const void* src, uint64_t bytes,
                                       BulkStage<PieceBytes, Stages>& stage) {
@@ -398,7 +401,9 @@ MSCCLPP_DEVICE_INLINE void copyByBulk(void* dst, const void* src, uint64_t bytes
     detail::copyThroughStages<PieceBytes, Stages>(to + head, from + head, middle, stage.pieces, stage.full);
   }
   if (head != 0) copy<16, true>(static_cast<void*>(to), from, head, laneId(), 32);
-  if (head + middle != bytes) copy<16, true>(static_cast<void*>(to + head + middle), from + head + middle, bytes - head - middle, laneId(), 32);
+  if (head + middle != bytes) {
+    copy<16, true>(static_cast<void*>(to + head + middle), from + head + middle, bytes - head - middle, laneId(), 32);
+  }
   warpSync();
 }
 

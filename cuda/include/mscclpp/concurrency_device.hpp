@@ -1,6 +1,6 @@
 // What the blocks of a grid wait for each other with: a barrier, and a counting semaphore. Both start as zeros, as in
-// `__device__ mscclpp::DeviceSyncer syncer;`, and live in this device's memory; nothing resets them between launches. In
-// shared memory, where they serve the threads of a block alone, one thread sets them to zero first:
+// `__device__ mscclpp::DeviceSyncer syncer;`, and live in this device's memory; nothing resets them between launches.
+// In shared memory, where they serve the threads of a block alone, one thread sets them to zero first:
 // `syncer = mscclpp::DeviceSyncer();`.
 
 #ifndef MSCCLPP_CONCURRENCY_DEVICE_HPP_

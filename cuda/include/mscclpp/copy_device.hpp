@@ -85,12 +85,13 @@ MSCCLPP_DEVICE_INLINE void copyAnywhere(uint8_t* dst, const uint8_t* src, uint64
 
 }  // namespace detail
 
-// Copies `bytes` bytes from `src` to `dst`, which do not overlap. The threads 0 to numThreads - 1 all call it, with the same arguments but their `threadId`. Reads and
-// writes no byte outside of the two ranges, with plain accesses: who else is to see the data needs a barrier or a
-// signal behind it.
+// Copies `bytes` bytes from `src` to `dst`, which do not overlap. The threads 0 to numThreads - 1 all call it, with the
+// same arguments but their `threadId`. Reads and writes no byte outside of the two ranges, with plain accesses: who
+// else is to see the data needs a barrier or a signal behind it.
 //
-// Any number of bytes at any addresses, in any memory: this device's, a peer's as mapped here, shared memory. It is fastest
-// where both are global memory and the two addresses are the same modulo 16; otherwise only the stores are of 16 bytes.
+// Any number of bytes at any addresses, in any memory: this device's, a peer's as mapped here, shared memory. It is
+// fastest where both are global memory and the two addresses are the same modulo 16; otherwise only the stores are of
+// 16 bytes.
 //
 // Alignment (4, 8 or 16) says that the caller's offsets are multiples of it; the bases they are added to need not be.
 // CopyRemainder = false says that `bytes` is a multiple of Alignment, which saves the code for the end of the copy if
@@ -138,8 +139,8 @@ MSCCLPP_DEVICE_INLINE void copyHelper(void* dst, const void* src, uint64_t bytes
   copy<Alignment, CopyRemainder>(dst, src, bytes, threadId, numThreads);
 }
 
-// Copies `numElems` elements from `src` to `dst`, which do not overlap, in any memory. Thread t of numThreads copies the
-// elements t, t + numThreads and so on, each by one access if the hardware has one of its size. Plain accesses.
+// Copies `numElems` elements from `src` to `dst`, which do not overlap, in any memory. Thread t of numThreads copies
+// the elements t, t + numThreads and so on, each by one access if the hardware has one of its size. Plain accesses.
 template <class T>
 MSCCLPP_DEVICE_INLINE void copy(T* dst, const typename detail::Undeduced<T>::Type* src, uint64_t numElems,
                                 uint32_t threadId, uint32_t numThreads) {

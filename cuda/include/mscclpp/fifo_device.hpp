@@ -18,11 +18,11 @@
 //     pushed after it had synchronised with the other: the additions to `head` have one order, and it agrees with that.
 // F5. A push that gives up leaves a hole, behind which nothing can be taken. It says so in `status`, and ends the other
 //     pushes; the host reports it.
-// F6. One thread at a time looks at the tail for all that wait, in pushes and in syncs: who sets the `looking` word from
-//     0 to 1. It raises the cache to what it saw, unless it is a sync that knows of nobody else, and sets the word back,
-//     in the same turn of its loop, whatever it saw; nothing is waited for meanwhile. The others poll the cache, and the
-//     word: they look themselves when nobody does. The word orders nothing: two that looked at the tail at once would
-//     only have been slower, and the cache is a maximum, so that it never falls and is never above the tail, in
+// F6. One thread at a time looks at the tail for all that wait, in pushes and in syncs: who sets the `looking` word
+//     from 0 to 1. It raises the cache to what it saw, unless it is a sync that knows of nobody else, and sets the word
+//     back, in the same turn of its loop, whatever it saw; nothing is waited for meanwhile. The others poll the cache,
+//     and the word: they look themselves when nobody does. The word orders nothing: two that looked at the tail at once
+//     would only have been slower, and the cache is a maximum, so that it never falls and is never above the tail, in
 //     whichever order they raise it. To leave it as it is saves a lone sync the release, and who does wait looks next.
 
 #ifndef MSCCLPP_FIFO_DEVICE_HPP_
@@ -69,8 +69,8 @@ union TriggerFields {
 }  // namespace detail
 #endif
 
-// What is pushed: two words, of which the top bit of `snd` is the FIFO's own. What the other 127 bits mean is the proxy's
-// business; `fields` says what they mean to the service of port channels.
+// What is pushed: two words, of which the top bit of `snd` is the FIFO's own. What the other 127 bits mean is the
+// proxy's business; `fields` says what they mean to the service of port channels.
 #if defined(__CUDACC_RTC__)
 struct alignas(16) ProxyTrigger {
   union {
@@ -136,8 +136,8 @@ enum StatusReason : uint32_t {
   // In a semaphore's status: an offset, a size or an id does not fit into a trigger. Nothing was pushed, and the
   // semaphore is aborted.
   ReasonTriggerRange = 2,
-  // In a semaphore's status: a port channel's handle was made of this semaphore's handle, which is no port channel's. Nothing
-  // was pushed, and the semaphore is aborted.
+  // In a semaphore's status: a port channel's handle was made of this semaphore's handle, which is no port channel's.
+  // Nothing was pushed, and the semaphore is aborted.
   ReasonNoPort = 3,
 };
 
@@ -195,8 +195,8 @@ struct FifoDeviceHandle {
     return commit(place, trigger, maxSpinCount, status) ? place.position : static_cast<uint64_t>(Failed);
   }
 
-  // Whether the proxy has taken the trigger at this position; acquires like `sync` if so. One look: at the cache, and if
-  // that does not say so, at the tail itself, a round trip over PCIe. Threads that wait together call `sync`, with a
+  // Whether the proxy has taken the trigger at this position; acquires like `sync` if so. One look: at the cache, and
+  // if that does not say so, at the tail itself, a round trip over PCIe. Threads that wait together call `sync`, with a
   // small bound if they have something else to do: it makes one such trip for all of them.
   MSCCLPP_DEVICE_INLINE bool poll(uint64_t position) const {
     uint64_t* const taken = tail;
@@ -296,7 +296,8 @@ struct FifoDeviceHandle {
 #endif  // MSCCLPP_DEVICE_COMPILE
 };
 
-static_assert(sizeof(ProxyTrigger) == 16 && sizeof(FifoDeviceHandle) == 56 && alignof(FifoDeviceHandle) == 8, "the host has the same structures");
+static_assert(sizeof(ProxyTrigger) == 16 && sizeof(FifoDeviceHandle) == 56 && alignof(FifoDeviceHandle) == 8,
+              "the host has the same structures");
 
 // The tag of `DeviceHandle<Fifo>`.
 struct Fifo {

@@ -113,9 +113,9 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
     put<Alignment, CopyRemainder>(offset, offset, bytes, threadId, numThreads);
   }
 
-  // Copies from the peer's memory at originOffset to this device's at targetOffset: as with put, the target is where the
-  // data goes. It is the caller's business that the peer has written what is to be read: by a wait for its signal, and a
-  // barrier.
+  // Copies from the peer's memory at originOffset to this device's at targetOffset: as with put, the target is where
+  // the data goes. It is the caller's business that the peer has written what is to be read: by a wait for its signal,
+  // and a barrier.
   template <int Alignment = 16, bool CopyRemainder = true>
   MSCCLPP_DEVICE_INLINE void get(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes, uint32_t threadId,
                                  uint32_t numThreads) const {
@@ -128,10 +128,10 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
   }
 
 #if MSCCLPP_BULK_AVAILABLE
-  // The same by bulk copies, where the kernel is compiled for compute capability 9.0: by the 32 threads of one warp, which
-  // move the whole range. Blocks that share a message call it with a range for each, as many warps of them as there are
-  // stages. A put of 8 blocks fills the link, and leaves the other multiprocessors to whom has something to compute. What it
-  // has put has arrived when it returns: a thread of this warp may signal at once.
+  // The same by bulk copies, where the kernel is compiled for compute capability 9.0. The 32 threads of one warp call
+  // it, and move the whole range. Warps that share a message each call it with a range and a stage of their own. 8
+  // warps, each in a block of its own, fill the link, and leave the other multiprocessors free for something else. What
+  // was put has arrived when it returns: a thread of this warp may signal at once.
   template <uint32_t PieceBytes, uint32_t Stages>
   MSCCLPP_DEVICE_INLINE void putBulk(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
                                      BulkStage<PieceBytes, Stages>& stage) const {
@@ -161,8 +161,9 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
   }
 
   // Waits for the peer's packets in the packet buffer at targetOffset and writes their data to this device's memory at
-  // originOffset: the target is where the peer's packets go. What ends it, and what its result says to whom, stands at copyFromPackets; a wait of the
-  // semaphore and this one are aborted together.
+  // originOffset. The target is where the peer's packets go, so it is the same number at both ends. What ends the wait,
+  // and what its result says to whom, stands at copyFromPackets; a wait of the semaphore and this one are aborted
+  // together.
   template <class PacketType = LL16Packet>
   MSCCLPP_DEVICE_INLINE bool unpackPackets(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
                                            uint32_t threadId, uint32_t numThreads, uint32_t flag,
@@ -190,9 +191,10 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
     return unpackPackets<PacketType>(offset, offset, bytes, threadId, numThreads, flag, maxSpinCount);
   }
 
-  // Waits for the packet number `index` of the packet buffer and returns its data. One thread; LL8 and LL16 only. It cannot
-  // say that it gave up, so it ends early only with an abort, and then returns zeros; maxSpinCount counts only where
-  // DEBUG_BUILD is defined, and fails the kernel there. A kernel that is to notice calls tryUnpackPacket.
+  // Waits for the packet number `index` of the packet buffer and returns its data. One thread; LL8 and LL16 only. It
+  // cannot say that it gave up, so it ends early only with an abort, and then returns zeros. maxSpinCount counts only
+  // where DEBUG_BUILD is defined: there the bound, and an abort too, fail the kernel. A kernel that is to notice calls
+  // tryUnpackPacket.
   template <class PacketType = LL16Packet>
   MSCCLPP_DEVICE_INLINE typename PacketType::Payload unpackPacket(uint64_t index, uint32_t flag,
                                                                   [[maybe_unused]] int64_t maxSpinCount = -1) const {
@@ -205,8 +207,8 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
     return value;
   }
 
-  // The same, with the data in `value`. Returns whether the packet came: false after an abort or after maxSpinCount polls,
-  // if that is not negative.
+  // The same, with the data in `value`. Returns whether the packet came: false after an abort or after maxSpinCount
+  // polls, if that is not negative.
   template <class PacketType = LL16Packet>
   MSCCLPP_DEVICE_INLINE bool tryUnpackPacket(uint64_t index, uint32_t flag, typename PacketType::Payload& value,
                                              int64_t maxSpinCount = -1) const {

@@ -1,5 +1,6 @@
-// Names for the same memory, where the compiler has no anonymous structs: NVRTC has not. There a struct has its words as
-// ordinary members, and an anonymous union, in the place of the first, gives it the names that stand for several words.
+// Names for the same memory, where the compiler has no anonymous structs: NVRTC has not. There a struct has its words
+// as ordinary members, and an anonymous union, in the place of the first, gives it the names that stand for several
+// words.
 
 #ifndef MSCCLPP_OVERLAY_DEVICE_HPP_
 #define MSCCLPP_OVERLAY_DEVICE_HPP_
@@ -37,7 +38,9 @@ struct OverlayBits {
     *at = (*at & ~(mask() << Bit)) | (value & mask()) << Bit;
     return *this;
   }
-  MSCCLPP_DEVICE_INLINE OverlayBits& operator=(const OverlayBits& other) { return *this = static_cast<uint64_t>(other); }
+  MSCCLPP_DEVICE_INLINE OverlayBits& operator=(const OverlayBits& other) {
+    return *this = static_cast<uint64_t>(other);
+  }
 
  private:
   MSCCLPP_DEVICE_INLINE static constexpr uint64_t mask() { return (static_cast<uint64_t>(1) << Bits) - 1; }

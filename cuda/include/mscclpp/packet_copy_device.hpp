@@ -58,13 +58,14 @@ MSCCLPP_DEVICE_INLINE void storeRest(uint8_t* to, int32_t bytes, uint64_t word) 
 // of them (for LL128, a part of one); a thread moves its pointers on and counts how many bytes of payload are left from
 // there. As long as this many steps are whole, it has the loads of all of them under way at once, so that their
 // latencies overlap. The steps after that, which are all there are of a small message, come one by one: they are little
-// code, which takes less time to fetch than the latencies would take together. Threads without a packet have left before
-// that, as they take turns with those that have one. Payloads that are not aligned to their words have single steps alone.
+// code, which takes less time to fetch than the latencies would take together. Threads without a packet have left
+// before that, as they take turns with those that have one. Payloads that are not aligned to their words have single
+// steps alone.
 //
-// Who waits for several packets looks at all of them at first, so that it has them with the look that finds them. After so
-// many looks in vain it is the link that is waited for, by others, too: from then on it looks at the last packet alone
-// before it looks at the others. Else the looks of a whole device, at four times as much memory as arrives meanwhile,
-// take longer than the data (132 blocks, of which half unpack: 2110 us instead of 744).
+// Who waits for several packets looks at all of them at first, so that it has them with the look that finds them. After
+// so many looks in vain it is the link that is waited for, by others, too: from then on it looks at the last packet
+// alone before it looks at the others. Else the looks of a whole device, at four times as much memory as arrives
+// meanwhile, take longer than the data (132 blocks, of which half unpack: 2110 us instead of 744).
 enum PacketSteps : uint32_t { PacketsInFlight = 4, LooksAtAll = 16 };
 
 // LL8 and LL16: packet i belongs to thread i modulo numThreads. The last one may be less than full.
@@ -385,8 +386,8 @@ MSCCLPP_DEVICE_INLINE bool acceptsPackets(const void* packets, uint32_t threadId
   return wrong == 0;
 }
 
-// LL8 and LL16 with packets or payload in memory that is not global, by accesses for which the hardware finds out which it
-// is. LL128 packets are lines of global memory.
+// LL8 and LL16 with packets or payload in memory that is not global, by accesses for which the hardware finds out which
+// it is. LL128 packets are lines of global memory.
 template <class Packet>
 struct PacketsAnywhere {
   static constexpr uint64_t Size = Packet::PayloadBytes;
@@ -444,13 +445,13 @@ struct PacketsAnywhere<LL128Packet> {
 }  // namespace detail
 
 // Sends `bytes` bytes from `origin` as packets to `target`, by the threads 0 to numThreads - 1, which all call this
-// with the same arguments but their `threadId`. Any number of bytes, at any address, in any memory: the last packet carries
-// the rest. The packets' address is a multiple of their size; for LL128Packet whole warps call, with consecutive numbers
-// from a multiple of 32 on, and all is in global memory. If not, nothing is sent, word StatusRefused of `status` (may be
-// null) is set, and the result is false for the threads, of LL128Packet the warps, that have a packet; for the others
-// nothing is checked, and it is true, so the threads of a block are not to branch around a barrier by it. True otherwise.
-// Returns at once: it waits for nobody. One case cannot be seen: a warp of which some threads have the right numbers and
-// others have not, or do not call, waits for these for ever.
+// with the same arguments but their `threadId`. Any number of bytes, at any address, in any memory: the last packet
+// carries the rest. The packets' address is a multiple of their size; for LL128Packet whole warps call, with
+// consecutive numbers from a multiple of 32 on, and all is in global memory. If not, nothing is sent, word
+// StatusRefused of `status` (may be null) is set, and the result is false for the threads, of LL128Packet the warps,
+// that have a packet; for the others nothing is checked, and it is true, so the threads of a block are not to branch
+// around a barrier by it. True otherwise. Returns at once: it waits for nobody. One case cannot be seen: a warp of
+// which some threads have the right numbers and others have not, or do not call, waits for these for ever.
 template <class Packet = LL16Packet>
 MSCCLPP_DEVICE_INLINE bool copyToPackets(void* target, const void* origin, uint64_t bytes, uint32_t threadId,
                                          uint32_t numThreads, uint32_t flag, uint32_t* status = nullptr) {
@@ -474,8 +475,8 @@ MSCCLPP_DEVICE_INLINE bool copyToPackets(void* target, const void* origin, uint6
 }
 
 // Waits for the packets of a copyToPackets with the same `bytes` and `flag`, at `origin`, and writes their data to
-// `target`, and no byte beyond it. Threads, addresses and what is refused are as for copyToPackets; how many threads sent
-// does not matter.
+// `target`, and no byte beyond it. Threads, addresses and what is refused are as for copyToPackets; how many threads
+// sent does not matter.
 //
 // Returns true when all packets of the calling thread have come and been written. Returns false when one did not come
 // within maxSpinCount polls, if that is not negative, or when the host asked for an abort in `status` (may be null).

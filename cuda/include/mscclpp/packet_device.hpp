@@ -1,10 +1,10 @@
 // Packets: data that carries its own validity. The receiver looks at the packet itself and sees by its flag whether the
 // data is there, so neither side needs a fence or a semaphore, and a message takes one trip over the link.
 //
-// A flag is the number of a round, and each use of the same memory takes another flag than the use before. The memory of a
-// packet starts at zero, so 0 is no flag for the first use: its packets would seem to be there before they were sent. It
-// is allowed where the memory was filled with something else. The sender may write a packet again only when it knows that the
-// receiver has read the one before, for which two buffers in turns and an answer in packets are enough.
+// A flag is the number of a round, and each use of the same memory takes another flag than the use before. The memory
+// of a packet starts as zeros, so 0 is no flag for the first use: its packets would seem to be there before they were
+// sent. It is right where the memory was filled with something else. The sender may write a packet again only when it
+// knows that the receiver has read the one before, for which two buffers in turns and an answer in packets are enough.
 //
 // What makes each kind valid:
 // - LL8: data and flag are one 8-byte access, relaxed at system scope, and such an access is never seen in part.
@@ -44,8 +44,8 @@ struct alignas(16) LL16Raw {
 //
 // - `write` writes the packet, here or at a peer.
 // - `readOnce` looks once, and returns whether the packet is *not* there yet; when it is, `value` gets its data.
-// - `read` waits for the packet and returns its data. It cannot say that it gave up, so it does not: maxSpinCount counts
-//   only where DEBUG_BUILD is defined, and fails the kernel there.
+// - `read` waits for the packet and returns its data. It cannot say that it gave up, so it does not: maxSpinCount
+//   counts only where DEBUG_BUILD is defined, and fails the kernel there.
 // - `receive` waits with a bound: it returns whether the packet came, false after maxSpinCount polls, if that is not
 //   negative, or when `status` (see StatusWord; may be null) asks for an abort. `value` is untouched then.
 // - `clear` writes zeros, as a packet is before its first use.
@@ -189,8 +189,8 @@ MSCCLPP_PACKET alignas(16) LL16Packet {
 // What is meant where the kind is not said.
 using LLPacket = LL16Packet;
 
-// 120 bytes of data in a line of 128. It is written and read by the warps of copyToPackets and copyFromPackets alone: thread
-// i of 8 has the 16 bytes at 16 * i, the last of them 8 bytes of data and the flag.
+// 120 bytes of data in a line of 128. It is written and read by the warps of copyToPackets and copyFromPackets alone:
+// thread i of 8 has the 16 bytes at 16 * i, the last of them 8 bytes of data and the flag.
 struct alignas(128) LL128Packet {
   static constexpr uint32_t PayloadBytes = 120;
 

@@ -104,10 +104,10 @@ MSCCLPP_DEVICE_INLINE bool pollUntilEither(Ready ready, int64_t maxSpinCount, ui
   });
 }
 
-// `value`, in a way that the compiler does not see through. What a thread does in a poll before it returns this, it does
-// in the turn of the loop, together with those of its warp that go on: else the compiler takes what is only done in the
-// last turn for something behind the loop, and threads of a warp get there one after the other, whenever those that
-// still poll give way.
+// `value`, in a way that the compiler does not see through. What a thread does in a poll before it returns this, it
+// does in the turn of the loop, together with those of its warp that go on: else the compiler takes what is only done
+// in the last turn for something behind the loop, and threads of a warp get there one after the other, whenever those
+// that still poll give way.
 MSCCLPP_DEVICE_INLINE bool unforeseen(bool value) {
   uint32_t word = value;
 #if defined(MSCCLPP_DEVICE_HIP)
@@ -131,9 +131,9 @@ MSCCLPP_DEVICE_INLINE bool pollUntilByWarp(Ready ready, int64_t maxSpinCount, ui
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-// Polls while `condition` holds; the second, while both do. For the loops of kernels. They cannot say that they gave up,
-// so they do not: `max` polls are a bound only where DEBUG_BUILD is defined, and reaching it fails the kernel there.
-// Negative is no bound. A wait that is to end otherwise calls pollUntil.
+// Polls while `condition` holds; the second, while both do. For the loops of kernels. They cannot say that they gave
+// up, so they do not: `max` polls are a bound only where DEBUG_BUILD is defined, and reaching it fails the kernel
+// there. Negative is no bound. A wait that is to end otherwise calls pollUntil.
 #define POLL_MAYBE_JAILBREAK(condition, max)                                                   \
   do {                                                                                         \
     [[maybe_unused]] int64_t mscclppPollsLeft_ = static_cast<int64_t>(max);                    \

@@ -15,8 +15,8 @@
 //     complete at the peer. Hence what precedes a direct operation (in its thread, or in one with which it has
 //     synchronised) is complete before the operation begins. In which order the two words are read does not matter.
 // P2. A trigger is committed with release at system scope, so the direct operations that precede it are performed, at
-//     the peer too, before the proxy sees it and starts what it asks for. A put by bulk copies is complete when it returns,
-//     and what the thread does next comes after it: see copyThroughStages.
+//     the peer too, before the proxy sees it and starts what it asks for. A put by bulk copies is complete when it
+//     returns, and what the thread does next comes after it: see copyThroughStages.
 // P3. Triggers are carried out in order, and a signal of the proxy becomes visible after the data before it.
 //
 // So whenever one put or signal precedes another, its effects are visible first, whichever way each takes. A signal
@@ -31,10 +31,10 @@
 #include "mscclpp/semaphore_device.hpp"
 #include "mscclpp/thread_copy_device.hpp"
 
-// How many bytes of shared memory a kernel has for puts by bulk copies, if it calls `put` or its like on a PortChannel and
-// is compiled for compute capability 9.0 or newer. One put of a block at a time uses them; a thread that finds them taken goes
-// another way. A multiple of 48. A program that needs its shared memory for itself defines this as 0 before it includes
-// the headers, or as more for faster puts.
+// How many bytes of shared memory a kernel has for puts by bulk copies, if it calls `put` or its like on a PortChannel
+// and is compiled for compute capability 9.0 or newer. One put of a block at a time uses them; a thread that finds them
+// taken copies words or asks the proxy. A multiple of 48. A program that needs its shared memory for itself defines
+// this as 0 before it includes the headers.
 #if !defined(MSCCLPP_PORT_STAGE_BYTES)
 #define MSCCLPP_PORT_STAGE_BYTES 24576
 #endif
@@ -56,10 +56,11 @@ enum BulkPuts : uint32_t { BulkPutMin = 1536 };
 
 // The shared memory that the threads of a block put through, one at a time.
 //
-// Nobody sets it to anything before a kernel runs, so `owner` starts as whatever was there before. That is why it is taken
-// by changing it to one certain number: whatever else is there means that the stage is free. The number is there by accident
-// only if a kernel left it behind, which none does, or if somebody's data was this number: then nobody of this block gets the
-// stage, and all puts go another way. Who takes it acquires, who leaves it releases, so each finds the barriers unused.
+// Nobody sets it to anything before a kernel runs, so `owner` starts as whatever was there before. That is why it is
+// taken by changing it to one certain number: whatever else is there means that the stage is free. The number is there
+// by accident only if a kernel left it behind, which none does, or if somebody's data was this number: then nobody of
+// this block gets the stage, and all puts go another way. Who takes it acquires, who leaves it releases, so each finds
+// the barriers unused.
 struct PortStage {
   static constexpr uint32_t Stages = 3;
   static constexpr uint32_t PieceBytes = MSCCLPP_PORT_STAGE_BYTES / Stages;
@@ -88,15 +89,16 @@ MSCCLPP_DEVICE_INLINE PortStage* portStage() {
   return &stage;
 }
 
-// A put by the calling thread through the stage, if that is free: returns whether it was. The addresses are the same modulo
-// 16. What stands in front of the first and behind the last multiple of 16 goes by words.
+// A put by the calling thread through the stage, if that is free: returns whether it was. The addresses are the same
+// modulo 16. What stands in front of the first and behind the last multiple of 16 goes by words.
 MSCCLPP_DEVICE_INLINE bool putThroughStage(uint8_t* dst, const uint8_t* src, uint64_t bytes) {
   PortStage* const stage = portStage();
   if (!stage->take()) return false;
   const uint64_t head = (0 - reinterpret_cast<uintptr_t>(dst)) % 16;
   const uint64_t middle = (bytes - head) / 16 * 16;
   if (head != 0) copyByThread(dst, src, head);
-  copyThroughStages<PortStage::PieceBytes, PortStage::Stages>(dst + head, src + head, middle, stage->stages, stage->full);
+  copyThroughStages<PortStage::PieceBytes, PortStage::Stages>(dst + head, src + head, middle, stage->stages,
+                                                              stage->full);
   if (head + middle != bytes) copyByThread(dst + head + middle, src + head + middle, bytes - head - middle);
   stage->leave();
   return true;
@@ -238,8 +240,7 @@ struct BasePortChannelDeviceHandle {
     detail::reduceAdd<MemoryOrder::Relaxed, MemoryScope::Device>(counted, detail::oneOfThisLane());
   }
 
-  // Whether offsets, a size and ids fit into a trigger, and this handle has all its parts. If not, says so and aborts the
-  // semaphore.
+  // Whether offsets, a size and ids fit into a trigger. If not, says so and aborts the semaphore.
   MSCCLPP_DEVICE_INLINE bool fits(MemoryId dstId, uint64_t dstOffset, MemoryId srcId, uint64_t srcOffset,
                                   uint64_t size) const {
     const bool inRange = ((dstOffset | srcOffset | size) >> TriggerBitsOffset) == 0 &&
@@ -254,10 +255,12 @@ struct BasePortChannelDeviceHandle {
     return push(ProxyTrigger(type, dstId, dstOffset, srcId, srcOffset, size, semaphoreId_));
   }
 
-  MSCCLPP_DEVICE_INLINE uint64_t push(TriggerType type) const { return push(ProxyTrigger(type, 0, 0, 0, 0, 0, semaphoreId_)); }
+  MSCCLPP_DEVICE_INLINE uint64_t push(TriggerType type) const {
+    return push(ProxyTrigger(type, 0, 0, 0, 0, 0, semaphoreId_));
+  }
 
-  // Pushes a trigger and returns its position or Failed. A handle that was made of a semaphore that is no port channel's
-  // aborts that semaphore.
+  // Pushes a trigger and returns its position or Failed. A handle that was made of a semaphore that is no port
+  // channel's aborts that semaphore.
   MSCCLPP_DEVICE_INLINE uint64_t push(ProxyTrigger trigger) const {
     if (lastPushed_ == nullptr) {
       detail::abortBecause(semaphore_.status, ReasonNoPort);
@@ -301,7 +304,8 @@ struct PortChannelDeviceHandle : BasePortChannelDeviceHandle {
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-  // Of its parts, as BasePortChannelDeviceHandle. The proxy does all its puts: which memories the ids stand for it knows.
+  // Of its parts, as BasePortChannelDeviceHandle. The proxy does all its puts: which memories the ids stand for it
+  // knows.
   MSCCLPP_DEVICE_INLINE PortChannelDeviceHandle(SemaphoreId semaphoreId, Host2DeviceSemaphoreDeviceHandle semaphore,
                                                 FifoDeviceHandle fifo, MemoryId dst, MemoryId src)
       : BasePortChannelDeviceHandle(semaphoreId, semaphore, fifo),
@@ -317,9 +321,10 @@ struct PortChannelDeviceHandle : BasePortChannelDeviceHandle {
   // Moves `size` bytes from this side's memory at srcOffset to the peer's at dstOffset. The source must keep its
   // contents until a flush.
   //
-  // The calling thread does it itself if nothing of the connection is pending and both ranges are inside the memories: up to
-  // directPutMax_ bytes if both addresses are the same modulo 8, and up to bulkPutMax_ if they are the same modulo 16, the
-  // kernel is compiled for compute capability 9.0 and no other thread of the block is just doing that.
+  // The calling thread does it itself if nothing of the connection is pending and both ranges are inside the memories:
+  // up to directPutMax_ bytes if both addresses are the same modulo 8; and by bulk copies, from BulkPutMin up to
+  // bulkPutMax_ bytes, if both addresses are the same modulo 16, the kernel is compiled for compute capability 9.0, and
+  // no other thread of the block is doing the same. A put by bulk copies returns when the data is at the peer.
   MSCCLPP_DEVICE_INLINE bool put(uint64_t dstOffset, uint64_t srcOffset, uint64_t size) const {
     if (putDirectly(dstOffset, srcOffset, size)) return true;
     return BasePortChannelDeviceHandle::put(dst_, dstOffset, src_, srcOffset, size);
@@ -353,8 +358,8 @@ struct PortChannelDeviceHandle : BasePortChannelDeviceHandle {
     return putWithSignalAndFlush(offset, offset, size);
   }
 
-  // The base's calls with memories' ids. Of the two forms of putWithSignalAndFlush with four arguments, the one with ids is
-  // meant if the first two are MemoryIds and the others unsigned.
+  // The base's calls with memories' ids. Of the two forms of putWithSignalAndFlush with four arguments, the one with
+  // ids is meant if the first two are MemoryIds and the size is a uint64_t.
   MSCCLPP_DEVICE_INLINE bool put(MemoryId dstId, uint64_t dstOffset, MemoryId srcId, uint64_t srcOffset,
                                  uint64_t size) const {
     return BasePortChannelDeviceHandle::put(dstId, dstOffset, srcId, srcOffset, size);
@@ -373,14 +378,15 @@ struct PortChannelDeviceHandle : BasePortChannelDeviceHandle {
                                                    uint64_t srcOffset, uint64_t size, int64_t maxSpinCount = -1) const {
     return BasePortChannelDeviceHandle::putWithSignalAndFlush(dstId, dstOffset, srcId, srcOffset, size, maxSpinCount);
   }
-  template <class Id, class Bytes, class = detail::EnableIf<detail::isSame<Id, MemoryId> && detail::isSame<Bytes, uint64_t>>>
+  template <class Id, class Bytes,
+            class = detail::EnableIf<detail::isSame<Id, MemoryId> && detail::isSame<Bytes, uint64_t>>>
   MSCCLPP_DEVICE_INLINE bool putWithSignalAndFlush(Id dstId, Id srcId, uint64_t offset, Bytes size) const {
     return BasePortChannelDeviceHandle::putWithSignalAndFlush(dstId, srcId, offset, size);
   }
 
  private:
-  // Whether the calling thread has put the data. The cheap conditions first: a put of more bytes than a thread puts does not
-  // read what is pending. Small puts come first, since an instruction more is seen in their times.
+  // Whether the calling thread has put the data. The cheap conditions first: a put of more bytes than a thread puts
+  // does not read what is pending. Small puts come first, since an instruction more is seen in their times.
   MSCCLPP_DEVICE_INLINE bool putDirectly(uint64_t dstOffset, uint64_t srcOffset, uint64_t size) const {
     const uint64_t misaligned = reinterpret_cast<uintptr_t>(dstPtr_) + dstOffset -
                                 (reinterpret_cast<uintptr_t>(srcPtr_) + srcOffset);

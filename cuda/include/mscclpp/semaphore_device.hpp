@@ -76,7 +76,8 @@ MSCCLPP_DEVICE_INLINE bool waitForSignal(Arrived arrived, uint64_t* expected, ui
     // The claim needs no order: it touches no data, and the poll acquires. Only the comparison needs its result. The
     // first poll stands before the loop because compilers then send it while the claim is still under way; in front
     // of a loop they wait for the claim.
-    const uint64_t number = detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(expected, detail::oneOfThisLane()) + 1;
+    const uint64_t number =
+        detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(expected, detail::oneOfThisLane()) + 1;
     const auto came = [&] { return arrived() >= number; };
     return came() || pollUntil(came, -1, status);
   }
@@ -105,8 +106,8 @@ struct MemoryDevice2DeviceSemaphoreDeviceHandle {
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-  // What the calls below are made of, one by one. `loadInbound` acquires, the others order nothing; `incExpectedInbound`
-  // claims a signal and returns its number.
+  // What the calls below are made of, one by one. `loadInbound` acquires, the others order nothing;
+  // `incExpectedInbound` claims a signal and returns its number.
   MSCCLPP_DEVICE_INLINE uint64_t loadInbound() const {
     return detail::load<MemoryOrder::Acquire, MemoryScope::System>(inboundToken);
   }
@@ -117,7 +118,8 @@ struct MemoryDevice2DeviceSemaphoreDeviceHandle {
     return detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(expectedInboundToken);
   }
   MSCCLPP_DEVICE_INLINE uint64_t incExpectedInbound() const {
-    return detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(expectedInboundToken, detail::oneOfThisLane()) + 1;
+    return detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(expectedInboundToken, detail::oneOfThisLane()) +
+           1;
   }
 
   // Signals the peer. A wait of the peer that takes this signal sees all that this thread wrote, or had seen by way
@@ -225,7 +227,8 @@ struct Host2DeviceSemaphoreDeviceHandle {
     return detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(expectedInboundToken);
   }
   MSCCLPP_DEVICE_INLINE uint64_t incExpectedInbound() const {
-    return detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(expectedInboundToken, detail::oneOfThisLane()) + 1;
+    return detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(expectedInboundToken, detail::oneOfThisLane()) +
+           1;
   }
 
   // Takes a signal if one is there that no wait has claimed. Returns whether it did; acquires like `wait` if so. Does

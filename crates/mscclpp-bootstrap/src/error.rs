@@ -188,6 +188,14 @@ impl Error {
         Self::Io { operation, address: Some(address.to_string()), source: Arc::new(source) }
     }
 
+    /// The same time-out with these ranks named as missing, too.
+    pub(crate) fn missing_too(mut self, ranks: &[usize]) -> Self {
+        if let Self::Timeout { missing, .. } = &mut self {
+            missing.extend_from_slice(ranks);
+        }
+        self
+    }
+
     /// Whether this is the end of the whole job, and not only of one call.
     ///
     /// A job also ends by an error of initialisation; this is about errors of calls on a bootstrap that was formed.
@@ -238,6 +246,21 @@ impl fmt::Display for Party {
     }
 }
 
+/// `rank 1, 2, 3`, cut where it gets long.
+pub(crate) struct RankList<'a>(pub(crate) &'a [usize]);
+
+impl fmt::Display for RankList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 16;
+        let shown: Vec<_> = self.0.iter().take(SHOWN).map(ToString::to_string).collect();
+        write!(f, "rank {}", shown.join(", "))?;
+        match self.0.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
 struct TimeoutDetail<'a> {
     missing: &'a [usize],
     attempts: &'a [Attempt],
@@ -245,13 +268,8 @@ struct TimeoutDetail<'a> {
 
 impl fmt::Display for TimeoutDetail<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 16;
         if !self.missing.is_empty() {
-            let shown: Vec<_> = self.missing.iter().take(SHOWN).map(ToString::to_string).collect();
-            write!(f, "; missing: rank {}", shown.join(", "))?;
-            if self.missing.len() > SHOWN {
-                write!(f, " and {} more", self.missing.len() - SHOWN)?;
-            }
+            write!(f, "; missing: {}", RankList(self.missing))?;
         }
         for attempt in self.attempts {
             write!(f, "; {attempt}")?;

@@ -80,7 +80,8 @@ impl Communicator {
     /// Over a job, with a context of one's own.
     #[must_use]
     pub fn with_context(bootstrap: Arc<dyn Bootstrap>, context: Context) -> Self {
-        Self { members: Members::new(bootstrap), context }
+        let members = Members::new(bootstrap, context.waits_are_logged_after());
+        Self { members, context }
     }
 
     /// The job.

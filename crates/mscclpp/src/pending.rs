@@ -4,6 +4,7 @@ use std::{
     time::Duration,
 };
 
+use mscclpp_net::waiting::LongWait;
 use parking_lot::Mutex;
 
 use crate::{
@@ -60,6 +61,18 @@ impl<T: Clone + Send + Sync + 'static> Pending<T> {
     /// aborts, and when the peer leaves (see [`Communicator::explain`](crate::Communicator::explain) for which of these
     /// is reported). The result is kept, for every clone.
     ///
+    /// # Ranks that wait for each other
+    /// The peer's part is sent when the peer makes its call, and not when it waits. So a rank makes all its calls before
+    /// its first wait, or else two may wait for each other for ever. In a ring in which each rank connects with the next
+    /// one and waits, and then with the one before it, nobody gets to the second call: rank 0 waits for rank 1, which
+    /// waits for rank 2, and so on to the last, which waits for rank 0.
+    ///
+    /// A wait of more than ten seconds is logged, and then again ever more seldom: `waiting for rank 2: connect, tag 0,
+    /// call 1`, with calls counted from 0 for each peer and tag. That is a warning of target `mscclpp::wait`, on standard
+    /// error in a process without a log subscriber. [`ContextBuilder::log_waits_after`] sets another time.
+    ///
+    /// [`ContextBuilder::log_waits_after`]: crate::ContextBuilder::log_waits_after
+    ///
     /// # Errors
     /// [`Error::Bootstrap`] as above; [`Error::Exchange`] with the peer, the tag and the position if what came is not
     /// what was due, or could not be made to work.
@@ -78,7 +91,8 @@ impl<T: Clone + Send + Sync + 'static> Pending<T> {
 
     fn wait_until(&self, timeout: Option<Duration>) -> Result<T> {
         let Item { what, position, line, members, outcome, .. } = &*self.item;
-        let stopped = line.complete_up_to(&*self.item, &**members.bootstrap(), timeout).err();
+        let long = LongWait::begin(members.log_waits_after());
+        let stopped = line.complete_up_to(&*self.item, &**members.bootstrap(), timeout, long).err();
         match (outcome.get(), stopped) {
             (Some(Ok(value)), _) => Ok(value.clone()),
             (Some(Err(error)), _) => Err(members.explain(error.clone())),
@@ -108,6 +122,10 @@ impl<T: Send + Sync> Due for Item<T> {
 
     fn is_complete(&self) -> bool {
         self.outcome.get().is_some()
+    }
+
+    fn name(&self) -> (&'static str, u64) {
+        (self.what, self.position)
     }
 }
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mscclpp_net::interface::{self, Interface};
+use mscclpp_net::waiting::FIRST_LOG;
 use mscclpp_net::{SystemCall, random};
 
 use crate::address::{Address, Host};
 use crate::env::Env;
 use crate::host;
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, Wait};
 use crate::member::Member;
 use crate::protocol::key::JobKey;
 use crate::protocol::roster::Roster;
@@ -81,12 +82,14 @@ pub struct TcpBootstrapBuilder {
     env: Option<Env>,
     given: Env,
     ipc_domain: Option<String>,
+    log_after: Duration,
 }
 
 impl TcpBootstrapBuilder {
     pub(crate) fn new(rank: usize, n_ranks: usize) -> Self {
         let timeout = Duration::from_secs(30);
-        Self { rank, n_ranks, timeout, env: None, given: Env::default(), ipc_domain: None }
+        let given = Env::default();
+        Self { rank, n_ranks, timeout, env: None, given, ipc_domain: None, log_after: FIRST_LOG }
     }
 
     /// The time that all of [`connect`](Self::connect) may take, and later the opening of one connection: 30 s unless
@@ -130,6 +133,13 @@ impl TcpBootstrapBuilder {
         self
     }
 
+    /// After which time a call of this rank that waits is first logged, instead of ten seconds; [`Duration::MAX`] for
+    /// never. See [`Bootstrap`](crate::Bootstrap).
+    pub fn log_waits_after(mut self, first: Duration) -> Self {
+        self.log_after = first;
+        self
+    }
+
     /// Takes what is not set from here, and not from the process's environment.
     pub fn env(mut self, env: Env) -> Self {
         self.env = Some(env);
@@ -148,6 +158,7 @@ impl TcpBootstrapBuilder {
                 "rank is {rank}, but there are only {n_ranks} ranks"
             )));
         }
+        let log_after = self.log_after;
         let settings = self.resolve(&ParsedRendezvous::parse(at.into())?, started)?;
         let inbox = Arc::new(Inbox::default());
         let shared = Arc::new(Shared::new(Arc::clone(&inbox))?);
@@ -157,6 +168,7 @@ impl TcpBootstrapBuilder {
             thread: None,
             timeout: settings.plan.timeout,
         };
+        bootstrap.member.log_after = log_after;
         if n_ranks == 1 {
             return Ok(bootstrap);
         }
@@ -173,8 +185,9 @@ impl TcpBootstrapBuilder {
             .during("starting the bootstrap's thread")?;
         bootstrap.thread = Some(thread);
         // The thread keeps the deadline, and its error says more; this one is for a thread that does not get to run.
-        let patience = deadline + Duration::from_secs(2);
-        if bootstrap.member.inbox.wait_until(None, Some(patience), || shared.is_formed())? {
+        let mut patience = Wait::quiet(deadline + Duration::from_secs(2));
+        let what = || "the job".to_owned();
+        if bootstrap.member.inbox.wait_until(None, &mut patience, &what, || shared.is_formed())? {
             Ok(bootstrap)
         } else {
             Err(Error::Timeout {
@@ -223,6 +236,7 @@ impl TcpBootstrapBuilder {
             timeout: self.timeout,
             deadline: started.checked_add(self.timeout).unwrap_or(started + A_YEAR),
             by_address: matches!(at, ParsedRendezvous::Address(_)),
+            log_after: self.log_after,
         };
         let host = match &host_id {
             Some(id) => host::named("host", id),

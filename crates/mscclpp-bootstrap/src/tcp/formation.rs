@@ -14,6 +14,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::error::RankList;
 use crate::host::HostId;
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
 use crate::protocol::hello::{Hello, Purpose};
@@ -27,6 +28,7 @@ use crate::tcp::service::{Plan, Service};
 use crate::tcp::socket;
 use crate::{Error, LOG, Party};
 use mscclpp_net::socket::canonical;
+use mscclpp_net::waiting::{self, LongWait};
 use mscclpp_net::wire::{Malformed, Reader};
 use mscclpp_net::{SystemCall, SystemError};
 
@@ -46,6 +48,7 @@ pub(crate) struct Formation {
     ready_children: HashSet<usize>,
     ready_sent: bool,
     formed_at: Option<Instant>,
+    wait: Option<LongWait>,
 }
 
 /// How a rank joins.
@@ -78,6 +81,7 @@ impl Formation {
             ready_children: HashSet::new(),
             ready_sent: false,
             formed_at: None,
+            wait: None,
         }
     }
 
@@ -96,16 +100,17 @@ impl Formation {
     }
 
     pub(crate) fn wake_at(&self, plan: &Plan) -> Option<Instant> {
-        match (self.formed_at, self.progress_at) {
-            (Some(_), _) => None,
-            (None, Some(at)) => Some(at.min(plan.deadline)),
-            (None, None) => Some(plan.deadline),
+        if self.formed_at.is_some() {
+            return None;
         }
+        let log_at = self.wait.as_ref().and_then(LongWait::wake_at);
+        self.progress_at.into_iter().chain(log_at).chain([plan.deadline]).min()
     }
 }
 
 impl Service {
     pub(crate) fn begin_formation(&mut self, now: Instant) {
+        self.formation.wait = Some(LongWait::since(now, self.plan.log_after));
         match &self.formation.join {
             None => self.formation.progress_at = Some(now + FIRST_PROGRESS),
             Some(join) => {
@@ -129,6 +134,7 @@ impl Service {
             self.fail(&error, None);
             return;
         }
+        self.log_formation(now);
         if self.formation.progress_at.is_some_and(|at| at <= now) {
             self.formation.progress_at = Some(now + PROGRESS);
             let mut payload = Vec::new();
@@ -143,6 +149,24 @@ impl Service {
             }
             receivers.into_iter().for_each(|token| self.mark_dirty(token));
         }
+    }
+
+    /// Says who is waited for, if that takes long.
+    fn log_formation(&mut self, now: Instant) {
+        let Some(waited) = self.formation.wait.as_mut().and_then(|wait| wait.due(now)) else { return };
+        let missing = self.formation.missing();
+        let left = self.plan.deadline.saturating_duration_since(now);
+        let whom = match (missing.is_empty(), self.root_at) {
+            (false, _) => RankList(&missing).to_string(),
+            (true, None) if self.plan.rank > 0 => "rank 0, which has not let this rank in".to_owned(),
+            (true, _) => "all ranks to connect with each other".to_owned(),
+        };
+        let tried = match self.dials.get(&0) {
+            Some(dial) => dial.search.attempts().iter().map(|attempt| format!("; {attempt}")).collect(),
+            None => String::new(),
+        };
+        let what = format!("{whom}: initialising the bootstrap, which gives up in {left:.1?}{tried}");
+        waiting::say(Some(self.plan.rank), waited, &what);
     }
 
     /// Rank 0 has admitted this rank, which now listens and says where.

@@ -50,6 +50,8 @@ pub(crate) struct Plan {
     pub(crate) deadline: Instant,
     /// The job was named by an address that another job may have been given too.
     pub(crate) by_address: bool,
+    /// After which time it is first logged who is waited for.
+    pub(crate) log_after: Duration,
 }
 
 /// The state of a rank's thread.

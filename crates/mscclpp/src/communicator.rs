@@ -7,14 +7,15 @@ use mscclpp_core::{
 };
 use mscclpp_gpu::{DeviceBuffer, DevicePtr};
 
-use crate::{ContextExt, Error, Pending, Result, fastest, members::Members};
+use crate::{ContextExt, Error, MeshBuilder, Pending, Result, fastest, members::Members, mesh};
 
 /// Exchanges endpoints, memories and semaphores with the other ranks of a job. Clones are the same communicator.
 ///
 /// Calls send this rank's part at once and return a [`Pending`] for what needs the peer's. They match by order: the
 /// i-th sending call here for a (peer, tag) and the i-th receiving call there are one exchange. [`connect`] and
 /// [`build_semaphore`] both send and receive, [`send_memory`] sends, [`recv_memory`] receives. One call,
-/// [`Communicator::build_fastest_semaphore`], waits itself. A mismatch is an error
+/// [`Communicator::build_fastest_semaphore`], waits itself, and so do [`Communicator::connect_all`] and
+/// [`Communicator::mesh`], for many peers at once. A mismatch is an error
 /// that says what came and what was due. The tag is the bootstrap's: a program that sends messages of its own uses
 /// other tags for them. A rank may exchange with itself.
 ///
@@ -115,6 +116,74 @@ impl Communicator {
             members.adopt(&connection, Some((peer, tag)));
             Ok(connection)
         })
+    }
+
+    /// Connects with each of `peers`, in this order, and waits for all of them. Each of them makes the same call, or calls
+    /// [`Communicator::connect`] and waits, with this rank for its peer and the same tag.
+    ///
+    /// It sends all endpoints before it waits for any, so that no ranks wait for each other in a circle, whatever the order
+    /// in which they name their peers. With a configuration it opens an endpoint for each connection. A peer that is named
+    /// twice is an error.
+    ///
+    /// ```
+    /// # #[cfg(feature = "cuda-ipc")]
+    /// # fn main() -> Result<(), mscclpp::Error> {
+    /// # use {mscclpp::prelude::*, std::sync::Arc};
+    /// # let ranks = LocalBootstrap::group(3).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<(), mscclpp::Error> {
+    /// # let (rank, n_ranks) = (bootstrap.rank(), bootstrap.n_ranks());
+    /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
+    /// // Both neighbours in a ring.
+    /// let neighbours = [(rank + 1) % n_ranks, (rank + n_ranks - 1) % n_ranks];
+    /// let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(rank));
+    /// let connections = comm.connect_all(config, neighbours, 0)?;
+    /// assert_eq!(comm.remote_rank_of(&connections[0])?, neighbours[0]);
+    /// # comm.bootstrap().barrier()?;
+    /// # Ok(())
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().expect("a rank panicked")?; }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "cuda-ipc"))]
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::connect`], before anything is sent, and [`Pending::wait`].
+    pub fn connect_all(
+        &self,
+        local: impl Into<LocalEnd>,
+        peers: impl IntoIterator<Item = usize>,
+        tag: u32,
+    ) -> Result<Vec<Connection>> {
+        mesh::connect_all(self, &local.into(), &peers.into_iter().collect::<Vec<_>>(), tag)
+    }
+
+    /// Begins to make what this rank has together with many others: connections, semaphores, memories, and channels.
+    ///
+    /// ```
+    /// # #[cfg(feature = "cuda-ipc")]
+    /// # fn main() -> Result<(), mscclpp::Error> {
+    /// # use {mscclpp::prelude::*, std::sync::Arc};
+    /// # let ranks = LocalBootstrap::group(3).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<(), mscclpp::Error> {
+    /// # let rank = bootstrap.rank();
+    /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
+    /// let buffer = comm.context().gpu(rank)?.allocate(1 << 20)?;
+    /// let ours = comm.register_buffer(&buffer, Transport::CUDA_IPC)?;
+    /// let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(rank));
+    /// let mesh = comm.mesh(config).memory(&ours).connect()?; // with all other ranks
+    /// let channels = mesh.memory_channels(&ours, None)?; // one for each
+    /// # assert_eq!(channels.len(), 2);
+    /// # comm.bootstrap().barrier()?;
+    /// # Ok(())
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().expect("a rank panicked")?; }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "cuda-ipc"))]
+    /// # fn main() {}
+    /// ```
+    pub fn mesh(&self, local: impl Into<LocalEnd>) -> MeshBuilder<'_> {
+        MeshBuilder::new(self, local.into())
     }
 
     /// Sends `peer` what it needs to reach `memory`. `peer` calls [`Communicator::recv_memory`].
@@ -272,6 +341,26 @@ impl Communicator {
     #[must_use]
     pub fn explain(&self, error: impl Into<Error>) -> Error {
         self.members.explain(error.into())
+    }
+
+    /// All ranks but this one.
+    pub(crate) fn other_ranks(&self) -> Vec<usize> {
+        let bootstrap = self.bootstrap();
+        (0..bootstrap.n_ranks()).filter(|rank| *rank != bootstrap.rank()).collect()
+    }
+
+    /// That these ranks exist, and none is named twice.
+    pub(crate) fn check_peers(&self, peers: &[usize]) -> Result<()> {
+        let n_ranks = self.bootstrap().n_ranks();
+        let problem = peers.iter().enumerate().find_map(|(i, peer)| match () {
+            () if *peer >= n_ranks => Some(format!("there is no rank {peer} in a job of {n_ranks}")),
+            () if peers[..i].contains(peer) => Some(format!("rank {peer} is named twice in {peers:?}")),
+            () => None,
+        });
+        match problem {
+            Some(problem) => Err(mscclpp_bootstrap::Error::InvalidArgument(problem).into()),
+            None => Ok(()),
+        }
     }
 
     fn made_for(&self, connection: &Connection) -> Result<(usize, u32)> {

@@ -53,6 +53,7 @@ mod fastest;
 mod line;
 pub mod log;
 mod members;
+mod mesh;
 mod pending;
 mod port;
 pub mod prelude;
@@ -60,6 +61,7 @@ pub mod prelude;
 pub use communicator::{Communicator, LocalEnd};
 pub use context::{ContextBuilderExt, ContextExt};
 pub use error::{Error, ErrorKind, Result};
+pub use mesh::{Mesh, MeshBuilder, MeshLink};
 pub use pending::Pending;
 pub use port::ProxyServiceExt;
 

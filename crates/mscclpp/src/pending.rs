@@ -65,12 +65,15 @@ impl<T: Clone + Send + Sync + 'static> Pending<T> {
     /// The peer's part is sent when the peer makes its call, and not when it waits. So a rank makes all its calls before
     /// its first wait, or else two may wait for each other for ever. In a ring in which each rank connects with the next
     /// one and waits, and then with the one before it, nobody gets to the second call: rank 0 waits for rank 1, which
-    /// waits for rank 2, and so on to the last, which waits for rank 0.
+    /// waits for rank 2, and so on to the last, which waits for rank 0. [`Communicator::connect_all`] and
+    /// [`Communicator::mesh`] make the calls in an order in which that cannot happen.
     ///
     /// A wait of more than ten seconds is logged, and then again ever more seldom: `waiting for rank 2: connect, tag 0,
     /// call 1`, with calls counted from 0 for each peer and tag. That is a warning of target `mscclpp::wait`, on standard
     /// error in a process without a log subscriber. [`ContextBuilder::log_waits_after`] sets another time.
     ///
+    /// [`Communicator::connect_all`]: crate::Communicator::connect_all
+    /// [`Communicator::mesh`]: crate::Communicator::mesh
     /// [`ContextBuilder::log_waits_after`]: crate::ContextBuilder::log_waits_after
     ///
     /// # Errors

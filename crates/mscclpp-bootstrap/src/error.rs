@@ -142,6 +142,20 @@ pub enum Error {
         n_ranks: usize,
     },
 
+    /// Rank 0 at this address is of another job of a launcher. That job is not disturbed.
+    #[error(
+        "rank 0 at {address} is of another job ({theirs}), and this rank of {ours}: two jobs were given one address; give \
+         one of them another port"
+    )]
+    OtherJob {
+        /// The address at which rank 0 of the other job listens.
+        address: String,
+        /// What the launcher calls this rank's job.
+        ours: String,
+        /// What the other job is called.
+        theirs: String,
+    },
+
     /// The other side does not know the job's key, or it has one and this side has none. A side with a key gives this when
     /// its time is up, as a stranger could have said so too.
     #[error("{address} does not accept us as a member of its job: {reason}")]
@@ -163,6 +177,36 @@ pub enum Error {
         allowed: &'static str,
     },
 
+    /// No launcher has started this process, as far as the environment says.
+    #[error(
+        "no launcher has started this process: no variable of mpirun, PMIx, PMI, srun, torchrun or an indexed job of \
+         Kubernetes says which rank it is; start it with one of them, or set MSCCLPP_RANK, MSCCLPP_N_RANKS and \
+         MSCCLPP_ADDRESS"
+    )]
+    NotLaunched,
+
+    /// The environment does not say everything that a rank needs to know.
+    #[error("{known} is set, but nothing says {missing}; set {variable}, the same way for all ranks")]
+    IncompleteEnvironment {
+        /// What is not known.
+        missing: String,
+        /// The variable that can say it.
+        variable: String,
+        /// What is set.
+        known: String,
+    },
+
+    /// Two environment variables contradict each other.
+    #[error("the environment says two different {what}: {first}, but {second}; unset the one that is wrong")]
+    EnvironmentConflict {
+        /// What they say: `ranks` or `numbers of ranks`.
+        what: String,
+        /// One variable, and its value.
+        first: String,
+        /// The other variable, and its value.
+        second: String,
+    },
+
     /// An argument is out of range.
     #[error("invalid argument: {0}")]
     InvalidArgument(String),
@@ -180,6 +224,11 @@ pub enum Error {
 }
 
 impl Error {
+    pub(crate) fn incomplete(missing: &str, variable: &str, known: &str) -> Self {
+        let [missing, variable, known] = [missing, variable, known].map(str::to_owned);
+        Self::IncompleteEnvironment { missing, variable, known }
+    }
+
     pub(crate) fn io(operation: &'static str, source: io::Error) -> Self {
         Self::Io { operation, address: None, source: Arc::new(source) }
     }

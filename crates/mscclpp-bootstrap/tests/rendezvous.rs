@@ -254,7 +254,7 @@ fn another_protocol_version_is_named_on_both_sides() {
     assert!(answer.contains("Mismatch") && answer.contains("version"), "{answer}");
     let message = root.unwrap_err().to_string();
     assert!(
-        message.contains("has 1") && message.contains("has 2") && message.contains("version"),
+        message.contains("has 2") && message.contains("has 3") && message.contains("version"),
         "{message}"
     );
 }

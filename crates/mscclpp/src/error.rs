@@ -158,6 +158,10 @@ fn bootstrap_kind(error: &mscclpp_bootstrap::Error) -> ErrorKind {
         | E::Mismatch { .. }
         | E::DuplicateRank { .. }
         | E::JobComplete { .. }
+        | E::OtherJob { .. }
+        | E::NotLaunched
+        | E::IncompleteEnvironment { .. }
+        | E::EnvironmentConflict { .. }
         | E::BadEnvironment { .. }
         | E::InvalidArgument(_) => ErrorKind::InvalidUsage,
         _ => ErrorKind::Internal,

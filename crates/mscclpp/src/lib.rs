@@ -66,7 +66,8 @@ pub use pending::Pending;
 pub use port::ProxyServiceExt;
 
 pub use mscclpp_bootstrap::{
-    Bootstrap, FailureHook, Family, LocalBootstrap, Rendezvous, TcpBootstrap, TcpBootstrapBuilder, UniqueId,
+    Bootstrap, FailureHook, Family, LocalBootstrap, MeetingPlace, Rendezvous, TcpBootstrap,
+    TcpBootstrapBuilder, UniqueId,
 };
 pub use mscclpp_core::{
     BaseMemoryChannel, BaseMemoryChannelHandle, Connection, Context, ContextBuilder, Device,

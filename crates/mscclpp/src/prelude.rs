@@ -4,6 +4,6 @@ pub use crate::{
     BaseMemoryChannel, Bootstrap, Communicator, Connection, Context, ContextBuilderExt, ContextExt, Device,
     DeviceBuffer, DevicePtr, Endpoint, EndpointConfig, Gpu, KernelArgs, KernelSource, LaunchConfig,
     LocalBootstrap, MemoryChannel, Mesh, Module, Pending, Platform, PortChannel, ProxyService,
-    ProxyServiceExt, RegisteredMemory, Semaphore, SemaphoreStub, TcpBootstrap, Transport, TransportFlags,
-    UniqueId,
+    ProxyServiceExt, RegisteredMemory, Rendezvous, Semaphore, SemaphoreStub, TcpBootstrap, Transport,
+    TransportFlags, UniqueId,
 };

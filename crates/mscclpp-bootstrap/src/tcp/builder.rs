@@ -13,6 +13,7 @@ use crate::env::Env;
 use crate::host;
 use crate::inbox::{Inbox, Wait};
 use crate::member::Member;
+use crate::protocol::hello::LaunchedJob;
 use crate::protocol::key::JobKey;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::Entry;
@@ -25,38 +26,38 @@ use crate::{Error, Family, LOG, Result, UniqueId};
 
 /// How a rank finds rank 0: by unique id or by address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Rendezvous {
+pub enum MeetingPlace {
     /// The id that rank 0's process created.
     Id(UniqueId),
     /// The address at which rank 0 is to listen.
     Address(String),
 }
 
-impl From<&UniqueId> for Rendezvous {
+impl From<&UniqueId> for MeetingPlace {
     fn from(id: &UniqueId) -> Self {
         Self::Id(*id)
     }
 }
 
-impl From<UniqueId> for Rendezvous {
+impl From<UniqueId> for MeetingPlace {
     fn from(id: UniqueId) -> Self {
         Self::Id(id)
     }
 }
 
-impl From<&str> for Rendezvous {
+impl From<&str> for MeetingPlace {
     fn from(address: &str) -> Self {
         Self::Address(address.to_owned())
     }
 }
 
-impl From<String> for Rendezvous {
+impl From<String> for MeetingPlace {
     fn from(address: String) -> Self {
         Self::Address(address)
     }
 }
 
-impl From<&String> for Rendezvous {
+impl From<&String> for MeetingPlace {
     fn from(address: &String) -> Self {
         Self::Address(address.clone())
     }
@@ -83,13 +84,15 @@ pub struct TcpBootstrapBuilder {
     given: Env,
     ipc_domain: Option<String>,
     log_after: Duration,
+    job_id: Option<String>,
 }
 
 impl TcpBootstrapBuilder {
     pub(crate) fn new(rank: usize, n_ranks: usize) -> Self {
         let timeout = Duration::from_secs(30);
         let given = Env::default();
-        Self { rank, n_ranks, timeout, env: None, given, ipc_domain: None, log_after: FIRST_LOG }
+        let (env, ipc_domain, job_id) = (None, None, None);
+        Self { rank, n_ranks, timeout, env, given, ipc_domain, log_after: FIRST_LOG, job_id }
     }
 
     /// The time that all of [`connect`](Self::connect) may take, and later the opening of one connection: 30 s unless
@@ -104,6 +107,16 @@ impl TcpBootstrapBuilder {
     /// unique id has a key of its own, and does not use this.
     pub fn secret(mut self, secret: impl Into<String>) -> Self {
         self.given.secret = Some(secret.into());
+        self
+    }
+
+    /// The launcher's id of the job, which all its ranks share and no other job has: a rank of another job that comes to
+    /// the same address is then refused with [`Error::OtherJob`], and this job is not disturbed. It is no secret and keeps
+    /// nobody out on purpose. 1 to 512 bytes. A unique id names its job by itself, and does not use this.
+    ///
+    /// [`Rendezvous`](crate::Rendezvous) sets it to what the launcher says.
+    pub fn job_id(mut self, id: impl Into<String>) -> Self {
+        self.job_id = Some(id.into());
         self
     }
 
@@ -147,7 +160,7 @@ impl TcpBootstrapBuilder {
     }
 
     /// Joins the job. See [`TcpBootstrap::new`].
-    pub fn connect(self, at: impl Into<Rendezvous>) -> Result<TcpBootstrap> {
+    pub fn connect(self, at: impl Into<MeetingPlace>) -> Result<TcpBootstrap> {
         let started = Instant::now();
         let (rank, n_ranks) = (self.rank, self.n_ranks);
         if !(1..=MAX_RANKS).contains(&n_ranks) {
@@ -159,7 +172,13 @@ impl TcpBootstrapBuilder {
             )));
         }
         let log_after = self.log_after;
-        let settings = self.resolve(&ParsedRendezvous::parse(at.into())?, started)?;
+        if let Some(id) = self.job_id.as_ref().filter(|id| !(1..=512).contains(&id.len())) {
+            return Err(Error::InvalidArgument(format!(
+                "the job's id has {} bytes; allowed: 1 to 512",
+                id.len()
+            )));
+        }
+        let settings = self.resolve(&ParsedPlace::parse(at.into())?, started)?;
         let inbox = Arc::new(Inbox::default());
         let shared = Arc::new(Shared::new(Arc::clone(&inbox))?);
         let mut bootstrap = TcpBootstrap {
@@ -201,7 +220,7 @@ impl TcpBootstrapBuilder {
 
     /// Resolves everything that can be known before there is a thread. Wrong arguments and a wrong environment are found
     /// here.
-    fn resolve(self, at: &ParsedRendezvous, started: Instant) -> Result<Settings> {
+    fn resolve(self, at: &ParsedPlace, started: Instant) -> Result<Settings> {
         let env = match self.env {
             Some(env) => env,
             None => Env::read()?,
@@ -214,8 +233,8 @@ impl TcpBootstrapBuilder {
         let interfaces = interface::list()?;
         let own = interface::candidates(&interfaces, interface.as_deref(), family)?;
         let (key, job, candidates) = match at {
-            ParsedRendezvous::Id(id) => (JobKey::of_unique_id(id.key()), Some(id.job()), id.addresses()),
-            ParsedRendezvous::Address(address) => {
+            ParsedPlace::Id(id) => (JobKey::of_unique_id(id.key()), Some(id.job()), id.addresses()),
+            ParsedPlace::Address(address) => {
                 let key = secret.as_deref().map_or_else(JobKey::none, JobKey::of_secret);
                 (key, None, address.resolve(family, self.timeout)?)
             }
@@ -228,6 +247,7 @@ impl TcpBootstrapBuilder {
                  unique id"
             );
         }
+        let by_address = matches!(at, ParsedPlace::Address(_));
         let mut plan = Plan {
             rank: self.rank,
             n_ranks: self.n_ranks,
@@ -235,8 +255,9 @@ impl TcpBootstrapBuilder {
             job,
             timeout: self.timeout,
             deadline: started.checked_add(self.timeout).unwrap_or(started + A_YEAR),
-            by_address: matches!(at, ParsedRendezvous::Address(_)),
+            by_address,
             log_after: self.log_after,
+            launched: self.job_id.filter(|_| by_address).map(LaunchedJob::new),
         };
         let host = match &host_id {
             Some(id) => host::named("host", id),
@@ -250,12 +271,12 @@ impl TcpBootstrapBuilder {
             return Ok(Settings { plan, listener: None, formation });
         }
         let listener = match at {
-            ParsedRendezvous::Id(id) => {
+            ParsedPlace::Id(id) => {
                 Some(published::take(id).ok_or_else(|| Error::NotTheCreator { id: id.to_string() })?)
             }
             // A job of one rank needs no port.
-            ParsedRendezvous::Address(_) if self.n_ranks == 1 => None,
-            ParsedRendezvous::Address(address) => Some(listen_at(address, &candidates, &interfaces)?),
+            ParsedPlace::Address(_) if self.n_ranks == 1 => None,
+            ParsedPlace::Address(address) => Some(listen_at(address, &candidates, &interfaces)?),
         };
         let local = listener.as_ref().map(TcpListener::local_addr).transpose();
         let local = local.during("asking for a socket's address")?;
@@ -271,7 +292,9 @@ impl TcpBootstrapBuilder {
         plan.job = Some(job);
         let shown = candidates.first().map_or_else(String::new, ToString::to_string);
         let root = Entry { host, domain, port, addresses };
-        let formation = Formation::of_root(Roster::new(job, shown, plan.n_ranks, root));
+        let formation = Formation::of_root(
+            Roster::new(job, shown, plan.n_ranks, root).launched_as(plan.launched.clone()),
+        );
         Ok(Settings { plan, listener, formation })
     }
 }
@@ -281,17 +304,17 @@ const MAX_RANKS: usize = 1 << 16;
 /// A time-out that cannot be added to the time is cut to this.
 const A_YEAR: Duration = Duration::from_secs(86_400 * 365);
 
-/// A [`Rendezvous`] whose text was parsed.
-enum ParsedRendezvous {
+/// A [`MeetingPlace`] whose text was parsed.
+enum ParsedPlace {
     Id(UniqueId),
     Address(Address),
 }
 
-impl ParsedRendezvous {
-    fn parse(at: Rendezvous) -> Result<Self> {
+impl ParsedPlace {
+    fn parse(at: MeetingPlace) -> Result<Self> {
         Ok(match at {
-            Rendezvous::Id(id) => Self::Id(id),
-            Rendezvous::Address(text) => Self::Address(Address::parse(&text)?),
+            MeetingPlace::Id(id) => Self::Id(id),
+            MeetingPlace::Address(text) => Self::Address(Address::parse(&text)?),
         })
     }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crate::error::RankList;
 use crate::host::HostId;
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
-use crate::protocol::hello::{Hello, Purpose};
+use crate::protocol::hello::Purpose;
 use crate::protocol::notice;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::{Entry, Table};
@@ -26,7 +26,7 @@ use crate::tcp::connection::{Link, Phase};
 use crate::tcp::dialling::Dial;
 use crate::tcp::service::{Plan, Service};
 use crate::tcp::socket;
-use crate::{Error, LOG, Party};
+use crate::{Error, LOG};
 use mscclpp_net::socket::canonical;
 use mscclpp_net::waiting::{self, LongWait};
 use mscclpp_net::wire::{Malformed, Reader};
@@ -83,6 +83,10 @@ impl Formation {
             formed_at: None,
             wait: None,
         }
+    }
+
+    pub(crate) fn formed_at(&self) -> Option<Instant> {
+        self.formed_at
     }
 
     /// Rank 0's list, until the job has formed.
@@ -371,36 +375,6 @@ impl Service {
         self.write_dirty();
         tracing::debug!(target: LOG, rank = self.plan.rank, n_ranks = self.plan.n_ranks, "the job has formed");
         self.shared.set_formed(table);
-    }
-
-    /// A rank wants to join a job that is complete. If the job was named by an address and formed recently, two jobs may
-    /// share that address, and a rank of the other job is in this one. Both must fail.
-    pub(crate) fn late_clash(&self, hello: &Hello, from: &str) -> Option<Error> {
-        let formed_at = self.formation.formed_at?;
-        let joins = self.plan.rank == 0 && hello.purpose == Purpose::Join && hello.to == 0;
-        if !joins || !self.plan.by_address || formed_at.elapsed() > self.plan.timeout {
-            return None;
-        }
-        let address = self.listener.as_ref().and_then(|l| l.local_addr().ok());
-        let address = address.map_or_else(String::new, |a| canonical(a).to_string());
-        let (rank, n) = (hello.from as usize, self.plan.n_ranks);
-        if hello.n_ranks as usize != n {
-            return Some(Error::Mismatch {
-                what: "numbers of ranks (n_ranks)".to_owned(),
-                ours: Box::new(Party { rank: 0, address: Some(address), value: n.to_string() }),
-                theirs: Box::new(Party {
-                    rank,
-                    address: Some(from.to_owned()),
-                    value: hello.n_ranks.to_string(),
-                }),
-            });
-        }
-        Some(Error::DuplicateRank {
-            rank,
-            first: "a rank that joined before".to_owned(),
-            second: from.to_owned(),
-            address,
-        })
     }
 }
 

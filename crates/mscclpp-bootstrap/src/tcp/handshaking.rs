@@ -10,6 +10,7 @@ use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
 use crate::protocol::handshake::{Answer, HandshakeError, Initiator, Responder, Verified};
 use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Purpose, Rejection};
 use crate::protocol::notice;
+use crate::protocol::roster::other_job;
 use crate::tcp::connection::{Connection, Link, Phase};
 use crate::tcp::dialling::ANSWER_LIMIT;
 use crate::tcp::service::Service;
@@ -68,7 +69,7 @@ impl Service {
             version: PROTOCOL_VERSION,
             secret: self.plan.key.secret,
             purpose,
-            job: self.plan.job.unwrap_or_default(),
+            job: self.plan.job.or(self.plan.launched.as_ref().map(|job| job.id)).unwrap_or_default(),
             n_ranks: self.plan.n_ranks as u32,
             from: self.plan.rank as u32,
             to: peer as u32,
@@ -130,6 +131,7 @@ impl Service {
                     "protocol versions" => PROTOCOL_VERSION.to_string(),
                     "numbers of ranks (n_ranks)" => self.plan.n_ranks.to_string(),
                     "ranks" => format!("rank {rank}"),
+                    "ids of the job" => self.launched_name(),
                     _ => "another".to_owned(),
                 };
                 Error::Mismatch {
@@ -141,6 +143,9 @@ impl Service {
             Rejection::Duplicate { first } => {
                 Error::DuplicateRank { rank, first, second: local.unwrap_or_default(), address: remote }
             }
+            Rejection::OtherJob { theirs } => {
+                Error::OtherJob { address: remote, ours: self.launched_name(), theirs }
+            }
             Rejection::Complete { n_ranks } => {
                 Error::JobComplete { address: remote, rank, n_ranks: n_ranks as usize }
             }
@@ -150,6 +155,12 @@ impl Service {
         } else {
             self.attempt_failed(peer, at, Failed::Other(error.to_string()));
         }
+    }
+
+    /// What this rank's job is called.
+    fn launched_name(&self) -> String {
+        let launched = self.plan.launched.as_ref();
+        launched.map_or_else(|| "a job without an id".to_owned(), |job| job.name.clone())
     }
 
     /// A frame of the handshake, on a connection that somebody else opened.
@@ -263,6 +274,9 @@ impl Service {
             return Err(mismatch("protocol versions", &PROTOCOL_VERSION.to_string()));
         }
         if hello.purpose == Purpose::Join && hello.to == 0 && self.plan.rank == 0 {
+            if let Some(rejection) = other_job(self.plan.launched.as_ref(), hello) {
+                return Err(rejection);
+            }
             return Err(if hello.n_ranks == n {
                 Rejection::Complete { n_ranks: n }
             } else {

@@ -2,6 +2,7 @@
 
 mod accepting;
 mod builder;
+mod clash;
 mod connection;
 mod dialling;
 mod ending;
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub use builder::{Rendezvous, TcpBootstrapBuilder};
+pub use builder::{MeetingPlace, TcpBootstrapBuilder};
 
 use crate::collective::{Carrier, Collectives};
 use crate::inbox::{Channel, Stream, Wait};
@@ -99,14 +100,14 @@ impl TcpBootstrap {
     /// # Errors
     /// [`Error::InvalidArgument`] for numbers that make no sense; for bad names [`Error::BadAddress`],
     /// [`Error::NoSuchInterface`], [`Error::NotTheCreator`], [`Error::AddressInUse`]; for ranks that do not fit together
-    /// [`Error::Mismatch`], [`Error::DuplicateRank`], [`Error::JobComplete`], [`Error::Unauthenticated`]; for ranks that
+    /// [`Error::Mismatch`], [`Error::DuplicateRank`], [`Error::JobComplete`], [`Error::OtherJob`], [`Error::Unauthenticated`]; for ranks that
     /// fail [`Error::PeerLost`] and [`Error::Aborted`]; and [`Error::Timeout`], which lists who did not come and which
     /// address failed how. With a key, [`Error::Unauthenticated`] comes when time is up, too: until then it may be a
     /// stranger who answers.
     ///
     /// When the job fails while ranks have yet to come, rank 0 tells those that come in the next two seconds, and returns
     /// after that.
-    pub fn new(rank: usize, n_ranks: usize, at: impl Into<Rendezvous>, timeout: Duration) -> Result<Self> {
+    pub fn new(rank: usize, n_ranks: usize, at: impl Into<MeetingPlace>, timeout: Duration) -> Result<Self> {
         Self::builder(rank, n_ranks).timeout(timeout).connect(at)
     }
 

@@ -27,6 +27,7 @@ fn service(rank: usize, formation: Formation, listener: Option<TcpListener>) -> 
         timeout: PATIENCE,
         deadline: Instant::now() + PATIENCE,
         by_address: false,
+        launched: None,
         log_after: Duration::MAX,
     };
     let shared = Arc::new(Shared::new(Arc::new(Inbox::default())).unwrap());

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mscclpp_net::{SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface};
+use mscclpp_net::{Report, SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface};
 
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -14,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Why a bootstrap call failed.
 ///
 /// Errors can be cloned, because one event (a lost rank, an abort) fails many calls at once.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A rank vanished without saying goodbye: it was killed, crashed, or its host is gone. Every pending and later
@@ -221,6 +221,13 @@ pub enum Error {
         /// The system's answer.
         source: Arc<io::Error>,
     },
+}
+
+impl fmt::Debug for Error {
+    /// As [`Report`] shows it: what a `main` prints that returns it is the message with its causes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Report(self), f)
+    }
 }
 
 impl Error {

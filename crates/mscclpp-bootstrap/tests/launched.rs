@@ -33,7 +33,7 @@ fn ranks_of_another_launched_job_are_refused_and_disturb_nobody() {
     };
     let others = || {
         // Of another number of ranks too, and with a rank that the first job does not have.
-        for (rank, n) in [(1, 2), (1, 3), (2, 3), (7, 8)] {
+        for (rank, n) in [(0, 2), (1, 2), (1, 3), (2, 3), (7, 8)] {
             let error = join(rank, n, Some("Slurm job 8 step 0"));
             assert!(matches!(error, Error::OtherJob { .. }), "{error}");
             let message = error.to_string();

@@ -57,3 +57,5 @@ pub use route::Route;
 pub use semaphore::{DeviceToDeviceSemaphore, Semaphore};
 pub use stub::SemaphoreStub;
 pub use transport::{Transport, TransportFlags};
+#[doc(hidden)]
+pub use wire::is_an_envelope;

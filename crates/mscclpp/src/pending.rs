@@ -4,6 +4,7 @@ use std::{
     time::Duration,
 };
 
+use mscclpp_core::is_an_envelope;
 use mscclpp_net::waiting::LongWait;
 use parking_lot::Mutex;
 
@@ -116,7 +117,7 @@ impl<T: Send + Sync> Due for Item<T> {
         let panicked = OnPanic(self);
         let make = self.make.lock().take();
         if let Some(make) = make {
-            let made = make(bytes).map_err(|source| self.error(source));
+            let made = make(bytes).map_err(|source| self.error(self.with_hint(source, bytes)));
             // The first time: the line completes each call once.
             let _ = self.outcome.set(made);
         }
@@ -144,6 +145,21 @@ impl<T> Drop for OnPanic<'_, T> {
 }
 
 impl<T> Item<T> {
+    /// Bytes that no communicator sent are most often a message of the program's own.
+    fn with_hint(&self, source: mscclpp_core::Error, bytes: &[u8]) -> mscclpp_core::Error {
+        match source {
+            mscclpp_core::Error::Malformed { what, problem } if !is_an_envelope(bytes) => {
+                let Line { peer, tag, .. } = &*self.line;
+                let problem = format!(
+                    "{problem}; if rank {peer} sends messages of its own with tag {tag}, give them another tag, for the \
+                     communicator's exchanges use this one"
+                );
+                mscclpp_core::Error::Malformed { what, problem }
+            }
+            source => source,
+        }
+    }
+
     fn error(&self, source: mscclpp_core::Error) -> Error {
         let Self { what, position, line, .. } = self;
         Error::Exchange {

@@ -21,7 +21,7 @@ use crate::tcp::formation::{Formation, Join};
 use crate::tcp::published;
 use crate::tcp::service::{Plan, Service};
 use crate::tcp::shared::Shared;
-use crate::tcp::{TcpBootstrap, socket};
+use crate::tcp::{TcpBootstrap, knock, socket};
 use crate::{Error, Family, LOG, Result, UniqueId};
 
 /// How a rank finds rank 0: by unique id or by address.
@@ -272,11 +272,23 @@ impl TcpBootstrapBuilder {
         }
         let listener = match at {
             ParsedPlace::Id(id) => {
-                Some(published::take(id).ok_or_else(|| Error::NotTheCreator { id: id.to_string() })?)
+                let taken = published::take(id);
+                if taken.is_none() && self.n_ranks > 1 {
+                    // The process that made it may wait for the rank that this one should have been.
+                    let _ = candidates.first().and_then(|&address| knock::at_rank_0(&plan, address));
+                }
+                Some(taken.ok_or_else(|| Error::NotTheCreator { id: id.to_string() })?)
             }
             // A job of one rank needs no port.
             ParsedPlace::Address(_) if self.n_ranks == 1 => None,
-            ParsedPlace::Address(address) => Some(listen_at(address, &candidates, &interfaces)?),
+            ParsedPlace::Address(address) => {
+                let listener = listen_at(address, &candidates, &interfaces);
+                Some(listener.map_err(|error| match error {
+                    // By another rank 0, perhaps, which is to hear of this one.
+                    Error::AddressInUse { address } => knock::at_rank_0(&plan, address).unwrap_or(error),
+                    error => error,
+                })?)
+            }
         };
         let local = listener.as_ref().map(TcpListener::local_addr).transpose();
         let local = local.during("asking for a socket's address")?;

@@ -12,6 +12,8 @@ impl Service {
     pub(crate) fn late_clash(&self, hello: &Hello, from: &str) -> Option<Error> {
         let formed_at = self.formation.formed_at()?;
         let joins = self.plan.rank == 0 && hello.purpose == Purpose::Join && hello.to == 0;
+        // Another rank 0 is none of those that may be in the wrong job.
+        let joins = joins && hello.from != 0;
         let launched = self.plan.launched.as_ref();
         let of_another_job = other_job(launched, hello).is_some();
         if !joins || of_another_job || !self.plan.by_address || formed_at.elapsed() > self.plan.timeout {

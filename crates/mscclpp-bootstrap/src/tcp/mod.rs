@@ -8,6 +8,7 @@ mod dialling;
 mod ending;
 mod formation;
 mod handshaking;
+mod knock;
 mod links;
 mod published;
 mod service;

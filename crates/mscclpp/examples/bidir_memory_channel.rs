@@ -42,7 +42,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
 
     let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(this.gpu));
     let connection = communicator.connect(config, peer, 0)?.wait()?;
-    let semaphore = communicator.build_semaphore(&connection, peer, 0)?.wait()?;
+    let semaphore = communicator.build_semaphore(&connection)?.wait()?;
     // ANCHOR: memories
     let packet_buffer = gpu.allocate(LL16Packet::buffer_size(largest))?;
     let share = |buffer| -> mscclpp::Result<[RegisteredMemory; 2]> {

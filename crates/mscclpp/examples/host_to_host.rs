@@ -148,7 +148,7 @@ fn run_rank(bootstrap: TcpBootstrapBuilder, address: &str) -> Result<(), Box<dyn
     println!("Rank {rank}: Creating a connection and a semaphore ...");
     let config = EndpointConfig::new(Transport::ETHERNET, Device::CPU);
     let connection = communicator.connect(config, peer, 0)?.wait()?;
-    let semaphore = HostToHostSemaphore::new(&communicator.build_semaphore(&connection, peer, 0)?.wait()?)?;
+    let semaphore = HostToHostSemaphore::new(&communicator.build_semaphore(&connection)?.wait()?)?;
     // ANCHOR_END: connect
 
     let (outgoing, incoming) = (numbers(), numbers());

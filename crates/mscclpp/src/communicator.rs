@@ -2,12 +2,11 @@ use std::{fmt, sync::Arc};
 
 use mscclpp_bootstrap::Bootstrap;
 use mscclpp_core::{
-    Connection, Context, Endpoint, EndpointConfig, RegisteredMemory, Semaphore, SemaphoreStub, Transport,
-    TransportFlags,
+    Connection, Context, Endpoint, RegisteredMemory, Semaphore, SemaphoreStub, TransportFlags,
 };
 use mscclpp_gpu::{DeviceBuffer, DevicePtr};
 
-use crate::{ContextExt, Error, MeshBuilder, Pending, Result, fastest, members::Members, mesh};
+use crate::{ContextExt, Error, LocalEnd, MeshBuilder, Pending, Result, fastest, members::Members, mesh};
 
 /// Exchanges endpoints, memories and semaphores with the other ranks of a job. Clones are the same communicator.
 ///
@@ -35,40 +34,6 @@ use crate::{ContextExt, Error, MeshBuilder, Pending, Result, fastest, members::M
 pub struct Communicator {
     members: Arc<Members>,
     context: Context,
-}
-
-/// This side of a connection to be made: an endpoint, or what one is made of.
-#[derive(Debug, Clone)]
-pub enum LocalEnd {
-    /// One made before; it may serve several connections.
-    Endpoint(Endpoint),
-    /// A new one.
-    Config(EndpointConfig),
-}
-
-impl From<Endpoint> for LocalEnd {
-    fn from(endpoint: Endpoint) -> Self {
-        Self::Endpoint(endpoint)
-    }
-}
-
-impl From<&Endpoint> for LocalEnd {
-    fn from(endpoint: &Endpoint) -> Self {
-        Self::Endpoint(endpoint.clone())
-    }
-}
-
-impl From<EndpointConfig> for LocalEnd {
-    fn from(config: EndpointConfig) -> Self {
-        Self::Config(config)
-    }
-}
-
-impl From<Transport> for LocalEnd {
-    /// On the current GPU.
-    fn from(transport: Transport) -> Self {
-        Self::Config(transport.into())
-    }
 }
 
 impl Communicator {
@@ -207,13 +172,25 @@ impl Communicator {
         self.exchange("recv_memory", None, peer, tag, RegisteredMemory::deserialize)
     }
 
-    /// Makes this side's half of a semaphore over `connection` and sends it to `peer`, at the other end; the result
-    /// joins it with the half that `peer` sends. [`Communicator::build_fastest_semaphore`] takes longer and makes signals
-    /// faster.
+    /// Makes this side's half of a semaphore over `connection` and sends it to the rank at the other end; the result joins
+    /// it with the half that that rank sends by the same call. Rank and tag are those that this communicator made the
+    /// connection with. [`Communicator::build_fastest_semaphore`] takes longer and makes signals faster.
+    ///
+    /// # Errors
+    /// [`Error::ForeignConnection`] for a connection that this communicator did not make: see
+    /// [`Communicator::build_semaphore_with`]. [`Error::Core`] if the half cannot be made; [`Error::Bootstrap`] if it cannot
+    /// be sent.
+    pub fn build_semaphore(&self, connection: &Connection) -> Result<Pending<Semaphore>> {
+        let (peer, tag) = self.made_for(connection)?;
+        self.build_semaphore_with(connection, peer, tag)
+    }
+
+    /// As [`Communicator::build_semaphore`], over a connection that need not be of this communicator: with `peer`, which is at
+    /// its other end and makes the same call, and by messages with this tag.
     ///
     /// # Errors
     /// [`Error::Core`] if the half cannot be made; [`Error::Bootstrap`] if it cannot be sent.
-    pub fn build_semaphore(
+    pub fn build_semaphore_with(
         &self,
         connection: &Connection,
         peer: usize,
@@ -229,7 +206,7 @@ impl Communicator {
 
     /// As [`Communicator::build_semaphore`], with its tokens where signals travel fastest: makes a semaphore at each of
     /// `places` places in the two devices' memory, has the devices signal each other over each, ordered and relaxed, and
-    /// returns the one with the least time for both. `peer` makes the same call.
+    /// returns the one with the least time for both. The rank at the other end makes the same call.
     ///
     /// A signal is written to a token, and the distance of its page from the link and from the multiprocessor that waits
     /// decides a tenth of the time of a hop or more: between two H200, signals over the fastest of 16 places took 7 to 10 %
@@ -249,7 +226,7 @@ impl Communicator {
     /// # let peer = 1 - bootstrap.rank();
     /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
     /// # let connection = comm.connect(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(0)), peer, 0)?.wait()?;
-    /// let semaphore = comm.build_fastest_semaphore(&connection, peer, 0, 16)?;
+    /// let semaphore = comm.build_fastest_semaphore(&connection, 16)?;
     /// let channel = BaseMemoryChannel::new(&semaphore)?;
     /// # comm.bootstrap().barrier()?;
     /// # Ok(())
@@ -262,13 +239,23 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::build_semaphore`] and [`Pending::wait`]; [`Error::Core`] for no places or more than 64, for `peer`
-    /// being this rank, and for a connection over which kernels cannot signal each other ([`BaseMemoryChannel::new`] says why);
-    /// [`Error::Gpu`] if the signals could not be timed; [`Error::Exchange`] if `peer` asks for another number of places,
+    /// As [`Communicator::build_semaphore`] and [`Pending::wait`]; [`Error::Core`] for no places or more than 64, for a
+    /// connection with this rank itself, and for a connection over which kernels cannot signal each other ([`BaseMemoryChannel::new`] says why);
+    /// [`Error::Gpu`] if the signals could not be timed; [`Error::Exchange`] if the other rank asks for another number of places,
     /// or could not time them.
     ///
     /// [`BaseMemoryChannel::new`]: mscclpp_core::BaseMemoryChannel::new
-    pub fn build_fastest_semaphore(
+    pub fn build_fastest_semaphore(&self, connection: &Connection, places: usize) -> Result<Semaphore> {
+        let (peer, tag) = self.made_for(connection)?;
+        self.build_fastest_semaphore_with(connection, peer, tag, places)
+    }
+
+    /// As [`Communicator::build_fastest_semaphore`], over a connection that need not be of this communicator: with `peer`, which
+    /// is at its other end and makes the same call, and by messages with this tag.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn build_fastest_semaphore_with(
         &self,
         connection: &Connection,
         peer: usize,

@@ -55,7 +55,10 @@ pub enum Error {
         after: Duration,
     },
     /// A call that needs a connection of this communicator got another.
-    #[error("the connection to {peer} was not made by connect() of this communicator")]
+    #[error(
+        "the connection to {peer} was not made by connect() of this communicator; where it need not be, name rank and tag: \
+         build_semaphore_with(), build_fastest_semaphore_with()"
+    )]
     ForeignConnection {
         /// The connection's label.
         peer: String,

@@ -16,7 +16,7 @@
 //!         let peer = 1 - bootstrap.rank();
 //!         let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
 //!         let connection = comm.connect(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(0)), peer, 0)?.wait()?;
-//!         let semaphore = comm.build_semaphore(&connection, peer, 0)?.wait()?;
+//!         let semaphore = comm.build_semaphore(&connection)?.wait()?;
 //!         let channel = BaseMemoryChannel::new(&semaphore)?; // its device_handle() goes to kernels
 //!         comm.bootstrap().barrier()?;
 //!         Ok(())
@@ -51,6 +51,7 @@ mod context;
 mod error;
 mod fastest;
 mod line;
+mod local_end;
 pub mod log;
 mod members;
 mod mesh;
@@ -58,9 +59,10 @@ mod pending;
 mod port;
 pub mod prelude;
 
-pub use communicator::{Communicator, LocalEnd};
+pub use communicator::Communicator;
 pub use context::{ContextBuilderExt, ContextExt};
 pub use error::{Error, ErrorKind, Result};
+pub use local_end::LocalEnd;
 pub use mesh::{Mesh, MeshBuilder, MeshLink};
 pub use pending::Pending;
 pub use port::ProxyServiceExt;

@@ -66,7 +66,7 @@ impl<'a> MeshBuilder<'a> {
         let mut half_made = Vec::new();
         for (peer, connection, memories) in started {
             let connection = connection.wait()?;
-            let sent = (0..semaphores).map(|_| comm.build_semaphore(&connection, peer, tag));
+            let sent = (0..semaphores).map(|_| comm.build_semaphore(&connection));
             let semaphores = sent.collect::<Result<Vec<_>>>()?;
             half_made.push((peer, connection, memories, semaphores));
         }

@@ -37,8 +37,7 @@ pub trait ProxyServiceExt {
 
 impl ProxyServiceExt for ProxyService {
     fn build_and_add_semaphore(&self, comm: &Communicator, connection: &Connection) -> Result<SemaphoreId> {
-        let (peer, tag) = (comm.remote_rank_of(connection)?, comm.tag_of(connection)?);
-        let semaphore = comm.build_semaphore(connection, peer, tag)?.wait()?;
+        let semaphore = comm.build_semaphore(connection)?.wait()?;
         Ok(self.add_semaphore(&semaphore)?)
     }
 }

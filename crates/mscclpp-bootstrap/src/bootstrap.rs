@@ -78,7 +78,7 @@ pub trait Bootstrap: Send + Sync {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use mscclpp_bootstrap::{Bootstrap, Error, LocalBootstrap};
+    /// # use mscclpp_bootstrap::{Bootstrap, Error, LocalBootstrap};
     ///
     /// let ranks = LocalBootstrap::group(2);
     /// let error = ranks[0].barrier_timeout(Duration::from_millis(10)).unwrap_err();

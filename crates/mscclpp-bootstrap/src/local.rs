@@ -13,7 +13,7 @@ use crate::{Bootstrap, Error, FailureHook, Result};
 /// For tests, and for programs that drive several devices from one process.
 ///
 /// ```
-/// use mscclpp_bootstrap::{Bootstrap, LocalBootstrap};
+/// # use mscclpp_bootstrap::{Bootstrap, LocalBootstrap};
 ///
 /// std::thread::scope(|scope| {
 ///     for bootstrap in LocalBootstrap::group(4) {

@@ -17,7 +17,7 @@ use crate::{
 /// What makes endpoints, connections and registered memories, and owns what they share. Cheap to clone.
 ///
 /// ```
-/// use mscclpp_core::{Context, TransportFlags};
+/// # use mscclpp_core::{Context, TransportFlags};
 /// let context = Context::builder().build(); // no provider: nothing can be connected
 /// assert_eq!(context.transports(), TransportFlags::NONE);
 /// ```

@@ -9,7 +9,11 @@ mod ranks;
 use std::{cell::Cell, error::Error, process::ExitCode, sync::Arc};
 
 use bidir::{N_RANKS, Side, sizes};
-use mscclpp::{LL16Packet, Packet, kernels, prelude::*};
+use mscclpp::{
+    channels::{LL16Packet, Packet},
+    kernels,
+    prelude::*,
+};
 use ranks::{BadArguments, Program, Rank};
 
 const PROGRAM: Program = Program {

@@ -9,8 +9,12 @@ mod ranks;
 use std::{error::Error, process::ExitCode, sync::Arc, time::Duration};
 
 use mscclpp::{
-    HostToDeviceSemaphoreHandle, Progress, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, SendQueue,
-    SignallerId, errors::ProxyError, kernels, prelude::*, provider::RouteId,
+    channels::{HostToDeviceSemaphoreHandle, SendQueue, SignallerId},
+    errors::ProxyError,
+    kernels,
+    prelude::*,
+    provider::RouteId,
+    proxy::{Progress, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger},
 };
 use ranks::{BadArguments, Program, Rank};
 

@@ -11,7 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp::{HostToHostSemaphore, TcpBootstrapBuilder, errors::BootstrapError, prelude::*};
+use mscclpp::{
+    bootstrap::TcpBootstrapBuilder, channels::HostToHostSemaphore, errors::BootstrapError, prelude::*,
+};
 
 const USAGE: &str = "\
 usage: host_to_host [ADDRESS]        run both ranks, each in a process of its own

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use mscclpp::{Error, HostToHostSemaphore, prelude::*};
+use mscclpp::{Error, channels::HostToHostSemaphore, prelude::*};
 
 const LIMIT: Duration = Duration::from_secs(30);
 

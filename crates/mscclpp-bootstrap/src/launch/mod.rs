@@ -21,7 +21,7 @@ use crate::{Error, LOG, Result, TcpBootstrap, TcpBootstrapBuilder, env};
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use mscclpp_bootstrap::{Bootstrap, Rendezvous};
+/// # use mscclpp_bootstrap::{Bootstrap, Rendezvous};
 ///
 /// // mpirun -n 8 ..., srun -n 8 ..., torchrun --nproc-per-node 8 ..., or MSCCLPP_RANK=0 MSCCLPP_N_RANKS=8 ...
 /// let job = Rendezvous::from_env()?.connect(Duration::from_secs(30))?;
@@ -87,7 +87,7 @@ impl Rendezvous {
     /// Reads variables through a function, for tests and for programs with settings of their own.
     ///
     /// ```
-    /// use mscclpp_bootstrap::Rendezvous;
+    /// # use mscclpp_bootstrap::Rendezvous;
     ///
     /// let job = Rendezvous::from_lookup(|name| match name {
     ///     "OMPI_COMM_WORLD_RANK" => Some("3".into()),

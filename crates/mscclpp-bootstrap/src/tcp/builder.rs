@@ -67,7 +67,7 @@ impl From<&String> for MeetingPlace {
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use mscclpp_bootstrap::TcpBootstrap;
+/// # use mscclpp_bootstrap::TcpBootstrap;
 ///
 /// let bootstrap = TcpBootstrap::builder(1, 4)
 ///     .timeout(Duration::from_secs(60))

@@ -42,7 +42,7 @@ const ABORT_LIMIT: Duration = Duration::from_secs(1);
 ///
 /// ```
 /// use std::time::Duration;
-/// use mscclpp_bootstrap::{Bootstrap, TcpBootstrap, UniqueId};
+/// # use mscclpp_bootstrap::{Bootstrap, TcpBootstrap, UniqueId};
 ///
 /// let id = TcpBootstrap::create_unique_id()?; // in the process of rank 0 ...
 /// let bytes = id.to_bytes(); // ... and from there to the others, by any means.

@@ -49,8 +49,6 @@ __device__ static void checkAtomics(T* word, unsigned int* wrong) {
 extern "C" __global__ void ported_atomics(uint64_t* memory, unsigned int* wrong) {
   __shared__ uint64_t shared[4];
   if (threadIdx.x == 0) {
-    uint64_t local[1];
-    checkAtomics(local, wrong);
     checkAtomics(memory, wrong);
     checkAtomics(shared + 1, wrong);
     checkAtomics(reinterpret_cast<int64_t*>(shared + 2), wrong);

@@ -17,7 +17,7 @@ pub enum DeviceType {
 /// A device of an endpoint.
 ///
 /// ```
-/// use mscclpp_core::Device;
+/// # use mscclpp_core::Device;
 /// assert_eq!(Device::gpu(1).to_string(), "GPU 1");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -58,7 +58,7 @@ impl fmt::Display for Device {
 /// methods that set fields.
 ///
 /// ```
-/// use mscclpp_core::{Device, EndpointConfig, IbConfig, Transport};
+/// # use mscclpp_core::{Device, EndpointConfig, IbConfig, Transport};
 /// let config = EndpointConfig::new(Transport::ETHERNET, Device::gpu(0)).max_write_queue_size(64);
 /// assert_eq!(config.max_write_queue_size, Some(64));
 /// let config = EndpointConfig::new(Transport::IB0, Device::gpu(0)).ib(IbConfig::new().gid_index(3));

@@ -6,6 +6,7 @@ use std::{
 
 use crossbeam_utils::Backoff;
 use mscclpp_gpu::{DevicePtr, Gpu};
+use mscclpp_net::waiting::LongWait;
 use parking_lot::Mutex;
 
 use crate::{
@@ -126,13 +127,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Blocks until every earlier operation of this connection is complete at the peer, for at most `timeout`.
+    /// Blocks until every earlier operation of this connection is complete at the peer, for at most `timeout`. A wait of
+    /// more than ten seconds is logged.
     ///
     /// # Errors
     /// [`Error::Timeout`]: the call can be repeated; [`Error::PeerLost`] and the like.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
         let (mut asked, mut ticket) = (false, 0);
-        let done = self.attempt(timeout, |own| {
+        let done = self.attempt("flush", timeout, |own| {
             if !asked {
                 let Some(for_all) = own.request_flush()? else { return Ok(false) };
                 (asked, ticket) = (true, for_all);
@@ -161,7 +163,7 @@ impl Connection {
         // One at a time is prepared, under the lock.
         let route = RouteId::new(0);
         let operation = operation(route);
-        let started = self.attempt(ROOM_TIMEOUT, |own| {
+        let started = self.attempt("room in its queue", ROOM_TIMEOUT, |own| {
             own.queue.prepare(route, dst, src)?;
             // SAFETY: the caller's promise; the route was just prepared.
             let taken = unsafe { own.queue.submit(&[operation]) };
@@ -186,10 +188,12 @@ impl Connection {
     /// queue between the attempts.
     fn attempt(
         &self,
+        what: &'static str,
         timeout: Duration,
         mut body: impl FnMut(&mut OwnQueue) -> Result<bool>,
     ) -> Result<bool> {
         let (start, mut patience) = (Instant::now(), Patience::default());
+        let mut long = LongWait::since(start, self.inner.context.waits_are_logged_after());
         loop {
             self.check()?;
             {
@@ -202,9 +206,17 @@ impl Connection {
                     return Ok(true);
                 }
             }
-            if start.elapsed() >= timeout {
+            let now = Instant::now();
+            if now - start >= timeout {
                 return Ok(false);
             }
+            long.log(now, None, || {
+                format!(
+                    "{}: {what}, over {}, which gives up after {timeout:?}",
+                    self.label(),
+                    self.transport()
+                )
+            });
             patience.wait();
         }
     }

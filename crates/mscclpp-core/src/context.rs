@@ -1,6 +1,7 @@
-use std::{any::Any, collections::HashMap, fmt, sync::Arc};
+use std::{any::Any, collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, Platform};
+use mscclpp_net::waiting::FIRST_LOG;
 use parking_lot::Mutex;
 
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
 /// What makes endpoints, connections and registered memories, and owns what they share. Cheap to clone.
 ///
 /// ```
-/// use mscclpp_core::{Context, TransportFlags};
+/// # use mscclpp_core::{Context, TransportFlags};
 /// let context = Context::builder().build(); // no provider: nothing can be connected
 /// assert_eq!(context.transports(), TransportFlags::NONE);
 /// ```
@@ -30,6 +31,7 @@ struct Inner {
     platform: Mutex<Option<Platform>>,
     gpus: Mutex<HashMap<usize, Gpu>>,
     slabs: Slabs,
+    log_waits_after: Duration,
 }
 
 /// Puts a [`Context`] together.
@@ -37,6 +39,7 @@ struct Inner {
 pub struct ContextBuilder {
     providers: Vec<Arc<dyn TransportProvider>>,
     platform: Option<Platform>,
+    log_waits_after: Option<Duration>,
 }
 
 impl ContextBuilder {
@@ -54,6 +57,14 @@ impl ContextBuilder {
         self
     }
 
+    /// After which time a wait of the host is first logged, with what it is for, instead of ten seconds; [`Duration::MAX`]
+    /// for never. The next lines of the same wait come after three times as long each.
+    #[must_use]
+    pub fn log_waits_after(mut self, first: Duration) -> Self {
+        self.log_waits_after = Some(first);
+        self
+    }
+
     /// The context. Nothing is opened yet.
     #[must_use]
     pub fn build(self) -> Context {
@@ -63,6 +74,7 @@ impl ContextBuilder {
                 platform: Mutex::new(self.platform),
                 gpus: Mutex::default(),
                 slabs: Slabs::default(),
+                log_waits_after: self.log_waits_after.unwrap_or(FIRST_LOG),
             }),
         }
     }
@@ -79,6 +91,12 @@ impl Context {
     #[must_use]
     pub fn transports(&self) -> TransportFlags {
         self.inner.providers.iter().fold(TransportFlags::NONE, |flags, p| flags | p.transports())
+    }
+
+    /// See [`ContextBuilder::log_waits_after`].
+    #[must_use]
+    pub fn waits_are_logged_after(&self) -> Duration {
+        self.inner.log_waits_after
     }
 
     /// Where its devices come from.

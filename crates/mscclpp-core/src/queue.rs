@@ -25,7 +25,7 @@ use crate::{
 /// fails, as what was signalled and what was sent would not agree any more.
 ///
 /// ```
-/// use mscclpp_core::{Connection, RegisteredMemory, Result, Semaphore};
+/// # use mscclpp_core::{Connection, RegisteredMemory, Result, Semaphore};
 ///
 /// /// Sends all of `ours` in pieces, and signals when it is there.
 /// fn send(

@@ -74,8 +74,10 @@ struct Waits {
 const ABORT: u64 = 0;
 const TIMED_OUT: u64 = 1;
 const REFUSED: u64 = 3;
-/// In the word `REFUSED`: `ReasonTriggerRange` of the headers, the one that comes with an abort.
+/// In the word `REFUSED`: `ReasonTriggerRange` of the headers, which comes with an abort.
 const TRIGGER_RANGE: u32 = 2;
+/// `ReasonNoPort`, which comes with an abort, too.
+const NO_PORT: u32 = 3;
 
 impl Semaphore {
     /// Joins a stub made here with the one that the peer made over the other end of the same connection.
@@ -166,7 +168,16 @@ impl Semaphore {
         }
         // Pairs with the kernel's release; no other order is needed.
         let refused = self.inner.waits.status.word(REFUSED).ok()?.load(Ordering::Acquire);
-        (refused == TRIGGER_RANGE).then(|| Error::TriggerRefused { peer: self.inner.connection.label() })
+        let reason = match refused {
+            TRIGGER_RANGE => {
+                "with an offset or size of 4 GiB or more, or a memory id of 512 or more; register larger memory in pieces"
+            }
+            NO_PORT => {
+                "whose handle it had made of a semaphore's own handle; make it of the `semaphore_` of a port channel's handle"
+            }
+            _ => return None,
+        };
+        Some(Error::TriggerRefused { peer: self.inner.connection.label(), reason })
     }
 
     /// What happened to waits on it; ask after the kernel that waited is complete.

@@ -201,14 +201,15 @@ fn reachable_from(local: &IpcEndpoint, remote: &EndpointInfo) -> Result<Gpu> {
     let peer_is_cpu = remote.device.kind == DeviceType::Cpu;
     let Some(gpu) = &local.gpu else {
         return Err(unreachable(if peer_is_cpu {
-            "both endpoints are on CPUs; CudaIpc connects GPUs".to_owned()
+            "both endpoints are on CPUs, and CudaIpc connects GPUs; use Ethernet or IB".to_owned()
         } else {
-            "this endpoint is on a CPU; CudaIpc copies from GPU to GPU".to_owned()
+            "this endpoint is on a CPU, and CudaIpc copies from GPU to GPU; use Ethernet or IB".to_owned()
         }));
     };
     if peer_is_cpu {
         return Err(unreachable(
-            "the peer's endpoint is on a CPU; CudaIpc copies from GPU to GPU".to_owned(),
+            "the peer's endpoint is on a CPU, and CudaIpc copies from GPU to GPU; use Ethernet or IB"
+                .to_owned(),
         ));
     }
     if remote.platform != gpu.platform() {
@@ -225,14 +226,15 @@ fn reachable_from(local: &IpcEndpoint, remote: &EndpointInfo) -> Result<Gpu> {
     // Of a device that this process does not see (one visible GPU per rank) nothing can be asked; mapping its memory
     // will tell.
     if gpu.peer_access_by_uuid(&remote.device_uuid)?.is_some_and(|access| !access.reachable) {
-        return Err(unreachable(gpu.platform().why_no_peer_access().to_owned()));
+        let why = gpu.platform().why_no_peer_access();
+        return Err(unreachable(format!("{why}; connect these devices over Ethernet or IB")));
     }
     Ok(gpu.clone())
 }
 
 fn different_hosts(theirs: &str, ours: &str) -> String {
     format!(
-        "it is on host [{theirs}], this side on [{ours}]; between hosts use Ethernet (containers of one host \
+        "it is on host [{theirs}], this side on [{ours}]; between hosts use Ethernet or IB (containers of one host \
          need one network namespace)"
     )
 }

@@ -56,7 +56,7 @@ pub(crate) fn ptx<'a>(source: &KernelSource<'a>, capability: (u32, u32)) -> Resu
 /// found under their own name. Blocks until done; any number of threads may compile at once.
 ///
 /// ```no_run
-/// use mscclpp_gpu::nvrtc;
+/// # use mscclpp_gpu::nvrtc;
 ///
 /// let ptx = nvrtc::compile(
 ///     "add_one.cu",

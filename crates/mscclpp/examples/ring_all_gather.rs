@@ -60,8 +60,8 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     let from_previous = comm.connect(config, previous, edge_before)?;
     comm.send_memory(&ours, previous, edge_before)?;
     let theirs = comm.recv_memory(next, edge)?;
-    let to_next = comm.build_semaphore(&to_next.wait()?, next, edge)?;
-    let from_previous = comm.build_semaphore(&from_previous.wait()?, previous, edge_before)?;
+    let to_next = comm.build_semaphore(&to_next.wait()?)?;
+    let from_previous = comm.build_semaphore(&from_previous.wait()?)?;
 
     let to_next = MemoryChannel::new(&to_next.wait()?, &theirs.wait()?, &ours, None)?;
     let from_previous = BaseMemoryChannel::new(&from_previous.wait()?)?;

@@ -55,8 +55,7 @@ pub trait MemoryChannelExt: Sized {
 
 impl FromConnection for Semaphore {
     fn from_connection(comm: &Communicator, connection: &Connection) -> Result<Self> {
-        let (peer, tag) = (comm.remote_rank_of(connection)?, comm.tag_of(connection)?);
-        comm.build_semaphore(connection, peer, tag)?.wait()
+        comm.build_semaphore(connection)?.wait()
     }
 }
 

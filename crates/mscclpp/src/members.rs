@@ -19,6 +19,7 @@ const NEWS: Duration = Duration::from_secs(1);
 
 pub(crate) struct Members {
     bootstrap: Arc<dyn Bootstrap>,
+    log_waits_after: Duration,
     lines: Mutex<HashMap<(usize, u32), Arc<Line>>>,
     known: Mutex<Known>,
 }
@@ -41,8 +42,9 @@ struct Entry {
 
 impl Members {
     /// Watches the job: when it fails, so do the connections.
-    pub(crate) fn new(bootstrap: Arc<dyn Bootstrap>) -> Arc<Self> {
-        let members = Arc::new(Self { bootstrap, lines: Mutex::default(), known: Mutex::default() });
+    pub(crate) fn new(bootstrap: Arc<dyn Bootstrap>, log_waits_after: Duration) -> Arc<Self> {
+        let (lines, known) = (Mutex::default(), Mutex::default());
+        let members = Arc::new(Self { bootstrap, log_waits_after, lines, known });
         let weak = Arc::downgrade(&members);
         members.bootstrap.on_failure(Box::new(move |error| {
             if let Some(members) = weak.upgrade() {
@@ -54,6 +56,11 @@ impl Members {
 
     pub(crate) fn bootstrap(&self) -> &Arc<dyn Bootstrap> {
         &self.bootstrap
+    }
+
+    /// After which time a wait for a peer is first logged.
+    pub(crate) fn log_waits_after(&self) -> Duration {
+        self.log_waits_after
     }
 
     pub(crate) fn line(&self, peer: usize, tag: u32) -> Arc<Line> {

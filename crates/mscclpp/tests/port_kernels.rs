@@ -10,7 +10,11 @@ use std::{
     time::Instant,
 };
 
-use mscclpp::{Fifo, Proxy, ProxyHandlerResult, ProxyTrigger, errors::ProxyError, prelude::*};
+use mscclpp::{
+    errors::ProxyError,
+    prelude::*,
+    proxy::{Fifo, Proxy, ProxyHandlerResult, ProxyTrigger},
+};
 use support::{
     LIMIT,
     kernels::{FIFO, Side, word_of},

@@ -3,7 +3,10 @@
 
 mod support;
 
-use mscclpp::{Fifo, Stream, prelude::*};
+use mscclpp::{
+    prelude::*,
+    proxy::{Fifo, TriggerKind},
+};
 use support::{LIMIT, kernels::PORTED, on_each_pair, platform, random::Random, semaphore_pair, turn};
 
 /// Kernels of one device, and what they say.
@@ -272,7 +275,7 @@ fn triggers_are_made_of_fields() {
     assert_eq!((first.src_memory(), first.src_offset()), (6, 0x2222_2222));
     assert_eq!(
         (first.size(), first.semaphore(), first.kind()),
-        (0x3333_3333, 7, mscclpp::TriggerKind::DATA | mscclpp::TriggerKind::FLAG)
+        (0x3333_3333, 7, TriggerKind::DATA | TriggerKind::FLAG)
     );
-    assert_eq!((second.fst, second.kind(), second.semaphore()), (17, mscclpp::TriggerKind::SYNC, 0x3ff));
+    assert_eq!((second.fst, second.kind(), second.semaphore()), (17, TriggerKind::SYNC, 0x3ff));
 }

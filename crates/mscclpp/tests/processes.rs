@@ -283,10 +283,8 @@ fn survive(role: &Role, moment: &str, victim: usize) -> Result<(), Error> {
     let connections: Vec<_> = pending.iter().map(Pending::wait).collect::<Result<_, _>>()?;
 
     here("semaphore");
-    let pending: Vec<_> = others()
-        .zip(&connections)
-        .map(|(peer, connection)| comm.build_semaphore(connection, peer, 0))
-        .collect::<Result<_, _>>()?;
+    let pending: Vec<_> =
+        connections.iter().map(|connection| comm.build_semaphore(connection)).collect::<Result<_, _>>()?;
     if moment == "semaphore-sent" {
         comm.bootstrap().barrier()?;
         say("ready");

@@ -2,7 +2,11 @@
 
 mod support;
 
-use mscclpp::{DeviceToDeviceSemaphore, Error, HostToDeviceSemaphore, HostToHostSemaphore, prelude::*};
+use mscclpp::{
+    Error,
+    channels::{DeviceToDeviceSemaphore, HostToDeviceSemaphore, HostToHostSemaphore},
+    prelude::*,
+};
 use support::{
     device_of, endpoint_of,
     kernels::{Outcome, Side},

@@ -294,6 +294,10 @@ MSCCLPP_DEVICE_INLINE void bulkStoreWaitSource() {}
 
 template <class T, BulkRedOp Op>
 MSCCLPP_DEVICE_INLINE void bulkReduceStore(void* dstGlobal, const void* srcShared, uint32_t bytes) {
+  constexpr bool IsWide = detail::isSame<T, float> || detail::isSame<T, double>;
+  constexpr bool IsHalf = detail::isSame<T, __half> || detail::isSame<T, __nv_bfloat16>;
+  static_assert(Op == BulkRedOp::Add || !IsWide, "a GPU adds floats, and does nothing else with them here");
+  static_assert(Op <= BulkRedOp::Max || !IsHalf, "a GPU adds 16-bit floats, and takes their minimum and maximum");
   detail::checkBulk(dstGlobal, srcShared, bytes);
   T* const target = static_cast<T*>(dstGlobal);
   const T* const source = static_cast<const T*>(srcShared);

@@ -54,6 +54,9 @@ enum BulkPuts : uint32_t { BulkPutMin = 1536 };
 
 #if MSCCLPP_BULK_AVAILABLE && MSCCLPP_PORT_STAGE_BYTES > 0
 
+// Whether threads put by bulk copies.
+constexpr bool PutsByBulk = true;
+
 // The shared memory that the threads of a block put through, one at a time.
 //
 // Nobody sets it to anything before a kernel runs, so `owner` starts as whatever was there before. That is why it is
@@ -105,6 +108,8 @@ MSCCLPP_DEVICE_INLINE bool putThroughStage(uint8_t* dst, const uint8_t* src, uin
 }
 
 #else
+
+constexpr bool PutsByBulk = false;
 
 MSCCLPP_DEVICE_INLINE bool putThroughStage(uint8_t*, const uint8_t*, uint64_t) { return false; }
 
@@ -391,7 +396,7 @@ struct PortChannelDeviceHandle : BasePortChannelDeviceHandle {
     const uint64_t misaligned = reinterpret_cast<uintptr_t>(dstPtr_) + dstOffset -
                                 (reinterpret_cast<uintptr_t>(srcPtr_) + srcOffset);
     const bool byWords = size <= directPutMax_ && misaligned % 8 == 0;
-    const bool byBulk = size >= detail::BulkPutMin && size <= bulkPutMax_ && misaligned % 16 == 0;
+    const bool byBulk = detail::PutsByBulk && size >= detail::BulkPutMin && size <= bulkPutMax_ && misaligned % 16 == 0;
     if (!(byWords || byBulk) || dstPtr_ == nullptr || !isInside(dstOffset, size, dstSize_) ||
         !isInside(srcOffset, size, srcSize_) || ((dstOffset | srcOffset) >> 32) != 0 ||
         !nothingPending(detail::LooksBeforePush)) {

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::protocol::frame::Frame;
-use crate::protocol::hello::JobId;
+use crate::protocol::hello::{JobId, LaunchedJob};
 use crate::protocol::key::JobKey;
 use crate::protocol::table::Table;
 use crate::tcp::connection::{Connection, Phase};
@@ -50,6 +50,10 @@ pub(crate) struct Plan {
     pub(crate) deadline: Instant,
     /// The job was named by an address that another job may have been given too.
     pub(crate) by_address: bool,
+    /// What the launcher calls the job, if it was named by an address.
+    pub(crate) launched: Option<LaunchedJob>,
+    /// After which time it is first logged who is waited for.
+    pub(crate) log_after: Duration,
 }
 
 /// The state of a rank's thread.

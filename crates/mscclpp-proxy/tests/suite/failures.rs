@@ -107,7 +107,7 @@ fn what_does_not_fit_a_trigger_is_refused(setup: &Setup) {
         assert!(!thread.wait(), "the channel is aborted");
         let error = side.semaphores[0].check().unwrap_err();
         assert!(
-            matches!(&error, mscclpp_core::Error::TriggerRefused { peer } if peer == "rank 1"),
+            matches!(&error, mscclpp_core::Error::TriggerRefused { peer, .. } if peer == "rank 1"),
             "{error}"
         );
         assert_eq!(side.service.health().unwrap_err().to_string(), error.to_string());

@@ -85,7 +85,8 @@ impl Pair {
                 })
                 .collect();
             // Bulk copies put in kernels alone, of which other tests have more.
-            let service = options(ProxyService::builder(&gpus[n]).bulk_put_max(0)).build().expect("a service");
+            let service =
+                options(ProxyService::builder(&gpus[n]).bulk_put_max(0)).build().expect("a service");
             assert_eq!(service.add_memory(&theirs).expect("a place"), THEIRS);
             assert_eq!(service.add_memory(&memories[n]).expect("a place"), OWN);
             for semaphore in &semaphores {

@@ -2,7 +2,10 @@
 
 use std::any::Any;
 
-use mscclpp::{Graph, KernelParam, PortChannelHandle, Stream, prelude::*};
+use mscclpp::{
+    gpu::{Graph, KernelParam},
+    prelude::*,
+};
 
 use super::{
     LIMIT,

@@ -1,6 +1,9 @@
 // The kernel of the tutorial on port channels: both sides put data to each other at once. Each side's own data is in
 // the half of its memory that has its rank's number; the peer's arrives in the other half.
 
+// Puts by bulk copies need it:
+// build: compute_90
+
 #include "mscclpp/port_channel_device.hpp"
 
 // ANCHOR: kernel

@@ -13,11 +13,14 @@
 // - none: each block that has work signals and waits on a channel of its own, for its own part. These are kernels of
 //   their own, whose names end in `_own`.
 //
-// Each block puts or gets a part of the message in one piece. Packets are dealt out to the warps of all blocks in turns
-// instead, so that a small message keeps few warps of each block busy. All threads may put and unpack after that, or the
-// first blocks put while the others unpack. Shares of any size are safe: those who put wait for nobody, so all packets
+// Each block puts or gets a part of the message in one piece. With bulk copies one warp of it does. Packets are dealt out
+// to the warps of all blocks in turns instead, so that a small message keeps few warps of each block busy. All threads may
+// put and unpack after that, or the first blocks put while the others unpack. Shares of any size are safe: those who put wait for nobody, so all packets
 // come, and the handshake at the start says that the peer's last launch is over, which took all packets that are now
 // overwritten, whichever of its threads did.
+
+// Bulk copies need it:
+// build: compute_90
 
 #include "mscclpp/concurrency_device.hpp"
 #include "mscclpp/memory_channel_device.hpp"
@@ -157,10 +160,36 @@ template <class Barriers>
 __device__ static void get(const MemoryChannelDeviceHandle& ch, const Round& round, const Barriers& barriers) {
   play(round, barriers, false, [&] {
     const Part part(round);
-    ch.get(part.offset, round.incoming + part.offset, part.bytes, threadIdx.x, blockDim.x);
+    ch.get(round.incoming + part.offset, part.offset, part.bytes, threadIdx.x, blockDim.x);
     return true;
   });
 }
+
+#if MSCCLPP_BULK_AVAILABLE
+// Blocks of one warp, with as much dynamic shared memory.
+__device__ static mscclpp::BulkStage<>& bulkStage() {
+  extern __shared__ __align__(128) uint8_t dynamic[];
+  return *reinterpret_cast<mscclpp::BulkStage<>*>(dynamic);
+}
+
+template <class Barriers>
+__device__ static void putBulk(const MemoryChannelDeviceHandle& ch, const Round& round, const Barriers& barriers) {
+  play(round, barriers, true, [&] {
+    const Part part(round);
+    ch.putBulk(round.incoming + part.offset, part.offset, part.bytes, bulkStage());
+    return true;
+  });
+}
+
+template <class Barriers>
+__device__ static void getBulk(const MemoryChannelDeviceHandle& ch, const Round& round, const Barriers& barriers) {
+  play(round, barriers, false, [&] {
+    const Part part(round);
+    ch.getBulk(round.incoming + part.offset, part.offset, part.bytes, bulkStage());
+    return true;
+  });
+}
+#endif
 
 template <class Packet, class Barriers>
 __device__ static void putPackets(const MemoryChannelDeviceHandle& ch, const Round& round, const Barriers& barriers) {
@@ -200,3 +229,7 @@ ENTRIES(memory_get, get)
 ENTRIES(memory_put_ll8, putPackets<LL8Packet>)
 ENTRIES(memory_put_ll16, putPackets<LL16Packet>)
 ENTRIES(memory_put_ll128, putPackets<LL128Packet>)
+#if MSCCLPP_BULK_AVAILABLE
+ENTRIES(memory_put_bulk, putBulk)
+ENTRIES(memory_get_bulk, getBulk)
+#endif

@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
       for (uint64_t i = threadIdx.x; i < size + 64; i += blockDim.x) to[i] = poisonOf(seed, size, i);
       __syncthreads();
       if (get) {
-        ch.get(base + fromOffset, base + toOffset, size, threadIdx.x, blockDim.x);
+        ch.get(base + toOffset, base + fromOffset, size, threadIdx.x, blockDim.x);
       } else {
         ch.put(base + toOffset, base + fromOffset, size, threadIdx.x, blockDim.x);
       }

@@ -1,5 +1,8 @@
 // The kernel of the example mesh_port_channels: every rank gives its slice to all others.
 
+// Puts by bulk copies need it:
+// build: compute_90
+
 #include "mscclpp/port_channel_device.hpp"
 
 enum { MaxRanks = 64 };

@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
   if (kind == LL8) {
     result[0] = ch.tryUnpackPacket<LL8Packet>(index, flag, result[1], maxSpin);
   } else {
-    mscclpp::LL16Payload value = {};
+    LL16Packet::Payload value = {};
     result[0] = ch.tryUnpackPacket(index, flag, value, maxSpin);
     result[1] = value.x;
     result[2] = value.y;
@@ -94,10 +94,8 @@ __device__ static void putSplit(uint8_t* packets, const uint8_t* payload, uint64
   uint64_t* const data = reinterpret_cast<uint64_t*>(packets);
   const uint64_t words = (bytes + 7) / 8;
   for (uint64_t i = threadIdx.x; i < words; i += blockDim.x) {
-    mscclpp::atomicStore<mscclpp::MemoryOrder::Relaxed, mscclpp::MemoryScope::System>(
-        data + i, reinterpret_cast<const uint64_t*>(payload)[i]);
-    mscclpp::atomicStore<mscclpp::MemoryOrder::Relaxed, mscclpp::MemoryScope::System>(
-        data + words + i, static_cast<uint64_t>(flag));
+    mscclpp::atomicStore(data + i, reinterpret_cast<const uint64_t*>(payload)[i], mscclpp::memoryOrderRelaxed);
+    mscclpp::atomicStore(data + words + i, flag, mscclpp::memoryOrderRelaxed);
   }
 }
 
@@ -106,12 +104,9 @@ __device__ static bool unpackSplit(const uint8_t* packets, uint8_t* payload, uin
   const uint64_t* const data = reinterpret_cast<const uint64_t*>(packets);
   const uint64_t words = (bytes + 7) / 8;
   for (uint64_t i = threadIdx.x; i < words; i += blockDim.x) {
-    const auto arrived = [&] {
-      return mscclpp::atomicLoad<mscclpp::MemoryOrder::Relaxed, mscclpp::MemoryScope::System>(data + words + i) == flag;
-    };
+    const auto arrived = [&] { return mscclpp::atomicLoad(data + words + i, mscclpp::memoryOrderRelaxed) == flag; };
     if (!mscclpp::pollUntil(arrived, maxSpin, status)) return false;
-    reinterpret_cast<uint64_t*>(payload)[i] =
-        mscclpp::atomicLoad<mscclpp::MemoryOrder::Relaxed, mscclpp::MemoryScope::System>(data + i);
+    reinterpret_cast<uint64_t*>(payload)[i] = mscclpp::atomicLoad(data + i, mscclpp::memoryOrderRelaxed);
   }
   return true;
 }

@@ -1,11 +1,13 @@
 // The benchmarks of port channels and of their FIFO.
 
+// Puts by bulk copies need it:
+// build: compute_90
+
 #include "mscclpp/packet_device.hpp"
 #include "mscclpp/port_channel_device.hpp"
 
 using mscclpp::FifoDeviceHandle;
 using mscclpp::LL16Packet;
-using mscclpp::LL16Payload;
 using mscclpp::PortChannelDeviceHandle;
 using mscclpp::ProxyTrigger;
 
@@ -75,14 +77,14 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     bool done = true;
     if ((step % 2 == 0) == (first != 0)) {
       for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
-        source[i].write(LL16Payload{element(round, first, i), ~element(round, first, i)}, flag + round);
+        source[i].write(element(round, first, i), ~element(round, first, i), flag + round);
       }
       __syncthreads();
       done = firstSays(threadIdx.x == 0 && ch.put(0, count * sizeof(LL16Packet)));
     } else {
       for (uint32_t i = threadIdx.x; done && i < count; i += blockDim.x) {
-        LL16Payload value;
-        done = arrivals[i].read(flag + round, value, -1, ch.semaphore_.status);
+        LL16Packet::Payload value;
+        done = arrivals[i].receive(flag + round, value, -1, ch.semaphore_.status);
         const uint32_t expected = element(round, !first, i);
         if (done && (value.x != expected || value.y != ~expected)) atomicAdd(mismatches, 1);
       }

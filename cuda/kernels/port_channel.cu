@@ -1,6 +1,9 @@
 // Tests of port channels: single calls; puts and signals of all sizes in the order of their threads' turns, with which
 // the peer checks that no signal comes before its data; and sources that are written again right after a flush.
 
+// Puts by bulk copies need it:
+// build: compute_90
+
 #include "mscclpp/port_channel_device.hpp"
 
 using mscclpp::PortChannelDeviceHandle;

@@ -54,12 +54,12 @@ __device__ static void bare(const BaseMemoryChannelDeviceHandle& ch, int iters, 
   uint64_t* const outbound = ch.semaphore_.remoteInboundToken;
   uint64_t taken = *ch.semaphore_.expectedInboundToken;
   const unsigned int stopped = takeTurns(
-      iters, first, [&] { mscclpp::atomicReduceAdd<S, MemoryScope::System>(outbound, mscclpp::oneOfThisLane()); },
+      iters, first, [&] { mscclpp::detail::reduceAdd<S, MemoryScope::System>(outbound, mscclpp::detail::oneOfThisLane()); },
       [&] {
         ++taken;
 #pragma unroll 32
         for (int i = 0; i < polls; ++i) {
-          if (mscclpp::atomicLoad<W, MemoryScope::System>(inbound) >= taken) return true;
+          if (mscclpp::detail::load<W, MemoryScope::System>(inbound) >= taken) return true;
         }
         return false;
       });

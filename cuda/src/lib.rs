@@ -10,8 +10,8 @@
 //! # assert_eq!(names.len(), texts.len());
 //! ```
 //!
-//! The PTX is for compute_80 and later, and in version 8.4 of its language, which drivers from 550 on accept. It is made
-//! from `cuda/kernels` by `cargo xtask build-kernels`.
+//! The PTX is for compute_80 and later, some of it also for compute_90, and in version 8.4 of its language, which drivers
+//! from 550 on accept. It is made from `cuda/kernels` by `cargo xtask build-kernels`.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
@@ -24,18 +24,26 @@ pub use source::KernelSource;
 /// include only one another.
 pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/access_device.hpp", include_str!("../include/mscclpp/access_device.hpp")),
+    ("mscclpp/assert_device.hpp", include_str!("../include/mscclpp/assert_device.hpp")),
     ("mscclpp/atomic_device.hpp", include_str!("../include/mscclpp/atomic_device.hpp")),
+    ("mscclpp/bulk_device.hpp", include_str!("../include/mscclpp/bulk_device.hpp")),
     ("mscclpp/concurrency_device.hpp", include_str!("../include/mscclpp/concurrency_device.hpp")),
     ("mscclpp/copy_device.hpp", include_str!("../include/mscclpp/copy_device.hpp")),
+    ("mscclpp/core.hpp", include_str!("../include/mscclpp/core.hpp")),
     ("mscclpp/device.hpp", include_str!("../include/mscclpp/device.hpp")),
+    ("mscclpp/fifo.hpp", include_str!("../include/mscclpp/fifo.hpp")),
     ("mscclpp/fifo_device.hpp", include_str!("../include/mscclpp/fifo_device.hpp")),
     ("mscclpp/group_device.hpp", include_str!("../include/mscclpp/group_device.hpp")),
+    ("mscclpp/memory_channel.hpp", include_str!("../include/mscclpp/memory_channel.hpp")),
     ("mscclpp/memory_channel_device.hpp", include_str!("../include/mscclpp/memory_channel_device.hpp")),
+    ("mscclpp/overlay_device.hpp", include_str!("../include/mscclpp/overlay_device.hpp")),
     ("mscclpp/packet_copy_device.hpp", include_str!("../include/mscclpp/packet_copy_device.hpp")),
     ("mscclpp/packet_device.hpp", include_str!("../include/mscclpp/packet_device.hpp")),
     ("mscclpp/poll_device.hpp", include_str!("../include/mscclpp/poll_device.hpp")),
+    ("mscclpp/port_channel.hpp", include_str!("../include/mscclpp/port_channel.hpp")),
     ("mscclpp/port_channel_device.hpp", include_str!("../include/mscclpp/port_channel_device.hpp")),
     ("mscclpp/proxy_channel_device.hpp", include_str!("../include/mscclpp/proxy_channel_device.hpp")),
+    ("mscclpp/semaphore.hpp", include_str!("../include/mscclpp/semaphore.hpp")),
     ("mscclpp/semaphore_device.hpp", include_str!("../include/mscclpp/semaphore_device.hpp")),
     ("mscclpp/sm_channel_device.hpp", include_str!("../include/mscclpp/sm_channel_device.hpp")),
     ("mscclpp/thread_copy_device.hpp", include_str!("../include/mscclpp/thread_copy_device.hpp")),
@@ -67,11 +75,19 @@ pub const HOST_HEADERS: &[(&str, &str)] = &[
     ("vector_types.h", include_str!("../host/vector_types.h")),
 ];
 
-/// A kernel of this repository, with its PTX.
+/// A kernel of this repository, with its PTX; `bulk` if it also has some that uses bulk copies.
 macro_rules! kernel {
     ($name:literal) => {
         KernelSource::new(concat!($name, ".cu"), include_str!(concat!("../kernels/", $name, ".cu")))
-            .with_ptx(include_str!(concat!("../ptx/", $name, ".compute_80.ptx")))
+            .with_ptx(&[(80, include_str!(concat!("../ptx/", $name, ".compute_80.ptx")))])
+    };
+    ($name:literal, bulk) => {
+        KernelSource::new(concat!($name, ".cu"), include_str!(concat!("../kernels/", $name, ".cu"))).with_ptx(
+            &[
+                (80, include_str!(concat!("../ptx/", $name, ".compute_80.ptx"))),
+                (90, include_str!(concat!("../ptx/", $name, ".compute_90.ptx"))),
+            ],
+        )
     };
 }
 
@@ -81,7 +97,7 @@ macro_rules! kernel {
 pub const BIDIR_MEMORY_CHANNEL: KernelSource<'static> = kernel!("bidir_memory_channel");
 
 /// The kernel of the tutorial on port channels: `bidir_put_with_signal`, which takes a `PortChannelDeviceHandle` by value.
-pub const BIDIR_PORT_CHANNEL: KernelSource<'static> = kernel!("bidir_port_channel");
+pub const BIDIR_PORT_CHANNEL: KernelSource<'static> = kernel!("bidir_port_channel", bulk);
 
 /// The kernel of the example custom_proxy: `broadcast_and_gather`, which takes a `FifoDeviceHandle` by value and
 /// `Host2DeviceSemaphoreDeviceHandle`s in device memory.
@@ -89,7 +105,7 @@ pub const CUSTOM_PROXY: KernelSource<'static> = kernel!("custom_proxy");
 
 /// The kernel of the example mesh_port_channels: `mesh_all_gather`, which finds up to 64 `PortChannelDeviceHandle`s, one
 /// for each rank, in the module's variable `channels`.
-pub const MESH_PORT_CHANNELS: KernelSource<'static> = kernel!("mesh_port_channels");
+pub const MESH_PORT_CHANNELS: KernelSource<'static> = kernel!("mesh_port_channels", bulk);
 
 /// The kernels of the first tutorial, `ping_pong_spin` and `ping_pong_plain`: two sides that signal each other in turns,
 /// of which one spins for a while in each round.
@@ -156,7 +172,7 @@ mod tests {
             SIGNAL_PING_PONG,
         ];
         for source in kernels {
-            let ptx = source.ptx().expect("checked in");
+            let ptx = source.ptx_for(80).expect("checked in");
             let names =
                 source.cuda().split("__global__ void ").skip(1).filter_map(|rest| rest.split('(').next());
             for name in names.filter(|name| !name.contains("__launch_bounds__") && !name.contains('#')) {

@@ -17,7 +17,7 @@
 pub struct KernelSource<'a> {
     name: &'a str,
     cuda: &'a str,
-    ptx: Option<&'a str>,
+    ptx: &'a [(u32, &'a str)],
     headers: &'a [(&'a str, &'a str)],
 }
 
@@ -25,13 +25,15 @@ impl<'a> KernelSource<'a> {
     /// CUDA C++, under a name that messages show, such as that of its file.
     #[must_use]
     pub const fn new(name: &'a str, cuda: &'a str) -> Self {
-        Self { name, cuda, ptx: None, headers: &[] }
+        Self { name, cuda, ptx: &[], headers: &[] }
     }
 
-    /// With the PTX of the same text, which CUDA then loads as it is.
+    /// With the PTX of the same text, which CUDA then loads as it is: the compute capability that each was compiled for,
+    /// such as 80 for 8.0, and the PTX. A device takes the one of the highest capability that it has; if there is none, the
+    /// text is compiled.
     #[must_use]
-    pub const fn with_ptx(self, ptx: &'a str) -> Self {
-        Self { ptx: Some(ptx), ..self }
+    pub const fn with_ptx(self, ptx: &'a [(u32, &'a str)]) -> Self {
+        Self { ptx, ..self }
     }
 
     /// With further headers: the name of each as it is included, and its text.
@@ -52,15 +54,31 @@ impl<'a> KernelSource<'a> {
         self.cuda
     }
 
-    /// Its PTX, if there is some.
+    /// Its PTX for a device of that compute capability (80 for 8.0), if there is some.
     #[must_use]
-    pub const fn ptx(&self) -> Option<&'a str> {
-        self.ptx
+    pub fn ptx_for(&self, capability: u32) -> Option<&'a str> {
+        let usable = self.ptx.iter().filter(|(needed, _)| *needed <= capability);
+        usable.max_by_key(|(needed, _)| *needed).map(|(_, ptx)| *ptx)
     }
 
     /// The headers beside those of the device API.
     #[must_use]
     pub const fn headers(&self) -> &'a [(&'a str, &'a str)] {
         self.headers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_takes_the_ptx_of_the_highest_capability_that_it_has() {
+        let source = KernelSource::new("a.cu", "").with_ptx(&[(80, "old"), (100, "newest"), (90, "new")]);
+        assert_eq!(
+            [75, 80, 89, 90, 121].map(|c| source.ptx_for(c)),
+            [None, Some("old"), Some("old"), Some("new"), Some("newest")]
+        );
+        assert_eq!(KernelSource::new("a.cu", "").ptx_for(90), None);
     }
 }

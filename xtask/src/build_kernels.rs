@@ -89,7 +89,7 @@ fn kernels(folders: &[&str]) -> Result<Vec<Kernel>, Error> {
                 architectures.push("compute_90");
             }
             let stem = source.file_stem().unwrap_or_default().to_string_lossy();
-            let embedded = library.contains(&format!("kernel!(\"{stem}\")"));
+            let embedded = library.contains(&format!("kernel!(\"{stem}\""));
             kernels.push(Kernel { source, text, architectures, embedded });
         }
     }
@@ -107,12 +107,15 @@ pub(crate) fn fill_cache(folder: &Path, nvrtc: NvrtcChoice) -> Result<(), Error>
     let kernels = kernels(&["cuda/kernels", "crates/mscclpp/examples"])?;
     let kernels: Vec<_> = kernels.into_iter().filter(|kernel| !kernel.embedded).collect();
     for module in compile_all(&nvrtc, &kernels)? {
-        let Some(kernel) = kernels.iter().find(|kernel| module.name == kernel.ptx_name(BASE_ARCHITECTURE))
-        else {
+        let of_module = |kernel: &Kernel| {
+            kernel.architectures.iter().find(|a| module.name == kernel.ptx_name(a)).copied()
+        };
+        let Some((kernel, architecture)) = kernels.iter().find_map(|k| Some((k, of_module(k)?))) else {
             continue;
         };
+        let capability = architecture.trim_start_matches("compute_").parse().unwrap_or_default();
         let name = workspace::name(&kernel.source);
-        let path = store_ptx(folder, &KernelSource::new(&name, &kernel.text), &module.ptx)?;
+        let path = store_ptx(folder, &KernelSource::new(&name, &kernel.text), capability, &module.ptx)?;
         println!("cached     {}", path.display());
     }
     Ok(())

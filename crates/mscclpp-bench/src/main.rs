@@ -95,10 +95,10 @@ enum Command {
     Ll16Pingpong(packet_pingpong::Options),
     /// Two processes that put into each other's memory at once: handshake, put, signal and wait.
     #[command(after_help = COLUMNS)]
-    MemoryPut(memory::Options),
+    MemoryPut(memory::CopyOptions),
     /// Two processes that get from each other's memory at once: handshake, get.
     #[command(after_help = COLUMNS)]
-    MemoryGet(memory::Options),
+    MemoryGet(memory::CopyOptions),
     /// Two processes that put packets into each other's memory at once: handshake, put, unpack.
     #[command(after_help = COLUMNS)]
     MemoryPutPackets(memory::PacketOptions),

@@ -43,7 +43,7 @@ impl Pair {
     /// So many semaphores, their tokens one behind the other in memory.
     pub(crate) fn semaphores(&self, connection: &Connection, count: u32) -> Result<Vec<Semaphore>> {
         let (comm, other) = (&self.ranks.comm, self.ranks.other());
-        (0..count).map(|_| Ok(comm.build_semaphore(connection, other, 0)?.wait()?)).collect()
+        (0..count).map(|_| Ok(comm.build_semaphore_with(connection, other, 0)?.wait()?)).collect()
     }
 
     /// So many semaphores, each with its tokens in other pages of memory: where a token is decides a tenth of a hop's time

@@ -81,7 +81,7 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
     let connection = pair.connect(Transport::CUDA_IPC)?;
     let mut semaphores = pair.scattered_semaphores(&connection, options.repeats)?;
     let (other, places_to_try) = (pair.ranks.other(), options.repeats.min(64) as usize);
-    let chosen = pair.ranks.comm.build_fastest_semaphore(&connection, other, 0, places_to_try)?;
+    let chosen = pair.ranks.comm.build_fastest_semaphore_with(&connection, other, 0, places_to_try)?;
     semaphores.push(chosen);
     let channels = semaphores.iter().map(BaseMemoryChannel::new).collect::<mscclpp::Result<Vec<_>, _>>()?;
     let (chosen, all) = channels.split_last().expect("one was pushed");

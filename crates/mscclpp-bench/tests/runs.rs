@@ -127,6 +127,11 @@ fn memory_put_and_get() -> Result<(), Failed> {
         assert!((bandwidth / expected - 1.0).abs() < 1e-9, "{row}");
         assert!(row["goal"].is_null() && row["baseline"].is_null(), "the figures are of two GPUs: {row}");
     }
+    for workload in ["memory-put", "memory-get"] {
+        let bulk: &[&str] = &["--bulk", "--barriers", "none", "--blocks", "2", "--threads", "64"];
+        let report = report(&format!("{workload}-bulk"), &[&[workload], ODD, bulk].concat())?;
+        assert_eq!(variants(&report), [["none 2x64"; 3], ["bulk none 2x32"; 3]].concat());
+    }
     // Two ranks on one device, with the defaults of everything that has one.
     let report =
         report("memory-put-one", &["memory-put", "-b", "64K", "--repeats", "1", "--devices", "0", "0"])?;
@@ -205,8 +210,8 @@ fn notes(report: &Value) -> Vec<&str> {
 /// Sizes that a thread puts by itself and larger ones, over both transports, in one launch and in many.
 fn port_put() -> Result<(), Failed> {
     for (more, variant) in [
-        (&[][..], "launches"),
-        (&["--in-kernel"], "in kernel"),
+        (&["--bulk-put-max", "0"][..], "launches"),
+        (&["--in-kernel", "--bulk-put-max", "5000"], "in kernel"),
         (&["--in-kernel", "--transport", "ethernet", "--staging", "4K,2", "--checksums"], "in kernel"),
         (&["--direct-put-max", "0", "--fifo-size", "2"], "launches"),
     ] {
@@ -227,9 +232,9 @@ fn port_put() -> Result<(), Failed> {
 fn port_pingpong() -> Result<(), Failed> {
     let sizes = ["-b", "8", "-e", "9000", "-f", "100", "--iters", "5", "--repeats", "2", "--threads", "7"];
     for (workload, more, element) in [
-        ("port-pingpong", &[][..], 4),
+        ("port-pingpong", &["--bulk-put-max", "8999"][..], 4),
         ("port-pingpong", &["--transport", "ethernet", "--busy-poll", "20"], 4),
-        ("port-packet-pingpong", &[], 8),
+        ("port-packet-pingpong", &["--bulk-put-max", "0"], 8),
     ] {
         let one = report(workload, &[&[workload, "--iters", "10", "--repeats", "2"], more].concat())?;
         assert_eq!(column(&one, "size"), [element]);

@@ -17,6 +17,10 @@ pub type FailureHook = Box<dyn Fn(&Error) + Send + Sync>;
 /// Calls that wait end with an error when any rank is lost ([`Error::PeerLost`]), when any rank aborts
 /// ([`Error::Aborted`]), and when a rank that the call needs has left ([`Error::PeerClosed`]). The first two are
 /// sticky: all later calls fail with the same error.
+///
+/// Without a time-out they wait for as long as it takes, for a rank that is slow or stuck may still come. After ten
+/// seconds, and then ever more seldom, a wait is logged with what it is for: a warning of target `mscclpp::wait`, on
+/// standard error in a process without a log subscriber.
 pub trait Bootstrap: Send + Sync {
     /// The number of this rank, from 0.
     fn rank(&self) -> usize;
@@ -50,6 +54,46 @@ pub trait Bootstrap: Send + Sync {
 
     /// Returns when all ranks have called it.
     fn barrier(&self) -> Result<()>;
+
+    /// Like [`all_gather`](Self::all_gather), with a limit.
+    ///
+    /// On [`Error::Timeout`], which names the missing ranks as far as they are known here, this rank is still in the
+    /// call, for the others count on its part: its next collective call must be `all_gather` again, with a limit or
+    /// without. That goes on with this one, and with the bytes that were given to it first.
+    ///
+    /// A bootstrap need not have it: what is provided here is [`Error::InvalidArgument`], which says so.
+    fn all_gather_timeout(&self, bytes: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
+        let _ = bytes;
+        Err(Error::InvalidArgument(format!(
+            "this bootstrap has no time-out for collective calls (all_gather, {timeout:?}): call all_gather"
+        )))
+    }
+
+    /// Like [`barrier`](Self::barrier), with a limit.
+    ///
+    /// On [`Error::Timeout`], which names the missing ranks as far as they are known here, this rank is still in the
+    /// barrier: its next collective call must be `barrier` again, with a limit or without. That goes on with this one.
+    ///
+    /// A bootstrap need not have it: what is provided here is [`Error::InvalidArgument`], which says so.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// # use mscclpp_bootstrap::{Bootstrap, Error, LocalBootstrap};
+    ///
+    /// let ranks = LocalBootstrap::group(2);
+    /// let error = ranks[0].barrier_timeout(Duration::from_millis(10)).unwrap_err();
+    /// assert!(matches!(error, Error::Timeout { missing, .. } if missing == [1]));
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| ranks[1].barrier());
+    ///     ranks[0].barrier() // the same barrier
+    /// })?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    fn barrier_timeout(&self, timeout: Duration) -> Result<()> {
+        Err(Error::InvalidArgument(format!(
+            "this bootstrap has no time-out for collective calls (barrier, {timeout:?}): call barrier"
+        )))
+    }
 
     /// Returns when all the named ranks have called it with the same set; this rank must be among them. The order of
     /// the names does not matter. Different groups are independent; of one group, one call at a time.

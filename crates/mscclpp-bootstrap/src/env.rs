@@ -33,7 +33,7 @@ const SECRET: &str = "MSCCLPP_BOOTSTRAP_SECRET";
 impl Env {
     /// Reads the process's environment. A malformed value is [`Error::BadEnvironment`](crate::Error::BadEnvironment).
     pub fn read() -> Result<Self> {
-        Self::from_lookup(std::env::var_os)
+        Self::from_lookup(of_process)
     }
 
     /// Reads variables through a function, for tests and for programs with settings of their own.
@@ -46,6 +46,11 @@ impl Env {
         .map_err(|bad| BadVariable { value: "(hidden)".to_owned(), ..bad })?;
         Ok(Self { interface: net.interface, family: net.family, secret, host_id: net.host_id })
     }
+}
+
+/// A variable of the process's environment.
+pub(crate) fn of_process(name: &'static str) -> Option<OsString> {
+    std::env::var_os(name)
 }
 
 impl fmt::Debug for Env {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mscclpp_net::{SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface};
+use mscclpp_net::{Report, SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface};
 
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -14,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Why a bootstrap call failed.
 ///
 /// Errors can be cloned, because one event (a lost rank, an abort) fails many calls at once.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A rank vanished without saying goodbye: it was killed, crashed, or its host is gone. Every pending and later
@@ -142,6 +142,20 @@ pub enum Error {
         n_ranks: usize,
     },
 
+    /// Rank 0 at this address is of another job of a launcher. That job is not disturbed.
+    #[error(
+        "rank 0 at {address} is of another job ({theirs}), and this rank of {ours}: two jobs were given one address; give \
+         one of them another port"
+    )]
+    OtherJob {
+        /// The address at which rank 0 of the other job listens.
+        address: String,
+        /// What the launcher calls this rank's job.
+        ours: String,
+        /// What the other job is called.
+        theirs: String,
+    },
+
     /// The other side does not know the job's key, or it has one and this side has none. A side with a key gives this when
     /// its time is up, as a stranger could have said so too.
     #[error("{address} does not accept us as a member of its job: {reason}")]
@@ -163,6 +177,36 @@ pub enum Error {
         allowed: &'static str,
     },
 
+    /// No launcher has started this process, as far as the environment says.
+    #[error(
+        "no launcher has started this process: no variable of mpirun, PMIx, PMI, srun, torchrun or an indexed job of \
+         Kubernetes says which rank it is; start it with one of them, or set MSCCLPP_RANK, MSCCLPP_N_RANKS and \
+         MSCCLPP_ADDRESS"
+    )]
+    NotLaunched,
+
+    /// The environment does not say everything that a rank needs to know.
+    #[error("{known} is set, but nothing says {missing}; set {variable}, the same way for all ranks")]
+    IncompleteEnvironment {
+        /// What is not known.
+        missing: String,
+        /// The variable that can say it.
+        variable: String,
+        /// What is set.
+        known: String,
+    },
+
+    /// Two environment variables contradict each other.
+    #[error("the environment says two different {what}: {first}, but {second}; unset the one that is wrong")]
+    EnvironmentConflict {
+        /// What they say: `ranks` or `numbers of ranks`.
+        what: String,
+        /// One variable, and its value.
+        first: String,
+        /// The other variable, and its value.
+        second: String,
+    },
+
     /// An argument is out of range.
     #[error("invalid argument: {0}")]
     InvalidArgument(String),
@@ -179,13 +223,33 @@ pub enum Error {
     },
 }
 
+impl fmt::Debug for Error {
+    /// As [`Report`] shows it: what a `main` prints that returns it is the message with its causes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Report(self), f)
+    }
+}
+
 impl Error {
+    pub(crate) fn incomplete(missing: &str, variable: &str, known: &str) -> Self {
+        let [missing, variable, known] = [missing, variable, known].map(str::to_owned);
+        Self::IncompleteEnvironment { missing, variable, known }
+    }
+
     pub(crate) fn io(operation: &'static str, source: io::Error) -> Self {
         Self::Io { operation, address: None, source: Arc::new(source) }
     }
 
     pub(crate) fn io_at(operation: &'static str, address: impl fmt::Display, source: io::Error) -> Self {
         Self::Io { operation, address: Some(address.to_string()), source: Arc::new(source) }
+    }
+
+    /// The same time-out with these ranks named as missing, too.
+    pub(crate) fn missing_too(mut self, ranks: &[usize]) -> Self {
+        if let Self::Timeout { missing, .. } = &mut self {
+            missing.extend_from_slice(ranks);
+        }
+        self
     }
 
     /// Whether this is the end of the whole job, and not only of one call.
@@ -238,6 +302,21 @@ impl fmt::Display for Party {
     }
 }
 
+/// `rank 1, 2, 3`, cut where it gets long.
+pub(crate) struct RankList<'a>(pub(crate) &'a [usize]);
+
+impl fmt::Display for RankList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 16;
+        let shown: Vec<_> = self.0.iter().take(SHOWN).map(ToString::to_string).collect();
+        write!(f, "rank {}", shown.join(", "))?;
+        match self.0.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
 struct TimeoutDetail<'a> {
     missing: &'a [usize],
     attempts: &'a [Attempt],
@@ -245,13 +324,8 @@ struct TimeoutDetail<'a> {
 
 impl fmt::Display for TimeoutDetail<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 16;
         if !self.missing.is_empty() {
-            let shown: Vec<_> = self.missing.iter().take(SHOWN).map(ToString::to_string).collect();
-            write!(f, "; missing: rank {}", shown.join(", "))?;
-            if self.missing.len() > SHOWN {
-                write!(f, " and {} more", self.missing.len() - SHOWN)?;
-            }
+            write!(f, "; missing: {}", RankList(self.missing))?;
         }
         for attempt in self.attempts {
             write!(f, "; {attempt}")?;

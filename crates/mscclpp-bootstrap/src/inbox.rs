@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use mscclpp_net::waiting::LongWait;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{Error, FailureHook, Result};
 
@@ -39,6 +40,63 @@ struct State {
     retired: bool,
 }
 
+/// A caller's wait: until when, and when it is to be logged. One call may wait several times, with one of these.
+pub(crate) struct Wait {
+    rank: Option<usize>,
+    timeout: Option<Duration>,
+    deadline: Option<Instant>,
+    long: LongWait,
+}
+
+impl Wait {
+    /// A wait for at most `timeout`, that is logged for the first time after `log_after`.
+    pub(crate) fn of_rank(rank: usize, timeout: Option<Duration>, log_after: Duration) -> Self {
+        // A time that cannot be represented does not come.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        Self { rank: Some(rank), timeout, deadline, long: LongWait::begin(log_after) }
+    }
+
+    /// A wait that is never logged, because it is short or because somebody else logs it.
+    pub(crate) fn quiet(deadline: Instant) -> Self {
+        Self { rank: None, timeout: None, deadline: Some(deadline), long: LongWait::begin(Duration::MAX) }
+    }
+
+    /// The error of a wait whose time is up.
+    pub(crate) fn timed_out(&self, operation: String, missing: Vec<usize>) -> Error {
+        let after = self.timeout.unwrap_or_default();
+        Error::Timeout { operation, after, missing, attempts: Vec::new() }
+    }
+
+    /// The same with an earlier end, for a part of the wait.
+    pub(crate) fn cut_at(&self, at: Instant) -> Self {
+        let deadline = Some(self.deadline.map_or(at, |deadline| deadline.min(at)));
+        Self { rank: self.rank, timeout: self.timeout, deadline, long: self.long.clone() }
+    }
+
+    /// Goes on behind a part of the wait.
+    pub(crate) fn go_on_after(&mut self, part: Self) {
+        self.long = part.long;
+    }
+
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+
+    /// When to look again though nothing has changed.
+    pub(crate) fn wake_at(&self) -> Option<Instant> {
+        self.deadline.into_iter().chain(self.long.wake_at()).min()
+    }
+
+    /// Logs the wait if it is due. To be called with no lock held.
+    pub(crate) fn log(&mut self, now: Instant, what: &dyn Fn() -> String) {
+        self.long.log(now, self.rank, what);
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.long.wake_at().is_some_and(|at| now >= at)
+    }
+}
+
 /// What has arrived for a rank's callers, and what they wait for.
 #[derive(Default)]
 pub(crate) struct Inbox {
@@ -57,9 +115,14 @@ impl Inbox {
     }
 
     /// Waits for a message; `None` when the deadline passes. A job's failure goes before messages that are there, a
-    /// peer's departure after them.
-    pub(crate) fn take(&self, stream: Stream, deadline: Option<Instant>) -> Result<Option<Vec<u8>>> {
-        self.wait(deadline, |state| {
+    /// peer's departure after them. `what` says what is waited for.
+    pub(crate) fn take(
+        &self,
+        stream: Stream,
+        wait: &mut Wait,
+        what: &dyn Fn() -> String,
+    ) -> Result<Option<Vec<u8>>> {
+        self.wait(wait, what, |state| {
             if let Some(queue) = state.messages.get_mut(&stream) {
                 let message = queue.pop_front();
                 if queue.is_empty() {
@@ -78,10 +141,11 @@ impl Inbox {
     pub(crate) fn wait_until(
         &self,
         peer: Option<usize>,
-        deadline: Option<Instant>,
+        wait: &mut Wait,
+        what: &dyn Fn() -> String,
         done: impl Fn() -> bool,
     ) -> Result<bool> {
-        let outcome = self.wait(deadline, |state| {
+        let outcome = self.wait(wait, what, |state| {
             if done() {
                 return Some(Ok(()));
             }
@@ -92,7 +156,8 @@ impl Inbox {
 
     fn wait<T>(
         &self,
-        deadline: Option<Instant>,
+        wait: &mut Wait,
+        what: &dyn Fn() -> String,
         mut ready: impl FnMut(&mut State) -> Option<Result<T>>,
     ) -> Result<Option<T>> {
         let mut state = self.state.lock();
@@ -103,11 +168,19 @@ impl Inbox {
             if let Some(outcome) = ready(&mut state) {
                 return outcome.map(Some);
             }
-            match deadline {
+            let now = Instant::now();
+            if wait.is_over(now) {
+                return Ok(None);
+            }
+            if wait.is_due(now) {
+                // A subscriber may take its time, and what arrives meanwhile is not to wait for that.
+                MutexGuard::unlocked(&mut state, || wait.log(now, what));
+                continue;
+            }
+            match wait.wake_at() {
                 None => self.changed.wait(&mut state),
-                Some(deadline) if Instant::now() >= deadline => return Ok(None),
-                Some(deadline) => {
-                    self.changed.wait_until(&mut state, deadline);
+                Some(at) => {
+                    self.changed.wait_until(&mut state, at);
                 }
             }
         }

@@ -39,6 +39,7 @@ mod env;
 mod error;
 mod host;
 mod inbox;
+mod launch;
 mod local;
 mod member;
 mod protocol;
@@ -51,9 +52,10 @@ pub mod fuzzing;
 pub use bootstrap::{Bootstrap, FailureHook};
 pub use env::Env;
 pub use error::{Error, Party, Result};
+pub use launch::Rendezvous;
 pub use local::LocalBootstrap;
 pub use mscclpp_net::{dial::Attempt, interface::Family};
-pub use tcp::{Rendezvous, TcpBootstrap, TcpBootstrapBuilder};
+pub use tcp::{MeetingPlace, TcpBootstrap, TcpBootstrapBuilder};
 pub use unique_id::UniqueId;
 
 /// The target of this crate's log lines.

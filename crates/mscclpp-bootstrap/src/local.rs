@@ -1,10 +1,10 @@
 //! A job whose ranks are threads of one process.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::collective::Carrier;
-use crate::inbox::{Channel, Inbox, Stream};
+use crate::collective::{Carrier, Collectives};
+use crate::inbox::{Channel, Inbox, Stream, Wait};
 use crate::member::Member;
 use crate::{Bootstrap, Error, FailureHook, Result};
 
@@ -13,7 +13,7 @@ use crate::{Bootstrap, Error, FailureHook, Result};
 /// For tests, and for programs that drive several devices from one process.
 ///
 /// ```
-/// use mscclpp_bootstrap::{Bootstrap, LocalBootstrap};
+/// # use mscclpp_bootstrap::{Bootstrap, LocalBootstrap};
 ///
 /// std::thread::scope(|scope| {
 ///     for bootstrap in LocalBootstrap::group(4) {
@@ -42,22 +42,37 @@ impl LocalBootstrap {
         (0..n).map(rank).collect()
     }
 
+    /// After which time a call of this rank that waits is first logged, instead of ten seconds; [`Duration::MAX`] for
+    /// never. See [`Bootstrap`].
+    #[must_use]
+    pub fn log_waits_after(mut self, first: Duration) -> Self {
+        self.member.log_after = first;
+        self
+    }
+
     fn fail_all(&self, error: &Error) {
         for inbox in self.inboxes.iter() {
             inbox.fail(error);
         }
     }
 
+    fn gather(&self, bytes: &[u8], timeout: Option<Duration>) -> Result<Vec<Vec<u8>>> {
+        let call = |c: &mut Collectives, wait: &mut Wait| c.all_gather(self, wait, bytes);
+        self.member.collective("all_gather", timeout, call, |error| self.fail_all(error))
+    }
+
+    fn meet(&self, timeout: Option<Duration>) -> Result<()> {
+        let call = |c: &mut Collectives, wait: &mut Wait| c.barrier(self, wait);
+        self.member.collective("barrier", timeout, call, |error| self.fail_all(error))
+    }
+
     fn receive(&self, peer: usize, tag: u32, timeout: Option<Duration>) -> Result<Vec<u8>> {
         self.member.check_peer(peer)?;
         let stream = Stream { peer, channel: Channel::User, tag: tag.into() };
-        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-        self.member.inbox.take(stream, deadline)?.ok_or_else(|| Error::Timeout {
-            operation: format!("recv from rank {peer} with tag {tag}"),
-            after: timeout.unwrap_or_default(),
-            missing: Vec::new(),
-            attempts: Vec::new(),
-        })
+        let mut wait = self.member.wait_for(timeout);
+        let what = || format!("rank {peer}: recv, tag {tag}");
+        let message = self.member.inbox.take(stream, &mut wait, &what)?;
+        message.ok_or_else(|| wait.timed_out(format!("recv from rank {peer} with tag {tag}"), vec![peer]))
     }
 }
 
@@ -96,11 +111,19 @@ impl Bootstrap for LocalBootstrap {
     }
 
     fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.member.collective(|c| c.all_gather(self, bytes), |error| self.fail_all(error))
+        self.gather(bytes, None)
+    }
+
+    fn all_gather_timeout(&self, bytes: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
+        self.gather(bytes, Some(timeout))
     }
 
     fn barrier(&self) -> Result<()> {
-        self.member.collective(|c| c.barrier(self), |error| self.fail_all(error))
+        self.meet(None)
+    }
+
+    fn barrier_timeout(&self, timeout: Duration) -> Result<()> {
+        self.meet(Some(timeout))
     }
 
     fn group_barrier(&self, ranks: &[usize]) -> Result<()> {
@@ -109,7 +132,8 @@ impl Bootstrap for LocalBootstrap {
 
     fn broadcast(&self, bytes: &mut Vec<u8>, root: usize) -> Result<()> {
         self.member.check_peer(root)?;
-        self.member.collective(|c| c.broadcast(self, bytes, root), |error| self.fail_all(error))
+        let call = |c: &mut Collectives, wait: &mut Wait| c.broadcast(self, wait, bytes, root);
+        self.member.collective("broadcast", None, call, |error| self.fail_all(error))
     }
 
     fn failure(&self) -> Option<Error> {
@@ -138,10 +162,8 @@ impl Carrier for LocalBootstrap {
         self.inboxes[peer].deliver(Stream { peer: self.member.rank, channel, tag }, bytes);
     }
 
-    fn take(&self, peer: usize, channel: Channel, tag: u64) -> Result<Vec<u8>> {
-        let stream = Stream { peer, channel, tag };
-        // Without a deadline, only a message or an error ends the wait.
-        self.member.inbox.take(stream, None)?.ok_or(Error::PeerClosed { rank: peer })
+    fn take(&self, stream: Stream, wait: &mut Wait, what: &dyn Fn() -> String) -> Result<Option<Vec<u8>>> {
+        self.member.inbox.take(stream, wait, what)
     }
 }
 

@@ -1,12 +1,14 @@
 //! What one rank of any kind of job does the same way: checks of arguments, collectives, failure.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use mscclpp_net::waiting::FIRST_LOG;
+use parking_lot::{Mutex, MutexGuard};
 use sha2::{Digest, Sha256};
 
 use crate::collective::{self, Carrier, Collectives};
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, Wait};
 use crate::{Error, Result};
 
 /// One rank.
@@ -14,12 +16,15 @@ pub(crate) struct Member {
     pub(crate) rank: usize,
     pub(crate) n_ranks: usize,
     pub(crate) inbox: Arc<Inbox>,
+    /// After which time a wait is first logged.
+    pub(crate) log_after: Duration,
     collectives: Mutex<Collectives>,
 }
 
 impl Member {
     pub(crate) fn new(rank: usize, n_ranks: usize, inbox: Arc<Inbox>) -> Self {
-        Self { rank, n_ranks, inbox, collectives: Mutex::new(Collectives::new()) }
+        let collectives = Mutex::new(Collectives::new());
+        Self { rank, n_ranks, inbox, log_after: FIRST_LOG, collectives }
     }
 
     pub(crate) fn check_peer(&self, peer: usize) -> Result<()> {
@@ -30,15 +35,23 @@ impl Member {
         }
     }
 
-    /// Runs a collective call. Calls of several threads take turns. The failures that leave ranks out of step
+    /// A wait of this rank for at most `timeout`, beginning now.
+    pub(crate) fn wait_for(&self, timeout: Option<Duration>) -> Wait {
+        Wait::of_rank(self.rank, timeout, self.log_after)
+    }
+
+    /// Runs a collective call, for at most `timeout`. Calls of several threads take turns. The failures that leave ranks out of step
     /// with each other are handed to `fatal`, to end the job for all.
     pub(crate) fn collective<T>(
         &self,
-        call: impl FnOnce(&mut Collectives) -> Result<T>,
+        what: &'static str,
+        timeout: Option<Duration>,
+        call: impl FnOnce(&mut Collectives, &mut Wait) -> Result<T>,
         fatal: impl FnOnce(&Error),
     ) -> Result<T> {
-        let mut collectives = self.collectives.lock();
-        let outcome = call(&mut collectives);
+        let mut wait = self.wait_for(timeout);
+        let mut collectives = self.turn(what, &mut wait)?;
+        let outcome = call(&mut collectives, &mut wait);
         match outcome {
             Err(error @ (Error::Mismatch { .. } | Error::PeerLost { .. })) => {
                 fatal(&error);
@@ -46,6 +59,26 @@ impl Member {
                 Err(self.inbox.failure().unwrap_or(error))
             }
             outcome => outcome,
+        }
+    }
+
+    /// Waits until no other thread of this rank is in a collective call.
+    fn turn(&self, what: &'static str, wait: &mut Wait) -> Result<MutexGuard<'_, Collectives>> {
+        loop {
+            let turn = match wait.wake_at() {
+                None => Some(self.collectives.lock()),
+                Some(at) => self.collectives.try_lock_until(at),
+            };
+            if let Some(turn) = turn {
+                return Ok(turn);
+            }
+            let now = Instant::now();
+            wait.log(now, &|| format!("{what}: another thread of this rank is in a collective call"));
+            if wait.is_over(now) {
+                let operation =
+                    format!("{what}, while another thread of this rank was in a collective call,");
+                return Err(wait.timed_out(operation, Vec::new()));
+            }
         }
     }
 
@@ -71,7 +104,7 @@ impl Member {
         if let Some(error) = self.inbox.failure() {
             return Err(error);
         }
-        collective::group_barrier(carrier, &members, group_tag(&members))
+        collective::group_barrier(carrier, &members, group_tag(&members), &mut self.wait_for(None))
     }
 }
 

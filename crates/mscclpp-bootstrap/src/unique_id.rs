@@ -26,7 +26,7 @@ const ADDRESSES: std::ops::Range<usize> = 56..120;
 /// [`Display`](fmt::Display) show the address and hide the key.
 ///
 /// ```
-/// use mscclpp_bootstrap::{TcpBootstrap, UniqueId};
+/// # use mscclpp_bootstrap::{TcpBootstrap, UniqueId};
 ///
 /// let id = TcpBootstrap::create_unique_id()?;
 /// let through_the_environment: String = id.to_hex();

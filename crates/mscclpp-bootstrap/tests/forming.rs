@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use mscclpp_bootstrap::fuzzing::{self, RawRank};
-use mscclpp_bootstrap::{Bootstrap, Env, Error, Rendezvous, TcpBootstrap};
+use mscclpp_bootstrap::{Bootstrap, Env, Error, MeetingPlace, TcpBootstrap};
 use ranks::{PATIENCE, challenged, connect, free_port, hear, on_threads, prove};
 
 /// The three kinds of key.
@@ -24,7 +24,7 @@ const KINDS: [Kind; 3] = [Kind::Id, Kind::Secret, Kind::None];
 
 /// A job of four ranks, which has yet to form.
 struct Job {
-    at: Rendezvous,
+    at: MeetingPlace,
     secret: Option<&'static str>,
     /// Where rank 0 listens.
     address: String,
@@ -34,11 +34,11 @@ impl Job {
     const RANKS: u32 = 4;
 
     fn new(kind: Kind) -> Self {
-        let named = |address: String| (Rendezvous::Address(address.clone()), address);
+        let named = |address: String| (MeetingPlace::Address(address.clone()), address);
         let (at, address) = match kind {
             Kind::Id => {
                 let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
-                (Rendezvous::Id(id), format!("127.0.0.1:{}", id.addresses()[0].port()))
+                (MeetingPlace::Id(id), format!("127.0.0.1:{}", id.addresses()[0].port()))
             }
             Kind::Secret | Kind::None => named(format!("127.0.0.1:{}", free_port())),
         };
@@ -55,7 +55,7 @@ impl Job {
     /// A rank of it that the test plays.
     fn raw(&self, rank: u32) -> RawRank {
         match (&self.at, self.secret) {
-            (Rendezvous::Id(id), _) => RawRank::of_id(id, Self::RANKS, rank),
+            (MeetingPlace::Id(id), _) => RawRank::of_id(id, Self::RANKS, rank),
             (_, Some(secret)) => RawRank::of_secret(secret, Self::RANKS, rank),
             (_, None) => RawRank::without_key(Self::RANKS, rank),
         }

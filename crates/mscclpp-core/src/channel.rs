@@ -9,9 +9,10 @@ use crate::{
 
 /// A channel that only synchronises two kernels; it moves no data.
 ///
-/// Any number of channels may share a semaphore; they then share its tokens. Its waits see what the peer's kernels signal
-/// themselves, and not what comes over the link, from a host or from a port channel's proxy: a semaphore of whose
-/// signals some may come that way is waited on through a port channel or a [`crate::HostToDeviceSemaphore`] alone.
+/// Any number of channels may share a semaphore; they then share its tokens, as [`Semaphore`] says. Its waits see what the
+/// peer's kernels signal themselves, and not what comes over the link, from a host or from a port channel's proxy: a
+/// semaphore of whose signals some may come that way is waited on through a port channel or a
+/// [`crate::HostToDeviceSemaphore`] alone.
 #[derive(Debug, Clone)]
 pub struct BaseMemoryChannel {
     semaphore: DeviceToDeviceSemaphore,
@@ -83,7 +84,8 @@ struct Memories {
 
 impl MemoryChannel {
     /// Over a semaphore, between `dst`, a memory of the process at its other end, and `src`, one registered here on the
-    /// semaphore's device. `packet_buffer`, of this device too, is where packets of the peer arrive.
+    /// semaphore's device. `packet_buffer`, of this device too, is where packets of the peer arrive. These two are
+    /// registered for the transport, or for no transport, for local use.
     ///
     /// Maps `dst` at its first use, which may block for some seconds.
     ///

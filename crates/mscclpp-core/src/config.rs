@@ -17,7 +17,7 @@ pub enum DeviceType {
 /// A device of an endpoint.
 ///
 /// ```
-/// use mscclpp_core::Device;
+/// # use mscclpp_core::Device;
 /// assert_eq!(Device::gpu(1).to_string(), "GPU 1");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -54,12 +54,15 @@ impl fmt::Display for Device {
 
 /// What an endpoint shall be.
 ///
+/// Fields may be added, so it is made by [`EndpointConfig::new`], or from a [`Transport`] for the current GPU, and the
+/// methods that set fields.
+///
 /// ```
-/// use mscclpp_core::{Device, EndpointConfig, IbConfig, Transport};
+/// # use mscclpp_core::{Device, EndpointConfig, IbConfig, Transport};
 /// let config = EndpointConfig::new(Transport::ETHERNET, Device::gpu(0)).max_write_queue_size(64);
 /// assert_eq!(config.max_write_queue_size, Some(64));
 /// let config = EndpointConfig::new(Transport::IB0, Device::gpu(0)).ib(IbConfig::new().gid_index(3));
-/// assert_eq!((config.ib.gid_index, config.ib.port), (Some(3), 1));
+/// assert_eq!((config.ib.gid_index, config.ib.port), (Some(3), None)); // the first active port
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -118,13 +121,16 @@ pub enum IbMode {
 }
 
 /// Parameters of an InfiniBand endpoint. Plain data: this crate does not know the transport.
+///
+/// Fields may be added, so it is made by [`IbConfig::new`] and the methods that set fields. Where a field is an `Option`,
+/// none leaves the choice to the transport.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IbConfig {
     /// Index of the device; none for the one that the transport names.
     pub device_index: Option<u32>,
-    /// Port of the device, counted from 1.
-    pub port: u32,
+    /// Port of the device, counted from 1; none for the first that is active.
+    pub port: Option<u32>,
     /// Index in the port's GID table; none to have one chosen.
     pub gid_index: Option<u32>,
     /// Entries of the completion queue.
@@ -145,7 +151,7 @@ impl Default for IbConfig {
     fn default() -> Self {
         Self {
             device_index: None,
-            port: 1,
+            port: None,
             gid_index: None,
             max_cq_size: 1024,
             max_cq_poll_num: 256,
@@ -180,7 +186,7 @@ impl IbConfig {
 
     setters! {
         device_index: u32 => Some(device_index),
-        port: u32 => port,
+        port: u32 => Some(port),
         gid_index: u32 => Some(gid_index),
         max_cq_size: u32 => max_cq_size,
         max_cq_poll_num: u32 => max_cq_poll_num,
@@ -188,5 +194,19 @@ impl IbConfig {
         max_recv_wr: u32 => max_recv_wr,
         max_wr_per_send: u32 => max_wr_per_send,
         mode: IbMode => mode,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_and_indices_are_chosen_unless_given() {
+        let chosen = IbConfig::new();
+        assert_eq!((chosen.device_index, chosen.port, chosen.gid_index), (None, None, None));
+        let given = IbConfig::new().device_index(1).port(2).gid_index(3);
+        assert_eq!((given.device_index, given.port, given.gid_index), (Some(1), Some(2), Some(3)));
+        assert_eq!(EndpointConfig::from(Transport::IB0).ib, chosen);
     }
 }

@@ -6,6 +6,7 @@ use std::{
 
 use crossbeam_utils::Backoff;
 use mscclpp_gpu::{DevicePtr, Gpu};
+use mscclpp_net::waiting::LongWait;
 use parking_lot::Mutex;
 
 use crate::{
@@ -72,7 +73,7 @@ impl Connection {
         Ok(Self { inner: Arc::new(Inner { queue, link, provider, local, remote, monitor, context }) })
     }
 
-    /// Starts copying `size` bytes from `src` (registered here) to `dst` (the peer's). Returns at once, unless the
+    /// Starts copying `size` bytes from `src` (registered here, for this transport or for local use) to `dst` (the peer's). Returns at once, unless the
     /// transport is full: then it waits for room, 30 s at most.
     ///
     /// `src` must keep its contents until [`Connection::flush`] returns.
@@ -91,11 +92,11 @@ impl Connection {
     ) -> Result<()> {
         Error::bounds("write: destination", dst_offset, size, dst.size())?;
         Error::bounds("write: source", src_offset, size, src.size())?;
-        let registration = src.registration("the source", self.transport())?;
+        let registration = self.source(src)?;
         let region = self.map("the destination", dst)?;
         let write = |route| Operation::Write { route, dst_offset, src_offset, len: size };
         // SAFETY: the ranges are inside both memories.
-        unsafe { self.start(&region, Some(registration), write) }
+        unsafe { self.start(&region, Some(&registration), write) }
     }
 
     /// Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst` and in `src`, the sender's copy of it.
@@ -126,13 +127,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Blocks until every earlier operation of this connection is complete at the peer, for at most `timeout`.
+    /// Blocks until every earlier operation of this connection is complete at the peer, for at most `timeout`. A wait of
+    /// more than ten seconds is logged.
     ///
     /// # Errors
     /// [`Error::Timeout`]: the call can be repeated; [`Error::PeerLost`] and the like.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
         let (mut asked, mut ticket) = (false, 0);
-        let done = self.attempt(timeout, |own| {
+        let done = self.attempt("flush", timeout, |own| {
             if !asked {
                 let Some(for_all) = own.request_flush()? else { return Ok(false) };
                 (asked, ticket) = (true, for_all);
@@ -161,7 +163,7 @@ impl Connection {
         // One at a time is prepared, under the lock.
         let route = RouteId::new(0);
         let operation = operation(route);
-        let started = self.attempt(ROOM_TIMEOUT, |own| {
+        let started = self.attempt("room in its queue", ROOM_TIMEOUT, |own| {
             own.queue.prepare(route, dst, src)?;
             // SAFETY: the caller's promise; the route was just prepared.
             let taken = unsafe { own.queue.submit(&[operation]) };
@@ -186,10 +188,12 @@ impl Connection {
     /// queue between the attempts.
     fn attempt(
         &self,
+        what: &'static str,
         timeout: Duration,
         mut body: impl FnMut(&mut OwnQueue) -> Result<bool>,
     ) -> Result<bool> {
         let (start, mut patience) = (Instant::now(), Patience::default());
+        let mut long = LongWait::since(start, self.inner.context.waits_are_logged_after());
         loop {
             self.check()?;
             {
@@ -202,9 +206,17 @@ impl Connection {
                     return Ok(true);
                 }
             }
-            if start.elapsed() >= timeout {
+            let now = Instant::now();
+            if now - start >= timeout {
                 return Ok(false);
             }
+            long.log(now, None, || {
+                format!(
+                    "{}: {what}, over {}, which gives up after {timeout:?}",
+                    self.label(),
+                    self.transport()
+                )
+            });
             patience.wait();
         }
     }
@@ -326,6 +338,12 @@ impl Connection {
 
     pub(crate) fn local_gpu(&self) -> Option<&Gpu> {
         self.inner.local.as_local().and_then(|local| local.gpu.as_ref())
+    }
+
+    /// What writes of this connection from `src` are made with.
+    pub(crate) fn source(&self, src: &RegisteredMemory) -> Result<Arc<dyn Registration>> {
+        let transport = self.transport();
+        src.source("the source", transport, |region| self.inner.provider.local_source(transport, region))
     }
 
     /// The peer's memory, as this side of the connection reaches it; made at the first use.

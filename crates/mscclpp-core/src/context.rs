@@ -1,6 +1,7 @@
-use std::{any::Any, collections::HashMap, fmt, sync::Arc};
+use std::{any::Any, collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, Platform};
+use mscclpp_net::waiting::FIRST_LOG;
 use parking_lot::Mutex;
 
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
 /// What makes endpoints, connections and registered memories, and owns what they share. Cheap to clone.
 ///
 /// ```
-/// use mscclpp_core::{Context, TransportFlags};
+/// # use mscclpp_core::{Context, TransportFlags};
 /// let context = Context::builder().build(); // no provider: nothing can be connected
 /// assert_eq!(context.transports(), TransportFlags::NONE);
 /// ```
@@ -30,6 +31,7 @@ struct Inner {
     platform: Mutex<Option<Platform>>,
     gpus: Mutex<HashMap<usize, Gpu>>,
     slabs: Slabs,
+    log_waits_after: Duration,
 }
 
 /// Puts a [`Context`] together.
@@ -37,6 +39,7 @@ struct Inner {
 pub struct ContextBuilder {
     providers: Vec<Arc<dyn TransportProvider>>,
     platform: Option<Platform>,
+    log_waits_after: Option<Duration>,
 }
 
 impl ContextBuilder {
@@ -54,6 +57,14 @@ impl ContextBuilder {
         self
     }
 
+    /// After which time a wait of the host is first logged, with what it is for, instead of ten seconds; [`Duration::MAX`]
+    /// for never. The next lines of the same wait come after three times as long each.
+    #[must_use]
+    pub fn log_waits_after(mut self, first: Duration) -> Self {
+        self.log_waits_after = Some(first);
+        self
+    }
+
     /// The context. Nothing is opened yet.
     #[must_use]
     pub fn build(self) -> Context {
@@ -63,6 +74,7 @@ impl ContextBuilder {
                 platform: Mutex::new(self.platform),
                 gpus: Mutex::default(),
                 slabs: Slabs::default(),
+                log_waits_after: self.log_waits_after.unwrap_or(FIRST_LOG),
             }),
         }
     }
@@ -79,6 +91,12 @@ impl Context {
     #[must_use]
     pub fn transports(&self) -> TransportFlags {
         self.inner.providers.iter().fold(TransportFlags::NONE, |flags, p| flags | p.transports())
+    }
+
+    /// See [`ContextBuilder::log_waits_after`].
+    #[must_use]
+    pub fn waits_are_logged_after(&self) -> Duration {
+        self.inner.log_waits_after
     }
 
     /// Where its devices come from.
@@ -173,12 +191,13 @@ impl Context {
         Connection::establish(self.clone(), provider, local.clone(), remote.info().clone())
     }
 
-    /// Registers a whole buffer for use over `transports` (one, or several as in `CUDA_IPC | IB0`).
+    /// Registers a whole buffer for use over `transports`: one, several as in `CUDA_IPC | IB0`, or none for
+    /// [local use](RegisteredMemory#memory-for-local-use).
     ///
     /// The registration keeps the buffer alive.
     ///
     /// # Errors
-    /// [`Error::NoProvider`], [`Error::InvalidArgument`] for no transport, or the provider's own.
+    /// [`Error::NoProvider`], or the provider's own.
     pub fn register_buffer(
         &self,
         buffer: &DeviceBuffer,
@@ -219,17 +238,66 @@ impl Context {
     }
 
     fn register(&self, region: Arc<MemoryRegion>, transports: TransportFlags) -> Result<RegisteredMemory> {
-        if transports.none() {
-            return Err(Error::InvalidArgument(
-                "a memory must be registered for at least one transport".to_owned(),
-            ));
-        }
         let registrations = transports
             .iter()
             .map(|t| Ok((t, self.provider(t)?.register(t, &region)?)))
             .collect::<Result<Vec<_>>>()?;
         let platform = region.gpu().map_or(Platform::Host, Gpu::platform);
         RegisteredMemory::local(region, identity::host_id()?, platform, registrations)
+    }
+
+    /// Maps a peer's memory for kernels of `gpu`, and says where it is, without a connection: over the first of its
+    /// transports that this context serves and that maps memory. None if no transport of both maps memory. The address is
+    /// valid as long as `memory` or a clone of it is kept, and [`RegisteredMemory::data`] gives it from now on. The address
+    /// of a memory that was registered here is returned as it is.
+    ///
+    /// Blocks while the memory's owner is asked, for some seconds at most. What is mapped already is not mapped again.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a memory that its owner registered for local use; [`Error::NoProvider`] if this context
+    /// serves none of its transports; errors of mapping, such as [`Error::Unreachable`] and [`Error::PeerLost`].
+    pub fn map_memory(&self, memory: &RegisteredMemory, gpu: &Gpu) -> Result<Option<DevicePtr>> {
+        if memory.is_local() {
+            return Ok(memory.data());
+        }
+        let what = "the memory";
+        let mut failure = None;
+        for (transport, provider) in self.mapping_providers(memory) {
+            match memory.imported(what, transport, Some(gpu), |info| provider.import(info, Some(gpu))) {
+                Ok(region) if region.ptr().is_some() => return Ok(region.ptr()),
+                Ok(_) => {}
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        match (failure, memory.transports().iter().next()) {
+            (Some(error), _) => Err(error),
+            (None, Some(transport)) if (memory.transports() & self.transports()).none() => {
+                Err(Error::NoProvider { transport, available: self.transports() })
+            }
+            (None, Some(_)) => Ok(None),
+            (None, None) => Err(Error::InvalidArgument(format!(
+                "{what} is registered for no transport, for local use alone; its owner must register it for one that both \
+                 sides have"
+            ))),
+        }
+    }
+
+    /// Whether [`Context::map_memory`] may give an address of this memory: it was registered here, or it is a device's and
+    /// this context serves a transport of it that maps memory. Asks nobody.
+    #[must_use]
+    pub fn may_map(&self, memory: &RegisteredMemory) -> bool {
+        memory.is_local() || (memory.is_of_a_device() && self.mapping_providers(memory).next().is_some())
+    }
+
+    fn mapping_providers(
+        &self,
+        memory: &RegisteredMemory,
+    ) -> impl Iterator<Item = (Transport, Arc<dyn TransportProvider>)> {
+        let transports: Vec<_> = memory.transports().iter().collect();
+        transports.into_iter().filter_map(|transport| {
+            let provider = self.provider(transport).ok()?;
+            provider.maps_memory(transport).then_some((transport, provider))
+        })
     }
 
     pub(crate) fn provider(&self, transport: Transport) -> Result<Arc<dyn TransportProvider>> {

@@ -1,6 +1,6 @@
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
-use mscclpp_net::SystemError;
+use mscclpp_net::{Report, SystemError};
 
 use crate::{Transport, TransportFlags};
 
@@ -10,7 +10,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// What can go wrong between endpoints. Every variant is a situation a caller can act on.
 ///
 /// Its text is its own part; why it came about is its [`source`](StdError::source). [`Report`](crate::Report) shows both.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An argument that can never be right.
@@ -46,10 +46,9 @@ pub enum Error {
         /// The peer's.
         remote: Transport,
     },
-    /// A memory is used over a transport it was not registered for.
-    #[error(
-        "{what} is registered for {registered}, not for {transport}; register it with that transport too"
-    )]
+    /// A memory is used over a transport it was not registered for. If it was registered for none, it is for local use, as
+    /// [`RegisteredMemory`](crate::RegisteredMemory) says.
+    #[error("{}", not_registered(what, *transport, *registered))]
     NotRegistered {
         /// Which memory of which call.
         what: &'static str,
@@ -130,14 +129,13 @@ pub enum Error {
         /// Why, and what to do.
         reason: String,
     },
-    /// A kernel asked a port channel for more than a trigger can say. Nothing was moved, and the channel's waits ended.
-    #[error(
-        "a kernel used a port channel to {peer} with an offset or size of 4 GiB or more, or a memory id of 512 or more; \
-         register larger memory in pieces"
-    )]
+    /// A kernel asked a port channel for what cannot be. Nothing was moved, and the channel's waits ended.
+    #[error("a kernel used a port channel to {peer} {reason}")]
     TriggerRefused {
         /// Who is at the other end.
         peer: String,
+        /// With what, and what to do.
+        reason: &'static str,
     },
     /// An environment variable with a malformed value.
     #[error("{variable}={value:?} is not valid: {expected}")]
@@ -165,13 +163,32 @@ pub enum Error {
     Transport(TransportError),
 }
 
+fn not_registered(what: &str, transport: Transport, registered: TransportFlags) -> String {
+    match registered.any() {
+        true => format!(
+            "{what} is registered for {registered}, not for {transport}; register it with that transport too"
+        ),
+        false => format!(
+            "{what} is registered for no transport, for local use alone; its owner must register it for {transport} for \
+             this"
+        ),
+    }
+}
+
 /// A provider's own error. Its source is that of the provider's error.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct TransportError {
     /// The transport.
     pub transport: Transport,
     /// What its provider says.
     pub error: Arc<dyn StdError + Send + Sync>,
+}
+
+impl fmt::Debug for TransportError {
+    /// As [`Report`] shows it: what a `main` prints that returns it is the message with its causes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Report(self), f)
+    }
 }
 
 impl fmt::Display for TransportError {
@@ -183,6 +200,13 @@ impl fmt::Display for TransportError {
 impl StdError for TransportError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.error.source()
+    }
+}
+
+impl fmt::Debug for Error {
+    /// As [`Report`] shows it: what a `main` prints that returns it is the message with its causes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Report(self), f)
     }
 }
 
@@ -222,8 +246,6 @@ impl Error {
 
 #[cfg(test)]
 mod tests {
-    use mscclpp_net::Report;
-
     use super::*;
 
     #[test]
@@ -234,5 +256,8 @@ mod tests {
         assert_eq!(Report(&error).to_string(), format!("Ethernet: opening a socket failed: {text}"));
         let gpu = Error::from(mscclpp_gpu::Error::InvalidArgument("no such thing".to_owned()));
         assert_eq!(Report(&gpu).to_string(), "no such thing", "what is only passed on is not repeated");
+        for error in [error, gpu] {
+            assert_eq!(format!("{error:?}"), Report(&error).to_string(), "what main prints");
+        }
     }
 }

@@ -10,7 +10,6 @@ use std::{
 };
 
 use mscclpp_gpu::{DevicePtr, KernelParam};
-use parking_lot::Mutex;
 
 use crate::{
     Connection, Error, Result, Semaphore,
@@ -20,14 +19,14 @@ use crate::{
     slab::{EXPECTED, INBOUND, INBOUND_BY_LINK},
 };
 
-/// The host's side of a [`Semaphore`]: counts its signals, which a [`crate::SendQueue`] sends that it is attached to. One
-/// at a time exists of each semaphore ([`Semaphore::signaller`]); dropping it makes room for another, which goes on
-/// counting.
+/// Counts the signals of a [`Semaphore`] that a [`crate::SendQueue`] sends, to which it is attached. One at a time exists
+/// of each semaphore ([`Semaphore::signaller`]); dropping it makes room for another, which goes on counting, or for the
+/// signals of host semaphores.
 ///
 /// A signal is the number of signals so far, stored at the peer behind everything the queue was given before. So it
 /// needs no atomic operation at the peer, and sending it through several queues one after the other would not keep the
-/// order: use one queue. Before a signaller is given up for another one that uses another queue (a proxy service has its
-/// own), flush.
+/// order: use one queue. Before a signaller is given up for another one that uses another queue, or for host semaphores,
+/// flush its queue. A proxy service does so when it stops.
 pub struct Signaller {
     semaphore: Semaphore,
     sent: u64,
@@ -76,45 +75,34 @@ impl fmt::Debug for Signaller {
     }
 }
 
-/// Signals through the connection's own queue, behind its earlier writes.
-fn signal(signaller: &Mutex<Signaller>) -> Result<()> {
-    let mut signaller = signaller.lock();
-    let (region, _) = signaller.target();
-    // SAFETY: the token is inside the peer's memory: reading its stub has compared them.
-    unsafe { signaller.connection().start(region, None, |route| signaller.next(route))? };
-    signaller.count();
-    Ok(())
-}
-
 /// A semaphore that hosts signal and kernels wait on: `Host2DeviceSemaphore` of the C++ and Python API. It works over
-/// every transport. Port channels are made of these; their proxy then signals in place of [`Self::signal`].
-#[derive(Debug)]
+/// every transport. Several of one [`Semaphore`] share its tokens.
+///
+/// Port channels use the same [device handle](HostToDeviceSemaphoreHandle), and their proxy signals in place of
+/// [`Self::signal`].
+#[derive(Debug, Clone)]
 pub struct HostToDeviceSemaphore {
-    signaller: Mutex<Signaller>,
     semaphore: Semaphore,
     handle: HostToDeviceSemaphoreHandle,
 }
 
 impl HostToDeviceSemaphore {
-    /// Takes the host's side of `semaphore`, whose local endpoint is on a GPU.
+    /// Of `semaphore`, whose local endpoint is on a GPU.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a local endpoint on the CPU, or if the host's side is in use already.
+    /// [`Error::InvalidArgument`] for a local endpoint on the CPU.
     pub fn new(semaphore: &Semaphore) -> Result<Self> {
-        Ok(Self {
-            handle: HostToDeviceSemaphoreHandle::of(semaphore)?,
-            signaller: Mutex::new(semaphore.signaller()?),
-            semaphore: semaphore.clone(),
-        })
+        Ok(Self { handle: HostToDeviceSemaphoreHandle::of(semaphore)?, semaphore: semaphore.clone() })
     }
 
     /// Signals the peer, after all earlier [`Connection::write`]s of the connection. Blocks only while the transport is
     /// full, as those do; any thread may call it.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] and the like; [`Error::Timeout`] if the transport stays full.
+    /// [`Error::PeerLost`] and the like; [`Error::Timeout`] if the transport stays full; [`Error::InvalidArgument`] while
+    /// a proxy service signals over the semaphore.
     pub fn signal(&self) -> Result<()> {
-        signal(&self.signaller)
+        self.semaphore.signal_from_host()
     }
 
     /// The semaphore below.
@@ -143,9 +131,11 @@ pub struct HostToDeviceSemaphoreHandle {
     pub expected_inbound_token: *mut u64,
     /// Pinned host memory: abort request, a wait timed out, a wait saw the abort, reserved.
     pub status: *mut u32,
+    /// In a port channel's handle, the parts that a kernel needs to make another of it; else null.
+    pub port: *const u64,
 }
 
-// SAFETY: three pointers, plain data, laid out as in the header (`tests/layout.rs` compares).
+// SAFETY: four pointers, plain data, laid out as in the header (`tests/layout.rs` compares).
 unsafe impl KernelParam for HostToDeviceSemaphoreHandle {}
 // SAFETY: its pointers are to memory that is only touched with atomic operations.
 unsafe impl Send for HostToDeviceSemaphoreHandle {}
@@ -153,7 +143,7 @@ unsafe impl Send for HostToDeviceSemaphoreHandle {}
 unsafe impl Sync for HostToDeviceSemaphoreHandle {}
 
 impl HostToDeviceSemaphoreHandle {
-    /// The handle of a semaphore, whoever has its host's side.
+    /// The handle of a semaphore, whoever signals it.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for one whose local endpoint is on the CPU.
@@ -171,6 +161,7 @@ impl HostToDeviceSemaphoreHandle {
             inbound_token: block.word(INBOUND).as_mut_ptr(),
             expected_inbound_token: block.word(EXPECTED).as_mut_ptr(),
             status: semaphore.status().ptr().as_mut_ptr(),
+            port: std::ptr::null(),
         })
     }
 
@@ -183,20 +174,19 @@ impl HostToDeviceSemaphoreHandle {
 }
 
 /// A semaphore that hosts signal and hosts wait on: `Host2HostSemaphore` of the C++ and Python API. Its local endpoint
-/// is on the CPU, so it is not for CUDA IPC.
+/// is on the CPU, so it is not for CUDA IPC. Several of one [`Semaphore`] share its tokens.
 ///
 /// The peer may have a [`HostToDeviceSemaphore`] at its end, if that is on a GPU.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct HostToHostSemaphore {
-    signaller: Mutex<Signaller>,
     semaphore: Semaphore,
 }
 
 impl HostToHostSemaphore {
-    /// Takes the host's side of `semaphore`, whose local endpoint is on the CPU.
+    /// Of `semaphore`, whose local endpoint is on the CPU.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a local endpoint on a GPU, or if the host's side is in use already.
+    /// [`Error::InvalidArgument`] for a local endpoint on a GPU.
     pub fn new(semaphore: &Semaphore) -> Result<Self> {
         if semaphore.connection().local_gpu().is_some() {
             return Err(Error::InvalidArgument(format!(
@@ -205,16 +195,17 @@ impl HostToHostSemaphore {
                 semaphore.connection().label()
             )));
         }
-        Ok(Self { signaller: Mutex::new(semaphore.signaller()?), semaphore: semaphore.clone() })
+        Ok(Self { semaphore: semaphore.clone() })
     }
 
     /// Signals the peer, after all earlier [`Connection::write`]s of the connection. Blocks only while the transport is
     /// full, as those do; any thread may call it.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] and the like; [`Error::Timeout`] if the transport stays full.
+    /// [`Error::PeerLost`] and the like; [`Error::Timeout`] if the transport stays full; [`Error::InvalidArgument`] while
+    /// a proxy service signals over the semaphore.
     pub fn signal(&self) -> Result<()> {
-        signal(&self.signaller)
+        self.semaphore.signal_from_host()
     }
 
     /// Takes a signal if there is one; what the peer wrote before is then visible. Does not block.

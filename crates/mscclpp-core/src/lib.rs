@@ -50,10 +50,14 @@ pub use host_semaphore::{
 pub use identity::{ProcessId, host_id};
 pub use memory::{MemoryRegion, RegionInfo, RegisteredMemory};
 pub use monitor::LinkMonitor;
-pub use mscclpp_net::Report;
+/// What the signatures of this crate name of the crate below.
+pub use mscclpp_gpu::{DeviceBuffer, DevicePtr, Error as GpuError, Gpu, KernelParam, Platform};
+pub use mscclpp_net::{Report, SystemError};
 pub use packet::{LL8Packet, LL16Packet, LL128Packet, Packet};
 pub use queue::{SendQueue, SignallerId};
 pub use route::Route;
 pub use semaphore::{DeviceToDeviceSemaphore, Semaphore};
 pub use stub::SemaphoreStub;
 pub use transport::{Transport, TransportFlags};
+#[doc(hidden)]
+pub use wire::is_an_envelope;

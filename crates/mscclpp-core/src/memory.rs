@@ -83,9 +83,18 @@ impl Drop for MemoryRegion {
 /// A memory that can be the source or destination of transfers: one registered here, or a peer's.
 ///
 /// Made by [`crate::Context::register_buffer`] or [`crate::Context::register_memory`], or by
-/// [`RegisteredMemory::deserialize`] from what a peer sent; nothing of a peer's memory is mapped before its first use
-/// through a connection. Cheap to clone; dropping the last clone of a registered memory withdraws it, and peers that
-/// use it later for the first time get an error.
+/// [`RegisteredMemory::deserialize`] from what a peer sent. That only parses: a peer's memory is mapped at its first use
+/// through a connection, or by [`Context::map_memory`](crate::Context::map_memory). Cheap to clone; dropping the last clone
+/// of a registered memory withdraws it, and peers that use it later for the first time get an error.
+///
+/// # Memory for local use
+/// A memory may be registered for no transport ([`TransportFlags::NONE`]). It has an address and a size, and can be
+/// 1. the `src` and the `packet_buffer` of a memory channel, whose kernels use the address alone;
+/// 2. the source of writes and of port channels' puts, over transports that read any memory of this process: CUDA IPC
+///    (device memory) and Ethernet do, and a transport that does not gives [`Error::NotRegistered`].
+///
+/// Peers cannot use it: if it is sent to one, what is done with it there is [`Error::NotRegistered`]. A memory that is
+/// registered for some transports is used over these alone, at both ends.
 #[derive(Clone)]
 pub struct RegisteredMemory {
     inner: Arc<Inner>,
@@ -94,17 +103,20 @@ pub struct RegisteredMemory {
 struct Inner {
     info: MemoryInfo,
     local: Option<LocalParts>,
-    imports: Mutex<HashMap<ImportKey, Arc<dyn RemoteRegion>>>,
+    /// In the order in which they were made.
+    imports: Mutex<Vec<(ImportKey, Arc<dyn RemoteRegion>)>>,
 }
 
 struct LocalParts {
     region: Arc<MemoryRegion>,
     registrations: Vec<(Transport, Arc<dyn Registration>)>,
+    /// Of memory without registrations: what queues write from it with, made at the first use.
+    sources: Mutex<Vec<(Transport, Arc<dyn Registration>)>>,
 }
 
 /// One mapping per transport and device that looks at it.
-#[derive(PartialEq, Eq, Hash)]
-pub(crate) struct ImportKey {
+#[derive(PartialEq, Eq)]
+struct ImportKey {
     transport: Transport,
     gpu: Option<[u8; 16]>,
 }
@@ -159,17 +171,19 @@ impl RegisteredMemory {
             device_uuid: region.gpu.as_ref().map_or([0; 16], |gpu| gpu.properties().uuid),
             blobs: registrations.iter().map(|(t, r)| (*t, r.blob().to_vec())).collect(),
         };
-        let local = Some(LocalParts { region, registrations });
+        let local = Some(LocalParts { region, registrations, sources: Mutex::default() });
         Ok(Self { inner: Arc::new(Inner { info, local, imports: Mutex::default() }) })
     }
 
-    /// Where this process finds it: its address if it was registered here, the mapping once a peer's memory has been
-    /// used through a connection and the transport maps it, else none.
+    /// Where this process finds it: its address if it was registered here; of a peer's memory the first mapping, once there
+    /// is one, else none. [`Context::map_memory`](crate::Context::map_memory) makes one, as does using it through a
+    /// connection whose transport maps memory. A memory that a communicator received is mapped already, where that can be.
+    /// Does not block.
     #[must_use]
     pub fn data(&self) -> Option<DevicePtr> {
         match &self.inner.local {
             Some(local) => Some(local.region.ptr),
-            None => self.inner.imports.lock().values().find_map(|region| region.ptr()),
+            None => self.inner.imports.lock().iter().find_map(|(_, region)| region.ptr()),
         }
     }
 
@@ -197,35 +211,52 @@ impl RegisteredMemory {
         self.inner.local.as_ref().and_then(|local| local.region.gpu())
     }
 
+    /// Whether its owner said that it is device memory.
+    pub(crate) fn is_of_a_device(&self) -> bool {
+        self.inner.info.device_uuid != [0; 16]
+    }
+
     pub(crate) fn process(&self) -> ProcessId {
         self.inner.info.process
     }
 
-    /// The region of a memory registered here, which is also registered for `transport`.
+    /// The region of a memory registered here, for `transport` or for none.
     pub(crate) fn local_region(
         &self,
         what: &'static str,
         transport: Transport,
     ) -> Result<&Arc<MemoryRegion>> {
-        self.registration(what, transport)?;
-        let local = self.inner.local.as_ref();
-        local.map(|local| &local.region).ok_or_else(|| peers_memory(what))
+        let Some(local) = &self.inner.local else { return Err(peers_memory(what)) };
+        match local.registration(transport) {
+            None if !local.registrations.is_empty() => Err(self.not_registered(what, transport)),
+            _ => Ok(&local.region),
+        }
     }
 
-    /// The registration for `transport`, of a memory registered here.
-    pub(crate) fn registration(
+    /// What a queue over `transport` writes from this memory with, which must have been registered here, for that transport
+    /// or for none. `local_source` is asked for what is not registered.
+    pub(crate) fn source(
         &self,
         what: &'static str,
         transport: Transport,
-    ) -> Result<&Arc<dyn Registration>> {
-        let Some(local) = &self.inner.local else {
-            return Err(peers_memory(what));
-        };
-        local
-            .registrations
-            .iter()
-            .find_map(|(t, registration)| (*t == transport).then_some(registration))
-            .ok_or_else(|| Error::NotRegistered { what, transport, registered: self.transports() })
+        local_source: impl FnOnce(&Arc<MemoryRegion>) -> Result<Option<Arc<dyn Registration>>>,
+    ) -> Result<Arc<dyn Registration>> {
+        let region = self.local_region(what, transport)?;
+        let Some(local) = &self.inner.local else { return Err(peers_memory(what)) };
+        if let Some(registration) = local.registration(transport) {
+            return Ok(registration.clone());
+        }
+        let mut sources = local.sources.lock();
+        if let Some(source) = find(&sources, transport) {
+            return Ok(source.clone());
+        }
+        let source = local_source(region)?.ok_or_else(|| self.not_registered(what, transport))?;
+        sources.push((transport, source.clone()));
+        Ok(source)
+    }
+
+    fn not_registered(&self, what: &'static str, transport: Transport) -> Error {
+        Error::NotRegistered { what, transport, registered: self.transports() }
     }
 
     /// The mapping of this memory for `transport` and `gpu`, made by `import` the first time.
@@ -238,12 +269,12 @@ impl RegisteredMemory {
     ) -> Result<Arc<dyn RemoteRegion>> {
         let info = &self.inner.info;
         let Some((_, blob)) = info.blobs.iter().find(|(t, _)| *t == transport) else {
-            return Err(Error::NotRegistered { what, transport, registered: self.transports() });
+            return Err(self.not_registered(what, transport));
         };
         let key = ImportKey { transport, gpu: gpu.map(|gpu| gpu.properties().uuid) };
         // Held while importing: two threads that use a memory for the first time make one mapping between them.
         let mut imports = self.inner.imports.lock();
-        if let Some(region) = imports.get(&key) {
+        if let Some((_, region)) = imports.iter().find(|(known, _)| *known == key) {
             return Ok(region.clone());
         }
         let local = match info.process == ProcessId::current()? {
@@ -277,7 +308,7 @@ impl RegisteredMemory {
             blob,
             local,
         })?;
-        imports.insert(key, region.clone());
+        imports.push((key, region.clone()));
         Ok(region)
     }
 
@@ -329,6 +360,19 @@ impl RegisteredMemory {
         let info = MemoryInfo { process, region, len, host, platform, device_uuid, blobs };
         Ok(Self { inner: Arc::new(Inner { info, local: None, imports: Mutex::default() }) })
     }
+}
+
+impl LocalParts {
+    fn registration(&self, transport: Transport) -> Option<&Arc<dyn Registration>> {
+        find(&self.registrations, transport)
+    }
+}
+
+fn find(
+    registrations: &[(Transport, Arc<dyn Registration>)],
+    transport: Transport,
+) -> Option<&Arc<dyn Registration>> {
+    registrations.iter().find_map(|(of, registration)| (*of == transport).then_some(registration))
 }
 
 fn peers_memory(what: &str) -> Error {

@@ -56,11 +56,33 @@ pub trait TransportProvider: Send + Sync {
     /// [`crate::Error::Gpu`] for memory that cannot be shared this way, or the provider's own.
     fn register(&self, transport: Transport, region: &Arc<MemoryRegion>) -> Result<Arc<dyn Registration>>;
 
+    /// What a queue needs to write from `region` over `transport`, of memory that was registered for no transport: it is for
+    /// local use, and no peer may reach it. None, as this says if a provider says nothing else, where memory must be
+    /// registered even to be read from, as with adapters. Asked once for each memory.
+    ///
+    /// # Errors
+    /// Whatever hinders it.
+    fn local_source(
+        &self,
+        transport: Transport,
+        region: &Arc<MemoryRegion>,
+    ) -> Result<Option<Arc<dyn Registration>>> {
+        let _ = (transport, region);
+        Ok(None)
+    }
+
     /// Makes a peer's region usable here, from `gpu` if one is given. Blocks while the peer is asked, with a bound.
     ///
     /// # Errors
     /// [`crate::Error::Unreachable`], [`crate::Error::PeerLost`], [`crate::Error::Timeout`], or the provider's own.
     fn import(&self, region: &RegionInfo, gpu: Option<&Gpu>) -> Result<Arc<dyn RemoteRegion>>;
+
+    /// Whether what it imports over `transport` may have an address here ([`RemoteRegion::ptr`]). If it never has, nothing is
+    /// imported for its address alone ([`Context::map_memory`](crate::Context::map_memory)).
+    fn maps_memory(&self, transport: Transport) -> bool {
+        let _ = transport;
+        true
+    }
 
     /// Connects an endpoint of this provider with a peer's. Blocks while the peer answers, with a bound.
     ///
@@ -118,9 +140,10 @@ pub trait LocalEndpoint: Send + Sync + Any {
     fn blob(&self) -> &[u8];
 }
 
-/// A region that peers can reach. Withdrawn when dropped.
+/// A region that peers can reach, until this is dropped; or one that queues of this side alone read
+/// ([`TransportProvider::local_source`]).
 pub trait Registration: Send + Sync + Any {
-    /// What the peer's provider needs to import the region, at most a few KiB.
+    /// What the peer's provider needs to import the region, at most a few KiB; nothing for a local source.
     fn blob(&self) -> &[u8];
 }
 

@@ -25,7 +25,7 @@ use crate::{
 /// fails, as what was signalled and what was sent would not agree any more.
 ///
 /// ```
-/// use mscclpp_core::{Connection, RegisteredMemory, Result, Semaphore};
+/// # use mscclpp_core::{Connection, RegisteredMemory, Result, Semaphore};
 ///
 /// /// Sends all of `ours` in pieces, and signals when it is there.
 /// fn send(
@@ -122,7 +122,7 @@ impl SendQueue {
         Ok(id)
     }
 
-    /// Takes over the host's side of a semaphore of this connection, for [`SendQueue::signal`].
+    /// Takes over the signaller of a semaphore of this connection, for [`SendQueue::signal`].
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a semaphore of another connection; the provider's own.

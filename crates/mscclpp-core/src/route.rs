@@ -27,7 +27,7 @@ impl Route {
     pub fn new(connection: &Connection, dst: &RegisteredMemory, src: &RegisteredMemory) -> Result<Self> {
         connection.check()?;
         Ok(Self {
-            src: src.registration("the source", connection.transport())?.clone(),
+            src: connection.source(src)?,
             dst: connection.map("the destination", dst)?,
             dst_memory: dst.clone(),
             src_memory: src.clone(),

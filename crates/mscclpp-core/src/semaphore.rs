@@ -1,6 +1,7 @@
 use std::{
     fmt,
     sync::{Arc, OnceLock, atomic::Ordering},
+    time::Duration,
 };
 
 use mscclpp_gpu::DevicePtr;
@@ -9,7 +10,7 @@ use parking_lot::Mutex;
 use crate::{
     Connection, DeviceToDeviceSemaphoreHandle, Error, RegisteredMemory, Result, SemaphoreStub, Signaller,
     monitor::Abortable,
-    provider::RemoteRegion,
+    provider::{Operation, RemoteRegion},
     slab::{EXPECTED, INBOUND, INBOUND_BY_LINK, OUTBOUND, StatusBlock, TokenBlock},
     wire::Kind,
 };
@@ -17,6 +18,15 @@ use crate::{
 /// A pair of tokens, one at each end of a connection, by which the ends signal and wait for each other.
 ///
 /// Cheap to clone. Aborted (see [`Semaphore::abort`]) by itself when its connection fails.
+///
+/// Any number of objects may be made of it, of one kind or of several: [`DeviceToDeviceSemaphore`]s and memory channels,
+/// [`HostToDeviceSemaphore`](crate::HostToDeviceSemaphore)s, [`HostToHostSemaphore`](crate::HostToHostSemaphore)s, and the
+/// port channels of one proxy service. They are views of the same tokens: each signal through any of them adds one, and
+/// each wait through any of them, here or in a kernel, takes one. Only two things do not go together:
+/// 1. A wait of a [`DeviceToDeviceSemaphore`] or memory channel does not see signals that came over the link, from a host
+///    or a proxy. Where some may come that way, wait through a port channel or a host semaphore.
+/// 2. Signals over the link have one sender: while a proxy service (or a [`Signaller`] of one's own) has a semaphore, a
+///    host's `signal` is an error, and a second service is refused.
 #[derive(Clone)]
 pub struct Semaphore {
     inner: Arc<Inner>,
@@ -28,10 +38,21 @@ struct Inner {
     remote: SemaphoreStub,
     block: TokenBlock,
     waits: Arc<Waits>,
-    /// How many signals this side's link has sent; none while a signaller counts them.
-    sent: Mutex<Option<u64>>,
+    link_signals: Mutex<LinkSignals>,
     connection: Connection,
 }
+
+/// The signals that this side sends over the link. What travels is their number, so they are counted in one place, and
+/// must land in their order.
+enum LinkSignals {
+    /// Host semaphores send them, any number of these, through the connection's own queue.
+    ByHosts { sent: u64, are_flushed: bool },
+    /// A signaller counts them.
+    BySignaller,
+}
+
+/// How long a signaller waits until the signals of host semaphores have landed.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Drop for Inner {
     fn drop(&mut self) {
@@ -53,8 +74,10 @@ struct Waits {
 const ABORT: u64 = 0;
 const TIMED_OUT: u64 = 1;
 const REFUSED: u64 = 3;
-/// In the word `REFUSED`: `ReasonTriggerRange` of the headers, the one that comes with an abort.
+/// In the word `REFUSED`: `ReasonTriggerRange` of the headers, which comes with an abort.
 const TRIGGER_RANGE: u32 = 2;
+/// `ReasonNoPort`, which comes with an abort, too.
+const NO_PORT: u32 = 3;
 
 impl Semaphore {
     /// Joins a stub made here with the one that the peer made over the other end of the same connection.
@@ -102,7 +125,7 @@ impl Semaphore {
             remote: SemaphoreStub { local: None, ..remote.clone() },
             block: block.clone(),
             waits: waits.clone(),
-            sent: Mutex::new(Some(0)),
+            link_signals: Mutex::new(LinkSignals::ByHosts { sent: 0, are_flushed: true }),
             connection: connection.clone(),
         });
         let target: Arc<dyn Abortable> = waits;
@@ -145,7 +168,16 @@ impl Semaphore {
         }
         // Pairs with the kernel's release; no other order is needed.
         let refused = self.inner.waits.status.word(REFUSED).ok()?.load(Ordering::Acquire);
-        (refused == TRIGGER_RANGE).then(|| Error::TriggerRefused { peer: self.inner.connection.label() })
+        let reason = match refused {
+            TRIGGER_RANGE => {
+                "with an offset or size of 4 GiB or more, or a memory id of 512 or more; register larger memory in pieces"
+            }
+            NO_PORT => {
+                "whose handle it had made of a semaphore's own handle; make it of the `semaphore_` of a port channel's handle"
+            }
+            _ => return None,
+        };
+        Some(Error::TriggerRefused { peer: self.inner.connection.label(), reason })
     }
 
     /// What happened to waits on it; ask after the kernel that waited is complete.
@@ -171,8 +203,8 @@ impl Semaphore {
         let (refused, timed_out) = (happened(REFUSED)?, happened(TIMED_OUT)?);
         if refused {
             let reason = "a kernel used LL128 packets where lines need not arrive whole (MemoryChannel::check_lines \
-                          says why) or by threads that are no whole warps, packets at an address that is no multiple \
-                          of their size, or flag 0";
+                          says why), by threads that are no whole warps or with memory that is not global, or packets \
+                          at an address that is no multiple of their size";
             return Err(Error::PacketsRefused { peer: peer(), reason: reason.to_owned() });
         }
         match timed_out {
@@ -181,25 +213,54 @@ impl Semaphore {
         }
     }
 
-    /// What signals the peer from the host, over the connection's link. There is one at a time: it counts the signals,
-    /// and what travels is their number.
+    /// What signals the peer through a [`SendQueue`](crate::SendQueue). There is one at a time, and while there is, host
+    /// semaphores of this semaphore cannot signal. Blocks until the signals that they have sent are at the peer, for 30 s at
+    /// most: another queue must not overtake them.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] while somebody has it: a [`crate::HostToDeviceSemaphore`], a
-    /// [`crate::HostToHostSemaphore`] or a proxy service.
+    /// [`Error::InvalidArgument`] while somebody has it, such as a proxy service; [`Error::Timeout`]: nothing was taken;
+    /// [`Error::PeerLost`] and the like.
     pub fn signaller(&self) -> Result<Signaller> {
-        match self.inner.sent.lock().take() {
-            Some(sent) => Ok(Signaller::new(self.clone(), sent)),
-            None => Err(Error::InvalidArgument(format!(
-                "the host's side of this semaphore of the connection to {} is in use already, by a proxy service or by \
-                 another semaphore made of it; build one semaphore for each",
-                self.inner.connection.label()
-            ))),
+        let mut signals = self.inner.link_signals.lock();
+        let LinkSignals::ByHosts { sent, are_flushed } = *signals else { return Err(self.has_a_signaller()) };
+        if !are_flushed {
+            self.inner.connection.flush(FLUSH_TIMEOUT)?;
         }
+        *signals = LinkSignals::BySignaller;
+        Ok(Signaller::new(self.clone(), sent))
     }
 
     pub(crate) fn give_back_signaller(&self, sent: u64) {
-        *self.inner.sent.lock() = Some(sent);
+        *self.inner.link_signals.lock() = LinkSignals::ByHosts { sent, are_flushed: true };
+    }
+
+    /// Signals the peer through the connection's own queue, behind its earlier writes.
+    pub(crate) fn signal_from_host(&self) -> Result<()> {
+        let mut signals = self.inner.link_signals.lock();
+        let LinkSignals::ByHosts { sent, are_flushed } = &mut *signals else {
+            return Err(self.has_a_signaller());
+        };
+        let (region, offset) = self.remote_token_by_link();
+        let update = |route| Operation::Update { route, offset, value: *sent + 1 };
+        // SAFETY: the token is inside the peer's memory: reading its stub has compared them.
+        unsafe { self.inner.connection.start(region, None, update)? };
+        *sent += 1;
+        *are_flushed = false;
+        Ok(())
+    }
+
+    fn has_a_signaller(&self) -> Error {
+        Error::InvalidArgument(format!(
+            "a proxy service, or another signaller, signals over this semaphore of the connection to {} already; signal \
+             through its port channels, or build another semaphore",
+            self.inner.connection.label()
+        ))
+    }
+
+    /// Whether the other is a clone of this.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     /// The word of the peer's token that this side's link writes: its region, and the offset in it.
@@ -245,7 +306,8 @@ impl fmt::Debug for Semaphore {
     }
 }
 
-/// A semaphore whose both ends are kernels: `MemoryDevice2DeviceSemaphore` of the C++ and Python API.
+/// A semaphore whose both ends are kernels: `MemoryDevice2DeviceSemaphore` of the C++ and Python API. Several of one
+/// [`Semaphore`] share its tokens.
 #[derive(Debug, Clone)]
 pub struct DeviceToDeviceSemaphore {
     semaphore: Semaphore,

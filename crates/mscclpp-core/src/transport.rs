@@ -2,7 +2,7 @@ use std::{
     cmp::Ordering,
     fmt,
     hash::{Hash, Hasher},
-    ops::{BitAnd, BitOr, BitOrAssign, BitXor, Not},
+    ops::{BitAnd, BitAndAssign, BitOr, BitOrAssign, BitXor, BitXorAssign, Not},
 };
 
 /// By which means two endpoints reach each other.
@@ -140,12 +140,19 @@ impl fmt::Debug for Transport {
 
 /// A set of transports.
 ///
+/// The operators `|`, `&` and `^`, with their assigning forms, and `==` take another set or a single [`Transport`] on
+/// their right. On the left of `|`, `&` and `^`, too, a transport stands for the set of it alone
+/// ([`Transport::UNKNOWN`] for the empty set).
+///
 /// ```
 /// use mscclpp_core::{Transport, TransportFlags};
-/// let flags = Transport::CUDA_IPC | Transport::IB0;
+/// let mut flags = Transport::CUDA_IPC | Transport::IB0;
 /// assert!(flags.has(Transport::IB0) && flags.count() == 2);
 /// assert!((flags & TransportFlags::ALL_IB).has(Transport::IB0));
-/// assert!((flags ^ flags).none());
+/// flags &= !Transport::IB0;
+/// assert_eq!(flags, Transport::CUDA_IPC);
+/// flags ^= Transport::CUDA_IPC;
+/// assert!(flags.none());
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct TransportFlags(u32);
@@ -201,45 +208,56 @@ impl From<Transport> for TransportFlags {
     }
 }
 
-impl<T: Into<TransportFlags>> BitOr<T> for TransportFlags {
-    type Output = Self;
-    fn bitor(self, other: T) -> Self {
-        Self(self.0 | other.into().0)
-    }
+/// An operator on sets, with a set or a transport on either side, and its assigning form.
+macro_rules! set_operator {
+    ($operator:ident $method:ident, $assign:ident $assign_method:ident) => {
+        impl<T: Into<TransportFlags>> $operator<T> for TransportFlags {
+            type Output = Self;
+            fn $method(self, other: T) -> Self {
+                Self(self.0.$method(other.into().0))
+            }
+        }
+
+        impl<T: Into<TransportFlags>> $operator<T> for Transport {
+            type Output = TransportFlags;
+            fn $method(self, other: T) -> TransportFlags {
+                TransportFlags::from(self).$method(other)
+            }
+        }
+
+        impl<T: Into<TransportFlags>> $assign<T> for TransportFlags {
+            fn $assign_method(&mut self, other: T) {
+                *self = self.$method(other);
+            }
+        }
+    };
 }
 
-impl<T: Into<TransportFlags>> BitAnd<T> for TransportFlags {
-    type Output = Self;
-    fn bitand(self, other: T) -> Self {
-        Self(self.0 & other.into().0)
-    }
-}
-
-impl<T: Into<TransportFlags>> BitXor<T> for TransportFlags {
-    type Output = Self;
-    fn bitxor(self, other: T) -> Self {
-        Self(self.0 ^ other.into().0)
-    }
-}
-
-impl<T: Into<TransportFlags>> BitOrAssign<T> for TransportFlags {
-    fn bitor_assign(&mut self, other: T) {
-        *self = *self | other;
-    }
-}
+set_operator!(BitOr bitor, BitOrAssign bitor_assign);
+set_operator!(BitAnd bitand, BitAndAssign bitand_assign);
+set_operator!(BitXor bitxor, BitXorAssign bitxor_assign);
 
 impl Not for TransportFlags {
     type Output = Self;
-    /// The transports of [`TransportFlags::ALL`] that are not in the set.
+    /// The transports of [`TransportFlags::ALL`] that are not in the set. Custom transports are never among them: `&` with
+    /// it takes them out.
     fn not(self) -> Self {
         Self(!self.0 & Self::ALL.0)
     }
 }
 
-impl<T: Into<TransportFlags>> BitOr<T> for Transport {
+impl Not for Transport {
     type Output = TransportFlags;
-    fn bitor(self, other: T) -> TransportFlags {
-        TransportFlags::from(self) | other
+    /// The transports of [`TransportFlags::ALL`] but this one.
+    fn not(self) -> TransportFlags {
+        !TransportFlags::from(self)
+    }
+}
+
+impl PartialEq<Transport> for TransportFlags {
+    /// Whether the set holds that transport alone.
+    fn eq(&self, other: &Transport) -> bool {
+        *self == Self::from(*other)
     }
 }
 
@@ -306,5 +324,31 @@ mod tests {
         assert_eq!(TransportFlags::ALL_IB.count(), 8);
         assert!(!TransportFlags::from(Transport::UNKNOWN).any());
         assert_eq!(flags.to_string(), "CudaIpc | Custom3");
+    }
+
+    #[test]
+    fn operators_take_sets_and_transports_on_either_side() {
+        let (ipc, ib, both) = (Transport::CUDA_IPC, Transport::IB3, Transport::CUDA_IPC | Transport::IB3);
+        assert_eq!((ipc | ib, ipc | both, both | ib), (both, both, both));
+        assert_eq!((both & ipc, ipc & both, ipc & ib), (ipc.into(), ipc.into(), TransportFlags::NONE));
+        assert_eq!(
+            (both ^ ipc, ipc ^ both, ipc ^ ib, ipc ^ ipc),
+            (ib.into(), ib.into(), both, TransportFlags::NONE)
+        );
+        let mut flags = TransportFlags::NONE;
+        flags |= ipc;
+        flags |= TransportFlags::ALL_IB;
+        assert_eq!(flags.count(), 9);
+        flags &= both;
+        assert_eq!(flags, both);
+        flags ^= ib;
+        assert!(flags == ipc && flags != ib && flags != both);
+        flags ^= both;
+        assert_eq!(flags, ib);
+        flags &= ipc;
+        assert!(flags.none() && flags == Transport::UNKNOWN);
+        assert_eq!((!ipc | ipc, !ipc & ipc), (TransportFlags::ALL, TransportFlags::NONE));
+        assert_eq!(both & !ib, ipc);
+        assert!((Transport::custom(0) & !ipc).none(), "custom transports are in no complement");
     }
 }

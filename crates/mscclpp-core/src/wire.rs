@@ -109,8 +109,9 @@ impl<'a> Reader<'a> {
         let mut reader = Self { kind, rest: bytes };
         if reader.array::<4>("the magic")? != MAGIC {
             return Err(reader.malformed(format!(
-                "it starts with {:02x?} where {MAGIC:02x?} was expected: not made by this library",
-                &bytes[..4]
+                "it starts with {:02x?} where {MAGIC:02x?} was expected: not made by this library{}",
+                &bytes[..4],
+                quoted(bytes)
             )));
         }
         let version = u16::from_le_bytes(reader.array("the version")?);
@@ -197,6 +198,24 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Whether bytes begin as all do that this crate serializes.
+pub fn is_an_envelope(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC)
+}
+
+/// The beginning of a text, so that who sent it recognises it; nothing for other bytes.
+fn quoted(bytes: &[u8]) -> String {
+    const SHOWN: usize = 40;
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.is_empty() && !text.chars().any(char::is_control) => {
+            let shown: String = text.chars().take(SHOWN).collect();
+            let more = if shown.len() < text.len() { "..." } else { "" };
+            format!(" (it is the text {shown:?}{more})")
+        }
+        _ => String::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,6 +257,12 @@ mod tests {
             read(&bytes).unwrap_err().to_string()
         };
         assert!(with(0, b'X').contains("not made by this library"));
+        assert!(
+            read(b"hello there")
+                .unwrap_err()
+                .to_string()
+                .ends_with("library (it is the text \"hello there\")")
+        );
         assert!(with(4, 9).contains("version 9") && with(4, 9).contains("version 2"));
         assert!(with(6, 1).contains("an endpoint came where a registered memory was due"));
         assert!(with(6, 77).contains("unknown kind (77)"));

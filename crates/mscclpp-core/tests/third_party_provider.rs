@@ -4,16 +4,16 @@
 
 mod courier;
 
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use courier::{Courier, Reach, Tokens};
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Trial;
 use mscclpp_core::{
     Context, ContextBuilder, Device, Transport,
-    conformance::{self, Case, Setup},
+    conformance::{self, Setup},
 };
 use mscclpp_gpu::Platform;
-use mscclpp_test_support::child;
+use mscclpp_test_support::{child, start_waiting};
 
 /// One of the providers that the suite runs over.
 #[derive(Clone)]
@@ -66,35 +66,15 @@ impl Setup for Couriers {
     }
 }
 
-fn main() -> ExitCode {
+fn main() {
     // The second process of a setup.
     if let Some(role) = child::role() {
-        let Some(setup) = all().into_iter().find(|setup| role == [setup.name]) else {
-            return ExitCode::FAILURE;
-        };
-        conformance::process::serve(&setup);
-        return ExitCode::SUCCESS;
+        let setup = all().into_iter().find(|setup| role == [setup.name]).expect("a setup of that name");
+        return conformance::process::serve(&setup);
     }
     let mut trials = Vec::new();
     for setup in all() {
-        let trial = |(name, case): (&str, Case)| {
-            let setup = setup.clone();
-            Trial::test(format!("{}::{name}", setup.name), move || {
-                case(&setup);
-                Ok(())
-            })
-        };
-        trials.extend(conformance::cases().into_iter().map(trial));
-        trials.extend(conformance::kernel_cases().into_iter().map(trial));
-        trials.extend(conformance::mapped_memory_cases().into_iter().map(
-            |case| match setup.maps_peer_memory() {
-                false => trial(case).with_kind("needs mapped memory").with_ignored_flag(true),
-                true => trial(case),
-            },
-        ));
-        if setup.in_processes {
-            trials.extend(conformance::process_cases().into_iter().map(trial));
-        }
+        trials.extend(conformance::trials(setup.name, &setup));
     }
     trials.push(Trial::test("transports_of_a_family_pair_with_each_other", || {
         transports_of_a_family_pair_with_each_other();
@@ -104,7 +84,35 @@ fn main() -> ExitCode {
         a_queue_that_cannot_hand_over_fails_its_connection();
         Ok(())
     }));
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    trials.push(Trial::test("a_signaller_waits_until_the_signals_of_hosts_have_landed", || {
+        a_signaller_waits_until_the_signals_of_hosts_have_landed();
+        Ok(())
+    }));
+    conformance::run(trials)
+}
+
+/// What its queue sends would else overtake them, and the peer would count too few.
+fn a_signaller_waits_until_the_signals_of_hosts_have_landed() {
+    use mscclpp_core::{EndpointConfig, HostToDeviceSemaphore, Semaphore, SemaphoreStub};
+    let courier = Courier::new(Reach::Nothing);
+    let context = Context::builder().provider(courier.clone()).platform(Platform::Host).build();
+    let config = EndpointConfig::new(Courier::TRANSPORT, Device::gpu(0));
+    let end = context.create_endpoint(config).expect("an endpoint");
+    let connection = context.connect(&end, &end).expect("a connection");
+    let stubs = [0, 1].map(|_| SemaphoreStub::new(&connection).expect("a stub"));
+    let [here, there] =
+        [[0, 1], [1, 0]].map(|[a, b]| Semaphore::new(&stubs[a], &stubs[b]).expect("a semaphore"));
+    let host = HostToDeviceSemaphore::new(&here).expect("a semaphore that hosts signal");
+    courier.hold(true);
+    host.signal().expect("a signal that is on its way");
+    std::thread::scope(|scope| {
+        let asking = start_waiting(scope, || here.signaller());
+        let is_early = asking.is_finished();
+        courier.hold(false);
+        asking.join().expect("it does not panic").expect("a signaller");
+        assert!(!is_early, "the signal was not at the peer yet");
+    });
+    assert_eq!(conformance::semaphore_waits(&there, 1, 1), 1, "the signal has landed");
 }
 
 /// Its signals are counted and never come: nobody may go on as if they had.

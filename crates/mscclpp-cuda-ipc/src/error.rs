@@ -1,11 +1,11 @@
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use mscclpp_core::Transport;
-use mscclpp_net::{SystemError, env::BadVariable};
+use mscclpp_net::{Report, SystemError, env::BadVariable};
 
 /// What can go wrong in this transport alone; callers get it inside [`mscclpp_core::Error::Transport`], or as the
 /// variant of [`mscclpp_core::Error`] that says the same.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
@@ -58,6 +58,13 @@ pub enum Error {
 }
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl fmt::Debug for Error {
+    /// As [`mscclpp_net::Report`] shows it: what a `main` prints that returns it is the message with its causes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Report(self), f)
+    }
+}
 
 impl From<Error> for mscclpp_core::Error {
     fn from(error: Error) -> Self {

@@ -55,7 +55,7 @@ pub use error::Error;
 use hub::Hub;
 use link::IpcLink;
 use message::{EndpointBlob, Request, Token};
-use region::{Exports, Imports, IpcRegion};
+use region::{Exports, Imports, IpcRegion, IpcRegistration};
 
 /// The provider of [`Transport::CUDA_IPC`].
 ///
@@ -119,13 +119,17 @@ impl TransportProvider for CudaIpc {
     }
 
     fn register(&self, _transport: Transport, region: &Arc<MemoryRegion>) -> Result<Arc<dyn Registration>> {
-        let Some(gpu) = region.gpu() else {
-            return Err(CoreError::InvalidArgument(format!(
-                "the memory at {:?} is no device memory; CudaIpc shares nothing else",
-                region.ptr()
-            )));
-        };
+        let gpu = device_of(region)?;
         Ok(Arc::new(self.exports.register(&self.hub()?, gpu, region)?))
+    }
+
+    fn local_source(
+        &self,
+        _transport: Transport,
+        region: &Arc<MemoryRegion>,
+    ) -> Result<Option<Arc<dyn Registration>>> {
+        device_of(region)?;
+        Ok(Some(Arc::new(IpcRegistration::local(region))))
     }
 
     fn import(&self, info: &RegionInfo<'_>, gpu: Option<&Gpu>) -> Result<Arc<dyn RemoteRegion>> {
@@ -177,6 +181,15 @@ impl TransportProvider for CudaIpc {
     }
 }
 
+fn device_of(region: &MemoryRegion) -> Result<&Gpu> {
+    region.gpu().ok_or_else(|| {
+        CoreError::InvalidArgument(format!(
+            "the memory at {:?} is no device memory; CudaIpc shares and copies nothing else",
+            region.ptr()
+        ))
+    })
+}
+
 /// Checks that the two ends can reach each other, and gives the device whose stream will copy.
 fn reachable_from(local: &IpcEndpoint, remote: &EndpointInfo) -> Result<Gpu> {
     let unreachable = |reason: String| CoreError::Unreachable {
@@ -188,14 +201,15 @@ fn reachable_from(local: &IpcEndpoint, remote: &EndpointInfo) -> Result<Gpu> {
     let peer_is_cpu = remote.device.kind == DeviceType::Cpu;
     let Some(gpu) = &local.gpu else {
         return Err(unreachable(if peer_is_cpu {
-            "both endpoints are on CPUs; CudaIpc connects GPUs".to_owned()
+            "both endpoints are on CPUs, and CudaIpc connects GPUs; use Ethernet or IB".to_owned()
         } else {
-            "this endpoint is on a CPU; CudaIpc copies from GPU to GPU".to_owned()
+            "this endpoint is on a CPU, and CudaIpc copies from GPU to GPU; use Ethernet or IB".to_owned()
         }));
     };
     if peer_is_cpu {
         return Err(unreachable(
-            "the peer's endpoint is on a CPU; CudaIpc copies from GPU to GPU".to_owned(),
+            "the peer's endpoint is on a CPU, and CudaIpc copies from GPU to GPU; use Ethernet or IB"
+                .to_owned(),
         ));
     }
     if remote.platform != gpu.platform() {
@@ -212,14 +226,15 @@ fn reachable_from(local: &IpcEndpoint, remote: &EndpointInfo) -> Result<Gpu> {
     // Of a device that this process does not see (one visible GPU per rank) nothing can be asked; mapping its memory
     // will tell.
     if gpu.peer_access_by_uuid(&remote.device_uuid)?.is_some_and(|access| !access.reachable) {
-        return Err(unreachable(gpu.platform().why_no_peer_access().to_owned()));
+        let why = gpu.platform().why_no_peer_access();
+        return Err(unreachable(format!("{why}; connect these devices over Ethernet or IB")));
     }
     Ok(gpu.clone())
 }
 
 fn different_hosts(theirs: &str, ours: &str) -> String {
     format!(
-        "it is on host [{theirs}], this side on [{ours}]; between hosts use Ethernet (containers of one host \
+        "it is on host [{theirs}], this side on [{ours}]; between hosts use Ethernet or IB (containers of one host \
          need one network namespace)"
     )
 }

@@ -86,19 +86,24 @@ impl Exports {
             address: hub.address().to_owned(),
         };
         let blob = blob.encode();
-        Ok(IpcRegistration { blob, region: region.clone(), _allocation: allocation, _hub: hub.clone() })
+        let served = Some((allocation, hub.clone()));
+        Ok(IpcRegistration { blob, region: region.clone(), _served: served })
     }
 }
 
-/// A region that peers can fetch.
+/// A region that queues of this side read, and that peers can fetch if it is served.
 pub(crate) struct IpcRegistration {
     blob: Vec<u8>,
     region: Arc<MemoryRegion>,
-    _allocation: Arc<Allocation>,
-    _hub: Arc<Hub>,
+    _served: Option<(Arc<Allocation>, Arc<Hub>)>,
 }
 
 impl IpcRegistration {
+    /// Of memory for local use.
+    pub(crate) fn local(region: &Arc<MemoryRegion>) -> Self {
+        Self { blob: Vec::new(), region: region.clone(), _served: None }
+    }
+
     pub(crate) fn region(&self) -> &Arc<MemoryRegion> {
         &self.region
     }

@@ -1,11 +1,11 @@
 //! What CUDA IPC cannot connect is refused at the call, in words: devices without peer access, and CPUs.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, sync::atomic::AtomicU64};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp_core::{Context, Device, Endpoint, EndpointConfig, Error, Transport};
+use mscclpp_core::{Context, Device, Endpoint, EndpointConfig, Error, Transport, TransportFlags};
 use mscclpp_cuda_ipc::CudaIpc;
-use mscclpp_gpu::Platform;
+use mscclpp_gpu::{DevicePtr, Platform};
 
 fn main() -> ExitCode {
     // SAFETY: the process has no other thread yet.
@@ -13,6 +13,7 @@ fn main() -> ExitCode {
     let trials = vec![
         Trial::test("devices_without_peer_access_do_not_connect", devices_without_peer_access_do_not_connect),
         Trial::test("memory_without_peer_access_is_not_written", memory_without_peer_access_is_not_written),
+        Trial::test("host_memory_is_not_written_from", host_memory_is_not_written_from),
         Trial::test("cpus_do_not_connect", cpus_do_not_connect),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -39,6 +40,7 @@ fn devices_without_peer_access_do_not_connect() -> Result<(), Failed> {
         Err(error @ Error::Unreachable { .. }) => {
             let words = error.to_string();
             assert!(words.contains("host device 0") && words.contains("MSCCLPP_HOST_PEER_ACCESS"), "{words}");
+            assert!(words.ends_with("connect these devices over Ethernet or IB"), "{words}");
         }
         other => return Err(format!("{other:?}").into()),
     }
@@ -65,6 +67,28 @@ fn memory_without_peer_access_is_not_written() -> Result<(), Failed> {
     Ok(())
 }
 
+/// For local use it can be registered, as any memory can. What it can be used for is another matter.
+fn host_memory_is_not_written_from() -> Result<(), Failed> {
+    static WORDS: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
+    let context = context();
+    let end = endpoint(&context, Device::gpu(0));
+    let connection = context.connect(&end, &sent(&end))?;
+    let target = context.register_buffer(&context.gpu(0)?.allocate(64)?, Transport::CUDA_IPC)?;
+    let ptr = DevicePtr::from_ptr(WORDS.as_ptr());
+    // SAFETY: static memory of atomics.
+    let local = unsafe { context.register_memory(ptr, 64, TransportFlags::NONE) }?;
+    assert_eq!((local.data(), local.gpu().is_none()), (Some(ptr), true));
+    for refused in [
+        // SAFETY: as above.
+        unsafe { context.register_memory(ptr, 64, Transport::CUDA_IPC) }.map(|_| ()),
+        connection.write(&target, 0, &local, 0, 64),
+    ] {
+        let error = refused.expect_err("no device memory").to_string();
+        assert!(error.contains("is no device memory"), "{error}");
+    }
+    Ok(())
+}
+
 fn cpus_do_not_connect() -> Result<(), Failed> {
     let (here, there) = (context(), context());
     for (local, remote, word) in [
@@ -74,7 +98,8 @@ fn cpus_do_not_connect() -> Result<(), Failed> {
     ] {
         let (local, remote) = (endpoint(&here, local), endpoint(&there, remote));
         match here.connect(&local, &sent(&remote)).map(|_| ()) {
-            Err(Error::Unreachable { reason, .. }) if reason.contains(word) => {}
+            Err(Error::Unreachable { reason, .. })
+                if reason.contains(word) && reason.ends_with("use Ethernet or IB") => {}
             other => return Err(format!("{other:?}").into()),
         }
     }

@@ -1,14 +1,14 @@
-use std::{net::SocketAddr, time::Duration};
+use std::{fmt, net::SocketAddr, time::Duration};
 
 use mscclpp_core::Transport;
 pub(crate) use mscclpp_net::SystemCall;
-use mscclpp_net::{SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface};
+use mscclpp_net::{Report, SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface};
 
 use crate::protocol::VERSION;
 
 /// What can go wrong in this transport alone; callers get it inside [`mscclpp_core::Error::Transport`], or as the
 /// variant of [`mscclpp_core::Error`] that says the same.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
@@ -85,6 +85,13 @@ fn join(items: &[impl ToString], separator: &str) -> String {
 }
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl fmt::Debug for Error {
+    /// As [`mscclpp_net::Report`] shows it: what a `main` prints that returns it is the message with its causes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Report(self), f)
+    }
+}
 
 impl From<Error> for mscclpp_core::Error {
     fn from(error: Error) -> Self {

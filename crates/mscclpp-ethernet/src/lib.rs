@@ -148,8 +148,20 @@ impl TransportProvider for Ethernet {
         Ok(Arc::new(LocalRegion::register(self.hub()?, region)))
     }
 
+    fn local_source(
+        &self,
+        _transport: Transport,
+        region: &Arc<MemoryRegion>,
+    ) -> Result<Option<Arc<dyn Registration>>> {
+        Ok(Some(Arc::new(LocalRegion::for_local_use(region))))
+    }
+
     fn import(&self, info: &RegionInfo<'_>, _gpu: Option<&Gpu>) -> Result<Arc<dyn RemoteRegion>> {
         Ok(Arc::new(PeerRegion::import(info)?))
+    }
+
+    fn maps_memory(&self, _transport: Transport) -> bool {
+        false
     }
 
     fn connect(

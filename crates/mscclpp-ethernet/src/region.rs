@@ -17,11 +17,12 @@ use crate::{
     hub::Hub,
 };
 
-/// A region of this process, in the table that frames are checked against for as long as this lives.
+/// A region of this process.
 pub(crate) struct LocalRegion {
     region: Arc<MemoryRegion>,
     blob: Vec<u8>,
-    hub: Arc<Hub>,
+    /// Has it in the table that frames are checked against, for as long as this lives. None for memory for local use.
+    hub: Option<Arc<Hub>>,
 }
 
 impl LocalRegion {
@@ -29,7 +30,12 @@ impl LocalRegion {
         let misalignment = (region.ptr().0 % 8) as u8;
         let blob = RegionBlob { id: region.id(), len: region.len(), misalignment }.encode();
         hub.shared().regions().register(region);
-        Self { region: region.clone(), blob, hub }
+        Self { region: region.clone(), blob, hub: Some(hub) }
+    }
+
+    /// Memory that no frame may name.
+    pub(crate) fn for_local_use(region: &Arc<MemoryRegion>) -> Self {
+        Self { region: region.clone(), blob: Vec::new(), hub: None }
     }
 
     pub(crate) fn of(registration: &dyn Registration) -> Result<&Self> {
@@ -50,7 +56,9 @@ impl Registration for LocalRegion {
 impl Drop for LocalRegion {
     /// Waits until no peer's bytes are on their way into the region, which is bounded.
     fn drop(&mut self) {
-        self.hub.shared().regions().withdraw(self.region.id());
+        if let Some(hub) = &self.hub {
+            hub.shared().regions().withdraw(self.region.id());
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use mscclpp_core::MemoryRegion;
 use mscclpp_gpu::DevicePtr;
 use parking_lot::{Mutex, RwLock};
 
-use crate::{claims::Claims, protocol::frame::Fault, staging::Patience};
+use crate::{claims::Claims, protocol::frame::Fault, staging::Backoff};
 
 /// How long a frame that has begun may take to end once its region is withdrawn. Long enough for a receiver that has all
 /// bytes and was only not scheduled, whose connection must not suffer.
@@ -48,7 +48,7 @@ impl Regions {
         let receivers: Vec<_> = self.claims.lock().iter().filter_map(Weak::upgrade).collect();
         let began = Instant::now();
         for claims in receivers {
-            let mut patience = Patience::default();
+            let mut backoff = Backoff::default();
             while claims.may_touch(id) {
                 let waited = began.elapsed();
                 if waited > LIMIT {
@@ -62,7 +62,7 @@ impl Regions {
                 if waited > GRACE {
                     claims.cut(id);
                 }
-                patience.wait();
+                backoff.wait();
             }
         }
     }

@@ -42,8 +42,8 @@ impl Default for Settings {
 ///
 /// ```
 /// use std::time::Duration;
-/// use mscclpp_core::Context;
-/// use mscclpp_ethernet::Ethernet;
+/// # use mscclpp_core::Context;
+/// # use mscclpp_ethernet::Ethernet;
 ///
 /// let ethernet = Ethernet::builder().staging(2 << 20, 8).checksums(true).busy_poll(Duration::ZERO).build();
 /// let context = Context::builder().provider(ethernet).build();

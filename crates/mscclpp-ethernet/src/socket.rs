@@ -69,28 +69,28 @@ fn message(vectors: &mut [libc::iovec]) -> libc::msghdr {
 
 /// How to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum SendMode {
     /// What the system takes at once.
-    AtOnce,
+    NonBlocking,
     /// The same, and the system holds a last segment that is not full back until the next call, [`push`], or 200 ms have
     /// passed.
-    WithMoreToCome,
+    NonBlockingMore,
     /// All of it, or what the system takes within the socket's limit.
-    Patiently,
+    Blocking,
 }
 
 /// Sends the first [`MAX_PIECES`] pieces, as far as that goes.
 ///
 /// # Safety
 /// All pieces must be readable memory.
-pub(crate) unsafe fn send(stream: &TcpStream, pieces: &[Piece], manner: Manner) -> io::Result<usize> {
+pub(crate) unsafe fn send(stream: &TcpStream, pieces: &[Piece], mode: SendMode) -> io::Result<usize> {
     let (mut vectors, count) = vectors(pieces);
     let message = message(&mut vectors[..count]);
     let flags = libc::MSG_NOSIGNAL
-        | match manner {
-            Manner::AtOnce => libc::MSG_DONTWAIT,
-            Manner::WithMoreToCome => libc::MSG_DONTWAIT | libc::MSG_MORE,
-            Manner::Patiently => 0,
+        | match mode {
+            SendMode::NonBlocking => libc::MSG_DONTWAIT,
+            SendMode::NonBlockingMore => libc::MSG_DONTWAIT | libc::MSG_MORE,
+            SendMode::Blocking => 0,
         };
     // SAFETY: the header points to `count` vectors that live, and those to readable memory, as the caller promises. The
     // system only reads it.

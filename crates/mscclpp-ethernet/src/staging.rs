@@ -163,9 +163,9 @@ impl Drop for Staging {
 
 /// How a thread waits for a device: it spins, then yields, then naps.
 #[derive(Default)]
-pub(crate) struct Patience(u32);
+pub(crate) struct Backoff(u32);
 
-impl Patience {
+impl Backoff {
     pub(crate) fn wait(&mut self) {
         self.0 = self.0.saturating_add(1);
         match self.0 {

@@ -391,24 +391,24 @@ fn segments(stream: &TcpStream) -> u32 {
 
 #[test]
 fn a_small_write_and_its_signal_leave_in_one_segment() {
-    use crate::socket::{Manner, Piece, push, send};
+    use crate::socket::{Piece, SendMode, push, send};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     stream.set_nodelay(true).unwrap();
     let frame = [5; 100];
     // SAFETY: an array of this test's.
-    let say = |manner| assert_eq!(unsafe { send(&stream, &[Piece::of(&frame)], manner) }.unwrap(), 100);
+    let say = |mode| assert_eq!(unsafe { send(&stream, &[Piece::of(&frame)], mode) }.unwrap(), 100);
     // 200 ms after a write, the system sends anyway: a machine may be that slow now and then, not always.
     let together = (0..20).any(|_| {
         let before = segments(&stream);
-        say(Manner::WithMoreToCome);
-        say(Manner::AtOnce);
+        say(SendMode::NonBlockingMore);
+        say(SendMode::NonBlocking);
         segments(&stream) == before + 1
     });
     assert!(together, "a write that was to wait for its signal did not");
     let pushed = (0..20).any(|_| {
         let before = segments(&stream);
-        say(Manner::WithMoreToCome);
+        say(SendMode::NonBlockingMore);
         let held = segments(&stream) == before;
         push(&stream);
         held && segments(&stream) == before + 1

@@ -2,27 +2,24 @@
 
 use std::process::Command;
 
-use libtest_mimic::{Arguments, Trial};
 use mscclpp_core::{
     Context, ContextBuilder, Device, Transport,
-    conformance::{self, Case, Setup},
+    conformance::{self, Devices, Setup},
 };
 use mscclpp_ethernet::Ethernet;
-use mscclpp_gpu::Platform;
 use mscclpp_test_support::child;
 
 #[derive(Clone, Copy)]
-struct Ends {
-    platform: Platform,
-    devices: [usize; 2],
+struct OverEthernet {
+    devices: Devices,
     checksums: bool,
 }
 
-impl Setup for Ends {
+impl Setup for OverEthernet {
     fn builder(&self) -> ContextBuilder {
         // Chunks that are small enough for the cases to go around many of them.
         let ethernet = Ethernet::builder().staging(16 << 10, 3).checksums(self.checksums).build();
-        Context::builder().provider(ethernet).platform(self.platform)
+        Context::builder().provider(ethernet).platform(self.devices.platform())
     }
 
     fn transport(&self) -> Transport {
@@ -30,7 +27,7 @@ impl Setup for Ends {
     }
 
     fn devices(&self) -> [Device; 2] {
-        self.devices.map(Device::gpu)
+        self.devices.of_ends()
     }
 
     fn maps_peer_memory(&self) -> bool {
@@ -41,65 +38,31 @@ impl Setup for Ends {
         true
     }
 
-    fn second_process(&self) -> Option<Command> {
-        let [a, b] = self.devices.map(|device| device.to_string());
-        Some(child::as_child(&[&self.platform.to_string(), &a, &b, &self.checksums.to_string()]))
+    fn writes_from_local_memory(&self) -> bool {
+        true
     }
-}
 
-/// The second process of a case. Its platform, devices and checksums are in `role`.
-fn serve(role: Vec<String>) {
-    let mut role = role.into_iter();
-    let mut next = || role.next().expect("an argument");
-    let platform = next();
-    let known = [Platform::Host, Platform::Cuda, Platform::Hip];
-    let platform = known.into_iter().find(|known| known.to_string() == platform).expect("a platform");
-    let devices = [0, 1].map(|_| next().parse().expect("a device"));
-    let checksums = next().parse().expect("a switch");
-    conformance::process::serve(&Ends { platform, devices, checksums });
-}
-
-fn trials(ends: Ends, cases: Vec<(&'static str, Case)>) -> Vec<Trial> {
-    let Ends { platform, devices: [a, b], checksums } = ends;
-    let checked = if checksums { "_with_checksums" } else { "" };
-    cases
-        .into_iter()
-        .map(|(name, case)| {
-            Trial::test(format!("{platform}::devices_{a}_and_{b}{checked}::{name}"), move || {
-                case(&ends);
-                Ok(())
-            })
-        })
-        .collect()
+    fn second_process(&self) -> Option<Command> {
+        Some(child::as_child(&[&self.devices.to_string(), &self.checksums.to_string()]))
+    }
 }
 
 fn main() {
+    // The second process of a case.
     if let Some(role) = child::role() {
-        return serve(role);
+        let devices = role[0].parse().expect("two devices");
+        let checksums = role[1].parse().expect("a switch");
+        return conformance::process::serve(&OverEthernet { devices, checksums });
     }
-    let found = Platform::detect_or_host().expect("a usable platform");
-    let mut platforms = vec![Platform::Host];
-    if found != Platform::Host {
-        platforms.push(found);
-    }
-    let mut all = Vec::new();
-    for platform in platforms {
-        for (devices, checksums) in [([0, 0], false), ([0, 1], false), ([0, 1], true)] {
-            let enough = platform.device_count().expect("a usable platform") > devices[1];
-            let ends = Ends { platform, devices, checksums };
-            let mut these = trials(ends, conformance::cases());
-            these.extend(trials(ends, conformance::process_cases()));
-            these.extend(trials(ends, conformance::kernel_cases()));
-            all.extend(these.into_iter().map(|trial| match enough {
-                true => trial,
-                false => trial.with_kind("needs two devices").with_ignored_flag(true),
-            }));
+    let mut trials = Vec::new();
+    for devices in Devices::all() {
+        // Checksums are tested between two devices.
+        let [a, b] = devices.of_ends();
+        for checksums in if a == b { &[false][..] } else { &[false, true] } {
+            let checked = if *checksums { "_with_checksums" } else { "" };
+            let setup = OverEthernet { devices, checksums: *checksums };
+            trials.extend(conformance::trials_on(devices, &format!("{devices}{checked}"), &setup));
         }
     }
-    let mut arguments = Arguments::from_args();
-    if found != Platform::Host {
-        // Freeing memory may wait for all kernels of the process, also for those of other cases that wait for a signal.
-        arguments.test_threads.get_or_insert(1);
-    }
-    libtest_mimic::run(&arguments, all).exit();
+    conformance::run(trials)
 }

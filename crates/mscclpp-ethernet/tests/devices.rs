@@ -1,14 +1,17 @@
-//! A CPU at one end, a (simulated) device at the other.
+//! A CPU at one end, a (simulated) device or a CPU at the other.
 
 mod support;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use mscclpp_core::{
-    Connection, Device, Endpoint, EndpointConfig, HostToDeviceSemaphore, HostToHostSemaphore,
-    RegisteredMemory, Semaphore, SemaphoreStub, Transport, conformance::semaphore_waits,
+    Connection, Device, Endpoint, EndpointConfig, Error, HostToDeviceSemaphore, HostToHostSemaphore,
+    RegisteredMemory, Semaphore, SemaphoreStub, Transport, TransportFlags, conformance::semaphore_waits,
 };
 use mscclpp_ethernet::Ethernet;
+use mscclpp_gpu::DevicePtr;
 use mscclpp_test_support::LIMIT;
-use support::{End, Words, arrived, context, mix};
+use support::{End, Pair, Words, arrived, context, mix};
 
 /// More polls than the test lasts, yet an end.
 const LONG: i64 = 1 << 24;
@@ -62,4 +65,52 @@ fn a_cpu_and_a_device_exchange_data_and_signals() {
         back.flush(LIMIT).expect("a flush");
         to.flush(LIMIT).expect("a flush");
     }
+}
+
+/// Several at each CPU. Threads signal and wait through all of them.
+#[test]
+fn host_semaphores_of_one_semaphore_share_its_tokens() {
+    const EACH: usize = 200;
+    let pair = Pair::open();
+    let (a, b) = pair.semaphores();
+    let several = |first: &HostToHostSemaphore| {
+        let new = || HostToHostSemaphore::new(first.semaphore()).expect("another of them");
+        [new(), new(), first.clone()]
+    };
+    let (at_a, at_b) = (several(&a), several(&b));
+    for (from, to) in [(&at_a, &at_b), (&at_b, &at_a)] {
+        std::thread::scope(|scope| {
+            for object in from {
+                scope.spawn(|| (0..EACH).for_each(|_| object.signal().expect("a signal")));
+            }
+            for object in to {
+                scope.spawn(|| (0..EACH).for_each(|_| object.wait(LONG).expect("a signal of any of them")));
+            }
+        });
+        for object in to {
+            assert!(!object.poll().expect("nothing has failed"), "a signal was taken twice");
+            assert!(matches!(object.wait(10), Err(Error::Timeout { .. })));
+        }
+        from[0].signal().expect("a signal");
+        to[1].wait(LONG).expect("a wait that timed out has taken nothing");
+    }
+}
+
+/// It is registered for no transport, and no peer can name it.
+#[test]
+fn host_memory_for_local_use_is_written_from() {
+    static SOURCE: [AtomicU64; 100] = [const { AtomicU64::new(0) }; 100];
+    let pair = Pair::open();
+    let target = Words::new(&pair.b.context, SOURCE.len());
+    SOURCE.iter().zip(1..).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+    let ptr = DevicePtr::from_ptr(SOURCE.as_ptr());
+    // SAFETY: static memory of atomics.
+    let local = unsafe { pair.a.context.register_memory(ptr, 800, TransportFlags::NONE) }.expect("a memory");
+    pair.ab.write(&target.at_peer(), 0, &local, 0, 800).expect("a write");
+    pair.ab.flush(LIMIT).expect("a flush");
+    assert!((0..SOURCE.len()).all(|i| target.at(i) == i as u64 + 1));
+    let bytes = local.serialize().expect("serializing");
+    let there = RegisteredMemory::deserialize(&bytes).expect("reading");
+    let refused = pair.ba.write(&there, 0, &target.memory, 0, 8);
+    assert!(matches!(refused, Err(Error::NotRegistered { .. })), "{refused:?}");
 }

@@ -82,6 +82,10 @@ fn get_or_make_at(path: &Path, make: impl FnOnce() -> Result<Vec<u8>>) -> Result
     Ok(bytes)
 }
 
+/// What is compiled beforehand is for one of these compute capabilities.
+#[cfg(feature = "cuda")]
+pub(crate) const CAPABILITIES_BEFOREHAND: [u32; 2] = [90, 80];
+
 /// What is there.
 ///
 /// # Errors
@@ -94,9 +98,10 @@ pub(crate) fn find(entry: &Entry) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Where the PTX of `source` is that was compiled beforehand ([`store_ptx`]).
-pub(crate) fn beforehand(source: &KernelSource<'_>) -> Entry {
-    let mut parts = vec!["ptx beforehand", source.cuda()];
+/// Where the PTX of `source` is that was compiled beforehand ([`store_ptx`]), for that compute capability.
+pub(crate) fn beforehand(source: &KernelSource<'_>, capability: u32) -> Entry {
+    let kind = format!("ptx beforehand {capability}");
+    let mut parts = vec![kind.as_str(), source.cuda()];
     for (name, text) in mscclpp_kernels::HEADERS.iter().chain(source.headers()) {
         parts.extend([name, text]);
     }
@@ -105,13 +110,14 @@ pub(crate) fn beforehand(source: &KernelSource<'_>) -> Entry {
 
 /// Puts the PTX of `source`, compiled beforehand, into a cache of compiled kernels, the folder that `MSCCLPP_CACHE_DIR`
 /// names where it is used: there [`crate::Module::load`] finds it on CUDA, and needs no compiler. Returns its path.
+/// `capability` is the compute capability that it was compiled for, 80 for 8.0: one of 80 and 90, which are looked for.
 ///
 /// # Errors
 /// [`Error::Cache`] for a folder that others may write to; [`Error::System`].
-pub fn store_ptx(folder: &Path, source: &KernelSource<'_>, ptx: &str) -> Result<PathBuf> {
+pub fn store_ptx(folder: &Path, source: &KernelSource<'_>, capability: u32, ptx: &str) -> Result<PathBuf> {
     make_folder(folder).map_err(|e| Error::system(format!("making {}", folder.display()), e))?;
     check(folder)?;
-    let path = folder.join(beforehand(source).file);
+    let path = folder.join(beforehand(source, capability).file);
     write(&path, ptx.as_bytes()).map_err(|e| Error::system(format!("writing {}", path.display()), e))?;
     Ok(path)
 }
@@ -210,14 +216,15 @@ mod tests {
         assert_ne!(file("a", &["x", "y"]), file("a", &["y", "x"]));
         let source = KernelSource::new("a.cu", "text");
         let other = source.with_headers(&[("a.hpp", "")]);
-        assert_ne!(beforehand(&source).file, beforehand(&other).file);
+        assert_ne!(beforehand(&source, 80).file, beforehand(&other, 80).file);
+        assert_ne!(beforehand(&source, 80).file, beforehand(&source, 90).file);
     }
 
     #[test]
     fn what_others_may_write_to_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let source = KernelSource::new("a.cu", "text");
-        let path = store_ptx(folder.path(), &source, "ptx").unwrap();
+        let path = store_ptx(folder.path(), &source, 80, "ptx").unwrap();
         assert_eq!(read(&path).unwrap().as_deref(), Some(&b"ptx"[..]));
         let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 
@@ -226,7 +233,7 @@ mod tests {
         assert!(matches!(&error, Error::Cache { path: refused, .. } if *refused == path), "{error}");
         mode(&path, 0o600);
         mode(folder.path(), 0o777);
-        let error = store_ptx(folder.path(), &source, "ptx").unwrap_err();
+        let error = store_ptx(folder.path(), &source, 80, "ptx").unwrap_err();
         assert!(
             error.to_string().contains("mode is 777") && error.to_string().contains("chmod go-w"),
             "{error}"

@@ -1,4 +1,4 @@
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{error::Error as _, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use crate::Platform;
 
@@ -6,7 +6,7 @@ use crate::Platform;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong with a device. Every variant is a situation a caller can act on.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A platform cannot be used here: no driver, no device, or not compiled in.
@@ -159,6 +159,24 @@ pub enum Error {
     },
 }
 
+impl fmt::Debug for Error {
+    /// The message with its causes, each said once: what a `main` prints that returns it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut last = self.to_string();
+        f.write_str(&last)?;
+        let mut source = self.source();
+        while let Some(error) = source {
+            let cause = error.to_string();
+            if !last.ends_with(&cause) {
+                write!(f, ": {cause}")?;
+                last = cause;
+            }
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
 impl Error {
     pub(crate) fn system(
         operation: impl Into<String>,
@@ -172,5 +190,20 @@ impl Error {
             Some(end) if end <= size => Ok(()),
             _ => Err(Self::OutOfBounds { what, offset, len, size }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_main_prints_is_the_message_with_its_causes() {
+        let refused = std::io::Error::from_raw_os_error(13);
+        let text = format!("opening a device failed: {refused}");
+        let error = Error::system("opening a device", refused);
+        assert_eq!(format!("{error:?}"), text);
+        let error = Error::NoPtx { name: "a kernel".to_owned(), source: Box::new(error) };
+        assert_eq!(format!("{error:?}"), format!("{error}: {text}"));
     }
 }

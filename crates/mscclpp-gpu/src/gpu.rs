@@ -42,6 +42,13 @@ impl Gpu {
         self.properties().id
     }
 
+    /// The NUMA node it hangs on, none where the system does not know it, as on many virtual machines and for simulated
+    /// devices. For [`numa::bind_thread`](crate::numa::bind_thread).
+    #[must_use]
+    pub fn numa_node(&self) -> Option<u32> {
+        self.properties().numa_node
+    }
+
     /// Memory in use and in all.
     ///
     /// On the Host platform every device has the machine's memory as its own, and in use is what this process has

@@ -32,7 +32,7 @@ pub unsafe trait KernelParam: Copy + 'static {
     /// Its bytes, as kernels read them from memory.
     ///
     /// ```
-    /// use mscclpp_gpu::KernelParam;
+    /// # use mscclpp_gpu::KernelParam;
     /// assert_eq!(1u32.to_bytes(), 1u32.to_ne_bytes());
     /// ```
     #[must_use]
@@ -63,7 +63,7 @@ unsafe impl<T: 'static> KernelParam for *const T {}
 /// The arguments of a launch, copied in when they are pushed.
 ///
 /// ```
-/// use mscclpp_gpu::{DevicePtr, KernelArgs};
+/// # use mscclpp_gpu::{DevicePtr, KernelArgs};
 /// let args = KernelArgs::new().with(DevicePtr::NULL).with(100i32);
 /// assert_eq!(args.len(), 2);
 /// ```

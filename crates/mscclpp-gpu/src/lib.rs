@@ -44,6 +44,7 @@ mod host;
 mod kernel;
 mod launch;
 mod memory;
+pub mod numa;
 #[cfg(feature = "cuda")]
 pub mod nvrtc;
 mod platform;

@@ -18,12 +18,15 @@ use crate::{Error, KernelSource, Result, cache, env};
 /// The PTX of `source` for a device of that compute capability: its own, else what the cache of compiled kernels has that
 /// was compiled beforehand, else what NVRTC makes of it, which the cache then keeps.
 pub(crate) fn ptx<'a>(source: &KernelSource<'a>, capability: (u32, u32)) -> Result<Cow<'a, str>> {
-    if let Some(ptx) = source.ptx() {
+    let number = capability.0 * 10 + capability.1;
+    if let Some(ptx) = source.ptx_for(number) {
         return Ok(Cow::Borrowed(ptx));
     }
     let text = |bytes: Vec<u8>| Cow::Owned(String::from_utf8_lossy(&bytes).into_owned());
-    if let Some(ptx) = cache::find(&cache::beforehand(source))? {
-        return Ok(text(ptx));
+    for compiled_for in cache::CAPABILITIES_BEFOREHAND.into_iter().filter(|c| *c <= number) {
+        if let Some(ptx) = cache::find(&cache::beforehand(source, compiled_for))? {
+            return Ok(text(ptx));
+        }
     }
     let nvrtc = library()
         .map_err(|error| Error::NoPtx { name: source.name().to_owned(), source: Box::new(error) })?;
@@ -53,7 +56,7 @@ pub(crate) fn ptx<'a>(source: &KernelSource<'a>, capability: (u32, u32)) -> Resu
 /// found under their own name. Blocks until done; any number of threads may compile at once.
 ///
 /// ```no_run
-/// use mscclpp_gpu::nvrtc;
+/// # use mscclpp_gpu::nvrtc;
 ///
 /// let ptx = nvrtc::compile(
 ///     "add_one.cu",

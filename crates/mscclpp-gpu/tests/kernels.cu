@@ -4,17 +4,14 @@
 
 #include <mscclpp/poll_device.hpp>
 
-using mscclpp::MemoryOrder;
-using mscclpp::MemoryScope;
-
 namespace {
 
 __device__ uint64_t load(const uint64_t* word) {
-  return mscclpp::atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(word);
+  return mscclpp::atomicLoad(word, mscclpp::memoryOrderAcquire);
 }
 
 __device__ void store(uint64_t* word, uint64_t value) {
-  mscclpp::atomicStore<MemoryOrder::Release, MemoryScope::System>(word, value);
+  mscclpp::atomicStore(word, value, mscclpp::memoryOrderRelease);
 }
 
 // Waits until the word is `value`; about a minute is the bound.
@@ -23,7 +20,7 @@ __device__ void waitFor(const uint64_t* word, uint64_t value) {
 }
 
 __device__ void arriveAndWait(uint64_t* arrived, uint64_t all) {
-  mscclpp::atomicFetchAdd<MemoryOrder::AcquireRelease, MemoryScope::Device>(arrived, uint64_t(1));
+  mscclpp::atomicFetchAdd<uint64_t, mscclpp::scopeDevice>(arrived, 1, mscclpp::memoryOrderAcqRel);
   waitFor(arrived, all);
 }
 
@@ -79,7 +76,7 @@ extern "C" __global__ void shared_sum(uint64_t* sums) {
 }
 
 extern "C" __global__ void count_in_symbol() {
-  mscclpp::atomicReduceAdd<MemoryOrder::Relaxed, MemoryScope::Device>(counter + 1, uint64_t(first));
+  mscclpp::atomicFetchAdd<uint64_t, mscclpp::scopeDevice>(counter + 1, first, mscclpp::memoryOrderRelaxed);
 }
 
 // That block fails.

@@ -238,10 +238,10 @@ const CHECK_SIGNALS: KernelSource<'_> = KernelSource::new(
 
     extern "C" __global__ void check_signals(uint64_t* memory, uint64_t rounds) {
       for (uint64_t round = 1; round <= rounds; ++round) {
-        const auto come = [&] { return atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(memory + 1) == round; };
+        const auto come = [&] { return atomicLoad(memory + 1, memoryOrderAcquire) == round; };
         assert(pollUntil(come, 1000000, nullptr));
         for (int i = 0; i < 512; ++i) assert(memory[2 + i] == (round & 255) * 0x0101010101010101);
-        atomicStore<MemoryOrder::Release, MemoryScope::System>(memory, round);
+        atomicStore(memory, round, memoryOrderRelease);
       }
     }
     "#,

@@ -29,9 +29,10 @@ impl<T, E: Into<io::Error>> SystemCall<T> for Result<T, E> {
 /// another process, or the end of a program. A cause whose text the error before it ends with is not said again.
 ///
 /// ```
+/// # use mscclpp_net::Report;
 /// use std::io::{Error, ErrorKind};
 /// let error = Error::new(ErrorKind::AddrInUse, "port 7 is taken");
-/// assert_eq!(mscclpp_net::Report(&error).to_string(), "port 7 is taken");
+/// assert_eq!(Report(&error).to_string(), "port 7 is taken");
 /// ```
 pub struct Report<'a>(pub &'a (dyn Error + 'static));
 

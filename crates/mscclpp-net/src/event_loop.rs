@@ -10,13 +10,13 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crossbeam_queue::SegQueue;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
-use crate::{SystemCall, SystemError};
+use crate::{Report, SystemCall, SystemError};
 
 /// The way from other threads to the one that runs an [`EventLoop`].
 pub struct Commands<C> {
@@ -85,6 +85,9 @@ impl Interest {
 pub const LISTENER: u64 = 0;
 /// The token of the event descriptor.
 const WAKE: u64 = u64::MAX;
+
+/// How long [`EventLoop::wait_or_retry`] pauses when the system refuses a wait.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Waits for sockets, for a time, or for a command.
 pub struct EventLoop<C> {
@@ -177,6 +180,26 @@ impl<C> EventLoop<C> {
         }
         Ok(ready)
     }
+
+    /// As [`EventLoop::wait`], until `deadline` at most.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn wait_until(&self, deadline: Option<Instant>) -> Result<Vec<Ready>, SystemError> {
+        self.wait(deadline.map(|at| at.saturating_duration_since(Instant::now())))
+    }
+
+    /// As [`EventLoop::wait_until`], for a service that goes on when the system refuses a wait. The refusal is logged, and
+    /// after a pause of 10 ms this says that no socket is ready, so that the caller looks after its commands and
+    /// deadlines and then tries again.
+    pub fn wait_or_retry(&self, deadline: Option<Instant>) -> Vec<Ready> {
+        self.wait_until(deadline).unwrap_or_else(|error| {
+            let error = Report(&error).to_string();
+            tracing::warn!(target: "mscclpp::conn", error, "cannot wait for sockets; trying again");
+            std::thread::sleep(RETRY_PAUSE);
+            Vec::new()
+        })
+    }
 }
 
 /// Waits for the end of a thread that was told to end. Not if it is the calling thread itself, which lets go of the last
@@ -219,6 +242,27 @@ mod tests {
                 }
             }
         });
+    }
+
+    #[test]
+    fn a_wait_ends_at_its_deadline() {
+        let events = EventLoop::<()>::new(Arc::new(Commands::new().unwrap())).unwrap();
+        let deadline = Instant::now() + Duration::from_millis(20);
+        assert_eq!(events.wait_until(Some(deadline)).unwrap(), []);
+        assert!(Instant::now() >= deadline, "the wait ended early");
+        let past = Some(Instant::now());
+        assert_eq!(events.wait_until(past).unwrap(), [], "a deadline that is past is no error");
+    }
+
+    #[test]
+    fn a_refused_wait_pauses_and_says_that_nothing_is_ready() {
+        let mut events = EventLoop::<()>::new(Arc::new(Commands::new().unwrap())).unwrap();
+        // The system refuses to wait on what is no epoll descriptor.
+        events.epoll = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        assert!(events.wait_until(None).is_err());
+        let began = Instant::now();
+        assert_eq!(events.wait_or_retry(None), []);
+        assert!(began.elapsed() >= RETRY_PAUSE, "a refused wait would be a busy loop");
     }
 
     #[test]

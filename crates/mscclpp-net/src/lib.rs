@@ -7,6 +7,7 @@
 //! - [`key`]: proofs that both ends of a connection have the same key;
 //! - [`wire`]: reading bytes from outside, with bounds;
 //! - [`event_loop`]: one thread that waits for sockets and for commands of other threads;
+//! - [`waiting`]: saying what a long wait is for;
 //! - [`env`](mod@env), [`random()`], [`SystemError`], [`Report`]: environment variables, random bytes, failed system calls,
 //!   errors with their causes.
 //!
@@ -23,6 +24,7 @@ pub mod interface;
 pub mod key;
 mod random;
 pub mod socket;
+pub mod waiting;
 pub mod wire;
 
 pub use error::{Report, SystemCall, SystemError};

@@ -34,7 +34,7 @@ pub struct BasePortChannelHandle {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<BasePortChannelHandle>() == 104, "as in the header");
+const _: () = assert!(size_of::<BasePortChannelHandle>() == 120, "as in the header");
 
 // SAFETY: pointers and numbers, plain data, laid out as in the header.
 unsafe impl KernelParam for BasePortChannelHandle {}

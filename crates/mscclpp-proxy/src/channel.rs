@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use mscclpp_core::{Route, Semaphore};
+use mscclpp_core::{HostToDeviceSemaphoreHandle, Route, Semaphore};
 use mscclpp_gpu::{DevicePtr, Gpu};
 
 use crate::{BasePortChannelHandle, MemoryId, PortChannelHandle, Result, SemaphoreId, state::ServiceState};
@@ -29,13 +29,17 @@ impl BasePortChannel {
     pub(crate) fn new(service: &Arc<ServiceState>, id: SemaphoreId) -> Result<Self> {
         let entry = service.semaphores.find("semaphore", id)?;
         let connection = service.connections.find("connection", entry.connection)?;
-        let direct_token = mscclpp_core::HostToDeviceSemaphoreHandle::direct_token(&entry.semaphore);
+        let direct_token = HostToDeviceSemaphoreHandle::direct_token(&entry.semaphore);
+        let parts =
+            [connection.last_pushed, connection.completed.ptr(), direct_token.unwrap_or(DevicePtr::NULL)];
+        let port = service.port(id, parts)?;
+        let [last_pushed, completed, direct_token] = parts.map(DevicePtr::as_mut_ptr);
         let handle = BasePortChannelHandle {
-            semaphore: entry.handle,
+            semaphore: HostToDeviceSemaphoreHandle { port: port.as_mut_ptr(), ..entry.handle },
             fifo: service.fifo.device_handle(),
-            last_pushed: connection.last_pushed.as_mut_ptr(),
-            completed: connection.completed.ptr().as_mut_ptr(),
-            direct_token: direct_token.unwrap_or(DevicePtr::NULL).as_mut_ptr(),
+            last_pushed,
+            completed,
+            direct_token,
             semaphore_id: id,
             reserved: 0,
         };
@@ -70,7 +74,7 @@ impl PortChannel {
         // memory of another device, or of the host; the proxy does.
         let uuid = |gpu: &Gpu| gpu.properties().uuid;
         let is_near = memory(src)?.gpu().is_some_and(|owner| uuid(owner) == uuid(&service.gpu));
-        let direct_put_max = if is_near { service.direct_put_max } else { 0 };
+        let near = |bytes| if is_near { bytes } else { 0 };
         let dst_ptr = route.dst_ptr().filter(|_| is_near);
         let src_ptr = memory(src)?.data().filter(|_| is_near);
         let handle = PortChannelHandle {
@@ -81,8 +85,8 @@ impl PortChannel {
             src_ptr: src_ptr.unwrap_or(DevicePtr::NULL).as_mut_ptr(),
             dst_size,
             src_size,
-            direct_put_max,
-            reserved: 0,
+            direct_put_max: near(service.direct_put_max),
+            bulk_put_max: near(service.bulk_put_max),
         };
         Ok(Self { base, handle, _route: route })
     }

@@ -26,13 +26,13 @@ pub struct PortChannelHandle {
     pub dst_size: u64,
     /// Bytes of this side's.
     pub src_size: u64,
-    /// Up to how many bytes a thread copies itself; 0 for none.
+    /// Up to how many bytes a thread copies itself, word by word; 0 for none.
     pub direct_put_max: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Up to how many bytes a thread copies itself by bulk copies; 0 for none.
+    pub bulk_put_max: u32,
 }
 
-const _: () = assert!(size_of::<PortChannelHandle>() == 152, "as in the header");
+const _: () = assert!(size_of::<PortChannelHandle>() == 168, "as in the header");
 
 // SAFETY: pointers and numbers, plain data, laid out as in the header.
 unsafe impl KernelParam for PortChannelHandle {}

@@ -19,7 +19,7 @@ use mscclpp_gpu::PinnedBuffer;
 use crate::{
     Error, MemoryId, Progress, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Result, TriggerKind,
     connection::{Completed, ServiceConnection},
-    state::ServiceState,
+    state::{EntrySignaller, ServiceState},
     trigger::{MAX_MEMORIES, MAX_SEMAPHORES},
 };
 
@@ -124,6 +124,15 @@ impl Engine {
     #[cold]
     fn open_semaphore(&mut self, id: usize) -> Result<OpenSemaphore> {
         let entry = self.state.semaphores.find("semaphore", id as u32)?;
+        let signaller = match &entry.signaller {
+            EntrySignaller::Own(signaller) => signaller,
+            EntrySignaller::Of(first) => {
+                let first = *first as usize;
+                let open = self.semaphores[first].map_or_else(|| self.open_semaphore(first), Ok)?;
+                self.semaphores[id] = Some(open);
+                return Ok(open);
+            }
+        };
         let number = entry.connection as usize;
         if self.connections.len() <= number {
             self.connections.resize_with(number + 1, || None);
@@ -137,7 +146,7 @@ impl Engine {
         };
         self.active.reserve(number + 1);
         let taken = || Error::InvalidArgument("the semaphore's signals are counted already".to_owned());
-        let signaller = entry.signaller.lock().take().ok_or_else(taken)?;
+        let signaller = signaller.lock().take().ok_or_else(taken)?;
         let open = OpenSemaphore { connection: number, signaller: connection.queue.attach(signaller)? };
         self.semaphores[id] = Some(open);
         Ok(open)

@@ -153,6 +153,8 @@ impl FifoShared {
             tail_cache: self.device.ptr().add(LINE).as_mut_ptr(),
             status: self.status_words().as_mut_ptr(),
             size: self.size as u32,
+            size_mask: self.size as u32 - 1,
+            size_shift: self.size.trailing_zeros(),
             reserved: 0,
         }
     }

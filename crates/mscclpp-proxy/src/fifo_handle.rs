@@ -23,11 +23,15 @@ pub struct FifoHandle {
     pub status: *mut u32,
     /// How many slots there are, a power of two.
     pub size: u32,
+    /// Less one.
+    pub size_mask: u32,
+    /// Which power.
+    pub size_shift: u32,
     /// 0.
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<FifoHandle>() == 48, "as in the header");
+const _: () = assert!(size_of::<FifoHandle>() == 56, "as in the header");
 
 // SAFETY: pointers and numbers, plain data, laid out as in the header.
 unsafe impl KernelParam for FifoHandle {}

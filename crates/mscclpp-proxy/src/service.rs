@@ -11,7 +11,7 @@ use crate::{
     SemaphoreId,
     connection::{CONNECTION_WORDS, ServiceConnection},
     engine::Engine,
-    state::{SemaphoreEntry, ServiceState},
+    state::{EntrySignaller, SemaphoreEntry, ServiceState},
 };
 
 /// What any service with a proxy offers to those that start and stop it.
@@ -76,6 +76,7 @@ pub struct ProxyServiceBuilder {
     proxy: ProxyBuilder,
     fifo_size: u64,
     direct_put_max: u32,
+    bulk_put_max: Option<u32>,
 }
 
 impl ProxyServiceBuilder {
@@ -87,11 +88,22 @@ impl ProxyServiceBuilder {
         self
     }
 
-    /// Up to how many bytes a kernel's thread puts by itself, where it reaches the peer's memory and nothing is pending:
-    /// 4 KiB if nothing is said, 0 for none.
+    /// Up to how many bytes a kernel's thread puts by itself, word by word, where it reaches the peer's memory and nothing
+    /// is pending: 4 KiB if nothing is said, 0 for none.
     #[must_use]
     pub fn direct_put_max(mut self, bytes: u32) -> Self {
         self.direct_put_max = bytes;
+        self
+    }
+
+    /// Up to how many bytes a kernel's thread puts by itself by bulk copies, in kernels that are compiled for compute
+    /// capability 9.0: 256 KiB if nothing is said, but none if [`Self::direct_put_max`] is 0; 0 for none.
+    ///
+    /// Such a put returns when the data is at the peer, where one that goes through the proxy returns at once. It takes
+    /// less time up to about this size; a kernel that has other work meanwhile may want it smaller.
+    #[must_use]
+    pub fn bulk_put_max(mut self, bytes: u32) -> Self {
+        self.bulk_put_max = Some(bytes);
         self
     }
 
@@ -116,8 +128,15 @@ impl ProxyServiceBuilder {
     pub fn build(self) -> Result<ProxyService> {
         let fifo = Fifo::new(&self.gpu, self.fifo_size)?;
         let failure = Arc::default();
-        let state =
-            Arc::new(ServiceState::new(self.gpu, fifo.shared(), self.direct_put_max, Arc::clone(&failure))?);
+        let by_default = if self.direct_put_max == 0 { 0 } else { ProxyService::DEFAULT_BULK_PUT_MAX };
+        let bulk_put_max = self.bulk_put_max.unwrap_or(by_default);
+        let state = Arc::new(ServiceState::new(
+            self.gpu,
+            fifo.shared(),
+            self.direct_put_max,
+            bulk_put_max,
+            Arc::clone(&failure),
+        )?);
         let proxy = self.proxy.build_on(fifo, failure, Engine::new(state.clone()));
         Ok(ProxyService { proxy, state })
     }
@@ -126,6 +145,8 @@ impl ProxyServiceBuilder {
 impl ProxyService {
     /// Up to how many bytes a kernel's thread puts by itself if nothing else is said.
     pub const DEFAULT_DIRECT_PUT_MAX: u32 = 4096;
+    /// Up to how many bytes it does so by bulk copies.
+    pub const DEFAULT_BULK_PUT_MAX: u32 = 256 << 10;
 
     /// A service for kernels of `gpu`, not started yet.
     ///
@@ -143,15 +164,21 @@ impl ProxyService {
             proxy: Proxy::builder(gpu),
             fifo_size: Fifo::DEFAULT_SIZE,
             direct_put_max: Self::DEFAULT_DIRECT_PUT_MAX,
+            bulk_put_max: None,
         }
     }
 
-    /// Adds a semaphore, whose connection's local endpoint must be on the service's device, and takes its host's side.
-    /// Opens a queue with the first semaphore of a connection, which may block for some seconds.
+    /// Adds a semaphore, whose connection's local endpoint must be on the service's device. As long as the service lives, its
+    /// proxy alone signals over the link: [`HostToDeviceSemaphore::signal`](mscclpp_core::HostToDeviceSemaphore::signal)
+    /// is an error for it, while device handles of all kinds work. A semaphore that is added again gets another number,
+    /// and its channels share its tokens.
+    ///
+    /// Opens a queue with the first semaphore of a connection, which may block for some seconds. Waits as
+    /// [`Semaphore::signaller`] does.
     ///
     /// # Errors
     /// [`Error::TooMany`] beyond 1024; [`Error::InvalidArgument`] for another device;
-    /// [`Error::Core`] if its host's side is in use, or the connection has failed; what the service failed with.
+    /// [`Error::Core`] if another service has it, or the connection has failed; what the service failed with.
     pub fn add_semaphore(&self, semaphore: &Semaphore) -> Result<SemaphoreId> {
         self.proxy.health()?;
         let (state, connection) = (&self.state, semaphore.connection());
@@ -160,7 +187,12 @@ impl ProxyService {
         let id = state.semaphores.add(|_| {
             // Connections are only added under the lock that this runs under.
             let known = (0..).zip(state.connections.iter()).find(|(_, known)| known.is_of(connection));
-            let signaller = semaphore.signaller()?;
+            // As above: the numbers of semaphores that are there do not change.
+            let same = (0..).zip(state.semaphores.iter()).find(|(_, added)| added.semaphore.is(semaphore));
+            let signaller = match same {
+                Some((number, _)) => EntrySignaller::Of(number),
+                None => EntrySignaller::Own(Mutex::new(Some(semaphore.signaller()?))),
+            };
             let connection = match known {
                 Some((number, _)) => number,
                 None => state.connections.add(|number| {
@@ -168,7 +200,6 @@ impl ProxyService {
                     ServiceConnection::open(&state.gpu, connection, words)
                 })?,
             };
-            let signaller = Mutex::new(Some(signaller));
             Ok(SemaphoreEntry { semaphore: semaphore.clone(), handle, connection, signaller })
         })?;
         // One that failed meanwhile may not have seen the new semaphore.

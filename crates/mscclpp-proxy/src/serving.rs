@@ -9,9 +9,10 @@ use std::{
 };
 
 use mscclpp_core::Report;
+use mscclpp_gpu::{Gpu, numa};
 
 use crate::{
-    Error, Fifo, Progress, ProxyHandler, ProxyHandlerResult, Result, affinity,
+    Error, Fifo, Progress, ProxyHandler, ProxyHandlerResult, Result,
     idle::Idle,
     proxy::{Served, Shared},
 };
@@ -74,7 +75,7 @@ impl<H: ProxyHandler> Shared<H> {
 
     fn serve(&self, started: &mpsc::SyncSender<()>) -> Result<()> {
         self.gpu.adopt_thread()?;
-        affinity::move_near(&self.gpu);
+        move_near(&self.gpu);
         if let Some(init) = &self.thread_init {
             init();
         }
@@ -161,6 +162,21 @@ impl<H: ProxyHandler> Shared<H> {
                 }
                 handler.check()?;
             }
+        }
+    }
+}
+
+/// Binds the proxy's thread to the device's NUMA node. Where that is not known, or refused, it stays where it is.
+fn move_near(gpu: &Gpu) {
+    let node = gpu.numa_node();
+    match numa::bind_thread(node) {
+        // Not bound: the node is not known.
+        Ok(bound) => {
+            tracing::debug!(target: "mscclpp::proxy", %gpu, node, bound, "the proxy's thread and its NUMA node");
+        }
+        Err(error) => {
+            let error = Report(&error).to_string();
+            tracing::debug!(target: "mscclpp::proxy", %gpu, node, error, "the proxy's thread is bound to no NUMA node");
         }
     }
 }

@@ -3,11 +3,11 @@
 use std::sync::{Arc, OnceLock, atomic::Ordering};
 
 use mscclpp_core::{Connection, HostToDeviceSemaphoreHandle, RegisteredMemory, Report, Semaphore, Signaller};
-use mscclpp_gpu::{DeviceBuffer, Gpu};
+use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, PinnedBuffer};
 use parking_lot::Mutex;
 
 use crate::{
-    Error, FifoShared, MAX_MEMORIES, MAX_SEMAPHORES, Result,
+    Error, FifoShared, MAX_MEMORIES, MAX_SEMAPHORES, Result, SemaphoreId,
     connection::{CONNECTION_WORDS, Completed, ServiceConnection},
     probe::Probe,
     table::Table,
@@ -18,6 +18,7 @@ pub(crate) struct ServiceState {
     pub(crate) gpu: Gpu,
     pub(crate) fifo: Arc<FifoShared>,
     pub(crate) direct_put_max: u32,
+    pub(crate) bulk_put_max: u32,
     pub(crate) semaphores: Table<SemaphoreEntry>,
     pub(crate) memories: Table<RegisteredMemory>,
     pub(crate) connections: Table<ServiceConnection>,
@@ -26,7 +27,12 @@ pub(crate) struct ServiceState {
     failure: Arc<OnceLock<Error>>,
     /// Of all connections.
     pub(crate) words: DeviceBuffer,
+    /// Of all semaphores: the parts of a channel's handle that a kernel does not see in its fields.
+    ports: PinnedBuffer,
 }
+
+/// Bytes that each semaphore has in `ports`: three addresses.
+const PORT_BYTES: u64 = 32;
 
 /// A semaphore of a service.
 pub(crate) struct SemaphoreEntry {
@@ -34,8 +40,15 @@ pub(crate) struct SemaphoreEntry {
     pub(crate) handle: HostToDeviceSemaphoreHandle,
     /// The number of its connection.
     pub(crate) connection: u32,
+    pub(crate) signaller: EntrySignaller,
+}
+
+/// What signals over a semaphore of a service.
+pub(crate) enum EntrySignaller {
     /// On its way to the proxy's thread, which has it from the first trigger on.
-    pub(crate) signaller: Mutex<Option<Signaller>>,
+    Own(Mutex<Option<Signaller>>),
+    /// That of the semaphore with this number, which is the same, added before.
+    Of(u32),
 }
 
 impl ServiceState {
@@ -43,20 +56,33 @@ impl ServiceState {
         gpu: Gpu,
         fifo: &Arc<FifoShared>,
         direct_put_max: u32,
+        bulk_put_max: u32,
         failure: Arc<OnceLock<Error>>,
     ) -> Result<Self> {
         Ok(Self {
             failure,
             probe: Probe::new(&gpu),
             words: gpu.allocate(CONNECTION_WORDS * u64::from(MAX_SEMAPHORES))?,
+            ports: gpu.allocate_pinned(PORT_BYTES * u64::from(MAX_SEMAPHORES))?,
             gpu,
             fifo: fifo.clone(),
             direct_put_max,
+            bulk_put_max,
             semaphores: Table::new("semaphores", MAX_SEMAPHORES),
             memories: Table::new("memories", MAX_MEMORIES),
             // No more than semaphores.
             connections: Table::new("connections", MAX_SEMAPHORES),
         })
+    }
+
+    /// Where kernels find these parts of the handles of channels over this semaphore.
+    pub(crate) fn port(&self, semaphore: SemaphoreId, parts: [DevicePtr; 3]) -> Result<DevicePtr> {
+        let at = PORT_BYTES * u64::from(semaphore);
+        for (word, part) in (at..).step_by(8).zip(parts) {
+            // Always the same value. A kernel that reads it starts later.
+            self.ports.word(word)?.store(part.0, Ordering::Relaxed);
+        }
+        Ok(self.ports.ptr().add(at))
     }
 
     pub(crate) fn check_device(&self, connection: &Connection) -> Result<()> {

@@ -33,6 +33,8 @@ fn fifo_facts() -> Vec<Fact> {
         offset(cpp, "tailCache", offset_of!(Fifo, tail_cache)),
         offset(cpp, "status", offset_of!(Fifo, status)),
         offset(cpp, "size", offset_of!(Fifo, size)),
+        offset(cpp, "sizeMask", offset_of!(Fifo, size_mask)),
+        offset(cpp, "sizeShift", offset_of!(Fifo, size_shift)),
         fact("looking", "mscclpp::WordsToLooking", Fifo::WORDS_TO_LOOKING),
         fact("poisoned", "mscclpp::ReasonFifoPoisoned", POISONED as usize),
         fact("trigger range", "mscclpp::ReasonTriggerRange", TRIGGER_RANGE as usize),
@@ -60,32 +62,35 @@ fn channel_facts() -> Vec<Fact> {
         offset(channel, "dstSize_", offset_of!(Channel, dst_size)),
         offset(channel, "srcSize_", offset_of!(Channel, src_size)),
         offset(channel, "directPutMax_", offset_of!(Channel, direct_put_max)),
+        offset(channel, "bulkPutMax_", offset_of!(Channel, bulk_put_max)),
     ]);
     facts
 }
 
-/// Where the fields of a trigger begin, and what is in that of its kind.
-fn trigger_facts() -> [Fact; 10] {
-    let words = |kind, dst, src, semaphore| {
-        let trigger = ProxyTrigger::new(kind, dst, src, 0, semaphore).expect("it fits");
-        [trigger.fst, trigger.snd]
-    };
-    let data = TriggerKind::DATA;
-    let nothing = words(data, (0, 0), (0, 0), 0);
-    // The bit that is set where the fields have a 1 instead of a 0.
-    let bit = |set: [u64; 2]| ((set[0] ^ nothing[0]) | (set[1] ^ nothing[1])).trailing_zeros() as usize;
-    let type_bit = nothing[1].trailing_zeros();
-    let bits = |kind| (words(kind, (0, 0), (0, 0), 0)[1] >> type_bit) as usize;
-    [
-        fact("source offset", "mscclpp::TriggerSrcOffsetBit", bit(words(data, (0, 0), (0, 1), 0))),
-        fact("source", "mscclpp::TriggerSrcIdBit", bit(words(data, (0, 0), (1, 0), 0))),
-        fact("destination", "mscclpp::TriggerDstIdBit", bit(words(data, (1, 0), (0, 0), 0))),
-        fact("type", "mscclpp::TriggerTypeBit", type_bit as usize),
-        fact("semaphore", "mscclpp::TriggerSemaphoreBit", bit(words(data, (0, 0), (0, 0), 1))),
-        fact("memories", "mscclpp::TriggerMemoryIds", MAX_MEMORIES as usize),
-        fact("semaphores", "mscclpp::TriggerSemaphores", MAX_SEMAPHORES as usize),
-        fact("data", "mscclpp::TriggerData", bits(TriggerKind::DATA)),
-        fact("flag", "mscclpp::TriggerFlag", bits(TriggerKind::FLAG)),
-        fact("sync", "mscclpp::TriggerSync", bits(TriggerKind::SYNC)),
-    ]
+/// A trigger's words, made of the same fields here and by the header, which gives its fields back.
+fn trigger_facts() -> Vec<Fact> {
+    let kind = TriggerKind::FLAG | TriggerKind::SYNC;
+    let trigger = ProxyTrigger::new(kind, (0x1a5, 0xdead_beef), (0x0c3, 0x8765_4321), 0x1234_5678, 0x2b7);
+    let ProxyTrigger { fst, snd } = trigger.expect("it fits");
+    let made = "mscclpp::ProxyTrigger(mscclpp::TriggerFlag | mscclpp::TriggerSync, 0x1a5, 0xdeadbeef, 0x0c3, \
+                0x87654321, 0x12345678, 0x2b7)";
+    let limit = |bits| format!("1 << mscclpp::TriggerBits{bits}");
+    let mut facts = vec![
+        fact("first word", format!("{made}.fst"), fst as usize),
+        fact("second word", format!("{made}.snd"), snd as usize),
+        fact("memories", limit("MemoryId"), MAX_MEMORIES as usize),
+        fact("semaphores", limit("SemaphoreId"), MAX_SEMAPHORES as usize),
+    ];
+    let fields = [
+        ("size", 0x1234_5678),
+        ("srcOffset", 0x8765_4321),
+        ("dstOffset", 0xdead_beef),
+        ("srcMemoryId", 0x0c3),
+        ("dstMemoryId", 0x1a5),
+        ("type", 6),
+        ("semaphoreId", 0x2b7),
+        ("reserved", 0),
+    ];
+    facts.extend(fields.map(|(field, value)| fact(field, format!("{made}.fields.{field}"), value)));
+    facts
 }

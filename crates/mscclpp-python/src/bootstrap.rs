@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use mscclpp::{Bootstrap, Error, Rendezvous, TcpBootstrap, UniqueId, errors::BootstrapError};
+use mscclpp::{Bootstrap, Error, TcpBootstrap, UniqueId, bootstrap::MeetingPlace, errors::BootstrapError};
 use pyo3::{
     exceptions::PyTypeError,
     prelude::*,
@@ -216,8 +216,8 @@ impl PyTcpBootstrap {
         }
         let (rank, n_ranks) = (this.rank, this.n_ranks);
         let id = match &at {
-            Rendezvous::Id(id) => Some(*id),
-            Rendezvous::Address(_) => None,
+            MeetingPlace::Id(id) => Some(*id),
+            MeetingPlace::Address(_) => None,
         };
         let bootstrap = waiting::wait(py, move || TcpBootstrap::new(rank, n_ranks, at, timeout))?;
         formed
@@ -226,12 +226,12 @@ impl PyTcpBootstrap {
     }
 }
 
-fn rendezvous(given: &Bound<'_, PyAny>) -> PyResult<Rendezvous> {
+fn rendezvous(given: &Bound<'_, PyAny>) -> PyResult<MeetingPlace> {
     if let Ok(address) = given.extract::<String>() {
-        return Ok(Rendezvous::Address(address));
+        return Ok(MeetingPlace::Address(address));
     }
     match given.extract::<PyUniqueId>() {
-        Ok(PyUniqueId(Some(id))) => Ok(Rendezvous::Id(id)),
+        Ok(PyUniqueId(Some(id))) => Ok(MeetingPlace::Id(id)),
         Ok(PyUniqueId(None)) => {
             Err(error::misuse("unique_id is empty: get one from create_unique_id() in the process of rank 0"))
         }

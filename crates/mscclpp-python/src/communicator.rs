@@ -52,7 +52,7 @@ impl PyCommunicator {
         let peer = communicator.remote_rank_of(connection).or_raise()?;
         let tag = communicator.tag_of(connection).or_raise()?;
         let connection = connection.clone();
-        let pending = waiting::wait(py, move || communicator.build_semaphore(&connection, peer, tag))?;
+        let pending = waiting::wait(py, move || communicator.build_semaphore_with(&connection, peer, tag))?;
         await_pending(py, &pending)
     }
 }
@@ -128,7 +128,7 @@ impl PyCommunicator {
         tag: u32,
     ) -> PyResult<SemaphoreFuture> {
         let (communicator, connection) = (self.communicator()?.clone(), connection.connection()?.clone());
-        waiting::wait(py, move || communicator.build_semaphore(&connection, remote_rank, tag))
+        waiting::wait(py, move || communicator.build_semaphore_with(&connection, remote_rank, tag))
             .map(SemaphoreFuture::of)
     }
 

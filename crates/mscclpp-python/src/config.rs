@@ -1,6 +1,9 @@
 //! What an endpoint shall be: devices and configurations.
 
-use mscclpp::{Device, DeviceType, EndpointConfig, IbConfig, IbMode, Transport};
+use mscclpp::{
+    Device, DeviceType, EndpointConfig, Transport,
+    channels::{IbConfig, IbMode},
+};
 use pyo3::{exceptions::PyTypeError, prelude::*};
 
 use crate::{enums::enumeration, error, transport::PyTransport};
@@ -173,7 +176,7 @@ impl PyEndpointConfigIb {
     fn of(config: &IbConfig) -> Self {
         Self {
             device_index: optional(config.device_index),
-            port: config.port.into(),
+            port: optional(config.port),
             gid_index: optional(config.gid_index),
             max_cq_size: config.max_cq_size.into(),
             max_cq_poll_num: config.max_cq_poll_num.into(),

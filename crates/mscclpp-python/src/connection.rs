@@ -7,7 +7,7 @@ use std::{
 };
 
 use mscclpp::{
-    Connection, Context, ContextExt, DeviceType, Endpoint, EndpointConfig, Error, WeakConnection,
+    Connection, Context, ContextExt, DeviceType, Endpoint, EndpointConfig, Error, channels::WeakConnection,
     errors::CoreError,
 };
 use pyo3::{prelude::*, types::PyBytes};

@@ -38,7 +38,7 @@ impl PyEnv {
             socket_ifname: read("MSCCLPP_SOCKET_IFNAME"),
             comm_id: read("MSCCLPP_COMM_ID"),
             ibv_mode: read("MSCCLPP_IBV_MODE"),
-            cache_dir: mscclpp::kernel_cache().unwrap_or_default().to_string_lossy().into_owned(),
+            cache_dir: mscclpp::gpu::kernel_cache().unwrap_or_default().to_string_lossy().into_owned(),
             npkit_dump_dir: read("MSCCLPP_NPKIT_DUMP_DIR"),
             cuda_ipc_use_default_stream: matches!(&*read("MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM"), "1" | "true"),
             ib_gid_index: read("MSCCLPP_IB_GID_INDEX").parse().unwrap_or(-1),

@@ -1,8 +1,10 @@
 //! Device handles: their bytes, which go to kernels, and their fields.
 
 use mscclpp::{
-    BaseMemoryChannelHandle, BasePortChannelHandle, DeviceToDeviceSemaphoreHandle, FifoHandle,
-    HostToDeviceSemaphoreHandle, KernelParam, MemoryChannelHandle, PortChannelHandle,
+    BaseMemoryChannelHandle, BasePortChannelHandle, MemoryChannelHandle, PortChannelHandle,
+    channels::{DeviceToDeviceSemaphoreHandle, HostToDeviceSemaphoreHandle},
+    gpu::KernelParam,
+    proxy::FifoHandle,
 };
 use pyo3::{prelude::*, types::PyBytes};
 

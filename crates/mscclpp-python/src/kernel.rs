@@ -61,7 +61,7 @@ impl PyKernel {
         let parameters =
             parameters.into_iter().map(|(size, alignment)| Parameter { size, alignment }).collect();
         let loaded = waiting::wait(py, move || {
-            let module = Module::load(&gpu, &KernelSource::new(&name, "").with_ptx(&ptx))?;
+            let module = Module::load(&gpu, &KernelSource::new(&name, "").with_ptx(&[(0, &ptx)]))?;
             Ok::<_, Error>(Loaded { kernel: module.kernel(&kernel)?, gpu, parameters })
         })?;
         Ok(Self { inner: Owned::new(loaded) })

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mscclpp::{
-    BasePortChannel, Error, Fifo, Gpu, MemoryId, PortChannel, ProxyService, RegisteredMemory, SemaphoreId,
+    BasePortChannel, Error, Gpu, PortChannel, ProxyService, RegisteredMemory,
+    proxy::{Fifo, MemoryId, SemaphoreId},
 };
 use pyo3::{
     exceptions::{PyNotImplementedError, PyTypeError},

@@ -3,8 +3,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mscclpp::{
-    DeviceToDeviceSemaphore, HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore,
-    Semaphore, SemaphoreStub, errors::CoreError,
+    Semaphore, SemaphoreStub,
+    channels::{
+        DeviceToDeviceSemaphore, HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore,
+    },
+    errors::CoreError,
 };
 use pyo3::{
     exceptions::{PyNotImplementedError, PyTypeError},

@@ -139,11 +139,11 @@ impl PyTransportFlags {
     }
 
     fn __iand__(&mut self, other: Flags) {
-        self.0 = self.0 & other.0;
+        self.0 &= other.0;
     }
 
     fn __ixor__(&mut self, other: Flags) {
-        self.0 = self.0 ^ other.0;
+        self.0 ^= other.0;
     }
 
     fn __invert__(&self) -> Self {

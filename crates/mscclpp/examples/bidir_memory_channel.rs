@@ -9,7 +9,11 @@ mod ranks;
 use std::{cell::Cell, error::Error, process::ExitCode, sync::Arc};
 
 use bidir::{N_RANKS, Side, sizes};
-use mscclpp::{LL16Packet, Packet, kernels, prelude::*};
+use mscclpp::{
+    channels::{LL16Packet, Packet},
+    kernels,
+    prelude::*,
+};
 use ranks::{BadArguments, Program, Rank};
 
 const PROGRAM: Program = Program {
@@ -42,7 +46,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
 
     let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(this.gpu));
     let connection = communicator.connect(config, peer, 0)?.wait()?;
-    let semaphore = communicator.build_semaphore(&connection, peer, 0)?.wait()?;
+    let semaphore = communicator.build_semaphore(&connection)?.wait()?;
     // ANCHOR: memories
     let packet_buffer = gpu.allocate(LL16Packet::buffer_size(largest))?;
     let share = |buffer| -> mscclpp::Result<[RegisteredMemory; 2]> {

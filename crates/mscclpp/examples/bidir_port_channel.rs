@@ -49,7 +49,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
 
     let config = EndpointConfig::new(transport, Device::gpu(this.gpu));
     let connection = communicator.connect(config, peer, 0)?.wait()?;
-    let semaphore = communicator.build_semaphore(&connection, peer, 0)?.wait()?;
+    let semaphore = communicator.build_semaphore(&connection)?.wait()?;
     let ours = communicator.register_buffer(&side.buffer, transport)?;
     communicator.send_memory(&ours, peer, 0)?;
     let theirs = communicator.recv_memory(peer, 0)?.wait()?;

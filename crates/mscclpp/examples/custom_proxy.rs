@@ -9,8 +9,12 @@ mod ranks;
 use std::{error::Error, process::ExitCode, sync::Arc, time::Duration};
 
 use mscclpp::{
-    HostToDeviceSemaphoreHandle, Progress, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, SendQueue,
-    SignallerId, errors::ProxyError, kernels, prelude::*, provider::RouteId,
+    channels::{HostToDeviceSemaphoreHandle, SendQueue, SignallerId},
+    errors::ProxyError,
+    kernels,
+    prelude::*,
+    provider::RouteId,
+    proxy::{Progress, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger},
 };
 use ranks::{BadArguments, Program, Rank};
 
@@ -165,22 +169,15 @@ fn mark_of(rank: usize, round: u8) -> u8 {
 }
 
 fn connect_all(communicator: &Communicator, gpu: usize, buffer: &DeviceBuffer) -> mscclpp::Result<Vec<Peer>> {
-    let bootstrap = communicator.bootstrap();
     let ours = communicator.register_buffer(buffer, Transport::CUDA_IPC)?;
-    let mut pending = Vec::new();
-    for peer in (0..bootstrap.n_ranks()).filter(|rank| *rank != bootstrap.rank()) {
-        let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(gpu));
-        let connection = communicator.connect(config, peer, 0)?;
-        communicator.send_memory(&ours, peer, 0)?;
-        pending.push((peer, connection, communicator.recv_memory(peer, 0)?));
-    }
+    let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(gpu));
+    let mesh = communicator.mesh(config).memory(&ours).connect()?;
     let mut peers = Vec::new();
-    for (peer, connection, memory) in pending {
-        let connection = connection.wait()?;
-        let semaphore = communicator.build_semaphore(&connection, peer, 0)?.wait()?;
+    for link in mesh.links() {
+        let (semaphore, theirs) = (link.semaphores[0].clone(), &link.memories[0]);
         // ANCHOR: queue
-        let mut queue = connection.open_queue()?;
-        let route = queue.route(&memory.wait()?, &ours)?;
+        let mut queue = link.connection.open_queue()?;
+        let route = queue.route(theirs, &ours)?;
         let signaller = queue.attach(semaphore.signaller()?)?;
         peers.push(Peer { semaphore, queue, route, signaller });
         // ANCHOR_END: queue

@@ -44,7 +44,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     let connection = communicator.connect(config, peer, 0)?.wait()?;
 
     println!("GPU {gpu}: Creating a semaphore ...");
-    let semaphore = communicator.build_semaphore(&connection, peer, 0)?.wait()?;
+    let semaphore = communicator.build_semaphore(&connection)?.wait()?;
     // ANCHOR_END: communicator
 
     println!("GPU {gpu}: Creating a channel ...");

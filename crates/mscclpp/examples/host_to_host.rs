@@ -11,12 +11,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp::{HostToHostSemaphore, errors::BootstrapError, prelude::*};
+use mscclpp::{
+    bootstrap::TcpBootstrapBuilder, channels::HostToHostSemaphore, errors::BootstrapError, prelude::*,
+};
 
 const USAGE: &str = "\
 usage: host_to_host [ADDRESS]        run both ranks, each in a process of its own
        host_to_host ADDRESS RANK     run one of them; start the other in another terminal, or on another machine
-ADDRESS is ip:port or interface:ip:port of rank 0 [default: lo:127.0.0.1:50505], RANK is 0 or 1";
+ADDRESS is ip:port or interface:ip:port of rank 0 [default: lo:127.0.0.1:50505], RANK is 0 or 1.
+Started without arguments by mpirun, srun, torchrun or an indexed job of Kubernetes, it is the rank that these say.";
 
 const DEFAULT_ADDRESS: &str = "lo:127.0.0.1:50505";
 const N_RANKS: usize = 2;
@@ -35,7 +38,7 @@ const NUMBERS: usize = 1024;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        [] => run_both(DEFAULT_ADDRESS),
+        [] => run_launched(),
         ["-h" | "--help"] => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -43,7 +46,7 @@ fn main() -> ExitCode {
         [option] if option.starts_with('-') => return usage(),
         [address] => run_both(address),
         [address, rank] => match rank.parse() {
-            Ok(rank) if rank < N_RANKS => run_rank(address, rank).map(|()| 0),
+            Ok(rank) if rank < N_RANKS => run_given(address, rank),
             _ => return usage(),
         },
         _ => return usage(),
@@ -68,6 +71,24 @@ fn usage() -> ExitCode {
 
 fn is_about_the_address(error: &mscclpp::Error) -> bool {
     matches!(error, mscclpp::Error::Bootstrap(error) if matches!(**error, BootstrapError::BadAddress { .. }))
+}
+
+fn run_given(address: &str, rank: usize) -> Result<u8, Box<dyn Error>> {
+    mscclpp::log::init()?;
+    run_rank(TcpBootstrap::builder(rank, N_RANKS), address).map(|()| 0)
+}
+
+/// Is the rank that the launcher (mpirun, srun, torchrun, Kubernetes) says, or starts both if there is none.
+fn run_launched() -> Result<u8, Box<dyn Error>> {
+    mscclpp::log::init()?;
+    match Rendezvous::from_env() {
+        Err(BootstrapError::NotLaunched) => run_both(DEFAULT_ADDRESS),
+        Ok(launched) if launched.n_ranks == N_RANKS => {
+            run_rank(launched.builder(), &launched.address).map(|()| 0)
+        }
+        Ok(launched) => Err(format!("{} ranks were launched; this program has 2", launched.n_ranks).into()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Starts this program once per rank and returns the exit code of the first that fails, or 0.
@@ -118,18 +139,18 @@ fn numbers() -> Numbers {
     (0..NUMBERS).map(|_| AtomicU64::new(0)).collect()
 }
 
-fn run_rank(address: &str, rank: usize) -> Result<(), Box<dyn Error>> {
-    mscclpp::log::init()?;
+fn run_rank(bootstrap: TcpBootstrapBuilder, address: &str) -> Result<(), Box<dyn Error>> {
+    println!("Initializing a bootstrap ...");
+    let bootstrap = Arc::new(bootstrap.timeout(INIT).connect(address).map_err(mscclpp::Error::from)?);
+    let rank = bootstrap.rank();
     let peer = 1 - rank;
-    println!("Rank {rank}: Initializing a bootstrap ...");
-    let bootstrap = Arc::new(TcpBootstrap::new(rank, N_RANKS, address, INIT).map_err(mscclpp::Error::from)?);
     // ANCHOR: connect
     let communicator = Communicator::with_context(bootstrap.clone(), Context::new());
 
     println!("Rank {rank}: Creating a connection and a semaphore ...");
     let config = EndpointConfig::new(Transport::ETHERNET, Device::CPU);
     let connection = communicator.connect(config, peer, 0)?.wait()?;
-    let semaphore = HostToHostSemaphore::new(&communicator.build_semaphore(&connection, peer, 0)?.wait()?)?;
+    let semaphore = HostToHostSemaphore::new(&communicator.build_semaphore(&connection)?.wait()?)?;
     // ANCHOR_END: connect
 
     let (outgoing, incoming) = (numbers(), numbers());

@@ -45,13 +45,18 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
 
     println!("GPU {}: Connecting to {} others ...", this.gpu, n_ranks - 1);
     let service = ProxyService::new(&gpu)?;
-    // Who is met while it gives up because another died is not to blame.
-    let channels = connect_all(&communicator, &service, this.gpu, &buffer)
-        .map_err(|error| communicator.explain(error))?;
+    // ANCHOR: connect
+    let ours = communicator.register_buffer(&buffer, Transport::CUDA_IPC)?;
+    let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(this.gpu));
+    // With all other ranks, in an order in which no two wait for each other.
+    let mesh = communicator.mesh(config).memory(&ours).connect()?;
+    // From this side's buffer to that of each. Who is met while it gives up because another died is not to blame.
+    let channels = mesh.port_channels(&service, &ours).map_err(|error| communicator.explain(error))?;
+    // ANCHOR_END: connect
 
     // ANCHOR: symbol
     let module = Module::load(&gpu, &kernels::MESH_PORT_CHANNELS)?;
-    let mut handles: Vec<_> = channels.iter().map(|(_, channel)| channel.device_handle()).collect();
+    let mut handles: Vec<_> = channels.iter().map(PortChannel::device_handle).collect();
     // By rank; the kernel does not look at its own, which may be any.
     if let Some(any) = handles.first().copied() {
         handles.insert(this.rank, any);
@@ -103,40 +108,9 @@ fn mark_of(rank: usize) -> u8 {
     rank as u8 + 1
 }
 
-// ANCHOR: connect
-/// A channel to each other rank, from this side's buffer to that rank's.
-fn connect_all(
-    communicator: &Communicator,
-    service: &ProxyService,
-    gpu: usize,
-    buffer: &DeviceBuffer,
-) -> mscclpp::Result<Vec<(usize, PortChannel)>> {
-    let bootstrap = communicator.bootstrap();
-    let peers: Vec<usize> = (0..bootstrap.n_ranks()).filter(|rank| *rank != bootstrap.rank()).collect();
-    let ours = communicator.register_buffer(buffer, Transport::CUDA_IPC)?;
-    let our_id = service.add_memory(&ours)?;
-
-    // First everything is sent, so that no two ranks wait for each other.
-    let mut pending = Vec::new();
-    for peer in peers {
-        let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(gpu));
-        let connection = communicator.connect(config, peer, 0)?;
-        communicator.send_memory(&ours, peer, 0)?;
-        pending.push((peer, connection, communicator.recv_memory(peer, 0)?));
-    }
-    let mut channels = Vec::new();
-    for (peer, connection, memory) in pending {
-        let semaphore_id = service.build_and_add_semaphore(communicator, &connection.wait()?)?;
-        let their_id = service.add_memory(&memory.wait()?)?;
-        channels.push((peer, service.port_channel(semaphore_id, their_id, our_id)?));
-    }
-    Ok(channels)
-}
-// ANCHOR_END: connect
-
 fn finish(
     service: &ProxyService,
-    channels: &[(usize, PortChannel)],
+    channels: &[PortChannel],
     stream: &mscclpp::Stream,
     failed: &DeviceBuffer,
 ) -> Result<(), Box<dyn Error>> {
@@ -152,7 +126,7 @@ fn finish(
         return Ok(());
     }
     service.health()?;
-    for (_, channel) in channels {
+    for channel in channels {
         channel.semaphore().check()?;
     }
     Err(format!("the call that has to do with rank {} failed", u32::from_ne_bytes(word) - 1).into())

@@ -2,19 +2,19 @@ use std::{fmt, sync::Arc};
 
 use mscclpp_bootstrap::Bootstrap;
 use mscclpp_core::{
-    Connection, Context, Endpoint, EndpointConfig, RegisteredMemory, Semaphore, SemaphoreStub, Transport,
-    TransportFlags,
+    Connection, Context, Endpoint, RegisteredMemory, Semaphore, SemaphoreStub, TransportFlags,
 };
 use mscclpp_gpu::{DeviceBuffer, DevicePtr};
 
-use crate::{ContextExt, Error, Pending, Result, fastest, members::Members};
+use crate::{ContextExt, Error, LocalEnd, MeshBuilder, Pending, Result, fastest, members::Members, mesh};
 
 /// Exchanges endpoints, memories and semaphores with the other ranks of a job. Clones are the same communicator.
 ///
 /// Calls send this rank's part at once and return a [`Pending`] for what needs the peer's. They match by order: the
 /// i-th sending call here for a (peer, tag) and the i-th receiving call there are one exchange. [`connect`] and
 /// [`build_semaphore`] both send and receive, [`send_memory`] sends, [`recv_memory`] receives. One call,
-/// [`Communicator::build_fastest_semaphore`], waits itself. A mismatch is an error
+/// [`Communicator::build_fastest_semaphore`], waits itself, and so do [`Communicator::connect_all`] and
+/// [`Communicator::mesh`], for many peers at once. A mismatch is an error
 /// that says what came and what was due. The tag is the bootstrap's: a program that sends messages of its own uses
 /// other tags for them. A rank may exchange with itself.
 ///
@@ -36,40 +36,6 @@ pub struct Communicator {
     context: Context,
 }
 
-/// This side of a connection to be made: an endpoint, or what one is made of.
-#[derive(Debug, Clone)]
-pub enum LocalEnd {
-    /// One made before; it may serve several connections.
-    Endpoint(Endpoint),
-    /// A new one.
-    Config(EndpointConfig),
-}
-
-impl From<Endpoint> for LocalEnd {
-    fn from(endpoint: Endpoint) -> Self {
-        Self::Endpoint(endpoint)
-    }
-}
-
-impl From<&Endpoint> for LocalEnd {
-    fn from(endpoint: &Endpoint) -> Self {
-        Self::Endpoint(endpoint.clone())
-    }
-}
-
-impl From<EndpointConfig> for LocalEnd {
-    fn from(config: EndpointConfig) -> Self {
-        Self::Config(config)
-    }
-}
-
-impl From<Transport> for LocalEnd {
-    /// On the current GPU.
-    fn from(transport: Transport) -> Self {
-        Self::Config(transport.into())
-    }
-}
-
 impl Communicator {
     /// Over a job, with a context of this crate's default transports.
     #[must_use]
@@ -80,7 +46,8 @@ impl Communicator {
     /// Over a job, with a context of one's own.
     #[must_use]
     pub fn with_context(bootstrap: Arc<dyn Bootstrap>, context: Context) -> Self {
-        Self { members: Members::new(bootstrap), context }
+        let members = Members::new(bootstrap, context.waits_are_logged_after());
+        Self { members, context }
     }
 
     /// The job.
@@ -116,6 +83,74 @@ impl Communicator {
         })
     }
 
+    /// Connects with each of `peers`, in this order, and waits for all of them. Each of them makes the same call, or calls
+    /// [`Communicator::connect`] and waits, with this rank for its peer and the same tag.
+    ///
+    /// It sends all endpoints before it waits for any, so that no ranks wait for each other in a circle, whatever the order
+    /// in which they name their peers. With a configuration it opens an endpoint for each connection. A peer that is named
+    /// twice is an error.
+    ///
+    /// ```
+    /// # #[cfg(feature = "cuda-ipc")]
+    /// # fn main() -> Result<(), mscclpp::Error> {
+    /// # use {mscclpp::prelude::*, std::sync::Arc};
+    /// # let ranks = LocalBootstrap::group(3).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<(), mscclpp::Error> {
+    /// # let (rank, n_ranks) = (bootstrap.rank(), bootstrap.n_ranks());
+    /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
+    /// // Both neighbours in a ring.
+    /// let neighbours = [(rank + 1) % n_ranks, (rank + n_ranks - 1) % n_ranks];
+    /// let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(rank));
+    /// let connections = comm.connect_all(config, neighbours, 0)?;
+    /// assert_eq!(comm.remote_rank_of(&connections[0])?, neighbours[0]);
+    /// # comm.bootstrap().barrier()?;
+    /// # Ok(())
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().expect("a rank panicked")?; }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "cuda-ipc"))]
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::connect`], before anything is sent, and [`Pending::wait`].
+    pub fn connect_all(
+        &self,
+        local: impl Into<LocalEnd>,
+        peers: impl IntoIterator<Item = usize>,
+        tag: u32,
+    ) -> Result<Vec<Connection>> {
+        mesh::connect_all(self, &local.into(), &peers.into_iter().collect::<Vec<_>>(), tag)
+    }
+
+    /// Begins to make what this rank has together with many others: connections, semaphores, memories, and channels.
+    ///
+    /// ```
+    /// # #[cfg(feature = "cuda-ipc")]
+    /// # fn main() -> Result<(), mscclpp::Error> {
+    /// # use {mscclpp::prelude::*, std::sync::Arc};
+    /// # let ranks = LocalBootstrap::group(3).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<(), mscclpp::Error> {
+    /// # let rank = bootstrap.rank();
+    /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
+    /// let buffer = comm.context().gpu(rank)?.allocate(1 << 20)?;
+    /// let ours = comm.register_buffer(&buffer, Transport::CUDA_IPC)?;
+    /// let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(rank));
+    /// let mesh = comm.mesh(config).memory(&ours).connect()?; // with all other ranks
+    /// let channels = mesh.memory_channels(&ours, None)?; // one for each
+    /// # assert_eq!(channels.len(), 2);
+    /// # comm.bootstrap().barrier()?;
+    /// # Ok(())
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().expect("a rank panicked")?; }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "cuda-ipc"))]
+    /// # fn main() {}
+    /// ```
+    pub fn mesh(&self, local: impl Into<LocalEnd>) -> MeshBuilder<'_> {
+        MeshBuilder::new(self, local.into())
+    }
+
     /// Sends `peer` what it needs to reach `memory`. `peer` calls [`Communicator::recv_memory`].
     ///
     /// The memory must be kept as long as the peer uses it.
@@ -131,19 +166,41 @@ impl Communicator {
 
     /// The memory that `peer` sends with [`Communicator::send_memory`].
     ///
+    /// Once it is there, it is mapped if a transport of this context can do that, so that [`RegisteredMemory::data`] gives
+    /// its address: for the device of this rank's connection to `peer`, or if there is none yet, of another connection, or
+    /// for the current GPU of the thread that waits. That may block for some seconds. If it cannot be mapped, as over
+    /// Ethernet or from another host, it has no address, and a log line of level DEBUG says why.
+    ///
     /// # Errors
     /// [`Error::Bootstrap`] for a rank that does not exist, or when the job has failed.
     pub fn recv_memory(&self, peer: usize, tag: u32) -> Result<Pending<RegisteredMemory>> {
-        self.exchange("recv_memory", None, peer, tag, RegisteredMemory::deserialize)
+        let (context, members) = (self.context.clone(), Arc::clone(&self.members));
+        self.exchange("recv_memory", None, peer, tag, move |bytes| {
+            let memory = RegisteredMemory::deserialize(bytes)?;
+            members.map(&context, &memory, peer);
+            Ok(memory)
+        })
     }
 
-    /// Makes this side's half of a semaphore over `connection` and sends it to `peer`, at the other end; the result
-    /// joins it with the half that `peer` sends. [`Communicator::build_fastest_semaphore`] takes longer and makes signals
-    /// faster.
+    /// Makes this side's half of a semaphore over `connection` and sends it to the rank at the other end; the result joins
+    /// it with the half that that rank sends by the same call. Rank and tag are those that this communicator made the
+    /// connection with. [`Communicator::build_fastest_semaphore`] takes longer and makes signals faster.
+    ///
+    /// # Errors
+    /// [`Error::ForeignConnection`] for a connection that this communicator did not make: see
+    /// [`Communicator::build_semaphore_with`]. [`Error::Core`] if the half cannot be made; [`Error::Bootstrap`] if it cannot
+    /// be sent.
+    pub fn build_semaphore(&self, connection: &Connection) -> Result<Pending<Semaphore>> {
+        let (peer, tag) = self.made_for(connection)?;
+        self.build_semaphore_with(connection, peer, tag)
+    }
+
+    /// As [`Communicator::build_semaphore`], over a connection that need not be of this communicator: with `peer`, which is at
+    /// its other end and makes the same call, and by messages with this tag.
     ///
     /// # Errors
     /// [`Error::Core`] if the half cannot be made; [`Error::Bootstrap`] if it cannot be sent.
-    pub fn build_semaphore(
+    pub fn build_semaphore_with(
         &self,
         connection: &Connection,
         peer: usize,
@@ -159,7 +216,7 @@ impl Communicator {
 
     /// As [`Communicator::build_semaphore`], with its tokens where signals travel fastest: makes a semaphore at each of
     /// `places` places in the two devices' memory, has the devices signal each other over each, ordered and relaxed, and
-    /// returns the one with the least time for both. `peer` makes the same call.
+    /// returns the one with the least time for both. The rank at the other end makes the same call.
     ///
     /// A signal is written to a token, and the distance of its page from the link and from the multiprocessor that waits
     /// decides a tenth of the time of a hop or more: between two H200, signals over the fastest of 16 places took 7 to 10 %
@@ -179,7 +236,7 @@ impl Communicator {
     /// # let peer = 1 - bootstrap.rank();
     /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
     /// # let connection = comm.connect(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(0)), peer, 0)?.wait()?;
-    /// let semaphore = comm.build_fastest_semaphore(&connection, peer, 0, 16)?;
+    /// let semaphore = comm.build_fastest_semaphore(&connection, 16)?;
     /// let channel = BaseMemoryChannel::new(&semaphore)?;
     /// # comm.bootstrap().barrier()?;
     /// # Ok(())
@@ -192,13 +249,23 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::build_semaphore`] and [`Pending::wait`]; [`Error::Core`] for no places or more than 64, for `peer`
-    /// being this rank, and for a connection over which kernels cannot signal each other ([`BaseMemoryChannel::new`] says why);
-    /// [`Error::Gpu`] if the signals could not be timed; [`Error::Exchange`] if `peer` asks for another number of places,
+    /// As [`Communicator::build_semaphore`] and [`Pending::wait`]; [`Error::Core`] for no places or more than 64, for a
+    /// connection with this rank itself, and for a connection over which kernels cannot signal each other ([`BaseMemoryChannel::new`] says why);
+    /// [`Error::Gpu`] if the signals could not be timed; [`Error::Exchange`] if the other rank asks for another number of places,
     /// or could not time them.
     ///
     /// [`BaseMemoryChannel::new`]: mscclpp_core::BaseMemoryChannel::new
-    pub fn build_fastest_semaphore(
+    pub fn build_fastest_semaphore(&self, connection: &Connection, places: usize) -> Result<Semaphore> {
+        let (peer, tag) = self.made_for(connection)?;
+        self.build_fastest_semaphore_with(connection, peer, tag, places)
+    }
+
+    /// As [`Communicator::build_fastest_semaphore`], over a connection that need not be of this communicator: with `peer`, which
+    /// is at its other end and makes the same call, and by messages with this tag.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn build_fastest_semaphore_with(
         &self,
         connection: &Connection,
         peer: usize,
@@ -271,6 +338,26 @@ impl Communicator {
     #[must_use]
     pub fn explain(&self, error: impl Into<Error>) -> Error {
         self.members.explain(error.into())
+    }
+
+    /// All ranks but this one.
+    pub(crate) fn other_ranks(&self) -> Vec<usize> {
+        let bootstrap = self.bootstrap();
+        (0..bootstrap.n_ranks()).filter(|rank| *rank != bootstrap.rank()).collect()
+    }
+
+    /// That these ranks exist, and none is named twice.
+    pub(crate) fn check_peers(&self, peers: &[usize]) -> Result<()> {
+        let n_ranks = self.bootstrap().n_ranks();
+        let problem = peers.iter().enumerate().find_map(|(i, peer)| match () {
+            () if *peer >= n_ranks => Some(format!("there is no rank {peer} in a job of {n_ranks}")),
+            () if peers[..i].contains(peer) => Some(format!("rank {peer} is named twice in {peers:?}")),
+            () => None,
+        });
+        match problem {
+            Some(problem) => Err(mscclpp_bootstrap::Error::InvalidArgument(problem).into()),
+            None => Ok(()),
+        }
     }
 
     fn made_for(&self, connection: &Connection) -> Result<(usize, u32)> {

@@ -1,4 +1,6 @@
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
+
+use mscclpp_core::Report;
 
 /// What this crate's calls return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -6,7 +8,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// What can go wrong, in whichever layer. [`Error::kind`] sorts it by what a caller can do about it.
 ///
 /// Its text is its own part; why it came about is its `source`. [`Report`](crate::Report) shows both.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Processes could not find each other or lost each other.
@@ -53,7 +55,10 @@ pub enum Error {
         after: Duration,
     },
     /// A call that needs a connection of this communicator got another.
-    #[error("the connection to {peer} was not made by connect() of this communicator")]
+    #[error(
+        "the connection to {peer} was not made by connect() of this communicator; where it need not be, name rank and tag: \
+         build_semaphore_with(), build_fastest_semaphore_with()"
+    )]
     ForeignConnection {
         /// The connection's label.
         peer: String,
@@ -97,6 +102,13 @@ pub enum ErrorKind {
     Timeout,
     /// Somebody gave up on purpose.
     Aborted,
+}
+
+impl fmt::Debug for Error {
+    /// As [`Report`] shows it: what a `main` prints that returns it is the message with its causes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Report(self), f)
+    }
 }
 
 impl Error {
@@ -158,6 +170,10 @@ fn bootstrap_kind(error: &mscclpp_bootstrap::Error) -> ErrorKind {
         | E::Mismatch { .. }
         | E::DuplicateRank { .. }
         | E::JobComplete { .. }
+        | E::OtherJob { .. }
+        | E::NotLaunched
+        | E::IncompleteEnvironment { .. }
+        | E::EnvironmentConflict { .. }
         | E::BadEnvironment { .. }
         | E::InvalidArgument(_) => ErrorKind::InvalidUsage,
         _ => ErrorKind::Internal,

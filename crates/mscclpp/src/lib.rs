@@ -5,6 +5,9 @@
 //! exchanges what has to be exchanged between ranks, and one [`Error`] over all of them. The crates below can be used
 //! without it.
 //!
+//! The names of a first program are here and in the [`prelude`]. All others are in the module of their topic:
+//! [`mod@bootstrap`], [`memory`], [`channels`], [`proxy`], [`gpu`], [`provider`] and [`errors`].
+//!
 //! ```
 //! use std::sync::Arc;
 //! use mscclpp::prelude::*;
@@ -16,7 +19,7 @@
 //!         let peer = 1 - bootstrap.rank();
 //!         let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
 //!         let connection = comm.connect(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(0)), peer, 0)?.wait()?;
-//!         let semaphore = comm.build_semaphore(&connection, peer, 0)?.wait()?;
+//!         let semaphore = comm.build_semaphore(&connection)?.wait()?;
 //!         let channel = BaseMemoryChannel::new(&semaphore)?; // its device_handle() goes to kernels
 //!         comm.bootstrap().barrier()?;
 //!         Ok(())
@@ -50,47 +53,50 @@ mod communicator;
 mod context;
 mod error;
 mod fastest;
+mod from_connection;
 mod line;
+mod local_end;
 pub mod log;
 mod members;
+mod mesh;
 mod pending;
 mod port;
 pub mod prelude;
+mod version;
 
-pub use communicator::{Communicator, LocalEnd};
+// The names of a first program. Everything else is in the module of its topic.
+pub use bootstrap::{Bootstrap, LocalBootstrap, Rendezvous, TcpBootstrap, UniqueId};
+pub use channels::{
+    BaseMemoryChannel, BaseMemoryChannelHandle, Connection, Endpoint, EndpointConfig, MemoryChannel,
+    MemoryChannelHandle, Semaphore, SemaphoreStub, Transport, TransportFlags,
+};
+pub use communicator::Communicator;
 pub use context::{ContextBuilderExt, ContextExt};
 pub use error::{Error, ErrorKind, Result};
-pub use pending::Pending;
-pub use port::ProxyServiceExt;
-
-pub use mscclpp_bootstrap::{
-    Bootstrap, FailureHook, Family, LocalBootstrap, Rendezvous, TcpBootstrap, TcpBootstrapBuilder, UniqueId,
+pub use from_connection::{FromConnection, MemoryChannelExt};
+pub use gpu::{
+    DeviceBuffer, DevicePtr, Event, Gpu, Kernel, KernelArgs, KernelSource, LaunchConfig, Module, Platform,
+    Stream,
 };
-pub use mscclpp_core::{
-    BaseMemoryChannel, BaseMemoryChannelHandle, Connection, Context, ContextBuilder, Device,
-    DeviceToDeviceSemaphore, DeviceToDeviceSemaphoreHandle, DeviceType, Endpoint, EndpointConfig,
-    EndpointInfo, HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore, IbConfig, IbMode,
-    LL8Packet, LL16Packet, LL128Packet, LinkMonitor, MemoryChannel, MemoryChannelHandle, MemoryRegion,
-    Packet, ProcessId, RegionInfo, RegisteredMemory, Report, Route, Semaphore, SemaphoreStub, SendQueue,
-    Signaller, SignallerId, Transport, TransportFlags, WeakConnection,
-};
+pub use local_end::LocalEnd;
+pub use memory::RegisteredMemory;
+pub use mesh::{Mesh, MeshBuilder, MeshLink};
+pub use mscclpp_core::{Context, ContextBuilder, Device, DeviceType, Report};
 #[cfg(feature = "cuda-ipc")]
 pub use mscclpp_cuda_ipc::CudaIpc;
 #[cfg(feature = "ethernet")]
 pub use mscclpp_ethernet::{Ethernet, EthernetBuilder};
-#[cfg(all(feature = "cuda-ipc", any(feature = "cuda-12040", feature = "cuda-13000")))]
-pub use mscclpp_gpu::nvrtc;
-pub use mscclpp_gpu::{
-    DeviceBuffer, DevicePtr, DmaBuf, Event, ExportHandle, ExportKinds, Gpu, GpuDirect, GpuProperties, Graph,
-    ImportedMemory, Kernel, KernelArgs, KernelParam, KernelSource, LaunchConfig, MemoryExport, MemoryInfo,
-    Module, PeerAccess, PinnedBuffer, PinnedWord, Platform, Stream, WritesOrdering, kernel_cache, store_ptx,
-};
+pub use pending::Pending;
+pub use port::ProxyServiceExt;
+pub use proxy::{BasePortChannel, BasePortChannelHandle, PortChannel, PortChannelHandle, ProxyService};
+pub use version::{Version, version};
 
-pub use mscclpp_proxy::{
-    BasePortChannel, BasePortChannelHandle, BaseProxyService, ConnectionStats, Fifo, FifoHandle, FifoShared,
-    IdlePolicy, MemoryId, PendingFlush, PortChannel, PortChannelHandle, Progress, Proxy, ProxyBuilder,
-    ProxyHandler, ProxyHandlerResult, ProxyService, ProxyServiceBuilder, ProxyTrigger, SemaphoreId,
-    ServiceStats, TrafficStats, TriggerKind,
+// At the root, too, for programs written before there were the modules.
+#[doc(hidden)]
+pub use {
+    channels::{LL8Packet, LL16Packet, LL128Packet, Packet},
+    gpu::{Graph, KernelParam},
+    proxy::{Fifo, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, ServiceStats},
 };
 
 /// The program in the repository's README compiles.
@@ -98,20 +104,76 @@ pub use mscclpp_proxy::{
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+/// How processes find each other: ranks, launchers, addresses, messages.
+pub mod bootstrap {
+    pub use mscclpp_bootstrap::{
+        Attempt, Bootstrap, Env, FailureHook, Family, LocalBootstrap, MeetingPlace, Party, Rendezvous,
+        TcpBootstrap, TcpBootstrapBuilder, UniqueId,
+    };
+}
+
+/// Endpoints, connections, the semaphores over them, and the channels over these.
+pub mod channels {
+    pub use mscclpp_core::{
+        BaseMemoryChannel, BaseMemoryChannelHandle, Connection, DeviceToDeviceSemaphore,
+        DeviceToDeviceSemaphoreHandle, Endpoint, EndpointConfig, HostToDeviceSemaphore,
+        HostToDeviceSemaphoreHandle, HostToHostSemaphore, IbConfig, IbMode, LL8Packet, LL16Packet,
+        LL128Packet, MemoryChannel, MemoryChannelHandle, Packet, Semaphore, SemaphoreStub, SendQueue,
+        Signaller, SignallerId, Transport, TransportFlags, WeakConnection,
+    };
+    pub use mscclpp_proxy::{BasePortChannel, BasePortChannelHandle, PortChannel, PortChannelHandle};
+}
+
+/// Memory that peers reach, and what it is made of.
+pub mod memory {
+    pub use mscclpp_core::{MemoryRegion, RegisteredMemory, Route};
+    pub use mscclpp_gpu::{
+        DeviceBuffer, DevicePtr, DmaBuf, ExportHandle, ExportKinds, ImportedMemory, MemoryExport,
+        PinnedBuffer, PinnedWord,
+    };
+}
+
+/// Port channels, the service behind them, and what services of one's own are made of.
+pub mod proxy {
+    pub use mscclpp_proxy::{
+        BasePortChannel, BasePortChannelHandle, BaseProxyService, ConnectionStats, Fifo, FifoHandle,
+        FifoShared, IdlePolicy, MAX_MEMORIES, MAX_SEMAPHORES, MemoryId, PendingFlush, PortChannel,
+        PortChannelHandle, Progress, Proxy, ProxyBuilder, ProxyHandler, ProxyHandlerResult, ProxyService,
+        ProxyServiceBuilder, ProxyTrigger, SemaphoreId, ServiceStats, TrafficStats, TriggerKind,
+    };
+
+    pub use crate::ProxyServiceExt;
+}
+
+/// Devices, streams, kernels and graphs, on GPUs and on simulated devices.
+pub mod gpu {
+    #[cfg(all(feature = "cuda-ipc", any(feature = "cuda-12040", feature = "cuda-13000")))]
+    pub use mscclpp_gpu::nvrtc;
+    pub use mscclpp_gpu::{
+        DeviceBuffer, DevicePtr, DmaBuf, Event, ExportHandle, ExportKinds, Gpu, GpuDirect, GpuProperties,
+        Graph, ImportedMemory, Kernel, KernelArgs, KernelParam, KernelSource, LaunchConfig, MemoryExport,
+        MemoryInfo, Module, PeerAccess, PinnedBuffer, PinnedWord, Platform, Stream, WritesOrdering,
+        kernel_cache, numa, store_ptx,
+    };
+}
+
 /// The errors of the layers below, which [`Error`] wraps.
 pub mod errors {
     pub use mscclpp_bootstrap::Error as BootstrapError;
-    pub use mscclpp_core::Error as CoreError;
+    pub use mscclpp_core::{Error as CoreError, TransportError};
     pub use mscclpp_gpu::Error as GpuError;
     pub use mscclpp_proxy::Error as ProxyError;
+
+    pub use crate::{Error, ErrorKind, Report, Result};
 }
 
-/// What a transport of one's own implements; see [`ContextBuilder::provider`].
+/// What a transport of one's own implements, and what it is given; see [`ContextBuilder::provider`].
 pub mod provider {
     pub use mscclpp_core::provider::{
         Link, LocalEndpoint, Operation, OwnTokens, Queue, Registration, RemoteRegion, RouteId, TokenMemory,
         TransportProvider,
     };
+    pub use mscclpp_core::{EndpointInfo, LinkMonitor, MemoryRegion, ProcessId, RegionInfo, host_id};
 }
 
 /// The device API's headers, and the kernels that the examples launch.

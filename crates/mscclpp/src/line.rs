@@ -15,6 +15,7 @@ use std::{
 };
 
 use mscclpp_bootstrap::{Bootstrap, Error as BootstrapError};
+use mscclpp_net::waiting::LongWait;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// A receiving call that waits for its bytes.
@@ -24,7 +25,13 @@ pub(crate) trait Due: Send + Sync {
 
     /// Whether `complete` is done.
     fn is_complete(&self) -> bool;
+
+    /// What it makes, and its position on the line.
+    fn name(&self) -> (&'static str, u64);
 }
+
+/// How long a single wait for a message is.
+const PART: Duration = Duration::from_secs(5);
 
 /// See the module.
 pub(crate) struct Line {
@@ -72,32 +79,60 @@ impl Line {
         self.state.lock().queue.push_back(due);
     }
 
-    /// Completes the calls up to `due`, one after the other, unless other threads do.
+    /// Completes the calls up to `due`, one after the other, unless other threads do. Logs when that takes long.
     pub(crate) fn complete_up_to(
         &self,
         due: &dyn Due,
         bootstrap: &dyn Bootstrap,
         timeout: Option<Duration>,
+        mut long: LongWait,
     ) -> Result<(), Stopped> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.state.lock();
-        while !due.is_complete() {
+        loop {
+            if due.is_complete() {
+                return Ok(());
+            }
+            let now = Instant::now();
+            let first = state.position;
+            if long.wake_at().is_some_and(|at| now >= at) {
+                // A subscriber may take its time, and others wait for the lock.
+                MutexGuard::unlocked(&mut state, || {
+                    long.log(now, Some(bootstrap.rank()), || self.awaited(due, first));
+                });
+                continue;
+            }
+            let look_again = deadline.into_iter().chain(long.wake_at()).min();
             if state.busy {
-                match deadline {
+                if deadline.is_some_and(|deadline| now >= deadline) {
+                    return Err(Stopped::TimedOut);
+                }
+                match look_again {
                     None => self.stepped.wait(&mut state),
-                    Some(deadline) => {
-                        if self.stepped.wait_until(&mut state, deadline).timed_out() && !due.is_complete() {
-                            return Err(Stopped::TimedOut);
-                        }
-                    }
+                    Some(at) => drop(self.stepped.wait_until(&mut state, at)),
                 }
                 continue;
             }
             state.busy = true;
             let step = Step { line: self, taken: false };
-            MutexGuard::unlocked(&mut state, || self.step(step, bootstrap, deadline))?;
+            // Also when time is up: what has arrived is taken.
+            let stepped = MutexGuard::unlocked(&mut state, || self.step(step, bootstrap, look_again));
+            match stepped {
+                Err(Stopped::TimedOut) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {}
+                stepped => stepped?,
+            }
         }
-        Ok(())
+    }
+
+    /// What a call waits for, for the log. `first` is the position of the first call that has not had its bytes.
+    fn awaited(&self, due: &dyn Due, first: u64) -> String {
+        let Self { peer, tag, .. } = self;
+        let (what, position) = due.name();
+        let before = match first < position {
+            true => format!(" (call {first} comes first)"),
+            false => String::new(),
+        };
+        format!("rank {peer}: {what}, tag {tag}, call {position}{before}")
     }
 
     /// Takes the bytes of the first call and completes it. `busy` is set and no lock held.
@@ -105,18 +140,21 @@ impl Line {
         &self,
         mut step: Step<'_>,
         bootstrap: &dyn Bootstrap,
-        deadline: Option<Instant>,
+        until: Option<Instant>,
     ) -> Result<(), Stopped> {
-        let bytes = match deadline {
-            None => bootstrap.recv(self.peer, self.tag).map_err(Stopped::Failed)?,
-            Some(deadline) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                bootstrap.recv_timeout(self.peer, self.tag, left).map_err(|error| match error {
-                    BootstrapError::Timeout { .. } => Stopped::TimedOut,
-                    error => Stopped::Failed(error),
-                })?
+        // In parts that are shorter than the time after which a bootstrap logs a wait of its own: what this wait is for is
+        // known better here.
+        let began = Instant::now();
+        let left = until.map_or(PART, |until| until.saturating_duration_since(began).min(PART));
+        let bytes = bootstrap.recv_timeout(self.peer, self.tag, left).map_err(|error| match error {
+            // Sooner, or with addresses that were tried, it is another time that is up: that of connecting to the peer.
+            BootstrapError::Timeout { ref attempts, .. }
+                if attempts.is_empty() && began.elapsed() >= left =>
+            {
+                Stopped::TimedOut
             }
-        };
+            error => Stopped::Failed(error),
+        })?;
         step.taken = true;
         let first: Option<Arc<dyn Due>> = self.state.lock().queue.front().and_then(Weak::upgrade);
         if let Some(first) = first {
@@ -143,3 +181,6 @@ impl Drop for Step<'_> {
         self.line.stepped.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests;

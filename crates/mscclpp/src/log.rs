@@ -5,13 +5,14 @@
 //!
 //! | variable | meaning | default |
 //! | --- | --- | --- |
-//! | `MSCCLPP_LOG_LEVEL` | `DEBUG`, `INFO`, `WARN` or `ERROR` | `ERROR` |
-//! | `MSCCLPP_LOG_SUBSYS` | which of `ENV,GPU,NET,CONN,PROXY`, or `ALL`; a leading `^` means all but these | `ALL` |
+//! | `MSCCLPP_LOG_LEVEL` | `DEBUG`, `INFO`, `WARN` or `ERROR` | `ERROR`, and the warnings of `WAIT` |
+//! | `MSCCLPP_LOG_SUBSYS` | which of `ENV,GPU,NET,CONN,PROXY,WAIT`, or `ALL`; a leading `^` means all but these | `ALL` |
 //! | `MSCCLPP_LOG_FILE` | a file to append to | standard error |
 //! | `RUST_LOG` | a filter in the syntax of [`EnvFilter`]; goes before level and subsystems | none |
 //!
 //! The subsystems are these targets, for use in `RUST_LOG`: `mscclpp::env`, `mscclpp::gpu`, `mscclpp::bootstrap` (`NET`),
-//! `mscclpp::conn` and `mscclpp::proxy`.
+//! `mscclpp::conn`, `mscclpp::proxy` and `mscclpp::wait`. The last has a line for each call that has waited for ten
+//! seconds, and says what it waits for. It is a warning that is shown unless a level was chosen that hides it.
 
 use std::{
     ffi::OsString,
@@ -25,13 +26,17 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{Error, Result};
 
-const SUBSYSTEMS: [(&str, &str); 5] = [
+const SUBSYSTEMS: [(&str, &str); 6] = [
     ("ENV", "mscclpp::env"),
     ("GPU", "mscclpp::gpu"),
     ("NET", "mscclpp::bootstrap"),
     ("CONN", "mscclpp::conn"),
     ("PROXY", "mscclpp::proxy"),
+    (WAIT, "mscclpp::wait"),
 ];
+
+/// The subsystem of waits that take long. Its warnings are shown unless a level was chosen.
+const WAIT: &str = "WAIT";
 
 /// Installs the process's log subscriber as the environment says. To be called once, by programs and not by libraries.
 ///
@@ -103,22 +108,23 @@ impl Settings {
 
 const LEVELS: &str = "DEBUG, INFO, WARN or ERROR";
 const NAMES: &str =
-    "ALL, or a list of ENV, GPU, NET, CONN, PROXY with commas between, perhaps with a ^ in front";
+    "ALL, or a list of ENV, GPU, NET, CONN, PROXY, WAIT with commas between, perhaps with a ^ in front";
 const DIRECTIVES: &str = "directives such as mscclpp::conn=debug, with commas between";
 
-fn level(value: Option<String>) -> Result<&'static str> {
-    let Some(value) = value else { return Ok("error") };
-    match value.to_ascii_uppercase().as_str() {
+fn level(value: Option<String>) -> Result<Option<&'static str>> {
+    let Some(value) = value else { return Ok(None) };
+    let level = match value.to_ascii_uppercase().as_str() {
         "DEBUG" => Ok("debug"),
         "INFO" => Ok("info"),
         "WARN" => Ok("warn"),
         "ERROR" => Ok("error"),
         _ => Err(Error::Environment { variable: "MSCCLPP_LOG_LEVEL", value, expected: LEVELS }),
-    }
+    };
+    level.map(Some)
 }
 
 /// The filter that lets the named subsystems through from `level` on.
-fn subsystems(level: &str, value: Option<String>) -> Result<String> {
+fn subsystems(level: Option<&str>, value: Option<String>) -> Result<String> {
     let value = value.unwrap_or_else(|| "ALL".to_owned());
     let (inverted, names) = match value.strip_prefix('^') {
         Some(names) => (true, names),
@@ -135,7 +141,9 @@ fn subsystems(level: &str, value: Option<String>) -> Result<String> {
         }
     }
     let targets = SUBSYSTEMS.iter().zip(chosen).filter(|(_, chosen)| *chosen != inverted);
-    let filter: Vec<String> = targets.map(|((_, target), _)| format!("{target}={level}")).collect();
+    let level = |subsystem| level.unwrap_or(if subsystem == WAIT { "warn" } else { "error" });
+    let filter: Vec<String> =
+        targets.map(|((name, target), _)| format!("{target}={}", level(*name))).collect();
     Ok(if filter.is_empty() { "off".to_owned() } else { filter.join(",") })
 }
 
@@ -158,10 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_set_means_errors_of_everything() {
+    fn nothing_set_means_errors_of_everything_and_what_is_waited_for() {
         let Settings { filter, file } = settings(&[]).unwrap();
         assert_eq!(filter.split(',').count(), SUBSYSTEMS.len());
-        assert!(filter.split(',').all(|directive| directive.ends_with("=error")), "{filter}");
+        let (waits, others): (Vec<_>, Vec<_>) = filter.split(',').partition(|text| text.contains("wait"));
+        assert_eq!(waits, ["mscclpp::wait=warn"]);
+        assert!(others.iter().all(|directive| directive.ends_with("=error")), "{filter}");
+        let chosen = settings(&[("MSCCLPP_LOG_LEVEL", "ERROR")]).unwrap().filter;
+        assert!(chosen.contains("mscclpp::wait=error"), "{chosen}");
         assert_eq!(file, None);
     }
 
@@ -176,7 +188,8 @@ mod tests {
         assert_eq!(filter, "mscclpp::bootstrap=debug,mscclpp::conn=debug");
         assert_eq!(file, Some(PathBuf::from("/tmp/x")));
         let inverted =
-            settings(&[("MSCCLPP_LOG_LEVEL", "warn"), ("MSCCLPP_LOG_SUBSYS", "^ENV,GPU,PROXY")]).unwrap();
+            settings(&[("MSCCLPP_LOG_LEVEL", "warn"), ("MSCCLPP_LOG_SUBSYS", "^ENV,GPU,PROXY,WAIT")])
+                .unwrap();
         assert_eq!(inverted.filter, "mscclpp::bootstrap=warn,mscclpp::conn=warn");
         assert_eq!(settings(&[("MSCCLPP_LOG_SUBSYS", "^ALL")]).unwrap().filter, "off");
     }

@@ -7,7 +7,9 @@ use std::{
 };
 
 use mscclpp_bootstrap::{Bootstrap, Error as BootstrapError};
-use mscclpp_core::{Connection, Error as CoreError, Report, WeakConnection};
+use mscclpp_core::{
+    Connection, Context, DeviceType, Error as CoreError, RegisteredMemory, Report, WeakConnection,
+};
 use parking_lot::Mutex;
 
 use crate::{Error, line::Line};
@@ -17,6 +19,7 @@ const NEWS: Duration = Duration::from_secs(1);
 
 pub(crate) struct Members {
     bootstrap: Arc<dyn Bootstrap>,
+    log_waits_after: Duration,
     lines: Mutex<HashMap<(usize, u32), Arc<Line>>>,
     known: Mutex<Known>,
 }
@@ -39,8 +42,9 @@ struct Entry {
 
 impl Members {
     /// Watches the job: when it fails, so do the connections.
-    pub(crate) fn new(bootstrap: Arc<dyn Bootstrap>) -> Arc<Self> {
-        let members = Arc::new(Self { bootstrap, lines: Mutex::default(), known: Mutex::default() });
+    pub(crate) fn new(bootstrap: Arc<dyn Bootstrap>, log_waits_after: Duration) -> Arc<Self> {
+        let (lines, known) = (Mutex::default(), Mutex::default());
+        let members = Arc::new(Self { bootstrap, log_waits_after, lines, known });
         let weak = Arc::downgrade(&members);
         members.bootstrap.on_failure(Box::new(move |error| {
             if let Some(members) = weak.upgrade() {
@@ -52,6 +56,11 @@ impl Members {
 
     pub(crate) fn bootstrap(&self) -> &Arc<dyn Bootstrap> {
         &self.bootstrap
+    }
+
+    /// After which time a wait for a peer is first logged.
+    pub(crate) fn log_waits_after(&self) -> Duration {
+        self.log_waits_after
     }
 
     pub(crate) fn line(&self, peer: usize, tag: u32) -> Arc<Line> {
@@ -79,6 +88,37 @@ impl Members {
 
     pub(crate) fn made_for(&self, connection: &Connection) -> Option<(usize, u32)> {
         self.known.lock().connections.iter().find(|entry| entry.connection.is(connection))?.made_for
+    }
+
+    /// The device of this rank that looks at memory of `peer`: that of a connection to it, or of another connection.
+    fn device_towards(&self, peer: usize) -> Option<usize> {
+        let open = |entry: &Entry| Some((entry.connection.upgrade()?, entry.made_for));
+        // Dropped without the lock: this may become the last owner of one, and closing waits for copies.
+        let connections: Vec<_> = self.known.lock().connections.iter().filter_map(open).collect();
+        let device = |(connection, _): &(Connection, Option<(usize, u32)>)| {
+            let device = connection.local_device();
+            device.id.filter(|_| device.kind == DeviceType::Gpu)
+        };
+        let mut to_peer =
+            connections.iter().filter(|(_, made_for)| made_for.is_some_and(|(to, _)| to == peer));
+        to_peer.find_map(device).or_else(|| connections.iter().find_map(device))
+    }
+
+    /// Maps memory of `peer` where that can be, so that it has an address. Where it cannot be, using it will tell.
+    pub(crate) fn map(&self, context: &Context, memory: &RegisteredMemory, peer: usize) {
+        if !context.may_map(memory) {
+            return;
+        }
+        let gpu = || match self.device_towards(peer) {
+            Some(id) => context.gpu(id),
+            None => context.gpu(context.platform()?.current_gpu()?.id()),
+        };
+        if let Err(error) = gpu().and_then(|gpu| context.map_memory(memory, &gpu)) {
+            tracing::debug!(
+                target: "mscclpp::conn", peer, bytes = memory.size(), error = %Report(&error),
+                "a memory that was received has no address here"
+            );
+        }
     }
 
     /// Fails all connections, and with them their semaphores, once.

@@ -4,6 +4,8 @@ use std::{
     time::Duration,
 };
 
+use mscclpp_core::is_an_envelope;
+use mscclpp_net::waiting::LongWait;
 use parking_lot::Mutex;
 
 use crate::{
@@ -60,6 +62,21 @@ impl<T: Clone + Send + Sync + 'static> Pending<T> {
     /// aborts, and when the peer leaves (see [`Communicator::explain`](crate::Communicator::explain) for which of these
     /// is reported). The result is kept, for every clone.
     ///
+    /// # Ranks that wait for each other
+    /// The peer's part is sent when the peer makes its call, and not when it waits. So a rank makes all its calls before
+    /// its first wait, or else two may wait for each other for ever. In a ring in which each rank connects with the next
+    /// one and waits, and then with the one before it, nobody gets to the second call: rank 0 waits for rank 1, which
+    /// waits for rank 2, and so on to the last, which waits for rank 0. [`Communicator::connect_all`] and
+    /// [`Communicator::mesh`] make the calls in an order in which that cannot happen.
+    ///
+    /// A wait of more than ten seconds is logged, and then again ever more seldom: `waiting for rank 2: connect, tag 0,
+    /// call 1`, with calls counted from 0 for each peer and tag. That is a warning of target `mscclpp::wait`, on standard
+    /// error in a process without a log subscriber. [`ContextBuilder::log_waits_after`] sets another time.
+    ///
+    /// [`Communicator::connect_all`]: crate::Communicator::connect_all
+    /// [`Communicator::mesh`]: crate::Communicator::mesh
+    /// [`ContextBuilder::log_waits_after`]: crate::ContextBuilder::log_waits_after
+    ///
     /// # Errors
     /// [`Error::Bootstrap`] as above; [`Error::Exchange`] with the peer, the tag and the position if what came is not
     /// what was due, or could not be made to work.
@@ -78,7 +95,8 @@ impl<T: Clone + Send + Sync + 'static> Pending<T> {
 
     fn wait_until(&self, timeout: Option<Duration>) -> Result<T> {
         let Item { what, position, line, members, outcome, .. } = &*self.item;
-        let stopped = line.complete_up_to(&*self.item, &**members.bootstrap(), timeout).err();
+        let long = LongWait::begin(members.log_waits_after());
+        let stopped = line.complete_up_to(&*self.item, &**members.bootstrap(), timeout, long).err();
         match (outcome.get(), stopped) {
             (Some(Ok(value)), _) => Ok(value.clone()),
             (Some(Err(error)), _) => Err(members.explain(error.clone())),
@@ -99,7 +117,7 @@ impl<T: Send + Sync> Due for Item<T> {
         let panicked = OnPanic(self);
         let make = self.make.lock().take();
         if let Some(make) = make {
-            let made = make(bytes).map_err(|source| self.error(source));
+            let made = make(bytes).map_err(|source| self.error(self.with_hint(source, bytes)));
             // The first time: the line completes each call once.
             let _ = self.outcome.set(made);
         }
@@ -108,6 +126,10 @@ impl<T: Send + Sync> Due for Item<T> {
 
     fn is_complete(&self) -> bool {
         self.outcome.get().is_some()
+    }
+
+    fn name(&self) -> (&'static str, u64) {
+        (self.what, self.position)
     }
 }
 
@@ -123,6 +145,21 @@ impl<T> Drop for OnPanic<'_, T> {
 }
 
 impl<T> Item<T> {
+    /// Bytes that no communicator sent are most often a message of the program's own.
+    fn with_hint(&self, source: mscclpp_core::Error, bytes: &[u8]) -> mscclpp_core::Error {
+        match source {
+            mscclpp_core::Error::Malformed { what, problem } if !is_an_envelope(bytes) => {
+                let Line { peer, tag, .. } = &*self.line;
+                let problem = format!(
+                    "{problem}; if rank {peer} sends messages of its own with tag {tag}, give them another tag, for the \
+                     communicator's exchanges use this one"
+                );
+                mscclpp_core::Error::Malformed { what, problem }
+            }
+            source => source,
+        }
+    }
+
     fn error(&self, source: mscclpp_core::Error) -> Error {
         let Self { what, position, line, .. } = self;
         Error::Exchange {

@@ -1,7 +1,7 @@
-use mscclpp_core::Connection;
+use mscclpp_core::{Connection, Semaphore};
 use mscclpp_proxy::{ProxyService, SemaphoreId};
 
-use crate::{Communicator, Result};
+use crate::{Communicator, FromConnection, Result};
 
 /// What a proxy service does together with a communicator.
 ///
@@ -27,7 +27,7 @@ use crate::{Communicator, Result};
 /// ```
 pub trait ProxyServiceExt {
     /// Builds a semaphore over `connection`, which `comm` made, with the same call of the rank at its other end, and adds
-    /// it. Blocks until that rank's part is there.
+    /// it. Blocks as [`FromConnection::from_connection`] does.
     ///
     /// # Errors
     /// [`crate::Error::ForeignConnection`] for a connection of another communicator; errors of
@@ -37,8 +37,6 @@ pub trait ProxyServiceExt {
 
 impl ProxyServiceExt for ProxyService {
     fn build_and_add_semaphore(&self, comm: &Communicator, connection: &Connection) -> Result<SemaphoreId> {
-        let (peer, tag) = (comm.remote_rank_of(connection)?, comm.tag_of(connection)?);
-        let semaphore = comm.build_semaphore(connection, peer, tag)?.wait()?;
-        Ok(self.add_semaphore(&semaphore)?)
+        Ok(self.add_semaphore(&Semaphore::from_connection(comm, connection)?)?)
     }
 }

@@ -1,8 +1,11 @@
 //! What most programs use: `use mscclpp::prelude::*;`.
 
+#[doc(no_inline)]
 pub use crate::{
-    BaseMemoryChannel, Bootstrap, Communicator, Connection, Context, ContextBuilderExt, ContextExt, Device,
-    DeviceBuffer, DevicePtr, Endpoint, EndpointConfig, Gpu, KernelArgs, KernelSource, LaunchConfig,
-    LocalBootstrap, MemoryChannel, Module, Pending, Platform, PortChannel, ProxyService, ProxyServiceExt,
-    RegisteredMemory, Semaphore, SemaphoreStub, TcpBootstrap, Transport, TransportFlags, UniqueId,
+    BaseMemoryChannel, BaseMemoryChannelHandle, BasePortChannel, BasePortChannelHandle, Bootstrap,
+    Communicator, Connection, Context, ContextBuilderExt, ContextExt, Device, DeviceBuffer, DevicePtr,
+    Endpoint, EndpointConfig, Event, FromConnection, Gpu, Kernel, KernelArgs, KernelSource, LaunchConfig,
+    LocalBootstrap, MemoryChannel, MemoryChannelExt, MemoryChannelHandle, Mesh, Module, Pending, Platform,
+    PortChannel, PortChannelHandle, ProxyService, ProxyServiceExt, RegisteredMemory, Rendezvous, Semaphore,
+    SemaphoreStub, Stream, TcpBootstrap, Transport, TransportFlags, UniqueId,
 };

@@ -58,7 +58,7 @@ fn of_several_places_both_sides_choose_the_same() {
             let (rank, peer) = (comm.bootstrap().rank(), peer_of(&comm));
             let connection = comm.connect(endpoint_of(rank), peer, 3).unwrap().wait().unwrap();
             assert_eq!(connection.is_within_a_device(), device_of(0) == device_of(1));
-            let semaphore = comm.build_fastest_semaphore(&connection, peer, 3, places).unwrap();
+            let semaphore = comm.build_fastest_semaphore(&connection, places).unwrap();
             let channel = BaseMemoryChannel::new(&semaphore).unwrap();
             let mut side = Side::new(&comm.context().gpu(device_of(rank)).unwrap()).unwrap();
             side.signal(&channel, 7);
@@ -69,7 +69,7 @@ fn of_several_places_both_sides_choose_the_same() {
             }
             assert_eq!(side.poll_once(&channel), Outcome::NotSignalled, "no signal is left of the trial");
             // The order goes on behind it.
-            comm.build_semaphore(&connection, peer, 3).unwrap().wait().unwrap();
+            comm.build_semaphore(&connection).unwrap().wait().unwrap();
             comm.bootstrap().barrier().unwrap();
         });
     }
@@ -81,16 +81,16 @@ fn of_different_numbers_of_places_none_is_chosen() {
         let (rank, peer) = (comm.bootstrap().rank(), peer_of(&comm));
         let connection = comm.connect(endpoint_of(0), peer, 0).unwrap().wait().unwrap();
         assert!(connection.is_within_a_device(), "both are rank 0's device");
-        let none = comm.build_fastest_semaphore(&connection, peer, 0, 0).unwrap_err();
+        let none = comm.build_fastest_semaphore(&connection, 0).unwrap_err();
         assert!(none.to_string().contains("0 places; it can be 1 to 64"), "{none}");
-        let alone = comm.build_fastest_semaphore(&connection, rank, 0, 2).unwrap_err();
+        let alone = comm.build_fastest_semaphore_with(&connection, rank, 0, 2).unwrap_err();
         assert!(alone.to_string().contains("to itself"), "{alone}");
-        let error = comm.build_fastest_semaphore(&connection, peer, 0, 2 + rank).unwrap_err();
+        let error = comm.build_fastest_semaphore(&connection, 2 + rank).unwrap_err();
         assert!(matches!(error, Error::Exchange { what: "build_fastest_semaphore", .. }), "{error}");
         let text = Report(&error).to_string();
         assert!(text.contains(&format!("asks for {} places", 2 + peer)), "{text}");
         // The order goes on behind it.
-        comm.build_semaphore(&connection, peer, 0).unwrap().wait().unwrap();
+        comm.build_semaphore(&connection).unwrap().wait().unwrap();
         comm.bootstrap().barrier().unwrap();
     });
 }
@@ -102,10 +102,10 @@ fn one_semaphore_where_several_are_due_is_named_on_both_sides() {
         let (rank, peer) = (comm.bootstrap().rank(), peer_of(&comm));
         let connection = comm.connect(endpoint_of(rank), peer, 0).unwrap().wait().unwrap();
         let (error, due) = if rank == 0 {
-            let error = comm.build_fastest_semaphore(&connection, peer, 0, 3).unwrap_err();
+            let error = comm.build_fastest_semaphore(&connection, 3).unwrap_err();
             (error, "a semaphore stub came where a list of semaphore stubs was due")
         } else {
-            let error = comm.build_semaphore(&connection, peer, 0).unwrap().wait().unwrap_err();
+            let error = comm.build_semaphore(&connection).unwrap().wait().unwrap_err();
             (error, "a list of semaphore stubs came where a semaphore stub was due")
         };
         let text = Report(&error).to_string();
@@ -121,11 +121,11 @@ fn over_what_kernels_cannot_signal_no_place_is_chosen() {
         let (rank, peer) = (comm.bootstrap().rank(), peer_of(&comm));
         let endpoint = EndpointConfig::new(Transport::ETHERNET, Device::gpu(device_of(rank)));
         let connection = comm.connect(endpoint, peer, 0).unwrap().wait().unwrap();
-        let semaphore = comm.build_semaphore(&connection, peer, 0).unwrap().wait().unwrap();
+        let semaphore = comm.build_semaphore(&connection).unwrap().wait().unwrap();
         let reason = BaseMemoryChannel::new(&semaphore).unwrap_err().to_string();
-        let error = comm.build_fastest_semaphore(&connection, peer, 0, 3).unwrap_err();
+        let error = comm.build_fastest_semaphore(&connection, 3).unwrap_err();
         assert_eq!(error.to_string(), reason);
-        comm.build_semaphore(&connection, peer, 0).unwrap().wait().unwrap();
+        comm.build_semaphore(&connection).unwrap().wait().unwrap();
         comm.bootstrap().barrier().unwrap();
     });
 }
@@ -189,7 +189,7 @@ fn connections_memories_and_semaphores_share_one_order() {
         let unwanted = comm.connect(config, peer, 3).unwrap();
         drop(unwanted);
         let connection = connection.wait().unwrap();
-        let semaphore = comm.build_semaphore(&connection, peer, 3).unwrap();
+        let semaphore = comm.build_semaphore(&connection).unwrap();
         semaphore.wait().unwrap();
         assert_eq!(received.wait_timeout(Duration::ZERO).unwrap().size(), 64);
         assert_eq!((comm.remote_rank_of(&connection).unwrap(), comm.tag_of(&connection).unwrap()), (peer, 3));
@@ -296,8 +296,7 @@ fn semaphores_of_two_connections_exchanged_in_different_orders_are_noticed() {
         let pending = [connect(), connect()];
         let [a, b] = pending.map(|pending| pending.wait().unwrap());
         let (one, other) = if rank == 0 { (&a, &b) } else { (&b, &a) };
-        let pending =
-            [comm.build_semaphore(one, peer, 0).unwrap(), comm.build_semaphore(other, peer, 0).unwrap()];
+        let pending = [comm.build_semaphore(one).unwrap(), comm.build_semaphore(other).unwrap()];
         for pending in pending {
             let error = pending.wait().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidUsage);
@@ -320,6 +319,13 @@ fn bad_arguments_are_errors_at_the_call_and_take_no_place() {
         let connection = comm.connect(endpoint_of(rank), peer, 0).unwrap().wait().unwrap();
         let other = Communicator::with_context(Arc::clone(comm.bootstrap()), comm.context().clone());
         assert!(matches!(other.remote_rank_of(&connection), Err(Error::ForeignConnection { .. })));
+        // Which rank is at its other end must be said there.
+        let unknown = other.build_semaphore(&connection).unwrap_err();
+        assert!(matches!(unknown, Error::ForeignConnection { .. }), "{unknown}");
+        assert!(unknown.to_string().contains("build_semaphore_with"), "{unknown}");
+        let unknown = other.build_fastest_semaphore(&connection, 2).unwrap_err();
+        assert!(matches!(unknown, Error::ForeignConnection { .. }), "{unknown}");
+        other.build_semaphore_with(&connection, peer, 0).unwrap().wait().unwrap();
         comm.bootstrap().barrier().unwrap();
     });
 }
@@ -399,7 +405,7 @@ fn a_rank_that_leaves_fails_only_what_needs_it() {
         assert!(closed, "{error}");
         let peer = 1 - rank;
         let connection = comm.connect(endpoint_of(rank), peer, 0).unwrap().wait().unwrap();
-        comm.build_semaphore(&connection, peer, 0).unwrap().wait().unwrap().check().unwrap();
+        comm.build_semaphore(&connection).unwrap().wait().unwrap().check().unwrap();
         comm.bootstrap().group_barrier(&[0, 1]).unwrap();
     });
 }

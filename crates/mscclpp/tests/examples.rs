@@ -10,12 +10,13 @@ use std::{
 use mscclpp_test_support::{LIMIT, child::output_within, listen, reserve_port};
 
 const OF_ONE_PROCESS: [&str; 2] = ["gpu_ping_pong", "custom_kernel"];
-const OF_MANY: [&str; 6] = [
+const OF_MANY: [&str; 7] = [
     "gpu_ping_pong_mp",
     "bidir_memory_channel",
     "bidir_port_channel",
     "mesh_port_channels",
     "custom_proxy",
+    "ring_all_gather",
     "host_to_host",
 ];
 
@@ -74,6 +75,58 @@ fn two_cpus_succeed() {
     let said = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{said}{}", text(&output.stderr));
     assert!(said.matches("all as they should be").count() == 2 && said.ends_with("Succeed!\n"), "{said}");
+}
+
+/// Two ranks as a launcher starts them, without an argument. Gives what they said.
+fn launched(example: &str, variables: impl Fn(usize) -> Vec<(&'static str, String)> + Sync) -> Vec<Output> {
+    std::thread::scope(|scope| {
+        let start = |rank| {
+            let variables = variables(rank);
+            scope.spawn(|| output_within(2 * LIMIT, Command::new(program(example)).envs(variables)))
+        };
+        [0, 1].map(start).map(|rank| rank.join().expect("a rank that ends")).into()
+    })
+}
+
+#[test]
+fn launched_ranks_find_each_other_without_arguments() {
+    let namespace = format!("examples-{}", std::process::id());
+    let mpirun = |rank: usize| {
+        let number = |name, value: usize| (name, value.to_string());
+        vec![
+            number("OMPI_COMM_WORLD_RANK", rank),
+            number("OMPI_COMM_WORLD_SIZE", 2),
+            number("OMPI_COMM_WORLD_LOCAL_RANK", rank),
+            number("OMPI_COMM_WORLD_LOCAL_SIZE", 2),
+            ("PMIX_NAMESPACE", namespace.clone()),
+        ]
+    };
+    for example in ["host_to_host", "gpu_ping_pong_mp"] {
+        for output in launched(example, mpirun) {
+            let complaints = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(0), "{example}: {}{complaints}", text(&output.stdout));
+        }
+    }
+}
+
+#[test]
+fn what_a_launcher_leaves_open_is_said() {
+    for output in launched("host_to_host", |rank| vec![("JOB_COMPLETION_INDEX", rank.to_string())]) {
+        let complaints = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{complaints}");
+        assert!(complaints.contains("MSCCLPP_N_RANKS"), "{complaints}");
+    }
+    for output in launched("gpu_ping_pong_mp", |rank| {
+        vec![
+            ("MSCCLPP_RANK", rank.to_string()),
+            ("MSCCLPP_N_RANKS", "3".to_owned()),
+            ("MSCCLPP_ADDRESS", free_address()),
+        ]
+    }) {
+        let complaints = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{complaints}");
+        assert!(complaints.contains("3 ranks were launched; this program has 2"), "{complaints}");
+    }
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn check_copy(source: &End, target: &End, get: bool, bytes: u64, random: &mut Ra
     };
     match get {
         false => source.start_copy(false, [to, from], bytes, promise, shape),
-        true => target.start_copy(true, [from, to], bytes, promise, shape),
+        true => target.start_copy(true, [to, from], bytes, promise, shape),
     }
     let by = if get { target } else { source };
     by.finish();

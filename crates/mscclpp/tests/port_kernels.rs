@@ -10,15 +10,22 @@ use std::{
     time::Instant,
 };
 
-use mscclpp::{Fifo, Proxy, ProxyHandlerResult, ProxyTrigger, errors::ProxyError, prelude::*};
+use mscclpp::{
+    errors::ProxyError,
+    prelude::*,
+    proxy::{Fifo, Proxy, ProxyHandlerResult, ProxyTrigger},
+};
 use support::{
     LIMIT,
-    kernels::{FIFO, word_of},
+    kernels::{FIFO, Side, word_of},
     on_each_pair, platform,
     port_ends::{Call, PortEnd, Turns},
     random::Random,
     turn,
 };
+
+/// More polls than a test lasts, yet an end.
+const LONG: i64 = 1 << 24;
 
 fn on_gpus() -> bool {
     platform() != Platform::Host
@@ -339,4 +346,64 @@ fn a_range_outside_its_memory_fails_the_service_and_frees_the_kernel() {
             assert!(error.contains(&bytes.to_string()) && error.contains("data|flag"), "{error}");
         }
     });
+}
+
+/// Two port channels and a memory channel of one semaphore: whoever signals, by the proxy or by itself, a wait through
+/// either port channel takes it.
+#[test]
+fn port_and_memory_channels_of_one_semaphore_share_its_tokens() {
+    const ROUNDS: u64 = 20;
+    for direct_put_max in [0, ProxyService::DEFAULT_DIRECT_PUT_MAX] {
+        on_each_pair(|context, devices| {
+            let mut ends = PortEnd::pair(context, devices, 1, [64; 2], direct_put_max);
+            let semaphores = ends.each_ref().map(|end| end.channels[0].semaphore().clone());
+            let memory = semaphores.each_ref().map(|semaphore| BaseMemoryChannel::new(semaphore).unwrap());
+            let mut by_memory = devices.map(|id| Side::new(&context.gpu(id).unwrap()).unwrap());
+            for (end, semaphore) in ends.iter_mut().zip(&semaphores) {
+                let id = end.service.add_semaphore(semaphore).unwrap();
+                end.channels.push(end.service.port_channel(id, 0, 1).unwrap());
+            }
+            for (from, to) in [(0, 1), (1, 0)] {
+                for round in 0..ROUNDS {
+                    // The first channel is the one that calls are made over.
+                    ends.iter_mut().for_each(|end| end.channels.swap(0, 1));
+                    by_memory[from].signal(&memory[from], 2);
+                    by_memory[from].finish();
+                    assert!(ends[from].call(Call::PutWithSignal, 0, 64, -1));
+                    ends[from].channels.swap(0, 1);
+                    assert!(ends[from].call(Call::Signal, 0, 0, -1));
+                    for n in 0..4 {
+                        ends[to].channels.swap(0, 1);
+                        assert!(ends[to].call(Call::Wait, 0, 0, LONG), "round {round}: {n} signals came");
+                    }
+                    assert!(!ends[to].call(Call::Wait, 0, 0, 10), "round {round}: a signal was taken twice");
+                    // It says so once.
+                    assert!(semaphores[to].check().is_err() && semaphores[to].check().is_ok());
+                }
+            }
+            ends.iter().for_each(|end| end.service.stop_proxy().unwrap());
+        });
+    }
+}
+
+#[test]
+fn a_port_channel_puts_from_memory_for_local_use() {
+    const LEN: u64 = 4096;
+    for direct_put_max in [0, ProxyService::DEFAULT_DIRECT_PUT_MAX] {
+        on_each_pair(|context, devices| {
+            let mut ends = PortEnd::pair(context, devices, 1, [LEN; 2], direct_put_max);
+            let [here, there] = &mut ends;
+            let data = Random::new().bytes(LEN);
+            here.source.write(0, &data).unwrap();
+            let local = context.register_buffer(&here.source, TransportFlags::NONE).unwrap();
+            let src = here.service.add_memory(&local).unwrap();
+            here.channels[0] = here.service.port_channel(0, 0, src).unwrap();
+            assert!(here.call(Call::PutWithSignal, 0, LEN, -1) && there.call(Call::Wait, 0, 0, -1));
+            assert!(there.arrived() == data, "what came of {LEN} bytes");
+            // It cannot be what a peer puts into.
+            let error = here.service.port_channel(0, src, src).unwrap_err().to_string();
+            assert!(error.contains("registered for no transport"), "{error}");
+            ends.iter().for_each(|end| end.service.stop_proxy().unwrap());
+        });
+    }
 }

@@ -47,6 +47,8 @@ fn main() -> ExitCode {
     }));
     trials.push(Trial::test("ping_pong_across_processes", || all_succeed("ping-pong", 2)));
     trials.push(Trial::test("a_signal_carries_data_across_processes", || all_succeed("data", 2)));
+    trials
+        .push(Trial::test("a_received_memory_has_an_address_across_processes", || all_succeed("address", 2)));
     for n in [3, 8] {
         let name = format!("memory_channels_between_all_of_{n}_processes");
         trials.push(Trial::test(name, move || all_succeed("transfer", n)));
@@ -117,6 +119,7 @@ fn child(role: &Role) {
         "ping-pong" => play(&comm),
         "data" => data(&comm),
         "transfer" => transfer(&comm),
+        "address" => address(&comm),
         other => panic!("no role {other}"),
     }
 }
@@ -146,6 +149,37 @@ fn signal(comm: &Communicator) {
         assert_eq!(side.wait_once(channel, -1), Outcome::Signalled);
         assert_eq!(side.poll_once(channel), Outcome::NotSignalled);
         channel.semaphore().check().expect("no complaint");
+    }
+    together(comm);
+}
+
+/// What is there is the other process's memory, before there is a connection to it and with one.
+fn address(comm: &Communicator) {
+    const LEN: u64 = 4096;
+    let rank = comm.bootstrap().rank();
+    let peer = 1 - rank;
+    let gpu = comm.context().gpu(device_of(rank)).expect("a device");
+    let bytes = |rank: usize| vec![rank as u8 + 1; LEN as usize];
+    let (buffer, copy) = (gpu.allocate(LEN).expect("memory"), gpu.allocate(LEN).expect("memory"));
+    buffer.write(0, &bytes(rank)).expect("filling");
+    let own = comm.register_buffer(&buffer, Transport::CUDA_IPC).expect("a registration");
+    // Without a connection, memory is mapped for the current device.
+    gpu.make_current().expect("a device");
+    let mut connections = Vec::new();
+    for _ in 0..2 {
+        comm.send_memory(&own, peer, 0).expect("sending");
+        let theirs = comm.recv_memory(peer, 0).expect("a rank").wait().expect("its memory");
+        let ptr = theirs.data().expect("an address");
+        let stream = gpu.stream().expect("a stream");
+        copy.fill(0, LEN, 0).expect("clearing");
+        // SAFETY: `theirs` keeps the mapping of its bytes, for this device; `copy` is as long.
+        unsafe { stream.copy(copy.ptr(), ptr, LEN) }.expect("a copy");
+        stream.synchronize_timeout(LIMIT).expect("the copy ends");
+        let mut got = bytes(rank);
+        copy.read(0, &mut got).expect("reading");
+        assert_eq!(got, bytes(peer));
+        let pending = comm.connect(endpoint_of(rank), peer, 0).expect("a rank");
+        connections.push(pending.wait().expect("a connection"));
     }
     together(comm);
 }
@@ -249,10 +283,8 @@ fn survive(role: &Role, moment: &str, victim: usize) -> Result<(), Error> {
     let connections: Vec<_> = pending.iter().map(Pending::wait).collect::<Result<_, _>>()?;
 
     here("semaphore");
-    let pending: Vec<_> = others()
-        .zip(&connections)
-        .map(|(peer, connection)| comm.build_semaphore(connection, peer, 0))
-        .collect::<Result<_, _>>()?;
+    let pending: Vec<_> =
+        connections.iter().map(|connection| comm.build_semaphore(connection)).collect::<Result<_, _>>()?;
     if moment == "semaphore-sent" {
         comm.bootstrap().barrier()?;
         say("ready");

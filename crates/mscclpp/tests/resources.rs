@@ -140,7 +140,7 @@ fn round(bootstrap: &Arc<dyn Bootstrap>) {
     comm.send_memory(&own, peer, 0).expect("sent");
     let theirs = comm.recv_memory(peer, 0).expect("a place");
     let connection = connection.wait().expect("a connection");
-    let semaphore = comm.build_semaphore(&connection, peer, 0).expect("sent").wait().expect("a semaphore");
+    let semaphore = comm.build_semaphore(&connection).expect("sent").wait().expect("a semaphore");
     let theirs = theirs.wait().expect("a memory");
     let channel = MemoryChannel::new(&semaphore, &theirs, &own, Some(&own)).expect("a channel");
     connection.write(&theirs, 0, &own, 2048, 1024).expect("a write");

@@ -1,6 +1,7 @@
-// Accesses to global memory of a fixed width: this device's memory, a peer's as mapped here, or pinned host memory.
-// What copies and packets are made of. All of them are also compiler barriers, so they stay in the order in which they
-// are written; the hardware may still reorder the weak ones.
+// Accesses of a fixed width to global memory: this device's memory, a peer's as mapped here, or pinned host memory.
+// What copies and packets are made of; those of packets can be told to look which memory it is (MemorySpace::Any). All
+// of them are also compiler barriers, so they stay in the order in which they are written; the hardware may still
+// reorder the weak ones.
 
 #ifndef MSCCLPP_ACCESS_DEVICE_HPP_
 #define MSCCLPP_ACCESS_DEVICE_HPP_
@@ -12,7 +13,7 @@
 namespace mscclpp {
 
 // 16 bytes in registers: `low` are the first 8 of them.
-struct Bytes16 {
+struct alignas(16) Bytes16 {
   uint64_t low;
   uint64_t high;
 };
@@ -63,12 +64,20 @@ MSCCLPP_DEVICE_INLINE void store16(void* address, Bytes16 value) {
 // Two words of 8 bytes side by side, each read or written whole as by a relaxed atomic access at system scope; the two
 // are in no order. PTX defines a vector access as one access for each of its elements, which is why the elements
 // are two of 8 bytes here and not four of 4. It is one instruction and one message.
+template <MemorySpace P = MemorySpace::Global>
 MSCCLPP_DEVICE_INLINE Bytes16 loadPair(const void* address) {
   Bytes16 value;
-  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
-               : "=l"(value.low), "=l"(value.high)
-               : "l"(detail::globalAddress(address))
-               : "memory");
+  if (P == MemorySpace::Any && !detail::isGlobal(address)) {
+    asm volatile("ld.relaxed.sys.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(value.low), "=l"(value.high)
+                 : "l"(address)
+                 : "memory");
+  } else {
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(value.low), "=l"(value.high)
+                 : "l"(detail::globalAddress(address))
+                 : "memory");
+  }
   return value;
 }
 // The same as two loads that acquire.
@@ -80,11 +89,19 @@ MSCCLPP_DEVICE_INLINE Bytes16 acquirePair(const void* address) {
                : "memory");
   return value;
 }
+template <MemorySpace P = MemorySpace::Global>
 MSCCLPP_DEVICE_INLINE void storePair(void* address, Bytes16 value) {
-  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};"
-               :
-               : "l"(detail::globalAddress(address)), "l"(value.low), "l"(value.high)
-               : "memory");
+  if (P == MemorySpace::Any && !detail::isGlobal(address)) {
+    asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};"
+                 :
+                 : "l"(address), "l"(value.low), "l"(value.high)
+                 : "memory");
+  } else {
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};"
+                 :
+                 : "l"(detail::globalAddress(address)), "l"(value.low), "l"(value.high)
+                 : "memory");
+  }
 }
 
 // Writes 16 bytes, with release at system scope, so that who acquires `high` from it has `low` too. The scalar type of
@@ -102,7 +119,8 @@ MSCCLPP_DEVICE_INLINE void releaseWhole(void* address, Bytes16 value) {
 namespace detail {
 
 #if defined(MSCCLPP_DEVICE_HOST)
-// The host and other devices access the same memory meanwhile, which in C++ takes atomic accesses. 16 bytes are two of 8.
+// The host and other devices access the same memory meanwhile, which in C++ takes atomic accesses. 16 bytes are two
+// accesses.
 template <class T>
 MSCCLPP_DEVICE_INLINE T loadAligned(const void* address) {
   mscclpp_host::check(address, sizeof(T), 0);
@@ -153,32 +171,61 @@ MSCCLPP_DEVICE_INLINE void store4(void* address, uint32_t value) { detail::store
 MSCCLPP_DEVICE_INLINE void store8(void* address, uint64_t value) { detail::storeAligned(address, value); }
 MSCCLPP_DEVICE_INLINE void store16(void* address, Bytes16 value) { detail::storeAligned(address, value); }
 // `high` first and, when stored, last: the flag of a line is there.
+template <MemorySpace P = MemorySpace::Global>
 MSCCLPP_DEVICE_INLINE Bytes16 loadPair(const void* address) {
   const uint64_t* const words = static_cast<const uint64_t*>(address);
   Bytes16 value;
-  value.high = atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(words + 1);
-  value.low = atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(words);
+  value.high = detail::load<MemoryOrder::Relaxed, MemoryScope::System>(words + 1);
+  value.low = detail::load<MemoryOrder::Relaxed, MemoryScope::System>(words);
   return value;
 }
 MSCCLPP_DEVICE_INLINE Bytes16 acquirePair(const void* address) {
   const uint64_t* const words = static_cast<const uint64_t*>(address);
   Bytes16 value;
-  value.low = atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(words);
-  value.high = atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(words + 1);
+  value.low = detail::load<MemoryOrder::Acquire, MemoryScope::System>(words);
+  value.high = detail::load<MemoryOrder::Acquire, MemoryScope::System>(words + 1);
   return value;
 }
+template <MemorySpace P = MemorySpace::Global>
 MSCCLPP_DEVICE_INLINE void storePair(void* address, Bytes16 value) {
   uint64_t* const words = static_cast<uint64_t*>(address);
-  atomicStore<MemoryOrder::Relaxed, MemoryScope::System>(words, value.low);
-  atomicStore<MemoryOrder::Relaxed, MemoryScope::System>(words + 1, value.high);
+  detail::store<MemoryOrder::Relaxed, MemoryScope::System>(words, value.low);
+  detail::store<MemoryOrder::Relaxed, MemoryScope::System>(words + 1, value.high);
 }
 MSCCLPP_DEVICE_INLINE void releaseWhole(void* address, Bytes16 value) {
   uint64_t* const words = static_cast<uint64_t*>(address);
-  atomicStore<MemoryOrder::Relaxed, MemoryScope::System>(words, value.low);
-  atomicStore<MemoryOrder::Release, MemoryScope::System>(words + 1, value.high);
+  detail::store<MemoryOrder::Relaxed, MemoryScope::System>(words, value.low);
+  detail::store<MemoryOrder::Release, MemoryScope::System>(words + 1, value.high);
 }
 
 #endif
+
+namespace detail {
+
+// On a simulated device, fails the kernel unless the object is memory that it may touch.
+template <class T>
+MSCCLPP_DEVICE_INLINE void checkObject([[maybe_unused]] const T* object, [[maybe_unused]] bool isStore) {
+#if defined(MSCCLPP_DEVICE_HOST)
+  mscclpp_host::check(reinterpret_cast<const uint8_t*>(object), 1, isStore);
+  mscclpp_host::check(reinterpret_cast<const uint8_t*>(object + 1) - 1, 1, isStore);
+#endif
+}
+
+}  // namespace detail
+
+// Reads and writes the element `index` of any memory by a plain access. What orders it is the caller's business.
+template <class T>
+MSCCLPP_DEVICE_INLINE T read(const void* memory, uint64_t index) {
+  const T* const element = static_cast<const T*>(memory) + index;
+  detail::checkObject(element, false);
+  return *element;
+}
+template <class T>
+MSCCLPP_DEVICE_INLINE void write(void* memory, uint64_t index, const T& value) {
+  T* const element = static_cast<T*>(memory) + index;
+  detail::checkObject(element, true);
+  *element = value;
+}
 
 }  // namespace mscclpp
 

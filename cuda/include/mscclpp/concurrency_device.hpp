@@ -1,5 +1,7 @@
-// What the blocks of a grid wait for each other with: a barrier, and a counting semaphore. Both live in this device's
-// memory and start as zeros, as in `__device__ mscclpp::DeviceSyncer syncer;`. Nothing resets them between launches.
+// What the blocks of a grid wait for each other with: a barrier, and a counting semaphore. Both start as zeros, as in
+// `__device__ mscclpp::DeviceSyncer syncer;`, and live in this device's memory; nothing resets them between launches.
+// In shared memory, where they serve the threads of a block alone, one thread sets them to zero first:
+// `syncer = mscclpp::DeviceSyncer();`.
 
 #ifndef MSCCLPP_CONCURRENCY_DEVICE_HPP_
 #define MSCCLPP_CONCURRENCY_DEVICE_HPP_
@@ -33,6 +35,11 @@ namespace mscclpp {
 struct DeviceSyncer {
   uint64_t state_;
 
+  DeviceSyncer() = default;
+
+  // How many counters a barrier has in the original. Nothing here depends on it.
+  static constexpr unsigned int NumCounters = 3;
+
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
   // Waits until numBlocks blocks have called this. All threads of each of these blocks call it, with the same numBlocks
@@ -52,7 +59,7 @@ struct DeviceSyncer {
       const Arrival arrival = arriveOnce(blocks);
       uint64_t* const state = &state_;
       const auto complete = [&] {
-        const uint64_t now = atomicLoad<MemoryOrder::Acquire, MemoryScope::Device>(state);
+        const uint64_t now = detail::load<MemoryOrder::Acquire, MemoryScope::Device, MemorySpace::Any>(state);
         const uint32_t folds = static_cast<uint32_t>(now >> 32) - arrival.folded;
         return folds * blocks + static_cast<uint32_t>(now) >= arrival.goal;
       };
@@ -81,7 +88,8 @@ struct DeviceSyncer {
   };
 
   MSCCLPP_DEVICE_INLINE Arrival arriveOnce(uint32_t blocks) {
-    const uint64_t ticket = atomicFetchAdd<MemoryOrder::AcquireRelease, MemoryScope::Device>(&state_, oneOfThisLane());
+    const uint64_t ticket = detail::fetchAdd<MemoryOrder::AcquireRelease, MemoryScope::Device, MemorySpace::Any>(
+        &state_, detail::oneOfThisLane());
     const uint32_t low = static_cast<uint32_t>(ticket);
     Arrival arrival;
     arrival.folded = static_cast<uint32_t>(ticket >> 32);
@@ -89,7 +97,8 @@ struct DeviceSyncer {
     arrival.last = low + 1 == blocks;
     if (arrival.last) {
       // Orders nothing: it only keeps the chain of read-modify-writes.
-      atomicReduceAdd<MemoryOrder::Relaxed, MemoryScope::Device>(&state_, (static_cast<uint64_t>(1) << 32) - blocks);
+      detail::reduceAdd<MemoryOrder::Relaxed, MemoryScope::Device, MemorySpace::Any>(
+          &state_, (static_cast<uint64_t>(1) << 32) - blocks);
     }
     return arrival;
   }
@@ -105,11 +114,16 @@ struct DeviceSyncer {
 struct DeviceSemaphore {
   uint32_t count_;
 
+  DeviceSemaphore() = default;
+
+  // With a count, as in `__device__ mscclpp::DeviceSemaphore semaphore(2);`.
+  MSCCLPP_HOST_DEVICE_INLINE constexpr DeviceSemaphore(int count) : count_(static_cast<uint32_t>(count)) {}
+
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
   // Sets the count. One thread, while nobody else uses the semaphore; the others see it after a barrier or a launch.
-  MSCCLPP_DEVICE_INLINE void set(uint32_t count) {
-    atomicStore<MemoryOrder::Release, MemoryScope::Device>(&count_, count);
+  MSCCLPP_DEVICE_INLINE void set(int count) {
+    detail::store<MemoryOrder::Release, MemoryScope::Device, MemorySpace::Any>(&count_, static_cast<uint32_t>(count));
   }
 
   // Waits for a turn and takes it. Each thread for itself. Returns false when none came within maxSpinCount polls, if
@@ -120,15 +134,17 @@ struct DeviceSemaphore {
   }
 
   // Gives a turn back. What this thread did before, the next to take it sees.
-  MSCCLPP_DEVICE_INLINE void release() { atomicReduceAdd<MemoryOrder::Release, MemoryScope::Device>(&count_, 1u); }
+  MSCCLPP_DEVICE_INLINE void release() {
+    detail::reduceAdd<MemoryOrder::Release, MemoryScope::Device, MemorySpace::Any>(&count_, 1u);
+  }
 
  private:
   // Repeats only when another thread took or gave back a turn meanwhile.
   MSCCLPP_DEVICE_INLINE static bool tryTake(uint32_t* count) {
-    uint32_t there = atomicLoad<MemoryOrder::Relaxed, MemoryScope::Device>(count);
+    uint32_t there = detail::load<MemoryOrder::Relaxed, MemoryScope::Device, MemorySpace::Any>(count);
     while (there != 0) {
-      const uint32_t before =
-          atomicCompareSwap<MemoryOrder::Acquire, MemoryScope::Device>(count, there, there - 1);
+      const uint32_t before = detail::compareSwap<MemoryOrder::Acquire, MemoryScope::Device, MemorySpace::Any>(
+          count, there, there - 1);
       if (before == there) return true;
       there = before;
     }

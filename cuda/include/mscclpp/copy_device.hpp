@@ -65,15 +65,33 @@ MSCCLPP_DEVICE_INLINE void copyShifted(uint8_t* dst, const uint8_t* src, uint64_
   }
 }
 
+// Any memory, by accesses for which the hardware finds out which it is.
+MSCCLPP_DEVICE_INLINE void copyAnywhere(uint8_t* dst, const uint8_t* src, uint64_t bytes, uint32_t threadId,
+                                        uint32_t numThreads) {
+  uint64_t done = 0;
+  if ((reinterpret_cast<uintptr_t>(dst) | reinterpret_cast<uintptr_t>(src)) % 16 == 0) {
+    done = bytes / 16 * 16;
+    for (uint64_t i = threadId; i < done / 16; i += numThreads) {
+      write<Bytes16>(dst, i, read<Bytes16>(src, i));
+    }
+  } else if ((reinterpret_cast<uintptr_t>(dst) | reinterpret_cast<uintptr_t>(src)) % 4 == 0) {
+    done = bytes / 4 * 4;
+    for (uint64_t i = threadId; i < done / 4; i += numThreads) {
+      write<uint32_t>(dst, i, read<uint32_t>(src, i));
+    }
+  }
+  for (uint64_t i = done + threadId; i < bytes; i += numThreads) write<uint8_t>(dst, i, read<uint8_t>(src, i));
+}
+
 }  // namespace detail
 
-// Copies `bytes` bytes from `src` to `dst`, which do not overlap, both in global memory: this device's, or a peer's as
-// mapped here. The threads 0 to numThreads - 1 all call it, with the same arguments but their `threadId`. Reads and
-// writes no byte outside of the two ranges, with plain accesses: who else is to see the data needs a barrier or a
-// signal behind it.
+// Copies `bytes` bytes from `src` to `dst`, which do not overlap. The threads 0 to numThreads - 1 all call it, with the
+// same arguments but their `threadId`. Reads and writes no byte outside of the two ranges, with plain accesses: who
+// else is to see the data needs a barrier or a signal behind it.
 //
-// Any number of bytes at any addresses. It is fastest where the two addresses are the same modulo 16; otherwise only
-// the stores are of 16 bytes.
+// Any number of bytes at any addresses, in any memory: this device's, a peer's as mapped here, shared memory. It is
+// fastest where both are global memory and the two addresses are the same modulo 16; otherwise only the stores are of
+// 16 bytes.
 //
 // Alignment (4, 8 or 16) says that the caller's offsets are multiples of it; the bases they are added to need not be.
 // CopyRemainder = false says that `bytes` is a multiple of Alignment, which saves the code for the end of the copy if
@@ -86,6 +104,10 @@ MSCCLPP_DEVICE_INLINE void copy(void* dst, const void* src, uint64_t bytes, uint
   const uint8_t* const from = static_cast<const uint8_t*>(src);
   const uintptr_t toAddress = reinterpret_cast<uintptr_t>(dst);
   const uintptr_t fromAddress = reinterpret_cast<uintptr_t>(src);
+  if (!detail::isGlobal(dst) || !detail::isGlobal(src)) {
+    detail::copyAnywhere(to, from, bytes, threadId, numThreads);
+    return;
+  }
   if ((toAddress | fromAddress) % 16 == 0) {
     detail::copyVectors<InFlight>(to, from, bytes / 16, threadId, numThreads);
     if constexpr (CopyRemainder || Alignment != 16) {
@@ -108,6 +130,21 @@ MSCCLPP_DEVICE_INLINE void copy(void* dst, const void* src, uint64_t bytes, uint
   }
   if (vectors != 0) detail::copyBytes(to, from, 0, head, threadId, numThreads);
   detail::copyBytes(to, from, tail, bytes, threadId, numThreads);
+}
+
+// The same under another name.
+template <int Alignment = 16, bool CopyRemainder = true>
+MSCCLPP_DEVICE_INLINE void copyHelper(void* dst, const void* src, uint64_t bytes, uint32_t threadId,
+                                      uint32_t numThreads) {
+  copy<Alignment, CopyRemainder>(dst, src, bytes, threadId, numThreads);
+}
+
+// Copies `numElems` elements from `src` to `dst`, which do not overlap, in any memory. Thread t of numThreads copies
+// the elements t, t + numThreads and so on, each by one access if the hardware has one of its size. Plain accesses.
+template <class T>
+MSCCLPP_DEVICE_INLINE void copy(T* dst, const typename detail::Undeduced<T>::Type* src, uint64_t numElems,
+                                uint32_t threadId, uint32_t numThreads) {
+  for (uint64_t i = threadId; i < numElems; i += numThreads) write<T>(dst, i, read<T>(src, i));
 }
 
 }  // namespace mscclpp

@@ -1,16 +1,17 @@
 // What every other header of the device API stands on: which compiler this is, the fixed-width types,
 // and the tutorials' spelling of a device handle.
 //
-// These headers include nothing outside mscclpp/. nvcc, hipcc, clang and NVRTC compile them for the GPU, and the library
-// with a C++ compiler for its Host platform, which simulates devices on the CPU: there kernels have cuda/host/mscclpp_host
-// in front of them. A plain C++17 compiler accepts them too and then sees the structs alone, without their methods, so that
-// the host side can be checked against their layout.
+// These headers include nothing outside mscclpp/. nvcc, hipcc, clang and NVRTC compile them for the GPU, and the
+// library with a C++ compiler for its Host platform, which simulates devices on the CPU: there kernels have
+// cuda/host/mscclpp_host in front of them. A plain C++17 compiler accepts them too and then sees the structs alone,
+// without their methods, so that the host side can be checked against their layout.
 
 #ifndef MSCCLPP_DEVICE_HPP_
 #define MSCCLPP_DEVICE_HPP_
 
-// MSCCLPP_DEVICE_CUDA or MSCCLPP_DEVICE_HIP says for which GPUs this compiles, and MSCCLPP_DEVICE_HOST, which the library
-// defines, that it is for a simulated device; MSCCLPP_DEVICE_COMPILE says that it is for any device. hipcc on an NVIDIA platform defines both compilers' macros and counts as CUDA.
+// MSCCLPP_DEVICE_CUDA or MSCCLPP_DEVICE_HIP says for which GPUs this compiles, and MSCCLPP_DEVICE_HOST, which the
+// library defines, that it is for a simulated device; MSCCLPP_DEVICE_COMPILE says that it is for any device. hipcc on
+// an NVIDIA platform defines both compilers' macros and counts as CUDA.
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define MSCCLPP_DEVICE_CUDA
 #elif defined(__HIPCC__) || defined(__HIP__)
@@ -19,18 +20,22 @@
 
 #if defined(MSCCLPP_DEVICE_CUDA)
 #define MSCCLPP_DEVICE_COMPILE
+#define MSCCLPP_INLINE __forceinline__
 #define MSCCLPP_DEVICE_INLINE __device__ __forceinline__
 #define MSCCLPP_HOST_DEVICE_INLINE __host__ __device__ __forceinline__
 #elif defined(MSCCLPP_DEVICE_HIP)
 #define MSCCLPP_DEVICE_COMPILE
+#define MSCCLPP_INLINE inline __attribute__((always_inline))
 #define MSCCLPP_DEVICE_INLINE __attribute__((device)) inline __attribute__((always_inline))
 #define MSCCLPP_HOST_DEVICE_INLINE \
   __attribute__((host)) __attribute__((device)) inline __attribute__((always_inline))
 #elif defined(MSCCLPP_DEVICE_HOST)
 #define MSCCLPP_DEVICE_COMPILE
+#define MSCCLPP_INLINE inline
 #define MSCCLPP_DEVICE_INLINE inline
 #define MSCCLPP_HOST_DEVICE_INLINE inline
 #else
+#define MSCCLPP_INLINE inline
 #define MSCCLPP_DEVICE_INLINE
 #define MSCCLPP_HOST_DEVICE_INLINE inline
 #endif
@@ -68,6 +73,24 @@ namespace mscclpp {
 // one makes an object of. The host objects themselves live in Rust.
 template <class T>
 using DeviceHandle = typename T::DeviceHandle;
+
+namespace detail {
+
+// What overloads are chosen by. NVRTC has no <type_traits>.
+template <class A, class B>
+constexpr bool isSame = false;
+template <class A>
+constexpr bool isSame<A, A> = true;
+template <bool Condition>
+struct Enable {};
+template <>
+struct Enable<true> {
+  using Type = void;
+};
+template <bool Condition>
+using EnableIf = typename Enable<Condition>::Type;
+
+}  // namespace detail
 
 }  // namespace mscclpp
 

@@ -18,25 +18,115 @@
 //     pushed after it had synchronised with the other: the additions to `head` have one order, and it agrees with that.
 // F5. A push that gives up leaves a hole, behind which nothing can be taken. It says so in `status`, and ends the other
 //     pushes; the host reports it.
-// F6. One thread at a time looks at the tail for all that wait, in pushes and in syncs: who sets the `looking` word from
-//     0 to 1. It raises the cache to what it saw, unless it is a sync that knows of nobody else, and sets the word back,
-//     in the same turn of its loop, whatever it saw; nothing is waited for meanwhile. The others poll the cache, and the
-//     word: they look themselves when nobody does. The word orders nothing: two that looked at the tail at once would
-//     only have been slower, and the cache is a maximum, so that it never falls and is never above the tail, in
+// F6. One thread at a time looks at the tail for all that wait, in pushes and in syncs: who sets the `looking` word
+//     from 0 to 1. It raises the cache to what it saw, unless it is a sync that knows of nobody else, and sets the word
+//     back, in the same turn of its loop, whatever it saw; nothing is waited for meanwhile. The others poll the cache,
+//     and the word: they look themselves when nobody does. The word orders nothing: two that looked at the tail at once
+//     would only have been slower, and the cache is a maximum, so that it never falls and is never above the tail, in
 //     whichever order they raise it. To leave it as it is saves a lone sync the release, and who does wait looks next.
 
 #ifndef MSCCLPP_FIFO_DEVICE_HPP_
 #define MSCCLPP_FIFO_DEVICE_HPP_
 
 #include "mscclpp/access_device.hpp"
+#include "mscclpp/overlay_device.hpp"
 #include "mscclpp/poll_device.hpp"
 
 namespace mscclpp {
 
-// What is pushed. The meaning of its 127 bits is the proxy's business; the top bit of `snd` is the FIFO's own.
+// What a trigger of a port channel asks for, or-ed: move data, signal, say when all that came before is complete.
+using TriggerType = uint64_t;
+constexpr TriggerType TriggerData = 1;
+constexpr TriggerType TriggerFlag = 2;
+constexpr TriggerType TriggerSync = 4;
+
+// How many bits each part of a trigger has, in the order of the parts in ProxyTrigger::fields.
+constexpr unsigned int TriggerBitsSize = 32;
+constexpr unsigned int TriggerBitsOffset = 32;
+constexpr unsigned int TriggerBitsMemoryId = 9;
+constexpr unsigned int TriggerBitsType = 3;
+constexpr unsigned int TriggerBitsSemaphoreId = 10;
+constexpr unsigned int TriggerBitsFifoReserved = 1;
+
+// Numbers of memories and semaphores in a proxy service.
+using MemoryId = uint32_t;
+using SemaphoreId = uint32_t;
+
+#if defined(__CUDACC_RTC__)
+namespace detail {
+
+union TriggerFields {
+  OverlayBits<0, 0, TriggerBitsSize> size;
+  OverlayBits<0, 32, TriggerBitsOffset> srcOffset;
+  OverlayBits<1, 0, TriggerBitsOffset> dstOffset;
+  OverlayBits<1, 32, TriggerBitsMemoryId> srcMemoryId;
+  OverlayBits<1, 41, TriggerBitsMemoryId> dstMemoryId;
+  OverlayBits<1, 50, TriggerBitsType> type;
+  OverlayBits<1, 53, TriggerBitsSemaphoreId> semaphoreId;
+  OverlayBits<1, 63, TriggerBitsFifoReserved> reserved;
+};
+
+}  // namespace detail
+#endif
+
+// What is pushed: two words, of which the top bit of `snd` is the FIFO's own. What the other 127 bits mean is the
+// proxy's business; `fields` says what they mean to the service of port channels.
+#if defined(__CUDACC_RTC__)
 struct alignas(16) ProxyTrigger {
-  uint64_t fst;
+  union {
+    uint64_t fst;
+    detail::TriggerFields fields;
+  };
   uint64_t snd;
+
+  ProxyTrigger(const ProxyTrigger&) = default;
+  MSCCLPP_DEVICE_INLINE ProxyTrigger& operator=(const ProxyTrigger& other) {
+    fst = other.fst;
+    snd = other.snd;
+    return *this;
+  }
+#else
+union alignas(16) ProxyTrigger {
+  struct {
+    uint64_t fst;
+    uint64_t snd;
+  };
+  struct {
+    uint64_t size : TriggerBitsSize;
+    uint64_t srcOffset : TriggerBitsOffset;
+    uint64_t dstOffset : TriggerBitsOffset;
+    uint64_t srcMemoryId : TriggerBitsMemoryId;
+    uint64_t dstMemoryId : TriggerBitsMemoryId;
+    uint64_t type : TriggerBitsType;
+    uint64_t semaphoreId : TriggerBitsSemaphoreId;
+    uint64_t reserved : TriggerBitsFifoReserved;
+  } fields;
+#endif
+
+  ProxyTrigger() = default;
+
+  // Of its words.
+  MSCCLPP_HOST_DEVICE_INLINE ProxyTrigger(uint64_t first, uint64_t second) {
+    fst = first;
+    snd = second;
+  }
+
+  // Of its fields. What does not fit into a field's bits is cut off: a port channel looks at that before.
+  MSCCLPP_HOST_DEVICE_INLINE ProxyTrigger(TriggerType type, MemoryId dstId, uint64_t dstOffset, MemoryId srcId,
+                                          uint64_t srcOffset, uint64_t bytes, SemaphoreId semaphoreId) {
+    constexpr unsigned int DstBit = TriggerBitsOffset + TriggerBitsMemoryId;
+    constexpr unsigned int TypeBit = DstBit + TriggerBitsMemoryId;
+    constexpr unsigned int SemaphoreBit = TypeBit + TriggerBitsType;
+    fst = cut(bytes, TriggerBitsSize) | cut(srcOffset, TriggerBitsOffset) << TriggerBitsSize;
+    snd = cut(dstOffset, TriggerBitsOffset) | cut(srcId, TriggerBitsMemoryId) << TriggerBitsOffset |
+          cut(dstId, TriggerBitsMemoryId) << DstBit | cut(type, TriggerBitsType) << TypeBit |
+          cut(semaphoreId, TriggerBitsSemaphoreId) << SemaphoreBit;
+  }
+
+ private:
+  MSCCLPP_HOST_DEVICE_INLINE static constexpr uint64_t cut(uint64_t value, unsigned int bits) {
+    return value & ((static_cast<uint64_t>(1) << bits) - 1);
+  }
 };
 
 // Why word StatusRefused is set.
@@ -46,6 +136,9 @@ enum StatusReason : uint32_t {
   // In a semaphore's status: an offset, a size or an id does not fit into a trigger. Nothing was pushed, and the
   // semaphore is aborted.
   ReasonTriggerRange = 2,
+  // In a semaphore's status: a port channel's handle was made of this semaphore's handle, which is no port channel's.
+  // Nothing was pushed, and the semaphore is aborted.
+  ReasonNoPort = 3,
 };
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
@@ -54,8 +147,8 @@ namespace detail {
 
 // Ends all waits of a status, for a reason that stands there before they end.
 MSCCLPP_DEVICE_INLINE void abortBecause(uint32_t* status, StatusReason reason) {
-  atomicStore<MemoryOrder::Release, MemoryScope::System>(status + StatusRefused, static_cast<uint32_t>(reason));
-  atomicStore<MemoryOrder::Release, MemoryScope::System>(status + StatusAbortRequested, 1u);
+  detail::store<MemoryOrder::Release, MemoryScope::System>(status + StatusRefused, static_cast<uint32_t>(reason));
+  detail::store<MemoryOrder::Release, MemoryScope::System>(status + StatusAbortRequested, 1u);
 }
 
 }  // namespace detail
@@ -65,7 +158,7 @@ MSCCLPP_DEVICE_INLINE void abortBecause(uint32_t* status, StatusReason reason) {
 // Where the `looking` word is: so many words behind `tailCache`, alone on the line behind that of the cache.
 enum FifoLayout : uint32_t { WordsToLooking = 16 };
 
-// The handle. Trivially copyable, 48 bytes; may live in constant, shared or local memory or be a kernel's parameter.
+// The handle. Trivially copyable, 56 bytes; may live in constant, shared or local memory or be a kernel's parameter.
 // Any number of threads may call its methods at once; more than `size` of them wait for each other's turn.
 struct FifoDeviceHandle {
   // Pinned host memory, `size` slots.
@@ -79,8 +172,10 @@ struct FifoDeviceHandle {
   uint64_t* tailCache;
   // Pinned host memory, see StatusWord.
   uint32_t* status;
-  // A power of two.
+  // How many slots there are, a power of two; less one; and which power.
   uint32_t size;
+  uint32_t sizeMask;
+  uint32_t sizeShift;
   uint32_t reserved;
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
@@ -100,13 +195,13 @@ struct FifoDeviceHandle {
     return commit(place, trigger, maxSpinCount, status) ? place.position : static_cast<uint64_t>(Failed);
   }
 
-  // Whether the proxy has taken the trigger at this position; acquires like `sync` if so. One look: at the cache, and if
-  // that does not say so, at the tail itself, a round trip over PCIe. Threads that wait together call `sync`, with a
+  // Whether the proxy has taken the trigger at this position; acquires like `sync` if so. One look: at the cache, and
+  // if that does not say so, at the tail itself, a round trip over PCIe. Threads that wait together call `sync`, with a
   // small bound if they have something else to do: it makes one such trip for all of them.
   MSCCLPP_DEVICE_INLINE bool poll(uint64_t position) const {
     uint64_t* const taken = tail;
-    return atomicLoad<MemoryOrder::Acquire, MemoryScope::Device>(tailCache) > position ||
-           atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(taken) > position;
+    return detail::load<MemoryOrder::Acquire, MemoryScope::Device>(tailCache) > position ||
+           detail::load<MemoryOrder::Acquire, MemoryScope::System>(taken) > position;
   }
 
   // Waits until the proxy has taken the trigger at this position; what the proxy did before that is visible then.
@@ -132,8 +227,8 @@ struct FifoDeviceHandle {
   MSCCLPP_DEVICE_INLINE Place reserve() const {
     uint64_t* const cache = tailCache;
     Place place;
-    place.position = atomicFetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(head, oneOfThisLane());
-    place.seenTail = atomicLoad<MemoryOrder::Acquire, MemoryScope::Device>(cache);
+    place.position = detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(head, detail::oneOfThisLane());
+    place.seenTail = detail::load<MemoryOrder::Acquire, MemoryScope::Device>(cache);
     return place;
   }
 
@@ -151,7 +246,7 @@ struct FifoDeviceHandle {
     // The commit bit of the lap.
     const uint64_t top = static_cast<uint64_t>(1) << 63;
     const Bytes16 words = {trigger.fst, (trigger.snd & ~top) | ((place.position & slots) == 0 ? top : 0)};
-    ProxyTrigger* const slot = triggers + (place.position & (slots - 1));
+    ProxyTrigger* const slot = triggers + (place.position & sizeMask);
     uint64_t seen = place.seenTail;
     // Also alone: the next push wants to find room without a look.
     bool shares = true;
@@ -183,15 +278,15 @@ struct FifoDeviceHandle {
   // 0.3 us, a time that is of use where somebody else looks.
   MSCCLPP_DEVICE_INLINE static uint64_t look(uint64_t* taken, uint64_t* cache, uint64_t needed, bool& shares) {
     uint64_t* const looking = cache + WordsToLooking;
-    const uint64_t busy = atomicLoad<MemoryOrder::Relaxed, MemoryScope::Device>(looking);
-    uint64_t seen = atomicLoad<MemoryOrder::Acquire, MemoryScope::Device>(cache);
+    const uint64_t busy = detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(looking);
+    uint64_t seen = detail::load<MemoryOrder::Acquire, MemoryScope::Device>(cache);
     if (seen >= needed) return seen;
-    if (busy == 0 && atomicCompareSwap<MemoryOrder::Relaxed, MemoryScope::Device>(
+    if (busy == 0 && detail::compareSwap<MemoryOrder::Relaxed, MemoryScope::Device>(
                          looking, static_cast<uint64_t>(0), static_cast<uint64_t>(1)) == 0) {
       const uint64_t cached = seen;
-      seen = atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(taken);
-      if (shares && seen > cached) atomicReduceMax<MemoryOrder::Release, MemoryScope::Device>(cache, seen);
-      atomicStore<MemoryOrder::Relaxed, MemoryScope::Device>(looking, static_cast<uint64_t>(0));
+      seen = detail::load<MemoryOrder::Acquire, MemoryScope::System>(taken);
+      if (shares && seen > cached) detail::reduceMax<MemoryOrder::Release, MemoryScope::Device>(cache, seen);
+      detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(looking, static_cast<uint64_t>(0));
     } else {
       shares = true;
     }
@@ -201,7 +296,8 @@ struct FifoDeviceHandle {
 #endif  // MSCCLPP_DEVICE_COMPILE
 };
 
-static_assert(sizeof(ProxyTrigger) == 16 && sizeof(FifoDeviceHandle) == 48, "the host has the same structures");
+static_assert(sizeof(ProxyTrigger) == 16 && sizeof(FifoDeviceHandle) == 56 && alignof(FifoDeviceHandle) == 8,
+              "the host has the same structures");
 
 // The tag of `DeviceHandle<Fifo>`.
 struct Fifo {

@@ -16,8 +16,8 @@ MSCCLPP_DEVICE_INLINE uint32_t laneId() {
   return lane;
 }
 
-// Whether no other thread of the warp does this in the same instruction. What is right must not hang on it: threads of a
-// warp may come one after the other at any time.
+// Whether no other thread of the warp does this in the same instruction. What is right must not hang on it: threads of
+// a warp may come one after the other at any time.
 MSCCLPP_DEVICE_INLINE bool aloneInWarp() {
   const uint32_t active = __activemask();
   return (active & (active - 1)) == 0;

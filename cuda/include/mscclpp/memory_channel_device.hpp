@@ -4,6 +4,7 @@
 #ifndef MSCCLPP_MEMORY_CHANNEL_DEVICE_HPP_
 #define MSCCLPP_MEMORY_CHANNEL_DEVICE_HPP_
 
+#include "mscclpp/bulk_device.hpp"
 #include "mscclpp/copy_device.hpp"
 #include "mscclpp/packet_copy_device.hpp"
 #include "mscclpp/packet_device.hpp"
@@ -15,6 +16,10 @@ namespace mscclpp {
 // order, who may call them and what ends a wait.
 struct BaseMemoryChannelDeviceHandle {
   MemoryDevice2DeviceSemaphoreDeviceHandle semaphore_;
+
+  BaseMemoryChannelDeviceHandle() = default;
+  MSCCLPP_HOST_DEVICE_INLINE BaseMemoryChannelDeviceHandle(MemoryDevice2DeviceSemaphoreDeviceHandle semaphore)
+      : semaphore_(semaphore) {}
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
@@ -70,18 +75,29 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
   uint32_t flags_;
   uint32_t reserved_;
 
+  MemoryChannelDeviceHandle() = default;
+  // Of its parts, without MemoryChannelLines.
+  MSCCLPP_HOST_DEVICE_INLINE MemoryChannelDeviceHandle(MemoryDevice2DeviceSemaphoreDeviceHandle semaphore, void* dst,
+                                                       void* src, void* packetBuffer = nullptr)
+      : BaseMemoryChannelDeviceHandle(semaphore),
+        dst_(dst),
+        src_(src),
+        packetBuffer_(packetBuffer),
+        flags_(0),
+        reserved_(0) {}
+
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
   // Reads the element `index` of the peer's memory.
   template <class T>
   MSCCLPP_DEVICE_INLINE T read(uint64_t index) const {
-    return static_cast<const T*>(dst_)[index];
+    return mscclpp::read<T>(dst_, index);
   }
 
   // Writes the element `index` of the peer's memory.
   template <class T>
   MSCCLPP_DEVICE_INLINE void write(uint64_t index, const T& value) const {
-    static_cast<T*>(dst_)[index] = value;
+    mscclpp::write<T>(dst_, index, value);
   }
 
   // Copies from this device's memory at originOffset to the peer's at targetOffset. What the template arguments promise
@@ -97,27 +113,45 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
     put<Alignment, CopyRemainder>(offset, offset, bytes, threadId, numThreads);
   }
 
-  // Copies from the peer's memory at targetOffset to this device's at originOffset. It is the caller's business that
-  // the peer has written what is to be read: by a wait for its signal, and a barrier.
+  // Copies from the peer's memory at originOffset to this device's at targetOffset: as with put, the target is where
+  // the data goes. It is the caller's business that the peer has written what is to be read: by a wait for its signal,
+  // and a barrier.
   template <int Alignment = 16, bool CopyRemainder = true>
   MSCCLPP_DEVICE_INLINE void get(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes, uint32_t threadId,
                                  uint32_t numThreads) const {
     // The loads cross the link: it takes four in flight a thread to fill it.
-    copy<Alignment, CopyRemainder, 4>(at(src_, originOffset), at(dst_, targetOffset), bytes, threadId, numThreads);
+    copy<Alignment, CopyRemainder, 4>(at(src_, targetOffset), at(dst_, originOffset), bytes, threadId, numThreads);
   }
   template <int Alignment = 16, bool CopyRemainder = true>
   MSCCLPP_DEVICE_INLINE void get(uint64_t offset, uint64_t bytes, uint32_t threadId, uint32_t numThreads) const {
     get<Alignment, CopyRemainder>(offset, offset, bytes, threadId, numThreads);
   }
 
+#if MSCCLPP_BULK_AVAILABLE
+  // The same by bulk copies, where the kernel is compiled for compute capability 9.0. The 32 threads of one warp call
+  // it, and move the whole range. Warps that share a message each call it with a range and a stage of their own. 8
+  // warps, each in a block of its own, fill the link, and leave the other multiprocessors free for something else. What
+  // was put has arrived when it returns: a thread of this warp may signal at once.
+  template <uint32_t PieceBytes, uint32_t Stages>
+  MSCCLPP_DEVICE_INLINE void putBulk(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
+                                     BulkStage<PieceBytes, Stages>& stage) const {
+    copyByBulk(at(dst_, targetOffset), at(src_, originOffset), bytes, stage);
+  }
+  template <uint32_t PieceBytes, uint32_t Stages>
+  MSCCLPP_DEVICE_INLINE void getBulk(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
+                                     BulkStage<PieceBytes, Stages>& stage) const {
+    copyByBulk(at(src_, targetOffset), at(dst_, originOffset), bytes, stage);
+  }
+#endif  // MSCCLPP_BULK_AVAILABLE
+
   // Sends this device's memory at originOffset as packets to the peer's packet buffer, which `dst_` is then, at
   // targetOffset (of the packets, so for LL16 twice the data's). Flags, threads and what is refused (nothing is sent,
-  // false, StatusRefused) stand at mscclpp::putPackets; LL128Packet is also refused without MemoryChannelLines.
+  // false, StatusRefused) stand at copyToPackets; LL128Packet is also refused without MemoryChannelLines.
   template <class PacketType = LL16Packet>
   MSCCLPP_DEVICE_INLINE bool putPackets(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
                                         uint32_t threadId, uint32_t numThreads, uint32_t flag) const {
     if (!allows<PacketType>()) return false;
-    return mscclpp::putPackets<PacketType>(at(dst_, targetOffset), at(src_, originOffset), bytes, threadId, numThreads,
+    return copyToPackets<PacketType>(at(dst_, targetOffset), at(src_, originOffset), bytes, threadId, numThreads,
                                            flag, semaphore_.status);
   }
   template <class PacketType = LL16Packet>
@@ -127,39 +161,58 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
   }
 
   // Waits for the peer's packets in the packet buffer at targetOffset and writes their data to this device's memory at
-  // originOffset. What ends it, and what its result says to whom, stands at mscclpp::unpackPackets; a wait of the
-  // semaphore and this one are aborted together.
+  // originOffset. The target is where the peer's packets go, so it is the same number at both ends. What ends the wait,
+  // and what its result says to whom, stands at copyFromPackets; a wait of the semaphore and this one are aborted
+  // together.
   template <class PacketType = LL16Packet>
   MSCCLPP_DEVICE_INLINE bool unpackPackets(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
                                            uint32_t threadId, uint32_t numThreads, uint32_t flag,
                                            int64_t maxSpinCount = -1) const {
     if (!allows<PacketType>()) return false;
-    return mscclpp::unpackPackets<PacketType>(at(packetBuffer_, targetOffset), at(src_, originOffset), bytes, threadId,
+    return copyFromPackets<PacketType>(at(packetBuffer_, targetOffset), at(src_, originOffset), bytes, threadId,
                                               numThreads, flag, maxSpinCount, semaphore_.status);
   }
-  // Without a bound: with one, the number of arguments would not tell this from the other form.
   template <class PacketType = LL16Packet>
   MSCCLPP_DEVICE_INLINE bool unpackPackets(uint64_t offset, uint64_t bytes, uint32_t threadId, uint32_t numThreads,
-                                           uint32_t flag) const {
-    return unpackPackets<PacketType>(offset, offset, bytes, threadId, numThreads, flag);
+                                           uint32_t flag, int64_t maxSpinCount = -1) const {
+    return unpackPackets<PacketType>(offset, offset, bytes, threadId, numThreads, flag, maxSpinCount);
   }
 
-  // Waits for the packet number `index` of the packet buffer and returns its data. One thread; LL8 and LL16 only. When
-  // it gives up, after maxSpinCount polls or on an abort, it returns zeros and only `status` tells: a kernel that is to
-  // notice calls tryUnpackPacket.
+  // The same under an older name.
+  template <class PacketType = LL16Packet>
+  MSCCLPP_DEVICE_INLINE bool getPackets(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
+                                        uint32_t threadId, uint32_t numThreads, uint32_t flag,
+                                        int64_t maxSpinCount = -1) const {
+    return unpackPackets<PacketType>(targetOffset, originOffset, bytes, threadId, numThreads, flag, maxSpinCount);
+  }
+  template <class PacketType = LL16Packet>
+  MSCCLPP_DEVICE_INLINE bool getPackets(uint64_t offset, uint64_t bytes, uint32_t threadId, uint32_t numThreads,
+                                        uint32_t flag, int64_t maxSpinCount = -1) const {
+    return unpackPackets<PacketType>(offset, offset, bytes, threadId, numThreads, flag, maxSpinCount);
+  }
+
+  // Waits for the packet number `index` of the packet buffer and returns its data. One thread; LL8 and LL16 only. It
+  // cannot say that it gave up, so it ends early only with an abort, and then returns zeros. maxSpinCount counts only
+  // where DEBUG_BUILD is defined: there the bound, and an abort too, fail the kernel. A kernel that is to notice calls
+  // tryUnpackPacket.
   template <class PacketType = LL16Packet>
   MSCCLPP_DEVICE_INLINE typename PacketType::Payload unpackPacket(uint64_t index, uint32_t flag,
-                                                                  int64_t maxSpinCount = -1) const {
+                                                                  [[maybe_unused]] int64_t maxSpinCount = -1) const {
     typename PacketType::Payload value = {};
-    (void)tryUnpackPacket<PacketType>(index, flag, value, maxSpinCount);
+#if defined(DEBUG_BUILD)
+    MSCCLPP_ASSERT_DEVICE(tryUnpackPacket<PacketType>(index, flag, value, maxSpinCount), "the packet has not come");
+#else
+    (void)tryUnpackPacket<PacketType>(index, flag, value, -1);
+#endif
     return value;
   }
 
-  // The same, with the data in `value`. Returns whether the packet came.
+  // The same, with the data in `value`. Returns whether the packet came: false after an abort or after maxSpinCount
+  // polls, if that is not negative.
   template <class PacketType = LL16Packet>
   MSCCLPP_DEVICE_INLINE bool tryUnpackPacket(uint64_t index, uint32_t flag, typename PacketType::Payload& value,
                                              int64_t maxSpinCount = -1) const {
-    return static_cast<const PacketType*>(packetBuffer_)[index].read(flag, value, maxSpinCount, semaphore_.status);
+    return static_cast<const PacketType*>(packetBuffer_)[index].receive(flag, value, maxSpinCount, semaphore_.status);
   }
 
  private:

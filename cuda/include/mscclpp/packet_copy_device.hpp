@@ -58,13 +58,14 @@ MSCCLPP_DEVICE_INLINE void storeRest(uint8_t* to, int32_t bytes, uint64_t word) 
 // of them (for LL128, a part of one); a thread moves its pointers on and counts how many bytes of payload are left from
 // there. As long as this many steps are whole, it has the loads of all of them under way at once, so that their
 // latencies overlap. The steps after that, which are all there are of a small message, come one by one: they are little
-// code, which takes less time to fetch than the latencies would take together. Threads without a packet have left before
-// that, as they take turns with those that have one. Payloads that are not aligned to their words have single steps alone.
+// code, which takes less time to fetch than the latencies would take together. Threads without a packet have left
+// before that, as they take turns with those that have one. Payloads that are not aligned to their words have single
+// steps alone.
 //
-// Who waits for several packets looks at all of them at first, so that it has them with the look that finds them. After so
-// many looks in vain it is the link that is waited for, by others, too: from then on it looks at the last packet alone
-// before it looks at the others. Else the looks of a whole device, at four times as much memory as arrives meanwhile,
-// take longer than the data (132 blocks, of which half unpack: 2110 us instead of 744).
+// Who waits for several packets looks at all of them at first, so that it has them with the look that finds them. After
+// so many looks in vain it is the link that is waited for, by others, too: from then on it looks at the last packet
+// alone before it looks at the others. Else the looks of a whole device, at four times as much memory as arrives
+// meanwhile, take longer than the data (132 blocks, of which half unpack: 2110 us instead of 744).
 enum PacketSteps : uint32_t { PacketsInFlight = 4, LooksAtAll = 16 };
 
 // LL8 and LL16: packet i belongs to thread i modulo numThreads. The last one may be less than full.
@@ -264,7 +265,7 @@ struct PacketMover<LL128Packet> {
               from + (PacketsInFlight - 1) * place.packetStep + (WarpThreads - 1 - place.thread) * 16 + 8);
           const auto arrivedAtLast = [&] {
             if (++looks > LooksAtAll &&
-                warpAny(atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(lastFlag) != flag)) {
+                warpAny(detail::load<MemoryOrder::Relaxed, MemoryScope::System>(lastFlag) != flag)) {
               return false;
             }
             return arrived();
@@ -371,39 +372,97 @@ struct PacketMover<LL128Packet> {
 };
 
 MSCCLPP_DEVICE_INLINE void refuse(uint32_t* status) {
-  if (status != nullptr) atomicStore<MemoryOrder::Relaxed, MemoryScope::System>(status + StatusRefused, 1u);
+  if (status != nullptr) detail::store<MemoryOrder::Relaxed, MemoryScope::System>(status + StatusRefused, 1u);
 }
 
 // Whether these packets can be moved by these threads. Says so in `status` if not.
 template <class Packet>
-MSCCLPP_DEVICE_INLINE bool acceptsPackets(const void* packets, uint32_t threadId, uint32_t numThreads, uint32_t flag,
+MSCCLPP_DEVICE_INLINE bool acceptsPackets(const void* packets, uint32_t threadId, uint32_t numThreads,
                                           uint32_t* status) {
   // Bits that are to be 0.
   uint32_t wrong = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(packets)) & (sizeof(Packet) - 1);
   if constexpr (sizeof(Packet) == sizeof(LL128Packet)) wrong |= (numThreads | (threadId ^ laneId())) & 31;
-  const bool accepts = wrong == 0 && flag != 0;
-  if (!accepts) refuse(status);
-  return accepts;
+  if (wrong != 0) refuse(status);
+  return wrong == 0;
 }
+
+// LL8 and LL16 with packets or payload in memory that is not global, by accesses for which the hardware finds out which
+// it is. LL128 packets are lines of global memory.
+template <class Packet>
+struct PacketsAnywhere {
+  static constexpr uint64_t Size = Packet::PayloadBytes;
+
+  MSCCLPP_DEVICE_INLINE static bool put(Packet* packets, const uint8_t* payload, uint64_t bytes, uint32_t threadId,
+                                        uint32_t numThreads, uint32_t flag, uint32_t*) {
+#pragma unroll 1
+    for (uint64_t i = threadId; i * Size < bytes; i += numThreads) {
+      const uint64_t rest = bytes - i * Size;
+      uint64_t word = 0;
+#pragma unroll 1
+      for (uint32_t k = 0; k < (rest < Size ? rest : Size); ++k) {
+        word |= static_cast<uint64_t>(read<uint8_t>(payload, i * Size + k)) << 8 * k;
+      }
+      Packet::template store<MemorySpace::Any>(packets + i, Packet::pack(word, flag));
+    }
+    return true;
+  }
+
+  MSCCLPP_DEVICE_INLINE static bool unpack(const Packet* packets, uint8_t* payload, uint64_t bytes, uint32_t threadId,
+                                           uint32_t numThreads, uint32_t flag, int64_t maxSpinCount,
+                                           uint32_t* status) {
+#pragma unroll 1
+    for (uint64_t i = threadId; i * Size < bytes; i += numThreads) {
+      typename Packet::Wire wire;
+      const auto arrived = [&] {
+        wire = Packet::template load<MemorySpace::Any>(packets + i);
+        return Packet::carries(wire, flag);
+      };
+      if (!arrived() && !pollUntil<1>(arrived, maxSpinCount, status)) return false;
+      const uint64_t word = Packet::payload(wire);
+      const uint64_t rest = bytes - i * Size;
+#pragma unroll 1
+      for (uint32_t k = 0; k < (rest < Size ? rest : Size); ++k) {
+        write<uint8_t>(payload, i * Size + k, static_cast<uint8_t>(word >> 8 * k));
+      }
+    }
+    return true;
+  }
+};
+template <>
+struct PacketsAnywhere<LL128Packet> {
+  MSCCLPP_DEVICE_INLINE static bool put(LL128Packet*, const uint8_t*, uint64_t, uint32_t, uint32_t, uint32_t,
+                                        uint32_t* status) {
+    refuse(status);
+    return false;
+  }
+  MSCCLPP_DEVICE_INLINE static bool unpack(const LL128Packet*, uint8_t*, uint64_t, uint32_t, uint32_t, uint32_t,
+                                           int64_t, uint32_t* status) {
+    refuse(status);
+    return false;
+  }
+};
 
 }  // namespace detail
 
-// Sends `bytes` bytes from `payload` as packets to `packets`, by the threads 0 to numThreads - 1, which all call this
-// with the same arguments but their `threadId`. Any number of bytes, at any address: the last packet carries the rest.
-// The packets' address is a multiple of their size; for LL128Packet whole warps call, with consecutive numbers from a
-// multiple of 32 on. If not, or with flag 0, nothing is sent, word StatusRefused of `status` (may be null) is set, and
-// the result is false for the threads, of LL128Packet the warps, that have a packet; for the others nothing is checked,
-// and it is true, so the threads of a block are not to branch around a barrier by it. True otherwise. Returns at once: it
-// waits for nobody. One case cannot be seen: a warp of which some threads have the right numbers and others have not, or
-// do not call, waits for these for ever.
-template <class Packet>
-MSCCLPP_DEVICE_INLINE bool putPackets(void* packets, const void* payload, uint64_t bytes, uint32_t threadId,
-                                      uint32_t numThreads, uint32_t flag, uint32_t* status = nullptr) {
+// Sends `bytes` bytes from `origin` as packets to `target`, by the threads 0 to numThreads - 1, which all call this
+// with the same arguments but their `threadId`. Any number of bytes, at any address, in any memory: the last packet
+// carries the rest. The packets' address is a multiple of their size; for LL128Packet whole warps call, with
+// consecutive numbers from a multiple of 32 on, and all is in global memory. If not, nothing is sent, word
+// StatusRefused of `status` (may be null) is set, and the result is false for the threads, of LL128Packet the warps,
+// that have a packet; for the others nothing is checked, and it is true, so the threads of a block are not to branch
+// around a barrier by it. True otherwise. Returns at once: it waits for nobody. One case cannot be seen: a warp of
+// which some threads have the right numbers and others have not, or do not call, waits for these for ever.
+template <class Packet = LL16Packet>
+MSCCLPP_DEVICE_INLINE bool copyToPackets(void* target, const void* origin, uint64_t bytes, uint32_t threadId,
+                                         uint32_t numThreads, uint32_t flag, uint32_t* status = nullptr) {
   using Mover = detail::PacketMover<Packet>;
   if (Mover::beginOf(threadId) >= bytes) return true;
-  if (!detail::acceptsPackets<Packet>(packets, threadId, numThreads, flag, status)) return false;
-  Packet* const to = static_cast<Packet*>(packets);
-  const uint8_t* const from = static_cast<const uint8_t*>(payload);
+  if (!detail::acceptsPackets<Packet>(target, threadId, numThreads, status)) return false;
+  Packet* const to = static_cast<Packet*>(target);
+  const uint8_t* const from = static_cast<const uint8_t*>(origin);
+  if (!detail::isGlobal(target) || !detail::isGlobal(origin)) {
+    return detail::PacketsAnywhere<Packet>::put(to, from, bytes, threadId, numThreads, flag, status);
+  }
   const uint32_t misaligned = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from) % 8);
   if (misaligned % Packet::PayloadBytes == 0) {
     Mover::template put<8>(to, from, bytes, threadId, numThreads, flag);
@@ -415,22 +474,26 @@ MSCCLPP_DEVICE_INLINE bool putPackets(void* packets, const void* payload, uint64
   return true;
 }
 
-// Waits for the packets of a putPackets with the same `bytes` and `flag` and writes their data to `payload`, and no
-// byte beyond it. Threads, addresses and what is refused are as for putPackets; how many threads sent does not matter.
+// Waits for the packets of a copyToPackets with the same `bytes` and `flag`, at `origin`, and writes their data to
+// `target`, and no byte beyond it. Threads, addresses and what is refused are as for copyToPackets; how many threads
+// sent does not matter.
 //
 // Returns true when all packets of the calling thread have come and been written. Returns false when one did not come
 // within maxSpinCount polls, if that is not negative, or when the host asked for an abort in `status` (may be null).
 // For LL128Packet the threads of a warp get the same answer, otherwise each has its own. Part of the data may have been
 // written then, and the call may be repeated. The threads write with plain stores: others see it after a barrier.
-template <class Packet>
-MSCCLPP_DEVICE_INLINE bool unpackPackets(const void* packets, void* payload, uint64_t bytes, uint32_t threadId,
-                                         uint32_t numThreads, uint32_t flag, int64_t maxSpinCount = -1,
-                                         uint32_t* status = nullptr) {
+template <class Packet = LL16Packet>
+MSCCLPP_DEVICE_INLINE bool copyFromPackets(const void* origin, void* target, uint64_t bytes, uint32_t threadId,
+                                           uint32_t numThreads, uint32_t flag, int64_t maxSpinCount = -1,
+                                           uint32_t* status = nullptr) {
   using Mover = detail::PacketMover<Packet>;
   if (Mover::beginOf(threadId) >= bytes) return true;
-  if (!detail::acceptsPackets<Packet>(packets, threadId, numThreads, flag, status)) return false;
-  const Packet* const from = static_cast<const Packet*>(packets);
-  uint8_t* const to = static_cast<uint8_t*>(payload);
+  if (!detail::acceptsPackets<Packet>(origin, threadId, numThreads, status)) return false;
+  const Packet* const from = static_cast<const Packet*>(origin);
+  uint8_t* const to = static_cast<uint8_t*>(target);
+  if (!detail::isGlobal(origin) || !detail::isGlobal(target)) {
+    return detail::PacketsAnywhere<Packet>::unpack(from, to, bytes, threadId, numThreads, flag, maxSpinCount, status);
+  }
   const uint32_t misaligned = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(to) % 8);
   if (misaligned % Packet::PayloadBytes == 0) {
     return Mover::template unpack<8>(from, to, bytes, threadId, numThreads, flag, maxSpinCount, status);

@@ -4,6 +4,7 @@
 #ifndef MSCCLPP_POLL_DEVICE_HPP_
 #define MSCCLPP_POLL_DEVICE_HPP_
 
+#include "mscclpp/assert_device.hpp"
 #include "mscclpp/atomic_device.hpp"
 #include "mscclpp/group_device.hpp"
 
@@ -65,12 +66,12 @@ MSCCLPP_DEVICE_INLINE bool pollLoop(Ready ready, int64_t maxSpinCount, uint32_t*
         betweenPolls();
       }
     }
-    const bool aborted = agree(status != nullptr && atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(
+    const bool aborted = agree(status != nullptr && detail::load<MemoryOrder::Relaxed, MemoryScope::System>(
                                                         status + StatusAbortRequested) != 0);
     if (aborted || left == 0) {
       if (ready()) return true;
       if (status != nullptr) {
-        atomicStore<MemoryOrder::Relaxed, MemoryScope::System>(status + (aborted ? StatusAborted : StatusTimedOut),
+        detail::store<MemoryOrder::Relaxed, MemoryScope::System>(status + (aborted ? StatusAborted : StatusTimedOut),
                                                                1u);
       }
       return false;
@@ -99,14 +100,14 @@ template <uint32_t InARow = 4, class Ready>
 MSCCLPP_DEVICE_INLINE bool pollUntilEither(Ready ready, int64_t maxSpinCount, uint32_t* status, uint32_t* other) {
   return detail::pollLoop<InARow>(ready, maxSpinCount, status, [=](bool aborted) {
     return aborted || (other != status &&
-                       atomicLoad<MemoryOrder::Relaxed, MemoryScope::System>(other + StatusAbortRequested) != 0);
+                       detail::load<MemoryOrder::Relaxed, MemoryScope::System>(other + StatusAbortRequested) != 0);
   });
 }
 
-// `value`, in a way that the compiler does not see through. What a thread does in a poll before it returns this, it does
-// in the turn of the loop, together with those of its warp that go on: else the compiler takes what is only done in the
-// last turn for something behind the loop, and threads of a warp get there one after the other, whenever those that
-// still poll give way.
+// `value`, in a way that the compiler does not see through. What a thread does in a poll before it returns this, it
+// does in the turn of the loop, together with those of its warp that go on: else the compiler takes what is only done
+// in the last turn for something behind the loop, and threads of a warp get there one after the other, whenever those
+// that still poll give way.
 MSCCLPP_DEVICE_INLINE bool unforeseen(bool value) {
   uint32_t word = value;
 #if defined(MSCCLPP_DEVICE_HIP)
@@ -127,5 +128,22 @@ MSCCLPP_DEVICE_INLINE bool pollUntilByWarp(Ready ready, int64_t maxSpinCount, ui
 #endif  // MSCCLPP_DEVICE_COMPILE
 
 }  // namespace mscclpp
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+// Polls while `condition` holds; the second, while both do. For the loops of kernels. They cannot say that they gave
+// up, so they do not: `max` polls are a bound only where DEBUG_BUILD is defined, and reaching it fails the kernel
+// there. Negative is no bound. A wait that is to end otherwise calls pollUntil.
+#define POLL_MAYBE_JAILBREAK(condition, max)                                                   \
+  do {                                                                                         \
+    [[maybe_unused]] int64_t mscclppPollsLeft_ = static_cast<int64_t>(max);                    \
+    while (condition) {                                                                        \
+      mscclpp::detail::betweenPolls();                                                         \
+      MSCCLPP_ASSERT_DEVICE(mscclppPollsLeft_ < 0 || mscclppPollsLeft_-- != 0, #condition);    \
+    }                                                                                          \
+  } while (0)
+#define OR_POLL_MAYBE_JAILBREAK(condition1, condition2, max) POLL_MAYBE_JAILBREAK((condition1) && (condition2), max)
+
+#endif  // MSCCLPP_DEVICE_COMPILE
 
 #endif  // MSCCLPP_POLL_DEVICE_HPP_

@@ -15,7 +15,8 @@
 //     complete at the peer. Hence what precedes a direct operation (in its thread, or in one with which it has
 //     synchronised) is complete before the operation begins. In which order the two words are read does not matter.
 // P2. A trigger is committed with release at system scope, so the direct operations that precede it are performed, at
-//     the peer too, before the proxy sees it and starts what it asks for.
+//     the peer too, before the proxy sees it and starts what it asks for. A put by bulk copies is complete when it
+//     returns, and what the thread does next comes after it: see copyThroughStages.
 // P3. Triggers are carried out in order, and a signal of the proxy becomes visible after the data before it.
 //
 // So whenever one put or signal precedes another, its effects are visible first, whichever way each takes. A signal
@@ -25,26 +26,20 @@
 #ifndef MSCCLPP_PORT_CHANNEL_DEVICE_HPP_
 #define MSCCLPP_PORT_CHANNEL_DEVICE_HPP_
 
+#include "mscclpp/bulk_device.hpp"
 #include "mscclpp/fifo_device.hpp"
 #include "mscclpp/semaphore_device.hpp"
 #include "mscclpp/thread_copy_device.hpp"
 
+// How many bytes of shared memory a kernel has for puts by bulk copies, if it calls `put` or its like on a PortChannel
+// and is compiled for compute capability 9.0 or newer. One put of a block at a time uses them; a thread that finds them
+// taken copies words or asks the proxy. A multiple of 48. A program that needs its shared memory for itself defines
+// this as 0 before it includes the headers.
+#if !defined(MSCCLPP_PORT_STAGE_BYTES)
+#define MSCCLPP_PORT_STAGE_BYTES 24576
+#endif
+
 namespace mscclpp {
-
-// What a trigger of a port channel asks for, or-ed: move data, signal, say when all that came before is complete.
-enum TriggerType : uint32_t { TriggerData = 1, TriggerFlag = 2, TriggerSync = 4 };
-
-// How it is packed. First word: size, then source offset. Second word: destination offset in the low half, then from
-// these bits on source memory, destination memory, type and semaphore; the FIFO has the top bit.
-enum TriggerLayout : uint32_t {
-  TriggerSrcOffsetBit = 32,
-  TriggerSrcIdBit = 32,
-  TriggerDstIdBit = 41,
-  TriggerTypeBit = 50,
-  TriggerSemaphoreBit = 53,
-  TriggerMemoryIds = 512,
-  TriggerSemaphores = 1024,
-};
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
@@ -54,12 +49,78 @@ namespace detail {
 // look takes about 0.15 us in device memory, where the transports that allow direct calls store their completions.
 enum CompletionLooks : uint32_t { LooksBeforePush = 12 };
 
+// From how many bytes on bulk copies are faster than the words that a thread moves itself.
+enum BulkPuts : uint32_t { BulkPutMin = 1536 };
+
+#if MSCCLPP_BULK_AVAILABLE && MSCCLPP_PORT_STAGE_BYTES > 0
+
+// Whether threads put by bulk copies.
+constexpr bool PutsByBulk = true;
+
+// The shared memory that the threads of a block put through, one at a time.
+//
+// Nobody sets it to anything before a kernel runs, so `owner` starts as whatever was there before. That is why it is
+// taken by changing it to one certain number: whatever else is there means that the stage is free. The number is there
+// by accident only if a kernel left it behind, which none does, or if somebody's data was this number: then nobody of
+// this block gets the stage, and all puts go another way. Who takes it acquires, who leaves it releases, so each finds
+// the barriers unused.
+struct PortStage {
+  static constexpr uint32_t Stages = 3;
+  static constexpr uint32_t PieceBytes = MSCCLPP_PORT_STAGE_BYTES / Stages;
+  static constexpr uint64_t Taken = 0x9d5c36b1e27f480aull;
+  static_assert(MSCCLPP_PORT_STAGE_BYTES % 48 == 0, "MSCCLPP_PORT_STAGE_BYTES is a multiple of 48");
+
+  alignas(128) uint8_t stages[Stages * PieceBytes];
+  uint64_t owner;
+  BulkBarrier full[Stages];
+
+  // Whether the calling thread has it now.
+  MSCCLPP_DEVICE_INLINE bool take() {
+    const uint64_t before = load<MemoryOrder::Relaxed, MemoryScope::Device, MemorySpace::Any>(&owner);
+    const uint64_t taken = Taken;
+    return before != taken &&
+           compareSwap<MemoryOrder::Acquire, MemoryScope::Device, MemorySpace::Any>(&owner, before, taken) == before;
+  }
+  MSCCLPP_DEVICE_INLINE void leave() {
+    store<MemoryOrder::Release, MemoryScope::Device, MemorySpace::Any>(&owner, static_cast<uint64_t>(0));
+  }
+};
+
+// The block's.
+MSCCLPP_DEVICE_INLINE PortStage* portStage() {
+  __shared__ PortStage stage;
+  return &stage;
+}
+
+// A put by the calling thread through the stage, if that is free: returns whether it was. The addresses are the same
+// modulo 16. What stands in front of the first and behind the last multiple of 16 goes by words.
+MSCCLPP_DEVICE_INLINE bool putThroughStage(uint8_t* dst, const uint8_t* src, uint64_t bytes) {
+  PortStage* const stage = portStage();
+  if (!stage->take()) return false;
+  const uint64_t head = (0 - reinterpret_cast<uintptr_t>(dst)) % 16;
+  const uint64_t middle = (bytes - head) / 16 * 16;
+  if (head != 0) copyByThread(dst, src, head);
+  copyThroughStages<PortStage::PieceBytes, PortStage::Stages>(dst + head, src + head, middle, stage->stages,
+                                                              stage->full);
+  if (head + middle != bytes) copyByThread(dst + head + middle, src + head + middle, bytes - head - middle);
+  stage->leave();
+  return true;
+}
+
+#else
+
+constexpr bool PutsByBulk = false;
+
+MSCCLPP_DEVICE_INLINE bool putThroughStage(uint8_t*, const uint8_t*, uint64_t) { return false; }
+
+#endif
+
 }  // namespace detail
 
 #endif  // MSCCLPP_DEVICE_COMPILE
 
 // A channel that signals, and puts between any memories of its proxy service, named by their ids. Trivially copyable,
-// 104 bytes; may live in constant, shared or local memory or be a kernel's parameter.
+// 120 bytes; may live in constant, shared or local memory or be a kernel's parameter.
 //
 // Calls that return a bool return false when they would have to go on waiting, for a free slot of the FIFO, a
 // completion or a signal, and the semaphore or the FIFO was aborted; when maxSpinCount polls were not enough, if that
@@ -80,16 +141,32 @@ struct BasePortChannelDeviceHandle {
   uint64_t* completed_;
   // The peer's word 0 as mapped here, if kernels may add to it; else null.
   uint64_t* directToken_;
-  uint32_t semaphoreId_;
+  SemaphoreId semaphoreId_;
   uint32_t reserved_;
+
+  BasePortChannelDeviceHandle() = default;
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
+  // Of its parts, which are those of another handle: `semaphore` is the `semaphore_` of a port channel's.
+  MSCCLPP_DEVICE_INLINE BasePortChannelDeviceHandle(SemaphoreId semaphoreId, Host2DeviceSemaphoreDeviceHandle semaphore,
+                                                    FifoDeviceHandle fifo)
+      : semaphore_(semaphore),
+        fifo_(fifo),
+        lastPushed_(partOf(semaphore.port, 0)),
+        completed_(partOf(semaphore.port, 1)),
+        directToken_(partOf(semaphore.port, 2)),
+        semaphoreId_(semaphoreId),
+        reserved_(0) {}
+
   // Moves `size` bytes from the memory `srcId` of this side to the memory `dstId` of the peer. Returns as soon as it is
   // asked for. The source must keep its contents until a flush.
-  MSCCLPP_DEVICE_INLINE bool put(uint32_t dstId, uint64_t dstOffset, uint32_t srcId, uint64_t srcOffset,
+  MSCCLPP_DEVICE_INLINE bool put(MemoryId dstId, uint64_t dstOffset, MemoryId srcId, uint64_t srcOffset,
                                  uint64_t size) const {
     return pushTransfer(TriggerData, dstId, dstOffset, srcId, srcOffset, size) != FifoDeviceHandle::Failed;
+  }
+  MSCCLPP_DEVICE_INLINE bool put(MemoryId dstId, MemoryId srcId, uint64_t offset, uint64_t size) const {
+    return put(dstId, offset, srcId, offset, size);
   }
 
   // Signals the peer. Who waits there for this signal sees all puts that precede it, and all that this thread wrote, or
@@ -99,23 +176,30 @@ struct BasePortChannelDeviceHandle {
       signalDirectly();
       return true;
     }
-    return push(TriggerFlag, 0, 0) != FifoDeviceHandle::Failed;
+    return push(TriggerFlag) != FifoDeviceHandle::Failed;
   }
 
   // The two together, which is faster.
-  MSCCLPP_DEVICE_INLINE bool putWithSignal(uint32_t dstId, uint64_t dstOffset, uint32_t srcId, uint64_t srcOffset,
+  MSCCLPP_DEVICE_INLINE bool putWithSignal(MemoryId dstId, uint64_t dstOffset, MemoryId srcId, uint64_t srcOffset,
                                            uint64_t size) const {
     return pushTransfer(TriggerData | TriggerFlag, dstId, dstOffset, srcId, srcOffset, size) !=
            FifoDeviceHandle::Failed;
   }
+  MSCCLPP_DEVICE_INLINE bool putWithSignal(MemoryId dstId, MemoryId srcId, uint64_t offset, uint64_t size) const {
+    return putWithSignal(dstId, offset, srcId, offset, size);
+  }
 
   // And a flush behind them. When maxSpinCount polls were not enough, all has been asked for all the same.
-  MSCCLPP_DEVICE_INLINE bool putWithSignalAndFlush(uint32_t dstId, uint64_t dstOffset, uint32_t srcId,
+  MSCCLPP_DEVICE_INLINE bool putWithSignalAndFlush(MemoryId dstId, uint64_t dstOffset, MemoryId srcId,
                                                    uint64_t srcOffset, uint64_t size,
                                                    int64_t maxSpinCount = -1) const {
     return waitForCompletion(pushTransfer(TriggerData | TriggerFlag | TriggerSync, dstId, dstOffset, srcId, srcOffset,
                                           size),
                              maxSpinCount);
+  }
+  MSCCLPP_DEVICE_INLINE bool putWithSignalAndFlush(MemoryId dstId, MemoryId srcId, uint64_t offset, uint64_t size,
+                                                   int64_t maxSpinCount = -1) const {
+    return putWithSignalAndFlush(dstId, offset, srcId, offset, size, maxSpinCount);
   }
 
   // Waits until all puts and signals that precede it (of this thread, and of those with which it has synchronised) are
@@ -126,7 +210,7 @@ struct BasePortChannelDeviceHandle {
       systemFence();
       return true;
     }
-    return waitForCompletion(push(TriggerSync, 0, 0), maxSpinCount);
+    return waitForCompletion(push(TriggerSync), maxSpinCount);
   }
 
   // Takes a signal of the peer if one is there that no wait has claimed; acquires like `wait` if so. Does not look for
@@ -139,46 +223,57 @@ struct BasePortChannelDeviceHandle {
   MSCCLPP_DEVICE_INLINE bool wait(int64_t maxSpinCount = -1) const { return semaphore_.wait(maxSpinCount); }
 
  protected:
+  MSCCLPP_DEVICE_INLINE static uint64_t* partOf(const uint64_t* port, uint32_t word) {
+    return port == nullptr ? nullptr : reinterpret_cast<uint64_t*>(load8(port + word));
+  }
+
   // P1. The load of completed_ acquires: the direct operation behind it comes after all that is complete.
   MSCCLPP_DEVICE_INLINE bool nothingPending(uint32_t looks) const {
     uint64_t* const completed = completed_;
-    const uint64_t pushed = atomicLoad<MemoryOrder::Relaxed, MemoryScope::Device>(lastPushed_);
+    if (lastPushed_ == nullptr) return false;
+    const uint64_t pushed = detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(lastPushed_);
 #pragma unroll 1
     for (uint32_t look = 0; look < looks; ++look) {
-      if (atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(completed) >= pushed) return true;
+      if (detail::load<MemoryOrder::Acquire, MemoryScope::System>(completed) >= pushed) return true;
     }
     return false;
   }
 
   MSCCLPP_DEVICE_INLINE void signalDirectly() const {
     uint64_t* const counted = lastPushed_ + 3;
-    atomicReduceAdd<MemoryOrder::Release, MemoryScope::System>(directToken_, oneOfThisLane());
-    atomicReduceAdd<MemoryOrder::Relaxed, MemoryScope::Device>(counted, oneOfThisLane());
+    detail::reduceAdd<MemoryOrder::Release, MemoryScope::System>(directToken_, detail::oneOfThisLane());
+    detail::reduceAdd<MemoryOrder::Relaxed, MemoryScope::Device>(counted, detail::oneOfThisLane());
   }
 
-  // Whether offsets and a size fit into a trigger, and these ids. If not, says so and aborts the semaphore.
-  MSCCLPP_DEVICE_INLINE bool fits(uint32_t dstId, uint64_t dstOffset, uint32_t srcId, uint64_t srcOffset,
+  // Whether offsets, a size and ids fit into a trigger. If not, says so and aborts the semaphore.
+  MSCCLPP_DEVICE_INLINE bool fits(MemoryId dstId, uint64_t dstOffset, MemoryId srcId, uint64_t srcOffset,
                                   uint64_t size) const {
-    if (((dstOffset | srcOffset | size) >> 32) == 0 && (dstId | srcId) < TriggerMemoryIds) return true;
-    detail::abortBecause(semaphore_.status, ReasonTriggerRange);
-    return false;
+    const bool inRange = ((dstOffset | srcOffset | size) >> TriggerBitsOffset) == 0 &&
+                         ((dstId | srcId) >> TriggerBitsMemoryId) == 0;
+    if (!inRange) detail::abortBecause(semaphore_.status, ReasonTriggerRange);
+    return inRange;
   }
 
-  MSCCLPP_DEVICE_INLINE uint64_t pushTransfer(uint32_t type, uint32_t dstId, uint64_t dstOffset, uint32_t srcId,
+  MSCCLPP_DEVICE_INLINE uint64_t pushTransfer(TriggerType type, MemoryId dstId, uint64_t dstOffset, MemoryId srcId,
                                               uint64_t srcOffset, uint64_t size) const {
     if (!fits(dstId, dstOffset, srcId, srcOffset, size)) return FifoDeviceHandle::Failed;
-    return push(type, size | srcOffset << TriggerSrcOffsetBit,
-                dstOffset | static_cast<uint64_t>(srcId) << TriggerSrcIdBit |
-                    static_cast<uint64_t>(dstId) << TriggerDstIdBit);
+    return push(ProxyTrigger(type, dstId, dstOffset, srcId, srcOffset, size, semaphoreId_));
   }
 
-  // Pushes a trigger, whose words have all but type and semaphore, and returns its position or Failed.
-  MSCCLPP_DEVICE_INLINE uint64_t push(uint32_t type, uint64_t fst, uint64_t snd) const {
+  MSCCLPP_DEVICE_INLINE uint64_t push(TriggerType type) const {
+    return push(ProxyTrigger(type, 0, 0, 0, 0, 0, semaphoreId_));
+  }
+
+  // Pushes a trigger and returns its position or Failed. A handle that was made of a semaphore that is no port
+  // channel's aborts that semaphore.
+  MSCCLPP_DEVICE_INLINE uint64_t push(ProxyTrigger trigger) const {
+    if (lastPushed_ == nullptr) {
+      detail::abortBecause(semaphore_.status, ReasonNoPort);
+      return FifoDeviceHandle::Failed;
+    }
     const FifoDeviceHandle fifo = fifo_;
     const FifoDeviceHandle::Place place = fifo.reserve();
-    atomicReduceMax<MemoryOrder::Relaxed, MemoryScope::Device>(lastPushed_, place.position + 1);
-    const ProxyTrigger trigger{fst, snd | static_cast<uint64_t>(type) << TriggerTypeBit |
-                                        static_cast<uint64_t>(semaphoreId_) << TriggerSemaphoreBit};
+    detail::reduceMax<MemoryOrder::Relaxed, MemoryScope::Device>(lastPushed_, place.position + 1);
     return fifo.commit(place, trigger, -1, semaphore_.status) ? place.position
                                                               : static_cast<uint64_t>(FifoDeviceHandle::Failed);
   }
@@ -188,52 +283,62 @@ struct BasePortChannelDeviceHandle {
     if (position == FifoDeviceHandle::Failed) return false;
     uint64_t* const completed = completed_;
     return pollUntilEither(
-        [=] { return atomicLoad<MemoryOrder::Acquire, MemoryScope::System>(completed) > position; }, maxSpinCount,
+        [=] { return detail::load<MemoryOrder::Acquire, MemoryScope::System>(completed) > position; }, maxSpinCount,
         semaphore_.status, fifo_.status);
   }
 
 #endif  // MSCCLPP_DEVICE_COMPILE
 };
 
-// A channel between one memory of this side and one of the peer. 152 bytes; all that is said of the base's calls holds
+// A channel between one memory of this side and one of the peer. 168 bytes; all that is said of the base's calls holds
 // for those here. The offsets are into the two memories.
 struct PortChannelDeviceHandle : BasePortChannelDeviceHandle {
   // The ids of the peer's memory and of this side's.
-  uint32_t dst_;
-  uint32_t src_;
+  MemoryId dst_;
+  MemoryId src_;
   // The peer's memory as mapped here, null if it is not, and this side's. Both null if that is not on this device.
   void* dstPtr_;
   void* srcPtr_;
   uint64_t dstSize_;
   uint64_t srcSize_;
-  // Up to how many bytes a put may be done by the calling thread; 0 for none.
+  // Up to how many bytes a put may be done by the calling thread, word by word and by bulk copies; 0 for none.
   uint32_t directPutMax_;
-  uint32_t reserved2_;
+  uint32_t bulkPutMax_;
+
+  PortChannelDeviceHandle() = default;
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-  using BasePortChannelDeviceHandle::put;
-  using BasePortChannelDeviceHandle::putWithSignal;
-  using BasePortChannelDeviceHandle::putWithSignalAndFlush;
+  // Of its parts, as BasePortChannelDeviceHandle. The proxy does all its puts: which memories the ids stand for it
+  // knows.
+  MSCCLPP_DEVICE_INLINE PortChannelDeviceHandle(SemaphoreId semaphoreId, Host2DeviceSemaphoreDeviceHandle semaphore,
+                                                FifoDeviceHandle fifo, MemoryId dst, MemoryId src)
+      : BasePortChannelDeviceHandle(semaphoreId, semaphore, fifo),
+        dst_(dst),
+        src_(src),
+        dstPtr_(nullptr),
+        srcPtr_(nullptr),
+        dstSize_(0),
+        srcSize_(0),
+        directPutMax_(0),
+        bulkPutMax_(0) {}
 
   // Moves `size` bytes from this side's memory at srcOffset to the peer's at dstOffset. The source must keep its
   // contents until a flush.
   //
-  // The calling thread does it itself if the size is at most directPutMax_, both ranges are inside the memories, both
-  // addresses are the same modulo 8, and nothing of the connection is pending.
+  // The calling thread does it itself if nothing of the connection is pending and both ranges are inside the memories:
+  // up to directPutMax_ bytes if both addresses are the same modulo 8; and by bulk copies, from BulkPutMin up to
+  // bulkPutMax_ bytes, if both addresses are the same modulo 16, the kernel is compiled for compute capability 9.0, and
+  // no other thread of the block is doing the same. A put by bulk copies returns when the data is at the peer.
   MSCCLPP_DEVICE_INLINE bool put(uint64_t dstOffset, uint64_t srcOffset, uint64_t size) const {
-    if (goesDirectly(dstOffset, srcOffset, size)) {
-      putDirectly(dstOffset, srcOffset, size);
-      return true;
-    }
+    if (putDirectly(dstOffset, srcOffset, size)) return true;
     return BasePortChannelDeviceHandle::put(dst_, dstOffset, src_, srcOffset, size);
   }
   MSCCLPP_DEVICE_INLINE bool put(uint64_t offset, uint64_t size) const { return put(offset, offset, size); }
 
   // A put and the signal of it. The calling thread does both or neither.
   MSCCLPP_DEVICE_INLINE bool putWithSignal(uint64_t dstOffset, uint64_t srcOffset, uint64_t size) const {
-    if (directToken_ != nullptr && goesDirectly(dstOffset, srcOffset, size)) {
-      putDirectly(dstOffset, srcOffset, size);
+    if (directToken_ != nullptr && putDirectly(dstOffset, srcOffset, size)) {
       signalDirectly();
       return true;
     }
@@ -246,8 +351,7 @@ struct PortChannelDeviceHandle : BasePortChannelDeviceHandle {
   // And a flush behind them.
   MSCCLPP_DEVICE_INLINE bool putWithSignalAndFlush(uint64_t dstOffset, uint64_t srcOffset, uint64_t size,
                                                    int64_t maxSpinCount = -1) const {
-    if (directToken_ != nullptr && goesDirectly(dstOffset, srcOffset, size)) {
-      putDirectly(dstOffset, srcOffset, size);
+    if (directToken_ != nullptr && putDirectly(dstOffset, srcOffset, size)) {
       signalDirectly();
       systemFence();
       return true;
@@ -259,31 +363,67 @@ struct PortChannelDeviceHandle : BasePortChannelDeviceHandle {
     return putWithSignalAndFlush(offset, offset, size);
   }
 
+  // The base's calls with memories' ids. Of the two forms of putWithSignalAndFlush with four arguments, the one with
+  // ids is meant if the first two are MemoryIds and the size is a uint64_t.
+  MSCCLPP_DEVICE_INLINE bool put(MemoryId dstId, uint64_t dstOffset, MemoryId srcId, uint64_t srcOffset,
+                                 uint64_t size) const {
+    return BasePortChannelDeviceHandle::put(dstId, dstOffset, srcId, srcOffset, size);
+  }
+  MSCCLPP_DEVICE_INLINE bool put(MemoryId dstId, MemoryId srcId, uint64_t offset, uint64_t size) const {
+    return BasePortChannelDeviceHandle::put(dstId, srcId, offset, size);
+  }
+  MSCCLPP_DEVICE_INLINE bool putWithSignal(MemoryId dstId, uint64_t dstOffset, MemoryId srcId, uint64_t srcOffset,
+                                           uint64_t size) const {
+    return BasePortChannelDeviceHandle::putWithSignal(dstId, dstOffset, srcId, srcOffset, size);
+  }
+  MSCCLPP_DEVICE_INLINE bool putWithSignal(MemoryId dstId, MemoryId srcId, uint64_t offset, uint64_t size) const {
+    return BasePortChannelDeviceHandle::putWithSignal(dstId, srcId, offset, size);
+  }
+  MSCCLPP_DEVICE_INLINE bool putWithSignalAndFlush(MemoryId dstId, uint64_t dstOffset, MemoryId srcId,
+                                                   uint64_t srcOffset, uint64_t size, int64_t maxSpinCount = -1) const {
+    return BasePortChannelDeviceHandle::putWithSignalAndFlush(dstId, dstOffset, srcId, srcOffset, size, maxSpinCount);
+  }
+  template <class Id, class Bytes,
+            class = detail::EnableIf<detail::isSame<Id, MemoryId> && detail::isSame<Bytes, uint64_t>>>
+  MSCCLPP_DEVICE_INLINE bool putWithSignalAndFlush(Id dstId, Id srcId, uint64_t offset, Bytes size) const {
+    return BasePortChannelDeviceHandle::putWithSignalAndFlush(dstId, srcId, offset, size);
+  }
+
  private:
-  // The cheap conditions first: a large put does not read what is pending.
-  MSCCLPP_DEVICE_INLINE bool goesDirectly(uint64_t dstOffset, uint64_t srcOffset, uint64_t size) const {
+  // Whether the calling thread has put the data. The cheap conditions first: a put of more bytes than a thread puts
+  // does not read what is pending. Small puts come first, since an instruction more is seen in their times.
+  MSCCLPP_DEVICE_INLINE bool putDirectly(uint64_t dstOffset, uint64_t srcOffset, uint64_t size) const {
     const uint64_t misaligned = reinterpret_cast<uintptr_t>(dstPtr_) + dstOffset -
                                 (reinterpret_cast<uintptr_t>(srcPtr_) + srcOffset);
-    return size <= directPutMax_ && dstPtr_ != nullptr && isInside(dstOffset, size, dstSize_) &&
-           isInside(srcOffset, size, srcSize_) && ((dstOffset | srcOffset) >> 32) == 0 && misaligned % 8 == 0 &&
-           nothingPending(detail::LooksBeforePush);
+    const bool byWords = size <= directPutMax_ && misaligned % 8 == 0;
+    const bool byBulk = detail::PutsByBulk && size >= detail::BulkPutMin && size <= bulkPutMax_ && misaligned % 16 == 0;
+    if (!(byWords || byBulk) || dstPtr_ == nullptr || !isInside(dstOffset, size, dstSize_) ||
+        !isInside(srcOffset, size, srcSize_) || ((dstOffset | srcOffset) >> 32) != 0 ||
+        !nothingPending(detail::LooksBeforePush)) {
+      return false;
+    }
+    uint8_t* const dst = static_cast<uint8_t*>(dstPtr_) + dstOffset;
+    const uint8_t* const src = static_cast<const uint8_t*>(srcPtr_) + srcOffset;
+    if (__builtin_expect(!byBulk, true)) {
+      copyByThread(dst, src, size);
+    } else if (!detail::putThroughStage(dst, src, size)) {
+      if (!byWords) return false;
+      copyByThread(dst, src, size);
+    }
+    uint64_t* const counted = lastPushed_;
+    detail::reduceAdd<MemoryOrder::Relaxed, MemoryScope::Device>(counted + 1, detail::oneOfThisLane());
+    detail::reduceAdd<MemoryOrder::Relaxed, MemoryScope::Device>(counted + 2, size);
+    return true;
   }
 
   MSCCLPP_DEVICE_INLINE static bool isInside(uint64_t offset, uint64_t size, uint64_t of) {
     return offset <= of && size <= of - offset;
   }
 
-  MSCCLPP_DEVICE_INLINE void putDirectly(uint64_t dstOffset, uint64_t srcOffset, uint64_t size) const {
-    copyByThread(static_cast<uint8_t*>(dstPtr_) + dstOffset, static_cast<const uint8_t*>(srcPtr_) + srcOffset, size);
-    uint64_t* const counted = lastPushed_;
-    atomicReduceAdd<MemoryOrder::Relaxed, MemoryScope::Device>(counted + 1, oneOfThisLane());
-    atomicReduceAdd<MemoryOrder::Relaxed, MemoryScope::Device>(counted + 2, size);
-  }
-
 #endif  // MSCCLPP_DEVICE_COMPILE
 };
 
-static_assert(sizeof(BasePortChannelDeviceHandle) == 104 && sizeof(PortChannelDeviceHandle) == 152,
+static_assert(sizeof(BasePortChannelDeviceHandle) == 120 && sizeof(PortChannelDeviceHandle) == 168,
               "the host fills in the same structures");
 
 // The tags of `DeviceHandle<BasePortChannel>` and `DeviceHandle<PortChannel>`.

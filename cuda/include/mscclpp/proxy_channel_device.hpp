@@ -7,11 +7,15 @@
 
 namespace mscclpp {
 
-using ProxyChannelDeviceHandle = BasePortChannelDeviceHandle;
+// A ProxyChannel came to carry its two memories, as a SimpleProxyChannel always did, and left its old meaning to
+// BaseProxyChannel. These are the newer ones; the calls of the older ProxyChannel, with ids, are there too.
+using BaseProxyChannelDeviceHandle = BasePortChannelDeviceHandle;
+using ProxyChannelDeviceHandle = PortChannelDeviceHandle;
 using SimpleProxyChannelDeviceHandle = PortChannelDeviceHandle;
 
-// The tags of `DeviceHandle<ProxyChannel>` and `DeviceHandle<SimpleProxyChannel>`.
-using ProxyChannel = BasePortChannel;
+// The tags of their `DeviceHandle`.
+using BaseProxyChannel = BasePortChannel;
+using ProxyChannel = PortChannel;
 using SimpleProxyChannel = PortChannel;
 
 }  // namespace mscclpp

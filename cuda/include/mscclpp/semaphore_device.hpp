@@ -44,7 +44,7 @@ namespace detail {
 template <MemoryOrder O>
 struct InboundWord {
   const uint64_t* word;
-  MSCCLPP_DEVICE_INLINE uint64_t operator()() const { return atomicLoad<O, MemoryScope::System>(word); }
+  MSCCLPP_DEVICE_INLINE uint64_t operator()() const { return detail::load<O, MemoryScope::System>(word); }
 };
 struct InboundPair {
   const uint64_t* words;
@@ -58,11 +58,11 @@ struct InboundPair {
 // meanwhile, so at most as often as there are signals.
 template <class Arrived>
 MSCCLPP_DEVICE_INLINE bool claimArrived(Arrived arrived, uint64_t* expected) {
-  uint64_t claimed = atomicLoad<MemoryOrder::Relaxed, MemoryScope::Device>(expected);
+  uint64_t claimed = detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(expected);
   const uint64_t count = arrived();
   while (count > claimed) {
     const uint64_t before =
-        atomicCompareSwap<MemoryOrder::Relaxed, MemoryScope::Device>(expected, claimed, claimed + 1);
+        detail::compareSwap<MemoryOrder::Relaxed, MemoryScope::Device>(expected, claimed, claimed + 1);
     if (before == claimed) return true;
     claimed = before;
   }
@@ -76,7 +76,8 @@ MSCCLPP_DEVICE_INLINE bool waitForSignal(Arrived arrived, uint64_t* expected, ui
     // The claim needs no order: it touches no data, and the poll acquires. Only the comparison needs its result. The
     // first poll stands before the loop because compilers then send it while the claim is still under way; in front
     // of a loop they wait for the claim.
-    const uint64_t number = atomicFetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(expected, oneOfThisLane()) + 1;
+    const uint64_t number =
+        detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(expected, detail::oneOfThisLane()) + 1;
     const auto came = [&] { return arrived() >= number; };
     return came() || pollUntil(came, -1, status);
   }
@@ -104,6 +105,22 @@ struct MemoryDevice2DeviceSemaphoreDeviceHandle {
   uint32_t* status;
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
+
+  // What the calls below are made of, one by one. `loadInbound` acquires, the others order nothing;
+  // `incExpectedInbound` claims a signal and returns its number.
+  MSCCLPP_DEVICE_INLINE uint64_t loadInbound() const {
+    return detail::load<MemoryOrder::Acquire, MemoryScope::System>(inboundToken);
+  }
+  MSCCLPP_DEVICE_INLINE uint64_t loadInboundRelaxed() const {
+    return detail::load<MemoryOrder::Relaxed, MemoryScope::System>(inboundToken);
+  }
+  MSCCLPP_DEVICE_INLINE uint64_t loadExpectedInbound() const {
+    return detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(expectedInboundToken);
+  }
+  MSCCLPP_DEVICE_INLINE uint64_t incExpectedInbound() const {
+    return detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(expectedInboundToken, detail::oneOfThisLane()) +
+           1;
+  }
 
   // Signals the peer. A wait of the peer that takes this signal sees all that this thread wrote, or had seen by way
   // of a barrier or of another acquire, before the call. Returns at once; never blocks on the peer.
@@ -139,7 +156,7 @@ struct MemoryDevice2DeviceSemaphoreDeviceHandle {
     uint64_t* const token = remoteInboundToken;
     uint64_t* const lock = outboundLock;
     if (__builtin_expect(lock == nullptr, true)) {
-      atomicReduceAdd<O, MemoryScope::System>(token, oneOfThisLane());
+      detail::reduceAdd<O, MemoryScope::System>(token, detail::oneOfThisLane());
     } else {
       sendLocked(token, lock);
     }
@@ -156,12 +173,12 @@ struct MemoryDevice2DeviceSemaphoreDeviceHandle {
   MSCCLPP_DEVICE_INLINE static void sendLocked(uint64_t* token, uint64_t* lock) {
     uint64_t* const sent = lock + 1;
     for (bool done = false; !done;) {
-      if (atomicCompareSwap<MemoryOrder::Acquire, MemoryScope::Device>(lock, static_cast<uint64_t>(0),
+      if (detail::compareSwap<MemoryOrder::Acquire, MemoryScope::Device>(lock, static_cast<uint64_t>(0),
                                                                        static_cast<uint64_t>(1)) == 0) {
-        const uint64_t count = atomicLoad<MemoryOrder::Relaxed, MemoryScope::Device>(sent) + 1;
-        atomicStore<MemoryOrder::Relaxed, MemoryScope::Device>(sent, count);
-        atomicStore<MemoryOrder::Release, MemoryScope::System>(token, count);
-        atomicStore<MemoryOrder::Release, MemoryScope::Device>(lock, static_cast<uint64_t>(0));
+        const uint64_t count = detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(sent) + 1;
+        detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(sent, count);
+        detail::store<MemoryOrder::Release, MemoryScope::System>(token, count);
+        detail::store<MemoryOrder::Release, MemoryScope::Device>(lock, static_cast<uint64_t>(0));
         done = true;
       }
     }
@@ -176,7 +193,7 @@ struct MemoryDevice2DeviceSemaphore {
 };
 
 // The waiting side of a semaphore whose peer signals through a link: its host does, or the proxy of its port channels,
-// or, where they reach this device's memory with atomics, also its kernels. 24 bytes; all that is said of the handle
+// or, where they reach this device's memory with atomics, also its kernels. 32 bytes; all that is said of the handle
 // above holds for it too.
 //
 // Signals come into two words, because a link stores growing counts, and to a word that is stored to nobody else can
@@ -194,8 +211,25 @@ struct Host2DeviceSemaphoreDeviceHandle {
   uint64_t* expectedInboundToken;
   // Pinned host memory, see StatusWord.
   uint32_t* status;
+  // In a port channel's handle, what else belongs to a handle that is made of its parts: the values of lastPushed_,
+  // completed_ and directToken_ of BasePortChannelDeviceHandle, in pinned host memory. Null elsewhere.
+  const uint64_t* port;
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
+
+  // As in the handle above, with the sum in place of the token.
+  MSCCLPP_DEVICE_INLINE uint64_t loadInbound() const { return detail::InboundPair{inboundToken}(); }
+  MSCCLPP_DEVICE_INLINE uint64_t loadInboundRelaxed() const {
+    const Bytes16 pair = loadPair(inboundToken);
+    return pair.low + pair.high;
+  }
+  MSCCLPP_DEVICE_INLINE uint64_t loadExpectedInbound() const {
+    return detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(expectedInboundToken);
+  }
+  MSCCLPP_DEVICE_INLINE uint64_t incExpectedInbound() const {
+    return detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(expectedInboundToken, detail::oneOfThisLane()) +
+           1;
+  }
 
   // Takes a signal if one is there that no wait has claimed. Returns whether it did; acquires like `wait` if so. Does
   // not look for an abort.

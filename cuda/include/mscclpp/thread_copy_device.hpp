@@ -16,7 +16,7 @@ struct Words8 {
   using Word = uint64_t;
   MSCCLPP_DEVICE_INLINE static Word load(const uint8_t* from) { return load8(from); }
   MSCCLPP_DEVICE_INLINE static void store(uint8_t* to, Word word) {
-    atomicStore<MemoryOrder::Relaxed, MemoryScope::System>(reinterpret_cast<uint64_t*>(to), word);
+    detail::store<MemoryOrder::Relaxed, MemoryScope::System>(reinterpret_cast<uint64_t*>(to), word);
   }
 };
 struct Words16 {

@@ -25,7 +25,7 @@ struct Memories {
     if constexpr (Get) {
       channel.dst_ = source.at(0), channel.src_ = destination.at(0);
       inTurns([&](uint32_t thread) {
-        channel.get<Alignment, CopyRemainder>(fromOffset, toOffset, size, thread, threads);
+        channel.get<Alignment, CopyRemainder>(toOffset, fromOffset, size, thread, threads);
       });
     } else {
       channel.dst_ = destination.at(0), channel.src_ = source.at(0);
@@ -115,7 +115,7 @@ static void singleKernels() {
   const MemoryChannelDeviceHandle channel = channelOf(mine, peers);
   emulation::launch(2, 3, [&] { channel_put(channel, 5, 21, 1000, 16, 1); });
   CHECK(std::memcmp(peers.at(5), mine.at(21), 1000) == 0);
-  emulation::launch(2, 3, [&] { channel_get(channel, 5, 2000, 1000, 8, 0); });
+  emulation::launch(2, 3, [&] { channel_get(channel, 2000, 5, 1000, 8, 0); });
   CHECK(std::memcmp(mine.at(2000), mine.at(21), 1000) == 0);
   uint64_t result = 0;
   emulation::launch(1, 2, [&] { channel_write_read(channel, 3, 0x1122334455667788, &result); });

@@ -22,6 +22,7 @@ static_assert(isHandle<BasePortChannel, BasePortChannelDeviceHandle>, "");
 static_assert(isHandle<PortChannel, PortChannelDeviceHandle>, "");
 static_assert(isHandle<SmChannel, SmChannelDeviceHandle>, "");
 static_assert(isHandle<SimpleSmChannel, SimpleSmChannelDeviceHandle>, "");
+static_assert(isHandle<BaseProxyChannel, BaseProxyChannelDeviceHandle>, "");
 static_assert(isHandle<ProxyChannel, ProxyChannelDeviceHandle>, "");
 static_assert(isHandle<SimpleProxyChannel, SimpleProxyChannelDeviceHandle>, "");
 

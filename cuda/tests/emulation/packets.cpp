@@ -33,7 +33,7 @@ struct Message {
     const Limits limits({source.at(offset), source.at(offset + bytes)},
                         {packets.at(0), packets.at(packetsOf<Packet>(bytes))});
     emulation::inTurns(threads, [&](uint32_t thread) {
-      CHECK(mscclpp::putPackets<Packet>(packets.at(0), source.at(offset), bytes, thread, threads, flag));
+      CHECK(mscclpp::copyToPackets<Packet>(packets.at(0), source.at(offset), bytes, thread, threads, flag));
     });
   }
 
@@ -44,7 +44,7 @@ struct Message {
     came = false, all = true;
     emulation::inTurns(threads, [&](uint32_t thread) {
       const bool answer =
-          mscclpp::unpackPackets<Packet>(packets.at(0), destination.at(offset), bytes, thread, threads, flag, 0);
+          mscclpp::copyFromPackets<Packet>(packets.at(0), destination.at(offset), bytes, thread, threads, flag, 0);
       came = came || answer;
       all = all && answer;
     });
@@ -98,11 +98,11 @@ static void manySteps() {
     std::atomic<unsigned int> refused{0}, gaveUp{0};
     std::thread sender([&] {
       emulation::launch(1, threads, [&] {
-        refused += !mscclpp::putPackets<Packet>(packets.at(0), source.at(from), bytes, threadIdx.x, threads, flag);
+        refused += !mscclpp::copyToPackets<Packet>(packets.at(0), source.at(from), bytes, threadIdx.x, threads, flag);
       });
     });
     emulation::launch(1, others, [&] {
-      gaveUp += !mscclpp::unpackPackets<Packet>(packets.at(0), destination.at(to), bytes, threadIdx.x, others, flag);
+      gaveUp += !mscclpp::copyFromPackets<Packet>(packets.at(0), destination.at(to), bytes, threadIdx.x, others, flag);
     });
     sender.join();
     CHECK(refused == 0 && gaveUp == 0);
@@ -127,7 +127,7 @@ static void onePacketIsMissing() {
       const auto put = [&](uint32_t flag) {
         emulation::launch(1, threads, [&] {
           const uint32_t thread = threadIdx.x;
-          CHECK(mscclpp::putPackets<Packet>(message.packets.at(0), message.source.at(0), bytes, thread, threads, flag));
+          CHECK(mscclpp::copyToPackets<Packet>(message.packets.at(0), message.source.at(0), bytes, thread, threads, flag));
         });
       };
       put(7);
@@ -138,7 +138,7 @@ static void onePacketIsMissing() {
         unsigned int threadsThatDid = 0;
         emulation::launch(1, threads, [&] {
           const uint32_t thread = threadIdx.x;
-          threadsThatDid += !mscclpp::unpackPackets<Packet>(message.packets.at(0), message.destination.at(0), bytes,
+          threadsThatDid += !mscclpp::copyFromPackets<Packet>(message.packets.at(0), message.destination.at(0), bytes,
                                                             thread, threads, 8, maxSpinCount);
         });
         return threadsThatDid;
@@ -163,17 +163,22 @@ static void onePacketIsMissing() {
 
 // An LL16 packet of which one half has come is not there.
 static void halfAPacket() {
-  alignas(16) LL16Packet packet = {1, 5, 2, 4};
-  mscclpp::LL16Payload value = {77, 78};
-  CHECK(!packet.tryRead(5, value) && !packet.tryRead(4, value) && value.x == 77 && value.y == 78);
+  LL16Packet packet({1, 2}, 5);
+  packet.flag2 = 4;
+  uint2 value = {77, 78};
+  CHECK(packet.readOnce(5, value) && packet.readOnce(4, value) && value.x == 77 && value.y == 78);
   packet.flag2 = 5;
-  CHECK(packet.tryRead(5, value) && value.x == 1 && value.y == 2);
+  CHECK(!packet.readOnce(5, value) && value.x == 1 && value.y == 2);
+  CHECK(packet.read(5).y == 2 && packet.read(5, 0).x == 1);
   packet.write(8, 9, 6);
   CHECK(packet.data1 == 8 && packet.data2 == 9 && packet.flag1 == 6 && packet.flag2 == 6);
-  alignas(8) LL8Packet small = {};
+  LL8Packet small = {};
   small.write(10, 3);
   uint32_t word = 0;
-  CHECK(small.data == 10 && small.flag == 3 && !small.tryRead(2, word) && small.tryRead(3, word) && word == 10);
+  CHECK(small.data == 10 && small.flag == 3 && small.readOnce(2, word) && !small.readOnce(3, word) && word == 10);
+  CHECK(small.raw_ == (3ull << 32 | 10));
+  small.clear();
+  CHECK(small.raw_ == 0 && !small.readOnce(0, word) && word == 0);
 }
 
 // What is asked wrongly is refused, said so, and nothing is done.
@@ -188,20 +193,18 @@ static void refusals() {
     status[mscclpp::StatusRefused] = 0;
     return !answer && said && memory.same(before);
   };
-  CHECK(refused(channel.putPackets(0, 1024, 8, 0, 1, 0)));
-  CHECK(refused(channel.unpackPackets(0, 1024, 8, 0, 1, 0)));
-  CHECK(refused(channel.putPackets(8, 1024, 8, 0, 1, 1)));
+  CHECK(refused(channel.putPackets(8, 1024, 8ul, 0, 1, 1)));
   // Who has no packet is not asked.
-  CHECK(channel.putPackets(8, 1024, 8, 1, 2, 0) && channel.unpackPackets(8, 1024, 8, 1, 2, 0));
-  CHECK(channel.putPackets(8, 1024, 0, 0, 1, 0) && status[mscclpp::StatusRefused] == 0 && memory.same(before));
-  CHECK(refused(channel.unpackPackets<LL8Packet>(4, 1024, 8, 0, 1, 1)));
-  CHECK(refused(channel.putPackets<LL128Packet>(0, 1024, 8, 0, 32, 1)));
-  CHECK(refused(channel.unpackPackets<LL128Packet>(0, 1024, 8, 0, 32, 1)));
+  CHECK(channel.putPackets(8, 1024, 8ul, 1, 2, 1) && channel.unpackPackets(8, 1024, 8ul, 1, 2, 1));
+  CHECK(channel.putPackets(8, 1024, 0, 0, 1, 1) && status[mscclpp::StatusRefused] == 0 && memory.same(before));
+  CHECK(refused(channel.unpackPackets<LL8Packet>(4, 1024, 8ul, 0, 1, 1)));
+  CHECK(refused(channel.putPackets<LL128Packet>(0, 1024, 8ul, 0, 32, 1)));
+  CHECK(refused(channel.unpackPackets<LL128Packet>(0, 1024, 8ul, 0, 32, 1)));
   channel.flags_ = mscclpp::MemoryChannelLines;
-  CHECK(refused(channel.putPackets<LL128Packet>(0, 1024, 8, 0, 33, 1)));
-  CHECK(refused(channel.putPackets<LL128Packet>(0, 1024, 8, 1, 32, 1)));
-  CHECK(refused(channel.unpackPackets<LL128Packet>(64, 1024, 8, 0, 32, 1)));
-  CHECK(channel.putPackets<LL128Packet>(0, 1024, 8, 0, 32, 1) && status[mscclpp::StatusRefused] == 0);
+  CHECK(refused(channel.putPackets<LL128Packet>(0, 1024, 8ul, 0, 33, 1)));
+  CHECK(refused(channel.putPackets<LL128Packet>(0, 1024, 8ul, 1, 32, 1)));
+  CHECK(refused(channel.unpackPackets<LL128Packet>(64, 1024, 8ul, 0, 32, 1)));
+  CHECK(channel.putPackets<LL128Packet>(0, 1024, 8ul, 0, 32, 1) && status[mscclpp::StatusRefused] == 0);
 }
 
 // Waits end by their bound and by an abort, and an abort does not hide what has come.
@@ -213,7 +216,7 @@ static void endings() {
   const auto wait = [&](int64_t maxSpinCount, uint32_t flag) {
     std::atomic<unsigned int> gaveUp{0};
     emulation::launch(1, 32, [&] {
-      gaveUp += !mscclpp::unpackPackets<Packet>(memory.at(0), memory.at(2048), 1000, threadIdx.x, 32, flag,
+      gaveUp += !mscclpp::copyFromPackets<Packet>(memory.at(0), memory.at(2048), 1000, threadIdx.x, 32, flag,
                                                 maxSpinCount, status);
     });
     return 32 - gaveUp.load();
@@ -230,7 +233,7 @@ static void endings() {
   host.join();
   CHECK(status[mscclpp::StatusAborted] == 1 && status[mscclpp::StatusTimedOut] == 0);
   emulation::inTurns(32, [&](uint32_t thread) {
-    CHECK(mscclpp::putPackets<Packet>(memory.at(0), memory.at(2048), 1000, thread, 32, 1));
+    CHECK(mscclpp::copyToPackets<Packet>(memory.at(0), memory.at(2048), 1000, thread, 32, 1));
   });
   CHECK(wait(-1, 1) == 32);
 }
@@ -296,7 +299,6 @@ static void singlePackets() {
   uint32_t result[3] = {9, 9, 9};
   emulation::launch(1, 1, [&] { packet_unpack_one(channel, LL16, 2, 4, 10, result); });
   CHECK(result[0] == 0 && status[mscclpp::StatusTimedOut] == 1);
-  CHECK(channel.unpackPacket(2, 4, 10).x == 0);
   unsigned int failed = 0;
   emulation::launch(1, 2, [&] { packets_put(channel, LL16, 16, 0, 24, 4, &failed); });
   emulation::launch(1, 1, [&] { packet_unpack_one(channel, LL16, 2, 4, 10, result); });

@@ -15,20 +15,20 @@ using mscclpp::BasePortChannelDeviceHandle;
 // A FIFO in memory, and the host's end of it.
 struct HostFifo {
   explicit HostFifo(uint32_t size) : slots(size) {
-    handle = FifoDeviceHandle{slots.data(), &head, &tail, &tailCache(), status, size, 0};
+    handle = FifoDeviceHandle{slots.data(), &head, &tail, &tailCache(), status, size, size - 1, static_cast<uint32_t>(__builtin_ctz(size)), 0};
   }
 
   // Takes the next trigger, if it is there.
   bool take(ProxyTrigger& trigger) {
     const ProxyTrigger& slot = slots[taken % slots.size()];
-    const uint64_t high = mscclpp::atomicLoad<mscclpp::MemoryOrder::Acquire, mscclpp::MemoryScope::System>(&slot.snd);
+    const uint64_t high = mscclpp::atomicLoad(&slot.snd, mscclpp::memoryOrderAcquire);
     if (high >> 63 == (taken / slots.size()) % 2) {
       mscclpp_host::pause();
       return false;
     }
     trigger = ProxyTrigger{slot.fst, high & ~(1ull << 63)};
     ++taken;
-    mscclpp::atomicStore<mscclpp::MemoryOrder::Release, mscclpp::MemoryScope::System>(&tail, taken);
+    mscclpp::atomicStore(&tail, taken, mscclpp::memoryOrderRelease);
     return true;
   }
 
@@ -43,10 +43,13 @@ struct HostFifo {
 
 // One side of a connection and the peer's memory, with what a proxy has to do.
 struct World {
-  World(uint32_t fifoSize, uint64_t bytes, uint32_t directPutMax)
+  World(uint32_t fifoSize, uint64_t bytes, uint32_t directPutMax, uint32_t bulkPutMax = 0)
       : fifo(fifoSize), source(bytes, 1), arrivals(bytes, 2) {
-    static_cast<BasePortChannelDeviceHandle&>(channel) = BasePortChannelDeviceHandle{
-        {tokens, &expected, status}, fifo.handle, lastPushed, &completed, tokens, 5, 0};
+    channel.semaphore_ = {tokens, &expected, status, port};
+    channel.fifo_ = fifo.handle;
+    channel.lastPushed_ = lastPushed, channel.completed_ = &completed, channel.directToken_ = tokens;
+    channel.semaphoreId_ = 5;
+    channel.bulkPutMax_ = bulkPutMax;
     channel.dst_ = 3, channel.src_ = 4;
     channel.dstPtr_ = arrivals.at(0), channel.srcPtr_ = source.at(0);
     channel.dstSize_ = channel.srcSize_ = bytes;
@@ -57,13 +60,12 @@ struct World {
   void proxy(bool step) {
     ProxyTrigger trigger;
     if (fifo.take(trigger)) {
-      CHECK(trigger.snd >> mscclpp::TriggerSemaphoreBit == 5);
-      const uint64_t type = trigger.snd >> mscclpp::TriggerTypeBit & 7;
+      CHECK(trigger.fields.semaphoreId == 5);
+      const uint64_t type = trigger.fields.type;
       const uint64_t position = fifo.taken;
       if (type & mscclpp::TriggerData) {
-        CHECK((trigger.snd >> mscclpp::TriggerDstIdBit & 511) == 3);
-        CHECK((trigger.snd >> mscclpp::TriggerSrcIdBit & 511) == 4);
-        const uint64_t to = trigger.snd & ~0u, from = trigger.fst >> 32, bytes = trigger.fst & ~0u;
+        CHECK(trigger.fields.dstMemoryId == 3 && trigger.fields.srcMemoryId == 4);
+        const uint64_t to = trigger.fields.dstOffset, from = trigger.fields.srcOffset, bytes = trigger.fields.size;
         // In two pieces, the second one first.
         const uint64_t half = bytes / 2;
         steps.push_back([=] { std::memcpy(arrivals.at(to + half), source.at(from + half), bytes - half); });
@@ -86,6 +88,8 @@ struct World {
   Memory source, arrivals;
   alignas(16) uint64_t tokens[2] = {};
   uint64_t expected = 0, lastPushed[4] = {}, completed = 0, signalled = 0;
+  const uint64_t port[3] = {reinterpret_cast<uint64_t>(lastPushed), reinterpret_cast<uint64_t>(&completed),
+                            reinterpret_cast<uint64_t>(tokens)};
   uint32_t status[4] = {};
   std::deque<std::function<void()>> steps;
   PortChannelDeviceHandle channel = {};
@@ -151,11 +155,16 @@ static void interleavedPushes() {
   CHECK(shared > 1000);
 }
 
+// In how many worlds a put went by bulk copies.
+static uint64_t putsByBulk = 0;
+
 // Puts and signals of all kinds by threads in turns. Returns how many pieces were wrong when their signal was taken.
 static uint64_t interleavedPuts(uint64_t seed, bool weakened) {
-  const uint64_t slot = 128, pieces = 10;
+  // Of every four worlds, one has pieces that go by bulk copies.
+  const bool bulk = seed % 4 == 0;
+  const uint64_t slot = bulk ? 3072 : 128, pieces = 10;
   Random random(seed);
-  World world(4, pieces * slot, 64);
+  World world(4, pieces * slot, 64, bulk ? 2048 : 0);
   const unsigned int senders = 1 + random.below(3);
   uint64_t turn = 0, wrong = 0;
   bool received = false;
@@ -206,6 +215,7 @@ static uint64_t interleavedPuts(uint64_t seed, bool weakened) {
     }
   });
   CHECK(world.lastPushed[3] + world.signalled == pieces && world.status[0] == 0 && world.fifo.status[0] == 0);
+  putsByBulk += bulk && world.lastPushed[2] >= 1024;
   return wrong;
 }
 
@@ -216,7 +226,7 @@ static void noSignalComesBeforeItsData() {
     weakened += interleavedPuts(seed * 0x9e3779b97f4a7c15, true);
   }
   // The test sees what it is for.
-  CHECK(weakened > 1000);
+  CHECK(weakened > 1000 && putsByBulk > 500);
 }
 
 // Who knows that a trigger has been taken knows that it is pending, though the push of it may not have returned yet.
@@ -266,6 +276,83 @@ static void smallPutsGoDirectly() {
   CHECK(channel.put(0, 8) && world.fifo.head == pushed + 2);
   channel.dstPtr_ = nullptr;
   CHECK(channel.put(0, 8) && world.fifo.head == pushed + 3);
+}
+
+// Every size and alignment of puts by bulk copies, which touch no byte around; and what else takes another way.
+static void largerPutsGoByBulk() {
+  const uint64_t most = 40000;
+  World world(8, most + 64, 64, most);
+  PortChannelDeviceHandle& channel = world.channel;
+  Memory expected(world.arrivals);
+  uint64_t puts = 0, moved = 0;
+  for (uint64_t size : {1024ul, 1025ul, 1039ul, 1040ul, 8191ul, 8192ul, 8193ul, 16384ul, 16400ul, 24576ul, 39999ul, most}) {
+    for (uint64_t offset = 0; offset < 32; offset += 1 + offset % 3) {
+      for (uint64_t i = 0; i < size; i += 61) *world.source.at(i) ^= static_cast<uint8_t>(size + offset + i);
+      CHECK(channel.put(offset, (offset + 16) % 48, size) && world.fifo.head == 0);
+      std::memcpy(expected.at(offset), world.source.at((offset + 16) % 48), size);
+      CHECK(world.arrivals.same(expected));
+      ++puts, moved += size;
+    }
+  }
+  CHECK(world.lastPushed[1] == puts && world.lastPushed[2] == moved);
+  // Too large, too small, addresses that differ, and a stage that another thread has.
+  const uint64_t others[][3] = {{0, 0, most + 1}, {0, 0, 1023}, {0, 8, 2048}};
+  for (uint64_t i = 0; i < 4; ++i) {
+    const bool taken = i == 3 && mscclpp::detail::portStage()->take();
+    CHECK(i == 3 ? taken && channel.put(0, 2048) : channel.put(others[i][0], others[i][1], others[i][2]));
+    CHECK(world.fifo.head == i + 1);
+    world.fifo.taken = world.fifo.tail = world.completed = i + 1;
+    if (taken) mscclpp::detail::portStage()->leave();
+  }
+  CHECK(channel.put(0, 2048) && world.fifo.head == 4);
+}
+
+// A handle that is made of another's parts does what that does, but lets the proxy put.
+static void handlesOfParts() {
+  World world(8, 4096, 64);
+  const PortChannelDeviceHandle whole = world.channel;
+  PortChannelDeviceHandle made(whole.semaphoreId_, whole.semaphore_, whole.fifo_, whole.dst_, whole.src_);
+  CHECK(made.signal() && world.tokens[0] == 1 && made.put(0, 8) && world.fifo.head == 1 && world.lastPushed[0] == 1);
+  ProxyTrigger trigger;
+  CHECK(world.fifo.take(trigger) && trigger.fields.dstMemoryId == 3 && trigger.fields.srcMemoryId == 4);
+  CHECK(trigger.fields.type == mscclpp::TriggerData && trigger.fields.size == 8 && trigger.fields.semaphoreId == 5);
+  // A semaphore of its own has no port channel.
+  mscclpp::Host2DeviceSemaphoreDeviceHandle other = whole.semaphore_;
+  other.port = nullptr;
+  BasePortChannelDeviceHandle wrong(whole.semaphoreId_, other, whole.fifo_);
+  CHECK(!wrong.signal() && !wrong.flush() && world.fifo.head == 1);
+  CHECK(world.status[mscclpp::StatusRefused] == mscclpp::ReasonNoPort && world.status[mscclpp::StatusAbortRequested] == 1);
+}
+
+// The forms with one offset, and with ids on the handle that has memories, say the same as the long ones.
+static void formsOfPuts() {
+  World world(8, 4096, 0);
+  const BasePortChannelDeviceHandle& base = world.channel;
+  const PortChannelDeviceHandle& channel = world.channel;
+  const mscclpp::MemoryId dst = 6, src = 7;
+  const uint64_t to = 16, from = 32, size = 8;
+  ProxyTrigger trigger;
+  const auto is = [&](uint64_t type, uint64_t dstId, uint64_t dstOffset, uint64_t srcId, uint64_t srcOffset) {
+    const bool taken = world.fifo.take(trigger);
+    world.completed = world.fifo.taken;
+    const ProxyTrigger expected(type, dstId, dstOffset, srcId, srcOffset, size, 5);
+    return taken && trigger.fst == expected.fst && trigger.snd == expected.snd;
+  };
+  using mscclpp::TriggerData;
+  using mscclpp::TriggerFlag;
+  const auto all = TriggerData | TriggerFlag | mscclpp::TriggerSync;
+  CHECK(base.put(dst, to, src, from, size) && is(TriggerData, 6, 16, 7, 32));
+  CHECK(base.put(dst, src, to, size) && is(TriggerData, 6, 16, 7, 16));
+  CHECK(base.putWithSignal(dst, src, to, size) && is(TriggerData | TriggerFlag, 6, 16, 7, 16));
+  const int64_t bound = 0;
+  CHECK(!base.putWithSignalAndFlush(dst, to, src, from, size, bound) && is(all, 6, 16, 7, 32));
+  CHECK(!base.putWithSignalAndFlush(dst, src, to, size, bound) && is(all, 6, 16, 7, 16));
+  CHECK(channel.put(dst, to, src, from, size) && is(TriggerData, 6, 16, 7, 32));
+  CHECK(channel.put(dst, src, to, size) && is(TriggerData, 6, 16, 7, 16));
+  CHECK(channel.putWithSignal(dst, src, to, size) && is(TriggerData | TriggerFlag, 6, 16, 7, 16));
+  CHECK(channel.put(to, from, size) && is(TriggerData, 3, 16, 4, 32));
+  CHECK(channel.put(to, size) && is(TriggerData, 3, 16, 4, 16));
+  CHECK(!channel.putWithSignalAndFlush(to, from, size, bound) && is(all, 3, 16, 4, 32));
 }
 
 // What does not fit a trigger is not pushed, whatever is pending, and ends all waits.
@@ -402,6 +489,9 @@ int main() {
   noSignalComesBeforeItsData();
   noSignalOvertakesWhatIsTaken();
   emulation::asThread(smallPutsGoDirectly);
+  emulation::asThread(largerPutsGoByBulk);
+  emulation::asThread(handlesOfParts);
+  emulation::asThread(formsOfPuts);
   emulation::asThread(whatDoesNotFit);
   emulation::asThread(endings);
   emulation::asThread(pushNumbered);

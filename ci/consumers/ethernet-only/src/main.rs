@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use mscclpp::{Error, HostToHostSemaphore, prelude::*};
+use mscclpp::{Error, channels::HostToHostSemaphore, prelude::*};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -28,7 +28,7 @@ fn rank(bootstrap: LocalBootstrap) -> Result<(), Error> {
     let words: Arc<[AtomicU64; 2]> = Arc::new([AtomicU64::new(rank + 1), AtomicU64::new(0)]);
     let comm = Communicator::new(Arc::new(bootstrap));
     let connection = comm.connect(EndpointConfig::new(Transport::ETHERNET, Device::CPU), peer, 0)?.wait()?;
-    let semaphore = HostToHostSemaphore::new(&comm.build_semaphore(&connection, peer, 0)?.wait()?)?;
+    let semaphore = HostToHostSemaphore::new(&comm.build_semaphore(&connection)?.wait()?)?;
     // SAFETY: `words` is kept until both ranks are done, and only accessed with atomics.
     let own =
         unsafe { comm.register_memory(DevicePtr::from_ptr(&raw const *words), 16, Transport::ETHERNET)? };

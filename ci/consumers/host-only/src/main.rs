@@ -46,7 +46,7 @@ fn rank(bootstrap: LocalBootstrap) -> Result<(), Error> {
     comm.send_memory(&own, peer, 0)?;
     let theirs = comm.recv_memory(peer, 0)?;
     let connection = connection.wait()?;
-    let semaphore = comm.build_semaphore(&connection, peer, 0)?.wait()?;
+    let semaphore = comm.build_semaphore(&connection)?.wait()?;
     let channel = BaseMemoryChannel::new(&semaphore)?;
 
     // A word by the host, through the connection.

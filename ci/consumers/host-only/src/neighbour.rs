@@ -3,11 +3,11 @@
 use std::{any::Any, sync::Arc};
 
 use mscclpp::{
-    DevicePtr, EndpointConfig, EndpointInfo, Gpu, LinkMonitor, MemoryRegion, RegionInfo, Stream, Transport,
-    TransportFlags,
+    DevicePtr, EndpointConfig, Gpu, Stream, Transport, TransportFlags,
     errors::CoreError,
     provider::{
-        Link, LocalEndpoint, Operation, Queue, Registration, RemoteRegion, RouteId, TransportProvider,
+        EndpointInfo, Link, LinkMonitor, LocalEndpoint, MemoryRegion, Operation, Queue, RegionInfo,
+        Registration, RemoteRegion, RouteId, TransportProvider,
     },
 };
 

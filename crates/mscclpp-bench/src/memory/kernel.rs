@@ -37,6 +37,9 @@ impl OwnChannels {
 // SAFETY: handles, plain data, laid out as in the kernels' source.
 unsafe impl KernelParam for OwnChannels {}
 
+/// Bytes of shared memory of a block that moves by bulk copies: a `BulkStage<>` of the headers.
+pub(super) const BULK_STAGE: u32 = (6 * 16384 + 6 * 8_u32).next_multiple_of(128);
+
 /// What stays from launch to launch: two barriers, each on a line of its own, and a flag for each block.
 pub(super) mod state {
     pub(crate) const SIZE: u64 = 256 + 4 * MAX_BLOCKS as u64;
@@ -47,6 +50,8 @@ pub(super) fn name(what: Move, barriers: Barriers) -> String {
     let entry = match what {
         Move::Put => "memory_put",
         Move::Get => "memory_get",
+        Move::PutBulk => "memory_put_bulk",
+        Move::GetBulk => "memory_get_bulk",
         Move::PutPackets(Packets::Ll8) => "memory_put_ll8",
         Move::PutPackets(Packets::Ll16) => "memory_put_ll16",
         Move::PutPackets(Packets::Ll128) => "memory_put_ll128",

@@ -15,6 +15,9 @@ const MIB: u64 = 1 << 20;
 const LL16: Move = Move::PutPackets(Packets::Ll16);
 const LL128: Move = Move::PutPackets(Packets::Ll128);
 
+/// By bulk copies, with 8 blocks of one warp.
+const BULK: (u64, f64) = (128 * MIB, at(128 * MIB, 345.0));
+
 const KNOWN: [Known; 10] = [
     Known { what: Move::Put, bytes: KIB, baseline: Some(6.67), goal: 5.0 },
     Known { what: Move::Put, bytes: MIB, baseline: Some(9.37), goal: 7.5 },
@@ -38,6 +41,7 @@ const fn at(bytes: u64, gigabytes_a_second: f64) -> f64 {
 pub(super) fn known(what: Move, bytes: u64, blocks: u32, threads: u32) -> (Option<f64>, Option<f64>) {
     let known = KNOWN.iter().find(|known| known.what == what && known.bytes == bytes);
     match known {
+        None if what == Move::PutBulk && (bytes, blocks) == (BULK.0, 8) => (None, Some(BULK.1)),
         Some(known) if (blocks, threads) == (32, 1024) => (known.baseline, Some(known.goal)),
         Some(_) if what == Move::Put && bytes == 128 * MIB && blocks > 32 => (None, Some(at(bytes, 358.0))),
         _ => (None, None),

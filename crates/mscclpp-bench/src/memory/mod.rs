@@ -55,6 +55,16 @@ pub(crate) struct Options {
 }
 
 #[derive(Args)]
+pub(crate) struct CopyOptions {
+    #[command(flatten)]
+    options: Options,
+    /// Rows of bulk copies too, by blocks of one warp: by 1, 2, 4, 8 and 16 of them, or those of --blocks. It takes devices of
+    /// compute capability 9.0, or simulated ones.
+    #[arg(long)]
+    bulk: bool,
+}
+
+#[derive(Args)]
 pub(crate) struct PacketOptions {
     /// The kinds of packets, one row each [default: ll16, and ll128 where the link carries whole lines].
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -91,6 +101,8 @@ enum Packets {
 enum Move {
     Put,
     Get,
+    PutBulk,
+    GetBulk,
     PutPackets(Packets),
 }
 
@@ -102,10 +114,14 @@ fn parse_threads(text: &str) -> std::result::Result<u32, String> {
 }
 
 impl Move {
+    fn is_bulk(self) -> bool {
+        matches!(self, Self::PutBulk | Self::GetBulk)
+    }
+
     fn workload(self) -> &'static str {
         match self {
-            Self::Put => "memory-put",
-            Self::Get => "memory-get",
+            Self::Put | Self::PutBulk => "memory-put",
+            Self::Get | Self::GetBulk => "memory-get",
             Self::PutPackets(_) => "memory-put-packets",
         }
     }
@@ -113,7 +129,7 @@ impl Move {
     /// How much memory the packets of a message take.
     fn packets(self, bytes: u64) -> u64 {
         match self {
-            Self::Put | Self::Get => 0,
+            Self::Put | Self::Get | Self::PutBulk | Self::GetBulk => 0,
             Self::PutPackets(Packets::Ll8) => LL8Packet::buffer_size(bytes),
             Self::PutPackets(Packets::Ll16) => LL16Packet::buffer_size(bytes),
             Self::PutPackets(Packets::Ll128) => LL128Packet::buffer_size(bytes),
@@ -125,6 +141,7 @@ impl Move {
         let blocks = format!("{} {}x{}", barriers.name(), shape.blocks, shape.threads);
         match self {
             Self::Put | Self::Get => blocks,
+            Self::PutBulk | Self::GetBulk => format!("bulk {blocks}"),
             Self::PutPackets(packets) => {
                 let name = packets.name();
                 match (roles, putters) {
@@ -156,12 +173,14 @@ impl Packets {
     }
 }
 
-pub(crate) fn put(options: &Options, peer: bool) -> Result<Option<Report>> {
-    run(&[Move::Put], true, (&[], None), options, peer)
+pub(crate) fn put(options: &CopyOptions, peer: bool) -> Result<Option<Report>> {
+    let moves = [Move::Put, Move::PutBulk];
+    run(if options.bulk { &moves } else { &moves[..1] }, true, (&[], None), &options.options, peer)
 }
 
-pub(crate) fn get(options: &Options, peer: bool) -> Result<Option<Report>> {
-    run(&[Move::Get], true, (&[], None), options, peer)
+pub(crate) fn get(options: &CopyOptions, peer: bool) -> Result<Option<Report>> {
+    let moves = [Move::Get, Move::GetBulk];
+    run(if options.bulk { &moves } else { &moves[..1] }, true, (&[], None), &options.options, peer)
 }
 
 pub(crate) fn put_packets(options: &PacketOptions, peer: bool) -> Result<Option<Report>> {
@@ -200,11 +219,12 @@ fn run(
         state: pair.gpu.allocate(state::SIZE)?,
         pair: &pair,
         options,
-        shape,
         putters_asked: putters.is_some(),
     };
     let packets = moves.iter().map(|what| what.packets(sizes.end)).max().unwrap_or(0);
-    let exchange = Exchange::new(&pair, sizes.end, packets, shape.channels(&barriers))?;
+    let channels =
+        shape.channels(&barriers).max(if moves.iter().any(|what| what.is_bulk()) { 16 } else { 0 });
+    let exchange = Exchange::new(&pair, sizes.end, packets, channels)?;
     let mut moves = moves.to_vec();
     if moves.contains(&LINES)
         && let Some(reason) = lines_refused(&pair, &exchange)?
@@ -216,19 +236,23 @@ fn run(
         moves.retain(|what| *what != LINES);
     }
     let roles: Vec<_> = if roles.is_empty() { vec![None] } else { roles.iter().copied().map(Some).collect() };
-    let rows_in_all = moves.len() * barriers.len() * roles.len() * sizes.count();
+    let bulk = Shape::bulk(options, &pair.gpu);
+    let shapes = |what: Move| if what.is_bulk() { bulk.clone() } else { vec![shape] };
+    let kinds: Vec<_> =
+        moves.into_iter().flat_map(|what| shapes(what).into_iter().map(move |s| (what, s))).collect();
+    let rows_in_all = kinds.len() * barriers.len() * roles.len() * sizes.count();
     let mut progress = Progress::new(rows_in_all * options.measuring.launches(), peer);
     let mut rows = Vec::new();
-    for what in moves {
+    for (what, shape) in kinds {
         for (&barriers, &roles) in barriers.iter().flat_map(|of| roles.iter().map(move |roles| (of, roles))) {
             for bytes in sizes.iter() {
                 let workers = shape.workers(what, barriers, bytes);
                 let roles = roles.unwrap_or(Roles::of(bytes)).among(workers);
                 let (putters, first_unpacker) = match what {
-                    Move::Put | Move::Get => (0, 0),
+                    Move::Put | Move::Get | Move::PutBulk | Move::GetBulk => (0, 0),
                     Move::PutPackets(packets) => roles.blocks(packets, workers, putters),
                 };
-                let kind = RowKind { what, barriers, roles, workers, putters, first_unpacker };
+                let kind = RowKind { what, shape, barriers, roles, workers, putters, first_unpacker };
                 rows.push(bench.row(&exchange, &mut progress, kind, bytes)?);
             }
         }
@@ -255,6 +279,7 @@ fn lines_refused(pair: &Pair, exchange: &Exchange<'_>) -> Result<Option<String>>
 #[derive(Clone, Copy)]
 struct RowKind {
     what: Move,
+    shape: Shape,
     barriers: Barriers,
     roles: Roles,
     workers: u32,
@@ -266,7 +291,6 @@ struct RowKind {
 struct Bench<'a> {
     pair: &'a Pair,
     options: &'a Options,
-    shape: Shape,
     /// Whether a number of putters was asked for.
     putters_asked: bool,
     module: Module,
@@ -281,8 +305,8 @@ impl Bench<'_> {
         kind: RowKind,
         bytes: u64,
     ) -> Result<Row> {
-        let (measuring, Shape { blocks, threads, .. }) = (&self.options.measuring, self.shape);
-        let RowKind { what, barriers, roles, .. } = kind;
+        let RowKind { what, shape, barriers, roles, .. } = kind;
+        let (measuring, Shape { blocks, threads, .. }) = (&self.options.measuring, shape);
         let rounds = measuring.rounds(self.pair, bytes);
         let mine = fresh_seed();
         let peers = self.pair.ranks.swap(mine)?;
@@ -290,7 +314,8 @@ impl Bench<'_> {
         let expected = random_bytes(peers, bytes as usize);
 
         let kernel = self.module.kernel(&kernel::name(what, barriers))?;
-        let config = LaunchConfig::linear(blocks, threads);
+        let shared_bytes = if what.is_bulk() { kernel::BULK_STAGE } else { 0 };
+        let config = LaunchConfig { shared_bytes, ..LaunchConfig::linear(blocks, threads) };
         let args = self.arguments(exchange, kind, bytes);
         // The flags start again with the packets, and an aborted barrier would leave something behind.
         self.state.fill(0, self.state.len(), 0)?;
@@ -300,7 +325,7 @@ impl Bench<'_> {
         let launches = Launches::capture(exchange.stopwatch.stream(), rounds, launch)?;
 
         let asked = self.putters_asked.then_some(kind.putters);
-        let variant = what.variant(barriers, roles, asked, self.shape);
+        let variant = what.variant(barriers, roles, asked, shape);
         let times = exchange.arrival().measure(
             measuring,
             progress,

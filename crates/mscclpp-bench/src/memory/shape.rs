@@ -39,6 +39,14 @@ impl Shape {
         Ok(Self { blocks, threads, share: options.share })
     }
 
+    /// One for each number of blocks, for moves by bulk copies: blocks of one warp, all of which have work.
+    pub(super) fn bulk(options: &Options, gpu: &Gpu) -> Vec<Self> {
+        let most = if gpu.platform() == Platform::Host { 4 } else { 16 };
+        let blocks = options.blocks.map_or_else(|| vec![1, 2, 4, 8, 16], |blocks| vec![blocks]);
+        let fitting = blocks.into_iter().filter(|blocks| options.blocks.is_some() || *blocks <= most);
+        fitting.map(|blocks| Self { blocks, threads: 32, share: Some(LINE) }).collect()
+    }
+
     /// Those that were asked for, or by default a channel for each block, as far as there are channels.
     pub(super) fn barriers(self, options: &Options) -> Vec<Barriers> {
         if !options.barriers.is_empty() {
@@ -54,7 +62,7 @@ impl Shape {
 
     pub(super) fn workers(self, what: Move, barriers: Barriers, bytes: u64) -> u32 {
         let by_default = match what {
-            Move::Put | Move::Get => 16,
+            Move::Put | Move::Get | Move::PutBulk | Move::GetBulk => 16,
             Move::PutPackets(_) => 2,
         };
         let share = self.share.unwrap_or(by_default * u64::from(self.threads));

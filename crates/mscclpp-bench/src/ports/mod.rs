@@ -34,6 +34,9 @@ pub(crate) struct Common {
     /// Up to how many bytes a kernel's thread puts by itself, 0 for none [default: the library's].
     #[arg(long, value_name = "BYTES")]
     direct_put_max: Option<u32>,
+    /// Up to how many bytes it does so by bulk copies, 0 for none [default: the library's].
+    #[arg(long, value_name = "BYTES")]
+    bulk_put_max: Option<u32>,
     /// How many triggers the FIFO holds, a power of two from 2 to 4096 [default: the library's].
     #[arg(long, value_name = "TRIGGERS")]
     fifo_size: Option<u64>,
@@ -95,6 +98,9 @@ impl<'a> Ports<'a> {
         let mut builder = ProxyService::builder(&pair.gpu);
         if let Some(bytes) = options.direct_put_max {
             builder = builder.direct_put_max(bytes);
+        }
+        if let Some(bytes) = options.bulk_put_max {
+            builder = builder.bulk_put_max(bytes);
         }
         if let Some(triggers) = options.fifo_size {
             builder = builder.fifo_size(triggers);

@@ -229,6 +229,7 @@ mod tests {
             Rejection::Duplicate { first: "127.0.0.1:1".into() },
             Rejection::Complete { n_ranks: 4 },
             Rejection::WrongPlace { here: 9 },
+            Rejection::OtherJob { theirs: "Slurm job 7 step 0".into() },
         ] {
             let (initiator, verified, _) = run(&key, &key).unwrap();
             let answer = initiator.conclude(&frame(&verified.reject(&rejection)));

@@ -3,11 +3,32 @@
 use crate::protocol::frame;
 use mscclpp_net::key::Nonce;
 use mscclpp_net::wire::{MAX_TEXT, Malformed, Reader, put_text};
+use sha2::{Digest, Sha256};
 
 /// The version of all that follows the handshake.
-pub(crate) const PROTOCOL_VERSION: u32 = 1;
+///
+/// 2: a rank that joins at an address names the job of its launcher, and may be told that it is another.
+pub(crate) const PROTOCOL_VERSION: u32 = 2;
 
 pub(crate) type JobId = [u8; 16];
+
+/// A job that meets at an address, as its launcher calls it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LaunchedJob {
+    pub(crate) name: String,
+    /// Follows from the name.
+    pub(crate) id: JobId,
+}
+
+impl LaunchedJob {
+    pub(crate) fn new(name: String) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(b"mscclpp-bootstrap launched job\0");
+        hash.update(name.as_bytes());
+        let digest = hash.finalize();
+        Self { name, id: std::array::from_fn(|i| digest[i]) }
+    }
+}
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +47,7 @@ pub(crate) struct Hello {
     pub(crate) version: u32,
     pub(crate) secret: bool,
     pub(crate) purpose: Purpose,
-    /// Zero when not known yet.
+    /// To join at an address: that of the [`LaunchedJob`], or zero if the launcher has given it no name. Else the job's own.
     pub(crate) job: JobId,
     pub(crate) n_ranks: u32,
     pub(crate) from: u32,
@@ -84,6 +105,8 @@ pub(crate) enum Rejection {
     Complete { n_ranks: u32 },
     /// The one asked for is not here; somebody else listens.
     WrongPlace { here: u32 },
+    /// Another job of a launcher meets here; what it is called.
+    OtherJob { theirs: String },
 }
 
 impl Rejection {
@@ -107,6 +130,10 @@ impl Rejection {
                 out.push(4);
                 out.extend(here.to_le_bytes());
             }
+            Self::OtherJob { theirs } => {
+                out.push(5);
+                put_text(&mut out, theirs);
+            }
         }
         out
     }
@@ -118,6 +145,7 @@ impl Rejection {
             2 => Self::Duplicate { first: reader.text()? },
             3 => Self::Complete { n_ranks: reader.u32()? },
             4 => Self::WrongPlace { here: reader.u32()? },
+            5 => Self::OtherJob { theirs: reader.text()? },
             _ => return Err(Malformed("a rejection is for no known reason")),
         };
         reader.end()?;

@@ -2,13 +2,14 @@
 
 use std::collections::HashSet;
 
-use crate::protocol::hello::{Hello, JobId, PROTOCOL_VERSION, Purpose, Rejection};
+use crate::protocol::hello::{Hello, JobId, LaunchedJob, PROTOCOL_VERSION, Purpose, Rejection};
 use crate::protocol::table::{self, Entry};
 use crate::{Error, Party};
 
 /// Who has come, and from where.
 pub(crate) struct Roster {
     job: JobId,
+    launched: Option<LaunchedJob>,
     /// Where rank 0 listens, for messages.
     address: String,
     ranks: Vec<Option<(Entry, String)>>,
@@ -31,13 +32,24 @@ impl Roster {
     pub(crate) fn new(job: JobId, address: String, n: usize, root: Entry) -> Self {
         let mut ranks: Vec<_> = (0..n).map(|_| None).collect();
         ranks[0] = Some((root, address.clone()));
-        Self { job, address, ranks, absent: n - 1, proved: HashSet::from([0]), contested: false }
+        let proved = HashSet::from([0]);
+        Self { job, launched: None, address, ranks, absent: n - 1, proved, contested: false }
+    }
+
+    /// The same for a job that a launcher has given a name, or has not.
+    pub(crate) fn launched_as(mut self, launched: Option<LaunchedJob>) -> Self {
+        self.launched = launched;
+        self
     }
 
     /// Judges a verified member that wants to join.
     pub(crate) fn admit(&mut self, hello: &Hello, from: &str) -> Result<(), Refused> {
         if hello.purpose != Purpose::Join || hello.to != 0 {
             return Err(Refused { rejection: Rejection::WrongPlace { here: 0 }, fatal: None });
+        }
+        // Before all that may differ between jobs.
+        if let Some(rejection) = other_job(self.launched.as_ref(), hello) {
+            return Err(Refused { rejection, fatal: None });
         }
         let n = self.ranks.len() as u32;
         let differs = [
@@ -49,8 +61,8 @@ impl Roster {
                 return Err(self.mismatch(what, &ours.to_string(), &theirs.to_string(), hello, from));
             }
         }
-        if hello.job != [0; 16] && hello.job != self.job {
-            return Err(self.mismatch("job ids", "one id", "another", hello, from));
+        if self.launched.is_none() && hello.job != [0; 16] && hello.job != self.job {
+            return Err(self.mismatch("ids of the job", "none", "one of its launcher", hello, from));
         }
         let rank = hello.from as usize;
         match self.ranks.get(rank) {
@@ -146,6 +158,19 @@ impl Roster {
     }
 }
 
+/// What to answer to a rank that wants to join another job than the one of the launcher that is here; nothing if it is
+/// this one, or if this one has no name to tell it by. That rank cannot disturb this job.
+pub(crate) fn other_job(here: Option<&LaunchedJob>, hello: &Hello) -> Option<Rejection> {
+    let here = here.filter(|here| here.id != hello.job)?;
+    Some(match hello.version {
+        PROTOCOL_VERSION => Rejection::OtherJob { theirs: here.name.clone() },
+        // Another version would not understand that.
+        _ => {
+            Rejection::Mismatch { what: "protocol versions".to_owned(), theirs: PROTOCOL_VERSION.to_string() }
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,6 +209,33 @@ mod tests {
     }
 
     #[test]
+    fn ranks_of_another_launched_job_are_refused_and_end_nothing() {
+        let here = LaunchedJob::new("Slurm job 7 step 0".to_owned());
+        let theirs = LaunchedJob::new("Slurm job 8 step 0".to_owned());
+        let mut roster = roster().launched_as(Some(here.clone()));
+        for hello in [
+            Hello { job: theirs.id, ..hello(1) },
+            Hello { job: theirs.id, n_ranks: 9, ..hello(8) },
+            hello(0),
+            hello(1),
+        ] {
+            let refused = roster.admit(&hello, "10.0.0.3:8").unwrap_err();
+            assert_eq!(refused.rejection, Rejection::OtherJob { theirs: "Slurm job 7 step 0".into() });
+            assert!(refused.fatal.is_none());
+        }
+        let older = Hello { job: theirs.id, version: 1, ..hello(1) };
+        let refused = roster.admit(&older, "10.0.0.3:8").unwrap_err();
+        assert!(
+            matches!(&refused.rejection, Rejection::Mismatch { what, .. } if what == "protocol versions")
+        );
+        assert!(refused.fatal.is_none());
+        // A rank of this job still ends it if it does not fit.
+        let misfit = Hello { job: here.id, n_ranks: 9, ..hello(1) };
+        assert!(roster.admit(&misfit, "10.0.0.3:8").unwrap_err().fatal.is_some());
+        roster.admit(&Hello { job: here.id, ..hello(1) }, "10.0.0.2:7").unwrap();
+    }
+
+    #[test]
     fn the_same_rank_twice_names_both() {
         let mut roster = roster();
         roster.enter(1, entry(), "10.0.0.2:7", None).unwrap();
@@ -216,7 +268,7 @@ mod tests {
         for (hello, what) in [
             (Hello { version: 9, ..hello(1) }, "version"),
             (Hello { n_ranks: 4, ..hello(1) }, "n_ranks"),
-            (Hello { job: [6; 16], ..hello(1) }, "job"),
+            (Hello { job: [6; 16], ..hello(1) }, "one of its launcher"),
             (hello(3), "rank 3"),
         ] {
             let refused = roster().admit(&hello, "10.0.0.3:8").unwrap_err();

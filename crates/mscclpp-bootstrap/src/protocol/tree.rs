@@ -16,6 +16,16 @@ pub(crate) fn ancestors(rank: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(parent(rank), |&above| parent(above))
 }
 
+/// All ranks below a rank among `n`, nearest first.
+pub(crate) fn below(rank: usize, n: usize) -> impl Iterator<Item = usize> {
+    let mut level = vec![rank];
+    std::iter::from_fn(move || {
+        level = level.iter().flat_map(|&above| children(above, n)).collect();
+        (!level.is_empty()).then(|| level.clone())
+    })
+    .flatten()
+}
+
 /// The child of `rank` in whose subtree `descendant` is, if it is in one.
 pub(crate) fn child_towards(rank: usize, descendant: usize) -> Option<usize> {
     std::iter::once(descendant).chain(ancestors(descendant)).find(|&r| parent(r) == Some(rank))
@@ -45,6 +55,18 @@ mod tests {
         assert_eq!(ancestors(0).count(), 0);
         for rank in 1..200 {
             assert_eq!(ancestors(rank).last(), Some(0));
+        }
+    }
+
+    #[test]
+    fn who_is_below_is_who_has_it_for_an_ancestor() {
+        for n in 1..40 {
+            for rank in 0..n {
+                let mut found: Vec<_> = below(rank, n).collect();
+                found.sort_unstable();
+                let due: Vec<_> = (0..n).filter(|&r| ancestors(r).any(|above| above == rank)).collect();
+                assert_eq!(found, due);
+            }
         }
     }
 

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mscclpp_net::interface::{self, Interface};
+use mscclpp_net::waiting::FIRST_LOG;
 use mscclpp_net::{SystemCall, random};
 
 use crate::address::{Address, Host};
 use crate::env::Env;
 use crate::host;
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, Wait};
 use crate::member::Member;
+use crate::protocol::hello::LaunchedJob;
 use crate::protocol::key::JobKey;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::Entry;
@@ -19,43 +21,43 @@ use crate::tcp::formation::{Formation, Join};
 use crate::tcp::published;
 use crate::tcp::service::{Plan, Service};
 use crate::tcp::shared::Shared;
-use crate::tcp::{TcpBootstrap, socket};
+use crate::tcp::{TcpBootstrap, knock, socket};
 use crate::{Error, Family, LOG, Result, UniqueId};
 
 /// How a rank finds rank 0: by unique id or by address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Rendezvous {
+pub enum MeetingPlace {
     /// The id that rank 0's process created.
     Id(UniqueId),
     /// The address at which rank 0 is to listen.
     Address(String),
 }
 
-impl From<&UniqueId> for Rendezvous {
+impl From<&UniqueId> for MeetingPlace {
     fn from(id: &UniqueId) -> Self {
         Self::Id(*id)
     }
 }
 
-impl From<UniqueId> for Rendezvous {
+impl From<UniqueId> for MeetingPlace {
     fn from(id: UniqueId) -> Self {
         Self::Id(id)
     }
 }
 
-impl From<&str> for Rendezvous {
+impl From<&str> for MeetingPlace {
     fn from(address: &str) -> Self {
         Self::Address(address.to_owned())
     }
 }
 
-impl From<String> for Rendezvous {
+impl From<String> for MeetingPlace {
     fn from(address: String) -> Self {
         Self::Address(address)
     }
 }
 
-impl From<&String> for Rendezvous {
+impl From<&String> for MeetingPlace {
     fn from(address: &String) -> Self {
         Self::Address(address.clone())
     }
@@ -65,7 +67,7 @@ impl From<&String> for Rendezvous {
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use mscclpp_bootstrap::TcpBootstrap;
+/// # use mscclpp_bootstrap::TcpBootstrap;
 ///
 /// let bootstrap = TcpBootstrap::builder(1, 4)
 ///     .timeout(Duration::from_secs(60))
@@ -81,12 +83,16 @@ pub struct TcpBootstrapBuilder {
     env: Option<Env>,
     given: Env,
     ipc_domain: Option<String>,
+    log_after: Duration,
+    job_id: Option<String>,
 }
 
 impl TcpBootstrapBuilder {
     pub(crate) fn new(rank: usize, n_ranks: usize) -> Self {
         let timeout = Duration::from_secs(30);
-        Self { rank, n_ranks, timeout, env: None, given: Env::default(), ipc_domain: None }
+        let given = Env::default();
+        let (env, ipc_domain, job_id) = (None, None, None);
+        Self { rank, n_ranks, timeout, env, given, ipc_domain, log_after: FIRST_LOG, job_id }
     }
 
     /// The time that all of [`connect`](Self::connect) may take, and later the opening of one connection: 30 s unless
@@ -101,6 +107,16 @@ impl TcpBootstrapBuilder {
     /// unique id has a key of its own, and does not use this.
     pub fn secret(mut self, secret: impl Into<String>) -> Self {
         self.given.secret = Some(secret.into());
+        self
+    }
+
+    /// The launcher's id of the job, which all its ranks share and no other job has: a rank of another job that comes to
+    /// the same address is then refused with [`Error::OtherJob`], and this job is not disturbed. It is no secret and keeps
+    /// nobody out on purpose. 1 to 512 bytes. A unique id names its job by itself, and does not use this.
+    ///
+    /// [`Rendezvous`](crate::Rendezvous) sets it to what the launcher says.
+    pub fn job_id(mut self, id: impl Into<String>) -> Self {
+        self.job_id = Some(id.into());
         self
     }
 
@@ -130,6 +146,13 @@ impl TcpBootstrapBuilder {
         self
     }
 
+    /// After which time a call of this rank that waits is first logged, instead of ten seconds; [`Duration::MAX`] for
+    /// never. See [`Bootstrap`](crate::Bootstrap).
+    pub fn log_waits_after(mut self, first: Duration) -> Self {
+        self.log_after = first;
+        self
+    }
+
     /// Takes what is not set from here, and not from the process's environment.
     pub fn env(mut self, env: Env) -> Self {
         self.env = Some(env);
@@ -137,7 +160,7 @@ impl TcpBootstrapBuilder {
     }
 
     /// Joins the job. See [`TcpBootstrap::new`].
-    pub fn connect(self, at: impl Into<Rendezvous>) -> Result<TcpBootstrap> {
+    pub fn connect(self, at: impl Into<MeetingPlace>) -> Result<TcpBootstrap> {
         let started = Instant::now();
         let (rank, n_ranks) = (self.rank, self.n_ranks);
         if !(1..=MAX_RANKS).contains(&n_ranks) {
@@ -148,7 +171,14 @@ impl TcpBootstrapBuilder {
                 "rank is {rank}, but there are only {n_ranks} ranks"
             )));
         }
-        let settings = self.resolve(&ParsedRendezvous::parse(at.into())?, started)?;
+        let log_after = self.log_after;
+        if let Some(id) = self.job_id.as_ref().filter(|id| !(1..=512).contains(&id.len())) {
+            return Err(Error::InvalidArgument(format!(
+                "the job's id has {} bytes; allowed: 1 to 512",
+                id.len()
+            )));
+        }
+        let settings = self.resolve(&ParsedPlace::parse(at.into())?, started)?;
         let inbox = Arc::new(Inbox::default());
         let shared = Arc::new(Shared::new(Arc::clone(&inbox))?);
         let mut bootstrap = TcpBootstrap {
@@ -157,6 +187,7 @@ impl TcpBootstrapBuilder {
             thread: None,
             timeout: settings.plan.timeout,
         };
+        bootstrap.member.log_after = log_after;
         if n_ranks == 1 {
             return Ok(bootstrap);
         }
@@ -173,8 +204,9 @@ impl TcpBootstrapBuilder {
             .during("starting the bootstrap's thread")?;
         bootstrap.thread = Some(thread);
         // The thread keeps the deadline, and its error says more; this one is for a thread that does not get to run.
-        let patience = deadline + Duration::from_secs(2);
-        if bootstrap.member.inbox.wait_until(None, Some(patience), || shared.is_formed())? {
+        let mut patience = Wait::quiet(deadline + Duration::from_secs(2));
+        let what = || "the job".to_owned();
+        if bootstrap.member.inbox.wait_until(None, &mut patience, &what, || shared.is_formed())? {
             Ok(bootstrap)
         } else {
             Err(Error::Timeout {
@@ -188,7 +220,7 @@ impl TcpBootstrapBuilder {
 
     /// Resolves everything that can be known before there is a thread. Wrong arguments and a wrong environment are found
     /// here.
-    fn resolve(self, at: &ParsedRendezvous, started: Instant) -> Result<Settings> {
+    fn resolve(self, at: &ParsedPlace, started: Instant) -> Result<Settings> {
         let env = match self.env {
             Some(env) => env,
             None => Env::read()?,
@@ -201,8 +233,8 @@ impl TcpBootstrapBuilder {
         let interfaces = interface::list()?;
         let own = interface::candidates(&interfaces, interface.as_deref(), family)?;
         let (key, job, candidates) = match at {
-            ParsedRendezvous::Id(id) => (JobKey::of_unique_id(id.key()), Some(id.job()), id.addresses()),
-            ParsedRendezvous::Address(address) => {
+            ParsedPlace::Id(id) => (JobKey::of_unique_id(id.key()), Some(id.job()), id.addresses()),
+            ParsedPlace::Address(address) => {
                 let key = secret.as_deref().map_or_else(JobKey::none, JobKey::of_secret);
                 (key, None, address.resolve(family, self.timeout)?)
             }
@@ -215,6 +247,7 @@ impl TcpBootstrapBuilder {
                  unique id"
             );
         }
+        let by_address = matches!(at, ParsedPlace::Address(_));
         let mut plan = Plan {
             rank: self.rank,
             n_ranks: self.n_ranks,
@@ -222,7 +255,9 @@ impl TcpBootstrapBuilder {
             job,
             timeout: self.timeout,
             deadline: started.checked_add(self.timeout).unwrap_or(started + A_YEAR),
-            by_address: matches!(at, ParsedRendezvous::Address(_)),
+            by_address,
+            log_after: self.log_after,
+            launched: self.job_id.filter(|_| by_address).map(LaunchedJob::new),
         };
         let host = match &host_id {
             Some(id) => host::named("host", id),
@@ -236,12 +271,24 @@ impl TcpBootstrapBuilder {
             return Ok(Settings { plan, listener: None, formation });
         }
         let listener = match at {
-            ParsedRendezvous::Id(id) => {
-                Some(published::take(id).ok_or_else(|| Error::NotTheCreator { id: id.to_string() })?)
+            ParsedPlace::Id(id) => {
+                let taken = published::take(id);
+                if taken.is_none() && self.n_ranks > 1 {
+                    // The process that made it may wait for the rank that this one should have been.
+                    let _ = candidates.first().and_then(|&address| knock::at_rank_0(&plan, address));
+                }
+                Some(taken.ok_or_else(|| Error::NotTheCreator { id: id.to_string() })?)
             }
             // A job of one rank needs no port.
-            ParsedRendezvous::Address(_) if self.n_ranks == 1 => None,
-            ParsedRendezvous::Address(address) => Some(listen_at(address, &candidates, &interfaces)?),
+            ParsedPlace::Address(_) if self.n_ranks == 1 => None,
+            ParsedPlace::Address(address) => {
+                let listener = listen_at(address, &candidates, &interfaces);
+                Some(listener.map_err(|error| match error {
+                    // By another rank 0, perhaps, which is to hear of this one.
+                    Error::AddressInUse { address } => knock::at_rank_0(&plan, address).unwrap_or(error),
+                    error => error,
+                })?)
+            }
         };
         let local = listener.as_ref().map(TcpListener::local_addr).transpose();
         let local = local.during("asking for a socket's address")?;
@@ -257,7 +304,9 @@ impl TcpBootstrapBuilder {
         plan.job = Some(job);
         let shown = candidates.first().map_or_else(String::new, ToString::to_string);
         let root = Entry { host, domain, port, addresses };
-        let formation = Formation::of_root(Roster::new(job, shown, plan.n_ranks, root));
+        let formation = Formation::of_root(
+            Roster::new(job, shown, plan.n_ranks, root).launched_as(plan.launched.clone()),
+        );
         Ok(Settings { plan, listener, formation })
     }
 }
@@ -267,17 +316,17 @@ const MAX_RANKS: usize = 1 << 16;
 /// A time-out that cannot be added to the time is cut to this.
 const A_YEAR: Duration = Duration::from_secs(86_400 * 365);
 
-/// A [`Rendezvous`] whose text was parsed.
-enum ParsedRendezvous {
+/// A [`MeetingPlace`] whose text was parsed.
+enum ParsedPlace {
     Id(UniqueId),
     Address(Address),
 }
 
-impl ParsedRendezvous {
-    fn parse(at: Rendezvous) -> Result<Self> {
+impl ParsedPlace {
+    fn parse(at: MeetingPlace) -> Result<Self> {
         Ok(match at {
-            Rendezvous::Id(id) => Self::Id(id),
-            Rendezvous::Address(text) => Self::Address(Address::parse(&text)?),
+            MeetingPlace::Id(id) => Self::Id(id),
+            MeetingPlace::Address(text) => Self::Address(Address::parse(&text)?),
         })
     }
 

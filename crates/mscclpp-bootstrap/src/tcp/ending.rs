@@ -7,7 +7,6 @@ use mscclpp_net::Report;
 
 use crate::protocol::frame::{self, Kind};
 use crate::protocol::notice;
-use crate::protocol::roster::Roster;
 use crate::tcp::connection::{Connection, Phase};
 use crate::tcp::links::Peer;
 use crate::tcp::service::Service;
@@ -94,7 +93,9 @@ impl Service {
     /// it from any other rank, and would look for rank 0 until their time is up. Not after a time-out.
     fn awaits_latecomers(&self) -> bool {
         let failed = self.failed.as_ref().is_some_and(|error| !matches!(error, Error::Timeout { .. }));
-        failed && self.formation.roster().is_some_and(Roster::awaits_proofs)
+        // Two ranks 0 are two jobs, perhaps: more ranks may come than this one has.
+        let two_jobs = matches!(self.failed, Some(Error::DuplicateRank { rank: 0, .. }));
+        failed && self.formation.roster().is_some_and(|roster| two_jobs || roster.awaits_proofs())
     }
 
     pub(crate) fn is_finished(&self, now: Instant) -> bool {

@@ -14,9 +14,10 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::error::RankList;
 use crate::host::HostId;
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
-use crate::protocol::hello::{Hello, Purpose};
+use crate::protocol::hello::Purpose;
 use crate::protocol::notice;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::{Entry, Table};
@@ -25,8 +26,9 @@ use crate::tcp::connection::{Link, Phase};
 use crate::tcp::dialling::Dial;
 use crate::tcp::service::{Plan, Service};
 use crate::tcp::socket;
-use crate::{Error, LOG, Party};
+use crate::{Error, LOG};
 use mscclpp_net::socket::canonical;
+use mscclpp_net::waiting::{self, LongWait};
 use mscclpp_net::wire::{Malformed, Reader};
 use mscclpp_net::{SystemCall, SystemError};
 
@@ -46,6 +48,7 @@ pub(crate) struct Formation {
     ready_children: HashSet<usize>,
     ready_sent: bool,
     formed_at: Option<Instant>,
+    wait: Option<LongWait>,
 }
 
 /// How a rank joins.
@@ -78,7 +81,12 @@ impl Formation {
             ready_children: HashSet::new(),
             ready_sent: false,
             formed_at: None,
+            wait: None,
         }
+    }
+
+    pub(crate) fn formed_at(&self) -> Option<Instant> {
+        self.formed_at
     }
 
     /// Rank 0's list, until the job has formed.
@@ -96,16 +104,17 @@ impl Formation {
     }
 
     pub(crate) fn wake_at(&self, plan: &Plan) -> Option<Instant> {
-        match (self.formed_at, self.progress_at) {
-            (Some(_), _) => None,
-            (None, Some(at)) => Some(at.min(plan.deadline)),
-            (None, None) => Some(plan.deadline),
+        if self.formed_at.is_some() {
+            return None;
         }
+        let log_at = self.wait.as_ref().and_then(LongWait::wake_at);
+        self.progress_at.into_iter().chain(log_at).chain([plan.deadline]).min()
     }
 }
 
 impl Service {
     pub(crate) fn begin_formation(&mut self, now: Instant) {
+        self.formation.wait = Some(LongWait::since(now, self.plan.log_after));
         match &self.formation.join {
             None => self.formation.progress_at = Some(now + FIRST_PROGRESS),
             Some(join) => {
@@ -129,6 +138,7 @@ impl Service {
             self.fail(&error, None);
             return;
         }
+        self.log_formation(now);
         if self.formation.progress_at.is_some_and(|at| at <= now) {
             self.formation.progress_at = Some(now + PROGRESS);
             let mut payload = Vec::new();
@@ -143,6 +153,24 @@ impl Service {
             }
             receivers.into_iter().for_each(|token| self.mark_dirty(token));
         }
+    }
+
+    /// Says who is waited for, if that takes long.
+    fn log_formation(&mut self, now: Instant) {
+        let Some(waited) = self.formation.wait.as_mut().and_then(|wait| wait.due(now)) else { return };
+        let missing = self.formation.missing();
+        let left = self.plan.deadline.saturating_duration_since(now);
+        let whom = match (missing.is_empty(), self.root_at) {
+            (false, _) => RankList(&missing).to_string(),
+            (true, None) if self.plan.rank > 0 => "rank 0, which has not let this rank in".to_owned(),
+            (true, _) => "all ranks to connect with each other".to_owned(),
+        };
+        let tried = match self.dials.get(&0) {
+            Some(dial) => dial.search.attempts().iter().map(|attempt| format!("; {attempt}")).collect(),
+            None => String::new(),
+        };
+        let what = format!("{whom}: initialising the bootstrap, which gives up in {left:.1?}{tried}");
+        waiting::say(Some(self.plan.rank), waited, &what);
     }
 
     /// Rank 0 has admitted this rank, which now listens and says where.
@@ -347,36 +375,6 @@ impl Service {
         self.write_dirty();
         tracing::debug!(target: LOG, rank = self.plan.rank, n_ranks = self.plan.n_ranks, "the job has formed");
         self.shared.set_formed(table);
-    }
-
-    /// A rank wants to join a job that is complete. If the job was named by an address and formed recently, two jobs may
-    /// share that address, and a rank of the other job is in this one. Both must fail.
-    pub(crate) fn late_clash(&self, hello: &Hello, from: &str) -> Option<Error> {
-        let formed_at = self.formation.formed_at?;
-        let joins = self.plan.rank == 0 && hello.purpose == Purpose::Join && hello.to == 0;
-        if !joins || !self.plan.by_address || formed_at.elapsed() > self.plan.timeout {
-            return None;
-        }
-        let address = self.listener.as_ref().and_then(|l| l.local_addr().ok());
-        let address = address.map_or_else(String::new, |a| canonical(a).to_string());
-        let (rank, n) = (hello.from as usize, self.plan.n_ranks);
-        if hello.n_ranks as usize != n {
-            return Some(Error::Mismatch {
-                what: "numbers of ranks (n_ranks)".to_owned(),
-                ours: Box::new(Party { rank: 0, address: Some(address), value: n.to_string() }),
-                theirs: Box::new(Party {
-                    rank,
-                    address: Some(from.to_owned()),
-                    value: hello.n_ranks.to_string(),
-                }),
-            });
-        }
-        Some(Error::DuplicateRank {
-            rank,
-            first: "a rank that joined before".to_owned(),
-            second: from.to_owned(),
-            address,
-        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! From a bare connection to a proven one.
 
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use mscclpp_net::dial::Failed;
@@ -10,9 +11,10 @@ use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
 use crate::protocol::handshake::{Answer, HandshakeError, Initiator, Responder, Verified};
 use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Purpose, Rejection};
 use crate::protocol::notice;
+use crate::protocol::roster::other_job;
 use crate::tcp::connection::{Connection, Link, Phase};
 use crate::tcp::dialling::ANSWER_LIMIT;
-use crate::tcp::service::Service;
+use crate::tcp::service::{Plan, Service};
 use crate::{Error, LOG, Party};
 use mscclpp_net::wire::Malformed;
 
@@ -64,16 +66,7 @@ impl Service {
         challenge: &Frame,
     ) -> Result<(), HandshakeError> {
         let Some(nonce) = self.nonce() else { return Ok(()) };
-        let hello = Hello {
-            version: PROTOCOL_VERSION,
-            secret: self.plan.key.secret,
-            purpose,
-            job: self.plan.job.unwrap_or_default(),
-            n_ranks: self.plan.n_ranks as u32,
-            from: self.plan.rank as u32,
-            to: peer as u32,
-            nonce,
-        };
+        let hello = hello(&self.plan, peer, purpose, nonce);
         let (initiator, bytes) = Initiator::answer(self.plan.key.clone(), &hello, challenge)?;
         if let Some(connection) = self.connections.get_mut(&token) {
             connection.phase = Phase::Proved { peer, purpose, initiator };
@@ -117,38 +110,16 @@ impl Service {
     }
 
     fn rejected(&mut self, peer: usize, purpose: Purpose, rejection: Rejection, connection: &Connection) {
-        let (at, remote) = (connection.remote, connection.remote.to_string());
+        let at = connection.remote;
         let local = connection.stream().local_addr().ok().map(|a| a.to_string());
-        let rank = self.plan.rank;
-        let error = match rejection {
-            Rejection::WrongPlace { here } => {
-                let how = format!("rank {here} listens there, not rank {peer}");
-                return self.attempt_failed(peer, at, Failed::Other(how));
-            }
-            Rejection::Mismatch { what, theirs } => {
-                let ours = match what.as_str() {
-                    "protocol versions" => PROTOCOL_VERSION.to_string(),
-                    "numbers of ranks (n_ranks)" => self.plan.n_ranks.to_string(),
-                    "ranks" => format!("rank {rank}"),
-                    _ => "another".to_owned(),
-                };
-                Error::Mismatch {
-                    what,
-                    ours: Box::new(Party { rank, address: local, value: ours }),
-                    theirs: Box::new(Party { rank: peer, address: Some(remote), value: theirs }),
-                }
-            }
-            Rejection::Duplicate { first } => {
-                Error::DuplicateRank { rank, first, second: local.unwrap_or_default(), address: remote }
-            }
-            Rejection::Complete { n_ranks } => {
-                Error::JobComplete { address: remote, rank, n_ranks: n_ranks as usize }
-            }
+        let how = match &rejection {
+            Rejection::WrongPlace { here } => format!("rank {here} listens there, not rank {peer}"),
+            _ => "it does not let this rank in".to_owned(),
         };
-        if purpose == Purpose::Join {
-            self.fail(&error, None);
-        } else {
-            self.attempt_failed(peer, at, Failed::Other(error.to_string()));
+        match reason(&self.plan, peer, at, local, rejection) {
+            Some(error) if purpose == Purpose::Join => self.fail(&error, None),
+            Some(error) => self.attempt_failed(peer, at, Failed::Other(error.to_string())),
+            None => self.attempt_failed(peer, at, Failed::Other(how)),
         }
     }
 
@@ -263,6 +234,9 @@ impl Service {
             return Err(mismatch("protocol versions", &PROTOCOL_VERSION.to_string()));
         }
         if hello.purpose == Purpose::Join && hello.to == 0 && self.plan.rank == 0 {
+            if let Some(rejection) = other_job(self.plan.launched.as_ref(), hello) {
+                return Err(rejection);
+            }
             return Err(if hello.n_ranks == n {
                 Rejection::Complete { n_ranks: n }
             } else {
@@ -281,4 +255,56 @@ impl Service {
             _ => Err(mismatch("job ids", "one id")),
         }
     }
+}
+
+/// What a rank says of itself to `peer`.
+pub(crate) fn hello(plan: &Plan, peer: usize, purpose: Purpose, nonce: Nonce) -> Hello {
+    let launched = plan.launched.as_ref().map(|job| job.id);
+    Hello {
+        version: PROTOCOL_VERSION,
+        secret: plan.key.secret,
+        purpose,
+        job: if purpose == Purpose::Join { launched.or(plan.job) } else { plan.job }.unwrap_or_default(),
+        n_ranks: plan.n_ranks as u32,
+        from: plan.rank as u32,
+        to: peer as u32,
+        nonce,
+    }
+}
+
+/// The error of a rank that `peer` at `remote` does not let in. Nothing if it listens there that was not looked for.
+pub(crate) fn reason(
+    plan: &Plan,
+    peer: usize,
+    remote: SocketAddr,
+    local: Option<String>,
+    rejection: Rejection,
+) -> Option<Error> {
+    let (rank, remote) = (plan.rank, remote.to_string());
+    let launched = plan.launched.as_ref();
+    let our_job = || launched.map_or_else(|| "a job without an id".to_owned(), |job| job.name.clone());
+    Some(match rejection {
+        Rejection::WrongPlace { .. } => return None,
+        Rejection::Mismatch { what, theirs } => {
+            let ours = match what.as_str() {
+                "protocol versions" => PROTOCOL_VERSION.to_string(),
+                "numbers of ranks (n_ranks)" => plan.n_ranks.to_string(),
+                "ranks" => format!("rank {rank}"),
+                "ids of the job" => our_job(),
+                _ => "another".to_owned(),
+            };
+            Error::Mismatch {
+                what,
+                ours: Box::new(Party { rank, address: local, value: ours }),
+                theirs: Box::new(Party { rank: peer, address: Some(remote), value: theirs }),
+            }
+        }
+        Rejection::Duplicate { first } => {
+            Error::DuplicateRank { rank, first, second: local.unwrap_or_default(), address: remote }
+        }
+        Rejection::OtherJob { theirs } => Error::OtherJob { address: remote, ours: our_job(), theirs },
+        Rejection::Complete { n_ranks } => {
+            Error::JobComplete { address: remote, rank, n_ranks: n_ranks as usize }
+        }
+    })
 }

@@ -2,11 +2,13 @@
 
 mod accepting;
 mod builder;
+mod clash;
 mod connection;
 mod dialling;
 mod ending;
 mod formation;
 mod handshaking;
+mod knock;
 mod links;
 mod published;
 mod service;
@@ -19,10 +21,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub use builder::{Rendezvous, TcpBootstrapBuilder};
+pub use builder::{MeetingPlace, TcpBootstrapBuilder};
 
-use crate::collective::Carrier;
-use crate::inbox::{Channel, Stream};
+use crate::collective::{Carrier, Collectives};
+use crate::inbox::{Channel, Stream, Wait};
 use crate::member::Member;
 use crate::tcp::ending::LINGER;
 use crate::tcp::shared::{Command, Shared};
@@ -40,7 +42,7 @@ const ABORT_LIMIT: Duration = Duration::from_secs(1);
 ///
 /// ```
 /// use std::time::Duration;
-/// use mscclpp_bootstrap::{Bootstrap, TcpBootstrap, UniqueId};
+/// # use mscclpp_bootstrap::{Bootstrap, TcpBootstrap, UniqueId};
 ///
 /// let id = TcpBootstrap::create_unique_id()?; // in the process of rank 0 ...
 /// let bytes = id.to_bytes(); // ... and from there to the others, by any means.
@@ -99,14 +101,14 @@ impl TcpBootstrap {
     /// # Errors
     /// [`Error::InvalidArgument`] for numbers that make no sense; for bad names [`Error::BadAddress`],
     /// [`Error::NoSuchInterface`], [`Error::NotTheCreator`], [`Error::AddressInUse`]; for ranks that do not fit together
-    /// [`Error::Mismatch`], [`Error::DuplicateRank`], [`Error::JobComplete`], [`Error::Unauthenticated`]; for ranks that
+    /// [`Error::Mismatch`], [`Error::DuplicateRank`], [`Error::JobComplete`], [`Error::OtherJob`], [`Error::Unauthenticated`]; for ranks that
     /// fail [`Error::PeerLost`] and [`Error::Aborted`]; and [`Error::Timeout`], which lists who did not come and which
     /// address failed how. With a key, [`Error::Unauthenticated`] comes when time is up, too: until then it may be a
     /// stranger who answers.
     ///
     /// When the job fails while ranks have yet to come, rank 0 tells those that come in the next two seconds, and returns
     /// after that.
-    pub fn new(rank: usize, n_ranks: usize, at: impl Into<Rendezvous>, timeout: Duration) -> Result<Self> {
+    pub fn new(rank: usize, n_ranks: usize, at: impl Into<MeetingPlace>, timeout: Duration) -> Result<Self> {
         Self::builder(rank, n_ranks).timeout(timeout).connect(at)
     }
 
@@ -122,37 +124,30 @@ impl TcpBootstrap {
         }
         self.shared.command(Command::Fail(error.clone()));
         // The thread passes it on to the others before it makes it known here.
-        let deadline = Instant::now() + ABORT_LIMIT;
-        if let Ok(false) = self.member.inbox.wait_until(None, Some(deadline), || self.shared.is_finished()) {
+        let mut wait = Wait::quiet(Instant::now() + ABORT_LIMIT);
+        let what = || "the end of the job".to_owned();
+        if let Ok(false) = self.member.inbox.wait_until(None, &mut wait, &what, || self.shared.is_finished())
+        {
             self.member.inbox.fail(error);
         }
     }
 
-    fn receive(&self, stream: Stream, deadline: Option<Instant>) -> Result<Option<Vec<u8>>> {
-        let inbox = &self.member.inbox;
-        if stream.peer == self.member.rank || self.thread.is_none() {
-            return inbox.take(stream, deadline);
-        }
-        inbox.forget_retryable(stream.peer);
-        let open_at = Instant::now() + OPEN_AFTER;
-        if let Some(message) = inbox.take(stream, Some(deadline.map_or(open_at, |at| at.min(open_at))))? {
-            return Ok(Some(message));
-        }
-        // Also when time is up: a caller that asks again and again must learn in the end that the peer has left.
-        self.shared.command(Command::Open { peer: stream.peer });
-        inbox.take(stream, deadline)
+    fn gather(&self, bytes: &[u8], timeout: Option<Duration>) -> Result<Vec<Vec<u8>>> {
+        let call = |c: &mut Collectives, wait: &mut Wait| c.all_gather(self, wait, bytes);
+        self.member.collective("all_gather", timeout, call, |error| self.fail(error))
+    }
+
+    fn meet(&self, timeout: Option<Duration>) -> Result<()> {
+        let call = |c: &mut Collectives, wait: &mut Wait| c.barrier(self, wait);
+        self.member.collective("barrier", timeout, call, |error| self.fail(error))
     }
 
     fn receive_user(&self, peer: usize, tag: u32, timeout: Option<Duration>) -> Result<Vec<u8>> {
         self.member.check_peer(peer)?;
         let stream = Stream { peer, channel: Channel::User, tag: tag.into() };
-        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-        self.receive(stream, deadline)?.ok_or_else(|| Error::Timeout {
-            operation: format!("recv from rank {peer} with tag {tag}"),
-            after: timeout.unwrap_or_default(),
-            missing: Vec::new(),
-            attempts: Vec::new(),
-        })
+        let mut wait = self.member.wait_for(timeout);
+        let message = self.take(stream, &mut wait, &|| format!("rank {peer}: recv, tag {tag}"))?;
+        message.ok_or_else(|| wait.timed_out(format!("recv from rank {peer} with tag {tag}"), vec![peer]))
     }
 }
 
@@ -190,7 +185,9 @@ impl Bootstrap for TcpBootstrap {
             bytes: bytes.to_vec(),
             written: Some(Arc::clone(&written)),
         });
-        inbox.wait_until(Some(peer), None, || written.load(Ordering::Acquire)).map(drop)
+        let what = || format!("rank {peer}: send of {} bytes, tag {tag}", bytes.len());
+        let mut wait = self.member.wait_for(None);
+        inbox.wait_until(Some(peer), &mut wait, &what, || written.load(Ordering::Acquire)).map(drop)
     }
 
     fn recv(&self, peer: usize, tag: u32) -> Result<Vec<u8>> {
@@ -202,11 +199,19 @@ impl Bootstrap for TcpBootstrap {
     }
 
     fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.member.collective(|c| c.all_gather(self, bytes), |error| self.fail(error))
+        self.gather(bytes, None)
+    }
+
+    fn all_gather_timeout(&self, bytes: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
+        self.gather(bytes, Some(timeout))
     }
 
     fn barrier(&self) -> Result<()> {
-        self.member.collective(|c| c.barrier(self), |error| self.fail(error))
+        self.meet(None)
+    }
+
+    fn barrier_timeout(&self, timeout: Duration) -> Result<()> {
+        self.meet(Some(timeout))
     }
 
     fn group_barrier(&self, ranks: &[usize]) -> Result<()> {
@@ -215,7 +220,8 @@ impl Bootstrap for TcpBootstrap {
 
     fn broadcast(&self, bytes: &mut Vec<u8>, root: usize) -> Result<()> {
         self.member.check_peer(root)?;
-        self.member.collective(|c| c.broadcast(self, bytes, root), |error| self.fail(error))
+        let call = |c: &mut Collectives, wait: &mut Wait| c.broadcast(self, wait, bytes, root);
+        self.member.collective("broadcast", None, call, |error| self.fail(error))
     }
 
     fn failure(&self) -> Option<Error> {
@@ -252,9 +258,20 @@ impl Carrier for TcpBootstrap {
         }
     }
 
-    fn take(&self, peer: usize, channel: Channel, tag: u64) -> Result<Vec<u8>> {
-        // Without a deadline, only a message or an error ends the wait.
-        self.receive(Stream { peer, channel, tag }, None)?.ok_or(Error::PeerClosed { rank: peer })
+    fn take(&self, stream: Stream, wait: &mut Wait, what: &dyn Fn() -> String) -> Result<Option<Vec<u8>>> {
+        let inbox = &self.member.inbox;
+        if stream.peer == self.member.rank || self.thread.is_none() {
+            return inbox.take(stream, wait, what);
+        }
+        inbox.forget_retryable(stream.peer);
+        let mut before_opening = wait.cut_at(Instant::now() + OPEN_AFTER);
+        if let Some(message) = inbox.take(stream, &mut before_opening, what)? {
+            return Ok(Some(message));
+        }
+        wait.go_on_after(before_opening);
+        // Also when time is up: a caller that asks again and again must learn in the end that the peer has left.
+        self.shared.command(Command::Open { peer: stream.peer });
+        inbox.take(stream, wait, what)
     }
 }
 

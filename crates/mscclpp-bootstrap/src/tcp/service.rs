@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::protocol::frame::Frame;
-use crate::protocol::hello::JobId;
+use crate::protocol::hello::{JobId, LaunchedJob};
 use crate::protocol::key::JobKey;
 use crate::protocol::table::Table;
 use crate::tcp::connection::{Connection, Phase};
@@ -50,6 +50,10 @@ pub(crate) struct Plan {
     pub(crate) deadline: Instant,
     /// The job was named by an address that another job may have been given too.
     pub(crate) by_address: bool,
+    /// What the launcher calls the job, if it was named by an address.
+    pub(crate) launched: Option<LaunchedJob>,
+    /// After which time it is first logged who is waited for.
+    pub(crate) log_after: Duration,
 }
 
 /// The state of a rank's thread.
@@ -125,8 +129,7 @@ impl Service {
             if self.is_finished(now) {
                 return;
             }
-            let timeout = self.wake_at().map(|at| at.saturating_duration_since(Instant::now()));
-            match self.events.wait(timeout) {
+            match self.events.wait_until(self.wake_at()) {
                 Ok(ready) => ready.into_iter().for_each(|ready| self.on_ready(ready)),
                 Err(error) => {
                     // Without its event loop the rank can do nothing more; for the others it is gone when its sockets close.

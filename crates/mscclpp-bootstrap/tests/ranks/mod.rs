@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use mscclpp_bootstrap::fuzzing::RawRank;
-use mscclpp_bootstrap::{Bootstrap, Env, Error, LocalBootstrap, Rendezvous, TcpBootstrap};
+use mscclpp_bootstrap::{Bootstrap, Env, Error, LocalBootstrap, MeetingPlace, TcpBootstrap};
 #[allow(unused_imports, reason = "not every test needs one")]
 pub(crate) use mscclpp_test_support::reserve_port as free_port;
 use rustix::process::Resource;
@@ -40,7 +40,7 @@ pub(crate) fn on_threads<T: Send>(n: usize, run: impl Fn(usize) -> T + Sync) -> 
 pub(crate) fn connect(
     rank: usize,
     n: usize,
-    at: impl Into<Rendezvous>,
+    at: impl Into<MeetingPlace>,
     timeout: Duration,
 ) -> Result<TcpBootstrap, Error> {
     TcpBootstrap::builder(rank, n).env(Env::default()).timeout(timeout).connect(at)

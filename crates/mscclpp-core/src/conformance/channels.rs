@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     Error, LL8Packet, LL16Packet, LL128Packet, MemoryChannel, MemoryChannelHandle, Packet, Semaphore,
+    TransportFlags,
 };
 
 pub(super) const CASES: &[(&str, Case)] = &[
@@ -27,6 +28,7 @@ pub(super) const KERNEL_CASES: &[(&str, Case)] = &[
     ("channels::waits_for_packets_end", waits_for_packets_end),
     ("channels::what_cannot_be_is_refused", what_cannot_be_is_refused),
     ("channels::a_channel_keeps_the_mapping", a_channel_keeps_the_mapping),
+    ("channels::its_own_memories_may_be_for_local_use", its_own_memories_may_be_for_local_use),
 ];
 
 const DATA: u64 = 8192;
@@ -325,7 +327,6 @@ fn what_cannot_be_is_refused(setup: &dyn Setup) {
         assert_error!(semaphore.check(), Error::PacketsRefused { .. });
         semaphore.check().expect("reported once");
     };
-    refused("flag 0", here.put(Kind::Ll8, [0, 0], 8, 1, 0));
     refused("a place between packets", here.put(Kind::Ll16, [8, 0], 8, 1, 1));
     refused("taking from between packets", here.unpack(Kind::Ll8, [4, 0], 8, 1, 1, -1));
     refused("lines by a part of a warp", here.put(Kind::Ll128, [0, 0], 8, 31, 1));
@@ -334,6 +335,33 @@ fn what_cannot_be_is_refused(setup: &dyn Setup) {
         refused("taking such lines", here.unpack(Kind::Ll128, [0, 0], 8, 32, 1, -1));
     }
     assert_same(&there.packets.bytes(), &[0; PACKETS as usize], "the peer's packet buffer");
+}
+
+/// Kernels use the addresses alone. What the peer writes into is registered for it as before.
+fn its_own_memories_may_be_for_local_use(setup: &dyn Setup) {
+    let pair = Pair::connect(setup);
+    let (mut here, mut there) = sides(&pair);
+    for (side, end) in [(&mut here, &pair.a), (&mut there, &pair.b)] {
+        let local = |shared: &Shared| {
+            end.context.register_buffer(&shared.buffer, TransportFlags::NONE).expect("a registration")
+        };
+        let (data, packets) = (local(&side.data), local(&side.packets));
+        let channel = |of: &MemoryChannel, packets: Option<&_>| {
+            MemoryChannel::new(of.semaphore(), of.dst(), &data, packets).expect("a channel")
+        };
+        side.copies = channel(&side.copies, None);
+        side.channel = channel(&side.channel, Some(&packets));
+    }
+    let (ours, theirs) = (noise(DATA as usize), noise(DATA as usize));
+    here.fill(&ours);
+    there.fill(&theirs);
+    here.copy(false, [0, 0], 1000, 64);
+    here.copy(true, [2000, 3000], 1000, 64);
+    assert_same(&there.data.bytes()[..1000], &ours[..1000], "what was put");
+    assert_same(&here.data.bytes()[3000..4000], &theirs[2000..3000], "what was got");
+    assert!(there.put(Kind::Ll16, [0, 4000], 500, 32, 1));
+    assert!(here.unpack(Kind::Ll16, [0, 5000], 500, 32, 1, 1), "packets that were put are there");
+    assert_same(&here.data.bytes()[5000..5500], &theirs[4000..4500], "what came in packets");
 }
 
 /// The owner may drop its memory, and the user what it was told of it: what was mapped stays mapped.

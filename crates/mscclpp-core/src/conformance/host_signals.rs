@@ -13,7 +13,12 @@ use crate::{Connection, Error, HostToDeviceSemaphore, HostToHostSemaphore, Semap
 pub(super) const CASES: &[(&str, Case)] = &[
     ("host_signals::each_wait_takes_one_signal", each_wait_takes_one_signal),
     ("host_signals::a_signal_comes_after_the_data_of_its_queue", a_signal_comes_after_the_data_of_its_queue),
+    ("host_signals::objects_of_one_semaphore_share_its_tokens", objects_of_one_semaphore_share_its_tokens),
     ("host_signals::one_signaller_at_a_time", one_signaller_at_a_time),
+    (
+        "host_signals::a_signaller_comes_after_the_signals_of_hosts",
+        a_signaller_comes_after_the_signals_of_hosts,
+    ),
     ("host_signals::a_peer_that_closed_ends_waits", a_peer_that_closed_ends_waits),
 ];
 
@@ -74,24 +79,83 @@ fn a_signal_comes_after_the_data_of_its_queue(setup: &dyn Setup) {
     }
 }
 
+/// Several at each end, made before and while signals are sent, both ways.
+fn objects_of_one_semaphore_share_its_tokens(setup: &dyn Setup) {
+    const EACH: u64 = 50;
+    let pair = Pair::connect(setup);
+    let (a, b) = build(&pair.ab, &pair.ba);
+    let host = |semaphore: &Semaphore| HostToDeviceSemaphore::new(semaphore).expect("another of them");
+    let ends = [&a, &b].map(|semaphore| [host(semaphore), host(semaphore), host(semaphore)]);
+    for (from, to) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
+        std::thread::scope(|scope| {
+            for object in from {
+                scope.spawn(|| (0..EACH).for_each(|_| object.signal().expect("a signal")));
+            }
+        });
+        for object in to {
+            let taken = semaphore_waits(object.semaphore(), LONG, EACH - 1);
+            assert_eq!(taken, EACH - 1, "signals through one object do not reach another");
+        }
+        let late = host(to[0].semaphore());
+        assert_eq!(
+            semaphore_waits(late.semaphore(), LONG, 3),
+            3,
+            "one that is made later takes what is left"
+        );
+        assert!(to.iter().all(|object| !wait(object.semaphore(), 1)), "a signal was taken twice");
+    }
+    // The tokens are those of the semaphore, not of an object.
+    drop(ends);
+    host(&a).signal().expect("a signal");
+    assert!(wait(&b, LONG) && !wait(&b, 1), "one signal is one");
+}
+
 fn one_signaller_at_a_time(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let (a, b) = build(&pair.ab, &pair.ba);
-    let first = HostToDeviceSemaphore::new(&a).expect("the first");
-    first.signal().expect("a signal");
+    let host = HostToDeviceSemaphore::new(&a).expect("a semaphore that hosts signal");
+    host.signal().expect("a signal");
+    let signaller = a.signaller().expect("the first signaller");
     assert_error!(a.signaller(), Error::InvalidArgument(_));
+    assert_error!(host.signal(), Error::InvalidArgument(_));
+    HostToDeviceSemaphore::new(&a).expect("it can still be made, and waited on");
     let other = Pair::connect(setup);
     let (elsewhere, _) = build(&other.ab, &other.ba);
     let mut queue = pair.ab.open_queue().expect("a queue");
     let foreign = elsewhere.signaller().expect("the only signaller");
     assert_error!(queue.attach(foreign), Error::InvalidArgument(_));
     elsewhere.signaller().expect("it was given back");
-    assert_error!(HostToDeviceSemaphore::new(&a), Error::InvalidArgument(_));
-    pair.ab.flush(PATIENCE).expect("flush");
-    drop(first);
-    // It goes on counting where the first stopped.
-    HostToDeviceSemaphore::new(&a).expect("the second").signal().expect("a signal");
+    drop(signaller);
+    // It goes on counting where the signaller stopped.
+    host.signal().expect("a signal");
     assert!(wait(&b, LONG) && wait(&b, LONG), "a signal was lost");
+    assert!(!wait(&b, 1), "a signal was taken twice");
+}
+
+/// Hosts and the owner of a queue take turns. No signal of the queue overtakes one of the hosts, which would lose it.
+fn a_signaller_comes_after_the_signals_of_hosts(setup: &dyn Setup) {
+    const ROUNDS: u64 = 50;
+    const LEN: u64 = 64 << 10;
+    let pair = Pair::connect(setup);
+    let (a, b) = build(&pair.ab, &pair.ba);
+    let (source, target) = (pair.a.share(LEN), pair.b.share(LEN));
+    let host = HostToDeviceSemaphore::new(&a).expect("a semaphore that hosts signal");
+    for round in 0..ROUNDS {
+        // The host's signal has something to wait for.
+        pair.ab.write(&target.at_peer, 0, &source.memory, 0, LEN).expect("a write");
+        host.signal().expect("a signal of the host");
+        let mut queue = pair.ab.open_queue().expect("a queue");
+        let signaller = queue.attach(a.signaller().expect("the only one")).expect("a signaller");
+        queue.signal(signaller).expect("a signal of the queue");
+        // As `Signaller` asks for.
+        let ticket = queue.request_flush().expect("a ticket");
+        let flushed = eventually(PATIENCE, || queue.progress().expect("progress") >= ticket);
+        assert!(flushed, "a signal does not arrive");
+        drop(queue);
+        host.signal().expect("the host has it again");
+        assert_eq!(semaphore_waits(&b, LONG, 3), 3, "a signal of round {round} was lost");
+    }
+    assert!(!wait(&b, 1), "there are more signals than were sent");
 }
 
 fn a_peer_that_closed_ends_waits(setup: &dyn Setup) {

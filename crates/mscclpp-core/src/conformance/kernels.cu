@@ -61,7 +61,7 @@ extern "C" __global__ void semaphore_waits(Host2DeviceSemaphoreDeviceHandle sema
 extern "C" __global__ void channel_copies(MemoryChannelDeviceHandle ch, int get, uint64_t remote, uint64_t local,
                                           uint64_t bytes, uint64_t* done) {
   if (get) {
-    ch.get(remote, local, bytes, threadIdx.x, blockDim.x);
+    ch.get(local, remote, bytes, threadIdx.x, blockDim.x);
   } else {
     ch.put(remote, local, bytes, threadIdx.x, blockDim.x);
   }

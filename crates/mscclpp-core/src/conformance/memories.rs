@@ -2,16 +2,22 @@
 
 use super::{
     Case, Setup,
-    pair::{PATIENCE, Pair, Shared, assert_error, assert_same, noise, other_transport, travel},
+    pair::{
+        End, PATIENCE, Pair, Shared, assert_error, assert_same, eventually, noise, other_transport, received,
+        travel,
+    },
 };
 use crate::{Error, RegisteredMemory, TransportFlags};
 
 pub(super) const CASES: &[(&str, Case)] = &[
     ("memories::a_memory_survives_its_journey", a_memory_survives_its_journey),
     ("memories::a_pointer_is_there_once_mapped", a_pointer_is_there_once_mapped),
+    ("memories::a_context_maps_a_memory_without_a_connection", a_context_maps_a_memory_without_a_connection),
     ("memories::part_of_an_allocation_is_a_memory_too", part_of_an_allocation_is_a_memory_too),
     ("memories::one_memory_serves_several_transports", one_memory_serves_several_transports),
-    ("memories::registering_for_nothing_is_refused", registering_for_nothing_is_refused),
+    ("memories::bad_registrations_are_refused", bad_registrations_are_refused),
+    ("memories::registered_for_nothing_it_is_for_local_use", registered_for_nothing_it_is_for_local_use),
+    ("memories::peers_cannot_use_what_is_for_local_use", peers_cannot_use_what_is_for_local_use),
     ("memories::an_unregistered_transport_is_refused", an_unregistered_transport_is_refused),
     ("memories::a_source_must_be_registered_here", a_source_must_be_registered_here),
     ("memories::a_memory_of_another_process_is_refused", a_memory_of_another_process_is_refused),
@@ -43,6 +49,32 @@ fn a_pointer_is_there_once_mapped(setup: &dyn Setup) {
         assert_eq!(ptr.is_some(), setup.maps_peer_memory());
         assert_eq!((memory.data(), pair.ab.peer_ptr(memory).expect("asking again")), (ptr, ptr));
     }
+}
+
+/// The same mapping as a connection's.
+fn a_context_maps_a_memory_without_a_connection(setup: &dyn Setup) {
+    let (a, b) = (End::open(setup, 0), End::open(setup, 1));
+    let shared = b.share(64);
+    assert_eq!(b.context.map_memory(&shared.memory, &b.gpu).expect("its owner"), Some(shared.buffer.ptr()));
+    assert!(b.context.may_map(&shared.memory));
+    assert!(a.context.may_map(&shared.at_peer) || !setup.maps_peer_memory());
+    let ptr = a.context.map_memory(&shared.at_peer, &a.gpu).expect("mapping");
+    assert_eq!(ptr.is_some(), setup.maps_peer_memory());
+    assert_eq!(shared.at_peer.data(), ptr);
+    assert_eq!(a.context.map_memory(&shared.at_peer, &a.gpu).expect("mapping again"), ptr);
+    let ab = a.context.connect(&a.endpoint, &received(&b.endpoint)).expect("connecting");
+    assert_eq!(ab.peer_ptr(&shared.at_peer).expect("asking"), ptr);
+    // One of its transports reaches nobody.
+    let both = setup.transport() | other_transport(setup);
+    let for_both = b.context.register_buffer(&shared.buffer, both).expect("a registration");
+    let both = travel(&for_both);
+    match setup.maps_peer_memory() {
+        true => assert!(a.context.map_memory(&both, &a.gpu).expect("over the other").is_some()),
+        false => assert_error!(a.context.map_memory(&both, &a.gpu), Error::Unreachable { .. }),
+    }
+    let nothing = crate::Context::builder().build();
+    assert!(!nothing.may_map(&shared.at_peer));
+    assert_error!(nothing.map_memory(&travel(&shared.memory), &a.gpu), Error::NoProvider { .. });
 }
 
 /// At every alignment, and without touching its neighbours.
@@ -84,17 +116,77 @@ fn one_memory_serves_several_transports(setup: &dyn Setup) {
     assert_eq!(got, [9; 256]);
 }
 
-fn registering_for_nothing_is_refused(setup: &dyn Setup) {
+fn bad_registrations_are_refused(setup: &dyn Setup) {
     let context = setup.builder().build();
     let gpu = context.gpu(setup.devices()[0].id.unwrap_or(0)).expect("a GPU");
     let buffer = gpu.allocate(64).expect("a buffer");
-    assert_error!(context.register_buffer(&buffer, TransportFlags::NONE), Error::InvalidArgument(_));
     assert_error!(context.register_buffer(&buffer, other_transport(setup)), Error::NoProvider { .. });
     for (ptr, len) in [(buffer.ptr(), 0), (mscclpp_gpu::DevicePtr::NULL, 64), (buffer.ptr(), u64::MAX)] {
         // SAFETY: these are refused before anything is accessed.
         let result = unsafe { context.register_memory(ptr, len, setup.transport()) };
         assert_error!(result, Error::InvalidArgument(_));
     }
+}
+
+/// It has an address, and is written from where the transport reads any memory; else the error says what to do.
+fn registered_for_nothing_it_is_for_local_use(setup: &dyn Setup) {
+    const LEN: u64 = 5000;
+    let pair = Pair::connect(setup);
+    let target = pair.b.share(LEN);
+    let data = noise(LEN as usize);
+    let buffer = pair.a.gpu.allocate(LEN + 3).expect("a buffer");
+    buffer.write(3, &data).expect("filling");
+    let whole = pair.a.context.register_buffer(&buffer, TransportFlags::NONE).expect("a registration");
+    let ptr = buffer.ptr().add(3);
+    // SAFETY: the range is inside `buffer`, which outlives the registration.
+    let part = unsafe { pair.a.context.register_memory(ptr, LEN, TransportFlags::NONE) };
+    let part = part.expect("a registration");
+    for (memory, ptr, len) in [(&whole, buffer.ptr(), LEN + 3), (&part, ptr, LEN)] {
+        assert_eq!((memory.data(), memory.size(), memory.is_local()), (Some(ptr), len, true));
+        assert!(memory.transports().none());
+        assert_eq!(memory.gpu().map(|gpu| gpu.properties().uuid), Some(pair.a.gpu.properties().uuid));
+    }
+    let mut queue = pair.ab.open_queue().expect("a queue");
+    if !setup.writes_from_local_memory() {
+        let error = pair.ab.write(&target.at_peer, 0, &part, 0, LEN).expect_err("it must be registered");
+        assert!(matches!(error, Error::NotRegistered { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("the source is registered for no transport"), "{text}");
+        assert!(text.contains(&format!("register it for {}", setup.transport())), "{text}");
+        assert_error!(queue.route(&target.at_peer, &part), Error::NotRegistered { .. });
+        return pair.ab.check().expect("that is no failure of the connection");
+    }
+    pair.ab.write(&target.at_peer, 0, &whole, 3, LEN).expect("a write");
+    pair.ab.flush(PATIENCE).expect("a flush");
+    assert_same(&target.bytes(), &data, "written by the connection");
+    target.buffer.fill(0, LEN, 0).expect("clearing");
+    let route = queue.route(&target.at_peer, &part).expect("a route");
+    queue.write(route, 0, 0, LEN).expect("a write");
+    // The queue keeps the memory.
+    drop(part);
+    let ticket = queue.request_flush().expect("a ticket");
+    assert!(eventually(PATIENCE, || queue.progress().expect("progress") >= ticket), "a flush hangs");
+    assert_same(&target.bytes(), &data, "written by a queue");
+}
+
+fn peers_cannot_use_what_is_for_local_use(setup: &dyn Setup) {
+    let pair = Pair::connect(setup);
+    let source = pair.a.share(64);
+    let buffer = pair.b.gpu.allocate(64).expect("a buffer");
+    let memory = pair.b.context.register_buffer(&buffer, TransportFlags::NONE).expect("a registration");
+    let at_peer = travel(&memory);
+    assert!(at_peer.transports().none() && at_peer.data().is_none() && at_peer.size() == 64);
+    let error = pair.ab.write(&at_peer, 0, &source.memory, 0, 64).expect_err("no peer may write there");
+    assert!(matches!(error, Error::NotRegistered { .. }), "{error}");
+    assert!(error.to_string().contains("the destination is registered for no transport"), "{error}");
+    assert_error!(pair.ab.update_and_sync(&at_peer, 0, &mut 0, 1), Error::NotRegistered { .. });
+    assert_error!(pair.ab.peer_ptr(&at_peer), Error::NotRegistered { .. });
+    let error = pair.a.context.map_memory(&at_peer, &pair.a.gpu).expect_err("nothing to map");
+    assert!(error.to_string().contains("for local use alone"), "{error}");
+    assert!(!pair.a.context.may_map(&at_peer));
+    // Nor is it a memory of this side there.
+    assert_error!(pair.ba.write(&source.at_peer, 0, &at_peer, 0, 64), Error::InvalidArgument(_));
+    pair.ab.check().expect("bad arguments do not fail the connection");
 }
 
 fn an_unregistered_transport_is_refused(setup: &dyn Setup) {

@@ -1,23 +1,18 @@
 //! One suite for all transports: what every [`crate::provider::TransportProvider`] promises, checked.
 //!
-//! A provider's test implements [`Setup`] and makes one trial of each of [`cases`] and [`kernel_cases`], and of
-//! [`mapped_memory_cases`] where they apply. A case panics with what was wrong. The suite itself needs no privilege and no
+//! A provider's test implements [`Setup`] and runs [`trials()`], which makes one trial of each of [`cases`],
+//! [`kernel_cases`], [`process_cases`] and [`mapped_memory_cases`], as far as they apply. A case panics with what was
+//! wrong. The suite itself needs no privilege and no
 //! hardware beyond what the provider needs; both ends are in the process that runs it, each with a context of its own, but
 //! for [`process_cases`].
 //!
-//! ```
-//! use mscclpp_core::conformance::{self, Setup};
+//! ```no_run
+//! use mscclpp_core::conformance::{self, Devices, Setup};
 //!
-//! fn trials(setup: &dyn Setup) {
-//!     let mut all = conformance::cases();
-//!     all.extend(conformance::kernel_cases());
-//!     if setup.maps_peer_memory() {
-//!         all.extend(conformance::mapped_memory_cases());
-//!     }
-//!     for (name, run) in all {
-//!         println!("{name}");
-//!         run(setup);
-//!     }
+//! /// The main function of a test with `harness = false`. `setup` makes one with these devices.
+//! fn test<S: Setup + Clone + Send + 'static>(setup: impl Fn(Devices) -> S) {
+//!     let on = |devices: Devices| conformance::trials_on(devices, &devices.to_string(), &setup(devices));
+//!     conformance::run(Devices::all().into_iter().flat_map(on).collect())
 //! }
 //! ```
 
@@ -35,8 +30,10 @@ mod queues;
 mod semaphores;
 mod signals;
 mod transfers;
+mod trials;
 
 pub use kernels::semaphore_waits;
+pub use trials::{Devices, run, trials, trials_on};
 
 use std::process::Command;
 
@@ -55,6 +52,12 @@ pub trait Setup: Sync {
 
     /// Whether device code reaches a peer's memory: what [`crate::provider::RemoteRegion::ptr`] must say.
     fn maps_peer_memory(&self) -> bool;
+
+    /// Whether writes may come from memory that is registered for no transport: whether
+    /// [`crate::provider::TransportProvider::local_source`] says that.
+    fn writes_from_local_memory(&self) -> bool {
+        false
+    }
 
     /// How to start this very program so that it calls [`process::serve`] with the same setup; none for a transport that
     /// stays within a process, for which there are no [`process_cases`].

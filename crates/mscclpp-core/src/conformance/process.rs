@@ -33,7 +33,7 @@ struct Connected {
     memory: Shared,
     theirs: RegisteredMemory,
     semaphore: Semaphore,
-    _end: End,
+    end: End,
 }
 
 /// The two ends' conversation.
@@ -76,7 +76,7 @@ impl<R: BufRead, W: Write> Line<R, W> {
             theirs: RegisteredMemory::deserialize(&theirs).expect("the peer's memory"),
             connection,
             memory,
-            _end: end,
+            end,
         }
     }
 }
@@ -152,6 +152,9 @@ fn start(setup: &dyn Setup) -> (Peer, Connected) {
 
 fn data_comes_before_its_update_both_ways(setup: &dyn Setup) {
     let (mut peer, here) = start(setup);
+    let end = &here.end;
+    let mapped = end.context.map_memory(&here.theirs, &end.gpu).expect("mapping what another process has");
+    assert_eq!((mapped.is_some(), here.theirs.data()), (setup.maps_peer_memory(), mapped));
     let line = peer.line.as_mut().expect("still there");
     for round in 1..=ROUNDS {
         line.say(&round.to_le_bytes());

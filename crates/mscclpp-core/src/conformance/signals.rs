@@ -12,10 +12,13 @@ use mscclpp_gpu::DevicePtr;
 use super::{
     Case, Setup, host_signals,
     kernels::{Device, semaphore_waits, with},
-    pair::{End, PATIENCE, Pair, assert_error, join, received},
+    pair::{End, PATIENCE, Pair, Shared, assert_error, join, received},
     semaphores::build,
 };
-use crate::{BaseMemoryChannel, Connection, Error, HostToDeviceSemaphore, Semaphore};
+use crate::{
+    BaseMemoryChannel, Connection, DeviceToDeviceSemaphore, Error, HostToDeviceSemaphore, MemoryChannel,
+    Semaphore,
+};
 
 pub(super) const CASES: &[(&str, Case)] = &[
     ("signals::each_wait_takes_one_signal", each_wait_takes_one_signal),
@@ -30,6 +33,7 @@ pub(super) const CASES: &[(&str, Case)] = &[
     ),
     ("signals::signals_of_many_threads_add_up", signals_of_many_threads_add_up),
     ("signals::semaphores_share_no_words", semaphores_share_no_words),
+    ("signals::channels_of_one_semaphore_share_its_tokens", channels_of_one_semaphore_share_its_tokens),
     ("signals::signals_of_kernels_and_of_links_add_up", signals_of_kernels_and_of_links_add_up),
 ];
 
@@ -253,6 +257,41 @@ fn semaphores_share_no_words(setup: &dyn Setup) {
         assert!(!a.poll() && !b.poll(), "signals of others arrived in round {round}");
         // One side is dropped, the other goes on signalling it.
         stale.push(a);
+    }
+}
+
+/// Base channels, the semaphores below them, and memory channels, several at each end.
+fn channels_of_one_semaphore_share_its_tokens(setup: &dyn Setup) {
+    let pair = Pair::connect(setup);
+    let (a, b) = build(&pair.ab, &pair.ba);
+    let (of_a, of_b) = (pair.a.share(64), pair.b.share(64));
+    let sides = |semaphore: &Semaphore, ours: &Shared, theirs: &Shared| {
+        let memories =
+            MemoryChannel::new(semaphore, &theirs.at_peer, &ours.memory, None).expect("a memory channel");
+        let of_memories = Side { channel: memories.base().clone(), ..Side::new(semaphore) };
+        [Side::new(semaphore), Side::new(semaphore), of_memories]
+    };
+    let (here, there) = (sides(&a, &of_a, &of_b), sides(&b, &of_b, &of_a));
+    let words = |side: &Side| {
+        let handle = side.channel.device_handle();
+        [handle.inbound_token, handle.expected_inbound_token, handle.remote_inbound_token]
+    };
+    assert!(here.iter().all(|side| words(side) == words(&here[0])));
+    let semaphore = DeviceToDeviceSemaphore::new(&a).expect("a semaphore between devices");
+    assert_eq!(semaphore.device_handle().inbound_token, here[0].channel.device_handle().inbound_token);
+    for (from, to) in [(&here, &there), (&there, &here)] {
+        for (i, side) in from.iter().enumerate() {
+            side.signal();
+            side.relaxed_signal();
+            assert!(to[i].wait(LONG), "its own counterpart");
+            assert!(to[(i + 1) % 3].wait(LONG), "another one");
+            assert!(to.iter().all(|side| !side.poll()), "a signal was taken twice");
+        }
+        from.iter().for_each(Side::signal);
+        let other = Side::new(to[0].channel.semaphore());
+        assert_eq!(other.calls(Call::Wait, 1000, 4), 3, "three signals are three");
+        to[0].channel.semaphore().check().expect_err("the fourth wait has timed out, for all");
+        to[1].channel.semaphore().check().expect("which is said once");
     }
 }
 

@@ -47,6 +47,7 @@ fn host_semaphore_facts() -> Vec<Fact> {
         offset(cpp, "inboundToken", offset_of!(Semaphore, inbound_token)),
         offset(cpp, "expectedInboundToken", offset_of!(Semaphore, expected_inbound_token)),
         offset(cpp, "status", offset_of!(Semaphore, status)),
+        offset(cpp, "port", offset_of!(Semaphore, port)),
     ]);
     facts
 }

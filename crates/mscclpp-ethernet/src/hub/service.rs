@@ -73,12 +73,7 @@ impl Service {
 
     pub(super) fn run(mut self) {
         loop {
-            let timeout = self.wake_at().map(|at| at.saturating_duration_since(Instant::now()));
-            let ready = self.events.wait(timeout).unwrap_or_else(|error| {
-                tracing::warn!(target: "mscclpp::conn", error = %Report(&error), "serving peers");
-                std::thread::sleep(Duration::from_millis(10));
-                Vec::new()
-            });
+            let ready = self.events.wait_or_retry(self.wake_at());
             let now = Instant::now();
             // In this order: what links report counts before suspicions and requests.
             self.read_links(&ready, now);

@@ -4,7 +4,7 @@ use crate::{
     Settings, placement,
     regions::Target,
     socket::Piece,
-    staging::{Patience, Staging},
+    staging::{Backoff, Staging},
 };
 
 /// Puts bytes where they belong: into host memory at once, into a device's through its staging.
@@ -65,12 +65,12 @@ impl Placer {
     pub(crate) fn slot(&mut self, gpu: &Gpu, closed: impl Fn() -> bool) -> Result<Slot, Interrupted> {
         let staging = self.staging(gpu)?;
         let chunk = self.stagings[staging].turn();
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         while !self.stagings[staging].is_copied(chunk)? {
             if closed() {
                 return Err(Interrupted::Closed);
             }
-            patience.wait();
+            backoff.wait();
         }
         Ok(Slot { staging, chunk })
     }
@@ -120,12 +120,12 @@ impl Placer {
         closed: impl Fn() -> bool,
     ) -> Result<(), Interrupted> {
         for (_, staging) in self.stagings.iter_mut().enumerate().filter(|(index, _)| Some(*index) != except) {
-            let mut patience = Patience::default();
+            let mut backoff = Backoff::default();
             while !staging.is_idle()? {
                 if closed() {
                     return Err(Interrupted::Closed);
                 }
-                patience.wait();
+                backoff.wait();
             }
         }
         Ok(())

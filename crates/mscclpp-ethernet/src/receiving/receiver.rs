@@ -7,7 +7,7 @@ use crate::{
     protocol::frame::{Fault, Frame, HEADER, Inbound, Outbound},
     regions::{KnownRegions, Target},
     socket::Piece,
-    staging::Patience,
+    staging::Backoff,
 };
 
 use super::{
@@ -158,11 +158,11 @@ impl<W: Wire> Receiver<W> {
         if regions.claims().cut_for().is_some() {
             return Err(End::Closed);
         }
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         let mut idle = || {
             let waits = !placer.is_idle();
             if waits {
-                patience.wait();
+                backoff.wait();
             } else {
                 // Before this thread sleeps, so that nobody waits for claims that mean nothing.
                 regions.claims().unclaim_copies();

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::{
     hub::{LinkState, Shared},
     protocol::frame::{Frame, HEADER, Header, Outbound},
-    socket::{self, Manner, Piece},
+    socket::{self, Piece, SendMode},
 };
 
 /// For how many works a backlog has room before it has to grow.
@@ -137,10 +137,10 @@ impl SendConnection {
     ///
     /// # Safety
     /// `data` must be readable.
-    pub(super) unsafe fn try_send(&self, header: &Header, data: Piece, manner: Manner) -> Sent {
+    pub(super) unsafe fn try_send(&self, header: &Header, data: Piece, mode: SendMode) -> Sent {
         loop {
             // SAFETY: the header is a reference, the data is as the caller promises.
-            match unsafe { socket::send(&self.stream, &[Piece::of(header), data], manner) } {
+            match unsafe { socket::send(&self.stream, &[Piece::of(header), data], mode) } {
                 Ok(count) if count == HEADER + data.len => return Sent::All,
                 Ok(count) => return Sent::Part(count),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}

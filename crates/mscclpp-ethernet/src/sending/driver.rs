@@ -15,8 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::{
     placement,
     protocol::frame::{Frame, HEADER, Header},
-    socket::{self, MAX_PIECES, Manner, Piece},
-    staging::{Patience, Staging},
+    socket::{self, MAX_PIECES, Piece, SendMode},
+    staging::{Backoff, Staging},
 };
 
 use super::connection::{BACKLOG, SendConnection, Source, Work};
@@ -194,12 +194,12 @@ impl Driver {
     }
 
     fn await_first(&mut self) -> Result<(), Stop> {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         while let Some(first) = self.frames.front()
             && !self.is_ready(first)?
         {
             self.check()?;
-            patience.wait();
+            backoff.wait();
         }
         // An update behind it may have been given meanwhile, and can go along.
         self.prepare()
@@ -264,7 +264,7 @@ impl Driver {
         while let Some(first) = pieces.iter().position(|piece| piece.len > 0) {
             pieces = &mut pieces[first..];
             // SAFETY: headers of `send`, host memory that the frames keep, chunks that no copy uses.
-            let mut count = match unsafe { socket::send(&self.connection.stream, pieces, Manner::Patiently) }
+            let mut count = match unsafe { socket::send(&self.connection.stream, pieces, SendMode::Blocking) }
             {
                 Ok(count) => count,
                 Err(error) if socket::is_not_now(&error) => {

@@ -19,7 +19,7 @@ use crate::{
         handshake::Session,
     },
     region::{LocalRegion, PeerRegion},
-    socket::{self, Manner, Piece},
+    socket::{self, Piece, SendMode},
 };
 
 use super::{
@@ -166,7 +166,7 @@ impl EthernetQueue {
         // What is held back leaves with this.
         self.connection.held.store(false, Ordering::Relaxed);
         // SAFETY: no data.
-        match unsafe { self.connection.try_send(&header, Piece::NONE, Manner::AtOnce) } {
+        match unsafe { self.connection.try_send(&header, Piece::NONE, SendMode::NonBlocking) } {
             Sent::All | Sent::Nothing => {}
             Sent::Part(sent) => self.hand_over(Work::Rest { header, sent, source: None }),
         }
@@ -184,7 +184,7 @@ impl EthernetQueue {
         let header =
             self.connection.outbound.seal(Frame::Write { region, offset, len: source.len, checksum });
         // SAFETY: as above.
-        match unsafe { self.connection.try_send(&header, data, Manner::WithMoreToCome) } {
+        match unsafe { self.connection.try_send(&header, data, SendMode::NonBlockingMore) } {
             Sent::All => {
                 self.connection.held.store(true, Ordering::Release);
                 self.connection.wake();

@@ -18,7 +18,7 @@ pub(crate) const SOURCE: KernelSource<'_> = KernelSource::new(
     }
     "#,
 )
-.with_ptx(PTX);
+.with_ptx(&[(80, PTX)]);
 
 const PTX: &str = "
 .version 7.0

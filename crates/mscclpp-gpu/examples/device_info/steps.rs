@@ -118,7 +118,7 @@ fn module_errors(gpu: &Gpu) -> Outcome {
     let error = module.symbol("nothing").err().ok_or("a variable that is not there was found")?;
     expect("the message offers the variable", error.to_string().contains("step"))?;
     if gpu.platform() == Platform::Cuda {
-        let broken = SOURCE.with_ptx(".version 7.0\n.target sm_80\n.nonsense\n");
+        let broken = SOURCE.with_ptx(&[(80, ".version 7.0\n.target sm_80\n.nonsense\n")]);
         let error = Module::load(gpu, &broken).err().ok_or("nonsense was loaded")?;
         println!("    {}", error.to_string().replace('\n', "\n    "));
         expect("it is a compile error", matches!(error, Error::Compile { .. }))?;

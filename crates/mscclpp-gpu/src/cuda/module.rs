@@ -1,5 +1,5 @@
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     ffi::{CString, c_int, c_void},
     sync::Arc,
 };
@@ -33,7 +33,7 @@ pub(super) struct CudaModule {
 struct Loaded {
     device: &'static Device,
     raw: CUmodule,
-    /// How much dynamic shared memory each function may have, of those that asked for more than the default.
+    /// How much dynamic shared memory each function may have, of those that asked for some.
     shared_bytes: Mutex<HashMap<usize, u32>>,
 }
 
@@ -195,13 +195,24 @@ unsafe impl Sync for CudaKernel {}
 impl CudaKernel {
     /// Raises the function's limit if it must be. Never lowers it, for it is that of all who launch the function.
     fn allow_shared(&self, bytes: u32) -> Result<()> {
-        if bytes <= DEFAULT_SHARED_BYTES {
+        if bytes == 0 {
             return Ok(());
         }
+        let driver = self.module.device.driver();
         let mut limits = self.module.shared_bytes.lock();
-        let limit = limits.entry(self.function as usize).or_insert(DEFAULT_SHARED_BYTES);
+        let limit = match limits.entry(self.function as usize) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                // Static and dynamic shared memory have the default together.
+                let mut own = 0;
+                let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as u32;
+                // SAFETY: `own` is valid for the write; a function of a module that lives.
+                let result = unsafe { (driver.func_get_attribute)(&raw mut own, which, self.function) };
+                check(driver, result, "cuFuncGetAttribute(SHARED_SIZE_BYTES)")?;
+                new.insert(DEFAULT_SHARED_BYTES.saturating_sub(u32::try_from(own).unwrap_or(0)))
+            }
+        };
         if bytes > *limit {
-            let driver = self.module.device.driver();
             let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as u32;
             let value = c_int::try_from(bytes).unwrap_or(c_int::MAX);
             // SAFETY: a function of a module that lives.

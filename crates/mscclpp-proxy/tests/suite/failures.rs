@@ -6,7 +6,7 @@ use std::{
 };
 
 use mscclpp_core::Report;
-use mscclpp_proxy::{Error, FifoHandle, ProxyTrigger, TriggerKind};
+use mscclpp_proxy::{Error, FifoHandle, ProxyService, ProxyTrigger, TriggerKind};
 
 use super::{
     Case, Pair, Setup, Side,
@@ -107,7 +107,7 @@ fn what_does_not_fit_a_trigger_is_refused(setup: &Setup) {
         assert!(!thread.wait(), "the channel is aborted");
         let error = side.semaphores[0].check().unwrap_err();
         assert!(
-            matches!(&error, mscclpp_core::Error::TriggerRefused { peer } if peer == "rank 1"),
+            matches!(&error, mscclpp_core::Error::TriggerRefused { peer, .. } if peer == "rank 1"),
             "{error}"
         );
         assert_eq!(side.service.health().unwrap_err().to_string(), error.to_string());
@@ -169,8 +169,9 @@ fn bad_channels_are_refused(setup: &Setup) {
     assert!(service.port_channel(0, OWN, THEIRS).is_err(), "the wrong way round");
     let wrong_device = service.add_semaphore(&other.semaphores[0]).unwrap_err().to_string();
     assert!(wrong_device.contains("device 0") && wrong_device.contains("device 1"), "{wrong_device}");
-    let again = service.add_semaphore(&side.semaphores[0]).unwrap_err().to_string();
-    assert!(again.contains("in use already"), "{again}");
+    let second = ProxyService::new(&side.gpu).expect("a second service");
+    let taken = second.add_semaphore(&side.semaphores[0]).unwrap_err().to_string();
+    assert!(taken.contains("signals over this semaphore of the connection to rank 1 already"), "{taken}");
     assert_eq!(service.next_memory_id(510).unwrap(), 2);
     assert!(matches!(service.next_memory_id(511), Err(Error::TooMany { limit: 512, used: 2, .. })));
     for n in 2..512 {

@@ -11,6 +11,7 @@ mod order;
 pub(crate) mod pair;
 mod puts;
 mod queues;
+mod sharing;
 
 use libtest_mimic::Trial;
 use mscclpp_core::{ContextBuilder, Transport};
@@ -33,9 +34,16 @@ type Case = (&'static str, fn(&Setup));
 
 /// One trial of each case.
 pub(crate) fn trials(prefix: &str, setup: &Setup) -> Vec<Trial> {
-    let cases =
-        [puts::CASES, order::CASES, queues::CASES, failures::CASES, lifetimes::CASES, introspection::CASES]
-            .concat();
+    let cases = [
+        puts::CASES,
+        order::CASES,
+        queues::CASES,
+        sharing::CASES,
+        failures::CASES,
+        lifetimes::CASES,
+        introspection::CASES,
+    ]
+    .concat();
     let trial = |(name, case): Case| {
         let setup = setup.clone();
         Trial::test(format!("{prefix}{name}"), move || {

@@ -84,7 +84,9 @@ impl Pair {
                     Semaphore::new(&stubs[n][i], &theirs).expect("a semaphore")
                 })
                 .collect();
-            let service = options(ProxyService::builder(&gpus[n])).build().expect("a service");
+            // Bulk copies put in kernels alone, of which other tests have more.
+            let service =
+                options(ProxyService::builder(&gpus[n]).bulk_put_max(0)).build().expect("a service");
             assert_eq!(service.add_memory(&theirs).expect("a place"), THEIRS);
             assert_eq!(service.add_memory(&memories[n]).expect("a place"), OWN);
             for semaphore in &semaphores {

@@ -1,5 +1,5 @@
-//! How the examples with a process per rank are started: the program starts itself once for each rank, or is given what
-//! it needs to be one of them.
+//! How the examples with a process per rank are started: the program starts itself once for each rank, is given what it
+//! needs to be one of them, or is told by the launcher that started it (mpirun, srun, torchrun, Kubernetes).
 
 use std::{
     error::Error,
@@ -13,6 +13,8 @@ use mscclpp::{errors::BootstrapError, prelude::*};
 use crate::devices::print_devices;
 
 const DEFAULT_ADDRESS: &str = "lo:127.0.0.1:50505";
+const LAUNCHED: &str = "\
+Started without arguments by mpirun, srun, torchrun or an indexed job of Kubernetes, it is the rank that these say.";
 const FAILED: u8 = 1;
 const BAD_ARGUMENTS: u8 = 2;
 /// How long the ranks may take to find each other.
@@ -39,6 +41,8 @@ pub(crate) struct Rank {
     pub(crate) gpu: usize,
     pub(crate) more: Vec<String>,
     pub(crate) platform: Platform,
+    /// What the launcher says, if the program was not given a rank.
+    launched: Option<Rendezvous>,
 }
 
 /// The arguments of a rank are wrong.
@@ -57,6 +61,16 @@ impl Rank {
     /// Finds the other ranks.
     pub(crate) fn bootstrap(&self, n_ranks: usize) -> mscclpp::Result<TcpBootstrap> {
         println!("GPU {}: Initializing a bootstrap ...", self.gpu);
+        if let Some(launched) = &self.launched {
+            if launched.n_ranks != n_ranks {
+                let problem = format!("{} ranks were launched; this program has {n_ranks}", launched.n_ranks);
+                return Err(BootstrapError::InvalidArgument(problem).into());
+            }
+            // ANCHOR: launched
+            let bootstrap = launched.connect(INIT)?;
+            // ANCHOR_END: launched
+            return Ok(bootstrap);
+        }
         // ANCHOR: bootstrap
         let bootstrap = TcpBootstrap::new(self.rank, n_ranks, &self.address, INIT)?;
         // ANCHOR_END: bootstrap
@@ -69,15 +83,15 @@ impl Program {
     pub(crate) fn main(&self) -> ExitCode {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         let outcome = match arguments.as_slice() {
-            [] => self.run_all(DEFAULT_ADDRESS),
+            [] => self.run_launched(),
             [option] if option == "-h" || option == "--help" => {
-                println!("{}", self.usage);
+                println!("{}\n{LAUNCHED}", self.usage);
                 return ExitCode::SUCCESS;
             }
             [option, ..] if option.starts_with('-') => return self.usage(),
             [address] => self.run_all(address),
             [address, rank, gpu, more @ ..] => match (rank.parse(), gpu.parse()) {
-                (Ok(rank), Ok(gpu)) => self.run_one(address, rank, gpu, more).map(|()| 0),
+                (Ok(rank), Ok(gpu)) => self.run_given(address, rank, gpu, more),
                 _ => return self.usage(),
             },
             _ => return self.usage(),
@@ -98,17 +112,48 @@ impl Program {
     }
 
     fn usage(&self) -> ExitCode {
-        eprintln!("{}", self.usage);
+        eprintln!("{}\n{LAUNCHED}", self.usage);
         ExitCode::from(BAD_ARGUMENTS)
     }
 
-    fn run_one(&self, address: &str, rank: usize, gpu: usize, more: &[String]) -> Result<(), Box<dyn Error>> {
+    /// Is the rank that the launcher says, or starts all ranks if there is no launcher.
+    fn run_launched(&self) -> Result<u8, Box<dyn Error>> {
         mscclpp::log::init()?;
+        let launched = match Rendezvous::from_env() {
+            Err(BootstrapError::NotLaunched) => return self.run_all(DEFAULT_ADDRESS),
+            launched => launched?,
+        };
+        let count = Platform::detect_or_host()?.device_count()?.max(1);
+        let gpu = launched.local_rank.unwrap_or(launched.rank) % count;
+        let (address, more) = (launched.address.clone(), (self.more)(launched.n_ranks));
+        self.run_one(&address, launched.rank, gpu, &more, Some(launched)).map(|()| 0)
+    }
+
+    fn run_given(
+        &self,
+        address: &str,
+        rank: usize,
+        gpu: usize,
+        more: &[String],
+    ) -> Result<u8, Box<dyn Error>> {
+        mscclpp::log::init()?;
+        self.run_one(address, rank, gpu, more, None).map(|()| 0)
+    }
+
+    fn run_one(
+        &self,
+        address: &str,
+        rank: usize,
+        gpu: usize,
+        more: &[String],
+        launched: Option<Rendezvous>,
+    ) -> Result<(), Box<dyn Error>> {
         let platform = Platform::detect_or_host()?;
         // Before the others are waited for.
         platform.gpu(gpu)?;
         println!("GPU {gpu}: Running on platform {platform}");
-        (self.run)(&Rank { address: address.to_owned(), rank, gpu, more: more.to_vec(), platform })
+        let (address, more) = (address.to_owned(), more.to_vec());
+        (self.run)(&Rank { address, rank, gpu, more, platform, launched })
     }
 
     /// Starts this program once per rank and returns the exit code of the first that fails, or 0.

@@ -1,6 +1,6 @@
 //! Memory channels and the kernels that use them, as tests hold them.
 
-use mscclpp::{Graph, MemoryChannelHandle, Stream, prelude::*};
+use mscclpp::{gpu::Graph, prelude::*};
 
 use super::{
     LIMIT, device_of,

@@ -14,6 +14,7 @@ pub(crate) const CONCURRENCY: KernelSource<'static> = kernel!("concurrency.cu");
 pub(crate) const FIFO: KernelSource<'static> = kernel!("fifo.cu");
 pub(crate) const MEMORY_CHANNEL: KernelSource<'static> = kernel!("memory_channel.cu");
 pub(crate) const PACKETS: KernelSource<'static> = kernel!("packets.cu");
+pub(crate) const PORTED: KernelSource<'static> = kernel!("ported.cu");
 pub(crate) const PORT_CHANNEL: KernelSource<'static> = kernel!("port_channel.cu");
 const SEMAPHORE: KernelSource<'static> = kernel!("semaphore.cu");
 const SIGNAL_DATA: KernelSource<'static> = kernel!("signal_data.cu");

@@ -68,11 +68,8 @@ pub(crate) fn connect_all(comm: &Communicator) -> mscclpp::Result<Vec<Semaphore>
     let pending: Vec<_> =
         (0..n).map(|peer| comm.connect(config.clone(), peer, 0)).collect::<Result<_, _>>()?;
     let connections: Vec<_> = pending.iter().map(Pending::wait).collect::<Result<_, _>>()?;
-    let pending: Vec<_> = connections
-        .iter()
-        .enumerate()
-        .map(|(peer, connection)| comm.build_semaphore(connection, peer, 0))
-        .collect::<Result<_, _>>()?;
+    let pending: Vec<_> =
+        connections.iter().map(|connection| comm.build_semaphore(connection)).collect::<Result<_, _>>()?;
     pending.iter().map(Pending::wait).collect()
 }
 

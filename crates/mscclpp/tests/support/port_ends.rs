@@ -2,7 +2,10 @@
 
 use std::any::Any;
 
-use mscclpp::{Graph, KernelParam, PortChannelHandle, Stream, prelude::*};
+use mscclpp::{
+    gpu::{Graph, KernelParam},
+    prelude::*,
+};
 
 use super::{
     LIMIT,
@@ -60,7 +63,8 @@ const RESULT: u64 = 128;
 const HANDLE: usize = size_of::<PortChannelHandle>();
 
 impl PortEnd {
-    /// Two ends in this process, with so many channels and bytes. Threads put up to `direct_put_max` bytes themselves.
+    /// Two ends in this process, with so many channels and bytes. Threads put up to `direct_put_max` bytes themselves, and,
+    /// unless that is 0, more by bulk copies, but less of it on simulated devices, whose proxies are to put too.
     pub(crate) fn pair(
         context: &Context,
         devices: [usize; 2],
@@ -76,6 +80,11 @@ impl PortEnd {
             Self {
                 service: ProxyService::builder(&gpu)
                     .direct_put_max(direct_put_max)
+                    .bulk_put_max(match (direct_put_max, gpu.platform()) {
+                        (0, _) => 0,
+                        (_, Platform::Host) => 16 << 10,
+                        _ => ProxyService::DEFAULT_BULK_PUT_MAX,
+                    })
                     .build()
                     .expect("a service"),
                 channels: Vec::new(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use super::*;
-use crate::inbox::{Channel, Inbox, Stream};
+use crate::inbox::{Channel, Inbox, Stream, Wait};
 use crate::protocol::key::JobKey;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::Entry;
@@ -27,6 +27,8 @@ fn service(rank: usize, formation: Formation, listener: Option<TcpListener>) -> 
         timeout: PATIENCE,
         deadline: Instant::now() + PATIENCE,
         by_address: false,
+        launched: None,
+        log_after: Duration::MAX,
     };
     let shared = Arc::new(Shared::new(Arc::new(Inbox::default())).unwrap());
     if let Some(listener) = &listener {
@@ -60,7 +62,10 @@ fn start(service: Service) -> (Arc<Shared>, JoinHandle<()>) {
 }
 
 fn await_forming((shared, _): &(Arc<Shared>, JoinHandle<()>)) {
-    let formed = shared.inbox.wait_until(None, Some(Instant::now() + PATIENCE), || shared.is_formed());
+    let formed = {
+        let mut wait = Wait::quiet(Instant::now() + PATIENCE);
+        shared.inbox.wait_until(None, &mut wait, &String::new, || shared.is_formed())
+    };
     assert!(formed.unwrap());
 }
 
@@ -146,7 +151,8 @@ fn a_silent_stranger_does_not_keep_two_ranks_apart() {
     for (from, to) in [(2, 1), (1, 2)] {
         let bytes = b"hello".to_vec();
         ranks[from - 1].0.command(Command::Send { stream: stream(to), bytes, written: None });
-        let came = ranks[to - 1].0.inbox.take(stream(from), Some(Instant::now() + PATIENCE));
+        let mut wait = Wait::quiet(Instant::now() + PATIENCE);
+        let came = ranks[to - 1].0.inbox.take(stream(from), &mut wait, &String::new);
         assert_eq!(came.unwrap().as_deref(), Some(&b"hello"[..]));
     }
     ranks.into_iter().for_each(stop);

@@ -23,6 +23,8 @@ fn rank_0() -> Service {
         timeout: Duration::from_secs(600),
         deadline: Instant::now() + Duration::from_secs(600),
         by_address: true,
+        launched: None,
+        log_after: Duration::MAX,
     };
     let root = Entry { host: [1; 16], domain: [1; 16], port: 1, addresses: vec![] };
     let formation = Formation::of_root(Roster::new([5; 16], "127.0.0.1:1".to_owned(), 4, root));

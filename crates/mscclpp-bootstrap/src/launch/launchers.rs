@@ -1,0 +1,205 @@
+//! What each launcher says of a process.
+
+use crate::Result;
+use crate::launch::variables::{Setting, Variables};
+
+/// What starts processes and tells each which one it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Launcher {
+    /// The user, by variables of this library.
+    Own,
+    /// Whoever sets `RANK` and `WORLD_SIZE` in the way of PyTorch, but not torchrun.
+    Torch,
+    /// torchrun, which also says so.
+    Torchrun,
+    OpenMpi,
+    Pmix,
+    Pmi,
+    Slurm,
+    Kubernetes,
+}
+
+/// From the inside to the outside: each of them may be started by those behind it.
+const NESTING: [Launcher; 6] = [
+    Launcher::Torchrun,
+    Launcher::OpenMpi,
+    Launcher::Pmix,
+    Launcher::Pmi,
+    Launcher::Slurm,
+    Launcher::Kubernetes,
+];
+
+/// What one of them says.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    pub(crate) launcher: Launcher,
+    pub(crate) rank: Option<Setting<usize>>,
+    pub(crate) n_ranks: Option<Setting<usize>>,
+    pub(crate) local_rank: Option<Setting<usize>>,
+    /// Whether all ranks are on one host, as far as it says.
+    pub(crate) on_one_host: bool,
+    /// Its id of the job.
+    pub(crate) job: Option<String>,
+}
+
+impl Claim {
+    /// What `launcher` says; none if it has not started this process.
+    pub(crate) fn of(launcher: Launcher, variables: &Variables<'_>) -> Result<Option<Self>> {
+        let names = launcher.names();
+        let rank = variables.first_number(names.rank)?;
+        let n_ranks = variables.first_number(names.n_ranks)?;
+        if !launcher.is_there(variables, rank.is_some(), n_ranks.is_some())? {
+            return Ok(None);
+        }
+        let here = variables.first_number(names.ranks_here)?;
+        let hosts = variables.first_number(names.hosts)?;
+        let all_here = here.zip(n_ranks.as_ref()).is_some_and(|(here, all)| here.value == all.value);
+        Ok(Some(Self {
+            launcher,
+            local_rank: variables.first_number(names.local_rank)?,
+            on_one_host: all_here || hosts.is_some_and(|hosts| hosts.value == 1),
+            job: launcher.job(variables, rank.as_ref())?,
+            rank,
+            n_ranks,
+        }))
+    }
+
+    /// What the launchers that are there say, from the inside to the outside.
+    pub(crate) fn of_launchers(variables: &Variables<'_>) -> Result<Vec<Self>> {
+        NESTING.iter().filter_map(|launcher| Self::of(*launcher, variables).transpose()).collect()
+    }
+
+    /// Whether `outer`, which comes later in the nesting, has started this claim's launcher, and counts other processes than
+    /// that does: one task of Slurm for each host, say, in which torchrun starts a rank for each device.
+    pub(crate) fn ran_inside(&self, outer: &Self) -> bool {
+        if self.launcher == Launcher::Torchrun {
+            return true;
+        }
+        // Open MPI and PMIx are one launcher's two ways to say the same.
+        let one = [Launcher::OpenMpi, Launcher::Pmix];
+        if one.contains(&self.launcher) && one.contains(&outer.launcher) {
+            return false;
+        }
+        match (&self.n_ranks, &outer.n_ranks) {
+            (Some(ours), Some(theirs)) => ours.value != theirs.value,
+            _ => false,
+        }
+    }
+
+    /// The variables that it consists of, for the log.
+    pub(crate) fn settings(&self) -> Vec<String> {
+        [&self.rank, &self.n_ranks, &self.local_rank].into_iter().flatten().map(ToString::to_string).collect()
+    }
+}
+
+/// The names of its variables; of several for one thing, the first that is set counts.
+struct Names {
+    rank: &'static [&'static str],
+    n_ranks: &'static [&'static str],
+    local_rank: &'static [&'static str],
+    ranks_here: &'static [&'static str],
+    hosts: &'static [&'static str],
+}
+
+impl Launcher {
+    fn names(self) -> Names {
+        match self {
+            Self::Own => Names {
+                rank: &["MSCCLPP_RANK"],
+                n_ranks: &["MSCCLPP_N_RANKS"],
+                local_rank: &[],
+                ranks_here: &[],
+                hosts: &[],
+            },
+            Self::Torch | Self::Torchrun => Names {
+                rank: &["RANK"],
+                n_ranks: &["WORLD_SIZE"],
+                local_rank: &["LOCAL_RANK"],
+                ranks_here: &["LOCAL_WORLD_SIZE"],
+                hosts: &[],
+            },
+            Self::OpenMpi => Names {
+                rank: &["OMPI_COMM_WORLD_RANK"],
+                n_ranks: &["OMPI_COMM_WORLD_SIZE"],
+                local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
+                ranks_here: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
+                hosts: &[],
+            },
+            Self::Pmix => {
+                Names { rank: &["PMIX_RANK"], n_ranks: &[], local_rank: &[], ranks_here: &[], hosts: &[] }
+            }
+            Self::Pmi => Names {
+                rank: &["PMI_RANK"],
+                n_ranks: &["PMI_SIZE"],
+                local_rank: &["MPI_LOCALRANKID", "PMI_LOCAL_RANK"],
+                ranks_here: &["MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"],
+                hosts: &[],
+            },
+            Self::Slurm => Names {
+                rank: &["SLURM_PROCID"],
+                n_ranks: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
+                local_rank: &["SLURM_LOCALID"],
+                ranks_here: &[],
+                hosts: &["SLURM_STEP_NUM_NODES"],
+            },
+            Self::Kubernetes => Names {
+                rank: &["JOB_COMPLETION_INDEX"],
+                n_ranks: &[],
+                local_rank: &[],
+                ranks_here: &[],
+                hosts: &[],
+            },
+        }
+    }
+
+    /// Whether it has started this process.
+    fn is_there(self, variables: &Variables<'_>, rank: bool, n_ranks: bool) -> Result<bool> {
+        let by_torchrun = || variables.text("TORCHELASTIC_RUN_ID").map(|id| id.is_some());
+        Ok(match self {
+            Self::Own => rank || n_ranks,
+            // The names are so common that one alone may be anything.
+            Self::Torch => rank && n_ranks && !by_torchrun()?,
+            Self::Torchrun => by_torchrun()?,
+            // The shell of a job has numbers of Slurm too, but of no step.
+            Self::Slurm => rank && slurm_step(variables)?.is_some(),
+            Self::OpenMpi | Self::Pmix | Self::Pmi | Self::Kubernetes => rank,
+        })
+    }
+
+    fn job(self, variables: &Variables<'_>, rank: Option<&Setting<usize>>) -> Result<Option<String>> {
+        let text = |name| Ok::<_, crate::Error>(variables.text(name)?.map(|setting| setting.value));
+        Ok(match self {
+            Self::Own => text("MSCCLPP_JOB_ID")?,
+            Self::Torch => None,
+            // What torchrun says when it was given no id.
+            Self::Torchrun => {
+                text("TORCHELASTIC_RUN_ID")?.filter(|id| id != "none").map(|id| format!("torchrun run {id}"))
+            }
+            Self::OpenMpi | Self::Pmix => {
+                text("PMIX_NAMESPACE")?.map(|name| format!("PMIx namespace {name}"))
+            }
+            Self::Pmi => text("PMI_JOBID")?.map(|id| format!("PMI job {id}")),
+            Self::Slurm => match (text("SLURM_JOB_ID")?, slurm_step(variables)?) {
+                (Some(job), Some(step)) => Some(format!("Slurm job {job} step {step}")),
+                _ => None,
+            },
+            Self::Kubernetes => {
+                let name = match text("JOB_NAME")? {
+                    Some(name) => Some(name),
+                    // A pod of an indexed job is called by the job's name and its index.
+                    None => text("HOSTNAME")?.zip(rank).and_then(|(host, rank)| {
+                        host.strip_suffix(&format!("-{}", rank.value)).map(str::to_owned)
+                    }),
+                };
+                name.map(|name| format!("Kubernetes job {name}"))
+            }
+        })
+    }
+}
+
+/// The step of a Slurm job that started this process; none in the shell of a batch job or an allocation, whose steps have
+/// numbers from the end of the 32 bits.
+fn slurm_step(variables: &Variables<'_>) -> Result<Option<usize>> {
+    let step = variables.first_number(&["SLURM_STEP_ID", "SLURM_STEPID"])?;
+    Ok(step.map(|step| step.value).filter(|step| *step < 0xffff_fff0))
+}

@@ -1,0 +1,212 @@
+//! Which rank of which job this process is, as its launcher says.
+//!
+//! Everything is a function of a map of variables; only [`Rendezvous::from_env`] looks at the process's own.
+//!
+//! Launchers run inside each other: one task of Slurm for each host starts a torchrun, which starts a rank for each device.
+//! Of such a pair the inner one counts. They are told apart by the number of processes that they count: two that count
+//! equally many must agree on which one this is, and everything that the user sets must agree with the launcher.
+
+mod launchers;
+mod place;
+mod variables;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use crate::launch::launchers::{Claim, Launcher};
+use crate::launch::variables::{Setting, Variables};
+use crate::{Error, LOG, Result, TcpBootstrap, TcpBootstrapBuilder, env};
+
+/// Which rank of which job this process is, and where the ranks meet: what a launcher tells the processes it starts.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// # use mscclpp_bootstrap::{Bootstrap, Rendezvous};
+///
+/// // mpirun -n 8 ..., srun -n 8 ..., torchrun --nproc-per-node 8 ..., or MSCCLPP_RANK=0 MSCCLPP_N_RANKS=8 ...
+/// let job = Rendezvous::from_env()?.connect(Duration::from_secs(30))?;
+/// job.barrier()?;
+/// # Ok::<(), mscclpp_bootstrap::Error>(())
+/// ```
+///
+/// # What is read
+/// | launcher | rank | number of ranks | on this host | id of the job |
+/// | --- | --- | --- | --- | --- |
+/// | none: your own | `MSCCLPP_RANK` | `MSCCLPP_N_RANKS` | | `MSCCLPP_JOB_ID` |
+/// | torchrun (`TORCHELASTIC_RUN_ID` is set) | `RANK` | `WORLD_SIZE` | `LOCAL_RANK` | `TORCHELASTIC_RUN_ID`, unless it is `none` |
+/// | anybody else who sets both | `RANK` | `WORLD_SIZE` | `LOCAL_RANK` | |
+/// | Open MPI's mpirun | `OMPI_COMM_WORLD_RANK` | `OMPI_COMM_WORLD_SIZE` | `OMPI_COMM_WORLD_LOCAL_RANK` | `PMIX_NAMESPACE` |
+/// | PMIx | `PMIX_RANK` | | | `PMIX_NAMESPACE` |
+/// | PMI: MPICH's mpiexec and others | `PMI_RANK` | `PMI_SIZE` | `MPI_LOCALRANKID`, `PMI_LOCAL_RANK` | `PMI_JOBID` |
+/// | Slurm's srun (`SLURM_STEP_ID` is set) | `SLURM_PROCID` | `SLURM_STEP_NUM_TASKS`, `SLURM_NTASKS` | `SLURM_LOCALID` | `SLURM_JOB_ID` and `SLURM_STEP_ID` |
+/// | Kubernetes' indexed jobs | `JOB_COMPLETION_INDEX` | `MSCCLPP_N_RANKS` | | `JOB_NAME`, or `HOSTNAME` without the index |
+///
+/// Two of these that disagree are [`Error::EnvironmentConflict`]. Only where one launcher has started another, and they
+/// count different processes, the inner one counts: torchrun before all others, and of the rest the one further up in the
+/// table, if the numbers of ranks differ. `MSCCLPP_JOB_ID` goes before the launcher's id.
+///
+/// # Where the ranks meet
+/// The first of these that is known:
+/// 1. `MSCCLPP_ADDRESS`: `ip:port` or `host:port`, also with an interface in front.
+/// 2. `MASTER_ADDR`, with a port *beside* `MASTER_PORT`, on which the launcher's own store listens: 10000 and the last four
+///    digits of it, or 20000 and these if it is from 10000 to 19999. So it is 19500 for 29500. Without `MASTER_PORT` it
+///    is the port of the job's id.
+/// 3. If all ranks are on one host, 127.0.0.1 with the port of the job's id: from 10000 to 29999.
+/// 4. If srun started the ranks, the first host of `SLURM_STEP_NODELIST` (`SLURM_JOB_NODELIST`), with the port of the job's id.
+///
+/// # The id of the job
+/// It is part of the handshake: a rank of another job that meets this one at the same address is refused with
+/// [`Error::OtherJob`], and this job is not disturbed. It is not secret; see
+/// [`TcpBootstrapBuilder::secret`] for a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rendezvous {
+    /// The number of this rank.
+    pub rank: usize,
+    /// The number of ranks.
+    pub n_ranks: usize,
+    /// The address at which rank 0 listens: `ip:port` or `host:port`, perhaps with an interface in front.
+    pub address: String,
+    /// The launcher's id of the job, if it has one.
+    pub job: Option<String>,
+    /// Which of the ranks on its host this is, if the launcher says: as good a number for its device as any.
+    pub local_rank: Option<usize>,
+}
+
+impl Rendezvous {
+    /// Reads the process's environment. Logs what it has read (at level info).
+    ///
+    /// # Errors
+    /// [`Error::NotLaunched`] if no launcher has started this process; [`Error::EnvironmentConflict`],
+    /// [`Error::IncompleteEnvironment`], [`Error::BadEnvironment`] and [`Error::BadAddress`], which name the variables
+    /// concerned, and what to set.
+    pub fn from_env() -> Result<Self> {
+        Self::from_lookup(env::of_process)
+    }
+
+    /// Reads variables through a function, for tests and for programs with settings of their own.
+    ///
+    /// ```
+    /// # use mscclpp_bootstrap::Rendezvous;
+    ///
+    /// let job = Rendezvous::from_lookup(|name| match name {
+    ///     "OMPI_COMM_WORLD_RANK" => Some("3".into()),
+    ///     "OMPI_COMM_WORLD_SIZE" => Some("8".into()),
+    ///     "PMIX_NAMESPACE" => Some("prterun-login-77@1".into()),
+    ///     "MSCCLPP_ADDRESS" => Some("10.0.0.1:50505".into()),
+    ///     _ => None,
+    /// })?;
+    /// assert_eq!((job.rank, job.n_ranks, job.address.as_str()), (3, 8, "10.0.0.1:50505"));
+    /// assert_eq!(job.job.as_deref(), Some("PMIx namespace prterun-login-77@1"));
+    /// # Ok::<(), mscclpp_bootstrap::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    pub fn from_lookup(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self> {
+        let variables = Variables::new(&lookup);
+        let by_user: Vec<Claim> = [Launcher::Own, Launcher::Torch]
+            .into_iter()
+            .filter_map(|launcher| Claim::of(launcher, &variables).transpose())
+            .collect::<Result<_>>()?;
+        let by_launchers = Claim::of_launchers(&variables)?;
+        let innermost = by_launchers.first().cloned();
+        let (outer, inner): (Vec<_>, Vec<_>) = by_launchers.into_iter().partition(|claim| {
+            innermost.as_ref().is_some_and(|it| it.launcher != claim.launcher && it.ran_inside(claim))
+        });
+        let claims: Vec<Claim> = by_user.into_iter().chain(inner).collect();
+        let rank = agreed("ranks", claims.iter().filter_map(|claim| claim.rank.as_ref()))?;
+        let n_ranks = agreed("numbers of ranks", claims.iter().filter_map(|claim| claim.n_ranks.as_ref()))?;
+        let (rank, n_ranks) = complete(rank, n_ranks)?;
+
+        let job = match variables.text("MSCCLPP_JOB_ID")? {
+            Some(id) => Some(id.value),
+            None => claims.iter().find_map(|claim| claim.job.clone()),
+        };
+        let on_one_host = n_ranks == 1 || claims.iter().any(|claim| claim.on_one_host);
+        let of_slurm = claims.iter().any(|claim| claim.launcher == Launcher::Slurm);
+        let place = place::Job { id: job.as_deref(), on_one_host, of_slurm };
+        let (address, how) = match place::find(&variables, &place)? {
+            Some(found) => found,
+            // There is nobody to meet.
+            None if n_ranks == 1 => ("127.0.0.1:1".to_owned(), "one rank alone".to_owned()),
+            None => {
+                return Err(Error::incomplete(
+                    "where rank 0 listens",
+                    "MSCCLPP_ADDRESS",
+                    &claims_text(&claims),
+                ));
+            }
+        };
+        crate::address::Address::parse(&address)?;
+        let local_rank = claims.iter().find_map(|claim| claim.local_rank.as_ref()).map(|local| local.value);
+        tracing::info!(
+            target: LOG, rank, n_ranks, address, how, job, read = claims_text(&claims),
+            ignored = claims_text(&outer), "which rank this is, as the environment says"
+        );
+        Ok(Self { rank, n_ranks, address, job, local_rank })
+    }
+
+    /// Settings for this rank, to be followed by [`connect`](TcpBootstrapBuilder::connect) with
+    /// [`address`](Self::address).
+    pub fn builder(&self) -> TcpBootstrapBuilder {
+        let builder = TcpBootstrap::builder(self.rank, self.n_ranks);
+        match &self.job {
+            Some(job) => builder.job_id(job),
+            None => builder,
+        }
+    }
+
+    /// Joins the job. See [`TcpBootstrap::new`].
+    ///
+    /// # Errors
+    /// As there; [`Error::OtherJob`] if rank 0 at the address is of another job.
+    pub fn connect(&self, timeout: Duration) -> Result<TcpBootstrap> {
+        self.builder().timeout(timeout).connect(&self.address)
+    }
+}
+
+/// The value in which all settings agree, if there is one.
+fn agreed<'a>(
+    what: &'static str,
+    settings: impl Iterator<Item = &'a Setting<usize>>,
+) -> Result<Option<Setting<usize>>> {
+    let mut first: Option<&Setting<usize>> = None;
+    for setting in settings {
+        match first {
+            None => first = Some(setting),
+            Some(first) if first.value == setting.value => {}
+            Some(first) => {
+                return Err(Error::EnvironmentConflict {
+                    what: what.to_owned(),
+                    first: first.to_string(),
+                    second: setting.to_string(),
+                });
+            }
+        }
+    }
+    Ok(first.cloned())
+}
+
+fn complete(rank: Option<Setting<usize>>, n_ranks: Option<Setting<usize>>) -> Result<(usize, usize)> {
+    match (rank, n_ranks) {
+        (Some(rank), Some(n_ranks)) if rank.value < n_ranks.value => Ok((rank.value, n_ranks.value)),
+        (Some(rank), Some(n_ranks)) => {
+            Err(Error::InvalidArgument(format!("{rank} is no rank of {n_ranks}: ranks are counted from 0")))
+        }
+        (Some(rank), None) => {
+            Err(Error::incomplete("how many ranks there are", "MSCCLPP_N_RANKS", &rank.to_string()))
+        }
+        (None, Some(n_ranks)) => {
+            Err(Error::incomplete("which rank this is", "MSCCLPP_RANK", &n_ranks.to_string()))
+        }
+        (None, None) => Err(Error::NotLaunched),
+    }
+}
+
+fn claims_text(claims: &[Claim]) -> String {
+    claims.iter().flat_map(Claim::settings).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! Where rank 0 of a launched job listens.
+
+use std::net::Ipv6Addr;
+
+use sha2::{Digest, Sha256};
+
+use crate::launch::variables::Variables;
+use crate::{Error, Result};
+
+/// Ports that follow from something else are from here on: below those that systems hand out by themselves.
+const FIRST_PORT: u16 = 10_000;
+
+/// What is known of a job when its address is looked for.
+pub(crate) struct Job<'a> {
+    pub(crate) id: Option<&'a str>,
+    pub(crate) on_one_host: bool,
+    /// Whether Slurm started its ranks, and not something inside a step of it.
+    pub(crate) of_slurm: bool,
+}
+
+/// The address of rank 0, and how it came about; none if nothing says where rank 0 is.
+pub(crate) fn find(variables: &Variables<'_>, job: &Job<'_>) -> Result<Option<(String, String)>> {
+    if let Some(address) = variables.text("MSCCLPP_ADDRESS")? {
+        let how = address.to_string();
+        return Ok(Some((address.value, how)));
+    }
+    let port_of_job = job.id.map(port_of_job);
+    if let Some(host) = variables.text("MASTER_ADDR")? {
+        let theirs = variables.number("MASTER_PORT")?;
+        let (port, how) = match (&theirs, port_of_job) {
+            (Some(theirs), _) => (port_beside(theirs.value)?, format!("a port beside {theirs}")),
+            (None, Some(port)) => (port, "a port of the job's id".to_owned()),
+            (None, None) => return Ok(None),
+        };
+        return Ok(Some((join(&host.value, port), format!("{host}, {how}"))));
+    }
+    let Some(port) = port_of_job else { return Ok(None) };
+    if job.on_one_host {
+        return Ok(Some((join("127.0.0.1", port), "one host, a port of the job's id".to_owned())));
+    }
+    if !job.of_slurm {
+        return Ok(None);
+    }
+    let nodes = variables.first_text(&["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"])?;
+    Ok(nodes.and_then(|nodes| {
+        let host = first_host(&nodes.value)?;
+        Some((join(&host, port), format!("the first host of {nodes}, a port of the job's id")))
+    }))
+}
+
+/// The port of a job whose launcher holds `theirs` itself: 10000 and its last four digits, or 20000 and these for one that
+/// is from 10000 to 19999. It is never the same port, and jobs with ports beside each other do not meet.
+fn port_beside(theirs: usize) -> Result<u16> {
+    if theirs == 0 || theirs > usize::from(u16::MAX) {
+        return Err(Error::BadEnvironment {
+            variable: "MASTER_PORT",
+            value: theirs.to_string(),
+            allowed: "1 to 65535",
+        });
+    }
+    let theirs = theirs as u16;
+    let base = if theirs / FIRST_PORT == 1 { 2 * FIRST_PORT } else { FIRST_PORT };
+    Ok(base + theirs % FIRST_PORT)
+}
+
+/// A port from 10000 to 29999 that follows from a job's id.
+fn port_of_job(id: &str) -> u16 {
+    let digest = Sha256::digest(id.as_bytes());
+    FIRST_PORT + u16::from_le_bytes([digest[0], digest[1]]) % (2 * FIRST_PORT)
+}
+
+fn join(host: &str, port: u16) -> String {
+    let host = host.trim();
+    match host.parse::<Ipv6Addr>() {
+        Ok(ip) => format!("[{ip}]:{port}"),
+        Err(_) => format!("{host}:{port}"),
+    }
+}
+
+/// The first host of a list as Slurm writes it: `node[07-12,20],login1` begins with `node07`.
+fn first_host(nodes: &str) -> Option<String> {
+    let head = nodes.trim();
+    let end = head.find([',', '[']).unwrap_or(head.len());
+    let (prefix, rest) = head.split_at(end);
+    let host = match rest.strip_prefix('[') {
+        None => prefix.to_owned(),
+        Some(ranges) => {
+            let (ranges, suffix) = ranges.split_once(']')?;
+            // More brackets behind these are of machines that are named by several numbers.
+            let suffix = &suffix[..suffix.find(',').unwrap_or(suffix.len())];
+            let first = ranges.split([',', '-']).next()?;
+            let suffix = if suffix.contains('[') { first_host(suffix)? } else { suffix.to_owned() };
+            format!("{prefix}{first}{suffix}")
+        }
+    };
+    (!host.is_empty()).then_some(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_beside_is_another_one_and_keeps_neighbours_apart() {
+        for (theirs, ours) in [(29500, 19500), (29501, 19501), (12345, 22345), (1, 10001), (65535, 15535)] {
+            assert_eq!(port_beside(theirs).unwrap(), ours);
+        }
+        for theirs in 1..=65535 {
+            let ours = port_beside(theirs).unwrap();
+            assert_ne!(usize::from(ours), theirs);
+            assert!((10_000..30_000).contains(&ours));
+        }
+        for wrong in [0, 65536] {
+            assert!(port_beside(wrong).unwrap_err().to_string().contains("MASTER_PORT"));
+        }
+    }
+
+    #[test]
+    fn a_port_of_a_job_is_the_same_everywhere() {
+        let port = port_of_job("Slurm job 4711 step 0");
+        assert!((10_000..30_000).contains(&port));
+        assert_eq!(port, port_of_job("Slurm job 4711 step 0"));
+        assert_ne!(port, port_of_job("Slurm job 4711 step 1"));
+    }
+
+    #[test]
+    fn the_first_host_of_a_list() {
+        for (nodes, first) in [
+            ("node7", Some("node7")),
+            ("node7,node9", Some("node7")),
+            ("node[07-12,20],login1", Some("node07")),
+            ("node[3,5]", Some("node3")),
+            ("rack[2-3]-gpu", Some("rack2-gpu")),
+            ("rack[2-3]n[01-16],x", Some("rack2n01")),
+            ("", None),
+            ("node[", None),
+            ("[,x", None),
+        ] {
+            assert_eq!(first_host(nodes).as_deref(), first, "{nodes:?}");
+        }
+    }
+
+    #[test]
+    fn version_6_addresses_get_their_brackets() {
+        assert_eq!(join("fd00::1", 7), "[fd00::1]:7");
+        assert_eq!(join("node7", 7), "node7:7");
+    }
+}

@@ -1,0 +1,62 @@
+//! The environment variables of launchers, as a map to look things up in.
+
+use std::ffi::OsString;
+use std::fmt;
+
+use crate::{Error, Result};
+
+/// Looks variables up. An empty value counts as unset.
+pub(crate) struct Variables<'a> {
+    lookup: &'a dyn Fn(&'static str) -> Option<OsString>,
+}
+
+/// A variable that is set, for messages: `RANK=3`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Setting<T> {
+    pub(crate) name: &'static str,
+    pub(crate) value: T,
+}
+
+impl<T: fmt::Display> fmt::Display for Setting<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.value)
+    }
+}
+
+impl<'a> Variables<'a> {
+    pub(crate) fn new(lookup: &'a dyn Fn(&'static str) -> Option<OsString>) -> Self {
+        Self { lookup }
+    }
+
+    /// A text of printable characters.
+    pub(crate) fn text(&self, name: &'static str) -> Result<Option<Setting<String>>> {
+        const ALLOWED: &str = "1 to 512 printable characters";
+        let value = (self.lookup)(name).filter(|value| !value.is_empty());
+        let valid = |text: &str| text.len() <= 512 && !text.chars().any(char::is_control);
+        let value = mscclpp_net::env::text(name, value, ALLOWED, valid)?;
+        Ok(value.map(|value| Setting { name, value }))
+    }
+
+    /// The first of several names of a text that is set.
+    pub(crate) fn first_text(&self, names: &[&'static str]) -> Result<Option<Setting<String>>> {
+        names.iter().map(|name| self.text(name)).find(|found| !matches!(found, Ok(None))).unwrap_or(Ok(None))
+    }
+
+    /// A number from 0.
+    pub(crate) fn number(&self, name: &'static str) -> Result<Option<Setting<usize>>> {
+        let Some(Setting { value, .. }) = self.text(name)? else { return Ok(None) };
+        match value.trim().parse() {
+            Ok(value) => Ok(Some(Setting { name, value })),
+            Err(_) => Err(Error::BadEnvironment { variable: name, value, allowed: "a number from 0" }),
+        }
+    }
+
+    /// The first of several names of a number that is set.
+    pub(crate) fn first_number(&self, names: &[&'static str]) -> Result<Option<Setting<usize>>> {
+        names
+            .iter()
+            .map(|name| self.number(name))
+            .find(|found| !matches!(found, Ok(None)))
+            .unwrap_or(Ok(None))
+    }
+}

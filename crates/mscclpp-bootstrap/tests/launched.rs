@@ -1,0 +1,104 @@
+//! Jobs that a launcher has started, and those of others that meet them at one address.
+
+mod ranks;
+
+use std::net::TcpStream;
+
+use mscclpp_bootstrap::{Bootstrap, Env, Error, Rendezvous, TcpBootstrap, TcpBootstrapBuilder};
+use ranks::{PATIENCE, connect, free_port, on_threads};
+
+/// Joins as both ranks of a job at one address, each with settings of its own; gives every outcome.
+fn join_both(
+    at: &str,
+    settings: impl Fn(usize, TcpBootstrapBuilder) -> TcpBootstrapBuilder + Sync,
+) -> Vec<Result<TcpBootstrap, Error>> {
+    on_threads(2, |rank| {
+        let builder = TcpBootstrap::builder(rank, 2).env(Env::default()).timeout(PATIENCE);
+        settings(rank, builder).connect(at)
+    })
+}
+
+#[test]
+fn ranks_of_another_launched_job_are_refused_and_disturb_nobody() {
+    let at = format!("127.0.0.1:{}", free_port());
+    let of_job = |id: &'static str| move |_, builder: TcpBootstrapBuilder| builder.job_id(id);
+    let join = |rank, n, id: Option<&str>| {
+        let builder = TcpBootstrap::builder(rank, n).env(Env::default()).timeout(PATIENCE);
+        match id {
+            Some(id) => builder.job_id(id),
+            None => builder,
+        }
+        .connect(&at)
+        .unwrap_err()
+    };
+    let others = || {
+        // Of another number of ranks too, and with a rank that the first job does not have.
+        for (rank, n) in [(0, 2), (1, 2), (1, 3), (2, 3), (7, 8)] {
+            let error = join(rank, n, Some("Slurm job 8 step 0"));
+            assert!(matches!(error, Error::OtherJob { .. }), "{error}");
+            let message = error.to_string();
+            for part in [&at, "(Slurm job 7 step 0)", "this rank of Slurm job 8 step 0", "another port"] {
+                assert!(message.contains(part), "{message}");
+            }
+        }
+        let error = join(1, 2, None);
+        assert!(error.to_string().contains("this rank of a job without an id"), "{error}");
+    };
+    std::thread::scope(|scope| {
+        // While the first job forms ...
+        let root = scope.spawn(|| {
+            let builder = TcpBootstrap::builder(0, 2).env(Env::default()).timeout(PATIENCE);
+            builder.job_id("Slurm job 7 step 0").connect(&at).unwrap()
+        });
+        while TcpStream::connect(&at).is_err() {
+            std::thread::yield_now();
+        }
+        others();
+        let builder = TcpBootstrap::builder(1, 2).env(Env::default()).timeout(PATIENCE);
+        let member = builder.job_id("Slurm job 7 step 0").connect(&at).unwrap();
+        let root = root.join().unwrap();
+        // ... and when it has formed.
+        others();
+        scope.spawn(move || member.barrier().unwrap());
+        root.barrier().unwrap();
+        assert!(root.failure().is_none());
+    });
+    let formed = join_both(&at, of_job("the same"));
+    assert!(formed.iter().all(Result::is_ok), "{formed:?}");
+}
+
+/// A job with an id at the address of one without: neither can be told from a mistake, so both fail, as two without.
+#[test]
+fn a_launched_job_at_the_address_of_one_without_an_id_is_named_to_both() {
+    let at = format!("127.0.0.1:{}", free_port());
+    let outcomes = join_both(&at, |rank, builder| match rank {
+        0 => builder,
+        _ => builder.job_id("Slurm job 8 step 0"),
+    });
+    for outcome in outcomes {
+        let message = outcome.unwrap_err().to_string();
+        assert!(message.contains("ids of the job differ") && message.contains(&at), "{message}");
+        assert!(message.contains("rank 0") && message.contains("rank 1"), "{message}");
+    }
+    let too_long = TcpBootstrap::builder(0, 1).job_id("x".repeat(513)).connect(&at).unwrap_err();
+    assert!(matches!(too_long, Error::InvalidArgument(_)), "{too_long}");
+}
+
+#[test]
+fn a_rank_joins_as_its_launcher_says() {
+    let at = format!("127.0.0.1:{}", free_port());
+    let jobs = on_threads(2, |rank| {
+        let rank = rank.to_string();
+        let launched = Rendezvous::from_lookup(|name| match name {
+            "PMI_RANK" => Some(rank.as_str().into()),
+            "PMI_SIZE" => Some("2".into()),
+            "PMI_JOBID" => Some("77".into()),
+            "MSCCLPP_ADDRESS" => Some(at.as_str().into()),
+            _ => None,
+        });
+        launched.unwrap().builder().env(Env::default()).timeout(PATIENCE).connect(&at).unwrap()
+    });
+    let stranger = connect(1, 2, at.as_str(), PATIENCE).unwrap_err();
+    assert!(stranger.to_string().contains("another job (PMI job 77)"), "{stranger}");
+    std::thread::scope(|scope| jobs.iter().for_each(|job| drop(scope.spawn(|| job.barrier().unwrap()))));
+}

@@ -1,0 +1,58 @@
+//! A wait of the host that takes long says what it is for. The peer here takes nothing until it has been said.
+
+mod courier;
+
+use std::{
+    io::Write,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use courier::{Courier, Reach};
+use mscclpp_core::{Context, Device, EndpointConfig, Error};
+use mscclpp_gpu::Platform;
+
+/// What was logged on this thread.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_long_flush_names_the_peer_the_transport_and_its_limit() {
+    let courier = Courier::new(Reach::Nothing);
+    let builder = Context::builder().provider(courier.clone()).platform(Platform::Host);
+    let context = builder.log_waits_after(Duration::from_millis(5)).build();
+    assert_eq!(context.waits_are_logged_after(), Duration::from_millis(5));
+    let endpoint = |gpu| context.create_endpoint(EndpointConfig::new(Courier::TRANSPORT, Device::gpu(gpu)));
+    let (ours, theirs) = (endpoint(0).unwrap(), endpoint(1).unwrap());
+    let connection = context.connect(&ours, &theirs).unwrap();
+    connection.set_label("rank 3");
+    let memory = |device| {
+        let buffer = context.gpu(device).unwrap().allocate(64).unwrap();
+        context.register_buffer(&buffer, Courier::TRANSPORT).unwrap()
+    };
+    let (here, there) = (memory(0), memory(1));
+
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+    courier.hold(true);
+    connection.write(&there, 0, &here, 0, 64).unwrap();
+    let limit = Duration::from_millis(100);
+    let outcome = tracing::subscriber::with_default(subscriber, || connection.flush(limit));
+    courier.hold(false);
+    assert!(matches!(outcome, Err(Error::Timeout { .. })), "{outcome:?}");
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let line = "WARN mscclpp::wait: waiting for rank 3: flush, over Courier, which gives up after 100ms";
+    assert!(text.contains(line), "{text}");
+    connection.flush(Duration::from_secs(30)).unwrap();
+}

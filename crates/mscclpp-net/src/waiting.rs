@@ -1,0 +1,155 @@
+//! Saying what a long wait is for.
+//!
+//! A wait that never ends has a reason, and the line in the log that names it is the first thing its user needs. So every
+//! wait of the host says what it waits for after ten seconds, and then ever more seldom: each time after three times as
+//! long.
+
+use std::time::{Duration, Instant};
+
+use tracing::{Dispatch, subscriber::NoSubscriber};
+
+/// After which time a wait is logged first, unless something else was chosen.
+pub const FIRST_LOG: Duration = Duration::from_secs(10);
+
+/// Each pause between two lines of one wait ends at so many times the time of the line before it.
+const FACTOR: u32 = 3;
+
+/// When a wait is to be logged: 10 s, 30 s, 90 s ... after it began.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+/// use mscclpp_net::waiting::{FIRST_LOG, LongWait};
+///
+/// let start = Instant::now();
+/// let mut wait = LongWait::since(start, FIRST_LOG);
+/// assert_eq!(wait.due(start + Duration::from_secs(9)), None);
+/// assert_eq!(wait.due(start + Duration::from_secs(10)), Some(Duration::from_secs(10)));
+/// assert_eq!(wait.due(start + Duration::from_secs(29)), None);
+/// assert_eq!(wait.wake_at(), Some(start + Duration::from_secs(30)));
+/// ```
+#[derive(Debug, Clone)]
+pub struct LongWait {
+    started: Instant,
+    /// None if the time cannot be represented: the wait is not logged.
+    next: Option<Duration>,
+}
+
+impl LongWait {
+    /// A wait that begins now, and is logged for the first time after `first`. [`Duration::MAX`] means never.
+    #[must_use]
+    pub fn begin(first: Duration) -> Self {
+        Self::since(Instant::now(), first)
+    }
+
+    /// A wait that began at `started`.
+    #[must_use]
+    pub fn since(started: Instant, first: Duration) -> Self {
+        // A pause of nothing would never grow.
+        Self { started, next: Some(first.max(Duration::from_millis(1))) }
+    }
+
+    /// When it is to be logged next, if ever.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Instant> {
+        self.started.checked_add(self.next?)
+    }
+
+    /// How long the wait has lasted, if it is to be logged now. The next time is then three times as late.
+    pub fn due(&mut self, now: Instant) -> Option<Duration> {
+        if self.wake_at()? > now {
+            return None;
+        }
+        let waited = now.saturating_duration_since(self.started);
+        // Counted from now, so that a thread that was held up does not say several lines at once.
+        self.next = waited.checked_mul(FACTOR);
+        Some(waited)
+    }
+
+    /// Logs `rank N: waiting for WHAT`, if it is due. `what` is asked only then.
+    pub fn log(&mut self, now: Instant, rank: Option<usize>, what: impl FnOnce() -> String) {
+        if let Some(waited) = self.due(now) {
+            say(rank, waited, &what());
+        }
+    }
+}
+
+/// One line about a wait: a warning of target `mscclpp::wait`, or a line on standard error in a process that has no log
+/// subscriber and would hide it.
+pub fn say(rank: Option<usize>, waited: Duration, what: &str) {
+    let of_rank = rank.map_or_else(String::new, |rank| format!("rank {rank}: "));
+    let waited = format!("{waited:.1?}");
+    if tracing::dispatcher::get_default(Dispatch::is::<NoSubscriber>) {
+        eprintln!("mscclpp: {of_rank}waiting for {what} (for {waited} so far)");
+    } else {
+        tracing::warn!(target: "mscclpp::wait", "{of_rank}waiting for {what} (for {waited} so far)");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_said_ever_more_seldom() {
+        let start = Instant::now();
+        let mut wait = LongWait::since(start, FIRST_LOG);
+        let said: Vec<u64> =
+            (0..1000).filter(|&second| wait.due(start + Duration::from_secs(second)).is_some()).collect();
+        assert_eq!(said, [10, 30, 90, 270, 810]);
+    }
+
+    #[test]
+    fn a_thread_that_was_held_up_says_one_line() {
+        let start = Instant::now();
+        let mut wait = LongWait::since(start, FIRST_LOG);
+        let late = start + Duration::from_secs(100);
+        assert_eq!(wait.due(late), Some(Duration::from_secs(100)));
+        assert_eq!(wait.due(late), None);
+        assert_eq!(wait.wake_at(), Some(start + Duration::from_secs(300)));
+    }
+
+    #[test]
+    fn never_and_at_once() {
+        let start = Instant::now();
+        let mut never = LongWait::since(start, Duration::MAX);
+        assert_eq!(never.wake_at(), None);
+        assert_eq!(never.due(start + Duration::from_secs(1 << 40)), None);
+        let mut at_once = LongWait::since(start, Duration::ZERO);
+        let said = (0..1000).filter(|&ms| at_once.due(start + Duration::from_millis(ms)).is_some()).count();
+        assert!((1..=8).contains(&said), "{said} lines in a second");
+    }
+
+    #[test]
+    fn the_line_is_a_warning_that_names_the_rank() {
+        use std::io::Write;
+        use std::sync::{Arc, Mutex};
+
+        #[derive(Clone, Default)]
+        struct Lines(Arc<Mutex<Vec<u8>>>);
+        impl Write for Lines {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().unwrap().write(bytes)
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let start = Instant::now();
+            let mut wait = LongWait::since(start, FIRST_LOG);
+            wait.log(start + Duration::from_secs(5), Some(0), || unreachable!("not due"));
+            wait.log(start + Duration::from_secs(12), Some(0), || {
+                "rank 2: connect, tag 0, call 1".to_owned()
+            });
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        for part in ["WARN", "mscclpp::wait", "rank 0: waiting for rank 2: connect, tag 0, call 1", "12.0s"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+}

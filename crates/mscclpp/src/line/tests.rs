@@ -1,0 +1,173 @@
+//! What is logged of a wait, and what ends it.
+
+use std::{
+    io::Write,
+    sync::{
+        Mutex as StdMutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use mscclpp_bootstrap::LocalBootstrap;
+
+use super::*;
+
+/// The `position`-th call.
+struct Call {
+    position: u64,
+    done: AtomicBool,
+}
+
+impl Due for Call {
+    fn complete(&self, _: &[u8]) {
+        self.done.store(true, Ordering::Relaxed);
+    }
+
+    fn is_complete(&self) -> bool {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    fn name(&self) -> (&'static str, u64) {
+        ("connect", self.position)
+    }
+}
+
+fn calls(line: &Line, n: u64) -> Vec<Arc<Call>> {
+    let call = |position| {
+        let call = Arc::new(Call { position, done: AtomicBool::new(false) });
+        let due: Arc<dyn Due> = call.clone();
+        line.enqueue(Arc::downgrade(&due));
+        call
+    };
+    (0..n).map(call).collect()
+}
+
+/// What was logged on this thread.
+#[derive(Clone, Default)]
+struct Lines(Arc<StdMutex<Vec<u8>>>);
+
+impl Lines {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+
+    fn within<T>(&self, work: impl FnOnce() -> T) -> T {
+        let writer = self.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false);
+        tracing::subscriber::with_default(subscriber.finish(), work)
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+const SOON: Duration = Duration::from_millis(5);
+
+#[test]
+fn a_long_wait_names_rank_peer_call_tag_and_position() {
+    let ranks = LocalBootstrap::group(2);
+    let line = Line::new(1, 7);
+    let calls = calls(&line, 2);
+    let lines = Lines::default();
+    let wait = || line.complete_up_to(&*calls[1], &ranks[0], None, LongWait::begin(SOON)).is_ok();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| lines.within(wait));
+        let said = |text: &str| mscclpp_test_support::until(text, || lines.text().contains(text));
+        said(
+            "WARN mscclpp::wait: rank 0: waiting for rank 1: connect, tag 7, call 1 (call 0 comes first) (for",
+        );
+        ranks[1].send(b"0", 0, 7).unwrap();
+        said("rank 0: waiting for rank 1: connect, tag 7, call 1 (for");
+        ranks[1].send(b"1", 0, 7).unwrap();
+        assert!(waiting.join().unwrap());
+    });
+}
+
+#[test]
+fn who_waits_for_another_threads_step_says_so_too_and_keeps_its_time() {
+    let ranks = LocalBootstrap::group(2);
+    let line = Line::new(1, 0);
+    let calls = calls(&line, 2);
+    let wait = |call: usize, limit, first| {
+        line.complete_up_to(&*calls[call], &ranks[0], limit, LongWait::begin(first))
+    };
+    thread::scope(|scope| {
+        let stepping = mscclpp_test_support::start_waiting(scope, || wait(0, None, Duration::MAX).is_ok());
+        let lines = Lines::default();
+        let late = lines.within(|| wait(1, Some(SOON * 10), SOON));
+        assert!(matches!(late, Err(Stopped::TimedOut)));
+        assert!(
+            lines.text().contains("rank 1: connect, tag 0, call 1 (call 0 comes first)"),
+            "{}",
+            lines.text()
+        );
+        ranks[1].send(b"0", 0, 0).unwrap();
+        assert!(stepping.join().unwrap());
+    });
+}
+
+#[test]
+fn a_time_out_of_the_bootstraps_own_ends_a_wait_without_one() {
+    /// Cannot connect to its peer.
+    struct Cut(LocalBootstrap);
+    impl Bootstrap for Cut {
+        fn rank(&self) -> usize {
+            self.0.rank()
+        }
+        fn n_ranks(&self) -> usize {
+            self.0.n_ranks()
+        }
+        fn n_ranks_per_node(&self) -> usize {
+            1
+        }
+        fn n_ranks_per_ipc_domain(&self) -> usize {
+            1
+        }
+        fn send(&self, bytes: &[u8], peer: usize, tag: u32) -> mscclpp_bootstrap::Result<()> {
+            self.0.send(bytes, peer, tag)
+        }
+        fn recv(&self, peer: usize, tag: u32) -> mscclpp_bootstrap::Result<Vec<u8>> {
+            self.recv_timeout(peer, tag, Duration::MAX)
+        }
+        fn recv_timeout(&self, peer: usize, _: u32, _: Duration) -> mscclpp_bootstrap::Result<Vec<u8>> {
+            let operation = format!("connecting to rank {peer}");
+            Err(BootstrapError::Timeout { operation, after: SOON, missing: vec![peer], attempts: Vec::new() })
+        }
+        fn all_gather(&self, bytes: &[u8]) -> mscclpp_bootstrap::Result<Vec<Vec<u8>>> {
+            self.0.all_gather(bytes)
+        }
+        fn barrier(&self) -> mscclpp_bootstrap::Result<()> {
+            self.0.barrier()
+        }
+        fn group_barrier(&self, ranks: &[usize]) -> mscclpp_bootstrap::Result<()> {
+            self.0.group_barrier(ranks)
+        }
+        fn broadcast(&self, bytes: &mut Vec<u8>, root: usize) -> mscclpp_bootstrap::Result<()> {
+            self.0.broadcast(bytes, root)
+        }
+        fn failure(&self) -> Option<BootstrapError> {
+            None
+        }
+        fn on_failure(&self, hook: mscclpp_bootstrap::FailureHook) {
+            self.0.on_failure(hook);
+        }
+        fn abort(&self, reason: &str) {
+            self.0.abort(reason);
+        }
+    }
+    let cut = Cut(LocalBootstrap::group(2).remove(0));
+    let line = Line::new(1, 0);
+    let calls = calls(&line, 1);
+    let stopped = line.complete_up_to(&*calls[0], &cut, None, LongWait::begin(Duration::MAX));
+    assert!(
+        matches!(stopped, Err(Stopped::Failed(error)) if error.to_string().contains("connecting to rank 1"))
+    );
+}

@@ -1,0 +1,208 @@
+use mscclpp_core::{BaseMemoryChannel, Connection, Endpoint, MemoryChannel, RegisteredMemory, Semaphore};
+use mscclpp_proxy::{PortChannel, ProxyService};
+
+use crate::{Communicator, LocalEnd, Pending, Result};
+
+/// What a rank has together with each of several others is made in one go: a connection, semaphores over it, and the
+/// memories that both give each other. From [`Communicator::mesh`].
+///
+/// Each of the named ranks makes the same call: with this rank among its peers, the same tag, as many memories and as many
+/// semaphores. [`MeshBuilder::connect`] waits; ranks may come to it at different times, and name their peers in any order.
+#[must_use = "nothing is sent before connect()"]
+pub struct MeshBuilder<'a> {
+    comm: &'a Communicator,
+    local: LocalEnd,
+    peers: Option<Vec<usize>>,
+    tag: u32,
+    memories: Vec<RegisteredMemory>,
+    semaphores: usize,
+}
+
+impl<'a> MeshBuilder<'a> {
+    pub(crate) fn new(comm: &'a Communicator, local: LocalEnd) -> Self {
+        Self { comm, local, peers: None, tag: 0, memories: Vec::new(), semaphores: 1 }
+    }
+
+    /// The ranks to connect with, each named once; this one may be among them. All others, if not given.
+    pub fn peers(mut self, peers: impl IntoIterator<Item = usize>) -> Self {
+        self.peers = Some(peers.into_iter().collect());
+        self
+    }
+
+    /// The tag of all its exchanges: 0, if not given.
+    pub fn tag(mut self, tag: u32) -> Self {
+        self.tag = tag;
+        self
+    }
+
+    /// Gives every peer `memory`, and takes one of every peer. Several calls are several memories, in this order on both
+    /// sides. Each must be kept as long as a peer uses it.
+    pub fn memory(mut self, memory: &RegisteredMemory) -> Self {
+        self.memories.push(memory.clone());
+        self
+    }
+
+    /// How many semaphores it makes for each peer: 1, if not given. Channels used by different blocks of a kernel want
+    /// one each.
+    pub fn semaphores(mut self, per_peer: usize) -> Self {
+        self.semaphores = per_peer;
+        self
+    }
+
+    /// Makes it: sends all parts before it waits for any, so that no ranks wait for each other in a circle.
+    ///
+    /// # Errors
+    /// [`Error::Bootstrap`](crate::Error::Bootstrap) for a peer that does not exist or is named twice, and
+    /// [`Error::Core`](crate::Error::Core) for an endpoint that cannot be opened, before anything is sent. After that, those
+    /// of [`Communicator::connect`], [`Communicator::build_semaphore`] and [`Pending::wait`]; the other ranks then wait for
+    /// this one until it leaves or aborts.
+    pub fn connect(self) -> Result<Mesh> {
+        let Self { comm, local, peers, tag, memories, semaphores } = self;
+        let peers = peers.unwrap_or_else(|| comm.other_ranks());
+        let started = start(comm, &local, &peers, tag, |peer| {
+            memories.iter().try_for_each(|memory| comm.send_memory(memory, peer, tag))?;
+            memories.iter().map(|_| comm.recv_memory(peer, tag)).collect::<Result<Vec<_>>>()
+        })?;
+        let mut half_made = Vec::new();
+        for (peer, connection, memories) in started {
+            let connection = connection.wait()?;
+            let sent = (0..semaphores).map(|_| comm.build_semaphore(&connection));
+            let semaphores = sent.collect::<Result<Vec<_>>>()?;
+            half_made.push((peer, connection, memories, semaphores));
+        }
+        // No semaphore of a peer is waited for before the halves of all are sent.
+        let links = half_made.into_iter().map(|(peer, connection, memories, semaphores)| {
+            let memories = memories.iter().map(Pending::wait).collect::<Result<_>>()?;
+            let semaphores = semaphores.iter().map(Pending::wait).collect::<Result<_>>()?;
+            Ok(MeshLink { peer, connection, memories, semaphores })
+        });
+        Ok(Mesh { links: links.collect::<Result<_>>()? })
+    }
+}
+
+/// Connections with several ranks at once. See [`Communicator::connect_all`].
+pub(crate) fn connect_all(
+    comm: &Communicator,
+    local: &LocalEnd,
+    peers: &[usize],
+    tag: u32,
+) -> Result<Vec<Connection>> {
+    let started = start(comm, local, peers, tag, |_| Ok(()))?;
+    started.into_iter().map(|(_, connection, ())| connection.wait()).collect()
+}
+
+/// Sends every peer this side's endpoint, and `also` what comes with it. What can be wrong here is found before anything is
+/// sent: a rank that gave up halfway would leave its peers waiting.
+fn start<T>(
+    comm: &Communicator,
+    local: &LocalEnd,
+    peers: &[usize],
+    tag: u32,
+    also: impl Fn(usize) -> Result<T>,
+) -> Result<Vec<(usize, Pending<Connection>, T)>> {
+    comm.check_peers(peers)?;
+    let endpoint = |_: &usize| -> Result<Endpoint> {
+        Ok(match local {
+            LocalEnd::Endpoint(endpoint) => endpoint.clone(),
+            LocalEnd::Config(config) => comm.context().create_endpoint(config.clone())?,
+        })
+    };
+    let endpoints = peers.iter().map(endpoint).collect::<Result<Vec<_>>>()?;
+    let sent = peers.iter().zip(endpoints).map(|(&peer, endpoint)| {
+        let connection = comm.connect(endpoint, peer, tag)?;
+        Ok((peer, connection, also(peer)?))
+    });
+    sent.collect()
+}
+
+/// What a rank has together with several others.
+///
+/// Channels made of it are in the order of its links, which is that in which the peers were named.
+#[derive(Debug, Clone)]
+pub struct Mesh {
+    links: Vec<MeshLink>,
+}
+
+/// What a rank has together with one other.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct MeshLink {
+    /// The other rank.
+    pub peer: usize,
+    /// The connection with it.
+    pub connection: Connection,
+    /// What it gave with [`MeshBuilder::memory`], in its order.
+    pub memories: Vec<RegisteredMemory>,
+    /// As many as [`MeshBuilder::semaphores`] asked for.
+    pub semaphores: Vec<Semaphore>,
+}
+
+impl Mesh {
+    /// One for each peer, in the order in which they were named; ascending, if they were not.
+    #[must_use]
+    pub fn links(&self) -> &[MeshLink] {
+        &self.links
+    }
+
+    /// The link with `peer`, if it was named.
+    #[must_use]
+    pub fn link(&self, peer: usize) -> Option<&MeshLink> {
+        self.links.iter().find(|link| link.peer == peer)
+    }
+
+    /// A channel without memories to each peer, over the first semaphore of each link.
+    ///
+    /// # Errors
+    /// [`Error::Core`](crate::Error::Core): those of [`BaseMemoryChannel::new`], and for a mesh without semaphores.
+    pub fn base_memory_channels(&self) -> Result<Vec<BaseMemoryChannel>> {
+        self.links.iter().map(|link| Ok(BaseMemoryChannel::new(link.semaphore()?)?)).collect()
+    }
+
+    /// A memory channel to each peer, over the first semaphore of each link: from `src` to the first memory that the peer
+    /// gave, and with `packet_buffer` for packets that come from it.
+    ///
+    /// # Errors
+    /// [`Error::Core`](crate::Error::Core): those of [`MemoryChannel::new`], and for a mesh without memories or semaphores.
+    pub fn memory_channels(
+        &self,
+        src: &RegisteredMemory,
+        packet_buffer: Option<&RegisteredMemory>,
+    ) -> Result<Vec<MemoryChannel>> {
+        let channel =
+            |link: &MeshLink| Ok(MemoryChannel::new(link.semaphore()?, link.memory()?, src, packet_buffer)?);
+        self.links.iter().map(channel).collect()
+    }
+
+    /// A port channel of `service` to each peer, over the first semaphore of each link: from `src` to the first memory
+    /// that the peer gave. Adds the memories and semaphores to `service`, `src` once.
+    ///
+    /// # Errors
+    /// [`Error::Proxy`](crate::Error::Proxy): those of [`ProxyService::add_semaphore`], [`ProxyService::add_memory`] and
+    /// [`ProxyService::port_channel`]; [`Error::Core`](crate::Error::Core) for a mesh without memories or semaphores.
+    pub fn port_channels(&self, service: &ProxyService, src: &RegisteredMemory) -> Result<Vec<PortChannel>> {
+        let src = service.add_memory(src)?;
+        let channel = |link: &MeshLink| {
+            let semaphore = service.add_semaphore(link.semaphore()?)?;
+            Ok(service.port_channel(semaphore, service.add_memory(link.memory()?)?, src)?)
+        };
+        self.links.iter().map(channel).collect()
+    }
+}
+
+impl MeshLink {
+    fn semaphore(&self) -> Result<&Semaphore> {
+        self.semaphores.first().ok_or_else(|| self.lacks("semaphore", "semaphores(1)"))
+    }
+
+    fn memory(&self) -> Result<&RegisteredMemory> {
+        self.memories.first().ok_or_else(|| self.lacks("memory", "memory(&registered)"))
+    }
+
+    fn lacks(&self, what: &str, remedy: &str) -> crate::Error {
+        let peer = self.peer;
+        mscclpp_core::Error::InvalidArgument(format!(
+            "the link with rank {peer} has no {what} to make a channel of; call {remedy} before connect(), on both sides"
+        ))
+        .into()
+    }
+}

@@ -1,0 +1,281 @@
+//! Kernels as they are written for the C++ original: each name of the device API, with the same vectors on GPUs and on
+//! simulated devices. `ported.cu` checks most of it and says in which line it found something else.
+
+mod support;
+
+use mscclpp::{
+    prelude::*,
+    proxy::{Fifo, TriggerKind},
+};
+use support::{LIMIT, kernels::PORTED, on_each_pair, platform, random::Random, semaphore_pair, turn};
+
+/// Kernels of one device, and what they say.
+struct Kernels {
+    module: Module,
+    stream: Stream,
+    said: DeviceBuffer,
+}
+
+impl Kernels {
+    fn new(gpu: &Gpu) -> Self {
+        let said = gpu.allocate(8).expect("memory");
+        said.fill(0, 8, 0).expect("memory");
+        Self {
+            module: Module::load(gpu, &PORTED).expect("kernels"),
+            stream: gpu.stream().expect("a stream"),
+            said,
+        }
+    }
+
+    fn start(&self, kernel: &str, shape: LaunchConfig, args: &KernelArgs) {
+        let kernel = self.module.kernel(kernel).expect("a kernel of the module");
+        // SAFETY: callers give the kernel's arguments and keep what they name until `finish`.
+        unsafe { kernel.launch(&self.stream, shape, args).expect("a launch") };
+    }
+
+    /// Waits for the kernels, which found nothing wrong.
+    fn finish(&self, kernel: &str) {
+        let ended = self.stream.synchronize_timeout(LIMIT);
+        let line = word(&self.said, 0);
+        assert_eq!(line, 0, "{kernel}: the check in line {line} of ported.cu");
+        ended.expect(kernel);
+    }
+
+    /// A kernel of one block that gets only memory, zeroed, and where to say what is wrong.
+    fn check(&self, kernel: &str, memory: &DeviceBuffer, threads: u32) {
+        memory.fill(0, memory.len(), 0).expect("memory");
+        let args = KernelArgs::new().with(memory.ptr()).with(self.said.ptr());
+        self.start(kernel, LaunchConfig::linear(1, threads), &args);
+        self.finish(kernel);
+    }
+}
+
+fn word(buffer: &DeviceBuffer, offset: u64) -> u32 {
+    let mut word = [0; 4];
+    buffer.read(offset, &mut word).expect("results");
+    u32::from_ne_bytes(word)
+}
+
+/// Whether kernels can use bulk copies there.
+fn has_bulk(gpu: &Gpu) -> bool {
+    gpu.properties().compute_capability.is_none_or(|(major, _)| major >= 9)
+}
+
+#[test]
+fn words_packets_and_copies_in_memory_of_every_kind() {
+    let _turn = turn();
+    let gpu = platform().gpu(0).unwrap();
+    let kernels = Kernels::new(&gpu);
+    let memory = gpu.allocate(4096).unwrap();
+    for threads in [32, 96, 1024] {
+        kernels.check("ported_atomics", &memory, threads);
+        kernels.check("ported_packets", &memory, threads);
+        kernels.check("ported_copies", &memory, threads);
+    }
+    let args = KernelArgs::new().with(kernels.said.ptr());
+    kernels.start("ported_macros", LaunchConfig::linear(1, 1), &args);
+    kernels.finish("ported_macros");
+}
+
+#[test]
+fn barriers_and_semaphores_in_memory_of_every_kind() {
+    let _turn = turn();
+    let gpu = platform().gpu(0).unwrap();
+    let kernels = Kernels::new(&gpu);
+    let memory = gpu.allocate(256).unwrap();
+    for (blocks, threads) in [(1, 2), (2, 64), (4, 32)] {
+        memory.fill(0, 256, 0).unwrap();
+        let args = KernelArgs::new().with(memory.ptr()).with(memory.ptr().add(128)).with(20i32);
+        let args = args.with(kernels.said.ptr());
+        kernels.start("ported_concurrency", LaunchConfig::linear(blocks, threads), &args);
+        kernels.finish("ported_concurrency");
+    }
+}
+
+#[test]
+fn bulk_copies_and_their_barriers() {
+    let _turn = turn();
+    let gpu = platform().gpu(0).unwrap();
+    if !has_bulk(&gpu) {
+        println!("{gpu} has no bulk copies: they need compute capability 9.0");
+        return;
+    }
+    let memory = gpu.allocate(65536).unwrap();
+    for threads in [32, 64] {
+        Kernels::new(&gpu).check("ported_bulk", &memory, threads);
+    }
+}
+
+/// A memory channel between two devices, of 4096 bytes or more on each side.
+fn memory_channel(
+    context: &Context,
+    devices: [usize; 2],
+    bytes: u64,
+) -> (MemoryChannel, [DeviceBuffer; 2], [Semaphore; 2]) {
+    let semaphores = semaphore_pair(context, devices).expect("semaphores");
+    let buffers = devices.map(|id| context.gpu(id).unwrap().allocate(bytes).expect("memory"));
+    let [mine, theirs] =
+        [0, 1].map(|i: usize| context.register_buffer(&buffers[i], Transport::CUDA_IPC).unwrap());
+    let channel = MemoryChannel::new(&semaphores[0], &theirs, &mine, None).expect("a channel");
+    (channel, buffers, semaphores)
+}
+
+#[test]
+fn memory_channels_put_get_and_move_packets() {
+    on_each_pair(|context, devices| {
+        let gpu = context.gpu(devices[0]).unwrap();
+        let kernels = Kernels::new(&gpu);
+        let (channel, buffers, _semaphores) = memory_channel(context, devices, 4096);
+        let packets = gpu.allocate(4096).unwrap();
+        for threads in [32, 160] {
+            for buffer in [&buffers[0], &buffers[1], &packets] {
+                buffer.fill(0, 4096, 0).unwrap();
+            }
+            let args = KernelArgs::new().with(channel.device_handle()).with(packets.ptr());
+            let args = args.with(kernels.said.ptr());
+            kernels.start("ported_memory_channel", LaunchConfig::linear(1, threads), &args);
+            kernels.finish("ported_memory_channel");
+        }
+    });
+}
+
+#[test]
+fn memory_channels_put_and_get_by_bulk_copies() {
+    const BYTES: u64 = 64 << 10;
+    const GUARD: u64 = 64;
+    on_each_pair(|context, devices| {
+        let gpu = context.gpu(devices[0]).unwrap();
+        if !has_bulk(&gpu) {
+            return;
+        }
+        let kernels = Kernels::new(&gpu);
+        let (channel, [mine, theirs], _semaphores) = memory_channel(context, devices, 3 * BYTES);
+        let mut random = Random::new();
+        let sizes = [0, 1, 15, 16, 17, 31, 32, 48, 1023, 1024, 1040, 4095, 4096, 4097, 8192, 30000];
+        for size in sizes.into_iter().chain((0..20).map(|_| random.of(0..=40000)).collect::<Vec<_>>()) {
+            let mut offset = || GUARD + random.of(0..=BYTES - 2 * GUARD - size);
+            let (target, origin, back) = (offset(), offset(), BYTES + offset());
+            // Mostly such that bulk copies can be used.
+            let target = if size % 5 == 1 { target } else { target / 16 * 16 + origin % 16 };
+            let back = if size % 7 == 1 { back } else { back / 16 * 16 + target % 16 };
+            let data = random.bytes(size);
+            mine.fill(0, mine.len(), 0x11).unwrap();
+            theirs.fill(0, theirs.len(), 0x22).unwrap();
+            mine.write(origin, &data).unwrap();
+            let args = KernelArgs::new().with(channel.device_handle()).with(target).with(origin);
+            let config = LaunchConfig { shared_bytes: 5120, ..LaunchConfig::linear(1, 32) };
+            kernels.start("ported_bulk_channel", config, &args.with(back).with(size));
+            kernels.finish("ported_bulk_channel");
+            for (buffer, at, around) in [(&theirs, target, 0x22), (&mine, back, 0x11)] {
+                let mut got = vec![0; (size + 2 * GUARD) as usize];
+                buffer.read(at - GUARD, &mut got).unwrap();
+                let mut expected = vec![around; got.len()];
+                expected[GUARD as usize..][..data.len()].copy_from_slice(&data);
+                assert!(got == expected, "{size} bytes from {origin} to {target} and {back}");
+            }
+        }
+    });
+}
+
+#[test]
+fn port_channels_put_in_every_form() {
+    const BYTES: u64 = 65536;
+    on_each_pair(|context, devices| {
+        let semaphores = semaphore_pair(context, devices).unwrap();
+        let gpus = devices.map(|id| context.gpu(id).unwrap());
+        let mut random = Random::new();
+        let buffers = gpus.each_ref().map(|gpu| {
+            let [source, arrivals] = [gpu.allocate(BYTES).unwrap(), gpu.allocate(BYTES).unwrap()];
+            let data = random.bytes(BYTES);
+            source.write(0, &data).unwrap();
+            arrivals.fill(0, BYTES, 0x5a).unwrap();
+            (source, arrivals, data)
+        });
+        let register = |buffer| context.register_buffer(buffer, Transport::CUDA_IPC).unwrap();
+        let sides: Vec<_> = (0..2)
+            .map(|i| {
+                let service = ProxyService::new(&gpus[i]).unwrap();
+                let id = service.add_semaphore(&semaphores[i]).unwrap();
+                // Numbers that are not 0 and 1.
+                service.add_memory(&register(&buffers[i].1)).unwrap();
+                let dst = service.add_memory(&register(&buffers[1 - i].1)).unwrap();
+                let src = service.add_memory(&register(&buffers[i].0)).unwrap();
+                let channel = service.port_channel(id, dst, src).unwrap();
+                service.start_proxy(true).unwrap();
+                (service, channel, Kernels::new(&gpus[i]))
+            })
+            .collect();
+        for (_, channel, kernels) in &sides {
+            let args = KernelArgs::new().with(channel.device_handle()).with(kernels.said.ptr());
+            let args = args.with(kernels.said.ptr().add(4));
+            kernels.start("ported_port_channel", LaunchConfig::linear(1, 1), &args);
+        }
+        for (service, _, kernels) in &sides {
+            kernels.finish("ported_port_channel");
+            service.health().expect("a service in good health");
+            assert_eq!(word(&kernels.said, 4), 15);
+        }
+        // Where each put took its bytes from: (target, origin, bytes).
+        let small = [
+            (0, 64),
+            (128, 128),
+            (256, 192),
+            (320, 320),
+            (384, 448),
+            (512, 512),
+            (640, 576),
+            (704, 704),
+            (768, 832),
+            (896, 896),
+            (960, 1024),
+            (1088, 1088),
+            (1152, 1216),
+            (1280, 1280),
+            (1344, 1408),
+            (1472, 1472),
+            (1536, 1600),
+            (1664, 1664),
+            (1728, 1792),
+            (1856, 1920),
+        ];
+        let large = [(4096, 8192, 4096), (8203, 12299, 5000), (16384, 20480, 40000)];
+        let puts = small.map(|(target, origin)| (target, origin, 64)).into_iter().chain(large);
+        for i in 0..2 {
+            let mut expected = vec![0x5a; BYTES as usize];
+            for (target, origin, bytes) in puts.clone() {
+                expected[target..target + bytes].copy_from_slice(&buffers[1 - i].2[origin..origin + bytes]);
+            }
+            let mut got = vec![0; BYTES as usize];
+            buffers[i].1.read(0, &mut got).unwrap();
+            assert_eq!(got.iter().zip(&expected).position(|(a, b)| a != b), None, "the first wrong byte");
+        }
+    });
+}
+
+#[test]
+fn triggers_are_made_of_fields() {
+    let _turn = turn();
+    let gpu = platform().gpu(0).unwrap();
+    let kernels = Kernels::new(&gpu);
+    let mut fifo = Fifo::new(&gpu, 64).unwrap();
+    let args = KernelArgs::new().with(fifo.device_handle()).with(kernels.said.ptr());
+    kernels.start("ported_fifo", LaunchConfig::linear(1, 1), &args);
+    let deadline = std::time::Instant::now() + LIMIT;
+    let mut take = || loop {
+        if let Some(trigger) = fifo.poll() {
+            fifo.pop();
+            return trigger;
+        }
+        assert!(std::time::Instant::now() < deadline, "no trigger came");
+        std::thread::yield_now();
+    };
+    let (first, second) = (take(), take());
+    kernels.finish("ported_fifo");
+    assert_eq!((first.dst_memory(), first.dst_offset()), (5, 0x1111_1111));
+    assert_eq!((first.src_memory(), first.src_offset()), (6, 0x2222_2222));
+    assert_eq!(
+        (first.size(), first.semaphore(), first.kind()),
+        (0x3333_3333, 7, TriggerKind::DATA | TriggerKind::FLAG)
+    );
+    assert_eq!((second.fst, second.kind(), second.semaphore()), (17, TriggerKind::SYNC, 0x3ff));
+}

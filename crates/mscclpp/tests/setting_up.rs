@@ -1,0 +1,93 @@
+//! What programs do on the way to their kernels: addresses of memory that was received, and channels of connections.
+
+mod support;
+
+use mscclpp::{
+    Error,
+    channels::{DeviceToDeviceSemaphore, HostToDeviceSemaphore, HostToHostSemaphore},
+    prelude::*,
+};
+use support::{
+    device_of, endpoint_of,
+    kernels::{Outcome, Side},
+    ranks,
+};
+
+fn peer_of(comm: &Communicator) -> usize {
+    1 - comm.bootstrap().rank()
+}
+
+#[test]
+fn a_received_memory_has_an_address_at_once() {
+    ranks(2, |comm| {
+        let (rank, peer) = (comm.bootstrap().rank(), peer_of(&comm));
+        let gpu = comm.context().gpu(device_of(rank)).unwrap();
+        let kept = gpu.allocate(64).unwrap();
+        let exchange = |transports: TransportFlags| {
+            let own = comm.register_buffer(&kept, transports).unwrap();
+            comm.send_memory(&own, peer, 0).unwrap();
+            (comm.recv_memory(peer, 0).unwrap().wait().unwrap(), own)
+        };
+        let (unconnected, _own) = exchange(Transport::CUDA_IPC.into());
+        assert!(unconnected.data().is_some(), "also before there is a connection");
+        let connection = comm.connect(endpoint_of(rank), peer, 0).unwrap().wait().unwrap();
+        let (received, own) = exchange(Transport::CUDA_IPC | Transport::ETHERNET);
+        let ptr = received.data();
+        assert!(ptr.is_some() && ptr == connection.peer_ptr(&received).unwrap());
+        assert_eq!(received.data(), ptr, "it stays where it is");
+        // In one process it is the owner's own address.
+        comm.bootstrap().send(&own.data().unwrap().0.to_le_bytes(), peer, 9).unwrap();
+        let theirs = comm.bootstrap().recv(peer, 9).unwrap();
+        assert_eq!(theirs, ptr.unwrap().0.to_le_bytes());
+        for nowhere in [Transport::ETHERNET.into(), TransportFlags::NONE] {
+            let (received, _own) = exchange(nowhere);
+            assert_eq!(received.data(), None, "registered for {nowhere}");
+            comm.bootstrap().barrier().unwrap();
+        }
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
+#[test]
+fn one_call_makes_a_channel_of_a_connection() {
+    ranks(2, |comm| {
+        let (rank, peer) = (comm.bootstrap().rank(), peer_of(&comm));
+        let connection = comm.connect(endpoint_of(rank), peer, 3).unwrap().wait().unwrap();
+        let semaphore = Semaphore::from_connection(&comm, &connection).unwrap();
+        assert_eq!(semaphore.connection().label(), format!("rank {peer}"));
+        let base = BaseMemoryChannel::from_connection(&comm, &connection).unwrap();
+        let between_devices = DeviceToDeviceSemaphore::from_connection(&comm, &connection).unwrap();
+        assert!(!base.semaphore().is(between_devices.semaphore()), "each has a semaphore of its own");
+        let by_host = HostToDeviceSemaphore::from_connection(&comm, &connection).unwrap();
+        by_host.signal().unwrap();
+
+        let gpu = comm.context().gpu(device_of(rank)).unwrap();
+        let own = comm.register_buffer(&gpu.allocate(64).unwrap(), Transport::CUDA_IPC).unwrap();
+        comm.send_memory(&own, peer, 3).unwrap();
+        let theirs = comm.recv_memory(peer, 3).unwrap().wait().unwrap();
+        let channel = MemoryChannel::from_connection(&comm, &connection, &theirs, &own, Some(&own)).unwrap();
+        assert_eq!(channel.dst().data(), theirs.data());
+
+        // Both kinds of objects may meet: what is exchanged is a semaphore.
+        let mut side = Side::new(&gpu).unwrap();
+        comm.bootstrap().barrier().unwrap();
+        for channel in [&base, channel.base()] {
+            side.signal(channel, 1);
+            assert_eq!(side.wait_once(channel, -1), Outcome::Signalled);
+        }
+
+        // The wrong end is found after the exchange, at both sides, and what comes next is not disturbed.
+        let error = HostToHostSemaphore::from_connection(&comm, &connection).unwrap_err();
+        assert!(error.to_string().contains("is on a GPU"), "{error}");
+        let cpu = EndpointConfig::new(Transport::ETHERNET, Device::CPU);
+        let cpus = comm.connect(cpu, peer, 4).unwrap().wait().unwrap();
+        let between_hosts = HostToHostSemaphore::from_connection(&comm, &cpus).unwrap();
+        between_hosts.signal().unwrap();
+        between_hosts.wait(1 << 30).unwrap();
+
+        let other = Communicator::with_context(comm.bootstrap().clone(), comm.context().clone());
+        let error = BaseMemoryChannel::from_connection(&other, &connection).unwrap_err();
+        assert!(matches!(error, Error::ForeignConnection { .. }), "{error}");
+        comm.bootstrap().barrier().unwrap();
+    });
+}

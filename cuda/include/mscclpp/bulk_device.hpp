@@ -1,0 +1,418 @@
+// Bulk asynchronous copies between global and shared memory: one thread starts a copy of many bytes, and the hardware
+// does it meanwhile. They need compute capability 9.0; on simulated devices they are plain copies.
+//
+// Loads, from global to shared memory, tell a BulkBarrier when they are complete. Stores, from shared to global memory,
+// a peer's included, are put into groups by the thread that started them, which then waits for its groups.
+//
+//     __shared__ alignas(128) uint8_t stage[4096];
+//     __shared__ mscclpp::BulkBarrier barrier;
+//     if (threadIdx.x == 0) {
+//       uint32_t phase = 0;
+//       barrier.init();
+//       barrier.arriveAndExpect(4096);
+//       mscclpp::bulkLoad(stage, source, 4096, barrier);
+//       barrier.wait(phase);
+//       mscclpp::bulkStore(target, stage, 4096);
+//       mscclpp::bulkStoreCommit();
+//       mscclpp::bulkStoreWait();
+//     }
+//
+// Bulk copies access memory by a way of their own, the asynchronous proxy. Ordinary accesses before a bulk copy of the
+// same shared memory are not ordered with it unless a bulkFence stands between, in the thread that made them. What a
+// completed load or store has written is there for the ordinary accesses of whoever has seen that it is complete: by
+// BulkBarrier's `wait` or `poll`, or by bulkStoreWait.
+
+#ifndef MSCCLPP_BULK_DEVICE_HPP_
+#define MSCCLPP_BULK_DEVICE_HPP_
+
+#include "mscclpp/access_device.hpp"
+#include "mscclpp/copy_device.hpp"
+#include "mscclpp/group_device.hpp"
+#include "mscclpp/poll_device.hpp"
+
+// Whether what follows is there. nvcc's pass for the host sees it too, since it reads the kernels.
+#if defined(MSCCLPP_DEVICE_HOST) || \
+    (defined(MSCCLPP_DEVICE_CUDA) && (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900))
+#define MSCCLPP_BULK_AVAILABLE 1
+#else
+#define MSCCLPP_BULK_AVAILABLE 0
+#endif
+
+#if MSCCLPP_BULK_AVAILABLE
+
+// The formats of 16 bits, declared as CUDA's headers define them.
+struct __half;
+struct __nv_bfloat16;
+
+namespace mscclpp {
+
+// What bulkReduceStore does with what is there and what it stores.
+enum class BulkRedOp { Add, Min, Max, And, Or, Xor };
+
+// Whether the address can be one of a bulk copy: a multiple of 16. The numbers of bytes are multiples of 16, too.
+MSCCLPP_DEVICE_INLINE bool bulkAligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
+#if defined(MSCCLPP_DEVICE_CUDA)
+
+namespace detail {
+
+MSCCLPP_DEVICE_INLINE uint32_t sharedAddress(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Orders the ordinary accesses of this thread to all memory, and what it had acquired, with its bulk copies.
+MSCCLPP_DEVICE_INLINE void bulkFenceAll() { asm volatile("fence.proxy.async;" : : : "memory"); }
+
+}  // namespace detail
+
+// Orders this thread's ordinary accesses to shared memory with bulk copies that follow, its own or, behind a barrier,
+// those of others.
+MSCCLPP_DEVICE_INLINE void bulkFence() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
+
+// What bulk loads are complete by. In shared memory. It counts rounds, which are called phases: one ends when as many
+// arrivals have come as `init` said, and as many bytes as were expected. A waiting thread keeps the parity of the phase
+// it waits for, 0 at first.
+struct alignas(8) BulkBarrier {
+  uint64_t state_;
+
+  // Makes it ready. One thread; the others use it behind a barrier of the block.
+  MSCCLPP_DEVICE_INLINE void init(uint32_t arriveCount = 1) {
+    relaxedInit(arriveCount);
+    bulkFence();
+  }
+  // The same without the fence: several barriers can have one together, a bulkFence behind the last.
+  MSCCLPP_DEVICE_INLINE void relaxedInit(uint32_t arriveCount = 1) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(at()), "r"(arriveCount) : "memory");
+  }
+  // Makes its memory ordinary memory again. One thread, when nobody uses it any more. Before another `init` too.
+  MSCCLPP_DEVICE_INLINE void invalidate() {
+    asm volatile("mbarrier.inval.shared::cta.b64 [%0];" : : "r"(at()) : "memory");
+  }
+
+  // Says that so many bytes more come in this phase.
+  MSCCLPP_DEVICE_INLINE void expect(uint32_t bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" : : "r"(at()), "r"(bytes) : "memory");
+  }
+  // Arrives, with release for the block. Waits for nobody.
+  MSCCLPP_DEVICE_INLINE void arrive() {
+    asm volatile("{\n\t.reg .b64 state;\n\tmbarrier.arrive.shared::cta.b64 state, [%0];\n\t}"
+                 :
+                 : "r"(at())
+                 : "memory");
+  }
+  // The two, in this order, as one.
+  MSCCLPP_DEVICE_INLINE void arriveAndExpect(uint32_t bytes) {
+    asm volatile("{\n\t.reg .b64 state;\n\tmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n\t}"
+                 :
+                 : "r"(at()), "r"(bytes)
+                 : "memory");
+  }
+
+  // Whether the phase of this parity is over; acquires if so.
+  MSCCLPP_DEVICE_INLINE bool poll(uint32_t phase) const {
+    uint32_t over;
+    asm volatile(
+        "{\n\t.reg .pred over;\n\tmbarrier.test_wait.parity.shared::cta.b64 over, [%1], %2;\n\t"
+        "selp.u32 %0, 1, 0, over;\n\t}"
+        : "=r"(over)
+        : "r"(at()), "r"(phase)
+        : "memory");
+    return over != 0;
+  }
+  // Waits until the phase of this parity is over, and flips `phase`. Returns true; false when it was not over within
+  // maxSpinCount polls, if that is not negative, and `phase` is as it was then.
+  MSCCLPP_DEVICE_INLINE bool wait(uint32_t& phase, int64_t maxSpinCount = -1) const {
+    if (!poll(phase) && !pollUntil<1>([&] { return poll(phase); }, maxSpinCount, nullptr)) return false;
+    phase ^= 1;
+    return true;
+  }
+
+ private:
+  MSCCLPP_DEVICE_INLINE uint32_t at() const { return detail::sharedAddress(this); }
+};
+
+// Starts a load from global memory, a peer's included, to shared memory. `barrier` gets the bytes when they are there;
+// it has been told to expect them.
+MSCCLPP_DEVICE_INLINE void bulkLoad(void* dstShared, const void* srcGlobal, uint32_t bytes, BulkBarrier& barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               :
+               : "r"(detail::sharedAddress(dstShared)), "l"(detail::globalAddress(srcGlobal)), "r"(bytes),
+                 "r"(detail::sharedAddress(&barrier))
+               : "memory");
+}
+
+// Starts a store from shared memory to global memory, a peer's included. It belongs to the next group that this thread
+// commits.
+MSCCLPP_DEVICE_INLINE void bulkStore(void* dstGlobal, const void* srcShared, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+               :
+               : "l"(detail::globalAddress(dstGlobal)), "r"(detail::sharedAddress(srcShared)), "r"(bytes)
+               : "memory");
+}
+
+// Makes a group of the stores that this thread has started since the last group.
+MSCCLPP_DEVICE_INLINE void bulkStoreCommit() { asm volatile("cp.async.bulk.commit_group;" : : : "memory"); }
+
+// Waits until at most the last PendingGroups groups of this thread have writes that are not complete. What it signals
+// behind that carries the data of the others.
+template <int PendingGroups = 0>
+MSCCLPP_DEVICE_INLINE void bulkStoreWait() {
+  asm volatile("cp.async.bulk.wait_group %0;" : : "n"(PendingGroups) : "memory");
+}
+
+// Waits until at most the last PendingGroups groups of this thread still read their source: the others' may be used
+// again.
+template <int PendingGroups = 0>
+MSCCLPP_DEVICE_INLINE void bulkStoreWaitSource() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" : : "n"(PendingGroups) : "memory");
+}
+
+// Starts a store that does not overwrite: each element of the global memory, a peer's included, becomes what Op makes
+// of it and of the element stored, as if by a relaxed atomic access of this device; in which order with others is open.
+// It belongs to a group, like bulkStore's.
+//
+// T and Op: float, double, 16-bit floats and integers of 4 and 8 bytes are added; of 16-bit floats and integers the
+// minimum or maximum is taken; integers are and-ed, or-ed and xor-ed. Other pairs do not compile for GPUs.
+template <class T, BulkRedOp Op>
+MSCCLPP_DEVICE_INLINE void bulkReduceStore(void* dstGlobal, const void* srcShared, uint32_t bytes) = delete;
+
+#define MSCCLPP_BULK_RED(TYPE, OP, SUFFIX)                                                                     \
+  template <>                                                                                                  \
+  MSCCLPP_DEVICE_INLINE void bulkReduceStore<TYPE, BulkRedOp::OP>(void* dstGlobal, const void* srcShared,      \
+                                                                  uint32_t bytes) {                            \
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group." SUFFIX " [%0], [%1], %2;"              \
+                 :                                                                                             \
+                 : "l"(detail::globalAddress(dstGlobal)), "r"(detail::sharedAddress(srcShared)), "r"(bytes)    \
+                 : "memory");                                                                                  \
+  }
+#define MSCCLPP_BULK_RED_INTEGER(TYPE, SIGN, BITS) \
+  MSCCLPP_BULK_RED(TYPE, Add, "add.u" BITS)        \
+  MSCCLPP_BULK_RED(TYPE, Min, "min." SIGN BITS)    \
+  MSCCLPP_BULK_RED(TYPE, Max, "max." SIGN BITS)    \
+  MSCCLPP_BULK_RED(TYPE, And, "and.b" BITS)        \
+  MSCCLPP_BULK_RED(TYPE, Or, "or.b" BITS)          \
+  MSCCLPP_BULK_RED(TYPE, Xor, "xor.b" BITS)
+MSCCLPP_BULK_RED(float, Add, "add.f32")
+MSCCLPP_BULK_RED(double, Add, "add.f64")
+MSCCLPP_BULK_RED(__half, Add, "add.noftz.f16")
+MSCCLPP_BULK_RED(__half, Min, "min.f16")
+MSCCLPP_BULK_RED(__half, Max, "max.f16")
+MSCCLPP_BULK_RED(__nv_bfloat16, Add, "add.noftz.bf16")
+MSCCLPP_BULK_RED(__nv_bfloat16, Min, "min.bf16")
+MSCCLPP_BULK_RED(__nv_bfloat16, Max, "max.bf16")
+MSCCLPP_BULK_RED_INTEGER(unsigned int, "u", "32")
+MSCCLPP_BULK_RED_INTEGER(int, "s", "32")
+MSCCLPP_BULK_RED_INTEGER(unsigned long, "u", "64")
+MSCCLPP_BULK_RED_INTEGER(unsigned long long, "u", "64")
+MSCCLPP_BULK_RED_INTEGER(long, "s", "64")
+MSCCLPP_BULK_RED_INTEGER(long long, "s", "64")
+#undef MSCCLPP_BULK_RED
+#undef MSCCLPP_BULK_RED_INTEGER
+
+#else
+
+// The functions of the CUDA branch, documented there, for a simulated device: a copy is complete when it has been
+// started. The threads of a block, which share its memory, take turns, so the barrier needs no atomic accesses.
+namespace detail {
+
+MSCCLPP_DEVICE_INLINE void bulkFenceAll() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+// Fails the kernel unless the addresses and the size are those of a bulk copy, and the ranges memory that it may touch.
+MSCCLPP_DEVICE_INLINE void checkBulk(const void* dst, const void* src, uint32_t bytes) {
+  if (!bulkAligned(dst) || !bulkAligned(src) || bytes % 16 != 0) {
+    mscclpp_host::trap("the addresses and the size of a bulk copy are multiples of 16 bytes");
+  }
+  if (bytes == 0) return;
+  mscclpp_host::check(src, 16, 0);
+  mscclpp_host::check(static_cast<const uint8_t*>(src) + bytes - 16, 16, 0);
+  mscclpp_host::check(dst, 16, 1);
+  mscclpp_host::check(static_cast<uint8_t*>(const_cast<void*>(dst)) + bytes - 16, 16, 1);
+}
+
+MSCCLPP_DEVICE_INLINE void copyBulk(void* dst, const void* src, uint32_t bytes) {
+  checkBulk(dst, src, bytes);
+  for (uint32_t i = 0; i < bytes; i += 16) {
+    store16(static_cast<uint8_t*>(dst) + i, load16(static_cast<const uint8_t*>(src) + i));
+  }
+}
+
+}  // namespace detail
+
+MSCCLPP_DEVICE_INLINE void bulkFence() {}
+
+struct alignas(8) BulkBarrier {
+  // What a phase needs, and what this one still lacks. 8 bytes, as on a GPU.
+  uint64_t arrivals_ : 20;
+  uint64_t missing_ : 20;
+  int64_t bytes_ : 23;
+  uint64_t phase_ : 1;
+
+  MSCCLPP_DEVICE_INLINE void init(uint32_t arriveCount = 1) { relaxedInit(arriveCount); }
+  MSCCLPP_DEVICE_INLINE void relaxedInit(uint32_t arriveCount = 1) {
+    arrivals_ = missing_ = arriveCount;
+    bytes_ = 0;
+    phase_ = 0;
+  }
+  MSCCLPP_DEVICE_INLINE void invalidate() { arrivals_ = missing_ = 0; }
+  MSCCLPP_DEVICE_INLINE void expect(uint32_t bytes) { add(bytes); }
+  MSCCLPP_DEVICE_INLINE void arrive() {
+    if (missing_ == 0) mscclpp_host::trap("more arrivals at a BulkBarrier than its init said, or none was made");
+    missing_ = missing_ - 1;
+    add(0);
+  }
+  MSCCLPP_DEVICE_INLINE void arriveAndExpect(uint32_t bytes) {
+    bytes_ = bytes_ + static_cast<int64_t>(bytes);
+    arrive();
+  }
+  // Bytes that are expected, or, if negative, have come.
+  MSCCLPP_DEVICE_INLINE void add(int64_t bytes) {
+    bytes_ = bytes_ + bytes;
+    if (missing_ != 0 || bytes_ != 0) return;
+    missing_ = arrivals_;
+    phase_ = phase_ ^ 1;
+  }
+  MSCCLPP_DEVICE_INLINE bool poll(uint32_t phase) const { return phase_ != (phase & 1); }
+  MSCCLPP_DEVICE_INLINE bool wait(uint32_t& phase, int64_t maxSpinCount = -1) const {
+    if (!poll(phase) && !pollUntil<1>([&] { return poll(phase); }, maxSpinCount, nullptr)) return false;
+    phase ^= 1;
+    return true;
+  }
+};
+
+MSCCLPP_DEVICE_INLINE void bulkLoad(void* dstShared, const void* srcGlobal, uint32_t bytes, BulkBarrier& barrier) {
+  detail::copyBulk(dstShared, srcGlobal, bytes);
+  barrier.add(-static_cast<int64_t>(bytes));
+}
+MSCCLPP_DEVICE_INLINE void bulkStore(void* dstGlobal, const void* srcShared, uint32_t bytes) {
+  detail::copyBulk(dstGlobal, srcShared, bytes);
+}
+MSCCLPP_DEVICE_INLINE void bulkStoreCommit() {}
+template <int PendingGroups = 0>
+MSCCLPP_DEVICE_INLINE void bulkStoreWait() {}
+template <int PendingGroups = 0>
+MSCCLPP_DEVICE_INLINE void bulkStoreWaitSource() {}
+
+template <class T, BulkRedOp Op>
+MSCCLPP_DEVICE_INLINE void bulkReduceStore(void* dstGlobal, const void* srcShared, uint32_t bytes) {
+  constexpr bool IsWide = detail::isSame<T, float> || detail::isSame<T, double>;
+  constexpr bool IsHalf = detail::isSame<T, __half> || detail::isSame<T, __nv_bfloat16>;
+  static_assert(Op == BulkRedOp::Add || !IsWide, "a GPU adds floats, and does nothing else with them here");
+  static_assert(Op <= BulkRedOp::Max || !IsHalf, "a GPU adds 16-bit floats, and takes their minimum and maximum");
+  detail::checkBulk(dstGlobal, srcShared, bytes);
+  T* const target = static_cast<T*>(dstGlobal);
+  const T* const source = static_cast<const T*>(srcShared);
+  for (uint32_t i = 0; i < bytes / sizeof(T); ++i) {
+    const T value = source[i];
+    mscclpp_host::update(target + i, [value](T there) -> T {
+      if constexpr (Op == BulkRedOp::Add) return there + value;
+      if constexpr (Op == BulkRedOp::Min) return value < there ? value : there;
+      if constexpr (Op == BulkRedOp::Max) return there < value ? value : there;
+      if constexpr (Op == BulkRedOp::And) return there & value;
+      if constexpr (Op == BulkRedOp::Or) return there | value;
+      if constexpr (Op == BulkRedOp::Xor) return there ^ value;
+    });
+  }
+}
+
+#endif
+
+namespace detail {
+
+// Copies `bytes` bytes between global memories, a peer's included, through shared memory: in pieces of PieceBytes, of
+// which Stages are under way at once. One thread; addresses and size are multiples of 16, and all has arrived when it
+// returns.
+//
+// A piece is loaded into the stage of the piece `Stages` before it, as soon as that one's store has read it. What is
+// waited for is the store before the last one: to wait for the last one itself, which has only just begun, takes a
+// third longer.
+//
+// The order of memory. bulkFenceAll in front makes what this thread wrote, or had acquired, the source of the loads,
+// and the barriers ready for them. bulkStoreWait behind returns when the writes are complete, and that orders them in
+// front of what this thread does next, such as a signal with release at system scope. The fence behind it says so again
+// for ordinary accesses, which PTX orders with bulk copies by a fence alone.
+template <uint32_t PieceBytes, uint32_t Stages>
+MSCCLPP_DEVICE_INLINE void copyThroughStages(uint8_t* dst, const uint8_t* src, uint64_t bytes, uint8_t* stages,
+                                             BulkBarrier* full) {
+  static_assert(PieceBytes % 16 == 0 && Stages >= 2, "pieces of multiples of 16 bytes, at least 2 of them");
+  if (bytes == 0) return;
+  const uint64_t count = (bytes + PieceBytes - 1) / PieceBytes;
+  const uint32_t last = static_cast<uint32_t>(bytes - (count - 1) * PieceBytes);
+  const auto load = [&](uint64_t piece, uint32_t stage) {
+    const uint32_t size = piece + 1 == count ? last : PieceBytes;
+    full[stage].arriveAndExpect(size);
+    bulkLoad(stages + stage * PieceBytes, src + piece * PieceBytes, size, full[stage]);
+  };
+#pragma unroll
+  for (uint32_t stage = 0; stage < Stages; ++stage) full[stage].relaxedInit();
+  bulkFenceAll();
+#pragma unroll
+  for (uint32_t stage = 0; stage < Stages; ++stage) {
+    if (stage < count) load(stage, stage);
+  }
+  uint32_t phase = 0;
+#pragma unroll 1
+  for (uint64_t first = 0; first < count; first += Stages) {
+#pragma unroll
+    for (uint32_t stage = 0; stage < Stages; ++stage) {
+      const uint64_t piece = first + stage;
+      if (piece < count) {
+        // The hardware ends this wait.
+        while (!full[stage].poll(phase)) {
+        }
+        bulkStore(dst + piece * PieceBytes, stages + stage * PieceBytes, piece + 1 == count ? last : PieceBytes);
+        bulkStoreCommit();
+        if (piece != 0 && piece - 1 + Stages < count) {
+          bulkStoreWaitSource<1>();
+          load(piece - 1 + Stages, (stage + Stages - 1) % Stages);
+        }
+      }
+    }
+    phase ^= 1;
+  }
+  bulkStoreWait();
+  bulkFenceAll();
+#pragma unroll
+  for (uint32_t stage = 0; stage < Stages; ++stage) full[stage].invalidate();
+}
+
+}  // namespace detail
+
+// What a warp moves data between global memories through: `Stages` pieces of PieceBytes. In shared memory, at a
+// multiple of 128; one for each warp that moves. What is in it between two calls does not matter. With the sizes by
+// default, 98,432 bytes, 8 warps fill a link of 18 NVLinks.
+template <uint32_t PieceBytes = 16384, uint32_t Stages = 6>
+struct BulkStage {
+  alignas(128) uint8_t pieces[Stages * PieceBytes];
+  BulkBarrier full[Stages];
+};
+
+// Copies `bytes` bytes from `src` to `dst`, which do not overlap, both in global memory, a peer's included, by the 32
+// threads of the calling warp: by bulk copies where the addresses are the same modulo 16, else as `copy` does. All of
+// it has arrived when it returns, for a signal of any of these threads.
+template <uint32_t PieceBytes, uint32_t Stages>
+MSCCLPP_DEVICE_INLINE void copyByBulk(void* dst, const void* src, uint64_t bytes,
+                                      BulkStage<PieceBytes, Stages>& stage) {
+  uint8_t* const to = static_cast<uint8_t*>(dst);
+  const uint8_t* const from = static_cast<const uint8_t*>(src);
+  const uintptr_t toAddress = reinterpret_cast<uintptr_t>(dst);
+  const bool bulk = (toAddress ^ reinterpret_cast<uintptr_t>(src)) % 16 == 0 && bytes >= 32;
+  const uint64_t head = bulk ? (0 - toAddress) % 16 : bytes;
+  const uint64_t middle = (bytes - head) / 16 * 16;
+  // What other threads of the warp have written, or acquired, is there for the one that copies; and what that has
+  // copied, for them.
+  warpSync();
+  if (laneId() == 0 && middle != 0) {
+    detail::copyThroughStages<PieceBytes, Stages>(to + head, from + head, middle, stage.pieces, stage.full);
+  }
+  if (head != 0) copy<16, true>(static_cast<void*>(to), from, head, laneId(), 32);
+  if (head + middle != bytes) {
+    copy<16, true>(static_cast<void*>(to + head + middle), from + head + middle, bytes - head - middle, laneId(), 32);
+  }
+  warpSync();
+}
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_BULK_AVAILABLE
+
+#endif  // MSCCLPP_BULK_DEVICE_HPP_

@@ -1,0 +1,8 @@
+// What kernels need of the host header of this name. The host's objects are made in Rust or Python.
+
+#ifndef MSCCLPP_CORE_HPP_
+#define MSCCLPP_CORE_HPP_
+
+#include "mscclpp/device.hpp"
+
+#endif  // MSCCLPP_CORE_HPP_

@@ -121,8 +121,10 @@ struct alignas(8) BulkBarrier {
   }
   // Waits until the phase of this parity is over, and flips `phase`. Returns true; false when it was not over within
   // maxSpinCount polls, if that is not negative, and `phase` is as it was then.
-  MSCCLPP_DEVICE_INLINE bool wait(uint32_t& phase, int64_t maxSpinCount = -1) const {
-    if (!poll(phase) && !pollUntil<1>([&] { return poll(phase); }, maxSpinCount, nullptr)) return false;
+  template <class Phase>
+  MSCCLPP_DEVICE_INLINE bool wait(Phase& phase, int64_t maxSpinCount = -1) const {
+    const uint32_t parity = static_cast<uint32_t>(phase);
+    if (!poll(parity) && !pollUntil<1>([&] { return poll(parity); }, maxSpinCount, nullptr)) return false;
     phase ^= 1;
     return true;
   }
@@ -272,8 +274,10 @@ struct alignas(8) BulkBarrier {
     phase_ = phase_ ^ 1;
   }
   MSCCLPP_DEVICE_INLINE bool poll(uint32_t phase) const { return phase_ != (phase & 1); }
-  MSCCLPP_DEVICE_INLINE bool wait(uint32_t& phase, int64_t maxSpinCount = -1) const {
-    if (!poll(phase) && !pollUntil<1>([&] { return poll(phase); }, maxSpinCount, nullptr)) return false;
+  template <class Phase>
+  MSCCLPP_DEVICE_INLINE bool wait(Phase& phase, int64_t maxSpinCount = -1) const {
+    const uint32_t parity = static_cast<uint32_t>(phase);
+    if (!poll(parity) && !pollUntil<1>([&] { return poll(parity); }, maxSpinCount, nullptr)) return false;
     phase ^= 1;
     return true;
   }

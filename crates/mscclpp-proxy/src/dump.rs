@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use mscclpp_core::Report;
 
 use crate::{
-    Error, ProxyService,
+    Error, FifoPosition, ProxyService,
     state::ServiceState,
     stats::{ConnectionStats, SemaphoreState, ServiceStats},
 };
@@ -72,7 +72,8 @@ impl ServiceState {
 
 impl ConnectionStats {
     fn write(&self, out: &mut String) -> std::fmt::Result {
-        let known = |position: Option<u64>| position.map_or("?".to_owned(), |position| position.to_string());
+        let known =
+            |position: Option<FifoPosition>| position.map_or("?".to_owned(), |position| position.to_string());
         writeln!(
             out,
             "  to {} over {}: pushed up to {}, carried out up to {}, complete up to {}",

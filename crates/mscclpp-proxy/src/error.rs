@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::ProxyTrigger;
+use crate::{FifoPosition, ProxyTrigger};
 
 /// What this crate's calls return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -58,7 +58,7 @@ pub enum Error {
     #[error("trigger {position} ({trigger}){} could not be carried out", peer.as_ref().map(|p| format!(" to {p}")).unwrap_or_default())]
     Trigger {
         /// Its position in the FIFO.
-        position: u64,
+        position: FifoPosition,
         /// What it asked for.
         trigger: ProxyTrigger,
         /// The label of the connection it was for, if that is known.
@@ -70,9 +70,9 @@ pub enum Error {
     #[error("triggers {first} to {last} to {peer} could not be carried out")]
     Triggers {
         /// The position of the first that may not have been handed over.
-        first: u64,
+        first: FifoPosition,
         /// The position of the last.
-        last: u64,
+        last: FifoPosition,
         /// The label of their connection.
         peer: String,
         /// Why.
@@ -85,7 +85,7 @@ pub enum Error {
     )]
     Poisoned {
         /// The position of the hole.
-        position: u64,
+        position: FifoPosition,
     },
     /// Somebody here called `abort`.
     #[error("the proxy service was aborted: {reason}")]

@@ -59,7 +59,8 @@ pub trait BaseProxyService: Send + Sync {
 ///     let len = PIECE.min(buffer.len() - offset);
 ///     // SAFETY: a part of `buffer`, which outlives the service.
 ///     let piece = unsafe { context.register_memory(buffer.ptr().add(offset), len, Transport::CUDA_IPC)? };
-///     service.add_memory(&piece)?; // first, first + 1, ...: byte `at` is in memory `first + at / PIECE`
+///     // These get first, first + 1, ...: byte `at` is in memory `first + (at / PIECE) as u32`.
+///     service.add_memory(&piece)?;
 /// }
 /// # Ok(())
 /// # }
@@ -204,7 +205,7 @@ impl ProxyService {
         })?;
         // One that failed meanwhile may not have seen the new semaphore.
         self.proxy.health().inspect_err(|error| state.abort_semaphores(error))?;
-        Ok(id)
+        Ok(SemaphoreId::from_raw(id))
     }
 
     /// Adds a memory, registered here or a peer's. The service keeps it. Does not block: a peer's is mapped when a
@@ -214,7 +215,7 @@ impl ProxyService {
     /// # Errors
     /// [`Error::TooMany`] beyond 512.
     pub fn add_memory(&self, memory: &RegisteredMemory) -> Result<MemoryId> {
-        self.state.memories.add(|_| Ok(memory.clone()))
+        self.state.memories.add(|_| Ok(memory.clone())).map(MemoryId::from_raw)
     }
 
     /// The number that the next memory gets, if there is room for `count` of them. Reserves nothing.
@@ -222,7 +223,7 @@ impl ProxyService {
     /// # Errors
     /// [`Error::TooMany`].
     pub fn next_memory_id(&self, count: u32) -> Result<MemoryId> {
-        self.state.memories.next(count)
+        self.state.memories.next(count).map(MemoryId::from_raw)
     }
 
     /// The semaphore of that number.
@@ -230,7 +231,7 @@ impl ProxyService {
     /// # Errors
     /// [`Error::UnknownId`].
     pub fn semaphore(&self, id: SemaphoreId) -> Result<Semaphore> {
-        Ok(self.state.semaphores.find("semaphore", id)?.semaphore.clone())
+        Ok(self.state.semaphores.find("semaphore", id.raw())?.semaphore.clone())
     }
 
     /// A channel that names memories with each put.

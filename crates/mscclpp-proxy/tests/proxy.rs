@@ -15,7 +15,8 @@ use std::{
 use kernels::{Kernels, PATIENCE};
 use mscclpp_gpu::{Gpu, KernelArgs, LaunchConfig, Platform};
 use mscclpp_proxy::{
-    Error, FifoHandle, IdlePolicy, Progress, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Result,
+    Error, FifoHandle, FifoPosition, IdlePolicy, Progress, Proxy, ProxyHandler, ProxyHandlerResult,
+    ProxyTrigger, Result,
 };
 
 fn gpu() -> Gpu {
@@ -32,11 +33,11 @@ fn kernels() -> &'static Kernels {
 }
 
 /// Pushes as a thread of a kernel.
-fn push<H: ProxyHandler>(proxy: &Proxy<H>, n: u64) -> u64 {
+fn push<H: ProxyHandler>(proxy: &Proxy<H>, n: u64) -> FifoPosition {
     kernels().push(proxy.fifo().device_handle(), numbered(n), -1)
 }
 
-fn sync<H: ProxyHandler>(proxy: &Proxy<H>, position: u64) -> bool {
+fn sync<H: ProxyHandler>(proxy: &Proxy<H>, position: FifoPosition) -> bool {
     kernels().sync(proxy.fifo().device_handle(), position)
 }
 
@@ -67,7 +68,7 @@ fn a_handler_can_stop_and_the_proxy_goes_on_where_it_was() {
         if trigger.fst % 3 == 2 { ProxyHandlerResult::Stop } else { ProxyHandlerResult::Continue }
     })
     .unwrap();
-    (0..9).for_each(|n| assert_eq!(push(&proxy, n), n));
+    (0..9).for_each(|n| assert_eq!(push(&proxy, n).raw(), n));
     for turn in 0..3 {
         proxy.start(true).unwrap();
         let got: Vec<_> = (0..3).map(|_| triggers.recv_timeout(PATIENCE).unwrap()).collect();
@@ -92,7 +93,7 @@ fn a_proxy_that_a_handler_stopped_starts_at_once() {
         let push = kernels().start_push(fifo, numbered(n), -1);
         let deadline = Instant::now() + PATIENCE;
         // As soon as can be.
-        while proxy.fifo().tail() <= n {
+        while proxy.fifo().tail().raw() <= n {
             assert!(Instant::now() < deadline);
             std::hint::spin_loop();
         }
@@ -111,7 +112,7 @@ struct Reentrant {
 }
 
 impl ProxyHandler for Reentrant {
-    fn handle(&mut self, _: ProxyTrigger, _: u64) -> Result<ProxyHandlerResult> {
+    fn handle(&mut self, _: ProxyTrigger, _: FifoPosition) -> Result<ProxyHandlerResult> {
         self.handling.send(()).unwrap();
         self.go_on.recv_timeout(PATIENCE).unwrap();
         let proxy = self.proxy.get().and_then(Weak::upgrade).unwrap();
@@ -151,8 +152,8 @@ struct Reluctant {
 }
 
 impl ProxyHandler for Reluctant {
-    fn handle(&mut self, trigger: ProxyTrigger, position: u64) -> Result<ProxyHandlerResult> {
-        assert_eq!((trigger.fst, position), (self.offers / 3, self.offers / 3), "the same one again");
+    fn handle(&mut self, trigger: ProxyTrigger, position: FifoPosition) -> Result<ProxyHandlerResult> {
+        assert_eq!((trigger.fst, position.raw()), (self.offers / 3, self.offers / 3), "the same one again");
         assert!(
             self.offers.is_multiple_of(3) || std::mem::take(&mut self.progressed),
             "no progress was made"
@@ -185,14 +186,14 @@ fn a_trigger_that_there_is_no_room_for_comes_again() {
         }
     }
     proxy.stop().unwrap();
-    assert_eq!((taken.load(Ordering::Relaxed), proxy.fifo().tail()), (100, 100));
+    assert_eq!((taken.load(Ordering::Relaxed), proxy.fifo().tail().raw()), (100, 100));
 }
 
 /// Counts how often it was told that it failed.
 struct CountFailures(Arc<AtomicU64>);
 
 impl ProxyHandler for CountFailures {
-    fn handle(&mut self, _: ProxyTrigger, _: u64) -> Result<ProxyHandlerResult> {
+    fn handle(&mut self, _: ProxyTrigger, _: FifoPosition) -> Result<ProxyHandlerResult> {
         Ok(ProxyHandlerResult::Stop)
     }
 
@@ -290,8 +291,8 @@ struct Slow {
 }
 
 impl ProxyHandler for Slow {
-    fn handle(&mut self, trigger: ProxyTrigger, position: u64) -> Result<ProxyHandlerResult> {
-        assert_eq!(trigger.fst, position);
+    fn handle(&mut self, trigger: ProxyTrigger, position: FifoPosition) -> Result<ProxyHandlerResult> {
+        assert_eq!(trigger.fst, position.raw());
         self.started += 1;
         Ok(ProxyHandlerResult::Continue)
     }
@@ -318,7 +319,7 @@ fn a_stop_waits_for_what_was_started() {
         let handler =
             Slow { started: 0, silent, may_complete: may_complete.clone(), completed: completed.clone() };
         let proxy = Proxy::new(&gpu(), handler).unwrap();
-        (0..20).for_each(|n| assert_eq!(push(&proxy, n), n));
+        (0..20).for_each(|n| assert_eq!(push(&proxy, n).raw(), n));
         proxy.start(true).unwrap();
         thread::scope(|scope| {
             let stop = scope.spawn(|| proxy.stop());

@@ -137,9 +137,10 @@ pub mod memory {
 pub mod proxy {
     pub use mscclpp_proxy::{
         BasePortChannel, BasePortChannelHandle, BaseProxyService, ConnectionStats, Fifo, FifoHandle,
-        FifoShared, IdlePolicy, MAX_MEMORIES, MAX_SEMAPHORES, MemoryId, PendingFlush, PortChannel,
-        PortChannelHandle, Progress, Proxy, ProxyBuilder, ProxyHandler, ProxyHandlerResult, ProxyService,
-        ProxyServiceBuilder, ProxyTrigger, SemaphoreId, ServiceStats, TrafficStats, TriggerKind,
+        FifoPosition, FifoShared, IdlePolicy, MAX_MEMORIES, MAX_SEMAPHORES, MemoryId, PendingFlush,
+        PortChannel, PortChannelHandle, Progress, Proxy, ProxyBuilder, ProxyHandler, ProxyHandlerResult,
+        ProxyService, ProxyServiceBuilder, ProxyTrigger, SemaphoreId, ServiceStats, TrafficStats,
+        TriggerKind,
     };
 
     pub use crate::ProxyServiceExt;

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use mscclpp_proxy::TrafficStats;
+use mscclpp_proxy::{FifoPosition, TrafficStats};
 
 use super::{Case, Pair, Setup, pair::until};
 
@@ -39,7 +39,8 @@ fn both_ways_are_counted(setup: &Setup) {
             (Some(0), None, 1)
         );
         let connection = &stats.connections[0];
-        assert_eq!((connection.pushed, connection.completed), (Some(stats.triggers), Some(stats.triggers)));
+        let all = Some(FifoPosition::from_raw(stats.triggers));
+        assert_eq!((connection.pushed, connection.completed), (all, all));
         assert_eq!(b.service.stats().total, TrafficStats::default());
         assert!(stats.last_error.is_none());
     }

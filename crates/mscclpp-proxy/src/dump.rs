@@ -70,19 +70,50 @@ impl ServiceState {
     }
 }
 
+impl ServiceStats {
+    /// What a stop waits for, by peers.
+    pub(crate) fn pending(&self) -> String {
+        let behind = |due: fn(&ConnectionStats) -> FifoPosition| -> Vec<String> {
+            let late = self.connections.iter().filter(|each| each.is_behind(due(each)));
+            late.map(ConnectionStats::progress).collect()
+        };
+        let mut peers = behind(|each| each.asked);
+        if peers.is_empty() {
+            // Of puts that neither a signal nor a flush follows, the stop alone asks whether they are complete.
+            peers = behind(|each| each.taken);
+        }
+        match (&*peers, self.queue_depth) {
+            ([], Some(depth)) => format!("{depth} triggers are in the FIFO"),
+            ([], None) => "the device does not answer".to_owned(),
+            (peers, _) => peers.join("; "),
+        }
+    }
+}
+
 impl ConnectionStats {
-    fn write(&self, out: &mut String) -> std::fmt::Result {
+    /// Whether something is pushed that was not handed over, or not complete up to `due`.
+    fn is_behind(&self, due: FifoPosition) -> bool {
+        self.pushed.is_some_and(|pushed| pushed > self.taken)
+            || self.waiting > 0
+            || self.completed.is_some_and(|completed| completed < due)
+    }
+
+    /// How far it is.
+    fn progress(&self) -> String {
         let known =
             |position: Option<FifoPosition>| position.map_or("?".to_owned(), |position| position.to_string());
-        writeln!(
-            out,
-            "  to {} over {}: pushed up to {}, carried out up to {}, complete up to {}",
+        format!(
+            "{} over {}: pushed up to {}, carried out up to {}, complete up to {}",
             self.peer,
             self.transport,
             known(self.pushed),
             self.taken,
             known(self.completed)
-        )?;
+        )
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "  to {}", self.progress())?;
         if let Some(flush) = &self.oldest_pending_flush {
             writeln!(
                 out,

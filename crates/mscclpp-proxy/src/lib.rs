@@ -59,6 +59,7 @@ mod state;
 mod stats;
 mod table;
 mod trigger;
+mod waiting;
 
 pub use base_channel_handle::BasePortChannelHandle;
 pub use channel::{BasePortChannel, PortChannel};

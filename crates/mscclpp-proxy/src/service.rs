@@ -1,6 +1,6 @@
 //! The service behind port channels.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use mscclpp_core::{HostToDeviceSemaphoreHandle, RegisteredMemory, Semaphore};
 use mscclpp_gpu::Gpu;
@@ -112,6 +112,13 @@ impl ProxyServiceBuilder {
     #[must_use]
     pub fn idle(mut self, policy: IdlePolicy) -> Self {
         self.proxy = self.proxy.idle(policy);
+        self
+    }
+
+    /// After which time a start or a stop that waits is first logged: see [`ProxyBuilder::log_waits_after`].
+    #[must_use]
+    pub fn log_waits_after(mut self, first: Duration) -> Self {
+        self.proxy = self.proxy.log_waits_after(first);
         self
     }
 
@@ -265,12 +272,13 @@ impl ProxyService {
         self.proxy.start(blocking)
     }
 
-    /// Has everything carried out that was pushed before the call, and ends the thread: see [`Proxy::stop`].
+    /// Has everything carried out that was pushed before the call, and ends the thread: see [`Proxy::stop`]. A stop that
+    /// takes long is logged, with the peers that it waits for.
     ///
     /// # Errors
     /// As [`ProxyService::health`]; [`Error::Timeout`] if something did not become complete within 30 s.
     pub fn stop_proxy(&self) -> Result<()> {
-        self.proxy.stop()?;
+        self.proxy.stop_saying(|| self.state.stats(None).pending())?;
         self.health()
     }
 

@@ -3,8 +3,9 @@
 mod kernels;
 
 use std::{
+    io,
     sync::{
-        Arc, OnceLock, Weak,
+        Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering, fence},
         mpsc,
     },
@@ -310,6 +311,41 @@ impl ProxyHandler for Slow {
         self.silent = false;
         Ok(())
     }
+}
+
+/// Lets what was started complete once something is logged.
+#[derive(Clone, Default)]
+struct CompleteOnLog {
+    may_complete: Arc<AtomicBool>,
+    lines: Arc<Mutex<Vec<u8>>>,
+}
+
+impl io::Write for CompleteOnLog {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.may_complete.store(true, Ordering::Relaxed);
+        self.lines.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_stop_that_takes_long_is_logged() {
+    let log = CompleteOnLog::default();
+    let may_complete = log.may_complete.clone();
+    let handler = Slow { started: 0, silent: true, may_complete, completed: Arc::default() };
+    let proxy = Proxy::builder(&gpu()).log_waits_after(Duration::from_millis(1)).build(handler).unwrap();
+    (0..20).for_each(|n| assert_eq!(push(&proxy, n).raw(), n));
+    proxy.start(true).unwrap();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+    // It takes long, as nothing is complete before the line.
+    tracing::subscriber::with_default(subscriber, || proxy.stop()).unwrap();
+    let text = String::from_utf8(log.lines.lock().unwrap().clone()).unwrap();
+    let line = format!("WARN mscclpp::wait: waiting for the proxy of {} to stop: trigger ", gpu());
+    assert!(text.contains(&line), "{text}");
 }
 
 #[test]

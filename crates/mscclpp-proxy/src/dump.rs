@@ -55,14 +55,11 @@ impl ServiceState {
             connection.write(out)?;
             for state in states.iter().filter(|state| state.connection == number) {
                 let SemaphoreState { id, arrived, expected, .. } = state;
-                write!(
-                    out,
-                    "    semaphore {id}: {arrived} signals have come, {} are waited for",
-                    arrived.max(expected)
-                )?;
-                match expected > arrived {
-                    true => writeln!(out, ": kernels here wait for {}", connection.peer)?,
-                    false => writeln!(out, ": {} not taken yet", arrived - expected)?,
+                write!(out, "    semaphore {id}: {arrived} signals have come, ")?;
+                if expected > arrived {
+                    writeln!(out, "{expected} are waited for: kernels here wait for {}", connection.peer)?;
+                } else {
+                    writeln!(out, "{expected} of them were taken")?;
                 }
             }
         }

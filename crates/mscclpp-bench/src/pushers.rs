@@ -10,7 +10,6 @@ use std::{
 };
 
 use mscclpp::{
-    Kernel, KernelArgs, LaunchConfig, Module,
     errors::ProxyError,
     prelude::*,
     proxy::{FifoPosition, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger},

@@ -9,7 +9,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong with a proxy. Every variant is a situation a caller can act on.
 ///
-/// Its text is its own part; why it came about is its `source`. [`mscclpp_core::Report`] shows both.
+/// Its text is its own part; why it came about is its `source`. [`Report`] shows both.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

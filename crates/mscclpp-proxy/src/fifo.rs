@@ -27,8 +27,8 @@ const LINE: u64 = 128;
 /// others need of the FIFO is its [`FifoShared`]. Full, it makes pushes wait.
 ///
 /// ```
-/// use mscclpp_gpu::Platform;
-/// use mscclpp_proxy::Fifo;
+/// # use mscclpp_gpu::Platform;
+/// # use mscclpp_proxy::Fifo;
 ///
 /// let mut fifo = Fifo::new(&Platform::Host.gpu(0)?, 512)?;
 /// let handle = fifo.device_handle(); // goes to kernels

@@ -7,7 +7,7 @@ use mscclpp_gpu::KernelParam;
 /// Number of a semaphore of a [`crate::ProxyService`], in the order in which they were added.
 ///
 /// ```
-/// use mscclpp_proxy::SemaphoreId;
+/// # use mscclpp_proxy::SemaphoreId;
 /// let id = SemaphoreId::from_raw(3); // usually from ProxyService::add_semaphore
 /// assert_eq!((id.raw(), id.to_string()), (3, "3".to_owned()));
 /// ```
@@ -19,7 +19,7 @@ pub struct SemaphoreId(u32);
 /// `id + 1`, `id + 2` ...
 ///
 /// ```
-/// use mscclpp_proxy::MemoryId;
+/// # use mscclpp_proxy::MemoryId;
 /// let first = MemoryId::from_raw(4); // usually from ProxyService::add_memory
 /// assert_eq!(first + 2, MemoryId::from_raw(6));
 /// ```
@@ -31,7 +31,7 @@ pub struct MemoryId(u32);
 /// the `uint64_t` that `push` returns.
 ///
 /// ```
-/// use mscclpp_proxy::FifoPosition;
+/// # use mscclpp_proxy::FifoPosition;
 /// let first = FifoPosition::from_raw(0);
 /// assert!(first < first + 1);
 /// assert_eq!((first + 511).raw(), 511);

@@ -27,8 +27,8 @@ use crate::{
 ///
 /// ```
 /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
-/// use mscclpp_gpu::{KernelArgs, KernelSource, LaunchConfig, Module, Platform};
-/// use mscclpp_proxy::{Proxy, ProxyHandlerResult, ProxyTrigger};
+/// # use mscclpp_gpu::{KernelArgs, KernelSource, LaunchConfig, Module, Platform};
+/// # use mscclpp_proxy::{Proxy, ProxyHandlerResult, ProxyTrigger};
 ///
 /// const ONE_TO_N: KernelSource = KernelSource::new(
 ///     "one_to_n.cu",

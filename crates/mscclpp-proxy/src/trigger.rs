@@ -76,7 +76,7 @@ impl fmt::Debug for TriggerKind {
 /// | | 63 | the FIFO's commit bit |
 ///
 /// ```
-/// use mscclpp_proxy::{MemoryId, ProxyTrigger, SemaphoreId, TriggerKind};
+/// # use mscclpp_proxy::{MemoryId, ProxyTrigger, SemaphoreId, TriggerKind};
 /// let (semaphore, theirs, ours) = (SemaphoreId::from_raw(3), MemoryId::from_raw(1), MemoryId::from_raw(0));
 /// let what = TriggerKind::DATA | TriggerKind::FLAG;
 /// let trigger = ProxyTrigger::new(what, (theirs, 64), (ours, 0), 1024, semaphore)?;

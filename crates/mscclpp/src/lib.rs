@@ -91,14 +91,6 @@ pub use port::ProxyServiceExt;
 pub use proxy::{BasePortChannel, BasePortChannelHandle, PortChannel, PortChannelHandle, ProxyService};
 pub use version::{Version, version};
 
-// At the root, too, for programs written before there were the modules.
-#[doc(hidden)]
-pub use {
-    channels::{LL8Packet, LL16Packet, LL128Packet, Packet},
-    gpu::{Graph, KernelParam},
-    proxy::{Fifo, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, ServiceStats},
-};
-
 /// The program in the repository's README compiles.
 #[cfg(all(doctest, feature = "cuda-ipc"))]
 #[doc = include_str!("../../../README.md")]

@@ -5,8 +5,7 @@
 /// Kernels must be `extern "C"` to be found by their name.
 ///
 /// ```
-/// use mscclpp_kernels::KernelSource;
-///
+/// # use mscclpp_kernels::KernelSource;
 /// const SCALE: KernelSource = KernelSource::new(
 ///     "scale.cu",
 ///     r#"extern "C" __global__ void scale(float* x, float by) { x[threadIdx.x] *= by; }"#,

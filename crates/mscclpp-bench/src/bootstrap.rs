@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::Args;
-use mscclpp::{TcpBootstrap, prelude::*};
+use mscclpp::prelude::*;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{
@@ -28,7 +28,7 @@ pub(crate) struct Options {
     #[arg(long, value_delimiter = ',', default_values_t = [64, 1024], value_parser = parse_ranks)]
     ranks: Vec<usize>,
     /// Jobs that count, after one that does not.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
 }
 

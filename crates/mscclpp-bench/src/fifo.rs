@@ -1,11 +1,11 @@
 //! `fifo`: threads of one block push triggers, and a proxy takes them.
 
 use clap::Args;
-use mscclpp::{Fifo, prelude::*};
+use mscclpp::{prelude::*, proxy::Fifo};
 
 use crate::{
     Result,
-    machine::Machine,
+    machine::{Machine, UsedDevice},
     progress::Progress,
     pushers::{Pushers, Pushing, Shape},
     report::{Report, Row, SizeOf, Times, Unit},
@@ -90,7 +90,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         }
     }
     drop(progress);
-    Ok(Report { machine: Machine::of(&[gpu], "none"), rows, notes })
+    Ok(Report { machine: Machine::of(&[UsedDevice::of(&gpu)?], "none"), rows, notes })
 }
 
 fn row(options: &Options, gpu: &Gpu, progress: &mut Progress, pushing: Pushing, threads: u32) -> Result<Row> {

@@ -1,6 +1,6 @@
 //! Many launches for one time.
 
-use mscclpp::{Graph, Stream, errors::GpuError};
+use mscclpp::{errors::GpuError, gpu::Graph, prelude::*};
 
 /// As many as a graph has.
 const OF_A_GRAPH: u32 = 1000;

@@ -2,8 +2,10 @@
 
 use std::fs;
 
-use mscclpp::Gpu;
+use mscclpp::{Gpu, provider::host_id};
 use serde::{Deserialize, Serialize};
+
+use crate::Result;
 
 /// What every row is to be read with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,17 +18,49 @@ pub(crate) struct Machine {
     pub(crate) cores: usize,
 }
 
+/// A device that a rank works on, as the other rank is told of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UsedDevice {
+    pub(crate) platform: String,
+    pub(crate) name: String,
+    uuid: [u8; 16],
+    /// The host that it is in.
+    host: String,
+}
+
+impl UsedDevice {
+    /// This process's `gpu`.
+    pub(crate) fn of(gpu: &Gpu) -> Result<Self> {
+        let properties = gpu.properties();
+        Ok(Self {
+            platform: gpu.platform().to_string(),
+            name: properties.name.clone(),
+            uuid: properties.uuid,
+            host: host_id()?,
+        })
+    }
+
+    /// Whether both are the same.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.uuid == other.uuid && self.host == other.host
+    }
+
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        !self.is(other) && self.host == other.host
+    }
+}
+
 impl Machine {
     /// For a workload on devices.
-    pub(crate) fn of(gpus: &[Gpu], transport: &str) -> Self {
-        let platform = gpus.first().map_or_else(|| "cpu".to_owned(), |gpu| gpu.platform().to_string());
+    pub(crate) fn of(devices: &[UsedDevice], transport: &str) -> Self {
+        let platform = devices.first().map_or_else(|| "cpu".to_owned(), |device| device.platform.clone());
         let driver = match platform.as_str() {
             "cuda" => nvidia_driver(),
             _ => "none".to_owned(),
         };
         Self {
             platform,
-            devices: gpus.iter().map(|gpu| gpu.properties().name.clone()).collect(),
+            devices: devices.iter().map(|device| device.name.clone()).collect(),
             driver,
             transport: transport.to_owned(),
             commit: commit(),

@@ -7,6 +7,7 @@
 mod bootstrap;
 mod cpu_time;
 mod data;
+mod defaults;
 mod device_clock;
 mod ethernet;
 mod ethernet_bw;
@@ -17,6 +18,7 @@ mod launches;
 mod machine;
 mod measuring;
 mod memory;
+mod output;
 mod packet_pingpong;
 mod pair;
 mod plot;
@@ -31,14 +33,11 @@ mod sizes;
 mod stopwatch;
 mod table;
 
-use std::{
-    fs::OpenOptions,
-    io::{self, Write},
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use output::Output;
+use ranks::Joining;
 use report::Report;
 
 /// What workloads fail with: one message for the user.
@@ -54,12 +53,6 @@ type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Resu
 struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// Also write the rows to FILE, as JSON.
-    #[arg(long, value_name = "FILE", global = true)]
-    json: Option<PathBuf>,
-    /// This process is the other rank of the same command.
-    #[arg(long, hide = true, global = true)]
-    peer: bool,
 }
 
 /// Below the help of the program and of each workload.
@@ -86,59 +79,92 @@ Columns:
 enum Command {
     /// Two processes, one thread on each device: one side signals, the other waits, in turns. Time of one hop.
     #[command(after_help = COLUMNS)]
-    SignalPingpong(signal_pingpong::Options),
+    SignalPingpong(OfTwoRanks<signal_pingpong::Options>),
     /// Two processes, one block each: messages of LL8 packets back and forth, checked. Time of one hop.
     #[command(after_help = COLUMNS)]
-    Ll8Pingpong(packet_pingpong::Options),
+    Ll8Pingpong(OfTwoRanks<packet_pingpong::Options>),
     /// As ll8-pingpong, with LL16 packets.
     #[command(after_help = COLUMNS)]
-    Ll16Pingpong(packet_pingpong::Options),
+    Ll16Pingpong(OfTwoRanks<packet_pingpong::Options>),
     /// Two processes that put into each other's memory at once: handshake, put, signal and wait.
     #[command(after_help = COLUMNS)]
-    MemoryPut(memory::CopyOptions),
+    MemoryPut(OfTwoRanks<memory::CopyOptions>),
     /// Two processes that get from each other's memory at once: handshake, get.
     #[command(after_help = COLUMNS)]
-    MemoryGet(memory::CopyOptions),
+    MemoryGet(OfTwoRanks<memory::CopyOptions>),
     /// Two processes that put packets into each other's memory at once: handshake, put, unpack.
     #[command(after_help = COLUMNS)]
-    MemoryPutPackets(memory::PacketOptions),
+    MemoryPutPackets(OfTwoRanks<memory::PacketOptions>),
     /// Two processes that put to each other at once through port channels, one thread each: signal, wait, put with
     /// signal, wait.
     #[command(after_help = COLUMNS)]
-    PortPut(ports::PutOptions),
+    PortPut(OfTwoRanks<ports::PutOptions>),
     /// Two processes, one block each: messages back and forth through port channels, checked. Time of a round trip.
     #[command(after_help = COLUMNS)]
-    PortPingpong(ports::PingPongOptions),
+    PortPingpong(OfTwoRanks<ports::PingPongOptions>),
     /// As port-pingpong, with LL16 packets and no waits.
     #[command(after_help = COLUMNS)]
-    PortPacketPingpong(ports::PacketOptions),
+    PortPacketPingpong(OfTwoRanks<ports::PacketOptions>),
     /// Threads of one block push triggers and a proxy takes them: one at a time, and as fast as they come.
     #[command(after_help = COLUMNS)]
-    Fifo(fifo::Options),
+    Fifo(Alone<fifo::Options>),
     /// What a proxy without triggers costs, and how long the first trigger after that waits.
     #[command(after_help = COLUMNS)]
-    ProxyIdle(proxy_idle::Options),
+    ProxyIdle(Alone<proxy_idle::Options>),
     /// One process puts into the other's memory over Ethernet connections, beside a plain socket.
     #[command(after_help = COLUMNS)]
-    EthernetBw(ethernet_bw::Options),
+    EthernetBw(OfTwoRanks<ethernet_bw::Options>),
     /// Ranks as threads of this process: initialise, all_gather 256 B, barrier.
     #[command(after_help = COLUMNS)]
-    Bootstrap(bootstrap::Options),
-    /// Draw time and bandwidth over size, from the files that --json wrote, as an SVG.
+    Bootstrap(Alone<bootstrap::Options>),
+    /// Draw time and bandwidth over size as an SVG, from files that --json wrote and tables of nccl-tests.
     Plot(plot::Options),
 }
 
-fn main() -> ExitCode {
-    let Arguments { command, json, peer } = Arguments::parse();
-    if matches!(command, Command::Plot(_)) && json.is_some() {
-        let conflict = "--json is for workloads; plot writes to --output";
-        Arguments::command().error(ErrorKind::ArgumentConflict, conflict).exit();
+/// A workload of two processes.
+#[derive(Args)]
+struct OfTwoRanks<O: Args> {
+    #[command(flatten)]
+    options: O,
+    #[command(flatten)]
+    joining: Joining,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// A workload of this process alone.
+#[derive(Args)]
+struct Alone<O: Args> {
+    #[command(flatten)]
+    options: O,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl<O: Args> OfTwoRanks<O> {
+    /// Rank 1 has nothing to report.
+    fn run(&self, workload: impl FnOnce(&O, &Joining) -> Result<Option<Report>>) -> Result<ExitCode> {
+        if self.joining.reports() {
+            self.output.require_writable()?;
+        }
+        match workload(&self.options, &self.joining)? {
+            Some(report) => self.output.tell(&report),
+            None => Ok(ExitCode::SUCCESS),
+        }
     }
-    let json = json.filter(|_| !peer);
-    match require_writable(json.as_deref())
-        .and_then(|()| run(&command, peer))
-        .and_then(|report| tell(report, json))
-    {
+}
+
+impl<O: Args> Alone<O> {
+    fn run(&self, workload: impl FnOnce(&O) -> Result<Report>) -> Result<ExitCode> {
+        self.output.require_writable()?;
+        self.output.tell(&workload(&self.options)?)
+    }
+}
+
+fn main() -> ExitCode {
+    let matches = defaults::in_help(Arguments::command()).get_matches();
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match run(&arguments.command) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {}", mscclpp::Report(&*error));
@@ -147,43 +173,27 @@ fn main() -> ExitCode {
     }
 }
 
-/// Fails before the work if its results could not be written.
-fn require_writable(json: Option<&Path>) -> Result<()> {
-    let Some(path) = json else { return Ok(()) };
-    let opened = OpenOptions::new().create(true).append(true).open(path);
-    opened.map(drop).map_err(|error| format!("writing {}: {error}", path.display()).into())
-}
-
-/// The other rank has nothing to report, nor has a plot.
-fn tell(report: Option<Report>, json: Option<PathBuf>) -> Result<ExitCode> {
-    let Some(report) = report else { return Ok(ExitCode::SUCCESS) };
-    if let Some(path) = json {
-        report.write_json(&path).map_err(|error| format!("writing {}: {error}", path.display()))?;
-    }
-    let mut out = io::stdout().lock();
-    write!(out, "{report}")
-        .and_then(|()| out.flush())
-        .map_err(|error| format!("writing the table: {error}"))?;
-    Ok(if report.all_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn run(command: &Command, peer: bool) -> Result<Option<Report>> {
+fn run(command: &Command) -> Result<ExitCode> {
     mscclpp::log::init()?;
     match command {
-        Command::SignalPingpong(options) => signal_pingpong::run(options, peer),
-        Command::Ll8Pingpong(options) => packet_pingpong::run(&packet_pingpong::LL8, options, peer),
-        Command::Ll16Pingpong(options) => packet_pingpong::run(&packet_pingpong::LL16, options, peer),
-        Command::MemoryPut(options) => memory::put(options, peer),
-        Command::MemoryGet(options) => memory::get(options, peer),
-        Command::MemoryPutPackets(options) => memory::put_packets(options, peer),
-        Command::PortPut(options) => ports::put(options, peer),
-        Command::PortPingpong(options) => ports::ping_pong(options, peer),
-        Command::PortPacketPingpong(options) => ports::packet_ping_pong(options, peer),
-        Command::Fifo(options) => fifo::run(options).map(Some),
-        Command::ProxyIdle(options) => proxy_idle::run(options).map(Some),
-        Command::EthernetBw(options) => ethernet_bw::run(options, peer),
-        Command::Bootstrap(options) => bootstrap::run(options).map(Some),
-        Command::Plot(options) => plot::run(options).map(|()| None),
+        Command::SignalPingpong(workload) => workload.run(signal_pingpong::run),
+        Command::Ll8Pingpong(workload) => {
+            workload.run(|options, joining| packet_pingpong::run(&packet_pingpong::LL8, options, joining))
+        }
+        Command::Ll16Pingpong(workload) => {
+            workload.run(|options, joining| packet_pingpong::run(&packet_pingpong::LL16, options, joining))
+        }
+        Command::MemoryPut(workload) => workload.run(memory::put),
+        Command::MemoryGet(workload) => workload.run(memory::get),
+        Command::MemoryPutPackets(workload) => workload.run(memory::put_packets),
+        Command::PortPut(workload) => workload.run(ports::put),
+        Command::PortPingpong(workload) => workload.run(ports::ping_pong),
+        Command::PortPacketPingpong(workload) => workload.run(ports::packet_ping_pong),
+        Command::Fifo(workload) => workload.run(fifo::run),
+        Command::ProxyIdle(workload) => workload.run(proxy_idle::run),
+        Command::EthernetBw(workload) => workload.run(ethernet_bw::run),
+        Command::Bootstrap(workload) => workload.run(bootstrap::run),
+        Command::Plot(options) => plot::run(options).map(|()| ExitCode::SUCCESS),
     }
 }
 
@@ -193,6 +203,32 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Arguments::command().debug_assert();
+        defaults::in_help(Arguments::command()).debug_assert();
+    }
+
+    #[test]
+    fn the_help_of_a_workload_has_its_own_defaults_and_no_other() {
+        let mut program = defaults::in_help(Arguments::command());
+        program.build();
+        let help = |workload: &str| {
+            let command = program.find_subcommand(workload).expect("a workload");
+            command.clone().render_long_help().to_string()
+        };
+        assert!(help("port-put").contains("[default: 1024, 4 with --in-kernel, 8 on simulated devices]"));
+        assert!(help("ll16-pingpong").contains("[default: 8, or --begin]"));
+        assert!(help("ethernet-bw").contains("[default: as many as 1 GiB takes, at most 1000]"));
+        for workload in program.get_subcommands() {
+            let text = help(workload.get_name());
+            // What follows is of the table, and the same for all.
+            let text = text.split("\nColumns:").next().unwrap_or_default();
+            assert!(!text.contains("of ping-pongs") && !text.contains("of ethernet-bw"), "{text}");
+            // Each option of sizes and rounds says its default.
+            for option in ["--begin <SIZE>", "--end <SIZE>", "--factor <FACTOR>", "--iters <ITERS>"] {
+                let says = text.split_once(option).and_then(|(_, rest)| rest.split_once("[default: "));
+                assert!(!text.contains(option) || says.is_some(), "{option}: {text}");
+            }
+        }
+        assert!(!help("plot").contains("--json <FILE>") && help("fifo").contains("--json <FILE>"));
+        assert!(help("memory-put").contains("--rank") && !help("fifo").contains("--rank"));
     }
 }

@@ -3,15 +3,16 @@
 use std::borrow::Cow;
 
 use clap::Args;
-use mscclpp::{Stream, errors::GpuError, prelude::*};
+use mscclpp::{errors::GpuError, prelude::*};
 
-use crate::{Result, data::Destination, pair::Pair, progress::Progress, stopwatch::Stopwatch};
+use crate::{
+    Result, data::Destination, pair::Pair, progress::Progress, ranks::Joining, stopwatch::Stopwatch,
+};
 
 /// Of every workload that moves data.
 #[derive(Args)]
 pub(crate) struct Measuring {
-    /// Rounds for one time [default: 1000, fewer of large messages; 20 on simulated devices, 10 where both ranks
-    /// are on one GPU].
+    /// Rounds for one time.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     iters: Option<u32>,
     /// How often all rounds are run before the times that count.
@@ -33,14 +34,18 @@ const BYTES_OF_A_TIME: u64 = 64 << 30;
 
 impl Measuring {
     /// With the transports as the library has them.
-    pub(crate) fn join(&self, peer: bool) -> Result<Pair> {
-        self.join_with(Context::on, peer)
+    pub(crate) fn join(&self, joining: &Joining) -> Result<Pair> {
+        self.join_with(Context::on, joining)
     }
 
     /// With a context of one's own.
-    pub(crate) fn join_with(&self, context: impl FnOnce(Platform) -> Context, peer: bool) -> Result<Pair> {
+    pub(crate) fn join_with(
+        &self,
+        context: impl FnOnce(Platform) -> Context,
+        joining: &Joining,
+    ) -> Result<Pair> {
         let devices = self.devices.as_deref().and_then(|ids| <[usize; 2]>::try_from(ids).ok());
-        Pair::join(devices, context, peer)
+        Pair::join(devices, context, joining)
     }
 
     /// Of messages of that size.

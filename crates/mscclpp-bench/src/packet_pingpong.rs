@@ -4,7 +4,11 @@
 use std::borrow::Cow;
 
 use clap::Args;
-use mscclpp::{KernelArgs, KernelParam, LL8Packet, LL16Packet, LaunchConfig, Module, Packet, prelude::*};
+use mscclpp::{
+    channels::{LL8Packet, LL16Packet, Packet},
+    gpu::KernelParam,
+    prelude::*,
+};
 
 use crate::{
     Result,
@@ -14,6 +18,7 @@ use crate::{
     machine::Machine,
     measuring::Measuring,
     progress::Progress,
+    ranks::Joining,
     report::{Bandwidth, Report, Row, SizeOf, Times, Unit},
     sizes::{self, Sizes},
 };
@@ -79,10 +84,10 @@ fn message(seed: u64, round: u64, bytes: u64, element: u64) -> Vec<u8> {
     (0..bytes / element).flat_map(|index| word(index).into_iter().skip(8 - element as usize)).collect()
 }
 
-pub(crate) fn run(kind: &Kind, options: &Options, peer: bool) -> Result<Option<Report>> {
+pub(crate) fn run(kind: &Kind, options: &Options, joining: &Joining) -> Result<Option<Report>> {
     let one = Sizes { begin: kind.element, end: kind.element, factor: 2 };
     let sizes = options.sizes.or(one, kind.element)?;
-    let pair = options.measuring.join(peer)?;
+    let pair = options.measuring.join(joining)?;
     let (platform, comparable) = (pair.gpu.platform(), pair.is_of_two_gpus());
     let threads = options.threads.unwrap_or(if platform == Platform::Host { 32 } else { 1024 });
     let module = Module::load(&pair.gpu, &PACKET_PING_PONG)?;
@@ -92,7 +97,7 @@ pub(crate) fn run(kind: &Kind, options: &Options, peer: bool) -> Result<Option<R
     let exchange = Exchange::new(&pair, sizes.end, (kind.buffer_size)(sizes.end), 1)?;
     let handle = exchange.channels()[0].device_handle();
 
-    let mut progress = Progress::new(sizes.count() * options.measuring.launches(), peer);
+    let mut progress = Progress::new(sizes.count() * options.measuring.launches(), !joining.reports());
     let mut rows = Vec::new();
     for bytes in sizes.iter() {
         let rounds = options.measuring.rounds(&pair, bytes);
@@ -157,8 +162,8 @@ pub(crate) fn run(kind: &Kind, options: &Options, peer: bool) -> Result<Option<R
             .to_owned(),
         "every element of every round is compared in the kernel, and the last message by the host".to_owned(),
     ];
-    let machine = Machine::of(&pair.gpus, &Transport::CUDA_IPC.to_string());
-    Ok((!peer).then_some(Report { machine, rows, notes }))
+    let machine = Machine::of(&pair.devices, &Transport::CUDA_IPC.to_string());
+    Ok(joining.reports().then_some(Report { machine, rows, notes }))
 }
 
 #[cfg(test)]

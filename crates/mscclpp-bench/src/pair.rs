@@ -1,8 +1,12 @@
 //! Two processes, one per device.
 
-use mscclpp::{SemaphoreStub, prelude::*};
+use mscclpp::prelude::*;
 
-use crate::{Result, ranks::Ranks};
+use crate::{
+    Result,
+    machine::UsedDevice,
+    ranks::{Joining, Ranks},
+};
 
 /// Of messages that are not the communicator's.
 const OWN_TAG: u32 = 1;
@@ -12,26 +16,28 @@ pub(crate) struct Pair {
     pub(crate) ranks: Ranks,
     pub(crate) gpu: Gpu,
     /// Of both ranks.
-    pub(crate) gpus: [Gpu; 2],
+    pub(crate) devices: [UsedDevice; 2],
 }
 
 impl Pair {
     /// As [`Ranks::join`]. `devices` are the device numbers of the ranks, by default the first two, or the one that there
-    /// is.
+    /// is. A rank that was started by itself has the device that it was told, or else the first.
     pub(crate) fn join(
         devices: Option<[usize; 2]>,
         context: impl FnOnce(Platform) -> Context,
-        peer: bool,
+        joining: &Joining,
     ) -> Result<Self> {
         let platform = Platform::detect_or_host()?;
         // The other rank is started before this process has touched a device.
-        let ranks = Ranks::join(context(platform), peer)?;
-        let [first, second] = match devices {
+        let ranks = Ranks::join(context(platform), joining)?;
+        let ids = match devices {
             Some(ids) => ids,
+            None if joining.is_by_hand() => [joining.gpu().unwrap_or(0); 2],
             None => [0, 1 % platform.device_count()?.max(1)],
         };
-        let gpus = [platform.gpu(first)?, platform.gpu(second)?];
-        Ok(Self { gpu: gpus[ranks.rank].clone(), ranks, gpus })
+        let gpu = platform.gpu(ids[ranks.rank])?;
+        let devices = ranks.both_devices(&UsedDevice::of(&gpu)?)?;
+        Ok(Self { gpu, ranks, devices })
     }
 
     /// Connects this rank's device with the other's.
@@ -66,10 +72,10 @@ impl Pair {
         Ok([mine, others])
     }
 
-    /// Whether the ranks have a GPU each, so that figures of two GPUs say something here.
+    /// Whether the ranks have a GPU each in one host, so that figures of two GPUs say something here.
     pub(crate) fn is_of_two_gpus(&self) -> bool {
-        let [a, b] = &self.gpus;
-        a.platform() == Platform::Cuda && a.properties().uuid != b.properties().uuid
+        let [a, b] = &self.devices;
+        self.gpu.platform() == Platform::Cuda && a.is_beside(b)
     }
 
     /// How many rounds one time is of, by default and at most. Two processes on one GPU take turns on it, by the driver's
@@ -77,8 +83,8 @@ impl Pair {
     pub(crate) fn most_rounds(&self) -> u32 {
         match self.gpu.platform() {
             Platform::Host => 20,
-            _ if self.is_of_two_gpus() => 1000,
-            _ => 10,
+            _ if self.devices[0].is(&self.devices[1]) => 10,
+            _ => 1000,
         }
     }
 }

@@ -6,12 +6,12 @@ use std::{
 };
 
 use clap::Args;
-use mscclpp::{Fifo, prelude::*};
+use mscclpp::{prelude::*, proxy::Fifo};
 
 use crate::{
     Result,
     cpu_time::CpuTime,
-    machine::Machine,
+    machine::{Machine, UsedDevice},
     progress::Progress,
     pushers::{Pushers, Pushing, Shape},
     report::{Report, Row, SizeOf, Times, Unit},
@@ -25,9 +25,9 @@ pub(crate) struct Options {
     /// Milliseconds over which the processor's time is taken; then comes the first trigger.
     #[arg(long, default_value_t = 1000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     window: u64,
-    /// How often.
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    repeats: u32,
+    /// How often [default: 7, 3 on simulated devices].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeats: Option<u32>,
     /// The device number.
     #[arg(long, value_name = "GPU", default_value_t = 0)]
     device: usize,
@@ -41,15 +41,16 @@ const GOALS: [f64; 2] = [0.05, 600.0];
 
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let gpu = Platform::detect_or_host()?.gpu(options.device)?;
+    let repeats = options.repeats.unwrap_or(if gpu.platform() == Platform::Host { 3 } else { 7 });
     let fifo_size = Fifo::DEFAULT_SIZE;
     let spoil = options.spoil;
     let shape = Shape { pushing: Pushing::AndSync, threads: 1, per_thread: 1, fifo_size, spoil };
     let mut pushers = Pushers::new(&gpu, shape)?;
-    let mut progress = Progress::new(options.repeats as usize, false);
+    let mut progress = Progress::new(repeats as usize, false);
     // The first launch is slow for reasons of its own.
     let mut ok = pushers.launch()?.is_some();
     let (mut shares, mut waits) = (Vec::new(), Vec::new());
-    for _ in 0..options.repeats {
+    for _ in 0..repeats {
         progress.step("proxy-idle");
         thread::sleep(Duration::from_millis(options.idle));
         let (before, started) = (CpuTime::now(), Instant::now());
@@ -69,7 +70,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         unit,
         times: Times::of(values).filter(|_| ok),
         rounds: 1,
-        repeats: options.repeats as usize,
+        repeats: repeats as usize,
         bandwidth: None,
         baseline: None,
         goal,
@@ -88,5 +89,5 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         "first trigger: a launch that pushes one and waits until it is taken, by the device's events"
             .to_owned(),
     ];
-    Ok(Report { machine: Machine::of(&[gpu], "none"), rows, notes })
+    Ok(Report { machine: Machine::of(&[UsedDevice::of(&gpu)?], "none"), rows, notes })
 }

@@ -10,8 +10,9 @@ use std::{
 };
 
 use mscclpp::{
-    Kernel, KernelArgs, LaunchConfig, Module, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger,
-    errors::ProxyError, prelude::*,
+    errors::ProxyError,
+    prelude::*,
+    proxy::{FifoPosition, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger},
 };
 
 use crate::{
@@ -69,7 +70,11 @@ struct Counting {
 }
 
 impl ProxyHandler for Counting {
-    fn handle(&mut self, trigger: ProxyTrigger, _position: u64) -> Result<ProxyHandlerResult, ProxyError> {
+    fn handle(
+        &mut self,
+        trigger: ProxyTrigger,
+        _position: FifoPosition,
+    ) -> Result<ProxyHandlerResult, ProxyError> {
         let Counts { taken, wrong } = &*self.counts;
         match self.next.get_mut(trigger.fst as usize) {
             Some(next) if *next == trigger.snd => *next = (*next + 1) % self.per_thread,

@@ -1,42 +1,123 @@
-//! Two processes: this one is rank 0, and starts itself again as rank 1.
+//! Two processes: this one is rank 0, and starts itself again as rank 1. Or each is started by hand, perhaps on hosts of
+//! their own.
 
 use std::{
     env,
     io::{Read, Write},
+    net::{IpAddr, Ipv4Addr, ToSocketAddrs},
     process::{Child, Command, Stdio},
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use mscclpp::{TcpBootstrap, prelude::*};
+use clap::Args;
+use mscclpp::prelude::*;
 
-use crate::Result;
+use crate::{Result, machine::UsedDevice};
 
 const INIT: Duration = Duration::from_secs(60);
+/// As long as it takes somebody to start the other rank.
+const INIT_BY_HAND: Duration = Duration::from_secs(600);
 /// How long the other rank may take to end by itself.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// How the two ranks come together.
+#[derive(Args)]
+pub(crate) struct Joining {
+    /// Be this rank, 0 or 1, and start no other: that is a call of its own, on this host or another, with the same
+    /// workload, options and --address. Rank 0 has the results.
+    #[arg(long, requires = "address", value_parser = clap::value_parser!(u8).range(0..=1))]
+    rank: Option<u8>,
+    /// Where the two ranks meet: address and port of rank 0, or of the interface in front of them. MSCCLPP_BOOTSTRAP_SECRET
+    /// keeps strangers out.
+    #[arg(long, requires = "rank", value_name = "[INTERFACE:]HOST:PORT")]
+    address: Option<String>,
+    /// With --rank, the device number of this rank [default: 0].
+    #[arg(long, requires = "rank", value_name = "GPU")]
+    gpu: Option<usize>,
+    /// This process is rank 1, started by rank 0.
+    #[arg(long, hide = true, conflicts_with = "rank")]
+    peer: bool,
+}
+
+impl Joining {
+    fn rank(&self) -> usize {
+        self.rank.map_or(usize::from(self.peer), usize::from)
+    }
+
+    /// Whether this rank has the results.
+    pub(crate) fn reports(&self) -> bool {
+        self.rank() == 0
+    }
+
+    /// Whether each rank is a call of its own.
+    pub(crate) fn is_by_hand(&self) -> bool {
+        self.rank.is_some()
+    }
+
+    pub(crate) fn gpu(&self) -> Option<usize> {
+        self.gpu
+    }
+
+    pub(crate) fn chooses_gpu(&self) -> bool {
+        self.gpu.is_some()
+    }
+}
 
 /// One rank of two.
 pub(crate) struct Ranks {
     pub(crate) comm: Communicator,
     /// This process's.
     pub(crate) rank: usize,
+    /// Where ranks that were started by hand have met.
+    address: Option<String>,
     _other: Option<Other>,
 }
 
 impl Ranks {
-    /// Starts the other rank, with this process's arguments, or joins as that rank.
-    pub(crate) fn join(context: Context, peer: bool) -> Result<Self> {
-        let rank = usize::from(peer);
-        let (id, mut other) = if peer { (read_id()?, None) } else { start_other(context.platform()?)? };
+    /// Starts the other rank, with this process's arguments, or joins as that rank; or meets the other, which somebody
+    /// has started.
+    pub(crate) fn join(context: Context, joining: &Joining) -> Result<Self> {
+        let rank = joining.rank();
+        if let Some(address) = joining.address.clone() {
+            let bootstrap = TcpBootstrap::new(rank, 2, address.as_str(), INIT_BY_HAND)?;
+            let comm = Communicator::with_context(Arc::new(bootstrap), context);
+            return Ok(Self { comm, rank, address: Some(address), _other: None });
+        }
+        let (id, mut other) =
+            if joining.peer { (read_id()?, None) } else { start_other(context.platform()?)? };
         let form = move || TcpBootstrap::new(rank, 2, id, INIT);
         let bootstrap = match &mut other {
             None => form()?,
             Some(other) => other.meanwhile(form)??,
         };
         let comm = Communicator::with_context(Arc::new(bootstrap), context);
-        Ok(Self { comm, rank, _other: other })
+        Ok(Self { comm, rank, address: None, _other: other })
+    }
+
+    /// Where rank 0 of a plain socket is to be found: on this host, unless the ranks were started by hand.
+    pub(crate) fn host_of_rank_0(&self) -> Result<IpAddr> {
+        let Some(address) = &self.address else { return Ok(Ipv4Addr::LOCALHOST.into()) };
+        let resolve = |text: &str| text.to_socket_addrs().ok().and_then(|mut all| all.next());
+        // Perhaps with an interface in front.
+        let found = resolve(address).or_else(|| resolve(address.split_once(':')?.1));
+        Ok(found.ok_or_else(|| format!("{address} has no address for the plain socket"))?.ip())
+    }
+
+    /// By which way messages over a network go.
+    pub(crate) fn way(&self) -> &'static str {
+        match self.address {
+            None => "on one host, through the loopback device",
+            Some(_) => "by the network between the ranks, which were started by hand",
+        }
+    }
+
+    /// The devices of both ranks, given this rank's.
+    pub(crate) fn both_devices(&self, mine: &UsedDevice) -> Result<[UsedDevice; 2]> {
+        let all = self.comm.bootstrap().all_gather(&serde_json::to_vec(mine)?)?;
+        let device = |rank: usize| serde_json::from_slice(&all[rank]);
+        Ok([device(0)?, device(1)?])
     }
 
     pub(crate) fn other(&self) -> usize {

@@ -129,9 +129,39 @@ impl Report {
     }
 
     pub(crate) fn write_json(&self, path: &Path) -> io::Result<()> {
-        let mut text = serde_json::to_string_pretty(self).map_err(io::Error::other)?;
+        let mut text = serde_json::to_string_pretty(&Checked::of(self)).map_err(io::Error::other)?;
         text.push('\n');
         fs::write(path, text)
+    }
+}
+
+impl Row {
+    /// Whether data and signals were right, as the table and the JSON have it.
+    pub(crate) fn check(&self) -> &'static str {
+        if self.times.is_some() { "ok" } else { "FAILED" }
+    }
+}
+
+/// A report as its JSON has it: each row says whether it was right.
+#[derive(Serialize)]
+struct Checked<'a> {
+    machine: &'a Machine,
+    rows: Vec<CheckedRow<'a>>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    notes: &'a [String],
+}
+
+#[derive(Serialize)]
+struct CheckedRow<'a> {
+    #[serde(flatten)]
+    row: &'a Row,
+    check: &'static str,
+}
+
+impl<'a> Checked<'a> {
+    fn of(Report { machine, rows, notes }: &'a Report) -> Self {
+        let rows = rows.iter().map(|row| CheckedRow { row, check: row.check() }).collect();
+        Self { machine, rows, notes }
     }
 }
 
@@ -182,7 +212,8 @@ mod tests {
             rows: vec![row, failed],
             notes: vec!["a note".to_owned()],
         };
-        let text = serde_json::to_string(&report).expect("it is plain data");
+        let text = serde_json::to_string(&Checked::of(&report)).expect("it is plain data");
+        assert!(text.contains(r#""check":"ok""#) && text.contains(r#""check":"FAILED""#), "{text}");
         assert!(text.contains(r#""size":1048576"#) && text.contains(r#""unit":"us""#), "{text}");
         assert_eq!(serde_json::from_str::<Report>(&text).expect("its own JSON"), report);
         assert!(!report.all_ok());

@@ -1,13 +1,14 @@
 //! `signal-pingpong`: two devices signal each other in turns, from inside one kernel each.
 
 use clap::Args;
-use mscclpp::{BaseMemoryChannelHandle, KernelArgs, LaunchConfig, Module, kernels, prelude::*};
+use mscclpp::{kernels, prelude::*};
 
 use crate::{
     Result,
     machine::Machine,
     pair::Pair,
     progress::Progress,
+    ranks::Joining,
     report::{Report, Row, SizeOf, Times, Unit},
     stopwatch::Stopwatch,
 };
@@ -70,9 +71,9 @@ const fn variant(
     Variant { name, kernel, places, baseline, goal }
 }
 
-pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
+pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
     let devices = options.devices.as_deref().and_then(|ids| <[usize; 2]>::try_from(ids).ok());
-    let pair = Pair::join(devices, Context::on, peer)?;
+    let pair = Pair::join(devices, Context::on, joining)?;
     let module = Module::load(&pair.gpu, &kernels::SIGNAL_PING_PONG)?;
     // The figures are of two devices.
     let comparable = pair.is_of_two_gpus();
@@ -93,7 +94,7 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
         VARIANTS.iter().filter(|variant| !options.relaxed || variant.name.contains("relaxed")).collect();
     let stopwatch = Stopwatch::new(&pair, semaphores)?;
     let launches = variants.iter().map(|variant| 2 * places(variant).len()).sum();
-    let mut progress = Progress::new(launches, peer);
+    let mut progress = Progress::new(launches, !joining.reports());
     let mut rows = Vec::new();
     for variant in variants {
         let kernel = module.kernel(variant.kernel)?;
@@ -135,12 +136,12 @@ pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
     drop(progress);
     // Nobody closes a connection that the other still uses.
     pair.ranks.meet()?;
-    let machine = Machine::of(&pair.gpus, &Transport::CUDA_IPC.to_string());
+    let machine = Machine::of(&pair.devices, &Transport::CUDA_IPC.to_string());
     let notes = vec![
         "one hop, two processes, one thread each; timed by the device's events".to_owned(),
         "each repeat has its tokens in other pages: median, min and max are over places in memory".to_owned(),
         "chosen: at the place that build_fastest_semaphore found, of as many others".to_owned(),
         "before, each place is played as often uncounted".to_owned(),
     ];
-    Ok((!peer).then_some(Report { machine, rows, notes }))
+    Ok(joining.reports().then_some(Report { machine, rows, notes }))
 }

@@ -5,15 +5,13 @@ use clap::Args;
 /// From begin to end by a factor, as the benchmarks of collective communication have it.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct Range {
-    /// The smallest message: bytes, or with K, M or G (powers of 1024) behind the number [default: 1K; of ping-pongs one
-    /// element; of ethernet-bw 64M].
+    /// The smallest message: bytes, or with K, M or G (powers of 1024) behind the number.
     #[arg(short, long, value_name = "SIZE", value_parser = parse_bytes)]
     begin: Option<u64>,
-    /// The largest message, which is always measured too [default: 128M, 64K on simulated devices; of ping-pongs one
-    /// element; of ethernet-bw 64M].
+    /// The largest message, which is always measured too.
     #[arg(short, long, value_name = "SIZE", value_parser = parse_bytes)]
     end: Option<u64>,
-    /// How many times larger than the last each message is [default: 1024, 8 on simulated devices; of ping-pongs 2].
+    /// How many times larger than the last each message is.
     #[arg(short, long, value_parser = clap::value_parser!(u64).range(2..))]
     factor: Option<u64>,
 }

@@ -1,6 +1,6 @@
 //! Work on both ranks' devices at once, timed by the device's events, whose waits end when something goes wrong.
 
-use mscclpp::{Stream, errors::GpuError, prelude::*};
+use mscclpp::{errors::GpuError, prelude::*};
 
 use crate::{Result, device_clock::DeviceClock, pair::Pair, ranks::Ranks};
 

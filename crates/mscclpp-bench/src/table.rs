@@ -54,7 +54,7 @@ fn cells(platform: &str, row: &Row) -> [String; COLUMNS] {
         bandwidth(row.bandwidth.map(|both| both.bus)),
         time(row.baseline),
         time(row.goal),
-        if row.times.is_some() { "ok" } else { "FAILED" }.to_owned(),
+        row.check().to_owned(),
     ]
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp_test_support::{LIMIT, child::output_within};
+use mscclpp_test_support::{LIMIT, child::output_within, reserve_port};
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mscclpp-bench");
@@ -33,7 +33,9 @@ fn main() -> ExitCode {
         trial("an_idle_proxy_is_measured", proxy_idle),
         trial("puts_over_ethernet_stand_beside_a_plain_socket", ethernet_bw),
         trial("bootstrap_has_its_phases", bootstrap),
+        trial("ranks_that_are_started_apart_find_each_other", ranks_by_hand),
         trial("results_are_plotted", plot),
+        trial("tables_of_nccl_tests_are_plotted_beside_results", plot_of_a_table),
         trial("what_is_no_result_is_named", malformed_results),
         trial("bad_arguments_are_refused", bad_arguments),
     ];
@@ -63,6 +65,7 @@ fn report(name: &str, arguments: &[&str]) -> Result<Value, Failed> {
     let report: Value = serde_json::from_str(&text)?;
     assert_eq!(report["machine"]["commit"], "c0ffee");
     for row in report["rows"].as_array().into_iter().flatten() {
+        assert_eq!(row["check"], "ok", "{row}");
         assert!(row["times"]["min"].as_f64() <= row["times"]["median"].as_f64(), "{row}");
         assert!(row["times"]["median"].as_f64() <= row["times"]["max"].as_f64(), "{row}");
     }
@@ -194,6 +197,7 @@ fn wrong_data() -> Result<(), Failed> {
         let rows: Vec<_> = table.lines().filter(|line| !line.starts_with('#')).collect();
         assert!(!rows.is_empty() && rows.iter().all(|row| row.ends_with("FAILED")), "{table}");
         let report: Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
+        assert_eq!(report["rows"][0]["check"], "FAILED");
         assert!(report["rows"][0]["times"].is_null() && report["rows"][0]["bandwidth"].is_null(), "{report}");
     }
     let drawn = run(&["plot", &path.to_string_lossy()]);
@@ -268,7 +272,9 @@ fn proxy_idle() -> Result<(), Failed> {
 
 /// From host to host and from device to device, in one part and in several, of which some are empty.
 fn ethernet_bw() -> Result<(), Failed> {
-    for (where_to, devices, variant) in [(&[][..], 0, "host to host"), (&["--gpu"], 2, "GPU to GPU")] {
+    for (where_to, devices, variant) in
+        [(&[][..], 0, "host to host"), (&["--device-memory"], 2, "GPU to GPU")]
+    {
         let arguments = [
             "-b",
             "1",
@@ -311,6 +317,58 @@ fn ethernet_bw() -> Result<(), Failed> {
 fn bootstrap() -> Result<(), Failed> {
     let report = report("bootstrap", &["bootstrap", "--ranks", "1,5", "--repeats", "2"])?;
     assert_eq!(variants(&report).len(), 8);
+    Ok(())
+}
+
+/// Two calls of the program, as on two hosts: rank 0 has the results, rank 1 says nothing.
+fn ranks_by_hand() -> Result<(), Failed> {
+    let short: &[&str] = &["--iters", "2", "--repeats", "1"];
+    for (workload, more) in [
+        ("signal-pingpong", &["--gpu", "1"][..]),
+        ("memory-put", &[]),
+        ("port-put", &["--transport", "ethernet"]),
+        ("ethernet-bw", &["-b", "1K"]),
+    ] {
+        let address = format!("127.0.0.1:{}", reserve_port());
+        let rank = |rank: &'static str| {
+            let whose = ["--rank", rank, "--address", &address];
+            run(&[&[workload], &whose[..], short, more].concat())
+        };
+        let (first, second) = std::thread::scope(|scope| {
+            let second = scope.spawn(|| rank("1"));
+            (rank("0"), second.join().expect("no panic"))
+        });
+        assert!(first.status.success() && second.status.success(), "{workload}: {first:?} {second:?}");
+        let table = String::from_utf8_lossy(&first.stdout);
+        assert!(table.trim_end().ends_with("ok"), "{workload}: {table}");
+        assert!(second.stdout.is_empty() && second.stderr.is_empty(), "{workload}: {second:?}");
+    }
+    Ok(())
+}
+
+/// What nccl-tests print goes onto one picture with rows of this program.
+fn plot_of_a_table() -> Result<(), Failed> {
+    let (measured, table) = (scratch("beside.json"), scratch("nccl.txt"));
+    let (json, text) = (measured.to_string_lossy(), table.to_string_lossy());
+    let measuring = ["memory-get", "-b", "8", "-e", "4K", "-f", "8", "--iters", "2", "--repeats", "2"];
+    assert!(run(&[&measuring[..], &["--json", &json]].concat()).status.success());
+    fs::write(
+        &table,
+        "#                                                  out-of-place                 in-place
+#  size  count  type  redop  root   time  algbw  busbw  #wrong   time  algbw  busbw  #wrong
+#   (B)                             (us) (GB/s) (GB/s)           (us) (GB/s) (GB/s)
+     64     16 float    sum    -1  10.25   0.01   0.02       0  11.50   0.02   0.03       0
+   4096   1024 float    sum    -1  12.25   0.33   0.66       0  12.50   0.32   0.64       0
+",
+    )?;
+    let drawn = run(&["plot", &json, &text]);
+    assert!(drawn.status.success() && drawn.stderr.is_empty(), "{drawn:?}");
+    let picture = String::from_utf8(drawn.stdout)?;
+    for series in ["memory-get none 4x32", "nccl-tests out-of-place", "nccl-tests in-place"] {
+        assert!(picture.contains(series), "{series} is not in {picture}");
+    }
+    fs::remove_file(&measured)?;
+    fs::remove_file(&table)?;
     Ok(())
 }
 
@@ -411,6 +469,11 @@ fn bad_arguments() -> Result<(), Failed> {
         &["fifo", "--threads", "1025"],
         &["plot"],
         &["plot", "x.json", "--json", "y.json"],
+        &["signal-pingpong", "--rank", "2", "--address", "127.0.0.1:1"],
+        &["signal-pingpong", "--rank", "0"],
+        &["signal-pingpong", "--address", "127.0.0.1:1"],
+        &["signal-pingpong", "--gpu", "0"],
+        &["fifo", "--rank", "0", "--address", "127.0.0.1:1"],
         &[],
     ] {
         let output = run(arguments);
@@ -421,7 +484,8 @@ fn bad_arguments() -> Result<(), Failed> {
         (&["memory-put", "-b", "2K", "-e", "1K"], "--begin 2048"),
         (&["ll16-pingpong", "-b", "12", "-e", "12"], "12 bytes"),
         (&["memory-get", "--barriers", "none", "--blocks", "65"], "64 blocks"),
-        (&["ethernet-bw", "--devices", "0", "1"], "--gpu"),
+        (&["memory-put", "--rank", "0", "--address", "nowhere"], "nowhere"),
+        (&["ethernet-bw", "--devices", "0", "1"], "--device-memory"),
         (&["fifo", "--fifo-size", "3"], "FIFO of 3"),
         (&["port-put", "--fifo-size", "8192"], "FIFO of 8192"),
     ] {

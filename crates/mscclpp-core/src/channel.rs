@@ -51,7 +51,7 @@ impl BaseMemoryChannel {
 /// turns, lets a round be put while the peer still takes the last one. It starts zeroed.
 ///
 /// ```
-/// use mscclpp_core::{LL16Packet, MemoryChannel, Packet, RegisteredMemory, Result, Semaphore};
+/// # use mscclpp_core::{LL16Packet, MemoryChannel, Packet, RegisteredMemory, Result, Semaphore};
 ///
 /// /// Two channels over one semaphore: one for `put` and `get`, one for packets.
 /// fn channels(

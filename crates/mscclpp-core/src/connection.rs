@@ -391,15 +391,19 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    pub(crate) fn wait(&mut self) {
+    /// Waits a little, longer when it has been called often. Whether it slept: then there is time to look at the clock.
+    pub(crate) fn wait(&mut self) -> bool {
         if !self.backoff.is_completed() {
             self.backoff.snooze();
-        } else if self.yields < 1000 {
+            return false;
+        }
+        if self.yields < 1000 {
             self.yields += 1;
             std::thread::yield_now();
-        } else {
-            std::thread::sleep(Duration::from_micros(50));
+            return false;
         }
+        std::thread::sleep(Duration::from_micros(50));
+        true
     }
 }
 

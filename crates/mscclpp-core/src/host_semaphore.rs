@@ -10,6 +10,7 @@ use std::{
 };
 
 use mscclpp_gpu::{DevicePtr, KernelParam};
+use mscclpp_net::waiting::LongWait;
 
 use crate::{
     Connection, Error, Result, Semaphore,
@@ -220,19 +221,28 @@ impl HostToHostSemaphore {
     }
 
     /// Takes a signal, waiting for it: without bound if `max_spin_count` is negative, else for that many polls. What the
-    /// peer wrote before is then visible. Ends when the connection fails or the semaphore is aborted.
+    /// peer wrote before is then visible. Ends when the connection fails or the semaphore is aborted. A long wait is logged,
+    /// as [`crate::ContextBuilder::log_waits_after`] says.
     ///
     /// # Errors
     /// [`Error::Timeout`]: nothing was taken and the call can be repeated; [`Error::PeerLost`] and the like.
     pub fn wait(&self, max_spin_count: i64) -> Result<()> {
         let (start, mut patience) = (Instant::now(), Patience::default());
-        if self.words()?.wait(Ordering::Acquire, max_spin_count, || patience.wait()) {
+        let connection = self.semaphore.connection();
+        let mut long = LongWait::since(start, connection.context().waits_are_logged_after());
+        let pause = || {
+            if patience.wait() {
+                let what = || format!("{}: a signal, over {}", connection.label(), connection.transport());
+                long.log(Instant::now(), None, what);
+            }
+        };
+        if self.words()?.wait(Ordering::Acquire, max_spin_count, pause) {
             return Ok(());
         }
         match self.semaphore.check() {
             // The word that says so may have been reset by another thread's time-out.
             Ok(()) | Err(Error::DeviceWaitTimedOut { .. }) => Err(Error::Timeout {
-                operation: format!("waiting for a signal from {}", self.semaphore.connection().label()),
+                operation: format!("waiting for a signal from {}", connection.label()),
                 after: start.elapsed(),
             }),
             Err(error) => Err(error),

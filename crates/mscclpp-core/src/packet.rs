@@ -14,7 +14,7 @@ pub trait Packet: sealed::Sealed {
     /// How large a packet buffer must be for `bytes` bytes of data put at its start.
     ///
     /// ```
-    /// use mscclpp_core::{LL8Packet, LL16Packet, LL128Packet, Packet};
+    /// # use mscclpp_core::{LL8Packet, LL16Packet, LL128Packet, Packet};
     /// assert_eq!(LL8Packet::buffer_size(1000), 2000);
     /// assert_eq!(LL16Packet::buffer_size(1001), 126 * 16);
     /// assert_eq!(LL128Packet::buffer_size(1000), 9 * 128);

@@ -61,7 +61,7 @@ impl Transport {
     /// peer, and what a set of transports holds, has none.
     ///
     /// ```
-    /// use mscclpp_core::Transport;
+    /// # use mscclpp_core::Transport;
     /// const POSTMAN: Transport = Transport::custom(3).named("Postman");
     /// assert_eq!(POSTMAN.to_string(), "Postman");
     /// assert_eq!(POSTMAN, Transport::custom(3));
@@ -145,7 +145,7 @@ impl fmt::Debug for Transport {
 /// ([`Transport::UNKNOWN`] for the empty set).
 ///
 /// ```
-/// use mscclpp_core::{Transport, TransportFlags};
+/// # use mscclpp_core::{Transport, TransportFlags};
 /// let mut flags = Transport::CUDA_IPC | Transport::IB0;
 /// assert!(flags.has(Transport::IB0) && flags.count() == 2);
 /// assert!((flags & TransportFlags::ALL_IB).has(Transport::IB0));

@@ -2,14 +2,21 @@
 
 mod support;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use mscclpp_core::{
-    Connection, Device, Endpoint, EndpointConfig, Error, HostToDeviceSemaphore, HostToHostSemaphore,
+    Connection, Context, Device, Endpoint, EndpointConfig, Error, HostToDeviceSemaphore, HostToHostSemaphore,
     RegisteredMemory, Semaphore, SemaphoreStub, Transport, TransportFlags, conformance::semaphore_waits,
 };
 use mscclpp_ethernet::Ethernet;
-use mscclpp_gpu::DevicePtr;
+use mscclpp_gpu::{DevicePtr, Platform};
 use mscclpp_test_support::LIMIT;
 use support::{End, Pair, Words, arrived, context, mix};
 
@@ -113,4 +120,41 @@ fn host_memory_for_local_use_is_written_from() {
     let there = RegisteredMemory::deserialize(&bytes).expect("reading");
     let refused = pair.ba.write(&there, 0, &target.memory, 0, 8);
     assert!(matches!(refused, Err(Error::NotRegistered { .. })), "{refused:?}");
+}
+
+/// Signals once something is logged.
+#[derive(Clone)]
+struct SignalOnLog {
+    semaphore: HostToHostSemaphore,
+    lines: Arc<Mutex<Vec<u8>>>,
+}
+
+impl io::Write for SignalOnLog {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.semaphore.signal().expect("a signal");
+        self.lines.lock().expect("the lines").write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_long_wait_for_a_signal_names_the_peer_and_the_transport() {
+    let builder = Context::builder().provider(Ethernet::new()).log_waits_after(Duration::from_millis(1));
+    let context = builder.platform(Platform::Host).build();
+    let end = || context.create_endpoint(EndpointConfig::new(Transport::ETHERNET, Device::CPU));
+    let (a, b) = (end().expect("an endpoint"), end().expect("an endpoint"));
+    let (ab, ba) = (context.connect(&a, &b).expect("a way"), context.connect(&b, &a).expect("a way back"));
+    ab.set_label("rank 3");
+    let (here, there) = support::semaphores(&ab, &ba);
+    let log = SignalOnLog { semaphore: there, lines: Arc::default() };
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+    // The signal comes with the line, or not at all.
+    tracing::subscriber::with_default(subscriber, || here.wait(LONG)).expect("the signal");
+    let text = String::from_utf8(log.lines.lock().expect("the lines").clone()).expect("a text");
+    let line = "WARN mscclpp::wait: waiting for rank 3: a signal, over Ethernet (for";
+    assert!(text.contains(line), "{text}");
 }

@@ -27,7 +27,7 @@ pub struct PortChannel {
 
 impl BasePortChannel {
     pub(crate) fn new(service: &Arc<ServiceState>, id: SemaphoreId) -> Result<Self> {
-        let entry = service.semaphores.find("semaphore", id)?;
+        let entry = service.semaphores.find("semaphore", id.raw())?;
         let connection = service.connections.find("connection", entry.connection)?;
         let direct_token = HostToDeviceSemaphoreHandle::direct_token(&entry.semaphore);
         let parts =
@@ -67,7 +67,7 @@ impl PortChannel {
         src: MemoryId,
     ) -> Result<Self> {
         let base = BasePortChannel::new(service, id)?;
-        let memory = |id| service.memories.find("memory", id);
+        let memory = |id: MemoryId| service.memories.find("memory", id.raw());
         let route = Route::new(base.semaphore.connection(), memory(dst)?, memory(src)?)?;
         let [dst_size, src_size] = route.sizes();
         // The service's device is the connection's: `add_semaphore` has compared them. Its kernels need not reach the

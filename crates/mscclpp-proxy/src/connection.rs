@@ -9,7 +9,7 @@ use mscclpp_core::{Connection, SendQueue, WeakConnection};
 use mscclpp_gpu::{DevicePtr, Gpu, PinnedBuffer};
 use parking_lot::Mutex;
 
-use crate::{ProxyTrigger, Result, TriggerKind};
+use crate::{FifoPosition, ProxyTrigger, Result, TriggerKind};
 
 /// Bytes of device memory that each connection has: two lines, of which kernels write the first.
 pub(crate) const CONNECTION_WORDS: u64 = 256;
@@ -106,7 +106,7 @@ impl Counts {
     }
 
     /// A trigger was taken: what it asks for is about to be given to the connection's queue.
-    pub(crate) fn note(&self, trigger: ProxyTrigger, position: u64) {
+    pub(crate) fn note(&self, trigger: ProxyTrigger, position: FifoPosition) {
         let add = |count: &AtomicU64, n: u64| {
             let sum = count.load(Ordering::Relaxed) + n;
             count.store(sum, Ordering::Relaxed);
@@ -124,41 +124,48 @@ impl Counts {
             let n = add(&self.syncs, 1);
             let [end, at] = &self.flushes[(n % FLUSHES) as usize];
             at.store(self.start.elapsed().as_nanos() as u64, Ordering::Relaxed);
-            end.store(position + 1, Ordering::Relaxed);
+            end.store((position + 1).raw(), Ordering::Relaxed);
         }
         if kind.has(TriggerKind::FLAG) || kind.has(TriggerKind::SYNC) {
-            self.asked.store(position + 1, Ordering::Relaxed);
+            self.asked.store((position + 1).raw(), Ordering::Relaxed);
         }
-        self.taken.store(position + 1, Ordering::Relaxed);
+        self.taken.store((position + 1).raw(), Ordering::Relaxed);
     }
 
     /// The oldest remembered flush that is not complete, given how far the connection is: its position and age.
-    pub(crate) fn oldest_flush(&self, completed: u64) -> Option<(u64, Duration)> {
+    pub(crate) fn oldest_flush(&self, completed: FifoPosition) -> Option<(FifoPosition, Duration)> {
         self.flushes
             .iter()
             .map(|[end, at]| (end.load(Ordering::Relaxed), at.load(Ordering::Relaxed)))
-            .filter(|(end, _)| *end > completed)
+            .filter(|(end, _)| *end > completed.raw())
             .min()
-            .map(|(end, at)| (end - 1, self.start.elapsed().saturating_sub(Duration::from_nanos(at))))
+            .map(|(end, at)| {
+                let age = self.start.elapsed().saturating_sub(Duration::from_nanos(at));
+                (FifoPosition::from_raw(end - 1), age)
+            })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{MemoryId, SemaphoreId};
 
     #[test]
     fn the_oldest_flush_is_the_first_that_is_not_complete() {
         let counts = Counts::new();
         let all = TriggerKind::DATA | TriggerKind::FLAG | TriggerKind::SYNC;
-        assert_eq!(counts.oldest_flush(0), None);
+        let oldest = |completed| Some(counts.oldest_flush(FifoPosition::from_raw(completed))?.0.raw());
+        assert_eq!(oldest(0), None);
+        let memory = (MemoryId::from_raw(0), 0);
+        let trigger = ProxyTrigger::new(all, memory, memory, 10, SemaphoreId::from_raw(0)).unwrap();
         for position in 0..100 {
-            counts.note(ProxyTrigger::new(all, (0, 0), (0, 0), 10, 0).unwrap(), position);
+            counts.note(trigger, FifoPosition::from_raw(position));
         }
-        assert_eq!(counts.oldest_flush(90).map(|(position, _)| position), Some(90));
-        assert_eq!(counts.oldest_flush(100), None);
+        assert_eq!(oldest(90), Some(90));
+        assert_eq!(oldest(100), None);
         // Older ones are forgotten.
-        assert_eq!(counts.oldest_flush(0).map(|(position, _)| position), Some(68));
+        assert_eq!(oldest(0), Some(68));
         assert_eq!((counts.bytes.into_inner(), counts.taken.into_inner()), (1000, 100));
     }
 }

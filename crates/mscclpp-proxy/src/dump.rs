@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use mscclpp_core::Report;
 
 use crate::{
-    Error, ProxyService,
+    Error, FifoPosition, ProxyService,
     state::ServiceState,
     stats::{ConnectionStats, SemaphoreState, ServiceStats},
 };
@@ -55,14 +55,11 @@ impl ServiceState {
             connection.write(out)?;
             for state in states.iter().filter(|state| state.connection == number) {
                 let SemaphoreState { id, arrived, expected, .. } = state;
-                write!(
-                    out,
-                    "    semaphore {id}: {arrived} signals have come, {} are waited for",
-                    arrived.max(expected)
-                )?;
-                match expected > arrived {
-                    true => writeln!(out, ": kernels here wait for {}", connection.peer)?,
-                    false => writeln!(out, ": {} not taken yet", arrived - expected)?,
+                write!(out, "    semaphore {id}: {arrived} signals have come, ")?;
+                if expected > arrived {
+                    writeln!(out, "{expected} are waited for: kernels here wait for {}", connection.peer)?;
+                } else {
+                    writeln!(out, "{expected} of them were taken")?;
                 }
             }
         }
@@ -70,18 +67,50 @@ impl ServiceState {
     }
 }
 
+impl ServiceStats {
+    /// What a stop waits for, by peers.
+    pub(crate) fn pending(&self) -> String {
+        let behind = |due: fn(&ConnectionStats) -> FifoPosition| -> Vec<String> {
+            let late = self.connections.iter().filter(|each| each.is_behind(due(each)));
+            late.map(ConnectionStats::progress).collect()
+        };
+        let mut peers = behind(|each| each.asked);
+        if peers.is_empty() {
+            // Of puts that neither a signal nor a flush follows, the stop alone asks whether they are complete.
+            peers = behind(|each| each.taken);
+        }
+        match (&*peers, self.queue_depth) {
+            ([], Some(depth)) => format!("{depth} triggers are in the FIFO"),
+            ([], None) => "the device does not answer".to_owned(),
+            (peers, _) => peers.join("; "),
+        }
+    }
+}
+
 impl ConnectionStats {
-    fn write(&self, out: &mut String) -> std::fmt::Result {
-        let known = |position: Option<u64>| position.map_or("?".to_owned(), |position| position.to_string());
-        writeln!(
-            out,
-            "  to {} over {}: pushed up to {}, carried out up to {}, complete up to {}",
+    /// Whether something is pushed that was not handed over, or not complete up to `due`.
+    fn is_behind(&self, due: FifoPosition) -> bool {
+        self.pushed.is_some_and(|pushed| pushed > self.taken)
+            || self.waiting > 0
+            || self.completed.is_some_and(|completed| completed < due)
+    }
+
+    /// How far it is.
+    fn progress(&self) -> String {
+        let known =
+            |position: Option<FifoPosition>| position.map_or("?".to_owned(), |position| position.to_string());
+        format!(
+            "{} over {}: pushed up to {}, carried out up to {}, complete up to {}",
             self.peer,
             self.transport,
             known(self.pushed),
             self.taken,
             known(self.completed)
-        )?;
+        )
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "  to {}", self.progress())?;
         if let Some(flush) = &self.oldest_pending_flush {
             writeln!(
                 out,

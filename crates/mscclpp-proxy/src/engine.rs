@@ -17,7 +17,8 @@ use mscclpp_core::{SendQueue, SignallerId, provider::RouteId};
 use mscclpp_gpu::PinnedBuffer;
 
 use crate::{
-    Error, MemoryId, Progress, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Result, TriggerKind,
+    Error, FifoPosition, MemoryId, Progress, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Result,
+    TriggerKind,
     connection::{Completed, ServiceConnection},
     state::{EntrySignaller, ServiceState},
     trigger::{MAX_MEMORIES, MAX_SEMAPHORES},
@@ -53,9 +54,9 @@ struct ConnectionQueue {
     routes: Routes,
     completed: Completed,
     /// The first and the last of the triggers whose operations may not all have been taken by the transport.
-    unsent: Option<(u64, Last)>,
+    unsent: Option<(FifoPosition, Last)>,
     /// Tickets and the positions that are complete with them, both growing.
-    awaited: VecDeque<(u64, u64)>,
+    awaited: VecDeque<(u64, FifoPosition)>,
     /// The ticket that a stop waits for.
     last: Option<u64>,
     /// See invariant 4.
@@ -67,7 +68,7 @@ struct ConnectionQueue {
 /// The last trigger that was taken, and its position.
 #[derive(Clone, Copy)]
 struct Last {
-    position: u64,
+    position: FifoPosition,
     trigger: ProxyTrigger,
 }
 
@@ -77,8 +78,8 @@ impl Engine {
         Self { semaphores, connections: Vec::new(), active: Vec::new(), state }
     }
 
-    fn take(&mut self, trigger: ProxyTrigger, position: u64) -> Result<ProxyHandlerResult> {
-        let id = trigger.semaphore() as usize;
+    fn take(&mut self, trigger: ProxyTrigger, position: FifoPosition) -> Result<ProxyHandlerResult> {
+        let id = trigger.semaphore().raw() as usize;
         let OpenSemaphore { connection: number, signaller } = match self.semaphores[id] {
             Some(open) => open,
             None => self.open_semaphore(id)?,
@@ -96,7 +97,7 @@ impl Engine {
         let ConnectionQueue { queue, routes, .. } = connection;
         if kind.has(TriggerKind::DATA) {
             let route = routes.find(trigger, || {
-                let memory = |id| state.memories.find("memory", id);
+                let memory = |id: MemoryId| state.memories.find("memory", id.raw());
                 Ok(queue.route(memory(trigger.dst_memory())?, memory(trigger.src_memory())?)?)
             })?;
             queue.write(route, trigger.dst_offset(), trigger.src_offset(), trigger.size())?;
@@ -152,15 +153,15 @@ impl Engine {
         Ok(open)
     }
 
-    fn named(&self, error: Error, trigger: ProxyTrigger, position: u64) -> Error {
-        let entry = self.state.semaphores.get(trigger.semaphore());
+    fn named(&self, error: Error, trigger: ProxyTrigger, position: FifoPosition) -> Error {
+        let entry = self.state.semaphores.get(trigger.semaphore().raw());
         let peer = entry.map(|entry| entry.semaphore.connection().label());
         Error::Trigger { position, trigger, peer, source: Arc::new(error) }
     }
 }
 
 impl ProxyHandler for Engine {
-    fn handle(&mut self, trigger: ProxyTrigger, position: u64) -> Result<ProxyHandlerResult> {
+    fn handle(&mut self, trigger: ProxyTrigger, position: FifoPosition) -> Result<ProxyHandlerResult> {
         self.take(trigger, position).map_err(|error| self.named(error, trigger, position))
     }
 
@@ -243,11 +244,11 @@ impl ConnectionQueue {
     }
 
     /// Lets kernels know when all that was given so far is complete.
-    fn report_completion(&mut self, end: u64) -> Result<()> {
+    fn report_completion(&mut self, end: FifoPosition) -> Result<()> {
         if let Completed::ByTransport(word) = self.completed {
             // SAFETY: the word is in the service's memory for its connections, which `Engine::drop` keeps until the stores
             // are done.
-            unsafe { self.queue.store_when_complete(word, end)? };
+            unsafe { self.queue.store_when_complete(word, end.raw())? };
             return Ok(());
         }
         let ticket = self.queue.add_flush()?;
@@ -321,8 +322,8 @@ impl ConnectionQueue {
 }
 
 /// Whoever acquires the value finds everything complete: the queue said so before.
-fn store(word: &PinnedBuffer, end: u64) -> Result<()> {
-    word.word(0)?.store(end, Ordering::Release);
+fn store(word: &PinnedBuffer, end: FifoPosition) -> Result<()> {
+    word.word(0)?.store(end.raw(), Ordering::Release);
     Ok(())
 }
 
@@ -339,7 +340,7 @@ impl Routes {
     }
 
     fn find(&mut self, trigger: ProxyTrigger, make: impl FnOnce() -> Result<RouteId>) -> Result<RouteId> {
-        let at = |id: MemoryId| id as usize;
+        let at = |id: MemoryId| id.raw() as usize;
         let row = self.rows[at(trigger.dst_memory())]
             .get_or_insert_with(|| (0..MAX_MEMORIES).map(|_| None).collect());
         match &mut row[at(trigger.src_memory())] {

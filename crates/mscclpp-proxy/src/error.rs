@@ -1,14 +1,16 @@
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
-use crate::ProxyTrigger;
+use mscclpp_core::Report;
+
+use crate::{FifoPosition, ProxyTrigger};
 
 /// What this crate's calls return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong with a proxy. Every variant is a situation a caller can act on.
 ///
-/// Its text is its own part; why it came about is its `source`. [`mscclpp_core::Report`] shows both.
-#[derive(Debug, Clone, thiserror::Error)]
+/// Its text is its own part; why it came about is its `source`. [`Report`] shows both.
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A FIFO of a size there is none of.
@@ -58,7 +60,7 @@ pub enum Error {
     #[error("trigger {position} ({trigger}){} could not be carried out", peer.as_ref().map(|p| format!(" to {p}")).unwrap_or_default())]
     Trigger {
         /// Its position in the FIFO.
-        position: u64,
+        position: FifoPosition,
         /// What it asked for.
         trigger: ProxyTrigger,
         /// The label of the connection it was for, if that is known.
@@ -70,9 +72,9 @@ pub enum Error {
     #[error("triggers {first} to {last} to {peer} could not be carried out")]
     Triggers {
         /// The position of the first that may not have been handed over.
-        first: u64,
+        first: FifoPosition,
         /// The position of the last.
-        last: u64,
+        last: FifoPosition,
         /// The label of their connection.
         peer: String,
         /// Why.
@@ -85,7 +87,7 @@ pub enum Error {
     )]
     Poisoned {
         /// The position of the hole.
-        position: u64,
+        position: FifoPosition,
     },
     /// Somebody here called `abort`.
     #[error("the proxy service was aborted: {reason}")]
@@ -123,6 +125,13 @@ pub enum Error {
     Gpu(#[from] mscclpp_gpu::Error),
 }
 
+impl fmt::Debug for Error {
+    /// As [`Report`] shows it: what a `main` prints that returns it is the message with its causes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Report(self), f)
+    }
+}
+
 impl Error {
     /// The error of a connection, memory or semaphore that is behind it, if one is.
     #[must_use]
@@ -132,5 +141,29 @@ impl Error {
             Self::Trigger { source, .. } | Self::Triggers { source, .. } => source.core(),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryId, SemaphoreId, TriggerKind};
+
+    #[test]
+    fn debug_says_the_message_and_each_cause_once() {
+        let memory = (MemoryId::from_raw(0), 0);
+        let trigger =
+            ProxyTrigger::new(TriggerKind::FLAG, memory, memory, 0, SemaphoreId::from_raw(2)).unwrap();
+        let lost = mscclpp_core::Error::PeerLost { peer: "rank 1".to_owned(), reason: "it died".to_owned() };
+        let text = lost.to_string();
+        let error = Error::Trigger {
+            position: FifoPosition::from_raw(7),
+            trigger,
+            peer: Some("rank 1".to_owned()),
+            source: Arc::new(lost.into()),
+        };
+        let expected = format!("trigger 7 ({trigger}) to rank 1 could not be carried out: {text}");
+        assert_eq!(format!("{error:?}"), expected);
+        assert_eq!(format!("{error:#?}"), expected, "also where more lines are asked for");
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, PinnedBuffer};
 
 use crate::{
-    Error, FifoHandle, ProxyTrigger, Result,
+    Error, FifoHandle, FifoPosition, ProxyTrigger, Result,
     protocol::{POISONED, Ring},
 };
 
@@ -27,8 +27,8 @@ const LINE: u64 = 128;
 /// others need of the FIFO is its [`FifoShared`]. Full, it makes pushes wait.
 ///
 /// ```
-/// use mscclpp_gpu::Platform;
-/// use mscclpp_proxy::Fifo;
+/// # use mscclpp_gpu::Platform;
+/// # use mscclpp_proxy::Fifo;
 ///
 /// let mut fifo = Fifo::new(&Platform::Host.gpu(0)?, 512)?;
 /// let handle = fifo.device_handle(); // goes to kernels
@@ -87,8 +87,8 @@ impl Fifo {
 
     /// The position of the trigger that [`Fifo::poll`] looks for: how many have been popped.
     #[must_use]
-    pub fn tail(&self) -> u64 {
-        self.position
+    pub fn tail(&self) -> FifoPosition {
+        FifoPosition::from_raw(self.position)
     }
 
     /// The next trigger, if there is one; with it comes all that the pushing thread did before. Does not block.
@@ -111,7 +111,7 @@ impl Fifo {
         // The release of this word comes after whatever was pushed below the hole, so that a look at the slot after
         // this load decides whether the hole is here.
         if self.status(3).load(Ordering::Acquire) == POISONED && self.poll().is_none() {
-            return Err(Error::Poisoned { position: self.position });
+            return Err(Error::Poisoned { position: self.tail() });
         }
         Ok(())
     }
@@ -137,10 +137,10 @@ impl FifoShared {
         self.size
     }
 
-    /// How many triggers have been popped. Does not block.
+    /// The position of the trigger that is popped next: how many have been popped. Does not block.
     #[must_use]
-    pub fn tail(&self) -> u64 {
-        self.ring().tail.load(Ordering::Relaxed)
+    pub fn tail(&self) -> FifoPosition {
+        FifoPosition::from_raw(self.ring().tail.load(Ordering::Relaxed))
     }
 
     /// What kernels need. Copy it to the device or pass it as an argument; `self` must outlive the kernels.
@@ -204,7 +204,7 @@ impl fmt::Debug for FifoShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FifoShared")
             .field("size", &self.size)
-            .field("tail", &self.tail())
+            .field("tail", &self.tail().raw())
             .finish_non_exhaustive()
     }
 }
@@ -254,8 +254,8 @@ mod tests {
         u64::from_ne_bytes(bytes)
     }
 
-    fn push(fifo: &Fifo, n: u64, spins: i64) -> u64 {
-        call(fifo, 0, [numbered(n).fst, numbered(n).snd], spins)
+    fn push(fifo: &Fifo, n: u64, spins: i64) -> FifoPosition {
+        FifoPosition::from_raw(call(fifo, 0, [numbered(n).fst, numbered(n).snd], spins))
     }
 
     fn is_taken(fifo: &Fifo, position: u64) -> bool {
@@ -280,11 +280,11 @@ mod tests {
     fn lap_after_lap_in_order() {
         let mut fifo = fifo(4).unwrap();
         for n in (0..40).step_by(2) {
-            assert_eq!((push(&fifo, n, -1), push(&fifo, n + 1, -1)), (n, n + 1));
+            assert_eq!([push(&fifo, n, -1), push(&fifo, n + 1, -1)].map(FifoPosition::raw), [n, n + 1]);
             assert!(!is_taken(&fifo, n));
             assert!(!sync(&fifo, n, 5), "a sync that runs out of polls");
             for k in [n, n + 1] {
-                assert_eq!((fifo.tail(), fifo.poll()), (k, Some(numbered(k))));
+                assert_eq!((fifo.tail().raw(), fifo.poll()), (k, Some(numbered(k))));
                 fifo.pop();
                 assert!(is_taken(&fifo, k) && sync(&fifo, k, 0));
             }
@@ -295,17 +295,18 @@ mod tests {
     #[test]
     fn a_push_that_gives_up_poisons() {
         let mut fifo = fifo(2).unwrap();
-        assert_eq!((push(&fifo, 0, 0), push(&fifo, 1, 0), push(&fifo, 2, 10)), (0, 1, FifoHandle::FAILED));
+        assert_eq!([0, 1].map(|n| push(&fifo, n, 0).raw()), [0, 1]);
+        assert_eq!(push(&fifo, 2, 10), FifoHandle::FAILED);
         // What came before the hole still counts.
         for n in [0, 1] {
             fifo.check().unwrap();
             assert_eq!(fifo.poll(), Some(numbered(n)));
             fifo.pop();
         }
-        assert!(matches!(fifo.check(), Err(Error::Poisoned { position: 2 })));
+        assert!(matches!(fifo.check(), Err(Error::Poisoned { position }) if position.raw() == 2));
         assert!(!fifo.is_pushed_beyond());
         // There is room, but not for the proxy to come to.
-        assert_eq!(push(&fifo, 3, -1), 3);
+        assert_eq!(push(&fifo, 3, -1).raw(), 3);
         assert!(fifo.is_pushed_beyond());
         assert_eq!(push(&fifo, 4, -1), FifoHandle::FAILED);
     }
@@ -314,8 +315,8 @@ mod tests {
     fn an_abort_ends_waits() {
         let fifo = fifo(2).unwrap();
         fifo.abort();
-        assert_eq!(push(&fifo, 0, -1), 0);
+        assert_eq!(push(&fifo, 0, -1).raw(), 0);
         assert!(!sync(&fifo, 0, -1));
-        assert_eq!((push(&fifo, 1, -1), push(&fifo, 2, -1)), (1, FifoHandle::FAILED));
+        assert_eq!((push(&fifo, 1, -1).raw(), push(&fifo, 2, -1)), (1, FifoHandle::FAILED));
     }
 }

@@ -2,7 +2,7 @@
 
 use mscclpp_gpu::KernelParam;
 
-use crate::ProxyTrigger;
+use crate::{FifoPosition, ProxyTrigger};
 
 /// What kernels do with a [`crate::Fifo`]: `FifoDeviceHandle` in the headers.
 ///
@@ -42,7 +42,7 @@ unsafe impl Sync for FifoHandle {}
 
 impl FifoHandle {
     /// What `push` returns in a kernel when it gave up: no position.
-    pub const FAILED: u64 = u64::MAX;
+    pub const FAILED: FifoPosition = FifoPosition::from_raw(u64::MAX);
     /// How far behind `tail_cache` the word is that says whether a thread is looking at the tail.
     pub const WORDS_TO_LOOKING: usize = 16;
 }

@@ -1,6 +1,6 @@
 //! What a proxy does with triggers.
 
-use crate::{Error, ProxyTrigger, Result};
+use crate::{Error, FifoPosition, ProxyTrigger, Result};
 
 /// Whether a proxy goes on after a trigger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub trait ProxyHandler: Send + 'static {
     ///
     /// # Errors
     /// What ends the proxy for good.
-    fn handle(&mut self, trigger: ProxyTrigger, position: u64) -> Result<ProxyHandlerResult>;
+    fn handle(&mut self, trigger: ProxyTrigger, position: FifoPosition) -> Result<ProxyHandlerResult>;
 
     /// Called when there are no triggers, after every 32 of them at the latest, and after [`ProxyHandlerResult::Retry`]. So
     /// a handler may gather what triggers ask for, and start it here.
@@ -66,7 +66,7 @@ pub trait ProxyHandler: Send + 'static {
 }
 
 impl<F: FnMut(ProxyTrigger) -> ProxyHandlerResult + Send + 'static> ProxyHandler for F {
-    fn handle(&mut self, trigger: ProxyTrigger, _position: u64) -> Result<ProxyHandlerResult> {
+    fn handle(&mut self, trigger: ProxyTrigger, _position: FifoPosition) -> Result<ProxyHandlerResult> {
         Ok(self(trigger))
     }
 }

@@ -47,6 +47,7 @@ mod error;
 mod fifo;
 mod fifo_handle;
 mod handler;
+mod id;
 mod idle;
 mod probe;
 #[doc(hidden)]
@@ -58,6 +59,7 @@ mod state;
 mod stats;
 mod table;
 mod trigger;
+mod waiting;
 
 pub use base_channel_handle::BasePortChannelHandle;
 pub use channel::{BasePortChannel, PortChannel};
@@ -66,8 +68,9 @@ pub use error::{Error, Result};
 pub use fifo::{Fifo, FifoShared};
 pub use fifo_handle::FifoHandle;
 pub use handler::{Progress, ProxyHandler, ProxyHandlerResult};
+pub use id::{FifoPosition, MemoryId, SemaphoreId};
 pub use idle::IdlePolicy;
 pub use proxy::{Proxy, ProxyBuilder};
 pub use service::{BaseProxyService, ProxyService, ProxyServiceBuilder};
 pub use stats::{ConnectionStats, PendingFlush, ServiceStats, TrafficStats};
-pub use trigger::{MAX_MEMORIES, MAX_SEMAPHORES, MemoryId, ProxyTrigger, SemaphoreId, TriggerKind};
+pub use trigger::{MAX_MEMORIES, MAX_SEMAPHORES, ProxyTrigger, TriggerKind};

@@ -13,9 +13,13 @@ use std::{
 
 use mscclpp_core::Report;
 use mscclpp_gpu::Gpu;
+use mscclpp_net::waiting::FIRST_LOG;
 use parking_lot::Mutex;
 
-use crate::{Error, Fifo, FifoShared, IdlePolicy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Result};
+use crate::{
+    Error, Fifo, FifoShared, IdlePolicy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Result,
+    waiting::receive,
+};
 
 /// A host thread that serves kernels of one device: what [`crate::ProxyService`] runs on, and services of one's own.
 ///
@@ -23,8 +27,8 @@ use crate::{Error, Fifo, FifoShared, IdlePolicy, ProxyHandler, ProxyHandlerResul
 ///
 /// ```
 /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
-/// use mscclpp_gpu::{KernelArgs, KernelSource, LaunchConfig, Module, Platform};
-/// use mscclpp_proxy::{Proxy, ProxyHandlerResult, ProxyTrigger};
+/// # use mscclpp_gpu::{KernelArgs, KernelSource, LaunchConfig, Module, Platform};
+/// # use mscclpp_proxy::{Proxy, ProxyHandlerResult, ProxyTrigger};
 ///
 /// const ONE_TO_N: KernelSource = KernelSource::new(
 ///     "one_to_n.cu",
@@ -57,7 +61,15 @@ use crate::{Error, Fifo, FifoShared, IdlePolicy, ProxyHandler, ProxyHandlerResul
 pub struct Proxy<H: ProxyHandler> {
     shared: Arc<Shared<H>>,
     /// Held while it is started or joined, so never taken on the thread itself.
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Running>>,
+    log_waits_after: Duration,
+}
+
+/// A thread that was started.
+struct Running {
+    thread: JoinHandle<()>,
+    /// Gets nothing; its sender goes when the thread ends.
+    ended: mpsc::Receiver<()>,
 }
 
 pub(crate) struct Shared<H> {
@@ -95,10 +107,12 @@ pub struct ProxyBuilder {
     fifo_size: u64,
     idle: IdlePolicy,
     thread_init: Option<Box<ThreadInit>>,
+    log_waits_after: Duration,
 }
 
 /// How long a starting thread may take.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
+
 impl ProxyBuilder {
     /// How many triggers the FIFO holds; see [`Fifo::new`].
     #[must_use]
@@ -121,6 +135,14 @@ impl ProxyBuilder {
         self
     }
 
+    /// After which time a start or a stop that waits is first logged, with what it waits for, instead of ten seconds;
+    /// [`Duration::MAX`] for never. The next lines of the same wait come after three times as long each.
+    #[must_use]
+    pub fn log_waits_after(mut self, first: Duration) -> Self {
+        self.log_waits_after = first;
+        self
+    }
+
     /// A proxy that is not started yet.
     ///
     /// # Errors
@@ -136,7 +158,7 @@ impl ProxyBuilder {
         failure: Arc<OnceLock<Error>>,
         handler: H,
     ) -> Proxy<H> {
-        let Self { gpu, idle, thread_init, .. } = self;
+        let Self { gpu, idle, thread_init, log_waits_after, .. } = self;
         Proxy {
             shared: Arc::new(Shared {
                 gpu,
@@ -152,6 +174,7 @@ impl ProxyBuilder {
                 unfinished: Mutex::default(),
             }),
             thread: Mutex::default(),
+            log_waits_after,
         }
     }
 }
@@ -165,6 +188,7 @@ impl Proxy<fn(ProxyTrigger) -> ProxyHandlerResult> {
             fifo_size: Fifo::DEFAULT_SIZE,
             idle: IdlePolicy::of(gpu.platform()),
             thread_init: None,
+            log_waits_after: FIRST_LOG,
         }
     }
 }
@@ -198,26 +222,32 @@ impl<H: ProxyHandler> Proxy<H> {
         }
         if let Some(ending) = thread.take() {
             // It takes nothing more, and has nothing more to say than what it left.
-            let _ = ending.join();
+            let _ = ending.thread.join();
         }
         self.shared.enter()?;
         self.shared.stop.store(false, Ordering::Relaxed);
         *self.shared.unfinished.lock() = None;
         let (started, has_started) = mpsc::sync_channel(1);
+        let (end, ended) = mpsc::channel();
         let shared = Arc::clone(&self.shared);
         let spawned = thread::Builder::new()
             .name("mscclpp-proxy".to_owned())
-            .spawn(move || shared.run(&started))
+            .spawn(move || {
+                // Dropped when this ends, however it does.
+                let _end: mpsc::Sender<()> = end;
+                shared.run(&started);
+            })
             .map_err(|e| {
                 self.shared.leave();
                 self.shared.tell_of_failure();
                 Error::System { operation: "starting the thread of a proxy".to_owned(), source: Arc::new(e) }
             })?;
-        *thread = Some(spawned);
+        *thread = Some(Running { thread: spawned, ended });
         if !blocking {
             return Ok(());
         }
-        match has_started.recv_timeout(START_TIMEOUT) {
+        let what = || format!("the thread of a proxy of {} to start", self.shared.gpu);
+        match receive(&has_started, Some(START_TIMEOUT), self.log_waits_after, what) {
             Ok(()) => Ok(()),
             Err(mpsc::RecvTimeoutError::Disconnected) => self.health(),
             Err(mpsc::RecvTimeoutError::Timeout) => {
@@ -227,23 +257,32 @@ impl<H: ProxyHandler> Proxy<H> {
     }
 
     /// Has everything handled that was pushed before the call, waits until it is complete, 30 s at most, and ends the
-    /// thread. Does nothing if it does not run. The proxy can be started again.
+    /// thread. Does nothing if it does not run. The proxy can be started again. A stop that takes long is logged
+    /// ([`ProxyBuilder::log_waits_after`]).
     ///
     /// # Errors
     /// What the proxy failed with; [`Error::Timeout`] if something did not become complete;
     /// [`Error::InvalidArgument`] in a handler.
     pub fn stop(&self) -> Result<()> {
+        self.stop_saying(|| format!("trigger {} or what was asked for before it", self.fifo().tail()))
+    }
+
+    /// As [`Self::stop`]; `pending` says in the log what it waits for.
+    pub(crate) fn stop_saying(&self, pending: impl Fn() -> String) -> Result<()> {
         if self.is_own_thread() {
             return Err(Error::InvalidArgument(
                 "a handler cannot stop its own proxy; it returns ProxyHandlerResult::Stop".to_owned(),
             ));
         }
         let mut thread = self.thread.lock();
-        if let Some(running) = thread.take() {
+        if let Some(Running { thread, ended }) = thread.take() {
             // The release pairs with the acquire in the thread: it sees what was pushed before.
             self.shared.stop.store(true, Ordering::Release);
+            let what = || format!("the proxy of {} to stop: {}", self.shared.gpu, pending());
+            // Nothing is ever sent.
+            let _ = receive(&ended, None, self.log_waits_after, what);
             // Panics of handlers were caught and noted.
-            let _ = running.join();
+            let _ = thread.join();
         }
         self.health()?;
         self.shared.unfinished.lock().take().map_or(Ok(()), Err)

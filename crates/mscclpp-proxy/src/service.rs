@@ -1,6 +1,6 @@
 //! The service behind port channels.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use mscclpp_core::{HostToDeviceSemaphoreHandle, RegisteredMemory, Semaphore};
 use mscclpp_gpu::Gpu;
@@ -59,7 +59,8 @@ pub trait BaseProxyService: Send + Sync {
 ///     let len = PIECE.min(buffer.len() - offset);
 ///     // SAFETY: a part of `buffer`, which outlives the service.
 ///     let piece = unsafe { context.register_memory(buffer.ptr().add(offset), len, Transport::CUDA_IPC)? };
-///     service.add_memory(&piece)?; // first, first + 1, ...: byte `at` is in memory `first + at / PIECE`
+///     // These get first, first + 1, ...: byte `at` is in memory `first + (at / PIECE) as u32`.
+///     service.add_memory(&piece)?;
 /// }
 /// # Ok(())
 /// # }
@@ -111,6 +112,13 @@ impl ProxyServiceBuilder {
     #[must_use]
     pub fn idle(mut self, policy: IdlePolicy) -> Self {
         self.proxy = self.proxy.idle(policy);
+        self
+    }
+
+    /// After which time a start or a stop that waits is first logged: see [`ProxyBuilder::log_waits_after`].
+    #[must_use]
+    pub fn log_waits_after(mut self, first: Duration) -> Self {
+        self.proxy = self.proxy.log_waits_after(first);
         self
     }
 
@@ -204,7 +212,7 @@ impl ProxyService {
         })?;
         // One that failed meanwhile may not have seen the new semaphore.
         self.proxy.health().inspect_err(|error| state.abort_semaphores(error))?;
-        Ok(id)
+        Ok(SemaphoreId::from_raw(id))
     }
 
     /// Adds a memory, registered here or a peer's. The service keeps it. Does not block: a peer's is mapped when a
@@ -214,7 +222,7 @@ impl ProxyService {
     /// # Errors
     /// [`Error::TooMany`] beyond 512.
     pub fn add_memory(&self, memory: &RegisteredMemory) -> Result<MemoryId> {
-        self.state.memories.add(|_| Ok(memory.clone()))
+        self.state.memories.add(|_| Ok(memory.clone())).map(MemoryId::from_raw)
     }
 
     /// The number that the next memory gets, if there is room for `count` of them. Reserves nothing.
@@ -222,7 +230,7 @@ impl ProxyService {
     /// # Errors
     /// [`Error::TooMany`].
     pub fn next_memory_id(&self, count: u32) -> Result<MemoryId> {
-        self.state.memories.next(count)
+        self.state.memories.next(count).map(MemoryId::from_raw)
     }
 
     /// The semaphore of that number.
@@ -230,7 +238,7 @@ impl ProxyService {
     /// # Errors
     /// [`Error::UnknownId`].
     pub fn semaphore(&self, id: SemaphoreId) -> Result<Semaphore> {
-        Ok(self.state.semaphores.find("semaphore", id)?.semaphore.clone())
+        Ok(self.state.semaphores.find("semaphore", id.raw())?.semaphore.clone())
     }
 
     /// A channel that names memories with each put.
@@ -264,12 +272,13 @@ impl ProxyService {
         self.proxy.start(blocking)
     }
 
-    /// Has everything carried out that was pushed before the call, and ends the thread: see [`Proxy::stop`].
+    /// Has everything carried out that was pushed before the call, and ends the thread: see [`Proxy::stop`]. A stop that
+    /// takes long is logged, with the peers that it waits for.
     ///
     /// # Errors
     /// As [`ProxyService::health`]; [`Error::Timeout`] if something did not become complete within 30 s.
     pub fn stop_proxy(&self) -> Result<()> {
-        self.proxy.stop()?;
+        self.proxy.stop_saying(|| self.state.stats(None).pending())?;
         self.health()
     }
 

@@ -12,7 +12,7 @@ use mscclpp_core::Report;
 use mscclpp_gpu::{Gpu, numa};
 
 use crate::{
-    Error, Fifo, Progress, ProxyHandler, ProxyHandlerResult, Result,
+    Error, Fifo, FifoPosition, Progress, ProxyHandler, ProxyHandlerResult, Result,
     idle::Idle,
     proxy::{Served, Shared},
 };
@@ -186,7 +186,7 @@ struct Drain {
     since: Instant,
     /// Where triggers are taken no more. First, as much as the FIFO holds from where the proxy was: nothing behind that
     /// was pushed before the stop. Then, where the proxy is once all is taken.
-    end: u64,
+    end: FifoPosition,
     /// All is taken, and the handler knows.
     finishing: bool,
 }

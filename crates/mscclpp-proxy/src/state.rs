@@ -77,7 +77,7 @@ impl ServiceState {
 
     /// Where kernels find these parts of the handles of channels over this semaphore.
     pub(crate) fn port(&self, semaphore: SemaphoreId, parts: [DevicePtr; 3]) -> Result<DevicePtr> {
-        let at = PORT_BYTES * u64::from(semaphore);
+        let at = PORT_BYTES * u64::from(semaphore.raw());
         for (word, part) in (at..).step_by(8).zip(parts) {
             // Always the same value. A kernel that reads it starts later.
             self.ports.word(word)?.store(part.0, Ordering::Relaxed);

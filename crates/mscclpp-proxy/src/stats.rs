@@ -6,7 +6,7 @@ use mscclpp_core::Transport;
 use mscclpp_gpu::DevicePtr;
 
 use crate::{
-    Error, ProxyService, Result, SemaphoreId,
+    Error, FifoPosition, ProxyService, Result, SemaphoreId,
     base_channel_handle::DirectCount,
     state::{SemaphoreEntry, ServiceState},
 };
@@ -60,15 +60,15 @@ pub struct ConnectionStats {
     /// What went over it; direct operations are 0 where the device does not answer.
     pub traffic: TrafficStats,
     /// Triggers for it are pushed at positions below this; none where the device does not answer.
-    pub pushed: Option<u64>,
+    pub pushed: Option<FifoPosition>,
     /// Triggers for it at positions below this were taken out of the FIFO.
-    pub taken: u64,
+    pub taken: FifoPosition,
     /// And completion was asked for up to here.
-    pub asked: u64,
+    pub asked: FifoPosition,
     /// Operations of triggers that were taken which wait for room at the transport.
     pub waiting: u64,
     /// Its triggers at positions below this are complete at the peer; none where the device does not answer.
-    pub completed: Option<u64>,
+    pub completed: Option<FifoPosition>,
     /// The oldest of its flushes that is not complete.
     pub oldest_pending_flush: Option<PendingFlush>,
 }
@@ -80,7 +80,7 @@ pub struct PendingFlush {
     /// Who it is for.
     pub peer: String,
     /// The position of its trigger.
-    pub position: u64,
+    pub position: FifoPosition,
     /// Since when the proxy has waited for it. Where more than 32 are pending, of one of the last 32.
     pub age: Duration,
 }
@@ -130,7 +130,7 @@ impl ServiceState {
                 let direct = |what: DirectCount| word(what as usize).unwrap_or(0);
                 let count = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
                 let counts = &connection.counts;
-                let (peer, completed) = (connection.connection.label(), word(4));
+                let (peer, completed) = (connection.connection.label(), word(4).map(FifoPosition::from_raw));
                 let pending = completed.and_then(|completed| counts.oldest_flush(completed));
                 ConnectionStats {
                     transport: connection.connection.transport(),
@@ -143,9 +143,9 @@ impl ServiceState {
                         direct_bytes: direct(DirectCount::Bytes),
                         direct_signals: direct(DirectCount::Signals),
                     },
-                    pushed: word(0),
-                    taken: count(&counts.taken),
-                    asked: count(&counts.asked),
+                    pushed: word(0).map(FifoPosition::from_raw),
+                    taken: FifoPosition::from_raw(count(&counts.taken)),
+                    asked: FifoPosition::from_raw(count(&counts.asked)),
                     waiting: count(&counts.waiting),
                     completed,
                     oldest_pending_flush: pending.map(|(position, age)| PendingFlush {
@@ -159,9 +159,9 @@ impl ServiceState {
             .collect();
         let pending = connections.iter().filter_map(|connection| connection.oldest_pending_flush.clone());
         ServiceStats {
-            triggers: tail,
+            triggers: tail.raw(),
             total: connections.iter().map(|connection| connection.traffic).sum(),
-            queue_depth: head.map(|head| head.saturating_sub(tail)),
+            queue_depth: head.map(|head| head.saturating_sub(tail.raw())),
             oldest_pending_flush: pending.max_by_key(|flush| flush.age),
             last_error,
             connections,
@@ -178,7 +178,7 @@ impl ServiceState {
         let at: Vec<_> = entries.iter().flat_map(words).collect();
         // SAFETY: the words of semaphores that `self` keeps, in their device's memory.
         let values = unsafe { self.probe.read(&at)? };
-        let states = (0..).zip(&entries).zip(values.chunks_exact(3));
+        let states = (0..).map(SemaphoreId::from_raw).zip(&entries).zip(values.chunks_exact(3));
         Ok(states
             .map(|((id, entry), values)| SemaphoreState {
                 id,

@@ -4,12 +4,7 @@ use std::{fmt, ops::BitOr};
 
 use mscclpp_gpu::KernelParam;
 
-use crate::{Error, Result, protocol::COMMIT_BIT};
-
-/// Number of a semaphore of a [`crate::ProxyService`], in the order in which they were added.
-pub type SemaphoreId = u32;
-/// Number of a memory of a [`crate::ProxyService`], in the order in which they were added.
-pub type MemoryId = u32;
+use crate::{Error, MemoryId, Result, SemaphoreId, protocol::COMMIT_BIT};
 
 /// How many semaphores a service can have: triggers have 10 bits for them.
 pub const MAX_SEMAPHORES: u32 = 1 << 10;
@@ -81,10 +76,12 @@ impl fmt::Debug for TriggerKind {
 /// | | 63 | the FIFO's commit bit |
 ///
 /// ```
-/// use mscclpp_proxy::{ProxyTrigger, TriggerKind};
-/// let trigger = ProxyTrigger::new(TriggerKind::DATA | TriggerKind::FLAG, (1, 64), (0, 0), 1024, 3)?;
-/// assert_eq!((trigger.dst_memory(), trigger.dst_offset(), trigger.size()), (1, 64, 1024));
-/// assert!(ProxyTrigger::new(TriggerKind::DATA, (0, 1 << 32), (0, 0), 1, 0).is_err());
+/// # use mscclpp_proxy::{MemoryId, ProxyTrigger, SemaphoreId, TriggerKind};
+/// let (semaphore, theirs, ours) = (SemaphoreId::from_raw(3), MemoryId::from_raw(1), MemoryId::from_raw(0));
+/// let what = TriggerKind::DATA | TriggerKind::FLAG;
+/// let trigger = ProxyTrigger::new(what, (theirs, 64), (ours, 0), 1024, semaphore)?;
+/// assert_eq!((trigger.dst_memory(), trigger.dst_offset(), trigger.size()), (theirs, 64, 1024));
+/// assert!(ProxyTrigger::new(what, (theirs, 1 << 32), (ours, 0), 1, semaphore).is_err());
 /// # Ok::<(), mscclpp_proxy::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -122,10 +119,10 @@ impl ProxyTrigger {
         };
         let fst = fit("size", size, 32)? | fit("source offset", src.1, 32)? << 32;
         let snd = fit("destination offset", dst.1, 32)?
-            | fit("source memory id", src.0.into(), 9)? << SRC_MEMORY
-            | fit("destination memory id", dst.0.into(), 9)? << DST_MEMORY
+            | fit("source memory id", src.0.raw().into(), 9)? << SRC_MEMORY
+            | fit("destination memory id", dst.0.raw().into(), 9)? << DST_MEMORY
             | u64::from(kind.0) << KIND
-            | fit("semaphore id", semaphore.into(), 10)? << SEMAPHORE;
+            | fit("semaphore id", semaphore.raw().into(), 10)? << SEMAPHORE;
         Ok(Self { fst, snd })
     }
 
@@ -162,19 +159,19 @@ impl ProxyTrigger {
     /// The source.
     #[must_use]
     pub const fn src_memory(&self) -> MemoryId {
-        field(self.snd, SRC_MEMORY, 9) as MemoryId
+        MemoryId::from_raw(field(self.snd, SRC_MEMORY, 9) as u32)
     }
 
     /// The destination.
     #[must_use]
     pub const fn dst_memory(&self) -> MemoryId {
-        field(self.snd, DST_MEMORY, 9) as MemoryId
+        MemoryId::from_raw(field(self.snd, DST_MEMORY, 9) as u32)
     }
 
     /// The semaphore, and with it the connection.
     #[must_use]
     pub const fn semaphore(&self) -> SemaphoreId {
-        field(self.snd, SEMAPHORE, 10) as SemaphoreId
+        SemaphoreId::from_raw(field(self.snd, SEMAPHORE, 10) as u32)
     }
 }
 
@@ -208,22 +205,36 @@ impl fmt::Debug for ProxyTrigger {
 mod tests {
     use super::*;
 
+    /// The trigger of those numbers.
+    fn trigger(
+        kind: TriggerKind,
+        dst: (u32, u64),
+        src: (u32, u64),
+        size: u64,
+        semaphore: u32,
+    ) -> Result<ProxyTrigger> {
+        let place = |(memory, offset)| (MemoryId::from_raw(memory), offset);
+        ProxyTrigger::new(kind, place(dst), place(src), size, SemaphoreId::from_raw(semaphore))
+    }
+
     #[test]
     fn fields_come_back_at_their_limits() {
         let top = u64::from(u32::MAX);
         let all = TriggerKind::DATA | TriggerKind::FLAG | TriggerKind::SYNC;
-        let trigger = ProxyTrigger::new(all, (511, top), (511, top), top, 1023).unwrap();
-        assert_eq!((trigger.size(), trigger.src_offset(), trigger.dst_offset()), (top, top, top));
-        assert_eq!((trigger.src_memory(), trigger.dst_memory(), trigger.semaphore()), (511, 511, 1023));
-        assert_eq!((trigger.kind(), trigger.fst, trigger.snd), (all, u64::MAX, u64::MAX >> 1));
-        let single = ProxyTrigger::new(TriggerKind::FLAG, (1, 2), (3, 4), 5, 6).unwrap();
+        let full = trigger(all, (511, top), (511, top), top, 1023).unwrap();
+        assert_eq!((full.size(), full.src_offset(), full.dst_offset()), (top, top, top));
+        let memory = MemoryId::from_raw(511);
+        assert_eq!((full.src_memory(), full.dst_memory()), (memory, memory));
+        assert_eq!(full.semaphore(), SemaphoreId::from_raw(1023));
+        assert_eq!((full.kind(), full.fst, full.snd), (all, u64::MAX, u64::MAX >> 1));
+        let single = trigger(TriggerKind::FLAG, (1, 2), (3, 4), 5, 6).unwrap();
         assert_eq!(single.to_string(), "flag of 5 bytes from memory 3 at 4 to memory 1 at 2, semaphore 6");
     }
 
     #[test]
     fn what_does_not_fit_is_refused_by_name() {
         let refused = |dst, src, size, semaphore| {
-            ProxyTrigger::new(TriggerKind::DATA, dst, src, size, semaphore).unwrap_err().to_string()
+            trigger(TriggerKind::DATA, dst, src, size, semaphore).unwrap_err().to_string()
         };
         assert!(refused((512, 0), (0, 0), 1, 0).contains("destination memory id 512"));
         assert!(refused((0, 1 << 32), (0, 0), 1, 0).contains("destination offset 4294967296"));

@@ -32,7 +32,7 @@ fn storm(size: u64, producers: u64, each: u64) {
                 None => thread::yield_now(),
             }
         };
-        assert_eq!(fifo.tail(), taken);
+        assert_eq!(fifo.tail().raw(), taken);
         assert_eq!(trigger.snd, !trigger.fst >> 1, "a torn trigger, size {size}");
         let (producer, n) = ((trigger.fst >> SEQUENCE) as usize, trigger.fst & ((1 << SEQUENCE) - 1));
         assert_eq!(n, next[producer], "lost, doubled or out of order: producer {producer}, size {size}");

@@ -7,8 +7,8 @@ use std::mem::offset_of;
 
 use compare::{Fact, fact, offset, sizes};
 use mscclpp_proxy::{
-    BasePortChannelHandle, FifoHandle, MAX_MEMORIES, MAX_SEMAPHORES, PortChannelHandle, ProxyTrigger,
-    TriggerKind,
+    BasePortChannelHandle, FifoHandle, MAX_MEMORIES, MAX_SEMAPHORES, MemoryId, PortChannelHandle,
+    ProxyTrigger, SemaphoreId, TriggerKind,
     protocol::{POISONED, TRIGGER_RANGE},
 };
 
@@ -70,7 +70,13 @@ fn channel_facts() -> Vec<Fact> {
 /// A trigger's words, made of the same fields here and by the header, which gives its fields back.
 fn trigger_facts() -> Vec<Fact> {
     let kind = TriggerKind::FLAG | TriggerKind::SYNC;
-    let trigger = ProxyTrigger::new(kind, (0x1a5, 0xdead_beef), (0x0c3, 0x8765_4321), 0x1234_5678, 0x2b7);
+    let trigger = ProxyTrigger::new(
+        kind,
+        (MemoryId::from_raw(0x1a5), 0xdead_beef),
+        (MemoryId::from_raw(0x0c3), 0x8765_4321),
+        0x1234_5678,
+        SemaphoreId::from_raw(0x2b7),
+    );
     let ProxyTrigger { fst, snd } = trigger.expect("it fits");
     let made = "mscclpp::ProxyTrigger(mscclpp::TriggerFlag | mscclpp::TriggerSync, 0x1a5, 0xdeadbeef, 0x0c3, \
                 0x87654321, 0x12345678, 0x2b7)";

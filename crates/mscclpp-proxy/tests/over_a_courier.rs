@@ -7,11 +7,13 @@ mod courier;
 mod suite;
 
 use std::{
+    io,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 use courier::{Courier, Reach, Tokens};
@@ -45,7 +47,54 @@ fn main() {
         others_go_on_while_a_connection_is_full();
         Ok(())
     }));
+    trials.push(Trial::test("a_stop_that_takes_long_names_the_peer", || {
+        a_stop_that_takes_long_names_the_peer();
+        Ok(())
+    }));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+/// Goes on with what the courier holds once something is logged.
+#[derive(Clone)]
+struct ReleaseOnLog {
+    courier: Courier,
+    lines: Arc<Mutex<Vec<u8>>>,
+}
+
+impl io::Write for ReleaseOnLog {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.courier.hold(false);
+        self.lines.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn a_stop_that_takes_long_names_the_peer() {
+    const LEN: u64 = 4096;
+    let courier = Courier::new(Reach::Nothing);
+    let soon = Duration::from_millis(1);
+    let pair =
+        Pair::new(&setup_of(&courier, Reach::Nothing), LEN, 1, |builder| builder.log_waits_after(soon));
+    let (service, thread) = (&pair.sides[0].service, pair.sides[0].thread());
+    // A put that nothing follows, and one with a signal.
+    let calls: [fn(&Thread<'_>) -> bool; 2] =
+        [|thread| thread.put(0, 0, LEN), |thread| thread.put_with_signal(0, 0, LEN)];
+    for (call, pushed) in calls.into_iter().zip(1..) {
+        service.start_proxy(true).unwrap();
+        courier.hold(true);
+        assert!(call(&thread));
+        let log = ReleaseOnLog { courier: courier.clone(), lines: Arc::default() };
+        let writer = log.clone();
+        let subscriber =
+            tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+        tracing::subscriber::with_default(subscriber, || service.stop_proxy()).unwrap();
+        let text = String::from_utf8(log.lines.lock().unwrap().clone()).unwrap();
+        let line = format!("to stop: rank 1 over Courier: pushed up to {pushed}, carried out up to ");
+        assert!(text.contains(&line), "{text}");
+    }
 }
 
 fn setup_of(courier: &Courier, reach: Reach) -> Setup {

@@ -3,8 +3,9 @@
 mod kernels;
 
 use std::{
+    io,
     sync::{
-        Arc, OnceLock, Weak,
+        Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering, fence},
         mpsc,
     },
@@ -15,7 +16,8 @@ use std::{
 use kernels::{Kernels, PATIENCE};
 use mscclpp_gpu::{Gpu, KernelArgs, LaunchConfig, Platform};
 use mscclpp_proxy::{
-    Error, FifoHandle, IdlePolicy, Progress, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, Result,
+    Error, FifoHandle, FifoPosition, IdlePolicy, Progress, Proxy, ProxyHandler, ProxyHandlerResult,
+    ProxyTrigger, Result,
 };
 
 fn gpu() -> Gpu {
@@ -32,11 +34,11 @@ fn kernels() -> &'static Kernels {
 }
 
 /// Pushes as a thread of a kernel.
-fn push<H: ProxyHandler>(proxy: &Proxy<H>, n: u64) -> u64 {
+fn push<H: ProxyHandler>(proxy: &Proxy<H>, n: u64) -> FifoPosition {
     kernels().push(proxy.fifo().device_handle(), numbered(n), -1)
 }
 
-fn sync<H: ProxyHandler>(proxy: &Proxy<H>, position: u64) -> bool {
+fn sync<H: ProxyHandler>(proxy: &Proxy<H>, position: FifoPosition) -> bool {
     kernels().sync(proxy.fifo().device_handle(), position)
 }
 
@@ -67,7 +69,7 @@ fn a_handler_can_stop_and_the_proxy_goes_on_where_it_was() {
         if trigger.fst % 3 == 2 { ProxyHandlerResult::Stop } else { ProxyHandlerResult::Continue }
     })
     .unwrap();
-    (0..9).for_each(|n| assert_eq!(push(&proxy, n), n));
+    (0..9).for_each(|n| assert_eq!(push(&proxy, n).raw(), n));
     for turn in 0..3 {
         proxy.start(true).unwrap();
         let got: Vec<_> = (0..3).map(|_| triggers.recv_timeout(PATIENCE).unwrap()).collect();
@@ -92,7 +94,7 @@ fn a_proxy_that_a_handler_stopped_starts_at_once() {
         let push = kernels().start_push(fifo, numbered(n), -1);
         let deadline = Instant::now() + PATIENCE;
         // As soon as can be.
-        while proxy.fifo().tail() <= n {
+        while proxy.fifo().tail().raw() <= n {
             assert!(Instant::now() < deadline);
             std::hint::spin_loop();
         }
@@ -111,7 +113,7 @@ struct Reentrant {
 }
 
 impl ProxyHandler for Reentrant {
-    fn handle(&mut self, _: ProxyTrigger, _: u64) -> Result<ProxyHandlerResult> {
+    fn handle(&mut self, _: ProxyTrigger, _: FifoPosition) -> Result<ProxyHandlerResult> {
         self.handling.send(()).unwrap();
         self.go_on.recv_timeout(PATIENCE).unwrap();
         let proxy = self.proxy.get().and_then(Weak::upgrade).unwrap();
@@ -151,8 +153,8 @@ struct Reluctant {
 }
 
 impl ProxyHandler for Reluctant {
-    fn handle(&mut self, trigger: ProxyTrigger, position: u64) -> Result<ProxyHandlerResult> {
-        assert_eq!((trigger.fst, position), (self.offers / 3, self.offers / 3), "the same one again");
+    fn handle(&mut self, trigger: ProxyTrigger, position: FifoPosition) -> Result<ProxyHandlerResult> {
+        assert_eq!((trigger.fst, position.raw()), (self.offers / 3, self.offers / 3), "the same one again");
         assert!(
             self.offers.is_multiple_of(3) || std::mem::take(&mut self.progressed),
             "no progress was made"
@@ -185,14 +187,14 @@ fn a_trigger_that_there_is_no_room_for_comes_again() {
         }
     }
     proxy.stop().unwrap();
-    assert_eq!((taken.load(Ordering::Relaxed), proxy.fifo().tail()), (100, 100));
+    assert_eq!((taken.load(Ordering::Relaxed), proxy.fifo().tail().raw()), (100, 100));
 }
 
 /// Counts how often it was told that it failed.
 struct CountFailures(Arc<AtomicU64>);
 
 impl ProxyHandler for CountFailures {
-    fn handle(&mut self, _: ProxyTrigger, _: u64) -> Result<ProxyHandlerResult> {
+    fn handle(&mut self, _: ProxyTrigger, _: FifoPosition) -> Result<ProxyHandlerResult> {
         Ok(ProxyHandlerResult::Stop)
     }
 
@@ -290,8 +292,8 @@ struct Slow {
 }
 
 impl ProxyHandler for Slow {
-    fn handle(&mut self, trigger: ProxyTrigger, position: u64) -> Result<ProxyHandlerResult> {
-        assert_eq!(trigger.fst, position);
+    fn handle(&mut self, trigger: ProxyTrigger, position: FifoPosition) -> Result<ProxyHandlerResult> {
+        assert_eq!(trigger.fst, position.raw());
         self.started += 1;
         Ok(ProxyHandlerResult::Continue)
     }
@@ -311,6 +313,41 @@ impl ProxyHandler for Slow {
     }
 }
 
+/// Lets what was started complete once something is logged.
+#[derive(Clone, Default)]
+struct CompleteOnLog {
+    may_complete: Arc<AtomicBool>,
+    lines: Arc<Mutex<Vec<u8>>>,
+}
+
+impl io::Write for CompleteOnLog {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.may_complete.store(true, Ordering::Relaxed);
+        self.lines.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_stop_that_takes_long_is_logged() {
+    let log = CompleteOnLog::default();
+    let may_complete = log.may_complete.clone();
+    let handler = Slow { started: 0, silent: true, may_complete, completed: Arc::default() };
+    let proxy = Proxy::builder(&gpu()).log_waits_after(Duration::from_millis(1)).build(handler).unwrap();
+    (0..20).for_each(|n| assert_eq!(push(&proxy, n).raw(), n));
+    proxy.start(true).unwrap();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+    // It takes long, as nothing is complete before the line.
+    tracing::subscriber::with_default(subscriber, || proxy.stop()).unwrap();
+    let text = String::from_utf8(log.lines.lock().unwrap().clone()).unwrap();
+    let line = format!("WARN mscclpp::wait: waiting for the proxy of {} to stop: trigger ", gpu());
+    assert!(text.contains(&line), "{text}");
+}
+
 #[test]
 fn a_stop_waits_for_what_was_started() {
     for silent in [false, true] {
@@ -318,7 +355,7 @@ fn a_stop_waits_for_what_was_started() {
         let handler =
             Slow { started: 0, silent, may_complete: may_complete.clone(), completed: completed.clone() };
         let proxy = Proxy::new(&gpu(), handler).unwrap();
-        (0..20).for_each(|n| assert_eq!(push(&proxy, n), n));
+        (0..20).for_each(|n| assert_eq!(push(&proxy, n).raw(), n));
         proxy.start(true).unwrap();
         thread::scope(|scope| {
             let stop = scope.spawn(|| proxy.stop());

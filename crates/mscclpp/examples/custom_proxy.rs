@@ -14,7 +14,7 @@ use mscclpp::{
     kernels,
     prelude::*,
     provider::RouteId,
-    proxy::{Progress, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger},
+    proxy::{FifoPosition, Progress, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger},
 };
 use ranks::{BadArguments, Program, Rank};
 
@@ -55,7 +55,11 @@ struct Peer {
 
 impl ProxyHandler for Broadcaster {
     /// The first word of a trigger is an offset, the second a number of bytes.
-    fn handle(&mut self, trigger: ProxyTrigger, _position: u64) -> Result<ProxyHandlerResult, ProxyError> {
+    fn handle(
+        &mut self,
+        trigger: ProxyTrigger,
+        _position: FifoPosition,
+    ) -> Result<ProxyHandlerResult, ProxyError> {
         let (offset, bytes) = (trigger.fst, trigger.snd);
         if self.peers.iter().any(|peer| !peer.queue.has_room_for(2)) {
             // A transport is full: the same trigger comes again.

@@ -7,7 +7,8 @@ use crate::{Communicator, Result};
 
 /// What is made of a [`Semaphore`], made of a connection in one call: a [`BaseMemoryChannel`], a
 /// [`DeviceToDeviceSemaphore`], a [`HostToDeviceSemaphore`], a [`HostToHostSemaphore`], or the semaphore itself. For a
-/// [`MemoryChannel`] see [`MemoryChannelExt`].
+/// [`MemoryChannel`] see [`MemoryChannelExt`], for a [`PortChannel`](crate::PortChannel)
+/// [`ProxyServiceExt`](crate::ProxyServiceExt).
 ///
 /// ```
 /// use mscclpp::prelude::*;

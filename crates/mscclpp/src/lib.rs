@@ -91,14 +91,6 @@ pub use port::ProxyServiceExt;
 pub use proxy::{BasePortChannel, BasePortChannelHandle, PortChannel, PortChannelHandle, ProxyService};
 pub use version::{Version, version};
 
-// At the root, too, for programs written before there were the modules.
-#[doc(hidden)]
-pub use {
-    channels::{LL8Packet, LL16Packet, LL128Packet, Packet},
-    gpu::{Graph, KernelParam},
-    proxy::{Fifo, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger, ServiceStats},
-};
-
 /// The program in the repository's README compiles.
 #[cfg(all(doctest, feature = "cuda-ipc"))]
 #[doc = include_str!("../../../README.md")]
@@ -137,9 +129,10 @@ pub mod memory {
 pub mod proxy {
     pub use mscclpp_proxy::{
         BasePortChannel, BasePortChannelHandle, BaseProxyService, ConnectionStats, Fifo, FifoHandle,
-        FifoShared, IdlePolicy, MAX_MEMORIES, MAX_SEMAPHORES, MemoryId, PendingFlush, PortChannel,
-        PortChannelHandle, Progress, Proxy, ProxyBuilder, ProxyHandler, ProxyHandlerResult, ProxyService,
-        ProxyServiceBuilder, ProxyTrigger, SemaphoreId, ServiceStats, TrafficStats, TriggerKind,
+        FifoPosition, FifoShared, IdlePolicy, MAX_MEMORIES, MAX_SEMAPHORES, MemoryId, PendingFlush,
+        PortChannel, PortChannelHandle, Progress, Proxy, ProxyBuilder, ProxyHandler, ProxyHandlerResult,
+        ProxyService, ProxyServiceBuilder, ProxyTrigger, SemaphoreId, ServiceStats, TrafficStats,
+        TriggerKind,
     };
 
     pub use crate::ProxyServiceExt;

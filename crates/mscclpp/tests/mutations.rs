@@ -10,7 +10,7 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp::{Kernel, Stream, kernels, prelude::*};
+use mscclpp::{Kernel, Stream, kernels, prelude::*, proxy::MemoryId};
 use support::{random::Random, semaphore_pair};
 
 /// For a launch, which takes some milliseconds. A kernel that hangs is ended then.
@@ -228,12 +228,13 @@ fn all_have_all_slices(source: &KernelSource<'_>) -> Result<(), String> {
             service.add_memory(&memory).expect("a number");
         }
     }
+    let memory = |rank: usize| MemoryId::from_raw(rank as u32);
     let mut channels: Vec<Vec<_>> = all().map(|_| Vec::new()).collect();
     for (a, b) in all().flat_map(|a| (a + 1..RANKS).map(move |b| (a, b))) {
         let semaphores = semaphore_pair(&context, [a, b]).expect("semaphores");
         for ((from, to), semaphore) in [(a, b), (b, a)].into_iter().zip(&semaphores) {
             let id = services[from].add_semaphore(semaphore).expect("a number");
-            let channel = services[from].port_channel(id, to as u32, from as u32).expect("a channel");
+            let channel = services[from].port_channel(id, memory(to), memory(from)).expect("a channel");
             channels[from].push(channel);
         }
     }

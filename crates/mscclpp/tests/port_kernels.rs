@@ -13,7 +13,7 @@ use std::{
 use mscclpp::{
     errors::ProxyError,
     prelude::*,
-    proxy::{Fifo, Proxy, ProxyHandlerResult, ProxyTrigger},
+    proxy::{Fifo, MemoryId, Proxy, ProxyHandlerResult, ProxyTrigger, SemaphoreId},
 };
 use support::{
     LIMIT,
@@ -193,7 +193,7 @@ fn kernels_that_give_up_pushing_are_reported() {
     assert_ne!(u32::from_ne_bytes(word), 0, "threads that gave up");
     proxy.start(true).unwrap();
     let error = proxy.stop().expect_err("a hole");
-    assert!(matches!(error, ProxyError::Poisoned { position: 4 }), "{error}");
+    assert!(matches!(error, ProxyError::Poisoned { position } if position.raw() == 4), "{error}");
     assert_eq!(handled.load(Ordering::Relaxed), 4, "what was pushed before the hole");
 }
 
@@ -361,7 +361,8 @@ fn port_and_memory_channels_of_one_semaphore_share_its_tokens() {
             let mut by_memory = devices.map(|id| Side::new(&context.gpu(id).unwrap()).unwrap());
             for (end, semaphore) in ends.iter_mut().zip(&semaphores) {
                 let id = end.service.add_semaphore(semaphore).unwrap();
-                end.channels.push(end.service.port_channel(id, 0, 1).unwrap());
+                let (dst, src) = (MemoryId::from_raw(0), MemoryId::from_raw(1));
+                end.channels.push(end.service.port_channel(id, dst, src).unwrap());
             }
             for (from, to) in [(0, 1), (1, 0)] {
                 for round in 0..ROUNDS {
@@ -397,11 +398,12 @@ fn a_port_channel_puts_from_memory_for_local_use() {
             here.source.write(0, &data).unwrap();
             let local = context.register_buffer(&here.source, TransportFlags::NONE).unwrap();
             let src = here.service.add_memory(&local).unwrap();
-            here.channels[0] = here.service.port_channel(0, 0, src).unwrap();
+            let (id, dst) = (SemaphoreId::from_raw(0), MemoryId::from_raw(0));
+            here.channels[0] = here.service.port_channel(id, dst, src).unwrap();
             assert!(here.call(Call::PutWithSignal, 0, LEN, -1) && there.call(Call::Wait, 0, 0, -1));
             assert!(there.arrived() == data, "what came of {LEN} bytes");
             // It cannot be what a peer puts into.
-            let error = here.service.port_channel(0, src, src).unwrap_err().to_string();
+            let error = here.service.port_channel(id, src, src).unwrap_err().to_string();
             assert!(error.contains("registered for no transport"), "{error}");
             ends.iter().for_each(|end| end.service.stop_proxy().unwrap());
         });

@@ -271,11 +271,11 @@ fn triggers_are_made_of_fields() {
     };
     let (first, second) = (take(), take());
     kernels.finish("ported_fifo");
-    assert_eq!((first.dst_memory(), first.dst_offset()), (5, 0x1111_1111));
-    assert_eq!((first.src_memory(), first.src_offset()), (6, 0x2222_2222));
+    assert_eq!((first.dst_memory().raw(), first.dst_offset()), (5, 0x1111_1111));
+    assert_eq!((first.src_memory().raw(), first.src_offset()), (6, 0x2222_2222));
     assert_eq!(
-        (first.size(), first.semaphore(), first.kind()),
+        (first.size(), first.semaphore().raw(), first.kind()),
         (0x3333_3333, 7, TriggerKind::DATA | TriggerKind::FLAG)
     );
-    assert_eq!((second.fst, second.kind(), second.semaphore()), (17, TriggerKind::SYNC, 0x3ff));
+    assert_eq!((second.fst, second.kind(), second.semaphore().raw()), (17, TriggerKind::SYNC, 0x3ff));
 }

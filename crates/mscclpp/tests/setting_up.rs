@@ -68,6 +68,16 @@ fn one_call_makes_a_channel_of_a_connection() {
         let channel = MemoryChannel::from_connection(&comm, &connection, &theirs, &own, Some(&own)).unwrap();
         assert_eq!(channel.dst().data(), theirs.data());
 
+        let service = ProxyService::new(&gpu).unwrap();
+        let port = service.build_port_channel(&comm, &connection, &theirs, &own).unwrap();
+        let (handle, by_name) = (port.device_handle(), [&theirs, &own].map(RegisteredMemory::size));
+        assert_eq!((handle.dst.raw(), handle.src.raw(), [handle.dst_size, handle.src_size]), (0, 1, by_name));
+        assert!(!port.semaphore().is(&semaphore), "it has a semaphore of its own");
+        // The wrong way round is found after the exchange, at both sides.
+        let error = service.build_port_channel(&comm, &connection, &own, &theirs).unwrap_err();
+        assert!(matches!(error, Error::Core(_) | Error::Proxy(_)), "{error}");
+        assert_eq!(service.next_memory_id(1).unwrap().raw(), 4, "two of each call");
+
         // Both kinds of objects may meet: what is exchanged is a semaphore.
         let mut side = Side::new(&gpu).unwrap();
         comm.bootstrap().barrier().unwrap();

@@ -16,10 +16,10 @@ use crate::{
     cpu_time::CpuTime,
     data::{Destination, fresh_seed, random_bytes},
     ethernet::Tuning,
-    machine::Machine,
+    machine::{Machine, UsedDevice},
     measuring::Measuring,
     progress::Progress,
-    ranks::Ranks,
+    ranks::{Joining, Ranks},
     report::{Bandwidth, Cpu, Report, Row, SizeOf, Times, Unit},
     sizes::{self, Sizes},
 };
@@ -32,7 +32,7 @@ pub(crate) struct Options {
     measuring: Measuring,
     /// Put from one device's memory to the other's, not from host memory to host memory.
     #[arg(long)]
-    gpu: bool,
+    device_memory: bool,
     /// Share each message among so many connections; several numbers make a row each.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1",
         value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -63,21 +63,24 @@ const LARGE: u64 = 64 << 20;
 const GOAL: f64 = 0.9;
 const GOAL_OF_GPUS: f64 = 0.8;
 
-pub(crate) fn run(options: &Options, peer: bool) -> Result<Option<Report>> {
+pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
     let sizes = options.sizes.or(DEFAULT, 1)?;
     let most = sizes.iter().max().unwrap_or(0);
     let numbers = || options.connections.iter().copied();
-    if options.gpu {
-        let pair = options.measuring.join_with(|platform| options.tuning.context(platform), peer)?;
+    if options.device_memory {
+        let pair = options.measuring.join_with(|platform| options.tuning.context(platform), joining)?;
         let transfers = numbers().map(|n| Puts::between_gpus(&pair, n, most)).collect::<Result<Vec<_>>>()?;
         let goal = pair.is_of_two_gpus().then_some(GOAL_OF_GPUS);
         let bench = Bench { options, ranks: &pair.ranks, what: "GPU to GPU", goal };
-        bench.run(sizes, &transfers, &pair.gpus)
+        bench.run(sizes, &transfers, &pair.devices)
     } else {
-        if options.measuring.chooses_devices() {
-            return Err("--devices chooses the devices of --gpu; from host to host there are none".into());
+        if options.measuring.chooses_devices() || joining.chooses_gpu() {
+            return Err(
+                "--devices and --gpu choose devices for --device-memory; from host to host there are none"
+                    .into(),
+            );
         }
-        let ranks = Ranks::join(options.tuning.context(Platform::Host), peer)?;
+        let ranks = Ranks::join(options.tuning.context(Platform::Host), joining)?;
         let transfers =
             numbers().map(|n| Puts::between_hosts(&ranks, n, most)).collect::<Result<Vec<_>>>()?;
         let bench = Bench { options, ranks: &ranks, what: "host to host", goal: Some(GOAL) };
@@ -112,7 +115,7 @@ struct Measured {
 
 impl Bench<'_> {
     /// `puts`: for each number of connections.
-    fn run(&self, sizes: Sizes, puts: &[Puts<'_>], gpus: &[Gpu]) -> Result<Option<Report>> {
+    fn run(&self, sizes: Sizes, puts: &[Puts<'_>], devices: &[UsedDevice]) -> Result<Option<Report>> {
         let measuring = &self.options.measuring;
         let is_peer = self.ranks.rank == 1;
         let plain = PlainSocket::new(self.ranks, sizes.iter().max().unwrap_or(0))?;
@@ -127,9 +130,10 @@ impl Bench<'_> {
         let mut rows = Vec::new();
         let mut notes = vec![
             format!(
-                "one way from rank 0 to rank 1 on one host, {}, through the loopback device; a time is that of all \
-                 rounds and one flush behind them, by the sender's clock",
-                self.what
+                "one way from rank 0 to rank 1, {}, {}; a time is that of all rounds and one flush behind them, by the \
+                 sender's clock",
+                self.what,
+                self.ranks.way()
             ),
             "plain socket: one connection, writes of 1 MiB, host to host, in turns with the others in the same run; it \
              is the baseline of the rows behind it"
@@ -145,7 +149,7 @@ impl Bench<'_> {
         drop(progress);
         // Nobody takes away memory or a connection that the other still uses.
         self.ranks.meet()?;
-        let machine = Machine::of(gpus, &Transport::ETHERNET.to_string());
+        let machine = Machine::of(devices, &Transport::ETHERNET.to_string());
         Ok((!is_peer).then_some(Report { machine, rows, notes }))
     }
 

@@ -3,7 +3,7 @@
 use std::{
     cell::RefCell,
     io::{self, Read, Write},
-    net::{Ipv4Addr, TcpListener, TcpStream},
+    net::{TcpListener, TcpStream},
     time::Duration,
 };
 
@@ -19,7 +19,7 @@ const WRITE: usize = 1 << 20;
 /// How long nothing may move.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// One TCP connection over loopback, its buffers as the system has them, from rank 0 to rank 1. The receiver reads into place,
+/// One TCP connection, over loopback unless the ranks were started by hand, its buffers as the system has them, from rank 0 to rank 1. The receiver reads into place,
 /// and answers with a byte when it has everything.
 pub(super) struct PlainSocket {
     stream: TcpStream,
@@ -32,7 +32,7 @@ impl PlainSocket {
     /// For messages of up to `largest` bytes.
     pub(super) fn new(ranks: &Ranks, largest: u64) -> Result<Self> {
         let sends = ranks.rank == 0;
-        let stream = if sends { connect(ranks)? } else { accept(ranks)? };
+        let stream = if sends { accept(ranks)? } else { connect(ranks)? };
         // A small message waits for no other.
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(SILENCE))?;
@@ -43,7 +43,7 @@ impl PlainSocket {
 }
 
 fn accept(ranks: &Ranks) -> Result<TcpStream> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let listener = TcpListener::bind((ranks.host_of_rank_0()?, 0))?;
     ranks.swap(listener.local_addr()?.port().into())?;
     // By now the peer has connected, so one of those that wait is it.
     let peer = ranks.swap(0)?;
@@ -57,7 +57,7 @@ fn accept(ranks: &Ranks) -> Result<TcpStream> {
 
 fn connect(ranks: &Ranks) -> Result<TcpStream> {
     let port = u16::try_from(ranks.swap(0)?)?;
-    let stream = TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, port).into(), SILENCE)?;
+    let stream = TcpStream::connect_timeout(&(ranks.host_of_rank_0()?, port).into(), SILENCE)?;
     ranks.swap(stream.local_addr()?.port().into())?;
     Ok(stream)
 }

@@ -1,6 +1,6 @@
 //! What the kernels of `memory_bench.cu` are called and get.
 
-use mscclpp::{BaseMemoryChannelHandle, DevicePtr, KernelParam};
+use mscclpp::{gpu::KernelParam, prelude::*};
 
 use super::{Barriers, Move, Packets};
 

@@ -10,7 +10,8 @@ use std::borrow::Cow;
 
 use clap::{Args, ValueEnum};
 use mscclpp::{
-    KernelArgs, LL8Packet, LL16Packet, LL128Packet, LaunchConfig, Module, Packet, Stream, prelude::*,
+    channels::{LL8Packet, LL16Packet, LL128Packet, Packet},
+    prelude::*,
 };
 
 use self::{
@@ -28,6 +29,7 @@ use crate::{
     measuring::Measuring,
     pair::Pair,
     progress::Progress,
+    ranks::Joining,
     report::{Bandwidth, Report, Row, SizeOf, Times, Unit},
     sizes::{self, Sizes},
 };
@@ -173,21 +175,21 @@ impl Packets {
     }
 }
 
-pub(crate) fn put(options: &CopyOptions, peer: bool) -> Result<Option<Report>> {
+pub(crate) fn put(options: &CopyOptions, joining: &Joining) -> Result<Option<Report>> {
     let moves = [Move::Put, Move::PutBulk];
-    run(if options.bulk { &moves } else { &moves[..1] }, true, (&[], None), &options.options, peer)
+    run(if options.bulk { &moves } else { &moves[..1] }, true, (&[], None), &options.options, joining)
 }
 
-pub(crate) fn get(options: &CopyOptions, peer: bool) -> Result<Option<Report>> {
+pub(crate) fn get(options: &CopyOptions, joining: &Joining) -> Result<Option<Report>> {
     let moves = [Move::Get, Move::GetBulk];
-    run(if options.bulk { &moves } else { &moves[..1] }, true, (&[], None), &options.options, peer)
+    run(if options.bulk { &moves } else { &moves[..1] }, true, (&[], None), &options.options, joining)
 }
 
-pub(crate) fn put_packets(options: &PacketOptions, peer: bool) -> Result<Option<Report>> {
+pub(crate) fn put_packets(options: &PacketOptions, joining: &Joining) -> Result<Option<Report>> {
     let asked = !options.packets.is_empty();
     let packets = if asked { &options.packets[..] } else { &[Packets::Ll16, Packets::Ll128] };
     let moves: Vec<_> = packets.iter().copied().map(Move::PutPackets).collect();
-    run(&moves, asked, (&options.roles, options.putters), &options.options, peer)
+    run(&moves, asked, (&options.roles, options.putters), &options.options, joining)
 }
 
 /// A kind of packets that the link does not carry is an error if it was `asked` for. Without `roles` they are those that
@@ -197,9 +199,9 @@ fn run(
     asked: bool,
     (roles, putters): (&[Roles], Option<u32>),
     options: &Options,
-    peer: bool,
+    joining: &Joining,
 ) -> Result<Option<Report>> {
-    let pair = options.measuring.join(peer)?;
+    let pair = options.measuring.join(joining)?;
     let shape = Shape::new(options, &pair.gpu)?;
     let barriers = shape.barriers(options);
     let default = match pair.gpu.platform() {
@@ -241,7 +243,7 @@ fn run(
     let kinds: Vec<_> =
         moves.into_iter().flat_map(|what| shapes(what).into_iter().map(move |s| (what, s))).collect();
     let rows_in_all = kinds.len() * barriers.len() * roles.len() * sizes.count();
-    let mut progress = Progress::new(rows_in_all * options.measuring.launches(), peer);
+    let mut progress = Progress::new(rows_in_all * options.measuring.launches(), !joining.reports());
     let mut rows = Vec::new();
     for (what, shape) in kinds {
         for (&barriers, &roles) in barriers.iter().flat_map(|of| roles.iter().map(move |roles| (of, roles))) {
@@ -260,8 +262,8 @@ fn run(
     drop(progress);
     // Nobody closes a connection that the other still uses.
     pair.ranks.meet()?;
-    let machine = Machine::of(&pair.gpus, &Transport::CUDA_IPC.to_string());
-    Ok((!peer).then_some(Report { machine, rows, notes }))
+    let machine = Machine::of(&pair.devices, &Transport::CUDA_IPC.to_string());
+    Ok(joining.reports().then_some(Report { machine, rows, notes }))
 }
 
 /// The packets that not every link carries.

@@ -1,6 +1,7 @@
 //! `plot`: result files as one picture, time and bandwidth over size.
 
 mod figure;
+mod nccl;
 mod picture;
 
 use std::{
@@ -16,7 +17,7 @@ use crate::{Result, report::Report};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What `--json` wrote.
+    /// What `--json` wrote, or tables that nccl-tests printed, as text.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Where the SVG goes [default: standard output].
@@ -48,7 +49,13 @@ struct ResultFile {
 
 fn read(path: &Path) -> Result<ResultFile> {
     let text = fs::read_to_string(path).map_err(|error| format!("reading {}: {error}", path.display()))?;
-    let report = serde_json::from_str(&text)
-        .map_err(|error| format!("{} is no result file of this program: {error}", path.display()))?;
+    let report = serde_json::from_str(&text).or_else(|of_json| {
+        nccl::parse(&text).map_err(|of_table| {
+            format!(
+                "{} is no result file of this program ({of_json}), and no table of nccl-tests ({of_table})",
+                path.display()
+            )
+        })
+    })?;
     Ok(ResultFile { path: path.to_owned(), report })
 }

@@ -7,7 +7,7 @@ mod put;
 use std::borrow::Cow;
 
 use clap::{Args, ValueEnum};
-use mscclpp::{PortChannelHandle, ServiceStats, Stream, errors::GpuError, prelude::*};
+use mscclpp::{errors::GpuError, prelude::*, proxy::ServiceStats};
 
 pub(crate) use self::{
     ping_pong::{Options as PingPongOptions, PacketOptions, packet_ping_pong, ping_pong},
@@ -107,11 +107,9 @@ impl<'a> Ports<'a> {
         }
         let service = builder.build()?;
         let connection = pair.connect(transport)?;
-        let id = service.build_and_add_semaphore(comm, &connection)?;
-        let (dst, src) = (service.add_memory(&there)?, service.add_memory(&from)?);
-        let channel = service.port_channel(id, dst, src)?;
+        let channel = service.build_port_channel(comm, &connection, &there, &from)?;
         service.start_proxy(true)?;
-        let stopwatch = Stopwatch::new(pair, vec![service.semaphore(id)?])?;
+        let stopwatch = Stopwatch::new(pair, vec![channel.semaphore().clone()])?;
         Ok(Self { stopwatch, channel, service, source, arrivals, _here: here })
     }
 

@@ -4,7 +4,10 @@
 use std::borrow::Cow;
 
 use clap::Args;
-use mscclpp::{KernelArgs, LL16Packet, LaunchConfig, Module, Packet, prelude::*};
+use mscclpp::{
+    channels::{LL16Packet, Packet},
+    prelude::*,
+};
 
 use super::{
     Carriage, Carrier, Common, Ports,
@@ -16,6 +19,7 @@ use crate::{
     kernels::PORT_BENCH,
     machine::Machine,
     progress::Progress,
+    ranks::Joining,
     report::{Report, Row, SizeOf, Times, Unit},
     sizes::Sizes,
 };
@@ -51,7 +55,7 @@ struct Kind {
 }
 
 /// With puts that signal, waits and flushes.
-pub(crate) fn ping_pong(options: &Options, peer: bool) -> Result<Option<Report>> {
+pub(crate) fn ping_pong(options: &Options, joining: &Joining) -> Result<Option<Report>> {
     let Carriage { carrier, tuning } = &options.carriage;
     let kind = Kind {
         workload: "port-pingpong",
@@ -66,11 +70,11 @@ pub(crate) fn ping_pong(options: &Options, peer: bool) -> Result<Option<Report>>
             "every element of every round is compared in the kernel, and the last message by the host",
         ],
     };
-    run(&kind, &options.options, tuning, peer)
+    run(&kind, &options.options, tuning, joining)
 }
 
 /// With packets, which need no waits.
-pub(crate) fn packet_ping_pong(options: &PacketOptions, peer: bool) -> Result<Option<Report>> {
+pub(crate) fn packet_ping_pong(options: &PacketOptions, joining: &Joining) -> Result<Option<Report>> {
     let kind = Kind {
         workload: "port-packet-pingpong",
         kernel: "port_packet_ping_pong",
@@ -85,7 +89,7 @@ pub(crate) fn packet_ping_pong(options: &PacketOptions, peer: bool) -> Result<Op
             "every element of every round is compared in the kernel, and the last packets by the host",
         ],
     };
-    run(&kind, options, &Tuning::default(), peer)
+    run(&kind, options, &Tuning::default(), joining)
 }
 
 /// What an element is in a round, on the side that goes first (1) or the other (0); the kernels compute the same.
@@ -108,12 +112,12 @@ impl Kind {
     }
 }
 
-fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, peer: bool) -> Result<Option<Report>> {
+fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, joining: &Joining) -> Result<Option<Report>> {
     let PacketOptions { common, threads } = options;
     let measuring = &common.measuring;
     let one = Sizes { begin: kind.element, end: kind.element, factor: 2 };
     let sizes = common.sizes.or(one, kind.element)?;
-    let pair = measuring.join_with(|platform| tuning.context(platform), peer)?;
+    let pair = measuring.join_with(|platform| tuning.context(platform), joining)?;
     let (platform, side) = (pair.gpu.platform(), u32::from(pair.ranks.rank == 0));
     let threads = threads.unwrap_or(if platform == Platform::Host { 32 } else { 1024 });
     let module = Module::load(&pair.gpu, &PORT_BENCH)?;
@@ -121,7 +125,7 @@ fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, peer: bool) -> Res
     let mismatches = pair.gpu.allocate(4)?;
     let ports = Ports::new(&pair, common, kind.carrier, sizes.end / kind.element * kind.as_put)?;
 
-    let mut progress = Progress::new(sizes.count() * measuring.launches(), peer);
+    let mut progress = Progress::new(sizes.count() * measuring.launches(), !joining.reports());
     let mut rows = Vec::new();
     let mut notes = kind.notes.map(str::to_owned).to_vec();
     for bytes in sizes.iter() {
@@ -183,8 +187,8 @@ fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, peer: bool) -> Res
     }
     drop(progress);
     ports.finish(&pair)?;
-    let machine = Machine::of(&pair.gpus, &kind.carrier.transport().to_string());
-    Ok((!peer).then_some(Report { machine, rows, notes }))
+    let machine = Machine::of(&pair.devices, &kind.carrier.transport().to_string());
+    Ok(joining.reports().then_some(Report { machine, rows, notes }))
 }
 
 #[cfg(test)]

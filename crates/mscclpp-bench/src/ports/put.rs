@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use clap::Args;
-use mscclpp::{Kernel, KernelArgs, LaunchConfig, Module, Stream, prelude::*};
+use mscclpp::prelude::*;
 
 use super::{Carriage, Carrier, Common, Ports, known};
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
     machine::Machine,
     pair::Pair,
     progress::Progress,
+    ranks::Joining,
     report::{Bandwidth, Report, Row, SizeOf, Times, Unit},
     sizes::Sizes,
 };
@@ -31,9 +32,9 @@ pub(crate) struct Options {
 
 const WORKLOAD: &str = "port-put";
 
-pub(crate) fn put(options: &Options, peer: bool) -> Result<Option<Report>> {
+pub(crate) fn put(options: &Options, joining: &Joining) -> Result<Option<Report>> {
     let Options { common, in_kernel, carriage: Carriage { carrier, tuning } } = options;
-    let pair = common.measuring.join_with(|platform| tuning.context(platform), peer)?;
+    let pair = common.measuring.join_with(|platform| tuning.context(platform), joining)?;
     let default = match pair.gpu.platform() {
         Platform::Host => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
         _ if *in_kernel => Sizes { begin: 1 << 10, end: 128 << 20, factor: 4 },
@@ -45,7 +46,7 @@ pub(crate) fn put(options: &Options, peer: bool) -> Result<Option<Report>> {
     let ports = Ports::new(&pair, common, *carrier, sizes.end)?;
     let bench = Bench { options, pair: &pair, kernel, ports: &ports };
 
-    let mut progress = Progress::new(sizes.count() * common.measuring.launches(), peer);
+    let mut progress = Progress::new(sizes.count() * common.measuring.launches(), !joining.reports());
     let mut rows = Vec::new();
     let mut notes = vec![
         match in_kernel {
@@ -66,8 +67,8 @@ pub(crate) fn put(options: &Options, peer: bool) -> Result<Option<Report>> {
     }
     drop(progress);
     ports.finish(&pair)?;
-    let machine = Machine::of(&pair.gpus, &carrier.transport().to_string());
-    Ok((!peer).then_some(Report { machine, rows, notes }))
+    let machine = Machine::of(&pair.devices, &carrier.transport().to_string());
+    Ok(joining.reports().then_some(Report { machine, rows, notes }))
 }
 
 struct Bench<'a> {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use mscclpp_gpu::{DeviceBuffer, Gpu, Kernel, KernelArgs, KernelSource, LaunchConfig, Module, Stream};
-use mscclpp_proxy::{FifoHandle, MemoryId, PortChannel, PortChannelHandle, ProxyTrigger};
+use mscclpp_proxy::{FifoHandle, FifoPosition, MemoryId, PortChannel, PortChannelHandle, ProxyTrigger};
 
 /// For what should take moments: long enough for a machine that is busy with other things.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -68,11 +68,11 @@ impl Kernels {
         self.start("fifo_push", args)
     }
 
-    pub(crate) fn push(&self, fifo: FifoHandle, trigger: ProxyTrigger, max_spins: i64) -> u64 {
-        self.start_push(fifo, trigger, max_spins).end()
+    pub(crate) fn push(&self, fifo: FifoHandle, trigger: ProxyTrigger, max_spins: i64) -> FifoPosition {
+        FifoPosition::from_raw(self.start_push(fifo, trigger, max_spins).end())
     }
 
-    pub(crate) fn sync(&self, fifo: FifoHandle, position: u64) -> bool {
+    pub(crate) fn sync(&self, fifo: FifoHandle, position: FifoPosition) -> bool {
         self.call("fifo_sync", KernelArgs::new().with(fifo).with(position)) != 0
     }
 }
@@ -136,7 +136,7 @@ impl<'a> Thread<'a> {
         self.does("port_poll", self.args())
     }
 
-    pub(crate) fn push(&self, trigger: ProxyTrigger, max_spins: i64) -> u64 {
+    pub(crate) fn push(&self, trigger: ProxyTrigger, max_spins: i64) -> FifoPosition {
         self.kernels.push(self.handle.base.fifo, trigger, max_spins)
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use mscclpp_core::Report;
-use mscclpp_proxy::{Error, FifoHandle, ProxyService, ProxyTrigger, TriggerKind};
+use mscclpp_proxy::{Error, FifoHandle, MemoryId, ProxyService, ProxyTrigger, SemaphoreId, TriggerKind};
 
 use super::{
     Case, Pair, Setup, Side,
@@ -36,15 +36,16 @@ fn failure_of(side: &Side) -> Error {
 
 /// Raw triggers, as a kernel of a user could push them.
 fn bad_triggers_are_named(setup: &Setup) {
-    let data = TriggerKind::DATA;
     let nothing = ProxyTrigger::default();
+    let (first, unknown) = (SemaphoreId::from_raw(0), SemaphoreId::from_raw(1000));
+    let data = |dst, src, size, semaphore| ProxyTrigger::new(TriggerKind::DATA, dst, src, size, semaphore);
     let cases = [
-        (ProxyTrigger::new(data, (THEIRS, 0), (OWN, 0), 8, 1000), "there is no semaphore 1000: 1 "),
-        (ProxyTrigger::new(data, (9, 0), (OWN, 0), 8, 0), "there is no memory 9: 2 "),
-        (ProxyTrigger::new(data, (THEIRS, 0), (500, 0), 8, 0), "there is no memory 500"),
-        (ProxyTrigger::new(data, (THEIRS, 2 * LEN), (OWN, 0), 1, 0), "destination: offset 8192 + 1 bytes"),
-        (ProxyTrigger::new(data, (THEIRS, 0), (OWN, 1), 2 * LEN, 0), "source: offset 1 + 8192 bytes"),
-        (ProxyTrigger::new(data, (THEIRS, 0), (THEIRS, 0), 8, 0), "the source is a peer's memory"),
+        (data((THEIRS, 0), (OWN, 0), 8, unknown), "there is no semaphore 1000: 1 "),
+        (data((MemoryId::from_raw(9), 0), (OWN, 0), 8, first), "there is no memory 9: 2 "),
+        (data((THEIRS, 0), (MemoryId::from_raw(500), 0), 8, first), "there is no memory 500"),
+        (data((THEIRS, 2 * LEN), (OWN, 0), 1, first), "destination: offset 8192 + 1 bytes"),
+        (data((THEIRS, 0), (OWN, 1), 2 * LEN, first), "source: offset 1 + 8192 bytes"),
+        (data((THEIRS, 0), (THEIRS, 0), 8, first), "the source is a peer's memory"),
         (Ok(nothing), "it asks for nothing"),
     ];
     for (trigger, why) in cases {
@@ -71,7 +72,8 @@ fn a_failure_frees_all_waiters(setup: &Setup) {
             scope.spawn(move || thread.wait())
         });
         // Behind the bad one, so that it is never carried out; and those that find the FIFO full.
-        let bad = ProxyTrigger::new(TriggerKind::DATA, (77, 0), (OWN, 0), 8, 1).unwrap();
+        let (memory, semaphore) = (MemoryId::from_raw(77), SemaphoreId::from_raw(1));
+        let bad = ProxyTrigger::new(TriggerKind::DATA, (memory, 0), (OWN, 0), 8, semaphore).unwrap();
         assert_ne!(threads[0].push(bad, -1), FifoHandle::FAILED);
         let flushes = [0, 1, 2, 2, 1].map(|n: usize| {
             let thread = threads[n];
@@ -97,7 +99,7 @@ fn what_does_not_fit_a_trigger_is_refused(setup: &Setup) {
         |thread, far| thread.put(far, 0, 8),
         |thread, far| thread.put_with_signal(0, far, 8),
         |thread, far| thread.put_with_signal_and_flush(0, 0, far),
-        |thread, _| thread.put_between(512, 1, 8),
+        |thread, _| thread.put_between(MemoryId::from_raw(512), OWN, 8),
     ];
     for call in calls {
         let pair = Pair::running(setup, LEN);
@@ -122,12 +124,13 @@ fn a_poisoned_fifo_is_reported(setup: &Setup) {
     let thread = side.thread();
     assert!(thread.put(0, 0, 8000) && thread.put_with_signal(0, 0, 8000));
     // Nobody takes them: the third does not fit, and a bounded push gives up.
-    let third = ProxyTrigger::new(TriggerKind::SYNC, (0, 0), (0, 0), 0, 0).unwrap();
+    let third =
+        ProxyTrigger::new(TriggerKind::SYNC, (THEIRS, 0), (OWN, 0), 0, SemaphoreId::from_raw(0)).unwrap();
     assert_eq!(thread.push(third, 100), FifoHandle::FAILED);
     assert!(!thread.flush(), "the FIFO is of no use any more");
     side.service.start_proxy(true).unwrap();
     let error = failure_of(side);
-    assert!(matches!(error, Error::Poisoned { position: 2 }), "{error}");
+    assert!(matches!(error, Error::Poisoned { position } if position.raw() == 2), "{error}");
     // What came before was carried out.
     assert!(peer.thread().wait());
 }
@@ -164,19 +167,21 @@ fn bad_channels_are_refused(setup: &Setup) {
     let pair = Pair::new(setup, LEN, 1, |builder| builder);
     let [side, other] = &pair.sides;
     let service = &side.service;
-    assert!(matches!(service.base_port_channel(1), Err(Error::UnknownId { id: 1, count: 1, .. })));
-    assert!(matches!(service.port_channel(0, 2, OWN), Err(Error::UnknownId { id: 2, count: 2, .. })));
-    assert!(service.port_channel(0, OWN, THEIRS).is_err(), "the wrong way round");
+    let [first, unknown] = [0, 1].map(SemaphoreId::from_raw);
+    let third = MemoryId::from_raw(2);
+    assert!(matches!(service.base_port_channel(unknown), Err(Error::UnknownId { id: 1, count: 1, .. })));
+    assert!(matches!(service.port_channel(first, third, OWN), Err(Error::UnknownId { id: 2, count: 2, .. })));
+    assert!(service.port_channel(first, OWN, THEIRS).is_err(), "the wrong way round");
     let wrong_device = service.add_semaphore(&other.semaphores[0]).unwrap_err().to_string();
     assert!(wrong_device.contains("device 0") && wrong_device.contains("device 1"), "{wrong_device}");
     let second = ProxyService::new(&side.gpu).expect("a second service");
     let taken = second.add_semaphore(&side.semaphores[0]).unwrap_err().to_string();
     assert!(taken.contains("signals over this semaphore of the connection to rank 1 already"), "{taken}");
-    assert_eq!(service.next_memory_id(510).unwrap(), 2);
+    assert_eq!(service.next_memory_id(510).unwrap(), third);
     assert!(matches!(service.next_memory_id(511), Err(Error::TooMany { limit: 512, used: 2, .. })));
     for n in 2..512 {
-        assert_eq!(service.add_memory(&side.own).unwrap(), n);
+        assert_eq!(service.add_memory(&side.own).unwrap().raw(), n);
     }
     assert!(matches!(service.add_memory(&side.own), Err(Error::TooMany { .. })));
-    assert!(service.semaphore(0).is_ok() && service.semaphore(1).is_err());
+    assert!(service.semaphore(first).is_ok() && service.semaphore(unknown).is_err());
 }

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use mscclpp_proxy::TrafficStats;
+use mscclpp_proxy::{FifoPosition, TrafficStats};
 
 use super::{Case, Pair, Setup, pair::until};
 
@@ -39,7 +39,8 @@ fn both_ways_are_counted(setup: &Setup) {
             (Some(0), None, 1)
         );
         let connection = &stats.connections[0];
-        assert_eq!((connection.pushed, connection.completed), (Some(stats.triggers), Some(stats.triggers)));
+        let all = Some(FifoPosition::from_raw(stats.triggers));
+        assert_eq!((connection.pushed, connection.completed), (all, all));
         assert_eq!(b.service.stats().total, TrafficStats::default());
         assert!(stats.last_error.is_none());
     }
@@ -59,7 +60,7 @@ fn a_dump_says_who_waits_for_whom(setup: &Setup) {
             "to rank 1 over ",
             "pushed up to 2, carried out up to 0, complete up to 0",
             "triggers wait for the proxy",
-            "semaphore 0: 0 signals have come, 0 are waited for: 0 not taken yet",
+            "semaphore 0: 0 signals have come, 0 of them were taken",
             "semaphore 1: 0 signals have come, 1 are waited for: kernels here wait for rank 1",
         ] {
             assert!(dump.contains(line), "{line:?} is not in\n{dump}");
@@ -68,6 +69,10 @@ fn a_dump_says_who_waits_for_whom(setup: &Setup) {
         b.service.start_proxy(true).unwrap();
         assert!(b.thread_on(1).signal());
         assert!(wait.join().unwrap());
+        // Nobody waits for the second.
+        assert!(b.thread_on(1).signal());
+        let line = "semaphore 1: 2 signals have come, 1 of them were taken";
+        until("the second signal", || a.service.dump().contains(line));
     });
     // Nobody carries the flush out; it is seen once the proxy has it.
     thread::scope(|scope| {

@@ -10,7 +10,7 @@ use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, RegisteredMemory, Semaphore, SemaphoreStub,
 };
 use mscclpp_gpu::{DeviceBuffer, Gpu, Platform};
-use mscclpp_proxy::{PortChannel, ProxyService, ProxyServiceBuilder, SemaphoreId};
+use mscclpp_proxy::{MemoryId, PortChannel, ProxyService, ProxyServiceBuilder, SemaphoreId};
 
 use super::{
     Setup,
@@ -32,8 +32,8 @@ pub(crate) struct Side {
 }
 
 /// The number of the peer's memory in a service, and of one's own.
-pub(crate) const THEIRS: u32 = 0;
-pub(crate) const OWN: u32 = 1;
+pub(crate) const THEIRS: MemoryId = MemoryId::from_raw(0);
+pub(crate) const OWN: MemoryId = MemoryId::from_raw(1);
 
 pub(crate) struct Pair {
     pub(crate) sides: [Side; 2],
@@ -148,8 +148,8 @@ impl Meeting {
 }
 
 impl Side {
-    pub(crate) fn channel(&self, id: SemaphoreId) -> PortChannel {
-        self.service.port_channel(id, THEIRS, OWN).expect("a channel")
+    pub(crate) fn channel(&self, semaphore: u32) -> PortChannel {
+        self.service.port_channel(SemaphoreId::from_raw(semaphore), THEIRS, OWN).expect("a channel")
     }
 
     /// What a thread of a kernel does with the first channel.
@@ -158,8 +158,8 @@ impl Side {
     }
 
     /// As [`Side::thread`], with a channel of one's own.
-    pub(crate) fn thread_on(&self, id: SemaphoreId) -> Thread<'_> {
-        Thread::of(&self.kernels, &self.channel(id))
+    pub(crate) fn thread_on(&self, semaphore: u32) -> Thread<'_> {
+        Thread::of(&self.kernels, &self.channel(semaphore))
     }
 
     /// The words that its kernels see.

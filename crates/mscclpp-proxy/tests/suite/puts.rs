@@ -3,6 +3,7 @@
 use std::thread;
 
 use mscclpp_gpu::{KernelArgs, LaunchConfig};
+use mscclpp_proxy::SemaphoreId;
 
 use super::{
     Case, Pair, Setup,
@@ -55,7 +56,7 @@ fn sources_on_another_device_are_left_to_the_proxy(setup: &Setup) {
     far.write(0, &noise).unwrap();
     let far = a.context.register_buffer(&far, setup.transport).unwrap();
     let far = a.service.add_memory(&far).unwrap();
-    let channel = a.service.port_channel(0, THEIRS, far).unwrap();
+    let channel = a.service.port_channel(SemaphoreId::from_raw(0), THEIRS, far).unwrap();
     let (from, to) = (Thread::of(&a.kernels, &channel), b.thread());
     assert!(from.put(0, 0, LEN) && from.put(0, 0, 0) && from.signal() && to.wait());
     assert_eq!(b.bytes()[..LEN as usize], noise);

@@ -17,7 +17,7 @@ fn numbers_of_one_semaphore_share_its_tokens(setup: &Setup) {
     for direct_put_max in [0, ProxyService::DEFAULT_DIRECT_PUT_MAX] {
         let pair = Pair::new(setup, LEN, 1, |builder| builder.direct_put_max(direct_put_max));
         for side in &pair.sides {
-            assert_eq!(side.service.add_semaphore(&side.semaphores[0]).expect("another number"), 1);
+            assert_eq!(side.service.add_semaphore(&side.semaphores[0]).expect("another number").raw(), 1);
             side.service.start_proxy(true).expect("a start");
         }
         let [a, b] = &pair.sides;

@@ -1,0 +1,164 @@
+//! The numbers that services and FIFOs give out. Each kind has a type of its own, so that none is taken for another.
+
+use std::{fmt, ops::Add};
+
+use mscclpp_gpu::KernelParam;
+
+/// Number of a semaphore of a [`crate::ProxyService`], in the order in which they were added.
+///
+/// ```
+/// # use mscclpp_proxy::SemaphoreId;
+/// let id = SemaphoreId::from_raw(3); // usually from ProxyService::add_semaphore
+/// assert_eq!((id.raw(), id.to_string()), (3, "3".to_owned()));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct SemaphoreId(u32);
+
+/// Number of a memory of a [`crate::ProxyService`], in the order in which they were added. Those that follow it have
+/// `id + 1`, `id + 2` ...
+///
+/// ```
+/// # use mscclpp_proxy::MemoryId;
+/// let first = MemoryId::from_raw(4); // usually from ProxyService::add_memory
+/// assert_eq!(first + 2, MemoryId::from_raw(6));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct MemoryId(u32);
+
+/// Position of a trigger in a [`crate::Fifo`]: how many were pushed before it since the FIFO was made. In a kernel, it is
+/// the `uint64_t` that `push` returns.
+///
+/// ```
+/// # use mscclpp_proxy::FifoPosition;
+/// let first = FifoPosition::from_raw(0);
+/// assert!(first < first + 1);
+/// assert_eq!((first + 511).raw(), 511);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct FifoPosition(u64);
+
+impl SemaphoreId {
+    /// The semaphore of that number, which a service may or may not have.
+    #[must_use]
+    pub const fn from_raw(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The number, as kernels and triggers have it.
+    #[must_use]
+    pub const fn raw(self) -> u32 {
+        self.0
+    }
+}
+
+impl MemoryId {
+    /// The memory of that number, which a service may or may not have.
+    #[must_use]
+    pub const fn from_raw(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The number, as kernels and triggers have it.
+    #[must_use]
+    pub const fn raw(self) -> u32 {
+        self.0
+    }
+}
+
+impl FifoPosition {
+    /// The position of that number.
+    #[must_use]
+    pub const fn from_raw(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number, as kernels have it.
+    #[must_use]
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
+}
+
+/// The id of the memory that was added so many after it.
+impl Add<u32> for MemoryId {
+    type Output = Self;
+    fn add(self, count: u32) -> Self {
+        Self(self.0 + count)
+    }
+}
+
+/// The position so many behind it.
+impl Add<u64> for FifoPosition {
+    type Output = Self;
+    fn add(self, count: u64) -> Self {
+        Self(self.0 + count)
+    }
+}
+
+impl fmt::Display for SemaphoreId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for MemoryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for FifoPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for SemaphoreId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SemaphoreId({self})")
+    }
+}
+
+impl fmt::Debug for MemoryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemoryId({self})")
+    }
+}
+
+impl fmt::Debug for FifoPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FifoPosition({self})")
+    }
+}
+
+// SAFETY: one number without padding, of which every value is valid.
+unsafe impl KernelParam for SemaphoreId {}
+// SAFETY: as above.
+unsafe impl KernelParam for MemoryId {}
+// SAFETY: as above.
+unsafe impl KernelParam for FifoPosition {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_are_laid_out_as_their_numbers() {
+        assert_eq!((size_of::<SemaphoreId>(), align_of::<SemaphoreId>()), (4, 4));
+        assert_eq!((size_of::<MemoryId>(), align_of::<MemoryId>()), (4, 4));
+        assert_eq!((size_of::<FifoPosition>(), align_of::<FifoPosition>()), (8, 8));
+    }
+
+    #[test]
+    fn they_say_which_they_are_only_in_debug() {
+        let (semaphore, memory, position) =
+            (SemaphoreId::from_raw(1), MemoryId::from_raw(2), FifoPosition::from_raw(3));
+        assert_eq!(format!("{semaphore} {memory} {position}"), "1 2 3");
+        let debug = format!("{semaphore:?} {memory:?} {position:?}");
+        assert_eq!(debug, "SemaphoreId(1) MemoryId(2) FifoPosition(3)");
+        assert_eq!(format!("{memory:>4}"), "   2", "the formatter's width counts");
+    }
+}

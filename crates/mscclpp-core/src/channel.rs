@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use mscclpp_gpu::DevicePtr;
+use mscclpp_gpu::{DevicePtr, Owner};
 
 use crate::{
     BaseMemoryChannelHandle, Connection, DeviceToDeviceSemaphore, Error, LL16Packet, LL128Packet,
@@ -33,7 +33,8 @@ impl BaseMemoryChannel {
         self.semaphore.semaphore()
     }
 
-    /// What kernels need. Copy it to the device or pass it as an argument; `self` must outlive the kernels.
+    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a launch,
+    /// give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> BaseMemoryChannelHandle {
         BaseMemoryChannelHandle { semaphore: self.semaphore.device_handle() }
@@ -73,6 +74,8 @@ pub struct MemoryChannel {
     memories: Memories,
     base: BaseMemoryChannel,
     handle: MemoryChannelHandle,
+    /// All that the handle points to.
+    owner: Owner,
 }
 
 #[derive(Debug, Clone)]
@@ -133,13 +136,19 @@ impl MemoryChannel {
             reserved: 0,
         };
         let memories = Memories { dst: dst.clone(), src: src.clone(), packet_buffer: packet_buffer.cloned() };
-        Ok(Self { _mapping: mapping, memories, base, handle })
+        // The mapping first, as above.
+        let owner = Arc::new((mapping.clone(), memories.clone(), base.clone()));
+        Ok(Self { _mapping: mapping, memories, base, handle, owner })
     }
 
     /// The semaphore below, for [`Semaphore::check`] and [`Semaphore::abort`].
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
         self.base.semaphore()
+    }
+
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.owner
     }
 
     /// The same semaphore as a channel that moves no data.
@@ -197,7 +206,8 @@ impl MemoryChannel {
         Err(Error::PacketsRefused { peer: self.semaphore().connection().label(), reason })
     }
 
-    /// What kernels need. Copy it to the device or pass it as an argument; `self` must outlive the kernels.
+    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a launch,
+    /// give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> MemoryChannelHandle {
         self.handle

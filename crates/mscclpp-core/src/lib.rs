@@ -12,6 +12,8 @@
 //! [`Error::PeerLost`] or [`Error::PeerClosed`], and device waits on its semaphores return false. Connections carry a
 //! label ([`Connection::set_label`]) by which those errors name the peer.
 
+mod abort;
+mod argument;
 mod channel;
 mod config;
 #[cfg(feature = "test-support")]
@@ -51,7 +53,9 @@ pub use identity::{ProcessId, host_id};
 pub use memory::{MemoryRegion, RegionInfo, RegisteredMemory};
 pub use monitor::LinkMonitor;
 /// What the signatures of this crate name of the crate below.
-pub use mscclpp_gpu::{DeviceBuffer, DevicePtr, Error as GpuError, Gpu, KernelParam, Platform};
+pub use mscclpp_gpu::{
+    Abort, DeviceBuffer, DevicePtr, Error as GpuError, Gpu, KernelArgument, KernelParam, Platform,
+};
 pub use mscclpp_net::{Report, SystemError};
 pub use packet::{LL8Packet, LL16Packet, LL128Packet, Packet};
 pub use queue::{SendQueue, SignallerId};

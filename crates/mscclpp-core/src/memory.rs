@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, LazyLock, Weak},
 };
 
-use mscclpp_gpu::{DevicePtr, Gpu, Platform};
+use mscclpp_gpu::{DevicePtr, Gpu, Owner, Platform};
 use parking_lot::Mutex;
 
 use crate::{
@@ -214,6 +214,11 @@ impl RegisteredMemory {
     /// Whether its owner said that it is device memory.
     pub(crate) fn is_of_a_device(&self) -> bool {
         self.inner.info.device_uuid != [0; 16]
+    }
+
+    /// Of a peer's memory, its mappings.
+    pub(crate) fn owner(&self) -> Owner {
+        Arc::clone(&self.inner) as Owner
     }
 
     pub(crate) fn process(&self) -> ProcessId {

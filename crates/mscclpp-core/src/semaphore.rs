@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use mscclpp_gpu::DevicePtr;
+use mscclpp_gpu::{DevicePtr, Owner};
 use parking_lot::Mutex;
 
 use crate::{
@@ -73,6 +73,7 @@ struct Waits {
 /// Words of the status block.
 const ABORT: u64 = 0;
 const TIMED_OUT: u64 = 1;
+const ABORTED: u64 = 2;
 const REFUSED: u64 = 3;
 /// In the word `REFUSED`: `ReasonTriggerRange` of the headers, which comes with an abort.
 const TRIGGER_RANGE: u32 = 2;
@@ -192,6 +193,22 @@ impl Semaphore {
         }
         // A connection that is failing at this moment is about to abort this.
         self.inner.connection.check()?;
+        self.check_bounds()
+    }
+
+    /// As [`Semaphore::check`], but an abort, or a connection that has failed or was closed, only counts if a wait of a
+    /// kernel ended with it: a peer that is done may leave.
+    pub(crate) fn check_waits(&self) -> Result<()> {
+        // The kernel is complete, which orders its store before.
+        let has_ended_a_wait = self.inner.waits.status.word(ABORTED)?.load(Ordering::Relaxed) != 0;
+        match self.failure() {
+            Some(error) if has_ended_a_wait || matches!(error, Error::TriggerRefused { .. }) => Err(error),
+            _ => self.check_bounds(),
+        }
+    }
+
+    /// What kernels said of themselves since the last call.
+    fn check_bounds(&self) -> Result<()> {
         let peer = || self.inner.connection.label();
         // Pairs with the kernel's store of 1; the kernel is complete, so nothing else needs ordering.
         // A reason other than 1 stays: it came with an abort, after `failure` was asked.
@@ -261,6 +278,11 @@ impl Semaphore {
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// All that handles of it point to.
+    pub(crate) fn owner(&self) -> Owner {
+        Arc::clone(&self.inner) as Owner
     }
 
     /// The word of the peer's token that this side's link writes: its region, and the offset in it.
@@ -356,7 +378,8 @@ impl DeviceToDeviceSemaphore {
         &self.semaphore
     }
 
-    /// What kernels need. Copy it to the device or pass it as an argument; `self` must outlive the kernels.
+    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a launch,
+    /// give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> DeviceToDeviceSemaphoreHandle {
         self.handle

@@ -7,7 +7,7 @@ use std::{
     },
 };
 
-use crate::{DevicePtr, Error, Gpu, KernelParam, Result, backend::MemoryBackend};
+use crate::{DevicePtr, Error, Gpu, KernelParam, Owner, Result, backend::MemoryBackend};
 
 /// Device memory that can be exported to other processes. Clones share it; the last one frees it.
 ///
@@ -47,6 +47,10 @@ impl DeviceBuffer {
     #[must_use]
     pub fn gpu(&self) -> &Gpu {
         &self.inner.gpu
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        Arc::clone(&self.inner) as Owner
     }
 
     /// Copies `bytes` to `offset` on.
@@ -154,6 +158,10 @@ impl<W: PinnedWord> PinnedBuffer<W> {
     #[allow(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> u64 {
         self.inner.len
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        Arc::clone(&self.inner) as Owner
     }
 
     /// The word at `offset` bytes.

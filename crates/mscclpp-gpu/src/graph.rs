@@ -3,6 +3,9 @@ use std::{fmt, sync::Arc};
 use crate::{Result, Stream, backend::GraphBackend};
 
 /// Captured work, ready to be launched. Clones are the same graph.
+///
+/// It keeps the modules of its kernels and the objects among their arguments ([`crate::KernelArgs`]): as long as it exists,
+/// and until its launches are complete.
 #[derive(Clone)]
 pub struct Graph {
     backend: Arc<dyn GraphBackend>,
@@ -16,7 +19,8 @@ impl Graph {
     /// Submits the captured work to `stream`.
     ///
     /// # Safety
-    /// What was captured must still be valid: its memory, and what its kernels were promised.
+    /// What was captured must still be valid until this launch is complete: the memory of copies, and what plain pointers
+    /// and device handles among the arguments of kernels point to.
     ///
     /// # Errors
     /// [`crate::Error::Driver`].

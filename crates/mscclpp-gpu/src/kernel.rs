@@ -17,8 +17,8 @@ impl Module {
     /// it completely: nothing is left to be loaded when a kernel is first launched, which could deadlock
     /// against one that is waiting.
     ///
-    /// On CUDA, loading and the drop of the last clone wait for the kernels that run on the device: do both before a
-    /// kernel waits for something that comes later.
+    /// On CUDA, loading may wait for the kernels that run on the device: do it before a kernel waits for something that
+    /// comes later. Dropping does not: a module that nobody has any more is unloaded when the next one is loaded.
     ///
     /// Each load has `__device__` and `__constant__` variables of its own. Blocks while it compiles: some seconds, at the
     /// first time on this machine.
@@ -76,15 +76,19 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Submits one launch to `stream`, a stream of the same device.
+    /// Submits one launch to `stream`, a stream of the same device. Does not wait for it.
+    ///
+    /// The kernel's module, and the objects among the arguments ([`KernelArgs`]), live until the launch is complete,
+    /// whoever drops them and the stream meanwhile.
     ///
     /// # Safety
-    /// The arguments must be those of the kernel, in number, order and type, and what they point to must be valid
-    /// until the kernel is complete. Blocks that wait for each other must all fit on the device at once
+    /// The arguments must be those of the kernel, in number, order and type. What plain pointers and device handles
+    /// among them point to must be valid until the kernel is complete. Blocks that wait for each other must all fit on the device at once
     /// ([`Kernel::launch_cooperative`] looks). On the Host platform, no thread may need more than 120 KiB of stack.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a stream of another device; [`Error::Driver`].
+    /// [`Error::InvalidArgument`] for a stream of another device; what an argument without a value says of itself;
+    /// [`Error::Driver`].
     pub unsafe fn launch(&self, stream: &Stream, config: LaunchConfig, args: &KernelArgs) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.submit(stream, config, args, false) }
@@ -134,6 +138,7 @@ impl Kernel {
                 stream.gpu()
             )));
         }
+        args.check()?;
         // SAFETY: the caller's promise.
         unsafe { self.backend.launch(&**stream.backend(), config, args, cooperative) }
     }

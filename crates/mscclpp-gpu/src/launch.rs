@@ -1,8 +1,8 @@
 //! What a launch is given: its shape and its arguments.
 
-use std::mem::MaybeUninit;
+use std::{any::Any, mem::MaybeUninit, sync::Arc};
 
-use crate::DevicePtr;
+use crate::{DevicePtr, Error, KernelArgument, Owner, Result};
 
 /// The shape of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,16 +60,28 @@ unsafe impl<T: 'static> KernelParam for *mut T {}
 // SAFETY: pointers are 8 bytes on both sides.
 unsafe impl<T: 'static> KernelParam for *const T {}
 
-/// The arguments of a launch, copied in when they are pushed.
+/// The arguments of a launch, and what must live until it is complete.
+///
+/// Values are copied in when they are given. Of objects, such as buffers and channels, the kernel gets the address or the
+/// device handle, and launches keep them alive until they are complete, whoever drops them. So do graphs that launches
+/// are captured in: as long as the graph exists, and as long as it runs. The arguments themselves may be used for any
+/// number of launches, and be dropped after the first.
 ///
 /// ```
-/// # use mscclpp_gpu::{DevicePtr, KernelArgs};
-/// let args = KernelArgs::new().with(DevicePtr::NULL).with(100i32);
-/// assert_eq!(args.len(), 2);
+/// # use mscclpp_gpu::{KernelArgs, Platform};
+/// # let gpu = Platform::Host.gpu(0)?;
+/// let (data, table) = (gpu.allocate(1024)?, gpu.allocate(64)?);
+/// // The kernel is given `data` and where in `table` it is to begin; it finds the way to the rest of it by itself.
+/// let args = KernelArgs::new().with(&data).with(100i32).with(table.ptr().add(8)).keeping(table);
+/// assert_eq!(args.len(), 3);
+/// # Ok::<(), mscclpp_gpu::Error>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct KernelArgs {
     values: Vec<ArgBytes>,
+    owners: Vec<Owner>,
+    /// The first argument that has no value.
+    refused: Option<Error>,
 }
 
 /// One argument: its bytes in 16-byte aligned storage, as device parameters are aligned to 16 at most.
@@ -88,21 +100,27 @@ impl KernelArgs {
         Self::default()
     }
 
-    /// These arguments and `value` behind them.
+    /// These arguments and `argument` behind them: a value, or a reference to an object such as a buffer or a channel.
+    ///
+    /// An argument that has no value, such as a memory that is not mapped, makes launches with these arguments fail.
     #[must_use]
-    pub fn with<T: KernelParam>(mut self, value: T) -> Self {
-        const { assert!(align_of::<T>() <= 16) };
-        let len = size_of::<T>();
-        let mut storage = vec![MaybeUninit::new(0u128); len.div_ceil(16)].into_boxed_slice();
-        // SAFETY: `storage` has at least `len` bytes and `value` is plain data (`KernelParam`) of `len` bytes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                (&raw const value).cast::<u8>(),
-                storage.as_mut_ptr().cast::<u8>(),
-                len,
-            );
+    #[allow(clippy::needless_pass_by_value, reason = "a number, or a reference")]
+    pub fn with<A: KernelArgument>(mut self, argument: A) -> Self {
+        match argument.param() {
+            Ok(value) => self.values.push(ArgBytes::of(value)),
+            Err(error) => {
+                self.refused.get_or_insert(error);
+            }
         }
-        self.values.push(ArgBytes { storage, len });
+        self.owners.extend(argument.owner());
+        self
+    }
+
+    /// Launches with these arguments keep `object` alive, too, which is no argument itself: a clone of a channel whose
+    /// device handle the kernel finds in memory, an `Arc`, a tuple or list of such.
+    #[must_use]
+    pub fn keeping<T: Any + Send + Sync>(mut self, object: T) -> Self {
+        self.owners.push(Arc::new(object));
         self
     }
 
@@ -121,9 +139,35 @@ impl KernelArgs {
     pub(crate) fn values(&self) -> &[ArgBytes] {
         &self.values
     }
+
+    /// What must live until a launch is complete.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn owners(&self) -> &[Owner] {
+        &self.owners
+    }
+
+    /// That each argument has a value.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.refused.clone().map_or(Ok(()), Err)
+    }
 }
 
 impl ArgBytes {
+    fn of<T: KernelParam>(value: T) -> Self {
+        const { assert!(align_of::<T>() <= 16) };
+        let len = size_of::<T>();
+        let mut storage = vec![MaybeUninit::new(0u128); len.div_ceil(16)].into_boxed_slice();
+        // SAFETY: `storage` has at least `len` bytes and `value` is plain data (`KernelParam`) of `len` bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                (&raw const value).cast::<u8>(),
+                storage.as_mut_ptr().cast::<u8>(),
+                len,
+            );
+        }
+        Self { storage, len }
+    }
+
     pub(crate) fn as_ptr(&self) -> *const u8 {
         self.storage.as_ptr().cast()
     }

@@ -30,6 +30,8 @@
 //!
 //! A malformed value is [`Error::Environment`]; an empty one counts as unset.
 
+mod abort;
+mod argument;
 mod backend;
 mod buffer;
 mod cache;
@@ -54,6 +56,8 @@ mod stream;
 #[doc(hidden)]
 pub mod test_support;
 
+pub use abort::Abort;
+pub use argument::{KernelArgument, Owner};
 pub use buffer::{DeviceBuffer, ImportedMemory, PinnedBuffer, PinnedWord};
 pub use cache::{kernel_cache, store_ptx};
 pub use error::{Error, Result};

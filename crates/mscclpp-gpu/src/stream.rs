@@ -1,11 +1,12 @@
 use std::{ffi::c_void, fmt, sync::Arc, time::Duration};
 
-use crate::{DevicePtr, Event, Gpu, Graph, Result, backend::StreamBackend};
+use crate::{Abort, DevicePtr, Event, Gpu, Graph, Result, backend::StreamBackend};
 
 /// An ordered queue of work for one device. Clones are the same queue.
 ///
 /// Any thread may submit. Submitting does not wait for the work; an error of the work comes out of
-/// [`Stream::synchronize`], [`Stream::query`] or a later submission.
+/// [`Stream::synchronize`], [`Stream::query`] or a later submission. Dropping a stream waits for nothing: its work goes on,
+/// and what launches keep lives until it is complete.
 #[derive(Clone)]
 pub struct Stream {
     gpu: Gpu,
@@ -59,9 +60,28 @@ impl Stream {
     /// As [`Stream::synchronize`], for at most `timeout`. Polls, backing off to 50 us.
     ///
     /// # Errors
-    /// [`crate::Error::Timeout`]: the work goes on and the call can be repeated.
+    /// [`crate::Error::Timeout`]: the work goes on and the call can be repeated. What launches were given as objects
+    /// ([`crate::KernelArgs`]) lives as long, so returning this error, from `main` too, leaves nothing invalid behind.
     pub fn synchronize_timeout(&self, timeout: Duration) -> Result<()> {
         crate::event::poll_until(timeout, || self.query(), || format!("work on a stream of {}", self.gpu))
+    }
+
+    /// As [`Stream::synchronize_timeout`], and when time runs out it ends the waits of the kernels: it aborts `what` they
+    /// wait through, and waits until they are complete, 5 s at most. So no kernel is left behind, and the device stays
+    /// usable; `what` does not, an abort is for good.
+    ///
+    /// `what` is a semaphore, a channel, a proxy service, a communicator, or a list of one of these: all that kernels on
+    /// this stream wait through. Also if the work is complete in time, it is asked whether a wait failed.
+    ///
+    /// # Errors
+    /// If the work is complete: what [`Abort::check`] says, such as the loss of a peer. If it was aborted: what was known
+    /// before, else [`crate::Error::Timeout`] that names the peers whom `what` waits for. An error of the work.
+    pub fn synchronize_or_abort<A: Abort + ?Sized>(
+        &self,
+        limit: Duration,
+        what: &A,
+    ) -> std::result::Result<(), A::Error> {
+        crate::abort::synchronize_or_abort(self, limit, what)
     }
 
     /// Whether all work submitted so far is complete. Does not block.

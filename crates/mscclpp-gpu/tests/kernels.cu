@@ -53,6 +53,12 @@ extern "C" __global__ void barrier_without_last_block(uint64_t* arrived) {
 // Waits until the word has the value.
 extern "C" __global__ void gate(const uint64_t* word, uint64_t value) { waitFor(word, value); }
 
+// The same, and then stores it in all words of `out`.
+extern "C" __global__ void gate_then_store(const uint64_t* word, uint64_t value, uint64_t* out, uint64_t words) {
+  waitFor(word, value);
+  for (uint64_t i = 0; i < words; ++i) store(out + i, value);
+}
+
 // A token goes round; rank 0 starts it.
 extern "C" __global__ void ring(uint64_t* own, uint64_t* next, uint64_t rank, uint64_t rounds) {
   for (uint64_t round = 1; round <= rounds; ++round) {

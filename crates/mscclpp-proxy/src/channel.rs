@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use mscclpp_core::{HostToDeviceSemaphoreHandle, Route, Semaphore};
-use mscclpp_gpu::{DevicePtr, Gpu};
+use mscclpp_gpu::{DevicePtr, Gpu, Owner};
 
 use crate::{BasePortChannelHandle, MemoryId, PortChannelHandle, Result, SemaphoreId, state::ServiceState};
 
@@ -13,7 +13,9 @@ pub struct BasePortChannel {
     semaphore: Semaphore,
     handle: BasePortChannelHandle,
     /// Keeps what the handle points to.
-    _service: Arc<ServiceState>,
+    service: Arc<ServiceState>,
+    /// Semaphore and service.
+    owner: Owner,
 }
 
 /// A channel between a memory of this side and one of the peer's. Cheap to clone.
@@ -22,7 +24,9 @@ pub struct PortChannel {
     base: BasePortChannel,
     handle: PortChannelHandle,
     /// Keeps the two memories.
-    _route: Route,
+    route: Route,
+    /// The base and the route.
+    owner: Owner,
 }
 
 impl BasePortChannel {
@@ -43,7 +47,9 @@ impl BasePortChannel {
             semaphore_id: id,
             reserved: 0,
         };
-        Ok(Self { semaphore: entry.semaphore.clone(), handle, _service: service.clone() })
+        let (semaphore, service) = (entry.semaphore.clone(), service.clone());
+        let owner = Arc::new((semaphore.clone(), service.clone()));
+        Ok(Self { semaphore, handle, service, owner })
     }
 
     /// The semaphore below, for [`Semaphore::check`] and [`Semaphore::abort`].
@@ -52,7 +58,16 @@ impl BasePortChannel {
         &self.semaphore
     }
 
-    /// What kernels need. Copy it to the device or pass it as an argument; `self` must outlive the kernels.
+    pub(crate) fn service(&self) -> &ServiceState {
+        &self.service
+    }
+
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a launch,
+    /// give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> BasePortChannelHandle {
         self.handle
@@ -88,7 +103,8 @@ impl PortChannel {
             direct_put_max: near(service.direct_put_max),
             bulk_put_max: near(service.bulk_put_max),
         };
-        Ok(Self { base, handle, _route: route })
+        let owner = Arc::new((base.clone(), route.clone()));
+        Ok(Self { base, handle, route, owner })
     }
 
     /// The semaphore below, for [`Semaphore::check`] and [`Semaphore::abort`].
@@ -97,13 +113,18 @@ impl PortChannel {
         &self.base.semaphore
     }
 
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
     /// The same channel without its memories.
     #[must_use]
     pub fn base(&self) -> &BasePortChannel {
         &self.base
     }
 
-    /// What kernels need. Copy it to the device or pass it as an argument; `self` must outlive the kernels.
+    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a launch,
+    /// give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> PortChannelHandle {
         self.handle
@@ -120,7 +141,7 @@ impl fmt::Debug for PortChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PortChannel")
             .field("semaphore", &self.base.semaphore)
-            .field("route", &self._route)
+            .field("route", &self.route)
             .finish_non_exhaustive()
     }
 }

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, PinnedBuffer};
+use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, Owner, PinnedBuffer};
 
 use crate::{
     Error, FifoHandle, FifoPosition, ProxyTrigger, Result,
@@ -47,6 +47,8 @@ pub struct FifoShared {
     pinned: PinnedBuffer,
     /// The head, the cached tail, and whether somebody looks at the tail, a line each.
     device: DeviceBuffer,
+    /// Both.
+    owner: Owner,
     size: u64,
 }
 
@@ -75,7 +77,9 @@ impl Fifo {
                 pinned.ptr()
             )));
         }
-        let shared = FifoShared { pinned, device: gpu.allocate(3 * LINE)?, size };
+        let device = gpu.allocate(3 * LINE)?;
+        let owner = Arc::new((pinned.clone(), device.clone()));
+        let shared = FifoShared { pinned, device, owner, size };
         Ok(Self { shared: Arc::new(shared), position: 0 })
     }
 
@@ -137,13 +141,18 @@ impl FifoShared {
         self.size
     }
 
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
     /// The position of the trigger that is popped next: how many have been popped. Does not block.
     #[must_use]
     pub fn tail(&self) -> FifoPosition {
         FifoPosition::from_raw(self.ring().tail.load(Ordering::Relaxed))
     }
 
-    /// What kernels need. Copy it to the device or pass it as an argument; `self` must outlive the kernels.
+    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a launch,
+    /// give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> FifoHandle {
         FifoHandle {

@@ -37,6 +37,8 @@
 //! 4. Nothing waits for ever: not when the peer dies, when a trigger cannot be carried out, or when the service is
 //!    aborted or dropped. See [`ProxyService`].
 
+mod abort;
+mod argument;
 mod base_channel_handle;
 mod channel;
 mod channel_handle;

@@ -109,6 +109,16 @@ impl ServiceState {
     }
 
     /// Ends all waits, because of `error`. What has failed by itself keeps its own reason.
+    /// What the proxy itself failed with.
+    pub(crate) fn own_failure(&self) -> Option<Error> {
+        self.failure.get().cloned()
+    }
+
+    /// The labels of its connections.
+    pub(crate) fn peers(&self) -> Vec<String> {
+        self.connections.iter().map(|entry| entry.connection.label()).collect()
+    }
+
     pub(crate) fn abort_semaphores(&self, error: &Error) {
         for entry in self.semaphores.iter() {
             entry.semaphore.abort(&format!("the proxy service has stopped: {}", Report(error)));

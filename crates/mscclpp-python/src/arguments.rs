@@ -3,7 +3,7 @@
 //! What the parameters of a source's kernel are is said by a table that is compiled along with it. PTX says it in its
 //! text, which `mscclpp._ptx` reads.
 
-use mscclpp::{ErrorKind, KernelArgs, KernelParam, errors::GpuError};
+use mscclpp::{ErrorKind, KernelArgs, errors::GpuError, gpu::KernelParam};
 use pyo3::prelude::*;
 
 use crate::error;

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use mscclpp::{Fifo, ProxyTrigger};
+use mscclpp::proxy::{Fifo, ProxyTrigger};
 use pyo3::prelude::*;
 
 use crate::{

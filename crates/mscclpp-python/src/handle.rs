@@ -80,7 +80,7 @@ handle! {
 
 handle! {
     BasePortHandle as "BasePortChannelDeviceHandle" of BasePortChannelHandle {
-        semaphore_id_: u32 = |handle| handle.semaphore_id;
+        semaphore_id_: u32 = |handle| handle.semaphore_id.raw();
         semaphore_: HostToDeviceHandle = |handle| HostToDeviceHandle(handle.semaphore);
         fifo_: FifoDeviceHandle = |handle| FifoDeviceHandle(handle.fifo);
     }
@@ -88,10 +88,10 @@ handle! {
 
 handle! {
     PortHandle as "PortChannelDeviceHandle" of PortChannelHandle {
-        semaphore_id_: u32 = |handle| handle.base.semaphore_id;
+        semaphore_id_: u32 = |handle| handle.base.semaphore_id.raw();
         semaphore_: HostToDeviceHandle = |handle| HostToDeviceHandle(handle.base.semaphore);
         fifo_: FifoDeviceHandle = |handle| FifoDeviceHandle(handle.base.fifo);
-        src_: u32 = |handle| handle.src;
-        dst_: u32 = |handle| handle.dst;
+        src_: u32 = |handle| handle.src.raw();
+        dst_: u32 = |handle| handle.dst.raw();
     }
 }

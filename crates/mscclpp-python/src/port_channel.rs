@@ -84,7 +84,7 @@ impl State {
         Ok(())
     }
 
-    fn add_semaphore(&mut self, semaphore: Arc<Shared>) -> Result<SemaphoreId, Error> {
+    fn add_semaphore(&mut self, semaphore: Arc<Shared>) -> Result<u32, Error> {
         let connection = semaphore.semaphore().connection();
         if self.semaphores.is_empty()
             && let Some(id) = connection.local_device().id
@@ -93,7 +93,7 @@ impl State {
             self.move_to(connection.context().gpu(id)?)?;
         }
         semaphore.give_up_host_side()?;
-        let id = self.service.add_semaphore(semaphore.semaphore())?;
+        let id = self.service.add_semaphore(semaphore.semaphore())?.raw();
         self.semaphores.push(semaphore);
         Ok(id)
     }
@@ -127,11 +127,11 @@ impl PyProxyService {
         })
     }
 
-    fn shared(&self, py: Python<'_>, id: SemaphoreId) -> PyResult<Arc<Shared>> {
+    fn shared(&self, py: Python<'_>, id: u32) -> PyResult<Arc<Shared>> {
         self.with(py, move |state| match state.semaphores.get(id as usize) {
             Some(semaphore) => Ok(Arc::clone(semaphore)),
             // It has the same numbers, and says what is wrong with this one.
-            None => Ok(Shared::of(state.service.semaphore(id)?)),
+            None => Ok(Shared::of(state.service.semaphore(SemaphoreId::from_raw(id))?)),
         })
     }
 }
@@ -171,14 +171,14 @@ impl PyProxyService {
         py: Python<'_>,
         comm: &PyCommunicator,
         connection: &PyConnection,
-    ) -> PyResult<SemaphoreId> {
+    ) -> PyResult<u32> {
         let semaphore = Shared::of(comm.build(py, connection.connection()?)?);
         self.with(py, move |state| state.add_semaphore(semaphore))
     }
 
     /// Adds a Semaphore or a Host2DeviceSemaphore, from which the proxy takes over signalling.
     #[pyo3(signature = (semaphore))]
-    fn add_semaphore(&self, py: Python<'_>, semaphore: &Bound<'_, PyAny>) -> PyResult<SemaphoreId> {
+    fn add_semaphore(&self, py: Python<'_>, semaphore: &Bound<'_, PyAny>) -> PyResult<u32> {
         let shared = if let Ok(semaphore) = semaphore.cast::<PySemaphore>() {
             Arc::clone(semaphore.get().shared()?)
         } else if let Ok(semaphore) = semaphore.cast::<PyHostToDevice>() {
@@ -193,35 +193,32 @@ impl PyProxyService {
     }
 
     #[pyo3(signature = (memory))]
-    fn add_memory(&self, py: Python<'_>, memory: &PyRegisteredMemory) -> PyResult<MemoryId> {
+    fn add_memory(&self, py: Python<'_>, memory: &PyRegisteredMemory) -> PyResult<u32> {
         let memory = memory.memory()?.clone();
         self.with(py, move |state| {
-            let id = state.service.add_memory(&memory)?;
+            let id = state.service.add_memory(&memory)?.raw();
             state.memories.push(memory);
             Ok(id)
         })
     }
 
     #[pyo3(signature = (id))]
-    fn semaphore(&self, py: Python<'_>, id: SemaphoreId) -> PyResult<PyHostToDevice> {
+    fn semaphore(&self, py: Python<'_>, id: u32) -> PyResult<PyHostToDevice> {
         self.shared(py, id).map(PyHostToDevice::of)
     }
 
     #[pyo3(signature = (id))]
-    fn base_port_channel(&self, py: Python<'_>, id: SemaphoreId) -> PyResult<PyBasePortChannel> {
-        let channel = self.beside(py, move |service| service.base_port_channel(id))?;
+    fn base_port_channel(&self, py: Python<'_>, id: u32) -> PyResult<PyBasePortChannel> {
+        let channel = self.beside(py, move |service| service.base_port_channel(SemaphoreId::from_raw(id)))?;
         Ok(PyBasePortChannel { inner: Owned::new(Some(channel)) })
     }
 
     #[pyo3(signature = (id, dst, src))]
-    fn port_channel(
-        &self,
-        py: Python<'_>,
-        id: SemaphoreId,
-        dst: MemoryId,
-        src: MemoryId,
-    ) -> PyResult<PyPortChannel> {
-        let channel = self.beside(py, move |service| service.port_channel(id, dst, src))?;
+    fn port_channel(&self, py: Python<'_>, id: u32, dst: u32, src: u32) -> PyResult<PyPortChannel> {
+        let channel = self.beside(py, move |service| {
+            let (dst, src) = (MemoryId::from_raw(dst), MemoryId::from_raw(src));
+            service.port_channel(SemaphoreId::from_raw(id), dst, src)
+        })?;
         Ok(PyPortChannel { inner: Owned::new(Some(channel)) })
     }
 
@@ -244,7 +241,7 @@ impl PyProxyService {
 fn check_semaphore(
     py: Python<'_>,
     proxy: &PyProxyService,
-    id: SemaphoreId,
+    id: u32,
     semaphore: &PyHostToDevice,
 ) -> PyResult<()> {
     if Arc::ptr_eq(&proxy.shared(py, id)?, semaphore.shared()?) {
@@ -268,7 +265,7 @@ impl PyBasePortChannel {
     #[pyo3(signature = (semaphore_id = None, semaphore = None, proxy = None))]
     fn new(
         py: Python<'_>,
-        semaphore_id: Option<SemaphoreId>,
+        semaphore_id: Option<u32>,
         semaphore: Option<&PyHostToDevice>,
         proxy: Option<&PyProxyService>,
     ) -> PyResult<Self> {
@@ -302,11 +299,11 @@ impl PyPortChannel {
     #[pyo3(signature = (semaphore_id = None, semaphore = None, proxy = None, dst = None, src = None))]
     fn new(
         py: Python<'_>,
-        semaphore_id: Option<SemaphoreId>,
+        semaphore_id: Option<u32>,
         semaphore: Option<&PyHostToDevice>,
         proxy: Option<&PyProxyService>,
-        dst: Option<MemoryId>,
-        src: Option<MemoryId>,
+        dst: Option<u32>,
+        src: Option<u32>,
     ) -> PyResult<Self> {
         match (semaphore_id, semaphore, proxy, dst, src) {
             (None, None, None, None, None) => Ok(Self { inner: Owned::new(None) }),

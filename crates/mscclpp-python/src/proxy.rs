@@ -6,8 +6,8 @@ use std::{
 };
 
 use mscclpp::{
-    Fifo, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger,
     errors::{CoreError, ProxyError},
+    proxy::{Fifo, FifoPosition, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger},
 };
 use pyo3::{exceptions::PyTypeError, prelude::*};
 
@@ -54,7 +54,11 @@ impl Handler {
 }
 
 impl ProxyHandler for Handler {
-    fn handle(&mut self, trigger: ProxyTrigger, _position: u64) -> Result<ProxyHandlerResult, ProxyError> {
+    fn handle(
+        &mut self,
+        trigger: ProxyTrigger,
+        _position: FifoPosition,
+    ) -> Result<ProxyHandlerResult, ProxyError> {
         // No interpreter: the process ends.
         let answer = Python::try_attach(|py| self.call(py, trigger));
         answer.unwrap_or(Ok(ProxyHandlerResult::Stop)).map_err(|error| {

@@ -340,6 +340,10 @@ impl Communicator {
         self.members.explain(error.into())
     }
 
+    pub(crate) fn members(&self) -> &Members {
+        &self.members
+    }
+
     /// All ranks but this one.
     pub(crate) fn other_ranks(&self) -> Vec<usize> {
         let bootstrap = self.bootstrap();

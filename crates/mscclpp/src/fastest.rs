@@ -51,7 +51,6 @@ pub(crate) fn build(
     let part = SemaphoreStub::serialize_all(&stubs)?;
     // From here on both sides send and take two messages, whatever happens: the next call finds its own.
     let semaphores = comm.exchange(what, Some(&part), peer, tag, move |bytes| joined(&stubs, bytes))?.wait();
-    // The kernels are unloaded before the peer hears of its end: a driver may wait with that, too.
     let mine = semaphores.and_then(|semaphores| {
         let channels = semaphores.iter().map(BaseMemoryChannel::new).collect::<Result<Vec<_>, _>>()?;
         let times = trial.map_or(Ok(vec![0; places]), |trial| trial.nanoseconds(&channels, rank < peer))?;

@@ -49,6 +49,7 @@
 //! [`Communicator`] is freed: its wait returns false, and [`Semaphore::check`] says why.
 #![deny(unsafe_code)]
 
+mod abort;
 mod communicator;
 mod context;
 mod error;
@@ -143,10 +144,10 @@ pub mod gpu {
     #[cfg(all(feature = "cuda-ipc", any(feature = "cuda-12040", feature = "cuda-13000")))]
     pub use mscclpp_gpu::nvrtc;
     pub use mscclpp_gpu::{
-        DeviceBuffer, DevicePtr, DmaBuf, Event, ExportHandle, ExportKinds, Gpu, GpuDirect, GpuProperties,
-        Graph, ImportedMemory, Kernel, KernelArgs, KernelParam, KernelSource, LaunchConfig, MemoryExport,
-        MemoryInfo, Module, PeerAccess, PinnedBuffer, PinnedWord, Platform, Stream, WritesOrdering,
-        kernel_cache, numa, store_ptx,
+        Abort, DeviceBuffer, DevicePtr, DmaBuf, Event, ExportHandle, ExportKinds, Gpu, GpuDirect,
+        GpuProperties, Graph, ImportedMemory, Kernel, KernelArgs, KernelArgument, KernelParam, KernelSource,
+        LaunchConfig, MemoryExport, MemoryInfo, Module, Owner, PeerAccess, PinnedBuffer, PinnedWord,
+        Platform, Stream, WritesOrdering, kernel_cache, numa, store_ptx,
     };
 }
 

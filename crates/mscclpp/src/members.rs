@@ -90,6 +90,11 @@ impl Members {
         self.known.lock().connections.iter().find(|entry| entry.connection.is(connection))?.made_for
     }
 
+    /// Those of the job that are open. Dropped without the lock, as below.
+    pub(crate) fn connections(&self) -> Vec<Connection> {
+        self.known.lock().connections.iter().filter_map(|entry| entry.connection.upgrade()).collect()
+    }
+
     /// The device of this rank that looks at memory of `peer`: that of a connection to it, or of another connection.
     fn device_towards(&self, peer: usize) -> Option<usize> {
         let open = |entry: &Entry| Some((entry.connection.upgrade()?, entry.made_for));

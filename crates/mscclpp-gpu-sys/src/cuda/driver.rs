@@ -169,6 +169,7 @@ entry_points! {
         stream_get_ctx: "cuStreamGetCtx" => fn(CUstream, *mut CUcontext);
         stream_wait_event: "cuStreamWaitEvent" => fn(CUstream, CUevent, c_uint);
         stream_is_capturing: "cuStreamIsCapturing" => fn(CUstream, *mut c_uint);
+        stream_get_capture_info: "cuStreamGetCaptureInfo" => fn(CUstream, *mut c_uint, *mut u64);
         stream_begin_capture: "cuStreamBeginCapture_v2" => fn(CUstream, c_uint);
         stream_end_capture: "cuStreamEndCapture" => fn(CUstream, *mut CUgraph);
         thread_exchange_stream_capture_mode: "cuThreadExchangeStreamCaptureMode" => fn(*mut c_uint);

@@ -15,8 +15,9 @@ use super::{
     event::CudaEvent,
     export,
     failure::check,
+    in_use::LeftBehind,
     memory,
-    module::CudaModule,
+    module::{CudaModule, RetiredModules},
     pinned::{self, PinnedSpares},
     slots::ValueSlots,
     stream::CudaStream,
@@ -42,6 +43,8 @@ pub(super) struct Device {
     /// For what the library does itself: non-blocking, so that nobody's default stream waits for it.
     internal: InternalStream,
     pinned_spares: PinnedSpares,
+    retired_modules: RetiredModules,
+    left_behind: LeftBehind,
 }
 
 /// `cuStreamWriteValue64`
@@ -107,6 +110,8 @@ impl Device {
             value_slots: ValueSlots::new(),
             internal,
             pinned_spares: PinnedSpares::default(),
+            retired_modules: RetiredModules::default(),
+            left_behind: LeftBehind::default(),
         })
     }
 
@@ -151,6 +156,14 @@ impl Device {
 
     pub(super) fn pinned_spares(&self) -> &PinnedSpares {
         &self.pinned_spares
+    }
+
+    pub(super) fn retired_modules(&self) -> &RetiredModules {
+        &self.retired_modules
+    }
+
+    pub(super) fn left_behind(&self) -> &LeftBehind {
+        &self.left_behind
     }
 
     /// The driver's value writes, unless the device has none.
@@ -215,6 +228,7 @@ impl DeviceBackend for &'static Device {
     }
 
     fn allocate(&self, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
+        self.left_behind.sweep();
         let memory = memory::allocate(self, bytes)?;
         // SAFETY: the memory was just made and has at least `bytes` bytes.
         unsafe { self.fill(memory.ptr(), bytes, 0)? };
@@ -256,6 +270,7 @@ impl DeviceBackend for &'static Device {
     }
 
     fn create_stream(&self) -> Result<Arc<dyn StreamBackend>> {
+        self.left_behind.sweep();
         Ok(Arc::new(CudaStream::create(self)?))
     }
 

@@ -1,13 +1,16 @@
+use std::sync::Arc;
+
 use mscclpp_gpu_sys::cuda::{CUgraph, CUgraphExec};
 use parking_lot::Mutex;
 
 use super::{
+    captures::Needs,
     device::Device,
     failure::{check, log_failure},
     stream::CudaStream,
 };
 use crate::{
-    Result,
+    Owner, Result,
     backend::{GraphBackend, StreamBackend},
 };
 
@@ -15,6 +18,10 @@ pub(super) struct CudaGraph {
     device: &'static Device,
     /// Locked while it is launched: the driver does not synchronise the uses of a graph itself.
     raw: Mutex<Exec>,
+    /// What its kernels need, which its launches keep, too: nothing, or one owner of all, so that a stream keeps it at once.
+    owners: Vec<Owner>,
+    /// The modules of its kernels.
+    modules: Vec<Owner>,
 }
 
 struct Exec(CUgraphExec);
@@ -25,7 +32,7 @@ unsafe impl Send for Exec {}
 impl CudaGraph {
     /// # Safety
     /// `graph` is a graph that nobody else uses or destroys.
-    pub(super) unsafe fn instantiate(device: &'static Device, graph: CUgraph) -> Result<Self> {
+    pub(super) unsafe fn instantiate(device: &'static Device, graph: CUgraph, needs: Needs) -> Result<Self> {
         let driver = device.driver();
         let _entered = device.context().enter()?;
         let mut raw = std::ptr::null_mut();
@@ -34,7 +41,9 @@ impl CudaGraph {
         // SAFETY: given away by the caller; an instantiated graph does not need it any more.
         log_failure(driver, unsafe { (driver.graph_destroy)(graph) }, "cuGraphDestroy");
         check(driver, result, "cuGraphInstantiate")?;
-        Ok(Self { device, raw: Mutex::new(Exec(raw)) })
+        let Needs { owners, modules } = needs;
+        let owners = if owners.is_empty() { owners } else { vec![Arc::new(owners) as Owner] };
+        Ok(Self { device, raw: Mutex::new(Exec(raw)), owners, modules })
     }
 }
 
@@ -45,7 +54,10 @@ impl GraphBackend for CudaGraph {
         let _bound = self.device.context().bind()?;
         let graph = self.raw.lock();
         // SAFETY: both live; what the graph does is the caller's promise.
-        check(driver, unsafe { (driver.graph_launch)(graph.0, stream.handle()) }, "cuGraphLaunch")
+        check(driver, unsafe { (driver.graph_launch)(graph.0, stream.handle()) }, "cuGraphLaunch")?;
+        drop(graph);
+        stream.keep(&self.owners, &self.modules);
+        Ok(())
     }
 }
 

@@ -8,13 +8,17 @@
 //!    mode relaxed, and what the library does for itself runs on a non-blocking stream of its own, which takes no part
 //!    in anyone's capture.
 //! 4. **Failures in drop** are logged (target `mscclpp::gpu`), never a panic.
+//! 5. **Dropping waits for no kernel.** What waits in the driver, unloading a module and freeing page-locked memory, is
+//!    put off ([`module`], [`pinned`]); what launches need is kept until they are complete ([`in_use`]).
 
+mod captures;
 mod context;
 mod device;
 mod event;
 mod export;
 mod failure;
 mod graph;
+mod in_use;
 mod memory;
 mod module;
 mod pinned;

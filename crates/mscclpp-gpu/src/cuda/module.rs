@@ -1,10 +1,17 @@
+//! Modules and their kernels.
+//!
+//! Unloading a module waits until every kernel that runs on the device is complete, and one of them may wait for what
+//! comes behind it. So a module that nobody has any more is unloaded when the next one is loaded, which may wait for
+//! kernels anyway and says so. That wait is also why a launch need not keep its module; a graph does, as it is launched
+//! again.
+
 use std::{
     collections::{HashMap, hash_map::Entry},
     ffi::{CString, c_int, c_void},
     sync::Arc,
 };
 
-use mscclpp_gpu_sys::cuda::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CuResult};
+use mscclpp_gpu_sys::cuda::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CuResult, Driver};
 use parking_lot::Mutex;
 
 use super::{
@@ -14,7 +21,7 @@ use super::{
     stream::CudaStream,
 };
 use crate::{
-    DevicePtr, Error, KernelArgs, LaunchConfig, Result,
+    DevicePtr, Error, KernelArgs, LaunchConfig, Owner, Result,
     backend::{KernelBackend, ModuleBackend, StreamBackend},
 };
 
@@ -50,6 +57,7 @@ impl CudaModule {
             Error::InvalidArgument("PTX text with a NUL byte inside cannot be loaded".to_owned())
         })?;
         let _entered = device.context().enter()?;
+        device.retired_modules().unload(device.driver());
         let loaded =
             Arc::new(Loaded { device, raw: load(device, name, &text)?, shared_bytes: Mutex::default() });
         let module = Self { loaded, kernels: ptx::kernels(source), variables: ptx::variables(source) };
@@ -148,7 +156,8 @@ impl ModuleBackend for CudaModule {
             return Err(no_such("kernel", name, &self.kernels));
         };
         self.load_now(name, function)?;
-        Ok(Arc::new(CudaKernel { module: Arc::clone(&self.loaded), function }))
+        let module = Arc::clone(&self.loaded);
+        Ok(Arc::new(CudaKernel { owner: module.clone(), module, function }))
     }
 
     fn symbol(&self, name: &str) -> Result<(DevicePtr, u64)> {
@@ -175,15 +184,37 @@ fn no_such(kind: &'static str, name: &str, available: &[String]) -> Error {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        let Some(_entered) = self.device.context().enter_to_drop() else { return };
-        let driver = self.device.driver();
-        // SAFETY: loaded once, unloaded once; every kernel of it holds it.
-        log_failure(driver, unsafe { (driver.module_unload)(self.raw) }, "cuModuleUnload");
+        self.device.retired_modules().modules.lock().push(Retired(self.raw));
+    }
+}
+
+/// Modules that nobody has any more, to be unloaded with the next load. It lives as long as the process.
+#[derive(Default)]
+pub(super) struct RetiredModules {
+    modules: Mutex<Vec<Retired>>,
+}
+
+struct Retired(CUmodule);
+
+// SAFETY: the driver's functions may be called with a module from any thread; the pointer is never dereferenced here.
+unsafe impl Send for Retired {}
+
+impl RetiredModules {
+    /// The device's context is current. May wait for kernels that run.
+    fn unload(&self, driver: &Driver) {
+        let retired = std::mem::take(&mut *self.modules.lock());
+        for Retired(raw) in retired {
+            // SAFETY: loaded once, and unloaded once, as it is in one list; its owners are gone, kernels and graphs too,
+            // and the driver waits for their launches.
+            log_failure(driver, unsafe { (driver.module_unload)(raw) }, "cuModuleUnload");
+        }
     }
 }
 
 struct CudaKernel {
     module: Arc<Loaded>,
+    /// The module again, as graphs keep it.
+    owner: Owner,
     function: CUfunction,
 }
 
@@ -265,6 +296,7 @@ impl KernelBackend for CudaKernel {
             }
         };
         if result == CuResult::SUCCESS {
+            stream.keep(args.owners(), std::slice::from_ref(&self.owner));
             return Ok(());
         }
         Err(failure(driver, result, format!("{call}({config:?}, {} arguments)", args.len())))

@@ -5,14 +5,18 @@ use mscclpp_gpu_sys::cuda::{
     CUstreamCaptureStatus, CUstreamWriteValue_flags, CuResult, Driver,
 };
 
+use parking_lot::Mutex;
+
 use super::{
+    captures::{CAPTURES, CaptureId},
     device::Device,
     event::{CudaEvent, event_of},
     failure::{check, failure, log_failure},
     graph::CudaGraph,
+    in_use::InUse,
 };
 use crate::{
-    DevicePtr, Error, Result,
+    DevicePtr, Error, Owner, Result,
     backend::{EventBackend, GraphBackend, StreamBackend},
 };
 
@@ -20,6 +24,9 @@ pub(super) struct CudaStream {
     device: &'static Device,
     raw: CUstream,
     owned: bool,
+    in_use: InUse,
+    /// The capture that was begun through this value and has not been ended through it.
+    capture: Mutex<Option<CaptureId>>,
 }
 
 // SAFETY: the driver's functions may be called with a stream from any thread; `raw` is never dereferenced here.
@@ -43,11 +50,15 @@ impl CudaStream {
 
     pub(super) fn create(device: &'static Device) -> Result<Self> {
         let _entered = device.context().enter()?;
-        Ok(Self { device, raw: Self::create_raw(device.driver())?, owned: true })
+        Ok(Self::new(device, Self::create_raw(device.driver())?, true))
+    }
+
+    fn new(device: &'static Device, raw: CUstream, owned: bool) -> Self {
+        Self { device, raw, owned, in_use: InUse::default(), capture: Mutex::default() }
     }
 
     pub(super) fn legacy_default(device: &'static Device) -> Self {
-        Self { device, raw: std::ptr::null_mut(), owned: false }
+        Self::new(device, std::ptr::null_mut(), false)
     }
 
     /// # Safety
@@ -67,7 +78,7 @@ impl CudaStream {
                 )));
             }
         }
-        Ok(Self { device, raw, owned: false })
+        Ok(Self::new(device, raw, false))
     }
 
     /// The stream behind the trait, unless it is one of another platform.
@@ -97,13 +108,38 @@ impl CudaStream {
         self.submit("cuEventRecord", |driver| unsafe { (driver.event_record)(event.raw(), self.raw) })
     }
 
-    fn is_capturing(&self) -> Result<bool> {
+    pub(super) fn is_capturing(&self) -> Result<bool> {
         let mut status = 0;
         // SAFETY: the stream lives; `status` is valid for the write.
         self.submit("cuStreamIsCapturing", |driver| unsafe {
             (driver.stream_is_capturing)(self.raw, &raw mut status)
         })?;
         Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32)
+    }
+
+    /// The capture in progress that it takes part in, if the driver knows of one.
+    pub(super) fn capture(&self) -> Option<CaptureId> {
+        let (mut status, mut id) = (0, 0);
+        // SAFETY: the stream lives; both are valid for the write.
+        let asked = self.submit("cuStreamGetCaptureInfo", |driver| unsafe {
+            (driver.stream_get_capture_info)(self.raw, &raw mut status, &raw mut id)
+        });
+        let is_active = status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as u32;
+        (asked.is_ok() && is_active).then_some(id)
+    }
+
+    /// It was just given a launch, of a kernel or a graph, which needs `owners`, and whose code is in `modules`.
+    pub(super) fn keep(&self, owners: &[Owner], modules: &[Owner]) {
+        if !CAPTURES.note(self, owners, modules) {
+            self.in_use.add(self, owners);
+        }
+    }
+
+    /// Whether all its work is complete. Not to be asked while it captures.
+    pub(super) fn is_idle(&self) -> bool {
+        let Ok(_entered) = self.device.context().enter() else { return false };
+        // SAFETY: the stream lives.
+        unsafe { (self.device.driver().stream_query)(self.raw) == CuResult::SUCCESS }
     }
 }
 
@@ -124,17 +160,29 @@ impl StreamBackend for CudaStream {
 
     fn synchronize(&self) -> Result<()> {
         let driver = self.device.driver();
-        let _entered = self.device.context().enter()?;
-        // SAFETY: the stream lives.
-        check(driver, unsafe { (driver.stream_synchronize)(self.raw) }, "cuStreamSynchronize")
+        let launches = self.in_use.last_launch();
+        {
+            let _entered = self.device.context().enter()?;
+            // SAFETY: the stream lives.
+            check(driver, unsafe { (driver.stream_synchronize)(self.raw) }, "cuStreamSynchronize")?;
+        }
+        self.in_use.release(launches);
+        Ok(())
     }
 
     fn query(&self) -> Result<bool> {
         let driver = self.device.driver();
-        let _entered = self.device.context().enter()?;
-        // SAFETY: the stream lives.
-        match unsafe { (driver.stream_query)(self.raw) } {
-            CuResult::SUCCESS => Ok(true),
+        let launches = self.in_use.last_launch();
+        let result = {
+            let _entered = self.device.context().enter()?;
+            // SAFETY: the stream lives.
+            unsafe { (driver.stream_query)(self.raw) }
+        };
+        match result {
+            CuResult::SUCCESS => {
+                self.in_use.release(launches);
+                Ok(true)
+            }
             CuResult::NOT_READY => Ok(false),
             result => Err(failure(driver, result, "cuStreamQuery")),
         }
@@ -219,25 +267,44 @@ impl StreamBackend for CudaStream {
         }
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as u32;
         // SAFETY: the stream lives.
-        self.submit("cuStreamBeginCapture", |driver| unsafe { (driver.stream_begin_capture)(self.raw, mode) })
+        self.submit("cuStreamBeginCapture", |driver| unsafe {
+            (driver.stream_begin_capture)(self.raw, mode)
+        })?;
+        if let Some(id) = self.capture() {
+            CAPTURES.begin(id);
+            *self.capture.lock() = Some(id);
+        }
+        Ok(())
     }
 
     fn end_capture(&self) -> Result<Arc<dyn GraphBackend>> {
         if self.raw as usize <= LAST_SPECIAL_HANDLE || !self.is_capturing()? {
             return Err(Error::InvalidArgument("the stream is not capturing".to_owned()));
         }
+        // It may have been begun through another value of the same stream.
+        let begun_here = self.capture.lock().take();
+        let id = self.capture().or(begun_here);
+        let needs = id.map(|id| CAPTURES.end(id)).unwrap_or_default();
         let mut graph = std::ptr::null_mut();
         // SAFETY: the stream lives; `graph` is valid for the write.
         self.submit("cuStreamEndCapture", |driver| unsafe {
             (driver.stream_end_capture)(self.raw, &raw mut graph)
         })?;
         // SAFETY: the graph was made by the capture and is given away here.
-        Ok(Arc::new(unsafe { CudaGraph::instantiate(self.device, graph)? }))
+        Ok(Arc::new(unsafe { CudaGraph::instantiate(self.device, graph, needs)? }))
     }
 }
 
 impl Drop for CudaStream {
     fn drop(&mut self) {
+        let needed = self.in_use.take_all();
+        if !needed.is_empty() {
+            self.device.left_behind().take_over(self, needed);
+        }
+        // One that somebody else ended, or nobody: if it went on, its graph would not be ours.
+        if let Some(id) = self.capture.get_mut().take() {
+            CAPTURES.end(id);
+        }
         if !self.owned {
             return;
         }

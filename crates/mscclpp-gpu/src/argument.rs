@@ -1,0 +1,108 @@
+//! What a kernel can be given: plain values, and objects that a launch keeps alive.
+
+use std::{any::Any, sync::Arc};
+
+use crate::{DeviceBuffer, DevicePtr, KernelParam, PinnedBuffer, PinnedWord, Result};
+
+/// Keeps an object alive: a counted reference to it, or to what it is made of.
+pub type Owner = Arc<dyn Any + Send + Sync>;
+
+/// An argument of a kernel, for [`KernelArgs::with`](crate::KernelArgs::with).
+///
+/// Every [`KernelParam`] is one: a number, a pointer, a plain device handle. Nothing is kept alive for it. So are
+/// references to objects that kernels use: buffers, memories, semaphores, channels, FIFOs. The kernel gets the object's
+/// address or device handle, and launches keep the object alive until they are complete.
+///
+/// It can be implemented for references to types of one's own:
+///
+/// ```
+/// use mscclpp_gpu::{DeviceBuffer, DevicePtr, KernelArgs, KernelArgument, Owner, Platform, Result};
+///
+/// /// The second half of a buffer.
+/// struct SecondHalf(DeviceBuffer);
+///
+/// impl KernelArgument for &SecondHalf {
+///     type Param = DevicePtr;
+///     fn param(&self) -> Result<DevicePtr> {
+///         Ok(self.0.ptr().add(self.0.len() / 2))
+///     }
+///     fn owner(&self) -> Option<Owner> {
+///         (&self.0).owner()
+///     }
+/// }
+///
+/// let half = SecondHalf(Platform::Host.gpu(0)?.allocate(4096)?);
+/// let args = KernelArgs::new().with(&half).with(2048u64);
+/// # Ok::<(), mscclpp_gpu::Error>(())
+/// ```
+pub trait KernelArgument {
+    /// What the kernel's parameter is.
+    type Param: KernelParam;
+
+    /// The value for the kernel.
+    ///
+    /// # Errors
+    /// If there is none, as for the address of a memory that is not mapped. Launches with these arguments then fail
+    /// with this error.
+    fn param(&self) -> Result<Self::Param>;
+
+    /// What must live until a launch with this argument is complete. The same object gives clones of one [`Owner`]: a
+    /// stream then keeps it once, however many launches use it.
+    fn owner(&self) -> Option<Owner>;
+}
+
+impl<T: KernelParam> KernelArgument for T {
+    type Param = T;
+
+    fn param(&self) -> Result<T> {
+        Ok(*self)
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        None
+    }
+}
+
+/// The kernel gets the address of its first byte.
+impl KernelArgument for &DeviceBuffer {
+    type Param = DevicePtr;
+
+    fn param(&self) -> Result<DevicePtr> {
+        Ok(self.ptr())
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        Some(DeviceBuffer::owner(self))
+    }
+}
+
+/// The kernel gets the address of its first byte.
+impl<W: PinnedWord> KernelArgument for &PinnedBuffer<W> {
+    type Param = DevicePtr;
+
+    fn param(&self) -> Result<DevicePtr> {
+        Ok(self.ptr())
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        Some(PinnedBuffer::owner(self))
+    }
+}
+
+/// As a reference to what is in it.
+impl<'a, T> KernelArgument for &'a Arc<T>
+where
+    &'a T: KernelArgument,
+{
+    type Param = <&'a T as KernelArgument>::Param;
+
+    fn param(&self) -> Result<Self::Param> {
+        let object: &'a T = self;
+        object.param()
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        let object: &'a T = self;
+        object.owner()
+    }
+}

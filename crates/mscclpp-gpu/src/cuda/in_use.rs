@@ -1,0 +1,221 @@
+//! What the launches of a stream keep alive until they are complete.
+//!
+//! 1. **Owners go in behind their launch**, while the launch's arguments still hold them, with its number. So whoever
+//!    reads the number and then finds the stream idle knows that all launches up to it are complete.
+//! 2. **An object is kept once**, with the number of its last launch: a launch of objects that are kept already costs no
+//!    call of the driver. One that brings a new object asks the event in place, or records one; so does every 64th.
+//! 3. **They go** when the stream is synchronised, or a query finds it idle, or the event is reached; without a lock held,
+//!    as their drop may do anything. What is left when the stream is dropped goes to the device, with an event behind it.
+
+use parking_lot::Mutex;
+
+use super::{device::Device, event::CudaEvent, stream::CudaStream};
+use crate::{Owner, backend::EventBackend};
+
+/// After how many launches without a new object the event is looked after.
+const LAUNCHES_PER_LOOK: u64 = 64;
+
+/// Owners, and the launches that need them. It knows no driver.
+#[derive(Default)]
+struct Ledger {
+    /// How many launches there were that keep something.
+    launches: u64,
+    kept: Vec<Kept>,
+}
+
+struct Kept {
+    owner: Owner,
+    last_launch: u64,
+}
+
+impl Ledger {
+    /// A launch that needs `owners`. Whether one of them is new.
+    fn add(&mut self, owners: &[Owner]) -> bool {
+        self.launches += 1;
+        let known = self.kept.len();
+        for owner in owners {
+            match self
+                .kept
+                .iter_mut()
+                .find(|kept| std::ptr::addr_eq(&raw const *kept.owner, &raw const **owner))
+            {
+                Some(kept) => kept.last_launch = self.launches,
+                None => self.kept.push(Kept { owner: owner.clone(), last_launch: self.launches }),
+            }
+        }
+        self.kept.len() > known
+    }
+
+    /// Launches up to that number are complete: what none behind it needs.
+    fn take(&mut self, complete: u64) -> Vec<Owner> {
+        let (done, kept) = self.kept.drain(..).partition(|kept| kept.last_launch <= complete);
+        self.kept = kept;
+        Vec::into_iter(done).map(|kept: Kept| kept.owner).collect()
+    }
+}
+
+/// What the launches of one stream keep.
+#[derive(Default)]
+pub(super) struct InUse {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    ledger: Ledger,
+    event: Option<CudaEvent>,
+    /// The launch that the event was recorded behind, if it is not known to be reached.
+    marked: Option<u64>,
+}
+
+impl InUse {
+    /// `stream`, whose this is, was given a launch that needs `owners`, which the caller holds meanwhile.
+    pub(super) fn add(&self, stream: &CudaStream, owners: &[Owner]) {
+        if owners.is_empty() {
+            return;
+        }
+        let mut state = self.state.lock();
+        let is_new = state.ledger.add(owners);
+        let done = if is_new || state.ledger.launches.is_multiple_of(LAUNCHES_PER_LOOK) {
+            state.look(stream)
+        } else {
+            Vec::new()
+        };
+        drop(state);
+        drop(done);
+    }
+
+    /// The number of the last launch. Zero while nothing is kept.
+    pub(super) fn last_launch(&self) -> u64 {
+        let state = self.state.lock();
+        if state.ledger.kept.is_empty() { 0 } else { state.ledger.launches }
+    }
+
+    /// The stream was idle at a moment after `last_launch` said so.
+    pub(super) fn release(&self, last_launch: u64) {
+        if last_launch > 0 {
+            let done = self.state.lock().ledger.take(last_launch);
+            drop(done);
+        }
+    }
+
+    /// All that is kept: the stream is being dropped.
+    pub(super) fn take_all(&mut self) -> Vec<Owner> {
+        self.state.get_mut().ledger.take(u64::MAX)
+    }
+}
+
+impl State {
+    /// What the event says is not needed any more; records it anew when it was reached. A failure of the driver keeps
+    /// everything: it will come out of the calls that are asked for one.
+    fn look(&mut self, stream: &CudaStream) -> Vec<Owner> {
+        // In a capture of somebody else, an event would become part of that.
+        if !stream.is_capturing().is_ok_and(|capturing| !capturing) {
+            return Vec::new();
+        }
+        let mut done = Vec::new();
+        if let (Some(event), Some(marked)) = (&self.event, self.marked) {
+            if !event.query().unwrap_or(false) {
+                return done;
+            }
+            done = self.ledger.take(marked);
+            self.marked = None;
+        }
+        if self.event.is_none() {
+            self.event = CudaEvent::create(stream.device(), false).ok();
+        }
+        if let Some(event) = &self.event
+            && stream.record_event(event).is_ok()
+        {
+            self.marked = Some(self.ledger.launches);
+        }
+        done
+    }
+}
+
+/// What launches of streams need that have been dropped, with an event behind these launches.
+#[derive(Default)]
+pub(super) struct LeftBehind {
+    batches: Mutex<Vec<(CudaEvent, Vec<Owner>)>>,
+}
+
+impl LeftBehind {
+    /// Takes over what `stream`, which is being dropped, still keeps. Does not wait.
+    pub(super) fn take_over(&self, stream: &CudaStream, owners: Vec<Owner>) {
+        let device: &'static Device = stream.device();
+        let capturing = stream.is_capturing().unwrap_or(true);
+        if !capturing && stream.is_idle() {
+            drop(owners);
+            return;
+        }
+        let event = CudaEvent::create(device, false)
+            .ok()
+            .filter(|event| !capturing && stream.record_event(event).is_ok());
+        let objects = owners.len();
+        match event {
+            Some(event) => {
+                tracing::debug!(
+                    target: "mscclpp::gpu", device = device.id(), objects,
+                    "a stream was dropped at work; what its launches need is kept until they are complete"
+                );
+                self.batches.lock().push((event, owners));
+            }
+            None => {
+                tracing::warn!(
+                    target: "mscclpp::gpu", device = device.id(), objects,
+                    "a stream was dropped, and the driver does not tell whether its launches are complete; what they \
+                     need is kept for good"
+                );
+                std::mem::forget(owners);
+            }
+        }
+    }
+
+    /// Drops what is not needed any more.
+    pub(super) fn sweep(&self) {
+        let mut done = Vec::new();
+        {
+            let mut batches = self.batches.lock();
+            let mut index = 0;
+            while index < batches.len() {
+                if batches[index].0.query().unwrap_or(false) {
+                    done.push(batches.swap_remove(index));
+                } else {
+                    index += 1;
+                }
+            }
+        }
+        drop(done);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn an_object_goes_with_its_last_launch() {
+        let mut ledger = Ledger::default();
+        let [a, b]: [Owner; 2] = [Arc::new("a"), Arc::new("b")];
+        assert!(ledger.add(&[a.clone(), b.clone()]) && !ledger.add(std::slice::from_ref(&b)));
+        assert_eq!((Arc::strong_count(&a), Arc::strong_count(&b)), (2, 2), "each is kept once");
+        assert_eq!(ledger.take(0).len(), 0);
+        let done = ledger.take(1);
+        assert!(done.len() == 1 && std::ptr::addr_eq(&raw const *done[0], &raw const *a));
+        assert_eq!(ledger.take(1).len(), 0, "the second launch needs b");
+        assert!(ledger.add(std::slice::from_ref(&a)), "it is new again");
+        assert_eq!(ledger.take(3).len(), 2);
+        drop(done);
+        assert_eq!((Arc::strong_count(&a), Arc::strong_count(&b)), (1, 1));
+    }
+
+    #[test]
+    fn the_same_owner_twice_in_a_launch_is_one() {
+        let mut ledger = Ledger::default();
+        let owner: Owner = Arc::new(7u8);
+        ledger.add(&[owner.clone(), owner.clone()]);
+        assert_eq!(ledger.take(1).len(), 1);
+    }
+}

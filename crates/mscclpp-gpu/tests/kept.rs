@@ -1,0 +1,214 @@
+//! What launches and graphs keep alive, while a kernel of the Host platform waits at a gate.
+
+use std::sync::Arc;
+
+use mscclpp_gpu::{
+    Abort, DeviceBuffer, DevicePtr, Error, Gpu, KernelArgs, KernelArgument, KernelSource, LaunchConfig,
+    Module, Owner, PinnedBuffer, Platform, Result, Stream,
+};
+use mscclpp_test_support::until;
+
+const SOURCE: KernelSource<'_> = KernelSource::new("kernels.cu", include_str!("kernels.cu"));
+const WORDS: u64 = 64 << 10;
+const ONE: LaunchConfig = LaunchConfig::linear(1, 1);
+
+/// What goes on when the word is 1.
+struct Gate(DeviceBuffer);
+
+impl Gate {
+    fn new(gpu: &Gpu) -> Self {
+        Self(gpu.allocate(8).unwrap())
+    }
+
+    fn open(&self) {
+        self.0.write(0, &1u64.to_ne_bytes()).unwrap();
+    }
+
+    /// Waits for the gate, and then stores all over `out`. As a launch's copy of `sentinel` lives, so must what it uses.
+    fn args<'a>(&'a self, out: impl KernelArgument + 'a, sentinel: &Arc<()>) -> KernelArgs {
+        KernelArgs::new().with(&self.0).with(1u64).with(out).with(WORDS).keeping(sentinel.clone())
+    }
+}
+
+/// Submits it. The module and the kernel are gone when this returns.
+fn launch(stream: &Stream, args: &KernelArgs) -> Result<()> {
+    let kernel = Module::load(stream.gpu(), &SOURCE)?.kernel("gate_then_store")?;
+    // SAFETY: the kernel's arguments; what they point to are buffers, which they keep.
+    unsafe { kernel.launch(stream, ONE, args) }
+}
+
+fn is_kept(sentinel: &Arc<()>) -> bool {
+    Arc::strong_count(sentinel) > 1
+}
+
+#[test]
+fn buffers_live_until_the_launch_is_complete() {
+    // A device that no other test uses: its memory is counted.
+    let gpu = Platform::Host.gpu(5).unwrap();
+    let (stream, gate, sentinel) = (gpu.stream().unwrap(), Gate::new(&gpu), Arc::new(()));
+    let before = gpu.memory_info().unwrap().free;
+    {
+        let out = gpu.allocate(8 * WORDS).unwrap();
+        launch(&stream, &gate.args(&out, &sentinel)).unwrap();
+        let pinned: PinnedBuffer = gpu.allocate_pinned(8 * WORDS).unwrap();
+        launch(&stream, &gate.args(&Arc::new(pinned), &sentinel)).unwrap();
+    }
+    let timed_out = stream.synchronize_timeout(std::time::Duration::from_millis(1));
+    assert!(matches!(timed_out, Err(Error::Timeout { .. })), "{timed_out:?}");
+    assert_eq!((Arc::strong_count(&sentinel), before - gpu.memory_info().unwrap().free), (3, 8 * WORDS));
+    gate.open();
+    stream.synchronize().unwrap();
+    assert_eq!((Arc::strong_count(&sentinel), gpu.memory_info().unwrap().free), (1, before));
+}
+
+#[test]
+fn a_stream_may_be_dropped_at_work() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let (gate, sentinel) = (Gate::new(&gpu), Arc::new(()));
+    {
+        let stream = gpu.stream().unwrap();
+        launch(&stream, &gate.args(&gpu.allocate(8 * WORDS).unwrap(), &sentinel)).unwrap();
+    }
+    assert!(is_kept(&sentinel));
+    gate.open();
+    until("the end of a launch whose stream is gone", || !is_kept(&sentinel));
+}
+
+#[test]
+fn a_graph_keeps_what_it_was_captured_with_and_so_do_its_launches() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let (stream, gate, sentinel) = (gpu.stream().unwrap(), Gate::new(&gpu), Arc::new(()));
+    let out = gpu.allocate(8 * WORDS).unwrap();
+    let capture = || {
+        stream.begin_capture().unwrap();
+        launch(&stream, &gate.args(&out, &sentinel)).unwrap();
+        stream.end_capture().unwrap()
+    };
+    drop(capture());
+    assert!(!is_kept(&sentinel), "a graph that is gone");
+    let graph = capture();
+    gate.open();
+    for value in [7u8, 9] {
+        out.fill(0, out.len(), value).unwrap();
+        // SAFETY: it keeps what it needs.
+        unsafe { graph.launch(&stream).unwrap() };
+        stream.synchronize().unwrap();
+        let mut last = [0; 8];
+        out.read(out.len() - 8, &mut last).unwrap();
+        assert_eq!(u64::from_ne_bytes(last), 1);
+        assert_eq!(Arc::strong_count(&sentinel), 2, "the graph has it");
+    }
+    gate.0.fill(0, 8, 0).unwrap();
+    // SAFETY: as above.
+    unsafe { graph.launch(&stream).unwrap() };
+    drop((graph, out));
+    assert!(is_kept(&sentinel), "the launch needs it");
+    gate.open();
+    stream.synchronize().unwrap();
+    assert!(!is_kept(&sentinel));
+}
+
+/// An argument that has no value.
+struct Nothing;
+
+impl KernelArgument for &Nothing {
+    type Param = DevicePtr;
+
+    fn param(&self) -> Result<DevicePtr> {
+        Err(Error::InvalidArgument("nothing has no address".to_owned()))
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        None
+    }
+}
+
+#[test]
+fn what_is_refused_keeps_nothing() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let (stream, gate, sentinel) = (gpu.stream().unwrap(), Gate::new(&gpu), Arc::new(()));
+    let refused = |args: KernelArgs, words: &str| {
+        let error = launch(&stream, &args).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+        assert!(is_kept(&sentinel), "by the arguments");
+        drop(args);
+        assert!(!is_kept(&sentinel), "{words}");
+    };
+    refused(gate.args(&Nothing, &sentinel), "nothing has no address");
+    // That it is missing is said rather than that the others do not fit the kernel.
+    let args = gate.args(&Nothing, &sentinel);
+    assert_eq!(args.len(), 3);
+    refused(args.with(1u64), "nothing has no address");
+    refused(gate.args(0u32, &sentinel), "its parameters have [8, 8, 8, 8] bytes");
+    refused(gate.args(&gate.0, &sentinel).with(&gate.0), "its parameters");
+    let other = Platform::Host.gpu(1).unwrap().stream().unwrap();
+    let kernel = Module::load(&gpu, &SOURCE).unwrap().kernel("gate_then_store").unwrap();
+    // SAFETY: it is refused.
+    let error = unsafe { kernel.launch(&other, ONE, &gate.args(&gate.0, &sentinel)) }.unwrap_err();
+    assert!(error.to_string().contains("the stream is one of"), "{error}");
+    assert!(!is_kept(&sentinel));
+    stream.synchronize().unwrap();
+}
+
+#[test]
+fn launches_of_a_stream_that_has_failed_keep_nothing() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let (stream, gate, sentinel) = (gpu.stream().unwrap(), Gate::new(&gpu), Arc::new(()));
+    let module = Module::load(&gpu, &SOURCE).unwrap();
+    let wait = KernelArgs::new().with(&gate.0).with(1u64);
+    // SAFETY: the kernels' arguments.
+    unsafe {
+        module.kernel("gate").unwrap().launch(&stream, ONE, &wait).unwrap();
+        module.kernel("fails").unwrap().launch(&stream, ONE, &KernelArgs::new().with(0u32)).unwrap();
+    }
+    launch(&stream, &gate.args(&gate.0, &sentinel)).unwrap();
+    gate.open();
+    assert!(matches!(stream.synchronize(), Err(Error::KernelFailed { .. })));
+    assert!(!is_kept(&sentinel), "it was skipped");
+    launch(&stream, &gate.args(&gate.0, &sentinel)).unwrap_err();
+    assert!(!is_kept(&sentinel));
+}
+
+/// What the gate's kernels wait through: aborting it opens the gate.
+struct Waits<'a> {
+    gate: &'a Gate,
+    /// What is known without an abort.
+    known: Result<()>,
+}
+
+impl Abort for Waits<'_> {
+    type Error = Error;
+
+    fn abort(&self, reason: &str) {
+        assert!(reason.contains("rank 3") && reason.contains("1ms"), "{reason}");
+        self.gate.open();
+    }
+
+    fn check(&self) -> Result<()> {
+        self.known.clone()
+    }
+
+    fn peers(&self) -> Vec<String> {
+        vec!["rank 3".to_owned()]
+    }
+}
+
+#[test]
+fn time_that_runs_out_aborts_and_waits_and_says_for_whom() {
+    const SHORT: std::time::Duration = std::time::Duration::from_millis(1);
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let (stream, sentinel, long) = (gpu.stream().unwrap(), Arc::new(()), mscclpp_test_support::LIMIT);
+    let known = || Err(Error::InvalidArgument("rank 3 was lost".to_owned()));
+    for (known, text) in
+        [(Ok(()), "wait for rank 3, did not finish within 1ms"), (known(), "rank 3 was lost")]
+    {
+        let gate = Gate::new(&gpu);
+        launch(&stream, &gate.args(&gpu.allocate(8 * WORDS).unwrap(), &sentinel)).unwrap();
+        let waits = Waits { gate: &gate, known };
+        let error = stream.synchronize_or_abort(SHORT, &[&waits]).unwrap_err();
+        assert!(error.to_string().ends_with(text), "{error}");
+        assert!(stream.query().unwrap() && !is_kept(&sentinel), "it has waited for the end");
+        // In time, only what is known counts.
+        assert_eq!(stream.synchronize_or_abort(long, &vec![waits]).is_err(), text.ends_with("lost"));
+    }
+}

@@ -164,7 +164,7 @@ static uint64_t interleavedPuts(uint64_t seed, bool weakened) {
   const bool bulk = seed % 4 == 0;
   const uint64_t slot = bulk ? 3072 : 128, pieces = 10;
   Random random(seed);
-  World world(4, pieces * slot, 64, bulk ? 2048 : 0);
+  World world(4, pieces * slot, 64, bulk ? 2560 : 0);
   const unsigned int senders = 1 + random.below(3);
   uint64_t turn = 0, wrong = 0;
   bool received = false;
@@ -215,7 +215,7 @@ static uint64_t interleavedPuts(uint64_t seed, bool weakened) {
     }
   });
   CHECK(world.lastPushed[3] + world.signalled == pieces && world.status[0] == 0 && world.fifo.status[0] == 0);
-  putsByBulk += bulk && world.lastPushed[2] >= 1024;
+  putsByBulk += bulk && world.lastPushed[2] >= 1536;
   return wrong;
 }
 
@@ -285,7 +285,7 @@ static void largerPutsGoByBulk() {
   PortChannelDeviceHandle& channel = world.channel;
   Memory expected(world.arrivals);
   uint64_t puts = 0, moved = 0;
-  for (uint64_t size : {1024ul, 1025ul, 1039ul, 1040ul, 8191ul, 8192ul, 8193ul, 16384ul, 16400ul, 24576ul, 39999ul, most}) {
+  for (uint64_t size : {1536ul, 1537ul, 1551ul, 1552ul, 8191ul, 8192ul, 8193ul, 16384ul, 16400ul, 24576ul, 39999ul, most}) {
     for (uint64_t offset = 0; offset < 32; offset += 1 + offset % 3) {
       for (uint64_t i = 0; i < size; i += 61) *world.source.at(i) ^= static_cast<uint8_t>(size + offset + i);
       CHECK(channel.put(offset, (offset + 16) % 48, size) && world.fifo.head == 0);
@@ -296,7 +296,7 @@ static void largerPutsGoByBulk() {
   }
   CHECK(world.lastPushed[1] == puts && world.lastPushed[2] == moved);
   // Too large, too small, addresses that differ, and a stage that another thread has.
-  const uint64_t others[][3] = {{0, 0, most + 1}, {0, 0, 1023}, {0, 8, 2048}};
+  const uint64_t others[][3] = {{0, 0, most + 1}, {0, 0, 1535}, {0, 8, 2048}};
   for (uint64_t i = 0; i < 4; ++i) {
     const bool taken = i == 3 && mscclpp::detail::portStage()->take();
     CHECK(i == 3 ? taken && channel.put(0, 2048) : channel.put(others[i][0], others[i][1], others[i][2]));

@@ -12,6 +12,7 @@ macro_rules! kernel {
 
 pub(crate) const CONCURRENCY: KernelSource<'static> = kernel!("concurrency.cu");
 pub(crate) const FIFO: KernelSource<'static> = kernel!("fifo.cu");
+pub(crate) const LIFETIMES: KernelSource<'static> = kernel!("lifetimes.cu");
 pub(crate) const MEMORY_CHANNEL: KernelSource<'static> = kernel!("memory_channel.cu");
 pub(crate) const PACKETS: KernelSource<'static> = kernel!("packets.cu");
 pub(crate) const PORTED: KernelSource<'static> = kernel!("ported.cu");

@@ -115,7 +115,7 @@ where
     let number = KERNELS.iter().position(|name| *name == kernel).unwrap();
     objects.start(&stream, number, ONE, None).unwrap();
     let given_up = what(&objects, &comm);
-    let error = Error::from(stream.synchronize_or_abort(SHORT, given_up).err().expect("it waits"));
+    let error = Error::from(stream.synchronize_or_abort(SHORT, given_up).expect_err("it waits"));
     let text = error.to_string();
     assert!(
         error.kind() == ErrorKind::Timeout && text.contains("wait for rank 0, did not finish within 20ms"),
@@ -125,7 +125,7 @@ where
     assert_eq!(Objects::outcome(&objects.ended, number), NOT_SIGNALLED);
     // And the next one is told why.
     objects.start(&stream, number, ONE, None).unwrap();
-    let error = Error::from(stream.synchronize_or_abort(LIMIT, given_up).err().expect("it is given up"));
+    let error = Error::from(stream.synchronize_or_abort(LIMIT, given_up).expect_err("it is given up"));
     assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
     assert!(error.to_string().contains("did not finish within 20ms"), "{error}");
 }

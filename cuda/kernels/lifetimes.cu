@@ -1,6 +1,6 @@
-// Kernels that wait for what only the host can end, with which tests drop objects and end programs meanwhile. Each leaves
-// in `ended` how its wait ended. Given a `beat`, a kernel waits with a bound, for ever again, and counts there each time
-// that it has used all its memory once more.
+// Kernels that wait until the host ends it; meanwhile tests drop objects and end programs. Each leaves in `ended` how
+// its wait ended. Given a `beat`, a kernel waits with a bound, again and again for ever, and counts there each time that
+// it has used all its memory once more.
 
 #include "mscclpp/memory_channel_device.hpp"
 #include "mscclpp/port_channel_device.hpp"

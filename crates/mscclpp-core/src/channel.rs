@@ -33,8 +33,8 @@ impl BaseMemoryChannel {
         self.semaphore.semaphore()
     }
 
-    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a launch,
-    /// give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
+    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a
+    /// launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> BaseMemoryChannelHandle {
         BaseMemoryChannelHandle { semaphore: self.semaphore.device_handle() }
@@ -206,8 +206,8 @@ impl MemoryChannel {
         Err(Error::PacketsRefused { peer: self.semaphore().connection().label(), reason })
     }
 
-    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a launch,
-    /// give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
+    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a
+    /// launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> MemoryChannelHandle {
         self.handle

@@ -378,8 +378,8 @@ impl DeviceToDeviceSemaphore {
         &self.semaphore
     }
 
-    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a launch,
-    /// give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
+    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a
+    /// launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> DeviceToDeviceSemaphoreHandle {
         self.handle

@@ -66,8 +66,8 @@ impl BasePortChannel {
         &self.owner
     }
 
-    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a launch,
-    /// give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
+    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a
+    /// launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> BasePortChannelHandle {
         self.handle
@@ -123,8 +123,8 @@ impl PortChannel {
         &self.base
     }
 
-    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a launch,
-    /// give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
+    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a
+    /// launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> PortChannelHandle {
         self.handle

@@ -72,23 +72,19 @@ fn run(chosen: Option<[usize; 2]>) -> Result<(), Box<dyn Error>> {
     ];
     let sides = [Side::new(&context.gpu(ids[0])?)?, Side::new(&context.gpu(ids[1])?)?];
 
-    let outcome = play(&sides, &channels, |i| {
+    play(&sides, &channels, |i| {
         let theirs = connections[i].peer_ptr(&memories[1 - i])?;
         let theirs = theirs.ok_or("this transport does not let kernels reach the peer's memory")?;
         // ANCHOR: arguments
         Ok(KernelArgs::new()
-            .with(channels[i].device_handle())
-            .with(buffers[i].ptr())
+            .with(&channels[i])
+            .with(&buffers[i])
             .with(theirs)
+            .keeping(memories[1 - i].clone())
             .with(value(i))
-            .with(sides[i].failed.ptr()))
+            .with(&sides[i].failed))
         // ANCHOR_END: arguments
-    });
-    if outcome.is_err() {
-        channels.iter().for_each(|channel| channel.semaphore().abort("one side failed"));
-        sides.iter().try_for_each(|side| side.stream.synchronize_timeout(LIMIT))?;
-    }
-    outcome?;
+    })?;
 
     for (i, buffer) in buffers.iter().enumerate() {
         let mut bytes = vec![0; BYTES as usize];
@@ -117,15 +113,16 @@ fn play(
 ) -> Result<(), Box<dyn Error>> {
     let arguments = [arguments(0)?, arguments(1)?];
     for (side, arguments) in sides.iter().zip(&arguments) {
-        // SAFETY: these are the kernel's arguments, and `run` keeps what they point to until both streams are done.
+        // SAFETY: these are the kernel's arguments, and they keep what they point to.
         unsafe { side.kernel.launch(&side.stream, LaunchConfig::linear(1, THREADS), arguments)? };
     }
-    for (side, channel) in sides.iter().zip(channels) {
-        side.stream.synchronize_timeout(LIMIT)?;
+    for side in sides {
+        // ANCHOR: finish
+        side.stream.synchronize_or_abort(LIMIT, channels)?;
+        // ANCHOR_END: finish
         let mut failed = [0; 4];
         side.failed.read(0, &mut failed)?;
         if failed != [0; 4] {
-            channel.semaphore().check()?;
             return Err("a wait failed".into());
         }
     }

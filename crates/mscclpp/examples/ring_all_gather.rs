@@ -9,7 +9,7 @@ mod ranks;
 
 use std::{error::Error, process::ExitCode, sync::Arc, time::Duration};
 
-use mscclpp::{Stream, prelude::*};
+use mscclpp::prelude::*;
 use ranks::{BadArguments, Program, Rank};
 
 const PROGRAM: Program = Program {
@@ -69,17 +69,18 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     let kernel = Module::load(&gpu, &KERNEL)?.kernel("ring_all_gather")?;
     let stream = gpu.stream()?;
     let args = KernelArgs::new()
-        .with(to_next.device_handle())
-        .with(from_previous.device_handle())
+        .with(&to_next)
+        .with(&from_previous)
         .with(rank as i32)
         .with(n_ranks as i32)
         .with(SLICE);
     buffer.write(rank as u64 * SLICE, &slice_of(rank))?;
     // Every kernel is loaded, and every buffer ready, before a rank waits for another or puts into its buffer.
     bootstrap.barrier()?;
-    // SAFETY: these are the kernel's arguments; the channels and the buffers live until it is complete.
+    // SAFETY: these are the kernel's arguments, which keep the channels and with these the buffers.
     unsafe { kernel.launch(&stream, grid(this.platform), &args)? };
-    finish(&stream, [to_next.semaphore(), from_previous.semaphore()])?;
+    // When time runs out, it ends the kernel's waits. The kernel has no results of its waits to look at: this does.
+    stream.synchronize_or_abort(LIMIT, &[to_next.semaphore(), from_previous.semaphore()])?;
     // ANCHOR_END: host
 
     for owner in 0..n_ranks {
@@ -104,25 +105,6 @@ fn grid(platform: Platform) -> LaunchConfig {
         _ => LaunchConfig::linear(8, 512),
     }
 }
-
-// ANCHOR: finish
-/// Waits for the kernel. It has no results of its waits to look at, so the semaphores are asked.
-fn finish(stream: &Stream, semaphores: [&Semaphore; 2]) -> Result<(), Box<dyn Error>> {
-    let ended = stream.synchronize_timeout(LIMIT);
-    if ended.is_err() {
-        // The kernel still waits: end that before giving up, so that the device stays usable.
-        for semaphore in semaphores {
-            semaphore.abort("another rank took too long");
-        }
-        stream.synchronize_timeout(LIMIT)?;
-    }
-    ended?;
-    for semaphore in semaphores {
-        semaphore.check()?;
-    }
-    Ok(())
-}
-// ANCHOR_END: finish
 
 /// Other bytes for each rank, and none like those beside them.
 fn slice_of(rank: usize) -> Vec<u8> {

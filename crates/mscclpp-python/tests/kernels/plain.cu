@@ -2,6 +2,11 @@
 
 #include "plain.hpp"
 
+// The tests define it, to see that macros arrive.
+#ifndef EXTRA
+#define EXTRA 0
+#endif
+
 // What its parameters were, of which some need gaps between them.
 extern "C" __global__ void show(int a, int b, mscclpp::FifoDeviceHandle fifo, unsigned long long* out, char c, double d,
                                 float e, bool f) {

@@ -85,6 +85,25 @@ macro_rules! entry_points {
                     missing,
                 })
             }
+
+            /// The functions that this program is linked with. The optional ones, of which not every libibverbs to link with
+            /// has a declaration, are looked up in it.
+            #[cfg(feature = "rdma-sys")]
+            fn linked() -> Result<Self, LoadError> {
+                // SAFETY: this is libibverbs, which is in the process already.
+                let mut table = unsafe { Self::resolve(&Library::open(OsStr::new(NAME), "linked")?)? };
+                $(
+                    // SAFETY: the signature is the header's. rdma-sys has other names for types of the same layout, which
+                    // the test `layout` compares.
+                    table.$field = unsafe {
+                        std::mem::transmute::<*const (), unsafe extern "C" fn($($arg),*) $(-> $result)?>(
+                            rdma_sys::$symbol as *const (),
+                        )
+                    };
+                )*
+                "linked through rdma-sys".clone_into(&mut table.origin);
+                Ok(table)
+            }
         }
     };
 }
@@ -98,7 +117,8 @@ const fn c_name(name: &'static str) -> &'static CStr {
 
 impl Verbs {
     /// The libibverbs of this process, loaded at the first call: the file that the environment variable `MSCCLPP_IBV_SO`
-    /// names, else `libibverbs.so.1`. No device is opened.
+    /// names, else `libibverbs.so.1`. No device is opened. With feature `rdma-sys`, the library that the program is linked
+    /// with takes the place of `libibverbs.so.1`.
     ///
     /// # Errors
     /// [`LoadError`], the same at every call.
@@ -109,6 +129,10 @@ impl Verbs {
 
     fn find(named: Option<OsString>) -> Result<Self, LoadError> {
         let named = named.filter(|path| !path.is_empty());
+        #[cfg(feature = "rdma-sys")]
+        if named.is_none() {
+            return Self::linked();
+        }
         let (path, named_by) = match &named {
             Some(path) => (path.as_os_str(), "named by MSCCLPP_IBV_SO"),
             None => {
@@ -186,5 +210,40 @@ entry_points! {
             => fn(*mut ibv_context, *mut ibv_gid_entry, usize, u32, usize) -> isize;
         reg_dmabuf_mr: ibv_reg_dmabuf_mr, "IBVERBS_1.12", "34"
             => fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_not_there_is_an_error_that_says_what_to_do() {
+        let error = Verbs::find(Some("/nowhere/libibverbs.so.1".into())).unwrap_err();
+        let text = error.to_string();
+        for part in
+            ["/nowhere/libibverbs.so.1", "named by MSCCLPP_IBV_SO", "No such file", "ibverbs-providers"]
+        {
+            assert!(text.contains(part), "{part} in: {text}");
+        }
+    }
+
+    #[test]
+    fn a_library_without_the_functions_is_an_error_that_names_the_first() {
+        let error = Verbs::find(Some("libc.so.6".into())).unwrap_err();
+        assert_eq!(error, LoadError::Symbol { path: "libc.so.6".to_owned(), symbol: "ibv_fork_init" });
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_is_an_error_with_the_loaders_words() {
+        let error = Verbs::find(Some("/proc/self/status".into())).unwrap_err();
+        assert!(matches!(&error, LoadError::Library { reason, .. } if !reason.contains("/proc")), "{error}");
+    }
+
+    #[test]
+    fn a_name_with_a_nul_byte_is_an_error() {
+        // SAFETY: no file has this name.
+        let error = unsafe { Verbs::open("libibverbs\0.so.1") }.unwrap_err();
+        assert!(error.to_string().contains("NUL"), "{error}");
     }
 }

@@ -49,6 +49,16 @@ pub(crate) enum Error {
     )]
     Stale,
 
+    /// The bindings that are checked in differ from what the headers give.
+    #[error(
+        "crates/mscclpp-verbs-sys/src/bindings.rs does not match the headers; run `cargo xtask gen-verbs` and commit"
+    )]
+    StaleVerbs,
+
+    /// A file that was fetched is not the one that was meant.
+    #[error("{} does not have the SHA-256 {expected}; remove it and fetch again, or name headers with --headers", path.display())]
+    Hash { path: PathBuf, expected: &'static str },
+
     /// A header or a module is in its folder and not in the crate.
     #[error("cuda/src/lib.rs does not embed {0}; give each a place there")]
     NotEmbedded(String),

@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 mod build_kernels;
 mod dist;
 mod error;
+mod gen_verbs;
 mod nvrtc;
 mod run;
 mod toolchain;
@@ -27,12 +28,15 @@ enum Command {
     BuildKernels(build_kernels::Options),
     /// Build tests, examples and programs, stripped, into target/dist/files, to run where there is no Rust.
     Dist(dist::Options),
+    /// Make the Rust types of libibverbs in crates/mscclpp-verbs-sys from rdma-core's headers.
+    GenVerbs(gen_verbs::Options),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::BuildKernels(options) => build_kernels::run(&options),
         Command::Dist(options) => dist::run(&options),
+        Command::GenVerbs(options) => gen_verbs::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,53 @@
+//! Raw types and entry points of libibverbs, loaded at run time.
+//!
+//! [`Verbs`] is a table of the library's functions. The types and constants have their C names and are made by
+//! `cargo xtask gen-verbs` from rdma-core's headers; what C calls inline functions are methods of the table.
+//! A C enumeration is an integer type with constants, so a value that a newer driver made up is a number like any other.
+//!
+//! Nothing here is safe, checked or remembered: no type owns an object of the library and no policy is made.
+//! `mscclpp-ib` is the crate that does this. Its tests fill a table of their own with the functions of a simulated adapter.
+//!
+//! To build this crate, neither libibverbs nor its headers are needed. Feature `rdma-sys` links libibverbs through the
+//! crate of that name, and then both are, with librdmacm and libclang 14 beside them; see [`Verbs::load`].
+//!
+//! ```
+//! use mscclpp_verbs_sys::Verbs;
+//!
+//! match Verbs::load() {
+//!     Ok(verbs) => {
+//!         let mut count = 0;
+//!         // SAFETY: `count` is valid for the write.
+//!         let list = unsafe { (verbs.get_device_list)(&raw mut count) };
+//!         println!("{}: {count} devices", verbs.origin);
+//!         if !list.is_null() {
+//!             // SAFETY: the list came from this library and is freed once.
+//!             unsafe { (verbs.free_device_list)(list) };
+//!         }
+//!     }
+//!     Err(error) => println!("{error}"),
+//! }
+//! ```
+
+#[allow(
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    unreachable_pub,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    reason = "made by bindgen; the documentation of each name is libibverbs', under that name"
+)]
+mod bindings;
+mod inline;
+mod library;
+mod table;
+
+pub use bindings::*;
+pub use library::{LoadError, Missing};
+pub use table::Verbs;
+
+/// `IBV_QPF_GRH_REQUIRED`, of [`ibv_port_attr::flags`]: address handles of this port need a GRH. The header defines it
+/// by a macro.
+pub const IBV_QPF_GRH_REQUIRED: u8 = 1;
+/// `IBV_ACCESS_OPTIONAL_RANGE`: the access flags that an adapter may ignore. The header defines it by a macro.
+pub const IBV_ACCESS_OPTIONAL_RANGE: ibv_access_flags = 0x3ff0_0000;

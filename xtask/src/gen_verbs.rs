@@ -1,0 +1,285 @@
+//! `gen-verbs`: from rdma-core's headers to the Rust types in `mscclpp-verbs-sys`.
+//!
+//! The program `bindgen` does it, fetched and built once into `target/`: as a library it would be part of every build of
+//! xtask. It loads libclang when it runs (Debian's libclang1, or LIBCLANG_PATH); nothing else in this repository does.
+//! The headers are those of one Debian package, fetched by apt-get, checked against its hash and unpacked under `target/`.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+
+use crate::error::{Error, FileContext};
+use crate::run::{capture, run as run_program};
+use crate::workspace;
+
+/// What the bindings are made from: the package, its version, and the SHA-256 of its file for amd64.
+const PACKAGE: &str = "libibverbs-dev";
+const PACKAGE_VERSION: &str = "44.0-2";
+const PACKAGE_HASH: &str = "78e87d12fb642bc41b04cb2e2f3f2f23cee14b89978a846b83defe945f388f72";
+
+/// The bindgen whose output is checked in.
+const BINDGEN_VERSION: &str = "0.72.1";
+
+/// Where the output is checked in.
+const OUTPUT: &str = "crates/mscclpp-verbs-sys/src/bindings.rs";
+
+/// What goes before bindgen's output. The C library's types are not the same on every machine (a mutex has 40 bytes on
+/// x86_64 and 48 on aarch64), so the `libc` crate supplies them.
+const PREAMBLE: [&str; 1] = ["use libc::{pthread_cond_t, pthread_mutex_t};"];
+
+/// Types that are declared in full, and enumerations, each of which becomes an integer type and constants.
+const TYPES: &[&str] = &[
+    "__be16",
+    "__be32",
+    "__be64",
+    "__u16",
+    "__u32",
+    "__u64",
+    "_ibv_device_ops",
+    "ib_uverbs_advise_mr_advice",
+    "ib_uverbs_query_port_flags",
+    "ibv_access_flags",
+    "ibv_ah_attr",
+    "ibv_async_event",
+    "ibv_atomic_cap",
+    "ibv_comp_channel",
+    "ibv_context",
+    "ibv_context_ops",
+    "ibv_cq",
+    "ibv_device",
+    "ibv_device_attr",
+    "ibv_device_cap_flags",
+    "ibv_event_type",
+    "ibv_gid",
+    "ibv_gid_entry",
+    "ibv_gid_type",
+    "ibv_global_route",
+    "ibv_mig_state",
+    "ibv_mr",
+    "ibv_mtu",
+    "ibv_mw_bind_info",
+    "ibv_mw_type",
+    "ibv_node_type",
+    "ibv_pd",
+    "ibv_port_attr",
+    "ibv_port_cap_flags",
+    "ibv_port_state",
+    "ibv_qp",
+    "ibv_qp_attr",
+    "ibv_qp_attr_mask",
+    "ibv_qp_cap",
+    "ibv_qp_init_attr",
+    "ibv_qp_state",
+    "ibv_qp_type",
+    "ibv_recv_wr",
+    "ibv_send_flags",
+    "ibv_send_wr",
+    "ibv_sge",
+    "ibv_transport_type",
+    "ibv_wc",
+    "ibv_wc_flags",
+    "ibv_wc_opcode",
+    "ibv_wc_status",
+    "ibv_wr_opcode",
+    "verbs_context",
+];
+
+/// Types that are only pointed to.
+const OPAQUE: &[&str] = &[
+    "_compat_ibv_port_attr",
+    "ibv_ah",
+    "ibv_alloc_dm_attr",
+    "ibv_counter_attach_attr",
+    "ibv_counters",
+    "ibv_counters_init_attr",
+    "ibv_cq_ex",
+    "ibv_cq_init_attr_ex",
+    "ibv_device_attr_ex",
+    "ibv_dm",
+    "ibv_flow",
+    "ibv_flow_action",
+    "ibv_flow_action_esp_attr",
+    "ibv_flow_attr",
+    "ibv_modify_cq_attr",
+    "ibv_mw",
+    "ibv_mw_bind",
+    "ibv_ops_wr",
+    "ibv_parent_domain_init_attr",
+    "ibv_qp_init_attr_ex",
+    "ibv_qp_open_attr",
+    "ibv_qp_rate_limit_attr",
+    "ibv_query_device_ex_input",
+    "ibv_rwq_ind_table",
+    "ibv_rwq_ind_table_init_attr",
+    "ibv_srq",
+    "ibv_srq_attr",
+    "ibv_srq_init_attr",
+    "ibv_srq_init_attr_ex",
+    "ibv_td",
+    "ibv_td_init_attr",
+    "ibv_values_ex",
+    "ibv_wq",
+    "ibv_wq_attr",
+    "ibv_wq_init_attr",
+    "ibv_xrcd",
+    "ibv_xrcd_init_attr",
+    "verbs_ex_private",
+];
+
+/// Functions whose declarations the table in `mscclpp-verbs-sys` is compared with while it is compiled.
+const FUNCTIONS: &[&str] = &[
+    "_ibv_query_gid_table",
+    "ibv_ack_async_event",
+    "ibv_ack_cq_events",
+    "ibv_alloc_pd",
+    "ibv_close_device",
+    "ibv_create_comp_channel",
+    "ibv_create_cq",
+    "ibv_create_qp",
+    "ibv_dealloc_pd",
+    "ibv_dereg_mr",
+    "ibv_destroy_comp_channel",
+    "ibv_destroy_cq",
+    "ibv_destroy_qp",
+    "ibv_event_type_str",
+    "ibv_fork_init",
+    "ibv_free_device_list",
+    "ibv_get_async_event",
+    "ibv_get_cq_event",
+    "ibv_get_device_guid",
+    "ibv_get_device_list",
+    "ibv_get_device_name",
+    "ibv_modify_qp",
+    "ibv_node_type_str",
+    "ibv_open_device",
+    "ibv_port_state_str",
+    "ibv_query_device",
+    "ibv_query_gid",
+    "ibv_query_pkey",
+    "ibv_query_port",
+    "ibv_query_qp",
+    "ibv_reg_dmabuf_mr",
+    "ibv_reg_mr",
+    "ibv_reg_mr_iova2",
+    "ibv_wc_status_str",
+];
+
+/// Constants of enumerations that have no name.
+const CONSTANTS: &[&str] = &["IBV_LINK_LAYER_.*", "IBV_SYSFS_.*_MAX"];
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Write nothing; fail if what is there differs from what the headers give.
+    #[arg(long)]
+    check: bool,
+
+    /// A folder that holds `infiniband/verbs.h` [default: that of Debian's libibverbs-dev, fetched]. What comes out says
+    /// that it is from the pinned version, so this is for comparing.
+    #[arg(long, value_name = "FOLDER")]
+    headers: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub(crate) fn run(options: &Options) -> Result<(), Error> {
+    let headers = match &options.headers {
+        Some(folder) => folder.clone(),
+        None => fetched_headers()?,
+    };
+    let text = generate(&fetched_bindgen()?, &headers)?;
+    let path = workspace::root().join(OUTPUT);
+    let present = std::fs::read_to_string(&path).unwrap_or_default();
+    if present == text {
+        println!("same       {OUTPUT}");
+    } else if options.check {
+        return Err(Error::StaleVerbs);
+    } else {
+        std::fs::write(&path, text).context("write", &path)?;
+        println!("written    {OUTPUT}");
+    }
+    Ok(())
+}
+
+/// The headers' folder of the pinned package: from `target/` if it is there, else fetched.
+fn fetched_headers() -> Result<PathBuf, Error> {
+    let folder = workspace::target().join(format!("verbs-headers/{PACKAGE_VERSION}"));
+    let include = folder.join("usr/include");
+    if include.join("infiniband/verbs.h").is_file() {
+        return Ok(include);
+    }
+    workspace::create_folder(&folder)?;
+    println!("fetching {PACKAGE} {PACKAGE_VERSION} (0.6 MB), once");
+    run_program(
+        Command::new("apt-get")
+            .args(["download", "--quiet"])
+            .arg(format!("{PACKAGE}:amd64={PACKAGE_VERSION}"))
+            .current_dir(&folder),
+    )?;
+    for package in workspace::files(&folder, "deb")? {
+        let hash = capture(Command::new("sha256sum").arg(&package))?;
+        if hash.split_whitespace().next() != Some(PACKAGE_HASH) {
+            return Err(Error::Hash { path: package, expected: PACKAGE_HASH });
+        }
+        run_program(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(&folder))?;
+    }
+    Ok(include)
+}
+
+/// The pinned bindgen: from `target/` if it is there, else built.
+fn fetched_bindgen() -> Result<PathBuf, Error> {
+    let root = workspace::target().join(format!("bindgen-{BINDGEN_VERSION}"));
+    let program = root.join("bin/bindgen");
+    if !program.is_file() {
+        println!("building bindgen {BINDGEN_VERSION} (two minutes), once");
+        run_program(
+            Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+                .args(["install", "--quiet", "--locked", "bindgen-cli", "--version", BINDGEN_VERSION])
+                .arg("--root")
+                .arg(&root),
+        )?;
+    }
+    Ok(program)
+}
+
+fn generate(bindgen: &Path, headers: &Path) -> Result<String, Error> {
+    let mut command = Command::new(bindgen);
+    command.args([
+        "--no-layout-tests",
+        "--no-doc-comments",
+        "--no-recursive-allowlist",
+        "--default-enum-style=consts",
+        "--no-prepend-enum-name",
+        "--with-derive-default",
+        "--use-core",
+        "--disable-header-comment",
+        "--rust-target=1.85",
+        "--rust-edition=2024",
+    ]);
+    command.arg("--rustfmt-configuration-file").arg(workspace::root().join("rustfmt.toml"));
+    command.args(["--allowlist-type", &alternatives(TYPES)]);
+    command.args(["--allowlist-function", &alternatives(FUNCTIONS)]);
+    command.args(["--allowlist-var", &alternatives(CONSTANTS)]);
+    let header = headers.join("infiniband/verbs.h");
+    let mut include = OsString::from("-I");
+    include.push(headers);
+    command.arg(header).arg("--").arg("--target=x86_64-unknown-linux-gnu").arg(include);
+    let mut text = format!(
+        "// Made by `cargo xtask gen-verbs` with bindgen {BINDGEN_VERSION} from the headers of rdma-core \
+         {PACKAGE_VERSION} (Debian's {PACKAGE}).\n\n"
+    );
+    for line in PREAMBLE {
+        text += &format!("{line}\n");
+    }
+    text += "\n";
+    text += &capture(&mut command)?;
+    for name in OPAQUE {
+        text += &format!("#[repr(C)]\npub struct {name} {{\n    _only_pointed_to: [u8; 0],\n}}\n");
+    }
+    Ok(text)
+}
+
+/// A pattern of bindgen for exactly these, and for the parts of a type that have no name of their own.
+fn alternatives(names: &[&str]) -> String {
+    names.iter().map(|name| format!("{name}(__bindgen_ty_.*)?")).collect::<Vec<_>>().join("|")
+}

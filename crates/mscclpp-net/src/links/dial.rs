@@ -1,0 +1,139 @@
+//! Connecting to a peer: all its addresses, until one leads to it.
+
+use std::{
+    io::{self, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use crate::{
+    dial::{Attempt, Handshake, Lost, Unreached, race},
+    key::{Key, Nonce},
+    random,
+    socket::Incoming,
+};
+
+use super::{
+    Protocol,
+    error::{Error, Result},
+    handshake::{ANSWER, CHALLENGE, Initiator, Refusal, Request, Session},
+};
+
+/// How long all of it may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The handshake on one connection.
+struct Dialling<'a> {
+    protocol: Protocol,
+    key: &'a Key,
+    request: &'a Request,
+    nonce: Nonce,
+    challenge: Incoming<CHALLENGE>,
+    answer: Incoming<ANSWER>,
+    /// There once the challenge is answered.
+    initiator: Option<Initiator>,
+}
+
+impl Handshake for Dialling<'_> {
+    type Session = Session;
+    type Refusal = Refusal;
+
+    fn advance(&mut self, mut stream: &TcpStream) -> Result<Option<Session>, Lost<Refusal>> {
+        if self.initiator.is_none() {
+            let Some(challenge) = self.challenge.read(stream)? else { return Ok(None) };
+            let (initiator, hello) =
+                Initiator::answer(self.protocol, self.key, self.request, self.nonce, challenge)
+                    .map_err(Lost::Refused)?;
+            // It fits the buffer of a new socket.
+            if stream.write(&hello)? != hello.len() {
+                return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+            }
+            self.initiator = Some(initiator);
+        }
+        let Some(answer) = self.answer.read(stream)? else { return Ok(None) };
+        let initiator = self.initiator.take().ok_or(Lost::Refused(Refusal::Foreign))?;
+        Ok(Some(initiator.conclude(answer).map_err(Lost::Refused)?))
+    }
+}
+
+/// Connects to whoever has `key` at one of `candidates`, in turn and side by side, and gives the address too. Blocks,
+/// for at most about 10 s.
+pub(super) fn dial(
+    protocol: Protocol,
+    candidates: &[SocketAddr],
+    key: &Key,
+    request: &Request,
+) -> Result<(TcpStream, Session, SocketAddr)> {
+    let begin = || {
+        let (challenge, answer) = (Incoming::default(), Incoming::default());
+        Ok(Dialling { protocol, key, request, nonce: random()?, challenge, answer, initiator: None })
+    };
+    race(candidates, LIMIT, begin)?.map_err(|unreached| verdict(protocol, unreached))
+}
+
+/// The error that sums up how each address failed.
+fn verdict(protocol: Protocol, Unreached { after, failed, silent }: Unreached<Refusal>) -> Error {
+    let refused = |how: &Lost<_>| matches!(how, Lost::Io(e) if e.kind() == io::ErrorKind::ConnectionRefused);
+    // Only the peer itself can prove that it has no such link.
+    if let Some((address, _)) = failed.iter().find(|(_, how)| matches!(how, Lost::Refused(Refusal::NoLink))) {
+        return Error::Closed { address: *address };
+    }
+    // The other answers are not proved: a stranger at one of the addresses can give them, while the peer is at another. So
+    // they count only if everybody who answered gave them.
+    let all_answered = |wanted: fn(&Refusal) -> bool| {
+        let mut others = failed.iter().filter(|(_, how)| !refused(how)).peekable();
+        let first = others.peek().copied().filter(|_| silent.is_empty());
+        first.filter(|_| others.all(|(_, how)| matches!(how, Lost::Refused(refusal) if wanted(refusal))))
+    };
+    if let Some((_, Lost::Refused(Refusal::Version { theirs, ours }))) =
+        all_answered(|refusal| matches!(refusal, Refusal::Version { .. }))
+    {
+        return Error::Version { protocol: protocol.title, theirs: *theirs, ours: *ours };
+    }
+    if let Some((address, _)) = all_answered(|refusal| matches!(refusal, Refusal::Unknown)) {
+        return Error::Closed { address: *address };
+    }
+    if silent.is_empty() && !failed.is_empty() && failed.iter().all(|(_, how)| refused(how)) {
+        return Error::Gone { addresses: failed.into_iter().map(|(address, _)| address).collect() };
+    }
+    let outcome = |how: Lost<Refusal>| match how {
+        Lost::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            "it ended the connection without an answer".to_owned()
+        }
+        Lost::Io(error) => error.to_string(),
+        Lost::Refused(refusal) => refusal.to_string(),
+    };
+    let failed = failed.into_iter().map(|(address, how)| Attempt { address, outcome: outcome(how) });
+    let silent = silent.into_iter().map(|address| Attempt { address, outcome: "no answer".to_owned() });
+    Error::Unreachable { after, attempts: failed.chain(silent).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::links::tests::PROTOCOL;
+
+    #[test]
+    fn what_nobody_proves_counts_only_where_the_peer_can_be_nowhere_else() {
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let sum_up = |failed: Vec<Lost<Refusal>>| {
+            let failed = (1..).map(at).zip(failed).collect();
+            verdict(PROTOCOL, Unreached { after: LIMIT, failed, silent: Vec::new() })
+        };
+        let nobody = || Lost::Io(io::ErrorKind::ConnectionRefused.into());
+        let unreachable = || Lost::Io(io::ErrorKind::HostUnreachable.into());
+        let answer = Lost::Refused;
+        let version = Refusal::Version { theirs: 7, ours: 1 };
+        assert!(matches!(
+            sum_up(vec![nobody(), answer(Refusal::Unknown), answer(Refusal::Unknown)]),
+            Error::Closed { .. }
+        ));
+        assert!(matches!(sum_up(vec![answer(version), nobody()]), Error::Version { theirs: 7, .. }));
+        assert!(matches!(sum_up(vec![answer(version), answer(Refusal::NoLink)]), Error::Closed { .. }));
+        assert!(matches!(sum_up(vec![nobody(), nobody()]), Error::Gone { .. }));
+        for doubtful in [answer(Refusal::Unknown), answer(version)] {
+            assert!(matches!(sum_up(vec![unreachable(), doubtful]), Error::Unreachable { .. }));
+        }
+        assert!(matches!(sum_up(vec![answer(Refusal::Unknown), answer(version)]), Error::Unreachable { .. }));
+    }
+}

@@ -1,0 +1,326 @@
+//! The thread that accepts, shakes hands, and sees peers go.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::TcpListener,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Report, SystemError,
+    event_loop::{EventLoop, Interest, LISTENER, Ready},
+    random, socket,
+};
+
+use super::{
+    Acceptor, Command, Complaint, DataConnection, LinkEnd, Name, Seat, Shared,
+    accepted::{Accepted, Progress},
+    handshake::{Purpose, Refusal, Request, Session},
+    inbound::{InboundEnd, InboundLink},
+    message::Message,
+    outbound::{Heard, OutboundLink},
+};
+
+/// How many handshakes may be under way at once. For each beyond that the oldest goes: a member takes moments to prove
+/// itself, so strangers who say nothing cannot keep it out.
+const MAX_HANDSHAKES: usize = if cfg!(test) { 40 } else { 1024 };
+/// How many links, and how many connections that carry data, members may have open here: what each costs is bounded, so
+/// all of them are.
+const MAX_OPEN: usize = if cfg!(test) { 100 } else { 8192 };
+/// How many connections are accepted before the others have their turn again.
+const MAX_ACCEPTED: usize = 64;
+/// How long those who want to connect wait when the system has no descriptor or memory for them.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+pub(super) struct Service {
+    shared: Arc<Shared>,
+    acceptor: Option<Arc<dyn Acceptor>>,
+    events: EventLoop<Command>,
+    listener: TcpListener,
+    /// By their tokens, like the other connections.
+    handshakes: BTreeMap<u64, Accepted>,
+    inbound: HashMap<u64, InboundLink>,
+    outbound: HashMap<u64, OutboundLink>,
+    /// What was said to the peers of each endpoint, for those that come later.
+    words: HashMap<Name, Vec<u8>>,
+    /// When to go on accepting: there were more than one turn takes, or the system had no descriptor or memory.
+    resume_accepting: Option<Instant>,
+    /// Whether that was logged, and nobody has been accepted since.
+    pause_reported: bool,
+}
+
+impl Service {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        listener: TcpListener,
+        acceptor: Option<Arc<dyn Acceptor>>,
+    ) -> Result<Self, SystemError> {
+        let events = EventLoop::new(shared.commands.clone())?;
+        events.add_listener(&listener)?;
+        Ok(Self {
+            shared,
+            acceptor,
+            events,
+            listener,
+            handshakes: BTreeMap::new(),
+            inbound: HashMap::new(),
+            outbound: HashMap::new(),
+            words: HashMap::new(),
+            resume_accepting: None,
+            pause_reported: false,
+        })
+    }
+
+    pub(super) fn run(mut self) {
+        loop {
+            let ready = self.events.wait_or_retry(self.wake_at());
+            let now = Instant::now();
+            // In this order: what links report counts before suspicions and requests.
+            self.read_links(&ready, now);
+            self.advance_handshakes(&ready, now);
+            if !self.run_commands(now) {
+                return;
+            }
+            // While accepting pauses, the listener's news count for nothing.
+            let has_news = || ready.iter().any(|ready| ready.token == LISTENER);
+            if self.resume_accepting.map_or_else(has_news, |at| at <= now) {
+                self.accept(now);
+            }
+        }
+    }
+
+    /// The next deadline.
+    fn wake_at(&self) -> Option<Instant> {
+        // All handshakes have the same time, so the oldest one's is up first.
+        let handshake = self.handshakes.first_key_value().map(|(_, accepted)| accepted.deadline);
+        let suspicions = self.outbound.values().filter_map(OutboundLink::deadline);
+        suspicions.chain(handshake).chain(self.resume_accepting).min()
+    }
+
+    fn read_links(&mut self, ready: &[Ready], now: Instant) {
+        let mut silent = Vec::new();
+        for Ready { token, .. } in ready {
+            if let Some(end) = self.inbound.get(token).and_then(InboundLink::end)
+                && let Some(link) = self.inbound.remove(token)
+                && end == InboundEnd::Silence
+            {
+                silent.push(link.request);
+            }
+            let Some(link) = self.outbound.get_mut(token) else { continue };
+            match link.read() {
+                Heard::Nothing => {}
+                Heard::Word(word) => link.events().said(word),
+                Heard::End(end) => {
+                    link.events().ended(end);
+                    self.outbound.remove(token);
+                }
+            }
+        }
+        for request in silent {
+            let reason = "its connection to here broke: its host does not answer any more";
+            self.suspect_way_back(&request, reason, now);
+        }
+        self.outbound.retain(|_, link| {
+            let Some(end) = link.overdue(now) else { return true };
+            link.events().ended(end);
+            false
+        });
+    }
+
+    fn advance_handshakes(&mut self, ready: &[Ready], now: Instant) {
+        for Ready { token, .. } in ready {
+            let Some(mut accepted) = self.handshakes.remove(token) else { continue };
+            match accepted.read(|name| self.shared.key_of(name), |request| self.admit(request)) {
+                Progress::Undecided => {
+                    self.handshakes.insert(*token, accepted);
+                }
+                Progress::Admitted { request, session } => self.let_in(*token, accepted, request, &session),
+                Progress::Over(None) => {}
+                Progress::Over(Some(refusal)) => {
+                    tracing::warn!(target: "mscclpp::conn", from = %accepted.address, %refusal, "refused a connection");
+                }
+            }
+        }
+        while let Some(oldest) = self.handshakes.first_entry()
+            && oldest.get().deadline <= now
+        {
+            oldest.remove();
+        }
+    }
+
+    fn admit(&self, request: &Request) -> Result<(), Refusal> {
+        let open = match request.purpose {
+            Purpose::Link => self.inbound.len(),
+            Purpose::Data if self.acceptor.is_none() => return Err(Refusal::Foreign),
+            Purpose::Data if self.links_of(request).next().is_none() => return Err(Refusal::NoLink),
+            Purpose::Data => self.shared.seats.load(Ordering::Relaxed),
+        };
+        if open < MAX_OPEN { Ok(()) } else { Err(Refusal::Full) }
+    }
+
+    /// The links, one as a rule, to which a connection belongs.
+    fn links_of(&self, request: &Request) -> impl Iterator<Item = &InboundLink> {
+        self.inbound.values().filter(|link| link.request.is_of_the_link_of(request))
+    }
+
+    fn let_in(
+        &mut self,
+        token: u64,
+        Accepted { stream, address, .. }: Accepted,
+        request: Request,
+        session: &Session,
+    ) {
+        let result = match (request.purpose, &self.acceptor) {
+            (Purpose::Data, Some(acceptor)) => {
+                // From here on the transport waits for what it brings.
+                self.events.remove(&stream);
+                let connection = DataConnection::accepted(stream, session);
+                acceptor.accept(connection, Seat::take(&self.shared, request))
+            }
+            // `admit` has let no data in without an acceptor.
+            (Purpose::Link | Purpose::Data, _) => InboundLink::new(stream, request, session).map(|link| {
+                let said = self.words.get(&request.endpoint).into_iter().flatten();
+                said.for_each(|word| link.say(Message::Word(*word)));
+                self.inbound.insert(token, link);
+            }),
+        };
+        // The peer sees its connection close.
+        if let Err(error) = result {
+            tracing::error!(target: "mscclpp::conn", from = %address, error = %Report(&error), "a peer's connection could not be set up");
+        }
+    }
+
+    /// Carries out what other threads asked for; false to stop.
+    fn run_commands(&mut self, now: Instant) -> bool {
+        let commands = self.shared.commands.clone();
+        for command in commands.take() {
+            match command {
+                Command::Watch(link) => match self.events.add(&link.stream, Interest::READ) {
+                    Ok(token) => {
+                        self.outbound.insert(token, link);
+                    }
+                    Err(error) => link.events().ended(LinkEnd::System(error)),
+                },
+                Command::Unwatch { link } => {
+                    self.outbound.retain(|_, outbound| outbound.request.link != link);
+                }
+                Command::Suspect { link, reason } => {
+                    let suspected = self.outbound.values_mut().filter(|o| o.request.link == link);
+                    suspected.for_each(|outbound| outbound.suspect(reason.clone(), now));
+                }
+                Command::Refuse { request, complaint, reason } => self.refuse(&request, complaint, &reason),
+                Command::ReportSilence { request } => self.report_silence(&request, now),
+                Command::Say { name, word } => self.say(&name, word),
+                Command::CloseEndpoint { name } => self.close_endpoint(&name),
+                Command::Stop => return false,
+            }
+        }
+        true
+    }
+
+    fn refuse(&mut self, request: &Request, complaint: Complaint, reason: &str) {
+        tracing::error!(target: "mscclpp::conn", reason, "what a peer sent was refused");
+        self.links_of(request).for_each(|link| link.say(Message::Refused(complaint)));
+        // Waiting for that peer is in vain.
+        self.outbound.retain(|_, link| {
+            let ends = link.request.is_way_back_of(request);
+            if ends {
+                link.events().ended(link.hostile(reason.to_owned()));
+            }
+            !ends
+        });
+    }
+
+    fn report_silence(&mut self, request: &Request, now: Instant) {
+        let mut links = self.links_of(request).peekable();
+        if links.peek().is_none() {
+            // The link has said more already.
+            return;
+        }
+        tracing::warn!(target: "mscclpp::conn", "the network swallows a peer's connection");
+        // The peer may not know of this and go on sending.
+        links.for_each(|link| link.say(Message::Silence));
+        self.suspect_way_back(request, "the network swallows a connection of its that carries data", now);
+    }
+
+    /// Suspects the links to the peer that made this request: if it is lost, waiting for it over them is in vain.
+    fn suspect_way_back(&mut self, request: &Request, reason: &str, now: Instant) {
+        let back = self.outbound.values_mut().filter(|link| link.request.is_way_back_of(request));
+        back.for_each(|link| link.suspect(reason.to_owned(), now));
+    }
+
+    fn say(&mut self, name: &Name, word: u8) {
+        if self.shared.key_of(name).is_none() {
+            return;
+        }
+        let said = self.words.entry(*name).or_default();
+        if said.contains(&word) {
+            return;
+        }
+        said.push(word);
+        let links = self.inbound.values().filter(|link| link.request.endpoint == *name);
+        links.for_each(|link| link.say(Message::Word(word)));
+    }
+
+    fn close_endpoint(&mut self, name: &Name) {
+        self.inbound.retain(|_, link| {
+            let leads_there = link.request.endpoint == *name;
+            if leads_there {
+                link.say(Message::Goodbye);
+            }
+            !leads_there
+        });
+        self.words.remove(name);
+        if let Some(acceptor) = &self.acceptor {
+            acceptor.close_endpoint(name);
+        }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        self.resume_accepting = None;
+        // Bounded, so that other connections have their turn in between.
+        for _ in 0..MAX_ACCEPTED {
+            let (stream, address) = match socket::accept(&self.listener) {
+                Ok(Some(accepted)) => accepted,
+                Ok(None) => return,
+                Err(error) => {
+                    self.resume_accepting = Some(now + ACCEPT_PAUSE);
+                    if !std::mem::replace(&mut self.pause_reported, true) {
+                        tracing::warn!(target: "mscclpp::conn", %error, "peers that want to connect have to wait");
+                    }
+                    return;
+                }
+            };
+            self.pause_reported = false;
+            let nonce = match random() {
+                Ok(nonce) => nonce,
+                Err(error) => {
+                    tracing::error!(target: "mscclpp::conn", error = %Report(&error), "nobody can connect");
+                    return;
+                }
+            };
+            if self.handshakes.len() == MAX_HANDSHAKES {
+                self.handshakes.pop_first();
+            }
+            let Some(accepted) = Accepted::challenge(self.shared.protocol, stream, address, nonce, now)
+            else {
+                continue;
+            };
+            match self.events.add(&accepted.stream, Interest::READ) {
+                Ok(token) => {
+                    self.handshakes.insert(token, accepted);
+                }
+                Err(error) => {
+                    let error = Report(&error).to_string();
+                    tracing::warn!(target: "mscclpp::conn", error, from = %address, "cannot serve a peer");
+                }
+            }
+        }
+        self.resume_accepting = Some(now);
+    }
+}
+
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;

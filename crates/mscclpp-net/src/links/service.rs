@@ -27,7 +27,7 @@ use super::{
 const MAX_HANDSHAKES: usize = if cfg!(test) { 40 } else { 1024 };
 /// How many links, and how many connections that carry data, members may have open here: what each costs is bounded, so
 /// all of them are.
-const MAX_OPEN: usize = if cfg!(test) { 100 } else { 8192 };
+pub(super) const MAX_OPEN: usize = if cfg!(test) { 100 } else { 8192 };
 /// How many connections are accepted before the others have their turn again.
 const MAX_ACCEPTED: usize = 64;
 /// How long those who want to connect wait when the system has no descriptor or memory for them.

@@ -19,7 +19,6 @@ pub trait LinkEvents: Send + Sync {
 
 /// How a link ends.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum LinkEnd {
     /// The peer closed its endpoint.
     Goodbye,

@@ -1,10 +1,8 @@
-use std::{fmt, net::SocketAddr, time::Duration};
+use std::{fmt, net::SocketAddr};
 
 use mscclpp_core::Transport;
 pub(crate) use mscclpp_net::SystemCall;
-use mscclpp_net::{Report, SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface};
-
-use crate::protocol::VERSION;
+use mscclpp_net::{Report, SystemError, env::BadVariable, links, wire::Malformed};
 
 /// What can go wrong in this transport alone; callers get it inside [`mscclpp_core::Error::Transport`], or as the
 /// variant of [`mscclpp_core::Error`] that says the same.
@@ -14,12 +12,9 @@ pub enum Error {
     /// A system call failed.
     #[error(transparent)]
     System(#[from] SystemError),
-    /// No interface of that name has a usable address.
+    /// The peer cannot be connected to, or this machine cannot be.
     #[error(transparent)]
-    NoSuchInterface(#[from] NoSuchInterface),
-    /// This machine has no address that a peer could connect to.
-    #[error("no network interface has a usable address (MSCCLPP_SOCKET_FAMILY may exclude all there are)")]
-    NoAddress,
+    Links(links::Error),
     /// What a peer sent for an endpoint or a region is not what this transport makes.
     #[error("the transport's part of {what} is malformed: {problem}")]
     Malformed {
@@ -27,34 +22,6 @@ pub enum Error {
         what: &'static str,
         /// What was wrong.
         problem: &'static str,
-    },
-    /// The peer speaks another version of the protocol.
-    #[error(
-        "the peer speaks version {theirs} of the Ethernet protocol, this side version {VERSION}; use one version of the library everywhere"
-    )]
-    Version {
-        /// The peer's.
-        theirs: u32,
-    },
-    /// Nobody listens at any of the peer's addresses any more.
-    #[error("the peer's process is gone: nobody listens at {}", join(.addresses, ", "))]
-    Gone {
-        /// Where it listened.
-        addresses: Vec<SocketAddr>,
-    },
-    /// The peer's process is there, its endpoint is not.
-    #[error("the peer at {address} has closed its endpoint")]
-    Closed {
-        /// Where the peer listens.
-        address: SocketAddr,
-    },
-    /// No address of the peer led to it.
-    #[error("the peer could not be reached at any of its addresses within {after:?}: {}", join(.attempts, "; "))]
-    Unreachable {
-        /// How long was tried.
-        after: Duration,
-        /// Each address, and what happened there.
-        attempts: Vec<Attempt>,
     },
     /// The peer refused what came from here, and gave up the connection.
     #[error("the peer at {address} refused what was sent: {reason}")]
@@ -75,13 +42,22 @@ pub enum Error {
     /// A region or endpoint of another provider was passed in.
     #[error("{0} belongs to another transport provider")]
     Foreign(&'static str),
-    /// An environment variable with a malformed value.
-    #[error(transparent)]
-    Environment(#[from] BadVariable),
 }
 
-fn join(items: &[impl ToString], separator: &str) -> String {
-    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator)
+impl Error {
+    /// Of what a peer sent for `what`.
+    pub(crate) fn in_part_of(what: &'static str, error: links::Error) -> Self {
+        match error {
+            links::Error::Malformed(Malformed(problem)) => Self::Malformed { what, problem },
+            other => Self::Links(other),
+        }
+    }
+}
+
+impl From<links::Error> for Error {
+    fn from(error: links::Error) -> Self {
+        Self::in_part_of("an endpoint", error)
+    }
 }
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
@@ -96,12 +72,14 @@ impl fmt::Debug for Error {
 impl From<Error> for mscclpp_core::Error {
     fn from(error: Error) -> Self {
         match error {
-            Error::Gone { .. } => Self::PeerLost { peer: "a peer".to_owned(), reason: error.to_string() },
-            Error::Closed { .. } => Self::PeerClosed { peer: "a peer".to_owned() },
+            Error::Links(links::Error::Gone { .. }) => {
+                Self::PeerLost { peer: "a peer".to_owned(), reason: error.to_string() }
+            }
+            Error::Links(links::Error::Closed { .. }) => Self::PeerClosed { peer: "a peer".to_owned() },
             Error::Malformed { what, problem } => {
                 Self::Malformed { what, problem: format!("in the transport's part, {problem}") }
             }
-            Error::Environment(BadVariable { variable, value, allowed: expected }) => {
+            Error::Links(links::Error::Environment(BadVariable { variable, value, allowed: expected })) => {
                 Self::Environment { variable, value, expected }
             }
             other => Self::transport(Transport::ETHERNET, other),

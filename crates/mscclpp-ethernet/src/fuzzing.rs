@@ -1,38 +1,29 @@
 //! The parsers of bytes from outside, for fuzz targets. Not part of the API.
 
-use mscclpp_net::key::Key;
+use mscclpp_net::links::{
+    Complaint,
+    header::{Fields, Inbound, Outbound},
+};
 
 use crate::{
-    blob::{EndpointBlob, RegionBlob},
-    protocol::{
-        frame::{Frame, Inbound, Outbound},
-        handshake::{ANSWER, CHALLENGE, HELLO, Initiator, Purpose, Request, Responder},
-        seal::Seal,
-    },
+    blob::RegionBlob,
+    frame::{Fault, Frame},
     receiving::played::{SEAL, Stage},
 };
 
 /// Gives `bytes` to every parser of this crate.
 pub fn parse_everything(bytes: &[u8]) {
-    let _ = EndpointBlob::decode(bytes);
     let _ = RegionBlob::decode(bytes, 1, bytes.len() as u64);
-    let _ = Responder::check_front(bytes);
-    let key = Key::from_bytes([1; 32]);
-    let request = Request { endpoint: [2; 16], from: [3; 16], link: 4, purpose: Purpose::Link };
-    if let Some(hello) = bytes.first_chunk::<HELLO>() {
-        let _ = Responder::new([5; 32]).verify(hello, |_| Some(key.clone()), |_| Ok(()));
-    }
-    if let Some(challenge) = bytes.first_chunk::<CHALLENGE>() {
-        let _ = Initiator::answer(&key, &request, [6; 32], challenge);
-    }
-    let challenge = *Responder::new([5; 32]).challenge();
-    if let (Some(answer), Ok((initiator, _))) =
-        (bytes.first_chunk::<ANSWER>(), Initiator::answer(&key, &request, [6; 32], &challenge))
-    {
-        let _ = initiator.conclude(answer);
-    }
     if let Some(header) = bytes.first_chunk() {
-        let _ = Inbound::new(Seal::from_bytes(&SEAL)).open(header);
+        let _ = Frame::open(&mut Inbound::new(&SEAL), header);
+    }
+    // What a member says, whose seal is right.
+    if let Some((&[kind, flag], rest)) = bytes.split_first_chunk()
+        && let Some(small) = rest.first_chunk()
+    {
+        let fields = Fields { kind, flag, small: u32::from_le_bytes(*small), numbers: [0; 3] };
+        let _ = Frame::try_from(fields);
+        let _ = Fault::of(Complaint { code: fields.small, values: fields.numbers });
     }
 }
 
@@ -54,7 +45,7 @@ impl Victim {
     /// If memory outside the region was written.
     pub fn suffer(&self, bytes: &[u8]) {
         self.0.play(bytes, 1);
-        let outbound = Outbound::new(Seal::from_bytes(&SEAL));
+        let outbound = Outbound::new(&SEAL);
         let mut said = Vec::new();
         let (chunks, _) = bytes.as_chunks::<26>();
         for chunk in chunks {
@@ -79,7 +70,7 @@ impl Victim {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::MAGIC;
+    use crate::PROTOCOL;
     use fastrand::Rng;
 
     #[test]
@@ -89,8 +80,7 @@ mod tests {
             let mut bytes: Vec<u8> = (0..round % 200).map(|_| random.u8(..)).collect();
             // Half of them begin as the real ones do.
             if round % 2 == 0 && bytes.len() >= 8 {
-                bytes[..4].copy_from_slice(&MAGIC);
-                bytes[4..8].copy_from_slice(&crate::protocol::VERSION.to_le_bytes());
+                bytes[..8].copy_from_slice(&PROTOCOL.begin());
             }
             parse_everything(&bytes);
             victim.suffer(&bytes);

@@ -33,14 +33,13 @@
 
 mod blob;
 mod claims;
-mod dial;
 mod error;
+mod frame;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod hub;
 mod link;
 mod placement;
-mod protocol;
 mod receiving;
 mod region;
 mod regions;
@@ -59,21 +58,20 @@ use mscclpp_core::{
     provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
 };
 use mscclpp_gpu::Gpu;
-use mscclpp_net::{SystemCall, random, socket::Liveness};
+use mscclpp_net::links::{self, Address, Name, Protocol};
 use parking_lot::Mutex;
 
-use blob::EndpointBlob;
 pub use error::Error;
 use hub::{Hub, LinkState};
 use link::EthernetLink;
 pub use mscclpp_net::interface::Family;
-use protocol::{
-    frame::Inbound,
-    handshake::{Name, Purpose, Request},
-};
 use region::{LocalRegion, PeerRegion};
 pub use settings::EthernetBuilder;
 pub(crate) use settings::Settings;
+
+/// What is spoken. The version is raised with every change of frames or blobs, and of what [`mscclpp_net::links`] sends.
+const PROTOCOL: Protocol =
+    Protocol { name: "mscclpp-ethernet", title: "Ethernet", magic: *b"MSCE", version: 1 };
 
 /// The provider of [`Transport::ETHERNET`].
 ///
@@ -123,7 +121,7 @@ impl LocalEndpoint for EthernetEndpoint {
 
 impl Drop for EthernetEndpoint {
     fn drop(&mut self) {
-        self.hub.close_endpoint(self.name);
+        self.hub.links().close_endpoint(self.name);
     }
 }
 
@@ -134,10 +132,10 @@ impl TransportProvider for Ethernet {
 
     fn open_endpoint(&self, config: &EndpointConfig, gpu: Option<&Gpu>) -> Result<Arc<dyn LocalEndpoint>> {
         let hub = self.hub()?;
-        let blob = hub.open_endpoint()?;
+        let address = hub.links().open_endpoint().map_err(Error::from)?;
         Ok(Arc::new(EthernetEndpoint {
-            name: blob.name,
-            blob: blob.encode(),
+            name: address.name,
+            blob: address.encode(&PROTOCOL),
             gpu: gpu.cloned(),
             max_waiting: config.max_write_queue_size,
             hub,
@@ -191,20 +189,16 @@ impl TransportProvider for Ethernet {
                 gpu.platform()
             )));
         }
-        let peer = EndpointBlob::decode(&remote.blob)?;
-        let id = u64::from_le_bytes(random()?);
-        let request = Request { endpoint: peer.name, from: local.name, link: id, purpose: Purpose::Link };
-        let candidates = peer.candidates(remote.host == host_id()?);
-        let (stream, session, address) =
-            dial::dial(&candidates, &peer.key, &request).map_err(|error| match error {
-                Error::Unreachable { .. } => unreachable(error.to_string()),
-                error => error.into(),
+        let peer = Address::decode(&PROTOCOL, &remote.blob).map_err(Error::from)?;
+        let state = Arc::new(LinkState::new(monitor));
+        let links = local.hub.links();
+        let link =
+            links.dial(&peer, remote.host == host_id()?, local.name, state.clone()).map_err(|error| {
+                match error {
+                    links::Error::Unreachable { .. } => unreachable(error.to_string()),
+                    error => Error::from(error).into(),
+                }
             })?;
-        Liveness::PROMPT.apply(&stream).during("setting up a link").map_err(Error::from)?;
-        let state = Arc::new(LinkState::new(id, local.name, peer.name, address, monitor));
-        local.hub.watch(stream, Inbound::new(session.responder), state.clone());
-        tracing::debug!(target: "mscclpp::conn", %address, "Ethernet link opened");
-        let request = Request { purpose: Purpose::Queue, ..request };
-        Ok(Arc::new(EthernetLink::new(state, local.hub.clone(), peer.key, request, local.max_waiting)))
+        Ok(Arc::new(EthernetLink::new(state, link, local.hub.clone(), local.max_waiting)))
     }
 }

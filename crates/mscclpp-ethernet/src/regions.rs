@@ -14,7 +14,7 @@ use mscclpp_core::MemoryRegion;
 use mscclpp_gpu::DevicePtr;
 use parking_lot::{Mutex, RwLock};
 
-use crate::{claims::Claims, protocol::frame::Fault, staging::Backoff};
+use crate::{claims::Claims, frame::Fault, staging::Backoff};
 
 /// How long a frame that has begun may take to end once its region is withdrawn. Long enough for a receiver that has all
 /// bytes and was only not scheduled, whose connection must not suffer.

@@ -4,11 +4,12 @@ mod withdrawal;
 
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, Sender, channel},
     },
     time::{Duration, Instant},
 };
@@ -19,16 +20,19 @@ use mscclpp_core::{
 use mscclpp_gpu::{DevicePtr, Platform};
 use mscclpp_test_support::until;
 
-use mscclpp_net::{SystemError, env::BadVariable, key::Key};
+use mscclpp_net::{
+    SystemError,
+    env::BadVariable,
+    key::Key,
+    links::{
+        self, Address, DataConnection, LinkEnd, LinkEvents, Links, Options,
+        header::{BadHeader, Outbound},
+    },
+};
 
 use crate::{
-    Error, Ethernet,
-    blob::EndpointBlob,
-    dial::dial,
-    protocol::{
-        frame::{Fault, Frame, HEADER, Inbound, Outbound},
-        handshake::{HELLO, Purpose, Request, Responder, Session},
-    },
+    Error, Ethernet, PROTOCOL,
+    frame::{Fault, Frame},
 };
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -64,12 +68,12 @@ impl Process {
         Memory { registered, words }
     }
 
-    fn blob(&self) -> EndpointBlob {
-        EndpointBlob::decode(&self.endpoint.info().blob).unwrap()
+    fn address(&self) -> Address {
+        Address::decode(&PROTOCOL, &self.endpoint.info().blob).unwrap()
     }
 
-    fn addresses(&self) -> Vec<SocketAddr> {
-        self.blob().candidates(true)
+    fn listens_at(&self) -> SocketAddr {
+        self.address().candidates(true)[0]
     }
 }
 
@@ -95,36 +99,39 @@ fn delivers(ab: &Connection, a: &Process, b: &Process) {
     assert!(target.words.iter().all(|word| word.load(Ordering::Relaxed) == 77));
 }
 
+/// Hands on how a link ended.
+struct Ended(Sender<LinkEnd>);
+
+impl LinkEvents for Ended {
+    fn ended(&self, end: LinkEnd) {
+        let _ = self.0.send(end);
+    }
+}
+
 /// Somebody who has a process's endpoint, and sends what it likes.
 struct Member {
-    link: TcpStream,
-    heard: Inbound,
+    _link: links::Link,
+    ended: Receiver<LinkEnd>,
     queue: TcpStream,
-    session: Session,
+    outbound: Outbound,
 }
 
 impl Member {
     /// Poses as the peer at `from`.
     fn join(victim: &Process, from: &Process) -> Self {
-        let blob = victim.blob();
-        let request =
-            Request { endpoint: blob.name, from: from.blob().name, link: 9, purpose: Purpose::Link };
-        let (link, said, _) = dial(&victim.addresses(), &blob.key, &request).unwrap();
-        let request = Request { purpose: Purpose::Queue, ..request };
-        let (queue, session, _) = dial(&victim.addresses(), &blob.key, &request).unwrap();
-        for stream in [&link, &queue] {
-            stream.set_nonblocking(false).unwrap();
-            stream.set_read_timeout(Some(LIMIT)).unwrap();
-        }
-        Self { link, heard: Inbound::new(said.responder), queue, session }
+        let links = Links::start(PROTOCOL, Options::default()).unwrap();
+        let (tell, ended) = channel();
+        let link = links.dial(&victim.address(), true, from.address().name, Arc::new(Ended(tell))).unwrap();
+        let DataConnection { stream: queue, outbound, .. } = link.open_data().unwrap();
+        queue.set_nonblocking(false).unwrap();
+        queue.set_read_timeout(Some(LIMIT)).unwrap();
+        Self { _link: link, ended, queue, outbound }
     }
 
     /// What the victim tells about it.
-    fn fault(&mut self) -> Fault {
-        let mut header = [0; HEADER];
-        self.link.read_exact(&mut header).unwrap();
-        match self.heard.open(&header).unwrap() {
-            Frame::Fault(fault) => fault,
+    fn fault(&self) -> Fault {
+        match self.ended.recv_timeout(LIMIT) {
+            Ok(LinkEnd::Refused { complaint, .. }) => Fault::of(complaint).unwrap(),
             other => panic!("{other:?}"),
         }
     }
@@ -152,7 +159,7 @@ fn what_a_member_sends_wrong_ends_its_connection_alone() {
         (
             "a frame twice",
             |out, _| out.seal(Frame::Flush { ticket: 1 }).repeat(2),
-            |fault| matches!(fault, Fault::Sequence { due: 1, came: 0 }),
+            |fault| matches!(fault, Fault::Header(BadHeader::Sequence { due: 1, came: 0 })),
         ),
         (
             "a frame left out",
@@ -160,7 +167,7 @@ fn what_a_member_sends_wrong_ends_its_connection_alone() {
                 out.seal(Frame::Flush { ticket: 1 });
                 out.seal(Frame::Update { region, offset: 0, value: 1 }).to_vec()
             },
-            |fault| matches!(fault, Fault::Sequence { due: 0, came: 1 }),
+            |fault| matches!(fault, Fault::Header(BadHeader::Sequence { due: 0, came: 1 })),
         ),
         (
             "a changed frame",
@@ -169,7 +176,7 @@ fn what_a_member_sends_wrong_ends_its_connection_alone() {
                 header[33] ^= 1;
                 header.to_vec()
             },
-            |fault| *fault == Fault::Seal,
+            |fault| *fault == BadHeader::Seal.into(),
         ),
         (
             "changed data",
@@ -187,8 +194,8 @@ fn what_a_member_sends_wrong_ends_its_connection_alone() {
         let back = victim.connect(&from);
         let memory = victim.memory();
         let mut member = Member::join(&victim, &from);
-        let outbound = Outbound::new(member.session.initiator.clone());
-        member.queue.write_all(&bytes(&outbound, memory.id())).unwrap();
+        let bytes = bytes(&member.outbound, memory.id());
+        member.queue.write_all(&bytes).unwrap();
         let fault = member.fault();
         assert!(expected(&fault), "{what}: {fault:?}");
         // It may have answered a flush; then it ends.
@@ -208,128 +215,63 @@ fn what_a_member_sends_wrong_ends_its_connection_alone() {
 fn strangers_do_not_disturb() {
     let (a, b) = (Process::start(), Process::start());
     let (ab, _ba) = (a.connect(&b), b.connect(&a));
-    let silent: Vec<_> = (0..50).map(|_| TcpStream::connect(b.addresses()[0]).unwrap()).collect();
+    let silent: Vec<_> = (0..50).map(|_| TcpStream::connect(b.listens_at()).unwrap()).collect();
     for len in 0..200usize {
-        let mut stranger = TcpStream::connect(b.addresses()[0]).unwrap();
+        let mut stranger = TcpStream::connect(b.listens_at()).unwrap();
         let bytes: Vec<u8> = (0..len).map(|i| (i * 31 + len) as u8).collect();
         // It may have been turned away already.
         let _ = stranger.write_all(&bytes);
     }
-    // Somebody who knows the name of an endpoint, and not its key; a queue without a link.
-    let blob = b.blob();
-    let request = Request { endpoint: blob.name, from: [1; 16], link: 1, purpose: Purpose::Link };
-    let refused = dial(&b.addresses()[..1], &Key::from_bytes([7; 32]), &request).map(|_| ()).unwrap_err();
+    // Somebody who knows the name of an endpoint, and not its key.
+    let links = Links::start(PROTOCOL, Options::default()).unwrap();
+    let stranger = Address { key: Key::from_bytes([7; 32]), ..b.address() };
+    let stranger = Address { addresses: vec![b.listens_at().ip()], ..stranger };
+    let (tell, _) = channel();
+    let refused = links.dial(&stranger, true, [1; 16], Arc::new(Ended(tell))).map(|_| ()).unwrap_err();
     assert!(refused.to_string().contains("key"), "{refused}");
-    let queue = Request { purpose: Purpose::Queue, ..request };
-    assert!(dial(&b.addresses()[..1], &blob.key, &queue).is_err());
     delivers(&ab, &a, &b);
     delivers(&a.connect(&b), &a, &b);
     drop(silent);
 }
 
 #[test]
-fn a_member_gets_no_more_connections_than_there_is_room_for() {
-    let (a, victim, from) = (Process::start(), Process::start(), Process::start());
-    let (ab, ba) = (a.connect(&victim), victim.connect(&a));
-    delivers(&ab, &a, &victim);
-    let (blob, at) = (victim.blob(), victim.addresses());
-    let mut taken = Vec::new();
-    for purpose in [Purpose::Link, Purpose::Queue] {
-        let request = Request { endpoint: blob.name, from: from.blob().name, link: 9, purpose };
-        let refused = (0..1000).find_map(|_| match dial(&at[..1], &blob.key, &request) {
-            Ok(connection) => {
-                taken.push(connection);
-                None
-            }
-            Err(error) => Some(error.to_string()),
-        });
-        let refused = refused.expect("no limit");
-        assert!(refused.contains("as many connections as it takes"), "{refused}");
-        assert!(refused.contains(&at[0].to_string()), "{refused}");
-    }
-    delivers(&ab, &a, &victim);
-    delivers(&ba, &victim, &a);
-    drop(taken);
-    until("room", || {
-        dial(
-            &at[..1],
-            &blob.key,
-            &Request { endpoint: blob.name, from: from.blob().name, link: 9, purpose: Purpose::Link },
-        )
-        .is_ok()
-    });
-}
-
-#[test]
 fn a_peer_of_another_version_is_an_error_that_names_both() {
     let (a, b) = (Process::start(), Process::start());
     let mut bytes = b.endpoint.serialize().unwrap();
-    let at = bytes.windows(4).rposition(|window| window == crate::protocol::MAGIC).unwrap();
+    let at = bytes.windows(4).rposition(|window| window == PROTOCOL.magic).unwrap();
     bytes[at + 4] += 1;
     let newer = Endpoint::deserialize(&bytes).unwrap();
     let error = a.context.connect(&a.endpoint, &newer).unwrap_err().to_string();
     assert!(error.contains("version 2") && error.contains("version 1"), "{error}");
 
-    // One whose blob is as ours, and that speaks otherwise.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+    // One whose address is as ours, and that speaks otherwise.
+    let (listener, elsewhere) = listen_as(&b);
     let thread = std::thread::spawn(move || {
         let mut challenge = [0; 40];
         challenge[..8].copy_from_slice(b"MSCE\x07\0\0\0");
         listener.accept().unwrap().0.write_all(&challenge).unwrap();
     });
-    let request = Request { endpoint: [0; 16], from: [0; 16], link: 0, purpose: Purpose::Link };
-    let error = dial(&[address], &Key::from_bytes([0; 32]), &request).map(|_| ()).unwrap_err().to_string();
+    let error = a.context.connect(&a.endpoint, &elsewhere).unwrap_err().to_string();
     assert!(error.contains("version 7") && error.contains("version 1"), "{error}");
     thread.join().unwrap();
 }
 
-#[test]
-fn every_address_is_tried_and_named() {
-    let (a, b) = (Process::start(), Process::start());
-    let blob = b.blob();
-    let request = Request { endpoint: blob.name, from: a.blob().name, link: 1, purpose: Purpose::Link };
-    let closed = {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.local_addr().unwrap()
-    };
-    let candidates = [closed, b.addresses()[0]];
-    let (_, _, found) = dial(&candidates, &blob.key, &request).unwrap();
-    assert_eq!(found, candidates[1]);
-    let gone = dial(&[closed], &blob.key, &request).map(|_| ()).unwrap_err();
-    assert!(gone.to_string().contains(&closed.to_string()), "{gone}");
-    assert!(matches!(CoreError::from(gone), CoreError::PeerLost { .. }));
-}
-
-/// As where the first packets of a connection are lost, and the next ones wait for theirs.
-#[test]
-fn an_address_that_is_silent_is_tried_again() {
-    let b = Process::start();
-    let (blob, peer) = (b.blob(), b.addresses()[0]);
-    let request = Request { endpoint: blob.name, from: [9; 16], link: 1, purpose: Purpose::Link };
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let between = std::thread::spawn(move || {
-        let (silent, _) = listener.accept().unwrap();
-        let (mut here, _) = listener.accept().unwrap();
-        let mut there = TcpStream::connect(peer).unwrap();
-        let (mut from_here, mut from_there) = (here.try_clone().unwrap(), there.try_clone().unwrap());
-        let back = std::thread::spawn(move || std::io::copy(&mut from_there, &mut here));
-        let _ = std::io::copy(&mut from_here, &mut there);
-        let _ = there.shutdown(std::net::Shutdown::Both);
-        let _ = back.join().unwrap();
-        drop(silent);
-    });
-    let (link, _, found) = dial(&[address], &blob.key, &request).unwrap();
-    assert_eq!(found, address);
-    drop(link);
-    between.join().unwrap();
+/// A listener, and the endpoint of a process as if it listened there.
+fn listen_as(process: &Process) -> (TcpListener, Endpoint) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let real = process.address();
+    let moved = Address { port: listener.local_addr().unwrap().port(), ..real.clone() };
+    let (real, moved) = (real.encode(&PROTOCOL), moved.encode(&PROTOCOL));
+    let mut bytes = process.endpoint.serialize().unwrap();
+    let at = bytes.windows(real.len()).position(|window| window == real).unwrap();
+    bytes[at..at + real.len()].copy_from_slice(&moved);
+    (listener, Endpoint::deserialize(&bytes).unwrap())
 }
 
 #[test]
 fn a_key_is_in_no_text_about_an_endpoint() {
     let process = Process::start();
-    let key = process.blob().key.to_bytes();
+    let key = process.address().key.to_bytes();
     let info = process.endpoint.info();
     for text in
         [format!("{info:?}"), format!("{info:#?}"), format!("{info}"), format!("{:?}", process.endpoint)]
@@ -344,31 +286,27 @@ fn a_key_is_in_no_text_about_an_endpoint() {
 #[test]
 fn a_queue_that_cannot_be_opened_is_an_error_that_names_the_peer() {
     let (a, b) = (Process::start(), Process::start());
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let (real, mut blob) = (b.blob().encode(), b.blob());
-    blob.port = address.port();
-    let mut bytes = b.endpoint.serialize().unwrap();
-    let at = bytes.windows(real.len()).position(|window| window == real).unwrap();
-    bytes[at..at + real.len()].copy_from_slice(&blob.encode());
-    let host = std::thread::spawn(move || {
-        let mut stream = listener.accept().unwrap().0;
-        let responder = Responder::new([1; 32]);
-        stream.write_all(responder.challenge()).unwrap();
-        let mut hello = [0; HELLO];
-        stream.read_exact(&mut hello).unwrap();
-        let (answer, verdict) = responder.verify(&hello, |_| Some(blob.key), |_| Ok(()));
-        verdict.map(|_| ()).unwrap();
-        stream.write_all(&answer).unwrap();
-        stream
+    let (listener, elsewhere) = listen_as(&b);
+    let (address, peer) = (listener.local_addr().unwrap(), b.listens_at());
+    // Passes one connection on, and listens no more.
+    let way = std::thread::spawn(move || {
+        let mut here = listener.accept().unwrap().0;
+        drop(listener);
+        let mut there = TcpStream::connect(peer).unwrap();
+        let (mut from_here, mut from_there) = (here.try_clone().unwrap(), there.try_clone().unwrap());
+        let back = std::thread::spawn(move || std::io::copy(&mut from_there, &mut here));
+        let _ = std::io::copy(&mut from_here, &mut there);
+        let _ = there.shutdown(std::net::Shutdown::Both);
+        let _ = back.join().unwrap();
     });
-    let ab = a.context.connect(&a.endpoint, &Endpoint::deserialize(&bytes).unwrap()).unwrap();
+    let ab = a.context.connect(&a.endpoint, &elsewhere).unwrap();
     ab.set_label("rank 7");
-    let _link = host.join().unwrap();
     let error = ab.open_queue().map(|_| ()).unwrap_err();
     let CoreError::PeerLost { peer, reason } = &error else { panic!("{error}") };
     assert!(peer == "rank 7" && reason.contains(&address.to_string()), "{error}");
     ab.check().expect("its link is open");
+    drop(ab);
+    way.join().unwrap();
 }
 
 /// How many segments with data a socket has sent.
@@ -392,7 +330,7 @@ fn segments(stream: &TcpStream) -> u32 {
 #[test]
 fn a_small_write_and_its_signal_leave_in_one_segment() {
     use crate::socket::{Piece, SendMode, push, send};
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     stream.set_nodelay(true).unwrap();
     let frame = [5; 100];
@@ -421,19 +359,25 @@ fn what_the_core_has_a_variant_for_is_told_with_it() {
     let address: SocketAddr = "127.0.0.1:1".parse().unwrap();
     let malformed = Error::Malformed { what: "an endpoint", problem: "it ends in the middle" };
     assert!(matches!(malformed.into(), CoreError::Malformed { what: "an endpoint", .. }));
-    assert!(matches!(Error::Closed { address }.into(), CoreError::PeerClosed { .. }));
+    let core = |error: links::Error| CoreError::from(Error::from(error));
+    assert!(matches!(core(links::Error::Closed { address }), CoreError::PeerClosed { .. }));
+    let gone = core(links::Error::Gone { addresses: vec![address] });
+    let CoreError::PeerLost { reason, .. } = &gone else { panic!("{gone}") };
+    assert!(reason.contains("nobody listens at 127.0.0.1:1"), "{reason}");
     let allowed = "AF_INET or AF_INET6";
-    let environment =
-        Error::Environment(BadVariable { variable: "A_SWITCH", value: "maybe".to_owned(), allowed });
-    assert!(matches!(environment.into(), CoreError::Environment { variable: "A_SWITCH", .. }));
-    assert!(matches!(Error::NoAddress.into(), CoreError::Transport(_)));
+    let environment = BadVariable { variable: "A_SWITCH", value: "maybe".to_owned(), allowed };
+    assert!(matches!(core(environment.into()), CoreError::Environment { variable: "A_SWITCH", .. }));
+    assert!(matches!(core(links::Error::NoAddress), CoreError::Transport(_)));
 }
 
 #[test]
 fn the_systems_answer_is_the_source_and_each_text_is_said_once() {
     let source = std::io::Error::from_raw_os_error(libc::ENETDOWN);
     let answer = source.to_string();
-    let error = CoreError::from(Error::System(SystemError { operation: "listening for peers", source }));
+    let error = CoreError::from(Error::from(links::Error::from(SystemError {
+        operation: "listening for peers",
+        source,
+    })));
     let cause = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
     assert_eq!(cause.unwrap().raw_os_error(), Some(libc::ENETDOWN));
     assert_eq!(error.to_string(), "Ethernet: listening for peers failed");

@@ -7,12 +7,13 @@
 //! - [`key`]: proofs that both ends of a connection have the same key;
 //! - [`wire`]: reading bytes from outside, with bounds;
 //! - [`event_loop`]: one thread that waits for sockets and for commands of other threads;
+//! - [`links`]: knowing peers by a key, and noticing when they leave or die;
 //! - [`waiting`]: saying what a long wait is for;
 //! - [`env`](mod@env), [`random()`], [`SystemError`], [`Report`]: environment variables, random bytes, failed system calls,
 //!   errors with their causes.
 //!
-//! It knows nothing of GPUs, ranks or transports, starts no thread and keeps no state. It serves the other crates of the
-//! repository; its API changes with them.
+//! It knows nothing of GPUs, ranks or transports. Nothing in it starts a thread or keeps state but [`links::Links`]. It
+//! serves the other crates of the repository; its API changes with them.
 #![forbid(unsafe_code)]
 
 pub mod dial;
@@ -22,6 +23,7 @@ pub mod event_loop;
 pub mod host;
 pub mod interface;
 pub mod key;
+pub mod links;
 mod random;
 pub mod socket;
 pub mod waiting;

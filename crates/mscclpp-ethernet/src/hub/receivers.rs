@@ -3,36 +3,43 @@
 use std::{
     net::{Shutdown, TcpStream},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use mscclpp_net::SystemError;
+use mscclpp_net::{
+    SystemError,
+    links::{Acceptor, DataConnection, Name, Seat},
+    socket::is_silence,
+};
+use parking_lot::Mutex;
 
 use crate::{
     error::SystemCall,
-    protocol::{
-        frame::{Inbound, Outbound},
-        handshake::{Name, Request, Session},
-    },
-    receiving::{Order, Placer, Receiver, SocketWire},
-    regions::KnownRegions,
+    receiving::{End, Order, Placer, Receiver, SocketWire},
+    regions::{KnownRegions, Regions},
+    settings::Settings,
     socket,
 };
 
-use super::{Command, Shared};
+/// The receivers that run. They are closed when this is dropped, and none keeps it.
+pub(super) struct Receivers {
+    settings: Settings,
+    regions: Arc<Regions>,
+    running: Mutex<Vec<Running>>,
+    this: Weak<Self>,
+}
 
-/// One receiver, as the hub sees it.
+/// One receiver, as the others see it.
 struct Running {
-    id: u64,
-    request: Request,
+    endpoint: Name,
     stream: Arc<TcpStream>,
     closed: Arc<AtomicBool>,
 }
 
 impl Running {
-    /// Has the thread end, which sends [`Command::Ended`].
+    /// Has the thread end.
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
         // It fails for a socket that is not connected any more.
@@ -40,65 +47,77 @@ impl Running {
     }
 }
 
-/// The receivers that run.
-#[derive(Default)]
-pub(super) struct Receivers {
-    running: Vec<Running>,
-    started: u64,
+impl Receivers {
+    pub(super) fn new(settings: Settings, regions: Arc<Regions>) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self { settings, regions, running: Mutex::default(), this: this.clone() })
+    }
+
+    /// Forgets the receiver of that socket.
+    fn remove(&self, stream: &Arc<TcpStream>) {
+        self.running.lock().retain(|running| !Arc::ptr_eq(&running.stream, stream));
+    }
 }
 
-impl Receivers {
-    pub(super) fn start(
-        &mut self,
-        shared: &Arc<Shared>,
-        stream: TcpStream,
-        request: Request,
-        session: Session,
+impl Acceptor for Receivers {
+    fn accept(
+        &self,
+        DataConnection { stream, outbound, inbound }: DataConnection,
+        seat: Seat,
     ) -> Result<(), SystemError> {
         stream.set_nonblocking(false).during("making a socket block")?;
         stream.set_nodelay(true).during("setting up a socket")?;
         socket::RECEIVER.apply(&stream).during("setting up a socket")?;
         let (stream, closed) = (Arc::new(stream), Arc::new(AtomicBool::new(false)));
-        let settings = &shared.settings;
+        let settings = self.settings.clone();
         let mut receiver = Receiver::new(
             SocketWire::new(stream.clone(), closed.clone(), settings.busy),
-            Inbound::new(session.initiator),
-            Outbound::new(session.responder),
-            KnownRegions::new(shared.regions.clone(), Some(stream.clone())),
+            inbound,
+            outbound,
+            KnownRegions::new(self.regions.clone(), Some(stream.clone())),
             Placer::new(settings.clone(), if settings.broken_order { Order::Broken } else { Order::Kept }),
         );
-        let (id, shared) = (self.started, shared.clone());
-        self.started += 1;
-        std::thread::Builder::new()
-            .name("mscclpp-eth-in".to_owned())
-            .spawn(move || {
-                let end = receiver.run();
-                // Before the hub knows: this frees the memory of the staging and closes the socket.
-                drop(receiver);
-                shared.commands.send(Command::Ended { receiver: id, request, end });
-            })
-            .during("starting a thread that receives")?;
-        self.running.push(Running { id, request, stream, closed });
-        Ok(())
+        let running = Running { endpoint: *seat.endpoint(), stream: stream.clone(), closed };
+        self.running.lock().push(running);
+        let (this, own) = (self.this.clone(), stream.clone());
+        let run = move || {
+            let end = receiver.run();
+            // Before anybody knows of the end: this frees the memory of the staging and closes the socket.
+            drop(receiver);
+            if let Some(receivers) = this.upgrade() {
+                receivers.remove(&own);
+            }
+            drop(own);
+            report(end, seat);
+        };
+        let started = std::thread::Builder::new().name("mscclpp-eth-in".to_owned()).spawn(run);
+        if started.is_err() {
+            self.remove(&stream);
+        }
+        started.during("starting a thread that receives").map(drop)
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.running.len()
+    fn close_endpoint(&self, name: &Name) {
+        self.running.lock().iter().filter(|running| running.endpoint == *name).for_each(Running::close);
     }
+}
 
-    /// Forgets a receiver that has ended.
-    pub(super) fn remove(&mut self, id: u64) {
-        self.running.retain(|running| running.id != id);
-    }
-
-    /// Ends the receivers of an endpoint.
-    pub(super) fn close_endpoint(&self, name: &Name) {
-        self.running.iter().filter(|running| running.request.endpoint == *name).for_each(Running::close);
+/// Tells the peer what it may not know.
+fn report(end: End, seat: Seat) {
+    match end {
+        End::Fault(fault) => seat.refuse(fault.complaint(), fault.to_string()),
+        // The link tells what became of the peer, if it ends too.
+        End::Closed => {}
+        End::Io(error) => {
+            tracing::debug!(target: "mscclpp::conn", %error, "a peer's connection ended");
+            if is_silence(&error) {
+                seat.report_silence();
+            }
+        }
     }
 }
 
 impl Drop for Receivers {
     fn drop(&mut self) {
-        self.running.iter().for_each(Running::close);
+        self.running.get_mut().iter().for_each(Running::close);
     }
 }

@@ -13,13 +13,10 @@ use mscclpp_core::{
     provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
 };
 use mscclpp_gpu::{DevicePtr, Gpu, Platform};
+use mscclpp_net::links::header::{Inbound, Outbound, SealKey};
 
 use crate::{
     Settings,
-    protocol::{
-        frame::{Inbound, Outbound},
-        seal::Seal,
-    },
     regions::{KnownRegions, Regions},
     socket::Piece,
 };
@@ -77,7 +74,7 @@ const GUARD: usize = 4096;
 const PATTERN: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
 /// The key of what is played.
-pub(crate) const SEAL: [u8; 16] = *b"sixteen byte key";
+pub(crate) const SEAL: SealKey = *b"sixteen byte key";
 
 impl Stage {
     pub(crate) fn new() -> Self {
@@ -105,8 +102,8 @@ impl Stage {
         };
         let mut receiver = Receiver::new(
             wire,
-            Inbound::new(Seal::from_bytes(&SEAL)),
-            Outbound::new(Seal::from_bytes(&SEAL)),
+            Inbound::new(&SEAL),
+            Outbound::new(&SEAL),
             KnownRegions::new(self.regions.clone(), None),
             Placer::new(Settings::default(), Order::Kept),
         );

@@ -1,10 +1,11 @@
 use std::{io, ops::Range};
 
 use crc32fast::Hasher;
+use mscclpp_net::links::header::{BadHeader, HEADER, Inbound, Outbound};
 
 use crate::{
+    frame::{Fault, Frame},
     placement,
-    protocol::frame::{Fault, Frame, HEADER, Inbound, Outbound},
     regions::{KnownRegions, Target},
     socket::Piece,
     staging::Backoff,
@@ -100,7 +101,7 @@ impl<W: Wire> Receiver<W> {
         let mut header = [0; HEADER];
         header.copy_from_slice(&self.buffer[self.filled.start..][..HEADER]);
         self.filled.start += HEADER;
-        match self.inbound.open(&header)? {
+        match Frame::open(&mut self.inbound, &header)? {
             Frame::Write { region, offset, len, checksum } => {
                 let target = self.regions.target(region, offset, len)?;
                 let intact = self.receive(&target, len, checksum)?;
@@ -130,9 +131,7 @@ impl<W: Wire> Receiver<W> {
                 let answer = self.outbound.seal(Frame::Complete { ticket });
                 Ok(self.wire.send(&answer)?)
             }
-            Frame::Complete { .. } | Frame::Goodbye | Frame::Fault(_) | Frame::Silence => {
-                Err(Fault::Kind { kind: header[0] }.into())
-            }
+            Frame::Complete { .. } => Err(Fault::Header(BadHeader::Kind { kind: header[0] }).into()),
         }
     }
 

@@ -10,11 +10,16 @@ use std::{
 
 use mscclpp_core::MemoryRegion;
 use mscclpp_gpu::DevicePtr;
+use mscclpp_net::links::{
+    Suspicions,
+    header::{HEADER, Header, Outbound},
+};
 use parking_lot::Mutex;
 
 use crate::{
-    hub::{LinkState, Shared},
-    protocol::frame::{Frame, HEADER, Header, Outbound},
+    frame::Frame,
+    hub::LinkState,
+    settings::Settings,
     socket::{self, Piece, SendMode},
 };
 
@@ -26,7 +31,8 @@ pub(crate) struct SendConnection {
     pub(super) stream: TcpStream,
     pub(super) outbound: Outbound,
     pub(super) link: Arc<LinkState>,
-    pub(super) hub: Arc<Shared>,
+    suspicions: Suspicions,
+    pub(super) settings: Settings,
     /// Works handed over and not taken by the driver yet.
     pub(super) backlog: Mutex<VecDeque<Work>>,
     /// How many works the driver has carried out (invariant 1).
@@ -87,12 +93,19 @@ pub(super) enum Sent {
 }
 
 impl SendConnection {
-    pub(super) fn new(stream: TcpStream, outbound: Outbound, link: Arc<LinkState>, hub: Arc<Shared>) -> Self {
+    pub(super) fn new(
+        stream: TcpStream,
+        outbound: Outbound,
+        link: Arc<LinkState>,
+        suspicions: Suspicions,
+        settings: Settings,
+    ) -> Self {
         Self {
             stream,
             outbound,
             link,
-            hub,
+            suspicions,
+            settings,
             backlog: Mutex::new(VecDeque::with_capacity(BACKLOG)),
             done: AtomicU64::new(0),
             held: AtomicBool::new(false),
@@ -122,7 +135,7 @@ impl SendConnection {
     /// end of its sockets come in any order.
     pub(super) fn fail(&self, reason: String) {
         self.cut();
-        self.hub.suspect(self.link.id(), reason);
+        self.suspicions.report(reason);
     }
 
     /// The link has ended.

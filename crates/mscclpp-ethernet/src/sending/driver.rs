@@ -10,11 +10,12 @@ use std::{
 
 use crc32fast::Hasher;
 use mscclpp_core::Error as CoreError;
+use mscclpp_net::links::header::{HEADER, Header};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
+    frame::Frame,
     placement,
-    protocol::frame::{Frame, HEADER, Header},
     socket::{self, MAX_PIECES, Piece, SendMode},
     staging::{Backoff, Staging},
 };
@@ -169,7 +170,7 @@ impl Driver {
         let staging = match self.stagings.iter().position(|staging| staging.is_of(gpu)) {
             Some(known) => known,
             None => {
-                self.stagings.push(Staging::new(gpu, self.connection.hub.settings())?);
+                self.stagings.push(Staging::new(gpu, &self.connection.settings)?);
                 self.stagings.len() - 1
             }
         };
@@ -295,7 +296,7 @@ impl Driver {
 
     /// Waits for something to do; false once the queue is dropped and everything sent.
     fn rest(&self) -> Result<bool, Stop> {
-        let busy = self.connection.hub.settings().busy;
+        let busy = self.connection.settings.busy;
         let mut began: Option<Instant> = None;
         loop {
             // Before the backlog is looked at: what was given before the queue was dropped must be seen.

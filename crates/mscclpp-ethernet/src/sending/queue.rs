@@ -10,15 +10,18 @@ use mscclpp_core::{
     provider::{Operation, Queue, Registration, RemoteRegion, RouteId},
 };
 
+use mscclpp_net::links::{
+    DataConnection, Suspicions,
+    header::{HEADER, Inbound},
+};
+
 use crate::{
     error::{Error, Result, SystemCall},
-    hub::{LinkState, Shared},
+    frame::Frame,
+    hub::LinkState,
     placement,
-    protocol::{
-        frame::{Frame, HEADER, Inbound, Outbound},
-        handshake::Session,
-    },
     region::{LocalRegion, PeerRegion},
+    settings::Settings,
     socket::{self, Piece, SendMode},
 };
 
@@ -34,17 +37,18 @@ const MAX_WAITING: u32 = 4096;
 
 /// Opens a queue over a connection that has been shaken hands on.
 pub(crate) fn open(
-    stream: std::net::TcpStream,
-    session: Session,
+    DataConnection { stream, outbound, inbound }: DataConnection,
     link: &Arc<LinkState>,
-    hub: &Arc<Shared>,
+    suspicions: Suspicions,
+    settings: &Settings,
     max_waiting: Option<u32>,
 ) -> Result<Box<dyn Queue>> {
     // The driver waits in the call that sends; the owner says each time that it does not.
     stream.set_nonblocking(false).during("making a socket block")?;
     stream.set_write_timeout(Some(LOOK)).during("setting up a socket")?;
-    let outbound = Outbound::new(session.initiator);
-    let connection = Arc::new(SendConnection::new(stream, outbound, link.clone(), hub.clone()));
+    let checksums = settings.checksums;
+    let connection =
+        Arc::new(SendConnection::new(stream, outbound, link.clone(), suspicions, settings.clone()));
     let driver = Driver::new(connection.clone());
     let thread = std::thread::Builder::new()
         .name("mscclpp-eth-out".to_owned())
@@ -53,8 +57,8 @@ pub(crate) fn open(
     connection.is_driven_by(thread.thread().clone());
     link.carries(&connection);
     Ok(Box::new(EthernetQueue {
-        answers: Answers { inbound: Inbound::new(session.responder), bytes: [0; 16 * HEADER], filled: 0 },
-        checksums: hub.settings().checksums,
+        answers: Answers { inbound, bytes: [0; 16 * HEADER], filled: 0 },
+        checksums,
         max_waiting: max_waiting.unwrap_or(MAX_WAITING).into(),
         connection,
         given: 0,
@@ -286,7 +290,7 @@ impl Answers {
         header.copy_from_slice(&self.bytes[..HEADER]);
         self.bytes.copy_within(HEADER..self.filled, 0);
         self.filled -= HEADER;
-        match self.inbound.open(&header) {
+        match Frame::open(&mut self.inbound, &header) {
             Ok(Frame::Complete { ticket }) => Ok(Some(ticket)),
             Ok(_) => Err("it sent what does not belong here".to_owned()),
             Err(fault) => Err(fault.to_string()),

@@ -5,15 +5,14 @@ use super::*;
 /// A peer that stalls in the middle of a write.
 fn begin(victim: &Process, from: &Process, region: u64, len: u64, sent: usize) -> Member {
     let mut member = Member::join(victim, from);
-    let outbound = Outbound::new(member.session.initiator.clone());
-    let header = outbound.seal(Frame::Write { region, offset: 0, len, checksum: None });
+    let header = member.outbound.seal(Frame::Write { region, offset: 0, len, checksum: None });
     member.queue.write_all(&header).unwrap();
     member.queue.write_all(&vec![7; sent]).unwrap();
     member
 }
 
 /// Its connection has failed, at both ends.
-fn has_failed(mut member: Member, region: u64, back: &Connection) {
+fn has_failed(member: &Member, region: u64, back: &Connection) {
     assert_eq!(member.fault(), Fault::Region { region });
     until("the way back", || back.check().is_err());
     let error = back.check().unwrap_err().to_string();
@@ -35,7 +34,7 @@ fn nothing_arrives_in_memory_that_was_dropped_in_the_middle_of_a_write() {
     words.iter().for_each(|word| word.store(5, Ordering::Relaxed));
     // The system may know already that nobody takes this.
     let _ = member.queue.write_all(&[7; 3072]);
-    has_failed(member, id, &back);
+    has_failed(&member, id, &back);
     assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 5), "bytes came after the withdrawal");
 }
 
@@ -60,7 +59,7 @@ fn nothing_arrives_in_a_devices_memory_that_was_dropped_in_the_middle_of_a_write
     drop(registered);
     buffer.fill(0, LEN, 5).unwrap();
     let _ = member.queue.write_all(&vec![7; (LEN - PART) as usize]);
-    has_failed(member, id, &back);
+    has_failed(&member, id, &back);
     let mut bytes = vec![0; LEN as usize];
     buffer.read(0, &mut bytes).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 5), "bytes came after the withdrawal");

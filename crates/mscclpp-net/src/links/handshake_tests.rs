@@ -1,4 +1,5 @@
 use super::*;
+use crate::links::tests::PROTOCOL;
 
 const NAME: Name = [3; 16];
 
@@ -7,7 +8,7 @@ fn key(byte: u8) -> Key {
 }
 
 fn request() -> Request {
-    Request { endpoint: NAME, from: [4; 16], link: 77, purpose: Purpose::Queue }
+    Request { endpoint: NAME, from: [4; 16], link: 77, purpose: Purpose::Data }
 }
 
 fn fixed<const N: usize>(bytes: &[u8]) -> [u8; N] {
@@ -18,9 +19,10 @@ type Verdict = Result<(Request, Session), Refusal>;
 
 /// Runs a handshake between somebody with `ours` and an owner of endpoint `NAME` with `theirs`.
 fn run(ours: &Key, theirs: &Key, admit: Result<(), Refusal>) -> (Verdict, Result<Session, Refusal>) {
-    let responder = Responder::new([1; 32]);
-    let (initiator, hello) = Initiator::answer(ours, &request(), [2; 32], responder.challenge()).unwrap();
-    Responder::check_front(&hello).unwrap();
+    let responder = Responder::new(PROTOCOL, [1; 32]);
+    let (initiator, hello) =
+        Initiator::answer(PROTOCOL, ours, &request(), [2; 32], responder.challenge()).unwrap();
+    responder.check_front(&hello).unwrap();
     let (answer, verdict) =
         responder.verify(&fixed(&hello), |name| (*name == NAME).then(|| theirs.clone()), |_| admit);
     (verdict, initiator.conclude(&fixed(&answer)))
@@ -32,14 +34,8 @@ fn two_who_know_the_endpoint_agree() {
     let (said, there) = verdict.unwrap();
     let here = concluded.unwrap();
     assert_eq!(said, request());
-    for (a, b) in [(&here.initiator, &there.initiator), (&here.responder, &there.responder)] {
-        assert_eq!(a.tag(b"frame"), b.tag(b"frame"));
-    }
-    assert_ne!(
-        here.initiator.tag(b"frame"),
-        here.responder.tag(b"frame"),
-        "each direction has a key of its own"
-    );
+    assert_eq!((here.initiator, here.responder), (there.initiator, there.responder));
+    assert_ne!(here.initiator, here.responder, "each direction has a key of its own");
 }
 
 #[test]
@@ -60,8 +56,9 @@ fn a_member_is_refused_with_proof() {
 
 #[test]
 fn an_unknown_endpoint_is_told() {
-    let responder = Responder::new([1; 32]);
-    let (initiator, hello) = Initiator::answer(&key(1), &request(), [2; 32], responder.challenge()).unwrap();
+    let responder = Responder::new(PROTOCOL, [1; 32]);
+    let (initiator, hello) =
+        Initiator::answer(PROTOCOL, &key(1), &request(), [2; 32], responder.challenge()).unwrap();
     let (answer, verdict) = responder.verify(&fixed(&hello), |_| None, |_| Ok(()));
     assert_eq!(verdict.err(), Some(Refusal::Unknown));
     assert_eq!(initiator.conclude(&fixed(&answer)).err(), Some(Refusal::Unknown));
@@ -69,27 +66,31 @@ fn an_unknown_endpoint_is_told() {
 
 #[test]
 fn a_mismatch_of_versions_names_both() {
-    let responder = Responder::new([1; 32]);
+    let responder = Responder::new(PROTOCOL, [1; 32]);
     let mut challenge = *responder.challenge();
     challenge[4] = 9;
-    let Err(refusal) = Initiator::answer(&key(1), &request(), [2; 32], &challenge) else {
+    let Err(refusal) = Initiator::answer(PROTOCOL, &key(1), &request(), [2; 32], &challenge) else {
         panic!("accepted")
     };
     let text = refusal.to_string();
-    assert!(text.contains("version 9") && text.contains(&format!("version {VERSION}")), "{text}");
+    assert!(text.contains("version 9") && text.contains("version 1"), "{text}");
 
-    let (_, mut hello) = Initiator::answer(&key(1), &request(), [2; 32], responder.challenge()).unwrap();
+    let (_, mut hello) =
+        Initiator::answer(PROTOCOL, &key(1), &request(), [2; 32], responder.challenge()).unwrap();
     hello[4] = 9;
-    assert_eq!(Responder::check_front(&hello[..8]), Err(Refusal::Version { theirs: 9 }));
+    assert_eq!(
+        responder.check_front(&hello[..8]),
+        Err(Refusal::Version { theirs: 9, ours: PROTOCOL.version })
+    );
     let (answer, verdict) = responder.verify(&fixed(&hello), |_| Some(key(1)), |_| Ok(()));
-    assert_eq!(verdict.err(), Some(Refusal::Version { theirs: 9 }));
-    assert_eq!(answer[4..8], VERSION.to_le_bytes(), "the answer says which version is spoken here");
+    assert_eq!(verdict.err(), Some(Refusal::Version { theirs: 9, ours: PROTOCOL.version }));
+    assert_eq!(answer[4..8], PROTOCOL.version.to_le_bytes(), "the answer says which version is spoken here");
 }
 
 #[test]
 fn what_was_changed_or_is_old_is_worth_nothing() {
-    let responder = Responder::new([1; 32]);
-    let begin = || Initiator::answer(&key(1), &request(), [2; 32], responder.challenge()).unwrap();
+    let responder = Responder::new(PROTOCOL, [1; 32]);
+    let begin = || Initiator::answer(PROTOCOL, &key(1), &request(), [2; 32], responder.challenge()).unwrap();
     let hello = begin().1;
     let verify = |responder: &Responder, hello: &[u8]| {
         responder.verify(&fixed(hello), |name| (*name == NAME).then(|| key(1)), |_| Ok(()))
@@ -107,23 +108,37 @@ fn what_was_changed_or_is_old_is_worth_nothing() {
         assert!(begin().0.conclude(&fixed(&changed)).is_err(), "bit {bit} of the answer");
     }
     // A hello that somebody recorded, against a new challenge; an answer that somebody recorded, against a new hello.
-    assert_eq!(verify(&Responder::new([9; 32]), &hello).1.err(), Some(Refusal::Key));
-    let (later, _) = Initiator::answer(&key(1), &request(), [8; 32], responder.challenge()).unwrap();
+    assert_eq!(verify(&Responder::new(PROTOCOL, [9; 32]), &hello).1.err(), Some(Refusal::Key));
+    let (later, _) =
+        Initiator::answer(PROTOCOL, &key(1), &request(), [8; 32], responder.challenge()).unwrap();
     assert_eq!(later.conclude(&fixed(&answer)).err(), Some(Refusal::Key));
 }
 
 #[test]
 fn a_challenge_does_not_depend_on_any_key() {
-    assert_eq!(Responder::new([1; 32]).challenge(), Responder::new([1; 32]).challenge());
-    assert_ne!(Responder::new([1; 32]).challenge(), Responder::new([2; 32]).challenge());
+    assert_eq!(Responder::new(PROTOCOL, [1; 32]).challenge(), Responder::new(PROTOCOL, [1; 32]).challenge());
+    assert_ne!(Responder::new(PROTOCOL, [1; 32]).challenge(), Responder::new(PROTOCOL, [2; 32]).challenge());
+}
+
+/// Whoever has the key, and speaks another protocol with the same magic.
+#[test]
+fn a_proof_of_another_protocol_is_worth_nothing() {
+    let other = Protocol { name: "mscclpp-other", ..PROTOCOL };
+    let responder = Responder::new(other, [1; 32]);
+    let (initiator, hello) =
+        Initiator::answer(PROTOCOL, &key(1), &request(), [2; 32], responder.challenge()).unwrap();
+    let (answer, verdict) = responder.verify(&fixed(&hello), |_| Some(key(1)), |_| Ok(()));
+    assert_eq!(verdict.err(), Some(Refusal::Key));
+    assert_eq!(initiator.conclude(&fixed(&answer)).err(), Some(Refusal::Key));
 }
 
 #[test]
 fn strangers_are_foreign() {
-    assert_eq!(Responder::check_front(b"GET / HTTP/1.1"), Err(Refusal::Foreign));
-    assert_eq!(Responder::check_front(b"GET"), Ok(()));
+    let responder = Responder::new(PROTOCOL, [1; 32]);
+    assert_eq!(responder.check_front(b"GET / HTTP/1.1"), Err(Refusal::Foreign));
+    assert_eq!(responder.check_front(b"GET"), Ok(()));
     assert!(matches!(
-        Initiator::answer(&key(1), &request(), [2; 32], &[b'S'; CHALLENGE]),
+        Initiator::answer(PROTOCOL, &key(1), &request(), [2; 32], &[b'S'; CHALLENGE]),
         Err(Refusal::Foreign)
     ));
 }

@@ -6,17 +6,17 @@ use std::{
     time::Duration,
 };
 
-use mscclpp_net::{
+use crate::{
     dial::{Attempt, Handshake, Lost, Unreached, race},
     key::{Key, Nonce},
     random,
     socket::Incoming,
 };
 
-use crate::{
-    error::{Error, Result, SystemCall},
-    protocol::handshake::{ANSWER, CHALLENGE, Initiator, Refusal, Request, Session},
-    socket,
+use super::{
+    Protocol,
+    error::{Error, Result},
+    handshake::{ANSWER, CHALLENGE, Initiator, Refusal, Request, Session},
 };
 
 /// How long all of it may take.
@@ -24,6 +24,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// The handshake on one connection.
 struct Dialling<'a> {
+    protocol: Protocol,
     key: &'a Key,
     request: &'a Request,
     nonce: Nonce,
@@ -41,7 +42,8 @@ impl Handshake for Dialling<'_> {
         if self.initiator.is_none() {
             let Some(challenge) = self.challenge.read(stream)? else { return Ok(None) };
             let (initiator, hello) =
-                Initiator::answer(self.key, self.request, self.nonce, challenge).map_err(Lost::Refused)?;
+                Initiator::answer(self.protocol, self.key, self.request, self.nonce, challenge)
+                    .map_err(Lost::Refused)?;
             // It fits the buffer of a new socket.
             if stream.write(&hello)? != hello.len() {
                 return Err(io::Error::from(io::ErrorKind::WriteZero).into());
@@ -56,31 +58,21 @@ impl Handshake for Dialling<'_> {
 
 /// Connects to whoever has `key` at one of `candidates`, in turn and side by side, and gives the address too. Blocks,
 /// for at most about 10 s.
-pub(crate) fn dial(
+pub(super) fn dial(
+    protocol: Protocol,
     candidates: &[SocketAddr],
     key: &Key,
     request: &Request,
 ) -> Result<(TcpStream, Session, SocketAddr)> {
     let begin = || {
         let (challenge, answer) = (Incoming::default(), Incoming::default());
-        Ok(Dialling { key, request, nonce: random()?, challenge, answer, initiator: None })
+        Ok(Dialling { protocol, key, request, nonce: random()?, challenge, answer, initiator: None })
     };
-    race(candidates, LIMIT, begin)?.map_err(verdict)
-}
-
-/// As [`dial`], for a connection that carries data.
-pub(crate) fn dial_queue(
-    candidate: SocketAddr,
-    key: &Key,
-    request: &Request,
-) -> Result<(TcpStream, Session)> {
-    let (stream, session, _) = dial(&[candidate], key, request)?;
-    socket::SENDER.apply(&stream).during("setting up a connection")?;
-    Ok((stream, session))
+    race(candidates, LIMIT, begin)?.map_err(|unreached| verdict(protocol, unreached))
 }
 
 /// The error that sums up how each address failed.
-fn verdict(Unreached { after, failed, silent }: Unreached<Refusal>) -> Error {
+fn verdict(protocol: Protocol, Unreached { after, failed, silent }: Unreached<Refusal>) -> Error {
     let refused = |how: &Lost<_>| matches!(how, Lost::Io(e) if e.kind() == io::ErrorKind::ConnectionRefused);
     // Only the peer itself can prove that it has no such link.
     if let Some((address, _)) = failed.iter().find(|(_, how)| matches!(how, Lost::Refused(Refusal::NoLink))) {
@@ -93,10 +85,10 @@ fn verdict(Unreached { after, failed, silent }: Unreached<Refusal>) -> Error {
         let first = others.peek().copied().filter(|_| silent.is_empty());
         first.filter(|_| others.all(|(_, how)| matches!(how, Lost::Refused(refusal) if wanted(refusal))))
     };
-    if let Some((_, Lost::Refused(Refusal::Version { theirs }))) =
+    if let Some((_, Lost::Refused(Refusal::Version { theirs, ours }))) =
         all_answered(|refusal| matches!(refusal, Refusal::Version { .. }))
     {
-        return Error::Version { theirs: *theirs };
+        return Error::Version { protocol: protocol.title, theirs: *theirs, ours: *ours };
     }
     if let Some((address, _)) = all_answered(|refusal| matches!(refusal, Refusal::Unknown)) {
         return Error::Closed { address: *address };
@@ -119,23 +111,24 @@ fn verdict(Unreached { after, failed, silent }: Unreached<Refusal>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::links::tests::PROTOCOL;
 
     #[test]
     fn what_nobody_proves_counts_only_where_the_peer_can_be_nowhere_else() {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let sum_up = |failed: Vec<Lost<Refusal>>| {
             let failed = (1..).map(at).zip(failed).collect();
-            verdict(Unreached { after: LIMIT, failed, silent: Vec::new() })
+            verdict(PROTOCOL, Unreached { after: LIMIT, failed, silent: Vec::new() })
         };
         let nobody = || Lost::Io(io::ErrorKind::ConnectionRefused.into());
         let unreachable = || Lost::Io(io::ErrorKind::HostUnreachable.into());
         let answer = Lost::Refused;
-        let version = Refusal::Version { theirs: 7 };
+        let version = Refusal::Version { theirs: 7, ours: 1 };
         assert!(matches!(
             sum_up(vec![nobody(), answer(Refusal::Unknown), answer(Refusal::Unknown)]),
             Error::Closed { .. }
         ));
-        assert!(matches!(sum_up(vec![answer(version), nobody()]), Error::Version { theirs: 7 }));
+        assert!(matches!(sum_up(vec![answer(version), nobody()]), Error::Version { theirs: 7, .. }));
         assert!(matches!(sum_up(vec![answer(version), answer(Refusal::NoLink)]), Error::Closed { .. }));
         assert!(matches!(sum_up(vec![nobody(), nobody()]), Error::Gone { .. }));
         for doubtful in [answer(Refusal::Unknown), answer(version)] {

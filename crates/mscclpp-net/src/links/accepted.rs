@@ -6,12 +6,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp_net::{
+use crate::{
     key::{Key, Nonce},
     socket::Incoming,
 };
 
-use crate::protocol::handshake::{HELLO, Name, Refusal, Request, Responder, Session};
+use super::{
+    Name, Protocol,
+    handshake::{HELLO, Refusal, Request, Responder, Session},
+};
 
 /// How long a handshake may take.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -38,12 +41,13 @@ pub(super) enum Progress {
 impl Accepted {
     /// Challenges whoever connected; none if the connection has ended already.
     pub(super) fn challenge(
+        protocol: Protocol,
         stream: TcpStream,
         address: SocketAddr,
         nonce: Nonce,
         now: Instant,
     ) -> Option<Self> {
-        let (responder, hello) = (Responder::new(nonce), Incoming::default());
+        let (responder, hello) = (Responder::new(protocol, nonce), Incoming::default());
         let accepted = Self { stream, address, deadline: now + LIMIT, responder, hello };
         accepted.send(accepted.responder.challenge()).then_some(accepted)
     }
@@ -62,7 +66,7 @@ impl Accepted {
         let Ok(hello) = self.hello.read(&self.stream).map(Option::<&_>::copied) else {
             return Progress::Over(None);
         };
-        if let Err(refusal) = Responder::check_front(self.hello.so_far()) {
+        if let Err(refusal) = self.responder.check_front(self.hello.so_far()) {
             return Progress::Over(Some(refusal));
         }
         let Some(hello) = hello else { return Progress::Undecided };

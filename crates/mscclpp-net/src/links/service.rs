@@ -3,29 +3,23 @@
 use std::{
     collections::{BTreeMap, HashMap},
     net::TcpListener,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
-use mscclpp_net::{
+use crate::{
     Report, SystemError,
     event_loop::{EventLoop, Interest, LISTENER, Ready},
-    random,
-    socket::{self, Liveness, is_silence},
-};
-
-use crate::{
-    error::{Error, SystemCall},
-    protocol::handshake::{Name, Purpose, Refusal, Request, Session},
-    receiving::End,
+    random, socket,
 };
 
 use super::{
-    Command, Shared,
+    Acceptor, Command, Complaint, DataConnection, LinkEnd, Name, Seat, Shared,
     accepted::{Accepted, Progress},
-    link_state::{LinkEnd, LinkState},
-    links::{InboundEnd, InboundLink, OutboundLink},
-    receivers::Receivers,
+    handshake::{Purpose, Refusal, Request, Session},
+    inbound::{InboundEnd, InboundLink},
+    message::Message,
+    outbound::{Heard, OutboundLink},
 };
 
 /// How many handshakes may be under way at once. For each beyond that the oldest goes: a member takes moments to prove
@@ -33,7 +27,7 @@ use super::{
 const MAX_HANDSHAKES: usize = if cfg!(test) { 40 } else { 1024 };
 /// How many links, and how many connections that carry data, members may have open here: what each costs is bounded, so
 /// all of them are.
-const MAX_OPEN: usize = if cfg!(test) { 100 } else { 8192 };
+pub(super) const MAX_OPEN: usize = if cfg!(test) { 100 } else { 8192 };
 /// How many connections are accepted before the others have their turn again.
 const MAX_ACCEPTED: usize = 64;
 /// How long those who want to connect wait when the system has no descriptor or memory for them.
@@ -41,13 +35,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) struct Service {
     shared: Arc<Shared>,
+    acceptor: Option<Arc<dyn Acceptor>>,
     events: EventLoop<Command>,
     listener: TcpListener,
     /// By their tokens, like the other connections.
     handshakes: BTreeMap<u64, Accepted>,
     inbound: HashMap<u64, InboundLink>,
     outbound: HashMap<u64, OutboundLink>,
-    receivers: Receivers,
+    /// What was said to the peers of each endpoint, for those that come later.
+    words: HashMap<Name, Vec<u8>>,
     /// When to go on accepting: there were more than one turn takes, or the system had no descriptor or memory.
     resume_accepting: Option<Instant>,
     /// Whether that was logged, and nobody has been accepted since.
@@ -55,17 +51,22 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn new(shared: Arc<Shared>, listener: TcpListener) -> Result<Self, SystemError> {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        listener: TcpListener,
+        acceptor: Option<Arc<dyn Acceptor>>,
+    ) -> Result<Self, SystemError> {
         let events = EventLoop::new(shared.commands.clone())?;
         events.add_listener(&listener)?;
         Ok(Self {
             shared,
+            acceptor,
             events,
             listener,
             handshakes: BTreeMap::new(),
             inbound: HashMap::new(),
             outbound: HashMap::new(),
-            receivers: Receivers::default(),
+            words: HashMap::new(),
             resume_accepting: None,
             pause_reported: false,
         })
@@ -99,7 +100,6 @@ impl Service {
 
     fn read_links(&mut self, ready: &[Ready], now: Instant) {
         let mut silent = Vec::new();
-        let mut ended = Vec::new();
         for Ready { token, .. } in ready {
             if let Some(end) = self.inbound.get(token).and_then(InboundLink::end)
                 && let Some(link) = self.inbound.remove(token)
@@ -107,27 +107,25 @@ impl Service {
             {
                 silent.push(link.request);
             }
-            if let Some(end) = self.outbound.get_mut(token).and_then(OutboundLink::read)
-                && let Some(link) = self.outbound.remove(token)
-            {
-                ended.push((link.state, end));
+            let Some(link) = self.outbound.get_mut(token) else { continue };
+            match link.read() {
+                Heard::Nothing => {}
+                Heard::Word(word) => link.events().said(word),
+                Heard::End(end) => {
+                    link.events().ended(end);
+                    self.outbound.remove(token);
+                }
             }
         }
         for request in silent {
-            self.suspect_way_back(
-                &request,
-                "its connection to here broke: its host does not answer any more",
-                now,
-            );
+            let reason = "its connection to here broke: its host does not answer any more";
+            self.suspect_way_back(&request, reason, now);
         }
         self.outbound.retain(|_, link| {
             let Some(end) = link.overdue(now) else { return true };
-            ended.push((link.state.clone(), end));
+            link.events().ended(end);
             false
         });
-        for (link, end) in ended {
-            link.end(end);
-        }
     }
 
     fn advance_handshakes(&mut self, ready: &[Ready], now: Instant) {
@@ -137,7 +135,7 @@ impl Service {
                 Progress::Undecided => {
                     self.handshakes.insert(*token, accepted);
                 }
-                Progress::Admitted { request, session } => self.let_in(*token, accepted, request, session),
+                Progress::Admitted { request, session } => self.let_in(*token, accepted, request, &session),
                 Progress::Over(None) => {}
                 Progress::Over(Some(refusal)) => {
                     tracing::warn!(target: "mscclpp::conn", from = %accepted.address, %refusal, "refused a connection");
@@ -154,19 +152,16 @@ impl Service {
     fn admit(&self, request: &Request) -> Result<(), Refusal> {
         let open = match request.purpose {
             Purpose::Link => self.inbound.len(),
-            Purpose::Queue if self.has_link(request) => self.receivers.count(),
-            Purpose::Queue => return Err(Refusal::NoLink),
+            Purpose::Data if self.acceptor.is_none() => return Err(Refusal::Foreign),
+            Purpose::Data if self.links_of(request).next().is_none() => return Err(Refusal::NoLink),
+            Purpose::Data => self.shared.seats.load(Ordering::Relaxed),
         };
         if open < MAX_OPEN { Ok(()) } else { Err(Refusal::Full) }
     }
 
-    /// Whether a link of that number and those ends is open.
-    fn has_link(&self, request: &Request) -> bool {
-        let same = |link: &InboundLink| {
-            let theirs = link.request;
-            (theirs.endpoint, theirs.from, theirs.link) == (request.endpoint, request.from, request.link)
-        };
-        self.inbound.values().any(same)
+    /// The links, one as a rule, to which a connection belongs.
+    fn links_of(&self, request: &Request) -> impl Iterator<Item = &InboundLink> {
+        self.inbound.values().filter(|link| link.request.is_of_the_link_of(request))
     }
 
     fn let_in(
@@ -174,17 +169,21 @@ impl Service {
         token: u64,
         Accepted { stream, address, .. }: Accepted,
         request: Request,
-        session: Session,
+        session: &Session,
     ) {
-        let result = match request.purpose {
-            Purpose::Link => Liveness::PROMPT.apply(&stream).during("setting up a link").map(|()| {
-                self.inbound.insert(token, InboundLink::new(stream, request, session));
-            }),
-            Purpose::Queue => {
-                // From here on a thread of its own waits for its data.
+        let result = match (request.purpose, &self.acceptor) {
+            (Purpose::Data, Some(acceptor)) => {
+                // From here on the transport waits for what it brings.
                 self.events.remove(&stream);
-                self.receivers.start(&self.shared, stream, request, session)
+                let connection = DataConnection::accepted(stream, session);
+                acceptor.accept(connection, Seat::take(&self.shared, request))
             }
+            // `admit` has let no data in without an acceptor.
+            (Purpose::Link | Purpose::Data, _) => InboundLink::new(stream, request, session).map(|link| {
+                let said = self.words.get(&request.endpoint).into_iter().flatten();
+                said.for_each(|word| link.say(Message::Word(*word)));
+                self.inbound.insert(token, link);
+            }),
         };
         // The peer sees its connection close.
         if let Err(error) = result {
@@ -197,23 +196,22 @@ impl Service {
         let commands = self.shared.commands.clone();
         for command in commands.take() {
             match command {
-                Command::Watch { stream, inbound, link } => match self.events.add(&stream, Interest::READ) {
+                Command::Watch(link) => match self.events.add(&link.stream, Interest::READ) {
                     Ok(token) => {
-                        self.outbound.insert(token, OutboundLink::new(stream, inbound, link));
+                        self.outbound.insert(token, link);
                     }
-                    Err(error) => link.fail(Error::from(error).into()),
+                    Err(error) => link.events().ended(LinkEnd::System(error)),
                 },
-                Command::Unwatch { link } => self.outbound.retain(|_, outbound| outbound.state.id() != link),
+                Command::Unwatch { link } => {
+                    self.outbound.retain(|_, outbound| outbound.request.link != link);
+                }
                 Command::Suspect { link, reason } => {
-                    for outbound in self.outbound.values_mut().filter(|outbound| outbound.state.id() == link)
-                    {
-                        outbound.suspect(reason.clone(), now);
-                    }
+                    let suspected = self.outbound.values_mut().filter(|o| o.request.link == link);
+                    suspected.for_each(|outbound| outbound.suspect(reason.clone(), now));
                 }
-                Command::Ended { receiver, request, end } => {
-                    self.receivers.remove(receiver);
-                    self.ended(&request, &end, now);
-                }
+                Command::Refuse { request, complaint, reason } => self.refuse(&request, complaint, &reason),
+                Command::ReportSilence { request } => self.report_silence(&request, now),
+                Command::Say { name, word } => self.say(&name, word),
                 Command::CloseEndpoint { name } => self.close_endpoint(&name),
                 Command::Stop => return false,
             }
@@ -221,54 +219,62 @@ impl Service {
         true
     }
 
-    fn ended(&mut self, request: &Request, end: &End, now: Instant) {
-        let is_its =
-            |link: &&InboundLink| link.request.link == request.link && link.request.from == request.from;
-        let mut link = self.inbound.values().filter(is_its).peekable();
-        match end {
-            End::Fault(fault) => {
-                tracing::error!(target: "mscclpp::conn", %fault, "what a peer sent was refused");
-                link.for_each(|link| link.refuse(*fault));
-                let back: Vec<Arc<LinkState>> =
-                    self.ways_back(request).map(|outbound| outbound.state.clone()).collect();
-                for link in back {
-                    link.end(LinkEnd::Hostile(fault.to_string()));
-                }
+    fn refuse(&mut self, request: &Request, complaint: Complaint, reason: &str) {
+        tracing::error!(target: "mscclpp::conn", reason, "what a peer sent was refused");
+        self.links_of(request).for_each(|link| link.say(Message::Refused(complaint)));
+        // Waiting for that peer is in vain.
+        self.outbound.retain(|_, link| {
+            let ends = link.request.is_way_back_of(request);
+            if ends {
+                link.events().ended(link.hostile(reason.to_owned()));
             }
-            // Its link lives, so the peer may not know of this and go on sending.
-            End::Io(error) if is_silence(error) && link.peek().is_some() => {
-                tracing::warn!(target: "mscclpp::conn", %error, "the network swallows a peer's connection");
-                link.for_each(InboundLink::report_silence);
-                self.suspect_way_back(
-                    request,
-                    "the network swallows a connection of its that carries data",
-                    now,
-                );
-            }
-            // The links report what became of the peer.
-            End::Closed => {}
-            End::Io(error) => tracing::debug!(target: "mscclpp::conn", %error, "a peer's connection ended"),
+            !ends
+        });
+    }
+
+    fn report_silence(&mut self, request: &Request, now: Instant) {
+        let mut links = self.links_of(request).peekable();
+        if links.peek().is_none() {
+            // The link has said more already.
+            return;
         }
+        tracing::warn!(target: "mscclpp::conn", "the network swallows a peer's connection");
+        // The peer may not know of this and go on sending.
+        links.for_each(|link| link.say(Message::Silence));
+        self.suspect_way_back(request, "the network swallows a connection of its that carries data", now);
     }
 
-    /// The links to the peer that made this request: if it is lost, waiting for it over them is in vain.
-    fn ways_back(&mut self, request: &Request) -> impl Iterator<Item = &mut OutboundLink> {
-        self.outbound.values_mut().filter(|outbound| outbound.state.joins(&request.endpoint, &request.from))
-    }
-
+    /// Suspects the links to the peer that made this request: if it is lost, waiting for it over them is in vain.
     fn suspect_way_back(&mut self, request: &Request, reason: &str, now: Instant) {
-        self.ways_back(request).for_each(|outbound| outbound.suspect(reason.to_owned(), now));
+        let back = self.outbound.values_mut().filter(|link| link.request.is_way_back_of(request));
+        back.for_each(|link| link.suspect(reason.to_owned(), now));
+    }
+
+    fn say(&mut self, name: &Name, word: u8) {
+        if self.shared.key_of(name).is_none() {
+            return;
+        }
+        let said = self.words.entry(*name).or_default();
+        if said.contains(&word) {
+            return;
+        }
+        said.push(word);
+        let links = self.inbound.values().filter(|link| link.request.endpoint == *name);
+        links.for_each(|link| link.say(Message::Word(word)));
     }
 
     fn close_endpoint(&mut self, name: &Name) {
         self.inbound.retain(|_, link| {
             let leads_there = link.request.endpoint == *name;
             if leads_there {
-                link.say_goodbye();
+                link.say(Message::Goodbye);
             }
             !leads_there
         });
-        self.receivers.close_endpoint(name);
+        self.words.remove(name);
+        if let Some(acceptor) = &self.acceptor {
+            acceptor.close_endpoint(name);
+        }
     }
 
     fn accept(&mut self, now: Instant) {
@@ -297,7 +303,10 @@ impl Service {
             if self.handshakes.len() == MAX_HANDSHAKES {
                 self.handshakes.pop_first();
             }
-            let Some(accepted) = Accepted::challenge(stream, address, nonce, now) else { continue };
+            let Some(accepted) = Accepted::challenge(self.shared.protocol, stream, address, nonce, now)
+            else {
+                continue;
+            };
             match self.events.add(&accepted.stream, Interest::READ) {
                 Ok(token) => {
                     self.handshakes.insert(token, accepted);
@@ -313,52 +322,5 @@ impl Service {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Settings, hub::Hub};
-
-    fn service() -> (Arc<Hub>, Service, std::net::SocketAddr) {
-        let hub = Hub::start(&Settings::default()).unwrap();
-        let listener = socket::listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
-        let address = listener.local_addr().unwrap();
-        let service = Service::new(hub.shared().clone(), listener).unwrap();
-        (hub, service, address)
-    }
-
-    fn accept_from(service: &mut Service, last: std::net::SocketAddr) {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while service.handshakes.values().last().is_none_or(|accepted| accepted.address != last) {
-            assert!(Instant::now() < deadline, "the last one is not accepted");
-            service.accept(Instant::now());
-        }
-    }
-
-    #[test]
-    fn strangers_who_say_nothing_make_room_the_oldest_first() {
-        let (_hub, mut service, address) = service();
-        let strangers: Vec<_> =
-            (0..MAX_HANDSHAKES + 5).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
-        let addresses: Vec<_> = strangers.iter().map(|stranger| stranger.local_addr().unwrap()).collect();
-        accept_from(&mut service, addresses[MAX_HANDSHAKES + 4]);
-        let here: Vec<_> = service.handshakes.values().map(|accepted| accepted.address).collect();
-        assert_eq!(here, addresses[5..]);
-    }
-
-    #[test]
-    fn who_says_nothing_is_sent_away_in_the_end() {
-        let (_hub, mut service, address) = service();
-        let silent = std::net::TcpStream::connect(address).unwrap();
-        accept_from(&mut service, silent.local_addr().unwrap());
-        let (token, deadline) = service
-            .handshakes
-            .first_key_value()
-            .map(|(token, accepted)| (*token, accepted.deadline))
-            .unwrap();
-        assert_eq!(service.wake_at(), Some(deadline));
-        let ready = [Ready { token, readable: true, writable: false }];
-        service.advance_handshakes(&ready, deadline - Duration::from_millis(1));
-        assert_eq!(service.handshakes.len(), 1);
-        service.advance_handshakes(&[], deadline);
-        assert!(service.handshakes.is_empty());
-    }
-}
+#[path = "service_tests.rs"]
+mod tests;

@@ -1,69 +1,78 @@
 //! How two ends of a TCP connection prove to each other that they know the endpoint it is for.
 //!
 //! ```text
-//! owner of the endpoint, which listened              peer, which has the endpoint's blob
+//! owner of the endpoint, which listened           peer, which has the endpoint's address
 //!   Challenge  magic, version, nonce             ->
 //!                                                <-  Hello   magic, version, nonce, endpoint, from, link, purpose, proof
 //!   Answer     magic, version, verdict, proof    ->
 //! ```
 //! Each proof is an HMAC-SHA256, under the endpoint's key, of everything said before and of the side that makes it: an
 //! old proof, or one of the other side, is worth nothing. The peer proves itself first, so a stranger who can only
-//! connect learns nothing that depends on a key. The keys of the frames that follow are derived from the same
+//! connect learns nothing that depends on a key. The keys that seal what follows are derived from the same
 //! transcript, so each connection and direction has its own.
 //!
 //! Magic and version are at the front of everything in all versions. They are compared before anything else, and a
 //! mismatch names both.
 
-use mscclpp_net::{
+use crate::{
     key::{Key, Nonce, Transcript},
     wire::{Malformed, Reader},
 };
 
-use super::{VERSION, begin, front, seal::Seal};
+use super::{Name, Protocol, header::SealKey};
 
-const INITIATOR: &[u8] = b"mscclpp-ethernet initiator\0";
-const RESPONDER: &[u8] = b"mscclpp-ethernet responder\0";
-const SESSION: &[u8] = b"mscclpp-ethernet session\0";
+const INITIATOR: &str = "initiator";
+const RESPONDER: &str = "responder";
+const SESSION: &str = "session";
 
-pub(crate) const CHALLENGE: usize = 40;
-pub(crate) const HELLO: usize = 113;
-pub(crate) const ANSWER: usize = 41;
+pub(super) const CHALLENGE: usize = 40;
+pub(super) const HELLO: usize = 113;
+pub(super) const ANSWER: usize = 41;
 const PROOF: usize = Key::LEN;
-
-/// What an endpoint is called. Not a secret.
-pub(crate) type Name = [u8; 16];
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(super) enum Purpose {
     /// To live as long as the two ends do.
     Link,
-    /// To carry operations.
-    Queue,
+    /// To carry a transport's data.
+    Data,
 }
 
 /// What the side that connects asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Request {
+pub(super) struct Request {
     /// The endpoint wanted.
-    pub(crate) endpoint: Name,
+    pub(super) endpoint: Name,
     /// The endpoint of the side that connects. Claimed, not proved: whoever knows the key of the endpoint wanted may claim
     /// it.
-    pub(crate) from: Name,
-    /// The number of the link, one for each link of `from`; queues have that of their link.
-    pub(crate) link: u64,
-    pub(crate) purpose: Purpose,
+    pub(super) from: Name,
+    /// The number of the link, one for each link of `from`. Connections that carry data have that of their link.
+    pub(super) link: u64,
+    pub(super) purpose: Purpose,
+}
+
+impl Request {
+    /// Whether both were made for the same link.
+    pub(super) fn is_of_the_link_of(&self, other: &Self) -> bool {
+        (self.endpoint, self.from, self.link) == (other.endpoint, other.from, other.link)
+    }
+
+    /// Whether it asks for a way from the endpoint that `theirs` asked for to the one that this came from.
+    pub(super) fn is_way_back_of(&self, theirs: &Self) -> bool {
+        (self.from, self.endpoint) == (theirs.endpoint, theirs.from)
+    }
 }
 
 /// Why a handshake ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refusal {
+pub(super) enum Refusal {
     #[error("it does not speak this protocol")]
     Foreign,
     #[error(
-        "it speaks version {theirs} of the protocol, this side version {VERSION}; use one version of the library"
+        "it speaks version {theirs} of the protocol, this side version {ours}; use one version of the library"
     )]
-    Version { theirs: u32 },
+    Version { theirs: u32, ours: u32 },
     #[error("it does not know the endpoint: that was closed, or is elsewhere")]
     Unknown,
     #[error("its key is another than ours")]
@@ -87,20 +96,19 @@ impl Refusal {
     }
 }
 
-/// The seals of a connection's two directions.
-#[derive(Clone)]
-pub(crate) struct Session {
-    /// Of frames that the side which connected sends.
-    pub(crate) initiator: Seal,
-    /// Of frames that the side which listened sends.
-    pub(crate) responder: Seal,
+/// What seals a connection's two directions.
+pub(super) struct Session {
+    /// What the side which connected says.
+    pub(super) initiator: SealKey,
+    /// What the side which listened says.
+    pub(super) responder: SealKey,
 }
 
 impl Session {
     /// From everything up to the initiator's proof.
-    fn derive(transcript: &Transcript) -> Self {
-        let bytes = transcript.prove(SESSION);
-        let half = |at: usize| Seal::from_bytes(&std::array::from_fn(|i| bytes[at + i]));
+    fn derive(protocol: &Protocol, transcript: &Transcript) -> Self {
+        let bytes = transcript.prove(&protocol.label(SESSION));
+        let half = |at: usize| std::array::from_fn(|i| bytes[at + i]);
         Self { initiator: half(0), responder: half(16) }
     }
 }
@@ -112,39 +120,41 @@ impl From<Malformed> for Refusal {
 }
 
 /// The side that connected, once it has answered the challenge.
-pub(crate) struct Initiator {
+pub(super) struct Initiator {
+    protocol: Protocol,
     transcript: Transcript,
 }
 
 impl Initiator {
     /// Answers the challenge; the bytes are to be sent. A nonce must never be used twice.
-    pub(crate) fn answer(
+    pub(super) fn answer(
+        protocol: Protocol,
         key: &Key,
         request: &Request,
         nonce: Nonce,
         challenge: &[u8; CHALLENGE],
     ) -> Result<(Self, Vec<u8>), Refusal> {
-        front(&mut Reader::new(challenge))?;
-        let mut hello = begin();
+        protocol.front(&mut Reader::new(challenge))?;
+        let mut hello = protocol.begin();
         hello.extend(nonce);
         hello.extend(request.endpoint);
         hello.extend(request.from);
         hello.extend(request.link.to_le_bytes());
         hello.push(match request.purpose {
             Purpose::Link => 1,
-            Purpose::Queue => 2,
+            Purpose::Data => 2,
         });
         let mut transcript = Transcript::new(key.clone());
-        let proof = transcript.add(challenge).add(&hello).prove(INITIATOR);
+        let proof = transcript.add(challenge).add(&hello).prove(&protocol.label(INITIATOR));
         transcript.add(&proof);
         hello.extend(proof);
-        Ok((Self { transcript }, hello))
+        Ok((Self { protocol, transcript }, hello))
     }
 
     /// Takes the answer to the hello.
-    pub(crate) fn conclude(mut self, answer: &[u8; ANSWER]) -> Result<Session, Refusal> {
+    pub(super) fn conclude(mut self, answer: &[u8; ANSWER]) -> Result<Session, Refusal> {
         let mut reader = Reader::new(answer);
-        front(&mut reader)?;
+        self.protocol.front(&mut reader)?;
         let verdict = reader.u8()?;
         // Without a proof it is only a hint for the error message.
         match verdict {
@@ -153,9 +163,9 @@ impl Initiator {
             0 | 5 | 6 => {}
             _ => return Err(Refusal::Foreign),
         }
-        let session = Session::derive(&self.transcript);
+        let session = Session::derive(&self.protocol, &self.transcript);
         let (said, proof) = answer.split_at(ANSWER - PROOF);
-        if !self.transcript.add(said).verify(RESPONDER, proof) {
+        if !self.transcript.add(said).verify(&self.protocol.label(RESPONDER), proof) {
             return Err(Refusal::Key);
         }
         match verdict {
@@ -167,71 +177,71 @@ impl Initiator {
 }
 
 /// The side that listened.
-pub(crate) struct Responder {
+pub(super) struct Responder {
+    protocol: Protocol,
     challenge: [u8; CHALLENGE],
 }
 
 impl Responder {
     /// Begins; the challenge is to be sent. A nonce must never be used twice.
-    pub(crate) fn new(nonce: Nonce) -> Self {
+    pub(super) fn new(protocol: Protocol, nonce: Nonce) -> Self {
         let mut challenge = [0; CHALLENGE];
-        challenge[..8].copy_from_slice(&begin());
+        challenge[..8].copy_from_slice(&protocol.begin());
         challenge[8..].copy_from_slice(&nonce);
-        Self { challenge }
+        Self { protocol, challenge }
     }
 
-    pub(crate) fn challenge(&self) -> &[u8; CHALLENGE] {
+    pub(super) fn challenge(&self) -> &[u8; CHALLENGE] {
         &self.challenge
     }
 
     /// Whether the bytes so far can still become a hello. Saves waiting for the rest of what another version sends.
-    pub(crate) fn check_front(said: &[u8]) -> Result<(), Refusal> {
-        if said.len() < 8 { Ok(()) } else { front(&mut Reader::new(said)) }
+    pub(super) fn check_front(&self, said: &[u8]) -> Result<(), Refusal> {
+        if said.len() < 8 { Ok(()) } else { self.protocol.front(&mut Reader::new(said)) }
     }
 
-    /// Takes the hello. `key_of` gives the key of an endpoint; `admit` decides about a peer that has proved itself, and
-    /// refuses with [`Refusal::NoLink`] or [`Refusal::Full`].
+    /// Takes the hello. `key_of` gives the key of an endpoint; `admit` decides about a peer that has proved itself.
     ///
     /// Either way the bytes are to be sent.
-    pub(crate) fn verify(
+    pub(super) fn verify(
         &self,
         hello: &[u8; HELLO],
         key_of: impl FnOnce(&Name) -> Option<Key>,
         admit: impl FnOnce(&Request) -> Result<(), Refusal>,
     ) -> (Vec<u8>, Result<(Request, Session), Refusal>) {
         let refuse = |refusal: Refusal| {
-            let mut answer = begin();
+            let mut answer = self.protocol.begin();
             answer.push(refusal.code());
             answer.extend([0; PROOF]);
             (answer, Err(refusal))
         };
-        let request = match parse(hello) {
+        let request = match parse(&self.protocol, hello) {
             Ok(request) => request,
             Err(refusal) => return refuse(refusal),
         };
         let Some(key) = key_of(&request.endpoint) else { return refuse(Refusal::Unknown) };
         let (said, proof) = hello.split_at(HELLO - PROOF);
         let mut transcript = Transcript::new(key);
-        if !transcript.add(&self.challenge).add(said).verify(INITIATOR, proof) {
+        if !transcript.add(&self.challenge).add(said).verify(&self.protocol.label(INITIATOR), proof) {
             return refuse(Refusal::Key);
         }
-        let session = Session::derive(transcript.add(proof));
+        let session = Session::derive(&self.protocol, transcript.add(proof));
         let admitted = admit(&request);
-        let mut answer = begin();
+        let mut answer = self.protocol.begin();
         answer.push(admitted.map_or_else(Refusal::code, |()| 0));
-        answer.extend(transcript.add(&answer).prove(RESPONDER));
+        answer.extend(transcript.add(&answer).prove(&self.protocol.label(RESPONDER)));
         (answer, admitted.map(|()| (request, session)))
     }
 }
 
-fn parse(hello: &[u8; HELLO]) -> Result<Request, Refusal> {
+fn parse(protocol: &Protocol, hello: &[u8; HELLO]) -> Result<Request, Refusal> {
     let mut reader = Reader::new(hello);
-    front(&mut reader)?;
+    protocol.front(&mut reader)?;
     let _: Nonce = reader.array()?;
     let (endpoint, from, link) = (reader.array()?, reader.array()?, reader.u64()?);
     let purpose = match reader.u8()? {
         1 => Purpose::Link,
-        2 => Purpose::Queue,
+        2 => Purpose::Data,
         _ => return Err(Refusal::Foreign),
     };
     Ok(Request { endpoint, from, link, purpose })

@@ -1,0 +1,71 @@
+use std::{fmt, net::SocketAddr, time::Duration};
+
+use crate::{
+    Report, SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface, wire::Malformed,
+};
+
+/// Why links cannot be had.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A system call failed.
+    #[error(transparent)]
+    System(#[from] SystemError),
+    /// No interface of that name has a usable address.
+    #[error(transparent)]
+    NoSuchInterface(#[from] NoSuchInterface),
+    /// This machine has no address that a peer could connect to.
+    #[error("no network interface has a usable address (MSCCLPP_SOCKET_FAMILY may exclude all there are)")]
+    NoAddress,
+    /// An environment variable with a malformed value.
+    #[error(transparent)]
+    Environment(#[from] BadVariable),
+    /// What a peer sent for the address of its endpoint is none.
+    #[error("the address of an endpoint is malformed: {0}")]
+    Malformed(#[from] Malformed),
+    /// The peer speaks another version of the protocol.
+    #[error(
+        "the peer speaks version {theirs} of the {protocol} protocol, this side version {ours}; use one version of the library everywhere"
+    )]
+    Version {
+        /// The protocol's title.
+        protocol: &'static str,
+        /// The peer's.
+        theirs: u32,
+        /// This side's.
+        ours: u32,
+    },
+    /// Nobody listens at any of the peer's addresses any more.
+    #[error("the peer's process is gone: nobody listens at {}", join(.addresses, ", "))]
+    Gone {
+        /// Where it listened.
+        addresses: Vec<SocketAddr>,
+    },
+    /// The peer's process is there, its endpoint is not.
+    #[error("the peer at {address} has closed its endpoint")]
+    Closed {
+        /// Where the peer listens.
+        address: SocketAddr,
+    },
+    /// No address of the peer led to it.
+    #[error("the peer could not be reached at any of its addresses within {after:?}: {}", join(.attempts, "; "))]
+    Unreachable {
+        /// How long was tried.
+        after: Duration,
+        /// Each address, and what happened there.
+        attempts: Vec<Attempt>,
+    },
+}
+
+fn join(items: &[impl ToString], separator: &str) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator)
+}
+
+pub(super) type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl fmt::Debug for Error {
+    /// As [`Report`] shows it: what a `main` prints that returns it is the message with its causes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Report(self), f)
+    }
+}

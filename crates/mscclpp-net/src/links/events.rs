@@ -1,0 +1,59 @@
+use std::{fmt, net::SocketAddr};
+
+use crate::SystemError;
+
+use super::Complaint;
+
+/// What becomes of a link.
+///
+/// Called on the thread of the links, one call at a time. The calls must not block: all other links wait meanwhile.
+pub trait LinkEvents: Send + Sync {
+    /// The peer said a word: see [`Links::say`](super::Links::say). Who has no use for words leaves this out.
+    fn said(&self, word: u8) {
+        let _ = word;
+    }
+
+    /// The link has ended. Nothing follows.
+    fn ended(&self, end: LinkEnd);
+}
+
+/// How a link ends.
+#[derive(Debug)]
+pub enum LinkEnd {
+    /// The peer closed its endpoint.
+    Goodbye,
+    /// The peer is gone: how that was seen, and where it was.
+    Lost(String),
+    /// The peer refused what this side sent.
+    Refused {
+        /// Where the peer listens.
+        address: SocketAddr,
+        /// What was wrong with it.
+        complaint: Complaint,
+    },
+    /// This side refused what the peer sent.
+    Hostile {
+        /// Where the peer listens.
+        address: SocketAddr,
+        /// What was wrong with it.
+        reason: String,
+    },
+    /// This system cannot watch one more link.
+    System(SystemError),
+}
+
+impl fmt::Display for LinkEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Goodbye => write!(f, "the peer closed its endpoint"),
+            Self::Lost(reason) => write!(f, "the peer is lost: {reason}"),
+            Self::Refused { address, complaint } => {
+                write!(f, "the peer at {address} refused what was sent: {complaint}")
+            }
+            Self::Hostile { address, reason } => {
+                write!(f, "what the peer at {address} sent was refused: {reason}")
+            }
+            Self::System(error) => write!(f, "{error}: {}", error.source),
+        }
+    }
+}

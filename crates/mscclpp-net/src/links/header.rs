@@ -1,0 +1,178 @@
+//! Headers with a keyed check, of which everything consists that is said behind a handshake.
+//!
+//! ```text
+//! offset  size  field
+//!      0     1  kind
+//!      1     1  flag
+//!      2     2  zero
+//!      4     4  a small number
+//!      8     8  sequence number: 0 for the first header of this direction, then one more each
+//!     16    24  three numbers
+//!     40     8  seal: SipHash-2-4 of the 40 bytes before, under the key of this direction
+//! ```
+//! Numbers are little endian. What they mean is up to whoever gives a kind its meaning. A header that was changed, made
+//! up, repeated, left out or taken from another connection does not get past [`Inbound::open`].
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use siphasher::sip::SipHasher24;
+
+/// Length of a header.
+pub const HEADER: usize = 48;
+const SEALED: usize = 40;
+
+/// A header as it travels.
+pub type Header = [u8; HEADER];
+
+/// The key of one direction of one connection.
+pub type SealKey = [u8; 16];
+
+/// What a header says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Fields {
+    /// What the others mean.
+    pub kind: u8,
+    /// Any byte.
+    pub flag: u8,
+    /// Any number.
+    pub small: u32,
+    /// Any numbers.
+    pub numbers: [u64; 3],
+}
+
+/// What is wrong with a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadHeader {
+    /// Its seal.
+    #[error("a frame does not have the seal of this connection: it was changed on its way, or made up")]
+    Seal,
+    /// Its place.
+    #[error("frame {came} came where frame {due} was due: one was repeated, lost or moved")]
+    Sequence {
+        /// The sequence number that was due.
+        due: u64,
+        /// The one that came.
+        came: u64,
+    },
+    /// What it says.
+    #[error("a frame of kind {kind} is not of this protocol, or out of place")]
+    Kind {
+        /// Its kind.
+        kind: u8,
+    },
+}
+
+/// The headers of one direction, as their sender counts and seals them.
+pub struct Outbound {
+    seal: SipHasher24,
+    // Relaxed: at any time one thread seals, and hands over to the next by other means.
+    next: AtomicU64,
+}
+
+impl Outbound {
+    /// None was sent yet.
+    #[must_use]
+    pub fn new(key: &SealKey) -> Self {
+        Self { seal: SipHasher24::new_with_key(key), next: AtomicU64::new(0) }
+    }
+
+    /// The next header. Whoever calls this must see to it that headers are sent in the order of the calls.
+    #[inline]
+    pub fn seal(&self, fields: impl Into<Fields>) -> Header {
+        let Fields { kind, flag, small, numbers } = fields.into();
+        let sequence = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut out = [0; HEADER];
+        out[0] = kind;
+        out[1] = flag;
+        out[4..8].copy_from_slice(&small.to_le_bytes());
+        out[8..16].copy_from_slice(&sequence.to_le_bytes());
+        for (field, number) in out[16..].chunks_exact_mut(8).zip(numbers) {
+            field.copy_from_slice(&number.to_le_bytes());
+        }
+        let tag = self.seal.hash(&out[..SEALED]);
+        out[SEALED..].copy_from_slice(&tag.to_le_bytes());
+        out
+    }
+}
+
+/// The headers of one direction, as their receiver checks them.
+pub struct Inbound {
+    seal: SipHasher24,
+    next: u64,
+}
+
+impl Inbound {
+    /// None has come yet.
+    #[must_use]
+    pub fn new(key: &SealKey) -> Self {
+        Self { seal: SipHasher24::new_with_key(key), next: 0 }
+    }
+
+    /// What a header says.
+    ///
+    /// # Errors
+    /// [`BadHeader::Seal`], else [`BadHeader::Sequence`].
+    #[inline]
+    pub fn open(&mut self, header: &Header) -> Result<Fields, BadHeader> {
+        let (sealed, tag) = header.split_at(SEALED);
+        // One comparison of 8 bytes: how long it takes tells nothing.
+        if tag != self.seal.hash(sealed).to_le_bytes() {
+            return Err(BadHeader::Seal);
+        }
+        let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| header[at + i]));
+        let came = number(8);
+        if came != self.next {
+            return Err(BadHeader::Sequence { due: self.next, came });
+        }
+        self.next += 1;
+        Ok(Fields {
+            kind: header[0],
+            flag: header[1],
+            small: u32::from_le_bytes([header[4], header[5], header[6], header[7]]),
+            numbers: [number(16), number(24), number(32)],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: SealKey = [7; 16];
+    const FIELDS: Fields = Fields { kind: 1, flag: 2, small: u32::MAX, numbers: [3, 4, u64::MAX] };
+
+    #[test]
+    fn headers_arrive_as_they_were_sent() {
+        let (outbound, mut inbound) = (Outbound::new(&KEY), Inbound::new(&KEY));
+        for fields in [FIELDS, Fields::default(), FIELDS] {
+            assert_eq!(inbound.open(&outbound.seal(fields)), Ok(fields));
+        }
+    }
+
+    #[test]
+    fn a_changed_bit_breaks_the_seal() {
+        let header = Outbound::new(&KEY).seal(FIELDS);
+        for bit in 0..8 * HEADER {
+            let mut changed = header;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Inbound::new(&KEY).open(&changed), Err(BadHeader::Seal), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn repeated_lost_and_moved_headers_are_seen() {
+        let outbound = Outbound::new(&KEY);
+        let [first, second, third] = [(); 3].map(|()| outbound.seal(FIELDS));
+        let mut inbound = Inbound::new(&KEY);
+        inbound.open(&first).unwrap();
+        assert_eq!(inbound.open(&first), Err(BadHeader::Sequence { due: 1, came: 0 }));
+        assert_eq!(inbound.open(&third), Err(BadHeader::Sequence { due: 1, came: 2 }));
+        inbound.open(&second).unwrap();
+    }
+
+    #[test]
+    fn headers_of_another_connection_are_worth_nothing() {
+        let header = Outbound::new(&[8; 16]).seal(FIELDS);
+        assert_eq!(Inbound::new(&KEY).open(&header), Err(BadHeader::Seal));
+    }
+}

@@ -1,0 +1,57 @@
+use std::{
+    io::{self, Read, Write},
+    net::TcpStream,
+};
+
+use crate::{
+    SystemCall, SystemError,
+    socket::{Liveness, is_silence},
+};
+
+use super::{
+    handshake::{Request, Session},
+    header::Outbound,
+    message::Message,
+};
+
+/// A link from a peer's endpoint to one of ours. This side alone speaks on it.
+pub(super) struct InboundLink {
+    stream: TcpStream,
+    pub(super) request: Request,
+    outbound: Outbound,
+}
+
+/// How a link from a peer ends.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum InboundEnd {
+    /// The peer, or its system, ended it.
+    Ended,
+    /// Nothing comes from the peer's host any more.
+    Silence,
+}
+
+impl InboundLink {
+    pub(super) fn new(stream: TcpStream, request: Request, session: &Session) -> Result<Self, SystemError> {
+        Liveness::PROMPT.apply(&stream).during("setting up a link")?;
+        // Or a word right behind the handshake's answer would wait for the acknowledgement of that.
+        stream.set_nodelay(true).during("setting up a link")?;
+        Ok(Self { stream, request, outbound: Outbound::new(&session.responder) })
+    }
+
+    pub(super) fn say(&self, message: Message) {
+        // A link carries each word once, and little besides, so it always fits the buffer of its socket. If the connection
+        // has failed, the peer sees that.
+        let _ = (&self.stream).write(&self.outbound.seal(message));
+    }
+
+    /// How the link has ended, if it has.
+    pub(super) fn end(&self) -> Option<InboundEnd> {
+        match (&self.stream).read(&mut [0]) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                None
+            }
+            Err(error) if is_silence(&error) => Some(InboundEnd::Silence),
+            _ => Some(InboundEnd::Ended),
+        }
+    }
+}

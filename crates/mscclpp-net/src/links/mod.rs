@@ -1,0 +1,270 @@
+//! Links between endpoints of processes: silent TCP connections that tell that a peer is gone, closed its endpoint, or
+//! has a word to say.
+//!
+//! A transport has one [`Links`]: a listener, and one thread that accepts, shakes hands, and watches. It opens endpoints,
+//! whose [`Address`] travels to peers. A peer dials it, and then has a [`Link`] whose [`LinkEvents`] are called when the
+//! endpoint's owner speaks or goes. A link goes one way: the owner of the endpoint alone speaks on it. Two endpoints that
+//! watch each other have a link each.
+//!
+//! ```
+//! use std::{
+//!     sync::{Arc, mpsc::{Sender, channel}},
+//!     time::Duration,
+//! };
+//! use mscclpp_net::links::{Address, LinkEnd, LinkEvents, Links, Options, Protocol};
+//!
+//! const PROTOCOL: Protocol = Protocol { name: "an-example", title: "example", magic: *b"EXAM", version: 1 };
+//!
+//! /// Hands on what becomes of a link.
+//! struct Heard(Sender<String>);
+//! impl LinkEvents for Heard {
+//!     fn said(&self, word: u8) {
+//!         let _ = self.0.send(format!("the peer said {word}"));
+//!     }
+//!     fn ended(&self, end: LinkEnd) {
+//!         let _ = self.0.send(end.to_string());
+//!     }
+//! }
+//!
+//! let links = Links::start(PROTOCOL, Options::default())?;
+//! let (here, there) = (links.open_endpoint()?, links.open_endpoint()?);
+//! // These bytes travel to the peer, which is another process as a rule.
+//! let peer = Address::decode(&PROTOCOL, &there.encode(&PROTOCOL))?;
+//! let (tell, heard) = channel();
+//! let _link = links.dial(&peer, true, here.name, Arc::new(Heard(tell)))?;
+//!
+//! links.say(there.name, 7);
+//! assert_eq!(heard.recv_timeout(Duration::from_secs(10))?, "the peer said 7");
+//! links.close_endpoint(there.name);
+//! assert_eq!(heard.recv_timeout(Duration::from_secs(10))?, "the peer closed its endpoint");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A transport whose data travels over TCP too opens further connections beside a link ([`Link::open_data`]), which the
+//! other side's [`Acceptor`] takes. What is said on them consists of a [`header`] and whatever the transport puts behind.
+//!
+//! # Invariants
+//! 1. The thread never blocks but in its event loop, so stopping it is bounded. It takes locks that nobody holds while
+//!    waiting. What it calls, [`LinkEvents`] and [`Acceptor`], promises not to block.
+//! 2. A link is open as long as the endpoint it leads to. Closing that says goodbye first, dying does not. That tells a
+//!    peer that left from one that is lost; what happens to connections that carry data is never more than a suspicion.
+//! 3. On one link little is said: each word once, and one thing before the end. It always fits the buffer of a socket, so
+//!    nothing waits to be sent.
+
+mod accepted;
+mod address;
+mod data;
+mod dial;
+mod error;
+mod events;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
+mod handshake;
+pub mod header;
+mod inbound;
+mod link;
+mod message;
+mod outbound;
+mod protocol;
+mod service;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, atomic::AtomicUsize},
+    thread::JoinHandle,
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    SystemCall,
+    env::Env,
+    event_loop::{self, Commands},
+    interface::{self, Family},
+    key::Key,
+    random,
+    socket::{Liveness, listen, listen_everywhere},
+};
+
+pub use address::Address;
+pub use data::{Acceptor, DataConnection, Seat};
+pub use error::Error;
+pub use events::{LinkEnd, LinkEvents};
+pub use link::{Link, Suspicions};
+pub use message::Complaint;
+pub use protocol::Protocol;
+
+use error::Result;
+use handshake::{Purpose, Request};
+use outbound::OutboundLink;
+
+/// What an endpoint is called: random bytes. Not a secret.
+pub type Name = [u8; 16];
+
+/// What can be chosen.
+pub struct Options {
+    /// Offers peers the addresses of this network interface alone. Without, `MSCCLPP_SOCKET_IFNAME` says which, if it is set.
+    pub interface: Option<String>,
+    /// Offers peers addresses of this family alone. Without, `MSCCLPP_SOCKET_FAMILY` says which, if it is set.
+    pub family: Option<Family>,
+    /// What the thread is called. The system shows the first 15 bytes.
+    pub thread: &'static str,
+    /// Who takes connections that carry data. Without, they are refused.
+    pub acceptor: Option<Arc<dyn Acceptor>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { interface: None, family: None, thread: "mscclpp-links", acceptor: None }
+    }
+}
+
+/// The endpoints of a transport in this process, and their links. Stops when it is dropped, which takes moments. The links
+/// of endpoints that are open then end without a goodbye.
+pub struct Links {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the thread shares with the rest of the process.
+struct Shared {
+    protocol: Protocol,
+    addresses: Vec<IpAddr>,
+    port: u16,
+    endpoints: Mutex<HashMap<Name, Key>>,
+    /// How many connections that carry data peers have open.
+    seats: AtomicUsize,
+    commands: Arc<Commands<Command>>,
+}
+
+enum Command {
+    Watch(OutboundLink),
+    Unwatch {
+        link: u64,
+    },
+    /// Something went wrong with a connection of that link. If the link does not end by itself shortly, it ends for that
+    /// reason.
+    Suspect {
+        link: u64,
+        reason: String,
+    },
+    /// What came on a connection with data was refused.
+    Refuse {
+        request: Request,
+        complaint: Complaint,
+        reason: String,
+    },
+    /// Nothing comes on a connection with data any more.
+    ReportSilence {
+        request: Request,
+    },
+    Say {
+        name: Name,
+        word: u8,
+    },
+    CloseEndpoint {
+        name: Name,
+    },
+    Stop,
+}
+
+impl Links {
+    /// Listens, and starts the thread. Reads the environment; what `options` say goes before it.
+    ///
+    /// # Errors
+    /// If there is no such interface or no address, or the system has no room for a socket or a thread.
+    pub fn start(protocol: Protocol, options: Options) -> Result<Arc<Self>> {
+        let env = Env::read()?;
+        let (name, family) = (options.interface.or(env.interface), options.family.or(env.family));
+        let mut addresses = interface::candidates(&interface::list()?, name.as_deref(), family)?;
+        addresses.truncate(address::MAX_ADDRESSES);
+        let listener = match *addresses {
+            [] => return Err(Error::NoAddress),
+            [ip] => listen(SocketAddr::new(ip, 0), None),
+            _ => listen_everywhere(true, None),
+        };
+        let listener = listener.during("listening for peers")?;
+        let port = listener.local_addr().during("asking for the port that peers connect to")?.port();
+        tracing::debug!(target: "mscclpp::conn", ?addresses, port, "listening for {} peers", protocol.title);
+        let shared = Arc::new(Shared {
+            protocol,
+            addresses,
+            port,
+            endpoints: Mutex::default(),
+            seats: AtomicUsize::new(0),
+            commands: Arc::new(Commands::new()?),
+        });
+        let service = service::Service::new(shared.clone(), listener, options.acceptor)?;
+        let thread = std::thread::Builder::new()
+            .name(options.thread.to_owned())
+            .spawn(move || service.run())
+            .during("starting the thread that serves peers")?;
+        Ok(Arc::new(Self { shared, thread: Mutex::new(Some(thread)) }))
+    }
+
+    /// Lets peers connect to a new endpoint, until [`Links::close_endpoint`].
+    ///
+    /// # Errors
+    /// If the system has no random bytes.
+    pub fn open_endpoint(&self) -> Result<Address> {
+        let (name, key) = (random()?, Key::from_bytes(random()?));
+        self.shared.endpoints.lock().insert(name, key.clone());
+        Ok(Address { name, key, addresses: self.shared.addresses.clone(), port: self.shared.port })
+    }
+
+    /// Says goodbye to the endpoint's peers, and takes no more of them. Never blocks.
+    pub fn close_endpoint(&self, name: Name) {
+        self.shared.endpoints.lock().remove(&name);
+        self.shared.commands.send(Command::CloseEndpoint { name });
+    }
+
+    /// Says a word to the peers that have a link to the endpoint, and to those that come later, until it is closed. Each
+    /// link brings each word once, in the order in which they were first said; to repeat one changes nothing. Never blocks.
+    pub fn say(&self, name: Name, word: u8) {
+        self.shared.commands.send(Command::Say { name, word });
+    }
+
+    /// Opens a link to a peer's endpoint, from one of this process. `same_host` says that the peer is on this very host:
+    /// its loopback addresses are tried first then. Blocks, for at most about 10 s. `events` may be called before this
+    /// returns.
+    ///
+    /// # Errors
+    /// If the peer is gone or speaks another version, has closed its endpoint, or cannot be reached.
+    pub fn dial(
+        self: &Arc<Self>,
+        peer: &Address,
+        same_host: bool,
+        from: Name,
+        events: Arc<dyn LinkEvents>,
+    ) -> Result<Link> {
+        let protocol = self.shared.protocol;
+        let link = u64::from_le_bytes(random()?);
+        let request = Request { endpoint: peer.name, from, link, purpose: Purpose::Link };
+        let (stream, session, address) =
+            dial::dial(protocol, &peer.candidates(same_host), &peer.key, &request)?;
+        Liveness::PROMPT.apply(&stream).during("setting up a link")?;
+        let outbound = OutboundLink::new(stream, request, address, &session, events);
+        self.shared.commands.send(Command::Watch(outbound));
+        tracing::debug!(target: "mscclpp::conn", %address, "{} link opened", protocol.title);
+        Ok(Link { links: self.clone(), request, key: peer.key.clone(), address })
+    }
+}
+
+impl Shared {
+    fn key_of(&self, name: &Name) -> Option<Key> {
+        self.endpoints.lock().get(name).cloned()
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.shared.commands.send(Command::Stop);
+        let Some(thread) = self.thread.lock().take() else { return };
+        if event_loop::join(thread).is_err() {
+            tracing::error!(target: "mscclpp::conn", "the thread that serves peers had panicked");
+        }
+    }
+}

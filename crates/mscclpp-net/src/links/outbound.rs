@@ -1,0 +1,111 @@
+use std::{
+    io,
+    net::{SocketAddr, TcpStream},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::socket::{Incoming, is_silence};
+
+use super::{
+    LinkEnd, LinkEvents,
+    handshake::{Request, Session},
+    header::{HEADER, Inbound},
+    message::Message,
+};
+
+/// How long a link may take to report by itself why its connections broke.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A link from an endpoint of ours to a peer's. The peer alone speaks on it.
+pub(super) struct OutboundLink {
+    pub(super) stream: TcpStream,
+    pub(super) request: Request,
+    address: SocketAddr,
+    events: Arc<dyn LinkEvents>,
+    inbound: Inbound,
+    header: Incoming<HEADER>,
+    suspicion: Option<(Instant, String)>,
+}
+
+/// What a link brought.
+pub(super) enum Heard {
+    /// Nothing that is whole yet.
+    Nothing,
+    /// A word of the peer's transport.
+    Word(u8),
+    /// Its end.
+    End(LinkEnd),
+}
+
+impl OutboundLink {
+    pub(super) fn new(
+        stream: TcpStream,
+        request: Request,
+        address: SocketAddr,
+        session: &Session,
+        events: Arc<dyn LinkEvents>,
+    ) -> Self {
+        let (inbound, header) = (Inbound::new(&session.responder), Incoming::default());
+        Self { stream, request, address, events, inbound, header, suspicion: None }
+    }
+
+    pub(super) fn events(&self) -> &dyn LinkEvents {
+        &*self.events
+    }
+
+    /// Something is wrong. The link has [`GRACE`] to report what; after that this reason counts, or an earlier one.
+    pub(super) fn suspect(&mut self, reason: String, now: Instant) {
+        self.suspicion.get_or_insert((now + GRACE, reason));
+    }
+
+    /// When the link ends for the reason it is suspected of.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.suspicion.as_ref().map(|(deadline, _)| *deadline)
+    }
+
+    /// The end, if the time of grace is over.
+    pub(super) fn overdue(&mut self, now: Instant) -> Option<LinkEnd> {
+        let (_, reason) = self.suspicion.take_if(|(deadline, _)| *deadline <= now)?;
+        Some(self.lost(&reason))
+    }
+
+    fn lost(&self, reason: &str) -> LinkEnd {
+        LinkEnd::Lost(format!("{reason}; it was at {}", self.address))
+    }
+
+    pub(super) fn hostile(&self, reason: String) -> LinkEnd {
+        LinkEnd::Hostile { address: self.address, reason }
+    }
+
+    /// Reads the next thing that the peer said.
+    pub(super) fn read(&mut self) -> Heard {
+        let header = match self.header.read(&self.stream) {
+            Ok(None) => return Heard::Nothing,
+            Ok(Some(header)) => *header,
+            Err(error) => return Heard::End(self.lost(&how_it_broke(&error))),
+        };
+        self.header = Incoming::default();
+        let address = self.address;
+        Heard::End(match self.inbound.open(&header).and_then(Message::try_from) {
+            Ok(Message::Word(word)) => return Heard::Word(word),
+            Ok(Message::Goodbye) => LinkEnd::Goodbye,
+            Ok(Message::Refused(complaint)) => LinkEnd::Refused { address, complaint },
+            Ok(Message::Silence) => self.lost(
+                "the network swallows a connection that carries data, or its answers, and not others; a firewall's \
+                 rules or state may be why",
+            ),
+            Err(bad) => self.hostile(bad.to_string()),
+        })
+    }
+}
+
+fn how_it_broke(error: &io::Error) -> String {
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        "its process ended (its socket closed without a goodbye)".to_owned()
+    } else if is_silence(error) {
+        format!("its host does not answer any more ({error})")
+    } else {
+        format!("its connection broke: {error}")
+    }
+}

@@ -1,0 +1,428 @@
+//! Processes with endpoints, as their peers and strangers meet them.
+
+use std::{
+    io::Write,
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, Sender, channel},
+    },
+    time::{Duration, Instant},
+};
+
+use crate::{SystemError, key::Key};
+
+use super::{
+    Acceptor, Address, Complaint, DataConnection, Error, Link, LinkEnd, LinkEvents, Links, Name, Options,
+    Protocol, Seat,
+    handshake::{Purpose, Request},
+    header::Fields,
+    service::MAX_OPEN,
+};
+
+pub(super) const PROTOCOL: Protocol =
+    Protocol { name: "mscclpp-test", title: "Test", magic: *b"TEST", version: 1 };
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What a link brought.
+#[derive(Debug)]
+enum Event {
+    Word(u8),
+    End(LinkEnd),
+}
+
+struct Tell(Sender<Event>);
+
+impl LinkEvents for Tell {
+    fn said(&self, word: u8) {
+        let _ = self.0.send(Event::Word(word));
+    }
+
+    fn ended(&self, end: LinkEnd) {
+        let _ = self.0.send(Event::End(end));
+    }
+}
+
+/// A link, and what it brings.
+struct Watched {
+    link: Link,
+    events: Receiver<Event>,
+}
+
+impl Watched {
+    fn word(&self) -> u8 {
+        match self.events.recv_timeout(LIMIT) {
+            Ok(Event::Word(word)) => word,
+            other => panic!("no word but {other:?}"),
+        }
+    }
+
+    fn end(&self) -> LinkEnd {
+        match self.events.recv_timeout(LIMIT) {
+            Ok(Event::End(end)) => end,
+            other => panic!("no end but {other:?}"),
+        }
+    }
+}
+
+/// The data connections that a process has taken.
+#[derive(Default)]
+struct Taken(Mutex<Vec<(DataConnection, Seat)>>);
+
+impl Taken {
+    fn all(&self) -> std::sync::MutexGuard<'_, Vec<(DataConnection, Seat)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn last(&self) -> Seat {
+        until("a connection", || !self.all().is_empty());
+        self.all().pop().unwrap().1
+    }
+}
+
+impl Acceptor for Taken {
+    fn accept(&self, connection: DataConnection, seat: Seat) -> Result<(), SystemError> {
+        self.all().push((connection, seat));
+        Ok(())
+    }
+
+    fn close_endpoint(&self, name: &Name) {
+        self.all().retain(|(_, seat)| seat.endpoint() != name);
+    }
+}
+
+/// One process's part.
+struct Process {
+    links: Arc<Links>,
+    address: Address,
+    taken: Arc<Taken>,
+}
+
+impl Process {
+    fn start() -> Self {
+        let taken = Arc::new(Taken::default());
+        let options = Options { acceptor: Some(taken.clone()), ..Options::default() };
+        Self::with(options, taken)
+    }
+
+    fn with(options: Options, taken: Arc<Taken>) -> Self {
+        let links = Links::start(PROTOCOL, options).unwrap();
+        let address = links.open_endpoint().unwrap();
+        Self { links, address, taken }
+    }
+
+    fn dial(&self, peer: &Self) -> Watched {
+        self.try_dial(&peer.address).unwrap()
+    }
+
+    fn try_dial(&self, peer: &Address) -> Result<Watched, Error> {
+        let (tell, events) = channel();
+        let link = self.links.dial(peer, true, self.address.name, Arc::new(Tell(tell)))?;
+        Ok(Watched { link, events })
+    }
+
+    /// One of its addresses.
+    fn at(&self) -> SocketAddr {
+        self.address.candidates(true)[0]
+    }
+
+    fn request(&self, from: Name, purpose: Purpose) -> Request {
+        Request { endpoint: self.address.name, from, link: 9, purpose }
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !done() {
+        assert!(Instant::now() < deadline, "no {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The same endpoint, if its process listened at a port of this host.
+fn moved(address: &Address, port: u16) -> Address {
+    Address { addresses: vec![[127, 0, 0, 1].into()], port, ..address.clone() }
+}
+
+#[test]
+fn words_reach_links_that_are_there_and_those_that_come_later() {
+    let (a, b) = (Process::start(), Process::start());
+    let first = a.dial(&b);
+    b.links.say(b.address.name, 7);
+    assert_eq!(first.word(), 7);
+    b.links.say(b.address.name, 0);
+    b.links.say(b.address.name, 7);
+    b.links.say(b.address.name, 255);
+    let later = a.dial(&b);
+    assert_eq!([later.word(), later.word(), later.word()], [7, 0, 255]);
+    // A word that is repeated is not said again.
+    assert_eq!([first.word(), first.word()], [0, 255]);
+    b.links.close_endpoint(b.address.name);
+    assert!(matches!(first.end(), LinkEnd::Goodbye));
+    assert!(matches!(later.end(), LinkEnd::Goodbye));
+}
+
+#[test]
+fn words_are_of_one_endpoint() {
+    let (a, b) = (Process::start(), Process::start());
+    let other = b.links.open_endpoint().unwrap();
+    let (to_b, to_other) = (a.dial(&b), a.try_dial(&other).unwrap());
+    b.links.say(other.name, 1);
+    b.links.say(b.address.name, 2);
+    assert_eq!((to_b.word(), to_other.word()), (2, 1));
+    b.links.close_endpoint(other.name);
+    assert!(matches!(to_other.end(), LinkEnd::Goodbye));
+    // That endpoint is no more, and the words of the other one go on.
+    b.links.say(other.name, 3);
+    b.links.say(b.address.name, 4);
+    assert_eq!(to_b.word(), 4);
+}
+
+#[test]
+fn all_words_fit_a_link() {
+    let (a, b) = (Process::start(), Process::start());
+    let link = a.dial(&b);
+    (0..=255).for_each(|word| b.links.say(b.address.name, word));
+    let later = a.dial(&b);
+    for word in 0..=255 {
+        assert_eq!((link.word(), later.word()), (word, word));
+    }
+}
+
+#[test]
+fn a_peer_that_ends_without_a_goodbye_is_lost() {
+    let (a, b) = (Process::start(), Process::start());
+    let link = a.dial(&b);
+    let at = link.link.address();
+    drop(b.links);
+    let LinkEnd::Lost(reason) = link.end() else { panic!("not lost") };
+    assert!(reason.contains("its process ended") && reason.contains(&at.to_string()), "{reason}");
+}
+
+#[test]
+fn a_link_that_was_dropped_brings_nothing_more() {
+    let (a, b) = (Process::start(), Process::start());
+    let Watched { link, events } = a.dial(&b);
+    let other = a.dial(&b);
+    drop(link);
+    // The thread lets go of what it called.
+    assert!(matches!(events.recv_timeout(LIMIT), Err(std::sync::mpsc::RecvTimeoutError::Disconnected)));
+    b.links.close_endpoint(b.address.name);
+    assert!(matches!(other.end(), LinkEnd::Goodbye));
+}
+
+#[test]
+fn a_suspicion_counts_when_the_link_has_nothing_to_say() {
+    let (a, b, c) = (Process::start(), Process::start(), Process::start());
+    let (to_b, to_c) = (a.dial(&b), a.dial(&c));
+    to_b.link.suspicions().report("its data broke".to_owned());
+    to_b.link.suspicions().report("so did more".to_owned());
+    to_c.link.suspicions().report("its data broke".to_owned());
+    c.links.close_endpoint(c.address.name);
+    assert!(matches!(to_c.end(), LinkEnd::Goodbye), "what the link says counts");
+    let LinkEnd::Lost(reason) = to_b.end() else { panic!("not lost") };
+    assert!(reason.starts_with("its data broke; it was at "), "{reason}");
+}
+
+#[test]
+fn data_flows_beside_a_link() {
+    let (a, b) = (Process::start(), Process::start());
+    let link = a.dial(&b);
+    let here = link.link.open_data().unwrap();
+    until("a connection", || !b.taken.all().is_empty());
+    let (mut there, _seat) = b.taken.all().pop().unwrap();
+    let said = Fields { kind: 3, numbers: [1, 2, 3], ..Fields::default() };
+    (&here.stream).write_all(&here.outbound.seal(said)).unwrap();
+    let mut incoming = crate::socket::Incoming::default();
+    let mut heard = None;
+    until("a header", || {
+        heard = incoming.read(&there.stream).unwrap().copied();
+        heard.is_some()
+    });
+    assert_eq!(there.inbound.open(&heard.unwrap()), Ok(said));
+}
+
+#[test]
+fn what_is_refused_is_told_and_ends_the_way_back() {
+    let (a, b) = (Process::start(), Process::start());
+    let (ab, ba) = (a.dial(&b), b.dial(&a));
+    let _data = ab.link.open_data().unwrap();
+    let complaint = Complaint { code: 4, values: [7, 8, 9] };
+    b.taken.last().refuse(complaint, "nobody wants it".to_owned());
+    let LinkEnd::Refused { complaint: told, .. } = ab.end() else { panic!("not refused") };
+    assert_eq!(told, complaint);
+    let LinkEnd::Hostile { reason, .. } = ba.end() else { panic!("not hostile") };
+    assert_eq!(reason, "nobody wants it");
+}
+
+#[test]
+fn a_connection_that_the_network_swallows_is_told() {
+    let (a, b) = (Process::start(), Process::start());
+    let (ab, ba) = (a.dial(&b), b.dial(&a));
+    let _data = ab.link.open_data().unwrap();
+    b.taken.last().report_silence();
+    for (end, text) in [(ab.end(), "not others"), (ba.end(), "swallows a connection of its")] {
+        let LinkEnd::Lost(reason) = end else { panic!("not lost") };
+        assert!(reason.contains(text), "{reason}");
+    }
+}
+
+#[test]
+fn closing_an_endpoint_closes_its_data() {
+    let (a, b) = (Process::start(), Process::start());
+    let link = a.dial(&b);
+    let _data = link.link.open_data().unwrap();
+    until("a connection", || !b.taken.all().is_empty());
+    b.links.close_endpoint(b.address.name);
+    until("closed connection", || b.taken.all().is_empty());
+    assert!(matches!(link.end(), LinkEnd::Goodbye));
+    assert!(matches!(link.link.open_data(), Err(Error::Closed { .. })));
+}
+
+#[test]
+fn who_takes_no_data_refuses_it() {
+    let (a, b) = (Process::start(), Process::with(Options::default(), Arc::default()));
+    let link = a.dial(&b);
+    let Err(refused) = link.link.open_data() else { panic!("taken") };
+    assert!(refused.to_string().contains("does not speak this protocol"), "{refused}");
+    b.links.say(b.address.name, 1);
+    assert_eq!(link.word(), 1, "the link lives");
+}
+
+#[test]
+fn strangers_do_not_disturb() {
+    let (a, b) = (Process::start(), Process::start());
+    let link = a.dial(&b);
+    let silent: Vec<_> = (0..30).map(|_| TcpStream::connect(b.at()).unwrap()).collect();
+    for len in 0..200usize {
+        let mut stranger = TcpStream::connect(b.at()).unwrap();
+        let bytes: Vec<u8> = (0..len).map(|i| (i * 31 + len) as u8).collect();
+        // It may have been turned away already.
+        let _ = stranger.write_all(&bytes);
+    }
+    // Somebody who knows the name of an endpoint, and not its key; data without a link.
+    let stranger = Address { key: Key::from_bytes([7; 32]), ..moved(&b.address, b.at().port()) };
+    let Err(refused) = a.try_dial(&stranger) else { panic!("let in") };
+    assert!(refused.to_string().contains("key"), "{refused}");
+    let data = b.request(a.address.name, Purpose::Data);
+    let refused = super::dial::dial(PROTOCOL, &[b.at()], &b.address.key, &data).map(|_| ()).unwrap_err();
+    assert!(matches!(refused, Error::Closed { .. }), "{refused}");
+    b.links.say(b.address.name, 1);
+    assert_eq!((link.word(), a.dial(&b).word()), (1, 1));
+    drop(silent);
+}
+
+#[test]
+fn a_member_gets_no_more_connections_than_there_is_room_for() {
+    let (a, b) = (Process::start(), Process::start());
+    let link = a.dial(&b);
+    let mut taken = Vec::new();
+    for purpose in [Purpose::Link, Purpose::Data] {
+        let request = b.request([5; 16], purpose);
+        let refused = (0..=MAX_OPEN).find_map(|_| {
+            match super::dial::dial(PROTOCOL, &[b.at()], &b.address.key, &request) {
+                Ok(connection) => {
+                    taken.push(connection);
+                    None
+                }
+                Err(error) => Some(error.to_string()),
+            }
+        });
+        let refused = refused.expect("no limit");
+        assert!(refused.contains("as many connections as it takes"), "{refused}");
+        assert!(refused.contains(&b.at().to_string()), "{refused}");
+    }
+    b.links.say(b.address.name, 1);
+    assert_eq!(link.word(), 1);
+    drop(taken);
+    b.taken.all().clear();
+    until("room", || a.try_dial(&b.address).is_ok_and(|link| link.link.open_data().is_ok()));
+}
+
+#[test]
+fn a_peer_of_another_version_is_an_error_that_names_both() {
+    let a = Process::start();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let thread = std::thread::spawn(move || {
+        let mut challenge = [0; 40];
+        challenge[..8].copy_from_slice(b"TEST\x07\0\0\0");
+        listener.accept().unwrap().0.write_all(&challenge).unwrap();
+    });
+    let Err(error) = a.try_dial(&moved(&a.address, port)) else { panic!("another version") };
+    assert!(matches!(error, Error::Version { theirs: 7, ours: 1, .. }), "{error}");
+    thread.join().unwrap();
+}
+
+#[test]
+fn every_address_is_tried_and_named() {
+    let b = Process::start();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let request = b.request([6; 16], Purpose::Link);
+    let candidates = [closed, b.at()];
+    let (_, _, found) = super::dial::dial(PROTOCOL, &candidates, &b.address.key, &request).unwrap();
+    assert_eq!(found, b.at());
+    let gone = super::dial::dial(PROTOCOL, &[closed], &b.address.key, &request).map(|_| ()).unwrap_err();
+    assert!(matches!(gone, Error::Gone { .. }) && gone.to_string().contains(&closed.to_string()), "{gone}");
+}
+
+#[test]
+fn an_endpoint_that_was_closed_is_told() {
+    let (a, b) = (Process::start(), Process::start());
+    b.links.close_endpoint(b.address.name);
+    let Err(error) = a.try_dial(&b.address) else { panic!("open") };
+    assert!(matches!(error, Error::Closed { .. }), "{error}");
+}
+
+/// As where the first packets of a connection are lost, and the next ones wait for theirs.
+#[test]
+fn an_address_that_is_silent_is_tried_again() {
+    let (a, b) = (Process::start(), Process::start());
+    let peer = b.at();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let between = std::thread::spawn(move || {
+        let (silent, _) = listener.accept().unwrap();
+        let (mut here, _) = listener.accept().unwrap();
+        let mut there = TcpStream::connect(peer).unwrap();
+        let (mut from_here, mut from_there) = (here.try_clone().unwrap(), there.try_clone().unwrap());
+        let back = std::thread::spawn(move || std::io::copy(&mut from_there, &mut here));
+        let _ = std::io::copy(&mut from_here, &mut there);
+        let _ = there.shutdown(std::net::Shutdown::Both);
+        let _ = back.join().unwrap();
+        drop(silent);
+    });
+    let link = a.try_dial(&moved(&b.address, address.port())).unwrap();
+    assert_eq!(link.link.address(), address);
+    drop(link);
+    between.join().unwrap();
+}
+
+#[test]
+fn an_unknown_interface_is_an_error_that_names_it() {
+    let options = Options { interface: Some("nosuch0".to_owned()), ..Options::default() };
+    let Err(error) = Links::start(PROTOCOL, options) else { panic!("started") };
+    assert!(error.to_string().contains("nosuch0"), "{error}");
+}
+
+/// As of a transport whose connection lets go of its link when that ends.
+#[test]
+fn the_last_owner_may_be_the_thread_itself() {
+    #[derive(Default)]
+    struct Owner(Mutex<Option<Link>>);
+    impl LinkEvents for Owner {
+        fn ended(&self, _: LinkEnd) {
+            drop(self.0.lock().unwrap().take());
+        }
+    }
+    let (a, b) = (Process::start(), Process::start());
+    let owner = Arc::new(Owner::default());
+    let link = a.links.dial(&b.address, true, a.address.name, owner.clone()).unwrap();
+    let shared = Arc::downgrade(&a.links.shared);
+    *owner.0.lock().unwrap() = Some(link);
+    drop(a);
+    assert_ne!(shared.strong_count(), 0);
+    b.links.close_endpoint(b.address.name);
+    until("end of the thread", || shared.strong_count() == 0);
+}

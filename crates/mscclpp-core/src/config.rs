@@ -145,6 +145,18 @@ pub struct IbConfig {
     pub max_wr_per_send: u32,
     /// How signals travel.
     pub mode: IbMode,
+    /// The traffic class (on RoCE the DSCP, times 4) of its packets.
+    pub traffic_class: Option<u8>,
+    /// The service level of its packets, 0 to 15.
+    pub service_level: Option<u8>,
+    /// The index in the port's table of partition keys.
+    pub pkey_index: Option<u16>,
+    /// How long an acknowledgement is waited for: 4.096 us times 2 to this power; 0 for ever, at most 31.
+    pub timeout: Option<u8>,
+    /// How often a packet is sent again without an acknowledgement, 0 to 7.
+    pub retry_count: Option<u8>,
+    /// How often a packet is sent again for which the peer has no receive yet, 0 to 6; 7 without an end.
+    pub rnr_retry: Option<u8>,
 }
 
 impl Default for IbConfig {
@@ -159,6 +171,12 @@ impl Default for IbConfig {
             max_recv_wr: 16,
             max_wr_per_send: 64,
             mode: IbMode::Default,
+            traffic_class: None,
+            service_level: None,
+            pkey_index: None,
+            timeout: None,
+            retry_count: None,
+            rnr_retry: None,
         }
     }
 }
@@ -194,6 +212,12 @@ impl IbConfig {
         max_recv_wr: u32 => max_recv_wr,
         max_wr_per_send: u32 => max_wr_per_send,
         mode: IbMode => mode,
+        traffic_class: u8 => Some(traffic_class),
+        service_level: u8 => Some(service_level),
+        pkey_index: u16 => Some(pkey_index),
+        timeout: u8 => Some(timeout),
+        retry_count: u8 => Some(retry_count),
+        rnr_retry: u8 => Some(rnr_retry),
     }
 }
 

@@ -120,7 +120,8 @@ impl Connection {
             )));
         }
         let region = self.map("the destination", dst)?;
-        let update = |route| Operation::Update { route, offset: dst_offset, value: new_value };
+        let update =
+            |route| Operation::Update { route, offset: dst_offset, value: new_value, previous: None };
         // SAFETY: the word is inside the memory.
         unsafe { self.start(&region, None, update)? };
         *src = new_value;

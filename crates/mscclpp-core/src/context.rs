@@ -272,7 +272,7 @@ impl Context {
         match (failure, memory.transports().iter().next()) {
             (Some(error), _) => Err(error),
             (None, Some(transport)) if (memory.transports() & self.transports()).none() => {
-                Err(Error::NoProvider { transport, available: self.transports() })
+                Err(self.no_provider(transport))
             }
             (None, Some(_)) => Ok(None),
             (None, None) => Err(Error::InvalidArgument(format!(
@@ -306,7 +306,13 @@ impl Context {
             .iter()
             .find(|p| p.transports().has(transport))
             .cloned()
-            .ok_or_else(|| Error::NoProvider { transport, available: self.transports() })
+            .ok_or_else(|| self.no_provider(transport))
+    }
+
+    fn no_provider(&self, transport: Transport) -> Error {
+        let reason = self.inner.providers.iter().find_map(|provider| provider.why_not(transport));
+        let reason = reason.unwrap_or_else(|| "add one to Context::builder()".to_owned());
+        Error::NoProvider { transport, available: self.transports(), reason }
     }
 
     /// Words for a semaphore over `transport`, whose waits are on `gpu` or on the host.

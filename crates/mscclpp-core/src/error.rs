@@ -29,14 +29,14 @@ pub enum Error {
         size: u64,
     },
     /// No provider of this context serves the transport.
-    #[error(
-        "no provider of this context serves {transport} (it has: {available}); add one to Context::builder()"
-    )]
+    #[error("no provider of this context serves {transport} (it has: {available}); {reason}")]
     NoProvider {
         /// The transport asked for.
         transport: Transport,
         /// What the context's providers serve here and now.
         available: TransportFlags,
+        /// What is missing, and what to do.
+        reason: String,
     },
     /// The two sides of a connection use different transports.
     #[error("transport mismatch: the local endpoint uses {local}, the remote one {remote}")]

@@ -55,7 +55,7 @@ impl Signaller {
 
     /// What sends the next signal, along a route to [`Signaller::target`].
     pub(crate) fn next(&self, route: RouteId) -> Operation {
-        Operation::Update { route, offset: self.target().1, value: self.sent + 1 }
+        Operation::Update { route, offset: self.target().1, value: self.sent + 1, previous: Some(self.sent) }
     }
 
     /// The next signal was given to a queue.

@@ -26,6 +26,13 @@ pub trait TransportProvider: Send + Sync {
     /// Which transports it serves here and now.
     fn transports(&self) -> TransportFlags;
 
+    /// Why it does not serve `transport` here and now, if that is one of its own: what is missing, and what to do. For the
+    /// error that a user gets.
+    fn why_not(&self, transport: Transport) -> Option<String> {
+        let _ = transport;
+        None
+    }
+
     /// Whether an endpoint of `local`, which this provider serves, can be connected to one of `remote`: if it says nothing
     /// else, only to one of the same.
     fn pairs_with(&self, local: Transport, remote: Transport) -> bool {
@@ -215,6 +222,9 @@ pub enum Operation {
         offset: u64,
         /// What.
         value: u64,
+        /// What is there before, where that is known: this side alone changes the word, and `value` is larger. A transport
+        /// may add the difference then.
+        previous: Option<u64>,
     },
     /// Store `value` in 8 bytes of local device memory once all earlier operations are complete at the peer, so that
     /// kernels learn it without the host. Only given where [`Queue::stores_completions`] says so.

@@ -258,7 +258,7 @@ impl Semaphore {
             return Err(self.has_a_signaller());
         };
         let (region, offset) = self.remote_token_by_link();
-        let update = |route| Operation::Update { route, offset, value: *sent + 1 };
+        let update = |route| Operation::Update { route, offset, value: *sent + 1, previous: Some(*sent) };
         // SAFETY: the token is inside the peer's memory: reading its stub has compared them.
         unsafe { self.inner.connection.start(region, None, update)? };
         *sent += 1;

@@ -123,7 +123,11 @@ impl IpcQueue {
     unsafe fn start(&mut self, batch: &[Operation]) -> Result<usize> {
         match *batch {
             // What a signal through a proxy is: one call of the driver for both.
-            [Operation::Update { route, offset, value }, Operation::Complete { word, value: done }, ..] => {
+            [
+                Operation::Update { route, offset, value, .. },
+                Operation::Complete { word, value: done },
+                ..,
+            ] => {
                 let to = self.used(route)?.to.add(offset);
                 self.operations += 1;
                 // SAFETY: the caller has checked the range, whose memory this queue keeps until the store is complete, and
@@ -141,7 +145,7 @@ impl IpcQueue {
                 }
                 Ok(1)
             }
-            [Operation::Update { route, offset, value }, ..] => {
+            [Operation::Update { route, offset, value, .. }, ..] => {
                 let to = self.used(route)?.to.add(offset);
                 // SAFETY: as above.
                 unsafe { self.stream.write_u64(to, value)? };

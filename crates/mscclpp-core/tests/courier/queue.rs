@@ -122,7 +122,7 @@ impl CourierQueue {
                 let src = src.as_ref().ok_or_else(missing)?;
                 Order::Copy { to: at(dst, dst_offset), from: at(src, src_offset), len }
             }
-            Operation::Update { route, offset, value } => {
+            Operation::Update { route, offset, value, .. } => {
                 Order::Update { to: at(&self.route(route)?.dst, offset), value }
             }
             Operation::Flush { ticket } => Order::Flush { ticket },

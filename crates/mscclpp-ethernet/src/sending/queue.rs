@@ -140,7 +140,7 @@ impl EthernetQueue {
                     false => self.hand_over(Work::Write { region, offset, source, checksum }),
                 }
             }
-            Operation::Update { route, offset, value } => {
+            Operation::Update { route, offset, value, .. } => {
                 let to = &self.route(route)?.to;
                 to.check()?;
                 let region = to.id();

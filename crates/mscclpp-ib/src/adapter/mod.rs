@@ -1,0 +1,42 @@
+//! Devices, and what is made on them: safe owners of what the verbs library hands out.
+//!
+//! Each owner keeps what it was made on, and gives itself back when dropped. The library's calls may be used from any
+//! thread; where this crate needs one at a time, it takes `&mut`.
+
+mod device;
+mod list;
+mod memory;
+mod queue_pair;
+
+pub(crate) use device::{Adapter, AsyncEvent, Port};
+pub(crate) use list::list;
+pub(crate) use memory::{Access, Mr};
+pub(crate) use queue_pair::{Channel, Completion, Cq, Path, QpSizes, QueuePair, Reliability, random_psn};
+
+use std::io;
+
+use crate::error::Error;
+
+/// The error of a call on `device` that failed with `errno`.
+fn failed(device: &str, call: impl Into<String>, errno: i32) -> Error {
+    let hint = match errno {
+        libc::ENOMEM => {
+            "; the adapter or the system has no memory for it, or the limit of locked memory is too low (ulimit -l, \
+             LimitMEMLOCK of systemd, --ulimit memlock=-1 of docker)"
+        }
+        libc::EPERM | libc::EACCES => "; /dev/infiniband must be readable and writable for this user",
+        libc::EIO | libc::ENODEV => "; the device may have been removed",
+        _ => "",
+    };
+    Error::Verbs {
+        device: device.to_owned(),
+        call: call.into(),
+        hint,
+        source: io::Error::from_raw_os_error(errno),
+    }
+}
+
+/// The `errno` that the last call left.
+fn last_errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}

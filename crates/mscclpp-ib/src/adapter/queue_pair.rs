@@ -1,0 +1,432 @@
+//! Queue pairs with their completion queues, and how they are brought to work.
+
+use std::{
+    ffi::c_void,
+    os::fd::{AsFd, BorrowedFd},
+    ptr::{self, NonNull},
+    sync::Arc,
+};
+
+use mscclpp_verbs_sys as sys;
+
+use super::{Adapter, Port, failed, last_errno};
+use crate::{
+    error::{Error, Result},
+    gid::Gid,
+};
+
+/// Tells of completion queues that were armed and have something.
+pub(crate) struct Channel {
+    channel: NonNull<sys::ibv_comp_channel>,
+    adapter: Arc<Adapter>,
+}
+
+// SAFETY: the library's objects may be used by any thread.
+unsafe impl Send for Channel {}
+// SAFETY: only its descriptor is used through `&`, and completion queues refer to it.
+unsafe impl Sync for Channel {}
+
+impl Channel {
+    pub(crate) fn new(adapter: &Arc<Adapter>) -> Result<Arc<Self>> {
+        // SAFETY: the context is open.
+        let channel = NonNull::new(unsafe { (adapter.verbs.create_comp_channel)(adapter.context.as_ptr()) })
+            .ok_or_else(|| adapter.null("ibv_create_comp_channel"))?;
+        let this = Self { channel, adapter: adapter.clone() };
+        let fd = this.fd();
+        // SAFETY: two calls on a descriptor that is open as long as the channel.
+        let set = unsafe {
+            let flags = libc::fcntl(fd, libc::F_GETFL);
+            flags >= 0 && libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) == 0
+        };
+        match set {
+            true => Ok(Arc::new(this)),
+            false => Err(failed(adapter.name(), "making a completion channel not block", last_errno())),
+        }
+    }
+
+    fn fd(&self) -> i32 {
+        // SAFETY: the channel lives.
+        unsafe { self.channel.as_ref() }.fd
+    }
+
+    /// Takes an event, and gives the number of the completion queue that it is about. Does not block.
+    pub(crate) fn next(&self) -> Option<u64> {
+        let (mut cq, mut number) = (ptr::null_mut(), ptr::null_mut::<c_void>());
+        // SAFETY: the channel lives and does not block; the results are this function's.
+        let errno =
+            unsafe { (self.adapter.verbs.get_cq_event)(self.channel.as_ptr(), &raw mut cq, &raw mut number) };
+        if errno != 0 {
+            return None;
+        }
+        // SAFETY: the queue is one that was made with this channel; it is not destroyed before its events are given back.
+        unsafe { (self.adapter.verbs.ack_cq_events)(cq, 1) };
+        Some(number.addr() as u64)
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: it is open as long as the channel, which `self` keeps.
+        unsafe { BorrowedFd::borrow_raw(self.fd()) }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: completion queues keep their channel, so none is left.
+        unsafe { (self.adapter.verbs.destroy_comp_channel)(self.channel.as_ptr()) };
+    }
+}
+
+/// What became of a work request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Completion {
+    pub(crate) id: u64,
+    pub(crate) status: u32,
+    pub(crate) vendor: u32,
+    /// With [`sys::IBV_WC_WITH_IMM`], the number that came along.
+    pub(crate) flags: u32,
+    pub(crate) immediate: u32,
+    pub(crate) bytes: u32,
+}
+
+/// A completion queue.
+pub(crate) struct Cq {
+    cq: NonNull<sys::ibv_cq>,
+    /// For polling, as many as are taken at once.
+    taken: Vec<sys::ibv_wc>,
+    adapter: Arc<Adapter>,
+    _channel: Option<Arc<Channel>>,
+}
+
+// SAFETY: the library's objects may be used by any thread.
+unsafe impl Send for Cq {}
+
+impl Cq {
+    /// For `entries` completions, of which `at_once` are taken at a time. With a channel, its events carry `number`.
+    pub(crate) fn new(
+        adapter: &Arc<Adapter>,
+        entries: u32,
+        at_once: u32,
+        channel: Option<(&Arc<Channel>, u64)>,
+    ) -> Result<Self> {
+        let (of, number) =
+            channel.map_or((ptr::null_mut(), 0), |(channel, number)| (channel.channel.as_ptr(), number));
+        let number = ptr::without_provenance_mut(number as usize);
+        // SAFETY: the context is open, and the channel, if there is one, lives and is of this context.
+        let cq = unsafe {
+            (adapter.verbs.create_cq)(adapter.context.as_ptr(), entries.max(1) as i32, number, of, 0)
+        };
+        let cq =
+            NonNull::new(cq).ok_or_else(|| adapter.null(format!("ibv_create_cq with {entries} entries")))?;
+        Ok(Self {
+            cq,
+            taken: vec![sys::ibv_wc::default(); at_once.max(1) as usize],
+            adapter: adapter.clone(),
+            _channel: channel.map(|(channel, _)| channel.clone()),
+        })
+    }
+
+    /// Takes what has completed, at most as many as are taken at once.
+    pub(crate) fn poll(&mut self) -> Result<impl Iterator<Item = Completion> + '_> {
+        let most = self.taken.len() as i32;
+        // SAFETY: the queue lives, and there is room for as many.
+        let count = unsafe { self.adapter.verbs.poll_cq(self.cq.as_ptr(), most, self.taken.as_mut_ptr()) };
+        if count < 0 {
+            return Err(failed(self.adapter.name(), "ibv_poll_cq", count.abs()));
+        }
+        Ok(self.taken[..count as usize].iter().map(|wc| Completion {
+            id: wc.wr_id,
+            status: wc.status,
+            vendor: wc.vendor_err,
+            flags: wc.wc_flags,
+            // SAFETY: both views of the union are 4 bytes.
+            immediate: u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }),
+            bytes: wc.byte_len,
+        }))
+    }
+
+    /// The next completion makes an event on the channel. One that came before this call may not: poll once more after it.
+    pub(crate) fn arm(&self) -> Result<()> {
+        // SAFETY: the queue lives.
+        let errno = unsafe { self.adapter.verbs.req_notify_cq(self.cq.as_ptr(), false) };
+        self.adapter.check("ibv_req_notify_cq", errno)
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // SAFETY: queue pairs are dropped before their completion queues, and each event was given back when it was taken.
+        unsafe { (self.adapter.verbs.destroy_cq)(self.cq.as_ptr()) };
+    }
+}
+
+/// How many work requests a queue pair holds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QpSizes {
+    pub(crate) send: u32,
+    pub(crate) receive: u32,
+    /// How many bytes a request may carry itself.
+    pub(crate) inline: u32,
+}
+
+/// What one end must know of the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Path {
+    pub(crate) qpn: u32,
+    /// Where its packets begin to count.
+    pub(crate) psn: u32,
+    pub(crate) lid: u16,
+    pub(crate) gid: Gid,
+    /// As the library numbers them.
+    pub(crate) mtu: u32,
+    /// How many atomics of the other end it carries out at once.
+    pub(crate) atomics: u8,
+}
+
+/// How hard a queue pair tries, and which way its packets go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reliability {
+    pub(crate) timeout: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) traffic_class: u8,
+    pub(crate) service_level: u8,
+    pub(crate) pkey_index: u16,
+}
+
+/// A reliable connection's end.
+pub(crate) struct QueuePair {
+    qp: NonNull<sys::ibv_qp>,
+    adapter: Arc<Adapter>,
+    sizes: QpSizes,
+    psn: u32,
+}
+
+// SAFETY: the library's objects may be used by any thread.
+unsafe impl Send for QueuePair {}
+
+/// Where packets of a queue pair begin to count: 24 random bits, so that packets of an earlier one are not taken for them.
+pub(crate) fn random_psn() -> Result<u32> {
+    let bytes: [u8; 3] = mscclpp_net::random()?;
+    Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]))
+}
+
+/// How long a peer that has no receive posted waits before it asks for another try: 0.64 ms.
+const RNR_TIMER: u8 = 12;
+/// How many routers a packet may pass.
+const HOPS: u8 = 255;
+
+impl QueuePair {
+    /// A queue pair that can be connected and may have receives posted. Work that is done goes to `cq`, which must be kept
+    /// until the queue pair is dropped.
+    pub(crate) fn new(
+        adapter: &Arc<Adapter>,
+        cq: &Cq,
+        sizes: QpSizes,
+        port: &Port,
+        pkey_index: u16,
+        psn: u32,
+    ) -> Result<Self> {
+        let mut attr = sys::ibv_qp_init_attr {
+            send_cq: cq.cq.as_ptr(),
+            recv_cq: cq.cq.as_ptr(),
+            qp_type: sys::IBV_QPT_RC,
+            ..Default::default()
+        };
+        attr.cap.max_send_wr = sizes.send;
+        attr.cap.max_recv_wr = sizes.receive;
+        attr.cap.max_send_sge = 1;
+        attr.cap.max_recv_sge = 1;
+        let mut qp = None;
+        // Adapters differ in what they carry inline, and refuse more than that.
+        for inline in [sizes.inline, sizes.inline / 2, 0] {
+            attr.cap.max_inline_data = inline;
+            // SAFETY: the protection domain and the completion queue live.
+            qp = NonNull::new(unsafe { (adapter.verbs.create_qp)(adapter.pd.as_ptr(), &raw mut attr) });
+            if qp.is_some() || last_errno() != libc::EINVAL {
+                break;
+            }
+        }
+        let qp = qp.ok_or_else(|| {
+            adapter.null(format!(
+                "ibv_create_qp with {} sends and {} receives (the adapter takes {})",
+                sizes.send,
+                sizes.receive,
+                adapter.limits().max_qp_wr
+            ))
+        })?;
+        // What the library granted may be more than was asked for; only as much inline as it says.
+        let sizes = QpSizes { inline: attr.cap.max_inline_data, ..sizes };
+        let this = Self { qp, adapter: adapter.clone(), sizes, psn };
+        let mut attr = sys::ibv_qp_attr {
+            qp_state: sys::IBV_QPS_INIT,
+            pkey_index,
+            port_num: port.number,
+            qp_access_flags: sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_ATOMIC,
+            ..Default::default()
+        };
+        if !adapter.limits().atomics {
+            attr.qp_access_flags = sys::IBV_ACCESS_REMOTE_WRITE;
+        }
+        let mask = sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | sys::IBV_QP_ACCESS_FLAGS;
+        this.modify("INIT", &mut attr, mask)?;
+        Ok(this)
+    }
+
+    fn modify(&self, state: &str, attr: &mut sys::ibv_qp_attr, mask: u32) -> Result<()> {
+        // SAFETY: the queue pair lives, and the attributes that the mask names are set.
+        let errno = unsafe { (self.adapter.verbs.modify_qp)(self.qp.as_ptr(), attr, mask as i32) };
+        self.adapter.check(format!("ibv_modify_qp to {state}"), errno)
+    }
+
+    /// Makes it receive from, and then send to, the other end.
+    pub(crate) fn connect(&self, port: &Port, to: &Path, how: &Reliability) -> Result<()> {
+        let limits = self.adapter.limits();
+        let mut attr = sys::ibv_qp_attr {
+            qp_state: sys::IBV_QPS_RTR,
+            path_mtu: port.mtu.min(to.mtu),
+            dest_qp_num: to.qpn,
+            rq_psn: to.psn,
+            max_dest_rd_atomic: limits.max_rd_atom,
+            min_rnr_timer: RNR_TIMER,
+            ..Default::default()
+        };
+        attr.ah_attr.dlid = to.lid;
+        attr.ah_attr.sl = how.service_level;
+        attr.ah_attr.port_num = port.number;
+        // Without a local address there is no other way than by GIDs.
+        if port.needs_grh || to.lid == 0 {
+            attr.ah_attr.is_global = 1;
+            attr.ah_attr.grh.dgid.raw = to.gid.0;
+            attr.ah_attr.grh.sgid_index = u8::try_from(port.gid.index).map_err(|_| {
+                Error::Incompatible(format!(
+                    "GID index {} is over 255, the most a queue pair takes",
+                    port.gid.index
+                ))
+            })?;
+            attr.ah_attr.grh.hop_limit = HOPS;
+            attr.ah_attr.grh.traffic_class = how.traffic_class;
+        }
+        let mask = sys::IBV_QP_STATE
+            | sys::IBV_QP_AV
+            | sys::IBV_QP_PATH_MTU
+            | sys::IBV_QP_DEST_QPN
+            | sys::IBV_QP_RQ_PSN
+            | sys::IBV_QP_MAX_DEST_RD_ATOMIC
+            | sys::IBV_QP_MIN_RNR_TIMER;
+        self.modify(&format!("RTR, from GID {} to {}", port.gid.gid, to.gid), &mut attr, mask)?;
+        let mut attr = sys::ibv_qp_attr {
+            qp_state: sys::IBV_QPS_RTS,
+            timeout: how.timeout,
+            retry_cnt: how.retry_count,
+            rnr_retry: how.rnr_retry,
+            sq_psn: self.psn,
+            // Each end has at most as many under way as the other carries out.
+            max_rd_atomic: limits.max_init_rd_atom.min(to.atomics),
+            ..Default::default()
+        };
+        let mask = sys::IBV_QP_STATE
+            | sys::IBV_QP_TIMEOUT
+            | sys::IBV_QP_RETRY_CNT
+            | sys::IBV_QP_RNR_RETRY
+            | sys::IBV_QP_SQ_PSN
+            | sys::IBV_QP_MAX_QP_RD_ATOMIC;
+        self.modify("RTS", &mut attr, mask)
+    }
+
+    /// What the other end must know.
+    pub(crate) fn path(&self, port: &Port) -> Path {
+        Path {
+            qpn: self.number(),
+            psn: self.psn,
+            lid: port.lid,
+            gid: port.gid.gid,
+            mtu: port.mtu,
+            atomics: self.adapter.limits().max_rd_atom,
+        }
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        // SAFETY: it lives.
+        unsafe { self.qp.as_ref() }.qp_num
+    }
+
+    /// How many bytes a request may carry itself.
+    pub(crate) fn inline(&self) -> u32 {
+        self.sizes.inline
+    }
+
+    pub(crate) fn adapter(&self) -> &Arc<Adapter> {
+        &self.adapter
+    }
+
+    /// Hands over a chain of requests. Gives the first that was not taken, with why, if not all were.
+    ///
+    /// # Safety
+    /// The chain ends with a null pointer; what its requests point to lives, the memory that they name until they complete.
+    pub(crate) unsafe fn post_send(
+        &mut self,
+        first: *mut sys::ibv_send_wr,
+    ) -> Option<(*mut sys::ibv_send_wr, i32)> {
+        let mut bad = ptr::null_mut();
+        // SAFETY: the caller's promise; the queue pair lives.
+        match unsafe { self.adapter.verbs.post_send(self.qp.as_ptr(), first, &raw mut bad) } {
+            0 => None,
+            // Some providers leave the pointer alone where they take nothing.
+            errno => Some((if bad.is_null() { first } else { bad }, errno.abs())),
+        }
+    }
+
+    /// Writes the 8 bytes at `from` to the peer's word at `to`, and tells the completion under `id`.
+    ///
+    /// # Safety
+    /// The word at `from` is registered under `source`, and is not changed before the write has completed.
+    pub(crate) unsafe fn post_word(
+        &mut self,
+        id: u64,
+        (from, source): (u64, u32),
+        (to, key): (u64, u32),
+    ) -> Result<()> {
+        let mut place = sys::ibv_sge { addr: from, length: 8, lkey: source };
+        let mut request = sys::ibv_send_wr {
+            wr_id: id,
+            sg_list: &raw mut place,
+            num_sge: 1,
+            opcode: sys::IBV_WR_RDMA_WRITE,
+            send_flags: sys::IBV_SEND_SIGNALED,
+            ..Default::default()
+        };
+        request.wr.rdma = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: to, rkey: key };
+        // SAFETY: the caller's promise; the request is read during the call alone.
+        match unsafe { self.post_send(&raw mut request) } {
+            None => Ok(()),
+            Some((_, errno)) => self.adapter.check("ibv_post_send of a count", errno),
+        }
+    }
+
+    /// Lets a message of at most `len` bytes arrive at `address`.
+    ///
+    /// # Safety
+    /// The memory is registered under `lkey` for local writes, and nobody else's until the receive completes or the queue
+    /// pair is dropped.
+    pub(crate) unsafe fn post_receive(&mut self, id: u64, address: u64, len: u32, lkey: u32) -> Result<()> {
+        let mut place = sys::ibv_sge { addr: address, length: len, lkey };
+        let mut request =
+            sys::ibv_recv_wr { wr_id: id, sg_list: &raw mut place, num_sge: 1, ..Default::default() };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the caller's promise; the queue pair lives, and the request is read during the call alone.
+        let errno = unsafe { self.adapter.verbs.post_recv(self.qp.as_ptr(), &raw mut request, &raw mut bad) };
+        self.adapter.check("ibv_post_recv", errno)
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: made once, given back once. What is under way ends with it.
+        let errno = unsafe { (self.adapter.verbs.destroy_qp)(self.qp.as_ptr()) };
+        if errno != 0 {
+            tracing::warn!(target: "mscclpp::net", device = self.adapter.name(), errno, "ibv_destroy_qp failed");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+use std::{fmt, io, time::Duration};
+
+use mscclpp_core::Transport;
+use mscclpp_net::{Report, SystemError, env::BadVariable, links};
+
+/// What can go wrong in this transport alone; callers get it inside [`mscclpp_core::Error::Transport`], or as the variant
+/// of [`mscclpp_core::Error`] that says the same.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The verbs library cannot be used.
+    #[error(transparent)]
+    Library(#[from] &'static mscclpp_verbs_sys::LoadError),
+    /// There is no such device here.
+    #[error("there is no InfiniBand device {wanted}; {found}")]
+    NoDevice {
+        /// Its number or name.
+        wanted: String,
+        /// What there is.
+        found: String,
+    },
+    /// A device has no port that can be used.
+    #[error("{device} cannot be used: {reason}")]
+    NoPort {
+        /// The device.
+        device: String,
+        /// The ports and their states, and what to do.
+        reason: String,
+    },
+    /// The GID index that was asked for is not one of the port's.
+    #[error("GID index {wanted} of {device} port {port} cannot be used; {valid}")]
+    NoGid {
+        /// The index, or what was looked for.
+        wanted: String,
+        /// The device.
+        device: String,
+        /// Its port.
+        port: u8,
+        /// Those that can be.
+        valid: String,
+    },
+    /// A call of the verbs library failed.
+    #[error("{device}: {call} failed{hint}")]
+    Verbs {
+        /// The device.
+        device: String,
+        /// The call, with the values that matter.
+        call: String,
+        /// What to do, if that is known.
+        hint: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Memory cannot be made known to the adapter.
+    #[error("{device} cannot register {bytes} bytes of {memory}: {}", .attempts.join("; "))]
+    Register {
+        /// The device.
+        device: String,
+        /// How many bytes.
+        bytes: u64,
+        /// Whose memory it is.
+        memory: String,
+        /// What was tried, and why each failed.
+        attempts: Vec<String>,
+    },
+    /// An operation failed.
+    #[error("{opcode} failed with {status} (vendor code {vendor:#x}) between {local} and {remote}: {remedy}")]
+    Completion {
+        /// What was to be done.
+        opcode: &'static str,
+        /// The status's name in verbs.h.
+        status: &'static str,
+        /// What the adapter says beside it.
+        vendor: u32,
+        /// Device, port, GID and queue pair of this side.
+        local: String,
+        /// GID and queue pair of the peer.
+        remote: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The adapter said that something happened to itself.
+    #[error("{device}: {event}")]
+    Event {
+        /// The device.
+        device: String,
+        /// What happened.
+        event: String,
+    },
+    /// Both sides must use what only one can.
+    #[error("{0}")]
+    Incompatible(String),
+    /// What a peer sent is not what this transport makes.
+    #[error("the transport's part of {what} is malformed: {problem}")]
+    Malformed {
+        /// An endpoint, a region or a queue pair.
+        what: &'static str,
+        /// What was wrong.
+        problem: &'static str,
+    },
+    /// The peer did not answer in time.
+    #[error("the peer did not {what} within {after:?}")]
+    Silent {
+        /// What it should have done.
+        what: &'static str,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The peer's side could not make its end of a queue.
+    #[error("the peer refused a queue: {reason}")]
+    Refused {
+        /// The peer's words.
+        reason: String,
+    },
+    /// A region or endpoint of another provider was passed in.
+    #[error("{0} belongs to another transport provider")]
+    Foreign(&'static str),
+    /// The peer could not be found, or is gone.
+    #[error(transparent)]
+    Links(#[from] links::Error),
+    /// A system call failed.
+    #[error(transparent)]
+    System(#[from] SystemError),
+    /// An environment variable with a malformed value.
+    #[error(transparent)]
+    Environment(#[from] BadVariable),
+}
+
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl fmt::Debug for Error {
+    /// As [`mscclpp_net::Report`] shows it: what a `main` prints that returns it is the message with its causes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Report(self), f)
+    }
+}
+
+impl Error {
+    /// As the core knows it, over `transport`.
+    pub(crate) fn over(self, transport: Transport) -> mscclpp_core::Error {
+        use mscclpp_core::Error as Core;
+        match self {
+            Self::Malformed { what, problem } => {
+                Core::Malformed { what, problem: format!("in the transport's part, {problem}") }
+            }
+            Self::Environment(BadVariable { variable, value, allowed: expected }) => {
+                Core::Environment { variable, value, expected }
+            }
+            Self::Links(links::Error::Gone { .. }) => {
+                Core::PeerLost { peer: "a peer".to_owned(), reason: self.to_string() }
+            }
+            Self::Links(links::Error::Closed { .. }) => Core::PeerClosed { peer: "a peer".to_owned() },
+            other => Core::transport(transport, other),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What a process needs once, however many connections it has: the opened adapters, the links to peers, and one thread that
+//! answers peers who open queues, stores tokens for those without atomics, and hears what adapters say of themselves.
+//!
+//! # Invariants
+//! 1. The thread never blocks but in its event loop, so stopping it is bounded. It takes locks that nobody holds while waiting.
+//! 2. A receiving end lives as long as the TCP connection over which its queue was opened, and its endpoint. The peer ends
+//!    that connection only when what it sent has completed.
+
+mod service;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+    thread::JoinHandle,
+};
+
+use mscclpp_gpu::Gpu;
+use mscclpp_net::{
+    SystemCall, SystemError,
+    event_loop::{self, Commands},
+    links::{Acceptor, Address, DataConnection, LinkEvents, Links, Name, Options, Seat},
+};
+use mscclpp_verbs_sys::Verbs;
+use parking_lot::Mutex;
+
+use crate::{
+    adapter::Adapter,
+    blob::PROTOCOL,
+    error::Result,
+    link::{LinkState, Side},
+    region::Words,
+    sender::Sender,
+};
+
+/// The service of one provider. Stopped when the last endpoint, link and registration is gone.
+pub(crate) struct Hub {
+    links: Arc<Links>,
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    relaxed_ordering: bool,
+}
+
+/// What the thread shares with the rest of the process.
+struct Shared {
+    verbs: &'static Verbs,
+    adapters: Mutex<HashMap<String, Arc<Adapter>>>,
+    endpoints: Mutex<HashMap<Name, Listening>>,
+    links: Mutex<Vec<Weak<LinkState>>>,
+    words: Arc<Words>,
+    commands: Arc<Commands<Command>>,
+}
+
+/// An endpoint that peers may open queues to.
+#[derive(Clone)]
+struct Listening {
+    side: Side,
+    flush: Option<Gpu>,
+}
+
+/// What other threads ask of the hub's.
+pub(crate) enum Command {
+    /// An adapter was opened.
+    Adapter(Arc<Adapter>),
+    /// A peer opens a queue.
+    Accept(Box<DataConnection>, Seat),
+    CloseEndpoint(Name),
+    /// A queue was dropped with something under way.
+    Drain(Box<Sender>),
+    Stop,
+}
+
+/// Hands what peers open to the thread.
+struct Door(Arc<Shared>);
+
+impl Acceptor for Door {
+    fn accept(&self, connection: DataConnection, seat: Seat) -> Result<(), SystemError> {
+        self.0.commands.send(Command::Accept(Box::new(connection), seat));
+        Ok(())
+    }
+
+    fn close_endpoint(&self, name: &Name) {
+        self.0.commands.send(Command::CloseEndpoint(*name));
+    }
+}
+
+impl Hub {
+    pub(crate) fn start(verbs: &'static Verbs, relaxed_ordering: bool) -> Result<Arc<Self>> {
+        let shared = Arc::new(Shared {
+            verbs,
+            adapters: Mutex::default(),
+            endpoints: Mutex::default(),
+            links: Mutex::default(),
+            words: Arc::default(),
+            commands: Arc::new(Commands::new()?),
+        });
+        let acceptor: Arc<dyn Acceptor> = Arc::new(Door(shared.clone()));
+        let options = Options { thread: "mscclpp-ib-link", acceptor: Some(acceptor), ..Options::default() };
+        let links = Links::start(PROTOCOL, options)?;
+        let service = service::Service::new(shared.clone())?;
+        let thread = std::thread::Builder::new()
+            .name("mscclpp-ib-hub".to_owned())
+            .spawn(move || service.run())
+            .during("starting the thread that serves adapters")?;
+        Ok(Arc::new(Self { links, shared, thread: Mutex::new(Some(thread)), relaxed_ordering }))
+    }
+
+    pub(crate) fn relaxed_ordering(&self) -> bool {
+        self.relaxed_ordering
+    }
+
+    pub(crate) fn words(&self) -> &Words {
+        &self.shared.words
+    }
+
+    pub(crate) fn send(&self, command: Command) {
+        self.shared.commands.send(command);
+    }
+
+    /// The adapter of that name, opened at the first use.
+    pub(crate) fn adapter(&self, name: &str) -> Result<Arc<Adapter>> {
+        let mut adapters = self.shared.adapters.lock();
+        if let Some(adapter) = adapters.get(name) {
+            return Ok(adapter.clone());
+        }
+        let adapter = Adapter::open(self.shared.verbs, name)?;
+        self.send(Command::Adapter(adapter.clone()));
+        adapters.insert(name.to_owned(), adapter.clone());
+        Ok(adapter)
+    }
+
+    /// Lets peers connect to a new endpoint. `flush` is the GPU that data must be made visible to before its tokens are
+    /// stored here.
+    pub(crate) fn open_endpoint(&self, side: Side, flush: Option<Gpu>) -> Result<Address> {
+        let address = self.links.open_endpoint()?;
+        self.shared.endpoints.lock().insert(address.name, Listening { side, flush });
+        Ok(address)
+    }
+
+    /// Says goodbye to the endpoint's peers, and takes no more from them.
+    pub(crate) fn close_endpoint(&self, name: Name) {
+        self.shared.endpoints.lock().remove(&name);
+        self.links.close_endpoint(name);
+    }
+
+    pub(crate) fn dial(
+        &self,
+        peer: &Address,
+        same_host: bool,
+        from: Name,
+        events: Arc<dyn LinkEvents>,
+    ) -> Result<mscclpp_net::links::Link> {
+        Ok(self.links.dial(peer, same_host, from, events)?)
+    }
+
+    /// Fails the link when its adapter or port does.
+    pub(crate) fn watch_link(&self, link: &Arc<LinkState>) {
+        let mut links = self.shared.links.lock();
+        links.retain(|link| link.strong_count() > 0);
+        links.push(Arc::downgrade(link));
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.send(Command::Stop);
+        let Some(thread) = self.thread.lock().take() else { return };
+        if event_loop::join(thread).is_err() {
+            tracing::error!(target: "mscclpp::net", "the thread that serves adapters had panicked");
+        }
+    }
+}

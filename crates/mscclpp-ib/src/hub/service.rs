@@ -1,0 +1,351 @@
+//! The hub's thread.
+
+use std::{
+    collections::HashMap,
+    mem,
+    ops::ControlFlow,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use mscclpp_net::{
+    SystemError,
+    event_loop::{EventLoop, Interest, Ready},
+    links::{DataConnection, Seat},
+    socket::Incoming,
+};
+
+use super::{Command, Listening, Shared};
+use crate::{
+    adapter::{Adapter, AsyncEvent, Channel},
+    blob::{EXCHANGE, Offer},
+    error::{Error, Result},
+    link::Side,
+    receiver::{Beginning, Complaint, Receiver},
+    sender::Sender,
+};
+
+/// How long a peer may take to say what its end of a queue is.
+const OFFER_LIMIT: Duration = Duration::from_secs(5);
+/// How long a port may be down before its connections fail: queue pairs outlast a short outage.
+const PORT_GRACE: Duration = Duration::from_secs(3);
+/// How often what dropped queues have under way is looked after, and for how long.
+const DRAIN_PAUSE: Duration = Duration::from_millis(1);
+const DRAIN_LIMIT: Duration = Duration::from_secs(30);
+
+/// What the thread has.
+pub(super) struct Service {
+    shared: Arc<Shared>,
+    events: EventLoop<Command>,
+    sources: HashMap<u64, Source>,
+    /// By the number that events of their completion queues carry.
+    receivers: HashMap<u64, Receiver>,
+    next_receiver: u64,
+    draining: Vec<(Box<Sender>, Instant)>,
+    ports_down: Vec<PortDown>,
+}
+
+/// What a token of the event loop stands for.
+enum Source {
+    Events(Arc<Adapter>),
+    Completions(Arc<Channel>, String),
+    Offer(Pending),
+    /// The TCP connection of a receiver, by its number.
+    Stream(u64),
+}
+
+/// A peer that is opening a queue.
+struct Pending {
+    connection: Box<DataConnection>,
+    seat: Seat,
+    offer: Incoming<EXCHANGE>,
+    deadline: Instant,
+}
+
+/// A port that went down.
+struct PortDown {
+    adapter: Arc<Adapter>,
+    port: u8,
+    deadline: Instant,
+}
+
+impl Service {
+    pub(super) fn new(shared: Arc<Shared>) -> Result<Self, SystemError> {
+        let events = EventLoop::new(shared.commands.clone())?;
+        Ok(Self {
+            shared,
+            events,
+            sources: HashMap::new(),
+            receivers: HashMap::new(),
+            next_receiver: 0,
+            draining: Vec::new(),
+            ports_down: Vec::new(),
+        })
+    }
+
+    pub(super) fn run(mut self) {
+        loop {
+            let ready = self.events.wait_or_retry(self.wake_at());
+            let commands: Vec<_> = self.shared.commands.take().collect();
+            for command in commands {
+                if self.obey(command).is_break() {
+                    return self.finish();
+                }
+            }
+            for ready in ready {
+                self.look_at(ready);
+            }
+            let now = Instant::now();
+            self.drain(now);
+            self.give_up_offers(now);
+            self.give_up_ports(now);
+        }
+    }
+
+    /// Stopped: nobody is left who could open queues. What was given to queues that are gone is still carried out.
+    fn finish(&mut self) {
+        while !self.draining.is_empty() {
+            self.drain(Instant::now());
+            std::thread::sleep(DRAIN_PAUSE);
+        }
+    }
+
+    /// Lets go of what has nothing under way any more.
+    fn drain(&mut self, now: Instant) {
+        for (sender, _) in
+            self.draining.extract_if(.., |(sender, deadline)| !sender.drain() || now >= *deadline)
+        {
+            // It may be the last owner of a GPU's memory. Freeing that may wait for kernels, which may wait for this thread.
+            let freed =
+                std::thread::Builder::new().name("mscclpp-ib-free".to_owned()).spawn(move || drop(sender));
+            if let Err(error) = freed {
+                tracing::debug!(target: "mscclpp::net", %error, "no thread to free memory on");
+            }
+        }
+    }
+
+    fn wake_at(&self) -> Option<Instant> {
+        let drain = (!self.draining.is_empty()).then(|| Instant::now() + DRAIN_PAUSE);
+        let offers = self.sources.values().filter_map(|source| match source {
+            Source::Offer(pending) => Some(pending.deadline),
+            _ => None,
+        });
+        let ports = self.ports_down.iter().map(|port| port.deadline);
+        drain.into_iter().chain(offers).chain(ports).min()
+    }
+
+    fn obey(&mut self, command: Command) -> ControlFlow<()> {
+        match command {
+            Command::Adapter(adapter) => {
+                let watched = self.watch(&adapter);
+                if let Err(error) = watched {
+                    let error = mscclpp_net::Report(&error).to_string();
+                    tracing::error!(target: "mscclpp::net", device = adapter.name(), error, "cannot watch an adapter");
+                }
+            }
+            Command::Accept(connection, seat) => self.accept(connection, seat),
+            Command::CloseEndpoint(name) => {
+                let closed: Vec<_> =
+                    self.receivers.iter().filter(|(_, r)| r.leads_to(&name)).map(|(n, _)| *n).collect();
+                closed.into_iter().for_each(|number| self.close(number));
+            }
+            Command::Drain(sender) => self.draining.push((sender, Instant::now() + DRAIN_LIMIT)),
+            Command::Stop => return ControlFlow::Break(()),
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn watch(&mut self, adapter: &Arc<Adapter>) -> Result<()> {
+        let token = self.events.add(&**adapter, Interest::READ)?;
+        self.sources.insert(token, Source::Events(adapter.clone()));
+        let channel = Channel::new(adapter)?;
+        let token = self.events.add(&*channel, Interest::READ)?;
+        self.sources.insert(token, Source::Completions(channel, adapter.name().to_owned()));
+        Ok(())
+    }
+
+    fn channel(&self, adapter: &Adapter) -> Option<Arc<Channel>> {
+        self.sources.values().find_map(|source| match source {
+            Source::Completions(channel, name) if name == adapter.name() => Some(channel.clone()),
+            _ => None,
+        })
+    }
+
+    fn accept(&mut self, connection: Box<DataConnection>, seat: Seat) {
+        match self.events.add(&connection.stream, Interest::READ) {
+            Ok(token) => {
+                let deadline = Instant::now() + OFFER_LIMIT;
+                let pending = Pending { connection, seat, offer: Incoming::default(), deadline };
+                self.sources.insert(token, Source::Offer(pending));
+            }
+            Err(error) => {
+                let complaint = Complaint::NoQueue { errno: error.source.raw_os_error().unwrap_or(0) as u64 };
+                seat.refuse(complaint.into(), error.to_string());
+            }
+        }
+    }
+
+    fn look_at(&mut self, ready: Ready) {
+        match self.sources.get_mut(&ready.token) {
+            Some(Source::Events(adapter)) => {
+                let adapter = adapter.clone();
+                while let Some(event) = adapter.next_event() {
+                    self.hear(&adapter, event);
+                }
+            }
+            Some(Source::Completions(channel, _)) => {
+                let channel = channel.clone();
+                while let Some(number) = channel.next() {
+                    self.serve(number);
+                }
+            }
+            Some(Source::Offer(pending)) => {
+                // What has come, if it is all there; none if it ended too early.
+                let offer = match pending.offer.read(&pending.connection.stream) {
+                    Ok(None) => return,
+                    Ok(Some(offer)) => Some(*offer),
+                    Err(_) => None,
+                };
+                if let Some(Source::Offer(pending)) = self.sources.remove(&ready.token) {
+                    self.answer(ready.token, pending, offer);
+                }
+            }
+            Some(Source::Stream(number)) => {
+                let number = *number;
+                // Nothing is ever said on it; it ends.
+                self.serve(number);
+                self.close(number);
+            }
+            None => {}
+        }
+    }
+
+    /// Does what a receiver has got, and waits for more of it.
+    fn serve(&mut self, number: u64) {
+        let Some(receiver) = self.receivers.get_mut(&number) else { return };
+        // Armed before the last look: what comes behind that look makes an event.
+        let alive = receiver.serve() && {
+            receiver.arm();
+            receiver.serve()
+        };
+        if !alive {
+            self.close(number);
+        }
+    }
+
+    fn close(&mut self, number: u64) {
+        let Some(receiver) = self.receivers.remove(&number) else { return };
+        self.events.remove(&receiver.stream);
+        self.sources.retain(|_, source| !matches!(source, Source::Stream(of) if *of == number));
+    }
+
+    fn answer(&mut self, token: u64, pending: Pending, offer: Option<[u8; EXCHANGE]>) {
+        let Pending { mut connection, seat, .. } = pending;
+        let refuse = |seat: Seat, complaint: Complaint, reason: String| {
+            tracing::warn!(target: "mscclpp::net", reason, "a peer's queue is refused");
+            seat.refuse(complaint.into(), reason);
+        };
+        let Some(offer) = offer else { return self.events.remove(&connection.stream) };
+        let offer = match Offer::open(&mut connection.inbound, &offer) {
+            Ok(offer) => offer,
+            Err(error) => {
+                self.events.remove(&connection.stream);
+                return refuse(seat, Complaint::Offer, error.to_string());
+            }
+        };
+        let listening = self.shared.endpoints.lock().get(seat.endpoint()).cloned();
+        // Closed meanwhile: the link says so.
+        let Some(Listening { side, flush }) = listening else {
+            return self.events.remove(&connection.stream);
+        };
+        let Some(channel) = self.channel(&side.adapter) else {
+            self.events.remove(&connection.stream);
+            let reason = format!("{} is not watched", side.adapter.name());
+            return refuse(seat, Complaint::NoQueue { errno: 0 }, reason);
+        };
+        let number = self.next_receiver;
+        self.next_receiver += 1;
+        let flush = flush.filter(|_| offer.immediates);
+        let words = self.shared.words.clone();
+        // The stream stays watched under its token, if the receiver comes about.
+        let beginning = Beginning { side, flush, offer, words, channel, number };
+        match Receiver::new(beginning, *connection) {
+            Ok(mut receiver) => {
+                receiver.sit(seat);
+                self.sources.insert(token, Source::Stream(number));
+                self.receivers.insert(number, receiver);
+                // What came before the queue was known here made its event in vain.
+                self.serve(number);
+            }
+            Err(error) => {
+                let errno = match &error {
+                    Error::Verbs { source, .. } => source.raw_os_error().unwrap_or(0),
+                    _ => 0,
+                };
+                let reason = mscclpp_net::Report(&error).to_string();
+                refuse(seat, Complaint::NoQueue { errno: errno as u64 }, reason);
+            }
+        }
+    }
+
+    fn hear(&mut self, adapter: &Arc<Adapter>, event: AsyncEvent) {
+        tracing::debug!(target: "mscclpp::net", device = adapter.name(), ?event, "an adapter says");
+        match event {
+            AsyncEvent::PortDown(port) => {
+                self.ports_down.push(PortDown {
+                    adapter: adapter.clone(),
+                    port,
+                    deadline: Instant::now() + PORT_GRACE,
+                });
+            }
+            AsyncEvent::PortUp(port) => {
+                self.ports_down.retain(|down| !Arc::ptr_eq(&down.adapter, adapter) || down.port != port);
+            }
+            AsyncEvent::DeviceFailed(text) => self.fail(adapter, |_| true, &text),
+            // The sending end of a queue pair sees its requests fail, with the reason.
+            AsyncEvent::QueuePairFailed(qpn, text) => {
+                let of = |r: &Receiver| Arc::ptr_eq(&r.side().adapter, adapter) && r.qpn() == qpn;
+                let failed: Vec<_> = self.receivers.iter().filter(|(_, r)| of(r)).map(|(n, _)| *n).collect();
+                for number in failed {
+                    tracing::warn!(target: "mscclpp::net", device = adapter.name(), qpn, text, "a queue pair failed");
+                    self.serve(number);
+                    self.close(number);
+                }
+            }
+            AsyncEvent::Other(_) => {}
+        }
+    }
+
+    /// Fails all links of an adapter that `concern` what happened.
+    fn fail(&mut self, adapter: &Arc<Adapter>, concern: impl Fn(&Side) -> bool, event: &str) {
+        let links = mem::take(&mut *self.shared.links.lock());
+        for link in links.iter().filter_map(std::sync::Weak::upgrade) {
+            if Arc::ptr_eq(link.adapter(), adapter) && concern(link.side()) {
+                link.fail(Error::Event { device: adapter.name().to_owned(), event: event.to_owned() });
+            }
+        }
+        self.shared.links.lock().extend(links);
+    }
+
+    fn give_up_offers(&mut self, now: Instant) {
+        let late = |source: &Source| matches!(source, Source::Offer(pending) if pending.deadline <= now);
+        for (_, source) in self.sources.extract_if(|_, source| late(source)) {
+            if let Source::Offer(pending) = source {
+                self.events.remove(&pending.connection.stream);
+            }
+        }
+    }
+
+    fn give_up_ports(&mut self, now: Instant) {
+        let (late, waiting) =
+            mem::take(&mut self.ports_down).into_iter().partition(|down| down.deadline <= now);
+        self.ports_down = waiting;
+        let late: Vec<PortDown> = late;
+        for PortDown { adapter, port, .. } in late {
+            if !adapter.is_active(port) {
+                let event = format!("port {port} went down; is the cable plugged in, the interface up?");
+                self.fail(&adapter, |side| side.port.number == port, &event);
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! A connection as the core sees it.
+
+use std::sync::Arc;
+
+use mscclpp_core::{
+    Error as CoreError, IbConfig, LinkMonitor, Result as CoreResult, Transport,
+    provider::{Link, Queue},
+};
+use mscclpp_net::links::{self, DataConnection, LinkEnd, LinkEvents};
+
+use crate::{
+    adapter::{Adapter, Port, Reliability},
+    error::{Error, Result},
+    hub::Hub,
+    receiver::Complaint,
+    sender::SendQueue,
+};
+
+/// What an endpoint is made of: of this side of its connections.
+#[derive(Clone)]
+pub(crate) struct Side {
+    pub(crate) transport: Transport,
+    pub(crate) adapter: Arc<Adapter>,
+    pub(crate) port: Port,
+    pub(crate) reliability: Reliability,
+    pub(crate) config: IbConfig,
+    pub(crate) max_waiting: Option<u32>,
+}
+
+/// What the queues of a link share.
+pub(crate) struct LinkState {
+    side: Side,
+    immediates: bool,
+    monitor: LinkMonitor,
+}
+
+impl LinkState {
+    pub(crate) fn new(side: Side, immediates: bool, monitor: LinkMonitor) -> Self {
+        Self { side, immediates, monitor }
+    }
+
+    pub(crate) fn side(&self) -> &Side {
+        &self.side
+    }
+
+    pub(crate) fn adapter(&self) -> &Arc<Adapter> {
+        &self.side.adapter
+    }
+
+    pub(crate) fn port(&self) -> &Port {
+        &self.side.port
+    }
+
+    pub(crate) fn reliability(&self) -> &Reliability {
+        &self.side.reliability
+    }
+
+    pub(crate) fn config(&self) -> &IbConfig {
+        &self.side.config
+    }
+
+    pub(crate) fn max_waiting(&self) -> Option<u32> {
+        self.side.max_waiting
+    }
+
+    pub(crate) fn transport(&self) -> Transport {
+        self.side.transport
+    }
+
+    /// Whether signals go as immediate data.
+    pub(crate) fn immediates(&self) -> bool {
+        self.immediates
+    }
+
+    pub(crate) fn check(&self) -> CoreResult<()> {
+        self.monitor.check()
+    }
+
+    pub(crate) fn fail(&self, error: Error) {
+        self.monitor.fail(error.over(self.side.transport));
+    }
+
+    /// What is said of a connection that is over without a reason of its own.
+    pub(crate) fn closed(&self) -> CoreError {
+        CoreError::PeerClosed { peer: self.monitor.label() }
+    }
+}
+
+impl LinkEvents for LinkState {
+    fn ended(&self, end: LinkEnd) {
+        match end {
+            LinkEnd::Goodbye => self.monitor.closed(),
+            LinkEnd::Lost(reason) => self.monitor.lost(reason),
+            LinkEnd::Refused { complaint, .. } => {
+                self.fail(Error::Refused { reason: Complaint::from(complaint).to_string() });
+            }
+            other => self.fail(Error::Refused { reason: other.to_string() }),
+        }
+    }
+}
+
+/// A link from an endpoint of this process to a peer's.
+pub(crate) struct IbLink {
+    state: Arc<LinkState>,
+    link: links::Link,
+    hub: Arc<Hub>,
+}
+
+impl IbLink {
+    pub(crate) fn new(state: Arc<LinkState>, link: links::Link, hub: Arc<Hub>) -> Self {
+        hub.watch_link(&state);
+        Self { state, link, hub }
+    }
+
+    pub(crate) fn state(&self) -> &Arc<LinkState> {
+        &self.state
+    }
+
+    pub(crate) fn hub(&self) -> &Arc<Hub> {
+        &self.hub
+    }
+
+    pub(crate) fn open_data(&self) -> Result<DataConnection> {
+        Ok(self.link.open_data()?)
+    }
+
+    /// Something is wrong with the peer. The link has a moment to end for a reason of its own.
+    pub(crate) fn suspect(&self, reason: String) {
+        self.link.suspicions().report(reason);
+    }
+}
+
+impl Link for IbLink {
+    fn open_queue(&self) -> CoreResult<Box<dyn Queue>> {
+        match SendQueue::open(self) {
+            Ok(queue) => Ok(Box::new(queue)),
+            // What the link knows of the peer says more than that a queue to it could not be opened.
+            Err(error) => Err(self.state.check().err().unwrap_or_else(|| error.over(self.state.transport()))),
+        }
+    }
+}

@@ -1,0 +1,475 @@
+use std::{
+    any::Any,
+    path::PathBuf,
+    sync::{Arc, OnceLock, Weak},
+};
+
+use mscclpp_core::{
+    DeviceType, EndpointConfig, EndpointInfo, Error as CoreError, IbMode, LinkMonitor, MemoryRegion,
+    RegionInfo, Result as CoreResult, Transport, TransportFlags, host_id,
+    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TokenMemory, TransportProvider},
+};
+use mscclpp_gpu::{Gpu, Platform};
+use mscclpp_net::links::Name;
+use mscclpp_verbs_sys::Verbs;
+use parking_lot::Mutex;
+
+use crate::{
+    adapter::{self, Adapter, Reliability},
+    blob::EndpointBlob,
+    error::{Error, Result},
+    hub::Hub,
+    link::{IbLink, LinkState, Side},
+    nearest::nearest,
+    ordering::{self, Mapping, SignalMode, TokenPlan},
+    region::{LocalRegion, PeerRegion},
+    settings::Env,
+};
+
+/// The transports of this crate, in order.
+const TRANSPORTS: [Transport; 8] = [
+    Transport::IB0,
+    Transport::IB1,
+    Transport::IB2,
+    Transport::IB3,
+    Transport::IB4,
+    Transport::IB5,
+    Transport::IB6,
+    Transport::IB7,
+];
+
+/// How long an acknowledgement is waited for, and how often a packet is sent again, if nobody says so.
+const TIMEOUT: u8 = 18;
+const RETRIES: u8 = 7;
+
+/// The provider of [`Transport::IB0`] to [`Transport::IB7`].
+///
+/// Loads the verbs library, and looks for devices, when it is first asked for one. Its thread and its listener go when all that
+/// was made through it is gone.
+#[derive(Default)]
+pub struct InfiniBand {
+    verbs: Option<&'static Verbs>,
+    relaxed_ordering: Option<bool>,
+    mode: IbMode,
+    devices: OnceLock<Result<Devices, String>>,
+    hub: Mutex<Weak<Hub>>,
+}
+
+/// What was found at first.
+struct Devices {
+    verbs: &'static Verbs,
+    env: Env,
+    names: Vec<String>,
+    places: Vec<Option<PathBuf>>,
+}
+
+/// Sets up an [`InfiniBand`] provider.
+///
+/// ```
+/// # use mscclpp_core::Context;
+/// # use mscclpp_ib::InfiniBand;
+/// let infiniband = InfiniBand::builder().relaxed_ordering(false).build();
+/// let context = Context::builder().provider(infiniband).build();
+/// ```
+#[derive(Default)]
+#[must_use]
+pub struct InfiniBandBuilder {
+    provider: InfiniBand,
+}
+
+impl InfiniBandBuilder {
+    /// Whether data may pass other data on its way from the adapter to memory, which some machines need for full speed.
+    /// Updates of words stay behind it either way. Goes before `MSCCLPP_IB_RELAXED_ORDERING`; on by default.
+    pub fn relaxed_ordering(mut self, on: bool) -> Self {
+        self.provider.relaxed_ordering = Some(on);
+        self
+    }
+
+    /// How signals travel to and from endpoints whose configuration leaves that open. Goes before `MSCCLPP_IBV_MODE`.
+    pub fn mode(mut self, mode: IbMode) -> Self {
+        self.provider.mode = mode;
+        self
+    }
+
+    /// Uses these functions in place of the library's: for tests, with a simulated adapter.
+    ///
+    /// # Safety
+    /// The functions do what those of libibverbs do.
+    pub unsafe fn verbs(mut self, verbs: &'static Verbs) -> Self {
+        self.provider.verbs = Some(verbs);
+        self
+    }
+
+    /// The provider. Nothing is loaded yet.
+    #[must_use]
+    pub fn build(self) -> InfiniBand {
+        self.provider
+    }
+}
+
+impl InfiniBand {
+    /// A provider with the defaults of [`InfiniBandBuilder`].
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A provider to be set up.
+    pub fn builder() -> InfiniBandBuilder {
+        InfiniBandBuilder::default()
+    }
+
+    /// The names of the devices that are `IB0`, `IB1`, and so on. Loads the library the first time.
+    ///
+    /// # Errors
+    /// If there is no library, a variable is malformed, or there is no device: with what is missing, and what to do.
+    pub fn device_names(&self) -> Result<Vec<String>, String> {
+        self.devices().map(|devices| devices.names.clone()).map_err(ToOwned::to_owned)
+    }
+
+    /// The transport of the device that is closest to `gpu`: which shares the longest way to it in the system's tree of
+    /// devices, as of one PCIe switch. The first of several. None if there are no devices, or the system does not tell
+    /// where the GPU is, as with simulated ones.
+    #[must_use]
+    pub fn nearest_ib(&self, gpu: &Gpu) -> Option<Transport> {
+        let devices = self.devices().ok()?;
+        nearest(gpu, &devices.places).map(|number| TRANSPORTS[number])
+    }
+
+    fn devices(&self) -> Result<&Devices, &str> {
+        let found =
+            self.devices.get_or_init(|| self.find().map_err(|error| mscclpp_net::Report(&error).to_string()));
+        found.as_ref().map_err(String::as_str)
+    }
+
+    fn find(&self) -> Result<Devices> {
+        let env = Env::read()?;
+        let verbs = match self.verbs {
+            Some(verbs) => verbs,
+            None => Verbs::load()?,
+        };
+        let all = adapter::list(verbs)?;
+        let known = || match all.is_empty() {
+            true => {
+                "the verbs library knows of none (is the adapter's driver loaded, /dev/infiniband there?)"
+                    .to_owned()
+            }
+            false => format!(
+                "there are: {}",
+                all.iter().map(|info| info.name.as_str()).collect::<Vec<_>>().join(", ")
+            ),
+        };
+        let chosen = match &env.devices {
+            Some(names) => names
+                .iter()
+                .map(|name| {
+                    let missing = || Error::NoDevice {
+                        wanted: format!("{name}, which MSCCLPP_HCA_DEVICES names"),
+                        found: known(),
+                    };
+                    all.iter().find(|info| info.name == *name).cloned().ok_or_else(missing)
+                })
+                .collect::<Result<Vec<_>>>()?,
+            None => {
+                let mut active = all.clone();
+                active.retain(|info| match Adapter::open(verbs, &info.name) {
+                    Ok(adapter) => (1..=adapter.limits().ports).any(|port| adapter.is_active(port)),
+                    Err(error) => {
+                        let error = mscclpp_net::Report(&error).to_string();
+                        tracing::warn!(target: "mscclpp::net", device = info.name, error, "a device is left out");
+                        false
+                    }
+                });
+                active
+            }
+        };
+        if chosen.is_empty() {
+            let wanted = "with an active port".to_owned();
+            return Err(Error::NoDevice { wanted, found: known() });
+        }
+        let chosen = &chosen[..chosen.len().min(TRANSPORTS.len())];
+        tracing::debug!(target: "mscclpp::net", devices = ?chosen, library = verbs.origin, "InfiniBand devices");
+        Ok(Devices {
+            verbs,
+            env,
+            names: chosen.iter().map(|info| info.name.clone()).collect(),
+            places: chosen.iter().map(|info| info.place.clone()).collect(),
+        })
+    }
+
+    /// The name of the device that `transport` stands for.
+    fn device(&self, transport: Transport) -> Result<(&Devices, &str)> {
+        let no_device = |found: String| Error::NoDevice { wanted: transport.to_string(), found };
+        let devices = self.devices().map_err(|reason| no_device(reason.to_owned()))?;
+        let number = TRANSPORTS.iter().position(|known| *known == transport);
+        let name = number.and_then(|number| devices.names.get(number));
+        let name = name.ok_or_else(|| no_device(format!("there are: {}", devices.names.join(", "))))?;
+        Ok((devices, name))
+    }
+
+    fn hub(&self, devices: &Devices) -> Result<Arc<Hub>> {
+        let mut hub = self.hub.lock();
+        if let Some(hub) = hub.upgrade() {
+            return Ok(hub);
+        }
+        let relaxed = self.relaxed_ordering.or(devices.env.relaxed_ordering).unwrap_or(true);
+        let started = Hub::start(devices.verbs, relaxed)?;
+        *hub = Arc::downgrade(&started);
+        Ok(started)
+    }
+
+    /// The hub, and the adapter that `transport` stands for, opened.
+    fn adapter(&self, transport: Transport) -> Result<(Arc<Hub>, Arc<Adapter>, &Env)> {
+        let (devices, name) = self.device(transport)?;
+        let hub = self.hub(devices)?;
+        let adapter = hub.adapter(name)?;
+        Ok((hub, adapter, &devices.env))
+    }
+
+    fn open(&self, config: &EndpointConfig, gpu: Option<&Gpu>) -> Result<IbEndpoint> {
+        let (hub, adapter, env) = self.adapter(config.transport)?;
+        let ib = &config.ib;
+        if let Some(wanted) = ib.device_index
+            && TRANSPORTS.get(wanted as usize) != Some(&config.transport)
+        {
+            return Err(Error::Incompatible(format!(
+                "device_index is {wanted}, but {} is another device; memory is registered for a transport, so name the \
+                 device by Transport::IB{wanted}",
+                config.transport
+            )));
+        }
+        let port = adapter.port(ib.port, ib.gid_index.or(env.gid_index))?;
+        let reliability = Reliability {
+            timeout: ib.timeout.or(env.timeout).unwrap_or(TIMEOUT),
+            retry_count: ib.retry_count.or(env.retry_count).unwrap_or(RETRIES),
+            rnr_retry: ib.rnr_retry.or(env.rnr_retry).unwrap_or(RETRIES),
+            traffic_class: ib.traffic_class.or(env.traffic_class).unwrap_or(0),
+            service_level: ib.service_level.or(env.service_level).unwrap_or(0),
+            pkey_index: ib.pkey_index.or(env.pkey_index).unwrap_or(0),
+        };
+        for (what, value, most) in [
+            ("timeout", reliability.timeout, 31),
+            ("retry_count", reliability.retry_count, 7),
+            ("rnr_retry", reliability.rnr_retry, 7),
+            ("service_level", reliability.service_level, 15),
+        ] {
+            if value > most {
+                return Err(Error::Incompatible(format!("IbConfig::{what} is {value}; it is 0 to {most}")));
+            }
+        }
+        let mode = if ib.mode == IbMode::Default { self.mode(env) } else { ib.mode };
+        let flush = match gpu.map(|gpu| plan_tokens(gpu, &adapter, SignalMode::Immediates)).transpose()? {
+            Some(TokenPlan::OnHostAfterFlush) => gpu.cloned(),
+            _ => None,
+        };
+        let side = Side {
+            transport: config.transport,
+            adapter,
+            port,
+            reliability,
+            config: ib.clone(),
+            max_waiting: config.max_write_queue_size,
+        };
+        let address = hub.open_endpoint(side.clone(), flush)?;
+        let name = address.name;
+        let blob = EndpointBlob {
+            address,
+            atomics: side.adapter.limits().atomics,
+            is_ethernet: side.port.is_ethernet,
+            gid: side.port.gid.gid,
+            device: side.adapter.name().to_owned(),
+        };
+        Ok(IbEndpoint { blob: blob.encode(), name, gpu: gpu.cloned(), mode, side, hub })
+    }
+
+    /// How signals travel if a configuration leaves it open.
+    fn mode(&self, env: &Env) -> IbMode {
+        if self.mode == IbMode::Default { env.mode.unwrap_or_default() } else { self.mode }
+    }
+
+    fn tokens(&self, transport: Transport, gpu: &Gpu) -> Result<TokenMemory> {
+        if gpu.platform() == Platform::Host {
+            return Ok(TokenMemory::Device);
+        }
+        let (_, adapter, env) = self.adapter(transport)?;
+        let mode = match self.mode(env) {
+            IbMode::HostNoAtomic => SignalMode::Immediates,
+            _ if !adapter.limits().atomics => SignalMode::Immediates,
+            _ => SignalMode::Atomics,
+        };
+        match plan_tokens(gpu, &adapter, mode)? {
+            TokenPlan::OnDevice => Ok(TokenMemory::Device),
+            TokenPlan::OnHost | TokenPlan::OnHostAfterFlush => Ok(TokenMemory::PinnedHost),
+            TokenPlan::Refuse(reason) => {
+                Err(Error::Incompatible(format!("{gpu} with {}: {reason}", adapter.name())))
+            }
+        }
+    }
+
+    fn link(local: &IbEndpoint, remote: &EndpointInfo, monitor: LinkMonitor) -> Result<IbLink> {
+        let peer = EndpointBlob::decode(&remote.blob)?;
+        let side = &local.side;
+        if peer.is_ethernet != side.port.is_ethernet {
+            let layer = |is_ethernet| if is_ethernet { "Ethernet (RoCE)" } else { "InfiniBand" };
+            return Err(Error::Incompatible(format!(
+                "{} port {} is {}, the peer's {} is {}",
+                side.adapter.name(),
+                side.port.number,
+                layer(side.port.is_ethernet),
+                peer.device,
+                layer(peer.is_ethernet)
+            )));
+        }
+        // Atomics need both adapters: one that asks, one that carries out.
+        let have_atomics = peer.atomics && side.adapter.limits().atomics;
+        let immediates = local.mode == IbMode::HostNoAtomic || !have_atomics;
+        let state = Arc::new(LinkState::new(side.clone(), immediates, monitor));
+        let same_host = host_id().is_ok_and(|host| host == remote.host);
+        let link = local.hub.dial(&peer.address, same_host, local.name, state.clone())?;
+        tracing::debug!(
+            target: "mscclpp::net", device = side.adapter.name(), peer = peer.device, from = %side.port.gid, to = %peer.gid,
+            immediates, "InfiniBand link opened"
+        );
+        Ok(IbLink::new(state, link, local.hub.clone()))
+    }
+}
+
+/// What [`ordering::plan`] says of a GPU and an adapter. Simulated devices are host memory.
+fn plan_tokens(gpu: &Gpu, adapter: &Adapter, mode: SignalMode) -> Result<TokenPlan> {
+    if gpu.platform() == Platform::Host {
+        return Ok(TokenPlan::OnDevice);
+    }
+    let direct = gpu.gpu_direct().map_err(|error| Error::Incompatible(format!("{gpu}: {error}")))?;
+    let mapping = if direct.dma_buf && adapter.maps_dmabufs() { Mapping::DmaBuf } else { Mapping::PeerMem };
+    Ok(ordering::plan(direct, mapping, mode))
+}
+
+struct IbEndpoint {
+    blob: Vec<u8>,
+    name: Name,
+    gpu: Option<Gpu>,
+    mode: IbMode,
+    side: Side,
+    hub: Arc<Hub>,
+}
+
+impl LocalEndpoint for IbEndpoint {
+    fn blob(&self) -> &[u8] {
+        &self.blob
+    }
+}
+
+impl Drop for IbEndpoint {
+    fn drop(&mut self) {
+        self.hub.close_endpoint(self.name);
+    }
+}
+
+impl TransportProvider for InfiniBand {
+    fn transports(&self) -> TransportFlags {
+        let count = self.devices().map_or(0, |devices| devices.names.len());
+        TRANSPORTS.iter().take(count).copied().collect()
+    }
+
+    fn why_not(&self, transport: Transport) -> Option<String> {
+        if !transport.is_ib() {
+            return None;
+        }
+        Some(match self.devices() {
+            Err(reason) => reason.to_owned(),
+            Ok(devices) => format!("the InfiniBand devices here are: {}", devices.names.join(", ")),
+        })
+    }
+
+    fn pairs_with(&self, local: Transport, remote: Transport) -> bool {
+        local.is_ib() && remote.is_ib()
+    }
+
+    fn token_memory(&self, transport: Transport, gpu: &Gpu, _len: u64) -> CoreResult<TokenMemory> {
+        self.tokens(transport, gpu).map_err(|error| error.over(transport))
+    }
+
+    fn open_endpoint(
+        &self,
+        config: &EndpointConfig,
+        gpu: Option<&Gpu>,
+    ) -> CoreResult<Arc<dyn LocalEndpoint>> {
+        match self.open(config, gpu) {
+            Ok(endpoint) => Ok(Arc::new(endpoint)),
+            Err(error) => Err(error.over(config.transport)),
+        }
+    }
+
+    fn register(
+        &self,
+        transport: Transport,
+        region: &Arc<MemoryRegion>,
+    ) -> CoreResult<Arc<dyn Registration>> {
+        let register = || {
+            let (hub, adapter, _) = self.adapter(transport)?;
+            LocalRegion::register(hub, adapter, region)
+        };
+        match register() {
+            Ok(region) => Ok(Arc::new(region)),
+            Err(error) => Err(error.over(transport)),
+        }
+    }
+
+    fn local_source(
+        &self,
+        transport: Transport,
+        region: &Arc<MemoryRegion>,
+    ) -> CoreResult<Option<Arc<dyn Registration>>> {
+        let (_, adapter, _) = self.adapter(transport).map_err(|error| error.over(transport))?;
+        Ok(Some(Arc::new(LocalRegion::for_local_use(adapter, region))))
+    }
+
+    fn import(&self, info: &RegionInfo<'_>, _gpu: Option<&Gpu>) -> CoreResult<Arc<dyn RemoteRegion>> {
+        match PeerRegion::import(info) {
+            Ok(region) => Ok(Arc::new(region)),
+            Err(error) => Err(error.over(info.transport)),
+        }
+    }
+
+    fn maps_memory(&self, _transport: Transport) -> bool {
+        false
+    }
+
+    fn connect(
+        &self,
+        local: &Arc<dyn LocalEndpoint>,
+        remote: &EndpointInfo,
+        monitor: LinkMonitor,
+    ) -> CoreResult<Arc<dyn Link>> {
+        let any: Arc<dyn Any + Send + Sync> = local.clone();
+        let Ok(local) = any.downcast::<IbEndpoint>() else {
+            return Err(Error::Foreign("the local endpoint").over(remote.transport));
+        };
+        let transport = local.side.transport;
+        let unreachable = |reason: String| CoreError::Unreachable {
+            local: local.gpu.as_ref().map_or("CPU".to_owned(), Gpu::to_string),
+            remote: remote.to_string(),
+            transport,
+            reason,
+        };
+        // A CPU has no platform; GPUs of different ones would disagree about what their memory holds.
+        if let Some(gpu) = &local.gpu
+            && remote.device.kind == DeviceType::Gpu
+            && remote.platform != gpu.platform()
+        {
+            return Err(unreachable(format!(
+                "the peer is on platform {}, this side on {}; set MSCCLPP_PLATFORM alike",
+                remote.platform,
+                gpu.platform()
+            )));
+        }
+        match Self::link(&local, remote, monitor) {
+            Ok(link) => Ok(Arc::new(link)),
+            Err(
+                error
+                @ (Error::Incompatible(_) | Error::Links(mscclpp_net::links::Error::Unreachable { .. })),
+            ) => Err(unreachable(error.to_string())),
+            Err(error) => Err(error.over(transport)),
+        }
+    }
+}

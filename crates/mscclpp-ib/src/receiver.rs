@@ -1,0 +1,412 @@
+//! The end of a queue that receives: its queue pair, and where signals come as immediate data, the store of tokens.
+//!
+//! # Signals without atomics
+//! A peer whose adapter, or ours, has no atomics sends numbers in place of adding to tokens. First it selects a token, by
+//! a message with the token's region, offset and value ([`Select`]), which is stored. Then numbers come, alone or with
+//! data: the lower half of the value to be stored next. A value rises, by less than 2^32 from one number to the next, so
+//! the upper half is known.
+//!
+//! Each takes a receive, and the adapter tells of it once everything that the peer sent before is in place. The thread then
+//! stores the value, with release.
+
+use std::{
+    fmt,
+    io::Write,
+    net::TcpStream,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use mscclpp_gpu::Gpu;
+use mscclpp_net::links::{self, DataConnection, Seat};
+use mscclpp_verbs_sys as sys;
+
+use crate::{
+    adapter::{Access, Channel, Completion, Cq, Mr, QpSizes, QueuePair, random_psn},
+    blob::{Answer, Offer},
+    error::{Error, Result},
+    link::Side,
+    region::{Refusal, Words},
+    status::Status,
+};
+
+/// What is wrong with a queue or with what came over it, as the peer is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Complaint {
+    /// This end could not be made, for that error of the system, or 0.
+    NoQueue { errno: u64 },
+    /// What the peer said of its end makes no sense.
+    Offer,
+    /// A signal for a region that is not registered.
+    Region { region: u64 },
+    /// A signal for a word that is outside its region or not aligned.
+    Place { region: u64, offset: u64 },
+    /// A signal for a word that only a device reaches.
+    Device { region: u64 },
+    /// A message that makes no sense, or a number before the first.
+    Message,
+}
+
+impl From<Complaint> for links::Complaint {
+    fn from(complaint: Complaint) -> Self {
+        let (code, values) = match complaint {
+            Complaint::NoQueue { errno } => (1, [errno, 0, 0]),
+            Complaint::Offer => (2, [0; 3]),
+            Complaint::Region { region } => (3, [region, 0, 0]),
+            Complaint::Place { region, offset } => (4, [region, offset, 0]),
+            Complaint::Device { region } => (5, [region, 0, 0]),
+            Complaint::Message => (6, [0; 3]),
+        };
+        Self { code, values }
+    }
+}
+
+impl From<links::Complaint> for Complaint {
+    fn from(links::Complaint { code, values: [first, second, _] }: links::Complaint) -> Self {
+        match code {
+            1 => Self::NoQueue { errno: first },
+            3 => Self::Region { region: first },
+            4 => Self::Place { region: first, offset: second },
+            5 => Self::Device { region: first },
+            6 => Self::Message,
+            _ => Self::Offer,
+        }
+    }
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NoQueue { errno: 0 } => write!(f, "it cannot make its end of a queue; its log says why"),
+            Self::NoQueue { errno } => {
+                let why = std::io::Error::from_raw_os_error(errno as i32);
+                write!(f, "it cannot make its end of a queue: {why}; its log says more")
+            }
+            Self::Offer => write!(
+                f,
+                "it cannot make sense of this side's end of a queue; use one version of the library"
+            ),
+            Self::Region { region } => {
+                write!(f, "a signal names region {region:#x}, which is not registered there, or was dropped")
+            }
+            Self::Place { region, offset } => {
+                write!(
+                    f,
+                    "a signal names offset {offset} of region {region:#x}, which has no aligned word there"
+                )
+            }
+            Self::Device { region } => write!(
+                f,
+                "a signal names region {region:#x}, which is in a GPU's memory, where its process cannot store; set \
+                 MSCCLPP_IBV_MODE alike on both sides"
+            ),
+            Self::Message => write!(f, "a message makes no sense there; use one version of the library"),
+        }
+    }
+}
+
+/// Selects the token that the numbers behind it are for, and stores a value in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Select {
+    pub(crate) region: u64,
+    pub(crate) offset: u64,
+    pub(crate) value: u64,
+}
+
+/// The first word of a message.
+const SELECT: u64 = u64::from_le_bytes(*b"select\0\x01");
+
+impl Select {
+    pub(crate) fn encode(self) -> [u64; 4] {
+        [SELECT, self.region, self.offset, self.value].map(u64::to_le)
+    }
+
+    fn decode(words: [u64; 4]) -> Option<Self> {
+        let [kind, region, offset, value] = words.map(u64::from_le);
+        (kind == SELECT).then_some(Self { region, offset, value })
+    }
+
+    /// The value that the lower half of the next one stands for.
+    fn next(&self, lower: u32) -> u64 {
+        self.value.wrapping_add(lower.wrapping_sub(self.value as u32).into())
+    }
+}
+
+/// A place that messages arrive in, as large as one.
+type Place = [AtomicU64; 4];
+
+/// A queue's receiving end.
+pub(crate) struct Receiver {
+    // A queue pair goes before its completion queue, both before what they write, registrations before their memory.
+    qp: QueuePair,
+    cq: Cq,
+    memory: Option<Memory>,
+    side: Side,
+    selected: Option<Select>,
+    /// Makes data visible to it before a token is stored.
+    flush: Option<Gpu>,
+    credit: (u64, u32),
+    /// How many receives were posted again, how many of these the peer was told of, and whether it is being told.
+    again: u64,
+    told: u64,
+    is_telling: bool,
+    words: Arc<Words>,
+    pub(crate) stream: TcpStream,
+    seat: Option<Seat>,
+}
+
+/// What the adapter writes messages into, and reads counts from.
+struct Memory {
+    mr: Mr,
+    count_mr: Mr,
+    places: Box<[Place]>,
+    count: Box<AtomicU64>,
+}
+
+/// The completions of receives are known by their places, that of a count by this.
+const COUNT: u64 = u64::MAX;
+
+/// What a receiver is made of.
+pub(crate) struct Beginning {
+    pub(crate) side: Side,
+    pub(crate) flush: Option<Gpu>,
+    pub(crate) offer: Offer,
+    pub(crate) words: Arc<Words>,
+    pub(crate) channel: Arc<Channel>,
+    /// Carried by the channel's events.
+    pub(crate) number: u64,
+}
+
+impl Receiver {
+    /// Makes this end, and tells the peer.
+    pub(crate) fn new(
+        Beginning { side, flush, offer, words, channel, number }: Beginning,
+        connection: DataConnection,
+    ) -> Result<Self> {
+        let most = side.adapter.limits().max_qp_wr.min(side.adapter.limits().max_cqe / 2).max(2);
+        let receives = if offer.immediates { side.config.max_recv_wr.clamp(2, most) } else { 0 };
+        // One more for the count.
+        let cq = Cq::new(&side.adapter, receives + 1, receives.max(1), Some((&channel, number)))?;
+        let sizes = QpSizes { send: 1, receive: receives, inline: 0 };
+        let pkey_index = side.reliability.pkey_index;
+        let mut qp = QueuePair::new(&side.adapter, &cq, sizes, &side.port, pkey_index, random_psn()?)?;
+        let memory = match receives {
+            0 => None,
+            _ => Some(Memory::new(&side, receives)?),
+        };
+        if let Some(memory) = &memory {
+            for place in 0..receives {
+                memory.post(&mut qp, place.into())?;
+            }
+            cq.arm()?;
+        }
+        qp.connect(&side.port, &offer.path, &side.reliability)?;
+        let answer = Answer { path: qp.path(&side.port), receives }.seal(&connection.outbound);
+        // It fits the buffer of a new socket; a peer that went meanwhile is seen by the stream's end.
+        let _ = (&connection.stream).write(&answer);
+        Ok(Self {
+            qp,
+            cq,
+            memory,
+            side,
+            selected: None,
+            flush,
+            credit: offer.credit,
+            again: 0,
+            told: 0,
+            is_telling: false,
+            words,
+            stream: connection.stream,
+            seat: None,
+        })
+    }
+
+    /// Takes the seat of the peer's connection.
+    pub(crate) fn sit(&mut self, seat: Seat) {
+        self.seat = Some(seat);
+    }
+
+    /// The number of its queue pair.
+    pub(crate) fn qpn(&self) -> u32 {
+        self.qp.number()
+    }
+
+    pub(crate) fn leads_to(&self, endpoint: &links::Name) -> bool {
+        self.seat.as_ref().is_some_and(|seat| seat.endpoint() == endpoint)
+    }
+
+    pub(crate) fn side(&self) -> &Side {
+        &self.side
+    }
+
+    /// Does what has come, until nothing is there. False if the queue is over; the peer was told why if it is to blame.
+    pub(crate) fn serve(&mut self) -> bool {
+        match self.take_all() {
+            Ok(()) => true,
+            Err(Some(complaint)) => {
+                self.refuse(complaint);
+                false
+            }
+            Err(None) => false,
+        }
+    }
+
+    /// What came is refused; the peer is told why.
+    pub(crate) fn refuse(&mut self, complaint: Complaint) {
+        if let Some(seat) = self.seat.take() {
+            let reason =
+                format!("over queue pair {} of {}: {complaint}", self.qp.number(), self.side.adapter.name());
+            seat.refuse(complaint.into(), reason);
+        }
+    }
+
+    fn take_all(&mut self) -> Result<(), Option<Complaint>> {
+        loop {
+            let completions: Result<Vec<_>> = self.cq.poll().map(Iterator::collect);
+            let completions = completions.map_err(|error| self.give_up(&error))?;
+            if completions.is_empty() {
+                return Ok(());
+            }
+            for completion in completions {
+                self.take(&completion)?;
+            }
+            self.tell()?;
+        }
+    }
+
+    /// The adapter fails. The peer sees its own end fail.
+    fn give_up(&self, error: &Error) -> Option<Complaint> {
+        let error = mscclpp_net::Report(error).to_string();
+        tracing::warn!(target: "mscclpp::net", device = self.side.adapter.name(), error, "a queue is given up");
+        None
+    }
+
+    fn take(&mut self, completion: &Completion) -> Result<(), Option<Complaint>> {
+        if Status(completion.status) != Status::SUCCESS {
+            if Status(completion.status) != Status::FLUSHED {
+                let (status, remedy) = Status(completion.status).explain();
+                tracing::debug!(
+                    target: "mscclpp::net", device = self.side.adapter.name(), status, remedy, vendor = completion.vendor,
+                    "the receiving end of a queue failed"
+                );
+            }
+            return Err(None);
+        }
+        if completion.id == COUNT {
+            self.is_telling = false;
+            return Ok(());
+        }
+        let select = self.read(completion).ok_or(Complaint::Message)?;
+        if let Some(gpu) = &self.flush {
+            gpu.flush_gpu_direct_writes(false)
+                .map_err(|error| self.give_up(&Error::Incompatible(error.to_string())))?;
+        }
+        let Select { region, offset, value } = select;
+        self.words.store(region, offset, value).map_err(|refusal| match refusal {
+            Refusal::Region => Complaint::Region { region },
+            Refusal::Place => Complaint::Place { region, offset },
+            Refusal::Device => Complaint::Device { region },
+        })?;
+        self.selected = Some(select);
+        let Some(memory) = &self.memory else { return Err(Some(Complaint::Message)) };
+        memory.post(&mut self.qp, completion.id).map_err(|error| self.give_up(&error))?;
+        self.again += 1;
+        Ok(())
+    }
+
+    /// What a receive says is to be stored.
+    fn read(&self, completion: &Completion) -> Option<Select> {
+        if completion.flags & sys::IBV_WC_WITH_IMM != 0 {
+            let selected = self.selected?;
+            return Some(Select { value: selected.next(completion.immediate), ..selected });
+        }
+        let place = self.memory.as_ref()?.places.get(usize::try_from(completion.id).ok()?)?;
+        if completion.bytes as usize != size_of::<Place>() {
+            return None;
+        }
+        // Relaxed: the adapter wrote them before it told of the completion, which was read from its queue since.
+        Select::decode(std::array::from_fn(|i| place[i].load(Ordering::Relaxed)))
+    }
+
+    /// Tells the peer how many receives it has again, when these are many.
+    fn tell(&mut self) -> Result<(), Option<Complaint>> {
+        let Some(memory) = &self.memory else { return Ok(()) };
+        if self.is_telling || (self.again - self.told) * 2 < memory.places.len() as u64 {
+            return Ok(());
+        }
+        memory.count.store(self.again, Ordering::Relaxed);
+        let from = ((&raw const *memory.count).expose_provenance() as u64, memory.count_mr.lkey());
+        // SAFETY: the count is registered, and changed only once this has completed.
+        unsafe { self.qp.post_word(COUNT, from, self.credit) }.map_err(|error| self.give_up(&error))?;
+        (self.told, self.is_telling) = (self.again, true);
+        Ok(())
+    }
+
+    /// The next message makes an event.
+    pub(crate) fn arm(&self) {
+        if let Err(error) = self.cq.arm() {
+            self.give_up(&error);
+        }
+    }
+}
+
+impl Memory {
+    fn new(side: &Side, receives: u32) -> Result<Self> {
+        let places: Box<[Place]> = (0..receives).map(|_| Place::default()).collect();
+        let count = Box::new(AtomicU64::new(0));
+        let at = |start: usize, len: usize, access| {
+            // SAFETY: the boxes are kept behind their registrations, stay where they are, and are atomics.
+            unsafe { Mr::of_host(&side.adapter, start as u64, len as u64, access) }
+        };
+        let mr = at(places.as_ptr().expose_provenance(), size_of_val(&*places), Access::Strict)?;
+        let count_mr = at((&raw const *count).expose_provenance(), size_of::<AtomicU64>(), Access::Source)?;
+        Ok(Self { mr, count_mr, places, count })
+    }
+
+    fn post(&self, qp: &mut QueuePair, place: u64) -> Result<()> {
+        let address = (&raw const self.places[place as usize]).expose_provenance() as u64;
+        // SAFETY: the place is registered for local writes, and is no other receive's: one is posted for each at first, and
+        // again when its own has completed and was read.
+        unsafe { qp.post_receive(place, address, size_of::<Place>() as u32, self.mr.lkey()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_go_on_past_32_bits() {
+        let mut token = Select { region: 1, offset: 8, value: u64::from(u32::MAX) - 2 };
+        for _ in 0..10 {
+            let due = token.value + 1;
+            assert_eq!(token.next(due as u32), due);
+            token.value = due;
+        }
+        let far = token.value + u64::from(u32::MAX);
+        assert_eq!(token.next(far as u32), far, "as far as a number can tell");
+    }
+
+    #[test]
+    fn messages_are_read_as_they_were_written() {
+        let select = Select { region: 3, offset: 16, value: u64::MAX };
+        assert_eq!(Select::decode(select.encode()), Some(select));
+        assert_eq!(Select::decode([0; 4]), None);
+    }
+
+    #[test]
+    fn complaints_survive_their_journey() {
+        for complaint in [
+            Complaint::NoQueue { errno: 12 },
+            Complaint::Offer,
+            Complaint::Region { region: 5 },
+            Complaint::Place { region: 5, offset: 6 },
+            Complaint::Device { region: 7 },
+            Complaint::Message,
+        ] {
+            assert_eq!(Complaint::from(links::Complaint::from(complaint)), complaint);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Regions as the core sees them: of this process, and of a peer.
+
+use std::{
+    any::Any,
+    collections::HashMap,
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use mscclpp_core::{
+    MemoryRegion, RegionInfo,
+    provider::{Registration, RemoteRegion},
+};
+use mscclpp_gpu::{DevicePtr, Platform};
+use parking_lot::Mutex;
+
+use crate::{
+    adapter::{Access, Adapter, Mr},
+    blob::RegionBlob,
+    error::{Error, Result},
+    hub::Hub,
+};
+
+/// A region of this process.
+pub(crate) struct LocalRegion {
+    // In this order: peers get in no more before the region is let go of.
+    _shared: Option<Shared>,
+    /// What this side's adapter reads it with, made when it is first written from. Apart from what peers write with:
+    /// queues keep it until what they read is sent, and peers must not get in for as long.
+    source: OnceLock<Arc<Source>>,
+    blob: Vec<u8>,
+    adapter: Arc<Adapter>,
+    region: Arc<MemoryRegion>,
+}
+
+/// What peers get in with.
+struct Shared {
+    // They are keys for as long as they live.
+    _data: Mr,
+    _updates: Option<Mr>,
+    hub: Arc<Hub>,
+    id: u64,
+}
+
+/// A region that this side's adapter may read.
+pub(crate) struct Source {
+    mr: Mr,
+    pub(crate) address: u64,
+    /// Whether the host may read it too, as it does for what travels inside a request.
+    pub(crate) is_host_memory: bool,
+    // Behind the registration, which must not outlive it.
+    _region: Arc<MemoryRegion>,
+}
+
+impl Source {
+    pub(crate) fn key(&self) -> u32 {
+        self.mr.lkey()
+    }
+}
+
+/// Whether the host itself may read and write it.
+fn is_host_memory(region: &MemoryRegion) -> bool {
+    region.gpu().is_none_or(|gpu| gpu.platform() == Platform::Host)
+}
+
+impl LocalRegion {
+    /// A region that peers may write to.
+    pub(crate) fn register(hub: Arc<Hub>, adapter: Arc<Adapter>, region: &Arc<MemoryRegion>) -> Result<Self> {
+        // Two keys for one memory: what is written with the first may pass other data on its way. A word that is updated
+        // with the second stays behind everything before.
+        let strict = || Mr::of_region(&adapter, region, Access::Strict);
+        let (data, updates) = match hub.relaxed_ordering() {
+            true => (Mr::of_region(&adapter, region, Access::Relaxed)?, Some(strict()?)),
+            false => (strict()?, None),
+        };
+        let blob = RegionBlob {
+            id: region.id(),
+            address: region.ptr().0,
+            len: region.len(),
+            data_key: data.rkey(),
+            update_key: updates.as_ref().unwrap_or(&data).rkey(),
+        };
+        hub.words().add(region);
+        let shared = Some(Shared { _data: data, _updates: updates, hub, id: region.id() });
+        Ok(Self {
+            _shared: shared,
+            source: OnceLock::new(),
+            blob: blob.encode(),
+            adapter,
+            region: region.clone(),
+        })
+    }
+
+    /// Memory that no peer may reach.
+    pub(crate) fn for_local_use(adapter: Arc<Adapter>, region: &Arc<MemoryRegion>) -> Self {
+        Self { _shared: None, source: OnceLock::new(), blob: Vec::new(), adapter, region: region.clone() }
+    }
+
+    pub(crate) fn of(registration: &dyn Registration) -> Result<&Self> {
+        downcast(registration, "the source")
+    }
+
+    pub(crate) fn adapter(&self) -> &Arc<Adapter> {
+        &self.adapter
+    }
+
+    /// What requests of this side read it with.
+    pub(crate) fn source(&self) -> Result<Arc<Source>> {
+        if let Some(source) = self.source.get() {
+            return Ok(source.clone());
+        }
+        let source = Arc::new(Source {
+            mr: Mr::of_region(&self.adapter, &self.region, Access::Source)?,
+            address: self.region.ptr().0,
+            is_host_memory: is_host_memory(&self.region),
+            _region: self.region.clone(),
+        });
+        Ok(self.source.get_or_init(|| source).clone())
+    }
+}
+
+impl Registration for LocalRegion {
+    fn blob(&self) -> &[u8] {
+        &self.blob
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.hub.words().withdraw(self.id);
+    }
+}
+
+/// A region of a peer: what its adapter must be told.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PeerRegion(pub(crate) RegionBlob);
+
+impl PeerRegion {
+    pub(crate) fn import(info: &RegionInfo<'_>) -> Result<Self> {
+        RegionBlob::decode(info.blob, info.id, info.len).map(Self)
+    }
+
+    pub(crate) fn of(region: &dyn RemoteRegion) -> Result<&Self> {
+        downcast(region, "the destination")
+    }
+}
+
+impl RemoteRegion for PeerRegion {
+    fn ptr(&self) -> Option<DevicePtr> {
+        None
+    }
+}
+
+fn downcast<'a, T: 'static>(any: &'a dyn Any, what: &'static str) -> Result<&'a T> {
+    any.downcast_ref().ok_or(Error::Foreign(what))
+}
+
+/// The registered regions, as the thread finds them that stores tokens for peers without atomics.
+#[derive(Default)]
+pub(crate) struct Words {
+    table: Mutex<HashMap<u64, Weak<MemoryRegion>>>,
+}
+
+/// Why a token was not stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// There is no such region, or it was dropped.
+    Region,
+    /// The word is not inside it, or not aligned.
+    Place,
+    /// The host cannot store there.
+    Device,
+}
+
+impl Words {
+    fn add(&self, region: &Arc<MemoryRegion>) {
+        self.table.lock().insert(region.id(), Arc::downgrade(region));
+    }
+
+    /// Behind this, nothing is stored in it any more.
+    fn withdraw(&self, id: u64) {
+        self.table.lock().remove(&id);
+    }
+
+    /// Stores `value` in the word at `offset` of a region, behind everything that this thread has seen arrive: whoever
+    /// loads the word with acquire and sees the value sees that.
+    pub(crate) fn store(&self, region: u64, offset: u64, value: u64) -> Result<(), Refusal> {
+        // Held while storing, so that the owner of the memory waits in `withdraw` before it frees it.
+        let table = self.table.lock();
+        let region = table.get(&region).and_then(Weak::upgrade).ok_or(Refusal::Region)?;
+        if !is_host_memory(&region) {
+            return Err(Refusal::Device);
+        }
+        let address = region.ptr().0.wrapping_add(offset);
+        match offset.checked_add(8) {
+            Some(end) if end <= region.len() && address.is_multiple_of(8) => {}
+            _ => return Err(Refusal::Place),
+        }
+        let word = std::ptr::with_exposed_provenance_mut::<u64>(address as usize);
+        // SAFETY: the word is inside the region, which is memory of this process that the host reaches and that
+        // `region` keeps, or its owner by the table's lock; it is aligned. Whoever registers memory promises that all
+        // accesses to it meanwhile are atomic.
+        unsafe { AtomicU64::from_ptr(word) }.store(value, Ordering::Release);
+        Ok(())
+    }
+}

@@ -1,0 +1,238 @@
+//! Which requests the operations of a batch become.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use mscclpp_core::provider::{Operation, RouteId};
+
+use super::request::{Item, Request};
+use crate::{blob::RegionBlob, receiver::Select, region::Source};
+
+/// The most that one request moves.
+pub(super) const LARGEST: u64 = 1 << 30;
+
+/// A route that was prepared.
+pub(super) struct Route {
+    pub(super) to: RegionBlob,
+    pub(super) from: Option<Arc<Source>>,
+}
+
+/// What planning changes and a request that does not fit changes back.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct State {
+    /// Where the peer's thread stores the numbers that come with data, and what it stored last.
+    selected: Option<Selected>,
+    /// How many requests so far need a receive at the peer.
+    pub(super) messages: u64,
+    /// How many requests behind the last whose completion is told.
+    unsignalled: u32,
+    /// How many tickets have been given.
+    tickets: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Selected {
+    region: u64,
+    offset: u64,
+    value: u64,
+}
+
+/// Operations that become requests together.
+#[derive(Debug, Clone, Copy)]
+struct Unit {
+    /// How many operations of the batch, and items of the plan, there are up to its end.
+    operations: usize,
+    items: usize,
+    state: State,
+}
+
+/// The plan of a batch: items to be posted, in order.
+pub(super) struct Plan {
+    pub(super) items: VecDeque<Item>,
+    pub(super) state: State,
+    /// Of the batch at hand, and the state before it.
+    units: Vec<Unit>,
+    begin: State,
+    /// Tickets of flushes, each with the number of the request that it waits for.
+    pub(super) tickets: VecDeque<(u64, u64)>,
+    how: How,
+}
+
+/// What does not change.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    /// Signals go as immediate data.
+    pub(super) immediates: bool,
+    /// After so many requests a completion is told at the latest.
+    pub(super) quarter: u32,
+    /// How many bytes a request may carry itself.
+    pub(super) inline: u32,
+}
+
+impl Plan {
+    pub(super) fn new(how: How) -> Self {
+        let (items, units, tickets) = Default::default();
+        Self { items, state: State::default(), units, begin: State::default(), tickets, how }
+    }
+
+    /// Plans as many of the operations as there is room for, when nothing of an earlier batch is left. `posted` is the number of the next request to be posted,
+    /// `room` how many can be, `messages` how many the peer can have got in all. With nothing under way the first
+    /// operation always has room; what does not fit of it is posted later.
+    pub(super) fn add(
+        &mut self,
+        batch: &[Operation],
+        routes: &[Option<Route>],
+        posted: u64,
+        room: usize,
+        messages: u64,
+        idle: bool,
+    ) {
+        debug_assert!(self.items.is_empty(), "what was begun is posted first");
+        self.units.clear();
+        self.begin = self.state;
+        let mut at = 0;
+        while at < batch.len() {
+            let (before, items) = (self.state, self.items.len());
+            let operations = self.unit(&batch[at..], routes, posted);
+            let fits = self.items.len() <= room && self.state.messages <= messages;
+            let is_alone = idle && items == 0 && self.state.messages <= messages;
+            if !fits && !is_alone {
+                self.undo(items, before);
+                return;
+            }
+            at += operations;
+            self.units.push(Unit { operations: at, items: self.items.len(), state: self.state });
+            if !fits {
+                return;
+            }
+        }
+    }
+
+    fn undo(&mut self, items: usize, state: State) {
+        self.items.truncate(items);
+        let given = self.tickets.len() - (self.state.tickets - state.tickets);
+        self.tickets.truncate(given);
+        self.state = state;
+    }
+
+    /// Of the items that were planned, the first `posted` were posted and are gone. What was not begun is forgotten; the rest
+    /// of what was begun stays. Says how many operations of the batch are taken.
+    pub(super) fn taken(&mut self, posted: usize) -> usize {
+        let (mut begins, mut last) = (0, Unit { operations: 0, items: 0, state: self.begin });
+        for unit in &self.units {
+            if unit.items > posted && begins >= posted {
+                break;
+            }
+            (begins, last) = (unit.items, *unit);
+        }
+        self.undo(last.items.saturating_sub(posted), last.state);
+        last.operations
+    }
+
+    /// Plans what comes first, and says how many operations that was.
+    fn unit(&mut self, batch: &[Operation], routes: &[Option<Route>], posted: u64) -> usize {
+        let route = |id: RouteId| routes.get(id.index()).and_then(Option::as_ref);
+        match batch[0] {
+            Operation::Write { route: id, dst_offset, src_offset, len } => {
+                let Some(Route { to, from: Some(from) }) = route(id) else { return 1 };
+                self.write(to, dst_offset, from, src_offset, len);
+                // The number of a signal can travel with the last data before it.
+                if let Some(Operation::Update { route: id, offset, value, previous: Some(_) }) =
+                    batch.get(1).copied()
+                    && let Some(Route { to, .. }) = route(id)
+                    && len > 0
+                    && let Some(number) = self.immediate(to, offset, value)
+                    && let Some(Item { request: Request::Write { immediate, .. }, signalled }) =
+                        self.items.back_mut()
+                {
+                    (*immediate, *signalled) = (Some(number), true);
+                    self.state.unsignalled = 0;
+                    return 2;
+                }
+            }
+            Operation::Update { route: id, offset, value, previous } => {
+                let Some(Route { to, .. }) = route(id) else { return 1 };
+                self.update(to, offset, value, previous);
+            }
+            Operation::Flush { ticket } => {
+                if let Some(last) = self.items.back_mut() {
+                    last.signalled = true;
+                } else if self.state.unsignalled > 0 {
+                    self.push(Request::Nothing, true);
+                }
+                self.state.unsignalled = 0;
+                self.state.tickets += 1;
+                self.tickets.push_back((ticket, posted + self.items.len() as u64));
+            }
+            // Not given: this queue says that it stores no completions. Nor are there others.
+            _ => {}
+        }
+        1
+    }
+
+    fn push(&mut self, request: Request, signalled: bool) {
+        let signalled = signalled || self.state.unsignalled + 1 >= self.how.quarter;
+        self.state.unsignalled = if signalled { 0 } else { self.state.unsignalled + 1 };
+        self.items.push_back(Item { request, signalled });
+    }
+
+    fn write(&mut self, to: &RegionBlob, to_offset: u64, from: &Source, from_offset: u64, len: u64) {
+        let mut done = 0;
+        while done < len {
+            let piece = LARGEST.min(len - done);
+            // What the host cannot read cannot travel inside a request.
+            let inline = from.is_host_memory && piece <= u64::from(self.how.inline);
+            let request = Request::Write {
+                to: to.address + to_offset + done,
+                key: to.data_key,
+                from: from.address + from_offset + done,
+                source: from.key(),
+                len: piece as u32,
+                inline,
+                immediate: None,
+            };
+            self.push(request, false);
+            done += piece;
+        }
+    }
+
+    fn update(&mut self, to: &RegionBlob, offset: u64, value: u64, previous: Option<u64>) {
+        let (address, key) = (to.address + offset, to.update_key);
+        let Some(previous) = previous else {
+            if self.state.selected.is_some_and(|word| (word.region, word.offset) == (to.id, offset)) {
+                self.state.selected = None;
+            }
+            return self.push(Request::Store { to: address, key, value }, true);
+        };
+        if !self.how.immediates {
+            return self.push(Request::Add { to: address, key, by: value.wrapping_sub(previous) }, true);
+        }
+        if let Some(number) = self.immediate(to, offset, value) {
+            let nothing = Request::Write {
+                to: 0,
+                key: 0,
+                from: 0,
+                source: 0,
+                len: 0,
+                inline: false,
+                immediate: Some(number),
+            };
+            return self.push(nothing, true);
+        }
+        self.state.selected = Some(Selected { region: to.id, offset, value });
+        self.state.messages += 1;
+        self.push(Request::Message(Select { region: to.id, offset, value }.encode()), true);
+    }
+
+    /// The number that stands for `value` of the selected word, if that is it. Counts it.
+    fn immediate(&mut self, to: &RegionBlob, offset: u64, value: u64) -> Option<u32> {
+        let word =
+            self.state.selected.as_mut().filter(|word| (word.region, word.offset) == (to.id, offset))?;
+        // The peer knows the upper half: it has not risen by more than the lower half can tell.
+        if !self.how.immediates || value.wrapping_sub(word.value) > u64::from(u32::MAX) {
+            return None;
+        }
+        word.value = value;
+        self.state.messages += 1;
+        Some(value as u32)
+    }
+}

@@ -9,6 +9,7 @@ mod build_kernels;
 mod dist;
 mod error;
 mod nvrtc;
+mod rdma_vm;
 mod run;
 mod toolchain;
 mod workspace;
@@ -27,15 +28,18 @@ enum Command {
     BuildKernels(build_kernels::Options),
     /// Build tests, examples and programs, stripped, into target/dist/files, to run where there is no Rust.
     Dist(dist::Options),
+    /// Run tests or commands in a virtual machine that has InfiniBand verbs in software.
+    RdmaVm(rdma_vm::Options),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Command::BuildKernels(options) => build_kernels::run(&options),
-        Command::Dist(options) => dist::run(&options),
+        Command::BuildKernels(options) => build_kernels::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::Dist(options) => dist::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::RdmaVm(options) => rdma_vm::run(&options),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprint!("error: {error}");
             let mut cause = error.source();

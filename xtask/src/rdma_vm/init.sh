@@ -56,14 +56,17 @@ if [ "$MSCCLPP_VM_HOSTS" = 1 ]; then
         echo 1 > "/proc/sys/net/ipv4/conf/$setting/accept_local"
         echo 0 > "/proc/sys/net/ipv4/conf/$setting/rp_filter"
     done
-    ip rule add pref 10 iif net0 lookup local
-    ip rule add pref 10 iif net1 lookup local
-    ip rule add pref 20 to 10.77.0.2 oif net0 lookup 100
-    ip rule add pref 20 to 10.77.0.1 oif net1 lookup 101
-    ip rule add pref 30 lookup local
-    ip rule del pref 0
-    ip route add 10.77.0.0/24 dev net0 src 10.77.0.1 table 100
-    ip route add 10.77.0.0/24 dev net1 src 10.77.0.2 table 101
+    for family in "-4 10.77.0. 24" "-6 fd77:: 64"; do
+        set -- $family
+        ip "$1" rule add pref 10 iif net0 lookup local
+        ip "$1" rule add pref 10 iif net1 lookup local
+        ip "$1" rule add pref 20 to "${2}2" oif net0 lookup 100
+        ip "$1" rule add pref 20 to "${2}1" oif net1 lookup 101
+        ip "$1" rule add pref 30 lookup local
+        ip "$1" rule del pref 0
+        ip "$1" route add "${2}2" dev net0 src "${2}1" table 100
+        ip "$1" route add "${2}1" dev net1 src "${2}2" table 101
+    done
 fi
 rdma link add rxe0 type rxe netdev net0
 rdma link add rxe1 type rxe netdev net1

@@ -124,13 +124,15 @@ fn make(scratch: &Path, image: &Path) -> Result<(), Error> {
 
 /// The package of the newest kernel; and all that the machine's programs need.
 fn names() -> Result<(String, BTreeSet<String>), Error> {
-    let kernel = capture(Command::new("apt-cache").args(["depends", "--important", KERNEL])).unwrap_or_default();
+    let kernel =
+        capture(Command::new("apt-cache").args(["depends", "--important", KERNEL])).unwrap_or_default();
     let kernel = dependency_names(&kernel).find(|name| name.starts_with("linux-image-"));
     let kernel = kernel.ok_or(Error::Missing {
         what: "Debian package linux-image-amd64",
         advice: "the virtual machine is made of packages of the Debian for x86-64 that it is made on: run `apt-get update` there",
     })?;
-    let all = capture(Command::new("apt-cache").args(["depends", "--recurse", "--important"]).args(PACKAGES))?;
+    let all =
+        capture(Command::new("apt-cache").args(["depends", "--recurse", "--important"]).args(PACKAGES))?;
     let mut packages: BTreeSet<_> = PACKAGES.map(str::to_owned).into();
     packages.extend(dependency_names(&all).filter(|name| name.starts_with("lib")).map(str::to_owned));
     Ok((kernel.to_owned(), packages))

@@ -217,7 +217,10 @@ fn network_arguments(host: u32) -> Vec<String> {
             "-netdev".to_owned(),
             format!("stream,id=link{link},server={server},addr.type=unix,addr.path={socket}"),
             "-device".to_owned(),
-            format!("virtio-net-pci,netdev=link{link},host_mtu=4200,mac=52:54:00:77:{link:02}:{:02}", host + 1),
+            format!(
+                "virtio-net-pci,netdev=link{link},host_mtu=4200,mac=52:54:00:77:{link:02}:{:02}",
+                host + 1
+            ),
         ]
     };
     [0, 1].into_iter().flat_map(adapter).collect()

@@ -49,7 +49,9 @@ for number in 0 1; do
     # No seconds of asking whether somebody else has the address.
     echo 0 > "/proc/sys/net/ipv6/conf/net$number/accept_dad"
     # Room for a RoCE packet of 4096 bytes.
-    ip link set "net$number" mtu 4200 up
+    ip link set "net$number" mtu 4200
+    rdma link add "rxe$number" type rxe netdev "net$number"
+    ip link set "net$number" up
 done
 if [ "$MSCCLPP_VM_HOSTS" = 1 ]; then
     for setting in all net0 net1; do
@@ -68,8 +70,12 @@ if [ "$MSCCLPP_VM_HOSTS" = 1 ]; then
         ip "$1" route add "${2}1" dev net1 src "${2}2" table 101
     done
 fi
-rdma link add rxe0 type rxe netdev net0
-rdma link add rxe1 type rxe netdev net1
+if [ "$MSCCLPP_VM_HOSTS" = 2 ]; then
+    # The command starts when the other host is there, with its devices.
+    for link in 77 78; do
+        until ping -c 1 -W 1 "10.$link.0.$((3 - own))" > /dev/null; do sleep 0.1; done
+    done
+fi
 
 ulimit -l unlimited
 ulimit -c 0

@@ -15,6 +15,9 @@ use crate::workspace;
 /// Where kernels are, and in the folders below.
 const FOLDERS: [&str; 2] = ["cuda/kernels", "crates"];
 
+/// The machine has no Python, so it needs no kernels of the Python package.
+const LEFT_OUT: &str = "mscclpp-python";
+
 /// Compiles all kernels into the cache in `folder`, unless the cache of this machine has them. Returns the files.
 pub(super) fn compile(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut sources = Vec::new();
@@ -47,7 +50,9 @@ fn find(folder: &Path, sources: &mut Vec<PathBuf>) -> Result<(), Error> {
     for entry in std::fs::read_dir(folder).context("list", folder)? {
         let path = entry.context("list", folder)?.path();
         if path.is_dir() {
-            find(&path, sources)?;
+            if workspace::name(&path) != LEFT_OUT {
+                find(&path, sources)?;
+            }
         } else if path.extension().is_some_and(|extension| extension == "cu") {
             sources.push(path);
         }

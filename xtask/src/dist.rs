@@ -31,17 +31,25 @@ pub(crate) struct Options {
 
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<(), Error> {
-    let programs = build(options, &["build", "--examples", "--bins"])?;
-    let tests = build(options, &["test", "--no-run"])?;
-    let mut binaries: BTreeSet<Binary> = programs.into_iter().filter(|b| b.kind != Kind::Test).collect();
-    binaries.extend(tests.into_iter().filter(|b| b.kind == Kind::Test));
+    let binaries = build(&options.package, &[])?;
     let folder = workspace::target().join("dist/files");
     install(&folder, &binaries)?;
     build_kernels::fill_cache(&folder.join("cache"), options.nvrtc)
 }
 
+/// Builds the tests, examples and programs of `packages`, or of all but xtask if there are none. `which` is cargo's choice
+/// of tests, such as `--test NAME`.
+pub(crate) fn build(packages: &[String], which: &[&str]) -> Result<BTreeSet<Binary>, Error> {
+    let programs = compile(packages, &["build", "--examples", "--bins"])?;
+    let tests = compile(packages, &[&["test", "--no-run"], which].concat())?;
+    let mut binaries: BTreeSet<Binary> = programs.into_iter().filter(|b| b.kind != Kind::Test).collect();
+    binaries.extend(tests.into_iter().filter(|b| b.kind == Kind::Test));
+    Ok(binaries)
+}
+
+/// What an executable is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+pub(crate) enum Kind {
     Test,
     Example,
     Bin,
@@ -59,11 +67,12 @@ impl Kind {
 
 /// An executable that cargo built.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Binary {
-    kind: Kind,
+pub(crate) struct Binary {
+    pub(crate) kind: Kind,
     package: String,
     name: String,
-    path: PathBuf,
+    /// Where cargo put it.
+    pub(crate) path: PathBuf,
 }
 
 impl Binary {
@@ -86,7 +95,8 @@ impl Binary {
         Some(Self { kind, package, name, path })
     }
 
-    fn file_name(&self) -> String {
+    /// Its name among those of all packages: `KIND-PACKAGE-NAME`.
+    pub(crate) fn file_name(&self) -> String {
         format!("{}-{}-{}", self.kind.name(), self.package, self.name)
     }
 }
@@ -100,14 +110,14 @@ fn package_name(id: &str) -> &str {
     }
 }
 
-fn build(options: &Options, command: &[&str]) -> Result<Vec<Binary>, Error> {
+fn compile(packages: &[String], command: &[&str]) -> Result<Vec<Binary>, Error> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace::root()).args(command);
     cargo.args(["--profile", "dist", "--message-format", "json-render-diagnostics"]);
-    if options.package.is_empty() {
+    if packages.is_empty() {
         cargo.args(["--workspace", "--exclude", "xtask"]);
     }
-    for package in &options.package {
+    for package in packages {
         cargo.args(["--package", package]);
     }
     let mut binaries = Vec::new();

@@ -21,7 +21,7 @@ pub(crate) enum Error {
     #[error("`{command}` failed ({status})")]
     Failed { command: String, status: std::process::ExitStatus },
 
-    /// NVRTC, nvcc or ptxas was asked for and is not there.
+    /// Something that the command needs is not there.
     #[error("no {what} found; {advice}")]
     Missing { what: &'static str, advice: &'static str },
 
@@ -62,6 +62,24 @@ pub(crate) enum Error {
     /// A header or a module is in its folder and not in the crate.
     #[error("cuda/src/lib.rs does not embed {0}; give each a place there")]
     NotEmbedded(String),
+
+    /// The kernel of the virtual machine lacks a module.
+    #[error("Debian's kernel has no module {name}; see MODULES in xtask/src/rdma_vm/image.rs")]
+    NoModule { name: String },
+
+    /// A virtual machine ended before its command did.
+    #[error(
+        "the virtual machine of host {host} ended before its command did; its kernel says in {}:\n{end}",
+        log.display()
+    )]
+    MachineDied { host: u32, log: PathBuf, end: String },
+
+    /// A virtual machine was ended at its time limit.
+    #[error(
+        "host {host} in the virtual machine: {what} within {seconds} s (--timeout changes this); its kernel says in {}:\n{end}",
+        log.display()
+    )]
+    MachineTimeout { host: u32, what: &'static str, seconds: u64, log: PathBuf, end: String },
 
     /// A line of cargo's JSON messages was not JSON.
     #[error("cannot understand cargo's messages")]

@@ -10,6 +10,7 @@ mod dist;
 mod error;
 mod gen_verbs;
 mod nvrtc;
+mod rdma_vm;
 mod run;
 mod toolchain;
 mod workspace;
@@ -30,16 +31,19 @@ enum Command {
     Dist(dist::Options),
     /// Make the Rust types of libibverbs in crates/mscclpp-verbs-sys from rdma-core's headers.
     GenVerbs(gen_verbs::Options),
+    /// Run tests or commands in a virtual machine that has InfiniBand verbs in software.
+    RdmaVm(rdma_vm::Options),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Command::BuildKernels(options) => build_kernels::run(&options),
-        Command::Dist(options) => dist::run(&options),
-        Command::GenVerbs(options) => gen_verbs::run(&options),
+        Command::BuildKernels(options) => build_kernels::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::Dist(options) => dist::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::GenVerbs(options) => gen_verbs::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::RdmaVm(options) => rdma_vm::run(&options),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprint!("error: {error}");
             let mut cause = error.source();

@@ -22,7 +22,7 @@ use rustix::{
 };
 use sha2::{Digest, Sha256};
 
-use crate::{Error, KernelSource, Result, env};
+use crate::{Error, KernelSource, Result, env, host};
 
 /// Names an entry.
 pub(crate) struct Entry {
@@ -90,7 +90,6 @@ pub(crate) const CAPABILITIES_BEFOREHAND: [u32; 2] = [90, 80];
 ///
 /// # Errors
 /// As [`get_or_make`].
-#[cfg(feature = "cuda")]
 pub(crate) fn find(entry: &Entry) -> Result<Option<Vec<u8>>> {
     match folder()? {
         Some(folder) => read(&folder.join(&entry.file)),
@@ -115,10 +114,25 @@ pub(crate) fn beforehand(source: &KernelSource<'_>, capability: u32) -> Entry {
 /// # Errors
 /// [`Error::Cache`] for a folder that others may write to; [`Error::System`].
 pub fn store_ptx(folder: &Path, source: &KernelSource<'_>, capability: u32, ptx: &str) -> Result<PathBuf> {
+    store(folder, &beforehand(source, capability), ptx.as_bytes())
+}
+
+/// Compiles `source` for the Host platform and puts the result into a cache of compiled kernels, the folder that
+/// `MSCCLPP_CACHE_DIR` names where it is used: there [`crate::Module::load`] finds it, and needs no C++ compiler. It needs a
+/// processor of the same kind, and the C library at least as new as here. Returns its path. Blocks while it compiles,
+/// unless the cache of this machine has it: some seconds.
+///
+/// # Errors
+/// [`Error::Compile`], [`Error::NoCompiler`]; [`Error::Cache`] for a folder that others may write to; [`Error::System`].
+pub fn store_for_host(folder: &Path, source: &KernelSource<'_>) -> Result<PathBuf> {
+    store(folder, &host::beforehand(source), &host::compile(source)?)
+}
+
+fn store(folder: &Path, entry: &Entry, bytes: &[u8]) -> Result<PathBuf> {
     make_folder(folder).map_err(|e| Error::system(format!("making {}", folder.display()), e))?;
     check(folder)?;
-    let path = folder.join(beforehand(source, capability).file);
-    write(&path, ptx.as_bytes()).map_err(|e| Error::system(format!("writing {}", path.display()), e))?;
+    let path = folder.join(&entry.file);
+    write(&path, bytes).map_err(|e| Error::system(format!("writing {}", path.display()), e))?;
     Ok(path)
 }
 

@@ -111,10 +111,11 @@ pub enum Error {
         /// Why it cannot be compiled.
         source: Box<Error>,
     },
-    /// A kernel cannot be compiled for the Host platform, as there is no C++ compiler.
+    /// A kernel cannot be compiled for the Host platform, as there is no C++ compiler, and is not in the cache either.
     #[error(
         "the Host platform compiles kernels with a C++ compiler, and none runs here ({tried}); install one (Debian and \
-         Ubuntu: `apt-get install g++`) or name one in MSCCLPP_CXX"
+         Ubuntu: `apt-get install g++`) or name one in MSCCLPP_CXX; the cache of compiled kernels does not have this one \
+         compiled beforehand either"
     )]
     NoCompiler {
         /// What was tried, and why each failed.

@@ -59,7 +59,7 @@ pub mod test_support;
 pub use abort::Abort;
 pub use argument::{KernelArgument, Owner};
 pub use buffer::{DeviceBuffer, ImportedMemory, PinnedBuffer, PinnedWord};
-pub use cache::{kernel_cache, store_ptx};
+pub use cache::{kernel_cache, store_for_host, store_ptx};
 pub use error::{Error, Result};
 pub use event::Event;
 pub use gpu::Gpu;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp_gpu::Platform;
+use mscclpp_gpu::{KernelSource, Module, Platform, store_for_host};
 use mscclpp_test_support::{
     LIMIT,
     child::{as_child, output_within, role},
@@ -28,9 +28,14 @@ fn main() -> ExitCode {
             "devices_reach_each_other_unless_told_otherwise",
             devices_reach_each_other_unless_told_otherwise,
         ),
+        Trial::test("without_a_compiler_the_cache_will_do", without_a_compiler_the_cache_will_do),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
+
+/// A kernel that only these tests have.
+const SOURCE: KernelSource<'_> =
+    KernelSource::new("beforehand.cu", "extern \"C\" __global__ void made_beforehand() {}\n");
 
 /// In the other process: what the library says.
 fn answer(question: &str) -> String {
@@ -57,6 +62,10 @@ fn answer(question: &str) -> String {
                 gpus[0].enable_access(&gpus[1], theirs.ptr(), 8)?;
             }
             Ok("reached".to_owned())
+        }),
+        "kernel" => Platform::Host.gpu(0).and_then(|gpu| {
+            Module::load(&gpu, &SOURCE)?.kernel("made_beforehand")?;
+            Ok("loaded".to_owned())
         }),
         _ => panic!("no such question: {question}"),
     };
@@ -160,4 +169,21 @@ fn devices_reach_each_other_unless_told_otherwise() -> Result<(), Failed> {
     )?;
     let error = "error: MSCCLPP_HOST_PEER_ACCESS=\"some\" is not valid: all or none";
     expect("peer_access", &[("MSCCLPP_HOST_PEER_ACCESS", "some")], error)
+}
+
+fn without_a_compiler_the_cache_will_do() -> Result<(), Failed> {
+    let cache = tempfile::tempdir()?;
+    let folder = cache.path().to_str().expect("the path of a temporary folder");
+    let variables = [("MSCCLPP_CXX", "/nowhere/c++"), ("MSCCLPP_CACHE_DIR", folder)];
+    let said = ask("kernel", &variables)?;
+    if !said.contains("none runs here (/nowhere/c++: ") {
+        return Err(format!("without a compiler and with an empty cache: {said:?}").into());
+    }
+    let path = store_for_host(cache.path(), &SOURCE)?;
+    expect("kernel", &variables, "loaded")?;
+    std::fs::remove_file(path)?;
+    if ask("kernel", &variables)? != said {
+        return Err("the kernel did not come from the cache".into());
+    }
+    Ok(())
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::pair::PATIENCE;
 use crate::{HostToDeviceSemaphoreHandle, Semaphore};
 
-const SOURCE: KernelSource<'static> = KernelSource::new("conformance.cu", include_str!("kernels.cu"));
+const SOURCE: KernelSource<'static> = KernelSource::new("conformance.cu", include_str!("conformance.cu"));
 
 /// A device with the suite's kernels loaded. Clones share them.
 #[derive(Clone)]

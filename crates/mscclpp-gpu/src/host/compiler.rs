@@ -40,15 +40,30 @@ struct Compiler {
     is_clang: bool,
 }
 
-/// The compiled library of `source`, from the cache if it is there.
-pub(super) fn compile(source: &KernelSource<'_>) -> Result<Vec<u8>> {
-    let compiler = compiler()?;
-    let mut parts = vec!["host", compiler.version.as_str(), TRACE, source.cuda()];
+/// The compiled library of `source`, from the cache if it is there. Without a compiler, what one made elsewhere will do.
+pub(crate) fn compile(source: &KernelSource<'_>) -> Result<Vec<u8>> {
+    let compiler = match compiler() {
+        Ok(compiler) => compiler,
+        Err(error) => return cache::find(&beforehand(source))?.ok_or(error),
+    };
+    let entry = entry(source, &["host", &compiler.version]);
+    cache::get_or_make(&entry, || build(compiler, source))
+}
+
+/// Where the library of `source` is that was compiled beforehand, by whatever compiler ([`cache::store_for_host`]).
+pub(crate) fn beforehand(source: &KernelSource<'_>) -> cache::Entry {
+    entry(source, &["host beforehand", std::env::consts::ARCH])
+}
+
+/// An entry of the cache for what is made of `source`, under all that matters but `circumstances`.
+fn entry(source: &KernelSource<'_>, circumstances: &[&str]) -> cache::Entry {
+    let mut parts = circumstances.to_vec();
+    parts.extend([TRACE, source.cuda()]);
     parts.extend(OPTIONS);
     for (name, text) in headers(source) {
         parts.extend([name, text]);
     }
-    cache::get_or_make(&cache::Entry::new(source.name(), "so", &parts), || build(compiler, source))
+    cache::Entry::new(source.name(), "so", &parts)
 }
 
 fn headers<'a>(source: &KernelSource<'a>) -> impl Iterator<Item = (&'a str, &'a str)> {

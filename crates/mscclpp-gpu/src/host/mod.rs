@@ -38,6 +38,7 @@ use crate::{
     backend::{DeviceBackend, PlatformBackend},
     env,
 };
+pub(crate) use compiler::{beforehand, compile};
 use device::HostDevice;
 
 /// The entry in the table of platforms.

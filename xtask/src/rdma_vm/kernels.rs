@@ -1,0 +1,61 @@
+//! The kernels that tests and programs launch, compiled here for the simulated devices in the machine, which has no C++
+//! compiler.
+//!
+//! The cache of compiled kernels knows a source by its name and text, and what a crate calls a source is the name of its
+//! file. A kernel whose text is in Rust code is not found here: in the machine, it fails with an error that says so.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use mscclpp_gpu::{KernelSource, store_for_host};
+
+use crate::error::{Error, FileContext};
+use crate::workspace;
+
+/// Where kernels are, and in the folders below.
+const FOLDERS: [&str; 2] = ["cuda/kernels", "crates"];
+
+/// The machine has no Python, so it needs no kernels of the Python package.
+const LEFT_OUT: &str = "mscclpp-python";
+
+/// Compiles all kernels into the cache in `folder`, unless the cache of this machine has them. Returns the files.
+pub(super) fn compile(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let mut sources = Vec::new();
+    for name in FOLDERS {
+        find(&workspace::root().join(name), &mut sources)?;
+    }
+    let remaining = Mutex::new(sources.iter());
+    let next = || remaining.lock().expect("no thread fails with it").next();
+    let results = Mutex::new(Vec::new());
+    let compilers = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..compilers {
+            scope.spawn(|| {
+                while let Some(source) = next() {
+                    let result = compile_one(folder, source);
+                    results.lock().expect("no thread fails with it").push(result);
+                }
+            });
+        }
+    });
+    results.into_inner().expect("no thread failed with it").into_iter().collect()
+}
+
+fn compile_one(folder: &Path, source: &Path) -> Result<PathBuf, Error> {
+    let text = workspace::read(source)?;
+    Ok(store_for_host(folder, &KernelSource::new(&workspace::name(source), &text))?)
+}
+
+fn find(folder: &Path, sources: &mut Vec<PathBuf>) -> Result<(), Error> {
+    for entry in std::fs::read_dir(folder).context("list", folder)? {
+        let path = entry.context("list", folder)?.path();
+        if path.is_dir() {
+            if workspace::name(&path) != LEFT_OUT {
+                find(&path, sources)?;
+            }
+        } else if path.extension().is_some_and(|extension| extension == "cu") {
+            sources.push(path);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,288 @@
+//! A running virtual machine: its start, what it prints, how it ends.
+//!
+//! It has three serial lines. The first is the kernel's log, kept in a file. The second is what the command prints. On the
+//! third, `init.sh` says how far it is: `up`, and `exit CODE`.
+
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+
+use super::image::Image;
+use crate::error::{Error, FileContext};
+
+/// What executes the machine's instructions.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Accelerator {
+    /// KVM where it can be used, else emulation.
+    Auto,
+    /// The processor itself, through the kernel's KVM.
+    Kvm,
+    /// qemu's emulation, which needs nothing and is some ten times slower.
+    Tcg,
+}
+
+impl Accelerator {
+    /// The name by which qemu knows it.
+    fn name(self) -> &'static str {
+        match self {
+            Accelerator::Kvm => "kvm",
+            Accelerator::Auto if kvm_works() => "kvm",
+            Accelerator::Auto | Accelerator::Tcg => "tcg",
+        }
+    }
+}
+
+/// Whether the processor can run a virtual machine and this user may use it. There are machines with a `/dev/kvm` on whose
+/// processor nothing boots.
+fn kvm_works() -> bool {
+    let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = processor.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    let is_able = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");
+    is_able && OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok()
+}
+
+/// What all machines of a run share.
+pub(super) struct Setup<'a> {
+    pub(super) image: &'a Image,
+    /// The archive with everything: the image's files and those of this run.
+    pub(super) files: &'a Path,
+    pub(super) hosts: u32,
+    pub(super) memory_mib: u32,
+    pub(super) limit: Duration,
+    pub(super) accelerator: Accelerator,
+    /// Where the machines keep their lines and the sockets of their networks.
+    pub(super) scratch: &'a Path,
+    /// Where the kernels' logs are kept.
+    pub(super) logs: &'a Path,
+}
+
+/// A machine that runs; dropping it ends it.
+pub(super) struct Machine {
+    host: u32,
+    qemu: Child,
+    status: PathBuf,
+    log: PathBuf,
+    output: Option<JoinHandle<()>>,
+}
+
+/// How far a machine is.
+#[derive(Debug, PartialEq, Eq)]
+enum Status {
+    Booting,
+    Running,
+    Ended(u8),
+}
+
+impl Machine {
+    /// Starts the machine `host`.
+    fn start(setup: &Setup<'_>, host: u32) -> Result<Self, Error> {
+        let status = setup.scratch.join(format!("status-{host}"));
+        let log = setup.logs.join(format!("kernel-{host}.log"));
+        // qemu appends to the file of a previous run if there is one.
+        std::fs::write(&log, "").context("write", &log)?;
+        let mut qemu = Command::new("qemu-system-x86_64");
+        // Names relative to this folder: those of sockets may not be long, and none may have a comma.
+        qemu.current_dir(setup.scratch);
+        qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-smp", "2"]);
+        let accelerator = setup.accelerator.name();
+        qemu.args(["-accel", accelerator]).args(["-cpu", if accelerator == "kvm" { "host" } else { "max" }]);
+        qemu.args(["-m", &setup.memory_mib.to_string()]);
+        qemu.arg("-kernel").arg(&setup.image.kernel).arg("-initrd").arg(setup.files);
+        qemu.args(["-append", &kernel_arguments(setup, host)]);
+        qemu.args(["-chardev", &format!("file,id=log,path=log-{host}"), "-serial", "chardev:log"]);
+        qemu.args(["-chardev", "stdio,id=output,signal=off", "-serial", "chardev:output"]);
+        qemu.args(["-chardev", &format!("file,id=status,path=status-{host}"), "-serial", "chardev:status"]);
+        qemu.args(["-device", "virtio-rng-pci"]);
+        if setup.hosts > 1 {
+            qemu.args(network_arguments(host));
+        }
+        let link = setup.scratch.join(format!("log-{host}"));
+        std::os::unix::fs::symlink(&log, &link).context("make the link", &link)?;
+        qemu.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut qemu = qemu.spawn().map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => Error::Missing {
+                what: "qemu-system-x86_64",
+                advice: "install it (Debian and Ubuntu: `apt-get install --no-install-recommends qemu-system-x86`)",
+            },
+            _ => Error::Start { program: "qemu-system-x86_64".to_owned(), source },
+        })?;
+        let output = qemu.stdout.take().expect("asked for above");
+        let prefix = if setup.hosts > 1 { format!("[host {host}] ") } else { String::new() };
+        let output = std::thread::spawn(move || copy_lines(BufReader::new(output), &prefix));
+        Ok(Self { host, qemu, status, log, output: Some(output) })
+    }
+
+    /// How far it is; an error if it ended without saying so.
+    fn status(&mut self) -> Result<Status, Error> {
+        let has_ended = self.qemu.try_wait().context("wait for qemu of", &self.log)?;
+        let status = status(&std::fs::read_to_string(&self.status).unwrap_or_default());
+        match (has_ended, status) {
+            (Some(_), Status::Booting | Status::Running) => {
+                Err(Error::MachineDied { host: self.host, log: self.log.clone(), end: self.log_end() })
+            }
+            (_, status) => Ok(status),
+        }
+    }
+
+    fn too_late(&self, status: &Status, limit: Duration) -> Error {
+        let what = match status {
+            Status::Booting => "it did not come up",
+            Status::Running | Status::Ended(_) => "its command did not end",
+        };
+        let seconds = limit.as_secs();
+        Error::MachineTimeout { host: self.host, what, seconds, log: self.log.clone(), end: self.log_end() }
+    }
+
+    fn log_end(&self) -> String {
+        log_end(&String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()))
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+        if let Some(output) = self.output.take() {
+            let _ = output.join();
+        }
+    }
+}
+
+/// Starts the machines, waits until the commands of all have ended, and returns the highest exit code.
+pub(super) fn run(setup: &Setup<'_>) -> Result<u8, Error> {
+    let deadline = Instant::now() + setup.limit;
+    let mut machines = Vec::new();
+    for host in 0..setup.hosts {
+        machines.push(Machine::start(setup, host)?);
+        if host + 1 < setup.hosts {
+            // The other one connects to these.
+            let sockets = [0, 1].map(|link| setup.scratch.join(socket(link)));
+            while !sockets.iter().all(|socket| socket.exists()) {
+                machines[0].status()?;
+                pause(deadline, &machines[0], &Status::Booting, setup.limit)?;
+            }
+        }
+    }
+    let mut worst = 0;
+    for number in 0..machines.len() {
+        loop {
+            // All of them: one that died shall not be waited for by the others.
+            let statuses = machines.iter_mut().map(Machine::status).collect::<Result<Vec<_>, _>>()?;
+            if let Status::Ended(code) = statuses[number] {
+                worst = worst.max(code);
+                break;
+            }
+            pause(deadline, &machines[number], &statuses[number], setup.limit)?;
+        }
+    }
+    Ok(worst)
+}
+
+fn pause(deadline: Instant, machine: &Machine, status: &Status, limit: Duration) -> Result<(), Error> {
+    if Instant::now() >= deadline {
+        return Err(machine.too_late(status, limit));
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    Ok(())
+}
+
+/// The kernel's command line; it hands what it does not know, in capitals, to the first process as environment.
+fn kernel_arguments(setup: &Setup<'_>, host: u32) -> String {
+    let hosts = setup.hosts;
+    // Longer than ours, so that ours is what is reported.
+    let limit = setup.limit.as_secs() + 10;
+    format!(
+        "console=ttyS0 quiet loglevel=5 panic=-1 edd=off rdinit=/init MSCCLPP_VM_HOST={host} MSCCLPP_VM_HOSTS={hosts} \
+         MSCCLPP_VM_LIMIT={limit}"
+    )
+}
+
+/// The socket of a link between the two hosts, in the folder of the run.
+fn socket(link: u32) -> String {
+    format!("link-{link}")
+}
+
+/// Two network adapters, joined with those of the other host. A stream loses nothing and slows down who is too fast.
+fn network_arguments(host: u32) -> Vec<String> {
+    let server = if host == 0 { "on" } else { "off" };
+    let adapter = |link| {
+        let socket = socket(link);
+        [
+            "-netdev".to_owned(),
+            format!("stream,id=link{link},server={server},addr.type=unix,addr.path={socket}"),
+            "-device".to_owned(),
+            format!(
+                "virtio-net-pci,netdev=link{link},host_mtu=4200,mac=52:54:00:77:{link:02}:{:02}",
+                host + 1
+            ),
+        ]
+    };
+    [0, 1].into_iter().flat_map(adapter).collect()
+}
+
+/// Reads what `init.sh` said. The last line may be unfinished.
+fn status(text: &str) -> Status {
+    let mut status = Status::Booting;
+    for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(str::trim) {
+        match line.strip_prefix("exit ") {
+            Some(code) => status = Status::Ended(code.parse().unwrap_or(u8::MAX)),
+            None if line == "up" => status = Status::Running,
+            None => {}
+        }
+    }
+    status
+}
+
+/// The last lines of a kernel's log, but for the stacks that it prints when it gives up.
+fn log_end(log: &str) -> String {
+    let text = log.split("Call Trace:").next().unwrap_or(log);
+    let lines: Vec<_> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(10)..].join("\n")
+}
+
+/// Copies lines to the standard output, each with a prefix, until there are no more.
+fn copy_lines(mut from: impl BufRead, prefix: &str) {
+    let mut line = Vec::new();
+    while from.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+        let mut to = std::io::stdout().lock();
+        // Whoever read our output may have gone; the machine runs on.
+        let _ = to.write_all(prefix.as_bytes()).and_then(|()| to.write_all(&line)).and_then(|()| to.flush());
+        line.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_has_ended_when_its_whole_exit_line_is_there() {
+        assert_eq!(status(""), Status::Booting);
+        assert_eq!(status("up\r\n"), Status::Running);
+        assert_eq!(status("up\r\nexit 1"), Status::Running);
+        assert_eq!(status("up\r\nexit 17\r\n"), Status::Ended(17));
+        assert_eq!(status("up\nexit nonsense\n"), Status::Ended(255));
+    }
+
+    #[test]
+    fn the_end_of_a_log_is_what_was_said_before_the_stack() {
+        let log = "[ 1.0] one\r\n\r\n[ 2.0] Kernel panic\r\n[ 2.1] Call Trace:\r\n[ 2.2] do_exit\r\n";
+        assert_eq!(log_end(log), "[ 1.0] one\n[ 2.0] Kernel panic\n[ 2.1]");
+        let long: String = (0..100).map(|number| format!("line {number}\n")).collect();
+        assert!(log_end(&long).starts_with("line 90\n") && log_end(&long).ends_with("line 99"));
+    }
+
+    #[test]
+    fn the_hosts_have_their_own_addresses_and_share_the_sockets() {
+        let [first, second] = [0, 1].map(|host| network_arguments(host).join(" "));
+        assert!(first.contains("server=on,addr.type=unix,addr.path=link-1"), "{first}");
+        assert!(second.contains("server=off,addr.type=unix,addr.path=link-1"), "{second}");
+        assert!(first.contains("mac=52:54:00:77:01:01") && second.contains("mac=52:54:00:77:01:02"));
+    }
+}

@@ -1,0 +1,117 @@
+//! `rdma-vm`: real InfiniBand verbs on a machine without an adapter.
+//!
+//! The Linux kernel has RDMA over any network interface in software, soft RoCE, but containers and test machines can rarely
+//! load it. So this boots a small virtual machine that has it, with two devices, `rxe0` and `rxe1`; or two such machines,
+//! joined by a network. In it run test programs that are built here, or any shell command.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+
+use self::machine::{Accelerator, Setup};
+use self::payload::Payload;
+use crate::dist;
+use crate::error::{Error, FileContext};
+use crate::workspace;
+
+mod archive;
+mod image;
+mod kernels;
+mod machine;
+mod modules;
+mod payload;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// How many machines: one, whose two devices reach each other; or two, joined by two links.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
+    hosts: u32,
+
+    /// After how many seconds, boot included, the machines are ended.
+    #[arg(long, value_name = "SECONDS", default_value_t = 180, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    timeout: u64,
+
+    /// The memory of each machine.
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(256..))]
+    memory: u32,
+
+    /// What executes the machine's instructions.
+    #[arg(long, value_enum, default_value_t = Accelerator::Auto)]
+    accelerator: Accelerator,
+
+    /// Whose tests, examples and programs are built and put into the machine, as in `cargo xtask dist`
+    /// [default: mscclpp-ib, or none with --shell-command].
+    #[arg(short, long, value_name = "PACKAGE")]
+    package: Vec<String>,
+
+    /// A variable for what runs in the machine.
+    #[arg(short, long, value_name = "NAME=VALUE", value_parser = variable)]
+    env: Vec<String>,
+
+    /// Runs this in the machine's shell instead of the tests, such as `ibv_devinfo`.
+    #[arg(long, value_name = "COMMAND", conflicts_with = "test")]
+    shell_command: Option<String>,
+
+    /// The test to run, such as `conformance`, or `lib` for the unit tests [default: all], and its arguments.
+    #[arg(last = true, value_name = "TEST")]
+    test: Vec<String>,
+}
+
+fn variable(text: &str) -> Result<String, String> {
+    let name = text.split_once('=').map_or("", |(name, _)| name);
+    let starts_well = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    let is_name = starts_well && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if is_name { Ok(text.to_owned()) } else { Err("it must be NAME=VALUE".to_owned()) }
+}
+
+/// Runs the command. Returns the exit code of what ran in the machine, the highest of both if there are two.
+pub(crate) fn run(options: &Options) -> Result<ExitCode, Error> {
+    let folder = workspace::target().join("rdma-vm");
+    workspace::create_folder(&folder)?;
+    let image = image::get_or_make(&folder)?;
+    let payload = payload(options, &folder.join("kernels"))?;
+    let scratch = tempfile::Builder::new().prefix("rdma-vm-").tempdir();
+    let scratch = scratch.context("make a folder in", &std::env::temp_dir())?;
+    let files = scratch.path().join("files.cpio");
+    payload.write(&files, &image)?;
+    let setup = Setup {
+        image: &image,
+        files: &files,
+        hosts: options.hosts,
+        memory_mib: options.memory,
+        limit: Duration::from_secs(options.timeout),
+        accelerator: options.accelerator,
+        scratch: scratch.path(),
+        logs: &folder,
+    };
+    machine::run(&setup).map(ExitCode::from)
+}
+
+/// Builds what runs in the machine. Compiled kernels are kept in the folder `kernels`.
+fn payload(options: &Options, kernels: &Path) -> Result<Payload, Error> {
+    let mut packages = options.package.clone();
+    if packages.is_empty() && options.shell_command.is_none() {
+        packages.push("mscclpp-ib".to_owned());
+    }
+    let (test, arguments) = match options.test.split_first() {
+        Some((test, arguments)) => (Some(test.as_str()), arguments),
+        None => (None, &[][..]),
+    };
+    let which = match &test {
+        None => vec![],
+        Some("lib") => vec!["--lib"],
+        Some(test) => vec!["--test", test],
+    };
+    let (mut programs, mut compiled) = Default::default();
+    if !packages.is_empty() {
+        programs = dist::build(&packages, &which)?;
+        compiled = kernels::compile(kernels)?;
+    }
+    let command = match &options.shell_command {
+        Some(command) => command.clone(),
+        None => payload::run_tests(&programs, arguments),
+    };
+    Ok(Payload { programs, kernels: compiled, environment: options.env.clone(), command })
+}

@@ -1,4 +1,4 @@
-//! Blobs and handshakes.
+//! Blobs of regions, frames and complaints.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

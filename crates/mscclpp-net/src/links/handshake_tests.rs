@@ -38,6 +38,25 @@ fn two_who_know_the_endpoint_agree() {
     assert_ne!(here.initiator, here.responder, "each direction has a key of its own");
 }
 
+/// Bytes that another implementation computed. Whoever changes them raises the version of every protocol.
+#[test]
+fn what_is_said_is_what_it_was() {
+    let hex = |bytes: &[u8]| bytes[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let responder = Responder::new(PROTOCOL, [1; 32]);
+    assert_eq!(*responder.challenge(), *[&b"TEST\x01\0\0\0"[..], &[1; 32]].concat());
+    let (_, hello) =
+        Initiator::answer(PROTOCOL, &key(1), &request(), [2; 32], responder.challenge()).unwrap();
+    let said = [&b"TEST\x01\0\0\0"[..], &[2; 32], &[3; 16], &[4; 16], &77u64.to_le_bytes(), &[2]].concat();
+    assert_eq!(hello[..81], said);
+    assert_eq!(hex(&hello[81..]), "d60f9f6f6d25e8c8");
+    let (answer, verdict) = responder.verify(&fixed(&hello), |_| Some(key(1)), |_| Ok(()));
+    assert_eq!(answer[..9], *b"TEST\x01\0\0\0\0");
+    assert_eq!(hex(&answer[9..]), "651188636ef944f4");
+    let (_, session) = verdict.unwrap();
+    assert_eq!(hex(&session.initiator), "d24809e8edcf7319");
+    assert_eq!(hex(&session.responder), "974017b27319f3c3");
+}
+
 #[test]
 fn another_key_does_not_get_in() {
     let (verdict, concluded) = run(&key(1), &key(2), Ok(()));

@@ -149,6 +149,17 @@ mod tests {
         }
     }
 
+    /// Seals that another implementation computed.
+    #[test]
+    fn headers_are_what_they_were() {
+        let outbound = Outbound::new(&KEY);
+        let first = outbound.seal(FIELDS);
+        assert_eq!(first[..16], [1, 2, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(first[16..SEALED], [3u64, 4, u64::MAX].map(u64::to_le_bytes).concat());
+        assert_eq!(first[SEALED..], 0xae34_4827_8f1c_5f9f_u64.to_le_bytes());
+        assert_eq!(outbound.seal(FIELDS)[SEALED..], 0x7a18_4821_917c_444e_u64.to_le_bytes());
+    }
+
     #[test]
     fn a_changed_bit_breaks_the_seal() {
         let header = Outbound::new(&KEY).seal(FIELDS);

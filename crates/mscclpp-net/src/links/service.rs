@@ -178,12 +178,13 @@ impl Service {
                 let connection = DataConnection::accepted(stream, session);
                 acceptor.accept(connection, Seat::take(&self.shared, request))
             }
-            // `admit` has let no data in without an acceptor.
-            (Purpose::Link | Purpose::Data, _) => InboundLink::new(stream, request, session).map(|link| {
+            (Purpose::Link, _) => InboundLink::new(stream, request, session).map(|link| {
                 let said = self.words.get(&request.endpoint).into_iter().flatten();
                 said.for_each(|word| link.say(Message::Word(*word)));
                 self.inbound.insert(token, link);
             }),
+            // `admit` has let none of these in; one that came would be closed.
+            (Purpose::Data, None) => Ok(()),
         };
         // The peer sees its connection close.
         if let Err(error) = result {

@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
-STEPS=(readme format clippy docs kernels headers layers python deny loom fuzz soak)
+STEPS=(readme format clippy docs kernels headers layers python deny loom fuzz soak rdma)
 
 # The commands that the README promises, in a clean checkout, before anything is installed: they need only Rust and a
 # linker.
@@ -93,6 +93,15 @@ step_fuzz() {
 
 # Two minutes of small and large writes over Ethernet, byte by byte.
 step_soak() { cargo test -p mscclpp-ethernet --release --test many -- --ignored two_minutes; }
+
+# Real verbs over soft RoCE, in virtual machines: one with two devices, and two that are joined.
+step_rdma() {
+    command -v qemu-system-x86_64 > /dev/null || install_packages --no-install-recommends qemu-system-x86
+    # The machine is made of packages as they are now.
+    [ "$(id -u)" != 0 ] || apt-get update -qq
+    cargo xtask rdma-vm --timeout 80 --shell-command "$(cat ci/rdma-smoke.sh)"
+    cargo xtask rdma-vm --hosts 2 --timeout 80 --shell-command "$(cat ci/rdma-smoke.sh)"
+}
 
 install_packages() {
     [ "$(id -u)" = 0 ] || { echo "please install: $*"; return 1; }

@@ -65,9 +65,9 @@ pub(super) struct Image {
 /// The image: that of `target/rdma-vm` if it was made by this recipe, else a new one.
 pub(super) fn get_or_make(folder: &Path) -> Result<Image, Error> {
     let image = folder.join("image");
-    let made_by = image.join("recipe");
     let recipe = format!("{FORMAT} {KERNEL} {} {}\n", PACKAGES.join(" "), MODULES.join(" "));
-    if !std::fs::read_to_string(&made_by).is_ok_and(|present| present == recipe) {
+    let is_there = || std::fs::read_to_string(image.join("recipe")).is_ok_and(|present| present == recipe);
+    if !is_there() {
         println!("making the virtual machine's image from Debian packages (90 MB), once");
         let scratch = tempfile::Builder::new().prefix("making-").tempdir_in(folder);
         let scratch = scratch.context("make a folder in", folder)?;
@@ -76,10 +76,15 @@ pub(super) fn get_or_make(folder: &Path) -> Result<Image, Error> {
         make(scratch.path(), &new)?;
         let path = new.join("recipe");
         std::fs::write(&path, &recipe).context("write", &path)?;
-        if image.exists() {
+        if image.exists() && !is_there() {
             std::fs::remove_dir_all(&image).context("remove", &image)?;
         }
-        std::fs::rename(&new, &image).context("rename", &new)?;
+        // Renaming publishes it whole or not at all. Another run may have been faster: then its image is the one.
+        if let Err(source) = std::fs::rename(&new, &image)
+            && !is_there()
+        {
+            return Err(Error::File { action: "rename", path: new, source });
+        }
     }
     Ok(Image { kernel: image.join("kernel"), files: image.join("files.cpio") })
 }

@@ -19,6 +19,9 @@ mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs tmpfs /run
 mount -t tmpfs -o mode=1777 tmpfs /tmp
 ln -s /proc/self/fd /dev/fd
+ln -s fd/0 /dev/stdin
+ln -s fd/1 /dev/stdout
+ln -s fd/2 /dev/stderr
 
 # Ends by itself, whatever happens to the one who started it.
 (sleep "$MSCCLPP_VM_LIMIT"; echo "the time limit has passed"; reboot -f) &

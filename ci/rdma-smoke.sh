@@ -1,0 +1,42 @@
+# Runs in the virtual machine of `cargo xtask rdma-vm`, with one host or two: messages whose content is checked, RDMA writes
+# and RDMA atomics between two soft-RoCE devices, over each link. Fails if one of them does.
+set -eu
+
+[ "$(ls /sys/class/infiniband | wc -l)" = 2 ] || { echo "there should be two devices"; exit 1; }
+
+# As the server, then as the client: exchange OPTION_OF_GID PROGRAM ARGUMENTS...
+server() { timeout 60 "$1" -d "$device" "$2" "$gid" $3; }
+client() {
+    for try in 1 2 3 4 5 6 7 8 9 10; do
+        timeout 60 "$1" -d "$device" "$2" "$gid" $3 "$server" > /tmp/client 2>&1 && return
+        # Most likely the server does not listen yet.
+        sleep 0.5
+    done
+    cat /tmp/client
+    return 1
+}
+
+exchange() {
+    if [ "$MSCCLPP_VM_HOSTS" = 1 ]; then
+        device=rxe0 server "$@" > /tmp/server 2>&1 &
+        device=rxe1 client "$@"
+        wait $! || { cat /tmp/server; return 1; }
+    elif [ "$MSCCLPP_VM_HOST" = 0 ]; then
+        server "$@" > /tmp/server 2>&1 || { cat /tmp/server; return 1; }
+    else
+        client "$@"
+    fi
+    echo "$1 over $device, GID $gid: passed"
+}
+
+server=10.77.0.1
+for device in rxe0 rxe1; do
+    # The IPv4 address of its interface, and the global IPv6 one.
+    for gid in 1 2; do
+        exchange ibv_rc_pingpong -g "-c -n 100"
+    done
+    exchange ib_write_bw -x "-s 65536 -n 100"
+    exchange ib_atomic_bw -x "-n 100"
+    # One host has one link.
+    [ "$MSCCLPP_VM_HOSTS" = 2 ] || break
+done

@@ -39,6 +39,8 @@ tree mscclpp-core | refuse "mscclpp-core" 'mscclpp-(bootstrap|cuda-ipc|gpu-sys)|
 tree mscclpp-cuda-ipc --features cuda-12040 | refuse "mscclpp-cuda-ipc" 'mscclpp-bootstrap|mscclpp'
 tree mscclpp-proxy | refuse "mscclpp-proxy" 'mscclpp-(bootstrap|cuda-ipc|ethernet|gpu-sys)|mscclpp|cudarc'
 tree mscclpp-ethernet | refuse "mscclpp-ethernet" 'mscclpp-(bootstrap|cuda-ipc|gpu-sys|proxy)|mscclpp|cudarc'
+tree mscclpp-ib | refuse "mscclpp-ib" 'mscclpp-(bootstrap|cuda-ipc|ethernet|gpu-sys|proxy)|mscclpp|cudarc'
+tree mscclpp-verbs-sys | refuse "mscclpp-verbs-sys" 'mscclpp.*'
 tree mscclpp --no-default-features --features ethernet |
   refuse "mscclpp with Ethernet alone" 'mscclpp-(gpu-sys|cuda-ipc)|cudarc'
 tree mscclpp --no-default-features | refuse "mscclpp without features" 'mscclpp-(gpu-sys|cuda-ipc)|cudarc'

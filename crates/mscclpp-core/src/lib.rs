@@ -62,6 +62,6 @@ pub use queue::{SendQueue, SignallerId};
 pub use route::Route;
 pub use semaphore::{DeviceToDeviceSemaphore, Semaphore};
 pub use stub::SemaphoreStub;
-pub use transport::{Transport, TransportFlags};
+pub use transport::{Transport, TransportFlags, UnknownTransport};
 #[doc(hidden)]
 pub use wire::is_an_envelope;

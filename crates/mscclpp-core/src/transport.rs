@@ -3,6 +3,7 @@ use std::{
     fmt,
     hash::{Hash, Hasher},
     ops::{BitAnd, BitAndAssign, BitOr, BitOrAssign, BitXor, BitXorAssign, Not},
+    str::FromStr,
 };
 
 /// By which means two endpoints reach each other.
@@ -129,6 +130,28 @@ impl fmt::Display for Transport {
             (_, Some(name)) => f.pad(name),
             (n, None) => f.pad(&format!("Custom{}", n - FIRST_CUSTOM)),
         }
+    }
+}
+
+/// A text that names no transport.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no transport: there are CudaIpc, IB0 to IB7, and Ethernet")]
+pub struct UnknownTransport(String);
+
+impl FromStr for Transport {
+    type Err = UnknownTransport;
+
+    /// Reads what its `Display` writes, of those that this project knows; upper and lower case are the same.
+    ///
+    /// ```
+    /// # use mscclpp_core::Transport;
+    /// assert_eq!("IB2".parse(), Ok(Transport::IB2));
+    /// assert_eq!("cudaipc".parse(), Ok(Transport::CUDA_IPC));
+    /// assert!("IB8".parse::<Transport>().is_err());
+    /// ```
+    fn from_str(text: &str) -> Result<Self, UnknownTransport> {
+        let known = TransportFlags::ALL.iter().find(|known| known.to_string().eq_ignore_ascii_case(text));
+        known.ok_or_else(|| UnknownTransport(text.to_owned()))
     }
 }
 

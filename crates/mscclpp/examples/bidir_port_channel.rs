@@ -17,13 +17,11 @@ const PROGRAM: Program = Program {
 usage: bidir_port_channel [ADDRESS]                       run both ranks, each in a process of its own, over CudaIpc
        bidir_port_channel ADDRESS RANK GPU TRANSPORT      run one of them; start the other elsewhere
 ADDRESS is ip:port or interface:ip:port [default: lo:127.0.0.1:50505], RANK is 0 or 1, GPU a device number,
-TRANSPORT is CudaIpc or Ethernet",
+TRANSPORT is CudaIpc, Ethernet, or IB0 to IB7",
     devices: |count| (0..N_RANKS).map(|rank| rank % count).collect(),
     more: |_| vec![Transport::CUDA_IPC.to_string()],
     run,
 };
-
-const TRANSPORTS: [Transport; 2] = [Transport::CUDA_IPC, Transport::ETHERNET];
 
 fn main() -> ExitCode {
     PROGRAM.main()
@@ -31,9 +29,7 @@ fn main() -> ExitCode {
 
 fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     let transport = match this.more.as_slice() {
-        [name] if this.rank < N_RANKS => {
-            TRANSPORTS.into_iter().find(|transport| transport.to_string() == *name)
-        }
+        [name] if this.rank < N_RANKS => name.parse().ok(),
         _ => None,
     };
     let transport = transport.ok_or(BadArguments)?;

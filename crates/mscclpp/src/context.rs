@@ -43,6 +43,8 @@ impl ContextBuilderExt for ContextBuilder {
         let this = this.provider(mscclpp_cuda_ipc::CudaIpc::new());
         #[cfg(feature = "ethernet")]
         let this = this.provider(mscclpp_ethernet::Ethernet::new());
+        #[cfg(feature = "ib")]
+        let this = this.provider(mscclpp_ib::InfiniBand::new());
         this
     }
 }

@@ -39,6 +39,7 @@
 //! | --- | --- | --- |
 //! | `cuda-ipc` | yes | the CUDA IPC transport and the CUDA platform |
 //! | `ethernet` | yes | the Ethernet transport: CPUs and GPUs of one host or many, over TCP |
+//! | `ib` | yes | the InfiniBand transport: RDMA adapters, InfiniBand or RoCE, where libibverbs finds some |
 //! | `cuda-12040` | yes | which CUDA version's symbols cudarc declares; newer drivers are fine |
 //! | `cuda-13000` | no | the same for builds in which another crate has cudarc at CUDA 13: turn the defaults off then |
 //!
@@ -87,6 +88,8 @@ pub use mscclpp_core::{Context, ContextBuilder, Device, DeviceType, Report};
 pub use mscclpp_cuda_ipc::CudaIpc;
 #[cfg(feature = "ethernet")]
 pub use mscclpp_ethernet::{Ethernet, EthernetBuilder};
+#[cfg(feature = "ib")]
+pub use mscclpp_ib::{InfiniBand, InfiniBandBuilder};
 pub use pending::Pending;
 pub use port::ProxyServiceExt;
 pub use proxy::{BasePortChannel, BasePortChannelHandle, PortChannel, PortChannelHandle, ProxyService};

@@ -31,7 +31,7 @@ const OFFER_LIMIT: Duration = Duration::from_secs(5);
 const PORT_GRACE: Duration = Duration::from_secs(3);
 /// How often what dropped queues have under way is looked after, and for how long.
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);
-const DRAIN_LIMIT: Duration = Duration::from_secs(30);
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// What the thread has.
 pub(super) struct Service {

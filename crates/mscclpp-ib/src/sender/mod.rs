@@ -13,7 +13,7 @@ mod request;
 
 use std::{
     collections::VecDeque,
-    io::{self, Write},
+    io::{self, Read, Write},
     net::TcpStream,
     sync::{Arc, atomic::Ordering},
     thread,
@@ -72,7 +72,7 @@ pub(crate) struct Sender {
     /// The names of the requests under way, for messages.
     names: Box<[&'static str]>,
     /// Its end is that of the peer's end of the queue.
-    _stream: TcpStream,
+    stream: TcpStream,
 }
 
 impl SendQueue {
@@ -134,7 +134,7 @@ impl Sender {
             receives: answer.receives,
             reached: 0,
             names: vec![""; capacity as usize].into(),
-            _stream: connection.stream,
+            stream: connection.stream,
         })
     }
 
@@ -283,9 +283,17 @@ impl Sender {
         Ok(self.reached)
     }
 
-    /// Goes on with what is under way. Whether there is something left.
+    /// Goes on with what is under way. Whether there is something left that can still be done.
     pub(crate) fn drain(&mut self) -> bool {
-        self.link.check().is_ok() && self.progress().is_ok() && !self.is_idle()
+        self.link.check().is_ok() && self.progress().is_ok() && !self.is_idle() && !self.peer_has_closed()
+    }
+
+    /// Whether the peer's end of the queue is gone. The link tells that too, as long as somebody has it.
+    fn peer_has_closed(&self) -> bool {
+        match (&self.stream).read(&mut [0]) {
+            Ok(_) => true,
+            Err(error) => !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
+        }
     }
 
     fn prepare(

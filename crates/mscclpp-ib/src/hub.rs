@@ -165,7 +165,7 @@ impl Drop for Hub {
         self.send(Command::Stop);
         let Some(thread) = self.thread.lock().take() else { return };
         if event_loop::join(thread).is_err() {
-            tracing::error!(target: "mscclpp::net", "the thread that serves adapters had panicked");
+            tracing::error!(target: "mscclpp::conn", "the thread that serves adapters had panicked");
         }
     }
 }

@@ -176,7 +176,7 @@ impl InfiniBand {
                     Ok(adapter) => (1..=adapter.limits().ports).any(|port| adapter.is_active(port)),
                     Err(error) => {
                         let error = mscclpp_net::Report(&error).to_string();
-                        tracing::warn!(target: "mscclpp::net", device = info.name, error, "a device is left out");
+                        tracing::warn!(target: "mscclpp::conn", device = info.name, error, "a device is left out");
                         false
                     }
                 });
@@ -188,7 +188,7 @@ impl InfiniBand {
             return Err(Error::NoDevice { wanted, found: known() });
         }
         let chosen = &chosen[..chosen.len().min(TRANSPORTS.len())];
-        tracing::debug!(target: "mscclpp::net", devices = ?chosen, library = verbs.origin, "InfiniBand devices");
+        tracing::debug!(target: "mscclpp::conn", devices = ?chosen, library = verbs.origin, "InfiniBand devices");
         Ok(Devices {
             verbs,
             env,
@@ -327,7 +327,7 @@ impl InfiniBand {
         let same_host = host_id().is_ok_and(|host| host == remote.host);
         let link = local.hub.dial(&peer.address, same_host, local.name, state.clone())?;
         tracing::debug!(
-            target: "mscclpp::net", device = side.adapter.name(), peer = peer.device, from = %side.port.gid, to = %peer.gid,
+            target: "mscclpp::conn", device = side.adapter.name(), peer = peer.device, from = %side.port.gid, to = %peer.gid,
             immediates, "InfiniBand link opened"
         );
         Ok(IbLink::new(state, link, local.hub.clone()))

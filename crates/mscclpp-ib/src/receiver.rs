@@ -279,7 +279,7 @@ impl Receiver {
     /// The adapter fails. The peer sees its own end fail.
     fn give_up(&self, error: &Error) -> Option<Complaint> {
         let error = mscclpp_net::Report(error).to_string();
-        tracing::warn!(target: "mscclpp::net", device = self.side.adapter.name(), error, "a queue is given up");
+        tracing::warn!(target: "mscclpp::conn", device = self.side.adapter.name(), error, "a queue is given up");
         None
     }
 
@@ -288,7 +288,7 @@ impl Receiver {
             if Status(completion.status) != Status::FLUSHED {
                 let (status, remedy) = Status(completion.status).explain();
                 tracing::debug!(
-                    target: "mscclpp::net", device = self.side.adapter.name(), status, remedy, vendor = completion.vendor,
+                    target: "mscclpp::conn", device = self.side.adapter.name(), status, remedy, vendor = completion.vendor,
                     "the receiving end of a queue failed"
                 );
             }

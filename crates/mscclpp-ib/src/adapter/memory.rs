@@ -177,7 +177,7 @@ impl Drop for Mr {
         // SAFETY: registered once, given back once.
         let errno = unsafe { (self.adapter.verbs.dereg_mr)(self.mr.as_ptr()) };
         if errno != 0 {
-            tracing::warn!(target: "mscclpp::net", device = self.adapter.name(), errno, "ibv_dereg_mr failed");
+            tracing::warn!(target: "mscclpp::conn", device = self.adapter.name(), errno, "ibv_dereg_mr failed");
         }
     }
 }

@@ -426,7 +426,7 @@ impl Drop for QueuePair {
         // SAFETY: made once, given back once. What is under way ends with it.
         let errno = unsafe { (self.adapter.verbs.destroy_qp)(self.qp.as_ptr()) };
         if errno != 0 {
-            tracing::warn!(target: "mscclpp::net", device = self.adapter.name(), errno, "ibv_destroy_qp failed");
+            tracing::warn!(target: "mscclpp::conn", device = self.adapter.name(), errno, "ibv_destroy_qp failed");
         }
     }
 }

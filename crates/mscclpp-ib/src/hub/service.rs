@@ -119,7 +119,7 @@ impl Service {
             let freed =
                 std::thread::Builder::new().name("mscclpp-ib-free".to_owned()).spawn(move || drop(sender));
             if let Err(error) = freed {
-                tracing::debug!(target: "mscclpp::net", %error, "no thread to free memory on");
+                tracing::debug!(target: "mscclpp::conn", %error, "no thread to free memory on");
             }
         }
     }
@@ -140,7 +140,7 @@ impl Service {
                 let watched = self.watch(&adapter);
                 if let Err(error) = watched {
                     let error = mscclpp_net::Report(&error).to_string();
-                    tracing::error!(target: "mscclpp::net", device = adapter.name(), error, "cannot watch an adapter");
+                    tracing::error!(target: "mscclpp::conn", device = adapter.name(), error, "cannot watch an adapter");
                 }
             }
             Command::Accept(connection, seat) => self.accept(connection, seat),
@@ -242,7 +242,7 @@ impl Service {
     fn answer(&mut self, token: u64, pending: Pending, offer: Option<[u8; EXCHANGE]>) {
         let Pending { mut connection, seat, .. } = pending;
         let refuse = |seat: Seat, complaint: Complaint, reason: String| {
-            tracing::warn!(target: "mscclpp::net", reason, "a peer's queue is refused");
+            tracing::warn!(target: "mscclpp::conn", reason, "a peer's queue is refused");
             seat.refuse(complaint.into(), reason);
         };
         let Some(offer) = offer else { return self.events.remove(&connection.stream) };
@@ -289,7 +289,7 @@ impl Service {
     }
 
     fn hear(&mut self, adapter: &Arc<Adapter>, event: AsyncEvent) {
-        tracing::debug!(target: "mscclpp::net", device = adapter.name(), ?event, "an adapter says");
+        tracing::debug!(target: "mscclpp::conn", device = adapter.name(), ?event, "an adapter says");
         match event {
             AsyncEvent::PortDown(port) => {
                 self.ports_down.push(PortDown {
@@ -307,7 +307,7 @@ impl Service {
                 let of = |r: &Receiver| Arc::ptr_eq(&r.side().adapter, adapter) && r.qpn() == qpn;
                 let failed: Vec<_> = self.receivers.iter().filter(|(_, r)| of(r)).map(|(n, _)| *n).collect();
                 for number in failed {
-                    tracing::warn!(target: "mscclpp::net", device = adapter.name(), qpn, text, "a queue pair failed");
+                    tracing::warn!(target: "mscclpp::conn", device = adapter.name(), qpn, text, "a queue pair failed");
                     self.serve(number);
                     self.close(number);
                 }

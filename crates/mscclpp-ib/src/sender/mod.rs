@@ -116,7 +116,7 @@ impl Sender {
         let how =
             How { immediates: link.immediates(), quarter: (capacity / 4).max(1), inline: chain.inline() };
         tracing::debug!(
-            target: "mscclpp::net", device = adapter.name(), from = qp.number(), to = answer.path.qpn, capacity,
+            target: "mscclpp::conn", device = adapter.name(), from = qp.number(), to = answer.path.qpn, capacity,
             inline = chain.inline(), immediates = how.immediates, "queue pair connected"
         );
         Ok(Self {

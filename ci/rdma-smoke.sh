@@ -4,18 +4,19 @@ set -eu
 
 [ "$(ls /sys/class/infiniband | wc -l)" = 2 ] || { echo "there should be two devices"; exit 1; }
 
-# As the server, then as the client: exchange OPTION_OF_GID PROGRAM ARGUMENTS...
+# What both ends run: PROGRAM OPTION_FOR_THE_GID ARGUMENTS, on $device, with $gid.
 server() { timeout 60 "$1" -d "$device" "$2" "$gid" $3; }
 client() {
     for try in 1 2 3 4 5 6 7 8 9 10; do
         timeout 60 "$1" -d "$device" "$2" "$gid" $3 "$server" > /tmp/client 2>&1 && return
-        # Most likely the server does not listen yet.
+        # Perhaps the server does not listen yet.
         sleep 0.5
     done
     cat /tmp/client
     return 1
 }
 
+# Runs the two ends: with one host, on its two devices; with two, on the same device of each.
 exchange() {
     if [ "$MSCCLPP_VM_HOSTS" = 1 ]; then
         device=rxe0 server "$@" > /tmp/server 2>&1 &

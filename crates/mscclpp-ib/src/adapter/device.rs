@@ -28,6 +28,8 @@ pub(crate) struct Adapter {
     pub(super) pd: NonNull<sys::ibv_pd>,
     name: String,
     limits: Limits,
+    /// What the system shows of the device for as long as it is there; none of one that the system does not know.
+    node: Option<PathBuf>,
 }
 
 // SAFETY: the library's contexts and protection domains may be used by any thread, several at once.
@@ -103,7 +105,11 @@ impl Adapter {
             max_rd_atom: 0,
             max_init_rd_atom: 0,
         };
-        let mut this = Self { verbs, context, pd, name: name.to_owned(), limits };
+        // SAFETY: the context is open, and has its device, whose path ends with a zero, inside it.
+        let node = unsafe { CStr::from_ptr((*(*context.as_ptr()).device).dev_path.as_ptr()) };
+        let node = PathBuf::from(node.to_string_lossy().into_owned());
+        let node = Some(node).filter(|node| node.exists());
+        let mut this = Self { verbs, context, pd, name: name.to_owned(), limits, node };
         this.limits = this.query_limits()?;
         this.set_async_nonblocking()?;
         Ok(Arc::new(this))
@@ -139,6 +145,11 @@ impl Adapter {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether the device was taken away. Some drivers say so by an event; others wait until nobody uses it any more.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| !node.exists())
     }
 
     /// Whether the library can register dmabufs.

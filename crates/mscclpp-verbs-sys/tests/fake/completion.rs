@@ -64,6 +64,7 @@ impl State {
             if request.signalled || !ok {
                 let opcode = match request.opcode {
                     sys::IBV_WR_ATOMIC_FETCH_AND_ADD => sys::IBV_WC_FETCH_ADD,
+                    sys::IBV_WR_SEND | sys::IBV_WR_SEND_WITH_IMM => sys::IBV_WC_SEND,
                     _ => sys::IBV_WC_RDMA_WRITE,
                 };
                 let wc = match ok {
@@ -118,10 +119,21 @@ impl State {
         {
             qp.silent = silent;
         }
-        for wr_id in receives {
-            let wc = failed(wr_id, sys::IBV_WC_WR_FLUSH_ERR, number);
+        for receive in receives {
+            let wc = failed(receive.wr_id, sys::IBV_WC_WR_FLUSH_ERR, number);
             self.complete(receive_cq, wc, false, Queue::Receive, 1);
         }
+    }
+
+    /// Completes the receive at the head with an error; then the queue pair fails.
+    pub(super) fn fail_receive(&mut self, number: u32, status: sys::ibv_wc_status) {
+        self.land_all(number);
+        let Some(qp) = self.qps.get_mut(&number) else { return };
+        let cq = qp.receive_cq;
+        if let Some(receive) = qp.receives.pop_front() {
+            self.complete(cq, failed(receive.wr_id, status, number), false, Queue::Receive, 1);
+        }
+        self.fail(number);
     }
 
     /// A request of the peer that this side refused fails this side's queue pair too, and an event says so.
@@ -155,7 +167,7 @@ impl State {
 }
 
 /// A completion with an error. Only these fields of one are defined.
-fn failed(wr_id: u64, status: sys::ibv_wc_status, qp_num: u32) -> sys::ibv_wc {
+pub(super) fn failed(wr_id: u64, status: sys::ibv_wc_status, qp_num: u32) -> sys::ibv_wc {
     sys::ibv_wc { wr_id, status, opcode: UNDEFINED, vendor_err: VENDOR_ERROR, qp_num, ..Default::default() }
 }
 

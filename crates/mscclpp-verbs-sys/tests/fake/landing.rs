@@ -11,6 +11,8 @@ pub(super) struct Landing {
     pub(super) what: Piece,
     /// The memory it goes to is registered with relaxed ordering.
     pub(super) relaxed: bool,
+    /// It goes to another place than completions do: a GPU.
+    pub(super) elsewhere: bool,
     /// The request that waits for it: queue pair and sequence number.
     pub(super) request: Option<(u32, u64)>,
 }
@@ -25,10 +27,6 @@ impl Piece {
     fn is_add(&self) -> bool {
         matches!(self, Self::Add { .. })
     }
-
-    fn is_receive(&self) -> bool {
-        matches!(self, Self::Receive { .. })
-    }
 }
 
 impl State {
@@ -36,12 +34,13 @@ impl State {
     pub(super) fn eligible(&self, number: u32) -> Vec<usize> {
         let Some(qp) = self.qps.get(&number) else { return Vec::new() };
         let rules = self.devices[qp.device].config.reordering;
-        let (mut adds, mut receives) = (0, 0);
+        // What came before that relaxed accesses do not pass, and what completions do not.
+        let (mut adds, mut near) = (0, 0);
         let mut eligible = Vec::new();
         for (index, landing) in qp.landings.iter().enumerate() {
             let passes = match &landing.what {
                 // Receives complete in order.
-                Piece::Receive { .. } => rules.completions && receives == 0,
+                Piece::Receive { .. } => rules.completions && near == 0,
                 // Relaxed accesses do not pass atomics.
                 Piece::Write { .. } | Piece::Add { .. } => rules.relaxed && landing.relaxed && adds == 0,
             };
@@ -49,7 +48,7 @@ impl State {
                 eligible.push(index);
             }
             adds += usize::from(landing.what.is_add());
-            receives += usize::from(landing.what.is_receive());
+            near += usize::from(!landing.elsewhere);
         }
         eligible
     }

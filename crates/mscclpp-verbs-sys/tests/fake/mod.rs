@@ -3,7 +3,7 @@
 //!
 //! A [`Fake`] is a world of devices that reach each other. Its [`table`](Fake::table) is used like libibverbs': devices,
 //! protection domains, memory with keys that are checked, completion queues with channels, queue pairs of reliable
-//! connections; RDMA writes, writes with immediate data, atomic additions. Other operations are refused when posted.
+//! connections; sends, RDMA writes, both also with immediate data, atomic additions. Other operations are refused when posted.
 //! All memory is this process's. Objects are never freed, so that what happens after their end is seen: it is noted as
 //! misuse, and the end of the [`Fake`] panics then.
 //!
@@ -19,11 +19,12 @@
 //! - what goes to memory registered with `IBV_ACCESS_RELAXED_ORDERING` may pass what came before, whatever memory that
 //!   goes to: the same rules, a posted request with the attribute may pass. One write is then visible piece by piece, in
 //!   any order; InfiniBand promises no order within a write, and of a relaxed region nothing between writes;
-//! - nothing passes an atomic that came before it, because an adapter reads and writes for it before it goes on. An atomic
-//!   to relaxed memory itself may pass writes;
+//! - nothing passes an atomic that came before it, which the manual page of `ibv_reg_mr` promises. An atomic to relaxed
+//!   memory itself may pass writes;
 //! - completions of receives are visible after all data before them, which InfiniBand promises of them. With
-//!   `Reordering::completions` this is not so: data for a GPU and a completion for the host go to two places, between which
-//!   PCI Express has no order, so InfiniBand's promise ends at the bridge. [`Fake::flush_memory`] is what a driver does about it.
+//!   `Reordering::completions` this is not so of data for relaxed regions and for those registered by a descriptor, which
+//!   stand for a GPU's memory: they and the completions in the host's memory are two places, between which PCI Express has
+//!   no order, so InfiniBand's promise ends at the bridge. [`Fake::flush_memory`] is what a driver does about it.
 //!
 //! With `Reordering::early_acknowledgement` a write is acknowledged when it has arrived: a completion at the requester
 //! says that the peer's adapter has the data, not that it is visible there. Atomics are acknowledged with their
@@ -42,6 +43,7 @@ mod memory;
 mod post;
 mod queue;
 mod queue_pair;
+mod responder;
 mod slots;
 mod state;
 mod text;

@@ -8,7 +8,7 @@ use super::{
     config::Execution,
     device::world_of,
     faults::Call,
-    state::{Notify, Queue, Request, Source, State},
+    state::{Notify, Queue, Receive, Request, Source, State},
 };
 
 /// The most steps that a poll makes where nobody else makes any.
@@ -64,7 +64,9 @@ unsafe fn accept(state: &mut State, number: u32, wr: &sys::ibv_send_wr) -> Resul
         return Err(libc::ENOMEM);
     }
     let atomic = wr.opcode == sys::IBV_WR_ATOMIC_FETCH_AND_ADD;
-    let known = atomic || wr.opcode == sys::IBV_WR_RDMA_WRITE || wr.opcode == sys::IBV_WR_RDMA_WRITE_WITH_IMM;
+    let known = atomic
+        || [sys::IBV_WR_RDMA_WRITE, sys::IBV_WR_RDMA_WRITE_WITH_IMM].contains(&wr.opcode)
+        || [sys::IBV_WR_SEND, sys::IBV_WR_SEND_WITH_IMM].contains(&wr.opcode);
     let count = u32::try_from(wr.num_sge).unwrap_or(u32::MAX);
     if !known || (atomic && !state.devices[device].config.atomics) {
         return Err(state.refused(format!("the device does not know opcode {}", wr.opcode)));
@@ -138,7 +140,12 @@ pub(super) unsafe extern "C" fn post_recv(
     let mut errno = 0;
     while !wr.is_null() {
         // SAFETY: the caller's chain of receives.
-        let (wr_id, next) = unsafe { ((*wr).wr_id, (*wr).next) };
+        let (wr_id, next, list, count) = unsafe { ((*wr).wr_id, (*wr).next, (*wr).sg_list, (*wr).num_sge) };
+        let places = match usize::try_from(count).unwrap_or(0) {
+            0 => Vec::new(),
+            // SAFETY: the caller's list has that many.
+            count => unsafe { std::slice::from_raw_parts(list, count) }.to_vec(),
+        };
         errno = match state.faults.of(device, Call::PostRecv) {
             Some(errno) => errno,
             None => match state.qps.get_mut(&number) {
@@ -147,9 +154,12 @@ pub(super) unsafe extern "C" fn post_recv(
                     state.refused("a receive is posted in state RESET")
                 }
                 Some(qp) if qp.receive_places >= qp.cap.max_recv_wr => libc::ENOMEM,
+                Some(qp) if places.len() > qp.cap.max_recv_sge as usize => {
+                    state.refused("a receive has too many pieces")
+                }
                 Some(qp) => {
                     qp.receive_places += 1;
-                    qp.receives.push_back(wr_id);
+                    qp.receives.push_back(Receive { wr_id, places });
                     0
                 }
             },

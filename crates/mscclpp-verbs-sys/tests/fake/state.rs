@@ -223,7 +223,7 @@ pub(super) struct Qp {
     /// Requests that have not completed, in the order of posting; those before `executed` wait to be acknowledged.
     pub(super) sends: VecDeque<Request>,
     pub(super) executed: usize,
-    pub(super) receives: VecDeque<u64>,
+    pub(super) receives: VecDeque<Receive>,
     /// Places that are taken until a completion is polled.
     pub(super) send_places: u32,
     pub(super) receive_places: u32,
@@ -256,6 +256,13 @@ pub(super) struct Request {
     pub(super) awaited: usize,
     /// With what it completes.
     pub(super) status: sys::ibv_wc_status,
+}
+
+/// A receive: its number, and memory for the data of a send.
+#[derive(Debug, Clone)]
+pub(super) struct Receive {
+    pub(super) wr_id: u64,
+    pub(super) places: Vec<sys::ibv_sge>,
 }
 
 #[derive(Debug, Clone)]

@@ -194,3 +194,47 @@ fn nothing_is_left_after_many_connections() {
     // The thread that carries out what is posted sleeps then; that it ends at all is what matters.
     thread::sleep(Duration::from_millis(1));
 }
+
+/// Posts a receive of that many bytes into the data, at word 16.
+fn receive_into(end: &End, bytes: u32) {
+    // SAFETY: the end's objects live.
+    unsafe {
+        let mut place =
+            sys::ibv_sge { addr: end.data[16..].as_ptr() as u64, length: bytes, lkey: (*end.data_mr).lkey };
+        let mut wr = sys::ibv_recv_wr { wr_id: 9, sg_list: &raw mut place, num_sge: 1, ..Default::default() };
+        let mut bad = ptr::null_mut();
+        assert_eq!(end.verbs.post_recv(end.qp, &raw mut wr, &raw mut bad), 0);
+    }
+}
+
+fn send(from: &End, to: &End) -> Request {
+    let mut request = Request::write(from, to, 0..4).signalled();
+    request.wr.opcode = sys::IBV_WR_SEND;
+    request
+}
+
+#[test]
+fn a_send_goes_to_the_memory_of_a_receive() {
+    let fake = Fake::new(Config::new(2));
+    let (a, b) = pair(&fake, Shape::on(0), Shape::on(1));
+    a.fill(0..4, 7);
+    receive_into(&b, 64);
+    assert_eq!(a.post(&[send(&a, &b)]).0, 0);
+    let received = b.completions(1)[0];
+    assert_eq!(
+        (received.wr_id, received.opcode, received.byte_len, received.wc_flags),
+        (9, sys::IBV_WC_RECV, 32, 0)
+    );
+    assert!(b.holds(16..20, 7) && b.holds(20..24, 0) && b.holds(0..4, 0));
+    assert_eq!(a.completions(1)[0].opcode, sys::IBV_WC_SEND);
+}
+
+#[test]
+fn a_receive_that_is_too_short_fails_both_sides() {
+    let fake = Fake::new(Config::new(2).reproducible(6));
+    let (a, b) = pair(&fake, Shape::on(0), Shape::on(1));
+    receive_into(&b, 31);
+    assert_eq!(a.post(&[send(&a, &b)]).0, 0);
+    assert_eq!(b.completions(1)[0].status, sys::IBV_WC_LOC_LEN_ERR);
+    assert_eq!(a.completions(1)[0].status, sys::IBV_WC_REM_INV_REQ_ERR);
+}

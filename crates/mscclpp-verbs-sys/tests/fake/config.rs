@@ -153,10 +153,15 @@ pub(crate) struct Reordering {
 impl Reordering {
     /// What adapters may do whose completion queues and regions are in the memory of the host.
     pub(crate) const HOST_MEMORY: Self =
-        Self { relaxed: true, completions: false, early_acknowledgement: true };
+        Self { relaxed: true, completions: false, early_acknowledgement: false };
     /// What they may do where regions are in the memory of a GPU.
     pub(crate) const GPU_MEMORY: Self =
-        Self { relaxed: true, completions: true, early_acknowledgement: true };
+        Self { relaxed: true, completions: true, early_acknowledgement: false };
+
+    /// The same with writes that are acknowledged before they are visible.
+    pub(crate) const fn acknowledged_early(self) -> Self {
+        Self { early_acknowledgement: true, ..self }
+    }
 
     pub(super) fn delays(self) -> bool {
         self != Self::default()

@@ -62,6 +62,9 @@ pub(crate) use self::{
 };
 use self::{slots::Slot, state::World};
 
+/// How many steps the thread makes before it lets others go first.
+const STEPS_AT_ONCE: usize = 8;
+
 /// After how many steps without effect nothing more is expected.
 const WITHOUT_EFFECT: usize = 5000;
 
@@ -232,10 +235,18 @@ impl Drop for Fake {
 fn work(world: &'static World) {
     let mut state = world.lock();
     while !state.ended {
-        let pause = match state.step() {
+        let mut last = state.step();
+        for _ in 1..STEPS_AT_ONCE {
+            if last != Step::Done {
+                break;
+            }
+            last = state.step();
+        }
+        let pause = match last {
             Step::Done => {
                 // Others want the lock too.
                 drop(state);
+                std::thread::yield_now();
                 state = world.lock();
                 continue;
             }

@@ -86,7 +86,7 @@ fn the_completion_of_an_immediate_comes_after_data_in_host_memory_only() {
     assert_eq!(immediates_that_fail(Reordering::default(), 1), 0);
     assert_eq!(immediates_that_fail(Reordering::HOST_MEMORY, 2), 0);
     let failed = immediates_that_fail(Reordering::GPU_MEMORY, 3);
-    assert!(failed > 20, "{failed} of the 50 rounds that do not flush");
+    assert!(failed > 10, "{failed} of the 50 rounds that do not flush");
 }
 
 #[test]
@@ -107,10 +107,40 @@ fn a_relaxed_write_passes_no_atomic_that_came_before() {
     }
 }
 
+/// A strict write waits for all before it. It holds up nothing behind it that is relaxed.
+#[test]
+fn a_relaxed_write_passes_a_strict_one_that_came_before() {
+    let rules = Reordering::HOST_MEMORY;
+    let fake = Fake::new(Config::new(2).with(|device| device.reordering = rules).reproducible(11));
+    let (a, b) = pair(&fake, Shape::on(0), Shape::on(1));
+    let mut passed = 0;
+    for round in 1..=100 {
+        a.fill(0..65, round);
+        let mut strict = Request::write(&a, &b, 0..1);
+        strict.wr.wr.rdma.remote_addr = b.token.as_ptr() as u64;
+        // SAFETY: the region lives as long as its end.
+        strict.wr.wr.rdma.rkey = unsafe { (*b.token_mr).rkey };
+        let chain = [Request::write(&a, &b, 64..65), strict, Request::write(&a, &b, 0..1).signalled()];
+        assert_eq!(a.post(&chain), (0, 3));
+        loop {
+            fake.step();
+            let (token, later) = (b.token[0].load(Ordering::Acquire) == round, b.holds(0..1, round));
+            assert!(!token || b.holds(64..65, round), "the strict write passed the one before it");
+            if token || later {
+                passed += usize::from(later && !token);
+                break;
+            }
+        }
+        fake.settle();
+        a.completions(1);
+    }
+    assert!(passed > 10, "{passed} of 100");
+}
+
 #[test]
 fn a_relaxed_write_becomes_visible_in_pieces_and_a_strict_one_does_not() {
     let torn = |data: u32| {
-        let rules = Reordering { early_acknowledgement: false, ..Reordering::HOST_MEMORY };
+        let rules = Reordering::HOST_MEMORY;
         let fake = Fake::new(Config::new(2).with(|device| device.reordering = rules).reproducible(8));
         let shape = |device| Shape { data, ..Shape::on(device) };
         let (a, b) = pair(&fake, shape(0), shape(1));
@@ -136,7 +166,7 @@ fn a_relaxed_write_becomes_visible_in_pieces_and_a_strict_one_does_not() {
 
 #[test]
 fn an_early_acknowledgement_says_nothing_of_visibility() {
-    let rules = Reordering::HOST_MEMORY;
+    let rules = Reordering::HOST_MEMORY.acknowledged_early();
     let fake = Fake::new(Config::new(2).with(|device| device.reordering = rules).reproducible(9));
     let (a, b) = pair(&fake, Shape::on(0), Shape::on(1));
     let mut invisible = 0;
@@ -153,7 +183,7 @@ fn an_early_acknowledgement_says_nothing_of_visibility() {
 
 #[test]
 fn requests_complete_in_the_order_of_posting_whatever_passes_what() {
-    let rules = Reordering::GPU_MEMORY;
+    let rules = Reordering::GPU_MEMORY.acknowledged_early();
     let fake = Fake::new(Config::new(2).with(|device| device.reordering = rules).reproducible(10));
     let shape = |device| Shape { token: RELAXED, ..Shape::on(device) };
     let (a, b) = pair(&fake, shape(0), shape(1));

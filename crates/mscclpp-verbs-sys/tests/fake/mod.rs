@@ -208,6 +208,11 @@ impl Fake {
         std::mem::take(&mut self.world.lock().misuse)
     }
 
+    /// What is under way, for messages of tests that wait in vain.
+    pub(crate) fn describe(&self) -> String {
+        self.world.lock().describe()
+    }
+
     /// Why calls and requests were refused, for messages of tests.
     pub(crate) fn refusals(&self) -> Vec<String> {
         self.world.lock().refusals.clone()

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     ffi::c_int,
+    fmt::Write as _,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
@@ -97,6 +98,34 @@ impl State {
     pub(super) fn refused(&mut self, why: impl Into<String>) -> c_int {
         self.refusals.push(why.into());
         libc::EINVAL
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let mut text = String::new();
+        for (number, qp) in &self.qps {
+            let Qp { state, device, attr, executed, send_places, receive_places, .. } = qp;
+            let (peer, waiting) = (attr.dest_qp_num, qp.sends.len() - executed);
+            let (arriving, receives) = (qp.landings.len(), qp.receives.len());
+            let _ = writeln!(
+                text,
+                "queue pair {number} of device {device}, state {state}, peer {peer}: {waiting} requests to carry out, \
+                 {executed} unacknowledged, {arriving} pieces arriving, {receives} receives; {send_places} and \
+                 {receive_places} places taken; queues {:#x} and {:#x}",
+                qp.send_cq, qp.receive_cq
+            );
+        }
+        for (address, cq) in &self.cqs {
+            let (left, armed) = (cq.entries.len(), cq.armed);
+            let events = cq
+                .channel
+                .and_then(|channel| self.channels.get(&channel))
+                .map_or(0, |channel| channel.events.len());
+            let _ = writeln!(
+                text,
+                "completion queue {address:#x}: {left} completions not polled, armed for {armed:?}, {events} events on its channel"
+            );
+        }
+        text
     }
 
     pub(super) fn live(&self) -> Live {

@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
-STEPS=(readme format clippy docs kernels headers layers python deny loom fuzz soak rdma)
+STEPS=(readme format clippy docs kernels headers verbs layers python rdma deny loom fuzz soak)
 
 # The commands that the README promises, in a clean checkout, before anything is installed: they need only Rust and a
 # linker.
@@ -46,6 +46,17 @@ step_headers() {
     command -v c++ > /dev/null || install_packages g++
     python3 -m venv --help > /dev/null 2>&1 || install_packages python3-venv
     bash ci/headers.sh
+}
+
+# The types of libibverbs are what rdma-core's headers give, and what the installed header and the crate rdma-sys say. That
+# crate's bindgen needs an old libclang: 14 will do, 19 makes it panic.
+step_verbs() {
+    local clang=/usr/lib/llvm-14/lib
+    [ -e "$clang/libclang.so.1" ] && [ -e /usr/include/infiniband/verbs.h ] && command -v pkg-config > /dev/null ||
+        install_packages libibverbs-dev librdmacm-dev pkg-config libclang1-14 libclang-common-14-dev
+    LIBCLANG_PATH=$clang cargo xtask gen-verbs --check
+    LIBCLANG_PATH=$clang cargo clippy -p mscclpp-verbs-sys --features rdma-sys --all-targets -- -D warnings
+    LIBCLANG_PATH=$clang cargo test -p mscclpp-verbs-sys --features rdma-sys
 }
 
 # Which crate may see which.

@@ -9,7 +9,8 @@
 //!
 //! # What a provider promises
 //! 1. Operations of one [`Queue`] take effect in the order in which they were given: whoever sees the value of an
-//!    [`Operation::Update`] sees the data of every earlier [`Operation::Write`] of that queue.
+//!    [`Operation::Update`] sees the data of every earlier [`Operation::Write`] of that queue. Of two writes to the same
+//!    bytes with no update or flush between them, a transport may leave either, if its documentation says so.
 //! 2. Nothing blocks but `connect`, `import` and `open_queue`, and those have a bound.
 //! 3. When the peer goes, the link's [`LinkMonitor`] is told, once, within 5 seconds, and calls in flight fail.
 

@@ -112,6 +112,11 @@ step_rdma() {
     [ "$(id -u)" != 0 ] || apt-get update -qq
     cargo xtask rdma-vm --timeout 80 --shell-command "$(cat ci/rdma-smoke.sh)"
     cargo xtask rdma-vm --hosts 2 --timeout 80 --shell-command "$(cat ci/rdma-smoke.sh)"
+    cargo xtask rdma-vm --timeout 500 -- soft_roce
+    # Every order of dropping takes a thousand connections, and minutes here; Ethernet's run has it.
+    cargo xtask rdma-vm --timeout 400 -- conformance devices_0_and_1 --skip both_sides
+    cargo xtask rdma-vm -p mscclpp --timeout 240 --shell-command "$(cat ci/rdma-ports.sh)"
+    cargo xtask rdma-vm -p mscclpp --hosts 2 --timeout 240 --shell-command "$(cat ci/rdma-ports.sh)"
 }
 
 install_packages() {

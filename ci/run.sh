@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
-STEPS=(readme format clippy docs kernels headers layers python deny loom fuzz soak)
+STEPS=(readme format clippy docs kernels headers hip layers python deny loom fuzz soak)
 
 # The commands that the README promises, in a clean checkout, before anything is installed: they need only Rust and a
 # linker.
@@ -46,6 +46,14 @@ step_headers() {
     command -v c++ > /dev/null || install_packages g++
     python3 -m venv --help > /dev/null 2>&1 || install_packages python3-venv
     bash ci/headers.sh
+}
+
+# The device headers and kernels for AMD GPUs, under clang alone, and what becomes of release, acquire and packets.
+step_hip() {
+    local clang
+    clang=$(compgen -c clang++- | grep -E '^clang\+\+-(19|2[0-9])$' | head -n 1 || true)
+    [ -n "$clang" ] || install_packages clang-19
+    python3 ci/hip.py
 }
 
 # Which crate may see which.

@@ -37,6 +37,8 @@ mod buffer;
 mod cache;
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(any(feature = "cuda", feature = "hip"))]
+mod driver;
 mod env;
 mod error;
 mod event;

@@ -71,6 +71,7 @@ entry_points! {
     required {
         init: "hipInit" => fn(c_uint);
         runtime_get_version: "hipRuntimeGetVersion" => fn(*mut c_int);
+        get_last_error: "hipGetLastError" => fn();
         get_error_name: "hipDrvGetErrorName" => fn(HipResult, *mut *const c_char);
         get_error_string: "hipDrvGetErrorString" => fn(HipResult, *mut *const c_char);
 

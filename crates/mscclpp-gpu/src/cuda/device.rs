@@ -15,10 +15,9 @@ use super::{
     event::CudaEvent,
     export,
     failure::check,
-    in_use::LeftBehind,
     memory,
     module::{CudaModule, RetiredModules},
-    pinned::{self, PinnedSpares},
+    pinned,
     slots::ValueSlots,
     stream::CudaStream,
     virtual_memory::Placement,
@@ -27,6 +26,7 @@ use crate::{
     DevicePtr, DmaBuf, Error, ExportKinds, GpuDirect, GpuProperties, KernelSource, MemoryExport, MemoryInfo,
     PeerAccess, Platform, Result, WritesOrdering,
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
+    driver::{in_use::LeftBehind, pinned::PinnedSpares},
     memory::ExportHandle,
     nvrtc,
 };
@@ -44,7 +44,7 @@ pub(super) struct Device {
     internal: InternalStream,
     pinned_spares: PinnedSpares,
     retired_modules: RetiredModules,
-    left_behind: LeftBehind,
+    left_behind: LeftBehind<CudaEvent>,
 }
 
 /// `cuStreamWriteValue64`
@@ -162,7 +162,7 @@ impl Device {
         &self.retired_modules
     }
 
-    pub(super) fn left_behind(&self) -> &LeftBehind {
+    pub(super) fn left_behind(&self) -> &LeftBehind<CudaEvent> {
         &self.left_behind
     }
 

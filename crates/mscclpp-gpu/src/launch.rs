@@ -141,7 +141,7 @@ impl KernelArgs {
     }
 
     /// What must live until a launch is complete.
-    #[cfg(feature = "cuda")]
+    #[cfg(any(feature = "cuda", feature = "hip"))]
     pub(crate) fn owners(&self) -> &[Owner] {
         &self.owners
     }

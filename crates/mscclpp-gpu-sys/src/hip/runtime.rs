@@ -45,6 +45,12 @@ pub struct DeviceProperties {
     pub behind: [u8; 2680],
 }
 
+impl Default for DeviceProperties {
+    fn default() -> Self {
+        Self { before: [0; 1160], gcn_arch_name: [0; 256], behind: [0; 2680] }
+    }
+}
+
 impl Hip {
     /// The runtime of this process: found and resolved at the first call, not initialised.
     ///

@@ -157,6 +157,11 @@ impl Kernel {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    #[cfg(feature = "test-support")]
+    pub(crate) fn parameter_bytes(&self) -> Option<&[u64]> {
+        self.backend.parameter_bytes()
+    }
 }
 
 impl fmt::Debug for Kernel {

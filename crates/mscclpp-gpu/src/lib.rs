@@ -58,7 +58,7 @@ pub mod nvrtc;
 mod platform;
 mod properties;
 mod stream;
-#[cfg(all(feature = "cuda", feature = "test-support"))]
+#[cfg(feature = "test-support")]
 #[doc(hidden)]
 pub mod test_support;
 

@@ -14,7 +14,7 @@ use super::{
     event::HipEvent,
     export,
     failure::{check, failure},
-    memory,
+    memory::{self, Freer},
     module::{HipModule, RetiredModules},
     stream::HipStream,
 };
@@ -35,6 +35,7 @@ pub(super) struct Device {
     architecture: String,
     /// For what the library does itself: non-blocking, so that nobody's default stream waits for it.
     internal: InternalStream,
+    freer: Freer,
     pinned_spares: PinnedSpares,
     retired_modules: RetiredModules,
     left_behind: LeftBehind<HipEvent>,
@@ -71,6 +72,7 @@ impl Device {
             properties,
             architecture,
             internal,
+            freer: Freer::default(),
             pinned_spares: PinnedSpares::default(),
             retired_modules: RetiredModules::default(),
             left_behind: LeftBehind::default(),
@@ -106,6 +108,10 @@ impl Device {
 
     pub(super) fn ordinal(&self) -> Ordinal {
         self.ordinal
+    }
+
+    pub(super) fn freer(&self) -> &Freer {
+        &self.freer
     }
 
     pub(super) fn pinned_spares(&self) -> &PinnedSpares {

@@ -4,6 +4,15 @@
 //! defined in fine-grained memory alone, which uncached memory is, too: what `hipMalloc` makes may stay in caches until a
 //! kernel ends. A token, a FIFO and a buffer of packets need it, and any buffer may become one of packets. So all memory
 //! that is made here is uncached, or fine-grained where a device has no other.
+//!
+//! `hipFree` waits until the device is idle, and a kernel that runs may be waiting for the thread that drops a buffer. So a
+//! thread of its own frees ([`Freer`]).
+
+use std::{
+    sync::{OnceLock, mpsc},
+    thread,
+    time::Duration,
+};
 
 use mscclpp_gpu_sys::hip::{
     DEVICE_MALLOC_FINE_GRAINED, DEVICE_MALLOC_UNCACHED, HOST_MALLOC_COHERENT, HOST_MALLOC_MAPPED,
@@ -31,10 +40,18 @@ pub(super) fn allocate(device: &'static Device, bytes: u64) -> Result<Box<dyn Me
         // SAFETY: `address` is valid for the write.
         (unsafe { (hip.ext_malloc_with_flags)(&raw mut address, bytes as usize, flags) }, address)
     };
-    let (result, address) = match attempt(DEVICE_MALLOC_UNCACHED) {
+    let make = || match attempt(DEVICE_MALLOC_UNCACHED) {
         (HipResult::INVALID_VALUE | HipResult::NOT_SUPPORTED, _) => {
             forget(hip);
             attempt(DEVICE_MALLOC_FINE_GRAINED)
+        }
+        done => done,
+    };
+    let (result, address) = match make() {
+        // What was dropped may not be free yet.
+        (HipResult::OUT_OF_MEMORY, _) if device.freer().catch_up() => {
+            forget(hip);
+            make()
         }
         done => done,
     };
@@ -98,11 +115,65 @@ impl MemoryBackend for Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let Some(_entered) = self.device.ordinal().enter_to_drop() else { return };
-        let hip = self.device.hip();
-        // SAFETY: made by `allocate`, freed once.
-        log_failure(hip, unsafe { (hip.free)(self.address.as_mut_ptr()) }, "hipFree");
+        self.device.freer().free(self.device, self.address);
     }
+}
+
+/// Frees device memory on a thread of its own, in the order in which it was dropped.
+#[derive(Default)]
+pub(super) struct Freer {
+    thread: OnceLock<Option<mpsc::Sender<Order>>>,
+}
+
+enum Order {
+    Free(DevicePtr),
+    /// To be answered when all before it is free.
+    Answer(mpsc::Sender<()>),
+}
+
+/// How long an allocation waits for dropped memory, which comes free when no kernel runs any more.
+const CATCH_UP: Duration = Duration::from_secs(1);
+
+impl Freer {
+    fn free(&self, device: &'static Device, address: DevicePtr) {
+        let orders = self.thread.get_or_init(|| {
+            let (orders, received) = mpsc::channel();
+            let work = move || received.iter().for_each(|order| carry_out(device, order));
+            match thread::Builder::new().name("mscclpp-hip-free".to_owned()).spawn(work) {
+                Ok(_runs_until_the_process_ends) => Some(orders),
+                Err(error) => {
+                    tracing::warn!(target: "mscclpp::gpu", %error, "no thread to free device memory");
+                    None
+                }
+            }
+        });
+        if orders.as_ref().is_none_or(|orders| orders.send(Order::Free(address)).is_err()) {
+            free_now(device, address);
+        }
+    }
+
+    /// Waits until all that was dropped is free. Whether it is, and something was dropped at all.
+    pub(super) fn catch_up(&self) -> bool {
+        let Some(Some(orders)) = self.thread.get() else { return false };
+        let (answer, answered) = mpsc::channel();
+        orders.send(Order::Answer(answer)).is_ok() && answered.recv_timeout(CATCH_UP).is_ok()
+    }
+}
+
+fn carry_out(device: &'static Device, order: Order) {
+    match order {
+        Order::Free(address) => free_now(device, address),
+        Order::Answer(answer) => {
+            let _whoever_asked_may_be_gone = answer.send(());
+        }
+    }
+}
+
+fn free_now(device: &'static Device, address: DevicePtr) {
+    let Some(_entered) = device.ordinal().enter_to_drop() else { return };
+    let hip = device.hip();
+    // SAFETY: made by `allocate`, freed once.
+    log_failure(hip, unsafe { (hip.free)(address.as_mut_ptr()) }, "hipFree");
 }
 
 /// An allocation of another process.

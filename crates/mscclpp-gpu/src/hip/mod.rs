@@ -8,9 +8,9 @@
 //! 3. **Captures of others are not disturbed**: as on CUDA, calls that a capture in progress forbids run with the thread's
 //!    capture mode relaxed.
 //! 4. **Failures in drop** are logged (target `mscclpp::gpu`), never a panic.
-//! 5. **Dropping waits for no kernel**, but for memory: `hipFree` waits until the device is idle. Modules are unloaded with
-//!    the next load ([`module`]), page-locked memory is kept ([`crate::driver::pinned`]), and what launches need is kept
-//!    until they are complete ([`crate::driver::in_use`]).
+//! 5. **Dropping waits for no kernel.** Device memory is freed on a thread of its own ([`memory`]), modules are unloaded
+//!    with the next load ([`module`]), page-locked memory is kept ([`crate::driver::pinned`]), and what launches need is
+//!    kept until they are complete ([`crate::driver::in_use`]).
 
 mod compiler;
 mod current;

@@ -12,8 +12,8 @@ use crate::{devices, memory, modules, rtc, streams};
 /// How often each entry point was called.
 static CALLS: Mutex<Option<HashMap<&'static str, u64>>> = Mutex::new(None);
 
-/// The call that is to fail.
-static FAILURE: Mutex<Option<Failure>> = Mutex::new(None);
+/// The calls that are to fail.
+static FAILURES: Mutex<Vec<Failure>> = Mutex::new(Vec::new());
 
 struct Failure {
     name: String,
@@ -25,13 +25,13 @@ struct Failure {
 /// Notes a call of `name`. The code that it is to fail with, if it is.
 pub(crate) fn count(name: &'static str) -> Option<u32> {
     *CALLS.lock().get_or_insert_default().entry(name).or_default() += 1;
-    let mut failure = FAILURE.lock();
-    let planned = failure.as_mut().filter(|planned| planned.name == name)?;
-    if planned.calls_before > 0 {
-        planned.calls_before -= 1;
+    let mut failures = FAILURES.lock();
+    let index = failures.iter().position(|planned| planned.name == name)?;
+    if failures[index].calls_before > 0 {
+        failures[index].calls_before -= 1;
         return None;
     }
-    failure.take().map(|planned| planned.code)
+    Some(failures.remove(index).code)
 }
 
 /// Makes one call of the entry point `name` fail with `code`, after `calls_before` more calls of it that succeed.
@@ -42,13 +42,13 @@ pub(crate) fn count(name: &'static str) -> Option<u32> {
 unsafe extern "C" fn fakeHipFail(name: *const c_char, calls_before: u64, code: u32) {
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
-    *FAILURE.lock() = Some(Failure { name, calls_before, code });
+    FAILURES.lock().push(Failure { name, calls_before, code });
 }
 
-/// Whether the failure that was asked for is still to come; forgets it.
+/// Whether a failure that was asked for is still to come.
 #[unsafe(no_mangle)]
-extern "C" fn fakeHipTakeFailure() -> bool {
-    FAILURE.lock().take().is_some()
+extern "C" fn fakeHipIsFailurePlanned() -> bool {
+    !FAILURES.lock().is_empty()
 }
 
 /// How often the entry point `name` was called.

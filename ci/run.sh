@@ -48,12 +48,26 @@ step_headers() {
     bash ci/headers.sh
 }
 
-# The device headers and kernels for AMD GPUs, under clang alone, and what becomes of release, acquire and packets.
+# The device headers and kernels for AMD GPUs, under clang alone, and what becomes of release, acquire and packets. Then
+# the HIP platform, on a fake of the HIP runtime: devices, memory shared between processes, jobs.
 step_hip() {
     local clang
     clang=$(compgen -c clang++- | grep -E '^clang\+\+-(19|2[0-9])$' | head -n 1 || true)
     [ -n "$clang" ] || install_packages clang-19
     python3 ci/hip.py
+
+    local target fake
+    target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+    fake=$target/fake-hip
+    cargo build --quiet -p mscclpp-fake-hip
+    mkdir -p "$fake"
+    ln -sf "$target/debug/libfake_hip.so" "$fake/libamdhip64.so.7"
+    ln -sf "$target/debug/libfake_hip.so" "$fake/libhiprtc.so.7"
+    cargo test -p mscclpp-fake-hip
+    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip cargo test -p mscclpp-gpu --features hip --tests
+    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip cargo test -p mscclpp-cuda-ipc --features hip --tests
+    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip cargo test -p mscclpp --features hip \
+        --test communicator --test lifetimes --test port_kernels --test processes
 }
 
 # Which crate may see which.

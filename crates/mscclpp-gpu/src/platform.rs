@@ -28,6 +28,12 @@ struct Entry {
     device_nodes: &'static [&'static str],
 }
 
+impl Entry {
+    fn device_nodes_exist(&self) -> bool {
+        self.device_nodes.iter().any(|path| std::path::Path::new(path).exists())
+    }
+}
+
 #[cfg(feature = "cuda")]
 static CUDA: crate::cuda::Cuda = crate::cuda::Cuda;
 #[cfg(not(feature = "cuda"))]
@@ -54,7 +60,7 @@ static PLATFORMS: [Entry; 3] = [
         platform: Platform::Hip,
         name: "hip",
         backend: &HIP,
-        is_detected: cfg!(feature = "hip"),
+        is_detected: true,
         device_nodes: &["/dev/kfd"],
     },
     Entry {
@@ -90,14 +96,16 @@ impl Platform {
         if let Some(chosen) = env::platform()? {
             return chosen.device_count().map(|_| chosen);
         }
-        let mut first_error = None;
+        let mut failed = Vec::new();
         for entry in PLATFORMS.iter().filter(|entry| entry.is_detected) {
             match entry.backend.device_count() {
                 Ok(_) => return Ok(entry.platform),
-                Err(error) => first_error = first_error.or(Some(error)),
+                Err(error) => failed.push((entry, error)),
             }
         }
-        Err(first_error.unwrap_or_else(|| unreachable!("CUDA is detected")))
+        // What is said is about the hardware that is there, else about CUDA, the first.
+        let there = failed.iter().position(|(entry, _)| entry.device_nodes_exist()).unwrap_or(0);
+        Err(failed.swap_remove(there).1)
     }
 
     /// As [`Platform::detect`], but a machine that has no GPU at all gets [`Platform::Host`].
@@ -183,7 +191,7 @@ impl fmt::Display for Platform {
 }
 
 fn gpu_device_nodes_exist() -> bool {
-    PLATFORMS.iter().flat_map(|entry| entry.device_nodes).any(|path| std::path::Path::new(path).exists())
+    PLATFORMS.iter().any(Entry::device_nodes_exist)
 }
 
 #[cfg(test)]

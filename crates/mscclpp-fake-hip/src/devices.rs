@@ -22,6 +22,9 @@ use crate::{
     memory,
 };
 
+/// No release has it: compiled kernels that this fake leaves in a cache are of no use to another.
+const VERSION: c_int = 70_000_000;
+
 /// What the devices say that they are.
 pub(crate) const ARCHITECTURE: &str = "gfx942:sramecc+:xnack-";
 
@@ -81,7 +84,7 @@ extern "C" fn hipInit(flags: c_uint) -> HipResult {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipRuntimeGetVersion(version: *mut c_int) -> HipResult {
     // SAFETY: the caller's promise.
-    entry::hip("hipRuntimeGetVersion", || unsafe { give(version, 0) })
+    entry::hip("hipRuntimeGetVersion", || unsafe { give(version, VERSION) })
 }
 
 /// As HIP does it, this takes any code and is not counted.

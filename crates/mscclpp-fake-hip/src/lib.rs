@@ -8,7 +8,7 @@
 //! - `hipFree` waits until the device is idle;
 //! - a process cannot open its own memory.
 //!
-//! A test can make any call fail ([`control`]), and ask what exists.
+//! A test can make any call fail, and ask what exists: see the functions whose names begin with `fakeHip`.
 #![allow(non_snake_case, reason = "the names are HIP's")]
 
 mod control;

@@ -161,7 +161,10 @@ unsafe extern "C" fn hiprtcCompileProgram(
         // SAFETY: the caller promises NUL-terminated texts, in a list of that length.
         let has_architecture = (0..usize::try_from(options).unwrap_or(0))
             .any(|i| unsafe { string(*texts.add(i)) } == architecture);
-        if !has_architecture {
+        // The headers would lack types here.
+        let lacks_types = (0..usize::try_from(options).unwrap_or(0))
+            .any(|i| unsafe { string(*texts.add(i)) } == "-DMSCCLPP_HIPRTC_HAS_TYPES");
+        if !has_architecture || lacks_types {
             return Err(HiprtcResult::INVALID_OPTION);
         }
         let mut compiled = program.compiled.lock();

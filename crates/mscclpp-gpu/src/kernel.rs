@@ -25,7 +25,7 @@ impl Module {
     ///
     /// # Errors
     /// [`Error::Compile`] with the compiler's or the driver's own words; [`Error::NoCompiler`] and
-    /// [`Error::Cache`]; [`Error::System`] with all that was tried where NVRTC is needed and missing.
+    /// [`Error::Cache`]; [`Error::System`] with all that was tried where NVRTC, or hiprtc on HIP, is needed and missing.
     pub fn load(gpu: &Gpu, source: &KernelSource<'_>) -> Result<Self> {
         Ok(Self { gpu: gpu.clone(), backend: gpu.backend().load_module(source)? })
     }

@@ -15,6 +15,12 @@
 #define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
 
 typedef __SIZE_TYPE__ size_t;
+#if defined(MSCCLPP_HIPRTC_HAS_TYPES)
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+typedef int int32_t;
+typedef long long int64_t;
+#endif
 
 struct uint2 {
   unsigned int x, y;

@@ -5,7 +5,7 @@ use std::{
     ffi::{CString, c_char},
     fmt, io,
     os::unix::fs::symlink,
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
@@ -15,10 +15,18 @@ use mscclpp_test_support::{until, within};
 
 const NAME: &str = "libamdhip64.so.7";
 
+/// Where Cargo puts it.
+fn built() -> io::Result<PathBuf> {
+    Ok(env::current_exe()?.with_file_name("libfake_hip.so"))
+}
+
+pub(crate) fn is_there() -> bool {
+    built().is_ok_and(|built| built.exists())
+}
+
 /// Links the fake into `folder` under the names of the HIP runtime and of hiprtc, and has the program look there first.
 pub(crate) fn put_in_place(folder: &Path, program: &mut Command) -> io::Result<()> {
-    let of_tests = env::current_exe()?;
-    let built = of_tests.with_file_name("libfake_hip.so");
+    let built = built()?;
     for name in [NAME, "libhiprtc.so.7"] {
         symlink(&built, folder.join(name))?;
     }

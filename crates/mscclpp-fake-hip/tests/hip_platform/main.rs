@@ -140,7 +140,7 @@ fn main() {
 /// A trial that is this program again, in the role.
 fn on_the_fake(name: &str, role: &[&str]) -> Trial {
     let role: Vec<String> = role.iter().map(|&word| word.to_owned()).collect();
-    Trial::test(name, move || {
+    let trial = Trial::test(name, move || {
         let folder = tempfile::tempdir()?;
         let role: Vec<&str> = role.iter().map(String::as_str).collect();
         let mut command = child::as_child(&role);
@@ -153,7 +153,12 @@ fn on_the_fake(name: &str, role: &[&str]) -> Trial {
             true => Ok(()),
             false => Err(Failed::from(String::from_utf8_lossy(&output.stderr).into_owned())),
         }
-    })
+    });
+    // Where the test program was copied without it.
+    match fake::is_there() {
+        true => trial,
+        false => trial.with_kind("the fake is not beside this program").with_ignored_flag(true),
+    }
 }
 
 fn shared_cache() -> PathBuf {

@@ -13,6 +13,12 @@ const SYSTEM_HEADERS: [(&str, &str); 1] = [(
     "#ifndef assert\n#define assert(condition) ((condition) ? static_cast<void>(0) : __builtin_trap())\n#endif\n",
 )];
 
+/// HIP's version is the major version times this, and the rest.
+const VERSION_OF_MAJOR: c_int = 10_000_000;
+
+/// Before ROCm 7, hiprtc declares some of the types that the device API declares, and in another way.
+const HAS_TYPES: &str = "-DMSCCLPP_HIPRTC_HAS_TYPES";
+
 /// The code of `source` for `architecture`, such as `gfx942:sramecc+:xnack-`: what the cache has, else what hiprtc makes
 /// of it.
 pub(super) fn code(hip: &Hip, source: &KernelSource<'_>, architecture: &str) -> Result<Vec<u8>> {
@@ -26,12 +32,15 @@ pub(super) fn code(hip: &Hip, source: &KernelSource<'_>, architecture: &str) -> 
     failure::check(hip, result, "hipRuntimeGetVersion")?;
 
     let offload = format!("--offload-arch={architecture}");
-    let options = [offload.as_str(), "-std=c++17", "-O3"];
+    let mut options = vec![offload.as_str(), "-std=c++17", "-O3"];
+    if runtime / VERSION_OF_MAJOR < 7 {
+        options.push(HAS_TYPES);
+    }
     let headers: Vec<_> =
         mscclpp_kernels::HEADERS.iter().chain(source.headers()).chain(&SYSTEM_HEADERS).copied().collect();
     let version = format!("hiprtc {major}.{minor} of HIP {runtime}");
     let mut parts = vec![version.as_str(), source.cuda()];
-    parts.extend(options);
+    parts.extend(&options);
     for (name, header) in &headers {
         parts.extend([name, header]);
     }

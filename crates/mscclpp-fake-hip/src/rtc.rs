@@ -157,13 +157,12 @@ unsafe extern "C" fn hiprtcCompileProgram(
 ) -> HiprtcResult {
     entry::hiprtc("hiprtcCompileProgram", || {
         let program = program(handle)?;
-        let architecture = format!("--offload-arch={}", devices::ARCHITECTURE);
         // SAFETY: the caller promises NUL-terminated texts, in a list of that length.
-        let has_architecture = (0..usize::try_from(options).unwrap_or(0))
-            .any(|i| unsafe { string(*texts.add(i)) } == architecture);
-        // The headers would lack types here.
-        let lacks_types = (0..usize::try_from(options).unwrap_or(0))
-            .any(|i| unsafe { string(*texts.add(i)) } == "-DMSCCLPP_HIPRTC_HAS_TYPES");
+        let options = (0..usize::try_from(options).unwrap_or(0)).map(|i| unsafe { string(*texts.add(i)) });
+        let options: Vec<String> = options.collect();
+        let has_architecture = options.contains(&format!("--offload-arch={}", devices::ARCHITECTURE));
+        // That is for older releases; with it, the headers would lack types here.
+        let lacks_types = options.iter().any(|option| option == "-DMSCCLPP_HIPRTC_HAS_TYPES");
         if !has_architecture || lacks_types {
             return Err(HiprtcResult::INVALID_OPTION);
         }

@@ -43,6 +43,7 @@ tree mscclpp-ethernet | refuse "mscclpp-ethernet" 'mscclpp-(bootstrap|cuda-ipc|g
 tree mscclpp --no-default-features --features ethernet |
   refuse "mscclpp with Ethernet alone" 'mscclpp-(gpu-sys|cuda-ipc)|cudarc'
 tree mscclpp --no-default-features | refuse "mscclpp without features" 'mscclpp-(gpu-sys|cuda-ipc)|cudarc'
+tree mscclpp --no-default-features --features hip | refuse "mscclpp for HIP alone" 'cudarc'
 tree mscclpp | sed -n '/^cudarc$/p' | grep -q . || { echo "mscclpp with its defaults should have cudarc" >&2; exit 1; }
 
 # Only tests take what tests share.

@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use cubecl_hip_sys as published;
-use mscclpp_gpu_sys::hip::{self, HipResult, HiprtcResult};
+use mscclpp_gpu_sys::hip::{self, Hip, HipResult, Hiprtc, HiprtcResult};
 
 #[test]
 fn layouts_are_those_of_the_header() {
@@ -86,6 +86,110 @@ fn codes_are_those_of_the_header() {
     assert_eq!(HipResult::NOT_READY.name(), Some("hipErrorNotReady"));
     assert_eq!(HiprtcResult::COMPILATION.name(), Some("HIPRTC_ERROR_COMPILATION"));
     assert_eq!(HipResult(123_456).name(), None);
+}
+
+/// The sizes of a function's parameters, and of its result behind them.
+trait Shape {
+    const SIZES: &'static [usize];
+}
+
+macro_rules! shapes {
+    ($(($($parameter:ident)*))*) => { $(
+        impl<$($parameter,)* Output> Shape for unsafe extern "C" fn($($parameter),*) -> Output {
+            const SIZES: &'static [usize] = &[$(size_of::<$parameter>(),)* size_of::<Output>()];
+        }
+    )* };
+}
+shapes! {
+    () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) (A B C D E F G H I J) (A B C D E F G H I J K)
+}
+
+fn shape_of<F: Shape>(_function: F) -> &'static [usize] {
+    F::SIZES
+}
+
+/// Of a function in a table, which need not be loaded.
+fn shape_in<T, F: Shape>(_function: fn(&T) -> F) -> &'static [usize] {
+    F::SIZES
+}
+
+macro_rules! same_shapes {
+    ($($table:ident.$field:ident($($parameter:tt),*) => $theirs:ident),* $(,)?) => { $(
+        let theirs = shape_of(published::$theirs as unsafe extern "C" fn($($parameter),*) -> _);
+        assert_eq!(shape_in(|table: &$table| table.$field), theirs, stringify!($theirs));
+    )* };
+}
+
+#[test]
+fn functions_take_what_the_header_says() {
+    same_shapes! {
+        Hip.init(_) => hipInit,
+        Hip.runtime_get_version(_) => hipRuntimeGetVersion,
+        Hip.get_last_error() => hipGetLastError,
+        Hip.get_error_name(_, _) => hipDrvGetErrorName,
+        Hip.get_error_string(_, _) => hipDrvGetErrorString,
+        Hip.get_device_count(_) => hipGetDeviceCount,
+        Hip.get_device(_) => hipGetDevice,
+        Hip.set_device(_) => hipSetDevice,
+        Hip.device_get_name(_, _, _) => hipDeviceGetName,
+        Hip.device_get_uuid(_, _) => hipDeviceGetUuid,
+        Hip.device_get_pci_bus_id(_, _, _) => hipDeviceGetPCIBusId,
+        Hip.device_get_attribute(_, _, _) => hipDeviceGetAttribute,
+        Hip.get_device_properties(_, _) => hipGetDevicePropertiesR0600,
+        Hip.device_can_access_peer(_, _, _) => hipDeviceCanAccessPeer,
+        Hip.device_get_p2p_attribute(_, _, _, _) => hipDeviceGetP2PAttribute,
+        Hip.device_enable_peer_access(_, _) => hipDeviceEnablePeerAccess,
+        Hip.device_synchronize() => hipDeviceSynchronize,
+        Hip.mem_get_info(_, _) => hipMemGetInfo,
+        Hip.ext_malloc_with_flags(_, _, _) => hipExtMallocWithFlags,
+        Hip.free(_) => hipFree,
+        Hip.host_malloc(_, _, _) => hipHostMalloc,
+        Hip.host_free(_) => hipHostFree,
+        Hip.host_get_device_pointer(_, _, _) => hipHostGetDevicePointer,
+        Hip.memcpy_async(_, _, _, _, _) => hipMemcpyAsync,
+        Hip.memset_d8_async(_, _, _, _) => hipMemsetD8Async,
+        Hip.mem_get_address_range(_, _, _) => hipMemGetAddressRange,
+        Hip.pointer_get_attribute(_, _, _) => hipPointerGetAttribute,
+        Hip.ipc_get_mem_handle(_, _) => hipIpcGetMemHandle,
+        Hip.ipc_open_mem_handle(_, _, _) => hipIpcOpenMemHandle,
+        Hip.ipc_close_mem_handle(_) => hipIpcCloseMemHandle,
+        Hip.stream_create_with_flags(_, _) => hipStreamCreateWithFlags,
+        Hip.stream_destroy(_) => hipStreamDestroy,
+        Hip.stream_synchronize(_) => hipStreamSynchronize,
+        Hip.stream_query(_) => hipStreamQuery,
+        Hip.stream_wait_event(_, _, _) => hipStreamWaitEvent,
+        Hip.stream_get_device(_, _) => hipStreamGetDevice,
+        Hip.stream_write_value64(_, _, _, _) => hipStreamWriteValue64,
+        Hip.stream_is_capturing(_, _) => hipStreamIsCapturing,
+        Hip.stream_get_capture_info(_, _, _) => hipStreamGetCaptureInfo,
+        Hip.stream_begin_capture(_, _) => hipStreamBeginCapture,
+        Hip.stream_end_capture(_, _) => hipStreamEndCapture,
+        Hip.thread_exchange_stream_capture_mode(_) => hipThreadExchangeStreamCaptureMode,
+        Hip.event_create_with_flags(_, _) => hipEventCreateWithFlags,
+        Hip.event_destroy(_) => hipEventDestroy,
+        Hip.event_record(_, _) => hipEventRecord,
+        Hip.event_query(_) => hipEventQuery,
+        Hip.event_elapsed_time(_, _, _) => hipEventElapsedTime,
+        Hip.graph_instantiate_with_flags(_, _, _) => hipGraphInstantiateWithFlags,
+        Hip.graph_launch(_, _) => hipGraphLaunch,
+        Hip.graph_destroy(_) => hipGraphDestroy,
+        Hip.graph_exec_destroy(_) => hipGraphExecDestroy,
+        Hip.module_load_data(_, _) => hipModuleLoadData,
+        Hip.module_unload(_) => hipModuleUnload,
+        Hip.module_get_function(_, _, _) => hipModuleGetFunction,
+        Hip.module_get_global(_, _, _, _) => hipModuleGetGlobal,
+        Hip.module_launch_kernel(_, _, _, _, _, _, _, _, _, _, _) => hipModuleLaunchKernel,
+        Hip.module_launch_cooperative_kernel(_, _, _, _, _, _, _, _, _, _) => hipModuleLaunchCooperativeKernel,
+        Hip.occupancy_max_active_blocks_per_multiprocessor(_, _, _, _) => hipModuleOccupancyMaxActiveBlocksPerMultiprocessor,
+        Hiprtc.version(_, _) => hiprtcVersion,
+        Hiprtc.create_program(_, _, _, _, _, _) => hiprtcCreateProgram,
+        Hiprtc.destroy_program(_) => hiprtcDestroyProgram,
+        Hiprtc.compile_program(_, _, _) => hiprtcCompileProgram,
+        Hiprtc.get_code_size(_, _) => hiprtcGetCodeSize,
+        Hiprtc.get_code(_, _) => hiprtcGetCode,
+        Hiprtc.get_program_log_size(_, _) => hiprtcGetProgramLogSize,
+        Hiprtc.get_program_log(_, _) => hiprtcGetProgramLog,
+    }
 }
 
 /// Where there is no ROCm, the error says what is missing.

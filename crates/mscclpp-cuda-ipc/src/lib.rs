@@ -9,7 +9,9 @@
 //! # Ok::<(), mscclpp_core::Error>(())
 //! ```
 //!
-//! On the Host platform the same code shares memfd mappings between processes.
+//! On the Host platform the same code shares memfd mappings between processes. On AMD GPUs (feature `hip`) it shares memory
+//! by HIP's IPC handles, and a stream value write comes after the stream's earlier work as HIP promises it; no AMD GPU has run
+//! that.
 //!
 //! # How memory is shared
 //! Registering a region exports the allocation around it, of whichever kind it is: plain allocations by legacy IPC

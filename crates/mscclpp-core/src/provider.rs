@@ -3,7 +3,7 @@
 //! # What a provider may rely on
 //! 1. Ranges were checked against the sizes of both memories before a [`Queue`] is given an [`Operation`].
 //! 2. `connect` gets endpoints whose transports [pair](TransportProvider::pairs_with), the local one opened by the same
-//!    provider.
+//!    provider, and whose GPUs, if both are on some, come from one platform.
 //! 3. What comes in [`EndpointInfo::blob`] and [`RegionInfo::blob`] are the bytes that the peer's provider made, or
 //!    that somebody else made up: parse them as hostile.
 //!

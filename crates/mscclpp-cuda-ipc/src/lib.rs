@@ -214,13 +214,6 @@ fn reachable_from(local: &IpcEndpoint, remote: &EndpointInfo) -> Result<Gpu> {
                 .to_owned(),
         ));
     }
-    if remote.platform != gpu.platform() {
-        return Err(unreachable(format!(
-            "the peer is on platform {}, this side on {}; set MSCCLPP_PLATFORM alike",
-            remote.platform,
-            gpu.platform()
-        )));
-    }
     let ours = host_id()?;
     if remote.host != ours {
         return Err(unreachable(different_hosts(&remote.host, &ours)));

@@ -43,6 +43,7 @@
 
 mod adapter;
 mod blob;
+mod describe;
 mod error;
 mod gid;
 mod hub;
@@ -56,5 +57,6 @@ mod sender;
 mod settings;
 mod status;
 
+pub use describe::{DeviceDetails, DeviceReport, GidReport, Inventory, PortReport, Unavailable, UsedPort};
 pub use error::Error;
 pub use provider::{InfiniBand, InfiniBandBuilder};

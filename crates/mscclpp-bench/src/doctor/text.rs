@@ -176,7 +176,7 @@ mod tests {
         ]);
         let text = report.to_string();
         assert!(
-            text.contains("\n         0    1\n      0       390\n      1   --\n      2   --\n"),
+            text.contains("\n           0    1\n      0       390\n      1   --\n      2   --\n"),
             "{text}"
         );
         assert!(text.contains("  --  1 to 0 and 1 more  no peer access"), "{text}");

@@ -189,7 +189,9 @@ fn why(
         || details.as_ref().is_ok_and(|details| details.ports.iter().flatten().any(|port| port.is_active));
     match (is_chosen, are_named) {
         (true, true) => "MSCCLPP_HCA_DEVICES names it",
-        (true, false) => "it has an active port, and devices count in the order of their PCI addresses",
+        (true, false) => {
+            "it has an active port; devices count by PCI address, those without one behind by name"
+        }
         (false, true) if any_is_chosen => "MSCCLPP_HCA_DEVICES does not name it",
         (false, false) if any_is_chosen && has_active_port() => "eight others come before it",
         (false, _) if details.is_err() => "it cannot be opened",

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use mscclpp::{Context, Device, EndpointConfig, Gpu, Report, Transport};
+use mscclpp::{Context, Device, EndpointConfig, Gpu, Platform, Report, Transport};
 use mscclpp_ib::InfiniBand;
 
 use super::{
@@ -17,9 +17,9 @@ const BYTES: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const NOT_OPENED: &str = "see the section RDMA devices: its port, its GIDs, and the limit of locked memory";
-const NOT_REGISTERED: &str = "for a GPU, see GPUDirect above: a dmabuf needs libibverbs of rdma-core 34, Linux 5.12 and an \
-     adapter that takes it, else load the module nvidia_peermem; for all memory, raise the limit of locked memory \
-     (ulimit -l)";
+const NOT_REGISTERED: &str = "raise the limit of locked memory (ulimit -l)";
+const GPU_NOT_REGISTERED: &str = "see GPUDirect above: a dmabuf needs libibverbs of rdma-core 34, Linux 5.12 and an adapter that \
+     takes it, else load the module nvidia_peermem; and raise the limit of locked memory (ulimit -l)";
 const NOT_CONNECTED: &str = "see which interfaces and GIDs are chosen; on RoCE, a firewall or a VLAN without an address \
      stops packets even to this host; MSCCLPP_IB_GID_INDEX names another GID";
 const WRONG: &str = "do not use this pair; see dmesg for errors of PCIe or the IOMMU";
@@ -78,7 +78,8 @@ fn put(context: &Context, transport: Transport, gpu: &Gpu) -> Result<Duration, F
 
     let endpoint = context.create_endpoint(EndpointConfig::new(transport, Device::gpu(gpu.id())));
     let endpoint = endpoint.map_err(failed(NOT_OPENED))?;
-    let register = |buffer| context.register_buffer(buffer, transport).map_err(failed(NOT_REGISTERED));
+    let not_registered = if gpu.platform() == Platform::Host { NOT_REGISTERED } else { GPU_NOT_REGISTERED };
+    let register = |buffer| context.register_buffer(buffer, transport).map_err(failed(not_registered));
     let (from, to) = (register(&source)?, register(&target)?);
     let connection = context.connect(&endpoint, &endpoint).map_err(failed(NOT_CONNECTED))?;
     let start = Instant::now();

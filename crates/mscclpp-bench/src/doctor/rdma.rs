@@ -8,6 +8,8 @@ const DEVICES: &str = "MSCCLPP_HCA_DEVICES";
 const NO_DEVICE: &str = "none is needed without an adapter; with one, load its driver, and in a container pass /dev/infiniband in \
      (docker: --device /dev/infiniband)";
 const NO_PORT: &str = "connect the port, and bring the interface behind it up (`ip link set ... up`) with an address; see `ibv_devinfo`";
+const NO_GID: &str = "unset MSCCLPP_IB_GID_INDEX or set it to one of these; if there are none, give the interface behind the port \
+     an address";
 
 pub(super) fn examine(teller: &Teller) {
     teller.trying("loading the verbs library and opening its devices");
@@ -97,15 +99,18 @@ fn report(teller: &Teller, device: &DeviceReport) {
             Finding::ok(SECTION, name, format!("{transport}: {}; {place}, {atomics}", device.why))
         }
         (Some(transport), Err(reason)) => {
-            Finding::problem(SECTION, name, format!("{transport} cannot be used: {reason}"), NO_PORT)
+            let has_active_port = details.ports.iter().flatten().any(|port| port.is_active);
+            let remedy = if has_active_port { NO_GID } else { NO_PORT };
+            Finding::problem(SECTION, name, format!("{transport} cannot be used: {reason}"), remedy)
         }
         (None, _) => Finding::note(SECTION, name, format!("not chosen: {}; {place}, {atomics}", device.why)),
     };
     teller.found(with_facts(finding).fact("atomics", details.atomics));
-    ports(teller, name, details);
+    ports(teller, name, details, transport.is_some());
 }
 
-fn ports(teller: &Teller, name: &str, details: &DeviceDetails) {
+/// `is_chosen`: whether the device is.
+fn ports(teller: &Teller, name: &str, details: &DeviceDetails, is_chosen: bool) {
     let used = details.used.as_ref().ok();
     for (number, port) in (1..).zip(&details.ports) {
         let item = format!("{name} port {number}");
@@ -118,14 +123,20 @@ fn ports(teller: &Teller, name: &str, details: &DeviceDetails) {
             }
         };
         let used = used.filter(|used| used.number == port.number);
+        let chosen_gid = used.filter(|_| is_chosen).map(|used| used.gid_index);
         let layer = if port.is_ethernet { "Ethernet (RoCE)" } else { "InfiniBand" };
         let text = format!("{}, {layer}, MTU {}", port.state, port.mtu);
         let finding = match (port.is_active, used) {
-            (true, Some(used)) => Finding::ok(
+            (true, Some(used)) if is_chosen => Finding::ok(
                 SECTION,
                 item,
                 format!("{text}; chosen with GID {}: {}", used.gid_index, used.why),
             ),
+            (true, Some(used)) => {
+                let text =
+                    format!("{text}; if the device were chosen, with GID {}: {}", used.gid_index, used.why);
+                Finding::note(SECTION, item, text)
+            }
             (true, None) => Finding::note(SECTION, item, format!("{text}; not chosen")),
             (false, _) => Finding::unavailable(SECTION, item, text, NO_PORT),
         };
@@ -137,10 +148,10 @@ fn ports(teller: &Teller, name: &str, details: &DeviceDetails) {
                 .fact("state", port.state.as_str())
                 .fact("link_layer", if port.is_ethernet { "ethernet" } else { "infiniband" })
                 .fact("mtu", port.mtu)
-                .fact("chosen_gid", used.map(|used| used.gid_index)),
+                .fact("chosen_gid", chosen_gid),
         );
         for gid in &port.gids {
-            let is_chosen = used.is_some_and(|used| used.gid_index == gid.index);
+            let is_chosen = chosen_gid == Some(gid.index);
             let chosen = if is_chosen { ", chosen" } else { "" };
             let elsewhere = match gid.in_this_namespace {
                 Some(false) => ", its interface is in another network namespace",

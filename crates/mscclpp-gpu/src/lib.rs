@@ -70,6 +70,7 @@ pub use error::{Error, Result};
 pub use event::Event;
 pub use gpu::Gpu;
 pub use graph::Graph;
+pub use host::host_compiler;
 pub use kernel::{Kernel, Module};
 pub use launch::{KernelArgs, KernelParam, LaunchConfig};
 pub use memory::{DevicePtr, DmaBuf, ExportHandle, MemoryExport};

@@ -46,6 +46,7 @@
 
 mod adapter;
 mod blob;
+mod describe;
 mod error;
 mod gid;
 mod hub;
@@ -59,5 +60,6 @@ mod sender;
 mod settings;
 mod status;
 
+pub use describe::{DeviceDetails, DeviceReport, GidReport, Inventory, PortReport, Unavailable, UsedPort};
 pub use error::Error;
 pub use provider::{InfiniBand, InfiniBandBuilder};

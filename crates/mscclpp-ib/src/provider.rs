@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// The transports of this crate, in order.
-const TRANSPORTS: [Transport; 8] = [
+pub(crate) const TRANSPORTS: [Transport; 8] = [
     Transport::IB0,
     Transport::IB1,
     Transport::IB2,
@@ -48,7 +48,7 @@ const RETRIES: u8 = 7;
 /// was made through it is gone.
 #[derive(Default)]
 pub struct InfiniBand {
-    verbs: Option<&'static Verbs>,
+    pub(crate) verbs: Option<&'static Verbs>,
     relaxed_ordering: Option<bool>,
     mode: IbMode,
     devices: OnceLock<Result<Devices, String>>,

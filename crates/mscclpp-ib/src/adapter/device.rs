@@ -175,7 +175,7 @@ impl Adapter {
         failed(&self.name, call, last_errno())
     }
 
-    fn query_port(&self, number: u8) -> Result<sys::ibv_port_attr> {
+    pub(super) fn query_port(&self, number: u8) -> Result<sys::ibv_port_attr> {
         let mut attr = sys::ibv_port_attr::default();
         // SAFETY: the context is open, and the attributes are this function's.
         let errno = unsafe { self.verbs.query_port(self.context.as_ptr(), number, &raw mut attr) };
@@ -243,7 +243,7 @@ impl Adapter {
     }
 
     /// The entries of a port's GID table that hold one.
-    fn gids(&self, port: u8, attr: &sys::ibv_port_attr) -> Result<Vec<GidEntry>> {
+    pub(super) fn gids(&self, port: u8, attr: &sys::ibv_port_attr) -> Result<Vec<GidEntry>> {
         if let Some(query) = self.verbs.query_gid_table {
             let most = usize::try_from(attr.gid_tbl_len).unwrap_or(0) * usize::from(self.limits.ports.max(1));
             let mut entries = vec![sys::ibv_gid_entry::default(); most.max(1)];

@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
-STEPS=(readme format clippy docs kernels headers hip verbs layers python rdma deny loom fuzz soak)
+STEPS=(readme first_program format clippy docs kernels headers hip verbs layers python rdma deny loom fuzz soak)
 
 # The commands that the README promises, in a clean checkout, before anything is installed: they need only Rust and a
 # linker.
@@ -24,6 +24,9 @@ step_readme() {
     done
     rm -rf "$checkout"
 }
+
+# The first program of the README, as it is printed there.
+step_first_program() { bash ci/first-program.sh; }
 
 step_format() { cargo fmt --all --check; }
 

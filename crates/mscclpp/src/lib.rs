@@ -43,6 +43,15 @@
 //! | `cuda-12040` | yes | which CUDA version's symbols cudarc declares; newer drivers are fine |
 //! | `cuda-13000` | no | the same for builds in which another crate has cudarc at CUDA 13: turn the defaults off then |
 //!
+//! Without `cuda-ipc` the build has no code of the CUDA driver in it, and devices are simulated. The last two choose a version
+//! of [cudarc](https://crates.io/crates/cudarc) and exclude each other. If another crate of the build uses cudarc 0.19, all
+//! must choose the same:
+//!
+//! ```toml
+//! cudarc = { version = "0.19", default-features = false, features = ["cuda-13000", "driver", "dynamic-loading", "std"] }
+//! mscclpp = { path = "...", default-features = false, features = ["cuda-ipc", "cuda-13000"] }
+//! ```
+//!
 //! Nothing of CUDA is needed to build or to start a program; the driver is loaded when a CUDA device is first used.
 //!
 //! # When a rank dies

@@ -23,6 +23,7 @@ use crate::{
     },
 };
 
+/// Of the process: a capture may span devices.
 static CAPTURES: Captures = Captures::new();
 
 pub(super) struct CudaStream {

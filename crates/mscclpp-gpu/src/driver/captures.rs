@@ -35,7 +35,7 @@ pub(crate) struct Captures {
 }
 
 impl Captures {
-    /// Of a process and platform: a capture may span devices.
+    /// None yet.
     pub(crate) const fn new() -> Self {
         Self { count: AtomicUsize::new(0), needs: Mutex::new(None) }
     }

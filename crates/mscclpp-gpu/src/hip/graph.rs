@@ -18,10 +18,9 @@ pub(super) struct HipGraph {
     device: &'static Device,
     /// Locked while it is launched: HIP does not say that one graph may be launched by several threads.
     raw: Mutex<Exec>,
-    /// What its kernels need, which its launches keep, too: nothing, or one owner of all, so that a stream keeps it at once.
-    owners: Vec<Owner>,
-    /// The modules of its kernels.
-    modules: Vec<Owner>,
+    /// What its kernels need, their modules among it: one owner of all, so that a stream keeps it at once. Its launches keep
+    /// it, too.
+    owner: Owner,
 }
 
 struct Exec(GraphExec);
@@ -41,9 +40,7 @@ impl HipGraph {
         // SAFETY: given away by the caller; an instantiated graph does not need it any more.
         log_failure(hip, unsafe { (hip.graph_destroy)(graph) }, "hipGraphDestroy");
         check(hip, result, "hipGraphInstantiateWithFlags")?;
-        let Needs { owners, modules } = needs;
-        let owners = if owners.is_empty() { owners } else { vec![Arc::new(owners) as Owner] };
-        Ok(Self { device, raw: Mutex::new(Exec(raw)), owners, modules })
+        Ok(Self { device, raw: Mutex::new(Exec(raw)), owner: Arc::new(needs.owners) })
     }
 }
 
@@ -56,7 +53,7 @@ impl GraphBackend for HipGraph {
         // SAFETY: both live; what the graph does is the caller's promise.
         check(hip, unsafe { (hip.graph_launch)(graph.0, stream.handle()) }, "hipGraphLaunch")?;
         drop(graph);
-        stream.keep(&self.owners, &self.modules);
+        stream.keep(std::slice::from_ref(&self.owner));
         Ok(())
     }
 }

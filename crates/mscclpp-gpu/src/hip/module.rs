@@ -1,8 +1,8 @@
 //! Modules and their kernels.
 //!
 //! Unloading a module may wait for kernels that run, and one of them may wait for what comes behind it. So a module that
-//! nobody has any more is unloaded when the next one is loaded, which may wait for kernels anyway and says so. That wait is
-//! also why a launch need not keep its module; a graph does, as it is launched again.
+//! nobody has any more is unloaded when the next one is loaded, which may wait for kernels anyway and says so. HIP does not
+//! promise that wait, though. Therefore a launch keeps its module until it is complete, and so does a graph.
 
 use std::{
     ffi::{CString, c_int, c_void},
@@ -124,8 +124,8 @@ impl RetiredModules {
     fn unload(&self, hip: &Hip) {
         let retired = std::mem::take(&mut *self.modules.lock());
         for Retired(raw) in retired {
-            // SAFETY: loaded once, and unloaded once, as it is in one list; its owners are gone, kernels and graphs too,
-            // and the runtime waits for their launches.
+            // SAFETY: loaded once, and unloaded once, as it is in one list; its owners are gone, kernels, graphs and launches
+            // that are not complete too.
             log_failure(hip, unsafe { (hip.module_unload)(raw) }, "hipModuleUnload");
         }
     }
@@ -133,7 +133,7 @@ impl RetiredModules {
 
 struct HipKernel {
     module: Arc<Loaded>,
-    /// The module again, as graphs keep it.
+    /// The module again, as launches keep it.
     owner: Owner,
     function: Function,
 }
@@ -174,7 +174,8 @@ impl KernelBackend for HipKernel {
             }
         };
         if result == HipResult::SUCCESS {
-            stream.keep(args.owners(), std::slice::from_ref(&self.owner));
+            let owners: Vec<Owner> = args.owners().iter().chain([&self.owner]).cloned().collect();
+            stream.keep(&owners);
             return Ok(());
         }
         Err(failure(hip, result, format!("{call}({config:?}, {} arguments)", args.len())))

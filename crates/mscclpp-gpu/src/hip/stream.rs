@@ -22,6 +22,7 @@ use crate::{
     },
 };
 
+/// Of the process: a capture may span devices.
 static CAPTURES: Captures = Captures::new();
 
 pub(super) struct HipStream {
@@ -101,9 +102,9 @@ impl HipStream {
         check(hip, call(hip), operation)
     }
 
-    /// It was just given a launch, of a kernel or a graph, which needs `owners`, and whose code is in `modules`.
-    pub(super) fn keep(&self, owners: &[Owner], modules: &[Owner]) {
-        if !CAPTURES.note(self, owners, modules) {
+    /// It was just given a launch, of a kernel or a graph, which needs `owners`, its modules among them.
+    pub(super) fn keep(&self, owners: &[Owner]) {
+        if !CAPTURES.note(self, owners, &[]) {
             self.in_use.add(self, owners);
         }
     }

@@ -189,7 +189,14 @@ pub trait Link: Send + Sync + Any {
 pub struct RouteId(u32);
 
 impl RouteId {
-    pub(crate) const fn new(number: usize) -> Self {
+    /// A number. The core gives them; a provider makes some for tests of its queue.
+    ///
+    /// ```
+    /// # use mscclpp_core::provider::RouteId;
+    /// assert_eq!(RouteId::new(3).index(), 3);
+    /// ```
+    #[must_use]
+    pub const fn new(number: usize) -> Self {
         Self(number as u32)
     }
 

@@ -74,7 +74,7 @@ pub enum Error {
         vendor: u32,
         /// Device, port, GID and queue pair of this side.
         local: String,
-        /// GID and queue pair of the peer.
+        /// The peer, its GID and queue pair.
         remote: String,
         /// What to do.
         remedy: &'static str,

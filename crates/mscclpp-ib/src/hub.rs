@@ -28,7 +28,7 @@ use crate::{
     blob::PROTOCOL,
     error::Result,
     link::{LinkState, Side},
-    region::Words,
+    region::{Keys, Words},
     sender::Sender,
 };
 
@@ -37,7 +37,7 @@ pub(crate) struct Hub {
     links: Arc<Links>,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    relaxed_ordering: bool,
+    keys: Keys,
 }
 
 /// What the thread shares with the rest of the process.
@@ -84,7 +84,7 @@ impl Acceptor for Door {
 }
 
 impl Hub {
-    pub(crate) fn start(verbs: &'static Verbs, relaxed_ordering: bool) -> Result<Arc<Self>> {
+    pub(crate) fn start(verbs: &'static Verbs, keys: Keys) -> Result<Arc<Self>> {
         let shared = Arc::new(Shared {
             verbs,
             adapters: Mutex::default(),
@@ -101,11 +101,12 @@ impl Hub {
             .name("mscclpp-ib-hub".to_owned())
             .spawn(move || service.run())
             .during("starting the thread that serves adapters")?;
-        Ok(Arc::new(Self { links, shared, thread: Mutex::new(Some(thread)), relaxed_ordering }))
+        Ok(Arc::new(Self { links, shared, thread: Mutex::new(Some(thread)), keys }))
     }
 
-    pub(crate) fn relaxed_ordering(&self) -> bool {
-        self.relaxed_ordering
+    /// Of the regions that are registered.
+    pub(crate) fn keys(&self) -> Keys {
+        self.keys
     }
 
     pub(crate) fn words(&self) -> &Words {

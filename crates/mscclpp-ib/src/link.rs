@@ -80,6 +80,11 @@ impl LinkState {
         self.monitor.fail(error.over(self.side.transport));
     }
 
+    /// What errors call the peer.
+    pub(crate) fn peer(&self) -> String {
+        self.monitor.label()
+    }
+
     /// What is said of a connection that is over without a reason of its own.
     pub(crate) fn closed(&self) -> CoreError {
         CoreError::PeerClosed { peer: self.monitor.label() }

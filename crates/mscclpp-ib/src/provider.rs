@@ -22,7 +22,7 @@ use crate::{
     link::{IbLink, LinkState, Side},
     nearest::nearest,
     ordering::{self, Mapping, SignalMode, TokenPlan},
-    region::{LocalRegion, PeerRegion},
+    region::{Keys, LocalRegion, PeerRegion},
     settings::Env,
 };
 
@@ -50,6 +50,7 @@ const RETRIES: u8 = 7;
 pub struct InfiniBand {
     pub(crate) verbs: Option<&'static Verbs>,
     relaxed_ordering: Option<bool>,
+    broken_order: bool,
     mode: IbMode,
     devices: OnceLock<Result<Devices, String>>,
     hub: Mutex<Weak<Hub>>,
@@ -97,6 +98,13 @@ impl InfiniBandBuilder {
     /// The functions do what those of libibverbs do.
     pub unsafe fn verbs(mut self, verbs: &'static Verbs) -> Self {
         self.provider.verbs = Some(verbs);
+        self
+    }
+
+    /// Lets words that peers' adapters add to pass the data before them, so that a test can show that it would see that.
+    #[doc(hidden)]
+    pub fn with_broken_order(mut self) -> Self {
+        self.provider.broken_order = true;
         self
     }
 
@@ -212,8 +220,12 @@ impl InfiniBand {
         if let Some(hub) = hub.upgrade() {
             return Ok(hub);
         }
-        let relaxed = self.relaxed_ordering.or(devices.env.relaxed_ordering).unwrap_or(true);
-        let started = Hub::start(devices.verbs, relaxed)?;
+        let keys = match self.relaxed_ordering.or(devices.env.relaxed_ordering).unwrap_or(true) {
+            _ if self.broken_order => Keys::Broken,
+            true => Keys::RelaxedData,
+            false => Keys::Strict,
+        };
+        let started = Hub::start(devices.verbs, keys)?;
         *hub = Arc::downgrade(&started);
         Ok(started)
     }

@@ -23,6 +23,18 @@ use crate::{
     hub::Hub,
 };
 
+/// Which keys a region has that peers write to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keys {
+    /// One for everything, without relaxed ordering.
+    Strict,
+    /// One with relaxed ordering, for data. Another without, for words: what is written with it stays behind everything
+    /// before.
+    RelaxedData,
+    /// Two with relaxed ordering. Words may then pass the data before them: for tests that show that they would see it.
+    Broken,
+}
+
 /// A region of this process.
 pub(crate) struct LocalRegion {
     // In this order: peers get in no more before the region is let go of.
@@ -68,12 +80,11 @@ fn is_host_memory(region: &MemoryRegion) -> bool {
 impl LocalRegion {
     /// A region that peers may write to.
     pub(crate) fn register(hub: Arc<Hub>, adapter: Arc<Adapter>, region: &Arc<MemoryRegion>) -> Result<Self> {
-        // Two keys for one memory: what is written with the first may pass other data on its way. A word that is updated
-        // with the second stays behind everything before.
-        let strict = || Mr::of_region(&adapter, region, Access::Strict);
-        let (data, updates) = match hub.relaxed_ordering() {
-            true => (Mr::of_region(&adapter, region, Access::Relaxed)?, Some(strict()?)),
-            false => (strict()?, None),
+        let key = |access| Mr::of_region(&adapter, region, access);
+        let (data, updates) = match hub.keys() {
+            Keys::Strict => (key(Access::Strict)?, None),
+            Keys::RelaxedData => (key(Access::Relaxed)?, Some(key(Access::Strict)?)),
+            Keys::Broken => (key(Access::Relaxed)?, Some(key(Access::RelaxedWords)?)),
         };
         let blob = RegionBlob {
             id: region.id(),

@@ -18,6 +18,8 @@ pub(crate) enum Access {
     Relaxed,
     /// The peer's adapter writes, or adds to words. What it does stays behind everything before.
     Strict,
+    /// As `Strict`, but what the peer's adapter does may pass data: wrong, for tests that show that they would see it.
+    RelaxedWords,
 }
 
 impl Access {
@@ -27,6 +29,7 @@ impl Access {
             Self::Source => 0,
             Self::Relaxed => peers | sys::IBV_ACCESS_RELAXED_ORDERING,
             Self::Strict => peers | sys::IBV_ACCESS_REMOTE_ATOMIC,
+            Self::RelaxedWords => Self::Strict.flags() | sys::IBV_ACCESS_RELAXED_ORDERING,
         }
     }
 }

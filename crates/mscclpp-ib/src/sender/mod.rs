@@ -35,13 +35,16 @@ use crate::{
     region::{LocalRegion, PeerRegion, Source},
     status::Status,
 };
-use plan::{How, Plan, Route};
+use plan::{How, Origin, Plan, Route};
 use request::Chain;
 
 /// How many bytes a request is asked to carry itself.
 const INLINE: u32 = 64;
 /// How long the peer may take to make its end of a queue.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long the cause may take to be heard where requests are flushed and none has failed: an event of the adapter says it.
+const CAUSE_LIMIT: Duration = Duration::from_millis(500);
 
 /// The queue that the core has. What is under way when it is dropped is left to the hub's thread.
 pub(crate) struct SendQueue {
@@ -58,6 +61,8 @@ pub(crate) struct Sender {
     chain: Chain,
     plan: Plan,
     routes: Vec<Option<Route>>,
+    /// What requests along the routes read.
+    sources: Vec<Option<Arc<Source>>>,
     /// What requests up to a number read, of routes that were released.
     released: VecDeque<(u64, Arc<Source>)>,
     link: Arc<LinkState>,
@@ -66,6 +71,8 @@ pub(crate) struct Sender {
     posted: u64,
     completed: u64,
     capacity: u32,
+    /// The first request that was flushed, and when that was seen.
+    flushed: Option<(Completion, Instant)>,
     /// How many receives the peer has.
     receives: u32,
     reached: u64,
@@ -126,10 +133,12 @@ impl Sender {
             chain,
             plan: Plan::new(how),
             routes: Vec::new(),
+            sources: Vec::new(),
             released: VecDeque::new(),
             link: link.clone(),
             posted: 0,
             completed: 0,
+            flushed: None,
             capacity,
             receives: answer.receives,
             reached: 0,
@@ -149,8 +158,11 @@ impl Sender {
                 }
                 Ok(None) => thread::sleep(Duration::from_micros(50)),
                 Err(error) => {
-                    // The link says why, in a moment.
+                    // The link says why, in a moment, and ends for this reason if it has none of its own.
                     link.suspect(format!("it closed a queue that was being opened ({error})"));
+                    while link.state().check().is_ok() && began.elapsed() < ANSWER_LIMIT {
+                        thread::sleep(Duration::from_millis(1));
+                    }
                     return Err(error).during("waiting for the peer's end of a queue")?;
                 }
             }
@@ -172,7 +184,7 @@ impl Sender {
             let room = self.capacity as usize - self.under_way();
             let items = self.plan.items.iter().take(room.min(self.chain.longest())).copied();
             let (first, len) = self.chain.make(items, self.posted);
-            // SAFETY: the chain was just made; sources are kept by routes and `released`, places and words by the chain, until
+            // SAFETY: the chain was just made; sources are kept by `sources` and `released`, places and words by the chain, until
             // their requests have completed, and longer than the queue pair.
             let refused = unsafe { self.qp.post_send(first) };
             let taken = refused.map_or(len, |(bad, _)| self.chain.before(bad).min(len));
@@ -210,14 +222,17 @@ impl Sender {
             match Status(completion.status) {
                 // Those before it, which did not tell, have completed too.
                 Status::SUCCESS => self.completed = self.completed.max(completion.id + 1),
-                Status::FLUSHED => failed = failed.or(Some(completion)),
+                Status::FLUSHED => {
+                    self.flushed.get_or_insert((completion, Instant::now()));
+                }
                 _ => {
                     failed = Some(completion);
                     break;
                 }
             }
         }
-        if let Some(completion) = failed {
+        let flushed = self.flushed.filter(|(_, since)| since.elapsed() >= CAUSE_LIMIT);
+        if let Some(completion) = failed.or(flushed.map(|(completion, _)| completion)) {
             return Err(self.explain(&completion));
         }
         while self.released.front().is_some_and(|(until, _)| *until <= self.completed) {
@@ -239,7 +254,7 @@ impl Sender {
                 self.link.port().gid.gid,
                 self.qp.number()
             ),
-            remote: self.remote.clone(),
+            remote: format!("{} ({})", self.link.peer(), self.remote),
             remedy,
         }
     }
@@ -326,14 +341,22 @@ impl Sender {
         let index = route.index();
         if self.routes.len() <= index {
             self.routes.resize_with(index + 1, || None);
+            self.sources.resize(index + 1, None);
         }
-        self.routes[index] = Some(Route { to, from });
+        let origin = from.as_ref().map(|source| Origin {
+            address: source.address,
+            key: source.key(),
+            is_host_memory: source.is_host_memory,
+        });
+        self.routes[index] = Some(Route { to, from: origin });
+        self.sources[index] = from;
         Ok(())
     }
 
     fn release(&mut self, route: RouteId) {
-        let released = self.routes.get_mut(route.index()).and_then(Option::take);
-        if let Some(source) = released.and_then(|route| route.from) {
+        let index = route.index();
+        self.routes.get_mut(index).map(Option::take);
+        if let Some(source) = self.sources.get_mut(index).and_then(Option::take) {
             let until = self.posted + self.plan.items.len() as u64;
             if until > self.completed {
                 self.released.push_back((until, source));

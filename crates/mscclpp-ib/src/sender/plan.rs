@@ -1,11 +1,11 @@
 //! Which requests the operations of a batch become.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::collections::VecDeque;
 
 use mscclpp_core::provider::{Operation, RouteId};
 
 use super::request::{Item, Request};
-use crate::{blob::RegionBlob, receiver::Select, region::Source};
+use crate::{blob::RegionBlob, receiver::Select};
 
 /// The most that one request moves.
 pub(super) const LARGEST: u64 = 1 << 30;
@@ -13,7 +13,16 @@ pub(super) const LARGEST: u64 = 1 << 30;
 /// A route that was prepared.
 pub(super) struct Route {
     pub(super) to: RegionBlob,
-    pub(super) from: Option<Arc<Source>>,
+    pub(super) from: Option<Origin>,
+}
+
+/// The memory that writes along a route come from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Origin {
+    pub(super) address: u64,
+    pub(super) key: u32,
+    /// What the host cannot read cannot travel inside a request.
+    pub(super) is_host_memory: bool,
 }
 
 /// What planning changes and a request that does not fit changes back.
@@ -74,9 +83,9 @@ impl Plan {
         Self { items, state: State::default(), units, begin: State::default(), tickets, how }
     }
 
-    /// Plans as many of the operations as there is room for, when nothing of an earlier batch is left. `posted` is the number of the next request to be posted,
-    /// `room` how many can be, `messages` how many the peer can have got in all. With nothing under way the first
-    /// operation always has room; what does not fit of it is posted later.
+    /// Plans as many of the operations as there is room for, when nothing of an earlier batch is left. `posted` is the
+    /// number of the next request to be posted, `room` how many can be, `messages` how many the peer can have got in all.
+    /// With nothing under way the first operation always has room; what does not fit of it is posted later.
     pub(super) fn add(
         &mut self,
         batch: &[Operation],
@@ -175,17 +184,16 @@ impl Plan {
         self.items.push_back(Item { request, signalled });
     }
 
-    fn write(&mut self, to: &RegionBlob, to_offset: u64, from: &Source, from_offset: u64, len: u64) {
+    fn write(&mut self, to: &RegionBlob, to_offset: u64, from: &Origin, from_offset: u64, len: u64) {
         let mut done = 0;
         while done < len {
             let piece = LARGEST.min(len - done);
-            // What the host cannot read cannot travel inside a request.
             let inline = from.is_host_memory && piece <= u64::from(self.how.inline);
             let request = Request::Write {
                 to: to.address + to_offset + done,
                 key: to.data_key,
                 from: from.address + from_offset + done,
-                source: from.key(),
+                source: from.key,
                 len: piece as u32,
                 inline,
                 immediate: None,
@@ -236,3 +244,6 @@ impl Plan {
         Some(value as u32)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,13 +2,14 @@
 
 use std::{process::Command, time::Duration};
 
-use mscclpp_core::{Device, EndpointConfig, IbConfig, IbMode, Transport};
-use mscclpp_gpu::DevicePtr;
+use mscclpp_core::{Context, Device, EndpointConfig, IbConfig, IbMode, Transport};
+use mscclpp_gpu::{DevicePtr, Platform};
+use mscclpp_ib::InfiniBand;
 use mscclpp_test_support::{child, until};
 
 use crate::{
     Case,
-    ends::{End, Pair, Words, context},
+    ends::{End, Pair, Words},
 };
 
 pub(crate) const CASES: &[(&str, Case)] = &[
@@ -82,6 +83,10 @@ fn too_little_locked_memory_is_said(_: IbMode) {
     let output = limited.output().expect("a second process");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
+}
+
+fn context(mode: IbMode) -> Context {
+    Context::builder().provider(InfiniBand::builder().mode(mode).build()).platform(Platform::Host).build()
 }
 
 /// In a process that may lock 64 KiB.

@@ -2,6 +2,7 @@
 //!
 //! Runs in the machine of `cargo xtask rdma-vm` alone, as root, one test after the other.
 
+#[path = "../support/ends.rs"]
 mod ends;
 mod failures;
 mod limits;

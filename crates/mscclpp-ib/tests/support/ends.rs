@@ -1,4 +1,6 @@
-//! Two connected ends in one process, on soft-RoCE devices, with words of host memory between them.
+//! Two connected ends in one process, with words of host memory between them.
+
+#![allow(dead_code, reason = "each test takes its part")]
 
 use std::sync::{
     Arc,
@@ -25,7 +27,12 @@ impl End {
     }
 
     pub(crate) fn with(transport: Transport, mode: IbMode, config: IbConfig) -> Self {
-        let context = context(mode);
+        Self::over(InfiniBand::builder().mode(mode).build(), transport, config)
+    }
+
+    /// With a provider of the test's own.
+    pub(crate) fn over(infiniband: InfiniBand, transport: Transport, config: IbConfig) -> Self {
+        let context = Context::builder().provider(infiniband).platform(Platform::Host).build();
         let config = EndpointConfig::new(transport, Device::CPU).ib(config);
         let endpoint = context.create_endpoint(config).expect("an endpoint");
         Self { context, endpoint, transport }
@@ -34,10 +41,6 @@ impl End {
     pub(crate) fn connect(&self, peer: &Endpoint) -> Connection {
         self.context.connect(&self.endpoint, &arrived(peer)).expect("connecting")
     }
-}
-
-pub(crate) fn context(mode: IbMode) -> Context {
-    Context::builder().provider(InfiniBand::builder().mode(mode).build()).platform(Platform::Host).build()
 }
 
 /// An endpoint as its peer gets it.
@@ -99,6 +102,11 @@ impl Words {
 
     pub(crate) fn fill(&self, value: u64) {
         self.words.iter().for_each(|word| word.store(value, Ordering::Relaxed));
+    }
+
+    /// How many words from the first on hold `value`.
+    pub(crate) fn count_of(&self, value: u64) -> usize {
+        self.words.iter().take_while(|word| word.load(Ordering::Relaxed) == value).count()
     }
 
     /// Whether all words hold `value`; else the first that does not, and what it holds.

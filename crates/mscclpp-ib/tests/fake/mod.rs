@@ -167,6 +167,11 @@ impl Fake {
         self.world.work.notify_all();
     }
 
+    /// The queue pairs there are: of which device each is, and its number.
+    pub(crate) fn queue_pairs(&self) -> Vec<(usize, u32)> {
+        self.world.lock().qps.iter().map(|(number, qp)| (qp.device, *number)).collect()
+    }
+
     /// A queue pair fails by itself, and an event says so.
     pub(crate) fn fail_queue_pair(&self, number: u32) {
         self.world.lock().fail_responder(number, sys::IBV_EVENT_QP_FATAL);

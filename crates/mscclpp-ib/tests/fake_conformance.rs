@@ -1,0 +1,89 @@
+//! The transport passes the suite that all transports pass over simulated adapters too, which reorder what real ones may
+//! reorder in the memory of a host. Soft RoCE does all in order.
+
+#[path = "fake/mod.rs"]
+mod fake;
+
+use std::{process::ExitCode, sync::Arc, time::Duration};
+
+use libtest_mimic::Arguments;
+use mscclpp_core::{
+    Context, ContextBuilder, Device, IbMode, Transport,
+    conformance::{self, Devices, Setup},
+};
+use mscclpp_gpu::Platform;
+use mscclpp_ib::InfiniBand;
+use mscclpp_test_support::within;
+use mscclpp_verbs_sys::Verbs;
+
+use fake::{Config, Fake, Live, Reordering};
+
+/// How long dropped queues and the memory of dropped connections may take to go.
+const GOING: Duration = Duration::from_secs(20);
+
+#[derive(Clone)]
+struct OverFake {
+    verbs: &'static Verbs,
+    // Ends with the last trial that uses it.
+    world: Arc<Fake>,
+    mode: IbMode,
+    relaxed_ordering: bool,
+    devices: Devices,
+}
+
+impl OverFake {
+    fn new(mode: IbMode, relaxed_ordering: bool) -> Self {
+        let world = Fake::new(Config::new(2).with(|device| device.reordering = Reordering::HOST_MEMORY));
+        let devices = "host::devices_0_and_1".parse().expect("two devices");
+        Self { verbs: world.verbs(), world: Arc::new(world), mode, relaxed_ordering, devices }
+    }
+}
+
+impl Setup for OverFake {
+    fn builder(&self) -> ContextBuilder {
+        // SAFETY: the simulated adapters do what libibverbs does with real ones.
+        let builder = unsafe { InfiniBand::builder().verbs(self.verbs) };
+        let infiniband = builder.mode(self.mode).relaxed_ordering(self.relaxed_ordering).build();
+        Context::builder().provider(infiniband).platform(Platform::Host)
+    }
+
+    fn transport(&self) -> Transport {
+        Transport::IB0
+    }
+
+    fn devices(&self) -> [Device; 2] {
+        self.devices.of_ends()
+    }
+
+    fn maps_peer_memory(&self) -> bool {
+        false
+    }
+
+    fn reaches_other_hosts(&self) -> bool {
+        true
+    }
+
+    fn writes_from_local_memory(&self) -> bool {
+        true
+    }
+
+    fn orders_writes(&self) -> bool {
+        !self.relaxed_ordering
+    }
+}
+
+fn main() -> ExitCode {
+    let setups = [
+        ("atomics", OverFake::new(IbMode::Host, true)),
+        ("immediates", OverFake::new(IbMode::HostNoAtomic, true)),
+        ("atomics_without_relaxed_ordering", OverFake::new(IbMode::Host, false)),
+    ];
+    let trials = setups.iter().flat_map(|(name, setup)| conformance::trials(name, setup)).collect();
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
+    for (name, OverFake { world, .. }) in setups {
+        let is_gone = within(GOING, || world.live() == Live::default());
+        assert!(is_gone, "{name}: something has leaked: {:?}", world.live());
+        assert_eq!(world.take_misuse(), Vec::<String>::new(), "{name}");
+    }
+    conclusion.exit_code()
+}

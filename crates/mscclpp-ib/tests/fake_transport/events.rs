@@ -1,0 +1,138 @@
+//! What adapters say of themselves, and adapters of which one has no atomics.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use mscclpp_core::{IbConfig, IbMode};
+use mscclpp_test_support::within;
+
+use crate::{
+    ends::Words,
+    fake::Config,
+    world::{LIMIT, MODES, POLLS, World},
+};
+
+/// For how long a port may be down, and within what a loss must be noticed.
+const GRACE: Duration = Duration::from_secs(3);
+const NOTICE: Duration = Duration::from_secs(10);
+
+/// Queue pairs try longer than a port may be down.
+fn patient() -> World {
+    World::new(Config { patience: Duration::from_secs(60), ..Config::new(2) })
+}
+
+#[test]
+fn a_port_that_comes_back_fails_nothing() {
+    let world = patient();
+    let pair = world.pair(IbMode::Host, IbConfig::new());
+    let (source, target) = (Words::new(&pair.a, 8), Words::new(&pair.b, 8));
+    let theirs = target.at_peer();
+    source.fill(1);
+    pair.ab.write(&theirs, 0, &source.memory, 0, 64).expect("a write");
+    pair.ab.flush(LIMIT).expect("a flush");
+    world.fake.set_port(0, 1, false);
+    source.fill(2);
+    pair.ab.write(&theirs, 0, &source.memory, 0, 64).expect("a write");
+    thread::sleep(GRACE / 4);
+    world.fake.set_port(0, 1, true);
+    pair.ab.flush(LIMIT).expect("a flush");
+    assert_eq!(target.all_hold(2), Ok(()));
+    thread::sleep(GRACE);
+    pair.ab.check().expect("it has not failed");
+    pair.ba.check().expect("nor has the other side");
+}
+
+#[test]
+fn a_port_that_stays_down_fails_its_connections() {
+    for under_way in [false, true] {
+        let world = patient();
+        let pair = world.pair(IbMode::Host, IbConfig::new());
+        let (source, target) = (Words::new(&pair.a, 8), Words::new(&pair.b, 8));
+        let theirs = target.at_peer();
+        pair.ab.flush(LIMIT).expect("a flush");
+        let began = Instant::now();
+        world.fake.set_port(0, 1, false);
+        if under_way {
+            pair.ab.write(&theirs, 0, &source.memory, 0, 64).expect("a write");
+        }
+        assert!(within(NOTICE, || pair.ab.check().is_err()), "nothing was noticed");
+        assert!(began.elapsed() >= GRACE, "noticed after {:?}", began.elapsed());
+        let error = pair.ab.check().expect_err("it has failed").to_string();
+        assert!(error.contains("fake0") && error.contains("port 1 went down"), "{error}");
+    }
+}
+
+#[test]
+fn a_device_that_fails_is_told_though_its_requests_are_flushed() {
+    for under_way in [false, true] {
+        for _ in 0..20 {
+            let world = patient();
+            let pair = world.pair(IbMode::Host, IbConfig::new());
+            let (source, target) = (Words::new(&pair.a, 8), Words::new(&pair.b, 8));
+            let theirs = target.at_peer();
+            pair.ab.flush(LIMIT).expect("a flush");
+            if under_way {
+                // So that it stays under way.
+                world.fake.set_port(1, 1, false);
+                pair.ab.write(&theirs, 0, &source.memory, 0, 64).expect("a write");
+            }
+            world.fake.fail_device(0);
+            let noticed = within(NOTICE, || {
+                let _ = if under_way { pair.ab.flush(Duration::ZERO) } else { Ok(()) };
+                pair.ab.check().is_err()
+            });
+            assert!(noticed, "nothing was noticed");
+            let error = pair.ab.check().expect_err("it has failed").to_string();
+            assert!(error.contains("fake0: local catastrophic error"), "{error}");
+            pair.ba.check().expect("it is not the other adapter that failed");
+        }
+    }
+}
+
+#[test]
+fn without_atomics_on_either_side_signals_go_as_immediate_data() {
+    for (mode, lacking) in [(IbMode::Host, [0].as_slice()), (IbMode::Host, &[1]), (IbMode::Default, &[0, 1])]
+    {
+        let mut config = Config::new(2);
+        lacking.iter().for_each(|&device: &usize| config.devices[device].atomics = false);
+        let world = World::new(config);
+        let pair = world.pair(mode, IbConfig::new());
+        let (there, back) = pair.semaphores();
+        let (source, target) = (Words::new(&pair.a, 8), Words::new(&pair.b, 8));
+        source.fill(4);
+        pair.ab.write(&target.at_peer(), 0, &source.memory, 0, 64).expect("a write");
+        for _ in 0..20 {
+            there.signal().expect("a signal");
+            back.wait(POLLS).expect("a signal");
+            back.signal().expect("a signal back");
+            there.wait(POLLS).expect("a signal back");
+        }
+        assert_eq!(target.all_hold(4), Ok(()));
+        assert_eq!(world.fake.counters().receive_completions, 40, "{lacking:?}");
+    }
+}
+
+/// A queue pair may fail by itself. The next request on it says so.
+#[test]
+fn a_queue_pair_of_the_peer_that_fails_is_told() {
+    for mode in MODES {
+        let world = World::new(Config::new(2));
+        let pair = world.pair(mode, IbConfig::new());
+        let (source, target) = (Words::new(&pair.a, 8), Words::new(&pair.b, 8));
+        let theirs = target.at_peer();
+        pair.ab.flush(LIMIT).expect("a flush");
+        let of_peer = world.fake.queue_pairs().into_iter().find(|(device, _)| *device == 1);
+        let (_, number) = of_peer.expect("the peer's end of the queue");
+        world.fake.fail_queue_pair(number);
+        let noticed = within(NOTICE, || {
+            let _ = pair.ab.write(&theirs, 0, &source.memory, 0, 64);
+            let _ = pair.ab.flush(Duration::ZERO);
+            pair.ab.check().is_err()
+        });
+        assert!(noticed, "nothing was noticed");
+        let error = pair.ab.check().expect_err("it has failed").to_string();
+        assert!(error.contains("fake0 port 1") && error.contains("does not answer"), "{error}");
+    }
+}

@@ -1,0 +1,14 @@
+//! What is tried with simulated adapters: order where adapters reorder, everything that can fail, and how much is posted.
+
+#[path = "../support/ends.rs"]
+mod ends;
+#[path = "../fake/mod.rs"]
+mod fake;
+
+mod completions;
+mod counts;
+mod events;
+mod order;
+mod posting;
+mod setting_up;
+mod world;

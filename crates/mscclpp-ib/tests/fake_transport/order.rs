@@ -1,0 +1,56 @@
+//! A signal is never visible before the data that was written before it.
+
+use mscclpp_core::{IbConfig, IbMode, Transport};
+use mscclpp_ib::InfiniBandBuilder;
+
+use crate::{
+    ends::{Pair, Words},
+    fake::{Config, Reordering},
+    world::{LIMIT, MODES, POLLS, World},
+};
+
+const ROUNDS: u64 = 10_000;
+/// Several packets of data.
+const WORDS: usize = 256;
+
+/// Writes and signals, over adapters that reorder: in how many rounds the data was not there with its signal.
+fn violations(mode: IbMode, reader: impl Fn(InfiniBandBuilder) -> InfiniBandBuilder) -> u64 {
+    let world = World::new(Config::new(2).with(|device| device.reordering = Reordering::HOST_MEMORY));
+    let pair = Pair::of(
+        world.end(Transport::IB0, mode, IbConfig::new()),
+        crate::ends::End::over(reader(world.builder(mode)).build(), Transport::IB1, IbConfig::new()),
+    );
+    let (there, back) = pair.semaphores();
+    let (source, target) = (Words::new(&pair.a, WORDS), Words::new(&pair.b, WORDS));
+    let (theirs, size) = (target.at_peer(), source.memory.size());
+    let mut violations = 0;
+    for round in 1..=ROUNDS {
+        source.fill(round);
+        pair.ab.write(&theirs, 0, &source.memory, 0, size).expect("a write");
+        there.signal().expect("a signal");
+        back.wait(POLLS).expect("a signal");
+        violations += u64::from(target.all_hold(round).is_err());
+        pair.ab.flush(LIMIT).expect("a flush");
+        assert_eq!(target.all_hold(round), Ok(()), "everything arrives in the end");
+    }
+    let overtakings = world.fake.counters().overtakings;
+    println!(
+        "{mode:?}: the data was not there with its signal in {violations} of {ROUNDS} rounds; {overtakings} overtakings"
+    );
+    assert!(overtakings > ROUNDS, "the adapters have hardly reordered anything: {overtakings} overtakings");
+    violations
+}
+
+#[test]
+fn no_signal_overtakes_its_data() {
+    for mode in MODES {
+        assert_eq!(violations(mode, |reader| reader), 0, "{mode:?}");
+    }
+}
+
+/// The same test sees a receiver whose tokens are registered as data is.
+#[test]
+fn a_relaxed_token_would_be_seen() {
+    let seen = violations(IbMode::Host, InfiniBandBuilder::with_broken_order);
+    assert!(seen > ROUNDS / 100, "the order was broken on purpose, and noticed in {seen} rounds only");
+}

@@ -1,0 +1,102 @@
+//! Calls of the library that fail when a connection is made: each is an error that names it, and nothing is left behind.
+
+use mscclpp_core::{
+    Connection, Context, Device, Endpoint, EndpointConfig, IbConfig, IbMode, RegisteredMemory, Report,
+    Transport,
+};
+use mscclpp_gpu::{DevicePtr, Platform};
+
+use crate::{
+    ends::arrived,
+    fake::{Call, Config},
+    world::{LIMIT, World},
+};
+
+/// Makes both ends of a connection, registers memory, and opens a queue: the first error.
+fn set_up(world: &World, mode: IbMode) -> mscclpp_core::Result<()> {
+    let memory = [const { std::sync::atomic::AtomicU64::new(0) }; 16];
+    let end = |transport: Transport| -> mscclpp_core::Result<(Context, Endpoint, RegisteredMemory)> {
+        let context =
+            Context::builder().provider(world.builder(mode).build()).platform(Platform::Host).build();
+        let config = EndpointConfig::new(transport, Device::CPU).ib(IbConfig::new());
+        let endpoint = context.create_endpoint(config)?;
+        let (ptr, len) = (DevicePtr::from_ptr(memory.as_ptr()), size_of_val(&memory) as u64);
+        // SAFETY: the words are atomics, and outlive the registration.
+        let memory = unsafe { context.register_memory(ptr, len, transport) }?;
+        Ok((context, endpoint, memory))
+    };
+    let (a, b) = (end(Transport::IB0)?, end(Transport::IB1)?);
+    let connect = |from: &(Context, Endpoint, _), to: &Endpoint| -> mscclpp_core::Result<Connection> {
+        from.0.connect(&from.1, &arrived(to))
+    };
+    let (ab, _ba) = (connect(&a, &b.1)?, connect(&b, &a.1)?);
+    let theirs = RegisteredMemory::deserialize(&b.2.serialize()?)?;
+    ab.write(&theirs, 64, &a.2, 0, 64)?;
+    ab.flush(LIMIT)
+}
+
+fn assert_fails(mode: IbMode, (device, call, nth, errno): (usize, Call, u64, i32), parts: &[&str]) {
+    let world = World::new(Config::new(2));
+    world.fake.fail_call(device, call, nth, errno);
+    let error = set_up(&world, mode).expect_err("a call fails");
+    let error = Report(&error).to_string();
+    println!("{call:?} of device {device}: {error}");
+    for part in parts {
+        assert!(error.contains(part), "{call:?} {nth}: {part} is missing: {error}");
+    }
+    world.assert_empty();
+    assert_eq!(set_up(&world, mode).map_err(|error| error.to_string()), Ok(()), "it works afterwards");
+}
+
+#[test]
+fn each_call_of_this_side_that_fails_is_named() {
+    let text = |errno| std::io::Error::from_raw_os_error(errno).to_string();
+    for (call, nth, errno, name) in [
+        (Call::GetDeviceList, 1, libc::EPERM, "ibv_get_device_list"),
+        // When devices are looked for they are opened too; one that cannot be is left out.
+        (Call::OpenDevice, 2, libc::EACCES, "ibv_open_device"),
+        (Call::AllocPd, 2, libc::ENOMEM, "ibv_alloc_pd"),
+        (Call::QueryDevice, 2, libc::EIO, "ibv_query_device"),
+        (Call::QueryPort, 2, libc::EIO, "ibv_query_port of port 1"),
+        (Call::RegMr, 1, libc::ENOMEM, "cannot register 128 bytes"),
+        (Call::RegMr, 2, libc::EFAULT, "cannot register 128 bytes"),
+        (Call::RegMr, 3, libc::ENOMEM, "cannot register"),
+        (Call::CreateCq, 1, libc::ENOMEM, "ibv_create_cq"),
+        (Call::CreateQp, 1, libc::ENOMEM, "ibv_create_qp"),
+        (Call::ModifyQp, 1, libc::EIO, "ibv_modify_qp to INIT"),
+        (Call::ModifyQp, 2, libc::EHOSTUNREACH, "ibv_modify_qp to RTR"),
+        (Call::ModifyQp, 3, libc::EIO, "ibv_modify_qp to RTS"),
+        (Call::PollCq, 1, libc::EIO, "ibv_poll_cq"),
+        (Call::PostSend, 1, libc::EIO, "ibv_post_send"),
+    ] {
+        let device = if call == Call::GetDeviceList { "the verbs library" } else { "fake0" };
+        assert_fails(IbMode::Host, (0, call, nth, errno), &[name, device, &text(errno)]);
+    }
+}
+
+#[test]
+fn each_call_of_the_peer_that_fails_is_refused_with_its_cause() {
+    let text = |errno| std::io::Error::from_raw_os_error(errno).to_string();
+    for (mode, call, nth, errno) in [
+        (IbMode::Host, Call::CreateCq, 1, libc::ENOMEM),
+        (IbMode::Host, Call::CreateQp, 1, libc::ENOMEM),
+        (IbMode::Host, Call::ModifyQp, 1, libc::EIO),
+        (IbMode::Host, Call::ModifyQp, 2, libc::EHOSTUNREACH),
+        (IbMode::Host, Call::ModifyQp, 3, libc::EIO),
+        (IbMode::HostNoAtomic, Call::PostRecv, 3, libc::ENOMEM),
+        (IbMode::HostNoAtomic, Call::ReqNotifyCq, 1, libc::EIO),
+    ] {
+        let parts = ["refused a queue", "its log says more", &text(errno)];
+        assert_fails(mode, (1, call, nth, errno), &parts);
+    }
+    let parts = ["refused a queue", "its log says why"];
+    assert_fails(IbMode::Host, (1, Call::CreateCompChannel, 1, libc::ENOMEM), &parts);
+}
+
+#[test]
+fn a_device_that_cannot_be_opened_is_left_out() {
+    let world = World::new(Config::new(2));
+    world.fake.fail_call(0, Call::OpenDevice, 1, libc::EACCES);
+    let names = world.builder(IbMode::Host).build().device_names();
+    assert_eq!(names, Ok(vec!["fake1".to_owned()]));
+}

@@ -4,12 +4,14 @@
 use std::{
     env,
     io::{self, BufRead, BufReader, Write},
+    os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread,
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -59,6 +61,8 @@ fn say(line: &Line) {
 
 /// In the process: examines, and says so at the end.
 pub(super) fn serve(examine: impl FnOnce(&Teller)) {
+    // Where this is refused, it notices at its next line that nobody listens.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
     examine(&Teller(()));
     say(&Line::Done);
 }
@@ -80,8 +84,9 @@ pub(super) fn examine(examination: Examination) -> Vec<Finding> {
     }
 }
 
+/// In a group of its own, so that what it starts can be ended with it.
 fn start(command: &mut Command) -> io::Result<Child> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()
+    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()
 }
 
 /// All that the process finds, and how it ended if it did not come to its end.
@@ -114,8 +119,8 @@ fn listen(mut child: Child, section: Section, step: Duration, all: Duration) -> 
         findings.push(Finding::problem(section, "examination", reason, remedy));
     }
     if ended(&mut child, grace).is_none() {
+        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         // One that is stuck in the kernel does not end; it is left behind.
-        let _ = child.kill();
         ended(&mut child, GRACE);
     }
     findings
@@ -153,6 +158,8 @@ fn ended(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus>
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::doctor::finding::Outcome;
 
@@ -191,6 +198,20 @@ mod tests {
             assert!(reason(&findings[1]).ends_with("within 300ms and was ended, while opening mlx5_7"));
             assert!(took < LONG / 2, "{took:?}");
         }
+    }
+
+    #[test]
+    fn what_it_has_started_is_ended_with_it() {
+        let trying = r#"echo "{\"Trying\":\"process $!\"}""#;
+        let (findings, _) = run(&format!("sleep 60 & {trying}; wait"), SHORT, LONG);
+        let pid = reason(&findings[0]).rsplit(' ').next().and_then(|pid| pid.parse::<u32>().ok());
+        let stat = format!("/proc/{}/stat", pid.expect("its number"));
+        let is_running = || fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+        let deadline = Instant::now() + LONG;
+        while is_running() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!is_running());
     }
 
     #[test]

@@ -5,8 +5,9 @@ use mscclpp_gpu::Error;
 
 use super::{child::Teller, finding::Finding, finding::Section::Platform as SECTION};
 
-const NO_GPU: &str =
+const NO_NVIDIA: &str =
     "install the driver, or pass the GPUs into the container; to do without GPUs, set MSCCLPP_PLATFORM=host";
+const NO_AMD: &str = "only AMD GPUs need it: build with the feature, and install ROCm's HIP runtime";
 
 pub(super) fn examine(teller: &Teller) {
     teller.trying("looking for devices of each platform");
@@ -20,7 +21,11 @@ pub(super) fn examine(teller: &Teller) {
         let is_chosen = chosen.as_ref().is_ok_and(|chosen| *chosen == platform);
         let finding = match platform.device_count() {
             Ok(count) => found(platform, count, is_chosen),
-            Err(error) => missing(platform, &error, chosen.is_err()),
+            Err(error) => {
+                let is_asked_for =
+                    matches!(&chosen, Err(Error::Unavailable { platform: asked, .. }) if *asked == platform);
+                missing(platform, &error, is_asked_for)
+            }
         };
         teller.found(finding.fact("chosen", is_chosen));
     }
@@ -49,18 +54,19 @@ fn found(platform: Platform, count: usize, is_chosen: bool) -> Finding {
     finding.fact("devices", count)
 }
 
-/// Where no platform can be used, that is a problem of the one that this machine or its user asks for.
-fn missing(platform: Platform, error: &Error, none_is_chosen: bool) -> Finding {
-    let item = platform.to_string();
+/// `is_asked_for`: whether a variable or the hardware of this machine asks for it.
+fn missing(platform: Platform, error: &Error, is_asked_for: bool) -> Finding {
     let reason = match error {
         Error::Unavailable { reason, .. } => reason.clone(),
         other => other.to_string(),
     };
-    match platform {
-        Platform::Cuda if none_is_chosen => Finding::problem(SECTION, item, reason, NO_GPU),
-        Platform::Cuda => Finding::unavailable(SECTION, item, reason, NO_GPU),
-        Platform::Hip => Finding::unavailable(SECTION, item, reason, "none in this version"),
-        _ => Finding::problem(SECTION, item, reason, "set the variable to a valid value, or unset it"),
-    }
-    .fact("devices", 0)
+    let remedy = match platform {
+        Platform::Cuda => NO_NVIDIA,
+        Platform::Hip => NO_AMD,
+        _ => "set the variable to a valid value, or unset it",
+    };
+    // Host fails only where a variable is malformed.
+    let make =
+        if is_asked_for || platform == Platform::Host { Finding::problem } else { Finding::unavailable };
+    make(SECTION, platform.to_string(), reason, remedy.to_owned()).fact("devices", 0)
 }

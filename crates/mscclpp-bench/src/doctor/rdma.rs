@@ -101,7 +101,7 @@ fn report(teller: &Teller, device: &DeviceReport) {
         (Some(transport), Err(reason)) => {
             let has_active_port = details.ports.iter().flatten().any(|port| port.is_active);
             let remedy = if has_active_port { NO_GID } else { NO_PORT };
-            Finding::problem(SECTION, name, format!("{transport} cannot be used: {reason}"), remedy)
+            Finding::problem(SECTION, name, format!("{transport}: {reason}"), remedy)
         }
         (None, _) => Finding::note(SECTION, name, format!("not chosen: {}; {place}, {atomics}", device.why)),
     };

@@ -7,7 +7,7 @@ use super::{child::Teller, finding::Finding, finding::Section::Platform as SECTI
 
 const NO_NVIDIA: &str =
     "install the driver, or pass the GPUs into the container; to do without GPUs, set MSCCLPP_PLATFORM=host";
-const NO_AMD: &str = "only AMD GPUs need it: build with the feature, and install ROCm's HIP runtime";
+const NO_AMD: &str = "only AMD GPUs need it, and none has run it so far: build with the feature, and install ROCm's HIP runtime";
 
 pub(super) fn examine(teller: &Teller) {
     teller.trying("looking for devices of each platform");
@@ -35,6 +35,9 @@ fn found(platform: Platform, count: usize, is_chosen: bool) -> Finding {
     let devices = match (platform, count) {
         (Platform::Host, 1) => "1 device, simulated on the CPU".to_owned(),
         (Platform::Host, _) => format!("{count} devices, simulated on the CPU"),
+        (Platform::Hip, _) => {
+            format!("{count} devices. No AMD GPU has run this platform; see the page on AMD GPUs")
+        }
         (_, 1) => "1 device".to_owned(),
         _ => format!("{count} devices"),
     };

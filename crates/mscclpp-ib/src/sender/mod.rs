@@ -409,9 +409,11 @@ impl SendQueue {
 impl Drop for SendQueue {
     /// What was given is carried out. The hub's thread sees to it.
     fn drop(&mut self) {
-        if let Some(sender) =
+        if let Some(mut sender) =
             self.sender.take().filter(|sender| !sender.is_idle() && sender.link.check().is_ok())
         {
+            // Without a flush nothing would tell when the last of it is done.
+            sender.plan.tell();
             self.hub.send(Command::Drain(sender));
         }
     }

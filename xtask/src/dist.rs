@@ -76,6 +76,11 @@ pub(crate) struct Binary {
 }
 
 impl Binary {
+    /// As cargo calls it.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Reads one of cargo's messages; `None` if it is not about an executable to distribute.
     fn from_message(message: &Value) -> Option<Self> {
         let path = PathBuf::from(message["executable"].as_str()?);

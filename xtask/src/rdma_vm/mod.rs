@@ -54,7 +54,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "COMMAND", conflicts_with = "test")]
     shell_command: Option<String>,
 
-    /// The test to run, such as `conformance`, or `lib` for the unit tests [default: all], and its arguments.
+    /// The test to run, such as `conformance`, or `lib` for the unit tests, and its arguments [default: all but those whose
+    /// names begin with `fake_`, which bring devices along].
     #[arg(last = true, value_name = "TEST")]
     test: Vec<String>,
 }
@@ -107,6 +108,9 @@ fn payload(options: &Options, kernels: &Path) -> Result<Payload, Error> {
     let (mut programs, mut compiled) = Default::default();
     if !packages.is_empty() {
         programs = dist::build(&packages, &which)?;
+        if test.is_none() {
+            programs.retain(|program| !program.name().starts_with("fake_"));
+        }
         compiled = kernels::compile(kernels)?;
     }
     let command = match &options.shell_command {

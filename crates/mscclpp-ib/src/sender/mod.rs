@@ -43,7 +43,7 @@ const INLINE: u32 = 64;
 /// How long the peer may take to make its end of a queue.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long the cause may take to be heard where requests are flushed and none has failed: an event of the adapter says it.
+/// How long a cause may take to be heard that is not a request's failure: an event of the adapter, or the link's end, says it.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
 
 /// The queue that the core has. What is under way when it is dropped is left to the hub's thread.
@@ -73,8 +73,9 @@ pub(crate) struct Sender {
     capacity: u32,
     /// The first request that was flushed, and when that was seen.
     flushed: Option<(Completion, Instant)>,
-    /// How many receives the peer has.
+    /// How many receives the peer has, and since when nothing could be posted for want of them.
     receives: u32,
+    awaits_receives: Option<Instant>,
     reached: u64,
     /// The names of the requests under way, for messages.
     names: Box<[&'static str]>,
@@ -141,6 +142,7 @@ impl Sender {
             flushed: None,
             capacity,
             receives: answer.receives,
+            awaits_receives: None,
             reached: 0,
             names: vec![""; capacity as usize].into(),
             stream: connection.stream,
@@ -278,11 +280,34 @@ impl Sender {
         let messages = self.chain.credit().load(Ordering::Acquire) + u64::from(self.receives);
         self.plan.add(batch, &self.routes, self.posted, room, messages, self.under_way() == 0);
         match self.post() {
-            Ok(posted) => Ok(self.plan.taken(posted)),
+            Ok(posted) => {
+                let taken = self.plan.taken(posted);
+                self.await_receives(taken == 0 && !batch.is_empty() && self.under_way() == 0)?;
+                Ok(taken)
+            }
             Err(error) => {
                 self.plan.taken(0);
                 Err(error)
             }
+        }
+    }
+
+    /// Whether the peer has receives again is its word. With nothing under way, no request fails if its end is gone, so
+    /// that is looked after now and then.
+    fn await_receives(&mut self, awaits: bool) -> Result<()> {
+        if !awaits {
+            self.awaits_receives = None;
+            return Ok(());
+        }
+        if self.awaits_receives.get_or_insert_with(Instant::now).elapsed() < CAUSE_LIMIT {
+            return Ok(());
+        }
+        self.awaits_receives = None;
+        match self.peer_has_closed() {
+            true => {
+                Err(Error::Refused { reason: "its end of the queue is closed; its log says why".to_owned() })
+            }
+            false => Ok(()),
         }
     }
 
@@ -409,9 +434,11 @@ impl SendQueue {
 impl Drop for SendQueue {
     /// What was given is carried out. The hub's thread sees to it.
     fn drop(&mut self) {
-        if let Some(sender) =
+        if let Some(mut sender) =
             self.sender.take().filter(|sender| !sender.is_idle() && sender.link.check().is_ok())
         {
+            // Without a flush nothing would tell when the last of it is done.
+            sender.plan.tell();
             self.hub.send(Command::Drain(sender));
         }
     }

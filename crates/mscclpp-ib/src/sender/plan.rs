@@ -163,12 +163,7 @@ impl Plan {
                 self.update(to, offset, value, previous);
             }
             Operation::Flush { ticket } => {
-                if let Some(last) = self.items.back_mut() {
-                    last.signalled = true;
-                } else if self.state.unsignalled > 0 {
-                    self.push(Request::Nothing, true);
-                }
-                self.state.unsignalled = 0;
+                self.tell();
                 self.state.tickets += 1;
                 self.tickets.push_back((ticket, posted + self.items.len() as u64));
             }
@@ -176,6 +171,16 @@ impl Plan {
             _ => {}
         }
         1
+    }
+
+    /// Lets the completion of the last request so far be told.
+    pub(super) fn tell(&mut self) {
+        if let Some(last) = self.items.back_mut() {
+            last.signalled = true;
+        } else if self.state.unsignalled > 0 {
+            self.push(Request::Nothing, true);
+        }
+        self.state.unsignalled = 0;
     }
 
     fn push(&mut self, request: Request, signalled: bool) {

@@ -10,8 +10,8 @@ use mscclpp_test_support::within;
 
 use crate::{
     ends::Words,
-    fake::Config,
-    world::{LIMIT, MODES, POLLS, World},
+    fake::{Call, Config},
+    world::{LIMIT, MODES, POLLS, World, submit_all},
 };
 
 /// For how long a port may be down, and within what a loss must be noticed.
@@ -135,4 +135,30 @@ fn a_queue_pair_of_the_peer_that_fails_is_told() {
         let error = pair.ab.check().expect_err("it has failed").to_string();
         assert!(error.contains("fake0 port 1") && error.contains("does not answer"), "{error}");
     }
+}
+
+/// The peer's end of a queue fails when it has taken as many messages as it has receives. The sender has nothing under way
+/// that could fail, and waits for receives.
+#[test]
+fn a_sender_that_waits_for_receives_notices_that_the_peers_end_is_gone() {
+    const RECEIVES: u64 = 16;
+    let attempt = || {
+        let world = World::new(Config::new(2));
+        let pair = world.pair(IbMode::HostNoAtomic, IbConfig::new().max_recv_wr(RECEIVES as u32));
+        let (there, _back) = pair.semaphores();
+        let mut queue = pair.ab.open_queue().expect("a queue");
+        let signaller = queue.attach(there.semaphore().signaller().expect("a signaller")).expect("attaching");
+        let before = world.fake.live().queue_pairs;
+        world.fake.fail_call(1, Call::PostRecv, RECEIVES, libc::ENOMEM);
+        (0..RECEIVES).for_each(|_| queue.signal(signaller).expect("a signal"));
+        submit_all(&mut queue);
+        assert!(within(NOTICE, || world.fake.live().queue_pairs < before), "the peer's end does not fail");
+        let _ = queue.signal(signaller);
+        let noticed = within(NOTICE, || queue.submit().is_err() || queue.progress().is_err());
+        assert!(noticed, "nothing was noticed");
+        pair.ab.check().expect_err("it has failed").to_string()
+    };
+    // Now and then the peer says in between that it has receives again: then there is a request that fails.
+    let errors: Vec<_> = (0..8).map(|_| attempt()).collect();
+    assert!(errors.iter().any(|error| error.contains("its end of the queue is closed")), "{errors:#?}");
 }

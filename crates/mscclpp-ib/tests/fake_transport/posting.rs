@@ -1,11 +1,15 @@
 //! Adapters that take fewer requests than were handed over: the rest goes on exactly where it stopped.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use mscclpp_core::{IbConfig, IbMode};
+use mscclpp_test_support::within;
 
 use crate::{
     completions::first_failure,
@@ -16,6 +20,8 @@ use crate::{
 
 /// How many writes there are, each with a signal behind it.
 const PUTS: usize = 40;
+/// For so long a dropped queue is looked after, if its work does not end.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
 
 /// Hands over all puts in one batch, of which the adapter refuses the `nth` request for now. Everything must arrive once, in
 /// order.
@@ -97,5 +103,27 @@ fn what_an_adapter_refuses_for_good_fails_the_connection() {
         ] {
             assert!(error.contains(part), "{part} is missing: {error}");
         }
+    }
+}
+
+/// What is given is carried out, and then the queue pair goes, though nobody flushes.
+#[test]
+fn a_dropped_queue_goes_when_its_work_is_done() {
+    for mode in MODES {
+        let world = World::new(Config::new(2));
+        let pair = world.pair(mode, IbConfig::new());
+        let (source, target) = (Words::new(&pair.a, 40), Words::new(&pair.b, 40));
+        source.fill(6);
+        let began = Instant::now();
+        let mut queue = pair.ab.open_queue().expect("a queue");
+        let route = queue.route(&target.at_peer(), &source.memory).expect("a route");
+        for word in 0..40 {
+            queue.write(route, 8 * word, 8 * word, 8).expect("a write");
+        }
+        submit_all(&mut queue);
+        drop(queue);
+        assert!(within(LIMIT, || world.fake.live().queue_pairs == 0), "its queue pairs stay");
+        assert_eq!(target.all_hold(6), Ok(()));
+        assert!(began.elapsed() < GIVEN_UP_AFTER, "it was given up, not done, after {:?}", began.elapsed());
     }
 }

@@ -52,7 +52,7 @@ impl fmt::Display for Device {
     }
 }
 
-/// What an endpoint shall be.
+/// Where an endpoint is, and how it reaches its peers.
 ///
 /// Fields may be added, so it is made by [`EndpointConfig::new`], or from a [`Transport`] for the current GPU, and the
 /// methods that set fields.

@@ -1,4 +1,4 @@
-//! What an endpoint shall be: devices and configurations.
+//! Where an endpoint is, and how it reaches its peers: devices and configurations.
 
 use mscclpp::{
     Device, DeviceType, EndpointConfig, Transport,
@@ -192,7 +192,7 @@ impl PyEndpointConfigIb {
     }
 }
 
-/// What an endpoint shall be.
+/// Where an endpoint is, and how it reaches its peers.
 #[pyclass(name = "EndpointConfig", module = "mscclpp._mscclpp", get_all, set_all)]
 pub(crate) struct PyEndpointConfig {
     transport: PyTransport,

@@ -64,7 +64,7 @@ impl PyRegisteredMemory {
         if *is_for_here {
             return Err(error::misuse(
                 "this memory was registered without transports, for use in this process; to send it, register it for the \
-                 transports by which peers shall reach it",
+                 transports by which peers reach it",
             ));
         }
         Ok(memory)

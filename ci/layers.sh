@@ -35,6 +35,7 @@ tree mscclpp-bootstrap | sed '/^mscclpp-net$/d' | refuse "mscclpp-bootstrap" 'ms
 tree mscclpp-gpu-sys --features cuda-12040 | refuse "mscclpp-gpu-sys" 'mscclpp.*'
 tree mscclpp-kernels | refuse "mscclpp-kernels" '.*'
 tree mscclpp-gpu | refuse "mscclpp-gpu without features" 'mscclpp-gpu-sys|cudarc'
+tree mscclpp-gpu --features hip | refuse "mscclpp-gpu for HIP alone" 'cudarc'
 tree mscclpp-core | refuse "mscclpp-core" 'mscclpp-(bootstrap|cuda-ipc|gpu-sys)|mscclpp|cudarc'
 tree mscclpp-cuda-ipc --features cuda-12040 | refuse "mscclpp-cuda-ipc" 'mscclpp-bootstrap|mscclpp'
 tree mscclpp-proxy | refuse "mscclpp-proxy" 'mscclpp-(bootstrap|cuda-ipc|ethernet|gpu-sys)|mscclpp|cudarc'
@@ -44,6 +45,7 @@ tree mscclpp-verbs-sys | refuse "mscclpp-verbs-sys" 'mscclpp.*'
 tree mscclpp --no-default-features --features ethernet |
   refuse "mscclpp with Ethernet alone" 'mscclpp-(gpu-sys|cuda-ipc)|cudarc'
 tree mscclpp --no-default-features | refuse "mscclpp without features" 'mscclpp-(gpu-sys|cuda-ipc)|cudarc'
+tree mscclpp --no-default-features --features hip | refuse "mscclpp for HIP alone" 'cudarc'
 tree mscclpp | sed -n '/^cudarc$/p' | grep -q . || { echo "mscclpp with its defaults should have cudarc" >&2; exit 1; }
 
 # Only tests take what tests share.

@@ -106,7 +106,7 @@ __constant__ uint32_t table[4] = {11, 12, 13, 14};
 extern "C" __global__ void ported_packets(uint8_t* memory, unsigned int* wrong) {
   __shared__ LL16Packet packets[8];
   __shared__ LL8Packet small[8];
-  __shared__ alignas(16) uint32_t data[16];
+  alignas(16) __shared__ uint32_t data[16];
   static_assert(sizeof(LLPacket) == 16 && sizeof(LL8Packet) == 8, "");
   const uint32_t thread = threadIdx.x, threads = blockDim.x;
   if (thread < 8) packets[thread].clear(), small[thread].clear();
@@ -161,8 +161,8 @@ extern "C" __global__ void ported_packets(uint8_t* memory, unsigned int* wrong) 
 
 // One block. `memory`: 4096 bytes of this device, zeros.
 extern "C" __global__ void ported_copies(uint8_t* memory, unsigned int* wrong) {
-  __shared__ alignas(16) uint8_t source[512];
-  __shared__ alignas(16) uint32_t back[64];
+  alignas(16) __shared__ uint8_t source[512];
+  alignas(16) __shared__ uint32_t back[64];
   const uint32_t thread = threadIdx.x, threads = blockDim.x;
   for (uint32_t i = thread; i < 512; i += threads) source[i] = static_cast<uint8_t>(i * 7 + 3);
   __syncthreads();
@@ -304,7 +304,7 @@ extern "C" __global__ void ported_macros(unsigned int* wrong) {
 // What a reduction makes of 2 and 3, and that it touches no more than it is to.
 template <class T, BulkRedOp Op>
 __device__ static void checkReduction(uint8_t* memory, T there, T stored, T expected, unsigned int* wrong) {
-  __shared__ alignas(16) uint8_t source[64];
+  alignas(16) __shared__ uint8_t source[64];
   constexpr uint32_t count = 64 / sizeof(T);
   T* const target = reinterpret_cast<T*>(memory);
   for (uint32_t i = threadIdx.x; i < count + 16 / sizeof(T); i += blockDim.x) target[i] = there;
@@ -325,7 +325,7 @@ __device__ static void checkReduction(uint8_t* memory, T there, T stored, T expe
 
 // One block of at least 32 threads. `memory`: 65,536 bytes of this device, 16-byte aligned.
 extern "C" __global__ void ported_bulk(uint8_t* memory, unsigned int* wrong) {
-  __shared__ alignas(128) uint8_t stage[4096];
+  alignas(128) __shared__ uint8_t stage[4096];
   __shared__ BulkBarrier barrier, other;
   EXPECT(bulkAligned(memory) && !bulkAligned(memory + 8));
   for (uint32_t i = threadIdx.x; i < 16384; i += blockDim.x) memory[i] = static_cast<uint8_t>(i * 3 + i / 256);

@@ -10,6 +10,7 @@ mod cpu_time;
 mod data;
 mod defaults;
 mod device_clock;
+mod doctor;
 mod ethernet;
 mod ethernet_bw;
 mod exchange;
@@ -53,6 +54,7 @@ type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Resu
 /// Each workload runs by its name, checks its results, and prints one row for each size and variant. On a machine without
 /// GPUs the same runs on devices simulated on the CPU (platform `host`), whose times say nothing about GPUs. On one with
 /// a single GPU two processes take turns on it by milliseconds, and the times of workloads of two devices are of these.
+/// What a machine can do at all, and why it cannot do the rest, says `doctor`.
 #[derive(Parser)]
 #[command(name = "mscclpp-bench", after_help = COLUMNS)]
 struct Arguments {
@@ -130,6 +132,9 @@ enum Command {
     /// Ranks as threads of this process: initialise, all_gather 256 B, barrier.
     #[command(after_help = COLUMNS)]
     Bootstrap(Alone<bootstrap::Options>),
+    /// What this machine can do, tried: platforms, devices, peer access, RDMA, interfaces, compilers, limits. What does not
+    /// work is there with the reason and the remedy. Changes nothing, needs no root, and does not hang.
+    Doctor(doctor::Options),
     /// Draw time and bandwidth over size as an SVG, from files that --json wrote and tables of nccl-tests.
     Plot(plot::Options),
 }
@@ -208,6 +213,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::IbBw(workload) => workload.run(ib::bandwidth),
         Command::IbLat(workload) => workload.run(ib::latency),
         Command::Bootstrap(workload) => workload.run(bootstrap::run),
+        Command::Doctor(options) => doctor::run(options),
         Command::Plot(options) => plot::run(options).map(|()| ExitCode::SUCCESS),
     }
 }
@@ -243,6 +249,7 @@ mod tests {
                 assert!(!text.contains(option) || says.is_some(), "{option}: {text}");
             }
         }
+        assert!(!help("doctor").contains("--examine") && help("doctor").contains("--strict"));
         assert!(!help("plot").contains("--json <FILE>") && help("fifo").contains("--json <FILE>"));
         assert!(help("memory-put").contains("--rank") && !help("fifo").contains("--rank"));
     }

@@ -61,6 +61,7 @@ impl Connection {
                 local.info()
             )));
         };
+        parts.check_platform(&remote)?;
         let monitor = LinkMonitor::new(format!("the peer at {remote}"));
         let link = provider
             .connect(&parts.endpoint, &remote, monitor.clone())

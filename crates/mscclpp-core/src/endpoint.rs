@@ -27,6 +27,28 @@ pub(crate) struct Local {
     pub(crate) endpoint: Arc<dyn LocalEndpoint>,
 }
 
+impl Local {
+    /// Checks that both devices come from one platform. A CPU has none; GPUs of different ones would disagree about what
+    /// their memory holds.
+    pub(crate) fn check_platform(&self, remote: &EndpointInfo) -> Result<()> {
+        match &self.gpu {
+            Some(gpu) if remote.device.kind == DeviceType::Gpu && remote.platform != gpu.platform() => {
+                Err(Error::Unreachable {
+                    local: gpu.to_string(),
+                    remote: remote.to_string(),
+                    transport: self.config.transport,
+                    reason: format!(
+                        "the peer is on platform {}, this side on {}; set MSCCLPP_PLATFORM alike",
+                        remote.platform,
+                        gpu.platform()
+                    ),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What travels of an endpoint. Its [`fmt::Debug`] leaves out what is in the provider's part: that may be a key.
 #[derive(Clone)]
 #[non_exhaustive]

@@ -3,13 +3,14 @@
 //! # What a provider may rely on
 //! 1. Ranges were checked against the sizes of both memories before a [`Queue`] is given an [`Operation`].
 //! 2. `connect` gets endpoints whose transports [pair](TransportProvider::pairs_with), the local one opened by the same
-//!    provider.
+//!    provider, and whose GPUs, if both are on some, come from one platform.
 //! 3. What comes in [`EndpointInfo::blob`] and [`RegionInfo::blob`] are the bytes that the peer's provider made, or
 //!    that somebody else made up: parse them as hostile.
 //!
 //! # What a provider promises
 //! 1. Operations of one [`Queue`] take effect in the order in which they were given: whoever sees the value of an
-//!    [`Operation::Update`] sees the data of every earlier [`Operation::Write`] of that queue.
+//!    [`Operation::Update`] sees the data of every earlier [`Operation::Write`] of that queue. Of two writes to the same
+//!    bytes with no update or flush between them, a transport may leave either, if its documentation says so.
 //! 2. Nothing blocks but `connect`, `import` and `open_queue`, and those have a bound.
 //! 3. When the peer goes, the link's [`LinkMonitor`] is told, once, within 5 seconds, and calls in flight fail.
 

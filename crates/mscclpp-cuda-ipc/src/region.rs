@@ -244,8 +244,8 @@ fn atomics_reach(gpu: &Gpu, uuid: &[u8; 16]) -> mscclpp_core::Result<bool> {
 }
 
 /// Whether 128 bytes that a warp of `gpu` stores at once arrive in one piece: over NVLink, which is where atomics are
-/// native, and in a GPU's own memory, from Volta on. PCIe may split them. The threads of a simulated device store
-/// one after the other, the one with a line's flag last.
+/// native, and in a GPU's own memory, from Volta on. PCIe may split them, and of AMD's links nothing is known. The
+/// threads of a simulated device store one after the other, the one with a line's flag last.
 fn lines_arrive_whole(gpu: &Gpu, native_atomics: bool) -> bool {
     match gpu.properties().compute_capability {
         Some(capability) => native_atomics && capability >= (7, 0),

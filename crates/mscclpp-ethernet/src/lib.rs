@@ -53,8 +53,8 @@ mod tests;
 use std::sync::Arc;
 
 use mscclpp_core::{
-    DeviceType, EndpointConfig, EndpointInfo, Error as CoreError, LinkMonitor, MemoryRegion, RegionInfo,
-    Result, Transport, TransportFlags, host_id,
+    EndpointConfig, EndpointInfo, Error as CoreError, LinkMonitor, MemoryRegion, RegionInfo, Result,
+    Transport, TransportFlags, host_id,
     provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
 };
 use mscclpp_gpu::Gpu;
@@ -178,17 +178,6 @@ impl TransportProvider for Ethernet {
             transport: Transport::ETHERNET,
             reason,
         };
-        // A CPU has no platform; GPUs of different ones would disagree about what their memory holds.
-        if let Some(gpu) = &local.gpu
-            && remote.device.kind == DeviceType::Gpu
-            && remote.platform != gpu.platform()
-        {
-            return Err(unreachable(format!(
-                "the peer is on platform {}, this side on {}; set MSCCLPP_PLATFORM alike",
-                remote.platform,
-                gpu.platform()
-            )));
-        }
         let peer = Address::decode(&PROTOCOL, &remote.blob).map_err(Error::from)?;
         let state = Arc::new(LinkState::new(monitor));
         let links = local.hub.links();

@@ -1,14 +1,15 @@
 //! Raw GPU driver entry points, resolved at run time.
 //!
-//! [`cuda`] is a table of the CUDA driver's functions, [`nvrtc`] one of its run-time compiler's. Handles and input
-//! constants are those of [`cudarc::driver::sys`]; cudarc's own loader is never used, because it panics where a
-//! library or a symbol is missing: here that is a [`LoadError`] which says what was looked for and where.
+//! `cuda` (feature `cuda`) is a table of the CUDA driver's functions, `nvrtc` one of its run-time compiler's; `hip`
+//! (feature `hip`) has both for AMD's HIP. CUDA's handles and input constants are those of `cudarc::driver::sys`;
+//! cudarc's own loader is never used, because it panics where a library or a symbol is missing: here that is a
+//! [`LoadError`] which says what was looked for and where.
 //!
 //! Nothing here is safe, checked or remembered: no type owns a driver object and no policy is made.
-//! `mscclpp-gpu` is the crate that does this. A table of HIP's functions will stand beside `cuda` when there is a HIP
-//! platform; there is none yet.
+//! `mscclpp-gpu` is the crate that does this.
 //!
-//! ```
+#![cfg_attr(feature = "cuda", doc = "```")]
+#![cfg_attr(not(feature = "cuda"), doc = "```ignore")]
 //! use mscclpp_gpu_sys::cuda::{CuResult, Driver};
 //!
 //! match Driver::load() {
@@ -23,8 +24,16 @@
 //! }
 //! ```
 
+#[cfg(feature = "cuda")]
 pub mod cuda;
+#[cfg(feature = "hip")]
+pub mod hip;
+#[cfg(any(feature = "cuda", feature = "hip"))]
 mod library;
+#[cfg(feature = "cuda")]
 pub mod nvrtc;
+#[cfg(any(feature = "cuda", feature = "hip"))]
+mod table;
 
+#[cfg(any(feature = "cuda", feature = "hip"))]
 pub use library::LoadError;

@@ -128,4 +128,9 @@ pub(crate) trait KernelBackend: Send + Sync {
     ) -> Result<()>;
     /// How many blocks of so many threads, with so much dynamic shared memory each, fit on the device at once.
     fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u64>;
+    /// The sizes of its parameters in bytes, where the platform knows them.
+    #[cfg(feature = "test-support")]
+    fn parameter_bytes(&self) -> Option<&[u64]> {
+        None
+    }
 }

@@ -25,7 +25,7 @@ impl Module {
     ///
     /// # Errors
     /// [`Error::Compile`] with the compiler's or the driver's own words; [`Error::NoCompiler`] and
-    /// [`Error::Cache`]; [`Error::System`] with all that was tried where NVRTC is needed and missing.
+    /// [`Error::Cache`]; [`Error::System`] with all that was tried where NVRTC, or hiprtc on HIP, is needed and missing.
     pub fn load(gpu: &Gpu, source: &KernelSource<'_>) -> Result<Self> {
         Ok(Self { gpu: gpu.clone(), backend: gpu.backend().load_module(source)? })
     }
@@ -156,6 +156,11 @@ impl Kernel {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    #[cfg(feature = "test-support")]
+    pub(crate) fn parameter_bytes(&self) -> Option<&[u64]> {
+        self.backend.parameter_bytes()
     }
 }
 

@@ -141,9 +141,21 @@ impl KernelArgs {
     }
 
     /// What must live until a launch is complete.
-    #[cfg(feature = "cuda")]
+    #[cfg(any(feature = "cuda", feature = "hip"))]
     pub(crate) fn owners(&self) -> &[Owner] {
         &self.owners
+    }
+
+    /// These arguments, and behind them one of `bytes`.
+    #[cfg(feature = "test-support")]
+    pub(crate) fn with_bytes(mut self, bytes: &[u8]) -> Self {
+        let mut storage = vec![MaybeUninit::new(0u128); bytes.len().div_ceil(16)].into_boxed_slice();
+        // SAFETY: `storage` has at least as many bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), storage.as_mut_ptr().cast::<u8>(), bytes.len());
+        }
+        self.values.push(ArgBytes { storage, len: bytes.len() });
+        self
     }
 
     /// That each argument has a value.

@@ -1,9 +1,9 @@
 //! Safe GPU devices, buffers, streams, events, graphs and kernels, and memory shared between processes.
 //!
-//! One API over two platforms: [`Platform::Cuda`] (feature `cuda`; the driver is loaded at run time, nothing of CUDA
-//! is needed to build) and [`Platform::Host`], which simulates devices on the CPU and is always there. Code above
-//! this crate does not know which platform it runs on: a kernel is written once, in CUDA C++ ([`KernelSource`]), and each
-//! platform compiles it.
+//! One API over three platforms: [`Platform::Cuda`] and [`Platform::Hip`] (features `cuda` and `hip`; the driver is loaded
+//! at run time, nothing of CUDA or ROCm is needed to build) and [`Platform::Host`], which simulates devices on the CPU and
+//! is always there. Code above this crate does not know which platform it runs on: a kernel is written once, in CUDA C++
+//! ([`KernelSource`]), and each platform compiles it. No AMD GPU has run the HIP platform yet.
 //!
 //! ```
 //! use mscclpp_gpu::Platform;
@@ -37,22 +37,28 @@ mod buffer;
 mod cache;
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(any(feature = "cuda", feature = "hip"))]
+mod driver;
 mod env;
 mod error;
 mod event;
 mod gpu;
 mod graph;
+#[cfg(feature = "hip")]
+mod hip;
 mod host;
 mod kernel;
 mod launch;
 mod memory;
+#[cfg(not(all(feature = "cuda", feature = "hip")))]
+mod missing;
 pub mod numa;
 #[cfg(feature = "cuda")]
 pub mod nvrtc;
 mod platform;
 mod properties;
 mod stream;
-#[cfg(all(feature = "cuda", feature = "test-support"))]
+#[cfg(feature = "test-support")]
 #[doc(hidden)]
 pub mod test_support;
 
@@ -64,6 +70,7 @@ pub use error::{Error, Result};
 pub use event::Event;
 pub use gpu::Gpu;
 pub use graph::Graph;
+pub use host::host_compiler;
 pub use kernel::{Kernel, Module};
 pub use launch::{KernelArgs, KernelParam, LaunchConfig};
 pub use memory::{DevicePtr, DmaBuf, ExportHandle, MemoryExport};

@@ -63,7 +63,7 @@ pub struct DmaBuf {
 pub enum ExportHandle {
     /// A file descriptor, to be passed over a Unix socket: virtual-memory allocations, and all memory of Host.
     FileDescriptor(OwnedFd),
-    /// A legacy CUDA IPC handle: plain allocations.
+    /// A legacy IPC handle: plain allocations of CUDA, and all memory of HIP.
     IpcHandle([u8; 64]),
     /// A fabric handle.
     Fabric([u8; 64]),

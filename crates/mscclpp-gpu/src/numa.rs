@@ -80,6 +80,18 @@ fn parse(list: &str) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
+#[cfg(any(feature = "cuda", feature = "hip"))]
+/// The node of a device as the system knows it; -1 and a missing file both mean that it does not.
+pub(crate) fn node_of_pci_device(pci_bus_id: &str) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/sys/bus/pci/devices/{pci_bus_id}/numa_node")).ok()?;
+    node_of(&text)
+}
+
+#[cfg(any(feature = "cuda", feature = "hip"))]
+fn node_of(text: &str) -> Option<u32> {
+    text.trim().parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,5 +144,12 @@ mod tests {
             assert!(error.contains(said), "{error}");
         }
         assert_eq!(mine(), before);
+    }
+
+    #[cfg(any(feature = "cuda", feature = "hip"))]
+    #[test]
+    fn a_device_the_system_does_not_know_has_no_numa_node() {
+        assert_eq!(node_of_pci_device("ffff:ff:1f.7"), None);
+        assert_eq!(["-1\n", "", "0\n", "13\n"].map(node_of), [None, None, Some(0), Some(13)]);
     }
 }

@@ -30,9 +30,7 @@ pub(crate) fn ptx<'a>(source: &KernelSource<'a>, capability: (u32, u32)) -> Resu
     }
     let nvrtc = library()
         .map_err(|error| Error::NoPtx { name: source.name().to_owned(), source: Box::new(error) })?;
-    let (mut major, mut minor) = (0, 0);
-    // SAFETY: both are valid for the write.
-    check(nvrtc, unsafe { (nvrtc.version)(&raw mut major, &raw mut minor) }, "nvrtcVersion")?;
+    let (major, minor) = version(nvrtc)?;
     let architecture = format!("--gpu-architecture=compute_{}{}", capability.0, capability.1);
     let options = [architecture.as_str(), "--std=c++17", "-default-device"];
     let headers: Vec<_> = mscclpp_kernels::HEADERS.iter().chain(source.headers()).copied().collect();
@@ -106,6 +104,23 @@ pub fn compile(name: &str, source: &str, headers: &[(&str, &str)], options: &[&s
         }
         result => check(nvrtc, result, "nvrtcCompileProgram").and_then(|()| program.ptx()),
     }
+}
+
+/// Which library compiles, and its version: `libnvrtc.so.12: NVRTC 12.4`.
+///
+/// # Errors
+/// [`Error::System`] with all that was tried if there is no NVRTC.
+pub fn description() -> Result<String> {
+    let nvrtc = library()?;
+    let (major, minor) = version(nvrtc)?;
+    Ok(format!("{}: NVRTC {major}.{minor}", nvrtc.path()))
+}
+
+fn version(nvrtc: &Nvrtc) -> Result<(c_int, c_int)> {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both are valid for the write.
+    check(nvrtc, unsafe { (nvrtc.version)(&raw mut major, &raw mut minor) }, "nvrtcVersion")?;
+    Ok((major, minor))
 }
 
 /// A program, destroyed when dropped.

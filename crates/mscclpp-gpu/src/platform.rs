@@ -1,10 +1,8 @@
-use std::{fmt, sync::Arc};
+use std::fmt;
 
-use crate::{
-    DevicePtr, Error, Gpu, Result,
-    backend::{DeviceBackend, PlatformBackend},
-    env, host,
-};
+#[cfg(not(all(feature = "cuda", feature = "hip")))]
+use crate::missing::Missing;
+use crate::{DevicePtr, Error, Gpu, Result, backend::PlatformBackend, env, host};
 
 /// Where devices come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -12,7 +10,8 @@ use crate::{
 pub enum Platform {
     /// NVIDIA GPUs through the CUDA driver, loaded at run time (feature `cuda`).
     Cuda,
-    /// AMD GPUs. This version has no HIP back-end: asking for it is [`Error::Unavailable`].
+    /// AMD GPUs through the HIP runtime, loaded at run time (feature `hip`). No GPU has run it yet: it is compiled, and
+    /// tested against a fake of the runtime. The log says so when a device is opened.
     Hip,
     /// Devices simulated on the CPU: for machines without a GPU, for tests, never for speed.
     Host,
@@ -29,6 +28,12 @@ struct Entry {
     device_nodes: &'static [&'static str],
 }
 
+impl Entry {
+    fn device_nodes_exist(&self) -> bool {
+        self.device_nodes.iter().any(|path| std::path::Path::new(path).exists())
+    }
+}
+
 #[cfg(feature = "cuda")]
 static CUDA: crate::cuda::Cuda = crate::cuda::Cuda;
 #[cfg(not(feature = "cuda"))]
@@ -37,10 +42,10 @@ static CUDA: Missing = Missing {
     reason: "build with the feature `cuda` (of the crate mscclpp: `cuda-ipc`)",
 };
 
-static HIP: Missing = Missing {
-    platform: Platform::Hip,
-    reason: "this version has no HIP back-end; use MSCCLPP_PLATFORM=cuda or host",
-};
+#[cfg(feature = "hip")]
+static HIP: crate::hip::HipPlatform = crate::hip::HipPlatform;
+#[cfg(not(feature = "hip"))]
+static HIP: Missing = Missing { platform: Platform::Hip, reason: "build with the feature `hip`" };
 
 /// The platforms, in the order of the enumeration and of detection.
 static PLATFORMS: [Entry; 3] = [
@@ -55,7 +60,7 @@ static PLATFORMS: [Entry; 3] = [
         platform: Platform::Hip,
         name: "hip",
         backend: &HIP,
-        is_detected: false,
+        is_detected: true,
         device_nodes: &["/dev/kfd"],
     },
     Entry {
@@ -81,7 +86,7 @@ impl Platform {
         PLATFORMS.iter().find(|entry| entry.name.eq_ignore_ascii_case(name)).map(|entry| entry.platform)
     }
 
-    /// The platform of `MSCCLPP_PLATFORM`, else CUDA.
+    /// The platform of `MSCCLPP_PLATFORM`, else CUDA, else HIP if this build has it.
     ///
     /// Never picks [`Platform::Host`] by itself.
     ///
@@ -91,14 +96,16 @@ impl Platform {
         if let Some(chosen) = env::platform()? {
             return chosen.device_count().map(|_| chosen);
         }
-        let mut first_error = None;
+        let mut failed = Vec::new();
         for entry in PLATFORMS.iter().filter(|entry| entry.is_detected) {
             match entry.backend.device_count() {
                 Ok(_) => return Ok(entry.platform),
-                Err(error) => first_error = first_error.or(Some(error)),
+                Err(error) => failed.push((entry, error)),
             }
         }
-        Err(first_error.unwrap_or_else(|| unreachable!("CUDA is detected")))
+        // What is said is about the hardware that is there, else about CUDA, the first.
+        let there = failed.iter().position(|(entry, _)| entry.device_nodes_exist()).unwrap_or(0);
+        Err(failed.swap_remove(there).1)
     }
 
     /// As [`Platform::detect`], but a machine that has no GPU at all gets [`Platform::Host`].
@@ -184,41 +191,7 @@ impl fmt::Display for Platform {
 }
 
 fn gpu_device_nodes_exist() -> bool {
-    PLATFORMS.iter().flat_map(|entry| entry.device_nodes).any(|path| std::path::Path::new(path).exists())
-}
-
-/// A platform that this build does not have.
-struct Missing {
-    platform: Platform,
-    reason: &'static str,
-}
-
-impl Missing {
-    fn error<T>(&self) -> Result<T> {
-        Err(Error::Unavailable { platform: self.platform, reason: self.reason.to_owned() })
-    }
-}
-
-impl PlatformBackend for Missing {
-    fn device_count(&self) -> Result<usize> {
-        self.error()
-    }
-
-    fn open(&self, _id: usize) -> Result<Arc<dyn DeviceBackend>> {
-        self.error()
-    }
-
-    fn find(&self, _uuid: &[u8; 16]) -> Result<Option<usize>> {
-        self.error()
-    }
-
-    fn owner_of(&self, _ptr: DevicePtr) -> Result<Option<usize>> {
-        Ok(None)
-    }
-
-    fn why_no_peer_access(&self) -> &'static str {
-        self.reason
-    }
+    PLATFORMS.iter().any(Entry::device_nodes_exist)
 }
 
 #[cfg(test)]

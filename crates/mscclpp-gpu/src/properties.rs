@@ -22,7 +22,7 @@ pub struct GpuProperties {
     /// How many multiprocessors it has.
     pub multiprocessors: u32,
     /// How its memory can be shared with other processes. [`Gpu::allocate`](crate::Gpu::allocate) makes memory for file descriptors and,
-    /// where there are any, fabric handles; legacy handles are for plain allocations of others.
+    /// where there are any, fabric handles; legacy handles are for plain allocations of others, and for all memory on HIP.
     pub export_kinds: ExportKinds,
 }
 

@@ -1,6 +1,26 @@
 //! What this crate's tests reach and its users do not. No part of the API.
 
+use std::ffi::c_void;
+
+#[cfg(feature = "cuda")]
 use crate::{DevicePtr, Result, Stream};
+use crate::{Kernel, KernelArgs};
+
+/// Arguments of `kernel` as drivers take them, as pointers to as many values as it has parameters. `None` where the platform
+/// does not know the sizes of its parameters; Host does.
+///
+/// # Safety
+/// `values` points to a pointer for each parameter, and each of them to a value of the parameter's type without padding.
+#[must_use]
+pub unsafe fn arguments_of(kernel: &Kernel, values: *const *mut c_void) -> Option<KernelArgs> {
+    let mut args = KernelArgs::new();
+    for (i, bytes) in kernel.parameter_bytes()?.iter().enumerate() {
+        // SAFETY: one of as many pointers as there are parameters, to as many bytes as this one has.
+        args =
+            args.with_bytes(unsafe { std::slice::from_raw_parts((*values.add(i)).cast(), *bytes as usize) });
+    }
+    Some(args)
+}
 
 /// As [`Stream::write_u64`] of a CUDA device that has no stream value writes, on any CUDA device.
 ///
@@ -9,6 +29,7 @@ use crate::{DevicePtr, Result, Stream};
 ///
 /// # Errors
 /// [`crate::Error::InvalidArgument`] for a stream of another platform; [`crate::Error::Driver`].
+#[cfg(feature = "cuda")]
 pub unsafe fn write_u64_by_copy(stream: &Stream, dst: DevicePtr, value: u64) -> Result<()> {
     // SAFETY: the caller's promise.
     unsafe { crate::cuda::write_u64_by_copy(&**stream.backend(), dst, value) }

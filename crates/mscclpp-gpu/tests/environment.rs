@@ -127,11 +127,8 @@ fn malformed_platforms_are_named() -> Result<(), Failed> {
 }
 
 fn a_platform_that_cannot_be_used_is_never_replaced() -> Result<(), Failed> {
-    let mut unusable = vec!["hip"];
-    if !cfg!(feature = "cuda") {
-        unusable.push("cuda");
-    }
-    for platform in unusable {
+    let is_missing = [("cuda", !cfg!(feature = "cuda")), ("hip", !cfg!(feature = "hip"))];
+    for (platform, _) in is_missing.into_iter().filter(|(_, missing)| *missing) {
         for question in ["detect", "detect_or_host"] {
             let said = ask(question, &[("MSCCLPP_PLATFORM", platform)])?;
             if !said.starts_with(&format!("error: platform {platform} is not usable here: ")) {
@@ -140,7 +137,7 @@ fn a_platform_that_cannot_be_used_is_never_replaced() -> Result<(), Failed> {
         }
     }
     // Unasked, the simulation is taken only by those who allow it.
-    if !cfg!(feature = "cuda")
+    if !cfg!(any(feature = "cuda", feature = "hip"))
         && !ask("detect", &[])?.starts_with("error: platform cuda is not usable here: ")
     {
         return Err("detect took something else than CUDA".into());

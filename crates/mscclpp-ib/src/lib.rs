@@ -23,6 +23,9 @@
 //! two keys: one for data, and one without relaxed ordering for words. What is written with the latter passes nothing that
 //! was sent before it.
 //!
+//! So of two writes to the same bytes either may stay, if neither a signal nor a flush is between them. Without relaxed
+//! ordering ([`InfiniBandBuilder::relaxed_ordering`]) the later one stays.
+//!
 //! Where an adapter has no atomics, or if `MSCCLPP_IBV_MODE` is `host-no-atomic`, a signal is a number that comes with the
 //! data as an RDMA write with immediate data. The peer's adapter tells of it behind the data, and a thread of the peer's
 //! process stores it in the token, with release. For GPUs, what the driver promises decides where tokens are; where it
@@ -43,6 +46,7 @@
 
 mod adapter;
 mod blob;
+mod describe;
 mod error;
 mod gid;
 mod hub;
@@ -56,5 +60,6 @@ mod sender;
 mod settings;
 mod status;
 
+pub use describe::{DeviceDetails, DeviceReport, GidReport, Inventory, PortReport, Unavailable, UsedPort};
 pub use error::Error;
 pub use provider::{InfiniBand, InfiniBandBuilder};

@@ -5,8 +5,8 @@ use std::{
 };
 
 use mscclpp_core::{
-    DeviceType, EndpointConfig, EndpointInfo, Error as CoreError, IbMode, LinkMonitor, MemoryRegion,
-    RegionInfo, Result as CoreResult, Transport, TransportFlags, host_id,
+    EndpointConfig, EndpointInfo, Error as CoreError, IbMode, LinkMonitor, MemoryRegion, RegionInfo,
+    Result as CoreResult, Transport, TransportFlags, host_id,
     provider::{Link, LocalEndpoint, Registration, RemoteRegion, TokenMemory, TransportProvider},
 };
 use mscclpp_gpu::{Gpu, Platform};
@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// The transports of this crate, in order.
-const TRANSPORTS: [Transport; 8] = [
+pub(crate) const TRANSPORTS: [Transport; 8] = [
     Transport::IB0,
     Transport::IB1,
     Transport::IB2,
@@ -48,7 +48,7 @@ const RETRIES: u8 = 7;
 /// was made through it is gone.
 #[derive(Default)]
 pub struct InfiniBand {
-    verbs: Option<&'static Verbs>,
+    pub(crate) verbs: Option<&'static Verbs>,
     relaxed_ordering: Option<bool>,
     mode: IbMode,
     devices: OnceLock<Result<Devices, String>>,
@@ -452,17 +452,6 @@ impl TransportProvider for InfiniBand {
             transport,
             reason,
         };
-        // A CPU has no platform; GPUs of different ones would disagree about what their memory holds.
-        if let Some(gpu) = &local.gpu
-            && remote.device.kind == DeviceType::Gpu
-            && remote.platform != gpu.platform()
-        {
-            return Err(unreachable(format!(
-                "the peer is on platform {}, this side on {}; set MSCCLPP_PLATFORM alike",
-                remote.platform,
-                gpu.platform()
-            )));
-        }
         match Self::link(&local, remote, monitor) {
             Ok(link) => Ok(Arc::new(link)),
             Err(

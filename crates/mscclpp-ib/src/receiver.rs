@@ -304,7 +304,7 @@ impl Receiver {
                 .map_err(|error| self.give_up(&Error::Incompatible(error.to_string())))?;
         }
         let Select { region, offset, value } = select;
-        self.words.store(region, offset, value).map_err(|refusal| match refusal {
+        self.words.raise(region, offset, value).map_err(|refusal| match refusal {
             Refusal::Region => Complaint::Region { region },
             Refusal::Place => Complaint::Place { region, offset },
             Refusal::Device => Complaint::Device { region },

@@ -163,7 +163,7 @@ pub(crate) struct Words {
     table: Mutex<HashMap<u64, Weak<MemoryRegion>>>,
 }
 
-/// Why a token was not stored.
+/// Why a token was not raised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// There is no such region, or it was dropped.
@@ -184,9 +184,10 @@ impl Words {
         self.table.lock().remove(&id);
     }
 
-    /// Stores `value` in the word at `offset` of a region, behind everything that this thread has seen arrive: whoever
-    /// loads the word with acquire and sees the value sees that.
-    pub(crate) fn store(&self, region: u64, offset: u64, value: u64) -> Result<(), Refusal> {
+    /// Raises the word at `offset` of a region to `value`, behind everything that this thread has seen arrive: whoever loads
+    /// the word with acquire and sees the value sees that. A word that is higher already stays: it may have been raised by
+    /// another queue, which this thread happened to look at first.
+    pub(crate) fn raise(&self, region: u64, offset: u64, value: u64) -> Result<(), Refusal> {
         // Held while storing, so that the owner of the memory waits in `withdraw` before it frees it.
         let table = self.table.lock();
         let region = table.get(&region).and_then(Weak::upgrade).ok_or(Refusal::Region)?;
@@ -202,7 +203,7 @@ impl Words {
         // SAFETY: the word is inside the region, which is memory of this process that the host reaches and that
         // `region` keeps, or its owner by the table's lock; it is aligned. Whoever registers memory promises that all
         // accesses to it meanwhile are atomic.
-        unsafe { AtomicU64::from_ptr(word) }.store(value, Ordering::Release);
+        unsafe { AtomicU64::from_ptr(word) }.fetch_max(value, Ordering::Release);
         Ok(())
     }
 }

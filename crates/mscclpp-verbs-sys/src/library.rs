@@ -38,6 +38,21 @@ pub enum LoadError {
     },
 }
 
+impl LoadError {
+    /// What was tried and what was missing, without the advice that the message ends with.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        let message = self.to_string();
+        message.strip_suffix(ADVICE).map_or(message.as_str(), |rest| rest.trim_end_matches("; ")).to_owned()
+    }
+
+    /// What to do.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        ADVICE
+    }
+}
+
 /// A function that newer versions of the library have and this one has not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {

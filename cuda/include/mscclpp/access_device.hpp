@@ -188,9 +188,17 @@ MSCCLPP_DEVICE_INLINE Bytes16 acquirePair(const void* address) {
 }
 template <MemorySpace P = MemorySpace::Global>
 MSCCLPP_DEVICE_INLINE void storePair(void* address, Bytes16 value) {
+#if defined(MSCCLPP_DEVICE_HIP)
+  // One instruction of 16 bytes. There is no atomic store of that width; a volatile one goes as far as an atomic one of
+  // system scope, and waits until it is complete.
+  typedef uint64_t Pair __attribute__((ext_vector_type(2)));
+  const Pair pair = {value.low, value.high};
+  *static_cast<volatile Pair*>(address) = pair;
+#else
   uint64_t* const words = static_cast<uint64_t*>(address);
   detail::store<MemoryOrder::Relaxed, MemoryScope::System>(words, value.low);
   detail::store<MemoryOrder::Relaxed, MemoryScope::System>(words + 1, value.high);
+#endif
 }
 MSCCLPP_DEVICE_INLINE void releaseWhole(void* address, Bytes16 value) {
   uint64_t* const words = static_cast<uint64_t*>(address);

@@ -4,7 +4,7 @@
 // Loads, from global to shared memory, tell a BulkBarrier when they are complete. Stores, from shared to global memory,
 // a peer's included, are put into groups by the thread that started them, which then waits for its groups.
 //
-//     __shared__ alignas(128) uint8_t stage[4096];
+//     alignas(128) __shared__ uint8_t stage[4096];
 //     __shared__ mscclpp::BulkBarrier barrier;
 //     if (threadIdx.x == 0) {
 //       uint32_t phase = 0;

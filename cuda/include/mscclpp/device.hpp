@@ -52,6 +52,11 @@ typedef unsigned long uint64_t;
 typedef unsigned long uintptr_t;
 typedef int int32_t;
 typedef long int64_t;
+#elif defined(MSCCLPP_HIPRTC_HAS_TYPES)
+// The library defines this for hiprtc of ROCm 6, which brings those of 32 and of 64 bits: these as `long long`.
+typedef __UINT8_TYPE__ uint8_t;
+typedef __UINT16_TYPE__ uint16_t;
+typedef __UINTPTR_TYPE__ uintptr_t;
 #else
 typedef __UINT8_TYPE__ uint8_t;
 typedef __UINT16_TYPE__ uint16_t;

@@ -55,19 +55,33 @@ MSCCLPP_DEVICE_INLINE void blockSync() { __syncthreads(); }
 
 namespace mscclpp {
 
-// The functions of the CUDA branch, documented there; a warp is a wavefront of 64 threads.
-MSCCLPP_DEVICE_INLINE uint32_t laneId() {
+// The functions of the CUDA branch, documented there. A warp is 32 threads here, too: on GPUs whose wavefronts have 64,
+// a wavefront is two warps, and what one of them agrees on does not depend on the other. Nothing here asks for the size
+// of a wavefront, and none is smaller.
+namespace detail {
+// The number of the calling thread in its wavefront.
+MSCCLPP_DEVICE_INLINE uint32_t threadOfWavefront() {
   return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
 }
+}  // namespace detail
+MSCCLPP_DEVICE_INLINE uint32_t laneId() { return detail::threadOfWavefront() % 32; }
 MSCCLPP_DEVICE_INLINE bool aloneInWarp() {
   const uint64_t active = __builtin_amdgcn_ballot_w64(true);
   return (active & (active - 1)) == 0;
 }
-MSCCLPP_DEVICE_INLINE void warpSync() { __builtin_amdgcn_wave_barrier(); }
-MSCCLPP_DEVICE_INLINE bool warpAny(bool value) { return __builtin_amdgcn_ballot_w64(value) != 0; }
+// The threads of a wavefront are in lockstep as it is. The fences keep the compiler from moving accesses past here.
+MSCCLPP_DEVICE_INLINE void warpSync() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
+MSCCLPP_DEVICE_INLINE bool warpAny(bool value) {
+  const uint64_t votes = __builtin_amdgcn_ballot_w64(value);
+  return static_cast<uint32_t>(votes >> (detail::threadOfWavefront() & 32)) != 0;
+}
 MSCCLPP_DEVICE_INLINE uint64_t warpShuffle(uint64_t value, uint32_t thread) {
-  // Threads of the wavefront's same half, by byte addresses of words of 4.
-  const int from = static_cast<int>((laneId() / 32 * 32 + thread % 32) * 4);
+  // The instruction names a thread of the wavefront by 4 times its number.
+  const int from = static_cast<int>(((detail::threadOfWavefront() & 32) + thread % 32) * 4);
   const int low = __builtin_amdgcn_ds_bpermute(from, static_cast<int>(value));
   const int high = __builtin_amdgcn_ds_bpermute(from, static_cast<int>(value >> 32));
   return static_cast<uint32_t>(low) | static_cast<uint64_t>(static_cast<uint32_t>(high)) << 32;
@@ -88,7 +102,7 @@ MSCCLPP_DEVICE_INLINE bool blockAny(bool value) {
   static __attribute__((shared)) uint32_t any;
   if (isFirstOfBlock()) any = 0;
   blockSync();
-  if (value) any = 1;
+  if (value) __hip_atomic_store(&any, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
   blockSync();
   const bool result = any != 0;
   blockSync();

@@ -61,7 +61,7 @@ if [ "$MSCCLPP_VM_HOSTS" = 1 ]; then
         echo 1 > "/proc/sys/net/ipv4/conf/$setting/accept_local"
         echo 0 > "/proc/sys/net/ipv4/conf/$setting/rp_filter"
     done
-    for family in "-4 10.77.0. 24" "-6 fd77:: 64"; do
+    for family in "-4 10.77.0." "-6 fd77::"; do
         set -- $family
         ip "$1" rule add pref 10 iif net0 lookup local
         ip "$1" rule add pref 10 iif net1 lookup local

@@ -219,7 +219,7 @@ fn network_arguments(host: u32) -> Vec<String> {
             format!("stream,id=link{link},server={server},addr.type=unix,addr.path={socket}"),
             "-device".to_owned(),
             format!(
-                "virtio-net-pci,netdev=link{link},host_mtu=4200,mac=52:54:00:77:{link:02}:{:02}",
+                "virtio-net-pci,netdev=link{link},host_mtu=4200,speed=10000,duplex=full,mac=52:54:00:77:{link:02}:{:02}",
                 host + 1
             ),
         ]

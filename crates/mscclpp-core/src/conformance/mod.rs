@@ -59,6 +59,11 @@ pub trait Setup: Sync {
         false
     }
 
+    /// Whether of two writes to the same bytes the later one stays, with no update or flush between them.
+    fn orders_writes(&self) -> bool {
+        true
+    }
+
     /// How to start this very program so that it calls [`process::serve`] with the same setup; none for a transport that
     /// stays within a process, for which there are no [`process_cases`].
     fn second_process(&self) -> Option<Command> {

@@ -6,7 +6,7 @@ use super::{
     Case, Setup,
     pair::{End, PATIENCE, Pair, Shared, assert_error, assert_same, await_value, eventually, noise, travel},
 };
-use crate::{Connection, Error};
+use crate::{Connection, Error, provider::Operation};
 
 pub(super) const CASES: &[(&str, Case)] = &[
     ("transfers::writes_are_exact", writes_are_exact),
@@ -19,6 +19,7 @@ pub(super) const CASES: &[(&str, Case)] = &[
         "transfers::an_update_of_an_unaligned_memory_does_no_harm",
         an_update_of_an_unaligned_memory_does_no_harm,
     ),
+    ("transfers::a_word_rises_past_32_bits", a_word_rises_past_32_bits),
     ("transfers::a_flush_can_time_out_and_be_repeated", a_flush_can_time_out_and_be_repeated),
     ("transfers::tickets_are_reached_in_order", tickets_are_reached_in_order),
     ("transfers::nothing_is_written_out_of_bounds", nothing_is_written_out_of_bounds),
@@ -51,6 +52,9 @@ fn writes_are_exact(setup: &dyn Setup) {
 }
 
 fn writes_take_effect_in_order(setup: &dyn Setup) {
+    if !setup.orders_writes() {
+        return;
+    }
     let pair = Pair::connect(setup);
     let sources: Vec<Shared> = (0..16u8).map(|i| pair.a.share_bytes(&[i + 1; 4096])).collect();
     let target = pair.b.share(4096 + 16 * 8);
@@ -148,6 +152,32 @@ fn an_update_is_eight_aligned_bytes(setup: &dyn Setup) {
     let mut expected = before;
     expected[56..].copy_from_slice(&value.to_ne_bytes());
     assert_eq!((sent, target.bytes()), (value, expected));
+}
+
+/// As tokens rise: what is there before is known, and transports may send a part of it.
+fn a_word_rises_past_32_bits(setup: &dyn Setup) {
+    let pair = Pair::connect(setup);
+    for start in [0_u64, (1 << 32) - 4, (7 << 32) - 4] {
+        let target = pair.b.share(64);
+        target.buffer.write(8, &start.to_ne_bytes()).expect("filling the target");
+        let region = pair.ab.map("the target", &target.at_peer).expect("mapping");
+        for value in start..start + 8 {
+            let update =
+                |route| Operation::Update { route, offset: 8, value: value + 1, previous: Some(value) };
+            // SAFETY: the word is inside the memory.
+            unsafe { pair.ab.start(&region, None, update) }.expect("an update");
+            await_value(&target, 8, value + 1);
+        }
+        // By more than one, and then past what half of a word holds.
+        for (value, previous) in
+            [(start + 8 + (1 << 31), start + 8), (start + (5 << 32), start + 8 + (1 << 31))]
+        {
+            let update = |route| Operation::Update { route, offset: 8, value, previous: Some(previous) };
+            // SAFETY: as above.
+            unsafe { pair.ab.start(&region, None, update) }.expect("an update");
+            await_value(&target, 8, value);
+        }
+    }
 }
 
 /// The core sees the offset alone. A transport that needs an aligned address says so, and the others store 8 bytes.

@@ -1,5 +1,5 @@
 use std::{
-    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    ffi::{c_char, c_int, c_uint, c_void},
     sync::OnceLock,
 };
 
@@ -8,7 +8,10 @@ use super::{
     CUmemGenericAllocationHandle, CUmemoryPool, CUmodule, CUstream, CUstreamBatchMemOpParams, CuResult,
     IpcMemHandle, Location,
 };
-use crate::library::{LoadError, Opened};
+use crate::{
+    library::{LoadError, Opened},
+    table::entry_points,
+};
 
 const LIBRARY: &str = "the CUDA driver library libcuda.so.1";
 const ADVICE: &str = "install the NVIDIA driver, or in a container pass the GPUs in (`--gpus all`); \
@@ -29,48 +32,6 @@ const CANDIDATES: [&str; 7] = [
 /// The oldest driver that has every function which is needed.
 const SINCE: &str = "NVIDIA driver 470 (CUDA 11.4)";
 
-/// Declares the table: per function a field, the exported names (the newest first) and the parameters.
-macro_rules! entry_points {
-    (
-        required { $($field:ident : $($name:literal)|+ => fn($($arg:ty),* $(,)?);)* }
-        optional { $($opt_field:ident : $($opt_name:literal)|+ => fn($($opt_arg:ty),* $(,)?);)* }
-    ) => {
-        /// The driver's functions. The documentation of each is the driver's, under the name given.
-        ///
-        /// Optional ones are `None` where the driver is too old to have them.
-        #[derive(Debug)]
-        #[non_exhaustive]
-        #[allow(missing_docs, reason = "each field is documented by the name of its function")]
-        pub struct Driver {
-            $(#[doc = concat!($("`", $name, "` "),+)] pub $field: unsafe extern "C" fn($($arg),*) -> CuResult,)*
-            $(#[doc = concat!($("`", $opt_name, "` "),+)]
-              pub $opt_field: Option<unsafe extern "C" fn($($opt_arg),*) -> CuResult>,)*
-            library: Opened,
-        }
-
-        impl Driver {
-            /// # Safety
-            /// `library` is libcuda.
-            unsafe fn resolve(library: Opened) -> Result<Self, LoadError> {
-                Ok(Self {
-                    // SAFETY: the signatures are those of the driver's header; the table keeps the library open.
-                    $($field: unsafe { library.required(&[$(c_name(concat!($name, "\0"))),+], SINCE)? },)*
-                    // SAFETY: as above.
-                    $($opt_field: unsafe { library.optional(&[$(c_name(concat!($opt_name, "\0"))),+]) },)*
-                    library,
-                })
-            }
-        }
-    };
-}
-
-const fn c_name(name: &'static str) -> &'static CStr {
-    match CStr::from_bytes_with_nul(name.as_bytes()) {
-        Ok(name) => name,
-        Err(_) => panic!("a name with a NUL inside"),
-    }
-}
-
 impl Driver {
     /// The driver of this process: found and resolved at the first call, not initialised.
     ///
@@ -88,15 +49,13 @@ impl Driver {
             .as_ref()
             .map_err(Clone::clone)
     }
-
-    /// Under which name the library was found.
-    #[must_use]
-    pub fn path(&self) -> &str {
-        self.library.path()
-    }
 }
 
 entry_points! {
+    /// The driver's functions. The documentation of each is the driver's, under the name given.
+    ///
+    /// Optional ones are `None` where the driver is too old to have them.
+    table Driver -> CuResult, since SINCE;
     required {
         init: "cuInit" => fn(c_uint);
         driver_get_version: "cuDriverGetVersion" => fn(*mut c_int);

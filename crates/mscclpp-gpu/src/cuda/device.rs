@@ -15,10 +15,9 @@ use super::{
     event::CudaEvent,
     export,
     failure::check,
-    in_use::LeftBehind,
     memory,
     module::{CudaModule, RetiredModules},
-    pinned::{self, PinnedSpares},
+    pinned,
     slots::ValueSlots,
     stream::CudaStream,
     virtual_memory::Placement,
@@ -27,8 +26,9 @@ use crate::{
     DevicePtr, DmaBuf, Error, ExportKinds, GpuDirect, GpuProperties, KernelSource, MemoryExport, MemoryInfo,
     PeerAccess, Platform, Result, WritesOrdering,
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
+    driver::{in_use::LeftBehind, pinned::PinnedSpares},
     memory::ExportHandle,
-    nvrtc,
+    numa, nvrtc,
 };
 
 /// An opened device. There is one per device and process, and it lives as long as the process.
@@ -44,7 +44,7 @@ pub(super) struct Device {
     internal: InternalStream,
     pinned_spares: PinnedSpares,
     retired_modules: RetiredModules,
-    left_behind: LeftBehind,
+    left_behind: LeftBehind<CudaEvent>,
 }
 
 /// `cuStreamWriteValue64`
@@ -162,7 +162,7 @@ impl Device {
         &self.retired_modules
     }
 
-    pub(super) fn left_behind(&self) -> &LeftBehind {
+    pub(super) fn left_behind(&self) -> &LeftBehind<CudaEvent> {
         &self.left_behind
     }
 
@@ -383,7 +383,7 @@ fn properties(driver: &Driver, device: CUdevice, id: usize) -> Result<GpuPropert
         id,
         name,
         uuid: uuid(driver, device)?,
-        numa_node: numa_node(&pci_bus_id),
+        numa_node: numa::node_of_pci_device(&pci_bus_id),
         pci_bus_id: Some(pci_bus_id),
         compute_capability: Some((
             count(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
@@ -404,25 +404,9 @@ fn text(write: impl FnOnce(*mut c_char, c_int) -> Result<()>) -> Result<String> 
         .unwrap_or_default())
 }
 
-/// What the system knows; -1 and a missing file both mean that it does not.
-fn numa_node(pci_bus_id: &str) -> Option<u32> {
-    let text = std::fs::read_to_string(format!("/sys/bus/pci/devices/{pci_bus_id}/numa_node")).ok()?;
-    node_of(&text)
-}
-
-fn node_of(text: &str) -> Option<u32> {
-    text.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_device_the_system_does_not_know_has_no_numa_node() {
-        assert_eq!(numa_node("ffff:ff:1f.7"), None);
-        assert_eq!(["-1\n", "", "0\n", "13\n"].map(node_of), [None, None, Some(0), Some(13)]);
-    }
 
     #[test]
     fn text_ends_at_the_nul() {

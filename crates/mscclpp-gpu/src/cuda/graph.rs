@@ -4,7 +4,6 @@ use mscclpp_gpu_sys::cuda::{CUgraph, CUgraphExec};
 use parking_lot::Mutex;
 
 use super::{
-    captures::Needs,
     device::Device,
     failure::{check, log_failure},
     stream::CudaStream,
@@ -12,6 +11,7 @@ use super::{
 use crate::{
     Owner, Result,
     backend::{GraphBackend, StreamBackend},
+    driver::captures::Needs,
 };
 
 pub(super) struct CudaGraph {

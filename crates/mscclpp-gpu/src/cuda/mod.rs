@@ -9,16 +9,14 @@
 //!    in anyone's capture.
 //! 4. **Failures in drop** are logged (target `mscclpp::gpu`), never a panic.
 //! 5. **Dropping waits for no kernel.** What waits in the driver, unloading a module and freeing page-locked memory, is
-//!    put off ([`module`], [`pinned`]); what launches need is kept until they are complete ([`in_use`]).
+//!    put off ([`module`], [`crate::driver::pinned`]); what launches need is kept until they are complete ([`crate::driver::in_use`]).
 
-mod captures;
 mod context;
 mod device;
 mod event;
 mod export;
 mod failure;
 mod graph;
-mod in_use;
 mod memory;
 mod module;
 mod pinned;

@@ -9,6 +9,7 @@ use super::{device::Device, event::CudaEvent, pinned, stream::CudaStream};
 use crate::{
     DevicePtr, Result,
     backend::{EventBackend, MemoryBackend, StreamBackend},
+    driver::DriverStream,
 };
 
 /// As many slots as were ever needed at once.

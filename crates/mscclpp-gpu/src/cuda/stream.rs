@@ -8,23 +8,28 @@ use mscclpp_gpu_sys::cuda::{
 use parking_lot::Mutex;
 
 use super::{
-    captures::{CAPTURES, CaptureId},
     device::Device,
     event::{CudaEvent, event_of},
     failure::{check, failure, log_failure},
     graph::CudaGraph,
-    in_use::InUse,
 };
 use crate::{
     DevicePtr, Error, Owner, Result,
     backend::{EventBackend, GraphBackend, StreamBackend},
+    driver::{
+        DriverStream,
+        captures::{CaptureId, Captures},
+        in_use::InUse,
+    },
 };
+
+static CAPTURES: Captures = Captures::new();
 
 pub(super) struct CudaStream {
     device: &'static Device,
     raw: CUstream,
     owned: bool,
-    in_use: InUse,
+    in_use: InUse<CudaEvent>,
     /// The capture that was begun through this value and has not been ended through it.
     capture: Mutex<Option<CaptureId>>,
 }
@@ -103,12 +108,31 @@ impl CudaStream {
         check(driver, call(driver), operation)
     }
 
-    pub(super) fn record_event(&self, event: &CudaEvent) -> Result<()> {
+    /// It was just given a launch, of a kernel or a graph, which needs `owners`, and whose code is in `modules`.
+    pub(super) fn keep(&self, owners: &[Owner], modules: &[Owner]) {
+        if !CAPTURES.note(self, owners, modules) {
+            self.in_use.add(self, owners);
+        }
+    }
+}
+
+impl DriverStream for CudaStream {
+    type Event = CudaEvent;
+
+    fn device_id(&self) -> usize {
+        self.device.id()
+    }
+
+    fn new_event(&self) -> Result<CudaEvent> {
+        CudaEvent::create(self.device, false)
+    }
+
+    fn record_event(&self, event: &CudaEvent) -> Result<()> {
         // SAFETY: both live.
         self.submit("cuEventRecord", |driver| unsafe { (driver.event_record)(event.raw(), self.raw) })
     }
 
-    pub(super) fn is_capturing(&self) -> Result<bool> {
+    fn is_capturing(&self) -> Result<bool> {
         let mut status = 0;
         // SAFETY: the stream lives; `status` is valid for the write.
         self.submit("cuStreamIsCapturing", |driver| unsafe {
@@ -117,8 +141,7 @@ impl CudaStream {
         Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32)
     }
 
-    /// The capture in progress that it takes part in, if the driver knows of one.
-    pub(super) fn capture(&self) -> Option<CaptureId> {
+    fn capture(&self) -> Option<CaptureId> {
         let (mut status, mut id) = (0, 0);
         // SAFETY: the stream lives; both are valid for the write.
         let asked = self.submit("cuStreamGetCaptureInfo", |driver| unsafe {
@@ -128,15 +151,7 @@ impl CudaStream {
         (asked.is_ok() && is_active).then_some(id)
     }
 
-    /// It was just given a launch, of a kernel or a graph, which needs `owners`, and whose code is in `modules`.
-    pub(super) fn keep(&self, owners: &[Owner], modules: &[Owner]) {
-        if !CAPTURES.note(self, owners, modules) {
-            self.in_use.add(self, owners);
-        }
-    }
-
-    /// Whether all its work is complete. Not to be asked while it captures.
-    pub(super) fn is_idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         let Ok(_entered) = self.device.context().enter() else { return false };
         // SAFETY: the stream lives.
         unsafe { (self.device.driver().stream_query)(self.raw) == CuResult::SUCCESS }

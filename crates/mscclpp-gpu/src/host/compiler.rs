@@ -71,6 +71,17 @@ fn headers<'a>(source: &KernelSource<'a>) -> impl Iterator<Item = (&'a str, &'a 
     library.chain(source.headers()).copied()
 }
 
+/// The C++ compiler that kernels of [`Platform::Host`](crate::Platform::Host) are compiled with, and the first line of what it
+/// says of its version. It is looked for at the first call, by running programs.
+///
+/// # Errors
+/// [`Error::NoCompiler`] with all that was tried.
+pub fn host_compiler() -> Result<String> {
+    let compiler = compiler()?;
+    let version = compiler.version.lines().next().unwrap_or("no version");
+    Ok(format!("{}: {version}", compiler.program.display()))
+}
+
 /// The first of `MSCCLPP_CXX`, `CXX`, `c++`, `g++`, `clang++` that runs; looked for once.
 fn compiler() -> Result<&'static Compiler> {
     static COMPILER: OnceLock<Result<Compiler>> = OnceLock::new();

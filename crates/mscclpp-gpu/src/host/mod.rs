@@ -38,6 +38,7 @@ use crate::{
     backend::{DeviceBackend, PlatformBackend},
     env,
 };
+pub use compiler::host_compiler;
 pub(crate) use compiler::{beforehand, compile};
 use device::HostDevice;
 

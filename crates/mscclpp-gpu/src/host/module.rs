@@ -71,7 +71,13 @@ impl KernelBackend for LoadedKernel {
         let launch = unsafe { Launch::new(Arc::clone(&self.module), self.kernel, config, args.clone())? };
         HostStream::of(stream)?.queue().submit(super::queue::Op::Launch(Arc::new(launch)))
     }
+
     fn max_resident_blocks(&self, _threads: u32, _shared_bytes: u32) -> Result<u64> {
         Ok(MAX_RESIDENT_BLOCKS)
+    }
+
+    #[cfg(feature = "test-support")]
+    fn parameter_bytes(&self) -> Option<&[u64]> {
+        Some(&self.module.library.kernels()[self.kernel].parameters)
     }
 }

@@ -5,7 +5,7 @@ use mscclpp_gpu::{Gpu, Platform};
 /// Which platform these tests run on.
 pub(crate) fn platform() -> Platform {
     // Without a GPU platform in the build, a machine with GPUs is no reason to fail.
-    if cfg!(feature = "cuda") {
+    if cfg!(any(feature = "cuda", feature = "hip")) {
         Platform::detect_or_host().expect("a usable platform")
     } else {
         Platform::Host

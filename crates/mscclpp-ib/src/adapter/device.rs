@@ -28,6 +28,8 @@ pub(crate) struct Adapter {
     pub(super) pd: NonNull<sys::ibv_pd>,
     name: String,
     limits: Limits,
+    /// What the system shows of the device for as long as it is there; none of one that the system does not know.
+    node: Option<PathBuf>,
 }
 
 // SAFETY: the library's contexts and protection domains may be used by any thread, several at once.
@@ -103,7 +105,11 @@ impl Adapter {
             max_rd_atom: 0,
             max_init_rd_atom: 0,
         };
-        let mut this = Self { verbs, context, pd, name: name.to_owned(), limits };
+        // SAFETY: the context is open, and has its device, whose path ends with a zero, inside it.
+        let node = unsafe { CStr::from_ptr((*(*context.as_ptr()).device).dev_path.as_ptr()) };
+        let node = PathBuf::from(node.to_string_lossy().into_owned());
+        let node = Some(node).filter(|node| node.exists());
+        let mut this = Self { verbs, context, pd, name: name.to_owned(), limits, node };
         this.limits = this.query_limits()?;
         this.set_async_nonblocking()?;
         Ok(Arc::new(this))
@@ -141,6 +147,11 @@ impl Adapter {
         &self.name
     }
 
+    /// Whether the device was taken away. Some drivers say so by an event; others wait until nobody uses it any more.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| !node.exists())
+    }
+
     /// Whether the library can register dmabufs.
     pub(crate) fn maps_dmabufs(&self) -> bool {
         self.verbs.reg_dmabuf_mr.is_some()
@@ -164,7 +175,7 @@ impl Adapter {
         failed(&self.name, call, last_errno())
     }
 
-    fn query_port(&self, number: u8) -> Result<sys::ibv_port_attr> {
+    pub(super) fn query_port(&self, number: u8) -> Result<sys::ibv_port_attr> {
         let mut attr = sys::ibv_port_attr::default();
         // SAFETY: the context is open, and the attributes are this function's.
         let errno = unsafe { self.verbs.query_port(self.context.as_ptr(), number, &raw mut attr) };
@@ -232,7 +243,7 @@ impl Adapter {
     }
 
     /// The entries of a port's GID table that hold one.
-    fn gids(&self, port: u8, attr: &sys::ibv_port_attr) -> Result<Vec<GidEntry>> {
+    pub(super) fn gids(&self, port: u8, attr: &sys::ibv_port_attr) -> Result<Vec<GidEntry>> {
         if let Some(query) = self.verbs.query_gid_table {
             let most = usize::try_from(attr.gid_tbl_len).unwrap_or(0) * usize::from(self.limits.ports.max(1));
             let mut entries = vec![sys::ibv_gid_entry::default(); most.max(1)];

@@ -7,6 +7,7 @@ mod device;
 mod list;
 mod memory;
 mod queue_pair;
+mod report;
 
 pub(crate) use device::{Adapter, AsyncEvent, Port};
 pub(crate) use list::list;

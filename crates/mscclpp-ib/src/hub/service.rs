@@ -29,6 +29,8 @@ use crate::{
 const OFFER_LIMIT: Duration = Duration::from_secs(5);
 /// How long a port may be down before its connections fail: queue pairs outlast a short outage.
 const PORT_GRACE: Duration = Duration::from_secs(3);
+/// How often it is looked whether adapters are still there.
+const LOOK: Duration = Duration::from_secs(2);
 /// How often what dropped queues have under way is looked after, and for how long.
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
@@ -43,6 +45,7 @@ pub(super) struct Service {
     next_receiver: u64,
     draining: Vec<(Box<Sender>, Instant)>,
     ports_down: Vec<PortDown>,
+    next_look: Instant,
 }
 
 /// What a token of the event loop stands for.
@@ -80,6 +83,7 @@ impl Service {
             next_receiver: 0,
             draining: Vec::new(),
             ports_down: Vec::new(),
+            next_look: Instant::now() + LOOK,
         })
     }
 
@@ -99,6 +103,10 @@ impl Service {
             self.drain(now);
             self.give_up_offers(now);
             self.give_up_ports(now);
+            if now >= self.next_look {
+                self.next_look = now + LOOK;
+                self.give_up_removed();
+            }
         }
     }
 
@@ -131,7 +139,9 @@ impl Service {
             _ => None,
         });
         let ports = self.ports_down.iter().map(|port| port.deadline);
-        drain.into_iter().chain(offers).chain(ports).min()
+        // Without an adapter there is nothing to look after.
+        let look = (!self.sources.is_empty()).then_some(self.next_look);
+        drain.into_iter().chain(offers).chain(ports).chain(look).min()
     }
 
     fn obey(&mut self, command: Command) -> ControlFlow<()> {
@@ -333,6 +343,35 @@ impl Service {
             if let Source::Offer(pending) = source {
                 self.events.remove(&pending.connection.stream);
             }
+        }
+    }
+
+    /// Lets go of adapters that were taken away: the system may wait for that.
+    fn give_up_removed(&mut self) {
+        let adapters = self.sources.values().filter_map(|source| match source {
+            Source::Events(adapter) => Some(adapter.clone()),
+            _ => None,
+        });
+        for adapter in adapters.filter(|adapter| adapter.is_removed()).collect::<Vec<_>>() {
+            self.fail(&adapter, |_| true, "the device was removed");
+            self.shared.adapters.lock().retain(|_, known| !Arc::ptr_eq(known, &adapter));
+            let of = |receiver: &Receiver| Arc::ptr_eq(&receiver.side().adapter, &adapter);
+            let lost: Vec<_> =
+                self.receivers.iter().filter(|(_, r)| of(r)).map(|(number, _)| *number).collect();
+            lost.into_iter().for_each(|number| self.close(number));
+            self.ports_down.retain(|down| !Arc::ptr_eq(&down.adapter, &adapter));
+            let events = &self.events;
+            self.sources.retain(|_, source| match source {
+                Source::Events(of) if Arc::ptr_eq(of, &adapter) => {
+                    events.remove(&**of);
+                    false
+                }
+                Source::Completions(channel, of) if of == adapter.name() => {
+                    events.remove(&**channel);
+                    false
+                }
+                _ => true,
+            });
         }
     }
 

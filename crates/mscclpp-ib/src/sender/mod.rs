@@ -13,7 +13,7 @@ mod request;
 
 use std::{
     collections::VecDeque,
-    io::{self, Read, Write},
+    io::{self, Write},
     net::TcpStream,
     sync::{Arc, atomic::Ordering},
     thread,
@@ -290,7 +290,7 @@ impl Sender {
 
     /// Whether the peer's end of the queue is gone. The link tells that too, as long as somebody has it.
     fn peer_has_closed(&self) -> bool {
-        match (&self.stream).read(&mut [0]) {
+        match self.stream.peek(&mut [0]) {
             Ok(_) => true,
             Err(error) => !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
         }

@@ -41,7 +41,7 @@ impl Kind {
         match refused {
             None => vec![Self::LL8, Self::LL16, Self::LL128],
             Some(why) => {
-                println!("without LL128: {why}");
+                eprintln!("without LL128: {why}");
                 vec![Self::LL8, Self::LL16]
             }
         }

@@ -13,38 +13,40 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::stream::CudaStream;
+use super::DriverStream;
 use crate::Owner;
 
 /// The driver's number of a capture.
-pub(super) type CaptureId = u64;
+pub(crate) type CaptureId = u64;
 
 /// What one graph needs.
 #[derive(Default)]
-pub(super) struct Needs {
+pub(crate) struct Needs {
     /// The objects among the arguments of its kernels: the graph and its launches keep them.
-    pub(super) owners: Vec<Owner>,
+    pub(crate) owners: Vec<Owner>,
     /// The modules of its kernels: the graph keeps them. Its launches need not, as unloading a module waits for them.
-    pub(super) modules: Vec<Owner>,
+    pub(crate) modules: Vec<Owner>,
 }
 
 /// The captures in progress that were begun here.
-pub(super) struct Captures {
+pub(crate) struct Captures {
     count: AtomicUsize,
     needs: Mutex<Option<HashMap<CaptureId, Needs>>>,
 }
 
-/// Of the process: a capture may span devices.
-pub(super) static CAPTURES: Captures = Captures { count: AtomicUsize::new(0), needs: Mutex::new(None) };
-
 impl Captures {
-    pub(super) fn begin(&self, id: CaptureId) {
+    /// Of a process and platform: a capture may span devices.
+    pub(crate) const fn new() -> Self {
+        Self { count: AtomicUsize::new(0), needs: Mutex::new(None) }
+    }
+
+    pub(crate) fn begin(&self, id: CaptureId) {
         self.needs.lock().get_or_insert_default().insert(id, Needs::default());
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// What the graph needs, once.
-    pub(super) fn end(&self, id: CaptureId) -> Needs {
+    pub(crate) fn end(&self, id: CaptureId) -> Needs {
         let needs = self.needs.lock().as_mut().and_then(|needs| needs.remove(&id));
         if needs.is_some() {
             self.count.fetch_sub(1, Ordering::Relaxed);
@@ -55,7 +57,7 @@ impl Captures {
     /// Notes what a launch needs that `stream` was just given, if that was captured. Whether it was.
     ///
     /// The thread that launches in a capture knows of its beginning, so the count is not 0 for it.
-    pub(super) fn note(&self, stream: &CudaStream, owners: &[Owner], modules: &[Owner]) -> bool {
+    pub(crate) fn note(&self, stream: &impl DriverStream, owners: &[Owner], modules: &[Owner]) -> bool {
         if self.count.load(Ordering::Relaxed) == 0 {
             return false;
         }

@@ -9,7 +9,7 @@
 
 use parking_lot::Mutex;
 
-use super::{device::Device, event::CudaEvent, stream::CudaStream};
+use super::DriverStream;
 use crate::{Owner, backend::EventBackend};
 
 /// After how many launches without a new object the event is looked after.
@@ -55,22 +55,26 @@ impl Ledger {
 }
 
 /// What the launches of one stream keep.
-#[derive(Default)]
-pub(super) struct InUse {
-    state: Mutex<State>,
+pub(crate) struct InUse<E> {
+    state: Mutex<State<E>>,
 }
 
-#[derive(Default)]
-struct State {
+struct State<E> {
     ledger: Ledger,
-    event: Option<CudaEvent>,
+    event: Option<E>,
     /// The launch that the event was recorded behind, if it is not known to be reached.
     marked: Option<u64>,
 }
 
-impl InUse {
+impl<E> Default for InUse<E> {
+    fn default() -> Self {
+        Self { state: Mutex::new(State { ledger: Ledger::default(), event: None, marked: None }) }
+    }
+}
+
+impl<E: EventBackend> InUse<E> {
     /// `stream`, whose this is, was given a launch that needs `owners`, which the caller holds meanwhile.
-    pub(super) fn add(&self, stream: &CudaStream, owners: &[Owner]) {
+    pub(crate) fn add(&self, stream: &impl DriverStream<Event = E>, owners: &[Owner]) {
         if owners.is_empty() {
             return;
         }
@@ -86,13 +90,13 @@ impl InUse {
     }
 
     /// The number of the last launch. Zero while nothing is kept.
-    pub(super) fn last_launch(&self) -> u64 {
+    pub(crate) fn last_launch(&self) -> u64 {
         let state = self.state.lock();
         if state.ledger.kept.is_empty() { 0 } else { state.ledger.launches }
     }
 
     /// The stream was idle at a moment after `last_launch` said so.
-    pub(super) fn release(&self, last_launch: u64) {
+    pub(crate) fn release(&self, last_launch: u64) {
         if last_launch > 0 {
             let done = self.state.lock().ledger.take(last_launch);
             drop(done);
@@ -100,15 +104,15 @@ impl InUse {
     }
 
     /// All that is kept: the stream is being dropped.
-    pub(super) fn take_all(&mut self) -> Vec<Owner> {
+    pub(crate) fn take_all(&mut self) -> Vec<Owner> {
         self.state.get_mut().ledger.take(u64::MAX)
     }
 }
 
-impl State {
+impl<E: EventBackend> State<E> {
     /// What the event says is not needed any more; records it anew when it was reached. A failure of the driver keeps
     /// everything: it will come out of the calls that are asked for one.
-    fn look(&mut self, stream: &CudaStream) -> Vec<Owner> {
+    fn look(&mut self, stream: &impl DriverStream<Event = E>) -> Vec<Owner> {
         // In a capture of somebody else, an event would become part of that.
         if !stream.is_capturing().is_ok_and(|capturing| !capturing) {
             return Vec::new();
@@ -122,7 +126,7 @@ impl State {
             self.marked = None;
         }
         if self.event.is_none() {
-            self.event = CudaEvent::create(stream.device(), false).ok();
+            self.event = stream.new_event().ok();
         }
         if let Some(event) = &self.event
             && stream.record_event(event).is_ok()
@@ -134,35 +138,38 @@ impl State {
 }
 
 /// What launches of streams need that have been dropped, with an event behind these launches.
-#[derive(Default)]
-pub(super) struct LeftBehind {
-    batches: Mutex<Vec<(CudaEvent, Vec<Owner>)>>,
+pub(crate) struct LeftBehind<E> {
+    batches: Mutex<Vec<(E, Vec<Owner>)>>,
 }
 
-impl LeftBehind {
+impl<E> Default for LeftBehind<E> {
+    fn default() -> Self {
+        Self { batches: Mutex::default() }
+    }
+}
+
+impl<E: EventBackend> LeftBehind<E> {
     /// Takes over what `stream`, which is being dropped, still keeps. Does not wait.
-    pub(super) fn take_over(&self, stream: &CudaStream, owners: Vec<Owner>) {
-        let device: &'static Device = stream.device();
+    pub(crate) fn take_over(&self, stream: &impl DriverStream<Event = E>, owners: Vec<Owner>) {
+        let device = stream.device_id();
         let capturing = stream.is_capturing().unwrap_or(true);
         if !capturing && stream.is_idle() {
             drop(owners);
             return;
         }
-        let event = CudaEvent::create(device, false)
-            .ok()
-            .filter(|event| !capturing && stream.record_event(event).is_ok());
+        let event = stream.new_event().ok().filter(|event| !capturing && stream.record_event(event).is_ok());
         let objects = owners.len();
         match event {
             Some(event) => {
                 tracing::debug!(
-                    target: "mscclpp::gpu", device = device.id(), objects,
+                    target: "mscclpp::gpu", device, objects,
                     "a stream was dropped at work; what its launches need is kept until they are complete"
                 );
                 self.batches.lock().push((event, owners));
             }
             None => {
                 tracing::warn!(
-                    target: "mscclpp::gpu", device = device.id(), objects,
+                    target: "mscclpp::gpu", device, objects,
                     "a stream was dropped, and the driver does not tell whether its launches are complete; what they \
                      need is kept for good"
                 );
@@ -172,7 +179,7 @@ impl LeftBehind {
     }
 
     /// Drops what is not needed any more.
-    pub(super) fn sweep(&self) {
+    pub(crate) fn sweep(&self) {
         let mut done = Vec::new();
         {
             let mut batches = self.batches.lock();

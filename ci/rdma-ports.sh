@@ -1,0 +1,18 @@
+# Runs in the virtual machine of `cargo xtask rdma-vm -p mscclpp`, with one host or two: kernels of simulated devices put to
+# each other through port channels over InfiniBand, with both kinds of signals.
+set -eu
+
+export MSCCLPP_PLATFORM=host
+rank() { timeout 100 example-mscclpp-bidir_port_channel 10.77.0.1:25505 "$1" 0 "$2"; }
+
+for mode in host host-no-atomic; do
+    export MSCCLPP_IBV_MODE=$mode
+    echo "signals: $mode"
+    if [ "$MSCCLPP_VM_HOSTS" = 2 ]; then
+        rank "$MSCCLPP_VM_HOST" IB0
+    else
+        rank 0 IB0 &
+        rank 1 IB1
+        wait $!
+    fi
+done

@@ -1,0 +1,209 @@
+//! Each examination runs in a process of its own, which tells what it finds line by line. So a driver that blocks or
+//! crashes costs what comes after it in that examination, and nothing else.
+
+use std::{
+    env,
+    io::{self, BufRead, BufReader, Write},
+    process::{Child, Command, Stdio},
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Examination,
+    finding::{Finding, Section},
+};
+
+/// How long one step may take: the first call of a driver may start many devices.
+const STEP: Duration = Duration::from_secs(20);
+/// How long all steps of one examination may take.
+const ALL_STEPS: Duration = Duration::from_secs(60);
+/// How long a process that was killed may take to end.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What the process says.
+#[derive(Serialize, Deserialize)]
+enum Line {
+    /// It starts with this.
+    Trying(String),
+    Found(Finding),
+    /// There is no more.
+    Done,
+}
+
+/// In the process: where findings go.
+pub(super) struct Teller(());
+
+impl Teller {
+    /// What comes next, in case that it does not come back.
+    pub(super) fn trying(&self, what: impl Into<String>) {
+        say(&Line::Trying(what.into()));
+    }
+
+    pub(super) fn found(&self, finding: Finding) {
+        say(&Line::Found(finding));
+    }
+}
+
+/// If nobody listens any more, there is nothing left to do.
+fn say(line: &Line) {
+    let Ok(text) = serde_json::to_string(line) else { return };
+    let mut out = io::stdout().lock();
+    if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
+        std::process::exit(1);
+    }
+}
+
+/// In the process: examines, and says so at the end.
+pub(super) fn serve(examine: impl FnOnce(&Teller)) {
+    examine(&Teller(()));
+    say(&Line::Done);
+}
+
+/// Starts the process of `examination`, and gives what it finds.
+pub(super) fn examine(examination: Examination) -> Vec<Finding> {
+    let command = env::current_exe().map(|program| {
+        let mut command = Command::new(program);
+        command.args(["doctor", "--examine", examination.name()]);
+        command
+    });
+    match command.and_then(|mut command| start(&mut command)) {
+        Ok(child) => listen(child, examination.section(), STEP, ALL_STEPS),
+        Err(error) => {
+            let reason = format!("starting this program again failed: {error}");
+            let remedy = "run it where it may start processes, from a file that is still there";
+            vec![Finding::problem(examination.section(), "examination", reason, remedy)]
+        }
+    }
+}
+
+fn start(command: &mut Command) -> io::Result<Child> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()
+}
+
+/// All that the process finds, and how it ended if it did not come to its end.
+fn listen(mut child: Child, section: Section, step: Duration, all: Duration) -> Vec<Finding> {
+    let lines = lines_of(&mut child);
+    let start = Instant::now();
+    let (mut findings, mut trying) = (Vec::new(), "starting".to_owned());
+    let failure = loop {
+        let left = all.saturating_sub(start.elapsed());
+        match lines.recv_timeout(step.min(left)) {
+            Ok(Line::Trying(what)) => trying = what,
+            Ok(Line::Found(finding)) => findings.push(finding),
+            Ok(Line::Done) => break None,
+            Err(RecvTimeoutError::Timeout) => {
+                let (what, limit) =
+                    if left < step { ("was not done", all) } else { ("gave no answer", step) };
+                break Some(format!("the examination {what} within {limit:?} and was ended, while {trying}"));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = ended(&mut child, GRACE);
+                let status = status.map_or("it closed its output".to_owned(), |status| status.to_string());
+                break Some(format!("the examination ended ({status}) while {trying}"));
+            }
+        }
+    };
+    let grace = if failure.is_none() { GRACE } else { Duration::ZERO };
+    if let Some(reason) = failure {
+        let remedy = "look at what the system's log says of that driver (dmesg); MSCCLPP_LOG_LEVEL=DEBUG shows more of \
+                      what is done. What would have come after it is not known";
+        findings.push(Finding::problem(section, "examination", reason, remedy));
+    }
+    if ended(&mut child, grace).is_none() {
+        // One that is stuck in the kernel does not end; it is left behind.
+        let _ = child.kill();
+        ended(&mut child, GRACE);
+    }
+    findings
+}
+
+/// Lines that are none of ours are of libraries that print, and are left out.
+fn lines_of(child: &mut Child) -> Receiver<Line> {
+    let (sender, receiver) = mpsc::channel();
+    if let Some(output) = child.stdout.take() {
+        // Not waited for: something that the process started may keep the pipe open.
+        thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if let Ok(line) = serde_json::from_str(&line)
+                    && sender.send(line).is_err()
+                {
+                    return;
+                }
+            }
+        });
+    }
+    receiver
+}
+
+/// How the process ended, if it does within `limit`.
+fn ended(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(2)),
+            _ => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::finding::Outcome;
+
+    fn run(script: &str, step: Duration, all: Duration) -> (Vec<Finding>, Duration) {
+        let begin = Instant::now();
+        let child = start(Command::new("sh").args(["-c", script])).expect("a shell");
+        (listen(child, Section::Rdma, step, all), begin.elapsed())
+    }
+
+    fn reason(finding: &Finding) -> &str {
+        match &finding.outcome {
+            Outcome::Problem { reason, .. } => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn line(line: &Line) -> String {
+        format!("echo '{}'", serde_json::to_string(line).expect("plain data"))
+    }
+
+    const LONG: Duration = Duration::from_secs(30);
+    const SHORT: Duration = Duration::from_millis(300);
+
+    #[test]
+    fn what_came_before_a_call_that_blocks_is_kept() {
+        let finding = Finding::ok(Section::Rdma, "first", "works").fact("ports", 2);
+        let script = [
+            line(&Line::Found(finding.clone())),
+            "echo a library says something".to_owned(),
+            line(&Line::Trying("opening mlx5_7".to_owned())),
+            "exec sleep 60".to_owned(),
+        ];
+        for (step, all) in [(SHORT, LONG), (LONG, SHORT)] {
+            let (findings, took) = run(&script.join("; "), step, all);
+            assert_eq!(findings[0], finding);
+            assert!(reason(&findings[1]).ends_with("within 300ms and was ended, while opening mlx5_7"));
+            assert!(took < LONG / 2, "{took:?}");
+        }
+    }
+
+    #[test]
+    fn a_crash_is_a_problem_that_says_where() {
+        let trying = line(&Line::Trying("loading a driver".to_owned()));
+        let (findings, _) = run(&format!("{trying}; kill -SEGV $$"), LONG, LONG);
+        let reason = reason(&findings[0]);
+        assert!(reason.contains("signal: 11") && reason.ends_with("while loading a driver"), "{reason}");
+    }
+
+    #[test]
+    fn what_does_not_end_after_its_last_line_is_not_waited_for() {
+        let (findings, took) = run(&format!("{}; exec sleep 60", line(&Line::Done)), LONG, LONG);
+        assert!(findings.is_empty() && took < LONG / 2, "{took:?}");
+    }
+}

@@ -1,0 +1,53 @@
+//! What compiles kernels at run time: NVRTC for CUDA, a C++ compiler for simulated devices.
+
+use mscclpp::Platform;
+
+use super::{child::Teller, finding::Finding, finding::Section::Compilers as SECTION};
+
+pub(super) fn examine(teller: &Teller) {
+    teller.trying("looking for devices");
+    let platform = Platform::detect_or_host().ok();
+    teller.trying("loading NVRTC and compiling a kernel");
+    teller.found(match nvrtc() {
+        Ok(version) => Finding::ok(SECTION, "NVRTC", version),
+        Err(reason) => {
+            let remedy = "none is needed for the kernels of this library; for your own on CUDA, name the file of an NVRTC in \
+                          MSCCLPP_NVRTC_SO";
+            Finding::unavailable(SECTION, "NVRTC", reason, remedy)
+        }
+    });
+    teller.trying("running C++ compilers");
+    teller.found(match mscclpp_gpu::host_compiler() {
+        Ok(version) => Finding::ok(SECTION, "C++", version),
+        Err(error) => {
+            // Without one, simulated devices run no kernel that is not in the cache.
+            let is_needed = platform == Some(Platform::Host);
+            let make = if is_needed { Finding::problem } else { Finding::unavailable };
+            let reason = match error {
+                mscclpp_gpu::Error::NoCompiler { tried } => format!("none runs; tried {tried}"),
+                other => other.to_string(),
+            };
+            let remedy =
+                "only simulated devices need one: install g++ or clang++, or name one in MSCCLPP_CXX";
+            make(SECTION, "C++", reason, remedy.to_owned())
+        }
+    });
+}
+
+/// What it is, once it has compiled something. Nothing is kept.
+#[cfg(any(feature = "cuda-12040", feature = "cuda-13000"))]
+fn nvrtc() -> Result<String, String> {
+    use mscclpp::gpu::nvrtc;
+    let text = |error: mscclpp_gpu::Error| mscclpp::Report(&error).to_string();
+    let kernel = "extern \"C\" __global__ void nothing() {}";
+    let options = ["--gpu-architecture=compute_80"];
+    let version = nvrtc::description().map_err(text)?;
+    nvrtc::compile("nothing.cu", kernel, &[], &options)
+        .map_err(|error| format!("{version}: {}", text(error)))?;
+    Ok(version)
+}
+
+#[cfg(not(any(feature = "cuda-12040", feature = "cuda-13000")))]
+fn nvrtc() -> Result<String, String> {
+    Err("this program was built without CUDA (feature cuda-12040)".to_owned())
+}

@@ -1,0 +1,94 @@
+//! Each device: what it is. How its memory is shared and reached is in `exports` and `gpu_direct`.
+
+use mscclpp::{Gpu, Platform};
+use mscclpp_gpu::Error;
+
+use super::{
+    child::Teller,
+    exports,
+    finding::{
+        Finding,
+        Section::{Devices, GpuDirect},
+    },
+    gpu_direct,
+};
+
+/// How many devices are looked at: more make no table that can be read.
+const MOST: usize = 16;
+const NO_DEVICES: &str = "no device can be used; see Platforms";
+
+/// The first devices of the platform that is used here. Tells of those that cannot be opened.
+pub(super) fn open(teller: &Teller, mut failed: impl FnMut(usize, &Error)) -> Vec<Gpu> {
+    teller.trying("looking for devices");
+    let Ok(platform) = Platform::detect_or_host() else { return Vec::new() };
+    let count = platform.device_count().unwrap_or(0);
+    let open = |id| {
+        teller.trying(format!("opening {platform} device {id}"));
+        platform.gpu(id).map_err(|error| failed(id, &error)).ok()
+    };
+    (0..count.min(MOST)).filter_map(open).collect()
+}
+
+pub(super) fn examine(teller: &Teller) {
+    let gpus = open(teller, |id, error| {
+        let remedy = "see nvidia-smi: another process may use it alone, or it has failed";
+        teller.found(Finding::problem(Devices, format!("device {id}"), error, remedy));
+    });
+    if gpus.is_empty() {
+        teller.found(Finding::note(Devices, "none", NO_DEVICES));
+    }
+    let count = Platform::detect_or_host().and_then(Platform::device_count).unwrap_or(0);
+    if count > MOST {
+        let text = format!("{count} devices; the first {MOST} are looked at");
+        teller.found(Finding::note(Devices, "more", text).fact("devices", count));
+    }
+    for gpu in &gpus {
+        teller.trying(format!("asking {gpu} for its memory"));
+        teller.found(describe(gpu));
+        teller.trying(format!("exporting memory of {gpu}"));
+        exports::examine(teller, gpu);
+        teller.trying(format!("asking {gpu} how adapters reach its memory"));
+        gpu_direct::examine(teller, gpu);
+    }
+    if gpus.first().is_some_and(|gpu| gpu.platform() == Platform::Host) {
+        let text = "memory of simulated devices is host memory, and adapters reach it as that";
+        teller.found(Finding::note(GpuDirect, "host", text));
+    }
+}
+
+fn describe(gpu: &Gpu) -> Finding {
+    let p = gpu.properties();
+    let item = format!("{} {}", p.platform, p.id);
+    let memory = match gpu.memory_info() {
+        Ok(memory) => memory,
+        Err(error) => {
+            let remedy = "see what nvidia-smi and dmesg say of the device";
+            return Finding::problem(Devices, item, error, remedy);
+        }
+    };
+    let mut text = match p.platform {
+        Platform::Host => format!("simulated, {} processors", p.multiprocessors),
+        _ => p.name.clone(),
+    };
+    let mebi = |bytes: u64| bytes >> 20;
+    text += &format!(", {} MiB of {} free", mebi(memory.free), mebi(memory.total));
+    if let Some((major, minor)) = p.compute_capability {
+        text += &format!(", compute capability {major}.{minor}");
+    }
+    if let Some(address) = &p.pci_bus_id {
+        text += &format!(", PCI {address}");
+        text += &p.numa_node.map_or(", NUMA node not known".to_owned(), |node| format!(", NUMA node {node}"));
+    }
+    let uuid = p.uuid.map(|byte| format!("{byte:02x}")).concat();
+    Finding::ok(Devices, item, text)
+        .fact("id", p.id)
+        .fact("platform", p.platform.to_string())
+        .fact("name", p.name.as_str())
+        .fact("uuid", uuid)
+        .fact("pci", p.pci_bus_id.clone())
+        .fact("numa_node", p.numa_node)
+        .fact("memory_bytes", memory.total)
+        .fact("free_bytes", memory.free)
+        .fact("compute_capability", p.compute_capability.map(|(major, minor)| format!("{major}.{minor}")))
+        .fact("multiprocessors", p.multiprocessors)
+}

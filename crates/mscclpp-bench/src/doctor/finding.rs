@@ -1,0 +1,164 @@
+//! What was found: one line of the text, one object of the JSON.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// A part of the report, in its order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Section {
+    Platform,
+    Devices,
+    Exports,
+    Peers,
+    GpuDirect,
+    Rdma,
+    Loopback,
+    Network,
+    Launcher,
+    Compilers,
+    Limits,
+}
+
+impl Section {
+    pub(super) const ALL: [Self; 11] = [
+        Self::Platform,
+        Self::Devices,
+        Self::Exports,
+        Self::Peers,
+        Self::GpuDirect,
+        Self::Rdma,
+        Self::Loopback,
+        Self::Network,
+        Self::Launcher,
+        Self::Compilers,
+        Self::Limits,
+    ];
+
+    /// What the section is about, and how its table is to be read if it has one.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Platform => "Platforms",
+            Self::Devices => "Devices",
+            Self::Exports => "Sharing device memory between processes, tried (columns: devices)",
+            Self::Peers => {
+                "Peer access: GB/s of copies from the row's device into the column's memory, checked (~: no atomics)"
+            }
+            Self::GpuDirect => "GPUDirect: how adapters reach device memory (columns: devices)",
+            Self::Rdma => "RDMA devices",
+            Self::Loopback => {
+                "RDMA loopback: a put of each adapter (row) from and to each device (column), checked"
+            }
+            Self::Network => "Network interfaces, as they are offered to peers, best first",
+            Self::Launcher => "Launcher",
+            Self::Compilers => "Compilers of kernels",
+            Self::Limits => "Limits",
+        }
+    }
+}
+
+/// Whether it works.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub(super) enum Outcome {
+    /// It works.
+    Ok { text: String },
+    /// It is so; nothing is right or wrong about it.
+    Note { text: String },
+    /// It does not work, and nothing else needs it here.
+    Unavailable { reason: String, remedy: String },
+    /// It does not work, and something else that this machine has, or its user has chosen, needs it.
+    Problem { reason: String, remedy: String },
+}
+
+/// Why something does not work, and what to do about it.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) reason: String,
+    pub(super) remedy: &'static str,
+}
+
+impl Failure {
+    pub(super) fn new(reason: impl fmt::Display, remedy: &'static str) -> Self {
+        Self { reason: reason.to_string(), remedy }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Finding {
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) section: Option<Section>,
+    /// What it is about; unique within its section.
+    pub(super) item: String,
+    #[serde(flatten)]
+    pub(super) outcome: Outcome,
+    /// Single values, under keys that stay.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub(super) facts: Map<String, Value>,
+    /// Where it stands in the section's table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) cell: Option<Cell>,
+}
+
+/// A place in a table, and what stands there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Cell {
+    pub(super) row: String,
+    /// The number of a device.
+    pub(super) column: usize,
+    pub(super) text: String,
+}
+
+impl Finding {
+    fn new(section: Section, item: impl Into<String>, outcome: Outcome) -> Self {
+        let item = item.into();
+        Self { section: Some(section), item, outcome, facts: Map::new(), cell: None }
+    }
+
+    pub(super) fn ok(section: Section, item: impl Into<String>, text: impl Into<String>) -> Self {
+        Self::new(section, item, Outcome::Ok { text: text.into() })
+    }
+
+    pub(super) fn note(section: Section, item: impl Into<String>, text: impl Into<String>) -> Self {
+        Self::new(section, item, Outcome::Note { text: text.into() })
+    }
+
+    pub(super) fn unavailable(
+        section: Section,
+        item: impl Into<String>,
+        reason: impl fmt::Display,
+        remedy: impl Into<String>,
+    ) -> Self {
+        let outcome = Outcome::Unavailable { reason: reason.to_string(), remedy: remedy.into() };
+        Self::new(section, item, outcome)
+    }
+
+    pub(super) fn problem(
+        section: Section,
+        item: impl Into<String>,
+        reason: impl fmt::Display,
+        remedy: impl Into<String>,
+    ) -> Self {
+        let outcome = Outcome::Problem { reason: reason.to_string(), remedy: remedy.into() };
+        Self::new(section, item, outcome)
+    }
+
+    /// With one value more.
+    pub(super) fn fact(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.facts.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// In the section's table.
+    pub(super) fn at(mut self, row: impl Into<String>, column: usize, text: impl Into<String>) -> Self {
+        self.cell = Some(Cell { row: row.into(), column, text: text.into() });
+        self
+    }
+
+    pub(super) fn is_problem(&self) -> bool {
+        matches!(self.outcome, Outcome::Problem { .. })
+    }
+}

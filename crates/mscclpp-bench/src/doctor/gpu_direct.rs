@@ -1,0 +1,68 @@
+//! How adapters reach the memory of a GPU by themselves: what its driver says, and whether it makes a dmabuf. Whether an
+//! adapter takes that is tried by the loopback.
+
+use mscclpp::{
+    Gpu, Platform,
+    gpu::{GpuDirect, WritesOrdering},
+};
+
+use super::{
+    child::Teller,
+    finding::{Failure, Finding, Section::GpuDirect as SECTION},
+};
+
+const BYTES: u64 = 64 << 10;
+
+/// Nothing is said of simulated devices.
+pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
+    if gpu.platform() == Platform::Host {
+        return;
+    }
+    let id = gpu.id();
+    let direct = match gpu.gpu_direct() {
+        Ok(direct) => direct,
+        Err(error) => {
+            let remedy = "see what nvidia-smi and dmesg say of the device";
+            return teller.found(Finding::problem(SECTION, format!("device {id}"), error, remedy));
+        }
+    };
+    for (way, result) in [("rdma", rdma(direct)), ("dmabuf", dma_buf(gpu)), ("host flush", flush(direct))] {
+        let item = format!("{way} of {id}");
+        let finding = match result {
+            Ok(()) => Finding::ok(SECTION, item, "works").at(way, id, "ok"),
+            Err(Failure { reason, remedy }) => {
+                Finding::unavailable(SECTION, item, reason, remedy).at(way, id, "--")
+            }
+        };
+        teller.found(finding.fact("way", way).fact("device", id));
+    }
+    let ordering = match direct.writes_ordering {
+        WritesOrdering::None => "none",
+        WritesOrdering::Owner => "owner",
+        WritesOrdering::AllDevices => "all",
+    };
+    let text = format!("what adapters write is seen in order by: {ordering}");
+    let finding = Finding::note(SECTION, format!("ordering of {id}"), text).at("ordering", id, ordering);
+    teller.found(finding.fact("way", "ordering").fact("device", id).fact("ordering", ordering));
+}
+
+fn rdma(direct: GpuDirect) -> Result<(), Failure> {
+    let remedy = "use Ethernet, or send from host memory";
+    let failure = || Failure::new("the driver says that the device has no GPUDirect RDMA", remedy);
+    if direct.rdma { Ok(()) } else { Err(failure()) }
+}
+
+fn flush(direct: GpuDirect) -> Result<(), Failure> {
+    let remedy = "none is needed where both adapters have atomics";
+    let failure = || Failure::new("the driver says that the host cannot flush what adapters write", remedy);
+    if direct.host_flush { Ok(()) } else { Err(failure()) }
+}
+
+fn dma_buf(gpu: &Gpu) -> Result<(), Failure> {
+    let remedy = "take the open kernel modules of the driver (nvidia-open) and Linux 5.12 or newer, or load the module \
+                  nvidia_peermem";
+    let buffer = gpu.allocate(BYTES).map_err(|error| Failure::new(error, "free memory of the device"))?;
+    // SAFETY: all of a live buffer.
+    let made = unsafe { gpu.export_dma_buf(buffer.ptr(), buffer.len()) };
+    made.map(drop).map_err(|error| Failure::new(error, remedy))
+}

@@ -1,0 +1,91 @@
+//! What the system grants this process.
+
+use rustix::{
+    fs::statvfs,
+    process::{Resource, getrlimit},
+};
+
+use super::{child::Teller, finding::Finding, finding::Section::Limits as SECTION};
+
+/// Below this, a job of some buffers fails.
+const FEW_BYTES: u64 = 64 << 20;
+/// Below this, a job of some tens of connections and buffers fails.
+const FEW_DESCRIPTORS: u64 = 1024;
+
+pub(super) fn examine(teller: &Teller) {
+    teller.trying("reading limits");
+    teller.found(locked_memory(getrlimit(Resource::Memlock).current));
+    teller.found(descriptors(getrlimit(Resource::Nofile).current));
+    teller.trying("asking for the size of /dev/shm");
+    teller.found(shared_memory());
+}
+
+fn locked_memory(limit: Option<u64>) -> Finding {
+    let item = "locked memory";
+    match limit {
+        Some(bytes) if bytes < FEW_BYTES => {
+            let reason = format!(
+                "{} KiB at most: pinned memory, and what is registered with adapters, fails beyond that; root may exceed it",
+                bytes >> 10
+            );
+            let remedy = "raise it: `ulimit -l unlimited`, LimitMEMLOCK of systemd, --ulimit memlock=-1 of docker";
+            Finding::unavailable(SECTION, item, reason, remedy)
+        }
+        Some(bytes) => Finding::ok(SECTION, item, format!("{} MiB at most", bytes >> 20)),
+        None => Finding::ok(SECTION, item, "no limit"),
+    }
+    .fact("bytes", limit)
+}
+
+fn descriptors(limit: Option<u64>) -> Finding {
+    let item = "open descriptors";
+    match limit {
+        Some(count) if count < FEW_DESCRIPTORS => {
+            let reason = format!(
+                "{count} at most: connections, and buffers of simulated devices, take one or more each"
+            );
+            Finding::unavailable(SECTION, item, reason, "raise it: `ulimit -n 65536`, LimitNOFILE of systemd")
+        }
+        Some(count) => Finding::ok(SECTION, item, format!("{count} at most")),
+        None => Finding::ok(SECTION, item, "no limit"),
+    }
+    .fact("count", limit)
+}
+
+/// This library takes none of it; others of the same job do.
+fn shared_memory() -> Finding {
+    let item = "/dev/shm";
+    match statvfs(item) {
+        Ok(all) => {
+            let unit = all.f_frsize;
+            let (size, free) = (all.f_blocks * unit, all.f_bavail * unit);
+            let text = format!(
+                "{} MiB of {} free; for NCCL and PyTorch, not for this library",
+                free >> 20,
+                size >> 20
+            );
+            Finding::note(SECTION, item, text).fact("bytes", size).fact("free_bytes", free)
+        }
+        Err(error) => {
+            let remedy = "none is needed by this library; NCCL and PyTorch want it (docker: --shm-size)";
+            Finding::unavailable(SECTION, item, error, remedy)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::finding::Outcome;
+
+    #[test]
+    fn limits_that_are_too_low_have_a_remedy() {
+        for finding in [locked_memory(Some(64 << 10)), descriptors(Some(256))] {
+            let Outcome::Unavailable { remedy, .. } = &finding.outcome else { panic!("{finding:?}") };
+            assert!(remedy.contains("ulimit"), "{remedy}");
+        }
+        for finding in [locked_memory(None), locked_memory(Some(FEW_BYTES)), descriptors(Some(1 << 20))] {
+            assert!(matches!(finding.outcome, Outcome::Ok { .. }), "{finding:?}");
+        }
+    }
+}

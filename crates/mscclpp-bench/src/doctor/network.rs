@@ -1,0 +1,109 @@
+//! How other processes are met: addresses of this machine, and what a launcher says.
+
+use mscclpp::Rendezvous;
+use mscclpp::errors::BootstrapError;
+use mscclpp_net::{env::Env, interface};
+
+use super::{
+    child::Teller,
+    finding::{
+        Finding,
+        Section::{Launcher, Network},
+    },
+};
+
+const FIREWALL: &str =
+    "others must get through to it: see the page on Ethernet for what a firewall must let pass";
+
+pub(super) fn examine(teller: &Teller) {
+    teller.trying("listing the network interfaces");
+    interfaces(teller);
+    teller.trying("reading what a launcher says");
+    launcher(teller);
+}
+
+fn interfaces(teller: &Teller) {
+    let env = match Env::read() {
+        Ok(env) => env,
+        Err(error) => {
+            let (item, remedy) = (error.variable, "set it to such a value, or unset it");
+            return teller.found(Finding::problem(Network, item, error, remedy));
+        }
+    };
+    let all = match interface::list() {
+        Ok(all) => all,
+        Err(error) => {
+            let remedy = "see whether this process may open netlink sockets";
+            return teller.found(Finding::problem(Network, "interfaces", mscclpp::Report(&error), remedy));
+        }
+    };
+    let offered = match interface::candidates(&all, env.interface.as_deref(), env.family) {
+        Ok(offered) => offered,
+        Err(error) => {
+            let remedy =
+                "set MSCCLPP_SOCKET_IFNAME and MSCCLPP_SOCKET_FAMILY to what there is, or unset them";
+            return teller.found(Finding::problem(Network, "interfaces", error, remedy));
+        }
+    };
+    if offered.iter().all(std::net::IpAddr::is_loopback) {
+        let (reason, remedy) = (
+            "only the loopback interface has an address, so other hosts cannot reach this one",
+            "none is needed for jobs of one host; else give an interface an address (docker: --network host)",
+        );
+        teller.found(Finding::unavailable(Network, "other hosts", reason, remedy));
+    }
+    for (place, ip) in offered.iter().enumerate() {
+        let name = all.iter().find(|i| i.ip == *ip).map_or("?", |i| i.name.as_str());
+        let finding = Finding::ok(
+            Network,
+            format!("{name} {ip}"),
+            match place {
+                0 => format!("offered first; {FIREWALL}"),
+                _ => "offered".to_owned(),
+            },
+        );
+        teller.found(finding.fact("interface", name).fact("ip", ip.to_string()).fact("offered", place));
+    }
+    for left_out in all.iter().filter(|i| !offered.contains(&i.ip)) {
+        let text = match (&env.interface, env.family) {
+            (Some(name), _) if *name != left_out.name => {
+                format!("not offered: MSCCLPP_SOCKET_IFNAME is {name}")
+            }
+            (_, Some(family)) if !family.includes(&left_out.ip) => {
+                "not offered: MSCCLPP_SOCKET_FAMILY is the other".to_owned()
+            }
+            _ => "not offered: the address means nothing without its interface".to_owned(),
+        };
+        let item = format!("{} {}", left_out.name, left_out.ip);
+        let finding = Finding::note(Network, item, text);
+        teller.found(
+            finding
+                .fact("interface", left_out.name.as_str())
+                .fact("ip", left_out.ip.to_string())
+                .fact("offered", None::<usize>),
+        );
+    }
+}
+
+fn launcher(teller: &Teller) {
+    let item = "ranks";
+    teller.found(match Rendezvous::from_env() {
+        Ok(job) => {
+            let of = job.job.as_deref().unwrap_or("a job without an id");
+            let text = format!("rank {} of {}, rank 0 at {}, {of}", job.rank, job.n_ranks, job.address);
+            Finding::ok(Launcher, item, text)
+                .fact("rank", job.rank)
+                .fact("n_ranks", job.n_ranks)
+                .fact("address", job.address.as_str())
+                .fact("job", job.job.clone())
+                .fact("local_rank", job.local_rank)
+        }
+        Err(BootstrapError::NotLaunched) => {
+            Finding::note(Launcher, item, "no launcher has started this process").fact("rank", None::<usize>)
+        }
+        Err(error) => {
+            let remedy = "start it by the launcher as a rank, or unset what is left over in the environment";
+            Finding::problem(Launcher, item, mscclpp::Report(&error), remedy).fact("rank", None::<usize>)
+        }
+    });
+}

@@ -1,0 +1,144 @@
+//! Which device reaches the memory of which, and how fast copies are.
+
+use std::time::{Duration, Instant};
+
+use mscclpp::{DeviceBuffer, Gpu, Platform, Stream};
+
+use super::{child::Teller, devices, finding::Finding, finding::Section, finding::Section::Peers as SECTION};
+
+/// How long all pairs together may take; those after that are not tried.
+pub(super) const ALL_PAIRS: Duration = Duration::from_secs(20);
+/// How much is copied at once, and how often.
+const BYTES_OF_GPU: u64 = 64 << 20;
+const BYTES_OF_HOST: u64 = 1 << 20;
+const COPIES: u32 = 4;
+/// What is compared at either end of a copy.
+const COMPARED: usize = 4096;
+
+/// A device, and what a copy needs on it.
+struct Side<'a> {
+    gpu: &'a Gpu,
+    source: DeviceBuffer,
+    target: DeviceBuffer,
+    stream: Stream,
+}
+
+pub(super) fn examine(teller: &Teller) {
+    let gpus = devices::open(teller, |_, _| {});
+    if gpus.len() < 2 {
+        return teller.found(Finding::note(SECTION, "none", "there are no two devices"));
+    }
+    let mut sides = Vec::new();
+    for gpu in &gpus {
+        teller.trying(format!("allocating memory of {gpu}"));
+        match side(gpu) {
+            Ok(side) => sides.push(side),
+            Err(error) => {
+                let remedy = "free memory of the device";
+                teller.found(Finding::problem(SECTION, format!("device {}", gpu.id()), error, remedy));
+            }
+        }
+    }
+    let start = Instant::now();
+    for from in &sides {
+        for to in sides.iter().filter(|to| to.gpu.id() != from.gpu.id()) {
+            if start.elapsed() > ALL_PAIRS {
+                teller.found(not_tried(SECTION, from.gpu.id().to_string(), to.gpu.id()));
+                continue;
+            }
+            teller.trying(format!("copying from {} to {}", from.gpu, to.gpu));
+            let finding = pair(from, to);
+            teller.found(finding.fact("from", from.gpu.id()).fact("to", to.gpu.id()));
+        }
+    }
+}
+
+/// Of a pair for which no time was left.
+pub(super) fn not_tried(section: Section, row: String, column: usize) -> Finding {
+    let reason = format!("not tried, as those before took {ALL_PAIRS:?} together");
+    let remedy = "try fewer: CUDA_VISIBLE_DEVICES, MSCCLPP_HOST_DEVICES and MSCCLPP_HCA_DEVICES choose";
+    Finding::unavailable(section, format!("{row} to {column}"), reason, remedy).at(row, column, "?")
+}
+
+fn side(gpu: &Gpu) -> mscclpp_gpu::Result<Side<'_>> {
+    let bytes = if gpu.platform() == Platform::Host { BYTES_OF_HOST } else { BYTES_OF_GPU };
+    let (source, target) = (gpu.allocate(bytes)?, gpu.allocate(bytes)?);
+    let pattern = pattern(gpu.id());
+    source.write(0, &pattern)?;
+    source.write(bytes - COMPARED as u64, &pattern)?;
+    Ok(Side { gpu, source, target, stream: gpu.stream()? })
+}
+
+/// What the ends of a device's source hold: no other's do.
+fn pattern(id: usize) -> Vec<u8> {
+    (0..COMPARED).map(|i| (i * 7 + id * 31 + i / 251) as u8).collect()
+}
+
+fn pair(from: &Side<'_>, to: &Side<'_>) -> Finding {
+    let (row, column) = (from.gpu.id().to_string(), to.gpu.id());
+    let item = format!("{row} to {column}");
+    let no = |reason: String, remedy: &str| {
+        Finding::unavailable(SECTION, item.clone(), reason, remedy).at(row.clone(), column, "--")
+    };
+    let wrong = |reason: String| {
+        let remedy =
+            "do not use this pair; see dmesg for errors of NVLink, PCIe or the IOMMU, and switch off ACS";
+        Finding::problem(SECTION, item.clone(), reason, remedy)
+            .at(row.clone(), column, "!!")
+            .fact("reachable", true)
+    };
+    let access = match from.gpu.peer_access(to.gpu) {
+        Ok(access) => access,
+        Err(error) => return wrong(error.to_string()),
+    };
+    if !access.reachable {
+        let remedy = "see `nvidia-smi topo -p2p r`; connect such pairs by InfiniBand or Ethernet";
+        return no(from.gpu.platform().why_no_peer_access().to_owned(), remedy).fact("reachable", false);
+    }
+    match copies(from, to) {
+        Ok(gb_per_s) => {
+            let digits = usize::from(gb_per_s < 100.0);
+            let mark = if access.native_atomics { "" } else { "~" };
+            let atomics = if access.native_atomics { "with atomics" } else { "no atomics" };
+            Finding::ok(SECTION, item, format!("{gb_per_s:.digits$} GB/s, {atomics}"))
+                .at(row, column, format!("{gb_per_s:.digits$}{mark}"))
+                .fact("reachable", true)
+                .fact("native_atomics", access.native_atomics)
+                .fact("gb_per_s", gb_per_s)
+        }
+        Err(reason) => wrong(reason),
+    }
+}
+
+/// Copies into the peer's memory, and looks at what came. In GB/s, without the first copy.
+fn copies(from: &Side<'_>, to: &Side<'_>) -> Result<f64, String> {
+    let bytes = from.source.len();
+    let copy = |times: u32| {
+        for _ in 0..times {
+            // SAFETY: all of two live buffers of that size, which outlive the copies, as these are waited for.
+            unsafe { from.stream.copy(to.target.ptr(), from.source.ptr(), bytes)? };
+        }
+        // Whoever started this process ends it if this never returns.
+        from.stream.synchronize()
+    };
+    let run = || -> mscclpp_gpu::Result<(f64, bool)> {
+        to.target.fill(0, bytes, 0)?;
+        // SAFETY: one live allocation of the peer.
+        unsafe { from.gpu.enable_access(to.gpu, to.target.ptr(), bytes)? };
+        copy(1)?;
+        let start = Instant::now();
+        copy(COPIES)?;
+        let seconds = start.elapsed().as_secs_f64().max(1e-9);
+        let mut ends = [vec![0; COMPARED], vec![0; COMPARED]];
+        to.target.read(0, &mut ends[0])?;
+        to.target.read(bytes - COMPARED as u64, &mut ends[1])?;
+        let expected = pattern(from.gpu.id());
+        let is_right = ends.iter().all(|end| *end == expected);
+        Ok(((u64::from(COPIES) * bytes) as f64 / seconds / 1e9, is_right))
+    };
+    match run() {
+        Ok((gb_per_s, true)) => Ok(gb_per_s),
+        Ok((_, false)) => Err("copies arrive with wrong data".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,190 @@
+//! The verbs library, the devices that it knows, their ports and GIDs, and what of these is chosen.
+
+use mscclpp_ib::{DeviceDetails, DeviceReport, InfiniBand, Inventory};
+
+use super::{child::Teller, devices, finding::Finding, finding::Section::Rdma as SECTION};
+
+const DEVICES: &str = "MSCCLPP_HCA_DEVICES";
+const NO_DEVICE: &str = "none is needed without an adapter; with one, load its driver, and in a container pass /dev/infiniband in \
+     (docker: --device /dev/infiniband)";
+const NO_PORT: &str = "connect the port, and bring the interface behind it up (`ip link set ... up`) with an address; see `ibv_devinfo`";
+const NO_GID: &str = "unset MSCCLPP_IB_GID_INDEX or set it to one of these; if there are none, give the interface behind the port \
+     an address";
+
+pub(super) fn examine(teller: &Teller) {
+    teller.trying("loading the verbs library and opening its devices");
+    let infiniband = InfiniBand::new();
+    let inventory = infiniband.describe();
+    let is_asked_for = std::env::var_os(DEVICES).is_some_and(|names| !names.is_empty());
+    match &inventory {
+        Ok(inventory) => library(teller, inventory),
+        Err(error) => {
+            let make = if is_asked_for { Finding::problem } else { Finding::unavailable };
+            teller.found(make(SECTION, "libibverbs".to_owned(), &error.reason, error.remedy.clone()));
+        }
+    }
+    let found = inventory.as_ref().ok().map(|inventory| inventory.devices.len());
+    choice(teller, &infiniband, found, is_asked_for);
+    let Ok(inventory) = inventory else { return };
+    for device in &inventory.devices {
+        report(teller, device);
+    }
+    if !inventory.devices.is_empty() {
+        nearest(teller, &infiniband);
+    }
+}
+
+fn library(teller: &Teller, inventory: &Inventory) {
+    let text = format!("{}, {} devices", inventory.library, inventory.devices.len());
+    let finding = Finding::ok(SECTION, "libibverbs", text);
+    teller
+        .found(finding.fact("library", inventory.library.as_str()).fact("devices", inventory.devices.len()));
+    for (i, missing) in inventory.missing.iter().enumerate() {
+        let remedy = "install a newer rdma-core; without it an older way is taken where there is one";
+        teller.found(Finding::unavailable(SECTION, format!("missing function {}", i + 1), missing, remedy));
+    }
+}
+
+/// Which devices are `IB0` and so on. `found` is how many there are, none without a library.
+fn choice(teller: &Teller, infiniband: &InfiniBand, found: Option<usize>, is_asked_for: bool) {
+    let item = "IB0 to IB7";
+    teller.found(match infiniband.device_names() {
+        Ok(names) => {
+            let list: Vec<_> = names.iter().enumerate().map(|(i, name)| format!("IB{i} is {name}")).collect();
+            Finding::ok(SECTION, item, list.join(", ")).fact("devices", names)
+        }
+        Err(reason) if is_asked_for => {
+            let remedy = format!(
+                "set {DEVICES} to names of devices that are there, or unset it; and see the lines above"
+            );
+            Finding::problem(SECTION, item, reason, remedy).fact("devices", Vec::<String>::new())
+        }
+        // Malformed variables come first, also where there is no library.
+        Err(reason) if reason.starts_with("MSCCLPP_") => {
+            let remedy = "set the variable to such a value, or unset it";
+            Finding::problem(SECTION, item, reason, remedy).fact("devices", Vec::<String>::new())
+        }
+        Err(reason) => {
+            let (reason, remedy) = match found {
+                None => ("there are none without the library".to_owned(), "see libibverbs above"),
+                Some(0) => (reason, NO_DEVICE),
+                Some(_) => (reason, NO_PORT),
+            };
+            Finding::unavailable(SECTION, item, reason, remedy).fact("devices", Vec::<String>::new())
+        }
+    });
+}
+
+fn report(teller: &Teller, device: &DeviceReport) {
+    let name = device.name.as_str();
+    let transport = device.transport.map(|transport| transport.to_string());
+    let place = device.pci.as_ref().map_or("in software".to_owned(), |pci| format!("PCI {pci}"));
+    let with_facts = |finding: Finding| {
+        finding
+            .fact("device", name)
+            .fact("pci", device.pci.clone())
+            .fact("transport", transport.clone())
+            .fact("why", device.why.as_str())
+    };
+    let details = match &device.details {
+        Ok(details) => details,
+        Err(reason) => {
+            let remedy = "give this user /dev/infiniband (docker: --device /dev/infiniband), and see dmesg";
+            return teller.found(with_facts(Finding::unavailable(SECTION, name, reason, remedy)));
+        }
+    };
+    let atomics = if details.atomics { "has atomics" } else { "no atomics: signals are immediates" };
+    let finding = match (&transport, &details.used) {
+        (Some(transport), Ok(_)) => {
+            Finding::ok(SECTION, name, format!("{transport}: {}; {place}, {atomics}", device.why))
+        }
+        (Some(transport), Err(reason)) => {
+            let has_active_port = details.ports.iter().flatten().any(|port| port.is_active);
+            let remedy = if has_active_port { NO_GID } else { NO_PORT };
+            Finding::problem(SECTION, name, format!("{transport} cannot be used: {reason}"), remedy)
+        }
+        (None, _) => Finding::note(SECTION, name, format!("not chosen: {}; {place}, {atomics}", device.why)),
+    };
+    teller.found(with_facts(finding).fact("atomics", details.atomics));
+    ports(teller, name, details, transport.is_some());
+}
+
+/// `is_chosen`: whether the device is.
+fn ports(teller: &Teller, name: &str, details: &DeviceDetails, is_chosen: bool) {
+    let used = details.used.as_ref().ok();
+    for (number, port) in (1..).zip(&details.ports) {
+        let item = format!("{name} port {number}");
+        let port = match port {
+            Ok(port) => port,
+            Err(reason) => {
+                let remedy = "see dmesg for what the driver says";
+                teller.found(Finding::unavailable(SECTION, item, reason, remedy).fact("device", name));
+                continue;
+            }
+        };
+        let used = used.filter(|used| used.number == port.number);
+        let chosen_gid = used.filter(|_| is_chosen).map(|used| used.gid_index);
+        let layer = if port.is_ethernet { "Ethernet (RoCE)" } else { "InfiniBand" };
+        let text = format!("{}, {layer}, MTU {}", port.state, port.mtu);
+        let finding = match (port.is_active, used) {
+            (true, Some(used)) if is_chosen => Finding::ok(
+                SECTION,
+                item,
+                format!("{text}; chosen with GID {}: {}", used.gid_index, used.why),
+            ),
+            (true, Some(used)) => {
+                let text =
+                    format!("{text}; if the device were chosen, with GID {}: {}", used.gid_index, used.why);
+                Finding::note(SECTION, item, text)
+            }
+            (true, None) => Finding::note(SECTION, item, format!("{text}; not chosen")),
+            (false, _) => Finding::unavailable(SECTION, item, text, NO_PORT),
+        };
+        teller.found(
+            finding
+                .fact("device", name)
+                .fact("port", port.number)
+                .fact("active", port.is_active)
+                .fact("state", port.state.as_str())
+                .fact("link_layer", if port.is_ethernet { "ethernet" } else { "infiniband" })
+                .fact("mtu", port.mtu)
+                .fact("chosen_gid", chosen_gid),
+        );
+        for gid in &port.gids {
+            let is_chosen = chosen_gid == Some(gid.index);
+            let chosen = if is_chosen { ", chosen" } else { "" };
+            let elsewhere = match gid.in_this_namespace {
+                Some(false) => ", its interface is in another network namespace",
+                _ => "",
+            };
+            let text = format!("{} ({}){elsewhere}{chosen}", gid.gid, gid.kind);
+            teller.found(
+                Finding::note(SECTION, format!("{name}/{} GID {}", port.number, gid.index), text)
+                    .fact("device", name)
+                    .fact("port", port.number)
+                    .fact("index", gid.index)
+                    .fact("gid", gid.gid.to_string())
+                    .fact("kind", gid.kind.as_str())
+                    .fact("chosen", is_chosen),
+            );
+        }
+    }
+}
+
+/// Which device is closest to each GPU.
+fn nearest(teller: &Teller, infiniband: &InfiniBand) {
+    let gpus = devices::open(teller, |_, _| {});
+    if gpus.iter().any(|gpu| gpu.properties().pci_bus_id.is_none()) {
+        let text = "simulated devices are near to none";
+        return teller.found(Finding::note(SECTION, "nearest", text));
+    }
+    for gpu in &gpus {
+        let transport = infiniband.nearest_ib(gpu).map(|transport| transport.to_string());
+        let text = transport.clone().unwrap_or("not known".to_owned());
+        teller.found(
+            Finding::note(SECTION, format!("nearest to {} {}", gpu.platform(), gpu.id()), text)
+                .fact("gpu", gpu.id())
+                .fact("transport", transport),
+        );
+    }
+}

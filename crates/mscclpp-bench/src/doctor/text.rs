@@ -1,0 +1,185 @@
+//! The report as text, of 100 columns.
+
+use std::{collections::BTreeSet, fmt};
+
+use super::{
+    finding::{Cell, Finding, Outcome},
+    report::Report,
+};
+
+const COLUMNS: usize = 100;
+/// The widest item that others are aligned with.
+const WIDEST_ITEM: usize = 22;
+/// Before an item: its status.
+const STATUS: usize = 6;
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "mscclpp {}: what this machine can do", env!("CARGO_PKG_VERSION"))?;
+        writeln!(f, "ok: works   --: does not, and nothing here needs it   !!: does not, and is needed")?;
+        for (section, findings) in self.sections() {
+            writeln!(f, "\n{}", section.title())?;
+            if findings.is_empty() {
+                writeln!(f, "      nothing to look at")?;
+            }
+            write_table(f, findings)?;
+            let lines = lines(findings);
+            let widths = lines.iter().map(|(item, _)| item.chars().count());
+            let width = widths.filter(|width| *width <= WIDEST_ITEM).max().unwrap_or(0);
+            for (item, outcome) in &lines {
+                write_line(f, item, outcome, width)?;
+            }
+        }
+        match self.problems().as_slice() {
+            [] => writeln!(f, "\nNo problems."),
+            [_] => writeln!(f, "\n1 problem, marked !! above."),
+            many => writeln!(f, "\n{} problems, marked !! above.", many.len()),
+        }
+    }
+}
+
+/// What stands in a section's table.
+fn write_table(f: &mut fmt::Formatter<'_>, findings: &[Finding]) -> fmt::Result {
+    let cells: Vec<&Cell> = findings.iter().filter_map(|finding| finding.cell.as_ref()).collect();
+    let rows = in_order(cells.iter().map(|cell| cell.row.as_str()));
+    let columns: BTreeSet<usize> = cells.iter().map(|cell| cell.column).collect();
+    if cells.is_empty() {
+        return Ok(());
+    }
+    let width = cells.iter().map(|cell| cell.text.chars().count()).max().unwrap_or(0).max(2) + 2;
+    let head = rows.iter().map(|row| row.chars().count()).max().unwrap_or(0);
+    let line = |name: &str, texts: &mut dyn Iterator<Item = String>| {
+        texts.fold(format!("{:STATUS$}{name:head$}", ""), |line, text| format!("{line}{text:>width$}"))
+    };
+    writeln!(f, "{}", line("", &mut columns.iter().map(ToString::to_string)))?;
+    for row in rows {
+        let mut texts = columns.iter().map(|column| {
+            let cell = cells.iter().find(|cell| cell.row == row && cell.column == *column);
+            cell.map_or(String::new(), |cell| cell.text.clone())
+        });
+        writeln!(f, "{}", line(row, &mut texts).trim_end())?;
+    }
+    Ok(())
+}
+
+fn in_order<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut all = Vec::new();
+    for name in names {
+        if !all.contains(&name) {
+            all.push(name);
+        }
+    }
+    all
+}
+
+/// What gets lines of its own: all that is in no table, and what does not work in one, alike ones together.
+fn lines(findings: &[Finding]) -> Vec<(String, &Outcome)> {
+    let mut lines: Vec<(String, &Outcome)> = Vec::new();
+    let mut of_tables: Vec<(Vec<&str>, &Outcome)> = Vec::new();
+    for finding in findings {
+        match (&finding.cell, &finding.outcome) {
+            (None, outcome) => lines.push((finding.item.clone(), outcome)),
+            (Some(_), Outcome::Ok { .. } | Outcome::Note { .. }) => {}
+            (Some(_), outcome) => match of_tables.iter_mut().find(|(_, other)| *other == outcome) {
+                Some((items, _)) => items.push(&finding.item),
+                None => of_tables.push((vec![&finding.item], outcome)),
+            },
+        }
+    }
+    lines.extend(of_tables.into_iter().map(|(items, outcome)| {
+        let item = match items.as_slice() {
+            [first, _, ..] => format!("{first} and {} more", items.len() - 1),
+            _ => items.concat(),
+        };
+        (item, outcome)
+    }));
+    lines
+}
+
+fn write_line(f: &mut fmt::Formatter<'_>, item: &str, outcome: &Outcome, width: usize) -> fmt::Result {
+    let (mark, text, remedy) = match outcome {
+        Outcome::Ok { text } => ("ok", text, None),
+        Outcome::Note { text } => ("", text, None),
+        Outcome::Unavailable { reason, remedy } => ("--", reason, Some(remedy)),
+        Outcome::Problem { reason, remedy } => ("!!", reason, Some(remedy)),
+    };
+    let indent = STATUS + width + 2;
+    let mut first = format!("  {mark:<w$}{item:<width$}", w = STATUS - 2);
+    if item.chars().count() > width {
+        // The text starts below it.
+        writeln!(f, "{first}")?;
+        first.clear();
+    }
+    let remedy = remedy.map(|remedy| format!("-> {remedy}"));
+    for text in [Some(text), remedy.as_ref()].into_iter().flatten() {
+        for line in wrapped(text, COLUMNS - indent) {
+            writeln!(f, "{}", format!("{first:<indent$}{line}").trim_end())?;
+            first.clear();
+        }
+    }
+    Ok(())
+}
+
+/// `text` in lines of at most `width` columns, but for words that are longer.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let Some(line) = lines.last_mut() else { break };
+        if line.is_empty() {
+            *line = word.to_owned();
+        } else if line.chars().count() + 1 + word.chars().count() <= width {
+            *line += " ";
+            *line += word;
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::finding::Section::{Limits, Peers, Rdma};
+
+    #[test]
+    fn lines_are_aligned_and_wrapped() {
+        let long = "word ".repeat(40);
+        let report = Report::of(vec![
+            Finding::ok(Limits, "short", "fine"),
+            Finding::unavailable(Limits, "longer item", long, "do this"),
+            Finding::problem(Limits, "an item that is longer than all others", "bad", "do that"),
+        ]);
+        let text = report.to_string();
+        assert!(text.contains("\n  ok  short        fine\n"), "{text}");
+        assert!(text.contains("\n  --  longer item  word word"), "{text}");
+        assert!(text.contains("\n                   -> do this\n"), "{text}");
+        assert!(
+            text.contains("\n  !!  an item that is longer than all others\n                   bad\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("\n1 problem, marked !! above.\n"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
+    }
+
+    #[test]
+    fn tables_have_cells_and_lines_for_what_does_not_work() {
+        let refused = |from: usize, to: usize| {
+            let item = format!("{from} to {to}");
+            Finding::unavailable(Peers, item, "no peer access", "none").at(from.to_string(), to, "--")
+        };
+        let report = Report::of(vec![
+            Finding::ok(Peers, "0 to 1", "390 GB/s").at("0", 1, "390"),
+            refused(1, 0),
+            refused(2, 0),
+            Finding::note(Rdma, "outside", "text"),
+        ]);
+        let text = report.to_string();
+        assert!(
+            text.contains("\n           0    1\n      0       390\n      1   --\n      2   --\n"),
+            "{text}"
+        );
+        assert!(text.contains("  --  1 to 0 and 1 more  no peer access"), "{text}");
+        assert!(!text.contains("390 GB/s"), "the table says it: {text}");
+    }
+}

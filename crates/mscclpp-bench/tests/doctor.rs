@@ -1,0 +1,223 @@
+//! What `mscclpp-bench doctor` says on simulated devices: that text and JSON agree, and that what is not there is not said to
+//! work. What it says of GPUs and adapters is tried where there are some.
+
+use std::{
+    path::Path,
+    process::{Command, ExitCode},
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp_test_support::{LIMIT, child::output_within};
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_mscclpp-bench");
+const SECTIONS: [&str; 11] = [
+    "platform",
+    "devices",
+    "exports",
+    "peers",
+    "gpu_direct",
+    "rdma",
+    "loopback",
+    "network",
+    "launcher",
+    "compilers",
+    "limits",
+];
+/// Those that the text shows as tables.
+const TABLES: [&str; 4] = ["exports", "peers", "gpu_direct", "loopback"];
+/// As if nothing but the CPU were there.
+const NOTHING: [(&str, &str); 5] = [
+    ("MSCCLPP_PLATFORM", "host"),
+    ("MSCCLPP_HOST_PEER_ACCESS", "none"),
+    ("MSCCLPP_IBV_SO", "/nowhere/libibverbs.so.1"),
+    ("MSCCLPP_NVRTC_SO", "/nowhere/libnvrtc.so.12"),
+    ("MSCCLPP_CXX", "/nowhere/c++"),
+];
+
+fn main() -> ExitCode {
+    // Where only the tests were brought to.
+    let missing = !Path::new(PROGRAM).exists();
+    let trial =
+        |name: &str, test: fn() -> Result<(), Failed>| Trial::test(name, test).with_ignored_flag(missing);
+    let trials = vec![
+        trial("text_and_json_have_the_same_facts", text_and_json),
+        trial("simulated_devices_are_found_and_tried", simulated_devices),
+        trial("what_is_not_there_has_a_reason_and_a_remedy", nothing),
+        trial("strict_is_an_exit_code", strict),
+        trial("a_malformed_variable_is_named", malformed),
+        trial("a_device_that_is_asked_for_and_not_there_is_a_problem", no_such_device),
+        trial("a_launcher_is_understood", launcher),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// Output and exit code, with only these of our variables.
+fn doctor(options: &[&str], environment: &[(&str, &str)]) -> Result<(String, Option<i32>), Failed> {
+    let mut command = Command::new(PROGRAM);
+    for (name, _) in std::env::vars_os() {
+        let ours = name.to_string_lossy().starts_with("MSCCLPP_");
+        if ours && name != "MSCCLPP_CACHE_DIR" {
+            command.env_remove(name);
+        }
+    }
+    command.arg("doctor").args(options).envs(environment.iter().copied()).env("MSCCLPP_HOST_DEVICES", "3");
+    let output = output_within(2 * LIMIT, &mut command);
+    Ok((String::from_utf8(output.stdout)?, output.status.code()))
+}
+
+fn json(environment: &[(&str, &str)]) -> Result<Value, Failed> {
+    let (text, code) = doctor(&["--json"], environment)?;
+    assert_eq!(code, Some(0), "{text}");
+    Ok(serde_json::from_str(&text)?)
+}
+
+fn findings<'a>(report: &'a Value, section: &str) -> &'a [Value] {
+    report["sections"][section].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn finding<'a>(report: &'a Value, section: &str, item: &str) -> Result<&'a Value, Failed> {
+    let found = findings(report, section).iter().find(|finding| finding["item"] == item);
+    Ok(found.ok_or_else(|| format!("no {item} in {:?}", findings(report, section)))?)
+}
+
+fn count(report: &Value, section: &str, status: &str) -> usize {
+    findings(report, section).iter().filter(|finding| finding["status"] == status).count()
+}
+
+fn squeezed(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn text_and_json() -> Result<(), Failed> {
+    for environment in [&NOTHING[..1], &NOTHING] {
+        let (text, code) = doctor(&[], environment)?;
+        assert_eq!(code, Some(0), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        let report = json(environment)?;
+        let keys: Vec<_> = report["sections"].as_object().into_iter().flatten().map(|(key, _)| key).collect();
+        assert_eq!(keys.len(), SECTIONS.len(), "{keys:?}");
+        let mut problems = 0;
+        let text = squeezed(&text);
+        for section in SECTIONS {
+            assert!(!findings(&report, section).is_empty(), "{section}");
+            for finding in findings(&report, section) {
+                let (mark, said) = match finding["status"].as_str() {
+                    Some("ok") => ("ok", "text"),
+                    Some("note") => ("", "text"),
+                    Some("unavailable") => ("--", "reason"),
+                    Some("problem") => ("!!", "reason"),
+                    _ => return Err(format!("{finding}").into()),
+                };
+                problems += usize::from(mark == "!!");
+                let field = |name: &str| finding[name].as_str().unwrap_or_default();
+                assert!(!field("item").is_empty() && !field(said).is_empty(), "{finding}");
+                if mark == "--" || mark == "!!" {
+                    assert!(!field("remedy").is_empty(), "{finding}");
+                    assert!(text.contains(&squeezed(field("remedy"))), "{finding}");
+                    assert!(text.contains(&squeezed(field("reason"))), "{finding}");
+                } else if !TABLES.contains(&section) && section != "devices" && section != "limits" {
+                    // What is free may differ from one run to the next.
+                    let line = squeezed(&format!("{mark} {} {}", field("item"), field("text")));
+                    assert!(text.contains(&line), "{line} in {text}");
+                }
+            }
+        }
+        assert_eq!(report["problems"], problems);
+    }
+    Ok(())
+}
+
+fn simulated_devices() -> Result<(), Failed> {
+    let report = json(&NOTHING[..1])?;
+    assert_eq!(finding(&report, "platform", "host")?["facts"]["chosen"], true);
+    assert_eq!(findings(&report, "devices").len(), 3);
+    assert_eq!(finding(&report, "devices", "host 2")?["facts"]["id"], 2);
+    assert_eq!(count(&report, "peers", "ok"), 6);
+    for finding in findings(&report, "peers") {
+        assert!(finding["facts"]["gb_per_s"].as_f64() > Some(0.0), "{finding}");
+    }
+    for device in 0..3 {
+        let by = |kind: &str| finding(&report, "exports", &format!("{kind} of {device}"));
+        assert_eq!(by("file descriptor")?["status"], "ok");
+        assert_eq!(by("fabric handle")?["status"], "unavailable");
+        assert_eq!(by("legacy handle")?["status"], "unavailable");
+    }
+    assert!(findings(&report, "network").iter().any(|finding| finding["facts"]["offered"] == 0));
+    Ok(())
+}
+
+fn nothing() -> Result<(), Failed> {
+    let report = json(&NOTHING)?;
+    assert_eq!(count(&report, "peers", "ok"), 0);
+    assert_eq!(count(&report, "peers", "unavailable"), 6);
+    assert_eq!(count(&report, "rdma", "ok") + count(&report, "loopback", "ok"), 0);
+    assert_eq!(count(&report, "compilers", "ok") + count(&report, "gpu_direct", "ok"), 0);
+    for (section, item, status, reason, remedy) in [
+        ("rdma", "libibverbs", "unavailable", "/nowhere/libibverbs.so.1", "ibverbs-providers"),
+        ("rdma", "IB0 to IB7", "unavailable", "library", "libibverbs"),
+        ("peers", "0 to 1", "unavailable", "MSCCLPP_HOST_PEER_ACCESS", "Ethernet"),
+        ("compilers", "C++", "problem", "/nowhere/c++", "g++"),
+    ] {
+        let finding = finding(&report, section, item)?;
+        assert_eq!(finding["status"], status, "{finding}");
+        let contains = |key: &str, part: &str| finding[key].as_str().is_some_and(|text| text.contains(part));
+        assert!(contains("reason", reason) && contains("remedy", remedy), "{finding}");
+    }
+    let reason = finding(&report, "rdma", "libibverbs")?["reason"].as_str().unwrap_or_default();
+    assert!(!reason.contains("install"), "the remedy says that: {reason}");
+    Ok(())
+}
+
+fn strict() -> Result<(), Failed> {
+    // Simulated devices need the compiler.
+    assert_eq!(doctor(&["--strict"], &NOTHING)?.1, Some(1));
+    let (text, code) = doctor(&["--strict"], &NOTHING[..4])?;
+    let expected = if text.contains("No problems.") { 0 } else { 1 };
+    assert_eq!(code, Some(expected), "{text}");
+    Ok(())
+}
+
+fn malformed() -> Result<(), Failed> {
+    for library in [&NOTHING[..1], &NOTHING] {
+        let report = json(&[library, &[("MSCCLPP_HCA_DEVICES", "a,,b")]].concat())?;
+        let choice = finding(&report, "rdma", "IB0 to IB7")?;
+        assert_eq!(choice["status"], "problem", "{choice}");
+        let reason = choice["reason"].as_str().unwrap_or_default();
+        assert!(reason.contains("MSCCLPP_HCA_DEVICES=\"a,,b\""), "{reason}");
+        assert_eq!(count(&report, "loopback", "ok"), 0);
+    }
+    for (section, variable, value) in [
+        ("platform", "MSCCLPP_PLATFORM", "metal"),
+        ("network", "MSCCLPP_SOCKET_FAMILY", "ipv4"),
+        ("rdma", "MSCCLPP_IB_GID_INDEX", "best"),
+    ] {
+        let report = json(&[(variable, value)])?;
+        let named = findings(&report, section).iter().find(|finding| {
+            finding["status"] == "problem"
+                && finding["reason"].as_str().is_some_and(|r| r.contains(variable) && r.contains(value))
+        });
+        assert!(named.is_some(), "{variable} in {:?}", findings(&report, section));
+    }
+    Ok(())
+}
+
+fn no_such_device() -> Result<(), Failed> {
+    let report = json(&[("MSCCLPP_PLATFORM", "host"), ("MSCCLPP_HCA_DEVICES", "mlx5_77")])?;
+    let choice = finding(&report, "rdma", "IB0 to IB7")?;
+    assert_eq!(choice["status"], "problem", "{choice}");
+    let with_library = finding(&report, "rdma", "libibverbs")?["status"] == "ok";
+    let reason = choice["reason"].as_str().unwrap_or_default();
+    assert!(!with_library || reason.contains("mlx5_77"), "{reason}");
+    Ok(())
+}
+
+fn launcher() -> Result<(), Failed> {
+    let job = [("MSCCLPP_RANK", "1"), ("MSCCLPP_N_RANKS", "4"), ("MSCCLPP_ADDRESS", "192.0.2.7:50505")];
+    let report = json(&[&NOTHING[..1], &job].concat())?;
+    let ranks = finding(&report, "launcher", "ranks")?;
+    assert_eq!((&ranks["status"], &ranks["facts"]["rank"]), (&"ok".into(), &1.into()), "{ranks}");
+    let report = json(&[&NOTHING[..1], &job[..1]].concat())?;
+    assert_eq!(finding(&report, "launcher", "ranks")?["status"], "problem");
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! What tests ask of the fake. Functions of its own, found with `dlsym` like those of HIP.
+
+use std::{
+    collections::HashMap,
+    ffi::{CStr, c_char},
+};
+
+use parking_lot::Mutex;
+
+use crate::{devices, memory, modules, rtc, streams};
+
+/// How often each entry point was called.
+static CALLS: Mutex<Option<HashMap<&'static str, u64>>> = Mutex::new(None);
+
+/// The calls that are to fail.
+static FAILURES: Mutex<Vec<Failure>> = Mutex::new(Vec::new());
+
+struct Failure {
+    name: String,
+    /// How many calls of it succeed before.
+    calls_before: u64,
+    code: u32,
+}
+
+/// Notes a call of `name`. The code that it is to fail with, if it is.
+pub(crate) fn count(name: &'static str) -> Option<u32> {
+    *CALLS.lock().get_or_insert_default().entry(name).or_default() += 1;
+    let mut failures = FAILURES.lock();
+    let index = failures.iter().position(|planned| planned.name == name)?;
+    if failures[index].calls_before > 0 {
+        failures[index].calls_before -= 1;
+        return None;
+    }
+    Some(failures.remove(index).code)
+}
+
+/// Makes one call of the entry point `name` fail with `code`, after `calls_before` more calls of it that succeed.
+///
+/// # Safety
+/// `name` is NUL-terminated.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fakeHipFail(name: *const c_char, calls_before: u64, code: u32) {
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+    FAILURES.lock().push(Failure { name, calls_before, code });
+}
+
+/// Whether a failure that was asked for is still to come.
+#[unsafe(no_mangle)]
+extern "C" fn fakeHipIsFailurePlanned() -> bool {
+    !FAILURES.lock().is_empty()
+}
+
+/// How often the entry point `name` was called.
+///
+/// # Safety
+/// `name` is NUL-terminated.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fakeHipCalls(name: *const c_char) -> u64 {
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+    CALLS.lock().as_ref().and_then(|calls| calls.get(&*name).copied()).unwrap_or(0)
+}
+
+/// How many objects of each kind exist: device memory, pinned memory, imported memory, streams, events, graphs, graphs
+/// that can be launched, modules, programs.
+#[unsafe(no_mangle)]
+extern "C" fn fakeHipExisting(counts: &mut [u64; 9]) {
+    let [device, pinned, imported] = memory::existing();
+    let [streams, events, graphs, executables] = streams::existing();
+    *counts = [
+        device,
+        pinned,
+        imported,
+        streams,
+        events,
+        graphs,
+        executables,
+        modules::existing(),
+        rtc::existing(),
+    ];
+}
+
+/// Limits the memory of each device to so many bytes.
+#[unsafe(no_mangle)]
+extern "C" fn fakeHipLimitMemory(bytes: u64) {
+    devices::limit_memory(bytes);
+}

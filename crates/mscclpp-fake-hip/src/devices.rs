@@ -1,0 +1,272 @@
+//! Devices, and which is the calling thread's.
+
+use std::{
+    cell::Cell,
+    collections::HashSet,
+    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use mscclpp_gpu::{Gpu, Platform, Stream};
+use mscclpp_gpu_sys::hip::{
+    ATTRIBUTE_MULTIPROCESSOR_COUNT, CAPTURE_MODE_RELAXED, DeviceProperties, HipResult,
+    P2P_NATIVE_ATOMIC_SUPPORTED,
+};
+use parking_lot::Mutex;
+
+use crate::{
+    entry::{self, done, give},
+    memory,
+};
+
+/// No release has it: compiled kernels that this fake leaves in a cache are of no use to another.
+const VERSION: c_int = 70_000_000;
+
+/// What the devices say that they are.
+pub(crate) const ARCHITECTURE: &str = "gfx942:sramecc+:xnack-";
+
+/// A simulated device and its default stream.
+pub(crate) struct Device {
+    pub(crate) gpu: Gpu,
+    pub(crate) default_stream: Stream,
+}
+
+static DEVICES: LazyLock<Vec<Device>> = LazyLock::new(|| {
+    let gpus = Platform::Host.gpus().expect("simulated devices");
+    gpus.into_iter()
+        .map(|gpu| Device { default_stream: gpu.default_stream().expect("a stream"), gpu })
+        .collect()
+});
+
+static MEMORY_LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Which device may access the memory of which.
+static PEERS: Mutex<Option<HashSet<(c_int, c_int)>>> = Mutex::new(None);
+
+thread_local! {
+    static CURRENT: Cell<c_int> = const { Cell::new(0) };
+    static CAPTURE_MODE: Cell<u32> = const { Cell::new(0) };
+}
+
+pub(crate) fn limit_memory(bytes: u64) {
+    MEMORY_LIMIT.store(bytes, Ordering::Relaxed);
+}
+
+pub(crate) fn device(number: c_int) -> Result<&'static Device, HipResult> {
+    usize::try_from(number).ok().and_then(|id| DEVICES.get(id)).ok_or(HipResult::INVALID_DEVICE)
+}
+
+/// The calling thread's.
+pub(crate) fn current() -> c_int {
+    CURRENT.get()
+}
+
+pub(crate) fn current_device() -> Result<&'static Device, HipResult> {
+    device(current())
+}
+
+/// Free and all memory of the calling thread's device.
+pub(crate) fn memory_info() -> Result<[u64; 2], HipResult> {
+    let limit = MEMORY_LIMIT.load(Ordering::Relaxed);
+    let info = done(current_device()?.gpu.memory_info())?;
+    let total = info.total.min(limit);
+    Ok([info.free.min(total.saturating_sub(memory::used_by(current()))), total])
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipInit(flags: c_uint) -> HipResult {
+    entry::hip("hipInit", || if flags == 0 { Ok(()) } else { Err(HipResult::INVALID_VALUE) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipRuntimeGetVersion(version: *mut c_int) -> HipResult {
+    // SAFETY: the caller's promise.
+    entry::hip("hipRuntimeGetVersion", || unsafe { give(version, VERSION) })
+}
+
+/// As HIP does it, this takes any code and is not counted.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDrvGetErrorName(result: HipResult, text: *mut *const c_char) -> HipResult {
+    let name = match result {
+        HipResult::ILLEGAL_ADDRESS => c"hipErrorIllegalAddress",
+        _ => return HipResult::INVALID_VALUE,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { give(text, name.as_ptr()) }.err().unwrap_or(HipResult::SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDrvGetErrorString(_result: HipResult, text: *mut *const c_char) -> HipResult {
+    const WORDS: &CStr = c"a fake of the HIP runtime says so";
+    // SAFETY: the caller's promise.
+    unsafe { give(text, WORDS.as_ptr()) }.err().unwrap_or(HipResult::SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipGetDeviceCount(count: *mut c_int) -> HipResult {
+    // SAFETY: the caller's promise.
+    entry::hip("hipGetDeviceCount", || unsafe { give(count, DEVICES.len() as c_int) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipGetDevice(number: *mut c_int) -> HipResult {
+    // SAFETY: the caller's promise.
+    entry::hip("hipGetDevice", || unsafe { give(number, current()) })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipSetDevice(number: c_int) -> HipResult {
+    entry::hip("hipSetDevice", || device(number).map(|_there| CURRENT.set(number)))
+}
+
+/// Writes a text and a NUL into a buffer of the caller's.
+///
+/// # Safety
+/// `to` is valid for the write of `len` bytes.
+unsafe fn give_text(to: *mut c_char, len: c_int, text: &str) -> Result<(), HipResult> {
+    let room = usize::try_from(len).ok().filter(|room| *room > text.len()).ok_or(HipResult::INVALID_VALUE)?;
+    // SAFETY: the caller's promise, and the text with its NUL fits.
+    unsafe {
+        to.cast::<u8>().write_bytes(0, room);
+        to.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len());
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDeviceGetName(name: *mut c_char, len: c_int, number: c_int) -> HipResult {
+    entry::hip("hipDeviceGetName", || {
+        device(number)?;
+        // SAFETY: the caller's promise.
+        unsafe { give_text(name, len, "fake HIP device over a simulated one") }
+    })
+}
+
+/// Another than the simulated device has, which may be used beside it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDeviceGetUuid(uuid: *mut [u8; 16], number: c_int) -> HipResult {
+    entry::hip("hipDeviceGetUuid", || {
+        let of_host = device(number)?.gpu.properties().uuid;
+        // SAFETY: the caller's promise.
+        unsafe { give(uuid, of_host.map(|byte| !byte)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDeviceGetPCIBusId(id: *mut c_char, len: c_int, number: c_int) -> HipResult {
+    entry::hip("hipDeviceGetPCIBusId", || {
+        device(number)?;
+        // SAFETY: the caller's promise.
+        unsafe { give_text(id, len, &format!("FFFF:{number:02X}:00.0")) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDeviceGetAttribute(value: *mut c_int, which: c_uint, number: c_int) -> HipResult {
+    entry::hip("hipDeviceGetAttribute", || {
+        let properties = device(number)?.gpu.properties();
+        match which {
+            // SAFETY: the caller's promise.
+            ATTRIBUTE_MULTIPROCESSOR_COUNT => unsafe { give(value, properties.multiprocessors as c_int) },
+            _ => Err(HipResult::INVALID_VALUE),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipGetDevicePropertiesR0600(
+    properties: *mut DeviceProperties,
+    number: c_int,
+) -> HipResult {
+    entry::hip("hipGetDevicePropertiesR0600", || {
+        device(number)?;
+        let mut known = DeviceProperties::default();
+        known.gcn_arch_name[..ARCHITECTURE.len()].copy_from_slice(ARCHITECTURE.as_bytes());
+        // SAFETY: the caller's promise.
+        unsafe { give(properties, known) }
+    })
+}
+
+/// Whether the device `number` reaches the memory of `peer`.
+fn reaches(number: c_int, peer: c_int) -> Result<bool, HipResult> {
+    let (device, peer) = (device(number)?, device(peer)?);
+    done(device.gpu.peer_access(&peer.gpu)).map(|access| access.reachable)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDeviceCanAccessPeer(can: *mut c_int, number: c_int, peer: c_int) -> HipResult {
+    // SAFETY: the caller's promise.
+    entry::hip("hipDeviceCanAccessPeer", || unsafe { give(can, c_int::from(reaches(number, peer)?)) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDeviceGetP2PAttribute(
+    value: *mut c_int,
+    which: c_uint,
+    number: c_int,
+    peer: c_int,
+) -> HipResult {
+    entry::hip("hipDeviceGetP2PAttribute", || match which {
+        // SAFETY: the caller's promise.
+        P2P_NATIVE_ATOMIC_SUPPORTED => unsafe { give(value, c_int::from(reaches(number, peer)?)) },
+        _ => Err(HipResult::INVALID_VALUE),
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> HipResult {
+    entry::hip("hipDeviceEnablePeerAccess", || {
+        if flags != 0 {
+            return Err(HipResult::INVALID_VALUE);
+        }
+        if peer == current() {
+            return Err(HipResult::INVALID_DEVICE);
+        }
+        if !reaches(current(), peer)? {
+            return Err(HipResult::PEER_ACCESS_UNSUPPORTED);
+        }
+        match PEERS.lock().get_or_insert_default().insert((current(), peer)) {
+            true => Ok(()),
+            false => Err(HipResult::PEER_ACCESS_ALREADY_ENABLED),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipDeviceSynchronize() -> HipResult {
+    entry::hip("hipDeviceSynchronize", || done(current_device()?.gpu.synchronize()))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> HipResult {
+    entry::hip("hipMemGetInfo", || {
+        let [now_free, in_all] = memory_info()?;
+        // SAFETY: the caller's promise.
+        unsafe { give(free, now_free as usize).and_then(|()| give(total, in_all as usize)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipThreadExchangeStreamCaptureMode(mode: *mut c_uint) -> HipResult {
+    entry::hip("hipThreadExchangeStreamCaptureMode", || {
+        if mode.is_null() {
+            return Err(HipResult::INVALID_VALUE);
+        }
+        // SAFETY: not null, and the caller promises the rest.
+        let wanted = unsafe { *mode };
+        if wanted > CAPTURE_MODE_RELAXED {
+            return Err(HipResult::INVALID_VALUE);
+        }
+        // SAFETY: as above.
+        unsafe { give(mode, CAPTURE_MODE.replace(wanted)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipPointerGetAttribute(data: *mut c_void, which: c_uint, ptr: *mut c_void) -> HipResult {
+    // SAFETY: the caller's promise: the attributes that are known here have 4 bytes.
+    entry::hip("hipPointerGetAttribute", || unsafe { give(data.cast(), memory::attribute(which, ptr)?) })
+}

@@ -1,0 +1,295 @@
+//! Memory of devices, page-locked memory, and memory of other processes.
+
+use std::{
+    collections::BTreeMap,
+    ffi::{c_int, c_uint, c_void},
+    fs::{File, OpenOptions},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
+    process,
+};
+
+use mscclpp_gpu::{DeviceBuffer, DevicePtr, ExportHandle, ImportedMemory, PinnedBuffer};
+use mscclpp_gpu_sys::hip::{
+    DEVICE_MALLOC_FINE_GRAINED, DEVICE_MALLOC_UNCACHED, HOST_MALLOC_COHERENT, HOST_MALLOC_MAPPED,
+    HOST_MALLOC_PORTABLE, HipResult, IPC_LAZY_ENABLE_PEER_ACCESS, IpcMemHandle, MEMORY_TYPE_DEVICE,
+    POINTER_DEVICE_ORDINAL, POINTER_MEMORY_TYPE,
+};
+use parking_lot::Mutex;
+
+use crate::{
+    devices,
+    entry::{self, done, give},
+};
+
+/// What memory is filled with that nobody has written to.
+const PATTERN: u8 = 0xA5;
+
+const MEMORY_TYPE_HOST: u32 = 1;
+
+/// Everything that was allocated or imported, by its address.
+static RANGES: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
+
+struct Range {
+    bytes: u64,
+    /// The device that made or imported it.
+    device: c_int,
+    kind: Kind,
+}
+
+/// What keeps the memory.
+enum Kind {
+    /// With a descriptor for other processes, once one was asked for.
+    Device {
+        buffer: DeviceBuffer,
+        exported: Option<File>,
+    },
+    Pinned {
+        _buffer: PinnedBuffer,
+    },
+    Imported {
+        _memory: ImportedMemory,
+    },
+}
+
+/// What is in an IPC handle. The inode tells whether the descriptor is still that of the same memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Handle {
+    process: u64,
+    descriptor: u64,
+    inode: u64,
+    bytes: u64,
+}
+
+const MAGIC: u64 = u64::from_le_bytes(*b"fake hip");
+
+impl Handle {
+    fn to_raw(self) -> IpcMemHandle {
+        let mut reserved = [0; 64];
+        let words = [MAGIC, self.process, self.descriptor, self.inode, self.bytes];
+        for (place, word) in reserved.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        IpcMemHandle { reserved }
+    }
+
+    fn of_raw(raw: &IpcMemHandle) -> Option<Self> {
+        let word = |i: usize| {
+            raw.reserved[i * 8..][..8].iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte))
+        };
+        let [process, descriptor, inode, bytes] = [1, 2, 3, 4].map(word);
+        (word(0) == MAGIC).then_some(Self { process, descriptor, inode, bytes })
+    }
+}
+
+/// Device memory, pinned memory, imported memory.
+pub(crate) fn existing() -> [u64; 3] {
+    let mut counts = [0; 3];
+    for range in RANGES.lock().values() {
+        let kind = match range.kind {
+            Kind::Device { .. } => 0,
+            Kind::Pinned { .. } => 1,
+            Kind::Imported { .. } => 2,
+        };
+        counts[kind] += 1;
+    }
+    counts
+}
+
+/// Bytes of device memory that this process has allocated on a device.
+pub(crate) fn used_by(device: c_int) -> u64 {
+    let ranges = RANGES.lock();
+    let of_device =
+        ranges.values().filter(|range| range.device == device && matches!(range.kind, Kind::Device { .. }));
+    of_device.map(|range| range.bytes).sum()
+}
+
+/// The range that holds `ptr`, with its address.
+fn holding(ranges: &mut BTreeMap<u64, Range>, ptr: *mut c_void) -> Option<(u64, &mut Range)> {
+    let ptr = ptr as u64;
+    let (base, range) = ranges.range_mut(..=ptr).next_back()?;
+    (ptr - base < range.bytes).then_some((*base, range))
+}
+
+/// Takes the range out that begins at `ptr` and that `is_kind` says to be of the right kind.
+fn take(ptr: *mut c_void, is_kind: impl FnOnce(&Kind) -> bool) -> Result<Range, HipResult> {
+    let mut ranges = RANGES.lock();
+    let base = ptr as u64;
+    match ranges.get(&base) {
+        Some(range) if is_kind(&range.kind) => ranges.remove(&base).ok_or(HipResult::INVALID_VALUE),
+        _ => Err(HipResult::INVALID_VALUE),
+    }
+}
+
+pub(crate) fn attribute(which: c_uint, ptr: *mut c_void) -> Result<u32, HipResult> {
+    let mut ranges = RANGES.lock();
+    let (_, range) = holding(&mut ranges, ptr).ok_or(HipResult::INVALID_VALUE)?;
+    match which {
+        POINTER_MEMORY_TYPE if matches!(range.kind, Kind::Pinned { .. }) => Ok(MEMORY_TYPE_HOST),
+        POINTER_MEMORY_TYPE => Ok(MEMORY_TYPE_DEVICE),
+        POINTER_DEVICE_ORDINAL => Ok(range.device as u32),
+        _ => Err(HipResult::INVALID_VALUE),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipExtMallocWithFlags(
+    address: *mut *mut c_void,
+    bytes: usize,
+    flags: c_uint,
+) -> HipResult {
+    entry::hip("hipExtMallocWithFlags", || {
+        if !matches!(flags, DEVICE_MALLOC_UNCACHED | DEVICE_MALLOC_FINE_GRAINED) || bytes == 0 {
+            return Err(HipResult::INVALID_VALUE);
+        }
+        let [free, _] = devices::memory_info()?;
+        if bytes as u64 > free {
+            return Err(HipResult::OUT_OF_MEMORY);
+        }
+        let bytes = bytes as u64;
+        let gpu = &devices::current_device()?.gpu;
+        let buffer = gpu.allocate(bytes).map_err(|_full| HipResult::OUT_OF_MEMORY)?;
+        done(buffer.fill(0, bytes, PATTERN))?;
+        let base = buffer.ptr().0;
+        let kind = Kind::Device { buffer, exported: None };
+        RANGES.lock().insert(base, Range { bytes, device: devices::current(), kind });
+        // SAFETY: the caller's promise.
+        unsafe { give(address, base as *mut c_void) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipFree(address: *mut c_void) -> HipResult {
+    entry::hip("hipFree", || {
+        let range = take(address, |kind| matches!(kind, Kind::Device { .. }))?;
+        // As HIP documents it. What failed before shows elsewhere.
+        let _waited = devices::device(range.device)?.gpu.synchronize();
+        drop(range);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipHostMalloc(address: *mut *mut c_void, bytes: usize, flags: c_uint) -> HipResult {
+    entry::hip("hipHostMalloc", || {
+        if flags != HOST_MALLOC_PORTABLE | HOST_MALLOC_MAPPED | HOST_MALLOC_COHERENT || bytes == 0 {
+            return Err(HipResult::INVALID_VALUE);
+        }
+        let bytes = bytes as u64;
+        let buffer: PinnedBuffer = done(devices::current_device()?.gpu.allocate_pinned(bytes))?;
+        let base = buffer.ptr().0;
+        RANGES.lock().insert(
+            base,
+            Range { bytes, device: devices::current(), kind: Kind::Pinned { _buffer: buffer } },
+        );
+        // SAFETY: the caller's promise.
+        unsafe { give(address, base as *mut c_void) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipHostFree(address: *mut c_void) -> HipResult {
+    entry::hip("hipHostFree", || take(address, |kind| matches!(kind, Kind::Pinned { .. })).map(drop))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipHostGetDevicePointer(
+    device: *mut *mut c_void,
+    host: *mut c_void,
+    flags: c_uint,
+) -> HipResult {
+    entry::hip("hipHostGetDevicePointer", || {
+        let is_pinned =
+            matches!(holding(&mut RANGES.lock(), host), Some((_, Range { kind: Kind::Pinned { .. }, .. })));
+        if flags != 0 || !is_pinned {
+            return Err(HipResult::INVALID_VALUE);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { give(device, host) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemGetAddressRange(
+    base: *mut *mut c_void,
+    bytes: *mut usize,
+    ptr: *mut c_void,
+) -> HipResult {
+    entry::hip("hipMemGetAddressRange", || {
+        let mut ranges = RANGES.lock();
+        let (begin, range) = holding(&mut ranges, ptr).ok_or(HipResult::INVALID_VALUE)?;
+        // SAFETY: the caller's promise.
+        unsafe { give(base, begin as *mut c_void).and_then(|()| give(bytes, range.bytes as usize)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipIpcGetMemHandle(handle: *mut IpcMemHandle, ptr: *mut c_void) -> HipResult {
+    entry::hip("hipIpcGetMemHandle", || {
+        let mut ranges = RANGES.lock();
+        let range = ranges.get_mut(&(ptr as u64)).ok_or(HipResult::INVALID_VALUE)?;
+        let Kind::Device { buffer, exported } = &mut range.kind else {
+            return Err(HipResult::INVALID_VALUE);
+        };
+        if exported.is_none() {
+            // SAFETY: memory that the table keeps.
+            let export = done(unsafe { buffer.gpu().export(buffer.ptr(), buffer.len()) })?;
+            let ExportHandle::FileDescriptor(descriptor) = export.handle else {
+                return Err(HipResult::NOT_SUPPORTED);
+            };
+            *exported = Some(File::from(descriptor));
+        }
+        let file = exported.as_ref().ok_or(HipResult::UNKNOWN)?;
+        let inode = file.metadata().map_err(|_| HipResult::UNKNOWN)?.ino();
+        let known = Handle {
+            process: u64::from(process::id()),
+            descriptor: file.as_raw_fd() as u64,
+            inode,
+            bytes: range.bytes,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { give(handle, known.to_raw()) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipIpcOpenMemHandle(
+    address: *mut *mut c_void,
+    handle: IpcMemHandle,
+    flags: c_uint,
+) -> HipResult {
+    entry::hip("hipIpcOpenMemHandle", || {
+        let handle = Handle::of_raw(&handle).ok_or(HipResult::INVALID_VALUE)?;
+        if flags != IPC_LAZY_ENABLE_PEER_ACCESS || handle.process == u64::from(process::id()) {
+            return Err(HipResult::INVALID_VALUE);
+        }
+        let path = format!("/proc/{}/fd/{}", handle.process, handle.descriptor);
+        let file =
+            OpenOptions::new().read(true).write(true).open(path).map_err(|_| HipResult::INVALID_HANDLE)?;
+        if file.metadata().map_err(|_| HipResult::INVALID_HANDLE)?.ino() != handle.inode {
+            return Err(HipResult::INVALID_HANDLE);
+        }
+        let exported = ExportHandle::FileDescriptor(OwnedFd::from(file));
+        let memory = done(devices::current_device()?.gpu.import(&exported, handle.bytes))?;
+        let DevicePtr(base) = memory.ptr();
+        RANGES.lock().insert(
+            base,
+            Range {
+                bytes: handle.bytes,
+                device: devices::current(),
+                kind: Kind::Imported { _memory: memory },
+            },
+        );
+        // SAFETY: the caller's promise.
+        unsafe { give(address, base as *mut c_void) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipIpcCloseMemHandle(address: *mut c_void) -> HipResult {
+    entry::hip("hipIpcCloseMemHandle", || {
+        take(address, |kind| matches!(kind, Kind::Imported { .. })).map(drop)
+    })
+}

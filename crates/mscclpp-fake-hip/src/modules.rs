@@ -1,0 +1,171 @@
+//! Modules and launches.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use mscclpp_gpu::{Kernel, LaunchConfig, Module, test_support::arguments_of};
+use mscclpp_gpu_sys::hip::HipResult;
+use parking_lot::Mutex;
+
+use crate::{
+    devices,
+    entry::{self, done, give},
+    rtc::Source,
+    streams,
+    table::Table,
+};
+
+struct FakeModule {
+    module: Module,
+    /// The functions that were asked for, which end with it.
+    functions: Mutex<Vec<usize>>,
+}
+
+static MODULES: Table<FakeModule> = Table::new(6);
+static FUNCTIONS: Table<Kernel> = Table::new(7);
+
+pub(crate) fn existing() -> u64 {
+    MODULES.len()
+}
+
+/// # Safety
+/// `name` is NUL-terminated.
+unsafe fn text<'a>(name: *const c_char) -> Result<&'a str, HipResult> {
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| HipResult::INVALID_VALUE)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipModuleLoadData(module: *mut *mut c_void, image: *const c_void) -> HipResult {
+    entry::hip("hipModuleLoadData", || {
+        // SAFETY: the caller promises a whole code object.
+        let source = unsafe { Source::decode(image) }.ok_or(HipResult::INVALID_IMAGE)?;
+        let loaded = FakeModule { module: done(source.load())?, functions: Mutex::default() };
+        // SAFETY: the caller's promise.
+        unsafe { give(module, MODULES.add(loaded)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipModuleUnload(module: *mut c_void) -> HipResult {
+    entry::hip("hipModuleUnload", || {
+        let module = MODULES.remove(module)?;
+        for function in module.functions.lock().drain(..) {
+            FUNCTIONS.remove(function as *mut c_void)?;
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipModuleGetFunction(
+    function: *mut *mut c_void,
+    module: *mut c_void,
+    name: *const c_char,
+) -> HipResult {
+    entry::hip("hipModuleGetFunction", || {
+        let module = MODULES.get(module)?;
+        // SAFETY: the caller's promise.
+        let kernel = done(module.module.kernel(unsafe { text(name) }?))?;
+        let handle = FUNCTIONS.add(kernel);
+        module.functions.lock().push(handle as usize);
+        // SAFETY: the caller's promise.
+        unsafe { give(function, handle) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipModuleGetGlobal(
+    address: *mut *mut c_void,
+    bytes: *mut usize,
+    module: *mut c_void,
+    name: *const c_char,
+) -> HipResult {
+    entry::hip("hipModuleGetGlobal", || {
+        // SAFETY: the caller's promise.
+        let (at, size) = done(MODULES.get(module)?.module.symbol(unsafe { text(name) }?))?;
+        // SAFETY: the caller's promise.
+        unsafe { give(address, at.as_mut_ptr()).and_then(|()| give(bytes, size as usize)) }
+    })
+}
+
+/// # Safety
+/// The parameters are those of the function.
+unsafe fn launch(
+    function: *mut c_void,
+    config: LaunchConfig,
+    stream: *mut c_void,
+    parameters: *mut *mut c_void,
+) -> Result<(), HipResult> {
+    let kernel = FUNCTIONS.get(function)?;
+    // SAFETY: the caller's promise.
+    let args = unsafe { arguments_of(&kernel, parameters) }.ok_or(HipResult::NOT_SUPPORTED)?;
+    // SAFETY: the caller's promise.
+    streams::with(stream, |stream| unsafe { kernel.launch(stream, config, &args) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipModuleLaunchKernel(
+    function: *mut c_void,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared_bytes: c_uint,
+    stream: *mut c_void,
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> HipResult {
+    entry::hip("hipModuleLaunchKernel", || {
+        if !extra.is_null() {
+            return Err(HipResult::INVALID_VALUE);
+        }
+        let config =
+            LaunchConfig { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared_bytes };
+        // SAFETY: the caller's promise.
+        unsafe { launch(function, config, stream, parameters) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipModuleLaunchCooperativeKernel(
+    function: *mut c_void,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared_bytes: c_uint,
+    stream: *mut c_void,
+    parameters: *mut *mut c_void,
+) -> HipResult {
+    entry::hip("hipModuleLaunchCooperativeKernel", || {
+        let config =
+            LaunchConfig { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared_bytes };
+        let blocks = config.grid.iter().map(|n| u64::from(*n)).product::<u64>();
+        let threads = config.block.iter().product();
+        if blocks > done(FUNCTIONS.get(function)?.max_resident_blocks(threads, shared_bytes))? {
+            return Err(HipResult::COOPERATIVE_LAUNCH_TOO_LARGE);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { launch(function, config, stream, parameters) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
+    blocks: *mut c_int,
+    function: *mut c_void,
+    threads: c_int,
+    shared_bytes: usize,
+) -> HipResult {
+    entry::hip("hipModuleOccupancyMaxActiveBlocksPerMultiprocessor", || {
+        let kernel = FUNCTIONS.get(function)?;
+        let of_device = done(kernel.max_resident_blocks(threads as u32, shared_bytes as u32))?;
+        let multiprocessors = devices::current_device()?.gpu.properties().multiprocessors.max(1);
+        // SAFETY: the caller's promise.
+        unsafe { give(blocks, (of_device / u64::from(multiprocessors)) as c_int) }
+    })
+}

@@ -1,0 +1,286 @@
+//! Streams, events and graphs.
+
+use std::{
+    ffi::{c_int, c_uint, c_ulonglong, c_void},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use mscclpp_gpu::{DevicePtr, Event, Graph, Stream};
+use mscclpp_gpu_sys::hip::{
+    CAPTURE_MODE_RELAXED, CAPTURE_STATUS_ACTIVE, CAPTURE_STATUS_NONE, EVENT_DEFAULT, EVENT_DISABLE_TIMING,
+    HipResult, MEMCPY_DEFAULT, STREAM_NON_BLOCKING,
+};
+use parking_lot::Mutex;
+
+use crate::{
+    devices,
+    entry::{self, done, give},
+    table::Table,
+};
+
+struct FakeStream {
+    device: c_int,
+    stream: Stream,
+    /// The number of the capture in progress.
+    capture: Mutex<Option<u64>>,
+}
+
+static STREAMS: Table<FakeStream> = Table::new(1);
+static EVENTS: Table<Event> = Table::new(2);
+static GRAPHS: Table<Arc<Graph>> = Table::new(3);
+static EXECUTABLES: Table<Arc<Graph>> = Table::new(4);
+
+/// Numbers of captures are never used twice.
+static LAST_CAPTURE: AtomicU64 = AtomicU64::new(0);
+
+/// Streams, events, graphs, and graphs that can be launched.
+pub(crate) fn existing() -> [u64; 4] {
+    [STREAMS.len(), EVENTS.len(), GRAPHS.len(), EXECUTABLES.len()]
+}
+
+/// Does something with a stream; null is the default stream of the calling thread's device.
+pub(crate) fn with<T>(
+    handle: *mut c_void,
+    act: impl FnOnce(&Stream) -> Result<T, mscclpp_gpu::Error>,
+) -> Result<T, HipResult> {
+    if handle.is_null() {
+        return done(act(&devices::current_device()?.default_stream));
+    }
+    done(act(&STREAMS.get(handle)?.stream))
+}
+
+fn capture_of(handle: *mut c_void) -> Result<Option<u64>, HipResult> {
+    if handle.is_null() {
+        return Ok(None);
+    }
+    Ok(*STREAMS.get(handle)?.capture.lock())
+}
+
+/// A query's answer.
+fn ready(is_ready: bool) -> Result<(), HipResult> {
+    if is_ready { Ok(()) } else { Err(HipResult::NOT_READY) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipStreamCreateWithFlags(stream: *mut *mut c_void, flags: c_uint) -> HipResult {
+    entry::hip("hipStreamCreateWithFlags", || {
+        if flags > STREAM_NON_BLOCKING {
+            return Err(HipResult::INVALID_VALUE);
+        }
+        let made = done(devices::current_device()?.gpu.stream())?;
+        let fake = FakeStream { device: devices::current(), stream: made, capture: Mutex::default() };
+        // SAFETY: the caller's promise.
+        unsafe { give(stream, STREAMS.add(fake)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipStreamDestroy(stream: *mut c_void) -> HipResult {
+    entry::hip("hipStreamDestroy", || STREAMS.remove(stream).map(drop))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipStreamSynchronize(stream: *mut c_void) -> HipResult {
+    entry::hip("hipStreamSynchronize", || with(stream, Stream::synchronize))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipStreamQuery(stream: *mut c_void) -> HipResult {
+    entry::hip("hipStreamQuery", || with(stream, Stream::query).and_then(ready))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipStreamWaitEvent(stream: *mut c_void, event: *mut c_void, flags: c_uint) -> HipResult {
+    entry::hip("hipStreamWaitEvent", || {
+        if flags != 0 {
+            return Err(HipResult::INVALID_VALUE);
+        }
+        let event = EVENTS.get(event)?;
+        with(stream, |stream| stream.wait_event(&event))
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipStreamGetDevice(stream: *mut c_void, device: *mut c_int) -> HipResult {
+    // SAFETY: the caller's promise.
+    entry::hip("hipStreamGetDevice", || unsafe { give(device, STREAMS.get(stream)?.device) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipStreamWriteValue64(
+    stream: *mut c_void,
+    ptr: *mut c_void,
+    value: u64,
+    flags: c_uint,
+) -> HipResult {
+    entry::hip("hipStreamWriteValue64", || {
+        if flags != 0 {
+            return Err(HipResult::INVALID_VALUE);
+        }
+        // SAFETY: the caller promises the 8 bytes.
+        with(stream, |stream| unsafe { stream.write_u64(DevicePtr::from_ptr(ptr), value) })
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemcpyAsync(
+    dst: *mut c_void,
+    src: *const c_void,
+    bytes: usize,
+    kind: c_uint,
+    stream: *mut c_void,
+) -> HipResult {
+    entry::hip("hipMemcpyAsync", || {
+        if kind != MEMCPY_DEFAULT {
+            return Err(HipResult::INVALID_VALUE);
+        }
+        let (dst, src) = (DevicePtr::from_ptr(dst), DevicePtr::from_ptr(src));
+        // SAFETY: the caller promises both ranges.
+        with(stream, |stream| unsafe { stream.copy(dst, src, bytes as u64) })
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemsetD8Async(
+    dst: *mut c_void,
+    value: u8,
+    bytes: usize,
+    stream: *mut c_void,
+) -> HipResult {
+    entry::hip("hipMemsetD8Async", || {
+        // SAFETY: the caller promises the range.
+        with(stream, |stream| unsafe { stream.fill(DevicePtr::from_ptr(dst), bytes as u64, value) })
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipStreamIsCapturing(stream: *mut c_void, status: *mut c_uint) -> HipResult {
+    entry::hip("hipStreamIsCapturing", || {
+        let active = capture_of(stream)?.is_some();
+        // SAFETY: the caller's promise.
+        unsafe { give(status, if active { CAPTURE_STATUS_ACTIVE } else { CAPTURE_STATUS_NONE }) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipStreamGetCaptureInfo(
+    stream: *mut c_void,
+    status: *mut c_uint,
+    id: *mut c_ulonglong,
+) -> HipResult {
+    entry::hip("hipStreamGetCaptureInfo", || {
+        let capture = capture_of(stream)?;
+        let known = if capture.is_some() { CAPTURE_STATUS_ACTIVE } else { CAPTURE_STATUS_NONE };
+        // SAFETY: the caller's promise.
+        unsafe { give(status, known).and_then(|()| give(id, capture.unwrap_or(0))) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipStreamBeginCapture(stream: *mut c_void, mode: c_uint) -> HipResult {
+    entry::hip("hipStreamBeginCapture", || {
+        if mode > CAPTURE_MODE_RELAXED {
+            return Err(HipResult::INVALID_VALUE);
+        }
+        let fake = STREAMS.get(stream)?;
+        let mut capture = fake.capture.lock();
+        done(fake.stream.begin_capture())?;
+        *capture = Some(LAST_CAPTURE.fetch_add(1, Ordering::Relaxed) + 1);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipStreamEndCapture(stream: *mut c_void, graph: *mut *mut c_void) -> HipResult {
+    entry::hip("hipStreamEndCapture", || {
+        let fake = STREAMS.get(stream)?;
+        let mut capture = fake.capture.lock();
+        let captured = done(fake.stream.end_capture())?;
+        *capture = None;
+        // SAFETY: the caller's promise.
+        unsafe { give(graph, GRAPHS.add(Arc::new(captured))) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipEventCreateWithFlags(event: *mut *mut c_void, flags: c_uint) -> HipResult {
+    entry::hip("hipEventCreateWithFlags", || {
+        let with_timing = match flags {
+            EVENT_DEFAULT => true,
+            EVENT_DISABLE_TIMING => false,
+            _ => return Err(HipResult::INVALID_VALUE),
+        };
+        let made = done(devices::current_device()?.gpu.event(with_timing))?;
+        // SAFETY: the caller's promise.
+        unsafe { give(event, EVENTS.add(made)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipEventDestroy(event: *mut c_void) -> HipResult {
+    entry::hip("hipEventDestroy", || EVENTS.remove(event).map(drop))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipEventRecord(event: *mut c_void, stream: *mut c_void) -> HipResult {
+    entry::hip("hipEventRecord", || {
+        let event = EVENTS.get(event)?;
+        with(stream, |stream| stream.record(&event))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipEventQuery(event: *mut c_void) -> HipResult {
+    entry::hip("hipEventQuery", || done(EVENTS.get(event)?.query()).and_then(ready))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipEventElapsedTime(
+    milliseconds: *mut f32,
+    start: *mut c_void,
+    stop: *mut c_void,
+) -> HipResult {
+    entry::hip("hipEventElapsedTime", || {
+        let elapsed = done(EVENTS.get(stop)?.elapsed_ms(&*EVENTS.get(start)?))?;
+        // SAFETY: the caller's promise.
+        unsafe { give(milliseconds, elapsed) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipGraphInstantiateWithFlags(
+    executable: *mut *mut c_void,
+    graph: *mut c_void,
+    flags: c_ulonglong,
+) -> HipResult {
+    entry::hip("hipGraphInstantiateWithFlags", || {
+        if flags != 0 {
+            return Err(HipResult::INVALID_VALUE);
+        }
+        let graph = Arc::clone(&*GRAPHS.get(graph)?);
+        // SAFETY: the caller's promise.
+        unsafe { give(executable, EXECUTABLES.add(graph)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipGraphLaunch(executable: *mut c_void, stream: *mut c_void) -> HipResult {
+    entry::hip("hipGraphLaunch", || {
+        let graph = EXECUTABLES.get(executable)?;
+        // SAFETY: what the graph does is the caller's promise.
+        with(stream, |stream| unsafe { graph.launch(stream) })
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipGraphDestroy(graph: *mut c_void) -> HipResult {
+    entry::hip("hipGraphDestroy", || GRAPHS.remove(graph).map(drop))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipGraphExecDestroy(executable: *mut c_void) -> HipResult {
+    entry::hip("hipGraphExecDestroy", || EXECUTABLES.remove(executable).map(drop))
+}

@@ -1,0 +1,31 @@
+//! HIP, AMD's interface to its GPUs, and its run-time compiler hiprtc. One table serves ROCm 6 and 7.
+//!
+//! Nothing of ROCm is needed to build. Values and layouts are declared here, and compared with published bindings by a
+//! test; no GPU of AMD's has run any of it. What HIP hands back is never a Rust enum: a newer release may return values
+//! that this build does not know.
+
+mod compiler;
+mod constants;
+mod result;
+mod runtime;
+
+pub use compiler::{Hiprtc, Program};
+pub use constants::*;
+pub use result::{HipResult, HiprtcResult};
+pub use runtime::{DeviceProperties, Hip, IpcMemHandle};
+pub use std::ffi::c_void as Opaque;
+
+/// A `hipStream_t`; null is the default stream.
+pub type Stream = *mut Opaque;
+/// A `hipEvent_t`.
+pub type Event = *mut Opaque;
+/// A `hipGraph_t`.
+pub type Graph = *mut Opaque;
+/// A `hipGraphExec_t`.
+pub type GraphExec = *mut Opaque;
+/// A `hipModule_t`.
+pub type Module = *mut Opaque;
+/// A `hipFunction_t`.
+pub type Function = *mut Opaque;
+/// A `hipDeviceptr_t`, or a pointer to memory of the host that devices reach.
+pub type Pointer = *mut Opaque;

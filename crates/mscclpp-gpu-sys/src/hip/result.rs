@@ -1,0 +1,64 @@
+/// What every function of HIP returns. Any value is valid: newer releases have codes that this crate does not know.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
+pub struct HipResult(pub u32);
+
+/// What every function of hiprtc returns. Any value is valid.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
+pub struct HiprtcResult(pub u32);
+
+macro_rules! codes {
+    ($result:ident: $($name:ident = $code:literal, $hip_name:literal;)*) => {
+        impl $result {
+            $(#[doc = concat!("`", $hip_name, "`")] pub const $name: Self = Self($code);)*
+
+            /// The name of a code that this crate knows, without asking the library, which may not be there.
+            #[must_use]
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $($code => Some($hip_name),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    HipResult:
+    SUCCESS = 0, "hipSuccess";
+    INVALID_VALUE = 1, "hipErrorInvalidValue";
+    OUT_OF_MEMORY = 2, "hipErrorOutOfMemory";
+    NOT_INITIALIZED = 3, "hipErrorNotInitialized";
+    DEINITIALIZED = 4, "hipErrorDeinitialized";
+    INVALID_DEVICE_POINTER = 17, "hipErrorInvalidDevicePointer";
+    INSUFFICIENT_DRIVER = 35, "hipErrorInsufficientDriver";
+    NO_DEVICE = 100, "hipErrorNoDevice";
+    INVALID_DEVICE = 101, "hipErrorInvalidDevice";
+    INVALID_IMAGE = 200, "hipErrorInvalidImage";
+    NO_BINARY_FOR_GPU = 209, "hipErrorNoBinaryForGpu";
+    PEER_ACCESS_UNSUPPORTED = 217, "hipErrorPeerAccessUnsupported";
+    INVALID_KERNEL_FILE = 218, "hipErrorInvalidKernelFile";
+    INVALID_HANDLE = 400, "hipErrorInvalidHandle";
+    NOT_FOUND = 500, "hipErrorNotFound";
+    NOT_READY = 600, "hipErrorNotReady";
+    ILLEGAL_ADDRESS = 700, "hipErrorIllegalAddress";
+    PEER_ACCESS_ALREADY_ENABLED = 704, "hipErrorPeerAccessAlreadyEnabled";
+    LAUNCH_FAILURE = 719, "hipErrorLaunchFailure";
+    COOPERATIVE_LAUNCH_TOO_LARGE = 720, "hipErrorCooperativeLaunchTooLarge";
+    NOT_SUPPORTED = 801, "hipErrorNotSupported";
+    UNKNOWN = 999, "hipErrorUnknown";
+}
+
+codes! {
+    HiprtcResult:
+    SUCCESS = 0, "HIPRTC_SUCCESS";
+    OUT_OF_MEMORY = 1, "HIPRTC_ERROR_OUT_OF_MEMORY";
+    INVALID_PROGRAM = 4, "HIPRTC_ERROR_INVALID_PROGRAM";
+    INVALID_OPTION = 5, "HIPRTC_ERROR_INVALID_OPTION";
+    COMPILATION = 6, "HIPRTC_ERROR_COMPILATION";
+    INTERNAL_ERROR = 11, "HIPRTC_ERROR_INTERNAL_ERROR";
+}

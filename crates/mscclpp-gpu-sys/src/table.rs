@@ -1,0 +1,57 @@
+//! How a table of entry points is declared.
+
+use std::ffi::CStr;
+
+/// Declares a table: per function a field, the exported names (the newest first) and the parameters. All functions return
+/// `$result`. `$since` is the oldest release that has every function which is needed.
+macro_rules! entry_points {
+    (
+        $(#[$about:meta])*
+        table $table:ident -> $result:ty, since $since:expr;
+        required { $($field:ident : $($name:literal)|+ => fn($($arg:ty),* $(,)?);)* }
+        optional { $($opt_field:ident : $($opt_name:literal)|+ => fn($($opt_arg:ty),* $(,)?);)* }
+    ) => {
+        $(#[$about])*
+        #[derive(Debug)]
+        #[non_exhaustive]
+        #[allow(missing_docs, reason = "each field is documented by the name of its function")]
+        pub struct $table {
+            $(#[doc = concat!($("`", $name, "` "),+)] pub $field: unsafe extern "C" fn($($arg),*) -> $result,)*
+            $(#[doc = concat!($("`", $opt_name, "` "),+)]
+              pub $opt_field: Option<unsafe extern "C" fn($($opt_arg),*) -> $result>,)*
+            library: $crate::library::Opened,
+        }
+
+        impl $table {
+            /// # Safety
+            /// `library` is the one that has these functions.
+            unsafe fn resolve(library: $crate::library::Opened) -> Result<Self, $crate::LoadError> {
+                Ok(Self {
+                    // SAFETY: the signatures are those of the library's header; the table keeps the library open.
+                    $($field: unsafe {
+                        library.required(&[$($crate::table::c_name(concat!($name, "\0"))),+], $since)?
+                    },)*
+                    // SAFETY: as above.
+                    $($opt_field: unsafe {
+                        library.optional(&[$($crate::table::c_name(concat!($opt_name, "\0"))),+])
+                    },)*
+                    library,
+                })
+            }
+
+            /// Under which name the library was found.
+            #[must_use]
+            pub fn path(&self) -> &str {
+                self.library.path()
+            }
+        }
+    };
+}
+pub(crate) use entry_points;
+
+pub(crate) const fn c_name(name: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a name with a NUL inside"),
+    }
+}

@@ -1,0 +1,80 @@
+//! Page-locked host memory, kept for reuse.
+//!
+//! Freeing it waits until every kernel that runs is complete, and holds off launches meanwhile: freeing it while a kernel
+//! waits for one that is still to be launched never ends. So it is not freed, but kept until it is wanted again or the
+//! process ends. There is as much of it as was in use at once, rounded up.
+
+use parking_lot::Mutex;
+
+use crate::{DevicePtr, Result, backend::MemoryBackend};
+
+/// Sizes are multiples of this, so that small ones can take each other's place.
+const GRANULARITY: u64 = 4096;
+
+/// What is not in use. Lives as long as the process.
+#[derive(Default)]
+pub(crate) struct PinnedSpares {
+    blocks: Mutex<Vec<Block>>,
+}
+
+/// Page-locked memory, mapped into the device. Whoever makes one gives it away for good.
+pub(crate) struct Block {
+    pub(crate) host: *mut u8,
+    /// As the device sees it.
+    pub(crate) address: u64,
+    pub(crate) len: u64,
+}
+
+// SAFETY: the block is owned by the one value that holds it; the memory is only reached through atomics while it is in
+// use, and by one thread while it is not.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+/// A block in use, which goes back to the spares when this is dropped.
+struct Pinned {
+    spares: &'static PinnedSpares,
+    block: Option<Block>,
+}
+
+/// `bytes` zeroed bytes, or some more: a spare block, or one that `create` makes of so many bytes, all of them its own.
+pub(crate) fn allocate(
+    spares: &'static PinnedSpares,
+    bytes: u64,
+    create: impl FnOnce(u64) -> Result<Block>,
+) -> Result<Box<dyn MemoryBackend>> {
+    let len = bytes.checked_next_multiple_of(GRANULARITY).unwrap_or(bytes);
+    let block = match spares.take(len) {
+        Some(block) => block,
+        None => create(len)?,
+    };
+    // SAFETY: `block.len` bytes that nobody else holds.
+    unsafe { block.host.write_bytes(0, block.len as usize) };
+    Ok(Box::new(Pinned { spares, block: Some(block) }))
+}
+
+impl PinnedSpares {
+    /// The smallest that fits, unless it is more than twice what is wanted.
+    fn take(&self, len: u64) -> Option<Block> {
+        let mut blocks = self.blocks.lock();
+        let fitting = blocks.iter().enumerate().filter(|(_, block)| (len..=2 * len).contains(&block.len));
+        let index = fitting.min_by_key(|(_, block)| block.len).map(|(index, _)| index)?;
+        Some(blocks.swap_remove(index))
+    }
+}
+
+impl MemoryBackend for Pinned {
+    fn ptr(&self) -> DevicePtr {
+        DevicePtr(self.block.as_ref().map_or(0, |block| block.address))
+    }
+
+    fn host_ptr(&self) -> *mut u8 {
+        self.block.as_ref().map_or(std::ptr::null_mut(), |block| block.host)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.spares.blocks.lock().extend(self.block.take());
+    }
+}

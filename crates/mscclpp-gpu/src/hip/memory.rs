@@ -1,0 +1,228 @@
+//! Device memory: made here, or mapped from another process. And page-locked memory of the host.
+//!
+//! Kernels of other devices write to memory, and this device's kernels look at it, while they run. For AMD's GPUs that is
+//! defined in fine-grained memory alone, which uncached memory is, too: what `hipMalloc` makes may stay in caches until a
+//! kernel ends. A token, a FIFO and a buffer of packets need it, and any buffer may become one of packets. So all memory
+//! that is made here is uncached, or fine-grained where a device has no other.
+//!
+//! `hipFree` waits until the device is idle, and a kernel that runs may be waiting for the thread that drops a buffer. So a
+//! thread of its own frees ([`Freer`]).
+
+use std::{
+    sync::{OnceLock, mpsc},
+    thread,
+    time::Duration,
+};
+
+use mscclpp_gpu_sys::hip::{
+    DEVICE_MALLOC_FINE_GRAINED, DEVICE_MALLOC_UNCACHED, HOST_MALLOC_COHERENT, HOST_MALLOC_MAPPED,
+    HOST_MALLOC_PORTABLE, HipResult, IPC_LAZY_ENABLE_PEER_ACCESS, IpcMemHandle, Pointer,
+};
+
+use super::{
+    device::Device,
+    export::Range,
+    failure::{check, forget, log_failure},
+};
+use crate::{
+    DevicePtr, Error, Result,
+    backend::MemoryBackend,
+    driver::pinned::{self, Block},
+    memory::ExportHandle,
+};
+
+/// Memory of `device` that holds `bytes` bytes, not yet zeroed.
+pub(super) fn allocate(device: &'static Device, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
+    let hip = device.hip();
+    let _entered = device.ordinal().enter()?;
+    let attempt = |flags| {
+        let mut address = std::ptr::null_mut();
+        // SAFETY: `address` is valid for the write.
+        (unsafe { (hip.ext_malloc_with_flags)(&raw mut address, bytes as usize, flags) }, address)
+    };
+    let make = || match attempt(DEVICE_MALLOC_UNCACHED) {
+        (HipResult::INVALID_VALUE | HipResult::NOT_SUPPORTED, _) => {
+            forget(hip);
+            attempt(DEVICE_MALLOC_FINE_GRAINED)
+        }
+        done => done,
+    };
+    let (result, address) = match make() {
+        // What was dropped may not be free yet.
+        (HipResult::OUT_OF_MEMORY, _) if device.freer().catch_up() => {
+            forget(hip);
+            make()
+        }
+        done => done,
+    };
+    check(hip, result, format!("hipExtMallocWithFlags({bytes} bytes)"))?;
+    Ok(Box::new(Allocation { device, address: DevicePtr::from_ptr(address) }))
+}
+
+/// Maps what another process exported. The same handle must not be opened twice: the caller keeps one mapping per
+/// allocation.
+pub(super) fn import(
+    device: &'static Device,
+    handle: &ExportHandle,
+    size: u64,
+) -> Result<Box<dyn MemoryBackend>> {
+    match handle {
+        ExportHandle::IpcHandle(bytes) => Ok(Box::new(Imported::open(device, *bytes, size)?)),
+        ExportHandle::FileDescriptor(_) | ExportHandle::Fabric(_) => Err(Error::InvalidArgument(
+            "the HIP platform shares memory by IPC handles alone; this handle is of another kind".to_owned(),
+        )),
+    }
+}
+
+/// Page-locked memory of the host, coherent with devices while kernels run: `bytes` zeroed bytes, or some more.
+pub(super) fn allocate_pinned(device: &'static Device, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
+    pinned::allocate(device.pinned_spares(), bytes, |len| block(device, len))
+}
+
+fn block(device: &'static Device, len: u64) -> Result<Block> {
+    let hip = device.hip();
+    let _entered = device.ordinal().enter()?;
+    let mut host = std::ptr::null_mut();
+    let flags = HOST_MALLOC_PORTABLE | HOST_MALLOC_MAPPED | HOST_MALLOC_COHERENT;
+    // SAFETY: `host` is valid for the write.
+    let result = unsafe { (hip.host_malloc)(&raw mut host, len as usize, flags) };
+    check(hip, result, format!("hipHostMalloc({len} bytes; `ulimit -l` limits locked memory)"))?;
+    let mut address: Pointer = std::ptr::null_mut();
+    // SAFETY: `address` is valid for the write; `host` is page-locked memory that is mapped into the device.
+    let result = unsafe { (hip.host_get_device_pointer)(&raw mut address, host, 0) };
+    if let Err(error) = check(hip, result, "hipHostGetDevicePointer") {
+        // SAFETY: just made, freed once.
+        log_failure(hip, unsafe { (hip.host_free)(host) }, "hipHostFree");
+        return Err(error);
+    }
+    Ok(Block { host: host.cast(), address: address as u64, len })
+}
+
+struct Allocation {
+    device: &'static Device,
+    address: DevicePtr,
+}
+
+impl MemoryBackend for Allocation {
+    fn ptr(&self) -> DevicePtr {
+        self.address
+    }
+
+    fn host_ptr(&self) -> *mut u8 {
+        std::ptr::null_mut()
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        self.device.freer().free(self.device, self.address);
+    }
+}
+
+/// Frees device memory on a thread of its own, in the order in which it was dropped.
+#[derive(Default)]
+pub(super) struct Freer {
+    thread: OnceLock<Option<mpsc::Sender<Order>>>,
+}
+
+enum Order {
+    Free(DevicePtr),
+    /// To be answered when all before it is free.
+    Answer(mpsc::Sender<()>),
+}
+
+/// How long an allocation waits for dropped memory, which comes free when no kernel runs any more.
+const CATCH_UP: Duration = Duration::from_secs(1);
+
+impl Freer {
+    fn free(&self, device: &'static Device, address: DevicePtr) {
+        let orders = self.thread.get_or_init(|| {
+            let (orders, received) = mpsc::channel();
+            let work = move || received.iter().for_each(|order| carry_out(device, order));
+            match thread::Builder::new().name("mscclpp-hip-free".to_owned()).spawn(work) {
+                Ok(_runs_until_the_process_ends) => Some(orders),
+                Err(error) => {
+                    tracing::warn!(target: "mscclpp::gpu", %error, "no thread to free device memory");
+                    None
+                }
+            }
+        });
+        if orders.as_ref().is_none_or(|orders| orders.send(Order::Free(address)).is_err()) {
+            free_now(device, address);
+        }
+    }
+
+    /// Waits until all that was dropped is free. Whether it is, and something was dropped at all.
+    pub(super) fn catch_up(&self) -> bool {
+        let Some(Some(orders)) = self.thread.get() else { return false };
+        let (answer, answered) = mpsc::channel();
+        orders.send(Order::Answer(answer)).is_ok() && answered.recv_timeout(CATCH_UP).is_ok()
+    }
+}
+
+fn carry_out(device: &'static Device, order: Order) {
+    match order {
+        Order::Free(address) => free_now(device, address),
+        Order::Answer(answer) => {
+            let _whoever_asked_may_be_gone = answer.send(());
+        }
+    }
+}
+
+fn free_now(device: &'static Device, address: DevicePtr) {
+    let Some(_entered) = device.ordinal().enter_to_drop() else { return };
+    let hip = device.hip();
+    // SAFETY: made by `allocate`, freed once.
+    log_failure(hip, unsafe { (hip.free)(address.as_mut_ptr()) }, "hipFree");
+}
+
+/// An allocation of another process.
+struct Imported {
+    device: &'static Device,
+    address: DevicePtr,
+}
+
+impl Imported {
+    fn open(device: &'static Device, bytes: [u8; 64], size: u64) -> Result<Self> {
+        let hip = device.hip();
+        let _entered = device.ordinal().enter()?;
+        let mut address = std::ptr::null_mut();
+        let handle = IpcMemHandle { reserved: bytes };
+        // SAFETY: `address` is valid for the write; the runtime checks the handle.
+        let result =
+            unsafe { (hip.ipc_open_mem_handle)(&raw mut address, handle, IPC_LAZY_ENABLE_PEER_ACCESS) };
+        check(
+            hip,
+            result,
+            "hipIpcOpenMemHandle (by another process than the one that made it, once per process)",
+        )?;
+        let imported = Self { device, address: DevicePtr::from_ptr(address) };
+        // The size is what the peer says; the runtime knows what is there.
+        let there = Range::of_allocation(hip, imported.address)?;
+        Error::bounds("an imported allocation", 0, size, there.size - (imported.address.0 - there.base))?;
+        Ok(imported)
+    }
+}
+
+impl MemoryBackend for Imported {
+    fn ptr(&self) -> DevicePtr {
+        self.address
+    }
+
+    fn host_ptr(&self) -> *mut u8 {
+        std::ptr::null_mut()
+    }
+}
+
+impl Drop for Imported {
+    fn drop(&mut self) {
+        let Some(_entered) = self.device.ordinal().enter_to_drop() else { return };
+        let hip = self.device.hip();
+        // SAFETY: opened by `open`, closed once.
+        log_failure(
+            hip,
+            unsafe { (hip.ipc_close_mem_handle)(self.address.as_mut_ptr()) },
+            "hipIpcCloseMemHandle",
+        );
+    }
+}

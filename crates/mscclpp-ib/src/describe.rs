@@ -1,0 +1,224 @@
+//! What there is of RDMA on this machine, and what of it this transport would use: for reports. Nothing is changed.
+
+use std::{fmt, net::Ipv6Addr};
+
+use mscclpp_core::Transport;
+use mscclpp_net::Report;
+use mscclpp_verbs_sys::Verbs;
+
+use crate::{
+    InfiniBand,
+    adapter::{self, Adapter},
+    provider::TRANSPORTS,
+    settings::Env,
+};
+
+/// The verbs library and all devices that it knows.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Inventory {
+    /// The name or path of the library.
+    pub library: String,
+    /// Each function that the library is too old to have, with the reason.
+    pub missing: Vec<String>,
+    /// All devices, sorted by PCI address, those without one behind them by name.
+    pub devices: Vec<DeviceReport>,
+}
+
+/// A device.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DeviceReport {
+    /// Its name, such as `mlx5_0`.
+    pub name: String,
+    /// Its PCI address. None for a device in software.
+    pub pci: Option<String>,
+    /// The transport that stands for it, if there is one.
+    pub transport: Option<Transport>,
+    /// Why it has this transport, or none.
+    pub why: String,
+    /// What it says once it is open, or why it cannot be opened.
+    pub details: Result<DeviceDetails, String>,
+}
+
+/// What a device says that was opened.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DeviceDetails {
+    /// Whether it has RDMA atomics. Without, signals are writes with immediate data.
+    pub atomics: bool,
+    /// Its ports, from number 1 on, or why one does not answer.
+    pub ports: Vec<Result<PortReport, String>>,
+    /// What an endpoint uses whose configuration names nothing, or why it can use nothing.
+    pub used: Result<UsedPort, String>,
+}
+
+/// A port.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PortReport {
+    /// Counted from 1.
+    pub number: u8,
+    /// Whether it can be used now.
+    pub is_active: bool,
+    /// Its state in the library's words.
+    pub state: String,
+    /// Ethernet (RoCE); else InfiniBand.
+    pub is_ethernet: bool,
+    /// The MTU in use, in bytes; 0 if the library gives a value that this version does not know.
+    pub mtu: u32,
+    /// The entries of its GID table that hold one.
+    pub gids: Vec<GidReport>,
+}
+
+/// An entry of a port's GID table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GidReport {
+    /// Its place in the table.
+    pub index: u32,
+    /// The identifier; an IPv4 address is mapped.
+    pub gid: Ipv6Addr,
+    /// Such as `RoCE v2`.
+    pub kind: String,
+    /// Whether the network interface behind it is in this process's network namespace; none if that is not known.
+    pub in_this_namespace: Option<bool>,
+}
+
+/// The port and the GID that are chosen.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct UsedPort {
+    /// Counted from 1.
+    pub number: u8,
+    /// Its place in the port's GID table.
+    pub gid_index: u32,
+    /// Why this port and this GID.
+    pub why: String,
+}
+
+/// Why something cannot be used, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unavailable {
+    /// What was tried and how it failed.
+    pub reason: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.reason, self.remedy)
+    }
+}
+
+impl std::error::Error for Unavailable {}
+
+impl InfiniBand {
+    /// Says what there is: the library, its devices, their ports and GIDs, and which would be used. Loads the library, and
+    /// opens each device for a moment; drivers may block for some milliseconds each.
+    ///
+    /// Devices are described even if none of them is chosen, as with a malformed variable;
+    /// [`InfiniBand::device_names`] has that error.
+    ///
+    /// # Errors
+    /// If the library cannot be loaded or used.
+    pub fn describe(&self) -> Result<Inventory, Unavailable> {
+        let verbs = match self.verbs {
+            Some(verbs) => verbs,
+            None => Verbs::load()
+                .map_err(|error| Unavailable { reason: error.reason(), remedy: error.remedy().to_owned() })?,
+        };
+        let all = adapter::list(verbs).map_err(|error| Unavailable {
+            reason: Report(&error).to_string(),
+            remedy: "see whether this user may use /dev/infiniband, and what the kernel says (dmesg)"
+                .to_owned(),
+        })?;
+        let chosen = self.device_names();
+        // A malformed variable is the error of `device_names`.
+        let env = Env::read().unwrap_or_default();
+        let devices = all.into_iter().map(|info| {
+            let details = Adapter::open(verbs, &info.name)
+                .map(|adapter| details(&adapter, &env))
+                .map_err(|error| Report(&error).to_string());
+            let number =
+                chosen.as_ref().ok().and_then(|names| names.iter().position(|name| *name == info.name));
+            let place = info.place.as_ref().and_then(|place| place.file_name());
+            DeviceReport {
+                pci: place.map(|address| address.to_string_lossy().into_owned()),
+                transport: number.and_then(|number| TRANSPORTS.get(number).copied()),
+                why: why(number.is_some(), chosen.is_ok(), env.devices.is_some(), &details).to_owned(),
+                name: info.name,
+                details,
+            }
+        });
+        let missing = verbs.missing().iter().map(ToString::to_string).collect();
+        Ok(Inventory { library: verbs.origin.clone(), missing, devices: devices.collect() })
+    }
+}
+
+fn details(adapter: &Adapter, env: &Env) -> DeviceDetails {
+    let limits = adapter.limits();
+    let text = |error: crate::Error| Report(&error).to_string();
+    let used = adapter.port(None, env.gid_index).map_err(text).map(|port| UsedPort {
+        number: port.number,
+        gid_index: port.gid.index,
+        why: match (env.gid_index, port.is_ethernet) {
+            (Some(_), _) => "the first active port, and the GID that MSCCLPP_IB_GID_INDEX names",
+            (None, true) => {
+                "the first active port, and its best GID: RoCE v2 before v1, then IPv4, then other routed addresses, \
+                 then link-local ones"
+            }
+            (None, false) => "the first active port, and its first GID",
+        }
+        .to_owned(),
+    });
+    let ports = (1..=limits.ports).map(|number| adapter.report_port(number).map_err(text)).collect();
+    DeviceDetails { atomics: limits.atomics, ports, used }
+}
+
+/// Why a device has a transport, or none.
+fn why(
+    is_chosen: bool,
+    any_is_chosen: bool,
+    are_named: bool,
+    details: &Result<DeviceDetails, String>,
+) -> &'static str {
+    let has_active_port =
+        || details.as_ref().is_ok_and(|details| details.ports.iter().flatten().any(|port| port.is_active));
+    match (is_chosen, are_named) {
+        (true, true) => "MSCCLPP_HCA_DEVICES names it",
+        (true, false) => {
+            "it has an active port; devices count by PCI address, those without one behind by name"
+        }
+        (false, true) if any_is_chosen => "MSCCLPP_HCA_DEVICES does not name it",
+        (false, false) if any_is_chosen && has_active_port() => "eight others come before it",
+        (false, _) if details.is_err() => "it cannot be opened",
+        (false, _) if !has_active_port() => "none of its ports is active",
+        (false, _) => "what MSCCLPP_HCA_DEVICES or another variable says is not understood, or not there",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_a_port(is_active: bool) -> Result<DeviceDetails, String> {
+        let state = String::new();
+        let port = PortReport { number: 1, is_active, state, is_ethernet: true, mtu: 1024, gids: vec![] };
+        Ok(DeviceDetails { atomics: true, ports: vec![Ok(port)], used: Err(String::new()) })
+    }
+
+    #[test]
+    fn every_choice_has_its_reason() {
+        let (up, down, broken) = (with_a_port(true), with_a_port(false), Err("EPERM".to_owned()));
+        assert!(why(true, true, true, &up).contains("names it"));
+        assert!(why(true, true, false, &up).contains("active port"));
+        assert!(why(false, true, true, &up).contains("does not name it"));
+        assert!(why(false, true, false, &up).contains("eight others"));
+        assert!(why(false, true, false, &down).contains("none of its ports"));
+        assert!(why(false, false, false, &broken).contains("cannot be opened"));
+        assert!(why(false, false, true, &up).contains("not understood"));
+    }
+}

@@ -1,0 +1,110 @@
+//! Two connected ends in one process, on soft-RoCE devices, with words of host memory between them.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use mscclpp_core::{
+    Connection, Context, Device, Endpoint, EndpointConfig, HostToHostSemaphore, IbConfig, IbMode,
+    RegisteredMemory, Semaphore, SemaphoreStub, Transport,
+};
+use mscclpp_gpu::{DevicePtr, Platform};
+use mscclpp_ib::InfiniBand;
+
+/// A process's part, on a CPU.
+pub(crate) struct End {
+    pub(crate) context: Context,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) transport: Transport,
+}
+
+impl End {
+    pub(crate) fn open(transport: Transport, mode: IbMode) -> Self {
+        Self::with(transport, mode, IbConfig::new())
+    }
+
+    pub(crate) fn with(transport: Transport, mode: IbMode, config: IbConfig) -> Self {
+        let context = context(mode);
+        let config = EndpointConfig::new(transport, Device::CPU).ib(config);
+        let endpoint = context.create_endpoint(config).expect("an endpoint");
+        Self { context, endpoint, transport }
+    }
+
+    pub(crate) fn connect(&self, peer: &Endpoint) -> Connection {
+        self.context.connect(&self.endpoint, &arrived(peer)).expect("connecting")
+    }
+}
+
+pub(crate) fn context(mode: IbMode) -> Context {
+    Context::builder().provider(InfiniBand::builder().mode(mode).build()).platform(Platform::Host).build()
+}
+
+/// An endpoint as its peer gets it.
+pub(crate) fn arrived(endpoint: &Endpoint) -> Endpoint {
+    Endpoint::deserialize(&endpoint.serialize().expect("serializing")).expect("reading")
+}
+
+/// From the first device to the second, and back.
+pub(crate) struct Pair {
+    pub(crate) ab: Connection,
+    pub(crate) ba: Connection,
+    pub(crate) a: End,
+    pub(crate) b: End,
+}
+
+impl Pair {
+    pub(crate) fn open(mode: IbMode) -> Self {
+        Self::of(End::open(Transport::IB0, mode), End::open(Transport::IB1, mode))
+    }
+
+    pub(crate) fn of(a: End, b: End) -> Self {
+        Self { ab: a.connect(&b.endpoint), ba: b.connect(&a.endpoint), a, b }
+    }
+
+    /// A semaphore, as each side has it.
+    pub(crate) fn semaphores(&self) -> (HostToHostSemaphore, HostToHostSemaphore) {
+        let (a, b) =
+            (SemaphoreStub::new(&self.ab).expect("a stub"), SemaphoreStub::new(&self.ba).expect("a stub"));
+        let build = |local: &SemaphoreStub, remote: &SemaphoreStub| {
+            let remote =
+                SemaphoreStub::deserialize(&remote.serialize().expect("serializing")).expect("reading");
+            HostToHostSemaphore::new(&Semaphore::new(local, &remote).expect("joining"))
+                .expect("the host's side")
+        };
+        (build(&a, &b), build(&b, &a))
+    }
+}
+
+/// Words of host memory that adapters read and write.
+pub(crate) struct Words {
+    // Withdrawn before the words go.
+    pub(crate) memory: RegisteredMemory,
+    words: Arc<[AtomicU64]>,
+}
+
+impl Words {
+    pub(crate) fn new(end: &End, count: usize) -> Self {
+        let words: Arc<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
+        let (ptr, len) = (DevicePtr::from_ptr(words.as_ptr()), size_of_val(&*words) as u64);
+        // SAFETY: the words are atomics, and kept until the registration is gone.
+        let memory = unsafe { end.context.register_memory(ptr, len, end.transport) }.expect("registering");
+        Self { memory, words }
+    }
+
+    /// The memory as a peer gets it.
+    pub(crate) fn at_peer(&self) -> RegisteredMemory {
+        RegisteredMemory::deserialize(&self.memory.serialize().expect("serializing")).expect("reading")
+    }
+
+    pub(crate) fn fill(&self, value: u64) {
+        self.words.iter().for_each(|word| word.store(value, Ordering::Relaxed));
+    }
+
+    /// Whether all words hold `value`; else the first that does not, and what it holds.
+    pub(crate) fn all_hold(&self, value: u64) -> Result<(), (usize, u64)> {
+        let wrong =
+            self.words.iter().map(|word| word.load(Ordering::Relaxed)).enumerate().find(|(_, w)| *w != value);
+        wrong.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,87 @@
+//! Failures on purpose.
+
+use std::ffi::c_int;
+
+use mscclpp_verbs_sys::ibv_wc_status;
+
+/// What can be made to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Call {
+    GetDeviceList,
+    OpenDevice,
+    QueryDevice,
+    QueryPort,
+    QueryGid,
+    QueryGidTable,
+    QueryPkey,
+    AllocPd,
+    DeallocPd,
+    /// `reg_mr` and `reg_mr_iova2`.
+    RegMr,
+    RegDmabufMr,
+    DeregMr,
+    CreateCompChannel,
+    CreateCq,
+    DestroyCq,
+    ReqNotifyCq,
+    PollCq,
+    CreateQp,
+    ModifyQp,
+    QueryQp,
+    DestroyQp,
+    /// Counts requests, not calls, so that a chain can fail in its middle.
+    PostSend,
+    /// Counts receives, not calls.
+    PostRecv,
+}
+
+#[derive(Default)]
+pub(super) struct Faults {
+    calls: Vec<(usize, Call, u64, c_int)>,
+    completions: Vec<(usize, u64, ibv_wc_status)>,
+}
+
+impl Faults {
+    pub(super) fn add(&mut self, device: usize, call: Call, nth: u64, errno: c_int) {
+        assert!(nth > 0, "the first is number 1");
+        self.calls.push((device, call, nth, errno));
+    }
+
+    pub(super) fn add_completion(&mut self, device: usize, nth: u64, status: ibv_wc_status) {
+        assert!(nth > 0, "the first is number 1");
+        self.completions.push((device, nth, status));
+    }
+
+    /// Counts a call, and gives the errno with which it shall fail.
+    pub(super) fn of(&mut self, device: usize, call: Call) -> Option<c_int> {
+        let due = count(&mut self.calls, |(d, c, nth, _)| (*d == device && *c == call).then_some(nth));
+        due.map(|(.., errno)| errno)
+    }
+
+    /// Counts a request that is carried out, and gives the status with which it shall complete.
+    pub(super) fn of_completion(&mut self, device: usize) -> Option<ibv_wc_status> {
+        let due = count(&mut self.completions, |(d, nth, _)| (*d == device).then_some(nth));
+        due.map(|(.., status)| status)
+    }
+}
+
+/// Counts one down in each that matches, and takes out the first that is due.
+fn count<T>(faults: &mut Vec<T>, matching: impl Fn(&mut T) -> Option<&mut u64>) -> Option<T> {
+    let mut due = None;
+    for (index, fault) in faults.iter_mut().enumerate() {
+        if let Some(left) = matching(fault) {
+            *left -= 1;
+            if *left == 0 && due.is_none() {
+                due = Some(index);
+            }
+        }
+    }
+    // A second one due at once has its turn at the next call.
+    let due = due.map(|index| faults.remove(index));
+    for fault in faults.iter_mut() {
+        if let Some(left) = matching(fault) {
+            *left = (*left).max(1);
+        }
+    }
+    due
+}

@@ -1,0 +1,1 @@
+// For kernels that include <assert.h>: runtime.hpp has it.

@@ -2,8 +2,6 @@
 
 use std::{
     ffi::{CStr, c_int, c_uint},
-    fs,
-    net::Ipv6Addr,
     ptr,
 };
 
@@ -12,7 +10,7 @@ use mscclpp_verbs_sys::{self as sys, Verbs};
 use super::{check, last};
 use crate::Result;
 
-/// A device that was opened, with its first active port.
+/// A device that was opened, with a port of it.
 pub(crate) struct Device {
     pub(super) verbs: &'static Verbs,
     pub(super) context: *mut sys::ibv_context,
@@ -21,7 +19,7 @@ pub(crate) struct Device {
     pub(super) port: Port,
 }
 
-/// An active port, and the address that it is to be reached by.
+/// A port, and the address that it is to be reached by.
 pub(super) struct Port {
     pub(super) number: u8,
     pub(super) attr: sys::ibv_port_attr,
@@ -30,8 +28,8 @@ pub(super) struct Port {
 }
 
 impl Device {
-    /// Opens the device of that name.
-    pub(crate) fn open(name: &str) -> Result<Self> {
+    /// Opens the device of that name, to use that port and that entry of its table of addresses.
+    pub(crate) fn open(name: &str, port: u8, gid_index: u8) -> Result<Self> {
         let verbs = Verbs::load()?;
         let context = open(verbs, name)?;
         // SAFETY: the context is open.
@@ -42,7 +40,14 @@ impl Device {
         let mut limits = sys::ibv_device_attr::default();
         // SAFETY: the context is open, and the attributes are this function's.
         check("ibv_query_device", unsafe { (verbs.query_device)(context, &raw mut limits) })?;
-        let port = active_port(verbs, context, name, limits.phys_port_cnt)?;
+        let mut attr = sys::ibv_port_attr::default();
+        // SAFETY: as above.
+        check("ibv_query_port", unsafe { verbs.query_port(context, port, &raw mut attr) })?;
+        let mut gid = sys::ibv_gid::default();
+        // SAFETY: as above.
+        check("ibv_query_gid", unsafe { (verbs.query_gid)(context, port, gid_index.into(), &raw mut gid) })?;
+        // SAFETY: an identifier is 16 bytes, whichever view is read.
+        let port = Port { number: port, attr, gid: unsafe { gid.raw }, gid_index };
         Ok(Self { verbs, context, pd, limits, port })
     }
 
@@ -78,56 +83,6 @@ fn open(verbs: &'static Verbs, name: &str) -> Result<*mut sys::ibv_context> {
     // SAFETY: it came from this library, and is freed once.
     unsafe { (verbs.free_device_list)(list) };
     if context.is_null() { Err(error) } else { Ok(context) }
-}
-
-fn active_port(verbs: &Verbs, context: *mut sys::ibv_context, name: &str, ports: u8) -> Result<Port> {
-    for number in 1..=ports {
-        let mut attr = sys::ibv_port_attr::default();
-        // SAFETY: the context is open, and the attributes are this function's.
-        check("ibv_query_port", unsafe { verbs.query_port(context, number, &raw mut attr) })?;
-        if attr.state == sys::IBV_PORT_ACTIVE {
-            let (gid_index, gid) = address(verbs, context, name, number, &attr)?;
-            return Ok(Port { number, attr, gid, gid_index });
-        }
-    }
-    Err(format!("{name} has no active port").into())
-}
-
-/// On Ethernet an address of RoCE v2, of IPv4 if there is one; else the first.
-fn address(
-    verbs: &Verbs,
-    context: *mut sys::ibv_context,
-    name: &str,
-    port: u8,
-    attr: &sys::ibv_port_attr,
-) -> Result<(u8, [u8; 16])> {
-    let mut best = None;
-    for index in 0..u8::try_from(attr.gid_tbl_len).unwrap_or(u8::MAX) {
-        let mut gid = sys::ibv_gid::default();
-        // SAFETY: the context is open, and the identifier is this function's.
-        if unsafe { (verbs.query_gid)(context, port, index.into(), &raw mut gid) } != 0 {
-            continue;
-        }
-        // SAFETY: an identifier is 16 bytes, whichever view is read.
-        let gid = unsafe { gid.raw };
-        if gid == [0; 16] {
-            continue;
-        }
-        let path = format!("/sys/class/infiniband/{name}/ports/{port}/gid_attrs/types/{index}");
-        let is_v2 = fs::read_to_string(path).is_ok_and(|kind| kind.trim() == "RoCE v2");
-        let address = Ipv6Addr::from(gid);
-        let is_of_a_link = address.is_unicast_link_local();
-        let rank = match attr.link_layer == sys::IBV_LINK_LAYER_ETHERNET as u8 {
-            true => (!is_v2, address.to_ipv4_mapped().is_none(), is_of_a_link, index),
-            false => (false, false, false, index),
-        };
-        if best.is_none_or(|(so_far, _)| rank < so_far) {
-            best = Some((rank, gid));
-        }
-    }
-    let ((.., index), gid) =
-        best.ok_or_else(|| format!("{name} port {port} has no address: give its interface one"))?;
-    Ok((index, gid))
 }
 
 /// Memory that a device may read and write, and others through it. It stays to the end of the process.

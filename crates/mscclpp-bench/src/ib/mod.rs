@@ -21,16 +21,8 @@ use crate::{
     ranks::{Joining, Ranks},
 };
 
-const TRANSPORTS: [Transport; 8] = [
-    Transport::IB0,
-    Transport::IB1,
-    Transport::IB2,
-    Transport::IB3,
-    Transport::IB4,
-    Transport::IB5,
-    Transport::IB6,
-    Transport::IB7,
-];
+/// Of which each rank takes one, if nobody says which.
+const TRANSPORTS: [Transport; 2] = [Transport::IB0, Transport::IB1];
 
 /// Which adapters the ranks use.
 #[derive(Args)]
@@ -61,18 +53,20 @@ impl OnAdapter {
         }
         let provider = InfiniBand::new();
         let known = provider.device_names()?;
+        let inventory = provider.describe()?;
         let context = Context::builder().provider(provider).platform(Platform::Host).build();
         let ranks = Ranks::join(context, joining)?;
-        let number = match &choice.transports {
-            Some(chosen) => number(chosen[ranks.rank])?,
-            None if joining.is_by_hand() => 0,
-            None => ranks.rank % known.len(),
+        let transport = match &choice.transports {
+            Some(chosen) => chosen[ranks.rank],
+            None if joining.is_by_hand() => Transport::IB0,
+            None => TRANSPORTS[ranks.rank.min(known.len() - 1)],
         };
-        let transport = TRANSPORTS[number];
-        let name = known
-            .get(number)
-            .ok_or_else(|| format!("there is no {transport}: the adapters here are {}", known.join(", ")))?;
-        let bare = BareDevice::open(name)?;
+        let device = inventory.devices.into_iter().find(|device| device.transport == Some(transport));
+        let device = device
+            .ok_or_else(|| format!("{transport} is no adapter here; there are {}", known.join(", ")))?;
+        let used = device.details?.used?;
+        let name = device.name;
+        let bare = BareDevice::open(&name, used.number, u8::try_from(used.gid_index)?)?;
         let all = ranks.comm.bootstrap().all_gather(format!("{transport} ({name})").as_bytes())?;
         let names: Vec<_> = all.iter().map(|name| String::from_utf8_lossy(name)).collect();
         Ok(Self { transport, bare, names: names.join(" and "), ranks })
@@ -92,9 +86,4 @@ impl OnAdapter {
     fn machine(&self) -> Machine {
         Machine::of(&[], &self.names)
     }
-}
-
-fn number(transport: Transport) -> Result<usize, String> {
-    let found = TRANSPORTS.iter().position(|known| *known == transport);
-    found.ok_or_else(|| format!("{transport} is no adapter: --transports takes IB0 to IB7"))
 }

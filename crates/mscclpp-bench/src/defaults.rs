@@ -41,6 +41,16 @@ const OWN: &[Own] = &[
             ("iters", "as many as 1 GiB takes, at most 1000"),
         ],
     ),
+    (
+        "ib-bw",
+        &[
+            ("begin", "64K"),
+            ("end", "64K, or --begin"),
+            ("factor", "2"),
+            ("iters", "as many as 1 GiB takes, at most 5000"),
+        ],
+    ),
+    ("ib-lat", &[("iters", "1000")]),
 ];
 
 /// `command` with the defaults of each workload in its own help.

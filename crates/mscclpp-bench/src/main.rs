@@ -4,6 +4,7 @@
 //! maximum. Rows of the platform `host` are devices simulated on the CPU: good for seeing regressions, never a GPU's
 //! speed.
 
+mod bare_verbs;
 mod bootstrap;
 mod cpu_time;
 mod data;
@@ -14,11 +15,14 @@ mod ethernet;
 mod ethernet_bw;
 mod exchange;
 mod fifo;
+mod host_memory;
+mod ib;
 mod kernels;
 mod launches;
 mod machine;
 mod measuring;
 mod memory;
+mod one_way;
 mod output;
 mod packet_pingpong;
 mod pair;
@@ -33,6 +37,7 @@ mod signal_pingpong;
 mod sizes;
 mod stopwatch;
 mod table;
+mod waiting;
 
 use std::process::ExitCode;
 
@@ -73,7 +78,8 @@ Columns:
   algbw     algorithm bandwidth in GB/s: the size over the median
   busbw     bus bandwidth in GB/s: what a direction of the link carries of it. A side sends its size to the other, so
             it equals algbw; the flags of packets do not count
-  baseline  the reference implementation on two H200 of one host; of ethernet-bw, the plain socket of this run
+  baseline  the reference implementation on two H200 of one host; of ethernet-bw, the plain socket of this run;
+            of ib-bw and ib-lat, the bare verbs of this run
   goal      what this project wants there; both only where the row is comparable
   check     ok, or FAILED if data or signals were wrong: then there are no times, and the program exits with 1";
 
@@ -116,6 +122,13 @@ enum Command {
     /// One process puts into the other's memory over Ethernet connections, beside a plain socket.
     #[command(after_help = COLUMNS)]
     EthernetBw(OfTwoRanks<ethernet_bw::Options>),
+    /// One process puts into the other's memory over RDMA adapters, beside bare verbs that post the same requests.
+    #[command(after_help = COLUMNS)]
+    IbBw(OfTwoRanks<ib::BandwidthOptions>),
+    /// Two processes put 8 bytes with a signal to each other in turns over RDMA adapters, beside bare verbs. Time of a
+    /// round trip.
+    #[command(after_help = COLUMNS)]
+    IbLat(OfTwoRanks<ib::LatencyOptions>),
     /// Ranks as threads of this process: initialise, all_gather 256 B, barrier.
     #[command(after_help = COLUMNS)]
     Bootstrap(Alone<bootstrap::Options>),
@@ -197,6 +210,8 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Fifo(workload) => workload.run(fifo::run),
         Command::ProxyIdle(workload) => workload.run(proxy_idle::run),
         Command::EthernetBw(workload) => workload.run(ethernet_bw::run),
+        Command::IbBw(workload) => workload.run(ib::bandwidth),
+        Command::IbLat(workload) => workload.run(ib::latency),
         Command::Bootstrap(workload) => workload.run(bootstrap::run),
         Command::Doctor(options) => doctor::run(options),
         Command::Plot(options) => plot::run(options).map(|()| ExitCode::SUCCESS),

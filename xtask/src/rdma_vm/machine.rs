@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 
 use super::image::Image;
+use super::pinning;
 use crate::error::{Error, FileContext};
 
 /// What executes the machine's instructions.
@@ -55,6 +56,8 @@ pub(super) struct Setup<'a> {
     pub(super) memory_mib: u32,
     pub(super) limit: Duration,
     pub(super) accelerator: Accelerator,
+    /// Whether each processor has a core of the host of its own.
+    pub(super) is_pinned: bool,
     /// Where the machines keep their lines and the sockets of their networks.
     pub(super) scratch: &'a Path,
     /// Where the kernels' logs are kept.
@@ -89,6 +92,8 @@ impl Machine {
         // Names relative to this folder: those of sockets may not be long, and none may have a comma.
         qemu.current_dir(setup.scratch);
         qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-smp", "2"]);
+        // Threads have names.
+        qemu.args(["-name", "rdma-vm,debug-threads=on"]);
         let accelerator = setup.accelerator.name();
         qemu.args(["-accel", accelerator]).args(["-cpu", if accelerator == "kvm" { "host" } else { "max" }]);
         qemu.args(["-m", &setup.memory_mib.to_string()]);
@@ -167,6 +172,14 @@ pub(super) fn run(setup: &Setup<'_>) -> Result<u8, Error> {
                 machines[0].status()?;
                 pause(deadline, &machines[0], &Status::Booting, setup.limit)?;
             }
+        }
+    }
+    if setup.is_pinned {
+        for machine in &mut machines {
+            while machine.status()? == Status::Booting {
+                pause(deadline, machine, &Status::Booting, setup.limit)?;
+            }
+            pinning::pin(machine.qemu.id())?;
         }
     }
     let mut worst = 0;

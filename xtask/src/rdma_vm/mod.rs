@@ -22,6 +22,7 @@ mod kernels;
 mod machine;
 mod modules;
 mod payload;
+mod pinning;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -40,6 +41,11 @@ pub(crate) struct Options {
     /// What executes the machine's instructions.
     #[arg(long, value_enum, default_value_t = Accelerator::Auto)]
     accelerator: Accelerator,
+
+    /// Give each processor of the machine a core of its own, for measurements: the machine's first processor the first
+    /// core.
+    #[arg(long, conflicts_with = "hosts")]
+    pin: bool,
 
     /// Whose tests, examples and programs are built and put into the machine, as in `cargo xtask dist`
     /// [default: mscclpp-ib, or none with --shell-command].
@@ -84,6 +90,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Error> {
         memory_mib: options.memory,
         limit: Duration::from_secs(options.timeout),
         accelerator: options.accelerator,
+        is_pinned: options.pin,
         scratch: scratch.path(),
         logs: &folder,
     };

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use mscclpp::prelude::*;
 
-use super::{Transfer, host_memory::HostMemory};
 use crate::{
     Result,
     data::{Destination, GUARD, Memory},
+    host_memory::HostMemory,
+    one_way::Transfer,
     pair::Pair,
     ranks::Ranks,
 };
@@ -29,7 +30,7 @@ impl<'a> Puts<'a> {
     /// From host memory to host memory, of up to `largest` bytes.
     pub(super) fn between_hosts(ranks: &'a Ranks, connections: u32, largest: u64) -> Result<Self> {
         let memory = Box::new(HostMemory::new(largest + 2 * GUARD));
-        let mine = memory.register(ranks)?;
+        let mine = memory.register(ranks, Transport::ETHERNET)?;
         Self::new(ranks, Device::CPU, connections, mine, memory)
     }
 

@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
-use super::Transfer;
 use crate::{
     Result,
     data::{Destination, GUARD, Memory},
+    one_way::Transfer,
     ranks::Ranks,
 };
 

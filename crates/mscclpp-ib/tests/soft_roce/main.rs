@@ -2,6 +2,7 @@
 //!
 //! Runs in the machine of `cargo xtask rdma-vm` alone, as root, one test after the other.
 
+mod counts;
 #[path = "../support/ends.rs"]
 mod ends;
 mod failures;
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let may_run = env::var("MSCCLPP_VM_HOSTS").is_ok_and(|hosts| hosts == "1");
-    let cases = [traffic::CASES, limits::CASES, failures::CASES].concat();
+    let cases = [traffic::CASES, counts::CASES, limits::CASES, failures::CASES].concat();
     let trials = MODES.iter().flat_map(|(name, mode)| {
         cases.iter().map(move |(case_name, case)| {
             let (mode, case): (IbMode, Case) = (*mode, *case);

@@ -8,20 +8,24 @@ use crate::{Result, data::Memory, ranks::Ranks};
 
 /// Seen through atomics alone: the transport's threads write it at any time. Never freed, so that also after an error
 /// they write to nothing else.
-pub(super) struct HostMemory {
+pub(crate) struct HostMemory {
     bytes: &'static [AtomicU8],
 }
 
 impl HostMemory {
-    pub(super) fn new(len: u64) -> Self {
+    pub(crate) fn new(len: u64) -> Self {
         let bytes: Box<[AtomicU8]> = (0..len).map(|_| AtomicU8::new(0)).collect();
         Self { bytes: Box::leak(bytes) }
     }
 
-    pub(super) fn register(&self, ranks: &Ranks) -> Result<RegisteredMemory> {
+    pub(crate) fn register(&self, ranks: &Ranks, transport: Transport) -> Result<RegisteredMemory> {
         let (start, len) = (DevicePtr::from_ptr(self.bytes.as_ptr()), self.bytes.len() as u64);
         // SAFETY: memory that stays, and that nobody here accesses but with atomics.
-        Ok(unsafe { ranks.comm.register_memory(start, len, Transport::ETHERNET)? })
+        Ok(unsafe { ranks.comm.register_memory(start, len, transport)? })
+    }
+
+    pub(crate) fn bytes(&self) -> &'static [AtomicU8] {
+        self.bytes
     }
 
     fn range(&self, offset: u64, len: u64) -> Result<&[AtomicU8]> {

@@ -1,0 +1,72 @@
+//! `ib-bw`: puts from rank 0's memory to rank 1's, by the library and by bare verbs.
+
+use clap::Args;
+
+use super::{Choice, OnAdapter, bare_puts::BarePuts, puts::Puts};
+use crate::{
+    Result,
+    measuring::Measuring,
+    one_way::{Contender, OneWay},
+    ranks::Joining,
+    report::Report,
+    sizes::{self, Sizes},
+};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    sizes: sizes::Range,
+    #[command(flatten)]
+    measuring: Measuring,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+const DEFAULT: Sizes = Sizes { begin: 64 << 10, end: 64 << 10, factor: 2 };
+/// By default a time is that of so many bytes.
+const BYTES_OF_A_TIME: u64 = 1 << 30;
+const MOST_ROUNDS: u32 = 5000;
+/// The most that one work request moves.
+const LARGEST: u64 = 1 << 30;
+/// How much of the bare verbs' bandwidth the library is to have, with messages of at least 64 KiB.
+const LARGE: u64 = 64 << 10;
+const GOAL: f64 = 0.95;
+
+pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
+    let sizes = options.sizes.or(DEFAULT, 1)?;
+    let most = sizes.iter().max().unwrap_or(0);
+    if most > LARGEST {
+        return Err(format!("--end {most} is more than 1G, the most that one work request moves").into());
+    }
+    let on = OnAdapter::join(&options.choice, &options.measuring, joining)?;
+    let bare = BarePuts::new(&on, most)?;
+    let [connection, queue] = [Puts::by_connection(&on, most)?, Puts::by_queue(&on, most)?];
+    let contenders = [
+        Contender { variant: "bare verbs".to_owned(), transfer: &bare, goal: None },
+        Contender { variant: "Connection::write".to_owned(), transfer: &connection, goal: Some(GOAL) },
+        Contender { variant: "SendQueue".to_owned(), transfer: &queue, goal: Some(GOAL) },
+    ];
+    let one_way = OneWay {
+        workload: "ib-bw",
+        ranks: &on.ranks,
+        measuring: &options.measuring,
+        baseline: "the bare verbs'",
+        bytes_of_a_time: BYTES_OF_A_TIME,
+        most_rounds: MOST_ROUNDS,
+        goals_from: LARGE,
+    };
+    let (rows, remarks) = one_way.run(sizes, &contenders)?;
+    let mut notes = vec![
+        "one way from rank 0 to rank 1, host to host; a time is that of all rounds and one flush behind them, by the \
+         sender's clock"
+            .to_owned(),
+        format!(
+            "bare verbs: one RDMA write for each round, posted by itself, at most {} under way, and a completion for \
+             each quarter of these, in turns with the others in the same run; the baseline of the rows behind it",
+            on.depth()
+        ),
+        "random data, compared by the receiver after each time".to_owned(),
+    ];
+    notes.extend(remarks);
+    Ok(joining.reports().then(|| Report { machine: on.machine(), rows, notes }))
+}

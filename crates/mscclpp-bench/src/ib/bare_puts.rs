@@ -1,0 +1,71 @@
+//! Puts by bare verbs.
+
+use std::cell::RefCell;
+
+use super::OnAdapter;
+use crate::{
+    Result,
+    bare_verbs::{QueuePair, Registered, Request, Sizes},
+    data::{Destination, GUARD, Memory},
+    host_memory::HostMemory,
+    one_way::Transfer,
+    waiting::wait_for,
+};
+
+/// Each message is one work request.
+pub(super) struct BarePuts<'a> {
+    qp: RefCell<QueuePair<'a>>,
+    sends: bool,
+    depth: u32,
+    /// What is sent from the start, or received behind the guard.
+    memory: HostMemory,
+}
+
+impl<'a> BarePuts<'a> {
+    /// Of up to `largest` bytes.
+    pub(super) fn new(on: &'a OnAdapter, largest: u64) -> Result<Self> {
+        let memory = HostMemory::new(largest + 2 * GUARD);
+        let bytes = memory.bytes();
+        // SAFETY: it stays, and is atomics.
+        let registered =
+            unsafe { Registered::new(&on.bare, bytes.as_ptr().cast(), bytes.len() as u64, true)? };
+        let depth = on.depth();
+        let qp = QueuePair::connect(&on.bare, &on.ranks, Sizes { sends: depth, receives: 0 }, registered)?;
+        Ok(Self { qp: RefCell::new(qp), sends: on.ranks.rank == 0, depth, memory })
+    }
+}
+
+impl Transfer for BarePuts<'_> {
+    fn load(&self, data: &[u8]) -> Result<()> {
+        self.memory.write(0, data)
+    }
+
+    fn destination(&self) -> Destination<'_> {
+        Destination { memory: &self.memory, offset: GUARD }
+    }
+
+    fn carry(&self, bytes: u64, rounds: u32) -> Result<()> {
+        if !self.sends {
+            return Ok(());
+        }
+        let mut qp = self.qp.borrow_mut();
+        let put = Request::Write { from: 0, to: GUARD, len: u32::try_from(bytes)?, immediate: None };
+        for round in 1..=rounds {
+            if qp.under_way() * 2 >= self.depth {
+                qp.reap()?;
+            }
+            if qp.under_way() == self.depth {
+                wait_for("room in the send queue", || {
+                    qp.reap()?;
+                    Ok((qp.under_way() < self.depth).then_some(()))
+                })?;
+            }
+            let is_told = round.is_multiple_of((self.depth / 4).max(1)) || round == rounds;
+            qp.post([put], is_told)?;
+        }
+        wait_for("the last put", || {
+            qp.reap()?;
+            Ok((qp.under_way() == 0).then_some(()))
+        })
+    }
+}

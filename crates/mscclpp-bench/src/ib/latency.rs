@@ -1,0 +1,167 @@
+//! `ib-lat`: the ranks put 8 bytes with a signal to each other in turns, by the library and by bare verbs.
+
+use std::time::Instant;
+
+use clap::{Args, ValueEnum};
+use mscclpp::channels::IbMode;
+
+use super::{
+    Choice, OnAdapter,
+    bare_ping_pong::BareSignals,
+    ping_pong::{PingPong, Signals},
+};
+use crate::{
+    Result,
+    data::fresh_seed,
+    measuring::Measuring,
+    progress::Progress,
+    ranks::{Joining, Ranks},
+    report::{Report, Row, SizeOf, Times, Unit},
+};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// How signals travel [default: each way in turn]
+    #[arg(long, value_enum)]
+    mode: Option<Mode>,
+    #[command(flatten)]
+    measuring: Measuring,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+/// As MSCCLPP_IBV_MODE names them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// As RDMA atomics behind the data.
+    Host,
+    /// As immediate data that comes with the data.
+    HostNoAtomic,
+}
+
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::HostNoAtomic => "host-no-atomic",
+        }
+    }
+}
+
+const ROUNDS: u32 = 1000;
+/// How much longer than with bare verbs a round trip may take.
+const GOAL: f64 = 1.15;
+
+/// A ping-pong with its row.
+struct Contender<'a> {
+    variant: String,
+    ping_pong: Box<dyn PingPong + 'a>,
+    /// The median round trip of each repeat.
+    us: Vec<f64>,
+    ok: bool,
+}
+
+pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
+    let on = OnAdapter::join(&options.choice, &options.measuring, joining)?;
+    let has_atomics = on.ranks.both(on.bare.has_atomics())?;
+    let mut notes = vec![
+        "8 bytes and a signal, there and back, host to host; a time is the median of its rounds".to_owned(),
+        "bare verbs: the same work requests, in turns with the library in the same run; the baseline of the row behind \
+         it"
+        .to_owned(),
+        "each message is compared by whoever gets it".to_owned(),
+    ];
+    let mut contenders = Vec::new();
+    for mode in Mode::value_variants().iter().filter(|mode| options.mode.is_none_or(|only| only == **mode)) {
+        let by_atomics = *mode == Mode::Host;
+        if by_atomics && !has_atomics {
+            notes.push("host is left out: an adapter has no atomics".to_owned());
+            continue;
+        }
+        let of_library = if by_atomics { IbMode::Host } else { IbMode::HostNoAtomic };
+        contenders
+            .push(Contender::new(format!("{}, bare verbs", mode.name()), BareSignals::new(&on, by_atomics)?));
+        contenders.push(Contender::new(mode.name().to_owned(), Signals::new(&on, of_library)?));
+    }
+    let measuring = &options.measuring;
+    let rounds = measuring.rounds_or(ROUNDS);
+    let mut progress = Progress::new(measuring.launches() * contenders.len(), !joining.reports());
+    for launch in 0..measuring.launches() {
+        for contender in &mut contenders {
+            progress.step(&format!("ib-lat {}", contender.variant));
+            contender.once(&on.ranks, rounds, measuring.counts(launch), measuring.spoils())?;
+        }
+    }
+    drop(progress);
+    let mut rows = Vec::new();
+    for [bare, ours] in contenders.as_chunks().0 {
+        let bare_row = row(bare, rounds, None);
+        let baseline = bare_row.times.map(|times| times.median);
+        let ratios = bare.us.iter().zip(&ours.us).map(|(bare, us)| us / bare).collect();
+        if let Some(Times { median, min, max }) = Times::of(ratios) {
+            notes.push(format!(
+                "{}: {median:.2} times the round trip of bare verbs, repeat by repeat {min:.2} to {max:.2}",
+                ours.variant
+            ));
+        }
+        rows.extend([bare_row, row(ours, rounds, baseline)]);
+    }
+    // Nobody takes away memory or a connection that the other still uses.
+    on.ranks.meet()?;
+    Ok(joining.reports().then(|| Report { machine: on.machine(), rows, notes }))
+}
+
+impl<'a> Contender<'a> {
+    fn new(variant: String, ping_pong: impl PingPong + 'a) -> Self {
+        Self { variant, ping_pong: Box::new(ping_pong), us: Vec::new(), ok: true }
+    }
+
+    /// So many round trips. `spoil` makes rank 1 see what did not come.
+    fn once(&mut self, ranks: &Ranks, rounds: u32, counts: bool, spoil: bool) -> Result<()> {
+        let starts = ranks.rank == 0;
+        // What rank 0 sends first; each message is one more than the last.
+        let (mine, others) = {
+            let mine = fresh_seed();
+            (mine, ranks.swap(mine)?)
+        };
+        let seed = if starts { mine } else { others };
+        let wrong = u64::from(spoil && !starts);
+        let mut ok = true;
+        let mut us = Vec::with_capacity(rounds as usize);
+        ranks.meet()?;
+        for round in 0..u64::from(rounds) {
+            let [ping, pong] = [seed.wrapping_add(2 * round), seed.wrapping_add(2 * round + 1)];
+            if starts {
+                let start = Instant::now();
+                self.ping_pong.send(ping)?;
+                ok &= self.ping_pong.receive()? == pong;
+                us.push(start.elapsed().as_secs_f64() * 1e6);
+            } else {
+                ok &= self.ping_pong.receive()? == ping ^ wrong;
+                self.ping_pong.send(pong)?;
+            }
+        }
+        self.ok &= ranks.both(ok)?;
+        if counts {
+            self.us.extend(Times::of(us).map(|times| times.median));
+        }
+        Ok(())
+    }
+}
+
+fn row(contender: &Contender<'_>, rounds: u32, baseline: Option<f64>) -> Row {
+    Row {
+        workload: "ib-lat".to_owned(),
+        variant: contender.variant.clone(),
+        size: 8,
+        size_of: SizeOf::Bytes,
+        unit: Unit::Microseconds,
+        times: Times::of(contender.us.clone()).filter(|_| contender.ok),
+        rounds,
+        repeats: contender.us.len(),
+        bandwidth: None,
+        baseline,
+        goal: baseline.map(|baseline| baseline * GOAL),
+        cpu: None,
+    }
+}

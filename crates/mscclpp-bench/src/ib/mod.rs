@@ -1,0 +1,89 @@
+//! Workloads over RDMA adapters, InfiniBand or RoCE: `ib-bw` and `ib-lat`. Each runs the library and bare verbs in turns.
+
+mod bandwidth;
+mod bare_ping_pong;
+mod bare_puts;
+mod latency;
+mod ping_pong;
+mod puts;
+
+pub(crate) use bandwidth::{Options as BandwidthOptions, run as bandwidth};
+pub(crate) use latency::{Options as LatencyOptions, run as latency};
+
+use clap::Args;
+use mscclpp::{InfiniBand, prelude::*};
+
+use crate::{
+    Result,
+    bare_verbs::Device as BareDevice,
+    machine::Machine,
+    measuring::Measuring,
+    ranks::{Joining, Ranks},
+};
+
+/// Of which each rank takes one, if nobody says which.
+const TRANSPORTS: [Transport; 2] = [Transport::IB0, Transport::IB1];
+
+/// Which adapters the ranks use.
+#[derive(Args)]
+pub(crate) struct Choice {
+    /// The adapters of the two ranks, IB0 to IB7 [default: IB0 and IB1, or twice the only one; IB0 where the ranks are
+    /// started by hand].
+    #[arg(long, num_args = 2, value_names = ["TRANSPORT", "TRANSPORT"])]
+    transports: Option<Vec<Transport>>,
+}
+
+/// One rank of two, with its adapter.
+struct OnAdapter {
+    ranks: Ranks,
+    transport: Transport,
+    /// The same adapter, opened once more for bare verbs.
+    bare: BareDevice,
+    /// Transport and name of both ranks' adapters.
+    names: String,
+}
+
+impl OnAdapter {
+    fn join(choice: &Choice, measuring: &Measuring, joining: &Joining) -> Result<Self> {
+        if measuring.chooses_devices() || joining.chooses_gpu() {
+            return Err(
+                "--devices and --gpu choose GPUs; here host memory is sent, by the adapters of --transports"
+                    .into(),
+            );
+        }
+        let provider = InfiniBand::new();
+        let known = provider.device_names()?;
+        let inventory = provider.describe()?;
+        let context = Context::builder().provider(provider).platform(Platform::Host).build();
+        let ranks = Ranks::join(context, joining)?;
+        let transport = match &choice.transports {
+            Some(chosen) => chosen[ranks.rank],
+            None if joining.is_by_hand() => Transport::IB0,
+            None => TRANSPORTS[ranks.rank.min(known.len() - 1)],
+        };
+        let device = inventory.devices.into_iter().find(|device| device.transport == Some(transport));
+        let device = device
+            .ok_or_else(|| format!("{transport} is no adapter here; there are {}", known.join(", ")))?;
+        let used = device.details?.used?;
+        let name = device.name;
+        let bare = BareDevice::open(&name, used.number, u8::try_from(used.gid_index)?)?;
+        let all = ranks.comm.bootstrap().all_gather(format!("{transport} ({name})").as_bytes())?;
+        let names: Vec<_> = all.iter().map(|name| String::from_utf8_lossy(name)).collect();
+        Ok(Self { transport, bare, names: names.join(" and "), ranks })
+    }
+
+    /// An end of a connection with the library's defaults, on the host.
+    fn endpoint(&self) -> EndpointConfig {
+        EndpointConfig::new(self.transport, Device::CPU)
+    }
+
+    /// How many requests the library has under way at most, with its defaults.
+    fn depth(&self) -> u32 {
+        let ib = self.endpoint().ib;
+        ib.max_send_wr.min(ib.max_cq_size).min(self.bare.depth())
+    }
+
+    fn machine(&self) -> Machine {
+        Machine::of(&[], &self.names)
+    }
+}

@@ -1,0 +1,195 @@
+//! Messages one way, from rank 0 to rank 1, carried by several contenders in turns, and compared behind each time.
+
+use std::time::Instant;
+
+use crate::{
+    Result,
+    cpu_time::CpuTime,
+    data::{Destination, fresh_seed, random_bytes},
+    measuring::Measuring,
+    progress::Progress,
+    ranks::Ranks,
+    report::{Bandwidth, Cpu, Row, SizeOf, Times, Unit},
+    sizes::Sizes,
+};
+
+/// How messages get from rank 0 to rank 1.
+pub(crate) trait Transfer {
+    /// What is sent from now on.
+    fn load(&self, data: &[u8]) -> Result<()>;
+
+    /// Where they arrive, on rank 1.
+    fn destination(&self) -> Destination<'_>;
+
+    /// On both ranks: the first `bytes` bytes, so many times. Returns on rank 0 when the last is there.
+    fn carry(&self, bytes: u64, rounds: u32) -> Result<()>;
+}
+
+/// A transfer with its row.
+pub(crate) struct Contender<'a> {
+    pub(crate) variant: String,
+    pub(crate) transfer: &'a dyn Transfer,
+    /// What it is to have, as a part of the baseline's bandwidth.
+    pub(crate) goal: Option<f64>,
+}
+
+/// A workload of this kind. Its first contender is the baseline of the others.
+pub(crate) struct OneWay<'a> {
+    pub(crate) workload: &'static str,
+    pub(crate) ranks: &'a Ranks,
+    pub(crate) measuring: &'a Measuring,
+    /// Whose bandwidth the baseline is.
+    pub(crate) baseline: &'static str,
+    /// By default a time is that of so many bytes, and of `most_rounds` at most.
+    pub(crate) bytes_of_a_time: u64,
+    pub(crate) most_rounds: u32,
+    /// Goals are of messages of at least so many bytes.
+    pub(crate) goals_from: u64,
+}
+
+/// What messages of one size took, with one transfer.
+struct Measured {
+    us: Vec<f64>,
+    /// Of rank 0, and the other; only rank 0's view is in this order.
+    cpu: [CpuTime; 2],
+    ok: bool,
+}
+
+impl OneWay<'_> {
+    /// Rows of all sizes and contenders, and for each a note of what the table has no column for. The same on both ranks.
+    pub(crate) fn run(&self, sizes: Sizes, contenders: &[Contender<'_>]) -> Result<(Vec<Row>, Vec<String>)> {
+        let steps = sizes.count() * self.measuring.launches();
+        let mut progress = Progress::new(steps, self.ranks.rank == 1);
+        let mut rows = Vec::new();
+        for bytes in sizes.iter() {
+            rows.extend(self.rows(contenders, bytes, &mut progress)?);
+        }
+        drop(progress);
+        // Nobody takes away memory or a connection that the other still uses.
+        self.ranks.meet()?;
+        Ok(rows.into_iter().unzip())
+    }
+
+    /// All contenders with messages of one size, in turns.
+    fn rows(
+        &self,
+        contenders: &[Contender<'_>],
+        bytes: u64,
+        progress: &mut Progress,
+    ) -> Result<Vec<(Row, String)>> {
+        // At most `most_rounds`, which fits.
+        let rounds = (self.bytes_of_a_time / bytes).clamp(1, self.most_rounds.into()) as u32;
+        let rounds = self.measuring.rounds_or(rounds);
+        // Rank 0's, on both sides.
+        let mine = fresh_seed();
+        let others = self.ranks.swap(mine)?;
+        let data = random_bytes(if self.ranks.rank == 0 { mine } else { others }, bytes as usize);
+        let mut all = Vec::new();
+        for contender in contenders {
+            contender.transfer.load(&data)?;
+            all.push(Measured { us: Vec::new(), cpu: Default::default(), ok: true });
+        }
+        for launch in 0..self.measuring.launches() {
+            progress.step(&format!("{} {}", self.workload, SizeOf::Bytes.show(bytes)));
+            for (contender, measured) in contenders.iter().zip(&mut all) {
+                self.once(contender.transfer, &data, rounds, self.measuring.counts(launch), measured)?;
+            }
+        }
+        let baselines = all[0].us.clone();
+        let mut baseline = None;
+        let rows = contenders.iter().zip(all).map(|(contender, measured)| {
+            // Of times that were taken one behind the other, so that what else the machine does is in both.
+            let ratios = baselines.iter().zip(&measured.us).map(|(base, us)| 100.0 * base / us).collect();
+            let ratio = baseline.and_then(|_| Times::of(ratios));
+            let row = self.row(contender, bytes, rounds, measured, baseline);
+            baseline = baseline.or(row.times.map(|times| times.median));
+            let remark = self.remark(&row, ratio);
+            (row, remark)
+        });
+        Ok(rows.collect())
+    }
+
+    /// `baseline`: the median of the first contender, if this is another.
+    fn row(
+        &self,
+        contender: &Contender<'_>,
+        bytes: u64,
+        rounds: u32,
+        measured: Measured,
+        baseline: Option<f64>,
+    ) -> Row {
+        let repeats = self.measuring.repeats();
+        let gigabytes = bytes as f64 * f64::from(rounds) * repeats as f64 / 1e9;
+        let [sender, receiver] = measured.cpu.map(|cpu| cpu.seconds() / gigabytes);
+        let times = Times::of(measured.us.into_iter().map(|us| us / f64::from(rounds)).collect());
+        let times = times.filter(|_| measured.ok);
+        let goal =
+            contender.goal.filter(|_| bytes >= self.goals_from).and_then(|part| Some(baseline? / part));
+        Row {
+            workload: self.workload.to_owned(),
+            variant: contender.variant.clone(),
+            size: bytes,
+            size_of: SizeOf::Bytes,
+            unit: Unit::Microseconds,
+            times,
+            rounds,
+            repeats,
+            bandwidth: times.map(|times| Bandwidth::of(bytes, times.median)),
+            baseline,
+            goal,
+            cpu: times.map(|_| Cpu { sender, receiver }),
+        }
+    }
+
+    fn once(
+        &self,
+        transfer: &dyn Transfer,
+        data: &[u8],
+        rounds: u32,
+        counts: bool,
+        measured: &mut Measured,
+    ) -> Result<()> {
+        let (ranks, len) = (self.ranks, data.len() as u64);
+        let receives = ranks.rank == 1;
+        if receives {
+            transfer.destination().poison(len)?;
+        }
+        ranks.meet()?;
+        let (cpu, start) = (CpuTime::now(), Instant::now());
+        transfer.carry(len, rounds)?;
+        let us = start.elapsed().as_secs_f64() * 1e6;
+        ranks.meet()?;
+        let cpu = CpuTime::now() - cpu;
+        let mut ok = true;
+        if receives {
+            if self.measuring.spoils() {
+                transfer.destination().spoil(len)?;
+            }
+            ok = transfer.destination().holds(data)?;
+        }
+        measured.ok &= ranks.both(ok)?;
+        let others = CpuTime::from_nanos(ranks.swap(cpu.as_nanos())?);
+        if counts {
+            measured.us.push(us);
+            measured.cpu[0] += cpu;
+            measured.cpu[1] += others;
+        }
+        Ok(())
+    }
+
+    /// `ratio`: to the baseline's bandwidth, in percent.
+    fn remark(&self, row: &Row, ratio: Option<Times>) -> String {
+        let Some(Cpu { sender, receiver }) = row.cpu else {
+            return format!("{}, {}: no figures", row.variant, row.size_of.show(row.size));
+        };
+        let ratio = ratio.map_or_else(String::new, |Times { median, min, max }| {
+            let whose = self.baseline;
+            format!("{median:.1} % of {whose} bandwidth, repeat by repeat {min:.1} to {max:.1}; ")
+        });
+        format!(
+            "{}, {}: {ratio}CPU seconds for each GB: {sender:.3} sender, {receiver:.3} receiver",
+            row.variant,
+            row.size_of.show(row.size)
+        )
+    }
+}

@@ -1,0 +1,107 @@
+//! That `ib-bw` and `ib-lat` run, compare what arrives, and stand beside bare verbs. No time is asserted. They need two RDMA
+//! devices; `cargo xtask rdma-vm -p mscclpp-bench -- adapters` has some.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Output},
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp::InfiniBand;
+use mscclpp_test_support::{LIMIT, child::output_within};
+use serde_json::Value;
+
+fn main() -> ExitCode {
+    let devices = InfiniBand::new().device_names().map_or(0, |names| names.len());
+    let with_devices = |name: &str, test: fn() -> Result<(), Failed>| match devices {
+        0 | 1 => Trial::test(name, test).with_kind("needs two RDMA devices").with_ignored_flag(true),
+        _ => Trial::test(name, test),
+    };
+    let trials = vec![
+        with_devices("puts_stand_beside_bare_verbs", bandwidth),
+        with_devices("round_trips_stand_beside_bare_verbs", latency),
+        with_devices("wrong_data_fails", wrong_data),
+        Trial::test("a_missing_device_is_named", missing_device),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// Where cargo put the program, or `cargo xtask dist`, beside this test.
+fn program() -> PathBuf {
+    let built = Path::new(env!("CARGO_BIN_EXE_mscclpp-bench"));
+    let beside = std::env::current_exe().map(|test| test.with_file_name("bin-mscclpp-bench-mscclpp-bench"));
+    if built.exists() { built.to_owned() } else { beside.unwrap_or_default() }
+}
+
+fn run(arguments: &[&str]) -> Output {
+    output_within(5 * LIMIT, Command::new(program()).args(arguments))
+}
+
+/// The rows of a run that must succeed.
+fn rows(name: &str, arguments: &[&str]) -> Result<Vec<Value>, Failed> {
+    let path = std::env::temp_dir().join(format!("mscclpp-bench-{}-{name}.json", std::process::id()));
+    let output = run(&[arguments, &["--json", &path.to_string_lossy()]].concat());
+    if !output.status.success() {
+        return Err(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr)).into());
+    }
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&path)?)?;
+    std::fs::remove_file(&path)?;
+    let rows = report["rows"].as_array().cloned().unwrap_or_default();
+    assert!(rows.iter().all(|row| row["check"] == "ok"), "{report}");
+    Ok(rows)
+}
+
+fn column<'a>(rows: &'a [Value], name: &str) -> Vec<&'a Value> {
+    rows.iter().map(|row| &row[name]).collect()
+}
+
+fn bandwidth() -> Result<(), Failed> {
+    // More rounds than a send queue holds.
+    let small = rows(
+        "small",
+        &["ib-bw", "-b", "1", "-e", "4097", "-f", "4096", "--iters", "3000", "--repeats", "2"],
+    )?;
+    let variants = ["bare verbs", "Connection::write", "SendQueue"];
+    assert_eq!(column(&small, "variant"), [variants; 3].concat());
+    assert_eq!(column(&small, "size"), [[1; 3], [4096; 3], [4097; 3]].concat());
+    assert!(column(&small, "goal").iter().all(|goal| goal.is_null()), "the goal is of larger messages");
+
+    let large = rows("large", &["ib-bw", "--iters", "5", "--repeats", "1", "--transports", "IB1", "IB0"])?;
+    assert_eq!(column(&large, "size"), [65536; 3]);
+    let (baseline, goal) = (large[1]["baseline"].as_f64(), large[1]["goal"].as_f64());
+    assert_eq!(baseline, large[0]["times"]["median"].as_f64());
+    assert!((goal.unwrap_or(0.0) * 0.95 / baseline.unwrap_or(0.0) - 1.0).abs() < 1e-9, "{large:?}");
+    Ok(())
+}
+
+fn latency() -> Result<(), Failed> {
+    let both = rows("both", &["ib-lat", "--iters", "50", "--repeats", "2"])?;
+    let variants = ["host, bare verbs", "host", "host-no-atomic, bare verbs", "host-no-atomic"];
+    assert_eq!(column(&both, "variant"), variants);
+    for [bare, ours] in both.as_chunks().0 {
+        assert_eq!(ours["baseline"], bare["times"]["median"]);
+    }
+    let one = rows("one", &["ib-lat", "--mode", "host-no-atomic", "--iters", "50", "--repeats", "1"])?;
+    assert_eq!(column(&one, "variant"), variants[2..]);
+    Ok(())
+}
+
+fn wrong_data() -> Result<(), Failed> {
+    for workload in ["ib-bw", "ib-lat"] {
+        let output = run(&[workload, "--iters", "3", "--repeats", "1", "--warmup", "0", "--spoil"]);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(!output.status.success() && text.contains("FAILED"), "{workload}: {output:?}");
+    }
+    Ok(())
+}
+
+fn missing_device() -> Result<(), Failed> {
+    // A device that no machine has, also where there is no library.
+    let mut command = Command::new(program());
+    command.args(["ib-bw", "--iters", "1"]).env("MSCCLPP_HCA_DEVICES", "no_such_device");
+    let output = output_within(5 * LIMIT, &mut command);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{output:?}");
+    assert!(text.contains("no_such_device") || text.contains("libibverbs"), "{text}");
+    Ok(())
+}

@@ -141,6 +141,7 @@ step_rdma() {
     # Every order of dropping takes a thousand connections, and minutes here; Ethernet's run has it.
     cargo xtask rdma-vm --timeout 400 -- conformance devices_0_and_1 --skip both_sides
     cargo xtask rdma-vm -p mscclpp --timeout 240 --shell-command "$(cat ci/rdma-ports.sh)"
+    cargo xtask rdma-vm -p mscclpp-bench --timeout 240 -- adapters
     cargo xtask rdma-vm -p mscclpp --hosts 2 --timeout 240 --shell-command "$(cat ci/rdma-ports.sh)"
 }
 

@@ -145,6 +145,7 @@ step_rdma() {
     twice cargo xtask rdma-vm --timeout 300 -- conformance devices_0_and_1 --skip both_sides
     twice cargo xtask rdma-vm -p mscclpp --timeout 200 --shell-command "$(cat ci/rdma-ports.sh)"
     twice cargo xtask rdma-vm -p mscclpp --hosts 2 --timeout 200 --shell-command "$(cat ci/rdma-ports.sh)"
+    twice cargo xtask rdma-vm -p mscclpp-bench --timeout 200 -- adapters
 }
 
 # Runs a command, and once more if it fails: an emulated machine may stall for seconds when its host is busy, and then every

@@ -46,6 +46,7 @@
 
 mod adapter;
 mod blob;
+mod builder;
 mod describe;
 mod error;
 mod gid;
@@ -60,6 +61,7 @@ mod sender;
 mod settings;
 mod status;
 
+pub use builder::InfiniBandBuilder;
 pub use describe::{DeviceDetails, DeviceReport, GidReport, Inventory, PortReport, Unavailable, UsedPort};
 pub use error::Error;
-pub use provider::{InfiniBand, InfiniBandBuilder};
+pub use provider::InfiniBand;

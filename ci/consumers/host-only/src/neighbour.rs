@@ -169,7 +169,7 @@ impl StreamQueue {
                 // SAFETY: both regions are kept, and the core has checked the ranges.
                 unsafe { self.stream.copy(to.add(dst_offset), from.add(src_offset), len)? };
             }
-            Operation::Update { route, offset, value } => {
+            Operation::Update { route, offset, value, .. } => {
                 // SAFETY: as above.
                 unsafe { self.stream.write_u64(known(route)?.0.add(offset), value)? };
             }

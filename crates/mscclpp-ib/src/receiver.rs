@@ -12,6 +12,7 @@
 use std::{
     fmt,
     io::Write,
+    mem,
     net::TcpStream,
     sync::{
         Arc,
@@ -143,6 +144,8 @@ pub(crate) struct Receiver {
     qp: QueuePair,
     cq: Cq,
     memory: Option<Memory>,
+    /// Empty but while completions are looked at; kept for its room.
+    taken: Vec<Completion>,
     side: Side,
     selected: Option<Select>,
     /// Makes data visible to it before a token is stored.
@@ -164,6 +167,21 @@ struct Memory {
     places: Box<[Place]>,
     count: Box<AtomicU64>,
 }
+
+/// How far a receiver has come with what is there for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// Nothing was left.
+    All,
+    /// More may be there: the others have their turn first.
+    Some,
+    /// The queue is over.
+    Over,
+}
+
+/// How often a receiver's completions are looked at before the others have their turn: a peer that sends without a pause must
+/// not keep the thread.
+const POLLS_AT_ONCE: usize = 64;
 
 /// The completions of receives are known by their places, that of a count by this.
 const COUNT: u64 = u64::MAX;
@@ -210,6 +228,7 @@ impl Receiver {
             qp,
             cq,
             memory,
+            taken: Vec::new(),
             side,
             selected: None,
             flush,
@@ -241,15 +260,17 @@ impl Receiver {
         &self.side
     }
 
-    /// Does what has come, until nothing is there. False if the queue is over; the peer was told why if it is to blame.
-    pub(crate) fn serve(&mut self) -> bool {
-        match self.take_all() {
-            Ok(()) => true,
-            Err(Some(complaint)) => {
-                self.refuse(complaint);
-                false
+    /// Does what has come, as much as is good for the other queues. If the queue is over and the peer is to blame, the peer
+    /// was told why.
+    pub(crate) fn serve(&mut self) -> Served {
+        match self.take_some() {
+            Ok(served) => served,
+            Err(complaint) => {
+                if let Some(complaint) = complaint {
+                    self.refuse(complaint);
+                }
+                Served::Over
             }
-            Err(None) => false,
         }
     }
 
@@ -262,18 +283,22 @@ impl Receiver {
         }
     }
 
-    fn take_all(&mut self) -> Result<(), Option<Complaint>> {
-        loop {
-            let completions: Result<Vec<_>> = self.cq.poll().map(Iterator::collect);
-            let completions = completions.map_err(|error| self.give_up(&error))?;
-            if completions.is_empty() {
-                return Ok(());
-            }
-            for completion in completions {
-                self.take(&completion)?;
+    fn take_some(&mut self) -> Result<Served, Option<Complaint>> {
+        for _ in 0..POLLS_AT_ONCE {
+            let mut taken = mem::take(&mut self.taken);
+            taken.clear();
+            let polled = self.cq.poll().map(|completions| taken.extend(completions));
+            polled.map_err(|error| self.give_up(&error))?;
+            let all = taken.iter().try_for_each(|completion| self.take(completion));
+            let is_empty = taken.is_empty();
+            self.taken = taken;
+            all?;
+            if is_empty {
+                return Ok(Served::All);
             }
             self.tell()?;
         }
+        Ok(Served::Some)
     }
 
     /// The adapter fails. The peer sees its own end fail.

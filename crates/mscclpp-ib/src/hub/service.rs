@@ -21,7 +21,7 @@ use crate::{
     blob::{EXCHANGE, Offer},
     error::{Error, Result},
     link::Side,
-    receiver::{Beginning, Complaint, Receiver},
+    receiver::{Beginning, Complaint, Receiver, Served},
     sender::Sender,
 };
 
@@ -43,6 +43,8 @@ pub(super) struct Service {
     /// By the number that events of their completion queues carry.
     receivers: HashMap<u64, Receiver>,
     next_receiver: u64,
+    /// Receivers with more to do, by their numbers: for the next turn.
+    unserved: Vec<u64>,
     draining: Vec<(Box<Sender>, Instant)>,
     ports_down: Vec<PortDown>,
     next_look: Instant,
@@ -81,6 +83,7 @@ impl Service {
             sources: HashMap::new(),
             receivers: HashMap::new(),
             next_receiver: 0,
+            unserved: Vec::new(),
             draining: Vec::new(),
             ports_down: Vec::new(),
             next_look: Instant::now() + LOOK,
@@ -95,6 +98,9 @@ impl Service {
                 if self.obey(command).is_break() {
                     return self.finish();
                 }
+            }
+            for number in mem::take(&mut self.unserved) {
+                self.serve(number);
             }
             for ready in ready {
                 self.look_at(ready);
@@ -133,6 +139,9 @@ impl Service {
     }
 
     fn wake_at(&self) -> Option<Instant> {
+        if !self.unserved.is_empty() {
+            return Some(Instant::now());
+        }
         let drain = (!self.draining.is_empty()).then(|| Instant::now() + DRAIN_PAUSE);
         let offers = self.sources.values().filter_map(|source| match source {
             Source::Offer(pending) => Some(pending.deadline),
@@ -233,13 +242,16 @@ impl Service {
     /// Does what a receiver has got, and waits for more of it.
     fn serve(&mut self, number: u64) {
         let Some(receiver) = self.receivers.get_mut(&number) else { return };
-        // Armed before the last look: what comes behind that look makes an event.
-        let alive = receiver.serve() && {
+        let mut served = receiver.serve();
+        if served == Served::All {
+            // Armed before the last look: what comes behind that look makes an event.
             receiver.arm();
-            receiver.serve()
-        };
-        if !alive {
-            self.close(number);
+            served = receiver.serve();
+        }
+        match served {
+            Served::All => {}
+            Served::Some => self.unserved.push(number),
+            Served::Over => self.close(number),
         }
     }
 

@@ -8,11 +8,6 @@ use super::Complaint;
 ///
 /// Called on the thread of the links, one call at a time. The calls must not block: all other links wait meanwhile.
 pub trait LinkEvents: Send + Sync {
-    /// The peer said a word: see [`Links::say`](super::Links::say). Who has no use for words leaves this out.
-    fn said(&self, word: u8) {
-        let _ = word;
-    }
-
     /// The link has ended. Nothing follows.
     fn ended(&self, end: LinkEnd);
 }

@@ -33,14 +33,14 @@ pub(super) enum InboundEnd {
 impl InboundLink {
     pub(super) fn new(stream: TcpStream, request: Request, session: &Session) -> Result<Self, SystemError> {
         Liveness::PROMPT.apply(&stream).during("setting up a link")?;
-        // Or a word right behind the handshake's answer would wait for the acknowledgement of that.
+        // Or what is said right behind the handshake's answer would wait for the acknowledgement of that.
         stream.set_nodelay(true).during("setting up a link")?;
         Ok(Self { stream, request, outbound: Outbound::new(&session.responder) })
     }
 
     pub(super) fn say(&self, message: Message) {
-        // A link carries each word once, and little besides, so it always fits the buffer of its socket. If the connection
-        // has failed, the peer sees that.
+        // A link carries so little that it always fits the buffer of its socket. If the connection has failed, the peer sees
+        // that.
         let _ = (&self.stream).write(&self.outbound.seal(message));
     }
 

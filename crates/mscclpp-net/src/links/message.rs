@@ -11,8 +11,6 @@ pub(super) enum Message {
     Refused(Complaint),
     /// The network swallows a connection that belongs to the link.
     Silence,
-    /// A word of the transport's.
-    Word(u8),
 }
 
 /// What a transport finds wrong with what a peer sent: numbers whose meaning is the transport's.
@@ -35,7 +33,6 @@ impl fmt::Display for Complaint {
 const GOODBYE: u8 = 5;
 const REFUSED: u8 = 6;
 const SILENCE: u8 = 7;
-const WORD: u8 = 8;
 
 impl From<Message> for Fields {
     fn from(message: Message) -> Self {
@@ -45,7 +42,6 @@ impl From<Message> for Fields {
                 Self { kind: REFUSED, small: code, numbers: values, ..Self::default() }
             }
             Message::Silence => Self { kind: SILENCE, ..Self::default() },
-            Message::Word(word) => Self { kind: WORD, small: word.into(), ..Self::default() },
         }
     }
 }
@@ -55,11 +51,10 @@ impl TryFrom<Fields> for Message {
 
     fn try_from(fields: Fields) -> Result<Self, BadHeader> {
         let Fields { kind, flag, small, numbers } = fields;
-        match (kind, flag, u8::try_from(small)) {
-            (GOODBYE, 0, _) => Ok(Self::Goodbye),
-            (REFUSED, 0, _) => Ok(Self::Refused(Complaint { code: small, values: numbers })),
-            (SILENCE, 0, _) => Ok(Self::Silence),
-            (WORD, 0, Ok(word)) => Ok(Self::Word(word)),
+        match (kind, flag) {
+            (GOODBYE, 0) => Ok(Self::Goodbye),
+            (REFUSED, 0) => Ok(Self::Refused(Complaint { code: small, values: numbers })),
+            (SILENCE, 0) => Ok(Self::Silence),
             _ => Err(BadHeader::Kind { kind }),
         }
     }
@@ -72,19 +67,17 @@ mod tests {
     #[test]
     fn what_is_said_is_understood() {
         let complaint = Complaint { code: 9, values: [1, 2, u64::MAX] };
-        for message in [Message::Goodbye, Message::Refused(complaint), Message::Silence, Message::Word(255)] {
+        for message in [Message::Goodbye, Message::Refused(complaint), Message::Silence] {
             assert_eq!(Message::try_from(Fields::from(message)), Ok(message));
         }
     }
 
     #[test]
     fn what_does_not_belong_on_a_link_is_refused() {
-        for kind in [0, 1, 4, 9, 255] {
+        for kind in [0, 1, 4, 8, 9, 255] {
             let fields = Fields { kind, ..Fields::default() };
             assert_eq!(Message::try_from(fields), Err(BadHeader::Kind { kind }));
         }
-        let long = Fields { kind: WORD, small: 256, ..Fields::default() };
-        assert_eq!(Message::try_from(long), Err(BadHeader::Kind { kind: WORD }));
         let flagged = Fields { kind: GOODBYE, flag: 1, ..Fields::default() };
         assert_eq!(Message::try_from(flagged), Err(BadHeader::Kind { kind: GOODBYE }));
     }

@@ -1,9 +1,8 @@
-//! Links between endpoints of processes: silent TCP connections that tell that a peer is gone, closed its endpoint, or
-//! has a word to say.
+//! Links between endpoints of processes: silent TCP connections that tell that a peer is gone, or closed its endpoint.
 //!
 //! A transport has one [`Links`]: a listener, and one thread that accepts, shakes hands, and watches. It opens endpoints,
 //! whose [`Address`] travels to peers. A peer dials it, and then has a [`Link`] whose [`LinkEvents`] are called when the
-//! endpoint's owner speaks or goes. A link goes one way: the owner of the endpoint alone speaks on it. Two endpoints that
+//! endpoint's owner goes. A link goes one way: the owner of the endpoint alone speaks on it. Two endpoints that
 //! watch each other have a link each.
 //!
 //! ```
@@ -18,9 +17,6 @@
 //! /// Hands on what becomes of a link.
 //! struct Heard(Sender<String>);
 //! impl LinkEvents for Heard {
-//!     fn said(&self, word: u8) {
-//!         let _ = self.0.send(format!("the peer said {word}"));
-//!     }
 //!     fn ended(&self, end: LinkEnd) {
 //!         let _ = self.0.send(end.to_string());
 //!     }
@@ -33,8 +29,6 @@
 //! let (tell, heard) = channel();
 //! let _link = links.dial(&peer, true, here.name, Arc::new(Heard(tell)))?;
 //!
-//! links.say(there.name, 7);
-//! assert_eq!(heard.recv_timeout(Duration::from_secs(10))?, "the peer said 7");
 //! links.close_endpoint(there.name);
 //! assert_eq!(heard.recv_timeout(Duration::from_secs(10))?, "the peer closed its endpoint");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -48,8 +42,7 @@
 //!    waiting. What it calls, [`LinkEvents`] and [`Acceptor`], promises not to block.
 //! 2. A link is open as long as the endpoint it leads to. Closing that says goodbye first, dying does not. That tells a
 //!    peer that left from one that is lost; what happens to connections that carry data is never more than a suspicion.
-//! 3. On one link little is said: each word once, and one thing before the end. It always fits the buffer of a socket, so
-//!    nothing waits to be sent.
+//! 3. On one link little is said, before its end. It always fits the buffer of a socket, so nothing waits to be sent.
 
 mod accepted;
 mod address;
@@ -161,10 +154,6 @@ enum Command {
     ReportSilence {
         request: Request,
     },
-    Say {
-        name: Name,
-        word: u8,
-    },
     CloseEndpoint {
         name: Name,
     },
@@ -219,12 +208,6 @@ impl Links {
     pub fn close_endpoint(&self, name: Name) {
         self.shared.endpoints.lock().remove(&name);
         self.shared.commands.send(Command::CloseEndpoint { name });
-    }
-
-    /// Says a word to the peers that have a link to the endpoint, and to those that come later, until it is closed. Each
-    /// link brings each word once, in the order in which they were first said; to repeat one changes nothing. Never blocks.
-    pub fn say(&self, name: Name, word: u8) {
-        self.shared.commands.send(Command::Say { name, word });
     }
 
     /// Opens a link to a peer's endpoint, from one of this process. `same_host` says that the peer is on this very host:

@@ -28,16 +28,6 @@ pub(super) struct OutboundLink {
     suspicion: Option<(Instant, String)>,
 }
 
-/// What a link brought.
-pub(super) enum Heard {
-    /// Nothing that is whole yet.
-    Nothing,
-    /// A word of the peer's transport.
-    Word(u8),
-    /// Its end.
-    End(LinkEnd),
-}
-
 impl OutboundLink {
     pub(super) fn new(
         stream: TcpStream,
@@ -78,17 +68,15 @@ impl OutboundLink {
         LinkEnd::Hostile { address: self.address, reason }
     }
 
-    /// Reads the next thing that the peer said.
-    pub(super) fn read(&mut self) -> Heard {
+    /// Reads what the peer said; gives the end of the link, if that has come.
+    pub(super) fn read(&mut self) -> Option<LinkEnd> {
         let header = match self.header.read(&self.stream) {
-            Ok(None) => return Heard::Nothing,
+            Ok(None) => return None,
             Ok(Some(header)) => *header,
-            Err(error) => return Heard::End(self.lost(&how_it_broke(&error))),
+            Err(error) => return Some(self.lost(&how_it_broke(&error))),
         };
-        self.header = Incoming::default();
         let address = self.address;
-        Heard::End(match self.inbound.open(&header).and_then(Message::try_from) {
-            Ok(Message::Word(word)) => return Heard::Word(word),
+        Some(match self.inbound.open(&header).and_then(Message::try_from) {
             Ok(Message::Goodbye) => LinkEnd::Goodbye,
             Ok(Message::Refused(complaint)) => LinkEnd::Refused { address, complaint },
             Ok(Message::Silence) => self.lost(

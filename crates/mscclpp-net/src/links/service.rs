@@ -19,7 +19,7 @@ use super::{
     handshake::{Purpose, Refusal, Request, Session},
     inbound::{InboundEnd, InboundLink},
     message::Message,
-    outbound::{Heard, OutboundLink},
+    outbound::OutboundLink,
 };
 
 /// How many handshakes may be under way at once. For each beyond that the oldest goes: a member takes moments to prove
@@ -42,8 +42,6 @@ pub(super) struct Service {
     handshakes: BTreeMap<u64, Accepted>,
     inbound: HashMap<u64, InboundLink>,
     outbound: HashMap<u64, OutboundLink>,
-    /// What was said to the peers of each endpoint, for those that come later.
-    words: HashMap<Name, Vec<u8>>,
     /// When to go on accepting: there were more than one turn takes, or the system had no descriptor or memory.
     resume_accepting: Option<Instant>,
     /// Whether that was logged, and nobody has been accepted since.
@@ -66,7 +64,6 @@ impl Service {
             handshakes: BTreeMap::new(),
             inbound: HashMap::new(),
             outbound: HashMap::new(),
-            words: HashMap::new(),
             resume_accepting: None,
             pause_reported: false,
         })
@@ -108,13 +105,9 @@ impl Service {
                 silent.push(link.request);
             }
             let Some(link) = self.outbound.get_mut(token) else { continue };
-            match link.read() {
-                Heard::Nothing => {}
-                Heard::Word(word) => link.events().said(word),
-                Heard::End(end) => {
-                    link.events().ended(end);
-                    self.outbound.remove(token);
-                }
+            if let Some(end) = link.read() {
+                link.events().ended(end);
+                self.outbound.remove(token);
             }
         }
         for request in silent {
@@ -179,8 +172,6 @@ impl Service {
                 acceptor.accept(connection, Seat::take(&self.shared, request))
             }
             (Purpose::Link, _) => InboundLink::new(stream, request, session).map(|link| {
-                let said = self.words.get(&request.endpoint).into_iter().flatten();
-                said.for_each(|word| link.say(Message::Word(*word)));
                 self.inbound.insert(token, link);
             }),
             // `admit` has let none of these in; one that came would be closed.
@@ -212,7 +203,6 @@ impl Service {
                 }
                 Command::Refuse { request, complaint, reason } => self.refuse(&request, complaint, &reason),
                 Command::ReportSilence { request } => self.report_silence(&request, now),
-                Command::Say { name, word } => self.say(&name, word),
                 Command::CloseEndpoint { name } => self.close_endpoint(&name),
                 Command::Stop => return false,
             }
@@ -251,19 +241,6 @@ impl Service {
         back.for_each(|link| link.suspect(reason.to_owned(), now));
     }
 
-    fn say(&mut self, name: &Name, word: u8) {
-        if self.shared.key_of(name).is_none() {
-            return;
-        }
-        let said = self.words.entry(*name).or_default();
-        if said.contains(&word) {
-            return;
-        }
-        said.push(word);
-        let links = self.inbound.values().filter(|link| link.request.endpoint == *name);
-        links.for_each(|link| link.say(Message::Word(word)));
-    }
-
     fn close_endpoint(&mut self, name: &Name) {
         self.inbound.retain(|_, link| {
             let leads_there = link.request.endpoint == *name;
@@ -272,7 +249,6 @@ impl Service {
             }
             !leads_there
         });
-        self.words.remove(name);
         if let Some(acceptor) = &self.acceptor {
             acceptor.close_endpoint(name);
         }

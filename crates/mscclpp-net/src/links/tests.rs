@@ -28,17 +28,12 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// What a link brought.
 #[derive(Debug)]
 enum Event {
-    Word(u8),
     End(LinkEnd),
 }
 
 struct Tell(Sender<Event>);
 
 impl LinkEvents for Tell {
-    fn said(&self, word: u8) {
-        let _ = self.0.send(Event::Word(word));
-    }
-
     fn ended(&self, end: LinkEnd) {
         let _ = self.0.send(Event::End(end));
     }
@@ -51,13 +46,6 @@ struct Watched {
 }
 
 impl Watched {
-    fn word(&self) -> u8 {
-        match self.events.recv_timeout(LIMIT) {
-            Ok(Event::Word(word)) => word,
-            other => panic!("no word but {other:?}"),
-        }
-    }
-
     fn end(&self) -> LinkEnd {
         match self.events.recv_timeout(LIMIT) {
             Ok(Event::End(end)) => end,
@@ -143,51 +131,6 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 /// The same endpoint, if its process listened at a port of this host.
 fn moved(address: &Address, port: u16) -> Address {
     Address { addresses: vec![[127, 0, 0, 1].into()], port, ..address.clone() }
-}
-
-#[test]
-fn words_reach_links_that_are_there_and_those_that_come_later() {
-    let (a, b) = (Process::start(), Process::start());
-    let first = a.dial(&b);
-    b.links.say(b.address.name, 7);
-    assert_eq!(first.word(), 7);
-    b.links.say(b.address.name, 0);
-    b.links.say(b.address.name, 7);
-    b.links.say(b.address.name, 255);
-    let later = a.dial(&b);
-    assert_eq!([later.word(), later.word(), later.word()], [7, 0, 255]);
-    // A word that is repeated is not said again.
-    assert_eq!([first.word(), first.word()], [0, 255]);
-    b.links.close_endpoint(b.address.name);
-    assert!(matches!(first.end(), LinkEnd::Goodbye));
-    assert!(matches!(later.end(), LinkEnd::Goodbye));
-}
-
-#[test]
-fn words_are_of_one_endpoint() {
-    let (a, b) = (Process::start(), Process::start());
-    let other = b.links.open_endpoint().unwrap();
-    let (to_b, to_other) = (a.dial(&b), a.try_dial(&other).unwrap());
-    b.links.say(other.name, 1);
-    b.links.say(b.address.name, 2);
-    assert_eq!((to_b.word(), to_other.word()), (2, 1));
-    b.links.close_endpoint(other.name);
-    assert!(matches!(to_other.end(), LinkEnd::Goodbye));
-    // That endpoint is no more, and the words of the other one go on.
-    b.links.say(other.name, 3);
-    b.links.say(b.address.name, 4);
-    assert_eq!(to_b.word(), 4);
-}
-
-#[test]
-fn all_words_fit_a_link() {
-    let (a, b) = (Process::start(), Process::start());
-    let link = a.dial(&b);
-    (0..=255).for_each(|word| b.links.say(b.address.name, word));
-    let later = a.dial(&b);
-    for word in 0..=255 {
-        assert_eq!((link.word(), later.word()), (word, word));
-    }
 }
 
 #[test]
@@ -286,8 +229,8 @@ fn who_takes_no_data_refuses_it() {
     let link = a.dial(&b);
     let Err(refused) = link.link.open_data() else { panic!("taken") };
     assert!(refused.to_string().contains("does not speak this protocol"), "{refused}");
-    b.links.say(b.address.name, 1);
-    assert_eq!(link.word(), 1, "the link lives");
+    b.links.close_endpoint(b.address.name);
+    assert!(matches!(link.end(), LinkEnd::Goodbye), "the link lived until then");
 }
 
 #[test]
@@ -308,8 +251,12 @@ fn strangers_do_not_disturb() {
     let data = b.request(a.address.name, Purpose::Data);
     let refused = super::dial::dial(PROTOCOL, &[b.at()], &b.address.key, &data).map(|_| ()).unwrap_err();
     assert!(matches!(refused, Error::Closed { .. }), "{refused}");
-    b.links.say(b.address.name, 1);
-    assert_eq!((link.word(), a.dial(&b).word()), (1, 1));
+    let later = a.dial(&b);
+    b.links.close_endpoint(b.address.name);
+    assert!(
+        matches!((link.end(), later.end()), (LinkEnd::Goodbye, LinkEnd::Goodbye)),
+        "both lived until then"
+    );
     drop(silent);
 }
 
@@ -333,11 +280,11 @@ fn a_member_gets_no_more_connections_than_there_is_room_for() {
         assert!(refused.contains("as many connections as it takes"), "{refused}");
         assert!(refused.contains(&b.at().to_string()), "{refused}");
     }
-    b.links.say(b.address.name, 1);
-    assert_eq!(link.word(), 1);
     drop(taken);
     b.taken.all().clear();
     until("room", || a.try_dial(&b.address).is_ok_and(|link| link.link.open_data().is_ok()));
+    b.links.close_endpoint(b.address.name);
+    assert!(matches!(link.end(), LinkEnd::Goodbye), "the first link lived until then");
 }
 
 #[test]

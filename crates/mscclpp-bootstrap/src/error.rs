@@ -156,11 +156,14 @@ pub enum Error {
         theirs: String,
     },
 
-    /// The other side does not know the job's key, or it has one and this side has none. A side with a key gives this when
-    /// its time is up, as a stranger could have said so too.
-    #[error("{address} does not accept us as a member of its job: {reason}")]
+    /// What answers at rank 0's address does not know the job's key, or it has one and this side has none. A side with a key
+    /// gives this when its time is up, as a stranger could have said so too: another program may have the port since rank 0
+    /// ended.
+    #[error(
+        "rank 0 was not found at {address}, where somebody does not accept us as a member of its job: {reason}"
+    )]
     Unauthenticated {
-        /// The address of the other side.
+        /// The address that rank 0 was looked for at.
         address: String,
         /// Which side lacks what.
         reason: String,

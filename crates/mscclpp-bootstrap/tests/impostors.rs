@@ -100,6 +100,9 @@ fn when_time_is_up_the_error_says_what_was_heard() {
             other => panic!("{other:?}"),
         }
         let message = error.to_string();
-        assert!(message.contains("key") && message.contains("stranger"), "{message}");
+        assert!(
+            message.contains("rank 0") && message.contains("key") && message.contains("stranger"),
+            "{message}"
+        );
     });
 }

@@ -157,7 +157,10 @@ impl Service {
         let error = match dial.search.unproven() {
             Some((address, reason)) if dial.purpose == Purpose::Join => Error::Unauthenticated {
                 address: address.to_string(),
-                reason: format!("{reason}, or a stranger answers there (it was asked again for {after:.1?})"),
+                reason: format!(
+                    "{reason}, or a stranger answers there, because rank 0 has ended or never listened there (it was asked \
+                     again for {after:.1?})"
+                ),
             },
             _ => Error::Timeout {
                 operation: format!("connecting to rank {rank}"),

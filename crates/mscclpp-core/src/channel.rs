@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use mscclpp_gpu::{DevicePtr, Owner};
+use mscclpp_gpu::{DevicePtr, KernelObject, Owner};
 
 use crate::{
     BaseMemoryChannelHandle, Connection, DeviceToDeviceSemaphore, Error, LL16Packet, LL128Packet,
@@ -78,6 +78,19 @@ pub struct MemoryChannel {
     owner: Owner,
 }
 
+/// What launches keep of a channel, in the order in which it goes.
+struct Parts {
+    _mapping: Arc<dyn RemoteRegion>,
+    _memories: Memories,
+    base: BaseMemoryChannel,
+}
+
+impl KernelObject for Parts {
+    fn peers(&self) -> Vec<String> {
+        vec![self.base.semaphore().connection().label()]
+    }
+}
+
 #[derive(Debug, Clone)]
 struct Memories {
     dst: RegisteredMemory,
@@ -137,7 +150,8 @@ impl MemoryChannel {
         };
         let memories = Memories { dst: dst.clone(), src: src.clone(), packet_buffer: packet_buffer.cloned() };
         // The mapping first, as above.
-        let owner = Arc::new((mapping.clone(), memories.clone(), base.clone()));
+        let owner =
+            Arc::new(Parts { _mapping: mapping.clone(), _memories: memories.clone(), base: base.clone() });
         Ok(Self { _mapping: mapping, memories, base, handle, owner })
     }
 

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, LazyLock, Weak},
 };
 
-use mscclpp_gpu::{DevicePtr, Gpu, Owner, Platform};
+use mscclpp_gpu::{DevicePtr, Gpu, KernelObject, Owner, Platform};
 use parking_lot::Mutex;
 
 use crate::{
@@ -106,6 +106,8 @@ struct Inner {
     /// In the order in which they were made.
     imports: Mutex<Vec<(ImportKey, Arc<dyn RemoteRegion>)>>,
 }
+
+impl KernelObject for Inner {}
 
 struct LocalParts {
     region: Arc<MemoryRegion>,
@@ -381,7 +383,9 @@ fn find(
 }
 
 fn peers_memory(what: &str) -> Error {
-    Error::InvalidArgument(format!("{what} is a peer's memory; it must be registered here"))
+    Error::InvalidArgument(format!(
+        "{what} is a peer's memory; it must be registered here (are source and destination swapped?)"
+    ))
 }
 
 impl fmt::Debug for RegisteredMemory {

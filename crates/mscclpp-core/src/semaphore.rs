@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use mscclpp_gpu::{DevicePtr, Owner};
+use mscclpp_gpu::{DevicePtr, KernelObject, Owner};
 use parking_lot::Mutex;
 
 use crate::{
@@ -53,6 +53,12 @@ enum LinkSignals {
 
 /// How long a signaller waits until the signals of host semaphores have landed.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl KernelObject for Inner {
+    fn peers(&self) -> Vec<String> {
+        vec![self.connection.label()]
+    }
+}
 
 impl Drop for Inner {
     fn drop(&mut self) {

@@ -98,6 +98,8 @@ impl<A: Abort + ?Sized> Abort for &A {
 const AFTER_ABORT: Duration = Duration::from_secs(5);
 /// How many peers a message names.
 const NAMED: usize = 8;
+/// What may be wrong with them.
+const SEE: &str = "; see whether they launched the kernels that signal these, and whether those have ended";
 
 /// See [`Stream::synchronize_or_abort`].
 pub(crate) fn synchronize_or_abort<A: Abort + ?Sized>(
@@ -105,38 +107,43 @@ pub(crate) fn synchronize_or_abort<A: Abort + ?Sized>(
     limit: Duration,
     what: &A,
 ) -> Result<(), A::Error> {
-    let work = match stream.synchronize_timeout(limit) {
+    let (operation, after) = match stream.poll_until_complete(limit) {
         Ok(()) => return what.check(),
-        Err(Error::Timeout { operation, .. }) => operation + &waiting_for(&what.peers()),
+        Err(Error::Timeout { operation, after, .. }) => (operation, after),
         Err(error) => return Err(error.into()),
     };
+    let late = waiting_for(&what.peers(), "where kernels wait for", operation, after);
     // What went wrong before the abort is its cause.
     let cause = what.check().err();
-    what.abort(&format!("{work} did not finish within {limit:?}"));
-    match stream.synchronize_timeout(AFTER_ABORT) {
-        Err(Error::Timeout { .. }) => Err(A::Error::from(Error::Timeout {
+    what.abort(&late.to_string());
+    match stream.poll_until_complete(AFTER_ABORT) {
+        Err(Error::Timeout { operation, .. }) => Err(A::Error::from(Error::Timeout {
             operation: format!(
-                "{work}, which was aborted and has not ended {AFTER_ABORT:?} later (it does not wait through what was \
+                "{operation}, which was aborted and has not ended {AFTER_ABORT:?} later (it does not wait through what was \
                  aborted alone),"
             ),
             after: limit,
+            remedy: "",
         })),
         ended => {
             if let Err(error) = ended {
-                tracing::warn!(target: "mscclpp::gpu", %error, "{work} was aborted, and failed then");
+                tracing::warn!(target: "mscclpp::gpu", %error, "a stream was aborted, and failed then: {late}");
             }
-            Err(cause.unwrap_or_else(|| Error::Timeout { operation: work, after: limit }.into()))
+            Err(cause.unwrap_or_else(|| late.into()))
         }
     }
 }
 
-fn waiting_for(peers: &[String]) -> String {
+/// That `operation` took longer than `after`; how the peers matter, and their names, though not all where there are many.
+pub(crate) fn waiting_for(peers: &[String], how: &str, operation: String, after: Duration) -> Error {
     let (named, others) = peers.split_at(peers.len().min(NAMED));
-    match (named, others.len()) {
-        ([], _) => String::new(),
-        (named, 0) => format!(", where kernels wait for {},", named.join(", ")),
-        (named, more) => format!(", where kernels wait for {} and {more} more,", named.join(", ")),
-    }
+    let names = named.join(", ");
+    let (operation, remedy) = match (named, others.len()) {
+        ([], _) => (operation, ""),
+        (_, 0) => (format!("{operation}, {how} {names},"), SEE),
+        (_, more) => (format!("{operation}, {how} {names} and {more} more,"), SEE),
+    };
+    Error::Timeout { operation, after, remedy }
 }
 
 #[cfg(test)]
@@ -146,8 +153,13 @@ mod tests {
     #[test]
     fn a_message_names_the_peers_and_stays_short() {
         let peers = |n: usize| (0..n).map(|rank| format!("rank {rank}")).collect::<Vec<_>>();
-        assert_eq!(waiting_for(&peers(0)), "");
-        assert_eq!(waiting_for(&peers(2)), ", where kernels wait for rank 0, rank 1,");
-        assert!(waiting_for(&peers(1000)).ends_with("rank 7 and 992 more,"));
+        let message = |n| {
+            waiting_for(&peers(n), "whose kernels wait for", "work".to_owned(), Duration::from_secs(1))
+                .to_string()
+        };
+        assert_eq!(message(0), "work did not finish within 1s");
+        let two = "work, whose kernels wait for rank 0, rank 1, did not finish within 1s; see whether ";
+        assert!(message(2).starts_with(two), "{}", message(2));
+        assert!(message(1000).contains("rank 7 and 992 more,"), "{}", message(1000));
     }
 }

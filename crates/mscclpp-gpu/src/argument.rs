@@ -1,11 +1,48 @@
 //! What a kernel can be given: plain values, and objects that a launch keeps alive.
 
-use std::{any::Any, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use crate::{DeviceBuffer, DevicePtr, KernelParam, PinnedBuffer, PinnedWord, Result};
 
+/// An object that launches keep alive, or what it is made of.
+pub trait KernelObject: Send + Sync {
+    /// The peers that kernels may wait for through it, as messages name them: `"rank 2"`. None, unless implemented.
+    fn peers(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+impl fmt::Debug for dyn KernelObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KernelObject").field("peers", &self.peers()).finish()
+    }
+}
+
 /// Keeps an object alive: a counted reference to it, or to what it is made of.
-pub type Owner = Arc<dyn Any + Send + Sync>;
+pub type Owner = Arc<dyn KernelObject>;
+
+/// What all of them wait for, each peer once.
+impl KernelObject for Vec<Owner> {
+    fn peers(&self) -> Vec<String> {
+        peers_of(self)
+    }
+}
+
+/// What is kept without being an argument: nobody is known to be waited for through it.
+pub(crate) struct Kept<T>(pub(crate) T);
+
+impl<T: Send + Sync> KernelObject for Kept<T> {}
+
+/// The peers of all, each once.
+pub(crate) fn peers_of(owners: &[Owner]) -> Vec<String> {
+    let mut peers = Vec::new();
+    for peer in owners.iter().flat_map(|owner| owner.peers()) {
+        if !peers.contains(&peer) {
+            peers.push(peer);
+        }
+    }
+    peers
+}
 
 /// An argument of a kernel, for [`KernelArgs::with`](crate::KernelArgs::with).
 ///

@@ -6,7 +6,7 @@ use std::{any::Any, ffi::c_void, sync::Arc};
 
 use crate::{
     DevicePtr, DmaBuf, GpuDirect, GpuProperties, KernelArgs, KernelSource, LaunchConfig, MemoryExport,
-    MemoryInfo, PeerAccess, Result, memory::ExportHandle,
+    MemoryInfo, Owner, PeerAccess, Result, memory::ExportHandle,
 };
 
 /// A platform: where devices come from.
@@ -82,6 +82,8 @@ pub(crate) trait StreamBackend: Send + Sync + Any {
     fn raw(&self) -> *mut c_void;
     fn synchronize(&self) -> Result<()>;
     fn query(&self) -> Result<bool>;
+    /// What its launches keep that are not known to be complete.
+    fn in_use(&self) -> Vec<Owner>;
     /// # Safety
     /// See [`crate::Stream::copy`]; so for the next two.
     unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()>;

@@ -7,7 +7,7 @@ use std::{
     },
 };
 
-use crate::{DevicePtr, Error, Gpu, KernelParam, Owner, Result, backend::MemoryBackend};
+use crate::{DevicePtr, Error, Gpu, KernelObject, KernelParam, Owner, Result, backend::MemoryBackend};
 
 /// Device memory that can be exported to other processes. Clones share it; the last one frees it.
 ///
@@ -24,6 +24,8 @@ struct Inner {
     memory: Box<dyn MemoryBackend>,
     len: u64,
 }
+
+impl KernelObject for Inner {}
 
 impl DeviceBuffer {
     pub(crate) fn new(gpu: Gpu, memory: Box<dyn MemoryBackend>, len: u64) -> Self {

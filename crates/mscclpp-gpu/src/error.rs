@@ -141,12 +141,14 @@ pub enum Error {
         message: String,
     },
     /// A wait ran out of time. Nothing was consumed; it can be repeated.
-    #[error("{operation} did not finish within {after:?}")]
+    #[error("{operation} did not finish within {after:?}{remedy}")]
     Timeout {
         /// What was waited for.
         operation: String,
         /// How long.
         after: Duration,
+        /// What to look at: empty, or `"; see ..."`.
+        remedy: &'static str,
     },
     /// An environment variable with a malformed value.
     #[error("{variable}={value:?} is not valid: {expected}")]

@@ -62,7 +62,7 @@ pub(crate) fn poll_until(
     let mut polls = 0u32;
     while !done()? {
         if start.elapsed() >= timeout {
-            return Err(Error::Timeout { operation: what(), after: timeout });
+            return Err(Error::Timeout { operation: what(), after: timeout, remedy: "" });
         }
         polls = polls.saturating_add(1);
         match polls {

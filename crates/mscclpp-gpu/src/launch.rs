@@ -2,7 +2,7 @@
 
 use std::{any::Any, mem::MaybeUninit, sync::Arc};
 
-use crate::{DevicePtr, Error, KernelArgument, Owner, Result};
+use crate::{DevicePtr, Error, KernelArgument, Owner, Result, argument::Kept};
 
 /// The shape of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl KernelArgs {
     /// device handle the kernel finds in memory, an `Arc`, a tuple or list of such.
     #[must_use]
     pub fn keeping<T: Any + Send + Sync>(mut self, object: T) -> Self {
-        self.owners.push(Arc::new(object));
+        self.owners.push(Arc::new(Kept(object)));
         self
     }
 
@@ -141,7 +141,6 @@ impl KernelArgs {
     }
 
     /// What must live until a launch is complete.
-    #[cfg(any(feature = "cuda", feature = "hip"))]
     pub(crate) fn owners(&self) -> &[Owner] {
         &self.owners
     }

@@ -63,7 +63,7 @@ mod stream;
 pub mod test_support;
 
 pub use abort::Abort;
-pub use argument::{KernelArgument, Owner};
+pub use argument::{KernelArgument, KernelObject, Owner};
 pub use buffer::{DeviceBuffer, ImportedMemory, PinnedBuffer, PinnedWord};
 pub use cache::{kernel_cache, store_for_host, store_ptx};
 pub use error::{Error, Result};

@@ -1,6 +1,6 @@
 use std::{ffi::c_void, fmt, sync::Arc, time::Duration};
 
-use crate::{Abort, DevicePtr, Event, Gpu, Graph, Result, backend::StreamBackend};
+use crate::{Abort, DevicePtr, Error, Event, Gpu, Graph, Result, backend::StreamBackend};
 
 /// An ordered queue of work for one device. Clones are the same queue.
 ///
@@ -60,9 +60,20 @@ impl Stream {
     /// As [`Stream::synchronize`], for at most `timeout`. Polls, backing off to 50 us.
     ///
     /// # Errors
-    /// [`crate::Error::Timeout`]: the work goes on and the call can be repeated. What launches were given as objects
-    /// ([`crate::KernelArgs`]) lives as long, so returning this error, from `main` too, leaves nothing invalid behind.
+    /// [`crate::Error::Timeout`]: the work goes on and the call can be repeated. It names the peers whom kernels can wait
+    /// for through the objects that their launches were given ([`crate::KernelArgs`]). These objects live as long as the
+    /// work, so returning this error, from `main` too, leaves nothing invalid behind.
     pub fn synchronize_timeout(&self, timeout: Duration) -> Result<()> {
+        self.poll_until_complete(timeout).map_err(|error| match error {
+            Error::Timeout { operation, after, .. } => {
+                let peers = crate::argument::peers_of(&self.backend.in_use());
+                crate::abort::waiting_for(&peers, "whose kernels can wait for", operation, after)
+            }
+            other => other,
+        })
+    }
+
+    pub(crate) fn poll_until_complete(&self, timeout: Duration) -> Result<()> {
         crate::event::poll_until(timeout, || self.query(), || format!("work on a stream of {}", self.gpu))
     }
 

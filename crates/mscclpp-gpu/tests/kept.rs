@@ -206,7 +206,7 @@ fn time_that_runs_out_aborts_and_waits_and_says_for_whom() {
         launch(&stream, &gate.args(&gpu.allocate(8 * WORDS).unwrap(), &sentinel)).unwrap();
         let waits = Waits { gate: &gate, known };
         let error = stream.synchronize_or_abort(SHORT, &[&waits]).unwrap_err();
-        assert!(error.to_string().ends_with(text), "{error}");
+        assert!(error.to_string().contains(text), "{error}");
         assert!(stream.query().unwrap() && !is_kept(&sentinel), "it has waited for the end");
         // In time, only what is known counts.
         assert_eq!(stream.synchronize_or_abort(long, &vec![waits]).is_err(), text.ends_with("lost"));

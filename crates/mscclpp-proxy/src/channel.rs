@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use mscclpp_core::{HostToDeviceSemaphoreHandle, Route, Semaphore};
-use mscclpp_gpu::{DevicePtr, Gpu, Owner};
+use mscclpp_gpu::{DevicePtr, Gpu, KernelObject, Owner};
 
 use crate::{BasePortChannelHandle, MemoryId, PortChannelHandle, Result, SemaphoreId, state::ServiceState};
 
@@ -29,6 +29,18 @@ pub struct PortChannel {
     owner: Owner,
 }
 
+/// What keeps a channel whole for kernels, whoever drops it.
+struct Parts<T> {
+    semaphore: Semaphore,
+    _rest: T,
+}
+
+impl<T: Send + Sync> KernelObject for Parts<T> {
+    fn peers(&self) -> Vec<String> {
+        vec![self.semaphore.connection().label()]
+    }
+}
+
 impl BasePortChannel {
     pub(crate) fn new(service: &Arc<ServiceState>, id: SemaphoreId) -> Result<Self> {
         let entry = service.semaphores.find("semaphore", id.raw())?;
@@ -48,7 +60,7 @@ impl BasePortChannel {
             reserved: 0,
         };
         let (semaphore, service) = (entry.semaphore.clone(), service.clone());
-        let owner = Arc::new((semaphore.clone(), service.clone()));
+        let owner = Arc::new(Parts { semaphore: semaphore.clone(), _rest: service.clone() });
         Ok(Self { semaphore, handle, service, owner })
     }
 
@@ -103,7 +115,8 @@ impl PortChannel {
             direct_put_max: near(service.direct_put_max),
             bulk_put_max: near(service.bulk_put_max),
         };
-        let owner = Arc::new((base.clone(), route.clone()));
+        let owner =
+            Arc::new(Parts { semaphore: base.semaphore.clone(), _rest: (base.clone(), route.clone()) });
         Ok(Self { base, handle, route, owner })
     }
 

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, Owner, PinnedBuffer};
+use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, KernelObject, Owner, PinnedBuffer};
 
 use crate::{
     Error, FifoHandle, FifoPosition, ProxyTrigger, Result,
@@ -52,6 +52,14 @@ pub struct FifoShared {
     size: u64,
 }
 
+/// Keeps the memories of a FIFO. Kernels wait for no peer through it, but for the proxy.
+struct Memories {
+    _pinned: PinnedBuffer,
+    _device: DeviceBuffer,
+}
+
+impl KernelObject for Memories {}
+
 impl Fifo {
     /// How many triggers a FIFO holds where nothing else is said.
     pub const DEFAULT_SIZE: u64 = 512;
@@ -78,7 +86,7 @@ impl Fifo {
             )));
         }
         let device = gpu.allocate(3 * LINE)?;
-        let owner = Arc::new((pinned.clone(), device.clone()));
+        let owner = Arc::new(Memories { _pinned: pinned.clone(), _device: device.clone() });
         let shared = FifoShared { pinned, device, owner, size };
         Ok(Self { shared: Arc::new(shared), position: 0 })
     }

@@ -1,5 +1,4 @@
 // An all-gather around a ring, as it is written for the C++ library: nothing here is particular to this one.
-
 // ANCHOR: kernel
 #include <mscclpp/concurrency_device.hpp>
 #include <mscclpp/memory_channel_device.hpp>

@@ -40,7 +40,8 @@ pub enum Error {
     },
     /// A rank did not send what was due. Nothing was consumed; the wait can be repeated.
     #[error(
-        "rank {peer} has not sent what {what} needs (tag {tag}, call number {position}) within {after:?}"
+        "rank {peer} has not sent what {what} needs (tag {tag}, call number {position}) within {after:?}: it has not made \
+         its call, or first waits for another rank; make all calls before the first wait, as connect_all() and mesh() do"
     )]
     PeerNotReady {
         /// What was being made.
@@ -245,7 +246,11 @@ mod tests {
 
     #[test]
     fn kinds_look_through_the_layers() {
-        let gpu = mscclpp_gpu::Error::Timeout { operation: "a stream".to_owned(), after: Duration::ZERO };
+        let gpu = mscclpp_gpu::Error::Timeout {
+            operation: "a stream".to_owned(),
+            after: Duration::ZERO,
+            remedy: "",
+        };
         assert_eq!(Error::from(mscclpp_core::Error::from(gpu)).kind(), ErrorKind::Timeout);
         let lost = mscclpp_bootstrap::Error::PeerLost { rank: 3, detail: String::new() };
         assert_eq!(Error::from(lost).kind(), ErrorKind::Remote);

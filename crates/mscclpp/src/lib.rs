@@ -157,9 +157,9 @@ pub mod gpu {
     pub use mscclpp_gpu::nvrtc;
     pub use mscclpp_gpu::{
         Abort, DeviceBuffer, DevicePtr, DmaBuf, Event, ExportHandle, ExportKinds, Gpu, GpuDirect,
-        GpuProperties, Graph, ImportedMemory, Kernel, KernelArgs, KernelArgument, KernelParam, KernelSource,
-        LaunchConfig, MemoryExport, MemoryInfo, Module, Owner, PeerAccess, PinnedBuffer, PinnedWord,
-        Platform, Stream, WritesOrdering, kernel_cache, numa, store_ptx,
+        GpuProperties, Graph, ImportedMemory, Kernel, KernelArgs, KernelArgument, KernelObject, KernelParam,
+        KernelSource, LaunchConfig, MemoryExport, MemoryInfo, Module, Owner, PeerAccess, PinnedBuffer,
+        PinnedWord, Platform, Stream, WritesOrdering, kernel_cache, numa, store_ptx,
     };
 }
 

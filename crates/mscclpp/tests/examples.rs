@@ -10,13 +10,12 @@ use std::{
 use mscclpp_test_support::{LIMIT, child::output_within, listen, reserve_port};
 
 const OF_ONE_PROCESS: [&str; 2] = ["gpu_ping_pong", "custom_kernel"];
-const OF_MANY: [&str; 7] = [
+const OF_MANY: [&str; 6] = [
     "gpu_ping_pong_mp",
     "bidir_memory_channel",
     "bidir_port_channel",
     "mesh_port_channels",
     "custom_proxy",
-    "ring_all_gather",
     "host_to_host",
 ];
 
@@ -106,6 +105,29 @@ fn launched_ranks_find_each_other_without_arguments() {
             let complaints = text(&output.stderr);
             assert_eq!(output.status.code(), Some(0), "{example}: {}{complaints}", text(&output.stdout));
         }
+    }
+}
+
+/// The ring has no arguments: it starts its ranks as threads, or is started by a launcher.
+#[test]
+fn a_ring_is_threads_or_what_a_launcher_starts() {
+    let has_all = |output: &Output, n: usize| {
+        let said = text(&output.stdout);
+        let ranks = said.matches(&format!("has the slices of all {n} ranks\n")).count();
+        assert_eq!(output.status.code(), Some(0), "{said}{}", text(&output.stderr));
+        ranks
+    };
+    assert_eq!(has_all(&run("ring_all_gather", &[]), 4), 4);
+    let address = free_address();
+    let ours = |rank: usize| {
+        vec![
+            ("MSCCLPP_RANK", rank.to_string()),
+            ("MSCCLPP_N_RANKS", "2".to_owned()),
+            ("MSCCLPP_ADDRESS", address.clone()),
+        ]
+    };
+    for output in launched("ring_all_gather", ours) {
+        assert_eq!(has_all(&output, 2), 1);
     }
 }
 

@@ -21,7 +21,7 @@ use super::{
     stream::CudaStream,
 };
 use crate::{
-    DevicePtr, Error, KernelArgs, LaunchConfig, Owner, Result,
+    DevicePtr, Error, KernelArgs, KernelObject, LaunchConfig, Owner, Result,
     backend::{KernelBackend, ModuleBackend, StreamBackend},
 };
 
@@ -148,6 +148,8 @@ fn is_about_the_code(result: CuResult) -> bool {
             | CuResult::SHARED_OBJECT_SYMBOL_NOT_FOUND
     )
 }
+
+impl KernelObject for Loaded {}
 
 impl ModuleBackend for CudaModule {
     fn kernel(&self, name: &str) -> Result<Arc<dyn KernelBackend>> {

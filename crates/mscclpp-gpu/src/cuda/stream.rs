@@ -174,6 +174,10 @@ impl StreamBackend for CudaStream {
         self.raw.cast()
     }
 
+    fn in_use(&self) -> Vec<Owner> {
+        self.in_use.owners()
+    }
+
     fn synchronize(&self) -> Result<()> {
         let driver = self.device.driver();
         let launches = self.in_use.last_launch();

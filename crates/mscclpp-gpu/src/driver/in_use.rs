@@ -89,6 +89,11 @@ impl<E: EventBackend> InUse<E> {
         drop(done);
     }
 
+    /// What is kept now.
+    pub(crate) fn owners(&self) -> Vec<Owner> {
+        self.state.lock().ledger.kept.iter().map(|kept| kept.owner.clone()).collect()
+    }
+
     /// The number of the last launch. Zero while nothing is kept.
     pub(crate) fn last_launch(&self) -> u64 {
         let state = self.state.lock();
@@ -201,11 +206,12 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::argument::Kept;
 
     #[test]
     fn an_object_goes_with_its_last_launch() {
         let mut ledger = Ledger::default();
-        let [a, b]: [Owner; 2] = [Arc::new("a"), Arc::new("b")];
+        let [a, b]: [Owner; 2] = [Arc::new(Kept("a")), Arc::new(Kept("b"))];
         assert!(ledger.add(&[a.clone(), b.clone()]) && !ledger.add(std::slice::from_ref(&b)));
         assert_eq!((Arc::strong_count(&a), Arc::strong_count(&b)), (2, 2), "each is kept once");
         assert_eq!(ledger.take(0).len(), 0);
@@ -221,7 +227,7 @@ mod tests {
     #[test]
     fn the_same_owner_twice_in_a_launch_is_one() {
         let mut ledger = Ledger::default();
-        let owner: Owner = Arc::new(7u8);
+        let owner: Owner = Arc::new(Kept(7u8));
         ledger.add(&[owner.clone(), owner.clone()]);
         assert_eq!(ledger.take(1).len(), 1);
     }

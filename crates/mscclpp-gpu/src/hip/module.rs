@@ -18,7 +18,7 @@ use super::{
     stream::HipStream,
 };
 use crate::{
-    DevicePtr, Error, KernelArgs, LaunchConfig, Owner, Result,
+    DevicePtr, Error, KernelArgs, KernelObject, LaunchConfig, Owner, Result,
     backend::{KernelBackend, ModuleBackend, StreamBackend},
 };
 
@@ -56,6 +56,8 @@ impl HipModule {
         }
     }
 }
+
+impl KernelObject for Loaded {}
 
 impl ModuleBackend for HipModule {
     fn kernel(&self, name: &str) -> Result<Arc<dyn KernelBackend>> {

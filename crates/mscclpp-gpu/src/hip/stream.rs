@@ -161,6 +161,10 @@ impl StreamBackend for HipStream {
         self.raw
     }
 
+    fn in_use(&self) -> Vec<Owner> {
+        self.in_use.owners()
+    }
+
     fn synchronize(&self) -> Result<()> {
         let hip = self.device.hip();
         let launches = self.in_use.last_launch();

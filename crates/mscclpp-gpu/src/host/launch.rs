@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{block, compiler::SHARED_BYTES, library::Kernel, module::HostModule};
-use crate::{Error, KernelArgs, LaunchConfig, Result};
+use crate::{Error, KernelArgs, LaunchConfig, Owner, Result};
 
 /// How many blocks of one launch the Host platform runs at once. Those of a larger grid start as earlier ones end, in
 /// the order of their index, as on a GPU that cannot hold them all.
@@ -43,6 +43,11 @@ impl Launch {
         check(&launch.kernel().name, &launch.config)?;
         launch.check_arguments()?;
         Ok(launch)
+    }
+
+    /// What must live until it is complete.
+    pub(super) fn owners(&self) -> &[Owner] {
+        self.args.owners()
     }
 
     fn kernel(&self) -> &Kernel {

@@ -9,7 +9,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use super::{access, event::Mark, launch::Launch};
-use crate::{DevicePtr, Error, Result};
+use crate::{DevicePtr, Error, Owner, Result};
 
 /// One operation of a stream. Arguments are in it by value.
 #[derive(Clone)]
@@ -41,6 +41,15 @@ impl Op {
         Ok(())
     }
 
+    /// What its launches keep.
+    fn owners(&self, owners: &mut Vec<Owner>) {
+        match self {
+            Self::Launch(launch) => owners.extend_from_slice(launch.owners()),
+            Self::Graph(ops) => ops.iter().for_each(|op| op.owners(owners)),
+            _ => {}
+        }
+    }
+
     /// What is left to do in a stream that has failed: nobody may wait for a mark for ever.
     fn skip(&self, error: &Error) {
         if let Self::Record(mark) = self {
@@ -60,6 +69,8 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct State {
     pending: VecDeque<Op>,
+    /// What the worker does now.
+    running: Option<Op>,
     submitted: u64,
     completed: u64,
     /// The first error; from then on operations are skipped.
@@ -137,6 +148,14 @@ impl Queue {
         Ok(state.completed == state.submitted)
     }
 
+    /// What launches keep that are not complete.
+    pub(super) fn in_use(&self) -> Vec<Owner> {
+        let state = self.state.lock();
+        let mut owners = Vec::new();
+        state.running.iter().chain(&state.pending).for_each(|op| op.owners(&mut owners));
+        owners
+    }
+
     pub(super) fn synchronize(&self) -> Result<()> {
         self.state.lock().refuse_capture("synchronize")?;
         self.wait()
@@ -193,6 +212,7 @@ impl Queue {
                 continue;
             };
             let failed = state.error.clone();
+            state.running = Some(op.clone());
             drop(state);
             let result = match failed {
                 Some(error) => {
@@ -201,8 +221,9 @@ impl Queue {
                 }
                 None => op.run(),
             };
-            // With it goes what it kept alive, before anyone can see that it is complete.
-            drop(op);
+            // With both goes what they kept alive, before anyone can see that it is complete.
+            let running = self.state.lock().running.take();
+            drop((op, running));
             state = self.state.lock();
             if let Err(error) = result {
                 state.error = Some(error);

@@ -12,7 +12,7 @@ use super::{
     queue::{Op, Queue},
 };
 use crate::{
-    DevicePtr, Error, Result,
+    DevicePtr, Error, Owner, Result,
     backend::{EventBackend, GraphBackend, StreamBackend},
 };
 
@@ -57,6 +57,10 @@ impl StreamBackend for HostStream {
 
     fn query(&self) -> Result<bool> {
         self.queue.is_complete()
+    }
+
+    fn in_use(&self) -> Vec<Owner> {
+        self.queue.in_use()
     }
 
     unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {

@@ -53,8 +53,8 @@ pub(crate) fn peers_of(owners: &[Owner]) -> Vec<String> {
 /// It can be implemented for references to types of one's own:
 ///
 /// ```
-/// use mscclpp_gpu::{DeviceBuffer, DevicePtr, KernelArgs, KernelArgument, Owner, Platform, Result};
-///
+/// # use mscclpp_gpu::{DeviceBuffer, DevicePtr, KernelArgs, KernelArgument, Owner, Platform, Result};
+/// #
 /// /// The second half of a buffer.
 /// struct SecondHalf(DeviceBuffer);
 ///

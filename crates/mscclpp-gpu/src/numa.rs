@@ -1,8 +1,8 @@
 //! NUMA nodes: keeping host threads near a device.
 //!
 //! ```
-//! use mscclpp_gpu::{Platform, numa};
-//!
+//! # use mscclpp_gpu::{Platform, numa};
+//! #
 //! let gpu = Platform::Host.gpu(0)?;
 //! // On a simulated device, and on many virtual machines, the node is not known, and the thread stays where it is.
 //! let is_bound = numa::bind_thread(gpu.numa_node())?;

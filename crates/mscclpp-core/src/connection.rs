@@ -233,6 +233,11 @@ impl Connection {
         Ok(SendQueue::new(self.clone(), self.link_queue()?))
     }
 
+    /// The calling thread waits for something of the peer.
+    pub(crate) fn progress_inbound(&self) {
+        self.inner.link.progress_inbound();
+    }
+
     fn link_queue(&self) -> Result<Box<dyn Queue>> {
         self.inner.link.open_queue().map_err(|error| error.naming(&self.label()))
     }

@@ -215,7 +215,12 @@ impl HostToHostSemaphore {
     /// # Errors
     /// [`Error::PeerLost`] and the like, if there is none and none can come.
     pub fn poll(&self) -> Result<bool> {
-        if self.words()?.poll(Ordering::Acquire) {
+        let words = self.words()?;
+        if words.poll(Ordering::Acquire) {
+            return Ok(true);
+        }
+        self.semaphore.connection().progress_inbound();
+        if words.poll(Ordering::Acquire) {
             return Ok(true);
         }
         self.semaphore.check().map(|()| false)
@@ -232,6 +237,7 @@ impl HostToHostSemaphore {
         let connection = self.semaphore.connection();
         let mut long = LongWait::since(start, connection.context().waits_are_logged_after());
         let pause = || {
+            connection.progress_inbound();
             if patience.wait() {
                 let what = || format!("{}: a signal, over {}", connection.label(), connection.transport());
                 long.log(Instant::now(), None, what);

@@ -3,7 +3,9 @@
 //!
 //! # Invariants
 //! 1. The thread never blocks but in its event loop, so stopping it is bounded. It takes locks that nobody holds while waiting.
-//! 2. A receiving end lives as long as the TCP connection over which its queue was opened, and its endpoint. The peer ends
+//! 2. A thread that waits for a token may serve the receiving ends that bring it, in place of the hub's. Each end is served by
+//!    one thread at a time, under its lock. The hub's looks after it as long as it is open.
+//! 3. A receiving end lives as long as the TCP connection over which its queue was opened, and its endpoint. The peer ends
 //!    that connection only when what it sent has completed.
 
 mod service;
@@ -21,13 +23,14 @@ use mscclpp_net::{
     links::{Acceptor, Address, DataConnection, LinkEvents, Links, Name, Options, Seat},
 };
 use mscclpp_verbs_sys::Verbs;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::{
     adapter::Adapter,
     blob::PROTOCOL,
     error::Result,
     link::{LinkState, Side},
+    receiver::{Receiver, Served},
     region::{Keys, Words},
     sender::Sender,
 };
@@ -47,7 +50,18 @@ struct Shared {
     endpoints: Mutex<HashMap<Name, Listening>>,
     links: Mutex<Vec<Weak<LinkState>>>,
     words: Arc<Words>,
+    /// The receiving ends that bring tokens, by the endpoints that they are between.
+    inbound: RwLock<HashMap<Between, Vec<(u64, SharedReceiver)>>>,
     commands: Arc<Commands<Command>>,
+}
+
+type SharedReceiver = Arc<Mutex<Receiver>>;
+
+/// An endpoint of this process, and one of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Between {
+    pub(crate) ours: Name,
+    pub(crate) theirs: Name,
 }
 
 /// An endpoint that peers may open queues to.
@@ -66,6 +80,8 @@ pub(crate) enum Command {
     CloseEndpoint(Name),
     /// A queue was dropped with something under way.
     Drain(Box<Sender>),
+    /// A receiving end was found to be over, by its number.
+    Close(u64),
     Stop,
 }
 
@@ -91,6 +107,7 @@ impl Hub {
             endpoints: Mutex::default(),
             links: Mutex::default(),
             words: Arc::default(),
+            inbound: RwLock::default(),
             commands: Arc::new(Commands::new()?),
         });
         let acceptor: Arc<dyn Acceptor> = Arc::new(Door(shared.clone()));
@@ -151,6 +168,18 @@ impl Hub {
         events: Arc<dyn LinkEvents>,
     ) -> Result<mscclpp_net::links::Link> {
         Ok(self.links.dial(peer, same_host, from, events)?)
+    }
+
+    /// Takes what has come from the peer, for a thread that waits for it.
+    pub(crate) fn progress_inbound(&self, between: &Between) {
+        let inbound = self.shared.inbound.read();
+        for (number, receiver) in inbound.get(between).into_iter().flatten() {
+            // Served by another thread now: then that does what there is.
+            let Some(mut receiver) = receiver.try_lock() else { continue };
+            if receiver.serve_for_waiter() == Served::Over {
+                self.shared.commands.send(Command::Close(*number));
+            }
+        }
     }
 
     /// Fails the link when its adapter or port does.

@@ -11,7 +11,7 @@ use mscclpp_net::links::{self, DataConnection, LinkEnd, LinkEvents};
 use crate::{
     adapter::{Adapter, Port, Reliability},
     error::{Error, Result},
-    hub::Hub,
+    hub::{Between, Hub},
     receiver::Complaint,
     sender::SendQueue,
 };
@@ -107,14 +107,15 @@ impl LinkEvents for LinkState {
 /// A link from an endpoint of this process to a peer's.
 pub(crate) struct IbLink {
     state: Arc<LinkState>,
+    between: Between,
     link: links::Link,
     hub: Arc<Hub>,
 }
 
 impl IbLink {
-    pub(crate) fn new(state: Arc<LinkState>, link: links::Link, hub: Arc<Hub>) -> Self {
+    pub(crate) fn new(state: Arc<LinkState>, between: Between, link: links::Link, hub: Arc<Hub>) -> Self {
         hub.watch_link(&state);
-        Self { state, link, hub }
+        Self { state, between, link, hub }
     }
 
     pub(crate) fn state(&self) -> &Arc<LinkState> {
@@ -142,5 +143,9 @@ impl Link for IbLink {
             // What the link knows of the peer says more than that a queue to it could not be opened.
             Err(error) => Err(self.state.check().err().unwrap_or_else(|| error.over(self.state.transport()))),
         }
+    }
+
+    fn progress_inbound(&self) {
+        self.hub.progress_inbound(&self.between);
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     adapter::{self, Adapter, Reliability},
     blob::EndpointBlob,
     error::{Error, Result},
-    hub::Hub,
+    hub::{Between, Hub},
     link::{IbLink, LinkState, Side},
     nearest::nearest,
     ordering::{self, Mapping, SignalMode, TokenPlan},
@@ -292,7 +292,8 @@ impl InfiniBand {
             target: "mscclpp::conn", device = side.adapter.name(), peer = peer.device, from = %side.port.gid, to = %peer.gid,
             immediates, "InfiniBand link opened"
         );
-        Ok(IbLink::new(state, link, local.hub.clone()))
+        let between = Between { ours: local.name, theirs: peer.address.name };
+        Ok(IbLink::new(state, between, link, local.hub.clone()))
     }
 }
 

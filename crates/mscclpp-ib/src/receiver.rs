@@ -28,6 +28,7 @@ use crate::{
     adapter::{Access, Channel, Completion, Cq, Mr, QpSizes, QueuePair, random_psn},
     blob::{Answer, Offer},
     error::{Error, Result},
+    hub::Between,
     link::Side,
     region::{Refusal, Words},
     status::Status,
@@ -155,6 +156,8 @@ pub(crate) struct Receiver {
     again: u64,
     told: u64,
     is_telling: bool,
+    /// Whether a thread that waits has served it, since the hub's last asked.
+    is_assisted: bool,
     words: Arc<Words>,
     pub(crate) stream: TcpStream,
     seat: Option<Seat>,
@@ -236,6 +239,7 @@ impl Receiver {
             again: 0,
             told: 0,
             is_telling: false,
+            is_assisted: false,
             words,
             stream: connection.stream,
             seat: None,
@@ -250,6 +254,16 @@ impl Receiver {
     /// The number of its queue pair.
     pub(crate) fn qpn(&self) -> u32 {
         self.qp.number()
+    }
+
+    /// Whether it brings tokens.
+    pub(crate) fn takes_signals(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// The endpoints that it is between.
+    pub(crate) fn between(&self) -> Option<Between> {
+        self.seat.as_ref().map(|seat| Between { ours: *seat.endpoint(), theirs: *seat.peer() })
     }
 
     pub(crate) fn leads_to(&self, endpoint: &links::Name) -> bool {
@@ -272,6 +286,17 @@ impl Receiver {
                 Served::Over
             }
         }
+    }
+
+    /// As [`Receiver::serve`], by a thread that waits for a token and will come again soon.
+    pub(crate) fn serve_for_waiter(&mut self) -> Served {
+        self.is_assisted = true;
+        self.serve()
+    }
+
+    /// Whether a thread that waits has served it since this was last asked.
+    pub(crate) fn take_assisted(&mut self) -> bool {
+        mem::take(&mut self.is_assisted)
     }
 
     /// What came is refused; the peer is told why.

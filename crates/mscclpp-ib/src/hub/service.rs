@@ -15,7 +15,9 @@ use mscclpp_net::{
     socket::Incoming,
 };
 
-use super::{Command, Listening, Shared};
+use parking_lot::Mutex;
+
+use super::{Command, Listening, Shared, SharedReceiver};
 use crate::{
     adapter::{Adapter, AsyncEvent, Channel},
     blob::{EXCHANGE, Offer},
@@ -31,6 +33,8 @@ const OFFER_LIMIT: Duration = Duration::from_secs(5);
 const PORT_GRACE: Duration = Duration::from_secs(3);
 /// How often it is looked whether adapters are still there.
 const LOOK: Duration = Duration::from_secs(2);
+/// How long receivers that threads which wait serve are left to these.
+const ASSISTED: Duration = Duration::from_millis(1);
 /// How often what dropped queues have under way is looked after, and for how long.
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
@@ -41,10 +45,13 @@ pub(super) struct Service {
     events: EventLoop<Command>,
     sources: HashMap<u64, Source>,
     /// By the number that events of their completion queues carry.
-    receivers: HashMap<u64, Receiver>,
+    receivers: HashMap<u64, SharedReceiver>,
     next_receiver: u64,
     /// Receivers with more to do, by their numbers: for the next turn.
     unserved: Vec<u64>,
+    /// Receivers that threads which wait look after, and when it is looked whether they still do.
+    assisted: Vec<u64>,
+    look_after_assisted: Instant,
     draining: Vec<(Box<Sender>, Instant)>,
     ports_down: Vec<PortDown>,
     next_look: Instant,
@@ -84,6 +91,8 @@ impl Service {
             receivers: HashMap::new(),
             next_receiver: 0,
             unserved: Vec::new(),
+            assisted: Vec::new(),
+            look_after_assisted: Instant::now(),
             draining: Vec::new(),
             ports_down: Vec::new(),
             next_look: Instant::now() + LOOK,
@@ -106,6 +115,11 @@ impl Service {
                 self.look_at(ready);
             }
             let now = Instant::now();
+            if now >= self.look_after_assisted {
+                for number in mem::take(&mut self.assisted) {
+                    self.serve(number);
+                }
+            }
             self.drain(now);
             self.give_up_offers(now);
             self.give_up_ports(now);
@@ -147,10 +161,11 @@ impl Service {
             Source::Offer(pending) => Some(pending.deadline),
             _ => None,
         });
+        let assisted = (!self.assisted.is_empty()).then_some(self.look_after_assisted);
         let ports = self.ports_down.iter().map(|port| port.deadline);
         // Without an adapter there is nothing to look after.
         let look = (!self.sources.is_empty()).then_some(self.next_look);
-        drain.into_iter().chain(offers).chain(ports).chain(look).min()
+        drain.into_iter().chain(offers).chain(ports).chain(assisted).chain(look).min()
     }
 
     fn obey(&mut self, command: Command) -> ControlFlow<()> {
@@ -164,10 +179,15 @@ impl Service {
             }
             Command::Accept(connection, seat) => self.accept(connection, seat),
             Command::CloseEndpoint(name) => {
-                let closed: Vec<_> =
-                    self.receivers.iter().filter(|(_, r)| r.leads_to(&name)).map(|(n, _)| *n).collect();
+                let closed: Vec<_> = self
+                    .receivers
+                    .iter()
+                    .filter(|(_, r)| r.lock().leads_to(&name))
+                    .map(|(n, _)| *n)
+                    .collect();
                 closed.into_iter().for_each(|number| self.close(number));
             }
+            Command::Close(number) => self.close(number),
             Command::Drain(sender) => self.draining.push((sender, Instant::now() + DRAIN_LIMIT)),
             Command::Stop => return ControlFlow::Break(()),
         }
@@ -239,15 +259,25 @@ impl Service {
         }
     }
 
-    /// Does what a receiver has got, and waits for more of it.
+    /// Does what a receiver has got, and waits for more of it: for an event, or while threads that wait serve it, which need no
+    /// event, until a time soon.
     fn serve(&mut self, number: u64) {
-        let Some(receiver) = self.receivers.get_mut(&number) else { return };
+        let Some(receiver) = self.receivers.get(&number) else { return };
+        let mut receiver = receiver.lock();
         let mut served = receiver.serve();
-        if served == Served::All {
+        if served == Served::All && receiver.take_assisted() {
+            if self.assisted.is_empty() {
+                self.look_after_assisted = Instant::now() + ASSISTED;
+            }
+            if !self.assisted.contains(&number) {
+                self.assisted.push(number);
+            }
+        } else if served == Served::All {
             // Armed before the last look: what comes behind that look makes an event.
             receiver.arm();
             served = receiver.serve();
         }
+        drop(receiver);
         match served {
             Served::All => {}
             Served::Some => self.unserved.push(number),
@@ -257,7 +287,11 @@ impl Service {
 
     fn close(&mut self, number: u64) {
         let Some(receiver) = self.receivers.remove(&number) else { return };
-        self.events.remove(&receiver.stream);
+        self.shared.inbound.write().retain(|_, receivers| {
+            receivers.retain(|(of, _)| *of != number);
+            !receivers.is_empty()
+        });
+        self.events.remove(&receiver.lock().stream);
         self.sources.retain(|_, source| !matches!(source, Source::Stream(of) if *of == number));
     }
 
@@ -294,6 +328,11 @@ impl Service {
         match Receiver::new(beginning, *connection) {
             Ok(mut receiver) => {
                 receiver.sit(seat);
+                let between = receiver.between().filter(|_| receiver.takes_signals());
+                let receiver = Arc::new(Mutex::new(receiver));
+                if let Some(between) = between {
+                    self.shared.inbound.write().entry(between).or_default().push((number, receiver.clone()));
+                }
                 self.sources.insert(token, Source::Stream(number));
                 self.receivers.insert(number, receiver);
                 // What came before the queue was known here made its event in vain.
@@ -327,7 +366,8 @@ impl Service {
             // The sending end of a queue pair sees its requests fail, with the reason.
             AsyncEvent::QueuePairFailed(qpn, text) => {
                 let of = |r: &Receiver| Arc::ptr_eq(&r.side().adapter, adapter) && r.qpn() == qpn;
-                let failed: Vec<_> = self.receivers.iter().filter(|(_, r)| of(r)).map(|(n, _)| *n).collect();
+                let failed: Vec<_> =
+                    self.receivers.iter().filter(|(_, r)| of(&r.lock())).map(|(n, _)| *n).collect();
                 for number in failed {
                     tracing::warn!(target: "mscclpp::conn", device = adapter.name(), qpn, text, "a queue pair failed");
                     self.serve(number);
@@ -369,7 +409,7 @@ impl Service {
             self.shared.adapters.lock().retain(|_, known| !Arc::ptr_eq(known, &adapter));
             let of = |receiver: &Receiver| Arc::ptr_eq(&receiver.side().adapter, &adapter);
             let lost: Vec<_> =
-                self.receivers.iter().filter(|(_, r)| of(r)).map(|(number, _)| *number).collect();
+                self.receivers.iter().filter(|(_, r)| of(&r.lock())).map(|(number, _)| *number).collect();
             lost.into_iter().for_each(|number| self.close(number));
             self.ports_down.retain(|down| !Arc::ptr_eq(&down.adapter, &adapter));
             let events = &self.events;

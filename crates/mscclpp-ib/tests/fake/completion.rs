@@ -35,6 +35,7 @@ impl State {
             found.armed = None;
             if let Some(channel) = found.channel.and_then(|channel| self.channels.get_mut(&channel)) {
                 channel.events.push_back(cq);
+                self.counters.events += 1;
                 raise(channel.fd);
             }
         }

@@ -161,6 +161,8 @@ pub(crate) struct Counters {
     /// Completions, of requests and of receives, by the queue that they went to.
     pub(crate) send_completions: u64,
     pub(crate) receive_completions: u64,
+    /// Completions of which a channel told.
+    pub(crate) events: u64,
     /// Attempts that found no receive at the peer.
     pub(crate) rnr_retries: u64,
     /// Attempts that did not reach the peer.

@@ -89,3 +89,30 @@ fn a_burst_of_signals_finds_receives() {
         }
     }
 }
+
+/// Threads that wait take the signals themselves: the adapter need not wake the transport's thread for each.
+#[test]
+fn signals_that_are_waited_for_make_few_events() {
+    const ROUNDS: u64 = 2000;
+    let world = World::new(Config::new(2));
+    let pair = world.pair(IbMode::HostNoAtomic, IbConfig::new());
+    let (there, back) = pair.semaphores();
+    let before = world.fake.counters();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                back.wait(POLLS).expect("a signal");
+                back.signal().expect("a signal");
+            }
+        });
+        for _ in 0..ROUNDS {
+            there.signal().expect("a signal");
+            there.wait(POLLS).expect("a signal");
+        }
+    });
+    let after = world.fake.counters();
+    assert!(after.receive_completions - before.receive_completions >= 2 * ROUNDS);
+    let events = after.events - before.events;
+    println!("{events} events for {} signals", 2 * ROUNDS);
+    assert!(events < ROUNDS, "{events} events for {} signals", 2 * ROUNDS);
+}

@@ -67,6 +67,12 @@ impl Seat {
         &self.request.endpoint
     }
 
+    /// The peer's endpoint that the connection comes from, as the peer says.
+    #[must_use]
+    pub fn peer(&self) -> &Name {
+        &self.request.from
+    }
+
     /// What came on the connection is refused, for that `reason`. The peer is told on the link, which ends for it. Links
     /// back to the peer end too: who waits there for something of that peer would wait in vain.
     pub fn refuse(self, complaint: Complaint, reason: String) {

@@ -32,10 +32,11 @@ step_format() { cargo fmt --all --check; }
 
 step_clippy() { cargo clippy --workspace --all-targets -- -D warnings; }
 
-# The reference without warnings, and a book whose links and included code exist.
+# The reference without warnings, and a book whose links lead somewhere and whose code is that of its sources.
 step_docs() {
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
     python3 docs/check.py
+    python3 docs/paste.py --check
 }
 
 # The checked-in PTX is what the sources give.

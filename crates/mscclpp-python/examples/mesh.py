@@ -84,7 +84,7 @@ if __name__ == "__main__":
     parser.add_argument("--mpi", action="store_true", help="the ranks are those of MPI")
     parser.add_argument("--env", action="store_true", help="the environment says which rank this is")
     parser.add_argument("--ranks", type=int, default=4, help="otherwise: how many ranks to start on this machine")
-    parser.add_argument("--port", type=int, default=50505, help="otherwise: the port at which they meet")
+    parser.add_argument("--port", type=int, default=15505, help="otherwise: the port at which they meet")
     arguments = parser.parse_args()
     if arguments.mpi:
         from mpi4py import MPI

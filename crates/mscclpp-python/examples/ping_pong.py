@@ -41,6 +41,6 @@ if __name__ == "__main__":
     if len(sys.argv) == 3:
         main(int(sys.argv[1]), sys.argv[2])
     else:
-        meeting = sys.argv[1] if len(sys.argv) == 2 else "127.0.0.1:50506"
+        meeting = sys.argv[1] if len(sys.argv) == 2 else "127.0.0.1:15506"
         ranks = [subprocess.Popen([sys.executable, __file__, str(rank), meeting]) for rank in range(2)]
         sys.exit(max(abs(rank.wait(300)) for rank in ranks))

@@ -16,7 +16,7 @@ const PROGRAM: Program = Program {
     usage: "\
 usage: ring_all_gather [ADDRESS]                    run all ranks, each in a process of its own
        ring_all_gather ADDRESS RANK GPU N_RANKS     run one of them; start the others in other terminals
-ADDRESS is ip:port or interface:ip:port [default: lo:127.0.0.1:50505], RANK is below N_RANKS, which is 2 to 64,
+ADDRESS is ip:port or interface:ip:port [default: lo:127.0.0.1:15505], RANK is below N_RANKS, which is 2 to 64,
 GPU is a device number",
     devices: |count| (0..count.clamp(3, 8)).map(|rank| rank % count).collect(),
     more: |n_ranks| vec![n_ranks.to_string()],

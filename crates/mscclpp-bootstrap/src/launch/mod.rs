@@ -93,10 +93,10 @@ impl Rendezvous {
     ///     "OMPI_COMM_WORLD_RANK" => Some("3".into()),
     ///     "OMPI_COMM_WORLD_SIZE" => Some("8".into()),
     ///     "PMIX_NAMESPACE" => Some("prterun-login-77@1".into()),
-    ///     "MSCCLPP_ADDRESS" => Some("10.0.0.1:50505".into()),
+    ///     "MSCCLPP_ADDRESS" => Some("10.0.0.1:15505".into()),
     ///     _ => None,
     /// })?;
-    /// assert_eq!((job.rank, job.n_ranks, job.address.as_str()), (3, 8, "10.0.0.1:50505"));
+    /// assert_eq!((job.rank, job.n_ranks, job.address.as_str()), (3, 8, "10.0.0.1:15505"));
     /// assert_eq!(job.job.as_deref(), Some("PMIx namespace prterun-login-77@1"));
     /// # Ok::<(), mscclpp_bootstrap::Error>(())
     /// ```

@@ -5,6 +5,7 @@
 starts both, on simulated devices. Each prints what it has in the end.
 """
 
+# ANCHOR: imports
 import ctypes
 import os
 import subprocess
@@ -16,6 +17,7 @@ from mscclpp import CommGroup, GpuBuffer, Transport
 from mscclpp.utils import KernelBuilder, pack
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+# ANCHOR_END: imports
 
 
 # ANCHOR: main
@@ -32,9 +34,9 @@ def main(rank, address):
     params = pack(channel.device_handle().raw, rank, 10, ctypes.c_size_t(data.nbytes), outcome)
     kernel.launch_kernel(params, 1, 64, 0, None)
     mscclpp.synchronize()
-    # ANCHOR_END: main
     print(f"rank {rank}: {int(outcome[0])} rounds, each element is {int(data[0])}", flush=True)
     group.barrier()
+    # ANCHOR_END: main
 
 
 if __name__ == "__main__":

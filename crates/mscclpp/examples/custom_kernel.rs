@@ -138,6 +138,7 @@ fn open(context: &Context, id: usize) -> mscclpp::Result<Endpoint> {
     Ok(context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(id)))?)
 }
 
+// ANCHOR: load
 struct Side {
     kernel: Kernel,
     stream: Stream,
@@ -146,10 +147,9 @@ struct Side {
 }
 
 impl Side {
-    // ANCHOR: load
     fn new(gpu: &Gpu) -> mscclpp::Result<Self> {
         let kernel = Module::load(gpu, &SWAP_WORDS)?.kernel("swap_words")?;
         Ok(Self { kernel, stream: gpu.stream()?, failed: gpu.allocate(4)? })
     }
-    // ANCHOR_END: load
 }
+// ANCHOR_END: load

@@ -28,8 +28,8 @@ import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CODE = re.compile(r"(<!-- code: ([^>\n]+?) -->\n(`{3,})[^\n]*\n)(.*?)(^\3$)", re.MULTILINE | re.DOTALL)
-TEXT = re.compile(r"(<!-- text: (\S+) -->\n)(.*?)(^<!-- end of text -->$)", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"^(<!-- code: ([^>\n]+?) -->\n(`{3,})[^\n]*\n)(.*?)(^\3$)", re.MULTILINE | re.DOTALL)
+TEXT = re.compile(r"^(<!-- text: (\S+) -->\n)(.*?)(^<!-- end of text -->$)", re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"^<!-- (?:code|text): ", re.MULTILINE)
 INCLUDE = re.compile(r"\{\{#(?:rustdoc_)?include")
 ANCHOR = re.compile(r"\bANCHOR(?:_END)?: [\w-]+(?: -->)?\s*$")

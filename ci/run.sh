@@ -19,7 +19,7 @@ step_readme() {
     [ "${#commands[@]}" -eq 2 ] || { echo "README.md should have two commands, found ${#commands[@]}"; return 1; }
     for command in "${commands[@]}"; do
         echo "\$ $command"
-        # What hangs shall say so while there is time for it.
+        # If a command hangs, this ends it while there is time left to say so.
         (cd "$checkout/repo" && CARGO_TARGET_DIR="$PWD/target" timeout 2400 bash -c "$command")
     done
     rm -rf "$checkout"

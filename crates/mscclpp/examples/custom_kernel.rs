@@ -1,4 +1,4 @@
-//! A kernel of one's own: `swap_words.cu` beside this file, launched on two devices, which exchange data and signals.
+//! A kernel of your own: `swap_words.cu` beside this file, launched on two devices, which exchange data and signals.
 //!
 //! It is compiled when the program runs: for GPUs by NVRTC (found through `MSCCLPP_NVRTC_SO`, in a CUDA toolkit, or on the
 //! loader's path), for simulated devices by a C++ compiler. With one GPU both sides run on it.

@@ -1,4 +1,4 @@
-//! A proxy of one's own: its triggers mean what this program says, which is "send this range to all peers". Kernels push
+//! A proxy of your own: its triggers mean what this program says, which is "send this range to all peers". Kernels push
 //! one trigger where port channels would take one per peer.
 //!
 //! Three ranks or more, each a process, on as many devices as there are; simulated ones if there is no GPU.

@@ -50,7 +50,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(this.gpu));
     // With all other ranks, in an order in which no two wait for each other.
     let mesh = communicator.mesh(config).memory(&ours).connect()?;
-    // From this side's buffer to that of each. Who is met while it gives up because another died is not to blame.
+    // From this side's buffer to that of each. If a rank has died, `explain` finds out which.
     let channels = mesh.port_channels(&service, &ours).map_err(|error| communicator.explain(error))?;
     // ANCHOR_END: connect
 

@@ -6,6 +6,7 @@
 # - mscclpp without its features has no CUDA in its tree, builds, and runs on simulated devices;
 # - what tests share is in no program, and knows no crate of the workspace;
 # - with Ethernet alone it has none either, and connects CPUs;
+# - a transport from outside passes the conformance suite, between processes too;
 # - a program whose own cudarc is at another CUDA version builds with mscclpp's defaults off.
 set -euo pipefail
 
@@ -62,5 +63,6 @@ for consumer in ci/consumers/*/; do
   # The versions that the workspace is tested with; cargo drops what the consumer does not need.
   cp Cargo.lock "$consumer/Cargo.lock"
   (cd "$consumer" && CARGO_TARGET_DIR=$target/consumers cargo run --quiet)
+  [ ! -d "$consumer/tests" ] || (cd "$consumer" && CARGO_TARGET_DIR=$target/consumers cargo test --quiet --test '*')
 done
 echo "layers hold"

@@ -19,7 +19,7 @@ step_readme() {
     [ "${#commands[@]}" -eq 2 ] || { echo "README.md should have two commands, found ${#commands[@]}"; return 1; }
     for command in "${commands[@]}"; do
         echo "\$ $command"
-        # What hangs shall say so while there is time for it.
+        # If a command hangs, this ends it while there is time left to say so.
         (cd "$checkout/repo" && CARGO_TARGET_DIR="$PWD/target" timeout 2400 bash -c "$command")
     done
     rm -rf "$checkout"
@@ -32,10 +32,11 @@ step_format() { cargo fmt --all --check; }
 
 step_clippy() { cargo clippy --workspace --all-targets -- -D warnings; }
 
-# The reference without warnings, and a book whose links and included code exist.
+# The reference without warnings, and a book whose links lead somewhere and whose code is that of its sources.
 step_docs() {
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
     python3 docs/check.py
+    python3 docs/paste.py --check
 }
 
 # The checked-in PTX is what the sources give.

@@ -1,6 +1,7 @@
 // The two kernels of the first tutorial: one side waits, spins for a while and signals back, the other signals and
 // waits. With the spin, the time that both take shows that they have run in turns.
 
+// ANCHOR: kernels
 #include "mscclpp/memory_channel_device.hpp"
 
 using mscclpp::BaseMemoryChannelDeviceHandle;
@@ -12,7 +13,6 @@ __device__ static void spinFor(long long cycles) {
   }
 }
 
-// ANCHOR: kernels
 // `iter` rounds of: wait for the peer, spin, signal it. One thread of the grid does it. Waits give up after `maxSpin`
 // polls (never, if negative) or when aborted; the round in which one did is left in `failed` as round + 1.
 extern "C" __global__ void ping_pong_spin(BaseMemoryChannelDeviceHandle* ch, int iter, long long spinCycles,

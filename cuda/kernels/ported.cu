@@ -268,7 +268,7 @@ extern "C" __global__ void ported_port_channel(DeviceHandle<PortChannel> channel
   EXPECT(channel.semaphore_.loadInbound() == 15 && channel.semaphore_.loadInboundRelaxed() == 15);
 }
 
-// One thread: triggers as a service of one's own gets them.
+// One thread: triggers as a service of your own gets them.
 extern "C" __global__ void ported_fifo(DeviceHandle<Fifo> fifo, unsigned int* wrong) {
   static_assert(alignof(FifoDeviceHandle) <= 8 && sizeof(FifoDeviceHandle) % 8 == 0 && sizeof(ProxyTrigger) == 16, "");
   const TriggerType both = TriggerData | TriggerFlag;

@@ -1,7 +1,7 @@
 //! The device API of mscclpp as text: its CUDA C++ headers, and the kernels that the library and the examples launch.
 //!
 //! Everything is embedded, so that neither a CUDA toolkit nor this repository is needed where a program runs. To compile
-//! a kernel of one's own, hand a [`KernelSource`] to `mscclpp_gpu::Module::load`, or use [`HEADERS`] with NVRTC:
+//! a kernel of your own, hand a [`KernelSource`] to `mscclpp_gpu::Module::load`, or use [`HEADERS`] with NVRTC:
 //!
 //! ```
 //! let (names, texts): (Vec<&str>, Vec<&str>) = mscclpp_kernels::HEADERS.iter().copied().unzip();

@@ -38,7 +38,7 @@ impl Measuring {
         self.join_with(Context::on, joining)
     }
 
-    /// With a context of one's own.
+    /// With a context of your own.
     pub(crate) fn join_with(
         &self,
         context: impl FnOnce(Platform) -> Context,

@@ -1,5 +1,8 @@
 //! What a transport brings. A provider needs no change here: see [`crate::Transport::custom`].
 //!
+//! The book's page "Writing a transport" (`docs/src/writing-a-transport.md`) leads through a whole provider. This is the
+//! contract in short.
+//!
 //! # What a provider may rely on
 //! 1. Ranges were checked against the sizes of both memories before a [`Queue`] is given an [`Operation`].
 //! 2. `connect` gets endpoints whose transports [pair](TransportProvider::pairs_with), the local one opened by the same
@@ -11,8 +14,9 @@
 //! 1. Operations of one [`Queue`] take effect in the order in which they were given: whoever sees the value of an
 //!    [`Operation::Update`] sees the data of every earlier [`Operation::Write`] of that queue. Of two writes to the same
 //!    bytes with no update or flush between them, a transport may leave either, if its documentation says so.
-//! 2. Nothing blocks but `connect`, `import` and `open_queue`, and those have a bound.
-//! 3. When the peer goes, the link's [`LinkMonitor`] is told, once, within 5 seconds, and calls in flight fail.
+//! 2. Nothing blocks but `connect`, `import` and `open_queue`, and those have a limit. What a queue has taken is carried out
+//!    even if nobody calls [`Queue::progress`].
+//! 3. When the peer goes, the link's [`LinkMonitor`] is told within 5 seconds, and calls in flight fail.
 
 use std::{any::Any, fmt, sync::Arc};
 
@@ -27,26 +31,25 @@ pub trait TransportProvider: Send + Sync {
     /// Which transports it serves here and now.
     fn transports(&self) -> TransportFlags;
 
-    /// Why it does not serve `transport` here and now, if that is one of its own: what is missing, and what to do. For the
-    /// error that a user gets.
+    /// Why it does not serve `transport` here and now, if that is one of its own: what is missing, and what to do. It is part
+    /// of the error that a user gets.
     fn why_not(&self, transport: Transport) -> Option<String> {
         let _ = transport;
         None
     }
 
-    /// Whether an endpoint of `local`, which this provider serves, can be connected to one of `remote`: if it says nothing
-    /// else, only to one of the same.
+    /// Whether an endpoint of `local`, which this provider serves, can be connected with one of `remote`. The default: if they
+    /// are the same.
     fn pairs_with(&self, local: Transport, remote: Transport) -> bool {
         local == remote
     }
 
-    /// Where the tokens are to be that peers raise over `transport` and kernels of `gpu` poll. Asked now and then, for
-    /// `len` bytes that many semaphores share, which are then registered as any region is. That decides how fast a signal
-    /// is seen, and by which means it can be kept behind the data. For endpoints on a CPU, host memory is used without
-    /// asking.
+    /// In which memory the tokens are that peers raise over `transport` and kernels of `gpu` poll. It decides how fast a signal
+    /// is seen, and how it can be kept behind the data. Asked for `len` bytes that many semaphores share, and which are then
+    /// registered as any region is. The default is device memory. Endpoints on a CPU use host memory, without asking.
     ///
     /// # Errors
-    /// Whatever hinders memory of the provider's own.
+    /// If memory of the provider's own cannot be had.
     fn token_memory(&self, transport: Transport, gpu: &Gpu, len: u64) -> Result<TokenMemory> {
         let _ = (transport, gpu, len);
         Ok(TokenMemory::Device)
@@ -55,7 +58,7 @@ pub trait TransportProvider: Send + Sync {
     /// Opens this side's end. `gpu` is the device of the configuration, or none for a CPU.
     ///
     /// # Errors
-    /// Whatever hinders the endpoint, in words a user can act on.
+    /// If it cannot be opened: why, in words that a user can act on.
     fn open_endpoint(&self, config: &EndpointConfig, gpu: Option<&Gpu>) -> Result<Arc<dyn LocalEndpoint>>;
 
     /// Makes `region` reachable for peers over `transport`, until the registration is dropped.
@@ -64,12 +67,12 @@ pub trait TransportProvider: Send + Sync {
     /// [`crate::Error::Gpu`] for memory that cannot be shared this way, or the provider's own.
     fn register(&self, transport: Transport, region: &Arc<MemoryRegion>) -> Result<Arc<dyn Registration>>;
 
-    /// What a queue needs to write from `region` over `transport`, of memory that was registered for no transport: it is for
-    /// local use, and no peer may reach it. None, as this says if a provider says nothing else, where memory must be
-    /// registered even to be read from, as with adapters. Asked once for each memory.
+    /// What a queue needs to write from `region` over `transport`, if that is registered for no transport. Such memory is for
+    /// local use, and no peer may reach it. The default, none, says that memory must be registered even to be read from, as
+    /// with adapters. Asked once for each memory.
     ///
     /// # Errors
-    /// Whatever hinders it.
+    /// If the memory cannot be read.
     fn local_source(
         &self,
         transport: Transport,
@@ -85,8 +88,8 @@ pub trait TransportProvider: Send + Sync {
     /// [`crate::Error::Unreachable`], [`crate::Error::PeerLost`], [`crate::Error::Timeout`], or the provider's own.
     fn import(&self, region: &RegionInfo, gpu: Option<&Gpu>) -> Result<Arc<dyn RemoteRegion>>;
 
-    /// Whether what it imports over `transport` may have an address here ([`RemoteRegion::ptr`]). If it never has, nothing is
-    /// imported for its address alone ([`Context::map_memory`](crate::Context::map_memory)).
+    /// Whether what it imports over `transport` may have an address here ([`RemoteRegion::ptr`]). The default is true. If it is
+    /// false, nothing is imported just to find out ([`Context::map_memory`](crate::Context::map_memory)).
     fn maps_memory(&self, transport: Transport) -> bool {
         let _ = transport;
         true
@@ -148,8 +151,11 @@ pub trait LocalEndpoint: Send + Sync + Any {
     fn blob(&self) -> &[u8];
 }
 
-/// A region that peers can reach, until this is dropped; or one that queues of this side alone read
+/// A region that peers can reach, until this is dropped; or one that only queues of this side read
 /// ([`TransportProvider::local_source`]).
+///
+/// A provider whose own code writes to the region for peers has stopped doing so when the drop returns, since the owner may
+/// free the memory then.
 pub trait Registration: Send + Sync + Any {
     /// What the peer's provider needs to import the region, at most a few KiB; nothing for a local source.
     fn blob(&self) -> &[u8];
@@ -165,8 +171,8 @@ pub trait RemoteRegion: Send + Sync + Any {
         false
     }
 
-    /// Whether a line of 128 bytes that the threads of a warp store at once arrives there whole, so that who sees a part
-    /// of it sees all of it. Only asked where [`RemoteRegion::ptr`] is some.
+    /// Whether the 128 bytes that the threads of a warp store at once arrive there in one piece, so that a reader that sees a
+    /// part of them sees all of them. Only asked where [`RemoteRegion::ptr`] is some.
     fn whole_lines(&self) -> bool {
         false
     }
@@ -216,7 +222,7 @@ impl RouteId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
-    /// Copy `len` bytes. The source keeps its contents until a flush behind this is reached.
+    /// Copy `len` bytes. The source does not change until a flush behind this is reached.
     Write {
         /// The two memories.
         route: RouteId,
@@ -235,12 +241,12 @@ pub enum Operation {
         offset: u64,
         /// What.
         value: u64,
-        /// What is there before, where that is known: this side alone changes the word, and `value` is larger. A transport
-        /// may add the difference then.
+        /// What is there before, where that is known: only this side changes the word, and `value` is larger. A transport
+        /// may add the difference instead.
         previous: Option<u64>,
     },
     /// Store `value` in 8 bytes of local device memory once all earlier operations are complete at the peer, so that
-    /// kernels learn it without the host. Only given where [`Queue::stores_completions`] says so.
+    /// kernels learn of it without the host. Only given where [`Queue::stores_completions`] is true.
     Complete {
         /// Where, a multiple of 8.
         word: DevicePtr,
@@ -257,19 +263,19 @@ pub enum Operation {
 /// Operations on their way to the peer, in the order in which they were given. Queues of one link know nothing of each
 /// other's order.
 ///
-/// A queue has one owner, so that nothing needs a lock on the path that runs per operation. Nothing blocks, and in the
-/// long run nothing allocates. What was given before a queue is dropped is carried out or fails; meanwhile the queue's
-/// transport keeps the memories.
+/// A queue has one owner at a time: the thread of a proxy, or under a lock whoever calls the connection. So nothing needs a
+/// lock on the path that runs for every operation. Nothing blocks, and in the long run nothing allocates. What was given
+/// before a queue is dropped is carried out or fails; meanwhile the transport keeps the memories.
 pub trait Queue: Send {
-    /// Learns which memories `route` stands for from now on: the peer's `dst`, and for writes the local `src`. What
-    /// needs looking up and downcasting is done here, once.
+    /// Learns which memories `route` stands for from now on: the peer's `dst`, and for writes the local `src`. Look up and
+    /// downcast here, once.
     ///
-    /// The queue keeps the memories until the route is released. Of `src` that is the [`MemoryRegion`] and not the
+    /// The queue keeps the memories until the route is released. Of `src` it keeps the [`MemoryRegion`] and not the
     /// registration, so that what its owner withdraws is withdrawn.
     ///
     /// # Errors
-    /// The provider's own, for memory of another one, or that an [`Operation::Update`] (where `src` is none) cannot be
-    /// carried out on.
+    /// The provider's own: for memory of another provider, or, where `src` is none, for memory on which it cannot carry out an
+    /// [`Operation::Update`], such as one that is not aligned.
     fn prepare(
         &mut self,
         route: RouteId,
@@ -277,20 +283,20 @@ pub trait Queue: Send {
         src: Option<&Arc<dyn Registration>>,
     ) -> Result<()>;
 
-    /// Nothing more will be given for `route`, whose number may be given to another. What was given is still carried out.
+    /// Nothing more will be given for `route`; its number may be used for other memories. What was given is still carried out.
     fn release(&mut self, route: RouteId);
 
-    /// Takes as many of the operations as there is room for, from the first on, and says how many. Fewer than were given
+    /// Takes as many of the operations as there is room for, from the first on, and returns how many. Fewer than were given
     /// means that the queue is full. That is no failure: the rest is given again later. A queue that has nothing under way
-    /// takes at least one.
+    /// takes at least one. What is taken is carried out, also if nobody calls [`Queue::progress`].
     ///
     /// # Errors
-    /// [`crate::Error::PeerLost`], or the provider's own. It is about the first operation, and nothing was taken: if a
-    /// later one cannot be started, those before it are taken.
+    /// [`crate::Error::PeerLost`], or the provider's own. The error is about the first operation, and nothing was taken. If a
+    /// later operation cannot be started, those before it are taken.
     ///
     /// # Safety
-    /// Routes are prepared, writes only along such as have a source; ranges are inside the memories of their routes;
-    /// [`Operation::Complete`] is only given where [`Queue::stores_completions`] says so, and its word is aligned, and
+    /// Routes are prepared, and writes are given only along routes with a source; ranges are inside the memories of their
+    /// routes; [`Operation::Complete`] is only given where [`Queue::stores_completions`] is true, and its word is aligned, and
     /// valid until the store is done.
     unsafe fn submit(&mut self, batch: &[Operation]) -> Result<usize>;
 
@@ -299,9 +305,11 @@ pub trait Queue: Send {
         false
     }
 
-    /// The highest ticket whose operations are complete, 0 before the first. Drives the transport where it needs driving.
+    /// The highest ticket whose earlier operations are all complete at the peer; 0 before the first. Returns at once, and is
+    /// called again and again while somebody waits for a flush or for room. May drive the transport, if it can be driven
+    /// faster this way.
     ///
     /// # Errors
-    /// [`crate::Error::PeerLost`], or the provider's own.
+    /// [`crate::Error::PeerLost`], or the provider's own, once a ticket can never be reached: this ends the waiting.
     fn progress(&mut self) -> Result<u64>;
 }

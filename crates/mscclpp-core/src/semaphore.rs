@@ -25,7 +25,7 @@ use crate::{
 /// each wait through any of them, here or in a kernel, takes one. Only two things do not go together:
 /// 1. A wait of a [`DeviceToDeviceSemaphore`] or memory channel does not see signals that came over the link, from a host
 ///    or a proxy. Where some may come that way, wait through a port channel or a host semaphore.
-/// 2. Signals over the link have one sender: while a proxy service (or a [`Signaller`] of one's own) has a semaphore, a
+/// 2. Signals over the link have one sender: while a proxy service (or a [`Signaller`] of your own) has a semaphore, a
 ///    host's `signal` is an error, and a second service is refused.
 #[derive(Clone)]
 pub struct Semaphore {
@@ -104,7 +104,7 @@ impl Semaphore {
         let theirs = (remote.memory.process(), remote.endpoint, remote.peer_endpoint);
         if theirs != (peer.process, peer.id, local.endpoint) {
             return Err(Error::InvalidArgument(format!(
-                "the remote semaphore stub belongs to another connection than the local one (to {}); were stubs of \
+                "the remote semaphore stub belongs to a different connection than the local one (to {}); were stubs of \
                  several connections exchanged in different orders?",
                 connection.label()
             )));

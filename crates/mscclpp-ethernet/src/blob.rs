@@ -48,7 +48,7 @@ impl RegionBlob {
         }
         match (own_id, own_len) == (id, len) {
             true => Ok(Self { id, len, misalignment }),
-            false => Err(Malformed("it is of another region than what it came in")),
+            false => Err(Malformed("it belongs to a different region than the memory it came in")),
         }
     }
 }

@@ -50,7 +50,7 @@ pub(crate) fn peers_of(owners: &[Owner]) -> Vec<String> {
 /// references to objects that kernels use: buffers, memories, semaphores, channels, FIFOs. The kernel gets the object's
 /// address or device handle, and launches keep the object alive until they are complete.
 ///
-/// It can be implemented for references to types of one's own:
+/// It can be implemented for references to types of your own:
 ///
 /// ```
 /// # use mscclpp_gpu::{DeviceBuffer, DevicePtr, KernelArgs, KernelArgument, Owner, Platform, Result};

@@ -93,7 +93,7 @@ impl RegionBlob {
             let (data_key, update_key) = (reader.u32()?, reader.u32()?);
             reader.end()?;
             if (own_id, own_len) != (id, len) {
-                return Err(Malformed("it is of another region than what it came in"));
+                return Err(Malformed("it belongs to a different region than the memory it came in"));
             }
             if address.checked_add(len).is_none() {
                 return Err(Malformed("it goes past the end of the address space"));

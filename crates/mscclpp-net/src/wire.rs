@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
     /// An address written by [`put_ip`].
     ///
     /// # Errors
-    /// If it is not there, or of another family than IPv4 and IPv6.
+    /// If it is not there, or of a family other than IPv4 and IPv6.
     pub fn ip(&mut self) -> Result<IpAddr, Malformed> {
         match self.u8()? {
             4 => Ok(Ipv4Addr::from(self.array::<4>()?).into()),

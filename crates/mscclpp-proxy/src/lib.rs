@@ -3,7 +3,7 @@
 //! A kernel asks for a copy or a signal by pushing a [`ProxyTrigger`] of 16 bytes into a [`Fifo`]; the thread of a
 //! [`ProxyService`] carries it out over whatever transport the connection has. Where kernels reach the peer's memory by
 //! themselves, small puts and signals do not go that way: the calling thread does them, if nothing is pending before.
-//! [`Proxy`] is the thread alone, for services of one's own.
+//! [`Proxy`] is the thread alone, for services of your own.
 //!
 //! ```
 //! use mscclpp_core::{RegisteredMemory, Semaphore};

@@ -21,7 +21,7 @@ use crate::{
     waiting::receive,
 };
 
-/// A host thread that serves kernels of one device: what [`crate::ProxyService`] runs on, and services of one's own.
+/// A host thread that serves kernels of one device: what [`crate::ProxyService`] runs on, and services of your own.
 ///
 /// Stopped when dropped.
 ///

@@ -61,7 +61,7 @@ impl fmt::Debug for TriggerKind {
     }
 }
 
-/// 128 bits: the fields below for a [`crate::ProxyService`], anything else for a service of one's own, but for the top
+/// 128 bits: the fields below for a [`crate::ProxyService`], anything else for a service of your own, but for the top
 /// bit of the second word, which is the FIFO's and reads as 0.
 ///
 /// | word | bits | field |

@@ -1,4 +1,4 @@
-//! Proxies with handlers of one's own.
+//! Proxies with handlers of your own.
 
 mod kernels;
 

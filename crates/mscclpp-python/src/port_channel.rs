@@ -41,11 +41,11 @@ impl PyBaseProxyService {
     #[pyo3(signature = (blocking = false))]
     fn start_proxy(&self, blocking: bool) -> PyResult<()> {
         let _ = blocking;
-        Err(PyNotImplementedError::new_err("a service of one's own defines start_proxy(blocking)"))
+        Err(PyNotImplementedError::new_err("a service of your own defines start_proxy(blocking)"))
     }
 
     fn stop_proxy(&self) -> PyResult<()> {
-        Err(PyNotImplementedError::new_err("a service of one's own defines stop_proxy()"))
+        Err(PyNotImplementedError::new_err("a service of your own defines stop_proxy()"))
     }
 }
 

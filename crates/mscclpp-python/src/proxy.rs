@@ -1,4 +1,4 @@
-//! `Proxy`: a service of one's own, whose handler is a Python function.
+//! `Proxy`: a service of your own, whose handler is a Python function.
 
 use std::{
     process,

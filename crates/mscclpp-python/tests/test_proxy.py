@@ -1,4 +1,4 @@
-"""FIFOs and proxies of one's own."""
+"""FIFOs and proxies of your own."""
 
 import subprocess
 import sys

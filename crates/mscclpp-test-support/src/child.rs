@@ -147,7 +147,7 @@ impl Child {
     pub fn start_with(command: Command, role: &[&str], input: impl Into<Stdio>) -> Self {
         let (sender, lines) = mpsc::channel();
         Self::begin(command, role, input.into(), lines, move |line| {
-            // Nobody may want to know any more. The child shall be able to go on all the same.
+            // Nobody may want to know any more. The child must be able to go on nevertheless.
             let _ = sender.send(line);
         })
     }

@@ -16,7 +16,7 @@ const PROGRAM: Program = Program {
     usage: "\
 usage: bidir_port_channel [ADDRESS]                       run both ranks, each in a process of its own, over CudaIpc
        bidir_port_channel ADDRESS RANK GPU TRANSPORT      run one of them; start the other elsewhere
-ADDRESS is ip:port or interface:ip:port [default: lo:127.0.0.1:50505], RANK is 0 or 1, GPU a device number,
+ADDRESS is ip:port or interface:ip:port [default: lo:127.0.0.1:15505], RANK is 0 or 1, GPU a device number,
 TRANSPORT is CudaIpc, Ethernet, or IB0 to IB7",
     devices: |count| (0..N_RANKS).map(|rank| rank % count).collect(),
     more: |_| vec![Transport::CUDA_IPC.to_string()],

@@ -1,4 +1,4 @@
-//! A kernel of one's own: `swap_words.cu` beside this file, launched on two devices, which exchange data and signals.
+//! A kernel of your own: `swap_words.cu` beside this file, launched on two devices, which exchange data and signals.
 //!
 //! It is compiled when the program runs: for GPUs by NVRTC (found through `MSCCLPP_NVRTC_SO`, in a CUDA toolkit, or on the
 //! loader's path), for simulated devices by a C++ compiler. With one GPU both sides run on it.
@@ -138,6 +138,7 @@ fn open(context: &Context, id: usize) -> mscclpp::Result<Endpoint> {
     Ok(context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(id)))?)
 }
 
+// ANCHOR: load
 struct Side {
     kernel: Kernel,
     stream: Stream,
@@ -146,10 +147,9 @@ struct Side {
 }
 
 impl Side {
-    // ANCHOR: load
     fn new(gpu: &Gpu) -> mscclpp::Result<Self> {
         let kernel = Module::load(gpu, &SWAP_WORDS)?.kernel("swap_words")?;
         Ok(Self { kernel, stream: gpu.stream()?, failed: gpu.allocate(4)? })
     }
-    // ANCHOR_END: load
 }
+// ANCHOR_END: load

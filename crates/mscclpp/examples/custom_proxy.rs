@@ -1,4 +1,4 @@
-//! A proxy of one's own: its triggers mean what this program says, which is "send this range to all peers". Kernels push
+//! A proxy of your own: its triggers mean what this program says, which is "send this range to all peers". Kernels push
 //! one trigger where port channels would take one per peer.
 //!
 //! Three ranks or more, each a process, on as many devices as there are; simulated ones if there is no GPU.
@@ -22,7 +22,7 @@ const PROGRAM: Program = Program {
     usage: "\
 usage: custom_proxy [ADDRESS]                    run all ranks, each in a process of its own
        custom_proxy ADDRESS RANK GPU N_RANKS     run one of them; start the others in other terminals
-ADDRESS is ip:port or interface:ip:port [default: lo:127.0.0.1:50505], RANK is below N_RANKS, which is 1 to 32,
+ADDRESS is ip:port or interface:ip:port [default: lo:127.0.0.1:15505], RANK is below N_RANKS, which is 1 to 32,
 GPU is a device number",
     devices: |count| (0..count.clamp(3, 8)).map(|rank| rank % count).collect(),
     more: |n_ranks| vec![n_ranks.to_string()],

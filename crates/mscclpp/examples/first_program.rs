@@ -1,5 +1,6 @@
 //! Two ranks whose kernels exchange bytes: the program of the README.
 
+// ANCHOR: imports
 use std::{sync::Arc, thread, time::Duration};
 
 use mscclpp::prelude::*;
@@ -7,7 +8,9 @@ use mscclpp::prelude::*;
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 const BYTES: u64 = 1 << 20;
+// ANCHOR_END: imports
 
+// ANCHOR: kernel
 /// Runs on each device: puts this rank's bytes into the peer's memory, says so, and waits for the peer's bytes.
 const KERNEL: KernelSource<'static> = KernelSource::new(
     "exchange.cu",
@@ -24,23 +27,31 @@ const KERNEL: KernelSource<'static> = KernelSource::new(
     }
     "#,
 );
+// ANCHOR_END: kernel
 
 fn rank(bootstrap: impl Bootstrap + 'static, platform: Platform) -> Outcome {
+    // ANCHOR: objects
     let (me, peer) = (bootstrap.rank(), 1 - bootstrap.rank());
     let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(platform));
     let gpu = comm.context().gpu(me % platform.device_count()?)?;
+    // ANCHOR_END: objects
 
+    // ANCHOR: memory
     // Device memory: what this rank sends, and where the peer's bytes arrive. The peer may write to the latter.
     let (outbox, inbox) = (gpu.allocate(BYTES)?, gpu.allocate(BYTES)?);
     outbox.fill(0, BYTES, 10 + me as u8)?;
     let source = comm.register_buffer(&outbox, Transport::CUDA_IPC)?;
     let target = comm.register_buffer(&inbox, Transport::CUDA_IPC)?;
+    // ANCHOR_END: memory
 
+    // ANCHOR: mesh
     // A connection with every other rank, the memories exchanged, and a channel that kernels use.
     let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(gpu.id()));
     let mesh = comm.mesh(config).memory(&target).connect()?;
     let channel = &mesh.memory_channels(&source, None)?[0];
+    // ANCHOR_END: mesh
 
+    // ANCHOR: launch
     let kernel = Module::load(&gpu, &KERNEL)?.kernel("exchange")?;
     let stream = gpu.stream()?;
     comm.bootstrap().barrier()?; // both have loaded their kernel before one waits
@@ -48,14 +59,18 @@ fn rank(bootstrap: impl Bootstrap + 'static, platform: Platform) -> Outcome {
     // SAFETY: these are the kernel's parameters.
     unsafe { kernel.launch(&stream, LaunchConfig::linear(1, 256), &args)? };
     stream.synchronize_or_abort(Duration::from_secs(30), channel.semaphore())?;
+    // ANCHOR_END: launch
 
+    // ANCHOR: check
     let mut received = vec![0; BYTES as usize];
     inbox.read(0, &mut received)?;
     assert!(received.iter().all(|byte| *byte == 10 + peer as u8), "not the bytes of rank {peer}");
     println!("rank {me} on {gpu}: {BYTES} bytes of rank {peer} have arrived");
     Ok(comm.bootstrap().barrier()?) // nobody frees memory that the other still uses
+    // ANCHOR_END: check
 }
 
+// ANCHOR: main
 fn main() -> Outcome {
     // GPUs, if there are some; else devices simulated on the CPU.
     let platform = Platform::detect_or_host()?;
@@ -66,3 +81,4 @@ fn main() -> Outcome {
         .map(|bootstrap| thread::spawn(move || rank(bootstrap, platform)));
     ranks.collect::<Vec<_>>().into_iter().try_for_each(|rank| rank.join().expect("a rank panicked"))
 }
+// ANCHOR_END: main

@@ -16,7 +16,7 @@ const PROGRAM: Program = Program {
     usage: "\
 usage: gpu_ping_pong_mp [ADDRESS]             run both ranks, each in a process of its own
        gpu_ping_pong_mp ADDRESS RANK GPU      run one of them; start the other in another terminal
-ADDRESS is ip:port or interface:ip:port [default: lo:127.0.0.1:50505], RANK is 0 or 1, GPU a device number",
+ADDRESS is ip:port or interface:ip:port [default: lo:127.0.0.1:15505], RANK is 0 or 1, GPU a device number",
     devices: |count| (0..N_RANKS).map(|rank| rank % count).collect(),
     more: |_| Vec::new(),
     run,

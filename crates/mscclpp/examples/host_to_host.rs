@@ -18,10 +18,10 @@ use mscclpp::{
 const USAGE: &str = "\
 usage: host_to_host [ADDRESS]        run both ranks, each in a process of its own
        host_to_host ADDRESS RANK     run one of them; start the other in another terminal, or on another machine
-ADDRESS is ip:port or interface:ip:port of rank 0 [default: lo:127.0.0.1:50505], RANK is 0 or 1.
+ADDRESS is ip:port or interface:ip:port of rank 0 [default: lo:127.0.0.1:15505], RANK is 0 or 1.
 Started without arguments by mpirun, srun, torchrun or an indexed job of Kubernetes, it is the rank that these say.";
 
-const DEFAULT_ADDRESS: &str = "lo:127.0.0.1:50505";
+const DEFAULT_ADDRESS: &str = "lo:127.0.0.1:15505";
 const N_RANKS: usize = 2;
 const FAILED: u8 = 1;
 const BAD_ARGUMENTS: u8 = 2;

@@ -15,7 +15,7 @@ const PROGRAM: Program = Program {
     usage: "\
 usage: mesh_port_channels [ADDRESS]                    run a rank for each device, in processes of their own
        mesh_port_channels ADDRESS RANK GPU N_RANKS     run one of them; start the others in other terminals
-ADDRESS is ip:port or interface:ip:port [default: lo:127.0.0.1:50505], RANK is below N_RANKS, which is 1 to 64,
+ADDRESS is ip:port or interface:ip:port [default: lo:127.0.0.1:15505], RANK is below N_RANKS, which is 1 to 64,
 GPU is a device number",
     devices: |count| (0..count.clamp(2, MAX_RANKS)).map(|rank| rank % count).collect(),
     more: |n_ranks| vec![n_ranks.to_string()],
@@ -50,7 +50,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(this.gpu));
     // With all other ranks, in an order in which no two wait for each other.
     let mesh = communicator.mesh(config).memory(&ours).connect()?;
-    // From this side's buffer to that of each. Who is met while it gives up because another died is not to blame.
+    // From this side's buffer to that of each. If a rank has died, `explain` finds out which.
     let channels = mesh.port_channels(&service, &ours).map_err(|error| communicator.explain(error))?;
     // ANCHOR_END: connect
 

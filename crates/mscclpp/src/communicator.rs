@@ -43,7 +43,7 @@ impl Communicator {
         Self::with_context(bootstrap, Context::new())
     }
 
-    /// Over a job, with a context of one's own.
+    /// Over a job, with a context of your own.
     #[must_use]
     pub fn with_context(bootstrap: Arc<dyn Bootstrap>, context: Context) -> Self {
         let members = Members::new(bootstrap, context.waits_are_logged_after());

@@ -1,12 +1,32 @@
 //! GPU communication from inside kernels: processes find each other, connect their devices, and the devices' kernels
 //! signal each other and move data without the host.
 //!
-//! This crate is the front door: it re-exports what the crates below it make, adds the [`Communicator`], which
-//! exchanges what has to be exchanged between ranks, and one [`Error`] over all of them. The crates below can be used
-//! without it.
+//! This crate re-exports what the crates below it make. It adds the [`Communicator`], which exchanges what has to be
+//! exchanged between ranks, and one [`Error`] over all of them. The crates below can be used without it.
 //!
-//! The names of a first program are here and in the [`prelude`]. All others are in the module of their topic:
+//! The names that most programs use are here and in the [`prelude`]. All others are in the module of their topic:
 //! [`mod@bootstrap`], [`memory`], [`channels`], [`proxy`], [`gpu`], [`provider`] and [`errors`].
+//!
+//! # The book
+//! This is the reference. The tutorials and guides are in the folder `docs/src` of the repository, as Markdown, and
+//! `mdbook serve docs` shows them as a book:
+//!
+//! | page | about |
+//! | --- | --- |
+//! | `first-program.md` | a whole program, piece by piece: begin here |
+//! | `tutorials/01-basic-concepts.md` | [`Context`], [`Endpoint`], [`Connection`], [`Semaphore`], [`BaseMemoryChannel`] |
+//! | `tutorials/02-bootstrap-and-communicator.md` | [`TcpBootstrap`], [`UniqueId`], [`Communicator`], [`Pending`] |
+//! | `tutorials/03-memory-channel.md` | [`RegisteredMemory`], [`MemoryChannel`]: put, get, packets |
+//! | `tutorials/04-port-channel.md` | [`ProxyService`], [`PortChannel`], [`proxy::Proxy`] |
+//! | `tutorials/05-ring.md` | a ring of ranks, and the one mistake to avoid: waiting too early. [`Communicator::mesh`] |
+//! | `starting-ranks.md` | [`Rendezvous`]: mpirun, torchrun, srun, Kubernetes |
+//! | `your-own-kernels.md`, `device-calls.md` | [`KernelSource`], [`Module`], and all calls that kernels can make |
+//! | `testing-on-host.md` | [`Platform::Host`]: kernels without a GPU |
+//! | `memory-ordering.md` | what each call promises about memory |
+//! | `ethernet.md`, `infiniband.md`, `hip.md` | the transports, and AMD GPUs |
+//! | `writing-a-transport.md` | [`provider::TransportProvider`] |
+//! | `environment.md` | all environment variables |
+//! | `troubleshooting.md` | error messages, and what to do |
 //!
 //! ```
 //! use std::sync::Arc;
@@ -35,6 +55,7 @@
 //! ```
 //!
 //! # Features
+// ANCHOR: features
 //! | feature | default | what it brings |
 //! | --- | --- | --- |
 //! | `cuda-ipc` | yes | the CUDA IPC transport and the CUDA platform |
@@ -42,10 +63,11 @@
 //! | `ib` | yes | the InfiniBand transport: RDMA adapters, InfiniBand or RoCE, where libibverbs finds some |
 //! | `cuda-12040` | yes | which CUDA version's symbols cudarc declares; newer drivers are fine |
 //! | `cuda-13000` | no | the same for builds in which another crate has cudarc at CUDA 13: turn the defaults off then |
+//! | `hip` | no | the platform for AMD GPUs. No such GPU has run it yet |
 //!
-//! Without `cuda-ipc` the build has no code of the CUDA driver in it, and devices are simulated. The last two choose a version
-//! of [cudarc](https://crates.io/crates/cudarc) and exclude each other. If another crate of the build uses cudarc 0.19, all
-//! must choose the same:
+//! Without `cuda-ipc` the build has no code of the CUDA driver in it, and devices are simulated. `cuda-12040` and `cuda-13000`
+//! choose a version of [cudarc](https://crates.io/crates/cudarc) and exclude each other. If another crate of the build uses
+//! cudarc 0.19, all must choose the same:
 //!
 //! ```toml
 //! cudarc = { version = "0.19", default-features = false, features = ["cuda-13000", "driver", "dynamic-loading", "std"] }
@@ -53,10 +75,11 @@
 //! ```
 //!
 //! Nothing of CUDA is needed to build or to start a program; the driver is loaded when a CUDA device is first used.
+// ANCHOR_END: features
 //!
 //! # When a rank dies
-//! Every blocking call fails with an error that names it, and every kernel that waits on a semaphore of a
-//! [`Communicator`] is freed: its wait returns false, and [`Semaphore::check`] says why.
+//! Every blocking call fails with an error that names that rank. Every kernel that waits on a semaphore of a
+//! [`Communicator`] goes on: its wait returns false, and [`Semaphore::check`] says why.
 #![deny(unsafe_code)]
 
 mod abort;
@@ -138,7 +161,7 @@ pub mod memory {
     };
 }
 
-/// Port channels, the service behind them, and what services of one's own are made of.
+/// Port channels, the service behind them, and the parts for services of your own.
 pub mod proxy {
     pub use mscclpp_proxy::{
         BasePortChannel, BasePortChannelHandle, BaseProxyService, ConnectionStats, Fifo, FifoHandle,
@@ -173,7 +196,8 @@ pub mod errors {
     pub use crate::{Error, ErrorKind, Report, Result};
 }
 
-/// What a transport of one's own implements, and what it is given; see [`ContextBuilder::provider`].
+/// What a transport of your own implements, and what it is given; see [`ContextBuilder::provider`]. The book's page "Writing
+/// a transport" (`docs/src/writing-a-transport.md`) has the whole contract.
 pub mod provider {
     pub use mscclpp_core::provider::{
         Link, LocalEndpoint, Operation, OwnTokens, Queue, Registration, RemoteRegion, RouteId, TokenMemory,

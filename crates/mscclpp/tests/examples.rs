@@ -165,7 +165,7 @@ fn each_has_help() {
 fn bad_arguments_get_the_usage() {
     let of_one = ["--help-me", "0", "GPU 0", "0 -1", "0 1 2"];
     let of_many =
-        ["--help-me", "127.0.0.1", "127.0.0.1:99999999", "127.0.0.1:50505 x", "127.0.0.1:50505 77 0"];
+        ["--help-me", "127.0.0.1", "127.0.0.1:99999999", "127.0.0.1:15505 x", "127.0.0.1:15505 77 0"];
     for (examples, wrong) in [(&OF_ONE_PROCESS[..], of_one), (&OF_MANY, of_many)] {
         for (example, arguments) in examples.iter().flat_map(|example| wrong.map(|wrong| (example, wrong))) {
             let output = run(example, &arguments.split(' ').collect::<Vec<_>>());

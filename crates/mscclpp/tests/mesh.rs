@@ -33,6 +33,36 @@ fn a_ring_whose_ranks_all_name_the_next_one_first_connects() {
     });
 }
 
+/// The excerpts are in the book's tutorial about rings.
+#[test]
+fn a_ring_is_made_by_calls_before_waits_and_by_one_call() {
+    fn ring(comm: &Communicator) -> mscclpp::Result<()> {
+        let (rank, n_ranks) = (comm.bootstrap().rank(), comm.bootstrap().n_ranks());
+        let (next, previous) = ((rank + 1) % n_ranks, (rank + n_ranks - 1) % n_ranks);
+        let config = endpoint_of(rank);
+        let buffer = comm.context().gpu(device_of(rank))?.allocate(4096)?;
+        let ours = comm.register_buffer(&buffer, Transport::CUDA_IPC)?;
+        // ANCHOR: ring_in_order
+        let to_next = comm.connect(config.clone(), next, 0)?;
+        let from_previous = comm.connect(config.clone(), previous, 0)?;
+        let (to_next, from_previous) = (to_next.wait()?, from_previous.wait()?);
+        // ANCHOR_END: ring_in_order
+        assert_eq!([&to_next, &from_previous].map(|it| comm.remote_rank_of(it).unwrap()), [next, previous]);
+        // ANCHOR: ring_at_once
+        // Connections only.
+        let connections = comm.connect_all(config.clone(), [next, previous], 0)?;
+
+        // Or connections, semaphores and memories: all that channels need.
+        let mesh = comm.mesh(config).peers([next, previous]).memory(&ours).connect()?;
+        let channels = mesh.memory_channels(&ours, None)?; // to the next rank, and to the previous one
+        // ANCHOR_END: ring_at_once
+        assert_eq!((connections.len(), channels.len()), (2, 2));
+        comm.bootstrap().barrier()?;
+        Ok(())
+    }
+    watched(PATIENCE, "making a ring", || ranks(3, |comm| ring(&comm).unwrap()));
+}
+
 #[test]
 fn all_of_64_ranks_connect_with_all() {
     let started = Instant::now();

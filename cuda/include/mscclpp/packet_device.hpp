@@ -1,7 +1,7 @@
 // Packets: data that carries its own validity. The receiver looks at the packet itself and sees by its flag whether the
 // data is there, so neither side needs a fence or a semaphore, and a message takes one trip over the link.
 //
-// A flag is the number of a round, and each use of the same memory takes another flag than the use before. The memory
+// A flag is the number of a round, and each use of the same memory takes a flag different from that of the use before. The memory
 // of a packet starts as zeros, so 0 is no flag for the first use: its packets would seem to be there before they were
 // sent. It is right where the memory was filled with something else. The sender may write a packet again only when it
 // knows that the receiver has read the one before, for which two buffers in turns and an answer in packets are enough.
@@ -105,7 +105,7 @@ MSCCLPP_PACKET alignas(8) LL8Packet {
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-  // A packet of one's own, to be copied to where it belongs.
+  // A packet of your own, to be copied to where it belongs.
   MSCCLPP_DEVICE_INLINE LL8Packet(uint32_t value, uint32_t flagOfIt) {
     data = value;
     flag = flagOfIt;

@@ -202,8 +202,8 @@ struct MemoryDevice2DeviceSemaphore {
 // hold with the sum in place of the token.
 //
 // The order of memory. Word 0 is as in the handle above. Word 1 is written by one queue, in order, each count after the
-// data that precedes it. A wait that sees at least n may have it from the other word than the one in which signal n
-// came; what it may then rely on is what a port channel promises, see port_channel_device.hpp.
+// data that precedes it. A wait that sees at least n may have it from the word in which signal n did not
+// come; what it may then rely on is what a port channel promises, see port_channel_device.hpp.
 struct Host2DeviceSemaphoreDeviceHandle {
   // How many signals have come: two words side by side in this device's memory, at a multiple of 16.
   uint64_t* inboundToken;

@@ -33,7 +33,7 @@ echo "127.0.0.1 localhost host$MSCCLPP_VM_HOST" > /etc/hosts
 ip link set lo up
 own=$((MSCCLPP_VM_HOST + 1))
 if [ "$MSCCLPP_VM_HOSTS" = 1 ]; then
-    # Both ends of a cable. What one end sends to the other shall go over the cable, though the kernel knows both addresses
+    # Both ends of a cable. What one end sends to the other must go over the cable, though the kernel knows both addresses
     # as its own: what comes in is looked up there, and what goes out takes the table of the end that it comes from.
     ip link add net0 address 52:54:00:77:00:01 type veth peer name net1 address 52:54:00:77:00:02
     ip addr add 10.77.0.1/24 dev net0

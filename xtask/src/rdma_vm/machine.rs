@@ -185,7 +185,7 @@ pub(super) fn run(setup: &Setup<'_>) -> Result<u8, Error> {
     let mut worst = 0;
     for number in 0..machines.len() {
         loop {
-            // All of them: one that died shall not be waited for by the others.
+            // All of them: the others do not wait for one that died.
             let statuses = machines.iter_mut().map(Machine::status).collect::<Result<Vec<_>, _>>()?;
             if let Status::Ended(code) = statuses[number] {
                 worst = worst.max(code);

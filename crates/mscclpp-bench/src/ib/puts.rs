@@ -31,7 +31,7 @@ pub(super) struct Puts<'a> {
 enum Way {
     /// A connection, one by one.
     Connection { connection: Connection, mine: RegisteredMemory, peers: RegisteredMemory },
-    /// A queue of one's own, as a proxy has it.
+    /// A queue of your own, as a proxy has it.
     Queue { queue: RefCell<SendQueue>, route: RouteId },
 }
 

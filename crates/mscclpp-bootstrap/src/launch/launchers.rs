@@ -69,8 +69,8 @@ impl Claim {
         NESTING.iter().filter_map(|launcher| Self::of(*launcher, variables).transpose()).collect()
     }
 
-    /// Whether `outer`, which comes later in the nesting, has started this claim's launcher, and counts other processes than
-    /// that does: one task of Slurm for each host, say, in which torchrun starts a rank for each device.
+    /// Whether `outer`, which comes later in the nesting, has started this claim's launcher, and counts processes in a different
+    /// way: one task of Slurm for each host, say, in which torchrun starts a rank for each device.
     pub(crate) fn ran_inside(&self, outer: &Self) -> bool {
         if self.launcher == Launcher::Torchrun {
             return true;

@@ -30,9 +30,10 @@ use crate::{Error, LOG, Result, TcpBootstrap, TcpBootstrapBuilder, env};
 /// ```
 ///
 /// # What is read
+// ANCHOR: read
 /// | launcher | rank | number of ranks | on this host | id of the job |
 /// | --- | --- | --- | --- | --- |
-/// | none: your own | `MSCCLPP_RANK` | `MSCCLPP_N_RANKS` | | `MSCCLPP_JOB_ID` |
+/// | none: you set them yourself | `MSCCLPP_RANK` | `MSCCLPP_N_RANKS` | | `MSCCLPP_JOB_ID` |
 /// | torchrun (`TORCHELASTIC_RUN_ID` is set) | `RANK` | `WORLD_SIZE` | `LOCAL_RANK` | `TORCHELASTIC_RUN_ID`, unless it is `none` |
 /// | anybody else who sets both | `RANK` | `WORLD_SIZE` | `LOCAL_RANK` | |
 /// | Open MPI's mpirun | `OMPI_COMM_WORLD_RANK` | `OMPI_COMM_WORLD_SIZE` | `OMPI_COMM_WORLD_LOCAL_RANK` | `PMIX_NAMESPACE` |
@@ -41,18 +42,29 @@ use crate::{Error, LOG, Result, TcpBootstrap, TcpBootstrapBuilder, env};
 /// | Slurm's srun (`SLURM_STEP_ID` is set) | `SLURM_PROCID` | `SLURM_STEP_NUM_TASKS`, `SLURM_NTASKS` | `SLURM_LOCALID` | `SLURM_JOB_ID` and `SLURM_STEP_ID` |
 /// | Kubernetes' indexed jobs | `JOB_COMPLETION_INDEX` | `MSCCLPP_N_RANKS` | | `JOB_NAME`, or `HOSTNAME` without the index |
 ///
-/// Two of these that disagree are [`Error::EnvironmentConflict`]. Only where one launcher has started another, and they
-/// count different processes, the inner one counts: torchrun before all others, and of the rest the one further up in the
-/// table, if the numbers of ranks differ. `MSCCLPP_JOB_ID` goes before the launcher's id.
+// ANCHOR_END: read
+// ANCHOR: conflicts
+/// Two rows that say different things are an error that names both variables and their values
+/// ([`Error::EnvironmentConflict`]). There is one exception: launchers may start each other, such as srun one torchrun on each
+/// host. Then the inner launcher counts, and the outer one is ignored. torchrun is always taken for the inner one. Of two
+/// others whose numbers of ranks differ, the inner one is the upper one in the table. If these numbers are the same, or one of
+/// the two gives none, the ranks must be the same too. What you set yourself (the first and the third row) must always agree
+/// with the launcher; only `MSCCLPP_JOB_ID` replaces the launcher's id.
+// ANCHOR_END: conflicts
 ///
 /// # Where the ranks meet
 /// The first of these that is known:
+///
+// ANCHOR: place
 /// 1. `MSCCLPP_ADDRESS`: `ip:port` or `host:port`, also with an interface in front.
-/// 2. `MASTER_ADDR`, with a port *beside* `MASTER_PORT`, on which the launcher's own store listens: 10000 and the last four
-///    digits of it, or 20000 and these if it is from 10000 to 19999. So it is 19500 for 29500. Without `MASTER_PORT` it
-///    is the port of the job's id.
-/// 3. If all ranks are on one host, 127.0.0.1 with the port of the job's id: from 10000 to 29999.
-/// 4. If srun started the ranks, the first host of `SLURM_STEP_NODELIST` (`SLURM_JOB_NODELIST`), with the port of the job's id.
+/// 2. `MASTER_ADDR`, with a port that follows from `MASTER_PORT`. It is not the same port, because the launcher's own store
+///    listens there: it is 10000 plus the last four digits, such as 19500 for 29500. For a `MASTER_PORT` from 10000 to 19999
+///    it is 20000 plus these digits. Without `MASTER_PORT` it is the port of the job's id.
+/// 3. If all ranks are on one host, 127.0.0.1 with the port of the job's id. It is computed from the id, and is from 10000 to
+///    29999.
+/// 4. If srun started the ranks, the first host of `SLURM_STEP_NODELIST` (else of `SLURM_JOB_NODELIST`), with the port of the
+///    job's id.
+// ANCHOR_END: place
 ///
 /// # The id of the job
 /// It is part of the handshake: a rank of another job that meets this one at the same address is refused with
@@ -93,10 +105,10 @@ impl Rendezvous {
     ///     "OMPI_COMM_WORLD_RANK" => Some("3".into()),
     ///     "OMPI_COMM_WORLD_SIZE" => Some("8".into()),
     ///     "PMIX_NAMESPACE" => Some("prterun-login-77@1".into()),
-    ///     "MSCCLPP_ADDRESS" => Some("10.0.0.1:50505".into()),
+    ///     "MSCCLPP_ADDRESS" => Some("10.0.0.1:15505".into()),
     ///     _ => None,
     /// })?;
-    /// assert_eq!((job.rank, job.n_ranks, job.address.as_str()), (3, 8, "10.0.0.1:50505"));
+    /// assert_eq!((job.rank, job.n_ranks, job.address.as_str()), (3, 8, "10.0.0.1:15505"));
     /// assert_eq!(job.job.as_deref(), Some("PMIx namespace prterun-login-77@1"));
     /// # Ok::<(), mscclpp_bootstrap::Error>(())
     /// ```

@@ -42,7 +42,7 @@ pub(crate) enum Kind {
     Notice = 19,
     /// I leave; all I had to send has been sent.
     Goodbye = 20,
-    /// I shall send nothing more on this of our two connections.
+    /// I will send nothing more on this of our two connections.
     Retire = 21,
     /// Formation: where I listen and on which host I am.
     Join = 32,

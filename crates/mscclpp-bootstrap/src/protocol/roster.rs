@@ -158,7 +158,7 @@ impl Roster {
     }
 }
 
-/// What to answer to a rank that wants to join another job than the one of the launcher that is here; nothing if it is
+/// What to answer to a rank that wants to join a job that is not the one of the launcher here; nothing if it is
 /// this one, or if this one has no name to tell it by. That rank cannot disturb this job.
 pub(crate) fn other_job(here: Option<&LaunchedJob>, hello: &Hello) -> Option<Rejection> {
     let here = here.filter(|here| here.id != hello.job)?;

@@ -72,7 +72,7 @@ impl From<&String> for MeetingPlace {
 /// let bootstrap = TcpBootstrap::builder(1, 4)
 ///     .timeout(Duration::from_secs(60))
 ///     .secret("correct horse battery staple")
-///     .connect("eth0:10.0.0.1:50505")?;
+///     .connect("eth0:10.0.0.1:15505")?;
 /// # Ok::<(), mscclpp_bootstrap::Error>(())
 /// ```
 #[derive(Debug, Clone)]

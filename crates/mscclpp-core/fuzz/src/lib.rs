@@ -9,7 +9,7 @@ use mscclpp_core::Error;
 /// Reads the input as it is, and as the content of an envelope of that kind, which the fuzzer would need long to find.
 ///
 /// # Panics
-/// If an error is of another sort than `Malformed`, or if what was read is not what was there.
+/// If an error is of a sort other than `Malformed`, or if what was read is not what was there.
 pub fn check(input: &[u8], kind: u16, read: impl Fn(&[u8]) -> Result<Vec<u8>, Error>) {
     let envelope = [
         b"MSCP".as_slice(),

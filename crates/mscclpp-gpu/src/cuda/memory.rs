@@ -114,7 +114,7 @@ impl Legacy {
         check(
             driver,
             result,
-            "cuIpcOpenMemHandle (by another process than the one that made it, once per process)",
+            "cuIpcOpenMemHandle (not by the process that made it, once per process)",
         )?;
         let legacy = Self { device, address };
         let (mut base, mut mapped) = (0, 0usize);

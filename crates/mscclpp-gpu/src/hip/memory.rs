@@ -194,7 +194,7 @@ impl Imported {
         check(
             hip,
             result,
-            "hipIpcOpenMemHandle (by another process than the one that made it, once per process)",
+            "hipIpcOpenMemHandle (not by the process that made it, once per process)",
         )?;
         let imported = Self { device, address: DevicePtr::from_ptr(address) };
         // The size is what the peer says; the runtime knows what is there.

@@ -295,7 +295,7 @@ impl QueuePair {
         attr.ah_attr.dlid = to.lid;
         attr.ah_attr.sl = how.service_level;
         attr.ah_attr.port_num = port.number;
-        // Without a local address there is no other way than by GIDs.
+        // Without a local address GIDs are the only way.
         if port.needs_grh || to.lid == 0 {
             attr.ah_attr.is_global = 1;
             attr.ah_attr.grh.dgid.raw = to.gid.0;

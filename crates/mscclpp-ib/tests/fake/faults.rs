@@ -52,13 +52,13 @@ impl Faults {
         self.completions.push((device, nth, status));
     }
 
-    /// Counts a call, and gives the errno with which it shall fail.
+    /// Counts a call, and gives the errno with which it is to fail.
     pub(super) fn of(&mut self, device: usize, call: Call) -> Option<c_int> {
         let due = count(&mut self.calls, |(d, c, nth, _)| (*d == device && *c == call).then_some(nth));
         due.map(|(.., errno)| errno)
     }
 
-    /// Counts a request that is carried out, and gives the status with which it shall complete.
+    /// Counts a request that is carried out, and gives the status with which it is to complete.
     pub(super) fn of_completion(&mut self, device: usize) -> Option<ibv_wc_status> {
         let due = count(&mut self.completions, |(d, nth, _)| (*d == device).then_some(nth));
         due.map(|(.., status)| status)

@@ -11,7 +11,7 @@ pub(super) struct Landing {
     pub(super) what: Piece,
     /// The memory it goes to is registered with relaxed ordering.
     pub(super) relaxed: bool,
-    /// It goes to another place than completions do: a GPU.
+    /// It goes to a different place than completions: a GPU.
     pub(super) elsewhere: bool,
     /// The request that waits for it: queue pair and sequence number.
     pub(super) request: Option<(u32, u64)>,

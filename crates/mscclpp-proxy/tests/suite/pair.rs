@@ -31,7 +31,7 @@ pub(crate) struct Side {
     pub(crate) kernels: Kernels,
 }
 
-/// The number of the peer's memory in a service, and of one's own.
+/// The number of the peer's memory in a service, and of your own.
 pub(crate) const THEIRS: MemoryId = MemoryId::from_raw(0);
 pub(crate) const OWN: MemoryId = MemoryId::from_raw(1);
 
@@ -157,7 +157,7 @@ impl Side {
         self.thread_on(0)
     }
 
-    /// As [`Side::thread`], with a channel of one's own.
+    /// As [`Side::thread`], with a channel of your own.
     pub(crate) fn thread_on(&self, semaphore: u32) -> Thread<'_> {
         Thread::of(&self.kernels, &self.channel(semaphore))
     }

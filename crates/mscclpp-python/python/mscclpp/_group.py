@@ -18,7 +18,7 @@ class CommGroup:
     """The ranks of a job.
 
     The job is that of an mpi4py communicator, of a PyTorch process group, or of processes that are told their rank and
-    the address at which they meet: `CommGroup(interfaceIpPortTrio="10.0.0.1:50000", rank=0, size=2)`, the address with
+    the address at which they meet: `CommGroup(interfaceIpPortTrio="10.0.0.1:15000", rank=0, size=2)`, the address with
     an interface in front if need be. `CommGroup.from_env()` asks the environment for all of it.
     """
 
@@ -56,7 +56,7 @@ class CommGroup:
     def from_env(cls):
         """The job that a launcher (torchrun, mpirun, srun) has started this process for.
 
-        Ranks meet at `MSCCLPP_COMM_ID`, such as `10.0.0.1:50000`; else at `MASTER_ADDR`, one port above `MASTER_PORT`,
+        Ranks meet at `MSCCLPP_COMM_ID`, such as `10.0.0.1:15000`; else at `MASTER_ADDR`, one port above `MASTER_PORT`,
         which torchrun uses itself.
         """
         rank, size = _numbers_of_launcher(os.environ)
@@ -67,7 +67,7 @@ class CommGroup:
             except (KeyError, ValueError):
                 raise RuntimeError(
                     "the environment does not say where ranks meet: set MSCCLPP_COMM_ID to an address of rank 0's host, "
-                    "such as 10.0.0.1:50000, or MASTER_ADDR and MASTER_PORT"
+                    "such as 10.0.0.1:15000, or MASTER_ADDR and MASTER_PORT"
                 ) from None
             address = f"[{host}]:{port + 1}" if ":" in host else f"{host}:{port + 1}"
         return cls(interfaceIpPortTrio=address, rank=rank, size=size)

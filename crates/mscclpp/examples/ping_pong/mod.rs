@@ -15,6 +15,7 @@ const NO_BOUND: i64 = -1;
 /// When to give up and abort.
 const LIMIT: Duration = Duration::from_secs(60);
 
+// ANCHOR: player
 /// Which of the two kernels a side runs.
 #[derive(Clone, Copy)]
 pub(crate) enum Role {
@@ -36,6 +37,7 @@ pub(crate) struct Player {
     /// Device memory: the channel's handle.
     handle: DeviceBuffer,
 }
+// ANCHOR_END: player
 
 impl Player {
     // ANCHOR: load

@@ -12,7 +12,7 @@ use mscclpp::{errors::BootstrapError, prelude::*};
 
 use crate::devices::print_devices;
 
-const DEFAULT_ADDRESS: &str = "lo:127.0.0.1:50505";
+const DEFAULT_ADDRESS: &str = "lo:127.0.0.1:15505";
 const LAUNCHED: &str = "\
 Started without arguments by mpirun, srun, torchrun or an indexed job of Kubernetes, it is the rank that these say.";
 const FAILED: u8 = 1;

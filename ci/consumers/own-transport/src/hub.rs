@@ -1,0 +1,214 @@
+//! The hub of a provider: what peers may connect to here, and the threads that carry out what their queues send.
+
+use std::{
+    collections::HashMap,
+    io::{Read, Write},
+    net::Shutdown,
+    os::unix::net::{UnixListener, UnixStream},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use mscclpp::{errors::CoreError, provider::MemoryRegion};
+
+use crate::{
+    Result,
+    staging::{CHUNK, Staging},
+    wire::{Address, Frame, GOODBYE, Hello, NO, yes},
+};
+
+pub(crate) struct Hub {
+    address: Address,
+    next_endpoint: AtomicU64,
+    open: Arc<Open>,
+    closing: Arc<AtomicBool>,
+}
+
+/// The endpoints and regions that peers may name. The threads of the hub share it.
+#[derive(Default)]
+struct Open {
+    /// Each with the links that lead to it, by number.
+    endpoints: Mutex<HashMap<u64, HashMap<u64, UnixStream>>>,
+    next_link: AtomicU64,
+    regions: Mutex<HashMap<u64, Arc<Place>>>,
+}
+
+/// A region, and whether it may be written to.
+struct Place {
+    region: Arc<MemoryRegion>,
+    /// Read while something is put there; written when the region is withdrawn.
+    is_open: RwLock<bool>,
+}
+
+impl Place {
+    /// Has something put there; none if the region has been withdrawn, or that fails.
+    fn put(&self, store: impl FnOnce(&MemoryRegion) -> Option<()>) -> Option<()> {
+        let is_open = self.is_open.read().unwrap_or_else(PoisonError::into_inner);
+        is_open.then(|| store(&self.region))?
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Hub {
+    pub(crate) fn open() -> Result<Arc<Self>> {
+        let mut random = [0; 32];
+        let filled = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random));
+        filled.map_err(|e| CoreError::system("reading /dev/urandom", e))?;
+        let (hub, key) = random.split_at(16);
+        let address =
+            Address { hub: hub.try_into().expect("16 bytes"), key: key.try_into().expect("16 bytes"), id: 0 };
+        let listener = address.socket().and_then(|socket| UnixListener::bind_addr(&socket));
+        let listener = listener.map_err(|e| CoreError::system("opening a hub", e))?;
+        let this = Arc::new(Self {
+            address,
+            next_endpoint: AtomicU64::new(1),
+            open: Arc::default(),
+            closing: Arc::default(),
+        });
+        let (open, closing) = (this.open.clone(), this.closing.clone());
+        let accept = move || {
+            for caller in listener.incoming() {
+                if closing.load(Ordering::Acquire) {
+                    return;
+                }
+                let (open, Ok(caller)) = (open.clone(), caller) else { continue };
+                let serve = move || {
+                    // However it ended, the caller is hung up on.
+                    let _ = open.serve(caller, &address.key);
+                };
+                // Without a thread the caller is hung up on at once.
+                let _ = thread::Builder::new().name("post-serve".to_owned()).spawn(serve);
+            }
+        };
+        thread::Builder::new()
+            .name("post-hub".to_owned())
+            .spawn(accept)
+            .map_err(|e| CoreError::system("starting a thread", e))?;
+        Ok(this)
+    }
+
+    pub(crate) fn address(&self, id: u64) -> Address {
+        Address { id, ..self.address }
+    }
+
+    pub(crate) fn open_endpoint(&self) -> u64 {
+        let id = self.next_endpoint.fetch_add(1, Ordering::Relaxed);
+        lock(&self.open.endpoints).insert(id, HashMap::new());
+        id
+    }
+
+    pub(crate) fn close_endpoint(&self, id: u64) {
+        let links = lock(&self.open.endpoints).remove(&id).unwrap_or_default();
+        for (_, mut link) in links {
+            // Whoever is gone need not hear it.
+            let _ = link.write_all(&GOODBYE);
+            let _ = link.shutdown(Shutdown::Both);
+        }
+    }
+
+    pub(crate) fn publish(&self, region: &Arc<MemoryRegion>) -> Published {
+        let place = Arc::new(Place { region: region.clone(), is_open: RwLock::new(true) });
+        lock(&self.open.regions).insert(region.id(), place.clone());
+        Published { open: self.open.clone(), place }
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.closing.store(true, Ordering::Release);
+        // Wakes the thread that accepts.
+        let _ = self.address.socket().and_then(|socket| UnixStream::connect_addr(&socket));
+    }
+}
+
+// ANCHOR: withdraw
+/// A region that peers reach, until this is dropped.
+pub(crate) struct Published {
+    open: Arc<Open>,
+    place: Arc<Place>,
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        lock(&self.open.regions).remove(&self.place.region.id());
+        // Waits for the chunk that is being put there, and no longer. After that nothing arrives any more.
+        *self.place.is_open.write().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+}
+// ANCHOR_END: withdraw
+
+// ANCHOR: serve
+impl Open {
+    /// A caller, from hello to the end. None as soon as it goes, or does something wrong: it is hung up on then.
+    fn serve(&self, mut caller: UnixStream, key: &[u8; 16]) -> Option<()> {
+        match Hello::read(&mut caller, key) {
+            Some(Hello::Link { id }) => {
+                let number = self.next_link.fetch_add(1, Ordering::Relaxed);
+                // Answered under the lock, so that no goodbye comes before the answer.
+                match lock(&self.endpoints).get_mut(&id) {
+                    Some(links) => {
+                        links.insert(number, caller.try_clone().ok()?);
+                        caller.write_all(&yes(true)).ok()?;
+                    }
+                    None => return caller.write_all(&[NO]).ok(),
+                }
+                // Callers say nothing more: this is the end of theirs, or of the endpoint.
+                let _ = caller.read(&mut [0]);
+                lock(&self.endpoints).get_mut(&id)?.remove(&number);
+                Some(())
+            }
+            Some(Hello::Region { id, len }) => {
+                let known = lock(&self.regions).get(&id).filter(|place| place.region.len() == len).cloned();
+                match known {
+                    Some(place) => caller.write_all(&yes(place.region.ptr().0.is_multiple_of(8))).ok(),
+                    None => caller.write_all(&[NO]).ok(),
+                }
+            }
+            Some(Hello::Queue { id }) => {
+                let known = lock(&self.endpoints).contains_key(&id);
+                caller.write_all(&if known { yes(true) } else { [NO] }).ok()?;
+                known.then(|| self.deliver(caller))?
+            }
+            None => None,
+        }
+    }
+
+    /// Carries out what a queue sends, one after the other.
+    fn deliver(&self, mut queue: UnixStream) -> Option<()> {
+        let mut staging = Staging::new();
+        while let Some(frame) = Frame::read(&mut queue) {
+            match frame {
+                Frame::Write { region, offset, len } => {
+                    let place = self.place(region, offset, len)?;
+                    for done in (0..len).step_by(CHUNK as usize) {
+                        let part = CHUNK.min(len - done);
+                        queue.read_exact(staging.bytes(part)).ok()?;
+                        place.put(|region| staging.store(region, offset + done, part))?;
+                    }
+                }
+                Frame::Update { region, offset, value } => {
+                    let place = self.place(region, offset, 8)?;
+                    // A peer that has not looked at `aligned`.
+                    (place.region.ptr().0 + offset).is_multiple_of(8).then_some(())?;
+                    place.put(|region| staging.update(region, offset, value))?;
+                }
+                // All before it has been carried out.
+                Frame::Flush { ticket } => queue.write_all(&ticket.to_le_bytes()).ok()?,
+            }
+        }
+        Some(())
+    }
+
+    /// The region, if the range is inside it. No address ever comes from a peer.
+    fn place(&self, region: u64, offset: u64, len: u64) -> Option<Arc<Place>> {
+        let place = lock(&self.regions).get(&region)?.clone();
+        (offset.checked_add(len)? <= place.region.len()).then_some(place)
+    }
+}
+// ANCHOR_END: serve

@@ -1,0 +1,230 @@
+//! The transport *Post*: between devices of one host, in one process or in several. Each provider has a *hub*, a Unix socket
+//! to which peers connect.
+//!
+//! How it keeps the promises of a provider:
+//! 1. *Order.* A queue is one socket. Its sender sends operation by operation, and the peer's hub carries out each of them
+//!    before it reads the next.
+//! 2. *Bounds.* Calls of a queue only put operations into a list of limited length. Connecting, importing and opening a
+//!    queue ask the peer's hub, and wait for its answer for five seconds at most.
+//! 3. *News.* A link is a socket too, on which only a goodbye is sent. The system closes it when the peer's process dies.
+
+mod hub;
+mod queue;
+mod staging;
+mod wire;
+
+use std::{
+    any::Any,
+    io::Read,
+    net::Shutdown,
+    os::unix::net::UnixStream,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use mscclpp::{
+    DevicePtr, EndpointConfig, Gpu, Transport, TransportFlags,
+    errors::CoreError,
+    provider::{
+        EndpointInfo, Link, LinkMonitor, LocalEndpoint, MemoryRegion, Queue, RegionInfo, Registration,
+        RemoteRegion, TransportProvider, host_id,
+    },
+};
+
+use hub::{Hub, Published};
+use wire::{Address, GOODBYE, Hello};
+
+type Result<T> = std::result::Result<T, CoreError>;
+
+// ANCHOR: provider
+/// The provider. One for each context.
+pub struct Post {
+    hub: Arc<Hub>,
+}
+
+impl Post {
+    pub const TRANSPORT: Transport = Transport::custom(0).named("Post");
+
+    /// Opens this process's hub.
+    pub fn open() -> Result<Self> {
+        Ok(Self { hub: Hub::open()? })
+    }
+}
+
+impl TransportProvider for Post {
+    fn transports(&self) -> TransportFlags {
+        Self::TRANSPORT.into()
+    }
+
+    /// What is imported never has an address here: the peer's hub does the writing.
+    fn maps_memory(&self, _: Transport) -> bool {
+        false
+    }
+
+    fn open_endpoint(&self, config: &EndpointConfig, gpu: Option<&Gpu>) -> Result<Arc<dyn LocalEndpoint>> {
+        if gpu.is_none() {
+            return Err(CoreError::InvalidArgument("Post is between devices, not CPUs".to_owned()));
+        }
+        let id = self.hub.open_endpoint();
+        let blob = self.hub.address(id).encode();
+        let limit = config.max_write_queue_size.unwrap_or(256) as usize;
+        Ok(Arc::new(Endpoint { hub: self.hub.clone(), id, blob, limit }))
+    }
+
+    fn register(&self, _: Transport, region: &Arc<MemoryRegion>) -> Result<Arc<dyn Registration>> {
+        if region.gpu().is_none() {
+            return Err(CoreError::InvalidArgument("Post delivers to memory of devices".to_owned()));
+        }
+        let published = self.hub.publish(region);
+        let blob = self.hub.address(region.id()).encode();
+        Ok(Arc::new(Registered { region: region.clone(), blob, _published: Some(published) }))
+    }
+
+    /// Any memory of a device can be written from. Peers do not learn of it.
+    fn local_source(
+        &self,
+        _: Transport,
+        region: &Arc<MemoryRegion>,
+    ) -> Result<Option<Arc<dyn Registration>>> {
+        let source = || Registered { region: region.clone(), blob: Vec::new(), _published: None };
+        Ok(region.gpu().map(|_| Arc::new(source()) as _))
+    }
+
+    fn import(&self, region: &RegionInfo<'_>, _: Option<&Gpu>) -> Result<Arc<dyn RemoteRegion>> {
+        let name = format!("region {:x} of host {}", region.id, region.host);
+        if region.host != host_id()? {
+            return Err(unreachable(name, "it is on another host"));
+        }
+        // Bytes of a stranger: the owner says whether there is such a region, and how long it is.
+        let owner = Address::decode(region.blob, "a registered memory")?;
+        let answer = owner.dial(Hello::Region { id: owner.id, len: region.len });
+        let (_, aligned) = answer.map_err(|reason| unreachable(name, reason))?;
+        Ok(Arc::new(Imported { id: owner.id, aligned }))
+    }
+
+    fn connect(
+        &self,
+        local: &Arc<dyn LocalEndpoint>,
+        remote: &EndpointInfo,
+        monitor: LinkMonitor,
+    ) -> Result<Arc<dyn Link>> {
+        if remote.host != host_id()? {
+            return Err(unreachable(remote, "it is on another host"));
+        }
+        let local: &dyn Any = &**local;
+        let limit = local.downcast_ref::<Endpoint>().map_or(256, |endpoint| endpoint.limit);
+        let peer = Address::decode(&remote.blob, "an endpoint")?;
+        let (stream, _) =
+            peer.dial(Hello::Link { id: peer.id }).map_err(|reason| unreachable(remote, reason))?;
+        PostLink::start(peer, stream, limit, monitor)
+    }
+}
+// ANCHOR_END: provider
+
+fn unreachable(remote: impl ToString, reason: impl ToString) -> CoreError {
+    CoreError::Unreachable {
+        local: "this process".to_owned(),
+        remote: remote.to_string(),
+        transport: Post::TRANSPORT,
+        reason: reason.to_string(),
+    }
+}
+
+// ANCHOR: objects
+/// This side's end. When it is dropped, the hub says goodbye on all links that lead here.
+struct Endpoint {
+    hub: Arc<Hub>,
+    id: u64,
+    blob: Vec<u8>,
+    limit: usize,
+}
+
+impl LocalEndpoint for Endpoint {
+    fn blob(&self) -> &[u8] {
+        &self.blob
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.hub.close_endpoint(self.id);
+    }
+}
+
+/// A region of this process. When `_published` is dropped, nothing more arrives in it.
+struct Registered {
+    region: Arc<MemoryRegion>,
+    blob: Vec<u8>,
+    _published: Option<Published>,
+}
+
+impl Registration for Registered {
+    fn blob(&self) -> &[u8] {
+        &self.blob
+    }
+}
+
+/// A region of a peer: a number that its hub knows, and whether it starts at a multiple of 8.
+struct Imported {
+    id: u64,
+    aligned: bool,
+}
+
+impl RemoteRegion for Imported {
+    fn ptr(&self) -> Option<DevicePtr> {
+        None
+    }
+}
+// ANCHOR_END: objects
+
+// ANCHOR: link
+/// A connection from this side's view: a socket on which the peer's hub says goodbye, or which just ends.
+struct PostLink {
+    peer: Address,
+    stream: UnixStream,
+    limit: usize,
+    monitor: LinkMonitor,
+    closing: Arc<AtomicBool>,
+}
+
+impl PostLink {
+    fn start(peer: Address, stream: UnixStream, limit: usize, monitor: LinkMonitor) -> Result<Arc<dyn Link>> {
+        let closing = Arc::new(AtomicBool::new(false));
+        let mut watched = stream.try_clone().map_err(|e| CoreError::system("watching a link", e))?;
+        let (news, ours) = (monitor.clone(), closing.clone());
+        let watch = move || {
+            let mut said = [0];
+            let read = watched.read(&mut said);
+            match read {
+                _ if ours.load(Ordering::Acquire) => {}
+                Ok(1) if said == GOODBYE => news.closed(),
+                _ => news.lost("its process ended (its socket closed without a goodbye)"),
+            }
+        };
+        thread::Builder::new()
+            .name("post-watch".to_owned())
+            .spawn(watch)
+            .map_err(|e| CoreError::system("starting a thread", e))?;
+        Ok(Arc::new(Self { peer, stream, limit, monitor, closing }))
+    }
+}
+
+impl Link for PostLink {
+    fn open_queue(&self) -> Result<Box<dyn Queue>> {
+        let dialled = self.peer.dial(Hello::Queue { id: self.peer.id });
+        let (stream, _) = dialled.map_err(|reason| unreachable(self.monitor.label(), reason))?;
+        queue::open(stream, self.limit, self.monitor.clone())
+    }
+}
+
+impl Drop for PostLink {
+    fn drop(&mut self) {
+        self.closing.store(true, Ordering::Release);
+        // The peer may have closed it before.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+// ANCHOR_END: link

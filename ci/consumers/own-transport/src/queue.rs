@@ -1,0 +1,179 @@
+//! A queue: a list of operations, a thread that sends them, and one that hears what has been carried out.
+
+use std::{
+    any::Any,
+    io::{Read, Write},
+    net::Shutdown,
+    os::unix::net::UnixStream,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    thread,
+};
+
+use mscclpp::{
+    errors::CoreError,
+    provider::{LinkMonitor, MemoryRegion, Operation, Queue, Registration, RemoteRegion, RouteId},
+};
+
+use crate::{
+    Imported, Registered, Result,
+    staging::{CHUNK, Staging},
+    wire::Frame,
+};
+
+/// What the sender's thread gets: a frame, and behind a write's its source, which is kept until it has been sent.
+struct Outgoing {
+    frame: Frame,
+    source: Option<(Arc<MemoryRegion>, u64)>,
+}
+
+pub(crate) fn open(stream: UnixStream, limit: usize, monitor: LinkMonitor) -> Result<Box<dyn Queue>> {
+    let (outgoing, items) = sync_channel(limit);
+    let reached = Arc::new(AtomicU64::new(0));
+    let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
+        let started = thread::Builder::new().name(name.to_owned()).spawn(work);
+        started.map(drop).map_err(|e| CoreError::system("starting a thread", e))
+    };
+    let answers = stream.try_clone().map_err(|e| CoreError::system("opening a queue", e))?;
+    let all_sent = Arc::new(AtomicBool::new(false));
+    let (ticket, over, lost) = (reached.clone(), all_sent.clone(), monitor.clone());
+    start("post-answers", Box::new(move || hear(answers, &ticket, &over, &lost)))?;
+    let lost = monitor.clone();
+    start("post-sender", Box::new(move || send(stream, &items, &all_sent, &lost)))?;
+    Ok(Box::new(PostQueue { outgoing, reached, monitor, routes: Vec::new() }))
+}
+
+// ANCHOR: threads
+/// Sends until the queue is dropped, and then what is left.
+fn send(mut stream: UnixStream, items: &Receiver<Outgoing>, all_sent: &AtomicBool, monitor: &LinkMonitor) {
+    let mut staging = Staging::new();
+    let mut send = |item: Outgoing| -> Option<()> {
+        stream.write_all(&item.frame.encode()).ok()?;
+        let (Frame::Write { len, .. }, Some((region, offset))) = (item.frame, item.source) else {
+            return Some(());
+        };
+        for done in (0..len).step_by(CHUNK as usize) {
+            let part = CHUNK.min(len - done);
+            staging.load(&region, offset + done, part)?;
+            stream.write_all(staging.bytes(part)).ok()?;
+        }
+        Some(())
+    };
+    for item in items {
+        if send(item).is_none() {
+            // Signals are lost with it: nobody may go on as if they had come.
+            return monitor.lost("a queue to it broke");
+        }
+    }
+    all_sent.store(true, Ordering::Release);
+    // The peer's hub reads to the end; one that is gone does not.
+    let _ = stream.shutdown(Shutdown::Write);
+}
+
+/// Hears which tickets the peer's hub has reached, until it hangs up: behind the last item, or because it is gone or was
+/// asked for what must not be, such as a region that was withdrawn.
+fn hear(mut stream: UnixStream, reached: &AtomicU64, all_sent: &AtomicBool, monitor: &LinkMonitor) {
+    let mut ticket = [0; 8];
+    while stream.read_exact(&mut ticket).is_ok() {
+        reached.store(u64::from_le_bytes(ticket), Ordering::Release);
+    }
+    if !all_sent.load(Ordering::Acquire) {
+        monitor.lost("it hung up on a queue");
+    }
+}
+// ANCHOR_END: threads
+
+// ANCHOR: queue
+struct PostQueue {
+    outgoing: SyncSender<Outgoing>,
+    reached: Arc<AtomicU64>,
+    monitor: LinkMonitor,
+    /// By number: the peer's region, and the one to write from.
+    routes: Vec<Option<(u64, Option<Arc<MemoryRegion>>)>>,
+}
+
+impl Queue for PostQueue {
+    fn prepare(
+        &mut self,
+        route: RouteId,
+        dst: &Arc<dyn RemoteRegion>,
+        src: Option<&Arc<dyn Registration>>,
+    ) -> Result<()> {
+        let foreign = || CoreError::InvalidArgument("that is no memory of Post".to_owned());
+        let dst: &dyn Any = &**dst;
+        let dst: &Imported = dst.downcast_ref().ok_or_else(foreign)?;
+        // A route without a source is for updates.
+        if src.is_none() && !dst.aligned {
+            let problem = "Post updates memory that starts at a multiple of 8".to_owned();
+            return Err(CoreError::InvalidArgument(problem));
+        }
+        let src = match src {
+            Some(src) => {
+                let src: &dyn Any = &**src;
+                let src: &Registered = src.downcast_ref().ok_or_else(foreign)?;
+                // The region and not the registration: what its owner withdraws is withdrawn.
+                Some(src.region.clone())
+            }
+            None => None,
+        };
+        self.routes.resize_with(self.routes.len().max(route.index() + 1), || None);
+        self.routes[route.index()] = Some((dst.id, src));
+        Ok(())
+    }
+
+    /// What was given keeps its memory itself.
+    fn release(&mut self, route: RouteId) {
+        self.routes[route.index()] = None;
+    }
+
+    unsafe fn submit(&mut self, batch: &[Operation]) -> Result<usize> {
+        self.monitor.check()?;
+        let mut taken = 0;
+        for operation in batch {
+            match self.item(*operation).map(|item| self.outgoing.try_send(item)) {
+                Ok(Ok(())) => taken += 1,
+                // Full: that is no failure. The rest comes again.
+                Ok(Err(TrySendError::Full(_))) => break,
+                Ok(Err(TrySendError::Disconnected(_))) if taken == 0 => return Err(self.broken()),
+                Err(error) if taken == 0 => return Err(error),
+                _ => break,
+            }
+        }
+        Ok(taken)
+    }
+
+    fn progress(&mut self) -> Result<u64> {
+        self.monitor.check()?;
+        Ok(self.reached.load(Ordering::Acquire))
+    }
+}
+// ANCHOR_END: queue
+
+impl PostQueue {
+    fn item(&self, operation: Operation) -> Result<Outgoing> {
+        let route = |route: RouteId| {
+            let known = self.routes.get(route.index()).and_then(Option::as_ref);
+            known.ok_or_else(|| CoreError::InvalidArgument(format!("{route:?} was not prepared")))
+        };
+        Ok(match operation {
+            Operation::Write { route: id, dst_offset, src_offset, len } => {
+                let (region, source) = route(id)?;
+                let source = source.clone().map(|source| (source, src_offset));
+                Outgoing { frame: Frame::Write { region: *region, offset: dst_offset, len }, source }
+            }
+            Operation::Update { route: id, offset, value, .. } => {
+                Outgoing { frame: Frame::Update { region: route(id)?.0, offset, value }, source: None }
+            }
+            Operation::Flush { ticket } => Outgoing { frame: Frame::Flush { ticket }, source: None },
+            other => return Err(CoreError::InvalidArgument(format!("Post cannot do {other:?}"))),
+        })
+    }
+
+    fn broken(&self) -> CoreError {
+        let reason = "a queue to it broke".to_owned();
+        CoreError::PeerLost { peer: self.monitor.label(), reason }
+    }
+}

@@ -4,7 +4,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_utils::Backoff;
 use mscclpp_gpu::{DevicePtr, Gpu};
 use mscclpp_net::waiting::LongWait;
 use parking_lot::Mutex;
@@ -393,24 +392,26 @@ impl OwnQueue {
 /// Waits for what a transport's own threads or hardware do: a little, then longer.
 #[derive(Default)]
 pub(crate) struct Patience {
-    backoff: Backoff,
-    yields: u32,
+    looks: u32,
 }
+
+/// So often it is looked again at once. A pause in between that grew would be time in which nobody looks.
+const SPINS: u32 = 100;
+/// After so many looks, others having the processor in between, the waits become sleeps.
+const YIELDS: u32 = 1100;
 
 impl Patience {
     /// Waits a little, longer when it has been called often. Whether it slept: then there is time to look at the clock.
     pub(crate) fn wait(&mut self) -> bool {
-        if !self.backoff.is_completed() {
-            self.backoff.snooze();
-            return false;
-        }
-        if self.yields < 1000 {
-            self.yields += 1;
+        self.looks = self.looks.saturating_add(1);
+        if self.looks <= SPINS {
+            std::hint::spin_loop();
+        } else if self.looks <= YIELDS {
             std::thread::yield_now();
-            return false;
+        } else {
+            std::thread::sleep(Duration::from_micros(50));
         }
-        std::thread::sleep(Duration::from_micros(50));
-        true
+        self.looks > YIELDS
     }
 }
 

@@ -233,12 +233,15 @@ impl HostToHostSemaphore {
     /// # Errors
     /// [`Error::Timeout`]: nothing was taken and the call can be repeated; [`Error::PeerLost`] and the like.
     pub fn wait(&self, max_spin_count: i64) -> Result<()> {
-        let (start, mut patience) = (Instant::now(), Patience::default());
         let connection = self.semaphore.connection();
-        let mut long = LongWait::since(start, connection.context().waits_are_logged_after());
+        // Some clocks are slow to read: this one is read only once there is something to wait for.
+        let (mut start, mut long, mut patience) = (None, None, Patience::default());
         let pause = || {
+            let start = *start.get_or_insert_with(Instant::now);
             connection.progress_inbound();
             if patience.wait() {
+                let first = connection.context().waits_are_logged_after();
+                let long = long.get_or_insert_with(|| LongWait::since(start, first));
                 let what = || format!("{}: a signal, over {}", connection.label(), connection.transport());
                 long.log(Instant::now(), None, what);
             }
@@ -250,7 +253,7 @@ impl HostToHostSemaphore {
             // The word that says so may have been reset by another thread's time-out.
             Ok(()) | Err(Error::DeviceWaitTimedOut { .. }) => Err(Error::Timeout {
                 operation: format!("waiting for a signal from {}", connection.label()),
-                after: start.elapsed(),
+                after: start.as_ref().map(Instant::elapsed).unwrap_or_default(),
             }),
             Err(error) => Err(error),
         }

@@ -11,7 +11,7 @@
 mod service;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Weak},
     thread::JoinHandle,
 };
@@ -51,14 +51,14 @@ struct Shared {
     links: Mutex<Vec<Weak<LinkState>>>,
     words: Arc<Words>,
     /// The receiving ends that bring tokens, by the endpoints that they are between.
-    inbound: RwLock<HashMap<Between, Vec<(u64, SharedReceiver)>>>,
+    inbound: RwLock<BTreeMap<Between, Vec<(u64, SharedReceiver)>>>,
     commands: Arc<Commands<Command>>,
 }
 
 type SharedReceiver = Arc<Mutex<Receiver>>;
 
 /// An endpoint of this process, and one of a peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Between {
     pub(crate) ours: Name,
     pub(crate) theirs: Name,

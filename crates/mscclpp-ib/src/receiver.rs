@@ -277,7 +277,11 @@ impl Receiver {
     /// Does what has come, as much as is good for the other queues. If the queue is over and the peer is to blame, the peer
     /// was told why.
     pub(crate) fn serve(&mut self) -> Served {
-        match self.take_some() {
+        self.serve_with(POLLS_AT_ONCE)
+    }
+
+    fn serve_with(&mut self, polls: usize) -> Served {
+        match self.take_some(polls) {
             Ok(served) => served,
             Err(complaint) => {
                 if let Some(complaint) = complaint {
@@ -288,10 +292,10 @@ impl Receiver {
         }
     }
 
-    /// As [`Receiver::serve`], by a thread that waits for a token and will come again soon.
+    /// As [`Receiver::serve`], by a thread that waits for a token: one look, as it comes again if its token has not come.
     pub(crate) fn serve_for_waiter(&mut self) -> Served {
         self.is_assisted = true;
-        self.serve()
+        self.serve_with(1)
     }
 
     /// Whether a thread that waits has served it since this was last asked.
@@ -308,8 +312,8 @@ impl Receiver {
         }
     }
 
-    fn take_some(&mut self) -> Result<Served, Option<Complaint>> {
-        for _ in 0..POLLS_AT_ONCE {
+    fn take_some(&mut self, polls: usize) -> Result<Served, Option<Complaint>> {
+        for _ in 0..polls {
             let mut taken = mem::take(&mut self.taken);
             taken.clear();
             let polled = self.cq.poll().map(|completions| taken.extend(completions));

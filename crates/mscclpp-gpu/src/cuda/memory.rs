@@ -111,11 +111,7 @@ impl Legacy {
         let result = unsafe {
             (driver.ipc_open_mem_handle)(&raw mut address, IpcMemHandle { reserved: bytes }, flags)
         };
-        check(
-            driver,
-            result,
-            "cuIpcOpenMemHandle (not by the process that made it, once per process)",
-        )?;
+        check(driver, result, "cuIpcOpenMemHandle (not by the process that made it, once per process)")?;
         let legacy = Self { device, address };
         let (mut base, mut mapped) = (0, 0usize);
         // SAFETY: both are valid for the write.

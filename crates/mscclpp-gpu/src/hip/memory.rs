@@ -191,11 +191,7 @@ impl Imported {
         // SAFETY: `address` is valid for the write; the runtime checks the handle.
         let result =
             unsafe { (hip.ipc_open_mem_handle)(&raw mut address, handle, IPC_LAZY_ENABLE_PEER_ACCESS) };
-        check(
-            hip,
-            result,
-            "hipIpcOpenMemHandle (not by the process that made it, once per process)",
-        )?;
+        check(hip, result, "hipIpcOpenMemHandle (not by the process that made it, once per process)")?;
         let imported = Self { device, address: DevicePtr::from_ptr(address) };
         // The size is what the peer says; the runtime knows what is there.
         let there = Range::of_allocation(hip, imported.address)?;

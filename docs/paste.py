@@ -56,7 +56,9 @@ def excerpt(source):
             for mark in ("ANCHOR", "ANCHOR_END")
         )
         if len(begin) != 1 or len(end) != 1 or end[0] < begin[0]:
-            raise Wrong(f"{path} needs one line that ends in `ANCHOR: {anchor}`, and below it one `ANCHOR_END: {anchor}`")
+            raise Wrong(
+                f"{path} needs one line that ends in `ANCHOR: {anchor}`, and below it one `ANCHOR_END: {anchor}`"
+            )
         lines = lines[begin[0] + 1 : end[0]]
     lines = [line.rstrip() for line in lines if not ANCHOR.search(line)]
     return textwrap.dedent("\n".join(lines)).strip("\n") + "\n"
@@ -80,7 +82,9 @@ def prose(source, page):
 def pasted(text, page):
     """The text of a page with what belongs into it."""
     if INCLUDE.search(text):
-        raise Wrong("an include directive shows as it is on the web; put a `<!-- code: path#anchor -->` in front of a block")
+        raise Wrong(
+            "an include directive shows as it is on the web; put a `<!-- code: path#anchor -->` in front of a block"
+        )
     found = [match.start() for kind in (CODE, TEXT) for match in kind.finditer(text)]
     for marker in MARKER.finditer(text):
         if marker.start() not in found:
@@ -112,7 +116,9 @@ def main():
         blocks += len(MARKER.findall(before))
         if after != before and check:
             stale = sources_that_differ(before, after)
-            problems.append(f"{name}: what was pasted of {stale} is not what stands there now; run `python3 docs/paste.py`")
+            problems.append(
+                f"{name}: what was pasted of {stale} is not what stands there now; run `python3 docs/paste.py`"
+            )
         elif after != before:
             page.write_text(after)
             print(f"{name}: written")

@@ -1,4 +1,4 @@
-//! What can go wrong, as situations a caller can act on.
+//! What can go wrong, as situations in which a caller can do something.
 
 use std::fmt;
 use std::io;
@@ -156,14 +156,14 @@ pub enum Error {
         theirs: String,
     },
 
-    /// What answers at rank 0's address does not know the job's key, or it has one and this side has none. A side with a key
-    /// gives this when its time is up, as a stranger could have said so too: another program may have the port since rank 0
-    /// ended.
+    /// The process that answers at rank 0's address does not know the job's key, or it has a key and this side has none. A side
+    /// with a key returns this only when its time is up, because a stranger could have said the same: another program may have
+    /// taken the port after rank 0 ended.
     #[error(
         "rank 0 was not found at {address}, where somebody does not accept us as a member of its job: {reason}"
     )]
     Unauthenticated {
-        /// The address that rank 0 was looked for at.
+        /// The address at which rank 0 was looked for.
         address: String,
         /// Which side lacks what.
         reason: String,

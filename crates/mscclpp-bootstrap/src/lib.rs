@@ -1,18 +1,21 @@
 //! How the processes of a job find each other and exchange bytes over TCP.
 //!
-//! [`TcpBootstrap`] connects processes, [`LocalBootstrap`] threads of one process; what either can do is the trait
-//! [`Bootstrap`]. Of the other crates of the repository it needs `mscclpp-net` alone, which knows nothing of GPUs.
+//! [`TcpBootstrap`] connects processes, and [`LocalBootstrap`] threads of one process. Both implement the trait
+//! [`Bootstrap`]. [`Rendezvous`] reads what a launcher says; the book's page "Starting ranks" (`docs/src/starting-ranks.md`)
+//! has the commands. The only other crate of the repository that this one needs is `mscclpp-net`, which knows nothing of GPUs.
 //!
 //! # How a job forms
-//! Every rank connects to rank 0, which it knows by [`UniqueId`] or address; both sides prove that they know the job's
-//! key; rank 0 collects where everybody listens and hands the list to all. Then each rank connects to its parent in a
-//! binary tree of all ranks, and the connections to rank 0 are closed again. Collectives and news of failures run
-//! along the tree; messages between two ranks run over a connection that is opened when it is first needed.
+//! 1. Every rank connects to rank 0, which it knows by a [`UniqueId`] or an address. Both sides prove that they know the
+//!    job's key.
+//! 2. Rank 0 collects where everybody listens, and sends the list to all.
+//! 3. Each rank connects to its parent in a binary tree of all ranks, and the connections to rank 0 are closed again.
 //!
-//! A rank that dies meanwhile is an error with its name for all others, as soon as rank 0 sees its connection end. Only one
-//! that dies before it has proved who it is, in the first thing it says to rank 0, is not known to anybody, and nobody
-//! hears of it before time is up: the time-out of initialisation names it, as missing. In the same way a rank that has
-//! not reached rank 0 names rank 0, whether that died or never came.
+//! Collectives and news of failures run along the tree. Messages between two ranks run over a connection that is opened when
+//! it is first needed.
+//!
+//! If a rank dies meanwhile, all others get an error that names it, as soon as rank 0 sees its connection end. A rank that
+//! dies before it has proved who it is, is not known to anybody: the time-out of initialisation names it as missing. In the
+//! same way a rank that has not reached rank 0 names rank 0 as missing, whether that died or never came.
 //!
 //! # How the code is laid out
 //! `protocol` holds everything that can be said without a socket or a clock: frames, the handshake, message assembly and
@@ -20,16 +23,17 @@
 //! is written over plain messages and serves both kinds of bootstrap. `inbox` is where callers wait.
 //!
 //! # Threat model
-//! With a key, nobody without it who connects to a rank can join a job, stall its forming, or make it fail; what an
-//! unproven connection can make a rank keep is a few kilobytes for a few seconds, for a bounded number of connections.
-//! Nor can who answers at an address that a rank tries, in place of the one it looks for: what is not proved there, a
-//! refusal too, is no more than a reason to try again, and silence costs five seconds before another address has its
-//! turn. At the only address there is, the rank waits for as long as that one keeps its connection open. The price is
-//! that a rank whose key is wrong hears so when its time is up.
+//! If the job has a key, a stranger who does not know it and connects to a rank cannot join the job, nor stop it from forming,
+//! nor make it fail. An unproven connection costs a rank a few kilobytes for a few seconds, and their number is limited.
 //!
-//! The handshake proves who opened a connection; the bytes after it are neither encrypted nor signed. So who can alter
-//! traffic between the hosts, or hands a handshake on between two ranks at an address that one of them tries, is not kept
-//! out. Members trust each other not to lie, but not to send well-formed bytes.
+//! A stranger may also answer at an address that a rank tries. Whatever is said there without a proof, a refusal included, is
+//! only a reason to try again. Silence costs five seconds, then the rank tries the next address. If there is only one address,
+//! the rank waits as long as the stranger keeps the connection open. The price of this is that a rank with a wrong key is told
+//! so only when its time is up.
+//!
+//! The handshake proves who opened a connection. The bytes after it are neither encrypted nor signed. So it does not keep out
+//! someone who can change traffic between the hosts, or who passes a handshake on between two ranks. Members trust each other
+//! not to lie. They do not trust each other to send well-formed bytes.
 #![forbid(unsafe_code)]
 
 mod address;

@@ -42,8 +42,8 @@ impl LocalBootstrap {
         (0..n).map(rank).collect()
     }
 
-    /// After which time a call of this rank that waits is first logged, instead of ten seconds; [`Duration::MAX`] for
-    /// never. See [`Bootstrap`].
+    /// After which time a waiting call of this rank is first logged: ten seconds if not set, [`Duration::MAX`] for never. See
+    /// [`Bootstrap`].
     #[must_use]
     pub fn log_waits_after(mut self, first: Duration) -> Self {
         self.member.log_after = first;

@@ -19,11 +19,11 @@ const MAGIC: [u8; 4] = *b"MSUI";
 const VERSION: u8 = 1;
 const ADDRESSES: std::ops::Range<usize> = 56..120;
 
-/// Names a job and how to reach and to convince its rank 0.
+/// The identity of a job: the addresses of its rank 0, and the job's key.
 ///
-/// Made by [`TcpBootstrap::create_unique_id`](crate::TcpBootstrap::create_unique_id); passed to the other processes
-/// by any means. Whoever has it can join the job, so it is to be kept as one keeps a password: [`Debug`] and
-/// [`Display`](fmt::Display) show the address and hide the key.
+/// Made by [`TcpBootstrap::create_unique_id`](crate::TcpBootstrap::create_unique_id), and passed to the other processes by any
+/// means. Whoever has it can join the job, so treat it as a password. [`Debug`] and [`Display`](fmt::Display) show the address
+/// and hide the key.
 ///
 /// ```
 /// # use mscclpp_bootstrap::{TcpBootstrap, UniqueId};
@@ -49,7 +49,7 @@ impl UniqueId {
         self.bytes
     }
 
-    /// Checks bytes that came from elsewhere. Anything [`to_bytes`](Self::to_bytes) did not make is
+    /// Reads bytes that came from elsewhere. If [`to_bytes`](Self::to_bytes) did not make them, they are
     /// [`Error::BadUniqueId`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let bad = |reason: String| Error::BadUniqueId { reason };

@@ -7,8 +7,8 @@ use crate::{
     Semaphore,
 };
 
-/// [`Semaphore::abort`], and what [`Semaphore::check`] says if that ended a wait: a peer that has left after its last
-/// signal is no failure.
+/// [`Semaphore::abort`], and the error of [`Semaphore::check`] if a wait ended because of it. A peer that has left after its
+/// last signal is no failure.
 impl Abort for Semaphore {
     type Error = Error;
 
@@ -27,7 +27,7 @@ impl Abort for Semaphore {
 
 macro_rules! abort_by_semaphore {
     ($($what:ty),*) => { $(
-        /// Its semaphore's, and so that of everything that shares the semaphore.
+        /// Aborts its semaphore, and so everything that shares the semaphore.
         impl Abort for $what {
             type Error = Error;
 

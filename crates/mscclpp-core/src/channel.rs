@@ -9,17 +9,16 @@ use crate::{
 
 /// A channel that only synchronises two kernels; it moves no data.
 ///
-/// Any number of channels may share a semaphore; they then share its tokens, as [`Semaphore`] says. Its waits see what the
-/// peer's kernels signal themselves, and not what comes over the link, from a host or from a port channel's proxy: a
-/// semaphore of whose signals some may come that way is waited on through a port channel or a
-/// [`crate::HostToDeviceSemaphore`] alone.
+/// Any number of channels may share a semaphore; they then share its tokens, as [`Semaphore`] says. Its waits see only the
+/// signals of the peer's kernels, and not those that come over the link, from a host or from a port channel's proxy. If some
+/// signals of a semaphore may come that way, wait on it through a port channel or a [`crate::HostToDeviceSemaphore`].
 #[derive(Debug, Clone)]
 pub struct BaseMemoryChannel {
     semaphore: DeviceToDeviceSemaphore,
 }
 
 impl BaseMemoryChannel {
-    /// Over a semaphore.
+    /// A channel over `semaphore`.
     ///
     /// # Errors
     /// As [`DeviceToDeviceSemaphore::new`].
@@ -27,13 +26,13 @@ impl BaseMemoryChannel {
         Ok(Self { semaphore: DeviceToDeviceSemaphore::new(semaphore)? })
     }
 
-    /// The semaphore below, for [`Semaphore::check`] and [`Semaphore::abort`].
+    /// Its semaphore, for [`Semaphore::check`] and [`Semaphore::abort`].
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
         self.semaphore.semaphore()
     }
 
-    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a
+    /// What kernels need, as plain data. `self` must live until the kernels that use it are complete. As an argument of a
     /// launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> BaseMemoryChannelHandle {
@@ -41,15 +40,15 @@ impl BaseMemoryChannel {
     }
 }
 
-/// A channel by which kernels move data: they copy between this side's memory and the peer's themselves, or send
-/// packets, and signal and wait as over a [`BaseMemoryChannel`].
+/// A channel over which kernels move data: they copy between this side's memory and the peer's, or send packets. They
+/// signal and wait as over a [`BaseMemoryChannel`].
 ///
 /// Cheap to clone. It keeps its memories, the mapping of the peer's included, and its semaphore. Any number of channels
 /// may share a semaphore (they then share its tokens) and memories.
 ///
 /// For packets, make a channel whose `dst` is the peer's packet buffer and whose `packet_buffer` is this side's, which
-/// is the peer's `dst`. [`Packet::buffer_size`] says how large it must be for data of some size; twice that, used in
-/// turns, lets a round be put while the peer still takes the last one. It starts zeroed.
+/// is the peer's `dst`. [`Packet::buffer_size`] says how large it must be for data of some size. With twice that size, used in
+/// two halves by turns, a round can be put while the peer still reads the last one. A packet buffer starts as zeros.
 ///
 /// ```
 /// # use mscclpp_core::{LL16Packet, MemoryChannel, Packet, RegisteredMemory, Result, Semaphore};
@@ -99,9 +98,9 @@ struct Memories {
 }
 
 impl MemoryChannel {
-    /// Over a semaphore, between `dst`, a memory of the process at its other end, and `src`, one registered here on the
-    /// semaphore's device. `packet_buffer`, of this device too, is where packets of the peer arrive. These two are
-    /// registered for the transport, or for no transport, for local use.
+    /// A channel over `semaphore`, between `dst`, a memory of the process at its other end, and `src`, which was registered
+    /// here and is on the semaphore's device. `packet_buffer`, on this device too, is where packets of the peer arrive. `src`
+    /// and `packet_buffer` are registered for the transport, or for no transport, for local use.
     ///
     /// Maps `dst` at its first use, which may block for some seconds.
     ///
@@ -155,7 +154,7 @@ impl MemoryChannel {
         Ok(Self { _mapping: mapping, memories, base, handle, owner })
     }
 
-    /// The semaphore below, for [`Semaphore::check`] and [`Semaphore::abort`].
+    /// Its semaphore, for [`Semaphore::check`] and [`Semaphore::abort`].
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
         self.base.semaphore()
@@ -189,7 +188,7 @@ impl MemoryChannel {
         self.memories.packet_buffer.as_ref()
     }
 
-    /// Whether kernels may use [`LL128Packet`]s on it. Ask both ends: each knows of its own stores alone.
+    /// Whether kernels may use [`LL128Packet`]s on it. Ask at both ends: each end knows only about its own stores.
     ///
     /// # Errors
     /// [`Error::PacketsRefused`] with the reason.
@@ -220,7 +219,7 @@ impl MemoryChannel {
         Err(Error::PacketsRefused { peer: self.semaphore().connection().label(), reason })
     }
 
-    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a
+    /// What kernels need, as plain data. `self` must live until the kernels that use it are complete. As an argument of a
     /// launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> MemoryChannelHandle {

@@ -5,7 +5,7 @@ use crate::Transport;
 /// What kind of device an endpoint is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DeviceType {
-    /// Not said.
+    /// Not given.
     #[default]
     Unknown,
     /// Host memory and host threads.
@@ -71,11 +71,10 @@ pub struct EndpointConfig {
     pub transport: Transport,
     /// Where it is.
     pub device: Device,
-    /// How many operations each queue holds that wait to be sent, for a transport that keeps them, as Ethernet does; none
-    /// for its own limit. A queue that is full makes others wait, and is no failure. CUDA IPC hands each operation to
-    /// the driver at once, and takes no notice of this.
+    /// How many operations may wait to be sent in each queue; none for the transport's own limit. When a queue is full, callers
+    /// wait; that is no failure. CUDA IPC does not use this: it hands each operation to the driver at once.
     pub max_write_queue_size: Option<u32>,
-    /// For `IB0` to `IB7` alone.
+    /// Used by `IB0` to `IB7` only.
     pub ib: IbConfig,
 }
 

@@ -14,11 +14,11 @@ use crate::{
     provider::{Link, Operation, Queue, Registration, RemoteRegion, RouteId, TransportProvider},
 };
 
-/// A live link from an endpoint of this process to a peer's. Cheap to clone; closed when the last clone, and the last
+/// A live link from an endpoint of this process to a peer's. Cheap to clone. It is closed when the last clone, and the last
 /// semaphore or channel over it, is dropped.
 ///
-/// Its methods may be called from any thread. Operations take effect at the peer in the order of the calls; what is done
-/// through a [`SendQueue`] of the connection has an order of its own.
+/// Its methods may be called from any thread. Operations take effect at the peer in the order of the calls. A [`SendQueue`] of
+/// the connection has an order of its own.
 #[derive(Clone)]
 pub struct Connection {
     inner: Arc<Inner>,
@@ -73,10 +73,10 @@ impl Connection {
         Ok(Self { inner: Arc::new(Inner { queue, link, provider, local, remote, monitor, context }) })
     }
 
-    /// Starts copying `size` bytes from `src` (registered here, for this transport or for local use) to `dst` (the peer's). Returns at once, unless the
-    /// transport is full: then it waits for room, 30 s at most.
+    /// Starts copying `size` bytes from `src` (registered here, for this transport or for local use) to `dst` (the peer's).
+    /// Returns at once, unless the transport is full: then it waits for room, 30 s at most.
     ///
-    /// `src` must keep its contents until [`Connection::flush`] returns.
+    /// The contents of `src` must not change until [`Connection::flush`] returns.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`], [`Error::NotRegistered`], [`Error::InvalidArgument`] for a memory of the wrong process;
@@ -102,7 +102,7 @@ impl Connection {
     /// Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst` and in `src`, the sender's copy of it.
     ///
     /// The peer sees the value only after the data of every earlier [`Connection::write`] of this connection. Blocks as
-    /// that does.
+    /// [`Connection::write`] does.
     ///
     /// # Errors
     /// As [`Connection::write`]; [`Error::InvalidArgument`] if `dst_offset` is no multiple of 8.
@@ -222,8 +222,8 @@ impl Connection {
         }
     }
 
-    /// A queue of operations with an order and a flush of its own, for one owner, such as the thread of a proxy. May
-    /// block for some seconds while the transport opens it.
+    /// Opens a queue of operations with an order and a flush of its own, for one owner, such as the thread of a proxy. May
+    /// block for some seconds.
     ///
     /// # Errors
     /// [`Error::PeerLost`] and the like, or the provider's own.
@@ -241,7 +241,8 @@ impl Connection {
         self.inner.link.open_queue().map_err(|error| error.naming(&self.label()))
     }
 
-    /// Where device code of this side reaches `memory` of the peer, or none over a transport that does not map memory.
+    /// The address at which device code of this side reaches `memory` of the peer; none over a transport that does not map
+    /// memory.
     ///
     /// Maps it the first time, which may block for some seconds. The address is valid as long as `memory` or a clone of
     /// it is kept; what the owner frees meanwhile stays mapped.
@@ -253,16 +254,16 @@ impl Connection {
         Ok(self.map("the memory", memory)?.ptr())
     }
 
-    /// What it failed with, if it did: the peer's process is gone, or it closed its side.
+    /// Whether it still works.
     ///
     /// # Errors
-    /// That.
+    /// What it failed with, such as that the peer's process is gone, or that the peer closed its side.
     pub fn check(&self) -> Result<()> {
         self.inner.monitor.check()
     }
 
-    /// Gives it up: whatever is done with it from now on fails with `error`, and device waits on its semaphores return
-    /// false. Does nothing if it has failed already. Does not block; the peer is not told.
+    /// Makes it fail: every call on it fails with `error` from now on, and device waits on its semaphores return false. Does
+    /// nothing if it has failed already. Does not block; the peer is not told.
     pub fn fail(&self, error: Error) {
         self.inner.monitor.fail(error);
     }
@@ -279,7 +280,7 @@ impl Connection {
         self.inner.local.transport()
     }
 
-    /// The peer's transport: this side's, or another of its family, as another InfiniBand device.
+    /// The peer's transport: the same as this side's, or a different one of its family, such as a different InfiniBand device.
     #[must_use]
     pub fn remote_transport(&self) -> Transport {
         // What came from the peer has no name.
@@ -299,8 +300,8 @@ impl Connection {
         self.inner.local.device()
     }
 
-    /// How many operations may wait to be sent, where the local endpoint's configuration says so; none for the
-    /// transport's own limit.
+    /// How many operations may wait to be sent, if the local endpoint's configuration says that; none for the transport's own
+    /// limit.
     #[must_use]
     pub fn max_write_queue_size(&self) -> Option<u32> {
         self.inner.local.max_write_queue_size()
@@ -415,7 +416,7 @@ impl Patience {
     }
 }
 
-/// Knows a [`Connection`] and does not keep it open.
+/// A reference to a [`Connection`] that does not keep it open.
 #[derive(Clone)]
 pub struct WeakConnection {
     inner: Weak<Inner>,

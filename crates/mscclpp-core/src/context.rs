@@ -14,7 +14,7 @@ use crate::{
     slab::{HOST_TOKEN_SLAB, HostWords, Slabs, StatusBlock, TOKEN_SLAB, TokenBlock, TokenSlab},
 };
 
-/// What makes endpoints, connections and registered memories, and owns what they share. Cheap to clone.
+/// Makes endpoints, connections and registered memories, and owns what they share. Cheap to clone.
 ///
 /// ```
 /// # use mscclpp_core::{Context, TransportFlags};
@@ -57,8 +57,8 @@ impl ContextBuilder {
         self
     }
 
-    /// After which time a wait of the host is first logged, with what it is for, instead of ten seconds; [`Duration::MAX`]
-    /// for never. The next lines of the same wait come after three times as long each.
+    /// After which time a wait of the host is first logged, with what it waits for: ten seconds if not given, and
+    /// [`Duration::MAX`] for never. Each further line of the same wait comes after three times as long.
     #[must_use]
     pub fn log_waits_after(mut self, first: Duration) -> Self {
         self.log_waits_after = Some(first);
@@ -126,7 +126,7 @@ impl Context {
         Ok(gpu)
     }
 
-    /// Opens this process's end of connections to come.
+    /// Opens an endpoint: this process's end of connections that will be made.
     ///
     /// # Errors
     /// [`Error::NoProvider`]; [`Error::Gpu`] for a GPU that does not exist; [`Error::InvalidArgument`] for a device of
@@ -177,8 +177,8 @@ impl Context {
 
     /// Connects an endpoint made here with a peer's (or another of this process, or the same).
     ///
-    /// Each side makes its own connection; both endpoints must be alive meanwhile. Blocks while the peer's process
-    /// answers, for at most about 10 s.
+    /// Each side makes its own connection; both endpoints must exist meanwhile. Blocks until the peer's process has answered,
+    /// for about 10 s at most.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `local` came from a peer; [`Error::TransportMismatch`]; [`Error::Unreachable`]
@@ -212,10 +212,10 @@ impl Context {
     ///
     /// # Safety
     /// `ptr..ptr + len` must be valid memory, of a device of this context's platform or of the host, until the last
-    /// clone of the result and every peer's use of it are gone. From when a peer may have got the result
-    /// ([`RegisteredMemory::serialize`]) it may be written at any moment, and read when this side writes from it: while
-    /// that may be, no Rust reference may cover any part of it, but shared ones to atomics and what is inside an
-    /// `UnsafeCell`. So registering the memory of a `Vec` or a slice that is used as such meanwhile is undefined
+    /// clone of the result and every peer's use of it are gone. As soon as a peer may have got the result
+    /// ([`RegisteredMemory::serialize`]), the memory may be written at any moment, and it is read when this side writes from
+    /// it. During that time no Rust reference may cover any part of it, except shared references to atomics and to what is
+    /// inside an `UnsafeCell`. So registering the memory of a `Vec` or a slice that is used as such meanwhile is undefined
     /// behaviour, even if nobody looks at it while a peer writes.
     ///
     /// # Errors
@@ -246,10 +246,10 @@ impl Context {
         RegisteredMemory::local(region, identity::host_id()?, platform, registrations)
     }
 
-    /// Maps a peer's memory for kernels of `gpu`, and says where it is, without a connection: over the first of its
-    /// transports that this context serves and that maps memory. None if no transport of both maps memory. The address is
-    /// valid as long as `memory` or a clone of it is kept, and [`RegisteredMemory::data`] gives it from now on. The address
-    /// of a memory that was registered here is returned as it is.
+    /// Maps a peer's memory for kernels of `gpu`, without a connection, and returns its address. Uses the first of the memory's
+    /// transports that this context serves and that maps memory; none if there is no such transport. The address is valid as
+    /// long as `memory` or a clone of it is kept, and [`RegisteredMemory::data`] returns it from now on. For a memory that was
+    /// registered here, its own address is returned.
     ///
     /// Blocks while the memory's owner is asked, for some seconds at most. What is mapped already is not mapped again.
     ///
@@ -282,8 +282,8 @@ impl Context {
         }
     }
 
-    /// Whether [`Context::map_memory`] may give an address of this memory: it was registered here, or it is a device's and
-    /// this context serves a transport of it that maps memory. Asks nobody.
+    /// Whether [`Context::map_memory`] may return an address of this memory: it was registered here, or it is memory of a
+    /// device and this context serves a transport of it that maps memory. Does not ask the memory's owner.
     #[must_use]
     pub fn may_map(&self, memory: &RegisteredMemory) -> bool {
         memory.is_local() || (memory.is_of_a_device() && self.mapping_providers(memory).next().is_some())

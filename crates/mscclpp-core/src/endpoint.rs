@@ -49,7 +49,7 @@ impl Local {
     }
 }
 
-/// What travels of an endpoint. Its [`fmt::Debug`] leaves out what is in the provider's part: that may be a key.
+/// The part of an endpoint that travels to peers. Its [`fmt::Debug`] leaves out the provider's part, which may hold a key.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct EndpointInfo {
@@ -67,7 +67,7 @@ pub struct EndpointInfo {
     pub platform: Platform,
     /// What identifies its device on that host; zeros for a CPU.
     pub device_uuid: [u8; 16],
-    /// What its provider needs to be connected.
+    /// What the peer's provider needs to connect with it.
     pub blob: Vec<u8>,
 }
 

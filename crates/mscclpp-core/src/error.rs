@@ -7,9 +7,9 @@ use crate::{Transport, TransportFlags};
 /// What this crate's calls return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong between endpoints. Every variant is a situation a caller can act on.
+/// What can go wrong between endpoints. Every variant is a situation in which a caller can do something.
 ///
-/// Its text is its own part; why it came about is its [`source`](StdError::source). [`Report`](crate::Report) shows both.
+/// Its text says what went wrong; the cause is its [`source`](StdError::source). [`Report`](crate::Report) shows both.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

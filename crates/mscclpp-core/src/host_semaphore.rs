@@ -20,14 +20,14 @@ use crate::{
     slab::{EXPECTED, INBOUND, INBOUND_BY_LINK},
 };
 
-/// Counts the signals of a [`Semaphore`] that a [`crate::SendQueue`] sends, to which it is attached. One at a time exists
-/// of each semaphore ([`Semaphore::signaller`]); dropping it makes room for another, which goes on counting, or for the
-/// signals of host semaphores.
+/// Counts the signals of a [`Semaphore`] that a [`crate::SendQueue`] sends, to which it is attached. Each semaphore has one
+/// signaller at a time ([`Semaphore::signaller`]). When it is dropped, there may be a new one, which goes on counting, or
+/// host semaphores may signal.
 ///
-/// A signal is the number of signals so far, stored at the peer behind everything the queue was given before. So it
-/// needs no atomic operation at the peer, and sending it through several queues one after the other would not keep the
-/// order: use one queue. Before a signaller is given up for another one that uses another queue, or for host semaphores,
-/// flush its queue. A proxy service does so when it stops.
+/// A signal is the number of signals so far. It is stored at the peer behind everything that the queue was given before, so it
+/// needs no atomic operation at the peer. Several queues would not keep these numbers in order, so use one queue. Flush it
+/// before the signaller is dropped and the semaphore is used with a different queue or by host semaphores. A proxy service
+/// does so when it stops.
 pub struct Signaller {
     semaphore: Semaphore,
     sent: u64,
@@ -76,8 +76,8 @@ impl fmt::Debug for Signaller {
     }
 }
 
-/// A semaphore that hosts signal and kernels wait on: `Host2DeviceSemaphore` of the C++ and Python API. It works over
-/// every transport. Several of one [`Semaphore`] share its tokens.
+/// A semaphore that hosts signal and on which kernels wait: `Host2DeviceSemaphore` of the C++ and Python API. It works over
+/// every transport. Several objects of one [`Semaphore`] share its tokens.
 ///
 /// Port channels use the same [device handle](HostToDeviceSemaphoreHandle), and their proxy signals in place of
 /// [`Self::signal`].
@@ -88,7 +88,7 @@ pub struct HostToDeviceSemaphore {
 }
 
 impl HostToDeviceSemaphore {
-    /// Of `semaphore`, whose local endpoint is on a GPU.
+    /// Made of `semaphore`, whose local endpoint is on a GPU.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a local endpoint on the CPU.
@@ -96,8 +96,8 @@ impl HostToDeviceSemaphore {
         Ok(Self { handle: HostToDeviceSemaphoreHandle::of(semaphore)?, semaphore: semaphore.clone() })
     }
 
-    /// Signals the peer, after all earlier [`Connection::write`]s of the connection. Blocks only while the transport is
-    /// full, as those do; any thread may call it.
+    /// Signals the peer, after all earlier [`Connection::write`]s of the connection. Blocks only while the transport is full.
+    /// Any thread may call it.
     ///
     /// # Errors
     /// [`Error::PeerLost`] and the like; [`Error::Timeout`] if the transport stays full; [`Error::InvalidArgument`] while
@@ -106,13 +106,13 @@ impl HostToDeviceSemaphore {
         self.semaphore.signal_from_host()
     }
 
-    /// The semaphore below.
+    /// Its semaphore.
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
         &self.semaphore
     }
 
-    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a
+    /// What kernels need, as plain data. `self` must live until the kernels that use it are complete. As an argument of a
     /// launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> HostToDeviceSemaphoreHandle {
@@ -120,20 +120,20 @@ impl HostToDeviceSemaphore {
     }
 }
 
-/// What kernels do with a semaphore that hosts signal: `Host2DeviceSemaphoreDeviceHandle` in the headers.
+/// The handle by which kernels wait on a semaphore that hosts signal: `Host2DeviceSemaphoreDeviceHandle` in the headers.
 ///
 /// It holds no reference: the semaphore must outlive the kernels that use it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct HostToDeviceSemaphoreHandle {
-    /// Memory that this device reaches, its own unless the transport says otherwise: two words side by side, 16-byte
-    /// aligned, signals of the peer's kernels, and of its link.
+    /// Two words side by side, 16-byte aligned, in memory that this device reaches: how many signals have come from the peer's
+    /// kernels, and how many over its link.
     pub inbound_token: *mut u64,
-    /// Local device memory, counts the signals that waits here have claimed.
+    /// A word of local device memory: how many signals waits here have claimed.
     pub expected_inbound_token: *mut u64,
     /// Pinned host memory: abort request, a wait timed out, a wait saw the abort, reserved.
     pub status: *mut u32,
-    /// In a port channel's handle, the parts that a kernel needs to make another of it; else null.
+    /// In a port channel's handle, the parts that a kernel needs to make a handle of its own; else null.
     pub port: *const u64,
 }
 
@@ -145,7 +145,7 @@ unsafe impl Send for HostToDeviceSemaphoreHandle {}
 unsafe impl Sync for HostToDeviceSemaphoreHandle {}
 
 impl HostToDeviceSemaphoreHandle {
-    /// The handle of a semaphore, whoever signals it.
+    /// The handle of a semaphore, also of one that is not signalled by hosts.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for one whose local endpoint is on the CPU.
@@ -167,16 +167,16 @@ impl HostToDeviceSemaphoreHandle {
         })
     }
 
-    /// Where kernels of this side may signal the peer of `semaphore` themselves, by adding 1 with release at system
-    /// scope: none where they do not reach it, or not with atomics.
+    /// The word by which kernels of this side signal the peer of `semaphore` themselves: they add 1 with release at system
+    /// scope. None where they do not reach it, or not with atomics.
     #[must_use]
     pub fn direct_token(semaphore: &Semaphore) -> Option<DevicePtr> {
         semaphore.remote_token_by_device()
     }
 }
 
-/// A semaphore that hosts signal and hosts wait on: `Host2HostSemaphore` of the C++ and Python API. Its local endpoint
-/// is on the CPU, so it is not for CUDA IPC. Several of one [`Semaphore`] share its tokens.
+/// A semaphore that hosts signal and on which hosts wait: `Host2HostSemaphore` of the C++ and Python API. Its local endpoint
+/// is on the CPU, so it is not for CUDA IPC. Several objects of one [`Semaphore`] share its tokens.
 ///
 /// The peer may have a [`HostToDeviceSemaphore`] at its end, if that is on a GPU.
 #[derive(Debug, Clone)]
@@ -185,7 +185,7 @@ pub struct HostToHostSemaphore {
 }
 
 impl HostToHostSemaphore {
-    /// Of `semaphore`, whose local endpoint is on the CPU.
+    /// Made of `semaphore`, whose local endpoint is on the CPU.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a local endpoint on a GPU.
@@ -200,8 +200,8 @@ impl HostToHostSemaphore {
         Ok(Self { semaphore: semaphore.clone() })
     }
 
-    /// Signals the peer, after all earlier [`Connection::write`]s of the connection. Blocks only while the transport is
-    /// full, as those do; any thread may call it.
+    /// Signals the peer, after all earlier [`Connection::write`]s of the connection. Blocks only while the transport is full.
+    /// Any thread may call it.
     ///
     /// # Errors
     /// [`Error::PeerLost`] and the like; [`Error::Timeout`] if the transport stays full; [`Error::InvalidArgument`] while
@@ -226,8 +226,8 @@ impl HostToHostSemaphore {
         self.semaphore.check().map(|()| false)
     }
 
-    /// Takes a signal, waiting for it: without bound if `max_spin_count` is negative, else for that many polls. What the
-    /// peer wrote before is then visible. Ends when the connection fails or the semaphore is aborted. A long wait is logged,
+    /// Waits for a signal and takes it. What the peer wrote before is visible then. Waits for `max_spin_count` polls at most, or
+    /// without a bound if that is negative. Ends when the connection fails or the semaphore is aborted. A long wait is logged,
     /// as [`crate::ContextBuilder::log_waits_after`] says.
     ///
     /// # Errors
@@ -259,7 +259,7 @@ impl HostToHostSemaphore {
         }
     }
 
-    /// The semaphore below.
+    /// Its semaphore.
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
         &self.semaphore

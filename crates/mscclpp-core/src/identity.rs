@@ -9,12 +9,12 @@ use mscclpp_net::{
 
 use crate::{Error, Result};
 
-/// A random number that stands for one process, so that it recognises what it serialized itself.
+/// A random number that stands for one process. By it a process recognises what it has serialized itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ProcessId([u8; 16]);
 
 impl ProcessId {
-    /// That of this process, drawn once. A forked child that draws before its parent did gets its own.
+    /// The number of this process, chosen once. A forked child has a number of its own if its parent had none before.
     ///
     /// # Errors
     /// [`Error::System`] if the system has no random numbers.
@@ -50,7 +50,7 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
 }
 
 /// What two processes must have in common to be on one host: `MSCCLPP_HOSTID`, else the boot id and the network
-/// namespace. The host's name says nothing: containers share and clone names.
+/// namespace. The host's name is not used, because containers share and clone names.
 ///
 /// # Errors
 /// [`Error::Environment`] for a malformed `MSCCLPP_HOSTID`, [`Error::System`] if `/proc` cannot be read.

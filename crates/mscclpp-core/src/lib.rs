@@ -2,14 +2,14 @@
 //!
 //! A [`Context`] is put together from transport providers ([`provider::TransportProvider`]). It opens [`Endpoint`]s,
 //! which travel to peers as bytes, and joins two of them into a [`Connection`]. Over a connection, two
-//! [`SemaphoreStub`]s make a [`Semaphore`], and a [`BaseMemoryChannel`] puts it into the hands of kernels. What hosts
-//! signal are [`HostToDeviceSemaphore`] and [`HostToHostSemaphore`].
+//! [`SemaphoreStub`]s make a [`Semaphore`], which kernels use through a [`BaseMemoryChannel`] or a [`MemoryChannel`]. Hosts
+//! signal over a [`HostToDeviceSemaphore`] or a [`HostToHostSemaphore`].
 //!
-//! This crate knows no transport by name beyond its number, opens no socket and starts no thread.
+//! This crate contains no transport, opens no socket and starts no thread.
 //!
 //! # A dead peer is an error, not a hang
-//! Every connection has a [`LinkMonitor`] that its transport tells when the peer goes. The connection then fails with
-//! [`Error::PeerLost`] or [`Error::PeerClosed`], and device waits on its semaphores return false. Connections carry a
+//! A transport tells each connection's [`LinkMonitor`] when the peer goes. The connection then fails with
+//! [`Error::PeerLost`] or [`Error::PeerClosed`], and device waits on its semaphores return false. Connections have a
 //! label ([`Connection::set_label`]) by which those errors name the peer.
 
 mod abort;

@@ -48,7 +48,7 @@ impl MemoryRegion {
         REGIONS.lock().get(&id).and_then(Weak::upgrade)
     }
 
-    /// A number of its own in this process, not guessable.
+    /// A random number that no other region of this process has.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
@@ -84,17 +84,17 @@ impl Drop for MemoryRegion {
 ///
 /// Made by [`crate::Context::register_buffer`] or [`crate::Context::register_memory`], or by
 /// [`RegisteredMemory::deserialize`] from what a peer sent. That only parses: a peer's memory is mapped at its first use
-/// through a connection, or by [`Context::map_memory`](crate::Context::map_memory). Cheap to clone; dropping the last clone
-/// of a registered memory withdraws it, and peers that use it later for the first time get an error.
+/// through a connection, or by [`Context::map_memory`](crate::Context::map_memory). Cheap to clone. When the last clone of a
+/// memory that was registered here is dropped, it is withdrawn: peers that use it later for the first time get an error.
 ///
 /// # Memory for local use
 /// A memory may be registered for no transport ([`TransportFlags::NONE`]). It has an address and a size, and can be
-/// 1. the `src` and the `packet_buffer` of a memory channel, whose kernels use the address alone;
-/// 2. the source of writes and of port channels' puts, over transports that read any memory of this process: CUDA IPC
-///    (device memory) and Ethernet do, and a transport that does not gives [`Error::NotRegistered`].
+/// 1. the `src` and the `packet_buffer` of a memory channel, whose kernels need only the address;
+/// 2. the source of writes and of port channels' puts, over transports that read any memory of this process. CUDA IPC
+///    (device memory) and Ethernet do; over other transports it is [`Error::NotRegistered`].
 ///
-/// Peers cannot use it: if it is sent to one, what is done with it there is [`Error::NotRegistered`]. A memory that is
-/// registered for some transports is used over these alone, at both ends.
+/// Peers cannot use it: if it is sent to one, its use there is [`Error::NotRegistered`]. A memory that is registered for some
+/// transports is used only over these, at both ends.
 #[derive(Clone)]
 pub struct RegisteredMemory {
     inner: Arc<Inner>,
@@ -133,7 +133,7 @@ struct MemoryInfo {
     blobs: Vec<(Transport, Vec<u8>)>,
 }
 
-/// What a provider gets to know of a region to import.
+/// What a provider is told about a region that it is to import.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct RegionInfo<'a> {
@@ -177,10 +177,10 @@ impl RegisteredMemory {
         Ok(Self { inner: Arc::new(Inner { info, local, imports: Mutex::default() }) })
     }
 
-    /// Where this process finds it: its address if it was registered here; of a peer's memory the first mapping, once there
-    /// is one, else none. [`Context::map_memory`](crate::Context::map_memory) makes one, as does using it through a
-    /// connection whose transport maps memory. A memory that a communicator received is mapped already, where that can be.
-    /// Does not block.
+    /// Its address in this process. A peer's memory has one once it is mapped, and none before: by
+    /// [`Context::map_memory`](crate::Context::map_memory), or by its first use through a connection whose transport maps
+    /// memory. If it is mapped for several devices, this is the first mapping. A memory that a communicator received is
+    /// mapped already, if that is possible. Does not block.
     #[must_use]
     pub fn data(&self) -> Option<DevicePtr> {
         match &self.inner.local {
@@ -195,19 +195,19 @@ impl RegisteredMemory {
         self.inner.info.len
     }
 
-    /// What it can be used over.
+    /// The transports over which it can be used.
     #[must_use]
     pub fn transports(&self) -> TransportFlags {
         self.inner.info.blobs.iter().map(|(t, _)| *t).collect()
     }
 
-    /// Whether it was registered in this process and this value (or the one it was cloned from) registered it.
+    /// Whether this value, or the one from which it was cloned, is the registration itself, and not what a peer sent.
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.inner.local.is_some()
     }
 
-    /// The device whose memory it is, if it was registered in this process: none for host memory and a peer's.
+    /// The device whose memory it is, if it was registered in this process; none for host memory, and for a peer's memory.
     #[must_use]
     pub fn gpu(&self) -> Option<&Gpu> {
         self.inner.local.as_ref().and_then(|local| local.region.gpu())
@@ -340,7 +340,7 @@ impl RegisteredMemory {
         out.finish()
     }
 
-    /// Reads what a peer's [`RegisteredMemory::serialize`] made. Only parses: nothing is mapped yet.
+    /// Reads bytes that a peer's [`RegisteredMemory::serialize`] made. Only parses: nothing is mapped yet.
     ///
     /// # Errors
     /// [`Error::Malformed`] for bytes that are truncated, foreign, of another version or of another kind.

@@ -46,7 +46,7 @@ impl LinkMonitor {
         }
     }
 
-    /// The transport saw that the peer is gone.
+    /// The transport has seen that the peer is gone without a goodbye.
     pub fn lost(&self, reason: impl fmt::Display) {
         self.fail(Error::PeerLost { peer: self.label(), reason: reason.to_string() });
     }
@@ -56,7 +56,8 @@ impl LinkMonitor {
         self.fail(Error::PeerClosed { peer: self.label() });
     }
 
-    /// Nothing more can be done over this connection.
+    /// The connection cannot be used any more, for this reason. The first failure counts; later ones are ignored. Waits of
+    /// kernels on the connection's semaphores end. Does not wait for them.
     pub fn fail(&self, error: Error) {
         let mut targets = self.inner.targets.lock();
         if self.inner.failure.set(error).is_err() {
@@ -70,13 +71,15 @@ impl LinkMonitor {
         tracing::info!(target: "mscclpp::conn", peer = %self.label(), error = %Report(error), "connection failed");
     }
 
+    /// Whether the connection still works.
+    ///
     /// # Errors
-    /// What the connection failed with, if it did.
+    /// What it failed with, if it did.
     pub fn check(&self) -> crate::Result<()> {
         self.inner.failure.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// What errors call the peer.
+    /// The name of the peer in errors.
     #[must_use]
     pub fn label(&self) -> String {
         self.inner.label.lock().clone()

@@ -8,7 +8,7 @@ pub trait Packet: sealed::Sealed {
     /// Bytes of data in a packet.
     const PAYLOAD: u64;
 
-    /// How many threads, a whole group of neighbours, store or take a packet together.
+    /// How many threads, side by side, store or load a packet together.
     const LANES: u32;
 
     /// How large a packet buffer must be for `bytes` bytes of data put at its start.

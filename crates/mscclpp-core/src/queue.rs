@@ -13,16 +13,16 @@ use crate::{
 
 /// Operations of one connection for one owner, in the order in which they are given.
 ///
-/// What the thread of a proxy drives: nothing here blocks or takes a lock, what needs looking up is looked up once
+/// Made for the thread of a proxy: nothing here blocks or takes a lock, memories are looked up once
 /// ([`SendQueue::route`]), and in the long run nothing is allocated. Opened by [`Connection::open_queue`]; keeps the
 /// connection. Queues of one connection have no order among each other.
 ///
 /// [`SendQueue::write`] and the like put operations behind those that wait here. [`SendQueue::submit`] hands over to the
-/// transport as many as it takes, together; so do [`SendQueue::request_flush`] and [`SendQueue::progress`]. What does
-/// not fit, because the transport is full, waits here until a later call.
+/// transport as many as it takes, together; so do [`SendQueue::request_flush`] and [`SendQueue::progress`]. What the transport
+/// has no room for waits here until a later call.
 ///
-/// Dropped, it waits for 5 seconds at most until the transport has taken what waits; if it does not, the connection
-/// fails, as what was signalled and what was sent would not agree any more.
+/// When it is dropped, it waits for 5 seconds at most until the transport has taken everything. If the transport does not, the
+/// connection fails, because signals were counted that will not be sent.
 ///
 /// ```
 /// # use mscclpp_core::{Connection, RegisteredMemory, Result, Semaphore};
@@ -107,8 +107,8 @@ impl SendQueue {
         &self.connection
     }
 
-    /// Prepares writes from `src`, registered here, to the peer's `dst`, and keeps both. The number it gives is of use for
-    /// this queue only. Maps `dst` the first time, which may block for some seconds.
+    /// Prepares writes from `src`, registered here, to the peer's `dst`, and keeps both. The number that it returns is for this
+    /// queue only. Maps `dst` the first time, which may block for some seconds.
     ///
     /// # Errors
     /// [`Error::NotRegistered`]; [`Error::InvalidArgument`] for a memory of the wrong process; errors of mapping;
@@ -150,11 +150,11 @@ impl SendQueue {
         found.map(|(signaller, _)| signaller.semaphore()).ok_or_else(foreign)
     }
 
-    /// Has `size` bytes copied along `route`; the source must keep its contents until a flush behind this is reached.
+    /// Copies `size` bytes along `route`. The source must not change until a flush behind this is reached.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`]; [`Error::InvalidArgument`] for the route of another queue; [`Error::QueueFull`] if as many
-    /// operations wait as may; [`Error::PeerLost`] and the like once the connection has failed.
+    /// [`Error::OutOfBounds`]; [`Error::InvalidArgument`] for the route of another queue; [`Error::QueueFull`] if there
+    /// is no room; [`Error::PeerLost`] and the like once the connection has failed.
     pub fn write(&mut self, route: RouteId, dst_offset: u64, src_offset: u64, size: u64) -> Result<()> {
         let Some(Some(Prepared { sizes, .. })) = self.routes.get(route.index()) else {
             return Err(foreign());
@@ -164,7 +164,7 @@ impl SendQueue {
         self.add(Operation::Write { route, dst_offset, src_offset, len: size })
     }
 
-    /// Signals the peer, behind everything this queue was given before.
+    /// Signals the peer, behind everything that this queue was given before.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for the signaller of another queue; [`Error::QueueFull`]; [`Error::PeerLost`] and the
@@ -225,7 +225,7 @@ impl SendQueue {
         self.operations.len() - self.taken
     }
 
-    /// Hands over what waits here, as far as the transport takes it, in one call. Returns how many operations wait still.
+    /// Hands over what waits here, as far as the transport takes it, in one call. Returns how many operations still wait.
     ///
     /// # Errors
     /// [`Error::PeerLost`] and the like. The same error comes again from the next call.
@@ -249,8 +249,8 @@ impl SendQueue {
         Ok(self.waiting())
     }
 
-    /// Asks to be told when everything given so far is complete at the peer, and hands over what waits, as far as the
-    /// transport takes it. Returns the ticket that [`SendQueue::progress`] will reach. Tickets never fall.
+    /// Begins a flush of everything given so far, and hands over what waits, as far as the transport takes it. Returns a ticket:
+    /// when [`SendQueue::progress`] has reached it, everything is complete at the peer. Later tickets are never lower.
     ///
     /// # Errors
     /// [`Error::PeerLost`] and the like.
@@ -275,8 +275,8 @@ impl SendQueue {
         Ok(self.ticket)
     }
 
-    /// The highest ticket that has been reached. To be called again and again while one is waited for: it hands over what
-    /// waits, and drives transports that need driving.
+    /// The highest ticket that has been reached. Call it again and again while you wait for one: it also hands over what waits,
+    /// and lets the transport go on.
     ///
     /// # Errors
     /// [`Error::PeerLost`] and the like.

@@ -7,7 +7,8 @@ use crate::{
     provider::{Registration, RemoteRegion},
 };
 
-/// From a memory of this process to one of the peer's, over one connection. Keeps both memories, the peer's mapped.
+/// A pair of memories, one of this process and one of the peer's, over one connection. Keeps both, and the mapping of the
+/// peer's.
 #[derive(Clone)]
 pub struct Route {
     dst: Arc<dyn RemoteRegion>,
@@ -19,7 +20,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// From `src`, registered here, to the peer's `dst`. Maps `dst` the first time, which may block for some seconds.
+    /// A route from `src`, registered here, to the peer's `dst`. Maps `dst` the first time, which may block for some seconds.
     ///
     /// # Errors
     /// [`NotRegistered`](crate::Error::NotRegistered); [`InvalidArgument`](crate::Error::InvalidArgument) for a memory of
@@ -43,7 +44,7 @@ impl Route {
         &self.src
     }
 
-    /// Where kernels of this side reach the destination, if the transport maps it.
+    /// The address at which kernels of this side reach the destination, if the transport maps it.
     #[must_use]
     pub fn dst_ptr(&self) -> Option<DevicePtr> {
         self.dst.ptr()

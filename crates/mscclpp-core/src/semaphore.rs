@@ -17,7 +17,7 @@ use crate::{
 
 /// A pair of tokens, one at each end of a connection, by which the ends signal and wait for each other.
 ///
-/// Cheap to clone. Aborted (see [`Semaphore::abort`]) by itself when its connection fails.
+/// Cheap to clone. When its connection fails, it is aborted (see [`Semaphore::abort`]).
 ///
 /// Any number of objects may be made of it, of one kind or of several: [`DeviceToDeviceSemaphore`]s and memory channels,
 /// [`HostToDeviceSemaphore`](crate::HostToDeviceSemaphore)s, [`HostToHostSemaphore`](crate::HostToHostSemaphore)s, and the
@@ -25,7 +25,7 @@ use crate::{
 /// each wait through any of them, here or in a kernel, takes one. Only two things do not go together:
 /// 1. A wait of a [`DeviceToDeviceSemaphore`] or memory channel does not see signals that came over the link, from a host
 ///    or a proxy. Where some may come that way, wait through a port channel or a host semaphore.
-/// 2. Signals over the link have one sender: while a proxy service (or a [`Signaller`] of your own) has a semaphore, a
+/// 2. Only one sender at a time signals over the link. While a proxy service (or a [`Signaller`] of yours) has the semaphore, a
 ///    host's `signal` is an error, and a second service is refused.
 #[derive(Clone)]
 pub struct Semaphore {
@@ -142,7 +142,7 @@ impl Semaphore {
         Ok(Self { inner })
     }
 
-    /// The connection it is over.
+    /// Its connection.
     #[must_use]
     pub fn connection(&self) -> &Connection {
         &self.inner.connection
@@ -160,14 +160,14 @@ impl Semaphore {
         &self.inner.remote.memory
     }
 
-    /// Ends every wait on it, here, now and from now on: device waits return false within about a millisecond, later
-    /// ones at once. Does not block. The peer is not told.
+    /// Ends every wait on it on this side, for ever: device waits return false within about a millisecond, later ones at once.
+    /// Does not block. The peer is not told.
     pub fn abort(&self, reason: &str) {
         self.inner.waits.abort(&Error::Aborted { reason: reason.to_owned() });
     }
 
-    /// What it was aborted with, if it was: by the host, because its connection failed, or by a kernel that used a port
-    /// channel over it with what does not fit a trigger. Does not block and takes nothing away.
+    /// Why it was aborted, if it was: by the host, because its connection failed, or because a kernel used a port channel over
+    /// it with an offset, size or id that does not fit into a trigger. Does not block, and changes nothing.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         if let Some(error) = self.inner.waits.aborted.get() {
@@ -187,12 +187,12 @@ impl Semaphore {
         Some(Error::TriggerRefused { peer: self.inner.connection.label(), reason })
     }
 
-    /// What happened to waits on it; ask after the kernel that waited is complete.
+    /// Whether something went wrong with waits on it. Ask after the kernel that waited is complete.
     ///
     /// # Errors
-    /// [`Semaphore::failure`], for ever; else
-    /// once, of what happened since the last call, [`Error::PacketsRefused`] if a kernel used packets that cannot be
-    /// used here, or [`Error::DeviceWaitTimedOut`] if a device wait ran out of polls.
+    /// [`Semaphore::failure`], in every call. Otherwise, once for what happened since the last call:
+    /// [`Error::PacketsRefused`] if a kernel used packets that cannot be used here, or [`Error::DeviceWaitTimedOut`] if a
+    /// device wait reached its bound.
     pub fn check(&self) -> Result<()> {
         if let Some(error) = self.failure() {
             return Err(error);
@@ -236,12 +236,12 @@ impl Semaphore {
         }
     }
 
-    /// What signals the peer through a [`SendQueue`](crate::SendQueue). There is one at a time, and while there is, host
-    /// semaphores of this semaphore cannot signal. Blocks until the signals that they have sent are at the peer, for 30 s at
-    /// most: another queue must not overtake them.
+    /// Takes the object that counts signals sent through a [`SendQueue`](crate::SendQueue). There is one at a time, and while it
+    /// exists, host semaphores of this semaphore cannot signal. Blocks until the signals that these have sent are at the
+    /// peer, for 30 s at most, since a different queue must not overtake them.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] while somebody has it, such as a proxy service; [`Error::Timeout`]: nothing was taken;
+    /// [`Error::InvalidArgument`] while somebody else has it, such as a proxy service; [`Error::Timeout`]: nothing was taken;
     /// [`Error::PeerLost`] and the like.
     pub fn signaller(&self) -> Result<Signaller> {
         let mut signals = self.inner.link_signals.lock();
@@ -334,7 +334,7 @@ impl fmt::Debug for Semaphore {
     }
 }
 
-/// A semaphore whose both ends are kernels: `MemoryDevice2DeviceSemaphore` of the C++ and Python API. Several of one
+/// A semaphore with kernels at both ends: `MemoryDevice2DeviceSemaphore` of the C++ and Python API. Several objects of one
 /// [`Semaphore`] share its tokens.
 #[derive(Debug, Clone)]
 pub struct DeviceToDeviceSemaphore {
@@ -343,10 +343,10 @@ pub struct DeviceToDeviceSemaphore {
 }
 
 impl DeviceToDeviceSemaphore {
-    /// From a semaphore over a transport that lets device code reach the peer's memory.
+    /// Made of a semaphore over a transport that lets device code reach the peer's memory.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] over one that does not; [`Error::InvalidArgument`] for a local endpoint on the CPU.
+    /// [`Error::Unreachable`] over a transport that does not; [`Error::InvalidArgument`] for a local endpoint on the CPU.
     pub fn new(semaphore: &Semaphore) -> Result<Self> {
         let inner = &semaphore.inner;
         if inner.connection.local_gpu().is_none() {
@@ -378,13 +378,13 @@ impl DeviceToDeviceSemaphore {
         Ok(Self { semaphore: semaphore.clone(), handle })
     }
 
-    /// The semaphore below.
+    /// Its semaphore.
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
         &self.semaphore
     }
 
-    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a
+    /// What kernels need, as plain data. `self` must live until the kernels that use it are complete. As an argument of a
     /// launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> DeviceToDeviceSemaphoreHandle {

@@ -29,11 +29,11 @@ impl SemaphoreStub {
         Self::aligned(connection, TOKEN_BLOCK)
     }
 
-    /// As [`SemaphoreStub::new`], with the token in a page of 4 KiB that no token made before is in.
+    /// As [`SemaphoreStub::new`], with the token in a page of 4 KiB that has no other token yet.
     ///
-    /// Which page a token is in decides how far it is from the link and from the multiprocessor that waits, and thereby
-    /// a tenth of the time of a signal or more. To find a fast one, make several semaphores in this way, time signals over
-    /// each, and keep the fastest.
+    /// The page decides how far the token is from the link and from the multiprocessor that waits. That can be a tenth of the
+    /// time of a signal, or more. To find a fast page, make several semaphores in this way, time signals over each, and keep
+    /// the fastest. `Communicator::build_fastest_semaphore` of the crate `mscclpp` does this.
     ///
     /// # Errors
     /// As [`SemaphoreStub::new`].

@@ -6,10 +6,10 @@ use std::{
     str::FromStr,
 };
 
-/// By which means two endpoints reach each other.
+/// The means by which two endpoints reach each other.
 ///
-/// A number with names for the well-known ones, so that a provider outside this project can bring its own
-/// ([`Transport::custom`]) without a change here. Two are equal if their numbers are.
+/// It is a number, with names for the well-known ones, so that a provider outside this project can have its own
+/// ([`Transport::custom`]). Two transports are equal if their numbers are equal.
 #[derive(Clone, Copy)]
 pub struct Transport {
     code: u8,
@@ -48,7 +48,7 @@ impl Transport {
         Self { code, name: None }
     }
 
-    /// Transport number `n` (0 to 15) of those left to providers outside this project.
+    /// Transport number `n` (0 to 15) of those that are free for providers outside this project.
     ///
     /// # Panics
     /// If `n` is over 15.
@@ -58,8 +58,8 @@ impl Transport {
         Self::numbered(FIRST_CUSTOM + n)
     }
 
-    /// A custom transport with a name, by which errors and logs call it. The name stays in this process; what comes from a
-    /// peer, and what a set of transports holds, has none.
+    /// A custom transport with a name for errors and logs. The name is not sent to peers, and a set of transports does not
+    /// keep it.
     ///
     /// ```
     /// # use mscclpp_core::Transport;
@@ -69,7 +69,7 @@ impl Transport {
     /// ```
     ///
     /// # Panics
-    /// If it is none of the custom ones, whose names are known.
+    /// If it is not a custom one: the others have names already.
     #[must_use]
     pub const fn named(self, name: &'static str) -> Self {
         assert!(self.code >= FIRST_CUSTOM, "only custom transports are given names");
@@ -141,7 +141,7 @@ pub struct UnknownTransport(String);
 impl FromStr for Transport {
     type Err = UnknownTransport;
 
-    /// Reads what its `Display` writes, of those that this project knows; upper and lower case are the same.
+    /// Reads what `Display` writes, for the transports of this project. Upper and lower case are the same.
     ///
     /// ```
     /// # use mscclpp_core::Transport;

@@ -1,25 +1,25 @@
-//! What kernels wait through, seen by a host that wants to give them up.
+//! Objects by which kernels wait, and whose waits the host can end.
 
 use std::time::Duration;
 
 use crate::{Error, Result, Stream};
 
-/// Something that kernels wait through, and whose waits the host can end: a semaphore, a channel, a proxy service, a
-/// communicator, or a list of such. For [`Stream::synchronize_or_abort`].
+/// An object by which kernels wait, and whose waits the host can end: a semaphore, a channel, a proxy service, a communicator,
+/// or a list of these. For [`Stream::synchronize_or_abort`].
 pub trait Abort {
     /// What went wrong.
     type Error: From<Error>;
 
-    /// Ends the waits of kernels, now and from now on: they return false. `reason` is for whoever asks why.
+    /// Ends the waits of kernels, for ever: they return false. `reason` is part of the error that says why.
     fn abort(&self, reason: &str);
 
-    /// What happened to the waits of kernels. Ask after the kernels are complete.
+    /// Whether the waits of kernels got what they waited for. Ask after the kernels are complete.
     ///
     /// # Errors
-    /// What ended waits without what they waited for: a lost peer, an abort, a bound that was reached.
+    /// Why a wait ended without it: a lost peer, an abort, or a bound that was reached.
     fn check(&self) -> Result<(), Self::Error>;
 
-    /// Whom kernels wait for, as messages call them: `rank 1`.
+    /// The peers for which kernels wait, as messages name them: `rank 1`.
     fn peers(&self) -> Vec<String>;
 }
 

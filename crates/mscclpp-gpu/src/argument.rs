@@ -1,4 +1,4 @@
-//! What a kernel can be given: plain values, and objects that a launch keeps alive.
+//! Arguments of kernels: plain values, and objects that a launch keeps alive.
 
 use std::{fmt, sync::Arc};
 
@@ -46,8 +46,8 @@ pub(crate) fn peers_of(owners: &[Owner]) -> Vec<String> {
 
 /// An argument of a kernel, for [`KernelArgs::with`](crate::KernelArgs::with).
 ///
-/// Every [`KernelParam`] is one: a number, a pointer, a plain device handle. Nothing is kept alive for it. So are
-/// references to objects that kernels use: buffers, memories, semaphores, channels, FIFOs. The kernel gets the object's
+/// Every [`KernelParam`] is an argument: a number, a pointer, a plain device handle. Nothing is kept alive for it. References to
+/// objects that kernels use are arguments, too: buffers, memories, semaphores, channels, FIFOs. The kernel gets the object's
 /// address or device handle, and launches keep the object alive until they are complete.
 ///
 /// It can be implemented for references to types of your own:
@@ -83,8 +83,8 @@ pub trait KernelArgument {
     /// with this error.
     fn param(&self) -> Result<Self::Param>;
 
-    /// What must live until a launch with this argument is complete. The same object gives clones of one [`Owner`]: a
-    /// stream then keeps it once, however many launches use it.
+    /// The object that must live until a launch with this argument is complete. The same object returns clones of one
+    /// [`Owner`], so that a stream keeps it once, however many launches use it.
     fn owner(&self) -> Option<Owner>;
 }
 

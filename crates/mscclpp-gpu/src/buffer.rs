@@ -11,9 +11,9 @@ use crate::{DevicePtr, Error, Gpu, KernelObject, KernelParam, Owner, Result, bac
 
 /// Device memory that can be exported to other processes. Clones share it; the last one frees it.
 ///
-/// [`DeviceBuffer::write`], [`read`](DeviceBuffer::read) and [`fill`](DeviceBuffer::fill) block until done, use an
-/// internal stream and are not ordered with work on other streams: synchronise those first. Any number of threads may call
-/// them at once; where ranges overlap, each byte is that of one of the calls.
+/// [`DeviceBuffer::write`], [`read`](DeviceBuffer::read) and [`fill`](DeviceBuffer::fill) block until they are done. They use
+/// an internal stream and are not ordered with work on other streams: synchronise those first. Any number of threads may call
+/// them at once; where ranges overlap, each byte is from one of the calls.
 #[derive(Clone)]
 pub struct DeviceBuffer {
     inner: Arc<Inner>,
@@ -32,7 +32,7 @@ impl DeviceBuffer {
         Self { inner: Arc::new(Inner { gpu, memory, len }) }
     }
 
-    /// Where it starts, for kernels and copies.
+    /// Its address, for kernels and copies.
     #[must_use]
     pub fn ptr(&self) -> DevicePtr {
         self.inner.memory.ptr()
@@ -65,7 +65,7 @@ impl DeviceBuffer {
         unsafe { self.gpu().backend().write(self.ptr().add(offset), bytes) }
     }
 
-    /// Copies kernel parameters, such as device handles, to `offset` on: what a kernel that takes a pointer to them reads.
+    /// Copies kernel parameters, such as device handles, to `offset` on, for kernels that take a pointer to them.
     ///
     /// ```
     /// # use mscclpp_gpu::Platform;
@@ -112,14 +112,14 @@ impl fmt::Debug for DeviceBuffer {
 
 /// Page-locked host memory that the device's kernels reach as well. Clones share it.
 ///
-/// It is only seen through atomics, of one width: device code may write it at any time.
+/// The host accesses it only through atomics of one width, because device code may write it at any time.
 pub struct PinnedBuffer<W: PinnedWord = AtomicU64> {
     inner: Arc<Inner>,
     words: PhantomData<fn() -> W>,
 }
 
-/// The words that pinned memory is made of: `AtomicU32` or `AtomicU64`. Memory is one or the other for good, as accesses
-/// of different widths to the same bytes would be undefined.
+/// The words of pinned memory: `AtomicU32` or `AtomicU64`. A buffer has words of one of them only, because accesses of
+/// different widths to the same bytes would be undefined.
 pub trait PinnedWord: sealed::Sealed + 'static {
     /// # Safety
     /// `ptr` is aligned, lives for `'a`, and is only accessed through this type by the host.
@@ -149,7 +149,7 @@ impl<W: PinnedWord> PinnedBuffer<W> {
         Self { inner: Arc::new(Inner { gpu, memory, len }), words: PhantomData }
     }
 
-    /// Where kernels find it. With unified addressing that is its host address too.
+    /// Its address for kernels. With unified addressing it is its host address too.
     #[must_use]
     pub fn ptr(&self) -> DevicePtr {
         self.inner.memory.ptr()

@@ -5,7 +5,7 @@ use crate::Platform;
 /// What this crate's calls return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with a device. Every variant is a situation a caller can act on.
+/// What can go wrong with a device. Every variant is a situation in which a caller can do something.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -100,7 +100,7 @@ pub enum Error {
         /// The compiler's log.
         log: String,
     },
-    /// A kernel that has no PTX and is not in the cache cannot be compiled for CUDA, as there is no NVRTC.
+    /// A kernel without PTX is not in the cache, and cannot be compiled for CUDA because there is no NVRTC.
     #[error(
         "{name} has no PTX, the cache of compiled kernels does not have it, and it cannot be compiled here; where the kernels of this repository \
          are missing, run `cargo xtask build-kernels`, or set MSCCLPP_CACHE_DIR to the folder `cache` of `cargo xtask dist`"
@@ -111,7 +111,7 @@ pub enum Error {
         /// Why it cannot be compiled.
         source: Box<Error>,
     },
-    /// A kernel cannot be compiled for the Host platform, as there is no C++ compiler, and is not in the cache either.
+    /// A kernel is not in the cache, and cannot be compiled for the Host platform because there is no C++ compiler.
     #[error(
         "the Host platform compiles kernels with a C++ compiler, and none runs here ({tried}); install one (Debian and \
          Ubuntu: `apt-get install g++`) or name one in MSCCLPP_CXX; the cache of compiled kernels does not have this one \

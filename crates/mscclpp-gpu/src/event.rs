@@ -21,7 +21,7 @@ impl Event {
         &self.backend
     }
 
-    /// Whether the work before the last recorded point is complete; an event never recorded is.
+    /// Whether the work before the last recorded point is complete; true for an event that was never recorded.
     ///
     /// # Errors
     /// The first error of the work.

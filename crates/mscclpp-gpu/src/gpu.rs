@@ -24,7 +24,7 @@ impl Gpu {
         &self.backend
     }
 
-    /// What is known of it.
+    /// Its properties.
     #[must_use]
     pub fn properties(&self) -> &GpuProperties {
         self.backend.properties()
@@ -42,17 +42,17 @@ impl Gpu {
         self.properties().id
     }
 
-    /// The NUMA node it hangs on, none where the system does not know it, as on many virtual machines and for simulated
-    /// devices. For [`numa::bind_thread`](crate::numa::bind_thread).
+    /// The NUMA node to which it is attached; none where the system does not know it, as on many virtual machines, and for
+    /// simulated devices. For [`numa::bind_thread`](crate::numa::bind_thread).
     #[must_use]
     pub fn numa_node(&self) -> Option<u32> {
         self.properties().numa_node
     }
 
-    /// Memory in use and in all.
+    /// How much memory is in use, and how much there is.
     ///
-    /// On the Host platform every device has the machine's memory as its own, and in use is what this process has
-    /// allocated on it.
+    /// On the Host platform every device has the machine's memory, and what this process has allocated on the device counts as
+    /// in use.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -127,7 +127,7 @@ impl Gpu {
 
     /// Allocates `bytes` of zeroed page-locked host memory, which this device's kernels reach too, as words of 8 bytes.
     ///
-    /// On CUDA, memory that is dropped is kept for reuse: the driver would wait for all running kernels to free it.
+    /// On CUDA, memory that is dropped is kept for reuse, because to free it the driver would wait for all running kernels.
     ///
     /// # Errors
     /// As [`Gpu::allocate`]; the message names `ulimit -l` where the limit on locked memory is the cause.
@@ -205,8 +205,8 @@ impl Gpu {
         self.backend.gpu_direct()
     }
 
-    /// Makes what adapters have written into this device's memory before this call visible to the device, or to all
-    /// devices. Blocks for some microseconds.
+    /// Makes visible, to this device or to all devices, what adapters have written into this device's memory before this call.
+    /// Blocks for some microseconds.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] where [`GpuDirect::host_flush`] is false; [`Error::Driver`].
@@ -241,8 +241,8 @@ impl Gpu {
         self.backend.make_current()
     }
 
-    /// As [`Gpu::make_current`], for a thread that does nothing but serve this device: its calls are never refused
-    /// because another thread captures a stream, nor do they end that capture (CUDA: its capture mode is relaxed).
+    /// As [`Gpu::make_current`], for a thread that only serves this device. Its calls are never refused because another thread
+    /// captures a stream, and do not end that capture (CUDA: its capture mode is relaxed).
     ///
     /// # Errors
     /// [`Error::Driver`].

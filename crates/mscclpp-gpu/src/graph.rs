@@ -19,8 +19,8 @@ impl Graph {
     /// Submits the captured work to `stream`.
     ///
     /// # Safety
-    /// What was captured must still be valid until this launch is complete: the memory of copies, and what plain pointers
-    /// and device handles among the arguments of kernels point to.
+    /// Everything that was captured must be valid until this launch is complete: the memory of copies, and the memory to which
+    /// plain pointers and device handles among the arguments of kernels point.
     ///
     /// # Errors
     /// [`crate::Error::Driver`].

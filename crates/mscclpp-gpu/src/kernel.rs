@@ -13,15 +13,14 @@ pub struct Module {
 }
 
 impl Module {
-    /// Compiles `source` for the device, unless its PTX or the cache of compiled kernels makes that unnecessary, and loads
-    /// it completely: nothing is left to be loaded when a kernel is first launched, which could deadlock
-    /// against one that is waiting.
+    /// Compiles `source` for the device, unless it has PTX or is in the cache of compiled kernels, and loads it completely. If
+    /// something were loaded only at the first launch, that could deadlock with a kernel that is waiting.
     ///
-    /// On CUDA, loading may wait for the kernels that run on the device: do it before a kernel waits for something that
-    /// comes later. Dropping does not: a module that nobody has any more is unloaded when the next one is loaded.
+    /// On CUDA, loading may wait for kernels that run on the device. So load before a kernel runs that waits for something that
+    /// comes later. Dropping a module does not wait: it is unloaded when the next one is loaded.
     ///
-    /// Each load has `__device__` and `__constant__` variables of its own. Blocks while it compiles: some seconds, at the
-    /// first time on this machine.
+    /// Each load has `__device__` and `__constant__` variables of its own. Blocks while it compiles: some seconds, the first
+    /// time on a machine.
     ///
     /// # Errors
     /// [`Error::Compile`] with the compiler's or the driver's own words; [`Error::NoCompiler`] and
@@ -38,8 +37,8 @@ impl Module {
         Ok(Kernel { name: name.into(), gpu: self.gpu.clone(), backend: self.backend.kernel(name)? })
     }
 
-    /// Sets a variable of the module, for example a `__constant__` array of handles, or its first elements. Blocks until
-    /// done; kernels that run meanwhile may see the old or the new value.
+    /// Sets a variable of the module, for example a `__constant__` array of handles, or its first elements. Blocks until that is
+    /// done. Kernels that run meanwhile may see the old or the new value.
     ///
     /// # Errors
     /// [`Error::NoSuchSymbol`]; [`Error::OutOfBounds`] for more than the variable holds; an error of the
@@ -82,9 +81,10 @@ impl Kernel {
     /// whoever drops them and the stream meanwhile.
     ///
     /// # Safety
-    /// The arguments must be those of the kernel, in number, order and type. What plain pointers and device handles
-    /// among them point to must be valid until the kernel is complete. Blocks that wait for each other must all fit on the device at once
-    /// ([`Kernel::launch_cooperative`] looks). On the Host platform, no thread may need more than 120 KiB of stack.
+    /// The arguments must match the kernel's parameters in number, order and type. The memory to which plain pointers and device
+    /// handles among them point must be valid until the kernel is complete. Blocks that wait for each other must all fit on
+    /// the device at once ([`Kernel::launch_cooperative`] checks that). On the Host platform, no thread may need more than
+    /// 120 KiB of stack.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a stream of another device; what an argument without a value says of itself;
@@ -94,10 +94,10 @@ impl Kernel {
         unsafe { self.submit(stream, config, args, false) }
     }
 
-    /// As [`Kernel::launch`], for blocks that wait for each other: what does not fit on the device at once is refused.
+    /// As [`Kernel::launch`], for blocks that wait for each other: a grid that does not fit on the device at once is refused.
     ///
     /// # Safety
-    /// As [`Kernel::launch`], but for the blocks.
+    /// As [`Kernel::launch`], except that the blocks are checked.
     ///
     /// # Errors
     /// As [`Kernel::launch`], and [`Error::InvalidArgument`] for more blocks than [`Kernel::max_resident_blocks`].

@@ -1,4 +1,4 @@
-//! What a launch is given: its shape and its arguments.
+//! The shape and the arguments of a launch.
 
 use std::{any::Any, mem::MaybeUninit, sync::Arc};
 
@@ -16,7 +16,7 @@ pub struct LaunchConfig {
 }
 
 impl LaunchConfig {
-    /// `blocks` blocks of `threads` threads, in x alone.
+    /// `blocks` blocks of `threads` threads, in one dimension.
     #[must_use]
     pub const fn linear(blocks: u32, threads: u32) -> Self {
         Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
@@ -62,16 +62,16 @@ unsafe impl<T: 'static> KernelParam for *const T {}
 
 /// The arguments of a launch, and what must live until it is complete.
 ///
-/// Values are copied in when they are given. Of objects, such as buffers and channels, the kernel gets the address or the
-/// device handle, and launches keep them alive until they are complete, whoever drops them. So do graphs that launches
-/// are captured in: as long as the graph exists, and as long as it runs. The arguments themselves may be used for any
-/// number of launches, and be dropped after the first.
+/// Values are copied when they are given. Of an object, such as a buffer or a channel, the kernel gets the address or the
+/// device handle, and launches keep the object alive until they are complete. A graph in which a launch is captured keeps it
+/// as long as the graph exists, and until its own launches are complete. The same arguments may be used for any number of
+/// launches, and be dropped after the first.
 ///
 /// ```
 /// # use mscclpp_gpu::{KernelArgs, Platform};
 /// # let gpu = Platform::Host.gpu(0)?;
 /// let (data, table) = (gpu.allocate(1024)?, gpu.allocate(64)?);
-/// // The kernel is given `data` and where in `table` it is to begin; it finds the way to the rest of it by itself.
+/// // The kernel gets `data`, and an address inside `table`, which must live as long.
 /// let args = KernelArgs::new().with(&data).with(100i32).with(table.ptr().add(8)).keeping(table);
 /// assert_eq!(args.len(), 3);
 /// # Ok::<(), mscclpp_gpu::Error>(())
@@ -116,8 +116,8 @@ impl KernelArgs {
         self
     }
 
-    /// Launches with these arguments keep `object` alive, too, which is no argument itself: a clone of a channel whose
-    /// device handle the kernel finds in memory, an `Arc`, a tuple or list of such.
+    /// Launches with these arguments also keep `object` alive, which is not an argument: a clone of a channel whose device
+    /// handle the kernel finds in memory, an `Arc`, or a tuple or list of these.
     #[must_use]
     pub fn keeping<T: Any + Send + Sync>(mut self, object: T) -> Self {
         self.owners.push(Arc::new(Kept(object)));

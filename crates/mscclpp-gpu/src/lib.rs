@@ -18,16 +18,8 @@
 //! ```
 //!
 //! # Environment
-//!
-//! | variable | value | meaning |
-//! | --- | --- | --- |
-//! | `MSCCLPP_PLATFORM` | `cuda`, `hip` or `host` | what [`Platform::detect`] takes instead of finding out |
-//! | `MSCCLPP_HOST_DEVICES` | 1 to 1024, default 8 | how many devices [`Platform::Host`] has; read at its first use |
-//! | `MSCCLPP_CACHE_DIR` | a folder; default `mscclpp` in the user's cache folder | where compiled kernels are kept |
-//! | `MSCCLPP_CXX` | a program; default `CXX`, then `c++`, `g++`, `clang++` | what compiles kernels for [`Platform::Host`] |
-//! | `MSCCLPP_NVRTC_SO` | a file | what compiles kernels for [`Platform::Cuda`] that have no PTX |
-//! | `MSCCLPP_HOST_PEER_ACCESS` | `all` (default) or `none` | whether they reach each other's memory; read with the first |
-//!
+//! `MSCCLPP_PLATFORM`, `MSCCLPP_HOST_DEVICES`, `MSCCLPP_HOST_PEER_ACCESS`, `MSCCLPP_CACHE_DIR`, `MSCCLPP_CXX` and
+//! `MSCCLPP_NVRTC_SO` are read. The book's page "Environment variables" (`docs/src/environment.md`) says what they mean.
 //! A malformed value is [`Error::Environment`]; an empty one counts as unset.
 
 mod abort;

@@ -1,4 +1,4 @@
-//! Port channels: a semaphore, and perhaps two memories, in the hands of kernels.
+//! Port channels: a semaphore, and for one kind of channel two memories, for use by kernels.
 
 use std::{fmt, sync::Arc};
 
@@ -64,7 +64,7 @@ impl BasePortChannel {
         Ok(Self { semaphore, handle, service, owner })
     }
 
-    /// The semaphore below, for [`Semaphore::check`] and [`Semaphore::abort`].
+    /// Its semaphore, for [`Semaphore::check`] and [`Semaphore::abort`].
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
         &self.semaphore
@@ -78,7 +78,7 @@ impl BasePortChannel {
         &self.owner
     }
 
-    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a
+    /// What kernels need, as plain data. `self` must live until the kernels that use it are complete. As an argument of a
     /// launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> BasePortChannelHandle {
@@ -120,7 +120,7 @@ impl PortChannel {
         Ok(Self { base, handle, route, owner })
     }
 
-    /// The semaphore below, for [`Semaphore::check`] and [`Semaphore::abort`].
+    /// Its semaphore, for [`Semaphore::check`] and [`Semaphore::abort`].
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
         &self.base.semaphore
@@ -136,7 +136,7 @@ impl PortChannel {
         &self.base
     }
 
-    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a
+    /// What kernels need, as plain data. `self` must live until the kernels that use it are complete. As an argument of a
     /// launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> PortChannelHandle {

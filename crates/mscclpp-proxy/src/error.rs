@@ -7,13 +7,13 @@ use crate::{FifoPosition, ProxyTrigger};
 /// What this crate's calls return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with a proxy. Every variant is a situation a caller can act on.
+/// What can go wrong with a proxy. Every variant is a situation in which a caller can do something.
 ///
-/// Its text is its own part; why it came about is its `source`. [`Report`] shows both.
+/// Its text says what went wrong; the cause is its `source`. [`Report`] shows both.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A FIFO of a size there is none of.
+    /// A size that a FIFO cannot have.
     #[error("a FIFO of {size} triggers: the size must be a power of two from 2 to 4096")]
     FifoSize {
         /// The size asked for.
@@ -68,7 +68,7 @@ pub enum Error {
         /// Why.
         source: Arc<Error>,
     },
-    /// What some triggers asked for could not be handed over together. The service has stopped.
+    /// Several triggers could not be handed over to the transport together. The service has stopped.
     #[error("triggers {first} to {last} to {peer} could not be carried out")]
     Triggers {
         /// The position of the first that may not have been handed over.

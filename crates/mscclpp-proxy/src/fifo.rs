@@ -23,8 +23,8 @@ const LINE: u64 = 128;
 
 /// Triggers on their way from device threads to the thread of a proxy.
 ///
-/// Any number of device threads push ([`FifoHandle`]). This is the one consumer: whoever has it polls and pops. What
-/// others need of the FIFO is its [`FifoShared`]. Full, it makes pushes wait.
+/// Any number of device threads push ([`FifoHandle`]). This object is the only consumer: its owner polls and pops. Others use
+/// the FIFO's [`FifoShared`]. While the FIFO is full, pushes wait.
 ///
 /// ```
 /// # use mscclpp_gpu::Platform;
@@ -61,7 +61,7 @@ struct Memories {
 impl KernelObject for Memories {}
 
 impl Fifo {
-    /// How many triggers a FIFO holds where nothing else is said.
+    /// How many triggers a FIFO holds by default.
     pub const DEFAULT_SIZE: u64 = 512;
     /// The largest size.
     pub const MAX_SIZE: u64 = 4096;
@@ -91,7 +91,7 @@ impl Fifo {
         Ok(Self { shared: Arc::new(shared), position: 0 })
     }
 
-    /// What others may have of it: kernels' handle, how far it is, and to end waits.
+    /// The part for everybody else: the handle for kernels, the position, and how to end waits.
     #[must_use]
     pub fn shared(&self) -> &Arc<FifoShared> {
         &self.shared
@@ -103,19 +103,19 @@ impl Fifo {
         FifoPosition::from_raw(self.position)
     }
 
-    /// The next trigger, if there is one; with it comes all that the pushing thread did before. Does not block.
+    /// The next trigger, if there is one. What the pushing thread wrote before is visible then. Does not block.
     #[must_use]
     pub fn poll(&mut self) -> Option<ProxyTrigger> {
         self.ring().front(self.position).map(ProxyTrigger::from_words)
     }
 
-    /// Takes the trigger that [`Fifo::poll`] gave, which makes room for another. Does not block.
+    /// Takes the trigger that [`Fifo::poll`] returned, which makes room for a new one. Does not block.
     pub fn pop(&mut self) {
         self.ring().pop(self.position);
         self.position += 1;
     }
 
-    /// Fails if a push has given up at the position that is next to be polled, which nothing can follow.
+    /// Whether triggers can still come. They cannot if a push has given up at the position that is polled next.
     ///
     /// # Errors
     /// [`Error::Poisoned`].
@@ -159,7 +159,7 @@ impl FifoShared {
         FifoPosition::from_raw(self.ring().tail.load(Ordering::Relaxed))
     }
 
-    /// What kernels need, to be copied to the device. `self` must outlive the kernels that use it. As an argument of a launch,
+    /// What kernels need, as plain data. `self` must live until the kernels that use it are complete. As an argument of a launch,
     /// give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> FifoHandle {
@@ -176,7 +176,7 @@ impl FifoShared {
         }
     }
 
-    /// Makes pushes and syncs that wait give up, now and from now on. Does not block.
+    /// Ends waiting pushes and syncs, for ever. Does not block.
     pub fn abort(&self) {
         self.status(0).store(1, Ordering::Release);
     }

@@ -1,9 +1,9 @@
 //! Port channels: a host thread, the *proxy*, that moves data for GPU threads, and the FIFO between them.
 //!
-//! A kernel asks for a copy or a signal by pushing a [`ProxyTrigger`] of 16 bytes into a [`Fifo`]; the thread of a
-//! [`ProxyService`] carries it out over whatever transport the connection has. Where kernels reach the peer's memory by
-//! themselves, small puts and signals do not go that way: the calling thread does them, if nothing is pending before.
-//! [`Proxy`] is the thread alone, for services of your own.
+//! A kernel asks for a copy or a signal by pushing a [`ProxyTrigger`] of 16 bytes into a [`Fifo`]. The thread of a
+//! [`ProxyService`] carries it out over the transport of the connection. Where kernels reach the peer's memory by themselves,
+//! the calling thread does small puts and signals itself, if nothing before them is pending. [`Proxy`] is the thread alone,
+//! for services of your own. The book's page "Port channels" (`docs/src/tutorials/04-port-channel.md`) introduces all of it.
 //!
 //! ```
 //! use mscclpp_core::{RegisteredMemory, Semaphore};
@@ -26,16 +26,15 @@
 //! }
 //! ```
 //!
-//! # What may be relied on
-//! 1. Whoever takes a signal sees the data of every put that came before it: of the same thread, or of another with which
-//!    the signalling thread had synchronised. It does not matter which of them went through the proxy. Transports keep
-//!    the order of a queue; `docs/design/port-channel.md` argues the rest.
-//! 2. A flush that returned true means that the sources of all puts before it may be written again, and that the data is
-//!    at the peer.
-//! 3. Connections do not wait for each other, but for the room in the FIFO that they share: one whose transport is full
-//!    goes on when there is room, and is no failure (`docs/design/queues.md`).
-//! 4. Nothing waits for ever: not when the peer dies, when a trigger cannot be carried out, or when the service is
-//!    aborted or dropped. See [`ProxyService`].
+//! # What you can rely on
+//! 1. A wait that takes a signal sees the data of every put before it: puts of the signalling thread, and of threads with
+//!    which that thread had synchronised. It does not matter which of them went through the proxy.
+//!    `docs/design/port-channel.md` argues why.
+//! 2. When a flush has returned true, the data of all puts before it is at the peer, and their sources may be written again.
+//! 3. Connections do not wait for each other, except for room in the FIFO, which they share. A full transport is no failure:
+//!    its connection goes on when there is room (`docs/design/queues.md`).
+//! 4. No wait lasts for ever when the peer dies, when a trigger cannot be carried out, or when the service is aborted or
+//!    dropped. See [`ProxyService`].
 
 mod abort;
 mod argument;

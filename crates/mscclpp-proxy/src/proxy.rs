@@ -1,4 +1,4 @@
-//! The thread that takes triggers out of a FIFO and has them handled.
+//! The thread that takes triggers out of a FIFO and gives them to a handler.
 
 use std::{
     fmt,
@@ -21,7 +21,7 @@ use crate::{
     waiting::receive,
 };
 
-/// A host thread that serves kernels of one device: what [`crate::ProxyService`] runs on, and services of your own.
+/// A host thread that serves kernels of one device, for [`crate::ProxyService`] and for services of your own.
 ///
 /// Stopped when dropped.
 ///
@@ -121,7 +121,7 @@ impl ProxyBuilder {
         self
     }
 
-    /// How it backs off when idle.
+    /// What the thread does when there are no triggers.
     #[must_use]
     pub fn idle(mut self, policy: IdlePolicy) -> Self {
         self.idle = policy;
@@ -135,8 +135,8 @@ impl ProxyBuilder {
         self
     }
 
-    /// After which time a start or a stop that waits is first logged, with what it waits for, instead of ten seconds;
-    /// [`Duration::MAX`] for never. The next lines of the same wait come after three times as long each.
+    /// After which time a start or a stop that waits is first logged, with what it waits for: ten seconds if not set,
+    /// [`Duration::MAX`] for never. Each further line of the same wait comes after three times as long.
     #[must_use]
     pub fn log_waits_after(mut self, first: Duration) -> Self {
         self.log_waits_after = first;
@@ -203,9 +203,9 @@ impl<H: ProxyHandler> Proxy<H> {
         Proxy::builder(gpu).build(handler)
     }
 
-    /// Starts the thread, on the device's NUMA node where that is known; does nothing if it runs already. It never joins
+    /// Starts the thread, on the device's NUMA node where that is known. Does nothing if it runs already. It never takes part in
     /// a capture of streams. With `blocking`, waits until it takes triggers, 30 s at most. If a handler has returned
-    /// [`ProxyHandlerResult::Stop`], the thread no longer runs, and this waits for the little that it still does.
+    /// [`ProxyHandlerResult::Stop`], this first waits for the end of the old thread, which is near.
     ///
     /// # Errors
     /// What the proxy failed with before; [`Error::System`] if there is no thread to be had; with `blocking` what the
@@ -256,8 +256,8 @@ impl<H: ProxyHandler> Proxy<H> {
         }
     }
 
-    /// Has everything handled that was pushed before the call, waits until it is complete, 30 s at most, and ends the
-    /// thread. Does nothing if it does not run. The proxy can be started again. A stop that takes long is logged
+    /// Handles everything that was pushed before the call, waits until it is complete, 30 s at most, and ends the thread. Does
+    /// nothing if the thread does not run. The proxy can be started again. A stop that takes long is logged
     /// ([`ProxyBuilder::log_waits_after`]).
     ///
     /// # Errors
@@ -288,8 +288,8 @@ impl<H: ProxyHandler> Proxy<H> {
         self.shared.unfinished.lock().take().map_or(Ok(()), Err)
     }
 
-    /// Whether its thread runs. It no longer does from when a handler has returned [`ProxyHandlerResult::Stop`], before
-    /// a kernel's `sync` on that trigger returns. Does not block.
+    /// Whether its thread runs. When a handler has returned [`ProxyHandlerResult::Stop`], this is false before a kernel's `sync`
+    /// on that trigger returns. Does not block.
     #[must_use]
     pub fn is_running(&self) -> bool {
         *self.shared.running.lock()
@@ -300,16 +300,16 @@ impl<H: ProxyHandler> Proxy<H> {
         *self.shared.thread_id.lock() == Some(thread::current().id())
     }
 
-    /// What it failed with, if it did. Does not block.
+    /// Whether it still works. Does not block.
     ///
     /// # Errors
-    /// That.
+    /// What it failed with, if it did.
     pub fn health(&self) -> Result<()> {
         self.shared.failure.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Gives it up for good: waiting pushes and syncs of kernels end, and the thread soon does. Does not block. If no
-    /// thread runs, [`ProxyHandler::failed`] is called here.
+    /// Ends it for good: waiting pushes and syncs of kernels end, and soon after them the thread. Does not block. If no thread
+    /// runs, [`ProxyHandler::failed`] is called here.
     pub fn abort(&self, reason: &str) {
         self.shared.fail(Error::Aborted { reason: reason.to_owned() });
         // With the thread running, it is the thread that tells: it leaves after this look, and finds the failure then.
@@ -319,7 +319,7 @@ impl<H: ProxyHandler> Proxy<H> {
         }
     }
 
-    /// Where kernels push.
+    /// The FIFO into which kernels push.
     #[must_use]
     pub fn fifo(&self) -> &Arc<FifoShared> {
         &self.shared.fifo

@@ -14,15 +14,15 @@ use crate::{
     state::{EntrySignaller, SemaphoreEntry, ServiceState},
 };
 
-/// What any service with a proxy offers to those that start and stop it.
+/// A service with a proxy, which can be started and stopped.
 pub trait BaseProxyService: Send + Sync {
-    /// Starts its thread; with `blocking`, waits until it takes triggers.
+    /// Starts its thread. With `blocking`, waits until the thread takes triggers.
     ///
     /// # Errors
     /// What the service failed with before, or at its start.
     fn start_proxy(&self, blocking: bool) -> Result<()>;
 
-    /// Has everything carried out that was pushed before the call, and ends the thread. It can be started again.
+    /// Carries out everything that was pushed before the call, and ends the thread. It can be started again.
     ///
     /// # Errors
     /// What the service failed with.
@@ -32,12 +32,12 @@ pub trait BaseProxyService: Send + Sync {
 /// Carries out, on a host thread, what kernels of one device ask for through port channels: it copies data between
 /// registered memories and signals semaphores, over any transport.
 ///
-/// Semaphores and memories are added to it and get numbers, which are the same for all its channels; they can be added
-/// while it runs, and stay until it is dropped. All methods may be called from any thread.
+/// Semaphores and memories are added to it and get numbers, which all its channels share. They can be added while it runs, and
+/// stay until it is dropped. All methods may be called from any thread.
 ///
 /// # Order
-/// The triggers of all channels go through one FIFO and are carried out in order for each connection. Connections do not
-/// wait for each other: of one whose transport is full, up to 512 triggers are set aside, and carried out when there is
+/// The triggers of all channels go through one FIFO and are carried out in order for each connection. Connections do not wait
+/// for each other: if the transport of one is full, up to 512 of its triggers are set aside, and carried out when there is
 /// room. Two services that share a connection have no order among each other.
 ///
 /// # When something fails
@@ -81,8 +81,7 @@ pub struct ProxyServiceBuilder {
 }
 
 impl ProxyServiceBuilder {
-    /// How many triggers the FIFO holds: a power of two from 2 to 4096, 512 if nothing is said. Threads that push more
-    /// at once wait.
+    /// How many triggers the FIFO holds: a power of two from 2 to 4096; 512 if not set. Threads that push more at once wait.
     #[must_use]
     pub fn fifo_size(mut self, size: u64) -> Self {
         self.fifo_size = size;
@@ -90,7 +89,7 @@ impl ProxyServiceBuilder {
     }
 
     /// Up to how many bytes a kernel's thread puts by itself, word by word, where it reaches the peer's memory and nothing
-    /// is pending: 4 KiB if nothing is said, 0 for none.
+    /// is pending: 4 KiB if not set; 0 for never.
     #[must_use]
     pub fn direct_put_max(mut self, bytes: u32) -> Self {
         self.direct_put_max = bytes;
@@ -98,17 +97,17 @@ impl ProxyServiceBuilder {
     }
 
     /// Up to how many bytes a kernel's thread puts by itself by bulk copies, in kernels that are compiled for compute
-    /// capability 9.0: 256 KiB if nothing is said, but none if [`Self::direct_put_max`] is 0; 0 for none.
+    /// capability 9.0: 256 KiB if not set, and never if [`Self::direct_put_max`] is 0; 0 for never.
     ///
-    /// Such a put returns when the data is at the peer, where one that goes through the proxy returns at once. It takes
-    /// less time up to about this size; a kernel that has other work meanwhile may want it smaller.
+    /// Such a put returns when the data is at the peer; one that goes through the proxy returns at once. Up to about this size
+    /// the former takes less time. For a kernel that has other work meanwhile, a smaller limit may be better.
     #[must_use]
     pub fn bulk_put_max(mut self, bytes: u32) -> Self {
         self.bulk_put_max = Some(bytes);
         self
     }
 
-    /// How it backs off when idle.
+    /// What the proxy's thread does when there are no triggers.
     #[must_use]
     pub fn idle(mut self, policy: IdlePolicy) -> Self {
         self.proxy = self.proxy.idle(policy);
@@ -176,10 +175,10 @@ impl ProxyService {
         }
     }
 
-    /// Adds a semaphore, whose connection's local endpoint must be on the service's device. As long as the service lives, its
-    /// proxy alone signals over the link: [`HostToDeviceSemaphore::signal`](mscclpp_core::HostToDeviceSemaphore::signal)
-    /// is an error for it, while device handles of all kinds work. A semaphore that is added again gets another number,
-    /// and its channels share its tokens.
+    /// Adds a semaphore, whose connection's local endpoint must be on the service's device. As long as the service lives, only
+    /// its proxy signals over the link: [`HostToDeviceSemaphore::signal`](mscclpp_core::HostToDeviceSemaphore::signal) is an
+    /// error. Device handles of all kinds work. A semaphore that is added again gets a second number, and its channels share
+    /// its tokens.
     ///
     /// Opens a queue with the first semaphore of a connection, which may block for some seconds. Waits as
     /// [`Semaphore::signaller`] does.
@@ -215,9 +214,8 @@ impl ProxyService {
         Ok(SemaphoreId::from_raw(id))
     }
 
-    /// Adds a memory, registered here or a peer's. The service keeps it. Does not block: a peer's is mapped when a
-    /// [`PortChannel`] is made of it, or else at the first put that names it, as
-    /// [`ProxyService::base_port_channel`] says.
+    /// Adds a memory, registered here or a peer's. The service keeps it. Does not block: a peer's memory is mapped when a
+    /// [`PortChannel`] is made of it, or at the first put that names it, as [`ProxyService::base_port_channel`] says.
     ///
     /// # Errors
     /// [`Error::TooMany`] beyond 512.
@@ -243,9 +241,9 @@ impl ProxyService {
 
     /// A channel that names memories with each put.
     ///
-    /// The first put to a peer's memory that was not mapped before maps it on the proxy's thread. Meanwhile the triggers
-    /// of all channels wait, for seconds if the memory's owner does not answer, and if it never does, the service fails.
-    /// [`ProxyService::port_channel`], of the same connection and memories, maps it beforehand.
+    /// The first put to a peer's memory that is not mapped yet maps it, on the proxy's thread. Meanwhile the triggers of all
+    /// channels wait, for seconds if the memory's owner does not answer. If it never does, the service fails.
+    /// [`ProxyService::port_channel`], with the same connection and memories, maps it beforehand.
     ///
     /// # Errors
     /// [`Error::UnknownId`].
@@ -272,8 +270,8 @@ impl ProxyService {
         self.proxy.start(blocking)
     }
 
-    /// Has everything carried out that was pushed before the call, and ends the thread: see [`Proxy::stop`]. A stop that
-    /// takes long is logged, with the peers that it waits for.
+    /// Carries out everything that was pushed before the call, and ends the thread: see [`Proxy::stop`]. A stop that takes long
+    /// is logged, with the peers for which it waits.
     ///
     /// # Errors
     /// As [`ProxyService::health`]; [`Error::Timeout`] if something did not become complete within 30 s.
@@ -288,17 +286,17 @@ impl ProxyService {
         self.proxy.is_running()
     }
 
-    /// What the service failed with, or one of its semaphores: a peer that is lost, an abort, a kernel that used what
-    /// does not fit a trigger. Peers that closed their side are no failure. Does not block.
+    /// Whether the service and its semaphores still work. Does not block.
     ///
     /// # Errors
-    /// That.
+    /// What the service or one of its semaphores failed with: a lost peer, an abort, or an offset, size or id of a kernel that
+    /// does not fit into a trigger. Peers that have closed their side are no failure.
     pub fn health(&self) -> Result<()> {
         self.state.failure().map_or(Ok(()), Err)
     }
 
-    /// Gives the service up for good: waits and flushes of kernels on its semaphores return false, and the thread ends.
-    /// Does not block.
+    /// Ends the service for good: waits and flushes of kernels on its semaphores return false, and the thread ends. Does not
+    /// block.
     pub fn abort(&self, reason: &str) {
         self.proxy.abort(reason);
         self.state.abort_semaphores(&Error::Aborted { reason: reason.to_owned() });

@@ -1,4 +1,4 @@
-//! What a device thread asks its proxy for.
+//! Triggers: what a device thread asks its proxy for.
 
 use std::{fmt, ops::BitOr};
 
@@ -11,7 +11,7 @@ pub const MAX_SEMAPHORES: u32 = 1 << 10;
 /// How many memories a service can have: triggers have 9 bits for them.
 pub const MAX_MEMORIES: u32 = 1 << 9;
 
-/// What a trigger asks a [`crate::ProxyService`] for; any of the three together, but not none.
+/// What a trigger asks a [`crate::ProxyService`] for: one or more of three things.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TriggerKind(u8);
 
@@ -20,7 +20,7 @@ impl TriggerKind {
     pub const DATA: Self = Self(1);
     /// Signal the semaphore.
     pub const FLAG: Self = Self(2);
-    /// Say when everything is complete.
+    /// Report when everything before it is complete.
     pub const SYNC: Self = Self(4);
 
     /// Whether it asks for all that `other` asks for.
@@ -61,8 +61,8 @@ impl fmt::Debug for TriggerKind {
     }
 }
 
-/// 128 bits: the fields below for a [`crate::ProxyService`], anything else for a service of your own, but for the top
-/// bit of the second word, which is the FIFO's and reads as 0.
+/// 128 bits. For a [`crate::ProxyService`] they are the fields below. For a service of your own they mean what you like, except
+/// the top bit of the second word, which belongs to the FIFO and reads as 0.
 ///
 /// | word | bits | field |
 /// | --- | --- | --- |
@@ -105,7 +105,7 @@ impl ProxyTrigger {
     /// A trigger for a [`crate::ProxyService`]: `dst` and `src` are memory id and offset in bytes.
     ///
     /// # Errors
-    /// [`Error::TriggerRange`] for what has no room in its field.
+    /// [`Error::TriggerRange`] for a value that does not fit into its field.
     pub fn new(
         kind: TriggerKind,
         dst: (MemoryId, u64),
@@ -126,7 +126,7 @@ impl ProxyTrigger {
         Ok(Self { fst, snd })
     }
 
-    /// Of two words; the top bit of the second is dropped.
+    /// A trigger of two words. The top bit of the second is dropped.
     #[must_use]
     pub const fn from_words([fst, snd]: [u64; 2]) -> Self {
         Self { fst, snd: snd & !COMMIT_BIT }

@@ -31,7 +31,7 @@ def create_connection(group: mscclpp_comm.CommGroup, transport: str):
     else:
         assert False
     return group.make_connection(remote_nghrs, tran)
-# ANCHOR_END: connect
+    # ANCHOR_END: connect
 
 
 # ANCHOR: launch
@@ -58,7 +58,7 @@ def fill(buffer, values):
         buffer[:] = values
     else:
         buffer.set(values)
-# ANCHOR_END: launch
+    # ANCHOR_END: launch
 
 
 # ANCHOR: main
@@ -82,7 +82,7 @@ def main(group: mscclpp_comm.CommGroup):
     assert got.tolist() == [rank + 1 for rank in range(group.nranks) for _ in range(part)], got
     print(f"rank {group.my_rank}: has the parts of all {group.nranks} ranks", flush=True)
     group.barrier()
-# ANCHOR_END: main
+    # ANCHOR_END: main
 
 
 if __name__ == "__main__":

@@ -10,21 +10,23 @@ use crate::{ContextExt, Error, LocalEnd, MeshBuilder, Pending, Result, fastest, 
 
 /// Exchanges endpoints, memories and semaphores with the other ranks of a job. Clones are the same communicator.
 ///
-/// Calls send this rank's part at once and return a [`Pending`] for what needs the peer's. They match by order: the
-/// i-th sending call here for a (peer, tag) and the i-th receiving call there are one exchange. [`connect`] and
-/// [`build_semaphore`] both send and receive, [`send_memory`] sends, [`recv_memory`] receives. One call,
-/// [`Communicator::build_fastest_semaphore`], waits itself, and so do [`Communicator::connect_all`] and
-/// [`Communicator::mesh`], for many peers at once. A mismatch is an error
-/// that says what came and what was due. The tag is the bootstrap's: a program that sends messages of its own uses
-/// other tags for them. A rank may exchange with itself.
+/// A call sends this rank's part at once, and returns a [`Pending`] for what needs the peer's part. Calls match by their
+/// order: the i-th sending call here for a peer and a tag belongs to the i-th receiving call there. [`connect`] and
+/// [`build_semaphore`] both send and receive, [`send_memory`] sends, [`recv_memory`] receives. If something else comes than
+/// what was due, the error names both. So make all calls before the first wait: the book's page "A ring, and the deadlock
+/// rule" (`docs/src/tutorials/05-ring.md`) says why. [`Communicator::connect_all`] and [`Communicator::mesh`] do that for many
+/// peers at once, and wait themselves, as does [`Communicator::build_fastest_semaphore`].
 ///
-/// Methods may be called from any thread; calls of several threads on one (peer, tag) take their turn, so their order
-/// must then be arranged by the caller. There is no thread behind a communicator.
+/// The tag is the bootstrap's: a program that sends messages of its own uses other tags for them. A rank may exchange with
+/// itself.
+///
+/// Methods may be called from any thread. If several threads make calls for one peer and tag, these take turns, and the
+/// program must see to their order. There is no thread behind a communicator.
 ///
 /// Make one per job and keep it: the bootstrap remembers each until it is dropped itself.
 ///
-/// When a rank is lost or aborts, every [`Pending::wait`] fails, and every connection and semaphore made through any
-/// communicator of the job is given up, so that waiting kernels end: [`Semaphore::check`] says why.
+/// When a rank is lost or aborts, every [`Pending::wait`] fails. All connections and semaphores that were made through any
+/// communicator of the job fail too, so that waiting kernels end: [`Semaphore::check`] says why.
 ///
 /// [`connect`]: Communicator::connect
 /// [`build_semaphore`]: Communicator::build_semaphore
@@ -37,34 +39,35 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// Over a job, with a context of this crate's default transports.
+    /// A communicator of the job of `bootstrap`, with a context that has the transports of this crate's features.
     #[must_use]
     pub fn new(bootstrap: Arc<dyn Bootstrap>) -> Self {
         Self::with_context(bootstrap, Context::new())
     }
 
-    /// Over a job, with a context of your own.
+    /// A communicator of the job of `bootstrap`, with a context of your own.
     #[must_use]
     pub fn with_context(bootstrap: Arc<dyn Bootstrap>, context: Context) -> Self {
         let members = Members::new(bootstrap, context.waits_are_logged_after());
         Self { members, context }
     }
 
-    /// The job.
+    /// The bootstrap of its job.
     #[must_use]
     pub fn bootstrap(&self) -> &Arc<dyn Bootstrap> {
         self.members.bootstrap()
     }
 
-    /// What makes the connections.
+    /// The context that makes its connections.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Sends `peer` this side's endpoint; the result connects it with the one that `peer` sends.
+    /// Opens an endpoint and sends it to `peer`. The connection is made by waiting for the result, with the endpoint that
+    /// `peer` sends. Does not block.
     ///
-    /// The connection's label is `rank N`. Every rank must make its own call.
+    /// Both ranks make this call. The connection's label is `rank N`.
     ///
     /// # Errors
     /// [`Error::Core`] if the endpoint cannot be opened; [`Error::Bootstrap`] if it cannot be sent.
@@ -123,7 +126,8 @@ impl Communicator {
         mesh::connect_all(self, &local.into(), &peers.into_iter().collect::<Vec<_>>(), tag)
     }
 
-    /// Begins to make what this rank has together with many others: connections, semaphores, memories, and channels.
+    /// Makes what this rank needs together with many others, in one go: connections, semaphores, an exchange of memories, and
+    /// channels. [`MeshBuilder::connect`] sends and waits.
     ///
     /// ```
     /// # #[cfg(feature = "cuda-ipc")]
@@ -182,9 +186,10 @@ impl Communicator {
         })
     }
 
-    /// Makes this side's half of a semaphore over `connection` and sends it to the rank at the other end; the result joins
-    /// it with the half that that rank sends by the same call. Rank and tag are those that this communicator made the
-    /// connection with. [`Communicator::build_fastest_semaphore`] takes longer and makes signals faster.
+    /// Makes this side's half of a semaphore over `connection`, and sends it to the rank at the other end. The semaphore is
+    /// made by waiting for the result, with the half that the other rank sends by the same call. Does not block. Peer and tag
+    /// are those with which this communicator made the connection. [`Communicator::build_fastest_semaphore`] takes longer and
+    /// makes signals faster.
     ///
     /// # Errors
     /// [`Error::ForeignConnection`] for a connection that this communicator did not make: see
@@ -195,8 +200,8 @@ impl Communicator {
         self.build_semaphore_with(connection, peer, tag)
     }
 
-    /// As [`Communicator::build_semaphore`], over a connection that need not be of this communicator: with `peer`, which is at
-    /// its other end and makes the same call, and by messages with this tag.
+    /// As [`Communicator::build_semaphore`], over a connection that this communicator need not have made. `peer` is the rank at
+    /// its other end, which makes the same call. The messages have the tag that is given here.
     ///
     /// # Errors
     /// [`Error::Core`] if the half cannot be made; [`Error::Bootstrap`] if it cannot be sent.
@@ -214,19 +219,19 @@ impl Communicator {
         })
     }
 
-    /// As [`Communicator::build_semaphore`], with its tokens where signals travel fastest: makes a semaphore at each of
-    /// `places` places in the two devices' memory, has the devices signal each other over each, ordered and relaxed, and
-    /// returns the one with the least time for both. The rank at the other end makes the same call.
+    /// As [`Communicator::build_semaphore`], but chooses the place of the semaphore's tokens in memory at which signals are
+    /// fastest. It makes a semaphore at each of `places` places in the memory of both devices, lets the devices signal each
+    /// other over each, and returns the one with the least time. The rank at the other end makes the same call.
     ///
-    /// A signal is written to a token, and the distance of its page from the link and from the multiprocessor that waits
-    /// decides a tenth of the time of a hop or more: between two H200, signals over the fastest of 16 places took 7 to 10 %
-    /// less than over the middle one (docs/performance.md). For semaphores that are made once and used much.
+    /// The time of a signal depends on how far the token's page is from the link, and from the multiprocessor that waits:
+    /// between two H200, signals over the fastest of 16 places took 7 to 10 % less than over the middle one
+    /// (docs/performance.md). Use it for semaphores that are made once and used much.
     ///
-    /// Unlike the others this call blocks: it waits for the peer as [`Pending::wait`] does, so with several peers all ranks
-    /// are to make their calls in one order, by ascending peers, say. The timing, 1600 round trips at each place, ends with an
-    /// error after ten seconds. Each place takes 4 KiB of device memory. It loads kernels, and a driver may wait with that
-    /// for those that run: call it before the work begins, and not by two threads for one device. Between simulated
-    /// devices, or within one device, it makes the semaphores and times nothing.
+    /// Unlike the others this call blocks: it waits for the peer as [`Pending::wait`] does. So with several peers, all ranks
+    /// make their calls in one order, such as by ascending peers. The timing, 1600 round trips at each place, ends with an
+    /// error after ten seconds. Each place takes 4 KiB of device memory. The call loads kernels, which may have to wait for
+    /// kernels that run: call it before the work begins, and not from two threads for one device. Between simulated devices,
+    /// or within one device, it makes the semaphores and times nothing.
     ///
     /// ```
     /// # #[cfg(feature = "cuda-ipc")]
@@ -260,8 +265,8 @@ impl Communicator {
         self.build_fastest_semaphore_with(connection, peer, tag, places)
     }
 
-    /// As [`Communicator::build_fastest_semaphore`], over a connection that need not be of this communicator: with `peer`, which
-    /// is at its other end and makes the same call, and by messages with this tag.
+    /// As [`Communicator::build_fastest_semaphore`], over a connection that this communicator need not have made. `peer` is the
+    /// rank at its other end, which makes the same call. The messages have the tag that is given here.
     ///
     /// # Errors
     /// As there.
@@ -322,19 +327,20 @@ impl Communicator {
         self.made_for(connection).map(|(_, tag)| tag)
     }
 
-    /// Gives up the whole job, for ever: every pending and later call of all ranks fails, and device waits on every
-    /// semaphore made through a communicator of the job return false, here at once and elsewhere when the news is
-    /// there. Waits at most about a second, for the news to be on its way.
+    /// Gives up the whole job, for ever. Every pending and later call of all ranks fails, and device waits on every
+    /// semaphore that was made through a communicator of the job return false: here at once, elsewhere when the news has
+    /// come. Blocks for about a second at most, until the news is on its way.
     pub fn abort(&self, reason: &str) {
         self.members.fail(&mscclpp_core::Error::Aborted { reason: reason.to_owned() });
         self.bootstrap().abort(reason);
     }
 
-    /// What is behind an error of this communicator's connections and semaphores.
+    /// The cause of an error of this communicator's connections and semaphores.
     ///
-    /// When a rank dies, others give up and close their connections; here that may be seen before the death is. If
-    /// `error` says that a rank is gone, this waits up to a second for the job's own news, which name the rank that
-    /// was first; else it returns `error` at once. [`Pending::wait`] does this by itself.
+    /// When a rank dies, others give up and close their connections. This rank may notice that first, and its error then names
+    /// a rank that did not die. If `error` says that a rank is gone, this waits up to a second for the job's own news, and
+    /// returns an error that names the rank that died. Otherwise it returns `error` at once. [`Pending::wait`] does this by
+    /// itself.
     #[must_use]
     pub fn explain(&self, error: impl Into<Error>) -> Error {
         self.members.explain(error.into())

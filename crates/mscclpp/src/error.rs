@@ -5,9 +5,9 @@ use mscclpp_core::Report;
 /// What this crate's calls return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong, in whichever layer. [`Error::kind`] sorts it by what a caller can do about it.
+/// What can go wrong, in any layer. [`Error::kind`] sorts it by what a caller can do about it.
 ///
-/// Its text is its own part; why it came about is its `source`. [`Report`](crate::Report) shows both.
+/// Its text says what went wrong; the cause is its `source`. [`Report`](crate::Report) shows both.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -5,8 +5,8 @@ use mscclpp_core::{
 
 use crate::{Communicator, Result};
 
-/// What is made of a [`Semaphore`], made of a connection in one call: a [`BaseMemoryChannel`], a
-/// [`DeviceToDeviceSemaphore`], a [`HostToDeviceSemaphore`], a [`HostToHostSemaphore`], or the semaphore itself. For a
+/// Makes an object over a connection in one call, semaphore included: a [`BaseMemoryChannel`], a
+/// [`DeviceToDeviceSemaphore`], a [`HostToDeviceSemaphore`], a [`HostToHostSemaphore`], or the [`Semaphore`] itself. For a
 /// [`MemoryChannel`] see [`MemoryChannelExt`], for a [`PortChannel`](crate::PortChannel)
 /// [`ProxyServiceExt`](crate::ProxyServiceExt).
 ///
@@ -20,16 +20,16 @@ use crate::{Communicator, Result};
 /// }
 /// ```
 pub trait FromConnection: Sized {
-    /// Builds a semaphore over `connection` together with the rank at its other end, and makes this of it. `comm` made the
-    /// connection, and the semaphore is exchanged with the peer and tag that it was made with.
+    /// Builds a semaphore over `connection` together with the rank at its other end, and makes the object of it. `comm` is the
+    /// communicator that made the connection; the semaphore is exchanged with the same peer and tag.
     ///
-    /// That rank must make a call of its own, for this or another kind of object. Calls match in their order, as those of
-    /// [`Communicator::build_semaphore`] do, which this calls.
+    /// The rank at the other end must make a call of its own, for this or a different kind of object. Calls match in their
+    /// order, as those of [`Communicator::build_semaphore`] do, which this calls.
     ///
-    /// Blocks as [`Pending::wait`](crate::Pending::wait) does: until that rank has made its call, with no other limit, or
-    /// until a rank is lost, leaves, or aborts the job. So with several peers, all ranks are to make these calls in one
-    /// order, by ascending peers, say, or to call [`Communicator::build_semaphore`] for all of them before they wait.
-    /// Mapping the peer's token takes some seconds at most.
+    /// Blocks as [`Pending::wait`](crate::Pending::wait) does: until that rank has made its call, without a limit of its own,
+    /// or until a rank is lost, leaves, or aborts the job. So with several peers, all ranks make these calls in one order,
+    /// such as by ascending peers, or they call [`Communicator::build_semaphore`] for all of them before they wait. Mapping
+    /// the peer's token takes some seconds at most.
     ///
     /// # Errors
     /// [`crate::Error::ForeignConnection`] for a connection of another communicator; errors of
@@ -37,14 +37,14 @@ pub trait FromConnection: Sized {
     fn from_connection(comm: &Communicator, connection: &Connection) -> Result<Self>;
 }
 
-/// A [`MemoryChannel`] of a connection, in one call.
+/// Makes a [`MemoryChannel`] over a connection in one call, semaphore included.
 pub trait MemoryChannelExt: Sized {
     /// As [`FromConnection::from_connection`], between the memories of [`MemoryChannel::new`]: `dst` is the peer's, `src` and
     /// `packet_buffer` are of this side.
     ///
     /// # Errors
-    /// As there, and those of [`MemoryChannel::new`]. These come after the exchange with the peer, whose call may have
-    /// worked.
+    /// As there, and those of [`MemoryChannel::new`]. The latter come after the exchange with the peer, so the peer's call may
+    /// have worked.
     fn from_connection(
         comm: &Communicator,
         connection: &Connection,

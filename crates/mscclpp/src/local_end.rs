@@ -1,6 +1,6 @@
 use mscclpp_core::{Endpoint, EndpointConfig, Transport};
 
-/// This side of a connection to be made: an endpoint, or what one is made of.
+/// This side of a connection to be made: an endpoint, or the configuration of a new one.
 #[derive(Debug, Clone)]
 pub enum LocalEnd {
     /// One made before; it may serve several connections.

@@ -1,18 +1,14 @@
 //! Log lines of this library, on standard error or in a file.
 //!
-//! The library speaks through [`tracing`], so a program that has a subscriber of its own sees everything there. One
-//! that has none calls [`init`], which looks at the environment:
-//!
-//! | variable | meaning | default |
-//! | --- | --- | --- |
-//! | `MSCCLPP_LOG_LEVEL` | `DEBUG`, `INFO`, `WARN` or `ERROR` | `ERROR`, and the warnings of `WAIT` |
-//! | `MSCCLPP_LOG_SUBSYS` | which of `ENV,GPU,NET,CONN,PROXY,WAIT`, or `ALL`; a leading `^` means all but these | `ALL` |
-//! | `MSCCLPP_LOG_FILE` | a file to append to | standard error |
-//! | `RUST_LOG` | a filter in the syntax of [`EnvFilter`]; goes before level and subsystems | none |
+//! The library logs through [`tracing`], so a program that has a subscriber of its own gets everything there. A program
+//! that has none calls [`init`], which reads the environment:
+//! `MSCCLPP_LOG_LEVEL` (the level), `MSCCLPP_LOG_SUBSYS` (which parts), `MSCCLPP_LOG_FILE` (a file instead of standard error) and
+//! `RUST_LOG` (a filter in the syntax of [`EnvFilter`], in place of level and parts). The book's page "Environment variables"
+//! (`docs/src/environment.md`) has their values and defaults.
 //!
 //! The subsystems are these targets, for use in `RUST_LOG`: `mscclpp::env`, `mscclpp::gpu`, `mscclpp::bootstrap` (`NET`),
-//! `mscclpp::conn`, `mscclpp::proxy` and `mscclpp::wait`. The last has a line for each call that has waited for ten
-//! seconds, and says what it waits for. It is a warning that is shown unless a level was chosen that hides it.
+//! `mscclpp::conn`, `mscclpp::proxy` and `mscclpp::wait`. The last has a line for each call that has waited for ten seconds,
+//! with what it waits for. It is a warning, and is shown unless you choose a level that hides it.
 
 use std::{
     ffi::OsString,
@@ -38,7 +34,7 @@ const SUBSYSTEMS: [(&str, &str); 6] = [
 /// The subsystem of waits that take long. Its warnings are shown unless a level was chosen.
 const WAIT: &str = "WAIT";
 
-/// Installs the process's log subscriber as the environment says. To be called once, by programs and not by libraries.
+/// Installs the process's log subscriber as the environment says. Called once, by programs and not by libraries.
 ///
 /// # Errors
 /// [`Error::Environment`] naming the variable that is malformed and what it may be; [`Error::System`] if the file

@@ -3,8 +3,8 @@ use mscclpp_proxy::{PortChannel, ProxyService};
 
 use crate::{Communicator, LocalEnd, Pending, Result};
 
-/// What a rank has together with each of several others is made in one go: a connection, semaphores over it, and the
-/// memories that both give each other. From [`Communicator::mesh`].
+/// Makes what a rank needs together with each of several others, in one go: a connection, semaphores over it, and the
+/// memories that both give each other. Begun by [`Communicator::mesh`].
 ///
 /// Each of the named ranks makes the same call: with this rank among its peers, the same tag, as many memories and as many
 /// semaphores. [`MeshBuilder::connect`] waits; ranks may come to it at different times, and name their peers in any order.
@@ -42,14 +42,14 @@ impl<'a> MeshBuilder<'a> {
         self
     }
 
-    /// How many semaphores it makes for each peer: 1, if not given. Channels used by different blocks of a kernel want
-    /// one each.
+    /// How many semaphores it makes for each peer: 1, if not given. Channels that are used by different blocks of a kernel
+    /// need one each.
     pub fn semaphores(mut self, per_peer: usize) -> Self {
         self.semaphores = per_peer;
         self
     }
 
-    /// Makes it: sends all parts before it waits for any, so that no ranks wait for each other in a circle.
+    /// Sends this rank's parts to all peers, and then waits for theirs. So ranks never wait for each other in a circle.
     ///
     /// # Errors
     /// [`Error::Bootstrap`](crate::Error::Bootstrap) for a peer that does not exist or is named twice, and

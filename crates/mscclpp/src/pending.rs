@@ -14,12 +14,12 @@ use crate::{
     members::Members,
 };
 
-/// Something that another rank's part is still needed for: a connection, a memory, a semaphore.
+/// A connection, a memory or a semaphore for which the other rank's part has still to come.
 ///
 /// Nothing happens in the background: [`Pending::wait`] receives the part and does the work. Clones are the same thing;
 /// any number of threads may wait for it at once. It keeps its result, and the bootstrap, until the last clone is
-/// dropped. One that is dropped unwaited leaves what its peer sent to be thrown away in its turn, so the order of
-/// later calls is kept.
+/// dropped. One that is dropped without a wait keeps its place: what the peer sent for it is thrown away in its turn, so
+/// the order of later calls does not change.
 #[must_use = "what the peer sent is only received by wait()"]
 pub struct Pending<T> {
     item: Arc<Item<T>>,
@@ -57,14 +57,14 @@ impl<T: Clone + Send + Sync + 'static> Pending<T> {
         Self { item }
     }
 
-    /// Receives what the peer sent and makes it; first, in their order, what earlier calls on the same peer and tag wait
-    /// for. Blocks until the peer has made the matching call; ends with an error when a rank is lost, when any rank
-    /// aborts, and when the peer leaves (see [`Communicator::explain`](crate::Communicator::explain) for which of these
-    /// is reported). The result is kept, for every clone.
+    /// Receives what the peer sent, and makes the object. Before that it completes earlier calls for the same peer and tag, in
+    /// their order. Blocks until the peer has made the matching call. Ends with an error when a rank is lost, when any rank
+    /// aborts, and when the peer leaves ([`Communicator::explain`](crate::Communicator::explain) says which of these is
+    /// reported). The result is kept, for every clone.
     ///
     /// # Ranks that wait for each other
     /// The peer's part is sent when the peer makes its call, and not when it waits. So a rank makes all its calls before
-    /// its first wait, or else two may wait for each other for ever. In a ring in which each rank connects with the next
+    /// its first wait; otherwise two ranks may wait for each other for ever. In a ring in which each rank connects with the next
     /// one and waits, and then with the one before it, nobody gets to the second call: rank 0 waits for rank 1, which
     /// waits for rank 2, and so on to the last, which waits for rank 0. [`Communicator::connect_all`] and
     /// [`Communicator::mesh`] make the calls in an order in which that cannot happen.
@@ -84,8 +84,8 @@ impl<T: Clone + Send + Sync + 'static> Pending<T> {
         self.wait_until(None)
     }
 
-    /// As [`Pending::wait`], waiting for the peer no longer than `timeout`. What is done with its part once it is there
-    /// (connecting, mapping) has limits of its own, of seconds.
+    /// As [`Pending::wait`], but waits no longer than `timeout` for the peer's part. The work that follows (connecting, mapping)
+    /// has limits of its own, of some seconds.
     ///
     /// # Errors
     /// [`Error::PeerNotReady`]: nothing was consumed, and the call can be repeated. As [`Pending::wait`].

@@ -3,12 +3,12 @@ use mscclpp_proxy::{PortChannel, ProxyService, SemaphoreId};
 
 use crate::{Communicator, FromConnection, Result};
 
-/// What a proxy service does together with a communicator.
+/// Calls of a proxy service that need a communicator.
 ///
 /// ```
 /// use mscclpp::prelude::*;
 ///
-/// /// A channel to `peer` between two buffers, of which it makes the same call.
+/// /// A channel from this rank's buffer to that of `peer`, which makes the same call.
 /// fn channel(
 ///     comm: &Communicator,
 ///     service: &ProxyService,
@@ -24,24 +24,24 @@ use crate::{Communicator, FromConnection, Result};
 /// }
 /// ```
 pub trait ProxyServiceExt {
-    /// Builds a semaphore over `connection`, which `comm` made, with the same call of the rank at its other end, and adds
-    /// it. Blocks as [`FromConnection::from_connection`] does.
+    /// Builds a semaphore over `connection`, which `comm` made, and adds it to the service. The rank at the other end makes a
+    /// call that builds a semaphore, too. Blocks as [`FromConnection::from_connection`] does.
     ///
     /// # Errors
     /// [`crate::Error::ForeignConnection`] for a connection of another communicator; errors of
     /// [`Communicator::build_semaphore`], [`crate::Pending::wait`] and [`ProxyService::add_semaphore`].
     fn build_and_add_semaphore(&self, comm: &Communicator, connection: &Connection) -> Result<SemaphoreId>;
 
-    /// A port channel in one call: adds both memories, builds a semaphore over `connection` and adds it, as
-    /// [`Self::build_and_add_semaphore`] does, and makes the channel. `dst` is the peer's, `src` of this side.
+    /// Makes a port channel in one call: adds both memories, builds and adds a semaphore as
+    /// [`Self::build_and_add_semaphore`] does, and makes the channel. `dst` is the peer's memory, `src` this side's.
     ///
-    /// The rank at the other end must make a call of its own that builds a semaphore, as this one does or another. Each
-    /// call takes one of the service's 1024 semaphores and two of its 512 memories. For many channels of one memory, add
-    /// that once and use [`ProxyService::port_channel`], or [`Mesh::port_channels`](crate::Mesh::port_channels).
+    /// The rank at the other end makes a call that builds a semaphore, too: this one or a different one. Each call takes one of
+    /// the service's 1024 semaphores and two of its 512 memories. For many channels with one memory, add that once and use
+    /// [`ProxyService::port_channel`], or [`Mesh::port_channels`](crate::Mesh::port_channels).
     ///
     /// # Errors
     /// Those of [`ProxyService::add_memory`], before anything is sent; of [`Self::build_and_add_semaphore`]; and of
-    /// [`ProxyService::port_channel`]. These last come after the exchange with the peer, whose call may have worked.
+    /// [`ProxyService::port_channel`]. The last come after the exchange with the peer, so the peer's call may have worked.
     fn build_port_channel(
         &self,
         comm: &Communicator,

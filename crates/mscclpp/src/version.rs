@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// Which build of this library it is. Printed, it is `0.1.0`, or `0.1.0 (1a2b3c4)`.
+/// Which build of this library this is. Printed, it is `0.1.0`, or `0.1.0 (1a2b3c4)`.
 ///
 /// ```
 /// println!("mscclpp {}", mscclpp::version());

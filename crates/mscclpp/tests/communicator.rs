@@ -301,7 +301,7 @@ fn semaphores_of_two_connections_exchanged_in_different_orders_are_noticed() {
             let error = pending.wait().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidUsage);
             let text = Report(&error).to_string();
-            assert!(text.contains("another connection"), "{text}");
+            assert!(text.contains("a different connection"), "{text}");
         }
         comm.bootstrap().barrier().unwrap();
     });

@@ -89,7 +89,7 @@ impl Initiator {
                 let keyed = reader.flag()?;
                 reader.end()?;
                 Err(HandshakeError::Unproven(match (self.secret, keyed) {
-                    (true, true) => "its key is another than ours",
+                    (true, true) => "its key is not ours",
                     (true, false) => "it does not take members with a key",
                     (false, true) => "it demands a key, and we have none",
                     (false, false) => "it did not understand us",
@@ -99,7 +99,7 @@ impl Initiator {
                 let (proof, answer) = split_proof(&frame.payload)?;
                 self.transcript.add(&[frame.kind as u8]).add(answer);
                 if !self.transcript.verify(RESPONDER, proof) {
-                    return Err(HandshakeError::Unproven("its key is another than ours"));
+                    return Err(HandshakeError::Unproven("its key is not ours"));
                 }
                 if frame.kind == Kind::Reject {
                     return Ok(Answer::Rejected(Rejection::parse(answer)?));
@@ -256,7 +256,7 @@ mod tests {
     fn strangers_do_not_get_in_and_hear_about_keys_alone() {
         let (a, b) = (JobKey::of_secret("a"), JobKey::of_secret("b"));
         for (ours, theirs, told) in [
-            (&a, &b, "its key is another than ours"),
+            (&a, &b, "its key is not ours"),
             (&a, &JobKey::none(), "it does not take members with a key"),
             (&JobKey::none(), &a, "it demands a key, and we have none"),
         ] {

@@ -63,7 +63,7 @@ impl From<&String> for MeetingPlace {
     }
 }
 
-/// Settings of a [`TcpBootstrap`]. What is not set comes from the environment ([`Env`]), and else has a default.
+/// Settings of a [`TcpBootstrap`]. What is not set comes from the environment ([`Env`]), or has a default.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -102,32 +102,32 @@ impl TcpBootstrapBuilder {
         self
     }
 
-    /// A text that all ranks of a job named by an address share, and by which they recognise each other; in place of
-    /// `MSCCLPP_BOOTSTRAP_SECRET`. Who can listen in on a handshake can try out guesses: let it be long and random. A
+    /// A text that all ranks of a job share, and by which they recognise each other, if the job meets at an address. Used in
+    /// place of `MSCCLPP_BOOTSTRAP_SECRET`. Somebody who can read the handshake can try guesses, so make it long and random. A
     /// unique id has a key of its own, and does not use this.
     pub fn secret(mut self, secret: impl Into<String>) -> Self {
         self.given.secret = Some(secret.into());
         self
     }
 
-    /// The launcher's id of the job, which all its ranks share and no other job has: a rank of another job that comes to
-    /// the same address is then refused with [`Error::OtherJob`], and this job is not disturbed. It is no secret and keeps
-    /// nobody out on purpose. 1 to 512 bytes. A unique id names its job by itself, and does not use this.
+    /// The launcher's id of the job, which all its ranks share and no other job has. A rank of another job that comes to the
+    /// same address is then refused with [`Error::OtherJob`], and this job is not disturbed. It is not secret, and no
+    /// protection against intent. 1 to 512 bytes. A unique id names its job by itself, and does not use this.
     ///
-    /// [`Rendezvous`](crate::Rendezvous) sets it to what the launcher says.
+    /// [`Rendezvous`](crate::Rendezvous) sets it to the launcher's id.
     pub fn job_id(mut self, id: impl Into<String>) -> Self {
         self.job_id = Some(id.into());
         self
     }
 
-    /// What makes two ranks count as being on one host, in place of `MSCCLPP_HOSTID`.
+    /// Two ranks with the same value count as being on one host. Used in place of `MSCCLPP_HOSTID`.
     pub fn host_id(mut self, id: impl Into<String>) -> Self {
         self.given.host_id = Some(id.into());
         self
     }
 
-    /// What makes two ranks count as being in one IPC domain: those whose devices reach each other's memory, which can
-    /// be more than one host. Else the host.
+    /// Two ranks with the same value count as being in one IPC domain: their devices reach each other's memory. A domain can be
+    /// more than one host. If not set, it is the host.
     pub fn ipc_domain(mut self, id: impl Into<String>) -> Self {
         self.ipc_domain = Some(id.into());
         self
@@ -146,14 +146,14 @@ impl TcpBootstrapBuilder {
         self
     }
 
-    /// After which time a call of this rank that waits is first logged, instead of ten seconds; [`Duration::MAX`] for
-    /// never. See [`Bootstrap`](crate::Bootstrap).
+    /// After which time a waiting call of this rank is first logged: ten seconds if not set, [`Duration::MAX`] for never. See
+    /// [`Bootstrap`](crate::Bootstrap).
     pub fn log_waits_after(mut self, first: Duration) -> Self {
         self.log_after = first;
         self
     }
 
-    /// Takes what is not set from here, and not from the process's environment.
+    /// Takes settings that are not given from `env`, and not from the process's environment.
     pub fn env(mut self, env: Env) -> Self {
         self.env = Some(env);
         self

@@ -219,10 +219,10 @@ mod tests {
         let mut search = Search::new(addresses(), now, now + Duration::from_secs(60));
         let [first, second] = [addresses()[0], addresses()[1]];
         search.attempt(now);
-        assert!(search.failed(first, Failed::Unproven("its key is another than ours".into()), now));
+        assert!(search.failed(first, Failed::Unproven("its key is not ours".into()), now));
         assert!(search.unproven().is_none());
         let outcomes = |search: &Search| search.attempts().into_iter().map(|a| a.outcome).collect::<Vec<_>>();
-        assert_eq!(outcomes(&search), ["its key is another than ours", "no answer yet"]);
+        assert_eq!(outcomes(&search), ["its key is not ours", "no answer yet"]);
         search.attempt(now);
         assert!(search.failed(second, Failed::Unproven("it demands a key".into()), now));
         assert_eq!(search.unproven().unwrap().0, first);
@@ -233,8 +233,8 @@ mod tests {
         let now = search.wake_at();
         search.attempt(now);
         assert!(!search.failed(first, Failed::Refused, now));
-        assert_eq!(search.unproven().unwrap().1, "its key is another than ours");
-        assert_eq!(outcomes(&search)[0], "nobody listens there; before that, its key is another than ours");
+        assert_eq!(search.unproven().unwrap().1, "its key is not ours");
+        assert_eq!(outcomes(&search)[0], "nobody listens there; before that, its key is not ours");
         // Something else is in the way now.
         search.attempt(now);
         search.failed(second, Failed::Other("no answer in time".into()), now);

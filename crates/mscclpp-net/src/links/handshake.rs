@@ -75,7 +75,7 @@ pub(super) enum Refusal {
     Version { theirs: u32, ours: u32 },
     #[error("it does not know the endpoint: that was closed, or is elsewhere")]
     Unknown,
-    #[error("its key is another than ours")]
+    #[error("its key is not ours")]
     Key,
     #[error("it belongs to no link here; the link was closed meanwhile")]
     NoLink,

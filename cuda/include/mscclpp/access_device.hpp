@@ -214,8 +214,12 @@ namespace detail {
 template <class T>
 MSCCLPP_DEVICE_INLINE void checkObject([[maybe_unused]] const T* object, [[maybe_unused]] bool isStore) {
 #if defined(MSCCLPP_DEVICE_HOST)
-  mscclpp_host::check(reinterpret_cast<const uint8_t*>(object), 1, isStore);
-  mscclpp_host::check(reinterpret_cast<const uint8_t*>(object + 1) - 1, 1, isStore);
+  if constexpr (alignof(T) == sizeof(T)) {
+    mscclpp_host::check(object, sizeof(T), isStore);
+  } else {
+    mscclpp_host::check(reinterpret_cast<const uint8_t*>(object), 1, isStore);
+    mscclpp_host::check(reinterpret_cast<const uint8_t*>(object + 1) - 1, 1, isStore);
+  }
 #endif
 }
 

@@ -8,9 +8,11 @@
 
 mod launchers;
 mod place;
+mod store;
 mod variables;
 
 use std::ffi::OsString;
+use std::fmt;
 use std::time::Duration;
 
 use crate::launch::launchers::{Claim, Launcher};
@@ -47,7 +49,7 @@ use crate::{Error, LOG, Result, TcpBootstrap, TcpBootstrapBuilder, env};
 ///
 /// # Where the ranks meet
 /// The first of these that is known:
-/// 1. `MSCCLPP_ADDRESS`: `ip:port` or `host:port`, also with an interface in front.
+/// 1. `MSCCLPP_ADDRESS`, or its older name `MSCCLPP_COMM_ID`: `ip:port` or `host:port`, also with an interface in front.
 /// 2. `MASTER_ADDR`, with a port *beside* `MASTER_PORT`, on which the launcher's own store listens: 10000 and the last four
 ///    digits of it, or 20000 and these if it is from 10000 to 19999. So it is 19500 for 29500. Without `MASTER_PORT` it
 ///    is the port of the job's id.
@@ -71,6 +73,23 @@ pub struct Rendezvous {
     pub job: Option<String>,
     /// Which of the ranks on its host this is, if the launcher says: as good a number for its device as any.
     pub local_rank: Option<usize>,
+    /// The launcher's store of keys and values, through which ranks that can talk to it may share a unique id instead of
+    /// meeting at [`address`](Self::address). There is one under torchrun (`TORCHELASTIC_USE_AGENT_STORE` is `True`), at
+    /// `MASTER_ADDR` and `MASTER_PORT`. None if `MSCCLPP_ADDRESS` is set, which goes first.
+    pub store: Option<LauncherStore>,
+}
+
+/// Where a launcher's store listens. Its protocol is the launcher's own: for torchrun, that of
+/// `torch.distributed.TCPStore`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LauncherStore {
+    /// An address or a host name.
+    pub host: String,
+    /// The port, which is the launcher's: nobody else may listen there.
+    pub port: u16,
+    /// What all ranks of this start of the job share, and no other start of it has: keys begin with it.
+    pub prefix: String,
 }
 
 impl Rendezvous {
@@ -140,11 +159,13 @@ impl Rendezvous {
         };
         crate::address::Address::parse(&address)?;
         let local_rank = claims.iter().find_map(|claim| claim.local_rank.as_ref()).map(|local| local.value);
+        let by_torchrun = claims.iter().any(|claim| claim.launcher == Launcher::Torchrun);
+        let store = if by_torchrun { store::of_torchrun(&variables)? } else { None };
         tracing::info!(
             target: LOG, rank, n_ranks, address, how, job, read = claims_text(&claims),
             ignored = claims_text(&outer), "which rank this is, as the environment says"
         );
-        Ok(Self { rank, n_ranks, address, job, local_rank })
+        Ok(Self { rank, n_ranks, address, job, local_rank, store })
     }
 
     /// Settings for this rank, to be followed by [`connect`](TcpBootstrapBuilder::connect) with
@@ -167,11 +188,11 @@ impl Rendezvous {
 }
 
 /// The value in which all settings agree, if there is one.
-fn agreed<'a>(
+fn agreed<'a, T: PartialEq + Clone + fmt::Display + 'a>(
     what: &'static str,
-    settings: impl Iterator<Item = &'a Setting<usize>>,
-) -> Result<Option<Setting<usize>>> {
-    let mut first: Option<&Setting<usize>> = None;
+    settings: impl Iterator<Item = &'a Setting<T>>,
+) -> Result<Option<Setting<T>>> {
+    let mut first: Option<&Setting<T>> = None;
     for setting in settings {
         match first {
             None => first = Some(setting),

@@ -5,19 +5,25 @@ use std::{mem::ManuallyDrop, process};
 use mscclpp::ErrorKind;
 use pyo3::prelude::*;
 
-use crate::error;
+use crate::{error, waiting};
 
 /// A value that a forked child neither uses nor drops: the threads, sockets and locks behind it stayed with the parent.
 ///
-/// Dropping lets other Python threads run meanwhile, since it may wait for a peer.
-pub(crate) struct Owned<T: Send> {
+/// Dropping lets other Python threads run meanwhile.
+pub(crate) struct Owned<T: Send + 'static> {
     value: ManuallyDrop<T>,
     process: u32,
+    may_wait: bool,
 }
 
-impl<T: Send> Owned<T> {
+impl<T: Send + 'static> Owned<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { value: ManuallyDrop::new(value), process: process::id() }
+        Self { value: ManuallyDrop::new(value), process: process::id(), may_wait: false }
+    }
+
+    /// A value that may wait when it is dropped, for a peer or for a thread. Ctrl-C then ends the wait.
+    pub(crate) fn that_may_wait(value: T) -> Self {
+        Self { value: ManuallyDrop::new(value), process: process::id(), may_wait: true }
     }
 
     /// # Errors
@@ -38,7 +44,7 @@ impl<T: Send> Owned<T> {
     }
 }
 
-impl<T: Send> Drop for Owned<T> {
+impl<T: Send + 'static> Drop for Owned<T> {
     fn drop(&mut self) {
         if process::id() != self.process {
             return;
@@ -49,7 +55,11 @@ impl<T: Send> Drop for Owned<T> {
         // Without an interpreter, there are no threads to let run.
         let _ = Python::try_attach(|py| {
             let value = value.take();
-            py.detach(move || drop(value));
+            if self.may_wait {
+                waiting::let_go(py, value);
+            } else {
+                py.detach(move || drop(value));
+            }
         });
     }
 }

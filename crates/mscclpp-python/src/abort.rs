@@ -5,10 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp::{
-    BaseMemoryChannel, BasePortChannel, Communicator, Error, Gpu, MemoryChannel, PortChannel, ProxyService,
-    Semaphore, Stream, errors::GpuError, gpu::Abort,
-};
+use mscclpp::{Error, Gpu, Stream, errors::GpuError, gpu::Abort};
 use pyo3::{exceptions::PyTypeError, prelude::*};
 
 use crate::{
@@ -22,108 +19,106 @@ use crate::{
     waiting,
 };
 
-/// Something that kernels wait through.
-enum Waited {
-    Semaphore(Semaphore),
-    BaseMemoryChannel(BaseMemoryChannel),
-    MemoryChannel(MemoryChannel),
-    BasePortChannel(BasePortChannel),
-    PortChannel(PortChannel),
-    Service(Arc<ProxyService>),
-    Communicator(Communicator),
-}
+/// Something that kernels wait through, whose errors are those of the facade.
+struct Waited<T>(Arc<T>);
 
-/// Does `$work` with what is in any of them.
-macro_rules! each {
-    ($waited:expr, $it:ident => $work:expr) => {
-        match $waited {
-            Waited::Semaphore($it) => $work,
-            Waited::BaseMemoryChannel($it) => $work,
-            Waited::MemoryChannel($it) => $work,
-            Waited::BasePortChannel($it) => $work,
-            Waited::PortChannel($it) => $work,
-            Waited::Service(service) => {
-                let $it: &ProxyService = service;
-                $work
-            }
-            Waited::Communicator($it) => $work,
-        }
-    };
-}
+impl<T: Abort> Abort for Waited<T>
+where
+    Error: From<T::Error>,
+{
+    type Error = Error;
 
-impl Waited {
-    fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        if let Ok(it) = object.cast::<PyCommunicator>() {
-            return Ok(Self::Communicator(it.get().communicator()?.clone()));
-        }
-        if let Ok(it) = object.cast::<PyProxyService>() {
-            return Ok(Self::Service(it.get().service(object.py())?));
-        }
-        if let Ok(it) = object.cast::<PyMemoryChannel>() {
-            return Ok(Self::MemoryChannel(it.get().channel()?.clone()));
-        }
-        if let Ok(it) = object.cast::<PyBaseMemoryChannel>() {
-            return Ok(Self::BaseMemoryChannel(it.get().channel()?.clone()));
-        }
-        if let Ok(it) = object.cast::<PyPortChannel>() {
-            return Ok(Self::PortChannel(it.get().channel()?.clone()));
-        }
-        if let Ok(it) = object.cast::<PyBasePortChannel>() {
-            return Ok(Self::BasePortChannel(it.get().channel()?.clone()));
-        }
-        if let Ok(it) = object.cast::<PySemaphore>() {
-            return Ok(Self::Semaphore(it.get().shared()?.semaphore().clone()));
-        }
-        if let Ok(it) = object.cast::<PyHostToDevice>() {
-            return Ok(Self::Semaphore(it.get().shared()?.semaphore().clone()));
-        }
-        if let Ok(it) = object.cast::<PyDeviceToDevice>() {
-            return Ok(Self::Semaphore(it.get().semaphore()?.clone()));
-        }
-        Err(PyTypeError::new_err(format!(
-            "argument 'abort': expected what kernels wait through, a channel, a semaphore of kernels, a ProxyService or a \
-             Communicator, or a list of these, got {}",
-            object.get_type().name()?
-        )))
+    fn abort(&self, reason: &str) {
+        self.0.abort(reason);
     }
+
+    fn check(&self) -> Result<(), Error> {
+        Ok(self.0.check()?)
+    }
+
+    fn peers(&self) -> Vec<String> {
+        self.0.peers()
+    }
+}
+
+type AnyWaited = Box<dyn Abort<Error = Error> + Send + Sync>;
+
+fn waited<T: Abort + Send + Sync + Clone + 'static>(object: &T) -> AnyWaited
+where
+    Error: From<T::Error>,
+{
+    Box::new(Waited(Arc::new(object.clone())))
+}
+
+fn given(object: &Bound<'_, PyAny>) -> PyResult<AnyWaited> {
+    if let Ok(it) = object.cast::<PyCommunicator>() {
+        return Ok(waited(it.get().communicator()?));
+    }
+    if let Ok(it) = object.cast::<PyProxyService>() {
+        return Ok(Box::new(Waited(it.get().service(object.py())?)));
+    }
+    if let Ok(it) = object.cast::<PyMemoryChannel>() {
+        return Ok(waited(it.get().channel()?));
+    }
+    if let Ok(it) = object.cast::<PyBaseMemoryChannel>() {
+        return Ok(waited(it.get().channel()?));
+    }
+    if let Ok(it) = object.cast::<PyPortChannel>() {
+        return Ok(waited(it.get().channel()?));
+    }
+    if let Ok(it) = object.cast::<PyBasePortChannel>() {
+        return Ok(waited(it.get().channel()?));
+    }
+    if let Ok(it) = object.cast::<PySemaphore>() {
+        return Ok(waited(it.get().shared()?.semaphore()));
+    }
+    if let Ok(it) = object.cast::<PyHostToDevice>() {
+        return Ok(waited(it.get().shared()?.semaphore()));
+    }
+    if let Ok(it) = object.cast::<PyDeviceToDevice>() {
+        return Ok(waited(it.get().semaphore()?));
+    }
+    Err(PyTypeError::new_err(format!(
+        "argument 'abort': expected what kernels wait through, a channel, a semaphore of kernels, a ProxyService or a \
+         Communicator, or a list of these, got {}",
+        object.get_type().name()?
+    )))
 }
 
 /// All that kernels wait through, and how long they were given.
 struct Given {
-    waited: Vec<Waited>,
+    all: Vec<AnyWaited>,
     gpu: Gpu,
     limit: Duration,
 }
 
 impl Given {
     fn of(object: &Bound<'_, PyAny>, gpu: Gpu, limit: Duration) -> PyResult<Self> {
-        let waited = match object.extract::<Vec<Bound<'_, PyAny>>>() {
-            Ok(list) => list.iter().map(Waited::of).collect::<PyResult<_>>()?,
-            Err(_) => vec![Waited::of(object)?],
+        let all = match object.extract::<Vec<Bound<'_, PyAny>>>() {
+            Ok(list) => list.iter().map(given).collect::<PyResult<_>>()?,
+            Err(_) => vec![given(object)?],
         };
-        Ok(Self { waited, gpu, limit })
+        Ok(Self { all, gpu, limit })
     }
 }
 
 impl Abort for Given {
     type Error = Error;
 
-    /// The time that it names is that of the last attempt, and not of all.
+    /// With a reason of its own: the one that is given has the time of the last attempt, and not of all.
     fn abort(&self, _reason: &str) {
         let Self { gpu, limit, .. } = self;
         let reason = format!("work on {gpu} did not finish within {limit:?}");
-        for waited in &self.waited {
-            each!(waited, it => Abort::abort(it, &reason));
-        }
+        self.all.iter().for_each(|each| each.abort(&reason));
     }
 
     fn check(&self) -> Result<(), Error> {
-        self.waited.iter().try_for_each(|waited| each!(waited, it => Abort::check(it).map_err(Error::from)))
+        self.all.iter().try_for_each(|each| each.check())
     }
 
     fn peers(&self) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
-        for peer in self.waited.iter().flat_map(|waited| each!(waited, it => Abort::peers(it))) {
+        for peer in self.all.iter().flat_map(|each| each.peers()) {
             if !all.contains(&peer) {
                 all.push(peer);
             }

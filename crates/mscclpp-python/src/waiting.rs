@@ -139,7 +139,8 @@ pub(crate) fn repeat<T: Send, E: Into<Error> + Send>(
 ) -> PyResult<T> {
     let start = Instant::now();
     let mut long = LongWait::since(start, FIRST_LOG);
-    let slice = if is_main_thread() { SLICE } else { WITHOUT_SIGNALS };
+    // Most calls are done at once, and need not ask which thread this is.
+    let mut slice = SLICE;
     loop {
         let left = timeout.map_or(slice, |timeout| timeout.saturating_sub(start.elapsed()));
         let error = match py.detach(|| attempt(left.min(slice))).map_err(Into::into) {
@@ -151,6 +152,9 @@ pub(crate) fn repeat<T: Send, E: Into<Error> + Send>(
             && start.elapsed() >= timeout
         {
             return Err(with_total(error, timeout)).or_raise();
+        }
+        if !is_main_thread() {
+            slice = WITHOUT_SIGNALS;
         }
         long.log(Instant::now(), None, || what(&error));
     }

@@ -23,7 +23,7 @@ def test_the_stubs_are_those_of_what_is_there():
 
 
 def test_the_python_layer_and_the_examples_under_a_strict_checker():
-    check("mypy", "--strict", "--config-file", str(SETTINGS), "python/mscclpp", "examples")
+    check("mypy", "--strict", "--config-file", str(SETTINGS), "python/mscclpp", "examples", "benchmarks")
 
 
 def test_a_wrong_call_is_found(tmp_path):

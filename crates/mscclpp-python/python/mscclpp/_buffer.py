@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from . import _mscclpp
 from ._mscclpp import GpuBufferGranularity, RawGpuBuffer
 
-
 if TYPE_CHECKING:
     # What it makes is an array of a library that type checkers need not know.
     from typing import Any as _Array

@@ -327,6 +327,7 @@ def older(rank, n, address):
     with pytest.warns(DeprecationWarning) as caught:
         port = group.make_proxy_channels(service, data, connections)[1 - rank]
         memory = group.make_sm_channels(data, connections)[1 - rank]
+        group.make_sm_channels(data, connections)
     group.barrier()
     return type(port).__name__, type(memory).__name__, len(caught)
 

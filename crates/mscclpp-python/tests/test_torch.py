@@ -50,16 +50,16 @@ def test_torch_takes_the_memory_of_buffers():
     raw = RawGpuBuffer(64)
 
     class Exported:
-        def __init__(self, *args):
-            self.args = args
+        def __init__(self, raw, *args):
+            self.capsule, self.device = raw.to_dlpack(*args), raw.__dlpack_device__()
 
         def __dlpack__(self, **_):
-            return raw.to_dlpack(*self.args)
+            return self.capsule
 
         def __dlpack_device__(self):
-            return raw.__dlpack_device__()
+            return self.device
 
-    tensor = torch.from_dlpack(Exported("torch.bfloat16", [4, 8]))
+    tensor = torch.from_dlpack(Exported(raw, "torch.bfloat16", [4, 8]))
     assert (tensor.dtype, tuple(tensor.shape), tensor.data_ptr()) == (torch.bfloat16, (4, 8), raw.data())
     tensor.fill_(1)
     assert raw.read(0, 2) == b"\x80\x3f"

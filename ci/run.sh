@@ -95,7 +95,7 @@ step_python() {
     local venv=target/python
     command -v c++ > /dev/null || install_packages g++
     python3 -m venv --clear "$venv" 2> /dev/null || { install_packages python3-venv && python3 -m venv --clear "$venv"; }
-    "$venv/bin/pip" install --quiet 'maturin>=1.12,<2' pytest mypy numpy ruff
+    "$venv/bin/pip" install --quiet 'maturin>=1.12,<2' pytest mypy numpy ruff mpi4py mpich
     rm -rf target/sdist
     (cd crates/mscclpp-python && "../../$venv/bin/maturin" sdist --out ../../target/sdist)
     # Not into a target folder that is there already: files of a source distribution are old, and nothing would be built.

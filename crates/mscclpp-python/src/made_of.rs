@@ -37,16 +37,13 @@ pub(crate) struct Kind {
 }
 
 impl<'py> MadeOf<'py> {
-    /// None without any arguments.
+    /// None without any arguments, or if all of them are None.
     pub(crate) fn given(
         kind: &Kind,
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Option<Self>> {
         let count = args.len() + kwargs.map_or(0, PyDictMethods::len);
-        if count == 0 {
-            return Ok(None);
-        }
         let has = |name: &str| kwargs.map_or(Ok(false), |kwargs| kwargs.contains(name));
         let is_pair = has("communicator")?
             || has("connection")?
@@ -54,6 +51,9 @@ impl<'py> MadeOf<'py> {
             || kind.rest.is_empty() && count == 2;
         let first: &[&str] = if is_pair { &["communicator", "connection"] } else { &["semaphore"] };
         let mut values = kind.match_names(&[first, kind.rest].concat(), args, kwargs)?;
+        if values.iter().all(Option::is_none) {
+            return Ok(None);
+        }
         let rest = values.split_off(first.len());
         let source = match &values[..] {
             [communicator, connection] => Source::Pair(
@@ -111,7 +111,7 @@ impl Kind {
         )))
     }
 
-    /// The values of arguments that may be given by place or by name.
+    /// The values of arguments that may be given by place or by name. Python's None is no value.
     fn match_names<'py>(
         &self,
         names: &[&str],
@@ -137,6 +137,6 @@ impl Kind {
                 return Err(PyTypeError::new_err(format!("{class}() has the argument '{name}' twice")));
             }
         }
-        Ok(values)
+        Ok(values.into_iter().map(|value| value.filter(|value| !value.is_none())).collect())
     }
 }

@@ -100,7 +100,9 @@ def in_one_call(rank, n, address):
     connections = group.make_connection([peer], mscclpp.Transport.CudaIpc)
     data, outcome = mscclpp.GpuBuffer(100, dtype=numpy.int32), mscclpp.GpuBuffer(1, dtype=numpy.int32)
     memories = group.register_tensor_with_connections(data, connections)
-    channel = mscclpp.MemoryChannel(group.communicator, connections[peer], memories[peer], src=memories[rank])
+    channel = mscclpp.MemoryChannel(
+        group.communicator, connections[peer], memories[peer], src=memories[rank], packet_buffer=None
+    )
     kernel = ranks.kernel("memory_channel.cu", "ping_pong")
     group.barrier()
     kernel.launch_kernel((channel, rank, 4, data.nbytes, outcome), 1, 64, 0, None)

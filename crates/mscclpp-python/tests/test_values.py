@@ -177,6 +177,8 @@ def test_a_wrong_argument_is_named(call, argument):
         (lambda: mscclpp.RawGpuBuffer(0), "at least one byte"),
         (lambda: mscclpp.Semaphore().connection(), "empty"),
         (lambda: mscclpp.MemoryChannel().device_handle(), "empty"),
+        (lambda: mscclpp.MemoryChannel(None, None, None, None).device_handle(), "empty"),
+        (lambda: mscclpp.BaseMemoryChannel(semaphore=None).device_handle(), "empty"),
         (lambda: mscclpp.PortChannel().device_handle(), "empty"),
         (lambda: mscclpp.Fifo().pop(), "no trigger"),
         (lambda: mscclpp.Endpoint.deserialize(b"nonsense"), "endpoint"),

@@ -460,7 +460,7 @@ class MemoryChannel:
         semaphore: Semaphore | MemoryDevice2DeviceSemaphore,
         dst: RegisteredMemory,
         src: RegisteredMemory,
-        packet_buffer: int | RegisteredMemory = ...,
+        packet_buffer: int | RegisteredMemory | None = ...,
     ) -> Self: ...
     @overload
     def __new__(
@@ -469,7 +469,7 @@ class MemoryChannel:
         connection: Connection,
         dst: RegisteredMemory,
         src: RegisteredMemory,
-        packet_buffer: int | RegisteredMemory = ...,
+        packet_buffer: int | RegisteredMemory | None = ...,
     ) -> Self: ...
     def device_handle(self) -> MemoryChannelDeviceHandle: ...
     DeviceHandle = MemoryChannelDeviceHandle

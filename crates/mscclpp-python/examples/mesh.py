@@ -8,6 +8,7 @@
 It is written with the older names of the API, as programs of some age are; each warns once and works.
 """
 
+# ANCHOR: connect
 import argparse
 import os
 import subprocess
@@ -31,8 +32,10 @@ def create_connection(group: mscclpp_comm.CommGroup, transport: str) -> Dict[int
     else:
         assert False
     return group.make_connection(remote_nghrs, tran)
+    # ANCHOR_END: connect
 
 
+# ANCHOR: launch
 def launch_kernel(my_rank: int, nranks: int, simple_channels: Dict[int, SimpleProxyChannel], memory: Any) -> None:
     file_dir = os.path.dirname(os.path.abspath(__file__))
     kernel = KernelBuilder(file="mesh.cu", kernel_name="simple_proxy_channel", file_dir=file_dir).get_compiled_kernel()
@@ -56,8 +59,10 @@ def fill(buffer: Any, values: Any) -> None:
         buffer[:] = values
     else:
         buffer.set(values)
+    # ANCHOR_END: launch
 
 
+# ANCHOR: main
 def main(group: mscclpp_comm.CommGroup) -> None:
     connections = create_connection(group, "NVLink")
     nelems = 1024 // group.nranks * group.nranks
@@ -78,6 +83,7 @@ def main(group: mscclpp_comm.CommGroup) -> None:
     assert got.tolist() == [rank + 1 for rank in range(group.nranks) for _ in range(part)], got
     print(f"rank {group.my_rank}: has the parts of all {group.nranks} ranks", flush=True)
     group.barrier()
+    # ANCHOR_END: main
 
 
 if __name__ == "__main__":
@@ -86,7 +92,7 @@ if __name__ == "__main__":
     parser.add_argument("--torch", action="store_true", help="the ranks are those of torch.distributed")
     parser.add_argument("--env", action="store_true", help="the environment says which rank this is")
     parser.add_argument("--ranks", type=int, default=4, help="otherwise: how many ranks to start on this machine")
-    parser.add_argument("--port", type=int, default=50505, help="otherwise: the port at which they meet")
+    parser.add_argument("--port", type=int, default=15505, help="otherwise: the port at which they meet")
     arguments = parser.parse_args()
     if arguments.mpi:
         from mpi4py import MPI

@@ -5,6 +5,7 @@
 starts both, on simulated devices. Each prints what it has in the end.
 """
 
+# ANCHOR: imports
 import ctypes
 import os
 import subprocess
@@ -16,6 +17,7 @@ from mscclpp import CommGroup, GpuBuffer, Transport
 from mscclpp.utils import KernelBuilder, pack
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+# ANCHOR_END: imports
 
 
 # ANCHOR: main
@@ -32,15 +34,15 @@ def main(rank: int, address: str) -> None:
     params = pack(channel.device_handle().raw, rank, 10, ctypes.c_size_t(data.nbytes), outcome)
     kernel.launch_kernel(params, 1, 64, 0, None)
     mscclpp.synchronize()
-    # ANCHOR_END: main
     print(f"rank {rank}: {int(outcome[0])} rounds, each element is {int(data[0])}", flush=True)
     group.barrier()
+    # ANCHOR_END: main
 
 
 if __name__ == "__main__":
     if len(sys.argv) == 3:
         main(int(sys.argv[1]), sys.argv[2])
     else:
-        meeting = sys.argv[1] if len(sys.argv) == 2 else "127.0.0.1:50506"
+        meeting = sys.argv[1] if len(sys.argv) == 2 else "127.0.0.1:15506"
         ranks = [subprocess.Popen([sys.executable, __file__, str(rank), meeting]) for rank in range(2)]
         sys.exit(max(abs(rank.wait(300)) for rank in ranks))

@@ -49,7 +49,7 @@ use crate::{Error, LOG, Result, TcpBootstrap, TcpBootstrapBuilder, env};
 ///
 /// # Where the ranks meet
 /// The first of these that is known:
-/// 1. `MSCCLPP_ADDRESS`, or its older name `MSCCLPP_COMM_ID`: `ip:port` or `host:port`, also with an interface in front.
+/// 1. `MSCCLPP_ADDRESS`: `ip:port` or `host:port`, also with an interface in front.
 /// 2. `MASTER_ADDR`, with a port *beside* `MASTER_PORT`, on which the launcher's own store listens: 10000 and the last four
 ///    digits of it, or 20000 and these if it is from 10000 to 19999. So it is 19500 for 29500. Without `MASTER_PORT` it
 ///    is the port of the job's id.
@@ -68,6 +68,7 @@ pub struct Rendezvous {
     /// The number of ranks.
     pub n_ranks: usize,
     /// The address at which rank 0 listens: `ip:port` or `host:port`, perhaps with an interface in front.
+    /// `MSCCLPP_COMM_ID` is read as an older name of `MSCCLPP_ADDRESS`.
     pub address: String,
     /// The launcher's id of the job, if it has one.
     pub job: Option<String>,

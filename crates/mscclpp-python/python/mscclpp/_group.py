@@ -38,7 +38,7 @@ class CommGroup:
     """The ranks of a job.
 
     The job is that of an mpi4py communicator, of a PyTorch process group, or of processes that are told their rank and
-    the address at which they meet: `CommGroup(interfaceIpPortTrio="10.0.0.1:50000", rank=0, size=2)`, the address with
+    the address at which they meet: `CommGroup(interfaceIpPortTrio="10.0.0.1:15000", rank=0, size=2)`, the address with
     an interface in front if need be. `CommGroup.from_env()` asks the environment for all of it.
     """
 

@@ -160,8 +160,16 @@ pub(crate) fn repeat<T: Send, E: Into<Error> + Send>(
     }
 }
 
+/// Whether the call only ran out of its own time, and can be repeated. What was exchanged and could not be made in time is
+/// an outcome.
 fn is_time_out(error: &Error) -> bool {
-    error.kind() == ErrorKind::Timeout
+    match error {
+        Error::PeerNotReady { .. }
+        | Error::Core(CoreError::Timeout { .. })
+        | Error::Gpu(GpuError::Timeout { .. }) => true,
+        Error::Bootstrap(error) => matches!(**error, BootstrapError::Timeout { .. }),
+        _ => false,
+    }
 }
 
 /// What a call was for whose time ran out, for the log.

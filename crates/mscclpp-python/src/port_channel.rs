@@ -169,6 +169,16 @@ impl PyProxyService {
         self.beside(py, ProxyService::stop_proxy)
     }
 
+    fn __enter__(slf: Py<Self>, py: Python<'_>) -> PyResult<Py<Self>> {
+        slf.get().start_proxy(py, true)?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
+        self.stop_proxy(py)
+    }
+
     #[pyo3(signature = (comm, connection))]
     fn build_and_add_semaphore(
         &self,

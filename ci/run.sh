@@ -96,13 +96,17 @@ step_python() {
     local venv=target/python
     command -v c++ > /dev/null || install_packages g++
     python3 -m venv --clear "$venv" 2> /dev/null || { install_packages python3-venv && python3 -m venv --clear "$venv"; }
-    "$venv/bin/pip" install --quiet 'maturin>=1.12,<2' pytest mypy numpy ruff
+    "$venv/bin/pip" install --quiet 'maturin>=1.12,<2' pytest mypy numpy ruff mpi4py mpich
     rm -rf target/sdist
     (cd crates/mscclpp-python && "../../$venv/bin/maturin" sdist --out ../../target/sdist)
     # Not into a target folder that is there already: files of a source distribution are old, and nothing would be built.
     env -u CARGO_TARGET_DIR "$venv/bin/pip" install --quiet --no-cache-dir --no-deps target/sdist/mscclpp-*.tar.gz
     (cd crates/mscclpp-python && "../../$venv/bin/ruff" format --check . && "../../$venv/bin/ruff" check .)
     (cd crates/mscclpp-python && "../../$venv/bin/python" -m pytest -q tests)
+    # There is no free-threaded interpreter to test with; for one it compiles.
+    printf '%s\n' implementation=CPython version=3.14 shared=true abi3=false pointer_width=64 \
+        build_flags=Py_GIL_DISABLED > target/free-threaded.txt
+    PYO3_CONFIG_FILE=$PWD/target/free-threaded.txt cargo check --quiet -p mscclpp-python
 }
 
 # Licences, bans and sources of dependencies: deny.toml. The advisories would need GitHub.

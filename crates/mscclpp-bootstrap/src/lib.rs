@@ -56,7 +56,7 @@ pub mod fuzzing;
 pub use bootstrap::{Bootstrap, FailureHook};
 pub use env::Env;
 pub use error::{Error, Party, Result};
-pub use launch::Rendezvous;
+pub use launch::{LauncherStore, Rendezvous};
 pub use local::LocalBootstrap;
 pub use mscclpp_net::{dial::Attempt, interface::Family};
 pub use tcp::{MeetingPlace, TcpBootstrap, TcpBootstrapBuilder};

@@ -90,13 +90,29 @@ impl Connection {
         src_offset: u64,
         size: u64,
     ) -> Result<()> {
+        self.write_timeout(dst, dst_offset, src, src_offset, size, ROOM_TIMEOUT)
+    }
+
+    /// As [`Connection::write`], waiting for room for at most `timeout`.
+    ///
+    /// # Errors
+    /// As there. On [`Error::Timeout`] nothing was started, and the call can be repeated.
+    pub fn write_timeout(
+        &self,
+        dst: &RegisteredMemory,
+        dst_offset: u64,
+        src: &RegisteredMemory,
+        src_offset: u64,
+        size: u64,
+        timeout: Duration,
+    ) -> Result<()> {
         Error::bounds("write: destination", dst_offset, size, dst.size())?;
         Error::bounds("write: source", src_offset, size, src.size())?;
         let registration = self.source(src)?;
         let region = self.map("the destination", dst)?;
         let write = |route| Operation::Write { route, dst_offset, src_offset, len: size };
         // SAFETY: the ranges are inside both memories.
-        unsafe { self.start(&region, Some(&registration), write) }
+        unsafe { self.start_within(timeout, &region, Some(&registration), write) }
     }
 
     /// Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst` and in `src`, the sender's copy of it.
@@ -113,6 +129,21 @@ impl Connection {
         src: &mut u64,
         new_value: u64,
     ) -> Result<()> {
+        self.update_and_sync_timeout(dst, dst_offset, src, new_value, ROOM_TIMEOUT)
+    }
+
+    /// As [`Connection::update_and_sync`], waiting for room for at most `timeout`.
+    ///
+    /// # Errors
+    /// As there. On [`Error::Timeout`] nothing was started, and the call can be repeated.
+    pub fn update_and_sync_timeout(
+        &self,
+        dst: &RegisteredMemory,
+        dst_offset: u64,
+        src: &mut u64,
+        new_value: u64,
+        timeout: Duration,
+    ) -> Result<()> {
         Error::bounds("update_and_sync", dst_offset, 8, dst.size())?;
         if !dst_offset.is_multiple_of(8) {
             return Err(Error::InvalidArgument(format!(
@@ -123,7 +154,7 @@ impl Connection {
         let update =
             |route| Operation::Update { route, offset: dst_offset, value: new_value, previous: None };
         // SAFETY: the word is inside the memory.
-        unsafe { self.start(&region, None, update)? };
+        unsafe { self.start_within(timeout, &region, None, update)? };
         *src = new_value;
         Ok(())
     }
@@ -161,10 +192,25 @@ impl Connection {
         src: Option<&Arc<dyn Registration>>,
         operation: impl FnOnce(RouteId) -> Operation,
     ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.start_within(ROOM_TIMEOUT, dst, src, operation) }
+    }
+
+    /// As [`Connection::start`], waiting for at most `timeout`.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn start_within(
+        &self,
+        timeout: Duration,
+        dst: &Arc<dyn RemoteRegion>,
+        src: Option<&Arc<dyn Registration>>,
+        operation: impl FnOnce(RouteId) -> Operation,
+    ) -> Result<()> {
         // One at a time is prepared, under the lock.
         let route = RouteId::new(0);
         let operation = operation(route);
-        let started = self.attempt("room in its queue", ROOM_TIMEOUT, |own| {
+        let started = self.attempt("room in its queue", timeout, |own| {
             own.queue.prepare(route, dst, src)?;
             // SAFETY: the caller's promise; the route was just prepared.
             let taken = unsafe { own.queue.submit(&[operation]) };
@@ -180,7 +226,7 @@ impl Connection {
             true => Ok(()),
             false => Err(Error::Timeout {
                 operation: format!("waiting for room in the queue to {}", self.label()),
-                after: ROOM_TIMEOUT,
+                after: timeout,
             }),
         }
     }

@@ -3,6 +3,7 @@
     MSCCLPP_PLATFORM=host python mesh.py            four ranks, on simulated devices
     mpirun -n 8 python mesh.py --mpi                eight ranks, a GPU each; needs mpi4py and CuPy
     torchrun --nproc-per-node 8 mesh.py --env       the same without MPI
+    torchrun --nproc-per-node 8 mesh.py --torch     the ranks of a process group of torch.distributed
 
 It is written with the older names of the API, as programs of some age are; each warns once and works.
 """
@@ -12,16 +13,16 @@ import argparse
 import os
 import subprocess
 import sys
-from typing import Dict
+from typing import Any, Dict
 
 import mscclpp
 import mscclpp.comm as mscclpp_comm
 import numpy as np
-from mscclpp import ProxyService, SimpleProxyChannel, Transport
+from mscclpp import Connection, ProxyService, SimpleProxyChannel, Transport
 from mscclpp.utils import GpuBuffer, KernelBuilder, pack
 
 
-def create_connection(group: mscclpp_comm.CommGroup, transport: str):
+def create_connection(group: mscclpp_comm.CommGroup, transport: str) -> Dict[int, Connection]:
     remote_nghrs = list(range(group.nranks))
     remote_nghrs.remove(group.my_rank)
     if transport == "NVLink":
@@ -35,7 +36,7 @@ def create_connection(group: mscclpp_comm.CommGroup, transport: str):
 
 
 # ANCHOR: launch
-def launch_kernel(my_rank: int, nranks: int, simple_channels: Dict[int, SimpleProxyChannel], memory):
+def launch_kernel(my_rank: int, nranks: int, simple_channels: Dict[int, SimpleProxyChannel], memory: Any) -> None:
     file_dir = os.path.dirname(os.path.abspath(__file__))
     kernel = KernelBuilder(file="mesh.cu", kernel_name="simple_proxy_channel", file_dir=file_dir).get_compiled_kernel()
     first_arg = next(iter(simple_channels.values()))
@@ -52,7 +53,7 @@ def launch_kernel(my_rank: int, nranks: int, simple_channels: Dict[int, SimplePr
     kernel.launch_kernel(pack(d_channels, my_rank, nranks, memory.size), 1, 512, 0, None)
 
 
-def fill(buffer, values):
+def fill(buffer: Any, values: Any) -> None:
     """Copies values from the host."""
     if isinstance(buffer, np.ndarray):
         buffer[:] = values
@@ -62,7 +63,7 @@ def fill(buffer, values):
 
 
 # ANCHOR: main
-def main(group: mscclpp_comm.CommGroup):
+def main(group: mscclpp_comm.CommGroup) -> None:
     connections = create_connection(group, "NVLink")
     nelems = 1024 // group.nranks * group.nranks
     part = nelems // group.nranks
@@ -86,8 +87,9 @@ def main(group: mscclpp_comm.CommGroup):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--mpi", action="store_true", help="the ranks are those of MPI")
+    parser.add_argument("--torch", action="store_true", help="the ranks are those of torch.distributed")
     parser.add_argument("--env", action="store_true", help="the environment says which rank this is")
     parser.add_argument("--ranks", type=int, default=4, help="otherwise: how many ranks to start on this machine")
     parser.add_argument("--port", type=int, default=15505, help="otherwise: the port at which they meet")
@@ -96,15 +98,21 @@ if __name__ == "__main__":
         from mpi4py import MPI
 
         main(mscclpp_comm.CommGroup(MPI.COMM_WORLD))
+    elif arguments.torch:
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        main(mscclpp_comm.CommGroup(torch_group=dist.group.WORLD))
+        dist.destroy_process_group()
     elif arguments.env:
         main(mscclpp_comm.CommGroup.from_env())
     else:
         ranks = []
         for rank in range(arguments.ranks):
             settings = {
-                "RANK": str(rank),
-                "WORLD_SIZE": str(arguments.ranks),
-                "MSCCLPP_COMM_ID": f"127.0.0.1:{arguments.port}",
+                "MSCCLPP_RANK": str(rank),
+                "MSCCLPP_N_RANKS": str(arguments.ranks),
+                "MSCCLPP_ADDRESS": f"127.0.0.1:{arguments.port}",
             }
             ranks.append(subprocess.Popen([sys.executable, __file__, "--env"], env={**os.environ, **settings}))
         sys.exit(max(abs(rank.wait(300)) for rank in ranks))

@@ -21,7 +21,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 # ANCHOR: main
-def main(rank, address):
+def main(rank: int, address: str) -> None:
     group = CommGroup(interfaceIpPortTrio=address, rank=rank, size=2)
     peer = 1 - rank
     connections = group.make_connection([peer], Transport.CudaIpc)

@@ -1,8 +1,14 @@
 //! `UniqueId`, `Bootstrap` and `TcpBootstrap`.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
-use mscclpp::{Bootstrap, Error, TcpBootstrap, UniqueId, bootstrap::MeetingPlace, errors::BootstrapError};
+use mscclpp::{
+    Bootstrap, Rendezvous, TcpBootstrap, UniqueId,
+    bootstrap::{MeetingPlace, TcpBootstrapBuilder},
+};
 use pyo3::{
     exceptions::PyTypeError,
     prelude::*,
@@ -12,7 +18,8 @@ use pyo3::{
 use crate::{
     error::{self, OrRaise},
     owned::Owned,
-    raw, waiting,
+    raw,
+    waiting::{self, GivenUp},
 };
 
 /// Names a job: made by rank 0's process and passed to the others, for example by pickling it.
@@ -48,6 +55,8 @@ pub(crate) struct PyBootstrap {
     rank: usize,
     n_ranks: usize,
     formed: Owned<OnceLock<Formed>>,
+    /// Ends joining the job, which cannot be told to end.
+    given_up: GivenUp,
 }
 
 struct Formed {
@@ -56,6 +65,32 @@ struct Formed {
 }
 
 impl PyBootstrap {
+    fn new(rank: usize, n_ranks: usize) -> Self {
+        let formed = Owned::that_may_wait(OnceLock::new());
+        Self { rank, n_ranks, formed, given_up: GivenUp::default() }
+    }
+
+    /// Joins a job, as the builder says.
+    fn join(&self, py: Python<'_>, builder: TcpBootstrapBuilder, at: MeetingPlace) -> PyResult<()> {
+        let formed = self.formed.get()?;
+        if formed.get().is_some() {
+            return Err(error::misuse("this bootstrap is connected already; create another for another job"));
+        }
+        let id = match &at {
+            MeetingPlace::Id(id) => Some(*id),
+            MeetingPlace::Address(_) => None,
+        };
+        let bootstrap: Arc<dyn Bootstrap> =
+            Arc::new(waiting::wait_until_given_up(py, &self.given_up, move || builder.connect(at))?);
+        formed
+            .set(Formed { bootstrap: Arc::clone(&bootstrap), id })
+            .map_err(|_| error::misuse("another thread has connected this bootstrap meanwhile"))?;
+        if let Some(reason) = self.given_up.reason() {
+            py.detach(|| bootstrap.abort(&reason));
+        }
+        Ok(())
+    }
+
     pub(crate) fn bootstrap(&self) -> PyResult<Arc<dyn Bootstrap>> {
         Ok(Arc::clone(&self.formed()?.bootstrap))
     }
@@ -103,26 +138,24 @@ impl PyBootstrap {
     }
 
     /// `recv(data, size, peer, tag)` into an address or a buffer, `recv(data, peer, tag)` into a buffer, or
-    /// `recv(peer, tag)`, which returns the bytes.
-    #[pyo3(signature = (*args, **kwargs))]
+    /// `recv(peer, tag)`, which returns the bytes. When the time of `timeout_sec` runs out, nothing was taken, and the call
+    /// can be repeated.
+    #[pyo3(signature = (*args, timeout_sec = None, **kwargs))]
     fn recv<'py>(
         &self,
         py: Python<'py>,
         args: &Bound<'py, PyTuple>,
+        timeout_sec: Option<f64>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let timeout = timeout_sec.map(waiting::seconds).transpose()?;
         let Message { data, size, peer, tag } = Message::parse("recv", args, kwargs)?;
         if let Some(data) = &data {
             // Before anything is taken.
             raw::locate("recv", data, size, true)?;
         }
         let bootstrap = self.bootstrap()?;
-        let received = waiting::repeat(py, None, |left| match bootstrap.recv_timeout(peer, tag, left) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(BootstrapError::Timeout { .. }) => Ok(None),
-            Err(error) => Err(Error::from(error)),
-        })?
-        .unwrap_or_default();
+        let received = waiting::repeat(py, timeout, |left| bootstrap.recv_timeout(peer, tag, left))?;
         match data {
             Some(data) => raw::write("recv", &data, size, &received).map(|()| None),
             None => Ok(Some(PyBytes::new(py, &received))),
@@ -130,10 +163,18 @@ impl PyBootstrap {
     }
 
     /// Exchanges `size` bytes of each rank: `allData`, an address or a buffer of `size` times the number of ranks, holds
-    /// this rank's part at its place before, and everybody's after.
-    #[pyo3(signature = (allData, size))]
+    /// this rank's part at its place before, and everybody's after. When the time of `timeout_sec` runs out, the next
+    /// collective call must be this one again, which goes on with the bytes that were given first.
+    #[pyo3(signature = (allData, size, timeout_sec = None))]
     #[allow(non_snake_case, reason = "the public name")]
-    fn all_gather(&self, py: Python<'_>, allData: &Bound<'_, PyAny>, size: usize) -> PyResult<()> {
+    fn all_gather(
+        &self,
+        py: Python<'_>,
+        allData: &Bound<'_, PyAny>,
+        size: usize,
+        timeout_sec: Option<f64>,
+    ) -> PyResult<()> {
+        let timeout = timeout_sec.map(waiting::seconds).transpose()?;
         let Some(total) = size.checked_mul(self.n_ranks) else {
             return Err(error::misuse(format!(
                 "all_gather: {size} bytes of {} ranks are too many",
@@ -144,7 +185,7 @@ impl PyBootstrap {
         let all = raw::read("all_gather", allData, Some(total))?;
         let mine = all[self.rank * size..][..size].to_vec();
         let bootstrap = self.bootstrap()?;
-        let gathered = waiting::wait(py, move || bootstrap.all_gather(&mine))?;
+        let gathered = waiting::repeat(py, timeout, |left| bootstrap.all_gather_timeout(&mine, left))?;
         if let Some((rank, part)) = gathered.iter().enumerate().find(|(_, part)| part.len() != size) {
             return Err(error::misuse(format!(
                 "all_gather: rank {rank} gave {} bytes, and this rank {size}",
@@ -154,16 +195,23 @@ impl PyBootstrap {
         raw::write("all_gather", allData, Some(total), &gathered.concat())
     }
 
-    fn barrier(&self, py: Python<'_>) -> PyResult<()> {
+    /// Returns when all ranks have called it. When the time of `timeout_sec` runs out, the next collective call must be this
+    /// one again, which goes on with it.
+    #[pyo3(signature = (timeout_sec = None))]
+    fn barrier(&self, py: Python<'_>, timeout_sec: Option<f64>) -> PyResult<()> {
+        let timeout = timeout_sec.map(waiting::seconds).transpose()?;
         let bootstrap = self.bootstrap()?;
-        waiting::wait(py, move || bootstrap.barrier())
+        waiting::repeat(py, timeout, |left| bootstrap.barrier_timeout(left))
     }
 
-    /// Gives up the job: the calls of all ranks fail from now on.
+    /// Gives up the job: the calls of all ranks fail from now on. Ends `initialize()`, too.
     #[pyo3(signature = (reason = "aborted by the program"))]
     fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
-        let bootstrap = self.bootstrap()?;
-        py.detach(|| bootstrap.abort(reason));
+        let formed = self.formed.get()?;
+        self.given_up.give_up(reason);
+        if let Some(Formed { bootstrap, .. }) = formed.get() {
+            py.detach(|| bootstrap.abort(reason));
+        }
         Ok(())
     }
 }
@@ -181,8 +229,7 @@ impl PyTcpBootstrap {
         if rank >= nRanks {
             return Err(error::misuse(format!("rank is {rank}, but there are only {nRanks} ranks")));
         }
-        let base = PyBootstrap { rank, n_ranks: nRanks, formed: Owned::new(OnceLock::new()) };
-        Py::new(py, PyClassInitializer::from(base).add_subclass(Self))
+        Py::new(py, PyClassInitializer::from(PyBootstrap::new(rank, nRanks)).add_subclass(Self))
     }
 
     /// Makes the identity of a new job, in the process that will be rank 0.
@@ -208,21 +255,22 @@ impl PyTcpBootstrap {
         timeout_sec: f64,
     ) -> PyResult<()> {
         let at = rendezvous(unique_id)?;
-        let timeout = waiting::seconds(timeout_sec)?;
         let this = slf.as_super().get();
-        let formed = this.formed.get()?;
-        if formed.get().is_some() {
-            return Err(error::misuse("this bootstrap is connected already; create another for another job"));
-        }
-        let (rank, n_ranks) = (this.rank, this.n_ranks);
-        let id = match &at {
-            MeetingPlace::Id(id) => Some(*id),
-            MeetingPlace::Address(_) => None,
-        };
-        let bootstrap = waiting::wait(py, move || TcpBootstrap::new(rank, n_ranks, at, timeout))?;
-        formed
-            .set(Formed { bootstrap: Arc::new(bootstrap), id })
-            .map_err(|_| error::misuse("another thread has connected this bootstrap meanwhile"))
+        let builder = TcpBootstrap::builder(this.rank, this.n_ranks).timeout(waiting::seconds(timeout_sec)?);
+        this.join(py, builder, at)
+    }
+}
+
+impl PyTcpBootstrap {
+    /// The bootstrap of a rank that a launcher has started.
+    pub(crate) fn of_launched(py: Python<'_>, rank: &Rendezvous, timeout: Duration) -> PyResult<Py<Self>> {
+        let made = Self::create(py, rank.rank, rank.n_ranks)?;
+        made.bind(py).as_super().get().join(
+            py,
+            rank.builder().timeout(timeout),
+            rank.address.as_str().into(),
+        )?;
+        Ok(made)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `Communicator`, and the futures that it gives.
 
-use mscclpp::{Communicator, Connection, Context, Error, LocalEnd, Pending, RegisteredMemory, Semaphore};
+use mscclpp::{Communicator, Connection, Context, LocalEnd, Pending, RegisteredMemory, Semaphore};
 use pyo3::{exceptions::PyTypeError, prelude::*, sync::PyOnceLock};
 
 use crate::{
@@ -37,22 +37,14 @@ impl PyCommunicator {
         tag: u32,
     ) -> PyResult<ConnectionFuture> {
         let communicator = self.communicator()?.clone();
-        let local = match local.0 {
-            LocalEnd::Config(config) => {
-                LocalEnd::Config(on_this_threads_device(communicator.context(), config).or_raise()?)
-            }
-            made => made,
-        };
+        let local = local.on_this_threads_device(communicator.context())?;
         waiting::wait(py, move || communicator.connect(local, peer, tag)).map(ConnectionFuture::of)
     }
 
     /// Makes a semaphore over `connection` together with the rank at its other end, which does the same.
     pub(crate) fn build(&self, py: Python<'_>, connection: &Connection) -> PyResult<Semaphore> {
-        let communicator = self.communicator()?.clone();
-        let peer = communicator.remote_rank_of(connection).or_raise()?;
-        let tag = communicator.tag_of(connection).or_raise()?;
-        let connection = connection.clone();
-        let pending = waiting::wait(py, move || communicator.build_semaphore_with(&connection, peer, tag))?;
+        let (communicator, connection) = (self.communicator()?.clone(), connection.clone());
+        let pending = waiting::wait(py, move || communicator.build_semaphore(&connection))?;
         await_pending(py, &pending)
     }
 }
@@ -68,7 +60,7 @@ impl PyCommunicator {
         };
         let job = bootstrap.get().bootstrap()?;
         let communicator = Communicator::with_context(job, context.get().context()?.clone());
-        Ok(Self { inner: Owned::new(communicator), bootstrap, context })
+        Ok(Self { inner: Owned::that_may_wait(communicator), bootstrap, context })
     }
 
     fn bootstrap(&self, py: Python<'_>) -> Py<PyBootstrap> {
@@ -117,6 +109,22 @@ impl PyCommunicator {
         tag: u32,
     ) -> PyResult<ConnectionFuture> {
         self.start_connect(py, local_config, remote_rank, tag)
+    }
+
+    /// Connects with several ranks, which do the same in any order. Waits for all of them; no ranks wait for each other in a
+    /// circle. What can be wrong here is found before anything is sent.
+    #[pyo3(signature = (local_config, remote_ranks, tag = 0))]
+    fn connect_all(
+        &self,
+        py: Python<'_>,
+        local_config: LocalArgument,
+        remote_ranks: Vec<usize>,
+        tag: u32,
+    ) -> PyResult<Vec<PyConnection>> {
+        let communicator = self.communicator()?.clone();
+        let local = local_config.on_this_threads_device(communicator.context())?;
+        let connections = waiting::wait(py, move || communicator.connect_all(local, remote_ranks, tag))?;
+        Ok(connections.into_iter().map(PyConnection::of).collect())
     }
 
     #[pyo3(signature = (connection, remote_rank, tag = 0))]
@@ -190,6 +198,16 @@ impl PyCommunicator {
 /// What is accepted as this side of a connection: an endpoint, a configuration or a transport.
 struct LocalArgument(LocalEnd);
 
+impl LocalArgument {
+    /// With the device that the calling thread means, as the work is done on another one.
+    fn on_this_threads_device(self, context: &Context) -> PyResult<LocalEnd> {
+        Ok(match self.0 {
+            LocalEnd::Config(config) => LocalEnd::Config(on_this_threads_device(context, config).or_raise()?),
+            made => made,
+        })
+    }
+}
+
 impl<'a, 'py> FromPyObject<'a, 'py> for LocalArgument {
     type Error = PyErr;
 
@@ -212,11 +230,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for LocalArgument {
 
 fn await_pending<T: Clone + Send + Sync + 'static>(py: Python<'_>, pending: &Pending<T>) -> PyResult<T> {
     let pending = pending.clone();
-    waiting::wait_in_turns(py, move |time| match pending.wait_timeout(time) {
-        Ok(value) => Ok(Some(value)),
-        Err(Error::PeerNotReady { .. }) => Ok(None),
-        Err(error) => Err(error),
-    })
+    waiting::wait_in_turns(py, move |time| pending.wait_timeout(time))
 }
 
 /// Declares a future: something that another rank's part is still needed for.
@@ -231,7 +245,7 @@ macro_rules! future {
 
         impl $type {
             fn of(pending: Pending<$value>) -> Self {
-                Self { inner: Owned::new(pending), object: PyOnceLock::new() }
+                Self { inner: Owned::that_may_wait(pending), object: PyOnceLock::new() }
             }
         }
 

@@ -94,7 +94,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for DeviceArgument {
     }
 }
 
-/// Parameters of an InfiniBand endpoint.
+/// Parameters of an InfiniBand endpoint. Where -1 is the default, the choice is left to the transport.
 #[pyclass(name = "EndpointConfigIb", module = "mscclpp._mscclpp", from_py_object, get_all, set_all)]
 #[derive(Clone, Copy)]
 pub(crate) struct PyEndpointConfigIb {
@@ -107,6 +107,12 @@ pub(crate) struct PyEndpointConfigIb {
     max_recv_wr: i64,
     max_wr_per_send: i64,
     mode: PyIbMode,
+    traffic_class: i64,
+    service_level: i64,
+    pkey_index: i64,
+    timeout: i64,
+    retry_count: i64,
+    rnr_retry: i64,
 }
 
 #[pymethods]
@@ -114,7 +120,8 @@ impl PyEndpointConfigIb {
     #[new]
     #[pyo3(signature = (
         device_index = -1, port = -1, gid_index = -1, max_cq_size = 1024, max_cq_poll_num = 256, max_send_wr = 8192,
-        max_recv_wr = 16, max_wr_per_send = 64, mode = PyIbMode::Default,
+        max_recv_wr = 16, max_wr_per_send = 64, mode = PyIbMode::Default, *, traffic_class = -1, service_level = -1,
+        pkey_index = -1, timeout = -1, retry_count = -1, rnr_retry = -1,
     ))]
     #[allow(clippy::too_many_arguments, reason = "those of the public API")]
     fn new(
@@ -127,6 +134,12 @@ impl PyEndpointConfigIb {
         max_recv_wr: i64,
         max_wr_per_send: i64,
         mode: PyIbMode,
+        traffic_class: i64,
+        service_level: i64,
+        pkey_index: i64,
+        timeout: i64,
+        retry_count: i64,
+        rnr_retry: i64,
     ) -> Self {
         Self {
             device_index,
@@ -138,13 +151,19 @@ impl PyEndpointConfigIb {
             max_recv_wr,
             max_wr_per_send,
             mode,
+            traffic_class,
+            service_level,
+            pkey_index,
+            timeout,
+            retry_count,
+            rnr_retry,
         }
     }
 }
 
 impl Default for PyEndpointConfigIb {
     fn default() -> Self {
-        Self::new(-1, -1, -1, 1024, 256, 8192, 16, 64, PyIbMode::Default)
+        Self::of(&IbConfig::new())
     }
 }
 
@@ -161,15 +180,15 @@ impl PyEndpointConfigIb {
                 PyIbMode::Host => IbMode::Host,
                 PyIbMode::HostNoAtomic => IbMode::HostNoAtomic,
             });
-        if self.device_index != -1 {
-            config = config.device_index(number("ib.device_index", self.device_index)?);
-        }
-        if self.port != -1 {
-            config = config.port(number("ib.port", self.port)?);
-        }
-        if self.gid_index != -1 {
-            config = config.gid_index(number("ib.gid_index", self.gid_index)?);
-        }
+        config.device_index = chosen("ib.device_index", self.device_index)?;
+        config.port = chosen("ib.port", self.port)?;
+        config.gid_index = chosen("ib.gid_index", self.gid_index)?;
+        config.traffic_class = chosen("ib.traffic_class", self.traffic_class)?;
+        config.service_level = chosen("ib.service_level", self.service_level)?;
+        config.pkey_index = chosen("ib.pkey_index", self.pkey_index)?;
+        config.timeout = chosen("ib.timeout", self.timeout)?;
+        config.retry_count = chosen("ib.retry_count", self.retry_count)?;
+        config.rnr_retry = chosen("ib.rnr_retry", self.rnr_retry)?;
         Ok(config)
     }
 
@@ -188,6 +207,12 @@ impl PyEndpointConfigIb {
                 IbMode::Host => PyIbMode::Host,
                 IbMode::HostNoAtomic => PyIbMode::HostNoAtomic,
             },
+            traffic_class: optional(config.traffic_class),
+            service_level: optional(config.service_level),
+            pkey_index: optional(config.pkey_index),
+            timeout: optional(config.timeout),
+            retry_count: optional(config.retry_count),
+            rnr_retry: optional(config.rnr_retry),
         }
     }
 }
@@ -283,9 +308,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for ConfigArgument {
         let transport: Transport = given.transport.transport()?;
         let mut config = EndpointConfig::new(transport, given.device.borrow(object.py()).device()?);
         config.ib = given.ib.borrow(object.py()).config()?;
-        if given.max_write_queue_size != -1 {
-            config.max_write_queue_size = Some(number("max_write_queue_size", given.max_write_queue_size)?);
-        }
+        config.max_write_queue_size = chosen("max_write_queue_size", given.max_write_queue_size)?;
         Ok(Self(config))
     }
 }
@@ -295,9 +318,16 @@ pub(crate) fn optional<T: TryInto<i64>>(value: Option<T>) -> i64 {
     value.and_then(|value| value.try_into().ok()).unwrap_or(-1)
 }
 
-fn number(what: &str, value: i64) -> PyResult<u32> {
-    u32::try_from(value)
-        .map_err(|_| error::misuse(format!("{what} is {value}, which is no number from 0 to {}", u32::MAX)))
+/// A value that -1 leaves to the library.
+fn chosen<T: TryFrom<i64>>(what: &str, value: i64) -> PyResult<Option<T>> {
+    if value == -1 { Ok(None) } else { number(what, value).map(Some) }
+}
+
+fn number<T: TryFrom<i64>>(what: &str, value: i64) -> PyResult<T> {
+    T::try_from(value).map_err(|_| {
+        let most = u64::MAX >> (64 - 8 * size_of::<T>());
+        error::misuse(format!("{what} is {value}, which is no number from 0 to {most}"))
+    })
 }
 
 fn unexpected(expected: &str, object: Borrowed<'_, '_, PyAny>) -> PyErr {

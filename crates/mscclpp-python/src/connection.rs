@@ -2,7 +2,10 @@
 
 use std::{
     process,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -21,6 +24,9 @@ use crate::{
     transport::{Flags, PyTransport},
     waiting,
 };
+
+/// How long a write waits for room in the transport's queue.
+const ROOM: Duration = Duration::from_secs(30);
 
 /// What makes endpoints, connections and registered memories.
 #[pyclass(name = "Context", module = "mscclpp._mscclpp", frozen)]
@@ -141,16 +147,33 @@ impl PyEndpoint {
 #[pyclass(name = "Connection", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyConnection {
     inner: Owned<Connection>,
+    /// Whether its queue was opened, for which a transport may need seconds.
+    is_open: AtomicBool,
 }
 
 impl PyConnection {
     pub(crate) fn of(connection: Connection) -> Self {
         remember(&connection);
-        Self { inner: Owned::new(connection) }
+        Self { inner: Owned::that_may_wait(connection), is_open: AtomicBool::new(false) }
     }
 
     pub(crate) fn connection(&self) -> PyResult<&Connection> {
         self.inner.get()
+    }
+
+    /// The connection with its queue open, so that calls on this very thread keep to their time.
+    fn open(&self, py: Python<'_>) -> PyResult<&Connection> {
+        let connection = self.connection()?;
+        // A plain flag: to open twice does no harm.
+        if !self.is_open.load(Ordering::Relaxed) {
+            let opened = connection.clone();
+            waiting::wait(py, move || match opened.flush(Duration::ZERO) {
+                Err(CoreError::Timeout { .. }) => Ok(()),
+                outcome => outcome,
+            })?;
+            self.is_open.store(true, Ordering::Relaxed);
+        }
+        Ok(connection)
     }
 }
 
@@ -168,9 +191,11 @@ impl PyConnection {
         srcOffset: u64,
         size: u64,
     ) -> PyResult<()> {
-        let connection = self.connection()?.clone();
-        let (dst, src) = (dst.memory()?.clone(), src.memory()?.clone());
-        waiting::wait(py, move || connection.write(&dst, dstOffset, &src, srcOffset, size))
+        let (dst, src) = (dst.memory()?, src.memory()?);
+        let connection = self.open(py)?;
+        waiting::repeat(py, Some(ROOM), |left| {
+            connection.write_timeout(dst, dstOffset, src, srcOffset, size, left)
+        })
     }
 
     /// Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst`, behind all earlier writes, and in the 8 bytes
@@ -189,8 +214,11 @@ impl PyConnection {
                 "update_and_sync: src is {src:#x}; it must be the address of 8 bytes, a multiple of 8"
             )));
         }
-        let (connection, dst) = (self.connection()?.clone(), dst.memory()?.clone());
-        waiting::wait(py, move || connection.update_and_sync(&dst, dst_offset, &mut 0, new_value))?;
+        let dst = dst.memory()?;
+        let connection = self.open(py)?;
+        waiting::repeat(py, Some(ROOM), |left| {
+            connection.update_and_sync_timeout(dst, dst_offset, &mut 0, new_value, left)
+        })?;
         // SAFETY: aligned and not null; that it is 8 bytes of host memory is what the address means in this API.
         unsafe { std::ptr::with_exposed_provenance_mut::<u64>(src).write_volatile(new_value) };
         Ok(())
@@ -199,19 +227,9 @@ impl PyConnection {
     /// Waits until everything before is complete at the peer.
     #[pyo3(signature = (timeout_usec = 30_000_000))]
     fn flush(&self, py: Python<'_>, timeout_usec: i64) -> PyResult<()> {
-        let connection = self.connection()?;
+        let connection = self.open(py)?;
         let timeout = u64::try_from(timeout_usec).ok().map(Duration::from_micros);
-        let flushed = waiting::repeat(py, timeout, |left| match connection.flush(left) {
-            Ok(()) => Ok(Some(())),
-            Err(CoreError::Timeout { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        })?;
-        flushed.ok_or_else(|| {
-            error::timeout(format!(
-                "flush of the connection to {} did not finish within {timeout_usec} us",
-                connection.label()
-            ))
-        })
+        waiting::repeat(py, timeout, |left| connection.flush(left))
     }
 
     fn transport(&self) -> PyResult<PyTransport> {

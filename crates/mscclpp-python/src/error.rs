@@ -1,12 +1,15 @@
 //! Errors as exceptions: those of `mscclpp._errors`, whose arguments are a number and a text.
 
-use std::error::Error as StdError;
+use std::{
+    error::Error as StdError,
+    ffi::{c_int, c_void},
+};
 
 use mscclpp::{
     Error, ErrorKind, Report,
     errors::{CoreError, GpuError, ProxyError},
 };
-use pyo3::{prelude::*, sync::PyOnceLock, types::PyType};
+use pyo3::{ffi, prelude::*, sync::PyOnceLock, types::PyType};
 
 use crate::enums::enumeration;
 
@@ -67,6 +70,23 @@ pub(crate) fn misuse(message: impl Into<String>) -> PyErr {
 /// A wait that ran out of time. It has consumed nothing and can be repeated.
 pub(crate) fn timeout(message: impl Into<String>) -> PyErr {
     new(ErrorKind::Timeout, message)
+}
+
+/// Raises `error` in the main thread as soon as it runs Python code again. For destructors, which cannot raise.
+pub(crate) fn raise_soon(py: Python<'_>, error: PyErr) {
+    extern "C" fn raise(error: *mut c_void) -> c_int {
+        // SAFETY: called once, with what was made below, by a thread that is attached.
+        let error = unsafe { Box::from_raw(error.cast::<PyErr>()) };
+        Python::attach(|py| error.restore(py));
+        -1
+    }
+    let error = Box::into_raw(Box::new(error));
+    // SAFETY: the function takes what it is given, and raises when it says -1.
+    if unsafe { ffi::Py_AddPendingCall(Some(raise), error.cast()) } != 0 {
+        // So many wait already that there is no room.
+        // SAFETY: nobody else has it.
+        unsafe { Box::from_raw(error) }.write_unraisable(py, None);
+    }
 }
 
 /// Turns errors of the library into exceptions.

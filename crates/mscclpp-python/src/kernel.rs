@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::{
     arguments::{self, Parameter},
     device::{current, platform},
-    error::{self, OrRaise},
+    error::OrRaise,
     owned::Owned,
     raw::Bytes,
     retired, waiting,
@@ -67,8 +67,17 @@ impl PyKernel {
         Ok(Self { inner: Owned::new(loaded) })
     }
 
-    /// Submits a launch to `stream`, a driver's handle, or to the default stream. Does not wait for it.
-    #[pyo3(signature = (params, nblocks, nthreads, shared, stream))]
+    /// Size and alignment of each of its parameters, in bytes.
+    #[getter]
+    fn parameters(&self) -> PyResult<Vec<(usize, usize)>> {
+        let parameters = &self.inner.get()?.parameters;
+        Ok(parameters.iter().map(|parameter| (parameter.size, parameter.alignment)).collect())
+    }
+
+    /// Submits a launch to `stream`, a driver's handle, or to the default stream. Does not wait for it. `keep` lives at least
+    /// until the launch is complete.
+    #[pyo3(signature = (params, nblocks, nthreads, shared, stream, keep = None))]
+    #[allow(clippy::too_many_arguments, reason = "called by one function of the Python layer")]
     fn launch(
         &self,
         py: Python<'_>,
@@ -77,9 +86,13 @@ impl PyKernel {
         nthreads: [u32; 3],
         shared: u32,
         stream: Option<usize>,
+        keep: Option<Py<PyAny>>,
     ) -> PyResult<()> {
         let Loaded { kernel, gpu, parameters } = self.inner.get()?;
-        let args = arguments::unpack(kernel.name(), parameters, &params.0)?;
+        let mut args = arguments::unpack(kernel.name(), parameters, &params.0)?;
+        if let Some(objects) = keep {
+            args = args.keeping(objects);
+        }
         let config = LaunchConfig { grid: nblocks, block: nthreads, shared_bytes: shared };
         let launch = || {
             let stream = match stream {
@@ -121,23 +134,6 @@ fn read_table(gpu: &Gpu, module: &Module) -> Result<Vec<u8>, GpuError> {
     let mut bytes = vec![0; size as usize];
     copy.read(0, &mut bytes)?;
     Ok(bytes)
-}
-
-/// Waits until everything that was launched on the default stream of the current GPU is complete.
-#[pyfunction(name = "_synchronize")]
-pub(crate) fn synchronize(py: Python<'_>, timeout_sec: f64) -> PyResult<()> {
-    let timeout = waiting::seconds(timeout_sec)?;
-    let gpu = current(py)?;
-    let stream = gpu.default_stream().or_raise()?;
-    let done = waiting::repeat(py, Some(timeout), |left| match stream.synchronize_timeout(left) {
-        Ok(()) => Ok(Some(())),
-        Err(GpuError::Timeout { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
-    })?;
-    py.detach(retired::sweep);
-    done.ok_or_else(|| {
-        error::timeout(format!("what was launched on {gpu} did not finish within {timeout_sec} s"))
-    })
 }
 
 type CurrentGpu = (String, usize, Option<(u32, u32)>);

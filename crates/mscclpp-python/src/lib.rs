@@ -2,8 +2,14 @@
 //!
 //! It has no logic of its own. What every class has in common is in few places: `owned` keeps objects out of forked
 //! children, `waiting` lets other threads run and Ctrl-C end waits, `error` turns errors into exceptions.
+//!
+//! It needs no interpreter lock (`gil_used = false`). What threads share is `Sync`: values of the library, behind a mutex
+//! where they are not so by themselves; the few classes whose attributes can be set are borrowed by one call at a time, and
+//! a second one raises. No mutex is held while Python code runs. Bytes that a program changes while a call copies them are
+//! the program's affair, as with every library that takes buffers.
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
+mod abort;
 mod arguments;
 mod bootstrap;
 mod buffer;
@@ -18,6 +24,7 @@ mod error;
 mod fifo;
 mod handle;
 mod kernel;
+mod made_of;
 mod memory;
 mod memory_channel;
 mod older;
@@ -25,6 +32,7 @@ mod owned;
 mod port_channel;
 mod proxy;
 mod raw;
+mod rendezvous;
 mod retired;
 mod semaphore;
 mod transport;
@@ -73,9 +81,10 @@ fn nest<T: PyTypeInfo, Handle: PyTypeInfo>(py: Python<'_>) -> PyResult<()> {
     T::type_object(py).setattr("DeviceHandle", Handle::type_object(py))
 }
 
-#[pymodule(name = "_mscclpp")]
+#[pymodule(name = "_mscclpp", gil_used = false)]
 fn extension(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
+    owned::count_forks()?;
     add::<error::ErrorCode>(module)?;
     add::<transport::PyTransport>(module)?;
     add::<transport::PyTransportFlags>(module)?;
@@ -87,6 +96,7 @@ fn extension(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add::<bootstrap::PyUniqueId>(module)?;
     add::<bootstrap::PyBootstrap>(module)?;
     add::<bootstrap::PyTcpBootstrap>(module)?;
+    add::<rendezvous::PyRendezvous>(module)?;
     add::<connection::PyContext>(module)?;
     add::<connection::PyEndpoint>(module)?;
     add::<connection::PyConnection>(module)?;
@@ -139,7 +149,8 @@ fn extension(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(start_log, module)?,
         wrap_pyfunction!(env::settings, module)?,
         wrap_pyfunction!(proxy::end_all, module)?,
-        wrap_pyfunction!(kernel::synchronize, module)?,
+        wrap_pyfunction!(rendezvous::log_meeting, module)?,
+        wrap_pyfunction!(abort::synchronize, module)?,
         wrap_pyfunction!(kernel::current_gpu, module)?,
         wrap_pyfunction!(kernel::numa_node, module)?,
         wrap_pyfunction!(kernel::is_device_memory, module)?,

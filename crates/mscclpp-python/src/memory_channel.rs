@@ -1,14 +1,18 @@
 //! `BaseMemoryChannel` and `MemoryChannel`.
 
 use mscclpp::{BaseMemoryChannel, DevicePtr, MemoryChannel, RegisteredMemory, Semaphore};
-use pyo3::{exceptions::PyTypeError, prelude::*};
+use pyo3::{
+    exceptions::PyTypeError,
+    prelude::*,
+    types::{PyDict, PyTuple},
+};
 
 use crate::{
     error::OrRaise,
     handle::{BaseMemoryHandle, MemoryHandle},
+    made_of::{Kind, MadeOf},
     memory::PyRegisteredMemory,
     owned::Owned,
-    semaphore::{PyDeviceToDevice, PySemaphore},
     waiting,
 };
 
@@ -18,19 +22,32 @@ pub(crate) struct PyBaseMemoryChannel {
     inner: Owned<Option<BaseMemoryChannel>>,
 }
 
+impl PyBaseMemoryChannel {
+    pub(crate) fn channel(&self) -> PyResult<&BaseMemoryChannel> {
+        self.inner.get()?.as_ref().ok_or_else(|| empty("BaseMemoryChannel"))
+    }
+}
+
 #[pymethods]
 impl PyBaseMemoryChannel {
+    /// Of a semaphore, or of a communicator and a connection, over which both sides then build one.
     #[new]
-    #[pyo3(signature = (semaphore = None))]
-    fn new(semaphore: Option<SemaphoreArgument>) -> PyResult<Self> {
-        let channel =
-            semaphore.map(|semaphore| BaseMemoryChannel::new(&semaphore.0)).transpose().or_raise()?;
-        Ok(Self { inner: Owned::new(channel) })
+    #[pyo3(signature = (*args, **kwargs))]
+    fn new<'py>(
+        py: Python<'py>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Self> {
+        let kind = Kind { name: "BaseMemoryChannel", takes_device_to_device: true, rest: &[] };
+        let Some(made_of) = MadeOf::given(&kind, args, kwargs)? else {
+            return Ok(Self { inner: Owned::new(None) });
+        };
+        let channel = BaseMemoryChannel::new(made_of.semaphore(py)?.semaphore()).or_raise()?;
+        Ok(Self { inner: Owned::that_may_wait(Some(channel)) })
     }
 
     fn device_handle(&self) -> PyResult<BaseMemoryHandle> {
-        let channel = self.inner.get()?.as_ref().ok_or_else(|| empty("BaseMemoryChannel"))?;
-        Ok(BaseMemoryHandle(channel.device_handle()))
+        Ok(BaseMemoryHandle(self.channel()?.device_handle()))
     }
 }
 
@@ -40,39 +57,48 @@ pub(crate) struct PyMemoryChannel {
     inner: Owned<Option<MemoryChannel>>,
 }
 
+impl PyMemoryChannel {
+    pub(crate) fn channel(&self) -> PyResult<&MemoryChannel> {
+        self.inner.get()?.as_ref().ok_or_else(|| empty("MemoryChannel"))
+    }
+}
+
 #[pymethods]
 impl PyMemoryChannel {
-    /// `packet_buffer` is the address of this side's packet buffer, or that memory.
+    /// Of a semaphore, or of a communicator and a connection, over which both sides then build one; between the peer's
+    /// memory `dst` and this side's `src`. `packet_buffer` is the address of this side's packet buffer, or that memory.
     #[new]
-    #[pyo3(signature = (semaphore = None, dst = None, src = None, packet_buffer = None))]
-    fn new(
-        py: Python<'_>,
-        semaphore: Option<SemaphoreArgument>,
-        dst: Option<&PyRegisteredMemory>,
-        src: Option<&PyRegisteredMemory>,
-        packet_buffer: Option<&Bound<'_, PyAny>>,
+    #[pyo3(signature = (*args, **kwargs))]
+    fn new<'py>(
+        py: Python<'py>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Self> {
-        let channel = match (semaphore, dst, src) {
-            (None, None, None) => None,
-            (Some(SemaphoreArgument(semaphore)), Some(dst), Some(src)) => {
-                let packets =
-                    packet_buffer.map(|given| packet_memory(&semaphore, given)).transpose()?.flatten();
-                let (dst, src) = (dst.memory()?.clone(), src.memory()?.clone());
-                let make = move || MemoryChannel::new(&semaphore, &dst, &src, packets.as_ref());
-                Some(waiting::wait(py, make)?)
-            }
-            _ => {
-                return Err(PyTypeError::new_err(
-                    "MemoryChannel() takes semaphore, dst and src, and perhaps packet_buffer, or nothing",
-                ));
-            }
+        let rest = &["dst", "src", "packet_buffer"];
+        let kind = Kind { name: "MemoryChannel", takes_device_to_device: true, rest };
+        let Some(made_of) = MadeOf::given(&kind, args, kwargs)? else {
+            return Ok(Self { inner: Owned::new(None) });
         };
-        Ok(Self { inner: Owned::new(channel) })
+        let place = |place: usize| made_of.rest.get(place).and_then(Option::as_ref);
+        let (dst, src) = (memory(place(0), "dst")?, memory(place(1), "src")?);
+        let semaphore = made_of.semaphore(py)?.semaphore().clone();
+        let packets = place(2).map(|given| packet_memory(&semaphore, given)).transpose()?.flatten();
+        let make = move || MemoryChannel::new(&semaphore, &dst, &src, packets.as_ref());
+        Ok(Self { inner: Owned::that_may_wait(Some(waiting::wait(py, make)?)) })
     }
 
     fn device_handle(&self) -> PyResult<MemoryHandle> {
-        let channel = self.inner.get()?.as_ref().ok_or_else(|| empty("MemoryChannel"))?;
-        Ok(MemoryHandle(channel.device_handle()))
+        Ok(MemoryHandle(self.channel()?.device_handle()))
+    }
+}
+
+fn memory(given: Option<&Bound<'_, PyAny>>, name: &str) -> PyResult<RegisteredMemory> {
+    match given.map(|given| given.cast::<PyRegisteredMemory>()) {
+        Some(Ok(memory)) => Ok(memory.get().memory()?.clone()),
+        _ => Err(PyTypeError::new_err(format!(
+            "argument '{name}': expected a RegisteredMemory; MemoryChannel is made of a semaphore, dst and src, and perhaps \
+             packet_buffer"
+        ))),
     }
 }
 
@@ -99,24 +125,4 @@ fn packet_memory(semaphore: &Semaphore, given: &Bound<'_, PyAny>) -> PyResult<Op
     let memory =
         unsafe { connection.context().register_memory(DevicePtr(address), LEN, connection.transport()) };
     memory.map(Some).or_raise()
-}
-
-/// What is accepted where kernels signal each other.
-struct SemaphoreArgument(Semaphore);
-
-impl<'a, 'py> FromPyObject<'a, 'py> for SemaphoreArgument {
-    type Error = PyErr;
-
-    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        if let Ok(semaphore) = object.cast::<PyDeviceToDevice>() {
-            return Ok(Self(semaphore.get().semaphore()?.clone()));
-        }
-        match object.cast::<PySemaphore>() {
-            Ok(semaphore) => Ok(Self(semaphore.get().shared()?.semaphore().clone())),
-            Err(_) => Err(PyTypeError::new_err(format!(
-                "expected a MemoryDevice2DeviceSemaphore or a Semaphore, got {}",
-                object.get_type().name()?
-            ))),
-        }
-    }
 }

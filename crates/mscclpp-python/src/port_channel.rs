@@ -127,6 +127,10 @@ impl PyProxyService {
         })
     }
 
+    pub(crate) fn service(&self, py: Python<'_>) -> PyResult<Arc<ProxyService>> {
+        self.with(py, |state| Ok(Arc::clone(&state.service)))
+    }
+
     fn shared(&self, py: Python<'_>, id: u32) -> PyResult<Arc<Shared>> {
         self.with(py, move |state| match state.semaphores.get(id as usize) {
             Some(semaphore) => Ok(Arc::clone(semaphore)),
@@ -143,7 +147,7 @@ impl PyProxyService {
     fn new(py: Python<'_>, fifo_size: u64) -> PyResult<PyClassInitializer<Self>> {
         let gpu = device::current(py)?;
         let state = py.detach(|| State::new(gpu, fifo_size)).or_raise()?;
-        let service = Self { inner: Owned::new(Arc::new(Mutex::new(state))) };
+        let service = Self { inner: Owned::that_may_wait(Arc::new(Mutex::new(state))) };
         Ok(PyClassInitializer::from(PyBaseProxyService).add_subclass(service))
     }
 
@@ -163,6 +167,16 @@ impl PyProxyService {
             Ok(())
         })?;
         self.beside(py, ProxyService::stop_proxy)
+    }
+
+    fn __enter__(slf: Py<Self>, py: Python<'_>) -> PyResult<Py<Self>> {
+        slf.get().start_proxy(py, true)?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
+        self.stop_proxy(py)
     }
 
     #[pyo3(signature = (comm, connection))]
@@ -210,7 +224,7 @@ impl PyProxyService {
     #[pyo3(signature = (id))]
     fn base_port_channel(&self, py: Python<'_>, id: u32) -> PyResult<PyBasePortChannel> {
         let channel = self.beside(py, move |service| service.base_port_channel(SemaphoreId::from_raw(id)))?;
-        Ok(PyBasePortChannel { inner: Owned::new(Some(channel)) })
+        Ok(PyBasePortChannel { inner: Owned::that_may_wait(Some(channel)) })
     }
 
     #[pyo3(signature = (id, dst, src))]
@@ -219,7 +233,7 @@ impl PyProxyService {
             let (dst, src) = (MemoryId::from_raw(dst), MemoryId::from_raw(src));
             service.port_channel(SemaphoreId::from_raw(id), dst, src)
         })?;
-        Ok(PyPortChannel { inner: Owned::new(Some(channel)) })
+        Ok(PyPortChannel { inner: Owned::that_may_wait(Some(channel)) })
     }
 
     /// Raises what the service failed with, if it did.
@@ -259,6 +273,12 @@ pub(crate) struct PyBasePortChannel {
     inner: Owned<Option<BasePortChannel>>,
 }
 
+impl PyBasePortChannel {
+    pub(crate) fn channel(&self) -> PyResult<&BasePortChannel> {
+        self.inner.get()?.as_ref().ok_or_else(|| empty("BasePortChannel"))
+    }
+}
+
 #[pymethods]
 impl PyBasePortChannel {
     #[new]
@@ -282,8 +302,7 @@ impl PyBasePortChannel {
     }
 
     fn device_handle(&self) -> PyResult<BasePortHandle> {
-        let channel = self.inner.get()?.as_ref().ok_or_else(|| empty("BasePortChannel"))?;
-        Ok(BasePortHandle(channel.device_handle()))
+        Ok(BasePortHandle(self.channel()?.device_handle()))
     }
 }
 
@@ -291,6 +310,12 @@ impl PyBasePortChannel {
 #[pyclass(name = "PortChannel", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyPortChannel {
     inner: Owned<Option<PortChannel>>,
+}
+
+impl PyPortChannel {
+    pub(crate) fn channel(&self) -> PyResult<&PortChannel> {
+        self.inner.get()?.as_ref().ok_or_else(|| empty("PortChannel"))
+    }
 }
 
 #[pymethods]
@@ -318,8 +343,7 @@ impl PyPortChannel {
     }
 
     fn device_handle(&self) -> PyResult<PortHandle> {
-        let channel = self.inner.get()?.as_ref().ok_or_else(|| empty("PortChannel"))?;
-        Ok(PortHandle(channel.device_handle()))
+        Ok(PortHandle(self.channel()?.device_handle()))
     }
 }
 

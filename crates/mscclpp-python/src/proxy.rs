@@ -103,7 +103,7 @@ impl PyProxy {
         let proxy = py.detach(|| Proxy::builder(&gpu).fifo_size(fifo_size).build(handler)).or_raise()?;
         let proxy = Arc::new(proxy);
         remember(&proxy);
-        Ok(Self { inner: Owned::new(proxy), raised })
+        Ok(Self { inner: Owned::that_may_wait(proxy), raised })
     }
 
     /// Starts the thread, and with `blocking` waits until it takes triggers.

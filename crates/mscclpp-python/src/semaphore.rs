@@ -1,6 +1,9 @@
 //! `SemaphoreStub`, `Semaphore` and the three kinds of semaphores.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
 
 use mscclpp::{
     Semaphore, SemaphoreStub,
@@ -9,6 +12,7 @@ use mscclpp::{
     },
     errors::CoreError,
 };
+use mscclpp_net::waiting::{FIRST_LOG, LongWait};
 use pyo3::{
     exceptions::{PyNotImplementedError, PyTypeError},
     prelude::*,
@@ -16,10 +20,10 @@ use pyo3::{
 };
 
 use crate::{
-    communicator::PyCommunicator,
     connection::PyConnection,
     error::{self, OrRaise},
     handle::{DeviceToDeviceHandle, HostToDeviceHandle},
+    made_of::{Kind, MadeOf},
     memory::PyRegisteredMemory,
     owned::Owned,
     raw::Bytes,
@@ -37,7 +41,7 @@ impl PySemaphoreStub {
     #[new]
     fn new(py: Python<'_>, connection: &PyConnection) -> PyResult<Self> {
         let connection = connection.connection()?;
-        Ok(Self { inner: Owned::new(py.detach(|| SemaphoreStub::new(connection)).or_raise()?) })
+        Ok(Self { inner: Owned::that_may_wait(py.detach(|| SemaphoreStub::new(connection)).or_raise()?) })
     }
 
     /// The memory that its token is in: of a semaphore only, for now.
@@ -113,7 +117,7 @@ pub(crate) struct PySemaphore {
 
 impl PySemaphore {
     pub(crate) fn of(semaphore: Semaphore) -> Self {
-        Self { inner: Owned::new(Some(Shared::of(semaphore))) }
+        Self { inner: Owned::that_may_wait(Some(Shared::of(semaphore))) }
     }
 
     pub(crate) fn shared(&self) -> PyResult<&Arc<Shared>> {
@@ -155,8 +159,9 @@ impl PySemaphore {
 
     /// Ends every wait on it, here, now and from now on.
     #[pyo3(signature = (reason = "aborted by the program"))]
-    fn abort(&self, reason: &str) -> PyResult<()> {
-        self.shared()?.semaphore.abort(reason);
+    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        let shared = self.shared()?;
+        py.detach(|| shared.semaphore.abort(reason));
         Ok(())
     }
 
@@ -167,40 +172,17 @@ impl PySemaphore {
 }
 
 /// The semaphore of `Kind(semaphore)` or `Kind(communicator, connection)`.
-fn given(
-    py: Python<'_>,
-    args: &Bound<'_, PyTuple>,
-    kwargs: Option<&Bound<'_, PyDict>>,
+fn given<'py>(
+    py: Python<'py>,
+    name: &'static str,
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Arc<Shared>> {
-    let argument = |place: usize, name: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
-        let named = kwargs.map(|kwargs| kwargs.get_item(name)).transpose()?.flatten();
-        Ok(named.or_else(|| args.get_item(place).ok()))
-    };
-    let wrong = |name: &str, expected: &str| {
-        PyTypeError::new_err(format!(
-            "argument '{name}': expected {expected}; a semaphore of this kind is made as (semaphore) or (communicator, connection)"
-        ))
-    };
-    match args.len() + kwargs.map_or(0, PyDictMethods::len) {
-        1 => {
-            let semaphore = argument(0, "semaphore")?.ok_or_else(|| wrong("semaphore", "a Semaphore"))?;
-            let semaphore = semaphore.cast::<PySemaphore>().map_err(|_| wrong("semaphore", "a Semaphore"))?;
-            Ok(Arc::clone(semaphore.get().shared()?))
-        }
-        2 => {
-            let communicator =
-                argument(0, "communicator")?.ok_or_else(|| wrong("communicator", "a Communicator"))?;
-            let communicator =
-                communicator.cast::<PyCommunicator>().map_err(|_| wrong("communicator", "a Communicator"))?;
-            let connection = argument(1, "connection")?.ok_or_else(|| wrong("connection", "a Connection"))?;
-            let connection =
-                connection.cast::<PyConnection>().map_err(|_| wrong("connection", "a Connection"))?;
-            Ok(Shared::of(communicator.get().build(py, connection.get().connection()?)?))
-        }
-        n => Err(PyTypeError::new_err(format!(
-            "a semaphore of this kind is made as (semaphore) or (communicator, connection), not of {n} arguments"
-        ))),
-    }
+    let kind = Kind { name, takes_device_to_device: false, rest: &[] };
+    let made_of = MadeOf::given(&kind, args, kwargs)?.ok_or_else(|| {
+        PyTypeError::new_err(format!("{name}() takes (semaphore) or (communicator, connection)"))
+    })?;
+    made_of.semaphore(py)
 }
 
 /// A semaphore that hosts signal and kernels wait on.
@@ -211,7 +193,7 @@ pub(crate) struct PyHostToDevice {
 
 impl PyHostToDevice {
     pub(crate) fn of(shared: Arc<Shared>) -> Self {
-        Self { inner: Owned::new(shared) }
+        Self { inner: Owned::that_may_wait(shared) }
     }
 
     pub(crate) fn shared(&self) -> PyResult<&Arc<Shared>> {
@@ -224,7 +206,7 @@ impl PyHostToDevice {
     #[new]
     #[pyo3(signature = (*args, **kwargs))]
     fn new(py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let shared = given(py, args, kwargs)?;
+        let shared = given(py, "Host2DeviceSemaphore", args, kwargs)?;
         // What cannot work is said now.
         HostToDeviceSemaphoreHandle::of(&shared.semaphore).or_raise()?;
         Ok(Self::of(shared))
@@ -243,6 +225,14 @@ impl PyHostToDevice {
     fn device_handle(&self) -> PyResult<HostToDeviceHandle> {
         HostToDeviceSemaphoreHandle::of(&self.shared()?.semaphore).or_raise().map(HostToDeviceHandle)
     }
+
+    /// Ends every wait on it, here, now and from now on.
+    #[pyo3(signature = (reason = "aborted by the program"))]
+    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        let shared = self.shared()?;
+        py.detach(|| shared.semaphore.abort(reason));
+        Ok(())
+    }
 }
 
 /// A semaphore that hosts signal and hosts wait on.
@@ -256,7 +246,9 @@ impl PyHostToHost {
     #[new]
     #[pyo3(signature = (*args, **kwargs))]
     fn new(py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        Ok(Self { inner: Owned::new(given(py, args, kwargs)?.to_host().or_raise()?) })
+        Ok(Self {
+            inner: Owned::that_may_wait(given(py, "Host2HostSemaphore", args, kwargs)?.to_host().or_raise()?),
+        })
     }
 
     fn connection(&self) -> PyResult<PyConnection> {
@@ -280,12 +272,14 @@ impl PyHostToHost {
         const POLLS: i64 = 2000;
         let semaphore = self.inner.get()?;
         let mut left = (max_spin_count >= 0).then_some(max_spin_count);
+        let mut long = LongWait::begin(FIRST_LOG);
         loop {
             let polls = left.unwrap_or(POLLS).min(POLLS);
             match py.detach(|| semaphore.wait(polls)) {
-                Err(CoreError::Timeout { .. }) if left.is_none_or(|left| left > polls) => {
+                Err(CoreError::Timeout { operation, .. }) if left.is_none_or(|left| left > polls) => {
                     left = left.map(|left| left - polls);
                     py.check_signals()?;
+                    long.log(Instant::now(), None, || operation);
                 }
                 Err(CoreError::Timeout { .. }) => {
                     return Err(error::timeout(format!(
@@ -296,6 +290,14 @@ impl PyHostToHost {
                 outcome => return outcome.or_raise(),
             }
         }
+    }
+
+    /// Ends every wait on it, here, now and from now on.
+    #[pyo3(signature = (reason = "aborted by the program"))]
+    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        let semaphore = self.inner.get()?;
+        py.detach(|| semaphore.semaphore().abort(reason));
+        Ok(())
     }
 }
 
@@ -309,6 +311,10 @@ impl PyDeviceToDevice {
     pub(crate) fn semaphore(&self) -> PyResult<&Semaphore> {
         Ok(self.inner.get()?.0.semaphore())
     }
+
+    pub(crate) fn shared(&self) -> PyResult<&Arc<Shared>> {
+        Ok(&self.inner.get()?.1)
+    }
 }
 
 #[pymethods]
@@ -316,8 +322,13 @@ impl PyDeviceToDevice {
     #[new]
     #[pyo3(signature = (*args, **kwargs))]
     fn new(py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let shared = given(py, args, kwargs)?;
-        Ok(Self { inner: Owned::new((DeviceToDeviceSemaphore::new(&shared.semaphore).or_raise()?, shared)) })
+        let shared = given(py, "MemoryDevice2DeviceSemaphore", args, kwargs)?;
+        Ok(Self {
+            inner: Owned::that_may_wait((
+                DeviceToDeviceSemaphore::new(&shared.semaphore).or_raise()?,
+                shared,
+            )),
+        })
     }
 
     fn connection(&self) -> PyResult<PyConnection> {
@@ -326,5 +337,13 @@ impl PyDeviceToDevice {
 
     fn device_handle(&self) -> PyResult<DeviceToDeviceHandle> {
         Ok(DeviceToDeviceHandle(self.inner.get()?.0.device_handle()))
+    }
+
+    /// Ends every wait on it, here, now and from now on.
+    #[pyo3(signature = (reason = "aborted by the program"))]
+    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        let semaphore = self.semaphore()?;
+        py.detach(|| semaphore.abort(reason));
+        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Waits that let other Python threads run, and that Ctrl-C ends.
+//! Waits that let other Python threads run, that Ctrl-C ends, and that say what they wait for when it takes long.
 
 use std::{
     sync::{
@@ -10,24 +10,69 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp::ErrorKind;
+use mscclpp::{
+    Error, ErrorKind,
+    errors::{BootstrapError, CoreError, GpuError},
+};
+use mscclpp_net::waiting::{FIRST_LOG, LongWait};
 use pyo3::prelude::*;
 
 use crate::error::{self, OrRaise};
 
-/// How long a wait goes on before it looks for signals.
-pub(crate) const SLICE: Duration = Duration::from_millis(100);
+/// How long a wait in the main thread goes on before it looks for signals.
+const SLICE: Duration = Duration::from_millis(100);
+/// The same in other threads, which handle no signals. Calls that last log by themselves.
+const WITHOUT_SIGNALS: Duration = Duration::from_secs(3600);
 
 /// Does `work`, which may block. In the main thread, the only one that handles signals, Ctrl-C ends the wait; the work
 /// itself then goes on, on a thread of its own, and its outcome is dropped.
 pub(crate) fn wait<T, E>(py: Python<'_>, work: impl FnOnce() -> Result<T, E> + Send + 'static) -> PyResult<T>
 where
     T: Send + 'static,
-    E: Into<mscclpp::Error> + Send + 'static,
+    E: Into<Error> + Send + 'static,
 {
     if !is_main_thread() {
         return py.detach(work).or_raise();
     }
+    elsewhere(py, work, || Ok(()))?.or_raise()
+}
+
+/// As [`wait`], from any thread, for work that cannot be told to end: [`GivenUp::give_up`] ends the wait.
+pub(crate) fn wait_until_given_up<T, E>(
+    py: Python<'_>,
+    given_up: &GivenUp,
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> PyResult<T>
+where
+    T: Send + 'static,
+    E: Into<Error> + Send + 'static,
+{
+    given_up.check()?;
+    elsewhere(py, work, || given_up.check())?.or_raise()
+}
+
+/// Drops `value`, which may wait, as [`wait`] does. What Ctrl-C raises, a destructor cannot; it is raised as soon as the
+/// program goes on.
+pub(crate) fn let_go<T: Send + 'static>(py: Python<'_>, value: T) {
+    if !is_main_thread() {
+        return py.detach(move || drop(value));
+    }
+    // An exception may be on its way while its frames are dropped. It is not seen here, and goes on afterwards.
+    let on_its_way = PyErr::take(py);
+    if let Err(error) = elsewhere(py, move || drop(value), || Ok(())) {
+        error::raise_soon(py, error);
+    }
+    if let Some(error) = on_its_way {
+        error.restore(py);
+    }
+}
+
+/// Does `work` on a thread of its own, and looks for signals and at `check` until it is done.
+fn elsewhere<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+    check: impl Fn() -> PyResult<()>,
+) -> PyResult<T> {
     let (done, outcome) = mpsc::sync_channel(1);
     // The receiver is for one thread at a time: this one, also while it is detached.
     let outcome = Mutex::new(outcome);
@@ -41,8 +86,12 @@ where
     loop {
         let next = || outcome.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(SLICE);
         match py.detach(next) {
-            Ok(outcome) => return outcome.or_raise(),
-            Err(mpsc::RecvTimeoutError::Timeout) => py.check_signals()?,
+            Ok(outcome) => return Ok(outcome),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                // Does nothing in other threads than the main one.
+                py.check_signals()?;
+                check()?;
+            }
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 return Err(error::new(ErrorKind::Internal, "the thread that did the work panicked"));
             }
@@ -51,52 +100,133 @@ where
 }
 
 /// As [`wait`], for work that can be repeated when its time has run out: `attempt` is called with the time that it may
-/// take until it says something. After Ctrl-C it is not called any more.
+/// take until it ends with anything but a time-out. After Ctrl-C it is not called any more.
 pub(crate) fn wait_in_turns<T: Send + 'static>(
     py: Python<'_>,
-    mut attempt: impl FnMut(Duration) -> Result<Option<T>, mscclpp::Error> + Send + 'static,
+    mut attempt: impl FnMut(Duration) -> Result<T, Error> + Send + 'static,
 ) -> PyResult<T> {
-    let given_up = GivenUp(Arc::default());
+    let given_up = OnDrop(Arc::default());
     let is_given_up = Arc::clone(&given_up.0);
-    let waited = wait(py, move || {
+    wait(py, move || {
+        let mut long = LongWait::begin(FIRST_LOG);
         loop {
-            if let Some(value) = attempt(SLICE)? {
-                return Ok::<_, mscclpp::Error>(Some(value));
-            }
-            // A plain flag: it orders nothing else.
-            if is_given_up.load(Ordering::Relaxed) {
-                return Ok(None);
+            match attempt(SLICE) {
+                // A plain flag: it orders nothing else.
+                Err(error) if is_time_out(&error) && !is_given_up.load(Ordering::Relaxed) => {
+                    long.log(Instant::now(), None, || what(&error));
+                }
+                outcome => return outcome,
             }
         }
-    })?;
-    waited.ok_or_else(|| error::new(ErrorKind::Internal, "a wait ended though nobody had given it up"))
+    })
 }
 
 /// Says when it is dropped that nobody waits any more.
-struct GivenUp(Arc<AtomicBool>);
+struct OnDrop(Arc<AtomicBool>);
 
-impl Drop for GivenUp {
+impl Drop for OnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// Calls `attempt` with the time that it may take, until it says something, for at most `timeout`, once at least, on
-/// this very thread. For calls that keep to their time and can be repeated. Gives none when time is up.
-pub(crate) fn repeat<T: Send>(
+/// Calls `attempt` with the time that it may take until it ends with anything but a time-out, for at most `timeout`, once
+/// at least, on this very thread. For calls that keep to their time and can be repeated.
+pub(crate) fn repeat<T: Send, E: Into<Error> + Send>(
     py: Python<'_>,
     timeout: Option<Duration>,
-    mut attempt: impl FnMut(Duration) -> Result<Option<T>, mscclpp::Error> + Send,
-) -> PyResult<Option<T>> {
+    mut attempt: impl FnMut(Duration) -> Result<T, E> + Send,
+) -> PyResult<T> {
     let start = Instant::now();
+    let mut long = LongWait::since(start, FIRST_LOG);
+    // Most calls are done at once, and need not ask which thread this is.
+    let mut slice = SLICE;
     loop {
-        let left = timeout.map_or(SLICE, |timeout| timeout.saturating_sub(start.elapsed()));
-        if let Some(value) = py.detach(|| attempt(left.min(SLICE))).or_raise()? {
-            return Ok(Some(value));
-        }
+        let left = timeout.map_or(slice, |timeout| timeout.saturating_sub(start.elapsed()));
+        let error = match py.detach(|| attempt(left.min(slice))).map_err(Into::into) {
+            Err(error) if is_time_out(&error) => error,
+            outcome => return outcome.or_raise(),
+        };
         py.check_signals()?;
-        if timeout.is_some_and(|timeout| start.elapsed() >= timeout) {
-            return Ok(None);
+        if let Some(timeout) = timeout
+            && start.elapsed() >= timeout
+        {
+            return Err(with_total(error, timeout)).or_raise();
+        }
+        if !is_main_thread() {
+            slice = WITHOUT_SIGNALS;
+        }
+        long.log(Instant::now(), None, || what(&error));
+    }
+}
+
+/// Whether the call only ran out of its own time, and can be repeated. What was exchanged and could not be made in time is
+/// an outcome.
+fn is_time_out(error: &Error) -> bool {
+    match error {
+        Error::PeerNotReady { .. }
+        | Error::Core(CoreError::Timeout { .. })
+        | Error::Gpu(GpuError::Timeout { .. }) => true,
+        Error::Bootstrap(error) => matches!(**error, BootstrapError::Timeout { .. }),
+        _ => false,
+    }
+}
+
+/// What a call was for whose time ran out, for the log.
+fn what(error: &Error) -> String {
+    match error {
+        Error::Bootstrap(error) => match &**error {
+            BootstrapError::Timeout { operation, missing, .. } if missing.is_empty() => operation.clone(),
+            BootstrapError::Timeout { operation, missing, .. } => format!("ranks {missing:?}: {operation}"),
+            other => other.to_string(),
+        },
+        Error::Core(CoreError::Timeout { operation, .. })
+        | Error::Gpu(GpuError::Timeout { operation, .. }) => operation.clone(),
+        Error::PeerNotReady { what, peer, tag, position, .. } => {
+            format!("rank {peer}: {what}, tag {tag}, call {position}")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// The time-out of the last of many attempts, with the time that all had.
+pub(crate) fn with_total(error: Error, total: Duration) -> Error {
+    match error {
+        Error::Bootstrap(error) => match *error {
+            BootstrapError::Timeout { operation, missing, attempts, .. } => {
+                BootstrapError::Timeout { operation, after: total, missing, attempts }.into()
+            }
+            other => other.into(),
+        },
+        Error::Core(CoreError::Timeout { operation, .. }) => {
+            CoreError::Timeout { operation, after: total }.into()
+        }
+        Error::Gpu(GpuError::Timeout { operation, .. }) => {
+            GpuError::Timeout { operation, after: total }.into()
+        }
+        other => other,
+    }
+}
+
+/// Whether, and why, something was given up that cannot be ended otherwise.
+#[derive(Default)]
+pub(crate) struct GivenUp(Mutex<Option<String>>);
+
+impl GivenUp {
+    /// The first reason counts.
+    pub(crate) fn give_up(&self, reason: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| reason.to_owned());
+    }
+
+    /// The reason, if there is one.
+    pub(crate) fn reason(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn check(&self) -> PyResult<()> {
+        match self.reason() {
+            Some(reason) => Err(error::new(ErrorKind::Aborted, format!("aborted: {reason}"))),
+            None => Ok(()),
         }
     }
 }

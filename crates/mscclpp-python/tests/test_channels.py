@@ -71,8 +71,10 @@ def made_in_each_way(rank, n, address):
     outcomes = []
     of_pair = mscclpp.MemoryDevice2DeviceSemaphore(group.communicator, connection)
     of_semaphore = mscclpp.MemoryDevice2DeviceSemaphore(semaphores[peer])
-    for semaphore in (semaphores[peer], of_semaphore, of_pair):
-        channel = mscclpp.BaseMemoryChannel(semaphore)
+    made = [mscclpp.BaseMemoryChannel(semaphore) for semaphore in (semaphores[peer], of_semaphore, of_pair)]
+    made.append(mscclpp.BaseMemoryChannel(group.communicator, connection))
+    made.append(mscclpp.BaseMemoryChannel(connection=connection, communicator=group.communicator))
+    for channel in made:
         outcome = mscclpp.GpuBuffer(1, dtype=numpy.int32)
         kernel.launch_kernel(pack(channel.device_handle().raw, outcome), 1, 1, 0, None)
         mscclpp.synchronize(60)
@@ -85,7 +87,57 @@ def made_in_each_way(rank, n, address):
 
 
 def test_channels_are_made_in_each_way():
-    assert ranks.run(2, made_in_each_way) == [[1, 1, 1]] * 2
+    assert ranks.run(2, made_in_each_way) == [[1] * 5] * 2
+
+
+def in_one_call(rank, n, address):
+    """A memory channel of a connection, without a semaphore object."""
+    import mscclpp
+    import numpy
+
+    group = ranks.group(rank, n, address)
+    peer = 1 - rank
+    connections = group.make_connection([peer], mscclpp.Transport.CudaIpc)
+    data, outcome = mscclpp.GpuBuffer(100, dtype=numpy.int32), mscclpp.GpuBuffer(1, dtype=numpy.int32)
+    memories = group.register_tensor_with_connections(data, connections)
+    channel = mscclpp.MemoryChannel(
+        group.communicator, connections[peer], memories[peer], src=memories[rank], packet_buffer=None
+    )
+    kernel = ranks.kernel("memory_channel.cu", "ping_pong")
+    group.barrier()
+    kernel.launch_kernel((channel, rank, 4, data.nbytes, outcome), 1, 64, 0, None)
+    mscclpp.synchronize(60)
+    group.barrier()
+    return int(outcome[0]), set(data.tolist())
+
+
+def test_a_channel_is_made_in_one_call():
+    assert ranks.run(2, in_one_call) == [(4, {3}), (4, {4})]
+
+
+def in_a_ring(rank, n, address):
+    """Neighbours, whom each rank names in an order of its own."""
+    import mscclpp
+
+    group = ranks.group(rank, n, address)
+    comm, config = group.communicator, mscclpp.EndpointConfig(mscclpp.Transport.CudaIpc)
+    neighbours = [(rank + 1) % n, (rank - 1) % n]
+    connections = comm.connect_all(config, neighbours, tag=4)
+    assert [comm.remote_rank_of(connection) for connection in connections] == neighbours
+    assert [comm.tag_of(connection) for connection in connections] == [4, 4]
+    for wrong, words in (([0, 0], "named twice"), ([n], f"no rank {n}")):
+        try:
+            comm.connect_all(config, wrong)
+        except mscclpp.Error as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError(f"{wrong} was taken")
+    group.barrier()
+    return True
+
+
+def test_all_neighbours_are_connected_in_one_call():
+    assert ranks.run(4, in_a_ring) == [True] * 4
 
 
 def all_gather(rank, n, address, transport, scratch):

@@ -36,6 +36,22 @@ def test_the_mesh_runs_under_mpi():
     )
 
 
+def test_the_custom_proxy_runs():
+    command = [sys.executable, EXAMPLES / "custom_proxy.py"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert run.stdout == "reports of 8 threads: 0 3 6 9 12 15 18 21\n", run.stderr
+
+
+@pytest.mark.parametrize("how", ["--env", "--torch"])
+def test_the_mesh_runs_under_torchrun(how):
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", EXAMPLES / "mesh.py", how]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert sorted(run.stdout.splitlines()) == [f"rank {rank}: has the parts of all 2 ranks" for rank in range(2)], (
+        run.stderr
+    )
+
+
 def test_the_ping_pong_runs():
     command = [sys.executable, EXAMPLES / "ping_pong.py", ranks.free_address()]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)

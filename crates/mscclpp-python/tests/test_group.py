@@ -1,7 +1,10 @@
 """`CommGroup`, as the communicators of mpi4py and PyTorch make it, and from the environment."""
 
 import os
+import socket
+import subprocess
 import sys
+import time
 import types
 
 import mscclpp
@@ -75,40 +78,199 @@ def test_a_torch_process_group():
     assert ranks.run(2, by_torch, queues) == [(0, 2, 2, 2, 2), (1, 2, 2, 2, 2)]
 
 
-def by_environment(rank, n, address, launcher):
-    rank_name, size_name, place = launcher
-    os.environ[rank_name], os.environ[size_name] = str(rank), str(n)
-    if place == "comm_id":
-        os.environ["MSCCLPP_COMM_ID"] = address
-    else:
-        host, port = address.split(":")
-        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = host, str(int(port) - 1)
+#: What launchers set.
+LAUNCHED = (
+    "MSCCLPP_RANK",
+    "MSCCLPP_N_RANKS",
+    "MSCCLPP_ADDRESS",
+    "MSCCLPP_COMM_ID",
+    "MSCCLPP_JOB_ID",
+    "RANK",
+    "WORLD_SIZE",
+)
+LAUNCHED_PREFIXES = ("LOCAL_", "MASTER_", "TORCHELASTIC_", "OMPI_", "PMI", "MPI_", "SLURM_", "JOB_")
+
+
+def launched_as(variables):
+    """Takes all that a launcher may have set out of the environment, and puts `variables` in."""
+    for name in list(os.environ):
+        if name in LAUNCHED or name.startswith(LAUNCHED_PREFIXES):
+            del os.environ[name]
+    os.environ.update(variables)
+
+
+def by_environment(rank, n, address, variables):
+    host, port = address.split(":")
+    values = {"rank": rank, "n": n, "address": address, "host": host, "port": port}
+    launched_as({name: value.format(**values) for name, value in variables.items()})
     return summary(CommGroup.from_env())
 
 
+TORCHRUN = {
+    "RANK": "{rank}",
+    "WORLD_SIZE": "{n}",
+    "LOCAL_RANK": "{rank}",
+    "MASTER_ADDR": "{host}",
+    "MASTER_PORT": "{port}",
+    "TORCHELASTIC_RUN_ID": "a-test",
+}
+
+
 @pytest.mark.parametrize(
-    "launcher",
+    "variables",
     [
-        ("RANK", "WORLD_SIZE", "master"),
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "comm_id"),
-        ("SLURM_PROCID", "SLURM_NTASKS", "comm_id"),
+        {"MSCCLPP_RANK": "{rank}", "MSCCLPP_N_RANKS": "{n}", "MSCCLPP_ADDRESS": "{address}"},
+        {"RANK": "{rank}", "WORLD_SIZE": "{n}", "MSCCLPP_COMM_ID": "lo:{address}"},
+        TORCHRUN,
+        {
+            "OMPI_COMM_WORLD_RANK": "{rank}",
+            "OMPI_COMM_WORLD_SIZE": "{n}",
+            "OMPI_COMM_WORLD_LOCAL_SIZE": "{n}",
+            "PMIX_NAMESPACE": "a-test-{port}@1",
+        },
+        {"PMI_RANK": "{rank}", "PMI_SIZE": "{n}", "MSCCLPP_COMM_ID": "{address}"},
+        {"SLURM_PROCID": "{rank}", "SLURM_NTASKS": "{n}", "SLURM_STEP_ID": "0", "MSCCLPP_COMM_ID": "{address}"},
+        {"JOB_COMPLETION_INDEX": "{rank}", "MSCCLPP_N_RANKS": "{n}", "MSCCLPP_ADDRESS": "{address}"},
     ],
+    ids=["own", "torch", "torchrun", "mpirun", "pmi", "srun", "kubernetes"],
 )
-def test_the_environment_of_launchers(launcher):
-    assert ranks.run(2, by_environment, launcher) == [(0, 2, 2, 2, 2), (1, 2, 2, 2, 2)]
+def test_the_environment_of_launchers(variables):
+    assert ranks.run(2, by_environment, variables) == [(0, 2, 2, 2, 2), (1, 2, 2, 2, 2)]
 
 
-def test_an_environment_that_says_too_little(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "MSCCLPP_COMM_ID", "MASTER_ADDR", "SLURM_PROCID", "PMI_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(RuntimeError, match="RANK and WORLD_SIZE"):
+def test_the_port_of_the_launchers_store_is_left_alone():
+    with socket.socket() as store:
+        store.bind(("127.0.0.1", 0))
+        store.listen()
+        variables = {**TORCHRUN, "MASTER_PORT": str(store.getsockname()[1])}
+        assert ranks.run(2, by_environment, variables) == [(0, 2, 2, 2, 2), (1, 2, 2, 2, 2)]
+
+
+class FileStore:
+    """What is used of a TCPStore of torch, with a file for each key."""
+
+    def __init__(self, host_name, port, world_size=None, is_master=False, timeout=None):
+        assert not is_master, "the store is the launcher's"
+        assert host_name == "store.example" and port == 29500
+        self.timeout = timeout.total_seconds()
+
+    def _path(self, key):
+        return os.path.join(os.environ["TEST_STORE"], key.replace("/", "-"))
+
+    def set(self, key, value):
+        with open(self._path(key) + ".new", "wb") as file:
+            file.write(value)
+        os.rename(self._path(key) + ".new", self._path(key))
+
+    def get(self, key):
+        deadline = time.monotonic() + self.timeout
+        while not os.path.exists(self._path(key)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with open(self._path(key), "rb") as file:
+            return file.read()
+
+
+def by_store(rank, n, address, folder, interface):
+    dist = types.ModuleType("torch.distributed")
+    dist.TCPStore = FileStore
+    sys.modules["torch"] = types.ModuleType("torch")
+    sys.modules["torch"].distributed = dist
+    sys.modules["torch.distributed"] = dist
+    launched_as(
+        {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(n),
+            "MASTER_ADDR": "store.example",
+            "MASTER_PORT": "29500",
+            "TORCHELASTIC_RUN_ID": "a-test",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TEST_STORE": folder,
+        }
+    )
+    if rank == 0:
+        os.environ["MSCCLPP_SOCKET_IFNAME"] = interface
+    try:
+        groups = [summary(CommGroup.from_env(timeout_sec=20)) for _ in range(2)]
+    except mscclpp.Error as error:
+        return str(error)
+    return groups
+
+
+def test_an_id_goes_through_the_launchers_store(tmp_path):
+    for rank, groups in enumerate(ranks.run(2, by_store, str(tmp_path), "lo")):
+        assert groups == [(rank, 2, 2, 2, 2)] * 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mscclpp-a-test-0-0", "mscclpp-a-test-0-1"]
+
+
+def test_all_ranks_hear_through_the_store_why_rank_0_cannot_begin(tmp_path):
+    first, second = ranks.run(2, by_store, str(tmp_path), "nosuch0")
+    assert "nosuch0" in first and "rank 0 made no id" in second and "nosuch0" in second
+
+
+def two_jobs(rank, n, address):
+    launched_as(
+        {
+            "MSCCLPP_RANK": str(rank),
+            "MSCCLPP_N_RANKS": str(n),
+            "MSCCLPP_ADDRESS": address,
+            "MSCCLPP_JOB_ID": f"job-{rank}",
+        }
+    )
+    with pytest.raises(mscclpp.Error) as caught:
+        CommGroup.from_env(timeout_sec=3)
+    return str(caught.value)
+
+
+def test_a_rank_of_another_job_is_refused():
+    first, second = ranks.run(2, two_jobs)
+    assert "timed out" in first and "job-0" in second and "job-1" in second
+
+
+def test_what_was_chosen_is_logged():
+    program = """
+import mscclpp
+launched = mscclpp.Rendezvous.from_env()
+print(launched.rank, launched.n_ranks, launched.address, launched.job, launched.local_rank, launched.store)
+print(launched)
+"""
+    environment = {**os.environ, "MSCCLPP_LOG_LEVEL": "INFO", **{name: "0" for name in ("RANK", "LOCAL_RANK")}}
+    environment.update(WORLD_SIZE="1", MSCCLPP_COMM_ID="10.0.0.1:7000", MSCCLPP_JOB_ID="mine")
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert run.stdout.splitlines() == [
+        "0 1 10.0.0.1:7000 mine 0 None",
+        "<mscclpp.Rendezvous of rank 0 of 1 at 10.0.0.1:7000>",
+    ]
+    assert "RANK=0" in run.stderr and "MSCCLPP_COMM_ID=10.0.0.1:7000" in run.stderr, run.stderr
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Sets variables, and takes those of a launcher away before."""
+    for name in list(os.environ):
+        if name in LAUNCHED or name.startswith(LAUNCHED_PREFIXES):
+            monkeypatch.delenv(name)
+    return lambda **variables: [monkeypatch.setenv(name, value) for name, value in variables.items()]
+
+
+def test_an_environment_that_says_too_little(launched):
+    with pytest.raises(RuntimeError, match="MSCCLPP_RANK"):
         CommGroup.from_env()
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "two")
-    with pytest.raises(RuntimeError, match="'two'"):
+    launched(RANK="0", WORLD_SIZE="two")
+    with pytest.raises(RuntimeError, match='WORLD_SIZE.*"?two'):
         CommGroup.from_env()
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(RuntimeError, match="MSCCLPP_COMM_ID"):
+    launched(WORLD_SIZE="2")
+    with pytest.raises(RuntimeError, match="MSCCLPP_ADDRESS"):
+        CommGroup.from_env()
+
+
+def test_two_sources_that_disagree_are_an_error(launched):
+    launched(RANK="0", WORLD_SIZE="2", MSCCLPP_RANK="1", MSCCLPP_ADDRESS="127.0.0.1:7000")
+    with pytest.raises(RuntimeError, match="MSCCLPP_RANK=1.* RANK=0"):
+        CommGroup.from_env()
+    launched(MSCCLPP_RANK="0", MSCCLPP_COMM_ID="127.0.0.1:7001")
+    with pytest.raises(RuntimeError, match="MSCCLPP_ADDRESS=127.0.0.1:7000.*MSCCLPP_COMM_ID=127.0.0.1:7001"):
         CommGroup.from_env()
 
 
@@ -165,6 +327,7 @@ def older(rank, n, address):
     with pytest.warns(DeprecationWarning) as caught:
         port = group.make_proxy_channels(service, data, connections)[1 - rank]
         memory = group.make_sm_channels(data, connections)[1 - rank]
+        group.make_sm_channels(data, connections)
     group.barrier()
     return type(port).__name__, type(memory).__name__, len(caught)
 

@@ -14,13 +14,14 @@ MemoryDevice2DeviceSemaphore TcpBootstrap Transport TransportFlags DataType Exec
 ReduceOp env version is_bulk_supported is_nvls_supported npkit __version__ get_include get_lib Algorithm AlgorithmBuilder
 AlgorithmCollection CommGroup GpuBuffer GpuBufferGranularity compile compile_native
 Context Endpoint SemaphoreStub Bootstrap UniqueId BasePortChannel BaseMemoryChannel BaseProxyService
-Proxy ProxyHandlerResult ProxyTrigger
+Proxy ProxyHandlerResult ProxyTrigger Rendezvous synchronize
 BaseError Error SysError CudaError CuError IbError
 """.split()
 
 MEMBERS = {
     "Bootstrap": "get_rank get_n_ranks get_n_ranks_per_node get_n_ranks_per_ipc_domain send recv all_gather barrier",
     "UniqueId": "__getstate__ __setstate__",
+    "Rendezvous": "from_env rank n_ranks address job local_rank store connect",
     "TcpBootstrap": "create create_unique_id get_unique_id initialize",
     "Transport": "Unknown CudaIpc IB0 IB1 IB2 IB3 IB4 IB5 IB6 IB7 Ethernet NumTransports",
     "TransportFlags": "has none any all count",
@@ -28,7 +29,7 @@ MEMBERS = {
     "DeviceType": "Unknown CPU GPU",
     "IbMode": "Default Host HostNoAtomic",
     "EndpointConfigIb": "device_index port gid_index max_cq_size max_cq_poll_num max_send_wr max_recv_wr "
-    "max_wr_per_send mode",
+    "max_wr_per_send mode traffic_class service_level pkey_index timeout retry_count rnr_retry",
     "EndpointConfig": "transport device ib max_write_queue_size ib_device_index ib_port ib_gid_index ib_max_cq_size "
     "ib_max_cq_poll_num ib_max_send_wr ib_max_recv_wr ib_max_wr_per_send ib_mode",
     "RegisteredMemory": "data size transports serialize deserialize",
@@ -42,9 +43,9 @@ MEMBERS = {
     "SharedFuture_Connection": "get",
     "SharedFuture_Semaphore": "get",
     "Communicator": "bootstrap context register_memory send_memory recv_memory connect connect_on_setup "
-    "send_memory_on_setup recv_memory_on_setup build_semaphore remote_rank_of tag_of setup",
+    "send_memory_on_setup recv_memory_on_setup build_semaphore remote_rank_of tag_of setup connect_all abort",
     "Host2DeviceSemaphore": "connection signal device_handle DeviceHandle",
-    "Host2HostSemaphore": "connection signal poll wait",
+    "Host2HostSemaphore": "connection signal poll wait abort",
     "MemoryDevice2DeviceSemaphore": "connection device_handle DeviceHandle",
     "Fifo": "poll pop size device_handle",
     "FifoDeviceHandle": "triggers tail head size raw",
@@ -64,7 +65,7 @@ MEMBERS = {
 ARGUMENTS = {
     "TcpBootstrap.create": "rank nRanks",
     "TcpBootstrap.initialize": "unique_id timeout_sec",
-    "Bootstrap.all_gather": "allData size",
+    "Bootstrap.all_gather": "allData size timeout_sec",
     "Connection.write": "dst dstOffset src srcOffset size",
     "Connection.update_and_sync": "dst dst_offset src new_value",
     "Connection.flush": "timeout_usec",
@@ -75,6 +76,7 @@ ARGUMENTS = {
     "Communicator.send_memory": "memory remote_rank tag",
     "Communicator.recv_memory": "remote_rank tag",
     "Communicator.connect": "local_config remote_rank tag",
+    "Communicator.connect_all": "local_config remote_ranks tag",
     "Communicator.connect_on_setup": "remote_rank tag local_config",
     "Communicator.build_semaphore": "connection remote_rank tag",
     "Host2HostSemaphore.wait": "max_spin_count",
@@ -88,7 +90,7 @@ ARGUMENTS = {
 
 GROUP = {
     "__init__": "mpi_comm torch_group interfaceIpPortTrio rank size",
-    "barrier": "",
+    "barrier": "timeout_sec",
     "send": "tensor peer tag",
     "recv": "tensor peer tag",
     "my_ib_device": "local_rank",

@@ -127,6 +127,20 @@ def test_a_service_that_is_aborted_says_so():
     assert caught.value.code == mscclpp.ErrorCode.Aborted
 
 
+def test_a_service_runs_within_a_with_statement():
+    bootstrap = mscclpp.TcpBootstrap.create(0, 1)
+    bootstrap.initialize(mscclpp.TcpBootstrap.create_unique_id())
+    comm = mscclpp.Communicator(bootstrap)
+    connection = comm.connect(mscclpp.Transport.CudaIpc, 0).get()
+    with pytest.raises(ZeroDivisionError), mscclpp.ProxyService() as service:
+        assert isinstance(service, mscclpp.ProxyService)
+        service.build_and_add_semaphore(comm, connection)
+        raise ZeroDivisionError
+    with service:
+        service.health()
+    service.stop_proxy()  # once more does no harm
+
+
 def test_a_service_derived_in_python():
     class Service(mscclpp.BaseProxyService):
         def __init__(self, name):

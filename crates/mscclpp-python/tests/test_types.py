@@ -1,13 +1,35 @@
-"""The types that the package declares are those that it has."""
+"""The types that the package declares are those that it has, and the examples keep to them."""
 
+import pathlib
 import subprocess
 import sys
 
 import pytest
 
+HERE = pathlib.Path(__file__).resolve().parent
+SETTINGS = HERE.parent / "pyproject.toml"
 
-def test_the_stub_of_the_extension_module_is_right():
+
+def check(*command):
     pytest.importorskip("mypy")
-    command = [sys.executable, "-m", "mypy.stubtest", "mscclpp._mscclpp"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stdout
+    command = [sys.executable, "-m", *command]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=HERE.parent)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_the_stubs_are_those_of_what_is_there():
+    allowed = str(HERE / "stubtest-allowed.txt")
+    check("mypy.stubtest", "--mypy-config-file", str(SETTINGS), "--allowlist", allowed, "mscclpp")
+
+
+def test_the_python_layer_and_the_examples_under_a_strict_checker():
+    check("mypy", "--strict", "--config-file", str(SETTINGS), "python/mscclpp", "examples", "benchmarks")
+
+
+def test_a_wrong_call_is_found(tmp_path):
+    pytest.importorskip("mypy")
+    program = tmp_path / "wrong.py"
+    program.write_text("import mscclpp\n\nmscclpp.EndpointConfig(3)\nmscclpp.TcpBootstrap.create(0, 1).recv('x')\n")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(SETTINGS), str(program)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=HERE.parent)
+    assert "wrong.py:3: error" in run.stdout and "wrong.py:4: error" in run.stdout, run.stdout

@@ -54,6 +54,17 @@ def test_configurations_have_their_defaults_and_can_be_changed():
     assert (ib.device_index, ib.port, ib.gid_index, ib.mode) == (-1, -1, -1, IbMode.Default)
     sizes = (ib.max_cq_size, ib.max_cq_poll_num, ib.max_send_wr, ib.max_recv_wr, ib.max_wr_per_send)
     assert sizes == (1024, 256, 8192, 16, 64)
+    chosen = (ib.traffic_class, ib.service_level, ib.pkey_index, ib.timeout, ib.retry_count, ib.rnr_retry)
+    assert chosen == (-1,) * 6, "left to the transport"
+    tuned = EndpointConfigIb(
+        traffic_class=106, service_level=3, pkey_index=1, timeout=18, retry_count=7, rnr_retry=6, mode=IbMode.Host
+    )
+    assert (tuned.traffic_class, tuned.service_level, tuned.pkey_index) == (106, 3, 1)
+    assert (tuned.timeout, tuned.retry_count, tuned.rnr_retry, tuned.mode) == (18, 7, 6, IbMode.Host)
+    tuned.timeout = 20
+    assert tuned.timeout == 20 and EndpointConfig(Transport.IB0, ib=tuned).ib.timeout == 20
+    with pytest.raises(TypeError):
+        EndpointConfigIb(-1, -1, -1, 1, 1, 1, 1, 1, IbMode.Default, 106)
     config = EndpointConfig(Transport.IB0, DeviceType.CPU, 7, EndpointConfigIb(port=2))
     assert (config.transport, config.device.type, config.device.id) == (Transport.IB0, DeviceType.CPU, -1)
     assert (config.max_write_queue_size, config.ib.port, config.ib_port) == (7, 2, 2)
@@ -66,6 +77,21 @@ def test_configurations_have_their_defaults_and_can_be_changed():
     assert EndpointConfig().transport == Transport.Unknown
     assert EndpointConfig(Transport.CudaIpc).device.type == DeviceType.GPU
     assert (Device(DeviceType.GPU, 3).id, Device(DeviceType.GPU).id, Device().type) == (3, -1, DeviceType.Unknown)
+
+
+def test_settings_of_infiniband_arrive_and_their_ranges_are_checked():
+    """On an endpoint over Ethernet, which carries them and does not use them."""
+    context = mscclpp.Context.create()
+    given = dict(traffic_class=106, service_level=3, pkey_index=500, timeout=0, retry_count=7, rnr_retry=6, port=1)
+    config = EndpointConfig(Transport.Ethernet, DeviceType.CPU, ib=EndpointConfigIb(**given))
+    held = context.create_endpoint(config).config().ib
+    assert {name: getattr(held, name) for name in given} == given
+    default = context.create_endpoint(EndpointConfig(Transport.Ethernet, DeviceType.CPU)).config().ib
+    assert all(getattr(default, name) == -1 for name in given)
+    for name, value, most in [("traffic_class", 256, 255), ("pkey_index", 65536, 65535), ("retry_count", -2, 255)]:
+        wrong = EndpointConfig(Transport.Ethernet, DeviceType.CPU, ib=EndpointConfigIb(**{name: value}))
+        with pytest.raises(Error, match=f"ib.{name} is {value}, which is no number from 0 to {most}"):
+            context.create_endpoint(wrong)
 
 
 def test_ids_pickle_and_hide_their_key():
@@ -124,6 +150,10 @@ def noted(caught):
         (lambda: mscclpp.Host2DeviceSemaphore(1), "semaphore"),
         (lambda: mscclpp.Host2HostSemaphore(1, 2), "communicator"),
         (lambda: mscclpp.MemoryChannel(1, 2, 3), "semaphore"),
+        (lambda: mscclpp.MemoryChannel(communicator=1, connection=2, dst=3, src=4), "communicator"),
+        (lambda: mscclpp.BaseMemoryChannel(semaphore=1), "semaphore"),
+        (lambda: mscclpp.BaseMemoryChannel(sempahore=1), "sempahore"),
+        (lambda: mscclpp.BaseMemoryChannel(mscclpp.Semaphore(), semaphore=mscclpp.Semaphore()), "semaphore"),
         (lambda: mscclpp.ProxyService().add_semaphore(4), "semaphore"),
         (lambda: mscclpp.ProxyService().add_memory(4), "memory"),
         (lambda: mscclpp.Proxy(handler=3), "handler"),
@@ -147,6 +177,8 @@ def test_a_wrong_argument_is_named(call, argument):
         (lambda: mscclpp.RawGpuBuffer(0), "at least one byte"),
         (lambda: mscclpp.Semaphore().connection(), "empty"),
         (lambda: mscclpp.MemoryChannel().device_handle(), "empty"),
+        (lambda: mscclpp.MemoryChannel(None, None, None, None).device_handle(), "empty"),
+        (lambda: mscclpp.BaseMemoryChannel(semaphore=None).device_handle(), "empty"),
         (lambda: mscclpp.PortChannel().device_handle(), "empty"),
         (lambda: mscclpp.Fifo().pop(), "no trigger"),
         (lambda: mscclpp.Endpoint.deserialize(b"nonsense"), "endpoint"),

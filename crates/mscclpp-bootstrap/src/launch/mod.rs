@@ -8,9 +8,11 @@
 
 mod launchers;
 mod place;
+mod store;
 mod variables;
 
 use std::ffi::OsString;
+use std::fmt;
 use std::time::Duration;
 
 use crate::launch::launchers::{Claim, Launcher};
@@ -78,11 +80,29 @@ pub struct Rendezvous {
     /// The number of ranks.
     pub n_ranks: usize,
     /// The address at which rank 0 listens: `ip:port` or `host:port`, perhaps with an interface in front.
+    /// `MSCCLPP_COMM_ID` is read as an older name of `MSCCLPP_ADDRESS`.
     pub address: String,
     /// The launcher's id of the job, if it has one.
     pub job: Option<String>,
     /// Which of the ranks on its host this is, if the launcher says: as good a number for its device as any.
     pub local_rank: Option<usize>,
+    /// The launcher's store of keys and values, through which ranks that can talk to it may share a unique id instead of
+    /// meeting at [`address`](Self::address). There is one under torchrun (`TORCHELASTIC_USE_AGENT_STORE` is `True`), at
+    /// `MASTER_ADDR` and `MASTER_PORT`. None if `MSCCLPP_ADDRESS` is set, which goes first.
+    pub store: Option<LauncherStore>,
+}
+
+/// Where a launcher's store listens. Its protocol is the launcher's own: for torchrun, that of
+/// `torch.distributed.TCPStore`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LauncherStore {
+    /// An address or a host name.
+    pub host: String,
+    /// The port, which is the launcher's: nobody else may listen there.
+    pub port: u16,
+    /// What all ranks of this start of the job share, and no other start of it has: keys begin with it.
+    pub prefix: String,
 }
 
 impl Rendezvous {
@@ -152,11 +172,13 @@ impl Rendezvous {
         };
         crate::address::Address::parse(&address)?;
         let local_rank = claims.iter().find_map(|claim| claim.local_rank.as_ref()).map(|local| local.value);
+        let by_torchrun = claims.iter().any(|claim| claim.launcher == Launcher::Torchrun);
+        let store = if by_torchrun { store::of_torchrun(&variables)? } else { None };
         tracing::info!(
             target: LOG, rank, n_ranks, address, how, job, read = claims_text(&claims),
             ignored = claims_text(&outer), "which rank this is, as the environment says"
         );
-        Ok(Self { rank, n_ranks, address, job, local_rank })
+        Ok(Self { rank, n_ranks, address, job, local_rank, store })
     }
 
     /// Settings for this rank, to be followed by [`connect`](TcpBootstrapBuilder::connect) with
@@ -179,11 +201,11 @@ impl Rendezvous {
 }
 
 /// The value in which all settings agree, if there is one.
-fn agreed<'a>(
+fn agreed<'a, T: PartialEq + Clone + fmt::Display + 'a>(
     what: &'static str,
-    settings: impl Iterator<Item = &'a Setting<usize>>,
-) -> Result<Option<Setting<usize>>> {
-    let mut first: Option<&Setting<usize>> = None;
+    settings: impl Iterator<Item = &'a Setting<T>>,
+) -> Result<Option<Setting<T>>> {
+    let mut first: Option<&Setting<T>> = None;
     for setting in settings {
         match first {
             None => first = Some(setting),

@@ -4,7 +4,8 @@ use std::net::Ipv6Addr;
 
 use sha2::{Digest, Sha256};
 
-use crate::launch::variables::Variables;
+use crate::launch::agreed;
+use crate::launch::variables::{Setting, Variables};
 use crate::{Error, Result};
 
 /// Ports that follow from something else are from here on: below those that systems hand out by themselves.
@@ -20,7 +21,7 @@ pub(crate) struct Job<'a> {
 
 /// The address of rank 0, and how it came about; none if nothing says where rank 0 is.
 pub(crate) fn find(variables: &Variables<'_>, job: &Job<'_>) -> Result<Option<(String, String)>> {
-    if let Some(address) = variables.text("MSCCLPP_ADDRESS")? {
+    if let Some(address) = given(variables)? {
         let how = address.to_string();
         return Ok(Some((address.value, how)));
     }
@@ -48,17 +49,28 @@ pub(crate) fn find(variables: &Variables<'_>, job: &Job<'_>) -> Result<Option<(S
     }))
 }
 
+/// The address that the user has set, under its name or its older one.
+pub(crate) fn given(variables: &Variables<'_>) -> Result<Option<Setting<String>>> {
+    let names = [variables.text("MSCCLPP_ADDRESS")?, variables.text("MSCCLPP_COMM_ID")?];
+    agreed("addresses", names.iter().flatten())
+}
+
+/// A value of `MASTER_PORT`.
+pub(crate) fn port(value: usize) -> Result<u16> {
+    match u16::try_from(value) {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(Error::BadEnvironment {
+            variable: "MASTER_PORT",
+            value: value.to_string(),
+            allowed: "1 to 65535",
+        }),
+    }
+}
+
 /// The port of a job whose launcher holds `theirs` itself: 10000 and its last four digits, or 20000 and these for one that
 /// is from 10000 to 19999. It is never the same port, and jobs with ports beside each other do not meet.
 fn port_beside(theirs: usize) -> Result<u16> {
-    if theirs == 0 || theirs > usize::from(u16::MAX) {
-        return Err(Error::BadEnvironment {
-            variable: "MASTER_PORT",
-            value: theirs.to_string(),
-            allowed: "1 to 65535",
-        });
-    }
-    let theirs = theirs as u16;
+    let theirs = port(theirs)?;
     let base = if theirs / FIRST_PORT == 1 { 2 * FIRST_PORT } else { FIRST_PORT };
     Ok(base + theirs % FIRST_PORT)
 }

@@ -155,6 +155,34 @@ fn what_each_launcher_says() {
 }
 
 #[test]
+fn the_older_name_of_the_address_is_read() {
+    let older = with(&OPEN_MPI, &[("MSCCLPP_COMM_ID", "eth0:10.0.0.1:7000")]);
+    assert_eq!(read(&older).unwrap().address, "eth0:10.0.0.1:7000");
+    let both = with(&older, &[("MSCCLPP_ADDRESS", "eth0:10.0.0.1:7000")]);
+    assert_eq!(read(&both).unwrap().address, "eth0:10.0.0.1:7000");
+}
+
+#[test]
+fn the_store_of_torchrun_is_named_unless_the_user_says_where_to_meet() {
+    let agent = with(&TORCHRUN, &[("TORCHELASTIC_USE_AGENT_STORE", "True")]);
+    let of = |variables: &[(&str, &str)]| read(variables).unwrap().store;
+    let store = of(&agent).unwrap();
+    assert_eq!(
+        (store.host.as_str(), store.port, store.prefix.as_str()),
+        ("node3", 29500, "mscclpp/my-run/0")
+    );
+    let again = of(&with(&agent, &[("TORCHELASTIC_RESTART_COUNT", "2")])).unwrap();
+    assert_eq!(again.prefix, "mscclpp/my-run/2");
+    assert_eq!(of(&TORCHRUN), None, "the ranks run it themselves");
+    assert_eq!(of(&with(&agent, &[("TORCHELASTIC_USE_AGENT_STORE", "False")])), None);
+    assert_eq!(of(&with(&agent, &[("MSCCLPP_ADDRESS", "10.0.0.1:7000")])), None);
+    assert_eq!(of(&with(&agent, &[("MSCCLPP_COMM_ID", "10.0.0.1:7000")])), None);
+    let by_hand =
+        [("TORCHELASTIC_USE_AGENT_STORE", "True"), ("MASTER_ADDR", "node3"), ("MASTER_PORT", "29500")];
+    assert_eq!(of(&with(&SRUN, &by_hand)), None, "left over from elsewhere");
+}
+
+#[test]
 fn of_a_launcher_inside_another_the_inner_one_counts() {
     // One task of Slurm for each host, in which torchrun starts eight ranks, or mpirun its daemons.
     let torchrun = read(&with(&SRUN, &TORCHRUN)).unwrap();
@@ -196,6 +224,10 @@ fn two_sources_that_disagree_are_an_error_that_names_both() {
         (with(&SRUN, &[("PMIX_RANK", "0")]), ["PMIX_RANK=0", "SLURM_PROCID=5"]),
         (with(&TORCHRUN, &[("MSCCLPP_RANK", "1")]), ["MSCCLPP_RANK=1", "RANK=9"]),
         (with(&INDEXED_JOB, &[("MSCCLPP_RANK", "1")]), ["MSCCLPP_RANK=1", "JOB_COMPLETION_INDEX=2"]),
+        (
+            with(&INDEXED_JOB, &[("MSCCLPP_COMM_ID", "10.0.0.1:7000")]),
+            ["MSCCLPP_ADDRESS=train-gpt-0.train:50505", "MSCCLPP_COMM_ID=10.0.0.1:7000"],
+        ),
     ] {
         let error = read(&variables).unwrap_err();
         assert!(matches!(error, Error::EnvironmentConflict { .. }), "{error}");

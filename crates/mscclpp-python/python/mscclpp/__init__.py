@@ -7,6 +7,7 @@ other and move data through channels (`MemoryChannel`, `PortChannel`), whose `de
 import atexit as _atexit
 import os as _os
 import warnings as _warnings
+from typing import Any as _Any
 
 from . import _mscclpp, numa
 from ._buffer import GpuBuffer
@@ -58,6 +59,7 @@ from ._mscclpp import (
     ProxyTrigger,
     RawGpuBuffer,
     RegisteredMemory,
+    Rendezvous,
     Semaphore,
     SemaphoreStub,
     TcpBootstrap,
@@ -81,16 +83,20 @@ except Error as _error:
     _warnings.warn(f"mscclpp does not log: {_error}", RuntimeWarning, stacklevel=2)
 
 
-def synchronize(timeout_sec=300.0):
+def synchronize(timeout_sec: float = 300.0, abort: _Any = None) -> None:
     """Wait until everything that was launched on the default stream of the current GPU is complete.
 
     On simulated devices this takes the place of `cupy.cuda.runtime.deviceSynchronize()`. Time running out is an
     `Error`, and the call can be repeated.
+
+    With `abort`, nothing is left running: that is what the kernels wait through, a channel, a semaphore, a `ProxyService`,
+    a `Communicator`, or a list of these. When time runs out it is aborted, which is for good, and the kernels' waits end.
+    The error says whom they waited for. If they end in time, the call raises what went wrong with their waits.
     """
-    _mscclpp._synchronize(float(timeout_sec))
+    _mscclpp._synchronize(timeout_sec, abort)
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> _Any:
     return _older_name(name)
 
 
@@ -138,6 +144,7 @@ __all__ = [
     "RawGpuBuffer",
     "ReduceOp",
     "RegisteredMemory",
+    "Rendezvous",
     "Semaphore",
     "SemaphoreStub",
     "SwitchChannel",

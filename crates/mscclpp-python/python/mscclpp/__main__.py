@@ -5,8 +5,8 @@ import argparse
 import mscclpp
 
 
-def main():
-    parser = argparse.ArgumentParser(prog="python -m mscclpp", description=mscclpp.__doc__.splitlines()[0])
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m mscclpp", description=(mscclpp.__doc__ or "").partition("\n")[0])
     parser.add_argument("--version", action="store_true", help="print the version and the commit")
     parser.add_argument("--include", action="store_true", help="print the folder of the device API's headers")
     parser.add_argument("--lib", action="store_true", help="print the folder of the library")

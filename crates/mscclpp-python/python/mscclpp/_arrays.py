@@ -1,14 +1,16 @@
 """Where the memory of an array is, whichever library it is of."""
 
 import ctypes
+from collections.abc import Iterable
+from typing import Any
 
 
-def is_torch_tensor(tensor):
+def is_torch_tensor(tensor: Any) -> bool:
     """Whether it is a tensor of PyTorch, which need not be installed."""
     return hasattr(tensor, "data_ptr") and type(tensor).__module__.partition(".")[0] == "torch"
 
 
-def locate(tensor, argument="tensor", one_piece=True):
+def locate(tensor: Any, argument: str = "tensor", one_piece: bool = True) -> tuple[int, int]:
     """The address of the first element, and how many bytes all of them have. Those must be in one piece."""
     if is_torch_tensor(tensor):
         if one_piece:
@@ -26,7 +28,7 @@ def locate(tensor, argument="tensor", one_piece=True):
     )
 
 
-def is_of_cuda(tensor):
+def is_of_cuda(tensor: Any) -> bool:
     """Whether the memory is that of a CUDA device, which the host cannot read."""
     if is_torch_tensor(tensor):
         return bool(tensor.is_cuda)
@@ -37,7 +39,7 @@ def is_of_cuda(tensor):
     return int(tensor.__dlpack_device__()[0]) != 1
 
 
-def _of_interface(interface, argument, one_piece):
+def _of_interface(interface: dict[str, Any], argument: str, one_piece: bool) -> tuple[int, int]:
     size = int(interface["typestr"][2:])
     shape, strides = interface["shape"], interface.get("strides")
     if one_piece and strides is not None:
@@ -48,8 +50,9 @@ def _of_interface(interface, argument, one_piece):
     return int(interface["data"][0] or 0), count * size
 
 
-def _check_one_piece(shape, strides, argument):
+def _check_one_piece(shape: Iterable[int], strides: Iterable[int], argument: str) -> None:
     """That elements lie one behind the other, in whichever order of dimensions. Strides count elements."""
+    shape = list(shape)
     if 0 in shape:
         return
     expected = 1
@@ -79,7 +82,7 @@ class _View(ctypes.Structure):
     ]
 
 
-def _of_dlpack(capsule, argument, one_piece):
+def _of_dlpack(capsule: Any, argument: str, one_piece: bool) -> tuple[int, int]:
     """Looks at a capsule without taking the memory over: that stays the array's."""
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]

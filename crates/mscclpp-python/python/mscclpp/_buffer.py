@@ -1,17 +1,27 @@
 """`GpuBuffer`: an array over device memory that peers can be given."""
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import _mscclpp
 from ._mscclpp import GpuBufferGranularity, RawGpuBuffer
 
+if TYPE_CHECKING:
+    # What it makes is an array of a library that type checkers need not know.
+    from typing import Any as _Array
+else:
+    _Array = object
+
 
 class _Meta(type):
-    def __instancecheck__(cls, instance):
+    def __instancecheck__(cls, instance: Any) -> bool:
         return getattr(type(instance), "_is_gpu_buffer", False)
 
 
-class GpuBuffer(metaclass=_Meta):
+class GpuBuffer(_Array, metaclass=_Meta):
     """`GpuBuffer(shape, dtype)` is a CuPy array over zeroed device memory of this library, on the current GPU.
 
     On the Host platform it is a NumPy array, with `data.ptr`, `data.mem.ptr` and `data.mem.size` as CuPy's have.
@@ -19,20 +29,20 @@ class GpuBuffer(metaclass=_Meta):
 
     def __new__(
         cls,
-        shape,
-        dtype=float,
-        strides=None,
-        order="C",
-        granularity=GpuBufferGranularity.MultiCastMinimum,
-    ):
+        shape: int | Iterable[int],
+        dtype: Any = float,
+        strides: Sequence[int] | None = None,
+        order: Literal["C", "F"] = "C",
+        granularity: GpuBufferGranularity = GpuBufferGranularity.MultiCastMinimum,
+    ) -> Any:
         platform, _, _ = _mscclpp._current_gpu()
         make = _host_class() if platform == "host" else _cuda_class()
         return make(shape, dtype, strides, order, granularity)
 
 
-def _bytes(shape, dtype, strides):
+def _bytes(shape: tuple[int, ...], dtype: Any, strides: Sequence[int] | None) -> int:
     """How many bytes an array takes, at least one."""
-    size = dtype.itemsize
+    size = int(dtype.itemsize)
     if strides is not None and 0 not in shape:
         if any(stride < 0 for stride in strides):
             raise ValueError(f"argument 'strides': {strides} has negative numbers, which are not supported here")
@@ -42,29 +52,29 @@ def _bytes(shape, dtype, strides):
     return max(size, 1)
 
 
-def _shape(shape):
-    shape = (shape,) if not hasattr(shape, "__iter__") else tuple(shape)
-    if any(n < 0 for n in shape):
-        raise ValueError(f"argument 'shape': {shape} has negative numbers")
-    return shape
+def _shape(shape: int | Iterable[int]) -> tuple[int, ...]:
+    numbers = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    if any(n < 0 for n in numbers):
+        raise ValueError(f"argument 'shape': {numbers} has negative numbers")
+    return numbers
 
 
 class _Memory:
     """What `array.data.mem` is."""
 
-    def __init__(self, raw):
+    def __init__(self, raw: RawGpuBuffer) -> None:
         self.ptr, self.size, self.device_id = raw.data(), raw.bytes(), raw.device_id()
 
 
 class _Pointer:
     """What `array.data` is."""
 
-    def __init__(self, ptr, raw):
+    def __init__(self, ptr: int, raw: RawGpuBuffer) -> None:
         self.ptr, self.mem = ptr, _Memory(raw)
 
 
 @functools.cache
-def _host_class():
+def _host_class() -> Any:
     import numpy
 
     class HostGpuBuffer(numpy.ndarray):
@@ -72,26 +82,33 @@ def _host_class():
 
         _is_gpu_buffer = True
 
-        def __new__(cls, shape, dtype, strides, order, granularity):
+        def __new__(
+            cls,
+            shape: int | Iterable[int],
+            dtype: Any,
+            strides: Sequence[int] | None,
+            order: Literal["C", "F"],
+            granularity: GpuBufferGranularity,
+        ) -> Any:
             shape, dtype = _shape(shape), numpy.dtype(dtype)
             raw = RawGpuBuffer(_bytes(shape, dtype, strides), granularity)
             array = super().__new__(cls, shape, dtype, numpy.asarray(raw), 0, strides, order)
             array._raw = raw
             return array
 
-        def __array_finalize__(self, of):
+        def __array_finalize__(self, of: Any) -> None:
             # Views are over the same memory; copies and results are not, which `data` finds out.
             self._raw = getattr(of, "_raw", None)
 
         @property
-        def data(self):
+        def data(self) -> Any:
             ptr = self.__array_interface__["data"][0]
             raw = self._raw
             if raw is None or not raw.data() <= ptr < raw.data() + raw.bytes():
                 return super().data
             return _Pointer(ptr, raw)
 
-        def __reduce__(self):
+        def __reduce__(self) -> Any:
             # A copy, in the memory of whoever reads it.
             return numpy.asarray(self).__reduce__()
 
@@ -99,7 +116,7 @@ def _host_class():
 
 
 @functools.cache
-def _cuda_class():
+def _cuda_class() -> Any:
     try:
         import cupy
     except ImportError as error:
@@ -113,7 +130,14 @@ def _cuda_class():
 
         _is_gpu_buffer = True
 
-        def __new__(cls, shape, dtype, strides, order, granularity):
+        def __new__(
+            cls,
+            shape: int | Iterable[int],
+            dtype: Any,
+            strides: Sequence[int] | None,
+            order: Literal["C", "F"],
+            granularity: GpuBufferGranularity,
+        ) -> Any:
             shape, dtype = _shape(shape), cupy.dtype(dtype)
             raw = RawGpuBuffer(_bytes(shape, dtype, strides), granularity)
             memory = cupy.cuda.UnownedMemory(raw.data(), raw.bytes(), raw, raw.device_id())

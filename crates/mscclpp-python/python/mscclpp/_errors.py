@@ -1,22 +1,31 @@
 """What the library raises. `args` of each is a number and a text, so that they can be pickled and compared."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._mscclpp import ErrorCode
+
 
 class BaseError(RuntimeError):
     """What all errors of the library have in common."""
 
-    def __init__(self, code=0, message=""):
+    args: tuple[int, str]
+
+    def __init__(self, code: int = 0, message: str = "") -> None:
         super().__init__(code, message)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return str(self.args[1])
 
     @property
-    def message(self):
+    def message(self) -> str:
         """The text: what happened, with the values that matter, and what to do."""
         return self.args[1]
 
     @property
-    def code(self):
+    def code(self) -> int | ErrorCode:
         """The number: that of a system call or driver, or an `ErrorCode`."""
         return self.args[0]
 
@@ -25,7 +34,7 @@ class Error(BaseError):
     """An error of the library itself. Its number is an `ErrorCode`."""
 
     @property
-    def code(self):
+    def code(self) -> ErrorCode:
         from ._mscclpp import ErrorCode
 
         return ErrorCode(self.args[0])

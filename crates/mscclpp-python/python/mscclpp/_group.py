@@ -1,17 +1,37 @@
 """`CommGroup`: the ranks of a job, and what they make together."""
 
-import os
+from __future__ import annotations
 
-from . import _arrays
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any, NoReturn
+
+from . import _arrays, _mscclpp
 from ._errors import Error
 from ._mscclpp import (
+    BasePortChannel,
+    Bootstrap,
     Communicator,
+    Connection,
+    Endpoint,
+    EndpointConfig,
+    ErrorCode,
     MemoryChannel,
+    PortChannel,
+    ProxyService,
+    RegisteredMemory,
+    Rendezvous,
+    Semaphore,
     TcpBootstrap,
     Transport,
     TransportFlags,
+    UniqueId,
 )
 from ._older import warn
+
+#: This side of a connection.
+_Local = Transport | EndpointConfig | Endpoint
 
 
 class CommGroup:
@@ -22,15 +42,33 @@ class CommGroup:
     an interface in front if need be. `CommGroup.from_env()` asks the environment for all of it.
     """
 
-    def __init__(self, mpi_comm=None, torch_group=None, interfaceIpPortTrio="", rank=None, size=None):
+    #: The job.
+    bootstrap: Bootstrap
+    #: What makes its connections.
+    communicator: Communicator
+    my_rank: int
+    nranks: int
+    nranks_per_node: int
+    nranks_per_ipc_domain: int
+    ipc_domain_n_ranks: int
+
+    def __init__(
+        self,
+        mpi_comm: Any = None,
+        torch_group: Any = None,
+        interfaceIpPortTrio: str = "",
+        rank: int | None = None,
+        size: int | None = None,
+    ) -> None:
         if isinstance(torch_group, str):
             torch_group, interfaceIpPortTrio = None, torch_group
         if mpi_comm is not None and torch_group is not None:
             raise TypeError("CommGroup() takes one of 'mpi_comm' and 'torch_group', not both")
+        share: Callable[[Any], Any] | None = None
         if mpi_comm is not None:
-            rank, size = mpi_comm.Get_rank(), mpi_comm.Get_size()
+            rank, size = int(mpi_comm.Get_rank()), int(mpi_comm.Get_size())
 
-            def share(id):
+            def share(id: Any) -> Any:
                 return mpi_comm.bcast(id, 0)
 
         elif torch_group is not None:
@@ -40,10 +78,27 @@ class CommGroup:
                 "CommGroup() takes 'mpi_comm', 'torch_group', or 'interfaceIpPortTrio' with 'rank' and 'size'; "
                 "CommGroup.from_env() asks the environment"
             )
-        elif rank is None or size is None:
+        if rank is None or size is None:
             raise TypeError("CommGroup() with 'interfaceIpPortTrio' alone takes 'rank' and 'size', too")
         bootstrap = TcpBootstrap.create(rank, size)
-        bootstrap.initialize(interfaceIpPortTrio or _agree(rank, share))
+        bootstrap.initialize(
+            _agree(rank, share) if share is not None and not interfaceIpPortTrio else interfaceIpPortTrio
+        )
+        self._join(bootstrap)
+
+    @classmethod
+    def from_env(cls, timeout_sec: float = 30.0) -> CommGroup:
+        """The job that a launcher has started this process for: torchrun, mpirun, srun, an indexed job of Kubernetes.
+
+        It can also be said by `MSCCLPP_RANK`, `MSCCLPP_N_RANKS` and `MSCCLPP_ADDRESS`. Two sources that disagree are an
+        error. What was chosen is logged (at level INFO). Under torchrun the ranks meet through its store, where PyTorch is
+        installed.
+        """
+        group = cls.__new__(cls)
+        group._join(_launched(timeout_sec))
+        return group
+
+    def _join(self, bootstrap: Bootstrap) -> None:
         self.bootstrap = bootstrap
         self.communicator = Communicator(bootstrap)
         self.my_rank = bootstrap.get_rank()
@@ -52,45 +107,27 @@ class CommGroup:
         self.nranks_per_ipc_domain = bootstrap.get_n_ranks_per_ipc_domain()
         self.ipc_domain_n_ranks = self.nranks_per_ipc_domain
 
-    @classmethod
-    def from_env(cls):
-        """The job that a launcher (torchrun, mpirun, srun) has started this process for.
+    def barrier(self, timeout_sec: float | None = None) -> None:
+        """Return when all ranks have called it. When the time runs out, the next call must be this again."""
+        self.bootstrap.barrier(timeout_sec)
 
-        Ranks meet at `MSCCLPP_COMM_ID`, such as `10.0.0.1:15000`; else at `MASTER_ADDR`, one port above `MASTER_PORT`,
-        which torchrun uses itself.
-        """
-        rank, size = _numbers_of_launcher(os.environ)
-        address = os.environ.get("MSCCLPP_COMM_ID", "")
-        if not address:
-            try:
-                host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-            except (KeyError, ValueError):
-                raise RuntimeError(
-                    "the environment does not say where ranks meet: set MSCCLPP_COMM_ID to an address of rank 0's host, "
-                    "such as 10.0.0.1:15000, or MASTER_ADDR and MASTER_PORT"
-                ) from None
-            address = f"[{host}]:{port + 1}" if ":" in host else f"{host}:{port + 1}"
-        return cls(interfaceIpPortTrio=address, rank=rank, size=size)
-
-    def barrier(self):
-        """Return when all ranks have called it."""
-        self.bootstrap.barrier()
-
-    def send(self, tensor, peer, tag):
+    def send(self, tensor: Any, peer: int, tag: int) -> None:
         """Send an array in host memory to a rank."""
         self.bootstrap.send(*_in_host_memory(tensor), peer, tag)
 
-    def recv(self, tensor, peer, tag):
+    def recv(self, tensor: Any, peer: int, tag: int) -> None:
         """Receive an array of the same size from a rank."""
         self.bootstrap.recv(*_in_host_memory(tensor), peer, tag)
 
-    def my_ib_device(self, local_rank):
+    def my_ib_device(self, local_rank: int) -> Transport:
         """The transport of InfiniBand device `local_rank`, 0 to 7."""
         if not 0 <= local_rank <= 7:
             raise ValueError(f"argument 'local_rank': it is {local_rank}; there are InfiniBand devices 0 to 7")
         return Transport(Transport.IB0.value + local_rank)
 
-    def make_connection(self, all_ranks, endpoints, use_switch=False):
+    def make_connection(
+        self, all_ranks: int | Iterable[int], endpoints: _Local | Mapping[int, _Local], use_switch: bool = False
+    ) -> dict[int, Connection]:
         """Connect with ranks, each of which does the same. Returns them by rank.
 
         `endpoints` is a Transport or an EndpointConfig for all, or a dictionary by rank.
@@ -100,14 +137,15 @@ class CommGroup:
                 "connections through a switch are not there yet in this implementation of mscclpp"
             )
         ranks = [all_ranks] if isinstance(all_ranks, int) else list(all_ranks)
-
-        def endpoint(rank):
-            return endpoints[rank] if isinstance(endpoints, dict) else endpoints
-
-        pending = {rank: self.communicator.connect(endpoint(rank), rank) for rank in ranks}
+        if not isinstance(endpoints, Mapping):
+            return dict(zip(ranks, self.communicator.connect_all(endpoints, ranks), strict=True))
+        missing = [rank for rank in ranks if rank not in endpoints]
+        if missing:
+            raise ValueError(f"argument 'endpoints': it has none for the ranks {missing}")
+        pending = {rank: self.communicator.connect(endpoints[rank], rank) for rank in ranks}
         return {rank: connection.get() for rank, connection in pending.items()}
 
-    def register_local_memory(self, tensor, connections):
+    def register_local_memory(self, tensor: Any, connections: Mapping[int, Connection]) -> RegisteredMemory:
         """Register an array for the transports of connections."""
         transports = TransportFlags()
         for connection in connections.values():
@@ -118,24 +156,28 @@ class CommGroup:
             error.add_note("mscclpp.GpuBuffer(shape, dtype) makes an array that can be registered for every transport")
             raise
 
-    def register_tensor_with_connections(self, tensor, connections):
+    def register_tensor_with_connections(
+        self, tensor: Any, connections: Mapping[int, Connection]
+    ) -> dict[int, RegisteredMemory]:
         """Exchange arrays with the ranks of connections. Returns their memories by rank, and this rank's own."""
         return self._exchange(self.register_local_memory(tensor, connections), connections)
 
-    def make_semaphores(self, connections):
+    def make_semaphores(self, connections: Mapping[int, Connection]) -> dict[int, Semaphore]:
         """Make a semaphore over each connection. Returns them by rank."""
         build = self.communicator.build_semaphore
         pending = {rank: build(connection, rank) for rank, connection in connections.items()}
         return {rank: semaphore.get() for rank, semaphore in pending.items()}
 
-    def make_memory_channels(self, tensor, connections):
+    def make_memory_channels(self, tensor: Any, connections: Mapping[int, Connection]) -> dict[int, MemoryChannel]:
         """Make channels by which kernels copy between this rank's array and those of peers. Returns them by rank."""
         semaphores = self.make_semaphores(connections)
         memories = self.register_tensor_with_connections(tensor, connections)
         mine = memories[self.my_rank]
         return {rank: MemoryChannel(semaphores[rank], memories[rank], mine) for rank in connections}
 
-    def make_memory_channels_with_scratch(self, tensor, registeredScratchBuffer, connections):
+    def make_memory_channels_with_scratch(
+        self, tensor: Any, registeredScratchBuffer: RegisteredMemory, connections: Mapping[int, Connection]
+    ) -> dict[int, MemoryChannel]:
         """Make channels from this rank's array to the scratch buffers of peers, for packets too. Returns them by rank."""
         semaphores = self.make_semaphores(connections)
         scratches = self._exchange(registeredScratchBuffer, connections)
@@ -143,7 +185,9 @@ class CommGroup:
         packets = registeredScratchBuffer.data()
         return {rank: MemoryChannel(semaphores[rank], scratches[rank], mine, packets) for rank in connections}
 
-    def make_port_channels(self, proxy_service, tensor, connections):
+    def make_port_channels(
+        self, proxy_service: ProxyService, tensor: Any, connections: Mapping[int, Connection]
+    ) -> dict[int, PortChannel]:
         """Make port channels between this rank's array and those of peers. Returns them by rank."""
         semaphores = self._add_semaphores(proxy_service, connections)
         memories = self.register_memory_with_proxy(proxy_service, tensor, connections)
@@ -151,7 +195,13 @@ class CommGroup:
         channel = proxy_service.port_channel
         return {rank: channel(semaphores[rank], memories[rank], mine) for rank in connections}
 
-    def make_port_channels_with_scratch(self, proxy_service, tensor, registeredScratchBuffer, connections):
+    def make_port_channels_with_scratch(
+        self,
+        proxy_service: ProxyService,
+        tensor: Any,
+        registeredScratchBuffer: RegisteredMemory,
+        connections: Mapping[int, Connection],
+    ) -> dict[int, PortChannel]:
         """Make port channels from this rank's array to the scratch buffers of peers. Returns them by rank."""
         semaphores = self._add_semaphores(proxy_service, connections)
         scratches = self._exchange(registeredScratchBuffer, connections)
@@ -160,37 +210,51 @@ class CommGroup:
         channel = proxy_service.port_channel
         return {rank: channel(semaphores[rank], theirs[rank], mine) for rank in connections}
 
-    def register_semaphore_with_proxy(self, proxy_service, connections):
+    def register_semaphore_with_proxy(
+        self, proxy_service: ProxyService, connections: Mapping[int, Connection]
+    ) -> dict[int, BasePortChannel]:
         """Make port channels without memories of their own. Returns them by rank."""
         semaphores = self._add_semaphores(proxy_service, connections)
         return {rank: proxy_service.base_port_channel(semaphores[rank]) for rank in connections}
 
-    def register_memory_with_proxy(self, proxy_service, tensor, connections):
+    def register_memory_with_proxy(
+        self, proxy_service: ProxyService, tensor: Any, connections: Mapping[int, Connection]
+    ) -> dict[int, int]:
         """Exchange arrays with the ranks of connections, and give them numbers in the service. Returns those by rank."""
         memories = self.register_tensor_with_connections(tensor, connections)
         return {rank: proxy_service.add_memory(memory) for rank, memory in memories.items()}
 
     # Older names.
 
-    def make_proxy_channels(self, proxy_service, tensor, connections):
+    def make_proxy_channels(
+        self, proxy_service: ProxyService, tensor: Any, connections: Mapping[int, Connection]
+    ) -> dict[int, PortChannel]:
         warn("CommGroup.make_proxy_channels", "CommGroup.make_port_channels")
         return self.make_port_channels(proxy_service, tensor, connections)
 
-    def make_proxy_channels_with_scratch(self, proxy_service, tensor, registeredScratchBuffer, connections):
+    def make_proxy_channels_with_scratch(
+        self,
+        proxy_service: ProxyService,
+        tensor: Any,
+        registeredScratchBuffer: RegisteredMemory,
+        connections: Mapping[int, Connection],
+    ) -> dict[int, PortChannel]:
         warn("CommGroup.make_proxy_channels_with_scratch", "CommGroup.make_port_channels_with_scratch")
         return self.make_port_channels_with_scratch(proxy_service, tensor, registeredScratchBuffer, connections)
 
-    def make_sm_channels(self, tensor, connections):
+    def make_sm_channels(self, tensor: Any, connections: Mapping[int, Connection]) -> dict[int, MemoryChannel]:
         warn("CommGroup.make_sm_channels", "CommGroup.make_memory_channels")
         return self.make_memory_channels(tensor, connections)
 
-    def make_sm_channels_with_scratch(self, tensor, registeredScratchBuffer, connections):
+    def make_sm_channels_with_scratch(
+        self, tensor: Any, registeredScratchBuffer: RegisteredMemory, connections: Mapping[int, Connection]
+    ) -> dict[int, MemoryChannel]:
         warn("CommGroup.make_sm_channels_with_scratch", "CommGroup.make_memory_channels_with_scratch")
         return self.make_memory_channels_with_scratch(tensor, registeredScratchBuffer, connections)
 
     # Steps of the above.
 
-    def _exchange(self, mine, connections):
+    def _exchange(self, mine: RegisteredMemory, connections: Mapping[int, Connection]) -> dict[int, RegisteredMemory]:
         memories = {self.my_rank: mine}
         for rank in connections:
             self.communicator.send_memory(mine, rank)
@@ -198,14 +262,14 @@ class CommGroup:
         memories.update((rank, memory.get()) for rank, memory in pending.items())
         return memories
 
-    def _add_semaphores(self, proxy_service, connections):
+    def _add_semaphores(self, proxy_service: ProxyService, connections: Mapping[int, Connection]) -> dict[int, int]:
         semaphores = self.make_semaphores(connections)
         return {rank: proxy_service.add_semaphore(semaphore) for rank, semaphore in semaphores.items()}
 
 
-def _agree(rank, share):
+def _agree(rank: int, share: Callable[[Any], Any]) -> UniqueId:
     """The id of the job, from rank 0. If that cannot make one, all ranks hear why."""
-    id = None
+    id: UniqueId | Exception | None = None
     if rank == 0:
         try:
             id = TcpBootstrap.create_unique_id()
@@ -214,13 +278,14 @@ def _agree(rank, share):
     id = share(id)
     if isinstance(id, Exception):
         raise id
+    assert isinstance(id, UniqueId)
     return id
 
 
-def _of_torch(group):
+def _of_torch(group: Any) -> tuple[int, int, Callable[[Any], Any]]:
     import torch.distributed as dist
 
-    def share(id):
+    def share(id: Any) -> Any:
         shared = [id]
         dist.broadcast_object_list(shared, src=dist.get_global_rank(group, 0), group=group)
         return shared[0]
@@ -228,25 +293,53 @@ def _of_torch(group):
     return dist.get_rank(group), dist.get_world_size(group), share
 
 
-def _numbers_of_launcher(environ):
-    """Rank and size, under the names that launchers have for them."""
-    names = [
-        ("RANK", "WORLD_SIZE"),
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        ("PMI_RANK", "PMI_SIZE"),
-        ("SLURM_PROCID", "SLURM_NTASKS"),
-    ]
-    for rank, size in names:
-        if rank in environ and size in environ:
-            try:
-                return int(environ[rank]), int(environ[size])
-            except ValueError:
-                raise RuntimeError(f"{rank}={environ[rank]!r} and {size}={environ[size]!r} must be numbers") from None
-    known = ", ".join(f"{rank} and {size}" for rank, size in names)
-    raise RuntimeError(f"the environment does not say which rank this is: set {known}, as launchers do")
+#: Jobs that this process has joined through a store of its launcher. Each has a key of its own there.
+_met = itertools.count()
 
 
-def _in_host_memory(tensor):
+def _launched(timeout_sec: float) -> Bootstrap:
+    """The job of a launched rank: by an id that goes through the launcher's store, or else at an address."""
+    launched = Rendezvous.from_env()
+    if launched.store is None:
+        return launched.connect(timeout_sec)
+    try:
+        from torch.distributed import TCPStore
+    except ImportError:
+        # Whoever was started by torchrun and has no PyTorch meets the others beside its port.
+        return launched.connect(timeout_sec)
+    host, port, prefix = launched.store
+    key = f"{prefix}/{next(_met)}"
+    _mscclpp._log_meeting(f"ranks meet by an id, which goes through the launcher's store at {host}:{port} as {key}")
+    store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=timeout_sec))
+    bootstrap = TcpBootstrap.create(launched.rank, launched.n_ranks)
+    bootstrap.initialize(_through_store(store, key, launched.rank), timeout_sec)
+    return bootstrap
+
+
+def _through_store(store: Any, key: str, rank: int) -> UniqueId:
+    """The id of the job, as `_agree`. A store is open to all who reach it: what is in it is bytes, and no pickle."""
+    good, bad = b"id:", b"error:"
+    if rank == 0:
+        try:
+            id = TcpBootstrap.create_unique_id()
+        except Exception as error:
+            store.set(key, bad + str(error).encode())
+            raise
+        store.set(key, good + id.__getstate__())
+        return id
+    value = bytes(store.get(key))
+    if not value.startswith(good):
+        _fail(f"rank 0 made no id for the job: {value.removeprefix(bad).decode(errors='replace')}")
+    id = UniqueId()
+    id.__setstate__(value.removeprefix(good))
+    return id
+
+
+def _fail(message: str) -> NoReturn:
+    raise Error(int(ErrorCode.RemoteError), message)
+
+
+def _in_host_memory(tensor: Any) -> tuple[int, int]:
     if _arrays.is_of_cuda(tensor):
         raise TypeError("argument 'tensor': it is in the memory of a GPU; copy it to the host first")
     return _arrays.locate(tensor)

@@ -3,19 +3,21 @@
 import enum
 import os
 import types
+from collections.abc import Callable
+from typing import Any, Self
 
 from . import _mscclpp
 from ._paths import get_include
 
 
-def _missing(what):
+def _missing(what: str) -> NotImplementedError:
     return NotImplementedError(f"mscclpp.{what} is not there yet in this implementation of mscclpp")
 
 
 class _Later:
     """A class whose objects cannot be made yet."""
 
-    def __new__(cls, *args, **kwargs):
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         raise _missing(cls.__name__)
 
 
@@ -31,11 +33,11 @@ class Algorithm(_Later):
     """A collective algorithm. Not there yet."""
 
     @classmethod
-    def create_from_execution_plan(cls, *args, **kwargs):
+    def create_from_execution_plan(cls, *args: Any, **kwargs: Any) -> Self:
         raise _missing("Algorithm.create_from_execution_plan")
 
     @classmethod
-    def create_from_native_capsule(cls, *args, **kwargs):
+    def create_from_native_capsule(cls, *args: Any, **kwargs: Any) -> Self:
         raise _missing("Algorithm.create_from_native_capsule")
 
 
@@ -51,7 +53,7 @@ class AlgorithmCollectionBuilder(_Later):
     """Collects algorithms. Not there yet."""
 
     @classmethod
-    def reset(cls):
+    def reset(cls) -> None:
         raise _missing("ext.AlgorithmCollectionBuilder.reset")
 
 
@@ -63,27 +65,27 @@ class NvlsConnection(_Later):
     """A connection of many GPUs through a switch. Not there yet."""
 
 
-def connect_nvls_collective(communicator, all_ranks, buffer_size):
+def connect_nvls_collective(communicator: Any, all_ranks: Any, buffer_size: int) -> Any:
     """Connect GPUs through a switch that computes. Not there yet."""
     raise _missing("connect_nvls_collective")
 
 
-def compile(*args, **kwargs):
+def compile(*args: Any, **kwargs: Any) -> Any:
     """Make an execution plan of a program. Not there yet."""
     raise _missing("compile")
 
 
-def compile_native(*args, **kwargs):
+def compile_native(*args: Any, **kwargs: Any) -> Any:
     """Compile an algorithm written in CUDA C++. Not there yet."""
     raise _missing("compile_native")
 
 
-def is_nvls_supported():
+def is_nvls_supported() -> bool:
     """Whether GPUs can be connected through a switch that computes: not by this implementation, yet."""
     return False
 
 
-def is_bulk_supported():
+def is_bulk_supported() -> bool:
     """Whether kernels of the current GPU can use bulk copies: compute capability 9.0, or a simulated device."""
     if not os.path.exists(os.path.join(get_include(), "mscclpp", "bulk_device.hpp")):
         return False
@@ -91,8 +93,8 @@ def is_bulk_supported():
     return platform == "host" or (capability is not None and capability >= (9, 0))
 
 
-def _npkit(name):
-    def call(*args, **kwargs):
+def _npkit(name: str) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
         raise _missing(f"npkit.{name}")
 
     call.__name__ = name
@@ -146,5 +148,5 @@ for _later in (
 ):
     setattr(_mscclpp, _later.__name__, _later)
     setattr(_mscclpp, f"Cpp{_later.__name__}", _later)
-for _later in (connect_nvls_collective, is_nvls_supported, is_bulk_supported):
-    setattr(_mscclpp, _later.__name__, _later)
+for _function in ("connect_nvls_collective", "is_nvls_supported", "is_bulk_supported"):
+    setattr(_mscclpp, _function, globals()[_function])

@@ -2,8 +2,9 @@
 
 import threading
 import warnings
+from typing import Any
 
-_warned = set()
+_warned: set[str] = set()
 _lock = threading.Lock()
 
 #: Of the package, and what has taken their place.
@@ -15,7 +16,7 @@ _NAMES = {
 }
 
 
-def warn(old, new):
+def warn(old: str, new: str) -> None:
     """Say once that `new` has taken the place of `old`."""
     with _lock:
         if old in _warned:
@@ -24,7 +25,7 @@ def warn(old, new):
     warnings.warn(f"{old} is an older name; use {new}", DeprecationWarning, stacklevel=3)
 
 
-def name(old):
+def name(old: str) -> Any:
     """The class that has an older name at package level."""
     from . import _mscclpp
 

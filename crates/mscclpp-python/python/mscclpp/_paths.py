@@ -5,11 +5,11 @@ import os
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def get_include():
+def get_include() -> str:
     """The folder for a compiler's `-I`, in which `mscclpp/*.hpp` are."""
     return os.path.join(_HERE, "include")
 
 
-def get_lib():
+def get_lib() -> str:
     """The folder of the extension module, which is the whole library."""
     return _HERE

@@ -10,7 +10,7 @@ _PARAMETER = re.compile(
 )
 
 
-def parameters(ptx, kernel):
+def parameters(ptx: str, kernel: str) -> list[tuple[int, int]]:
     """Size and alignment of each parameter of a kernel, in bytes."""
     # Of an entry that has a body or ends its declaration; comments are not entries.
     text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", ptx, flags=re.DOTALL)

@@ -1,5 +1,7 @@
 """Kernels from Python: compiled from CUDA C++, and launched."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import re
@@ -8,6 +10,8 @@ import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 from . import _mscclpp, _ptx
 from ._arrays import is_torch_tensor, locate
@@ -33,7 +37,10 @@ class Kernel:
     `Kernel(cubin, kernel_name)` takes PTX, for CUDA; `KernelBuilder` makes one of CUDA C++.
     """
 
-    def __init__(self, cubin, kernel_name):
+    _kernel: _mscclpp._Kernel
+    _name: str
+
+    def __init__(self, cubin: bytes | bytearray | memoryview, kernel_name: str) -> None:
         text = bytes(cubin)
         if text[:4] == b"\x7fELF":
             raise NotImplementedError("argument 'cubin': binaries cannot be loaded yet, PTX can (nvcc -ptx)")
@@ -44,33 +51,70 @@ class Kernel:
                 f"argument 'cubin': PTX runs on CUDA, and this is {platform}; use KernelBuilder, of a source"
             )
         parameters = _ptx.parameters(ptx, kernel_name)
+        self._name = kernel_name
         self._kernel = _mscclpp._Kernel.of_ptx(f"{kernel_name}.ptx", ptx, kernel_name, parameters)
 
     @classmethod
-    def _of_source(cls, name, source, headers, kernel_name):
+    def _of_source(cls, name: str, source: str, headers: list[tuple[str, str]], kernel_name: str) -> Self:
         kernel = cls.__new__(cls)
+        kernel._name = kernel_name
         kernel._kernel = _mscclpp._Kernel(name, source, headers, kernel_name)
         return kernel
 
-    def launch_kernel(self, params, nblocks, nthreads, shared, stream):
-        """Launch it, and do not wait for it. What the parameters point to must live until it has ended; a `GpuBuffer` does.
+    def launch_kernel(
+        self,
+        params: Any,
+        nblocks: int | Sequence[int],
+        nthreads: int | Sequence[int],
+        shared: int,
+        stream: Any,
+    ) -> None:
+        """Launch it, and do not wait for it.
 
-        `params` is what `pack` makes. Numbers of blocks and threads are one number, or up to three. `stream` is None for
-        the default stream, a stream of CuPy or PyTorch, or a driver's handle.
+        `params` is a tuple of arguments, one for each parameter. They live until the kernel has ended, whoever drops
+        them: arrays, and channels, FIFOs and others that have a device handle, which stands for them. An int takes the
+        size of its parameter. Or `params` is bytes, as `pack` makes them; then what they point to must live until the
+        kernel has ended, which a `GpuBuffer` does by itself.
+
+        Numbers of blocks and threads are one number, or up to three. `stream` is None for the default stream, a stream of
+        CuPy or PyTorch, one that has `__cuda_stream__`, or a driver's handle.
         """
-        self._kernel.launch(params, _three("nblocks", nblocks), _three("nthreads", nthreads), shared, _handle(stream))
+        keep = None
+        if isinstance(params, (tuple, list)):
+            params, keep = self._aligned(params), tuple(params)
+        blocks, threads = _three("nblocks", nblocks), _three("nthreads", nthreads)
+        self._kernel.launch(params, blocks, threads, shared, _handle(stream), keep)
+
+    def _aligned(self, args: Sequence[Any]) -> bytes:
+        """The arguments where a C compiler puts the members of a struct."""
+        parameters = self._kernel.parameters
+        if len(args) != len(parameters):
+            raise TypeError(
+                f"argument 'params': {self._name} takes {len(parameters)} arguments, and {len(args)} are given"
+            )
+        packed = bytearray()
+        for place, (arg, (size, alignment)) in enumerate(zip(args, parameters, strict=True)):
+            packed += bytes(-len(packed) % alignment)
+            packed += _sized(f"{place} of {self._name}", arg, size)
+        return bytes(packed)
 
 
-def _three(argument, numbers):
-    numbers = list(numbers) if isinstance(numbers, (tuple, list)) else [numbers]
-    if not 1 <= len(numbers) <= 3:
-        raise ValueError(f"argument '{argument}': {numbers} is not one to three numbers")
-    return numbers + [1] * (3 - len(numbers))
+def _three(argument: str, numbers: int | Sequence[int]) -> list[int]:
+    given = list(numbers) if isinstance(numbers, Sequence) else [numbers]
+    if not 1 <= len(given) <= 3:
+        raise ValueError(f"argument '{argument}': {given} is not one to three numbers")
+    return given + [1] * (3 - len(given))
 
 
-def _handle(stream):
+def _handle(stream: Any) -> int | None:
+    if hasattr(stream, "__cuda_stream__"):
+        stream = stream.__cuda_stream__()[1]
     for attribute in ("ptr", "cuda_stream"):
         stream = getattr(stream, attribute, stream)
+    if stream is not None and not isinstance(stream, int):
+        raise TypeError(
+            f"argument 'stream': expected None, a stream of CuPy or PyTorch, or a driver's handle (int), got {stream!r}"
+        )
     # The default stream of CuPy and PyTorch is 0.
     return stream or None
 
@@ -82,26 +126,28 @@ class KernelBuilder:
     this library are found by themselves. What was compiled is kept in a cache.
     """
 
-    def __init__(self, file, kernel_name, file_dir=None, macro_dict={}):
+    def __init__(
+        self, file: str, kernel_name: str, file_dir: str | None = None, macro_dict: Mapping[str, Any] = {}
+    ) -> None:
         self._path = _find(file, file_dir)
         self._name = kernel_name
         self._macros = dict(macro_dict)
 
-    def get_compiled_kernel(self):
+    def get_compiled_kernel(self) -> Kernel:
         """Compile it, unless that was done before, and load it on the current GPU."""
         with open(self._path, encoding="utf-8") as file:
             text = file.read()
         name = os.path.basename(self._path)
         platform, _, capability = _mscclpp._current_gpu()
         nvcc = _find_nvcc() if platform == "cuda" else None
-        if nvcc is not None:
+        if nvcc is not None and capability is not None:
             return Kernel(self._ptx(nvcc, capability), self._name)
         macros = "".join(f"#define {macro} {value}\n" for macro, value in self._macros.items())
         source = f'{macros}#line 1 "{name}"\n{text}'
         headers = _own_headers(text, os.path.dirname(self._path))
         return Kernel._of_source(name, source, headers, self._name)
 
-    def _ptx(self, nvcc, capability):
+    def _ptx(self, nvcc: str, capability: tuple[int, int]) -> bytes:
         macros = [f"-D{macro}={value}" for macro, value in self._macros.items()]
         major, minor = capability
         with tempfile.TemporaryDirectory(prefix="mscclpp-kernel-") as folder:
@@ -115,7 +161,7 @@ class KernelBuilder:
                 return file.read()
 
 
-def _find(file, file_dir):
+def _find(file: str, file_dir: str | None) -> str:
     program = getattr(sys.modules.get("__main__"), "__file__", None)
     folders = [os.getcwd(), os.path.dirname(os.path.abspath(program))] if program else [os.getcwd()]
     folders = [file_dir] if file_dir is not None else folders
@@ -126,7 +172,7 @@ def _find(file, file_dir):
     raise FileNotFoundError(f"argument 'file': there is no {' and no '.join(paths)}")
 
 
-def _find_nvcc():
+def _find_nvcc() -> str | None:
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         nvcc = os.path.join(os.environ.get(variable, ""), "bin", "nvcc")
         if os.environ.get(variable) and os.access(nvcc, os.X_OK):
@@ -137,9 +183,10 @@ def _find_nvcc():
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 
 
-def _own_headers(text, folder):
+def _own_headers(text: str, folder: str) -> list[tuple[str, str]]:
     """The files beside a source that it includes, and those that they include: names and texts."""
-    found, texts = {}, [text]
+    found: dict[str, str] = {}
+    texts = [text]
     while texts:
         for name in _INCLUDE.findall(texts.pop()):
             path = os.path.join(folder, name)
@@ -150,19 +197,19 @@ def _own_headers(text, folder):
     return list(found.items())
 
 
-def pack(*args):
+def pack(*args: Any) -> bytes:
     """The arguments of a kernel as bytes.
 
     An int or bool takes 4 bytes; ctypes and NumPy values their size (`ctypes.c_size_t` 8); arrays are passed as their
-    address, bytes (such as `device_handle().raw`) as they are.
+    address, bytes (such as `device_handle().raw`) as they are, and objects that have a device handle as that.
     """
-    return b"".join(_packed(place, arg) for place, arg in enumerate(args))
+    return b"".join(_packed(f"{place} of pack()", arg) for place, arg in enumerate(args))
 
 
-def _packed(place, arg):
+def _packed(place: str, arg: Any) -> bytes:
     if isinstance(arg, int):
         if not -(2**31) <= arg < 2**32:
-            raise OverflowError(f"argument {place} of pack() is {arg}, which is no int of 4 bytes; use ctypes.c_size_t")
+            raise OverflowError(f"argument {place} is {arg}, which is no int of 4 bytes; use ctypes.c_size_t")
         return struct.pack("i" if arg < 2**31 else "I", arg)
     if isinstance(arg, (bytes, bytearray, memoryview)):
         return bytes(arg)
@@ -171,15 +218,32 @@ def _packed(place, arg):
     if isinstance(arg, RawGpuBuffer):
         return struct.pack("P", arg.data())
     if type(arg).__module__ == "numpy" and getattr(arg, "shape", None) == () and not hasattr(arg, "__setitem__"):
-        return arg.tobytes()
+        return bytes(arg.tobytes())
+    if hasattr(arg, "device_handle"):
+        arg = arg.device_handle()
     if hasattr(arg, "raw"):
         return bytes(arg.raw)
     if isinstance(arg, float):
-        raise TypeError(f"argument {place} of pack() is a float; say which: ctypes.c_float or ctypes.c_double")
-    return struct.pack("P", locate(arg, f"{place} of pack()", one_piece=False)[0])
+        raise TypeError(f"argument {place} is a float; say which: ctypes.c_float or ctypes.c_double")
+    return struct.pack("P", locate(arg, place, one_piece=False)[0])
 
 
-def get_device_arch():
+def _sized(place: str, arg: Any, size: int) -> bytes:
+    """An argument for a parameter of `size` bytes."""
+    if isinstance(arg, int):
+        try:
+            return int(arg).to_bytes(size, sys.byteorder, signed=arg < 0)
+        except OverflowError:
+            raise OverflowError(f"argument {place} is {arg}, and its parameter has {size} bytes") from None
+    packed = _packed(place, arg)
+    if len(packed) != size:
+        raise TypeError(
+            f"argument {place} has {len(packed)} bytes ({type(arg).__name__}), and its parameter has {size}"
+        )
+    return packed
+
+
+def get_device_arch() -> str:
     """The architecture of the current GPU, such as `sm_90`; `host` for a simulated device."""
     platform, _, capability = _mscclpp._current_gpu()
     return f"sm_{capability[0]}{capability[1]}" if capability is not None else platform
@@ -199,7 +263,7 @@ _DTYPES = {
 }
 
 
-def torch_dtype_to_mscclpp_dtype(dtype):
+def torch_dtype_to_mscclpp_dtype(dtype: Any) -> DataType:
     """The DataType of PyTorch's."""
     try:
         return _DTYPES[str(dtype)]

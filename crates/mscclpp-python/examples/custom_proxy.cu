@@ -1,0 +1,10 @@
+#include <mscclpp/fifo_device.hpp>
+
+// Each thread reports its number, and `factor` times that, and waits until that was taken.
+extern "C" __global__ void report(mscclpp::FifoDeviceHandle fifo, unsigned int factor) {
+  unsigned int thread = blockIdx.x * blockDim.x + threadIdx.x;
+  mscclpp::ProxyTrigger trigger;
+  trigger.fst = thread;
+  trigger.snd = factor * thread;
+  fifo.sync(fifo.push(trigger));
+}

@@ -1,0 +1,163 @@
+//! Waiting for kernels, and giving up what they wait through when their time runs out.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use mscclpp::{Error, Gpu, Stream, errors::GpuError, gpu::Abort};
+use pyo3::{exceptions::PyTypeError, prelude::*};
+
+use crate::{
+    communicator::PyCommunicator,
+    device::current,
+    error::OrRaise,
+    memory_channel::{PyBaseMemoryChannel, PyMemoryChannel},
+    port_channel::{PyBasePortChannel, PyPortChannel, PyProxyService},
+    retired,
+    semaphore::{PyDeviceToDevice, PyHostToDevice, PySemaphore},
+    waiting,
+};
+
+/// Something that kernels wait through, whose errors are those of the facade.
+struct Waited<T>(Arc<T>);
+
+impl<T: Abort> Abort for Waited<T>
+where
+    Error: From<T::Error>,
+{
+    type Error = Error;
+
+    fn abort(&self, reason: &str) {
+        self.0.abort(reason);
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        Ok(self.0.check()?)
+    }
+
+    fn peers(&self) -> Vec<String> {
+        self.0.peers()
+    }
+}
+
+type AnyWaited = Box<dyn Abort<Error = Error> + Send + Sync>;
+
+fn waited<T: Abort + Send + Sync + Clone + 'static>(object: &T) -> AnyWaited
+where
+    Error: From<T::Error>,
+{
+    Box::new(Waited(Arc::new(object.clone())))
+}
+
+fn given(object: &Bound<'_, PyAny>) -> PyResult<AnyWaited> {
+    if let Ok(it) = object.cast::<PyCommunicator>() {
+        return Ok(waited(it.get().communicator()?));
+    }
+    if let Ok(it) = object.cast::<PyProxyService>() {
+        return Ok(Box::new(Waited(it.get().service(object.py())?)));
+    }
+    if let Ok(it) = object.cast::<PyMemoryChannel>() {
+        return Ok(waited(it.get().channel()?));
+    }
+    if let Ok(it) = object.cast::<PyBaseMemoryChannel>() {
+        return Ok(waited(it.get().channel()?));
+    }
+    if let Ok(it) = object.cast::<PyPortChannel>() {
+        return Ok(waited(it.get().channel()?));
+    }
+    if let Ok(it) = object.cast::<PyBasePortChannel>() {
+        return Ok(waited(it.get().channel()?));
+    }
+    if let Ok(it) = object.cast::<PySemaphore>() {
+        return Ok(waited(it.get().shared()?.semaphore()));
+    }
+    if let Ok(it) = object.cast::<PyHostToDevice>() {
+        return Ok(waited(it.get().shared()?.semaphore()));
+    }
+    if let Ok(it) = object.cast::<PyDeviceToDevice>() {
+        return Ok(waited(it.get().semaphore()?));
+    }
+    Err(PyTypeError::new_err(format!(
+        "argument 'abort': expected what kernels wait through, a channel, a semaphore of kernels, a ProxyService or a \
+         Communicator, or a list of these, got {}",
+        object.get_type().name()?
+    )))
+}
+
+/// All that kernels wait through, and how long they were given.
+struct Given {
+    all: Vec<AnyWaited>,
+    gpu: Gpu,
+    limit: Duration,
+}
+
+impl Given {
+    fn of(object: &Bound<'_, PyAny>, gpu: Gpu, limit: Duration) -> PyResult<Self> {
+        let all = match object.extract::<Vec<Bound<'_, PyAny>>>() {
+            Ok(list) => list.iter().map(given).collect::<PyResult<_>>()?,
+            Err(_) => vec![given(object)?],
+        };
+        Ok(Self { all, gpu, limit })
+    }
+}
+
+impl Abort for Given {
+    type Error = Error;
+
+    /// With a reason of its own: the one that is given has the time of the last attempt, and not of all.
+    fn abort(&self, _reason: &str) {
+        let Self { gpu, limit, .. } = self;
+        let reason = format!("work on {gpu} did not finish within {limit:?}");
+        self.all.iter().for_each(|each| each.abort(&reason));
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.all.iter().try_for_each(|each| each.check())
+    }
+
+    fn peers(&self) -> Vec<String> {
+        let mut all: Vec<String> = Vec::new();
+        for peer in self.all.iter().flat_map(|each| each.peers()) {
+            if !all.contains(&peer) {
+                all.push(peer);
+            }
+        }
+        all
+    }
+}
+
+/// Waits until everything that was launched on the default stream of the current GPU is complete. With `abort`, kernels
+/// that do not end in time are ended by aborting that.
+#[pyfunction(name = "_synchronize")]
+#[pyo3(signature = (timeout_sec, abort))]
+pub(crate) fn synchronize(
+    py: Python<'_>,
+    timeout_sec: f64,
+    abort: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    let limit = waiting::seconds(timeout_sec)?;
+    let gpu = current(py)?;
+    let stream = gpu.default_stream().or_raise()?;
+    let done = match abort {
+        None => waiting::repeat(py, Some(limit), |left| stream.synchronize_timeout(left)),
+        Some(what) => or_abort(py, &stream, Given::of(what, gpu, limit)?),
+    };
+    py.detach(retired::sweep);
+    done
+}
+
+fn or_abort(py: Python<'_>, stream: &Stream, given: Given) -> PyResult<()> {
+    let (start, limit) = (Instant::now(), given.limit);
+    // Ctrl-C ends this part, and aborts nothing.
+    waiting::repeat(py, None, |left| {
+        match stream.synchronize_timeout(left.min(limit.saturating_sub(start.elapsed()))) {
+            Err(GpuError::Timeout { .. }) if start.elapsed() >= limit => Ok(()),
+            outcome => outcome,
+        }
+    })?;
+    let stream = stream.clone();
+    waiting::wait(py, move || {
+        stream.synchronize_or_abort(Duration::ZERO, &given).map_err(|error| waiting::with_total(error, limit))
+    })
+}

@@ -1,0 +1,142 @@
+//! What semaphores and channels are made of: a semaphore, or a communicator and a connection.
+
+use std::sync::Arc;
+
+use pyo3::{
+    PyTypeInfo,
+    exceptions::PyTypeError,
+    prelude::*,
+    types::{PyDict, PyTuple},
+};
+
+use crate::{
+    communicator::PyCommunicator,
+    connection::PyConnection,
+    semaphore::{PyDeviceToDevice, PySemaphore, Shared},
+};
+
+/// What `Kind(semaphore, ...)` or `Kind(communicator, connection, ...)` was called with.
+pub(crate) struct MadeOf<'py> {
+    source: Source<'py>,
+    /// The arguments behind, in the order of their names.
+    pub(crate) rest: Vec<Option<Bound<'py, PyAny>>>,
+}
+
+enum Source<'py> {
+    Semaphore(Arc<Shared>),
+    Pair(Bound<'py, PyCommunicator>, Bound<'py, PyConnection>),
+}
+
+/// A class whose constructor begins so.
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    /// Whether its semaphore may be one of kernels already.
+    pub(crate) takes_device_to_device: bool,
+    /// The names of the arguments behind.
+    pub(crate) rest: &'static [&'static str],
+}
+
+impl<'py> MadeOf<'py> {
+    /// None without any arguments, or if all of them are None.
+    pub(crate) fn given(
+        kind: &Kind,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Option<Self>> {
+        let count = args.len() + kwargs.map_or(0, PyDictMethods::len);
+        let has = |name: &str| kwargs.map_or(Ok(false), |kwargs| kwargs.contains(name));
+        let is_pair = has("communicator")?
+            || has("connection")?
+            || args.get_item(0).is_ok_and(|first| first.is_instance_of::<PyCommunicator>())
+            || kind.rest.is_empty() && count == 2;
+        let first: &[&str] = if is_pair { &["communicator", "connection"] } else { &["semaphore"] };
+        let mut values = kind.match_names(&[first, kind.rest].concat(), args, kwargs)?;
+        if values.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        let rest = values.split_off(first.len());
+        let source = match &values[..] {
+            [communicator, connection] => Source::Pair(
+                kind.cast(communicator, "communicator", "a Communicator")?,
+                kind.cast(connection, "connection", "a Connection")?,
+            ),
+            values => Source::Semaphore(kind.semaphore(values.first().unwrap_or(&None))?),
+        };
+        Ok(Some(Self { source, rest }))
+    }
+
+    /// The semaphore: the one that was given, or one that is built with the peer now.
+    pub(crate) fn semaphore(&self, py: Python<'_>) -> PyResult<Arc<Shared>> {
+        match &self.source {
+            Source::Semaphore(semaphore) => Ok(Arc::clone(semaphore)),
+            Source::Pair(communicator, connection) => {
+                Ok(Shared::of(communicator.get().build(py, connection.get().connection()?)?))
+            }
+        }
+    }
+}
+
+impl Kind {
+    fn semaphore(&self, given: &Option<Bound<'_, PyAny>>) -> PyResult<Arc<Shared>> {
+        if self.takes_device_to_device
+            && let Some(Ok(semaphore)) = given.as_ref().map(|given| given.cast::<PyDeviceToDevice>())
+        {
+            return Ok(Arc::clone(semaphore.get().shared()?));
+        }
+        let expected = match self.takes_device_to_device {
+            true => "a Semaphore or a MemoryDevice2DeviceSemaphore",
+            false => "a Semaphore",
+        };
+        Ok(Arc::clone(self.cast::<PySemaphore>(given, "semaphore", expected)?.get().shared()?))
+    }
+
+    fn cast<'py, T: PyTypeInfo>(
+        &self,
+        given: &Option<Bound<'py, PyAny>>,
+        name: &str,
+        expected: &str,
+    ) -> PyResult<Bound<'py, T>> {
+        let got = match given {
+            None => "nothing".to_owned(),
+            Some(given) => match given.cast::<T>() {
+                Ok(object) => return Ok(object.clone()),
+                Err(_) => given.get_type().name()?.to_string(),
+            },
+        };
+        let Self { name: class, rest, .. } = self;
+        let behind: String = rest.iter().map(|name| format!(", {name}")).collect();
+        Err(PyTypeError::new_err(format!(
+            "argument '{name}': expected {expected}, got {got}; {class} is made as (semaphore{behind}) or (communicator, \
+             connection{behind})"
+        )))
+    }
+
+    /// The values of arguments that may be given by place or by name. Python's None is no value.
+    fn match_names<'py>(
+        &self,
+        names: &[&str],
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
+        let class = self.name;
+        let mut values: Vec<Option<Bound<'py, PyAny>>> = args.iter().map(Some).collect();
+        if values.len() > names.len() {
+            return Err(PyTypeError::new_err(format!(
+                "{class}() takes ({}), not {} arguments",
+                names.join(", "),
+                values.len()
+            )));
+        }
+        values.resize(names.len(), None);
+        for (name, value) in kwargs.into_iter().flatten() {
+            let name = name.extract::<String>()?;
+            let place = names.iter().position(|known| *known == name).ok_or_else(|| {
+                PyTypeError::new_err(format!("{class}() takes ({}), and no '{name}'", names.join(", ")))
+            })?;
+            if values[place].replace(value).is_some() {
+                return Err(PyTypeError::new_err(format!("{class}() has the argument '{name}' twice")));
+            }
+        }
+        Ok(values.into_iter().map(|value| value.filter(|value| !value.is_none())).collect())
+    }
+}

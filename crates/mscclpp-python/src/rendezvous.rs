@@ -1,0 +1,75 @@
+//! `Rendezvous`: which rank of which job this process is, as its launcher says.
+
+use mscclpp::Rendezvous;
+use pyo3::prelude::*;
+
+use crate::{bootstrap::PyTcpBootstrap, error::OrRaise, waiting};
+
+/// Which rank of which job this process is, and where the ranks meet: what torchrun, mpirun, srun or Kubernetes told it,
+/// or `MSCCLPP_RANK`, `MSCCLPP_N_RANKS` and `MSCCLPP_ADDRESS`.
+#[pyclass(name = "Rendezvous", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyRendezvous {
+    inner: Rendezvous,
+}
+
+#[pymethods]
+impl PyRendezvous {
+    /// Reads the environment. Logs what it has read (at level INFO). Two sources that disagree are an error.
+    #[staticmethod]
+    fn from_env() -> PyResult<Self> {
+        Ok(Self { inner: Rendezvous::from_env().or_raise()? })
+    }
+
+    /// The number of this rank.
+    #[getter]
+    fn rank(&self) -> usize {
+        self.inner.rank
+    }
+
+    /// The number of ranks.
+    #[getter]
+    fn n_ranks(&self) -> usize {
+        self.inner.n_ranks
+    }
+
+    /// Where rank 0 listens.
+    #[getter]
+    fn address(&self) -> &str {
+        &self.inner.address
+    }
+
+    /// The launcher's id of the job, if it has one.
+    #[getter]
+    fn job(&self) -> Option<&str> {
+        self.inner.job.as_deref()
+    }
+
+    /// Which of the ranks on its host this is, if the launcher says: as good a number for its device as any.
+    #[getter]
+    fn local_rank(&self) -> Option<usize> {
+        self.inner.local_rank
+    }
+
+    /// Host and port of the launcher's store, and what keys in it begin with, if there is one to meet through.
+    #[getter]
+    fn store(&self) -> Option<(&str, u16, &str)> {
+        self.inner.store.as_ref().map(|store| (&*store.host, store.port, &*store.prefix))
+    }
+
+    /// Joins the job at its address.
+    #[pyo3(signature = (timeout_sec = 30.0))]
+    fn connect(&self, py: Python<'_>, timeout_sec: f64) -> PyResult<Py<PyTcpBootstrap>> {
+        PyTcpBootstrap::of_launched(py, &self.inner, waiting::seconds(timeout_sec)?)
+    }
+
+    fn __repr__(&self) -> String {
+        let Rendezvous { rank, n_ranks, address, .. } = &self.inner;
+        format!("<mscclpp.Rendezvous of rank {rank} of {n_ranks} at {address}>")
+    }
+}
+
+/// A line of the Python layer for the log, at level INFO: how ranks meet.
+#[pyfunction(name = "_log_meeting")]
+pub(crate) fn log_meeting(text: &str) {
+    tracing::info!(target: "mscclpp::bootstrap", "{text}");
+}

@@ -1,0 +1,149 @@
+"""Calls everything with arguments that are wrong in every way, and says how often. Started by `test_fuzz.py`.
+
+What it must not do is end the process. Addresses are an exception: a number in their place means memory, by contract.
+"""
+
+import inspect
+import random
+import sys
+import threading
+
+import mscclpp
+import numpy
+from mscclpp import _mscclpp
+
+#: Whose arguments are addresses, or handles of a driver, and how they are called without.
+ADDRESSES = {"send": 0, "recv": 0, "all_gather": 0, "update_and_sync": 2, "launch": 5}
+#: What ends by itself only when another rank or a kernel does something.
+WAITS = {"wait", "get", "initialize", "connect"}
+#: What would end the objects that others are tried with.
+ENDS = {"abort"}
+
+
+def instances():
+    """An object of each class, of those that work."""
+    bootstrap = mscclpp.TcpBootstrap.create(0, 1)
+    id = mscclpp.TcpBootstrap.create_unique_id()
+    bootstrap.initialize(id)
+    comm = mscclpp.Communicator(bootstrap)
+    connection = comm.connect(mscclpp.Transport.CudaIpc, 0).get()
+    host = comm.connect(mscclpp.EndpointConfig(mscclpp.Transport.Ethernet, mscclpp.DeviceType.CPU), 0).get()
+    buffer = mscclpp.GpuBuffer(64)
+    memory = comm.register_memory(buffer.data.ptr, buffer.nbytes, mscclpp.Transport.CudaIpc)
+    comm.send_memory(memory, 0)
+    theirs = comm.recv_memory(0).get()
+    semaphore = comm.build_semaphore(connection, 0).get()
+    service = mscclpp.ProxyService()
+    number = service.add_semaphore(comm.build_semaphore(connection, 0).get())
+    port = service.port_channel(number, service.add_memory(theirs), service.add_memory(memory))
+    channel = mscclpp.MemoryChannel(semaphore, theirs, memory)
+    endpoint = comm.context().create_endpoint(mscclpp.Transport.CudaIpc)
+    config = mscclpp.EndpointConfig()
+    proxy = mscclpp.Proxy(lambda trigger: mscclpp.ProxyHandlerResult.Continue)
+    objects = [
+        bootstrap, id, comm, comm.context(), connection, host, memory, theirs, semaphore, service, port, channel, endpoint,
+        config, config.ib, config.device, proxy, mscclpp.Fifo(), mscclpp.RawGpuBuffer(64), mscclpp.env(),
+        mscclpp.SemaphoreStub(connection), mscclpp.Host2DeviceSemaphore(comm, connection),
+        mscclpp.Host2HostSemaphore(comm, host), mscclpp.MemoryDevice2DeviceSemaphore(semaphore),
+        mscclpp.BaseMemoryChannel(semaphore), service.base_port_channel(number), mscclpp.ProxyTrigger(),
+        mscclpp.TransportFlags(), mscclpp.Transport.CudaIpc, mscclpp.DeviceType.GPU, mscclpp.IbMode.Host,
+        mscclpp.ErrorCode.Timeout, mscclpp.GpuBufferGranularity.MultiCastMinimum, mscclpp.ProxyHandlerResult.Stop,
+        mscclpp.BaseProxyService(), channel.device_handle(), port.device_handle(), mscclpp.Fifo().device_handle(),
+        comm.recv_memory(0, 77), comm.connect(mscclpp.Transport.CudaIpc, 0, 78),
+        # Empty ones.
+        mscclpp.Semaphore(), mscclpp.RegisteredMemory(), mscclpp.MemoryChannel(), mscclpp.BaseMemoryChannel(),
+        mscclpp.PortChannel(), mscclpp.BasePortChannel(), mscclpp.UniqueId(),
+    ]  # fmt: skip
+    return objects, buffer
+
+
+class Hostile:
+    """Raises at whatever is asked of it."""
+
+    def __getattr__(self, name):
+        raise ZeroDivisionError(name)
+
+    def __index__(self):
+        raise ZeroDivisionError("index")
+
+
+def values(objects):
+    wrong = [
+        None, True, -1, 0, 1, 7, 2**31, 2**32, 2**63, 2**64, 2**200, -(2**63), 0.5, float("nan"), float("inf"), -1e300,
+        "", "x", "127.0.0.1:1", "lo:127.0.0.1:x", "a" * 5000, "\0", "\ud800", b"", b"x" * 128, b"\0" * 4096, bytearray(3),
+        [], [1, -1, 300], ["a"], (), {}, {1: 2}, {"a": 1}, set(), object(), Hostile(), len, print, type, int, Exception(),
+        numpy.zeros(0), numpy.zeros((3, 3))[:, 1], numpy.float64(1), numpy.array(object()), memoryview(b"abc"), range(3),
+        lambda *_: None, iter([]), ..., NotImplemented,
+    ]  # fmt: skip
+    return wrong + objects
+
+
+def arguments(random, call, pool):
+    n = random.choice([0, 1, 1, 2, 2, 3, 4, 5, 6])
+    given = [random.choice(pool) for _ in range(n)]
+    named = {}
+    try:
+        names = [name for name in inspect.signature(call).parameters if name not in ("self", "args", "kwargs")]
+    except (TypeError, ValueError):
+        names = []
+    if names and random.random() < 0.5:
+        given = given[: random.randrange(len(names) + 1)]
+        named = {name: random.choice(pool) for name in names[len(given) :] if random.random() < 0.8}
+    return given, named
+
+
+def main(seed, rounds):
+    rng = random.Random(seed)
+    objects, buffer = instances()
+    pool = values(objects)
+    no_numbers = [value for value in pool if not isinstance(value, (int, numpy.number)) or isinstance(value, bool)]
+    classes = [cls for name, cls in vars(_mscclpp).items() if isinstance(cls, type) and not name.startswith("Cpp")]
+    targets = [(cls.__name__, cls) for cls in classes]
+    for object_ in objects:
+        for name in dir(type(object_)):
+            is_special = name.startswith("__") and name not in ("__setstate__", "__getstate__", "__eq__", "__or__")
+            if not is_special and name not in WAITS | ENDS and callable(getattr(object_, name, None)):
+                targets.append((name, getattr(object_, name)))
+    targets += [(name, getattr(mscclpp.utils, name)) for name in ("pack", "Kernel", "KernelBuilder", "is_torch_tensor")]
+    targets += [
+        ("GpuBuffer", mscclpp.GpuBuffer),
+        ("CommGroup", mscclpp.CommGroup),
+        ("synchronize", mscclpp.synchronize),
+    ]
+    group = mscclpp.CommGroup.__new__(mscclpp.CommGroup)
+    group._join(objects[0])
+    quick = "send my_ib_device make_connection register_local_memory make_semaphores register_memory_with_proxy".split()
+    targets += [(name, getattr(group, name)) for name in quick]
+    calls = raised = 0
+    for _ in range(rounds):
+        name, call = rng.choice(targets)
+        given, named = arguments(rng, call, no_numbers if name in ADDRESSES else pool)
+        if name == "recv":
+            named["timeout_sec"] = 0.01
+        if name == "synchronize":
+            given, named = given[:0], {"timeout_sec": 0.01, "abort": rng.choice(pool[:60])}
+        calls += 1
+        # A call that is right by chance may wait for a peer, and then there is a defect in this program.
+        watch = threading.Timer(60, lambda: print(f"{name} waits: {given} {named}", file=sys.stderr, flush=True))
+        watch.start()
+        try:
+            call(*given, **named)
+        except Exception:
+            raised += 1
+        finally:
+            watch.cancel()
+    for object_ in objects:
+        for name in dir(object_):
+            if not name.startswith("_"):
+                try:
+                    setattr(object_, name, rng.choice(pool))
+                except Exception:
+                    raised += 1
+                calls += 1
+    print(calls, raised)
+
+
+if __name__ == "__main__":
+    import mscclpp.utils
+
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -201,8 +201,8 @@ pub(crate) fn with_total(error: Error, total: Duration) -> Error {
         Error::Core(CoreError::Timeout { operation, .. }) => {
             CoreError::Timeout { operation, after: total }.into()
         }
-        Error::Gpu(GpuError::Timeout { operation, .. }) => {
-            GpuError::Timeout { operation, after: total }.into()
+        Error::Gpu(GpuError::Timeout { operation, remedy, .. }) => {
+            GpuError::Timeout { operation, after: total, remedy }.into()
         }
         other => other,
     }

@@ -114,7 +114,8 @@ impl<W32: SharedWord<Value = u32>> StatusWords<'_, W32> {
             }
             polls += 1;
             if polls.is_multiple_of(POLLS_BEFORE_ABORT_CHECK) && self.abort.load(Ordering::Relaxed) != 0 {
-                // One last look: what came before the abort still counts.
+                // One last look: what came before the abort still counts, also what a backoff brings.
+                backoff();
                 let found = got();
                 if found.is_none() {
                     self.aborted.store(1, Ordering::Release);
@@ -203,5 +204,22 @@ mod tests {
         assert!(view.wait(Ordering::Acquire, -1, || ()), "the signal came before");
         assert!(!view.wait(Ordering::Acquire, -1, || ()));
         assert_eq!(words.status[2].load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn what_has_arrived_and_is_stored_by_the_wait_itself_counts_after_an_abort() {
+        for max_spins in [-1, 1000] {
+            let words = Words::default();
+            let mut backoffs = 0;
+            // It arrives just before the wait looks at the abort.
+            let store = || {
+                backoffs += 1;
+                if backoffs == POLLS_BEFORE_ABORT_CHECK {
+                    words.inbound.store(1, Ordering::Release);
+                }
+            };
+            words.status[0].store(1, Ordering::Relaxed);
+            assert!(words.view().wait(Ordering::Acquire, max_spins, store));
+        }
     }
 }

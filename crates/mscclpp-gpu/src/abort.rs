@@ -116,11 +116,13 @@ pub(crate) fn synchronize_or_abort<A: Abort + ?Sized>(
     // What went wrong before the abort is its cause.
     let cause = what.check().err();
     what.abort(&late.to_string());
-    match stream.poll_until_complete(AFTER_ABORT) {
+    // Its kernels may wait for others than `what` names.
+    match stream.synchronize_timeout(AFTER_ABORT) {
         Err(Error::Timeout { operation, .. }) => Err(A::Error::from(Error::Timeout {
             operation: format!(
-                "{operation}, which was aborted and has not ended {AFTER_ABORT:?} later (it does not wait through what was \
-                 aborted alone),"
+                "{}, which was aborted and has not ended {AFTER_ABORT:?} later (it does not wait through what was aborted \
+                 alone),",
+                operation.trim_end_matches(',')
             ),
             after: limit,
             remedy: "",

@@ -4,7 +4,8 @@
 //! # Invariants
 //! 1. The thread never blocks but in its event loop, so stopping it is bounded. It takes locks that nobody holds while waiting.
 //! 2. A thread that waits for a token may serve the receiving ends that bring it, in place of the hub's. Each end is served by
-//!    one thread at a time, under its lock. The hub's looks after it as long as it is open.
+//!    one thread at a time, under its lock. The hub's looks after it as long as it is open, and does not wait for a thread that
+//!    serves it. It alone closes it.
 //! 3. A receiving end lives as long as the TCP connection over which its queue was opened, and its endpoint. The peer ends
 //!    that connection only when what it sent has completed.
 
@@ -30,7 +31,7 @@ use crate::{
     blob::PROTOCOL,
     error::Result,
     link::{LinkState, Side},
-    receiver::{Receiver, Served},
+    receiver::Receiver,
     region::{Keys, Words},
     sender::Sender,
 };
@@ -176,7 +177,7 @@ impl Hub {
         for (number, receiver) in inbound.get(between).into_iter().flatten() {
             // Served by another thread now: then that does what there is.
             let Some(mut receiver) = receiver.try_lock() else { continue };
-            if receiver.serve_for_waiter() == Served::Over {
+            if receiver.serve_for_waiter() {
                 self.shared.commands.send(Command::Close(*number));
             }
         }

@@ -158,6 +158,8 @@ pub(crate) struct Receiver {
     is_telling: bool,
     /// Whether a thread that waits has served it, since the hub's last asked.
     is_assisted: bool,
+    /// Nothing that came behind the end counts: what it belongs to may have been lost with the end.
+    is_over: bool,
     words: Arc<Words>,
     pub(crate) stream: TcpStream,
     seat: Option<Seat>,
@@ -240,6 +242,7 @@ impl Receiver {
             told: 0,
             is_telling: false,
             is_assisted: false,
+            is_over: false,
             words,
             stream: connection.stream,
             seat: None,
@@ -281,9 +284,13 @@ impl Receiver {
     }
 
     fn serve_with(&mut self, polls: usize) -> Served {
+        if self.is_over {
+            return Served::Over;
+        }
         match self.take_some(polls) {
             Ok(served) => served,
             Err(complaint) => {
+                self.is_over = true;
                 if let Some(complaint) = complaint {
                     self.refuse(complaint);
                 }
@@ -293,9 +300,10 @@ impl Receiver {
     }
 
     /// As [`Receiver::serve`], by a thread that waits for a token: one look, as it comes again if its token has not come.
-    pub(crate) fn serve_for_waiter(&mut self) -> Served {
+    /// Whether that look found that the queue is over: said once, as the hub's thread is to be told.
+    pub(crate) fn serve_for_waiter(&mut self) -> bool {
         self.is_assisted = true;
-        self.serve_with(1)
+        !self.is_over && self.serve_with(1) == Served::Over
     }
 
     /// Whether a thread that waits has served it since this was last asked.

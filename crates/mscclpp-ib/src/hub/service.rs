@@ -132,6 +132,8 @@ impl Service {
 
     /// Stopped: nobody is left who could open queues. What was given to queues that are gone is still carried out.
     fn finish(&mut self) {
+        self.shared.inbound.write().clear();
+        self.receivers.clear();
         while !self.draining.is_empty() {
             self.drain(Instant::now());
             std::thread::sleep(DRAIN_PAUSE);
@@ -252,8 +254,7 @@ impl Service {
             Some(Source::Stream(number)) => {
                 let number = *number;
                 // Nothing is ever said on it; it ends.
-                self.serve(number);
-                self.close(number);
+                self.serve_and_close(number);
             }
             None => {}
         }
@@ -262,16 +263,12 @@ impl Service {
     /// Does what a receiver has got, and waits for more of it: for an event, or while threads that wait serve it, which need no
     /// event, until a time soon.
     fn serve(&mut self, number: u64) {
-        let Some(receiver) = self.receivers.get(&number) else { return };
-        let mut receiver = receiver.lock();
+        let Some(receiver) = self.receivers.get(&number).cloned() else { return };
+        // A thread that waits serves it now. It may lose the processor meanwhile; the other receivers do not wait for that.
+        let Some(mut receiver) = receiver.try_lock() else { return self.leave_to_waiters(number) };
         let mut served = receiver.serve();
         if served == Served::All && receiver.take_assisted() {
-            if self.assisted.is_empty() {
-                self.look_after_assisted = Instant::now() + ASSISTED;
-            }
-            if !self.assisted.contains(&number) {
-                self.assisted.push(number);
-            }
+            self.leave_to_waiters(number);
         } else if served == Served::All {
             // Armed before the last look: what comes behind that look makes an event.
             receiver.arm();
@@ -283,6 +280,24 @@ impl Service {
             Served::Some => self.unserved.push(number),
             Served::Over => self.close(number),
         }
+    }
+
+    /// Looks at a receiver soon.
+    fn leave_to_waiters(&mut self, number: u64) {
+        if self.assisted.is_empty() {
+            self.look_after_assisted = Instant::now() + ASSISTED;
+        }
+        if !self.assisted.contains(&number) {
+            self.assisted.push(number);
+        }
+    }
+
+    /// Does what a receiver has got, and closes it.
+    fn serve_and_close(&mut self, number: u64) {
+        if let Some(receiver) = self.receivers.get(&number) {
+            receiver.lock().serve();
+        }
+        self.close(number);
     }
 
     fn close(&mut self, number: u64) {
@@ -370,8 +385,7 @@ impl Service {
                     self.receivers.iter().filter(|(_, r)| of(&r.lock())).map(|(n, _)| *n).collect();
                 for number in failed {
                     tracing::warn!(target: "mscclpp::conn", device = adapter.name(), qpn, text, "a queue pair failed");
-                    self.serve(number);
-                    self.close(number);
+                    self.serve_and_close(number);
                 }
             }
             AsyncEvent::Other(_) => {}

@@ -192,3 +192,31 @@ fn a_sender_that_waits_for_receives_notices_that_the_peers_end_is_gone() {
     let error = pair.ab.check().expect_err("it has failed").to_string();
     assert!(error.contains("its end of the queue is closed"), "{error}");
 }
+
+/// The end of a queue may be found by a thread that waits. What comes behind it is for a token that was never selected: it must
+/// not be taken for signals of the one before.
+#[test]
+fn nothing_behind_a_refused_signal_is_stored() {
+    /// So many have their tokens in one registered memory.
+    const TOKENS: usize = 128;
+    for _ in 0..20 {
+        let world = World::new(Config::new(2));
+        let pair = world.pair(IbMode::HostNoAtomic, IbConfig::new());
+        let mut semaphores: Vec<_> = (0..=TOKENS).map(|_| pair.semaphores()).collect();
+        let (there, back) = semaphores.pop().expect("the last, whose token is in a memory of its own");
+        there.signal().expect("a signal");
+        back.wait(POLLS).expect("a signal");
+        // Their memory is withdrawn.
+        let gone: Vec<_> = semaphores.into_iter().map(|(there, _)| there).collect();
+        thread::scope(|scope| {
+            scope.spawn(|| while gone[0].signal().is_ok() {});
+            let error = loop {
+                match back.poll() {
+                    Ok(taken) => assert!(!taken, "a signal that nobody has sent"),
+                    Err(error) => break error,
+                }
+            };
+            println!("{error}");
+        });
+    }
+}

@@ -3,23 +3,23 @@ use std::{fmt, time::Duration};
 use mscclpp_core::Transport;
 use mscclpp_net::{Report, SystemError, env::BadVariable};
 
-/// What can go wrong in this transport alone; callers get it inside [`mscclpp_core::Error::Transport`], or as the
-/// variant of [`mscclpp_core::Error`] that says the same.
+/// What can go wrong in this transport alone. Callers get it inside [`mscclpp_core::Error::Transport`], or as the
+/// variant of [`mscclpp_core::Error`] that means the same.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
     #[error(transparent)]
     System(#[from] SystemError),
-    /// What a peer sent for an endpoint or a region is not what this transport makes.
+    /// What a peer sent as an endpoint or a region was not made by this transport.
     #[error("the transport's part of {what} is malformed: {problem}")]
     Malformed {
-        /// An endpoint or a region.
+        /// "an endpoint" or "a region".
         what: &'static str,
         /// What was wrong.
         problem: &'static str,
     },
-    /// Nobody listens at the peer's address any more.
+    /// No process listens at the peer's address any more.
     #[error("the peer's process is gone (nothing listens at its socket {address:?})")]
     Gone {
         /// The abstract socket's name.
@@ -30,29 +30,29 @@ pub enum Error {
     Timeout {
         /// The abstract socket's name.
         address: String,
-        /// How long.
+        /// How long this side waited.
         after: Duration,
     },
-    /// The peer answered, and refused.
+    /// The peer answered with a refusal.
     #[error("the peer refused: {reason}")]
     Refused {
-        /// Why.
+        /// The peer's reason.
         reason: &'static str,
     },
-    /// The socket belongs to another user.
+    /// The socket belongs to a process of another user.
     #[error("the process at socket {address:?} belongs to user {theirs}, this one to user {ours}")]
     WrongUser {
         /// The abstract socket's name.
         address: String,
         /// The peer's user id.
         theirs: u32,
-        /// Ours.
+        /// This process's user id.
         ours: u32,
     },
-    /// A region or endpoint of another provider was passed in.
+    /// A region or an endpoint made by another provider was passed in.
     #[error("{0} belongs to another transport provider")]
     Foreign(&'static str),
-    /// An environment variable with a malformed value.
+    /// An environment variable has a malformed value.
     #[error(transparent)]
     Environment(#[from] BadVariable),
 }
@@ -60,7 +60,8 @@ pub enum Error {
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl fmt::Debug for Error {
-    /// As [`mscclpp_net::Report`] shows it: what a `main` prints that returns it is the message with its causes.
+    /// As [`mscclpp_net::Report`] shows it, so that a `main` that returns this error prints the message with its
+    /// causes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&Report(self), f)
     }

@@ -5,10 +5,10 @@ use crate::message::{EndpointBlob, RegionBlob, Reply, Request};
 /// How long a region may claim to be.
 const LENGTHS: [u64; 5] = [0, 1, 60, 1 << 40, u64::MAX];
 
-/// Gives `bytes` to every parser of this crate. Returns how often one of them took them for good.
+/// Gives `bytes` to every parser of this crate. Returns how often a parser accepted them.
 ///
 /// # Panics
-/// If what a parser took for good is not what the bytes say.
+/// If a parser accepted bytes and what it read differs from what they say.
 pub fn parse_everything(bytes: &[u8]) -> usize {
     let mut good = usize::from(Request::decode(bytes).is_ok()) + usize::from(Reply::decode(bytes).is_ok());
     if let Ok(endpoint) = EndpointBlob::decode(bytes) {

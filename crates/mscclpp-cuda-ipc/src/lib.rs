@@ -9,27 +9,29 @@
 //! # Ok::<(), mscclpp_core::Error>(())
 //! ```
 //!
-//! On the Host platform the same code shares memfd mappings between processes. On AMD GPUs (feature `hip`) it shares memory
-//! by HIP's IPC handles, and a stream value write comes after the stream's earlier work as HIP promises it; no AMD GPU has run
-//! that.
+//! On the Host platform the same code shares memfd mappings between processes. On AMD GPUs (feature `hip`) it shares
+//! memory through HIP's IPC handles, and relies on HIP's promise that a stream value write comes after the stream's
+//! earlier work. This has not been run on an AMD GPU yet.
 //!
 //! # How memory is shared
-//! Registering a region exports the allocation around it, of whichever kind it is: plain allocations by legacy IPC
-//! handle, virtual-memory allocations by file descriptor (or fabric handle, where they were made for nothing else).
-//! File descriptors and legacy handles are tested between processes; importing fabric handles has not been run yet.
-//! What travels to peers holds no handle, but the name of a Unix socket of the owner and a random token. A peer that
-//! uses the region for the first time shows the token there and gets the handle, a descriptor with `SCM_RIGHTS`.
-//! Sockets are in the abstract namespace at random names; both ends compare user ids. Nothing needs ptrace rights, a
-//! common file system or different process ids. Regions of this very process are recognised and used in place.
+//! Registering a region exports the allocation around it. Plain allocations are exported as a legacy IPC handle,
+//! virtual-memory allocations as a file descriptor, or as a fabric handle if they were made for nothing else. File
+//! descriptors and legacy handles are tested between processes; importing fabric handles has not been run yet. What is
+//! sent to peers holds no handle. It holds the name of a Unix socket of the owner, and a random token. A peer that uses
+//! the region for the first time shows the token at that socket and gets the handle; a file descriptor is passed with
+//! `SCM_RIGHTS`. The sockets have random names in the abstract namespace, and both ends compare user ids. No ptrace
+//! rights and no common file system are needed, and process ids need not differ. Regions of the process itself are
+//! recognised and used in place.
 //!
 //! # How order is kept
-//! Every queue has a stream of its own, which works in order. An update ([`mscclpp_core::provider::Operation::Update`]) is a
-//! stream value write with its default memory barrier, which comes after the data of earlier copies is visible to
-//! whoever sees the value.
+//! Each queue has its own stream, which works in order. An update ([`mscclpp_core::provider::Operation::Update`]) is a
+//! stream value write with its default memory barrier: a reader that sees the value also sees the data of all earlier
+//! copies.
 //!
 //! # How a dead peer is seen
-//! Connecting opens a Unix connection to the peer's process that stays open as long as the peer's endpoint. The kernel
-//! closes it when that process dies, however it dies. One thread per provider watches all of them, and serves handles.
+//! Connecting opens a Unix connection to the peer's process. It stays open as long as the peer's endpoint, and the
+//! kernel closes it when that process dies, for whatever reason. One thread per provider watches all these connections
+//! and serves handles.
 
 mod env;
 mod error;
@@ -61,7 +63,7 @@ use region::{Exports, Imports, IpcRegion, IpcRegistration};
 
 /// The provider of [`Transport::CUDA_IPC`].
 ///
-/// Opens nothing before it is first used; its thread and socket go when all that was made through it is gone.
+/// It opens nothing before it is first used. Its thread and socket go when everything made through it is gone.
 #[derive(Default)]
 pub struct CudaIpc {
     hub: Mutex<std::sync::Weak<Hub>>,
@@ -192,7 +194,7 @@ fn device_of(region: &MemoryRegion) -> Result<&Gpu> {
     })
 }
 
-/// Checks that the two ends can reach each other, and gives the device whose stream will copy.
+/// Checks that the two ends can reach each other. Gives the device whose stream copies.
 fn reachable_from(local: &IpcEndpoint, remote: &EndpointInfo) -> Result<Gpu> {
     let unreachable = |reason: String| CoreError::Unreachable {
         local: local.gpu.as_ref().map_or("CPU".to_owned(), Gpu::to_string),

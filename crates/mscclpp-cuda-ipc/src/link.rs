@@ -1,4 +1,4 @@
-//! A connection: the socket that tells when the peer goes, and streams that copy into the peer's mapped memory.
+//! A connection: the socket that shows when the peer goes, and streams that copy into the peer's mapped memory.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     region::{IpcRegion, IpcRegistration},
 };
 
-/// How long a queue that is dropped waits for copies under way, before it gives up their memory for lost.
+/// How long a dropped queue waits for copies under way, before it gives up their memory as lost.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct IpcLink {
@@ -64,10 +64,10 @@ impl Drop for IpcLink {
 
 /// A stream, and what is under way on it.
 ///
-/// Invariant: the memories of every route that an operation not known to be complete uses are in `routes` or `released`. A
-/// stream works in order, so a route that was released is free once a flush asked for after its last use is complete.
-/// Sources are kept as memory, not as registrations: what is withdrawn must not be exported any longer, least of all
-/// under an address that its owner may give to other memory before the next flush.
+/// Invariant: if an operation that is not known to be complete uses a route, the route's memories are in `routes` or
+/// `released`. A stream works in order, so a released route is free once a flush that was asked for after its last use
+/// is complete. Sources are kept as memory, not as registrations: withdrawn memory must not stay exported, least of all
+/// at an address that its owner may give to other memory before the next flush.
 struct IpcQueue {
     gpu: Gpu,
     stream: Stream,
@@ -75,12 +75,12 @@ struct IpcQueue {
     /// By number.
     routes: Vec<Option<IpcRoute>>,
     released: Vec<IpcRoute>,
-    /// How many operations there have been, and how many are known to be complete.
+    /// How many operations there have been, and how many of them are known to be complete.
     operations: u64,
     complete: u64,
     /// The last ticket that was reached.
     ticket: u64,
-    /// Flushes asked for: ticket, operations before it, and the event behind those.
+    /// Flushes asked for: the ticket, the number of operations before it, and the event recorded after them.
     pending: VecDeque<(u64, u64, Event)>,
     spare: Vec<Event>,
 }
@@ -96,7 +96,7 @@ struct IpcRoute {
 }
 
 impl IpcRoute {
-    /// Whether both keep the same memories.
+    /// Whether both routes keep the same memories.
     fn keeps_what(&self, other: &Self) -> bool {
         let source = |route: &Self| route.source.as_ref().map(Arc::as_ptr);
         Arc::ptr_eq(&self.region, &other.region) && source(self) == source(other)
@@ -116,7 +116,7 @@ impl IpcQueue {
         }
     }
 
-    /// Starts the first operation of a batch, or the first two if they go together; says how many it were.
+    /// Starts the first operation of a batch, or the first two if they go together; gives how many it started.
     ///
     /// # Safety
     /// As [`Queue::submit`].

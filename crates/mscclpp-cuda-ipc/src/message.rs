@@ -1,6 +1,6 @@
-//! What goes over the Unix socket, and the parts of endpoints and regions that travel to peers.
+//! What is sent over the Unix socket, and the parts of endpoints and regions that are sent to peers.
 //!
-//! Everything has a fixed layout and is parsed from slices with bounds; see the table of each type.
+//! Every message has a fixed layout, shown at each type, and is parsed from slices with bounds.
 
 use mscclpp_net::wire::{Malformed, Reader};
 
@@ -9,10 +9,10 @@ use crate::error::{Error, Result};
 /// Raised with every change of a layout here.
 const VERSION: u8 = 1;
 const MAGIC: [u8; 4] = *b"MSCI";
-/// The longest socket name that is accepted: ours have 40 bytes.
+/// The longest socket name that is accepted; those made here have 40 bytes.
 const MAX_ADDRESS: usize = 64;
 
-/// Proof that a request comes from somebody to whom an endpoint or region was sent.
+/// Proves that a request comes from a process to which an endpoint or a region was sent.
 pub(crate) type Token = [u8; 16];
 
 /// What a peer asks for.
@@ -22,7 +22,7 @@ pub(crate) type Token = [u8; 16];
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// To see when the endpoint's process goes.
+    /// To learn when the endpoint's process goes.
     Link { token: Token },
     /// The handle of an exported allocation.
     Fetch { token: Token, id: u64 },

@@ -1,4 +1,4 @@
-//! Memory that is shared: exported by its owner, imported by its peers.
+//! Shared memory: exported by its owner, imported by its peers.
 
 use std::{
     any::Any,
@@ -21,9 +21,9 @@ use crate::{
     socket,
 };
 
-/// One allocation of this process, exported once however many regions of it are registered.
+/// One allocation of this process. It is exported once, however many of its regions are registered.
 ///
-/// Only registrations own it, so it is withdrawn with the last of them: its address may then be that of other memory.
+/// Only registrations own it, so it is withdrawn with the last of them. Its address may then be given to other memory.
 struct Allocation {
     id: u64,
     size: u64,
@@ -91,7 +91,7 @@ impl Exports {
     }
 }
 
-/// A region that queues of this side read, and that peers can fetch if it is served.
+/// A region that queues of this side read; peers can fetch it if it is served.
 pub(crate) struct IpcRegistration {
     blob: Vec<u8>,
     region: Arc<MemoryRegion>,
@@ -99,7 +99,7 @@ pub(crate) struct IpcRegistration {
 }
 
 impl IpcRegistration {
-    /// Of memory for local use.
+    /// A registration of memory for local use.
     pub(crate) fn local(region: &Arc<MemoryRegion>) -> Self {
         Self { blob: Vec::new(), region: region.clone(), _served: None }
     }
@@ -122,15 +122,15 @@ impl Registration for IpcRegistration {
 
 /// Mappings of peers' allocations that are in use, so that each is mapped once per device.
 ///
-/// Each allocation has a lock of its own, which is held while its owner is asked: an owner that does not answer delays
-/// only those who want the same allocation.
+/// Each allocation has its own lock, which is held while its owner is asked. So an owner that does not answer delays
+/// only callers that want the same allocation.
 #[derive(Default)]
 pub(crate) struct Imports {
     mappings: Mutex<HashMap<MappingKey, Arc<Mutex<Weak<Mapping>>>>>,
 }
 
 impl Imports {
-    /// The allocation of `blob`, which belongs to `process`, as mapped for `gpu`.
+    /// The allocation of `blob`, which belongs to `process`, mapped for `gpu`.
     pub(crate) fn mapping(
         &self,
         process: ProcessId,
@@ -173,7 +173,7 @@ struct MappingKey {
 /// A peer's allocation, mapped here.
 pub(crate) struct Mapping {
     memory: ImportedMemory,
-    /// What the owner said when it was mapped; the driver agreed to this size and to no other.
+    /// The token and size that the owner gave when it was mapped; the driver accepted this size and no other.
     token: Token,
     size: u64,
 }
@@ -202,7 +202,7 @@ impl IpcRegion {
         self.ptr
     }
 
-    /// Memory of this process: reached by its own address, made accessible to `gpu` if it is another device's.
+    /// Memory of this process: used at its own address, and made accessible to `gpu` if it belongs to another device.
     pub(crate) fn local(region: Arc<MemoryRegion>, owner: &Gpu, gpu: &Gpu) -> mscclpp_core::Result<Self> {
         // SAFETY: a region is live memory of its device as long as it exists (the contract of registering it).
         unsafe { gpu.enable_access(owner, region.ptr(), region.len())? };
@@ -237,15 +237,15 @@ fn fetch_and_map(blob: &RegionBlob, gpu: &Gpu) -> mscclpp_core::Result<ImportedM
     Ok(gpu.import(&handle, blob.allocation_size)?)
 }
 
-/// Whether atomics of `gpu` work on the memory of the device with `uuid`. Of a device that this process does not see
-/// nothing can be asked: then the answer is no, and signals are ordinary stores.
+/// Whether atomics of `gpu` work on the memory of the device with `uuid`. If this process does not see that device, it
+/// cannot ask; the answer is then no, and signals are ordinary stores.
 fn atomics_reach(gpu: &Gpu, uuid: &[u8; 16]) -> mscclpp_core::Result<bool> {
     Ok(gpu.peer_access_by_uuid(uuid)?.is_some_and(|access| access.native_atomics))
 }
 
-/// Whether 128 bytes that a warp of `gpu` stores at once arrive in one piece: over NVLink, which is where atomics are
-/// native, and in a GPU's own memory, from Volta on. PCIe may split them, and of AMD's links nothing is known. The
-/// threads of a simulated device store one after the other, the one with a line's flag last.
+/// Whether 128 bytes that a warp of `gpu` stores at once arrive in one piece. That holds, from Volta on, over NVLink,
+/// which is where atomics are native, and in a GPU's own memory. PCIe may split them, and nothing is known about AMD's
+/// links. The threads of a simulated device store one after the other, and the thread with a line's flag stores last.
 fn lines_arrive_whole(gpu: &Gpu, native_atomics: bool) -> bool {
     match gpu.properties().compute_capability {
         Some(capability) => native_atomics && capability >= (7, 0),

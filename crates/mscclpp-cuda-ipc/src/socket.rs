@@ -1,8 +1,8 @@
-//! The Unix socket beneath: sequenced packets at a random name in the abstract namespace.
+//! The Unix socket: sequenced packets at a random name in the abstract namespace.
 //!
-//! The abstract namespace needs no file system in common and no cleaning up, and it belongs to the network namespace,
-//! which is part of what makes two processes the same host. Packets keep their boundaries, so that nothing here has to
-//! put messages together.
+//! The abstract namespace needs no common file system and no cleaning up. It belongs to the network namespace, which is
+//! part of what makes two processes be on the same host. Packets keep their boundaries, so no message has to be put
+//! together here.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -56,7 +56,7 @@ pub(crate) fn accept(listener: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> 
     }
 }
 
-/// Whether the process at the other end belongs to our user, or one of the two to root.
+/// Whether the process at the other end belongs to the same user, or one of the two belongs to root.
 pub(crate) fn user_fits(socket: impl AsFd) -> std::result::Result<(), (u32, u32)> {
     let ours = rustix::process::geteuid().as_raw();
     match user_of_peer(socket.as_fd()) {
@@ -70,8 +70,8 @@ fn may_talk(ours: u32, theirs: u32) -> bool {
     ours == theirs || ours == ROOT || theirs == ROOT
 }
 
-/// The user of the process at the other end. (rustix, too, can ask for this, but fails if the process has no number here,
-/// as one in another PID namespace has none.)
+/// The user of the process at the other end. (rustix can ask for this too, but fails if the process has no id here,
+/// such as one in another PID namespace.)
 fn user_of_peer(socket: BorrowedFd<'_>) -> Option<u32> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of_val(&peer) as libc::socklen_t;
@@ -130,7 +130,7 @@ pub(crate) fn ask(address: &str, request: Request) -> Result<(OwnedFd, Reply, Op
     }
 }
 
-/// A connection on which nothing was sent yet.
+/// A connection on which nothing has been sent yet.
 #[cfg(test)]
 pub(crate) fn connect_to(address: &str) -> Result<OwnedFd> {
     let socket = new_socket()?;
@@ -159,8 +159,8 @@ pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<
     Ok((got.bytes, descriptor))
 }
 
-/// Sends one packet, with a descriptor beside it if one is given; never blocks. If that fails, the
-/// receiver sees the connection close.
+/// Sends one packet, with a descriptor beside it if one is given; never blocks. If sending fails, the receiver sees the
+/// connection close.
 pub(crate) fn answer(socket: &OwnedFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

@@ -1,10 +1,10 @@
-//! The part of a region that travels to peers.
+//! The part of a region that is sent to peers.
 //!
 //! ```text
 //! magic 4 | version 4 | region id 8 | length 8 | its address modulo 8
 //! ```
-//! That of an endpoint is its address ([`mscclpp_net::links::Address`]). Whoever has it can write into every region of its
-//! owner whose id it knows too.
+//! The part of an endpoint is its address ([`mscclpp_net::links::Address`]). A process that has it can write into every
+//! region of its owner whose id it knows as well.
 
 use mscclpp_net::wire::{Malformed, Reader};
 
@@ -15,7 +15,7 @@ use crate::{
 
 const WHAT: &str = "a registered memory";
 
-/// How a region is named in frames.
+/// The name of a region in frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RegionBlob {
     pub(crate) id: u64,

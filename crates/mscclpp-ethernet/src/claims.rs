@@ -1,19 +1,20 @@
-//! What a receiver says of the memory it touches, so that none is freed under its hands.
+//! What a receiver claims of the memory that it touches, so that no memory is freed while it is in use.
 //!
-//! A registration need not keep its memory: once it is withdrawn, the owner may free it. So a receiver claims a region
-//! before it looks whether that is registered, and withdrawing waits until nobody claims it.
+//! A registration need not keep its memory: once it is withdrawn, the owner may free the memory. So a receiver claims a
+//! region before it checks that the region is registered, and withdrawing waits until nobody claims it.
 //!
-//! # Why one of the two sees the other
-//! The receiver stores its claim and then loads the table's generation; who withdraws takes the region out of the table,
-//! raises the generation, and then loads the claims. All four accesses of claim and generation are `SeqCst`, so in their
-//! one order either the store comes before the load of the claims, and the withdrawal waits, or the generation is raised
-//! before it is loaded, and the receiver looks into the table, where the region is not any more.
+//! # Why one of the two always notices the other
+//! The receiver stores its claim and then loads the table's generation. The thread that withdraws takes the region out
+//! of the table, raises the generation, and then loads the claims. All four accesses to claim and generation are
+//! `SeqCst`, so they have one order. Either the claim is stored before the claims are loaded, and the withdrawal waits;
+//! or the generation is raised before it is loaded, and the receiver looks into the table, where the region no longer
+//! is.
 //!
-//! A claim is taken back with release, behind the last access, which pairs with the load that sees it gone: what the owner
-//! does to the memory afterwards comes after all that was placed.
+//! A claim is taken back with a release store, after the last access. The load that sees it gone pairs with that store,
+//! so whatever the owner then does to the memory comes after all that was placed.
 //!
-//! A region of a device is touched by copies that outlast their frame. They are claimed apart, while the frame's claim
-//! still stands; who withdraws loads the frame's claim first, so it misses neither.
+//! Copies to a region of a device go on after their frame. They have a claim of their own, made while the frame's claim
+//! still stands. The thread that withdraws loads the frame's claim first, so it misses neither.
 
 use std::{
     net::{Shutdown, TcpStream},
@@ -23,12 +24,12 @@ use std::{
     },
 };
 
-/// How many regions copies may be under way to before all of them are waited for. Most connections have two.
+/// To how many regions copies may be under way before all of them are waited for. Most connections have two regions.
 const COPIED: usize = 8;
 
-/// The claims of one receiver. A region's number, or 0 for none.
+/// The claims of one receiver. Each is a region's number, or 0 for none.
 pub(crate) struct Claims {
-    /// The region of the frame at hand.
+    /// The region of the current frame.
     frame: AtomicU64,
     /// The regions of devices that copies may be under way to.
     copies: [AtomicU64; COPIED],
@@ -51,12 +52,12 @@ impl Claims {
         }
     }
 
-    /// Claims the region of a frame. Whether it is registered is to be looked at after this.
+    /// Claims the region of a frame. Check only after this whether it is registered.
     pub(crate) fn claim(&self, region: u64) {
         self.frame.store(region, Ordering::SeqCst);
     }
 
-    /// The frame touches its region no more.
+    /// The frame no longer touches its region.
     pub(crate) fn unclaim(&self) {
         self.frame.store(0, Ordering::Release);
     }
@@ -66,7 +67,7 @@ impl Claims {
         self.is_awaited() || self.place_of(region).is_none()
     }
 
-    /// Claims a region of a device for copies. The frame's claim on it must stand, and there must be a place.
+    /// Claims a region of a device for copies. The frame's claim on it must stand, and a place must be free.
     pub(crate) fn claim_copies(&self, region: u64) {
         if let Some(place) = self.place_of(region) {
             place.store(region, Ordering::Release);
@@ -85,7 +86,7 @@ impl Claims {
         holds(region).or_else(|| holds(0))
     }
 
-    /// Whether somebody waits for copies. One who comes while they are being unclaimed is seen later, or asks again.
+    /// Whether somebody waits for copies. One that comes while they are being unclaimed is seen later, or asks again.
     pub(crate) fn is_awaited(&self) -> bool {
         self.awaited.load(Ordering::Relaxed)
     }

@@ -4,26 +4,26 @@ use mscclpp_core::Transport;
 pub(crate) use mscclpp_net::SystemCall;
 use mscclpp_net::{Report, SystemError, env::BadVariable, links, wire::Malformed};
 
-/// What can go wrong in this transport alone; callers get it inside [`mscclpp_core::Error::Transport`], or as the
-/// variant of [`mscclpp_core::Error`] that says the same.
+/// What can go wrong in this transport alone. Callers get it inside [`mscclpp_core::Error::Transport`], or as the
+/// variant of [`mscclpp_core::Error`] that means the same.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
     #[error(transparent)]
     System(#[from] SystemError),
-    /// The peer cannot be connected to, or this machine cannot be.
+    /// The peer cannot be connected to, or no peer can connect to this machine.
     #[error(transparent)]
     Links(links::Error),
-    /// What a peer sent for an endpoint or a region is not what this transport makes.
+    /// What a peer sent as an endpoint or a region was not made by this transport.
     #[error("the transport's part of {what} is malformed: {problem}")]
     Malformed {
-        /// An endpoint or a region.
+        /// "an endpoint" or "a region".
         what: &'static str,
         /// What was wrong.
         problem: &'static str,
     },
-    /// The peer refused what came from here, and gave up the connection.
+    /// The peer refused what this side sent, and gave up the connection.
     #[error("the peer at {address} refused what was sent: {reason}")]
     Refused {
         /// Where the peer listens.
@@ -31,7 +31,7 @@ pub enum Error {
         /// What was wrong with it.
         reason: String,
     },
-    /// What came from the peer was refused here, and the connection given up.
+    /// This side refused what the peer sent, and gave up the connection.
     #[error("what the peer at {address} sent was refused: {reason}")]
     Hostile {
         /// Where the peer listens.
@@ -39,13 +39,13 @@ pub enum Error {
         /// What was wrong with it.
         reason: String,
     },
-    /// A region or endpoint of another provider was passed in.
+    /// A region or an endpoint made by another provider was passed in.
     #[error("{0} belongs to another transport provider")]
     Foreign(&'static str),
 }
 
 impl Error {
-    /// Of what a peer sent for `what`.
+    /// An error in what a peer sent as `what`.
     pub(crate) fn in_part_of(what: &'static str, error: links::Error) -> Self {
         match error {
             links::Error::Malformed(Malformed(problem)) => Self::Malformed { what, problem },
@@ -63,7 +63,8 @@ impl From<links::Error> for Error {
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl fmt::Debug for Error {
-    /// As [`mscclpp_net::Report`] shows it: what a `main` prints that returns it is the message with its causes.
+    /// As [`mscclpp_net::Report`] shows it, so that a `main` that returns this error prints the message with its
+    /// causes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&Report(self), f)
     }

@@ -1,4 +1,4 @@
-//! Frames: what is said on a connection that carries data.
+//! Frames: the messages on a connection that carries data.
 //!
 //! ```text
 //! kind          flag                         small number     three numbers
@@ -7,23 +7,24 @@
 //! 3  flush      0                            0                ticket
 //! 4  complete   0                            0                ticket
 //! ```
-//! Each is a header that [`mscclpp_net::links::header`] seals and numbers. A fault travels on the link, as a complaint.
+//! Each frame is a header that [`mscclpp_net::links::header`] seals and numbers. A fault is reported on the link, as a
+//! complaint.
 
 use mscclpp_net::links::{
     Complaint,
     header::{BadHeader, Fields, Header, Inbound},
 };
 
-/// What is said.
+/// One message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// `len` bytes follow, for `offset` of a region.
+    /// `len` bytes follow, to be written at `offset` of a region.
     Write { region: u64, offset: u64, len: u64, checksum: Option<u32> },
-    /// 8 bytes for `offset` of a region, visible only after everything before.
+    /// 8 bytes to be written at `offset` of a region, visible only after everything before.
     Update { region: u64, offset: u64, value: u64 },
-    /// A question: is everything before complete?
+    /// Asks for an answer once everything before is complete.
     Flush { ticket: u64 },
-    /// Its answer.
+    /// The answer to a flush.
     Complete { ticket: u64 },
 }
 
@@ -47,7 +48,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// As it travels.
+    /// The fault as a complaint, which is how it is sent.
     pub(crate) fn complaint(self) -> Complaint {
         let (code, values) = match self {
             Self::Header(BadHeader::Seal) => (1, [0; 3]),
@@ -62,7 +63,7 @@ impl Fault {
         Complaint { code, values }
     }
 
-    /// The fault that travelled; none if it is unknown here.
+    /// The fault that a complaint stands for; none if it is unknown here.
     pub(crate) fn of(Complaint { code, values: [a, b, c] }: Complaint) -> Option<Self> {
         Some(match code {
             1 => BadHeader::Seal.into(),
@@ -109,7 +110,7 @@ impl TryFrom<Fields> for Frame {
 }
 
 impl Frame {
-    /// What the next header of a connection says.
+    /// Reads the next header of a connection.
     #[inline]
     pub(crate) fn open(inbound: &mut Inbound, header: &Header) -> Result<Self, Fault> {
         Ok(inbound.open(header)?.try_into()?)

@@ -27,19 +27,19 @@ pub fn parse_everything(bytes: &[u8]) {
     }
 }
 
-/// A process that takes what a connection brings.
+/// A receiving process, fed by the fuzzer.
 pub struct Victim(Stage);
 
 impl Victim {
-    /// One with a region of 4 KiB.
+    /// A receiving process with one region of 4 KiB.
     #[must_use]
     #[allow(clippy::new_without_default, reason = "it is a scene, not a value")]
     pub fn new() -> Self {
         Self(Stage::new())
     }
 
-    /// Plays the bytes of a stranger, and then those of a member: 25 of each 26 bytes say what a frame with a good seal
-    /// holds.
+    /// Plays the bytes as sent by a stranger, and then as sent by a member: then 25 of each 26 bytes fill in a frame
+    /// with a valid seal.
     ///
     /// # Panics
     /// If memory outside the region was written.

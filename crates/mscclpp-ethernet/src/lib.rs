@@ -10,26 +10,29 @@
 //! ```
 //!
 //! # How data travels
-//! Each queue of a connection has a TCP connection of its own, one way, with a thread at the receiving end that puts
-//! what comes where it belongs. Host memory is sent from and received into its place by the system. Device memory goes
-//! through chunks of pinned host memory, so that the device copies one while another is on the wire. An owner sends
-//! small pieces of host memory itself; for everything else a queue has a thread.
+//! Each queue of a connection has a TCP connection of its own, which carries data one way. At its receiving end, a
+//! thread puts the data in place. For host memory, the system sends from and receives into the registered memory
+//! itself. Device memory goes through chunks of pinned host memory, so that the device copies one chunk while another
+//! is on the wire. The queue's owner sends small pieces of host memory itself; a thread of the queue sends everything
+//! else.
 //!
 //! # How order is kept
 //! A TCP connection keeps the order of what is sent, and one thread carries it out. An update of host memory is a store
-//! with release, behind the data that the same thread has placed. One of device memory is a stream value write, behind
-//! the copies on the same stream; what is on other streams is complete before. A flush is answered when everything
-//! before it is where it belongs, on the device too.
+//! with release order, made after the same thread has placed the data. An update of device memory is a stream value
+//! write, after the copies on the same stream; copies on other streams are complete before it. A flush is answered when
+//! everything before it is in place, on the device too.
 //!
 //! # How peers are kept apart from strangers
-//! What travels as the endpoint holds a random key. Both ends of every TCP connection prove that they have it, and
-//! derive from it what seals the header of every frame. Every header names a region, an offset and a length, which are
-//! checked against what is registered here. Nothing is encrypted, and data has no keyed check; see the book.
+//! An endpoint, as it is sent to peers, holds a random key. Both ends of every TCP connection prove that they have this
+//! key, and derive from it the key that seals the header of every frame. Every header names a region, an offset and a
+//! length, which are checked against the regions registered here. Nothing is encrypted, and data has no keyed check;
+//! see the book.
 //!
 //! # How a dead peer is seen
-//! Beside its queues, a connection has a *link*, a TCP connection that is silent and open as long as the peer's endpoint.
-//! Its end, or the silence of the peer's host, fails the connection. One thread per provider watches all of them. Over the
-//! link a receiving end also says when it refuses what came, or when the network swallows a connection with data alone.
+//! Beside its queues, a connection has a *link*: a TCP connection that is silent, and open as long as the peer's
+//! endpoint. When the link ends, or the peer's host falls silent, the connection fails. One thread per provider watches
+//! all links. Over the link, a receiving end also reports that it refused something, or that the network drops the
+//! packets of a data connection alone.
 
 mod blob;
 mod claims;
@@ -69,13 +72,13 @@ use region::{LocalRegion, PeerRegion};
 pub use settings::EthernetBuilder;
 pub(crate) use settings::Settings;
 
-/// What is spoken. The version is raised with every change of frames or blobs, and of what [`mscclpp_net::links`] sends.
+/// The protocol. Its version is raised with every change of frames or blobs, and of what [`mscclpp_net::links`] sends.
 const PROTOCOL: Protocol =
     Protocol { name: "mscclpp-ethernet", title: "Ethernet", magic: *b"MSCE", version: 1 };
 
 /// The provider of [`Transport::ETHERNET`].
 ///
-/// Opens nothing before it is first used; its thread and its listener go when all that was made through it is gone.
+/// It opens nothing before it is first used. Its thread and its listener go when everything made through it is gone.
 #[derive(Default)]
 pub struct Ethernet {
     settings: Settings,
@@ -89,7 +92,7 @@ impl Ethernet {
         Self::default()
     }
 
-    /// A provider to be set up.
+    /// Begins a provider with chosen settings.
     pub fn builder() -> EthernetBuilder {
         EthernetBuilder::default()
     }

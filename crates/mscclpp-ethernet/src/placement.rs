@@ -1,8 +1,9 @@
 //! How this process touches registered host memory that other threads may be touching at the same time.
 //!
-//! Everything is relaxed atomics, 8 bytes at a time where the address is 8-byte aligned, and single bytes at the edges;
-//! what the system copies is outside the language. Order comes from [`publish`], a release store that is made behind the
-//! data by the thread that placed it: whoever loads the word with acquire and sees the value sees the data.
+//! Data is copied with relaxed atomics, 8 bytes at a time where the address is 8-byte aligned, and single bytes at the
+//! edges. What the system copies is outside the language's memory model. Order comes from [`publish`], a release store
+//! by the thread that placed the data, made after it: a thread that loads the word with acquire and sees the value sees
+//! the data.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -35,7 +36,7 @@ pub(crate) unsafe fn place(dst: *mut u8, bytes: &[u8]) {
     }
 }
 
-/// Adds `len` bytes from `src` on to a checksum.
+/// Adds the `len` bytes at `src` to a checksum.
 ///
 /// # Safety
 /// `src` must be readable for that long.
@@ -76,7 +77,7 @@ unsafe fn take(bytes: &mut [u8], src: *const u8) {
     }
 }
 
-/// Stores `value` behind everything this thread placed before: whoever loads it with acquire sees all that.
+/// Stores `value` after everything that this thread has placed: a thread that loads it with acquire sees all of that.
 ///
 /// # Safety
 /// `dst` must be writable for 8 bytes, 8-byte aligned, and only be accessed with atomics meanwhile.

@@ -21,7 +21,8 @@ use crate::{
 pub(crate) struct LocalRegion {
     region: Arc<MemoryRegion>,
     blob: Vec<u8>,
-    /// Has it in the table that frames are checked against, for as long as this lives. None for memory for local use.
+    /// Keeps the region in the table that frames are checked against, for as long as this lives. None for memory for
+    /// local use.
     hub: Option<Arc<Hub>>,
 }
 
@@ -54,7 +55,7 @@ impl Registration for LocalRegion {
 }
 
 impl Drop for LocalRegion {
-    /// Waits until no peer's bytes are on their way into the region, which is bounded.
+    /// Waits until no peer's bytes are on their way into the region. The wait is bounded.
     fn drop(&mut self) {
         if let Some(hub) = &self.hub {
             hub.regions().withdraw(self.region.id());
@@ -62,11 +63,11 @@ impl Drop for LocalRegion {
     }
 }
 
-/// A region of a peer: a number that frames name it by. Nothing is mapped.
+/// A region of a peer. Frames name it by a number. Nothing is mapped.
 #[derive(Clone)]
 pub(crate) struct PeerRegion {
     blob: RegionBlob,
-    /// The region itself, if it is one of this process: so that it is seen at the call when it was dropped.
+    /// The region itself, if it belongs to this process: a call then notices that it was dropped.
     local: Option<Weak<MemoryRegion>>,
 }
 

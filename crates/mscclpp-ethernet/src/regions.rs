@@ -16,16 +16,17 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::{claims::Claims, frame::Fault, staging::Backoff};
 
-/// How long a frame that has begun may take to end once its region is withdrawn. Long enough for a receiver that has all
-/// bytes and was only not scheduled, whose connection must not suffer.
+/// How long a frame that has begun may go on once its region is withdrawn. Long enough for a receiver that has all
+/// bytes and was only not scheduled: its connection must not suffer.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long to wait for all receivers: for more than the copies of one that ends may take.
+/// How long to wait for all receivers. Longer than the copies of a receiver that ends may take.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// All regions that are registered now.
 ///
-/// Invariant: `generation` is raised after a region was taken out of `table`. A reader that loads the same generation as
-/// when it filled its cache knows that nothing has been taken out since. Why these accesses are `SeqCst`, [`Claims`] say.
+/// Invariant: `generation` is raised after a region was taken out of `table`. A reader that loads the same generation
+/// as when it filled its cache knows that nothing has been taken out since. [`Claims`] explains why these accesses are
+/// `SeqCst`.
 #[derive(Default)]
 pub(crate) struct Regions {
     table: RwLock<HashMap<u64, Weak<MemoryRegion>>>,
@@ -39,8 +40,8 @@ impl Regions {
         self.table.write().insert(region.id(), Arc::downgrade(region));
     }
 
-    /// Takes a region out, and waits until no receiver touches it: its owner may free the memory then. Where a peer does
-    /// not send the rest of what it began, its connection is cut.
+    /// Takes a region out of the table, and waits until no receiver touches it, because its owner may then free the
+    /// memory. If a peer does not send the rest of a frame that it began, its connection is cut.
     pub(crate) fn withdraw(&self, id: u64) {
         self.table.write().remove(&id);
         self.generation.fetch_add(1, Ordering::SeqCst);
@@ -80,7 +81,7 @@ pub(crate) struct Target {
     pub(crate) address: DevicePtr,
 }
 
-/// What one receiver knows of [`Regions`], so that it takes no lock for a frame.
+/// What one receiver remembers of [`Regions`], so that it need not take a lock for each frame.
 pub(crate) struct KnownRegions {
     regions: Arc<Regions>,
     generation: u64,
@@ -100,7 +101,7 @@ impl KnownRegions {
         Self { regions, generation: 0, known: Vec::with_capacity(REMEMBERED), claims }
     }
 
-    /// The range that a frame names, if it is inside a region that is registered. Claimed until [`KnownRegions::done`].
+    /// The range that a frame names, if it lies inside a registered region. Claimed until [`KnownRegions::done`].
     pub(crate) fn target(&mut self, id: u64, offset: u64, len: u64) -> Result<Target, Fault> {
         let region = self.claim(id).ok_or(Fault::Region { region: id })?;
         match offset.checked_add(len) {
@@ -116,7 +117,7 @@ impl KnownRegions {
         if id == 0 { None } else { self.region(id) }
     }
 
-    /// The frame at hand touches its region no more.
+    /// The current frame no longer touches its region.
     pub(crate) fn done(&self) {
         self.claims.unclaim();
     }
@@ -146,7 +147,8 @@ impl KnownRegions {
 }
 
 impl Drop for KnownRegions {
-    /// The receiver has ended, and its copies with it; what a device that hangs still does was given up, and logged.
+    /// The receiver has ended, and its copies with it. If a device hangs, its copies were given up, and this was
+    /// logged.
     fn drop(&mut self) {
         self.claims.unclaim_copies();
         self.claims.unclaim();

@@ -1,27 +1,27 @@
-//! The two calls that move bytes between sockets and registered memory, and how connections with data are watched.
+//! The two calls that move bytes between sockets and registered memory, and how data connections are watched.
 
 use std::{io, net::TcpStream, os::fd::AsRawFd, time::Duration};
 
 use mscclpp_net::socket::Liveness;
 
-/// The end that sends data must not have a limit on what is unacknowledged: a peer that is stopped, or slower than this
-/// side, closes its window for as long as it likes. The link beside it tells when the peer is gone; probes clean up what is
-/// left of it.
+/// The sending end must not limit how long data stays unacknowledged: a peer that is stopped, or slower than this side,
+/// closes its window for as long as it likes. The link beside it shows when the peer is gone; probes clean up what
+/// remains of the connection.
 pub(crate) const SENDER: Liveness =
     Liveness { idle: Duration::from_secs(5), interval: Duration::from_secs(2), unacknowledged: None };
 
-/// The end that receives data sends only answers to flushes, which fit the peer's buffer. So it can tell that the network
-/// swallows this one connection, while the link beside it lives: its probes, or its answers, are not acknowledged.
+/// The receiving end sends only answers to flushes, which fit the peer's buffer. So it can notice that the network
+/// drops the packets of this one connection while the link lives: its probes, or its answers, are not acknowledged.
 pub(crate) const RECEIVER: Liveness = Liveness { unacknowledged: Some(Duration::from_secs(15)), ..SENDER };
 
-/// Sends what [`send`] was told to hold back. Any thread may call this.
+/// Sends what [`send`] had the system hold back. Any thread may call this.
 pub(crate) fn push(stream: &TcpStream) {
     // Setting what is set already is what makes the system send. It cannot fail on a TCP socket, and if it did, the
     // system would send after 200 ms.
     let _ = stream.set_nodelay(true);
 }
 
-/// A piece of memory to be sent, or to be received into. As raw as registered memory is: nobody may have a reference.
+/// A piece of memory to send or to receive into. As for all registered memory, nobody may have a reference to it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Piece {
     pub(crate) start: *mut u8,
@@ -72,8 +72,8 @@ fn message(vectors: &mut [libc::iovec]) -> libc::msghdr {
 pub(crate) enum SendMode {
     /// What the system takes at once.
     NonBlocking,
-    /// The same, and the system holds a last segment that is not full back until the next call, [`push`], or 200 ms have
-    /// passed.
+    /// The same, but the system holds back a last segment that is not full until the next call, [`push`], or 200 ms
+    /// have passed.
     NonBlockingMore,
     /// All of it, or what the system takes within the socket's limit.
     Blocking,
@@ -97,8 +97,8 @@ pub(crate) unsafe fn send(stream: &TcpStream, pieces: &[Piece], mode: SendMode) 
     check(unsafe { libc::sendmsg(stream.as_raw_fd(), &raw const message, flags) })
 }
 
-/// Receives into the pieces, one after the other: what there is, 0 at the end. Blocks until there is something, or not
-/// at all.
+/// Receives what is there into the pieces, one after the other; gives 0 at the end. Blocks until there is something,
+/// unless `block` is false.
 ///
 /// # Safety
 /// All pieces must be writable memory to which nobody has a reference.
@@ -114,7 +114,7 @@ fn check(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Whether a call only has to be made again, later or at once.
+/// Whether a failed call only has to be repeated, later or at once.
 pub(crate) fn is_not_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

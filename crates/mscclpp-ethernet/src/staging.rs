@@ -1,4 +1,4 @@
-//! Pinned host memory between a device and the wire, in chunks, so that one is copied while another travels.
+//! Pinned host memory between a device and the wire, in chunks, so that one chunk is copied while another travels.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{Settings, socket::Piece};
 
 /// The chunks of one device at one end of one connection, and the stream that all its copies are on.
 ///
-/// Chunks are used in turn. A chunk is free when its event is complete, and whoever sends from it has sent.
+/// Chunks are used in turn. A chunk is free when its event is complete and its data, if any, has been sent.
 pub(crate) struct Staging {
     gpu: Gpu,
     stream: Stream,
@@ -26,7 +26,7 @@ struct Chunk {
 }
 
 impl Staging {
-    /// For the calling thread, which must be one of this transport's own.
+    /// Staging for the calling thread, which must be one of this transport's own.
     pub(crate) fn new(gpu: &Gpu, settings: &Settings) -> Result<Self> {
         gpu.adopt_thread()?;
         let chunk = || Ok(Chunk { memory: gpu.allocate_pinned(settings.chunk)?, copied: gpu.event(false)? });
@@ -90,7 +90,7 @@ impl Staging {
         self.stream.record(&chunk.copied)
     }
 
-    /// Starts copying the first `len` bytes of a chunk to `dst` of a region.
+    /// Starts copying the first `len` bytes of a chunk to offset `dst` of a region.
     ///
     /// # Safety
     /// As [`Staging::fetch`], and nobody may write to the chunk before the copy is complete.
@@ -108,7 +108,7 @@ impl Staging {
         self.stream.record(&chunk.copied)
     }
 
-    /// Stores `value` at `dst` of a region, behind all copies so far: whoever sees it sees their data.
+    /// Stores `value` at `dst` of a region, after all copies so far: a reader that sees it sees their data.
     ///
     /// # Safety
     /// The 8 bytes must be inside the region, and aligned.
@@ -129,7 +129,7 @@ impl Staging {
         }
     }
 
-    /// Whether everything is complete. Lets go of the regions then.
+    /// Whether everything is complete. If so, lets go of the regions.
     pub(crate) fn is_idle(&mut self) -> Result<bool> {
         if self.kept.is_empty() {
             return Ok(true);
@@ -142,7 +142,7 @@ impl Staging {
     }
 }
 
-/// How long a staging that is dropped waits for copies under way, before it gives up their memory for lost.
+/// How long a dropped staging waits for copies under way, before it gives up their memory as lost.
 const DRAIN: Duration = Duration::from_secs(5);
 
 impl Drop for Staging {

@@ -1,11 +1,11 @@
-//! The parts of endpoints and regions that travel to peers, and what two ends of a queue tell each other.
+//! The parts of endpoints and regions that are sent to peers, and what the two ends of a queue tell each other.
 //!
 //! ```text
 //! endpoint:  the address of its link | atomics 1 | Ethernet 1 | GID 16 | device name
 //! region:    magic 4 | version 4 | region id 8 | address 8 | length 8 | key for data 4 | key for updates 4
 //! ```
-//! Whoever has the blobs of an endpoint and a region can write into the region: adapters check keys and bounds, nothing
-//! else.
+//! A process that has the blobs of an endpoint and of a region can write into the region: adapters check keys and
+//! bounds, and nothing else.
 
 use mscclpp_net::{
     links::{
@@ -21,7 +21,7 @@ use crate::{
     gid::Gid,
 };
 
-/// What peers of this transport speak.
+/// The protocol between peers of this transport.
 pub(crate) const PROTOCOL: Protocol =
     Protocol { name: "mscclpp-ib", title: "InfiniBand", magic: *b"MSIB", version: 1 };
 
@@ -30,7 +30,7 @@ fn malformed(what: &'static str) -> impl Fn(Malformed) -> Error {
     move |Malformed(problem)| Error::Malformed { what, problem }
 }
 
-/// How an endpoint is reached, and what its adapter can do.
+/// How to reach an endpoint, and what its adapter can do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EndpointBlob {
     pub(crate) address: Address,
@@ -62,7 +62,7 @@ impl EndpointBlob {
     }
 }
 
-/// How a peer's adapter is told of a region.
+/// What a peer's adapter must know about a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RegionBlob {
     pub(crate) id: u64,
@@ -104,13 +104,13 @@ impl RegionBlob {
     }
 }
 
-/// What the side that opens a queue says of its end.
+/// What the side that opens a queue says about its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) path: Path,
     /// Signals come as immediate data, for which receives are needed.
     pub(crate) immediates: bool,
-    /// Where the other side says how many receives it has posted again: an address, and its key.
+    /// Where the other side writes how many receives it has posted again: an address and its key.
     pub(crate) credit: (u64, u32),
 }
 
@@ -122,7 +122,7 @@ pub(crate) struct Answer {
     pub(crate) receives: u32,
 }
 
-/// Bytes of either.
+/// The length in bytes of each of the two messages.
 pub(crate) const EXCHANGE: usize = 2 * size_of::<Header>();
 
 const OFFER: u8 = 1;

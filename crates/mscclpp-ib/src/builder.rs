@@ -18,36 +18,39 @@ pub struct InfiniBandBuilder {
 }
 
 impl InfiniBandBuilder {
-    /// Whether data may pass other data on its way from the adapter to memory, which some machines need for full speed.
-    /// Updates of words stay behind it either way. Goes before `MSCCLPP_IB_RELAXED_ORDERING`; on by default.
+    /// Whether data may overtake other data on the way from the adapter to memory. Some machines need this for full
+    /// speed. Updates of words never overtake data either way. Takes precedence over `MSCCLPP_IB_RELAXED_ORDERING`; on
+    /// by default.
     pub fn relaxed_ordering(mut self, on: bool) -> Self {
         self.provider.relaxed_ordering = Some(on);
         self
     }
 
-    /// How signals travel to and from endpoints whose configuration leaves that open. Goes before `MSCCLPP_IBV_MODE`.
+    /// How signals travel to and from endpoints whose configuration does not say. Takes precedence over
+    /// `MSCCLPP_IBV_MODE`.
     pub fn mode(mut self, mode: IbMode) -> Self {
         self.provider.mode = mode;
         self
     }
 
-    /// Uses these functions in place of the library's: for tests, with a simulated adapter.
+    /// Uses these functions instead of the library's: for tests with a simulated adapter.
     ///
     /// # Safety
-    /// The functions do what those of libibverbs do.
+    /// The functions must behave like those of libibverbs.
     pub unsafe fn verbs(mut self, verbs: &'static Verbs) -> Self {
         self.provider.verbs = Some(verbs);
         self
     }
 
-    /// Lets words that peers' adapters add to pass the data before them, so that a test can show that it would see that.
+    /// Lets words that peers' adapters add to overtake the data before them, so that a test can show that it would
+    /// notice.
     #[doc(hidden)]
     pub fn with_broken_order(mut self) -> Self {
         self.provider.broken_order = true;
         self
     }
 
-    /// The provider. Nothing is loaded yet.
+    /// Makes the provider. Nothing is loaded yet.
     #[must_use]
     pub fn build(self) -> InfiniBand {
         self.provider

@@ -1,4 +1,4 @@
-//! What there is of RDMA on this machine, and what of it this transport would use: for reports. Nothing is changed.
+//! Describes the RDMA devices of this machine and what this transport would use, for reports. Changes nothing.
 
 use std::{fmt, net::Ipv6Addr};
 
@@ -13,15 +13,15 @@ use crate::{
     settings::Env,
 };
 
-/// The verbs library and all devices that it knows.
+/// The verbs library, and all devices that it knows.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Inventory {
     /// The name or path of the library.
     pub library: String,
-    /// Each function that the library is too old to have, with the reason.
+    /// The functions that the library is too old to have, each with the reason.
     pub missing: Vec<String>,
-    /// All devices, sorted by PCI address, those without one behind them by name.
+    /// All devices, sorted by PCI address; those without one come last, sorted by name.
     pub devices: Vec<DeviceReport>,
 }
 
@@ -31,25 +31,25 @@ pub struct Inventory {
 pub struct DeviceReport {
     /// Its name, such as `mlx5_0`.
     pub name: String,
-    /// Its PCI address. None for a device in software.
+    /// Its PCI address. `None` for a device in software.
     pub pci: Option<String>,
-    /// The transport that stands for it, if there is one.
+    /// The transport that uses it, if any.
     pub transport: Option<Transport>,
     /// Why it has this transport, or none.
     pub why: String,
-    /// What it says once it is open, or why it cannot be opened.
+    /// What the opened device reports, or why it cannot be opened.
     pub details: Result<DeviceDetails, String>,
 }
 
-/// What a device says that was opened.
+/// What an opened device reports.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DeviceDetails {
-    /// Whether it has RDMA atomics. Without, signals are writes with immediate data.
+    /// Whether it has RDMA atomics. If not, signals are writes with immediate data.
     pub atomics: bool,
-    /// Its ports, from number 1 on, or why one does not answer.
+    /// Its ports, from number 1 on; for a port that does not answer, the reason.
     pub ports: Vec<Result<PortReport, String>>,
-    /// What an endpoint uses whose configuration names nothing, or why it can use nothing.
+    /// What an endpoint uses if its configuration names no port and no GID, or why it can use nothing.
     pub used: Result<UsedPort, String>,
 }
 
@@ -63,11 +63,11 @@ pub struct PortReport {
     pub is_active: bool,
     /// Its state in the library's words.
     pub state: String,
-    /// Ethernet (RoCE); else InfiniBand.
+    /// Whether it is Ethernet (RoCE); otherwise it is InfiniBand.
     pub is_ethernet: bool,
     /// The MTU in use, in bytes; 0 if the library gives a value that this version does not know.
     pub mtu: u32,
-    /// The entries of its GID table that hold one.
+    /// The entries of its GID table that hold a GID.
     pub gids: Vec<GidReport>,
 }
 
@@ -77,11 +77,11 @@ pub struct PortReport {
 pub struct GidReport {
     /// Its place in the table.
     pub index: u32,
-    /// The identifier; an IPv4 address is mapped.
+    /// The identifier; an IPv4 address is shown as an IPv4-mapped IPv6 address.
     pub gid: Ipv6Addr,
-    /// Such as `RoCE v2`.
+    /// Its kind, such as `RoCE v2`.
     pub kind: String,
-    /// Whether the network interface behind it is in this process's network namespace; none if that is not known.
+    /// Whether the network interface behind it is in this process's network namespace; `None` if that is not known.
     pub in_this_namespace: Option<bool>,
 }
 
@@ -116,11 +116,11 @@ impl fmt::Display for Unavailable {
 impl std::error::Error for Unavailable {}
 
 impl InfiniBand {
-    /// Says what there is: the library, its devices, their ports and GIDs, and which would be used. Loads the library, and
-    /// opens each device for a moment; drivers may block for some milliseconds each.
+    /// Describes the library, its devices, their ports and GIDs, and which of them would be used. Loads the library,
+    /// and opens each device for a moment; drivers may block for some milliseconds each.
     ///
-    /// Devices are described even if none of them is chosen, as with a malformed variable;
-    /// [`InfiniBand::device_names`] has that error.
+    /// Devices are described even if none can be chosen, for example because a variable is malformed; that error comes
+    /// from [`InfiniBand::device_names`].
     ///
     /// # Errors
     /// If the library cannot be loaded or used.

@@ -3,20 +3,20 @@ use std::{fmt, io, time::Duration};
 use mscclpp_core::Transport;
 use mscclpp_net::{Report, SystemError, env::BadVariable, links};
 
-/// What can go wrong in this transport alone; callers get it inside [`mscclpp_core::Error::Transport`], or as the variant
-/// of [`mscclpp_core::Error`] that says the same.
+/// What can go wrong in this transport alone. Callers get it inside [`mscclpp_core::Error::Transport`], or as the
+/// variant of [`mscclpp_core::Error`] that means the same.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The verbs library cannot be used.
     #[error(transparent)]
     Library(#[from] &'static mscclpp_verbs_sys::LoadError),
-    /// There is no such device here.
+    /// There is no such device on this machine.
     #[error("there is no InfiniBand device {wanted}; {found}")]
     NoDevice {
         /// Its number or name.
         wanted: String,
-        /// What there is.
+        /// The devices that there are.
         found: String,
     },
     /// A device has no port that can be used.
@@ -27,7 +27,7 @@ pub enum Error {
         /// The ports and their states, and what to do.
         reason: String,
     },
-    /// The GID index that was asked for is not one of the port's.
+    /// The GID index that was asked for cannot be used on this port.
     #[error("GID index {wanted} of {device} port {port} cannot be used; {valid}")]
     NoGid {
         /// The index, or what was looked for.
@@ -36,7 +36,7 @@ pub enum Error {
         device: String,
         /// Its port.
         port: u8,
-        /// Those that can be.
+        /// The entries that can be used.
         valid: String,
     },
     /// A call of the verbs library failed.
@@ -51,7 +51,7 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
-    /// Memory cannot be made known to the adapter.
+    /// Memory cannot be registered with the adapter.
     #[error("{device} cannot register {bytes} bytes of {memory}: {}", .attempts.join("; "))]
     Register {
         /// The device.
@@ -66,11 +66,11 @@ pub enum Error {
     /// An operation failed.
     #[error("{opcode} failed with {status} (vendor code {vendor:#x}) between {local} and {remote}: {remedy}")]
     Completion {
-        /// What was to be done.
+        /// The operation.
         opcode: &'static str,
         /// The status's name in verbs.h.
         status: &'static str,
-        /// What the adapter says beside it.
+        /// The vendor's error code.
         vendor: u32,
         /// Device, port, GID and queue pair of this side.
         local: String,
@@ -79,7 +79,7 @@ pub enum Error {
         /// What to do.
         remedy: &'static str,
     },
-    /// The adapter said that something happened to itself.
+    /// The adapter reported an event that ends its use.
     #[error("{device}: {event}")]
     Event {
         /// The device.
@@ -87,13 +87,13 @@ pub enum Error {
         /// What happened.
         event: String,
     },
-    /// Both sides must use what only one can.
+    /// The two sides need something that only one of them can do.
     #[error("{0}")]
     Incompatible(String),
-    /// What a peer sent is not what this transport makes.
+    /// What a peer sent was not made by this transport.
     #[error("the transport's part of {what} is malformed: {problem}")]
     Malformed {
-        /// An endpoint, a region or a queue pair.
+        /// "an endpoint", "a region" or "a queue pair".
         what: &'static str,
         /// What was wrong.
         problem: &'static str,
@@ -103,16 +103,16 @@ pub enum Error {
     Silent {
         /// What it should have done.
         what: &'static str,
-        /// How long was waited.
+        /// How long this side waited.
         after: Duration,
     },
-    /// The peer's side could not make its end of a queue.
+    /// The peer could not make its end of a queue.
     #[error("the peer refused a queue: {reason}")]
     Refused {
-        /// The peer's words.
+        /// The peer's reason.
         reason: String,
     },
-    /// A region or endpoint of another provider was passed in.
+    /// A region or an endpoint made by another provider was passed in.
     #[error("{0} belongs to another transport provider")]
     Foreign(&'static str),
     /// The peer could not be found, or is gone.
@@ -121,7 +121,7 @@ pub enum Error {
     /// A system call failed.
     #[error(transparent)]
     System(#[from] SystemError),
-    /// An environment variable with a malformed value.
+    /// An environment variable has a malformed value.
     #[error(transparent)]
     Environment(#[from] BadVariable),
 }
@@ -129,14 +129,15 @@ pub enum Error {
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl fmt::Debug for Error {
-    /// As [`mscclpp_net::Report`] shows it: what a `main` prints that returns it is the message with its causes.
+    /// As [`mscclpp_net::Report`] shows it, so that a `main` that returns this error prints the message with its
+    /// causes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&Report(self), f)
     }
 }
 
 impl Error {
-    /// As the core knows it, over `transport`.
+    /// The error as the core knows it, for `transport`.
     pub(crate) fn over(self, transport: Transport) -> mscclpp_core::Error {
         use mscclpp_core::Error as Core;
         match self {

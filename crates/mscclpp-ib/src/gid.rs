@@ -1,4 +1,4 @@
-//! Which entry of a port's GID table to use.
+//! Chooses an entry of a port's GID table.
 
 use std::{fmt, net::Ipv6Addr};
 
@@ -58,8 +58,8 @@ pub(crate) struct GidEntry {
     pub(crate) index: u32,
     pub(crate) gid: Gid,
     pub(crate) kind: GidKind,
-    /// Whether the network interface behind it is in this process's network namespace; none if that is not known, or it has
-    /// none.
+    /// Whether the network interface behind it is in this process's network namespace; none if that is not known, or if
+    /// there is no interface.
     pub(crate) reachable: Option<bool>,
 }
 
@@ -73,8 +73,8 @@ impl fmt::Display for GidEntry {
     }
 }
 
-/// The entry to use if nobody said which. On Ethernet RoCE v2 before v1, and addresses that are routed before those of one
-/// link; what is in another network namespace not at all. On InfiniBand the first.
+/// The entry to use if none was asked for. On Ethernet: RoCE v2 before v1, routed addresses before link-local ones, and
+/// never an entry of another network namespace. On InfiniBand: the first.
 pub(crate) fn choose(entries: &[GidEntry], is_ethernet: bool) -> Option<&GidEntry> {
     let usable = entries.iter().filter(|entry| entry.reachable != Some(false));
     if is_ethernet {

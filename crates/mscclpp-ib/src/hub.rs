@@ -1,13 +1,15 @@
-//! What a process needs once, however many connections it has: the opened adapters, the links to peers, and one thread that
-//! answers peers who open queues, stores tokens for those without atomics, and hears what adapters say of themselves.
+//! What a process needs once, however many connections it has: the opened adapters, the links to peers, and one thread.
+//! The thread answers peers that open queues, stores tokens for peers without atomics, and takes events of the
+//! adapters.
 //!
 //! # Invariants
-//! 1. The thread never blocks but in its event loop, so stopping it is bounded. It takes locks that nobody holds while waiting.
-//! 2. A thread that waits for a token may serve the receiving ends that bring it, in place of the hub's. Each end is served by
-//!    one thread at a time, under its lock. The hub's looks after it as long as it is open, and does not wait for a thread that
-//!    serves it. It alone closes it.
-//! 3. A receiving end lives as long as the TCP connection over which its queue was opened, and its endpoint. The peer ends
-//!    that connection only when what it sent has completed.
+//! 1. The thread never blocks except in its event loop, so stopping it takes a bounded time. It takes only locks whose
+//!    holders never wait.
+//! 2. A thread that waits for a token may serve the receiving ends that bring it, instead of the hub's thread. Each end
+//!    is served by one thread at a time, under its lock. The hub's thread looks after it as long as it is open,
+//!    does not wait for a thread that serves it, and is the only one to close it.
+//! 3. A receiving end lives as long as its endpoint and the TCP connection over which its queue was opened. The peer
+//!    ends that connection only when everything it sent has completed.
 
 mod service;
 
@@ -51,7 +53,7 @@ struct Shared {
     endpoints: Mutex<HashMap<Name, Listening>>,
     links: Mutex<Vec<Weak<LinkState>>>,
     words: Arc<Words>,
-    /// The receiving ends that bring tokens, by the endpoints that they are between.
+    /// The receiving ends that bring tokens, by the endpoints that they connect.
     inbound: RwLock<BTreeMap<Between, Vec<(u64, SharedReceiver)>>>,
     commands: Arc<Commands<Command>>,
 }
@@ -72,7 +74,7 @@ struct Listening {
     flush: Option<Gpu>,
 }
 
-/// What other threads ask of the hub's.
+/// What other threads ask the hub's thread to do.
 pub(crate) enum Command {
     /// An adapter was opened.
     Adapter(Arc<Adapter>),
@@ -86,7 +88,7 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// Hands what peers open to the thread.
+/// Hands queues that peers open to the thread.
 struct Door(Arc<Shared>);
 
 impl Acceptor for Door {
@@ -122,7 +124,7 @@ impl Hub {
         Ok(Arc::new(Self { links, shared, thread: Mutex::new(Some(thread)), keys }))
     }
 
-    /// Of the regions that are registered.
+    /// The keys that registered regions get.
     pub(crate) fn keys(&self) -> Keys {
         self.keys
     }
@@ -147,15 +149,15 @@ impl Hub {
         Ok(adapter)
     }
 
-    /// Lets peers connect to a new endpoint. `flush` is the GPU that data must be made visible to before its tokens are
-    /// stored here.
+    /// Opens an endpoint to which peers can connect. `flush` is the GPU to which data must be made visible before its
+    /// tokens are stored here.
     pub(crate) fn open_endpoint(&self, side: Side, flush: Option<Gpu>) -> Result<Address> {
         let address = self.links.open_endpoint()?;
         self.shared.endpoints.lock().insert(address.name, Listening { side, flush });
         Ok(address)
     }
 
-    /// Says goodbye to the endpoint's peers, and takes no more from them.
+    /// Says goodbye to the endpoint's peers, and accepts no more.
     pub(crate) fn close_endpoint(&self, name: Name) {
         self.shared.endpoints.lock().remove(&name);
         self.links.close_endpoint(name);

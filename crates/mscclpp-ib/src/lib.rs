@@ -9,40 +9,41 @@
 //! # Ok::<(), mscclpp_core::Error>(())
 //! ```
 //!
-//! `IB0` to `IB7` are the devices that `MSCCLPP_HCA_DEVICES` names, in its order, else those with an active port, sorted by
-//! PCI address. The verbs library (libibverbs) is loaded when a device is first asked for.
+//! `IB0` to `IB7` are the devices that `MSCCLPP_HCA_DEVICES` names, in its order. If it is not set, they are the
+//! devices with an active port, sorted by PCI address. The verbs library (libibverbs) is loaded when a device is first
+//! asked for.
 //!
 //! # How data travels
-//! Each queue of a connection has a reliable-connected queue pair of its own, one way. A write is an RDMA write. A batch of
-//! operations is one chain of work requests, posted by one call; a completion is told of at a signal, a flush, and a
-//! quarter of the queue. The peer's process has no part in it.
+//! Each queue of a connection has its own reliable-connected queue pair, which carries data one way. A write is an RDMA
+//! write. A batch of operations is one chain of work requests, posted by one call. A completion is asked for at a
+//! signal, at a flush, and after each quarter of the queue. The peer's process takes no part.
 //!
 //! # How order is kept
-//! A signal adds to the peer's token by an RDMA atomic, on the queue pair of the data. Adapters carry out the requests of a
-//! queue pair in order. On the way from the adapter to memory, data may pass data (relaxed ordering), so every region has
-//! two keys: one for data, and one without relaxed ordering for words. What is written with the latter passes nothing that
-//! was sent before it.
+//! A signal is an RDMA atomic that adds to the peer's token, on the same queue pair as the data. Adapters carry out the
+//! requests of a queue pair in order. On the way from the adapter to memory, data may overtake other data (relaxed
+//! ordering). So every region has two keys: one for data, and one without relaxed ordering for words. A write with the
+//! second key overtakes nothing that was sent before it.
 //!
-//! So of two writes to the same bytes either may stay, if neither a signal nor a flush is between them. Without relaxed
-//! ordering ([`InfiniBandBuilder::relaxed_ordering`]) the later one stays.
+//! So if two writes go to the same bytes with neither a signal nor a flush between them, either may remain. Without
+//! relaxed ordering ([`InfiniBandBuilder::relaxed_ordering`]) the later one remains.
 //!
-//! Where an adapter has no atomics, or if `MSCCLPP_IBV_MODE` is `host-no-atomic`, a signal is a number that comes with the
-//! data as an RDMA write with immediate data. The peer's adapter tells of it behind the data, and a thread of the peer's
-//! process stores it in the token, with release. For GPUs, what the driver promises decides where tokens are; where it
-//! promises too little, the transport refuses. `docs/design/infiniband.md` says more.
+//! If an adapter has no atomics, or if `MSCCLPP_IBV_MODE` is `host-no-atomic`, a signal is a number that comes with the
+//! data, as an RDMA write with immediate data. The peer's adapter reports it after the data has arrived, and a thread
+//! of the peer's process stores it in the token with release order. For GPUs, the place of the tokens depends on what
+//! the driver promises; if it promises too little, the transport refuses. `docs/design/infiniband.md` says more.
 //!
 //! # How peers are kept apart from strangers
-//! What travels as the endpoint holds a random key. Both ends of the TCP connections over which queue pairs are made prove
-//! that they have it. Adapters check keys and bounds of what they write; nothing is encrypted.
+//! An endpoint, as it is sent to peers, holds a random key. Queue pairs are set up over TCP connections, whose two ends
+//! prove that they have this key. Adapters check the keys and bounds of what they write; nothing is encrypted.
 //!
 //! # How a dead peer is seen
-//! Beside its queue pairs, a connection has a *link*, a TCP connection that is silent and open as long as the peer's
-//! endpoint ([`mscclpp_net::links`]). Its end, or the silence of the peer's host, fails the connection. So do a port that
-//! goes down for more than 3 s, a device that fails, and the first request that fails.
+//! Beside its queue pairs, a connection has a *link*: a TCP connection that is silent, and open as long as the peer's
+//! endpoint ([`mscclpp_net::links`]). When the link ends, or the peer's host falls silent, the connection fails. It
+//! also fails when a port is down for more than 3 s, when a device fails, and at the first request that fails.
 //!
 //! # What has not been run
-//! All of this is tested with soft RoCE and with a simulated adapter. Memory of real GPUs behind a real adapter has not been
-//! tried.
+//! All of this is tested with soft RoCE and with a simulated adapter. It has not been run with memory of real GPUs
+//! behind a real adapter.
 
 mod adapter;
 mod blob;

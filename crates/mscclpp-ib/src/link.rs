@@ -16,7 +16,7 @@ use crate::{
     sender::SendQueue,
 };
 
-/// What an endpoint is made of: of this side of its connections.
+/// What belongs to an endpoint: this side of its connections.
 #[derive(Clone)]
 pub(crate) struct Side {
     pub(crate) transport: Transport,
@@ -80,12 +80,12 @@ impl LinkState {
         self.monitor.fail(error.over(self.side.transport));
     }
 
-    /// What errors call the peer.
+    /// The name of the peer in errors.
     pub(crate) fn peer(&self) -> String {
         self.monitor.label()
     }
 
-    /// What is said of a connection that is over without a reason of its own.
+    /// The error of a connection that is over without a reason of its own.
     pub(crate) fn closed(&self) -> CoreError {
         CoreError::PeerClosed { peer: self.monitor.label() }
     }
@@ -130,7 +130,7 @@ impl IbLink {
         Ok(self.link.open_data()?)
     }
 
-    /// Something is wrong with the peer. The link has a moment to end for a reason of its own.
+    /// Reports that something is wrong with the peer. The link has a moment to end for a reason of its own.
     pub(crate) fn suspect(&self, reason: String) {
         self.link.suspicions().report(reason);
     }

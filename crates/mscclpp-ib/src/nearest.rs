@@ -1,4 +1,4 @@
-//! Which adapter is closest to a GPU.
+//! Finds the adapter that is closest to a GPU.
 
 use std::{
     fs,
@@ -7,9 +7,9 @@ use std::{
 
 use mscclpp_gpu::Gpu;
 
-/// The number of the device, among those whose places in the tree of the system's devices are given, that has the longest
-/// way in common with the GPU. The first of several; none if the system does not tell where the GPU is, or there are no
-/// devices.
+/// Among devices whose places in the system's device tree are given, the index of the one whose path shares the longest
+/// beginning with the GPU's. The first, if there are several; none if the system does not say where the GPU is, or if
+/// there are no devices.
 pub(crate) fn nearest(gpu: &Gpu, devices: &[Option<PathBuf>]) -> Option<usize> {
     let address = gpu.properties().pci_bus_id.as_ref()?.to_lowercase();
     let place = fs::canonicalize(Path::new("/sys/bus/pci/devices").join(address)).ok()?;

@@ -1,46 +1,47 @@
-//! What is done so that a kernel which sees a token sees the data that came before it.
+//! What is done so that a kernel that sees a token also sees the data that came before it.
 //!
-//! An adapter's writes travel over PCIe in the order in which it made them, as far as they are not marked relaxed: a
-//! later write passes no earlier one, whatever the earlier one is marked with, as long as the later one is unmarked.
-//! Tokens are written through a memory region without relaxed ordering, so they stay behind their data *on the way to one
-//! destination*. Two things can still go wrong with GPUs: data and token go to different places (the GPU's memory and the
-//! host's), between which PCIe keeps no order; or the GPU itself does not show what arrived in the order in which it
-//! arrived. The driver tells about the second, and has a call that waits until both are settled.
+//! An adapter's writes travel over PCIe in the order in which it made them, unless they are marked relaxed. An unmarked
+//! write overtakes no earlier write, marked or not. Tokens are written through a memory region without relaxed
+//! ordering, so they stay behind their data *on the way to one destination*. With GPUs, two things can still go wrong.
+//! Data and token may go to different places (the GPU's memory and the host's), between which PCIe keeps no order. Or
+//! the GPU itself may not show writes in the order in which they arrived. The driver reports the second, and has a call
+//! that waits until both are settled.
 
 use mscclpp_gpu::{GpuDirect, WritesOrdering};
 
 /// How an adapter reaches a GPU's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mapping {
-    /// A dmabuf: through the GPU's PCIe window, or memory of the GPU that is part of the system's.
+    /// A dmabuf: through the GPU's PCIe window, or GPU memory that is part of the system's memory.
     DmaBuf,
     /// The peer-memory module of the driver: through the PCIe window.
     PeerMem,
 }
 
-/// How signals come in.
+/// How signals arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SignalMode {
     /// The peer's adapter adds to the token.
     Atomics,
-    /// The peer's adapter hands over a number, and a thread here stores it.
+    /// The peer's adapter delivers a number, and a thread here stores it.
     Immediates,
 }
 
-/// What is done with the tokens that kernels of a GPU wait for.
+/// Where the tokens are for which kernels of a GPU wait, and what is done with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TokenPlan {
     /// In the GPU's memory, beside the data.
     OnDevice,
-    /// In pinned host memory. A thread makes what has arrived visible to the GPU before it stores the token.
+    /// In pinned host memory. Before a thread stores the token, it makes everything that has arrived visible to the
+    /// GPU.
     OnHostAfterFlush,
-    /// In pinned host memory, as what has arrived is visible to all.
+    /// In pinned host memory, because everything that has arrived is visible to all.
     OnHost,
-    /// It cannot be promised, for this reason.
+    /// The order cannot be promised, for this reason.
     Refuse(&'static str),
 }
 
-/// Where tokens go, and what is done before one is stored.
+/// Decides where tokens go, and what is done before one is stored.
 pub(crate) fn plan(direct: GpuDirect, mapping: Mapping, mode: SignalMode) -> TokenPlan {
     if !direct.rdma && mapping == Mapping::PeerMem {
         return TokenPlan::Refuse(

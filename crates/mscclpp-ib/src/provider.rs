@@ -39,14 +39,14 @@ pub(crate) const TRANSPORTS: [Transport; 8] = [
     Transport::IB7,
 ];
 
-/// How long an acknowledgement is waited for, and how often a packet is sent again, if nobody says so.
+/// How long to wait for an acknowledgement and how often to repeat a packet, unless something else was chosen.
 const TIMEOUT: u8 = 18;
 const RETRIES: u8 = 7;
 
 /// The provider of [`Transport::IB0`] to [`Transport::IB7`].
 ///
-/// Loads the verbs library, and looks for devices, when it is first asked for one. Its thread and its listener go when all that
-/// was made through it is gone.
+/// It loads the verbs library and looks for devices when it is first asked for one. Its thread and its listener go when
+/// everything made through it is gone.
 #[derive(Default)]
 pub struct InfiniBand {
     pub(crate) verbs: Option<&'static Verbs>,
@@ -72,22 +72,23 @@ impl InfiniBand {
         Self::default()
     }
 
-    /// A provider to be set up.
+    /// Begins a provider with chosen settings.
     pub fn builder() -> InfiniBandBuilder {
         InfiniBandBuilder::default()
     }
 
-    /// The names of the devices that are `IB0`, `IB1`, and so on. Loads the library the first time.
+    /// The names of the devices that are `IB0`, `IB1`, and so on. The first call loads the library.
     ///
     /// # Errors
-    /// If there is no library, a variable is malformed, or there is no device: with what is missing, and what to do.
+    /// If there is no library or no device, or if a variable is malformed. The text says what is missing and what to
+    /// do.
     pub fn device_names(&self) -> Result<Vec<String>, String> {
         self.devices().map(|devices| devices.names.clone()).map_err(ToOwned::to_owned)
     }
 
-    /// The transport of the device that is closest to `gpu`: which shares the longest way to it in the system's tree of
-    /// devices, as of one PCIe switch. The first of several. None if there are no devices, or the system does not tell
-    /// where the GPU is, as with simulated ones.
+    /// The transport of the device that is closest to `gpu`: the one that shares the longest path with it in the
+    /// system's device tree, for example up to the same PCIe switch. The first, if there are several. `None` if there
+    /// are no devices, or if the system does not say where the GPU is, as for simulated ones.
     #[must_use]
     pub fn nearest_ib(&self, gpu: &Gpu) -> Option<Transport> {
         let devices = self.devices().ok()?;
@@ -244,7 +245,7 @@ impl InfiniBand {
         Ok(IbEndpoint { blob: blob.encode(), name, gpu: gpu.cloned(), mode, side, hub })
     }
 
-    /// How signals travel if a configuration leaves it open.
+    /// How signals travel if a configuration does not say.
     fn mode(&self, env: &Env) -> IbMode {
         if self.mode == IbMode::Default { env.mode.unwrap_or_default() } else { self.mode }
     }
@@ -297,7 +298,7 @@ impl InfiniBand {
     }
 }
 
-/// What [`ordering::plan`] says of a GPU and an adapter. Simulated devices are host memory.
+/// What [`ordering::plan`] decides for a GPU and an adapter. Memory of simulated devices is host memory.
 fn plan_tokens(gpu: &Gpu, adapter: &Adapter, mode: SignalMode) -> Result<TokenPlan> {
     if gpu.platform() == Platform::Host {
         return Ok(TokenPlan::OnDevice);

@@ -1,13 +1,13 @@
-//! The end of a queue that receives: its queue pair, and where signals come as immediate data, the store of tokens.
+//! The receiving end of a queue: its queue pair, and, if signals come as immediate data, the code that stores tokens.
 //!
 //! # Signals without atomics
-//! A peer whose adapter, or ours, has no atomics sends numbers in place of adding to tokens. First it selects a token, by
-//! a message with the token's region, offset and value ([`Select`]), which is stored. Then numbers come, alone or with
-//! data: the lower half of the value to be stored next. A value rises, by less than 2^32 from one number to the next, so
-//! the upper half is known.
+//! If the peer's adapter or ours has no atomics, the peer sends numbers instead of adding to tokens. First it selects a
+//! token, by a message ([`Select`]) with the token's region, offset and value; this value is stored. Then numbers come,
+//! alone or with data. Each is the lower half of the next value to store. A value grows by less than 2^32 from one
+//! number to the next, so the upper half is known.
 //!
-//! Each takes a receive, and the adapter tells of it once everything that the peer sent before is in place. The thread then
-//! stores the value, with release.
+//! Each number takes a receive. The adapter reports it once everything that the peer sent before is in place. The
+//! thread then stores the value with release order.
 
 use std::{
     fmt,
@@ -34,12 +34,12 @@ use crate::{
     status::Status,
 };
 
-/// What is wrong with a queue or with what came over it, as the peer is told.
+/// What is wrong with a queue or with what came over it; the peer is told this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Complaint {
-    /// This end could not be made, for that error of the system, or 0.
+    /// This end could not be made. `errno` is the system's error, or 0.
     NoQueue { errno: u64 },
-    /// What the peer said of its end makes no sense.
+    /// What the peer said about its end makes no sense.
     Offer,
     /// A signal for a region that is not registered.
     Region { region: u64 },
@@ -47,7 +47,7 @@ pub(crate) enum Complaint {
     Place { region: u64, offset: u64 },
     /// A signal for a word that only a device reaches.
     Device { region: u64 },
-    /// A message that makes no sense, or a number before the first.
+    /// A message that makes no sense, or a number before the first selection.
     Message,
 }
 
@@ -109,7 +109,7 @@ impl fmt::Display for Complaint {
     }
 }
 
-/// Selects the token that the numbers behind it are for, and stores a value in it.
+/// Selects the token to which the following numbers belong, and stores a value in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Select {
     pub(crate) region: u64,
@@ -130,7 +130,7 @@ impl Select {
         (kind == SELECT).then_some(Self { region, offset, value })
     }
 
-    /// The value that the lower half of the next one stands for.
+    /// The value whose lower half is `lower`.
     fn next(&self, lower: u32) -> u64 {
         self.value.wrapping_add(lower.wrapping_sub(self.value as u32).into())
     }
@@ -145,7 +145,7 @@ pub(crate) struct Receiver {
     qp: QueuePair,
     cq: Cq,
     memory: Option<Memory>,
-    /// Empty but while completions are looked at; kept for its room.
+    /// Empty, except while completions are handled; kept to reuse its memory.
     taken: Vec<Completion>,
     side: Side,
     selected: Option<Select>,
@@ -184,14 +184,15 @@ pub(crate) enum Served {
     Over,
 }
 
-/// How often a receiver's completions are looked at before the others have their turn: a peer that sends without a pause must
+/// How often a receiver's completions are taken before the others have their turn: a peer that sends without pause must
+/// not occupy the thread.
 /// not keep the thread.
 const POLLS_AT_ONCE: usize = 64;
 
-/// The completions of receives are known by their places, that of a count by this.
+/// The completions of receives carry the number of their place, the completion of a count carries this.
 const COUNT: u64 = u64::MAX;
 
-/// What a receiver is made of.
+/// What a new receiver needs.
 pub(crate) struct Beginning {
     pub(crate) side: Side,
     pub(crate) flush: Option<Gpu>,
@@ -259,7 +260,7 @@ impl Receiver {
         self.qp.number()
     }
 
-    /// Whether it brings tokens.
+    /// Whether it delivers tokens.
     pub(crate) fn takes_signals(&self) -> bool {
         self.memory.is_some()
     }
@@ -277,8 +278,8 @@ impl Receiver {
         &self.side
     }
 
-    /// Does what has come, as much as is good for the other queues. If the queue is over and the peer is to blame, the peer
-    /// was told why.
+    /// Handles what has come, but only so much that other queues are not delayed. If the queue is over and the peer is
+    /// to blame, the peer has been told why.
     pub(crate) fn serve(&mut self) -> Served {
         self.serve_with(POLLS_AT_ONCE)
     }
@@ -299,14 +300,15 @@ impl Receiver {
         }
     }
 
-    /// As [`Receiver::serve`], by a thread that waits for a token: one look, as it comes again if its token has not come.
-    /// Whether that look found that the queue is over: said once, as the hub's thread is to be told.
+    /// Like [`Receiver::serve`], for a thread that waits for a token. It looks once, because the thread calls again if
+    /// its token has not come. Returns whether this look found that the queue is over, so that the hub's thread is told
+    /// once.
     pub(crate) fn serve_for_waiter(&mut self) -> bool {
         self.is_assisted = true;
         !self.is_over && self.serve_with(1) == Served::Over
     }
 
-    /// Whether a thread that waits has served it since this was last asked.
+    /// Whether a waiting thread has served it since the last call.
     pub(crate) fn take_assisted(&mut self) -> bool {
         mem::take(&mut self.is_assisted)
     }
@@ -378,7 +380,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// What a receive says is to be stored.
+    /// What a completed receive asks to be stored.
     fn read(&self, completion: &Completion) -> Option<Select> {
         if completion.flags & sys::IBV_WC_WITH_IMM != 0 {
             let selected = self.selected?;
@@ -392,7 +394,7 @@ impl Receiver {
         Select::decode(std::array::from_fn(|i| place[i].load(Ordering::Relaxed)))
     }
 
-    /// Tells the peer how many receives it has again, when these are many.
+    /// Tells the peer how many receives were posted again, once there are many.
     fn tell(&mut self) -> Result<(), Option<Complaint>> {
         let Some(memory) = &self.memory else { return Ok(()) };
         if self.is_telling || (self.again - self.told) * 2 < memory.places.len() as u64 {
@@ -406,7 +408,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The next message makes an event.
+    /// Makes the next message raise an event.
     pub(crate) fn arm(&self) {
         if let Err(error) = self.cq.arm() {
             self.give_up(&error);

@@ -23,15 +23,16 @@ use crate::{
     hub::Hub,
 };
 
-/// Which keys a region has that peers write to.
+/// Which keys a region has to which peers write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// One for everything, without relaxed ordering.
+    /// One key for everything, without relaxed ordering.
     Strict,
-    /// One with relaxed ordering, for data. Another without, for words: what is written with it stays behind everything
-    /// before.
+    /// A key with relaxed ordering for data, and a key without for words: what is written with the second stays behind
+    /// everything before.
     RelaxedData,
-    /// Two with relaxed ordering. Words may then pass the data before them: for tests that show that they would see it.
+    /// Two keys with relaxed ordering. Words may then overtake the data before them: for tests that show that they
+    /// would notice.
     Broken,
 }
 
@@ -39,15 +40,16 @@ pub(crate) enum Keys {
 pub(crate) struct LocalRegion {
     // In this order: peers get in no more before the region is let go of.
     _shared: Option<Shared>,
-    /// What this side's adapter reads it with, made when it is first written from. Apart from what peers write with:
-    /// queues keep it until what they read is sent, and peers must not get in for as long.
+    /// The registration through which this side's adapter reads the region, made when it is first written from. It is
+    /// separate from the one for peers: queues keep it until they have sent what they read, and peers must not have
+    /// access for that long.
     source: OnceLock<Arc<Source>>,
     blob: Vec<u8>,
     adapter: Arc<Adapter>,
     region: Arc<MemoryRegion>,
 }
 
-/// What peers get in with.
+/// The registration through which peers write.
 struct Shared {
     // They are keys for as long as they live.
     _data: Mr,
@@ -60,7 +62,7 @@ struct Shared {
 pub(crate) struct Source {
     mr: Mr,
     pub(crate) address: u64,
-    /// Whether the host may read it too, as it does for what travels inside a request.
+    /// Whether the host may read it too, as it must to put data inside a request.
     pub(crate) is_host_memory: bool,
     // Behind the registration, which must not outlive it.
     _region: Arc<MemoryRegion>,
@@ -117,7 +119,7 @@ impl LocalRegion {
         &self.adapter
     }
 
-    /// What requests of this side read it with.
+    /// The registration through which this side's requests read it.
     pub(crate) fn source(&self) -> Result<Arc<Source>> {
         if let Some(source) = self.source.get() {
             return Ok(source.clone());
@@ -144,7 +146,7 @@ impl Drop for Shared {
     }
 }
 
-/// A region of a peer: what its adapter must be told.
+/// A region of a peer, as this side's adapter names it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PeerRegion(pub(crate) RegionBlob);
 
@@ -168,7 +170,7 @@ fn downcast<'a, T: 'static>(any: &'a dyn Any, what: &'static str) -> Result<&'a 
     any.downcast_ref().ok_or(Error::Foreign(what))
 }
 
-/// The registered regions, as the thread finds them that stores tokens for peers without atomics.
+/// The registered regions, for the thread that stores tokens for peers without atomics.
 #[derive(Default)]
 pub(crate) struct Words {
     table: Mutex<HashMap<u64, Weak<MemoryRegion>>>,
@@ -190,14 +192,14 @@ impl Words {
         self.table.lock().insert(region.id(), Arc::downgrade(region));
     }
 
-    /// Behind this, nothing is stored in it any more.
+    /// Once this returns, nothing is stored in the region any more.
     fn withdraw(&self, id: u64) {
         self.table.lock().remove(&id);
     }
 
-    /// Raises the word at `offset` of a region to `value`, behind everything that this thread has seen arrive: whoever loads
-    /// the word with acquire and sees the value sees that. A word that is higher already stays: it may have been raised by
-    /// another queue, which this thread happened to look at first.
+    /// Raises the word at `offset` of a region to `value`, after everything that this thread has seen arrive: a thread
+    /// that loads the word with acquire and sees the value sees all of that. A word that is already higher stays as it
+    /// is: another queue, at which this thread happened to look first, may have raised it.
     pub(crate) fn raise(&self, region: u64, offset: u64, value: u64) -> Result<(), Refusal> {
         // Held while storing, so that the owner of the memory waits in `withdraw` before it frees it.
         let table = self.table.lock();

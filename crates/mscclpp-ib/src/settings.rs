@@ -1,11 +1,11 @@
-//! What the environment and the builder choose.
+//! The settings made by the environment and the builder.
 
 use std::ffi::OsString;
 
 use mscclpp_core::IbMode;
 use mscclpp_net::env::{BadVariable, text};
 
-/// What the environment says about this transport. An empty value counts as unset.
+/// The environment variables about this transport. An empty value counts as unset.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Env {
     /// `MSCCLPP_HCA_DEVICES`: the devices, in the order of `IB0`, `IB1`, ...

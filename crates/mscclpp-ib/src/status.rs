@@ -1,14 +1,14 @@
-//! What a completion that failed means, and what to do about it.
+//! What a failed completion means, and what to do about it.
 
 use mscclpp_verbs_sys as sys;
 
-/// A status of `ibv_wc_status`, by its number: a driver may know more of them than this crate.
+/// A status of `ibv_wc_status`, by its number, because a driver may know more of them than this crate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Status(pub(crate) u32);
 
 impl Status {
     pub(crate) const SUCCESS: Self = Self(sys::IBV_WC_SUCCESS);
-    /// Of work behind the first that failed: it says nothing of the cause.
+    /// The status of work after the first that failed. It says nothing about the cause.
     pub(crate) const FLUSHED: Self = Self(sys::IBV_WC_WR_FLUSH_ERR);
 
     /// Its name in verbs.h, and what to do.

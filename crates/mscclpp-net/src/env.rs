@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use crate::interface::Family;
 
-/// What the environment says about the network. An empty value counts as unset.
+/// The environment variables about the network. An empty value counts as unset.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Env {
     /// `MSCCLPP_SOCKET_IFNAME`: the name of the one interface to use.
@@ -19,11 +19,11 @@ pub struct Env {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{variable}={value:?} is not valid: {allowed}")]
 pub struct BadVariable {
-    /// Its name.
+    /// The variable's name.
     pub variable: &'static str,
-    /// Its value.
+    /// The variable's value.
     pub value: String,
-    /// What it may be.
+    /// The values that are allowed.
     pub allowed: &'static str,
 }
 
@@ -31,7 +31,7 @@ impl Env {
     /// Reads the process's environment.
     ///
     /// # Errors
-    /// A malformed value.
+    /// If a value is malformed.
     pub fn read() -> Result<Self, BadVariable> {
         Self::from_lookup(std::env::var_os)
     }
@@ -39,7 +39,7 @@ impl Env {
     /// Reads variables through a function.
     ///
     /// # Errors
-    /// A malformed value.
+    /// If a value is malformed.
     pub fn from_lookup(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self, BadVariable> {
         let text = |name, allowed, valid: fn(&str) -> bool| {
             text(name, lookup(name).filter(|value| !value.is_empty()), allowed, valid)
@@ -58,10 +58,10 @@ impl Env {
     }
 }
 
-/// `MSCCLPP_HOSTID` alone, for who uses no sockets.
+/// Reads `MSCCLPP_HOSTID` alone, for callers that use no sockets.
 ///
 /// # Errors
-/// A malformed value.
+/// If the value is malformed.
 pub fn host_id(lookup: impl FnOnce(&'static str) -> Option<OsString>) -> Result<Option<String>, BadVariable> {
     const NAME: &str = "MSCCLPP_HOSTID";
     let allowed = "1 to 256 printable characters, the same in all processes of one host";
@@ -69,10 +69,10 @@ pub fn host_id(lookup: impl FnOnce(&'static str) -> Option<OsString>) -> Result<
     text(NAME, value, allowed, |v| v.len() <= 256 && !v.chars().any(char::is_control))
 }
 
-/// The value of a variable that is a text of a certain form.
+/// Reads a variable whose value is a text of a certain form.
 ///
 /// # Errors
-/// If it is no UTF-8 or not `valid`.
+/// If the value is not UTF-8 or not `valid`.
 pub fn text(
     variable: &'static str,
     value: Option<OsString>,

@@ -4,15 +4,15 @@ use std::{error::Error, fmt, io};
 #[derive(Debug, thiserror::Error)]
 #[error("{operation} failed")]
 pub struct SystemError {
-    /// What was tried.
+    /// The operation that failed.
     pub operation: &'static str,
     /// The system's answer.
     pub source: io::Error,
 }
 
-/// Names the operation of a failed system call.
+/// Adds to a failed system call the name of the operation.
 pub trait SystemCall<T> {
-    /// Turns a failure into one of `operation`.
+    /// Turns a failure into a [`SystemError`] that names `operation`.
     ///
     /// # Errors
     /// The same failure, with its operation.
@@ -25,8 +25,8 @@ impl<T, E: Into<io::Error>> SystemCall<T> for Result<T, E> {
     }
 }
 
-/// An error with all its causes, in one line: for places that show or keep a text alone, such as a log line, a message to
-/// another process, or the end of a program. A cause whose text the error before it ends with is not said again.
+/// An error with all its causes, in one line: for a log line, a message to another process, or the last line of a
+/// program. A cause that already stands at the end of the text before it is not repeated.
 ///
 /// ```
 /// # use mscclpp_net::Report;

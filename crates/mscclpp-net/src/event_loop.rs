@@ -1,9 +1,10 @@
-//! One thread that owns sockets, waits until something can be done, and takes commands of other threads.
+//! One thread that owns sockets, waits until one is ready, and takes commands from other threads.
 //!
 //! # Invariants
 //! 1. A command is queued before the event descriptor is set, and [`EventLoop::wait`] clears the descriptor before its
-//!    caller takes the queue. So a command is either taken in this turn, or the descriptor is still set for the next.
-//! 2. Sockets are told of for as long as something can be done on them: what is not dealt with in one turn is told again.
+//!    caller takes the queue. So a command is either taken in this turn, or the descriptor is still set for the next
+//!    one.
+//! 2. A socket is reported for as long as it is ready: what is not dealt with in one turn is reported again.
 
 use std::{
     io,
@@ -18,7 +19,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use crate::{Report, SystemCall, SystemError};
 
-/// The way from other threads to the one that runs an [`EventLoop`].
+/// The queue through which other threads send commands to the thread that runs an [`EventLoop`].
 pub struct Commands<C> {
     queue: SegQueue<C>,
     event: OwnedFd,
@@ -28,7 +29,7 @@ impl<C> Commands<C> {
     /// An empty queue.
     ///
     /// # Errors
-    /// If the system has no descriptor for it.
+    /// If the system has no descriptor left.
     pub fn new() -> Result<Self, SystemError> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .during("making an event descriptor")?;
@@ -42,35 +43,35 @@ impl<C> Commands<C> {
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
-    /// Takes the commands that are there now, in the order in which they came.
+    /// Takes the commands queued so far, oldest first.
     pub fn take(&self) -> impl Iterator<Item = C> + '_ {
         // No more than these: whoever goes on sending must not keep the thread from its sockets.
         (0..self.queue.len()).map_while(|_| self.queue.pop())
     }
 }
 
-/// What became possible on a socket.
+/// What has become possible on a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ready {
-    /// Its token.
+    /// The socket's token.
     pub token: u64,
-    /// There is something to read, or its end or failure to be seen.
+    /// There are bytes to read, or the connection has ended or failed.
     pub readable: bool,
-    /// It takes bytes, or its failure is to be seen.
+    /// The socket takes bytes, or has failed.
     pub writable: bool,
 }
 
-/// What to be told of a socket, besides that it failed.
+/// What to report about a socket, besides its failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interest {
-    /// That it can be read.
+    /// Report when it can be read.
     pub read: bool,
-    /// That it can be written.
+    /// Report when it can be written.
     pub write: bool,
 }
 
 impl Interest {
-    /// That it can be read.
+    /// Report when it can be read.
     pub const READ: Self = Self { read: true, write: false };
 
     fn flags(self) -> epoll::EventFlags {
@@ -89,7 +90,7 @@ const WAKE: u64 = u64::MAX;
 /// How long [`EventLoop::wait_or_retry`] pauses when the system refuses a wait.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
-/// Waits for sockets, for a time, or for a command.
+/// Waits for sockets, for a time to pass, or for a command.
 pub struct EventLoop<C> {
     epoll: OwnedFd,
     commands: Arc<Commands<C>>,
@@ -100,7 +101,7 @@ impl<C> EventLoop<C> {
     /// A loop that watches no socket yet.
     ///
     /// # Errors
-    /// If the system has no descriptor for it.
+    /// If the system has no descriptor left.
     pub fn new(commands: Arc<Commands<C>>) -> Result<Self, SystemError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).during("making an event loop")?;
         let this = Self { epoll, commands, next_token: LISTENER + 1 };
@@ -115,19 +116,20 @@ impl<C> EventLoop<C> {
 
     /// Watches the one listener of this loop; its token is [`LISTENER`].
     ///
-    /// Unlike other sockets it is told of once for each connection that comes (an exception to invariant 2). Whoever does
-    /// not accept all that wait, because there are too many, or no descriptors for them, must remember to go on.
+    /// Unlike other sockets, the listener is reported once for each connection that comes (an exception to invariant
+    /// 2). A caller that does not accept all waiting connections, because there are too many or no descriptors left,
+    /// must remember to go on later.
     ///
     /// # Errors
-    /// If the system watches as many sockets as it can.
+    /// If the system cannot watch one more socket.
     pub fn add_listener(&self, listener: impl AsFd) -> Result<(), SystemError> {
         self.watch(listener, LISTENER, epoll::EventFlags::IN | epoll::EventFlags::ET)
     }
 
-    /// Watches a socket. Gives its token, which is larger than that of all before.
+    /// Watches a socket. Gives its token, which is larger than all tokens before it.
     ///
     /// # Errors
-    /// If the system watches as many sockets as it can.
+    /// If the system cannot watch one more socket.
     pub fn add(&mut self, socket: impl AsFd, interest: Interest) -> Result<u64, SystemError> {
         let token = self.next_token;
         self.watch(socket, token, interest.flags())?;
@@ -135,24 +137,24 @@ impl<C> EventLoop<C> {
         Ok(token)
     }
 
-    /// Watches a socket for something else than before.
+    /// Changes what is reported about a socket.
     ///
     /// # Errors
-    /// If it is not being watched.
+    /// If the socket is not being watched.
     pub fn modify(&self, socket: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
         Ok(epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(token), interest.flags())?)
     }
 
-    /// Watches a socket no more. Closing it does the same, if nobody else has it open.
+    /// Stops watching a socket. Closing the socket does the same, unless another descriptor keeps it open.
     pub fn remove(&self, socket: impl AsFd) {
         // It fails for a socket that is not watched, which is what was wanted.
         let _ = epoll::delete(&self.epoll, socket);
     }
 
-    /// Waits until a socket is ready or a command has come, at most for `timeout`, and says which sockets are.
+    /// Waits until a socket is ready or a command has come, for at most `timeout`. Gives the sockets that are ready.
     ///
     /// # Errors
-    /// The system's; nothing can be waited for then.
+    /// If the system refuses the wait.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Vec<Ready>, SystemError> {
         let timeout = timeout.map(|t| {
             // Rounded up to what the system counts in, or a deadline just ahead would be waited for in a busy loop.
@@ -181,16 +183,16 @@ impl<C> EventLoop<C> {
         Ok(ready)
     }
 
-    /// As [`EventLoop::wait`], until `deadline` at most.
+    /// Like [`EventLoop::wait`], until `deadline` at most.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`EventLoop::wait`].
     pub fn wait_until(&self, deadline: Option<Instant>) -> Result<Vec<Ready>, SystemError> {
         self.wait(deadline.map(|at| at.saturating_duration_since(Instant::now())))
     }
 
-    /// As [`EventLoop::wait_until`], for a service that goes on when the system refuses a wait. The refusal is logged, and
-    /// after a pause of 10 ms this says that no socket is ready, so that the caller looks after its commands and
+    /// Like [`EventLoop::wait_until`], for a service that goes on when the system refuses a wait. The refusal is
+    /// logged. After a pause of 10 ms this returns no ready socket, so that the caller looks after its commands and
     /// deadlines and then tries again.
     pub fn wait_or_retry(&self, deadline: Option<Instant>) -> Vec<Ready> {
         self.wait_until(deadline).unwrap_or_else(|error| {
@@ -202,8 +204,8 @@ impl<C> EventLoop<C> {
     }
 }
 
-/// Waits for the end of a thread that was told to end. Not if it is the calling thread itself, which lets go of the last
-/// owner of its own loop: that ends by itself.
+/// Waits for the end of a thread that was told to end. Does not wait if it is the calling thread itself, which happens
+/// when that thread drops the last owner of its own loop: it ends by itself.
 pub fn join(thread: JoinHandle<()>) -> std::thread::Result<()> {
     if thread.thread().id() == std::thread::current().id() { Ok(()) } else { thread.join() }
 }

@@ -4,10 +4,11 @@ use std::{fs, os::unix::fs::MetadataExt};
 
 use crate::{SystemCall, SystemError};
 
-/// What two processes of one host have in common, and two processes of different hosts do not.
+/// What two processes have in common if they are on one host, and only then.
 ///
-/// Not the host's name: containers share or lack one. The boot id is the machine's, also inside containers. Processes of
-/// different network namespaces cannot meet over abstract Unix sockets, so these count as different hosts.
+/// A host's name would not do: containers may share one or have none. The boot id belongs to the machine and is the
+/// same inside containers. Processes in different network namespaces cannot meet over abstract Unix sockets, so they
+/// count as being on different hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// The random id of this boot of the machine.

@@ -33,7 +33,7 @@ pub struct Interface {
     pub ip: IpAddr,
 }
 
-/// No interface of that name has a usable address.
+/// No interface with that name has a usable address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no network interface {name:?} with a suitable address; there are: {}", available.join(", "))]
 pub struct NoSuchInterface {
@@ -46,13 +46,13 @@ pub struct NoSuchInterface {
 /// All addresses of all interfaces.
 ///
 /// # Errors
-/// The system's.
+/// If the system cannot list them.
 pub fn list() -> Result<Vec<Interface>, SystemError> {
     let found = if_addrs::get_if_addrs().during("listing the network interfaces")?;
     Ok(found.into_iter().map(|i| Interface { ip: i.ip(), name: i.name }).collect())
 }
 
-/// How good an address is to be reached at by others; lower is better.
+/// How suitable an address is for other machines to connect to; lower is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Suitability {
     Network,
@@ -74,7 +74,7 @@ fn suitability(interface: &Interface) -> Suitability {
     }
 }
 
-/// Whether an address is of use only together with the name of an interface.
+/// Whether an address works only together with the name of an interface.
 fn is_link_local(ip: &IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -82,8 +82,8 @@ fn is_link_local(ip: &IpAddr) -> bool {
     }
 }
 
-/// The addresses to offer, best first: networks, then container bridges, then loopback; IPv4 before IPv6 within each.
-/// With a name, those of that interface alone. There may be none.
+/// The addresses to offer to others, best first: networks, then container bridges, then loopback; within each, IPv4
+/// before IPv6. If `name` is given, only the addresses of that interface. The list may be empty.
 ///
 /// # Errors
 /// If no interface of that name has an address of that family.

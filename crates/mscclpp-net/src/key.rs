@@ -1,42 +1,42 @@
 //! Proofs that both ends of a connection have the same key.
 //!
-//! A handshake challenges with random bytes, keeps a [`Transcript`] of everything that was said, and lets each end prove
-//! it. A proof is an HMAC-SHA256, under the key, of a label of the side that makes it and of the transcript: an old
-//! proof, one of the other side and one of another protocol are worth nothing. What is said, and in which order, is the
-//! handshake's business.
+//! A handshake sends random bytes as a challenge, keeps a [`Transcript`] of everything that was said, and lets each end
+//! prove it. A proof is an HMAC-SHA256, under the key, of a label of the side that makes it and of the transcript. So
+//! an old proof is worth nothing, and neither is a proof of the other side or of another protocol. What is said, and in
+//! which order, is up to the handshake.
 
 use std::fmt;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-/// Random bytes that a handshake uses once.
+/// Random bytes that one handshake uses once.
 pub type Nonce = [u8; 32];
 
-/// What one side says of a transcript to show that it has the key.
+/// A side's proof, over a transcript, that it has the key.
 pub type Proof = [u8; Key::LEN];
 
-/// A secret that two sides have in common.
+/// A secret that two sides share.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; Self::LEN]);
 
 impl Key {
-    /// Its length in bytes, and that of a proof.
+    /// The length in bytes of a key, and of a proof.
     pub const LEN: usize = 32;
 
-    /// The key of these bytes.
+    /// The key with these bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         Self(bytes)
     }
 
-    /// The key that a text stands for, for one `purpose`.
+    /// Derives a key from a text, for one `purpose`.
     #[must_use]
     pub fn of_text(purpose: &[u8], text: &str) -> Self {
         Self(Sha256::new().chain_update(purpose).chain_update(text).finalize().into())
     }
 
-    /// Its bytes.
+    /// The key's bytes.
     #[must_use]
     pub const fn to_bytes(&self) -> [u8; Self::LEN] {
         self.0
@@ -50,20 +50,20 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What was said so far, and the key under which it is proved.
+/// What has been said so far, and the key under which it is proved.
 pub struct Transcript {
     key: Key,
     said: Vec<u8>,
 }
 
 impl Transcript {
-    /// Nothing was said yet.
+    /// A transcript in which nothing has been said yet.
     #[must_use]
     pub fn new(key: Key) -> Self {
         Self { key, said: Vec::new() }
     }
 
-    /// Either side said this.
+    /// Adds what either side said.
     pub fn add(&mut self, said: &[u8]) -> &mut Self {
         self.said.extend_from_slice(said);
         self
@@ -76,13 +76,13 @@ impl Transcript {
         Hmac::<Sha256>::new(&block.into()).chain_update(side).chain_update(&self.said)
     }
 
-    /// What only somebody with the key can say of everything so far, as `side`.
+    /// The proof of everything so far, as `side`. Only a holder of the key can make it.
     #[must_use]
     pub fn prove(&self, side: &[u8]) -> Proof {
         self.mac(side).finalize().into_bytes().into()
     }
 
-    /// Checks a proof of `side`, in a time that does not depend on it.
+    /// Checks a proof of `side`. Takes the same time whether it is right or wrong.
     #[must_use]
     pub fn verify(&self, side: &[u8], proof: &[u8]) -> bool {
         self.mac(side).verify_slice(proof).is_ok()

@@ -1,4 +1,4 @@
-//! TCP sockets as this repository wants them: they do not block, are closed on exec, and notice when the other host is
+//! TCP sockets as this repository uses them: they do not block, are closed on exec, and notice when the other host is
 //! gone.
 
 use std::{
@@ -9,26 +9,26 @@ use std::{
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
-/// Connections that may wait to be accepted; the system has a limit of its own.
+/// How many connections may wait to be accepted; the system has a limit of its own.
 const BACKLOG: i32 = 4096;
 
 /// How a connection notices that the other host is gone.
 ///
-/// Probes on an idle connection, and the data on a busy one, are acknowledged by the other system, not by its process:
-/// a process that is stopped is not taken for a host that has vanished.
+/// Probes on an idle connection, and the data on a busy one, are acknowledged by the other host's system, not by its
+/// process. So a process that is stopped is not taken for a host that is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Liveness {
-    /// How long nothing must have come before the first probe is sent.
+    /// How long a connection must be silent before the first probe is sent.
     pub idle: Duration,
     /// The time between two probes. After three without an answer the connection has ended.
     pub interval: Duration,
-    /// The connection has ended when what was sent is not acknowledged for so long. Nothing if the other side may leave
-    /// its receive buffer full for longer.
+    /// The connection ends if sent data is not acknowledged for this long. `None` if the other side may leave its
+    /// receive buffer full for longer.
     pub unacknowledged: Option<Duration>,
 }
 
 impl Liveness {
-    /// A host that acknowledges nothing for 3.5 s is gone: well under the five seconds in which a loss must be known.
+    /// A host that acknowledges nothing for 3.5 s is gone: well under the five seconds in which a loss must be noticed.
     /// For connections whose data always fits the other side's receive buffer.
     pub const PROMPT: Self = Self {
         idle: Duration::from_secs(1),
@@ -36,10 +36,10 @@ impl Liveness {
         unacknowledged: Some(Duration::from_millis(3500)),
     };
 
-    /// Has a connection notice.
+    /// Sets these limits on a connection.
     ///
     /// # Errors
-    /// The system's.
+    /// If the system refuses.
     pub fn apply(&self, stream: &TcpStream) -> io::Result<()> {
         let socket = SockRef::from(stream);
         let probes = TcpKeepalive::new().with_time(self.idle).with_interval(self.interval).with_retries(3);
@@ -64,12 +64,13 @@ fn socket(address: SocketAddr, receive_buffer: Option<usize>) -> io::Result<Sock
     Ok(socket)
 }
 
-/// Listens on an address. IPv6's unspecified address serves IPv4 too.
+/// Listens on an address. The unspecified address of IPv6 serves IPv4 too.
 ///
-/// `receive_buffer` is that of the connections to come, in bytes; without one the system adapts it to the traffic.
+/// `receive_buffer` is the receive buffer of accepted connections, in bytes; if none, the system adapts it to the
+/// traffic.
 ///
 /// # Errors
-/// The system's.
+/// If the system refuses.
 pub fn listen(address: SocketAddr, receive_buffer: Option<usize>) -> io::Result<TcpListener> {
     let socket = socket(address, receive_buffer)?;
     if address.is_ipv6() {
@@ -80,10 +81,11 @@ pub fn listen(address: SocketAddr, receive_buffer: Option<usize>) -> io::Result<
     Ok(socket.into())
 }
 
-/// Listens on a free port of all addresses: of both families, if `v6` and the system has both; else of IPv4.
+/// Listens on a free port of all addresses: of both families if `v6` is set and the system has both, otherwise of IPv4
+/// alone.
 ///
 /// # Errors
-/// The system's.
+/// If the system refuses.
 pub fn listen_everywhere(v6: bool, receive_buffer: Option<usize>) -> io::Result<TcpListener> {
     let at = |ip: IpAddr| listen(SocketAddr::new(ip, 0), receive_buffer);
     match v6 {
@@ -92,11 +94,11 @@ pub fn listen_everywhere(v6: bool, receive_buffer: Option<usize>) -> io::Result<
     }
 }
 
-/// Begins to connect, without delay for small packets. The outcome is there when the socket becomes writable: see
+/// Begins to connect. Small packets are sent without delay. The outcome is known when the socket becomes writable: see
 /// [`is_connected`].
 ///
 /// # Errors
-/// The system's, if it says at once that this cannot work.
+/// If the system says at once that this cannot work.
 pub fn begin_connect(address: SocketAddr, receive_buffer: Option<usize>) -> io::Result<TcpStream> {
     let socket = socket(address, receive_buffer)?;
     socket.set_tcp_nodelay(true)?;
@@ -108,14 +110,14 @@ pub fn begin_connect(address: SocketAddr, receive_buffer: Option<usize>) -> io::
     Ok(socket.into())
 }
 
-/// Whether a connection that was begun stands; `false` if that is not known yet.
+/// Whether a connection that was begun is established; `false` if that is not known yet.
 ///
-/// The system gives to an outgoing connection a free port, which may be the very one of this machine that is called when
-/// nobody listens there. Such a connection leads back to its own socket, and each end would wait for the other to speak.
-/// It counts as refused.
+/// The system gives an outgoing connection a free port. If nobody listens at the port that is called on this machine,
+/// it may pick that very port. The socket is then connected to itself, and each end would wait for the other to speak.
+/// Such a connection counts as refused.
 ///
 /// # Errors
-/// Why it failed.
+/// Why the connection failed.
 pub fn is_connected(stream: &TcpStream) -> io::Result<bool> {
     if let Some(error) = stream.take_error()? {
         return Err(error);
@@ -128,10 +130,10 @@ pub fn is_connected(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-/// Accepts a connection, which then does not block; none if none waits.
+/// Accepts a connection, and makes it not block; `None` if none is waiting.
 ///
 /// # Errors
-/// The system has no descriptor or no memory for it; try again after a while.
+/// If the system has no descriptor or no memory for it; try again after a while.
 pub fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, SocketAddr)>> {
     loop {
         match listener.accept() {
@@ -149,20 +151,21 @@ pub fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, SocketAdd
     }
 }
 
-/// The address without the wrapping that IPv4 has on a socket for both families.
+/// Turns an IPv4 address wrapped in IPv6, as a socket for both families has it, into plain IPv4.
 #[must_use]
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Whether a connection failed because nothing came from the other host any more, and not because that ended it.
+/// Whether a connection failed because nothing came from the other host any more, rather than because that host ended
+/// it.
 #[must_use]
 pub fn is_silence(error: &io::Error) -> bool {
     use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
     matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable)
 }
 
-/// A message of `N` bytes, as they arrive on a connection that does not block.
+/// A message of `N` bytes that arrives on a connection that does not block.
 #[derive(Debug, Clone)]
 pub struct Incoming<const N: usize> {
     bytes: [u8; N],
@@ -176,10 +179,10 @@ impl<const N: usize> Default for Incoming<N> {
 }
 
 impl<const N: usize> Incoming<N> {
-    /// Takes what has arrived; the message once it is whole.
+    /// Takes what has arrived; gives the message once it is whole.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] if the connection ended before that, else the system's.
+    /// [`io::ErrorKind::UnexpectedEof`] if the connection ended too early; otherwise the system's error.
     pub fn read(&mut self, mut stream: impl Read) -> io::Result<Option<&[u8; N]>> {
         while self.filled < N {
             match stream.read(&mut self.bytes[self.filled..]) {

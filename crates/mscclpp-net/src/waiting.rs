@@ -1,20 +1,20 @@
-//! Saying what a long wait is for.
+//! Logs what a long wait is for.
 //!
-//! A wait that never ends has a reason, and the line in the log that names it is the first thing its user needs. So every
-//! wait of the host says what it waits for after ten seconds, and then ever more seldom: each time after three times as
-//! long.
+//! A wait that does not end has a reason, and its user first needs a log line that names it. So every wait on the host
+//! says what it waits for after ten seconds, and then ever more rarely: each line comes at three times the waiting time
+//! of the one before.
 
 use std::time::{Duration, Instant};
 
 use tracing::{Dispatch, subscriber::NoSubscriber};
 
-/// After which time a wait is logged first, unless something else was chosen.
+/// When a wait is first logged, unless another time was chosen.
 pub const FIRST_LOG: Duration = Duration::from_secs(10);
 
-/// Each pause between two lines of one wait ends at so many times the time of the line before it.
+/// Each line of a wait comes at this many times the waiting time of the line before it.
 const FACTOR: u32 = 3;
 
-/// When a wait is to be logged: 10 s, 30 s, 90 s ... after it began.
+/// Says when to log a wait: 10 s, 30 s, 90 s ... after it began.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ pub struct LongWait {
 }
 
 impl LongWait {
-    /// A wait that begins now, and is logged for the first time after `first`. [`Duration::MAX`] means never.
+    /// A wait that begins now, to be logged first after `first`. [`Duration::MAX`] means never.
     #[must_use]
     pub fn begin(first: Duration) -> Self {
         Self::since(Instant::now(), first)
@@ -48,13 +48,14 @@ impl LongWait {
         Self { started, next: Some(first.max(Duration::from_millis(1))) }
     }
 
-    /// When it is to be logged next, if ever.
+    /// When the wait must be logged next, if ever.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
         self.started.checked_add(self.next?)
     }
 
-    /// How long the wait has lasted, if it is to be logged now. The next time is then three times as late.
+    /// How long the wait has lasted, if it must be logged now. The next line then comes at three times this waiting
+    /// time.
     pub fn due(&mut self, now: Instant) -> Option<Duration> {
         if self.wake_at()? > now {
             return None;
@@ -65,7 +66,7 @@ impl LongWait {
         Some(waited)
     }
 
-    /// Logs `rank N: waiting for WHAT`, if it is due. `what` is asked only then.
+    /// Logs `rank N: waiting for WHAT`, if it is time for a line. `what` is called only then.
     pub fn log(&mut self, now: Instant, rank: Option<usize>, what: impl FnOnce() -> String) {
         if let Some(waited) = self.due(now) {
             say(rank, waited, &what());
@@ -73,8 +74,8 @@ impl LongWait {
     }
 }
 
-/// One line about a wait: a warning of target `mscclpp::wait`, or a line on standard error in a process that has no log
-/// subscriber and would hide it.
+/// Logs one line about a wait: a warning with target `mscclpp::wait`, or a line on standard error if the process has no
+/// log subscriber.
 pub fn say(rank: Option<usize>, waited: Duration, what: &str) {
     let of_rank = rank.map_or_else(String::new, |rank| format!("rank {rank}: "));
     let waited = format!("{waited:.1?}");

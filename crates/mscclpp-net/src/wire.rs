@@ -1,13 +1,14 @@
-//! Reading bytes from outside, and writing them: integers, texts and IP addresses, little-endian, with bounds.
+//! Reads bytes from outside, with bounds, and writes them: integers, texts and IP addresses, in little-endian order.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Bytes from outside that are not what they should be; the text says what is wrong.
+/// Bytes from outside that are malformed; the text says what is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(pub &'static str);
 
-/// Takes values off the front of a slice. Reads nothing past its end, and allocates nothing that is not there.
+/// Takes values off the front of a slice. Never reads past its end, and allocates no more than the bytes that are
+/// there.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -29,7 +30,7 @@ impl<'a> Reader<'a> {
     /// The next `n` bytes.
     ///
     /// # Errors
-    /// If there are fewer, as with all of the following.
+    /// If there are fewer. The same holds for all methods below.
     pub fn bytes(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
         let (head, rest) = self.rest.split_at_checked(n).ok_or(Malformed("it ends too early"))?;
         self.rest = rest;
@@ -82,7 +83,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A text written by [`put_text`]; what is not UTF-8 is replaced.
+    /// A text written by [`put_text`]; bytes that are not UTF-8 are replaced.
     ///
     /// # Errors
     /// If it is not there.

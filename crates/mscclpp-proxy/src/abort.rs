@@ -1,10 +1,11 @@
-//! Services and port channels, for [`Stream::synchronize_or_abort`](mscclpp_gpu::Stream::synchronize_or_abort).
+//! Lets services and port channels be given to
+//! [`Stream::synchronize_or_abort`](mscclpp_gpu::Stream::synchronize_or_abort).
 
 use mscclpp_gpu::Abort;
 
 use crate::{BasePortChannel, Error, PortChannel, ProxyService, Result};
 
-/// [`ProxyService::abort`] and [`ProxyService::health`]: of all its channels.
+/// Aborts and checks all channels of the service, by [`ProxyService::abort`] and [`ProxyService::health`].
 impl Abort for ProxyService {
     type Error = Error;
 
@@ -21,7 +22,8 @@ impl Abort for ProxyService {
     }
 }
 
-/// Its semaphore's, and so that of everything that shares the semaphore. What the service failed with comes first.
+/// Aborts and checks the channel's semaphore, and so everything that shares it. If the service has failed, its error is
+/// reported first.
 impl Abort for BasePortChannel {
     type Error = Error;
 
@@ -39,7 +41,7 @@ impl Abort for BasePortChannel {
     }
 }
 
-/// As [`BasePortChannel`].
+/// Works as for [`BasePortChannel`].
 impl Abort for PortChannel {
     type Error = Error;
 

@@ -1,7 +1,7 @@
-//! Port channels and FIFOs as arguments of kernels: a launch keeps them alive until it is complete.
+//! Port channels and FIFOs as kernel arguments: a launch keeps them alive until it is complete.
 //!
-//! A channel keeps what its handle points to, and not the [`ProxyService`](crate::ProxyService): where that is dropped, the
-//! pushes and flushes of kernels that still run end.
+//! A channel keeps alive what its handle points to, but not the [`ProxyService`](crate::ProxyService). If the service
+//! is dropped, the pushes and flushes of kernels that still run end.
 
 use mscclpp_gpu::{KernelArgument, Owner, Result};
 

@@ -1,36 +1,36 @@
-//! The device handle of a channel that names memories with each put, laid out as in the CUDA headers.
+//! The device handle of a channel whose puts each name their memories, laid out as in the CUDA headers.
 //!
 //! # Which way an operation goes
-//! A thread does a small put or a signal itself, *directly*, only when nothing of the connection is pending in the FIFO;
-//! else it pushes a trigger. So of two operations of which one happens before the other, the later one never overtakes
-//! the earlier: `docs/design/port-channel.md` goes through the cases.
+//! A thread does a small put or a signal itself, *directly*, only if nothing of the connection is pending in the FIFO.
+//! Otherwise it pushes a trigger. So if one operation happens before another, the second never overtakes the first;
+//! `docs/design/port-channel.md` goes through the cases.
 
 use mscclpp_core::HostToDeviceSemaphoreHandle;
 use mscclpp_gpu::KernelParam;
 
 use crate::{FifoHandle, SemaphoreId};
 
-/// What kernels do with a [`crate::BasePortChannel`]: `BasePortChannelDeviceHandle` in the headers.
+/// The device handle of a [`crate::BasePortChannel`]: `BasePortChannelDeviceHandle` in the headers.
 ///
 /// It holds no reference: the channel must outlive the kernels that use it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct BasePortChannelHandle {
-    /// Where this side waits for the peer's signals.
+    /// The semaphore on which this side waits for the peer's signals.
     pub semaphore: HostToDeviceSemaphoreHandle,
-    /// Where triggers go.
+    /// The FIFO that takes the triggers.
     pub fifo: FifoHandle,
-    /// Local device memory, four words of this connection and service: 1 + the highest position of a trigger; how many
-    /// puts were done directly, their bytes, and how many signals.
+    /// Local device memory: four words of this connection in this service. They hold 1 + the highest position of a
+    /// trigger, the number of puts done directly, their bytes, and the number of signals sent directly.
     pub last_pushed: *mut u64,
-    /// All triggers of this connection at positions below it are complete. Local device memory where the transport
-    /// stores it by itself, else pinned host memory.
+    /// All triggers of this connection at positions below this word's value are complete. Local device memory if the
+    /// transport itself stores the value, otherwise pinned host memory.
     pub completed: *mut u64,
-    /// The peer's token for kernels, as mapped here; null where kernels do not reach it with atomics.
+    /// The peer's token for kernels, as mapped here; null if kernels do not reach it with atomics.
     pub direct_token: *mut u64,
     /// The semaphore's number in its service.
     pub semaphore_id: SemaphoreId,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
 }
 
@@ -43,7 +43,7 @@ unsafe impl Send for BasePortChannelHandle {}
 // SAFETY: as above.
 unsafe impl Sync for BasePortChannelHandle {}
 
-/// Words behind `last_pushed` that count what was done directly.
+/// The words after `last_pushed` that count direct operations.
 #[derive(Clone, Copy)]
 pub(crate) enum DirectCount {
     Puts = 1,

@@ -1,4 +1,4 @@
-//! Port channels: a semaphore, and for one kind of channel two memories, for use by kernels.
+//! Port channels for kernels: a semaphore and, for one of the two kinds, two memories.
 
 use std::{fmt, sync::Arc};
 
@@ -7,7 +7,7 @@ use mscclpp_gpu::{DevicePtr, Gpu, KernelObject, Owner};
 
 use crate::{BasePortChannelHandle, MemoryId, PortChannelHandle, Result, SemaphoreId, state::ServiceState};
 
-/// A channel that signals, and copies between any memories of its [`crate::ProxyService`]. Cheap to clone.
+/// A channel that signals and that copies between any memories of its [`crate::ProxyService`]. Cheap to clone.
 #[derive(Clone)]
 pub struct BasePortChannel {
     semaphore: Semaphore,
@@ -18,7 +18,7 @@ pub struct BasePortChannel {
     owner: Owner,
 }
 
-/// A channel between a memory of this side and one of the peer's. Cheap to clone.
+/// A channel between one memory of this side and one of the peer's. Cheap to clone.
 #[derive(Clone)]
 pub struct PortChannel {
     base: BasePortChannel,
@@ -29,7 +29,7 @@ pub struct PortChannel {
     owner: Owner,
 }
 
-/// What keeps a channel whole for kernels, whoever drops it.
+/// What a channel keeps alive for kernels, whoever drops the channel.
 struct Parts<T> {
     semaphore: Semaphore,
     _rest: T,
@@ -64,7 +64,7 @@ impl BasePortChannel {
         Ok(Self { semaphore, handle, service, owner })
     }
 
-    /// Its semaphore, for [`Semaphore::check`] and [`Semaphore::abort`].
+    /// The channel's semaphore, for [`Semaphore::check`] and [`Semaphore::abort`].
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
         &self.semaphore
@@ -78,8 +78,9 @@ impl BasePortChannel {
         &self.owner
     }
 
-    /// What kernels need, as plain data. `self` must live until the kernels that use it are complete. As an argument of a
-    /// launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
+    /// The handle for kernels, as plain data. `self` must live until the kernels that use it are complete. As an
+    /// argument of a launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the
+    /// launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> BasePortChannelHandle {
         self.handle
@@ -120,7 +121,7 @@ impl PortChannel {
         Ok(Self { base, handle, route, owner })
     }
 
-    /// Its semaphore, for [`Semaphore::check`] and [`Semaphore::abort`].
+    /// The channel's semaphore, for [`Semaphore::check`] and [`Semaphore::abort`].
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
         &self.base.semaphore
@@ -136,8 +137,9 @@ impl PortChannel {
         &self.base
     }
 
-    /// What kernels need, as plain data. `self` must live until the kernels that use it are complete. As an argument of a
-    /// launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
+    /// The handle for kernels, as plain data. `self` must live until the kernels that use it are complete. As an
+    /// argument of a launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the
+    /// launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> PortChannelHandle {
         self.handle

@@ -6,29 +6,29 @@ use mscclpp_gpu::KernelParam;
 
 use crate::{BasePortChannelHandle, MemoryId};
 
-/// What kernels do with a [`crate::PortChannel`]: `PortChannelDeviceHandle` in the headers.
+/// The device handle of a [`crate::PortChannel`]: `PortChannelDeviceHandle` in the headers.
 ///
 /// It holds no reference: the channel must outlive the kernels that use it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct PortChannelHandle {
-    /// The channel below.
+    /// The handle of the channel without its memories.
     pub base: BasePortChannelHandle,
-    /// Number of the peer's memory in the service.
+    /// The number of the peer's memory in the service.
     pub dst: MemoryId,
-    /// Number of this side's.
+    /// The number of this side's memory in the service.
     pub src: MemoryId,
-    /// The peer's memory as mapped here; null where it is not, and where `src_ptr` is.
+    /// The peer's memory as mapped here; null if it is not mapped, or if `src_ptr` is null.
     pub dst_ptr: *mut u8,
     /// This side's memory; null if it is not on the service's device.
     pub src_ptr: *mut u8,
-    /// Bytes of the peer's memory.
+    /// Size of the peer's memory in bytes.
     pub dst_size: u64,
-    /// Bytes of this side's.
+    /// Size of this side's memory in bytes.
     pub src_size: u64,
-    /// Up to how many bytes a thread copies itself, word by word; 0 for none.
+    /// The largest put, in bytes, that a thread copies itself word by word; 0 for none.
     pub direct_put_max: u32,
-    /// Up to how many bytes a thread copies itself by bulk copies; 0 for none.
+    /// The largest put, in bytes, that a thread copies itself by bulk copies; 0 for none.
     pub bulk_put_max: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What a service shares of one connection: the words by which kernels learn how far it is, and counts.
+//! What a service keeps of one connection: the words by which kernels learn how far it is, and counts.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},

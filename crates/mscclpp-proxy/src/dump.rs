@@ -1,4 +1,4 @@
-//! What a stuck job is told: for each peer, what is pending, and who waits for whom.
+//! The text that explains a stuck job: for each peer, what is pending, and who waits for whom.
 
 use std::fmt::Write as _;
 
@@ -12,9 +12,10 @@ use crate::{
 
 impl ProxyService {
     /// A text for people: what the service has done, and for each connection, by its label, what is pending and which
-    /// kernels wait for that peer. Bounded waits and polls claim nothing while they wait, so only unbounded waits show.
+    /// kernels wait for that peer. Only unbounded waits are shown, because bounded waits and polls claim no signal
+    /// while they wait.
     ///
-    /// Blocks as [`ProxyService::stats`].
+    /// Blocks as [`ProxyService::stats`] does.
     ///
     /// ```text
     /// proxy service of host device 0 (host): 7 triggers carried out, 1 in the FIFO, error: none
@@ -68,7 +69,7 @@ impl ServiceState {
 }
 
 impl ServiceStats {
-    /// What a stop waits for, by peers.
+    /// What a stop waits for, peer by peer.
     pub(crate) fn pending(&self) -> String {
         let behind = |due: fn(&ConnectionStats) -> FifoPosition| -> Vec<String> {
             let late = self.connections.iter().filter(|each| each.is_behind(due(each)));
@@ -88,7 +89,7 @@ impl ServiceStats {
 }
 
 impl ConnectionStats {
-    /// Whether something is pushed that was not handed over, or not complete up to `due`.
+    /// Whether something is pushed that was not handed over, or that is not complete up to `due`.
     fn is_behind(&self, due: FifoPosition) -> bool {
         self.pushed.is_some_and(|pushed| pushed > self.taken)
             || self.waiting > 0

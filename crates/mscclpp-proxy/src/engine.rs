@@ -1,15 +1,15 @@
-//! What a proxy service does with triggers, on its thread.
+//! What the thread of a proxy service does with triggers.
 //!
 //! # Invariants
 //! 1. The operations of a connection are given to its one queue in the order of their positions.
-//! 2. The completed position of a connection is raised to `p + 1` only when everything that its triggers up to `p` asked
-//!    for is complete at the peer: by the transport, in the queue's order, or here, when the ticket of a flush asked for
-//!    behind them is reached.
-//! 3. Nothing blocks, takes a lock that others hold for long, or allocates, once each semaphore and pair of memories has
-//!    been used, and as many operations have waited as ever do.
-//! 4. A connection that has something to hand over, or that waits for a completion, is in `active` once. So `progress`
-//!    finds all that is to be done.
-//! 5. A trigger is taken whole or not at all: its queue has room for all its operations before the first is added.
+//! 2. The completed position of a connection is raised to `p + 1` only when everything that its triggers up to `p`
+//!    asked for is complete at the peer. Either the transport raises it, in the queue's order, or this code does, when
+//!    it reaches the ticket of a flush that was asked for after those triggers.
+//! 3. Nothing here blocks, takes a lock that others hold for long, or allocates, once each semaphore and each pair of
+//!    memories has been used, and the number of waiting operations has reached its maximum.
+//! 4. A connection that has something to hand over, or that waits for a completion, is in `active` exactly once. So
+//!    `progress` finds all work.
+//! 5. A trigger is taken whole or not at all: its queue has room for all its operations before the first one is added.
 
 use std::{collections::VecDeque, sync::Arc, sync::atomic::Ordering};
 
@@ -187,7 +187,7 @@ impl ProxyHandler for Engine {
         Ok(if active.is_empty() { Progress::Idle } else { Progress::Busy })
     }
 
-    /// Also where the transport stores completions by itself, and behind puts that neither a signal nor a flush follows.
+    /// Also called if the transport itself stores completions, and for puts that neither a signal nor a flush follows.
     fn finish(&mut self) -> Result<()> {
         for (number, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection else { continue };
@@ -243,7 +243,7 @@ impl ConnectionQueue {
         })
     }
 
-    /// Lets kernels know when all that was given so far is complete.
+    /// Lets kernels know when everything given so far is complete.
     fn report_completion(&mut self, end: FifoPosition) -> Result<()> {
         if let Completed::ByTransport(word) = self.completed {
             // SAFETY: the word is in the service's memory for its connections, which `Engine::drop` keeps until the stores
@@ -296,8 +296,8 @@ impl ConnectionQueue {
         completed.map_or(Ok(()), |end| store(word, end))
     }
 
-    /// False, and no failure, for a peer that has closed its side when only a stop would like to hear of it: as in
-    /// `finish`.
+    /// Gives `false` instead of a failure for a peer that has closed its side, if only a stop wanted to hear of it: as
+    /// in `finish`.
     fn unless_closed(&mut self, error: mscclpp_core::Error) -> Result<bool> {
         match error {
             mscclpp_core::Error::PeerClosed { .. } if self.awaited.is_empty() && self.unsent.is_none() => {
@@ -321,7 +321,7 @@ impl ConnectionQueue {
     }
 }
 
-/// Whoever acquires the value finds everything complete: the queue said so before.
+/// A thread that acquires the value finds everything complete: the queue reported that before.
 fn store(word: &PinnedBuffer, end: FifoPosition) -> Result<()> {
     word.word(0)?.store(end.raw(), Ordering::Release);
     Ok(())

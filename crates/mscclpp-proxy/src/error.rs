@@ -4,12 +4,12 @@ use mscclpp_core::Report;
 
 use crate::{FifoPosition, ProxyTrigger};
 
-/// What this crate's calls return.
+/// The result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with a proxy. Every variant is a situation in which a caller can do something.
+/// What can go wrong with a proxy. Each variant is a situation to which a caller can respond.
 ///
-/// Its text says what went wrong; the cause is its `source`. [`Report`] shows both.
+/// The error's text says what went wrong; the cause is its `source`. [`Report`] shows both.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,14 +24,14 @@ pub enum Error {
         "{field} {value} does not fit a trigger, whose limit is {limit}; register larger memory in pieces"
     )]
     TriggerRange {
-        /// Which field.
+        /// The field's name.
         field: &'static str,
         /// The value.
         value: u64,
         /// The first value that does not fit.
         limit: u64,
     },
-    /// A service has as many semaphores or memories as its triggers can name.
+    /// The service has as many semaphores or memories as its triggers can name.
     #[error("{wanted} more {what} do not fit: {used} of {limit} are in use; start another service for them")]
     TooMany {
         /// `semaphores` or `memories`.
@@ -43,29 +43,29 @@ pub enum Error {
         /// How many there can be.
         limit: u64,
     },
-    /// An id that the service has not given out.
+    /// The service has not given out this id.
     #[error("there is no {what} {id}: {count} were added to this service")]
     UnknownId {
         /// `semaphore` or `memory`.
         what: &'static str,
         /// The id.
         id: u32,
-        /// How many there are.
+        /// How many the service has.
         count: u64,
     },
-    /// An argument that can never be right.
+    /// An argument that is wrong in every situation.
     #[error("{0}")]
     InvalidArgument(String),
-    /// A trigger that could not be carried out. The service has stopped.
+    /// A trigger could not be carried out. The service has stopped.
     #[error("trigger {position} ({trigger}){} could not be carried out", peer.as_ref().map(|p| format!(" to {p}")).unwrap_or_default())]
     Trigger {
         /// Its position in the FIFO.
         position: FifoPosition,
-        /// What it asked for.
+        /// The trigger.
         trigger: ProxyTrigger,
-        /// The label of the connection it was for, if that is known.
+        /// The label of its connection, if that is known.
         peer: Option<String>,
-        /// Why.
+        /// The reason.
         source: Arc<Error>,
     },
     /// Several triggers could not be handed over to the transport together. The service has stopped.
@@ -73,11 +73,11 @@ pub enum Error {
     Triggers {
         /// The position of the first that may not have been handed over.
         first: FifoPosition,
-        /// The position of the last.
+        /// The position of the last one.
         last: FifoPosition,
         /// The label of their connection.
         peer: String,
-        /// Why.
+        /// The reason.
         source: Arc<Error>,
     },
     /// A push gave up and left a hole in the FIFO, which the proxy cannot pass.
@@ -89,32 +89,32 @@ pub enum Error {
         /// The position of the hole.
         position: FifoPosition,
     },
-    /// Somebody here called `abort`.
+    /// Code on this side called `abort`.
     #[error("the proxy service was aborted: {reason}")]
     Aborted {
-        /// What they said.
+        /// The reason that the call gave.
         reason: String,
     },
     /// The service's thread panicked in a user's code.
     #[error("the proxy's thread panicked: {message}")]
     Panicked {
-        /// What it said.
+        /// The panic's message.
         message: String,
     },
-    /// A wait ran out of time. It can be repeated.
+    /// A wait ran out of time. The call can be repeated.
     #[error("{operation} did not finish within {after:?}")]
     Timeout {
         /// What was waited for.
         operation: String,
-        /// How long.
+        /// How long it waited.
         after: std::time::Duration,
     },
     /// The operating system refused something.
     #[error("{operation} failed")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         operation: String,
-        /// The system's own words.
+        /// The system's error.
         source: Arc<std::io::Error>,
     },
     /// A connection, memory or semaphore failed.
@@ -126,14 +126,14 @@ pub enum Error {
 }
 
 impl fmt::Debug for Error {
-    /// As [`Report`] shows it: what a `main` prints that returns it is the message with its causes.
+    /// As [`Report`] shows it, so that a `main` that returns this error prints the message with its causes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&Report(self), f)
     }
 }
 
 impl Error {
-    /// The error of a connection, memory or semaphore that is behind it, if one is.
+    /// The error of a connection, memory or semaphore that caused this one, if there is one.
     #[must_use]
     pub fn core(&self) -> Option<&mscclpp_core::Error> {
         match self {

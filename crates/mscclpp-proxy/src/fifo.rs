@@ -23,8 +23,8 @@ const LINE: u64 = 128;
 
 /// Triggers on their way from device threads to the thread of a proxy.
 ///
-/// Any number of device threads push ([`FifoHandle`]). This object is the only consumer: its owner polls and pops. Others use
-/// the FIFO's [`FifoShared`]. While the FIFO is full, pushes wait.
+/// Any number of device threads push ([`FifoHandle`]). This object is the only consumer: its owner polls and pops. All
+/// others use the FIFO's [`FifoShared`]. While the FIFO is full, pushes wait.
 ///
 /// ```
 /// # use mscclpp_gpu::Platform;
@@ -41,18 +41,18 @@ pub struct Fifo {
     position: u64,
 }
 
-/// What everybody may know of a [`Fifo`], and the memory that it is in.
+/// The part of a [`Fifo`] that others may use, and the memory that holds it.
 pub struct FifoShared {
-    /// The triggers, the tail and the status, each from a new line on.
+    /// The triggers, the tail and the status. Each begins on a new line.
     pinned: PinnedBuffer,
-    /// The head, the cached tail, and whether somebody looks at the tail, a line each.
+    /// The head, the cached tail, and the word that says whether a thread looks at the tail. Each has its own line.
     device: DeviceBuffer,
-    /// Both.
+    /// Keeps both alive.
     owner: Owner,
     size: u64,
 }
 
-/// Keeps the memories of a FIFO. Kernels wait for no peer through it, but for the proxy.
+/// Keeps the memories of a FIFO alive. Through a FIFO, kernels wait for the proxy and for no peer.
 struct Memories {
     _pinned: PinnedBuffer,
     _device: DeviceBuffer,
@@ -63,14 +63,14 @@ impl KernelObject for Memories {}
 impl Fifo {
     /// How many triggers a FIFO holds by default.
     pub const DEFAULT_SIZE: u64 = 512;
-    /// The largest size.
+    /// The largest size of a FIFO, in triggers.
     pub const MAX_SIZE: u64 = 4096;
 
-    /// An empty FIFO for kernels of `gpu`, of `size` triggers.
+    /// An empty FIFO with room for `size` triggers, for kernels of `gpu`.
     ///
     /// # Errors
-    /// [`Error::FifoSize`] if `size` is no power of two from 2 to [`Fifo::MAX_SIZE`]; [`Error::Gpu`] when memory is
-    /// short, naming `ulimit -l` where that is the cause.
+    /// [`Error::FifoSize`] if `size` is not a power of two from 2 to [`Fifo::MAX_SIZE`]; [`Error::Gpu`] if memory is
+    /// short, with a hint to `ulimit -l` if that is the cause.
     pub fn new(gpu: &Gpu, size: u64) -> Result<Self> {
         if !size.is_power_of_two() || !(2..=Self::MAX_SIZE).contains(&size) {
             return Err(Error::FifoSize { size });
@@ -91,7 +91,7 @@ impl Fifo {
         Ok(Self { shared: Arc::new(shared), position: 0 })
     }
 
-    /// The part for everybody else: the handle for kernels, the position, and how to end waits.
+    /// The part for everyone but the consumer: the handle for kernels, the position, and how to end waits.
     #[must_use]
     pub fn shared(&self) -> &Arc<FifoShared> {
         &self.shared
@@ -103,7 +103,8 @@ impl Fifo {
         FifoPosition::from_raw(self.position)
     }
 
-    /// The next trigger, if there is one. What the pushing thread wrote before is visible then. Does not block.
+    /// The next trigger, if there is one. Everything that the pushing thread wrote before is then visible. Does not
+    /// block.
     #[must_use]
     pub fn poll(&mut self) -> Option<ProxyTrigger> {
         self.ring().front(self.position).map(ProxyTrigger::from_words)
@@ -115,10 +116,10 @@ impl Fifo {
         self.position += 1;
     }
 
-    /// Whether triggers can still come. They cannot if a push has given up at the position that is polled next.
+    /// Checks that triggers can still come. They cannot if the push at the position polled next has given up.
     ///
     /// # Errors
-    /// [`Error::Poisoned`].
+    /// [`Error::Poisoned`] if it has.
     pub fn check(&mut self) -> Result<()> {
         // The release of this word comes after whatever was pushed below the hole, so that a look at the slot after
         // this load decides whether the hole is here.
@@ -128,7 +129,7 @@ impl Fifo {
         Ok(())
     }
 
-    /// Whether a trigger behind the one that is next has been pushed already: then that one is about to come.
+    /// Whether a trigger after the next one has already been pushed: the next one is then about to come.
     pub(crate) fn is_pushed_beyond(&mut self) -> bool {
         let (ring, tail) = (self.ring(), self.position);
         (tail + 1..tail + self.size).any(|position| ring.front(position).is_some())
@@ -143,7 +144,7 @@ impl Deref for Fifo {
 }
 
 impl FifoShared {
-    /// How many triggers it holds.
+    /// How many triggers the FIFO holds.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
@@ -159,8 +160,9 @@ impl FifoShared {
         FifoPosition::from_raw(self.ring().tail.load(Ordering::Relaxed))
     }
 
-    /// What kernels need, as plain data. `self` must live until the kernels that use it are complete. As an argument of a launch,
-    /// give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
+    /// The handle for kernels, as plain data. `self` must live until the kernels that use it are complete. As an
+    /// argument of a launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the
+    /// launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> FifoHandle {
         FifoHandle {
@@ -176,7 +178,7 @@ impl FifoShared {
         }
     }
 
-    /// Ends waiting pushes and syncs, for ever. Does not block.
+    /// Ends waiting pushes and syncs, for good. Does not block.
     pub fn abort(&self) {
         self.status(0).store(1, Ordering::Release);
     }

@@ -4,7 +4,7 @@ use mscclpp_gpu::KernelParam;
 
 use crate::{FifoPosition, ProxyTrigger};
 
-/// What kernels do with a [`crate::Fifo`]: `FifoDeviceHandle` in the headers.
+/// The device handle of a [`crate::Fifo`]: `FifoDeviceHandle` in the headers.
 ///
 /// It holds no reference: the FIFO must outlive the kernels that use it.
 #[derive(Debug, Clone, Copy)]
@@ -14,20 +14,21 @@ pub struct FifoHandle {
     pub triggers: *mut ProxyTrigger,
     /// Local device memory: the next position.
     pub head: *mut u64,
-    /// Pinned host memory, which the proxy writes: the positions below have been taken.
+    /// Pinned host memory, written by the proxy: all positions below its value have been taken.
     pub tail: *mut u64,
-    /// Local device memory: the highest tail that was seen. [`Self::WORDS_TO_LOOKING`] words behind it is a word that
-    /// is 1 while a thread looks at the tail for all that wait.
+    /// Local device memory: the highest tail seen so far. [`Self::WORDS_TO_LOOKING`] words after it is a word that is 1
+    /// while one thread looks at the tail for all threads that wait.
     pub tail_cache: *mut u64,
-    /// Pinned host memory, four words: abort request, a wait timed out, a wait saw the abort, poisoned.
+    /// Pinned host memory, four words. They say: an abort was requested; a wait timed out; a wait saw the abort; the
+    /// FIFO is poisoned.
     pub status: *mut u32,
-    /// How many slots there are, a power of two.
+    /// The number of slots, a power of two.
     pub size: u32,
-    /// Less one.
+    /// `size` - 1.
     pub size_mask: u32,
-    /// Which power.
+    /// The binary logarithm of `size`.
     pub size_shift: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
 }
 
@@ -41,8 +42,8 @@ unsafe impl Send for FifoHandle {}
 unsafe impl Sync for FifoHandle {}
 
 impl FifoHandle {
-    /// What `push` returns in a kernel when it gave up: no position.
+    /// What a kernel's `push` returns if it gave up. It is not a position.
     pub const FAILED: FifoPosition = FifoPosition::from_raw(u64::MAX);
-    /// How far behind `tail_cache` the word is that says whether a thread is looking at the tail.
+    /// How many words after `tail_cache` the word is that says whether a thread looks at the tail.
     pub const WORDS_TO_LOOKING: usize = 16;
 }

@@ -1,16 +1,16 @@
-//! What a proxy does with triggers.
+//! The code that a proxy runs for triggers.
 
 use crate::{Error, FifoPosition, ProxyTrigger, Result};
 
 /// Whether a proxy goes on after a trigger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyHandlerResult {
-    /// With the next trigger.
+    /// Go on with the next trigger.
     Continue,
-    /// Not: its thread ends, until the proxy is started again.
+    /// Do not go on: the thread ends, until the proxy is started again.
     Stop,
-    /// With the same trigger, which there is no room for now: the proxy calls [`ProxyHandler::progress`] and hands it
-    /// over again. It stays in the FIFO meanwhile, and so do those behind it.
+    /// There is no room for this trigger now: the proxy calls [`ProxyHandler::progress`] and hands it over again. It
+    /// stays in the FIFO meanwhile, and so do the triggers after it.
     Retry,
 }
 
@@ -23,17 +23,17 @@ pub enum Progress {
     Busy,
 }
 
-/// What is done with triggers. Closures of a trigger are handlers.
+/// Handles triggers. A closure that takes a trigger is a handler.
 pub trait ProxyHandler: Send + 'static {
-    /// Handles the trigger of a position; afterwards a kernel's `sync` on it returns. Must not block: all triggers
-    /// behind it wait.
+    /// Handles the trigger at a position. Once this returns, a kernel's `sync` on the trigger returns. Must not block,
+    /// because all later triggers wait.
     ///
     /// # Errors
-    /// What ends the proxy for good.
+    /// Any error ends the proxy for good.
     fn handle(&mut self, trigger: ProxyTrigger, position: FifoPosition) -> Result<ProxyHandlerResult>;
 
-    /// Called when there are no triggers, after every 32 of them at the latest, and after [`ProxyHandlerResult::Retry`]. So
-    /// a handler may gather what triggers ask for, and start it here.
+    /// Called when there are no triggers, at the latest after every 32 triggers, and after
+    /// [`ProxyHandlerResult::Retry`]. So a handler may gather what triggers ask for, and start it here.
     ///
     /// # Errors
     /// As [`ProxyHandler::handle`].
@@ -41,8 +41,8 @@ pub trait ProxyHandler: Send + 'static {
         Ok(Progress::Idle)
     }
 
-    /// Called once at a stop, when everything that was pushed before it has been handled: from now on `progress` is to
-    /// say [`Progress::Busy`] until all that was started is complete.
+    /// Called once at a stop, when everything pushed before the stop has been handled. From then on `progress` must
+    /// return [`Progress::Busy`] until everything that was started is complete.
     ///
     /// # Errors
     /// As [`ProxyHandler::handle`].
@@ -50,7 +50,7 @@ pub trait ProxyHandler: Send + 'static {
         Ok(())
     }
 
-    /// Called every millisecond or so while there are no triggers: is all well?
+    /// Called about every millisecond while there are no triggers, to check that all is well.
     ///
     /// # Errors
     /// As [`ProxyHandler::handle`].
@@ -58,8 +58,8 @@ pub trait ProxyHandler: Send + 'static {
         Ok(())
     }
 
-    /// The proxy has failed; nothing else is called afterwards. On the proxy's thread, or, where none runs, on the one
-    /// that called [`crate::Proxy::abort`].
+    /// The proxy has failed; nothing else is called afterwards. Called on the proxy's thread, or, if none runs, on the
+    /// thread that called [`crate::Proxy::abort`].
     fn failed(&mut self, error: &Error) {
         let _ = error;
     }

@@ -1,10 +1,10 @@
-//! The numbers that services and FIFOs give out. Each kind has a type of its own, so that none is taken for another.
+//! The numbers that services and FIFOs give out. Each kind has its own type, so that one is not taken for another.
 
 use std::{fmt, ops::Add};
 
 use mscclpp_gpu::KernelParam;
 
-/// Number of a semaphore of a [`crate::ProxyService`], in the order in which they were added.
+/// The number of a semaphore of a [`crate::ProxyService`], in the order in which they were added.
 ///
 /// ```
 /// # use mscclpp_proxy::SemaphoreId;
@@ -15,7 +15,7 @@ use mscclpp_gpu::KernelParam;
 #[repr(transparent)]
 pub struct SemaphoreId(u32);
 
-/// Number of a memory of a [`crate::ProxyService`], in the order in which they were added. Those that follow it have
+/// The number of a memory of a [`crate::ProxyService`], in the order in which they were added. The next memories have
 /// `id + 1`, `id + 2` ...
 ///
 /// ```
@@ -27,8 +27,8 @@ pub struct SemaphoreId(u32);
 #[repr(transparent)]
 pub struct MemoryId(u32);
 
-/// Position of a trigger in a [`crate::Fifo`]: how many were pushed before it since the FIFO was made. In a kernel, it is
-/// the `uint64_t` that `push` returns.
+/// The position of a trigger in a [`crate::Fifo`]: how many triggers were pushed before it since the FIFO was made. In
+/// a kernel, it is the `uint64_t` that `push` returns.
 ///
 /// ```
 /// # use mscclpp_proxy::FifoPosition;
@@ -41,13 +41,13 @@ pub struct MemoryId(u32);
 pub struct FifoPosition(u64);
 
 impl SemaphoreId {
-    /// The semaphore of that number, which a service may or may not have.
+    /// The semaphore with this number, which a service may or may not have.
     #[must_use]
     pub const fn from_raw(number: u32) -> Self {
         Self(number)
     }
 
-    /// The number, as kernels and triggers have it.
+    /// The number, as it stands in kernels and triggers.
     #[must_use]
     pub const fn raw(self) -> u32 {
         self.0
@@ -55,13 +55,13 @@ impl SemaphoreId {
 }
 
 impl MemoryId {
-    /// The memory of that number, which a service may or may not have.
+    /// The memory with this number, which a service may or may not have.
     #[must_use]
     pub const fn from_raw(number: u32) -> Self {
         Self(number)
     }
 
-    /// The number, as kernels and triggers have it.
+    /// The number, as it stands in kernels and triggers.
     #[must_use]
     pub const fn raw(self) -> u32 {
         self.0
@@ -69,20 +69,20 @@ impl MemoryId {
 }
 
 impl FifoPosition {
-    /// The position of that number.
+    /// The position with this number.
     #[must_use]
     pub const fn from_raw(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number, as kernels have it.
+    /// The number, as it stands in kernels.
     #[must_use]
     pub const fn raw(self) -> u64 {
         self.0
     }
 }
 
-/// The id of the memory that was added so many after it.
+/// The id of the memory that was added this many places later.
 impl Add<u32> for MemoryId {
     type Output = Self;
     fn add(self, count: u32) -> Self {
@@ -90,7 +90,7 @@ impl Add<u32> for MemoryId {
     }
 }
 
-/// The position so many behind it.
+/// The position this many places later.
 impl Add<u64> for FifoPosition {
     type Output = Self;
     fn add(self, count: u64) -> Self {

@@ -1,4 +1,4 @@
-//! What a proxy's thread does while there is nothing to do.
+//! What a proxy's thread does while there is no work.
 
 use std::{
     hint, thread,
@@ -7,28 +7,28 @@ use std::{
 
 use mscclpp_gpu::Platform;
 
-/// How soon and how far an idle proxy backs off. A busy one never sleeps.
+/// How soon an idle proxy backs off, and how far. A busy proxy never sleeps.
 ///
-/// After the last trigger it polls for `spin`, giving way to other threads now and then. Then it naps between polls, for
-/// longer and longer: for `max_nap` from `slow_after` on. A first trigger waits for one nap, and for as long as the system
-/// takes to wake a thread.
+/// After the last trigger the proxy polls for `spin`, and yields to other threads now and then. After that it naps
+/// between polls. The naps grow until, from `slow_after` on, each lasts `max_nap`. So the first trigger after a pause
+/// waits for at most one nap, and for as long as the system takes to wake a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdlePolicy {
-    /// How long it polls without a nap.
+    /// How long the proxy polls without napping.
     pub spin: Duration,
-    /// The longest nap; zero for none at all.
+    /// The longest nap; zero for no naps at all.
     pub max_nap: Duration,
-    /// When naps are at their longest.
+    /// The idle time after which naps are at their longest.
     pub slow_after: Duration,
 }
 
 impl IdlePolicy {
-    /// Never naps: the lowest latency, for a whole core.
+    /// Never naps: the lowest latency, but it occupies a whole core.
     pub const NEVER_SLEEP: Self =
         Self { spin: Duration::MAX, max_nap: Duration::ZERO, slow_after: Duration::ZERO };
 
-    /// What a proxy for a device of `platform` does if nothing else is said: naps of up to 500 us after a second.
-    /// Simulated devices share the cores with their proxies, which therefore spin less.
+    /// The default policy for a device of `platform`: naps of up to 500 us, after a second without work. Simulated
+    /// devices share the cores with their proxies, so these spin for a shorter time.
     #[must_use]
     pub fn of(platform: Platform) -> Self {
         let spin = if platform == Platform::Host { 100 } else { 20_000 };
@@ -42,7 +42,7 @@ impl IdlePolicy {
 
 /// How many polls are made between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 64;
-/// How often whatever is not polled for is looked at.
+/// How often to check what is not polled for.
 const CHECK_PERIOD: Duration = Duration::from_millis(1);
 
 /// Since when there has been nothing to do.
@@ -64,7 +64,7 @@ impl Idle {
         self.polls = 0;
     }
 
-    /// Waits a little. True every millisecond or so: time to see whether all is well.
+    /// Waits a little. True every millisecond or so: it is then time to check that all is well.
     pub(crate) fn pause(&mut self) -> bool {
         self.polls += 1;
         if self.polls < POLLS_PER_LOOK {

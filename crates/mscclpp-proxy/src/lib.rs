@@ -1,9 +1,10 @@
 //! Port channels: a host thread, the *proxy*, that moves data for GPU threads, and the FIFO between them.
 //!
 //! A kernel asks for a copy or a signal by pushing a [`ProxyTrigger`] of 16 bytes into a [`Fifo`]. The thread of a
-//! [`ProxyService`] carries it out over the transport of the connection. Where kernels reach the peer's memory by themselves,
-//! the calling thread does small puts and signals itself, if nothing before them is pending. [`Proxy`] is the thread alone,
-//! for services of your own. The book's page "Port channels" (`docs/src/tutorials/04-port-channel.md`) introduces all of it.
+//! [`ProxyService`] carries it out over the connection's transport. If kernels can reach the peer's memory themselves,
+//! the calling thread does small puts and signals itself, provided nothing before them is pending. [`Proxy`] is the
+//! thread alone, for services of your own. The book's page "Port channels" (`docs/src/tutorials/04-port-channel.md`)
+//! introduces all of it.
 //!
 //! ```
 //! use mscclpp_core::{RegisteredMemory, Semaphore};
@@ -27,14 +28,15 @@
 //! ```
 //!
 //! # What you can rely on
-//! 1. A wait that takes a signal sees the data of every put before it: puts of the signalling thread, and of threads with
-//!    which that thread had synchronised. It does not matter which of them went through the proxy.
+//! 1. A wait that takes a signal sees the data of every put before that signal: puts of the signalling thread, and of
+//!    threads with which it had synchronised. It does not matter which of them went through the proxy.
 //!    `docs/design/port-channel.md` argues why.
-//! 2. When a flush has returned true, the data of all puts before it is at the peer, and their sources may be written again.
-//! 3. Connections do not wait for each other, except for room in the FIFO, which they share. A full transport is no failure:
-//!    its connection goes on when there is room (`docs/design/queues.md`).
-//! 4. No wait lasts for ever when the peer dies, when a trigger cannot be carried out, or when the service is aborted or
-//!    dropped. See [`ProxyService`].
+//! 2. When a flush has returned true, the data of all puts before it is at the peer, and their sources may be
+//!    overwritten.
+//! 3. Connections do not wait for each other, except for room in the FIFO, which they share. A full transport is no
+//!    failure: its connection goes on when there is room (`docs/design/queues.md`).
+//! 4. No wait lasts for ever when the peer dies, when a trigger cannot be carried out, or when the service is aborted
+//!    or dropped. See [`ProxyService`].
 
 mod abort;
 mod argument;

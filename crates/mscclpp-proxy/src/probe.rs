@@ -1,4 +1,4 @@
-//! Reading a few words of device memory while kernels run, without waiting for those.
+//! Reads a few words of device memory while kernels run, without waiting for the kernels.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::Result;
 
-/// How long a look may take; a device that runs answers in microseconds.
+/// How long a read may take; a device that works answers within microseconds.
 const TIMEOUT: Duration = Duration::from_secs(1);
 const BYTES: u64 = 4096;
 
@@ -22,10 +22,11 @@ impl Probe {
         Self { gpu: gpu.clone(), means: Mutex::default() }
     }
 
-    /// The 8-byte words at `at`, each as it was at some moment of the call. Waits a second at most.
+    /// The 8-byte words at `at`, each as it was at some moment during the call. Waits for at most a second.
     ///
     /// # Safety
-    /// Each must be a word of memory that the device reaches, for as long as the device of a call that timed out needs.
+    /// Each must be a word of memory that the device reaches. After a call that timed out, it must stay valid for as
+    /// long as the device still needs it.
     pub(crate) unsafe fn read(&self, at: &[DevicePtr]) -> Result<Vec<u64>> {
         let mut means = self.means.lock();
         let (stream, pinned) = match means.take() {

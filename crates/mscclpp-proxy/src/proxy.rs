@@ -21,9 +21,10 @@ use crate::{
     waiting::receive,
 };
 
-/// A host thread that serves kernels of one device, for [`crate::ProxyService`] and for services of your own.
+/// A host thread that serves kernels of one device. It is the base of [`crate::ProxyService`], and of services of your
+/// own.
 ///
-/// Stopped when dropped.
+/// It stops when it is dropped.
 ///
 /// ```
 /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
@@ -60,7 +61,7 @@ use crate::{
 /// ```
 pub struct Proxy<H: ProxyHandler> {
     shared: Arc<Shared<H>>,
-    /// Held while it is started or joined, so never taken on the thread itself.
+    /// Held while the thread is started or joined, so never taken on the thread itself.
     thread: Mutex<Option<Running>>,
     log_waits_after: Duration,
 }
@@ -68,7 +69,7 @@ pub struct Proxy<H: ProxyHandler> {
 /// A thread that was started.
 struct Running {
     thread: JoinHandle<()>,
-    /// Gets nothing; its sender goes when the thread ends.
+    /// Receives nothing; its sender goes when the thread ends.
     ended: mpsc::Receiver<()>,
 }
 
@@ -77,19 +78,19 @@ pub(crate) struct Shared<H> {
     pub(crate) fifo: Arc<FifoShared>,
     pub(crate) idle: IdlePolicy,
     pub(crate) thread_init: Option<Box<ThreadInit>>,
-    /// Whoever runs has it, so that the thread takes no lock for each trigger.
+    /// Held by the thread that runs, so that it takes no lock for each trigger.
     pub(crate) served: Mutex<Served<H>>,
     pub(crate) stop: AtomicBool,
-    /// Whether triggers will be taken: from a start on, until the thread has decided to take no more, which it says
-    /// before anybody can know otherwise.
+    /// Whether triggers will be taken: from a start on, until the thread has decided to take no more. It sets this
+    /// before anybody can learn of the decision otherwise.
     pub(crate) running: Mutex<bool>,
     /// The last thread that ran, set by itself.
     pub(crate) thread_id: Mutex<Option<ThreadId>>,
     /// Whether the handler was told of the failure.
     pub(crate) failure_told: AtomicBool,
-    /// What ended the proxy for good.
+    /// The error that ended the proxy for good.
     pub(crate) failure: Arc<OnceLock<Error>>,
-    /// What the last run ended with, if that was not a failure.
+    /// The error with which the last run ended, if that was not a failure of the proxy.
     pub(crate) unfinished: Mutex<Option<Error>>,
 }
 
@@ -101,7 +102,7 @@ pub(crate) struct Served<H> {
 
 pub(crate) type ThreadInit = dyn Fn() + Send + Sync;
 
-/// Puts a [`Proxy`] together.
+/// Builds a [`Proxy`].
 pub struct ProxyBuilder {
     gpu: Gpu,
     fifo_size: u64,
@@ -121,29 +122,30 @@ impl ProxyBuilder {
         self
     }
 
-    /// What the thread does when there are no triggers.
+    /// Sets what the thread does when there are no triggers.
     #[must_use]
     pub fn idle(mut self, policy: IdlePolicy) -> Self {
         self.idle = policy;
         self
     }
 
-    /// Called on the thread at each start, before the first trigger; the device is current then.
+    /// Sets a function that the thread calls at each start, before the first trigger; the device is then current.
     #[must_use]
     pub fn thread_init(mut self, init: impl Fn() + Send + Sync + 'static) -> Self {
         self.thread_init = Some(Box::new(init));
         self
     }
 
-    /// After which time a start or a stop that waits is first logged, with what it waits for: ten seconds if not set,
-    /// [`Duration::MAX`] for never. Each further line of the same wait comes after three times as long.
+    /// Sets when a waiting start or stop is first logged, with what it waits for: ten seconds by default,
+    /// [`Duration::MAX`] for never. Each further line of the same wait comes at three times the waiting time of the one
+    /// before.
     #[must_use]
     pub fn log_waits_after(mut self, first: Duration) -> Self {
         self.log_waits_after = first;
         self
     }
 
-    /// A proxy that is not started yet.
+    /// Makes the proxy, not started yet.
     ///
     /// # Errors
     /// As [`Fifo::new`].
@@ -180,7 +182,7 @@ impl ProxyBuilder {
 }
 
 impl Proxy<fn(ProxyTrigger) -> ProxyHandlerResult> {
-    /// Options of a proxy for kernels of `gpu`.
+    /// Begins a proxy for kernels of `gpu`, with chosen options.
     #[must_use]
     pub fn builder(gpu: &Gpu) -> ProxyBuilder {
         ProxyBuilder {
@@ -194,7 +196,7 @@ impl Proxy<fn(ProxyTrigger) -> ProxyHandlerResult> {
 }
 
 impl<H: ProxyHandler> Proxy<H> {
-    /// A proxy for kernels of `gpu`, not started yet, with a FIFO of [`Fifo::DEFAULT_SIZE`]. For anything else there is
+    /// A proxy for kernels of `gpu`, not started yet, with a FIFO of [`Fifo::DEFAULT_SIZE`]. For other options use
     /// [`Proxy::builder`].
     ///
     /// # Errors
@@ -203,13 +205,13 @@ impl<H: ProxyHandler> Proxy<H> {
         Proxy::builder(gpu).build(handler)
     }
 
-    /// Starts the thread, on the device's NUMA node where that is known. Does nothing if it runs already. It never takes part in
-    /// a capture of streams. With `blocking`, waits until it takes triggers, 30 s at most. If a handler has returned
-    /// [`ProxyHandlerResult::Stop`], this first waits for the end of the old thread, which is near.
+    /// Starts the thread, on the device's NUMA node if that is known. Does nothing if it already runs. The thread never
+    /// takes part in a capture of streams. With `blocking`, waits until the thread takes triggers, for at most 30 s. If
+    /// a handler has returned [`ProxyHandlerResult::Stop`], this first waits for the old thread, which is about to end.
     ///
     /// # Errors
-    /// What the proxy failed with before; [`Error::System`] if there is no thread to be had; with `blocking` what the
-    /// thread failed with at its start, or [`Error::Timeout`].
+    /// The error with which the proxy failed before; [`Error::System`] if the system has no thread left; with
+    /// `blocking`, the error of the thread at its start, or [`Error::Timeout`].
     pub fn start(&self, blocking: bool) -> Result<()> {
         self.health()?;
         if self.is_own_thread() {
@@ -256,18 +258,18 @@ impl<H: ProxyHandler> Proxy<H> {
         }
     }
 
-    /// Handles everything that was pushed before the call, waits until it is complete, 30 s at most, and ends the thread. Does
-    /// nothing if the thread does not run. The proxy can be started again. A stop that takes long is logged
-    /// ([`ProxyBuilder::log_waits_after`]).
+    /// Handles everything that was pushed before the call, waits until it is complete, for at most 30 s, and ends the
+    /// thread. Does nothing if the thread does not run. The proxy can be started again. A stop that takes long is
+    /// logged ([`ProxyBuilder::log_waits_after`]).
     ///
     /// # Errors
-    /// What the proxy failed with; [`Error::Timeout`] if something did not become complete;
-    /// [`Error::InvalidArgument`] in a handler.
+    /// The error with which the proxy failed; [`Error::Timeout`] if something did not become complete;
+    /// [`Error::InvalidArgument`] if a handler calls this.
     pub fn stop(&self) -> Result<()> {
         self.stop_saying(|| format!("trigger {} or what was asked for before it", self.fifo().tail()))
     }
 
-    /// As [`Self::stop`]; `pending` says in the log what it waits for.
+    /// Like [`Self::stop`]; `pending` gives the text for the log of what it waits for.
     pub(crate) fn stop_saying(&self, pending: impl Fn() -> String) -> Result<()> {
         if self.is_own_thread() {
             return Err(Error::InvalidArgument(
@@ -288,28 +290,28 @@ impl<H: ProxyHandler> Proxy<H> {
         self.shared.unfinished.lock().take().map_or(Ok(()), Err)
     }
 
-    /// Whether its thread runs. When a handler has returned [`ProxyHandlerResult::Stop`], this is false before a kernel's `sync`
-    /// on that trigger returns. Does not block.
+    /// Whether the thread runs. If a handler has returned [`ProxyHandlerResult::Stop`], this is false before a kernel's
+    /// `sync` on that trigger returns. Does not block.
     #[must_use]
     pub fn is_running(&self) -> bool {
         *self.shared.running.lock()
     }
 
-    /// Whether a handler calls this: it must not wait for its own thread.
+    /// Whether a handler calls this: a handler must not wait for its own thread.
     fn is_own_thread(&self) -> bool {
         *self.shared.thread_id.lock() == Some(thread::current().id())
     }
 
-    /// Whether it still works. Does not block.
+    /// Checks that the proxy still works. Does not block.
     ///
     /// # Errors
-    /// What it failed with, if it did.
+    /// The error with which it failed, if it did.
     pub fn health(&self) -> Result<()> {
         self.shared.failure.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Ends it for good: waiting pushes and syncs of kernels end, and soon after them the thread. Does not block. If no thread
-    /// runs, [`ProxyHandler::failed`] is called here.
+    /// Ends the proxy for good: waiting pushes and syncs of kernels end, and soon after them the thread. Does not
+    /// block. If no thread runs, this calls [`ProxyHandler::failed`].
     pub fn abort(&self, reason: &str) {
         self.shared.fail(Error::Aborted { reason: reason.to_owned() });
         // With the thread running, it is the thread that tells: it leaves after this look, and finds the failure then.

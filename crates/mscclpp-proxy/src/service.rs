@@ -14,39 +14,39 @@ use crate::{
     state::{EntrySignaller, SemaphoreEntry, ServiceState},
 };
 
-/// A service with a proxy, which can be started and stopped.
+/// A service with a proxy that can be started and stopped.
 pub trait BaseProxyService: Send + Sync {
     /// Starts its thread. With `blocking`, waits until the thread takes triggers.
     ///
     /// # Errors
-    /// What the service failed with before, or at its start.
+    /// The error with which the service failed, before or at its start.
     fn start_proxy(&self, blocking: bool) -> Result<()>;
 
-    /// Carries out everything that was pushed before the call, and ends the thread. It can be started again.
+    /// Carries out everything that was pushed before the call, and ends the thread. The service can be started again.
     ///
     /// # Errors
-    /// What the service failed with.
+    /// The error with which the service failed.
     fn stop_proxy(&self) -> Result<()>;
 }
 
 /// Carries out, on a host thread, what kernels of one device ask for through port channels: it copies data between
 /// registered memories and signals semaphores, over any transport.
 ///
-/// Semaphores and memories are added to it and get numbers, which all its channels share. They can be added while it runs, and
-/// stay until it is dropped. All methods may be called from any thread.
+/// Semaphores and memories are added to it and get numbers, which all its channels share. They can be added while it
+/// runs, and stay until it is dropped. All methods may be called from any thread.
 ///
 /// # Order
-/// The triggers of all channels go through one FIFO and are carried out in order for each connection. Connections do not wait
-/// for each other: if the transport of one is full, up to 512 of its triggers are set aside, and carried out when there is
-/// room. Two services that share a connection have no order among each other.
+/// The triggers of all channels go through one FIFO. Those of one connection are carried out in order. Connections do
+/// not wait for each other: if the transport of one is full, up to 512 of its triggers are set aside, and carried out
+/// when there is room. If two services share a connection, there is no order between them.
 ///
 /// # When something fails
-/// A trigger that cannot be carried out (an unknown number, a range outside its memory, a lost peer), or a connection
-/// whose peer is lost, stops the service for good: waits and flushes of kernels on all of its semaphores return false,
-/// [`ProxyService::health`] and [`ProxyService::stop_proxy`] say why, naming the trigger. The process lives.
+/// The service stops for good if a trigger cannot be carried out (an unknown number, a range outside its memory, a lost
+/// peer), or if the peer of a connection is lost. Waits and flushes of kernels on all its semaphores then return false.
+/// [`ProxyService::health`] and [`ProxyService::stop_proxy`] say why, and name the trigger. The process lives on.
 ///
 /// # Memory of 4 GiB and more
-/// Offsets and sizes of triggers have 32 bits. Larger memory is registered in pieces, which get numbers in a row:
+/// Offsets and sizes in triggers have 32 bits. Register larger memory in pieces, which get consecutive numbers:
 ///
 /// ```no_run
 /// # use mscclpp_core::{Context, RegisteredMemory, Transport};
@@ -70,7 +70,7 @@ pub struct ProxyService {
     pub(crate) state: Arc<ServiceState>,
 }
 
-/// Puts a [`ProxyService`] together.
+/// Builds a [`ProxyService`].
 #[derive(Debug)]
 pub struct ProxyServiceBuilder {
     gpu: Gpu,
@@ -81,57 +81,59 @@ pub struct ProxyServiceBuilder {
 }
 
 impl ProxyServiceBuilder {
-    /// How many triggers the FIFO holds: a power of two from 2 to 4096; 512 if not set. Threads that push more at once wait.
+    /// How many triggers the FIFO holds: a power of two from 2 to 4096, 512 by default. If threads push more at once,
+    /// they wait.
     #[must_use]
     pub fn fifo_size(mut self, size: u64) -> Self {
         self.fifo_size = size;
         self
     }
 
-    /// Up to how many bytes a kernel's thread puts by itself, word by word, where it reaches the peer's memory and nothing
-    /// is pending: 4 KiB if not set; 0 for never.
+    /// The largest put, in bytes, that a kernel's thread does itself, word by word, if it reaches the peer's memory and
+    /// nothing is pending: 4 KiB by default, 0 for never.
     #[must_use]
     pub fn direct_put_max(mut self, bytes: u32) -> Self {
         self.direct_put_max = bytes;
         self
     }
 
-    /// Up to how many bytes a kernel's thread puts by itself by bulk copies, in kernels that are compiled for compute
-    /// capability 9.0: 256 KiB if not set, and never if [`Self::direct_put_max`] is 0; 0 for never.
+    /// The largest put, in bytes, that a kernel's thread does itself by bulk copies, in kernels compiled for compute
+    /// capability 9.0: 256 KiB by default, 0 for never. If [`Self::direct_put_max`] is 0, there are no such puts
+    /// either.
     ///
-    /// Such a put returns when the data is at the peer; one that goes through the proxy returns at once. Up to about this size
-    /// the former takes less time. For a kernel that has other work meanwhile, a smaller limit may be better.
+    /// Such a put returns when the data is at the peer; a put through the proxy returns at once. Up to about this size,
+    /// the direct put takes less time. If a kernel has other work to do meanwhile, a smaller limit may be better.
     #[must_use]
     pub fn bulk_put_max(mut self, bytes: u32) -> Self {
         self.bulk_put_max = Some(bytes);
         self
     }
 
-    /// What the proxy's thread does when there are no triggers.
+    /// Sets what the proxy's thread does when there are no triggers.
     #[must_use]
     pub fn idle(mut self, policy: IdlePolicy) -> Self {
         self.proxy = self.proxy.idle(policy);
         self
     }
 
-    /// After which time a start or a stop that waits is first logged: see [`ProxyBuilder::log_waits_after`].
+    /// Sets when a waiting start or stop is first logged: see [`ProxyBuilder::log_waits_after`].
     #[must_use]
     pub fn log_waits_after(mut self, first: Duration) -> Self {
         self.proxy = self.proxy.log_waits_after(first);
         self
     }
 
-    /// Called on the proxy's thread at each start, before the first trigger.
+    /// Sets a function that the proxy's thread calls at each start, before the first trigger.
     #[must_use]
     pub fn thread_init(mut self, init: impl Fn() + Send + Sync + 'static) -> Self {
         self.proxy = self.proxy.thread_init(init);
         self
     }
 
-    /// A service without semaphores and memories, not started yet.
+    /// Makes the service, without semaphores and memories, and not started yet.
     ///
     /// # Errors
-    /// [`Error::FifoSize`]; [`Error::Gpu`] when memory is short, naming `ulimit -l` where that is the cause.
+    /// [`Error::FifoSize`]; [`Error::Gpu`] if memory is short, with a hint to `ulimit -l` if that is the cause.
     pub fn build(self) -> Result<ProxyService> {
         let fifo = Fifo::new(&self.gpu, self.fifo_size)?;
         let failure = Arc::default();
@@ -150,9 +152,9 @@ impl ProxyServiceBuilder {
 }
 
 impl ProxyService {
-    /// Up to how many bytes a kernel's thread puts by itself if nothing else is said.
+    /// The largest put, in bytes, that a kernel's thread does itself word by word, by default.
     pub const DEFAULT_DIRECT_PUT_MAX: u32 = 4096;
-    /// Up to how many bytes it does so by bulk copies.
+    /// The largest put, in bytes, that it does itself by bulk copies, by default.
     pub const DEFAULT_BULK_PUT_MAX: u32 = 256 << 10;
 
     /// A service for kernels of `gpu`, not started yet.
@@ -163,7 +165,7 @@ impl ProxyService {
         Self::builder(gpu).build()
     }
 
-    /// Options of a service for kernels of `gpu`.
+    /// Begins a service for kernels of `gpu`, with chosen options.
     #[must_use]
     pub fn builder(gpu: &Gpu) -> ProxyServiceBuilder {
         ProxyServiceBuilder {
@@ -175,17 +177,17 @@ impl ProxyService {
         }
     }
 
-    /// Adds a semaphore, whose connection's local endpoint must be on the service's device. As long as the service lives, only
-    /// its proxy signals over the link: [`HostToDeviceSemaphore::signal`](mscclpp_core::HostToDeviceSemaphore::signal) is an
-    /// error. Device handles of all kinds work. A semaphore that is added again gets a second number, and its channels share
-    /// its tokens.
+    /// Adds a semaphore. The local endpoint of its connection must be on the service's device. As long as the service
+    /// lives, only its proxy signals over the link:
+    /// [`HostToDeviceSemaphore::signal`](mscclpp_core::HostToDeviceSemaphore::signal) is an error. Device handles of
+    /// all kinds work. A semaphore that is added again gets a second number, and its channels share its tokens.
     ///
-    /// Opens a queue with the first semaphore of a connection, which may block for some seconds. Waits as
+    /// The first semaphore of a connection opens a queue, which may block for some seconds. Waits as
     /// [`Semaphore::signaller`] does.
     ///
     /// # Errors
-    /// [`Error::TooMany`] beyond 1024; [`Error::InvalidArgument`] for another device;
-    /// [`Error::Core`] if another service has it, or the connection has failed; what the service failed with.
+    /// [`Error::TooMany`] beyond 1024 semaphores; [`Error::InvalidArgument`] for another device; [`Error::Core`] if
+    /// another service has it, or if the connection has failed; the error with which the service failed.
     pub fn add_semaphore(&self, semaphore: &Semaphore) -> Result<SemaphoreId> {
         self.proxy.health()?;
         let (state, connection) = (&self.state, semaphore.connection());
@@ -214,16 +216,17 @@ impl ProxyService {
         Ok(SemaphoreId::from_raw(id))
     }
 
-    /// Adds a memory, registered here or a peer's. The service keeps it. Does not block: a peer's memory is mapped when a
-    /// [`PortChannel`] is made of it, or at the first put that names it, as [`ProxyService::base_port_channel`] says.
+    /// Adds a memory, registered here or by a peer. The service keeps it. Does not block: a peer's memory is mapped
+    /// when a [`PortChannel`] is made of it, or at the first put that names it, as [`ProxyService::base_port_channel`]
+    /// says.
     ///
     /// # Errors
-    /// [`Error::TooMany`] beyond 512.
+    /// [`Error::TooMany`] beyond 512 memories.
     pub fn add_memory(&self, memory: &RegisteredMemory) -> Result<MemoryId> {
         self.state.memories.add(|_| Ok(memory.clone())).map(MemoryId::from_raw)
     }
 
-    /// The number that the next memory gets, if there is room for `count` of them. Reserves nothing.
+    /// The number that the next memory will get, if there is room for `count` more. Reserves nothing.
     ///
     /// # Errors
     /// [`Error::TooMany`].
@@ -231,7 +234,7 @@ impl ProxyService {
         self.state.memories.next(count).map(MemoryId::from_raw)
     }
 
-    /// The semaphore of that number.
+    /// The semaphore with this number.
     ///
     /// # Errors
     /// [`Error::UnknownId`].
@@ -239,11 +242,11 @@ impl ProxyService {
         Ok(self.state.semaphores.find("semaphore", id.raw())?.semaphore.clone())
     }
 
-    /// A channel that names memories with each put.
+    /// A channel whose puts each name their memories.
     ///
-    /// The first put to a peer's memory that is not mapped yet maps it, on the proxy's thread. Meanwhile the triggers of all
-    /// channels wait, for seconds if the memory's owner does not answer. If it never does, the service fails.
-    /// [`ProxyService::port_channel`], with the same connection and memories, maps it beforehand.
+    /// The first put to a peer's memory that is not mapped yet maps it, on the proxy's thread. Meanwhile the triggers
+    /// of all channels wait, for seconds if the memory's owner does not answer. If it never answers, the service fails.
+    /// To map it beforehand, call [`ProxyService::port_channel`] with the same connection and memories.
     ///
     /// # Errors
     /// [`Error::UnknownId`].
@@ -251,12 +254,12 @@ impl ProxyService {
         BasePortChannel::new(&self.state, semaphore)
     }
 
-    /// A channel between two memories: `dst` is the peer's, `src` one of this process. Maps the peer's memory, which may
-    /// block for some seconds the first time. If `src` is not on the service's device, the proxy carries out all puts,
-    /// the small ones too.
+    /// A channel between two memories: `dst` is the peer's, and `src` one of this process. Maps the peer's memory,
+    /// which may block for some seconds the first time. If `src` is not on the service's device, the proxy carries out
+    /// all puts, even small ones.
     ///
     /// # Errors
-    /// [`Error::UnknownId`]; [`Error::Core`] for memories of the wrong side, or not registered for the connection's
+    /// [`Error::UnknownId`]; [`Error::Core`] if a memory is of the wrong side, or not registered for the connection's
     /// transport; errors of mapping.
     pub fn port_channel(&self, semaphore: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<PortChannel> {
         PortChannel::new(&self.state, semaphore, dst, src)
@@ -265,13 +268,13 @@ impl ProxyService {
     /// Starts the proxy's thread: see [`Proxy::start`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Proxy::start`].
     pub fn start_proxy(&self, blocking: bool) -> Result<()> {
         self.proxy.start(blocking)
     }
 
-    /// Carries out everything that was pushed before the call, and ends the thread: see [`Proxy::stop`]. A stop that takes long
-    /// is logged, with the peers for which it waits.
+    /// Carries out everything that was pushed before the call, and ends the thread: see [`Proxy::stop`]. A stop that
+    /// takes long is logged, with the peers for which it waits.
     ///
     /// # Errors
     /// As [`ProxyService::health`]; [`Error::Timeout`] if something did not become complete within 30 s.
@@ -286,17 +289,17 @@ impl ProxyService {
         self.proxy.is_running()
     }
 
-    /// Whether the service and its semaphores still work. Does not block.
+    /// Checks that the service and its semaphores still work. Does not block.
     ///
     /// # Errors
-    /// What the service or one of its semaphores failed with: a lost peer, an abort, or an offset, size or id of a kernel that
-    /// does not fit into a trigger. Peers that have closed their side are no failure.
+    /// The error with which the service or one of its semaphores failed: a lost peer, an abort, or an offset, size or
+    /// id of a kernel that does not fit a trigger. A peer that has closed its side is no failure.
     pub fn health(&self) -> Result<()> {
         self.state.failure().map_or(Ok(()), Err)
     }
 
-    /// Ends the service for good: waits and flushes of kernels on its semaphores return false, and the thread ends. Does not
-    /// block.
+    /// Ends the service for good: waits and flushes of kernels on its semaphores return false, and the thread ends.
+    /// Does not block.
     pub fn abort(&self, reason: &str) {
         self.proxy.abort(reason);
         self.state.abort_semaphores(&Error::Aborted { reason: reason.to_owned() });

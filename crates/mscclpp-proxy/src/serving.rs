@@ -31,7 +31,7 @@ impl<H: ProxyHandler> Shared<H> {
         }
     }
 
-    /// From now on it counts as running.
+    /// Makes it count as running from now on.
     pub(crate) fn enter(&self) -> Result<()> {
         let mut running = self.running.lock();
         // Under the lock: whoever fails it later finds it running, and leaves the telling to its thread.
@@ -40,12 +40,12 @@ impl<H: ProxyHandler> Shared<H> {
         Ok(())
     }
 
-    /// From now on it does not. Of several calls at the end of a run, the first counts.
+    /// Makes it count as not running from now on. If called several times at the end of a run, the first call counts.
     pub(crate) fn leave(&self) {
         *self.running.lock() = false;
     }
 
-    /// Tells the handler of a failure, if there is one, once. Nobody may be using the handler for long.
+    /// Tells the handler once of a failure, if there is one. Nobody may be using the handler for long.
     pub(crate) fn tell_of_failure(&self) {
         let Some(error) = self.failure.get() else { return };
         if self.failure_told.swap(true, Ordering::Relaxed) {
@@ -181,11 +181,11 @@ fn move_near(gpu: &Gpu) {
     }
 }
 
-/// What is left to do before a stop.
+/// The work left before a stop.
 struct Drain {
     since: Instant,
-    /// Where triggers are taken no more. First, as much as the FIFO holds from where the proxy was: nothing behind that
-    /// was pushed before the stop. Then, where the proxy is once all is taken.
+    /// The position up to which triggers are still taken. At first, the position of the proxy plus the size of the
+    /// FIFO: nothing beyond it was pushed before the stop. Later, the position of the proxy once all is taken.
     end: FifoPosition,
     /// All is taken, and the handler knows.
     finishing: bool,

@@ -47,7 +47,7 @@ pub(crate) struct SemaphoreEntry {
 pub(crate) enum EntrySignaller {
     /// On its way to the proxy's thread, which has it from the first trigger on.
     Own(Mutex<Option<Signaller>>),
-    /// That of the semaphore with this number, which is the same, added before.
+    /// The signaller of the semaphore with this number: the same semaphore was added before.
     Of(u32),
 }
 
@@ -75,7 +75,7 @@ impl ServiceState {
         })
     }
 
-    /// Where kernels find these parts of the handles of channels over this semaphore.
+    /// Where kernels find the parts of channel handles over this semaphore that are not in the handles' own fields.
     pub(crate) fn port(&self, semaphore: SemaphoreId, parts: [DevicePtr; 3]) -> Result<DevicePtr> {
         let at = PORT_BYTES * u64::from(semaphore.raw());
         for (word, part) in (at..).step_by(8).zip(parts) {
@@ -108,8 +108,7 @@ impl ServiceState {
         self.failure.get().cloned().or_else(|| self.semaphores.iter().find_map(of_semaphore))
     }
 
-    /// Ends all waits, because of `error`. What has failed by itself keeps its own reason.
-    /// What the proxy itself failed with.
+    /// The error with which the proxy itself failed.
     pub(crate) fn own_failure(&self) -> Option<Error> {
         self.failure.get().cloned()
     }
@@ -119,13 +118,14 @@ impl ServiceState {
         self.connections.iter().map(|entry| entry.connection.label()).collect()
     }
 
+    /// Ends all waits, because of `error`. A semaphore that has failed by itself keeps its own reason.
     pub(crate) fn abort_semaphores(&self, error: &Error) {
         for entry in self.semaphores.iter() {
             entry.semaphore.abort(&format!("the proxy service has stopped: {}", Report(error)));
         }
     }
 
-    /// The queues are closed: if a transport may still store completions, the memory for them is kept for ever.
+    /// The queues are closed. If a transport may still store completions, the memory for them is kept for ever.
     pub(crate) fn words_may_go(&self) {
         let (mut at, mut expected) = (Vec::new(), Vec::new());
         for connection in self.connections.iter() {

@@ -11,45 +11,45 @@ use crate::{
     state::{SemaphoreEntry, ServiceState},
 };
 
-/// What a [`ProxyService`] has done so far. Numbers of different fields are from moments that lie close together.
+/// What a [`ProxyService`] has done so far. The fields are read one after the other, at nearly the same time.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ServiceStats {
     /// How many triggers were carried out.
     pub triggers: u64,
-    /// Of all connections together.
+    /// The traffic of all connections together.
     pub total: TrafficStats,
-    /// How many triggers are in the FIFO, those being pushed included; none where the device does not answer.
+    /// How many triggers are in the FIFO, including those being pushed; `None` if the device does not answer.
     pub queue_depth: Option<u64>,
-    /// The oldest flush that was asked for in a trigger and is not complete.
+    /// The oldest flush that a trigger asked for and that is not complete.
     pub oldest_pending_flush: Option<PendingFlush>,
-    /// What it failed with.
+    /// The error with which the service failed, if it did.
     pub last_error: Option<Error>,
-    /// One for each connection, in the order in which they came.
+    /// One entry for each connection, in the order in which they were added.
     pub connections: Vec<ConnectionStats>,
 }
 
-/// What went over a connection, by way of the FIFO and past it.
+/// What went over a connection, through the FIFO and directly.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TrafficStats {
     /// Puts that the proxy carried out.
     pub data: u64,
-    /// Their bytes.
+    /// The bytes of these puts.
     pub bytes: u64,
     /// Signals that the proxy carried out.
     pub flags: u64,
     /// Flushes that the proxy carried out.
     pub syncs: u64,
-    /// Puts that threads of kernels did themselves.
+    /// Puts that threads of kernels did themselves, directly.
     pub direct_puts: u64,
-    /// Their bytes.
+    /// The bytes of these puts.
     pub direct_bytes: u64,
-    /// Signals that threads of kernels sent themselves.
+    /// Signals that threads of kernels sent themselves, directly.
     pub direct_signals: u64,
 }
 
-/// A connection of a service.
+/// The state of one connection of a service.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ConnectionStats {
@@ -57,17 +57,17 @@ pub struct ConnectionStats {
     pub peer: String,
     /// Its transport.
     pub transport: Transport,
-    /// What went over it; direct operations are 0 where the device does not answer.
+    /// What went over it; the counts of direct operations are 0 if the device does not answer.
     pub traffic: TrafficStats,
-    /// Triggers for it are pushed at positions below this; none where the device does not answer.
+    /// Its triggers so far were pushed at positions below this; `None` if the device does not answer.
     pub pushed: Option<FifoPosition>,
-    /// Triggers for it at positions below this were taken out of the FIFO.
+    /// Its triggers at positions below this were taken out of the FIFO.
     pub taken: FifoPosition,
-    /// And completion was asked for up to here.
+    /// Completion was asked for up to this position.
     pub asked: FifoPosition,
-    /// Operations of triggers that were taken which wait for room at the transport.
+    /// How many operations of taken triggers wait for room at the transport.
     pub waiting: u64,
-    /// Its triggers at positions below this are complete at the peer; none where the device does not answer.
+    /// Its triggers at positions below this are complete at the peer; `None` if the device does not answer.
     pub completed: Option<FifoPosition>,
     /// The oldest of its flushes that is not complete.
     pub oldest_pending_flush: Option<PendingFlush>,
@@ -77,15 +77,16 @@ pub struct ConnectionStats {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PendingFlush {
-    /// Who it is for.
+    /// The label of its peer.
     pub peer: String,
     /// The position of its trigger.
     pub position: FifoPosition,
-    /// Since when the proxy has waited for it. Where more than 32 are pending, of one of the last 32.
+    /// How long the proxy has waited for it. If more than 32 flushes are pending, this is about the oldest of the last
+    /// 32.
     pub age: Duration,
 }
 
-/// What is between the waits of a semaphore and its signals.
+/// The state of a semaphore: how many signals have come, and how many are waited for.
 pub(crate) struct SemaphoreState {
     pub(crate) id: SemaphoreId,
     /// Its connection's number.
@@ -97,8 +98,8 @@ pub(crate) struct SemaphoreState {
 }
 
 impl ProxyService {
-    /// What it has done so far. Asks the device, which waits for no kernel; blocks for a second at most. For people and
-    /// monitors, not for the path of messages.
+    /// What the service has done so far. Asks the device, but waits for no kernel; blocks for at most a second. Meant
+    /// for people and monitoring, not for the path of messages.
     #[must_use]
     pub fn stats(&self) -> ServiceStats {
         self.state.stats(self.health().err())
@@ -168,7 +169,7 @@ impl ServiceState {
         }
     }
 
-    /// How all semaphores stand. Asks the device, as [`ProxyService::stats`] does.
+    /// The state of all semaphores. Asks the device, as [`ProxyService::stats`] does.
     pub(crate) fn semaphore_states(&self) -> Result<Vec<SemaphoreState>> {
         let entries: Vec<&SemaphoreEntry> = self.semaphores.iter().collect();
         let words = |entry: &&SemaphoreEntry| {

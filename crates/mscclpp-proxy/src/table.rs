@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::{Error, Result};
 
-/// Up to a fixed number of entries, which keep their numbers and never go.
+/// Holds up to a fixed number of entries, which keep their numbers and are never removed.
 pub(crate) struct Table<T> {
     what: &'static str,
     entries: Box<[OnceLock<T>]>,
@@ -15,7 +15,7 @@ pub(crate) struct Table<T> {
 }
 
 impl<T> Table<T> {
-    /// `what` in the plural, for errors.
+    /// An empty table. `what` names its entries in errors, in the plural.
     pub(crate) fn new(what: &'static str, limit: u32) -> Self {
         Self { what, entries: (0..limit).map(|_| OnceLock::new()).collect(), len: Mutex::new(0) }
     }
@@ -45,7 +45,7 @@ impl<T> Table<T> {
         self.entries.get(number as usize)?.get()
     }
 
-    /// As [`Table::get`]; `what` in the singular.
+    /// Like [`Table::get`]; `what` names an entry in errors, in the singular.
     pub(crate) fn find(&self, what: &'static str, id: u32) -> Result<&T> {
         self.get(id).ok_or_else(|| Error::UnknownId { what, id, count: *self.len.lock() as u64 })
     }

@@ -1,4 +1,4 @@
-//! Triggers: what a device thread asks its proxy for.
+//! Triggers: what device threads ask their proxy to do.
 
 use std::{fmt, ops::BitOr};
 
@@ -23,7 +23,7 @@ impl TriggerKind {
     /// Report when everything before it is complete.
     pub const SYNC: Self = Self(4);
 
-    /// Whether it asks for all that `other` asks for.
+    /// Whether it asks for everything that `other` asks for.
     #[must_use]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -61,8 +61,9 @@ impl fmt::Debug for TriggerKind {
     }
 }
 
-/// 128 bits. For a [`crate::ProxyService`] they are the fields below. For a service of your own they mean what you like, except
-/// the top bit of the second word, which belongs to the FIFO and reads as 0.
+/// A message of 128 bits from a device thread to its proxy. For a [`crate::ProxyService`] it consists of the fields
+/// below. For a service of your own the bits mean what you like, except the top bit of the second word, which belongs
+/// to the FIFO and reads as 0.
 ///
 /// | word | bits | field |
 /// | --- | --- | --- |
@@ -102,10 +103,10 @@ const KIND: u32 = 50;
 const SEMAPHORE: u32 = 53;
 
 impl ProxyTrigger {
-    /// A trigger for a [`crate::ProxyService`]: `dst` and `src` are memory id and offset in bytes.
+    /// A trigger for a [`crate::ProxyService`]: `dst` and `src` are each a memory id and an offset in bytes.
     ///
     /// # Errors
-    /// [`Error::TriggerRange`] for a value that does not fit into its field.
+    /// [`Error::TriggerRange`] if a value does not fit its field.
     pub fn new(
         kind: TriggerKind,
         dst: (MemoryId, u64),
@@ -126,49 +127,49 @@ impl ProxyTrigger {
         Ok(Self { fst, snd })
     }
 
-    /// A trigger of two words. The top bit of the second is dropped.
+    /// A trigger made of two words. The top bit of the second word is dropped.
     #[must_use]
     pub const fn from_words([fst, snd]: [u64; 2]) -> Self {
         Self { fst, snd: snd & !COMMIT_BIT }
     }
 
-    /// What it asks for.
+    /// What the trigger asks for.
     #[must_use]
     pub const fn kind(&self) -> TriggerKind {
         TriggerKind(field(self.snd, KIND, 3) as u8)
     }
 
-    /// How many bytes.
+    /// How many bytes to copy.
     #[must_use]
     pub const fn size(&self) -> u64 {
         field(self.fst, 0, 32)
     }
 
-    /// Where they start in the source, in bytes.
+    /// Where the bytes start in the source, as an offset in bytes.
     #[must_use]
     pub const fn src_offset(&self) -> u64 {
         field(self.fst, 32, 32)
     }
 
-    /// Where they go in the destination, in bytes.
+    /// Where the bytes go in the destination, as an offset in bytes.
     #[must_use]
     pub const fn dst_offset(&self) -> u64 {
         field(self.snd, 0, 32)
     }
 
-    /// The source.
+    /// The source memory.
     #[must_use]
     pub const fn src_memory(&self) -> MemoryId {
         MemoryId::from_raw(field(self.snd, SRC_MEMORY, 9) as u32)
     }
 
-    /// The destination.
+    /// The destination memory.
     #[must_use]
     pub const fn dst_memory(&self) -> MemoryId {
         MemoryId::from_raw(field(self.snd, DST_MEMORY, 9) as u32)
     }
 
-    /// The semaphore, and with it the connection.
+    /// The semaphore, which also names the connection.
     #[must_use]
     pub const fn semaphore(&self) -> SemaphoreId {
         SemaphoreId::from_raw(field(self.snd, SEMAPHORE, 10) as u32)

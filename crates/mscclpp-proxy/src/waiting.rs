@@ -7,8 +7,8 @@ use std::{
 
 use mscclpp_net::waiting::LongWait;
 
-/// What `receiver` gets, within `limit` if there is one. Logs what it waits for when `log_after` has passed, and then ever
-/// more seldom; `what` is asked only then.
+/// What `receiver` gets, within `limit` if there is one. Logs what it waits for after `log_after`, and then ever more
+/// rarely; `what` is called only then.
 pub(crate) fn receive<T>(
     receiver: &Receiver<T>,
     limit: Option<Duration>,

@@ -1,4 +1,4 @@
-//! The calls that C inlines: they go through the functions of the context that the object belongs to.
+//! The calls that C inlines: they go through the function table of the context to which the object belongs.
 
 use std::{
     ffi::{c_int, c_void},
@@ -10,7 +10,7 @@ use crate::{
     Verbs, ibv_context, ibv_cq, ibv_port_attr, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_wc, verbs_context,
 };
 
-/// What `ibv_context::abi_compat` holds where the context lies in a [`verbs_context`].
+/// What `ibv_context::abi_compat` holds if the context lies inside a [`verbs_context`].
 const ABI_IS_EXTENDED: *mut c_void = ptr::without_provenance_mut(usize::MAX);
 
 impl Verbs {
@@ -81,9 +81,9 @@ impl Verbs {
         }
     }
 
-    /// `ibv_query_port`, as the header defines it: asks the provider, with the size of the structure as it is today. The
-    /// function that the library exports is for programs of old and fills less; it serves where the provider is as old,
-    /// and what it does not know is then 0. Returns 0 or an errno.
+    /// `ibv_query_port`, as the header defines it: asks the provider, with today's size of the structure. The function
+    /// that the library exports is meant for old programs and fills in less. It is used if the provider is old too; the
+    /// fields that it does not know are then 0. Returns 0 or an errno.
     ///
     /// # Safety
     /// `context` is a live context that was opened by this table's functions, `attr` valid for a write.
@@ -106,7 +106,7 @@ impl Verbs {
     }
 }
 
-/// The structure in which the provider keeps `context`, if it is not of an old kind. It may be shorter than its type.
+/// The structure in which the provider keeps `context`, unless it is of an old kind. It may be shorter than its type.
 ///
 /// # Safety
 /// `context` is a live context.

@@ -1,14 +1,14 @@
 //! Raw types and entry points of libibverbs, loaded at run time.
 //!
-//! [`Verbs`] is a table of the library's functions. The types and constants have their C names and are made by
-//! `cargo xtask gen-verbs` from rdma-core's headers; what C calls inline functions are methods of the table.
-//! A C enumeration is an integer type with constants, so a value that a newer driver made up is a number like any other.
+//! [`Verbs`] is a table of the library's functions. The types and constants have their C names; `cargo xtask gen-verbs`
+//! makes them from rdma-core's headers. The functions that C inlines are methods of the table. A C enumeration is an
+//! integer type with constants, so a value that only a newer driver knows is a number like any other.
 //!
-//! Nothing here is safe, checked or remembered: no type owns an object of the library and no policy is made.
-//! `mscclpp-ib` is the crate that does this. Its tests fill a table of their own with the functions of a simulated adapter.
+//! Nothing here is safe or checked, no type owns an object of the library, and there is no policy: all of that is in
+//! `mscclpp-ib`. Its tests fill a table of their own with the functions of a simulated adapter.
 //!
-//! To build this crate, neither libibverbs nor its headers are needed. Feature `rdma-sys` links libibverbs through the
-//! crate of that name, and then both are, with librdmacm and libclang 14 beside them; see [`Verbs::load`].
+//! Building this crate needs neither libibverbs nor its headers. With feature `rdma-sys`, which links libibverbs
+//! through the crate of that name, it needs both, and librdmacm and libclang 14 as well; see [`Verbs::load`].
 //!
 //! ```
 //! use mscclpp_verbs_sys::Verbs;

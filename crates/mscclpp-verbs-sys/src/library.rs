@@ -1,4 +1,4 @@
-//! Opening libibverbs and finding functions in it, with errors that say what to do.
+//! Opens libibverbs and finds functions in it, with errors that say what to do.
 
 use std::{
     ffi::{CStr, CString, OsStr, c_void},
@@ -8,7 +8,7 @@ use std::{
 
 /// The variable that names the library.
 pub(crate) const VARIABLE: &str = "MSCCLPP_IBV_SO";
-/// The library's name where the variable is not set.
+/// The library's name if the variable is not set.
 pub(crate) const NAME: &str = "libibverbs.so.1";
 
 const ADVICE: &str = "install libibverbs1 and ibverbs-providers (Debian, Ubuntu) or libibverbs (RHEL, Fedora, SUSE), \
@@ -23,12 +23,12 @@ pub enum LoadError {
     Library {
         /// The name or path that was tried.
         path: String,
-        /// Why this one, and where the dynamic loader looks for it.
+        /// Why this name was tried, and where the dynamic loader looks for it.
         named_by: &'static str,
         /// What the dynamic loader said.
         reason: String,
     },
-    /// The library is there and lacks a function: it is older than rdma-core 15, or another library.
+    /// The library was found but lacks a function: it is older than rdma-core 15, or a different library.
     #[error("{path} has no function {symbol}, so it is not libibverbs or too old; {ADVICE}")]
     Symbol {
         /// The name or path of the library.
@@ -53,12 +53,12 @@ impl LoadError {
     }
 }
 
-/// A function that newer versions of the library have and this one has not.
+/// A function that newer versions of the library have and the loaded one lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
     /// The function's name in C, such as `ibv_reg_dmabuf_mr`.
     pub symbol: &'static str,
-    /// Why it is not there, and from which version on it is.
+    /// Why it is not there, and which version brought it.
     pub reason: String,
 }
 
@@ -94,7 +94,8 @@ impl Library {
         Ok(Self { handle, path: name })
     }
 
-    /// The address of `symbol` in the given version of the library's interface, else of the symbol in any version.
+    /// The address of `symbol` in the given version of the library's interface; otherwise that of the symbol in any
+    /// version.
     pub(crate) fn find(&self, symbol: &CStr, version: &CStr) -> Option<*mut c_void> {
         // SAFETY: the library is open, and both are strings.
         #[cfg(target_env = "gnu")]

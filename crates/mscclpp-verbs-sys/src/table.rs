@@ -13,11 +13,11 @@ use crate::{
     library::{Library, LoadError, Missing, NAME, VARIABLE},
 };
 
-/// Since when the functions are there that every libibverbs has.
+/// The version of the interface with the functions that every libibverbs has.
 const BASE: &CStr = c"IBVERBS_1.1";
 
-/// Declares the table: per function a field, the exported name and the signature. Optional ones name the version of the
-/// interface that brought them and the release of rdma-core that has it.
+/// Declares the table: for each function a field, the exported name and the signature. An optional function also names
+/// the version of the interface that brought it and the release of rdma-core that has it.
 macro_rules! entry_points {
     (
         required { $($field:ident : $symbol:ident => fn($($arg:ty),* $(,)?) $(-> $result:ty)?;)* }
@@ -26,7 +26,7 @@ macro_rules! entry_points {
                 => fn($($opt_arg:ty),* $(,)?) -> $opt_result:ty;)*
         }
     ) => {
-        /// libibverbs' functions. The documentation of each is libibverbs', under the name given.
+        /// libibverbs' functions. Each is documented in libibverbs, under the name given.
         ///
         /// All fields are public: a table can be filled with other functions, such as those of a simulated adapter.
         /// Calls that C inlines (posting, polling, [`Verbs::query_port`]) go through the context that they act on.
@@ -86,8 +86,8 @@ macro_rules! entry_points {
                 })
             }
 
-            /// The functions that this program is linked with. The optional ones, of which not every libibverbs to link with
-            /// has a declaration, are looked up in it.
+            /// The functions with which this program is linked. The optional ones are looked up in the library, because
+            /// not every libibverbs declares them.
             #[cfg(feature = "rdma-sys")]
             fn linked() -> Result<Self, LoadError> {
                 // SAFETY: this is libibverbs, which is in the process already.
@@ -116,9 +116,9 @@ const fn c_name(name: &'static str) -> &'static CStr {
 }
 
 impl Verbs {
-    /// The libibverbs of this process, loaded at the first call: the file that the environment variable `MSCCLPP_IBV_SO`
-    /// names, else `libibverbs.so.1`. No device is opened. With feature `rdma-sys`, the library that the program is linked
-    /// with takes the place of `libibverbs.so.1`.
+    /// The libibverbs of this process, loaded at the first call: the file that the environment variable
+    /// `MSCCLPP_IBV_SO` names, otherwise `libibverbs.so.1`. No device is opened. With feature `rdma-sys`, the library
+    /// with which the program is linked takes the place of `libibverbs.so.1`.
     ///
     /// # Errors
     /// [`LoadError`], the same at every call.
@@ -143,7 +143,7 @@ impl Verbs {
         unsafe { Self::resolve(&Library::open(path, named_by)?) }
     }
 
-    /// A table of its own from a given file; a name without a folder is looked for where the dynamic loader looks.
+    /// Loads a separate table from a given file; the dynamic loader searches for a name without a folder.
     ///
     /// # Safety
     /// The file must be libibverbs, if it exists.

@@ -1,11 +1,12 @@
-//! The one thread by which a process serves its peers: it hands out handles of exported memory, and sees peers go.
+//! The one thread by which a process serves its peers: it hands out handles of exported memory, and notices when peers
+//! go.
 //!
 //! # Invariants
-//! 1. The thread never blocks but in its event loop, so stopping it is bounded. It takes locks that nobody holds while
-//!    waiting.
-//! 2. A peer's connection to an endpoint is open exactly as long as the endpoint: closing it says goodbye first, dying
-//!    does not. That tells a peer that left from one that is lost.
-//! 3. An allocation is served while one of its registrations lives; afterwards the answer is a refusal.
+//! 1. The thread never blocks except in its event loop, so stopping it takes a bounded time. It takes only locks whose
+//!    holders never wait.
+//! 2. A peer's connection to an endpoint is open exactly as long as the endpoint. An endpoint that closes says goodbye
+//!    first; a process that dies does not. This is how a peer that left is told from one that is lost.
+//! 3. An allocation is served while one of its registrations lives; after that, requests are refused.
 
 mod service;
 

@@ -1,4 +1,4 @@
-//! The thread that answers requests and sees peers go.
+//! The thread that answers requests and notices when peers go.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,7 +24,7 @@ use super::{Command, Shared};
 const GOODBYE: u8 = b'B';
 /// How long a peer that has connected may take to make its request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
-/// How many connections may be open on which no request was made; more wait at the listener.
+/// How many connections without a request may be open; further ones wait at the listener.
 const MAX_ACCEPTED: usize = 1024;
 /// How long peers wait at the listener when there are too many, or the system has no descriptor or memory for them.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -37,19 +37,19 @@ pub(super) struct Service {
     accepted: BTreeMap<u64, Accepted>,
     inbound: HashMap<u64, Inbound>,
     outbound: HashMap<u64, Outbound>,
-    /// When to go on accepting: there are as many as may be, or the system had no descriptor or memory.
+    /// When to go on accepting: the limit was reached, or the system had no descriptor or memory.
     resume_accepting: Option<Instant>,
     /// Whether that was logged, and nobody has been accepted since.
     pause_reported: bool,
 }
 
-/// A connection on which a request is due.
+/// A connection whose request has not come yet.
 struct Accepted {
     socket: OwnedFd,
     deadline: Instant,
 }
 
-/// A peer's connection to an endpoint of ours. This side alone speaks on it.
+/// A peer's connection to an endpoint of ours. Only this side speaks on it.
 struct Inbound {
     socket: OwnedFd,
     endpoint: Token,

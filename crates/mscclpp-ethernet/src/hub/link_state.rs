@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::{error::Error, frame::Fault, sending::SendConnection};
 
-/// A link from an endpoint of this process to a peer's, as those who watch it and the queues share it.
+/// A link from an endpoint of this process to a peer's. Shared by the queues and by those who watch the link.
 pub(crate) struct LinkState {
     monitor: LinkMonitor,
     /// The connections that carry its data.
@@ -25,7 +25,7 @@ impl LinkState {
         Self { monitor, connections: Mutex::default(), over: AtomicBool::new(false) }
     }
 
-    /// Cuts `connection` when the link ends, at once if it has.
+    /// Cuts `connection` when the link ends, or at once if it has ended.
     pub(crate) fn carries(&self, connection: &Arc<SendConnection>) {
         let mut connections = self.connections.lock();
         connections.retain(|connection| connection.strong_count() > 0);

@@ -1,5 +1,5 @@
 //! What a process needs once, however many connections it has: its links, its regions, and the threads on which peers'
-//! data arrives, which only ever touch memory in the table of regions.
+//! data arrives. These threads touch only memory in the table of regions.
 
 mod link_state;
 mod receivers;

@@ -1,4 +1,4 @@
-//! The connections on which peers' data arrives, each with a thread of its own.
+//! The connections on which peers' data arrives. Each has a thread of its own.
 
 use std::{
     net::{Shutdown, TcpStream},
@@ -23,7 +23,7 @@ use crate::{
     socket,
 };
 
-/// The receivers that run. They are closed when this is dropped, and none keeps it.
+/// The running receivers. They are closed when this is dropped; no receiver keeps it alive.
 pub(super) struct Receivers {
     settings: Settings,
     regions: Arc<Regions>,
@@ -101,7 +101,7 @@ impl Acceptor for Receivers {
     }
 }
 
-/// Tells the peer what it may not know.
+/// Tells the peer how receiving ended, where the peer may not know.
 fn report(end: End, seat: Seat) {
     match end {
         End::Fault(fault) => seat.refuse(fault.complaint(), fault.to_string()),

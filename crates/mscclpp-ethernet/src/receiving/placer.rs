@@ -7,7 +7,7 @@ use crate::{
     staging::{Backoff, Staging},
 };
 
-/// Puts bytes where they belong: into host memory at once, into a device's through its staging.
+/// Puts bytes in place: into host memory at once, into device memory through staging.
 pub(crate) struct Placer {
     settings: Settings,
     /// One for each device that data arrived for; usually one, or none.
@@ -15,7 +15,7 @@ pub(crate) struct Placer {
     order: Order,
 }
 
-/// Whether updates become visible after the data before them. Tests break that, to show that they would notice.
+/// Whether updates become visible after the data before them. Tests break this order, to show that they would notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Order {
     #[default]
@@ -113,7 +113,7 @@ impl Placer {
         Ok(())
     }
 
-    /// Waits until everything is complete, but what is on the stream of staging `except`, which keeps its own order.
+    /// Waits until everything is complete, except what is on the stream of staging `except`, which keeps its own order.
     pub(crate) fn settle(
         &mut self,
         except: Option<usize>,

@@ -10,10 +10,10 @@ use std::{
 
 use crate::socket::{self, Piece};
 
-/// Where bytes come from, and where answers go to. A socket, or a test.
+/// Where bytes come from and where answers go: a socket, or a test.
 pub(crate) trait Wire {
-    /// Receives into the pieces, one after the other, what there is; 0 at the end. Calls `idle` while there is nothing,
-    /// again and again for as long as that says that it has something to wait for itself, and then blocks.
+    /// Receives what is there into the pieces, one after the other; gives 0 at the end. While nothing is there, calls
+    /// `idle` again and again for as long as it answers that it has something to wait for itself, and then blocks.
     ///
     /// # Safety
     /// The pieces must be writable memory to which nobody has a reference.
@@ -35,7 +35,7 @@ pub(crate) struct SocketWire {
 }
 
 impl SocketWire {
-    /// `closed` is set, and the socket shut down, by whoever wants an end.
+    /// To end it, set `closed` and shut the socket down.
     pub(crate) fn new(stream: Arc<TcpStream>, closed: Arc<AtomicBool>, busy: Duration) -> Self {
         Self { stream, closed, busy }
     }

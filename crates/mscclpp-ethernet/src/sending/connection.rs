@@ -23,10 +23,10 @@ use crate::{
     socket::{self, Piece, SendMode},
 };
 
-/// For how many works a backlog has room before it has to grow.
+/// The number of works for which a backlog has room before it must grow.
 pub(super) const BACKLOG: usize = 64;
 
-/// What the owner of a queue and its driver have in common.
+/// What the owner of a queue and its driver share.
 pub(crate) struct SendConnection {
     pub(super) stream: TcpStream,
     pub(super) outbound: Outbound,
@@ -120,7 +120,7 @@ impl SendConnection {
         let _ = self.driver.set(thread);
     }
 
-    /// Has the driver look. It finds whatever was stored before.
+    /// Wakes the driver. It finds everything that was stored before.
     pub(super) fn wake(&self) {
         if let Some(thread) = self.driver.get() {
             thread.unpark();
@@ -131,8 +131,8 @@ impl SendConnection {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Nothing can be sent any more. If the link does not say why shortly, `reason` does: a closing peer's goodbye and the
-    /// end of its sockets come in any order.
+    /// Nothing can be sent any more. If the link does not soon give a reason, `reason` counts: a closing peer's goodbye
+    /// and the end of its sockets may come in either order.
     pub(super) fn fail(&self, reason: String) {
         self.cut();
         self.suspicions.report(reason);
@@ -146,7 +146,8 @@ impl SendConnection {
         self.wake();
     }
 
-    /// Sends a header and host memory behind it, as far as the system takes them. Only by whom invariant 1 allows.
+    /// Sends a header and the host memory after it, as far as the system takes them. Call it only where invariant 1
+    /// allows.
     ///
     /// # Safety
     /// `data` must be readable.

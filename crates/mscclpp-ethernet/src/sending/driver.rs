@@ -1,4 +1,4 @@
-//! The thread that sends what the owner of a queue could not, or should not have to.
+//! The thread that sends what the owner of a queue could not, or should not, send itself.
 
 use std::{
     collections::VecDeque,
@@ -31,7 +31,7 @@ const AHEAD: usize = 16;
 /// How many frames, and about how many bytes, go to the system in one call.
 const MAX_GATHERED: usize = MAX_PIECES / 2;
 const GATHERED_BYTES: usize = 256 << 10;
-/// How often waits look whether they still make sense.
+/// How often waits check whether they still make sense.
 pub(super) const LOOK: Duration = Duration::from_millis(200);
 /// How long a dropped queue may make no progress before it is given up.
 const STUCK: Duration = Duration::from_secs(10);
@@ -57,9 +57,9 @@ struct Prepared {
 }
 
 enum Head {
-    /// To be sealed when it is sent: a checksum is not known before its data is.
+    /// To be sealed when it is sent: its checksum is known only once its data is.
     Frame { frame: Frame, checksum: bool },
-    /// Sealed, and so much of frame and data sent.
+    /// Sealed, and partly sent.
     Begun { header: Header, sent: usize },
 }
 
@@ -206,7 +206,7 @@ impl Driver {
         self.prepare()
     }
 
-    /// How many of the frames go into one call: those that are ready, until there is enough.
+    /// How many of the prepared frames go into one call: those that are ready, until there is enough.
     fn ready(&self) -> Result<usize, Stop> {
         let (mut count, mut bytes) = (0, 0);
         for frame in self.frames.iter().take(MAX_GATHERED) {
@@ -321,7 +321,7 @@ impl Driver {
         }
     }
 
-    /// Says that there is no more, and waits until the peer has taken everything: closing a socket with answers unread
+    /// Says that no more comes, and waits until the peer has taken everything: closing a socket with unread answers
     /// would cut off what is on its way.
     fn part(&self) {
         let stream = &self.connection.stream;
@@ -345,8 +345,8 @@ impl Driver {
     }
 }
 
-/// Into which parts a write of device memory is cut: a few even of one that would fit a chunk, so that the first travels
-/// while the others are copied.
+/// The size of the parts into which a write of device memory is cut. Even a write that would fit one chunk is cut into
+/// a few, so that the first part travels while the others are copied.
 fn part_of(len: u64, chunk: u64) -> u64 {
     (len / 4).max(SMALLEST_PART).next_multiple_of(4096).min(chunk)
 }

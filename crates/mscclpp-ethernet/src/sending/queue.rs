@@ -30,12 +30,12 @@ use super::{
     driver::{Driver, LOOK},
 };
 
-/// Up to so many bytes of host memory are sent by the owner itself; more are handed over.
+/// The owner itself sends up to this many bytes of host memory; longer writes are handed over.
 const INLINE: u64 = 32 << 10;
-/// How many operations may wait to be sent, unless the endpoint says otherwise: enough to keep the driver busy.
+/// How many operations may wait to be sent, unless the endpoint chooses another number. Enough to keep the driver busy.
 const MAX_WAITING: u32 = 4096;
 
-/// Opens a queue over a connection that has been shaken hands on.
+/// Opens a queue over a connection whose handshake is complete.
 pub(crate) fn open(
     DataConnection { stream, outbound, inbound }: DataConnection,
     link: &Arc<LinkState>,
@@ -81,8 +81,8 @@ struct EthernetQueue {
     routes: Vec<Option<EthernetRoute>>,
     /// The last ticket that was answered.
     completed: u64,
-    /// Each ticket that was asked for and is not answered, and how many works the driver must have carried out before the
-    /// question has left. Until then nothing need be asked of the system.
+    /// Each unanswered ticket, with the number of works that the driver must have carried out before the question has
+    /// been sent. Until then there is no need to look for an answer.
     flushes: VecDeque<(u64, u64)>,
 }
 
@@ -111,7 +111,7 @@ impl EthernetQueue {
         self.connection.backlog.lock().push_back(work);
     }
 
-    /// Whether as many operations wait to be sent as may.
+    /// Whether the most operations that may wait to be sent are waiting.
     fn is_full(&self) -> bool {
         self.given - self.connection.done.load(Ordering::Acquire) >= self.max_waiting
     }
@@ -120,8 +120,8 @@ impl EthernetQueue {
         self.routes.get(route.index()).and_then(Option::as_ref).ok_or(Error::Foreign("the route"))
     }
 
-    /// Starts an operation that there is room for. If the connection is broken it does nothing: the link is about to say why,
-    /// if it has not already.
+    /// Starts an operation for which there is room. Does nothing if the connection is broken: the link says why, now or
+    /// soon.
     fn start(&mut self, operation: Operation) -> CoreResult<()> {
         match operation {
             Operation::Write { route, dst_offset, src_offset, len } => {
@@ -299,7 +299,7 @@ impl Answers {
 }
 
 impl Drop for EthernetQueue {
-    /// Does not wait: the driver carries out what was given, and ends.
+    /// Does not wait: the driver carries out what it was given, and ends.
     fn drop(&mut self) {
         self.connection.closing.store(true, Ordering::Release);
         self.connection.wake();

@@ -1,4 +1,4 @@
-//! An opened device, its ports, and what it tells about itself.
+//! An opened device, its ports, and what it reports about itself.
 
 use std::{
     ffi::{CStr, c_int},
@@ -28,7 +28,7 @@ pub(crate) struct Adapter {
     pub(super) pd: NonNull<sys::ibv_pd>,
     name: String,
     limits: Limits,
-    /// What the system shows of the device for as long as it is there; none of one that the system does not know.
+    /// Where the system shows the device for as long as it is there; none for a device that the system does not know.
     node: Option<PathBuf>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Limits {
     pub(crate) max_qp_wr: u32,
     pub(crate) max_cqe: u32,
     pub(crate) ports: u8,
-    /// How many atomics a queue pair of this device carries out, and has under way, at once.
+    /// How many atomics a queue pair of this device carries out, and may have under way, at once.
     pub(crate) max_rd_atom: u8,
     pub(crate) max_init_rd_atom: u8,
 }
@@ -60,16 +60,16 @@ pub(crate) struct Port {
     pub(crate) gid: GidEntry,
 }
 
-/// What the device says of itself at any moment.
+/// What the device reports about itself, at any time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AsyncEvent {
     PortDown(u8),
     PortUp(u8),
     /// Nothing on the device works any more.
     DeviceFailed(String),
-    /// A queue pair, by its number, can do nothing more.
+    /// The queue pair with this number can do no more.
     QueuePairFailed(u32, String),
-    /// Nothing to be done about it here.
+    /// An event about which nothing need be done here.
     Other(String),
 }
 
@@ -132,7 +132,7 @@ impl Adapter {
         })
     }
 
-    /// So that whoever asks for an event where there is none is not kept.
+    /// So that asking for an event does not block while there is none.
     fn set_async_nonblocking(&self) -> Result<()> {
         let fd = self.async_fd();
         // SAFETY: two calls on a descriptor that is open as long as the context.
@@ -147,7 +147,8 @@ impl Adapter {
         &self.name
     }
 
-    /// Whether the device was taken away. Some drivers say so by an event; others wait until nobody uses it any more.
+    /// Whether the device was taken away. Some drivers report that by an event; others wait until nobody uses the
+    /// device any more.
     pub(crate) fn is_removed(&self) -> bool {
         self.node.as_ref().is_some_and(|node| !node.exists())
     }
@@ -188,7 +189,8 @@ impl Adapter {
         self.query_port(number).is_ok_and(|attr| attr.state == sys::IBV_PORT_ACTIVE)
     }
 
-    /// The port that was asked for, else the first active one, with the GID that was asked for or the best one.
+    /// The port that was asked for, otherwise the first active one; with the GID that was asked for, otherwise the best
+    /// one.
     pub(crate) fn port(&self, number: Option<u32>, gid_index: Option<u32>) -> Result<Port> {
         let no_port = |reason: String| Error::NoPort { device: self.name.clone(), reason };
         let numbers: Vec<u8> = match number {
@@ -242,7 +244,7 @@ impl Adapter {
         })
     }
 
-    /// The entries of a port's GID table that hold one.
+    /// The entries of a port's GID table that hold a GID.
     pub(super) fn gids(&self, port: u8, attr: &sys::ibv_port_attr) -> Result<Vec<GidEntry>> {
         if let Some(query) = self.verbs.query_gid_table {
             let most = usize::try_from(attr.gid_tbl_len).unwrap_or(0) * usize::from(self.limits.ports.max(1));

@@ -1,4 +1,4 @@
-//! Which devices there are, and in which order.
+//! Finds the devices and their order.
 
 use std::{
     ffi::CStr,
@@ -15,11 +15,11 @@ use crate::error::Result;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AdapterInfo {
     pub(crate) name: String,
-    /// Where it is in the tree of the system's devices; none for one in software, and where that is not told.
+    /// Where the device is in the system's device tree; none for a device in software, or if the system does not say.
     pub(crate) place: Option<PathBuf>,
 }
 
-/// All devices, sorted by PCI address, those without one behind them by name.
+/// All devices, sorted by PCI address; those without one come last, sorted by name.
 pub(crate) fn list(verbs: &'static Verbs) -> Result<Vec<AdapterInfo>> {
     let mut found = Vec::new();
     each_device(verbs, |name, _| {

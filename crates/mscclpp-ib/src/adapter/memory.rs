@@ -9,16 +9,17 @@ use mscclpp_verbs_sys as sys;
 use super::{Adapter, last_errno};
 use crate::error::{Error, Result};
 
-/// Who may do what with it, and in which order what is written arrives.
+/// What an adapter may do with the memory, and in which order its writes arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     /// This side's adapter reads it.
     Source,
-    /// The peer's adapter writes data, which may pass other data on its way (relaxed ordering).
+    /// The peer's adapter writes data. Data may overtake other data on the way (relaxed ordering).
     Relaxed,
-    /// The peer's adapter writes, or adds to words. What it does stays behind everything before.
+    /// The peer's adapter writes words or adds to them. That never overtakes anything before it.
     Strict,
-    /// As `Strict`, but what the peer's adapter does may pass data: wrong, for tests that show that they would see it.
+    /// Like `Strict`, but writes and additions may overtake data. This is wrong on purpose, for tests that show that
+    /// they would notice.
     RelaxedWords,
 }
 
@@ -34,8 +35,8 @@ impl Access {
     }
 }
 
-/// A range of memory that is registered with an adapter. It is no longer once this is dropped: what a peer's adapter
-/// asks for then is refused.
+/// A range of memory registered with an adapter. Dropping this ends the registration; requests of a peer's adapter are
+/// refused from then on.
 pub(crate) struct Mr {
     mr: NonNull<sys::ibv_mr>,
     adapter: Arc<Adapter>,

@@ -1,7 +1,7 @@
-//! Devices, and what is made on them: safe owners of what the verbs library hands out.
+//! Devices and the objects made on them: safe owners of what the verbs library hands out.
 //!
-//! Each owner keeps what it was made on, and gives itself back when dropped. The library's calls may be used from any
-//! thread; where this crate needs one at a time, it takes `&mut`.
+//! Each owner keeps alive the object it was made on, and releases its own object when dropped. The library's calls may
+//! be used from any thread; where this crate needs one call at a time, it takes `&mut`.
 
 mod device;
 mod list;

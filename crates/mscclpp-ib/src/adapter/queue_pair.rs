@@ -1,4 +1,4 @@
-//! Queue pairs with their completion queues, and how they are brought to work.
+//! Queue pairs with their completion queues, and how queue pairs are connected.
 
 use std::{
     ffi::c_void,
@@ -146,7 +146,8 @@ impl Cq {
         }))
     }
 
-    /// The next completion makes an event on the channel. One that came before this call may not: poll once more after it.
+    /// Makes the next completion raise an event on the channel. A completion that came before this call may raise none:
+    /// poll once more after it.
     pub(crate) fn arm(&self) -> Result<()> {
         // SAFETY: the queue lives.
         let errno = unsafe { self.adapter.verbs.req_notify_cq(self.cq.as_ptr(), false) };
@@ -170,7 +171,7 @@ pub(crate) struct QpSizes {
     pub(crate) inline: u32,
 }
 
-/// What one end must know of the other.
+/// What one end must know about the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Path {
     pub(crate) qpn: u32,
@@ -184,7 +185,7 @@ pub(crate) struct Path {
     pub(crate) atomics: u8,
 }
 
-/// How hard a queue pair tries, and which way its packets go.
+/// How often a queue pair tries again, and which way its packets go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reliability {
     pub(crate) timeout: u8,
@@ -206,7 +207,8 @@ pub(crate) struct QueuePair {
 // SAFETY: the library's objects may be used by any thread.
 unsafe impl Send for QueuePair {}
 
-/// Where packets of a queue pair begin to count: 24 random bits, so that packets of an earlier one are not taken for them.
+/// The first packet number of a queue pair: 24 random bits, so that packets of an earlier queue pair are not taken for
+/// its own.
 pub(crate) fn random_psn() -> Result<u32> {
     let bytes: [u8; 3] = mscclpp_net::random()?;
     Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]))
@@ -280,7 +282,7 @@ impl QueuePair {
         self.adapter.check(format!("ibv_modify_qp to {state}"), errno)
     }
 
-    /// Makes it receive from, and then send to, the other end.
+    /// Connects to the other end: makes the queue pair ready to receive from it, and then to send to it.
     pub(crate) fn connect(&self, port: &Port, to: &Path, how: &Reliability) -> Result<()> {
         let limits = self.adapter.limits();
         let mut attr = sys::ibv_qp_attr {
@@ -361,7 +363,7 @@ impl QueuePair {
         &self.adapter
     }
 
-    /// Hands over a chain of requests. Gives the first that was not taken, with why, if not all were.
+    /// Hands over a chain of requests. If not all were taken, gives the first that was not, and why.
     ///
     /// # Safety
     /// The chain ends with a null pointer; what its requests point to lives, the memory that they name until they complete.
@@ -378,7 +380,7 @@ impl QueuePair {
         }
     }
 
-    /// Writes the 8 bytes at `from` to the peer's word at `to`, and tells the completion under `id`.
+    /// Writes the 8 bytes at `from` to the peer's word at `to`, with `id` in the completion.
     ///
     /// # Safety
     /// The word at `from` is registered under `source`, and is not changed before the write has completed.
@@ -408,8 +410,8 @@ impl QueuePair {
     /// Lets a message of at most `len` bytes arrive at `address`.
     ///
     /// # Safety
-    /// The memory is registered under `lkey` for local writes, and nobody else's until the receive completes or the queue
-    /// pair is dropped.
+    /// The memory is registered under `lkey` for local writes, and nothing else uses it until the receive completes or
+    /// the queue pair is dropped.
     pub(crate) unsafe fn post_receive(&mut self, id: u64, address: u64, len: u32, lkey: u32) -> Result<()> {
         let mut place = sys::ibv_sge { addr: address, length: len, lkey };
         let mut request =

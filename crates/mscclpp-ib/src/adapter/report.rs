@@ -1,4 +1,4 @@
-//! What a port says of itself, for reports.
+//! What a port reports about itself.
 
 use std::{ffi::CStr, net::Ipv6Addr};
 

@@ -27,15 +27,15 @@ use crate::{
     sender::Sender,
 };
 
-/// How long a peer may take to say what its end of a queue is.
+/// How long a peer may take to describe its end of a queue.
 const OFFER_LIMIT: Duration = Duration::from_secs(5);
 /// How long a port may be down before its connections fail: queue pairs outlast a short outage.
 const PORT_GRACE: Duration = Duration::from_secs(3);
-/// How often it is looked whether adapters are still there.
+/// How often to check that adapters are still there.
 const LOOK: Duration = Duration::from_secs(2);
-/// How long receivers that threads which wait serve are left to these.
+/// How long receivers that waiting threads serve are left to those threads.
 const ASSISTED: Duration = Duration::from_millis(1);
-/// How often what dropped queues have under way is looked after, and for how long.
+/// How often to look after what dropped queues have under way, and for how long.
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
@@ -49,7 +49,7 @@ pub(super) struct Service {
     next_receiver: u64,
     /// Receivers with more to do, by their numbers: for the next turn.
     unserved: Vec<u64>,
-    /// Receivers that threads which wait look after, and when it is looked whether they still do.
+    /// Receivers that waiting threads serve, and when to check that they still do.
     assisted: Vec<u64>,
     look_after_assisted: Instant,
     draining: Vec<(Box<Sender>, Instant)>,
@@ -130,7 +130,7 @@ impl Service {
         }
     }
 
-    /// Stopped: nobody is left who could open queues. What was given to queues that are gone is still carried out.
+    /// Called at the end: nobody is left who could open queues. What dropped queues were given is still carried out.
     fn finish(&mut self) {
         self.shared.inbound.write().clear();
         self.receivers.clear();
@@ -140,7 +140,7 @@ impl Service {
         }
     }
 
-    /// Lets go of what has nothing under way any more.
+    /// Lets go of queues that have nothing under way any more.
     fn drain(&mut self, now: Instant) {
         for (sender, _) in
             self.draining.extract_if(.., |(sender, deadline)| !sender.drain() || now >= *deadline)
@@ -260,8 +260,8 @@ impl Service {
         }
     }
 
-    /// Does what a receiver has got, and waits for more of it: for an event, or while threads that wait serve it, which need no
-    /// event, until a time soon.
+    /// Handles what has come for a receiver, and then waits for more: for an event, or, while waiting threads serve it
+    /// and no event is needed, for a short time.
     fn serve(&mut self, number: u64) {
         let Some(receiver) = self.receivers.get(&number).cloned() else { return };
         // A thread that waits serves it now. It may lose the processor meanwhile; the other receivers do not wait for that.
@@ -392,7 +392,7 @@ impl Service {
         }
     }
 
-    /// Fails all links of an adapter that `concern` what happened.
+    /// Fails all links of an adapter for which `concern` is true.
     fn fail(&mut self, adapter: &Arc<Adapter>, concern: impl Fn(&Side) -> bool, event: &str) {
         let links = mem::take(&mut *self.shared.links.lock());
         for link in links.iter().filter_map(std::sync::Weak::upgrade) {
@@ -412,7 +412,7 @@ impl Service {
         }
     }
 
-    /// Lets go of adapters that were taken away: the system may wait for that.
+    /// Lets go of adapters that were taken away, because the system may be waiting for that.
     fn give_up_removed(&mut self) {
         let adapters = self.sources.values().filter_map(|source| match source {
             Source::Events(adapter) => Some(adapter.clone()),

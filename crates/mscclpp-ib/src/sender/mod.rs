@@ -1,12 +1,12 @@
-//! A queue of operations to a peer: the end of a queue pair that sends.
+//! A queue of operations to a peer: the sending end of a queue pair.
 //!
 //! # Invariants
-//! 1. Requests are numbered as they are posted, and complete in that order. As many can be under way as the completion
-//!    queue has entries, so it never runs over, not even when everything fails at once.
-//! 2. An operation that was taken is posted, or waits in the plan as the rest of one that was begun. One that was not
-//!    taken has left no trace: neither in the plan, nor in what the peer's numbers are counted from.
-//! 3. A request that needs a receive is only posted if the peer has one: it says how many it has posted again.
-//! 4. What a request reads is kept until it has completed.
+//! 1. Requests are numbered as they are posted, and complete in that order. At most as many are under way as the
+//!    completion queue has entries, so it never overflows, not even when everything fails at once.
+//! 2. An operation that was taken is posted, or its rest waits in the plan. An operation that was not taken has left no
+//!    trace: neither in the plan, nor in the state from which the peer's numbers are counted.
+//! 3. A request that needs a receive is posted only if the peer has one: the peer reports how many it has posted again.
+//! 4. What a request reads is kept alive until the request has completed.
 
 mod opening;
 mod plan;
@@ -36,10 +36,11 @@ use crate::{
 use plan::{Origin, Plan, Route};
 use request::Chain;
 
-/// How long a cause may take to be heard that is not a request's failure: an event of the adapter, or the link's end, says it.
+/// How long a cause other than a failed request may take to be reported: by an event of the adapter, or by the end of
+/// the link.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
 
-/// The queue that the core has. What is under way when it is dropped is left to the hub's thread.
+/// The queue as the core has it. What is under way when it is dropped is left to the hub's thread.
 pub(crate) struct SendQueue {
     /// There until it is dropped.
     sender: Option<Box<Sender>>,
@@ -56,7 +57,7 @@ pub(crate) struct Sender {
     routes: Vec<Option<Route>>,
     /// What requests along the routes read.
     sources: Vec<Option<Arc<Source>>>,
-    /// What requests up to a number read, of routes that were released.
+    /// What requests of released routes read, with the number of the last such request.
     released: VecDeque<(u64, Arc<Source>)>,
     link: Arc<LinkState>,
     remote: String,
@@ -66,18 +67,18 @@ pub(crate) struct Sender {
     capacity: u32,
     /// The first request that was flushed, and when that was seen.
     flushed: Option<(Completion, Instant)>,
-    /// How many receives the peer has, and since when nothing could be posted for want of them.
+    /// How many receives the peer has, and since when nothing could be posted because there were none.
     receives: u32,
     awaits_receives: Option<Instant>,
     reached: u64,
     /// The names of the requests under way, for messages.
     names: Box<[&'static str]>,
-    /// Its end is that of the peer's end of the queue.
+    /// It ends when the peer's end of the queue does.
     stream: TcpStream,
 }
 
 impl SendQueue {
-    /// Makes both ends of a queue. Blocks, for at most about 20 s.
+    /// Makes both ends of a queue. Blocks for at most about 20 s.
     pub(crate) fn open(link: &IbLink) -> Result<Self> {
         Ok(Self { sender: Some(Box::new(Sender::open(link)?)), hub: link.hub().clone() })
     }
@@ -96,7 +97,7 @@ impl Sender {
         self.under_way() == 0 && self.plan.items.is_empty()
     }
 
-    /// Posts what is planned, as far as there is room, and says how much that was.
+    /// Posts what is planned, as far as there is room; gives how many items that was.
     fn post(&mut self) -> Result<usize> {
         let mut posted = 0;
         while !self.plan.items.is_empty() && self.under_way() < self.capacity as usize {
@@ -178,7 +179,8 @@ impl Sender {
         }
     }
 
-    /// Fails the connection with the error, or gives what it failed with before: later errors say nothing of the cause.
+    /// Fails the connection with this error, or gives the error it failed with before: later errors say nothing about
+    /// the cause.
     fn failed(&self, error: Error) -> mscclpp_core::Error {
         self.link.fail(error);
         self.link.check().err().unwrap_or_else(|| self.link.closed())
@@ -209,8 +211,8 @@ impl Sender {
         }
     }
 
-    /// Whether the peer has receives again is its word. With nothing under way, no request fails if its end is gone, so
-    /// that is looked after now and then.
+    /// While requests wait for receives of the peer, checks now and then that its end is still there. Only the peer can
+    /// say that it has receives again, and with nothing under way no request would fail if its end were gone.
     fn await_receives(&mut self, awaits: bool) -> Result<()> {
         if !awaits {
             self.awaits_receives = None;
@@ -240,12 +242,12 @@ impl Sender {
         Ok(self.reached)
     }
 
-    /// Goes on with what is under way. Whether there is something left that can still be done.
+    /// Goes on with what is under way. True while something is left that can still be done.
     pub(crate) fn drain(&mut self) -> bool {
         self.link.check().is_ok() && self.progress().is_ok() && !self.is_idle() && !self.peer_has_closed()
     }
 
-    /// Whether the peer's end of the queue is gone. The link tells that too, as long as somebody has it.
+    /// Whether the peer's end of the queue is gone. The link reports that too, as long as somebody has it.
     fn peer_has_closed(&self) -> bool {
         match self.stream.peek(&mut [0]) {
             Ok(_) => true,
@@ -339,7 +341,7 @@ impl SendQueue {
         self.sender.as_ref().map_or(mscclpp_core::Transport::IB0, |sender| sender.link.transport())
     }
 
-    /// Does something with a queue whose connection is alive. If it fails, the connection does.
+    /// Does something with a queue whose connection is alive. If that fails, the connection fails.
     fn attempt<T>(&mut self, body: impl FnOnce(&mut Sender) -> Result<T>) -> CoreResult<T> {
         let transport = self.transport();
         let sender = self.sender().map_err(|error| error.over(transport))?;
@@ -349,7 +351,7 @@ impl SendQueue {
 }
 
 impl Drop for SendQueue {
-    /// What was given is carried out. The hub's thread sees to it.
+    /// What was given is still carried out. The hub's thread sees to it.
     fn drop(&mut self) {
         if let Some(mut sender) =
             self.sender.take().filter(|sender| !sender.is_idle() && sender.link.check().is_ok())

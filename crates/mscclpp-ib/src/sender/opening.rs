@@ -1,4 +1,4 @@
-//! How both ends of a queue come about.
+//! How both ends of a queue are made.
 
 use std::{
     collections::VecDeque,
@@ -22,7 +22,7 @@ use crate::{
     link::IbLink,
 };
 
-/// How many bytes a request is asked to carry itself.
+/// How many bytes a request should be able to carry itself.
 const INLINE: u32 = 64;
 /// How long the peer may take to make its end of a queue.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);

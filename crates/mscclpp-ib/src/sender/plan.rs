@@ -1,4 +1,4 @@
-//! Which requests the operations of a batch become.
+//! Turns the operations of a batch into requests.
 
 use std::collections::VecDeque;
 
@@ -16,23 +16,23 @@ pub(super) struct Route {
     pub(super) from: Option<Origin>,
 }
 
-/// The memory that writes along a route come from.
+/// The memory from which writes along a route come.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Origin {
     pub(super) address: u64,
     pub(super) key: u32,
-    /// What the host cannot read cannot travel inside a request.
+    /// Memory that the host cannot read cannot be put inside a request.
     pub(super) is_host_memory: bool,
 }
 
-/// What planning changes and a request that does not fit changes back.
+/// What planning changes. If a request does not fit, it is changed back.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct State {
-    /// Where the peer's thread stores the numbers that come with data, and what it stored last.
+    /// The word in which the peer's thread stores the numbers that come with data, and the value it stored last.
     selected: Option<Selected>,
     /// How many requests so far need a receive at the peer.
     pub(super) messages: u64,
-    /// How many requests behind the last whose completion is told.
+    /// How many requests were planned since the last one that asks for a completion.
     unsignalled: u32,
     /// How many tickets have been given.
     tickets: usize,
@@ -48,7 +48,7 @@ struct Selected {
 /// Operations that become requests together.
 #[derive(Debug, Clone, Copy)]
 struct Unit {
-    /// How many operations of the batch, and items of the plan, there are up to its end.
+    /// How many operations of the batch, and how many items of the plan, there are up to its end.
     operations: usize,
     items: usize,
     state: State,
@@ -58,20 +58,20 @@ struct Unit {
 pub(super) struct Plan {
     pub(super) items: VecDeque<Item>,
     pub(super) state: State,
-    /// Of the batch at hand, and the state before it.
+    /// The units of the current batch, and the state before it.
     units: Vec<Unit>,
     begin: State,
-    /// Tickets of flushes, each with the number of the request that it waits for.
+    /// Tickets of flushes, each with the number of the request for which it waits.
     pub(super) tickets: VecDeque<(u64, u64)>,
     how: How,
 }
 
-/// What does not change.
+/// What does not change during a queue's life.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct How {
     /// Signals go as immediate data.
     pub(super) immediates: bool,
-    /// After so many requests a completion is told at the latest.
+    /// At the latest, every so many requests one asks for a completion.
     pub(super) quarter: u32,
     /// How many bytes a request may carry itself.
     pub(super) inline: u32,
@@ -83,9 +83,10 @@ impl Plan {
         Self { items, state: State::default(), units, begin: State::default(), tickets, how }
     }
 
-    /// Plans as many of the operations as there is room for, when nothing of an earlier batch is left. `posted` is the
-    /// number of the next request to be posted, `room` how many can be, `messages` how many the peer can have got in all.
-    /// With nothing under way the first operation always has room; what does not fit of it is posted later.
+    /// Plans as many of the operations as there is room for, once nothing of an earlier batch is left. `posted` is the
+    /// number of the next request to be posted, `room` how many can be posted, and `messages` how many messages the
+    /// peer can have received in all. If nothing is under way, there is always room for the first operation; what does
+    /// not fit of it is posted later.
     pub(super) fn add(
         &mut self,
         batch: &[Operation],
@@ -123,8 +124,8 @@ impl Plan {
         self.state = state;
     }
 
-    /// Of the items that were planned, the first `posted` were posted and are gone. What was not begun is forgotten; the rest
-    /// of what was begun stays. Says how many operations of the batch are taken.
+    /// Of the planned items, the first `posted` were posted and are gone. Operations that were not begun are forgotten;
+    /// the rest of an operation that was begun stays. Gives how many operations of the batch are taken.
     pub(super) fn taken(&mut self, posted: usize) -> usize {
         let (mut begins, mut last) = (0, Unit { operations: 0, items: 0, state: self.begin });
         for unit in &self.units {
@@ -137,7 +138,7 @@ impl Plan {
         last.operations
     }
 
-    /// Plans what comes first, and says how many operations that was.
+    /// Plans the next unit, and gives how many operations that was.
     fn unit(&mut self, batch: &[Operation], routes: &[Option<Route>], posted: u64) -> usize {
         let route = |id: RouteId| routes.get(id.index()).and_then(Option::as_ref);
         match batch[0] {
@@ -173,7 +174,7 @@ impl Plan {
         1
     }
 
-    /// Lets the completion of the last request so far be told.
+    /// Makes the last request so far ask for a completion.
     pub(super) fn tell(&mut self) {
         if let Some(last) = self.items.back_mut() {
             last.signalled = true;
@@ -236,7 +237,7 @@ impl Plan {
         self.push(Request::Message(Select { region: to.id, offset, value }.encode()), true);
     }
 
-    /// The number that stands for `value` of the selected word, if that is it. Counts it.
+    /// The number for `value` if this is the selected word, counted as a message.
     fn immediate(&mut self, to: &RegionBlob, offset: u64, value: u64) -> Option<u32> {
         let word =
             self.state.selected.as_mut().filter(|word| (word.region, word.offset) == (to.id, offset))?;

@@ -1,4 +1,4 @@
-//! What a queue asks its adapter to do, and how that is put into the library's words.
+//! What a queue asks its adapter to do, and how that becomes work requests of the library.
 
 use std::{cell::UnsafeCell, ptr, sync::Arc, sync::atomic::AtomicU64};
 
@@ -12,20 +12,20 @@ use crate::{
 /// One work request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
-    /// Data, with a number for the peer behind it.
+    /// Data, with a number for the peer after it.
     Write { to: u64, key: u32, from: u64, source: u32, len: u32, inline: bool, immediate: Option<u32> },
     /// Adds to a word of the peer.
     Add { to: u64, key: u32, by: u64 },
     /// Stores in a word of the peer.
     Store { to: u64, key: u32, value: u64 },
-    /// Tells the peer's thread: see [`crate::receiver::Select`].
+    /// A message to the peer's thread: see [`crate::receiver::Select`].
     Message([u64; 4]),
-    /// Moves nothing, and completes behind everything before.
+    /// Moves nothing, and completes after everything before.
     Nothing,
 }
 
 impl Request {
-    /// For messages.
+    /// Its name, for messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Write { immediate: None, .. } => "an RDMA write",
@@ -38,37 +38,37 @@ impl Request {
     }
 }
 
-/// A request, and whether its completion is told.
+/// A request, and whether it asks for a completion.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Item {
     pub(super) request: Request,
     pub(super) signalled: bool,
 }
 
-/// Words of this process that the peer's adapter, or its own, writes: on a line of their own.
+/// Words of this process that its own adapter or the peer's writes, on a line of their own.
 #[repr(C, align(128))]
 #[derive(Default)]
 struct Words {
-    /// How many messages the peer has taken in, as it says.
+    /// How many messages the peer has taken in, as it reports.
     credit: AtomicU64,
-    /// What was in the words that were added to. Nobody reads it.
+    /// Where atomics put the old values of the words. Nobody reads it.
     fetched: AtomicU64,
 }
 
-/// What is sent from the requests themselves: one place for each that can be under way.
+/// What the requests themselves send: one place for each that can be under way.
 struct Places(Box<[UnsafeCell<[u64; 4]>]>);
 
 // SAFETY: a place is written by its queue alone, when nothing that reads it is under way.
 unsafe impl Send for Places {}
 
-/// Puts requests into the library's words, a chain at a time.
+/// Turns requests into work requests of the library, a chain at a time.
 pub(super) struct Chain {
     requests: Box<[sys::ibv_send_wr]>,
     sges: Box<[sys::ibv_sge]>,
     inline: u32,
     // The registrations go before their memory.
     words_key: Mr,
-    /// None where what is sent fits into requests, so that adapters need not read it.
+    /// None if everything fits into requests, so that adapters need not read the places.
     places_key: Option<Mr>,
     words: Box<Words>,
     places: Places,
@@ -126,13 +126,13 @@ impl Chain {
         &self.words.credit
     }
 
-    /// Where the peer says so: an address, and its key.
+    /// Where the peer reports that: an address, and its key.
     pub(super) fn credit_place(&self) -> (u64, u32) {
         ((&raw const self.words.credit).expose_provenance() as u64, self.words_key.rkey())
     }
 
-    /// Chains the items up, as far as a chain goes; the first has number `number`, the others count on. Gives the chain's
-    /// head, and its length.
+    /// Puts the items into a chain, as far as its length allows. The first has number `number`, and the others count
+    /// on. Gives the chain's head and its length.
     pub(super) fn make(
         &mut self,
         items: impl Iterator<Item = Item>,

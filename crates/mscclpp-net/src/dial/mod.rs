@@ -1,8 +1,8 @@
 //! Finding the address at which a peer answers, among several.
 //!
-//! An address of a peer may lead nowhere from here, or to somebody else. There are two ways to find the right one:
-//! [`Search`] tries one address at a time and keeps at it until a deadline, for who runs an event loop;
-//! [`race()`] tries them side by side and blocks, for who needs a connection now.
+//! Some of a peer's addresses may lead nowhere from here, or to another process. There are two ways to find the right
+//! one: [`Search`] tries one address at a time until a deadline, for callers that run an event loop; [`race()`] tries
+//! them side by side and blocks, for callers that need a connection now.
 
 mod race;
 mod search;
@@ -12,12 +12,12 @@ use std::{fmt, io, net::SocketAddr};
 pub use race::{Handshake, Lost, Outcome, Unreached, race};
 pub use search::Search;
 
-/// An address that was tried, and how that failed.
+/// An address that was tried, and how the attempt failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     /// The address.
     pub address: SocketAddr,
-    /// How the last attempt on it failed.
+    /// How the last attempt at this address failed.
     pub outcome: String,
 }
 
@@ -30,9 +30,9 @@ impl fmt::Display for Attempt {
 /// How an attempt failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failed {
-    /// Nobody listens there.
+    /// No process listens there.
     Refused,
-    /// Somebody answers who is not the peer, or so it seems: anybody can say that.
+    /// The process that answers has not proved to be the peer. Its answer cannot be trusted: anybody could send it.
     Unproven(String),
     /// Anything else.
     Other(String),

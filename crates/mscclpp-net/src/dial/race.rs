@@ -1,4 +1,4 @@
-//! All addresses, side by side, until one leads to the peer.
+//! Tries all addresses side by side, until one leads to the peer.
 
 use std::{
     collections::VecDeque,
@@ -11,25 +11,25 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{SystemError, socket};
 
-/// How long an address is tried alone before the next one is tried beside it.
+/// How long an address is tried alone before the next one is tried as well.
 const HEAD_START: Duration = Duration::from_millis(250);
 
-/// After so long without an answer an address is tried once more, beside what has been begun. Where the first packets of
-/// a connection are lost, the system takes the time until their repetition for the time that the way takes, and repeats
-/// the next one after three times that; a new connection begins anew.
+/// After this time without an answer, a second attempt at the same address begins; the first one goes on. If the first
+/// packets of a connection are lost, the system takes the time until it repeats them for the round-trip time, and waits
+/// three times as long before the next repetition. A new connection starts with a fresh estimate.
 const AGAIN: Duration = Duration::from_secs(3);
 
-/// What is said on a connection that was opened, until it is known to be the peer's.
+/// A handshake on a new connection: it shows whether the other end is the peer.
 pub trait Handshake {
-    /// What it comes to.
+    /// What a complete handshake gives.
     type Session;
-    /// Why it failed, where somebody else answered, or the peer refused.
+    /// Why the handshake failed, if another process answered or the peer refused.
     type Refusal;
 
-    /// Goes on as far as that goes without waiting; the session when it is complete.
+    /// Goes as far as it can without waiting. Gives the session once the handshake is complete.
     ///
     /// # Errors
-    /// How it failed. [`io::ErrorKind::UnexpectedEof`] if the other end closed the connection.
+    /// Why the attempt failed. [`io::ErrorKind::UnexpectedEof`] if the other end closed the connection.
     fn advance(&mut self, stream: &TcpStream) -> Result<Option<Self::Session>, Lost<Self::Refusal>>;
 }
 
@@ -38,7 +38,7 @@ pub trait Handshake {
 pub enum Lost<R> {
     /// The connection failed.
     Io(io::Error),
-    /// Somebody answered, and it came to nothing.
+    /// A process answered, but the handshake failed.
     Refused(R),
 }
 
@@ -48,19 +48,19 @@ impl<R> From<io::Error> for Lost<R> {
     }
 }
 
-/// How all addresses failed.
+/// How the attempts at all addresses failed.
 #[derive(Debug)]
 pub struct Unreached<R> {
-    /// How long was tried.
+    /// How long they were tried.
     pub after: Duration,
     /// The attempts that ended.
     pub failed: Vec<(SocketAddr, Lost<R>)>,
-    /// The addresses from which nothing came until time was up.
+    /// The addresses that had given no answer when the time was up.
     pub silent: Vec<SocketAddr>,
 }
 
-/// The connection that was found, which does not block, what the handshake came to, and the address that led to the peer;
-/// or how all addresses failed.
+/// The connection that was found (it does not block), the session of its handshake, and the address that led to the
+/// peer; or how the attempts at all addresses failed.
 pub type Outcome<H> =
     Result<(TcpStream, <H as Handshake>::Session, SocketAddr), Unreached<<H as Handshake>::Refusal>>;
 
@@ -80,11 +80,12 @@ impl<H: Handshake> Attempt<H> {
     }
 }
 
-/// Connects to whoever completes the handshake at one of `candidates`, which are tried in turn and side by side. `begin`
-/// makes a handshake for each attempt. Blocks, for at most about `limit`.
+/// Connects to the process that completes the handshake at one of `candidates`. They are tried in turn, and side by
+/// side if they are slow. `begin` makes a handshake for each attempt. Blocks for at most about `limit`.
 ///
 /// # Errors
-/// If none did, how each address failed. An error of `begin` ends everything, and is the first of the two.
+/// If no handshake succeeded, how each address failed. An error of `begin` ends all attempts; it is the outer of the
+/// two results.
 pub fn race<H: Handshake>(
     candidates: &[SocketAddr],
     limit: Duration,

@@ -1,4 +1,4 @@
-//! One address after the other, all of them again and again, for who has an event loop of its own.
+//! Tries one address after the other, round after round, for callers with an event loop of their own.
 
 use std::{
     net::SocketAddr,
@@ -10,8 +10,8 @@ use super::{Attempt, Failed};
 /// The first pause after all addresses have failed; it doubles up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(200);
-/// The pause when somebody answers at every address who does not prove to be the peer: if that is the peer with another
-/// key, thousands may ask it.
+/// The pause if a process answers at every address but none proves to be the peer. It may be the peer with another key,
+/// and thousands of ranks may ask it.
 const STRANGERS_PAUSE: Duration = Duration::from_secs(1);
 
 /// An address at which the peer may be.
@@ -19,17 +19,17 @@ struct Candidate {
     address: SocketAddr,
     /// How the last attempt failed.
     last: Option<Failed>,
-    /// What somebody there said who has not proved to be the peer.
+    /// What a process there said that has not proved to be the peer.
     unproven: Option<String>,
-    /// An attempt was passed over and has not ended yet: there need not be another.
+    /// An attempt was passed over and has not ended yet, so no other is needed.
     pending: bool,
 }
 
-/// The search for a connection to one peer. It opens nothing: it says which address to try, and is told what became of
-/// that.
+/// The search for a connection to one peer. It opens no connection: it says which address to try, and its caller
+/// reports how the attempt ended.
 ///
-/// One attempt at a time, for peers to whom a second connection would be a second caller. An attempt that waits for its
-/// answer can be passed over, and goes on beside the next.
+/// There is one attempt at a time, because a second connection would look like a second caller to the peer. An attempt
+/// that waits for its answer can be passed over; it goes on beside the next one.
 pub struct Search {
     started: Instant,
     deadline: Instant,
@@ -41,7 +41,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// Searches at these addresses, best first, from `now` until the deadline.
+    /// A search at these addresses, best first, that begins at `now` and ends at the deadline.
     #[must_use]
     pub fn new(candidates: Vec<SocketAddr>, now: Instant, deadline: Instant) -> Self {
         let candidate = |address| Candidate { address, last: None, unproven: None, pending: false };
@@ -56,19 +56,19 @@ impl Search {
         }
     }
 
-    /// When it began.
+    /// When the search began.
     #[must_use]
     pub fn started(&self) -> Instant {
         self.started
     }
 
-    /// When it is to end.
+    /// When the search ends.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// The address to try now, if it is time.
+    /// The address to try now, or `None` while there is nothing to try.
     pub fn attempt(&mut self, now: Instant) -> Option<SocketAddr> {
         if self.active || now < self.retry_at {
             return None;
@@ -85,8 +85,8 @@ impl Search {
         Duration::from_secs(patience)
     }
 
-    /// An attempt failed. Gives whether this is the first word of somebody at this address who has not
-    /// proved to be the peer.
+    /// Takes note of a failed attempt. True if a process at this address that has not proved to be the peer answered
+    /// for the first time.
     pub fn failed(&mut self, address: SocketAddr, how: Failed, now: Instant) -> bool {
         let current = self.is_current(address);
         let at = if current {
@@ -107,7 +107,7 @@ impl Search {
         news
     }
 
-    /// Leaves an attempt to go on by itself, for the next address to have its turn; `false` if there is none to try.
+    /// Leaves an attempt to go on by itself and turns to the next address; `false` if there is no other to try.
     pub fn pass_over(&mut self, address: SocketAddr, now: Instant) -> bool {
         let current = self.is_current(address);
         let other = |(at, candidate): (usize, &Candidate)| at != self.next && !candidate.pending;
@@ -126,7 +126,7 @@ impl Search {
         self.active && self.candidates.get(self.next).is_some_and(|candidate| candidate.address == address)
     }
 
-    /// Goes on to the next address. There is one that is not pending: see `pass_over`.
+    /// Goes on to the next address that is not pending. There is one: see `pass_over`.
     fn advance(&mut self, now: Instant) {
         self.active = false;
         loop {
@@ -144,21 +144,21 @@ impl Search {
         }
     }
 
-    /// When to look again.
+    /// When to call [`Search::attempt`] again.
     #[must_use]
     pub fn wake_at(&self) -> Instant {
         let idle = self.active || self.candidates.is_empty();
         if idle { self.deadline } else { self.retry_at.min(self.deadline) }
     }
 
-    /// Whether nobody listens at any address: the peer is gone, or not there yet.
+    /// Whether all addresses refuse connections: the peer is gone, or has not started yet.
     #[must_use]
     pub fn all_refused(&self) -> bool {
         self.rounds > 0 && self.candidates.iter().all(|candidate| candidate.last == Some(Failed::Refused))
     }
 
-    /// Whether each address leads to somebody who does not prove to be the peer, or did before that one ended: the first,
-    /// and what was said there.
+    /// If every address has led to a process that does not prove to be the peer: the first such address, and what was
+    /// said there. Processes that have ended since count too.
     #[must_use]
     pub fn unproven(&self) -> Option<(SocketAddr, String)> {
         let stranger = |candidate: &Candidate| {
@@ -171,7 +171,7 @@ impl Search {
         self.candidates.first().and_then(|first| Some((first.address, first.unproven.clone()?)))
     }
 
-    /// What was tried, for an error.
+    /// The addresses tried and how each failed, for an error.
     #[must_use]
     pub fn attempts(&self) -> Vec<Attempt> {
         let outcome = |candidate: &Candidate| match (&candidate.last, &candidate.unproven) {

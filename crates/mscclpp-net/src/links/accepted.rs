@@ -1,4 +1,4 @@
-//! A connection that somebody opened and on which the handshake is not complete.
+//! A connection that was accepted, whose handshake is not complete yet.
 
 use std::{
     io::Write,
@@ -39,7 +39,7 @@ pub(super) enum Progress {
 }
 
 impl Accepted {
-    /// Challenges whoever connected; none if the connection has ended already.
+    /// Challenges the process that connected; none if the connection has ended already.
     pub(super) fn challenge(
         protocol: Protocol,
         stream: TcpStream,

@@ -10,28 +10,28 @@ use super::{
     error::{Error, Result},
 };
 
-/// The most IP addresses that an endpoint names; the best ones.
+/// The most IP addresses that an endpoint names; the best ones are kept.
 pub(super) const MAX_ADDRESSES: usize = 16;
 
-/// How an endpoint is reached. Whoever has it can open links to the endpoint.
+/// How to reach an endpoint. Any process that has this address can open links to the endpoint.
 ///
 /// ```text
 /// magic 4 | version 4 | name 16 | key 32 | port 2 | count 1 | count times: 4 or 6, then 4 or 16 bytes of IP
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// What the endpoint is called.
+    /// The endpoint's name.
     pub name: Name,
-    /// What those who may connect to it have in common.
+    /// The secret shared by all that may connect to the endpoint.
     pub key: Key,
-    /// Best first, from one to 16.
+    /// The IP addresses, best first; from 1 to 16.
     pub addresses: Vec<IpAddr>,
-    /// Where its process listens.
+    /// The port on which the endpoint's process listens.
     pub port: u16,
 }
 
 impl Address {
-    /// The bytes that travel to peers. They hold the key.
+    /// The bytes that are sent to peers. They hold the key.
     #[must_use]
     pub fn encode(&self, protocol: &Protocol) -> Vec<u8> {
         let mut out = protocol.begin();
@@ -44,7 +44,7 @@ impl Address {
         out
     }
 
-    /// Reads what [`Address::encode`] wrote, and nothing beside it.
+    /// Reads what [`Address::encode`] wrote. Nothing may follow it.
     ///
     /// # Errors
     /// [`Error::Version`] if a peer of another version wrote it, else [`Error::Malformed`].
@@ -55,10 +55,10 @@ impl Address {
         Ok(address)
     }
 
-    /// As [`Address::decode`], at the front of something longer.
+    /// Like [`Address::decode`], but more bytes may follow.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Address::decode`].
     pub fn read(protocol: &Protocol, reader: &mut Reader<'_>) -> Result<Self> {
         protocol.check(reader)?;
         let (name, key) = (reader.array()?, Key::from_bytes(reader.array()?));
@@ -70,7 +70,7 @@ impl Address {
         Ok(Self { name, key, addresses, port })
     }
 
-    /// Where to try, best first. Of a peer on this very host loopback is the best.
+    /// The addresses to try, best first. If the peer is on this host, loopback comes first.
     #[must_use]
     pub fn candidates(&self, same_host: bool) -> Vec<SocketAddr> {
         let mut ips = self.addresses.clone();

@@ -11,13 +11,13 @@ use super::{
     header::{Inbound, Outbound},
 };
 
-/// A connection that carries a transport's data beside a link, shaken hands on. Its socket does not block.
+/// A connection that carries a transport's data beside a link. Its handshake is complete. Its socket does not block.
 pub struct DataConnection {
     /// The socket.
     pub stream: TcpStream,
-    /// What this side says on it.
+    /// The headers that this side sends.
     pub outbound: Outbound,
-    /// What the peer says on it.
+    /// The headers that the peer sends.
     pub inbound: Inbound,
 }
 
@@ -35,21 +35,21 @@ impl DataConnection {
     }
 }
 
-/// Who takes the connections on which peers send data, in a transport that has such connections.
+/// Takes the connections on which peers send data, for a transport that has such connections.
 ///
-/// Called on the thread of the links; the calls must not block. Dropped when that thread ends.
+/// Called on the thread of the links, so the calls must not block. Dropped when that thread ends.
 pub trait Acceptor: Send + Sync {
-    /// A peer with a link opened one. It counts for as long as `seat` is kept.
+    /// A peer with a link has opened a data connection. It counts for as long as `seat` is kept.
     ///
     /// # Errors
-    /// If the system has no room for it. The peer sees it close, and this is logged.
+    /// If the system has no room for it. The connection is closed, which the peer sees, and the error is logged.
     fn accept(&self, connection: DataConnection, seat: Seat) -> Result<(), SystemError>;
 
-    /// An endpoint was closed: what came in for it is to be closed too.
+    /// An endpoint was closed. The data connections to it must be closed too.
     fn close_endpoint(&self, name: &Name);
 }
 
-/// The place of a connection that a peer opened for data. There is a limit to how many are taken.
+/// The place of a data connection that a peer opened. The number of places is limited.
 pub struct Seat {
     shared: Arc<Shared>,
     request: Request,
@@ -67,21 +67,21 @@ impl Seat {
         &self.request.endpoint
     }
 
-    /// The peer's endpoint that the connection comes from, as the peer says.
+    /// The peer's endpoint from which the connection comes, as the peer claims.
     #[must_use]
     pub fn peer(&self) -> &Name {
         &self.request.from
     }
 
-    /// What came on the connection is refused, for that `reason`. The peer is told on the link, which ends for it. Links
-    /// back to the peer end too: who waits there for something of that peer would wait in vain.
+    /// Refuses what came on the connection, for this `reason`. The peer is told on the link, which then ends. Links
+    /// back to the peer end too, because what this side waits for over them would never come.
     pub fn refuse(self, complaint: Complaint, reason: String) {
         let request = self.request;
         self.shared.commands.send(Command::Refuse { request, complaint, reason });
     }
 
-    /// Nothing comes from the peer any more on this connection. If the link lives, the network swallows the connection;
-    /// then the peer is told so, and links back to it are suspected.
+    /// Reports that nothing comes from the peer on this connection any more. If the link still lives, the network drops
+    /// the packets of this connection alone; the peer is then told so, and links back to it become suspect.
     pub fn report_silence(self) {
         self.shared.commands.send(Command::ReportSilence { request: self.request });
     }

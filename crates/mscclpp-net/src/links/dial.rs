@@ -1,4 +1,4 @@
-//! Connecting to a peer: all its addresses, until one leads to it.
+//! Connects to a peer: tries its addresses until one leads to it.
 
 use std::{
     io::{self, Write},
@@ -19,7 +19,7 @@ use super::{
     handshake::{ANSWER, CHALLENGE, Initiator, Refusal, Request, Session},
 };
 
-/// How long all of it may take.
+/// The limit for all attempts together.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The handshake on one connection.
@@ -30,7 +30,7 @@ struct Dialling<'a> {
     nonce: Nonce,
     challenge: Incoming<CHALLENGE>,
     answer: Incoming<ANSWER>,
-    /// There once the challenge is answered.
+    /// Set once the challenge has been answered.
     initiator: Option<Initiator>,
 }
 
@@ -56,8 +56,8 @@ impl Handshake for Dialling<'_> {
     }
 }
 
-/// Connects to whoever has `key` at one of `candidates`, in turn and side by side, and gives the address too. Blocks,
-/// for at most about 10 s.
+/// Connects to the process that has `key` at one of `candidates`, tried in turn and side by side. Gives the address
+/// too. Blocks for at most about 10 s.
 pub(super) fn dial(
     protocol: Protocol,
     candidates: &[SocketAddr],

@@ -4,23 +4,23 @@ use crate::{
     Report, SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface, wire::Malformed,
 };
 
-/// Why links cannot be had.
+/// Why links or endpoints cannot be set up.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
     #[error(transparent)]
     System(#[from] SystemError),
-    /// No interface of that name has a usable address.
+    /// No interface with that name has a usable address.
     #[error(transparent)]
     NoSuchInterface(#[from] NoSuchInterface),
-    /// This machine has no address that a peer could connect to.
+    /// This machine has no address to which a peer could connect.
     #[error("no network interface has a usable address (MSCCLPP_SOCKET_FAMILY may exclude all there are)")]
     NoAddress,
-    /// An environment variable with a malformed value.
+    /// An environment variable has a malformed value.
     #[error(transparent)]
     Environment(#[from] BadVariable),
-    /// What a peer sent for the address of its endpoint is none.
+    /// What a peer sent as the address of its endpoint is not one.
     #[error("the address of an endpoint is malformed: {0}")]
     Malformed(#[from] Malformed),
     /// The peer speaks another version of the protocol.
@@ -28,20 +28,20 @@ pub enum Error {
         "the peer speaks version {theirs} of the {protocol} protocol, this side version {ours}; use one version of the library everywhere"
     )]
     Version {
-        /// The protocol's title.
+        /// The protocol's title, for messages.
         protocol: &'static str,
-        /// The peer's.
+        /// The peer's version.
         theirs: u32,
-        /// This side's.
+        /// This side's version.
         ours: u32,
     },
-    /// Nobody listens at any of the peer's addresses any more.
+    /// No process listens at any of the peer's addresses any more.
     #[error("the peer's process is gone: nobody listens at {}", join(.addresses, ", "))]
     Gone {
-        /// Where it listened.
+        /// Where the peer listened.
         addresses: Vec<SocketAddr>,
     },
-    /// The peer's process is there, its endpoint is not.
+    /// The peer's process is there, but its endpoint is closed.
     #[error("the peer at {address} has closed its endpoint")]
     Closed {
         /// Where the peer listens.
@@ -50,9 +50,9 @@ pub enum Error {
     /// No address of the peer led to it.
     #[error("the peer could not be reached at any of its addresses within {after:?}: {}", join(.attempts, "; "))]
     Unreachable {
-        /// How long was tried.
+        /// How long the addresses were tried.
         after: Duration,
-        /// Each address, and what happened there.
+        /// Each address, and how the attempt failed.
         attempts: Vec<Attempt>,
     },
 }

@@ -4,11 +4,12 @@ use crate::SystemError;
 
 use super::Complaint;
 
-/// What becomes of a link.
+/// Hears what becomes of a link.
 ///
-/// Called on the thread of the links, one call at a time. The calls must not block: all other links wait meanwhile.
+/// Called on the thread of the links, one call at a time. The calls must not block, because all other links wait
+/// meanwhile.
 pub trait LinkEvents: Send + Sync {
-    /// The link has ended. Nothing follows.
+    /// The link has ended. No call follows.
     fn ended(&self, end: LinkEnd);
 }
 
@@ -17,7 +18,7 @@ pub trait LinkEvents: Send + Sync {
 pub enum LinkEnd {
     /// The peer closed its endpoint.
     Goodbye,
-    /// The peer is gone: how that was seen, and where it was.
+    /// The peer is gone. The text says how that was noticed, and where the peer was.
     Lost(String),
     /// The peer refused what this side sent.
     Refused {
@@ -33,7 +34,7 @@ pub enum LinkEnd {
         /// What was wrong with it.
         reason: String,
     },
-    /// This system cannot watch one more link.
+    /// The system cannot watch one more link.
     System(SystemError),
 }
 

@@ -6,13 +6,13 @@
 //!                                                <-  Hello   magic, version, nonce, endpoint, from, link, purpose, proof
 //!   Answer     magic, version, verdict, proof    ->
 //! ```
-//! Each proof is an HMAC-SHA256, under the endpoint's key, of everything said before and of the side that makes it: an
-//! old proof, or one of the other side, is worth nothing. The peer proves itself first, so a stranger who can only
-//! connect learns nothing that depends on a key. The keys that seal what follows are derived from the same
-//! transcript, so each connection and direction has its own.
+//! Each proof is an HMAC-SHA256, under the endpoint's key, of everything said before and of the side that makes it. So
+//! an old proof is worth nothing, and neither is a proof of the other side. The peer proves itself first, so a stranger
+//! who can only connect learns nothing that depends on a key. The keys that seal what follows are derived from the same
+//! transcript, so each connection and each direction has its own.
 //!
-//! Magic and version are at the front of everything in all versions. They are compared before anything else, and a
-//! mismatch names both.
+//! In every version of the protocol, each message begins with magic and version. They are compared before anything
+//! else, and the error for a mismatch names both versions.
 
 use crate::{
     key::{Key, Nonce, Transcript},

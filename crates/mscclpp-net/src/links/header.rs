@@ -1,4 +1,4 @@
-//! Headers with a keyed check, of which everything consists that is said behind a handshake.
+//! Headers with a keyed check. After the handshake, everything that is said starts with one.
 //!
 //! ```text
 //! offset  size  field
@@ -10,27 +10,27 @@
 //!     16    24  three numbers
 //!     40     8  seal: SipHash-2-4 of the 40 bytes before, under the key of this direction
 //! ```
-//! Numbers are little endian. What they mean is up to whoever gives a kind its meaning. A header that was changed, made
-//! up, repeated, left out or taken from another connection does not get past [`Inbound::open`].
+//! Numbers are little-endian. Their meaning depends on the kind, which the transport defines. [`Inbound::open`] refuses
+//! a header that was changed, made up, repeated, left out or taken from another connection.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use siphasher::sip::SipHasher24;
 
-/// Length of a header.
+/// Length of a header in bytes.
 pub const HEADER: usize = 48;
 const SEALED: usize = 40;
 
-/// A header as it travels.
+/// A header's bytes, as they are sent.
 pub type Header = [u8; HEADER];
 
-/// The key of one direction of one connection.
+/// The key that seals the headers of one direction of one connection.
 pub type SealKey = [u8; 16];
 
-/// What a header says.
+/// The fields of a header.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fields {
-    /// What the others mean.
+    /// Says what the other fields mean.
     pub kind: u8,
     /// Any byte.
     pub flag: u8,
@@ -43,26 +43,26 @@ pub struct Fields {
 /// What is wrong with a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadHeader {
-    /// Its seal.
+    /// The seal is wrong.
     #[error("a frame does not have the seal of this connection: it was changed on its way, or made up")]
     Seal,
-    /// Its place.
+    /// The sequence number is wrong.
     #[error("frame {came} came where frame {due} was due: one was repeated, lost or moved")]
     Sequence {
         /// The sequence number that was due.
         due: u64,
-        /// The one that came.
+        /// The sequence number that came.
         came: u64,
     },
-    /// What it says.
+    /// The kind is unknown, or its fields are wrong.
     #[error("a frame of kind {kind} is not of this protocol, or out of place")]
     Kind {
-        /// Its kind.
+        /// The header's kind.
         kind: u8,
     },
 }
 
-/// The headers of one direction, as their sender counts and seals them.
+/// Counts and seals the headers of one direction, at their sender.
 pub struct Outbound {
     seal: SipHasher24,
     // Relaxed: at any time one thread seals, and hands over to the next by other means.
@@ -70,13 +70,13 @@ pub struct Outbound {
 }
 
 impl Outbound {
-    /// None was sent yet.
+    /// No header has been sent yet.
     #[must_use]
     pub fn new(key: &SealKey) -> Self {
         Self { seal: SipHasher24::new_with_key(key), next: AtomicU64::new(0) }
     }
 
-    /// The next header. Whoever calls this must see to it that headers are sent in the order of the calls.
+    /// The next header. The caller must send the headers in the order of these calls.
     #[inline]
     pub fn seal(&self, fields: impl Into<Fields>) -> Header {
         let Fields { kind, flag, small, numbers } = fields.into();
@@ -95,23 +95,23 @@ impl Outbound {
     }
 }
 
-/// The headers of one direction, as their receiver checks them.
+/// Checks the headers of one direction, at their receiver.
 pub struct Inbound {
     seal: SipHasher24,
     next: u64,
 }
 
 impl Inbound {
-    /// None has come yet.
+    /// No header has come yet.
     #[must_use]
     pub fn new(key: &SealKey) -> Self {
         Self { seal: SipHasher24::new_with_key(key), next: 0 }
     }
 
-    /// What a header says.
+    /// Checks a header and gives its fields.
     ///
     /// # Errors
-    /// [`BadHeader::Seal`], else [`BadHeader::Sequence`].
+    /// [`BadHeader::Seal`] or [`BadHeader::Sequence`], checked in this order.
     #[inline]
     pub fn open(&mut self, header: &Header) -> Result<Fields, BadHeader> {
         let (sealed, tag) = header.split_at(SEALED);

@@ -14,7 +14,7 @@ use super::{
     message::Message,
 };
 
-/// A link from a peer's endpoint to one of ours. This side alone speaks on it.
+/// A link from a peer's endpoint to one of ours. Only this side speaks on it.
 pub(super) struct InboundLink {
     stream: TcpStream,
     pub(super) request: Request,

@@ -9,8 +9,8 @@ use super::{
     handshake::{Purpose, Request},
 };
 
-/// A link to a peer's endpoint. Keeps the [`Links`] that it was made by; they stop watching it when it is dropped. What
-/// has been noticed until then may still be told.
+/// A link to a peer's endpoint. Keeps alive the [`Links`] that made it. When the link is dropped, they stop watching
+/// it; an event that was noticed before may still be reported.
 pub struct Link {
     pub(super) links: Arc<Links>,
     pub(super) request: Request,
@@ -25,17 +25,18 @@ impl Link {
         self.address
     }
 
-    /// Opens a connection that carries data, to the peer's [`Acceptor`](super::Acceptor). Blocks, for at most about 10 s.
+    /// Opens a connection that carries data, to the peer's [`Acceptor`](super::Acceptor). Blocks for at most about 10
+    /// s.
     ///
     /// # Errors
-    /// If the peer is gone, has no link any more, or takes no more connections.
+    /// If the peer is gone, no longer has this link, or takes no more connections.
     pub fn open_data(&self) -> Result<DataConnection> {
         let request = Request { purpose: Purpose::Data, ..self.request };
         let (stream, session, _) = dial(self.links.shared.protocol, &[self.address], &self.key, &request)?;
         Ok(DataConnection::dialled(stream, &session))
     }
 
-    /// What threads that must not keep the link report to it.
+    /// A way to report problems with the link, for threads that must not keep it alive.
     #[must_use]
     pub fn suspicions(&self) -> Suspicions {
         Suspicions { shared: self.links.shared.clone(), link: self.request.link }
@@ -48,7 +49,7 @@ impl Drop for Link {
     }
 }
 
-/// Takes reports that something is wrong with a link. Does not keep it.
+/// Takes reports that something is wrong with a link. Does not keep the link alive.
 #[derive(Clone)]
 pub struct Suspicions {
     shared: Arc<Shared>,
@@ -56,9 +57,9 @@ pub struct Suspicions {
 }
 
 impl Suspicions {
-    /// Something went wrong between the two ends, such as a connection with data that broke. The link has a second to end
-    /// for a reason of its own, as a goodbye that is still on its way. After that the peer counts as lost for the first
-    /// reason that was reported. Never blocks.
+    /// Reports that something went wrong between the two ends, such as a data connection that broke. The link then has
+    /// one second to end for a reason of its own, such as a goodbye that is still on its way. After that the peer
+    /// counts as lost, for the first reason reported. Never blocks.
     pub fn report(&self, reason: String) {
         self.shared.commands.send(Command::Suspect { link: self.link, reason });
     }

@@ -2,23 +2,23 @@ use std::fmt;
 
 use super::header::{BadHeader, Fields};
 
-/// What the owner of an endpoint says on a link.
+/// What the owner of an endpoint sends on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message {
     /// The endpoint is being closed.
     Goodbye,
-    /// What came over a connection of the link was refused.
+    /// What came over a data connection of the link was refused.
     Refused(Complaint),
-    /// The network swallows a connection that belongs to the link.
+    /// The network drops the packets of a data connection of the link.
     Silence,
 }
 
-/// What a transport finds wrong with what a peer sent: numbers whose meaning is the transport's.
+/// What a transport finds wrong with what a peer sent. The transport defines what the numbers mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Complaint {
-    /// What is wrong.
+    /// A number for what is wrong.
     pub code: u32,
-    /// With which values.
+    /// Values that say more.
     pub values: [u64; 3],
 }
 

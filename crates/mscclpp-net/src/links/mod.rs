@@ -1,9 +1,9 @@
-//! Links between endpoints of processes: silent TCP connections that tell that a peer is gone, or closed its endpoint.
+//! Links between endpoints of processes: silent TCP connections that show when a peer dies or closes its endpoint.
 //!
-//! A transport has one [`Links`]: a listener, and one thread that accepts, shakes hands, and watches. It opens endpoints,
-//! whose [`Address`] travels to peers. A peer dials it, and then has a [`Link`] whose [`LinkEvents`] are called when the
-//! endpoint's owner goes. A link goes one way: the owner of the endpoint alone speaks on it. Two endpoints that
-//! watch each other have a link each.
+//! A transport has one [`Links`]: a listener, and one thread that accepts, shakes hands, and watches. It opens
+//! endpoints, whose [`Address`] is sent to peers. A peer dials this address and gets a [`Link`], whose [`LinkEvents`]
+//! are called when the endpoint's owner goes. A link goes one way: only the owner of the endpoint speaks on it. Two
+//! endpoints that watch each other have one link each.
 //!
 //! ```
 //! use std::{
@@ -34,15 +34,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A transport whose data travels over TCP too opens further connections beside a link ([`Link::open_data`]), which the
-//! other side's [`Acceptor`] takes. What is said on them consists of a [`header`] and whatever the transport puts behind.
+//! A transport whose data travels over TCP too opens further connections beside a link ([`Link::open_data`]); the other
+//! side's [`Acceptor`] takes them. Each message on them is a [`header`], followed by whatever the transport adds.
 //!
 //! # Invariants
-//! 1. The thread never blocks but in its event loop, so stopping it is bounded. It takes locks that nobody holds while
-//!    waiting. What it calls, [`LinkEvents`] and [`Acceptor`], promises not to block.
-//! 2. A link is open as long as the endpoint it leads to. Closing that says goodbye first, dying does not. That tells a
-//!    peer that left from one that is lost; what happens to connections that carry data is never more than a suspicion.
-//! 3. On one link little is said, before its end. It always fits the buffer of a socket, so nothing waits to be sent.
+//! 1. The thread never blocks except in its event loop, so stopping it takes a bounded time. It takes only locks whose
+//!    holders never wait. [`LinkEvents`] and [`Acceptor`], which it calls, promise not to block.
+//! 2. A link is open as long as the endpoint it leads to. An endpoint that closes says goodbye first; a process that
+//!    dies does not. This is how a peer that left is told from one that is lost. Trouble on data connections is never
+//!    more than a suspicion.
+//! 3. Little is said on a link before it ends. It always fits the socket's buffer, so nothing waits to be sent.
 
 mod accepted;
 mod address;
@@ -94,18 +95,19 @@ use error::Result;
 use handshake::{Purpose, Request};
 use outbound::OutboundLink;
 
-/// What an endpoint is called: random bytes. Not a secret.
+/// The name of an endpoint: random bytes. Not a secret.
 pub type Name = [u8; 16];
 
-/// What can be chosen.
+/// Options of [`Links::start`].
 pub struct Options {
-    /// Offers peers the addresses of this network interface alone. Without, `MSCCLPP_SOCKET_IFNAME` says which, if it is set.
+    /// Offer peers only the addresses of this network interface. If none, `MSCCLPP_SOCKET_IFNAME` decides, if it is
+    /// set.
     pub interface: Option<String>,
-    /// Offers peers addresses of this family alone. Without, `MSCCLPP_SOCKET_FAMILY` says which, if it is set.
+    /// Offer peers only addresses of this family. If none, `MSCCLPP_SOCKET_FAMILY` decides, if it is set.
     pub family: Option<Family>,
-    /// What the thread is called. The system shows the first 15 bytes.
+    /// The name of the thread. The system shows its first 15 bytes.
     pub thread: &'static str,
-    /// Who takes connections that carry data. Without, they are refused.
+    /// Takes the connections that carry data. If none, they are refused.
     pub acceptor: Option<Arc<dyn Acceptor>>,
 }
 
@@ -115,8 +117,8 @@ impl Default for Options {
     }
 }
 
-/// The endpoints of a transport in this process, and their links. Stops when it is dropped, which takes moments. The links
-/// of endpoints that are open then end without a goodbye.
+/// The endpoints of a transport in this process, and their links. Stops when it is dropped, which takes moments. Links
+/// of endpoints that are still open then end without a goodbye.
 pub struct Links {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -128,7 +130,7 @@ struct Shared {
     addresses: Vec<IpAddr>,
     port: u16,
     endpoints: Mutex<HashMap<Name, Key>>,
-    /// How many connections that carry data peers have open.
+    /// How many data connections peers have open.
     seats: AtomicUsize,
     commands: Arc<Commands<Command>>,
 }
@@ -138,19 +140,19 @@ enum Command {
     Unwatch {
         link: u64,
     },
-    /// Something went wrong with a connection of that link. If the link does not end by itself shortly, it ends for that
-    /// reason.
+    /// Something went wrong with a connection of that link. If the link does not end by itself shortly, it ends for
+    /// this reason.
     Suspect {
         link: u64,
         reason: String,
     },
-    /// What came on a connection with data was refused.
+    /// What came on a data connection was refused.
     Refuse {
         request: Request,
         complaint: Complaint,
         reason: String,
     },
-    /// Nothing comes on a connection with data any more.
+    /// Nothing comes on a data connection any more.
     ReportSilence {
         request: Request,
     },
@@ -161,10 +163,10 @@ enum Command {
 }
 
 impl Links {
-    /// Listens, and starts the thread. Reads the environment; what `options` say goes before it.
+    /// Listens, and starts the thread. Reads the environment; `options` take precedence over it.
     ///
     /// # Errors
-    /// If there is no such interface or no address, or the system has no room for a socket or a thread.
+    /// If there is no such interface or no address, or if the system has no room for a socket or a thread.
     pub fn start(protocol: Protocol, options: Options) -> Result<Arc<Self>> {
         let env = Env::read()?;
         let (name, family) = (options.interface.or(env.interface), options.family.or(env.family));
@@ -194,7 +196,7 @@ impl Links {
         Ok(Arc::new(Self { shared, thread: Mutex::new(Some(thread)) }))
     }
 
-    /// Lets peers connect to a new endpoint, until [`Links::close_endpoint`].
+    /// Opens an endpoint to which peers can connect until [`Links::close_endpoint`].
     ///
     /// # Errors
     /// If the system has no random bytes.
@@ -204,18 +206,18 @@ impl Links {
         Ok(Address { name, key, addresses: self.shared.addresses.clone(), port: self.shared.port })
     }
 
-    /// Says goodbye to the endpoint's peers, and takes no more of them. Never blocks.
+    /// Says goodbye to the endpoint's peers, and accepts no more. Never blocks.
     pub fn close_endpoint(&self, name: Name) {
         self.shared.endpoints.lock().remove(&name);
         self.shared.commands.send(Command::CloseEndpoint { name });
     }
 
-    /// Opens a link to a peer's endpoint, from one of this process. `same_host` says that the peer is on this very host:
-    /// its loopback addresses are tried first then. Blocks, for at most about 10 s. `events` may be called before this
-    /// returns.
+    /// Opens a link from an endpoint of this process to a peer's endpoint. `same_host` says that the peer is on this
+    /// host; its loopback addresses are then tried first. Blocks for at most about 10 s. `events` may be called before
+    /// this returns.
     ///
     /// # Errors
-    /// If the peer is gone or speaks another version, has closed its endpoint, or cannot be reached.
+    /// If the peer is gone, speaks another version, has closed its endpoint, or cannot be reached.
     pub fn dial(
         self: &Arc<Self>,
         peer: &Address,

@@ -14,10 +14,10 @@ use super::{
     message::Message,
 };
 
-/// How long a link may take to report by itself why its connections broke.
+/// How long a link has to report for itself why its connections broke.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A link from an endpoint of ours to a peer's. The peer alone speaks on it.
+/// A link from an endpoint of ours to a peer's. Only the peer speaks on it.
 pub(super) struct OutboundLink {
     pub(super) stream: TcpStream,
     pub(super) request: Request,

@@ -2,30 +2,32 @@ use crate::wire::{Malformed, Reader};
 
 use super::{Error, handshake::Refusal};
 
-/// What a transport speaks to its peers. Two sides understand each other only if all of it is alike.
+/// The protocol by which a transport talks to its peers. Two sides understand each other only if all its fields are
+/// equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Protocol {
-    /// The label of its proofs, such as `mscclpp-ethernet`. What proves a peer to one transport is worth nothing to another.
+    /// The label of its proofs, such as `mscclpp-ethernet`. A proof made for one transport is worth nothing to another.
     pub name: &'static str,
-    /// What messages call it, such as `Ethernet`.
+    /// Its name in messages, such as `Ethernet`.
     pub title: &'static str,
-    /// The first bytes of everything that it sends.
+    /// The first bytes of everything that is sent.
     pub magic: [u8; 4],
-    /// The bytes behind these. Raised with every change of what is sent.
+    /// The version, which follows the magic. Raised with every change of what is sent.
     pub version: u32,
 }
 
 impl Protocol {
-    /// Magic and version, with which everything of this protocol begins.
+    /// Magic and version, with which every message of this protocol begins.
     #[must_use]
     pub fn begin(&self) -> Vec<u8> {
         [&self.magic[..], &self.version.to_le_bytes()].concat()
     }
 
-    /// Reads what [`Protocol::begin`] wrote. To be called before anything else is looked at.
+    /// Reads what [`Protocol::begin`] wrote. Call it before anything else is looked at.
     ///
     /// # Errors
-    /// [`Error::Version`] if a peer of another version wrote it, [`Error::Malformed`] if no peer of this protocol did.
+    /// [`Error::Version`] if a peer of another version wrote it, [`Error::Malformed`] if it was not written by this
+    /// protocol at all.
     pub fn check(&self, reader: &mut Reader<'_>) -> Result<(), Error> {
         self.front(reader).map_err(|refusal| match refusal {
             Refusal::Version { theirs, ours } => Error::Version { protocol: self.title, theirs, ours },
@@ -33,7 +35,7 @@ impl Protocol {
         })
     }
 
-    /// As [`Protocol::check`], in a handshake.
+    /// Like [`Protocol::check`], in a handshake.
     pub(super) fn front(&self, reader: &mut Reader<'_>) -> Result<(), Refusal> {
         if reader.array() != Ok(self.magic) {
             return Err(Refusal::Foreign);
@@ -42,7 +44,7 @@ impl Protocol {
         if theirs == ours { Ok(()) } else { Err(Refusal::Version { theirs, ours }) }
     }
 
-    /// What distinguishes the proofs of one side, or what is derived from them.
+    /// A label that keeps the proofs of one side, or the keys derived from them, apart from all others.
     pub(super) fn label(&self, of: &str) -> Vec<u8> {
         format!("{} {of}\0", self.name).into_bytes()
     }

@@ -1,4 +1,4 @@
-//! The thread that accepts, shakes hands, and sees peers go.
+//! The thread that accepts connections, shakes hands, and sees peers go.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,15 +22,15 @@ use super::{
     outbound::OutboundLink,
 };
 
-/// How many handshakes may be under way at once. For each beyond that the oldest goes: a member takes moments to prove
-/// itself, so strangers who say nothing cannot keep it out.
+/// How many handshakes may be under way at once. Each new one beyond that ends the oldest. A member proves itself
+/// within moments, so strangers who say nothing cannot keep it out.
 const MAX_HANDSHAKES: usize = if cfg!(test) { 40 } else { 1024 };
-/// How many links, and how many connections that carry data, members may have open here: what each costs is bounded, so
-/// all of them are.
+/// How many links, and how many data connections, members may have open here. Each costs a bounded amount, so all of
+/// them together do too.
 pub(super) const MAX_OPEN: usize = if cfg!(test) { 100 } else { 8192 };
-/// How many connections are accepted before the others have their turn again.
+/// How many connections are accepted before other sockets have their turn again.
 const MAX_ACCEPTED: usize = 64;
-/// How long those who want to connect wait when the system has no descriptor or memory for them.
+/// How long new connections wait when the system has no descriptor or memory for them.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) struct Service {

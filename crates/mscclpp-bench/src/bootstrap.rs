@@ -24,7 +24,7 @@ const STACK: usize = 256 << 10;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Numbers of ranks, one row each.
+    /// Numbers of ranks, one row for each.
     #[arg(long, value_delimiter = ',', default_values_t = [64, 1024], value_parser = parse_ranks)]
     ranks: Vec<usize>,
     /// Jobs that count, after one that does not.

@@ -69,18 +69,19 @@ Columns:
   workload, variant
             what ran; for memory workloads the kind of packet and the roles of the blocks, the kind of
             barriers, blocks x threads
-  size      of the message that a side sends, or what else the workload is over: rounds, ranks, threads, or
-            milliseconds without work; exact in the JSON
-  rounds    how often the round was repeated for one time
-  unit      of all times of the row
+  size      the size of the message that a side sends; in other workloads the number of rounds, ranks or
+            threads, or milliseconds without work; exact in the JSON
+  rounds    how many rounds were timed together
+  unit      the unit of all times in the row
   median, min, max
-            of the repeats: the time of one round (of ll8-, ll16- and signal-pingpong, of one hop, which is half a round)
-  algbw     algorithm bandwidth in GB/s: the size over the median
-  busbw     bus bandwidth in GB/s: what a direction of the link carries of it. A side sends its size to the other, so
+            the time of one round, over all measurements (for ll8-, ll16- and signal-pingpong the time of one hop,
+            which is half a round)
+  algbw     algorithm bandwidth in GB/s: the size divided by the median
+  busbw     bus bandwidth in GB/s: the load on one direction of the link. Each side sends its size to the other, so
             it equals algbw; the flags of packets do not count
-  baseline  the reference implementation on two H200 of one host; of ethernet-bw, the plain socket of this run;
-            of ib-bw and ib-lat, the bare verbs of this run
-  goal      what this project wants there; both only where the row is comparable
+  baseline  the reference implementation on two H200 of one host; for ethernet-bw, the plain socket of this run;
+            for ib-bw and ib-lat, the bare verbs of this run
+  goal      what this project aims at; baseline and goal are given only where the row is comparable
   check     ok, or FAILED if data or signals were wrong: then there are no times, and the program exits with 1";
 
 #[derive(Subcommand)]

@@ -25,12 +25,12 @@ const GRACE: Duration = Duration::from_secs(10);
 /// How the two ranks come together.
 #[derive(Args)]
 pub(crate) struct Joining {
-    /// Be this rank, 0 or 1, and start no other: that is a call of its own, on this host or another, with the same
-    /// workload, options and --address. Rank 0 has the results.
+    /// Be this rank, 0 or 1, and start no other rank. Start the other rank yourself, on this host or another, with the
+    /// same workload, options and --address. Rank 0 prints the results.
     #[arg(long, requires = "address", value_parser = clap::value_parser!(u8).range(0..=1))]
     rank: Option<u8>,
-    /// Where the two ranks meet: address and port of rank 0, or of the interface in front of them. MSCCLPP_BOOTSTRAP_SECRET
-    /// keeps strangers out.
+    /// Where the two ranks meet: address and port of rank 0, with the interface in front if needed.
+    /// MSCCLPP_BOOTSTRAP_SECRET keeps strangers out.
     #[arg(long, requires = "rank", value_name = "[INTERFACE:]HOST:PORT")]
     address: Option<String>,
     /// With --rank, the device number of this rank [default: 0].

@@ -29,13 +29,14 @@ use report::Report;
 
 use crate::Result;
 
-/// Of the command line.
+/// The command line options.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Print JSON instead of text: the same facts, under keys that stay.
+    /// Print JSON instead of text: the same facts, under keys that do not change.
     #[arg(long)]
     json: bool,
-    /// Exit with 1 if something does not work that something else needs here (marked !!, `problem` in the JSON).
+    /// Exit with 1 if something does not work that something else on this machine needs (marked !!, `problem` in the
+    /// JSON).
     #[arg(long)]
     strict: bool,
     /// Make this examination alone and tell the process that started this one.

@@ -25,10 +25,10 @@ pub(crate) struct Options {
     sizes: sizes::Range,
     #[command(flatten)]
     measuring: Measuring,
-    /// Put from one device's memory to the other's, not from host memory to host memory.
+    /// Put from one device's memory to the other's, instead of from host memory to host memory.
     #[arg(long)]
     device_memory: bool,
-    /// Share each message among so many connections; several numbers make a row each.
+    /// How many connections share each message; several numbers make one row each.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1",
         value_parser = clap::value_parser!(u32).range(1..=64))]
     connections: Vec<u32>,

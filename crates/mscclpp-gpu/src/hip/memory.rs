@@ -1,9 +1,9 @@
 //! Device memory, made here or mapped from another process, and page-locked memory of the host.
 //!
 //! Kernels of other devices write to memory while this device's kernels run and read it. On AMD's GPUs that is defined
-//! only in fine-grained memory, which includes uncached memory: what plain `hipMalloc` memory receives may stay in
-//! caches until a kernel ends. Tokens, FIFOs and packet buffers need such memory, and any buffer may be used for
-//! packets. So all memory made here is uncached, or fine-grained if a device has no uncached memory.
+//! only in fine-grained memory, which includes uncached memory: data in memory from plain `hipMalloc` may stay in
+//! caches until a kernel ends. Tokens, FIFOs and packet buffers need fine-grained memory, and any buffer may be used
+//! for packets. So all memory made here is uncached, or fine-grained if a device has no uncached memory.
 //!
 //! `hipFree` waits until the device is idle, and a running kernel may be waiting for the thread that drops a buffer. So
 //! a separate thread frees memory ([`Freer`]).

@@ -12,8 +12,8 @@ pub(super) enum Roles {
     Split,
 }
 
-/// From about here on messages are better off with split roles: what the peer sends then is unpacked while it arrives,
-/// which gains more than more blocks that do the same.
+/// From about this size on, split roles are faster: what the peer sends is unpacked while it arrives, which gains more
+/// than having more blocks do the same.
 const SPLIT_FROM: u64 = 4 << 20;
 
 impl Roles {

@@ -87,7 +87,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(Report { machine: Machine::of(&[], "TCP"), rows, notes })
 }
 
-/// A name, and how long that took.
+/// A phase's name, and how to read its time from a job.
 type Phase = (&'static str, fn(&Job) -> Duration);
 
 /// One job, from its start to the end of each phase on the last rank.
@@ -157,7 +157,7 @@ fn message(rank: usize) -> Vec<u8> {
     (0..MESSAGE).map(|i| (rank * 31 + i * 7) as u8).collect()
 }
 
-/// What the process holds.
+/// The resources that the process holds.
 struct Use {
     threads: usize,
     descriptors: usize,

@@ -1,4 +1,4 @@
-//! How often a workload is run, and the checks that go with each time.
+//! How often a workload is run, and the checks after each measurement.
 
 use std::borrow::Cow;
 
@@ -29,7 +29,7 @@ pub(crate) struct Measuring {
     spoil: bool,
 }
 
-/// By default a time takes under a second: at 100 GB/s on a GPU, and a thousandth of that on a simulated one.
+/// By default a measurement takes under a second: at 100 GB/s on a GPU, and a thousandth of that on a simulated one.
 const BYTES_OF_A_TIME: u64 = 64 << 30;
 
 impl Measuring {

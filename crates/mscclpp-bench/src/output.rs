@@ -1,4 +1,4 @@
-//! Where results go.
+//! Writes the results.
 
 use std::{
     fs::OpenOptions,

@@ -1,4 +1,4 @@
-//! `proxy-idle`: what a proxy without triggers costs, and how long the first trigger after that waits.
+//! `proxy-idle`: what an idle proxy costs, and how long the first trigger after the idle time waits.
 
 use std::{
     thread,

@@ -1,5 +1,5 @@
-//! Two processes: this one is rank 0, and starts itself again as rank 1. Or each is started by hand, perhaps on hosts of
-//! their own.
+//! Two processes: this one is rank 0, and starts itself again as rank 1. Or each is started by hand, possibly on two
+//! hosts.
 
 use std::{
     env,
@@ -17,7 +17,7 @@ use mscclpp::prelude::*;
 use crate::{Result, machine::UsedDevice};
 
 const INIT: Duration = Duration::from_secs(60);
-/// As long as it takes somebody to start the other rank.
+/// Long enough for somebody to start the other rank.
 const INIT_BY_HAND: Duration = Duration::from_secs(600);
 /// How long the other rank may take to end by itself.
 const GRACE: Duration = Duration::from_secs(10);
@@ -96,7 +96,7 @@ impl Ranks {
         Ok(Self { comm, rank, address: None, _other: other })
     }
 
-    /// Where rank 0 of a plain socket is to be found: on this host, unless the ranks were started by hand.
+    /// The address of rank 0's plain socket: on this host, unless the ranks were started by hand.
     pub(crate) fn host_of_rank_0(&self) -> Result<IpAddr> {
         let Some(address) = &self.address else { return Ok(Ipv4Addr::LOCALHOST.into()) };
         let resolve = |text: &str| text.to_socket_addrs().ok().and_then(|mut all| all.next());

@@ -1,4 +1,4 @@
-//! Port channels between two processes, each with a proxy, and the workloads over them.
+//! Port channels between two processes that have a proxy each, and the workloads over them.
 
 mod known;
 mod ping_pong;

@@ -17,7 +17,7 @@ pub(crate) struct PinnedSpares {
     blocks: Mutex<Vec<Block>>,
 }
 
-/// Page-locked memory, mapped into the device. Whoever makes one gives it away for good.
+/// Page-locked memory, mapped into the device. It is never freed.
 pub(crate) struct Block {
     pub(crate) host: *mut u8,
     /// As the device sees it.

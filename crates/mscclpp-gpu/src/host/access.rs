@@ -98,7 +98,7 @@ pub(super) unsafe fn fill(dst: DevicePtr, len: u64, value: u8) {
     }
 }
 
-/// Stores `value` behind everything this thread did before: whoever loads it with acquire sees all that.
+/// Stores `value` after everything that this thread did before: a thread that loads it with acquire sees all of that.
 ///
 /// # Safety
 /// As [`write`] for 8 bytes; `dst` is 8-byte aligned.

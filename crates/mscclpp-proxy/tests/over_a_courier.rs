@@ -1,6 +1,6 @@
-//! The suite over Courier, a transport of the tests. One variant neither maps memory nor stores completions, like a network, so that
-//! everything goes through the proxy and completions are in pinned memory; further variants map more and more. Also
-//! tests that a connection that is held up does not hold up another.
+//! The suite over Courier, a transport of the tests. One variant neither maps memory nor stores completions, like a
+//! network, so that everything goes through the proxy and completions are in pinned memory; further variants map more
+//! and more. Also tests that a connection that is held up does not hold up another.
 
 #[path = "../../mscclpp-core/tests/courier/mod.rs"]
 mod courier;

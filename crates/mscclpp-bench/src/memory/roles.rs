@@ -35,8 +35,8 @@ impl Roles {
     }
 
     /// How many of the `workers`, from the first on, put, and the number of the first that unpacks. With split roles,
-    /// `putters` of them put if that is given; otherwise as many as is fastest on two H200: the flags of packets must
-    /// be put but not unpacked, so putting is more work. At least one block has each role.
+    /// `putters` of them put if that is given; otherwise as many as is fastest on two H200, which is more where flags
+    /// are a larger part of a packet. At least one block has each role.
     pub(super) fn blocks(self, packets: Packets, workers: u32, putters: Option<u32>) -> (u32, u32) {
         if self.among(workers) == Self::Together {
             return (workers, 0);

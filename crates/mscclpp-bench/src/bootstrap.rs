@@ -24,7 +24,7 @@ const STACK: usize = 256 << 10;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Numbers of ranks, one row each.
+    /// Numbers of ranks, one row for each.
     #[arg(long, value_delimiter = ',', default_values_t = [64, 1024], value_parser = parse_ranks)]
     ranks: Vec<usize>,
     /// Jobs that count, after one that does not.
@@ -87,7 +87,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(Report { machine: Machine::of(&[], "TCP"), rows, notes })
 }
 
-/// A name, and how long that took.
+/// A phase's name, and how to read its time from a job.
 type Phase = (&'static str, fn(&Job) -> Duration);
 
 /// One job, from its start to the end of each phase on the last rank.
@@ -157,7 +157,7 @@ fn message(rank: usize) -> Vec<u8> {
     (0..MESSAGE).map(|i| (rank * 31 + i * 7) as u8).collect()
 }
 
-/// What the process holds.
+/// The resources that the process holds.
 struct Use {
     threads: usize,
     descriptors: usize,

@@ -1,4 +1,4 @@
-//! The time that processors worked for this process.
+//! The processor time that this process has used.
 
 use std::{
     ops::{AddAssign, Sub},
@@ -7,12 +7,12 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Of all threads of the process, in the program and in the system for it.
+/// Processor time of all threads of the process, in the program and in the system on its behalf.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CpuTime(Duration);
 
 impl CpuTime {
-    /// Since the process began.
+    /// The time used since the process began.
     pub(crate) fn now() -> Self {
         let time = clock_gettime(ClockId::ProcessCPUTime);
         // Neither is ever negative.

@@ -1,10 +1,10 @@
-//! Random data, and whether it arrived.
+//! Makes random data, and checks that it arrived.
 
 use mscclpp::DeviceBuffer;
 
 use crate::Result;
 
-/// What a destination is filled with before.
+/// What a destination is filled with before data arrives.
 const POISON: u8 = 0xa5;
 /// Bytes on both sides of a destination that must stay as they are.
 pub(crate) const GUARD: u64 = 256;

@@ -1,4 +1,4 @@
-//! What each workload's help says of the defaults of options that several workloads have.
+//! Adds to each workload's help the defaults of options that several workloads share.
 
 use clap::{Arg, Command};
 

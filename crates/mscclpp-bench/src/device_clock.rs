@@ -1,10 +1,10 @@
-//! A stream of a device, and how long what runs on it takes, by the device's events.
+//! A stream of a device, and events that time what runs on it.
 
 use std::time::Duration;
 
 use mscclpp::{Event, Gpu, Stream, errors::GpuError};
 
-/// For one launch of a kernel or graph.
+/// The limit for one launch of a kernel or graph.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 pub(crate) struct DeviceClock {

@@ -1,4 +1,4 @@
-//! How Ethernet is set up, from the command line.
+//! The Ethernet settings of the command line.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use mscclpp::{CudaIpc, Ethernet, prelude::*};
 
 use crate::sizes;
 
-/// What a provider is told; what is not given is as the library has it.
+/// Settings of the provider; what is not given stays at the library's default.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Tuning {
-    /// Over Ethernet: how large the pieces of pinned memory are through which device memory travels, and how many a queue
-    /// has at either end [default: the library's].
+    /// Over Ethernet: the size of the pieces of pinned memory through which device memory travels, and how many pieces
+    /// a queue has at each end [default: the library's].
     #[arg(long, value_name = "SIZE,COUNT", value_parser = parse_staging)]
     staging: Option<Staging>,
-    /// Over Ethernet: for how long threads look for more work before they sleep [default: the library's].
+    /// Over Ethernet: how long threads look for more work before they sleep [default: the library's].
     #[arg(long, value_name = "US")]
     busy_poll: Option<u64>,
     /// Over Ethernet: send checksums of the data.

@@ -1,4 +1,4 @@
-//! Memory on both sides between which data goes, and the memory channels over it.
+//! Memory on both sides between which data is moved, and the memory channels over it.
 
 use mscclpp::prelude::*;
 

@@ -13,15 +13,15 @@ use crate::{
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Numbers of threads, two rows each.
+    /// Numbers of threads, two rows for each.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 32, 512],
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Vec<u32>,
-    /// Triggers that a thread pushes in a launch [default: 1000, without waits 1000000 among all threads; 20 on simulated
-    /// devices].
+    /// Triggers that a thread pushes in a launch [default: 1000; without waits 1000000 shared among all threads; 20 on
+    /// simulated devices].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     iters: Option<u32>,
-    /// Launches before those that count.
+    /// Launches before the ones that count.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1000))]
     warmup: u32,
     /// Launches that count.

@@ -1,4 +1,4 @@
-//! Memory of this process that the peer's puts go out of or into.
+//! Memory of this process from which, or into which, the peer's data goes.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -6,8 +6,8 @@ use mscclpp::prelude::*;
 
 use crate::{Result, data::Memory, ranks::Ranks};
 
-/// Seen through atomics alone: the transport's threads write it at any time. Never freed, so that also after an error
-/// they write to nothing else.
+/// Accessed only through atomics, because the transport's threads write to it at any time. It is never freed, so that
+/// they write to nothing else even after an error.
 pub(crate) struct HostMemory {
     bytes: &'static [AtomicU8],
 }

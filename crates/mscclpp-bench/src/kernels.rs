@@ -1,4 +1,4 @@
-//! The kernels of the benchmarks, in `cuda/kernels`. That of `signal-pingpong` is the library's own.
+//! The kernels of the benchmarks, in `cuda/kernels`. The kernel of `signal-pingpong` is the library's own.
 
 use mscclpp::KernelSource;
 

@@ -1,8 +1,8 @@
-//! Many launches for one time.
+//! Many launches that are timed together.
 
 use mscclpp::{errors::GpuError, gpu::Graph, prelude::*};
 
-/// As many as a graph has.
+/// How many launches a graph holds.
 const OF_A_GRAPH: u32 = 1000;
 
 /// The same launch again and again: a graph of them, or replays of one.

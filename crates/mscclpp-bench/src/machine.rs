@@ -1,4 +1,4 @@
-//! Where a benchmark ran.
+//! The machine on which a benchmark ran.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Result;
 
-/// What every row is to be read with.
+/// What a reader needs to know to judge a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) platform: String,

@@ -51,10 +51,10 @@ type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Resu
 
 /// Benchmarks of mscclpp.
 ///
-/// Each workload runs by its name, checks its results, and prints one row for each size and variant. On a machine without
-/// GPUs the same runs on devices simulated on the CPU (platform `host`), whose times say nothing about GPUs. On one with
-/// a single GPU two processes take turns on it by milliseconds, and the times of workloads of two devices are of these.
-/// What a machine can do at all, and why it cannot do the rest, says `doctor`.
+/// Each workload is called by its name, checks its results, and prints one row for each size and variant. On a machine
+/// without GPUs, workloads run on devices simulated on the CPU (platform `host`), whose times say nothing about GPUs.
+/// On a machine with a single GPU, the two processes of a workload take turns on it, some milliseconds each, and the
+/// times show that. `doctor` says what a machine can do at all, and why it cannot do the rest.
 #[derive(Parser)]
 #[command(name = "mscclpp-bench", after_help = COLUMNS)]
 struct Arguments {
@@ -62,25 +62,26 @@ struct Arguments {
     command: Command,
 }
 
-/// Below the help of the program and of each workload.
+/// Printed below the help of the program and of each workload.
 const COLUMNS: &str = "\
 Columns:
   platform  cuda; host: devices simulated on the CPU; cpu: no device involved
   workload, variant
             what ran; for memory workloads the kind of packet and the roles of the blocks, the kind of
             barriers, blocks x threads
-  size      of the message that a side sends, or what else the workload is over: rounds, ranks, threads, or
-            milliseconds without work; exact in the JSON
-  rounds    how often the round was repeated for one time
-  unit      of all times of the row
+  size      the size of the message that a side sends; in other workloads the number of rounds, ranks or
+            threads, or milliseconds without work; exact in the JSON
+  rounds    how many rounds were timed together
+  unit      the unit of all times in the row
   median, min, max
-            of the repeats: the time of one round (of ll8-, ll16- and signal-pingpong, of one hop, which is half a round)
-  algbw     algorithm bandwidth in GB/s: the size over the median
-  busbw     bus bandwidth in GB/s: what a direction of the link carries of it. A side sends its size to the other, so
+            the time of one round, over all measurements (for ll8-, ll16- and signal-pingpong the time of one hop,
+            which is half a round)
+  algbw     algorithm bandwidth in GB/s: the size divided by the median
+  busbw     bus bandwidth in GB/s: the load on one direction of the link. Each side sends its size to the other, so
             it equals algbw; the flags of packets do not count
-  baseline  the reference implementation on two H200 of one host; of ethernet-bw, the plain socket of this run;
-            of ib-bw and ib-lat, the bare verbs of this run
-  goal      what this project wants there; both only where the row is comparable
+  baseline  the reference implementation on two H200 of one host; for ethernet-bw, the plain socket of this run;
+            for ib-bw and ib-lat, the bare verbs of this run
+  goal      what this project aims at; baseline and goal are given only where the row is comparable
   check     ok, or FAILED if data or signals were wrong: then there are no times, and the program exits with 1";
 
 #[derive(Subcommand)]
@@ -91,7 +92,7 @@ enum Command {
     /// Two processes, one block each: messages of LL8 packets back and forth, checked. Time of one hop.
     #[command(after_help = COLUMNS)]
     Ll8Pingpong(OfTwoRanks<packet_pingpong::Options>),
-    /// As ll8-pingpong, with LL16 packets.
+    /// Like ll8-pingpong, with LL16 packets.
     #[command(after_help = COLUMNS)]
     Ll16Pingpong(OfTwoRanks<packet_pingpong::Options>),
     /// Two processes that put into each other's memory at once: handshake, put, signal and wait.
@@ -110,36 +111,38 @@ enum Command {
     /// Two processes, one block each: messages back and forth through port channels, checked. Time of a round trip.
     #[command(after_help = COLUMNS)]
     PortPingpong(OfTwoRanks<ports::PingPongOptions>),
-    /// As port-pingpong, with LL16 packets and no waits.
+    /// Like port-pingpong, with LL16 packets and no waits.
     #[command(after_help = COLUMNS)]
     PortPacketPingpong(OfTwoRanks<ports::PacketOptions>),
-    /// Threads of one block push triggers and a proxy takes them: one at a time, and as fast as they come.
+    /// Threads of one block push triggers and a proxy takes them: one at a time, and as fast as possible.
     #[command(after_help = COLUMNS)]
     Fifo(Alone<fifo::Options>),
-    /// What a proxy without triggers costs, and how long the first trigger after that waits.
+    /// What an idle proxy costs, and how long the first trigger after the idle time waits.
     #[command(after_help = COLUMNS)]
     ProxyIdle(Alone<proxy_idle::Options>),
-    /// One process puts into the other's memory over Ethernet connections, beside a plain socket.
+    /// One process puts into the other's memory over Ethernet connections. Compared with a plain socket.
     #[command(after_help = COLUMNS)]
     EthernetBw(OfTwoRanks<ethernet_bw::Options>),
-    /// One process puts into the other's memory over RDMA adapters, beside bare verbs that post the same requests.
+    /// One process puts into the other's memory over RDMA adapters. Compared with bare verbs that post the same
+    /// requests.
     #[command(after_help = COLUMNS)]
     IbBw(OfTwoRanks<ib::BandwidthOptions>),
-    /// Two processes put 8 bytes with a signal to each other in turns over RDMA adapters, beside bare verbs. Time of a
-    /// round trip.
+    /// Two processes put 8 bytes with a signal to each other in turns over RDMA adapters. Compared with bare verbs.
+    /// Time of a round trip.
     #[command(after_help = COLUMNS)]
     IbLat(OfTwoRanks<ib::LatencyOptions>),
-    /// Ranks as threads of this process: initialise, all_gather 256 B, barrier.
+    /// Ranks as threads of this process: initialise, all_gather of 256 B, barrier.
     #[command(after_help = COLUMNS)]
     Bootstrap(Alone<bootstrap::Options>),
-    /// What this machine can do, tried: platforms, devices, peer access, RDMA, interfaces, compilers, limits. What does not
-    /// work is there with the reason and the remedy. Changes nothing, needs no root, and does not hang.
+    /// Finds out by trying what this machine can do: platforms, devices, peer access, RDMA, interfaces, compilers,
+    /// limits. For what does not work, it gives the reason and the remedy. Changes nothing, needs no root, and does not
+    /// hang.
     Doctor(doctor::Options),
-    /// Draw time and bandwidth over size as an SVG, from files that --json wrote and tables of nccl-tests.
+    /// Draw time and bandwidth over size as an SVG, from files written by --json and tables of nccl-tests.
     Plot(plot::Options),
 }
 
-/// A workload of two processes.
+/// A workload that needs two processes.
 #[derive(Args)]
 struct OfTwoRanks<O: Args> {
     #[command(flatten)]
@@ -150,7 +153,7 @@ struct OfTwoRanks<O: Args> {
     output: Output,
 }
 
-/// A workload of this process alone.
+/// A workload that runs in this process alone.
 #[derive(Args)]
 struct Alone<O: Args> {
     #[command(flatten)]

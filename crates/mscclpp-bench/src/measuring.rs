@@ -1,4 +1,4 @@
-//! How often a workload is run, and the checks that go with each time.
+//! How often a workload is run, and the checks after each measurement.
 
 use std::borrow::Cow;
 
@@ -9,16 +9,16 @@ use crate::{
     Result, data::Destination, pair::Pair, progress::Progress, ranks::Joining, stopwatch::Stopwatch,
 };
 
-/// Of every workload that moves data.
+/// The options of every workload that moves data.
 #[derive(Args)]
 pub(crate) struct Measuring {
-    /// Rounds for one time.
+    /// Rounds that are timed together.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     iters: Option<u32>,
-    /// How often all rounds are run before the times that count.
+    /// How often all rounds are run before the measurements that count.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1000))]
     warmup: u32,
-    /// How many times are taken.
+    /// How many measurements are taken.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
     /// The device numbers of the two ranks [default: the first two, or twice the only one].
@@ -29,7 +29,7 @@ pub(crate) struct Measuring {
     spoil: bool,
 }
 
-/// By default a time takes under a second: at 100 GB/s on a GPU, and a thousandth of that on a simulated one.
+/// By default a measurement takes under a second: at 100 GB/s on a GPU, and a thousandth of that on a simulated one.
 const BYTES_OF_A_TIME: u64 = 64 << 30;
 
 impl Measuring {

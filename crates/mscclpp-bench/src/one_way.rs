@@ -1,4 +1,5 @@
-//! Messages one way, from rank 0 to rank 1, carried by several contenders in turns, and compared behind each time.
+//! Messages in one direction, from rank 0 to rank 1. Several contenders carry them in turns; the data is compared after
+//! each measurement.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Where results go.
+//! Writes the results.
 
 use std::{
     fs::OpenOptions,
@@ -11,7 +11,7 @@ use clap::Args;
 
 use crate::{Result, report::Report};
 
-/// Of every workload.
+/// The output options of every workload.
 #[derive(Args)]
 pub(crate) struct Output {
     /// Also write the rows to FILE, as JSON.

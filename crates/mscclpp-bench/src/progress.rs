@@ -1,4 +1,4 @@
-//! A line on the terminal that says how far a long run is.
+//! A line on the terminal that shows the progress of a long run.
 
 use std::{
     io::{self, IsTerminal, Write},

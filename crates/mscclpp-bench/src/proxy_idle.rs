@@ -1,4 +1,4 @@
-//! `proxy-idle`: what a proxy without triggers costs, and how long the first trigger after that waits.
+//! `proxy-idle`: what an idle proxy costs, and how long the first trigger after the idle time waits.
 
 use std::{
     thread,
@@ -19,13 +19,13 @@ use crate::{
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Milliseconds without triggers before the time that counts.
+    /// Milliseconds without triggers before the measurement begins.
     #[arg(long, default_value_t = 1000, value_name = "MS", value_parser = clap::value_parser!(u64).range(0..=60_000))]
     idle: u64,
-    /// Milliseconds over which the processor's time is taken; then comes the first trigger.
+    /// Milliseconds over which processor time is measured; after them comes the first trigger.
     #[arg(long, default_value_t = 1000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     window: u64,
-    /// How often [default: 7, 3 on simulated devices].
+    /// How many times to measure [default: 7, 3 on simulated devices].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: Option<u32>,
     /// The device number.

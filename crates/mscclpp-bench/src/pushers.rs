@@ -39,7 +39,7 @@ pub(crate) struct Shape {
     pub(crate) per_thread: u32,
     /// Of the FIFO.
     pub(crate) fifo_size: u64,
-    /// Expect another first trigger than comes.
+    /// Expect a first trigger that does not come.
     pub(crate) spoil: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Two processes: this one is rank 0, and starts itself again as rank 1. Or each is started by hand, perhaps on hosts of
-//! their own.
+//! Two processes: this one is rank 0, and starts itself again as rank 1. Or each is started by hand, possibly on two
+//! hosts.
 
 use std::{
     env,
@@ -17,7 +17,7 @@ use mscclpp::prelude::*;
 use crate::{Result, machine::UsedDevice};
 
 const INIT: Duration = Duration::from_secs(60);
-/// As long as it takes somebody to start the other rank.
+/// Long enough for somebody to start the other rank.
 const INIT_BY_HAND: Duration = Duration::from_secs(600);
 /// How long the other rank may take to end by itself.
 const GRACE: Duration = Duration::from_secs(10);
@@ -25,12 +25,12 @@ const GRACE: Duration = Duration::from_secs(10);
 /// How the two ranks come together.
 #[derive(Args)]
 pub(crate) struct Joining {
-    /// Be this rank, 0 or 1, and start no other: that is a call of its own, on this host or another, with the same
-    /// workload, options and --address. Rank 0 has the results.
+    /// Be this rank, 0 or 1, and start no other rank. Start the other rank yourself, on this host or another, with the
+    /// same workload, options and --address. Rank 0 prints the results.
     #[arg(long, requires = "address", value_parser = clap::value_parser!(u8).range(0..=1))]
     rank: Option<u8>,
-    /// Where the two ranks meet: address and port of rank 0, or of the interface in front of them. MSCCLPP_BOOTSTRAP_SECRET
-    /// keeps strangers out.
+    /// Where the two ranks meet: address and port of rank 0, with the interface in front if needed.
+    /// MSCCLPP_BOOTSTRAP_SECRET keeps strangers out.
     #[arg(long, requires = "rank", value_name = "[INTERFACE:]HOST:PORT")]
     address: Option<String>,
     /// With --rank, the device number of this rank [default: 0].
@@ -96,7 +96,7 @@ impl Ranks {
         Ok(Self { comm, rank, address: None, _other: other })
     }
 
-    /// Where rank 0 of a plain socket is to be found: on this host, unless the ranks were started by hand.
+    /// The address of rank 0's plain socket: on this host, unless the ranks were started by hand.
     pub(crate) fn host_of_rank_0(&self) -> Result<IpAddr> {
         let Some(address) = &self.address else { return Ok(Ipv4Addr::LOCALHOST.into()) };
         let resolve = |text: &str| text.to_socket_addrs().ok().and_then(|mut all| all.next());

@@ -1,4 +1,4 @@
-//! What a command measured: rows, written as JSON and read back to be plotted. The table is in [`crate::table`].
+//! The results of a command: rows, written as JSON and read back to be plotted. The table is in [`crate::table`].
 
 use std::{fs, io, path::Path};
 
@@ -76,7 +76,7 @@ pub(crate) struct Times {
 pub(crate) struct Bandwidth {
     /// The size over the time.
     pub(crate) algorithm: f64,
-    /// What a direction of the link carries of it. A side of these workloads sends its size to the other, so this is the
+    /// The load on one direction of the link. A side of these workloads sends its size to the other, so this equals the
     /// algorithm bandwidth; the flags of packets do not count.
     pub(crate) bus: f64,
 }

@@ -15,14 +15,15 @@ use crate::{
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Only the pair that orders execution and not memory [default: both pairs].
+    /// Only the pair of calls that orders execution but not memory [default: both pairs].
     #[arg(long)]
     relaxed: bool,
-    /// Rounds of a launch; a round is two hops [default: 1000; 20 on simulated devices, 10 where both ranks are on one GPU].
+    /// Rounds in a launch; a round is two hops [default: 1000; 20 on simulated devices, 10 where both ranks are on one
+    /// GPU].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     iters: Option<u32>,
-    /// Launches that count, each with its tokens at another place in memory; each place is played once before. At the
-    /// chosen place, which is one of as many others (64 at most), there are 7.
+    /// Launches that count. Each has its tokens at another place in memory, and each place is run once before. At the
+    /// chosen place, which is the best of as many others (64 at most), there are 7.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=400))]
     repeats: u32,
     /// The device numbers of the two ranks [default: the first two, or twice the only one].

@@ -2,16 +2,16 @@
 
 use clap::Args;
 
-/// From begin to end by a factor, as the benchmarks of collective communication have it.
+/// Sizes from begin to end by a factor, as in the benchmarks of collective communication.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct Range {
-    /// The smallest message: bytes, or with K, M or G (powers of 1024) behind the number.
+    /// The smallest message: bytes, or a number followed by K, M or G (powers of 1024).
     #[arg(short, long, value_name = "SIZE", value_parser = parse_bytes)]
     begin: Option<u64>,
     /// The largest message, which is always measured too.
     #[arg(short, long, value_name = "SIZE", value_parser = parse_bytes)]
     end: Option<u64>,
-    /// How many times larger than the last each message is.
+    /// How many times larger each message is than the one before.
     #[arg(short, long, value_parser = clap::value_parser!(u64).range(2..))]
     factor: Option<u64>,
 }

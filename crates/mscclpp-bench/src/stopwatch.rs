@@ -1,4 +1,5 @@
-//! Work on both ranks' devices at once, timed by the device's events, whose waits end when something goes wrong.
+//! Runs work on both ranks' devices at once, and times it by the devices' events. Its waits end when something goes
+//! wrong.
 
 use mscclpp::{errors::GpuError, prelude::*};
 

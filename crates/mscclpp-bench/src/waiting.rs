@@ -1,4 +1,4 @@
-//! Waits of the host for what an adapter, or a transport's threads, will do.
+//! Waits on the host for what an adapter, or a transport's threads, will do.
 
 use std::time::{Duration, Instant};
 

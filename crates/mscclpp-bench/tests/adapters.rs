@@ -1,5 +1,5 @@
-//! That `ib-bw` and `ib-lat` run, compare what arrives, and stand beside bare verbs. No time is asserted. They need two RDMA
-//! devices; `cargo xtask rdma-vm -p mscclpp-bench -- adapters` has some.
+//! `ib-bw` and `ib-lat` run, compare what arrives, and compare themselves with bare verbs. No time is asserted. They
+//! need two RDMA devices; `cargo xtask rdma-vm -p mscclpp-bench -- adapters` provides them.
 
 use std::{
     path::{Path, PathBuf},

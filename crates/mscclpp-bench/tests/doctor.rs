@@ -1,5 +1,5 @@
-//! What `mscclpp-bench doctor` says on simulated devices: that text and JSON agree, and that what is not there is not said to
-//! work. What it says of GPUs and adapters is tried where there are some.
+//! What `mscclpp-bench doctor` says on simulated devices: text and JSON agree, and nothing that is missing is said to
+//! work. What it says about GPUs and adapters is tried if there are some.
 
 use std::{
     path::Path,

@@ -1,4 +1,4 @@
-//! That the workloads run, check what they do, and report it. No time is asserted.
+//! The workloads run, check what they do, and report it. No time is asserted.
 
 use std::{
     fs,

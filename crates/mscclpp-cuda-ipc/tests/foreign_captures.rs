@@ -1,5 +1,5 @@
-//! Somebody in the process captures a stream in GLOBAL mode, as PyTorch does: then no thread may do what could break a
-//! capture. Connections are made and used all the same, and neither break the capture nor become part of it.
+//! Other code in the process captures a stream in GLOBAL mode, as PyTorch does; then no thread may do what could break
+//! a capture. Connections can still be made and used. They neither break the capture nor become part of it.
 
 #[path = "../../mscclpp-gpu/tests/needs/mod.rs"]
 mod needs;

@@ -1,5 +1,5 @@
-//! The peer's process is killed while a kernel waits for it. There is no bootstrap that could tell: endpoints and stubs
-//! travel over a pipe, and what notices is the link.
+//! The peer's process is killed while a kernel waits for it. There is no bootstrap that could report that: endpoints
+//! and stubs are sent over a pipe, and the link notices.
 
 use std::{
     process::ExitCode,

@@ -1,6 +1,6 @@
-//! Processes of two users do not talk: who connects looks at the user of the socket, and so does who is connected to.
+//! Processes of two users do not talk: both the process that connects and the one that accepts check the socket's user.
 //!
-//! On Linux a user belongs to a thread, so that threads of one process stand for the processes here.
+//! On Linux a user belongs to a thread, so threads of one process stand for the processes here.
 
 use std::{
     process::ExitCode,

@@ -1,5 +1,5 @@
-//! Memory that somebody else allocated with `cudaMalloc`, shared between two processes: PyTorch's and CuPy's tensors
-//! mostly are that. Such an allocation has a legacy IPC handle, and what is registered is a part of it.
+//! Memory that other code allocated with `cudaMalloc`, shared between two processes. Most tensors of PyTorch and CuPy
+//! are such memory. The allocation has a legacy IPC handle, and only a part of it is registered.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! Threads and descriptors end with what needs them. One test alone in its process, which it counts.
+//! Threads and descriptors go when the objects that need them go. This test is alone in its process, because it counts
+//! them.
 
 use std::{
     fs, thread,

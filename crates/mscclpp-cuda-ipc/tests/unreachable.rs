@@ -1,4 +1,5 @@
-//! What CUDA IPC cannot connect is refused at the call, in words: devices without peer access, and CPUs.
+//! If CUDA IPC cannot connect two ends, the call fails with an error that says why: devices without peer access, and
+//! CPUs.
 
 use std::{process::ExitCode, sync::atomic::AtomicU64};
 

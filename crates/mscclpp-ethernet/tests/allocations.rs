@@ -1,4 +1,4 @@
-//! What an owner does with its queue takes nothing from the heap, once it has run for a while.
+//! The owner's calls on a queue allocate nothing on the heap, once the queue has run for a while.
 
 mod support;
 

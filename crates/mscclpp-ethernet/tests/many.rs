@@ -1,4 +1,4 @@
-//! Many connections at once, much data, and what a queue may not do on the way.
+//! Many connections at once, much data, and what a queue must not do meanwhile.
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! Two hosts with addresses and interfaces of their own, and a wire that is slow and loses packets.
 //!
-//! They are network namespaces, and their processes this program again. Needs root and `ip`; ignored elsewhere.
+//! They are network namespaces, and their processes are this program again. Needs root and `ip`; ignored elsewhere.
 
 mod support;
 

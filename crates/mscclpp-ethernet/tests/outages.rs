@@ -1,8 +1,8 @@
-//! What can happen to the way between two hosts: a cable, a firewall, with nothing under way and in the middle of writes.
-//! The connection concerned fails, others do not, and nothing is written where it does not belong.
+//! Faults between two hosts: a cable, a firewall, with nothing under way and in the middle of writes. The connection
+//! concerned fails, others do not, and nothing is written to a wrong place.
 //!
-//! Hosts are network namespaces, and their processes this program again. Needs root and `ip`; ignored elsewhere. A
-//! firewall is a relay on the wire that swallows packets; and `nft`, where that is there.
+//! Hosts are network namespaces, and their processes are this program again. Needs root and `ip`; ignored elsewhere.
+//! The firewall is a relay on the wire that drops packets; and also `nft`, if it is there.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Two processes: that they reach each other, and what happens when one is killed, stopped, or takes its memory away.
+//! Two processes: they reach each other. And what happens when one is killed, is stopped, or withdraws its memory.
 //!
 //! The other process is this program again; see `mscclpp_test_support::child`.
 

@@ -1,12 +1,12 @@
 //! Raw GPU driver entry points, resolved at run time.
 //!
-//! `cuda` (feature `cuda`) is a table of the CUDA driver's functions, `nvrtc` one of its run-time compiler's; `hip`
-//! (feature `hip`) has both for AMD's HIP. CUDA's handles and input constants are those of `cudarc::driver::sys`;
-//! cudarc's own loader is never used, because it panics where a library or a symbol is missing: here that is a
-//! [`LoadError`] which says what was looked for and where.
+//! `cuda` (feature `cuda`) is a table of the CUDA driver's functions, and `nvrtc` one of the functions of its run-time
+//! compiler; `hip` (feature `hip`) has both for AMD's HIP. CUDA's handles and input constants are those of
+//! `cudarc::driver::sys`. cudarc's own loader is never used, because it panics if a library or a symbol is missing.
+//! Here that is a [`LoadError`], which says what was looked for and where.
 //!
-//! Nothing here is safe, checked or remembered: no type owns a driver object and no policy is made.
-//! `mscclpp-gpu` is the crate that does this.
+//! Nothing here is safe or checked, no type owns a driver object, and there is no policy: all of that is in
+//! `mscclpp-gpu`.
 //!
 #![cfg_attr(feature = "cuda", doc = "```")]
 #![cfg_attr(not(feature = "cuda"), doc = "```ignore")]

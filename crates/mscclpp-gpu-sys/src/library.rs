@@ -1,4 +1,4 @@
-//! Opening a shared library and finding functions in it, with errors that say what to do.
+//! Opens a shared library and finds functions in it, with errors that say what to do.
 
 use std::{
     error::Error as _,
@@ -11,12 +11,12 @@ use libloading::Library;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// None of the places had a library that can be loaded.
+    /// None of the places has a library that can be loaded.
     #[error("{library} cannot be loaded; tried {}; {advice}", tried.join("; "))]
     Library {
-        /// What it is.
+        /// The library's description.
         library: &'static str,
-        /// Every name tried, and behind the names what the dynamic loader said of them.
+        /// Every name that was tried, followed by what the dynamic loader said about the names.
         tried: Vec<String>,
         /// What to do about it.
         advice: &'static str,
@@ -24,9 +24,9 @@ pub enum LoadError {
     /// The library is there but too old.
     #[error("{library} ({path}) has no function {symbol}: {since} or newer is needed")]
     Symbol {
-        /// What it is.
+        /// The library's description.
         library: &'static str,
-        /// Under which name it was opened.
+        /// The name under which it was opened.
         path: String,
         /// The function.
         symbol: &'static str,

@@ -30,7 +30,7 @@ impl NvrtcResult {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Program(pub *mut c_void);
 
-/// NVRTC's functions. The documentation of each is NVRTC's, under the name given.
+/// NVRTC's functions. Each is documented by NVRTC, under the name given.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Nvrtc {
@@ -63,10 +63,10 @@ pub struct Nvrtc {
 }
 
 impl Nvrtc {
-    /// The names that the dynamic loader may know NVRTC by, the newest first.
+    /// The names under which the dynamic loader may know NVRTC, newest first.
     pub const NAMES: [&str; 4] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"];
 
-    /// Loads the first of `candidates` (paths, or names for the dynamic loader) that is there.
+    /// Loads the first of `candidates` (paths, or names for the dynamic loader) that exists.
     ///
     /// # Safety
     /// Each candidate must be NVRTC, if it exists.
@@ -94,7 +94,7 @@ impl Nvrtc {
         }
     }
 
-    /// Under which name it was found.
+    /// The name under which it was found.
     #[must_use]
     pub fn path(&self) -> &str {
         self.library.path()

@@ -1,9 +1,9 @@
-//! How a table of entry points is declared.
+//! The macro that declares a table of entry points.
 
 use std::ffi::CStr;
 
-/// Declares a table: per function a field, the exported names (the newest first) and the parameters. All functions return
-/// `$result`. `$since` is the oldest release that has every function which is needed.
+/// Declares a table: for each function a field, the exported names (newest first) and the parameters. All functions
+/// return `$result`. `$since` is the oldest release that has every required function.
 macro_rules! entry_points {
     (
         $(#[$about:meta])*
@@ -39,7 +39,7 @@ macro_rules! entry_points {
                 })
             }
 
-            /// Under which name the library was found.
+            /// The name under which the library was found.
             #[must_use]
             pub fn path(&self) -> &str {
                 self.library.path()

@@ -4,26 +4,26 @@ use std::time::Duration;
 
 use crate::{Error, Result, Stream};
 
-/// An object by which kernels wait, and whose waits the host can end: a semaphore, a channel, a proxy service, a communicator,
-/// or a list of these. For [`Stream::synchronize_or_abort`].
+/// An object by which kernels wait, and whose waits the host can end: a semaphore, a channel, a proxy service, a
+/// communicator, or a list of these. It is given to [`Stream::synchronize_or_abort`].
 pub trait Abort {
-    /// What went wrong.
+    /// The error that says what went wrong.
     type Error: From<Error>;
 
-    /// Ends the waits of kernels, for ever: they return false. `reason` is part of the error that says why.
+    /// Ends the waits of kernels for good: they return false. `reason` becomes part of the error that says why.
     fn abort(&self, reason: &str);
 
-    /// Whether the waits of kernels got what they waited for. Ask after the kernels are complete.
+    /// Checks that the waits of kernels got what they waited for. Call it once the kernels are complete.
     ///
     /// # Errors
-    /// Why a wait ended without it: a lost peer, an abort, or a bound that was reached.
+    /// Why a wait ended early: a lost peer, an abort, or a bound that was reached.
     fn check(&self) -> Result<(), Self::Error>;
 
-    /// The peers for which kernels wait, as messages name them: `rank 1`.
+    /// The peers for which kernels wait, under the names that messages use: `rank 1`.
     fn peers(&self) -> Vec<String>;
 }
 
-/// All of them: what is found first counts.
+/// Aborts and checks all objects in the list; the first error found is returned.
 impl<A: Abort> Abort for [A] {
     type Error = A::Error;
 
@@ -94,7 +94,8 @@ impl<A: Abort + ?Sized> Abort for &A {
     }
 }
 
-/// How long kernels get to end after an abort. Their waits see it within about a millisecond; a busy machine is slower.
+/// How long kernels have to end after an abort. Their waits see it within about a millisecond, or later on a busy
+/// machine.
 const AFTER_ABORT: Duration = Duration::from_secs(5);
 /// How many peers a message names.
 const NAMED: usize = 8;

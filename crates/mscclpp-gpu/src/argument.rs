@@ -4,9 +4,10 @@ use std::{fmt, sync::Arc};
 
 use crate::{DeviceBuffer, DevicePtr, KernelParam, PinnedBuffer, PinnedWord, Result};
 
-/// An object that launches keep alive, or what it is made of.
+/// An object that launches keep alive, or a part of it.
 pub trait KernelObject: Send + Sync {
-    /// The peers that kernels may wait for through it, as messages name them: `"rank 2"`. None, unless implemented.
+    /// The peers for which kernels may wait through this object, under the names that messages use: `"rank 2"`. By
+    /// default none.
     fn peers(&self) -> Vec<String> {
         Vec::new()
     }
@@ -18,17 +19,17 @@ impl fmt::Debug for dyn KernelObject {
     }
 }
 
-/// Keeps an object alive: a counted reference to it, or to what it is made of.
+/// Keeps an object alive: a counted reference to it, or to its parts.
 pub type Owner = Arc<dyn KernelObject>;
 
-/// What all of them wait for, each peer once.
+/// The peers of all its objects, each once.
 impl KernelObject for Vec<Owner> {
     fn peers(&self) -> Vec<String> {
         peers_of(self)
     }
 }
 
-/// What is kept without being an argument: nobody is known to be waited for through it.
+/// An object that is kept without being an argument: no peer is known for which kernels wait through it.
 pub(crate) struct Kept<T>(pub(crate) T);
 
 impl<T: Send + Sync> KernelObject for Kept<T> {}
@@ -46,9 +47,9 @@ pub(crate) fn peers_of(owners: &[Owner]) -> Vec<String> {
 
 /// An argument of a kernel, for [`KernelArgs::with`](crate::KernelArgs::with).
 ///
-/// Every [`KernelParam`] is an argument: a number, a pointer, a plain device handle. Nothing is kept alive for it. References to
-/// objects that kernels use are arguments, too: buffers, memories, semaphores, channels, FIFOs. The kernel gets the object's
-/// address or device handle, and launches keep the object alive until they are complete.
+/// Every [`KernelParam`] is an argument: a number, a pointer, a plain device handle. Nothing is kept alive for it.
+/// References to objects that kernels use are arguments too: buffers, memories, semaphores, channels, FIFOs. The kernel
+/// gets the object's address or device handle, and launches keep the object alive until they are complete.
 ///
 /// It can be implemented for references to types of your own:
 ///
@@ -73,18 +74,18 @@ pub(crate) fn peers_of(owners: &[Owner]) -> Vec<String> {
 /// # Ok::<(), mscclpp_gpu::Error>(())
 /// ```
 pub trait KernelArgument {
-    /// What the kernel's parameter is.
+    /// The type of the kernel's parameter.
     type Param: KernelParam;
 
     /// The value for the kernel.
     ///
     /// # Errors
-    /// If there is none, as for the address of a memory that is not mapped. Launches with these arguments then fail
-    /// with this error.
+    /// If there is no value, for example the address of a memory that is not mapped. Launches with these arguments then
+    /// fail with this error.
     fn param(&self) -> Result<Self::Param>;
 
-    /// The object that must live until a launch with this argument is complete. The same object returns clones of one
-    /// [`Owner`], so that a stream keeps it once, however many launches use it.
+    /// The object that must live until a launch with this argument is complete. Calls on the same object must return
+    /// clones of one [`Owner`], so that a stream keeps it once, however many launches use it.
     fn owner(&self) -> Option<Owner>;
 }
 
@@ -126,7 +127,7 @@ impl<W: PinnedWord> KernelArgument for &PinnedBuffer<W> {
     }
 }
 
-/// As a reference to what is in it.
+/// The same as for a reference to its content.
 impl<'a, T> KernelArgument for &'a Arc<T>
 where
     &'a T: KernelArgument,

@@ -1,6 +1,6 @@
-//! What a platform implements. The public types are thin shells around these.
+//! What each platform implements. The public types are thin shells around these traits.
 //!
-//! Ranges were checked and platforms compared by the callers, so that back-ends need not do it again.
+//! The callers have checked ranges and compared platforms, so back-ends need not do it again.
 
 use std::{any::Any, ffi::c_void, sync::Arc};
 
@@ -23,7 +23,7 @@ pub(crate) trait PlatformBackend: Sync {
     fn find(&self, uuid: &[u8; 16]) -> Result<Option<usize>>;
     /// The number of the device whose memory `ptr` points into.
     fn owner_of(&self, ptr: DevicePtr) -> Result<Option<usize>>;
-    /// What to tell a user where one device does not reach another's memory.
+    /// What to tell a user if one device does not reach another's memory.
     fn why_no_peer_access(&self) -> &'static str;
 }
 
@@ -82,14 +82,14 @@ pub(crate) trait StreamBackend: Send + Sync + Any {
     fn raw(&self) -> *mut c_void;
     fn synchronize(&self) -> Result<()>;
     fn query(&self) -> Result<bool>;
-    /// What its launches keep that are not known to be complete.
+    /// What launches keep alive that are not known to be complete.
     fn in_use(&self) -> Vec<Owner>;
     /// # Safety
     /// See [`crate::Stream::copy`]; so for the next two.
     unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()>;
     unsafe fn fill(&self, dst: DevicePtr, bytes: u64, value: u8) -> Result<()>;
     unsafe fn write_u64(&self, dst: DevicePtr, value: u64) -> Result<()>;
-    /// Both in one submission; false, and nothing done, where there is no such thing.
+    /// Submits both at once; false, with nothing done, if the platform cannot.
     ///
     /// # Safety
     /// As for `copy`.
@@ -128,7 +128,8 @@ pub(crate) trait KernelBackend: Send + Sync {
         args: &KernelArgs,
         cooperative: bool,
     ) -> Result<()>;
-    /// How many blocks of so many threads, with so much dynamic shared memory each, fit on the device at once.
+    /// How many blocks of `threads` threads, each with `shared_bytes` of dynamic shared memory, fit on the device at
+    /// once.
     fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u64>;
     /// The sizes of its parameters in bytes, where the platform knows them.
     #[cfg(feature = "test-support")]

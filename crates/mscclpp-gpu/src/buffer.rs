@@ -9,11 +9,11 @@ use std::{
 
 use crate::{DevicePtr, Error, Gpu, KernelObject, KernelParam, Owner, Result, backend::MemoryBackend};
 
-/// Device memory that can be exported to other processes. Clones share it; the last one frees it.
+/// Device memory that can be exported to other processes. Clones share it; it is freed with the last one.
 ///
-/// [`DeviceBuffer::write`], [`read`](DeviceBuffer::read) and [`fill`](DeviceBuffer::fill) block until they are done. They use
-/// an internal stream and are not ordered with work on other streams: synchronise those first. Any number of threads may call
-/// them at once; where ranges overlap, each byte is from one of the calls.
+/// [`DeviceBuffer::write`], [`read`](DeviceBuffer::read) and [`fill`](DeviceBuffer::fill) block until they are done.
+/// They use an internal stream and are not ordered with work on other streams, so synchronise those streams first. Any
+/// number of threads may call them at once; where ranges overlap, each byte comes from one of the calls.
 #[derive(Clone)]
 pub struct DeviceBuffer {
     inner: Arc<Inner>,
@@ -32,20 +32,20 @@ impl DeviceBuffer {
         Self { inner: Arc::new(Inner { gpu, memory, len }) }
     }
 
-    /// Its address, for kernels and copies.
+    /// The buffer's address, for kernels and copies.
     #[must_use]
     pub fn ptr(&self) -> DevicePtr {
         self.inner.memory.ptr()
     }
 
-    /// Its length in bytes, never 0.
+    /// The length in bytes, never 0.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> u64 {
         self.inner.len
     }
 
-    /// The device it is on.
+    /// The buffer's device.
     #[must_use]
     pub fn gpu(&self) -> &Gpu {
         &self.inner.gpu
@@ -55,17 +55,18 @@ impl DeviceBuffer {
         Arc::clone(&self.inner) as Owner
     }
 
-    /// Copies `bytes` to `offset` on.
+    /// Copies `bytes` into the buffer, from byte `offset` on.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`]; an error of the device, also of a kernel that failed before.
+    /// [`Error::OutOfBounds`]; or an error of the device, which may come from a kernel that failed before.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         Error::bounds("DeviceBuffer::write", offset, bytes.len() as u64, self.len())?;
         // SAFETY: the range was just checked, and `self` keeps the memory.
         unsafe { self.gpu().backend().write(self.ptr().add(offset), bytes) }
     }
 
-    /// Copies kernel parameters, such as device handles, to `offset` on, for kernels that take a pointer to them.
+    /// Copies kernel parameters, such as device handles, into the buffer from byte `offset` on, for kernels that take a
+    /// pointer to them.
     ///
     /// ```
     /// # use mscclpp_gpu::Platform;
@@ -80,7 +81,7 @@ impl DeviceBuffer {
         self.write(offset, &T::slice_to_bytes(params))
     }
 
-    /// Copies from `offset` on into `bytes`.
+    /// Copies from the buffer, from byte `offset` on, into `bytes`.
     ///
     /// # Errors
     /// As [`DeviceBuffer::write`].
@@ -90,7 +91,7 @@ impl DeviceBuffer {
         unsafe { self.gpu().backend().read(self.ptr().add(offset), bytes) }
     }
 
-    /// Sets `len` bytes from `offset` on to `value`.
+    /// Sets `len` bytes of the buffer, from byte `offset` on, to `value`.
     ///
     /// # Errors
     /// As [`DeviceBuffer::write`].
@@ -110,7 +111,7 @@ impl fmt::Debug for DeviceBuffer {
     }
 }
 
-/// Page-locked host memory that the device's kernels reach as well. Clones share it.
+/// Page-locked host memory that the device's kernels can access too. Clones share it.
 ///
 /// The host accesses it only through atomics of one width, because device code may write it at any time.
 pub struct PinnedBuffer<W: PinnedWord = AtomicU64> {
@@ -118,8 +119,8 @@ pub struct PinnedBuffer<W: PinnedWord = AtomicU64> {
     words: PhantomData<fn() -> W>,
 }
 
-/// The words of pinned memory: `AtomicU32` or `AtomicU64`. A buffer has words of one of them only, because accesses of
-/// different widths to the same bytes would be undefined.
+/// A word of pinned memory: `AtomicU32` or `AtomicU64`. A buffer has words of one of these types only, because accesses
+/// of different widths to the same bytes would be undefined.
 pub trait PinnedWord: sealed::Sealed + 'static {
     /// # Safety
     /// `ptr` is aligned, lives for `'a`, and is only accessed through this type by the host.
@@ -149,13 +150,13 @@ impl<W: PinnedWord> PinnedBuffer<W> {
         Self { inner: Arc::new(Inner { gpu, memory, len }), words: PhantomData }
     }
 
-    /// Its address for kernels. With unified addressing it is its host address too.
+    /// The address for kernels. With unified addressing it is the host address too.
     #[must_use]
     pub fn ptr(&self) -> DevicePtr {
         self.inner.memory.ptr()
     }
 
-    /// Its length in bytes, never 0.
+    /// The length in bytes, never 0.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> u64 {
@@ -166,10 +167,10 @@ impl<W: PinnedWord> PinnedBuffer<W> {
         Arc::clone(&self.inner) as Owner
     }
 
-    /// The word at `offset` bytes.
+    /// The word at byte `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`], or [`Error::InvalidArgument`] if `offset` is no multiple of the word's size.
+    /// [`Error::OutOfBounds`], or [`Error::InvalidArgument`] if `offset` is not a multiple of the word's size.
     pub fn word(&self, offset: u64) -> Result<&W> {
         let size = size_of::<W>() as u64;
         Error::bounds("PinnedBuffer::word", offset, size, self.len())?;
@@ -194,7 +195,7 @@ impl<W: PinnedWord> fmt::Debug for PinnedBuffer<W> {
     }
 }
 
-/// Another process's memory, mapped here; unmapped when dropped.
+/// Memory of another process, mapped here; unmapped when dropped.
 pub struct ImportedMemory {
     backend: Box<dyn MemoryBackend>,
 }
@@ -204,7 +205,7 @@ impl ImportedMemory {
         Self { backend }
     }
 
-    /// Start of the whole allocation, valid on the device that imported it.
+    /// The start of the whole allocation, valid on the device that imported it.
     #[must_use]
     pub fn ptr(&self) -> DevicePtr {
         self.backend.ptr()

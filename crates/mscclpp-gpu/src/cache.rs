@@ -1,11 +1,13 @@
-//! The cache of compiled kernels: a folder with one file for each, named after all that it was made from.
+//! The cache of compiled kernels: a folder with one file for each, named after everything that it was made from.
 //!
-//! The folder is that of `MSCCLPP_CACHE_DIR`, else `mscclpp` in the user's cache folder (`XDG_CACHE_HOME`, or `.cache` in
-//! the home). What is in it gets loaded and run, so a folder or file that others may write to is refused.
+//! The folder is `MSCCLPP_CACHE_DIR` if that is set, otherwise `mscclpp` in the user's cache folder (`XDG_CACHE_HOME`,
+//! or `.cache` in the home). The files in it are loaded and run, so a folder or a file that others may write to is
+//! refused.
 //!
 //! # Invariants
-//! 1. An entry appears whole, by a rename, and does not change any more: a reader needs no lock.
-//! 2. One process at a time makes an entry: it holds a lock on a file beside it. The others wait for it, and find it.
+//! 1. An entry appears whole, by a rename, and never changes after that, so a reader needs no lock.
+//! 2. One process at a time makes an entry: it holds a lock on a file beside it. The others wait, and then find the
+//!    entry.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -30,7 +32,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// An entry for what is made from all of `parts`. `name` is for people, `kind` the end of the file's name.
+    /// An entry for what is made from all of `parts`. `name` is for people, and `kind` is the end of the file's name.
     pub(crate) fn new(name: &str, kind: &str, parts: &[&str]) -> Self {
         let mut hash = Sha256::new();
         for part in parts {
@@ -44,11 +46,11 @@ impl Entry {
     }
 }
 
-/// What is there, or what `make` makes and leaves there. A folder that cannot be used for lack of space or rights is
-/// logged and done without.
+/// The entry's content; if it is not there, what `make` makes, which is kept there. A folder that cannot be used, for
+/// lack of space or rights, is logged and not used.
 ///
 /// # Errors
-/// [`Error::Cache`] for what others may write to; those of `make`.
+/// [`Error::Cache`] if others may write to it; the errors of `make`.
 pub(crate) fn get_or_make(entry: &Entry, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
     match folder()? {
         Some(folder) => get_or_make_at(&folder.join(&entry.file), make),
@@ -82,11 +84,11 @@ fn get_or_make_at(path: &Path, make: impl FnOnce() -> Result<Vec<u8>>) -> Result
     Ok(bytes)
 }
 
-/// What is compiled beforehand is for one of these compute capabilities.
+/// Kernels compiled beforehand are for one of these compute capabilities.
 #[cfg(feature = "cuda")]
 pub(crate) const CAPABILITIES_BEFOREHAND: [u32; 2] = [90, 80];
 
-/// What is there.
+/// The entry's content, if it is there.
 ///
 /// # Errors
 /// As [`get_or_make`].
@@ -97,7 +99,7 @@ pub(crate) fn find(entry: &Entry) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Where the PTX of `source` is that was compiled beforehand ([`store_ptx`]), for that compute capability.
+/// The entry for the PTX of `source` that was compiled beforehand ([`store_ptx`]) for this compute capability.
 pub(crate) fn beforehand(source: &KernelSource<'_>, capability: u32) -> Entry {
     let kind = format!("ptx beforehand {capability}");
     let mut parts = vec![kind.as_str(), source.cuda()];
@@ -107,23 +109,24 @@ pub(crate) fn beforehand(source: &KernelSource<'_>, capability: u32) -> Entry {
     Entry::new(source.name(), "ptx", &parts)
 }
 
-/// Puts the PTX of `source`, compiled beforehand, into a cache of compiled kernels, the folder that `MSCCLPP_CACHE_DIR`
-/// names where it is used: there [`crate::Module::load`] finds it on CUDA, and needs no compiler. Returns its path.
-/// `capability` is the compute capability that it was compiled for, 80 for 8.0: one of 80 and 90, which are looked for.
+/// Puts PTX of `source` that was compiled beforehand into a cache of compiled kernels. Where it is used,
+/// `MSCCLPP_CACHE_DIR` names that folder; [`crate::Module::load`] then finds it on CUDA and needs no compiler. Returns
+/// the file's path. `capability` is the compute capability for which it was compiled, 80 for 8.0; it must be 80 or 90,
+/// which are the ones looked for.
 ///
 /// # Errors
-/// [`Error::Cache`] for a folder that others may write to; [`Error::System`].
+/// [`Error::Cache`] if others may write to the folder; [`Error::System`].
 pub fn store_ptx(folder: &Path, source: &KernelSource<'_>, capability: u32, ptx: &str) -> Result<PathBuf> {
     store(folder, &beforehand(source, capability), ptx.as_bytes())
 }
 
-/// Compiles `source` for the Host platform and puts the result into a cache of compiled kernels, the folder that
-/// `MSCCLPP_CACHE_DIR` names where it is used: there [`crate::Module::load`] finds it, and needs no C++ compiler. It needs a
-/// processor of the same kind, and the C library at least as new as here. Returns its path. Blocks while it compiles,
-/// unless the cache of this machine has it: some seconds.
+/// Compiles `source` for the Host platform and puts the result into a cache of compiled kernels. Where it is used,
+/// `MSCCLPP_CACHE_DIR` names that folder; [`crate::Module::load`] then finds the result and needs no C++ compiler. The
+/// other machine needs the same kind of processor and a C library at least as new as the one here. Returns the file's
+/// path. Blocks for some seconds while it compiles, unless the result is in this machine's cache.
 ///
 /// # Errors
-/// [`Error::Compile`], [`Error::NoCompiler`]; [`Error::Cache`] for a folder that others may write to; [`Error::System`].
+/// [`Error::Compile`], [`Error::NoCompiler`]; [`Error::Cache`] if others may write to the folder; [`Error::System`].
 pub fn store_for_host(folder: &Path, source: &KernelSource<'_>) -> Result<PathBuf> {
     store(folder, &host::beforehand(source), &host::compile(source)?)
 }
@@ -136,8 +139,8 @@ fn store(folder: &Path, entry: &Entry, bytes: &[u8]) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The folder in which [`crate::Module::load`] keeps compiled kernels: that of `MSCCLPP_CACHE_DIR`, else `mscclpp` in the
-/// user's cache folder. None if there is no home either.
+/// The folder in which [`crate::Module::load`] keeps compiled kernels: `MSCCLPP_CACHE_DIR` if it is set, otherwise
+/// `mscclpp` in the user's cache folder. `None` if the user has no home folder either.
 #[must_use]
 pub fn kernel_cache() -> Option<PathBuf> {
     env::cache_folder()
@@ -158,7 +161,7 @@ fn make_folder(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// Nobody but this user and root may write to it.
+/// Checks that only this user and root may write to it.
 fn check(path: &Path) -> Result<()> {
     let metadata =
         fs::metadata(path).map_err(|e| Error::system(format!("looking at {}", path.display()), e))?;
@@ -190,7 +193,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// How long another process may take to make an entry. After that it is made here too.
+/// How long another process may take to make an entry. After that, this process makes it too.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Waits until nobody else makes the entry. The lock ends with the file, and with its process.

@@ -2,10 +2,10 @@ use std::{error::Error as _, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use crate::Platform;
 
-/// What this crate's calls return.
+/// The result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with a device. Every variant is a situation in which a caller can do something.
+/// What can go wrong with a device. Each variant is a situation to which a caller can respond.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -17,10 +17,10 @@ pub enum Error {
         /// What is missing, where it was looked for, and what to do.
         reason: String,
     },
-    /// A device number that does not exist.
+    /// There is no device with this number.
     #[error("there is no {platform} device {id}: {count} found")]
     NoSuchDevice {
-        /// The platform asked.
+        /// The platform.
         platform: Platform,
         /// The number asked for.
         id: usize,
@@ -36,40 +36,40 @@ pub enum Error {
         code: u32,
         /// The code's name.
         name: String,
-        /// The driver's own words.
+        /// The driver's description of the code.
         description: String,
     },
     /// A call of the operating system failed.
     #[error("{operation} failed")]
     System {
-        /// What was tried, with the values that matter.
+        /// The operation that failed, with the values that matter.
         operation: String,
-        /// What the system said.
+        /// The system's error.
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
-    /// A range that is not inside the memory it names.
+    /// A range is not inside the memory it names.
     #[error("{what}: offset {offset} + {len} bytes is past the end of {size} bytes")]
     OutOfBounds {
         /// The call.
         what: &'static str,
-        /// First byte asked for.
+        /// The first byte asked for.
         offset: u64,
         /// How many bytes.
         len: u64,
         /// Size of the memory.
         size: u64,
     },
-    /// An argument that can never be right.
+    /// An argument that is wrong in every situation.
     #[error("{0}")]
     InvalidArgument(String),
-    /// Memory that cannot be shared with other processes, or not this way.
+    /// Memory cannot be shared with other processes, or not in this way.
     #[error("memory at {address:#x} ({len} bytes) cannot be exported: {reason}")]
     NotExportable {
         /// Start of the range.
         address: u64,
         /// Length of the range.
         len: u64,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
     /// One device cannot reach the memory of another.
@@ -79,17 +79,17 @@ pub enum Error {
         from: String,
         /// The device that owns the memory.
         to: String,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
-    /// A kernel or module symbol that does not exist.
+    /// There is no kernel or module symbol with this name.
     #[error("no {kind} named {name:?} in this module (it has: {available})")]
     NoSuchSymbol {
         /// `kernel` or `symbol`.
         kind: &'static str,
         /// The name asked for.
         name: String,
-        /// What there is, where the platform can tell.
+        /// The names that exist, if the platform can tell.
         available: String,
     },
     /// A kernel source did not compile or load.
@@ -118,10 +118,10 @@ pub enum Error {
          compiled beforehand either"
     )]
     NoCompiler {
-        /// What was tried, and why each failed.
+        /// The compilers that were tried, and why each failed.
         tried: String,
     },
-    /// A folder or file of the cache of compiled kernels that others may write to. What is in it would be run.
+    /// Others may write to a folder or a file of the cache of compiled kernels, whose content would be run.
     #[error(
         "{} is refused as cache of compiled kernels: {reason}; give it to this user alone (`chmod go-w`), or set \
          MSCCLPP_CACHE_DIR to another folder", path.display()
@@ -137,33 +137,33 @@ pub enum Error {
     KernelFailed {
         /// The kernel's name.
         kernel: String,
-        /// What it said.
+        /// The kernel's message.
         message: String,
     },
-    /// A wait ran out of time. Nothing was consumed; it can be repeated.
+    /// A wait ran out of time. Nothing was consumed; the call can be repeated.
     #[error("{operation} did not finish within {after:?}{remedy}")]
     Timeout {
-        /// What was waited for.
+        /// What it waited for.
         operation: String,
-        /// How long.
+        /// How long it waited.
         after: Duration,
-        /// What to look at: empty, or `"; see ..."`.
+        /// Where to look: empty, or `"; see ..."`.
         remedy: &'static str,
     },
-    /// An environment variable with a malformed value.
+    /// An environment variable has a malformed value.
     #[error("{variable}={value:?} is not valid: {expected}")]
     Environment {
-        /// Its name.
+        /// The variable's name.
         variable: &'static str,
-        /// Its value.
+        /// The variable's value.
         value: String,
-        /// What is allowed.
+        /// The values that are allowed.
         expected: &'static str,
     },
 }
 
 impl fmt::Debug for Error {
-    /// The message with its causes, each said once: what a `main` prints that returns it.
+    /// The message with its causes, each said once, so that a `main` that returns this error prints them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut last = self.to_string();
         f.write_str(&last)?;

@@ -21,23 +21,23 @@ impl Event {
         &self.backend
     }
 
-    /// Whether the work before the last recorded point is complete; true for an event that was never recorded.
+    /// Whether the work before the last recorded point is complete; true if the event was never recorded.
     ///
     /// # Errors
-    /// The first error of the work.
+    /// The first error of that work.
     pub fn query(&self) -> Result<bool> {
         self.backend.query()
     }
 
-    /// Blocks until that work is complete, at most `timeout`.
+    /// Blocks until the work before the last recorded point is complete, for at most `timeout`.
     ///
     /// # Errors
-    /// [`Error::Timeout`]: the work goes on; or the first error of the work.
+    /// [`Error::Timeout`], in which case the work goes on; or the first error of the work.
     pub fn synchronize_timeout(&self, timeout: Duration) -> Result<()> {
         poll_until(timeout, || self.query(), || "the work before an event".to_owned())
     }
 
-    /// Milliseconds from `start` to this event, both recorded, complete and made with timing.
+    /// Milliseconds from `start` to this event. Both must be recorded, complete and made with timing.
     ///
     /// # Errors
     /// [`Error::Driver`] or [`Error::InvalidArgument`] if they are not.
@@ -52,7 +52,8 @@ impl fmt::Debug for Event {
     }
 }
 
-/// Calls `done` until it says so or `timeout` is over: at once, then yielding, then sleeping up to 50 us.
+/// Calls `done` until it returns true or `timeout` has passed: first at once, then yielding in between, then sleeping
+/// up to 50 us.
 pub(crate) fn poll_until(
     timeout: Duration,
     mut done: impl FnMut() -> Result<bool>,

@@ -24,26 +24,26 @@ impl Gpu {
         &self.backend
     }
 
-    /// Its properties.
+    /// The device's properties.
     #[must_use]
     pub fn properties(&self) -> &GpuProperties {
         self.backend.properties()
     }
 
-    /// Where it comes from.
+    /// The platform of the device.
     #[must_use]
     pub fn platform(&self) -> Platform {
         self.properties().platform
     }
 
-    /// Its number in this process.
+    /// The number of the device in this process.
     #[must_use]
     pub fn id(&self) -> usize {
         self.properties().id
     }
 
-    /// The NUMA node to which it is attached; none where the system does not know it, as on many virtual machines, and for
-    /// simulated devices. For [`numa::bind_thread`](crate::numa::bind_thread).
+    /// The NUMA node to which the device is attached, for [`numa::bind_thread`](crate::numa::bind_thread). `None` if
+    /// the system does not know it, as on many virtual machines, and for simulated devices.
     #[must_use]
     pub fn numa_node(&self) -> Option<u32> {
         self.properties().numa_node
@@ -51,8 +51,8 @@ impl Gpu {
 
     /// How much memory is in use, and how much there is.
     ///
-    /// On the Host platform every device has the machine's memory, and what this process has allocated on the device counts as
-    /// in use.
+    /// On the Host platform every device has all the memory of the machine, and what this process has allocated on the
+    /// device counts as in use.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -60,7 +60,7 @@ impl Gpu {
         self.backend.memory_info()
     }
 
-    /// Asks the driver how this device reaches `peer`'s memory. A device reaches its own.
+    /// Asks the driver how this device reaches `peer`'s memory. A device always reaches its own.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a device of another platform; [`Error::Driver`].
@@ -71,8 +71,8 @@ impl Gpu {
         self.peer_access_to(peer.id(), &peer.properties().uuid)
     }
 
-    /// As [`Gpu::peer_access`], for the device with that uuid, which is not opened for this. `None` if this process
-    /// does not see it.
+    /// Like [`Gpu::peer_access`], for the device with this uuid, which need not be open. `None` if this process does
+    /// not see it.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -90,13 +90,13 @@ impl Gpu {
 
     /// Makes memory of another device *of this process* reachable from this one.
     ///
-    /// Needed once before a kernel or copy of this device touches the range; repeating it does nothing.
+    /// Needed once, before a kernel or a copy of this device touches the range; repeating it does nothing.
     ///
     /// # Safety
     /// `ptr..ptr + len` must be one live allocation of `owner` (or a part of one) in this process.
     ///
     /// # Errors
-    /// [`Error::NoPeerAccess`] naming both devices; [`Error::Driver`].
+    /// [`Error::NoPeerAccess`], which names both devices; [`Error::Driver`].
     pub unsafe fn enable_access(&self, owner: &Gpu, ptr: DevicePtr, len: u64) -> Result<()> {
         if self.properties().uuid == owner.properties().uuid {
             return Ok(());
@@ -114,10 +114,10 @@ impl Gpu {
 
     /// Allocates `bytes` of zeroed device memory that can be exported to other processes.
     ///
-    /// At least one byte; the driver rounds up to its granularity (2 MiB on today's NVIDIA GPUs).
+    /// `bytes` must be at least 1; the driver rounds up to its granularity (2 MiB on today's NVIDIA GPUs).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for 0 bytes; [`Error::Driver`] or [`Error::System`] when memory is short.
+    /// [`Error::InvalidArgument`] for 0 bytes; [`Error::Driver`] or [`Error::System`] if memory is short.
     pub fn allocate(&self, bytes: u64) -> Result<DeviceBuffer> {
         if bytes == 0 {
             return Err(Error::InvalidArgument("a device buffer needs at least one byte".to_owned()));
@@ -125,20 +125,22 @@ impl Gpu {
         Ok(DeviceBuffer::new(self.clone(), self.backend.allocate(bytes)?, bytes))
     }
 
-    /// Allocates `bytes` of zeroed page-locked host memory, which this device's kernels reach too, as words of 8 bytes.
+    /// Allocates `bytes` of zeroed page-locked host memory, as words of 8 bytes. This device's kernels can access it
+    /// too.
     ///
-    /// On CUDA, memory that is dropped is kept for reuse, because to free it the driver would wait for all running kernels.
+    /// On CUDA, memory that is dropped is kept for reuse, because freeing it in the driver would wait for all running
+    /// kernels.
     ///
     /// # Errors
-    /// As [`Gpu::allocate`]; the message names `ulimit -l` where the limit on locked memory is the cause.
+    /// As for [`Gpu::allocate`]; the message names `ulimit -l` if the limit on locked memory is the cause.
     pub fn allocate_pinned(&self, bytes: u64) -> Result<PinnedBuffer> {
         self.allocate_pinned_words(bytes)
     }
 
-    /// As [`Gpu::allocate_pinned`], as words of type `W`: `AtomicU32` or `AtomicU64`.
+    /// Like [`Gpu::allocate_pinned`], as words of type `W`: `AtomicU32` or `AtomicU64`.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Gpu::allocate_pinned`].
     pub fn allocate_pinned_words<W: PinnedWord>(&self, bytes: u64) -> Result<PinnedBuffer<W>> {
         if bytes == 0 {
             return Err(Error::InvalidArgument("a pinned buffer needs at least one byte".to_owned()));
@@ -154,8 +156,8 @@ impl Gpu {
         Ok(Stream::new(self.clone(), self.backend.create_stream()?))
     }
 
-    /// The default stream of the device. CUDA: the legacy default stream. Host: one stream like any other, which does
-    /// not synchronise with them.
+    /// The default stream of the device. On CUDA this is the legacy default stream. On Host it is a stream like any
+    /// other, and does not synchronise with other streams.
     ///
     /// # Errors
     /// [`Error::Driver`] or [`Error::System`].
@@ -171,26 +173,26 @@ impl Gpu {
         Ok(Event::new(self.backend.create_event(with_timing)?))
     }
 
-    /// Finds the allocation that holds `ptr..ptr + len` and makes what another process needs to map it.
+    /// Finds the allocation that holds `ptr..ptr + len`, and makes the handle that another process needs to map it.
     ///
     /// # Safety
     /// The range must lie in live device memory of this process.
     ///
     /// # Errors
-    /// [`Error::NotExportable`] for memory of a kind that cannot be shared, or a range over several allocations.
+    /// [`Error::NotExportable`] if memory of this kind cannot be shared, or if the range spans several allocations.
     pub unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
         // SAFETY: the caller promises live memory.
         unsafe { self.backend.export(ptr, len) }
     }
 
-    /// Makes a descriptor of `ptr..ptr + len` that drivers of other devices can map (dmabuf), such as those of network
-    /// adapters.
+    /// Makes a descriptor of `ptr..ptr + len` (a dmabuf), which drivers of other devices, such as network adapters, can
+    /// map.
     ///
     /// # Safety
     /// As [`Gpu::export`].
     ///
     /// # Errors
-    /// [`Error::NotExportable`] where the device, its driver, or the kind of memory has no such thing, as on the Host
+    /// [`Error::NotExportable`] if the device, its driver or the kind of memory does not support this, as on the Host
     /// platform; [`Error::Driver`].
     pub unsafe fn export_dma_buf(&self, ptr: DevicePtr, len: u64) -> Result<DmaBuf> {
         // SAFETY: the caller promises live memory.
@@ -205,35 +207,35 @@ impl Gpu {
         self.backend.gpu_direct()
     }
 
-    /// Makes visible, to this device or to all devices, what adapters have written into this device's memory before this call.
-    /// Blocks for some microseconds.
+    /// Makes what adapters have written into this device's memory before this call visible to this device, or to all
+    /// devices. Blocks for some microseconds.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where [`GpuDirect::host_flush`] is false; [`Error::Driver`].
+    /// [`Error::InvalidArgument`] if [`GpuDirect::host_flush`] is false; [`Error::Driver`].
     pub fn flush_gpu_direct_writes(&self, to_all_devices: bool) -> Result<()> {
         self.backend.flush_gpu_direct_writes(to_all_devices)
     }
 
-    /// Maps memory that another process exported, readable and writable from this device.
+    /// Maps memory that another process exported. It becomes readable and writable from this device.
     ///
-    /// `allocation_size` is that of [`MemoryExport`]. Not for memory of this process: legacy handles cannot be opened
-    /// by the process that made them.
+    /// `allocation_size` is the one in [`MemoryExport`]. This does not work for memory of this process: legacy handles
+    /// cannot be opened by the process that made them.
     ///
     /// # Errors
-    /// [`Error::Driver`] or [`Error::System`] if the handle is stale, or the device cannot reach the memory.
+    /// [`Error::Driver`] or [`Error::System`] if the handle is stale, or if the device cannot reach the memory.
     pub fn import(&self, handle: &ExportHandle, allocation_size: u64) -> Result<ImportedMemory> {
         Ok(ImportedMemory::new(self.backend.import(handle, allocation_size)?))
     }
 
-    /// Blocks until everything submitted to the device by this process is complete.
+    /// Blocks until everything that this process has submitted to the device is complete.
     ///
     /// # Errors
-    /// The first error of work submitted before.
+    /// The first error of that work.
     pub fn synchronize(&self) -> Result<()> {
         self.backend.synchronize()
     }
 
-    /// Makes this device's primary context current in the calling thread (CUDA), as other libraries expect it.
+    /// Makes this device's primary context current in the calling thread (on CUDA), as other libraries expect it.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -241,8 +243,8 @@ impl Gpu {
         self.backend.make_current()
     }
 
-    /// As [`Gpu::make_current`], for a thread that only serves this device. Its calls are never refused because another thread
-    /// captures a stream, and do not end that capture (CUDA: its capture mode is relaxed).
+    /// Like [`Gpu::make_current`], for a thread that only serves this device. If another thread captures a stream, the
+    /// calls of this thread are not refused and do not end that capture (on CUDA, its capture mode is relaxed).
     ///
     /// # Errors
     /// [`Error::Driver`].

@@ -4,8 +4,8 @@ use crate::{Result, Stream, backend::GraphBackend};
 
 /// Captured work, ready to be launched. Clones are the same graph.
 ///
-/// It keeps the modules of its kernels and the objects among their arguments ([`crate::KernelArgs`]): as long as it exists,
-/// and until its launches are complete.
+/// The graph keeps alive the modules of its kernels and the objects among their arguments ([`crate::KernelArgs`]), as
+/// long as it exists and until its launches are complete.
 #[derive(Clone)]
 pub struct Graph {
     backend: Arc<dyn GraphBackend>,
@@ -19,8 +19,8 @@ impl Graph {
     /// Submits the captured work to `stream`.
     ///
     /// # Safety
-    /// Everything that was captured must be valid until this launch is complete: the memory of copies, and the memory to which
-    /// plain pointers and device handles among the arguments of kernels point.
+    /// Everything that was captured must be valid until this launch is complete: the memory of copies, and the memory
+    /// to which plain pointers and device handles among the kernels' arguments point.
     ///
     /// # Errors
     /// [`crate::Error::Driver`].

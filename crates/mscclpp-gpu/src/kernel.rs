@@ -13,23 +13,25 @@ pub struct Module {
 }
 
 impl Module {
-    /// Compiles `source` for the device, unless it has PTX or is in the cache of compiled kernels, and loads it completely. If
-    /// something were loaded only at the first launch, that could deadlock with a kernel that is waiting.
+    /// Loads `source` completely, and compiles it for the device first, unless it has PTX or is in the cache of
+    /// compiled kernels. Nothing is left to be loaded at the first launch, because that could deadlock with a kernel
+    /// that is waiting.
     ///
-    /// On CUDA, loading may wait for kernels that run on the device. So load before a kernel runs that waits for something that
-    /// comes later. Dropping a module does not wait: it is unloaded when the next one is loaded.
+    /// On CUDA, loading may wait for kernels that run on the device. So load modules before you launch a kernel that
+    /// waits for something that comes later. Dropping a module does not wait: it is unloaded when the next one is
+    /// loaded.
     ///
-    /// Each load has `__device__` and `__constant__` variables of its own. Blocks while it compiles: some seconds, the first
-    /// time on a machine.
+    /// Each load has its own `__device__` and `__constant__` variables. Blocks while it compiles, which takes some
+    /// seconds the first time on a machine.
     ///
     /// # Errors
-    /// [`Error::Compile`] with the compiler's or the driver's own words; [`Error::NoCompiler`] and
-    /// [`Error::Cache`]; [`Error::System`] with all that was tried where NVRTC, or hiprtc on HIP, is needed and missing.
+    /// [`Error::Compile`] with the message of the compiler or the driver; [`Error::NoCompiler`] and [`Error::Cache`];
+    /// [`Error::System`], with everything that was tried, if NVRTC (or hiprtc on HIP) is needed and missing.
     pub fn load(gpu: &Gpu, source: &KernelSource<'_>) -> Result<Self> {
         Ok(Self { gpu: gpu.clone(), backend: gpu.backend().load_module(source)? })
     }
 
-    /// The kernel of that name.
+    /// The kernel with this name.
     ///
     /// # Errors
     /// [`Error::NoSuchSymbol`].
@@ -37,11 +39,11 @@ impl Module {
         Ok(Kernel { name: name.into(), gpu: self.gpu.clone(), backend: self.backend.kernel(name)? })
     }
 
-    /// Sets a variable of the module, for example a `__constant__` array of handles, or its first elements. Blocks until that is
-    /// done. Kernels that run meanwhile may see the old or the new value.
+    /// Sets a variable of the module, or the first elements of an array, for example a `__constant__` array of handles.
+    /// Blocks until that is done. Kernels that run meanwhile may see the old or the new value.
     ///
     /// # Errors
-    /// [`Error::NoSuchSymbol`]; [`Error::OutOfBounds`] for more than the variable holds; an error of the
+    /// [`Error::NoSuchSymbol`]; [`Error::OutOfBounds`] if the values are larger than the variable; an error of the
     /// device.
     pub fn set_symbol<T: KernelParam>(&self, name: &str, values: &[T]) -> Result<()> {
         let (address, size) = self.symbol(name)?;
@@ -51,7 +53,7 @@ impl Module {
         unsafe { self.gpu.backend().write(address, &bytes) }
     }
 
-    /// Address and size in bytes of a variable of the module, for example a `__constant__` array of handles.
+    /// The address and the size in bytes of a variable of the module, for example a `__constant__` array of handles.
     ///
     /// # Errors
     /// [`Error::NoSuchSymbol`].
@@ -66,7 +68,7 @@ impl fmt::Debug for Module {
     }
 }
 
-/// A kernel, ready to be launched. Keeps its module.
+/// A kernel, ready to be launched. It keeps its module alive.
 #[derive(Clone)]
 pub struct Kernel {
     name: Arc<str>,
@@ -75,29 +77,30 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Submits one launch to `stream`, a stream of the same device. Does not wait for it.
+    /// Submits one launch to `stream`, which must be a stream of the same device. Does not wait for it.
     ///
-    /// The kernel's module, and the objects among the arguments ([`KernelArgs`]), live until the launch is complete,
-    /// whoever drops them and the stream meanwhile.
+    /// The kernel's module and the objects among the arguments ([`KernelArgs`]) live until the launch is complete, even
+    /// if they and the stream are dropped meanwhile.
     ///
     /// # Safety
-    /// The arguments must match the kernel's parameters in number, order and type. The memory to which plain pointers and device
-    /// handles among them point must be valid until the kernel is complete. Blocks that wait for each other must all fit on
-    /// the device at once ([`Kernel::launch_cooperative`] checks that). On the Host platform, no thread may need more than
-    /// 120 KiB of stack.
+    /// The arguments must match the kernel's parameters in number, order and type. The memory to which plain pointers
+    /// and device handles among them point must be valid until the kernel is complete. Blocks that wait for each other
+    /// must all fit on the device at once ([`Kernel::launch_cooperative`] checks that). On the Host platform, no thread
+    /// may need more than 120 KiB of stack.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a stream of another device; what an argument without a value says of itself;
+    /// [`Error::InvalidArgument`] for a stream of another device; the error of an argument that has no value;
     /// [`Error::Driver`].
     pub unsafe fn launch(&self, stream: &Stream, config: LaunchConfig, args: &KernelArgs) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.submit(stream, config, args, false) }
     }
 
-    /// As [`Kernel::launch`], for blocks that wait for each other: a grid that does not fit on the device at once is refused.
+    /// Like [`Kernel::launch`], for blocks that wait for each other: a grid that does not fit on the device at once is
+    /// refused.
     ///
     /// # Safety
-    /// As [`Kernel::launch`], except that the blocks are checked.
+    /// As for [`Kernel::launch`], except that this call checks that the blocks fit.
     ///
     /// # Errors
     /// As [`Kernel::launch`], and [`Error::InvalidArgument`] for more blocks than [`Kernel::max_resident_blocks`].
@@ -152,7 +155,7 @@ impl Kernel {
         self.backend.max_resident_blocks(threads, shared_bytes)
     }
 
-    /// Its name.
+    /// The kernel's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

@@ -7,16 +7,16 @@ use crate::{DevicePtr, Error, KernelArgument, Owner, Result, argument::Kept};
 /// The shape of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaunchConfig {
-    /// Blocks in x, y and z.
+    /// The number of blocks in x, y and z.
     pub grid: [u32; 3],
-    /// Threads of a block in x, y and z.
+    /// The number of threads of a block in x, y and z.
     pub block: [u32; 3],
     /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
 }
 
 impl LaunchConfig {
-    /// `blocks` blocks of `threads` threads, in one dimension.
+    /// `blocks` blocks of `threads` threads each, in one dimension.
     #[must_use]
     pub const fn linear(blocks: u32, threads: u32) -> Self {
         Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
@@ -26,10 +26,10 @@ impl LaunchConfig {
 /// A value that can be an argument of a kernel.
 ///
 /// # Safety
-/// The type must be plain data without padding, so that all its bytes may be read, of the same size and layout in device
-/// code.
+/// The type must be plain data without padding, so that all its bytes may be read. Its size and layout must be the same
+/// in device code.
 pub unsafe trait KernelParam: Copy + 'static {
-    /// Its bytes, as kernels read them from memory.
+    /// The value's bytes, as kernels read them from memory.
     ///
     /// ```
     /// # use mscclpp_gpu::KernelParam;
@@ -40,7 +40,7 @@ pub unsafe trait KernelParam: Copy + 'static {
         Self::slice_to_bytes(std::slice::from_ref(self))
     }
 
-    /// The bytes of all of them, one behind the other.
+    /// The bytes of all of them, one after the other.
     #[must_use]
     fn slice_to_bytes(params: &[Self]) -> Vec<u8> {
         // SAFETY: the memory of the slice, all bytes of which are initialised (the trait's promise).
@@ -62,10 +62,10 @@ unsafe impl<T: 'static> KernelParam for *const T {}
 
 /// The arguments of a launch, and what must live until it is complete.
 ///
-/// Values are copied when they are given. Of an object, such as a buffer or a channel, the kernel gets the address or the
-/// device handle, and launches keep the object alive until they are complete. A graph in which a launch is captured keeps it
-/// as long as the graph exists, and until its own launches are complete. The same arguments may be used for any number of
-/// launches, and be dropped after the first.
+/// Values are copied when they are given. For an object, such as a buffer or a channel, the kernel gets the address or
+/// the device handle, and launches keep the object alive until they are complete. A graph in which a launch is captured
+/// keeps it as long as the graph exists, and until the graph's own launches are complete. The same arguments may be
+/// used for any number of launches, and may be dropped after the first.
 ///
 /// ```
 /// # use mscclpp_gpu::{KernelArgs, Platform};
@@ -100,9 +100,10 @@ impl KernelArgs {
         Self::default()
     }
 
-    /// These arguments and `argument` behind them: a value, or a reference to an object such as a buffer or a channel.
+    /// Adds `argument` after these: a value, or a reference to an object such as a buffer or a channel.
     ///
-    /// An argument that has no value, such as a memory that is not mapped, makes launches with these arguments fail.
+    /// If an argument has no value, such as the address of a memory that is not mapped, launches with these arguments
+    /// fail.
     #[must_use]
     #[allow(clippy::needless_pass_by_value, reason = "a number, or a reference")]
     pub fn with<A: KernelArgument>(mut self, argument: A) -> Self {
@@ -116,21 +117,21 @@ impl KernelArgs {
         self
     }
 
-    /// Launches with these arguments also keep `object` alive, which is not an argument: a clone of a channel whose device
-    /// handle the kernel finds in memory, an `Arc`, or a tuple or list of these.
+    /// Makes launches with these arguments also keep `object` alive, which is not an argument itself: a clone of a
+    /// channel whose device handle the kernel finds in memory, an `Arc`, or a tuple or list of these.
     #[must_use]
     pub fn keeping<T: Any + Send + Sync>(mut self, object: T) -> Self {
         self.owners.push(Arc::new(Kept(object)));
         self
     }
 
-    /// How many there are.
+    /// How many arguments there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no arguments.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()

@@ -1,9 +1,9 @@
-//! Safe GPU devices, buffers, streams, events, graphs and kernels, and memory shared between processes.
+//! Safe GPU devices, buffers, streams, events, graphs and kernels, and memory that processes share.
 //!
-//! One API over three platforms: [`Platform::Cuda`] and [`Platform::Hip`] (features `cuda` and `hip`; the driver is loaded
-//! at run time, nothing of CUDA or ROCm is needed to build) and [`Platform::Host`], which simulates devices on the CPU and
-//! is always there. Code above this crate does not know which platform it runs on: a kernel is written once, in CUDA C++
-//! ([`KernelSource`]), and each platform compiles it. No AMD GPU has run the HIP platform yet.
+//! One API serves three platforms. [`Platform::Cuda`] and [`Platform::Hip`] (features `cuda` and `hip`) load their
+//! driver at run time, and building them needs nothing of CUDA or ROCm. [`Platform::Host`] simulates devices on the CPU
+//! and is always there. Code above this crate does not know on which platform it runs: a kernel is written once, in
+//! CUDA C++ ([`KernelSource`]), and each platform compiles it. The HIP platform has not been run on an AMD GPU yet.
 //!
 //! ```
 //! use mscclpp_gpu::Platform;

@@ -9,19 +9,19 @@ impl DevicePtr {
     /// The null address.
     pub const NULL: Self = Self(0);
 
-    /// The address `bytes` further on.
+    /// The address `bytes` bytes further on.
     #[must_use]
     pub const fn add(self, bytes: u64) -> Self {
         Self(self.0.wrapping_add(bytes))
     }
 
-    /// As a pointer. Only device code may dereference it, or host code on the Host platform.
+    /// The address as a pointer. Only device code may dereference it, or host code on the Host platform.
     #[must_use]
     pub const fn as_mut_ptr<T>(self) -> *mut T {
         self.0 as *mut T
     }
 
-    /// From a pointer, of device memory or (for copies) of host memory.
+    /// The address of a pointer to device memory or, for copies, to host memory.
     #[must_use]
     pub fn from_ptr<T>(ptr: *const T) -> Self {
         Self(ptr as u64)
@@ -37,9 +37,9 @@ impl fmt::Debug for DevicePtr {
 /// What another process needs to map a piece of device memory.
 #[derive(Debug)]
 pub struct MemoryExport {
-    /// Names the whole allocation.
+    /// A handle of the whole allocation.
     pub handle: ExportHandle,
-    /// A fabric handle of the same allocation, where the hardware and its set-up have one.
+    /// A fabric handle of the same allocation, if the hardware and its set-up support it.
     pub fabric: Option<[u8; 64]>,
     /// Size of the whole allocation, in bytes.
     pub allocation_size: u64,
@@ -47,23 +47,23 @@ pub struct MemoryExport {
     pub offset: u64,
 }
 
-/// A piece of device memory as other drivers map it.
+/// A piece of device memory that other drivers can map.
 #[derive(Debug)]
 pub struct DmaBuf {
     /// The dmabuf.
     pub fd: OwnedFd,
-    /// Where the range begins in it, in bytes: the driver exports whole pages.
+    /// Where the range begins in the dmabuf, in bytes: the driver exports whole pages.
     pub offset: u64,
-    /// Its size in bytes.
+    /// The size of the dmabuf in bytes.
     pub size: u64,
 }
 
-/// Names an allocation to another process.
+/// A handle by which another process can map an allocation.
 #[derive(Debug)]
 pub enum ExportHandle {
-    /// A file descriptor, to be passed over a Unix socket: virtual-memory allocations, and all memory of Host.
+    /// A file descriptor, to be passed over a Unix socket: for virtual-memory allocations, and all memory of Host.
     FileDescriptor(OwnedFd),
-    /// A legacy IPC handle: plain allocations of CUDA, and all memory of HIP.
+    /// A legacy IPC handle: for plain allocations of CUDA, and all memory of HIP.
     IpcHandle([u8; 64]),
     /// A fabric handle.
     Fabric([u8; 64]),

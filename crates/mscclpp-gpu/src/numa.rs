@@ -1,4 +1,4 @@
-//! NUMA nodes: keeping host threads near a device.
+//! Keeps host threads near a device, on its NUMA node.
 //!
 //! ```
 //! # use mscclpp_gpu::{Platform, numa};
@@ -19,15 +19,15 @@ use crate::{Error, Result};
 /// Where the system describes its nodes.
 const NODES: &str = "/sys/devices/system/node";
 
-/// Binds the calling thread to the processors of a NUMA node, to those of them that it may use now. `false` says that it
-/// stays where it is because the node is not known (none, as [`Gpu::numa_node`](crate::Gpu::numa_node) may say).
+/// Binds the calling thread to those processors of a NUMA node that it may use now. `false` if the node is not known:
+/// `None`, as [`Gpu::numa_node`](crate::Gpu::numa_node) may return. The thread then stays where it is.
 ///
-/// Threads that it starts from now on are bound too. Memory that it touches first comes from the node, as long as there is
-/// some; no policy for memory is set. Does not block.
+/// Threads that it starts from now on are bound too. Memory that they touch first comes from the node, as long as the
+/// node has free memory; no memory policy is set. Does not block.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a node that this machine does not have, or none of whose processors the thread may use;
-/// [`Error::System`] if the system refuses. The thread then stays where it is.
+/// [`Error::InvalidArgument`] if this machine does not have the node, or if the thread may use none of its processors;
+/// [`Error::System`] if the system refuses. In either case the thread stays where it is.
 pub fn bind_thread(node: Option<u32>) -> Result<bool> {
     let Some(node) = node else { return Ok(false) };
     bind(Path::new(NODES), node)?;

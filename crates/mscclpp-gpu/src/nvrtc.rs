@@ -1,8 +1,8 @@
-//! Compiling CUDA C++ at run time, with NVRTC.
+//! Compiles CUDA C++ at run time, with NVRTC.
 //!
-//! NVRTC is loaded when first used. It is `MSCCLPP_NVRTC_SO` if that is set; else it is looked for as
-//! `libnvrtc.so.13`, `.12`, `.11.2` and `libnvrtc.so` by the dynamic loader, and then under `CUDA_HOME`, `CUDA_PATH` and
-//! `/usr/local/cuda`. It needs neither a GPU nor a driver.
+//! NVRTC is loaded when first used: the library that `MSCCLPP_NVRTC_SO` names, if it is set. Otherwise the dynamic
+//! loader looks for `libnvrtc.so.13`, `.12`, `.11.2` and `libnvrtc.so`; after that, they are looked for under
+//! `CUDA_HOME`, `CUDA_PATH` and `/usr/local/cuda`. NVRTC needs neither a GPU nor a driver.
 
 use std::{
     borrow::Cow,
@@ -46,12 +46,12 @@ pub(crate) fn ptx<'a>(source: &KernelSource<'a>, capability: (u32, u32)) -> Resu
     Ok(text(compiled))
 }
 
-/// Compiles CUDA C++ to PTX, for those who load it by other means than [`Module::load`](crate::Module::load), which calls
-/// this by itself.
+/// Compiles CUDA C++ to PTX. This is for programs that load PTX in other ways than with
+/// [`Module::load`](crate::Module::load), which compiles by itself.
 ///
-/// `name` stands in messages. `headers` are pairs of the name in `#include` and the text. `options` are NVRTC's, such
-/// as `--gpu-architecture=compute_80`; without one it chooses an architecture itself. Kernels must be `extern "C"` to be
-/// found under their own name. Blocks until done; any number of threads may compile at once.
+/// `name` appears in messages. `headers` are pairs of the name in `#include` and the text. `options` are NVRTC's, such
+/// as `--gpu-architecture=compute_80`; without that option, NVRTC chooses an architecture. Kernels must be `extern "C"`
+/// to be found under their own name. Blocks until done; any number of threads may compile at once.
 ///
 /// ```no_run
 /// # use mscclpp_gpu::nvrtc;
@@ -70,8 +70,8 @@ pub(crate) fn ptx<'a>(source: &KernelSource<'a>, capability: (u32, u32)) -> Resu
 /// ```
 ///
 /// # Errors
-/// [`Error::Compile`] with the compiler's log; [`Error::System`] with all that was tried if there is no NVRTC;
-/// [`Error::InvalidArgument`] for text with a NUL byte inside.
+/// [`Error::Compile`] with the compiler's log; [`Error::System`], with everything that was tried, if there is no NVRTC;
+/// [`Error::InvalidArgument`] if a text contains a NUL byte.
 pub fn compile(name: &str, source: &str, headers: &[(&str, &str)], options: &[&str]) -> Result<String> {
     let nvrtc = library()?;
     let source = c_string("the source", source)?;
@@ -106,10 +106,10 @@ pub fn compile(name: &str, source: &str, headers: &[(&str, &str)], options: &[&s
     }
 }
 
-/// Which library compiles, and its version: `libnvrtc.so.12: NVRTC 12.4`.
+/// The library that compiles, and its version: `libnvrtc.so.12: NVRTC 12.4`.
 ///
 /// # Errors
-/// [`Error::System`] with all that was tried if there is no NVRTC.
+/// [`Error::System`], with everything that was tried, if there is no NVRTC.
 pub fn description() -> Result<String> {
     let nvrtc = library()?;
     let (major, minor) = version(nvrtc)?;

@@ -4,16 +4,16 @@ use std::fmt;
 use crate::missing::Missing;
 use crate::{DevicePtr, Error, Gpu, Result, backend::PlatformBackend, env, host};
 
-/// Where devices come from.
+/// A kind of devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Platform {
     /// NVIDIA GPUs through the CUDA driver, loaded at run time (feature `cuda`).
     Cuda,
-    /// AMD GPUs through the HIP runtime, loaded at run time (feature `hip`). No GPU has run it yet: it is compiled, and
-    /// tested against a fake of the runtime. The log says so when a device is opened.
+    /// AMD GPUs through the HIP runtime, loaded at run time (feature `hip`). It has not been run on a GPU yet: it is
+    /// compiled, and tested against a fake of the runtime. The log says so when a device is opened.
     Hip,
-    /// Devices simulated on the CPU: for machines without a GPU, for tests, never for speed.
+    /// Devices simulated on the CPU: for machines without a GPU and for tests, never for speed.
     Host,
 }
 
@@ -86,12 +86,12 @@ impl Platform {
         PLATFORMS.iter().find(|entry| entry.name.eq_ignore_ascii_case(name)).map(|entry| entry.platform)
     }
 
-    /// The platform of `MSCCLPP_PLATFORM`, else CUDA, else HIP if this build has it.
+    /// The platform that `MSCCLPP_PLATFORM` names; if it is not set, CUDA, or else HIP if this build has it.
     ///
-    /// Never picks [`Platform::Host`] by itself.
+    /// Never chooses [`Platform::Host`] by itself.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] with what was looked for if no GPU is usable.
+    /// [`Error::Unavailable`], which says what was looked for, if no GPU is usable.
     pub fn detect() -> Result<Self> {
         if let Some(chosen) = env::platform()? {
             return chosen.device_count().map(|_| chosen);
@@ -108,13 +108,13 @@ impl Platform {
         Err(failed.swap_remove(there).1)
     }
 
-    /// As [`Platform::detect`], but a machine that has no GPU at all gets [`Platform::Host`].
+    /// Like [`Platform::detect`], but gives [`Platform::Host`] on a machine that has no GPU at all.
     ///
-    /// For examples, tests and benchmarks, which print the answer first. A machine that has GPU device nodes but
-    /// whose driver fails is an error here too: running on the CPU there would hide a broken installation.
+    /// For examples, tests and benchmarks, which print the answer first. If a machine has GPU device nodes but its
+    /// driver fails, that is an error here too: running on the CPU would hide a broken installation.
     ///
     /// # Errors
-    /// As [`Platform::detect`] where `MSCCLPP_PLATFORM` names a platform or device nodes exist.
+    /// As for [`Platform::detect`], if `MSCCLPP_PLATFORM` names a platform or if device nodes exist.
     pub fn detect_or_host() -> Result<Self> {
         match Self::detect() {
             Err(Error::Unavailable { .. }) if env::platform()?.is_none() && !gpu_device_nodes_exist() => {
@@ -127,7 +127,7 @@ impl Platform {
     /// How many devices there are.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if the platform cannot be used; there is then no device.
+    /// [`Error::Unavailable`] if the platform cannot be used, and so has no device.
     pub fn device_count(self) -> Result<usize> {
         self.backend().device_count()
     }
@@ -152,7 +152,7 @@ impl Platform {
         (0..self.device_count()?).map(|id| self.gpu(id)).collect()
     }
 
-    /// The device of the calling thread: on CUDA that of the current context, else device 0.
+    /// The device of the calling thread: on CUDA the device of the current context, otherwise device 0.
     ///
     /// # Errors
     /// As [`Platform::gpu`].
@@ -160,8 +160,8 @@ impl Platform {
         self.gpu(self.backend().current_device()?)
     }
 
-    /// The number of the device with that [`crate::GpuProperties::uuid`], if this process sees it. Opens no device:
-    /// on CUDA that would make a context, which takes memory of a GPU that others may be using.
+    /// The number of the device with this [`crate::GpuProperties::uuid`], if this process sees it. Opens no device: on
+    /// CUDA that would make a context, which takes memory of a GPU that others may be using.
     ///
     /// # Errors
     /// [`Error::Unavailable`].
@@ -169,7 +169,7 @@ impl Platform {
         self.backend().find(uuid)
     }
 
-    /// The device whose memory `ptr` points into, or `None` for memory that is not a device's.
+    /// The device into whose memory `ptr` points, or `None` if it is not device memory.
     ///
     /// # Errors
     /// As [`Platform::gpu`].
@@ -177,7 +177,7 @@ impl Platform {
         self.backend().owner_of(ptr)?.map(|id| self.gpu(id)).transpose()
     }
 
-    /// What to tell a user where [`crate::PeerAccess::reachable`] is false.
+    /// What to tell a user if [`crate::PeerAccess::reachable`] is false.
     #[must_use]
     pub fn why_no_peer_access(self) -> &'static str {
         self.backend().why_no_peer_access()

@@ -1,32 +1,33 @@
-//! What can be asked of a device.
+//! The properties of a device.
 
 use crate::Platform;
 
-/// What is known of a device, asked once when it is opened.
+/// What is known about a device, read once when it is opened.
 #[derive(Debug, Clone)]
 pub struct GpuProperties {
-    /// Where it comes from.
+    /// The device's platform.
     pub platform: Platform,
     /// Its number in this process, which need not be its number in another (`CUDA_VISIBLE_DEVICES`).
     pub id: usize,
-    /// What the vendor calls it; a simulated device says `host`.
+    /// The vendor's name for it; for a simulated device, `host`.
     pub name: String,
-    /// What identifies it on this machine, in every process.
+    /// Identifies the device on this machine, in every process.
     pub uuid: [u8; 16],
-    /// `domain:bus:device.function`, where there is one.
+    /// `domain:bus:device.function`, if it has one.
     pub pci_bus_id: Option<String>,
-    /// The NUMA node it hangs on, where the system knows one (virtual machines often do not).
+    /// The NUMA node to which it is attached, if the system knows it (virtual machines often do not).
     pub numa_node: Option<u32>,
     /// Compute capability, major and minor, on CUDA.
     pub compute_capability: Option<(u32, u32)>,
     /// How many multiprocessors it has.
     pub multiprocessors: u32,
-    /// How its memory can be shared with other processes. [`Gpu::allocate`](crate::Gpu::allocate) makes memory for file descriptors and,
-    /// where there are any, fabric handles; legacy handles are for plain allocations of others, and for all memory on HIP.
+    /// How its memory can be shared with other processes. [`Gpu::allocate`](crate::Gpu::allocate) makes memory for file
+    /// descriptors and, if the device has them, fabric handles. Legacy handles are for plain allocations made by other
+    /// libraries, and for all memory on HIP.
     pub export_kinds: ExportKinds,
 }
 
-/// Which ways of sharing memory between processes a device offers.
+/// The ways in which a device can share memory between processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ExportKinds {
     /// Legacy IPC handles of plain allocations.
@@ -40,37 +41,37 @@ pub struct ExportKinds {
 /// Memory of a device, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryInfo {
-    /// Not in use by anyone.
+    /// Memory that nobody uses.
     pub free: u64,
-    /// All there is.
+    /// All memory of the device.
     pub total: u64,
 }
 
 /// Whether and how one device reaches another's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerAccess {
-    /// Loads and stores work.
+    /// Whether loads and stores work.
     pub reachable: bool,
-    /// Atomic operations work too (NVLink has them, most PCIe pairs do not).
+    /// Whether atomic operations work too (over NVLink they do, between most PCIe pairs they do not).
     pub native_atomics: bool,
 }
 
-/// How network adapters reach a device's memory by themselves (GPUDirect RDMA).
+/// How network adapters access a device's memory directly (GPUDirect RDMA).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GpuDirect {
-    /// Adapters can be given the memory at all.
+    /// Whether adapters can access the memory at all.
     pub rdma: bool,
-    /// [`Gpu::export_dma_buf`](crate::Gpu::export_dma_buf) works.
+    /// Whether [`Gpu::export_dma_buf`](crate::Gpu::export_dma_buf) works.
     pub dma_buf: bool,
-    /// Whom what adapters have written is visible to without a flush.
+    /// To whom writes of adapters are visible without a flush.
     pub writes_ordering: WritesOrdering,
-    /// [`Gpu::flush_gpu_direct_writes`](crate::Gpu::flush_gpu_direct_writes) works.
+    /// Whether [`Gpu::flush_gpu_direct_writes`](crate::Gpu::flush_gpu_direct_writes) works.
     pub host_flush: bool,
-    /// A stream's memory operations can flush, too.
+    /// Whether memory operations of a stream can flush too.
     pub stream_flush: bool,
 }
 
-/// Whom what adapters write into a device's memory is visible to, in the order in which it arrived.
+/// To whom writes of adapters into a device's memory are visible in the order in which they arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum WritesOrdering {
     /// To nobody, without a flush.

@@ -4,9 +4,9 @@ use crate::{Abort, DevicePtr, Error, Event, Gpu, Graph, Result, backend::StreamB
 
 /// An ordered queue of work for one device. Clones are the same queue.
 ///
-/// Any thread may submit. Submitting does not wait for the work; an error of the work comes out of
-/// [`Stream::synchronize`], [`Stream::query`] or a later submission. Dropping a stream waits for nothing: its work goes on,
-/// and what launches keep lives until it is complete.
+/// Any thread may submit work. Submitting does not wait for the work; [`Stream::synchronize`], [`Stream::query`] or a
+/// later submission returns an error of the work. Dropping a stream waits for nothing: its work goes on, and what
+/// launches keep lives until it is complete.
 #[derive(Clone)]
 pub struct Stream {
     gpu: Gpu,
@@ -22,7 +22,7 @@ impl Stream {
         &self.backend
     }
 
-    /// A stream that someone else made (a `CUstream` of PyTorch, CuPy, cudarc). It is not destroyed here.
+    /// Wraps a stream that other code made (a `CUstream` of PyTorch, CuPy or cudarc). It is not destroyed here.
     ///
     /// # Safety
     /// `raw` must be a stream of `gpu`'s primary context and stay alive as long as this value and its clones.
@@ -35,13 +35,13 @@ impl Stream {
         Ok(Self::new(gpu.clone(), backend))
     }
 
-    /// The driver's handle (`CUstream`), null for the default stream and on the Host platform.
+    /// The driver's handle (`CUstream`); null for the default stream and on the Host platform.
     #[must_use]
     pub fn raw(&self) -> *mut c_void {
         self.backend.raw()
     }
 
-    /// The device it belongs to.
+    /// The stream's device.
     #[must_use]
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
@@ -49,7 +49,7 @@ impl Stream {
 
     /// Blocks until all work submitted so far is complete.
     ///
-    /// No deadline of its own: device waits have theirs. See [`Stream::synchronize_timeout`].
+    /// It has no deadline, because the waits of device code have their own. See [`Stream::synchronize_timeout`].
     ///
     /// # Errors
     /// The first error of the work.
@@ -57,12 +57,12 @@ impl Stream {
         self.backend.synchronize()
     }
 
-    /// As [`Stream::synchronize`], for at most `timeout`. Polls, backing off to 50 us.
+    /// Like [`Stream::synchronize`], for at most `timeout`. Polls, with pauses that grow to 50 us.
     ///
     /// # Errors
-    /// [`crate::Error::Timeout`]: the work goes on and the call can be repeated. It names the peers whom kernels can wait
-    /// for through the objects that their launches were given ([`crate::KernelArgs`]). These objects live as long as the
-    /// work, so returning this error, from `main` too, leaves nothing invalid behind.
+    /// [`crate::Error::Timeout`], in which case the work goes on and the call can be repeated. It names the peers for
+    /// which kernels can wait through the objects that their launches were given ([`crate::KernelArgs`]). These objects
+    /// live as long as the work, so this error may be returned, even from `main`, and leaves nothing invalid behind.
     pub fn synchronize_timeout(&self, timeout: Duration) -> Result<()> {
         self.poll_until_complete(timeout).map_err(|error| match error {
             Error::Timeout { operation, after, .. } => {
@@ -77,16 +77,17 @@ impl Stream {
         crate::event::poll_until(timeout, || self.query(), || format!("work on a stream of {}", self.gpu))
     }
 
-    /// As [`Stream::synchronize_timeout`], and when time runs out it ends the waits of the kernels: it aborts `what` they
-    /// wait through, and waits until they are complete, 5 s at most. So no kernel is left behind, and the device stays
-    /// usable; `what` does not, an abort is for good.
+    /// Like [`Stream::synchronize_timeout`], but if time runs out, it ends the waits of the kernels: it aborts `what`,
+    /// and then waits until the kernels are complete, for at most 5 s. So no kernel is left behind and the device stays
+    /// usable. `what` is no longer usable, because an abort is final.
     ///
-    /// `what` is a semaphore, a channel, a proxy service, a communicator, or a list of one of these: all that kernels on
-    /// this stream wait through. Also if the work is complete in time, it is asked whether a wait failed.
+    /// `what` is a semaphore, a channel, a proxy service, a communicator, or a list of one of these: everything through
+    /// which kernels on this stream wait. It is checked for failed waits even if the work is complete in time.
     ///
     /// # Errors
-    /// If the work is complete: what [`Abort::check`] says, such as the loss of a peer. If it was aborted: what was known
-    /// before, else [`crate::Error::Timeout`] that names the peers whom `what` waits for. An error of the work.
+    /// If the work is complete: the error of [`Abort::check`], such as the loss of a peer. If it was aborted: an error
+    /// that was known before, otherwise [`crate::Error::Timeout`], which names the peers for which `what` waits. An
+    /// error of the work.
     pub fn synchronize_or_abort<A: Abort + ?Sized>(
         &self,
         limit: Duration,
@@ -98,15 +99,15 @@ impl Stream {
     /// Whether all work submitted so far is complete. Does not block.
     ///
     /// # Errors
-    /// The first error of the work.
+    /// The first error of that work.
     pub fn query(&self) -> Result<bool> {
         self.backend.query()
     }
 
-    /// Copies `bytes` from `src` to `dst`, both reachable from the device (its own, a peer's, or host memory).
+    /// Copies `bytes` bytes from `src` to `dst`. The device must reach both: its own memory, a peer's, or host memory.
     ///
     /// # Safety
-    /// Both ranges must be valid until the copy is complete and nothing else may write them meanwhile.
+    /// Both ranges must be valid until the copy is complete, and nothing else may write to them meanwhile.
     ///
     /// # Errors
     /// [`crate::Error::Driver`].
@@ -127,8 +128,8 @@ impl Stream {
         unsafe { self.backend.fill(dst, bytes, value) }
     }
 
-    /// Stores the 8 bytes of `value` at `dst` (8-byte aligned) after all earlier work of the stream, whose writes are
-    /// visible to whoever sees the new value.
+    /// Stores the 8 bytes of `value` at `dst` (8-byte aligned) after all earlier work of the stream. A reader that sees
+    /// the new value also sees what that work wrote.
     ///
     /// # Safety
     /// As [`Stream::copy`].
@@ -140,13 +141,14 @@ impl Stream {
         unsafe { self.backend.write_u64(dst, value) }
     }
 
-    /// [`Stream::write_u64`] twice, in this order, which is submitted, and on GPUs done, faster than two calls.
+    /// Does [`Stream::write_u64`] twice, in this order. This is submitted faster than two calls, and on GPUs also done
+    /// faster.
     ///
     /// # Safety
     /// As [`Stream::copy`].
     ///
     /// # Errors
-    /// As [`Stream::write_u64`]; the first value may have been submitted then.
+    /// As for [`Stream::write_u64`]; in that case the first value may have been submitted.
     pub unsafe fn write_two_u64(&self, values: [(DevicePtr, u64); 2]) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe {
@@ -167,7 +169,7 @@ impl Stream {
         self.backend.record(event.backend())
     }
 
-    /// Later work of this stream waits until what `event` marks is complete.
+    /// Makes later work of this stream wait until what `event` marks is complete.
     ///
     /// # Errors
     /// As [`Stream::record`].
@@ -175,21 +177,21 @@ impl Stream {
         self.backend.wait_event(event.backend())
     }
 
-    /// From here on, work submitted to the stream is recorded instead of run.
+    /// From here on, work submitted to the stream is recorded instead of being run.
     ///
-    /// The capture is thread-local in CUDA's sense. End it with [`Stream::end_capture`]. On the Host platform it is of
-    /// this stream alone: other streams cannot join it through events.
+    /// On CUDA, the capture has thread-local mode. End it with [`Stream::end_capture`]. On the Host platform it covers
+    /// only this stream: other streams cannot join it through events.
     ///
     /// # Errors
-    /// [`crate::Error::Driver`] or [`crate::Error::InvalidArgument`] if it is capturing already.
+    /// [`crate::Error::Driver`] or [`crate::Error::InvalidArgument`] if the stream is already capturing.
     pub fn begin_capture(&self) -> Result<()> {
         self.backend.begin_capture()
     }
 
-    /// Ends the capture; the graph can be launched any number of times.
+    /// Ends the capture. The graph can be launched any number of times.
     ///
     /// # Errors
-    /// [`crate::Error::Driver`] or [`crate::Error::InvalidArgument`] if it was not capturing.
+    /// [`crate::Error::Driver`] or [`crate::Error::InvalidArgument`] if the stream was not capturing.
     pub fn end_capture(&self) -> Result<Graph> {
         Ok(Graph::new(self.backend.end_capture()?))
     }

@@ -1,4 +1,4 @@
-//! What this crate's tests reach and its users do not. No part of the API.
+//! What this crate's tests use and its users do not. Not part of the API.
 
 use std::ffi::c_void;
 
@@ -6,8 +6,8 @@ use std::ffi::c_void;
 use crate::{DevicePtr, Result, Stream};
 use crate::{Kernel, KernelArgs};
 
-/// Arguments of `kernel` as drivers take them, as pointers to as many values as it has parameters. `None` where the platform
-/// does not know the sizes of its parameters; Host does.
+/// The arguments of `kernel`, from an array of pointers as drivers take it: one pointer for each parameter. `None` if
+/// the platform does not know the sizes of the parameters; Host does.
 ///
 /// # Safety
 /// `values` points to a pointer for each parameter, and each of them to a value of the parameter's type without padding.
@@ -22,7 +22,7 @@ pub unsafe fn arguments_of(kernel: &Kernel, values: *const *mut c_void) -> Optio
     Some(args)
 }
 
-/// As [`Stream::write_u64`] of a CUDA device that has no stream value writes, on any CUDA device.
+/// Does [`Stream::write_u64`] on any CUDA device in the way used for devices without stream value writes.
 ///
 /// # Safety
 /// As [`Stream::write_u64`]; the stream is not capturing.

@@ -1,4 +1,4 @@
-//! Environment variables, each value in a process of its own.
+//! Environment variables. Each value is tried in a process of its own.
 
 use std::process::ExitCode;
 

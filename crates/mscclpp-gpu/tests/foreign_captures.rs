@@ -1,5 +1,5 @@
-//! Captures that somebody else in the process has begun in GLOBAL mode, as PyTorch does: then no thread may do what could
-//! break a capture. The library's calls go on all the same, and neither break the capture nor become part of it.
+//! Captures that other code in the process has begun in GLOBAL mode, as PyTorch does; then no thread may do what could
+//! break a capture. The library's calls still work. They neither break the capture nor become part of it.
 
 mod needs;
 

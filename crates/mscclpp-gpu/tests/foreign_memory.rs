@@ -1,4 +1,4 @@
-//! Memory of a GPU that somebody else in the process allocated, straight from the driver: shared, and reached by peers.
+//! Memory of a GPU that other code in the process allocated directly from the driver: shared, and reached by peers.
 
 mod needs;
 

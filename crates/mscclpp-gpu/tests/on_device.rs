@@ -1,4 +1,4 @@
-//! What only shows on a GPU and needs no kernel: the context that a thread had, and values written by copies.
+//! Tests that need a GPU but no kernel: the context that a thread had, and values written by copies.
 
 mod needs;
 

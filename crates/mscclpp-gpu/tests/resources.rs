@@ -1,4 +1,5 @@
-//! Threads, descriptors, mappings and device memory stay flat. One test alone in its process, which it counts.
+//! Threads, descriptors, mappings and device memory do not grow. This test is alone in its process, because it counts
+//! them.
 
 mod device;
 

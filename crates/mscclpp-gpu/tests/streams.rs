@@ -1,4 +1,4 @@
-//! Streams and events: order, errors of use, default stream. What needs a kernel is in `kernels.rs`.
+//! Streams and events: order, errors of use, default stream. Tests that need a kernel are in `kernels.rs`.
 
 mod device;
 

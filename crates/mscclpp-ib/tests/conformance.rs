@@ -1,5 +1,5 @@
-//! InfiniBand passes the suite that all transports pass, over the devices of this machine, with both kinds of signals. Where
-//! there is no device, `cargo xtask rdma-vm` has some.
+//! InfiniBand passes the suite that all transports pass, over the devices of this machine, with both kinds of signals.
+//! `cargo xtask rdma-vm` provides devices if there are none.
 
 use std::process::Command;
 

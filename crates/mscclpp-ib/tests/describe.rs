@@ -1,4 +1,5 @@
-//! What is said of the machine's RDMA devices is what is used. Where there is no device, `cargo xtask rdma-vm` has some.
+//! The description of the machine's RDMA devices agrees with what is used. `cargo xtask rdma-vm` provides devices if
+//! there are none.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! The transport passes the suite that all transports pass over simulated adapters too, which reorder what real ones may
-//! reorder in the memory of a host. Soft RoCE does all in order.
+//! The transport also passes the suite that all transports pass over simulated adapters. These reorder what real ones
+//! may reorder in a host's memory, while soft RoCE does everything in order.
 
 #[path = "fake/mod.rs"]
 mod fake;

@@ -1,4 +1,4 @@
-//! The device handles are laid out in Rust as a C++ compiler lays them out from the headers.
+//! The device handles have the same layout in Rust as a C++ compiler gives them from the headers.
 
 #[path = "../../mscclpp-core/tests/layout/compare.rs"]
 mod compare;

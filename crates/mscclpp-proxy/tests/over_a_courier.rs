@@ -1,6 +1,6 @@
-//! The suite over a transport of somebody else's: one that neither maps memory nor stores completions, as a network, so
-//! that everything goes through the proxy and completions are in pinned memory; and ones that map more and more. And what
-//! one connection has to do with another that is held up.
+//! The suite over Courier, a transport of the tests. One variant neither maps memory nor stores completions, like a
+//! network, so that everything goes through the proxy and completions are in pinned memory; further variants map more
+//! and more. Also tests that a connection that is held up does not hold up another.
 
 #[path = "../../mscclpp-core/tests/courier/mod.rs"]
 mod courier;

@@ -1,4 +1,4 @@
-//! The libibverbs of this machine, where there is one. No adapter is needed: what is tested is that the functions found are
+//! The libibverbs of this machine, if there is one. No adapter is needed: the test checks that the functions found are
 //! those of the table.
 
 use std::ffi::CStr;

@@ -1,7 +1,7 @@
-//! RDMA by the verbs alone, as a program writes it that does not use this library. The library's figures are compared with
-//! it, so it does nothing but what the work needs.
+//! RDMA by bare verbs, as a program would write it that does not use this library. The library's figures are compared
+//! with these, so the code here does only what the work needs.
 //!
-//! What is made here is never given back: that is left to the end of the process.
+//! Objects made here are never released before the process ends.
 
 mod device;
 mod queue_pair;

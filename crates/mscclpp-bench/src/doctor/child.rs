@@ -1,5 +1,5 @@
-//! Each examination runs in a process of its own, which tells what it finds line by line. So a driver that blocks or
-//! crashes costs what comes after it in that examination, and nothing else.
+//! Each examination runs in a process of its own, which reports each finding as a line. So if a driver blocks or
+//! crashes, only the rest of that examination is lost.
 
 use std::{
     env,

@@ -1,4 +1,4 @@
-//! What compiles kernels at run time: NVRTC for CUDA, a C++ compiler for simulated devices.
+//! The compilers of kernels at run time: NVRTC for CUDA, a C++ compiler for simulated devices.
 
 use mscclpp::Platform;
 

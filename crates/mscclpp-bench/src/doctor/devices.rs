@@ -1,4 +1,4 @@
-//! Each device: what it is. How its memory is shared and reached is in `exports` and `gpu_direct`.
+//! The properties of each device. How its memory is shared and reached is in `exports` and `gpu_direct`.
 
 use mscclpp::{Gpu, Platform};
 use mscclpp_gpu::Error;

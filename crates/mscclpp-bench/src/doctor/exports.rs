@@ -1,4 +1,4 @@
-//! In which ways memory of a device can be shared with other processes: it is exported, and mapped a second time.
+//! The ways in which a device's memory can be shared with other processes. It is exported, and mapped a second time.
 
 use mscclpp::{
     DeviceBuffer, Gpu, Platform,

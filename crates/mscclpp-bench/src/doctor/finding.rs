@@ -1,4 +1,4 @@
-//! What was found: one line of the text, one object of the JSON.
+//! A finding: one line of the text, one object of the JSON.
 
 use std::fmt;
 
@@ -37,7 +37,7 @@ impl Section {
         Self::Limits,
     ];
 
-    /// What the section is about, and how its table is to be read if it has one.
+    /// What the section is about, and how to read its table if it has one.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Platform => "Platforms",

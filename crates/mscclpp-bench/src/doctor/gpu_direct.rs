@@ -1,5 +1,5 @@
-//! How adapters reach the memory of a GPU by themselves: what its driver says, and whether it makes a dmabuf. Whether an
-//! adapter takes that is tried by the loopback.
+//! How adapters access the memory of a GPU directly: what its driver says, and whether it makes a dmabuf. The loopback
+//! tries whether an adapter accepts that dmabuf.
 
 use mscclpp::{
     Gpu, Platform,

@@ -1,4 +1,4 @@
-//! What the system grants this process.
+//! The limits that the system sets for this process.
 
 use rustix::{
     fs::statvfs,

@@ -1,4 +1,4 @@
-//! Whether each adapter carries data from and to each device: through the transport itself, from this process to itself.
+//! Tries whether each adapter carries data from and to each device, through the transport itself, within this process.
 
 use std::time::{Duration, Instant};
 

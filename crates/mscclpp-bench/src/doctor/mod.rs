@@ -1,7 +1,7 @@
-//! `doctor`: what this machine can do, tried and not assumed. What does not work is there with the reason and the remedy.
+//! `doctor`: finds out by trying what this machine can do. For what does not work, it gives the reason and the remedy.
 //!
-//! Nothing is changed, and nothing is left behind. Everything that calls a driver runs in a process of its own that may
-//! take a limited time ([`child`]).
+//! It changes nothing and leaves nothing behind. Everything that calls a driver runs in a process of its own with a
+//! limited time ([`child`]).
 
 mod child;
 mod compilers;
@@ -29,16 +29,17 @@ use report::Report;
 
 use crate::Result;
 
-/// Of the command line.
+/// The command line options.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Print JSON instead of text: the same facts, under keys that stay.
+    /// Print JSON instead of text: the same facts, under keys that do not change.
     #[arg(long)]
     json: bool,
-    /// Exit with 1 if something does not work that something else needs here (marked !!, `problem` in the JSON).
+    /// Exit with 1 if something does not work that something else on this machine needs (marked !!, `problem` in the
+    /// JSON).
     #[arg(long)]
     strict: bool,
-    /// Make this examination alone and tell the process that started this one.
+    /// Make only this examination, and report to the process that started this one.
     #[arg(long, hide = true)]
     examine: Option<Examination>,
 }

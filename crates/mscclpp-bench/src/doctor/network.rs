@@ -1,4 +1,4 @@
-//! How other processes are met: addresses of this machine, and what a launcher says.
+//! How this process can meet others: the addresses of this machine, and what a launcher says.
 
 use mscclpp::Rendezvous;
 use mscclpp::errors::BootstrapError;

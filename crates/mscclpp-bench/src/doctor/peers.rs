@@ -1,4 +1,4 @@
-//! Which device reaches the memory of which, and how fast copies are.
+//! Which device reaches the memory of which other, and how fast copies between them are.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Where devices come from.
+//! The platforms, and whether they can be used.
 
 use mscclpp::Platform;
 use mscclpp_gpu::Error;

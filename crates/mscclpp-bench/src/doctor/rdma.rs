@@ -1,4 +1,4 @@
-//! The verbs library, the devices that it knows, their ports and GIDs, and what of these is chosen.
+//! The verbs library, the devices that it knows, their ports and GIDs, and which of these would be used.
 
 use mscclpp_ib::{DeviceDetails, DeviceReport, InfiniBand, Inventory};
 

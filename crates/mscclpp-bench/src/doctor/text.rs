@@ -1,4 +1,4 @@
-//! The report as text, of 100 columns.
+//! The report as text, 100 columns wide.
 
 use std::{collections::BTreeSet, fmt};
 

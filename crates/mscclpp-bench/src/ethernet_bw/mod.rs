@@ -1,5 +1,5 @@
-//! `ethernet-bw`: one process puts into the other's memory over Ethernet connections, beside a plain socket that carries
-//! the same in the same run.
+//! `ethernet-bw`: one process puts into the other's memory over Ethernet connections. A plain socket carries the same
+//! in the same run, for comparison.
 
 mod puts;
 mod socket;
@@ -25,10 +25,10 @@ pub(crate) struct Options {
     sizes: sizes::Range,
     #[command(flatten)]
     measuring: Measuring,
-    /// Put from one device's memory to the other's, not from host memory to host memory.
+    /// Put from one device's memory to the other's, instead of from host memory to host memory.
     #[arg(long)]
     device_memory: bool,
-    /// Share each message among so many connections; several numbers make a row each.
+    /// How many connections share each message; several numbers make one row each.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1",
         value_parser = clap::value_parser!(u32).range(1..=64))]
     connections: Vec<u32>,
@@ -37,10 +37,10 @@ pub(crate) struct Options {
 }
 
 const DEFAULT: Sizes = Sizes { begin: 64 << 20, end: 64 << 20, factor: 2 };
-/// By default a time is that of so many bytes.
+/// By default, this many bytes are timed together.
 const BYTES_OF_A_TIME: u64 = 1 << 30;
 const MOST_ROUNDS: u32 = 1000;
-/// How much of a plain socket's bandwidth one connection is to have, with messages of at least 64 MiB.
+/// The part of a plain socket's bandwidth that one connection should reach, with messages of at least 64 MiB.
 const LARGE: u64 = 64 << 20;
 const GOAL: f64 = 0.9;
 const GOAL_OF_GPUS: f64 = 0.8;

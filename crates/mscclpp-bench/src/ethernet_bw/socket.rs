@@ -1,4 +1,4 @@
-//! The plain socket that puts are compared with.
+//! The plain socket with which puts are compared.
 
 use std::{
     cell::RefCell,
@@ -19,8 +19,8 @@ const WRITE: usize = 1 << 20;
 /// How long nothing may move.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// One TCP connection, over loopback unless the ranks were started by hand, its buffers as the system has them, from rank 0 to rank 1. The receiver reads into place,
-/// and answers with a byte when it has everything.
+/// One TCP connection from rank 0 to rank 1, over loopback unless the ranks were started by hand, with the system's own
+/// buffer sizes. The receiver reads into place, and answers with a byte when it has everything.
 pub(super) struct PlainSocket {
     stream: TcpStream,
     sends: bool,

@@ -23,12 +23,12 @@ pub(crate) struct Options {
 }
 
 const DEFAULT: Sizes = Sizes { begin: 64 << 10, end: 64 << 10, factor: 2 };
-/// By default a time is that of so many bytes.
+/// By default, this many bytes are timed together.
 const BYTES_OF_A_TIME: u64 = 1 << 30;
 const MOST_ROUNDS: u32 = 5000;
 /// The most that one work request moves.
 const LARGEST: u64 = 1 << 30;
-/// How much of the bare verbs' bandwidth the library is to have, with messages of at least 64 KiB.
+/// The part of the bare verbs' bandwidth that the library should reach, with messages of at least 64 KiB.
 const LARGE: u64 = 64 << 10;
 const GOAL: f64 = 0.95;
 

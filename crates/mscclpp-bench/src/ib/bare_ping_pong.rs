@@ -1,4 +1,4 @@
-//! 8 bytes and a signal behind them, by bare verbs: the same work requests as the library's, and waits for the same things.
+//! 8 bytes followed by a signal, by bare verbs: the same work requests as the library's, and waits for the same things.
 
 use std::sync::atomic::Ordering;
 

@@ -30,10 +30,10 @@ pub(crate) struct Options {
     choice: Choice,
 }
 
-/// As MSCCLPP_IBV_MODE names them.
+/// The ways, as MSCCLPP_IBV_MODE names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Mode {
-    /// As RDMA atomics behind the data.
+    /// As RDMA atomics after the data.
     Host,
     /// As immediate data that comes with the data.
     HostNoAtomic,

@@ -27,7 +27,7 @@ const TRANSPORTS: [Transport; 2] = [Transport::IB0, Transport::IB1];
 /// Which adapters the ranks use.
 #[derive(Args)]
 pub(crate) struct Choice {
-    /// The adapters of the two ranks, IB0 to IB7 [default: IB0 and IB1, or twice the only one; IB0 where the ranks are
+    /// The adapters of the two ranks, IB0 to IB7 [default: IB0 and IB1, or twice the only one; IB0 if the ranks are
     /// started by hand].
     #[arg(long, num_args = 2, value_names = ["TRANSPORT", "TRANSPORT"])]
     transports: Option<Vec<Transport>>,

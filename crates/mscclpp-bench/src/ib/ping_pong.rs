@@ -1,4 +1,4 @@
-//! 8 bytes and a signal behind them, by the library.
+//! 8 bytes followed by a signal, by the library.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -46,12 +46,12 @@ pub(crate) struct Options {
     /// Threads of a block, a multiple of 32 [default: 1024, 32 on simulated devices].
     #[arg(long, value_parser = parse_threads)]
     threads: Option<u32>,
-    /// How the blocks of a launch, and the launches of both sides, wait for each other; one row each [default: none, and
-    /// half with more than 64 blocks, which is how many channels there are].
+    /// How the blocks of a launch, and the launches of both sides, wait for each other; one row each [default: none;
+    /// half with more than 64 blocks, because there are 64 channels].
     #[arg(long, value_enum, value_delimiter = ',')]
     barriers: Vec<Barriers>,
-    /// Bytes for which another block gets work; with full barriers all blocks have it [default: 16 for each of its
-    /// threads, and 2 of packets].
+    /// For how many bytes one more block gets work; with full barriers all blocks have work [default: 16 for each
+    /// thread of a block; for packets 2].
     #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]
     share: Option<u64>,
 }
@@ -60,21 +60,21 @@ pub(crate) struct Options {
 pub(crate) struct CopyOptions {
     #[command(flatten)]
     options: Options,
-    /// Rows of bulk copies too, by blocks of one warp: by 1, 2, 4, 8 and 16 of them, or those of --blocks. It takes devices of
-    /// compute capability 9.0, or simulated ones.
+    /// Add rows of bulk copies, by blocks of one warp: by 1, 2, 4, 8 and 16 blocks, or by those of --blocks. Needs
+    /// devices of compute capability 9.0, or simulated ones.
     #[arg(long)]
     bulk: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct PacketOptions {
-    /// The kinds of packets, one row each [default: ll16, and ll128 where the link carries whole lines].
+    /// The kinds of packets, one row each [default: ll16, and ll128 if the link carries whole lines].
     #[arg(long, value_enum, value_delimiter = ',')]
     packets: Vec<Packets>,
     /// Which blocks put and which unpack, one row each [default: together, and split from 4 MiB on].
     #[arg(long, value_enum, value_delimiter = ',')]
     roles: Vec<Roles>,
-    /// With split roles, how many blocks put [default: half of those with work for LL128, else five of eight].
+    /// With split roles, how many blocks put [default: half of those with work for LL128, otherwise five of eight].
     #[arg(long, value_name = "BLOCKS")]
     putters: Option<u32>,
     #[command(flatten)]
@@ -85,7 +85,7 @@ pub(crate) struct PacketOptions {
 enum Barriers {
     /// Two barriers of the whole grid; one thread of it signals and waits.
     Full,
-    /// Only blocks with work take part; behind a put the last one signals, and the others do not wait for it.
+    /// Only blocks with work take part; after a put the last block signals, and the others do not wait for it.
     Half,
     /// Each block with work signals and waits on a channel of its own.
     None,

@@ -12,8 +12,8 @@ pub(super) enum Roles {
     Split,
 }
 
-/// From about here on messages are better off with split roles: what the peer sends then is unpacked while it arrives,
-/// which gains more than more blocks that do the same.
+/// From about this size on, split roles are faster: what the peer sends is unpacked while it arrives, which gains more
+/// than having more blocks do the same.
 const SPLIT_FROM: u64 = 4 << 20;
 
 impl Roles {
@@ -29,14 +29,14 @@ impl Roles {
         if bytes >= SPLIT_FROM { Self::Split } else { Self::Together }
     }
 
-    /// What becomes of them where so many blocks have work: a lone one does both.
+    /// The roles if only so many blocks have work: a single block does both.
     pub(super) fn among(self, workers: u32) -> Self {
         if workers < 2 { Self::Together } else { self }
     }
 
-    /// How many of the `workers`, from the first on, put, and the number of the first that unpacks. Where roles are
-    /// split, `putters` of them put, if that is given, else as many as is fastest on two H200: what a packet has more
-    /// than its data is more to put and as much to unpack. At least one block has each role.
+    /// How many of the `workers`, from the first on, put, and the number of the first that unpacks. With split roles,
+    /// `putters` of them put if that is given; otherwise as many as is fastest on two H200, which is more where flags
+    /// are a larger part of a packet. At least one block has each role.
     pub(super) fn blocks(self, packets: Packets, workers: u32, putters: Option<u32>) -> (u32, u32) {
         if self.among(workers) == Self::Together {
             return (workers, 0);

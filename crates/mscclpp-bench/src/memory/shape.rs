@@ -5,7 +5,7 @@ use mscclpp::prelude::*;
 use super::{Barriers, Move, Options, OwnChannels};
 use crate::Result;
 
-/// Of the launches.
+/// The shape of the launches.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     pub(super) blocks: u32,

@@ -1,4 +1,4 @@
-//! What is drawn: the lines and their points, from the rows of result files.
+//! The content of the picture: lines and their points, from the rows of result files.
 
 use std::collections::BTreeMap;
 

@@ -17,10 +17,10 @@ use crate::{Result, report::Report};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What `--json` wrote, or tables that nccl-tests printed, as text.
+    /// Files written by `--json`, or tables printed by nccl-tests, as text.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Where the SVG goes [default: standard output].
+    /// The file for the SVG [default: standard output].
     #[arg(short, long, value_name = "OUT.svg")]
     output: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! Tables that nccl-tests print, as reports: the same picture shows them beside rows of this program.
+//! Reads tables printed by nccl-tests as reports, so that one picture shows them beside rows of this program.
 
 use crate::{
     machine::Machine,
@@ -8,7 +8,7 @@ use crate::{
 /// Reads the text that one of nccl-tests printed: a series for each of `out-of-place` and `in-place`.
 ///
 /// # Errors
-/// What is not as such a table is, with its line.
+/// If something is not as in such a table, with its line.
 pub(super) fn parse(text: &str) -> Result<Report, String> {
     let mut columns: Option<Columns> = None;
     let mut workload = "nccl-tests";

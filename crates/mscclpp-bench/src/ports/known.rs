@@ -1,8 +1,8 @@
-//! What is known of the speed of port channels on two H200 of one host, in microseconds a round.
+//! What is known about the speed of port channels on two H200 of one host, in microseconds per round.
 
 use super::Carrier;
 
-/// A baseline, and what this project wants.
+/// A baseline, and the goal of this project.
 pub(super) type Known = (Option<f64>, Option<f64>);
 
 const KIB: u64 = 1 << 10;
@@ -11,7 +11,7 @@ const MIB: u64 = 1 << 20;
 /// Bytes, baseline and goal.
 type Put = (u64, Option<f64>, f64);
 
-/// A launch a round; the first two baselines are the middle of what several runs gave.
+/// One launch per round; the first two baselines are the middle of several runs.
 const PUTS: [Put; 3] = [
     (KIB, Some(20.05), 8.0),
     (MIB, Some(24.2), 18.0),

@@ -1,4 +1,4 @@
-//! Port channels between two processes, each with a proxy, and the workloads over them.
+//! Port channels between two processes that have a proxy each, and the workloads over them.
 
 mod known;
 mod ping_pong;
@@ -24,17 +24,17 @@ use crate::{
     stopwatch::Stopwatch,
 };
 
-/// Of every workload over port channels.
+/// The options of every workload over port channels.
 #[derive(Args)]
 pub(crate) struct Common {
     #[command(flatten)]
     sizes: sizes::Range,
     #[command(flatten)]
     measuring: Measuring,
-    /// Up to how many bytes a kernel's thread puts by itself, 0 for none [default: the library's].
+    /// The largest put that a kernel's thread does itself, 0 for none [default: the library's].
     #[arg(long, value_name = "BYTES")]
     direct_put_max: Option<u32>,
-    /// Up to how many bytes it does so by bulk copies, 0 for none [default: the library's].
+    /// The largest put that a kernel's thread does itself by bulk copies, 0 for none [default: the library's].
     #[arg(long, value_name = "BYTES")]
     bulk_put_max: Option<u32>,
     /// How many triggers the FIFO holds, a power of two from 2 to 4096 [default: the library's].
@@ -42,10 +42,10 @@ pub(crate) struct Common {
     fifo_size: Option<u64>,
 }
 
-/// What the proxies send over.
+/// The transport of the proxies.
 #[derive(Args)]
 pub(crate) struct Carriage {
-    /// What the proxies send over.
+    /// The transport of the proxies.
     #[arg(long = "transport", value_enum, default_value = "cuda-ipc")]
     carrier: Carrier,
     #[command(flatten)]

@@ -23,7 +23,7 @@ use crate::{
 pub(crate) struct Options {
     #[command(flatten)]
     common: Common,
-    /// All rounds in one launch, not a launch for each.
+    /// Run all rounds in one launch, instead of a launch for each.
     #[arg(long)]
     in_kernel: bool,
     #[command(flatten)]

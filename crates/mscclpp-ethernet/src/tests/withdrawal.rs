@@ -65,7 +65,7 @@ fn nothing_arrives_in_a_devices_memory_that_was_dropped_in_the_middle_of_a_write
     assert!(bytes.iter().all(|byte| *byte == 5), "bytes came after the withdrawal");
 }
 
-/// Whoever sees data may drop its memory, however little the receiver has got on since.
+/// An owner that sees the data may drop its memory, however little the receiver has done since.
 #[test]
 fn dropping_memory_once_its_data_is_there_costs_no_connection() {
     let (a, b) = (Process::start(), Process::start());

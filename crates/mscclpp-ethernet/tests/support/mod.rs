@@ -1,4 +1,4 @@
-//! What the tests of this crate share: words of host memory, and CPU endpoints that are connected.
+//! What the tests of this crate share: words of host memory, and connected CPU endpoints.
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 

@@ -1,4 +1,4 @@
-//! A wire that is slow, loses packets, or has a firewall: whatever comes to one interface leaves at another, later or
+//! A wire that is slow, loses packets, or has a firewall: what arrives at one interface leaves at another, later or
 //! never.
 
 use std::{

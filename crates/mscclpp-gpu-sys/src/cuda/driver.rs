@@ -33,7 +33,7 @@ const CANDIDATES: [&str; 7] = [
 const SINCE: &str = "NVIDIA driver 470 (CUDA 11.4)";
 
 impl Driver {
-    /// The driver of this process: found and resolved at the first call, not initialised.
+    /// The driver of this process: found and resolved at the first call, but not initialised.
     ///
     /// # Errors
     /// [`LoadError`], the same at every call.
@@ -52,9 +52,9 @@ impl Driver {
 }
 
 entry_points! {
-    /// The driver's functions. The documentation of each is the driver's, under the name given.
+    /// The driver's functions. Each is documented by the driver, under the name given.
     ///
-    /// Optional ones are `None` where the driver is too old to have them.
+    /// Optional functions are `None` if the driver is too old to have them.
     table Driver -> CuResult, since SINCE;
     required {
         init: "cuInit" => fn(c_uint);

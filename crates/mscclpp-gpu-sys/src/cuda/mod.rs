@@ -1,8 +1,8 @@
 //! The CUDA driver.
 //!
-//! What the driver hands back is never a Rust enum or a struct that holds one: a newer driver may return values
-//! that this build does not know. Results are [`CuResult`], codes are integers, and the few structs the driver
-//! fills in are declared here. Enums of cudarc are for input, cast to `u32`.
+//! What the driver returns is never a Rust enum or a struct that holds one, because a newer driver may return values
+//! that this build does not know. Results are [`CuResult`], codes are integers, and the few structs that the driver
+//! fills in are declared here. cudarc's enums are used only for input, cast to `u32`.
 
 mod driver;
 mod result;

@@ -12,8 +12,8 @@ pub const HANDLE_TYPE_FABRIC: u32 = 8;
 pub const MEMHOSTALLOC_PORTABLE: u32 = 1;
 /// `CU_MEMHOSTALLOC_DEVICEMAP`: mapped into the devices' address space.
 pub const MEMHOSTALLOC_DEVICEMAP: u32 = 2;
-/// `CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS` of the second version of these operations. The name stood for
-/// another number before CUDA 12, hence it is spelled out here.
+/// `CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS` of the second version of these operations. Before CUDA 12 this
+/// name stood for another number, so the number is written out here.
 pub const CAN_USE_64_BIT_STREAM_MEM_OPS: u32 = 122;
 
 /// `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`, which the oldest headers do not have.
@@ -26,9 +26,9 @@ pub const FLUSH_TARGET_CURRENT_CONTEXT: u32 = 0;
 pub const FLUSH_TO_OWNER: u32 = 100;
 /// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES`
 pub const FLUSH_TO_ALL_DEVICES: u32 = 200;
-/// Of `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS`: the host may flush.
+/// A bit of `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS`: the host may flush.
 pub const FLUSH_OPTION_HOST: i32 = 1;
-/// Of the same: a stream's memory operations may flush.
+/// A bit of the same attribute: a stream's memory operations may flush.
 pub const FLUSH_OPTION_MEMOPS: i32 = 2;
 /// `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER`
 pub const WRITES_ORDERING_OWNER: i32 = 100;
@@ -41,7 +41,7 @@ pub const WRITES_ORDERING_ALL_DEVICES: i32 = 200;
 pub struct Location {
     /// A `CUmemLocationType`.
     pub kind: u32,
-    /// The device, where `kind` is that of a device.
+    /// The device's number, if `kind` says that it is a device.
     pub id: i32,
 }
 
@@ -55,7 +55,7 @@ pub struct AllocationProp {
     pub requested_handle_types: u32,
     /// Where the memory is.
     pub location: Location,
-    /// Of Windows alone; null.
+    /// For Windows only; null.
     pub win32_handle_metadata: *mut c_void,
     /// What the memory must be able to do.
     pub alloc_flags: AllocFlags,
@@ -91,7 +91,7 @@ impl Default for AllocationProp {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AccessDesc {
-    /// Who is to have access.
+    /// The device that gets access.
     pub location: Location,
     /// A `CUmemAccess_flags`.
     pub flags: u32,

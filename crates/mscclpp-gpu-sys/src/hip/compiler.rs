@@ -45,7 +45,7 @@ impl Hiprtc {
 }
 
 entry_points! {
-    /// hiprtc's functions. The documentation of each is hiprtc's, under the name given.
+    /// hiprtc's functions. Each is documented by hiprtc, under the name given.
     table Hiprtc -> HiprtcResult, since SINCE;
     required {
         version: "hiprtcVersion" => fn(*mut c_int, *mut c_int);

@@ -1,4 +1,4 @@
-//! The values of HIP's enumerations and flags that the platform passes.
+//! The values of HIP's enumerations and flags that are passed to HIP.
 
 /// `hipDeviceAttributeMultiprocessorCount`: compute units.
 pub const ATTRIBUTE_MULTIPROCESSOR_COUNT: u32 = 63;

@@ -1,8 +1,8 @@
 //! HIP, AMD's interface to its GPUs, and its run-time compiler hiprtc. One table serves ROCm 6 and 7.
 //!
-//! Nothing of ROCm is needed to build. Values and layouts are declared here, and compared with published bindings by a
-//! test; no GPU of AMD's has run any of it. What HIP hands back is never a Rust enum: a newer release may return values
-//! that this build does not know.
+//! Building needs nothing of ROCm. Values and layouts are declared here, and a test compares them with published
+//! bindings; none of it has been run on an AMD GPU. What HIP returns is never a Rust enum, because a newer release may
+//! return values that this build does not know.
 
 mod compiler;
 mod constants;
@@ -27,5 +27,5 @@ pub type GraphExec = *mut Opaque;
 pub type Module = *mut Opaque;
 /// A `hipFunction_t`.
 pub type Function = *mut Opaque;
-/// A `hipDeviceptr_t`, or a pointer to memory of the host that devices reach.
+/// A `hipDeviceptr_t`, or a pointer to host memory that devices can access.
 pub type Pointer = *mut Opaque;

@@ -33,15 +33,15 @@ pub struct IpcMemHandle {
     pub reserved: [u8; 64],
 }
 
-/// `hipDeviceProp_tR0600`, of which the name of the architecture is all that is used: no attribute tells it. HIP keeps
-/// this layout under this name. There is more room than any release writes.
+/// `hipDeviceProp_tR0600`. Only the name of the architecture is used, because no attribute gives it. HIP keeps this
+/// layout under this name. The struct has more room than any release writes.
 #[repr(C, align(8))]
 pub struct DeviceProperties {
-    /// What stands before.
+    /// The fields before the name.
     pub before: [u8; 1160],
     /// `gcnArchName`: such as `gfx942:sramecc+:xnack-`, NUL-terminated.
     pub gcn_arch_name: [u8; 256],
-    /// What stands behind, and room.
+    /// The fields after the name, and spare room.
     pub behind: [u8; 2680],
 }
 
@@ -52,7 +52,7 @@ impl Default for DeviceProperties {
 }
 
 impl Hip {
-    /// The runtime of this process: found and resolved at the first call, not initialised.
+    /// The runtime of this process: found and resolved at the first call, but not initialised.
     ///
     /// # Errors
     /// [`LoadError`], the same at every call.
@@ -70,9 +70,9 @@ impl Hip {
 }
 
 entry_points! {
-    /// HIP's functions. The documentation of each is HIP's, under the name given.
+    /// HIP's functions. Each is documented by HIP, under the name given.
     ///
-    /// Optional ones are `None` where the release is too old to have them.
+    /// Optional functions are `None` if the release is too old to have them.
     table Hip -> HipResult, since SINCE;
     required {
         init: "hipInit" => fn(c_uint);

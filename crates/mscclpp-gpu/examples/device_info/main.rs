@@ -1,4 +1,5 @@
-//! Prints every device and how they reach each other, and tries each thing that this crate can do on each of them.
+//! Prints every device and how the devices reach each other, and tries everything that this crate can do on each of
+//! them.
 //!
 //! ```text
 //! cargo run --release -p mscclpp-gpu --features cuda-12040 --example device_info

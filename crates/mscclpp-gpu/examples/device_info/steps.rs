@@ -1,4 +1,4 @@
-//! What is tried on every device.
+//! The steps that are tried on every device.
 
 use std::sync::atomic::Ordering;
 

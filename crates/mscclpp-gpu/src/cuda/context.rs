@@ -1,4 +1,4 @@
-//! Making a device's context current for one call, and putting back what was.
+//! Makes a device's context current for one call, and then restores the previous one.
 
 use std::marker::PhantomData;
 

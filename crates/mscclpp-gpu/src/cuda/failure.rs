@@ -1,4 +1,4 @@
-//! Driver results as errors, with what a user can do about them.
+//! Turns driver results into errors that say what a user can do.
 
 use std::ffi::{CStr, c_char};
 

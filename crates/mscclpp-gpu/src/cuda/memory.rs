@@ -1,7 +1,7 @@
 //! Device memory: made here, or mapped from another process.
 //!
-//! What [`allocate`] makes is a virtual-memory allocation with a shareable handle, where the device and its set-up allow
-//! it (probed once, by making one), else a plain one, which legacy IPC can share.
+//! [`allocate`] makes a virtual-memory allocation with a shareable handle, if the device and its set-up allow that
+//! (which is found out once, by making one). Otherwise it makes a plain allocation, which legacy IPC can share.
 
 use std::{ffi::c_void, os::fd::AsRawFd};
 

@@ -1,15 +1,17 @@
-//! The CUDA platform, on the driver API.
+//! The CUDA platform, based on the driver API.
 //!
-//! 1. **Primary contexts.** A device is its primary context, retained when it is first opened and, as the CUDA runtime
-//!    does, kept until the process ends: destroying it would pull it from under PyTorch's and other threads' feet.
-//! 2. **The calling thread is left as it was.** Each call makes the context current and puts back the one that was; a
-//!    thread that had none keeps this one, as with the CUDA runtime ([`context`]).
-//! 3. **Captures of others are not disturbed.** Calls that a capture in progress forbids run with the thread's capture
-//!    mode relaxed, and what the library does for itself runs on a non-blocking stream of its own, which takes no part
-//!    in anyone's capture.
-//! 4. **Failures in drop** are logged (target `mscclpp::gpu`), never a panic.
-//! 5. **Dropping waits for no kernel.** What waits in the driver, unloading a module and freeing page-locked memory, is
-//!    put off ([`module`], [`crate::driver::pinned`]); what launches need is kept until they are complete ([`crate::driver::in_use`]).
+//! 1. **Primary contexts.** A device is its primary context. It is retained when the device is first opened and, as in
+//!    the CUDA runtime, kept until the process ends: PyTorch and other threads may be using it, so it must not be
+//!    destroyed.
+//! 2. **The calling thread is left as it was.** Each call makes the context current and then restores the previous one.
+//!    A thread that had none keeps this one, as with the CUDA runtime ([`context`]).
+//! 3. **Captures of others are not disturbed.** Calls that are forbidden during a capture run with the thread's capture
+//!    mode relaxed. The library's own work runs on a separate non-blocking stream, which takes part in nobody's
+//!    capture.
+//! 4. **Failures in drop** are logged (target `mscclpp::gpu`) and never panic.
+//! 5. **Dropping waits for no kernel.** In the driver, unloading a module and freeing page-locked memory wait, so both
+//!    are put off ([`module`], [`crate::driver::pinned`]). What launches need is kept until they are complete
+//!    ([`crate::driver::in_use`]).
 
 mod context;
 mod device;
@@ -125,7 +127,7 @@ fn current_device() -> Result<usize> {
     Ok(0)
 }
 
-/// A value written as on a device without stream value writes.
+/// Writes a value in the way that serves devices without stream value writes.
 ///
 /// # Safety
 /// As [`crate::Stream::write_u64`]; the stream is not capturing.

@@ -1,9 +1,9 @@
 //! Modules and their kernels.
 //!
-//! Unloading a module waits until every kernel that runs on the device is complete, and one of them may wait for what
-//! comes behind it. So a module that nobody has any more is unloaded when the next one is loaded, which may wait for
-//! kernels anyway and says so. That wait is also why a launch need not keep its module; a graph does, as it is launched
-//! again.
+//! Unloading a module waits until every kernel that runs on the device is complete, and such a kernel may wait for work
+//! that comes after it. So a module that is no longer used is unloaded when the next one is loaded: loading may wait
+//! for kernels anyway, and its documentation says so. Because of that wait, a launch need not keep its module; a graph
+//! must, as it is launched again.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -190,7 +190,7 @@ impl Drop for Loaded {
     }
 }
 
-/// Modules that nobody has any more, to be unloaded with the next load. It lives as long as the process.
+/// Modules that are no longer used, to be unloaded with the next load. It lives as long as the process.
 #[derive(Default)]
 pub(super) struct RetiredModules {
     modules: Mutex<Vec<Retired>>,

@@ -1,5 +1,5 @@
-//! The names in a PTX text: what must be loaded at once, and what an error can offer. Any driver can load PTX, only
-//! new ones can list what is in a module.
+//! The names in a PTX text: the kernels that must be loaded at once, and the names that an error can list. Every driver
+//! can load PTX, but only new ones can list what a module contains.
 
 /// The kernels: the words after `.entry`.
 pub(super) fn kernels(source: &str) -> Vec<String> {

@@ -1,5 +1,5 @@
-//! Eight-byte values on their way to a device that has no stream value writes: each is copied from a slot of pinned
-//! memory, which is not used again before its copy is complete.
+//! Writes eight-byte values on a device that has no stream value writes: each is copied from a slot of pinned memory,
+//! which is not used again before its copy is complete.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

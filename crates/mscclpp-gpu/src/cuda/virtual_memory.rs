@@ -1,4 +1,4 @@
-//! Virtual memory: physical memory made or imported, and mapped at an address.
+//! Virtual memory: physical memory that is made or imported, and then mapped at an address.
 
 use std::{
     ffi::{c_int, c_void},

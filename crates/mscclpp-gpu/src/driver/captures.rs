@@ -1,10 +1,10 @@
-//! What the graphs need that are being captured.
+//! What graphs need while they are being captured.
 //!
-//! A stream may join a capture that another one has begun, through an event. So what a captured launch needs is noted with
-//! the driver's number of the capture, which is never used twice in a process. While no capture that was begun here is in
-//! progress, a launch asks for nothing but that.
+//! Through an event, a stream may join a capture that another stream has begun. So the needs of a captured launch are
+//! noted under the driver's number of the capture, which is never used twice in a process. While no capture that was
+//! begun here is in progress, a launch only checks that there is none.
 //!
-//! A capture that somebody else has begun makes a graph that is not ours, and keeps nothing.
+//! A capture that was begun outside this library makes a graph that is not ours, and keeps nothing alive.
 
 use std::{
     collections::HashMap,

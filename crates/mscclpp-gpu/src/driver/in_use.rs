@@ -1,11 +1,13 @@
 //! What the launches of a stream keep alive until they are complete.
 //!
-//! 1. **Owners go in behind their launch**, while the launch's arguments still hold them, with its number. So whoever
-//!    reads the number and then finds the stream idle knows that all launches up to it are complete.
-//! 2. **An object is kept once**, with the number of its last launch: a launch of objects that are kept already costs no
-//!    call of the driver. One that brings a new object asks the event in place, or records one; so does every 64th.
-//! 3. **They go** when the stream is synchronised, or a query finds it idle, or the event is reached; without a lock held,
-//!    as their drop may do anything. What is left when the stream is dropped goes to the device, with an event behind it.
+//! 1. **Owners are added after their launch**, with its number, while the launch's arguments still hold them. So a
+//!    thread that reads the number and then finds the stream idle knows that all launches up to that number are
+//!    complete.
+//! 2. **An object is kept once**, with the number of its last launch. A launch of objects that are already kept costs
+//!    no driver call. A launch with a new object queries the recorded event, or records one; so does every 64th launch.
+//! 3. **They are dropped** when the stream is synchronised, when a query finds it idle, or when the event is reached.
+//!    No lock is held then, because their drop may do anything. What is left when the stream is dropped goes to the
+//!    device, with an event after it.
 
 use parking_lot::Mutex;
 

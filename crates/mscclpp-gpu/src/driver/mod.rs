@@ -1,4 +1,4 @@
-//! What the platforms share whose devices are GPUs with a driver.
+//! What the platforms with a GPU driver share.
 
 pub(crate) mod captures;
 pub(crate) mod in_use;

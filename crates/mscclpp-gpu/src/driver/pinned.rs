@@ -1,8 +1,8 @@
 //! Page-locked host memory, kept for reuse.
 //!
-//! Freeing it waits until every kernel that runs is complete, and holds off launches meanwhile: freeing it while a kernel
-//! waits for one that is still to be launched never ends. So it is not freed, but kept until it is wanted again or the
-//! process ends. There is as much of it as was in use at once, rounded up.
+//! Freeing page-locked memory waits until every running kernel is complete, and holds off launches meanwhile. If a
+//! kernel waits for another that is still to be launched, freeing never ends. So the memory is not freed, but kept
+//! until it is needed again or the process ends. There is as much of it as was in use at once, rounded up.
 
 use parking_lot::Mutex;
 
@@ -17,7 +17,7 @@ pub(crate) struct PinnedSpares {
     blocks: Mutex<Vec<Block>>,
 }
 
-/// Page-locked memory, mapped into the device. Whoever makes one gives it away for good.
+/// Page-locked memory, mapped into the device. It is never freed.
 pub(crate) struct Block {
     pub(crate) host: *mut u8,
     /// As the device sees it.

@@ -1,4 +1,4 @@
-//! Compiling kernels at run time, with hiprtc. The result is a code object for one architecture, kept in the cache.
+//! Compiles kernels at run time, with hiprtc. The result is a code object for one architecture, kept in the cache.
 
 use std::ffi::{CString, c_char, c_int};
 

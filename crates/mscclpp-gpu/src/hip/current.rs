@@ -1,4 +1,4 @@
-//! Making a device the calling thread's for one call, and putting back the one that was.
+//! Makes a device the calling thread's device for one call, and then restores the previous one.
 
 use std::{ffi::c_int, marker::PhantomData};
 

@@ -1,4 +1,4 @@
-//! Finding the allocation behind an address: to share it with other processes, or to reach it from another device.
+//! Finds the allocation behind an address: to share it with other processes, or to reach it from another device.
 
 use std::{
     ffi::{c_int, c_void},

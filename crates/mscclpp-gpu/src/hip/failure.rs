@@ -1,7 +1,7 @@
-//! Results of the HIP runtime as errors, with what a user can do about them.
+//! Turns results of the HIP runtime into errors that say what a user can do.
 //!
-//! HIP keeps the last failed result of a thread for `hipGetLastError`. Others ask there about their own calls, so what this
-//! library's calls leave is taken away.
+//! HIP keeps the last failed result of a thread for `hipGetLastError`. Other code asks there about its own calls, so
+//! this library removes the results of its calls.
 
 use std::ffi::{CStr, c_char};
 

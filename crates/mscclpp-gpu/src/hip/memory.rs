@@ -1,12 +1,12 @@
-//! Device memory: made here, or mapped from another process. And page-locked memory of the host.
+//! Device memory, made here or mapped from another process, and page-locked memory of the host.
 //!
-//! Kernels of other devices write to memory, and this device's kernels look at it, while they run. For AMD's GPUs that is
-//! defined in fine-grained memory alone, which uncached memory is, too: what `hipMalloc` makes may stay in caches until a
-//! kernel ends. A token, a FIFO and a buffer of packets need it, and any buffer may become one of packets. So all memory
-//! that is made here is uncached, or fine-grained where a device has no other.
+//! Kernels of other devices write to memory while this device's kernels run and read it. On AMD's GPUs that is defined
+//! only in fine-grained memory, which includes uncached memory: data in memory from plain `hipMalloc` may stay in
+//! caches until a kernel ends. Tokens, FIFOs and packet buffers need fine-grained memory, and any buffer may be used
+//! for packets. So all memory made here is uncached, or fine-grained if a device has no uncached memory.
 //!
-//! `hipFree` waits until the device is idle, and a kernel that runs may be waiting for the thread that drops a buffer. So a
-//! thread of its own frees ([`Freer`]).
+//! `hipFree` waits until the device is idle, and a running kernel may be waiting for the thread that drops a buffer. So
+//! a separate thread frees memory ([`Freer`]).
 
 use std::{
     sync::{OnceLock, mpsc},

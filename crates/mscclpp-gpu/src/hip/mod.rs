@@ -1,15 +1,15 @@
-//! The HIP platform: AMD's GPUs, through the HIP runtime and hiprtc. Compiled and tested against a fake of the runtime;
-//! no GPU has run it. Whoever opens a device reads that in the log.
+//! The HIP platform: AMD's GPUs, through the HIP runtime and hiprtc. It is compiled, and tested against a fake of the
+//! runtime; it has not been run on a GPU. The log says so when a device is opened.
 //!
-//! 1. **Device memory is uncached** ([`memory`]): kernels of other devices write to it, and its own look at it, while they
-//!    run. Memory of AMD's GPUs is coherent then only if it was made so.
-//! 2. **The calling thread is left as it was.** Each call makes its device the thread's, and puts back the one that was
-//!    ([`current`]). What a failed call leaves for `hipGetLastError` is taken away ([`failure`]).
-//! 3. **Captures of others are not disturbed**: as on CUDA, calls that a capture in progress forbids run with the thread's
-//!    capture mode relaxed.
-//! 4. **Failures in drop** are logged (target `mscclpp::gpu`), never a panic.
-//! 5. **Dropping waits for no kernel.** Device memory is freed on a thread of its own ([`memory`]), modules are unloaded
-//!    with the next load ([`module`]), page-locked memory is kept ([`crate::driver::pinned`]), and what launches need is
+//! 1. **Device memory is uncached** ([`memory`]), because kernels of other devices write to it while its own device's
+//!    kernels run and read it. On AMD's GPUs, memory is coherent in this case only if it was made so.
+//! 2. **The calling thread is left as it was.** Each call makes its device the thread's device and then restores the
+//!    previous one ([`current`]). What a failed call leaves for `hipGetLastError` is removed ([`failure`]).
+//! 3. **Captures of others are not disturbed.** As on CUDA, calls that are forbidden during a capture run with the
+//!    thread's capture mode relaxed.
+//! 4. **Failures in drop** are logged (target `mscclpp::gpu`) and never panic.
+//! 5. **Dropping waits for no kernel.** A separate thread frees device memory ([`memory`]), modules are unloaded with
+//!    the next load ([`module`]), and page-locked memory is kept ([`crate::driver::pinned`]). What launches need is
 //!    kept until they are complete ([`crate::driver::in_use`]).
 
 mod compiler;

@@ -1,8 +1,9 @@
 //! Modules and their kernels.
 //!
-//! Unloading a module may wait for kernels that run, and one of them may wait for what comes behind it. So a module that
-//! nobody has any more is unloaded when the next one is loaded, which may wait for kernels anyway and says so. HIP does not
-//! promise that wait, though. Therefore a launch keeps its module until it is complete, and so does a graph.
+//! Unloading a module may wait for running kernels, and such a kernel may wait for work that comes after it. So a
+//! module that is no longer used is unloaded when the next one is loaded: loading may wait for kernels anyway, and its
+//! documentation says so. But HIP does not promise that unloading waits, so a launch keeps its module until it is
+//! complete, and so does a graph.
 
 use std::{
     ffi::{CString, c_int, c_void},

@@ -3,13 +3,14 @@
 //! All accesses are relaxed atomics: 8 bytes at a time where the address is 8-byte aligned, single bytes at the edges
 //! (and where a copy's source is not aligned as its destination is, single bytes of the source).
 //! So a kernel of this process that polls, loads or stores 8-byte words of the same memory races with no plain access,
+//! So a kernel of this process that polls, loads or stores 8-byte words of the same memory races with no plain access,
 //! and it never sees half of such a word. Order comes from elsewhere: from the stream (invariant 3), or from a word
-//! stored with release ([`publish`]) behind the data and loaded with acquire by whoever polls it.
+//! that is stored with release ([`publish`]) after the data and loaded with acquire by the thread that polls it.
 //!
-//! Two accesses of *different* size that overlap and are not ordered are outside the language's model. A kernel that
-//! polls 4 bytes while they are being copied gets what every supported CPU gives, the bytes of one whole 8-byte word;
-//! the device API polls 8-byte words only. Memory of another process is outside the model as well; there the argument
-//! is the CPU's, for which these accesses are single instructions.
+//! Two accesses of *different* size that overlap and are not ordered are outside the language's memory model. A kernel
+//! that polls 4 bytes while they are being copied gets what every supported CPU gives: bytes of one whole 8-byte word.
+//! The device API polls only 8-byte words. Memory of another process is outside the model too; there the argument rests
+//! on the CPU, for which each of these accesses is a single instruction.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -97,7 +98,7 @@ pub(super) unsafe fn fill(dst: DevicePtr, len: u64, value: u8) {
     }
 }
 
-/// Stores `value` behind everything this thread did before: whoever loads it with acquire sees all that.
+/// Stores `value` after everything that this thread did before: a thread that loads it with acquire sees all of that.
 ///
 /// # Safety
 /// As [`write`] for 8 bytes; `dst` is 8-byte aligned.

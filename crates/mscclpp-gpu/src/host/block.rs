@@ -1,13 +1,14 @@
-//! Running one block: its threads are coroutines that take turns on the calling thread.
+//! Runs one block: its threads are coroutines that take turns on the calling thread.
 //!
 //! # Invariants
-//! 1. A block is reached through one raw pointer, by [`take_turn`] and by the callbacks of the coroutine that this runs, all
-//!    on one thread of the operating system. No reference into the block lives while a coroutine is resumed or suspended.
+//! 1. A block is accessed through one raw pointer, by [`take_turn`] and by the callbacks of the coroutine that it runs,
+//!    all on one thread of the operating system. No reference into the block lives while a coroutine is resumed or
+//!    suspended.
 //! 2. Nothing on the stack of a kernel's thread needs dropping: device code has no destructors that matter, and the
-//!    callbacks keep nothing while they are suspended. So a thread can be given up wherever it is.
-//! 3. Threads have their turns in rounds, in the order of their number. Those that a barrier lets go on, whichever came to
-//!    it last, go on in the next round, and so in that order too, each with all the branches of a turn. The device API
-//!    relies on it where a warp does something in one instruction on a GPU.
+//!    callbacks keep nothing while they are suspended. So a thread can be abandoned at any point.
+//! 3. Threads take their turns in rounds, in the order of their numbers. Threads that a barrier releases go on in the
+//!    next round, whichever came to it last; so they too go on in that order, each with all the branches of a turn. The
+//!    device API relies on this where a warp of a GPU does something in one instruction.
 
 use std::{
     ffi::{CStr, c_char, c_void},

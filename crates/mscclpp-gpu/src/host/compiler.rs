@@ -1,4 +1,4 @@
-//! Compiling a kernel's CUDA source for the CPU, with the C++ compiler of the machine.
+//! Compiles a kernel's CUDA source for the CPU, with the machine's C++ compiler.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -71,11 +71,11 @@ fn headers<'a>(source: &KernelSource<'a>) -> impl Iterator<Item = (&'a str, &'a 
     library.chain(source.headers()).copied()
 }
 
-/// The C++ compiler that kernels of [`Platform::Host`](crate::Platform::Host) are compiled with, and the first line of what it
-/// says of its version. It is looked for at the first call, by running programs.
+/// The C++ compiler that compiles kernels for [`Platform::Host`](crate::Platform::Host), and the first line that it
+/// prints about its version. The first call looks for it, by running programs.
 ///
 /// # Errors
-/// [`Error::NoCompiler`] with all that was tried.
+/// [`Error::NoCompiler`], which lists what was tried.
 pub fn host_compiler() -> Result<String> {
     let compiler = compiler()?;
     let version = compiler.version.lines().next().unwrap_or("no version");

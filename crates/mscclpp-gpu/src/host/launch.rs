@@ -1,4 +1,4 @@
-//! Running a grid: one thread per block (invariant 4).
+//! Runs a grid: one thread per block (invariant 4).
 
 use std::{
     ffi::c_void,
@@ -12,8 +12,8 @@ use std::{
 use super::{block, compiler::SHARED_BYTES, library::Kernel, module::HostModule};
 use crate::{Error, KernelArgs, LaunchConfig, Owner, Result};
 
-/// How many blocks of one launch the Host platform runs at once. Those of a larger grid start as earlier ones end, in
-/// the order of their index, as on a GPU that cannot hold them all.
+/// How many blocks of one launch the Host platform runs at once. In a larger grid, further blocks start as earlier ones
+/// end, in the order of their index, as on a GPU that cannot hold them all.
 pub(super) const MAX_RESIDENT_BLOCKS: u64 = 1024;
 
 // What CUDA allows, on all of its devices of today: what runs here is to run there.

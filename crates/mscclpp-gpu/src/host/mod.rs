@@ -1,16 +1,17 @@
 //! The Host platform: devices simulated on the CPU.
 //!
-//! It is what a machine without a GPU runs on and the executable specification of what the other platforms do; it is
-//! never picked silently, and everything it makes says `host`. What it promises, and to which the files below refer:
+//! It runs programs on a machine without a GPU, and it is the executable specification of the other platforms. It is
+//! never chosen silently, and everything it makes says `host`. It promises the following, to which the files of this
+//! folder refer as invariants:
 //!
 //! 1. Device memory is a sealed memfd mapped shared, so that another process can map it and cannot shrink it.
-//! 2. Memory that kernels of this or another process may touch meanwhile is only accessed with atomics.
-//! 3. A stream is an ordered queue with one worker thread. All of an operation happens before all of the next one,
-//!    and all of the last one before `synchronize` or `query` says so.
-//! 4. Up to 1024 blocks of a launch run at once, each on a thread of its own, so blocks may wait
-//!    for each other, as they may on a GPU on which they all fit.
-//! 5. A kernel that fails in one block ends its other blocks, and fails its stream, not its device: what was queued behind it
-//!    is skipped, and events recorded behind it carry the error to whoever waits for them.
+//! 2. Memory that kernels of this or another process may be touching is accessed only with atomics.
+//! 3. A stream is an ordered queue with one worker thread. All of an operation happens before all of the next one, and
+//!    all of the last one before `synchronize` or `query` reports it.
+//! 4. Up to 1024 blocks of a launch run at once, each on a thread of its own. So blocks may wait for each other, as on
+//!    a GPU on which they all fit.
+//! 5. A kernel that fails in one block ends its other blocks, and fails its stream but not its device. What was queued
+//!    after it is skipped, and events recorded after it pass the error on to those that wait for them.
 //! 6. A kernel is compiled from its CUDA source (`compiler`), and its threads are coroutines (`block`).
 
 mod abi;
@@ -69,8 +70,8 @@ impl PlatformBackend for Host {
     }
 }
 
-/// The simulated driver: like a real one it is there once per process, from its first use on, so that all handles of a
-/// device are the same device. The environment counts at that first use.
+/// The simulated driver. Like a real one it exists once per process, from its first use on, so that all handles of a
+/// device are the same device. The environment is read at that first use.
 static DEVICES: OnceLock<Vec<Arc<HostDevice>>> = OnceLock::new();
 
 fn devices() -> Result<&'static [Arc<HostDevice>]> {

@@ -1,4 +1,4 @@
-//! What a stream has to do, and the thread that does it.
+//! The operations of a stream, and the thread that carries them out.
 
 use std::{
     collections::VecDeque,

@@ -1,8 +1,8 @@
-//! Which memory kernels of the Host platform may touch: all that its devices have allocated, pinned and imported in this
-//! process, and what modules bring along.
+//! The memory that kernels of the Host platform may touch: everything that its devices have allocated, pinned and
+//! imported in this process, and the variables of modules.
 //!
-//! Kernels look a range up once and remember it together with the epoch of that moment, which changes whenever memory
-//! goes away.
+//! Kernels look a range up once and remember it with the epoch at that time. The epoch changes whenever memory goes
+//! away.
 
 use std::{
     collections::BTreeMap,

@@ -1,7 +1,7 @@
-//! From preprocessed CUDA C++ to C++: what a CUDA compiler knows by itself is replaced, and the kernels are listed.
+//! Turns preprocessed CUDA C++ into C++: replaces what only a CUDA compiler knows, and lists the kernels.
 //!
-//! The text is what the C++ compiler's preprocessor made of a kernel's source, so that every macro is gone and markers say
-//! which line of which file is which. Text of the system's own headers is left as it is.
+//! The input is what the C++ compiler's preprocessor made of a kernel's source. So there are no macros left, and
+//! markers say which line of which file each line is. Text of the system's own headers is left as it is.
 
 use std::fmt::Write;
 

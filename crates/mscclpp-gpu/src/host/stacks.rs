@@ -1,4 +1,4 @@
-//! The stacks of a block's threads: one piece of memory for all of them, kept for the blocks that come after.
+//! The stacks of a block's threads: one piece of memory for all of them, kept for later blocks.
 
 use std::num::NonZeroUsize;
 

@@ -1,5 +1,5 @@
-//! What CUDA's device code has without an include, half and bfloat16, and cooperative groups, on whichever platform
-//! there is: the results of one source, `*_builtins.cu` beside this, compared with what Rust calculates.
+//! What CUDA device code has without an include, half and bfloat16, and cooperative groups, on the platform that is
+//! there. The results of one source, `*_builtins.cu` beside this, are compared with what Rust computes.
 
 mod cuda;
 #[path = "../device/mod.rs"]

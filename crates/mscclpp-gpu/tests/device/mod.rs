@@ -1,4 +1,5 @@
-//! The device a test runs on: a GPU where the crate was built for them and there is one, else a simulated one.
+//! The device on which a test runs: a GPU if the crate was built for GPUs and there is one, otherwise a simulated
+//! device.
 
 use mscclpp_gpu::{Gpu, Platform};
 

@@ -1,4 +1,4 @@
-//! Trials that need GPUs: reported as ignored, with the reason, where there are none; and they end.
+//! Trials that need GPUs: if there are none, they are reported as ignored, with the reason. And each trial ends.
 
 use std::{
     sync::mpsc::{self, RecvTimeoutError},

@@ -1,4 +1,4 @@
-//! What simulated adapters are like.
+//! The properties of simulated adapters.
 
 use std::{net::Ipv4Addr, time::Duration};
 

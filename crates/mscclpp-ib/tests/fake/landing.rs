@@ -1,4 +1,4 @@
-//! How what has arrived at an adapter becomes visible in the memory of its host. The rules are at the top of [`super`].
+//! How data that has arrived at an adapter becomes visible in its host's memory. The rules are at the top of [`super`].
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 

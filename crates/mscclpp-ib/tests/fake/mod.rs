@@ -1,17 +1,17 @@
-//! Adapters for RDMA in this process, behind the table of [`Verbs`]: what software RoCE cannot show, and what real adapters
-//! do only when they are broken.
+//! RDMA adapters simulated in this process, behind the table of [`Verbs`]. They show what software RoCE cannot show,
+//! and what real adapters do only when they are broken.
 //!
-//! A [`Fake`] is a world of devices that reach each other. Its [`table`](Fake::table) is used like libibverbs': devices,
-//! protection domains, memory with keys that are checked, completion queues with channels, queue pairs of reliable
-//! connections; sends, RDMA writes, both also with immediate data, atomic additions. Other operations are refused when posted.
-//! All memory is this process's. Objects are never freed, so that what happens after their end is seen: it is noted as
-//! misuse, and the end of the [`Fake`] panics then.
+//! A [`Fake`] is a world of devices that reach each other. Its [`table`](Fake::table) is used like libibverbs. It has
+//! devices, protection domains, memory with keys that are checked, completion queues with channels, and queue pairs of
+//! reliable connections. It carries out sends and RDMA writes, both also with immediate data, and atomic additions;
+//! other operations are refused when posted. All memory is this process's. Objects are never freed, so that a use after
+//! their end is noticed: it is noted as misuse, and the [`Fake`] then panics at its end.
 //!
 //! # Order
-//! What is posted to a queue pair is carried out in the order of posting, and requests complete in that order:
-//! InfiniBand Architecture Specification, volume 1, "Transaction ordering". Queue pairs among each other have no order.
+//! Requests posted to a queue pair are carried out in the order of posting, and complete in that order: InfiniBand
+//! Architecture Specification, volume 1, "Transaction ordering". There is no order between queue pairs.
 //!
-//! What has arrived becomes visible in memory later. When, [`Reordering`] says; without, at once. With
+//! What has arrived becomes visible in memory later. [`Reordering`] says when; without it, at once. With
 //! `Reordering::relaxed`, for what arrives by one queue pair:
 //! - what goes to memory registered without relaxed ordering is visible after everything that came before: PCI Express
 //!   Base Specification, "Transaction ordering rules", a posted request without the attribute relaxed ordering passes no

@@ -1,4 +1,4 @@
-//! Posting and polling: what C inlines, so that it is reached through the context.
+//! Posting and polling: the calls that C inlines, so they are reached through the context.
 
 use std::ffi::c_int;
 

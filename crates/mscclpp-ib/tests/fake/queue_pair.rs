@@ -1,4 +1,4 @@
-//! Entry points of queue pairs: their states, and what each change of state must bring along.
+//! Entry points of queue pairs: their states, and what each change of state requires.
 
 use std::{collections::VecDeque, ffi::c_int};
 

@@ -1,4 +1,4 @@
-//! What the adapter of a request's target does with it: checks, and pieces on their way to memory.
+//! What the adapter at a request's target does with it: checks, and pieces on their way to memory.
 
 use mscclpp_verbs_sys as sys;
 

@@ -1,4 +1,4 @@
-//! `ibv_get_device_list` is told nothing about the world that it is asked for, so each world has one of its own.
+//! `ibv_get_device_list` gets no argument that says which world is meant, so each world has an entry point of its own.
 
 use std::{ffi::c_int, sync::Mutex};
 

@@ -1,4 +1,4 @@
-//! What the simulated adapters are made of. One lock guards it all.
+//! The state of the simulated adapters. One lock guards all of it.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -1,4 +1,4 @@
-//! Entry points that give texts, and what else needs no device.
+//! Entry points that return texts, and others that need no device.
 
 use std::ffi::{CStr, c_char, c_int};
 

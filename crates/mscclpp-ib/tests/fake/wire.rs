@@ -1,4 +1,4 @@
-//! Carrying out what is posted: the requester's part.
+//! Carries out what is posted: the requester's part.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Entry points: what they tell, what they refuse, how they fail on purpose.
+//! Entry points: what they report, what they refuse, and how they fail on purpose.
 
 use std::{ffi::CStr, ptr};
 

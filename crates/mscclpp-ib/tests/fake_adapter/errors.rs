@@ -1,4 +1,4 @@
-//! What is refused, and how failures look.
+//! What is refused, and what failures look like.
 
 use std::{thread, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Tests of the simulated adapters: that they refuse what real ones refuse, and reorder what real ones may and nothing else.
+//! Tests of the simulated adapters: they refuse what real ones refuse, and reorder only what real ones may reorder.
 
 #[path = "../fake/mod.rs"]
 mod fake;

@@ -1,4 +1,4 @@
-//! What may pass what.
+//! Which operations may overtake which.
 
 use std::sync::atomic::Ordering;
 

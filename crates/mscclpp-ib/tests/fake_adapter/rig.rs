@@ -1,4 +1,4 @@
-//! Two ends of a connection, with as little between them and the table as can be.
+//! Two ends of a connection, with as little as possible between them and the table.
 
 use std::{
     ptr,

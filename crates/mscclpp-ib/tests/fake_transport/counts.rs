@@ -1,4 +1,4 @@
-//! How much is posted and told: what no speed of a machine blurs.
+//! How many requests are posted and how many completions are asked for. A machine's speed does not change these counts.
 
 use std::thread;
 

@@ -1,4 +1,4 @@
-//! What adapters say of themselves, and adapters of which one has no atomics.
+//! Events that adapters report, and pairs of adapters of which one has no atomics.
 
 use std::{
     ffi::{c_int, c_void},

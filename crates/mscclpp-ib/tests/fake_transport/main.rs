@@ -1,4 +1,4 @@
-//! What is tried with simulated adapters: order where adapters reorder, everything that can fail, and how much is posted.
+//! Tests with simulated adapters: order where adapters reorder, everything that can fail, and how much is posted.
 
 #[path = "../support/ends.rs"]
 mod ends;

@@ -1,4 +1,4 @@
-//! Adapters that take fewer requests than were handed over: the rest goes on exactly where it stopped.
+//! Adapters that take fewer requests than were handed over: the rest goes on exactly where they stopped.
 
 use std::{
     sync::{

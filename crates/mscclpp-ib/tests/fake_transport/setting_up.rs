@@ -1,4 +1,5 @@
-//! Calls of the library that fail when a connection is made: each is an error that names it, and nothing is left behind.
+//! Calls of the library that fail while a connection is made: each is an error that names the call, and nothing is left
+//! behind.
 
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, IbConfig, IbMode, RegisteredMemory, Report,

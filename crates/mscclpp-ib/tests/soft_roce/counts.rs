@@ -1,5 +1,5 @@
-//! How often a queue calls its adapter, and how many completions it takes. What a machine's emulator makes slow, it does not
-//! make more.
+//! How often a queue calls its adapter, and how many completions it takes. An emulator makes calls slower, but not more
+//! frequent.
 
 use std::{
     ffi::c_int,

@@ -1,4 +1,4 @@
-//! What goes wrong: each time an error with the cause, within ten seconds, and the first one stays.
+//! Failures: each is an error with its cause, within ten seconds, and the first error stays.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! How much there may be of everything, and that nothing is left of it.
+//! How much of everything there may be, and that nothing is left behind.
 
 use std::{process::Command, time::Duration};
 

@@ -1,6 +1,6 @@
-//! What is tried on soft-RoCE devices that may be taken away: order, counts, many connections, and everything that fails.
+//! Tests on soft-RoCE devices that may be taken away: order, counts, many connections, and everything that fails.
 //!
-//! Runs in the machine of `cargo xtask rdma-vm` alone, as root, one test after the other.
+//! Runs only in the machine of `cargo xtask rdma-vm`, as root, one test after the other.
 
 mod counts;
 #[path = "../support/ends.rs"]

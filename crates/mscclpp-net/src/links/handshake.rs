@@ -44,8 +44,8 @@ pub(super) enum Purpose {
 pub(super) struct Request {
     /// The endpoint wanted.
     pub(super) endpoint: Name,
-    /// The endpoint of the side that connects. Claimed, not proved: whoever knows the key of the endpoint wanted may claim
-    /// it.
+    /// The endpoint of the side that connects. Claimed, not proved: any process that knows the key of the wanted
+    /// endpoint may claim it.
     pub(super) from: Name,
     /// The number of the link, one for each link of `from`. Connections that carry data have that of their link.
     pub(super) link: u64,
@@ -126,7 +126,7 @@ pub(super) struct Initiator {
 }
 
 impl Initiator {
-    /// Answers the challenge; the bytes are to be sent. A nonce must never be used twice.
+    /// Answers the challenge; send the returned bytes. A nonce must never be used twice.
     pub(super) fn answer(
         protocol: Protocol,
         key: &Key,
@@ -183,7 +183,7 @@ pub(super) struct Responder {
 }
 
 impl Responder {
-    /// Begins; the challenge is to be sent. A nonce must never be used twice.
+    /// Begins; send the returned challenge. A nonce must never be used twice.
     pub(super) fn new(protocol: Protocol, nonce: Nonce) -> Self {
         let mut challenge = [0; CHALLENGE];
         challenge[..8].copy_from_slice(&protocol.begin());
@@ -202,7 +202,7 @@ impl Responder {
 
     /// Takes the hello. `key_of` gives the key of an endpoint; `admit` decides about a peer that has proved itself.
     ///
-    /// Either way the bytes are to be sent.
+    /// Send the returned bytes in either case.
     pub(super) fn verify(
         &self,
         hello: &[u8; HELLO],

@@ -1,5 +1,5 @@
-//! What kernels do in the tests. A call is a kernel of one thread on a stream of its own, so that calls may wait for each
-//! other.
+//! The kernels of the tests. Each call launches a kernel of one thread on a stream of its own, so that calls may wait
+//! for each other.
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 

@@ -1,5 +1,5 @@
-//! Models of what kernels do with a FIFO and a port channel, step by step as in the headers: each step says which function it
-//! is of. The proxy's end, `mscclpp_proxy::protocol::Ring`, is checked as it is.
+//! Models of what kernels do with a FIFO and a port channel, step by step as in the headers: each step names its
+//! function. The proxy's end, `mscclpp_proxy::protocol::Ring`, is checked as it is.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! That what cannot be done is an error that names the trigger, and that nobody waits for ever.
+//! What cannot be done is an error that names the trigger, and nobody waits for ever.
 
 use std::{
     thread,

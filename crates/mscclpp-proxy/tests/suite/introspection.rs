@@ -1,4 +1,4 @@
-//! That a service can tell what it did and what it waits for.
+//! A service can tell what it did and what it waits for.
 
 use std::thread;
 

@@ -1,4 +1,4 @@
-//! That a signal never comes before the data of earlier puts, in any mixture of small and large, from several threads.
+//! A signal never comes before the data of earlier puts, in any mixture of small and large puts, from several threads.
 
 use std::thread;
 

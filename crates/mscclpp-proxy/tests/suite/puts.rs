@@ -1,4 +1,4 @@
-//! That data arrives: every byte of it, and no other.
+//! Data arrives: every byte of it, and no other byte.
 
 use std::thread;
 

@@ -1,4 +1,4 @@
-//! That a transport which is full makes triggers wait, and nothing else: none is lost, reordered or a failure.
+//! A full transport makes triggers wait, and does nothing else: no trigger is lost, reordered or a failure.
 
 use mscclpp_proxy::FifoPosition;
 

@@ -1,4 +1,4 @@
-//! That what is made of one semaphore shares its tokens, and that its signals over the link have one sender.
+//! Objects made of one semaphore share its tokens, and its signals over the link have a single sender.
 
 use mscclpp_core::{Error as CoreError, HostToDeviceSemaphore};
 use mscclpp_proxy::{ProxyService, Result};

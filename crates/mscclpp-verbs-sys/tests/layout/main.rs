@@ -1,5 +1,5 @@
-//! The types made by bindgen are laid out as a C compiler lays out the header that is installed here, which may be newer than
-//! the one that they were made from. To compare with a header elsewhere, name its folder in `C_INCLUDE_PATH`.
+//! The types made by bindgen have the layout that a C compiler gives them with the installed header, which may be newer
+//! than the one from which they were made. To compare with a header elsewhere, name its folder in `C_INCLUDE_PATH`.
 //! With feature `rdma-sys`, also as that crate's bindgen lays them out.
 
 mod c;

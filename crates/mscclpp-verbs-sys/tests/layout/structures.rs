@@ -1,4 +1,4 @@
-//! What the layouts of libibverbs' structures consist of.
+//! The values that make up the layouts of libibverbs' structures.
 
 /// Calls a macro with each structure: what C calls it, its named fields, those without a name in C, and paths into fields.
 /// The fields must be all there are, see [`every_field`].

@@ -156,8 +156,8 @@ pub(crate) struct Receiver {
     again: u64,
     told: u64,
     is_telling: bool,
-    /// Whether a thread that waits has served it, since the hub's last asked.
-    is_assisted: bool,
+    /// How often threads that wait have served it, since the hub's last asked.
+    assists: u32,
     /// Nothing that came behind the end counts: what it belongs to may have been lost with the end.
     is_over: bool,
     words: Arc<Words>,
@@ -187,6 +187,11 @@ pub(crate) enum Served {
 /// How often a receiver's completions are looked at before the others have their turn: a peer that sends without a pause must
 /// not keep the thread.
 const POLLS_AT_ONCE: usize = 64;
+
+/// So many looks of threads that wait are often, for the time for which the hub's leaves it to them. A thread that spins makes
+/// thousands. One that sleeps in between, or polls now and then, is no faster than events, and its peer, which knows of few
+/// receives, would wait for it.
+const OFTEN: u32 = 32;
 
 /// The completions of receives are known by their places, that of a count by this.
 const COUNT: u64 = u64::MAX;
@@ -241,7 +246,7 @@ impl Receiver {
             again: 0,
             told: 0,
             is_telling: false,
-            is_assisted: false,
+            assists: 0,
             is_over: false,
             words,
             stream: connection.stream,
@@ -302,13 +307,13 @@ impl Receiver {
     /// As [`Receiver::serve`], by a thread that waits for a token: one look, as it comes again if its token has not come.
     /// Whether that look found that the queue is over: said once, as the hub's thread is to be told.
     pub(crate) fn serve_for_waiter(&mut self) -> bool {
-        self.is_assisted = true;
+        self.assists = self.assists.saturating_add(1);
         !self.is_over && self.serve_with(1) == Served::Over
     }
 
-    /// Whether a thread that waits has served it since this was last asked.
+    /// Whether threads that wait have served it often since this was last asked.
     pub(crate) fn take_assisted(&mut self) -> bool {
-        mem::take(&mut self.is_assisted)
+        mem::take(&mut self.assists) >= OFTEN
     }
 
     /// What came is refused; the peer is told why.

@@ -35,6 +35,8 @@ const PORT_GRACE: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_secs(2);
 /// How long receivers that threads which wait serve are left to these.
 const ASSISTED: Duration = Duration::from_millis(1);
+/// How long one look of such a thread may take.
+const ONE_LOOK: Duration = Duration::from_micros(50);
 /// How often what dropped queues have under way is looked after, and for how long.
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
@@ -132,12 +134,12 @@ impl Service {
 
     /// Stopped: nobody is left who could open queues. What was given to queues that are gone is still carried out.
     fn finish(&mut self) {
-        self.shared.inbound.write().clear();
-        self.receivers.clear();
         while !self.draining.is_empty() {
             self.drain(Instant::now());
             std::thread::sleep(DRAIN_PAUSE);
         }
+        // Behind that: it may go to receivers of this process. They end with this thread.
+        self.shared.inbound.write().clear();
     }
 
     /// Lets go of what has nothing under way any more.
@@ -265,7 +267,9 @@ impl Service {
     fn serve(&mut self, number: u64) {
         let Some(receiver) = self.receivers.get(&number).cloned() else { return };
         // A thread that waits serves it now. It may lose the processor meanwhile; the other receivers do not wait for that.
-        let Some(mut receiver) = receiver.try_lock() else { return self.leave_to_waiters(number) };
+        let Some(mut receiver) = receiver.try_lock_for(ONE_LOOK) else {
+            return self.leave_to_waiters(number);
+        };
         let mut served = receiver.serve();
         if served == Served::All && receiver.take_assisted() {
             self.leave_to_waiters(number);

@@ -18,6 +18,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use mscclpp_gpu::Gpu;
@@ -156,8 +157,7 @@ pub(crate) struct Receiver {
     again: u64,
     told: u64,
     is_telling: bool,
-    /// Whether a thread that waits has served it, since the hub's last asked.
-    is_assisted: bool,
+    assists: Assists,
     /// Nothing that came behind the end counts: what it belongs to may have been lost with the end.
     is_over: bool,
     words: Arc<Words>,
@@ -186,8 +186,34 @@ pub(crate) enum Served {
 
 /// How often a receiver's completions are taken before the others have their turn: a peer that sends without pause must
 /// not occupy the thread.
-/// not keep the thread.
 const POLLS_AT_ONCE: usize = 64;
+
+/// How often waiting threads have served a receiver.
+struct Assists {
+    count: u64,
+    /// Since when they are counted.
+    since: Instant,
+}
+
+/// So many looks within [`ASSISTED`] are frequent. A thread that spins makes hundreds. One that sleeps in between, or polls
+/// now and then, is no faster than events. Its peer, which knows of few receives, would wait for it.
+const FREQUENT: u64 = 32;
+
+/// How long a receiver is left to waiting threads before the hub's thread looks again.
+pub(crate) const ASSISTED: Duration = Duration::from_millis(1);
+
+impl Assists {
+    /// Whether there were many, in a time that ends now. Counts anew after each such time.
+    fn are_frequent(&mut self, now: Instant) -> bool {
+        let Self { count, since } = *self;
+        let elapsed = now.saturating_duration_since(since);
+        if elapsed < ASSISTED {
+            return count >= FREQUENT;
+        }
+        *self = Self { count: 0, since: now };
+        u128::from(count) * ASSISTED.as_nanos() >= u128::from(FREQUENT) * elapsed.as_nanos()
+    }
+}
 
 /// The completions of receives carry the number of their place, the completion of a count carries this.
 const COUNT: u64 = u64::MAX;
@@ -242,7 +268,7 @@ impl Receiver {
             again: 0,
             told: 0,
             is_telling: false,
-            is_assisted: false,
+            assists: Assists { count: 0, since: Instant::now() },
             is_over: false,
             words,
             stream: connection.stream,
@@ -304,13 +330,13 @@ impl Receiver {
     /// its token has not come. Returns whether this look found that the queue is over, so that the hub's thread is told
     /// once.
     pub(crate) fn serve_for_waiter(&mut self) -> bool {
-        self.is_assisted = true;
+        self.assists.count += 1;
         !self.is_over && self.serve_with(1) == Served::Over
     }
 
-    /// Whether a waiting thread has served it since the last call.
-    pub(crate) fn take_assisted(&mut self) -> bool {
-        mem::take(&mut self.is_assisted)
+    /// Whether waiting threads have served it often lately, as the hub's thread asks now.
+    pub(crate) fn is_assisted(&mut self, now: Instant) -> bool {
+        self.assists.are_frequent(now)
     }
 
     /// What came is refused; the peer is told why.
@@ -440,6 +466,24 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn looks_are_frequent_by_how_many_there_are_in_a_time() {
+        let start = Instant::now();
+        let mut assists = Assists { count: 0, since: start };
+        let mut after = |count, time| {
+            assists.count += count;
+            assists.are_frequent(start + time)
+        };
+        let step = ASSISTED / 20;
+        assert!(!after(20, step), "not yet");
+        assert!(after(20, 2 * step), "events one after the other do not begin the count anew");
+        assert!(after(0, ASSISTED), "as many as that in the whole time");
+        assert!(!after(FREQUENT / 2, 2 * ASSISTED));
+        assert!(!after(50 * FREQUENT, 100 * ASSISTED), "a few at a time add up over a long time");
+        assert!(!after(FREQUENT - 1, 100 * ASSISTED + step));
+        assert!(after(1, 100 * ASSISTED + step));
+    }
 
     #[test]
     fn numbers_go_on_past_32_bits() {

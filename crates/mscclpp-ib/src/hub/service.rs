@@ -23,7 +23,7 @@ use crate::{
     blob::{EXCHANGE, Offer},
     error::{Error, Result},
     link::Side,
-    receiver::{Beginning, Complaint, Receiver, Served},
+    receiver::{ASSISTED, Beginning, Complaint, Receiver, Served},
     sender::Sender,
 };
 
@@ -33,8 +33,8 @@ const OFFER_LIMIT: Duration = Duration::from_secs(5);
 const PORT_GRACE: Duration = Duration::from_secs(3);
 /// How often to check that adapters are still there.
 const LOOK: Duration = Duration::from_secs(2);
-/// How long receivers that waiting threads serve are left to those threads.
-const ASSISTED: Duration = Duration::from_millis(1);
+/// How long one look of a waiting thread may take.
+const ONE_LOOK: Duration = Duration::from_micros(50);
 /// How often to look after what dropped queues have under way, and for how long.
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
@@ -132,12 +132,12 @@ impl Service {
 
     /// Called at the end: nobody is left who could open queues. What dropped queues were given is still carried out.
     fn finish(&mut self) {
-        self.shared.inbound.write().clear();
-        self.receivers.clear();
         while !self.draining.is_empty() {
             self.drain(Instant::now());
             std::thread::sleep(DRAIN_PAUSE);
         }
+        // Behind that: it may go to receivers of this process. They end with this thread.
+        self.shared.inbound.write().clear();
     }
 
     /// Lets go of queues that have nothing under way any more.
@@ -265,9 +265,11 @@ impl Service {
     fn serve(&mut self, number: u64) {
         let Some(receiver) = self.receivers.get(&number).cloned() else { return };
         // A thread that waits serves it now. It may lose the processor meanwhile; the other receivers do not wait for that.
-        let Some(mut receiver) = receiver.try_lock() else { return self.leave_to_waiters(number) };
+        let Some(mut receiver) = receiver.try_lock_for(ONE_LOOK) else {
+            return self.leave_to_waiters(number);
+        };
         let mut served = receiver.serve();
-        if served == Served::All && receiver.take_assisted() {
+        if served == Served::All && receiver.is_assisted(Instant::now()) {
             self.leave_to_waiters(number);
         } else if served == Served::All {
             // Armed before the last look: what comes behind that look makes an event.

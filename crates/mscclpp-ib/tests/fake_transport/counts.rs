@@ -1,6 +1,10 @@
 //! How many requests are posted and how many completions are asked for. A machine's speed does not change these counts.
 
-use std::thread;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
 
 use mscclpp_core::{IbConfig, IbMode};
 
@@ -115,4 +119,36 @@ fn signals_that_are_waited_for_make_few_events() {
     let events = after.events - before.events;
     println!("{events} events for {} signals", 2 * ROUNDS);
     assert!(events < ROUNDS, "{events} events for {} signals", 2 * ROUNDS);
+}
+
+/// A thread that polls now and then, between other things, takes signals too. Events are faster: the transport's thread must not
+/// leave them to it, and the peer, which knows of a few receives, must not wait for it.
+#[test]
+fn a_thread_that_polls_now_and_then_is_no_reason_to_do_without_events() {
+    const SIGNALS: u64 = 100;
+    const BETWEEN_POLLS: Duration = Duration::from_micros(300);
+    const BETWEEN_SIGNALS: Duration = Duration::from_millis(1);
+    let world = World::new(Config::new(2));
+    let pair = world.pair(IbMode::HostNoAtomic, IbConfig::new());
+    let ((there, back), (_, idle)) = (pair.semaphores(), pair.semaphores());
+    there.signal().expect("a signal");
+    back.wait(POLLS).expect("a signal");
+    let is_over = AtomicBool::new(false);
+    let before = world.fake.counters();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(idle.poll().ok(), Some(false), "nobody signals this one");
+                thread::sleep(BETWEEN_POLLS);
+            }
+        });
+        for _ in 0..SIGNALS {
+            thread::sleep(BETWEEN_SIGNALS);
+            there.signal().expect("a signal");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let events = world.fake.counters().events - before.events;
+    println!("{events} events for {SIGNALS} signals");
+    assert!(events > SIGNALS / 2, "{events} events for {SIGNALS} signals");
 }

@@ -279,8 +279,8 @@ impl Connection {
     }
 
     /// The calling thread waits for something of the peer.
-    pub(crate) fn progress_inbound(&self) {
-        self.inner.link.progress_inbound();
+    pub(crate) fn progress_inbound(&self) -> bool {
+        self.inner.link.progress_inbound()
     }
 
     fn link_queue(&self) -> Result<Box<dyn Queue>> {

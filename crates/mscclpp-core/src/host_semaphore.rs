@@ -238,8 +238,7 @@ impl HostToHostSemaphore {
         let (mut start, mut long, mut patience) = (None, None, Patience::default());
         let pause = || {
             let start = *start.get_or_insert_with(Instant::now);
-            connection.progress_inbound();
-            if patience.wait() {
+            if !connection.progress_inbound() && patience.wait() {
                 let first = connection.context().waits_are_logged_after();
                 let long = long.get_or_insert_with(|| LongWait::since(start, first));
                 let what = || format!("{}: a signal, over {}", connection.label(), connection.transport());

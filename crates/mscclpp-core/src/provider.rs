@@ -190,8 +190,11 @@ pub trait Link: Send + Sync + Any {
 
     /// Carries out what has come for this side, where that is left to a thread of the transport, such as storing tokens. A host
     /// thread calls it again and again while it waits for a signal over this link, so that it need not wait for that other
-    /// thread to wake up. Does not block. Most transports have nothing to do here.
-    fn progress_inbound(&self) {}
+    /// thread to wake up. Does not block. Returns whether something had come; the caller then looks at its token at once. Most
+    /// transports have nothing to do here.
+    fn progress_inbound(&self) -> bool {
+        false
+    }
 }
 
 /// The number that a [`Queue`] knows a pair of memories by. Numbers are given by the core, one after the other from 0 on,

@@ -33,7 +33,7 @@ use crate::{
     blob::PROTOCOL,
     error::Result,
     link::{LinkState, Side},
-    receiver::Receiver,
+    receiver::{Receiver, Served},
     region::{Keys, Words},
     sender::Sender,
 };
@@ -173,16 +173,20 @@ impl Hub {
         Ok(self.links.dial(peer, same_host, from, events)?)
     }
 
-    /// Takes what has come from the peer, for a thread that waits for it.
-    pub(crate) fn progress_inbound(&self, between: &Between) {
+    /// Takes what has come from the peer, for a thread that waits for it. Whether something had.
+    pub(crate) fn progress_inbound(&self, between: &Between) -> bool {
+        let mut has_come = false;
         let inbound = self.shared.inbound.read();
         for (number, receiver) in inbound.get(between).into_iter().flatten() {
             // Served by another thread now: then that does what there is.
             let Some(mut receiver) = receiver.try_lock() else { continue };
-            if receiver.serve_for_waiter() {
-                self.shared.commands.send(Command::Close(*number));
+            match receiver.serve_for_waiter() {
+                Served::All => {}
+                Served::Some => has_come = true,
+                Served::Over => self.shared.commands.send(Command::Close(*number)),
             }
         }
+        has_come
     }
 
     /// Fails the link when its adapter or port does.

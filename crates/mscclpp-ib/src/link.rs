@@ -145,7 +145,7 @@ impl Link for IbLink {
         }
     }
 
-    fn progress_inbound(&self) {
-        self.hub.progress_inbound(&self.between);
+    fn progress_inbound(&self) -> bool {
+        self.hub.progress_inbound(&self.between)
     }
 }

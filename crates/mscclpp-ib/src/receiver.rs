@@ -327,11 +327,10 @@ impl Receiver {
     }
 
     /// Like [`Receiver::serve`], for a thread that waits for a token. It looks once, because the thread calls again if
-    /// its token has not come. Returns whether this look found that the queue is over, so that the hub's thread is told
-    /// once.
-    pub(crate) fn serve_for_waiter(&mut self) -> bool {
+    /// its token has not come. That the queue is over is said once, by the look that found it: the hub's thread is told.
+    pub(crate) fn serve_for_waiter(&mut self) -> Served {
         self.assists.count += 1;
-        !self.is_over && self.serve_with(1) == Served::Over
+        if self.is_over { Served::All } else { self.serve_with(1) }
     }
 
     /// Whether waiting threads have served it often lately, as the hub's thread asks now.

@@ -7,7 +7,7 @@ use std::{
     os::unix::net::UnixStream,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread,
@@ -38,17 +38,19 @@ pub(crate) fn open(stream: UnixStream, limit: usize, monitor: LinkMonitor) -> Re
         started.map(drop).map_err(|e| CoreError::system("starting a thread", e))
     };
     let answers = stream.try_clone().map_err(|e| CoreError::system("opening a queue", e))?;
-    let all_sent = Arc::new(AtomicBool::new(false));
-    let (ticket, over, lost) = (reached.clone(), all_sent.clone(), monitor.clone());
-    start("post-answers", Box::new(move || hear(answers, &ticket, &over, &lost)))?;
+    let (ticket, lost) = (reached.clone(), monitor.clone());
+    start("post-answers", Box::new(move || hear(answers, &ticket, &lost)))?;
     let lost = monitor.clone();
-    start("post-sender", Box::new(move || send(stream, &items, &all_sent, &lost)))?;
+    start("post-sender", Box::new(move || send(stream, &items, &lost)))?;
     Ok(Box::new(PostQueue { outgoing, reached, monitor, routes: Vec::new() }))
 }
 
 // ANCHOR: threads
+/// The ticket behind the last item of a queue.
+const END: u64 = u64::MAX;
+
 /// Sends until the queue is dropped, and then what is left.
-fn send(mut stream: UnixStream, items: &Receiver<Outgoing>, all_sent: &AtomicBool, monitor: &LinkMonitor) {
+fn send(mut stream: UnixStream, items: &Receiver<Outgoing>, monitor: &LinkMonitor) {
     let mut staging = Staging::new();
     let mut send = |item: Outgoing| -> Option<()> {
         stream.write_all(&item.frame.encode()).ok()?;
@@ -68,19 +70,19 @@ fn send(mut stream: UnixStream, items: &Receiver<Outgoing>, all_sent: &AtomicBoo
             return monitor.lost("a queue to it broke");
         }
     }
-    all_sent.store(true, Ordering::Release);
     // The peer's hub reads to the end; one that is gone does not.
+    let _ = stream.write_all(&Frame::Flush { ticket: END }.encode());
     let _ = stream.shutdown(Shutdown::Write);
 }
 
 /// Hears which tickets the peer's hub has reached, until it hangs up: behind the last item, or because it is gone or was
 /// asked for what must not be, such as a region that was withdrawn.
-fn hear(mut stream: UnixStream, reached: &AtomicU64, all_sent: &AtomicBool, monitor: &LinkMonitor) {
+fn hear(mut stream: UnixStream, reached: &AtomicU64, monitor: &LinkMonitor) {
     let mut ticket = [0; 8];
     while stream.read_exact(&mut ticket).is_ok() {
         reached.store(u64::from_le_bytes(ticket), Ordering::Release);
     }
-    if !all_sent.load(Ordering::Acquire) {
+    if reached.load(Ordering::Relaxed) != END {
         monitor.lost("it hung up on a queue");
     }
 }

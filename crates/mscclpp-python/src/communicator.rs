@@ -10,7 +10,7 @@ use crate::{
     error::OrRaise,
     memory::PyRegisteredMemory,
     older,
-    owned::Owned,
+    owned::{Held, Owned, closable},
     semaphore::PySemaphore,
     transport::Flags,
     waiting,
@@ -25,7 +25,7 @@ pub(crate) struct PyCommunicator {
 }
 
 impl PyCommunicator {
-    pub(crate) fn communicator(&self) -> PyResult<&Communicator> {
+    pub(crate) fn communicator(&self) -> PyResult<Held<Communicator>> {
         self.inner.get()
     }
 
@@ -60,15 +60,17 @@ impl PyCommunicator {
         };
         let job = bootstrap.get().bootstrap()?;
         let communicator = Communicator::with_context(job, context.get().context()?.clone());
-        Ok(Self { inner: Owned::that_may_wait(communicator), bootstrap, context })
+        Ok(Self { inner: Owned::that_may_wait("Communicator", communicator), bootstrap, context })
     }
 
-    fn bootstrap(&self, py: Python<'_>) -> Py<PyBootstrap> {
-        self.bootstrap.clone_ref(py)
+    fn bootstrap(&self, py: Python<'_>) -> PyResult<Py<PyBootstrap>> {
+        self.communicator()?;
+        Ok(self.bootstrap.clone_ref(py))
     }
 
-    fn context(&self, py: Python<'_>) -> Py<PyContext> {
-        self.context.clone_ref(py)
+    fn context(&self, py: Python<'_>) -> PyResult<Py<PyContext>> {
+        self.communicator()?;
+        Ok(self.context.clone_ref(py))
     }
 
     #[pyo3(signature = (ptr, size, transports))]
@@ -90,7 +92,7 @@ impl PyCommunicator {
         remote_rank: usize,
         tag: u32,
     ) -> PyResult<()> {
-        let (communicator, memory) = (self.communicator()?.clone(), memory.to_send()?.clone());
+        let (communicator, memory) = (self.communicator()?.clone(), memory.to_send()?);
         waiting::wait(py, move || communicator.send_memory(&memory, remote_rank, tag))
     }
 
@@ -141,11 +143,11 @@ impl PyCommunicator {
     }
 
     fn remote_rank_of(&self, connection: &PyConnection) -> PyResult<usize> {
-        self.communicator()?.remote_rank_of(connection.connection()?).or_raise()
+        self.communicator()?.remote_rank_of(&*connection.connection()?).or_raise()
     }
 
     fn tag_of(&self, connection: &PyConnection) -> PyResult<u32> {
-        self.communicator()?.tag_of(connection.connection()?).or_raise()
+        self.communicator()?.tag_of(&*connection.connection()?).or_raise()
     }
 
     /// Gives up the job: the calls of all ranks fail, and device waits on its semaphores end.
@@ -194,6 +196,8 @@ impl PyCommunicator {
         older::warn(py, "Communicator.setup", "get() of the futures")
     }
 }
+
+closable!(PyCommunicator, inner);
 
 /// What is accepted as this side of a connection: an endpoint, a configuration or a transport.
 struct LocalArgument(LocalEnd);
@@ -245,7 +249,7 @@ macro_rules! future {
 
         impl $type {
             fn of(pending: Pending<$value>) -> Self {
-                Self { inner: Owned::that_may_wait(pending), object: PyOnceLock::new() }
+                Self { inner: Owned::that_may_wait($name, pending), object: PyOnceLock::new() }
             }
         }
 
@@ -257,7 +261,7 @@ macro_rules! future {
                 if let Some(object) = self.object.get(py) {
                     return Ok(object.clone_ref(py));
                 }
-                let value = await_pending(py, pending)?;
+                let value = await_pending(py, &pending)?;
                 let object = self.object.get_or_try_init(py, || Py::new(py, $object::of(value)))?;
                 Ok(object.clone_ref(py))
             }

@@ -47,12 +47,14 @@ def test_lines_arrive_with_their_level_and_part():
 logger.addHandler(kept)
 mscclpp.log_to_python("DEBUG")
 say("100 % of the ranks")
-mscclpp.TcpBootstrap.create_unique_id()
-kept.wait(2)
+bootstrap = mscclpp.TcpBootstrap.create(0, 1)
+bootstrap.initialize(mscclpp.TcpBootstrap.create_unique_id())
+mscclpp.Communicator(bootstrap).connect(mscclpp.Transport.CudaIpc, 0).get()
+kept.wait(3)
 first = kept.records[0]
 assert (first.name, first.levelno, first.getMessage()) == ("mscclpp.bootstrap", logging.INFO, "100 % of the ranks")
 assert first.threadName == "mscclpp-log"
-assert any(record.levelno == logging.DEBUG for record in kept.records)
+assert any((record.name, record.levelno) == ("mscclpp.conn", logging.DEBUG) for record in kept.records)
 """)
     assert run.stderr == "", "nothing goes to standard error"
 
@@ -80,7 +82,9 @@ def test_without_the_request_the_environment_decides():
     assert "on standard error" in run.stderr
 
 
-@pytest.mark.parametrize(("level", "words"), [("LOUD", "no level of logging"), (None, "NoneType"), (1.5, "float")])
+@pytest.mark.parametrize(
+    ("level", "words"), [("LOUD", "no level of logging"), (None, "no level of logging"), (1.5, "float")]
+)
 def test_a_wrong_level_is_an_error(level, words):
     import mscclpp
 

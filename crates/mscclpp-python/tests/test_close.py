@@ -76,6 +76,35 @@ def _pair():
     return comm, comm.connect(mscclpp.Transport.CudaIpc, 0).get()
 
 
+@pytest.mark.parametrize("kind", ["MemoryChannel", "BaseMemoryChannel", "PortChannel", "BasePortChannel"])
+def test_a_channel_is_aborted_with_its_semaphore(kind):
+    comm, connection = _pair()
+    semaphore, service = comm.build_semaphore(connection, 0).get(), mscclpp.ProxyService()
+    buffer = mscclpp.RawGpuBuffer(64)
+    memory = comm.register_memory(buffer.data(), 64, mscclpp.Transport.CudaIpc)
+    place = service.add_memory(memory)
+    channel = {
+        "MemoryChannel": lambda: mscclpp.MemoryChannel(semaphore, memory, memory),
+        "BaseMemoryChannel": lambda: mscclpp.BaseMemoryChannel(semaphore),
+        "PortChannel": lambda: service.port_channel(service.add_semaphore(semaphore), place, place),
+        "BasePortChannel": lambda: service.base_port_channel(service.add_semaphore(semaphore)),
+    }[kind]()
+    semaphore.check()
+    channel.abort("for a test")
+    with pytest.raises(mscclpp.Error, match="for a test") as raised:
+        semaphore.check()
+    assert raised.value.code == mscclpp.ErrorCode.Aborted
+
+
+def test_the_memory_of_a_stub():
+    comm, connection = _pair()
+    stub = mscclpp.SemaphoreStub(connection)
+    memory = stub.memory()
+    assert memory.data() and memory.size() >= 8
+    theirs = mscclpp.SemaphoreStub.deserialize(stub.serialize()).memory()
+    assert theirs.size() == memory.size() and comm.bootstrap().get_rank() == 0
+
+
 def test_with_closes():
     bootstrap = mscclpp.TcpBootstrap.create(0, 1)
     with pytest.raises(ZeroDivisionError), bootstrap as entered:

@@ -18,9 +18,9 @@ const VARIABLES: [&str; 5] =
     ["RUST_LOG", "MSCCLPP_LOG_LEVEL", "MSCCLPP_LOG_SUBSYS", "MSCCLPP_LOG_FILE", "MSCCLPP_BOOTSTRAP_SECRET"];
 
 fn main() -> ExitCode {
-    match role().as_deref() {
-        Some("connect") => return connect(),
-        Some(_) => return redirect(),
+    match role().as_ref().and_then(|role| role.first()).map(String::as_str) {
+        Some("redirect") => return redirect(),
+        Some(_) => return connect(),
         None => {}
     }
     let trials = vec![

@@ -52,7 +52,7 @@ where
 
 fn given(object: &Bound<'_, PyAny>) -> PyResult<AnyWaited> {
     if let Ok(it) = object.cast::<PyCommunicator>() {
-        return Ok(waited(&*it.get().communicator()?));
+        return Ok(waited(&it.get().communicator()?));
     }
     if let Ok(it) = object.cast::<PyProxyService>() {
         return Ok(Box::new(Waited(it.get().service(object.py())?)));

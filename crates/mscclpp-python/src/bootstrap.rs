@@ -221,8 +221,10 @@ impl PyBootstrap {
     /// Leaves the job, unless a Communicator is still in it. Ends `initialize()`; other calls of other threads go on, and
     /// new ones raise. A second `close()` does nothing.
     fn close(&self) {
-        self.given_up.give_up("the bootstrap was closed");
-        self.formed.close();
+        if self.formed.is_open() {
+            self.given_up.give_up("the bootstrap was closed");
+            self.formed.close();
+        }
     }
 
     fn __enter__(slf: Py<Self>) -> PyResult<Py<Self>> {

@@ -1,6 +1,7 @@
 """Objects that hold something: `close()`, `with`, and `repr`."""
 
 import gc
+import os
 import threading
 import time
 
@@ -118,6 +119,15 @@ def test_with_closes():
         group.barrier()
     with pytest.raises(mscclpp.Error, match="Communicator is closed"):
         group.communicator.context()
+
+
+def test_a_closed_communicator_lets_go_of_its_bootstrap():
+    comm, connection = _pair()
+    connection.close()
+    before = len(os.listdir("/proc/self/fd"))
+    comm.close()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) < before
 
 
 def test_what_others_need_stays():

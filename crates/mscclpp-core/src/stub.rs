@@ -54,6 +54,12 @@ impl SemaphoreStub {
         })
     }
 
+    /// The memory of its token, which other semaphores of its context share.
+    #[must_use]
+    pub fn memory(&self) -> &RegisteredMemory {
+        &self.memory
+    }
+
     /// Bytes to send to the peer, a few hundred.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ from mscclpp.utils import KernelBuilder
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
+# ANCHOR: main
 def main() -> None:
     reports: dict[int, int] = {}
 
@@ -30,6 +31,7 @@ def main() -> None:
     # The kernel has waited until its triggers were handled.
     assert reports == {thread: 3 * thread for thread in range(8)}, reports
     print("reports of", len(reports), "threads:", *(reports[thread] for thread in sorted(reports)))
+    # ANCHOR_END: main
 
 
 if __name__ == "__main__":

@@ -52,22 +52,22 @@ where
 
 fn given(object: &Bound<'_, PyAny>) -> PyResult<AnyWaited> {
     if let Ok(it) = object.cast::<PyCommunicator>() {
-        return Ok(waited(it.get().communicator()?));
+        return Ok(waited(&it.get().communicator()?));
     }
     if let Ok(it) = object.cast::<PyProxyService>() {
         return Ok(Box::new(Waited(it.get().service(object.py())?)));
     }
     if let Ok(it) = object.cast::<PyMemoryChannel>() {
-        return Ok(waited(it.get().channel()?));
+        return Ok(waited(&it.get().channel()?));
     }
     if let Ok(it) = object.cast::<PyBaseMemoryChannel>() {
-        return Ok(waited(it.get().channel()?));
+        return Ok(waited(&it.get().channel()?));
     }
     if let Ok(it) = object.cast::<PyPortChannel>() {
-        return Ok(waited(it.get().channel()?));
+        return Ok(waited(&it.get().channel()?));
     }
     if let Ok(it) = object.cast::<PyBasePortChannel>() {
-        return Ok(waited(it.get().channel()?));
+        return Ok(waited(&it.get().channel()?));
     }
     if let Ok(it) = object.cast::<PySemaphore>() {
         return Ok(waited(it.get().shared()?.semaphore()));
@@ -76,7 +76,7 @@ fn given(object: &Bound<'_, PyAny>) -> PyResult<AnyWaited> {
         return Ok(waited(it.get().shared()?.semaphore()));
     }
     if let Ok(it) = object.cast::<PyDeviceToDevice>() {
-        return Ok(waited(it.get().semaphore()?));
+        return Ok(waited(&it.get().semaphore()?));
     }
     Err(PyTypeError::new_err(format!(
         "argument 'abort': expected what kernels wait through, a channel, a semaphore of kernels, a ProxyService or a \

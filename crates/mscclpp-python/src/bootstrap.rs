@@ -59,6 +59,7 @@ pub(crate) struct PyBootstrap {
     given_up: GivenUp,
 }
 
+#[derive(Clone)]
 struct Formed {
     bootstrap: Arc<dyn Bootstrap>,
     id: Option<UniqueId>,
@@ -66,7 +67,7 @@ struct Formed {
 
 impl PyBootstrap {
     fn new(rank: usize, n_ranks: usize) -> Self {
-        let formed = Owned::that_may_wait(OnceLock::new());
+        let formed = Owned::that_may_wait("TcpBootstrap", OnceLock::new());
         Self { rank, n_ranks, formed, given_up: GivenUp::default() }
     }
 
@@ -92,11 +93,11 @@ impl PyBootstrap {
     }
 
     pub(crate) fn bootstrap(&self) -> PyResult<Arc<dyn Bootstrap>> {
-        Ok(Arc::clone(&self.formed()?.bootstrap))
+        Ok(self.formed()?.bootstrap)
     }
 
-    fn formed(&self) -> PyResult<&Formed> {
-        self.formed.get()?.get().ok_or_else(|| {
+    fn formed(&self) -> PyResult<Formed> {
+        self.formed.get()?.get().cloned().ok_or_else(|| {
             error::misuse(
                 "this bootstrap is not connected yet: call initialize(unique_id) on all ranks first",
             )
@@ -106,12 +107,14 @@ impl PyBootstrap {
 
 #[pymethods]
 impl PyBootstrap {
-    fn get_rank(&self) -> usize {
-        self.rank
+    fn get_rank(&self) -> PyResult<usize> {
+        self.formed.get()?;
+        Ok(self.rank)
     }
 
-    fn get_n_ranks(&self) -> usize {
-        self.n_ranks
+    fn get_n_ranks(&self) -> PyResult<usize> {
+        self.formed.get()?;
+        Ok(self.n_ranks)
     }
 
     fn get_n_ranks_per_node(&self) -> PyResult<usize> {
@@ -213,6 +216,33 @@ impl PyBootstrap {
             py.detach(|| bootstrap.abort(reason));
         }
         Ok(())
+    }
+
+    /// Leaves the job, unless a Communicator is still in it. Ends `initialize()`; other calls of other threads go on, and
+    /// new ones raise. A second `close()` does nothing.
+    fn close(&self) {
+        if self.formed.is_open() {
+            self.given_up.give_up("the bootstrap was closed");
+            self.formed.close();
+        }
+    }
+
+    fn __enter__(slf: Py<Self>) -> PyResult<Py<Self>> {
+        slf.get().formed.get()?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
+        self.close();
+    }
+
+    fn __repr__(&self) -> String {
+        let Self { rank, n_ranks, .. } = self;
+        self.formed.show(|formed| {
+            let state = if formed.get().is_some() { "" } else { ", not connected yet" };
+            format!(", rank {rank} of {n_ranks}{state}")
+        })
     }
 }
 

@@ -1,5 +1,7 @@
 //! `RawGpuBuffer`: device memory that peers can be given.
 
+use std::sync::OnceLock;
+
 use mscclpp::{DeviceBuffer, Platform};
 use pyo3::{exceptions::PyAttributeError, prelude::*, types::PyDict};
 
@@ -8,7 +10,7 @@ use crate::{
     dlpack::{self, Tensor},
     enums::enumeration,
     error::{self, OrRaise},
-    owned::Owned,
+    owned::{Held, Owned, closable},
     raw::Bytes,
     retired::{self, Lent},
 };
@@ -28,6 +30,8 @@ enumeration! {
 #[pyclass(name = "RawGpuBuffer", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyRawGpuBuffer {
     inner: Owned<Lent>,
+    /// Kept, if arrays were made that know no more of the memory than its address and this object.
+    viewed: OnceLock<Held<Lent>>,
 }
 
 #[pymethods]
@@ -41,7 +45,7 @@ impl PyRawGpuBuffer {
             retired::sweep();
             gpu.allocate(nelems)
         });
-        Ok(Self { inner: Owned::new(Lent(buffer.or_raise()?)) })
+        Ok(Self { inner: Owned::new("RawGpuBuffer", Lent(buffer.or_raise()?)), viewed: OnceLock::new() })
     }
 
     fn nelems(&self) -> PyResult<u64> {
@@ -70,11 +74,11 @@ impl PyRawGpuBuffer {
         shape: Vec<i64>,
         strides: Vec<i64>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        dlpack::capsule(py, Tensor::new(self.buffer()?.clone(), data_type, shape, strides)?)
+        dlpack::capsule(py, Tensor::new(self.buffer()?, data_type, shape, strides)?)
     }
 
     fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
-        Ok(dlpack::device(self.buffer()?))
+        Ok(dlpack::device(&self.buffer()?))
     }
 
     /// The bytes as a DLPack capsule.
@@ -126,8 +130,8 @@ impl PyRawGpuBuffer {
 }
 
 impl PyRawGpuBuffer {
-    fn buffer(&self) -> PyResult<&DeviceBuffer> {
-        Ok(&self.inner.get()?.0)
+    fn buffer(&self) -> PyResult<DeviceBuffer> {
+        Ok(self.inner.get()?.0.clone())
     }
 
     fn interface<'py>(&self, py: Python<'py>, on: Platform) -> PyResult<Bound<'py, PyDict>> {
@@ -138,6 +142,8 @@ impl PyRawGpuBuffer {
                 buffer.gpu().platform()
             )));
         }
+        let held = self.inner.get()?;
+        self.viewed.get_or_init(|| held);
         let interface = PyDict::new(py);
         interface.set_item("shape", (buffer.len(),))?;
         interface.set_item("typestr", "|u1")?;
@@ -146,3 +152,5 @@ impl PyRawGpuBuffer {
         Ok(interface)
     }
 }
+
+closable!(PyRawGpuBuffer, inner, |Lent(buffer)| format!(" of {} bytes on {}", buffer.len(), buffer.gpu()));

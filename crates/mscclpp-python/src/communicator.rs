@@ -10,7 +10,7 @@ use crate::{
     error::OrRaise,
     memory::PyRegisteredMemory,
     older,
-    owned::Owned,
+    owned::{Owned, closable},
     semaphore::PySemaphore,
     transport::Flags,
     waiting,
@@ -19,14 +19,19 @@ use crate::{
 /// Exchanges endpoints, memories and semaphores with the other ranks of a job.
 #[pyclass(name = "Communicator", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyCommunicator {
-    inner: Owned<Communicator>,
+    inner: Owned<Made>,
+}
+
+/// A communicator and the objects that it was made of.
+struct Made {
+    communicator: Communicator,
     bootstrap: Py<PyBootstrap>,
     context: Py<PyContext>,
 }
 
 impl PyCommunicator {
-    pub(crate) fn communicator(&self) -> PyResult<&Communicator> {
-        self.inner.get()
+    pub(crate) fn communicator(&self) -> PyResult<Communicator> {
+        Ok(self.inner.get()?.communicator.clone())
     }
 
     fn start_connect(
@@ -36,14 +41,14 @@ impl PyCommunicator {
         peer: usize,
         tag: u32,
     ) -> PyResult<ConnectionFuture> {
-        let communicator = self.communicator()?.clone();
+        let communicator = self.communicator()?;
         let local = local.on_this_threads_device(communicator.context())?;
         waiting::wait(py, move || communicator.connect(local, peer, tag)).map(ConnectionFuture::of)
     }
 
     /// Makes a semaphore over `connection` together with the rank at its other end, which does the same.
     pub(crate) fn build(&self, py: Python<'_>, connection: &Connection) -> PyResult<Semaphore> {
-        let (communicator, connection) = (self.communicator()?.clone(), connection.clone());
+        let (communicator, connection) = (self.communicator()?, connection.clone());
         let pending = waiting::wait(py, move || communicator.build_semaphore(&connection))?;
         await_pending(py, &pending)
     }
@@ -60,15 +65,15 @@ impl PyCommunicator {
         };
         let job = bootstrap.get().bootstrap()?;
         let communicator = Communicator::with_context(job, context.get().context()?.clone());
-        Ok(Self { inner: Owned::that_may_wait(communicator), bootstrap, context })
+        Ok(Self { inner: Owned::that_may_wait("Communicator", Made { communicator, bootstrap, context }) })
     }
 
-    fn bootstrap(&self, py: Python<'_>) -> Py<PyBootstrap> {
-        self.bootstrap.clone_ref(py)
+    fn bootstrap(&self, py: Python<'_>) -> PyResult<Py<PyBootstrap>> {
+        Ok(self.inner.get()?.bootstrap.clone_ref(py))
     }
 
-    fn context(&self, py: Python<'_>) -> Py<PyContext> {
-        self.context.clone_ref(py)
+    fn context(&self, py: Python<'_>) -> PyResult<Py<PyContext>> {
+        Ok(self.inner.get()?.context.clone_ref(py))
     }
 
     #[pyo3(signature = (ptr, size, transports))]
@@ -90,7 +95,7 @@ impl PyCommunicator {
         remote_rank: usize,
         tag: u32,
     ) -> PyResult<()> {
-        let (communicator, memory) = (self.communicator()?.clone(), memory.to_send()?.clone());
+        let (communicator, memory) = (self.communicator()?, memory.to_send()?);
         waiting::wait(py, move || communicator.send_memory(&memory, remote_rank, tag))
     }
 
@@ -121,7 +126,7 @@ impl PyCommunicator {
         remote_ranks: Vec<usize>,
         tag: u32,
     ) -> PyResult<Vec<PyConnection>> {
-        let communicator = self.communicator()?.clone();
+        let communicator = self.communicator()?;
         let local = local_config.on_this_threads_device(communicator.context())?;
         let connections = waiting::wait(py, move || communicator.connect_all(local, remote_ranks, tag))?;
         Ok(connections.into_iter().map(PyConnection::of).collect())
@@ -135,17 +140,17 @@ impl PyCommunicator {
         remote_rank: usize,
         tag: u32,
     ) -> PyResult<SemaphoreFuture> {
-        let (communicator, connection) = (self.communicator()?.clone(), connection.connection()?.clone());
+        let (communicator, connection) = (self.communicator()?, connection.connection()?.clone());
         waiting::wait(py, move || communicator.build_semaphore_with(&connection, remote_rank, tag))
             .map(SemaphoreFuture::of)
     }
 
     fn remote_rank_of(&self, connection: &PyConnection) -> PyResult<usize> {
-        self.communicator()?.remote_rank_of(connection.connection()?).or_raise()
+        self.communicator()?.remote_rank_of(&*connection.connection()?).or_raise()
     }
 
     fn tag_of(&self, connection: &PyConnection) -> PyResult<u32> {
-        self.communicator()?.tag_of(connection.connection()?).or_raise()
+        self.communicator()?.tag_of(&*connection.connection()?).or_raise()
     }
 
     /// Gives up the job: the calls of all ranks fail, and device waits on its semaphores end.
@@ -194,6 +199,8 @@ impl PyCommunicator {
         older::warn(py, "Communicator.setup", "get() of the futures")
     }
 }
+
+closable!(PyCommunicator, inner);
 
 /// What is accepted as this side of a connection: an endpoint, a configuration or a transport.
 struct LocalArgument(LocalEnd);
@@ -245,7 +252,7 @@ macro_rules! future {
 
         impl $type {
             fn of(pending: Pending<$value>) -> Self {
-                Self { inner: Owned::that_may_wait(pending), object: PyOnceLock::new() }
+                Self { inner: Owned::that_may_wait($name, pending), object: PyOnceLock::new() }
             }
         }
 
@@ -257,7 +264,7 @@ macro_rules! future {
                 if let Some(object) = self.object.get(py) {
                     return Ok(object.clone_ref(py));
                 }
-                let value = await_pending(py, pending)?;
+                let value = await_pending(py, &pending)?;
                 let object = self.object.get_or_try_init(py, || Py::new(py, $object::of(value)))?;
                 Ok(object.clone_ref(py))
             }

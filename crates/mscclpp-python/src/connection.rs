@@ -19,7 +19,7 @@ use crate::{
     config::{ConfigArgument, PyDevice, PyEndpointConfig, optional},
     error::{self, OrRaise},
     memory::PyRegisteredMemory,
-    owned::Owned,
+    owned::{Held, Owned, closable},
     raw::Bytes,
     transport::{Flags, PyTransport},
     waiting,
@@ -36,10 +36,10 @@ pub(crate) struct PyContext {
 
 impl PyContext {
     pub(crate) fn of(context: Context) -> Self {
-        Self { inner: Owned::new(context) }
+        Self { inner: Owned::new("Context", context) }
     }
 
-    pub(crate) fn context(&self) -> PyResult<&Context> {
+    pub(crate) fn context(&self) -> PyResult<Held<Context>> {
         self.inner.get()
     }
 }
@@ -64,7 +64,7 @@ impl PyContext {
         size: u64,
         transports: Flags,
     ) -> PyResult<PyRegisteredMemory> {
-        PyRegisteredMemory::register(py, self.context()?, ptr, size, transports.0)
+        PyRegisteredMemory::register(py, &*self.context()?, ptr, size, transports.0)
     }
 
     fn create_endpoint(&self, py: Python<'_>, config: ConfigArgument) -> PyResult<PyEndpoint> {
@@ -104,10 +104,10 @@ pub(crate) struct PyEndpoint {
 
 impl PyEndpoint {
     fn of(endpoint: Endpoint) -> Self {
-        Self { inner: Owned::new(endpoint) }
+        Self { inner: Owned::new("Endpoint", endpoint) }
     }
 
-    pub(crate) fn endpoint(&self) -> PyResult<&Endpoint> {
+    pub(crate) fn endpoint(&self) -> PyResult<Held<Endpoint>> {
         self.inner.get()
     }
 }
@@ -154,15 +154,15 @@ pub(crate) struct PyConnection {
 impl PyConnection {
     pub(crate) fn of(connection: Connection) -> Self {
         remember(&connection);
-        Self { inner: Owned::that_may_wait(connection), is_open: AtomicBool::new(false) }
+        Self { inner: Owned::that_may_wait("Connection", connection), is_open: AtomicBool::new(false) }
     }
 
-    pub(crate) fn connection(&self) -> PyResult<&Connection> {
+    pub(crate) fn connection(&self) -> PyResult<Held<Connection>> {
         self.inner.get()
     }
 
     /// The connection with its queue open, so that calls on this very thread keep to their time.
-    fn open(&self, py: Python<'_>) -> PyResult<&Connection> {
+    fn open(&self, py: Python<'_>) -> PyResult<Held<Connection>> {
         let connection = self.connection()?;
         // A plain flag: to open twice does no harm.
         if !self.is_open.load(Ordering::Relaxed) {
@@ -194,7 +194,7 @@ impl PyConnection {
         let (dst, src) = (dst.memory()?, src.memory()?);
         let connection = self.open(py)?;
         waiting::repeat(py, Some(ROOM), |left| {
-            connection.write_timeout(dst, dstOffset, src, srcOffset, size, left)
+            connection.write_timeout(&dst, dstOffset, &src, srcOffset, size, left)
         })
     }
 
@@ -217,7 +217,7 @@ impl PyConnection {
         let dst = dst.memory()?;
         let connection = self.open(py)?;
         waiting::repeat(py, Some(ROOM), |left| {
-            connection.update_and_sync_timeout(dst, dst_offset, &mut 0, new_value, left)
+            connection.update_and_sync_timeout(&dst, dst_offset, &mut 0, new_value, left)
         })?;
         // SAFETY: aligned and not null; that it is 8 bytes of host memory is what the address means in this API.
         unsafe { std::ptr::with_exposed_provenance_mut::<u64>(src).write_volatile(new_value) };
@@ -251,12 +251,15 @@ impl PyConnection {
     fn get_max_write_queue_size(&self) -> PyResult<i64> {
         Ok(optional(self.connection()?.max_write_queue_size()))
     }
-
-    fn __repr__(&self) -> PyResult<String> {
-        let connection = self.connection()?;
-        Ok(format!("<mscclpp.Connection to {} over {}>", connection.label(), connection.transport()))
-    }
 }
+
+closable!(PyContext, inner);
+closable!(PyEndpoint, inner, |endpoint| format!(" of {}", endpoint.transport()));
+closable!(PyConnection, inner, |connection| format!(
+    " to {} over {}",
+    connection.label(),
+    connection.transport()
+));
 
 /// The connections of Python programs, by which peers' memory is mapped when its address is asked for. Each with the
 /// process that made it: a forked child has none of them.

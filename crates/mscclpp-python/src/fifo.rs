@@ -9,7 +9,7 @@ use crate::{
     device,
     error::{self, OrRaise},
     handle::FifoDeviceHandle,
-    owned::Owned,
+    owned::{Owned, closable},
 };
 
 /// 128 bits by which a device thread asks its proxy for something.
@@ -57,7 +57,7 @@ impl PyFifo {
     #[pyo3(signature = (size = Fifo::DEFAULT_SIZE))]
     fn new(py: Python<'_>, size: u64) -> PyResult<Self> {
         let gpu = device::current(py)?;
-        Ok(Self { inner: Owned::new(Mutex::new(py.detach(|| Fifo::new(&gpu, size)).or_raise()?)) })
+        Ok(Self { inner: Owned::new("Fifo", Mutex::new(py.detach(|| Fifo::new(&gpu, size)).or_raise()?)) })
     }
 
     /// The next trigger, or None. It stays until `pop()`.
@@ -80,4 +80,14 @@ impl PyFifo {
     fn device_handle(&self) -> PyResult<FifoDeviceHandle> {
         self.with(|fifo| FifoDeviceHandle(fifo.device_handle()))
     }
+
+    /// Ends waits of kernels on it, for good.
+    fn abort(&self) -> PyResult<()> {
+        self.with(|fifo| fifo.abort())
+    }
 }
+
+closable!(PyFifo, inner, |fifo| {
+    let size = fifo.lock().unwrap_or_else(PoisonError::into_inner).size();
+    format!(" for {size} triggers")
+});

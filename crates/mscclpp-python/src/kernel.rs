@@ -44,7 +44,7 @@ impl PyKernel {
             let headers: Vec<(&str, &str)> = headers.iter().map(|(name, text)| (&**name, &**text)).collect();
             Loaded::compile(gpu, &name, &source, &headers, &kernel)
         })?;
-        Ok(Self { inner: Owned::new(loaded) })
+        Ok(Self { inner: Owned::new("Kernel", loaded) })
     }
 
     /// Takes PTX, whose kernel has parameters of these sizes and alignments.
@@ -64,13 +64,14 @@ impl PyKernel {
             let module = Module::load(&gpu, &KernelSource::new(&name, "").with_ptx(&[(0, &ptx)]))?;
             Ok::<_, Error>(Loaded { kernel: module.kernel(&kernel)?, gpu, parameters })
         })?;
-        Ok(Self { inner: Owned::new(loaded) })
+        Ok(Self { inner: Owned::new("Kernel", loaded) })
     }
 
     /// Size and alignment of each of its parameters, in bytes.
     #[getter]
     fn parameters(&self) -> PyResult<Vec<(usize, usize)>> {
-        let parameters = &self.inner.get()?.parameters;
+        let loaded = self.inner.get()?;
+        let parameters = &loaded.parameters;
         Ok(parameters.iter().map(|parameter| (parameter.size, parameter.alignment)).collect())
     }
 
@@ -88,7 +89,8 @@ impl PyKernel {
         stream: Option<usize>,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        let Loaded { kernel, gpu, parameters } = self.inner.get()?;
+        let loaded = self.inner.get()?;
+        let Loaded { kernel, gpu, parameters } = &*loaded;
         let mut args = arguments::unpack(kernel.name(), parameters, &params.0)?;
         if let Some(objects) = keep {
             args = args.keeping(objects);

@@ -1,7 +1,7 @@
 //! The extension module `mscclpp._mscclpp`: the classes of the Python API over the crate `mscclpp`.
 //!
-//! It has no logic of its own. What every class has in common is in few places: `owned` keeps objects out of forked
-//! children, `waiting` lets other threads run and Ctrl-C end waits, `error` turns errors into exceptions.
+//! It has no logic of its own. What every class has in common is in few places: `owned` closes objects and keeps them out of
+//! forked children, `waiting` lets other threads run and Ctrl-C end waits, `error` turns errors into exceptions.
 //!
 //! It needs no interpreter lock (`gil_used = false`). What threads share is `Sync`: values of the library, behind a mutex
 //! where they are not so by themselves; the few classes whose attributes can be set are borrowed by one call at a time, and
@@ -24,6 +24,7 @@ mod error;
 mod fifo;
 mod handle;
 mod kernel;
+mod log;
 mod made_of;
 mod memory;
 mod memory_channel;
@@ -40,8 +41,6 @@ mod waiting;
 
 use pyo3::{PyTypeInfo, prelude::*, types::PyDict};
 
-use crate::error::OrRaise;
-
 /// What this library and the package are called, and which version they are.
 #[pyfunction]
 fn version(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
@@ -57,15 +56,6 @@ fn get_host_name(maxlen: usize, delim: char) -> String {
     let system = rustix::system::uname();
     let name = system.nodename().to_string_lossy();
     name.split(delim).next().unwrap_or_default().chars().take(maxlen).collect()
-}
-
-/// Sets up logging as the environment says. Does nothing the second time.
-#[pyfunction(name = "_start_log")]
-fn start_log() -> PyResult<()> {
-    match mscclpp::log::init() {
-        Err(mscclpp::Error::LogAlreadySetUp) => Ok(()),
-        outcome => outcome.or_raise(),
-    }
 }
 
 /// Adds a class under its name, and under that with `Cpp` in front.
@@ -146,7 +136,10 @@ fn extension(module: &Bound<'_, PyModule>) -> PyResult<()> {
     for function in [
         wrap_pyfunction!(version, module)?,
         wrap_pyfunction!(get_host_name, module)?,
-        wrap_pyfunction!(start_log, module)?,
+        wrap_pyfunction!(log::start, module)?,
+        wrap_pyfunction!(log::to_queue, module)?,
+        wrap_pyfunction!(log::next_line, module)?,
+        wrap_pyfunction!(log::end_queue, module)?,
         wrap_pyfunction!(env::settings, module)?,
         wrap_pyfunction!(proxy::end_all, module)?,
         wrap_pyfunction!(rendezvous::log_meeting, module)?,

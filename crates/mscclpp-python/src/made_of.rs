@@ -70,7 +70,7 @@ impl<'py> MadeOf<'py> {
         match &self.source {
             Source::Semaphore(semaphore) => Ok(Arc::clone(semaphore)),
             Source::Pair(communicator, connection) => {
-                Ok(Shared::of(communicator.get().build(py, connection.get().connection()?)?))
+                Ok(Shared::of(communicator.get().build(py, &*connection.get().connection()?)?))
             }
         }
     }
@@ -81,13 +81,13 @@ impl Kind {
         if self.takes_device_to_device
             && let Some(Ok(semaphore)) = given.as_ref().map(|given| given.cast::<PyDeviceToDevice>())
         {
-            return Ok(Arc::clone(semaphore.get().shared()?));
+            return semaphore.get().shared();
         }
         let expected = match self.takes_device_to_device {
             true => "a Semaphore or a MemoryDevice2DeviceSemaphore",
             false => "a Semaphore",
         };
-        Ok(Arc::clone(self.cast::<PySemaphore>(given, "semaphore", expected)?.get().shared()?))
+        self.cast::<PySemaphore>(given, "semaphore", expected)?.get().shared()
     }
 
     fn cast<'py, T: PyTypeInfo>(

@@ -6,7 +6,7 @@ use pyo3::{prelude::*, types::PyBytes};
 use crate::{
     connection,
     error::{self, OrRaise},
-    owned::Owned,
+    owned::{Owned, closable},
     raw::Bytes,
     transport::PyTransportFlags,
 };
@@ -17,6 +17,7 @@ pub(crate) struct PyRegisteredMemory {
     inner: Owned<Option<Memory>>,
 }
 
+#[derive(Clone)]
 pub(crate) struct Memory {
     memory: RegisteredMemory,
     /// Registered for no transport in particular, so not to be sent.
@@ -25,7 +26,7 @@ pub(crate) struct Memory {
 
 impl PyRegisteredMemory {
     pub(crate) fn of(memory: RegisteredMemory) -> Self {
-        Self { inner: Owned::new(Some(Memory { memory, is_for_here: false })) }
+        Self { inner: Owned::new("RegisteredMemory", Some(Memory { memory, is_for_here: false })) }
     }
 
     /// Registers memory that the program names by its address. For no transports it is registered, for use in this
@@ -50,18 +51,20 @@ impl PyRegisteredMemory {
             let takes = |transport: &Transport| register((*transport).into()).is_ok();
             register(context.transports().iter().filter(takes).collect())
         });
-        Ok(Self { inner: Owned::new(Some(Memory { memory: memory.or_raise()?, is_for_here })) })
+        Ok(Self {
+            inner: Owned::new("RegisteredMemory", Some(Memory { memory: memory.or_raise()?, is_for_here })),
+        })
     }
 
-    pub(crate) fn memory(&self) -> PyResult<&RegisteredMemory> {
-        Ok(&self.parts()?.memory)
+    pub(crate) fn memory(&self) -> PyResult<RegisteredMemory> {
+        Ok(self.parts()?.memory)
     }
 
     /// # Errors
     /// For a memory that was registered for no transport.
-    pub(crate) fn to_send(&self) -> PyResult<&RegisteredMemory> {
+    pub(crate) fn to_send(&self) -> PyResult<RegisteredMemory> {
         let Memory { memory, is_for_here } = self.parts()?;
-        if *is_for_here {
+        if is_for_here {
             return Err(error::misuse(
                 "this memory was registered without transports, for use in this process; to send it, register it for the \
                  transports by which peers reach it",
@@ -70,8 +73,8 @@ impl PyRegisteredMemory {
         Ok(memory)
     }
 
-    fn parts(&self) -> PyResult<&Memory> {
-        self.inner.get()?.as_ref().ok_or_else(|| error::misuse("this RegisteredMemory is empty"))
+    fn parts(&self) -> PyResult<Memory> {
+        self.inner.get()?.clone().ok_or_else(|| error::misuse("this RegisteredMemory is empty"))
     }
 }
 
@@ -79,7 +82,7 @@ impl PyRegisteredMemory {
 impl PyRegisteredMemory {
     #[new]
     fn new() -> Self {
-        Self { inner: Owned::new(None) }
+        Self { inner: Owned::new("RegisteredMemory", None) }
     }
 
     /// Its address here. A peer's memory is mapped by this, if there is a connection to its process by which memory can
@@ -89,7 +92,7 @@ impl PyRegisteredMemory {
         if let Some(ptr) = memory.data() {
             return Ok(ptr.0);
         }
-        let map = |connection: &Connection| connection.peer_ptr(memory).ok().flatten();
+        let map = |connection: &Connection| connection.peer_ptr(&memory).ok().flatten();
         Ok(py.detach(|| connection::known().iter().find_map(map)).map_or(0, |ptr| ptr.0))
     }
 
@@ -99,7 +102,7 @@ impl PyRegisteredMemory {
 
     fn transports(&self) -> PyResult<PyTransportFlags> {
         let Memory { memory, is_for_here } = self.parts()?;
-        Ok(PyTransportFlags(if *is_for_here { TransportFlags::NONE } else { memory.transports() }))
+        Ok(PyTransportFlags(if is_for_here { TransportFlags::NONE } else { memory.transports() }))
     }
 
     fn serialize<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
@@ -111,3 +114,8 @@ impl PyRegisteredMemory {
         Ok(Self::of(RegisteredMemory::deserialize(&data.0).or_raise()?))
     }
 }
+
+closable!(PyRegisteredMemory, inner, |memory| match memory {
+    Some(Memory { memory, .. }) => format!(" of {} bytes", memory.size()),
+    None => ", empty".to_owned(),
+});

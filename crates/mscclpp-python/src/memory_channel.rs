@@ -1,6 +1,6 @@
 //! `BaseMemoryChannel` and `MemoryChannel`.
 
-use mscclpp::{BaseMemoryChannel, DevicePtr, MemoryChannel, RegisteredMemory, Semaphore};
+use mscclpp::{BaseMemoryChannel, DevicePtr, MemoryChannel, RegisteredMemory, Semaphore, gpu::Abort};
 use pyo3::{
     exceptions::PyTypeError,
     prelude::*,
@@ -12,7 +12,7 @@ use crate::{
     handle::{BaseMemoryHandle, MemoryHandle},
     made_of::{Kind, MadeOf},
     memory::PyRegisteredMemory,
-    owned::Owned,
+    owned::{Owned, closable},
     waiting,
 };
 
@@ -23,8 +23,8 @@ pub(crate) struct PyBaseMemoryChannel {
 }
 
 impl PyBaseMemoryChannel {
-    pub(crate) fn channel(&self) -> PyResult<&BaseMemoryChannel> {
-        self.inner.get()?.as_ref().ok_or_else(|| empty("BaseMemoryChannel"))
+    pub(crate) fn channel(&self) -> PyResult<BaseMemoryChannel> {
+        self.inner.get()?.clone().ok_or_else(|| empty("BaseMemoryChannel"))
     }
 }
 
@@ -40,16 +40,26 @@ impl PyBaseMemoryChannel {
     ) -> PyResult<Self> {
         let kind = Kind { name: "BaseMemoryChannel", takes_device_to_device: true, rest: &[] };
         let Some(made_of) = MadeOf::given(&kind, args, kwargs)? else {
-            return Ok(Self { inner: Owned::new(None) });
+            return Ok(Self { inner: Owned::new("BaseMemoryChannel", None) });
         };
         let channel = BaseMemoryChannel::new(made_of.semaphore(py)?.semaphore()).or_raise()?;
-        Ok(Self { inner: Owned::that_may_wait(Some(channel)) })
+        Ok(Self { inner: Owned::that_may_wait("BaseMemoryChannel", Some(channel)) })
     }
 
     fn device_handle(&self) -> PyResult<BaseMemoryHandle> {
         Ok(BaseMemoryHandle(self.channel()?.device_handle()))
     }
+
+    /// Ends every wait on it, here, now and from now on.
+    #[pyo3(signature = (reason = "aborted by the program"))]
+    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        let channel = self.channel()?;
+        py.detach(|| channel.abort(reason));
+        Ok(())
+    }
 }
+
+closable!(PyBaseMemoryChannel, inner);
 
 /// A channel by which kernels move data.
 #[pyclass(name = "MemoryChannel", module = "mscclpp._mscclpp", frozen)]
@@ -58,8 +68,8 @@ pub(crate) struct PyMemoryChannel {
 }
 
 impl PyMemoryChannel {
-    pub(crate) fn channel(&self) -> PyResult<&MemoryChannel> {
-        self.inner.get()?.as_ref().ok_or_else(|| empty("MemoryChannel"))
+    pub(crate) fn channel(&self) -> PyResult<MemoryChannel> {
+        self.inner.get()?.clone().ok_or_else(|| empty("MemoryChannel"))
     }
 }
 
@@ -77,24 +87,34 @@ impl PyMemoryChannel {
         let rest = &["dst", "src", "packet_buffer"];
         let kind = Kind { name: "MemoryChannel", takes_device_to_device: true, rest };
         let Some(made_of) = MadeOf::given(&kind, args, kwargs)? else {
-            return Ok(Self { inner: Owned::new(None) });
+            return Ok(Self { inner: Owned::new("MemoryChannel", None) });
         };
         let place = |place: usize| made_of.rest.get(place).and_then(Option::as_ref);
         let (dst, src) = (memory(place(0), "dst")?, memory(place(1), "src")?);
         let semaphore = made_of.semaphore(py)?.semaphore().clone();
         let packets = place(2).map(|given| packet_memory(&semaphore, given)).transpose()?.flatten();
         let make = move || MemoryChannel::new(&semaphore, &dst, &src, packets.as_ref());
-        Ok(Self { inner: Owned::that_may_wait(Some(waiting::wait(py, make)?)) })
+        Ok(Self { inner: Owned::that_may_wait("MemoryChannel", Some(waiting::wait(py, make)?)) })
     }
 
     fn device_handle(&self) -> PyResult<MemoryHandle> {
         Ok(MemoryHandle(self.channel()?.device_handle()))
     }
+
+    /// Ends every wait on it, here, now and from now on.
+    #[pyo3(signature = (reason = "aborted by the program"))]
+    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        let channel = self.channel()?;
+        py.detach(|| channel.abort(reason));
+        Ok(())
+    }
 }
+
+closable!(PyMemoryChannel, inner);
 
 fn memory(given: Option<&Bound<'_, PyAny>>, name: &str) -> PyResult<RegisteredMemory> {
     match given.map(|given| given.cast::<PyRegisteredMemory>()) {
-        Some(Ok(memory)) => Ok(memory.get().memory()?.clone()),
+        Some(Ok(memory)) => memory.get().memory(),
         _ => Err(PyTypeError::new_err(format!(
             "argument '{name}': expected a RegisteredMemory; MemoryChannel is made of a semaphore, dst and src, and perhaps \
              packet_buffer"
@@ -111,7 +131,7 @@ fn packet_memory(semaphore: &Semaphore, given: &Bound<'_, PyAny>) -> PyResult<Op
     /// Where it begins is all that a channel takes from it: this is one packet.
     const LEN: u64 = 16;
     if let Ok(memory) = given.cast::<PyRegisteredMemory>() {
-        return Ok(Some(memory.get().memory()?.clone()));
+        return memory.get().memory().map(Some);
     }
     let address: u64 = given.extract().map_err(|_| {
         PyTypeError::new_err("argument 'packet_buffer': expected an address (int) or a RegisteredMemory")

@@ -1,10 +1,11 @@
-//! What Python objects hold: a value of this process alone.
+//! What Python objects hold: a value of this process alone, until they are closed.
 
 use std::{
     mem::ManuallyDrop,
+    ops::Deref,
     process,
     sync::{
-        Once,
+        Arc, Mutex, MutexGuard, Once, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
 };
@@ -38,50 +39,103 @@ pub(crate) fn count_forks() -> PyResult<()> {
     }
 }
 
-fn forks() -> u32 {
+pub(crate) fn forks() -> u32 {
     // Set before anything else runs in the child.
     FORKS.load(Ordering::Relaxed)
 }
 
-/// A value that a forked child neither uses nor drops: the threads, sockets and locks behind it stayed with the parent.
-///
-/// Dropping lets other Python threads run meanwhile.
+/// What a Python object holds until it is closed or dropped: a value that a forked child neither uses nor drops, as the
+/// threads, sockets and locks behind it stayed with the parent.
 pub(crate) struct Owned<T: Send + 'static> {
-    value: ManuallyDrop<T>,
+    /// What the object is called in messages.
+    name: &'static str,
     process: u32,
+    forks: u32,
+    /// Locked only to look at it or to take it out, never while Python code runs, and never in a forked child.
+    value: Mutex<Option<Held<T>>>,
+}
+
+/// The value during a call. It stays, even if another thread closes the object meanwhile.
+///
+/// The last one drops the value, and lets other Python threads run meanwhile.
+pub(crate) struct Held<T: Send + 'static>(Arc<Value<T>>);
+
+struct Value<T: Send + 'static> {
+    value: ManuallyDrop<T>,
     forks: u32,
     may_wait: bool,
 }
 
 impl<T: Send + 'static> Owned<T> {
-    pub(crate) fn new(value: T) -> Self {
-        Self { value: ManuallyDrop::new(value), process: process::id(), forks: forks(), may_wait: false }
+    pub(crate) fn new(name: &'static str, value: T) -> Self {
+        Self::holding(name, value, false)
     }
 
     /// A value that may wait when it is dropped, for a peer or for a thread. Ctrl-C then ends the wait.
-    pub(crate) fn that_may_wait(value: T) -> Self {
-        Self { value: ManuallyDrop::new(value), process: process::id(), forks: forks(), may_wait: true }
+    pub(crate) fn that_may_wait(name: &'static str, value: T) -> Self {
+        Self::holding(name, value, true)
+    }
+
+    fn holding(name: &'static str, value: T, may_wait: bool) -> Self {
+        let forks = forks();
+        let value = Held(Arc::new(Value { value: ManuallyDrop::new(value), forks, may_wait }));
+        Self { name, process: process::id(), forks, value: Mutex::new(Some(value)) }
     }
 
     /// # Errors
-    /// In a forked child.
-    pub(crate) fn get(&self) -> PyResult<&T> {
-        if forks() == self.forks {
-            return Ok(&self.value);
+    /// In a forked child, and after [`Owned::close`].
+    pub(crate) fn get(&self) -> PyResult<Held<T>> {
+        let Self { name, process, .. } = self;
+        if forks() != self.forks {
+            let here = process::id();
+            return Err(error::misuse(format!(
+                "this {name} was made in process {process} and is used in process {here}, a fork of it, which has none of \
+                 its threads and connections; make it anew here, or start processes with multiprocessing's \"spawn\""
+            )));
         }
-        let here = process::id();
-        Err(error::new(
-            ErrorKind::InvalidUsage,
-            format!(
-                "this object was made in process {} and is used in process {here}, a fork of it, which has none of its \
-                 threads and connections; make it anew here, or start processes with multiprocessing's \"spawn\"",
-                self.process
-            ),
-        ))
+        let value = self.lock().as_ref().map(|held| Held(Arc::clone(&held.0)));
+        value.ok_or_else(|| error::misuse(format!("this {name} is closed; make another one")))
+    }
+
+    /// Whether it can be used: it is neither closed nor in a forked child.
+    pub(crate) fn is_open(&self) -> bool {
+        forks() == self.forks && self.lock().is_some()
+    }
+
+    /// Lets go of the value. Calls that have it go on. Does nothing the second time, and in a forked child.
+    pub(crate) fn close(&self) {
+        if forks() == self.forks {
+            let value = self.lock().take();
+            // Without the lock: this may wait.
+            drop(value);
+        }
+    }
+
+    /// What `repr` gives: the name, what `about` says of the value, and whether it is closed.
+    pub(crate) fn show(&self, about: impl FnOnce(&T) -> String) -> String {
+        let name = self.name;
+        if forks() != self.forks {
+            return format!("<mscclpp.{name} of process {}>", self.process);
+        }
+        let value = self.get();
+        value
+            .map_or(format!("<mscclpp.{name}, closed>"), |value| format!("<mscclpp.{name}{}>", about(&value)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Held<T>>> {
+        self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<T: Send + 'static> Drop for Owned<T> {
+impl<T: Send + 'static> Deref for Held<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0.value
+    }
+}
+
+impl<T: Send + 'static> Drop for Value<T> {
     fn drop(&mut self) {
         if forks() != self.forks {
             return;
@@ -100,3 +154,35 @@ impl<T: Send + 'static> Drop for Owned<T> {
         });
     }
 }
+
+/// Gives a class `close()`, `with` and `repr`. `$field` is its [`Owned`]; `$about` says more of the value.
+macro_rules! closable {
+    ($type:ident, $field:ident) => {
+        closable!($type, $field, |_| String::new());
+    };
+    ($type:ident, $field:ident, $about:expr) => {
+        #[pyo3::pymethods]
+        impl $type {
+            /// Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
+            /// other threads go on; a second `close()` does nothing.
+            fn close(&self) {
+                self.$field.close();
+            }
+
+            fn __enter__(slf: pyo3::Py<Self>) -> pyo3::PyResult<pyo3::Py<Self>> {
+                slf.get().$field.get()?;
+                Ok(slf)
+            }
+
+            #[pyo3(signature = (*_exception))]
+            fn __exit__(&self, _exception: &pyo3::Bound<'_, pyo3::types::PyTuple>) {
+                self.$field.close();
+            }
+
+            fn __repr__(&self) -> String {
+                self.$field.show($about)
+            }
+        }
+    };
+}
+pub(crate) use closable;

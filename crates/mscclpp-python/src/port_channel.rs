@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mscclpp::{
     BasePortChannel, Error, Gpu, PortChannel, ProxyService, RegisteredMemory,
+    gpu::Abort,
     proxy::{Fifo, MemoryId, SemaphoreId},
 };
 use pyo3::{
@@ -18,7 +19,7 @@ use crate::{
     error::{self, OrRaise},
     handle::{BasePortHandle, PortHandle},
     memory::PyRegisteredMemory,
-    owned::Owned,
+    owned::{Owned, closable},
     semaphore::{PyHostToDevice, PySemaphore, Shared},
     waiting,
 };
@@ -110,7 +111,7 @@ impl PyProxyService {
         py: Python<'_>,
         work: impl FnOnce(&mut State) -> Result<T, Error> + Send + 'static,
     ) -> PyResult<T> {
-        let state = Arc::clone(self.inner.get()?);
+        let state = Arc::clone(&*self.inner.get()?);
         waiting::wait(py, move || work(&mut lock(&state)))
     }
 
@@ -120,7 +121,7 @@ impl PyProxyService {
         py: Python<'_>,
         work: impl FnOnce(&ProxyService) -> Result<T, mscclpp::errors::ProxyError> + Send + 'static,
     ) -> PyResult<T> {
-        let state = Arc::clone(self.inner.get()?);
+        let state = Arc::clone(&*self.inner.get()?);
         waiting::wait(py, move || {
             let service = Arc::clone(&lock(&state).service);
             work(&service)
@@ -147,7 +148,7 @@ impl PyProxyService {
     fn new(py: Python<'_>, fifo_size: u64) -> PyResult<PyClassInitializer<Self>> {
         let gpu = device::current(py)?;
         let state = py.detach(|| State::new(gpu, fifo_size)).or_raise()?;
-        let service = Self { inner: Owned::that_may_wait(Arc::new(Mutex::new(state))) };
+        let service = Self { inner: Owned::that_may_wait("ProxyService", Arc::new(Mutex::new(state))) };
         Ok(PyClassInitializer::from(PyBaseProxyService).add_subclass(service))
     }
 
@@ -176,7 +177,22 @@ impl PyProxyService {
 
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
-        self.stop_proxy(py)
+        if self.inner.is_open() { self.stop_proxy(py) } else { Ok(()) }
+    }
+
+    /// Stops it as `stop_proxy()` does, and lets go of it: its thread, its semaphores and its memories. Any other call then
+    /// raises. A second `close()` does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.inner.is_open() {
+            return Ok(());
+        }
+        let stopped = self.stop_proxy(py);
+        self.inner.close();
+        stopped
+    }
+
+    fn __repr__(&self) -> String {
+        self.inner.show(|_| String::new())
     }
 
     #[pyo3(signature = (comm, connection))]
@@ -186,7 +202,7 @@ impl PyProxyService {
         comm: &PyCommunicator,
         connection: &PyConnection,
     ) -> PyResult<u32> {
-        let semaphore = Shared::of(comm.build(py, connection.connection()?)?);
+        let semaphore = Shared::of(comm.build(py, &*connection.connection()?)?);
         self.with(py, move |state| state.add_semaphore(semaphore))
     }
 
@@ -194,9 +210,9 @@ impl PyProxyService {
     #[pyo3(signature = (semaphore))]
     fn add_semaphore(&self, py: Python<'_>, semaphore: &Bound<'_, PyAny>) -> PyResult<u32> {
         let shared = if let Ok(semaphore) = semaphore.cast::<PySemaphore>() {
-            Arc::clone(semaphore.get().shared()?)
+            semaphore.get().shared()?
         } else if let Ok(semaphore) = semaphore.cast::<PyHostToDevice>() {
-            Arc::clone(semaphore.get().shared()?)
+            semaphore.get().shared()?
         } else {
             return Err(PyTypeError::new_err(format!(
                 "argument 'semaphore': expected a Semaphore or a Host2DeviceSemaphore, got {}",
@@ -208,7 +224,7 @@ impl PyProxyService {
 
     #[pyo3(signature = (memory))]
     fn add_memory(&self, py: Python<'_>, memory: &PyRegisteredMemory) -> PyResult<u32> {
-        let memory = memory.memory()?.clone();
+        let memory = memory.memory()?;
         self.with(py, move |state| {
             let id = state.service.add_memory(&memory)?.raw();
             state.memories.push(memory);
@@ -224,7 +240,7 @@ impl PyProxyService {
     #[pyo3(signature = (id))]
     fn base_port_channel(&self, py: Python<'_>, id: u32) -> PyResult<PyBasePortChannel> {
         let channel = self.beside(py, move |service| service.base_port_channel(SemaphoreId::from_raw(id)))?;
-        Ok(PyBasePortChannel { inner: Owned::that_may_wait(Some(channel)) })
+        Ok(PyBasePortChannel { inner: Owned::that_may_wait("BasePortChannel", Some(channel)) })
     }
 
     #[pyo3(signature = (id, dst, src))]
@@ -233,7 +249,7 @@ impl PyProxyService {
             let (dst, src) = (MemoryId::from_raw(dst), MemoryId::from_raw(src));
             service.port_channel(SemaphoreId::from_raw(id), dst, src)
         })?;
-        Ok(PyPortChannel { inner: Owned::that_may_wait(Some(channel)) })
+        Ok(PyPortChannel { inner: Owned::that_may_wait("PortChannel", Some(channel)) })
     }
 
     /// Raises what the service failed with, if it did.
@@ -258,7 +274,7 @@ fn check_semaphore(
     id: u32,
     semaphore: &PyHostToDevice,
 ) -> PyResult<()> {
-    if Arc::ptr_eq(&proxy.shared(py, id)?, semaphore.shared()?) {
+    if Arc::ptr_eq(&proxy.shared(py, id)?, &semaphore.shared()?) {
         return Ok(());
     }
     Err(error::misuse(format!(
@@ -274,8 +290,8 @@ pub(crate) struct PyBasePortChannel {
 }
 
 impl PyBasePortChannel {
-    pub(crate) fn channel(&self) -> PyResult<&BasePortChannel> {
-        self.inner.get()?.as_ref().ok_or_else(|| empty("BasePortChannel"))
+    pub(crate) fn channel(&self) -> PyResult<BasePortChannel> {
+        self.inner.get()?.clone().ok_or_else(|| empty("BasePortChannel"))
     }
 }
 
@@ -290,7 +306,7 @@ impl PyBasePortChannel {
         proxy: Option<&PyProxyService>,
     ) -> PyResult<Self> {
         match (semaphore_id, semaphore, proxy) {
-            (None, None, None) => Ok(Self { inner: Owned::new(None) }),
+            (None, None, None) => Ok(Self { inner: Owned::new("BasePortChannel", None) }),
             (Some(id), Some(semaphore), Some(proxy)) => {
                 check_semaphore(py, proxy, id, semaphore)?;
                 proxy.base_port_channel(py, id)
@@ -304,7 +320,17 @@ impl PyBasePortChannel {
     fn device_handle(&self) -> PyResult<BasePortHandle> {
         Ok(BasePortHandle(self.channel()?.device_handle()))
     }
+
+    /// Ends every wait on it, here, now and from now on.
+    #[pyo3(signature = (reason = "aborted by the program"))]
+    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        let channel = self.channel()?;
+        py.detach(|| channel.abort(reason));
+        Ok(())
+    }
 }
+
+closable!(PyBasePortChannel, inner);
 
 /// A channel between a memory of this side and one of the peer's.
 #[pyclass(name = "PortChannel", module = "mscclpp._mscclpp", frozen)]
@@ -313,8 +339,8 @@ pub(crate) struct PyPortChannel {
 }
 
 impl PyPortChannel {
-    pub(crate) fn channel(&self) -> PyResult<&PortChannel> {
-        self.inner.get()?.as_ref().ok_or_else(|| empty("PortChannel"))
+    pub(crate) fn channel(&self) -> PyResult<PortChannel> {
+        self.inner.get()?.clone().ok_or_else(|| empty("PortChannel"))
     }
 }
 
@@ -331,7 +357,7 @@ impl PyPortChannel {
         src: Option<u32>,
     ) -> PyResult<Self> {
         match (semaphore_id, semaphore, proxy, dst, src) {
-            (None, None, None, None, None) => Ok(Self { inner: Owned::new(None) }),
+            (None, None, None, None, None) => Ok(Self { inner: Owned::new("PortChannel", None) }),
             (Some(id), Some(semaphore), Some(proxy), Some(dst), Some(src)) => {
                 check_semaphore(py, proxy, id, semaphore)?;
                 proxy.port_channel(py, id, dst, src)
@@ -345,7 +371,17 @@ impl PyPortChannel {
     fn device_handle(&self) -> PyResult<PortHandle> {
         Ok(PortHandle(self.channel()?.device_handle()))
     }
+
+    /// Ends every wait on it, here, now and from now on.
+    #[pyo3(signature = (reason = "aborted by the program"))]
+    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        let channel = self.channel()?;
+        py.detach(|| channel.abort(reason));
+        Ok(())
+    }
 }
+
+closable!(PyPortChannel, inner);
 
 fn empty(class: &str) -> PyErr {
     error::misuse(format!("this {class} is empty: make one with a ProxyService"))

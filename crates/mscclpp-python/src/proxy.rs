@@ -103,20 +103,20 @@ impl PyProxy {
         let proxy = py.detach(|| Proxy::builder(&gpu).fifo_size(fifo_size).build(handler)).or_raise()?;
         let proxy = Arc::new(proxy);
         remember(&proxy);
-        Ok(Self { inner: Owned::that_may_wait(proxy), raised })
+        Ok(Self { inner: Owned::that_may_wait("Proxy", proxy), raised })
     }
 
     /// Starts the thread, and with `blocking` waits until it takes triggers.
     #[pyo3(signature = (blocking = false))]
     fn start(&self, py: Python<'_>, blocking: bool) -> PyResult<()> {
-        let proxy = Arc::clone(self.inner.get()?);
+        let proxy = Arc::clone(&*self.inner.get()?);
         let outcome = waiting::wait(py, move || proxy.start(blocking));
         self.outcome(py, outcome)
     }
 
     /// Has everything handled that was pushed before, and ends the thread.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
-        let proxy = Arc::clone(self.inner.get()?);
+        let proxy = Arc::clone(&*self.inner.get()?);
         let outcome = waiting::wait(py, move || proxy.stop());
         self.outcome(py, outcome)
     }
@@ -145,7 +145,22 @@ impl PyProxy {
 
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
-        self.stop(py)
+        if self.inner.is_open() { self.stop(py) } else { Ok(()) }
+    }
+
+    /// Stops it as `stop()` does, and lets go of its thread, its FIFO and the handler. Any other call then raises. A second
+    /// `close()` does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.inner.is_open() {
+            return Ok(());
+        }
+        let stopped = self.stop(py);
+        self.inner.close();
+        stopped
+    }
+
+    fn __repr__(&self) -> String {
+        self.inner.show(|proxy| if proxy.is_running() { ", running".to_owned() } else { String::new() })
     }
 }
 

@@ -14,7 +14,7 @@ use mscclpp::{
 };
 use mscclpp_net::waiting::{FIRST_LOG, LongWait};
 use pyo3::{
-    exceptions::{PyNotImplementedError, PyTypeError},
+    exceptions::PyTypeError,
     prelude::*,
     types::{PyBytes, PyDict, PyTuple},
 };
@@ -25,7 +25,7 @@ use crate::{
     handle::{DeviceToDeviceHandle, HostToDeviceHandle},
     made_of::{Kind, MadeOf},
     memory::PyRegisteredMemory,
-    owned::Owned,
+    owned::{Owned, closable},
     raw::Bytes,
     waiting,
 };
@@ -41,14 +41,13 @@ impl PySemaphoreStub {
     #[new]
     fn new(py: Python<'_>, connection: &PyConnection) -> PyResult<Self> {
         let connection = connection.connection()?;
-        Ok(Self { inner: Owned::that_may_wait(py.detach(|| SemaphoreStub::new(connection)).or_raise()?) })
+        let stub = py.detach(|| SemaphoreStub::new(&connection)).or_raise()?;
+        Ok(Self { inner: Owned::that_may_wait("SemaphoreStub", stub) })
     }
 
-    /// The memory that its token is in: of a semaphore only, for now.
+    /// The memory that its token is in, which other semaphores share.
     fn memory(&self) -> PyResult<PyRegisteredMemory> {
-        Err(PyNotImplementedError::new_err(
-            "SemaphoreStub.memory() is not there yet; the semaphore made of the stub has local_memory() and remote_memory()",
-        ))
+        Ok(PyRegisteredMemory::of(self.inner.get()?.memory().clone()))
     }
 
     fn serialize<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
@@ -57,7 +56,7 @@ impl PySemaphoreStub {
 
     #[staticmethod]
     fn deserialize(data: Bytes) -> PyResult<Self> {
-        Ok(Self { inner: Owned::new(SemaphoreStub::deserialize(&data.0).or_raise()?) })
+        Ok(Self { inner: Owned::new("SemaphoreStub", SemaphoreStub::deserialize(&data.0).or_raise()?) })
     }
 }
 
@@ -117,12 +116,12 @@ pub(crate) struct PySemaphore {
 
 impl PySemaphore {
     pub(crate) fn of(semaphore: Semaphore) -> Self {
-        Self { inner: Owned::that_may_wait(Some(Shared::of(semaphore))) }
+        Self { inner: Owned::that_may_wait("Semaphore", Some(Shared::of(semaphore))) }
     }
 
-    pub(crate) fn shared(&self) -> PyResult<&Arc<Shared>> {
+    pub(crate) fn shared(&self) -> PyResult<Arc<Shared>> {
         let empty = "this Semaphore is empty: make one of two stubs, or with Communicator.build_semaphore";
-        self.inner.get()?.as_ref().ok_or_else(|| error::misuse(empty))
+        self.inner.get()?.clone().ok_or_else(|| error::misuse(empty))
     }
 }
 
@@ -140,7 +139,7 @@ impl PySemaphore {
                 let (local, remote) = (local.inner.get()?.clone(), remote.inner.get()?.clone());
                 waiting::wait(py, move || Semaphore::new(&local, &remote)).map(Self::of)
             }
-            (None, None) => Ok(Self { inner: Owned::new(None) }),
+            (None, None) => Ok(Self { inner: Owned::new("Semaphore", None) }),
             _ => Err(PyTypeError::new_err("Semaphore() takes both local_stub and remote_stub, or neither")),
         }
     }
@@ -193,11 +192,11 @@ pub(crate) struct PyHostToDevice {
 
 impl PyHostToDevice {
     pub(crate) fn of(shared: Arc<Shared>) -> Self {
-        Self { inner: Owned::that_may_wait(shared) }
+        Self { inner: Owned::that_may_wait("Host2DeviceSemaphore", shared) }
     }
 
-    pub(crate) fn shared(&self) -> PyResult<&Arc<Shared>> {
-        self.inner.get()
+    pub(crate) fn shared(&self) -> PyResult<Arc<Shared>> {
+        Ok(Arc::clone(&*self.inner.get()?))
     }
 }
 
@@ -218,7 +217,7 @@ impl PyHostToDevice {
 
     /// Signals the peer, behind all earlier writes of the connection.
     fn signal(&self, py: Python<'_>) -> PyResult<()> {
-        let shared = Arc::clone(self.shared()?);
+        let shared = self.shared()?;
         waiting::wait(py, move || shared.signal_device())
     }
 
@@ -246,9 +245,8 @@ impl PyHostToHost {
     #[new]
     #[pyo3(signature = (*args, **kwargs))]
     fn new(py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        Ok(Self {
-            inner: Owned::that_may_wait(given(py, "Host2HostSemaphore", args, kwargs)?.to_host().or_raise()?),
-        })
+        let name = "Host2HostSemaphore";
+        Ok(Self { inner: Owned::that_may_wait(name, given(py, name, args, kwargs)?.to_host().or_raise()?) })
     }
 
     fn connection(&self) -> PyResult<PyConnection> {
@@ -256,7 +254,7 @@ impl PyHostToHost {
     }
 
     fn signal(&self, py: Python<'_>) -> PyResult<()> {
-        let semaphore = Arc::clone(self.inner.get()?);
+        let semaphore = Arc::clone(&*self.inner.get()?);
         waiting::wait(py, move || semaphore.signal())
     }
 
@@ -308,12 +306,12 @@ pub(crate) struct PyDeviceToDevice {
 }
 
 impl PyDeviceToDevice {
-    pub(crate) fn semaphore(&self) -> PyResult<&Semaphore> {
-        Ok(self.inner.get()?.0.semaphore())
+    pub(crate) fn semaphore(&self) -> PyResult<Semaphore> {
+        Ok(self.inner.get()?.0.semaphore().clone())
     }
 
-    pub(crate) fn shared(&self) -> PyResult<&Arc<Shared>> {
-        Ok(&self.inner.get()?.1)
+    pub(crate) fn shared(&self) -> PyResult<Arc<Shared>> {
+        Ok(Arc::clone(&self.inner.get()?.1))
     }
 }
 
@@ -322,13 +320,10 @@ impl PyDeviceToDevice {
     #[new]
     #[pyo3(signature = (*args, **kwargs))]
     fn new(py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let shared = given(py, "MemoryDevice2DeviceSemaphore", args, kwargs)?;
-        Ok(Self {
-            inner: Owned::that_may_wait((
-                DeviceToDeviceSemaphore::new(&shared.semaphore).or_raise()?,
-                shared,
-            )),
-        })
+        let name = "MemoryDevice2DeviceSemaphore";
+        let shared = given(py, name, args, kwargs)?;
+        let semaphore = DeviceToDeviceSemaphore::new(&shared.semaphore).or_raise()?;
+        Ok(Self { inner: Owned::that_may_wait(name, (semaphore, shared)) })
     }
 
     fn connection(&self) -> PyResult<PyConnection> {
@@ -347,3 +342,15 @@ impl PyDeviceToDevice {
         Ok(())
     }
 }
+
+fn peer(semaphore: &Semaphore) -> String {
+    format!(" with {}", semaphore.connection().label())
+}
+
+closable!(PySemaphoreStub, inner);
+closable!(PySemaphore, inner, |shared| shared
+    .as_ref()
+    .map_or(", empty".to_owned(), |it| peer(&it.semaphore)));
+closable!(PyHostToDevice, inner, |shared| peer(&shared.semaphore));
+closable!(PyHostToHost, inner, |semaphore| peer(semaphore.semaphore()));
+closable!(PyDeviceToDevice, inner, |(semaphore, _)| peer(semaphore.semaphore()));

@@ -17,7 +17,7 @@ ADDRESSES = {"send": 0, "recv": 0, "all_gather": 0, "update_and_sync": 2, "launc
 #: What ends by itself only when another rank or a kernel does something.
 WAITS = {"wait", "get", "initialize", "connect"}
 #: What would end the objects that others are tried with.
-ENDS = {"abort"}
+ENDS = {"abort", "close"}
 
 
 def instances():

@@ -90,8 +90,8 @@ kept = KernelBuilder("plain.cu", "packed", kernels, {"EXTRA": 0}).get_compiled_k
 calls = [bootstrap.barrier, connection.flush, semaphore.connection, service.stop_proxy, raw.data, proxy.stop,
          lambda: comm.connect(mscclpp.Transport.CudaIpc, 0), service.health, memory.size, future.get, fifo.poll,
          lambda: context.create_endpoint(mscclpp.Transport.CudaIpc), endpoint.serialize, channel.device_handle,
-         port.device_handle, to_device.signal, stub.serialize, bootstrap.abort, comm.abort, semaphore.abort,
-         lambda: connection.write(memory, 0, memory, 0, 8), lambda: mscclpp.BaseMemoryChannel(semaphore),
+         port.device_handle, to_device.signal, stub.serialize, bootstrap.get_rank, bootstrap.abort, comm.abort,
+         semaphore.abort, lambda: connection.write(memory, 0, memory, 0, 8), lambda: mscclpp.BaseMemoryChannel(semaphore),
          lambda: kept.launch_kernel(b"", 1, 1, 0, None), lambda: mscclpp.synchronize(1, abort=channel)]
 pid = os.fork()
 if pid == 0:
@@ -102,7 +102,10 @@ if pid == 0:
         except mscclpp.Error as error:
             assert "fork" in str(error) and error.code == mscclpp.ErrorCode.InvalidUsage
             raised += 1
-    del calls, call, bootstrap, comm, connection, semaphore, service, raw, proxy, buffer, memory, future, fifo
+    for inherited in (bootstrap, comm, connection, service, raw, proxy, fifo, channel):
+        assert "of process" in repr(inherited)
+        inherited.close()  # leaves the parent's alone
+    del calls, call, inherited, bootstrap, comm, connection, semaphore, service, raw, proxy, buffer, memory, future, fifo
     del context, endpoint, channel, port, to_device, stub, kept
     assert mscclpp.TcpBootstrap.create(0, 1).get_rank() == 0
     os._exit(raised)

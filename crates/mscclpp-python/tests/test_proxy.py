@@ -48,6 +48,16 @@ def test_the_host_polls_a_fifo(push):
     assert (trigger.fst, trigger.snd) == (5, 6)
 
 
+def test_an_aborted_fifo_ends_pushes_that_wait(push):
+    fifo = mscclpp.Fifo(8)
+    push(fifo.device_handle(), 0, 16)
+    with pytest.raises(mscclpp.Error) as raised:
+        mscclpp.synchronize(0.3)
+    assert raised.value.code == mscclpp.ErrorCode.Timeout
+    fifo.abort()
+    mscclpp.synchronize(60)
+
+
 def test_a_handler_of_ones_own(push):
     seen, threads = [], set()
 

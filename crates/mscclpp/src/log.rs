@@ -12,13 +12,24 @@
 
 use std::{
     ffi::OsString,
+    fmt::{self, Write as _},
     fs::OpenOptions,
     io::IsTerminal,
     path::PathBuf,
     sync::{Arc, Mutex},
 };
 
-use tracing_subscriber::EnvFilter;
+pub use tracing::Level;
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+};
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry,
+    layer::{Context, Layered, SubscriberExt as _},
+    reload,
+    util::SubscriberInitExt as _,
+};
 
 use crate::{Error, Result};
 
@@ -40,22 +51,32 @@ const WAIT: &str = "WAIT";
 /// [`Error::Environment`] naming the variable that is malformed and what it may be; [`Error::System`] if the file
 /// cannot be opened; [`Error::LogAlreadySetUp`].
 pub fn init() -> Result<()> {
+    init_redirectable().map(drop)
+}
+
+/// As [`init`], for a program that may give lines elsewhere later on.
+///
+/// # Errors
+/// As [`init`].
+pub fn init_redirectable() -> Result<Redirect> {
     let Settings { filter, file } = Settings::from_lookup(std::env::var_os::<&'static str>)?;
     let shown = filter.clone();
     // The text was checked; `EnvFilter` has no Clone.
-    let filter = parse("RUST_LOG", &filter)?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter);
-    let installed = match &file {
-        None => lines.with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).try_init(),
+    let (filter, filter_handle) = reload::Layer::new(parse("RUST_LOG", &filter)?);
+    let output = tracing_subscriber::fmt::layer();
+    let output: Output = match &file {
+        None => output.with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).boxed(),
         Some(path) => {
             let file =
                 OpenOptions::new().create(true).append(true).open(path).map_err(|e| Error::System {
                     operation: format!("opening the log file {} (MSCCLPP_LOG_FILE)", path.display()),
                     source: Arc::new(e),
                 })?;
-            lines.with_ansi(false).with_writer(Mutex::new(file)).try_init()
+            output.with_ansi(false).with_writer(Mutex::new(file)).boxed()
         }
     };
+    let (output, output_handle) = reload::Layer::new(output);
+    let installed = tracing_subscriber::registry().with(filter).with(output).try_init();
     installed.map_err(|_| Error::LogAlreadySetUp)?;
     tracing::debug!(target: "mscclpp::env", filter = shown, file = ?file, "logging");
     for (name, value) in std::env::vars_os() {
@@ -64,7 +85,86 @@ pub fn init() -> Result<()> {
             tracing::debug!(target: "mscclpp::env", "{name}={}", value.to_string_lossy());
         }
     }
-    Ok(())
+    Ok(Redirect { filter: filter_handle, output: output_handle })
+}
+
+type Filtered = Layered<reload::Layer<EnvFilter, Registry>, Registry>;
+type Output = Box<dyn Layer<Filtered> + Send + Sync>;
+
+/// A line of the log.
+#[derive(Debug)]
+pub struct Line<'a> {
+    /// How important it is.
+    pub level: Level,
+    /// The part of the library that says it.
+    pub target: &'a str,
+    /// What it says, with its values behind.
+    pub text: &'a str,
+}
+
+/// Gives lines elsewhere than the environment says.
+pub struct Redirect {
+    filter: reload::Handle<EnvFilter, Registry>,
+    output: reload::Handle<Output, Filtered>,
+}
+
+impl fmt::Debug for Redirect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redirect").finish_non_exhaustive()
+    }
+}
+
+impl Redirect {
+    /// From now on `to` gets the lines of this library at `least` and above, or none without a level, and no other place
+    /// does. Called again, it takes the place of the one before.
+    ///
+    /// `to` runs where the line is logged, perhaps in the loop of a proxy: it must not wait, and not log.
+    ///
+    /// # Errors
+    /// [`Error::System`] if an earlier `to` has panicked.
+    pub fn redirect(
+        &self,
+        least: Option<Level>,
+        to: impl Fn(&Line<'_>) + Send + Sync + 'static,
+    ) -> Result<()> {
+        let failed = |error: reload::Error| Error::System {
+            operation: "giving the log elsewhere".to_owned(),
+            source: Arc::new(std::io::Error::other(error)),
+        };
+        let filter = least.map_or("off".to_owned(), |level| format!("mscclpp={level}"));
+        self.output.reload(Elsewhere(to).boxed()).map_err(failed)?;
+        self.filter.reload(parse("RUST_LOG", &filter)?).map_err(failed)
+    }
+}
+
+struct Elsewhere<F>(F);
+
+impl<S: Subscriber, F: Fn(&Line<'_>) + Send + Sync + 'static> Layer<S> for Elsewhere<F> {
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        let mut text = Text::default();
+        event.record(&mut text);
+        let Text { mut message, values } = text;
+        message.push_str(&values);
+        let metadata = event.metadata();
+        (self.0)(&Line { level: *metadata.level(), target: metadata.target(), text: message.trim_start() });
+    }
+}
+
+/// The values of an event: its message, and the others as ` name=value`.
+#[derive(Default)]
+struct Text {
+    message: String,
+    values: String,
+}
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // Writing to a string does not fail.
+        let _ = match field.name() {
+            "message" => write!(self.message, "{value:?}"),
+            name => write!(self.values, " {name}={value:?}"),
+        };
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]

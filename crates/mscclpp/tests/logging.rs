@@ -6,7 +6,10 @@ mod support;
 use std::{env, process::ExitCode, sync::Arc};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp::prelude::*;
+use mscclpp::{
+    log::{Level, Line},
+    prelude::*,
+};
 use mscclpp_test_support::child::{as_child, output_within, role};
 use support::{LIMIT, connect_all, platform};
 
@@ -15,8 +18,10 @@ const VARIABLES: [&str; 5] =
     ["RUST_LOG", "MSCCLPP_LOG_LEVEL", "MSCCLPP_LOG_SUBSYS", "MSCCLPP_LOG_FILE", "MSCCLPP_BOOTSTRAP_SECRET"];
 
 fn main() -> ExitCode {
-    if role().is_some() {
-        return connect();
+    match role().as_ref().and_then(|role| role.first()).map(String::as_str) {
+        Some("redirect") => return redirect(),
+        Some(_) => return connect(),
+        None => {}
     }
     let trials = vec![
         Trial::test("without_variables_only_errors_are_said", quiet),
@@ -24,6 +29,7 @@ fn main() -> ExitCode {
         Trial::test("subsystems_choose", subsystems),
         Trial::test("a_file_instead_of_standard_error", file),
         Trial::test("rust_log_goes_first", rust_log),
+        Trial::test("a_program_may_give_lines_elsewhere", elsewhere),
         Trial::test("a_bad_value_is_an_error_that_names_the_variable", bad_values),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -41,6 +47,30 @@ fn connect() -> ExitCode {
     let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(platform()));
     connect_all(&comm).expect("a connection with oneself");
     ExitCode::SUCCESS
+}
+
+/// In a child: takes the log over, and says on standard output what it got.
+fn redirect() -> ExitCode {
+    let redirect = mscclpp::log::init_redirectable().expect("logging");
+    let bootstrap = LocalBootstrap::group(1).pop().expect("one rank");
+    let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(platform()));
+    for least in [Some(Level::DEBUG), Some(Level::ERROR), None] {
+        let print =
+            move |line: &Line<'_>| println!("{least:?}: {} {} {}", line.level, line.target, line.text);
+        redirect.redirect(least, print).expect("nothing has panicked");
+        connect_all(&comm).expect("a connection with oneself");
+    }
+    ExitCode::SUCCESS
+}
+
+fn elsewhere() -> Result<(), Failed> {
+    let output = output_within(LIMIT, as_child(&["redirect"]).env("MSCCLPP_LOG_LEVEL", "ERROR"));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success());
+    expect(&String::from_utf8_lossy(&output.stderr), &[], &[" "])?;
+    expect(&text, &STEPS, &["Some(Level(Error))", "None:"])?;
+    let line = text.lines().find(|line| line.contains("semaphore built")).unwrap_or_default();
+    expect(line, &["DEBUG mscclpp::conn semaphore built peer="], &[])
 }
 
 /// Exit code and standard error of a child with these variables and no others of the log.

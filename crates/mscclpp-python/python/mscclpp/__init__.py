@@ -31,6 +31,7 @@ from ._later import (
     is_nvls_supported,
     npkit,
 )
+from ._log import log_to_python
 from ._mscclpp import (
     BaseMemoryChannel,
     BasePortChannel,
@@ -162,6 +163,7 @@ __all__ = [
     "get_lib",
     "is_bulk_supported",
     "is_nvls_supported",
+    "log_to_python",
     "npkit",
     "numa",
     "synchronize",

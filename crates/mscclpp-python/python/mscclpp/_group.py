@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from . import _arrays, _mscclpp
 from ._errors import Error
@@ -106,6 +106,17 @@ class CommGroup:
         self.nranks_per_node = bootstrap.get_n_ranks_per_node()
         self.nranks_per_ipc_domain = bootstrap.get_n_ranks_per_ipc_domain()
         self.ipc_domain_n_ranks = self.nranks_per_ipc_domain
+
+    def close(self) -> None:
+        """Close the communicator and the bootstrap. What was made with them goes on."""
+        self.communicator.close()
+        self.bootstrap.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: Any) -> None:
+        self.close()
 
     def barrier(self, timeout_sec: float | None = None) -> None:
         """Return when all ranks have called it. When the time runs out, the next call must be this again."""

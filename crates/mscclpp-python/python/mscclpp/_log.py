@@ -1,0 +1,60 @@
+"""Log lines of the library as records of Python's `logging`."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import traceback
+
+from . import _mscclpp
+
+#: How long the program's end waits for handlers that still have lines to write.
+_PATIENCE_SEC = 5.0
+
+_starting = threading.Lock()
+_thread: threading.Thread | None = None
+
+
+def log_to_python(level: int | str = "INFO") -> None:
+    """Send the log of this library to Python's `logging`, and no longer to standard error or `MSCCLPP_LOG_FILE`.
+
+    Lines of `level` and above go to the loggers `mscclpp.gpu`, `mscclpp.bootstrap`, `mscclpp.conn`, `mscclpp.proxy`,
+    `mscclpp.wait` and `mscclpp.env`. A call with another level changes it.
+
+    One thread calls the loggers, and nothing waits for it: if handlers are so slow that 4096 lines wait, further lines are
+    lost, and a warning of `mscclpp.log` says how many. At the end of the program, lines that wait are still written, for up
+    to 5 seconds. In a forked child there is no such thread: lines go nowhere, and this call raises.
+    """
+    import logging
+
+    global _thread
+    number = logging.getLevelNamesMapping().get(level.upper()) if isinstance(level, str) else level
+    if number is None:
+        raise ValueError(
+            f"argument 'level': {level!r} is no level of logging; there are DEBUG, INFO, WARNING and ERROR"
+        )
+    _mscclpp._log_to_queue(number)
+    with _starting:
+        if _thread is None:
+            _thread = threading.Thread(target=_deliver, name="mscclpp-log", daemon=True)
+            _thread.start()
+            atexit.register(_end, _thread)
+
+
+def _deliver() -> None:
+    import logging
+
+    while (line := _mscclpp._next_log_line()) is not None:
+        name, level, text = line
+        try:
+            logging.getLogger(name).log(level, text)
+        except Exception:
+            # A handler of the program's. The next lines may be better for it.
+            traceback.print_exc()
+
+
+def _end(thread: threading.Thread) -> None:
+    # What they say when they end is logged, too.
+    _mscclpp._end_proxies()
+    _mscclpp._end_log_queue()
+    thread.join(_PATIENCE_SEC)

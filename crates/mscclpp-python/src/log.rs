@@ -1,0 +1,162 @@
+//! Log lines on their way to Python's `logging`.
+//!
+//! Whatever thread logs puts its line into a queue, and never waits: if there is no room, the line is counted as lost. A thread
+//! of the Python layer (`mscclpp._log`) takes lines out and calls loggers. It waits for lines without the interpreter's lock.
+
+use std::{
+    process,
+    sync::{
+        Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{self, Receiver, SyncSender},
+    },
+};
+
+use mscclpp::{
+    Error,
+    log::{Level, Line, Redirect},
+};
+use pyo3::prelude::*;
+
+use crate::{
+    error::{self, OrRaise},
+    owned,
+};
+
+/// How many lines wait at most.
+const ROOM: usize = 4096;
+
+/// The log as the environment set it up.
+static LOG: OnceLock<Redirect> = OnceLock::new();
+static QUEUE: OnceLock<Queue> = OnceLock::new();
+
+/// A logger's name, the level as `logging` counts, and the text. None says that no more come.
+type Record = Option<(String, u32, String)>;
+
+struct Queue {
+    put: SyncSender<Record>,
+    /// For one thread, which holds this lock while it waits, without the interpreter's.
+    take: Mutex<Receiver<Record>>,
+    lost: AtomicU64,
+    is_ending: AtomicBool,
+    process: u32,
+    forks: u32,
+}
+
+impl Queue {
+    fn new() -> Self {
+        let (put, take) = mpsc::sync_channel(ROOM);
+        Self {
+            put,
+            take: Mutex::new(take),
+            lost: AtomicU64::new(0),
+            is_ending: AtomicBool::new(false),
+            process: process::id(),
+            forks: owned::forks(),
+        }
+    }
+
+    /// Whether somebody takes lines out: not in a forked child, which has no such thread, nor when the interpreter exits.
+    fn is_served(&self) -> bool {
+        owned::forks() == self.forks && !self.is_ending.load(Ordering::Relaxed)
+    }
+
+    fn put(&self, line: &Line<'_>) {
+        if !self.is_served() {
+            return;
+        }
+        let level = match line.level {
+            Level::ERROR => 40,
+            Level::WARN => 30,
+            Level::INFO => 20,
+            Level::DEBUG => 10,
+            _ => 5,
+        };
+        if self.put.try_send(Some((line.target.replace("::", "."), level, line.text.to_owned()))).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits for the next line. None when the queue has ended and is empty.
+    fn next(&self) -> Record {
+        match self.lost.swap(0, Ordering::Relaxed) {
+            0 => {}
+            lost => {
+                let text =
+                    format!("{lost} lines of the log were lost: {ROOM} were waiting for Python's handlers");
+                return Some(("mscclpp.log".to_owned(), 30, text));
+            }
+        }
+        let lines = self.take.lock().unwrap_or_else(PoisonError::into_inner);
+        // The flag is set before the end is put, so one of the two is seen.
+        match self.is_ending.load(Ordering::Acquire) {
+            true => lines.try_recv().ok().flatten(),
+            false => lines.recv().ok().flatten(),
+        }
+    }
+
+    fn end(&self) {
+        if self.is_served() {
+            self.is_ending.store(true, Ordering::Release);
+            // If there is no room, nobody waits for a line either.
+            let _ = self.put.try_send(None);
+        }
+    }
+}
+
+/// Sets up logging as the environment says. Does nothing the second time.
+#[pyfunction(name = "_start_log")]
+pub(crate) fn start() -> PyResult<()> {
+    if LOG.get().is_some() {
+        return Ok(());
+    }
+    match mscclpp::log::init_redirectable() {
+        Ok(log) => {
+            let _ = LOG.set(log);
+            Ok(())
+        }
+        // Another thread was quicker.
+        Err(Error::LogAlreadySetUp) => Ok(()),
+        Err(error) => Err(error).or_raise(),
+    }
+}
+
+/// From now on lines of `level`, as `logging` counts, and above go into the queue, and nowhere else.
+#[pyfunction(name = "_log_to_queue")]
+pub(crate) fn to_queue(py: Python<'_>, level: i64) -> PyResult<()> {
+    let queue = QUEUE.get_or_init(Queue::new);
+    if owned::forks() != queue.forks {
+        return Err(error::misuse(format!(
+            "the log goes to Python's logging in process {}, of which this one is a fork; start processes with \
+             multiprocessing's \"spawn\"",
+            queue.process
+        )));
+    }
+    start()?;
+    let Some(log) = LOG.get() else {
+        return Err(error::misuse("another thread sets up the log at this moment; call this again"));
+    };
+    let least = match level {
+        ..10 => Some(Level::TRACE),
+        10..20 => Some(Level::DEBUG),
+        20..30 => Some(Level::INFO),
+        30..40 => Some(Level::WARN),
+        40..50 => Some(Level::ERROR),
+        50.. => None,
+    };
+    py.detach(|| log.redirect(least, move |line| queue.put(line))).or_raise()
+}
+
+/// Waits for the next line: the logger's name, the level and the text. None when the queue has ended.
+#[pyfunction(name = "_next_log_line")]
+pub(crate) fn next_line(py: Python<'_>) -> Record {
+    py.detach(|| QUEUE.get().filter(|queue| owned::forks() == queue.forks).and_then(Queue::next))
+}
+
+/// Lets nothing more into the queue: what is in it is the last.
+#[pyfunction(name = "_end_log_queue")]
+pub(crate) fn end_queue() {
+    if let Some(queue) = QUEUE.get() {
+        queue.end();
+    }
+}

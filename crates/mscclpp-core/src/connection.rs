@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use crate::{
     Context, Device, Endpoint, EndpointInfo, Error, LinkMonitor, RegisteredMemory, Result, SendQueue,
     Transport,
+    patience::Patience,
     provider::{Link, Operation, Queue, Registration, RemoteRegion, RouteId, TransportProvider},
 };
 
@@ -433,32 +434,6 @@ impl OwnQueue {
             self.is_flushed = true;
         }
         Ok(Some(self.ticket))
-    }
-}
-
-/// Waits for what a transport's own threads or hardware do: a little, then longer.
-#[derive(Default)]
-pub(crate) struct Patience {
-    looks: u32,
-}
-
-/// So often it is looked again at once. A pause in between that grew would be time in which nobody looks.
-const SPINS: u32 = 100;
-/// After so many looks, others having the processor in between, the waits become sleeps.
-const YIELDS: u32 = 1100;
-
-impl Patience {
-    /// Waits a little, longer when it has been called often. Whether it slept: then there is time to look at the clock.
-    pub(crate) fn wait(&mut self) -> bool {
-        self.looks = self.looks.saturating_add(1);
-        if self.looks <= SPINS {
-            std::hint::spin_loop();
-        } else if self.looks <= YIELDS {
-            std::thread::yield_now();
-        } else {
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        self.looks > YIELDS
     }
 }
 

@@ -14,7 +14,7 @@ use mscclpp_net::waiting::LongWait;
 
 use crate::{
     Connection, Error, Result, Semaphore,
-    connection::Patience,
+    patience::Patience,
     protocol::{SemaphoreWords, StatusWords},
     provider::{Operation, RemoteRegion, RouteId},
     slab::{EXPECTED, INBOUND, INBOUND_BY_LINK},

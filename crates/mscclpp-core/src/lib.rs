@@ -28,6 +28,7 @@ mod identity;
 mod memory;
 mod monitor;
 mod packet;
+mod patience;
 #[doc(hidden)]
 pub mod protocol;
 pub mod provider;

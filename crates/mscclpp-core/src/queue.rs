@@ -7,7 +7,7 @@ use mscclpp_gpu::DevicePtr;
 
 use crate::{
     Connection, Error, RegisteredMemory, Report, Result, Route, Signaller,
-    connection::Patience,
+    patience::Patience,
     provider::{Operation, Queue, RouteId},
 };
 

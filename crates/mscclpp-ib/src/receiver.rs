@@ -6,11 +6,13 @@
 //! alone or with data. Each is the lower half of the next value to store. A value grows by less than 2^32 from one
 //! number to the next, so the upper half is known.
 //!
-//! Each number takes a receive. The adapter reports it once everything that the peer sent before is in place. The
+//! Each number takes a receive. The adapter reports it once everything that the peer sent before is in place. A
 //! thread then stores the value with release order.
 
+mod assists;
+mod complaint;
+
 use std::{
-    fmt,
     io::Write,
     mem,
     net::TcpStream,
@@ -18,7 +20,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use mscclpp_gpu::Gpu;
@@ -34,81 +36,10 @@ use crate::{
     region::{Refusal, Words},
     status::Status,
 };
+use assists::Assists;
 
-/// What is wrong with a queue or with what came over it; the peer is told this.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Complaint {
-    /// This end could not be made. `errno` is the system's error, or 0.
-    NoQueue { errno: u64 },
-    /// What the peer said about its end makes no sense.
-    Offer,
-    /// A signal for a region that is not registered.
-    Region { region: u64 },
-    /// A signal for a word that is outside its region or not aligned.
-    Place { region: u64, offset: u64 },
-    /// A signal for a word that only a device reaches.
-    Device { region: u64 },
-    /// A message that makes no sense, or a number before the first selection.
-    Message,
-}
-
-impl From<Complaint> for links::Complaint {
-    fn from(complaint: Complaint) -> Self {
-        let (code, values) = match complaint {
-            Complaint::NoQueue { errno } => (1, [errno, 0, 0]),
-            Complaint::Offer => (2, [0; 3]),
-            Complaint::Region { region } => (3, [region, 0, 0]),
-            Complaint::Place { region, offset } => (4, [region, offset, 0]),
-            Complaint::Device { region } => (5, [region, 0, 0]),
-            Complaint::Message => (6, [0; 3]),
-        };
-        Self { code, values }
-    }
-}
-
-impl From<links::Complaint> for Complaint {
-    fn from(links::Complaint { code, values: [first, second, _] }: links::Complaint) -> Self {
-        match code {
-            1 => Self::NoQueue { errno: first },
-            3 => Self::Region { region: first },
-            4 => Self::Place { region: first, offset: second },
-            5 => Self::Device { region: first },
-            6 => Self::Message,
-            _ => Self::Offer,
-        }
-    }
-}
-
-impl fmt::Display for Complaint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::NoQueue { errno: 0 } => write!(f, "it cannot make its end of a queue; its log says why"),
-            Self::NoQueue { errno } => {
-                let why = std::io::Error::from_raw_os_error(errno as i32);
-                write!(f, "it cannot make its end of a queue: {why}; its log says more")
-            }
-            Self::Offer => write!(
-                f,
-                "it cannot make sense of this side's end of a queue; use one version of the library"
-            ),
-            Self::Region { region } => {
-                write!(f, "a signal names region {region:#x}, which is not registered there, or was dropped")
-            }
-            Self::Place { region, offset } => {
-                write!(
-                    f,
-                    "a signal names offset {offset} of region {region:#x}, which has no aligned word there"
-                )
-            }
-            Self::Device { region } => write!(
-                f,
-                "a signal names region {region:#x}, which is in a GPU's memory, where its process cannot store; set \
-                 MSCCLPP_IBV_MODE alike on both sides"
-            ),
-            Self::Message => write!(f, "a message makes no sense there; use one version of the library"),
-        }
-    }
-}
+pub(crate) use assists::ASSISTED;
+pub(crate) use complaint::Complaint;
 
 /// Selects the token to which the following numbers belong, and stores a value in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,33 +119,6 @@ pub(crate) enum Served {
 /// not occupy the thread.
 const POLLS_AT_ONCE: usize = 64;
 
-/// How often waiting threads have served a receiver.
-struct Assists {
-    count: u64,
-    /// Since when they are counted.
-    since: Instant,
-}
-
-/// So many looks within [`ASSISTED`] are frequent. A thread that spins makes hundreds. One that sleeps in between, or polls
-/// now and then, is no faster than events. Its peer, which knows of few receives, would wait for it.
-const FREQUENT: u64 = 32;
-
-/// How long a receiver is left to waiting threads before the hub's thread looks again.
-pub(crate) const ASSISTED: Duration = Duration::from_millis(1);
-
-impl Assists {
-    /// Whether there were many, in a time that ends now. Counts anew after each such time.
-    fn are_frequent(&mut self, now: Instant) -> bool {
-        let Self { count, since } = *self;
-        let elapsed = now.saturating_duration_since(since);
-        if elapsed < ASSISTED {
-            return count >= FREQUENT;
-        }
-        *self = Self { count: 0, since: now };
-        u128::from(count) * ASSISTED.as_nanos() >= u128::from(FREQUENT) * elapsed.as_nanos()
-    }
-}
-
 /// The completions of receives carry the number of their place, the completion of a count carries this.
 const COUNT: u64 = u64::MAX;
 
@@ -268,7 +172,7 @@ impl Receiver {
             again: 0,
             told: 0,
             is_telling: false,
-            assists: Assists { count: 0, since: Instant::now() },
+            assists: Assists::new(),
             is_over: false,
             words,
             stream: connection.stream,
@@ -329,7 +233,7 @@ impl Receiver {
     /// Like [`Receiver::serve`], for a thread that waits for a token. It looks once, because the thread calls again if
     /// its token has not come. That the queue is over is said once, by the look that found it: the hub's thread is told.
     pub(crate) fn serve_for_waiter(&mut self) -> Served {
-        self.assists.count += 1;
+        self.assists.add();
         if self.is_over { Served::All } else { self.serve_with(1) }
     }
 
@@ -467,24 +371,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_are_frequent_by_how_many_there_are_in_a_time() {
-        let start = Instant::now();
-        let mut assists = Assists { count: 0, since: start };
-        let mut after = |count, time| {
-            assists.count += count;
-            assists.are_frequent(start + time)
-        };
-        let step = ASSISTED / 20;
-        assert!(!after(20, step), "not yet");
-        assert!(after(20, 2 * step), "events one after the other do not begin the count anew");
-        assert!(after(0, ASSISTED), "as many as that in the whole time");
-        assert!(!after(FREQUENT / 2, 2 * ASSISTED));
-        assert!(!after(50 * FREQUENT, 100 * ASSISTED), "a few at a time add up over a long time");
-        assert!(!after(FREQUENT - 1, 100 * ASSISTED + step));
-        assert!(after(1, 100 * ASSISTED + step));
-    }
-
-    #[test]
     fn numbers_go_on_past_32_bits() {
         let mut token = Select { region: 1, offset: 8, value: u64::from(u32::MAX) - 2 };
         for _ in 0..10 {
@@ -501,19 +387,5 @@ mod tests {
         let select = Select { region: 3, offset: 16, value: u64::MAX };
         assert_eq!(Select::decode(select.encode()), Some(select));
         assert_eq!(Select::decode([0; 4]), None);
-    }
-
-    #[test]
-    fn complaints_survive_their_journey() {
-        for complaint in [
-            Complaint::NoQueue { errno: 12 },
-            Complaint::Offer,
-            Complaint::Region { region: 5 },
-            Complaint::Place { region: 5, offset: 6 },
-            Complaint::Device { region: 7 },
-            Complaint::Message,
-        ] {
-            assert_eq!(Complaint::from(links::Complaint::from(complaint)), complaint);
-        }
     }
 }

@@ -39,6 +39,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/overlay_device.hpp", include_str!("../include/mscclpp/overlay_device.hpp")),
     ("mscclpp/packet_copy_device.hpp", include_str!("../include/mscclpp/packet_copy_device.hpp")),
     ("mscclpp/packet_device.hpp", include_str!("../include/mscclpp/packet_device.hpp")),
+    ("mscclpp/packet_mover_device.hpp", include_str!("../include/mscclpp/packet_mover_device.hpp")),
     ("mscclpp/poll_device.hpp", include_str!("../include/mscclpp/poll_device.hpp")),
     ("mscclpp/port_channel.hpp", include_str!("../include/mscclpp/port_channel.hpp")),
     ("mscclpp/port_channel_device.hpp", include_str!("../include/mscclpp/port_channel_device.hpp")),

@@ -46,7 +46,7 @@ struct OwnQueue {
 }
 
 /// How long an operation waits for room.
-const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Connection {
     pub(crate) fn establish(
@@ -113,7 +113,7 @@ impl Connection {
         let region = self.map("the destination", dst)?;
         let write = |route| Operation::Write { route, dst_offset, src_offset, len: size };
         // SAFETY: the ranges are inside both memories.
-        unsafe { self.start_within(timeout, &region, Some(&registration), write) }
+        unsafe { self.start(timeout, &region, Some(&registration), write) }
     }
 
     /// Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst` and in `src`, the sender's copy of it.
@@ -155,7 +155,7 @@ impl Connection {
         let update =
             |route| Operation::Update { route, offset: dst_offset, value: new_value, previous: None };
         // SAFETY: the word is inside the memory.
-        unsafe { self.start_within(timeout, &region, None, update)? };
+        unsafe { self.start(timeout, &region, None, update)? };
         *src = new_value;
         Ok(())
     }
@@ -183,25 +183,12 @@ impl Connection {
         }
     }
 
-    /// Gives the connection's own queue an operation, along a route between the memories. Waits for room.
+    /// Gives the connection's own queue an operation, along a route between the memories. Waits for room, for `timeout` at
+    /// most.
     ///
     /// # Safety
     /// As [`Queue::submit`]; no [`Operation::Complete`].
     pub(crate) unsafe fn start(
-        &self,
-        dst: &Arc<dyn RemoteRegion>,
-        src: Option<&Arc<dyn Registration>>,
-        operation: impl FnOnce(RouteId) -> Operation,
-    ) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.start_within(ROOM_TIMEOUT, dst, src, operation) }
-    }
-
-    /// As [`Connection::start`], waiting for at most `timeout`.
-    ///
-    /// # Safety
-    /// As there.
-    unsafe fn start_within(
         &self,
         timeout: Duration,
         dst: &Arc<dyn RemoteRegion>,

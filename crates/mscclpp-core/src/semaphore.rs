@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use crate::{
     Connection, DeviceToDeviceSemaphoreHandle, Error, RegisteredMemory, Result, SemaphoreStub, Signaller,
+    connection::ROOM_TIMEOUT,
     monitor::Abortable,
     provider::{Operation, RemoteRegion},
     slab::{EXPECTED, INBOUND, INBOUND_BY_LINK, OUTBOUND, StatusBlock, TokenBlock},
@@ -266,7 +267,7 @@ impl Semaphore {
         let (region, offset) = self.remote_token_by_link();
         let update = |route| Operation::Update { route, offset, value: *sent + 1, previous: Some(*sent) };
         // SAFETY: the token is inside the peer's memory: reading its stub has compared them.
-        unsafe { self.inner.connection.start(region, None, update)? };
+        unsafe { self.inner.connection.start(ROOM_TIMEOUT, region, None, update)? };
         *sent += 1;
         *are_flushed = false;
         Ok(())

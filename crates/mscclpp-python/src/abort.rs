@@ -19,6 +19,23 @@ use crate::{
     waiting,
 };
 
+/// Gives a channel's class its `abort()`.
+macro_rules! abortable {
+    ($type:ident) => {
+        #[pyo3::pymethods]
+        impl $type {
+            /// Ends every wait on it, here, now and from now on.
+            #[pyo3(signature = (reason = "aborted by the program"))]
+            fn abort(&self, py: pyo3::Python<'_>, reason: &str) -> pyo3::PyResult<()> {
+                let channel = self.channel()?;
+                py.detach(|| mscclpp::gpu::Abort::abort(&channel, reason));
+                Ok(())
+            }
+        }
+    };
+}
+pub(crate) use abortable;
+
 /// Something that kernels wait through, whose errors are those of the facade.
 struct Waited<T>(Arc<T>);
 

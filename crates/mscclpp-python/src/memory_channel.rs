@@ -1,6 +1,6 @@
 //! `BaseMemoryChannel` and `MemoryChannel`.
 
-use mscclpp::{BaseMemoryChannel, DevicePtr, MemoryChannel, RegisteredMemory, Semaphore, gpu::Abort};
+use mscclpp::{BaseMemoryChannel, DevicePtr, MemoryChannel, RegisteredMemory, Semaphore};
 use pyo3::{
     exceptions::PyTypeError,
     prelude::*,
@@ -8,6 +8,7 @@ use pyo3::{
 };
 
 use crate::{
+    abort::abortable,
     error::OrRaise,
     handle::{BaseMemoryHandle, MemoryHandle},
     made_of::{Kind, MadeOf},
@@ -49,17 +50,10 @@ impl PyBaseMemoryChannel {
     fn device_handle(&self) -> PyResult<BaseMemoryHandle> {
         Ok(BaseMemoryHandle(self.channel()?.device_handle()))
     }
-
-    /// Ends every wait on it, here, now and from now on.
-    #[pyo3(signature = (reason = "aborted by the program"))]
-    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
-        let channel = self.channel()?;
-        py.detach(|| channel.abort(reason));
-        Ok(())
-    }
 }
 
 closable!(PyBaseMemoryChannel, inner);
+abortable!(PyBaseMemoryChannel);
 
 /// A channel by which kernels move data.
 #[pyclass(name = "MemoryChannel", module = "mscclpp._mscclpp", frozen)]
@@ -100,17 +94,10 @@ impl PyMemoryChannel {
     fn device_handle(&self) -> PyResult<MemoryHandle> {
         Ok(MemoryHandle(self.channel()?.device_handle()))
     }
-
-    /// Ends every wait on it, here, now and from now on.
-    #[pyo3(signature = (reason = "aborted by the program"))]
-    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
-        let channel = self.channel()?;
-        py.detach(|| channel.abort(reason));
-        Ok(())
-    }
 }
 
 closable!(PyMemoryChannel, inner);
+abortable!(PyMemoryChannel);
 
 fn memory(given: Option<&Bound<'_, PyAny>>, name: &str) -> PyResult<RegisteredMemory> {
     match given.map(|given| given.cast::<PyRegisteredMemory>()) {

@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mscclpp::{
     BasePortChannel, Error, Gpu, PortChannel, ProxyService, RegisteredMemory,
-    gpu::Abort,
     proxy::{Fifo, MemoryId, SemaphoreId},
 };
 use pyo3::{
@@ -13,6 +12,7 @@ use pyo3::{
 };
 
 use crate::{
+    abort::abortable,
     communicator::PyCommunicator,
     connection::PyConnection,
     device,
@@ -320,17 +320,10 @@ impl PyBasePortChannel {
     fn device_handle(&self) -> PyResult<BasePortHandle> {
         Ok(BasePortHandle(self.channel()?.device_handle()))
     }
-
-    /// Ends every wait on it, here, now and from now on.
-    #[pyo3(signature = (reason = "aborted by the program"))]
-    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
-        let channel = self.channel()?;
-        py.detach(|| channel.abort(reason));
-        Ok(())
-    }
 }
 
 closable!(PyBasePortChannel, inner);
+abortable!(PyBasePortChannel);
 
 /// A channel between a memory of this side and one of the peer's.
 #[pyclass(name = "PortChannel", module = "mscclpp._mscclpp", frozen)]
@@ -371,17 +364,10 @@ impl PyPortChannel {
     fn device_handle(&self) -> PyResult<PortHandle> {
         Ok(PortHandle(self.channel()?.device_handle()))
     }
-
-    /// Ends every wait on it, here, now and from now on.
-    #[pyo3(signature = (reason = "aborted by the program"))]
-    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
-        let channel = self.channel()?;
-        py.detach(|| channel.abort(reason));
-        Ok(())
-    }
 }
 
 closable!(PyPortChannel, inner);
+abortable!(PyPortChannel);
 
 fn empty(class: &str) -> PyErr {
     error::misuse(format!("this {class} is empty: make one with a ProxyService"))

@@ -6,7 +6,7 @@ use super::{
     Case, Setup,
     pair::{End, PATIENCE, Pair, Shared, assert_error, assert_same, await_value, eventually, noise, travel},
 };
-use crate::{Connection, Error, provider::Operation};
+use crate::{Connection, Error, connection::ROOM_TIMEOUT, provider::Operation};
 
 pub(super) const CASES: &[(&str, Case)] = &[
     ("transfers::writes_are_exact", writes_are_exact),
@@ -165,7 +165,7 @@ fn a_word_rises_past_32_bits(setup: &dyn Setup) {
             let update =
                 |route| Operation::Update { route, offset: 8, value: value + 1, previous: Some(value) };
             // SAFETY: the word is inside the memory.
-            unsafe { pair.ab.start(&region, None, update) }.expect("an update");
+            unsafe { pair.ab.start(ROOM_TIMEOUT, &region, None, update) }.expect("an update");
             await_value(&target, 8, value + 1);
         }
         // By more than one, and then past what half of a word holds.
@@ -174,7 +174,7 @@ fn a_word_rises_past_32_bits(setup: &dyn Setup) {
         {
             let update = |route| Operation::Update { route, offset: 8, value, previous: Some(previous) };
             // SAFETY: as above.
-            unsafe { pair.ab.start(&region, None, update) }.expect("an update");
+            unsafe { pair.ab.start(ROOM_TIMEOUT, &region, None, update) }.expect("an update");
             await_value(&target, 8, value);
         }
     }

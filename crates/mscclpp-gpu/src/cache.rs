@@ -146,6 +146,32 @@ pub fn kernel_cache() -> Option<PathBuf> {
     env::cache_folder()
 }
 
+/// PTX out of the cache of compiled kernels; if it is not there, what `make` makes, which is kept there. For programs that
+/// compile kernels by themselves, with nvcc for example, and load them with [`KernelSource::with_ptx`].
+///
+/// `name` is for people and becomes part of the file's name. `made_from` is all that the PTX depends on: the compiler with
+/// its version, its options, the source, and each header. Blocks while it is made, here or by another process. A folder
+/// that cannot be used, for lack of space or rights, is logged and not used.
+///
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # // SAFETY: the only thread.
+/// # unsafe { std::env::set_var("MSCCLPP_CACHE_DIR", folder.path()) };
+/// use mscclpp_gpu::cached_ptx;
+///
+/// let compile = || Ok(".version 8.0".to_owned());
+/// let ptx = cached_ptx("add_one.cu", &["nvcc 13.0", "-arch=compute_90", "__global__ ..."], compile)?;
+/// assert_eq!(ptx, ".version 8.0");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Cache`] if others may write to the folder; the errors of `make`.
+pub fn cached_ptx(name: &str, made_from: &[&str], make: impl FnOnce() -> Result<String>) -> Result<String> {
+    let ptx = get_or_make(&Entry::new(name, "ptx", made_from), || make().map(String::into_bytes))?;
+    Ok(String::from_utf8_lossy(&ptx).into_owned())
+}
+
 /// The folder, made if it is missing; none if it cannot be made.
 fn folder() -> Result<Option<PathBuf>> {
     let Some(folder) = env::cache_folder() else { return Ok(None) };

@@ -235,7 +235,8 @@ impl Gpu {
         self.backend.synchronize()
     }
 
-    /// Makes this device's primary context current in the calling thread (on CUDA), as other libraries expect it.
+    /// Makes this the device of the calling thread, which [`crate::Platform::current_gpu`] gives. On CUDA it makes the
+    /// device's primary context current, as other libraries expect it.
     ///
     /// # Errors
     /// [`Error::Driver`].

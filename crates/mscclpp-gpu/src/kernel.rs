@@ -89,8 +89,8 @@ impl Kernel {
     /// may need more than 120 KiB of stack.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a stream of another device; the error of an argument that has no value;
-    /// [`Error::Driver`].
+    /// [`Error::InvalidArgument`] for a stream of another device, and for a number of blocks or threads that no device
+    /// runs; the error of an argument that has no value; [`Error::Driver`].
     pub unsafe fn launch(&self, stream: &Stream, config: LaunchConfig, args: &KernelArgs) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.submit(stream, config, args, false) }
@@ -141,6 +141,7 @@ impl Kernel {
                 stream.gpu()
             )));
         }
+        config.check(&self.name)?;
         args.check()?;
         // SAFETY: the caller's promise.
         unsafe { self.backend.launch(&**stream.backend(), config, args, cooperative) }

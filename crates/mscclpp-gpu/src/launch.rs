@@ -21,7 +21,28 @@ impl LaunchConfig {
     pub const fn linear(blocks: u32, threads: u32) -> Self {
         Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
     }
+
+    /// That every platform can run it. What a device allows a kernel may be less.
+    pub(crate) fn check(&self, kernel: &str) -> Result<()> {
+        let Self { grid, block, .. } = self;
+        let refused = |why: String| Err(Error::InvalidArgument(format!("launch of {kernel}: {why}")));
+        if (0..3).any(|i| !(1..=MAX_GRID[i]).contains(&grid[i])) {
+            return refused(format!("a grid of {grid:?} blocks; each must be 1 to {MAX_GRID:?}"));
+        }
+        let threads = block.iter().fold(1, |n: u32, dim| n.saturating_mul(*dim));
+        if (0..3).any(|i| !(1..=MAX_BLOCK[i]).contains(&block[i])) || threads > MAX_THREADS {
+            return refused(format!(
+                "blocks of {block:?} threads; each must be 1 to {MAX_BLOCK:?}, all {MAX_THREADS} at most"
+            ));
+        }
+        Ok(())
+    }
 }
+
+// What CUDA allows, on all of its devices of today, and no less than HIP does.
+const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
+const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
+const MAX_THREADS: u32 = 1024;
 
 /// A value that can be an argument of a kernel.
 ///

@@ -57,7 +57,7 @@ pub mod test_support;
 pub use abort::Abort;
 pub use argument::{KernelArgument, KernelObject, Owner};
 pub use buffer::{DeviceBuffer, ImportedMemory, PinnedBuffer, PinnedWord};
-pub use cache::{kernel_cache, store_for_host, store_ptx};
+pub use cache::{cached_ptx, kernel_cache, store_for_host, store_ptx};
 pub use error::{Error, Result};
 pub use event::Event;
 pub use gpu::Gpu;

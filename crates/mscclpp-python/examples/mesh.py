@@ -1,6 +1,7 @@
 """A mesh of ranks, each connected with all others: every rank sends its part of an array to all, through port channels.
 
     MSCCLPP_PLATFORM=host python mesh.py            four ranks, on simulated devices
+    python mesh.py --ranks 8                        eight ranks, on the GPUs that there are; needs CuPy
     mpirun -n 8 python mesh.py --mpi                eight ranks, a GPU each; needs mpi4py and CuPy
     torchrun --nproc-per-node 8 mesh.py --env       the same without MPI
     torchrun --nproc-per-node 8 mesh.py --torch     the ranks of a process group of torch.distributed
@@ -49,28 +50,21 @@ def launch_kernel(my_rank: int, nranks: int, simple_channels: Dict[int, SimplePr
             device_handles.append(simple_channels[rank].device_handle().raw)
     handles = np.frombuffer(b"".join(device_handles), dtype=np.uint8)
     d_channels = GpuBuffer(handles.size, dtype=np.uint8)
-    fill(d_channels, handles)
+    d_channels.set(handles)
     kernel.launch_kernel(pack(d_channels, my_rank, nranks, memory.size), 1, 512, 0, None)
-
-
-def fill(buffer: Any, values: Any) -> None:
-    """Copies values from the host."""
-    if isinstance(buffer, np.ndarray):
-        buffer[:] = values
-    else:
-        buffer.set(values)
     # ANCHOR_END: launch
 
 
 # ANCHOR: main
 def main(group: mscclpp_comm.CommGroup) -> None:
+    mscclpp.set_device(group.my_rank % group.nranks_per_node % mscclpp.device_count())
     connections = create_connection(group, "NVLink")
     nelems = 1024 // group.nranks * group.nranks
     part = nelems // group.nranks
     memory = GpuBuffer(nelems, dtype=np.int32)
     mine = np.zeros(nelems, dtype=np.int32)
     mine[part * group.my_rank : part * (group.my_rank + 1)] = group.my_rank + 1
-    fill(memory, mine)
+    memory.set(mine)
     proxy_service = ProxyService()
     simple_channels = group.make_proxy_channels(proxy_service, memory, connections)
     proxy_service.start_proxy()
@@ -79,7 +73,7 @@ def main(group: mscclpp_comm.CommGroup) -> None:
     mscclpp.synchronize()
     group.barrier()
     proxy_service.stop_proxy()
-    got = memory.get() if hasattr(memory, "get") else memory
+    got = memory.get()
     assert got.tolist() == [rank + 1 for rank in range(group.nranks) for _ in range(part)], got
     print(f"rank {group.my_rank}: has the parts of all {group.nranks} ranks", flush=True)
     group.barrier()

@@ -2,7 +2,7 @@
 
     MSCCLPP_PLATFORM=host python ping_pong.py
 
-starts both, on simulated devices. Each prints what it has in the end.
+starts both, on simulated devices; without the variable they run on GPUs, and need CuPy. Each prints what it has in the end.
 """
 
 # ANCHOR: imports
@@ -24,6 +24,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 def main(rank: int, address: str) -> None:
     group = CommGroup(interfaceIpPortTrio=address, rank=rank, size=2)
     peer = 1 - rank
+    mscclpp.set_device(rank % mscclpp.device_count())
     connections = group.make_connection([peer], Transport.CudaIpc)
     data = GpuBuffer(1000, dtype=np.int32)
     channel = group.make_memory_channels(data, connections)[peer]

@@ -109,13 +109,10 @@ struct Given {
     limit: Duration,
 }
 
-impl Given {
-    fn of(object: &Bound<'_, PyAny>, gpu: Gpu, limit: Duration) -> PyResult<Self> {
-        let all = match object.extract::<Vec<Bound<'_, PyAny>>>() {
-            Ok(list) => list.iter().map(given).collect::<PyResult<_>>()?,
-            Err(_) => vec![given(object)?],
-        };
-        Ok(Self { all, gpu, limit })
+fn all_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<AnyWaited>> {
+    match object.extract::<Vec<Bound<'_, PyAny>>>() {
+        Ok(list) => list.iter().map(given).collect(),
+        Err(_) => Ok(vec![given(object)?]),
     }
 }
 
@@ -154,11 +151,12 @@ pub(crate) fn synchronize(
     abort: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let limit = waiting::seconds(timeout_sec)?;
+    let abort = abort.map(all_of).transpose()?;
     let gpu = current(py)?;
     let stream = gpu.default_stream().or_raise()?;
     let done = match abort {
         None => waiting::repeat(py, Some(limit), |left| stream.synchronize_timeout(left)),
-        Some(what) => or_abort(py, &stream, Given::of(what, gpu, limit)?),
+        Some(all) => or_abort(py, &stream, Given { all, gpu, limit }),
     };
     py.detach(retired::sweep);
     done

@@ -15,3 +15,16 @@ pub(crate) fn current(py: Python<'_>) -> PyResult<Gpu> {
     // Letting others run does not leave the thread.
     py.detach(|| Platform::detect()?.current_gpu()).or_raise()
 }
+
+/// How many GPUs this process sees, or simulated devices.
+#[pyfunction]
+pub(crate) fn device_count(py: Python<'_>) -> PyResult<usize> {
+    py.detach(|| Platform::detect()?.device_count()).or_raise()
+}
+
+/// Makes GPU `device`, counted from 0, the current one of the calling thread: what names no device then means this one,
+/// also with CuPy and PyTorch. A thread that has not called it has GPU 0, or the one that another library made current.
+#[pyfunction]
+pub(crate) fn set_device(py: Python<'_>, device: usize) -> PyResult<()> {
+    py.detach(|| Platform::detect()?.gpu(device)?.make_current()).or_raise()
+}

@@ -138,6 +138,32 @@ fn read_table(gpu: &Gpu, module: &Module) -> Result<Vec<u8>, GpuError> {
     Ok(bytes)
 }
 
+/// PTX out of the cache of compiled kernels; if it is not there, what `make` returns, which is kept there. It is made from
+/// all of `made_from`.
+#[pyfunction(name = "_cached_ptx")]
+pub(crate) fn cached_ptx(
+    py: Python<'_>,
+    name: String,
+    made_from: Vec<String>,
+    make: Py<PyAny>,
+) -> PyResult<String> {
+    waiting::wait(py, move || {
+        let mut raised = None;
+        let made_from: Vec<&str> = made_from.iter().map(String::as_str).collect();
+        let ptx = mscclpp::gpu::cached_ptx(&name, &made_from, || {
+            Python::attach(|py| make.call0(py)?.extract(py)).map_err(|error: PyErr| {
+                let log = error.to_string();
+                raised = Some(error);
+                GpuError::Compile { name: name.clone(), log }
+            })
+        });
+        match raised {
+            Some(error) => Ok(Err(error)),
+            None => ptx.map(Ok),
+        }
+    })?
+}
+
 type CurrentGpu = (String, usize, Option<(u32, u32)>);
 
 /// The platform of the current GPU, its number, and its compute capability, which those of CUDA have.
@@ -155,9 +181,9 @@ pub(crate) fn numa_node(py: Python<'_>, device_id: usize) -> PyResult<Option<u32
     Ok(py.detach(|| platform.gpu(device_id)).or_raise()?.properties().numa_node)
 }
 
-/// Whether an address is in the memory of a device.
-#[pyfunction(name = "_is_device_memory")]
-pub(crate) fn is_device_memory(py: Python<'_>, address: u64) -> PyResult<bool> {
+/// The number of the GPU in whose memory an address is.
+#[pyfunction(name = "_device_of")]
+pub(crate) fn device_of(py: Python<'_>, address: u64) -> PyResult<Option<usize>> {
     let platform = platform(py)?;
-    Ok(py.detach(|| platform.owner_of(DevicePtr(address))).or_raise()?.is_some())
+    Ok(py.detach(|| platform.owner_of(DevicePtr(address))).or_raise()?.map(|gpu| gpu.id()))
 }

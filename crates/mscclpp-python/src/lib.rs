@@ -144,9 +144,12 @@ fn extension(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(proxy::end_all, module)?,
         wrap_pyfunction!(rendezvous::log_meeting, module)?,
         wrap_pyfunction!(abort::synchronize, module)?,
+        wrap_pyfunction!(device::device_count, module)?,
+        wrap_pyfunction!(device::set_device, module)?,
+        wrap_pyfunction!(kernel::cached_ptx, module)?,
         wrap_pyfunction!(kernel::current_gpu, module)?,
         wrap_pyfunction!(kernel::numa_node, module)?,
-        wrap_pyfunction!(kernel::is_device_memory, module)?,
+        wrap_pyfunction!(kernel::device_of, module)?,
     ] {
         module.add_function(function)?;
     }

@@ -1,17 +1,41 @@
-"""All tests run on simulated devices, each run with a cache of compiled kernels of its own."""
+"""Tests run on GPUs where there are some, and CuPy is; elsewhere, and with `MSCCLPP_PLATFORM=host`, on simulated devices.
 
+Each run has a cache of compiled kernels of its own.
+"""
+
+import importlib.util
 import os
 import tempfile
 
+import mscclpp
 import pytest
 
 _cache = tempfile.TemporaryDirectory(prefix="mscclpp-tests-")
-os.environ["MSCCLPP_PLATFORM"] = "host"
 os.environ["MSCCLPP_CACHE_DIR"] = _cache.name
 # Lines of several processes stay whole.
 os.environ.pop("PYTHONUNBUFFERED", None)
+# Only containers have tests run by root, and there it does no harm.
+os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 
 KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels")
+
+
+def _platform():
+    chosen = os.environ.get("MSCCLPP_PLATFORM")
+    if chosen:
+        return chosen
+    try:
+        mscclpp.device_count()
+    except mscclpp.Error:
+        return "host"
+    return "cuda" if importlib.util.find_spec("cupy") else "host"
+
+
+os.environ["MSCCLPP_PLATFORM"] = _platform()
+
+
+def pytest_report_header():
+    return f"mscclpp: {mscclpp.device_count()} devices of {os.environ['MSCCLPP_PLATFORM']}"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Ranks as processes: each runs a function of a test module."""
+"""Ranks as processes: each runs a function of a test module, on a device of its own if there are enough."""
 
 import multiprocessing
 import os
@@ -19,7 +19,10 @@ def free_address():
 
 
 def _rank(function, rank, n, address, args, outcome):
+    import mscclpp
+
     try:
+        mscclpp.set_device(rank % mscclpp.device_count())
         outcome.send((True, function(rank, n, address, *args)))
     except BaseException:
         outcome.send((False, traceback.format_exc()))

@@ -11,19 +11,60 @@ from mscclpp import GpuBuffer, RawGpuBuffer
 from mscclpp._arrays import is_of_cuda, locate
 from mscclpp.utils import is_torch_tensor
 
+from device import ON_GPU, address, arrays, fill, gpu_only, host_only
 
+
+@host_only
 def test_a_gpu_buffer_is_an_array_over_device_memory():
     buffer = GpuBuffer((3, 5), dtype=numpy.float32)
     assert isinstance(buffer, GpuBuffer) and isinstance(buffer, numpy.ndarray)
     assert not isinstance(numpy.zeros(3), GpuBuffer)
     assert (buffer.shape, buffer.dtype, buffer.nbytes) == ((3, 5), numpy.float32, 60)
-    assert buffer.sum() == 0 and mscclpp._mscclpp._is_device_memory(buffer.data.ptr)
+    assert buffer.sum() == 0 and mscclpp._mscclpp._device_of(buffer.data.ptr) == 0
     assert buffer.data.ptr == buffer.data.mem.ptr == buffer.ctypes.data and buffer.data.mem.size >= 60
     buffer[1, 2] = 7
     assert buffer[1:].data.ptr == buffer.data.ptr + 20 and buffer[1:].data.mem.ptr == buffer.data.mem.ptr
     copy = buffer + 1
     assert not hasattr(copy.data, "mem"), "a result is no device memory"
     assert pickle.loads(pickle.dumps(buffer)).tolist() == buffer.tolist()
+    buffer.set([[n] * 5 for n in range(3)])
+    got = buffer.get()
+    buffer[:] = 0
+    assert type(got) is numpy.ndarray and got[2].tolist() == [2] * 5
+
+
+@gpu_only
+def test_a_gpu_buffer_is_an_array_of_cupy():
+    buffer = GpuBuffer((3, 5), dtype=numpy.float32)
+    assert isinstance(buffer, GpuBuffer) and isinstance(buffer, arrays.ndarray)
+    assert not isinstance(arrays.zeros(3), GpuBuffer)
+    assert (buffer.shape, buffer.dtype, buffer.nbytes) == ((3, 5), numpy.float32, 60)
+    assert buffer.sum() == 0 and mscclpp._mscclpp._device_of(buffer.data.ptr) == 0
+    assert buffer.data.ptr == buffer.data.mem.ptr and buffer.data.mem.size >= 60
+    buffer[1, 2] = 7
+    assert buffer[1:].data.ptr == buffer.data.ptr + 20 and buffer[1:].data.mem.ptr == buffer.data.mem.ptr
+    assert (buffer + 1).tolist()[1][2] == 8 and is_of_cuda(buffer) and locate(buffer) == (buffer.data.ptr, 60)
+    for gap in (buffer[:, 1:], Dlpack(buffer[:, ::2])):
+        with pytest.raises(ValueError, match="'tensor'.*one piece"):
+            locate(gap)
+    assert locate(Dlpack(buffer)) == locate(buffer.T) == locate(buffer)
+
+
+@gpu_only
+def test_each_device_has_memory_of_its_own():
+    try:
+        for device in range(mscclpp.device_count()):
+            mscclpp.set_device(device)
+            assert arrays.cuda.runtime.getDevice() == device
+            buffer, raw = GpuBuffer(8), RawGpuBuffer(64)
+            assert buffer.device.id == buffer.data.mem.device_id == raw.device_id() == device
+            # CuPy's own choice holds here, too.
+            arrays.cuda.Device(0).use()
+            assert RawGpuBuffer(64).device_id() == 0
+            fill(buffer, range(8))
+            assert buffer.tolist() == list(range(8))
+    finally:
+        mscclpp.set_device(0)
 
 
 def test_gpu_buffers_take_what_arrays_take():
@@ -54,8 +95,8 @@ def test_raw_buffers():
     assert raw.read(9, 5) == b"\0abc\0" and raw.read(98) == b"\0\0"
     with pytest.raises(mscclpp.Error, match="past the end of 100 bytes"):
         raw.write(b"abc", 98)
-    assert not hasattr(raw, "__cuda_array_interface__")
-    array = numpy.asarray(raw)
+    assert hasattr(raw, "__cuda_array_interface__") == ON_GPU and hasattr(raw, "__array_interface__") != ON_GPU
+    array = arrays.asarray(raw)
     array[10] = ord("x")
     assert raw.read(10, 1) == b"x"
 
@@ -72,15 +113,15 @@ def test_dlpack_gives_the_memory_in_any_shape():
             return self.device
 
     raw = RawGpuBuffer(96)
-    array = numpy.from_dlpack(Exported(raw, "float32", [4, 6]))
-    assert (array.shape, array.dtype, array.ctypes.data) == ((4, 6), numpy.float32, raw.data())
-    assert numpy.from_dlpack(Exported(raw, "torch.int16", [6, 4], [1, 6])).strides == (2, 12)
-    assert numpy.from_dlpack(raw).nbytes == 96 and numpy.from_dlpack(Exported(raw, "int64")).shape == (12,)
+    array = arrays.from_dlpack(Exported(raw, "float32", [4, 6]))
+    assert (array.shape, array.dtype, address(array)) == ((4, 6), numpy.float32, raw.data())
+    assert arrays.from_dlpack(Exported(raw, "torch.int16", [6, 4], [1, 6])).strides == (2, 12)
+    assert arrays.from_dlpack(raw).nbytes == 96 and arrays.from_dlpack(Exported(raw, "int64")).shape == (12,)
     with pytest.raises(mscclpp.Error, match="past the end of 96 bytes"):
         raw.to_dlpack("float32", [5, 5])
     with pytest.raises(mscclpp.Error, match="strides"):
         raw.to_dlpack("float32", [5, 5], [1])
-    view = numpy.from_dlpack(Exported(RawGpuBuffer(8), "uint8"))
+    view = arrays.from_dlpack(Exported(RawGpuBuffer(8), "uint8"))
     assert view.tolist() == [0] * 8
     raw.to_dlpack("uint8")  # a capsule that nobody takes over is freed
 

@@ -3,6 +3,7 @@
 import ctypes
 
 import ranks
+from device import fill
 
 
 def ping_pong(rank, n, address, rounds):
@@ -39,7 +40,7 @@ def with_scratch(rank, n, address):
     connections = group.make_connection([peer], mscclpp.Transport.CudaIpc)
     data = mscclpp.GpuBuffer(250, dtype=numpy.int32)
     scratch = mscclpp.GpuBuffer(2 * data.nbytes, dtype=numpy.uint8)
-    data[:] = numpy.arange(250) + 1000 * rank
+    fill(data, numpy.arange(250) + 1000 * rank)
     registered = group.register_local_memory(scratch, connections)
     channel = group.make_memory_channels_with_scratch(data, registered, connections)[peer]
     handle = channel.device_handle()
@@ -163,7 +164,7 @@ def all_gather(rank, n, address, transport, scratch):
     size = len(channels[peers[0]].device_handle().raw)
     raw = b"".join(channels[peer].device_handle().raw if peer != rank else bytes(size) for peer in range(n))
     handles = mscclpp.GpuBuffer(len(raw), dtype=numpy.uint8)
-    handles[:] = numpy.frombuffer(raw, dtype=numpy.uint8)
+    fill(handles, numpy.frombuffer(raw, dtype=numpy.uint8))
     outcome = mscclpp.GpuBuffer(n, dtype=numpy.int32)
     kernel = ranks.kernel("port_channel.cu", "all_gather")
     service.start_proxy()
@@ -201,12 +202,20 @@ def named_memories(rank, n, address):
 
     group = ranks.group(rank, n, address)
     peer = 1 - rank
-    # On a device that is not the current one: the service goes where its first semaphore is.
+    # On a device that is not the current one of rank 1: the service goes where its first semaphore is.
     device = mscclpp.Device(mscclpp.DeviceType.GPU, 0)
     config = mscclpp.EndpointConfig(mscclpp.Transport.CudaIpc, device)
     connections = group.make_connection([peer], {peer: config})
+    if mscclpp.device_count() > 1 and rank == 1:
+        try:
+            group.register_local_memory(mscclpp.GpuBuffer(64), connections)
+        except ValueError as error:
+            assert "'tensor': it is on GPU 1" in str(error) and "rank 0 is on GPU 0" in str(error), error
+        else:
+            raise AssertionError("memory of another GPU was taken")
+    mscclpp.set_device(0)
     inbox, outbox = mscclpp.GpuBuffer(64, dtype=numpy.int32), mscclpp.GpuBuffer(64, dtype=numpy.int32)
-    outbox[:] = rank + 10
+    fill(outbox, [rank + 10] * 64)
     service = mscclpp.ProxyService(fifo_size=64)
     service.start_proxy(blocking=True)
     inboxes = group.register_memory_with_proxy(service, inbox, connections)
@@ -236,12 +245,13 @@ def other_device(rank, n, address):
 
     group = ranks.group(rank, n, address)
     peer = 1 - rank
-    config = mscclpp.EndpointConfig(mscclpp.Transport.Ethernet, mscclpp.Device(mscclpp.DeviceType.GPU, 2))
+    last = mscclpp.device_count() - 1
+    config = mscclpp.EndpointConfig(mscclpp.Transport.Ethernet, mscclpp.Device(mscclpp.DeviceType.GPU, last))
     connection = group.make_connection([peer], config)[peer]
     service = mscclpp.ProxyService()
     service.start_proxy()
     id = service.build_and_add_semaphore(group.communicator, connection)
-    assert service.semaphore(id).connection().local_device().id == 2
+    assert service.semaphore(id).connection().local_device().id == last
     handle = service.base_port_channel(id).device_handle()
     service.stop_proxy()
     group.barrier()

@@ -6,10 +6,10 @@ import threading
 import time
 
 import mscclpp
-import numpy
 import pytest
 
 import ranks
+from device import arrays
 
 
 def all_objects():
@@ -157,7 +157,7 @@ def test_services_are_stopped():
 
 def test_an_array_keeps_the_memory_of_a_closed_buffer():
     raw = mscclpp.RawGpuBuffer(1 << 20)
-    array = numpy.asarray(raw)
+    array = arrays.asarray(raw)
     raw.close()
     mscclpp.synchronize()
     mscclpp.RawGpuBuffer(64).close()

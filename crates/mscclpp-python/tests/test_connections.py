@@ -12,6 +12,7 @@ import pytest
 from mscclpp import Communicator, Context, Device, DeviceType, EndpointConfig, Error, TcpBootstrap, Transport
 
 import ranks
+from device import arrays, fill, memset, read
 
 CPU = EndpointConfig(Transport.Ethernet, DeviceType.CPU)
 
@@ -32,7 +33,7 @@ def writes(rank, n, address, config):
     assert connection.transport() == connection.remote_transport() != Transport.Unknown
     assert connection.get_max_write_queue_size() == -1 and f"rank {peer}" in repr(connection)
     inbox, outbox = mscclpp.GpuBuffer(16, dtype=numpy.uint64), mscclpp.GpuBuffer(16, dtype=numpy.uint64)
-    outbox[:] = 100 * rank + numpy.arange(16)
+    fill(outbox, 100 * rank + numpy.arange(16))
     transport = connection.transport()
     ours = comm.register_memory(inbox.data.ptr, inbox.nbytes, transport)
     source = comm.register_memory(outbox.data.ptr, outbox.nbytes, mscclpp.TransportFlags(transport))
@@ -114,8 +115,7 @@ def shared(rank, n, address):
     connection.flush()
     comm.bootstrap().barrier()
     # Two words: signals of the peer's kernels, and of its host.
-    words = (ctypes.c_uint64 * 2).from_address(token)
-    assert sum(words) == 2
+    assert numpy.frombuffer(read(token, 16), dtype=numpy.uint64).sum() == 2
     service = mscclpp.ProxyService()
     id = service.add_semaphore(first)
     assert service.semaphore(id).device_handle().raw == second.device_handle().raw
@@ -137,8 +137,9 @@ def by_hand(rank, n, address):
     bootstrap = TcpBootstrap.create(rank, n)
     bootstrap.initialize(address)
     peer, context = 1 - rank, Context.create()
-    endpoint = context.create_endpoint(EndpointConfig(Transport.CudaIpc, Device(DeviceType.GPU, rank)))
-    assert endpoint.config().device.id == endpoint.device().id == rank
+    number = rank % mscclpp.device_count()
+    endpoint = context.create_endpoint(EndpointConfig(Transport.CudaIpc, Device(DeviceType.GPU, number)))
+    assert endpoint.config().device.id == endpoint.device().id == number
     assert endpoint.transport() == Transport.CudaIpc and endpoint.max_write_queue_size() == -1
     bootstrap.send(endpoint.serialize(), peer, 0)
     remote = mscclpp.Endpoint.deserialize(bootstrap.recv(peer, 0))
@@ -146,13 +147,13 @@ def by_hand(rank, n, address):
     stub = mscclpp.SemaphoreStub(connection)
     bootstrap.send(stub.serialize(), peer, 0)
     semaphore = mscclpp.Semaphore(stub, mscclpp.SemaphoreStub.deserialize(bootstrap.recv(peer, 0)))
-    assert semaphore.connection().local_device().id == rank
+    assert semaphore.connection().local_device().id == number
     buffer = mscclpp.GpuBuffer(8, dtype=numpy.uint8)
     memory = context.register_memory(buffer.data.ptr, 8, Transport.CudaIpc)
     bootstrap.send(memory.serialize(), peer, 0)
     theirs = mscclpp.RegisteredMemory.deserialize(bytearray(bootstrap.recv(peer, 0)))
     bootstrap.barrier()
-    ctypes.memset(theirs.data(), rank + 1, 8)
+    memset(theirs.data(), rank + 1, 8)
     bootstrap.barrier()
     with pytest.raises(Error, match="semaphore stub"):
         mscclpp.SemaphoreStub.deserialize(endpoint.serialize())
@@ -169,7 +170,7 @@ def local_use(rank, n, address):
     peer = 1 - rank
     connection = comm.connect(Transport.CudaIpc, peer).get()
     inbox, outbox = mscclpp.GpuBuffer(4, dtype=numpy.int32), mscclpp.GpuBuffer(4, dtype=numpy.int32)
-    outbox[:] = rank + 5
+    fill(outbox, [rank + 5] * 4)
     source = comm.register_memory(outbox.data.ptr, 16, mscclpp.TransportFlags())
     assert source.transports().none() and source.data() == outbox.data.ptr
     with pytest.raises(Error, match="without transports"):
@@ -334,7 +335,7 @@ def test_nothing_is_left_behind():
         proxy = mscclpp.Proxy(lambda trigger: mscclpp.ProxyHandlerResult.Continue)
         proxy.start()
         raw = mscclpp.RawGpuBuffer(64)
-        numpy.from_dlpack(raw)
+        arrays.from_dlpack(raw)
         raw.to_dlpack("int32")
 
     for _ in range(5):

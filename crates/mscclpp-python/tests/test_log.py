@@ -36,7 +36,8 @@ logger.propagate = False
 
 def python(program, **environment):
     environment = {**os.environ, **environment}
-    command = [sys.executable, "-c", BEGINNING + program]
+    # Of a fork beside threads Python warns, which is what these tests do.
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BEGINNING + program]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert run.returncode == 0, run.stderr
     return run

@@ -17,7 +17,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 def python(program, **environment):
     environment = {**os.environ, **environment}
-    command = [sys.executable, "-c", program, ranks.KERNELS]
+    # Of a fork beside threads Python warns, which is what some of these do.
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, ranks.KERNELS]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
 
 
@@ -150,8 +151,9 @@ print("done")
 GOING_ON = {
     "a kernel that waits": """
 stop, out = mscclpp.GpuBuffer(1, dtype=numpy.int32), mscclpp.GpuBuffer(4, dtype=numpy.int32)
-kernel("write_later").launch_kernel((stop, out, 4), 1, 1, 0, None)
-kernel("write_later").launch_kernel(pack(stop, out, 4), 1, 1, 0, None)
+write_later = kernel("write_later")
+write_later.launch_kernel((stop, out, 4), 1, 1, 0, None)
+write_later.launch_kernel(pack(stop, out, 4), 1, 1, 0, None)
 """,
     "a kernel that waits for a proxy": """
 def handler(trigger):

@@ -15,6 +15,7 @@ from mscclpp._arrays import is_of_cuda, locate
 from mscclpp.utils import is_torch_tensor, pack, torch_dtype_to_mscclpp_dtype
 
 import ranks
+from device import ON_GPU
 
 torch = pytest.importorskip("torch")
 
@@ -65,7 +66,7 @@ def test_torch_takes_the_memory_of_buffers():
     assert raw.read(0, 2) == b"\x80\x3f"
     assert torch.from_dlpack(raw).tolist() == [0x80, 0x3F] * 32
     buffer = GpuBuffer(6, dtype=numpy.float32)
-    view = torch.from_numpy(buffer)
+    view = torch.as_tensor(buffer) if ON_GPU else torch.from_numpy(buffer)
     view += 2
     assert buffer.tolist() == [2.0] * 6 and view.data_ptr() == buffer.data.ptr
     del raw, buffer

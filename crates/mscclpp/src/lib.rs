@@ -182,7 +182,7 @@ pub mod gpu {
         Abort, DeviceBuffer, DevicePtr, DmaBuf, Event, ExportHandle, ExportKinds, Gpu, GpuDirect,
         GpuProperties, Graph, ImportedMemory, Kernel, KernelArgs, KernelArgument, KernelObject, KernelParam,
         KernelSource, LaunchConfig, MemoryExport, MemoryInfo, Module, Owner, PeerAccess, PinnedBuffer,
-        PinnedWord, Platform, Stream, WritesOrdering, kernel_cache, numa, store_ptx,
+        PinnedWord, Platform, Stream, WritesOrdering, cached_ptx, kernel_cache, numa, store_ptx,
     };
 }
 

@@ -1,6 +1,6 @@
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use mscclpp_gpu_sys::cuda::{
@@ -45,6 +45,8 @@ pub(super) struct Device {
     pinned_spares: PinnedSpares,
     retired_modules: RetiredModules,
     left_behind: LeftBehind<CudaEvent>,
+    /// One for all who ask, so that whoever waits knows what others launched.
+    default_stream: OnceLock<Arc<CudaStream>>,
 }
 
 /// `cuStreamWriteValue64`
@@ -112,6 +114,7 @@ impl Device {
             pinned_spares: PinnedSpares::default(),
             retired_modules: RetiredModules::default(),
             left_behind: LeftBehind::default(),
+            default_stream: OnceLock::new(),
         })
     }
 
@@ -275,7 +278,7 @@ impl DeviceBackend for &'static Device {
     }
 
     fn default_stream(&self) -> Result<Arc<dyn StreamBackend>> {
-        Ok(Arc::new(CudaStream::legacy_default(self)))
+        Ok(self.default_stream.get_or_init(|| Arc::new(CudaStream::legacy_default(self))).clone())
     }
 
     unsafe fn wrap_stream(&self, raw: *mut c_void) -> Result<Arc<dyn StreamBackend>> {

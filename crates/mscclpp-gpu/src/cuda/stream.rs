@@ -109,6 +109,12 @@ impl CudaStream {
         check(driver, call(driver), operation)
     }
 
+    /// It was idle at a moment after its last launch had that number.
+    fn release(&self, last_launch: u64) {
+        self.in_use.release(last_launch);
+        self.device.left_behind().sweep();
+    }
+
     /// It was just given a launch, of a kernel or a graph, which needs `owners`, and whose code is in `modules`.
     pub(super) fn keep(&self, owners: &[Owner], modules: &[Owner]) {
         if !CAPTURES.note(self, owners, modules) {
@@ -186,7 +192,7 @@ impl StreamBackend for CudaStream {
             // SAFETY: the stream lives.
             check(driver, unsafe { (driver.stream_synchronize)(self.raw) }, "cuStreamSynchronize")?;
         }
-        self.in_use.release(launches);
+        self.release(launches);
         Ok(())
     }
 
@@ -200,7 +206,7 @@ impl StreamBackend for CudaStream {
         };
         match result {
             CuResult::SUCCESS => {
-                self.in_use.release(launches);
+                self.release(launches);
                 Ok(true)
             }
             CuResult::NOT_READY => Ok(false),

@@ -185,7 +185,7 @@ impl<E: EventBackend> LeftBehind<E> {
         }
     }
 
-    /// Drops what is not needed any more.
+    /// Drops what is not needed any more. Costs next to nothing if there is nothing.
     pub(crate) fn sweep(&self) {
         let mut done = Vec::new();
         {

@@ -102,6 +102,12 @@ impl HipStream {
         check(hip, call(hip), operation)
     }
 
+    /// It was idle at a moment after its last launch had that number.
+    fn release(&self, last_launch: u64) {
+        self.in_use.release(last_launch);
+        self.device.left_behind().sweep();
+    }
+
     /// It was just given a launch, of a kernel or a graph, which needs `owners`, its modules among them.
     pub(super) fn keep(&self, owners: &[Owner]) {
         if !CAPTURES.note(self, owners, &[]) {
@@ -173,7 +179,7 @@ impl StreamBackend for HipStream {
             // SAFETY: the stream lives.
             check(hip, unsafe { (hip.stream_synchronize)(self.raw) }, "hipStreamSynchronize")?;
         }
-        self.in_use.release(launches);
+        self.release(launches);
         Ok(())
     }
 
@@ -187,7 +193,7 @@ impl StreamBackend for HipStream {
         };
         match result {
             HipResult::SUCCESS => {
-                self.in_use.release(launches);
+                self.release(launches);
                 Ok(true)
             }
             HipResult::NOT_READY => {

@@ -182,10 +182,11 @@ impl DeviceBackend for HostDevice {
     }
 
     fn make_current(&self) -> Result<()> {
+        super::CURRENT.set(self.properties.id);
         Ok(())
     }
 
     fn adopt_thread(&self) -> Result<()> {
-        Ok(())
+        self.make_current()
     }
 }

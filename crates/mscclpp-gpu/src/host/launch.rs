@@ -16,11 +16,6 @@ use crate::{Error, KernelArgs, LaunchConfig, Owner, Result};
 /// end, in the order of their index, as on a GPU that cannot hold them all.
 pub(super) const MAX_RESIDENT_BLOCKS: u64 = 1024;
 
-// What CUDA allows, on all of its devices of today: what runs here is to run there.
-const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
-const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
-const MAX_THREADS: u32 = 1024;
-
 /// One launch, arguments included.
 pub(super) struct Launch {
     module: Arc<HostModule>,
@@ -40,7 +35,11 @@ impl Launch {
         args: KernelArgs,
     ) -> Result<Self> {
         let launch = Self { module, kernel, config, args };
-        check(&launch.kernel().name, &launch.config)?;
+        let shared = config.shared_bytes;
+        if shared > SHARED_BYTES {
+            let why = format!("{shared} bytes of shared memory; there are {SHARED_BYTES}");
+            return Err(Error::InvalidArgument(format!("launch of {}: {why}", launch.kernel().name)));
+        }
         launch.check_arguments()?;
         Ok(launch)
     }
@@ -128,22 +127,4 @@ impl Launch {
     fn failed(&self, message: String) -> Error {
         Error::KernelFailed { kernel: self.kernel().name.clone(), message }
     }
-}
-
-fn check(kernel: &str, config: &LaunchConfig) -> Result<()> {
-    let LaunchConfig { grid, block, shared_bytes } = *config;
-    let refused = |why: String| Err(Error::InvalidArgument(format!("launch of {kernel}: {why}")));
-    if (0..3).any(|i| !(1..=MAX_GRID[i]).contains(&grid[i])) {
-        return refused(format!("a grid of {grid:?} blocks; each must be 1 to {MAX_GRID:?}"));
-    }
-    let threads = block.iter().fold(1, |n: u32, dim| n.saturating_mul(*dim));
-    if (0..3).any(|i| !(1..=MAX_BLOCK[i]).contains(&block[i])) || threads > MAX_THREADS {
-        return refused(format!(
-            "blocks of {block:?} threads; each must be 1 to {MAX_BLOCK:?}, all {MAX_THREADS} at most"
-        ));
-    }
-    if shared_bytes > SHARED_BYTES {
-        return refused(format!("{shared_bytes} bytes of shared memory; there are {SHARED_BYTES}"));
-    }
-    Ok(())
 }

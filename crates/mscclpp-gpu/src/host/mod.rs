@@ -32,7 +32,10 @@ mod rewrite;
 mod stacks;
 mod stream;
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    cell::Cell,
+    sync::{Arc, OnceLock},
+};
 
 use crate::{
     DevicePtr, Result,
@@ -56,6 +59,10 @@ impl PlatformBackend for Host {
         Ok(device)
     }
 
+    fn current_device(&self) -> Result<usize> {
+        Ok(CURRENT.get())
+    }
+
     fn find(&self, uuid: &[u8; 16]) -> Result<Option<usize>> {
         Ok(devices()?.iter().position(|device| device.properties().uuid == *uuid))
     }
@@ -73,6 +80,11 @@ impl PlatformBackend for Host {
 /// The simulated driver. Like a real one it exists once per process, from its first use on, so that all handles of a
 /// device are the same device. The environment is read at that first use.
 static DEVICES: OnceLock<Vec<Arc<HostDevice>>> = OnceLock::new();
+
+thread_local! {
+    /// The number of the device that this thread made current.
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
 
 fn devices() -> Result<&'static [Arc<HostDevice>]> {
     if let Some(devices) = DEVICES.get() {

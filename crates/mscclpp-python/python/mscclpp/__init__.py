@@ -67,7 +67,9 @@ from ._mscclpp import (
     Transport,
     TransportFlags,
     UniqueId,
+    device_count,
     env,
+    set_device,
 )
 from ._older import name as _older_name
 from ._paths import get_include, get_lib
@@ -158,6 +160,7 @@ __all__ = [
     "compile",
     "compile_native",
     "connect_nvls_collective",
+    "device_count",
     "env",
     "get_include",
     "get_lib",
@@ -166,6 +169,7 @@ __all__ = [
     "log_to_python",
     "npkit",
     "numa",
+    "set_device",
     "synchronize",
     "version",
 ]

@@ -24,7 +24,8 @@ class _Meta(type):
 class GpuBuffer(_Array, metaclass=_Meta):
     """`GpuBuffer(shape, dtype)` is a CuPy array over zeroed device memory of this library, on the current GPU.
 
-    On the Host platform it is a NumPy array, with `data.ptr`, `data.mem.ptr` and `data.mem.size` as CuPy's have.
+    On the Host platform it is a NumPy array, with `get()`, `set()`, `data.ptr`, `data.mem.ptr` and `data.mem.size` as
+    CuPy's have.
     """
 
     def __new__(
@@ -107,6 +108,17 @@ def _host_class() -> Any:
             if raw is None or not raw.data() <= ptr < raw.data() + raw.bytes():
                 return super().data
             return _Pointer(ptr, raw)
+
+        def set(self, arr: Any, stream: Any = None) -> None:
+            """Copy values from the host, as arrays of CuPy do."""
+            self[...] = numpy.asarray(arr).reshape(self.shape)
+
+        def get(self, stream: Any = None, order: Literal["C", "F", "A"] = "C", out: Any = None) -> Any:
+            """A copy of the values for the host, as arrays of CuPy give it."""
+            if out is None:
+                return numpy.array(self, order=order)
+            out[...] = self
+            return out
 
         def __reduce__(self) -> Any:
             # A copy, in the memory of whoever reads it.

@@ -158,11 +158,13 @@ class CommGroup:
 
     def register_local_memory(self, tensor: Any, connections: Mapping[int, Connection]) -> RegisteredMemory:
         """Register an array for the transports of connections."""
+        address, size = _arrays.locate(tensor)
         transports = TransportFlags()
-        for connection in connections.values():
+        for rank, connection in connections.items():
             transports |= connection.transport()
+            _check_device(address, rank, connection)
         try:
-            return self.communicator.register_memory(*_arrays.locate(tensor), transports)
+            return self.communicator.register_memory(address, size, transports)
         except Error as error:
             error.add_note("mscclpp.GpuBuffer(shape, dtype) makes an array that can be registered for every transport")
             raise
@@ -276,6 +278,16 @@ class CommGroup:
     def _add_semaphores(self, proxy_service: ProxyService, connections: Mapping[int, Connection]) -> dict[int, int]:
         semaphores = self.make_semaphores(connections)
         return {rank: proxy_service.add_semaphore(semaphore) for rank, semaphore in semaphores.items()}
+
+
+def _check_device(address: int, rank: int, connection: Connection) -> None:
+    """That memory is on the GPU of a connection that maps memory."""
+    gpu = _mscclpp._device_of(address) if connection.transport() == Transport.CudaIpc else None
+    if gpu is not None and gpu != connection.local_device().id:
+        raise ValueError(
+            f"argument 'tensor': it is on GPU {gpu}, and the connection with rank {rank} is on GPU "
+            f"{connection.local_device().id}; call mscclpp.set_device({gpu}) before connecting, or copy the array"
+        )
 
 
 def _agree(rank: int, share: Callable[[Any], Any]) -> UniqueId:

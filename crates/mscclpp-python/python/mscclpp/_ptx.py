@@ -2,6 +2,9 @@
 
 import re
 
+from ._errors import Error
+from ._mscclpp import ErrorCode
+
 _PARAMETER = re.compile(
     r"""\.param \s+ (?: \.align \s+ (?P<align>\d+) \s+ )? \.[a-z]+ (?P<bits>\d+) \b
         (?: \s+ \.ptr (?: \s+ \.(?:global|shared|const|local) )? (?: \s+ \.align \s+ \d+ )? )?
@@ -17,7 +20,7 @@ def parameters(ptx: str, kernel: str) -> list[tuple[int, int]]:
     entry = re.search(rf"\.entry\s+{re.escape(kernel)}\s*(?:\(([^)]*)\))?\s*[\n.{{;]", text)
     if entry is None:
         known = ", ".join(dict.fromkeys(re.findall(r"\.entry\s+([\w$]+)", text))) or "none"
-        raise ValueError(f"there is no kernel {kernel!r} in this PTX; it has: {known}")
+        raise Error(int(ErrorCode.InvalidUsage), f'there is no kernel named "{kernel}" in this PTX; it has: {known}')
     found = []
     for declaration in filter(None, map(str.strip, (entry.group(1) or "").split(","))):
         parameter = _PARAMETER.match(declaration)

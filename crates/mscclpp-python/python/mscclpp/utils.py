@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import re
 import shutil
@@ -11,11 +12,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 from . import _mscclpp, _ptx
 from ._arrays import is_torch_tensor, locate
 from ._buffer import GpuBuffer
+from ._errors import Error
 from ._later import DataType
 from ._mscclpp import RawGpuBuffer
 from ._paths import get_include
@@ -138,26 +141,35 @@ class KernelBuilder:
         with open(self._path, encoding="utf-8") as file:
             text = file.read()
         name = os.path.basename(self._path)
+        headers = _own_headers(text, os.path.dirname(self._path))
         platform, _, capability = _mscclpp._current_gpu()
         nvcc = _find_nvcc() if platform == "cuda" else None
         if nvcc is not None and capability is not None:
-            return Kernel(self._ptx(nvcc, capability), self._name)
+            ptx = self._ptx(nvcc, capability, text, headers)
+            return Kernel(ptx.encode(), self._name)
         macros = "".join(f"#define {macro} {value}\n" for macro, value in self._macros.items())
         source = f'{macros}#line 1 "{name}"\n{text}'
-        headers = _own_headers(text, os.path.dirname(self._path))
         return Kernel._of_source(name, source, headers, self._name)
 
-    def _ptx(self, nvcc: str, capability: tuple[int, int]) -> bytes:
-        macros = [f"-D{macro}={value}" for macro, value in self._macros.items()]
+    def _ptx(self, nvcc: str, capability: tuple[int, int], text: str, headers: list[tuple[str, str]]) -> str:
         major, minor = capability
+        options = ["-ptx", "-std=c++17", f"-arch=compute_{major}{minor}", f"-I{get_include()}"]
+        options += [f"-D{macro}={value}" for macro, value in self._macros.items()]
+        file = os.stat(nvcc)
+        made_from = [nvcc, str(file.st_size), str(file.st_mtime_ns), *options, text]
+        for header in headers + _headers_of_the_library():
+            made_from += header
+        return _mscclpp._cached_ptx(os.path.basename(self._path), made_from, lambda: self._compiled(nvcc, options))
+
+    def _compiled(self, nvcc: str, options: list[str]) -> str:
         with tempfile.TemporaryDirectory(prefix="mscclpp-kernel-") as folder:
             ptx = os.path.join(folder, "kernel.ptx")
-            command = [nvcc, "-ptx", "-std=c++17", f"-arch=compute_{major}{minor}", f"-I{get_include()}", *macros]
-            command += [self._path, "-o", ptx]
+            command = [nvcc, *options, self._path, "-o", ptx]
             run = subprocess.run(command, capture_output=True, text=True, timeout=600)
             if run.returncode != 0:
-                raise RuntimeError(f"{self._path} did not compile ({' '.join(command)}):\n{run.stderr}{run.stdout}")
-            with open(ptx, "rb") as file:
+                said = f"{self._path} did not compile ({' '.join(command)}):\n{run.stderr}{run.stdout}"
+                raise Error(int(_mscclpp.ErrorCode.InvalidUsage), said)
+            with open(ptx, encoding="utf-8") as file:
                 return file.read()
 
 
@@ -181,6 +193,11 @@ def _find_nvcc() -> str | None:
 
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
+
+
+@functools.cache
+def _headers_of_the_library() -> list[tuple[str, str]]:
+    return [(path.name, path.read_text(encoding="utf-8")) for path in sorted(Path(get_include()).glob("mscclpp/*"))]
 
 
 def _own_headers(text: str, folder: str) -> list[tuple[str, str]]:

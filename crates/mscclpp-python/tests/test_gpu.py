@@ -1,0 +1,125 @@
+"""What there is on GPUs alone: streams, libraries with memory of their own, the compiler nvcc."""
+
+import ctypes
+import shutil
+import subprocess
+
+import mscclpp
+import numpy
+import pytest
+from mscclpp.utils import Kernel, KernelBuilder, _find_nvcc
+
+import ranks
+from conftest import KERNELS
+from device import arrays, gpu_only, let_go
+
+pytestmark = gpu_only
+
+
+def streams():
+    torch = pytest.importorskip("torch")
+    of_cupy, of_torch = arrays.cuda.Stream(non_blocking=True), torch.cuda.Stream()
+    return [(of_cupy, of_cupy), (of_torch, of_torch), (of_cupy.ptr, of_cupy)]
+
+
+def test_kernels_run_on_streams_of_other_libraries(compiled):
+    """Behind what is on the stream, and beside what is on another."""
+    kernel, out = compiled("plain.cu", "write_later", EXTRA=0), mscclpp.GpuBuffer(100, dtype=numpy.int32)
+    for given, stream in streams():
+        stop = mscclpp.RawGpuBuffer(4)
+        out.fill(0)
+        mscclpp.synchronize(60)
+        kernel.launch_kernel((stop, out, 100), 1, 1, 0, given)
+        mscclpp.synchronize(60)  # of the default stream
+        side = arrays.cuda.Stream(non_blocking=True)
+        assert out.get(stream=side).sum() == 0
+        let_go(stop)
+        stream.synchronize()
+        assert out.get(stream=side).tolist() == list(range(100))
+
+
+def of_other_libraries(rank, n, address, kind):
+    """Memory that this library has not allocated, as both ends of a put by the host and by a kernel."""
+    group, peer = ranks.group(rank, n, address), 1 - rank
+    if kind == "torch":
+        import torch
+
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+        tensor = torch.full((1000,), rank + 1, dtype=torch.bfloat16, device="cuda")
+        parts = tensor.view(torch.uint8).chunk(2)
+        torch.cuda.synchronize()
+    else:
+        tensor = arrays.full(1000, rank + 1, dtype=numpy.float16)
+        parts = [tensor[:500], tensor[500:]]
+        arrays.cuda.runtime.deviceSynchronize()
+    connections = group.make_connection([peer], mscclpp.Transport.CudaIpc)
+    memories = group.register_tensor_with_connections(parts[0], connections)
+    source = group.register_local_memory(parts[1], connections)
+    group.barrier()
+    connections[peer].write(memories[peer], 0, source, 0, 1000)
+    connections[peer].flush()
+    group.barrier()
+    got = set(tensor.tolist())
+    channel = group.make_memory_channels(tensor, connections)[peer]
+    outcome = mscclpp.GpuBuffer(1, dtype=numpy.int32)
+    kernel = ranks.kernel("memory_channel.cu", "meet")
+    base = mscclpp.BaseMemoryChannel(group.communicator, connections[peer])
+    kernel.launch_kernel((base, outcome), 1, 1, 0, None)
+    mscclpp.synchronize(60)
+    assert int(outcome[0]) == 1 and channel.device_handle().dst_ != 0
+    with pytest.raises(mscclpp.Error) as caught:
+        group.register_local_memory(numpy.zeros(3), connections)
+    assert "GpuBuffer" in caught.value.__notes__[0]
+    group.barrier()
+    return got
+
+
+@pytest.mark.parametrize("kind", ["torch", "cupy"])
+def test_memory_of_other_libraries(kind):
+    if kind == "torch":
+        pytest.importorskip("torch")
+    assert ranks.run(2, of_other_libraries, kind) == [{1, 2}] * 2
+
+
+def test_what_was_compiled_is_kept(tmp_path, monkeypatch):
+    if _find_nvcc() is None:
+        pytest.skip("there is no nvcc")
+    for name in ("plain.cu", "plain.hpp"):
+        shutil.copy(f"{KERNELS}/{name}", tmp_path)
+    ran = []
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: ran.append(args) or run(*args, **kwargs))
+
+    def shown():
+        kernel = KernelBuilder("plain.cu", "show", str(tmp_path), {"EXTRA": 3}).get_compiled_kernel()
+        out = mscclpp.GpuBuffer(8, dtype=numpy.uint64)
+        args = (0, 0, mscclpp.Fifo(), out, 0, ctypes.c_double(0), ctypes.c_float(0), False)
+        kernel.launch_kernel(args, 1, 1, 0, None)
+        mscclpp.synchronize(60)
+        return int(out[7])
+
+    assert (shown(), shown(), len(ran)) == (1003, 1003, 1)
+    (tmp_path / "plain.hpp").write_text("#define OF_HEADER 2000\n")
+    assert (shown(), shown(), len(ran)) == (2003, 2003, 2)
+
+
+def test_ptx_is_taken(compiled):
+    with pytest.raises(mscclpp.Error, match='no kernel named "x"'):
+        Kernel(b".version 8.4", "x")
+
+
+def test_without_nvcc_there_is_nvrtc(monkeypatch):
+    monkeypatch.setattr(mscclpp.utils, "_find_nvcc", lambda: None)
+    out = mscclpp.GpuBuffer(4 * 6, dtype=numpy.int32)
+    kernel = KernelBuilder("plain.cu", "indices", KERNELS, {"EXTRA": 5}).get_compiled_kernel()
+    kernel.launch_kernel((out,), (2, 2), (3, 2), 4 * 6, None)
+    mscclpp.synchronize(60)
+    assert out.tolist() == [100 * block + thread for block in range(4) for thread in range(6)]
+
+
+def test_memory_that_was_dropped_is_freed():
+    mscclpp.synchronize(60)
+    free = arrays.cuda.runtime.memGetInfo()[0]
+    for _ in range(200):
+        mscclpp.RawGpuBuffer(1 << 30)
+    assert free - arrays.cuda.runtime.memGetInfo()[0] < 8 << 30

@@ -158,6 +158,19 @@ impl KernelArgs {
         self.values.is_empty()
     }
 
+    /// Adds an argument that is given as its bytes, for programs that know a parameter's size but not its type.
+    ///
+    /// ```
+    /// # use mscclpp_gpu::KernelArgs;
+    /// let args = KernelArgs::new().with_bytes(&100i32.to_ne_bytes());
+    /// assert_eq!(args.len(), 1);
+    /// ```
+    #[must_use]
+    pub fn with_bytes(mut self, bytes: &[u8]) -> Self {
+        self.values.push(ArgBytes::copied(bytes));
+        self
+    }
+
     pub(crate) fn values(&self) -> &[ArgBytes] {
         &self.values
     }
@@ -165,18 +178,6 @@ impl KernelArgs {
     /// What must live until a launch is complete.
     pub(crate) fn owners(&self) -> &[Owner] {
         &self.owners
-    }
-
-    /// These arguments, and behind them one of `bytes`.
-    #[cfg(feature = "test-support")]
-    pub(crate) fn with_bytes(mut self, bytes: &[u8]) -> Self {
-        let mut storage = vec![MaybeUninit::new(0u128); bytes.len().div_ceil(16)].into_boxed_slice();
-        // SAFETY: `storage` has at least as many bytes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), storage.as_mut_ptr().cast::<u8>(), bytes.len());
-        }
-        self.values.push(ArgBytes { storage, len: bytes.len() });
-        self
     }
 
     /// That each argument has a value.
@@ -188,17 +189,17 @@ impl KernelArgs {
 impl ArgBytes {
     fn of<T: KernelParam>(value: T) -> Self {
         const { assert!(align_of::<T>() <= 16) };
-        let len = size_of::<T>();
-        let mut storage = vec![MaybeUninit::new(0u128); len.div_ceil(16)].into_boxed_slice();
-        // SAFETY: `storage` has at least `len` bytes and `value` is plain data (`KernelParam`) of `len` bytes.
+        // SAFETY: `value` is plain data without padding (`KernelParam`).
+        Self::copied(unsafe { std::slice::from_raw_parts((&raw const value).cast(), size_of::<T>()) })
+    }
+
+    fn copied(bytes: &[u8]) -> Self {
+        let mut storage = vec![MaybeUninit::new(0u128); bytes.len().div_ceil(16)].into_boxed_slice();
+        // SAFETY: `storage` has at least as many bytes.
         unsafe {
-            std::ptr::copy_nonoverlapping(
-                (&raw const value).cast::<u8>(),
-                storage.as_mut_ptr().cast::<u8>(),
-                len,
-            );
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), storage.as_mut_ptr().cast::<u8>(), bytes.len());
         }
-        Self { storage, len }
+        Self { storage, len: bytes.len() }
     }
 
     pub(crate) fn as_ptr(&self) -> *const u8 {

@@ -15,7 +15,8 @@ const CALLS: u32 = 1000;
 const RUNS: u32 = 30;
 
 fn main() -> Result<()> {
-    let gpu = Platform::Host.gpu(0)?;
+    let platform = Platform::detect_or_host()?;
+    let gpu = platform.gpu(0)?;
     let mut fifo = Fifo::new(&gpu, 512)?;
     report("fifo_poll", || {
         std::hint::black_box(fifo.poll());
@@ -23,7 +24,7 @@ fn main() -> Result<()> {
     })?;
 
     let bootstrap = LocalBootstrap::group(1).remove(0);
-    let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
+    let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(platform));
     let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(0));
     let connection = comm.connect(config, 0, 0)?.wait()?;
     let buffers = [gpu.allocate(64)?, gpu.allocate(64)?];

@@ -3,7 +3,7 @@
 //! What the parameters of a source's kernel are is said by a table that is compiled along with it. PTX says it in its
 //! text, which `mscclpp._ptx` reads.
 
-use mscclpp::{ErrorKind, KernelArgs, errors::GpuError, gpu::KernelParam};
+use mscclpp::{KernelArgs, errors::GpuError};
 use pyo3::prelude::*;
 
 use crate::error;
@@ -18,11 +18,14 @@ pub(crate) struct Parameter {
 /// The variable that [`with_table`] adds.
 pub(crate) const TABLE: &str = "mscclpp_python_parameters";
 
-/// The source, and behind it a table of the kernel's parameters: their number, their sizes, their alignments. Without
-/// such a kernel it is the source alone, so that the error is about that.
-pub(crate) fn with_table(source: &str, kernel: &str) -> String {
+/// The source, and behind it a table of the kernel's parameters: their number, their sizes, their alignments. If neither
+/// the source nor a header can have such a kernel, it is the source alone, so that the error is about that.
+pub(crate) fn with_table(source: &str, headers: &[(&str, &str)], kernel: &str) -> String {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    if !source.split(|c| !is_word(c)).any(|word| word == kernel) {
+    // `##` of a macro may put the name together.
+    let can_have =
+        |text: &str| text.contains("##") || text.split(|c| !is_word(c)).any(|word| word == kernel);
+    if !can_have(source) && !headers.iter().any(|(_, text)| can_have(text)) {
         return source.to_owned();
     }
     format!(
@@ -92,58 +95,6 @@ pub(crate) fn unpack(kernel: &str, parameters: &[Parameter], packed: &[u8]) -> P
             packed.len()
         )));
     };
-    parameters.iter().zip(starts).try_fold(KernelArgs::new(), |args, (parameter, start)| {
-        let bytes = &packed[start..start + parameter.size];
-        push_of(parameter.size).map(|push| push(args, bytes)).ok_or_else(|| {
-            error::new(
-                ErrorKind::InvalidUsage,
-                format!(
-                    "launch of {kernel}: a parameter of {} bytes cannot be passed by value; pass a pointer to it, or make \
-                     it a multiple of 8 bytes and at most 1024",
-                    parameter.size
-                ),
-            )
-        })
-    })
-}
-
-/// Bytes of an argument, whatever they mean.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-struct Bytes<const N: usize>([u8; N]);
-
-// SAFETY: plain bytes without padding, as they are in device code.
-unsafe impl<const N: usize> KernelParam for Bytes<N> {}
-
-type Push = fn(KernelArgs, &[u8]) -> KernelArgs;
-
-fn push<const N: usize>(args: KernelArgs, bytes: &[u8]) -> KernelArgs {
-    let mut value = [0; N];
-    value.copy_from_slice(bytes);
-    args.with(Bytes(value))
-}
-
-/// The functions that push the sizes of a row: `$step * (8 * row + 0..8)`.
-macro_rules! pushes {
-    ($step:literal: $($row:literal)*) => {
-        [$([
-            push::<{ $step * (8 * $row) }>,
-            push::<{ $step * (8 * $row + 1) }>,
-            push::<{ $step * (8 * $row + 2) }>,
-            push::<{ $step * (8 * $row + 3) }>,
-            push::<{ $step * (8 * $row + 4) }>,
-            push::<{ $step * (8 * $row + 5) }>,
-            push::<{ $step * (8 * $row + 6) }>,
-            push::<{ $step * (8 * $row + 7) }>,
-        ] as [Push; 8]),*]
-    };
-}
-
-/// What pushes an argument of `size` bytes: any up to 63, and multiples of 8 up to 1024.
-fn push_of(size: usize) -> Option<Push> {
-    const EACH: [[Push; 8]; 8] = pushes!(1: 0 1 2 3 4 5 6 7);
-    const EIGHTS: [[Push; 8]; 17] = pushes!(8: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16);
-    let (table, at): (&[[Push; 8]], usize) =
-        if size.is_multiple_of(8) { (&EIGHTS, size / 8) } else { (&EACH, size) };
-    table.get(at / 8).map(|row| row[at % 8])
+    let values = parameters.iter().zip(starts).map(|(parameter, start)| &packed[start..start + parameter.size]);
+    Ok(values.fold(KernelArgs::new(), KernelArgs::with_bytes))
 }

@@ -119,7 +119,7 @@ impl Loaded {
         headers: &[(&str, &str)],
         kernel: &str,
     ) -> Result<Self, Error> {
-        let text = arguments::with_table(source, kernel);
+        let text = arguments::with_table(source, headers, kernel);
         let module = Module::load(&gpu, &KernelSource::new(name, &text).with_headers(headers))?;
         let loaded = module.kernel(kernel)?;
         let parameters = arguments::of_table(&read_table(&gpu, &module)?)?;

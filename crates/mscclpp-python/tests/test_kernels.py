@@ -153,6 +153,29 @@ def test_what_does_not_compile_says_where(tmp_path):
     assert KernelBuilder(os.path.join(KERNELS, "plain.cu"), "packed", macro_dict={"EXTRA": 1}).get_compiled_kernel()
 
 
+def test_kernels_of_macros_and_headers_with_large_parameters(tmp_path):
+    (tmp_path / "made.hpp").write_text("""
+struct Many { unsigned int numbers[900]; };
+#define KERNEL(NAME, FACTOR) \\
+  extern "C" __global__ void NAME##_of_many(char before, Many many, unsigned long long* out) { \\
+    *out = FACTOR * many.numbers[899] + before; \\
+  }
+""")
+    (tmp_path / "made.cu").write_text('#include "made.hpp"\nKERNEL(one, 1)\nKERNEL(two, 2)\n')
+    (tmp_path / "alone.cu").write_text('#include "other.hpp"\n')
+    (tmp_path / "other.hpp").write_text('extern "C" __global__ void other(unsigned long long* out) { *out = 17; }\n')
+    out, many = mscclpp.GpuBuffer(1, dtype=numpy.uint64), numpy.zeros(900, dtype=numpy.uint32)
+    many[899] = 1000
+    for name, expected in (("one_of_many", 1005), ("two_of_many", 2005)):
+        kernel = KernelBuilder("made.cu", name, str(tmp_path)).get_compiled_kernel()
+        kernel.launch_kernel((5, many.tobytes(), out), 1, 1, 0, None)
+        mscclpp.synchronize(60)
+        assert out[0] == expected
+    KernelBuilder("alone.cu", "other", str(tmp_path)).get_compiled_kernel().launch_kernel((out,), 1, 1, 0, None)
+    mscclpp.synchronize(60)
+    assert out[0] == 17
+
+
 def test_a_wait_for_a_kernel_has_a_bound(compiled):
     stop = mscclpp.RawGpuBuffer(4)
     compiled("plain.cu", "spin", EXTRA=0).launch_kernel(pack(stop), 1, 1, 0, None)

@@ -5,8 +5,8 @@
 use std::{any::Any, ffi::c_void, sync::Arc};
 
 use crate::{
-    DevicePtr, DmaBuf, GpuDirect, GpuProperties, KernelArgs, KernelSource, LaunchConfig, MemoryExport,
-    MemoryInfo, Owner, PeerAccess, Result, memory::ExportHandle,
+    DevicePtr, DmaBuf, GpuDirect, GpuProperties, KernelArgs, KernelParameter, KernelSource, LaunchConfig,
+    MemoryExport, MemoryInfo, Owner, PeerAccess, Result, memory::ExportHandle,
 };
 
 /// A platform: where devices come from.
@@ -57,6 +57,9 @@ pub(crate) trait DeviceBackend: Send + Sync {
     unsafe fn wrap_stream(&self, raw: *mut c_void) -> Result<Arc<dyn StreamBackend>>;
     fn create_event(&self, with_timing: bool) -> Result<Arc<dyn EventBackend>>;
     fn load_module(&self, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>>;
+    /// # Safety
+    /// See [`crate::Module::load_binary`].
+    unsafe fn load_binary(&self, name: &str, binary: &[u8]) -> Result<Arc<dyn ModuleBackend>>;
     /// # Safety
     /// The range lies in live device memory of this process.
     unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport>;
@@ -131,9 +134,8 @@ pub(crate) trait KernelBackend: Send + Sync {
     /// How many blocks of `threads` threads, each with `shared_bytes` of dynamic shared memory, fit on the device at
     /// once.
     fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u64>;
-    /// The sizes of its parameters in bytes, where the platform knows them.
-    #[cfg(feature = "test-support")]
-    fn parameter_bytes(&self) -> Option<&[u64]> {
+    /// Its parameters, where the platform knows them.
+    fn parameters(&self) -> Option<&[KernelParameter]> {
         None
     }
 }

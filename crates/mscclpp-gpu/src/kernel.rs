@@ -1,7 +1,8 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    DevicePtr, Error, Gpu, KernelArgs, KernelParam, KernelSource, LaunchConfig, Result, Stream,
+    DevicePtr, Error, Gpu, KernelArgs, KernelParam, KernelParameter, KernelSource, LaunchConfig, Result,
+    Stream,
     backend::{KernelBackend, ModuleBackend},
 };
 
@@ -29,6 +30,21 @@ impl Module {
     /// [`Error::System`], with everything that was tried, if NVRTC (or hiprtc on HIP) is needed and missing.
     pub fn load(gpu: &Gpu, source: &KernelSource<'_>) -> Result<Self> {
         Ok(Self { gpu: gpu.clone(), backend: gpu.backend().load_module(source)? })
+    }
+
+    /// Loads code that was compiled for the device: a cubin or fatbin for CUDA, a code object for HIP. `name` stands in
+    /// messages. For the rest as [`Module::load`].
+    ///
+    /// # Safety
+    /// The code is as a compiler made it, and whole: the driver trusts it.
+    ///
+    /// # Errors
+    /// [`Error::Compile`] for code of another device; [`Error::InvalidArgument`] for what is no code, and on Host, which
+    /// loads sources alone; [`Error::Driver`].
+    pub unsafe fn load_binary(gpu: &Gpu, name: &str, binary: &[u8]) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        let backend = unsafe { gpu.backend().load_binary(name, binary)? };
+        Ok(Self { gpu: gpu.clone(), backend })
     }
 
     /// The kernel with this name.
@@ -89,8 +105,9 @@ impl Kernel {
     /// may need more than 120 KiB of stack.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a stream of another device, and for a number of blocks or threads that no device
-    /// runs; the error of an argument that has no value; [`Error::Driver`].
+    /// [`Error::InvalidArgument`] for a stream of another device, for a number of blocks or threads that no device runs,
+    /// and for arguments that are not as many and as large as the [`Kernel::parameters`], if these are known; the error
+    /// of an argument that has no value; [`Error::Driver`].
     pub unsafe fn launch(&self, stream: &Stream, config: LaunchConfig, args: &KernelArgs) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.submit(stream, config, args, false) }
@@ -142,7 +159,7 @@ impl Kernel {
             )));
         }
         config.check(&self.name)?;
-        args.check()?;
+        args.check(&self.name, self.backend.parameters())?;
         // SAFETY: the caller's promise.
         unsafe { self.backend.launch(&**stream.backend(), config, args, cooperative) }
     }
@@ -162,9 +179,20 @@ impl Kernel {
         &self.name
     }
 
-    #[cfg(feature = "test-support")]
-    pub(crate) fn parameter_bytes(&self) -> Option<&[u64]> {
-        self.backend.parameter_bytes()
+    /// The kernel's parameters. `None` if the platform does not say: HIP, and CUDA drivers before release 550.
+    ///
+    /// ```
+    /// # use mscclpp_gpu::{KernelParameter, KernelSource, Module, Platform};
+    /// # let gpu = Platform::Host.gpu(0)?;
+    /// let source = r#"extern "C" __global__ void scale(float factor, double* data) { *data *= factor; }"#;
+    /// let kernel = Module::load(&gpu, &KernelSource::new("scale.cu", source))?.kernel("scale")?;
+    /// let [factor, data] = kernel.parameters().expect("Host says it") else { unreachable!() };
+    /// assert_eq!((factor.size, data.offset), (4, 8));
+    /// # Ok::<(), mscclpp_gpu::Error>(())
+    /// ```
+    #[must_use]
+    pub fn parameters(&self) -> Option<&[KernelParameter]> {
+        self.backend.parameters()
     }
 }
 

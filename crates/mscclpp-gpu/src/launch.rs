@@ -44,6 +44,15 @@ const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 const MAX_THREADS: u32 = 1024;
 
+/// A parameter of a kernel: where it is among all of them, laid out as the members of a struct, and its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelParameter {
+    /// Bytes from the start of the first one.
+    pub offset: u64,
+    /// In bytes.
+    pub size: u64,
+}
+
 /// A value that can be an argument of a kernel.
 ///
 /// # Safety
@@ -180,9 +189,21 @@ impl KernelArgs {
         &self.owners
     }
 
-    /// That each argument has a value.
-    pub(crate) fn check(&self) -> Result<()> {
-        self.refused.clone().map_or(Ok(()), Err)
+    /// That each argument has a value, and that they are as many and as large as the parameters, if these are known.
+    pub(crate) fn check(&self, kernel: &str, parameters: Option<&[KernelParameter]>) -> Result<()> {
+        if let Some(refused) = &self.refused {
+            return Err(refused.clone());
+        }
+        let Some(parameters) = parameters else { return Ok(()) };
+        let given = self.values.iter().map(|value| value.len() as u64);
+        let taken = parameters.iter().map(|parameter| parameter.size);
+        if given.clone().eq(taken.clone()) {
+            return Ok(());
+        }
+        let (given, taken): (Vec<_>, Vec<_>) = (given.collect(), taken.collect());
+        Err(Error::InvalidArgument(format!(
+            "launch of {kernel}: its parameters have {taken:?} bytes, the arguments {given:?}"
+        )))
     }
 }
 

@@ -64,7 +64,7 @@ pub use gpu::Gpu;
 pub use graph::Graph;
 pub use host::host_compiler;
 pub use kernel::{Kernel, Module};
-pub use launch::{KernelArgs, KernelParam, LaunchConfig};
+pub use launch::{KernelArgs, KernelParam, KernelParameter, LaunchConfig};
 pub use memory::{DevicePtr, DmaBuf, ExportHandle, MemoryExport};
 pub use mscclpp_kernels::KernelSource;
 pub use platform::Platform;

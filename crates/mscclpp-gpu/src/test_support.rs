@@ -14,10 +14,11 @@ use crate::{Kernel, KernelArgs};
 #[must_use]
 pub unsafe fn arguments_of(kernel: &Kernel, values: *const *mut c_void) -> Option<KernelArgs> {
     let mut args = KernelArgs::new();
-    for (i, bytes) in kernel.parameter_bytes()?.iter().enumerate() {
+    for (i, parameter) in kernel.parameters()?.iter().enumerate() {
         // SAFETY: one of as many pointers as there are parameters, to as many bytes as this one has.
-        args =
-            args.with_bytes(unsafe { std::slice::from_raw_parts((*values.add(i)).cast(), *bytes as usize) });
+        args = args.with_bytes(unsafe {
+            std::slice::from_raw_parts((*values.add(i)).cast(), parameter.size as usize)
+        });
     }
     Some(args)
 }

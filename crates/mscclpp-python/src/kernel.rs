@@ -1,14 +1,17 @@
 //! Kernels of Python programs: compiled, loaded, and launched with their arguments packed into one run of bytes.
 
-use std::{ptr, time::Duration};
+use std::ptr;
 
-use mscclpp::{DevicePtr, Error, Gpu, Kernel, KernelSource, LaunchConfig, Module, Stream, errors::GpuError};
+use mscclpp::{
+    DevicePtr, Error, Gpu, Kernel, KernelSource, LaunchConfig, Module, Stream, errors::GpuError,
+    gpu::KernelParameter,
+};
 use pyo3::prelude::*;
 
 use crate::{
-    arguments::{self, Parameter},
+    arguments,
     device::{current, platform},
-    error::OrRaise,
+    error::{self, OrRaise},
     owned::Owned,
     raw::Bytes,
     retired, waiting,
@@ -23,7 +26,6 @@ pub(crate) struct PyKernel {
 struct Loaded {
     kernel: Kernel,
     gpu: Gpu,
-    parameters: Vec<Parameter>,
 }
 
 #[pymethods]
@@ -39,40 +41,34 @@ impl PyKernel {
         headers: Vec<(String, String)>,
         kernel: String,
     ) -> PyResult<Self> {
-        let gpu = current(py)?;
-        let loaded = waiting::wait(py, move || {
+        Self::load(py, kernel, move |gpu| {
             let headers: Vec<(&str, &str)> = headers.iter().map(|(name, text)| (&**name, &**text)).collect();
-            Loaded::compile(gpu, &name, &source, &headers, &kernel)
-        })?;
-        Ok(Self { inner: Owned::new("Kernel", loaded) })
+            Module::load(gpu, &KernelSource::new(&name, &source).with_headers(&headers))
+        })
     }
 
-    /// Takes PTX, whose kernel has parameters of these sizes and alignments.
+    /// Takes PTX.
     #[staticmethod]
-    #[pyo3(signature = (name, ptx, kernel, parameters))]
-    fn of_ptx(
-        py: Python<'_>,
-        name: String,
-        ptx: String,
-        kernel: String,
-        parameters: Vec<(usize, usize)>,
-    ) -> PyResult<Self> {
-        let gpu = current(py)?;
-        let parameters =
-            parameters.into_iter().map(|(size, alignment)| Parameter { size, alignment }).collect();
-        let loaded = waiting::wait(py, move || {
-            let module = Module::load(&gpu, &KernelSource::new(&name, "").with_ptx(&[(0, &ptx)]))?;
-            Ok::<_, Error>(Loaded { kernel: module.kernel(&kernel)?, gpu, parameters })
-        })?;
-        Ok(Self { inner: Owned::new("Kernel", loaded) })
+    #[pyo3(signature = (name, ptx, kernel))]
+    fn of_ptx(py: Python<'_>, name: String, ptx: String, kernel: String) -> PyResult<Self> {
+        Self::load(py, kernel, move |gpu| {
+            Module::load(gpu, &KernelSource::new(&name, "").with_ptx(&[(0, &ptx)]))
+        })
     }
 
-    /// Size and alignment of each of its parameters, in bytes.
+    /// Takes a cubin or fatbin.
+    #[staticmethod]
+    #[pyo3(signature = (name, binary, kernel))]
+    fn of_binary(py: Python<'_>, name: String, binary: Bytes, kernel: String) -> PyResult<Self> {
+        // SAFETY: that a compiler made it, and nobody changed it, is what a program says by giving it as that.
+        Self::load(py, kernel, move |gpu| unsafe { Module::load_binary(gpu, &name, &binary.0) })
+    }
+
+    /// Offset and size of each of its parameters, in bytes.
     #[getter]
-    fn parameters(&self) -> PyResult<Vec<(usize, usize)>> {
+    fn parameters(&self) -> PyResult<Vec<(u64, u64)>> {
         let loaded = self.inner.get()?;
-        let parameters = &loaded.parameters;
-        Ok(parameters.iter().map(|parameter| (parameter.size, parameter.alignment)).collect())
+        Ok(loaded.parameters()?.iter().map(|parameter| (parameter.offset, parameter.size)).collect())
     }
 
     /// Submits a launch to `stream`, a driver's handle, or to the default stream. Does not wait for it. `keep` lives at least
@@ -90,8 +86,8 @@ impl PyKernel {
         keep: Option<Py<PyAny>>,
     ) -> PyResult<()> {
         let loaded = self.inner.get()?;
-        let Loaded { kernel, gpu, parameters } = &*loaded;
-        let mut args = arguments::unpack(kernel.name(), parameters, &params.0)?;
+        let Loaded { kernel, gpu } = &*loaded;
+        let mut args = arguments::unpack(kernel.name(), loaded.parameters()?, &params.0)?;
         if let Some(objects) = keep {
             args = args.keeping(objects);
         }
@@ -111,31 +107,30 @@ impl PyKernel {
     }
 }
 
-impl Loaded {
-    fn compile(
-        gpu: Gpu,
-        name: &str,
-        source: &str,
-        headers: &[(&str, &str)],
-        kernel: &str,
-    ) -> Result<Self, Error> {
-        let text = arguments::with_table(source, headers, kernel);
-        let module = Module::load(&gpu, &KernelSource::new(name, &text).with_headers(headers))?;
-        let loaded = module.kernel(kernel)?;
-        let parameters = arguments::of_table(&read_table(&gpu, &module)?)?;
-        Ok(Self { kernel: loaded, gpu, parameters })
+impl PyKernel {
+    fn load(
+        py: Python<'_>,
+        kernel: String,
+        load: impl FnOnce(&Gpu) -> Result<Module, GpuError> + Send + 'static,
+    ) -> PyResult<Self> {
+        let gpu = current(py)?;
+        let loaded = waiting::wait(py, move || {
+            let kernel = load(&gpu)?.kernel(&kernel)?;
+            Ok::<_, Error>(Loaded { kernel, gpu })
+        })?;
+        Ok(Self { inner: Owned::new("Kernel", loaded) })
     }
 }
 
-fn read_table(gpu: &Gpu, module: &Module) -> Result<Vec<u8>, GpuError> {
-    let (table, size) = module.symbol(arguments::TABLE)?;
-    let (copy, stream) = (gpu.allocate(size)?, gpu.stream()?);
-    // SAFETY: a variable of the module and a buffer of that size, which both live until the stream has been waited for.
-    unsafe { stream.copy(copy.ptr(), table, size)? };
-    stream.synchronize_timeout(Duration::from_secs(30))?;
-    let mut bytes = vec![0; size as usize];
-    copy.read(0, &mut bytes)?;
-    Ok(bytes)
+impl Loaded {
+    fn parameters(&self) -> PyResult<&[KernelParameter]> {
+        self.kernel.parameters().ok_or_else(|| {
+            error::misuse(format!(
+                "launch of {}: the driver does not say what parameters a kernel has; that takes release 550 or newer",
+                self.kernel.name()
+            ))
+        })
+    }
 }
 
 /// PTX out of the cache of compiled kernels; if it is not there, what `make` returns, which is kept there. It is made from

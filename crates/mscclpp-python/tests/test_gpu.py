@@ -7,7 +7,7 @@ import subprocess
 import mscclpp
 import numpy
 import pytest
-from mscclpp.utils import Kernel, KernelBuilder, _find_nvcc
+from mscclpp.utils import Kernel, KernelBuilder, _find_nvcc, get_device_arch, pack
 
 import ranks
 from conftest import KERNELS
@@ -103,9 +103,26 @@ def test_what_was_compiled_is_kept(tmp_path, monkeypatch):
     assert (shown(), shown(), len(ran)) == (2003, 2003, 2)
 
 
-def test_ptx_is_taken(compiled):
-    with pytest.raises(mscclpp.Error, match='no kernel named "x"'):
-        Kernel(b".version 8.4", "x")
+@pytest.mark.parametrize("form", ["ptx", "cubin", "fatbin"])
+def test_compiled_code_is_taken(form, tmp_path):
+    nvcc = _find_nvcc()
+    if nvcc is None:
+        pytest.skip("there is no nvcc")
+    file = tmp_path / "code"
+    command = [nvcc, f"-{form}", f"-arch={get_device_arch()}", f"-I{mscclpp.get_include()}", f"{KERNELS}/plain.cu"]
+    subprocess.run([*command, "-o", file], check=True)
+    code, out = file.read_bytes(), mscclpp.GpuBuffer(8, dtype=numpy.uint64)
+    kernel = Kernel(code, "packed")
+    kernel.launch_kernel(pack(1, 2, mscclpp.Fifo().device_handle().raw, out), 1, 1, 0, None)
+    mscclpp.synchronize(60)
+    kernel.launch_kernel((3, 4, mscclpp.Fifo(), out), 1, 1, 0, None)
+    mscclpp.synchronize(60)
+    assert out[:2].tolist() == [3, 4]
+    with pytest.raises(mscclpp.Error, match="missing"):
+        Kernel(code, "missing")
+    if form != "ptx":
+        with pytest.raises(mscclpp.Error, match="the code of packed is no compiled code"):
+            Kernel(code[: len(code) // 2], "packed")
 
 
 def test_without_nvcc_there_is_nvrtc(monkeypatch):
@@ -115,6 +132,28 @@ def test_without_nvcc_there_is_nvrtc(monkeypatch):
     kernel.launch_kernel((out,), (2, 2), (3, 2), 4 * 6, None)
     mscclpp.synchronize(60)
     assert out.tolist() == [100 * block + thread for block in range(4) for thread in range(6)]
+
+
+def of_nccl(rank, n, address):
+    """A process group that has NCCL and nothing else."""
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method=f"tcp://{address}", rank=rank, world_size=n)
+    groups = [mscclpp.CommGroup(torch_group=group) for group in (dist.group.WORLD, dist.new_group([1, 0]))]
+    for group in groups:
+        group.barrier()
+    got = [(group.my_rank, group.nranks) for group in groups]
+    dist.destroy_process_group()
+    return got
+
+
+def test_a_process_group_of_nccl():
+    pytest.importorskip("torch")
+    if mscclpp.device_count() < 2:
+        pytest.skip("NCCL wants a GPU for each rank")
+    assert ranks.run(2, of_nccl) == [[(0, 2), (0, 2)], [(1, 2), (1, 2)]]
 
 
 def test_memory_that_was_dropped_is_freed():

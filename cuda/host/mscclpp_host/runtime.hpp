@@ -167,6 +167,7 @@ struct Kernel {
   void (*call)(void* const* arguments);
   uint64_t parameters;
   const uint64_t* parameterBytes;
+  const uint64_t* parameterAlignments;
 };
 
 template <auto K>
@@ -175,7 +176,8 @@ template <class... P, void (*K)(P...)>
 struct Entry<K> {
   static void call(void* const* arguments) { callWith(arguments, typename CountTo<sizeof...(P)>::Type()); }
   static constexpr uint64_t bytes[sizeof...(P) + 1] = {sizeof(P)..., 0};
-  static constexpr Kernel kernel(const char* name) { return {name, call, sizeof...(P), bytes}; }
+  static constexpr uint64_t alignments[sizeof...(P) + 1] = {alignof(P)..., 0};
+  static constexpr Kernel kernel(const char* name) { return {name, call, sizeof...(P), bytes, alignments}; }
 
  private:
   template <size_t... I>

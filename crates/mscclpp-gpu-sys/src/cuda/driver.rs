@@ -171,6 +171,7 @@ entry_points! {
         flush_gpu_direct_rdma_writes: "cuFlushGPUDirectRDMAWrites" => fn(c_uint, c_uint);
         mem_get_handle_for_address_range: "cuMemGetHandleForAddressRange"
             => fn(*mut c_void, CUdeviceptr, usize, c_uint, u64);
+        func_get_param_info: "cuFuncGetParamInfo" => fn(CUfunction, usize, *mut usize, *mut usize);
         func_load: "cuFuncLoad" => fn(CUfunction);
         mem_pool_set_access: "cuMemPoolSetAccess" => fn(CUmemoryPool, *const AccessDesc, usize);
         stream_batch_mem_op: "cuStreamBatchMemOp_v2"

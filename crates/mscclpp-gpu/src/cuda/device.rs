@@ -296,6 +296,11 @@ impl DeviceBackend for &'static Device {
         Ok(Arc::new(CudaModule::load(self, source.name(), &ptx)?))
     }
 
+    unsafe fn load_binary(&self, name: &str, binary: &[u8]) -> Result<Arc<dyn ModuleBackend>> {
+        // SAFETY: the caller's promise.
+        Ok(Arc::new(unsafe { CudaModule::load_binary(self, name, binary)? }))
+    }
+
     unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
         // SAFETY: the caller promises live memory.
         unsafe { export::export(self, ptr, len) }

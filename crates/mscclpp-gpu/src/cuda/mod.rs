@@ -14,6 +14,7 @@
 //!    ([`crate::driver::in_use`]).
 
 mod context;
+mod cubin;
 mod device;
 mod event;
 mod export;

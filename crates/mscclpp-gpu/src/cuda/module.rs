@@ -15,13 +15,14 @@ use mscclpp_gpu_sys::cuda::{CUfunction, CUfunction_attribute, CUjit_option, CUmo
 use parking_lot::Mutex;
 
 use super::{
+    cubin,
     device::Device,
     failure::{check, failure, log_failure},
     ptx,
     stream::CudaStream,
 };
 use crate::{
-    DevicePtr, Error, KernelArgs, KernelObject, LaunchConfig, Owner, Result,
+    DevicePtr, Error, KernelArgs, KernelObject, KernelParameter, LaunchConfig, Owner, Result,
     backend::{KernelBackend, ModuleBackend, StreamBackend},
 };
 
@@ -56,11 +57,44 @@ impl CudaModule {
         let text = CString::new(source).map_err(|_| {
             Error::InvalidArgument("PTX text with a NUL byte inside cannot be loaded".to_owned())
         })?;
+        let (kernels, variables) = (ptx::kernels(source), ptx::variables(source));
+        // SAFETY: PTX is text that ends with NUL.
+        unsafe {
+            Self::load_image(
+                device,
+                &format!("the PTX of {name}"),
+                text.as_bytes_with_nul(),
+                kernels,
+                variables,
+            )
+        }
+    }
+
+    /// The same of a cubin or fatbin.
+    ///
+    /// # Safety
+    /// It is as a compiler made it.
+    pub(super) unsafe fn load_binary(device: &'static Device, name: &str, binary: &[u8]) -> Result<Self> {
+        let kernels = cubin::kernels(name, binary)?;
+        // SAFETY: the caller's promise.
+        unsafe { Self::load_image(device, name, binary, kernels, Vec::new()) }
+    }
+
+    /// # Safety
+    /// `image` is PTX with a NUL behind it, or a whole binary.
+    unsafe fn load_image(
+        device: &'static Device,
+        name: &str,
+        image: &[u8],
+        kernels: Vec<String>,
+        variables: Vec<String>,
+    ) -> Result<Self> {
         let _entered = device.context().enter()?;
         device.retired_modules().unload(device.driver());
-        let loaded =
-            Arc::new(Loaded { device, raw: load(device, name, &text)?, shared_bytes: Mutex::default() });
-        let module = Self { loaded, kernels: ptx::kernels(source), variables: ptx::variables(source) };
+        // SAFETY: the caller's promise.
+        let raw = unsafe { load(device, name, image)? };
+        let loaded = Arc::new(Loaded { device, raw, shared_bytes: Mutex::default() });
+        let module = Self { loaded, kernels, variables };
         for name in &module.kernels {
             // Found in text, so it may be a word in a comment.
             if let Some(function) = module.function(name)? {
@@ -99,7 +133,9 @@ impl CudaModule {
     }
 }
 
-fn load(device: &Device, name: &str, text: &CString) -> Result<CUmodule> {
+/// # Safety
+/// `image` is PTX with a NUL behind it, or a whole binary.
+unsafe fn load(device: &Device, name: &str, image: &[u8]) -> Result<CUmodule> {
     let driver = device.driver();
     let mut log = vec![0u8; LOG_BYTES];
     let mut options = [
@@ -109,11 +145,11 @@ fn load(device: &Device, name: &str, text: &CString) -> Result<CUmodule> {
     // A size is passed as the value of the pointer. The last byte of the buffer stays NUL.
     let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), (LOG_BYTES - 1) as *mut c_void];
     let mut raw = std::ptr::null_mut();
-    // SAFETY: `text` is NUL-terminated; options and values are as many as is said; the log buffer has that size.
+    // SAFETY: the caller's promise; options and values are as many as is said; the log buffer has that size.
     let result = unsafe {
         (driver.module_load_data_ex)(
             &raw mut raw,
-            text.as_ptr().cast(),
+            image.as_ptr().cast(),
             options.len() as u32,
             options.as_mut_ptr(),
             values.as_mut_ptr(),
@@ -126,10 +162,7 @@ fn load(device: &Device, name: &str, text: &CString) -> Result<CUmodule> {
     let log = String::from_utf8_lossy(&log[..end]);
     let error = failure(driver, result, "cuModuleLoadDataEx");
     if is_about_the_code(result) || !log.trim().is_empty() {
-        return Err(Error::Compile {
-            name: format!("the PTX of {name}"),
-            log: format!("{error}\n{}", log.trim()),
-        });
+        return Err(Error::Compile { name: name.to_owned(), log: format!("{error}\n{}", log.trim()) });
     }
     Err(error)
 }
@@ -159,7 +192,8 @@ impl ModuleBackend for CudaModule {
         };
         self.load_now(name, function)?;
         let module = Arc::clone(&self.loaded);
-        Ok(Arc::new(CudaKernel { owner: module.clone(), module, function }))
+        let parameters = parameters(module.device.driver(), function)?;
+        Ok(Arc::new(CudaKernel { owner: module.clone(), module, function, parameters }))
     }
 
     fn symbol(&self, name: &str) -> Result<(DevicePtr, u64)> {
@@ -218,6 +252,23 @@ struct CudaKernel {
     /// The module again, as graphs keep it.
     owner: Owner,
     function: CUfunction,
+    parameters: Option<Vec<KernelParameter>>,
+}
+
+/// What the driver says of a function's parameters; nothing before CUDA 12.4. The context is current.
+fn parameters(driver: &Driver, function: CUfunction) -> Result<Option<Vec<KernelParameter>>> {
+    let Some(param_info) = driver.func_get_param_info else { return Ok(None) };
+    let mut all = Vec::new();
+    loop {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: both are valid for the write; a function of a module that lives.
+        match unsafe { param_info(function, all.len(), &raw mut offset, &raw mut size) } {
+            CuResult::SUCCESS => all.push(KernelParameter { offset: offset as u64, size: size as u64 }),
+            // Behind the last one.
+            CuResult::INVALID_VALUE => return Ok(Some(all)),
+            result => return Err(failure(driver, result, format!("cuFuncGetParamInfo({})", all.len()))),
+        }
+    }
 }
 
 // SAFETY: the driver's functions may be called with a function from any thread; it is never dereferenced here.
@@ -302,6 +353,10 @@ impl KernelBackend for CudaKernel {
             return Ok(());
         }
         Err(failure(driver, result, format!("{call}({config:?}, {} arguments)", args.len())))
+    }
+
+    fn parameters(&self) -> Option<&[KernelParameter]> {
+        self.parameters.as_deref()
     }
 
     fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u64> {

@@ -245,6 +245,10 @@ impl DeviceBackend for &'static Device {
         Ok(Arc::new(HipModule::load(self, source.name(), &code)?))
     }
 
+    unsafe fn load_binary(&self, name: &str, binary: &[u8]) -> Result<Arc<dyn ModuleBackend>> {
+        Ok(Arc::new(HipModule::load(self, name, binary)?))
+    }
+
     unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
         // SAFETY: the caller promises live memory.
         unsafe { export::export(self, ptr, len) }

@@ -60,4 +60,5 @@ pub(super) struct Kernel {
     pub(super) call: unsafe extern "C" fn(*const *mut c_void),
     pub(super) parameters: u64,
     pub(super) parameter_bytes: *const u64,
+    pub(super) parameter_alignments: *const u64,
 }

@@ -153,6 +153,11 @@ impl DeviceBackend for HostDevice {
         Ok(Arc::new(LoadedModule(Arc::new(HostModule::load(source)?))))
     }
 
+    unsafe fn load_binary(&self, name: &str, _binary: &[u8]) -> Result<Arc<dyn ModuleBackend>> {
+        let why = format!("{name} is compiled for a GPU, and this is {}", self.properties.name);
+        Err(Error::InvalidArgument(format!("{why}, which loads sources alone: use Module::load")))
+    }
+
     unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
         self.heap.export(ptr, len)
     }

@@ -40,7 +40,6 @@ impl Launch {
             let why = format!("{shared} bytes of shared memory; there are {SHARED_BYTES}");
             return Err(Error::InvalidArgument(format!("launch of {}: {why}", launch.kernel().name)));
         }
-        launch.check_arguments()?;
         Ok(launch)
     }
 
@@ -51,19 +50,6 @@ impl Launch {
 
     fn kernel(&self) -> &Kernel {
         &self.module.library().kernels()[self.kernel]
-    }
-
-    /// Number and sizes are those of the kernel's parameters.
-    fn check_arguments(&self) -> Result<()> {
-        let kernel = self.kernel();
-        let given: Vec<u64> = self.args.values().iter().map(|value| value.len() as u64).collect();
-        if given == kernel.parameters {
-            return Ok(());
-        }
-        Err(Error::InvalidArgument(format!(
-            "launch of {}: its parameters have {:?} bytes, the arguments {given:?}",
-            kernel.name, kernel.parameters
-        )))
     }
 
     /// Runs all blocks and returns when they are done: their threads start after, and end before, anything else that

@@ -12,7 +12,7 @@ use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind, read::elf::ElfFile
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::{abi, ranges::Known};
-use crate::{DevicePtr, Error, Result};
+use crate::{DevicePtr, Error, KernelParameter, Result};
 
 /// One load of a library, with variables of its own. Unloaded when dropped.
 pub(super) struct Library {
@@ -31,8 +31,7 @@ pub(super) struct Library {
 pub(super) struct Kernel {
     pub(super) name: String,
     pub(super) call: unsafe extern "C" fn(*const *mut c_void),
-    /// The sizes of its parameters.
-    pub(super) parameters: Vec<u64>,
+    pub(super) parameters: Vec<KernelParameter>,
 }
 
 struct Variable {
@@ -137,16 +136,27 @@ unsafe fn read_table(mut table: *const abi::Kernel) -> Vec<Kernel> {
     unsafe {
         while !(*table).name.is_null() {
             let entry = &*table;
+            let of_each = |numbers| std::slice::from_raw_parts(numbers, entry.parameters as usize);
             kernels.push(Kernel {
                 name: CStr::from_ptr(entry.name).to_string_lossy().into_owned(),
                 call: entry.call,
-                parameters: std::slice::from_raw_parts(entry.parameter_bytes, entry.parameters as usize)
-                    .to_vec(),
+                parameters: laid_out(of_each(entry.parameter_bytes), of_each(entry.parameter_alignments)),
             });
             table = table.add(1);
         }
     }
     kernels
+}
+
+/// Parameters one behind the other, each at its alignment.
+fn laid_out(sizes: &[u64], alignments: &[u64]) -> Vec<KernelParameter> {
+    let mut end = 0u64;
+    let place = |(&size, &alignment): (&u64, &u64)| {
+        let offset = end.next_multiple_of(alignment.max(1));
+        end = offset + size;
+        KernelParameter { offset, size }
+    };
+    sizes.iter().zip(alignments).map(place).collect()
 }
 
 struct Search {

@@ -7,7 +7,7 @@ use super::{
     stream::HostStream,
 };
 use crate::{
-    DevicePtr, Error, KernelArgs, KernelSource, LaunchConfig, Result,
+    DevicePtr, Error, KernelArgs, KernelParameter, KernelSource, LaunchConfig, Result,
     backend::{KernelBackend, ModuleBackend, StreamBackend},
 };
 
@@ -76,8 +76,7 @@ impl KernelBackend for LoadedKernel {
         Ok(MAX_RESIDENT_BLOCKS)
     }
 
-    #[cfg(feature = "test-support")]
-    fn parameter_bytes(&self) -> Option<&[u64]> {
+    fn parameters(&self) -> Option<&[KernelParameter]> {
         Some(&self.module.library.kernels()[self.kernel].parameters)
     }
 }

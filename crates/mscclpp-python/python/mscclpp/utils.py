@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from . import _mscclpp, _ptx
+from . import _mscclpp
 from ._arrays import is_torch_tensor, locate
 from ._buffer import GpuBuffer
 from ._errors import Error
@@ -37,25 +37,26 @@ __all__ = [
 class Kernel:
     """A kernel that is loaded on the GPU that was current when it was made.
 
-    `Kernel(cubin, kernel_name)` takes PTX, for CUDA; `KernelBuilder` makes one of CUDA C++.
+    `Kernel(cubin, kernel_name)` takes compiled code for CUDA: a cubin, a fatbin or PTX. `KernelBuilder` makes one of CUDA
+    C++, and runs on simulated devices, too.
     """
 
     _kernel: _mscclpp._Kernel
     _name: str
 
     def __init__(self, cubin: bytes | bytearray | memoryview, kernel_name: str) -> None:
-        text = bytes(cubin)
-        if text[:4] == b"\x7fELF":
-            raise NotImplementedError("argument 'cubin': binaries cannot be loaded yet, PTX can (nvcc -ptx)")
-        ptx = text.rstrip(b"\0").decode()
+        code = bytes(cubin)
         platform, _, _ = _mscclpp._current_gpu()
         if platform != "cuda":
             raise RuntimeError(
-                f"argument 'cubin': PTX runs on CUDA, and this is {platform}; use KernelBuilder, of a source"
+                f"argument 'cubin': it is code for CUDA, and this is {platform}; use KernelBuilder, of a source"
             )
-        parameters = _ptx.parameters(ptx, kernel_name)
         self._name = kernel_name
-        self._kernel = _mscclpp._Kernel.of_ptx(f"{kernel_name}.ptx", ptx, kernel_name, parameters)
+        if code.startswith((b"\x7fELF", b"\x50\xed\x55\xba")):
+            self._kernel = _mscclpp._Kernel.of_binary(f"the code of {kernel_name}", code, kernel_name)
+        else:
+            ptx = code.rstrip(b"\0").decode()
+            self._kernel = _mscclpp._Kernel.of_ptx(f"{kernel_name}.ptx", ptx, kernel_name)
 
     @classmethod
     def _of_source(cls, name: str, source: str, headers: list[tuple[str, str]], kernel_name: str) -> Self:
@@ -96,8 +97,8 @@ class Kernel:
                 f"argument 'params': {self._name} takes {len(parameters)} arguments, and {len(args)} are given"
             )
         packed = bytearray()
-        for place, (arg, (size, alignment)) in enumerate(zip(args, parameters, strict=True)):
-            packed += bytes(-len(packed) % alignment)
+        for place, (arg, (offset, size)) in enumerate(zip(args, parameters, strict=True)):
+            packed += bytes(offset - len(packed))
             packed += _sized(f"{place} of {self._name}", arg, size)
         return bytes(packed)
 

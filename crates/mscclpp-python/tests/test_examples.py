@@ -45,7 +45,9 @@ def test_the_custom_proxy_runs():
 @pytest.mark.parametrize("how", ["--env", "--torch"])
 def test_the_mesh_runs_under_torchrun(how):
     pytest.importorskip("torch")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", EXAMPLES / "mesh.py", how]
+    port = ranks.free_address().rpartition(":")[2]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
+    command = [*torchrun, EXAMPLES / "mesh.py", how]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert sorted(run.stdout.splitlines()) == [f"rank {rank}: has the parts of all 2 ranks" for rank in range(2)], (
         run.stderr

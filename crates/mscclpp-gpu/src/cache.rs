@@ -150,8 +150,8 @@ pub fn kernel_cache() -> Option<PathBuf> {
 /// compile kernels by themselves, with nvcc for example, and load them with [`KernelSource::with_ptx`].
 ///
 /// `name` is for people and becomes part of the file's name. `made_from` is all that the PTX depends on: the compiler with
-/// its version, its options, the source, and each header. Blocks while it is made, here or by another process. A folder
-/// that cannot be used, for lack of space or rights, is logged and not used.
+/// its version, its options, the source, and each header. Blocks while it is made, here or, for at most 120 s, by another
+/// process. A folder that cannot be used, for lack of space or rights, is logged and not used.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -166,7 +166,8 @@ pub fn kernel_cache() -> Option<PathBuf> {
 /// ```
 ///
 /// # Errors
-/// [`Error::Cache`] if others may write to the folder; the errors of `make`.
+/// [`Error::Cache`] if others may write to the folder; [`Error::System`] if what is in it cannot be read; the errors of
+/// `make`.
 pub fn cached_ptx(name: &str, made_from: &[&str], make: impl FnOnce() -> Result<String>) -> Result<String> {
     let ptx = get_or_make(&Entry::new(name, "ptx", made_from), || make().map(String::into_bytes))?;
     Ok(String::from_utf8_lossy(&ptx).into_owned())

@@ -235,7 +235,7 @@ impl Gpu {
         self.backend.synchronize()
     }
 
-    /// Makes this the device of the calling thread, which [`crate::Platform::current_gpu`] gives. On CUDA it makes the
+    /// Makes this the current device of the calling thread (see [`crate::Platform::current_gpu`]). On CUDA it makes the
     /// device's primary context current, as other libraries expect it.
     ///
     /// # Errors

@@ -33,14 +33,24 @@ impl Module {
     }
 
     /// Loads code that was compiled for the device: a cubin or fatbin for CUDA, a code object for HIP. `name` stands in
-    /// messages. For the rest as [`Module::load`].
+    /// messages. For the rest as [`Module::load`]; but a kernel of a fatbin is loaded when it is asked for, and that may
+    /// wait for kernels that run.
+    ///
+    /// ```no_run
+    /// # use mscclpp_gpu::{Module, Platform};
+    /// let gpu = Platform::Cuda.gpu(0)?;
+    /// let code = std::fs::read("add_one.cubin")?;
+    /// // SAFETY: nvcc made it, for this GPU.
+    /// let kernel = unsafe { Module::load_binary(&gpu, "add_one.cubin", &code)? }.kernel("add_one")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Safety
     /// The code is as a compiler made it, and whole: the driver trusts it.
     ///
     /// # Errors
-    /// [`Error::Compile`] for code of another device; [`Error::InvalidArgument`] for what is no code, and on Host, which
-    /// loads sources alone; [`Error::Driver`].
+    /// [`Error::Compile`] for code of another device; [`Error::InvalidArgument`] on CUDA for what is no code or not whole,
+    /// and on Host, which loads sources alone; [`Error::Driver`].
     pub unsafe fn load_binary(gpu: &Gpu, name: &str, binary: &[u8]) -> Result<Self> {
         // SAFETY: the caller's promise.
         let backend = unsafe { gpu.backend().load_binary(name, binary)? };
@@ -127,6 +137,7 @@ impl Kernel {
         config: LaunchConfig,
         args: &KernelArgs,
     ) -> Result<()> {
+        config.check(&self.name, self.gpu.platform())?;
         let blocks: u64 = config.grid.iter().map(|n| u64::from(*n)).product();
         let threads = config.block.iter().product();
         let fit = self.max_resident_blocks(threads, config.shared_bytes)?;
@@ -158,7 +169,7 @@ impl Kernel {
                 stream.gpu()
             )));
         }
-        config.check(&self.name)?;
+        config.check(&self.name, self.gpu.platform())?;
         args.check(&self.name, self.backend.parameters())?;
         // SAFETY: the caller's promise.
         unsafe { self.backend.launch(&**stream.backend(), config, args, cooperative) }

@@ -2,7 +2,7 @@
 
 use std::{any::Any, mem::MaybeUninit, sync::Arc};
 
-use crate::{DevicePtr, Error, KernelArgument, Owner, Result, argument::Kept};
+use crate::{DevicePtr, Error, KernelArgument, Owner, Platform, Result, argument::Kept};
 
 /// The shape of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,24 +22,25 @@ impl LaunchConfig {
         Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
     }
 
-    /// That every platform can run it. What a device allows a kernel may be less.
-    pub(crate) fn check(&self, kernel: &str) -> Result<()> {
+    /// That devices of the platform can run it. What a device allows a kernel may be less.
+    pub(crate) fn check(&self, kernel: &str, platform: Platform) -> Result<()> {
         let Self { grid, block, .. } = self;
+        let most = if platform == Platform::Hip { [MAX_THREADS; 3] } else { MAX_BLOCK };
         let refused = |why: String| Err(Error::InvalidArgument(format!("launch of {kernel}: {why}")));
         if (0..3).any(|i| !(1..=MAX_GRID[i]).contains(&grid[i])) {
             return refused(format!("a grid of {grid:?} blocks; each must be 1 to {MAX_GRID:?}"));
         }
         let threads = block.iter().fold(1, |n: u32, dim| n.saturating_mul(*dim));
-        if (0..3).any(|i| !(1..=MAX_BLOCK[i]).contains(&block[i])) || threads > MAX_THREADS {
+        if (0..3).any(|i| !(1..=most[i]).contains(&block[i])) || threads > MAX_THREADS {
             return refused(format!(
-                "blocks of {block:?} threads; each must be 1 to {MAX_BLOCK:?}, all {MAX_THREADS} at most"
+                "blocks of {block:?} threads; each must be 1 to {most:?}, all {MAX_THREADS} at most"
             ));
         }
         Ok(())
     }
 }
 
-// What CUDA allows, on all of its devices of today, and no less than HIP does.
+// CUDA's limits, the same on all of its devices. AMD GPUs allow more threads in z.
 const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 const MAX_THREADS: u32 = 1024;
@@ -116,7 +117,7 @@ pub struct KernelArgs {
 
 /// One argument: its bytes in 16-byte aligned storage, as device parameters are aligned to 16 at most.
 ///
-/// Storage of no type, so that padding may stay uninitialised and pointers stay pointers when it is copied.
+/// Storage of no type, so that pointers stay pointers when it is copied.
 #[derive(Debug, Clone)]
 pub(crate) struct ArgBytes {
     storage: Box<[MaybeUninit<u128>]>,

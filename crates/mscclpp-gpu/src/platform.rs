@@ -152,8 +152,8 @@ impl Platform {
         (0..self.device_count()?).map(|id| self.gpu(id)).collect()
     }
 
-    /// The device of the calling thread: the last one for which it called [`Gpu::make_current`] or, on CUDA and HIP, that
-    /// another library made current there. Device 0 in a thread that has none.
+    /// The device that this thread last made current, with [`Gpu::make_current`] or, on CUDA and HIP, through another
+    /// library. Device 0 if there was none.
     ///
     /// # Errors
     /// As [`Platform::gpu`].

@@ -324,7 +324,13 @@ fn launches_that_can_never_run_are_refused() {
     ] {
         let result = launch(&kernel, &stream, config, &KernelArgs::new());
         assert!(matches!(result, Err(Error::InvalidArgument(_))), "{config:?}: {result:?}");
+        // SAFETY: as in `launch`.
+        let result = unsafe { kernel.launch_cooperative(&stream, config, &KernelArgs::new()) };
+        assert!(matches!(result, Err(Error::InvalidArgument(_))), "cooperative {config:?}: {result:?}");
     }
+    // SAFETY: it is not loaded.
+    let code = unsafe { Module::load_binary(&gpu, "mine.cubin", b"\x7fELF") };
+    assert!(matches!(&code, Err(Error::InvalidArgument(why)) if why.contains("mine.cubin")), "{code:?}");
     let other = Platform::Host.gpu(1).unwrap().stream().unwrap();
     let result = launch(&kernel, &other, fine, &KernelArgs::new());
     assert!(

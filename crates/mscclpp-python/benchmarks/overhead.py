@@ -1,9 +1,10 @@
 """What calls from Python cost above the same calls from Rust, how long importing takes, and how large the wheel is.
 
     cargo bench -p mscclpp-python --bench calls > calls.txt
-    MSCCLPP_PLATFORM=host python benchmarks/overhead.py calls.txt [WHEEL]
+    python benchmarks/overhead.py calls.txt [WHEEL]
 
-On simulated devices. Of many runs the best counts, as the machine does other things, too.
+On a GPU, or on a simulated device with `MSCCLPP_PLATFORM=host` for both. Of many runs the best counts, as the machine does
+other things, too.
 """
 
 import os

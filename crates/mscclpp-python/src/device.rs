@@ -16,7 +16,8 @@ pub(crate) fn current(py: Python<'_>) -> PyResult<Gpu> {
     py.detach(|| Platform::detect()?.current_gpu()).or_raise()
 }
 
-/// How many GPUs this process sees, or simulated devices.
+/// How many GPUs this process sees, or simulated devices; at least one. Raises `Error` where there is none, which says
+/// what was looked for.
 #[pyfunction]
 pub(crate) fn device_count(py: Python<'_>) -> PyResult<usize> {
     py.detach(|| Platform::detect()?.device_count()).or_raise()
@@ -24,6 +25,7 @@ pub(crate) fn device_count(py: Python<'_>) -> PyResult<usize> {
 
 /// Makes GPU `device`, counted from 0, the current one of the calling thread: what names no device then means this one,
 /// also with CuPy and PyTorch. A thread that has not called it has GPU 0, or the one that another library made current.
+/// Raises `Error` if there is no such GPU. `mscclpp.set_device(rank % mscclpp.device_count())` spreads ranks over the GPUs.
 #[pyfunction]
 pub(crate) fn set_device(py: Python<'_>, device: usize) -> PyResult<()> {
     py.detach(|| Platform::detect()?.gpu(device)?.make_current()).or_raise()

@@ -118,6 +118,7 @@ impl PyKernel {
             let kernel = load(&gpu)?.kernel(&kernel)?;
             Ok::<_, Error>(Loaded { kernel, gpu })
         })?;
+        loaded.parameters()?;
         Ok(Self { inner: Owned::new("Kernel", loaded) })
     }
 }
@@ -126,8 +127,10 @@ impl Loaded {
     fn parameters(&self) -> PyResult<&[KernelParameter]> {
         self.kernel.parameters().ok_or_else(|| {
             error::misuse(format!(
-                "launch of {}: the driver does not say what parameters a kernel has; that takes release 550 or newer",
-                self.kernel.name()
+                "{} cannot be launched from Python: {} does not say what parameters a kernel has; NVIDIA's driver does from \
+                 release 550 on",
+                self.kernel.name(),
+                self.gpu
             ))
         })
     }
@@ -142,21 +145,22 @@ pub(crate) fn cached_ptx(
     made_from: Vec<String>,
     make: Py<PyAny>,
 ) -> PyResult<String> {
-    waiting::wait(py, move || {
-        let mut raised = None;
-        let made_from: Vec<&str> = made_from.iter().map(String::as_str).collect();
-        let ptx = mscclpp::gpu::cached_ptx(&name, &made_from, || {
+    let mut raised = None;
+    let made_from: Vec<&str> = made_from.iter().map(String::as_str).collect();
+    // On this thread, where Ctrl-C ends what `make` runs.
+    let ptx = py.detach(|| {
+        mscclpp::gpu::cached_ptx(&name, &made_from, || {
             Python::attach(|py| make.call0(py)?.extract(py)).map_err(|error: PyErr| {
                 let log = error.to_string();
                 raised = Some(error);
                 GpuError::Compile { name: name.clone(), log }
             })
-        });
-        match raised {
-            Some(error) => Ok(Err(error)),
-            None => ptx.map(Ok),
-        }
-    })?
+        })
+    });
+    match raised {
+        Some(error) => Err(error),
+        None => ptx.or_raise(),
+    }
 }
 
 type CurrentGpu = (String, usize, Option<(u32, u32)>);

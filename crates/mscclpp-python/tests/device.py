@@ -7,7 +7,7 @@ import mscclpp
 import numpy
 import pytest
 
-ON_GPU = os.environ.get("MSCCLPP_PLATFORM") == "cuda"
+ON_GPU = os.environ.get("MSCCLPP_PLATFORM", "").lower() == "cuda"
 
 #: For tests that look at simulated devices in ways that GPUs do not have, and for those of GPUs.
 host_only = pytest.mark.skipif(ON_GPU, reason="of simulated devices")

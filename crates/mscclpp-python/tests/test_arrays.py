@@ -27,7 +27,12 @@ def test_a_gpu_buffer_is_an_array_over_device_memory():
     copy = buffer + 1
     assert not hasattr(copy.data, "mem"), "a result is no device memory"
     assert pickle.loads(pickle.dumps(buffer)).tolist() == buffer.tolist()
-    buffer.set([[n] * 5 for n in range(3)])
+    buffer.set(numpy.repeat(numpy.arange(3, dtype=numpy.float32), 5).reshape(3, 5))
+    for wrong, error in (([[1]], TypeError), (numpy.zeros((3, 5)), TypeError), (numpy.zeros((5, 3), "f"), ValueError)):
+        with pytest.raises(error, match="expected an array of"):
+            buffer.set(wrong)
+        with pytest.raises(error, match="expected an array of"):
+            buffer.get(out=wrong)
     got = buffer.get()
     buffer[:] = 0
     assert type(got) is numpy.ndarray and got[2].tolist() == [2] * 5

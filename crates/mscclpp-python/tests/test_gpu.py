@@ -86,6 +86,7 @@ def test_what_was_compiled_is_kept(tmp_path, monkeypatch):
         pytest.skip("there is no nvcc")
     for name in ("plain.cu", "plain.hpp"):
         shutil.copy(f"{KERNELS}/{name}", tmp_path)
+    mscclpp.utils._version_of(_find_nvcc())
     ran = []
     run = subprocess.run
     monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: ran.append(args) or run(*args, **kwargs))
@@ -99,8 +100,13 @@ def test_what_was_compiled_is_kept(tmp_path, monkeypatch):
         return int(out[7])
 
     assert (shown(), shown(), len(ran)) == (1003, 1003, 1)
-    (tmp_path / "plain.hpp").write_text("#define OF_HEADER 2000\n")
+    (tmp_path / "plain.hpp").write_text('#include "sub/number.hpp"\n')
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "number.hpp").write_text('#include "beside.hpp"\n')
+    (tmp_path / "sub" / "beside.hpp").write_text("#define OF_HEADER 2000\n")
     assert (shown(), shown(), len(ran)) == (2003, 2003, 2)
+    (tmp_path / "sub" / "beside.hpp").write_text("#define OF_HEADER 4000\n")
+    assert (shown(), shown(), len(ran)) == (4003, 4003, 3)
 
 
 @pytest.mark.parametrize("form", ["ptx", "cubin", "fatbin"])
@@ -121,7 +127,7 @@ def test_compiled_code_is_taken(form, tmp_path):
     with pytest.raises(mscclpp.Error, match="missing"):
         Kernel(code, "missing")
     if form != "ptx":
-        with pytest.raises(mscclpp.Error, match="the code of packed is no compiled code"):
+        with pytest.raises(mscclpp.Error, match="the code of packed cannot be loaded"):
             Kernel(code[: len(code) // 2], "packed")
 
 

@@ -148,6 +148,9 @@ def test_what_does_not_compile_says_where(tmp_path):
     assert KernelBuilder(os.path.join(KERNELS, "plain.cu"), "packed", macro_dict={"EXTRA": 1}).get_compiled_kernel()
 
 
+OTHER = 'extern "C" __global__ void other(unsigned long long* out) { *out = NUMBER; }\n'
+
+
 def test_kernels_of_macros_and_headers_with_large_parameters(tmp_path):
     (tmp_path / "made.hpp").write_text("""
 struct Many { unsigned int numbers[900]; };
@@ -158,7 +161,10 @@ struct Many { unsigned int numbers[900]; };
 """)
     (tmp_path / "made.cu").write_text('#include "made.hpp"\nKERNEL(one, 1)\nKERNEL(two, 2)\n')
     (tmp_path / "alone.cu").write_text('#include "other.hpp"\n')
-    (tmp_path / "other.hpp").write_text('extern "C" __global__ void other(unsigned long long* out) { *out = 17; }\n')
+    (tmp_path / "other.hpp").write_text('#include "sub/number.hpp"\n' + OTHER)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "number.hpp").write_text('#include "beside.hpp"\n')
+    (tmp_path / "sub" / "beside.hpp").write_text("#define NUMBER 17\n")
     out, many = mscclpp.GpuBuffer(1, dtype=numpy.uint64), numpy.zeros(900, dtype=numpy.uint32)
     many[899] = 1000
     for name, expected in (("one_of_many", 1005), ("two_of_many", 2005)):

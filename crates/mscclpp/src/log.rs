@@ -132,21 +132,28 @@ impl Redirect {
             source: Arc::new(std::io::Error::other(error)),
         };
         let filter = least.map_or("off".to_owned(), |level| format!("mscclpp={level}"));
-        self.output.reload(Elsewhere(to).boxed()).map_err(failed)?;
+        self.output.reload(Elsewhere { least, to }.boxed()).map_err(failed)?;
         self.filter.reload(parse("RUST_LOG", &filter)?).map_err(failed)
     }
 }
 
-struct Elsewhere<F>(F);
+struct Elsewhere<F> {
+    /// The filter says it as well. But a line that another thread is writing may have passed the filter before this one.
+    least: Option<Level>,
+    to: F,
+}
 
 impl<S: Subscriber, F: Fn(&Line<'_>) + Send + Sync + 'static> Layer<S> for Elsewhere<F> {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        let metadata = event.metadata();
+        if self.least.is_none_or(|least| *metadata.level() > least) {
+            return;
+        }
         let mut text = Text::default();
         event.record(&mut text);
         let Text { mut message, values } = text;
         message.push_str(&values);
-        let metadata = event.metadata();
-        (self.0)(&Line { level: *metadata.level(), target: metadata.target(), text: message.trim_start() });
+        (self.to)(&Line { level: *metadata.level(), target: metadata.target(), text: message.trim_start() });
     }
 }
 

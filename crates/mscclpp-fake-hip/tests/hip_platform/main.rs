@@ -119,6 +119,7 @@ fn main() {
             ["run out of memory"] => runs_out_of_memory(),
             ["compile what is wrong"] => compiles_what_is_wrong(),
             ["give pinned memory back"] => gives_pinned_memory_back(),
+            ["let go of what was launched"] => scenario::lets_go_of_what_was_launched().expect("launches"),
             _ => panic!("no such role: {role:?}"),
         };
     }
@@ -126,6 +127,10 @@ fn main() {
         on_the_fake("all_that_is_made_is_taken_down", &["succeed"]),
         on_the_fake("a_device_that_is_full_says_so", &["run out of memory"]),
         on_the_fake("pinned_memory_is_given_back_or_kept", &["give pinned memory back"]),
+        on_the_fake(
+            "what_launches_needed_is_let_go_when_they_are_complete",
+            &["let go of what was launched"],
+        ),
         on_the_fake("what_does_not_compile_comes_with_the_compilers_log", &["compile what is wrong"]),
     ];
     for (when, entries) in [("opening", &OPENING[..]), ("afterwards", &AFTERWARDS[..])] {

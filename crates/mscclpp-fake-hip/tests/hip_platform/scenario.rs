@@ -1,6 +1,6 @@
 //! A program that calls all entry points of the runtime that the platform has a use for.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use mscclpp_gpu::{
     Error, ExportHandle, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, PinnedBuffer, Platform, Result,
@@ -174,5 +174,42 @@ fn kernels(gpu: &Gpu, stream: &Stream) -> Result<()> {
     words.read(0, &mut back)?;
     let expected = (4 * 11u64).to_ne_bytes();
     assert!(back.chunks(8).all(|word| word == expected), "four launches add 11 each");
+    Ok(())
+}
+
+/// What launches on the default stream needed, and on streams that are gone, goes when somebody notices that they are
+/// complete.
+pub(crate) fn lets_go_of_what_was_launched() -> Result<()> {
+    let gpu = Platform::Hip.gpu(0)?;
+    let kernel = Module::load(&gpu, &SOURCE)?.kernel("add")?;
+    let (words, sentinel) = (gpu.allocate(BYTES)?, Arc::new(()));
+    let launch = |stream: &Stream| {
+        let args = KernelArgs::new().with(&words).with(1u64).keeping(sentinel.clone());
+        // SAFETY: the kernel's arguments, one thread for each word.
+        unsafe { kernel.launch(stream, LaunchConfig::linear((WORDS / 64) as u32, 64), &args) }
+    };
+    let kept = || Arc::strong_count(&sentinel) - 1;
+
+    launch(&gpu.default_stream()?)?;
+    gpu.default_stream()?.synchronize()?;
+    assert_eq!(kept(), 0, "whoever waits for the default stream lets go of what others launched");
+    launch(&gpu.default_stream()?)?;
+    gpu.synchronize()?;
+    assert_eq!(kept(), 0, "so does who waits for the device");
+
+    launch(&gpu.default_stream()?)?;
+    // SAFETY: the default stream, of which another library knows no more than this.
+    unsafe { Stream::from_raw(&gpu, gpu.default_stream()?.raw())? }.synchronize()?;
+    assert_eq!(kept(), 1, "what another library waits for is not noticed");
+    gpu.allocate(8)?;
+    assert_eq!(kept(), 0, "but an allocation asks");
+
+    let stream = gpu.stream()?;
+    launch(&stream)?;
+    // The work goes on, or not: the stream is gone in both cases.
+    drop(stream);
+    gpu.synchronize()?;
+    gpu.default_stream()?.synchronize()?;
+    assert_eq!(kept(), 0, "what a stream left behind");
     Ok(())
 }

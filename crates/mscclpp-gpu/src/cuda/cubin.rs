@@ -11,8 +11,8 @@ const FATBIN: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if it is neither, or ends too early.
-pub(super) fn kernels(name: &str, binary: &[u8]) -> Result<Vec<String>> {
-    let refused = |why: &str| Err(Error::InvalidArgument(format!("{name} is no compiled code: {why}")));
+pub(super) fn kernels(name: &str, binary: &[u8]) -> Result<Option<Vec<String>>> {
+    let refused = |why: &str| Err(Error::InvalidArgument(format!("{name} cannot be loaded: {why}")));
     if binary.starts_with(&FATBIN) {
         // Its head: the magic number, a version, the length of the head, that of the rest.
         let number = |at: usize, len: usize| {
@@ -21,7 +21,7 @@ pub(super) fn kernels(name: &str, binary: &[u8]) -> Result<Vec<String>> {
         };
         let whole = number(6, 2).zip(number(8, 8)).and_then(|(head, rest)| head.checked_add(rest));
         return match whole {
-            Some(whole) if whole <= binary.len() as u64 => Ok(Vec::new()),
+            Some(whole) if whole <= binary.len() as u64 => Ok(None),
             _ => refused("the fatbin ends too early"),
         };
     }
@@ -35,7 +35,7 @@ pub(super) fn kernels(name: &str, binary: &[u8]) -> Result<Vec<String>> {
         };
         names.extend(name.strip_prefix(".text.").map(str::to_owned));
     }
-    Ok(names)
+    Ok(Some(names))
 }
 
 #[cfg(test)]
@@ -45,11 +45,11 @@ mod tests {
     #[test]
     fn what_is_no_code_is_refused() {
         let said = |binary: &[u8]| kernels("mine.cubin", binary).unwrap_err().to_string();
-        assert!(said(b"int main() {}").contains("mine.cubin is no compiled code"));
+        assert!(said(b"int main() {}").contains("mine.cubin cannot be loaded"));
         assert!(said(b"").contains("neither"));
         assert!(said(b"\x7fELF\x02\x01\x01").contains("neither"));
         let mut fatbin = [&FATBIN[..], &[1, 0, 16, 0, 8, 0, 0, 0, 0, 0, 0, 0], &[7; 8]].concat();
-        assert_eq!(kernels("mine.fatbin", &fatbin).unwrap(), [""; 0]);
+        assert_eq!(kernels("mine.fatbin", &fatbin).unwrap(), None);
         fatbin.pop();
         assert!(said(&fatbin).contains("ends too early"));
         fatbin[8..16].fill(0xff);
@@ -60,7 +60,7 @@ mod tests {
     fn kernels_are_named_by_their_sections_and_a_part_is_not_the_whole() {
         // This program is an ELF file as well; it has no `.text.NAME`.
         let own = std::fs::read("/proc/self/exe").unwrap();
-        assert_eq!(kernels("own", &own).unwrap(), [""; 0]);
+        assert_eq!(kernels("own", &own).unwrap(), Some(Vec::new()));
         assert!(kernels("own", &own[..own.len() / 2]).is_err());
     }
 }

@@ -165,6 +165,14 @@ impl Device {
         &self.retired_modules
     }
 
+    /// Drops what complete launches needed, of streams that are gone and of the default stream.
+    fn sweep(&self) {
+        self.left_behind.sweep();
+        if let Some(stream) = self.default_stream.get() {
+            stream.sweep();
+        }
+    }
+
     pub(super) fn left_behind(&self) -> &LeftBehind<CudaEvent> {
         &self.left_behind
     }
@@ -231,7 +239,7 @@ impl DeviceBackend for &'static Device {
     }
 
     fn allocate(&self, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
-        self.left_behind.sweep();
+        self.sweep();
         let memory = memory::allocate(self, bytes)?;
         // SAFETY: the memory was just made and has at least `bytes` bytes.
         unsafe { self.fill(memory.ptr(), bytes, 0)? };
@@ -273,7 +281,7 @@ impl DeviceBackend for &'static Device {
     }
 
     fn create_stream(&self) -> Result<Arc<dyn StreamBackend>> {
-        self.left_behind.sweep();
+        self.sweep();
         Ok(Arc::new(CudaStream::create(self)?))
     }
 
@@ -351,9 +359,16 @@ impl DeviceBackend for &'static Device {
     }
 
     fn synchronize(&self) -> Result<()> {
-        let _entered = self.context.enter()?;
-        // SAFETY: the device's context is current.
-        check(self.driver(), unsafe { (self.driver().ctx_synchronize)() }, "cuCtxSynchronize")
+        let default = self.default_stream.get().map(|stream| (stream, stream.last_launch()));
+        {
+            let _entered = self.context.enter()?;
+            // SAFETY: the device's context is current.
+            check(self.driver(), unsafe { (self.driver().ctx_synchronize)() }, "cuCtxSynchronize")?;
+        }
+        if let Some((stream, launches)) = default {
+            stream.release(launches);
+        }
+        Ok(())
     }
 
     fn make_current(&self) -> Result<()> {

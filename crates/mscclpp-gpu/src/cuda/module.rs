@@ -33,9 +33,9 @@ const DEFAULT_SHARED_BYTES: u32 = 48 << 10;
 
 pub(super) struct CudaModule {
     loaded: Arc<Loaded>,
-    /// What it holds, for messages.
-    kernels: Vec<String>,
-    variables: Vec<String>,
+    /// What it holds, as far as that is known, for messages.
+    kernels: Option<Vec<String>>,
+    variables: Option<Vec<String>>,
 }
 
 struct Loaded {
@@ -57,7 +57,7 @@ impl CudaModule {
         let text = CString::new(source).map_err(|_| {
             Error::InvalidArgument("PTX text with a NUL byte inside cannot be loaded".to_owned())
         })?;
-        let (kernels, variables) = (ptx::kernels(source), ptx::variables(source));
+        let (kernels, variables) = (Some(ptx::kernels(source)), Some(ptx::variables(source)));
         // SAFETY: PTX is text that ends with NUL.
         unsafe {
             Self::load_image(
@@ -77,7 +77,7 @@ impl CudaModule {
     pub(super) unsafe fn load_binary(device: &'static Device, name: &str, binary: &[u8]) -> Result<Self> {
         let kernels = cubin::kernels(name, binary)?;
         // SAFETY: the caller's promise.
-        unsafe { Self::load_image(device, name, binary, kernels, Vec::new()) }
+        unsafe { Self::load_image(device, name, binary, kernels, None) }
     }
 
     /// # Safety
@@ -86,8 +86,8 @@ impl CudaModule {
         device: &'static Device,
         name: &str,
         image: &[u8],
-        kernels: Vec<String>,
-        variables: Vec<String>,
+        kernels: Option<Vec<String>>,
+        variables: Option<Vec<String>>,
     ) -> Result<Self> {
         let _entered = device.context().enter()?;
         device.retired_modules().unload(device.driver());
@@ -95,7 +95,7 @@ impl CudaModule {
         let raw = unsafe { load(device, name, image)? };
         let loaded = Arc::new(Loaded { device, raw, shared_bytes: Mutex::default() });
         let module = Self { loaded, kernels, variables };
-        for name in &module.kernels {
+        for name in module.kernels.iter().flatten() {
             // Found in text, so it may be a word in a comment.
             if let Some(function) = module.function(name)? {
                 module.load_now(name, function)?;
@@ -188,7 +188,7 @@ impl ModuleBackend for CudaModule {
     fn kernel(&self, name: &str) -> Result<Arc<dyn KernelBackend>> {
         let _entered = self.loaded.device.context().enter()?;
         let Some(function) = self.function(name)? else {
-            return Err(no_such("kernel", name, &self.kernels));
+            return Err(no_such("kernel", name, self.kernels.as_deref()));
         };
         self.load_now(name, function)?;
         let module = Arc::clone(&self.loaded);
@@ -197,7 +197,7 @@ impl ModuleBackend for CudaModule {
     }
 
     fn symbol(&self, name: &str) -> Result<(DevicePtr, u64)> {
-        let unknown = || no_such("symbol", name, &self.variables);
+        let unknown = || no_such("symbol", name, self.variables.as_deref());
         let c_name = CString::new(name).map_err(|_| unknown())?;
         let _entered = self.loaded.device.context().enter()?;
         let driver = self.loaded.device.driver();
@@ -213,8 +213,12 @@ impl ModuleBackend for CudaModule {
     }
 }
 
-fn no_such(kind: &'static str, name: &str, available: &[String]) -> Error {
-    let available = if available.is_empty() { "none".to_owned() } else { available.join(", ") };
+fn no_such(kind: &'static str, name: &str, available: Option<&[String]>) -> Error {
+    let available = match available {
+        None => "what is not known of compiled code".to_owned(),
+        Some([]) => "none".to_owned(),
+        Some(names) => names.join(", "),
+    };
     Error::NoSuchSymbol { kind, name: name.to_owned(), available }
 }
 

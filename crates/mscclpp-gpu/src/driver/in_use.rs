@@ -7,7 +7,8 @@
 //!    no driver call. A launch with a new object queries the recorded event, or records one; so does every 64th launch.
 //! 3. **They are dropped** when the stream is synchronised, when a query finds it idle, or when the event is reached.
 //!    No lock is held then, because their drop may do anything. What is left when the stream is dropped goes to the
-//!    device, with an event after it.
+//!    device, with an event after it. The default stream, which is never dropped, is asked when memory is allocated and
+//!    streams are made.
 
 use parking_lot::Mutex;
 
@@ -107,6 +108,14 @@ impl<E: EventBackend> InUse<E> {
         if last_launch > 0 {
             let done = self.state.lock().ledger.take(last_launch);
             drop(done);
+        }
+    }
+
+    /// Drops everything, if `stream`, whose this is, is idle. Makes no call of the driver if nothing is kept.
+    pub(crate) fn sweep(&self, stream: &impl DriverStream<Event = E>) {
+        let launches = self.last_launch();
+        if launches > 0 && stream.is_idle() {
+            self.release(launches);
         }
     }
 

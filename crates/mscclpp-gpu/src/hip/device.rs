@@ -125,6 +125,14 @@ impl Device {
         &self.retired_modules
     }
 
+    /// Drops what complete launches needed, of streams that are gone and of the default stream.
+    fn sweep(&self) {
+        self.left_behind.sweep();
+        if let Some(stream) = self.default_stream.get() {
+            stream.sweep();
+        }
+    }
+
     pub(super) fn left_behind(&self) -> &LeftBehind<HipEvent> {
         &self.left_behind
     }
@@ -179,7 +187,7 @@ impl DeviceBackend for &'static Device {
     }
 
     fn allocate(&self, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
-        self.left_behind.sweep();
+        self.sweep();
         let memory = memory::allocate(self, bytes)?;
         // SAFETY: the memory was just made and has at least `bytes` bytes.
         unsafe { self.fill(memory.ptr(), bytes, 0)? };
@@ -223,7 +231,7 @@ impl DeviceBackend for &'static Device {
     }
 
     fn create_stream(&self) -> Result<Arc<dyn StreamBackend>> {
-        self.left_behind.sweep();
+        self.sweep();
         Ok(Arc::new(HipStream::create(self)?))
     }
 
@@ -242,11 +250,13 @@ impl DeviceBackend for &'static Device {
 
     fn load_module(&self, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
         let code = compiler::code(self.hip(), source, &self.architecture)?;
-        Ok(Arc::new(HipModule::load(self, source.name(), &code)?))
+        // SAFETY: hiprtc made it.
+        Ok(Arc::new(unsafe { HipModule::load(self, source.name(), &code)? }))
     }
 
     unsafe fn load_binary(&self, name: &str, binary: &[u8]) -> Result<Arc<dyn ModuleBackend>> {
-        Ok(Arc::new(HipModule::load(self, name, binary)?))
+        // SAFETY: the caller's promise.
+        Ok(Arc::new(unsafe { HipModule::load(self, name, binary)? }))
     }
 
     unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
@@ -280,9 +290,16 @@ impl DeviceBackend for &'static Device {
     }
 
     fn synchronize(&self) -> Result<()> {
-        let _entered = self.ordinal.enter()?;
-        // SAFETY: the device is the thread's.
-        check(self.hip(), unsafe { (self.hip().device_synchronize)() }, "hipDeviceSynchronize")
+        let default = self.default_stream.get().map(|stream| (stream, stream.last_launch()));
+        {
+            let _entered = self.ordinal.enter()?;
+            // SAFETY: the device is the thread's.
+            check(self.hip(), unsafe { (self.hip().device_synchronize)() }, "hipDeviceSynchronize")?;
+        }
+        if let Some((stream, launches)) = default {
+            stream.release(launches);
+        }
+        Ok(())
     }
 
     fn make_current(&self) -> Result<()> {

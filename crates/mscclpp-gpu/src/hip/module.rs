@@ -38,13 +38,16 @@ unsafe impl Send for Loaded {}
 unsafe impl Sync for Loaded {}
 
 impl HipModule {
-    /// Loads the code object that hiprtc made of the program `name`.
-    pub(super) fn load(device: &'static Device, name: &str, code: &[u8]) -> Result<Self> {
+    /// Loads a code object of the program `name`.
+    ///
+    /// # Safety
+    /// It is whole, as a compiler made it.
+    pub(super) unsafe fn load(device: &'static Device, name: &str, code: &[u8]) -> Result<Self> {
         let _entered = device.ordinal().enter()?;
         let hip = device.hip();
         device.retired_modules().unload(hip);
         let mut raw = std::ptr::null_mut();
-        // SAFETY: `raw` is valid for the write; `code` is a whole code object, whose size is in it.
+        // SAFETY: `raw` is valid for the write; `code` is a whole code object (the caller's promise), whose size is in it.
         match unsafe { (hip.module_load_data)(&raw mut raw, code.as_ptr().cast()) } {
             HipResult::SUCCESS => Ok(Self { loaded: Arc::new(Loaded { device, raw }) }),
             result @ (HipResult::INVALID_IMAGE

@@ -102,10 +102,23 @@ impl HipStream {
         check(hip, call(hip), operation)
     }
 
-    /// It was idle at a moment after its last launch had that number.
-    fn release(&self, last_launch: u64) {
+    /// The number of the last launch that keeps something; zero if nothing is kept.
+    pub(super) fn last_launch(&self) -> u64 {
+        self.in_use.last_launch()
+    }
+
+    /// The stream was found idle after launch number `last_launch`.
+    pub(super) fn release(&self, last_launch: u64) {
         self.in_use.release(last_launch);
-        self.device.left_behind().sweep();
+        // Not on the streams of transports, which launch nothing: what is dropped may wait for the thread that asked.
+        if last_launch > 0 || self.raw.is_null() {
+            self.device.left_behind().sweep();
+        }
+    }
+
+    /// Drops what its launches needed, if it is idle.
+    pub(super) fn sweep(&self) {
+        self.in_use.sweep(self);
     }
 
     /// It was just given a launch, of a kernel or a graph, which needs `owners`, its modules among them.

@@ -110,15 +110,33 @@ def _host_class() -> Any:
             return _Pointer(ptr, raw)
 
         def set(self, arr: Any, stream: Any = None) -> None:
-            """Copy values from the host, as arrays of CuPy do."""
-            self[...] = numpy.asarray(arr).reshape(self.shape)
+            """Copy a NumPy array of the same shape and type into this, behind the kernels of the default stream.
 
-        def get(self, stream: Any = None, order: Literal["C", "F", "A"] = "C", out: Any = None) -> Any:
-            """A copy of the values for the host, as arrays of CuPy give it."""
+            As with CuPy's arrays, anything else is a `TypeError`, another shape a `ValueError`.
+            """
+            self._check(arr)
+            _mscclpp._synchronize(300.0, None)
+            self[...] = arr
+
+        def get(
+            self, stream: Any = None, order: Literal["C", "F", "A"] = "C", out: Any = None, blocking: bool = True
+        ) -> Any:
+            """A copy for the host, made behind the kernels of the default stream: in `out`, or in a new array."""
+            if out is not None:
+                self._check(out)
+            _mscclpp._synchronize(300.0, None)
             if out is None:
                 return numpy.array(self, order=order)
             out[...] = self
             return out
+
+        def _check(self, array: Any) -> None:
+            if not isinstance(array, numpy.ndarray):
+                raise TypeError(f"expected an array of NumPy, got {type(array).__name__}")
+            if array.dtype != self.dtype:
+                raise TypeError(f"expected an array of {self.dtype}, got one of {array.dtype}")
+            if array.shape != self.shape:
+                raise ValueError(f"expected an array of shape {self.shape}, got one of {array.shape}")
 
         def __reduce__(self) -> Any:
             # A copy, in the memory of whoever reads it.

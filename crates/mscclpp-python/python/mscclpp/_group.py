@@ -157,7 +157,11 @@ class CommGroup:
         return {rank: connection.get() for rank, connection in pending.items()}
 
     def register_local_memory(self, tensor: Any, connections: Mapping[int, Connection]) -> RegisteredMemory:
-        """Register an array for the transports of connections."""
+        """Register an array for the transports of connections.
+
+        It must be in one piece, and over CUDA IPC on the GPU of the connections: `ValueError` if it is not. An array that is
+        no memory of a GPU, or cannot be shared, is an `Error` that says what can.
+        """
         address, size = _arrays.locate(tensor)
         transports = TransportFlags()
         for rank, connection in connections.items():

@@ -55,7 +55,10 @@ class Kernel:
         if code.startswith((b"\x7fELF", b"\x50\xed\x55\xba")):
             self._kernel = _mscclpp._Kernel.of_binary(f"the code of {kernel_name}", code, kernel_name)
         else:
-            ptx = code.rstrip(b"\0").decode()
+            try:
+                ptx = code.rstrip(b"\0").decode()
+            except UnicodeDecodeError:
+                raise ValueError("argument 'cubin': it is neither a cubin, a fatbin nor PTX") from None
             self._kernel = _mscclpp._Kernel.of_ptx(f"{kernel_name}.ptx", ptx, kernel_name)
 
     @classmethod
@@ -156,13 +159,15 @@ class KernelBuilder:
         major, minor = capability
         options = ["-ptx", "-std=c++17", f"-arch=compute_{major}{minor}", f"-I{get_include()}"]
         options += [f"-D{macro}={value}" for macro, value in self._macros.items()]
-        file = os.stat(nvcc)
-        made_from = [nvcc, str(file.st_size), str(file.st_mtime_ns), *options, text]
+        made_from = [nvcc, _version_of(nvcc), *options, text]
+        made_from += [f"{name}={os.environ.get(name)}" for name in _READ_BY_NVCC]
         for header in headers + _headers_of_the_library():
             made_from += header
-        return _mscclpp._cached_ptx(os.path.basename(self._path), made_from, lambda: self._compiled(nvcc, options))
+        return _mscclpp._cached_ptx(
+            os.path.basename(self._path), made_from, lambda: self._compiled(nvcc, options, text)
+        )
 
-    def _compiled(self, nvcc: str, options: list[str]) -> str:
+    def _compiled(self, nvcc: str, options: list[str], text: str) -> str:
         with tempfile.TemporaryDirectory(prefix="mscclpp-kernel-") as folder:
             ptx = os.path.join(folder, "kernel.ptx")
             command = [nvcc, *options, self._path, "-o", ptx]
@@ -170,8 +175,21 @@ class KernelBuilder:
             if run.returncode != 0:
                 said = f"{self._path} did not compile ({' '.join(command)}):\n{run.stderr}{run.stdout}"
                 raise Error(int(_mscclpp.ErrorCode.InvalidUsage), said)
+            with open(self._path, encoding="utf-8") as file:
+                if file.read() != text:
+                    raise RuntimeError(f"{self._path} was changed while it was compiled; try again")
             with open(ptx, encoding="utf-8") as file:
                 return file.read()
+
+
+#: What nvcc and the compiler behind it look at besides their options.
+_READ_BY_NVCC = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "CPATH", "CPLUS_INCLUDE_PATH")
+
+
+@functools.cache
+def _version_of(nvcc: str) -> str:
+    run = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60)
+    return run.stdout + run.stderr
 
 
 def _find(file: str, file_dir: str | None) -> str:
@@ -202,16 +220,26 @@ def _headers_of_the_library() -> list[tuple[str, str]]:
 
 
 def _own_headers(text: str, folder: str) -> list[tuple[str, str]]:
-    """The files beside a source that it includes, and those that they include: names and texts."""
+    """The files beside a source that it includes, and those that they include: names and texts.
+
+    As compilers do, each is looked for beside the file that includes it, and then beside the source. It has the name by
+    which it is included, and that by which it is found from the source: which of the two counts depends on the compiler.
+    """
     found: dict[str, str] = {}
-    texts = [text]
-    while texts:
-        for name in _INCLUDE.findall(texts.pop()):
-            path = os.path.join(folder, name)
-            if name not in found and os.path.isfile(path):
+    files = [(text, folder)]
+    while files:
+        text, beside = files.pop()
+        for name in _INCLUDE.findall(text):
+            paths = [os.path.join(place, name) for place in (beside, folder)]
+            path = next(filter(os.path.isfile, paths), None)
+            if path is None:
+                continue
+            known = os.path.relpath(path, folder)
+            if known not in found:
                 with open(path, encoding="utf-8") as file:
-                    found[name] = file.read()
-                texts.append(found[name])
+                    found[known] = file.read()
+                files.append((found[known], os.path.dirname(path)))
+            found.setdefault(name, found[known])
     return list(found.items())
 
 

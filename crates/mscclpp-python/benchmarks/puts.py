@@ -75,7 +75,9 @@ class PortPut:
 
     def __init__(self, group: CommGroup, peer: int) -> None:
         connections = group.make_connection([peer], Transport.CudaIpc)
-        self.source, self.arrivals = GpuBuffer(LARGEST, dtype=np.uint8), GpuBuffer(LARGEST, dtype=np.uint8)
+        # As `mscclpp-bench` allocates them.
+        self.source, memory = GpuBuffer(LARGEST, dtype=np.uint8), GpuBuffer(4096 + LARGEST + 4096, dtype=np.uint8)
+        self.arrivals = memory[4096 : 4096 + LARGEST]
         self.service = mscclpp.ProxyService()
         arrivals = group.register_memory_with_proxy(self.service, self.arrivals, connections)
         source = self.service.add_memory(group.register_local_memory(self.source, connections))

@@ -93,16 +93,16 @@ MSCCLPP_DEVICE_INLINE PortStage* portStage() {
 }
 
 // A put by the calling thread through the stage, if that is free: returns whether it was. The addresses are the same
-// modulo 16. What stands in front of the first and behind the last multiple of 16 goes by words.
+// modulo 16. What stands in front of the first and behind the last multiple of 16, if anything, is copied by the thread.
 MSCCLPP_DEVICE_INLINE bool putThroughStage(uint8_t* dst, const uint8_t* src, uint64_t bytes) {
   PortStage* const stage = portStage();
   if (!stage->take()) return false;
   const uint64_t head = (0 - reinterpret_cast<uintptr_t>(dst)) % 16;
   const uint64_t middle = (bytes - head) / 16 * 16;
-  if (head != 0) copyByThread(dst, src, head);
+  copyEdgeByThread(dst, src, head);
   copyThroughStages<PortStage::PieceBytes, PortStage::Stages>(dst + head, src + head, middle, stage->stages,
                                                               stage->full);
-  if (head + middle != bytes) copyByThread(dst + head + middle, src + head + middle, bytes - head - middle);
+  copyEdgeByThread(dst + head + middle, src + head + middle, bytes - head - middle);
   stage->leave();
   return true;
 }

@@ -50,17 +50,23 @@ MSCCLPP_DEVICE_INLINE void copyWordsByThread(uint8_t* dst, const uint8_t* src, u
   copyGroupsByThread<Words, 1>(dst, src, count);
 }
 
-// Fewer than 8 bytes, in pieces of 4 and 1 as the address allows; both addresses are the same modulo 4.
+// At most 16 bytes, in pieces of 8, 4 and 1 as the address allows; both addresses are the same modulo 8.
 MSCCLPP_DEVICE_INLINE void copyEdgeByThread(uint8_t* dst, const uint8_t* src, uint64_t bytes) {
 #pragma unroll 1
-  for (uint64_t i = 0; i < bytes;) {
-    if (bytes - i >= 4 && reinterpret_cast<uintptr_t>(dst + i) % 4 == 0) {
-      store4(dst + i, load4(src + i));
-      i += 4;
+  while (bytes != 0) {
+    uint32_t size = 1;
+    if (bytes >= 8 && reinterpret_cast<uintptr_t>(dst) % 8 == 0) {
+      Words8::store(dst, Words8::load(src));
+      size = 8;
+    } else if (bytes >= 4 && reinterpret_cast<uintptr_t>(dst) % 4 == 0) {
+      store4(dst, load4(src));
+      size = 4;
     } else {
-      store1(dst + i, load1(src + i));
-      i += 1;
+      store1(dst, load1(src));
     }
+    dst += size;
+    src += size;
+    bytes -= size;
   }
 }
 
@@ -69,13 +75,21 @@ MSCCLPP_DEVICE_INLINE void copyEdgeByThread(uint8_t* dst, const uint8_t* src, ui
 // Copies `bytes` bytes from `src` to `dst`, which do not overlap and are the same modulo 8, both in global memory: this
 // device's, or a peer's as mapped here. The calling thread does all of it, and touches no byte outside of the ranges.
 MSCCLPP_DEVICE_INLINE void copyByThread(uint8_t* dst, const uint8_t* src, uint64_t bytes) {
+  // A flag or a packet does not look for what a long copy needs: that is seen in its time.
+  if (bytes <= 16) {
+    if (bytes == 16 && (reinterpret_cast<uintptr_t>(dst) | reinterpret_cast<uintptr_t>(src)) % 16 == 0) {
+      detail::Words16::store(dst, detail::Words16::load(src));
+    } else {
+      detail::copyEdgeByThread(dst, src, bytes);
+    }
+    return;
+  }
   const uintptr_t address = reinterpret_cast<uintptr_t>(dst);
   const bool sixteen = (address ^ reinterpret_cast<uintptr_t>(src)) % 16 == 0;
-  const uint64_t edge = (0 - address) % 8;
-  uint64_t done = edge < bytes ? edge : bytes;
+  uint64_t done = (0 - address) % 8;
   detail::copyEdgeByThread(dst, src, done);
   if (sixteen) {
-    if ((address + done) % 16 != 0 && bytes - done >= 8) {
+    if ((address + done) % 16 != 0) {
       detail::Words8::store(dst + done, detail::Words8::load(src + done));
       done += 8;
     }

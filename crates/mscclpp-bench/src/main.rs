@@ -6,6 +6,7 @@
 
 mod bare_verbs;
 mod bootstrap;
+mod call;
 mod cpu_time;
 mod data;
 mod defaults;

@@ -11,16 +11,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::Args;
+use clap::{Args, CommandFactory};
 use mscclpp::prelude::*;
 
-use crate::{Result, machine::UsedDevice};
+use crate::{Arguments, Result, call, machine::UsedDevice};
 
 const INIT: Duration = Duration::from_secs(60);
 /// Long enough for somebody to start the other rank.
 const INIT_BY_HAND: Duration = Duration::from_secs(600);
 /// How long the other rank may take to end by itself.
 const GRACE: Duration = Duration::from_secs(10);
+/// So many characters of a call are shown.
+const SHOWN: usize = 1000;
 
 /// How the two ranks come together.
 #[derive(Args)]
@@ -83,7 +85,10 @@ impl Ranks {
         if let Some(address) = joining.address.clone() {
             let bootstrap = TcpBootstrap::new(rank, 2, address.as_str(), INIT_BY_HAND)?;
             let comm = Communicator::with_context(Arc::new(bootstrap), context);
-            return Ok(Self { comm, rank, address: Some(address), _other: None });
+            let ranks = Self { comm, rank, address: Some(address), _other: None };
+            let program = Arguments::command();
+            ranks.require_same_call(&call::text(&program, &program.clone().get_matches()))?;
+            return Ok(ranks);
         }
         let (id, mut other) =
             if joining.peer { (read_id()?, None) } else { start_other(context.platform()?)? };
@@ -94,6 +99,23 @@ impl Ranks {
         };
         let comm = Communicator::with_context(Arc::new(bootstrap), context);
         Ok(Self { comm, rank, address: None, _other: other })
+    }
+
+    /// Ranks with different workloads or options would wait for each other until the time is up.
+    fn require_same_call(&self, mine: &str) -> Result<()> {
+        let all = self.comm.bootstrap().all_gather(mine.as_bytes())?;
+        let others = String::from_utf8_lossy(&all[self.other()]);
+        if others == mine {
+            return Ok(());
+        }
+        let shown = |call: &str| call.chars().take(SHOWN).collect::<String>();
+        Err(format!(
+            "rank {} was started with {:?}, this rank with {:?}: start both with the same workload and options",
+            self.other(),
+            shown(&others),
+            shown(mine)
+        )
+        .into())
     }
 
     /// The address of rank 0's plain socket: on this host, unless the ranks were started by hand.

@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         trial("puts_over_ethernet_stand_beside_a_plain_socket", ethernet_bw),
         trial("bootstrap_has_its_phases", bootstrap),
         trial("ranks_that_are_started_apart_find_each_other", ranks_by_hand),
+        trial("ranks_that_are_started_differently_stop_at_once", ranks_that_differ),
         trial("results_are_plotted", plot),
         trial("tables_of_nccl_tests_are_plotted_beside_results", plot_of_a_table),
         trial("what_is_no_result_is_named", malformed_results),
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &[&str]) -> Output {
-    output_within(5 * LIMIT, Command::new(PROGRAM).args(arguments).env("GIT_COMMIT", "c0ffee"))
+    output_within(5 * LIMIT, Command::new(PROGRAM).args(arguments).env("MSCCLPP_GIT_COMMIT", "c0ffee"))
 }
 
 /// A file of this run of the tests.
@@ -346,6 +347,37 @@ fn ranks_by_hand() -> Result<(), Failed> {
     Ok(())
 }
 
+/// Both say what they were started with, without what is each rank's own or the default.
+fn ranks_that_differ() -> Result<(), Failed> {
+    for calls in [
+        ["memory-put --iters 5", "memory-put --iters 7"],
+        ["memory-put", "port-put"],
+        ["ethernet-bw --begin 1K", "ll8-pingpong --threads 7"],
+    ] {
+        let address = format!("127.0.0.1:{}", reserve_port());
+        let rank = |rank: usize| {
+            let own = [["--rank", "0"], ["--rank", "1"]][rank];
+            let call: Vec<_> = calls[rank].split(' ').collect();
+            run(&[&call[..], &own, &["--address", &address, "--warmup", "1"]].concat())
+        };
+        let outputs = std::thread::scope(|scope| {
+            let second = scope.spawn(|| rank(1));
+            [rank(0), second.join().expect("no panic")]
+        });
+        for (rank, output) in outputs.iter().enumerate() {
+            let other = 1 - rank;
+            let expected = format!(
+                "error: rank {other} was started with {:?}, this rank with {:?}: start both with the same workload and \
+                 options\n",
+                calls[other], calls[rank]
+            );
+            assert_eq!(String::from_utf8_lossy(&output.stderr), expected);
+            assert_eq!((output.status.code(), &output.stdout[..]), (Some(1), &b""[..]));
+        }
+    }
+    Ok(())
+}
+
 /// What nccl-tests print goes onto one picture with rows of this program.
 fn plot_of_a_table() -> Result<(), Failed> {
     let (measured, table) = (scratch("beside.json"), scratch("nccl.txt"));
@@ -482,6 +514,7 @@ fn bad_arguments() -> Result<(), Failed> {
     for (arguments, named) in [
         (&["signal-pingpong", "--devices", "0", "1000"][..], "1000"),
         (&["memory-put", "-b", "2K", "-e", "1K"], "--begin 2048"),
+        (&["port-put", "-b", "2K", "-e", "1K"], "--begin 2048"),
         (&["ll16-pingpong", "-b", "12", "-e", "12"], "12 bytes"),
         (&["memory-get", "--barriers", "none", "--blocks", "65"], "64 blocks"),
         (&["memory-put", "--rank", "0", "--address", "nowhere"], "nowhere"),
@@ -492,6 +525,9 @@ fn bad_arguments() -> Result<(), Failed> {
         let output = run(arguments);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(1) && said.contains(named), "{said}");
+        // Not by each of two processes.
+        let needs_no_device = ["-b", "--barriers"].iter().any(|option| arguments.contains(option));
+        assert!(!needs_no_device || said.lines().count() == 1, "{said}");
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use mscclpp_net::SystemCall;
 
+use crate::error::Origin;
 use crate::{Error, Family, Result};
 
 /// `"ip:port"`, `"[ipv6]:port"`, `"host:port"`, each perhaps after `"interface:"`.
@@ -15,6 +16,8 @@ pub(crate) struct Address {
     pub(crate) interface: Option<String>,
     pub(crate) host: Host,
     pub(crate) port: u16,
+    /// The environment variable that it was read from, for messages.
+    pub(crate) variable: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,10 +27,14 @@ pub(crate) enum Host {
 }
 
 impl Address {
-    pub(crate) fn parse(text: &str) -> Result<Self> {
-        let bad = |reason: &str| {
-            let shown: String = text.chars().take(200).collect();
-            Error::BadAddress { address: shown, reason: reason.to_owned() }
+    /// Reads an address, which `variable` of the environment has if it is given.
+    pub(crate) fn parse(text: &str, variable: Option<&'static str>) -> Result<Self> {
+        let bad = |what: &str| {
+            let address: String = text.chars().take(200).collect();
+            let reason = format!(
+                "{what} (expected \"ip:port\", \"[ipv6]:port\", \"host:port\" or \"interface:ip:port\")"
+            );
+            Error::BadAddress { address, variable, reason }
         };
         let (front, port) = text.rsplit_once(':').ok_or_else(|| bad("there is no port"))?;
         if port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit()) {
@@ -68,7 +75,12 @@ impl Address {
         {
             return Err(bad("the interface name is empty or not one"));
         }
-        Ok(Self { interface: interface.map(str::to_owned), host, port })
+        Ok(Self { interface: interface.map(str::to_owned), host, port, variable })
+    }
+
+    /// It cannot be used.
+    pub(crate) fn unusable(&self, reason: impl Into<String>) -> Error {
+        Error::BadAddress { address: self.to_string(), variable: self.variable, reason: reason.into() }
     }
 
     /// The socket addresses this stands for. Asks the resolver if there is a name, and waits for it no longer than
@@ -82,8 +94,7 @@ impl Address {
         let mut usable: Vec<SocketAddr> = found.into_iter().filter(fits).collect();
         usable.dedup();
         if usable.is_empty() {
-            let reason = "it has no address of the family that MSCCLPP_SOCKET_FAMILY allows".to_owned();
-            return Err(Error::BadAddress { address: self.to_string(), reason });
+            return Err(self.unusable("it has no address of the family that MSCCLPP_SOCKET_FAMILY allows"));
         }
         Ok(usable)
     }
@@ -102,9 +113,12 @@ impl Address {
             .during("starting the resolver thread")?;
         match answers.recv_timeout(timeout) {
             Ok(Ok(found)) => Ok(found),
-            Ok(Err(error)) => Err(Error::io_at("resolving a host name", name, error)),
+            Ok(Err(error)) => {
+                let from = self.variable.map_or_else(String::new, |variable| format!(", from {variable}"));
+                Err(Error::io_at("resolving a host name", format!("{name}{from}"), error))
+            }
             Err(_) => Err(Error::Timeout {
-                operation: format!("resolving {name:?}"),
+                operation: format!("resolving {name:?}{}", Origin(self.variable)),
                 after: started.elapsed(),
                 missing: Vec::new(),
                 attempts: Vec::new(),
@@ -150,7 +164,7 @@ mod tests {
             ("node-7.cluster:50505", None, "node-7.cluster"),
             ("ib0:node7:50505", Some("ib0"), "node7"),
         ] {
-            let address = Address::parse(text).unwrap();
+            let address = Address::parse(text, None).unwrap();
             assert_eq!(address.interface.as_deref(), interface);
             assert_eq!(address.port, 50505);
             let shown = match &address.host {
@@ -180,22 +194,36 @@ mod tests {
             ("a b:127.0.0.1:50505", "interface"),
             ("ho st:1", "neither"),
         ] {
-            let error = Address::parse(text).unwrap_err();
+            let error = Address::parse(text, Some("MSCCLPP_ADDRESS")).unwrap_err();
             assert!(matches!(error, Error::BadAddress { .. }));
-            assert!(error.to_string().contains(reason), "{text:?}: {error}");
+            let message = error.to_string();
+            for part in [reason, "(from MSCCLPP_ADDRESS)", "expected \"ip:port\""] {
+                assert!(message.contains(part), "{text:?}: {message}");
+            }
         }
     }
 
     #[test]
     fn a_family_excludes_the_other() {
-        let address = Address::parse("127.0.0.1:50505").unwrap();
+        let address = Address::parse("127.0.0.1:50505", None).unwrap();
         assert!(address.resolve(Some(Family::V4), Duration::ZERO).is_ok());
         assert!(matches!(address.resolve(Some(Family::V6), Duration::ZERO), Err(Error::BadAddress { .. })));
     }
 
     #[test]
+    fn a_name_that_cannot_be_resolved_is_said_with_its_variable() {
+        // No name of a host: no label of one is so long, so that no server needs to be asked.
+        let name = format!("{}.invalid", "n".repeat(64));
+        let address = Address::parse(&format!("{name}:50505"), Some("MASTER_ADDR")).unwrap();
+        for patience in [Duration::from_secs(30), Duration::ZERO] {
+            let message = address.resolve(None, patience).unwrap_err().to_string();
+            assert!(message.contains(&name) && message.contains("from MASTER_ADDR"), "{message}");
+        }
+    }
+
+    #[test]
     fn names_are_resolved() {
-        let address = Address::parse("localhost:50505").unwrap();
+        let address = Address::parse("localhost:50505", None).unwrap();
         let found = address.resolve(None, Duration::from_secs(10)).unwrap();
         assert!(found.iter().all(|a| a.ip().is_loopback() && a.port() == 50505), "{found:?}");
     }

@@ -50,6 +50,8 @@ pub trait Bootstrap: Send + Sync {
     fn recv_timeout(&self, peer: usize, tag: u32, timeout: Duration) -> Result<Vec<u8>>;
 
     /// Gives every rank the bytes of all ranks, in the order of ranks. They may differ in length.
+    ///
+    /// They are what the call returns. `bytes` is only read, also where a `&mut Vec<u8>` is passed.
     fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>>;
 
     /// Returns when all ranks have called it.

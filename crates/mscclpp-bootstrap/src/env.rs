@@ -29,6 +29,8 @@ pub struct Env {
 }
 
 const SECRET: &str = "MSCCLPP_BOOTSTRAP_SECRET";
+/// The name of the variable of [`Env::interface`].
+pub(crate) const INTERFACE: &str = "MSCCLPP_SOCKET_IFNAME";
 
 impl Env {
     /// Reads the process's environment. A malformed value is [`Error::BadEnvironment`](crate::Error::BadEnvironment).

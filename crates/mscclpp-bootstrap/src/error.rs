@@ -8,6 +8,17 @@ use std::time::Duration;
 
 use mscclpp_net::{Report, SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface};
 
+/// The variable with the number of this rank: the only one that is not the same for all ranks.
+pub(crate) const RANK: &str = "MSCCLPP_RANK";
+/// What differs if one rank has an id of its job, and another has none.
+pub(crate) const JOB_IDS: &str = "ids of the job";
+/// The job of a rank that has no id of it.
+pub(crate) const NO_JOB_ID: &str = "a job without an id";
+
+/// What to do if one rank has an id of its job, and another has none.
+const ONE_JOB_OR_TWO: &str = "if this is one job, give all its ranks the same MSCCLPP_JOB_ID; if there are two, give one \
+                              of them another port";
+
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -67,22 +78,27 @@ pub enum Error {
     },
 
     /// The named network interface does not exist on this machine.
-    #[error("there is no network interface {name:?} with a suitable address; there are: {}", available.join(", "))]
+    #[error(
+        "there is no network interface {name:?}{} with a suitable address; there are: {}",
+        Origin(*variable),
+        available.join(", ")
+    )]
     NoSuchInterface {
         /// The name that was asked for.
         name: String,
+        /// The environment variable that has this name, if one does.
+        variable: Option<&'static str>,
         /// Interfaces that exist and have an address of the wanted family.
         available: Vec<String>,
     },
 
     /// An address could not be understood, or cannot be used for what was asked.
-    #[error(
-        "{address:?} is not a usable address: {reason} (expected \"ip:port\", \"[ipv6]:port\", \"host:port\" or \
-         \"interface:ip:port\")"
-    )]
+    #[error("{address:?}{} is not a usable address: {reason}", Origin(*variable))]
     BadAddress {
         /// What was given.
         address: String,
+        /// The environment variable that has this address, if one does.
+        variable: Option<&'static str>,
         /// What is wrong with it.
         reason: String,
     },
@@ -102,7 +118,10 @@ pub enum Error {
     },
 
     /// Two ranks disagree on something that must be equal.
-    #[error("{what} differ: {ours}, but {theirs}")]
+    #[error(
+        "{what} differ: {ours}, but {theirs}{}",
+        if what == JOB_IDS { format!("; {ONE_JOB_OR_TWO}") } else { String::new() }
+    )]
     Mismatch {
         /// What differs: `n_ranks`, `protocol versions`, `collective calls`, ...
         what: String,
@@ -128,7 +147,8 @@ pub enum Error {
         address: String,
     },
 
-    /// Rank 0 at this address belongs to a job that is complete already: another job uses the address.
+    /// Rank 0 at this address belongs to a job that is complete already: another job uses the address. A rank asks
+    /// again for two seconds first, because an earlier job of the same processes may be about to end.
     #[error(
         "the job at {address} has all its {n_ranks} ranks already, rank {rank} too: another job uses this address, or \
          this rank was started twice"
@@ -144,8 +164,8 @@ pub enum Error {
 
     /// Rank 0 at this address is of another job of a launcher. That job is not disturbed.
     #[error(
-        "rank 0 at {address} is of another job ({theirs}), and this rank of {ours}: two jobs were given one address; give \
-         one of them another port"
+        "rank 0 at {address} is of another job ({theirs}), and this rank of {ours}: {}",
+        if ours == NO_JOB_ID { ONE_JOB_OR_TWO } else { "two jobs were given one address; give one of them another port" }
     )]
     OtherJob {
         /// The address at which rank 0 of the other job listens.
@@ -189,7 +209,11 @@ pub enum Error {
     NotLaunched,
 
     /// The environment does not say everything that a rank needs to know.
-    #[error("{known} is set, but nothing says {missing}; set {variable}, the same way for all ranks")]
+    #[error(
+        "{known} {} set, but nothing says {missing}; set {variable}, {}",
+        if known.contains(", ") { "are" } else { "is" },
+        if variable == RANK { "to a number of its own for each rank" } else { "to the same value for all ranks" }
+    )]
     IncompleteEnvironment {
         /// What is not known.
         missing: String,
@@ -239,6 +263,12 @@ impl Error {
         Self::IncompleteEnvironment { missing, variable, known }
     }
 
+    /// An interface that is not there; `variable` is the one of the environment that names it, if one does.
+    pub(crate) fn no_such_interface(error: NoSuchInterface, variable: Option<&'static str>) -> Self {
+        let NoSuchInterface { name, available } = error;
+        Self::NoSuchInterface { name, variable, available }
+    }
+
     pub(crate) fn io(operation: &'static str, source: io::Error) -> Self {
         Self::Io { operation, address: None, source: Arc::new(source) }
     }
@@ -272,12 +302,6 @@ impl From<SystemError> for Error {
     }
 }
 
-impl From<NoSuchInterface> for Error {
-    fn from(NoSuchInterface { name, available }: NoSuchInterface) -> Self {
-        Self::NoSuchInterface { name, available }
-    }
-}
-
 impl From<BadVariable> for Error {
     fn from(BadVariable { variable, value, allowed }: BadVariable) -> Self {
         Self::BadEnvironment { variable, value, allowed }
@@ -302,6 +326,15 @@ impl fmt::Display for Party {
             write!(f, " at {address}")?;
         }
         write!(f, " has {}", self.value)
+    }
+}
+
+/// ` (from MSCCLPP_ADDRESS)`, for a value that an environment variable has.
+pub(crate) struct Origin(pub(crate) Option<&'static str>);
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |variable| write!(f, " (from {variable})"))
     }
 }
 

@@ -161,8 +161,8 @@ pub fn collective_message(bytes: &[u8]) {
 
 /// A text as an address.
 pub fn address(text: &str) {
-    if let Ok(address) = Address::parse(text) {
-        let again = Address::parse(&address.to_string());
+    if let Ok(address) = Address::parse(text, None) {
+        let again = Address::parse(&address.to_string(), None);
         assert_eq!(again.ok(), Some(address), "an address that was understood can be printed and read again");
     }
 }

@@ -19,6 +19,22 @@ fn on_all(n: usize, run: impl Fn(&dyn Bootstrap) + Sync) {
 }
 
 #[test]
+fn as_the_tutorial_has_it() {
+    fn exchange(bootstrap: &dyn Bootstrap) -> Result<(), Error> {
+        // ANCHOR: exchange
+        let (rank, n) = (bootstrap.rank(), bootstrap.n_ranks());
+        bootstrap.send(&[10 + rank as u8], (rank + 1) % n, 7)?; // to the next rank, with tag 7
+        let received: Vec<u8> = bootstrap.recv((rank + n - 1) % n, 7)?; // from the one before
+        let all: Vec<Vec<u8>> = bootstrap.all_gather(&received)?; // all[2] is what rank 2 gave
+        // ANCHOR_END: exchange
+        let expected: Vec<_> = (0..n).map(|rank| [10 + ((rank + n - 1) % n) as u8]).collect();
+        assert_eq!(all, expected);
+        Ok(())
+    }
+    on_all(3, |bootstrap| exchange(bootstrap).unwrap());
+}
+
+#[test]
 fn ranks_know_who_they_are() {
     for n in SIZES {
         for job in both_kinds(n) {

@@ -3,6 +3,7 @@
 mod ranks;
 
 use std::net::TcpStream;
+use std::time::Duration;
 
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Rendezvous, TcpBootstrap, TcpBootstrapBuilder};
 use ranks::{PATIENCE, connect, free_port, on_threads};
@@ -42,7 +43,9 @@ fn ranks_of_another_launched_job_are_refused_and_disturb_nobody() {
             }
         }
         let error = join(1, 2, None);
-        assert!(error.to_string().contains("this rank of a job without an id"), "{error}");
+        let message = error.to_string();
+        assert!(message.contains("this rank of a job without an id: if this is one job"), "{message}");
+        assert!(message.contains("the same MSCCLPP_JOB_ID"), "{message}");
     };
     std::thread::scope(|scope| {
         // While the first job forms ...
@@ -79,9 +82,27 @@ fn a_launched_job_at_the_address_of_one_without_an_id_is_named_to_both() {
         let message = outcome.unwrap_err().to_string();
         assert!(message.contains("ids of the job differ") && message.contains(&at), "{message}");
         assert!(message.contains("rank 0") && message.contains("rank 1"), "{message}");
+        assert!(message.contains("the same MSCCLPP_JOB_ID"), "{message}");
     }
     let too_long = TcpBootstrap::builder(0, 1).job_id("x".repeat(513)).connect(&at).unwrap_err();
     assert!(matches!(too_long, Error::InvalidArgument(_)), "{too_long}");
+}
+
+/// Rank 0 waits for a rank that came without the id of the job.
+#[test]
+fn a_time_out_names_the_rank_that_was_refused() {
+    let at = format!("127.0.0.1:{}", free_port());
+    let outcomes = join_both(&at, |rank, builder| match rank {
+        0 => builder.job_id("red").timeout(Duration::from_secs(3)),
+        _ => builder,
+    });
+    let [root, other] = outcomes.try_into().unwrap();
+    let (root, other) = (root.unwrap_err().to_string(), other.unwrap_err().to_string());
+    assert!(root.contains("missing: rank 1"), "{root}");
+    let refused =
+        "was refused: it is rank 1 of a job without an id; if it is of this one, give all ranks the same";
+    assert!(root.contains(refused), "{root}");
+    assert!(other.contains("another job (red)"), "{other}");
 }
 
 #[test]

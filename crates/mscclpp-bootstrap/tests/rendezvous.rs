@@ -119,8 +119,9 @@ fn an_unknown_interface_lists_the_known() {
     for (rank, env) in [(0, Env::default()), (1, Env { interface: Some("eth99".into()), ..Env::default() })] {
         let at = if env.interface.is_some() { "127.0.0.1:1" } else { "eth99:127.0.0.1:1" };
         match TcpBootstrap::builder(rank, 2).env(env).connect(at) {
-            Err(Error::NoSuchInterface { name, available }) => {
+            Err(Error::NoSuchInterface { name, variable, available }) => {
                 assert_eq!(name, "eth99");
+                assert_eq!(variable, (rank == 1).then_some("MSCCLPP_SOCKET_IFNAME"));
                 assert!(available.iter().any(|name| name == "lo"), "{available:?}");
             }
             other => panic!("{other:?}"),
@@ -207,6 +208,7 @@ fn a_wrong_secret_is_told_and_does_not_disturb() {
             Err(Error::Unauthenticated { address, reason }) => {
                 assert_eq!(*address, at);
                 assert_eq!(reason.contains("stranger"), wrong.is_some(), "{reason}");
+                assert!(reason.contains("the same MSCCLPP_BOOTSTRAP_SECRET"), "{reason}");
             }
             other => panic!("{other:?}"),
         }
@@ -333,6 +335,26 @@ fn two_jobs_without_a_key_on_one_port_both_fail() {
     clash([(0, 0), (1, 0), (0, 1), (1, 1)]);
     clash([(0, 0), (0, 1), (1, 0), (1, 1)]);
     clash([(0, 1), (0, 0), (1, 0), (1, 1)]);
+}
+
+#[test]
+fn the_next_job_can_have_the_address_of_the_last_one() {
+    let at = format!("127.0.0.1:{}", free_port());
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let at = at.as_str();
+            scope.spawn(move || {
+                for round in 0..3 {
+                    let bootstrap = connect(rank, 2, at, PATIENCE).unwrap();
+                    bootstrap.barrier().unwrap();
+                    // Rank 1 is back while rank 0 still has the job of before.
+                    if rank == 0 {
+                        std::thread::sleep(Duration::from_millis(100 * round));
+                    }
+                }
+            });
+        }
+    });
 }
 
 #[test]

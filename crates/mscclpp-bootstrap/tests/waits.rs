@@ -147,7 +147,14 @@ fn rank_0_says_who_has_not_joined_and_the_others_what_they_tried() {
     assert!(text.contains(line), "{text}");
     let line = "rank 1: waiting for rank 2: initialising the bootstrap, which gives up in";
     assert!(text.contains(line), "{text}");
-    assert!(text.contains("rank 3: waiting for rank 0, which has not let this rank in: init"), "{text}");
+    assert!(
+        text.contains("rank 3: waiting for rank 0: initialising the bootstrap, which gives up in"),
+        "{text}"
+    );
+    let line =
+        |line: &&str| line.contains("rank 3: waiting") && line.contains("; nobody listens at 127.0.0.1:");
+    let line = text.lines().find(line).expect(&text);
+    assert!(line.contains(" yet: rank 0 has not started, or was given another address"), "{line}");
 }
 
 /// Forms jobs that do not come about, in a process without a log subscriber: its lines go to standard error.

@@ -19,7 +19,7 @@ pub trait Abort {
     /// Why a wait ended early: a lost peer, an abort, or a bound that was reached.
     fn check(&self) -> Result<(), Self::Error>;
 
-    /// The peers for which kernels wait, under the names that messages use: `rank 1`.
+    /// For whom kernels wait, under the names that messages use: `rank 1`.
     fn peers(&self) -> Vec<String>;
 }
 
@@ -100,7 +100,10 @@ const AFTER_ABORT: Duration = Duration::from_secs(5);
 /// How many peers a message names.
 const NAMED: usize = 8;
 /// What may be wrong with them.
-const SEE: &str = "; see whether they launched the kernels that signal these, and whether those have ended";
+const SEE: &str = "; see whether these have launched the kernels that signal this one, and whether their kernels have ended";
+/// What is wrong when an abort did not help.
+const NOT_ALL: &str = ", nor within 5 s after it was aborted: its kernels wait through something else, too; give all of it \
+                       to synchronize_or_abort()";
 
 /// See [`Stream::synchronize_or_abort`].
 pub(crate) fn synchronize_or_abort<A: Abort + ?Sized>(
@@ -119,15 +122,9 @@ pub(crate) fn synchronize_or_abort<A: Abort + ?Sized>(
     what.abort(&late.to_string());
     // Its kernels may wait for others than `what` names.
     match stream.synchronize_timeout(AFTER_ABORT) {
-        Err(Error::Timeout { operation, .. }) => Err(A::Error::from(Error::Timeout {
-            operation: format!(
-                "{}, which was aborted and has not ended {AFTER_ABORT:?} later (it does not wait through what was aborted \
-                 alone),",
-                operation.trim_end_matches(',')
-            ),
-            after: limit,
-            remedy: "",
-        })),
+        Err(Error::Timeout { operation, .. }) => {
+            Err(A::Error::from(Error::Timeout { operation, after: limit, remedy: NOT_ALL }))
+        }
         ended => {
             if let Err(error) = ended {
                 tracing::warn!(target: "mscclpp::gpu", %error, "a stream was aborted, and failed then: {late}");

@@ -6,8 +6,7 @@ use crate::{DeviceBuffer, DevicePtr, KernelParam, PinnedBuffer, PinnedWord, Resu
 
 /// An object that launches keep alive, or a part of it.
 pub trait KernelObject: Send + Sync {
-    /// The peers for which kernels may wait through this object, under the names that messages use: `"rank 2"`. By
-    /// default none.
+    /// For whom kernels may wait through this object, under the names that messages use: `"rank 2"`. By default nobody.
     fn peers(&self) -> Vec<String> {
         Vec::new()
     }

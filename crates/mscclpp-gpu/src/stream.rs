@@ -51,13 +51,17 @@ impl Stream {
     ///
     /// It has no deadline, because the waits of device code have their own. See [`Stream::synchronize_timeout`].
     ///
+    /// A wait of a kernel that fails makes the kernel's call return false, and is no error of the work. To learn of it, ask
+    /// the semaphore or channel afterwards ([`crate::Abort::check`]), or call [`Stream::synchronize_or_abort`].
+    ///
     /// # Errors
     /// The first error of the work.
     pub fn synchronize(&self) -> Result<()> {
         self.backend.synchronize()
     }
 
-    /// Like [`Stream::synchronize`], for at most `timeout`. Polls, with pauses that grow to 50 us.
+    /// Like [`Stream::synchronize`], for at most `timeout`. Polls, with pauses that grow to 50 us. `Ok` does not say that the
+    /// waits of kernels succeeded either.
     ///
     /// # Errors
     /// [`crate::Error::Timeout`], in which case the work goes on and the call can be repeated. It names the peers for

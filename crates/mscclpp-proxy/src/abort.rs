@@ -23,7 +23,7 @@ impl Abort for ProxyService {
 }
 
 /// Aborts and checks the channel's semaphore, and so everything that shares it. If the service has failed, its error is
-/// reported first.
+/// reported first. If it was dropped before it carried out what kernels asked for, that is an error, too.
 impl Abort for BasePortChannel {
     type Error = Error;
 
@@ -33,11 +33,12 @@ impl Abort for BasePortChannel {
 
     fn check(&self) -> Result<()> {
         self.service().own_failure().map_or(Ok(()), Err)?;
-        Ok(Abort::check(self.semaphore())?)
+        Abort::check(self.semaphore())?;
+        self.service().lost_triggers().map_or(Ok(()), Err)
     }
 
     fn peers(&self) -> Vec<String> {
-        self.semaphore().peers()
+        self.service().idle_service().into_iter().chain(self.semaphore().peers()).collect()
     }
 }
 

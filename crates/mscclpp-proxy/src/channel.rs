@@ -32,12 +32,13 @@ pub struct PortChannel {
 /// What a channel keeps alive for kernels, whoever drops the channel.
 struct Parts<T> {
     semaphore: Semaphore,
+    service: Arc<ServiceState>,
     _rest: T,
 }
 
 impl<T: Send + Sync> KernelObject for Parts<T> {
     fn peers(&self) -> Vec<String> {
-        vec![self.semaphore.connection().label()]
+        self.service.idle_service().into_iter().chain([self.semaphore.connection().label()]).collect()
     }
 }
 
@@ -60,7 +61,7 @@ impl BasePortChannel {
             reserved: 0,
         };
         let (semaphore, service) = (entry.semaphore.clone(), service.clone());
-        let owner = Arc::new(Parts { semaphore: semaphore.clone(), _rest: service.clone() });
+        let owner = Arc::new(Parts { semaphore: semaphore.clone(), service: service.clone(), _rest: () });
         Ok(Self { semaphore, handle, service, owner })
     }
 
@@ -116,8 +117,11 @@ impl PortChannel {
             direct_put_max: near(service.direct_put_max),
             bulk_put_max: near(service.bulk_put_max),
         };
-        let owner =
-            Arc::new(Parts { semaphore: base.semaphore.clone(), _rest: (base.clone(), route.clone()) });
+        let owner = Arc::new(Parts {
+            semaphore: base.semaphore.clone(),
+            service: service.clone(),
+            _rest: route.clone(),
+        });
         Ok(Self { base, handle, route, owner })
     }
 

@@ -95,6 +95,12 @@ pub enum Error {
         /// The reason that the call gave.
         reason: String,
     },
+    /// The service of a channel was dropped before it carried out what kernels asked for.
+    #[error("not all that kernels asked for was carried out: they pushed triggers to {service}")]
+    NotServed {
+        /// The service, and what became of it.
+        service: String,
+    },
     /// The service's thread panicked in a user's code.
     #[error("the proxy's thread panicked: {message}")]
     Panicked {

@@ -183,6 +183,11 @@ impl FifoShared {
         self.status(0).store(1, Ordering::Release);
     }
 
+    /// Whether a trigger waits to be taken. While a proxy runs, the answer may be old at once.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.ring().front(self.tail().raw()).is_some()
+    }
+
     /// The head, in device memory.
     pub(crate) fn head(&self) -> DevicePtr {
         self.device.ptr()

@@ -11,7 +11,7 @@ use crate::{
     SemaphoreId,
     connection::{CONNECTION_WORDS, ServiceConnection},
     engine::Engine,
-    state::{EntrySignaller, SemaphoreEntry, ServiceState},
+    state::{EntrySignaller, SemaphoreEntry, ServiceState, Serving},
 };
 
 /// A service with a proxy that can be started and stopped.
@@ -39,6 +39,11 @@ pub trait BaseProxyService: Send + Sync {
 /// The triggers of all channels go through one FIFO. Those of one connection are carried out in order. Connections do
 /// not wait for each other: if the transport of one is full, up to 512 of its triggers are set aside, and carried out
 /// when there is room. If two services share a connection, there is no order between them.
+///
+/// # Keep it
+/// A service serves from [`ProxyService::start_proxy`] until it is stopped or dropped, whoever has its channels. Keep it as
+/// long as kernels use them. After a drop, calls of kernels that need it return false, and the `check` of its channels
+/// ([`mscclpp_gpu::Abort`]) says that it was dropped. Small puts and signals that kernels do by themselves go on.
 ///
 /// # When something fails
 /// The service stops for good if a trigger cannot be carried out (an unknown number, a range outside its memory, a lost
@@ -270,6 +275,8 @@ impl ProxyService {
     /// # Errors
     /// As for [`Proxy::start`].
     pub fn start_proxy(&self, blocking: bool) -> Result<()> {
+        // First: the thread may stop by itself at once.
+        self.state.set_serving(Serving::Started);
         self.proxy.start(blocking)
     }
 
@@ -280,6 +287,7 @@ impl ProxyService {
     /// As [`ProxyService::health`]; [`Error::Timeout`] if something did not become complete within 30 s.
     pub fn stop_proxy(&self) -> Result<()> {
         self.proxy.stop_saying(|| self.state.stats(None).pending())?;
+        self.state.set_serving(Serving::Stopped);
         self.health()
     }
 
@@ -303,6 +311,13 @@ impl ProxyService {
     pub fn abort(&self, reason: &str) {
         self.proxy.abort(reason);
         self.state.abort_semaphores(&Error::Aborted { reason: reason.to_owned() });
+    }
+}
+
+impl Drop for ProxyService {
+    fn drop(&mut self) {
+        // The proxy goes next. It carries out what was pushed before; what comes later is lost.
+        self.state.set_serving(Serving::Dropped);
     }
 }
 

@@ -25,10 +25,21 @@ pub(crate) struct ServiceState {
     pub(crate) probe: Probe,
     /// What the proxy failed with.
     failure: Arc<OnceLock<Error>>,
+    /// What the service's owner did with it last.
+    serving: Mutex<Serving>,
     /// Of all connections.
     pub(crate) words: DeviceBuffer,
     /// Of all semaphores: the parts of a channel's handle that a kernel does not see in its fields.
     ports: PinnedBuffer,
+}
+
+/// Whether a service takes triggers. A service that has failed says so by itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Serving {
+    NotStarted,
+    Started,
+    Stopped,
+    Dropped,
 }
 
 /// Bytes that each semaphore has in `ports`: three addresses.
@@ -61,6 +72,7 @@ impl ServiceState {
     ) -> Result<Self> {
         Ok(Self {
             failure,
+            serving: Mutex::new(Serving::NotStarted),
             probe: Probe::new(&gpu),
             words: gpu.allocate(CONNECTION_WORDS * u64::from(MAX_SEMAPHORES))?,
             ports: gpu.allocate_pinned(PORT_BYTES * u64::from(MAX_SEMAPHORES))?,
@@ -113,9 +125,31 @@ impl ServiceState {
         self.failure.get().cloned()
     }
 
-    /// The labels of its connections.
+    pub(crate) fn set_serving(&self, serving: Serving) {
+        *self.serving.lock() = serving;
+    }
+
+    /// That triggers wait for a service that does not serve, if they do.
+    pub(crate) fn idle_service(&self) -> Option<String> {
+        let why = match *self.serving.lock() {
+            Serving::Started => return None,
+            Serving::NotStarted => "was not started (call start_proxy())",
+            Serving::Stopped => "was stopped (call start_proxy())",
+            Serving::Dropped => "was dropped (keep it as long as kernels use its channels)",
+        };
+        self.fifo.has_waiting().then(|| format!("the proxy service of {}, which {why}", self.gpu))
+    }
+
+    /// The error of kernels whose puts and signals nobody carries out any more.
+    pub(crate) fn lost_triggers(&self) -> Option<Error> {
+        let is_dropped = *self.serving.lock() == Serving::Dropped;
+        self.idle_service().filter(|_| is_dropped).map(|service| Error::NotServed { service })
+    }
+
+    /// For whom kernels wait: the service first, if that is what keeps them.
     pub(crate) fn peers(&self) -> Vec<String> {
-        self.connections.iter().map(|entry| entry.connection.label()).collect()
+        let connections = self.connections.iter().map(|entry| entry.connection.label());
+        self.idle_service().into_iter().chain(connections).collect()
     }
 
     /// Ends all waits, because of `error`. A semaphore that has failed by itself keeps its own reason.

@@ -276,15 +276,24 @@ impl PyTcpBootstrap {
     }
 
     /// Joins the job; returns when all ranks are connected. `unique_id` is an id, or an address as `ip:port` or
-    /// `interface:ip:port`.
-    #[pyo3(signature = (unique_id, timeout_sec = 30.0))]
+    /// `interface:ip:port`, which may also be given as `if_ip_port_trio`.
+    #[pyo3(signature = (unique_id = None, timeout_sec = 30.0, *, if_ip_port_trio = None))]
     fn initialize(
         slf: &Bound<'_, Self>,
         py: Python<'_>,
-        unique_id: &Bound<'_, PyAny>,
+        unique_id: Option<&Bound<'_, PyAny>>,
         timeout_sec: f64,
+        if_ip_port_trio: Option<String>,
     ) -> PyResult<()> {
-        let at = rendezvous(unique_id)?;
+        let at = match (unique_id, if_ip_port_trio) {
+            (Some(given), None) => rendezvous(given)?,
+            (None, Some(address)) => MeetingPlace::Address(address),
+            _ => {
+                return Err(PyTypeError::new_err(
+                    "initialize() takes one of 'unique_id' and 'if_ip_port_trio'",
+                ));
+            }
+        };
         let this = slf.as_super().get();
         let builder = TcpBootstrap::builder(this.rank, this.n_ranks).timeout(waiting::seconds(timeout_sec)?);
         this.join(py, builder, at)

@@ -1,5 +1,7 @@
 //! `Communicator`, and the futures that it gives.
 
+use std::time::{Duration, Instant};
+
 use mscclpp::{Communicator, Connection, Context, LocalEnd, Pending, RegisteredMemory, Semaphore};
 use pyo3::{exceptions::PyTypeError, prelude::*, sync::PyOnceLock};
 
@@ -48,10 +50,40 @@ impl PyCommunicator {
 
     /// Makes a semaphore over `connection` together with the rank at its other end, which does the same.
     pub(crate) fn build(&self, py: Python<'_>, connection: &Connection) -> PyResult<Semaphore> {
-        let (communicator, connection) = (self.communicator()?, connection.clone());
+        let communicator = self.communicator()?;
+        let peer = communicator.remote_rank_of(connection).or_raise()?;
+        let connection = connection.clone();
         let pending = waiting::wait(py, move || communicator.build_semaphore(&connection))?;
-        await_pending(py, &pending)
+        let semaphore = await_pending(py, &pending)?;
+        self._settle(py, vec![peer])?;
+        Ok(semaphore)
     }
+}
+
+/// The tag of the messages of [`settle`].
+const SETTLED: u32 = u32::MAX;
+/// How long a rank waits for them. A peer whose program calls something else sends none.
+const SETTLING: Duration = Duration::from_secs(5);
+
+/// Tells `peers` that this rank has made what it makes with them, and waits until they say the same.
+///
+/// A rank has all that it needs from a peer when the peer has sent its part, and would return while the peer still opens
+/// what came. A program that then ends, or drops what it made, would make that fail.
+fn settle(communicator: &Communicator, peers: &[usize]) -> Result<(), mscclpp::Error> {
+    let bootstrap = communicator.bootstrap();
+    let others = || peers.iter().copied().filter(|&peer| peer != bootstrap.rank());
+    let deadline = Instant::now() + SETTLING;
+    for peer in others() {
+        bootstrap.send(&[], peer, SETTLED)?;
+    }
+    for peer in others() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if let Err(error) = bootstrap.recv_timeout(peer, SETTLED, left) {
+            // What was made is there. What is wrong with the peer, its objects say when they are used.
+            tracing::debug!(target: "mscclpp::python", peer, %error, "a peer has not said that it is done");
+        }
+    }
+    Ok(())
 }
 
 #[pymethods]
@@ -130,6 +162,12 @@ impl PyCommunicator {
         let local = local_config.on_this_threads_device(communicator.context())?;
         let connections = waiting::wait(py, move || communicator.connect_all(local, remote_ranks, tag))?;
         Ok(connections.into_iter().map(PyConnection::of).collect())
+    }
+
+    /// Returns when each of `ranks` has called it, or after five seconds: see [`settle`].
+    fn _settle(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<()> {
+        let communicator = self.communicator()?;
+        waiting::wait(py, move || settle(&communicator, &ranks))
     }
 
     #[pyo3(signature = (connection, remote_rank, tag = 0))]

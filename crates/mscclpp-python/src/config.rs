@@ -218,12 +218,15 @@ impl PyEndpointConfigIb {
 }
 
 /// Where an endpoint is, and how it reaches its peers.
-#[pyclass(name = "EndpointConfig", module = "mscclpp._mscclpp", get_all, set_all)]
+#[pyclass(name = "EndpointConfig", module = "mscclpp._mscclpp", get_all)]
 pub(crate) struct PyEndpointConfig {
+    #[pyo3(set)]
     transport: PyTransport,
     // Objects, so that `config.device.id = 1` and `config.ib.port = 1` change this.
     device: Py<PyDevice>,
+    #[pyo3(set)]
     max_write_queue_size: i64,
+    #[pyo3(set)]
     ib: Py<PyEndpointConfigIb>,
 }
 
@@ -246,6 +249,12 @@ macro_rules! flat_fields {
             ) -> PyResult<Self> {
                 let ib = Py::new(py, ib.unwrap_or_default())?;
                 Ok(Self { transport, device: Py::new(py, device.0)?, max_write_queue_size, ib })
+            }
+
+            #[setter]
+            fn set_device(&mut self, py: Python<'_>, device: DeviceArgument) -> PyResult<()> {
+                self.device = Py::new(py, device.0)?;
+                Ok(())
             }
 
             fn __repr__(&self, py: Python<'_>) -> String {

@@ -1,6 +1,7 @@
 //! `Context`, `Endpoint` and `Connection`.
 
 use std::{
+    hash::{DefaultHasher, Hash, Hasher},
     process,
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -250,6 +251,19 @@ impl PyConnection {
 
     fn get_max_write_queue_size(&self) -> PyResult<i64> {
         Ok(optional(self.connection()?.max_write_queue_size()))
+    }
+
+    /// Whether both are the same connection: a semaphore gives another object for its own.
+    fn __eq__(&self, other: &Self) -> PyResult<bool> {
+        Ok(self.connection()?.downgrade().is(&*other.connection()?))
+    }
+
+    /// Of what never changes. Few connections meet in one dictionary.
+    fn __hash__(&self) -> PyResult<u64> {
+        let connection = self.connection()?;
+        let mut hasher = DefaultHasher::new();
+        (connection.transport().to_string(), connection.local_device().to_string()).hash(&mut hasher);
+        Ok(hasher.finish())
     }
 }
 

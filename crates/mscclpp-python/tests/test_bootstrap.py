@@ -85,8 +85,10 @@ def test_a_bootstrap_connects_once():
     bootstrap.barrier()
     with pytest.raises(Error, match="already"):
         bootstrap.initialize(ranks.free_address())
+    with pytest.raises(TypeError, match="one of 'unique_id' and 'if_ip_port_trio'"):
+        bootstrap.initialize()
     alone = TcpBootstrap.create(0, 1)
-    alone.initialize(ranks.free_address())
+    alone.initialize(if_ip_port_trio=f"lo:{ranks.free_address()}", timeout_sec=5)
     with pytest.raises(Error, match="no unique id"):
         alone.get_unique_id()
 

@@ -2,6 +2,8 @@
 
 import ctypes
 
+import pytest
+
 import ranks
 from device import fill
 
@@ -159,6 +161,7 @@ def all_gather(rank, n, address, transport, scratch):
         result[rank * elements : (rank + 1) * elements] = rank + 1
         registered = group.register_local_memory(result, connections)
         channels = group.make_port_channels_with_scratch(service, data, registered, connections)
+        del registered  # the service keeps it: peers put to it
     else:
         channels = group.make_port_channels(service, data, connections)
     size = len(channels[peers[0]].device_handle().raw)
@@ -187,8 +190,9 @@ def test_four_ranks_gather_through_port_channels():
     check_all_gather(4, "CudaIpc", False)
 
 
-def test_port_channels_put_into_scratch_buffers():
-    check_all_gather(2, "CudaIpc", True)
+@pytest.mark.parametrize("transport", ["CudaIpc", "Ethernet"])
+def test_port_channels_put_into_scratch_buffers(transport):
+    check_all_gather(2, transport, True)
 
 
 def test_port_channels_work_over_ethernet():

@@ -148,6 +148,8 @@ def by_hand(rank, n, address):
     bootstrap.send(stub.serialize(), peer, 0)
     semaphore = mscclpp.Semaphore(stub, mscclpp.SemaphoreStub.deserialize(bootstrap.recv(peer, 0)))
     assert semaphore.connection().local_device().id == number
+    again = semaphore.connection()
+    assert again == connection and again is not connection and {connection: 1}[again] == 1 and again != 1
     buffer = mscclpp.GpuBuffer(8, dtype=numpy.uint8)
     memory = context.register_memory(buffer.data.ptr, 8, Transport.CudaIpc)
     bootstrap.send(memory.serialize(), peer, 0)

@@ -341,3 +341,31 @@ def test_infiniband_devices_by_number():
     assert [group.my_ib_device(i) for i in (0, 7)] == [Transport.IB0, Transport.IB7]
     with pytest.raises(ValueError, match="'local_rank'"):
         group.my_ib_device(8)
+
+
+def make_and_drop(rank, n, address, round):
+    """Makes what a group makes, and drops it without a word to the others: a rank may still be at it."""
+    peers = [peer for peer in range(n) if peer != rank]
+    group = CommGroup(interfaceIpPortTrio=address, rank=rank, size=n)
+    connections = group.make_connection(peers, Transport.CudaIpc if round % 2 == 0 else Transport.Ethernet)
+    memory = mscclpp.GpuBuffer(64, dtype=numpy.int32)
+    if round % 4 == 0:
+        group.make_memory_channels(memory, connections)
+    elif round % 4 == 1:
+        group.make_semaphores(connections)
+    elif round % 4 == 2:
+        for peer in peers:
+            mscclpp.Host2DeviceSemaphore(group.communicator, connections[peer])
+    else:
+        group.make_port_channels(mscclpp.ProxyService(), memory, connections)
+
+
+def drop_at_once(rank, n, address, rounds):
+    # At one address, too: an earlier job is about to end there.
+    for round in range(rounds):
+        make_and_drop(rank, n, address, round)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_what_was_made_can_be_dropped_at_once(n):
+    ranks.run(n, drop_at_once, 16)

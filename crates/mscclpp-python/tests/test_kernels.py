@@ -145,6 +145,8 @@ def test_what_does_not_compile_says_where(tmp_path):
     for code in (b".version 8.4", b"\x7fELFbinary"):
         with pytest.raises(RuntimeError, match="the code of x.*neither|PTX of x|'cubin'.*host"):
             Kernel(code, "x")
+    beside_this_file = KernelBuilder(os.path.join("kernels", "plain.cu"), "packed", macro_dict={"EXTRA": 1})
+    assert beside_this_file.get_compiled_kernel()
     assert KernelBuilder(os.path.join(KERNELS, "plain.cu"), "packed", macro_dict={"EXTRA": 1}).get_compiled_kernel()
 
 

@@ -64,7 +64,7 @@ MEMBERS = {
 
 ARGUMENTS = {
     "TcpBootstrap.create": "rank nRanks",
-    "TcpBootstrap.initialize": "unique_id timeout_sec",
+    "TcpBootstrap.initialize": "unique_id timeout_sec if_ip_port_trio",
     "Bootstrap.all_gather": "allData size timeout_sec",
     "Connection.write": "dst dstOffset src srcOffset size",
     "Connection.update_and_sync": "dst dst_offset src new_value",
@@ -182,7 +182,6 @@ def test_other_modules():
         lambda: mscclpp.npkit.dump("."),
         lambda: mscclpp.npkit.shutdown(),
         lambda: __import__("mscclpp.ext").ext.AlgorithmCollectionBuilder(),
-        lambda: __import__("mscclpp.ext").ext.AlgorithmCollectionBuilder.reset(),
         lambda: _mscclpp.CppSwitchChannel(),
     ],
 )

@@ -71,6 +71,11 @@ def test_configurations_have_their_defaults_and_can_be_changed():
     config.ib_gid_index = 3
     config.ib.max_send_wr = 16
     config.device.id = 1
+    other = EndpointConfig(Transport.CudaIpc)
+    other.device = DeviceType.CPU
+    assert (other.device.type, other.device.id) == (DeviceType.CPU, -1)
+    with pytest.raises(TypeError, match="a Device or a DeviceType"):
+        other.device = 3
     config.transport = Transport.Ethernet
     assert (config.ib.gid_index, config.ib_max_send_wr, config.device.id) == (3, 16, 1)
     assert config.transport == Transport.Ethernet

@@ -193,6 +193,7 @@ fn proxy_kind(error: &mscclpp_proxy::Error) -> ErrorKind {
         | E::UnknownId { .. }
         | E::InvalidArgument(_)
         | E::Poisoned { .. }
+        | E::NotServed { .. }
         | E::Panicked { .. } => ErrorKind::InvalidUsage,
         E::Aborted { .. } => ErrorKind::Aborted,
         E::Timeout { .. } => ErrorKind::Timeout,

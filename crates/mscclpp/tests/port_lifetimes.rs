@@ -2,7 +2,7 @@
 
 mod support;
 
-use mscclpp::prelude::*;
+use mscclpp::{gpu::Abort, prelude::*};
 use mscclpp_test_support::{until, watched};
 use support::{
     LIMIT, on_each_pair, platform,
@@ -85,6 +85,34 @@ fn kernels_outlast_stops_and_starts() {
         here.service.start_proxy(true).unwrap();
         here.finish();
         assert_eq!(there.overwritten(seed, per_round), 0, "words of sources that were overwritten");
+    });
+}
+
+/// A kernel that waits for it in vain says nothing of its peer.
+#[test]
+fn a_service_that_does_not_serve_is_named() {
+    const LEN: u64 = 64;
+    on_each_pair(|context, devices| {
+        let [mut here, there] = PortEnd::pair(context, devices, 1, [LEN; 2], 0);
+        let (channel, peer) = (here.channels[0].clone(), there.channels[0].peers());
+        let of_kernels = channel.peers();
+        assert_eq!((of_kernels.len(), peer.len()), (1, 1), "{of_kernels:?}, {peer:?}");
+        here.service.stop_proxy().unwrap();
+        assert!(here.call(Call::Put, 0, LEN, -1), "it is pushed");
+        for named in [channel.peers(), here.service.peers()] {
+            assert!(named[0].contains("which was stopped (call start_proxy())"), "{named:?}");
+            assert_eq!(named[1..], of_kernels);
+        }
+        channel.check().expect("it can still be carried out");
+        here.service.start_proxy(true).unwrap();
+        until("the trigger is taken", || channel.peers() == of_kernels);
+
+        let another = ProxyService::new(&context.gpu(devices[0]).unwrap()).unwrap();
+        drop(std::mem::replace(&mut here.service, another));
+        channel.check().expect("nothing was lost");
+        assert!(!here.call(Call::PutWithSignalAndFlush, 0, LEN, -1), "nobody flushes");
+        let error = channel.check().unwrap_err().to_string();
+        assert!(error.contains("was dropped (keep it as long as kernels use its channels)"), "{error}");
     });
 }
 

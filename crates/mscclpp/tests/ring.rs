@@ -83,7 +83,7 @@ fn a_rank_without_its_kernel_is_among_those_that_the_time_out_names() {
             let error = ring.stream.synchronize_timeout(SHORT).unwrap_err().to_string();
             let (next, previous) = (next(ring.rank), previous(ring.rank));
             let named = format!("can wait for rank {next}, rank {previous}, did not finish within 200ms");
-            assert!(error.contains(&named) && error.contains("see whether they launched"), "{error}");
+            assert!(error.contains(&named) && error.contains("see whether these have launched"), "{error}");
         }
         ring.comm.bootstrap().barrier().unwrap();
         if ring.rank > 0 {

@@ -25,8 +25,13 @@ enum StatusWord {
 // How many polls fail before a wait looks for an abort request, and how many between one such look and the next. A look
 // is a round trip over PCIe, a poll one to the L2 cache: the first look is later than any signal from a peer that is
 // ready, and one look in 1024 polls costs the waiting under 1 % while an abort is seen within about a millisecond.
-// Both are multiples of PollsInARow.
+// Both are multiples of PollsInARow. A poll of a simulated device can take a tenth of a millisecond, and a look takes
+// nothing.
+#if defined(MSCCLPP_DEVICE_HOST)
+enum PollPeriod : uint32_t { PollsBeforeFirstLook = 16, PollsBetweenLooks = 16 };
+#else
 enum PollPeriod : uint32_t { PollsBeforeFirstLook = 256, PollsBetweenLooks = 1024 };
+#endif
 
 // Polls that follow each other without a loop's counting and branching in between. A poll takes about 0.15 us, and what
 // stands between two of them delays what the next one sees: with one poll a turn, a hop of a ping-pong takes 0.06 us

@@ -201,14 +201,16 @@ fn run(
     options: &Options,
     joining: &Joining,
 ) -> Result<Option<Report>> {
-    let pair = options.measuring.join(joining)?;
-    let shape = Shape::new(options, &pair.gpu)?;
-    let barriers = shape.barriers(options);
-    let default = match pair.gpu.platform() {
+    // What is wrong with the options is said before there is a second process that says it too.
+    let default = match Platform::detect_or_host()? {
         Platform::Host => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
         _ => Sizes { begin: 1 << 10, end: 128 << 20, factor: 1 << 10 },
     };
     let sizes = options.sizes.or(default, 1)?;
+    Shape::require_channels(options)?;
+    let pair = options.measuring.join(joining)?;
+    let shape = Shape::new(options, &pair.gpu)?;
+    let barriers = shape.barriers(options);
     let mut notes = vec![
         "one round, two processes that both send and receive; a launch is a round, in a graph of as many launches \
          as there are rounds, or of 1000 that is replayed; timed by the device's events"

@@ -31,12 +31,21 @@ impl Shape {
             );
             return Err(why.into());
         }
-        if options.barriers.contains(&Barriers::None) && blocks as usize > OwnChannels::MOST {
-            return Err(
-                format!("--barriers none: there are channels for {} blocks", OwnChannels::MOST).into()
-            );
-        }
         Ok(Self { blocks, threads, share: options.share })
+    }
+
+    /// By default there are fewer blocks than channels.
+    pub(super) fn require_channels(options: &Options) -> Result<()> {
+        match options.blocks {
+            Some(blocks)
+                if options.barriers.contains(&Barriers::None) && blocks as usize > OwnChannels::MOST =>
+            {
+                let most = OwnChannels::MOST;
+                Err(format!("--barriers none with --blocks {blocks}: there are channels for {most} blocks")
+                    .into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// One for each number of blocks, for moves by bulk copies: blocks of one warp, all of which have work.

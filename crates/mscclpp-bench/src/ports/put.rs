@@ -34,13 +34,14 @@ const WORKLOAD: &str = "port-put";
 
 pub(crate) fn put(options: &Options, joining: &Joining) -> Result<Option<Report>> {
     let Options { common, in_kernel, carriage: Carriage { carrier, tuning } } = options;
-    let pair = common.measuring.join_with(|platform| tuning.context(platform), joining)?;
-    let default = match pair.gpu.platform() {
+    // What is wrong with the sizes is said before there is a second process that says it too.
+    let default = match Platform::detect_or_host()? {
         Platform::Host => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
         _ if *in_kernel => Sizes { begin: 1 << 10, end: 128 << 20, factor: 4 },
         _ => Sizes { begin: 1 << 10, end: 128 << 20, factor: 1 << 10 },
     };
     let sizes = common.sizes.or(default, 1)?;
+    let pair = common.measuring.join_with(|platform| tuning.context(platform), joining)?;
     let module = Module::load(&pair.gpu, &PORT_BENCH)?;
     let kernel = module.kernel("port_put")?;
     let ports = Ports::new(&pair, common, *carrier, sizes.end)?;

@@ -15,7 +15,9 @@ use std::ffi::OsString;
 use std::fmt;
 use std::time::Duration;
 
+use crate::error::RANK;
 use crate::launch::launchers::{Claim, Launcher};
+use crate::launch::place::Place;
 use crate::launch::variables::{Setting, Variables};
 use crate::{Error, LOG, Result, TcpBootstrap, TcpBootstrapBuilder, env};
 
@@ -90,6 +92,8 @@ pub struct Rendezvous {
     /// meeting at [`address`](Self::address). There is one under torchrun (`TORCHELASTIC_USE_AGENT_STORE` is `True`), at
     /// `MASTER_ADDR` and `MASTER_PORT`. None if `MSCCLPP_ADDRESS` is set, which goes first.
     pub store: Option<LauncherStore>,
+    /// The variable that `address` was read from.
+    address_from: Option<&'static str>,
 }
 
 /// Where a launcher's store listens. Its protocol is the launcher's own: for torchrun, that of
@@ -157,11 +161,13 @@ impl Rendezvous {
         };
         let on_one_host = n_ranks == 1 || claims.iter().any(|claim| claim.on_one_host);
         let of_slurm = claims.iter().any(|claim| claim.launcher == Launcher::Slurm);
-        let place = place::Job { id: job.as_deref(), on_one_host, of_slurm };
-        let (address, how) = match place::find(&variables, &place)? {
+        let known = place::Job { id: job.as_deref(), on_one_host, of_slurm };
+        let Place { address, how, variable } = match place::find(&variables, &known)? {
             Some(found) => found,
             // There is nobody to meet.
-            None if n_ranks == 1 => ("127.0.0.1:1".to_owned(), "one rank alone".to_owned()),
+            None if n_ranks == 1 => {
+                Place { address: "127.0.0.1:1".to_owned(), how: "one rank alone".to_owned(), variable: None }
+            }
             None => {
                 return Err(Error::incomplete(
                     "where rank 0 listens",
@@ -170,7 +176,6 @@ impl Rendezvous {
                 ));
             }
         };
-        crate::address::Address::parse(&address)?;
         let local_rank = claims.iter().find_map(|claim| claim.local_rank.as_ref()).map(|local| local.value);
         let by_torchrun = claims.iter().any(|claim| claim.launcher == Launcher::Torchrun);
         let store = if by_torchrun { store::of_torchrun(&variables)? } else { None };
@@ -178,13 +183,16 @@ impl Rendezvous {
             target: LOG, rank, n_ranks, address, how, job, read = claims_text(&claims),
             ignored = claims_text(&outer), "which rank this is, as the environment says"
         );
-        Ok(Self { rank, n_ranks, address, job, local_rank, store })
+        Ok(Self { rank, n_ranks, address, job, local_rank, store, address_from: variable })
     }
 
     /// Settings for this rank, to be followed by [`connect`](TcpBootstrapBuilder::connect) with
     /// [`address`](Self::address).
     pub fn builder(&self) -> TcpBootstrapBuilder {
-        let builder = TcpBootstrap::builder(self.rank, self.n_ranks);
+        let mut builder = TcpBootstrap::builder(self.rank, self.n_ranks);
+        if let Some(variable) = self.address_from {
+            builder = builder.address_from(&self.address, variable);
+        }
         match &self.job {
             Some(job) => builder.job_id(job),
             None => builder,
@@ -194,7 +202,8 @@ impl Rendezvous {
     /// Joins the job. See [`TcpBootstrap::new`].
     ///
     /// # Errors
-    /// As there; [`Error::OtherJob`] if rank 0 at the address is of another job.
+    /// As there; [`Error::OtherJob`] if rank 0 at the address is of another job. Errors about the address name the variable that
+    /// it was read from.
     pub fn connect(&self, timeout: Duration) -> Result<TcpBootstrap> {
         self.builder().timeout(timeout).connect(&self.address)
     }
@@ -224,6 +233,9 @@ fn agreed<'a, T: PartialEq + Clone + fmt::Display + 'a>(
 
 fn complete(rank: Option<Setting<usize>>, n_ranks: Option<Setting<usize>>) -> Result<(usize, usize)> {
     match (rank, n_ranks) {
+        (_, Some(Setting { name, value: 0 })) => {
+            Err(Error::BadEnvironment { variable: name, value: "0".to_owned(), allowed: "a number from 1" })
+        }
         (Some(rank), Some(n_ranks)) if rank.value < n_ranks.value => Ok((rank.value, n_ranks.value)),
         (Some(rank), Some(n_ranks)) => {
             Err(Error::InvalidArgument(format!("{rank} is no rank of {n_ranks}: ranks are counted from 0")))
@@ -231,9 +243,7 @@ fn complete(rank: Option<Setting<usize>>, n_ranks: Option<Setting<usize>>) -> Re
         (Some(rank), None) => {
             Err(Error::incomplete("how many ranks there are", "MSCCLPP_N_RANKS", &rank.to_string()))
         }
-        (None, Some(n_ranks)) => {
-            Err(Error::incomplete("which rank this is", "MSCCLPP_RANK", &n_ranks.to_string()))
-        }
+        (None, Some(n_ranks)) => Err(Error::incomplete("which rank this is", RANK, &n_ranks.to_string())),
         (None, None) => Err(Error::NotLaunched),
     }
 }

@@ -4,6 +4,7 @@ use std::net::Ipv6Addr;
 
 use sha2::{Digest, Sha256};
 
+use crate::address::Address;
 use crate::launch::agreed;
 use crate::launch::variables::{Setting, Variables};
 use crate::{Error, Result};
@@ -19,11 +20,38 @@ pub(crate) struct Job<'a> {
     pub(crate) of_slurm: bool,
 }
 
-/// The address of rank 0, and how it came about; none if nothing says where rank 0 is.
-pub(crate) fn find(variables: &Variables<'_>, job: &Job<'_>) -> Result<Option<(String, String)>> {
+/// The address of rank 0.
+pub(crate) struct Place {
+    pub(crate) address: String,
+    /// How it came about, for the log.
+    pub(crate) how: String,
+    /// The variable that names the host.
+    pub(crate) variable: Option<&'static str>,
+}
+
+impl Place {
+    /// At a host that `named` names, or says somehow.
+    fn at(
+        host: &str,
+        port: u16,
+        named: &Setting<String>,
+        allowed: &'static str,
+        how: String,
+    ) -> Result<Self> {
+        let address = join(host, port);
+        if host.is_empty() || Address::parse(&address, None).is_err() {
+            return Err(Error::BadEnvironment { variable: named.name, value: named.value.clone(), allowed });
+        }
+        Ok(Self { address, how, variable: Some(named.name) })
+    }
+}
+
+/// Where rank 0 is; none if nothing says so.
+pub(crate) fn find(variables: &Variables<'_>, job: &Job<'_>) -> Result<Option<Place>> {
     if let Some(address) = given(variables)? {
+        Address::parse(&address.value, Some(address.name))?;
         let how = address.to_string();
-        return Ok(Some((address.value, how)));
+        return Ok(Some(Place { address: address.value, how, variable: Some(address.name) }));
     }
     let port_of_job = job.id.map(port_of_job);
     if let Some(host) = variables.text("MASTER_ADDR")? {
@@ -33,20 +61,23 @@ pub(crate) fn find(variables: &Variables<'_>, job: &Job<'_>) -> Result<Option<(S
             (None, Some(port)) => (port, "a port of the job's id".to_owned()),
             (None, None) => return Ok(None),
         };
-        return Ok(Some((join(&host.value, port), format!("{host}, {how}"))));
+        let how = format!("{host}, {how}");
+        return Place::at(&host.value, port, &host, "an IP address or a host name", how).map(Some);
     }
     let Some(port) = port_of_job else { return Ok(None) };
     if job.on_one_host {
-        return Ok(Some((join("127.0.0.1", port), "one host, a port of the job's id".to_owned())));
+        let how = "one host, a port of the job's id".to_owned();
+        return Ok(Some(Place { address: join("127.0.0.1", port), how, variable: None }));
     }
     if !job.of_slurm {
         return Ok(None);
     }
     let nodes = variables.first_text(&["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"])?;
-    Ok(nodes.and_then(|nodes| {
-        let host = first_host(&nodes.value)?;
-        Some((join(&host, port), format!("the first host of {nodes}, a port of the job's id")))
-    }))
+    let Some(nodes) = nodes else { return Ok(None) };
+    let host = first_host(&nodes.value).unwrap_or_default();
+    let allowed = "a list of hosts such as node[07-12],login1; or set MSCCLPP_ADDRESS, which goes before it";
+    let how = format!("the first host of {nodes}, a port of the job's id");
+    Place::at(&host, port, &nodes, allowed, how).map(Some)
 }
 
 /// The address that the user has set, under its name or its older one.

@@ -248,10 +248,6 @@ fn what_is_missing_is_said_with_what_to_set() {
         (without(&INDEXED_JOB, "MSCCLPP_ADDRESS"), ["JOB_COMPLETION_INDEX=2", "MSCCLPP_ADDRESS"]),
         (vec![("MSCCLPP_N_RANKS", "2")], ["MSCCLPP_N_RANKS=2", "MSCCLPP_RANK"]),
         (without(&TORCHRUN, "MASTER_ADDR"), ["RANK=9", "MSCCLPP_ADDRESS"]),
-        (
-            with(&SRUN, &[("MSCCLPP_N_RANKS", "8"), ("SLURM_STEP_NODELIST", "node[")]),
-            ["8", "MSCCLPP_ADDRESS"],
-        ),
     ] {
         let error = read(&variables).unwrap_err();
         assert!(matches!(error, Error::IncompleteEnvironment { .. }), "{error}");
@@ -267,7 +263,24 @@ fn malformed_values_name_their_variable() {
         (with(&TORCHRUN, &[("MASTER_PORT", "0")]), "MASTER_PORT"),
         (with(&TORCHRUN, &[("MASTER_PORT", "http")]), "MASTER_PORT"),
         (with(&SRUN, &[("SLURM_PROCID", "-1")]), "SLURM_PROCID"),
-        (with(&OPEN_MPI, &[("MSCCLPP_ADDRESS", "node7")]), "no port"),
+        (
+            with(&OPEN_MPI, &[("MSCCLPP_ADDRESS", "node7")]),
+            "(from MSCCLPP_ADDRESS) is not a usable address: there is no",
+        ),
+        (with(&OPEN_MPI, &[("MSCCLPP_COMM_ID", "node7")]), "(from MSCCLPP_COMM_ID)"),
+        (
+            with(&TORCHRUN, &[("MASTER_ADDR", "no host")]),
+            "MASTER_ADDR is \"no host\"; allowed: an IP address",
+        ),
+        (
+            with(&SRUN, &[("SLURM_STEP_NODELIST", "node[")]),
+            "SLURM_STEP_NODELIST is \"node[\"; allowed: a list",
+        ),
+        (with(&SRUN, &[("SLURM_STEP_NODELIST", "a b")]), "SLURM_STEP_NODELIST is \"a b\"; allowed: a list"),
+        (
+            vec![("MSCCLPP_RANK", "0"), ("MSCCLPP_N_RANKS", "0")],
+            "MSCCLPP_N_RANKS is \"0\"; allowed: a number from 1",
+        ),
         (with(&SRUN, &[("MSCCLPP_JOB_ID", "a\nb")]), "MSCCLPP_JOB_ID"),
         (with(&OPEN_MPI, &[("OMPI_COMM_WORLD_RANK", "4"), ("PMIX_RANK", "4")]), "OMPI_COMM_WORLD_RANK=4"),
     ] {
@@ -276,6 +289,42 @@ fn malformed_values_name_their_variable() {
     }
     // Empty is unset.
     assert_eq!(read(&with(&SRUN, &[("MSCCLPP_RANK", ""), ("MASTER_ADDR", "")])).unwrap().rank, 5);
+}
+
+#[test]
+fn of_what_is_missing_only_the_rank_differs_between_ranks() {
+    let rank = message(&[("MSCCLPP_N_RANKS", "2")]);
+    assert_eq!(
+        rank,
+        "MSCCLPP_N_RANKS=2 is set, but nothing says which rank this is; set MSCCLPP_RANK, to a number of its own for each \
+         rank"
+    );
+    let address = message(&[("MSCCLPP_RANK", "0"), ("MSCCLPP_N_RANKS", "2")]);
+    assert_eq!(
+        address,
+        "MSCCLPP_RANK=0, MSCCLPP_N_RANKS=2 are set, but nothing says where rank 0 listens; set MSCCLPP_ADDRESS, to the \
+         same value for all ranks"
+    );
+}
+
+/// By whichever way a program connects.
+#[test]
+fn an_address_of_no_use_names_its_variable() {
+    let own = |address| [("MSCCLPP_RANK", "0"), ("MSCCLPP_N_RANKS", "2"), ("MSCCLPP_ADDRESS", address)];
+    for (address, part) in [
+        ("192.0.2.77:50505", "no interface of this machine, where rank 0 runs, has it"),
+        ("eth99:127.0.0.1:50505", "there is no network interface \"eth99\""),
+        ("lo:192.0.2.77:50505", "the interface lo does not have this address"),
+    ] {
+        let job = read(&own(address)).unwrap();
+        let started = job.builder().env(crate::Env::default()).connect(&job.address);
+        let message = started.unwrap_err().to_string();
+        assert!(message.contains(part) && message.contains("(from MSCCLPP_ADDRESS)"), "{message}");
+        assert!(!message.contains("expected"), "{message}");
+        // Another address is not that of the variable.
+        let error = job.builder().env(crate::Env::default()).connect("192.0.2.78:1").unwrap_err();
+        assert!(!error.to_string().contains("from"), "{error}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use crate::error::JOB_IDS;
 use crate::protocol::hello::{Hello, JobId, LaunchedJob, PROTOCOL_VERSION, Purpose, Rejection};
 use crate::protocol::table::{self, Entry};
 use crate::{Error, Party};
@@ -62,7 +63,7 @@ impl Roster {
             }
         }
         if self.launched.is_none() && hello.job != [0; 16] && hello.job != self.job {
-            return Err(self.mismatch("ids of the job", "none", "one of its launcher", hello, from));
+            return Err(self.mismatch(JOB_IDS, "none", "one", hello, from));
         }
         let rank = hello.from as usize;
         match self.ranks.get(rank) {
@@ -268,7 +269,7 @@ mod tests {
         for (hello, what) in [
             (Hello { version: 9, ..hello(1) }, "version"),
             (Hello { n_ranks: 4, ..hello(1) }, "n_ranks"),
-            (Hello { job: [6; 16], ..hello(1) }, "one of its launcher"),
+            (Hello { job: [6; 16], ..hello(1) }, "has one; if this is one job"),
             (hello(3), "rank 3"),
         ] {
             let refused = roster().admit(&hello, "10.0.0.3:8").unwrap_err();

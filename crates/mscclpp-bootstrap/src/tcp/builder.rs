@@ -9,7 +9,7 @@ use mscclpp_net::waiting::FIRST_LOG;
 use mscclpp_net::{SystemCall, random};
 
 use crate::address::{Address, Host};
-use crate::env::Env;
+use crate::env::{Env, INTERFACE};
 use crate::host;
 use crate::inbox::{Inbox, Wait};
 use crate::member::Member;
@@ -85,14 +85,25 @@ pub struct TcpBootstrapBuilder {
     ipc_domain: Option<String>,
     log_after: Duration,
     job_id: Option<String>,
+    /// An address, and the environment variable that it was read from.
+    address_from: Option<(String, &'static str)>,
 }
 
 impl TcpBootstrapBuilder {
     pub(crate) fn new(rank: usize, n_ranks: usize) -> Self {
         let timeout = Duration::from_secs(30);
         let given = Env::default();
-        let (env, ipc_domain, job_id) = (None, None, None);
-        Self { rank, n_ranks, timeout, env, given, ipc_domain, log_after: FIRST_LOG, job_id }
+        Self {
+            rank,
+            n_ranks,
+            timeout,
+            env: None,
+            given,
+            ipc_domain: None,
+            log_after: FIRST_LOG,
+            job_id: None,
+            address_from: None,
+        }
     }
 
     /// The time that all of [`connect`](Self::connect) may take, and later the opening of one connection: 30 s unless
@@ -153,6 +164,12 @@ impl TcpBootstrapBuilder {
         self
     }
 
+    /// `address` was read from `variable` of the environment: errors about it name this.
+    pub(crate) fn address_from(mut self, address: &str, variable: &'static str) -> Self {
+        self.address_from = Some((address.to_owned(), variable));
+        self
+    }
+
     /// Takes settings that are not given from `env`, and not from the process's environment.
     pub fn env(mut self, env: Env) -> Self {
         self.env = Some(env);
@@ -178,7 +195,8 @@ impl TcpBootstrapBuilder {
                 id.len()
             )));
         }
-        let settings = self.resolve(&ParsedPlace::parse(at.into())?, started)?;
+        let at = ParsedPlace::parse(at.into(), self.address_from.as_ref())?;
+        let settings = self.resolve(&at, started)?;
         let inbox = Arc::new(Inbox::default());
         let shared = Arc::new(Shared::new(Arc::clone(&inbox))?);
         let mut bootstrap = TcpBootstrap {
@@ -228,10 +246,13 @@ impl TcpBootstrapBuilder {
         let family = self.given.family.or(env.family);
         let secret = self.given.secret.or(env.secret);
         let host_id = self.given.host_id.or(env.host_id);
-        let interface = at.interface().or(self.given.interface).or(env.interface);
+        let given = self.given.interface.map(|name| (name, None));
+        let of_env = env.interface.map(|name| (name, Some(INTERFACE)));
+        let (interface, variable) = at.interface().or(given).or(of_env).unzip();
 
         let interfaces = interface::list()?;
-        let own = interface::candidates(&interfaces, interface.as_deref(), family)?;
+        let own = interface::candidates(&interfaces, interface.as_deref(), family)
+            .map_err(|error| Error::no_such_interface(error, variable.flatten()))?;
         let (key, job, candidates) = match at {
             ParsedPlace::Id(id) => (JobKey::of_unique_id(id.key()), Some(id.job()), id.addresses()),
             ParsedPlace::Address(address) => {
@@ -323,17 +344,22 @@ enum ParsedPlace {
 }
 
 impl ParsedPlace {
-    fn parse(at: MeetingPlace) -> Result<Self> {
+    /// `known` is an address, and the environment variable that has it.
+    fn parse(at: MeetingPlace, known: Option<&(String, &'static str)>) -> Result<Self> {
         Ok(match at {
             MeetingPlace::Id(id) => Self::Id(id),
-            MeetingPlace::Address(text) => Self::Address(Address::parse(&text)?),
+            MeetingPlace::Address(text) => {
+                let variable = known.filter(|(address, _)| *address == text).map(|(_, variable)| *variable);
+                Self::Address(Address::parse(&text, variable)?)
+            }
         })
     }
 
-    fn interface(&self) -> Option<String> {
+    /// The interface that is part of the address, and the environment variable that has both.
+    fn interface(&self) -> Option<(String, Option<&'static str>)> {
         match self {
             Self::Id(_) => None,
-            Self::Address(address) => address.interface.clone(),
+            Self::Address(address) => Some((address.interface.clone()?, address.variable)),
         }
     }
 }
@@ -352,7 +378,7 @@ fn listen_at(address: &Address, candidates: &[SocketAddr], interfaces: &[Interfa
         if !ip.is_unspecified() && !ip.is_loopback() && !on_it.contains(ip) {
             let has: Vec<String> = on_it.iter().map(ToString::to_string).collect();
             let reason = format!("the interface {name} does not have this address, but {}", has.join(", "));
-            return Err(Error::BadAddress { address: address.to_string(), reason });
+            return Err(address.unusable(reason));
         }
     }
     let mut failure = None;
@@ -364,15 +390,18 @@ fn listen_at(address: &Address, candidates: &[SocketAddr], interfaces: &[Interfa
             }
             Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
                 let reason = "no interface of this machine, where rank 0 runs, has it".to_owned();
-                failure.get_or_insert(Error::BadAddress { address: candidate.to_string(), reason });
+                failure.get_or_insert(Error::BadAddress {
+                    address: candidate.to_string(),
+                    variable: address.variable,
+                    reason,
+                });
             }
             Err(error) => {
                 failure.get_or_insert(Error::io_at("listening for the ranks of a job", candidate, error));
             }
         }
     }
-    let reason = "it stands for no address".to_owned();
-    Err(failure.unwrap_or(Error::BadAddress { address: address.to_string(), reason }))
+    Err(failure.unwrap_or_else(|| address.unusable("it stands for no address")))
 }
 
 /// Ends the waits of callers, however the thread ends.

@@ -22,6 +22,8 @@ pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 pub(crate) struct Dial {
     pub(crate) purpose: Purpose,
     pub(crate) search: Search,
+    /// A job was complete where this rank asked. It may have been an earlier one of the same processes.
+    pub(crate) complete: Option<Error>,
 }
 
 impl Dial {
@@ -31,7 +33,7 @@ impl Dial {
         now: Instant,
         deadline: Instant,
     ) -> Self {
-        Self { purpose, search: Search::new(candidates, now, deadline) }
+        Self { purpose, search: Search::new(candidates, now, deadline), complete: None }
     }
 }
 
@@ -138,6 +140,7 @@ impl Service {
         match unproven {
             // With a key, a stranger can say so too, and must not end the job by that.
             Some((address, reason)) if joining && !keyed => {
+                let reason = format!("{reason}{}", self.plan.secret_remedy());
                 self.fail(&Error::Unauthenticated { address: address.to_string(), reason }, None);
                 return;
             }
@@ -154,12 +157,14 @@ impl Service {
     fn dial_over(&mut self, rank: usize, now: Instant) {
         let Some(dial) = self.dials.remove(&rank) else { return };
         let after = now - dial.search.started();
-        let error = match dial.search.unproven() {
-            Some((address, reason)) if dial.purpose == Purpose::Join => Error::Unauthenticated {
+        let error = match (dial.search.unproven(), dial.complete) {
+            (_, Some(error)) => error,
+            (Some((address, reason)), _) if dial.purpose == Purpose::Join => Error::Unauthenticated {
                 address: address.to_string(),
                 reason: format!(
                     "{reason}, or a stranger answers there, because rank 0 has ended or never listened there (it was asked \
-                     again for {after:.1?})"
+                     again for {after:.1?}){}",
+                    self.plan.secret_remedy()
                 ),
             },
             _ => Error::Timeout {

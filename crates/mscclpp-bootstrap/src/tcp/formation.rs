@@ -27,6 +27,7 @@ use crate::tcp::dialling::Dial;
 use crate::tcp::service::{Plan, Service};
 use crate::tcp::socket;
 use crate::{Error, LOG};
+use mscclpp_net::dial::{Attempt, Failed};
 use mscclpp_net::socket::canonical;
 use mscclpp_net::waiting::{self, LongWait};
 use mscclpp_net::wire::{Malformed, Reader};
@@ -160,15 +161,16 @@ impl Service {
         let Some(waited) = self.formation.wait.as_mut().and_then(|wait| wait.due(now)) else { return };
         let missing = self.formation.missing();
         let left = self.plan.deadline.saturating_duration_since(now);
+        let attempts = self.dials.get(&0).map(|dial| dial.search.attempts()).unwrap_or_default();
         let whom = match (missing.is_empty(), self.root_at) {
             (false, _) => RankList(&missing).to_string(),
-            (true, None) if self.plan.rank > 0 => "rank 0, which has not let this rank in".to_owned(),
+            (true, None) if self.plan.rank > 0 => match attempts.is_empty() {
+                true => "rank 0, which has not let this rank in".to_owned(),
+                false => "rank 0".to_owned(),
+            },
             (true, _) => "all ranks to connect with each other".to_owned(),
         };
-        let tried = match self.dials.get(&0) {
-            Some(dial) => dial.search.attempts().iter().map(|attempt| format!("; {attempt}")).collect(),
-            None => String::new(),
-        };
+        let tried = what_was_tried(&attempts);
         let what = format!("{whom}: initialising the bootstrap, which gives up in {left:.1?}{tried}");
         waiting::say(Some(self.plan.rank), waited, &what);
     }
@@ -376,6 +378,17 @@ impl Service {
         tracing::debug!(target: LOG, rank = self.plan.rank, n_ranks = self.plan.n_ranks, "the job has formed");
         self.shared.set_formed(table);
     }
+}
+
+/// How the search for rank 0 goes, behind a semicolon.
+fn what_was_tried(attempts: &[Attempt]) -> String {
+    let nobody = Failed::Refused.to_string();
+    if attempts.is_empty() || attempts.iter().any(|attempt| attempt.outcome != nobody) {
+        return attempts.iter().map(|attempt| format!("; {attempt}")).collect();
+    }
+    let addresses: Vec<String> = attempts.iter().map(|attempt| attempt.address.to_string()).collect();
+    let addresses = addresses.join(", ");
+    format!("; nobody listens at {addresses} yet: rank 0 has not started, or was given another address")
 }
 
 /// Listens where the other ranks can be expected to reach this one, and gives the addresses.

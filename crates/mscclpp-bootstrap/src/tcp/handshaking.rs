@@ -1,12 +1,13 @@
 //! From a bare connection to a proven one.
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mscclpp_net::dial::Failed;
 use mscclpp_net::key::Nonce;
 use mscclpp_net::random;
 
+use crate::error::{JOB_IDS, NO_JOB_ID};
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
 use crate::protocol::handshake::{Answer, HandshakeError, Initiator, Responder, Verified};
 use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Purpose, Rejection};
@@ -17,6 +18,9 @@ use crate::tcp::dialling::ANSWER_LIMIT;
 use crate::tcp::service::{Plan, Service};
 use crate::{Error, LOG, Party};
 use mscclpp_net::wire::Malformed;
+
+/// How long a rank asks again where a job is complete: an earlier job of the same processes may be about to end.
+const EARLIER_JOB_LIMIT: Duration = Duration::from_secs(2);
 
 impl Service {
     /// Random bytes to be used once. Without them the job fails: no proof would be worth anything.
@@ -116,10 +120,20 @@ impl Service {
             Rejection::WrongPlace { here } => format!("rank {here} listens there, not rank {peer}"),
             _ => "it does not let this rank in".to_owned(),
         };
-        match reason(&self.plan, peer, at, local, rejection) {
-            Some(error) if purpose == Purpose::Join => self.fail(&error, None),
-            Some(error) => self.attempt_failed(peer, at, Failed::Other(error.to_string())),
-            None => self.attempt_failed(peer, at, Failed::Other(how)),
+        let is_complete = matches!(rejection, Rejection::Complete { .. });
+        match (reason(&self.plan, peer, at, local, rejection), self.dials.get_mut(&peer)) {
+            (Some(error), Some(dial))
+                if purpose == Purpose::Join
+                    && is_complete
+                    && dial.search.started().elapsed() < EARLIER_JOB_LIMIT =>
+            {
+                let how = Failed::Other(error.to_string());
+                dial.complete = Some(error);
+                self.attempt_failed(peer, at, how);
+            }
+            (Some(error), _) if purpose == Purpose::Join => self.fail(&error, None),
+            (Some(error), _) => self.attempt_failed(peer, at, Failed::Other(error.to_string())),
+            (None, _) => self.attempt_failed(peer, at, Failed::Other(how)),
         }
     }
 
@@ -141,7 +155,8 @@ impl Service {
                 self.mark_dirty(token);
                 tracing::info!(target: LOG, rank = self.plan.rank, %remote, why = %stranger, "refused a stranger");
                 if let HandshakeError::Unproven(why) = stranger {
-                    self.note_refusal(remote, format!("was refused: {why}"));
+                    let remedy = self.plan.secret_remedy();
+                    self.note_refusal(remote, format!("was refused: {why}{remedy}"));
                 }
             }
         }
@@ -189,11 +204,17 @@ impl Service {
             },
         };
         tracing::warn!(target: LOG, rank = self.plan.rank, from, ?rejection, "did not admit a member");
-        if let Some(connection) = self.connections.get_mut(&token) {
+        let remote = self.connections.get_mut(&token).map(|connection| {
             connection.outbox.push(verified.reject(&rejection));
-            self.mark_dirty(token);
-            self.write_dirty();
+            connection.remote
+        });
+        if let (Rejection::OtherJob { .. }, Some(remote)) = (&rejection, remote) {
+            let id = if hello.job == [0; 16] { "without an id" } else { "with another id" };
+            let remedy = "if it is of this one, give all ranks the same MSCCLPP_JOB_ID";
+            self.note_refusal(remote, format!("was refused: it is rank {peer} of a job {id}; {remedy}"));
         }
+        self.mark_dirty(token);
+        self.write_dirty();
         if let Some(error) = fatal {
             self.fail(&error, None);
         }
@@ -282,7 +303,7 @@ pub(crate) fn reason(
 ) -> Option<Error> {
     let (rank, remote) = (plan.rank, remote.to_string());
     let launched = plan.launched.as_ref();
-    let our_job = || launched.map_or_else(|| "a job without an id".to_owned(), |job| job.name.clone());
+    let our_job = || launched.map_or_else(|| NO_JOB_ID.to_owned(), |job| job.name.clone());
     Some(match rejection {
         Rejection::WrongPlace { .. } => return None,
         Rejection::Mismatch { what, theirs } => {
@@ -290,7 +311,7 @@ pub(crate) fn reason(
                 "protocol versions" => PROTOCOL_VERSION.to_string(),
                 "numbers of ranks (n_ranks)" => plan.n_ranks.to_string(),
                 "ranks" => format!("rank {rank}"),
-                "ids of the job" => our_job(),
+                JOB_IDS => our_job(),
                 _ => "another".to_owned(),
             };
             Error::Mismatch {

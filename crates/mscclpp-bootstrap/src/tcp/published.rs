@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use mscclpp_net::{SystemCall, interface, random};
 use parking_lot::Mutex;
 
-use crate::env::Env;
+use crate::env::{Env, INTERFACE};
 use crate::protocol::hello::JobId;
 use crate::tcp::socket;
 use crate::{Error, Family, Result, UniqueId};
@@ -18,7 +18,8 @@ static PUBLISHED: Mutex<Vec<(JobId, TcpListener)>> = Mutex::new(Vec::new());
 /// Makes an id and begins to listen for it.
 pub(crate) fn create(env: &Env) -> Result<UniqueId> {
     let interfaces = interface::list()?;
-    let mut addresses = interface::candidates(&interfaces, env.interface.as_deref(), env.family)?;
+    let mut addresses = interface::candidates(&interfaces, env.interface.as_deref(), env.family)
+        .map_err(|error| Error::no_such_interface(error, Some(INTERFACE)))?;
     let listener = match (&env.interface, addresses.first()) {
         (Some(_), Some(&first)) => {
             addresses.truncate(1);
@@ -32,7 +33,11 @@ pub(crate) fn create(env: &Env) -> Result<UniqueId> {
         addresses.retain(std::net::IpAddr::is_ipv4);
     }
     if addresses.is_empty() {
-        return Err(Error::NoSuchInterface { name: "(any)".to_owned(), available: Vec::new() });
+        return Err(Error::NoSuchInterface {
+            name: "(any)".to_owned(),
+            variable: None,
+            available: Vec::new(),
+        });
     }
     let (job, key) = (random()?, random()?);
     PUBLISHED.lock().push((job, listener));

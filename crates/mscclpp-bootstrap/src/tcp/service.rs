@@ -56,6 +56,16 @@ pub(crate) struct Plan {
     pub(crate) log_after: Duration,
 }
 
+impl Plan {
+    /// What to do if keys differ, behind a semicolon. Nothing if the job was named by a unique id, which has its key.
+    pub(crate) fn secret_remedy(&self) -> &'static str {
+        match self.by_address {
+            true => "; give all ranks the same MSCCLPP_BOOTSTRAP_SECRET, or none of them one",
+            false => "",
+        }
+    }
+}
+
 /// The state of a rank's thread.
 pub(crate) struct Service {
     pub(crate) plan: Plan,

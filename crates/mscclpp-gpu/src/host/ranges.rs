@@ -52,7 +52,11 @@ pub(super) fn around(address: usize) -> String {
     let before = ranges.range(..=address).next_back();
     let behind = ranges.range(address..).next();
     let mut text = String::new();
-    if let Some((begin, bytes)) = before {
+    if let Some((begin, bytes)) = before.filter(|(begin, bytes)| **begin as u64 + **bytes == address as u64) {
+        text += &format!(
+            "; it is right behind the {bytes} bytes of memory at {begin:#x}: see whether an offset or a size is too large"
+        );
+    } else if let Some((begin, bytes)) = before {
         text += &format!("; the nearest memory in front of it ends at {:#x}", *begin as u64 + bytes);
     }
     if let Some((begin, _)) = behind {

@@ -36,7 +36,7 @@ pub enum Error {
         ours: u32,
     },
     /// No process listens at any of the peer's addresses any more.
-    #[error("the peer's process is gone: nobody listens at {}", join(.addresses, ", "))]
+    #[error("the peer's process has ended, or has dropped its endpoints: nobody listens at {}", join(.addresses, ", "))]
     Gone {
         /// Where the peer listened.
         addresses: Vec<SocketAddr>,

@@ -5,6 +5,7 @@ other and move data through channels (`MemoryChannel`, `PortChannel`), whose `de
 """
 
 import atexit as _atexit
+import importlib as _importlib
 import os as _os
 import warnings as _warnings
 from typing import Any as _Any
@@ -100,6 +101,8 @@ def synchronize(timeout_sec: float = 300.0, abort: _Any = None) -> None:
 
 
 def __getattr__(name: str) -> _Any:
+    if name in ("comm", "ext", "utils"):
+        return _importlib.import_module(f"{__name__}.{name}")
     return _older_name(name)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 from . import _arrays, _mscclpp
 from ._errors import Error
@@ -32,6 +33,8 @@ from ._older import warn
 
 #: This side of a connection.
 _Local = Transport | EndpointConfig | Endpoint
+
+_Made = TypeVar("_Made")
 
 
 class CommGroup:
@@ -139,7 +142,7 @@ class CommGroup:
     def make_connection(
         self, all_ranks: int | Iterable[int], endpoints: _Local | Mapping[int, _Local], use_switch: bool = False
     ) -> dict[int, Connection]:
-        """Connect with ranks, each of which does the same. Returns them by rank.
+        """Connect with ranks, each of which does the same. Returns the connections by rank, when both sides have theirs.
 
         `endpoints` is a Transport or an EndpointConfig for all, or a dictionary by rank.
         """
@@ -147,14 +150,15 @@ class CommGroup:
             raise NotImplementedError(
                 "connections through a switch are not there yet in this implementation of mscclpp"
             )
-        ranks = [all_ranks] if isinstance(all_ranks, int) else list(all_ranks)
+        ranks = list(all_ranks) if isinstance(all_ranks, Iterable) else [operator.index(all_ranks)]
         if not isinstance(endpoints, Mapping):
-            return dict(zip(ranks, self.communicator.connect_all(endpoints, ranks), strict=True))
+            connections = dict(zip(ranks, self.communicator.connect_all(endpoints, ranks), strict=True))
+            return self._settled(connections)
         missing = [rank for rank in ranks if rank not in endpoints]
         if missing:
             raise ValueError(f"argument 'endpoints': it has none for the ranks {missing}")
         pending = {rank: self.communicator.connect(endpoints[rank], rank) for rank in ranks}
-        return {rank: connection.get() for rank, connection in pending.items()}
+        return self._settled({rank: connection.get() for rank, connection in pending.items()})
 
     def register_local_memory(self, tensor: Any, connections: Mapping[int, Connection]) -> RegisteredMemory:
         """Register an array for the transports of connections.
@@ -181,26 +185,26 @@ class CommGroup:
 
     def make_semaphores(self, connections: Mapping[int, Connection]) -> dict[int, Semaphore]:
         """Make a semaphore over each connection. Returns them by rank."""
-        build = self.communicator.build_semaphore
-        pending = {rank: build(connection, rank) for rank, connection in connections.items()}
-        return {rank: semaphore.get() for rank, semaphore in pending.items()}
+        return self._settled(self._make_semaphores(connections))
 
     def make_memory_channels(self, tensor: Any, connections: Mapping[int, Connection]) -> dict[int, MemoryChannel]:
         """Make channels by which kernels copy between this rank's array and those of peers. Returns them by rank."""
-        semaphores = self.make_semaphores(connections)
+        semaphores = self._make_semaphores(connections)
         memories = self.register_tensor_with_connections(tensor, connections)
         mine = memories[self.my_rank]
-        return {rank: MemoryChannel(semaphores[rank], memories[rank], mine) for rank in connections}
+        return self._settled({rank: MemoryChannel(semaphores[rank], memories[rank], mine) for rank in connections})
 
     def make_memory_channels_with_scratch(
         self, tensor: Any, registeredScratchBuffer: RegisteredMemory, connections: Mapping[int, Connection]
     ) -> dict[int, MemoryChannel]:
         """Make channels from this rank's array to the scratch buffers of peers, for packets too. Returns them by rank."""
-        semaphores = self.make_semaphores(connections)
+        semaphores = self._make_semaphores(connections)
         scratches = self._exchange(registeredScratchBuffer, connections)
         mine = self.register_local_memory(tensor, connections)
-        packets = registeredScratchBuffer.data()
-        return {rank: MemoryChannel(semaphores[rank], scratches[rank], mine, packets) for rank in connections}
+        packets = registeredScratchBuffer
+        return self._settled(
+            {rank: MemoryChannel(semaphores[rank], scratches[rank], mine, packets) for rank in connections}
+        )
 
     def make_port_channels(
         self, proxy_service: ProxyService, tensor: Any, connections: Mapping[int, Connection]
@@ -210,7 +214,7 @@ class CommGroup:
         memories = self.register_memory_with_proxy(proxy_service, tensor, connections)
         mine = memories[self.my_rank]
         channel = proxy_service.port_channel
-        return {rank: channel(semaphores[rank], memories[rank], mine) for rank in connections}
+        return self._settled({rank: channel(semaphores[rank], memories[rank], mine) for rank in connections})
 
     def make_port_channels_with_scratch(
         self,
@@ -222,17 +226,19 @@ class CommGroup:
         """Make port channels from this rank's array to the scratch buffers of peers. Returns them by rank."""
         semaphores = self._add_semaphores(proxy_service, connections)
         scratches = self._exchange(registeredScratchBuffer, connections)
+        # The service keeps it: peers put to it.
+        proxy_service.add_memory(registeredScratchBuffer)
         mine = proxy_service.add_memory(self.register_local_memory(tensor, connections))
         theirs = {rank: proxy_service.add_memory(scratches[rank]) for rank in connections}
         channel = proxy_service.port_channel
-        return {rank: channel(semaphores[rank], theirs[rank], mine) for rank in connections}
+        return self._settled({rank: channel(semaphores[rank], theirs[rank], mine) for rank in connections})
 
     def register_semaphore_with_proxy(
         self, proxy_service: ProxyService, connections: Mapping[int, Connection]
     ) -> dict[int, BasePortChannel]:
         """Make port channels without memories of their own. Returns them by rank."""
         semaphores = self._add_semaphores(proxy_service, connections)
-        return {rank: proxy_service.base_port_channel(semaphores[rank]) for rank in connections}
+        return self._settled({rank: proxy_service.base_port_channel(semaphores[rank]) for rank in connections})
 
     def register_memory_with_proxy(
         self, proxy_service: ProxyService, tensor: Any, connections: Mapping[int, Connection]
@@ -271,6 +277,16 @@ class CommGroup:
 
     # Steps of the above.
 
+    def _settled(self, made: dict[int, _Made]) -> dict[int, _Made]:
+        """Return what was made with peers when they have made their side, too: then any of them may drop it."""
+        self.communicator._settle(list(made))
+        return made
+
+    def _make_semaphores(self, connections: Mapping[int, Connection]) -> dict[int, Semaphore]:
+        build = self.communicator.build_semaphore
+        pending = {rank: build(connection, rank) for rank, connection in connections.items()}
+        return {rank: semaphore.get() for rank, semaphore in pending.items()}
+
     def _exchange(self, mine: RegisteredMemory, connections: Mapping[int, Connection]) -> dict[int, RegisteredMemory]:
         memories = {self.my_rank: mine}
         for rank in connections:
@@ -280,7 +296,7 @@ class CommGroup:
         return memories
 
     def _add_semaphores(self, proxy_service: ProxyService, connections: Mapping[int, Connection]) -> dict[int, int]:
-        semaphores = self.make_semaphores(connections)
+        semaphores = self._make_semaphores(connections)
         return {rank: proxy_service.add_semaphore(semaphore) for rank, semaphore in semaphores.items()}
 
 

@@ -54,7 +54,7 @@ class AlgorithmCollectionBuilder(_Later):
 
     @classmethod
     def reset(cls) -> None:
-        raise _missing("ext.AlgorithmCollectionBuilder.reset")
+        """Forget the algorithms that were collected: there are none, yet."""
 
 
 class SwitchChannel(_Later):
@@ -89,7 +89,10 @@ def is_bulk_supported() -> bool:
     """Whether kernels of the current GPU can use bulk copies: compute capability 9.0, or a simulated device."""
     if not os.path.exists(os.path.join(get_include(), "mscclpp", "bulk_device.hpp")):
         return False
-    platform, _, capability = _mscclpp._current_gpu()
+    try:
+        platform, _, capability = _mscclpp._current_gpu()
+    except _mscclpp.Error:
+        return False  # there is no GPU
     return platform == "host" or (capability is not None and capability >= (9, 0))
 
 

@@ -129,16 +129,18 @@ def _handle(stream: Any) -> int | None:
 class KernelBuilder:
     """Compiles a kernel, which must be `extern "C"`, of a file of CUDA C++.
 
-    The file is looked for in `file_dir`, by default in the current folder and in that of the program. The headers of
+    The file is looked for in `file_dir`, by default in the current folder, beside the file that calls this, and beside the
+    program. The headers of
     this library are found by themselves. What was compiled is kept in a cache.
     """
 
     def __init__(
-        self, file: str, kernel_name: str, file_dir: str | None = None, macro_dict: Mapping[str, Any] = {}
+        self, file: str, kernel_name: str, file_dir: str | None = None, macro_dict: Mapping[str, Any] | None = None
     ) -> None:
-        self._path = _find(file, file_dir)
+        caller = sys._getframe(1).f_globals.get("__file__")
+        self._path = _find(file, file_dir, caller)
         self._name = kernel_name
-        self._macros = dict(macro_dict)
+        self._macros = dict(macro_dict or {})
 
     def get_compiled_kernel(self) -> Kernel:
         """Compile it, unless that was done before, and load it on the current GPU."""
@@ -192,11 +194,11 @@ def _version_of(nvcc: str) -> str:
     return run.stdout + run.stderr
 
 
-def _find(file: str, file_dir: str | None) -> str:
+def _find(file: str, file_dir: str | None, caller: str | None) -> str:
     program = getattr(sys.modules.get("__main__"), "__file__", None)
-    folders = [os.getcwd(), os.path.dirname(os.path.abspath(program))] if program else [os.getcwd()]
+    folders = [os.getcwd(), *(os.path.dirname(os.path.abspath(path)) for path in (caller, program) if path)]
     folders = [file_dir] if file_dir is not None else folders
-    paths = [os.path.abspath(os.path.join(folder, file)) for folder in folders]
+    paths = list(dict.fromkeys(os.path.abspath(os.path.join(folder, file)) for folder in folders))
     for path in paths:
         if os.path.isfile(path):
             return path

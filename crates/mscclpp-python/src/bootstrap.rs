@@ -20,6 +20,7 @@ use crate::{
     owned::Owned,
     raw,
     waiting::{self, GivenUp},
+    whole::whole,
 };
 
 /// Names a job: made by rank 0's process and passed to the others, for example by pickling it.
@@ -174,7 +175,7 @@ impl PyBootstrap {
         &self,
         py: Python<'_>,
         allData: &Bound<'_, PyAny>,
-        size: usize,
+        #[pyo3(from_py_with = whole)] size: usize,
         timeout_sec: Option<f64>,
     ) -> PyResult<()> {
         let timeout = timeout_sec.map(waiting::seconds).transpose()?;
@@ -255,7 +256,11 @@ impl PyTcpBootstrap {
     #[staticmethod]
     #[pyo3(signature = (rank, nRanks))]
     #[allow(non_snake_case, reason = "the public name")]
-    fn create(py: Python<'_>, rank: usize, nRanks: usize) -> PyResult<Py<Self>> {
+    fn create(
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole)] rank: usize,
+        #[pyo3(from_py_with = whole)] nRanks: usize,
+    ) -> PyResult<Py<Self>> {
         if rank >= nRanks {
             return Err(error::misuse(format!("rank is {rank}, but there are only {nRanks} ranks")));
         }
@@ -361,9 +366,9 @@ impl<'py> Message<'py> {
         };
         let number = |name: &str| -> PyResult<Option<usize>> {
             argument(name)?
-                .map(|value| value.extract())
+                .map(|value| whole(&value))
                 .transpose()
-                .map_err(|e: PyErr| PyTypeError::new_err(format!("argument '{name}': {e}")))
+                .map_err(|e| PyTypeError::new_err(format!("argument '{name}': {}", e.value(args.py()))))
         };
         let required = |name: &str| -> PyResult<usize> {
             number(name)?

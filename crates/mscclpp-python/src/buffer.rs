@@ -13,6 +13,7 @@ use crate::{
     owned::{Held, Owned, closable},
     raw::Bytes,
     retired::{self, Lent},
+    whole::whole,
 };
 
 enumeration! {
@@ -38,7 +39,11 @@ pub(crate) struct PyRawGpuBuffer {
 impl PyRawGpuBuffer {
     #[new]
     #[pyo3(signature = (nelems, granularity = PyGranularity::MultiCastMinimum))]
-    fn new(py: Python<'_>, nelems: u64, granularity: PyGranularity) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole)] nelems: u64,
+        granularity: PyGranularity,
+    ) -> PyResult<Self> {
         let _ = granularity;
         let gpu = device::current(py)?;
         let buffer = py.detach(|| {
@@ -108,7 +113,7 @@ impl PyRawGpuBuffer {
     fn read<'py>(
         &self,
         py: Python<'py>,
-        offset: u64,
+        #[pyo3(from_py_with = whole)] offset: u64,
         size: Option<u64>,
     ) -> PyResult<Bound<'py, pyo3::types::PyBytes>> {
         let buffer = self.buffer()?;
@@ -123,7 +128,7 @@ impl PyRawGpuBuffer {
 
     /// Copies bytes in.
     #[pyo3(signature = (data, offset = 0))]
-    fn write(&self, py: Python<'_>, data: Bytes, offset: u64) -> PyResult<()> {
+    fn write(&self, py: Python<'_>, data: Bytes, #[pyo3(from_py_with = whole)] offset: u64) -> PyResult<()> {
         let buffer = self.buffer()?;
         py.detach(|| buffer.write(offset, &data.0)).or_raise()
     }

@@ -16,6 +16,7 @@ use crate::{
     semaphore::PySemaphore,
     transport::Flags,
     waiting,
+    whole::{whole, wholes},
 };
 
 /// Exchanges endpoints, memories and semaphores with the other ranks of a job.
@@ -112,8 +113,8 @@ impl PyCommunicator {
     fn register_memory(
         &self,
         py: Python<'_>,
-        ptr: u64,
-        size: u64,
+        #[pyo3(from_py_with = whole)] ptr: u64,
+        #[pyo3(from_py_with = whole)] size: u64,
         transports: Flags,
     ) -> PyResult<PyRegisteredMemory> {
         PyRegisteredMemory::register(py, self.communicator()?.context(), ptr, size, transports.0)
@@ -124,15 +125,19 @@ impl PyCommunicator {
         &self,
         py: Python<'_>,
         memory: &PyRegisteredMemory,
-        remote_rank: usize,
-        tag: u32,
+        #[pyo3(from_py_with = whole)] remote_rank: usize,
+        #[pyo3(from_py_with = whole)] tag: u32,
     ) -> PyResult<()> {
         let (communicator, memory) = (self.communicator()?, memory.to_send()?);
         waiting::wait(py, move || communicator.send_memory(&memory, remote_rank, tag))
     }
 
     #[pyo3(signature = (remote_rank, tag = 0))]
-    fn recv_memory(&self, remote_rank: usize, tag: u32) -> PyResult<MemoryFuture> {
+    fn recv_memory(
+        &self,
+        #[pyo3(from_py_with = whole)] remote_rank: usize,
+        #[pyo3(from_py_with = whole)] tag: u32,
+    ) -> PyResult<MemoryFuture> {
         Ok(MemoryFuture::of(self.communicator()?.recv_memory(remote_rank, tag).or_raise()?))
     }
 
@@ -142,8 +147,8 @@ impl PyCommunicator {
         &self,
         py: Python<'_>,
         local_config: LocalArgument,
-        remote_rank: usize,
-        tag: u32,
+        #[pyo3(from_py_with = whole)] remote_rank: usize,
+        #[pyo3(from_py_with = whole)] tag: u32,
     ) -> PyResult<ConnectionFuture> {
         self.start_connect(py, local_config, remote_rank, tag)
     }
@@ -155,8 +160,8 @@ impl PyCommunicator {
         &self,
         py: Python<'_>,
         local_config: LocalArgument,
-        remote_ranks: Vec<usize>,
-        tag: u32,
+        #[pyo3(from_py_with = wholes)] remote_ranks: Vec<usize>,
+        #[pyo3(from_py_with = whole)] tag: u32,
     ) -> PyResult<Vec<PyConnection>> {
         let communicator = self.communicator()?;
         let local = local_config.on_this_threads_device(communicator.context())?;
@@ -165,7 +170,7 @@ impl PyCommunicator {
     }
 
     /// Returns when each of `ranks` has called it, or after five seconds: see [`settle`].
-    fn _settle(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<()> {
+    fn _settle(&self, py: Python<'_>, #[pyo3(from_py_with = wholes)] ranks: Vec<usize>) -> PyResult<()> {
         let communicator = self.communicator()?;
         waiting::wait(py, move || settle(&communicator, &ranks))
     }
@@ -175,8 +180,8 @@ impl PyCommunicator {
         &self,
         py: Python<'_>,
         connection: &PyConnection,
-        remote_rank: usize,
-        tag: u32,
+        #[pyo3(from_py_with = whole)] remote_rank: usize,
+        #[pyo3(from_py_with = whole)] tag: u32,
     ) -> PyResult<SemaphoreFuture> {
         let (communicator, connection) = (self.communicator()?, connection.connection()?.clone());
         waiting::wait(py, move || communicator.build_semaphore_with(&connection, remote_rank, tag))
@@ -204,8 +209,8 @@ impl PyCommunicator {
     fn connect_on_setup(
         &self,
         py: Python<'_>,
-        remote_rank: usize,
-        tag: u32,
+        #[pyo3(from_py_with = whole)] remote_rank: usize,
+        #[pyo3(from_py_with = whole)] tag: u32,
         local_config: LocalArgument,
     ) -> PyResult<ConnectionFuture> {
         older::warn(py, "Communicator.connect_on_setup", "Communicator.connect")?;
@@ -218,8 +223,8 @@ impl PyCommunicator {
         &self,
         py: Python<'_>,
         memory: &PyRegisteredMemory,
-        remote_rank: usize,
-        tag: u32,
+        #[pyo3(from_py_with = whole)] remote_rank: usize,
+        #[pyo3(from_py_with = whole)] tag: u32,
     ) -> PyResult<()> {
         older::warn(py, "Communicator.send_memory_on_setup", "Communicator.send_memory")?;
         self.send_memory(py, memory, remote_rank, tag)
@@ -227,7 +232,12 @@ impl PyCommunicator {
 
     /// Older form of `recv_memory`.
     #[pyo3(signature = (remote_rank, tag))]
-    fn recv_memory_on_setup(&self, py: Python<'_>, remote_rank: usize, tag: u32) -> PyResult<MemoryFuture> {
+    fn recv_memory_on_setup(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole)] remote_rank: usize,
+        #[pyo3(from_py_with = whole)] tag: u32,
+    ) -> PyResult<MemoryFuture> {
         older::warn(py, "Communicator.recv_memory_on_setup", "Communicator.recv_memory")?;
         self.recv_memory(remote_rank, tag)
     }

@@ -24,6 +24,7 @@ use crate::{
     raw::Bytes,
     transport::{Flags, PyTransport},
     waiting,
+    whole::whole,
 };
 
 /// How long a write waits for room in the transport's queue.
@@ -61,8 +62,8 @@ impl PyContext {
     fn register_memory(
         &self,
         py: Python<'_>,
-        ptr: u64,
-        size: u64,
+        #[pyo3(from_py_with = whole)] ptr: u64,
+        #[pyo3(from_py_with = whole)] size: u64,
         transports: Flags,
     ) -> PyResult<PyRegisteredMemory> {
         PyRegisteredMemory::register(py, &*self.context()?, ptr, size, transports.0)
@@ -187,10 +188,10 @@ impl PyConnection {
         &self,
         py: Python<'_>,
         dst: &PyRegisteredMemory,
-        dstOffset: u64,
+        #[pyo3(from_py_with = whole)] dstOffset: u64,
         src: &PyRegisteredMemory,
-        srcOffset: u64,
-        size: u64,
+        #[pyo3(from_py_with = whole)] srcOffset: u64,
+        #[pyo3(from_py_with = whole)] size: u64,
     ) -> PyResult<()> {
         let (dst, src) = (dst.memory()?, src.memory()?);
         let connection = self.open(py)?;
@@ -206,9 +207,9 @@ impl PyConnection {
         &self,
         py: Python<'_>,
         dst: &PyRegisteredMemory,
-        dst_offset: u64,
-        src: usize,
-        new_value: u64,
+        #[pyo3(from_py_with = whole)] dst_offset: u64,
+        #[pyo3(from_py_with = whole)] src: usize,
+        #[pyo3(from_py_with = whole)] new_value: u64,
     ) -> PyResult<()> {
         if src == 0 || !src.is_multiple_of(8) {
             return Err(error::misuse(format!(

@@ -3,7 +3,7 @@
 use mscclpp::{Gpu, Platform};
 use pyo3::prelude::*;
 
-use crate::error::OrRaise;
+use crate::{error::OrRaise, whole::whole};
 
 /// The platform that devices come from where a program says nothing else.
 pub(crate) fn platform(py: Python<'_>) -> PyResult<Platform> {
@@ -27,6 +27,6 @@ pub(crate) fn device_count(py: Python<'_>) -> PyResult<usize> {
 /// also with CuPy and PyTorch. A thread that has not called it has GPU 0, or the one that another library made current.
 /// Raises `Error` if there is no such GPU. `mscclpp.set_device(rank % mscclpp.device_count())` spreads ranks over the GPUs.
 #[pyfunction]
-pub(crate) fn set_device(py: Python<'_>, device: usize) -> PyResult<()> {
+pub(crate) fn set_device(py: Python<'_>, #[pyo3(from_py_with = whole)] device: usize) -> PyResult<()> {
     py.detach(|| Platform::detect()?.gpu(device)?.make_current()).or_raise()
 }

@@ -15,6 +15,7 @@ use crate::{
     owned::Owned,
     raw::Bytes,
     retired, waiting,
+    whole::whole,
 };
 
 /// A kernel, loaded on the GPU that was current when it was made. What `mscclpp.utils.Kernel` is made of.
@@ -81,7 +82,7 @@ impl PyKernel {
         params: Bytes,
         nblocks: [u32; 3],
         nthreads: [u32; 3],
-        shared: u32,
+        #[pyo3(from_py_with = whole)] shared: u32,
         stream: Option<usize>,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<()> {
@@ -175,14 +176,20 @@ pub(crate) fn current_gpu(py: Python<'_>) -> PyResult<CurrentGpu> {
 
 /// The NUMA node of a GPU, where the system knows one.
 #[pyfunction(name = "_numa_node")]
-pub(crate) fn numa_node(py: Python<'_>, device_id: usize) -> PyResult<Option<u32>> {
+pub(crate) fn numa_node(
+    py: Python<'_>,
+    #[pyo3(from_py_with = whole)] device_id: usize,
+) -> PyResult<Option<u32>> {
     let platform = platform(py)?;
     Ok(py.detach(|| platform.gpu(device_id)).or_raise()?.properties().numa_node)
 }
 
 /// The number of the GPU in whose memory an address is.
 #[pyfunction(name = "_device_of")]
-pub(crate) fn device_of(py: Python<'_>, address: u64) -> PyResult<Option<usize>> {
+pub(crate) fn device_of(
+    py: Python<'_>,
+    #[pyo3(from_py_with = whole)] address: u64,
+) -> PyResult<Option<usize>> {
     let platform = platform(py)?;
     Ok(py.detach(|| platform.owner_of(DevicePtr(address))).or_raise()?.map(|gpu| gpu.id()))
 }

@@ -38,6 +38,7 @@ mod retired;
 mod semaphore;
 mod transport;
 mod waiting;
+mod whole;
 
 use pyo3::{PyTypeInfo, prelude::*, types::PyDict};
 

@@ -22,6 +22,7 @@ use crate::{
     owned::{Owned, closable},
     semaphore::{PyHostToDevice, PySemaphore, Shared},
     waiting,
+    whole::whole,
 };
 
 /// What any service with a proxy offers to those that start and stop it; to be derived from.
@@ -145,7 +146,10 @@ impl PyProxyService {
 impl PyProxyService {
     #[new]
     #[pyo3(signature = (fifo_size = Fifo::DEFAULT_SIZE))]
-    fn new(py: Python<'_>, fifo_size: u64) -> PyResult<PyClassInitializer<Self>> {
+    fn new(
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole)] fifo_size: u64,
+    ) -> PyResult<PyClassInitializer<Self>> {
         let gpu = device::current(py)?;
         let state = py.detach(|| State::new(gpu, fifo_size)).or_raise()?;
         let service = Self { inner: Owned::that_may_wait("ProxyService", Arc::new(Mutex::new(state))) };
@@ -233,18 +237,28 @@ impl PyProxyService {
     }
 
     #[pyo3(signature = (id))]
-    fn semaphore(&self, py: Python<'_>, id: u32) -> PyResult<PyHostToDevice> {
+    fn semaphore(&self, py: Python<'_>, #[pyo3(from_py_with = whole)] id: u32) -> PyResult<PyHostToDevice> {
         self.shared(py, id).map(PyHostToDevice::of)
     }
 
     #[pyo3(signature = (id))]
-    fn base_port_channel(&self, py: Python<'_>, id: u32) -> PyResult<PyBasePortChannel> {
+    fn base_port_channel(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole)] id: u32,
+    ) -> PyResult<PyBasePortChannel> {
         let channel = self.beside(py, move |service| service.base_port_channel(SemaphoreId::from_raw(id)))?;
         Ok(PyBasePortChannel { inner: Owned::that_may_wait("BasePortChannel", Some(channel)) })
     }
 
     #[pyo3(signature = (id, dst, src))]
-    fn port_channel(&self, py: Python<'_>, id: u32, dst: u32, src: u32) -> PyResult<PyPortChannel> {
+    fn port_channel(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole)] id: u32,
+        #[pyo3(from_py_with = whole)] dst: u32,
+        #[pyo3(from_py_with = whole)] src: u32,
+    ) -> PyResult<PyPortChannel> {
         let channel = self.beside(py, move |service| {
             let (dst, src) = (MemoryId::from_raw(dst), MemoryId::from_raw(src));
             service.port_channel(SemaphoreId::from_raw(id), dst, src)

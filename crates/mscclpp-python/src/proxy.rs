@@ -19,6 +19,7 @@ use crate::{
     handle::FifoDeviceHandle,
     owned::Owned,
     waiting,
+    whole::whole,
 };
 
 enumeration! {
@@ -90,7 +91,11 @@ impl PyProxy {
 impl PyProxy {
     #[new]
     #[pyo3(signature = (handler, fifo_size = Fifo::DEFAULT_SIZE))]
-    fn new(py: Python<'_>, handler: &Bound<'_, PyAny>, fifo_size: u64) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        handler: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = whole)] fifo_size: u64,
+    ) -> PyResult<Self> {
         if !handler.is_callable() {
             return Err(PyTypeError::new_err(format!(
                 "argument 'handler': expected a function of a trigger, got {}",

@@ -52,7 +52,7 @@ def writes(rank, n, address, config):
         connection.write(theirs, 120, source, 0, 16)
     with pytest.raises(Error, match="src is 0x1"):
         connection.update_and_sync(theirs, 0, 1, 1)
-    with pytest.raises(OverflowError):
+    with pytest.raises(OverflowError, match="a number from 0 to .*, got -1"):
         connection.write(theirs, -1, source, 0, 8)
     assert word.value == 4711 and comm.context() is comm.context()
     comm.bootstrap().barrier()

@@ -164,6 +164,8 @@ def noted(caught):
         (lambda: mscclpp.Proxy(handler=3), "handler"),
         (lambda: mscclpp.Endpoint.deserialize(3.5), "data"),
         (lambda: mscclpp.RawGpuBuffer(-1), "nelems"),
+        (lambda: TcpBootstrap.create(0, -2), "nRanks"),
+        (lambda: mscclpp.ProxyService().port_channel(0, 2**32, 0), "dst"),
         (lambda: mscclpp.RawGpuBuffer(8).to_dlpack("quaternion"), "data_type"),
     ],
 )

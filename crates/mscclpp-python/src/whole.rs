@@ -1,0 +1,20 @@
+//! Whole numbers as arguments. PyO3 notes in an error which argument it is about, and Python's own text about a number that
+//! is too small or too large does not say which number that was.
+
+use pyo3::{exceptions::PyOverflowError, prelude::*};
+
+/// The number, if it fits.
+pub(crate) fn whole<T: TryFrom<u64>>(given: &Bound<'_, PyAny>) -> PyResult<T> {
+    let most = u64::MAX >> (64 - 8 * size_of::<T>());
+    let misfit = || PyOverflowError::new_err(format!("expected a number from 0 to {most}, got {given}"));
+    match given.extract::<u64>() {
+        Ok(number) => T::try_from(number).map_err(|_| misfit()),
+        Err(error) if error.is_instance_of::<PyOverflowError>(given.py()) => Err(misfit()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The same for all numbers of a sequence.
+pub(crate) fn wholes<T: TryFrom<u64>>(given: &Bound<'_, PyAny>) -> PyResult<Vec<T>> {
+    given.extract::<Vec<Bound<'_, PyAny>>>()?.iter().map(whole).collect()
+}

@@ -150,8 +150,8 @@ pub enum Error {
     /// Rank 0 at this address belongs to a job that is complete already: another job uses the address. A rank asks
     /// again for two seconds first, because an earlier job of the same processes may be about to end.
     #[error(
-        "the job at {address} has all its {n_ranks} ranks already, rank {rank} too: another job uses this address, or \
-         this rank was started twice"
+        "the job at {address} has all its {n_ranks} ranks already, rank {rank} too: another job uses this address, this \
+         rank was started twice, or an earlier job of these processes has not been dropped yet"
     )]
     JobComplete {
         /// The address at which rank 0 of the complete job listens.

@@ -51,6 +51,10 @@ impl<'a> MeshBuilder<'a> {
 
     /// Sends this rank's parts to all peers, and then waits for theirs. So ranks never wait for each other in a circle.
     ///
+    /// It returns when this rank has all that it needs; a peer may still be about to open what this rank sent, and fails if
+    /// that is gone. So a rank that may end, or drop the mesh, before its peers have used theirs calls
+    /// [`Bootstrap::barrier`](crate::Bootstrap::barrier) first.
+    ///
     /// # Errors
     /// [`Error::Bootstrap`](crate::Error::Bootstrap) for a peer that does not exist or is named twice, and
     /// [`Error::Core`](crate::Error::Core) for an endpoint that cannot be opened, before anything is sent. After that, those

@@ -400,11 +400,12 @@ static void endings() {
     if (blockIdx.x == 0) {
       CHECK(watched.handle.sync(1));
     } else {
-      while (++looks < 100) mscclpp_host::pause();
+      // Fewer than the polls before a look for an abort: the push that gave up has aborted the FIFO.
+      while (++looks < mscclpp::PollsBeforeFirstLook / 2) mscclpp_host::pause();
       watched.looking() = 0;
     }
   });
-  CHECK(looks == 100 && watched.tailCache() == 2 && watched.looking() == 0);
+  CHECK(looks == mscclpp::PollsBeforeFirstLook / 2 && watched.tailCache() == 2 && watched.looking() == 0);
 
   World world(2, 4096, 0);
   CHECK(!world.channel.putWithSignalAndFlush(0, 0, 8, 100) && world.status[mscclpp::StatusTimedOut] == 1);

@@ -20,7 +20,9 @@ pub enum Error {
         problem: &'static str,
     },
     /// No process listens at the peer's address any more.
-    #[error("the peer's process has ended, or has dropped all that it shared: nothing listens at its socket {address:?}")]
+    #[error(
+        "the peer's process has ended, or has dropped all that it shared: nothing listens at its socket {address:?}"
+    )]
     Gone {
         /// The abstract socket's name.
         address: String,

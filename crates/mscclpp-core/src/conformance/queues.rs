@@ -74,6 +74,10 @@ fn any_queue_size_will_do(setup: &dyn Setup) {
         let mut queue = ends.ab.open_queue().expect("a queue");
         let route = queue.route(&target.at_peer, &source.memory).expect("a route");
         for n in 0..WRITES {
+            // Of two writes to one place with no flush between them, some transports leave either.
+            if n == WRITES - PLACES {
+                flush(&mut queue);
+            }
             when_there_is_room(&mut queue, |queue| {
                 queue.write(route, n % PLACES * PIECE, n * PIECE, PIECE).expect("write");
             });

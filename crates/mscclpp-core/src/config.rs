@@ -113,9 +113,9 @@ pub enum IbMode {
     /// What the environment or the device says.
     #[default]
     Default,
-    /// RDMA atomics on the peer's token.
+    /// RDMA atomics on the peer's token, if that is possible at both ends.
     Host,
-    /// Writes with immediate data, for devices without atomics.
+    /// Writes with immediate data, both ways, whatever the other end says. For devices without atomics.
     HostNoAtomic,
 }
 

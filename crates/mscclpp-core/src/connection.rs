@@ -12,7 +12,7 @@ use crate::{
     Context, Device, Endpoint, EndpointInfo, Error, LinkMonitor, RegisteredMemory, Result, SendQueue,
     Transport,
     patience::Patience,
-    provider::{Link, Operation, Queue, Registration, RemoteRegion, RouteId, TransportProvider},
+    provider::{Link, Operation, Queue, Registration, RemoteRegion, RouteId, TokenMemory, TransportProvider},
 };
 
 /// A live link from an endpoint of this process to a peer's. Cheap to clone. It is closed when the last clone, and the last
@@ -379,6 +379,11 @@ impl Connection {
 
     pub(crate) fn local_gpu(&self) -> Option<&Gpu> {
         self.inner.local.as_local().and_then(|local| local.gpu.as_ref())
+    }
+
+    /// On which GPU, and in which memory of it, tokens of this side are; none for a CPU.
+    pub(crate) fn token_place(&self) -> Result<Option<(&Gpu, TokenMemory)>> {
+        self.local_gpu().map(|gpu| Ok((gpu, self.inner.link.token_memory()?))).transpose()
     }
 
     /// What writes of this connection from `src` are made with.

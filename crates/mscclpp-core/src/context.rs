@@ -315,15 +315,15 @@ impl Context {
         Error::NoProvider { transport, available: self.transports(), reason }
     }
 
-    /// Words for a semaphore over `transport`, whose waits are on `gpu` or on the host.
+    /// Words for a semaphore over `transport`, whose waits are on a GPU, for which they are in that memory, or on the host.
     pub(crate) fn token(
         &self,
-        gpu: Option<&Gpu>,
+        place: Option<(&Gpu, TokenMemory)>,
         transport: Transport,
         alignment: u64,
     ) -> Result<TokenBlock> {
-        self.inner.slabs.token(gpu, transport, alignment, || match gpu {
-            Some(gpu) => self.device_tokens(gpu, transport),
+        self.inner.slabs.token(place, transport, alignment, || match place {
+            Some((gpu, memory)) => self.device_tokens(gpu, memory, transport),
             None => self.host_tokens(transport),
         })
     }
@@ -332,12 +332,9 @@ impl Context {
         self.inner.slabs.status(gpu)
     }
 
-    /// Memory for tokens that kernels poll, where the transport wants it.
-    fn device_tokens(&self, gpu: &Gpu, transport: Transport) -> Result<TokenSlab> {
-        let (ptr, of, owner): (_, _, Arc<dyn Any + Send + Sync>) = match self
-            .provider(transport)?
-            .token_memory(transport, gpu, HOST_TOKEN_SLAB)?
-        {
+    /// Memory for tokens that kernels poll.
+    fn device_tokens(&self, gpu: &Gpu, memory: TokenMemory, transport: Transport) -> Result<TokenSlab> {
+        let (ptr, of, owner): (_, _, Arc<dyn Any + Send + Sync>) = match memory {
             TokenMemory::Device => {
                 let memory = self.register_buffer(&gpu.allocate(TOKEN_SLAB)?, transport)?;
                 return Ok(TokenSlab { memory, len: TOKEN_SLAB, beside: None, host: None });
@@ -354,7 +351,10 @@ impl Context {
                 }
                 (host, None, Arc::new(pinned))
             }
-            TokenMemory::Own(own) => (own.ptr, own.gpu, own.owner),
+            TokenMemory::Own => {
+                let own = self.provider(transport)?.own_tokens(transport, gpu, HOST_TOKEN_SLAB)?;
+                (own.ptr, own.gpu, own.owner)
+            }
         };
         let region = MemoryRegion::new(ptr, HOST_TOKEN_SLAB, of, Some(owner))?;
         Ok(TokenSlab {

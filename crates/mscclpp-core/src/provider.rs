@@ -23,7 +23,8 @@ use std::{any::Any, fmt, sync::Arc};
 use mscclpp_gpu::{DevicePtr, Gpu};
 
 use crate::{
-    EndpointConfig, EndpointInfo, LinkMonitor, MemoryRegion, RegionInfo, Result, Transport, TransportFlags,
+    EndpointConfig, EndpointInfo, Error, LinkMonitor, MemoryRegion, RegionInfo, Result, Transport,
+    TransportFlags,
 };
 
 /// A transport, or a family of them.
@@ -44,15 +45,16 @@ pub trait TransportProvider: Send + Sync {
         local == remote
     }
 
-    /// In which memory the tokens are that peers raise over `transport` and kernels of `gpu` poll. It decides how fast a signal
-    /// is seen, and how it can be kept behind the data. Asked for `len` bytes that many semaphores share, and which are then
-    /// registered as any region is. The default is device memory. Endpoints on a CPU use host memory, without asking.
+    /// Memory of the provider's own for tokens of `gpu`, where a link wants that ([`TokenMemory::Own`]): `len` bytes, which many
+    /// semaphores over `transport` share, and which are then registered as any region is. The default has none.
     ///
     /// # Errors
-    /// If memory of the provider's own cannot be had.
-    fn token_memory(&self, transport: Transport, gpu: &Gpu, len: u64) -> Result<TokenMemory> {
-        let _ = (transport, gpu, len);
-        Ok(TokenMemory::Device)
+    /// If it cannot be had.
+    fn own_tokens(&self, transport: Transport, gpu: &Gpu, len: u64) -> Result<OwnTokens> {
+        let _ = (gpu, len);
+        Err(Error::InvalidArgument(format!(
+            "a link over {transport} wants tokens in memory of its provider, which makes none (own_tokens)"
+        )))
     }
 
     /// Opens this side's end. `gpu` is the device of the configuration, or none for a CPU.
@@ -107,16 +109,16 @@ pub trait TransportProvider: Send + Sync {
     ) -> Result<Arc<dyn Link>>;
 }
 
-/// Memory for inbound tokens: see [`TransportProvider::token_memory`].
-#[derive(Debug)]
+/// Memory for inbound tokens: see [`Link::token_memory`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TokenMemory {
     /// Of the device whose kernels wait.
     Device,
     /// Pinned host memory that the device reaches.
     PinnedHost,
-    /// The provider's own.
-    Own(OwnTokens),
+    /// The provider's own ([`TransportProvider::own_tokens`]).
+    Own,
 }
 
 /// Memory of a provider's own for tokens.
@@ -188,6 +190,16 @@ pub trait Link: Send + Sync + Any {
     /// [`crate::Error::PeerLost`], or the provider's own.
     fn open_queue(&self) -> Result<Box<dyn Queue>>;
 
+    /// In which memory the tokens are that the peer raises over this link and kernels of this side's GPU poll. It decides how
+    /// fast a signal is seen, and how it can be kept behind the data. Asked for each semaphore, and the same each time. The
+    /// default is device memory. Endpoints on a CPU use host memory, without asking.
+    ///
+    /// # Errors
+    /// If there is none in which a token stays behind its data.
+    fn token_memory(&self) -> Result<TokenMemory> {
+        Ok(TokenMemory::Device)
+    }
+
     /// Carries out what has come for this side, where that is left to a thread of the transport, such as storing tokens. A host
     /// thread calls it again and again while it waits for a signal over this link, so that it need not wait for that other
     /// thread to wake up. Does not block. Returns whether something had come; the caller then looks at its token at once. Most
@@ -244,8 +256,9 @@ pub enum Operation {
         offset: u64,
         /// What.
         value: u64,
-        /// What is there before, where that is known: only this side changes the word, and `value` is larger. A transport
-        /// may add the difference instead.
+        /// What is there before, where that is known: then the word is a token of the peer, which is where its link wants tokens
+        /// ([`Link::token_memory`]), only this side changes it, and `value` is larger. A transport may add the difference
+        /// instead.
         previous: Option<u64>,
     },
     /// Store `value` in 8 bytes of local device memory once all earlier operations are complete at the peer, so that

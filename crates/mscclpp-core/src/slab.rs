@@ -17,7 +17,7 @@ use std::{
 use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, PinnedBuffer};
 use parking_lot::Mutex;
 
-use crate::{RegisteredMemory, Result, Transport};
+use crate::{RegisteredMemory, Result, Transport, provider::TokenMemory};
 
 /// Bytes of a token block: four lines of 128 bytes, so that no two words with different writers share one.
 pub(crate) const TOKEN_BLOCK: u64 = 512;
@@ -46,8 +46,8 @@ pub(crate) struct Slabs {
     status: Mutex<HashMap<usize, Slab<PinnedBuffer<AtomicU32>>>>,
 }
 
-/// A device, or none for the host, and a transport.
-type TokenKey = (Option<usize>, Transport);
+/// A device and the memory for it, or none for the host; and a transport.
+type TokenKey = (Option<(usize, TokenMemory)>, Transport);
 
 struct Slab<M> {
     memory: M,
@@ -94,14 +94,15 @@ impl Slabs {
     /// A block at a multiple of `alignment` in its slab. `make` makes a new one.
     pub(crate) fn token(
         &self,
-        gpu: Option<&Gpu>,
+        place: Option<(&Gpu, TokenMemory)>,
         transport: Transport,
         alignment: u64,
         make: impl FnOnce() -> Result<TokenSlab>,
     ) -> Result<TokenBlock> {
         let block = Block { len: TOKEN_BLOCK, alignment };
         let make = || make().map(|slab| (slab.clone(), slab.len));
-        let (slab, offset) = cut(&mut self.tokens.lock(), (gpu.map(Gpu::id), transport), block, make)?;
+        let key = (place.map(|(gpu, memory)| (gpu.id(), memory)), transport);
+        let (slab, offset) = cut(&mut self.tokens.lock(), key, block, make)?;
         Ok(TokenBlock { slab, offset, taken: Arc::default() })
     }
 

@@ -21,7 +21,7 @@ pub struct SemaphoreStub {
 
 impl SemaphoreStub {
     /// Makes a token, at zero, in the memory of the connection's local device, or where the transport wants it
-    /// ([`TransportProvider::token_memory`](crate::provider::TransportProvider::token_memory)).
+    /// ([`Link::token_memory`](crate::provider::Link::token_memory)).
     ///
     /// # Errors
     /// [`Gpu`](crate::Error::Gpu) when memory is short; what the connection failed with, if it did.
@@ -44,7 +44,7 @@ impl SemaphoreStub {
     fn aligned(connection: &Connection, alignment: u64) -> Result<Self> {
         connection.check()?;
         let context = connection.context();
-        let block = context.token(connection.local_gpu(), connection.transport(), alignment)?;
+        let block = context.token(connection.token_place()?, connection.transport(), alignment)?;
         Ok(Self {
             memory: block.memory().clone(),
             offset: block.offset,

@@ -6,11 +6,12 @@ mod courier;
 
 use std::process::Command;
 
-use courier::{Courier, Reach, Tokens};
+use courier::{Courier, Reach};
 use libtest_mimic::Trial;
 use mscclpp_core::{
     Context, ContextBuilder, Device, Transport,
     conformance::{self, Setup},
+    provider::TokenMemory,
 };
 use mscclpp_gpu::Platform;
 use mscclpp_test_support::{child, start_waiting};
@@ -36,10 +37,12 @@ fn all() -> Vec<Couriers> {
         setup("Nothing", Reach::Nothing, true, |courier| courier),
         setup("Stores", Reach::Stores, false, |courier| courier),
         setup("Atomics", Reach::Atomics, true, |courier| courier),
-        setup("PinnedTokens", Reach::Nothing, false, |courier| courier.with_tokens(Tokens::PinnedHost)),
-        setup("MappedPinnedTokens", Reach::Atomics, false, |courier| courier.with_tokens(Tokens::PinnedHost)),
-        setup("OwnTokens", Reach::Nothing, false, |courier| courier.with_tokens(Tokens::Own)),
-        setup("MappedOwnTokens", Reach::Stores, false, |courier| courier.with_tokens(Tokens::Own)),
+        setup("PinnedTokens", Reach::Nothing, false, |courier| courier.with_tokens(TokenMemory::PinnedHost)),
+        setup("MappedPinnedTokens", Reach::Atomics, false, |courier| {
+            courier.with_tokens(TokenMemory::PinnedHost)
+        }),
+        setup("OwnTokens", Reach::Nothing, false, |courier| courier.with_tokens(TokenMemory::Own)),
+        setup("MappedOwnTokens", Reach::Stores, false, |courier| courier.with_tokens(TokenMemory::Own)),
         setup("FullAtFour", Reach::Nothing, true, |courier| courier.limited_to(4)),
     ]
 }

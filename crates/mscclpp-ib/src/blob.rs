@@ -30,10 +30,11 @@ fn malformed(what: &'static str) -> impl Fn(Malformed) -> Error {
     move |Malformed(problem)| Error::Malformed { what, problem }
 }
 
-/// How to reach an endpoint, and what its adapter can do.
+/// How to reach an endpoint, and what the other end must know of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EndpointBlob {
     pub(crate) address: Address,
+    /// Whether signals may be atomics there: the adapter has them, and the mode allows it.
     pub(crate) atomics: bool,
     pub(crate) is_ethernet: bool,
     pub(crate) gid: Gid,

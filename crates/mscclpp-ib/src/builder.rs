@@ -1,4 +1,5 @@
 use mscclpp_core::IbMode;
+use mscclpp_gpu::GpuDirect;
 use mscclpp_verbs_sys::Verbs;
 
 use crate::InfiniBand;
@@ -27,7 +28,7 @@ impl InfiniBandBuilder {
     }
 
     /// How signals travel to and from endpoints whose configuration does not say. Takes precedence over
-    /// `MSCCLPP_IBV_MODE`.
+    /// `MSCCLPP_IBV_MODE`. The two ends of a connection may say different things: see [`IbMode`].
     pub fn mode(mut self, mode: IbMode) -> Self {
         self.provider.mode = mode;
         self
@@ -39,6 +40,14 @@ impl InfiniBandBuilder {
     /// The functions must behave like those of libibverbs.
     pub unsafe fn verbs(mut self, verbs: &'static Verbs) -> Self {
         self.provider.verbs = Some(verbs);
+        self
+    }
+
+    /// Takes simulated devices for GPUs of these properties, whose memory adapters reach and the host does not: for tests
+    /// with a simulated adapter.
+    #[doc(hidden)]
+    pub fn gpus_like(mut self, direct: GpuDirect) -> Self {
+        self.provider.gpus_like = Some(direct);
         self
     }
 

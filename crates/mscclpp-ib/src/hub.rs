@@ -19,7 +19,6 @@ use std::{
     thread::JoinHandle,
 };
 
-use mscclpp_gpu::Gpu;
 use mscclpp_net::{
     SystemCall, SystemError,
     event_loop::{self, Commands},
@@ -50,7 +49,8 @@ pub(crate) struct Hub {
 struct Shared {
     verbs: &'static Verbs,
     adapters: Mutex<HashMap<String, Arc<Adapter>>>,
-    endpoints: Mutex<HashMap<Name, Listening>>,
+    /// Those that peers may open queues to.
+    endpoints: Mutex<HashMap<Name, Side>>,
     links: Mutex<Vec<Weak<LinkState>>>,
     words: Arc<Words>,
     /// The receiving ends that bring tokens, by the endpoints that they connect.
@@ -65,13 +65,6 @@ type SharedReceiver = Arc<Mutex<Receiver>>;
 pub(crate) struct Between {
     pub(crate) ours: Name,
     pub(crate) theirs: Name,
-}
-
-/// An endpoint that peers may open queues to.
-#[derive(Clone)]
-struct Listening {
-    side: Side,
-    flush: Option<Gpu>,
 }
 
 /// What other threads ask the hub's thread to do.
@@ -149,11 +142,10 @@ impl Hub {
         Ok(adapter)
     }
 
-    /// Opens an endpoint to which peers can connect. `flush` is the GPU to which data must be made visible before its
-    /// tokens are stored here.
-    pub(crate) fn open_endpoint(&self, side: Side, flush: Option<Gpu>) -> Result<Address> {
+    /// Opens an endpoint to which peers can connect.
+    pub(crate) fn open_endpoint(&self, side: Side) -> Result<Address> {
         let address = self.links.open_endpoint()?;
-        self.shared.endpoints.lock().insert(address.name, Listening { side, flush });
+        self.shared.endpoints.lock().insert(address.name, side);
         Ok(address)
     }
 

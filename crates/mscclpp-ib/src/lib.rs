@@ -27,8 +27,8 @@
 //! So if two writes go to the same bytes with neither a signal nor a flush between them, either may remain. Without
 //! relaxed ordering ([`InfiniBandBuilder::relaxed_ordering`]) the later one remains.
 //!
-//! If an adapter has no atomics, or if `MSCCLPP_IBV_MODE` is `host-no-atomic`, a signal is a number that comes with the
-//! data, as an RDMA write with immediate data. The peer's adapter reports it after the data has arrived, and a thread
+//! If one of the two adapters has no atomics, or if the mode of one of the two endpoints is `host-no-atomic`, a signal is a
+//! number that comes with the data, as an RDMA write with immediate data. The peer's adapter reports it after the data has arrived, and a thread
 //! of the peer's process stores it in the token with release order. For GPUs, the place of the tokens depends on what
 //! the driver promises; if it promises too little, the transport refuses. `docs/design/infiniband.md` says more.
 //!

@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use mscclpp_core::{
     Error as CoreError, IbConfig, LinkMonitor, Result as CoreResult, Transport,
-    provider::{Link, Queue},
+    provider::{Link, Queue, TokenMemory},
 };
+use mscclpp_gpu::Gpu;
 use mscclpp_net::links::{self, DataConnection, LinkEnd, LinkEvents};
 
 use crate::{
     adapter::{Adapter, Port, Reliability},
     error::{Error, Result},
     hub::{Between, Hub},
+    ordering::{self, Promise, SignalMode, TokenPlan},
     receiver::Complaint,
     sender::SendQueue,
 };
@@ -25,18 +27,29 @@ pub(crate) struct Side {
     pub(crate) reliability: Reliability,
     pub(crate) config: IbConfig,
     pub(crate) max_waiting: Option<u32>,
+    /// Whether signals may be atomics here: the adapter has them, and the mode allows it.
+    pub(crate) atomics: bool,
+    /// The GPU, and what it promises; none for a CPU, and for a simulated device, whose memory is that of the host.
+    pub(crate) gpu: Option<(Gpu, Promise)>,
+}
+
+impl Side {
+    /// Where tokens of this side are, and what is done before one is stored, if signals travel like that.
+    pub(crate) fn tokens(&self, mode: SignalMode) -> TokenPlan {
+        self.gpu.as_ref().map_or(TokenPlan::OnDevice, |(_, promise)| ordering::plan(*promise, mode))
+    }
 }
 
 /// What the queues of a link share.
 pub(crate) struct LinkState {
     side: Side,
-    immediates: bool,
+    mode: SignalMode,
     monitor: LinkMonitor,
 }
 
 impl LinkState {
-    pub(crate) fn new(side: Side, immediates: bool, monitor: LinkMonitor) -> Self {
-        Self { side, immediates, monitor }
+    pub(crate) fn new(side: Side, mode: SignalMode, monitor: LinkMonitor) -> Self {
+        Self { side, mode, monitor }
     }
 
     pub(crate) fn side(&self) -> &Side {
@@ -69,7 +82,7 @@ impl LinkState {
 
     /// Whether signals go as immediate data.
     pub(crate) fn immediates(&self) -> bool {
-        self.immediates
+        self.mode == SignalMode::Immediates
     }
 
     pub(crate) fn check(&self) -> CoreResult<()> {
@@ -142,6 +155,19 @@ impl Link for IbLink {
             Ok(queue) => Ok(Box::new(queue)),
             // What the link knows of the peer says more than that a queue to it could not be opened.
             Err(error) => Err(self.state.check().err().unwrap_or_else(|| error.over(self.state.transport()))),
+        }
+    }
+
+    fn token_memory(&self) -> CoreResult<TokenMemory> {
+        let side = self.state.side();
+        match side.tokens(self.state.mode) {
+            TokenPlan::OnDevice => Ok(TokenMemory::Device),
+            TokenPlan::OnHost | TokenPlan::OnHostAfterFlush => Ok(TokenMemory::PinnedHost),
+            TokenPlan::Refuse(reason) => {
+                let gpu = side.gpu.as_ref().map_or(String::new(), |(gpu, _)| format!("{gpu} with "));
+                Err(Error::Incompatible(format!("{gpu}{}: {reason}", side.adapter.name()))
+                    .over(side.transport))
+            }
         }
     }
 

@@ -27,6 +27,19 @@ pub(crate) enum SignalMode {
     Immediates,
 }
 
+/// How signals travel over a connection, both ways: by atomics if they are possible at both its ends. One end asks, the other
+/// carries out. The ends know the same two facts of each other, so they decide alike.
+pub(crate) fn mode(atomics_here: bool, atomics_there: bool) -> SignalMode {
+    if atomics_here && atomics_there { SignalMode::Atomics } else { SignalMode::Immediates }
+}
+
+/// What a GPU and its adapter promise of writes to its memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Promise {
+    pub(crate) direct: GpuDirect,
+    pub(crate) mapping: Mapping,
+}
+
 /// Where the tokens are for which kernels of a GPU wait, and what is done with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TokenPlan {
@@ -42,7 +55,7 @@ pub(crate) enum TokenPlan {
 }
 
 /// Decides where tokens go, and what is done before one is stored.
-pub(crate) fn plan(direct: GpuDirect, mapping: Mapping, mode: SignalMode) -> TokenPlan {
+pub(crate) fn plan(Promise { direct, mapping }: Promise, mode: SignalMode) -> TokenPlan {
     if !direct.rdma && mapping == Mapping::PeerMem {
         return TokenPlan::Refuse(
             "the GPU's driver says that adapters cannot reach its memory (GPUDirect RDMA)",
@@ -76,6 +89,18 @@ mod tests {
         direct
     }
 
+    #[test]
+    fn both_ends_decide_alike_how_signals_travel() {
+        for (here, there, decided) in [
+            (true, true, SignalMode::Atomics),
+            (true, false, SignalMode::Immediates),
+            (false, true, SignalMode::Immediates),
+            (false, false, SignalMode::Immediates),
+        ] {
+            assert_eq!([mode(here, there), mode(there, here)], [decided; 2], "{here} {there}");
+        }
+    }
+
     /// All combinations of what matters.
     #[test]
     fn every_combination_is_decided() {
@@ -98,7 +123,7 @@ mod tests {
         ];
         for (mode, ordering, flush, expected) in table {
             for (mapping, rdma) in [(DmaBuf, true), (DmaBuf, false), (PeerMem, true)] {
-                let planned = match plan(direct(rdma, ordering, flush), mapping, mode) {
+                let planned = match plan(Promise { direct: direct(rdma, ordering, flush), mapping }, mode) {
                     TokenPlan::OnDevice => "device",
                     TokenPlan::OnHostAfterFlush => "flush",
                     TokenPlan::OnHost => "host",
@@ -106,7 +131,8 @@ mod tests {
                 };
                 assert_eq!(planned, expected, "{mapping:?} {rdma} {mode:?} {ordering:?} {flush}");
             }
-            let refused = plan(direct(false, ordering, flush), PeerMem, mode);
+            let promise = Promise { direct: direct(false, ordering, flush), mapping: PeerMem };
+            let refused = plan(promise, mode);
             assert!(matches!(refused, TokenPlan::Refuse(_)), "{refused:?}");
         }
     }

@@ -7,9 +7,9 @@ use std::{
 use mscclpp_core::{
     EndpointConfig, EndpointInfo, Error as CoreError, IbMode, LinkMonitor, MemoryRegion, RegionInfo,
     Result as CoreResult, Transport, TransportFlags, host_id,
-    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TokenMemory, TransportProvider},
+    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
 };
-use mscclpp_gpu::{Gpu, Platform};
+use mscclpp_gpu::{Gpu, GpuDirect, Platform};
 use mscclpp_net::links::Name;
 use mscclpp_verbs_sys::Verbs;
 use parking_lot::Mutex;
@@ -22,7 +22,7 @@ use crate::{
     hub::{Between, Hub},
     link::{IbLink, LinkState, Side},
     nearest::nearest,
-    ordering::{self, Mapping, SignalMode, TokenPlan},
+    ordering::{self, Mapping, Promise},
     region::{Keys, LocalRegion, PeerRegion},
     settings::Env,
 };
@@ -53,6 +53,7 @@ pub struct InfiniBand {
     pub(crate) relaxed_ordering: Option<bool>,
     pub(crate) broken_order: bool,
     pub(crate) mode: IbMode,
+    pub(crate) gpus_like: Option<GpuDirect>,
     devices: OnceLock<Result<Devices, String>>,
     hub: Mutex<Weak<Hub>>,
 }
@@ -221,10 +222,8 @@ impl InfiniBand {
             }
         }
         let mode = if ib.mode == IbMode::Default { self.mode(env) } else { ib.mode };
-        let flush = match gpu.map(|gpu| plan_tokens(gpu, &adapter, SignalMode::Immediates)).transpose()? {
-            Some(TokenPlan::OnHostAfterFlush) => gpu.cloned(),
-            _ => None,
-        };
+        let atomics = adapter.limits().atomics && mode != IbMode::HostNoAtomic;
+        let promise = gpu.map(|gpu| self.promise(gpu, &adapter)).transpose()?.flatten();
         let side = Side {
             transport: config.transport,
             adapter,
@@ -232,17 +231,24 @@ impl InfiniBand {
             reliability,
             config: ib.clone(),
             max_waiting: config.max_write_queue_size,
+            atomics,
+            gpu: gpu.cloned().zip(promise),
         };
-        let address = hub.open_endpoint(side.clone(), flush)?;
+        let address = hub.open_endpoint(side.clone())?;
         let name = address.name;
         let blob = EndpointBlob {
             address,
-            atomics: side.adapter.limits().atomics,
+            atomics: side.atomics,
             is_ethernet: side.port.is_ethernet,
             gid: side.port.gid.gid,
             device: side.adapter.name().to_owned(),
         };
-        Ok(IbEndpoint { blob: blob.encode(), name, gpu: gpu.cloned(), mode, side, hub })
+        Ok(IbEndpoint { blob: blob.encode(), name, gpu: gpu.cloned(), side, hub })
+    }
+
+    /// Whether the host itself may read and write it.
+    fn is_host_memory(&self, region: &MemoryRegion) -> bool {
+        region.gpu().is_none_or(|gpu| gpu.platform() == Platform::Host && self.gpus_like.is_none())
     }
 
     /// How signals travel if a configuration does not say.
@@ -250,23 +256,16 @@ impl InfiniBand {
         if self.mode == IbMode::Default { env.mode.unwrap_or_default() } else { self.mode }
     }
 
-    fn tokens(&self, transport: Transport, gpu: &Gpu) -> Result<TokenMemory> {
-        if gpu.platform() == Platform::Host {
-            return Ok(TokenMemory::Device);
-        }
-        let (_, adapter, env) = self.adapter(transport)?;
-        let mode = match self.mode(env) {
-            IbMode::HostNoAtomic => SignalMode::Immediates,
-            _ if !adapter.limits().atomics => SignalMode::Immediates,
-            _ => SignalMode::Atomics,
+    /// What is promised of an adapter's writes to a GPU; nothing needs to be of a simulated device, whose memory is the host's.
+    fn promise(&self, gpu: &Gpu, adapter: &Adapter) -> Result<Option<Promise>> {
+        let direct = match (gpu.platform(), self.gpus_like) {
+            (Platform::Host, None) => return Ok(None),
+            (Platform::Host, Some(like)) => like,
+            _ => gpu.gpu_direct().map_err(|error| Error::Incompatible(format!("{gpu}: {error}")))?,
         };
-        match plan_tokens(gpu, &adapter, mode)? {
-            TokenPlan::OnDevice => Ok(TokenMemory::Device),
-            TokenPlan::OnHost | TokenPlan::OnHostAfterFlush => Ok(TokenMemory::PinnedHost),
-            TokenPlan::Refuse(reason) => {
-                Err(Error::Incompatible(format!("{gpu} with {}: {reason}", adapter.name())))
-            }
-        }
+        let mapping =
+            if direct.dma_buf && adapter.maps_dmabufs() { Mapping::DmaBuf } else { Mapping::PeerMem };
+        Ok(Some(Promise { direct, mapping }))
     }
 
     fn link(local: &IbEndpoint, remote: &EndpointInfo, monitor: LinkMonitor) -> Result<IbLink> {
@@ -283,36 +282,23 @@ impl InfiniBand {
                 layer(peer.is_ethernet)
             )));
         }
-        // Atomics need both adapters: one that asks, one that carries out.
-        let have_atomics = peer.atomics && side.adapter.limits().atomics;
-        let immediates = local.mode == IbMode::HostNoAtomic || !have_atomics;
-        let state = Arc::new(LinkState::new(side.clone(), immediates, monitor));
+        let mode = ordering::mode(side.atomics, peer.atomics);
+        let state = Arc::new(LinkState::new(side.clone(), mode, monitor));
         let same_host = host_id().is_ok_and(|host| host == remote.host);
         let link = local.hub.dial(&peer.address, same_host, local.name, state.clone())?;
         tracing::debug!(
             target: "mscclpp::conn", device = side.adapter.name(), peer = peer.device, from = %side.port.gid, to = %peer.gid,
-            immediates, "InfiniBand link opened"
+            signals = ?mode, "InfiniBand link opened"
         );
         let between = Between { ours: local.name, theirs: peer.address.name };
         Ok(IbLink::new(state, between, link, local.hub.clone()))
     }
 }
 
-/// What [`ordering::plan`] decides for a GPU and an adapter. Memory of simulated devices is host memory.
-fn plan_tokens(gpu: &Gpu, adapter: &Adapter, mode: SignalMode) -> Result<TokenPlan> {
-    if gpu.platform() == Platform::Host {
-        return Ok(TokenPlan::OnDevice);
-    }
-    let direct = gpu.gpu_direct().map_err(|error| Error::Incompatible(format!("{gpu}: {error}")))?;
-    let mapping = if direct.dma_buf && adapter.maps_dmabufs() { Mapping::DmaBuf } else { Mapping::PeerMem };
-    Ok(ordering::plan(direct, mapping, mode))
-}
-
 struct IbEndpoint {
     blob: Vec<u8>,
     name: Name,
     gpu: Option<Gpu>,
-    mode: IbMode,
     side: Side,
     hub: Arc<Hub>,
 }
@@ -349,10 +335,6 @@ impl TransportProvider for InfiniBand {
         local.is_ib() && remote.is_ib()
     }
 
-    fn token_memory(&self, transport: Transport, gpu: &Gpu, _len: u64) -> CoreResult<TokenMemory> {
-        self.tokens(transport, gpu).map_err(|error| error.over(transport))
-    }
-
     fn open_endpoint(
         &self,
         config: &EndpointConfig,
@@ -371,7 +353,7 @@ impl TransportProvider for InfiniBand {
     ) -> CoreResult<Arc<dyn Registration>> {
         let register = || {
             let (hub, adapter, _) = self.adapter(transport)?;
-            LocalRegion::register(hub, adapter, region)
+            LocalRegion::register(hub, adapter, region, self.is_host_memory(region))
         };
         match register() {
             Ok(region) => Ok(Arc::new(region)),
@@ -385,7 +367,7 @@ impl TransportProvider for InfiniBand {
         region: &Arc<MemoryRegion>,
     ) -> CoreResult<Option<Arc<dyn Registration>>> {
         let (_, adapter, _) = self.adapter(transport).map_err(|error| error.over(transport))?;
-        Ok(Some(Arc::new(LocalRegion::for_local_use(adapter, region))))
+        Ok(Some(Arc::new(LocalRegion::for_local_use(adapter, region, self.is_host_memory(region)))))
     }
 
     fn import(&self, info: &RegionInfo<'_>, _gpu: Option<&Gpu>) -> CoreResult<Arc<dyn RemoteRegion>> {

@@ -23,7 +23,6 @@ use std::{
     time::Instant,
 };
 
-use mscclpp_gpu::Gpu;
 use mscclpp_net::links::{self, DataConnection, Seat};
 use mscclpp_verbs_sys as sys;
 
@@ -33,6 +32,7 @@ use crate::{
     error::{Error, Result},
     hub::Between,
     link::Side,
+    ordering::{SignalMode, TokenPlan},
     region::{Refusal, Words},
     status::Status,
 };
@@ -81,8 +81,8 @@ pub(crate) struct Receiver {
     taken: Vec<Completion>,
     side: Side,
     selected: Option<Select>,
-    /// Makes data visible to it before a token is stored.
-    flush: Option<Gpu>,
+    /// Whether data is made visible to the GPU before a token is stored.
+    flushes: bool,
     credit: (u64, u32),
     /// How many receives were posted again, how many of these the peer was told of, and whether it is being told.
     again: u64,
@@ -125,7 +125,6 @@ const COUNT: u64 = u64::MAX;
 /// What a new receiver needs.
 pub(crate) struct Beginning {
     pub(crate) side: Side,
-    pub(crate) flush: Option<Gpu>,
     pub(crate) offer: Offer,
     pub(crate) words: Arc<Words>,
     pub(crate) channel: Arc<Channel>,
@@ -136,7 +135,7 @@ pub(crate) struct Beginning {
 impl Receiver {
     /// Makes this end, and tells the peer.
     pub(crate) fn new(
-        Beginning { side, flush, offer, words, channel, number }: Beginning,
+        Beginning { side, offer, words, channel, number }: Beginning,
         connection: DataConnection,
     ) -> Result<Self> {
         let most = side.adapter.limits().max_qp_wr.min(side.adapter.limits().max_cqe / 2).max(2);
@@ -160,6 +159,7 @@ impl Receiver {
         let answer = Answer { path: qp.path(&side.port), receives }.seal(&connection.outbound);
         // It fits the buffer of a new socket; a peer that went meanwhile is seen by the stream's end.
         let _ = (&connection.stream).write(&answer);
+        let flushes = side.tokens(SignalMode::Immediates) == TokenPlan::OnHostAfterFlush;
         Ok(Self {
             qp,
             cq,
@@ -167,7 +167,7 @@ impl Receiver {
             taken: Vec::new(),
             side,
             selected: None,
-            flush,
+            flushes,
             credit: offer.credit,
             again: 0,
             told: 0,
@@ -292,7 +292,7 @@ impl Receiver {
             return Ok(());
         }
         let select = self.read(completion).ok_or(Complaint::Message)?;
-        if let Some(gpu) = &self.flush {
+        if let Some((gpu, _)) = self.side.gpu.as_ref().filter(|_| self.flushes) {
             gpu.flush_gpu_direct_writes(false)
                 .map_err(|error| self.give_up(&Error::Incompatible(error.to_string())))?;
         }

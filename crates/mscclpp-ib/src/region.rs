@@ -13,7 +13,7 @@ use mscclpp_core::{
     MemoryRegion, RegionInfo,
     provider::{Registration, RemoteRegion},
 };
-use mscclpp_gpu::{DevicePtr, Platform};
+use mscclpp_gpu::DevicePtr;
 use parking_lot::Mutex;
 
 use crate::{
@@ -47,6 +47,7 @@ pub(crate) struct LocalRegion {
     blob: Vec<u8>,
     adapter: Arc<Adapter>,
     region: Arc<MemoryRegion>,
+    is_host_memory: bool,
 }
 
 /// The registration through which peers write.
@@ -74,14 +75,14 @@ impl Source {
     }
 }
 
-/// Whether the host itself may read and write it.
-fn is_host_memory(region: &MemoryRegion) -> bool {
-    region.gpu().is_none_or(|gpu| gpu.platform() == Platform::Host)
-}
-
 impl LocalRegion {
-    /// A region that peers may write to.
-    pub(crate) fn register(hub: Arc<Hub>, adapter: Arc<Adapter>, region: &Arc<MemoryRegion>) -> Result<Self> {
+    /// A region that peers may write to. `is_host_memory` says whether the host itself may read and write it.
+    pub(crate) fn register(
+        hub: Arc<Hub>,
+        adapter: Arc<Adapter>,
+        region: &Arc<MemoryRegion>,
+        is_host_memory: bool,
+    ) -> Result<Self> {
         let key = |access| Mr::of_region(&adapter, region, access);
         let (data, updates) = match hub.keys() {
             Keys::Strict => (key(Access::Strict)?, None),
@@ -95,7 +96,7 @@ impl LocalRegion {
             data_key: data.rkey(),
             update_key: updates.as_ref().unwrap_or(&data).rkey(),
         };
-        hub.words().add(region);
+        hub.words().add(region, is_host_memory);
         let shared = Some(Shared { _data: data, _updates: updates, hub, id: region.id() });
         Ok(Self {
             _shared: shared,
@@ -103,12 +104,18 @@ impl LocalRegion {
             blob: blob.encode(),
             adapter,
             region: region.clone(),
+            is_host_memory,
         })
     }
 
     /// Memory that no peer may reach.
-    pub(crate) fn for_local_use(adapter: Arc<Adapter>, region: &Arc<MemoryRegion>) -> Self {
-        Self { _shared: None, source: OnceLock::new(), blob: Vec::new(), adapter, region: region.clone() }
+    pub(crate) fn for_local_use(
+        adapter: Arc<Adapter>,
+        region: &Arc<MemoryRegion>,
+        is_host_memory: bool,
+    ) -> Self {
+        let (source, region) = (OnceLock::new(), region.clone());
+        Self { _shared: None, source, blob: Vec::new(), adapter, region, is_host_memory }
     }
 
     pub(crate) fn of(registration: &dyn Registration) -> Result<&Self> {
@@ -127,7 +134,7 @@ impl LocalRegion {
         let source = Arc::new(Source {
             mr: Mr::of_region(&self.adapter, &self.region, Access::Source)?,
             address: self.region.ptr().0,
-            is_host_memory: is_host_memory(&self.region),
+            is_host_memory: self.is_host_memory,
             _region: self.region.clone(),
         });
         Ok(self.source.get_or_init(|| source).clone())
@@ -173,7 +180,8 @@ fn downcast<'a, T: 'static>(any: &'a dyn Any, what: &'static str) -> Result<&'a 
 /// The registered regions, for the thread that stores tokens for peers without atomics.
 #[derive(Default)]
 pub(crate) struct Words {
-    table: Mutex<HashMap<u64, Weak<MemoryRegion>>>,
+    /// Each with whether the host may store there.
+    table: Mutex<HashMap<u64, (Weak<MemoryRegion>, bool)>>,
 }
 
 /// Why a token was not raised.
@@ -188,8 +196,8 @@ pub(crate) enum Refusal {
 }
 
 impl Words {
-    fn add(&self, region: &Arc<MemoryRegion>) {
-        self.table.lock().insert(region.id(), Arc::downgrade(region));
+    fn add(&self, region: &Arc<MemoryRegion>, is_host_memory: bool) {
+        self.table.lock().insert(region.id(), (Arc::downgrade(region), is_host_memory));
     }
 
     /// Once this returns, nothing is stored in the region any more.
@@ -203,8 +211,9 @@ impl Words {
     pub(crate) fn raise(&self, region: u64, offset: u64, value: u64) -> Result<(), Refusal> {
         // Held while storing, so that the owner of the memory waits in `withdraw` before it frees it.
         let table = self.table.lock();
-        let region = table.get(&region).and_then(Weak::upgrade).ok_or(Refusal::Region)?;
-        if !is_host_memory(&region) {
+        let (region, is_host_memory) = table.get(&region).ok_or(Refusal::Region)?;
+        let region = region.upgrade().ok_or(Refusal::Region)?;
+        if !is_host_memory {
             return Err(Refusal::Device);
         }
         let address = region.ptr().0.wrapping_add(offset);

@@ -11,7 +11,7 @@ use mscclpp_core::{
     Context, ContextBuilder, Device, IbMode, Transport,
     conformance::{self, Devices, Setup},
 };
-use mscclpp_gpu::Platform;
+use mscclpp_gpu::{GpuDirect, Platform, WritesOrdering};
 use mscclpp_ib::InfiniBand;
 use mscclpp_test_support::within;
 use mscclpp_verbs_sys::Verbs;
@@ -28,6 +28,7 @@ struct OverFake {
     world: Arc<Fake>,
     mode: IbMode,
     relaxed_ordering: bool,
+    gpus_like: Option<GpuDirect>,
     devices: Devices,
 }
 
@@ -35,7 +36,8 @@ impl OverFake {
     fn new(mode: IbMode, relaxed_ordering: bool) -> Self {
         let world = Fake::new(Config::new(2).with(|device| device.reordering = Reordering::HOST_MEMORY));
         let devices = "host::devices_0_and_1".parse().expect("two devices");
-        Self { verbs: world.verbs(), world: Arc::new(world), mode, relaxed_ordering, devices }
+        let (verbs, world) = (world.verbs(), Arc::new(world));
+        Self { verbs, world, mode, relaxed_ordering, gpus_like: None, devices }
     }
 }
 
@@ -43,8 +45,12 @@ impl Setup for OverFake {
     fn builder(&self) -> ContextBuilder {
         // SAFETY: the simulated adapters do what libibverbs does with real ones.
         let builder = unsafe { InfiniBand::builder().verbs(self.verbs) };
-        let infiniband = builder.mode(self.mode).relaxed_ordering(self.relaxed_ordering).build();
-        Context::builder().provider(infiniband).platform(Platform::Host)
+        let builder = builder.mode(self.mode).relaxed_ordering(self.relaxed_ordering);
+        let builder = match self.gpus_like {
+            Some(direct) => builder.gpus_like(direct),
+            None => builder,
+        };
+        Context::builder().provider(builder.build()).platform(Platform::Host)
     }
 
     fn transport(&self) -> Transport {
@@ -73,9 +79,13 @@ impl Setup for OverFake {
 }
 
 fn main() -> ExitCode {
+    // GPUs whose tokens, for signals by immediate data, are in the memory of the host: it does not reach theirs.
+    let gpus = GpuDirect { rdma: true, writes_ordering: WritesOrdering::AllDevices, ..GpuDirect::default() };
+    let to_gpus = OverFake { gpus_like: Some(gpus), ..OverFake::new(IbMode::HostNoAtomic, true) };
     let setups = [
         ("atomics", OverFake::new(IbMode::Host, true)),
         ("immediates", OverFake::new(IbMode::HostNoAtomic, true)),
+        ("immediates_to_gpus", to_gpus),
         ("atomics_without_relaxed_ordering", OverFake::new(IbMode::Host, false)),
     ];
     let trials = setups.iter().flat_map(|(name, setup)| conformance::trials(name, setup)).collect();

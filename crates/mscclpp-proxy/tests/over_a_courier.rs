@@ -16,9 +16,9 @@ use std::{
     time::Duration,
 };
 
-use courier::{Courier, Reach, Tokens};
+use courier::{Courier, Reach};
 use libtest_mimic::{Arguments, Trial};
-use mscclpp_core::Context;
+use mscclpp_core::{Context, provider::TokenMemory};
 use mscclpp_gpu::DeviceBuffer;
 use mscclpp_proxy::{PortChannel, ProxyService};
 use suite::{
@@ -37,7 +37,7 @@ fn main() {
         }));
     }
     // Everything again over queues that are full all the time, and with tokens in host memory.
-    let limited = Courier::new(Reach::Nothing).limited_to(4).with_tokens(Tokens::PinnedHost);
+    let limited = Courier::new(Reach::Nothing).limited_to(4).with_tokens(TokenMemory::PinnedHost);
     trials.extend(suite::trials("FullAtFour::", &setup_of(&limited, Reach::Nothing)));
     trials.push(Trial::test("a_run_of_triggers_is_one_batch", || {
         a_run_of_triggers_is_one_batch();

@@ -49,19 +49,12 @@ pub(crate) enum Reach {
     Atomics,
 }
 
-/// Where it has inbound tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Tokens {
-    Device,
-    PinnedHost,
-    Own,
-}
-
 /// The provider. Clones serve each other's endpoints.
 #[derive(Clone)]
 pub(crate) struct Courier {
     reach: Reach,
-    tokens: Tokens,
+    /// Where it has inbound tokens.
+    tokens: TokenMemory,
     /// How many orders a queue holds, if an endpoint's configuration does not say less.
     limit: u64,
     endpoints: Arc<Mutex<HashMap<u64, Weak<Endpoint>>>>,
@@ -80,7 +73,7 @@ impl Courier {
     pub(crate) fn new(reach: Reach) -> Self {
         Self {
             reach,
-            tokens: Tokens::Device,
+            tokens: TokenMemory::Device,
             limit: 1 << 16,
             endpoints: Arc::default(),
             opened: Arc::default(),
@@ -89,7 +82,7 @@ impl Courier {
         }
     }
 
-    pub(crate) fn with_tokens(self, tokens: Tokens) -> Self {
+    pub(crate) fn with_tokens(self, tokens: TokenMemory) -> Self {
         Self { tokens, ..self }
     }
 
@@ -235,18 +228,12 @@ impl TransportProvider for Courier {
         self.transports().has(local) && self.transports().has(remote)
     }
 
-    fn token_memory(&self, _: Transport, gpu: &Gpu, len: u64) -> Result<TokenMemory> {
-        Ok(match self.tokens {
-            Tokens::Device => TokenMemory::Device,
-            Tokens::PinnedHost => TokenMemory::PinnedHost,
-            Tokens::Own => {
-                let memory = gpu.allocate_pinned(len)?;
-                let ptr = memory.ptr();
-                // SAFETY: zeroed, from a page on, as long as the memory is kept, which nobody else looks at; kernels reach
-                // pinned memory.
-                TokenMemory::Own(unsafe { OwnTokens::new(ptr, None, Arc::new(memory)) })
-            }
-        })
+    fn own_tokens(&self, _: Transport, gpu: &Gpu, len: u64) -> Result<OwnTokens> {
+        let memory = gpu.allocate_pinned(len)?;
+        let ptr = memory.ptr();
+        // SAFETY: zeroed, from a page on, as long as the memory is kept, which nobody else looks at; kernels reach pinned
+        // memory.
+        Ok(unsafe { OwnTokens::new(ptr, None, Arc::new(memory)) })
     }
 
     fn open_endpoint(&self, config: &EndpointConfig, gpu: Option<&Gpu>) -> Result<Arc<dyn LocalEndpoint>> {
@@ -330,6 +317,7 @@ impl TransportProvider for Courier {
         let blob = Blob::decode(&remote.blob, "an endpoint")?;
         let link = Arc::new(CourierLink {
             limit,
+            tokens: self.tokens,
             held: self.held.clone(),
             largest: self.largest.clone(),
             open: Arc::new(()),

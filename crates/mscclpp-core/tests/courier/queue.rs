@@ -13,7 +13,7 @@ use std::{
 
 use mscclpp_core::{
     Error, Result,
-    provider::{Link, Operation, Queue, Registration, RemoteRegion, RouteId},
+    provider::{Link, Operation, Queue, Registration, RemoteRegion, RouteId, TokenMemory},
 };
 use mscclpp_gpu::DevicePtr;
 
@@ -28,12 +28,17 @@ enum Order {
 
 pub(super) struct CourierLink {
     pub(super) limit: u64,
+    pub(super) tokens: TokenMemory,
     pub(super) held: Arc<AtomicBool>,
     pub(super) largest: Arc<AtomicU64>,
     pub(super) open: Arc<()>,
 }
 
 impl Link for CourierLink {
+    fn token_memory(&self) -> Result<TokenMemory> {
+        Ok(self.tokens)
+    }
+
     fn open_queue(&self) -> Result<Box<dyn Queue>> {
         let (orders, worker) = mpsc::channel();
         let progress = Arc::new(Progress::default());

@@ -17,7 +17,7 @@ use mscclpp_net::{
 
 use parking_lot::Mutex;
 
-use super::{Command, Listening, Shared, SharedReceiver};
+use super::{Command, Shared, SharedReceiver};
 use crate::{
     adapter::{Adapter, AsyncEvent, Channel},
     blob::{EXCHANGE, Offer},
@@ -326,9 +326,9 @@ impl Service {
                 return refuse(seat, Complaint::Offer, error.to_string());
             }
         };
-        let listening = self.shared.endpoints.lock().get(seat.endpoint()).cloned();
+        let side = self.shared.endpoints.lock().get(seat.endpoint()).cloned();
         // Closed meanwhile: the link says so.
-        let Some(Listening { side, flush }) = listening else {
+        let Some(side) = side else {
             return self.events.remove(&connection.stream);
         };
         let Some(channel) = self.channel(&side.adapter) else {
@@ -338,10 +338,9 @@ impl Service {
         };
         let number = self.next_receiver;
         self.next_receiver += 1;
-        let flush = flush.filter(|_| offer.immediates);
         let words = self.shared.words.clone();
         // The stream stays watched under its token, if the receiver comes about.
-        let beginning = Beginning { side, flush, offer, words, channel, number };
+        let beginning = Beginning { side, offer, words, channel, number };
         match Receiver::new(beginning, *connection) {
             Ok(mut receiver) => {
                 receiver.sit(seat);

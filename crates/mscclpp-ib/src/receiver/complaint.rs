@@ -71,8 +71,8 @@ impl fmt::Display for Complaint {
             }
             Self::Device { region } => write!(
                 f,
-                "a signal names region {region:#x}, which is in a GPU's memory, where its process cannot store; set \
-                 MSCCLPP_IBV_MODE alike on both sides"
+                "a signal names region {region:#x}, which is in a GPU's memory, where its process cannot store; use one \
+                 version of the library"
             ),
             Self::Message => write!(f, "a message makes no sense there; use one version of the library"),
         }

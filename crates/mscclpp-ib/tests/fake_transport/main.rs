@@ -11,4 +11,5 @@ mod events;
 mod order;
 mod posting;
 mod setting_up;
+mod tokens;
 mod world;

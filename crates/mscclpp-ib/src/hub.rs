@@ -6,10 +6,14 @@
 //! 1. The thread never blocks except in its event loop, so stopping it takes a bounded time. It takes only locks whose
 //!    holders never wait.
 //! 2. A thread that waits for a token may serve the receiving ends that bring it, instead of the hub's thread. Each end
-//!    is served by one thread at a time, under its lock. The hub's thread looks after it as long as it is open,
-//!    does not wait for a thread that serves it, and is the only one to close it.
+//!    is served by one thread at a time, under its lock, which a waiting thread holds for one look. The hub's thread looks
+//!    after it as long as it is open, when there is an event of it or it is due, and leaves it to the waiting thread if
+//!    that holds the lock for long. It alone closes it, and for that it waits until the look is over.
 //! 3. A receiving end lives as long as its endpoint and the TCP connection over which its queue was opened. The peer
 //!    ends that connection only when everything it sent has completed.
+//! 4. A turn of the thread has an end, whatever comes meanwhile: it takes the commands that were there when it began, a few
+//!    events of each source, and of each receiver a few completions for an event. An armed completion queue makes an event
+//!    behind those of others, so none is passed over for ever.
 
 mod service;
 

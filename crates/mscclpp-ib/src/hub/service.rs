@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    mem,
+    iter, mem,
     ops::ControlFlow,
     sync::Arc,
     time::{Duration, Instant},
@@ -33,6 +33,8 @@ const OFFER_LIMIT: Duration = Duration::from_secs(5);
 const PORT_GRACE: Duration = Duration::from_secs(3);
 /// How often to check that adapters are still there.
 const LOOK: Duration = Duration::from_secs(2);
+/// How many events of one source are taken in a turn. A source with more of them stays ready, for the next turn.
+const EVENTS_AT_ONCE: usize = 16;
 /// How long one look of a waiting thread may take.
 const ONE_LOOK: Duration = Duration::from_micros(50);
 /// How often to look after what dropped queues have under way, and for how long.
@@ -230,13 +232,13 @@ impl Service {
         match self.sources.get_mut(&ready.token) {
             Some(Source::Events(adapter)) => {
                 let adapter = adapter.clone();
-                while let Some(event) = adapter.next_event() {
+                for event in iter::from_fn(|| adapter.next_event()).take(EVENTS_AT_ONCE) {
                     self.hear(&adapter, event);
                 }
             }
             Some(Source::Completions(channel, _)) => {
                 let channel = channel.clone();
-                while let Some(number) = channel.next() {
+                for number in iter::from_fn(|| channel.next()).take(EVENTS_AT_ONCE) {
                     self.serve(number);
                 }
             }

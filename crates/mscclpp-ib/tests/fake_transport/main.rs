@@ -12,4 +12,5 @@ mod order;
 mod posting;
 mod setting_up;
 mod tokens;
+mod turns;
 mod world;

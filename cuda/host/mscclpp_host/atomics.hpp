@@ -26,10 +26,17 @@ struct WordOf<8> {
   typedef unsigned long long __attribute__((may_alias)) type;
 };
 
+// What each of them begins with.
+template <class T>
+void beginAtomic(T* address) {
+  step(64);
+  check(address, sizeof(T), 1);
+}
+
 // Replaces the object by what `next` makes of it. Returns what was there.
 template <class T, class Next>
 T update(T* address, Next next) {
-  step(64);
+  beginAtomic(address);
   typedef typename WordOf<sizeof(T)>::type Word;
   Word* const word = reinterpret_cast<Word*>(address);
   Word before = __atomic_load_n(word, __ATOMIC_RELAXED);
@@ -46,20 +53,20 @@ T update(T* address, Next next) {
 // What the functions below do, for the types that they have.
 template <class T>
 T compareAndSwap(T* address, T expected, T desired) {
-  step(64);
+  beginAtomic(address);
   __atomic_compare_exchange_n(address, &expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
   return expected;
 }
 template <class T>
 T exchange(T* address, T value) {
-  step(64);
+  beginAtomic(address);
   T before;
   __atomic_exchange(address, &value, &before, __ATOMIC_SEQ_CST);
   return before;
 }
 template <class T>
 T add(T* address, T value) {
-  step(64);
+  beginAtomic(address);
   return __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST);
 }
 template <class T>
@@ -68,22 +75,22 @@ T addFloating(T* address, T value) {
 }
 template <class T>
 T subtract(T* address, T value) {
-  step(64);
+  beginAtomic(address);
   return __atomic_fetch_sub(address, value, __ATOMIC_SEQ_CST);
 }
 template <class T>
 T bitAnd(T* address, T value) {
-  step(64);
+  beginAtomic(address);
   return __atomic_fetch_and(address, value, __ATOMIC_SEQ_CST);
 }
 template <class T>
 T bitOr(T* address, T value) {
-  step(64);
+  beginAtomic(address);
   return __atomic_fetch_or(address, value, __ATOMIC_SEQ_CST);
 }
 template <class T>
 T bitXor(T* address, T value) {
-  step(64);
+  beginAtomic(address);
   return __atomic_fetch_xor(address, value, __ATOMIC_SEQ_CST);
 }
 template <class T>

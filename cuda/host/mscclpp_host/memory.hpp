@@ -49,11 +49,13 @@ inline void compilerBarrier() { __asm__ volatile("" ::: "memory"); }
 template <class T>
 T loadStable(const T* address) {
   static_assert(Accessible<T>::value, "CUDA loads scalars and vectors of two or four, of 16 bytes at most");
+  check(address, sizeof(T), 0);
   return *address;
 }
 template <class T>
 T loadAgain(const T* address) {
   static_assert(Accessible<T>::value, "CUDA loads scalars and vectors of two or four, of 16 bytes at most");
+  check(address, sizeof(T), 0);
   step(64);
   compilerBarrier();
   const T value = *address;
@@ -63,6 +65,7 @@ T loadAgain(const T* address) {
 template <class T>
 void store(T* address, T value) {
   static_assert(Accessible<T>::value, "CUDA stores scalars and vectors of two or four, of 16 bytes at most");
+  check(address, sizeof(T), 1);
   compilerBarrier();
   *address = value;
   compilerBarrier();

@@ -36,8 +36,9 @@ pub(super) struct Work<'a> {
     pub(super) arguments: &'a [*mut c_void],
     pub(super) config: LaunchConfig,
     pub(super) index: [u32; 3],
-    /// Memory of the module, its thread-local variables included: whether the bytes are in it.
-    pub(super) module_range: &'a dyn Fn(usize) -> Option<(usize, u64)>,
+    /// Memory of the module beside its variables, to be read or written: where it begins, and its size. The byte may be
+    /// behind its end.
+    pub(super) module_range: &'a dyn Fn(usize, bool) -> Option<(usize, u64)>,
     /// Whether the launch has failed elsewhere, so that there is nothing to wait for.
     pub(super) is_over: &'a dyn Fn() -> bool,
 }
@@ -441,7 +442,7 @@ unsafe extern "C" fn find_range(thread: *mut Thread, address: usize, bytes: u64,
         let own = thread as usize;
         (own..own + STACK_BYTES).contains(&address).then_some((own, STACK_BYTES as u64))
     };
-    let found = ranges::at(address).or_else(stack).or_else(|| (work.module_range)(address));
+    let found = ranges::at(address).or_else(stack).or_else(|| (work.module_range)(address, is_store != 0));
     let problem = match found {
         _ if !(address as u64).is_multiple_of(bytes) => {
             format!("{kind} {bytes} bytes at {address:#x}, which is no multiple of {bytes}")
@@ -452,7 +453,8 @@ unsafe extern "C" fn find_range(thread: *mut Thread, address: usize, bytes: u64,
             return;
         }
         Some((begin, size)) => format!(
-            "{kind} {bytes} bytes at {address:#x}, of which some are past the end of the memory at {begin:#x} ({size} bytes)"
+            "{kind} {bytes} bytes at {address:#x}, offset {} of the memory at {begin:#x}, which has {size} bytes",
+            address - begin
         ),
         None => format!(
             "{kind} {bytes} bytes at {address:#x}, which is not memory of a device{}",

@@ -103,7 +103,7 @@ impl Launch {
             arguments: &arguments,
             config: self.config,
             index: [index % x, index / x % y, index / x / y].map(|i| i as u32),
-            module_range: &|address| library.thread_local_range(address),
+            module_range: &|address, is_store| library.range(address, is_store, self.config.shared_bytes),
             is_over: &|| failure.get().is_some(),
         };
         // SAFETY: the promise of `Launch::new`: these are the kernel's arguments, and what they point to is valid.

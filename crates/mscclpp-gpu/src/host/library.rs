@@ -1,27 +1,33 @@
 //! A compiled kernel library, loaded: its kernels and its variables.
 
 use std::{
+    collections::BTreeMap,
     ffi::{CStr, c_int, c_void},
     fs::File,
     io::Write,
+    ops::Range,
     os::fd::AsRawFd,
 };
 
 use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
-use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind, read::elf::ElfFile64};
+use object::{Object, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind, read::elf::ElfFile64};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::{abi, ranges::Known};
+use super::{abi, ranges::Known, rewrite::DYNAMIC_SHARED};
 use crate::{DevicePtr, Error, KernelParameter, Result};
 
 /// One load of a library, with variables of its own. Unloaded when dropped.
 pub(super) struct Library {
     kernels: Vec<Kernel>,
     variables: Vec<Variable>,
-    /// The addresses at which its code and variables were loaded.
-    segments: (usize, usize),
+    /// What is added to the addresses of the file.
+    base: usize,
+    /// What cannot be written: constants, of which literals have no name.
+    constants: Vec<Range<usize>>,
+    /// The `__shared__` variables: where each is in a thread's copy.
+    shared: Vec<Shared>,
     /// Dropped in front of the library: kernels may touch its variables until then.
-    _known: Known,
+    _known: Vec<Known>,
     _handle: Handle,
     /// Open as long as it is loaded: its number is in the name by which the loader knows the library.
     _copy: File,
@@ -40,6 +46,12 @@ struct Variable {
     size: u64,
 }
 
+struct Shared {
+    offset: usize,
+    /// None for the dynamic part, of which each launch says how large it is.
+    size: Option<u64>,
+}
+
 /// The table that `compiler.rs` puts at the end of each source.
 const TABLE: &[u8] = b"mscclpp_host_table\0";
 
@@ -47,7 +59,7 @@ impl Library {
     /// Loads a copy of `bytes`, which is what `compiler.rs` made of a source.
     ///
     /// # Safety
-    /// `bytes` is the output of the compiler for a source that the user wants to run.
+    /// `bytes` is what `compiler::compile` gave: whole, and with nothing that runs when it is loaded or unloaded.
     pub(super) unsafe fn load(name: &str, bytes: &[u8]) -> Result<Self> {
         let failed = |what: &str, e: Box<dyn std::error::Error + Send + Sync>| {
             Error::system(format!("{what} of {name}"), e)
@@ -59,7 +71,7 @@ impl Library {
         let mut copy = File::from(copy);
         copy.write_all(bytes).map_err(|e| failed("writing the compiled code", e.into()))?;
         let path = format!("/proc/self/fd/{}", copy.as_raw_fd());
-        // SAFETY: the caller's promise: its initialisers are those of the user's variables.
+        // SAFETY: the caller's promise: it has no initialisers.
         let handle = unsafe { Handle::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
         let handle = handle.map_err(|e| failed("loading the compiled code", e.into()))?;
 
@@ -71,7 +83,6 @@ impl Library {
             table.map_err(|e| failed("finding the kernels", e.into()))?.as_raw_ptr().cast::<abi::Kernel>();
         let base = base_address(&elf, table as usize)
             .ok_or_else(|| failed("finding the kernels", "the table is not among the symbols".into()))?;
-        let end = elf.segments().map(|s| s.address() + s.size()).max().unwrap_or(0) as usize;
         let variables = elf
             .dynamic_symbols()
             .filter(|symbol| symbol.kind() == SymbolKind::Data && symbol.is_definition() && symbol.size() > 0)
@@ -90,8 +101,10 @@ impl Library {
         Ok(Self {
             kernels,
             variables,
-            segments: (base, base + end),
-            _known: Known::new(base, end as u64),
+            base,
+            constants: constants(&elf, base),
+            shared: shared(&elf),
+            _known: known(&elf, base),
             _handle: handle,
             _copy: copy,
         })
@@ -110,14 +123,52 @@ impl Library {
         Some((found.address, found.size))
     }
 
-    /// The calling thread's copy of the `__shared__` variables, if `address` is in it.
-    pub(super) fn thread_local_range(&self, address: usize) -> Option<(usize, u64)> {
-        let mut search = Search { segment: self.segments.0, found: None };
+    /// What has the byte at `address`, beside the variables that all threads have: one of the calling thread's copy of the
+    /// `__shared__` variables, of which the dynamic part has `shared_bytes` (the byte may be behind its end); or, to be
+    /// read, constants.
+    pub(super) fn range(&self, address: usize, is_store: bool, shared_bytes: u32) -> Option<(usize, u64)> {
+        if let Some(constants) = self.constants.iter().find(|range| !is_store && range.contains(&address)) {
+            return Some((constants.start, constants.len() as u64));
+        }
+        let mut search = Search { segment: self.base, found: None };
         // SAFETY: the callback has the type that is asked for, and gets this search.
         unsafe { libc::dl_iterate_phdr(Some(find_thread_locals), (&raw mut search).cast()) };
         let (begin, bytes) = search.found?;
-        (begin..begin + bytes as usize).contains(&address).then_some((begin, bytes))
+        let offset = address.checked_sub(begin).filter(|offset| (*offset as u64) < bytes)?;
+        let before = self.shared.iter().filter(|shared| shared.offset <= offset);
+        let Shared { offset, size } = before.max_by_key(|shared| shared.offset)?;
+        Some((begin + offset, size.unwrap_or(u64::from(shared_bytes))))
     }
+}
+
+/// What kernels may touch of the variables, those without a name for others included.
+fn known(elf: &ElfFile64<'_, object::Endianness>, base: usize) -> Vec<Known> {
+    let mut sizes = BTreeMap::new();
+    for symbol in elf.symbols().filter(|s| s.kind() == SymbolKind::Data && s.is_definition() && s.size() > 0)
+    {
+        // One variable may have several names.
+        let size = sizes.entry(base + symbol.address() as usize).or_insert(0);
+        *size = symbol.size().max(*size);
+    }
+    sizes.into_iter().map(|(begin, size)| Known::new(begin, size, size)).collect()
+}
+
+fn constants(elf: &ElfFile64<'_, object::Endianness>, base: usize) -> Vec<Range<usize>> {
+    let is_constant =
+        |flags| matches!(flags, SegmentFlags::Elf { p_flags, .. } if p_flags.0 & object::elf::PF_W.0 == 0);
+    let constant = elf.segments().filter(|segment| is_constant(segment.flags()));
+    let place = |begin: u64| base + begin as usize;
+    constant.map(|s| place(s.address())..place(s.address() + s.size())).collect()
+}
+
+fn shared(elf: &ElfFile64<'_, object::Endianness>) -> Vec<Shared> {
+    elf.symbols()
+        .filter(|symbol| symbol.kind() == SymbolKind::Tls)
+        .map(|symbol| {
+            let is_dynamic = symbol.name().is_ok_and(|name| name == DYNAMIC_SHARED);
+            Shared { offset: symbol.address() as usize, size: (!is_dynamic).then_some(symbol.size()) }
+        })
+        .collect()
 }
 
 /// What is added to the addresses of the file.

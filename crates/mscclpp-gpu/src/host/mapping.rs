@@ -5,13 +5,21 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use super::ranges::Known;
 use crate::{DevicePtr, Error, Result};
 
-/// A readable and writable mapping, unmapped when dropped.
+/// A readable and writable mapping with a guard behind it, unmapped when dropped.
+///
+/// Kernels may touch its bytes and none of the rest of its last page (`ranges`). The guard is as large as the memory, and
+/// at least [`GUARD`]: no access is possible there, so an offset or an index that is twice too large meets no other
+/// memory.
 pub(super) struct Mapping {
     start: *mut c_void,
-    len: usize,
+    /// The guard included.
+    reserved: usize,
     /// Kernels may touch it until it goes.
     known: Option<Known>,
 }
+
+/// The least size of a guard: a multiple of every size of pages.
+const GUARD: usize = 64 << 10;
 
 // SAFETY: it is an address range of the process, the same for every thread; it hands out no reference to what is in it.
 unsafe impl Send for Mapping {}
@@ -19,27 +27,38 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// The first `len` bytes of `fd`, shared with everyone who maps them.
-    pub(super) fn shared(fd: BorrowedFd<'_>, len: usize) -> Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let start = unsafe {
-            mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)
-        };
-        Self::checked(start, len)
+    /// The first `bytes` bytes of `fd`, shared with everyone who maps them.
+    pub(super) fn shared(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
+        // SAFETY: the addresses are those of a new reservation, which nobody uses yet.
+        Self::new(bytes, |start, len| unsafe {
+            mmap(start, len, READ_WRITE, MapFlags::SHARED | MapFlags::FIXED, fd, 0)
+        })
     }
 
-    /// Zeroed memory of this process alone.
-    pub(super) fn private(len: usize) -> Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let start = unsafe {
-            mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
-        };
-        Self::checked(start, len)
+    /// `bytes` zeroed bytes of this process alone.
+    pub(super) fn private(bytes: usize) -> Result<Self> {
+        // SAFETY: as above.
+        Self::new(bytes, |start, len| unsafe {
+            mmap_anonymous(start, len, READ_WRITE, MapFlags::PRIVATE | MapFlags::FIXED)
+        })
     }
 
-    fn checked(start: rustix::io::Result<*mut c_void>, len: usize) -> Result<Self> {
-        let start = start.map_err(|e| Error::system(format!("mmap of {len} bytes"), e))?;
-        Ok(Self { start, len, known: Some(Known::new(start.addr(), len as u64)) })
+    /// Reserves addresses, and has `map` put memory at the first `len` of them.
+    fn new(
+        bytes: usize,
+        map: impl FnOnce(*mut c_void, usize) -> rustix::io::Result<*mut c_void>,
+    ) -> Result<Self> {
+        let failed = |e| Error::system(format!("mmap of {bytes} bytes"), e);
+        let len = bytes.checked_next_multiple_of(rustix::param::page_size());
+        let reserved = len.and_then(|len| len.checked_add(len.max(GUARD)));
+        let (len, reserved) = len.zip(reserved).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), reserved, ProtFlags::empty(), flags) };
+        let mut mapping = Self { start: start.map_err(failed)?, reserved, known: None };
+        map(mapping.start, len).map_err(failed)?;
+        mapping.known = Some(Known::new(mapping.start.addr(), bytes as u64, reserved as u64));
+        Ok(mapping)
     }
 
     pub(super) fn ptr(&self) -> DevicePtr {
@@ -47,15 +66,17 @@ impl Mapping {
     }
 }
 
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         // First: the address may be given to somebody else as soon as it is unmapped.
         self.known = None;
         // SAFETY: made by `mmap` with this length and unmapped nowhere else. That nobody uses it any more is the
         // promise of everything unsafe that was done with its address.
-        if let Err(error) = unsafe { munmap(self.start, self.len) } {
+        if let Err(error) = unsafe { munmap(self.start, self.reserved) } {
             tracing::warn!(
-                target: "mscclpp::gpu", address = ?self.start, len = self.len, %error,
+                target: "mscclpp::gpu", address = ?self.start, len = self.reserved, %error,
                 "munmap failed; the memory is leaked"
             );
         }

@@ -17,7 +17,7 @@ use crate::{DevicePtr, Error, ExportHandle, MemoryExport, MemoryInfo, Result, ba
 /// What `fstatfs` says of a memfd of ordinary pages. One of huge pages could fault when there are none left.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Allocations start and end at a multiple of this.
+/// Allocations take multiples of this. Their sizes are what was asked for, to the byte.
 const GRANULARITY: u64 = 4096;
 
 /// The allocations of one device in this process.
@@ -43,6 +43,8 @@ impl Allocations {
 
 struct Allocation {
     size: u64,
+    /// What it counts as.
+    taken: u64,
     fd: OwnedFd,
 }
 
@@ -56,8 +58,8 @@ impl Heap {
     }
 
     pub(super) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<DeviceMemory> {
-        let size = self.reserve(bytes)?;
-        self.map(size).inspect_err(|_| self.allocations.lock().bytes -= size)
+        let taken = self.reserve(bytes)?;
+        self.map(bytes, taken).inspect_err(|_| self.allocations.lock().bytes -= taken)
     }
 
     /// Counts `bytes`, rounded up, as allocated.
@@ -76,18 +78,18 @@ impl Heap {
         }
     }
 
-    fn map(self: &Arc<Self>, size: u64) -> Result<DeviceMemory> {
+    fn map(self: &Arc<Self>, size: u64, taken: u64) -> Result<DeviceMemory> {
         let name = format!("mscclpp-host-{}", self.device);
         let failed = |call: &str, e| Error::system(format!("{call} of {size} bytes for {name}"), e);
         let fd = memfd_create(&name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(|e| failed("memfd_create", e))?;
-        ftruncate(&fd, size).map_err(|e| failed("ftruncate", e))?;
+        ftruncate(&fd, taken).map_err(|e| failed("ftruncate", e))?;
         // Against growing too, and against further seals: it stays what its importers checked.
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|e| failed("F_ADD_SEALS", e))?;
         let mapping = Mapping::shared(fd.as_fd(), size as usize)?;
         let start = mapping.ptr();
-        self.allocations.lock().by_address.insert(start.0, Allocation { size, fd });
+        self.allocations.lock().by_address.insert(start.0, Allocation { size, taken, fd });
         Ok(DeviceMemory { heap: Arc::clone(self), mapping })
     }
 
@@ -141,7 +143,7 @@ impl Drop for DeviceMemory {
         // Before the mapping goes, which may give the address to somebody else.
         let mut allocations = self.heap.allocations.lock();
         if let Some(allocation) = allocations.by_address.remove(&self.mapping.ptr().0) {
-            allocations.bytes -= allocation.size;
+            allocations.bytes -= allocation.taken;
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The memory that kernels of the Host platform may touch: everything that its devices have allocated, pinned and
-//! imported in this process, and the variables of modules.
+//! The memory that kernels of the Host platform may touch, to the byte: everything that its devices have allocated,
+//! pinned and imported in this process, and the variables of modules.
 //!
 //! Kernels look a range up once and remember it with the epoch at that time. The epoch changes whenever memory goes
 //! away.
@@ -11,8 +11,17 @@ use std::{
 
 use parking_lot::RwLock;
 
-static RANGES: RwLock<BTreeMap<usize, u64>> = RwLock::new(BTreeMap::new());
+use crate::{DevicePtr, Error, Result};
+
+static RANGES: RwLock<BTreeMap<usize, Extent>> = RwLock::new(BTreeMap::new());
 static EPOCH: AtomicU64 = AtomicU64::new(0);
+
+#[derive(Clone, Copy)]
+struct Extent {
+    bytes: u64,
+    /// With the addresses behind, which are nobody else's.
+    reserved: u64,
+}
 
 /// Memory that kernels may touch until this is dropped.
 pub(super) struct Known {
@@ -20,9 +29,9 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Adds memory that nothing else has added.
-    pub(super) fn new(begin: usize, bytes: u64) -> Self {
-        RANGES.write().insert(begin, bytes);
+    /// Adds memory that nothing else has added, and that has `reserved` bytes with its guard.
+    pub(super) fn new(begin: usize, bytes: u64, reserved: u64) -> Self {
+        RANGES.write().insert(begin, Extent { bytes, reserved });
         Self { begin }
     }
 }
@@ -39,27 +48,45 @@ pub(super) fn epoch() -> &'static AtomicU64 {
     &EPOCH
 }
 
+/// The last memory that begins at `address` or in front of it.
+fn before(address: usize) -> Option<(usize, Extent)> {
+    RANGES.read().range(..=address).next_back().map(|(begin, extent)| (*begin, *extent))
+}
+
 /// The memory that has the byte at `address`: where it begins, and its size.
 pub(super) fn at(address: usize) -> Option<(usize, u64)> {
-    let ranges = RANGES.read();
-    let (begin, bytes) = ranges.range(..=address).next_back()?;
-    ((address - begin) as u64).lt(bytes).then_some((*begin, *bytes))
+    let (begin, extent) = before(address)?;
+    ((address - begin) as u64).lt(&extent.bytes).then_some((begin, extent.bytes))
+}
+
+/// For what the host does with `len` bytes at `ptr`, which may also be memory of the host alone.
+///
+/// # Errors
+/// [`Error::OutOfBounds`] if they begin in memory of a device, or in its guard, and go past its end.
+pub(super) fn refuse_overrun(what: &'static str, ptr: DevicePtr, len: u64) -> Result<()> {
+    match before(ptr.0 as usize) {
+        Some((begin, extent)) if ptr.0 - (begin as u64) < extent.reserved => {
+            Error::bounds(what, ptr.0 - begin as u64, len, extent.bytes)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What lies in front of and behind `address`, for messages.
 pub(super) fn around(address: usize) -> String {
-    let ranges = RANGES.read();
-    let before = ranges.range(..=address).next_back();
-    let behind = ranges.range(address..).next();
-    let mut text = String::new();
-    if let Some((begin, bytes)) = before.filter(|(begin, bytes)| **begin as u64 + **bytes == address as u64) {
-        text += &format!(
-            "; it is right behind the {bytes} bytes of memory at {begin:#x}: see whether an offset or a size is too large"
-        );
-    } else if let Some((begin, bytes)) = before {
-        text += &format!("; the nearest memory in front of it ends at {:#x}", *begin as u64 + bytes);
-    }
-    if let Some((begin, _)) = behind {
+    let mut text = match before(address) {
+        Some((begin, Extent { bytes, reserved })) if ((address - begin) as u64) < reserved => {
+            return format!(
+                "; it is at offset {} of the {bytes} bytes of memory at {begin:#x}: see whether an offset or a size is too large",
+                address - begin
+            );
+        }
+        Some((begin, extent)) => {
+            format!("; the nearest memory in front of it ends at {:#x}", begin as u64 + extent.bytes)
+        }
+        None => String::new(),
+    };
+    if let Some((begin, _)) = RANGES.read().range(address..).next() {
         text += &format!("; the next one begins at {begin:#x}");
     }
     text

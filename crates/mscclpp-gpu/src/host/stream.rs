@@ -10,6 +10,7 @@ use super::{
     event::HostEvent,
     graph::HostGraph,
     queue::{Op, Queue},
+    ranges::refuse_overrun,
 };
 use crate::{
     DevicePtr, Error, Owner, Result,
@@ -64,10 +65,13 @@ impl StreamBackend for HostStream {
     }
 
     unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
+        refuse_overrun("Stream::copy, the destination", dst, bytes)?;
+        refuse_overrun("Stream::copy, the source", src, bytes)?;
         self.queue.submit(Op::Copy { dst, src, bytes })
     }
 
     unsafe fn fill(&self, dst: DevicePtr, bytes: u64, value: u8) -> Result<()> {
+        refuse_overrun("Stream::fill", dst, bytes)?;
         self.queue.submit(Op::Fill { dst, bytes, value })
     }
 
@@ -75,6 +79,7 @@ impl StreamBackend for HostStream {
         if !dst.0.is_multiple_of(8) {
             return Err(Error::InvalidArgument(format!("write_u64 to {dst:?}, which is not 8-byte aligned")));
         }
+        refuse_overrun("Stream::write_u64", dst, 8)?;
         self.queue.submit(Op::WriteU64 { dst, value })
     }
 

@@ -12,6 +12,7 @@ namespace mscclpp_host {
 
 inline void step(unsigned int) {}
 inline void pause() {}
+inline void check(const void*, unsigned long, unsigned int) {}
 
 // Set while a test expects a trap: what it says is kept then, and the program goes on.
 inline const char** expectedTrap = nullptr;

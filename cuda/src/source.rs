@@ -35,7 +35,7 @@ impl<'a> KernelSource<'a> {
         Self { ptx, ..self }
     }
 
-    /// With further headers: the name of each as it is included, and its text.
+    /// With further headers: the name of each as it is included, a relative path, and its text.
     #[must_use]
     pub const fn with_headers(self, headers: &'a [(&'a str, &'a str)]) -> Self {
         Self { headers, ..self }

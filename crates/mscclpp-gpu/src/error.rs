@@ -115,7 +115,7 @@ pub enum Error {
     #[error(
         "the Host platform compiles kernels with a C++ compiler, and none runs here ({tried}); install one (Debian and \
          Ubuntu: `apt-get install g++`) or name one in MSCCLPP_CXX; the cache of compiled kernels does not have this one \
-         compiled beforehand either"
+         either"
     )]
     NoCompiler {
         /// The compilers that were tried, and why each failed.

@@ -22,11 +22,13 @@ impl Module {
     /// waits for something that comes later. Dropping a module does not wait: it is unloaded when the next one is
     /// loaded.
     ///
-    /// Each load has its own `__device__` and `__constant__` variables. Blocks while it compiles, which takes some
+    /// Each load has its own `__device__` and `__constant__` variables, which constants initialise: loading runs no code of
+    /// the source, and a source that would is [`Error::Compile`]. Blocks while it compiles, which takes some
     /// seconds the first time on a machine.
     ///
     /// # Errors
     /// [`Error::Compile`] with the message of the compiler or the driver; [`Error::NoCompiler`] and [`Error::Cache`];
+    /// [`Error::InvalidArgument`] on Host for a header whose name is no relative path of a file;
     /// [`Error::System`], with everything that was tried, if NVRTC (or hiprtc on HIP) is needed and missing.
     pub fn load(gpu: &Gpu, source: &KernelSource<'_>) -> Result<Self> {
         Ok(Self { gpu: gpu.clone(), backend: gpu.backend().load_module(source)? })

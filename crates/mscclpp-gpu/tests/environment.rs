@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp_gpu::{KernelSource, Module, Platform, store_for_host};
+use mscclpp_gpu::{KernelArgs, KernelSource, LaunchConfig, Module, Platform, store_for_host};
 use mscclpp_test_support::{
     LIMIT,
     child::{as_child, output_within, role},
@@ -29,13 +29,14 @@ fn main() -> ExitCode {
             devices_reach_each_other_unless_told_otherwise,
         ),
         Trial::test("without_a_compiler_the_cache_will_do", without_a_compiler_the_cache_will_do),
+        Trial::test("a_kernel_in_the_cache_needs_no_compiler", a_kernel_in_the_cache_needs_no_compiler),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
 /// A kernel that only these tests have.
 const SOURCE: KernelSource<'_> =
-    KernelSource::new("beforehand.cu", "extern \"C\" __global__ void made_beforehand() {}\n");
+    KernelSource::new("beforehand.cu", "extern \"C\" __global__ void made_beforehand(int* p) { *p = 7; }\n");
 
 /// In the other process: what the library says.
 fn answer(question: &str) -> String {
@@ -64,8 +65,14 @@ fn answer(question: &str) -> String {
             Ok("reached".to_owned())
         }),
         "kernel" => Platform::Host.gpu(0).and_then(|gpu| {
-            Module::load(&gpu, &SOURCE)?.kernel("made_beforehand")?;
-            Ok("loaded".to_owned())
+            let kernel = Module::load(&gpu, &SOURCE)?.kernel("made_beforehand")?;
+            let (stream, word) = (gpu.stream()?, gpu.allocate(4)?);
+            // SAFETY: the argument is that of the kernel, and is waited for.
+            unsafe { kernel.launch(&stream, LaunchConfig::linear(1, 1), &KernelArgs::new().with(&word))? };
+            stream.synchronize_timeout(LIMIT)?;
+            let mut bytes = [0; 4];
+            word.read(0, &mut bytes)?;
+            Ok(format!("it stored {}", u32::from_ne_bytes(bytes)))
         }),
         _ => panic!("no such question: {question}"),
     };
@@ -177,10 +184,28 @@ fn without_a_compiler_the_cache_will_do() -> Result<(), Failed> {
         return Err(format!("without a compiler and with an empty cache: {said:?}").into());
     }
     let path = store_for_host(cache.path(), &SOURCE)?;
-    expect("kernel", &variables, "loaded")?;
+    expect("kernel", &variables, "it stored 7")?;
     std::fs::remove_file(path)?;
     if ask("kernel", &variables)? != said {
         return Err("the kernel did not come from the cache".into());
+    }
+    Ok(())
+}
+
+/// What was compiled here stays usable when the compiler is gone, and the compiler is not even asked who it is.
+fn a_kernel_in_the_cache_needs_no_compiler() -> Result<(), Failed> {
+    let cache = tempfile::tempdir()?;
+    let folder = cache.path().to_str().expect("the path of a temporary folder");
+    expect("kernel", &[("MSCCLPP_CACHE_DIR", folder)], "it stored 7")?;
+    let nowhere = [("MSCCLPP_CXX", "/nowhere/c++"), ("PATH", ""), ("MSCCLPP_CACHE_DIR", folder)];
+    expect("kernel", &nowhere, "it stored 7")?;
+    let (compiler, note) = (cache.path().join("c++"), cache.path().join("was-run"));
+    std::fs::write(&compiler, format!("#!/bin/sh\n: > '{}'\nexit 1\n", note.display()))?;
+    std::fs::set_permissions(&compiler, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+    let compiler = compiler.to_str().expect("the path of a temporary file");
+    expect("kernel", &[("MSCCLPP_CXX", compiler), ("MSCCLPP_CACHE_DIR", folder)], "it stored 7")?;
+    if note.exists() {
+        return Err("the compiler was run".into());
     }
     Ok(())
 }

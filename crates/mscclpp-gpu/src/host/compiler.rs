@@ -1,14 +1,17 @@
 //! Compiles a kernel's CUDA source for the CPU, with the machine's C++ compiler.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::{CStr, OsStr, OsString},
     fs,
-    path::Path,
+    path::{Component, Path},
     process::{Command, Output},
     sync::OnceLock,
 };
 
-use super::rewrite::{DYNAMIC_SHARED, Rewritten, rewrite};
+use super::{
+    initialisers,
+    rewrite::{DYNAMIC_SHARED, Rewritten, rewrite},
+};
 use crate::{Error, KernelSource, Result, cache, env};
 
 /// What a block may have of shared memory, static and dynamic: as much as the largest of today's GPUs.
@@ -30,6 +33,10 @@ const OPTIONS: [&str; 9] = [
     GNU_UNIQUE,
 ];
 const GNU_UNIQUE: &str = "-fno-gnu-unique";
+/// Without start files, whose functions would run when the library is loaded.
+const LINK: [&str; 5] = ["-shared", "-nostartfiles", "-Wl,-Bsymbolic", "-Wl,--as-needed", "-Wl,-z,now"];
+/// What is known of every library: `initialisers` has seen it.
+const CHECKED: &str = "runs nothing when loaded";
 /// A call at each branch, at which threads take turns (runtime.hpp).
 const TRACE: &str = "-fsanitize-coverage=trace-pc";
 
@@ -40,30 +47,47 @@ struct Compiler {
     is_clang: bool,
 }
 
-/// The compiled library of `source`, from the cache if it is there. Without a compiler, what one made elsewhere will do.
+/// The compiled library of `source`: what the cache has, made here or elsewhere, for which no compiler is looked for;
+/// else what the compiler makes of it.
+///
+/// The compiler is not in the names of entries, as only it could say which it is. What can keep a library from being
+/// loaded is: the processor, and for what was made here the version of the C library.
 pub(crate) fn compile(source: &KernelSource<'_>) -> Result<Vec<u8>> {
-    let compiler = match compiler() {
-        Ok(compiler) => compiler,
-        Err(error) => return cache::find(&beforehand(source))?.ok_or(error),
-    };
-    let entry = entry(source, &["host", &compiler.version]);
-    cache::get_or_make(&entry, || build(compiler, source))
+    let own = entry(source, &["host", &c_library()]);
+    for entry in [&own, &beforehand(source)] {
+        if let Some(library) = cache::find(entry)? {
+            return Ok(library);
+        }
+    }
+    cache::get_or_make(&own, || build(compiler()?, source))
 }
 
-/// Where the library of `source` is that was compiled beforehand, by whatever compiler ([`cache::store_for_host`]).
+/// Where the library of `source` is that was compiled elsewhere ([`cache::store_for_host`]).
 pub(crate) fn beforehand(source: &KernelSource<'_>) -> cache::Entry {
-    entry(source, &["host beforehand", std::env::consts::ARCH])
+    entry(source, &["host beforehand"])
 }
 
 /// An entry of the cache for what is made of `source`, under all that matters but `circumstances`.
 fn entry(source: &KernelSource<'_>, circumstances: &[&str]) -> cache::Entry {
     let mut parts = circumstances.to_vec();
-    parts.extend([TRACE, source.cuda()]);
+    parts.extend([std::env::consts::ARCH, CHECKED, TRACE, source.cuda()]);
     parts.extend(OPTIONS);
+    parts.extend(LINK);
     for (name, text) in headers(source) {
         parts.extend([name, text]);
     }
     cache::Entry::new(source.name(), "so", &parts)
+}
+
+#[cfg(target_env = "gnu")]
+fn c_library() -> String {
+    // SAFETY: it gives a static text.
+    unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) }.to_string_lossy().into_owned()
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn c_library() -> String {
+    String::new()
 }
 
 fn headers<'a>(source: &KernelSource<'a>) -> impl Iterator<Item = (&'a str, &'a str)> {
@@ -113,13 +137,20 @@ fn build(compiler: &Compiler, source: &KernelSource<'_>) -> Result<Vec<u8>> {
         .prefix("mscclpp-kernel-")
         .tempdir()
         .map_err(|e| Error::system("making a folder to compile a kernel in", e))?;
-    let folder = folder.path();
-    let include = folder.join("include");
+    // A name such as `../common.hpp` leads into a folder above, of which there are enough within this one.
+    let above =
+        headers(source).map(|(name, _)| folders_above(name)).try_fold(0, |all, n| n.map(|n| all.max(n)))?;
+    let folder = folder.path().join("folder/".repeat(above + 1));
+    let folder = folder.as_path();
     for (name, text) in headers(source) {
-        write(&include.join(name), text)?;
+        write(&folder.join("include").join(name), text)?;
     }
-    // The name that messages show.
-    let file = Path::new(source.name()).file_name().unwrap_or(OsStr::new("kernel.cu"));
+    // The name that messages show, unless the compiler would take it for something else.
+    let file = Path::new(source.name()).file_name().unwrap_or_default();
+    let is_plain = !file.is_empty()
+        && !file.as_encoded_bytes().starts_with(b"-")
+        && !file.as_encoded_bytes().starts_with(b"@");
+    let file = if is_plain { file } else { OsStr::new("kernel.cu") };
     write(&folder.join(file), source.cuda())?;
 
     let run = |arguments: &[&OsStr]| compiler.run(folder, source.name(), arguments);
@@ -136,21 +167,36 @@ fn build(compiler: &Compiler, source: &KernelSource<'_>) -> Result<Vec<u8>> {
     let options: Vec<_> = options.collect();
     let unit = ["-c", "unit.cpp", "-o", "unit.o", TRACE].map(OsStr::new);
     run(&[&options[..], &unit[..]].concat())?;
-    let link = [
-        "-I",
-        "include",
-        "include/mscclpp_host/trace.cpp",
-        "unit.o",
-        "-shared",
-        "-o",
-        "kernels.so",
-        "-Wl,-Bsymbolic",
-        "-Wl,--as-needed",
-        "-Wl,-z,now",
-    ];
-    run(&[&options[..], &link.map(OsStr::new)].concat())?;
-    let library = folder.join("kernels.so");
-    fs::read(&library).map_err(|e| Error::system(format!("reading {}", library.display()), e))
+    let refused = |log| Error::Compile { name: source.name().to_owned(), log };
+    initialisers::refuse(&read(&folder.join("unit.o"))?).map_err(refused)?;
+    let link = ["-I", "include", "include/mscclpp_host/trace.cpp", "unit.o", "-o", "kernels.so"];
+    run(&[&options[..], &link.map(OsStr::new), &LINK.map(OsStr::new)].concat())?;
+    let library = read(&folder.join("kernels.so"))?;
+    // Again, for what else was linked: a header of the user's may have taken the place of one of these.
+    initialisers::refuse(&library).map_err(refused)?;
+    Ok(library)
+}
+
+/// How many folders a header's name leads up from where headers are.
+fn folders_above(name: &str) -> Result<usize> {
+    let refused =
+        |why: &str| Err(Error::InvalidArgument(format!("{name:?} cannot be the name of a header: {why}")));
+    let (mut depth, mut above) = (0isize, 0);
+    for component in Path::new(name).components() {
+        match component {
+            Component::Normal(_) => depth += 1,
+            Component::ParentDir => depth -= 1,
+            Component::CurDir => {}
+            Component::RootDir | Component::Prefix(_) => {
+                return refused("it must be a path relative to where headers are");
+            }
+        }
+        above = above.max(-depth);
+    }
+    match Path::new(name).file_name() {
+        Some(_) if !name.contains('\0') => Ok(above.unsigned_abs()),
+        _ => refused("it is no file's name"),
+    }
 }
 
 impl Compiler {
@@ -189,6 +235,10 @@ fn unit(rewritten: &Rewritten) -> String {
     }
     text += "  {nullptr, nullptr, 0, nullptr},\n};\n";
     text
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).map_err(|e| Error::system(format!("reading {}", path.display()), e))
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

@@ -21,6 +21,7 @@ mod compiler;
 mod device;
 mod event;
 mod graph;
+mod initialisers;
 mod launch;
 mod library;
 mod mapping;

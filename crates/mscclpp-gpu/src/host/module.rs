@@ -19,7 +19,7 @@ pub(super) struct HostModule {
 impl HostModule {
     pub(super) fn load(source: &KernelSource<'_>) -> Result<Self> {
         let compiled = compiler::compile(source)?;
-        // SAFETY: just compiled, or from a cache that nobody else may write to.
+        // SAFETY: just compiled, and refused if it ran anything; or from a cache that nobody else may write to.
         let library = unsafe { Library::load(source.name(), &compiled)? };
         Ok(Self { library })
     }

@@ -2,7 +2,7 @@ use std::{
     any::Any,
     collections::HashMap,
     fmt,
-    sync::{Arc, LazyLock, Weak},
+    sync::{Arc, LazyLock, OnceLock, Weak},
 };
 
 use mscclpp_gpu::{DevicePtr, Gpu, KernelObject, Owner, Platform};
@@ -103,8 +103,10 @@ pub struct RegisteredMemory {
 struct Inner {
     info: MemoryInfo,
     local: Option<LocalParts>,
-    /// In the order in which they were made.
+    /// Held while one is made, which may take long.
     imports: Mutex<Vec<(ImportKey, Arc<dyn RemoteRegion>)>>,
+    /// The address of the first of them that has one. They stay as long as this.
+    mapped: OnceLock<DevicePtr>,
 }
 
 impl KernelObject for Inner {}
@@ -174,18 +176,20 @@ impl RegisteredMemory {
             blobs: registrations.iter().map(|(t, r)| (*t, r.blob().to_vec())).collect(),
         };
         let local = Some(LocalParts { region, registrations, sources: Mutex::default() });
-        Ok(Self { inner: Arc::new(Inner { info, local, imports: Mutex::default() }) })
+        Ok(Self {
+            inner: Arc::new(Inner { info, local, imports: Mutex::default(), mapped: OnceLock::new() }),
+        })
     }
 
     /// Its address in this process. A peer's memory has one once it is mapped, and none before: by
     /// [`Context::map_memory`](crate::Context::map_memory), or by its first use through a connection whose transport maps
     /// memory. If it is mapped for several devices, this is the first mapping. A memory that a communicator received is
-    /// mapped already, if that is possible. Does not block.
+    /// mapped already, if that is possible. Does not block, not even while another thread maps the memory.
     #[must_use]
     pub fn data(&self) -> Option<DevicePtr> {
         match &self.inner.local {
             Some(local) => Some(local.region.ptr),
-            None => self.inner.imports.lock().iter().find_map(|(_, region)| region.ptr()),
+            None => self.inner.mapped.get().copied(),
         }
     }
 
@@ -234,7 +238,7 @@ impl RegisteredMemory {
         transport: Transport,
     ) -> Result<&Arc<MemoryRegion>> {
         let Some(local) = &self.inner.local else { return Err(peers_memory(what)) };
-        match local.registration(transport) {
+        match find(&local.registrations, transport) {
             None if !local.registrations.is_empty() => Err(self.not_registered(what, transport)),
             _ => Ok(&local.region),
         }
@@ -250,7 +254,7 @@ impl RegisteredMemory {
     ) -> Result<Arc<dyn Registration>> {
         let region = self.local_region(what, transport)?;
         let Some(local) = &self.inner.local else { return Err(peers_memory(what)) };
-        if let Some(registration) = local.registration(transport) {
+        if let Some(registration) = find(&local.registrations, transport) {
             return Ok(registration.clone());
         }
         let mut sources = local.sources.lock();
@@ -315,6 +319,9 @@ impl RegisteredMemory {
             blob,
             local,
         })?;
+        if let Some(ptr) = region.ptr() {
+            self.inner.mapped.get_or_init(|| ptr);
+        }
         imports.push((key, region.clone()));
         Ok(region)
     }
@@ -365,13 +372,9 @@ impl RegisteredMemory {
         }
         r.finish()?;
         let info = MemoryInfo { process, region, len, host, platform, device_uuid, blobs };
-        Ok(Self { inner: Arc::new(Inner { info, local: None, imports: Mutex::default() }) })
-    }
-}
-
-impl LocalParts {
-    fn registration(&self, transport: Transport) -> Option<&Arc<dyn Registration>> {
-        find(&self.registrations, transport)
+        Ok(Self {
+            inner: Arc::new(Inner { info, local: None, imports: Mutex::default(), mapped: OnceLock::new() }),
+        })
     }
 }
 
@@ -398,3 +401,6 @@ impl fmt::Debug for RegisteredMemory {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -193,8 +193,10 @@ impl HostWords {
         Self((0..len / 128).map(|_| Line::default()).collect())
     }
 
+    /// Where they are, for transports to make pointers of, which the words allow: they are atomics, so what is derived from
+    /// the shared reference here may write all of them.
     pub(crate) fn address(&self) -> u64 {
-        self.0.as_ptr().addr() as u64
+        self.0.as_ptr().expose_provenance() as u64
     }
 
     pub(crate) fn len(&self) -> u64 {

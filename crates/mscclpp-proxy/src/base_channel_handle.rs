@@ -38,7 +38,8 @@ const _: () = assert!(size_of::<BasePortChannelHandle>() == 120, "as in the head
 
 // SAFETY: pointers and numbers, plain data, laid out as in the header.
 unsafe impl KernelParam for BasePortChannelHandle {}
-// SAFETY: its pointers are to memory that is only touched with atomic operations.
+// SAFETY: addresses and numbers. No safe function goes where they point; a kernel or unsafe code that does answers for
+// its accesses itself, whichever thread the handle came from.
 unsafe impl Send for BasePortChannelHandle {}
 // SAFETY: as above.
 unsafe impl Sync for BasePortChannelHandle {}

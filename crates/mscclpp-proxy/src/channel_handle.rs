@@ -36,7 +36,8 @@ const _: () = assert!(size_of::<PortChannelHandle>() == 168, "as in the header")
 
 // SAFETY: pointers and numbers, plain data, laid out as in the header.
 unsafe impl KernelParam for PortChannelHandle {}
-// SAFETY: its pointers are to memory that is only touched with atomic operations, the two memories included.
+// SAFETY: addresses and numbers. No safe function goes where they point; a kernel or unsafe code that does answers for
+// its accesses itself, whichever thread the handle came from.
 unsafe impl Send for PortChannelHandle {}
 // SAFETY: as above.
 unsafe impl Sync for PortChannelHandle {}

@@ -36,7 +36,8 @@ const _: () = assert!(size_of::<FifoHandle>() == 56, "as in the header");
 
 // SAFETY: pointers and numbers, plain data, laid out as in the header.
 unsafe impl KernelParam for FifoHandle {}
-// SAFETY: its pointers are to memory that is only touched with atomic operations.
+// SAFETY: addresses and numbers. No safe function goes where they point; a kernel or unsafe code that does answers for
+// its accesses itself, whichever thread the handle came from.
 unsafe impl Send for FifoHandle {}
 // SAFETY: as above.
 unsafe impl Sync for FifoHandle {}

@@ -27,7 +27,8 @@ pub struct MemoryChannelHandle {
 
 // SAFETY: pointers and numbers, plain data, laid out as in the header (`tests/layout.rs` compares).
 unsafe impl KernelParam for MemoryChannelHandle {}
-// SAFETY: its pointers are to memory that is only touched with atomic operations.
+// SAFETY: addresses and numbers. No safe function goes where they point; a kernel or unsafe code that does answers for
+// its accesses itself, whichever thread the handle came from.
 unsafe impl Send for MemoryChannelHandle {}
 // SAFETY: as above.
 unsafe impl Sync for MemoryChannelHandle {}

@@ -20,7 +20,8 @@ pub struct DeviceToDeviceSemaphoreHandle {
 
 // SAFETY: five pointers, plain data, laid out as in the header (`tests/layout.rs` compares).
 unsafe impl KernelParam for DeviceToDeviceSemaphoreHandle {}
-// SAFETY: its pointers are to memory that is only touched with atomic operations.
+// SAFETY: addresses and numbers. No safe function goes where they point; a kernel or unsafe code that does answers for
+// its accesses itself, whichever thread the handle came from.
 unsafe impl Send for DeviceToDeviceSemaphoreHandle {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceToDeviceSemaphoreHandle {}

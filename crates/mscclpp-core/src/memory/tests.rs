@@ -1,0 +1,46 @@
+use std::{sync::mpsc, thread, time::Duration};
+
+use super::*;
+
+struct At(Option<DevicePtr>);
+
+impl RemoteRegion for At {
+    fn ptr(&self) -> Option<DevicePtr> {
+        self.0
+    }
+}
+
+/// A memory of another process, over two transports.
+fn of_a_peer() -> RegisteredMemory {
+    let info = MemoryInfo {
+        process: ProcessId::from_bytes([7; 16]),
+        region: 1,
+        len: 64,
+        host: "there".to_owned(),
+        platform: Platform::Host,
+        device_uuid: [1; 16],
+        blobs: vec![(Transport::ETHERNET, vec![1]), (Transport::CUDA_IPC, vec![2])],
+    };
+    let inner = Inner { info, local: None, imports: Mutex::default(), mapped: OnceLock::new() };
+    RegisteredMemory { inner: Arc::new(inner) }
+}
+
+#[test]
+fn asking_for_the_address_does_not_wait_for_who_maps_the_memory() {
+    let memory = of_a_peer();
+    // Asks in another thread, in the middle of the mapping, which goes on when there is an answer.
+    let import = |transport, at: Option<DevicePtr>| {
+        let (asked, answer) = mpsc::channel();
+        let asking = memory.clone();
+        let mapped = memory.imported("a memory", transport, None, |_| {
+            thread::spawn(move || asked.send(asking.data()));
+            assert_eq!(answer.recv_timeout(Duration::from_secs(20)), Ok(None));
+            Ok(Arc::new(At(at)))
+        });
+        assert_eq!(mapped.expect("mapped").ptr(), at);
+    };
+    import(Transport::ETHERNET, None);
+    assert_eq!(memory.data(), None, "this transport maps nothing");
+    import(Transport::CUDA_IPC, Some(DevicePtr(4096)));
+    assert_eq!(memory.data(), Some(DevicePtr(4096)));
+}

@@ -16,8 +16,6 @@ pub(crate) struct Settings {
     pub(crate) busy: Duration,
     pub(crate) interface: Option<String>,
     pub(crate) family: Option<Family>,
-    /// For tests alone: updates become visible before the data that they follow.
-    pub(crate) broken_order: bool,
 }
 
 /// On machines with fewer cores than this, a thread that looks for work takes time from threads that have some.
@@ -33,7 +31,6 @@ impl Default for Settings {
             busy: if cores >= MANY_CORES { Duration::from_micros(100) } else { Duration::ZERO },
             interface: None,
             family: None,
-            broken_order: false,
         }
     }
 }
@@ -88,13 +85,6 @@ impl EthernetBuilder {
     /// Offers peers only addresses of this family. Takes precedence over `MSCCLPP_SOCKET_FAMILY`.
     pub fn family(mut self, family: Family) -> Self {
         self.settings.family = Some(family);
-        self
-    }
-
-    /// Breaks promise 1 of [`mscclpp_core::provider`] on purpose, so that a test can show that it would notice.
-    #[doc(hidden)]
-    pub fn with_broken_order(mut self) -> Self {
-        self.settings.broken_order = true;
         self
     }
 

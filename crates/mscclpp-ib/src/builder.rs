@@ -51,14 +51,6 @@ impl InfiniBandBuilder {
         self
     }
 
-    /// Lets words that peers' adapters add to overtake the data before them, so that a test can show that it would
-    /// notice.
-    #[doc(hidden)]
-    pub fn with_broken_order(mut self) -> Self {
-        self.provider.broken_order = true;
-        self
-    }
-
     /// Makes the provider. Nothing is loaded yet.
     #[must_use]
     pub fn build(self) -> InfiniBand {

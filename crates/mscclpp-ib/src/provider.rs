@@ -51,7 +51,6 @@ const RETRIES: u8 = 7;
 pub struct InfiniBand {
     pub(crate) verbs: Option<&'static Verbs>,
     pub(crate) relaxed_ordering: Option<bool>,
-    pub(crate) broken_order: bool,
     pub(crate) mode: IbMode,
     pub(crate) gpus_like: Option<GpuDirect>,
     devices: OnceLock<Result<Devices, String>>,
@@ -173,7 +172,6 @@ impl InfiniBand {
             return Ok(hub);
         }
         let keys = match self.relaxed_ordering.or(devices.env.relaxed_ordering).unwrap_or(true) {
-            _ if self.broken_order => Keys::Broken,
             true => Keys::RelaxedData,
             false => Keys::Strict,
         };

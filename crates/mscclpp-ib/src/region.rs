@@ -31,9 +31,6 @@ pub(crate) enum Keys {
     /// A key with relaxed ordering for data, and a key without for words: what is written with the second stays behind
     /// everything before.
     RelaxedData,
-    /// Two keys with relaxed ordering. Words may then overtake the data before them: for tests that show that they
-    /// would notice.
-    Broken,
 }
 
 /// A region of this process.
@@ -87,7 +84,6 @@ impl LocalRegion {
         let (data, updates) = match hub.keys() {
             Keys::Strict => (key(Access::Strict)?, None),
             Keys::RelaxedData => (key(Access::Relaxed)?, Some(key(Access::Strict)?)),
-            Keys::Broken => (key(Access::Relaxed)?, Some(key(Access::RelaxedWords)?)),
         };
         let blob = RegionBlob {
             id: region.id(),

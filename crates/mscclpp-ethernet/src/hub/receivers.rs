@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use crate::{
     error::SystemCall,
-    receiving::{End, Order, Placer, Receiver, SocketWire},
+    receiving::{End, Placer, Receiver, SocketWire},
     regions::{KnownRegions, Regions},
     settings::Settings,
     socket,
@@ -74,7 +74,7 @@ impl Acceptor for Receivers {
             inbound,
             outbound,
             KnownRegions::new(self.regions.clone(), Some(stream.clone())),
-            Placer::new(settings.clone(), if settings.broken_order { Order::Broken } else { Order::Kept }),
+            Placer::new(settings),
         );
         let running = Running { endpoint: *seat.endpoint(), stream: stream.clone(), closed };
         self.running.lock().push(running);

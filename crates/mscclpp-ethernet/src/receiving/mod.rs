@@ -18,6 +18,6 @@ pub(crate) mod played;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use placer::{Order, Placer};
+pub(crate) use placer::Placer;
 pub(crate) use receiver::{End, Receiver};
 pub(crate) use wire::SocketWire;

@@ -12,16 +12,6 @@ pub(crate) struct Placer {
     settings: Settings,
     /// One for each device that data arrived for; usually one, or none.
     stagings: Vec<Staging>,
-    order: Order,
-}
-
-/// Whether updates become visible after the data before them. Tests break this order, to show that they would notice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Order {
-    #[default]
-    Kept,
-    /// Data that is small enough to be in the buffer is put in its place after the update behind it.
-    Broken,
 }
 
 /// Why a wait for a device ended.
@@ -45,12 +35,8 @@ pub(crate) struct Slot {
 }
 
 impl Placer {
-    pub(crate) fn new(settings: Settings, order: Order) -> Self {
-        Self { settings, stagings: Vec::new(), order }
-    }
-
-    pub(crate) fn order(&self) -> Order {
-        self.order
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self { settings, stagings: Vec::new() }
     }
 
     fn staging(&mut self, gpu: &Gpu) -> Result<usize> {

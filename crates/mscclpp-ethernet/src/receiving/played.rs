@@ -22,7 +22,7 @@ use crate::{
 };
 
 use super::{
-    placer::{Order, Placer},
+    placer::Placer,
     receiver::{End, Receiver},
     wire::Wire,
 };
@@ -105,7 +105,7 @@ impl Stage {
             Inbound::new(&SEAL),
             Outbound::new(&SEAL),
             KnownRegions::new(self.regions.clone(), None),
-            Placer::new(Settings::default(), Order::Kept),
+            Placer::new(Settings::default()),
         );
         let end = receiver.run();
         (end, std::mem::take(&mut receiver.wire_mut().answers))

@@ -12,7 +12,7 @@ use crate::{
 };
 
 use super::{
-    placer::{Interrupted, Order, Placer},
+    placer::{Interrupted, Placer},
     wire::Wire,
 };
 
@@ -32,8 +32,6 @@ pub(crate) struct Receiver<W> {
     buffer: Box<[u8]>,
     /// The part of the buffer that has arrived and is not used yet.
     filled: Range<usize>,
-    /// Data that is kept back while the order is broken on purpose.
-    withheld: Vec<(Target, Vec<u8>)>,
 }
 
 /// How receiving ended.
@@ -68,7 +66,7 @@ impl<W: Wire> Receiver<W> {
         placer: Placer,
     ) -> Self {
         let buffer = vec![0; BUFFER].into_boxed_slice();
-        Self { wire, inbound, outbound, placer, regions, buffer, filled: 0..0, withheld: Vec::new() }
+        Self { wire, inbound, outbound, placer, regions, buffer, filled: 0..0 }
     }
 
     #[cfg(any(fuzzing, test))]
@@ -122,12 +120,10 @@ impl<W: Wire> Receiver<W> {
                 let closed = || is_over(&self.wire, &self.regions);
                 self.placer.update(&target, value, closed).map_err(|end| end_of(end, region))?;
                 self.regions.done();
-                self.release();
                 Ok(())
             }
             Frame::Flush { ticket } => {
                 self.settle(0)?;
-                self.release();
                 let answer = self.outbound.seal(Frame::Complete { ticket });
                 Ok(self.wire.send(&answer)?)
             }
@@ -183,12 +179,8 @@ impl<W: Wire> Receiver<W> {
         match target.region.gpu().cloned() {
             None => {
                 let whole = Piece { start: target.address.as_mut_ptr(), len: len as usize };
-                if self.placer.order() == Order::Broken && len as usize <= self.filled.len() {
-                    self.withhold(target, len as usize);
-                } else {
-                    self.receive_piece(whole)?;
-                    digest(hasher.as_mut(), whole);
-                }
+                self.receive_piece(whole)?;
+                digest(hasher.as_mut(), whole);
             }
             Some(gpu) => {
                 let mut at = 0;
@@ -243,28 +235,6 @@ impl<W: Wire> Receiver<W> {
         self.placer.settle(None, closed).map_err(|end| end_of(end, region))?;
         self.regions.claims().unclaim_copies();
         Ok(())
-    }
-
-    fn withhold(&mut self, target: &Target, len: usize) {
-        let bytes = self.buffer[self.filled.start..][..len].to_vec();
-        self.filled.start += len;
-        self.withheld.push((Target { region: target.region.clone(), address: target.address }, bytes));
-    }
-
-    /// Places what was withheld, which happens in tests alone.
-    fn release(&mut self) {
-        if self.withheld.is_empty() {
-            return;
-        }
-        // Long enough for a test to see the update before its data.
-        std::thread::sleep(std::time::Duration::from_micros(200));
-        for (target, bytes) in self.withheld.drain(..) {
-            if self.regions.claim(target.region.id()).is_some() {
-                // SAFETY: a checked range of host memory that is claimed, and registered still.
-                unsafe { placement::place(target.address.as_mut_ptr(), &bytes) };
-            }
-            self.regions.done();
-        }
     }
 }
 

@@ -18,9 +18,6 @@ pub(crate) enum Access {
     Relaxed,
     /// The peer's adapter writes words or adds to them. That never overtakes anything before it.
     Strict,
-    /// Like `Strict`, but writes and additions may overtake data. This is wrong on purpose, for tests that show that
-    /// they would notice.
-    RelaxedWords,
 }
 
 impl Access {
@@ -30,7 +27,6 @@ impl Access {
             Self::Source => 0,
             Self::Relaxed => peers | sys::IBV_ACCESS_RELAXED_ORDERING,
             Self::Strict => peers | sys::IBV_ACCESS_REMOTE_ATOMIC,
-            Self::RelaxedWords => Self::Strict.flags() | sys::IBV_ACCESS_RELAXED_ORDERING,
         }
     }
 }

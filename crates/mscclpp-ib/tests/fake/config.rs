@@ -148,15 +148,16 @@ pub(crate) struct Reordering {
     pub(crate) completions: bool,
     /// Writes are acknowledged when they have arrived, although they are not visible yet.
     pub(crate) early_acknowledgement: bool,
+    /// All memory is treated as if it were registered with relaxed ordering. No adapter may do this.
+    pub(crate) nothing_strict: bool,
 }
 
 impl Reordering {
     /// What adapters may do whose completion queues and regions are in the memory of the host.
     pub(crate) const HOST_MEMORY: Self =
-        Self { relaxed: true, completions: false, early_acknowledgement: false };
+        Self { relaxed: true, completions: false, early_acknowledgement: false, nothing_strict: false };
     /// What they may do where regions are in the memory of a GPU.
-    pub(crate) const GPU_MEMORY: Self =
-        Self { relaxed: true, completions: true, early_acknowledgement: false };
+    pub(crate) const GPU_MEMORY: Self = Self { completions: true, ..Self::HOST_MEMORY };
 
     /// The same with writes that are acknowledged before they are visible.
     pub(crate) const fn acknowledged_early(self) -> Self {

@@ -138,7 +138,10 @@ impl State {
         if qp.attr.qp_access_flags & needed == 0 {
             return Err(refuse(format!("the queue pair lacks access flag {needed:#x}")));
         }
-        self.region(request.key, request.remote, length, qp.domain, needed).map_err(refuse)
+        let mut found =
+            self.region(request.key, request.remote, length, qp.domain, needed).map_err(refuse)?;
+        found.relaxed |= self.devices[qp.device].config.reordering.nothing_strict;
+        Ok(found)
     }
 
     /// The data of a send goes to the places of the receive at the head.

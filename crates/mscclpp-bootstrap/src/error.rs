@@ -139,9 +139,9 @@ pub enum Error {
     DuplicateRank {
         /// The rank that was claimed twice.
         rank: usize,
-        /// Where the first claim came from.
+        /// Where the first claim came from: address, process and host.
         first: String,
-        /// Where the second claim came from.
+        /// Where the second claim came from, likewise.
         second: String,
         /// The address at which rank 0 listens.
         address: String,

@@ -5,7 +5,7 @@ use crate::address::Address;
 use crate::collective;
 use crate::protocol::frame::{self, Frame, FrameReader, Kind, MAX_HANDSHAKE, MAX_PAYLOAD};
 use crate::protocol::handshake::{Initiator, Responder};
-use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Purpose, Rejection};
+use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Process, Purpose, Rejection};
 use crate::protocol::key::JobKey;
 use crate::protocol::message::{Assembler, Sequence};
 use crate::protocol::notice;
@@ -81,6 +81,7 @@ fn hello(secret: bool, n_ranks: u32, rank: u32) -> Hello {
         from: rank,
         to: 0,
         nonce: [7; 32],
+        process: Process::own(),
     }
 }
 

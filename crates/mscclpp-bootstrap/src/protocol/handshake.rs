@@ -149,6 +149,12 @@ impl Responder {
         Ok((hello, Verified { transcript }))
     }
 
+    /// What somebody says of itself who was not verified: for messages alone.
+    pub(crate) fn claim(first: &Frame) -> Option<Hello> {
+        let (_, said) = split_proof(&first.payload).ok()?;
+        Hello::parse(said).ok()
+    }
+
     /// The answer to a stranger: that it does not belong here, and whether a key is needed.
     pub(crate) fn refusal(&self) -> Vec<u8> {
         frame::encode(Kind::Refuse, &[u8::from(self.key.secret)])
@@ -182,7 +188,7 @@ impl Verified {
 mod tests {
     use super::*;
     use crate::protocol::frame::{FrameReader, MAX_HANDSHAKE};
-    use crate::protocol::hello::{PROTOCOL_VERSION, Purpose};
+    use crate::protocol::hello::{PROTOCOL_VERSION, Process, Purpose};
 
     fn hello(secret: bool) -> Hello {
         Hello {
@@ -194,6 +200,7 @@ mod tests {
             from: 1,
             to: 0,
             nonce: [7; 32],
+            process: Process::own(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! What the two ends of a handshake say: who wants what, and why not.
 
+use std::fmt;
+
 use crate::protocol::frame;
 use mscclpp_net::key::Nonce;
 use mscclpp_net::wire::{MAX_TEXT, Malformed, Reader, put_text};
@@ -8,7 +10,8 @@ use sha2::{Digest, Sha256};
 /// The version of all that follows the handshake.
 ///
 /// 2: a rank that joins at an address names the job of its launcher, and may be told that it is another.
-pub(crate) const PROTOCOL_VERSION: u32 = 2;
+/// 3: the initiator says which process it is. From here on a hello may have more at its end, which is passed over.
+pub(crate) const PROTOCOL_VERSION: u32 = 3;
 
 pub(crate) type JobId = [u8; 16];
 
@@ -41,6 +44,41 @@ pub(crate) enum Purpose {
     Peer,
 }
 
+/// Which process somebody says it is, for messages. Before its proof nothing of it is certain.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Process {
+    host: String,
+    pid: u32,
+}
+
+impl Process {
+    /// This one.
+    pub(crate) fn own() -> Self {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        Self { host: printable(&host), pid: std::process::id() }
+    }
+
+    /// An address of this process, with its number and host.
+    pub(crate) fn at(&self, address: impl fmt::Display) -> String {
+        format!("{address} ({self})")
+    }
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.pid, self.host.as_str()) {
+            (0, _) => f.write_str("an unknown process"),
+            (pid, "") => write!(f, "process {pid}"),
+            (pid, host) => write!(f, "process {pid} on host {host}"),
+        }
+    }
+}
+
+/// What a message may show of a host's name that came from outside.
+fn printable(host: &str) -> String {
+    host.chars().filter(|c| c.is_ascii_alphanumeric() || ".-_".contains(*c)).take(64).collect()
+}
+
 /// What the initiator says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
@@ -53,6 +91,7 @@ pub(crate) struct Hello {
     pub(crate) from: u32,
     pub(crate) to: u32,
     pub(crate) nonce: Nonce,
+    pub(crate) process: Process,
 }
 
 impl Hello {
@@ -69,12 +108,14 @@ impl Hello {
         out.extend(self.from.to_le_bytes());
         out.extend(self.to.to_le_bytes());
         out.extend(self.nonce);
+        out.extend(self.process.pid.to_le_bytes());
+        put_text(&mut out, &self.process.host);
         out
     }
 
     pub(crate) fn parse(payload: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(payload);
-        let hello = Self {
+        let mut hello = Self {
             version: reader.u32()?,
             secret: reader.flag()?,
             purpose: match reader.u8()? {
@@ -88,8 +129,12 @@ impl Hello {
             from: reader.u32()?,
             to: reader.u32()?,
             nonce: reader.array()?,
+            process: Process::default(),
         };
-        reader.end()?;
+        // Older versions end here.
+        if !reader.rest().is_empty() {
+            hello.process = Process { pid: reader.u32()?, host: printable(&reader.text()?) };
+        }
         Ok(hello)
     }
 }
@@ -155,3 +200,47 @@ impl Rejection {
 
 const _: () =
     assert!(2 * (MAX_TEXT + 2) + 1 + 32 <= frame::MAX_HANDSHAKE, "a rejection fits a handshake's frame");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(process: Process) -> Hello {
+        Hello {
+            version: PROTOCOL_VERSION,
+            secret: true,
+            purpose: Purpose::Join,
+            job: [1; 16],
+            n_ranks: 2,
+            from: 1,
+            to: 0,
+            nonce: [2; 32],
+            process,
+        }
+    }
+
+    #[test]
+    fn a_process_says_which_it_is() {
+        let own = Process::own();
+        let shown = own.to_string();
+        assert!(shown.starts_with(&format!("process {} on host ", std::process::id())), "{shown}");
+        assert_eq!(Hello::parse(&hello(own.clone()).payload()).unwrap().process, own);
+    }
+
+    /// What a stranger calls its host is shown to people.
+    #[test]
+    fn the_name_of_a_host_is_short_and_plain() {
+        let process = Process { host: format!("a\u{1b}[2J\nrank 0 {}", "x".repeat(5000)), pid: 7 };
+        let shown = Hello::parse(&hello(process).payload()).unwrap().process.to_string();
+        assert!(shown.starts_with("process 7 on host a2Jrank0xxx") && shown.len() < 90, "{shown}");
+    }
+
+    #[test]
+    fn a_hello_of_an_older_version_has_no_process_and_one_of_a_newer_has_more() {
+        let whole = hello(Process::default()).payload();
+        let older = Hello::parse(&whole[..whole.len() - 6]).unwrap();
+        assert_eq!(older.process.to_string(), "an unknown process");
+        let newer = Hello::parse(&[whole.as_slice(), b"more"].concat()).unwrap();
+        assert_eq!(newer, older);
+    }
+}

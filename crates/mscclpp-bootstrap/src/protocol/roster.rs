@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::error::JOB_IDS;
-use crate::protocol::hello::{Hello, JobId, LaunchedJob, PROTOCOL_VERSION, Purpose, Rejection};
+use crate::protocol::hello::{Hello, JobId, LaunchedJob, PROTOCOL_VERSION, Process, Purpose, Rejection};
 use crate::protocol::table::{self, Entry};
 use crate::{Error, Party};
 
@@ -32,7 +32,7 @@ impl Roster {
     /// A job of `n` ranks, rank 0 of which is here.
     pub(crate) fn new(job: JobId, address: String, n: usize, root: Entry) -> Self {
         let mut ranks: Vec<_> = (0..n).map(|_| None).collect();
-        ranks[0] = Some((root, address.clone()));
+        ranks[0] = Some((root, Process::own().at(&address)));
         let proved = HashSet::from([0]);
         Self { job, launched: None, address, ranks, absent: n - 1, proved, contested: false }
     }
@@ -149,6 +149,11 @@ impl Roster {
         self.ranks.iter().enumerate().filter(|(_, place)| place.is_none()).map(|(rank, _)| rank).collect()
     }
 
+    /// From where each rank came, once all have.
+    pub(crate) fn into_origins(self) -> Vec<String> {
+        self.ranks.into_iter().flatten().map(|(_, from)| from).collect()
+    }
+
     /// The table of all ranks, once all have come.
     pub(crate) fn table(&self) -> Option<Vec<u8>> {
         if self.absent > 0 {
@@ -194,6 +199,7 @@ mod tests {
             from,
             to: 0,
             nonce: [0; 32],
+            process: Process::default(),
         }
     }
 

@@ -296,7 +296,10 @@ impl TcpBootstrapBuilder {
                 let taken = published::take(id);
                 if taken.is_none() && self.n_ranks > 1 {
                     // The process that made it may wait for the rank that this one should have been.
-                    let _ = candidates.first().and_then(|&address| knock::at_rank_0(&plan, address));
+                    let told = candidates.first().and_then(|&address| knock::at_rank_0(&plan, address));
+                    if let Some(twice @ Error::DuplicateRank { .. }) = told {
+                        return Err(twice);
+                    }
                 }
                 Some(taken.ok_or_else(|| Error::NotTheCreator { id: id.to_string() })?)
             }

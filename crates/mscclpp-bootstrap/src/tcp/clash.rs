@@ -35,7 +35,7 @@ impl Service {
         }
         Some(Error::DuplicateRank {
             rank,
-            first: "a rank that joined before".to_owned(),
+            first: self.formation.origin(rank).cloned().unwrap_or_default(),
             second: from.to_owned(),
             address,
         })

@@ -26,7 +26,7 @@ pub(crate) enum Phase {
     /// Opened by somebody who was challenged and has not proved itself: a stranger, as far as is known.
     Unproven(Responder),
     /// At rank 0: a member that was admitted, and that has joined once it has said where it listens.
-    Member { rank: usize, joined: bool },
+    Member { rank: usize, joined: bool, from: String },
     /// At another rank: the connection to rank 0 over which the job forms.
     Root,
     /// A connection between two ranks of the formed, or forming, tree, or of two peers.

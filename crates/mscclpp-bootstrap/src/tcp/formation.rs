@@ -42,6 +42,8 @@ pub(crate) struct Formation {
     /// At rank 0, while ranks are missing.
     roster: Option<Roster>,
     progress_at: Option<Instant>,
+    /// At rank 0, once the job has formed: from where each rank came.
+    origins: Vec<String>,
     /// At other ranks: where rank 0 may be, and what to tell it.
     join: Option<Join>,
     missing: Vec<usize>,
@@ -76,6 +78,7 @@ impl Formation {
         Self {
             roster: None,
             progress_at: None,
+            origins: Vec::new(),
             join: None,
             missing: Vec::new(),
             table: Vec::new(),
@@ -88,6 +91,11 @@ impl Formation {
 
     pub(crate) fn formed_at(&self) -> Option<Instant> {
         self.formed_at
+    }
+
+    /// From where a rank of the formed job came, if this is rank 0.
+    pub(crate) fn origin(&self, rank: usize) -> Option<&String> {
+        self.origins.get(rank)
     }
 
     /// Rank 0's list, until the job has formed.
@@ -216,8 +224,10 @@ impl Service {
             Kind::Join if self.failed.is_some() => Ok(()),
             Kind::Join => {
                 let entry = Entry::parse(&frame.payload)?;
-                let Some(connection) = self.connections.get(&token) else { return Ok(()) };
-                let from = connection.remote.to_string();
+                let Some(Phase::Member { from, .. }) = self.connections.get(&token).map(|c| &c.phase) else {
+                    return Ok(());
+                };
+                let from = from.clone();
                 let other_claim = self.other_claim(token, rank);
                 let Some(roster) = &mut self.formation.roster else { return Ok(()) };
                 if let Some(Phase::Member { joined: joined @ false, .. }) =
@@ -231,7 +241,10 @@ impl Service {
                 let entered = roster.enter(rank, entry, &from, other_claim.as_deref());
                 let table = roster.table();
                 match (entered, table) {
-                    (Err(error), _) => self.fail(&error, None),
+                    (Err(error), _) => {
+                        tracing::error!(target: LOG, rank = self.plan.rank, %error, "a rank came twice");
+                        self.fail(&error, None);
+                    }
                     (Ok(()), Some(table)) => self.send_table(table)?,
                     (Ok(()), None) => {}
                 }
@@ -253,7 +266,7 @@ impl Service {
         let mut children = Vec::new();
         let mut receivers = Vec::new();
         for (&token, connection) in &mut self.connections {
-            let Phase::Member { rank, joined: true } = connection.phase else { continue };
+            let Phase::Member { rank, joined: true, .. } = connection.phase else { continue };
             for part in &parts {
                 connection.outbox.push(Arc::clone(part));
             }
@@ -361,7 +374,7 @@ impl Service {
         }
         let table = Arc::clone(table);
         self.formation.formed_at = Some(Instant::now());
-        self.formation.roster = None;
+        self.formation.origins = self.formation.roster.take().map(Roster::into_origins).unwrap_or_default();
         for child in tree::children(self.plan.rank, self.plan.n_ranks) {
             self.send_empty(child, Kind::Go);
         }

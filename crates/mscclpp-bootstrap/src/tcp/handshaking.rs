@@ -10,7 +10,7 @@ use mscclpp_net::random;
 use crate::error::{JOB_IDS, NO_JOB_ID};
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
 use crate::protocol::handshake::{Answer, HandshakeError, Initiator, Responder, Verified};
-use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Purpose, Rejection};
+use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Process, Purpose, Rejection};
 use crate::protocol::notice;
 use crate::protocol::roster::other_job;
 use crate::tcp::connection::{Connection, Link, Phase};
@@ -154,9 +154,12 @@ impl Service {
                 connection.outbox.push(responder.refusal());
                 self.mark_dirty(token);
                 tracing::info!(target: LOG, rank = self.plan.rank, %remote, why = %stranger, "refused a stranger");
-                if let HandshakeError::Unproven(why) = stranger {
+                if let (HandshakeError::Unproven(why), Some(hello)) = (stranger, Responder::claim(frame)) {
+                    let (rank, process) = (hello.from, hello.process);
                     let remedy = self.plan.secret_remedy();
-                    self.note_refusal(remote, format!("was refused: {why}{remedy}"));
+                    let what =
+                        format!("was refused: {why}; it says that it is rank {rank}, {process}{remedy}");
+                    self.note_refusal(remote, what);
                 }
             }
         }
@@ -165,12 +168,12 @@ impl Service {
     /// Somebody with the job's key has proved itself: admits it, or answers why not.
     fn admit(&mut self, token: u64, verified: Verified, hello: &Hello) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        let from = connection.remote.to_string();
+        let from = hello.process.at(connection.remote);
         let peer = hello.from as usize;
         let (rejection, fatal) = match self.formation.roster_mut() {
             Some(roster) => match roster.admit(hello, &from) {
                 Ok(()) => {
-                    connection.phase = Phase::Member { rank: peer, joined: false };
+                    connection.phase = Phase::Member { rank: peer, joined: false, from };
                     connection.deadline = None;
                     connection.reader.set_limit(MAX_PAYLOAD);
                     connection.outbox.push(verified.accept(self.plan.job.unwrap_or_default()));
@@ -203,7 +206,16 @@ impl Service {
                 }
             },
         };
-        tracing::warn!(target: LOG, rank = self.plan.rank, from, ?rejection, "did not admit a member");
+        let (rank, from) = (self.plan.rank, &from);
+        match &fatal {
+            // Before anybody hears of it, and may end this process. A job that has formed may only be about to end.
+            Some(error) if self.formation.roster().is_some() => {
+                tracing::error!(target: LOG, rank, from, %error, "did not admit a member");
+            }
+            _ => {
+                tracing::warn!(target: LOG, rank, from, ?rejection, "did not admit a member");
+            }
+        }
         let remote = self.connections.get_mut(&token).map(|connection| {
             connection.outbox.push(verified.reject(&rejection));
             connection.remote
@@ -222,7 +234,7 @@ impl Service {
 
     /// A member that was admitted withdraws its proof (S1): it waited too long for the answer, and tries another address.
     pub(crate) fn proof_withdrawn(&mut self, token: u64) -> Result<(), Malformed> {
-        let Some(Phase::Member { rank, joined: false }) = self.connections.get(&token).map(|c| &c.phase)
+        let Some(Phase::Member { rank, joined: false, .. }) = self.connections.get(&token).map(|c| &c.phase)
         else {
             return Err(Malformed("a rank retired after it had joined"));
         };
@@ -238,10 +250,8 @@ impl Service {
     pub(crate) fn other_claim(&self, token: u64, rank: usize) -> Option<String> {
         // Most often there is none, and the search can be saved.
         self.formation.roster().filter(|roster| roster.is_contested())?;
-        self.connections.iter().find_map(|(&other, connection)| match connection.phase {
-            Phase::Member { rank: same, .. } if same == rank && other != token => {
-                Some(connection.remote.to_string())
-            }
+        self.connections.iter().find_map(|(&other, connection)| match &connection.phase {
+            Phase::Member { rank: same, from, .. } if *same == rank && other != token => Some(from.clone()),
             _ => None,
         })
     }
@@ -290,6 +300,7 @@ pub(crate) fn hello(plan: &Plan, peer: usize, purpose: Purpose, nonce: Nonce) ->
         from: plan.rank as u32,
         to: peer as u32,
         nonce,
+        process: Process::own(),
     }
 }
 
@@ -321,7 +332,8 @@ pub(crate) fn reason(
             }
         }
         Rejection::Duplicate { first } => {
-            Error::DuplicateRank { rank, first, second: local.unwrap_or_default(), address: remote }
+            let second = Process::own().at(local.unwrap_or_default());
+            Error::DuplicateRank { rank, first, second, address: remote }
         }
         Rejection::OtherJob { theirs } => Error::OtherJob { address: remote, ours: our_job(), theirs },
         Rejection::Complete { n_ranks } => {

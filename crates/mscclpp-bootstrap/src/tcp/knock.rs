@@ -18,7 +18,7 @@ use crate::tcp::handshaking::{hello, reason};
 use crate::tcp::service::Plan;
 
 /// How long it may take. A rank 0 that forms a job answers at once; another program may never.
-const LIMIT: Duration = Duration::from_secs(1);
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// Tells the rank 0 at `address`, if there is one of this job, that this is another. Gives what that answers, and nothing if
 /// nobody of this library and with this key is there.

@@ -370,11 +370,12 @@ impl Service {
         self.shared.is_formed()
     }
 
-    /// Keeps how a stranger was refused, for the message of a time-out. One that comes again and again, each time from
-    /// another port, is kept once.
+    /// Says how a stranger was refused, at once: another rank's end may be this one's before its time is up. Also keeps it
+    /// for the message of a time-out. One that comes again and again, each time from another port, is named once.
     pub(crate) fn note_refusal(&mut self, address: SocketAddr, outcome: String) {
         let known = |note: &Attempt| note.address.ip() == address.ip() && note.outcome == outcome;
         if self.notes.len() < NOTES && !self.notes.iter().any(known) {
+            tracing::error!(target: LOG, rank = self.plan.rank, %address, "{outcome}");
             self.notes.push(Attempt { address, outcome });
         }
     }

@@ -1,6 +1,6 @@
 //! A rank without its thread: the tests hand it what its sockets have, in an order that a job seldom meets.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use super::*;
@@ -114,4 +114,54 @@ fn who_is_refused_again_and_again_is_noted_once() {
     service.note_refusal(([10, 0, 0, 2], 1).into(), "was refused: it has no key".to_owned());
     service.note_refusal(([10, 0, 0, 1], 1).into(), "was refused: its key is not this job's".to_owned());
     assert_eq!(service.notes.len(), 3);
+}
+
+/// What is logged on this thread meanwhile.
+fn logged(run: impl FnOnce()) -> String {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(writer)).with_ansi(false).finish();
+    tracing::subscriber::with_default(subscriber, run);
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn a_refused_key_is_said_at_once_with_who_has_it() {
+    let mut service = rank_0();
+    service.plan.key = JobKey::of_secret("swordfish");
+    let (phase, challenge) = service.challenge_peer().unwrap();
+    let (stranger, stream) = connected(&mut service, phase);
+    let proof = RawRank::of_secret("octopus", 4, 3).on_bytes(&challenge).unwrap();
+    arrive(&service, stranger, &stream, &proof);
+    let text = logged(|| service.on_readable(stranger));
+    let process = format!("it says that it is rank 3, process {} on host ", std::process::id());
+    let error = text.lines().find(|line| line.contains("ERROR")).unwrap_or_else(|| panic!("{text}"));
+    for part in ["127.0.0.1", "its key is not this job's", &process, "MSCCLPP_BOOTSTRAP_SECRET"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    assert_eq!(service.notes.len(), 1, "and a time-out says it again");
+}
+
+/// Both are let in before either says more, which tells of both.
+#[test]
+fn a_rank_that_came_twice_is_said_at_once_with_both() {
+    let mut service = rank_0();
+    let tokens: Vec<_> = (0..2)
+        .map(|_| {
+            let (phase, challenge) = service.challenge_peer().unwrap();
+            let (token, stream) = connected(&mut service, phase);
+            let proof = RawRank::without_key(4, 3).on_bytes(&challenge).unwrap();
+            arrive(&service, token, &stream, &proof);
+            service.on_readable(token);
+            (token, stream)
+        })
+        .collect();
+    let entry = Entry { host: [1; 16], domain: [1; 16], port: 1, addresses: vec![] };
+    arrive(&service, tokens[1].0, &tokens[1].1, &frame::encode(Kind::Join, &entry.encode()));
+    let text = logged(|| service.on_readable(tokens[1].0));
+    let process = format!("(process {} on host ", std::process::id());
+    let error = text.lines().find(|line| line.contains("ERROR")).unwrap_or_else(|| panic!("{text}"));
+    assert_eq!(error.matches(&process).count(), 2, "{error}");
+    assert!(matches!(service.failed, Some(Error::DuplicateRank { rank: 3, .. })), "{:?}", service.failed);
 }

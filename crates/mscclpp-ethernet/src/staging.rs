@@ -1,6 +1,6 @@
 //! Pinned host memory between a device and the wire, in chunks, so that one chunk is copied while another travels.
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use mscclpp_core::MemoryRegion;
 use mscclpp_gpu::{DevicePtr, Event, Gpu, PinnedBuffer, Result, Stream};
@@ -9,32 +9,60 @@ use crate::{Settings, socket::Piece};
 
 /// The chunks of one device at one end of one connection, and the stream that all its copies are on.
 ///
-/// Chunks are used in turn. A chunk is free when its event is complete and its data, if any, has been sent.
+/// Chunks of a kind are used in turn. A chunk is free when its event is complete and its data, if any, has been sent.
+///
+/// There are small chunks beside the large ones, and many of them: with a large chunk for each small write, a few writes
+/// of 64 bytes would be under way at a time, and each would wait for a copy of another.
 pub(crate) struct Staging {
     gpu: Gpu,
     stream: Stream,
+    /// The large ones, then the small ones.
     chunks: Vec<Chunk>,
-    next: usize,
+    /// How many are large.
+    large: usize,
+    /// Whose turn it is: among the large ones, and among the small ones.
+    next: [usize; 2],
     /// What the copies under way touch.
     kept: Vec<Arc<MemoryRegion>>,
 }
 
+/// Bytes of a small chunk, and how many there are.
+const SMALL: u64 = 4 << 10;
+const SMALL_CHUNKS: u64 = 64;
+
 struct Chunk {
     memory: PinnedBuffer,
+    /// Where in it, and how long.
+    offset: u64,
+    len: u64,
     /// Behind the last copy from or to this chunk.
     copied: Event,
+}
+
+impl Chunk {
+    /// Where the device has it.
+    fn ptr(&self) -> DevicePtr {
+        self.memory.ptr().add(self.offset)
+    }
 }
 
 impl Staging {
     /// Staging for the calling thread, which must be one of this transport's own.
     pub(crate) fn new(gpu: &Gpu, settings: &Settings) -> Result<Self> {
         gpu.adopt_thread()?;
-        let chunk = || Ok(Chunk { memory: gpu.allocate_pinned(settings.chunk)?, copied: gpu.event(false)? });
+        let chunk = |memory, offset, len| Ok(Chunk { memory, offset, len, copied: gpu.event(false)? });
+        let large = (0..settings.chunks).map(|_| {
+            let memory = gpu.allocate_pinned(settings.chunk)?;
+            chunk(memory, 0, settings.chunk)
+        });
+        let shared = gpu.allocate_pinned(SMALL * SMALL_CHUNKS)?;
+        let small = (0..SMALL_CHUNKS).map(|i| chunk(shared.clone(), i * SMALL, SMALL));
         Ok(Self {
             gpu: gpu.clone(),
             stream: gpu.stream()?,
-            chunks: (0..settings.chunks).map(|_| chunk()).collect::<Result<_>>()?,
-            next: 0,
+            chunks: large.chain(small).collect::<Result<_>>()?,
+            large: settings.chunks,
+            next: [0; 2],
             kept: Vec::new(),
         })
     }
@@ -43,21 +71,33 @@ impl Staging {
         self.gpu.id() == gpu.id() && self.gpu.platform() == gpu.platform()
     }
 
-    /// How many chunks there are.
-    pub(crate) fn count(&self) -> usize {
-        self.chunks.len()
+    /// The chunks that parts of `len` bytes go through.
+    fn kind(&self, len: u64) -> Range<usize> {
+        if len <= SMALL { self.large..self.chunks.len() } else { 0..self.large }
     }
 
-    /// Bytes of a chunk.
+    /// Whether parts of `len` bytes go through `chunk`.
+    pub(crate) fn serves(&self, chunk: usize, len: u64) -> bool {
+        self.kind(len).contains(&chunk)
+    }
+
+    /// How many chunks there are for parts of `len` bytes.
+    pub(crate) fn count(&self, len: u64) -> usize {
+        self.kind(len).len()
+    }
+
+    /// Bytes of a large chunk.
     pub(crate) fn size(&self) -> u64 {
-        self.chunks[0].memory.len()
+        self.chunks[0].len
     }
 
-    /// The chunk whose turn it is.
-    pub(crate) fn turn(&mut self) -> usize {
-        let turn = self.next;
-        self.next = (turn + 1) % self.chunks.len();
-        turn
+    /// The chunk whose turn it is for a part of `len` bytes.
+    pub(crate) fn turn(&mut self, len: u64) -> usize {
+        let kind = self.kind(len);
+        let next = &mut self.next[usize::from(kind.start > 0)];
+        let turn = *next;
+        *next = (turn + 1) % kind.len();
+        kind.start + turn
     }
 
     /// Whether the last copy from or to a chunk is complete.
@@ -68,8 +108,8 @@ impl Staging {
     /// The first `len` bytes of a chunk, for the system to read or write. Only while no copy is under way there.
     pub(crate) fn piece(&self, chunk: usize, len: usize) -> Result<Piece> {
         // A pinned buffer is only seen through words; this is the address that the host has for it.
-        let start = self.chunks[chunk].memory.word(0)?.as_ptr().cast();
-        Ok(Piece { start, len: len.min(self.size() as usize) })
+        let Chunk { memory, offset, len: size, .. } = &self.chunks[chunk];
+        Ok(Piece { start: memory.word(*offset)?.as_ptr().cast(), len: len.min(*size as usize) })
     }
 
     /// Starts copying `len` bytes of a region, from `src` on, into a chunk.
@@ -86,7 +126,7 @@ impl Staging {
         self.keep(region);
         let chunk = &self.chunks[chunk];
         // SAFETY: the caller's promise; `kept` has the region, and `self` the chunk, until the copy is complete.
-        unsafe { self.stream.copy(chunk.memory.ptr(), src, len)? };
+        unsafe { self.stream.copy(chunk.ptr(), src, len)? };
         self.stream.record(&chunk.copied)
     }
 
@@ -104,7 +144,7 @@ impl Staging {
         self.keep(region);
         let chunk = &self.chunks[chunk];
         // SAFETY: the caller's promise; `kept` has the region, and `self` the chunk, until the copy is complete.
-        unsafe { self.stream.copy(dst, chunk.memory.ptr(), len)? };
+        unsafe { self.stream.copy(dst, chunk.ptr(), len)? };
         self.stream.record(&chunk.copied)
     }
 
@@ -172,6 +212,27 @@ impl Backoff {
             0..200 => std::hint::spin_loop(),
             200..2000 => std::thread::yield_now(),
             _ => std::thread::sleep(Duration::from_micros(20)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_parts_have_many_chunks_which_share_no_byte() {
+        let gpu = mscclpp_gpu::Platform::Host.gpu(0).unwrap();
+        let mut staging = Staging::new(&gpu, &Settings::default()).unwrap();
+        for (len, count, size) in [(1, 64, 4096), (4096, 64, 4096), (4097, 4, 1 << 20)] {
+            assert_eq!(staging.count(len), count);
+            let turns: Vec<_> = (0..count).map(|_| staging.turn(len)).collect();
+            assert!(turns.iter().all(|chunk| staging.serves(*chunk, len)));
+            let mut starts: Vec<_> =
+                turns.iter().map(|chunk| staging.piece(*chunk, 1).unwrap().start.addr()).collect();
+            starts.sort_unstable();
+            assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= size), "{starts:x?}");
+            assert_eq!(staging.turn(len), turns[0], "round again");
         }
     }
 }

@@ -47,10 +47,15 @@ impl Placer {
         Ok(self.stagings.len() - 1)
     }
 
-    /// The next chunk of the device, once it is free.
-    pub(crate) fn slot(&mut self, gpu: &Gpu, closed: impl Fn() -> bool) -> Result<Slot, Interrupted> {
+    /// The next chunk of the device for a part of `len` bytes or less, once it is free.
+    pub(crate) fn slot(
+        &mut self,
+        gpu: &Gpu,
+        len: u64,
+        closed: impl Fn() -> bool,
+    ) -> Result<Slot, Interrupted> {
         let staging = self.staging(gpu)?;
-        let chunk = self.stagings[staging].turn();
+        let chunk = self.stagings[staging].turn(len);
         let mut backoff = Backoff::default();
         while !self.stagings[staging].is_copied(chunk)? {
             if closed() {
@@ -64,7 +69,7 @@ impl Placer {
     /// The first `len` bytes of a slot, or all of it if it has less.
     pub(crate) fn piece(&self, slot: Slot, len: u64) -> Result<Piece> {
         let staging = &self.stagings[slot.staging];
-        staging.piece(slot.chunk, len.min(staging.size()) as usize)
+        staging.piece(slot.chunk, usize::try_from(len).unwrap_or(usize::MAX))
     }
 
     /// Starts copying the first `len` bytes of a slot to `offset` of the target.

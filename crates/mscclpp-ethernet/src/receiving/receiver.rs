@@ -187,7 +187,7 @@ impl<W: Wire> Receiver<W> {
                 while at < len {
                     let closed = || is_over(&self.wire, &self.regions);
                     let fault = |end| end_of(end, target.region.id());
-                    let slot = self.placer.slot(&gpu, closed).map_err(fault)?;
+                    let slot = self.placer.slot(&gpu, len - at, closed).map_err(fault)?;
                     let piece = self.placer.piece(slot, len - at).map_err(|e| fault(e.into()))?;
                     self.receive_piece(piece)?;
                     digest(hasher.as_mut(), piece);

@@ -174,15 +174,17 @@ impl Driver {
                 self.stagings.len() - 1
             }
         };
-        let in_use =
-            self.frames.iter().filter(|f| matches!(f.data, Data::Chunk { staging: s, .. } if s == staging));
-        if in_use.count() == self.stagings[staging].count() {
+        let known = &self.stagings[staging];
+        let len = left.min(part_of(source.len, known.size()));
+        let in_use = self.frames.iter().filter(
+            |f| matches!(f.data, Data::Chunk { staging: s, chunk, .. } if s == staging && known.serves(chunk, len)),
+        );
+        if in_use.count() == known.count(len) {
             return Ok(None);
         }
-        let len = left.min(part_of(source.len, self.stagings[staging].size()));
-        let chunk = self.stagings[staging].turn();
-        // SAFETY: a range of a registered region, which the core has checked. Chunks are used in turn, and one of them is
-        // in no prepared frame, so it is this one: what it had before has been sent, and so copied before.
+        let chunk = self.stagings[staging].turn(len);
+        // SAFETY: a range of a registered region, which the core has checked. Chunks of a kind are used in turn, and one of
+        // them is in no prepared frame, so it is this one: what it had before has been sent, and so copied before.
         unsafe { self.stagings[staging].fetch(chunk, &source.region, source.address.add(at), len)? };
         Ok(Some((len, Data::Chunk { staging, chunk, len: len as usize })))
     }

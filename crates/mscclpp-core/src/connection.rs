@@ -13,6 +13,7 @@ use crate::{
     Transport,
     patience::Patience,
     provider::{Link, Operation, Queue, Registration, RemoteRegion, RouteId, TokenMemory, TransportProvider},
+    retired::Retired,
 };
 
 /// A live link from an endpoint of this process to a peer's. Cheap to clone. It is closed when the last clone, and the last
@@ -29,12 +30,20 @@ struct Inner {
     // The order of the fields is that of closing: the queue before its link, the link before its endpoint.
     /// For the operations of the connection itself, opened with the first.
     queue: Mutex<Option<OwnQueue>>,
+    retired: Arc<Retired>,
     link: Arc<dyn Link>,
     provider: Arc<dyn TransportProvider>,
     local: Endpoint,
     remote: Arc<EndpointInfo>,
     monitor: LinkMonitor,
     context: Context,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Nobody is left who could wait for them.
+        self.retired.clear();
+    }
 }
 
 /// The queue of a connection itself.
@@ -70,8 +79,10 @@ impl Connection {
             target: "mscclpp::conn", local = %local.info(), remote = %remote, transport = %local.transport(),
             "connected"
         );
-        let queue = Mutex::default();
-        Ok(Self { inner: Arc::new(Inner { queue, link, provider, local, remote, monitor, context }) })
+        let (queue, retired) = (Mutex::default(), Retired::new(monitor.clone()));
+        Ok(Self {
+            inner: Arc::new(Inner { queue, retired, link, provider, local, remote, monitor, context }),
+        })
     }
 
     /// Starts copying `size` bytes from `src` (registered here, for this transport or for local use) to `dst` (the peer's).
@@ -227,19 +238,29 @@ impl Connection {
         timeout: Duration,
         mut body: impl FnMut(&mut OwnQueue) -> Result<bool>,
     ) -> Result<bool> {
+        self.until(what, timeout, || {
+            let mut queue = self.inner.queue.lock();
+            let queue = match &mut *queue {
+                Some(queue) => queue,
+                none => none.insert(OwnQueue { queue: self.link_queue()?, ticket: 0, is_flushed: true }),
+            };
+            body(queue)
+        })
+    }
+
+    /// Looks whether `done`, for at most `timeout` and once at least, as long as the connection works.
+    fn until(
+        &self,
+        what: &'static str,
+        timeout: Duration,
+        mut done: impl FnMut() -> Result<bool>,
+    ) -> Result<bool> {
         let (start, mut patience) = (Instant::now(), Patience::default());
         let mut long = LongWait::since(start, self.inner.context.waits_are_logged_after());
         loop {
             self.check()?;
-            {
-                let mut queue = self.inner.queue.lock();
-                let queue = match &mut *queue {
-                    Some(queue) => queue,
-                    none => none.insert(OwnQueue { queue: self.link_queue()?, ticket: 0, is_flushed: true }),
-                };
-                if body(queue)? {
-                    return Ok(true);
-                }
+            if done()? {
+                return Ok(true);
             }
             let now = Instant::now();
             if now - start >= timeout {
@@ -264,6 +285,26 @@ impl Connection {
     pub fn open_queue(&self) -> Result<SendQueue> {
         self.check()?;
         Ok(SendQueue::new(self.clone(), self.link_queue()?))
+    }
+
+    /// Goes on with a queue that has been dropped; its number, for [`Connection::await_retired`].
+    pub(crate) fn retire(&self, queue: Box<dyn Queue>, ticket: u64) -> u64 {
+        self.inner.retired.add(queue, self.inner.link.clone(), ticket)
+    }
+
+    /// Waits until all that a retired queue was given has landed, for at most `timeout`.
+    pub(crate) fn await_retired(&self, number: u64, timeout: Duration) -> Result<()> {
+        let what = "what a queue was given that has been dropped";
+        match self.until(what, timeout, || Ok(self.inner.retired.has_landed(number)))? {
+            true => Ok(()),
+            false => Err(Error::Timeout {
+                operation: format!(
+                    "waiting until {} has what a queue was given that has been dropped, which a signal must not overtake",
+                    self.label()
+                ),
+                after: timeout,
+            }),
+        }
     }
 
     /// The calling thread waits for something of the peer.

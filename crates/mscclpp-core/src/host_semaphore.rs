@@ -17,6 +17,7 @@ use crate::{
     patience::Patience,
     protocol::{SemaphoreWords, StatusWords},
     provider::{Operation, RemoteRegion, RouteId},
+    semaphore::Last,
     slab::{EXPECTED, INBOUND, INBOUND_BY_LINK},
 };
 
@@ -25,17 +26,18 @@ use crate::{
 /// host semaphores may signal.
 ///
 /// A signal is the number of signals so far. It is stored at the peer behind everything that the queue was given before, so it
-/// needs no atomic operation at the peer. Several queues would not keep these numbers in order, so use one queue. Flush it
-/// before the signaller is dropped and the semaphore is used with a different queue or by host semaphores. A proxy service
-/// does so when it stops.
+/// needs no atomic operation at the peer. Several queues would not keep these numbers in order. So if its queue is dropped
+/// before all that it was given is at the peer, whoever signals next waits for that.
 pub struct Signaller {
     semaphore: Semaphore,
     sent: u64,
+    /// Where its last signals are, as far as those who signal next are concerned.
+    last: Last,
 }
 
 impl Signaller {
     pub(crate) fn new(semaphore: Semaphore, sent: u64) -> Self {
-        Self { semaphore, sent }
+        Self { semaphore, sent, last: Last::Landed }
     }
 
     /// The semaphore.
@@ -62,11 +64,16 @@ impl Signaller {
     pub(crate) fn count(&mut self) {
         self.sent += 1;
     }
+
+    /// Its queue was retired, with its signals.
+    pub(crate) fn is_behind_retired(&mut self, number: u64) {
+        self.last = Last::InRetired(number);
+    }
 }
 
 impl Drop for Signaller {
     fn drop(&mut self) {
-        self.semaphore.give_back_signaller(self.sent);
+        self.semaphore.give_back_signaller(self.sent, self.last);
     }
 }
 
@@ -96,12 +103,13 @@ impl HostToDeviceSemaphore {
         Ok(Self { handle: HostToDeviceSemaphoreHandle::of(semaphore)?, semaphore: semaphore.clone() })
     }
 
-    /// Signals the peer, after all earlier [`Connection::write`]s of the connection. Blocks only while the transport is full.
-    /// Any thread may call it.
+    /// Signals the peer, after all earlier [`Connection::write`]s of the connection. Blocks only while the transport is full,
+    /// or while what a dropped queue or service was given, with signals of this semaphore, is on its way to the peer; for 30 s
+    /// at most. Any thread may call it.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] and the like; [`Error::Timeout`] if the transport stays full; [`Error::InvalidArgument`] while
-    /// a proxy service signals over the semaphore.
+    /// [`Error::PeerLost`] and the like; [`Error::Timeout`] if that takes longer: nothing was sent, and the call can be
+    /// repeated; [`Error::InvalidArgument`] while a proxy service signals over the semaphore.
     pub fn signal(&self) -> Result<()> {
         self.semaphore.signal_from_host()
     }
@@ -201,12 +209,13 @@ impl HostToHostSemaphore {
         Ok(Self { semaphore: semaphore.clone() })
     }
 
-    /// Signals the peer, after all earlier [`Connection::write`]s of the connection. Blocks only while the transport is full.
-    /// Any thread may call it.
+    /// Signals the peer, after all earlier [`Connection::write`]s of the connection. Blocks only while the transport is full,
+    /// or while what a dropped queue or service was given, with signals of this semaphore, is on its way to the peer; for 30 s
+    /// at most. Any thread may call it.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] and the like; [`Error::Timeout`] if the transport stays full; [`Error::InvalidArgument`] while
-    /// a proxy service signals over the semaphore.
+    /// [`Error::PeerLost`] and the like; [`Error::Timeout`] if that takes longer: nothing was sent, and the call can be
+    /// repeated; [`Error::InvalidArgument`] while a proxy service signals over the semaphore.
     pub fn signal(&self) -> Result<()> {
         self.semaphore.signal_from_host()
     }

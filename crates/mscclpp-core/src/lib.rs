@@ -33,6 +33,7 @@ mod patience;
 pub mod protocol;
 pub mod provider;
 mod queue;
+mod retired;
 mod route;
 mod semaphore;
 mod slab;

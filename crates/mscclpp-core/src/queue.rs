@@ -1,5 +1,6 @@
 use std::{
     fmt,
+    mem::ManuallyDrop,
     time::{Duration, Instant},
 };
 
@@ -22,7 +23,9 @@ use crate::{
 /// has no room for waits here until a later call.
 ///
 /// When it is dropped, it waits for 5 seconds at most until the transport has taken everything. If the transport does not, the
-/// connection fails, because signals were counted that will not be sent.
+/// connection fails, because signals were counted that will not be sent. What is taken is carried out after the drop; if
+/// signals may be among it, the drop waits for a second for that, and whoever signals next over one of its semaphores for the rest
+/// ([`crate::Semaphore::signaller`]).
 ///
 /// ```
 /// # use mscclpp_core::{Connection, RegisteredMemory, Result, Semaphore};
@@ -51,9 +54,9 @@ use crate::{
 /// }
 /// ```
 pub struct SendQueue {
-    // Dropped in this order: what is under way ends before signallers give themselves back, so that whoever has them next
-    // stores no count before an earlier one has landed; the connection is closed last.
-    queue: Box<dyn Queue>,
+    // Dropped in this order: first the queue, in `drop`, then the signallers, which then know where their last signals are
+    // (invariant 2 of `retired`); the connection is closed last.
+    queue: ManuallyDrop<Box<dyn Queue>>,
     signallers: Vec<(Signaller, RouteId)>,
     routes: Vec<Option<Prepared>>,
     /// What was given here. The transport has taken those before `taken`, which go when all have been taken, or when they
@@ -80,6 +83,8 @@ pub struct SignallerId(u32);
 
 /// How long a queue that is dropped tries to hand over what waits.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long it waits until that has landed, if signals may be among it. Most have by then, and need nobody to go on with them.
+const LANDING: Duration = Duration::from_secs(1);
 /// For how many operations there is room from the beginning.
 const USUALLY_WAITING: usize = 96;
 
@@ -90,7 +95,7 @@ impl SendQueue {
     pub(crate) fn new(connection: Connection, queue: Box<dyn Queue>) -> Self {
         Self {
             stores_completions: queue.stores_completions(),
-            queue,
+            queue: ManuallyDrop::new(queue),
             signallers: Vec::new(),
             routes: Vec::new(),
             operations: Vec::with_capacity(USUALLY_WAITING),
@@ -291,33 +296,54 @@ fn foreign() -> Error {
     Error::InvalidArgument("that is a number of another queue".to_owned())
 }
 
-impl Drop for SendQueue {
-    fn drop(&mut self) {
+impl SendQueue {
+    /// Hands over what waits. Whether all of it has landed, as far as that matters to signallers.
+    fn finish(&mut self) -> Result<bool> {
+        let ticket = if self.signallers.is_empty() { 0 } else { self.add_flush()? };
         let (start, mut patience) = (Instant::now(), Patience::default());
+        let mut handed_over = None;
         loop {
-            let result = match self.submit() {
-                Ok(0) => return,
-                Ok(_) => self.queue.progress(),
-                Err(error) => Err(error),
-            };
-            let error = match result {
-                Ok(_) if start.elapsed() < DRAIN_TIMEOUT => {
-                    patience.wait();
-                    continue;
+            let waiting = self.submit()?;
+            if waiting == 0 && ticket == 0 {
+                return Ok(true);
+            }
+            let reached = self.queue.progress()?;
+            let now = Instant::now();
+            if waiting == 0 {
+                let has_landed = reached >= ticket;
+                if has_landed || now - *handed_over.get_or_insert(now) >= LANDING {
+                    return Ok(has_landed);
                 }
-                Ok(_) => Error::Timeout {
+            } else if now - start >= DRAIN_TIMEOUT {
+                return Err(Error::Timeout {
                     operation: format!("handing over what was to be sent to {}", self.connection.label()),
                     after: DRAIN_TIMEOUT,
-                },
-                // There is nobody to send it to.
-                Err(_) if self.connection.check().is_err() => return,
-                Err(error) => error,
-            };
-            tracing::error!(
-                target: "mscclpp::conn", error = %Report(&error), waiting = self.waiting(), peer = %self.connection.label(),
-                "a queue was dropped before the transport had taken all; its connection fails"
-            );
-            return self.connection.fail(error);
+                });
+            }
+            patience.wait();
+        }
+    }
+}
+
+impl Drop for SendQueue {
+    fn drop(&mut self) {
+        let has_landed = self.finish().unwrap_or_else(|error| {
+            // If the connection has failed, there is nobody to send it to.
+            if self.connection.check().is_ok() {
+                tracing::error!(
+                    target: "mscclpp::conn", error = %Report(&error), waiting = self.waiting(),
+                    peer = %self.connection.label(),
+                    "a queue was dropped before the transport had taken all; its connection fails"
+                );
+                self.connection.fail(error);
+            }
+            true
+        });
+        // SAFETY: taken here and nowhere else, and not used afterwards.
+        let queue = unsafe { ManuallyDrop::take(&mut self.queue) };
+        if !has_landed {
+            let number = self.connection.retire(queue, self.ticket);
+            self.signallers.iter_mut().for_each(|(signaller, _)| signaller.is_behind_retired(number));
         }
     }
 }

@@ -43,16 +43,26 @@ struct Inner {
     connection: Connection,
 }
 
-/// The signals that this side sends over the link. What travels is their number, so they are counted in one place, and
-/// must land in their order.
+/// The signals that this side sends over the link, which [`crate::retired`] keeps in their order.
 enum LinkSignals {
     /// Host semaphores send them, any number of these, through the connection's own queue.
-    ByHosts { sent: u64, are_flushed: bool },
+    ByHosts { sent: u64, last: Last },
     /// A signaller counts them.
     BySignaller,
 }
 
-/// How long a signaller waits until the signals of host semaphores have landed.
+/// Where the last signals may still be.
+#[derive(Clone, Copy)]
+pub(crate) enum Last {
+    /// All have landed.
+    Landed,
+    /// In the connection's own queue.
+    InOwnQueue,
+    /// In the retired queue of this number.
+    InRetired(u64),
+}
+
+/// How long a signaller waits until the signals of others have landed.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl KernelObject for Inner {
@@ -133,7 +143,7 @@ impl Semaphore {
             remote: SemaphoreStub { local: None, ..remote.clone() },
             block: block.clone(),
             waits: waits.clone(),
-            link_signals: Mutex::new(LinkSignals::ByHosts { sent: 0, are_flushed: true }),
+            link_signals: Mutex::new(LinkSignals::ByHosts { sent: 0, last: Last::Landed }),
             connection: connection.clone(),
         });
         let target: Arc<dyn Abortable> = waits;
@@ -239,37 +249,44 @@ impl Semaphore {
 
     /// Takes the object that counts signals sent through a [`SendQueue`](crate::SendQueue). There is one at a time, and while it
     /// exists, host semaphores of this semaphore cannot signal. Blocks until the signals that these have sent are at the
-    /// peer, for 30 s at most, since a different queue must not overtake them.
+    /// peer, and what a dropped queue was given to which the last signaller belonged, for 30 s at most, since a different
+    /// queue must not overtake them.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] while somebody else has it, such as a proxy service; [`Error::Timeout`]: nothing was taken;
     /// [`Error::PeerLost`] and the like.
     pub fn signaller(&self) -> Result<Signaller> {
         let mut signals = self.inner.link_signals.lock();
-        let LinkSignals::ByHosts { sent, are_flushed } = *signals else { return Err(self.has_a_signaller()) };
-        if !are_flushed {
-            self.inner.connection.flush(FLUSH_TIMEOUT)?;
+        let LinkSignals::ByHosts { sent, last } = *signals else { return Err(self.has_a_signaller()) };
+        match last {
+            Last::Landed => {}
+            Last::InOwnQueue => self.inner.connection.flush(FLUSH_TIMEOUT)?,
+            Last::InRetired(number) => self.inner.connection.await_retired(number, FLUSH_TIMEOUT)?,
         }
         *signals = LinkSignals::BySignaller;
         Ok(Signaller::new(self.clone(), sent))
     }
 
-    pub(crate) fn give_back_signaller(&self, sent: u64) {
-        *self.inner.link_signals.lock() = LinkSignals::ByHosts { sent, are_flushed: true };
+    pub(crate) fn give_back_signaller(&self, sent: u64, last: Last) {
+        *self.inner.link_signals.lock() = LinkSignals::ByHosts { sent, last };
     }
 
     /// Signals the peer through the connection's own queue, behind its earlier writes.
     pub(crate) fn signal_from_host(&self) -> Result<()> {
         let mut signals = self.inner.link_signals.lock();
-        let LinkSignals::ByHosts { sent, are_flushed } = &mut *signals else {
+        let LinkSignals::ByHosts { sent, last } = &mut *signals else {
             return Err(self.has_a_signaller());
         };
+        if let Last::InRetired(number) = *last {
+            self.inner.connection.await_retired(number, ROOM_TIMEOUT)?;
+            *last = Last::Landed;
+        }
         let (region, offset) = self.remote_token_by_link();
         let update = |route| Operation::Update { route, offset, value: *sent + 1, previous: Some(*sent) };
         // SAFETY: the token is inside the peer's memory: reading its stub has compared them.
         unsafe { self.inner.connection.start(ROOM_TIMEOUT, region, None, update)? };
         *sent += 1;
-        *are_flushed = false;
+        *last = Last::InOwnQueue;
         Ok(())
     }
 

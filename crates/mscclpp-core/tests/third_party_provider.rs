@@ -9,7 +9,8 @@ use std::process::Command;
 use courier::{Courier, Reach};
 use libtest_mimic::Trial;
 use mscclpp_core::{
-    Context, ContextBuilder, Device, Transport,
+    Context, ContextBuilder, Device, EndpointConfig, Error, HostToDeviceSemaphore, Semaphore, SemaphoreStub,
+    Transport,
     conformance::{self, Setup},
     provider::TokenMemory,
 };
@@ -91,20 +92,84 @@ fn main() {
         a_signaller_waits_until_the_signals_of_hosts_have_landed();
         Ok(())
     }));
+    trials.push(Trial::test("who_signals_next_waits_for_the_signals_of_a_dropped_queue", || {
+        who_signals_next_waits_for_the_signals_of_a_dropped_queue();
+        Ok(())
+    }));
+    trials.push(Trial::test("nobody_waits_for_a_dropped_queue_of_a_connection_that_fails", || {
+        nobody_waits_for_a_dropped_queue_of_a_connection_that_fails();
+        Ok(())
+    }));
     conformance::run(trials)
+}
+
+/// A connection of an endpoint with itself, and a semaphore over it.
+struct Loop {
+    courier: Courier,
+    here: Semaphore,
+    there: Semaphore,
+}
+
+impl Loop {
+    fn new() -> Self {
+        let courier = Courier::new(Reach::Nothing);
+        let context = Context::builder().provider(courier.clone()).platform(Platform::Host).build();
+        let config = EndpointConfig::new(Courier::TRANSPORT, Device::gpu(0));
+        let end = context.create_endpoint(config).expect("an endpoint");
+        let connection = context.connect(&end, &end).expect("a connection");
+        let stubs = [0, 1].map(|_| SemaphoreStub::new(&connection).expect("a stub"));
+        let [here, there] =
+            [[0, 1], [1, 0]].map(|[a, b]| Semaphore::new(&stubs[a], &stubs[b]).expect("a semaphore"));
+        Self { courier, here, there }
+    }
+
+    /// Signals through a queue that is then dropped; `held` says whether the signal stays on its way.
+    fn signal_once(&self, held: bool) {
+        let mut queue = self.here.connection().open_queue().expect("a queue");
+        let signaller = queue.attach(self.here.signaller().expect("nobody has it")).expect("a signaller");
+        self.courier.hold(held);
+        queue.signal(signaller).expect("a signal");
+    }
+}
+
+/// The signals of the dropped queue are held back, longer than its drop waits for them.
+fn who_signals_next_waits_for_the_signals_of_a_dropped_queue() {
+    let this = Loop::new();
+    let Loop { courier, here, there } = &this;
+    let host = HostToDeviceSemaphore::new(here).expect("a semaphore that hosts signal");
+    let next: [&(dyn Fn() + Sync); 2] = [&|| host.signal().expect("a signal"), &|| this.signal_once(false)];
+    for signal in next {
+        this.signal_once(true);
+        std::thread::scope(|scope| {
+            let signalling = start_waiting(scope, signal);
+            let is_early = signalling.is_finished();
+            courier.hold(false);
+            signalling.join().expect("it does not panic");
+            assert!(!is_early, "the signal before was not at the peer yet");
+        });
+        assert_eq!(conformance::semaphore_waits(there, 1 << 24, 2), 2, "both signals arrive");
+        assert_eq!(conformance::semaphore_waits(there, 1, 1), 0, "two are two");
+    }
+}
+
+fn nobody_waits_for_a_dropped_queue_of_a_connection_that_fails() {
+    let this = Loop::new();
+    this.signal_once(true);
+    std::thread::scope(|scope| {
+        let asking = start_waiting(scope, || this.here.signaller().map(drop));
+        this.here.connection().fail(Error::Aborted { reason: "enough".to_owned() });
+        let error = asking.join().expect("it does not panic").expect_err("it has failed");
+        assert_eq!(error.to_string(), "aborted: enough");
+    });
+    // Closing it waits for nobody either: the courier is held still.
+    let courier = this.courier.clone();
+    drop(this);
+    courier.hold(false);
 }
 
 /// What its queue sends would else overtake them, and the peer would count too few.
 fn a_signaller_waits_until_the_signals_of_hosts_have_landed() {
-    use mscclpp_core::{EndpointConfig, HostToDeviceSemaphore, Semaphore, SemaphoreStub};
-    let courier = Courier::new(Reach::Nothing);
-    let context = Context::builder().provider(courier.clone()).platform(Platform::Host).build();
-    let config = EndpointConfig::new(Courier::TRANSPORT, Device::gpu(0));
-    let end = context.create_endpoint(config).expect("an endpoint");
-    let connection = context.connect(&end, &end).expect("a connection");
-    let stubs = [0, 1].map(|_| SemaphoreStub::new(&connection).expect("a stub"));
-    let [here, there] =
-        [[0, 1], [1, 0]].map(|[a, b]| Semaphore::new(&stubs[a], &stubs[b]).expect("a semaphore"));
+    let Loop { courier, here, there } = Loop::new();
     let host = HostToDeviceSemaphore::new(&here).expect("a semaphore that hosts signal");
     courier.hold(true);
     host.signal().expect("a signal that is on its way");
@@ -120,7 +185,6 @@ fn a_signaller_waits_until_the_signals_of_hosts_have_landed() {
 
 /// Its signals are counted and never come: nobody may go on as if they had.
 fn a_queue_that_cannot_hand_over_fails_its_connection() {
-    use mscclpp_core::{EndpointConfig, Semaphore, SemaphoreStub};
     let courier = Courier::new(Reach::Nothing).limited_to(1);
     let context = Context::builder().provider(courier.clone()).platform(Platform::Host).build();
     let config = EndpointConfig::new(Courier::TRANSPORT, Device::gpu(0));
@@ -145,7 +209,7 @@ fn a_queue_that_cannot_hand_over_fails_its_connection() {
 
 /// As InfiniBand devices do: one end is on the first of them, the other on the second. The names are in errors.
 fn transports_of_a_family_pair_with_each_other() {
-    use mscclpp_core::{Endpoint, EndpointConfig, RegisteredMemory, Semaphore, SemaphoreStub};
+    use mscclpp_core::{Endpoint, RegisteredMemory};
     let context = Context::builder().provider(Courier::new(Reach::Nothing)).platform(Platform::Host).build();
     let open = |transport, gpu| {
         context.create_endpoint(EndpointConfig::new(transport, Device::gpu(gpu))).expect("an endpoint")

@@ -19,6 +19,10 @@ pub(super) const CASES: &[(&str, Case)] = &[
         "host_signals::a_signaller_comes_after_the_signals_of_hosts",
         a_signaller_comes_after_the_signals_of_hosts,
     ),
+    (
+        "host_signals::a_signal_comes_after_those_of_queues_that_are_gone",
+        a_signal_comes_after_those_of_queues_that_are_gone,
+    ),
     ("host_signals::a_peer_that_closed_ends_waits", a_peer_that_closed_ends_waits),
 ];
 
@@ -147,15 +151,55 @@ fn a_signaller_comes_after_the_signals_of_hosts(setup: &dyn Setup) {
         let mut queue = pair.ab.open_queue().expect("a queue");
         let signaller = queue.attach(a.signaller().expect("the only one")).expect("a signaller");
         queue.signal(signaller).expect("a signal of the queue");
-        // As `Signaller` asks for.
-        let ticket = queue.request_flush().expect("a ticket");
-        let flushed = eventually(PATIENCE, || queue.progress().expect("progress") >= ticket);
-        assert!(flushed, "a signal does not arrive");
         drop(queue);
         host.signal().expect("the host has it again");
         assert_eq!(semaphore_waits(&b, LONG, 3), 3, "a signal of round {round} was lost");
     }
     assert!(!wait(&b, 1), "there are more signals than were sent");
+}
+
+/// A queue is dropped while much of what it was given is under way. Whoever signals next, a host or another queue, overtakes
+/// neither its data nor its signal, which would then be stored over the later one.
+fn a_signal_comes_after_those_of_queues_that_are_gone(setup: &dyn Setup) {
+    const LEN: u64 = 32 << 20;
+    let pair = Pair::connect(setup);
+    let (a, b) = build(&pair.ab, &pair.ba);
+    let (source, target) = (pair.a.share(LEN), pair.b.share(LEN));
+    let host = HostToDeviceSemaphore::new(&a).expect("a semaphore that hosts signal");
+    // The connection's own queue is open: nothing keeps its next signal.
+    host.signal().expect("a signal of the host");
+    assert!(wait(&b, LONG), "the first signal was lost");
+    let open = || {
+        let mut queue = pair.ab.open_queue().expect("a queue");
+        let signaller = queue.attach(a.signaller().expect("nobody else has it")).expect("a signaller");
+        (queue, signaller)
+    };
+    for then_a_queue in [false, true] {
+        let data = noise(LEN as usize);
+        source.buffer.write(0, &data).expect("filling the source");
+        let (mut queue, signaller) = open();
+        let route = queue.route(&target.at_peer, &source.memory).expect("a route");
+        queue.write(route, 0, 0, LEN).expect("a write");
+        queue.signal(signaller).expect("a signal behind it");
+        drop(queue);
+        if then_a_queue {
+            let (mut queue, signaller) = open();
+            queue.signal(signaller).expect("a signal of the next queue");
+        } else {
+            host.signal().expect("a signal of the host");
+        }
+        assert!(wait(&b, LONG), "the signal behind the data was lost");
+        let mut end = [0; 8];
+        target.buffer.read(LEN - 8, &mut end).expect("reading the last bytes");
+        assert_eq!(
+            end[..],
+            data[data.len() - 8..],
+            "a wait returned before the data of the queue that is gone"
+        );
+        assert!(wait(&b, LONG), "the later signal was lost: an earlier one was stored over it");
+        assert_same(&target.bytes(), &data, "after both signals");
+        assert!(!wait(&b, 1), "there are more signals than were sent");
+    }
 }
 
 fn a_peer_that_closed_ends_waits(setup: &dyn Setup) {

@@ -1,0 +1,141 @@
+//! Queues whose owners are gone before all that they were given has landed at the peer.
+//!
+//! What travels for a signal is the number of signals so far, and the peer stores it. So the signals of a semaphore must
+//! land in their order, and behind the data that they stand for, whichever queues they go through; and queues have no
+//! order among each other.
+//!
+//! # Invariants
+//! 1. At any time one sender counts the signals of a semaphore: its signaller, or, under the lock of its `LinkSignals`, a
+//!    host. The count goes from one to the next with the right to signal.
+//! 2. With it goes where the signals so far are: all landed; or in the connection's own queue, through which hosts go on,
+//!    and which a new signaller has flushed; or in a queue that is retired here, for which both wait.
+//! 3. A queue counts as landed when the ticket of a flush behind everything that it was ever given is reached, or when the
+//!    connection has failed. Then nobody signals over it any more.
+//!
+//! By 1 and 2, the signals of a semaphore before one that is given to a different queue have landed, with all that their
+//! queues were given before (3). Those in one queue keep their order, by promise 1 of [`crate::provider`]. So no signal
+//! overtakes another, or data, and the count at the peer never falls.
+
+use std::{
+    sync::{Arc, Weak},
+    thread,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    Error, LinkMonitor, Report,
+    provider::{Link, Queue},
+};
+
+/// The retired queues of a connection. A thread goes on with them for as long as there are any.
+pub(crate) struct Retired {
+    monitor: LinkMonitor,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    queues: Vec<RetiredQueue>,
+    /// How many there have been.
+    count: u64,
+    /// Whether there is a thread that will look at `queues` again.
+    has_thread: bool,
+}
+
+struct RetiredQueue {
+    number: u64,
+    /// Taken out, and let go of, by that thread alone: it may have the last reference to memory of a device, and freeing that
+    /// may wait for kernels, which may wait for who else looks here.
+    queue: Box<dyn Queue>,
+    ticket: u64,
+    has_landed: bool,
+    /// Outlives the queue.
+    _link: Arc<dyn Link>,
+}
+
+/// How long the thread rests between two looks: at first, and at most.
+const REST: Duration = Duration::from_micros(100);
+const LONGEST_REST: Duration = Duration::from_millis(5);
+
+impl Retired {
+    pub(crate) fn new(monitor: LinkMonitor) -> Arc<Self> {
+        Arc::new(Self { monitor, state: Mutex::default() })
+    }
+
+    /// Goes on with `queue` until `ticket` is reached, behind which nothing was given to it; its number. Does not block.
+    pub(crate) fn add(self: &Arc<Self>, queue: Box<dyn Queue>, link: Arc<dyn Link>, ticket: u64) -> u64 {
+        let mut state = self.state.lock();
+        state.count += 1;
+        let number = state.count;
+        state.queues.push(RetiredQueue { number, queue, ticket, has_landed: false, _link: link });
+        if !state.has_thread {
+            let this = Arc::downgrade(self);
+            let started =
+                thread::Builder::new().name("mscclpp-retired".to_owned()).spawn(move || go_on_with(&this));
+            state.has_thread = started.is_ok();
+            if let Err(error) = started {
+                // Whoever waits for it goes on with it, and it goes with the connection.
+                tracing::warn!(target: "mscclpp::conn", %error, "no thread to go on with a queue that was dropped");
+            }
+        }
+        number
+    }
+
+    /// Whether all that the queue of that number was given has landed. Does not block.
+    pub(crate) fn has_landed(&self, number: u64) -> bool {
+        let mut state = self.state.lock();
+        self.look(&mut state);
+        state.queues.iter().all(|retired| retired.number != number || retired.has_landed)
+    }
+
+    fn look(&self, state: &mut State) {
+        for retired in state.queues.iter_mut().filter(|retired| !retired.has_landed) {
+            retired.has_landed = match self.monitor.check().and_then(|()| retired.queue.progress()) {
+                Ok(reached) => reached >= retired.ticket,
+                Err(error) => self.failed(error),
+            };
+        }
+    }
+
+    #[cold]
+    fn failed(&self, error: Error) -> bool {
+        if self.monitor.check().is_ok() {
+            let peer = self.monitor.label();
+            tracing::error!(
+                target: "mscclpp::conn", error = %Report(&error), %peer,
+                "what a queue that was dropped had been given did not all arrive; its connection fails"
+            );
+            self.monitor.fail(error.naming(&peer));
+        }
+        true
+    }
+
+    /// Lets go of all queues. What they were given is left to the transport.
+    pub(crate) fn clear(&self) {
+        let queues = std::mem::take(&mut self.state.lock().queues);
+        drop(queues);
+    }
+}
+
+fn go_on_with(retired: &Weak<Retired>) {
+    let mut rest = REST;
+    loop {
+        let Some(this) = retired.upgrade() else { return };
+        let mut state = this.state.lock();
+        this.look(&mut state);
+        let landed: Vec<_> = state.queues.extract_if(.., |retired| retired.has_landed).collect();
+        if state.queues.is_empty() {
+            state.has_thread = false;
+        }
+        let is_over = state.queues.is_empty();
+        drop(state);
+        drop((landed, this));
+        if is_over {
+            return;
+        }
+        thread::sleep(rest);
+        rest = (2 * rest).min(LONGEST_REST);
+    }
+}

@@ -1,7 +1,8 @@
 //! What a job uses stays flat: rounds of create, connect, exchange and drop end with as many descriptors, threads and
 //! mappings as they began with, and as much device memory.
 //!
-//! Each trial counts in processes of its own: this program again, see `support::children`.
+//! Each trial counts in processes of its own: this program again, see `support::children`. It need not be alone on the
+//! device: what others take meanwhile, they do not take each time that it measures.
 
 mod support;
 
@@ -15,7 +16,7 @@ use std::{
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::prelude::*;
-use mscclpp_test_support::until;
+use mscclpp_test_support::{until, within};
 use support::{
     LIMIT,
     children::{Children, Role, run_if_child, say},
@@ -24,6 +25,10 @@ use support::{
 
 const WARM_UP: usize = 10;
 const ROUNDS: usize = 1000;
+/// How long what was dropped may take to go.
+const GOING: Duration = Duration::from_secs(10);
+/// How often device memory is measured before it counts as leaked.
+const MEASUREMENTS: usize = 8;
 /// Mappings of the allocator and of thread stacks come and go by themselves. One that leaked in each round would make
 /// [`ROUNDS`].
 const OTHER_MAPPINGS: usize = 50;
@@ -57,27 +62,25 @@ struct Held {
     descriptors: usize,
     threads: usize,
     shared_mappings: usize,
-    free_device_memory: u64,
 }
 
 impl Held {
-    fn now(gpu: &Gpu) -> Self {
+    fn now() -> Self {
         let entries = |path| fs::read_dir(path).expect("procfs").count();
         Self {
             descriptors: entries("/proc/self/fd"),
             threads: entries("/proc/self/task"),
             shared_mappings: maps().lines().filter(|line| line.contains("memfd:mscclpp")).count(),
-            free_device_memory: gpu.memory_info().expect("the device").free,
         }
     }
 }
 
 impl Held {
     /// What is held when nothing has come or gone for a while: what ended lately may be listed a moment longer.
-    fn settled(gpu: &Gpu) -> Self {
-        let mut last = (Self::now(gpu), Instant::now());
+    fn settled() -> Self {
+        let mut last = (Self::now(), Instant::now());
         until("a process in which nothing comes or goes", || {
-            let now = Self::now(gpu);
+            let now = Self::now();
             if now != last.0 {
                 last = (now, Instant::now());
             }
@@ -104,30 +107,46 @@ fn child(role: &Role) {
     };
     (0..WARM_UP).for_each(|_| round());
     bootstrap.barrier().expect("all ranks");
-    let (before, mappings_before) = (Held::settled(&gpu), maps().lines().count());
+    let (before, mappings_before) = (Held::settled(), maps().lines().count());
     bootstrap.barrier().expect("all ranks");
 
     let started = Instant::now();
-    (0..ROUNDS).for_each(|_| round());
+    let mut taken = Vec::new();
+    // A leak takes some each time.
+    while taken.last() != Some(&0) && taken.len() < MEASUREMENTS {
+        taken.push(taken_by(&*bootstrap, &gpu, || (0..ROUNDS).for_each(|_| round())));
+    }
     let took = started.elapsed();
+    assert_eq!(taken.last(), Some(&0), "bytes of device memory that each {ROUNDS} rounds took: {taken:?}");
 
     bootstrap.barrier().expect("all ranks");
-    let deadline = Instant::now() + Duration::from_secs(10);
-    let mut after = Held::now(&gpu);
-    while after != before && Instant::now() < deadline {
-        thread::sleep(Duration::from_millis(20));
-        after = Held::now(&gpu);
-    }
+    within(GOING, || Held::now() == before);
+    let after = Held::now();
     let mappings_after = maps().lines().count();
     bootstrap.barrier().expect("all ranks");
-    assert_eq!(before, after, "before and after {ROUNDS} rounds");
+    assert_eq!(before, after, "before and after the rounds");
     assert!(
         mappings_after <= mappings_before + OTHER_MAPPINGS,
         "{mappings_before} mappings became {mappings_after}"
     );
     say(&format!(
-        "{took:?} for {ROUNDS} rounds, {after:?}, {mappings_before} to {mappings_after} mappings in all"
+        "{took:?} for {} times {ROUNDS} rounds, {after:?}, {mappings_before} to {mappings_after} mappings in all",
+        taken.len()
     ));
+}
+
+/// How much memory of a rank's device that was free is gone after `work`, at the rank with the most. Others may have taken it.
+fn taken_by(bootstrap: &dyn Bootstrap, gpu: &Gpu, work: impl FnOnce()) -> u64 {
+    let free = || gpu.memory_info().expect("the device").free;
+    let before = free();
+    bootstrap.barrier().expect("all ranks");
+    work();
+    bootstrap.barrier().expect("all ranks");
+    within(GOING, || free() >= before);
+    let taken = before.saturating_sub(free());
+    // All go on alike.
+    let of_all = bootstrap.all_gather(&taken.to_le_bytes()).expect("all ranks");
+    of_all.iter().map(|bytes| u64::from_le_bytes(bytes[..].try_into().expect("a number"))).max().unwrap_or(0)
 }
 
 /// Create, connect, exchange, drop: all of a rank but its bootstrap.

@@ -1,22 +1,24 @@
 //! Every rank connected to every other, a process and a device each: all give their slice of a buffer to all, through a
 //! port channel per peer. The kernel finds the channels in a variable of its own.
 //!
-//! One rank for each GPU, or two on the only one; with none, one for each simulated device.
+//! One rank for each GPU, or two on the only one; with none, one for each simulated device. Ranks of several hosts are started
+//! one by one, and told over which transport the hosts reach each other.
 
 mod devices;
 mod ranks;
 
-use std::{error::Error, process::ExitCode, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, error::Error, process::ExitCode, sync::Arc, time::Duration};
 
 use mscclpp::{kernels, prelude::*};
 use ranks::{BadArguments, Program, Rank};
 
 const PROGRAM: Program = Program {
     usage: "\
-usage: mesh_port_channels [ADDRESS]                    run a rank for each device, in processes of their own
-       mesh_port_channels ADDRESS RANK GPU N_RANKS     run one of them; start the others in other terminals
+usage: mesh_port_channels [ADDRESS]                              run a rank for each device, in processes of their own
+       mesh_port_channels ADDRESS RANK GPU N_RANKS [TRANSPORT]   run one of them; start the others elsewhere
 ADDRESS is ip:port or interface:ip:port [default: lo:127.0.0.1:15505], RANK is below N_RANKS, which is 1 to 64,
-GPU is a device number",
+GPU is a device number. TRANSPORT is that between ranks of different hosts: Ethernet, or IB0 to IB7. Each host has as many
+ranks as the others, one after the other",
     devices: |count| (0..count.clamp(2, MAX_RANKS)).map(|rank| rank % count).collect(),
     more: |n_ranks| vec![n_ranks.to_string()],
     run,
@@ -24,7 +26,7 @@ GPU is a device number",
 
 /// As many as the kernel has room for.
 const MAX_RANKS: usize = 64;
-/// Bytes that a rank gives to the others: so little that threads put it themselves, and more.
+/// Bytes that a rank gives to the others: so little that threads put it themselves, and more. The most only on GPUs.
 const SLICES: [u64; 3] = [1 << 10, 64 << 10, 1 << 20];
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -33,30 +35,46 @@ fn main() -> ExitCode {
 }
 
 fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
-    let n_ranks = match this.more.as_slice() {
-        [n] => n.parse().ok().filter(|n| (this.rank + 1..=MAX_RANKS).contains(n)).ok_or(BadArguments)?,
+    let (n_ranks, across) = match this.more.as_slice() {
+        [n] => (n, Transport::CUDA_IPC),
+        [n, across] => (n, across.parse().map_err(|_| BadArguments)?),
         _ => return Err(BadArguments.into()),
     };
+    let is_valid = |n: &usize| (this.rank + 1..=MAX_RANKS).contains(n);
+    let n_ranks = n_ranks.parse().ok().filter(is_valid).ok_or(BadArguments)?;
     let bootstrap = Arc::new(this.bootstrap(n_ranks)?);
     let communicator = Communicator::with_context(bootstrap.clone(), Context::on(this.platform));
     let gpu = communicator.context().gpu(this.gpu)?;
-    let largest = SLICES.into_iter().max().unwrap_or(0);
+    let slices = if this.platform == Platform::Host { &SLICES[..2] } else { &SLICES[..] };
+    let largest = slices.iter().max().unwrap_or(&0);
     let buffer = gpu.allocate(largest * n_ranks as u64)?;
 
-    println!("GPU {}: Connecting to {} others ...", this.gpu, n_ranks - 1);
     let service = ProxyService::new(&gpu)?;
     // ANCHOR: connect
-    let ours = communicator.register_buffer(&buffer, Transport::CUDA_IPC)?;
-    let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(this.gpu));
-    // With all other ranks, in an order in which no two wait for each other.
-    let mesh = communicator.mesh(config).memory(&ours).connect()?;
-    // From this side's buffer to that of each. If a rank has died, `explain` finds out which.
-    let channels = mesh.port_channels(&service, &ours).map_err(|error| communicator.explain(error))?;
+    // For the ranks of this host, and for those of others.
+    let ours = communicator.register_buffer(&buffer, Transport::CUDA_IPC | across)?;
+    let host_of = |rank: usize| rank / bootstrap.n_ranks_per_node();
+    let (near, far): (Vec<_>, Vec<_>) =
+        (0..n_ranks).filter(|peer| *peer != this.rank).partition(|peer| host_of(*peer) == host_of(this.rank));
+    let mut channels = BTreeMap::new();
+    for (transport, peers) in [(Transport::CUDA_IPC, near), (across, far)] {
+        let config = EndpointConfig::new(transport, Device::gpu(this.gpu));
+        // With all of them, in an order in which no two wait for each other.
+        let mesh = communicator.mesh(config).peers(peers).memory(&ours).connect()?;
+        // From this side's buffer to that of each. If a rank has died, `explain` finds out which.
+        let made = mesh.port_channels(&service, &ours).map_err(|error| communicator.explain(error))?;
+        channels.extend(mesh.links().iter().map(|link| link.peer).zip(made));
+    }
     // ANCHOR_END: connect
+    let over = |(peer, channel): (_, &PortChannel)| {
+        format!("{peer} over {}", channel.semaphore().connection().transport())
+    };
+    let reached: Vec<String> = channels.iter().map(over).collect();
+    println!("GPU {}: Rank {} has channels to {}", this.gpu, this.rank, reached.join(", "));
 
     // ANCHOR: symbol
     let module = Module::load(&gpu, &kernels::MESH_PORT_CHANNELS)?;
-    let mut handles: Vec<_> = channels.iter().map(PortChannel::device_handle).collect();
+    let mut handles: Vec<_> = channels.values().map(PortChannel::device_handle).collect();
     // By rank; the kernel does not look at its own, which may be any.
     if let Some(any) = handles.first().copied() {
         handles.insert(this.rank, any);
@@ -66,7 +84,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     let (kernel, stream, failed) = (module.kernel("mesh_all_gather")?, gpu.stream()?, gpu.allocate(4)?);
 
     service.start_proxy(true)?;
-    for bytes in SLICES {
+    for bytes in slices.iter().copied() {
         for rank in 0..n_ranks {
             let value = if rank == this.rank { mark_of(rank) } else { 0 };
             buffer.fill(rank as u64 * bytes, bytes, value)?;
@@ -110,7 +128,7 @@ fn mark_of(rank: usize) -> u8 {
 
 fn finish(
     service: &ProxyService,
-    channels: &[PortChannel],
+    channels: &BTreeMap<usize, PortChannel>,
     stream: &mscclpp::Stream,
     failed: &DeviceBuffer,
 ) -> Result<(), Box<dyn Error>> {
@@ -126,7 +144,7 @@ fn finish(
         return Ok(());
     }
     service.health()?;
-    for channel in channels {
+    for channel in channels.values() {
         channel.semaphore().check()?;
     }
     Err(format!("the call that has to do with rank {} failed", u32::from_ne_bytes(word) - 1).into())

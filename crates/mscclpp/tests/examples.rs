@@ -1,13 +1,15 @@
 //! The examples as a user runs them: they succeed, say what they ran on, and what is wrong with what they were given.
 
+#[path = "support/program.rs"]
+mod program;
+
 use std::{
-    env,
-    path::PathBuf,
     process::{Command, Output},
     sync::{Mutex, PoisonError},
 };
 
 use mscclpp_test_support::{LIMIT, child::output_within, listen, reserve_port};
+use program::program;
 
 const OF_ONE_PROCESS: [&str; 2] = ["gpu_ping_pong", "custom_kernel"];
 const OF_MANY: [&str; 6] = [
@@ -25,15 +27,6 @@ fn run(example: &str, arguments: &[&str]) -> Output {
     // A test that panicked has had its turn.
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     output_within(2 * LIMIT, Command::new(program(example)).args(arguments))
-}
-
-/// Where cargo puts examples, or beside this program under the name that `cargo xtask dist` gives it.
-fn program(example: &str) -> PathBuf {
-    let this = env::current_exe().expect("this program");
-    let here = this.parent().expect("a folder");
-    let places = [here.join("../examples").join(example), here.join(format!("example-mscclpp-{example}"))];
-    let there = places.iter().find(|place| place.exists());
-    there.unwrap_or_else(|| panic!("{example} is not in {places:?}: `cargo build --examples` first")).clone()
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -1,6 +1,7 @@
 //! Two hosts, as far as one machine can have two: network namespaces with a link between them. Needs root and `ip`.
 
 use std::{
+    ffi::OsStr,
     path::Path,
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
@@ -88,12 +89,16 @@ impl Hosts {
         try_ip(&[&["netns", "exec", self.names[side].as_str()], command].concat())
     }
 
-    pub(crate) fn start(&self, side: usize, role: &str, environment: &[(&str, &str)]) -> Child {
+    /// A program on one of them.
+    pub(crate) fn command(&self, side: usize, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[side]]).arg(program);
         command
-            .args(["netns", "exec", &self.names[side]])
-            .arg(this_program().get_program())
-            .envs(environment.iter().copied());
+    }
+
+    pub(crate) fn start(&self, side: usize, role: &str, environment: &[(&str, &str)]) -> Child {
+        let mut command = self.command(side, this_program().get_program());
+        command.envs(environment.iter().copied());
         Child::start_by(command, &[role])
     }
 

@@ -1,0 +1,58 @@
+//! A job of ranks on two hosts: CUDA IPC within each, Ethernet between them, and memory registered for both.
+//!
+//! The hosts are network namespaces, and the ranks the example `mesh_port_channels`. Needs root and `ip`; ignored elsewhere.
+//! `ci/rdma-ports.sh` runs the same with InfiniBand, in two virtual machines.
+
+#[path = "../../mscclpp-ethernet/tests/support/hosts.rs"]
+#[allow(dead_code, reason = "the tests of the transport use all of it")]
+mod namespaces;
+#[path = "support/program.rs"]
+mod program;
+
+use std::{process::ExitCode, thread};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp::prelude::*;
+use mscclpp_test_support::{LIMIT, child::output_within};
+use namespaces::Hosts;
+use program::program;
+
+/// Two on each host.
+const N: usize = 4;
+
+fn main() -> ExitCode {
+    let possible = Hosts::new().map(drop);
+    let name = "a_mesh_of_two_hosts_has_memory_for_two_transports";
+    let trial = match &possible {
+        Ok(()) => Trial::test(name, mesh),
+        Err(why) => Trial::test(format!("{name} ({why})"), mesh).with_ignored_flag(true),
+    };
+    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
+}
+
+fn mesh() -> Result<(), Failed> {
+    let hosts = Hosts::new()?;
+    let platform = Platform::detect_or_host()?;
+    let devices = platform.device_count()?;
+    let rank = |rank: usize| {
+        let host = rank / 2;
+        let mut command = hosts.command(host, program("mesh_port_channels"));
+        // A namespace does not make it another host by itself.
+        command.env("MSCCLPP_HOSTID", format!("host {host}")).env("MSCCLPP_PLATFORM", platform.to_string());
+        command.args(["10.77.0.1:15505", &rank.to_string(), &(rank % devices).to_string()]);
+        output_within(2 * LIMIT, command.args([&N.to_string(), "Ethernet"]))
+    };
+    let outputs = thread::scope(|scope| {
+        let ranks: Vec<_> = (0..N).map(|number| scope.spawn(move || rank(number))).collect();
+        ranks.into_iter().map(|rank| rank.join().expect("a rank that ends")).collect::<Vec<_>>()
+    });
+    for (rank, output) in outputs.iter().enumerate() {
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "rank {rank}: {said}{}", String::from_utf8_lossy(&output.stderr));
+        let over = |peer| if peer / 2 == rank / 2 { "CudaIpc" } else { "Ethernet" };
+        for peer in (0..N).filter(|peer| *peer != rank) {
+            assert!(said.contains(&format!("{peer} over {}", over(peer))), "rank {rank}: {said}");
+        }
+    }
+    Ok(())
+}

@@ -24,7 +24,8 @@ impl SemaphoreStub {
     /// ([`Link::token_memory`](crate::provider::Link::token_memory)).
     ///
     /// # Errors
-    /// [`Gpu`](crate::Error::Gpu) when memory is short; what the connection failed with, if it did.
+    /// [`Gpu`](crate::Error::Gpu) when memory is short; the transport's own, if signals cannot be kept behind data there;
+    /// what the connection failed with, if it did.
     pub fn new(connection: &Connection) -> Result<Self> {
         Self::aligned(connection, TOKEN_BLOCK)
     }

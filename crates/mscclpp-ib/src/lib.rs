@@ -28,9 +28,10 @@
 //! relaxed ordering ([`InfiniBandBuilder::relaxed_ordering`]) the later one remains.
 //!
 //! If one of the two adapters has no atomics, or if the mode of one of the two endpoints is `host-no-atomic`, a signal is a
-//! number that comes with the data, as an RDMA write with immediate data. The peer's adapter reports it after the data has arrived, and a thread
-//! of the peer's process stores it in the token with release order. For GPUs, the place of the tokens depends on what
-//! the driver promises; if it promises too little, the transport refuses. `docs/design/infiniband.md` says more.
+//! number that comes with the data, as an RDMA write with immediate data. The peer's adapter reports it after the data
+//! has arrived, and a thread of the peer's process stores it in the token with release order. For GPUs, the place of the
+//! tokens depends on this and on what the driver promises; if it promises too little, a semaphore is refused.
+//! `docs/design/infiniband.md` says more.
 //!
 //! # How peers are kept apart from strangers
 //! An endpoint, as it is sent to peers, holds a random key. Queue pairs are set up over TCP connections, whose two ends

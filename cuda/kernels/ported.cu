@@ -139,17 +139,17 @@ extern "C" __global__ void ported_packets(uint8_t* memory, unsigned int* wrong) 
   // From shared memory through packets in the device's memory and in shared memory, and from constant memory.
   const uint8_t* const bytes = reinterpret_cast<const uint8_t*>(data);
   copyToPackets(memory + 256, bytes + 4, 40, thread, threads, 3);
-  copyFromPackets(memory + 256, memory + 1024, 40, thread, threads, 3);
+  copyFromPackets(memory + 1024, memory + 256, 40, thread, threads, 3);
   copyToPackets<LL8Packet>(small, bytes + 8, 30, thread, threads, 4);
-  copyFromPackets<LL8Packet>(small, memory + 1100, 30, thread, threads, 4);
+  copyFromPackets<LL8Packet>(memory + 1100, small, 30, thread, threads, 4);
   copyToPackets<LL16Packet>(packets, table, 16, thread, threads, 5);
-  copyFromPackets<LL16Packet>(packets, memory + 1200, 16, thread, threads, 5);
+  copyFromPackets<LL16Packet>(memory + 1200, packets, 16, thread, threads, 5);
   // Flag 0, in memory that was cleared to something else.
   LL8Packet* const others = reinterpret_cast<LL8Packet*>(memory + 2048);
   if (thread < 8) others[thread].write(1, 0xffffffff);
   __syncthreads();
   copyToPackets<LL8Packet>(others, bytes + 12, 32, thread, threads, 0);
-  copyFromPackets<LL8Packet>(others, memory + 1300, 32, thread, threads, 0);
+  copyFromPackets<LL8Packet>(memory + 1300, others, 32, thread, threads, 0);
   __syncthreads();
   if (thread == 0) {
     for (int i = 0; i < 40; ++i) EXPECT(memory[1024 + i] == bytes[4 + i]);
@@ -169,7 +169,7 @@ extern "C" __global__ void ported_copies(uint8_t* memory, unsigned int* wrong) {
   copy<16, true>(memory, source, 200, thread, threads);
   copy<4, true>(memory + 300, source + 36, 101, thread, threads);
   copy(memory + 513, static_cast<uint8_t*>(source) + 70, 33, thread, threads);
-  copyHelper<8, false>(memory + 640, source + 8, 64, thread, threads);
+  copyHelper<long long, false>(memory + 640, source + 8, 64, thread, threads);
   copy(reinterpret_cast<uint32_t*>(memory + 1024), reinterpret_cast<uint32_t*>(source + 4), 30, thread, threads);
   copy<uint4>(reinterpret_cast<uint4*>(memory + 2048), reinterpret_cast<uint4*>(source + 16), 5, thread, threads);
   copy<uint32_t>(reinterpret_cast<uint32_t*>(memory + 3072), table, 4, thread, threads);
@@ -242,8 +242,9 @@ extern "C" __global__ void ported_port_channel(DeviceHandle<PortChannel> channel
   const MemoryId dst = channel.dst_, src = channel.src_;
   ProxyChannelDeviceHandle older = channel;
   BasePortChannelDeviceHandle base;
-  base = BasePortChannelDeviceHandle(channel.semaphoreId_, channel.semaphore_, channel.fifo_);
-  const PortChannelDeviceHandle made(channel.semaphoreId_, channel.semaphore_, channel.fifo_, dst, src);
+  base = BasePortChannelDeviceHandle(channel.semaphoreId_, channel.semaphore_, channel.fifo_, channel.flushDonePos_);
+  const PortChannelDeviceHandle made(channel.semaphoreId_, channel.semaphore_, channel.fifo_, dst, src,
+                                     channel.flushDonePos_);
   const uint64_t size = 64;
   EXPECT(channel.put(0, 64, size));
   EXPECT(channel.put(128, size) && channel.flush());

@@ -26,6 +26,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/access_device.hpp", include_str!("../include/mscclpp/access_device.hpp")),
     ("mscclpp/assert_device.hpp", include_str!("../include/mscclpp/assert_device.hpp")),
     ("mscclpp/atomic_device.hpp", include_str!("../include/mscclpp/atomic_device.hpp")),
+    ("mscclpp/atomic_words_device.hpp", include_str!("../include/mscclpp/atomic_words_device.hpp")),
     ("mscclpp/bulk_device.hpp", include_str!("../include/mscclpp/bulk_device.hpp")),
     ("mscclpp/concurrency_device.hpp", include_str!("../include/mscclpp/concurrency_device.hpp")),
     ("mscclpp/copy_device.hpp", include_str!("../include/mscclpp/copy_device.hpp")),
@@ -48,6 +49,29 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/semaphore_device.hpp", include_str!("../include/mscclpp/semaphore_device.hpp")),
     ("mscclpp/sm_channel_device.hpp", include_str!("../include/mscclpp/sm_channel_device.hpp")),
     ("mscclpp/thread_copy_device.hpp", include_str!("../include/mscclpp/thread_copy_device.hpp")),
+];
+
+/// Headers of the C library, as far as kernels need them, for compilers that run without files: NVRTC and hiprtc have none.
+/// They include one another and `mscclpp/device.hpp`. `mscclpp_gpu::Module::load` hands them over beside [`HEADERS`].
+pub const C_HEADERS: &[(&str, &str)] = &[
+    ("assert.h", include_str!("../c_headers/assert.h")),
+    ("cassert", include_str!("../c_headers/cassert")),
+    ("cfloat", include_str!("../c_headers/cfloat")),
+    ("climits", include_str!("../c_headers/climits")),
+    ("cmath", include_str!("../c_headers/cmath")),
+    ("cstddef", include_str!("../c_headers/cstddef")),
+    ("cstdint", include_str!("../c_headers/cstdint")),
+    ("cstdio", include_str!("../c_headers/cstdio")),
+    ("cstdlib", include_str!("../c_headers/cstdlib")),
+    ("cstring", include_str!("../c_headers/cstring")),
+    ("float.h", include_str!("../c_headers/float.h")),
+    ("limits.h", include_str!("../c_headers/limits.h")),
+    ("math.h", include_str!("../c_headers/math.h")),
+    ("stddef.h", include_str!("../c_headers/stddef.h")),
+    ("stdint.h", include_str!("../c_headers/stdint.h")),
+    ("stdio.h", include_str!("../c_headers/stdio.h")),
+    ("stdlib.h", include_str!("../c_headers/stdlib.h")),
+    ("string.h", include_str!("../c_headers/string.h")),
 ];
 
 /// What kernels are compiled with on the Host platform, beside [`HEADERS`]: what a CUDA compiler knows by itself, and the
@@ -141,7 +165,7 @@ mod tests {
     #[test]
     fn every_header_is_embedded() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-        for (folder, embedded) in [("include", HEADERS), ("host", HOST_HEADERS)] {
+        for (folder, embedded) in [("include", HEADERS), ("c_headers", C_HEADERS), ("host", HOST_HEADERS)] {
             for path in files(&root.join(folder)) {
                 let name = path.strip_prefix(root.join(folder)).unwrap().to_str().unwrap().to_owned();
                 assert!(embedded.iter().any(|(known, _)| *known == name), "{name} is not in the list");

@@ -103,10 +103,18 @@ pub(crate) fn find(entry: &Entry) -> Result<Option<Vec<u8>>> {
 pub(crate) fn beforehand(source: &KernelSource<'_>, capability: u32) -> Entry {
     let kind = format!("ptx beforehand {capability}");
     let mut parts = vec![kind.as_str(), source.cuda()];
-    for (name, text) in mscclpp_kernels::HEADERS.iter().chain(source.headers()) {
+    for (name, text) in headers(source) {
         parts.extend([name, text]);
     }
     Entry::new(source.name(), "ptx", &parts)
+}
+
+/// What a compiler without files gets beside a source: the library's headers, those of the C library, and the source's own,
+/// which come instead of others of their name.
+pub(crate) fn headers<'a>(source: &KernelSource<'a>) -> Vec<(&'a str, &'a str)> {
+    let own = |name| source.headers().iter().any(|(other, _)| *other == name);
+    let library = mscclpp_kernels::HEADERS.iter().chain(mscclpp_kernels::C_HEADERS);
+    library.filter(|(name, _)| !own(*name)).chain(source.headers()).copied().collect()
 }
 
 /// Puts PTX of `source` that was compiled beforehand into a cache of compiled kernels. Where it is used,

@@ -7,7 +7,7 @@
 use std::{
     borrow::Cow,
     ffi::{CStr, CString, c_char, c_int},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::OnceLock,
 };
 
@@ -32,11 +32,13 @@ pub(crate) fn ptx<'a>(source: &KernelSource<'a>, capability: (u32, u32)) -> Resu
         .map_err(|error| Error::NoPtx { name: source.name().to_owned(), source: Box::new(error) })?;
     let (major, minor) = version(nvrtc)?;
     let architecture = format!("--gpu-architecture=compute_{}{}", capability.0, capability.1);
-    let options = [architecture.as_str(), "--std=c++17", "-default-device"];
-    let headers: Vec<_> = mscclpp_kernels::HEADERS.iter().chain(source.headers()).copied().collect();
+    let toolkit = toolkit_headers(nvrtc).map(|folder| format!("--include-path={}", folder.display()));
+    let mut options = vec![architecture.as_str(), "--std=c++17", "-default-device"];
+    options.extend(toolkit.as_deref());
+    let headers = cache::headers(source);
     let version = format!("NVRTC {major}.{minor}");
     let mut parts = vec![version.as_str(), source.cuda()];
-    parts.extend(options);
+    parts.extend(&options);
     for (name, header) in &headers {
         parts.extend([name, header]);
     }
@@ -208,6 +210,14 @@ fn candidates(toolkits: &[PathBuf]) -> Vec<PathBuf> {
         .collect()
 }
 
+/// The folder with CUDA's own headers, such as `cuda_fp16.h`: a toolkit's, or that of the wheels that NVRTC came with.
+fn toolkit_headers(nvrtc: &Nvrtc) -> Option<PathBuf> {
+    let toolkits = env::cuda_toolkits().into_iter().map(|home| home.join("include"));
+    let wheels = Path::new(nvrtc.path()).ancestors().skip(2).take(2);
+    let wheels = wheels.flat_map(|folder| ["include", "cuda_runtime/include"].map(|name| folder.join(name)));
+    toolkits.chain(wheels).find(|folder| folder.join("cuda_fp16.h").is_file())
+}
+
 fn check(nvrtc: &Nvrtc, result: NvrtcResult, operation: &str) -> Result<()> {
     if result == NvrtcResult::SUCCESS {
         return Ok(());
@@ -265,6 +275,23 @@ mod tests {
         let option = compile("add.cu", SOURCE, &HEADERS, &["--no-such-option"]);
         assert!(matches!(option, Err(Error::Compile { .. })), "{option:?}");
         assert!(matches!(compile("a\0b", SOURCE, &HEADERS, &[]), Err(Error::InvalidArgument(_))));
+    }
+
+    /// As [`crate::Module::load`] does it; nothing is tested where there is no NVRTC.
+    #[test]
+    fn kernels_find_the_headers_of_the_c_library() {
+        let text = include_str!("../../../cuda/kernels/c_headers.cu");
+        match ptx(&KernelSource::new("c_headers.cu", text), (8, 0)) {
+            Ok(ptx) => assert!(ptx.contains(".entry uses_c_headers"), "{ptx}"),
+            Err(Error::NoPtx { .. }) => println!("there is no NVRTC"),
+            Err(error) => panic!("{error}"),
+        }
+        // A header of the kernel's own comes instead.
+        let own = KernelSource::new("own.cu", "#include <stdint.h>\n#if OWN != 1\n#error\n#endif\n");
+        match ptx(&own.with_headers(&[("stdint.h", "#define OWN 1\n")]), (8, 0)) {
+            Ok(_) | Err(Error::NoPtx { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
     }
 
     #[test]

@@ -51,7 +51,7 @@ fn channel_facts() -> Vec<Fact> {
         offset(base, "semaphore_", offset_of!(Base, semaphore)),
         offset(base, "fifo_", offset_of!(Base, fifo)),
         offset(base, "lastPushed_", offset_of!(Base, last_pushed)),
-        offset(base, "completed_", offset_of!(Base, completed)),
+        offset(base, "flushDonePos_", offset_of!(Base, completed)),
         offset(base, "directToken_", offset_of!(Base, direct_token)),
         offset(base, "semaphoreId_", offset_of!(Base, semaphore_id)),
         offset(channel, "fifo_", offset_of!(Channel, base) + offset_of!(Base, fifo)),

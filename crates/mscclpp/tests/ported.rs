@@ -7,7 +7,13 @@ use mscclpp::{
     prelude::*,
     proxy::{Fifo, TriggerKind},
 };
-use support::{LIMIT, kernels::PORTED, on_each_pair, platform, random::Random, semaphore_pair, turn};
+use support::{
+    LIMIT,
+    kernels::{C_HEADERS, PORTED},
+    on_each_pair, platform,
+    random::Random,
+    semaphore_pair, turn,
+};
 
 /// Kernels of one device, and what they say.
 struct Kernels {
@@ -75,6 +81,62 @@ fn words_packets_and_copies_in_memory_of_every_kind() {
     let args = KernelArgs::new().with(kernels.said.ptr());
     kernels.start("ported_macros", LaunchConfig::linear(1, 1), &args);
     kernels.finish("ported_macros");
+}
+
+#[test]
+fn the_c_librarys_headers_are_there() {
+    let _turn = turn();
+    let gpu = platform().gpu(0).unwrap();
+    let (module, stream) = (Module::load(&gpu, &C_HEADERS).unwrap(), gpu.stream().unwrap());
+    let right = gpu.allocate(4).unwrap();
+    right.fill(0, 4, 0).unwrap();
+    let args = KernelArgs::new().with(right.ptr());
+    for (kernel, args) in [("uses_c_headers", &args), ("asserts_nothing", &KernelArgs::new())] {
+        // SAFETY: these are the kernels' arguments, which live until they have ended.
+        unsafe { module.kernel(kernel).unwrap().launch(&stream, LaunchConfig::linear(1, 1), args).unwrap() };
+        stream.synchronize_timeout(LIMIT).expect(kernel);
+    }
+    assert_eq!(word(&right, 0), 1);
+}
+
+/// What a kernel finds with one header alone.
+#[test]
+fn headers_bring_what_kernels_use_of_them() {
+    let _turn = turn();
+    let gpu = platform().gpu(0).unwrap();
+    let uses = [
+        ("copy", "copyToPackets(p, p + 8, 16, 0, 1, 3); copyFromPackets(p, p + 8, 16, 0, 1, 3);"),
+        ("memory_channel", "SmChannelDeviceHandle a; SimpleSmChannelDeviceHandle b; (void)a; (void)b;"),
+        ("sm_channel", "DeviceHandle<SmChannel> a; (void)a;"),
+        ("atomic", "atomicStore((char*)p, 'x', memoryOrderRelaxed);"),
+    ];
+    for (header, body) in uses {
+        let text = format!(
+            "#include <mscclpp/{header}_device.hpp>\nusing namespace mscclpp;\n\
+             extern \"C\" __global__ void use(uint64_t* p) {{ {body} }}\n"
+        );
+        Module::load(&gpu, &KernelSource::new(header, &text))
+            .unwrap_or_else(|error| panic!("{header}: {error}"));
+    }
+}
+
+#[test]
+fn what_cannot_be_done_atomically_does_not_compile_and_says_why() {
+    let _turn = turn();
+    let gpu = platform().gpu(0).unwrap();
+    let refused = [
+        ("short* p", "atomicFetchAdd(p, 1, memoryOrderRelaxed);", "no hardware adds this type atomically"),
+        ("bool* p", "atomicFetchAdd(p, true, memoryOrderRelaxed);", "no hardware adds this type atomically"),
+        ("int4* p", "atomicLoad(p, memoryOrderRelaxed);", "words of 1, 2, 4 or 8 bytes"),
+    ];
+    for (parameter, body, why) in refused {
+        let text = format!(
+            "#include <mscclpp/atomic_device.hpp>\nusing namespace mscclpp;\n\
+             extern \"C\" __global__ void use({parameter}) {{ {body} }}\n"
+        );
+        let error = Module::load(&gpu, &KernelSource::new("refused.cu", &text)).err().map(|e| e.to_string());
+        assert!(error.as_ref().is_some_and(|error| error.contains(why)), "{parameter}: {error:?}");
+    }
 }
 
 #[test]

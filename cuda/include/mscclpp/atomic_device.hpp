@@ -1,343 +1,76 @@
-// Atomic accesses to 32- and 64-bit words.
-//
-// `atomicLoad`, `atomicStore` and `atomicFetchAdd` are for kernels: words of any memory, with the order as an argument
-// and the scope as a template argument.
+// Atomic accesses of kernels: to words of 1, 2, 4 and 8 bytes in any memory, with the order as an argument and the scope
+// as a template argument; and additions of what the hardware adds.
 //
 //     uint32_t seen = atomicLoad<uint32_t, scopeDevice>(&word, memoryOrderAcquire);
-//
-// What stands in `detail` is what the device API itself is made of: one instruction each, order and scope as template
-// arguments. MemorySpace::Global is for words that are known to be in global memory: this device's, a peer's as mapped
-// here, or pinned host memory. They are faster, by up to a microsecond a message, than generic accesses, for which the
-// hardware finds out what memory it is. MemorySpace::Any looks which memory it is; where the compiler knows, that costs
-// nothing.
-//
-// All of them are also compiler barriers. A caller that polls should therefore have read what it needs of its handle
-// into locals before, or each poll reads the handle again.
 
 #ifndef MSCCLPP_ATOMIC_DEVICE_HPP_
 #define MSCCLPP_ATOMIC_DEVICE_HPP_
 
-#include "mscclpp/device.hpp"
-
-namespace mscclpp {
-
-// What an atomic access says about the other accesses of its thread. Relaxed: nothing. Acquire: what comes later in
-// the thread sees what was released. Release: what came earlier in the thread, or was acquired by it, is seen by who
-// acquires. SequentiallyConsistent: both, and all such accesses have one order that everybody sees.
-enum class MemoryOrder { Relaxed, Acquire, Release, AcquireRelease, SequentiallyConsistent };
-constexpr MemoryOrder memoryOrderRelaxed = MemoryOrder::Relaxed;
-constexpr MemoryOrder memoryOrderAcquire = MemoryOrder::Acquire;
-constexpr MemoryOrder memoryOrderRelease = MemoryOrder::Release;
-constexpr MemoryOrder memoryOrderAcqRel = MemoryOrder::AcquireRelease;
-constexpr MemoryOrder memoryOrderSeqCst = MemoryOrder::SequentiallyConsistent;
-
-// Among whom the order holds. Device: the threads of this GPU. System: also those of other GPUs and of the host.
-enum class MemoryScope { Device, System };
-constexpr MemoryScope scopeDevice = MemoryScope::Device;
-constexpr MemoryScope scopeSystem = MemoryScope::System;
-
-// Where a word is.
-enum class MemorySpace { Global, Any };
-
-}  // namespace mscclpp
-
-#if defined(MSCCLPP_DEVICE_CUDA)
-
-namespace mscclpp {
-namespace detail {
-
-// Whether an address is one of global memory. The compiler answers where it knows.
-MSCCLPP_DEVICE_INLINE bool isGlobal(const void* pointer) { return __isGlobal(pointer) != 0; }
-
-// The address in the global window, as the `.global` instructions want it. No instruction comes of this.
-template <class T>
-MSCCLPP_DEVICE_INLINE uint64_t globalAddress(T* pointer) {
-  return __cvta_generic_to_global(pointer);
-}
-
-}  // namespace detail
-}  // namespace mscclpp
-
-// Emits "OPERATION.<order>.<scope>SPACE REST" for the order O, the scope S and the memory P of the function around it.
-// The operands name the address `at`. Which orders an operation has is asserted there, so none but those is ever
-// instantiated.
-#define MSCCLPP_PTX_SCOPED(OPERATION, ORDER, REST, ...)      \
-  do {                                                       \
-    if constexpr (S == MemoryScope::Device)                  \
-      asm volatile(OPERATION ORDER ".gpu" REST __VA_ARGS__); \
-    else                                                     \
-      asm volatile(OPERATION ORDER ".sys" REST __VA_ARGS__); \
-  } while (false)
-#define MSCCLPP_PTX_ORDERED(OPERATION, REST, ...)                      \
-  do {                                                                 \
-    if constexpr (O == MemoryOrder::Relaxed)                           \
-      MSCCLPP_PTX_SCOPED(OPERATION, ".relaxed", REST, __VA_ARGS__);    \
-    else if constexpr (O == MemoryOrder::Acquire)                      \
-      MSCCLPP_PTX_SCOPED(OPERATION, ".acquire", REST, __VA_ARGS__);    \
-    else if constexpr (O == MemoryOrder::Release)                      \
-      MSCCLPP_PTX_SCOPED(OPERATION, ".release", REST, __VA_ARGS__);    \
-    else                                                               \
-      MSCCLPP_PTX_SCOPED(OPERATION, ".acq_rel", REST, __VA_ARGS__);    \
-  } while (false)
-#define MSCCLPP_PTX(OPERATION, REST, ...)                                     \
-  do {                                                                        \
-    if (P == MemorySpace::Any && !isGlobal(word)) {                           \
-      const uint64_t at = reinterpret_cast<uint64_t>(word);                   \
-      MSCCLPP_PTX_ORDERED(OPERATION, REST, __VA_ARGS__);                      \
-    } else {                                                                  \
-      const uint64_t at = globalAddress(word);                                \
-      MSCCLPP_PTX_ORDERED(OPERATION, ".global" REST, __VA_ARGS__);            \
-    }                                                                         \
-  } while (false)
-
-namespace mscclpp {
-namespace detail {
-
-// Reads a word. Relaxed or Acquire.
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global>
-MSCCLPP_DEVICE_INLINE uint32_t load(const uint32_t* word) {
-  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Acquire, "a load is relaxed or acquires");
-  uint32_t value;
-  MSCCLPP_PTX("ld", ".u32 %0, [%1];", : "=r"(value) : "l"(at) : "memory");
-  return value;
-}
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global>
-MSCCLPP_DEVICE_INLINE uint64_t load(const uint64_t* word) {
-  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Acquire, "a load is relaxed or acquires");
-  uint64_t value;
-  MSCCLPP_PTX("ld", ".u64 %0, [%1];", : "=l"(value) : "l"(at) : "memory");
-  return value;
-}
-
-// Writes a word. Relaxed or Release.
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global>
-MSCCLPP_DEVICE_INLINE void store(uint32_t* word, uint32_t value) {
-  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a store is relaxed or releases");
-  MSCCLPP_PTX("st", ".u32 [%0], %1;", : : "l"(at), "r"(value) : "memory");
-}
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global>
-MSCCLPP_DEVICE_INLINE void store(uint64_t* word, uint64_t value) {
-  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a store is relaxed or releases");
-  MSCCLPP_PTX("st", ".u64 [%0], %1;", : : "l"(at), "l"(value) : "memory");
-}
-
-// Adds to a word and returns what was there before. Any order but SequentiallyConsistent.
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global>
-MSCCLPP_DEVICE_INLINE uint32_t fetchAdd(uint32_t* word, uint32_t value) {
-  uint32_t before;
-  MSCCLPP_PTX("atom", ".add.u32 %0, [%1], %2;", : "=r"(before) : "l"(at), "r"(value) : "memory");
-  return before;
-}
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global>
-MSCCLPP_DEVICE_INLINE uint64_t fetchAdd(uint64_t* word, uint64_t value) {
-  uint64_t before;
-  MSCCLPP_PTX("atom", ".add.u64 %0, [%1], %2;", : "=l"(before) : "l"(at), "l"(value) : "memory");
-  return before;
-}
-
-// Adds to a word and waits for no answer: over a link this is one message, where fetchAdd is two. Relaxed or Release.
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global>
-MSCCLPP_DEVICE_INLINE void reduceAdd(uint32_t* word, uint32_t value) {
-  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a reduction is relaxed or releases");
-  MSCCLPP_PTX("red", ".add.u32 [%0], %1;", : : "l"(at), "r"(value) : "memory");
-}
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global>
-MSCCLPP_DEVICE_INLINE void reduceAdd(uint64_t* word, uint64_t value) {
-  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a reduction is relaxed or releases");
-  MSCCLPP_PTX("red", ".add.u64 [%0], %1;", : : "l"(at), "l"(value) : "memory");
-}
-
-// Raises a word to `value` if it is less, and waits for no answer. Relaxed or Release.
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global>
-MSCCLPP_DEVICE_INLINE void reduceMax(uint64_t* word, uint64_t value) {
-  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a reduction is relaxed or releases");
-  MSCCLPP_PTX("red", ".max.u64 [%0], %1;", : : "l"(at), "l"(value) : "memory");
-}
-
-// Writes `desired` if the word is `expected`, and returns what was there before, which is `expected` exactly if it
-// wrote. Any order but SequentiallyConsistent.
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global>
-MSCCLPP_DEVICE_INLINE uint32_t compareSwap(uint32_t* word, uint32_t expected, uint32_t desired) {
-  uint32_t before;
-  MSCCLPP_PTX("atom", ".cas.b32 %0, [%1], %2, %3;",
-              : "=r"(before) : "l"(at), "r"(expected), "r"(desired) : "memory");
-  return before;
-}
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global>
-MSCCLPP_DEVICE_INLINE uint64_t compareSwap(uint64_t* word, uint64_t expected, uint64_t desired) {
-  uint64_t before;
-  MSCCLPP_PTX("atom", ".cas.b64 %0, [%1], %2, %3;",
-              : "=l"(before) : "l"(at), "l"(expected), "l"(desired) : "memory");
-  return before;
-}
-
-// What stands in front of a sequentially consistent access: with it, an access that acquires and releases is one.
-template <MemoryScope S>
-MSCCLPP_DEVICE_INLINE void sequentialFence() {
-  if constexpr (S == MemoryScope::Device) {
-    asm volatile("fence.sc.gpu;" : : : "memory");
-  } else {
-    asm volatile("fence.sc.sys;" : : : "memory");
-  }
-}
-
-// The number 1, in a way that the compiler does not see through. Of an addition of the same number by the lanes of a
-// warp it makes one addition for all of them, and the votes and shuffles for that cost a lone thread about 0.02 us.
-MSCCLPP_DEVICE_INLINE uint64_t oneOfThisLane() {
-  uint32_t lane;
-  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
-  return 1 + (lane >> 5);
-}
-
-}  // namespace detail
-
-// All accesses of this thread before it, and what it had acquired, are performed for everyone before any access behind
-// it is. It waits for them: over a link that takes about as long as a round trip.
-MSCCLPP_DEVICE_INLINE void systemFence() { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
-
-}  // namespace mscclpp
-
-#undef MSCCLPP_PTX
-#undef MSCCLPP_PTX_ORDERED
-#undef MSCCLPP_PTX_SCOPED
-
-#elif defined(MSCCLPP_DEVICE_HIP)
-
-namespace mscclpp {
-namespace detail {
-
-constexpr int hipOrder(MemoryOrder order) {
-  return order == MemoryOrder::Relaxed   ? __ATOMIC_RELAXED
-         : order == MemoryOrder::Acquire ? __ATOMIC_ACQUIRE
-         : order == MemoryOrder::Release ? __ATOMIC_RELEASE
-                                         : __ATOMIC_ACQ_REL;
-}
-
-constexpr int hipScope(MemoryScope scope) {
-  return scope == MemoryScope::Device ? __HIP_MEMORY_SCOPE_AGENT : __HIP_MEMORY_SCOPE_SYSTEM;
-}
-
-// A compare-and-swap that fails only loads, and a load cannot release.
-constexpr int hipFailureOrder(MemoryOrder order) {
-  return order == MemoryOrder::Acquire || order == MemoryOrder::AcquireRelease ? __ATOMIC_ACQUIRE
-                                                                               : __ATOMIC_RELAXED;
-}
-
-// The functions of the CUDA branch, documented there. T is uint32_t or uint64_t.
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
-MSCCLPP_DEVICE_INLINE T load(const T* word) {
-  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Acquire, "a load is relaxed or acquires");
-  return __hip_atomic_load(const_cast<T*>(word), hipOrder(O), hipScope(S));
-}
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
-MSCCLPP_DEVICE_INLINE void store(T* word, T value) {
-  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a store is relaxed or releases");
-  __hip_atomic_store(word, value, hipOrder(O), hipScope(S));
-}
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
-MSCCLPP_DEVICE_INLINE T fetchAdd(T* word, T value) {
-  return __hip_atomic_fetch_add(word, value, hipOrder(O), hipScope(S));
-}
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
-MSCCLPP_DEVICE_INLINE void reduceAdd(T* word, T value) {
-  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a reduction is relaxed or releases");
-  (void)__hip_atomic_fetch_add(word, value, hipOrder(O), hipScope(S));
-}
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
-MSCCLPP_DEVICE_INLINE void reduceMax(T* word, T value) {
-  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a reduction is relaxed or releases");
-  (void)__hip_atomic_fetch_max(word, value, hipOrder(O), hipScope(S));
-}
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
-MSCCLPP_DEVICE_INLINE T compareSwap(T* word, T expected, T desired) {
-  (void)__hip_atomic_compare_exchange_strong(word, &expected, desired, hipOrder(O),
-                                             hipFailureOrder(O), hipScope(S));
-  return expected;
-}
-template <MemoryScope S>
-MSCCLPP_DEVICE_INLINE void sequentialFence() {
-  if constexpr (S == MemoryScope::Device) {
-    __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent");
-  } else {
-    __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "");
-  }
-}
-MSCCLPP_DEVICE_INLINE bool isGlobal(const void*) { return true; }
-MSCCLPP_DEVICE_INLINE uint64_t oneOfThisLane() { return 1; }
-
-}  // namespace detail
-
-MSCCLPP_DEVICE_INLINE void systemFence() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, ""); }
-
-}  // namespace mscclpp
-
-#elif defined(MSCCLPP_DEVICE_HOST)
-
-namespace mscclpp {
-namespace detail {
-
-// The functions of the CUDA branch, documented there. T is uint32_t or uint64_t. All of them acquire and release: what
-// is tested with this says nothing of the orders that a GPU needs.
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
-MSCCLPP_DEVICE_INLINE T load(const T* word) {
-  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Acquire, "a load is relaxed or acquires");
-  mscclpp_host::check(word, sizeof(T), 0);
-  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-}
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
-MSCCLPP_DEVICE_INLINE void store(T* word, T value) {
-  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a store is relaxed or releases");
-  mscclpp_host::check(word, sizeof(T), 1);
-  __atomic_store_n(word, value, __ATOMIC_RELEASE);
-}
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
-MSCCLPP_DEVICE_INLINE T fetchAdd(T* word, T value) {
-  mscclpp_host::check(word, sizeof(T), 1);
-  return __atomic_fetch_add(word, value, __ATOMIC_ACQ_REL);
-}
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
-MSCCLPP_DEVICE_INLINE void reduceAdd(T* word, T value) {
-  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a reduction is relaxed or releases");
-  fetchAdd<O, S>(word, value);
-}
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
-MSCCLPP_DEVICE_INLINE void reduceMax(T* word, T value) {
-  static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a reduction is relaxed or releases");
-  mscclpp_host::check(word, sizeof(T), 1);
-  T there = __atomic_load_n(word, __ATOMIC_ACQUIRE);
-  while (there < value) {
-    if (__atomic_compare_exchange_n(word, &there, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return;
-  }
-}
-template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
-MSCCLPP_DEVICE_INLINE T compareSwap(T* word, T expected, T desired) {
-  mscclpp_host::check(word, sizeof(T), 1);
-  __atomic_compare_exchange_n(word, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-  return expected;
-}
-template <MemoryScope S>
-MSCCLPP_DEVICE_INLINE void sequentialFence() {
-  __atomic_thread_fence(__ATOMIC_SEQ_CST);
-}
-MSCCLPP_DEVICE_INLINE bool isGlobal(const void*) { return true; }
-MSCCLPP_DEVICE_INLINE uint64_t oneOfThisLane() { return 1; }
-
-}  // namespace detail
-
-MSCCLPP_DEVICE_INLINE void systemFence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-
-}  // namespace mscclpp
-
-#endif
+#include "mscclpp/atomic_words_device.hpp"
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
+#if defined(MSCCLPP_DEVICE_CUDA) || defined(MSCCLPP_DEVICE_HOST)
+// The formats of 16 bits, declared as CUDA's headers define them.
+struct __half;
+struct __half2;
+struct __nv_bfloat16;
+struct __nv_bfloat162;
+#endif
+
 namespace mscclpp {
 namespace detail {
 
-// The word that has the bytes of a T, an integer of 4 or 8 bytes.
+// The same bits as a To, which is as large.
+template <class To, class From>
+MSCCLPP_DEVICE_INLINE To bitsAs(const From& from) {
+  static_assert(sizeof(To) == sizeof(From), "a cast of bits keeps the size");
+  To to;
+#if defined(MSCCLPP_DEVICE_CUDA)
+  memcpy(&to, &from, sizeof(To));
+#else
+  __builtin_memcpy(static_cast<void*>(&to), &from, sizeof(To));
+#endif
+  return to;
+}
+
+// What can be added to: integers of 4 and 8 bytes, floats, and where they are added 16-bit floats and pairs of them.
+template <class T>
+constexpr bool isInteger = isSame<T, int> || isSame<T, unsigned int> || isSame<T, long> ||
+                           isSame<T, unsigned long> || isSame<T, long long> || isSame<T, unsigned long long>;
+template <class T>
+constexpr bool isFloat = isSame<T, float> || isSame<T, double>;
+#if defined(MSCCLPP_DEVICE_HIP)
+template <class T>
+constexpr bool isHalf = false;
+template <class T>
+constexpr bool isBfloat16 = false;
+#else
+template <class T>
+constexpr bool isHalf = isSame<T, __half> || isSame<T, __half2>;
+template <class T>
+constexpr bool isBfloat16 = isSame<T, __nv_bfloat16> || isSame<T, __nv_bfloat162>;
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool addsBfloat16 = false;
+#else
+constexpr bool addsBfloat16 = true;
+#endif
+
+// The word that has the bytes of a T.
 template <uint64_t Bytes>
-struct AtomicWord;
+struct AtomicWord {
+  static_assert(Bytes == 1 || Bytes == 2 || Bytes == 4 || Bytes == 8,
+                "atomic accesses are to words of 1, 2, 4 or 8 bytes: this type has another size");
+};
+template <>
+struct AtomicWord<1> {
+  using Type = uint8_t;
+};
+template <>
+struct AtomicWord<2> {
+  using Type = uint16_t;
+};
 template <>
 struct AtomicWord<4> {
   using Type = uint32_t;
@@ -349,6 +82,70 @@ struct AtomicWord<8> {
 template <class T>
 using WordOf = typename AtomicWord<sizeof(T)>::Type;
 
+// `fetchAdd` for floats, in any memory.
+#if defined(MSCCLPP_DEVICE_CUDA)
+template <MemoryOrder O, MemoryScope S, class T>
+MSCCLPP_DEVICE_INLINE T fetchAddFloat(T* word, T value) {
+  constexpr MemorySpace P = MemorySpace::Any;
+  T before;
+  if constexpr (isSame<T, float>) {
+    MSCCLPP_PTX("atom", ".add.f32 %0, [%1], %2;", : "=f"(before) : "l"(at), "f"(value) : "memory");
+  } else {
+    MSCCLPP_PTX("atom", ".add.f64 %0, [%1], %2;", : "=d"(before) : "l"(at), "d"(value) : "memory");
+  }
+  return before;
+}
+// Of 16 bits, and pairs of them.
+template <MemoryOrder O, MemoryScope S, class T>
+MSCCLPP_DEVICE_INLINE T fetchAddNarrow(T* word, T value) {
+  constexpr MemorySpace P = MemorySpace::Any;
+  WordOf<T> before;
+  const WordOf<T> bits = bitsAs<WordOf<T>>(value);
+  if constexpr (isSame<T, __half>) {
+    MSCCLPP_PTX("atom", ".add.noftz.f16 %0, [%1], %2;", : "=h"(before) : "l"(at), "h"(bits) : "memory");
+  } else if constexpr (isSame<T, __half2>) {
+    MSCCLPP_PTX("atom", ".add.noftz.f16x2 %0, [%1], %2;", : "=r"(before) : "l"(at), "r"(bits) : "memory");
+  } else if constexpr (isSame<T, __nv_bfloat16>) {
+    MSCCLPP_PTX("atom", ".add.noftz.bf16 %0, [%1], %2;", : "=h"(before) : "l"(at), "h"(bits) : "memory");
+  } else {
+    MSCCLPP_PTX("atom", ".add.noftz.bf16x2 %0, [%1], %2;", : "=r"(before) : "l"(at), "r"(bits) : "memory");
+  }
+  return bitsAs<T>(before);
+}
+#elif defined(MSCCLPP_DEVICE_HIP)
+template <MemoryOrder O, MemoryScope S, class T>
+MSCCLPP_DEVICE_INLINE T fetchAddFloat(T* word, T value) {
+  return fetchAdd<O, S>(word, value);
+}
+#else
+template <MemoryOrder O, MemoryScope S, class T>
+MSCCLPP_DEVICE_INLINE T fetchAddFloat(T* word, T value) {
+  mscclpp_host::check(word, sizeof(T), 1);
+  return mscclpp_host::update(word, [value](T now) -> T { return now + value; });
+}
+#endif
+
+// What atomicFetchAdd does, with the order known.
+template <MemoryOrder O, MemoryScope S, class T>
+MSCCLPP_DEVICE_INLINE T fetchAddAnywhere(T* address, T value) {
+  static_assert(isInteger<T> || isFloat<T> || isHalf<T> || isBfloat16<T>,
+                "no hardware adds this type atomically: atomicFetchAdd is for integers of 4 and 8 bytes, float and "
+                "double, and on CUDA and simulated devices for half, bfloat16 and pairs of them");
+  static_assert(addsBfloat16 || !isBfloat16<T>,
+                "bfloat16 is added atomically from compute capability 9.0 on: compile for that, or add floats");
+  if constexpr (isInteger<T>) {
+    using Word = WordOf<T>;
+    const Word added = static_cast<Word>(value);
+    return static_cast<T>(fetchAdd<O, S, MemorySpace::Any>(reinterpret_cast<Word*>(address), added));
+#if defined(MSCCLPP_DEVICE_CUDA)
+  } else if constexpr (isHalf<T> || isBfloat16<T>) {
+    return fetchAddNarrow<O, S>(address, value);
+#endif
+  } else {
+    return fetchAddFloat<O, S>(address, value);
+  }
+}
+
 // A T that is not deduced from, so that `atomicStore(&word, 1, ..)` converts the 1.
 template <class T>
 struct Undeduced {
@@ -359,51 +156,59 @@ struct Undeduced<void> {};
 
 }  // namespace detail
 
-// Reads a word of 4 or 8 bytes, in any memory. `order` is relaxed, acquire or sequentially consistent.
+// Reads a word of 1, 2, 4 or 8 bytes, of any type, in any memory. `order` is relaxed, acquire or sequentially consistent.
 template <class T, MemoryScope S = scopeSystem>
 MSCCLPP_DEVICE_INLINE T atomicLoad(const T* address, MemoryOrder order) {
   const auto* const word = reinterpret_cast<const detail::WordOf<T>*>(address);
   if (order == MemoryOrder::Relaxed) {
-    return static_cast<T>(detail::load<MemoryOrder::Relaxed, S, MemorySpace::Any>(word));
+    return detail::bitsAs<T>(detail::load<MemoryOrder::Relaxed, S, MemorySpace::Any>(word));
   }
   if (order == MemoryOrder::SequentiallyConsistent) detail::sequentialFence<S>();
-  return static_cast<T>(detail::load<MemoryOrder::Acquire, S, MemorySpace::Any>(word));
+  return detail::bitsAs<T>(detail::load<MemoryOrder::Acquire, S, MemorySpace::Any>(word));
 }
 
-// Writes a word of 4 or 8 bytes, in any memory. `order` is relaxed, release or sequentially consistent.
+// Writes a word of 1, 2, 4 or 8 bytes, of any type, in any memory. `order` is relaxed, release or sequentially
+// consistent.
 template <class T, MemoryScope S = scopeSystem>
 MSCCLPP_DEVICE_INLINE void atomicStore(T* address, typename detail::Undeduced<T>::Type value, MemoryOrder order) {
   using Word = detail::WordOf<T>;
   Word* const word = reinterpret_cast<Word*>(address);
+  const Word bits = detail::bitsAs<Word>(value);
   if (order == MemoryOrder::Relaxed) {
-    detail::store<MemoryOrder::Relaxed, S, MemorySpace::Any>(word, static_cast<Word>(value));
+    detail::store<MemoryOrder::Relaxed, S, MemorySpace::Any>(word, bits);
     return;
   }
   if (order == MemoryOrder::SequentiallyConsistent) detail::sequentialFence<S>();
-  detail::store<MemoryOrder::Release, S, MemorySpace::Any>(word, static_cast<Word>(value));
+  detail::store<MemoryOrder::Release, S, MemorySpace::Any>(word, bits);
 }
 
-// Adds to a word of 4 or 8 bytes, in any memory, and returns what was there before. Integers wrap around.
+// Adds to a word in any memory and returns what was there before. Integers of 4 and 8 bytes, which wrap around; float and
+// double; and on CUDA and simulated devices half, from compute capability 9.0 on bfloat16, and pairs of them, whose
+// halves are added each by itself. On CUDA, a float in global memory that is subnormal counts as 0.
 template <class T, MemoryScope S = scopeSystem>
 MSCCLPP_DEVICE_INLINE T atomicFetchAdd(T* address, typename detail::Undeduced<T>::Type value, MemoryOrder order) {
-  using Word = detail::WordOf<T>;
-  Word* const word = reinterpret_cast<Word*>(address);
-  const Word added = static_cast<Word>(value);
-  if (order == MemoryOrder::Relaxed) {
-    return static_cast<T>(detail::fetchAdd<MemoryOrder::Relaxed, S, MemorySpace::Any>(word, added));
+  switch (order) {
+    case MemoryOrder::Relaxed:
+      return detail::fetchAddAnywhere<MemoryOrder::Relaxed, S, T>(address, value);
+    case MemoryOrder::Acquire:
+      return detail::fetchAddAnywhere<MemoryOrder::Acquire, S, T>(address, value);
+    case MemoryOrder::Release:
+      return detail::fetchAddAnywhere<MemoryOrder::Release, S, T>(address, value);
+    case MemoryOrder::SequentiallyConsistent:
+      detail::sequentialFence<S>();
+      break;
+    case MemoryOrder::AcquireRelease:
+      break;
   }
-  if (order == MemoryOrder::Acquire) {
-    return static_cast<T>(detail::fetchAdd<MemoryOrder::Acquire, S, MemorySpace::Any>(word, added));
-  }
-  if (order == MemoryOrder::Release) {
-    return static_cast<T>(detail::fetchAdd<MemoryOrder::Release, S, MemorySpace::Any>(word, added));
-  }
-  if (order == MemoryOrder::SequentiallyConsistent) detail::sequentialFence<S>();
-  return static_cast<T>(detail::fetchAdd<MemoryOrder::AcquireRelease, S, MemorySpace::Any>(word, added));
+  return detail::fetchAddAnywhere<MemoryOrder::AcquireRelease, S, T>(address, value);
 }
 
 }  // namespace mscclpp
 
 #endif  // MSCCLPP_DEVICE_COMPILE
+
+#undef MSCCLPP_PTX
+#undef MSCCLPP_PTX_ORDERED
+#undef MSCCLPP_PTX_SCOPED
 
 #endif  // MSCCLPP_ATOMIC_DEVICE_HPP_

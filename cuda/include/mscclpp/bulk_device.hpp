@@ -40,10 +40,6 @@
 
 #if MSCCLPP_BULK_AVAILABLE
 
-// The formats of 16 bits, declared as CUDA's headers define them.
-struct __half;
-struct __nv_bfloat16;
-
 namespace mscclpp {
 
 // What bulkReduceStore does with what is there and what it stores.
@@ -175,7 +171,7 @@ MSCCLPP_DEVICE_INLINE void bulkStoreWaitSource() {
 //
 // T and Op: float, double, 16-bit floats and integers of 4 and 8 bytes are added; of 16-bit floats and integers the
 // minimum or maximum is taken; integers are and-ed, or-ed and xor-ed. Other pairs do not compile for GPUs.
-template <class T, BulkRedOp Op>
+template <class T, BulkRedOp Op = BulkRedOp::Add>
 MSCCLPP_DEVICE_INLINE void bulkReduceStore(void* dstGlobal, const void* srcShared, uint32_t bytes) = delete;
 
 #define MSCCLPP_BULK_RED(TYPE, OP, SUFFIX)                                                                     \
@@ -296,7 +292,7 @@ MSCCLPP_DEVICE_INLINE void bulkStoreWait() {}
 template <int PendingGroups = 0>
 MSCCLPP_DEVICE_INLINE void bulkStoreWaitSource() {}
 
-template <class T, BulkRedOp Op>
+template <class T, BulkRedOp Op = BulkRedOp::Add>
 MSCCLPP_DEVICE_INLINE void bulkReduceStore(void* dstGlobal, const void* srcShared, uint32_t bytes) {
   constexpr bool IsWide = detail::isSame<T, float> || detail::isSame<T, double>;
   constexpr bool IsHalf = detail::isSame<T, __half> || detail::isSame<T, __nv_bfloat16>;
@@ -414,6 +410,17 @@ MSCCLPP_DEVICE_INLINE void copyByBulk(void* dst, const void* src, uint64_t bytes
   }
   warpSync();
 }
+
+}  // namespace mscclpp
+
+#else
+
+namespace mscclpp {
+
+// Where nothing of the above is there, so that structs with a barrier have their size. It has no methods.
+struct alignas(8) BulkBarrier {
+  uint64_t state_;
+};
 
 }  // namespace mscclpp
 

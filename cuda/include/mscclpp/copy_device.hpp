@@ -1,9 +1,10 @@
-// Copies by many threads together, of any number of bytes between any two addresses.
+// Copies by many threads together, of any number of bytes between any two addresses; also into packets and out of them.
 
 #ifndef MSCCLPP_COPY_DEVICE_HPP_
 #define MSCCLPP_COPY_DEVICE_HPP_
 
 #include "mscclpp/access_device.hpp"
+#include "mscclpp/packet_copy_device.hpp"
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
@@ -132,11 +133,11 @@ MSCCLPP_DEVICE_INLINE void copy(void* dst, const void* src, uint64_t bytes, uint
   detail::copyBytes(to, from, tail, bytes, threadId, numThreads);
 }
 
-// The same under another name.
-template <int Alignment = 16, bool CopyRemainder = true>
+// The same, with a type of 4, 8 or 16 bytes in place of the alignment. `bytes` are bytes here, too.
+template <class T, bool CopyRemainder = true>
 MSCCLPP_DEVICE_INLINE void copyHelper(void* dst, const void* src, uint64_t bytes, uint32_t threadId,
                                       uint32_t numThreads) {
-  copy<Alignment, CopyRemainder>(dst, src, bytes, threadId, numThreads);
+  copy<static_cast<int>(sizeof(T)), CopyRemainder>(dst, src, bytes, threadId, numThreads);
 }
 
 // Copies `numElems` elements from `src` to `dst`, which do not overlap, in any memory. Thread t of numThreads copies

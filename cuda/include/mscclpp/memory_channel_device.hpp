@@ -169,8 +169,8 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
                                            uint32_t threadId, uint32_t numThreads, uint32_t flag,
                                            int64_t maxSpinCount = -1) const {
     if (!allows<PacketType>()) return false;
-    return copyFromPackets<PacketType>(at(packetBuffer_, targetOffset), at(src_, originOffset), bytes, threadId,
-                                              numThreads, flag, maxSpinCount, semaphore_.status);
+    return copyFromPackets<PacketType>(at(src_, originOffset), at(packetBuffer_, targetOffset), bytes, threadId,
+                                       numThreads, flag, maxSpinCount, semaphore_.status);
   }
   template <class PacketType = LL16Packet>
   MSCCLPP_DEVICE_INLINE bool unpackPackets(uint64_t offset, uint64_t bytes, uint32_t threadId, uint32_t numThreads,
@@ -178,17 +178,12 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
     return unpackPackets<PacketType>(offset, offset, bytes, threadId, numThreads, flag, maxSpinCount);
   }
 
-  // The same under an older name.
+  // The same under an older name, in this one form, so that literals of type int mean it.
   template <class PacketType = LL16Packet>
   MSCCLPP_DEVICE_INLINE bool getPackets(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
                                         uint32_t threadId, uint32_t numThreads, uint32_t flag,
                                         int64_t maxSpinCount = -1) const {
     return unpackPackets<PacketType>(targetOffset, originOffset, bytes, threadId, numThreads, flag, maxSpinCount);
-  }
-  template <class PacketType = LL16Packet>
-  MSCCLPP_DEVICE_INLINE bool getPackets(uint64_t offset, uint64_t bytes, uint32_t threadId, uint32_t numThreads,
-                                        uint32_t flag, int64_t maxSpinCount = -1) const {
-    return unpackPackets<PacketType>(offset, offset, bytes, threadId, numThreads, flag, maxSpinCount);
   }
 
   // Waits for the packet number `index` of the packet buffer and returns its data. One thread; LL8 and LL16 only. It
@@ -240,6 +235,12 @@ static_assert(sizeof(MemoryChannelDeviceHandle) == 72, "the host fills in the sa
 struct MemoryChannel {
   using DeviceHandle = MemoryChannelDeviceHandle;
 };
+
+// The older names, and the tags of their `DeviceHandle`.
+using SmChannelDeviceHandle = MemoryChannelDeviceHandle;
+using SimpleSmChannelDeviceHandle = MemoryChannelDeviceHandle;
+using SmChannel = MemoryChannel;
+using SimpleSmChannel = MemoryChannel;
 
 }  // namespace mscclpp
 

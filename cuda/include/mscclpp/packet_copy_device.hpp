@@ -114,24 +114,24 @@ MSCCLPP_DEVICE_INLINE bool copyToPackets(void* target, const void* origin, uint6
   return true;
 }
 
-// Waits for the packets of a copyToPackets with the same `bytes` and `flag`, at `origin`, and writes their data to
-// `target`, and no byte beyond it. Threads, addresses and what is refused are as for copyToPackets; how many threads
-// sent does not matter.
+// Waits for the packets of a copyToPackets with the same `bytes` and `flag`, at `target`, and writes their data to
+// `origin`, and no byte beyond it: as in unpackPackets, the target is where the sender's packets went. Threads, addresses
+// and what is refused are as for copyToPackets; how many threads sent does not matter.
 //
 // Returns true when all packets of the calling thread have come and been written. Returns false when one did not come
 // within maxSpinCount polls, if that is not negative, or when the host asked for an abort in `status` (may be null).
 // For LL128Packet the threads of a warp get the same answer, otherwise each has its own. Part of the data may have been
 // written then, and the call may be repeated. The threads write with plain stores: others see it after a barrier.
 template <class Packet = LL16Packet>
-MSCCLPP_DEVICE_INLINE bool copyFromPackets(const void* origin, void* target, uint64_t bytes, uint32_t threadId,
+MSCCLPP_DEVICE_INLINE bool copyFromPackets(void* origin, const void* target, uint64_t bytes, uint32_t threadId,
                                            uint32_t numThreads, uint32_t flag, int64_t maxSpinCount = -1,
                                            uint32_t* status = nullptr) {
   using Mover = detail::PacketMover<Packet>;
   if (Mover::beginOf(threadId) >= bytes) return true;
-  if (!detail::acceptsPackets<Packet>(origin, threadId, numThreads, status)) return false;
-  const Packet* const from = static_cast<const Packet*>(origin);
-  uint8_t* const to = static_cast<uint8_t*>(target);
-  if (!detail::isGlobal(origin) || !detail::isGlobal(target)) {
+  if (!detail::acceptsPackets<Packet>(target, threadId, numThreads, status)) return false;
+  const Packet* const from = static_cast<const Packet*>(target);
+  uint8_t* const to = static_cast<uint8_t*>(origin);
+  if (!detail::isGlobal(target) || !detail::isGlobal(origin)) {
     return detail::PacketsAnywhere<Packet>::unpack(from, to, bytes, threadId, numThreads, flag, maxSpinCount, status);
   }
   const uint32_t misaligned = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(to) % 8);

@@ -7,11 +7,11 @@
 // connection's queue, in the order of the positions. A direct operation is stores and an addition by the calling
 // thread. What keeps them in order:
 //
-// P1. A call goes directly only if nothing of the connection is pending: completed_ >= lastPushed_. (If something is,
+// P1. A call goes directly only if nothing of the connection is pending: flushDonePos_ >= lastPushed_. (If something is,
 //     it looks a few times more, since what is about to complete costs less to wait for than the way through the
 //     proxy, and what takes long hides the wait behind it.) A push raises
 //     lastPushed_ to its position + 1 before it commits its trigger, so whoever has synchronised with the pushing
-//     thread sees it there. completed_ is written when all triggers of the connection at the positions below it are
+//     thread sees it there. flushDonePos_ is written when all triggers of the connection at the positions below it are
 //     complete at the peer. Hence what precedes a direct operation (in its thread, or in one with which it has
 //     synchronised) is complete before the operation begins. In which order the two words are read does not matter.
 // P2. A trigger is committed with release at system scope, so the direct operations that precede it are performed, at
@@ -137,8 +137,9 @@ struct BasePortChannelDeviceHandle {
   // In this device's memory, a line for each connection of a service: word 0 is 1 + the highest position of a trigger
   // of the connection. The next three count what was done directly: puts, their bytes, signals.
   uint64_t* lastPushed_;
-  // Triggers of the connection at positions below this are complete. In this device's memory or pinned on the host.
-  uint64_t* completed_;
+  // Triggers of the connection at positions below this are complete: one past the last of which a flush need not wait
+  // any more. In this device's memory or pinned on the host.
+  uint64_t* flushDonePos_;
   // The peer's word 0 as mapped here, if kernels may add to it; else null.
   uint64_t* directToken_;
   SemaphoreId semaphoreId_;
@@ -148,13 +149,15 @@ struct BasePortChannelDeviceHandle {
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-  // Of its parts, which are those of another handle: `semaphore` is the `semaphore_` of a port channel's.
+  // Of its parts, which are those of another handle: `semaphore` is the `semaphore_` of a port channel's. It knows the
+  // channel's flushDonePos_, which may be given all the same and is not looked at: with any other word, nothing would
+  // end a flush.
   MSCCLPP_DEVICE_INLINE BasePortChannelDeviceHandle(SemaphoreId semaphoreId, Host2DeviceSemaphoreDeviceHandle semaphore,
-                                                    FifoDeviceHandle fifo)
+                                                    FifoDeviceHandle fifo, uint64_t* = nullptr)
       : semaphore_(semaphore),
         fifo_(fifo),
         lastPushed_(partOf(semaphore.port, 0)),
-        completed_(partOf(semaphore.port, 1)),
+        flushDonePos_(partOf(semaphore.port, 1)),
         directToken_(partOf(semaphore.port, 2)),
         semaphoreId_(semaphoreId),
         reserved_(0) {}
@@ -227,9 +230,9 @@ struct BasePortChannelDeviceHandle {
     return port == nullptr ? nullptr : reinterpret_cast<uint64_t*>(load8(port + word));
   }
 
-  // P1. The load of completed_ acquires: the direct operation behind it comes after all that is complete.
+  // P1. The load of flushDonePos_ acquires: the direct operation behind it comes after all that is complete.
   MSCCLPP_DEVICE_INLINE bool nothingPending(uint32_t looks) const {
-    uint64_t* const completed = completed_;
+    uint64_t* const completed = flushDonePos_;
     if (lastPushed_ == nullptr) return false;
     const uint64_t pushed = detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(lastPushed_);
 #pragma unroll 1
@@ -281,7 +284,7 @@ struct BasePortChannelDeviceHandle {
   // Waits until the trigger at this position is complete, and all before it.
   MSCCLPP_DEVICE_INLINE bool waitForCompletion(uint64_t position, int64_t maxSpinCount) const {
     if (position == FifoDeviceHandle::Failed) return false;
-    uint64_t* const completed = completed_;
+    uint64_t* const completed = flushDonePos_;
     return pollUntilEither(
         [=] { return detail::load<MemoryOrder::Acquire, MemoryScope::System>(completed) > position; }, maxSpinCount,
         semaphore_.status, fifo_.status);
@@ -312,7 +315,7 @@ struct PortChannelDeviceHandle : BasePortChannelDeviceHandle {
   // Of its parts, as BasePortChannelDeviceHandle. The proxy does all its puts: which memories the ids stand for it
   // knows.
   MSCCLPP_DEVICE_INLINE PortChannelDeviceHandle(SemaphoreId semaphoreId, Host2DeviceSemaphoreDeviceHandle semaphore,
-                                                FifoDeviceHandle fifo, MemoryId dst, MemoryId src)
+                                                FifoDeviceHandle fifo, MemoryId dst, MemoryId src, uint64_t* = nullptr)
       : BasePortChannelDeviceHandle(semaphoreId, semaphore, fifo),
         dst_(dst),
         src_(src),

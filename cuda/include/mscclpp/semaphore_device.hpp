@@ -212,7 +212,7 @@ struct Host2DeviceSemaphoreDeviceHandle {
   // Pinned host memory, see StatusWord.
   uint32_t* status;
   // In a port channel's handle, what else belongs to a handle that is made of its parts: the values of lastPushed_,
-  // completed_ and directToken_ of BasePortChannelDeviceHandle, in pinned host memory. Null elsewhere.
+  // flushDonePos_ and directToken_ of BasePortChannelDeviceHandle, in pinned host memory. Null elsewhere.
   const uint64_t* port;
 
 #if defined(MSCCLPP_DEVICE_COMPILE)

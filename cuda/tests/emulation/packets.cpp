@@ -44,7 +44,7 @@ struct Message {
     came = false, all = true;
     emulation::inTurns(threads, [&](uint32_t thread) {
       const bool answer =
-          mscclpp::copyFromPackets<Packet>(packets.at(0), destination.at(offset), bytes, thread, threads, flag, 0);
+          mscclpp::copyFromPackets<Packet>(destination.at(offset), packets.at(0), bytes, thread, threads, flag, 0);
       came = came || answer;
       all = all && answer;
     });
@@ -102,7 +102,7 @@ static void manySteps() {
       });
     });
     emulation::launch(1, others, [&] {
-      gaveUp += !mscclpp::copyFromPackets<Packet>(packets.at(0), destination.at(to), bytes, threadIdx.x, others, flag);
+      gaveUp += !mscclpp::copyFromPackets<Packet>(destination.at(to), packets.at(0), bytes, threadIdx.x, others, flag);
     });
     sender.join();
     CHECK(refused == 0 && gaveUp == 0);
@@ -138,7 +138,7 @@ static void onePacketIsMissing() {
         unsigned int threadsThatDid = 0;
         emulation::launch(1, threads, [&] {
           const uint32_t thread = threadIdx.x;
-          threadsThatDid += !mscclpp::copyFromPackets<Packet>(message.packets.at(0), message.destination.at(0), bytes,
+          threadsThatDid += !mscclpp::copyFromPackets<Packet>(message.destination.at(0), message.packets.at(0), bytes,
                                                             thread, threads, 8, maxSpinCount);
         });
         return threadsThatDid;
@@ -216,7 +216,7 @@ static void endings() {
   const auto wait = [&](int64_t maxSpinCount, uint32_t flag) {
     std::atomic<unsigned int> gaveUp{0};
     emulation::launch(1, 32, [&] {
-      gaveUp += !mscclpp::copyFromPackets<Packet>(memory.at(0), memory.at(2048), 1000, threadIdx.x, 32, flag,
+      gaveUp += !mscclpp::copyFromPackets<Packet>(memory.at(2048), memory.at(0), 1000, threadIdx.x, 32, flag,
                                                 maxSpinCount, status);
     });
     return 32 - gaveUp.load();

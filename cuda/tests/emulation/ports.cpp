@@ -47,7 +47,7 @@ struct World {
       : fifo(fifoSize), source(bytes, 1), arrivals(bytes, 2) {
     channel.semaphore_ = {tokens, &expected, status, port};
     channel.fifo_ = fifo.handle;
-    channel.lastPushed_ = lastPushed, channel.completed_ = &completed, channel.directToken_ = tokens;
+    channel.lastPushed_ = lastPushed, channel.flushDonePos_ = &completed, channel.directToken_ = tokens;
     channel.semaphoreId_ = 5;
     channel.bulkPutMax_ = bulkPutMax;
     channel.dst_ = 3, channel.src_ = 4;

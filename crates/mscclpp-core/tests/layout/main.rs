@@ -22,6 +22,8 @@ fn facts() -> Vec<Fact> {
         .chain(packet_facts::<LL8Packet>("LL8Packet"))
         .chain(packet_facts::<LL16Packet>("LL16Packet"))
         .chain(packet_facts::<LL128Packet>("LL128Packet"))
+        // Which programs also have in structs of their own.
+        .chain(sizes::<u64>("BulkBarrier"))
         .collect()
 }
 

@@ -7,12 +7,6 @@ use mscclpp_gpu_sys::hip::{Hip, Hiprtc, HiprtcResult, Program};
 use super::failure;
 use crate::{Error, KernelSource, Result, cache};
 
-/// hiprtc has no files. What kernels include of the system's is this.
-const SYSTEM_HEADERS: [(&str, &str); 1] = [(
-    "assert.h",
-    "#ifndef assert\n#define assert(condition) ((condition) ? static_cast<void>(0) : __builtin_trap())\n#endif\n",
-)];
-
 /// HIP's version is the major version times this, and the rest.
 const VERSION_OF_MAJOR: c_int = 10_000_000;
 
@@ -36,8 +30,7 @@ pub(super) fn code(hip: &Hip, source: &KernelSource<'_>, architecture: &str) -> 
     if runtime / VERSION_OF_MAJOR < 7 {
         options.push(HAS_TYPES);
     }
-    let headers: Vec<_> =
-        mscclpp_kernels::HEADERS.iter().chain(source.headers()).chain(&SYSTEM_HEADERS).copied().collect();
+    let headers = cache::headers(source);
     let version = format!("hiprtc {major}.{minor} of HIP {runtime}");
     let mut parts = vec![version.as_str(), source.cuda()];
     parts.extend(&options);

@@ -168,7 +168,7 @@ impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> FifoWords<'_, W
     }
 }
 
-/// How far a connection's triggers are: `lastPushed_` and `completed_` of port_channel_device.hpp.
+/// How far a connection's triggers are: `lastPushed_` and `flushDonePos_` of port_channel_device.hpp.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProgressWords<'a, W64> {
     /// 1 + the highest position of a trigger of this connection.

@@ -10,6 +10,8 @@ macro_rules! kernel {
     };
 }
 
+pub(crate) const ARGUMENTS: KernelSource<'static> = kernel!("arguments.cu");
+pub(crate) const C_HEADERS: KernelSource<'static> = kernel!("c_headers.cu");
 pub(crate) const CONCURRENCY: KernelSource<'static> = kernel!("concurrency.cu");
 pub(crate) const FIFO: KernelSource<'static> = kernel!("fifo.cu");
 pub(crate) const LIFETIMES: KernelSource<'static> = kernel!("lifetimes.cu");

@@ -1,0 +1,1 @@
+// In the place of the C library's, for compilers that run without files. They know memcpy and memset, and nothing else of it.

@@ -1,1 +1,0 @@
-// For kernels that include <assert.h>: runtime.hpp has it.

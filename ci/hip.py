@@ -83,8 +83,8 @@ def command(compiler, target, source, out, standard="17", options=()):
     return [
         compiler, "-x", "hip", "--cuda-device-only", "-nogpuinc", "-nogpulib", f"--offload-arch={target}",
         f"-std=c++{standard}", "-O3", "-Wall", "-Wextra", "-Werror", "-I", str(ROOT / "cuda/include"),
-        "-I", str(ROOT / "cuda/c_headers"),
-        *(["-I", str(ROOT / "cuda/tests/hip"), "-include", "runtime.hpp"] if source.suffix == ".cu" else []),
+        "-I", str(ROOT / "cuda/c_headers"), "-I", str(ROOT / "cuda/tests/hip"),
+        *(["-include", "runtime.hpp"] if source.suffix == ".cu" else []),
         *options, "-S", "-o", str(out), str(source),
     ]  # fmt: skip
 

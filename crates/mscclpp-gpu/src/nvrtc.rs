@@ -32,9 +32,9 @@ pub(crate) fn ptx<'a>(source: &KernelSource<'a>, capability: (u32, u32)) -> Resu
         .map_err(|error| Error::NoPtx { name: source.name().to_owned(), source: Box::new(error) })?;
     let (major, minor) = version(nvrtc)?;
     let architecture = format!("--gpu-architecture=compute_{}{}", capability.0, capability.1);
-    let toolkit = toolkit_headers(nvrtc).map(|folder| format!("--include-path={}", folder.display()));
+    let include = cuda_headers(nvrtc, major).map(|folder| format!("--include-path={}", folder.display()));
     let mut options = vec![architecture.as_str(), "--std=c++17", "-default-device"];
-    options.extend(toolkit.as_deref());
+    options.extend(include.as_deref());
     let headers = cache::headers(source);
     let version = format!("NVRTC {major}.{minor}");
     let mut parts = vec![version.as_str(), source.cuda()];
@@ -210,12 +210,18 @@ fn candidates(toolkits: &[PathBuf]) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The folder with CUDA's own headers, such as `cuda_fp16.h`: a toolkit's, or that of the wheels that NVRTC came with.
-fn toolkit_headers(nvrtc: &Nvrtc) -> Option<PathBuf> {
-    let toolkits = env::cuda_toolkits().into_iter().map(|home| home.join("include"));
+/// The folder with CUDA's own headers, such as `cuda_fp16.h`: that of the wheels that NVRTC came with, or a toolkit's, if
+/// they are of NVRTC's major version. Others need not compile.
+fn cuda_headers(nvrtc: &Nvrtc, major: c_int) -> Option<PathBuf> {
     let wheels = Path::new(nvrtc.path()).ancestors().skip(2).take(2);
     let wheels = wheels.flat_map(|folder| ["include", "cuda_runtime/include"].map(|name| folder.join(name)));
-    toolkits.chain(wheels).find(|folder| folder.join("cuda_fp16.h").is_file())
+    let toolkits = env::cuda_toolkits().into_iter().map(|home| home.join("include"));
+    wheels.chain(toolkits).find(|folder| {
+        let runtime = std::fs::read_to_string(folder.join("cuda_runtime_api.h")).unwrap_or_default();
+        let mut lines = runtime.lines().filter_map(|line| line.strip_prefix("#define CUDART_VERSION"));
+        let version = lines.find_map(|number| number.trim().parse::<c_int>().ok());
+        version.is_some_and(|version| version / 1000 == major) && folder.join("cuda_fp16.h").is_file()
+    })
 }
 
 fn check(nvrtc: &Nvrtc, result: NvrtcResult, operation: &str) -> Result<()> {
@@ -292,6 +298,16 @@ mod tests {
             Ok(_) | Err(Error::NoPtx { .. }) => {}
             Err(error) => panic!("{error}"),
         }
+    }
+
+    #[test]
+    fn kernels_find_cudas_headers_where_there_are_some() {
+        let Ok(nvrtc) = library() else { return println!("there is no NVRTC") };
+        let Some(folder) = cuda_headers(nvrtc, version(nvrtc).unwrap().0) else {
+            return println!("there are no headers of CUDA beside {}", nvrtc.path());
+        };
+        let types = KernelSource::new("types.cu", "#include <mscclpp/switch_channel_device.hpp>\n");
+        ptx(&types, (9, 0)).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     }
 
     #[test]

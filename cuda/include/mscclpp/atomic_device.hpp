@@ -27,7 +27,7 @@ MSCCLPP_DEVICE_INLINE To bitsAs(const From& from) {
   static_assert(sizeof(To) == sizeof(From), "a cast of bits keeps the size");
   To to;
 #if defined(MSCCLPP_DEVICE_CUDA)
-  memcpy(&to, &from, sizeof(To));
+  memcpy(static_cast<void*>(&to), &from, sizeof(To));
 #else
   __builtin_memcpy(static_cast<void*>(&to), &from, sizeof(To));
 #endif

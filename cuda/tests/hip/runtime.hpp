@@ -28,10 +28,23 @@ struct uint2 {
 struct alignas(16) uint4 {
   unsigned int x, y, z, w;
 };
+struct alignas(8) int2 {
+  int x, y;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
 struct alignas(16) ulonglong2 {
   unsigned long long x, y;
 };
 __device__ inline uint2 make_uint2(unsigned int x, unsigned int y) { return {x, y}; }
+__device__ inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 
 // An index of three dimensions, whose parts are read like fields.
 #define MSCCLPP_TESTS_HIP_INDEX(NAME, X, Y, Z)                                \

@@ -2,6 +2,7 @@
 //! there. The results of one source, `*_builtins.cu` beside this, are compared with what Rust computes.
 
 mod cuda;
+mod data_types;
 #[path = "../device/mod.rs"]
 mod device;
 mod groups;

@@ -1,6 +1,7 @@
 // Kernels that test what the blocks of a grid wait for each other with.
 
 #include "mscclpp/concurrency_device.hpp"
+#include "mscclpp/memory_channel_device.hpp"
 
 using mscclpp::DeviceSemaphore;
 using mscclpp::DeviceSyncer;
@@ -59,4 +60,28 @@ extern "C" __global__ void semaphore_turns(DeviceSemaphore* semaphore, int times
     *const_cast<volatile uint64_t*>(counter) = *const_cast<volatile uint64_t*>(counter) + 1;
     semaphore->release();
   }
+}
+
+// `rounds` rounds of a barrier of several devices, each with all blocks of such a kernel: every block puts the round into
+// its word of `mine`, and behind the barrier every thread compares the words of all blocks of all devices, which are the
+// `devices` arrays `words`. `channels` lead to the others. As grid_barrier else.
+extern "C" __global__ void barrier_of_devices(DeviceSyncer* syncer, const mscclpp::BaseMemoryChannelDeviceHandle* channels,
+                                              int devices, uint64_t* mine, const uint64_t* const* words, int rounds,
+                                              int64_t maxSpin, unsigned long long* mismatches, unsigned int* failed) {
+  const int blocks = gridDim.x;
+  unsigned long long wrong = 0;
+  for (int round = 1; round <= rounds; ++round) {
+    if (threadIdx.x == 0) mine[blockIdx.x] = round;
+    bool came = syncer->syncWithPeers(channels, devices - 1, blocks, maxSpin);
+    for (int i = threadIdx.x; came && i < devices * blocks; i += blockDim.x) {
+      wrong += words[i / blocks][i % blocks] != static_cast<uint64_t>(round);
+    }
+    // So that nobody writes the next round's words before all have compared these.
+    came = came && syncer->syncWithPeers(channels, devices - 1, blocks, maxSpin);
+    if (!came) {
+      if (threadIdx.x == 0) atomicAdd(failed, 1u);
+      break;
+    }
+  }
+  if (wrong != 0) atomicAdd(mismatches, wrong);
 }

@@ -3,7 +3,7 @@
 mod support;
 
 use mscclpp::{Stream, prelude::*};
-use support::{LIMIT, kernels::CONCURRENCY, platform, turn};
+use support::{LIMIT, channel_pair, kernels::CONCURRENCY, platform, turn};
 
 /// A device's kernels, and memory for what they count.
 struct Grid {
@@ -22,7 +22,11 @@ const CELLS: u64 = 512;
 
 impl Grid {
     fn new() -> Self {
-        let gpu = platform().gpu(0).unwrap();
+        Self::on(0)
+    }
+
+    fn on(device: usize) -> Self {
+        let gpu = platform().gpu(device).unwrap();
         let grid = Self {
             stream: gpu.stream().unwrap(),
             module: Module::load(&gpu, &CONCURRENCY).unwrap(),
@@ -93,4 +97,101 @@ fn turns_of_a_semaphore_exclude_each_other() {
     grid.run("semaphore_set", 1, &KernelArgs::new().with(grid.at(SEMAPHORE)).with(1u32));
     turns(-1);
     assert_eq!((grid.word(SUM), grid.word(FAILED)), (u64::from(blocks) * u64::from(times.unsigned_abs()), 0));
+}
+
+/// The ranks of a barrier of devices: several on one device, if there are fewer.
+struct Ranks {
+    grids: Vec<Grid>,
+    /// Of each rank, those to the others.
+    channels: Vec<Vec<BaseMemoryChannel>>,
+    tables: Vec<[DeviceBuffer; 2]>,
+}
+
+const RANKS: usize = 3;
+const BLOCKS: u32 = 5;
+
+impl Ranks {
+    fn new() -> Self {
+        let context = Context::on(platform());
+        let device = |rank| rank % platform().device_count().unwrap();
+        let grids: Vec<_> = (0..RANKS).map(|rank| Grid::on(device(rank))).collect();
+        let mut channels: Vec<Vec<_>> = (0..RANKS).map(|_| Vec::new()).collect();
+        for (a, b) in (0..RANKS).flat_map(|a| (a + 1..RANKS).map(move |b| (a, b))) {
+            let [there, back] = channel_pair(&context, [device(a), device(b)]).expect("channels");
+            channels[a].push(there);
+            channels[b].push(back);
+        }
+        // Each rank's handles, and where it finds the cells of all.
+        let tables = (0..RANKS)
+            .map(|rank| {
+                let gpu = context.gpu(device(rank)).unwrap();
+                let handles = gpu.allocate(1024).unwrap();
+                let of_rank: Vec<_> = channels[rank].iter().map(BaseMemoryChannel::device_handle).collect();
+                handles.write_params(0, &of_rank).unwrap();
+                let cells = gpu.allocate(1024).unwrap();
+                let addresses = (0..RANKS).map(|peer| {
+                    if peer == rank {
+                        return grids[rank].at(CELLS);
+                    }
+                    let memory = context.register_buffer(&grids[peer].memory, Transport::CUDA_IPC).unwrap();
+                    let connection = channels[rank][peer - usize::from(peer > rank)].semaphore().connection();
+                    connection.peer_ptr(&memory).unwrap().expect("mapped memory").add(CELLS)
+                });
+                cells.write_params(0, &addresses.collect::<Vec<_>>()).unwrap();
+                [handles, cells]
+            })
+            .collect();
+        Self { grids, channels, tables }
+    }
+
+    fn start(&self, rank: usize, rounds: i32, max_spin: i64) {
+        let (grid, [handles, cells]) = (&self.grids[rank], &self.tables[rank]);
+        let kernel = grid.module.kernel("barrier_of_devices").unwrap();
+        let args = KernelArgs::new().with(grid.at(SYNCER)).with(handles.ptr()).with(RANKS as i32);
+        let args = args.with(grid.at(CELLS)).with(cells.ptr()).with(rounds).with(max_spin);
+        let args = args.with(grid.at(SUM)).with(grid.at(FAILED));
+        // SAFETY: these are its arguments, which outlive it; so few blocks fit on any device.
+        unsafe { kernel.launch(&grid.stream, LaunchConfig::linear(BLOCKS, 64), &args).unwrap() };
+    }
+
+    fn finish(&self, rank: usize) -> (u64, u64) {
+        let grid = &self.grids[rank];
+        grid.stream.synchronize_timeout(LIMIT).unwrap();
+        (grid.word(SUM), grid.word(FAILED))
+    }
+}
+
+#[test]
+fn all_blocks_of_all_devices_see_behind_the_barrier_what_was_before_it() {
+    let _turn = turn();
+    let ranks = Ranks::new();
+    let rounds = if platform() == Platform::Host { 50 } else { 10_000 };
+    // The barrier stays as it was left.
+    for _ in 0..2 {
+        (0..RANKS).for_each(|rank| ranks.start(rank, rounds, -1));
+        for rank in 0..RANKS {
+            assert_eq!(
+                ranks.finish(rank),
+                (0, 0),
+                "rank {rank}: words that were not the round's, and failures"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_barrier_without_a_peer_ends_in_all_blocks() {
+    let _turn = turn();
+    // With a bound, and without one by an abort.
+    for aborts in [false, true] {
+        let ranks = Ranks::new();
+        ranks.start(0, 1, if aborts { -1 } else { 1000 });
+        ranks.start(1, 1, if aborts { -1 } else { 1000 });
+        if aborts {
+            ranks.channels.iter().flatten().for_each(|channel| channel.semaphore().abort("the test ends"));
+        }
+        for rank in [0, 1] {
+            assert_eq!(ranks.finish(rank), (0, BLOCKS.into()), "rank {rank}, aborts: {aborts}");
+        }
+    }
 }

@@ -32,6 +32,11 @@ namespace mscclpp {
 // D5. Arrivals acquire and release, polls acquire, and nothing but arrivals and folds, all of them read-modify-writes,
 //     changes the state. So who reads progress p has synchronised with the first p arrivals. Device scope is enough:
 //     the blocks are of one device. A signal behind it, at system scope, passes on what was acquired.
+// D6. In syncWithPeers the first block arrives last. It comes when the round before is complete, as it took part in that;
+//     so once the low half is one less than numBlocks, the round before is folded and all others have arrived in this
+//     one: its poll, which acquires, has synchronised with them, and its signals pass that on. What it acquires from the
+//     peers' signals its arrival releases to the blocks that wait for the round. If it gives up, it adds Broken to the low
+//     half, which arrivals never reach, in place of arriving: who polls sees that, also who arrives later.
 struct DeviceSyncer {
   uint64_t state_;
 
@@ -79,7 +84,64 @@ struct DeviceSyncer {
     return blockAny(isFirstOfBlock() && arriveOnce(static_cast<uint32_t>(numBlocks)).last);
   }
 
+  // A barrier of these blocks and of the peers' behind all of `channels`: signals each of the `count` channels when all of
+  // the blocks 0 to numBlocks - 1 of this grid have come, waits for a signal of each, and then lets the blocks go on. What
+  // any thread of theirs, or of a peer that does the same, did before it, all see behind it. Blocks are otherwise as in
+  // `sync`; `channels` are handles of memory or port channels, the same for all threads, each with another peer.
+  //
+  // Returns true. Returns false, in all threads of all blocks, when a signal, or a block, did not come within maxSpinCount
+  // polls, if that is not negative, or after an abort of a channel; then the object must be zeroed before it is used
+  // again. With an abort of the first channel, blocks may differ in whether they still got through.
+  //
+  // The blocks meet once: the first block is the last to arrive, and speaks with the peers before it does.
+  template <class Channel>
+  MSCCLPP_DEVICE_INLINE bool syncWithPeers(const Channel* channels, int count, int numBlocks,
+                                           int64_t maxSpinCount = -1) {
+    const uint32_t blocks = static_cast<uint32_t>(numBlocks), peers = static_cast<uint32_t>(count);
+    uint32_t* const status = peers == 0 ? nullptr : channels[0].semaphore_.status;
+    uint64_t* const state = &state_;
+    const auto now = [&] { return detail::load<MemoryOrder::Acquire, MemoryScope::Device, MemorySpace::Any>(state); };
+    bool failed = false;
+    blockSync();
+    if (!isFirstBlock()) {
+      if (isFirstOfBlock()) {
+        const Arrival arrival = arriveOnce(blocks);
+        const auto complete = [&] {
+          const uint64_t seen = now();
+          const uint32_t folds = static_cast<uint32_t>(seen >> 32) - arrival.folded, low = static_cast<uint32_t>(seen);
+          failed = (low & Broken) != 0;
+          return failed || folds * blocks + low >= arrival.goal;
+        };
+        // The first block counts polls for all, and so nobody is left behind.
+        failed = !pollUntil<1>(complete, -1, status) || failed;
+      }
+      return !blockAny(failed);
+    }
+    if (isFirstOfBlock()) {
+      failed = !pollUntil<1>([&] { return static_cast<uint32_t>(now()) == blocks - 1; }, maxSpinCount, status);
+    }
+    failed = blockAny(failed);
+    if (!failed) {
+      for (uint32_t i = threadOfBlock(); i < peers; i += threadsOfBlock()) channels[i].signal();
+      for (uint32_t i = threadOfBlock(); i < peers; i += threadsOfBlock()) {
+        failed = !channels[i].wait(maxSpinCount) || failed;
+      }
+      failed = blockAny(failed);
+    }
+    if (isFirstOfBlock()) {
+      if (failed) {
+        detail::reduceAdd<MemoryOrder::Release, MemoryScope::Device, MemorySpace::Any>(&state_,
+                                                                                     static_cast<uint64_t>(Broken));
+      } else {
+        arriveOnce(blocks);
+      }
+    }
+    return !failed;
+  }
+
  private:
+  enum Breaking : uint32_t { Broken = 1u << 31 };
+
   // What a ticket says, with the progress of its round's end relative to the rounds that were folded by then.
   struct Arrival {
     uint32_t folded;

@@ -40,8 +40,15 @@ MSCCLPP_DEVICE_INLINE auto warpAtOnce(Load load) {
   return load();
 }
 
-// Whether the calling thread is the first of its block.
+// Whether the calling thread is the first of its block, and its block the first of the grid.
 MSCCLPP_DEVICE_INLINE bool isFirstOfBlock() { return (threadIdx.x | threadIdx.y | threadIdx.z) == 0; }
+MSCCLPP_DEVICE_INLINE bool isFirstBlock() { return (blockIdx.x | blockIdx.y | blockIdx.z) == 0; }
+
+// The calling thread's number in its block, and how many there are.
+MSCCLPP_DEVICE_INLINE uint32_t threadOfBlock() {
+  return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+}
+MSCCLPP_DEVICE_INLINE uint32_t threadsOfBlock() { return blockDim.x * blockDim.y * blockDim.z; }
 
 // A barrier of the block, which also tells every thread whether `value` is true in any. All threads call it.
 MSCCLPP_DEVICE_INLINE bool blockAny(bool value) { return __syncthreads_or(value) != 0; }
@@ -93,6 +100,17 @@ MSCCLPP_DEVICE_INLINE auto warpAtOnce(Load load) {
 MSCCLPP_DEVICE_INLINE bool isFirstOfBlock() {
   return (__builtin_amdgcn_workitem_id_x() | __builtin_amdgcn_workitem_id_y() | __builtin_amdgcn_workitem_id_z()) == 0;
 }
+MSCCLPP_DEVICE_INLINE bool isFirstBlock() {
+  return (__builtin_amdgcn_workgroup_id_x() | __builtin_amdgcn_workgroup_id_y() | __builtin_amdgcn_workgroup_id_z()) == 0;
+}
+MSCCLPP_DEVICE_INLINE uint32_t threadOfBlock() {
+  return (__builtin_amdgcn_workitem_id_z() * __builtin_amdgcn_workgroup_size_y() + __builtin_amdgcn_workitem_id_y()) *
+             __builtin_amdgcn_workgroup_size_x() +
+         __builtin_amdgcn_workitem_id_x();
+}
+MSCCLPP_DEVICE_INLINE uint32_t threadsOfBlock() {
+  return __builtin_amdgcn_workgroup_size_x() * __builtin_amdgcn_workgroup_size_y() * __builtin_amdgcn_workgroup_size_z();
+}
 MSCCLPP_DEVICE_INLINE void blockSync() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
   __builtin_amdgcn_s_barrier();
@@ -135,6 +153,11 @@ MSCCLPP_DEVICE_INLINE auto warpAtOnce(Load load) {
   return value;
 }
 MSCCLPP_DEVICE_INLINE bool isFirstOfBlock() { return (threadIdx.x | threadIdx.y | threadIdx.z) == 0; }
+MSCCLPP_DEVICE_INLINE bool isFirstBlock() { return (blockIdx.x | blockIdx.y | blockIdx.z) == 0; }
+MSCCLPP_DEVICE_INLINE uint32_t threadOfBlock() {
+  return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+}
+MSCCLPP_DEVICE_INLINE uint32_t threadsOfBlock() { return blockDim.x * blockDim.y * blockDim.z; }
 MSCCLPP_DEVICE_INLINE bool blockAny(bool value) { return __syncthreads_or(value) != 0; }
 MSCCLPP_DEVICE_INLINE void blockSync() { __syncthreads(); }
 

@@ -343,6 +343,20 @@ impl Connection {
         self.inner.monitor.fail(error);
     }
 
+    /// Tells the peer that this side has failed: its end of the connection fails with [`Error::PeerFailed`], and so all waits of
+    /// its kernels over it end. `reason` says what failed and why, as in `proxy: offset 4000 is past the end`; what is
+    /// longer than [`LinkMonitor::MAX_REASON`] bytes is cut. This side's end goes on. Does nothing if that has failed
+    /// already. Does not block.
+    pub fn tell_failure(&self, reason: &str) {
+        let mut end = reason.len().min(LinkMonitor::MAX_REASON);
+        while !reason.is_char_boundary(end) {
+            end -= 1;
+        }
+        if self.check().is_ok() {
+            self.inner.link.tell_failure(&reason[..end]);
+        }
+    }
+
     /// A reference that does not keep it open.
     #[must_use]
     pub fn downgrade(&self) -> WeakConnection {

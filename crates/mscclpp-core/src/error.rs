@@ -91,6 +91,14 @@ pub enum Error {
         /// The connection's label, by default what is known of the remote endpoint.
         peer: String,
     },
+    /// The peer has said that it failed, and why ([`crate::Connection::tell_failure`]).
+    #[error("{peer}'s {reason} (as it says)")]
+    PeerFailed {
+        /// The connection's label, by default what is known of the remote endpoint.
+        peer: String,
+        /// What the peer said: what failed there, and why.
+        reason: String,
+    },
     /// Somebody here called `abort`.
     #[error("aborted: {reason}")]
     Aborted {
@@ -232,6 +240,7 @@ impl Error {
         match self {
             Self::PeerLost { reason, .. } => Self::PeerLost { peer: label.to_owned(), reason },
             Self::PeerClosed { .. } => Self::PeerClosed { peer: label.to_owned() },
+            Self::PeerFailed { reason, .. } => Self::PeerFailed { peer: label.to_owned(), reason },
             other => other,
         }
     }

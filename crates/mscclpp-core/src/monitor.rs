@@ -36,6 +36,9 @@ struct Inner {
 }
 
 impl LinkMonitor {
+    /// The most bytes of a reason that a peer gives for its failure.
+    pub const MAX_REASON: usize = 480;
+
     pub(crate) fn new(label: String) -> Self {
         Self {
             inner: Arc::new(Inner {
@@ -54,6 +57,18 @@ impl LinkMonitor {
     /// The peer said goodbye.
     pub fn closed(&self) {
         self.fail(Error::PeerClosed { peer: self.label() });
+    }
+
+    /// The peer has said that it failed ([`crate::provider::Link::tell_failure`]). `reason` may be anything that a peer can
+    /// send: at most [`LinkMonitor::MAX_REASON`] bytes of it are kept, and what is not printable is escaped.
+    pub fn peer_failed(&self, reason: &[u8]) {
+        let reason = String::from_utf8_lossy(&reason[..reason.len().min(Self::MAX_REASON)]);
+        let printable = |c: char| match c {
+            '"' | '\'' | '\\' => vec![c],
+            other => other.escape_debug().collect(),
+        };
+        let reason = reason.chars().flat_map(printable).collect();
+        self.fail(Error::PeerFailed { peer: self.label(), reason });
     }
 
     /// The connection cannot be used any more, for this reason. The first failure counts; later ones are ignored. Waits of
@@ -146,6 +161,19 @@ mod tests {
         monitor.watch(&(late.clone() as Arc<dyn Abortable>));
         assert_eq!((early.0.load(Ordering::Relaxed), late.0.load(Ordering::Relaxed)), (1, 1));
         assert_eq!(monitor.check().unwrap_err().to_string(), "lost rank 1: its socket closed");
+    }
+
+    #[test]
+    fn what_a_peer_says_is_bounded_and_printable() {
+        let said = |reason: &[u8]| {
+            let monitor = LinkMonitor::new("rank 1".to_owned());
+            monitor.peer_failed(reason);
+            monitor.check().unwrap_err().to_string()
+        };
+        assert_eq!(said(b"proxy: 'a' is \\"), "rank 1's proxy: 'a' is \\ (as it says)");
+        assert_eq!(said(b"x\n\x1b[2J\xff"), "rank 1's x\\n\\u{1b}[2J\u{fffd} (as it says)");
+        assert_eq!(said("\u{202e}x".as_bytes()), "rank 1's \\u{202e}x (as it says)");
+        assert_eq!(said(&[b'x'; 10_000]).matches('x').count(), LinkMonitor::MAX_REASON);
     }
 
     /// Says that it is being aborted, and stays there until it may go on.

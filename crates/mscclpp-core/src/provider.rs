@@ -17,6 +17,7 @@
 //! 2. Nothing blocks but `connect`, `import` and `open_queue`, and those have a limit. What a queue has taken is carried out
 //!    even if nobody calls [`Queue::progress`].
 //! 3. When the peer goes, the link's [`LinkMonitor`] is told within 5 seconds, and calls in flight fail.
+//! 4. What [`Link::tell_failure`] is told, the peer's [`LinkMonitor`] is told, if the peer is connected to this side.
 
 use std::{any::Any, fmt, sync::Arc};
 
@@ -206,6 +207,15 @@ pub trait Link: Send + Sync + Any {
     /// transports have nothing to do here.
     fn progress_inbound(&self) -> bool {
         false
+    }
+
+    /// Tells the peer that this side has failed, so that nobody waits there for what will not come: the monitor of the peer's
+    /// link to this side's endpoint hears of it, by [`LinkMonitor::peer_failed`]. At most [`LinkMonitor::MAX_REASON`]
+    /// bytes of text. Does not block, and this side goes on. A peer that has no link to this side hears nothing.
+    ///
+    /// The default says nothing; then waits of the peer end by their own limits.
+    fn tell_failure(&self, reason: &str) {
+        let _ = reason;
     }
 }
 

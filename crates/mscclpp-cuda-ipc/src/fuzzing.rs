@@ -38,10 +38,10 @@ mod tests {
         let (token, allocation_size) = ([0x5a; 16], 1 << 21);
         let handles = [Handle::None, Handle::FileDescriptor, Handle::Ipc([3; 64]), Handle::Fabric([4; 64])];
         let mut sent = vec![
-            Request::Link { token }.encode().to_vec(),
+            Request::Link { token, from: 7 }.encode().to_vec(),
             Request::Fetch { token, id: 77 }.encode().to_vec(),
             Reply::encode(Err(Refusal::Unknown)).to_vec(),
-            EndpointBlob { token, address: address.clone() }.encode(),
+            EndpointBlob { token, name: 7, address: address.clone() }.encode(),
             RegionBlob { token, allocation: u64::MAX - 77, allocation_size, offset: 4096, address }.encode(),
         ];
         sent.extend(handles.map(|handle| Reply::encode(Ok(Reply { handle })).to_vec()));

@@ -58,7 +58,7 @@ use parking_lot::Mutex;
 pub use error::Error;
 use hub::Hub;
 use link::IpcLink;
-use message::{EndpointBlob, Request, Token};
+use message::{EndpointBlob, Name, Request, Token};
 use region::{Exports, Imports, IpcRegion, IpcRegistration};
 
 /// The provider of [`Transport::CUDA_IPC`].
@@ -92,6 +92,7 @@ impl CudaIpc {
 struct IpcEndpoint {
     blob: Vec<u8>,
     token: Token,
+    name: Name,
     gpu: Option<Gpu>,
     use_default_stream: bool,
     hub: Arc<Hub>,
@@ -118,8 +119,8 @@ impl TransportProvider for CudaIpc {
         let use_default_stream = env::use_default_stream()?;
         let hub = self.hub()?;
         let blob = hub.open_endpoint()?;
-        let (token, blob) = (blob.token, blob.encode());
-        Ok(Arc::new(IpcEndpoint { blob, token, gpu: gpu.cloned(), use_default_stream, hub }))
+        let (token, name, blob) = (blob.token, blob.name, blob.encode());
+        Ok(Arc::new(IpcEndpoint { blob, token, name, gpu: gpu.cloned(), use_default_stream, hub }))
     }
 
     fn register(&self, _transport: Transport, region: &Arc<MemoryRegion>) -> Result<Arc<dyn Registration>> {
@@ -179,9 +180,16 @@ impl TransportProvider for CudaIpc {
         let gpu = reachable_from(&local, remote)?;
         // A peer in this very process is watched like any other: it can close its endpoint, too.
         let peer = EndpointBlob::decode(&remote.blob)?;
-        let (socket, ..) = socket::ask(&peer.address, Request::Link { token: peer.token })?;
+        let (socket, ..) = socket::ask(&peer.address, Request::Link { token: peer.token, from: local.name })?;
         let watch = local.hub.watch(socket, monitor.clone());
-        Ok(Arc::new(IpcLink::new(gpu, local.use_default_stream, monitor, local.hub.clone(), watch)))
+        Ok(Arc::new(IpcLink {
+            gpu,
+            use_default_stream: local.use_default_stream,
+            monitor,
+            hub: local.hub.clone(),
+            watch,
+            ends: (local.token, peer.name),
+        }))
     }
 }
 

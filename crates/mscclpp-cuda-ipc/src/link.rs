@@ -11,6 +11,7 @@ use mscclpp_gpu::{DevicePtr, Event, Gpu, Stream};
 use crate::{
     error::Error,
     hub::Hub,
+    message::{Name, Token},
     region::{IpcRegion, IpcRegistration},
 };
 
@@ -18,24 +19,14 @@ use crate::{
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct IpcLink {
-    gpu: Gpu,
-    use_default_stream: bool,
-    monitor: LinkMonitor,
-    hub: Arc<Hub>,
-    watch: u64,
-}
-
-impl IpcLink {
-    /// `watch` is the hub's watch on the peer, which ends with the link.
-    pub(crate) fn new(
-        gpu: Gpu,
-        use_default_stream: bool,
-        monitor: LinkMonitor,
-        hub: Arc<Hub>,
-        watch: u64,
-    ) -> Self {
-        Self { gpu, use_default_stream, monitor, hub, watch }
-    }
+    pub(crate) gpu: Gpu,
+    pub(crate) use_default_stream: bool,
+    pub(crate) monitor: LinkMonitor,
+    pub(crate) hub: Arc<Hub>,
+    /// The hub's watch on the peer, which ends with the link.
+    pub(crate) watch: u64,
+    /// The endpoint of this side, and the peer's.
+    pub(crate) ends: (Token, Name),
 }
 
 impl Link for IpcLink {
@@ -53,6 +44,11 @@ impl Link for IpcLink {
             pending: VecDeque::new(),
             spare: Vec::new(),
         }))
+    }
+
+    fn tell_failure(&self, reason: &str) {
+        let (endpoint, peer) = self.ends;
+        self.hub.tell_failure(endpoint, peer, reason.to_owned());
     }
 }
 

@@ -7,7 +7,7 @@ use mscclpp_net::wire::{Malformed, Reader};
 use crate::error::{Error, Result};
 
 /// Raised with every change of a layout here.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const MAGIC: [u8; 4] = *b"MSCI";
 /// The longest socket name that is accepted; those made here have 40 bytes.
 const MAX_ADDRESS: usize = 64;
@@ -15,15 +15,18 @@ const MAX_ADDRESS: usize = 64;
 /// Proves that a request comes from a process to which an endpoint or a region was sent.
 pub(crate) type Token = [u8; 16];
 
+/// Names an endpoint to its peers. Not a secret.
+pub(crate) type Name = u64;
+
 /// What a peer asks for.
 ///
 /// ```text
-/// magic 4 | version 1 | kind 1 | token 16 | id 8
+/// magic 4 | version 1 | kind 1 | token 16 | number 8
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// To learn when the endpoint's process goes.
-    Link { token: Token },
+    /// To learn when the endpoint's process goes, or fails. `from` is the name of the endpoint that asks.
+    Link { token: Token, from: Name },
     /// The handle of an exported allocation.
     Fetch { token: Token, id: u64 },
 }
@@ -33,7 +36,7 @@ impl Request {
 
     pub(crate) fn encode(self) -> [u8; Self::LEN] {
         let (kind, token, id) = match self {
-            Self::Link { token } => (1, token, 0),
+            Self::Link { token, from } => (1, token, from),
             Self::Fetch { token, id } => (2, token, id),
         };
         let mut out = [0; Self::LEN];
@@ -57,7 +60,7 @@ impl Request {
             let (kind, token, id) = (reader.u8()?, reader.array()?, reader.u64()?);
             reader.clone().end()?;
             match kind {
-                1 => Ok(Self::Link { token }),
+                1 => Ok(Self::Link { token, from: id }),
                 2 => Ok(Self::Fetch { token, id }),
                 _ => Err(Malformed("it is of no known kind")),
             }
@@ -162,25 +165,28 @@ impl Reply {
 /// The transport's part of an endpoint.
 ///
 /// ```text
-/// version 1 | token 16 | address n
+/// version 1 | token 16 | name 8 | address n
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EndpointBlob {
     pub(crate) token: Token,
+    pub(crate) name: Name,
     pub(crate) address: String,
 }
 
 impl EndpointBlob {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        [&[VERSION][..], &self.token, self.address.as_bytes()].concat()
+        [&[VERSION][..], &self.token, &self.name.to_le_bytes(), self.address.as_bytes()].concat()
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let what = "an endpoint";
         let mut reader = Reader::new(bytes);
         version(&mut reader, what)?;
-        let token = reader.array().map_err(|_| Error::Malformed { what, problem: "it ends in the token" })?;
-        Ok(Self { token, address: address(reader.rest(), what)? })
+        let (Ok(token), Ok(name)) = (reader.array(), reader.u64()) else {
+            return Err(Error::Malformed { what, problem: "it ends in the middle" });
+        };
+        Ok(Self { token, name, address: address(reader.rest(), what)? })
     }
 }
 
@@ -247,14 +253,15 @@ mod tests {
 
     #[test]
     fn round_trips() {
-        for request in [Request::Link { token: [7; 16] }, Request::Fetch { token: [9; 16], id: u64::MAX - 1 }]
+        for request in
+            [Request::Link { token: [7; 16], from: 8 }, Request::Fetch { token: [9; 16], id: u64::MAX - 1 }]
         {
             assert_eq!(Request::decode(&request.encode()), Ok(request));
         }
         for handle in [Handle::None, Handle::FileDescriptor, Handle::Ipc([3; 64]), Handle::Fabric([4; 64])] {
             assert_eq!(Reply::decode(&Reply::encode(Ok(Reply { handle }))).unwrap(), Reply { handle });
         }
-        let endpoint = EndpointBlob { token: [1; 16], address: "mscclpp-0".to_owned() };
+        let endpoint = EndpointBlob { token: [1; 16], name: 9, address: "mscclpp-0".to_owned() };
         assert_eq!(EndpointBlob::decode(&endpoint.encode()).unwrap(), endpoint);
         let region = RegionBlob {
             token: [2; 16],
@@ -283,8 +290,8 @@ mod tests {
         for len in 0..reply.len() {
             assert!(Reply::decode(&reply[..len]).is_err());
         }
-        let endpoint = EndpointBlob { token: [1; 16], address: "mscclpp-0".to_owned() }.encode();
-        for len in 0..18 {
+        let endpoint = EndpointBlob { token: [1; 16], name: 9, address: "mscclpp-0".to_owned() }.encode();
+        for len in 0..26 {
             assert!(EndpointBlob::decode(&endpoint[..len]).is_err());
         }
         assert!(EndpointBlob::decode(&[&endpoint[..], b"/../x"].concat()).is_err());

@@ -31,18 +31,18 @@ fn region_blob(memory: &RegisteredMemory) -> RegionBlob {
 #[test]
 fn a_request_with_the_wrong_token_is_refused() {
     let hub = Hub::start().unwrap();
-    let EndpointBlob { token, address } = hub.open_endpoint().unwrap();
-    let wrong = Request::Link { token: token.map(|b| !b) };
+    let EndpointBlob { token, address, .. } = hub.open_endpoint().unwrap();
+    let wrong = Request::Link { token: token.map(|b| !b), from: 7 };
     assert!(matches!(socket::ask(&address, wrong), Err(Error::Refused { .. })));
     assert!(matches!(socket::ask(&address, Request::Fetch { token, id: 1 }), Err(Error::Refused { .. })));
-    assert_eq!(socket::ask(&address, Request::Link { token }).unwrap().1.handle, Handle::None);
+    assert_eq!(socket::ask(&address, Request::Link { token, from: 7 }).unwrap().1.handle, Handle::None);
 }
 
 #[test]
 fn a_closed_endpoint_says_goodbye_and_then_refuses() {
     let hub = Hub::start().unwrap();
-    let EndpointBlob { token, address } = hub.open_endpoint().unwrap();
-    let (socket, ..) = socket::ask(&address, Request::Link { token }).unwrap();
+    let EndpointBlob { token, address, .. } = hub.open_endpoint().unwrap();
+    let (socket, ..) = socket::ask(&address, Request::Link { token, from: 7 }).unwrap();
     hub.close_endpoint(token);
     let mut byte = [0];
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -53,28 +53,28 @@ fn a_closed_endpoint_says_goodbye_and_then_refuses() {
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(matches!(socket::ask(&address, Request::Link { token }), Err(Error::Refused { .. })));
+    assert!(matches!(socket::ask(&address, Request::Link { token, from: 7 }), Err(Error::Refused { .. })));
 }
 
 #[test]
 fn nobody_at_the_address_is_a_lost_peer() {
     let hub = Hub::start().unwrap();
-    let EndpointBlob { token, address } = hub.open_endpoint().unwrap();
+    let EndpointBlob { token, address, .. } = hub.open_endpoint().unwrap();
     drop(hub);
-    assert!(matches!(socket::ask(&address, Request::Link { token }), Err(Error::Gone { .. })));
+    assert!(matches!(socket::ask(&address, Request::Link { token, from: 7 }), Err(Error::Gone { .. })));
 }
 
 #[test]
 fn garbage_does_not_disturb_the_service() {
     let hub = Hub::start().unwrap();
-    let EndpointBlob { token, address } = hub.open_endpoint().unwrap();
+    let EndpointBlob { token, address, .. } = hub.open_endpoint().unwrap();
     let silent: Vec<_> = (0..50).map(|_| socket::connect_to(&address).unwrap()).collect();
     for len in 0..300usize {
         let stranger = socket::connect_to(&address).unwrap();
         let bytes: Vec<u8> = (0..len).map(|i| (i * 31 + len) as u8).collect();
         socket::answer(&stranger, &bytes, None);
     }
-    assert!(socket::ask(&address, Request::Link { token }).is_ok());
+    assert!(socket::ask(&address, Request::Link { token, from: 7 }).is_ok());
     drop(silent);
 }
 

@@ -74,7 +74,7 @@ pub(crate) use settings::Settings;
 
 /// The protocol. Its version is raised with every change of frames or blobs, and of what [`mscclpp_net::links`] sends.
 const PROTOCOL: Protocol =
-    Protocol { name: "mscclpp-ethernet", title: "Ethernet", magic: *b"MSCE", version: 1 };
+    Protocol { name: "mscclpp-ethernet", title: "Ethernet", magic: *b"MSCE", version: 2 };
 
 /// The provider of [`Transport::ETHERNET`].
 ///

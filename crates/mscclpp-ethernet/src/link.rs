@@ -42,4 +42,8 @@ impl Link for EthernetLink {
         let suspicions = self.link.suspicions();
         Ok(sending::open(connection, &self.state, suspicions, self.hub.settings(), self.max_waiting)?)
     }
+
+    fn tell_failure(&self, reason: &str) {
+        self.link.tell_failure(reason.to_owned());
+    }
 }

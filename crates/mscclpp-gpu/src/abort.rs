@@ -1,6 +1,6 @@
 //! Objects by which kernels wait, and whose waits the host can end.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::{Error, Result, Stream};
 
@@ -19,6 +19,14 @@ pub trait Abort {
     /// Why a wait ended early: a lost peer, an abort, or a bound that was reached.
     fn check(&self) -> Result<(), Self::Error>;
 
+    /// Waits until others, such as the thread of a proxy service, have carried out what complete kernels asked them for, or
+    /// have failed with it: then [`Abort::check`] knows of it. Until `deadline` at most; false if it takes longer. By
+    /// default, nothing is asked of others.
+    fn settle(&self, deadline: Instant) -> bool {
+        let _ = deadline;
+        true
+    }
+
     /// For whom kernels wait, under the names that messages use: `rank 1`.
     fn peers(&self) -> Vec<String>;
 }
@@ -33,6 +41,10 @@ impl<A: Abort> Abort for [A] {
 
     fn check(&self) -> Result<(), A::Error> {
         self.iter().try_for_each(Abort::check)
+    }
+
+    fn settle(&self, deadline: Instant) -> bool {
+        self.iter().all(|each| each.settle(deadline))
     }
 
     fn peers(&self) -> Vec<String> {
@@ -57,6 +69,10 @@ impl<A: Abort> Abort for Vec<A> {
         self.as_slice().check()
     }
 
+    fn settle(&self, deadline: Instant) -> bool {
+        self.as_slice().settle(deadline)
+    }
+
     fn peers(&self) -> Vec<String> {
         self.as_slice().peers()
     }
@@ -71,6 +87,10 @@ impl<A: Abort, const N: usize> Abort for [A; N] {
 
     fn check(&self) -> Result<(), A::Error> {
         self.as_slice().check()
+    }
+
+    fn settle(&self, deadline: Instant) -> bool {
+        self.as_slice().settle(deadline)
     }
 
     fn peers(&self) -> Vec<String> {
@@ -89,12 +109,16 @@ impl<A: Abort + ?Sized> Abort for &A {
         (**self).check()
     }
 
+    fn settle(&self, deadline: Instant) -> bool {
+        (**self).settle(deadline)
+    }
+
     fn peers(&self) -> Vec<String> {
         (**self).peers()
     }
 }
 
-/// How long kernels have to end after an abort. Their waits see it within about a millisecond, or later on a busy
+/// How long what they asked for has after kernels that end late, and how long kernels have to end after an abort. Their waits see it within about a millisecond, or later on a busy
 /// machine.
 const AFTER_ABORT: Duration = Duration::from_secs(5);
 /// How many peers a message names.
@@ -111,8 +135,11 @@ pub(crate) fn synchronize_or_abort<A: Abort + ?Sized>(
     limit: Duration,
     what: &A,
 ) -> Result<(), A::Error> {
+    let start = Instant::now();
     let (operation, after) = match stream.poll_until_complete(limit) {
-        Ok(()) => return what.check(),
+        // Kernels that ended at the last moment leave a little to do.
+        Ok(()) if what.settle(start + limit.max(start.elapsed() + AFTER_ABORT)) => return what.check(),
+        Ok(()) => (format!("what complete kernels of {} asked for", stream.gpu()), limit),
         Err(Error::Timeout { operation, after, .. }) => (operation, after),
         Err(error) => return Err(error.into()),
     };

@@ -86,7 +86,9 @@ impl Stream {
     /// usable. `what` is no longer usable, because an abort is final.
     ///
     /// `what` is a semaphore, a channel, a proxy service, a communicator, or a list of one of these: everything through
-    /// which kernels on this stream wait. It is checked for failed waits even if the work is complete in time.
+    /// which kernels on this stream wait. It is checked for failed waits even if the work is complete in time. If that is a proxy
+    /// service, or a channel of one, this also waits until the service has handed over all that kernels asked it for: an
+    /// offset that does not fit, for instance, is an error here, and not in some later call.
     ///
     /// # Errors
     /// If the work is complete: the error of [`Abort::check`], such as the loss of a peer. If it was aborted: an error

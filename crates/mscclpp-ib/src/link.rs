@@ -109,6 +109,7 @@ impl LinkEvents for LinkState {
         match end {
             LinkEnd::Goodbye => self.monitor.closed(),
             LinkEnd::Lost(reason) => self.monitor.lost(reason),
+            LinkEnd::Failed(reason) => self.monitor.peer_failed(&reason),
             LinkEnd::Refused { complaint, .. } => {
                 self.fail(Error::Refused { reason: Complaint::from(complaint).to_string() });
             }
@@ -173,5 +174,9 @@ impl Link for IbLink {
 
     fn progress_inbound(&self) -> bool {
         self.hub.progress_inbound(&self.between)
+    }
+
+    fn tell_failure(&self, reason: &str) {
+        self.link.tell_failure(reason.to_owned());
     }
 }

@@ -1,11 +1,14 @@
 //! Lets services and port channels be given to
 //! [`Stream::synchronize_or_abort`](mscclpp_gpu::Stream::synchronize_or_abort).
 
+use std::time::Instant;
+
 use mscclpp_gpu::Abort;
 
 use crate::{BasePortChannel, Error, PortChannel, ProxyService, Result};
 
-/// Aborts and checks all channels of the service, by [`ProxyService::abort`] and [`ProxyService::health`].
+/// Aborts and checks all channels of the service, by [`ProxyService::abort`] and [`ProxyService::health`]. It is also an
+/// error if kernels asked for something, or put or signalled by themselves, and the service was not started.
 impl Abort for ProxyService {
     type Error = Error;
 
@@ -14,7 +17,12 @@ impl Abort for ProxyService {
     }
 
     fn check(&self) -> Result<()> {
-        self.health()
+        self.health()?;
+        self.state.check_is_served()
+    }
+
+    fn settle(&self, deadline: Instant) -> bool {
+        self.state.settle(deadline)
     }
 
     fn peers(&self) -> Vec<String> {
@@ -23,7 +31,8 @@ impl Abort for ProxyService {
 }
 
 /// Aborts and checks the channel's semaphore, and so everything that shares it. If the service has failed, its error is
-/// reported first. If it was dropped before it carried out what kernels asked for, that is an error, too.
+/// reported first. If it was not started, or was stopped or dropped before it carried out what kernels asked for, that is an
+/// error, too.
 impl Abort for BasePortChannel {
     type Error = Error;
 
@@ -34,7 +43,11 @@ impl Abort for BasePortChannel {
     fn check(&self) -> Result<()> {
         self.service().own_failure().map_or(Ok(()), Err)?;
         Abort::check(self.semaphore())?;
-        self.service().lost_triggers().map_or(Ok(()), Err)
+        self.service().check_is_served()
+    }
+
+    fn settle(&self, deadline: Instant) -> bool {
+        self.service().settle(deadline)
     }
 
     fn peers(&self) -> Vec<String> {
@@ -52,6 +65,10 @@ impl Abort for PortChannel {
 
     fn check(&self) -> Result<()> {
         self.base().check()
+    }
+
+    fn settle(&self, deadline: Instant) -> bool {
+        self.base().settle(deadline)
     }
 
     fn peers(&self) -> Vec<String> {

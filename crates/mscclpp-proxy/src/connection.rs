@@ -78,6 +78,8 @@ pub(crate) struct Counts {
     pub(crate) bytes: AtomicU64,
     /// 1 + the position of the last trigger.
     pub(crate) taken: AtomicU64,
+    /// What `taken` was when the transport had taken everything last.
+    pub(crate) handed_over: AtomicU64,
     /// What the completed position will be.
     pub(crate) asked: AtomicU64,
     /// Operations that wait for room at the transport.
@@ -98,6 +100,7 @@ impl Counts {
             syncs: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             taken: AtomicU64::new(0),
+            handed_over: AtomicU64::new(0),
             asked: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
             flushes: (0..FLUSHES).map(|_| Default::default()).collect(),

@@ -171,14 +171,19 @@ impl ProxyHandler for Engine {
         let mut result = Ok(());
         active.retain(|number| {
             let Some(connection) = &mut connections[*number] else { return false };
+            let unsent = connection.unsent;
             if let Err(error) = connection.progress() {
                 result = Err(connection.named(error));
             }
-            if connection.waiting != connection.queue.waiting()
+            let handed_over = unsent.filter(|_| connection.unsent.is_none());
+            if (handed_over.is_some() || connection.waiting != connection.queue.waiting())
                 && let Some(shared) = state.connections.get(*number as u32)
             {
                 connection.waiting = connection.queue.waiting();
                 shared.counts.waiting.store(connection.waiting as u64, Ordering::Relaxed);
+                if let Some((_, last)) = handed_over {
+                    shared.counts.handed_over.store((last.position + 1).raw(), Ordering::Relaxed);
+                }
             }
             connection.is_active = connection.is_waiting();
             connection.is_active
@@ -217,6 +222,7 @@ impl ProxyHandler for Engine {
     }
 
     fn failed(&mut self, error: &Error) {
+        self.state.tell_peers(error);
         self.state.abort_semaphores(error);
     }
 }

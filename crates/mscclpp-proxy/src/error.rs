@@ -95,11 +95,20 @@ pub enum Error {
         /// The reason that the call gave.
         reason: String,
     },
-    /// The service of a channel was dropped before it carried out what kernels asked for.
+    /// The service was not started, or was stopped or dropped before it carried out what kernels asked for.
     #[error("not all that kernels asked for was carried out: they pushed triggers to {service}")]
     NotServed {
         /// The service, and what became of it.
         service: String,
+    },
+    /// Kernels have put or signalled by themselves through channels of a service that was not started.
+    #[error(
+        "the proxy service of {gpu} was not started (call start_proxy()): what kernels put and signalled by themselves has \
+         arrived, but what needs the service, such as larger puts, would wait for ever"
+    )]
+    NotStarted {
+        /// The service's device.
+        gpu: String,
     },
     /// The service's thread panicked in a user's code.
     #[error("the proxy's thread panicked: {message}")]

@@ -48,7 +48,8 @@ pub trait BaseProxyService: Send + Sync {
 /// # When something fails
 /// The service stops for good if a trigger cannot be carried out (an unknown number, a range outside its memory, a lost
 /// peer), or if the peer of a connection is lost. Waits and flushes of kernels on all its semaphores then return false.
-/// [`ProxyService::health`] and [`ProxyService::stop_proxy`] say why, and name the trigger. The process lives on.
+/// [`ProxyService::health`] and [`ProxyService::stop_proxy`] say why, and name the trigger. The process lives on. The peers of
+/// all its connections are told: their ends fail with [`mscclpp_core::Error::PeerFailed`]. An abort is not told.
 ///
 /// # Memory of 4 GiB and more
 /// Offsets and sizes in triggers have 32 bits. Register larger memory in pieces, which get consecutive numbers:
@@ -286,8 +287,10 @@ impl ProxyService {
     /// # Errors
     /// As [`ProxyService::health`]; [`Error::Timeout`] if something did not become complete within 30 s.
     pub fn stop_proxy(&self) -> Result<()> {
-        self.proxy.stop_saying(|| self.state.stats(None).pending())?;
+        let stopped = self.proxy.stop_saying(|| self.state.stats(None).pending());
+        // Also if something did not become complete.
         self.state.set_serving(Serving::Stopped);
+        stopped?;
         self.health()
     }
 

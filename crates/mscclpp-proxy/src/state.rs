@@ -1,6 +1,9 @@
 //! What a proxy service, its channels and its thread share.
 
-use std::sync::{Arc, OnceLock, atomic::Ordering};
+use std::{
+    sync::{Arc, OnceLock, atomic::Ordering},
+    time::{Duration, Instant},
+};
 
 use mscclpp_core::{Connection, HostToDeviceSemaphoreHandle, RegisteredMemory, Report, Semaphore, Signaller};
 use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, PinnedBuffer};
@@ -41,6 +44,9 @@ pub(crate) enum Serving {
     Stopped,
     Dropped,
 }
+
+/// How what is passed on of a peer's failure begins.
+const BECAUSE: &str = "proxy has stopped because of ";
 
 /// Bytes that each semaphore has in `ports`: three addresses.
 const PORT_BYTES: u64 = 32;
@@ -140,16 +146,72 @@ impl ServiceState {
         self.fifo.has_waiting().then(|| format!("the proxy service of {}, which {why}", self.gpu))
     }
 
-    /// The error of kernels whose puts and signals nobody carries out any more.
-    pub(crate) fn lost_triggers(&self) -> Option<Error> {
-        let is_dropped = *self.serving.lock() == Serving::Dropped;
-        self.idle_service().filter(|_| is_dropped).map(|service| Error::NotServed { service })
+    /// Checks that somebody serves complete kernels: what they pushed, and, before the first start, also what they did by
+    /// themselves. That the next call, or a larger put, would wait for ever is found now.
+    pub(crate) fn check_is_served(&self) -> Result<()> {
+        if let Some(service) = self.idle_service() {
+            return Err(Error::NotServed { service });
+        }
+        if *self.serving.lock() == Serving::NotStarted {
+            let done = self.stats(None).total;
+            if done.direct_puts + done.direct_signals > 0 {
+                return Err(Error::NotStarted { gpu: self.gpu.to_string() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the proxy has taken what complete kernels pushed and has handed it over to the transports, or has failed;
+    /// until `deadline` at most. False if it takes longer.
+    pub(crate) fn settle(&self, deadline: Instant) -> bool {
+        // Nothing beyond was pushed by then. What others push meanwhile may come without an end.
+        let end = self.fifo.tail() + self.fifo.size();
+        let until = |done: &dyn Fn() -> bool| {
+            let mut looks = 0_u32;
+            // Nobody works on it: that is for `check` to say.
+            while !done() && self.failure().is_none() && *self.serving.lock() == Serving::Started {
+                if Instant::now() >= deadline {
+                    return false;
+                }
+                looks += 1;
+                match looks {
+                    0..1000 => std::thread::yield_now(),
+                    _ => std::thread::sleep(Duration::from_micros(50)),
+                }
+            }
+            true
+        };
+        // The tail was stored behind what the proxy noted of the triggers before it.
+        until(&|| !self.fifo.has_waiting() || self.fifo.tail() >= end)
+            && self.connections.iter().all(|connection| {
+                let counts = &connection.counts;
+                let taken = counts.taken.load(Ordering::Relaxed);
+                until(&|| counts.handed_over.load(Ordering::Relaxed) >= taken)
+            })
     }
 
     /// For whom kernels wait: the service first, if that is what keeps them.
     pub(crate) fn peers(&self) -> Vec<String> {
         let connections = self.connections.iter().map(|entry| entry.connection.label());
         self.idle_service().into_iter().chain(connections).collect()
+    }
+
+    /// Tells the peers of all connections that the proxy has failed, so that nobody waits there for what will not come. Not of
+    /// an abort, which is the decision of this side alone.
+    pub(crate) fn tell_peers(&self, error: &Error) {
+        let reason = match error.core() {
+            _ if matches!(error, Error::Aborted { .. }) => return,
+            // What it said goes on round a ring, and does not grow: its own peers' words come behind the first colon.
+            Some(mscclpp_core::Error::PeerFailed { reason, .. }) if reason.starts_with(BECAUSE) => {
+                reason.clone()
+            }
+            Some(mscclpp_core::Error::PeerFailed { peer, reason }) => format!("{BECAUSE}{peer}'s {reason}"),
+            _ => format!("proxy: {}", Report(error)),
+        };
+        for entry in self.connections.iter() {
+            // Which does nothing where the peer failed first.
+            entry.connection.tell_failure(&reason);
+        }
     }
 
     /// Ends all waits, because of `error`. A semaphore that has failed by itself keeps its own reason.

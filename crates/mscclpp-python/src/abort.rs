@@ -53,6 +53,10 @@ where
         Ok(self.0.check()?)
     }
 
+    fn settle(&self, deadline: Instant) -> bool {
+        self.0.settle(deadline)
+    }
+
     fn peers(&self) -> Vec<String> {
         self.0.peers()
     }
@@ -130,6 +134,10 @@ impl Abort for Given {
         self.all.iter().try_for_each(|each| each.check())
     }
 
+    fn settle(&self, deadline: Instant) -> bool {
+        self.all.iter().all(|each| each.settle(deadline))
+    }
+
     fn peers(&self) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         for peer in self.all.iter().flat_map(|each| each.peers()) {
@@ -173,6 +181,7 @@ fn or_abort(py: Python<'_>, stream: &Stream, given: Given) -> PyResult<()> {
     })?;
     let stream = stream.clone();
     waiting::wait(py, move || {
-        stream.synchronize_or_abort(Duration::ZERO, &given).map_err(|error| waiting::with_total(error, limit))
+        let left = limit.saturating_sub(start.elapsed());
+        stream.synchronize_or_abort(left, &given).map_err(|error| waiting::with_total(error, limit))
     })
 }

@@ -194,6 +194,7 @@ fn proxy_kind(error: &mscclpp_proxy::Error) -> ErrorKind {
         | E::InvalidArgument(_)
         | E::Poisoned { .. }
         | E::NotServed { .. }
+        | E::NotStarted { .. }
         | E::Panicked { .. } => ErrorKind::InvalidUsage,
         E::Aborted { .. } => ErrorKind::Aborted,
         E::Timeout { .. } => ErrorKind::Timeout,
@@ -205,7 +206,9 @@ fn proxy_kind(error: &mscclpp_proxy::Error) -> ErrorKind {
 fn core_kind(error: &mscclpp_core::Error) -> ErrorKind {
     use mscclpp_core::Error as E;
     match error {
-        E::PeerLost { .. } | E::PeerClosed { .. } | E::Malformed { .. } => ErrorKind::Remote,
+        E::PeerLost { .. } | E::PeerClosed { .. } | E::PeerFailed { .. } | E::Malformed { .. } => {
+            ErrorKind::Remote
+        }
         E::Aborted { .. } => ErrorKind::Aborted,
         E::Timeout { .. } | E::DeviceWaitTimedOut { .. } | E::QueueFull { .. } => ErrorKind::Timeout,
         E::System { .. } | E::Transport(_) => ErrorKind::System,

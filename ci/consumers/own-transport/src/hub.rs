@@ -17,7 +17,7 @@ use mscclpp::{errors::CoreError, provider::MemoryRegion};
 use crate::{
     Result,
     staging::{CHUNK, Staging},
-    wire::{Address, Frame, GOODBYE, Hello, NO, yes},
+    wire::{Address, FAILED, Frame, GOODBYE, Hello, NO, yes},
 };
 
 pub(crate) struct Hub {
@@ -30,8 +30,8 @@ pub(crate) struct Hub {
 /// The endpoints and regions that peers may name. The threads of the hub share it.
 #[derive(Default)]
 struct Open {
-    /// Each with the links that lead to it, by number.
-    endpoints: Mutex<HashMap<u64, HashMap<u64, UnixStream>>>,
+    /// Each with the links that lead to it, by number, and from which endpoint they come.
+    endpoints: Mutex<HashMap<u64, HashMap<u64, (u64, UnixStream)>>>,
     next_link: AtomicU64,
     regions: Mutex<HashMap<u64, Arc<Place>>>,
 }
@@ -61,13 +61,15 @@ impl Hub {
         let filled = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random));
         filled.map_err(|e| CoreError::system("reading /dev/urandom", e))?;
         let (hub, key) = random.split_at(16);
+        // Endpoints of different hubs have different numbers.
+        let first = u64::from_le_bytes(hub[..8].try_into().expect("8 bytes"));
         let address =
             Address { hub: hub.try_into().expect("16 bytes"), key: key.try_into().expect("16 bytes"), id: 0 };
         let listener = address.socket().and_then(|socket| UnixListener::bind_addr(&socket));
         let listener = listener.map_err(|e| CoreError::system("opening a hub", e))?;
         let this = Arc::new(Self {
             address,
-            next_endpoint: AtomicU64::new(1),
+            next_endpoint: AtomicU64::new(first),
             open: Arc::default(),
             closing: Arc::default(),
         });
@@ -105,10 +107,21 @@ impl Hub {
 
     pub(crate) fn close_endpoint(&self, id: u64) {
         let links = lock(&self.open.endpoints).remove(&id).unwrap_or_default();
-        for (_, mut link) in links {
+        for (_, (_, mut link)) in links {
             // Whoever is gone need not hear it.
             let _ = link.write_all(&GOODBYE);
             let _ = link.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Tells the owner of endpoint `peer`, on its links to endpoint `id`, that this side has failed.
+    pub(crate) fn tell_failure(&self, id: u64, peer: u64, reason: &str) {
+        let said = [&FAILED[..], &(reason.len() as u16).to_le_bytes(), reason.as_bytes()].concat();
+        let mut endpoints = lock(&self.open.endpoints);
+        let links = endpoints.get_mut(&id).into_iter().flat_map(HashMap::values_mut);
+        for (_, link) in links.filter(|(from, _)| *from == peer) {
+            // So little always fits the buffer of a socket. Whoever is gone need not hear it.
+            let _ = link.write_all(&said);
         }
     }
 
@@ -148,12 +161,12 @@ impl Open {
     /// A caller, from hello to the end. None as soon as it goes, or does something wrong: it is hung up on then.
     fn serve(&self, mut caller: UnixStream, key: &[u8; 16]) -> Option<()> {
         match Hello::read(&mut caller, key) {
-            Some(Hello::Link { id }) => {
+            Some(Hello::Link { id, from }) => {
                 let number = self.next_link.fetch_add(1, Ordering::Relaxed);
                 // Answered under the lock, so that no goodbye comes before the answer.
                 match lock(&self.endpoints).get_mut(&id) {
                     Some(links) => {
-                        links.insert(number, caller.try_clone().ok()?);
+                        links.insert(number, (from, caller.try_clone().ok()?));
                         caller.write_all(&yes(true)).ok()?;
                     }
                     None => return caller.write_all(&[NO]).ok(),

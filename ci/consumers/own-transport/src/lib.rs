@@ -7,6 +7,7 @@
 //! 2. *Bounds.* Calls of a queue only put operations into a list of limited length. Connecting, importing and opening a
 //!    queue ask the peer's hub, and wait for its answer for five seconds at most.
 //! 3. *News.* A link is a socket too, on which only a goodbye is sent. The system closes it when the peer's process dies.
+//! 4. *Last words.* On that socket an endpoint also says that its side has failed, and why.
 
 mod hub;
 mod queue;
@@ -35,7 +36,7 @@ use mscclpp::{
 };
 
 use hub::{Hub, Published};
-use wire::{Address, GOODBYE, Hello};
+use wire::{Address, FAILED, GOODBYE, Hello};
 
 type Result<T> = std::result::Result<T, CoreError>;
 
@@ -115,11 +116,13 @@ impl TransportProvider for Post {
             return Err(unreachable(remote, "it is on another host"));
         }
         let local: &dyn Any = &**local;
-        let limit = local.downcast_ref::<Endpoint>().map_or(256, |endpoint| endpoint.limit);
+        let Some(local) = local.downcast_ref::<Endpoint>() else {
+            return Err(CoreError::InvalidArgument("the local endpoint is none of Post".to_owned()));
+        };
         let peer = Address::decode(&remote.blob, "an endpoint")?;
-        let (stream, _) =
-            peer.dial(Hello::Link { id: peer.id }).map_err(|reason| unreachable(remote, reason))?;
-        PostLink::start(peer, stream, limit, monitor)
+        let hello = Hello::Link { id: peer.id, from: local.id };
+        let (stream, _) = peer.dial(hello).map_err(|reason| unreachable(remote, reason))?;
+        PostLink::start(peer, stream, local, monitor)
     }
 }
 // ANCHOR_END: provider
@@ -181,8 +184,11 @@ impl RemoteRegion for Imported {
 // ANCHOR_END: objects
 
 // ANCHOR: link
-/// A connection from this side's view: a socket on which the peer's hub says goodbye, or which just ends.
+/// A connection from this side's view: a socket on which the peer's hub says goodbye, or that the peer has failed, or which
+/// just ends.
 struct PostLink {
+    hub: Arc<Hub>,
+    local: u64,
     peer: Address,
     stream: UnixStream,
     limit: usize,
@@ -191,7 +197,12 @@ struct PostLink {
 }
 
 impl PostLink {
-    fn start(peer: Address, stream: UnixStream, limit: usize, monitor: LinkMonitor) -> Result<Arc<dyn Link>> {
+    fn start(
+        peer: Address,
+        stream: UnixStream,
+        local: &Endpoint,
+        monitor: LinkMonitor,
+    ) -> Result<Arc<dyn Link>> {
         let closing = Arc::new(AtomicBool::new(false));
         let mut watched = stream.try_clone().map_err(|e| CoreError::system("watching a link", e))?;
         let (news, ours) = (monitor.clone(), closing.clone());
@@ -201,6 +212,7 @@ impl PostLink {
             match read {
                 _ if ours.load(Ordering::Acquire) => {}
                 Ok(1) if said == GOODBYE => news.closed(),
+                Ok(1) if said == FAILED => news.peer_failed(&reason(&mut watched).unwrap_or_default()),
                 _ => news.lost("its process ended (its socket closed without a goodbye)"),
             }
         };
@@ -208,7 +220,8 @@ impl PostLink {
             .name("post-watch".to_owned())
             .spawn(watch)
             .map_err(|e| CoreError::system("starting a thread", e))?;
-        Ok(Arc::new(Self { peer, stream, limit, monitor, closing }))
+        let (hub, local, limit) = (local.hub.clone(), local.id, local.limit);
+        Ok(Arc::new(Self { hub, local, peer, stream, limit, monitor, closing }))
     }
 }
 
@@ -218,6 +231,19 @@ impl Link for PostLink {
         let (stream, _) = dialled.map_err(|reason| unreachable(self.monitor.label(), reason))?;
         queue::open(stream, self.limit, self.monitor.clone())
     }
+
+    fn tell_failure(&self, reason: &str) {
+        self.hub.tell_failure(self.local, self.peer.id, reason);
+    }
+}
+
+/// Reads why the peer has failed. The length is a peer's word: nothing is allocated because of it.
+fn reason(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
+    let (mut len, mut reason) = ([0; 2], [0; LinkMonitor::MAX_REASON]);
+    stream.read_exact(&mut len)?;
+    let len = reason.len().min(u16::from_le_bytes(len).into());
+    stream.read_exact(&mut reason[..len])?;
+    Ok(reason[..len].to_vec())
 }
 
 impl Drop for PostLink {

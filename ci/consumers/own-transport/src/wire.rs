@@ -15,6 +15,8 @@ use mscclpp::errors::CoreError;
 /// How long a hub may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) const GOODBYE: [u8; 1] = *b"G";
+/// Before the reason why an endpoint's owner has failed: two bytes that say how long it is, and the text.
+pub(crate) const FAILED: [u8; 1] = *b"F";
 const YES: u8 = b'Y';
 const YES_UNALIGNED: u8 = b'U';
 pub(crate) const NO: u8 = b'N';
@@ -79,8 +81,8 @@ impl Address {
 /// What a caller wants. 33 bytes: a kind, the key, two numbers.
 #[derive(Clone, Copy)]
 pub(crate) enum Hello {
-    /// A link to an endpoint.
-    Link { id: u64 },
+    /// A link to an endpoint, from another.
+    Link { id: u64, from: u64 },
     /// Whether there is a region of that length.
     Region { id: u64, len: u64 },
     /// A queue to an endpoint.
@@ -90,7 +92,7 @@ pub(crate) enum Hello {
 impl Hello {
     fn encode(self, key: &[u8; 16]) -> Vec<u8> {
         let (kind, id, len) = match self {
-            Self::Link { id } => (b'L', id, 0),
+            Self::Link { id, from } => (b'L', id, from),
             Self::Region { id, len } => (b'R', id, len),
             Self::Queue { id } => (b'Q', id, 0),
         };
@@ -109,7 +111,7 @@ impl Hello {
         let (id, len) = (u64::from_le_bytes(*id), u64::from_le_bytes(len.try_into().ok()?));
         match kind {
             _ if theirs != key => None,
-            b'L' => Some(Self::Link { id }),
+            b'L' => Some(Self::Link { id, from: len }),
             b'R' => Some(Self::Region { id, len }),
             b'Q' => Some(Self::Queue { id }),
             _ => None,

@@ -5,18 +5,55 @@ use super::{
     pair::{End, PATIENCE, Pair, Shared, assert_error, eventually, received, within},
     semaphores::build,
 };
-use crate::{Connection, Context, Endpoint, Error, RegisteredMemory, Semaphore, SemaphoreStub};
+use crate::{Connection, Context, Endpoint, Error, LinkMonitor, RegisteredMemory, Semaphore, SemaphoreStub};
 
 pub(super) const CASES: &[(&str, Case)] = &[
     ("lifetimes::one_sides_objects_drop_in_any_order", one_sides_objects_drop_in_any_order),
     ("lifetimes::both_sides_objects_drop_in_any_order", both_sides_objects_drop_in_any_order),
     ("lifetimes::a_write_under_way_survives_its_objects", a_write_under_way_survives_its_objects),
     ("lifetimes::a_peer_that_closed_is_noticed", a_peer_that_closed_is_noticed),
+    ("lifetimes::a_peer_that_failed_says_why", a_peer_that_failed_says_why),
     (
         "lifetimes::a_semaphore_does_not_keep_the_peers_side_open",
         a_semaphore_does_not_keep_the_peers_side_open,
     ),
 ];
+
+/// The one that it tells, and nobody else, however long and odd the reason.
+fn a_peer_that_failed_says_why(setup: &dyn Setup) {
+    let reasons = [
+        (
+            "proxy: offset 4000 + 1024 is past the end",
+            "rank 0's proxy: offset 4000 + 1024 is past the end (as it says)",
+        ),
+        ("", "rank 0's  (as it says)"),
+        ("two\nlines \u{1b}[2J\u{e9}", "rank 0's two\\nlines \\u{1b}[2J\u{e9} (as it says)"),
+    ];
+    let long = format!("{}\u{e9}\u{e9}", "x".repeat(LinkMonitor::MAX_REASON - 1));
+    let cut = format!("rank 0's {} (as it says)", "x".repeat(LinkMonitor::MAX_REASON - 1));
+    for (said, heard) in reasons.into_iter().chain([(&*long, &*cut)]) {
+        let pair = Pair::connect(setup);
+        pair.ba.set_label("rank 0");
+        let third = End::open(setup, 1);
+        let to_third =
+            pair.a.context.connect(&pair.a.endpoint, &received(&third.endpoint)).expect("a to a third");
+        let from_third =
+            third.context.connect(&third.endpoint, &received(&pair.a.endpoint)).expect("a third to a");
+        let (_, semaphore) = build(&pair.ab, &pair.ba);
+        pair.ab.tell_failure(said);
+        assert!(eventually(PATIENCE, || pair.ba.check().is_err()), "the peer is not told");
+        let error = pair.ba.check().expect_err("it has failed");
+        assert!(matches!(error, Error::PeerFailed { .. }), "{error}");
+        assert_eq!(error.to_string(), heard);
+        assert_eq!(semaphore.check().expect_err("its waits have ended").to_string(), heard);
+        pair.ab.check().expect("who tells goes on");
+        // On the same way, so it would have come by now if it came.
+        to_third.tell_failure("told later");
+        assert!(eventually(PATIENCE, || from_third.check().is_err()), "the third is not told");
+        let error = from_third.check().expect_err("it has failed").to_string();
+        assert!(error.contains("told later"), "it was told of another: {error}");
+    }
+}
 
 /// All orders of `0..n`.
 fn permutations(n: usize) -> Vec<Vec<usize>> {

@@ -8,6 +8,7 @@
 //! 2. Nothing blocks: orders go through a channel. How many may be in it can be limited; then the queue is full.
 //! 3. An endpoint tells the monitors of all links of its own process that lead to it when it closes. Other processes read
 //!    from a pipe whose other end it holds, and into which nobody ever writes.
+//! 4. Within its process, a link tells the monitors of the links back of a failure.
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
@@ -160,9 +161,10 @@ impl Blob {
 
 struct Endpoint {
     blob: Vec<u8>,
+    id: u64,
     limit: u64,
-    /// Of the links of this process that lead here.
-    monitors: Mutex<Vec<LinkMonitor>>,
+    /// Of the links of this process that lead here, each with the number of the endpoint it comes from.
+    monitors: Mutex<Vec<(u64, LinkMonitor)>>,
     /// What other processes look at.
     _pipe: (PipeReader, PipeWriter),
 }
@@ -173,9 +175,17 @@ impl LocalEndpoint for Endpoint {
     }
 }
 
+impl Endpoint {
+    /// Of the links that come from this endpoint.
+    fn monitors_of(&self, peer: u64) -> Vec<LinkMonitor> {
+        let all = lock(&self.monitors);
+        all.iter().filter(|(from, _)| *from == peer).map(|(_, monitor)| monitor.clone()).collect()
+    }
+}
+
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        for monitor in lock(&self.monitors).drain(..) {
+        for (_, monitor) in lock(&self.monitors).drain(..) {
             monitor.closed();
         }
     }
@@ -248,6 +258,7 @@ impl TransportProvider for Courier {
         let (process, descriptor) = (std::process::id(), pipe.0.as_raw_fd());
         let endpoint = Arc::new(Endpoint {
             blob: Blob { id, process, descriptor, offset: 0, size: 0 }.encode(),
+            id,
             limit: config.max_write_queue_size.map_or(self.limit, |max| self.limit.min(max.into())),
             monitors: Mutex::default(),
             _pipe: pipe,
@@ -306,8 +317,10 @@ impl TransportProvider for Courier {
         remote: &EndpointInfo,
         monitor: LinkMonitor,
     ) -> Result<Arc<dyn Link>> {
-        let any: &dyn Any = &**local;
-        let limit = any.downcast_ref::<Endpoint>().map_or(self.limit, |endpoint| endpoint.limit);
+        let any: Arc<dyn Any + Send + Sync> = local.clone();
+        let Ok(local) = any.downcast::<Endpoint>() else {
+            return Err(Error::InvalidArgument("the local endpoint is not the courier's".to_owned()));
+        };
         if remote.host != host_id()? || remote.platform != Platform::Host {
             return Self::unreachable(
                 remote.to_string(),
@@ -316,18 +329,19 @@ impl TransportProvider for Courier {
         }
         let blob = Blob::decode(&remote.blob, "an endpoint")?;
         let link = Arc::new(CourierLink {
-            limit,
+            limit: local.limit,
             tokens: self.tokens,
             held: self.held.clone(),
             largest: self.largest.clone(),
             open: Arc::new(()),
+            ends: (Arc::downgrade(&local), blob.id),
         });
         if !remote.is_in_this_process() {
             watch(&blob, remote, monitor, Arc::downgrade(&link.open))?;
             return Ok(link);
         }
         match lock(&self.endpoints).get(&blob.id).and_then(Weak::upgrade) {
-            Some(endpoint) => lock(&endpoint.monitors).push(monitor),
+            Some(endpoint) => lock(&endpoint.monitors).push((local.id, monitor)),
             None => return Self::unreachable(remote.to_string(), "the endpoint is closed"),
         }
         Ok(link)

@@ -3,7 +3,7 @@
 use std::{
     any::Any,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
         mpsc,
     },
@@ -17,7 +17,7 @@ use mscclpp_core::{
 };
 use mscclpp_gpu::DevicePtr;
 
-use super::{Keep, Region};
+use super::{Endpoint, Keep, Region};
 
 /// What a queue's worker is asked to do. It keeps the memories alive until it is done.
 enum Order {
@@ -32,6 +32,8 @@ pub(super) struct CourierLink {
     pub(super) held: Arc<AtomicBool>,
     pub(super) largest: Arc<AtomicU64>,
     pub(super) open: Arc<()>,
+    /// This side's end, and the number of the peer's.
+    pub(super) ends: (Weak<Endpoint>, u64),
 }
 
 impl Link for CourierLink {
@@ -63,6 +65,14 @@ impl Link for CourierLink {
             routes: Vec::new(),
             largest: self.largest.clone(),
         }))
+    }
+
+    /// Within a process.
+    fn tell_failure(&self, reason: &str) {
+        let (local, peer) = &self.ends;
+        let Some(local) = local.upgrade() else { return };
+        let monitors = local.monitors_of(*peer);
+        monitors.iter().for_each(|monitor| monitor.peer_failed(reason.as_bytes()));
     }
 }
 

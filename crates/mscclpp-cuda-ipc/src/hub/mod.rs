@@ -32,7 +32,7 @@ use subtle::ConstantTimeEq;
 
 use crate::{
     error::Result,
-    message::{EndpointBlob, Handle, Token},
+    message::{EndpointBlob, Handle, Name, Token},
     socket,
 };
 
@@ -60,6 +60,7 @@ enum Command {
     Watch { id: u64, socket: OwnedFd, monitor: LinkMonitor },
     Unwatch { id: u64 },
     CloseEndpoint { token: Token },
+    TellFailure { token: Token, peer: Name, reason: String },
     Stop,
 }
 
@@ -104,9 +105,14 @@ impl Hub {
 
     /// Lets peers connect to a new endpoint.
     pub(crate) fn open_endpoint(&self) -> Result<EndpointBlob> {
-        let token = random()?;
+        let (token, name) = (random()?, Name::from_le_bytes(random()?));
         self.shared.tables.lock().endpoints.insert(token);
-        Ok(EndpointBlob { token, address: self.shared.address.clone() })
+        Ok(EndpointBlob { token, name, address: self.shared.address.clone() })
+    }
+
+    /// Tells the peer of that name, on its links to the endpoint, that this side has failed.
+    pub(crate) fn tell_failure(&self, token: Token, peer: Name, reason: String) {
+        self.shared.commands.send(Command::TellFailure { token, peer, reason });
     }
 
     /// Says goodbye to the endpoint's peers.

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::{
     error::Error,
-    message::{Handle, Refusal, Reply, Request, Token},
+    message::{Handle, Name, Refusal, Reply, Request, Token},
     socket,
 };
 
@@ -22,6 +22,8 @@ use super::{Command, Shared};
 
 /// What an endpoint sends to its peers before it closes.
 const GOODBYE: u8 = b'B';
+/// What begins the packet in which an endpoint says that its side has failed, and why.
+const FAILED: u8 = b'F';
 /// How long a peer that has connected may take to make its request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// How many connections without a request may be open; further ones wait at the listener.
@@ -53,6 +55,8 @@ struct Accepted {
 struct Inbound {
     socket: OwnedFd,
     endpoint: Token,
+    /// The peer's endpoint.
+    from: Name,
 }
 
 /// Our connection to a peer's endpoint.
@@ -125,26 +129,33 @@ impl Service {
                     }
                     !leads_there
                 }),
+                Command::TellFailure { token, peer, reason } => {
+                    let packet = [&[FAILED], reason.as_bytes()].concat();
+                    let theirs = |inbound: &&Inbound| inbound.endpoint == token && inbound.from == peer;
+                    let told = self.inbound.values().filter(theirs);
+                    told.for_each(|inbound| socket::answer(&inbound.socket, &packet, None));
+                }
                 Command::Stop => return false,
             }
         }
         true
     }
 
-    /// The peer has closed its endpoint, after a goodbye, or it is gone.
+    /// The peer has closed its endpoint, after a goodbye, or has failed, or it is gone.
     fn read_outbound(&mut self, token: u64) {
         let Some(outbound) = self.outbound.get(&token) else { return };
-        let mut byte = [0];
-        let lost = match socket::receive(&outbound.socket, &mut byte) {
-            Err(Errno::AGAIN | Errno::INTR) => return,
-            Ok((1, _)) if byte[0] == GOODBYE => None,
-            Ok((0, _)) | Err(_) => Some("its process ended (its socket closed without a goodbye)"),
-            Ok(_) => Some("it sent something that is not of this protocol"),
-        };
+        // A longer packet is cut.
+        let mut packet = [0; 1 + LinkMonitor::MAX_REASON];
+        let received = socket::receive(&outbound.socket, &mut packet).map(|(len, _)| &packet[..len]);
+        if matches!(received, Err(Errno::AGAIN | Errno::INTR)) {
+            return;
+        }
         let Some(Outbound { monitor, .. }) = self.outbound.remove(&token) else { return };
-        match lost {
-            Some(reason) => monitor.lost(reason),
-            None => monitor.closed(),
+        match received {
+            Ok([GOODBYE]) => monitor.closed(),
+            Ok([FAILED, reason @ ..]) => monitor.peer_failed(reason),
+            Ok([]) | Err(_) => monitor.lost("its process ended (its socket closed without a goodbye)"),
+            Ok(_) => monitor.lost("it sent something that is not of this protocol"),
         }
     }
 
@@ -165,14 +176,14 @@ impl Service {
         };
         let Some(Accepted { socket, .. }) = self.accepted.remove(&token) else { return };
         if let Ok((len @ 1.., _)) = received
-            && let Some(endpoint) = self.answer(&socket, &bytes[..len])
+            && let Some((endpoint, from)) = self.answer(&socket, &bytes[..len])
         {
-            self.inbound.insert(token, Inbound { socket, endpoint });
+            self.inbound.insert(token, Inbound { socket, endpoint, from });
         }
     }
 
-    /// Answers a request; gives the endpoint's token if the peer stays connected to it.
-    fn answer(&self, socket: &OwnedFd, request: &[u8]) -> Option<Token> {
+    /// Answers a request; gives the endpoint's token, and the peer's name, if that stays connected to it.
+    fn answer(&self, socket: &OwnedFd, request: &[u8]) -> Option<(Token, Name)> {
         let refuse = |refusal| {
             tracing::debug!(target: "mscclpp::conn", ?refusal, "refused a request");
             socket::answer(socket, &Reply::encode(Err(refusal)), None);
@@ -180,12 +191,12 @@ impl Service {
         };
         match Request::decode(request) {
             Err(refusal) => refuse(refusal),
-            Ok(Request::Link { token }) => {
+            Ok(Request::Link { token, from }) => {
                 if !self.shared.knows_endpoint(&token) {
                     return refuse(Refusal::Unknown);
                 }
                 socket::answer(socket, &Reply::encode(Ok(Reply { handle: Handle::None })), None);
-                Some(token)
+                Some((token, from))
             }
             Ok(Request::Fetch { token, id }) => match self.shared.export(id, &token) {
                 Some(export) => {

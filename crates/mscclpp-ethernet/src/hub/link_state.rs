@@ -72,6 +72,11 @@ impl LinkEvents for LinkState {
                 self.cut();
                 return;
             }
+            LinkEnd::Failed(reason) => {
+                self.monitor.peer_failed(&reason);
+                self.cut();
+                return;
+            }
             LinkEnd::Refused { address, complaint } => match Fault::of(complaint) {
                 Some(fault) => Error::Refused { address, reason: fault.to_string() },
                 None => hostile(address, format!("it complained of what is unknown here: {complaint}")),

@@ -20,6 +20,8 @@ pub enum LinkEnd {
     Goodbye,
     /// The peer is gone. The text says how that was noticed, and where the peer was.
     Lost(String),
+    /// The peer has said that it failed, and why, in bytes that should be UTF-8. No more than 503 of them.
+    Failed(Vec<u8>),
     /// The peer refused what this side sent.
     Refused {
         /// Where the peer listens.
@@ -43,6 +45,9 @@ impl fmt::Display for LinkEnd {
         match self {
             Self::Goodbye => write!(f, "the peer closed its endpoint"),
             Self::Lost(reason) => write!(f, "the peer is lost: {reason}"),
+            Self::Failed(reason) => {
+                write!(f, "the peer says that it failed: {}", String::from_utf8_lossy(reason).escape_debug())
+            }
             Self::Refused { address, complaint } => {
                 write!(f, "the peer at {address} refused what was sent: {complaint}")
             }

@@ -36,6 +36,12 @@ impl Link {
         Ok(DataConnection::dialled(stream, &session))
     }
 
+    /// Tells the peer that this side has failed, on its links to the endpoint that this link comes from; they end. At most
+    /// 480 bytes of `reason` are said. Never blocks.
+    pub fn tell_failure(&self, reason: String) {
+        self.links.shared.commands.send(Command::TellFailure { request: self.request, reason });
+    }
+
     /// A way to report problems with the link, for threads that must not keep it alive.
     #[must_use]
     pub fn suspicions(&self) -> Suspicions {

@@ -11,6 +11,25 @@ pub(super) enum Message {
     Refused(Complaint),
     /// The network drops the packets of a data connection of the link.
     Silence,
+    /// So many bytes, one at least, of the reason of a failure; others may follow.
+    Reason { piece: [u8; PIECE], len: u8 },
+    /// The endpoint's owner has failed, for the reason that was said before.
+    Failed,
+}
+
+/// The most bytes of a reason in one message.
+pub(super) const PIECE: usize = 24;
+/// The most bytes of a reason. What a peer says beyond that is refused.
+pub(super) const MAX_REASON: usize = 480;
+
+/// The messages that say that this side has failed for this reason, of which the first [`MAX_REASON`] bytes count.
+pub(super) fn failure(reason: &str) -> impl Iterator<Item = Message> {
+    let pieces = reason.as_bytes()[..reason.len().min(MAX_REASON)].chunks(PIECE).map(|bytes| {
+        let mut piece = [0; PIECE];
+        piece[..bytes.len()].copy_from_slice(bytes);
+        Message::Reason { piece, len: bytes.len() as u8 }
+    });
+    pieces.chain([Message::Failed])
 }
 
 /// What a transport finds wrong with what a peer sent. The transport defines what the numbers mean.
@@ -33,6 +52,8 @@ impl fmt::Display for Complaint {
 const GOODBYE: u8 = 5;
 const REFUSED: u8 = 6;
 const SILENCE: u8 = 7;
+const REASON: u8 = 8;
+const FAILED: u8 = 9;
 
 impl From<Message> for Fields {
     fn from(message: Message) -> Self {
@@ -42,6 +63,14 @@ impl From<Message> for Fields {
                 Self { kind: REFUSED, small: code, numbers: values, ..Self::default() }
             }
             Message::Silence => Self { kind: SILENCE, ..Self::default() },
+            Message::Reason { piece, len } => {
+                let mut numbers = [0; 3];
+                for (number, bytes) in numbers.iter_mut().zip(piece.as_chunks().0) {
+                    *number = u64::from_le_bytes(*bytes);
+                }
+                Self { kind: REASON, flag: len, numbers, ..Self::default() }
+            }
+            Message::Failed => Self { kind: FAILED, ..Self::default() },
         }
     }
 }
@@ -55,6 +84,14 @@ impl TryFrom<Fields> for Message {
             (GOODBYE, 0) => Ok(Self::Goodbye),
             (REFUSED, 0) => Ok(Self::Refused(Complaint { code: small, values: numbers })),
             (SILENCE, 0) => Ok(Self::Silence),
+            (REASON, len) if (1..=PIECE).contains(&usize::from(len)) => {
+                let mut piece = [0; PIECE];
+                for (bytes, number) in piece.as_chunks_mut().0.iter_mut().zip(numbers) {
+                    *bytes = number.to_le_bytes();
+                }
+                Ok(Self::Reason { piece, len })
+            }
+            (FAILED, 0) => Ok(Self::Failed),
             _ => Err(BadHeader::Kind { kind }),
         }
     }
@@ -67,16 +104,33 @@ mod tests {
     #[test]
     fn what_is_said_is_understood() {
         let complaint = Complaint { code: 9, values: [1, 2, u64::MAX] };
-        for message in [Message::Goodbye, Message::Refused(complaint), Message::Silence] {
+        let piece = std::array::from_fn(|i| i as u8);
+        let reason = Message::Reason { piece, len: 24 };
+        for message in
+            [Message::Goodbye, Message::Refused(complaint), Message::Silence, reason, Message::Failed]
+        {
             assert_eq!(Message::try_from(Fields::from(message)), Ok(message));
         }
     }
 
     #[test]
+    fn a_reason_is_cut_into_pieces_and_bounded() {
+        for (len, pieces) in [(0, 0), (1, 1), (24, 1), (25, 2), (480, 20), (10_000, 20)] {
+            let said: Vec<_> = failure(&"x".repeat(len)).collect();
+            assert_eq!((said.len(), said.last()), (pieces + 1, Some(&Message::Failed)), "{len} bytes");
+        }
+    }
+
+    #[test]
     fn what_does_not_belong_on_a_link_is_refused() {
-        for kind in [0, 1, 4, 8, 9, 255] {
+        for kind in [0, 1, 4, 10, 255] {
             let fields = Fields { kind, ..Fields::default() };
             assert_eq!(Message::try_from(fields), Err(BadHeader::Kind { kind }));
+        }
+        // A peer that said nothing again and again would never come to an end.
+        for len in [0, 25, 255] {
+            let fields = Fields { kind: REASON, flag: len, ..Fields::default() };
+            assert_eq!(Message::try_from(fields), Err(BadHeader::Kind { kind: REASON }));
         }
         let flagged = Fields { kind: GOODBYE, flag: 1, ..Fields::default() };
         assert_eq!(Message::try_from(flagged), Err(BadHeader::Kind { kind: GOODBYE }));

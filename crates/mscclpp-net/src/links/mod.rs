@@ -156,6 +156,11 @@ enum Command {
     ReportSilence {
         request: Request,
     },
+    /// The peer to which that link leads is told that this side has failed.
+    TellFailure {
+        request: Request,
+        reason: String,
+    },
     CloseEndpoint {
         name: Name,
     },

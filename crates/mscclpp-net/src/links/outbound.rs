@@ -10,8 +10,8 @@ use crate::socket::{Incoming, is_silence};
 use super::{
     LinkEnd, LinkEvents,
     handshake::{Request, Session},
-    header::{HEADER, Inbound},
-    message::Message,
+    header::{BadHeader, HEADER, Inbound},
+    message::{MAX_REASON, Message, PIECE},
 };
 
 /// How long a link has to report for itself why its connections broke.
@@ -25,6 +25,8 @@ pub(super) struct OutboundLink {
     events: Arc<dyn LinkEvents>,
     inbound: Inbound,
     header: Incoming<HEADER>,
+    /// What the peer has said so far of why it failed.
+    reason: Vec<u8>,
     suspicion: Option<(Instant, String)>,
 }
 
@@ -37,7 +39,7 @@ impl OutboundLink {
         events: Arc<dyn LinkEvents>,
     ) -> Self {
         let (inbound, header) = (Inbound::new(&session.responder), Incoming::default());
-        Self { stream, request, address, events, inbound, header, suspicion: None }
+        Self { stream, request, address, events, inbound, header, reason: Vec::new(), suspicion: None }
     }
 
     pub(super) fn events(&self) -> &dyn LinkEvents {
@@ -70,21 +72,36 @@ impl OutboundLink {
 
     /// Reads what the peer said; gives the end of the link, if that has come.
     pub(super) fn read(&mut self) -> Option<LinkEnd> {
-        let header = match self.header.read(&self.stream) {
-            Ok(None) => return None,
-            Ok(Some(header)) => *header,
-            Err(error) => return Some(self.lost(&how_it_broke(&error))),
-        };
+        loop {
+            let header = match self.header.read(&self.stream) {
+                Ok(None) => return None,
+                Ok(Some(header)) => *header,
+                Err(error) => return Some(self.lost(&how_it_broke(&error))),
+            };
+            self.header = Incoming::default();
+            match self.inbound.open(&header).and_then(Message::try_from) {
+                // Bounded: a peer that says more is refused.
+                Ok(Message::Reason { piece, len }) if self.reason.len() < MAX_REASON => {
+                    self.reason.extend_from_slice(&piece[..usize::from(len).min(PIECE)]);
+                }
+                message => return Some(self.end_of(message)),
+            }
+        }
+    }
+
+    fn end_of(&mut self, message: Result<Message, BadHeader>) -> LinkEnd {
         let address = self.address;
-        Some(match self.inbound.open(&header).and_then(Message::try_from) {
+        match message {
             Ok(Message::Goodbye) => LinkEnd::Goodbye,
             Ok(Message::Refused(complaint)) => LinkEnd::Refused { address, complaint },
             Ok(Message::Silence) => self.lost(
                 "the network swallows a connection that carries data, or its answers, and not others; a firewall's \
                  rules or state may be why",
             ),
+            Ok(Message::Failed) => LinkEnd::Failed(std::mem::take(&mut self.reason)),
+            Ok(Message::Reason { .. }) => self.hostile("it says more of its failure than fits".to_owned()),
             Err(bad) => self.hostile(bad.to_string()),
-        })
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use super::{
     accepted::{Accepted, Progress},
     handshake::{Purpose, Refusal, Request, Session},
     inbound::{InboundEnd, InboundLink},
-    message::Message,
+    message::{Message, failure},
     outbound::OutboundLink,
 };
 
@@ -203,6 +203,10 @@ impl Service {
                 }
                 Command::Refuse { request, complaint, reason } => self.refuse(&request, complaint, &reason),
                 Command::ReportSilence { request } => self.report_silence(&request, now),
+                Command::TellFailure { request, reason } => {
+                    let back = self.inbound.values().filter(|link| link.request.is_way_back_of(&request));
+                    back.for_each(|link| failure(&reason).for_each(|message| link.say(message)));
+                }
                 Command::CloseEndpoint { name } => self.close_endpoint(&name),
                 Command::Stop => return false,
             }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use mscclpp_gpu::{DeviceBuffer, Gpu, Kernel, KernelArgs, KernelSource, LaunchConfig, Module, Stream};
+use mscclpp_gpu::{Abort, DeviceBuffer, Gpu, Kernel, KernelArgs, KernelSource, LaunchConfig, Module, Stream};
 use mscclpp_proxy::{FifoHandle, FifoPosition, MemoryId, PortChannel, PortChannelHandle, ProxyTrigger};
 
 /// For what should take moments: long enough for a machine that is busy with other things.
@@ -33,6 +33,13 @@ impl Call {
         let mut word = [0; 8];
         self.result.read(0, &mut word).expect("a result");
         u64::from_ne_bytes(word)
+    }
+}
+
+impl Call {
+    /// As a program waits for it.
+    pub(crate) fn end_or_abort<A: Abort + ?Sized>(self, what: &A) -> Result<(), A::Error> {
+        self.stream.synchronize_or_abort(PATIENCE, what)
     }
 }
 
@@ -100,6 +107,18 @@ impl<'a> Thread<'a> {
 
     pub(crate) fn put(&self, dst: u64, src: u64, size: u64) -> bool {
         self.does("port_put", self.args().with(dst).with(src).with(size))
+    }
+
+    pub(crate) fn start_put(&self, dst: u64, src: u64, size: u64) -> Call {
+        self.kernels.start("port_put", self.args().with(dst).with(src).with(size))
+    }
+
+    pub(crate) fn start_put_with_signal(&self, dst: u64, src: u64, size: u64) -> Call {
+        self.kernels.start("port_put_with_signal", self.args().with(dst).with(src).with(size))
+    }
+
+    pub(crate) fn start_wait(&self) -> Call {
+        self.kernels.start("port_wait", self.args())
     }
 
     /// So many puts without a wait, in one kernel: how many were done.

@@ -5,7 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp_core::Report;
+use mscclpp_core::{Error as CoreError, Report};
+use mscclpp_gpu::Abort;
 use mscclpp_proxy::{Error, FifoHandle, MemoryId, ProxyService, ProxyTrigger, SemaphoreId, TriggerKind};
 
 use super::{
@@ -17,6 +18,9 @@ use super::{
 pub(super) const CASES: &[Case] = &[
     ("bad_triggers_are_named", bad_triggers_are_named),
     ("a_failure_frees_all_waiters", a_failure_frees_all_waiters),
+    ("a_proxy_that_fails_says_so_on_both_sides", a_proxy_that_fails_says_so_on_both_sides),
+    ("a_failure_is_passed_on", a_failure_is_passed_on),
+    ("a_service_that_was_not_started_is_found", a_service_that_was_not_started_is_found),
     ("what_does_not_fit_a_trigger_is_refused_by_the_kernel", what_does_not_fit_a_trigger_is_refused),
     ("a_poisoned_fifo_is_reported", a_poisoned_fifo_is_reported),
     ("an_abort_is_sticky", an_abort_is_sticky),
@@ -58,8 +62,66 @@ fn bad_triggers_are_named(setup: &Setup) {
         );
         let text = Report(&error).to_string();
         assert!(text.contains(why) && text.contains(&trigger.to_string()), "{text}");
-        pair.sides[1].service.health().expect("the other side is well");
+        let peer = &pair.sides[1].service;
+        until("the news", || peer.health().is_err());
+        let told = peer.health().unwrap_err();
+        assert!(
+            matches!(told.core(), Some(CoreError::PeerFailed { peer, .. }) if peer == "rank 0"),
+            "{told}"
+        );
+        let told = Report(&told).to_string();
+        assert!(told.starts_with("rank 0's proxy: trigger 0 ") && told.contains(why), "{told}");
+        pair.sides[0].connection.check().expect("it is not told of its own failure");
     }
+}
+
+/// The kernel does not wait for what it asks for, and has ended before the proxy begins with it. The peer waits without a bound.
+fn a_proxy_that_fails_says_so_on_both_sides(setup: &Setup) {
+    let late = || thread::sleep(Duration::from_millis(50));
+    let pair = Pair::new(setup, 2048, 1, |builder| builder.direct_put_max(0).thread_init(late));
+    let [guilty, waiting] = &pair.sides;
+    let (wait, channel) = (waiting.thread().start_wait(), waiting.channel(0));
+    pair.sides.iter().for_each(|side| side.service.start_proxy(false).unwrap());
+    let why = "destination: offset 4000 + 1024 bytes is past the end of 4096 bytes";
+    let error = guilty.thread().start_put(4000, 0, 1024).end_or_abort(&guilty.service).expect_err(why);
+    assert!(Report(&error).to_string().contains(why), "{}", Report(&error));
+    let error = wait.end_or_abort(&waiting.service).expect_err("its peer has failed");
+    let error = Report(&error).to_string();
+    assert!(error.contains("rank 0's proxy: ") && error.contains(why), "{error}");
+    // By its channel, too.
+    let error = channel.check().expect_err("its peer has failed").to_string();
+    assert!(error.contains("rank 0's proxy: ") && error.contains(why), "{error}");
+}
+
+/// A service with two peers: what one says is the cause of its own failure, which the other hears.
+fn a_failure_is_passed_on(setup: &Setup) {
+    let [first, second] = [0, 1].map(|_| Pair::new(setup, LEN, 1, |builder| builder));
+    let (Pair { sides: [one, guilty] }, Pair { sides: [other, waiting] }) = (first, second);
+    drop((one.service, other.service));
+    let middle = ProxyService::new(&one.gpu).expect("a service");
+    for semaphore in [&one.semaphores[0], &other.semaphores[0]] {
+        middle.add_semaphore(semaphore).expect("a place");
+    }
+    [&middle, &guilty.service, &waiting.service].iter().for_each(|each| each.start_proxy(true).unwrap());
+    let wait = waiting.thread().start_wait();
+    guilty.thread().push(ProxyTrigger::default(), -1);
+    let error = wait.end_or_abort(&waiting.service).expect_err("one of them has failed").to_string();
+    let beginning = "rank 0's proxy has stopped because of rank 1's proxy: trigger 0 ";
+    assert!(error.starts_with(beginning) && error.ends_with("it asks for nothing (as it says)"), "{error}");
+}
+
+/// Whether its kernels need it by now, or have done all by themselves so far.
+fn a_service_that_was_not_started_is_found(setup: &Setup) {
+    let pair = Pair::new(setup, LEN, 1, |builder| builder);
+    let [side, peer] = &pair.sides;
+    let put = side.thread().start_put_with_signal(0, 0, 64);
+    let error = put.end_or_abort(&side.service).expect_err("it was not started").to_string();
+    assert!(error.contains("was not started (call start_proxy())"), "{error}");
+    assert!(side.channel(0).check().is_err(), "the channel says it, too");
+    // Who only waits needs no service.
+    side.service.start_proxy(true).unwrap();
+    side.channel(0).check().expect("it is started");
+    peer.thread().start_wait().end_or_abort(&peer.service).expect("the signal arrives");
 }
 
 fn a_failure_frees_all_waiters(setup: &Setup) {
@@ -121,7 +183,7 @@ fn what_does_not_fit_a_trigger_is_refused(setup: &Setup) {
 fn a_poisoned_fifo_is_reported(setup: &Setup) {
     let pair = Pair::new(setup, LEN, 1, |builder| builder.fifo_size(2));
     let [side, peer] = &pair.sides;
-    let thread = side.thread();
+    let (thread, at_peer) = (side.thread(), peer.thread());
     assert!(thread.put(0, 0, 8000) && thread.put_with_signal(0, 0, 8000));
     // Nobody takes them: the third does not fit, and a bounded push gives up.
     let third =
@@ -132,7 +194,7 @@ fn a_poisoned_fifo_is_reported(setup: &Setup) {
     let error = failure_of(side);
     assert!(matches!(error, Error::Poisoned { position } if position.raw() == 2), "{error}");
     // What came before was carried out.
-    assert!(peer.thread().wait());
+    until("what came before", || at_peer.poll());
 }
 
 fn an_abort_is_sticky(setup: &Setup) {

@@ -31,8 +31,7 @@ impl Abort for ProxyService {
 }
 
 /// Aborts and checks the channel's semaphore, and so everything that shares it. If the service has failed, its error is
-/// reported first. If it was not started, or was stopped or dropped before it carried out what kernels asked for, that is an
-/// error, too.
+/// reported first. If it was not started, or was dropped before it carried out what kernels asked for, that is an error, too.
 impl Abort for BasePortChannel {
     type Error = Error;
 

@@ -171,7 +171,7 @@ impl ProxyHandler for Engine {
         let mut result = Ok(());
         active.retain(|number| {
             let Some(connection) = &mut connections[*number] else { return false };
-            let unsent = connection.unsent;
+            let unsent = connection.unsent.as_ref().map(|(_, last)| last.position);
             if let Err(error) = connection.progress() {
                 result = Err(connection.named(error));
             }
@@ -181,8 +181,8 @@ impl ProxyHandler for Engine {
             {
                 connection.waiting = connection.queue.waiting();
                 shared.counts.waiting.store(connection.waiting as u64, Ordering::Relaxed);
-                if let Some((_, last)) = handed_over {
-                    shared.counts.handed_over.store((last.position + 1).raw(), Ordering::Relaxed);
+                if let Some(last) = handed_over {
+                    shared.counts.handed_over.store((last + 1).raw(), Ordering::Relaxed);
                 }
             }
             connection.is_active = connection.is_waiting();

@@ -95,7 +95,7 @@ pub enum Error {
         /// The reason that the call gave.
         reason: String,
     },
-    /// The service was not started, or was stopped or dropped before it carried out what kernels asked for.
+    /// The service was not started, or was dropped before it carried out what kernels asked for.
     #[error("not all that kernels asked for was carried out: they pushed triggers to {service}")]
     NotServed {
         /// The service, and what became of it.

@@ -149,10 +149,14 @@ impl ServiceState {
     /// Checks that somebody serves complete kernels: what they pushed, and, before the first start, also what they did by
     /// themselves. That the next call, or a larger put, would wait for ever is found now.
     pub(crate) fn check_is_served(&self) -> Result<()> {
-        if let Some(service) = self.idle_service() {
+        let serving = *self.serving.lock();
+        // A service that was stopped carries it out after its next start.
+        if serving != Serving::Stopped
+            && let Some(service) = self.idle_service()
+        {
             return Err(Error::NotServed { service });
         }
-        if *self.serving.lock() == Serving::NotStarted {
+        if serving == Serving::NotStarted {
             let done = self.stats(None).total;
             if done.direct_puts + done.direct_signals > 0 {
                 return Err(Error::NotStarted { gpu: self.gpu.to_string() });

@@ -79,7 +79,7 @@ impl Connection {
             target: "mscclpp::conn", local = %local.info(), remote = %remote, transport = %local.transport(),
             "connected"
         );
-        let (queue, retired) = (Mutex::default(), Retired::new(monitor.clone()));
+        let (queue, retired) = (Mutex::default(), Retired::new(monitor.clone(), parts.gpu.clone()));
         Ok(Self {
             inner: Arc::new(Inner { queue, retired, link, provider, local, remote, monitor, context }),
         })

@@ -22,6 +22,7 @@ use std::{
     time::Duration,
 };
 
+use mscclpp_gpu::Gpu;
 use parking_lot::Mutex;
 
 use crate::{
@@ -32,6 +33,7 @@ use crate::{
 /// The retired queues of a connection. A thread goes on with them for as long as there are any.
 pub(crate) struct Retired {
     monitor: LinkMonitor,
+    gpu: Option<Gpu>,
     state: Mutex<State>,
 }
 
@@ -60,8 +62,9 @@ const REST: Duration = Duration::from_micros(100);
 const LONGEST_REST: Duration = Duration::from_millis(5);
 
 impl Retired {
-    pub(crate) fn new(monitor: LinkMonitor) -> Arc<Self> {
-        Arc::new(Self { monitor, state: Mutex::default() })
+    /// Of a connection from `gpu`, or from the host.
+    pub(crate) fn new(monitor: LinkMonitor, gpu: Option<Gpu>) -> Arc<Self> {
+        Arc::new(Self { monitor, gpu, state: Mutex::default() })
     }
 
     /// Goes on with `queue` until `ticket` is reached, behind which nothing was given to it; its number. Does not block.
@@ -71,9 +74,13 @@ impl Retired {
         let number = state.count;
         state.queues.push(RetiredQueue { number, queue, ticket, has_landed: false, _link: link });
         if !state.has_thread {
-            let this = Arc::downgrade(self);
-            let started =
-                thread::Builder::new().name("mscclpp-retired".to_owned()).spawn(move || go_on_with(&this));
+            let (this, gpu) = (Arc::downgrade(self), self.gpu.clone());
+            let work = move || {
+                // Looking at a stream must not break a capture of somebody else. If this fails, looking says why.
+                let _ = gpu.map(|gpu| gpu.adopt_thread());
+                go_on_with(&this);
+            };
+            let started = thread::Builder::new().name("mscclpp-retired".to_owned()).spawn(work);
             state.has_thread = started.is_ok();
             if let Err(error) = started {
                 // Whoever waits for it goes on with it, and it goes with the connection.

@@ -5,7 +5,7 @@
 //! refused.
 //!
 //! # Invariants
-//! 1. An entry appears whole, by a rename, and never changes after that, so a reader needs no lock.
+//! 1. An entry appears whole, by a rename, and is replaced so too, so a reader needs no lock.
 //! 2. One process at a time makes an entry: it holds a lock on a file beside it. The others wait, and then find the
 //!    entry.
 
@@ -74,13 +74,24 @@ fn get_or_make_at(path: &Path, make: impl FnOnce() -> Result<Vec<u8>>) -> Result
         Some(bytes) => bytes,
         None => {
             let bytes = make()?;
-            if let Err(error) = write(path, &bytes) {
-                tracing::warn!(target: "mscclpp::gpu", %error, path = %path.display(), "a compiled kernel is not cached");
-            }
+            keep(path, &bytes);
             bytes
         }
     };
     drop(lock);
+    Ok(bytes)
+}
+
+/// What `make` makes, in place of the entry's content.
+///
+/// # Errors
+/// As [`get_or_make`].
+#[cfg(feature = "cuda")]
+pub(crate) fn remake(entry: &Entry, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+    let bytes = make()?;
+    if let Some(path) = folder()?.map(|folder| folder.join(&entry.file)) {
+        keep(&path, &bytes);
+    }
     Ok(bytes)
 }
 
@@ -157,8 +168,9 @@ pub fn kernel_cache() -> Option<PathBuf> {
 /// PTX out of the cache of compiled kernels; if it is not there, what `make` makes, which is kept there. For programs that
 /// compile kernels by themselves, with nvcc for example, and load them with [`KernelSource::with_ptx`].
 ///
-/// `name` is for people and becomes part of the file's name. `made_from` is all that the PTX depends on: the compiler with
-/// its version, its options, the source, and each header. Blocks while it is made, here or, for at most 120 s, by another
+/// `name` is for people and becomes part of the file's name. `made_from` is all that the PTX depends on: the compiler's
+/// options, the source, and each header. With the compiler's version among these, a new compiler makes it anew; without, a
+/// kernel in the cache needs no compiler. Blocks while it is made, here or, for at most 120 s, by another
 /// process. A folder that cannot be used, for lack of space or rights, is logged and not used.
 ///
 /// ```
@@ -242,6 +254,12 @@ fn lock(path: &Path) -> io::Result<File> {
             Err(Errno::WOULDBLOCK) if Instant::now() < deadline => thread::sleep(Duration::from_millis(20)),
             Err(error) => return Err(error.into()),
         }
+    }
+}
+
+fn keep(path: &Path, bytes: &[u8]) {
+    if let Err(error) = write(path, bytes) {
+        tracing::warn!(target: "mscclpp::gpu", %error, path = %path.display(), "a compiled kernel is not cached");
     }
 }
 

@@ -5,7 +5,6 @@
 //! `CUDA_HOME`, `CUDA_PATH` and `/usr/local/cuda`. NVRTC needs neither a GPU nor a driver.
 
 use std::{
-    borrow::Cow,
     ffi::{CStr, CString, c_char, c_int},
     path::{Path, PathBuf},
     sync::OnceLock,
@@ -13,40 +12,7 @@ use std::{
 
 use mscclpp_gpu_sys::nvrtc::{Nvrtc, NvrtcResult, Program};
 
-use crate::{Error, KernelSource, Result, cache, env};
-
-/// The PTX of `source` for a device of that compute capability: its own, else what the cache of compiled kernels has that
-/// was compiled beforehand, else what NVRTC makes of it, which the cache then keeps.
-pub(crate) fn ptx<'a>(source: &KernelSource<'a>, capability: (u32, u32)) -> Result<Cow<'a, str>> {
-    let number = capability.0 * 10 + capability.1;
-    if let Some(ptx) = source.ptx_for(number) {
-        return Ok(Cow::Borrowed(ptx));
-    }
-    let text = |bytes: Vec<u8>| Cow::Owned(String::from_utf8_lossy(&bytes).into_owned());
-    for compiled_for in cache::CAPABILITIES_BEFOREHAND.into_iter().filter(|c| *c <= number) {
-        if let Some(ptx) = cache::find(&cache::beforehand(source, compiled_for))? {
-            return Ok(text(ptx));
-        }
-    }
-    let nvrtc = library()
-        .map_err(|error| Error::NoPtx { name: source.name().to_owned(), source: Box::new(error) })?;
-    let (major, minor) = version(nvrtc)?;
-    let architecture = format!("--gpu-architecture=compute_{}{}", capability.0, capability.1);
-    let include = cuda_headers(nvrtc, major).map(|folder| format!("--include-path={}", folder.display()));
-    let mut options = vec![architecture.as_str(), "--std=c++17", "-default-device"];
-    options.extend(include.as_deref());
-    let headers = cache::headers(source);
-    let version = format!("NVRTC {major}.{minor}");
-    let mut parts = vec![version.as_str(), source.cuda()];
-    parts.extend(&options);
-    for (name, header) in &headers {
-        parts.extend([name, header]);
-    }
-    let compiled = cache::get_or_make(&cache::Entry::new(source.name(), "ptx", &parts), || {
-        compile(source.name(), source.cuda(), &headers, &options).map(String::into_bytes)
-    })?;
-    Ok(text(compiled))
-}
+use crate::{Error, Result, env};
 
 /// Compiles CUDA C++ to PTX. This is for programs that load PTX in other ways than with
 /// [`Module::load`](crate::Module::load), which compiles by itself.
@@ -212,16 +178,21 @@ fn candidates(toolkits: &[PathBuf]) -> Vec<PathBuf> {
 
 /// The folder with CUDA's own headers, such as `cuda_fp16.h`: that of the wheels that NVRTC came with, or a toolkit's, if
 /// they are of NVRTC's major version. Others need not compile.
-fn cuda_headers(nvrtc: &Nvrtc, major: c_int) -> Option<PathBuf> {
+///
+/// # Errors
+/// [`Error::System`], with everything that was tried, if there is no NVRTC.
+pub(crate) fn cuda_headers() -> Result<Option<PathBuf>> {
+    let nvrtc = library()?;
+    let (major, _) = version(nvrtc)?;
     let wheels = Path::new(nvrtc.path()).ancestors().skip(2).take(2);
     let wheels = wheels.flat_map(|folder| ["include", "cuda_runtime/include"].map(|name| folder.join(name)));
     let toolkits = env::cuda_toolkits().into_iter().map(|home| home.join("include"));
-    wheels.chain(toolkits).find(|folder| {
+    Ok(wheels.chain(toolkits).find(|folder| {
         let runtime = std::fs::read_to_string(folder.join("cuda_runtime_api.h")).unwrap_or_default();
         let mut lines = runtime.lines().filter_map(|line| line.strip_prefix("#define CUDART_VERSION"));
         let version = lines.find_map(|number| number.trim().parse::<c_int>().ok());
         version.is_some_and(|version| version / 1000 == major) && folder.join("cuda_fp16.h").is_file()
-    })
+    }))
 }
 
 fn check(nvrtc: &Nvrtc, result: NvrtcResult, operation: &str) -> Result<()> {
@@ -281,33 +252,6 @@ mod tests {
         let option = compile("add.cu", SOURCE, &HEADERS, &["--no-such-option"]);
         assert!(matches!(option, Err(Error::Compile { .. })), "{option:?}");
         assert!(matches!(compile("a\0b", SOURCE, &HEADERS, &[]), Err(Error::InvalidArgument(_))));
-    }
-
-    /// As [`crate::Module::load`] does it; nothing is tested where there is no NVRTC.
-    #[test]
-    fn kernels_find_the_headers_of_the_c_library() {
-        let text = include_str!("../../../cuda/kernels/c_headers.cu");
-        match ptx(&KernelSource::new("c_headers.cu", text), (8, 0)) {
-            Ok(ptx) => assert!(ptx.contains(".entry uses_c_headers"), "{ptx}"),
-            Err(Error::NoPtx { .. }) => println!("there is no NVRTC"),
-            Err(error) => panic!("{error}"),
-        }
-        // A header of the kernel's own comes instead.
-        let own = KernelSource::new("own.cu", "#include <stdint.h>\n#if OWN != 1\n#error\n#endif\n");
-        match ptx(&own.with_headers(&[("stdint.h", "#define OWN 1\n")]), (8, 0)) {
-            Ok(_) | Err(Error::NoPtx { .. }) => {}
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    #[test]
-    fn kernels_find_cudas_headers_where_there_are_some() {
-        let Ok(nvrtc) = library() else { return println!("there is no NVRTC") };
-        let Some(folder) = cuda_headers(nvrtc, version(nvrtc).unwrap().0) else {
-            return println!("there are no headers of CUDA beside {}", nvrtc.path());
-        };
-        let types = KernelSource::new("types.cu", "#include <mscclpp/switch_channel_device.hpp>\n");
-        ptx(&types, (9, 0)).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     }
 
     #[test]

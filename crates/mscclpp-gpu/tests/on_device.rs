@@ -1,11 +1,11 @@
-//! Tests that need a GPU but no kernel: the context that a thread had, and values written by copies.
+//! Tests that need a GPU: the context that a thread had, values written by copies, and a kernel that is nearly too large.
 
 mod needs;
 
 use std::{process::ExitCode, ptr, thread};
 
 use libtest_mimic::Arguments;
-use mscclpp_gpu::{Platform, test_support};
+use mscclpp_gpu::{DevicePtr, KernelArgs, KernelSource, LaunchConfig, Module, Platform, test_support};
 use mscclpp_gpu_sys::cuda::{CUcontext, CuResult, Driver};
 
 fn main() -> ExitCode {
@@ -24,6 +24,11 @@ fn main() -> ExitCode {
             1,
             "values_written_by_copies_arrive_in_the_order_of_the_stream",
             values_written_by_copies_arrive_in_the_order_of_the_stream,
+        ),
+        needs::cuda_devices(
+            1,
+            "a_kernel_with_much_shared_memory_of_its_own_puts_through_a_port_channel",
+            a_kernel_with_much_shared_memory_of_its_own_puts_through_a_port_channel,
         ),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -82,4 +87,37 @@ fn values_written_by_copies_arrive_in_the_order_of_the_stream() {
     let mut last = [0; 8];
     word.read(0, &mut last).unwrap();
     assert_eq!(u64::from_ne_bytes(last), 1000);
+}
+
+/// With the 24 KiB for bulk puts, which compute capability 9.0 has, it would have 64 KiB of static shared memory. There may
+/// be 48.
+fn a_kernel_with_much_shared_memory_of_its_own_puts_through_a_port_channel() {
+    let source = KernelSource::new(
+        "much_shared.cu",
+        r#"
+        #include <mscclpp/port_channel_device.hpp>
+        extern "C" __global__ void reversed(int* out, mscclpp::PortChannelDeviceHandle* channel) {
+          __shared__ int own[10 * 1024];
+          for (int i = threadIdx.x; i < 10 * 1024; i += blockDim.x) own[i] = 10 * 1024 - i;
+          __syncthreads();
+          for (int i = threadIdx.x; i < 10 * 1024; i += blockDim.x) out[i] = own[10 * 1024 - 1 - i];
+          if (channel != nullptr) channel->put(0, 0, 4096);
+        }
+        "#,
+    );
+    let gpu = Platform::Cuda.gpu(0).unwrap();
+    // The second load finds in the cache what the first has made.
+    for _ in 0..2 {
+        let kernel = Module::load(&gpu, &source).unwrap().kernel("reversed").unwrap();
+        assert!(kernel.max_resident_blocks(256, 0).unwrap() > 0);
+        let (out, stream) = (gpu.allocate(40 << 10).unwrap(), gpu.stream().unwrap());
+        let args = KernelArgs::new().with(&out).with(DevicePtr::NULL);
+        // SAFETY: the arguments are those of the kernel, which uses no channel.
+        unsafe { kernel.launch(&stream, LaunchConfig::linear(1, 256), &args).unwrap() };
+        stream.synchronize_timeout(std::time::Duration::from_secs(60)).unwrap();
+        let mut bytes = vec![0; 40 << 10];
+        out.read(0, &mut bytes).unwrap();
+        let numbers: Vec<i32> = bytes.as_chunks().0.iter().map(|n| i32::from_ne_bytes(*n)).collect();
+        assert_eq!(numbers, (1..=10 * 1024).collect::<Vec<i32>>());
+    }
 }

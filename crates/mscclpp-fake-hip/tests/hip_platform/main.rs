@@ -50,7 +50,7 @@ const OPENING: [(&str, Outcome); 13] = [
 ];
 
 /// Calls of what is done with open devices.
-const AFTERWARDS: [(&str, Outcome); 55] = [
+const AFTERWARDS: [(&str, Outcome); 54] = [
     ("hipGetDevice", IsError),
     ("hipSetDevice", IsError),
     ("hipThreadExchangeStreamCaptureMode", IsError),
@@ -101,7 +101,6 @@ const AFTERWARDS: [(&str, Outcome); 55] = [
     ("hipModuleLaunchKernel", IsError),
     ("hipModuleLaunchCooperativeKernel", IsError),
     ("hipModuleOccupancyMaxActiveBlocksPerMultiprocessor", IsError),
-    ("hiprtcVersion", IsError),
     ("hiprtcCreateProgram", IsError),
     ("hiprtcCompileProgram", IsError),
     ("hiprtcGetCodeSize", IsError),

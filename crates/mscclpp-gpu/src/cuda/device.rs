@@ -19,6 +19,7 @@ use super::{
     module::{CudaModule, RetiredModules},
     pinned,
     slots::ValueSlots,
+    source,
     stream::CudaStream,
     virtual_memory::Placement,
 };
@@ -28,7 +29,7 @@ use crate::{
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
     driver::{in_use::LeftBehind, pinned::PinnedSpares},
     memory::ExportHandle,
-    numa, nvrtc,
+    numa,
 };
 
 /// An opened device. There is one per device and process, and it lives as long as the process.
@@ -300,8 +301,8 @@ impl DeviceBackend for &'static Device {
 
     fn load_module(&self, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
         let capability = self.properties.compute_capability.unwrap_or((8, 0));
-        let ptx = nvrtc::ptx(source, capability)?;
-        Ok(Arc::new(CudaModule::load(self, source.name(), &ptx)?))
+        let module = source::load(source, capability, |ptx| CudaModule::load(self, source.name(), ptx))?;
+        Ok(Arc::new(module))
     }
 
     unsafe fn load_binary(&self, name: &str, binary: &[u8]) -> Result<Arc<dyn ModuleBackend>> {

@@ -25,6 +25,7 @@ mod module;
 mod pinned;
 mod ptx;
 mod slots;
+mod source;
 mod stream;
 mod virtual_memory;
 

@@ -18,7 +18,7 @@ use super::{
     cubin,
     device::Device,
     failure::{check, failure, log_failure},
-    ptx,
+    ptx, source,
     stream::CudaStream,
 };
 use crate::{
@@ -36,6 +36,14 @@ pub(super) struct CudaModule {
     /// What it holds, as far as that is known, for messages.
     kernels: Option<Vec<String>>,
     variables: Option<Vec<String>>,
+    /// The most static shared memory that one of the kernels has, in bytes.
+    most_shared: u32,
+}
+
+impl source::Loaded for CudaModule {
+    fn fits(&self) -> bool {
+        self.most_shared <= DEFAULT_SHARED_BYTES
+    }
 }
 
 struct Loaded {
@@ -94,11 +102,12 @@ impl CudaModule {
         // SAFETY: the caller's promise.
         let raw = unsafe { load(device, name, image)? };
         let loaded = Arc::new(Loaded { device, raw, shared_bytes: Mutex::default() });
-        let module = Self { loaded, kernels, variables };
+        let mut module = Self { loaded, kernels, variables, most_shared: 0 };
         for name in module.kernels.iter().flatten() {
             // Found in text, so it may be a word in a comment.
             if let Some(function) = module.function(name)? {
                 module.load_now(name, function)?;
+                module.most_shared = module.most_shared.max(static_shared_bytes(device.driver(), function)?);
             }
         }
         Ok(module)
@@ -131,6 +140,16 @@ impl CudaModule {
         let result = unsafe { (driver.func_get_attribute)(&raw mut registers, which, function) };
         check(driver, result, format!("cuFuncGetAttribute({name})"))
     }
+}
+
+/// The function is one of a module that lives.
+fn static_shared_bytes(driver: &Driver, function: CUfunction) -> Result<u32> {
+    let mut bytes = 0;
+    let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as u32;
+    // SAFETY: `bytes` is valid for the write; a function of a module that lives.
+    let result = unsafe { (driver.func_get_attribute)(&raw mut bytes, which, function) };
+    check(driver, result, "cuFuncGetAttribute(SHARED_SIZE_BYTES)")?;
+    Ok(u32::try_from(bytes).unwrap_or(0))
 }
 
 /// # Safety
@@ -292,12 +311,8 @@ impl CudaKernel {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
                 // Static and dynamic shared memory have the default together.
-                let mut own = 0;
-                let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as u32;
-                // SAFETY: `own` is valid for the write; a function of a module that lives.
-                let result = unsafe { (driver.func_get_attribute)(&raw mut own, which, self.function) };
-                check(driver, result, "cuFuncGetAttribute(SHARED_SIZE_BYTES)")?;
-                new.insert(DEFAULT_SHARED_BYTES.saturating_sub(u32::try_from(own).unwrap_or(0)))
+                let own = static_shared_bytes(driver, self.function)?;
+                new.insert(DEFAULT_SHARED_BYTES.saturating_sub(own))
             }
         };
         if bytes > *limit {

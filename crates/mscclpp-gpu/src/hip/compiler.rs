@@ -13,14 +13,10 @@ const VERSION_OF_MAJOR: c_int = 10_000_000;
 /// Before ROCm 7, hiprtc declares some of the types that the device API declares, and in another way.
 const HAS_TYPES: &str = "-DMSCCLPP_HIPRTC_HAS_TYPES";
 
-/// The code of `source` for `architecture`, such as `gfx942:sramecc+:xnack-`: what the cache has, else what hiprtc makes
-/// of it.
+/// The code of `source` for `architecture`, such as `gfx942:sramecc+:xnack-`: what the cache has, for which hiprtc is not
+/// needed, else what hiprtc makes of it.
 pub(super) fn code(hip: &Hip, source: &KernelSource<'_>, architecture: &str) -> Result<Vec<u8>> {
-    let hiprtc = Hiprtc::load()
-        .map_err(|error| Error::system(format!("loading hiprtc, to compile {}", source.name()), error))?;
-    let (mut major, mut minor, mut runtime) = (0, 0, 0);
-    // SAFETY: both are valid for the write.
-    check(unsafe { (hiprtc.version)(&raw mut major, &raw mut minor) }, "hiprtcVersion")?;
+    let mut runtime = 0;
     // SAFETY: `runtime` is valid for the write.
     let result = unsafe { (hip.runtime_get_version)(&raw mut runtime) };
     failure::check(hip, result, "hipRuntimeGetVersion")?;
@@ -31,14 +27,18 @@ pub(super) fn code(hip: &Hip, source: &KernelSource<'_>, architecture: &str) -> 
         options.push(HAS_TYPES);
     }
     let headers = cache::headers(source);
-    let version = format!("hiprtc {major}.{minor} of HIP {runtime}");
+    let version = format!("HIP {runtime}");
     let mut parts = vec![version.as_str(), source.cuda()];
     parts.extend(&options);
     for (name, header) in &headers {
         parts.extend([name, header]);
     }
     let entry = cache::Entry::new(source.name(), "co", &parts);
-    cache::get_or_make(&entry, || compile(hiprtc, source.name(), source.cuda(), &headers, &options))
+    cache::get_or_make(&entry, || {
+        let hiprtc = Hiprtc::load()
+            .map_err(|error| Error::system(format!("loading hiprtc, to compile {}", source.name()), error))?;
+        compile(hiprtc, source.name(), source.cuda(), &headers, &options)
+    })
 }
 
 fn compile(

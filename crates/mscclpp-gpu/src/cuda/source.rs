@@ -1,0 +1,230 @@
+//! From a source to what the driver loads.
+
+use std::{borrow::Cow, cell::Cell};
+
+use crate::{Error, KernelSource, Result, cache, nvrtc};
+
+/// What `load` makes of the PTX of `source` for a device of that compute capability: its own, else what the cache of
+/// compiled kernels has, for which NVRTC is not needed, else what NVRTC makes of it, which the cache then keeps.
+///
+/// A kernel whose own shared memory leaves no room for that of port channels is compiled again without theirs. Drivers
+/// differ in when they find that out: some refuse to load it, and what others have loaded does not fit ([`Loaded::fits`]).
+pub(super) fn load<T: Loaded>(
+    source: &KernelSource<'_>,
+    capability: (u32, u32),
+    load: impl Fn(&str) -> Result<T>,
+) -> Result<T> {
+    let has_stage = Cell::new(false);
+    let load = |ptx: &str| {
+        has_stage.set(ptx.contains(STAGE));
+        load(ptx)
+    };
+    let loaded = match compiled_beforehand(source, capability)? {
+        Some(ptx) => load(&ptx),
+        None => compile_and_load(source, capability, &[], load),
+    };
+    let is_too_large = match &loaded {
+        Ok(loaded) => !loaded.fits(),
+        Err(error) => says(error, TOO_LARGE),
+    };
+    if !is_too_large || !has_stage.get() || source.cuda().is_empty() {
+        return loaded;
+    }
+    match compile_and_load(source, capability, &[WITHOUT_STAGE], load) {
+        Ok(fitting) if fitting.fits() => {
+            tracing::warn!(
+                target: "mscclpp::gpu", name = source.name(),
+                "compiled with MSCCLPP_PORT_STAGE_BYTES=0: with the shared memory for bulk puts of port channels its kernels \
+                 need more than the 48 KiB that there are, so puts copy words or go through the proxy"
+            );
+            Ok(fitting)
+        }
+        _ => loaded,
+    }
+}
+
+/// Kernels that the driver has loaded.
+pub(super) trait Loaded {
+    /// Whether the shared memory that each of them has of its own is as much as it may be.
+    fn fits(&self) -> bool;
+}
+
+/// The variable in PTX that bulk puts of port channels go through.
+const STAGE: &str = "portStage";
+const WITHOUT_STAGE: &str = "-DMSCCLPP_PORT_STAGE_BYTES=0";
+
+/// What the driver says, in the log of its compiler or as its result.
+const TOO_LARGE: &str = "too much shared data";
+const TOO_NEW: &str = "CUDA_ERROR_UNSUPPORTED_PTX_VERSION";
+
+fn says(error: &Error, words: &str) -> bool {
+    matches!(error, Error::Compile { log, .. } if log.contains(words))
+}
+
+/// The source's own PTX, or what the cache has that was put there for it.
+fn compiled_beforehand<'a>(
+    source: &KernelSource<'a>,
+    capability: (u32, u32),
+) -> Result<Option<Cow<'a, str>>> {
+    let number = capability.0 * 10 + capability.1;
+    if let Some(ptx) = source.ptx_for(number) {
+        return Ok(Some(Cow::Borrowed(ptx)));
+    }
+    for compiled_for in cache::CAPABILITIES_BEFOREHAND.into_iter().filter(|c| *c <= number) {
+        if let Some(ptx) = cache::find(&cache::beforehand(source, compiled_for))? {
+            return Ok(Some(Cow::Owned(String::from_utf8_lossy(&ptx).into_owned())));
+        }
+    }
+    Ok(None)
+}
+
+fn compile_and_load<T>(
+    source: &KernelSource<'_>,
+    capability: (u32, u32),
+    more: &[&str],
+    load: impl Fn(&str) -> Result<T>,
+) -> Result<T> {
+    let (options, headers) = (options(capability, more), cache::headers(source));
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let entry = entry(source, &options, &headers);
+    let is_new = Cell::new(false);
+    let make = || {
+        is_new.set(true);
+        let include = nvrtc::cuda_headers()
+            .map_err(|error| Error::NoPtx { name: source.name().to_owned(), source: Box::new(error) })?
+            .map(|folder| format!("--include-path={}", folder.display()));
+        let options: Vec<&str> = options.iter().copied().chain(include.as_deref()).collect();
+        nvrtc::compile(source.name(), source.cuda(), &headers, &options).map(String::into_bytes)
+    };
+    let text = |ptx: Vec<u8>| String::from_utf8_lossy(&ptx).into_owned();
+    match load(&text(cache::get_or_make(&entry, make)?)) {
+        // It was made where NVRTC and driver are newer, or before this one's NVRTC was replaced by an older one.
+        Err(error) if !is_new.get() && says(&error, TOO_NEW) => match cache::remake(&entry, make) {
+            Ok(ptx) => load(&text(ptx)),
+            Err(_) => Err(error),
+        },
+        loaded => loaded,
+    }
+}
+
+fn options(capability: (u32, u32), more: &[&str]) -> Vec<String> {
+    let architecture = format!("--gpu-architecture=compute_{}{}", capability.0, capability.1);
+    let all = [architecture.as_str(), "--std=c++17", "-default-device"];
+    all.iter().chain(more).map(|&option| option.to_owned()).collect()
+}
+
+/// NVRTC's version is not in the name: it would have to be there to say which it is.
+fn entry(source: &KernelSource<'_>, options: &[&str], headers: &[(&str, &str)]) -> cache::Entry {
+    let mut parts = vec!["NVRTC", source.cuda()];
+    parts.extend(options);
+    for (name, header) in headers {
+        parts.extend([name, header]);
+    }
+    cache::Entry::new(source.name(), "ptx", &parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Puts `ptx` where that of `source` is looked for, as if NVRTC had made it.
+    fn put(source: &KernelSource<'_>, more: &[&str], ptx: &str) {
+        let (options, headers) = (options((9, 0), more), cache::headers(source));
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        cache::remake(&entry(source, &options, &headers), || Ok(ptx.into())).unwrap();
+    }
+
+    fn refused(log: &str) -> Error {
+        Error::Compile { name: "the PTX".to_owned(), log: log.to_owned() }
+    }
+
+    /// PTX, and whether a driver that has loaded it says that it fits.
+    #[derive(Debug, PartialEq)]
+    struct Ptx(String, bool);
+
+    impl Loaded for Ptx {
+        fn fits(&self) -> bool {
+            self.1
+        }
+    }
+
+    /// No NVRTC is needed here, which most machines that run this do not have.
+    #[test]
+    fn what_leaves_no_room_for_the_stage_is_loaded_without_it() {
+        const PTXAS: &str = "cuModuleLoadDataEx failed: CUDA_ERROR_INVALID_PTX (218): a PTX JIT compilation failed\n\
+                             ptxas error   : Entry function 'f' uses too much shared data (0x10080 bytes, 0xc000 max)";
+        let source = KernelSource::new("stage.cu", "// of the test of what leaves no room");
+        // What comes of it, and how often something was loaded.
+        let attempt = |driver: &dyn Fn(&str) -> Result<bool>| {
+            let times = Cell::new(0);
+            let loaded = load(&source, (9, 0), |ptx| {
+                times.set(times.get() + 1);
+                Ok(Ptx(ptx.to_owned(), driver(ptx)?))
+            });
+            (loaded.map(|ptx| ptx.0).map_err(|error| error.to_string()), times.get())
+        };
+        let only_without =
+            |log: &'static str| move |ptx: &str| if ptx == "without" { Ok(true) } else { Err(refused(log)) };
+        let stage = "_ZZN7mscclpp6detail9portStageEvE5stage and more";
+        put(&source, &[], stage);
+        put(&source, &[WITHOUT_STAGE], "without");
+        assert_eq!(attempt(&only_without(PTXAS)), (Ok("without".to_owned()), 2));
+        assert_eq!(attempt(&|ptx| Ok(ptx == "without")), (Ok("without".to_owned()), 2));
+        // What does not fit without the stage either is as it was first.
+        let (failed, times) = attempt(&|_| Err(refused(PTXAS)));
+        assert!(failed.unwrap_err().contains("0x10080") && times == 2);
+        assert_eq!(attempt(&|_| Ok(false)), (Ok(stage.to_owned()), 2));
+        // Nothing else is tried twice.
+        assert_eq!(attempt(&only_without("another error")).1, 1);
+        assert_eq!(attempt(&|_| Ok(true)), (Ok(stage.to_owned()), 1));
+        put(&source, &[], "its own memory alone");
+        assert_eq!(attempt(&only_without(PTXAS)).1, 1);
+        assert_eq!(attempt(&|_| Ok(false)).1, 1);
+    }
+
+    /// The PTX that a device gets, or none where there is no NVRTC.
+    fn compiled(source: &KernelSource<'_>, capability: (u32, u32)) -> Option<String> {
+        match load(source, capability, |ptx| Ok(Ptx(ptx.to_owned(), true))) {
+            Ok(ptx) => Some(ptx.0),
+            Err(Error::NoPtx { .. }) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Nothing is tested where there is no NVRTC.
+    #[test]
+    fn kernels_find_the_headers_of_the_c_library() {
+        let text = include_str!("../../../../cuda/kernels/c_headers.cu");
+        let ptx = compiled(&KernelSource::new("c_headers.cu", text), (8, 0));
+        assert!(ptx.is_none_or(|ptx| ptx.contains(".entry uses_c_headers")));
+        // A header of the kernel's own comes instead.
+        let own = KernelSource::new("own.cu", "#include <stdint.h>\n#if OWN != 1\n#error\n#endif\n");
+        compiled(&own.with_headers(&[("stdint.h", "#define OWN 1\n")]), (8, 0));
+    }
+
+    /// Nothing is tested where there is no NVRTC, or no headers of CUDA beside it.
+    #[test]
+    fn kernels_find_cudas_headers_where_there_are_some() {
+        if let Ok(Some(_)) = nvrtc::cuda_headers() {
+            compiled(
+                &KernelSource::new("types.cu", "#include <mscclpp/switch_channel_device.hpp>\n"),
+                (9, 0),
+            );
+        }
+    }
+
+    #[test]
+    fn ptx_that_is_too_new_for_the_driver_is_made_again() {
+        let text = "extern \"C\" __global__ void made_again() {}";
+        let source = KernelSource::new("again.cu", text);
+        put(&source, &[], "newer");
+        let loaded = load(&source, (9, 0), |ptx| match ptx {
+            "newer" => Err(refused(TOO_NEW)),
+            ptx => Ok(Ptx(ptx.to_owned(), true)),
+        });
+        match nvrtc::cuda_headers() {
+            Ok(_) => assert!(loaded.unwrap().0.contains("made_again")),
+            Err(_) => assert!(says(&loaded.unwrap_err(), TOO_NEW)),
+        }
+    }
+}

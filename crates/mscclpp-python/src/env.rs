@@ -26,12 +26,17 @@ fn read(variable: &str) -> String {
     env::var_os(variable).unwrap_or_default().to_string_lossy().into_owned()
 }
 
+/// The older name counts where the newer is not set, as for the log itself.
+fn read_either(newer: &str, older: &str) -> String {
+    Some(read(newer)).filter(|value| !value.is_empty()).unwrap_or_else(|| read(older))
+}
+
 impl PyEnv {
     fn new() -> Self {
         Self {
-            debug: read("MSCCLPP_LOG_LEVEL"),
-            debug_subsys: read("MSCCLPP_LOG_SUBSYS"),
-            debug_file: read("MSCCLPP_LOG_FILE"),
+            debug: read_either("MSCCLPP_LOG_LEVEL", "MSCCLPP_DEBUG"),
+            debug_subsys: read_either("MSCCLPP_LOG_SUBSYS", "MSCCLPP_DEBUG_SUBSYS"),
+            debug_file: read_either("MSCCLPP_LOG_FILE", "MSCCLPP_DEBUG_FILE"),
             hca_devices: read("MSCCLPP_HCA_DEVICES"),
             hostid: read("MSCCLPP_HOSTID"),
             socket_family: read("MSCCLPP_SOCKET_FAMILY"),

@@ -2,7 +2,8 @@
 //!
 //! The library logs through [`tracing`], so a program that has a subscriber of its own gets everything there. A program
 //! that has none calls [`init`], which reads the environment:
-//! `MSCCLPP_LOG_LEVEL` (the level), `MSCCLPP_LOG_SUBSYS` (which parts), `MSCCLPP_LOG_FILE` (a file instead of standard error) and
+//! `MSCCLPP_LOG_LEVEL` (the level), `MSCCLPP_LOG_SUBSYS` (which parts), `MSCCLPP_LOG_FILE` (a file instead of standard error),
+//! or under their older names `MSCCLPP_DEBUG`, `MSCCLPP_DEBUG_SUBSYS` and `MSCCLPP_DEBUG_FILE`, and
 //! `RUST_LOG` (a filter in the syntax of [`EnvFilter`], in place of level and parts). The book's page "Environment variables"
 //! (`docs/src/environment.md`) has their values and defaults.
 //!
@@ -66,10 +67,10 @@ pub fn init_redirectable() -> Result<Redirect> {
     let output = tracing_subscriber::fmt::layer();
     let output: Output = match &file {
         None => output.with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).boxed(),
-        Some(path) => {
+        Some((variable, path)) => {
             let file =
                 OpenOptions::new().create(true).append(true).open(path).map_err(|e| Error::System {
-                    operation: format!("opening the log file {} (MSCCLPP_LOG_FILE)", path.display()),
+                    operation: format!("opening the log file {} ({variable})", path.display()),
                     source: Arc::new(e),
                 })?;
             output.with_ansi(false).with_writer(Mutex::new(file)).boxed()
@@ -178,33 +179,46 @@ impl Visit for Text {
 struct Settings {
     /// In the syntax of [`EnvFilter`], and valid.
     filter: String,
-    file: Option<PathBuf>,
+    /// With the variable that names it.
+    file: Option<(&'static str, PathBuf)>,
 }
+
+/// The name of a variable, and the one that it had before: that counts where the first is not set.
+type Names = [&'static str; 2];
+const LEVEL: Names = ["MSCCLPP_LOG_LEVEL", "MSCCLPP_DEBUG"];
+const SUBSYS: Names = ["MSCCLPP_LOG_SUBSYS", "MSCCLPP_DEBUG_SUBSYS"];
+const FILE: Names = ["MSCCLPP_LOG_FILE", "MSCCLPP_DEBUG_FILE"];
+
+/// A value, and the variable that has it.
+type Set<T> = (&'static str, T);
 
 impl Settings {
     fn from_lookup(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self> {
-        let text = |variable, expected| -> Result<Option<String>> {
-            match lookup(variable).map(OsString::into_string) {
-                None => Ok(None),
-                Some(Ok(value)) => Ok(Some(value).filter(|value| !value.is_empty())),
-                Some(Err(value)) => Err(Error::Environment {
+        let set = |names: &[&'static str]| {
+            names.iter().find_map(|name| Some((*name, lookup(name).filter(|value| !value.is_empty())?)))
+        };
+        let text = |names: &[&'static str], expected| -> Result<Option<Set<String>>> {
+            let Some((variable, value)) = set(names) else { return Ok(None) };
+            match value.into_string() {
+                Ok(value) => Ok(Some((variable, value))),
+                Err(value) => Err(Error::Environment {
                     variable,
                     value: value.to_string_lossy().into_owned(),
                     expected,
                 }),
             }
         };
-        let filter = match text("RUST_LOG", DIRECTIVES)? {
-            Some(filter) => {
-                parse("RUST_LOG", &filter)?;
+        let filter = match text(&["RUST_LOG"], DIRECTIVES)? {
+            Some((variable, filter)) => {
+                parse(variable, &filter)?;
                 filter
             }
             None => {
-                let level = level(text("MSCCLPP_LOG_LEVEL", LEVELS)?)?;
-                subsystems(level, text("MSCCLPP_LOG_SUBSYS", NAMES)?)?
+                let level = level(text(&LEVEL, LEVELS)?)?;
+                subsystems(level, text(&SUBSYS, NAMES)?)?
             }
         };
-        let file = lookup("MSCCLPP_LOG_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let file = set(&FILE).map(|(variable, path)| (variable, PathBuf::from(path)));
         Ok(Self { filter, file })
     }
 }
@@ -214,21 +228,21 @@ const NAMES: &str =
     "ALL, or a list of ENV, GPU, NET, CONN, PROXY, WAIT with commas between, perhaps with a ^ in front";
 const DIRECTIVES: &str = "directives such as mscclpp::conn=debug, with commas between";
 
-fn level(value: Option<String>) -> Result<Option<&'static str>> {
-    let Some(value) = value else { return Ok(None) };
+fn level(set: Option<Set<String>>) -> Result<Option<&'static str>> {
+    let Some((variable, value)) = set else { return Ok(None) };
     let level = match value.to_ascii_uppercase().as_str() {
         "DEBUG" => Ok("debug"),
         "INFO" => Ok("info"),
         "WARN" => Ok("warn"),
         "ERROR" => Ok("error"),
-        _ => Err(Error::Environment { variable: "MSCCLPP_LOG_LEVEL", value, expected: LEVELS }),
+        _ => Err(Error::Environment { variable, value, expected: LEVELS }),
     };
     level.map(Some)
 }
 
 /// The filter that lets the named subsystems through from `level` on.
-fn subsystems(level: Option<&str>, value: Option<String>) -> Result<String> {
-    let value = value.unwrap_or_else(|| "ALL".to_owned());
+fn subsystems(level: Option<&str>, set: Option<Set<String>>) -> Result<String> {
+    let (variable, value) = set.unwrap_or_else(|| (SUBSYS[0], "ALL".to_owned()));
     let (inverted, names) = match value.strip_prefix('^') {
         Some(names) => (true, names),
         None => (false, value.as_str()),
@@ -239,7 +253,7 @@ fn subsystems(level: Option<&str>, value: Option<String>) -> Result<String> {
             Some(i) => chosen[i] = true,
             None if name == "ALL" => chosen = [true; SUBSYSTEMS.len()],
             None => {
-                return Err(Error::Environment { variable: "MSCCLPP_LOG_SUBSYS", value, expected: NAMES });
+                return Err(Error::Environment { variable, value, expected: NAMES });
             }
         }
     }
@@ -289,12 +303,26 @@ mod tests {
         ];
         let Settings { filter, file } = settings(&set).unwrap();
         assert_eq!(filter, "mscclpp::bootstrap=debug,mscclpp::conn=debug");
-        assert_eq!(file, Some(PathBuf::from("/tmp/x")));
+        assert_eq!(file, Some(("MSCCLPP_LOG_FILE", PathBuf::from("/tmp/x"))));
         let inverted =
             settings(&[("MSCCLPP_LOG_LEVEL", "warn"), ("MSCCLPP_LOG_SUBSYS", "^ENV,GPU,PROXY,WAIT")])
                 .unwrap();
         assert_eq!(inverted.filter, "mscclpp::bootstrap=warn,mscclpp::conn=warn");
         assert_eq!(settings(&[("MSCCLPP_LOG_SUBSYS", "^ALL")]).unwrap().filter, "off");
+    }
+
+    #[test]
+    fn older_names_count_where_the_newer_are_not_set() {
+        let older =
+            [("MSCCLPP_DEBUG", "INFO"), ("MSCCLPP_DEBUG_SUBSYS", "NET"), ("MSCCLPP_DEBUG_FILE", "/tmp/x")];
+        let Settings { filter, file } = settings(&older).unwrap();
+        assert_eq!(filter, "mscclpp::bootstrap=info");
+        assert_eq!(file, Some(("MSCCLPP_DEBUG_FILE", PathBuf::from("/tmp/x"))));
+        let newer =
+            [("MSCCLPP_LOG_LEVEL", "WARN"), ("MSCCLPP_LOG_SUBSYS", ""), ("MSCCLPP_LOG_FILE", "/tmp/y")];
+        let Settings { filter, file } = settings(&[older, newer].concat()).unwrap();
+        assert_eq!(filter, "mscclpp::bootstrap=warn");
+        assert_eq!(file, Some(("MSCCLPP_LOG_FILE", PathBuf::from("/tmp/y"))));
     }
 
     #[test]
@@ -309,6 +337,8 @@ mod tests {
             ("MSCCLPP_LOG_LEVEL", "LOUD"),
             ("MSCCLPP_LOG_SUBSYS", "NET,CON"),
             ("MSCCLPP_LOG_SUBSYS", "^"),
+            ("MSCCLPP_DEBUG", "LOUD"),
+            ("MSCCLPP_DEBUG_SUBSYS", "NET,CON"),
             ("RUST_LOG", "mscclpp=deafening"),
         ] {
             let error = settings(&[(variable, value)]).unwrap_err();

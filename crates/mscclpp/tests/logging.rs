@@ -14,8 +14,16 @@ use mscclpp_test_support::child::{as_child, output_within, role};
 use support::{LIMIT, connect_all, platform};
 
 const REFUSED: u8 = 3;
-const VARIABLES: [&str; 5] =
-    ["RUST_LOG", "MSCCLPP_LOG_LEVEL", "MSCCLPP_LOG_SUBSYS", "MSCCLPP_LOG_FILE", "MSCCLPP_BOOTSTRAP_SECRET"];
+const VARIABLES: [&str; 8] = [
+    "RUST_LOG",
+    "MSCCLPP_LOG_LEVEL",
+    "MSCCLPP_LOG_SUBSYS",
+    "MSCCLPP_LOG_FILE",
+    "MSCCLPP_DEBUG",
+    "MSCCLPP_DEBUG_SUBSYS",
+    "MSCCLPP_DEBUG_FILE",
+    "MSCCLPP_BOOTSTRAP_SECRET",
+];
 
 fn main() -> ExitCode {
     match role().as_ref().and_then(|role| role.first()).map(String::as_str) {

@@ -11,6 +11,7 @@ use mscclpp_gpu::{
     Stream,
 };
 use mscclpp_gpu_sys::cuda::{CUdeviceptr, CUstream_flags, CUstreamCaptureMode, CuResult, Driver};
+use mscclpp_test_support::child::{as_child, output_within, role};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const BLOCKING: u32 = CUstream_flags::CU_STREAM_DEFAULT as u32;
@@ -37,11 +38,19 @@ const PARTS: &[(&str, Part, &[u32])] = &[
 ];
 
 fn main() -> ExitCode {
-    let mut trials = vec![needs::cuda_devices(
-        1,
-        "adopted_threads_may_call_the_driver",
-        adopted_threads_may_call_the_driver,
-    )];
+    if role().is_some() {
+        opens_the_device();
+        return ExitCode::SUCCESS;
+    }
+    let mut trials = vec![
+        needs::cuda_devices(1, "adopted_threads_may_call_the_driver", adopted_threads_may_call_the_driver),
+        needs::cuda_devices(1, "what_cannot_be_done_says_when_it_can", what_cannot_be_done_says_when_it_can),
+        // In a process in which this library has done nothing yet.
+        needs::cuda_devices(1, "a_device_is_opened_for_the_first_time", || {
+            let output = output_within(3 * LIMIT, &mut as_child(&["open"]));
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }),
+    ];
     for &(name, part, flags) in PARTS {
         trials.push(needs::cuda_devices(1, &format!("in_the_thread_that_captures::{name}"), move || {
             flags.iter().for_each(|flags| beside_a_capture(*flags, part));
@@ -246,4 +255,45 @@ fn adopted_threads_may_call_the_driver() {
             streams_and_events(gpu)
         })
     });
+}
+
+/// In a child: somebody else has made the context and captures, when this library is used for the first time.
+fn opens_the_device() {
+    let (driver, global) =
+        (Driver::load().unwrap(), CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL as u32);
+    let (mut device, mut context, mut stream, mut graph) =
+        (0, ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+    // SAFETY: each is valid for the write, and what is used was made before.
+    unsafe {
+        assert_eq!((driver.init)(0), CuResult::SUCCESS);
+        assert_eq!((driver.device_get)(&raw mut device, 0), CuResult::SUCCESS);
+        assert_eq!((driver.device_primary_ctx_retain)(&raw mut context, device), CuResult::SUCCESS);
+        assert_eq!((driver.ctx_set_current)(context), CuResult::SUCCESS);
+        assert_eq!((driver.stream_create)(&raw mut stream, NON_BLOCKING), CuResult::SUCCESS);
+        assert_eq!((driver.stream_begin_capture)(stream, global), CuResult::SUCCESS);
+    }
+    let gpu = Platform::Cuda.gpu(0).unwrap();
+    for (_, part, _) in PARTS {
+        part(&gpu);
+    }
+    // SAFETY: as above.
+    assert_eq!(unsafe { (driver.stream_end_capture)(stream, &raw mut graph) }, CuResult::SUCCESS);
+}
+
+fn what_cannot_be_done_says_when_it_can() {
+    let gpu = Platform::Cuda.gpu(0).unwrap();
+    let capture = Capture::begin(&gpu, NON_BLOCKING);
+    for result in [capture.stream.synchronize(), gpu.synchronize()] {
+        let error = result.expect_err("it was allowed").to_string();
+        assert!(error.contains("capture"), "{error}");
+    }
+    drop(capture);
+    let capture = Capture::begin(&gpu, BLOCKING);
+    let word = gpu.allocate(8).unwrap();
+    // SAFETY: it is refused.
+    let result = unsafe { gpu.default_stream().unwrap().fill(word.ptr(), 8, 1) };
+    let error = result.expect_err("it was allowed").to_string();
+    assert!(error.contains("Gpu::stream"), "{error}");
+    drop(capture);
+    buffers(&gpu);
 }

@@ -101,3 +101,56 @@ fn one_call_makes_a_channel_of_a_connection() {
         comm.bootstrap().barrier().unwrap();
     });
 }
+
+/// Two ranks set everything up while each captures a stream, in the thread that captures or in another. The capture has
+/// then what was captured and nothing else, and what was set up works.
+#[test]
+fn everything_can_be_set_up_while_a_stream_captures() {
+    ranks(2, |comm| {
+        let (rank, peer) = (comm.bootstrap().rank(), peer_of(&comm));
+        let gpu = comm.context().gpu(device_of(rank)).unwrap();
+        let (stream, word) = (gpu.stream().unwrap(), gpu.allocate(8).unwrap());
+        let set_up = || {
+            let connection = comm.connect(endpoint_of(rank), peer, 5).unwrap().wait().unwrap();
+            let buffer = gpu.allocate(64).unwrap();
+            let own = comm.register_buffer(&buffer, Transport::CUDA_IPC).unwrap();
+            comm.send_memory(&own, peer, 5).unwrap();
+            let theirs = comm.recv_memory(peer, 5).unwrap().wait().unwrap();
+            let channel =
+                MemoryChannel::from_connection(&comm, &connection, &theirs, &own, Some(&own)).unwrap();
+            let service = ProxyService::new(&gpu).unwrap();
+            let port = service.build_port_channel(&comm, &connection, &theirs, &own).unwrap();
+            service.start_proxy(true).unwrap();
+            let mut side = Side::new(&gpu).unwrap();
+            side.signal(channel.base(), 1);
+            assert_eq!(side.wait_once(channel.base(), -1), Outcome::Signalled);
+            buffer.write(0, &[rank as u8 + 1; 8]).unwrap();
+            connection.write(&theirs, 32, &own, 0, 8).unwrap();
+            connection.flush(support::LIMIT).unwrap();
+            comm.bootstrap().barrier().unwrap();
+            let mut got = [0; 8];
+            buffer.read(32, &mut got).unwrap();
+            assert_eq!(got, [peer as u8 + 1; 8]);
+            service.stop_proxy().unwrap();
+            drop(port);
+        };
+        for in_another_thread in [false, true] {
+            stream.begin_capture().unwrap();
+            // SAFETY: so here and below: the word outlives the work, which is waited for.
+            unsafe { stream.fill(word.ptr(), 8, 3).unwrap() };
+            match in_another_thread {
+                true => std::thread::scope(|scope| scope.spawn(set_up).join().expect("the other thread")),
+                false => set_up(),
+            }
+            let graph = stream.end_capture().unwrap();
+            word.fill(0, 8, 0).unwrap();
+            // SAFETY: see above.
+            unsafe { graph.launch(&stream).unwrap() };
+            stream.synchronize_timeout(support::LIMIT).unwrap();
+            let mut filled = [0; 8];
+            word.read(0, &mut filled).unwrap();
+            assert_eq!(filled, [3; 8], "in another thread: {in_another_thread}");
+            comm.bootstrap().barrier().unwrap();
+        }
+    });
+}

@@ -103,6 +103,17 @@ fn hint(result: CuResult) -> Option<&'static str> {
         CuResult::ILLEGAL_ADDRESS | CuResult::LAUNCH_FAILED => {
             "a kernel or copy submitted before failed; the device cannot be used again in this process"
         }
+        CuResult::STREAM_CAPTURE_UNSUPPORTED => {
+            "a stream that is being captured cannot be asked or waited for, nor can its device: do that before the capture \
+             begins or after it has ended"
+        }
+        CuResult::STREAM_CAPTURE_INVALIDATED => {
+            "a call that no capture allows has broken this one: begin it anew, and make that call before or after it"
+        }
+        CuResult::STREAM_CAPTURE_IMPLICIT => {
+            "the default stream waits for blocking streams, of which one is being captured: use a stream of Gpu::stream, \
+             capture a non-blocking one, or do this before or after the capture"
+        }
         CuResult::UNKNOWN => {
             "often /dev/nvidia-uvm is missing or not accessible, or the kernel module is in error (`dmesg`)"
         }
@@ -122,6 +133,9 @@ mod tests {
             (CuResult::SYSTEM_NOT_READY, "fabricmanager"),
             (CuResult::SYSTEM_DRIVER_MISMATCH, "kernel module"),
             (CuResult::UNKNOWN, "nvidia-uvm"),
+            (CuResult::STREAM_CAPTURE_UNSUPPORTED, "before the capture"),
+            (CuResult::STREAM_CAPTURE_INVALIDATED, "begin it anew"),
+            (CuResult::STREAM_CAPTURE_IMPLICIT, "Gpu::stream"),
         ] {
             assert!(hint(result).is_some_and(|hint| hint.contains(word)), "{result:?}");
         }

@@ -19,15 +19,20 @@ pub(super) fn load<T: Loaded>(
         has_stage.set(ptx.contains(STAGE));
         load(ptx)
     };
+    let is_text = !source.cuda().is_empty();
     let loaded = match compiled_beforehand(source, capability)? {
-        Some(ptx) => load(&ptx),
+        // An older NVRTC may be here.
+        Some(ptx) => load(&ptx).or_else(|error| match is_text && says(&error, TOO_NEW) {
+            true => compile_and_load(source, capability, &[], load).map_err(|_| error),
+            false => Err(error),
+        }),
         None => compile_and_load(source, capability, &[], load),
     };
     let is_too_large = match &loaded {
         Ok(loaded) => !loaded.fits(),
         Err(error) => says(error, TOO_LARGE),
     };
-    if !is_too_large || !has_stage.get() || source.cuda().is_empty() {
+    if !is_too_large || !has_stage.get() || !is_text {
         return loaded;
     }
     match compile_and_load(source, capability, &[WITHOUT_STAGE], load) {

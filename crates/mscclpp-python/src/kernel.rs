@@ -31,20 +31,22 @@ struct Loaded {
 
 #[pymethods]
 impl PyKernel {
-    /// Compiles `source`. `name` stands in messages; `headers` are the names by which the source includes files, and their
-    /// texts.
+    /// Compiles `source`, unless `ptx` was made of it. `name` stands in messages; `headers` are the names by which the source
+    /// includes files, and their texts.
     #[new]
-    #[pyo3(signature = (name, source, headers, kernel))]
+    #[pyo3(signature = (name, source, headers, kernel, ptx = None))]
     fn new(
         py: Python<'_>,
         name: String,
         source: String,
         headers: Vec<(String, String)>,
         kernel: String,
+        ptx: Option<String>,
     ) -> PyResult<Self> {
         Self::load(py, kernel, move |gpu| {
             let headers: Vec<(&str, &str)> = headers.iter().map(|(name, text)| (&**name, &**text)).collect();
-            Module::load(gpu, &KernelSource::new(&name, &source).with_headers(&headers))
+            let ptx: Vec<(u32, &str)> = ptx.iter().map(|ptx| (0, &**ptx)).collect();
+            Module::load(gpu, &KernelSource::new(&name, &source).with_headers(&headers).with_ptx(&ptx))
         })
     }
 

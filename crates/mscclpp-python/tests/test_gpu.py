@@ -1,5 +1,6 @@
 """What there is on GPUs alone: streams, libraries with memory of their own, the compiler nvcc."""
 
+import concurrent.futures
 import ctypes
 import shutil
 import subprocess
@@ -86,7 +87,6 @@ def test_what_was_compiled_is_kept(tmp_path, monkeypatch):
         pytest.skip("there is no nvcc")
     for name in ("plain.cu", "plain.hpp"):
         shutil.copy(f"{KERNELS}/{name}", tmp_path)
-    mscclpp.utils._version_of(_find_nvcc())
     ran = []
     run = subprocess.run
     monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: ran.append(args) or run(*args, **kwargs))
@@ -107,6 +107,105 @@ def test_what_was_compiled_is_kept(tmp_path, monkeypatch):
     assert (shown(), shown(), len(ran)) == (2003, 2003, 2)
     (tmp_path / "sub" / "beside.hpp").write_text("#define OF_HEADER 4000\n")
     assert (shown(), shown(), len(ran)) == (4003, 4003, 3)
+
+
+def test_a_kernel_in_the_cache_needs_no_nvcc(monkeypatch):
+    if _find_nvcc() is None:
+        pytest.skip("there is no nvcc")
+
+    def load():
+        return KernelBuilder("plain.cu", "indices", KERNELS, {"EXTRA": 7}).get_compiled_kernel()
+
+    load()
+    # Nor another compiler: with its name comes an error if one is looked for.
+    monkeypatch.setattr(mscclpp.utils, "_find_nvcc", lambda: pytest.fail("nvcc was looked for"))
+    assert load()
+
+
+def test_a_kernel_with_much_shared_memory_puts(tmp_path):
+    """It has more than the 24 KiB that bulk puts leave."""
+    (tmp_path / "much.cu").write_text("""
+        #include <mscclpp/port_channel_device.hpp>
+        extern "C" __global__ void much(int* out, mscclpp::PortChannelDeviceHandle* channel) {
+          __shared__ int own[10 * 1024];
+          for (int i = threadIdx.x; i < 10 * 1024; i += blockDim.x) own[i] = i;
+          __syncthreads();
+          if (threadIdx.x == 0) *out = own[10 * 1024 - 1];
+          if (channel != nullptr) channel->put(0, 0, 4096);
+        }
+    """)
+    kernel = KernelBuilder("much.cu", "much", str(tmp_path)).get_compiled_kernel()
+    out = mscclpp.GpuBuffer(1, dtype=numpy.int32)
+    kernel.launch_kernel((out, 0), 1, 32, 0, None)
+    mscclpp.synchronize(60)
+    assert out.get().tolist() == [10 * 1024 - 1]
+
+
+def set_up(group, rank, peer):
+    """All that a program has before its first kernel, and one use of it."""
+    buffer = mscclpp.RawGpuBuffer(64)
+    connections = group.make_connection([peer], mscclpp.Transport.CudaIpc)
+    memories = group.register_tensor_with_connections(buffer, connections)
+    own = group.register_local_memory(buffer, connections)
+    semaphores = group.make_semaphores(connections)
+    proxy = mscclpp.ProxyService()
+    channels = [
+        group.make_memory_channels(buffer, connections),
+        group.make_port_channels(proxy, buffer, connections),
+        KernelBuilder("plain.cu", "indices", KERNELS, {"EXTRA": 1}).get_compiled_kernel(),
+    ]
+    proxy.start_proxy()
+    connections[peer].write(memories[peer], 0, own, 32, 32)
+    connections[peer].flush()
+    group.barrier()
+    proxy.stop_proxy()
+    return [buffer, connections, memories, own, semaphores, proxy, channels]
+
+
+def within_a_capture(rank, n, address, library, where):
+    group, peer, runtime = ranks.group(rank, n, address), 1 - rank, arrays.cuda.runtime
+
+    def work():
+        if where == "this thread":
+            return set_up(group, rank, peer)
+        device = rank % mscclpp.device_count()
+        with concurrent.futures.ThreadPoolExecutor(1, initializer=mscclpp.set_device, initargs=(device,)) as other:
+            return other.submit(set_up, group, rank, peer).result(60)
+
+    if library == "torch":
+        import torch
+
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+        array, graph = torch.zeros(4, dtype=torch.int32, device="cuda"), torch.cuda.CUDAGraph()
+        array += 0
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            array += 3
+            made = work()
+        graph.replay()
+        torch.cuda.synchronize()
+    else:
+        array, stream = arrays.zeros(4, dtype=numpy.int32), arrays.cuda.Stream(non_blocking=True)
+        with stream:
+            array += 0
+            runtime.deviceSynchronize()
+            # As PyTorch does it.
+            stream.begin_capture(runtime.streamCaptureModeGlobal)
+            array += 3
+            made = work()
+            graph = stream.end_capture()
+            graph.launch(stream)
+            stream.synchronize()
+    group.barrier()
+    return len(made), array.tolist()
+
+
+@pytest.mark.parametrize("where", ["this thread", "another thread"])
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_everything_is_set_up_while_a_stream_captures(library, where):
+    if library == "torch":
+        pytest.importorskip("torch")
+    assert ranks.run(2, within_a_capture, library, where) == [(7, [3] * 4)] * 2
 
 
 @pytest.mark.parametrize("form", ["ptx", "cubin", "fatbin"])

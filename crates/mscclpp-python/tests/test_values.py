@@ -1,6 +1,9 @@
 """Values without a job: enumerations, flags, configurations, ids, errors, settings."""
 
+import os
 import pickle
+import subprocess
+import sys
 
 import mscclpp
 import pytest
@@ -134,6 +137,21 @@ def test_settings_are_one_read_only_object():
     assert isinstance(settings.cuda_ipc_use_default_stream, bool) and isinstance(settings.ib_gid_index, int)
     with pytest.raises(AttributeError):
         settings.debug = "INFO"
+
+
+def test_older_names_of_the_log_count_where_newer_are_not_set():
+    ask = "import mscclpp; e = mscclpp.env(); print(e.debug, e.debug_subsys, e.debug_file)"
+    names = ("LOG_LEVEL", "LOG_SUBSYS", "LOG_FILE", "DEBUG", "DEBUG_SUBSYS", "DEBUG_FILE")
+    plain = {name: value for name, value in os.environ.items() if name.removeprefix("MSCCLPP_") not in names}
+    older = {"MSCCLPP_DEBUG": "INFO", "MSCCLPP_DEBUG_SUBSYS": "NET", "MSCCLPP_DEBUG_FILE": os.devnull}
+
+    def said(**variables):
+        command = [sys.executable, "-c", ask]
+        return subprocess.run(command, env={**plain, **variables}, capture_output=True, text=True, timeout=60)
+
+    assert said(**older).stdout.split() == ["INFO", "NET", os.devnull]
+    assert said(**older, MSCCLPP_LOG_LEVEL="WARN").stdout.split() == ["WARN", "NET", os.devnull]
+    assert "MSCCLPP_DEBUG" in said(MSCCLPP_DEBUG="LOUD").stderr
 
 
 def noted(caught):

@@ -637,7 +637,9 @@ class Env:
 
 @final
 class _Kernel:
-    def __new__(cls, name: str, source: str, headers: Sequence[tuple[str, str]], kernel: str) -> Self: ...
+    def __new__(
+        cls, name: str, source: str, headers: Sequence[tuple[str, str]], kernel: str, ptx: str | None = None
+    ) -> Self: ...
     @staticmethod
     def of_ptx(name: str, ptx: str, kernel: str) -> _Kernel: ...
     @staticmethod

@@ -62,10 +62,12 @@ class Kernel:
             self._kernel = _mscclpp._Kernel.of_ptx(f"{kernel_name}.ptx", ptx, kernel_name)
 
     @classmethod
-    def _of_source(cls, name: str, source: str, headers: list[tuple[str, str]], kernel_name: str) -> Self:
+    def _of_source(
+        cls, name: str, source: str, headers: list[tuple[str, str]], kernel_name: str, ptx: str | None
+    ) -> Self:
         kernel = cls.__new__(cls)
         kernel._name = kernel_name
-        kernel._kernel = _mscclpp._Kernel(name, source, headers, kernel_name)
+        kernel._kernel = _mscclpp._Kernel(name, source, headers, kernel_name, ptx)
         return kernel
 
     def launch_kernel(
@@ -149,27 +151,30 @@ class KernelBuilder:
         name = os.path.basename(self._path)
         headers = _own_headers(text, os.path.dirname(self._path))
         platform, _, capability = _mscclpp._current_gpu()
-        nvcc = _find_nvcc() if platform == "cuda" else None
-        if nvcc is not None and capability is not None:
-            ptx = self._ptx(nvcc, capability, text, headers)
-            return Kernel(ptx.encode(), self._name)
+        ptx = self._ptx(capability, text, headers) if platform == "cuda" and capability is not None else None
         macros = "".join(f"#define {macro} {value}\n" for macro, value in self._macros.items())
         source = f'{macros}#line 1 "{name}"\n{text}'
-        return Kernel._of_source(name, source, headers, self._name)
+        return Kernel._of_source(name, source, headers, self._name, ptx)
 
-    def _ptx(self, nvcc: str, capability: tuple[int, int], text: str, headers: list[tuple[str, str]]) -> str:
+    def _ptx(self, capability: tuple[int, int], text: str, headers: list[tuple[str, str]]) -> str | None:
+        """What nvcc makes of it, or has made before; None if it has not, and there is no nvcc."""
         major, minor = capability
         options = ["-ptx", "-std=c++17", f"-arch=compute_{major}{minor}", f"-I{get_include()}"]
         options += [f"-D{macro}={value}" for macro, value in self._macros.items()]
-        made_from = [nvcc, _version_of(nvcc), *options, text]
+        # Not nvcc's version, which only nvcc could tell.
+        made_from = ["nvcc", *options, text]
         made_from += [f"{name}={os.environ.get(name)}" for name in _READ_BY_NVCC]
         for header in headers + _headers_of_the_library():
             made_from += header
-        return _mscclpp._cached_ptx(
-            os.path.basename(self._path), made_from, lambda: self._compiled(nvcc, options, text)
-        )
+        try:
+            return _mscclpp._cached_ptx(os.path.basename(self._path), made_from, lambda: self._compiled(options, text))
+        except _NoNvcc:
+            return None
 
-    def _compiled(self, nvcc: str, options: list[str], text: str) -> str:
+    def _compiled(self, options: list[str], text: str) -> str:
+        nvcc = _find_nvcc()
+        if nvcc is None:
+            raise _NoNvcc
         with tempfile.TemporaryDirectory(prefix="mscclpp-kernel-") as folder:
             ptx = os.path.join(folder, "kernel.ptx")
             command = [nvcc, *options, self._path, "-o", ptx]
@@ -188,10 +193,8 @@ class KernelBuilder:
 _READ_BY_NVCC = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "CPATH", "CPLUS_INCLUDE_PATH")
 
 
-@functools.cache
-def _version_of(nvcc: str) -> str:
-    run = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60)
-    return run.stdout + run.stderr
+class _NoNvcc(Exception):
+    """NVRTC is asked instead."""
 
 
 def _find(file: str, file_dir: str | None, caller: str | None) -> str:

@@ -83,11 +83,11 @@ fn nvidia_driver() -> String {
         .unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// `MSCCLPP_GIT_COMMIT` of the environment, or `GIT_COMMIT` for short, now or when this was built.
+/// `MSCCLPP_GIT_COMMIT` of the environment, or `GIT_COMMIT` for short, now or when this was built, or what git said then.
 fn commit() -> String {
     let now = |name: &str| std::env::var(name).ok().filter(|commit| !commit.is_empty());
     now("MSCCLPP_GIT_COMMIT")
         .or_else(|| now("GIT_COMMIT"))
-        .or_else(|| mscclpp::version().git_commit.or(option_env!("GIT_COMMIT")).map(str::to_owned))
+        .or_else(|| option_env!("MSCCLPP_GIT_COMMIT").map(str::to_owned))
         .unwrap_or_else(|| "unknown (set MSCCLPP_GIT_COMMIT)".to_owned())
 }

@@ -1,7 +1,7 @@
 //! Writes the results.
 
 use std::{
-    fs::OpenOptions,
+    fs::{self, OpenOptions},
     io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -14,28 +14,41 @@ use crate::{Result, report::Report};
 /// The output options of every workload.
 #[derive(Args)]
 pub(crate) struct Output {
-    /// Also write the rows to FILE, as JSON.
+    /// Also write the rows to FILE, as JSON. With -, they go to standard output, and the table to standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
+/// What stands for standard output instead of a file.
+const STDOUT: &str = "-";
+
 impl Output {
     /// Fails before the work if its results could not be written.
     pub(crate) fn require_writable(&self) -> Result<()> {
-        let Some(path) = &self.json else { return Ok(()) };
+        let Some(path) = self.json.as_deref().filter(|path| *path != STDOUT) else { return Ok(()) };
         let opened = OpenOptions::new().create(true).append(true).open(path);
         opened.map(drop).map_err(|error| not_written(path, &error).into())
     }
 
     /// Writes the report, and says whether all was right.
     pub(crate) fn tell(&self, report: &Report) -> Result<ExitCode> {
-        if let Some(path) = &self.json {
-            report.write_json(path).map_err(|error| not_written(path, &error))?;
+        let to_stdout = |text: &str| {
+            let mut out = io::stdout().lock();
+            out.write_all(text.as_bytes()).and_then(|()| out.flush())
+        };
+        let json = self.json.as_deref().map(|path| Ok::<_, serde_json::Error>((path, report.to_json()?)));
+        match json.transpose()? {
+            Some((path, json)) if path == STDOUT => {
+                eprint!("{report}");
+                to_stdout(&json).map_err(|error| format!("writing the JSON: {error}"))?;
+            }
+            json => {
+                if let Some((path, json)) = json {
+                    fs::write(path, json).map_err(|error| not_written(path, &error))?;
+                }
+                to_stdout(&report.to_string()).map_err(|error| format!("writing the table: {error}"))?;
+            }
         }
-        let mut out = io::stdout().lock();
-        write!(out, "{report}")
-            .and_then(|()| out.flush())
-            .map_err(|error| format!("writing the table: {error}"))?;
         Ok(if report.all_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }

@@ -1,7 +1,5 @@
 //! The results of a command: rows, written as JSON and read back to be plotted. The table is in [`crate::table`].
 
-use std::{fs, io, path::Path};
-
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
@@ -128,10 +126,8 @@ impl Report {
         self.rows.iter().all(|row| row.times.is_some())
     }
 
-    pub(crate) fn write_json(&self, path: &Path) -> io::Result<()> {
-        let mut text = serde_json::to_string_pretty(&Checked::of(self)).map_err(io::Error::other)?;
-        text.push('\n');
-        fs::write(path, text)
+    pub(crate) fn to_json(&self) -> serde_json::Result<String> {
+        Ok(serde_json::to_string_pretty(&Checked::of(self))? + "\n")
     }
 }
 

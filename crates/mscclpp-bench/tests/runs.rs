@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         trial("memory_is_put_and_got_with_every_kind_of_barriers", memory_put_and_get),
         trial("packets_of_every_kind_are_put", memory_put_packets),
         trial("wrong_data_fails", wrong_data),
+        trial("json_goes_to_standard_output_alone", json_to_standard_output),
         trial("ports_put_small_and_large", port_put),
         trial("ports_and_their_packets_go_back_and_forth", port_pingpong),
         trial("a_fifo_takes_triggers_of_any_number_of_threads", fifo),
@@ -171,6 +172,28 @@ fn memory_put_packets() -> Result<(), Failed> {
     let report =
         self::report("replays", &[&["memory-put-packets", "--packets", "ll16"], &long[..]].concat())?;
     assert_eq!(column(&report, "rounds"), [2003]);
+    Ok(())
+}
+
+/// What goes to standard output is JSON and nothing else. The commit is that of the checkout, unless somebody says it.
+fn json_to_standard_output() -> Result<(), Failed> {
+    let small = ["memory-get", "-b", "8", "-e", "8", "--iters", "2", "--repeats", "1", "--json", "-"];
+    let mut program = Command::new(PROGRAM);
+    let output = output_within(
+        5 * LIMIT,
+        program.args(small).env_remove("MSCCLPP_GIT_COMMIT").env_remove("GIT_COMMIT"),
+    );
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("# commit"), "{said}");
+    assert!(!Path::new("-").exists());
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(report["rows"][0]["check"], "ok");
+    // The build script's, which the tests are built with too.
+    let commit = option_env!("MSCCLPP_GIT_COMMIT");
+    assert_eq!(report["machine"]["commit"], commit.unwrap_or("unknown (set MSCCLPP_GIT_COMMIT)"));
+    let is_checkout =
+        Command::new("git").args(["rev-parse", "HEAD"]).output().is_ok_and(|git| git.status.success());
+    assert!(commit.is_some() || !is_checkout, "built in a checkout without its commit");
     Ok(())
 }
 

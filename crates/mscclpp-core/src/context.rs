@@ -28,6 +28,7 @@ pub struct Context {
 
 struct Inner {
     providers: Vec<Arc<dyn TransportProvider>>,
+    absent: Vec<(TransportFlags, &'static str)>,
     platform: Mutex<Option<Platform>>,
     gpus: Mutex<HashMap<usize, Gpu>>,
     slabs: Slabs,
@@ -38,6 +39,7 @@ struct Inner {
 #[derive(Default)]
 pub struct ContextBuilder {
     providers: Vec<Arc<dyn TransportProvider>>,
+    absent: Vec<(TransportFlags, &'static str)>,
     platform: Option<Platform>,
     log_waits_after: Option<Duration>,
 }
@@ -47,6 +49,13 @@ impl ContextBuilder {
     #[must_use]
     pub fn provider(mut self, provider: impl TransportProvider + 'static) -> Self {
         self.providers.push(Arc::new(provider));
+        self
+    }
+
+    /// What [`Error::NoProvider`] says about `transports` if no provider is added that serves them, such as how to get one.
+    #[must_use]
+    pub fn absent(mut self, transports: impl Into<TransportFlags>, why: &'static str) -> Self {
+        self.absent.push((transports.into(), why));
         self
     }
 
@@ -71,6 +80,7 @@ impl ContextBuilder {
         Context {
             inner: Arc::new(Inner {
                 providers: self.providers,
+                absent: self.absent,
                 platform: Mutex::new(self.platform),
                 gpus: Mutex::default(),
                 slabs: Slabs::default(),
@@ -311,7 +321,8 @@ impl Context {
 
     fn no_provider(&self, transport: Transport) -> Error {
         let reason = self.inner.providers.iter().find_map(|provider| provider.why_not(transport));
-        let reason = reason.unwrap_or_else(|| "add one to Context::builder()".to_owned());
+        let absent = || self.inner.absent.iter().find(|(of, _)| of.has(transport)).map(|(_, why)| *why);
+        let reason = reason.unwrap_or_else(|| absent().unwrap_or("add one to Context::builder()").to_owned());
         Error::NoProvider { transport, available: self.transports(), reason }
     }
 

@@ -1,3 +1,7 @@
+#[cfg(not(all(feature = "cuda-ipc", feature = "ethernet")))]
+use mscclpp_core::Transport;
+#[cfg(not(feature = "ib"))]
+use mscclpp_core::TransportFlags;
 use mscclpp_core::{Context, ContextBuilder};
 use mscclpp_gpu::Platform;
 
@@ -29,9 +33,17 @@ impl ContextExt for Context {
     }
 }
 
+/// What to do where a feature is off.
+#[cfg(not(all(feature = "cuda-ipc", feature = "ethernet", feature = "ib")))]
+macro_rules! off {
+    ($feature:literal) => {
+        concat!("the feature `", $feature, "` of the crate mscclpp is off: turn it on in Cargo.toml")
+    };
+}
+
 /// The transports of this crate's features, for a context that has others too.
 pub trait ContextBuilderExt {
-    /// Adds a provider for each transport that a feature turns on.
+    /// Adds a provider for each transport that a feature turns on. For the others, errors name the feature.
     #[must_use]
     fn default_providers(self) -> Self;
 }
@@ -41,10 +53,37 @@ impl ContextBuilderExt for ContextBuilder {
         let this = self;
         #[cfg(feature = "cuda-ipc")]
         let this = this.provider(mscclpp_cuda_ipc::CudaIpc::new());
+        #[cfg(not(feature = "cuda-ipc"))]
+        let this = this.absent(Transport::CUDA_IPC, off!("cuda-ipc"));
         #[cfg(feature = "ethernet")]
         let this = this.provider(mscclpp_ethernet::Ethernet::new());
+        #[cfg(not(feature = "ethernet"))]
+        let this = this.absent(Transport::ETHERNET, off!("ethernet"));
         #[cfg(feature = "ib")]
         let this = this.provider(mscclpp_ib::InfiniBand::new());
+        #[cfg(not(feature = "ib"))]
+        let this = this.absent(TransportFlags::ALL_IB, off!("ib"));
         this
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mscclpp_core::{Device, EndpointConfig, Transport};
+
+    use super::*;
+
+    #[test]
+    fn a_transport_whose_feature_is_off_names_it() {
+        for (transport, feature, is_on) in [
+            (Transport::CUDA_IPC, "`cuda-ipc`", cfg!(feature = "cuda-ipc")),
+            (Transport::ETHERNET, "`ethernet`", cfg!(feature = "ethernet")),
+            (Transport::IB3, "`ib`", cfg!(feature = "ib")),
+        ] {
+            let made =
+                Context::on(Platform::Host).create_endpoint(EndpointConfig::new(transport, Device::CPU));
+            let named = made.is_err_and(|error| error.to_string().contains(&format!("feature {feature}")));
+            assert_eq!(named, !is_on, "{transport}");
+        }
     }
 }

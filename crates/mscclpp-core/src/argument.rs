@@ -60,8 +60,8 @@ impl KernelArgument for &MemoryChannel {
 }
 
 /// The kernel gets the address of its first byte, [`RegisteredMemory::data`]. A memory of a peer that is not mapped has
-/// none: launches with it fail. What was registered by its address ([`crate::Context::register_memory`]) is not kept alive,
-/// only its registration is.
+/// none: launches with it fail. What was registered by its address
+/// ([`Context::register_memory`](crate::Context::register_memory)) is not kept alive, only its registration is.
 impl KernelArgument for &RegisteredMemory {
     type Param = DevicePtr;
 

@@ -11,7 +11,8 @@ use crate::{
 ///
 /// Any number of channels may share a semaphore; they then share its tokens, as [`Semaphore`] says. Its waits see only the
 /// signals of the peer's kernels, and not those that come over the link, from a host or from a port channel's proxy. If some
-/// signals of a semaphore may come that way, wait on it through a port channel or a [`crate::HostToDeviceSemaphore`].
+/// signals of a semaphore may come that way, wait on it through a port channel or a
+/// [`HostToDeviceSemaphore`](crate::HostToDeviceSemaphore).
 #[derive(Debug, Clone)]
 pub struct BaseMemoryChannel {
     semaphore: DeviceToDeviceSemaphore,

@@ -11,8 +11,8 @@ use crate::{
 
 /// One end of connections: where it is and how it can be reached.
 ///
-/// Made by [`crate::Context::create_endpoint`], or by [`Endpoint::deserialize`] from what a peer sent. Cheap to clone.
-/// A connection needs one of each (or two of one process).
+/// Made by [`Context::create_endpoint`](crate::Context::create_endpoint), or by [`Endpoint::deserialize`] from what a peer
+/// sent. Cheap to clone. A connection needs one of each (or two of one process).
 #[derive(Clone)]
 pub struct Endpoint {
     info: Arc<EndpointInfo>,

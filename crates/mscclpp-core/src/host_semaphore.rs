@@ -21,9 +21,9 @@ use crate::{
     slab::{EXPECTED, INBOUND, INBOUND_BY_LINK},
 };
 
-/// Counts the signals of a [`Semaphore`] that a [`crate::SendQueue`] sends, to which it is attached. Each semaphore has one
-/// signaller at a time ([`Semaphore::signaller`]). When it is dropped, there may be a new one, which goes on counting, or
-/// host semaphores may signal.
+/// Counts the signals of a [`Semaphore`] that a [`SendQueue`](crate::SendQueue) sends, to which it is attached. Each
+/// semaphore has one signaller at a time ([`Semaphore::signaller`]). When it is dropped, there may be a new one, which goes
+/// on counting, or host semaphores may signal.
 ///
 /// A signal is the number of signals so far. It is stored at the peer behind everything that the queue was given before, so it
 /// needs no atomic operation at the peer. Several queues would not keep these numbers in order. So if its queue is dropped
@@ -238,7 +238,7 @@ impl HostToHostSemaphore {
 
     /// Waits for a signal and takes it. What the peer wrote before is visible then. Waits for `max_spin_count` polls at most, or
     /// without a bound if that is negative. Ends when the connection fails or the semaphore is aborted. A long wait is logged,
-    /// as [`crate::ContextBuilder::log_waits_after`] says.
+    /// as [`ContextBuilder::log_waits_after`](crate::ContextBuilder::log_waits_after) says.
     ///
     /// # Errors
     /// [`Error::Timeout`]: nothing was taken and the call can be repeated; [`Error::PeerLost`] and the like.

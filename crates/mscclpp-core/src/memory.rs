@@ -82,10 +82,11 @@ impl Drop for MemoryRegion {
 
 /// A memory that can be the source or destination of transfers: one registered here, or a peer's.
 ///
-/// Made by [`crate::Context::register_buffer`] or [`crate::Context::register_memory`], or by
-/// [`RegisteredMemory::deserialize`] from what a peer sent. That only parses: a peer's memory is mapped at its first use
-/// through a connection, or by [`Context::map_memory`](crate::Context::map_memory). Cheap to clone. When the last clone of a
-/// memory that was registered here is dropped, it is withdrawn: peers that use it later for the first time get an error.
+/// Made by [`Context::register_buffer`](crate::Context::register_buffer) or
+/// [`Context::register_memory`](crate::Context::register_memory), or by [`RegisteredMemory::deserialize`] from what a peer
+/// sent. That only parses: a peer's memory is mapped at its first use through a connection, or by
+/// [`Context::map_memory`](crate::Context::map_memory). Cheap to clone. When the last clone of a memory that was registered
+/// here is dropped, it is withdrawn: peers that use it later for the first time get an error.
 ///
 /// # Memory for local use
 /// A memory may be registered for no transport ([`TransportFlags::NONE`]). It has an address and a size, and can be

@@ -35,7 +35,7 @@ pub enum LL16Packet {}
 
 /// 128 bytes, a line that a warp stores: 120 of data, 8 of flag.
 ///
-/// Only for links on which such a line arrives whole; see [`crate::MemoryChannel::check_lines`].
+/// Only for links on which such a line arrives whole; see [`MemoryChannel::check_lines`](crate::MemoryChannel::check_lines).
 #[derive(Debug, Clone, Copy)]
 pub enum LL128Packet {}
 

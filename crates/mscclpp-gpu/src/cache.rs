@@ -129,9 +129,9 @@ pub(crate) fn headers<'a>(source: &KernelSource<'a>) -> Vec<(&'a str, &'a str)> 
 }
 
 /// Puts PTX of `source` that was compiled beforehand into a cache of compiled kernels. Where it is used,
-/// `MSCCLPP_CACHE_DIR` names that folder; [`crate::Module::load`] then finds it on CUDA and needs no compiler. Returns
-/// the file's path. `capability` is the compute capability for which it was compiled, 80 for 8.0; it must be 80 or 90,
-/// which are the ones looked for.
+/// `MSCCLPP_CACHE_DIR` names that folder; [`Module::load`](crate::Module::load) then finds it on CUDA and needs no
+/// compiler. Returns the file's path. `capability` is the compute capability for which it was compiled, 80 for 8.0; it must
+/// be 80 or 90, which are the ones looked for.
 ///
 /// # Errors
 /// [`Error::Cache`] if others may write to the folder; [`Error::System`].
@@ -140,9 +140,9 @@ pub fn store_ptx(folder: &Path, source: &KernelSource<'_>, capability: u32, ptx:
 }
 
 /// Compiles `source` for the Host platform and puts the result into a cache of compiled kernels. Where it is used,
-/// `MSCCLPP_CACHE_DIR` names that folder; [`crate::Module::load`] then finds the result and needs no C++ compiler. The
-/// other machine needs the same kind of processor and a C library at least as new as the one here. Returns the file's
-/// path. Blocks for some seconds while it compiles, unless the result is in this machine's cache.
+/// `MSCCLPP_CACHE_DIR` names that folder; [`Module::load`](crate::Module::load) then finds the result and needs no C++
+/// compiler. The other machine needs the same kind of processor and a C library at least as new as the one here. Returns
+/// the file's path. Blocks for some seconds while it compiles, unless the result is in this machine's cache.
 ///
 /// # Errors
 /// [`Error::Compile`], [`Error::NoCompiler`]; [`Error::Cache`] if others may write to the folder; [`Error::System`].
@@ -158,8 +158,8 @@ fn store(folder: &Path, entry: &Entry, bytes: &[u8]) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The folder in which [`crate::Module::load`] keeps compiled kernels: `MSCCLPP_CACHE_DIR` if it is set, otherwise
-/// `mscclpp` in the user's cache folder. `None` if the user has no home folder either.
+/// The folder in which [`Module::load`](crate::Module::load) keeps compiled kernels: `MSCCLPP_CACHE_DIR` if it is set,
+/// otherwise `mscclpp` in the user's cache folder. `None` if the user has no home folder either.
 #[must_use]
 pub fn kernel_cache() -> Option<PathBuf> {
     env::cache_folder()

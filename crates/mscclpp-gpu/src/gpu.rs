@@ -235,8 +235,8 @@ impl Gpu {
         self.backend.synchronize()
     }
 
-    /// Makes this the current device of the calling thread (see [`crate::Platform::current_gpu`]). On CUDA it makes the
-    /// device's primary context current, as other libraries expect it.
+    /// Makes this the current device of the calling thread (see [`Platform::current_gpu`](crate::Platform::current_gpu)).
+    /// On CUDA it makes the device's primary context current, as other libraries expect it.
     ///
     /// # Errors
     /// [`Error::Driver`].

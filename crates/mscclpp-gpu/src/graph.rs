@@ -4,8 +4,8 @@ use crate::{Result, Stream, backend::GraphBackend};
 
 /// Captured work, ready to be launched. Clones are the same graph.
 ///
-/// The graph keeps alive the modules of its kernels and the objects among their arguments ([`crate::KernelArgs`]), as
-/// long as it exists and until its launches are complete.
+/// The graph keeps alive the modules of its kernels and the objects among their arguments
+/// ([`KernelArgs`](crate::KernelArgs)), as long as it exists and until its launches are complete.
 #[derive(Clone)]
 pub struct Graph {
     backend: Arc<dyn GraphBackend>,
@@ -23,7 +23,7 @@ impl Graph {
     /// to which plain pointers and device handles among the kernels' arguments point.
     ///
     /// # Errors
-    /// [`crate::Error::Driver`].
+    /// [`Error::Driver`](crate::Error::Driver).
     pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.backend.launch(&**stream.backend()) }

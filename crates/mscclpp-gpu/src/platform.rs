@@ -161,8 +161,8 @@ impl Platform {
         self.gpu(self.backend().current_device()?)
     }
 
-    /// The number of the device with this [`crate::GpuProperties::uuid`], if this process sees it. Opens no device: on
-    /// CUDA that would make a context, which takes memory of a GPU that others may be using.
+    /// The number of the device with this [`GpuProperties::uuid`](crate::GpuProperties::uuid), if this process sees it.
+    /// Opens no device: on CUDA that would make a context, which takes memory of a GPU that others may be using.
     ///
     /// # Errors
     /// [`Error::Unavailable`].
@@ -178,7 +178,7 @@ impl Platform {
         self.backend().owner_of(ptr)?.map(|id| self.gpu(id)).transpose()
     }
 
-    /// What to tell a user if [`crate::PeerAccess::reachable`] is false.
+    /// What to tell a user if [`PeerAccess::reachable`](crate::PeerAccess::reachable) is false.
     #[must_use]
     pub fn why_no_peer_access(self) -> &'static str {
         self.backend().why_no_peer_access()

@@ -28,7 +28,7 @@ impl Stream {
     /// `raw` must be a stream of `gpu`'s primary context and stay alive as long as this value and its clones.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidArgument`] on the Host platform, which has no raw streams.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) on the Host platform, which has no raw streams.
     pub unsafe fn from_raw(gpu: &Gpu, raw: *mut c_void) -> Result<Self> {
         // SAFETY: the caller's promise.
         let backend = unsafe { gpu.backend().wrap_stream(raw)? };
@@ -52,7 +52,8 @@ impl Stream {
     /// It has no deadline, because the waits of device code have their own. See [`Stream::synchronize_timeout`].
     ///
     /// A wait of a kernel that fails makes the kernel's call return false, and is no error of the work. To learn of it, ask
-    /// the semaphore or channel afterwards ([`crate::Abort::check`]), or call [`Stream::synchronize_or_abort`].
+    /// the semaphore or channel afterwards ([`Abort::check`](crate::Abort::check)), or call
+    /// [`Stream::synchronize_or_abort`].
     ///
     /// # Errors
     /// The first error of the work.
@@ -64,9 +65,10 @@ impl Stream {
     /// waits of kernels succeeded either.
     ///
     /// # Errors
-    /// [`crate::Error::Timeout`], in which case the work goes on and the call can be repeated. It names the peers for
-    /// which kernels can wait through the objects that their launches were given ([`crate::KernelArgs`]). These objects
-    /// live as long as the work, so this error may be returned, even from `main`, and leaves nothing invalid behind.
+    /// [`Error::Timeout`](crate::Error::Timeout), in which case the work goes on and the call can be repeated. It names the
+    /// peers for which kernels can wait through the objects that their launches were given
+    /// ([`KernelArgs`](crate::KernelArgs)). These objects live as long as the work, so this error may be returned, even
+    /// from `main`, and leaves nothing invalid behind.
     pub fn synchronize_timeout(&self, timeout: Duration) -> Result<()> {
         self.poll_until_complete(timeout).map_err(|error| match error {
             Error::Timeout { operation, after, .. } => {
@@ -92,8 +94,8 @@ impl Stream {
     ///
     /// # Errors
     /// If the work is complete: the error of [`Abort::check`], such as the loss of a peer. If it was aborted: an error
-    /// that was known before, otherwise [`crate::Error::Timeout`], which names the peers for which `what` waits. An
-    /// error of the work.
+    /// that was known before, otherwise [`Error::Timeout`](crate::Error::Timeout), which names the peers for which `what`
+    /// waits. An error of the work.
     pub fn synchronize_or_abort<A: Abort + ?Sized>(
         &self,
         limit: Duration,
@@ -116,7 +118,7 @@ impl Stream {
     /// Both ranges must be valid until the copy is complete, and nothing else may write to them meanwhile.
     ///
     /// # Errors
-    /// [`crate::Error::Driver`].
+    /// [`Error::Driver`](crate::Error::Driver).
     pub unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.backend.copy(dst, src, bytes) }
@@ -128,7 +130,7 @@ impl Stream {
     /// As [`Stream::copy`].
     ///
     /// # Errors
-    /// [`crate::Error::Driver`].
+    /// [`Error::Driver`](crate::Error::Driver).
     pub unsafe fn fill(&self, dst: DevicePtr, bytes: u64, value: u8) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.backend.fill(dst, bytes, value) }
@@ -141,7 +143,7 @@ impl Stream {
     /// As [`Stream::copy`].
     ///
     /// # Errors
-    /// [`crate::Error::Driver`].
+    /// [`Error::Driver`](crate::Error::Driver).
     pub unsafe fn write_u64(&self, dst: DevicePtr, value: u64) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.backend.write_u64(dst, value) }
@@ -170,7 +172,8 @@ impl Stream {
     /// Marks this point of the stream in `event`.
     ///
     /// # Errors
-    /// [`crate::Error::Driver`]; [`crate::Error::InvalidArgument`] for an event of another platform.
+    /// [`Error::Driver`](crate::Error::Driver); [`Error::InvalidArgument`](crate::Error::InvalidArgument) for an event of
+    /// another platform.
     pub fn record(&self, event: &Event) -> Result<()> {
         self.backend.record(event.backend())
     }
@@ -189,7 +192,8 @@ impl Stream {
     /// only this stream: other streams cannot join it through events.
     ///
     /// # Errors
-    /// [`crate::Error::Driver`] or [`crate::Error::InvalidArgument`] if the stream is already capturing.
+    /// [`Error::Driver`](crate::Error::Driver) or [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the stream
+    /// is already capturing.
     pub fn begin_capture(&self) -> Result<()> {
         self.backend.begin_capture()
     }
@@ -197,7 +201,8 @@ impl Stream {
     /// Ends the capture. The graph can be launched any number of times.
     ///
     /// # Errors
-    /// [`crate::Error::Driver`] or [`crate::Error::InvalidArgument`] if the stream was not capturing.
+    /// [`Error::Driver`](crate::Error::Driver) or [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the stream
+    /// was not capturing.
     pub fn end_capture(&self) -> Result<Graph> {
         Ok(Graph::new(self.backend.end_capture()?))
     }

@@ -10,7 +10,7 @@ use mscclpp_gpu::KernelParam;
 
 use crate::{FifoHandle, SemaphoreId};
 
-/// The device handle of a [`crate::BasePortChannel`]: `BasePortChannelDeviceHandle` in the headers.
+/// The device handle of a [`BasePortChannel`](crate::BasePortChannel): `BasePortChannelDeviceHandle` in the headers.
 ///
 /// It holds no reference: the channel must outlive the kernels that use it.
 #[derive(Debug, Clone, Copy)]

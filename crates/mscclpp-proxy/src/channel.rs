@@ -7,7 +7,7 @@ use mscclpp_gpu::{DevicePtr, Gpu, KernelObject, Owner};
 
 use crate::{BasePortChannelHandle, MemoryId, PortChannelHandle, Result, SemaphoreId, state::ServiceState};
 
-/// A channel that signals and that copies between any memories of its [`crate::ProxyService`]. Cheap to clone.
+/// A channel that signals and that copies between any memories of its [`ProxyService`](crate::ProxyService). Cheap to clone.
 #[derive(Clone)]
 pub struct BasePortChannel {
     semaphore: Semaphore,

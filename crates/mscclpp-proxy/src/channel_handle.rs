@@ -6,7 +6,7 @@ use mscclpp_gpu::KernelParam;
 
 use crate::{BasePortChannelHandle, MemoryId};
 
-/// The device handle of a [`crate::PortChannel`]: `PortChannelDeviceHandle` in the headers.
+/// The device handle of a [`PortChannel`](crate::PortChannel): `PortChannelDeviceHandle` in the headers.
 ///
 /// It holds no reference: the channel must outlive the kernels that use it.
 #[derive(Debug, Clone, Copy)]

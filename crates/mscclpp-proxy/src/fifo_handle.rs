@@ -4,7 +4,7 @@ use mscclpp_gpu::KernelParam;
 
 use crate::{FifoPosition, ProxyTrigger};
 
-/// The device handle of a [`crate::Fifo`]: `FifoDeviceHandle` in the headers.
+/// The device handle of a [`Fifo`](crate::Fifo): `FifoDeviceHandle` in the headers.
 ///
 /// It holds no reference: the FIFO must outlive the kernels that use it.
 #[derive(Debug, Clone, Copy)]

@@ -59,7 +59,7 @@ pub trait ProxyHandler: Send + 'static {
     }
 
     /// The proxy has failed; nothing else is called afterwards. Called on the proxy's thread, or, if none runs, on the
-    /// thread that called [`crate::Proxy::abort`].
+    /// thread that called [`Proxy::abort`](crate::Proxy::abort).
     fn failed(&mut self, error: &Error) {
         let _ = error;
     }

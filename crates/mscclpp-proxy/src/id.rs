@@ -4,7 +4,7 @@ use std::{fmt, ops::Add};
 
 use mscclpp_gpu::KernelParam;
 
-/// The number of a semaphore of a [`crate::ProxyService`], in the order in which they were added.
+/// The number of a semaphore of a [`ProxyService`](crate::ProxyService), in the order in which they were added.
 ///
 /// ```
 /// # use mscclpp_proxy::SemaphoreId;
@@ -15,8 +15,8 @@ use mscclpp_gpu::KernelParam;
 #[repr(transparent)]
 pub struct SemaphoreId(u32);
 
-/// The number of a memory of a [`crate::ProxyService`], in the order in which they were added. The next memories have
-/// `id + 1`, `id + 2` ...
+/// The number of a memory of a [`ProxyService`](crate::ProxyService), in the order in which they were added. The next
+/// memories have `id + 1`, `id + 2` ...
 ///
 /// ```
 /// # use mscclpp_proxy::MemoryId;
@@ -27,7 +27,7 @@ pub struct SemaphoreId(u32);
 #[repr(transparent)]
 pub struct MemoryId(u32);
 
-/// The position of a trigger in a [`crate::Fifo`]: how many triggers were pushed before it since the FIFO was made. In
+/// The position of a trigger in a [`Fifo`](crate::Fifo): how many triggers were pushed before it since the FIFO was made. In
 /// a kernel, it is the `uint64_t` that `push` returns.
 ///
 /// ```

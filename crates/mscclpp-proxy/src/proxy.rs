@@ -21,8 +21,8 @@ use crate::{
     waiting::receive,
 };
 
-/// A host thread that serves kernels of one device. It is the base of [`crate::ProxyService`], and of services of your
-/// own.
+/// A host thread that serves kernels of one device. It is the base of [`ProxyService`](crate::ProxyService), and of
+/// services of your own.
 ///
 /// It stops when it is dropped.
 ///

@@ -11,7 +11,7 @@ pub const MAX_SEMAPHORES: u32 = 1 << 10;
 /// How many memories a service can have: triggers have 9 bits for them.
 pub const MAX_MEMORIES: u32 = 1 << 9;
 
-/// What a trigger asks a [`crate::ProxyService`] for: one or more of three things.
+/// What a trigger asks a [`ProxyService`](crate::ProxyService) for: one or more of three things.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TriggerKind(u8);
 
@@ -61,9 +61,9 @@ impl fmt::Debug for TriggerKind {
     }
 }
 
-/// A message of 128 bits from a device thread to its proxy. For a [`crate::ProxyService`] it consists of the fields
-/// below. For a service of your own the bits mean what you like, except the top bit of the second word, which belongs
-/// to the FIFO and reads as 0.
+/// A message of 128 bits from a device thread to its proxy. For a [`ProxyService`](crate::ProxyService) it consists of the
+/// fields below. For a service of your own the bits mean what you like, except the top bit of the second word, which
+/// belongs to the FIFO and reads as 0.
 ///
 /// | word | bits | field |
 /// | --- | --- | --- |
@@ -103,7 +103,7 @@ const KIND: u32 = 50;
 const SEMAPHORE: u32 = 53;
 
 impl ProxyTrigger {
-    /// A trigger for a [`crate::ProxyService`]: `dst` and `src` are each a memory id and an offset in bytes.
+    /// A trigger for a [`ProxyService`](crate::ProxyService): `dst` and `src` are each a memory id and an offset in bytes.
     ///
     /// # Errors
     /// [`Error::TriggerRange`] if a value does not fit its field.

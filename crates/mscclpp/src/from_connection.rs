@@ -32,7 +32,7 @@ pub trait FromConnection: Sized {
     /// the peer's token takes some seconds at most.
     ///
     /// # Errors
-    /// [`crate::Error::ForeignConnection`] for a connection of another communicator; errors of
+    /// [`Error::ForeignConnection`](crate::Error::ForeignConnection) for a connection of another communicator; errors of
     /// [`Communicator::build_semaphore`], of [`Pending::wait`](crate::Pending::wait), and of the object's own constructor.
     fn from_connection(comm: &Communicator, connection: &Connection) -> Result<Self>;
 }

@@ -28,8 +28,8 @@ pub trait ProxyServiceExt {
     /// call that builds a semaphore, too. Blocks as [`FromConnection::from_connection`] does.
     ///
     /// # Errors
-    /// [`crate::Error::ForeignConnection`] for a connection of another communicator; errors of
-    /// [`Communicator::build_semaphore`], [`crate::Pending::wait`] and [`ProxyService::add_semaphore`].
+    /// [`Error::ForeignConnection`](crate::Error::ForeignConnection) for a connection of another communicator; errors of
+    /// [`Communicator::build_semaphore`], [`Pending::wait`](crate::Pending::wait) and [`ProxyService::add_semaphore`].
     fn build_and_add_semaphore(&self, comm: &Communicator, connection: &Connection) -> Result<SemaphoreId>;
 
     /// Makes a port channel in one call: adds both memories, builds and adds a semaphore as

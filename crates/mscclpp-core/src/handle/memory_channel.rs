@@ -4,7 +4,7 @@ use super::BaseMemoryChannelHandle;
 
 /// What kernels do with a channel that moves data: `MemoryChannelDeviceHandle` in the headers.
 ///
-/// It holds no reference: the [`crate::MemoryChannel`] must outlive the kernels that use it.
+/// It holds no reference: the [`MemoryChannel`](crate::MemoryChannel) must outlive the kernels that use it.
 ///
 /// Data goes between `dst`, the peer's memory, and `src`, this side's; packets go into the peer's packet buffer, which
 /// is `dst` for whoever puts them, and are taken out of `packet_buffer` by their receiver.

@@ -2,7 +2,8 @@ use mscclpp_gpu::KernelParam;
 
 /// What kernels do with a semaphore between two devices: `MemoryDevice2DeviceSemaphoreDeviceHandle` in the headers.
 ///
-/// It holds no reference: the [`crate::DeviceToDeviceSemaphore`] must outlive the kernels that use it.
+/// It holds no reference: the [`DeviceToDeviceSemaphore`](crate::DeviceToDeviceSemaphore) must outlive the kernels that use
+/// it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct DeviceToDeviceSemaphoreHandle {

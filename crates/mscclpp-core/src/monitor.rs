@@ -136,7 +136,7 @@ impl fmt::Debug for LinkMonitor {
 #[cfg(test)]
 mod tests {
     use std::sync::{
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc,
     };
 
@@ -176,37 +176,33 @@ mod tests {
         assert_eq!(said(&[b'x'; 10_000]).matches('x').count(), LinkMonitor::MAX_REASON);
     }
 
-    /// Says that it is being aborted, and stays there until it may go on.
-    struct Slow(Mutex<(mpsc::Sender<()>, mpsc::Receiver<()>)>);
+    /// Says that it is being aborted, and takes its time: until its owner has left, or for a moment.
+    struct Slow {
+        begun: mpsc::Sender<()>,
+        left: Mutex<mpsc::Receiver<()>>,
+        ended: AtomicBool,
+    }
     impl Abortable for Slow {
         fn abort(&self, _: &Error) {
-            let (begun, go_on) = &*self.0.lock();
-            begun.send(()).unwrap();
-            go_on.recv().unwrap();
+            self.begun.send(()).unwrap();
+            let _ = self.left.lock().recv_timeout(std::time::Duration::from_millis(100));
+            self.ended.store(true, Ordering::Relaxed);
         }
     }
 
     #[test]
     fn an_owner_stays_until_its_target_is_aborted() {
-        let ((begun, has_begun), (go, go_on)) = (mpsc::channel(), mpsc::channel());
+        let ((begun, has_begun), (leave, left)) = (mpsc::channel(), mpsc::channel());
         let monitor = LinkMonitor::new("rank 1".to_owned());
-        let target: Arc<dyn Abortable> = Arc::new(Slow(Mutex::new((begun, go_on))));
-        monitor.watch(&target);
-        let left = AtomicUsize::new(0);
+        let target = Arc::new(Slow { begun, left: Mutex::new(left), ended: AtomicBool::new(false) });
+        monitor.watch(&(target.clone() as Arc<dyn Abortable>));
         std::thread::scope(|scope| {
             scope.spawn(|| monitor.lost("its socket closed"));
             has_begun.recv().unwrap();
-            scope.spawn(|| {
-                monitor.unwatch(&*target);
-                left.store(1, Ordering::Relaxed);
-            });
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            assert_eq!(
-                left.load(Ordering::Relaxed),
-                0,
-                "the failing thread could have become the last owner"
-            );
-            go.send(()).unwrap();
+            monitor.unwatch(&*target);
+            let ended = target.ended.load(Ordering::Relaxed);
+            leave.send(()).unwrap();
+            assert!(ended, "the failing thread could have become the last owner");
         });
     }
 }

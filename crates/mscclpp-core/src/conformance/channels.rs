@@ -298,13 +298,18 @@ fn waits_for_packets_end(setup: &dyn Setup) {
     assert!(here.put(Kind::Ll16, [0, 0], 100, 4, 1));
     assert!(there.unpack(Kind::Ll16, [0, 0], 100, 3, 1, 50), "the wait repeated finds them");
 
+    assert!(
+        !there.unpack(Kind::Ll16, [0, 0], 100, 2, 2, 50),
+        "packets of the last round were taken for the next"
+    );
+    assert_error!(semaphore.check(), Error::DeviceWaitTimedOut { .. });
+
     let waiting = |side: &Side| {
         let packets = side.packets();
         thread::spawn(move || packets.unpack(Kind::Ll16, [0, 0], 100, 2, 2, -1))
     };
     let wait = waiting(&there);
     thread::sleep(Duration::from_millis(5));
-    assert!(!wait.is_finished(), "packets of the last round were taken for the next");
     semaphore.abort("the test is over");
     assert!(!join(wait, PATIENCE, "a wait that was aborted"));
     assert!(!join(waiting(&there), PATIENCE, "a wait after the abort"));

@@ -1,7 +1,8 @@
 //! What is refused, and what failures look like.
 
-use std::{thread, time::Duration};
+use std::time::Duration;
 
+use mscclpp_test_support::until;
 use mscclpp_verbs_sys as sys;
 
 use crate::{
@@ -174,7 +175,8 @@ fn a_port_that_goes_down_says_so_and_traffic_goes_on_when_it_is_back() {
     assert_eq!(unsafe { b.verbs.query_port(b.context, 1, &raw mut attr) }, 0);
     assert_eq!(attr.state, sys::IBV_PORT_DOWN);
     assert_eq!(a.post(&[Request::write(&a, &b, 0..1).signalled()]).0, 0);
-    thread::sleep(Duration::from_millis(20));
+    // It has been tried more than once.
+    until("tries to reach the peer", || fake.counters().transport_retries > 1);
     assert!(a.poll().is_empty());
     fake.set_port(1, 1, true);
     assert_eq!(next_event(&b), sys::IBV_EVENT_PORT_ACTIVE);

@@ -12,7 +12,7 @@ use std::{
 
 use mscclpp_core::{IbConfig, IbMode, Transport};
 use mscclpp_ib::InfiniBand;
-use mscclpp_test_support::within;
+use mscclpp_test_support::{until, within};
 use mscclpp_verbs_sys as sys;
 
 use crate::{
@@ -34,6 +34,8 @@ fn patient() -> World {
 fn a_port_that_comes_back_fails_nothing() {
     let world = patient();
     let pair = world.pair(IbMode::Host, IbConfig::new());
+    let other = patient();
+    let lost = other.pair(IbMode::Host, IbConfig::new());
     let (source, target) = (Words::new(&pair.a, 8), Words::new(&pair.b, 8));
     let theirs = target.at_peer();
     source.fill(1);
@@ -42,11 +44,13 @@ fn a_port_that_comes_back_fails_nothing() {
     world.fake.set_port(0, 1, false);
     source.fill(2);
     pair.ab.write(&theirs, 0, &source.memory, 0, 64).expect("a write");
-    thread::sleep(GRACE / 4);
+    until("tries to reach the peer", || world.fake.counters().transport_retries > 1);
     world.fake.set_port(0, 1, true);
+    // This one goes down later and stays down: when that has failed, the first would have.
+    other.fake.set_port(0, 1, false);
     pair.ab.flush(LIMIT).expect("a flush");
     assert_eq!(target.all_hold(2), Ok(()));
-    thread::sleep(GRACE);
+    until("the loss of the other", || lost.ab.check().is_err());
     pair.ab.check().expect("it has not failed");
     pair.ba.check().expect("nor has the other side");
 }

@@ -19,6 +19,7 @@ mod fifo;
 mod host_memory;
 mod ib;
 mod kernels;
+mod launch_cost;
 mod launches;
 mod machine;
 mod measuring;
@@ -81,7 +82,7 @@ Columns:
   busbw     bus bandwidth in GB/s: the load on one direction of the link. Each side sends its size to the other, so
             it equals algbw; the flags of packets do not count
   baseline  the reference implementation on two H200 of one host; for ethernet-bw, the plain socket of this run;
-            for ib-bw and ib-lat, the bare verbs of this run
+            for ib-bw and ib-lat, the bare verbs of this run; for launches, the driver's call of this run
   goal      what this project aims at; baseline and goal are given only where the row is comparable
   check     ok, or FAILED if data or signals were wrong: then there are no times, and the program exits with 1";
 
@@ -118,6 +119,10 @@ enum Command {
     /// Threads of one block push triggers and a proxy takes them: one at a time, and as fast as possible.
     #[command(after_help = COLUMNS)]
     Fifo(Alone<fifo::Options>),
+    /// What a launch costs the thread that makes it: with values and with objects, on a stream of the library and of
+    /// others, and captured. Compared with the driver's own call.
+    #[command(after_help = COLUMNS)]
+    Launches(Alone<launch_cost::Options>),
     /// What an idle proxy costs, and how long the first trigger after the idle time waits.
     #[command(after_help = COLUMNS)]
     ProxyIdle(Alone<proxy_idle::Options>),
@@ -212,6 +217,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::PortPingpong(workload) => workload.run(ports::ping_pong),
         Command::PortPacketPingpong(workload) => workload.run(ports::packet_ping_pong),
         Command::Fifo(workload) => workload.run(fifo::run),
+        Command::Launches(workload) => workload.run(launch_cost::run),
         Command::ProxyIdle(workload) => workload.run(proxy_idle::run),
         Command::EthernetBw(workload) => workload.run(ethernet_bw::run),
         Command::IbBw(workload) => workload.run(ib::bandwidth),

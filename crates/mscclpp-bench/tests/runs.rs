@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         trial("ports_put_small_and_large", port_put),
         trial("ports_and_their_packets_go_back_and_forth", port_pingpong),
         trial("a_fifo_takes_triggers_of_any_number_of_threads", fifo),
+        trial("launches_stand_beside_the_drivers_own", launches),
         trial("an_idle_proxy_is_measured", proxy_idle),
         trial("puts_over_ethernet_stand_beside_a_plain_socket", ethernet_bw),
         trial("bootstrap_has_its_phases", bootstrap),
@@ -275,6 +276,19 @@ fn port_pingpong() -> Result<(), Failed> {
         let expected = format!(" and 15 puts, {signals} signals ");
         assert!(large.is_some_and(|note| note.contains(&expected)), "{many}");
     }
+    Ok(())
+}
+
+fn launches() -> Result<(), Failed> {
+    let report = report("launches", &["launches", "--iters", "20", "--repeats", "3", "--warmup", "1"])?;
+    let (variants, bare) = (variants(&report), "bare cuLaunchKernel");
+    assert!(
+        variants.contains(&"values, own stream") && variants.contains(&"objects, own capture"),
+        "{variants:?}"
+    );
+    assert_eq!(variants.contains(&bare), report["machine"]["platform"] == "cuda");
+    let spoiled = run(&["launches", "--iters", "5", "--repeats", "1", "--spoil"]);
+    assert!(!spoiled.status.success() && String::from_utf8_lossy(&spoiled.stdout).contains("FAILED"));
     Ok(())
 }
 

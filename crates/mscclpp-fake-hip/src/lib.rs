@@ -19,3 +19,4 @@ mod modules;
 mod rtc;
 mod streams;
 mod table;
+mod user_objects;

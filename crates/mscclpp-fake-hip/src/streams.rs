@@ -3,7 +3,7 @@
 use std::{
     ffi::{c_int, c_uint, c_ulonglong, c_void},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -19,19 +19,36 @@ use crate::{
     devices,
     entry::{self, done, give},
     table::Table,
+    user_objects::UserObject,
 };
 
 struct FakeStream {
     device: c_int,
     stream: Stream,
-    /// The number of the capture in progress.
-    capture: Mutex<Option<u64>>,
+    /// The number of the capture in progress, and the handle of its graph.
+    capture: Mutex<Option<(u64, usize)>>,
+}
+
+impl Drop for FakeStream {
+    fn drop(&mut self) {
+        if let Some((_, graph)) = *self.capture.get_mut() {
+            let _ = GRAPHS.remove(graph as *mut c_void);
+        }
+    }
+}
+
+/// A graph, or one that can be launched.
+#[derive(Default)]
+pub(crate) struct FakeGraph {
+    /// Nothing while it is being captured.
+    captured: OnceLock<Arc<Graph>>,
+    pub(crate) objects: Mutex<Vec<Arc<UserObject>>>,
 }
 
 static STREAMS: Table<FakeStream> = Table::new(1);
 static EVENTS: Table<Event> = Table::new(2);
-static GRAPHS: Table<Arc<Graph>> = Table::new(3);
-static EXECUTABLES: Table<Arc<Graph>> = Table::new(4);
+pub(crate) static GRAPHS: Table<FakeGraph> = Table::new(3);
+static EXECUTABLES: Table<FakeGraph> = Table::new(4);
 
 /// Numbers of captures are never used twice.
 static LAST_CAPTURE: AtomicU64 = AtomicU64::new(0);
@@ -52,7 +69,7 @@ pub(crate) fn with<T>(
     done(act(&STREAMS.get(handle)?.stream))
 }
 
-fn capture_of(handle: *mut c_void) -> Result<Option<u64>, HipResult> {
+fn capture_of(handle: *mut c_void) -> Result<Option<(u64, usize)>, HipResult> {
     if handle.is_null() {
         return Ok(None);
     }
@@ -107,6 +124,15 @@ extern "C" fn hipStreamWaitEvent(stream: *mut c_void, event: *mut c_void, flags:
 unsafe extern "C" fn hipStreamGetDevice(stream: *mut c_void, device: *mut c_int) -> HipResult {
     // SAFETY: the caller's promise.
     entry::hip("hipStreamGetDevice", || unsafe { give(device, STREAMS.get(stream)?.device) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipStreamGetId(stream: *mut c_void, id: *mut c_ulonglong) -> HipResult {
+    entry::hip("hipStreamGetId", || {
+        STREAMS.get(stream)?;
+        // SAFETY: the caller's promise.
+        unsafe { give(id, stream as c_ulonglong) }
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -166,16 +192,24 @@ unsafe extern "C" fn hipStreamIsCapturing(stream: *mut c_void, status: *mut c_ui
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn hipStreamGetCaptureInfo(
+unsafe extern "C" fn hipStreamGetCaptureInfo_v2(
     stream: *mut c_void,
     status: *mut c_uint,
     id: *mut c_ulonglong,
+    graph: *mut *mut c_void,
+    _dependencies: *mut *const *mut c_void,
+    _count: *mut usize,
 ) -> HipResult {
-    entry::hip("hipStreamGetCaptureInfo", || {
+    entry::hip("hipStreamGetCaptureInfo_v2", || {
         let capture = capture_of(stream)?;
         let known = if capture.is_some() { CAPTURE_STATUS_ACTIVE } else { CAPTURE_STATUS_NONE };
+        let (number, handle) = capture.unwrap_or((0, 0));
         // SAFETY: the caller's promise.
-        unsafe { give(status, known).and_then(|()| give(id, capture.unwrap_or(0))) }
+        unsafe {
+            give(status, known)?;
+            give(id, number)?;
+            give(graph, handle as *mut c_void)
+        }
     })
 }
 
@@ -188,7 +222,8 @@ extern "C" fn hipStreamBeginCapture(stream: *mut c_void, mode: c_uint) -> HipRes
         let fake = STREAMS.get(stream)?;
         let mut capture = fake.capture.lock();
         done(fake.stream.begin_capture())?;
-        *capture = Some(LAST_CAPTURE.fetch_add(1, Ordering::Relaxed) + 1);
+        let graph = GRAPHS.add(FakeGraph::default());
+        *capture = Some((LAST_CAPTURE.fetch_add(1, Ordering::Relaxed) + 1, graph as usize));
         Ok(())
     })
 }
@@ -199,9 +234,10 @@ unsafe extern "C" fn hipStreamEndCapture(stream: *mut c_void, graph: *mut *mut c
         let fake = STREAMS.get(stream)?;
         let mut capture = fake.capture.lock();
         let captured = done(fake.stream.end_capture())?;
-        *capture = None;
+        let handle = capture.take().map_or(0, |(_, handle)| handle) as *mut c_void;
+        let _ = GRAPHS.get(handle)?.captured.set(Arc::new(captured));
         // SAFETY: the caller's promise.
-        unsafe { give(graph, GRAPHS.add(Arc::new(captured))) }
+        unsafe { give(graph, handle) }
     })
 }
 
@@ -260,16 +296,19 @@ unsafe extern "C" fn hipGraphInstantiateWithFlags(
         if flags != 0 {
             return Err(HipResult::INVALID_VALUE);
         }
-        let graph = Arc::clone(&*GRAPHS.get(graph)?);
+        let graph = GRAPHS.get(graph)?;
+        let objects = Mutex::new(graph.objects.lock().clone());
+        let made = FakeGraph { captured: graph.captured.clone(), objects };
         // SAFETY: the caller's promise.
-        unsafe { give(executable, EXECUTABLES.add(graph)) }
+        unsafe { give(executable, EXECUTABLES.add(made)) }
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipGraphLaunch(executable: *mut c_void, stream: *mut c_void) -> HipResult {
     entry::hip("hipGraphLaunch", || {
-        let graph = EXECUTABLES.get(executable)?;
+        let executable = EXECUTABLES.get(executable)?;
+        let graph = executable.captured.get().ok_or(HipResult::INVALID_VALUE)?;
         // SAFETY: what the graph does is the caller's promise.
         with(stream, |stream| unsafe { graph.launch(stream) })
     })

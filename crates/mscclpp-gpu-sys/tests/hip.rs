@@ -47,6 +47,8 @@ fn constants_are_those_of_the_header() {
         hip::CAPTURE_MODE_RELAXED => hipStreamCaptureMode_hipStreamCaptureModeRelaxed,
         hip::CAPTURE_STATUS_NONE => hipStreamCaptureStatus_hipStreamCaptureStatusNone,
         hip::CAPTURE_STATUS_ACTIVE => hipStreamCaptureStatus_hipStreamCaptureStatusActive,
+        hip::USER_OBJECT_NO_DESTRUCTOR_SYNC => hipUserObjectFlags_hipUserObjectNoDestructorSync,
+        hip::GRAPH_USER_OBJECT_MOVE => hipUserObjectRetainFlags_hipGraphUserObjectMove,
         hip::RANGE_HANDLE_DMA_BUF => hipMemRangeHandleType_hipMemRangeHandleTypeDmaBufFd,
     }
 }
@@ -161,7 +163,7 @@ fn functions_take_what_the_header_says() {
         Hip.stream_get_device(_, _) => hipStreamGetDevice,
         Hip.stream_write_value64(_, _, _, _) => hipStreamWriteValue64,
         Hip.stream_is_capturing(_, _) => hipStreamIsCapturing,
-        Hip.stream_get_capture_info(_, _, _) => hipStreamGetCaptureInfo,
+        Hip.stream_get_capture_info(_, _, _, _, _, _) => hipStreamGetCaptureInfo_v2,
         Hip.stream_begin_capture(_, _) => hipStreamBeginCapture,
         Hip.stream_end_capture(_, _) => hipStreamEndCapture,
         Hip.thread_exchange_stream_capture_mode(_) => hipThreadExchangeStreamCaptureMode,
@@ -174,6 +176,9 @@ fn functions_take_what_the_header_says() {
         Hip.graph_launch(_, _) => hipGraphLaunch,
         Hip.graph_destroy(_) => hipGraphDestroy,
         Hip.graph_exec_destroy(_) => hipGraphExecDestroy,
+        Hip.user_object_create(_, _, _, _, _) => hipUserObjectCreate,
+        Hip.user_object_release(_, _) => hipUserObjectRelease,
+        Hip.graph_retain_user_object(_, _, _, _) => hipGraphRetainUserObject,
         Hip.module_load_data(_, _) => hipModuleLoadData,
         Hip.module_unload(_) => hipModuleUnload,
         Hip.module_get_function(_, _, _) => hipModuleGetFunction,

@@ -156,6 +156,14 @@ impl KernelArgs {
         self
     }
 
+    /// As [`KernelArgs::keeping`], for an object that says for whom kernels wait through it. An [`Owner`] that is given to
+    /// many launches is kept once.
+    #[must_use]
+    pub fn with_owner(mut self, owner: Owner) -> Self {
+        self.owners.push(owner);
+        self
+    }
+
     /// How many arguments there are.
     #[must_use]
     pub fn len(&self) -> usize {

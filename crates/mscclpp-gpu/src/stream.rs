@@ -22,7 +22,11 @@ impl Stream {
         &self.backend
     }
 
-    /// Wraps a stream that other code made (a `CUstream` of PyTorch, CuPy or cudarc). It is not destroyed here.
+    /// A stream that other code made (a `CUstream` of PyTorch, CuPy or cudarc). It is not destroyed here.
+    ///
+    /// It may be called for each launch: all values of one stream share what this library knows of it. What launches need
+    /// goes, as of any stream, when this library waits for it, finds it idle, or sees during later launches and allocations
+    /// that they are complete. What the last few launches needed may stay until one of these, or [`Gpu::synchronize`].
     ///
     /// # Safety
     /// `raw` must be a stream of `gpu`'s primary context and stay alive as long as this value and its clones.

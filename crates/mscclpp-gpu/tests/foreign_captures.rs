@@ -3,7 +3,14 @@
 
 mod needs;
 
-use std::{ffi::c_void, process::ExitCode, ptr, sync::atomic::Ordering, thread, time::Duration};
+use std::{
+    ffi::c_void,
+    process::ExitCode,
+    ptr,
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::Duration,
+};
 
 use libtest_mimic::Arguments;
 use mscclpp_gpu::{
@@ -12,6 +19,7 @@ use mscclpp_gpu::{
 };
 use mscclpp_gpu_sys::cuda::{CUdeviceptr, CUstream_flags, CUstreamCaptureMode, CuResult, Driver};
 use mscclpp_test_support::child::{as_child, output_within, role};
+use mscclpp_test_support::until;
 
 const LIMIT: Duration = Duration::from_secs(30);
 const BLOCKING: u32 = CUstream_flags::CU_STREAM_DEFAULT as u32;
@@ -50,6 +58,11 @@ fn main() -> ExitCode {
             let output = output_within(3 * LIMIT, &mut as_child(&["open"]));
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }),
+        needs::cuda_devices(
+            1,
+            "a_graph_of_others_keeps_what_its_launches_need",
+            a_graph_of_others_keeps_what_its_launches_need,
+        ),
     ];
     for &(name, part, flags) in PARTS {
         trials.push(needs::cuda_devices(1, &format!("in_the_thread_that_captures::{name}"), move || {
@@ -296,4 +309,52 @@ fn what_cannot_be_done_says_when_it_can() {
     assert!(error.contains("Gpu::stream"), "{error}");
     drop(capture);
     buffers(&gpu);
+}
+
+/// And its executable, and the launches of that. Nothing is left when they are gone.
+fn a_graph_of_others_keeps_what_its_launches_need() {
+    let gpu = Platform::Cuda.gpu(0).unwrap();
+    let (word, sentinel) = (gpu.allocate(8).unwrap(), Arc::new(()));
+    let kept = || Arc::strong_count(&sentinel) - 1;
+    let kernel = Module::load(&gpu, &SOURCE).unwrap().kernel("count").unwrap();
+    let capture = Capture::begin(&gpu, NON_BLOCKING);
+    let (driver, mut graph, mut executable) = (capture.driver, ptr::null_mut(), ptr::null_mut());
+    {
+        let args = KernelArgs::new().with(&word).keeping(sentinel.clone());
+        for _ in 0..3 {
+            // SAFETY: the stream lives, and the argument is that of the kernel.
+            unsafe {
+                let stream = Stream::from_raw(&gpu, capture.raw).unwrap();
+                kernel.launch(&stream, LaunchConfig::linear(1, 1), &args).unwrap();
+            }
+        }
+    }
+    drop(kernel);
+    let address = word.ptr();
+    drop(word);
+    assert_eq!(kept(), 1, "the graph has it");
+    // SAFETY: so here and below: the handles live, what is made is destroyed once, and the graph keeps what its kernels need.
+    unsafe {
+        assert_eq!((driver.stream_end_capture)(capture.raw.cast(), &raw mut graph), CuResult::SUCCESS);
+        let made = (driver.graph_instantiate_with_flags)(&raw mut executable, graph, 0);
+        assert_eq!(made, CuResult::SUCCESS);
+        assert_eq!((driver.graph_destroy)(graph), CuResult::SUCCESS);
+    }
+    gpu.synchronize().unwrap();
+    gpu.allocate(8).unwrap();
+    assert_eq!(kept(), 1, "the executable has it");
+    let (stream, pinned) = (gpu.stream().unwrap(), gpu.allocate_pinned(8).unwrap());
+    // SAFETY: see above. What nobody needs any more is put aside, and freed by this thread's next allocation: behind the copy.
+    unsafe {
+        assert_eq!((driver.graph_launch)(executable, stream.raw().cast()), CuResult::SUCCESS);
+        stream.copy(pinned.ptr(), address, 8).unwrap();
+        assert_eq!((driver.graph_exec_destroy)(executable), CuResult::SUCCESS);
+    }
+    stream.synchronize_timeout(LIMIT).unwrap();
+    assert_eq!(pinned.word(0).unwrap().load(Ordering::Relaxed), 3);
+    // The driver tells in its own time, and an allocation takes notice.
+    until("the graph's end", || {
+        gpu.allocate(8).unwrap();
+        kept() == 0
+    });
 }

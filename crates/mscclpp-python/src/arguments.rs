@@ -1,9 +1,53 @@
 //! Arguments of kernels: from one run of bytes, as `mscclpp.utils.pack` makes it, to the parameters that a kernel has.
 
-use mscclpp::{KernelArgs, gpu::KernelParameter};
-use pyo3::prelude::*;
+use std::sync::Arc;
 
-use crate::error;
+use mscclpp::{
+    KernelArgs,
+    gpu::{KernelObject, KernelParameter},
+};
+use pyo3::{intern, prelude::*, types::PyTuple};
+
+use crate::{error, owned};
+
+/// A tuple of arguments, and what a kernel gets for it. Launches keep it, and so the tuple.
+pub(crate) struct Prepared {
+    tuple: Py<PyTuple>,
+    /// Without an owner.
+    values: KernelArgs,
+    /// Where the tensors are that can move, and in which places of the tuple.
+    addresses: Vec<(usize, u64)>,
+    /// [`owned::closed`] when it was prepared.
+    closed: u64,
+}
+
+impl KernelObject for Prepared {}
+
+impl Prepared {
+    pub(crate) fn new(tuple: Py<PyTuple>, values: KernelArgs, addresses: Vec<(usize, u64)>) -> Arc<Self> {
+        Arc::new(Self { tuple, values, addresses, closed: owned::closed() })
+    }
+
+    /// The values and what a launch keeps: the same for all launches, so that a stream keeps it once.
+    pub(crate) fn args(this: &Arc<Self>) -> KernelArgs {
+        this.values.clone().with_owner(this.clone())
+    }
+
+    /// Whether it is of this very tuple, and would be prepared in the same way again.
+    pub(crate) fn is_of(&self, tuple: &Bound<'_, PyTuple>) -> PyResult<bool> {
+        // As this holds the tuple, no other one has its address.
+        if !self.tuple.is(tuple) || self.closed != owned::closed() {
+            return Ok(false);
+        }
+        for (place, address) in &self.addresses {
+            let now = tuple.get_item(*place)?.call_method0(intern!(tuple.py(), "data_ptr"))?;
+            if now.extract::<u64>()? != *address {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
 
 /// Cuts `packed` into the arguments of a kernel. They may be where a C compiler puts the members of a struct, or one
 /// directly behind the other.

@@ -1,15 +1,18 @@
 //! Kernels of Python programs: compiled, loaded, and launched with their arguments packed into one run of bytes.
 
-use std::ptr;
+use std::{
+    ptr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
 
 use mscclpp::{
-    DevicePtr, Error, Gpu, Kernel, KernelSource, LaunchConfig, Module, Stream, errors::GpuError,
+    DevicePtr, Error, Gpu, Kernel, KernelArgs, KernelSource, LaunchConfig, Module, Stream, errors::GpuError,
     gpu::KernelParameter,
 };
-use pyo3::prelude::*;
+use pyo3::{prelude::*, types::PyTuple};
 
 use crate::{
-    arguments,
+    arguments::{self, Prepared},
     device::{current, platform},
     error::{self, OrRaise},
     owned::Owned,
@@ -22,6 +25,8 @@ use crate::{
 #[pyclass(name = "_Kernel", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyKernel {
     inner: Owned<Loaded>,
+    /// The arguments of the last launch with a tuple, as long as a launch needs them.
+    last: Mutex<Weak<Prepared>>,
 }
 
 struct Loaded {
@@ -74,9 +79,10 @@ impl PyKernel {
         Ok(loaded.parameters()?.iter().map(|parameter| (parameter.offset, parameter.size)).collect())
     }
 
-    /// Submits a launch to `stream`, a driver's handle, or to the default stream. Does not wait for it. `keep` lives at least
-    /// until the launch is complete.
-    #[pyo3(signature = (params, nblocks, nthreads, shared, stream, keep = None))]
+    /// Submits a launch to `stream`, a driver's handle, or to the default stream. Does not wait for it. `keep`, the tuple that
+    /// `params` was made of, lives at least until the launch is complete. `launch_again` may launch it again if `addresses`
+    /// says, for each place with a tensor that can move, where it is now; not if that is None.
+    #[pyo3(signature = (params, nblocks, nthreads, shared, stream, keep = None, addresses = None))]
     #[allow(clippy::too_many_arguments, reason = "called by one function of the Python layer")]
     fn launch(
         &self,
@@ -86,15 +92,57 @@ impl PyKernel {
         nthreads: [u32; 3],
         #[pyo3(from_py_with = whole)] shared: u32,
         stream: Option<usize>,
-        keep: Option<Py<PyAny>>,
+        keep: Option<Py<PyTuple>>,
+        addresses: Option<Vec<(usize, u64)>>,
     ) -> PyResult<()> {
         let loaded = self.inner.get()?;
-        let Loaded { kernel, gpu } = &*loaded;
-        let mut args = arguments::unpack(kernel.name(), loaded.parameters()?, &params.0)?;
-        if let Some(objects) = keep {
-            args = args.keeping(objects);
+        let mut args = arguments::unpack(loaded.kernel.name(), loaded.parameters()?, &params.0)?;
+        if let Some(tuple) = keep {
+            let may_repeat = addresses.is_some();
+            let prepared = Prepared::new(tuple, args, addresses.unwrap_or_default());
+            args = Prepared::args(&prepared);
+            if may_repeat {
+                *self.last() = Arc::downgrade(&prepared);
+            }
         }
+        loaded.launch(
+            py,
+            &args,
+            LaunchConfig { grid: nblocks, block: nthreads, shared_bytes: shared },
+            stream,
+        )
+    }
+
+    /// As `launch`, with the tuple of the last launch, if that still runs and nothing in it has changed. Whether it did.
+    fn launch_again(
+        &self,
+        py: Python<'_>,
+        params: &Bound<'_, PyTuple>,
+        nblocks: [u32; 3],
+        nthreads: [u32; 3],
+        #[pyo3(from_py_with = whole)] shared: u32,
+        stream: Option<usize>,
+    ) -> PyResult<bool> {
+        let loaded = self.inner.get()?;
+        let Some(prepared) = self.last().upgrade() else { return Ok(false) };
+        if !prepared.is_of(params)? {
+            return Ok(false);
+        }
+        let args = Prepared::args(&prepared);
         let config = LaunchConfig { grid: nblocks, block: nthreads, shared_bytes: shared };
+        loaded.launch(py, &args, config, stream).map(|()| true)
+    }
+}
+
+impl Loaded {
+    fn launch(
+        &self,
+        py: Python<'_>,
+        args: &KernelArgs,
+        config: LaunchConfig,
+        stream: Option<usize>,
+    ) -> PyResult<()> {
+        let Self { kernel, gpu } = self;
         let launch = || {
             let stream = match stream {
                 None => gpu.default_stream()?,
@@ -103,7 +151,7 @@ impl PyKernel {
             };
             // SAFETY: the arguments have the number and sizes of the kernel's parameters. That they are what the kernel
             // expects, and that what they point to lives, is what a program says by launching it.
-            unsafe { kernel.launch(&stream, config, &args) }
+            unsafe { kernel.launch(&stream, config, args) }
         };
         retired::launching();
         py.detach(launch).or_raise()
@@ -122,7 +170,11 @@ impl PyKernel {
             Ok::<_, Error>(Loaded { kernel, gpu })
         })?;
         loaded.parameters()?;
-        Ok(Self { inner: Owned::new("Kernel", loaded) })
+        Ok(Self { inner: Owned::new("Kernel", loaded), last: Mutex::default() })
+    }
+
+    fn last(&self) -> MutexGuard<'_, Weak<Prepared>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     process,
     sync::{
         Arc, Mutex, MutexGuard, Once, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -42,6 +42,14 @@ pub(crate) fn count_forks() -> PyResult<()> {
 pub(crate) fn forks() -> u32 {
     // Set before anything else runs in the child.
     FORKS.load(Ordering::Relaxed)
+}
+
+/// How often an object was closed.
+static CLOSED: AtomicU64 = AtomicU64::new(0);
+
+/// Changes when any object is closed: what was made of one before must not be used then.
+pub(crate) fn closed() -> u64 {
+    CLOSED.load(Ordering::Relaxed)
 }
 
 /// What a Python object holds until it is closed or dropped: a value that a forked child neither uses nor drops, as the
@@ -106,6 +114,7 @@ impl<T: Send + 'static> Owned<T> {
     pub(crate) fn close(&self) {
         if forks() == self.forks {
             let value = self.lock().take();
+            CLOSED.fetch_add(1, Ordering::Relaxed);
             // Without the lock: this may wait.
             drop(value);
         }

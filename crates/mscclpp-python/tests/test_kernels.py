@@ -107,6 +107,67 @@ def test_arguments_live_until_the_kernel_has_ended(compiled):
     assert gone == [True]
 
 
+def test_a_kept_tuple_is_prepared_once_while_its_launches_run(compiled, out):
+    blocks = [1, 1, 1]
+    stop, kernel = mscclpp.RawGpuBuffer(4), compiled("plain.cu", "packed", EXTRA=0)
+    fifo, number = mscclpp.Fifo(), ctypes.c_int(2)
+
+    def again(params):
+        return kernel._kernel.launch_again(params, blocks, blocks, 0, None)
+
+    kept = (1, numpy.int32(2), fifo, out)
+    assert not again(kept), "it was not launched yet"
+    compiled("plain.cu", "spin", EXTRA=0).launch_kernel((stop,), 1, 1, 0, None)
+    kernel.launch_kernel(kept, 1, 1, 0, None)
+    assert again(kept) and again(kept)
+    assert not again((*kept,)[:3] + (out,)), "another tuple"
+    # The bytes of what ctypes makes can change.
+    changing = (1, number, fifo, out)
+    kernel.launch_kernel(changing, 1, 1, 0, None)
+    number.value = 7
+    assert not again(changing)
+    kernel.launch_kernel(changing, 1, 1, 0, None)
+    kernel.launch_kernel(kept, 1, 1, 0, None)
+    fifo.close()
+    assert not again(kept)
+    with pytest.raises(mscclpp.Error, match="closed"):
+        kernel.launch_kernel(kept, 1, 1, 0, None)
+    kernel.launch_kernel((1, number, mscclpp.Fifo(), out), 1, 1, 0, None)
+    let_go(stop)
+    mscclpp.synchronize(60)
+    assert out[1] == 7
+
+
+def test_a_tensor_that_moved_is_found(compiled, out):
+    class Tensor:
+        """What a tensor of PyTorch has."""
+
+        def __init__(self, array):
+            self.array = array
+
+        def data_ptr(self):
+            return self.array.data.ptr
+
+        def numel(self):
+            return self.array.size
+
+        def element_size(self):
+            return self.array.itemsize
+
+    Tensor.__module__ = "torch"
+    stop, other = mscclpp.RawGpuBuffer(4), mscclpp.GpuBuffer(8, dtype=numpy.uint64)
+    kernel, tensor = compiled("plain.cu", "packed", EXTRA=0), Tensor(out)
+    compiled("plain.cu", "spin", EXTRA=0).launch_kernel((stop,), 1, 1, 0, None)
+    kept = (1, 2, mscclpp.Fifo(), tensor)
+    kernel.launch_kernel(kept, 1, 1, 0, None)
+    assert kernel._kernel.launch_again(kept, [1, 1, 1], [1, 1, 1], 0, None)
+    tensor.array = other
+    kernel.launch_kernel(kept, 1, 1, 0, None)
+    let_go(stop)
+    mscclpp.synchronize(60)
+    assert other[1] == 2
+
+
 class OfProtocol:
     def __cuda_stream__(self):
         return 0, 0

@@ -4,6 +4,7 @@
 //! Each trial is this program again, with the fake where the dynamic loader looks first.
 
 mod fake;
+mod others;
 mod scenario;
 
 use std::{
@@ -50,7 +51,7 @@ const OPENING: [(&str, Outcome); 13] = [
 ];
 
 /// Calls of what is done with open devices.
-const AFTERWARDS: [(&str, Outcome); 54] = [
+const AFTERWARDS: [(&str, Outcome); 57] = [
     ("hipGetDevice", IsError),
     ("hipSetDevice", IsError),
     ("hipThreadExchangeStreamCaptureMode", IsError),
@@ -79,10 +80,14 @@ const AFTERWARDS: [(&str, Outcome); 54] = [
     ("hipStreamQuery", IsError),
     ("hipStreamWaitEvent", IsError),
     ("hipStreamGetDevice", IsError),
+    ("hipStreamGetId", IsError),
     ("hipStreamWriteValue64", IsError),
     ("hipStreamIsCapturing", IsError),
     // Then the graph keeps nothing alive.
-    ("hipStreamGetCaptureInfo", Nothing),
+    ("hipStreamGetCaptureInfo_v2", Nothing),
+    // The same, of a graph of others.
+    ("hipUserObjectCreate", Nothing),
+    ("hipGraphRetainUserObject", Nothing),
     ("hipStreamBeginCapture", IsError),
     ("hipStreamEndCapture", IsError),
     ("hipEventCreateWithFlags", IsError),
@@ -119,6 +124,8 @@ fn main() {
             ["compile what is wrong"] => compiles_what_is_wrong(),
             ["give pinned memory back"] => gives_pinned_memory_back(),
             ["let go of what was launched"] => scenario::lets_go_of_what_was_launched().expect("launches"),
+            ["launch on streams of others"] => others::launches(&Fake::load()).expect("launches"),
+            ["launch in captures of others"] => others::captures(&Fake::load()).expect("captures"),
             _ => panic!("no such role: {role:?}"),
         };
     }
@@ -130,6 +137,11 @@ fn main() {
             "what_launches_needed_is_let_go_when_they_are_complete",
             &["let go of what was launched"],
         ),
+        on_the_fake(
+            "launches_on_a_stream_of_others_make_no_more_calls_than_on_ours",
+            &["launch on streams of others"],
+        ),
+        on_the_fake("graphs_of_others_keep_what_their_launches_need", &["launch in captures of others"]),
         on_the_fake("what_does_not_compile_comes_with_the_compilers_log", &["compile what is wrong"]),
     ];
     for (when, entries) in [("opening", &OPENING[..]), ("afterwards", &AFTERWARDS[..])] {

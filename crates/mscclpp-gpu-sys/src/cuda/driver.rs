@@ -5,8 +5,8 @@ use std::{
 
 use super::{
     AccessDesc, AllocationProp, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec,
-    CUmemGenericAllocationHandle, CUmemoryPool, CUmodule, CUstream, CUstreamBatchMemOpParams, CuResult,
-    IpcMemHandle, Location,
+    CUgraphNode, CUhostFn, CUmemGenericAllocationHandle, CUmemoryPool, CUmodule, CUstream,
+    CUstreamBatchMemOpParams, CUuserObject, CuResult, IpcMemHandle, Location,
 };
 use crate::{
     library::{LoadError, Opened},
@@ -128,7 +128,8 @@ entry_points! {
         stream_get_ctx: "cuStreamGetCtx" => fn(CUstream, *mut CUcontext);
         stream_wait_event: "cuStreamWaitEvent" => fn(CUstream, CUevent, c_uint);
         stream_is_capturing: "cuStreamIsCapturing" => fn(CUstream, *mut c_uint);
-        stream_get_capture_info: "cuStreamGetCaptureInfo" => fn(CUstream, *mut c_uint, *mut u64);
+        stream_get_capture_info: "cuStreamGetCaptureInfo_v2"
+            => fn(CUstream, *mut c_uint, *mut u64, *mut CUgraph, *mut *const CUgraphNode, *mut usize);
         stream_begin_capture: "cuStreamBeginCapture_v2" => fn(CUstream, c_uint);
         stream_end_capture: "cuStreamEndCapture" => fn(CUstream, *mut CUgraph);
         thread_exchange_stream_capture_mode: "cuThreadExchangeStreamCaptureMode" => fn(*mut c_uint);
@@ -145,6 +146,10 @@ entry_points! {
         graph_launch: "cuGraphLaunch" => fn(CUgraphExec, CUstream);
         graph_destroy: "cuGraphDestroy" => fn(CUgraph);
         graph_exec_destroy: "cuGraphExecDestroy" => fn(CUgraphExec);
+        user_object_create: "cuUserObjectCreate"
+            => fn(*mut CUuserObject, *mut c_void, CUhostFn, c_uint, c_uint);
+        user_object_release: "cuUserObjectRelease" => fn(CUuserObject, c_uint);
+        graph_retain_user_object: "cuGraphRetainUserObject" => fn(CUgraph, CUuserObject, c_uint, c_uint);
 
         module_load_data_ex: "cuModuleLoadDataEx"
             => fn(*mut CUmodule, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);
@@ -176,6 +181,7 @@ entry_points! {
         mem_pool_set_access: "cuMemPoolSetAccess" => fn(CUmemoryPool, *const AccessDesc, usize);
         stream_batch_mem_op: "cuStreamBatchMemOp_v2"
             => fn(CUstream, c_uint, *mut CUstreamBatchMemOpParams, c_uint);
+        stream_get_id: "cuStreamGetId" => fn(CUstream, *mut u64);
         stream_write_value64: "cuStreamWriteValue64_v2" => fn(CUstream, CUdeviceptr, u64, c_uint);
     }
 }

@@ -10,10 +10,12 @@ mod types;
 
 pub use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdeviceptr, CUevent, CUevent_flags,
-    CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUipcMem_flags, CUjit_option, CUmemAccess_flags,
-    CUmemAllocationGranularity_flags, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocationType,
-    CUmemoryPool, CUmodule, CUpointer_attribute, CUstream, CUstream_flags, CUstreamBatchMemOpParams,
-    CUstreamBatchMemOpType, CUstreamCaptureMode, CUstreamCaptureStatus, CUstreamWriteValue_flags,
+    CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode, CUhostFn, CUipcMem_flags,
+    CUjit_option, CUmemAccess_flags, CUmemAllocationGranularity_flags, CUmemAllocationType,
+    CUmemGenericAllocationHandle, CUmemLocationType, CUmemoryPool, CUmodule, CUpointer_attribute, CUstream,
+    CUstream_flags, CUstreamBatchMemOpParams, CUstreamBatchMemOpType, CUstreamCaptureMode,
+    CUstreamCaptureStatus, CUstreamWriteValue_flags, CUuserObject, CUuserObject_flags,
+    CUuserObjectRetain_flags,
 };
 pub use driver::Driver;
 pub use result::CuResult;

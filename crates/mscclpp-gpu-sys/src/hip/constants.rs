@@ -40,5 +40,9 @@ pub const CAPTURE_MODE_RELAXED: u32 = 2;
 pub const CAPTURE_STATUS_NONE: u32 = 0;
 /// `hipStreamCaptureStatusActive`
 pub const CAPTURE_STATUS_ACTIVE: u32 = 1;
+/// `hipUserObjectNoDestructorSync`
+pub const USER_OBJECT_NO_DESTRUCTOR_SYNC: u32 = 1;
+/// `hipGraphUserObjectMove`
+pub const GRAPH_USER_OBJECT_MOVE: u32 = 1;
 /// `hipMemRangeHandleTypeDmaBufFd`
 pub const RANGE_HANDLE_DMA_BUF: u32 = 1;

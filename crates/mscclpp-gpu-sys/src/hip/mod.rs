@@ -23,6 +23,10 @@ pub type Event = *mut Opaque;
 pub type Graph = *mut Opaque;
 /// A `hipGraphExec_t`.
 pub type GraphExec = *mut Opaque;
+/// A `hipUserObject_t`.
+pub type UserObject = *mut Opaque;
+/// A `hipHostFn_t`.
+pub type HostFn = Option<unsafe extern "C" fn(*mut Opaque)>;
 /// A `hipModule_t`.
 pub type Module = *mut Opaque;
 /// A `hipFunction_t`.

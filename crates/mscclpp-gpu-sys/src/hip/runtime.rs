@@ -3,7 +3,7 @@ use std::{
     sync::OnceLock,
 };
 
-use super::{Event, Function, Graph, GraphExec, HipResult, Module, Pointer, Stream};
+use super::{Event, Function, Graph, GraphExec, HipResult, HostFn, Module, Pointer, Stream, UserObject};
 use crate::{
     library::{LoadError, Opened},
     table::entry_points,
@@ -116,7 +116,10 @@ entry_points! {
         stream_get_device: "hipStreamGetDevice" => fn(Stream, *mut c_int);
         stream_write_value64: "hipStreamWriteValue64" => fn(Stream, Pointer, u64, c_uint);
         stream_is_capturing: "hipStreamIsCapturing" => fn(Stream, *mut c_uint);
-        stream_get_capture_info: "hipStreamGetCaptureInfo" => fn(Stream, *mut c_uint, *mut c_ulonglong);
+        stream_get_capture_info: "hipStreamGetCaptureInfo_v2"
+            => fn(
+                Stream, *mut c_uint, *mut c_ulonglong, *mut Graph, *mut *const *mut c_void, *mut usize,
+            );
         stream_begin_capture: "hipStreamBeginCapture" => fn(Stream, c_uint);
         stream_end_capture: "hipStreamEndCapture" => fn(Stream, *mut Graph);
         thread_exchange_stream_capture_mode: "hipThreadExchangeStreamCaptureMode" => fn(*mut c_uint);
@@ -131,6 +134,10 @@ entry_points! {
         graph_launch: "hipGraphLaunch" => fn(GraphExec, Stream);
         graph_destroy: "hipGraphDestroy" => fn(Graph);
         graph_exec_destroy: "hipGraphExecDestroy" => fn(GraphExec);
+        user_object_create: "hipUserObjectCreate"
+            => fn(*mut UserObject, *mut c_void, HostFn, c_uint, c_uint);
+        user_object_release: "hipUserObjectRelease" => fn(UserObject, c_uint);
+        graph_retain_user_object: "hipGraphRetainUserObject" => fn(Graph, UserObject, c_uint, c_uint);
 
         module_load_data: "hipModuleLoadData" => fn(*mut Module, *const c_void);
         module_unload: "hipModuleUnload" => fn(Module);
@@ -151,5 +158,6 @@ entry_points! {
     optional {
         mem_get_handle_for_address_range: "hipMemGetHandleForAddressRange"
             => fn(*mut c_void, Pointer, usize, c_uint, c_ulonglong);
+        stream_get_id: "hipStreamGetId" => fn(Stream, *mut c_ulonglong);
     }
 }

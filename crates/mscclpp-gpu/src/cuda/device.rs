@@ -20,14 +20,14 @@ use super::{
     pinned,
     slots::ValueSlots,
     source,
-    stream::CudaStream,
+    stream::{CAPTURES, CudaStream},
     virtual_memory::Placement,
 };
 use crate::{
     DevicePtr, DmaBuf, Error, ExportKinds, GpuDirect, GpuProperties, KernelSource, MemoryExport, MemoryInfo,
     PeerAccess, Platform, Result, WritesOrdering,
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
-    driver::{in_use::LeftBehind, pinned::PinnedSpares},
+    driver::{foreign::Foreign, in_use::LeftBehind, pinned::PinnedSpares},
     memory::ExportHandle,
     numa,
 };
@@ -46,6 +46,7 @@ pub(super) struct Device {
     pinned_spares: PinnedSpares,
     retired_modules: RetiredModules,
     left_behind: LeftBehind<CudaEvent>,
+    foreign: Foreign<CudaStream>,
     /// One for all who ask, so that whoever waits knows what others launched.
     default_stream: OnceLock<Arc<CudaStream>>,
 }
@@ -115,6 +116,7 @@ impl Device {
             pinned_spares: PinnedSpares::default(),
             retired_modules: RetiredModules::default(),
             left_behind: LeftBehind::default(),
+            foreign: Foreign::default(),
             default_stream: OnceLock::new(),
         })
     }
@@ -166,12 +168,23 @@ impl Device {
         &self.retired_modules
     }
 
-    /// Drops what complete launches needed, of streams that are gone and of the default stream.
+    /// Drops what complete launches needed, of streams that are gone, of others' and of the default stream, and what
+    /// graphs of others needed.
     fn sweep(&self) {
         self.left_behind.sweep();
+        self.foreign.sweep();
+        CAPTURES.sweep();
         if let Some(stream) = self.default_stream.get() {
             stream.sweep();
         }
+    }
+
+    pub(super) fn the_default_stream(&'static self) -> Arc<CudaStream> {
+        self.default_stream.get_or_init(|| Arc::new(CudaStream::legacy_default(self))).clone()
+    }
+
+    pub(super) fn foreign(&self) -> &Foreign<CudaStream> {
+        &self.foreign
     }
 
     pub(super) fn left_behind(&self) -> &LeftBehind<CudaEvent> {
@@ -287,12 +300,12 @@ impl DeviceBackend for &'static Device {
     }
 
     fn default_stream(&self) -> Result<Arc<dyn StreamBackend>> {
-        Ok(self.default_stream.get_or_init(|| Arc::new(CudaStream::legacy_default(self))).clone())
+        Ok(self.the_default_stream())
     }
 
     unsafe fn wrap_stream(&self, raw: *mut c_void) -> Result<Arc<dyn StreamBackend>> {
         // SAFETY: the caller promises a live stream of the primary context.
-        Ok(Arc::new(unsafe { CudaStream::wrap(self, raw)? }))
+        Ok(unsafe { CudaStream::of_others(self, raw)? })
     }
 
     fn create_event(&self, with_timing: bool) -> Result<Arc<dyn EventBackend>> {
@@ -360,15 +373,20 @@ impl DeviceBackend for &'static Device {
     }
 
     fn synchronize(&self) -> Result<()> {
-        let default = self.default_stream.get().map(|stream| (stream, stream.last_launch()));
+        let default = self.default_stream.get().map(|stream| (Arc::clone(stream), stream.last_launch()));
+        let streams: Vec<_> = self.foreign.launches().into_iter().chain(default).collect();
+        let gone = self.left_behind.unknown();
         {
             let _entered = self.context.enter()?;
             // SAFETY: the device's context is current.
             check(self.driver(), unsafe { (self.driver().ctx_synchronize)() }, "cuCtxSynchronize")?;
         }
-        if let Some((stream, launches)) = default {
+        self.left_behind.release_unknown(gone);
+        for (stream, launches) in streams {
             stream.release(launches);
         }
+        self.left_behind.sweep();
+        CAPTURES.sweep();
         Ok(())
     }
 

@@ -13,6 +13,7 @@
 //!    are put off ([`module`], [`crate::driver::pinned`]). What launches need is kept until they are complete
 //!    ([`crate::driver::in_use`]).
 
+mod bookkeeping;
 mod context;
 mod cubin;
 mod device;

@@ -1,8 +1,15 @@
-use std::{any::Any, ffi::c_void, sync::Arc};
+use std::{
+    any::Any,
+    ffi::c_void,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use mscclpp_gpu_sys::cuda::{
     CUstream, CUstream_flags, CUstreamBatchMemOpParams, CUstreamBatchMemOpType, CUstreamCaptureMode,
-    CUstreamCaptureStatus, CUstreamWriteValue_flags, CuResult, Driver,
+    CUstreamWriteValue_flags, CuResult, Driver,
 };
 
 use parking_lot::Mutex;
@@ -18,21 +25,24 @@ use crate::{
     backend::{EventBackend, GraphBackend, StreamBackend},
     driver::{
         DriverStream,
-        captures::{CaptureId, Captures},
+        captures::{CaptureId, Captures, Given},
         in_use::InUse,
     },
 };
 
 /// Of the process: a capture may span devices.
-static CAPTURES: Captures = Captures::new();
+pub(super) static CAPTURES: Captures = Captures::new();
 
 pub(super) struct CudaStream {
-    device: &'static Device,
-    raw: CUstream,
+    pub(super) device: &'static Device,
+    pub(super) raw: CUstream,
     owned: bool,
-    in_use: InUse<CudaEvent>,
+    pub(super) in_use: InUse<CudaEvent>,
+    /// Whether others have its handle, or it waited for an event: they may capture it.
+    pub(super) is_known: AtomicBool,
     /// The capture that was begun through this value and has not been ended through it.
     capture: Mutex<Option<CaptureId>>,
+    given: Mutex<Given>,
 }
 
 // SAFETY: the driver's functions may be called with a stream from any thread; `raw` is never dereferenced here.
@@ -40,6 +50,8 @@ unsafe impl Send for CudaStream {}
 // SAFETY: as above.
 unsafe impl Sync for CudaStream {}
 
+/// `CU_STREAM_LEGACY`, the default stream, as null is.
+const LEGACY_HANDLE: usize = 1;
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD` are handles too, of whatever context is current.
 const LAST_SPECIAL_HANDLE: usize = 2;
 
@@ -60,16 +72,45 @@ impl CudaStream {
     }
 
     fn new(device: &'static Device, raw: CUstream, owned: bool) -> Self {
-        Self { device, raw, owned, in_use: InUse::default(), capture: Mutex::default() }
+        Self {
+            device,
+            raw,
+            owned,
+            in_use: InUse::default(),
+            is_known: AtomicBool::new(!owned),
+            capture: Mutex::default(),
+            given: Mutex::default(),
+        }
     }
 
     pub(super) fn legacy_default(device: &'static Device) -> Self {
         Self::new(device, std::ptr::null_mut(), false)
     }
 
+    /// The value for somebody's stream, the same for each call if the driver tells streams apart (CUDA 12).
+    ///
+    /// # Safety
+    /// `raw` is a live stream, and stays so as long as the value is used.
+    pub(super) unsafe fn of_others(device: &'static Device, raw: *mut c_void) -> Result<Arc<Self>> {
+        if raw as usize <= LEGACY_HANDLE {
+            return Ok(device.the_default_stream());
+        }
+        // SAFETY: the caller's promise.
+        let wrap = || unsafe { Self::wrap(device, raw) };
+        let get_id = device.driver().stream_get_id.filter(|_| raw as usize > LAST_SPECIAL_HANDLE);
+        let Some(get_id) = get_id else { return wrap().map(Arc::new) };
+        let mut number = 0;
+        {
+            let _bound = device.context().bind()?;
+            // SAFETY: the caller promises a live stream; `number` is valid for the write.
+            check(device.driver(), unsafe { get_id(raw.cast(), &raw mut number) }, "cuStreamGetId")?;
+        }
+        device.foreign().get(raw as usize, number, device.left_behind(), wrap)
+    }
+
     /// # Safety
     /// `raw` is a live stream, and stays so.
-    pub(super) unsafe fn wrap(device: &'static Device, raw: *mut c_void) -> Result<Self> {
+    unsafe fn wrap(device: &'static Device, raw: *mut c_void) -> Result<Self> {
         let raw: CUstream = raw.cast();
         if raw as usize > LAST_SPECIAL_HANDLE {
             let driver = device.driver();
@@ -103,7 +144,11 @@ impl CudaStream {
     }
 
     /// Submits one operation. Submissions may be part of a capture, so they leave the capture mode alone.
-    fn submit(&self, operation: &'static str, call: impl FnOnce(&Driver) -> CuResult) -> Result<()> {
+    pub(super) fn submit(
+        &self,
+        operation: &'static str,
+        call: impl FnOnce(&Driver) -> CuResult,
+    ) -> Result<()> {
         let driver = self.device.driver();
         let _bound = self.device.context().bind()?;
         check(driver, call(driver), operation)
@@ -120,6 +165,7 @@ impl CudaStream {
         // Not on the streams of transports, which launch nothing: what is dropped may wait for the thread that asked.
         if last_launch > 0 || self.raw.is_null() {
             self.device.left_behind().sweep();
+            CAPTURES.sweep();
         }
     }
 
@@ -130,51 +176,9 @@ impl CudaStream {
 
     /// It was just given a launch, of a kernel or a graph, which needs `owners`, and whose code is in `modules`.
     pub(super) fn keep(&self, owners: &[Owner], modules: &[Owner]) {
-        if !CAPTURES.note(self, owners, modules) {
+        if !CAPTURES.note(self, &self.given, owners, modules) {
             self.in_use.add(self, owners);
         }
-    }
-}
-
-impl DriverStream for CudaStream {
-    type Event = CudaEvent;
-
-    fn device_id(&self) -> usize {
-        self.device.id()
-    }
-
-    fn new_event(&self) -> Result<CudaEvent> {
-        CudaEvent::create(self.device, false)
-    }
-
-    fn record_event(&self, event: &CudaEvent) -> Result<()> {
-        // SAFETY: both live.
-        self.submit("cuEventRecord", |driver| unsafe { (driver.event_record)(event.raw(), self.raw) })
-    }
-
-    fn is_capturing(&self) -> Result<bool> {
-        let mut status = 0;
-        // SAFETY: the stream lives; `status` is valid for the write.
-        self.submit("cuStreamIsCapturing", |driver| unsafe {
-            (driver.stream_is_capturing)(self.raw, &raw mut status)
-        })?;
-        Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32)
-    }
-
-    fn capture(&self) -> Option<CaptureId> {
-        let (mut status, mut id) = (0, 0);
-        // SAFETY: the stream lives; both are valid for the write.
-        let asked = self.submit("cuStreamGetCaptureInfo", |driver| unsafe {
-            (driver.stream_get_capture_info)(self.raw, &raw mut status, &raw mut id)
-        });
-        let is_active = status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as u32;
-        (asked.is_ok() && is_active).then_some(id)
-    }
-
-    fn is_idle(&self) -> bool {
-        let Ok(_entered) = self.device.context().enter() else { return false };
-        // SAFETY: the stream lives.
-        unsafe { (self.device.driver().stream_query)(self.raw) == CuResult::SUCCESS }
     }
 }
 
@@ -190,6 +194,7 @@ fn is_word(dst: DevicePtr) -> Result<()> {
 
 impl StreamBackend for CudaStream {
     fn raw(&self) -> *mut c_void {
+        self.is_known.store(true, Ordering::Relaxed);
         self.raw.cast()
     }
 
@@ -288,6 +293,7 @@ impl StreamBackend for CudaStream {
 
     fn wait_event(&self, event: &Arc<dyn EventBackend>) -> Result<()> {
         let event = event_of(event)?;
+        self.is_known.store(true, Ordering::Relaxed);
         // SAFETY: both live; the driver keeps what was recorded even if the event is destroyed.
         self.submit("cuStreamWaitEvent", |driver| unsafe {
             (driver.stream_wait_event)(self.raw, event.raw(), 0)
@@ -304,12 +310,13 @@ impl StreamBackend for CudaStream {
         if self.is_capturing()? {
             return Err(Error::InvalidArgument("the stream is capturing already".to_owned()));
         }
+        self.is_known.store(true, Ordering::Relaxed);
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as u32;
         // SAFETY: the stream lives.
         self.submit("cuStreamBeginCapture", |driver| unsafe {
             (driver.stream_begin_capture)(self.raw, mode)
         })?;
-        if let Some(id) = self.capture() {
+        if let Some((id, _)) = self.capture() {
             CAPTURES.begin(id);
             *self.capture.lock() = Some(id);
         }
@@ -322,7 +329,7 @@ impl StreamBackend for CudaStream {
         }
         // It may have been begun through another value of the same stream.
         let begun_here = self.capture.lock().take();
-        let id = self.capture().or(begun_here);
+        let id = self.capture().map(|(id, _)| id).or(begun_here);
         let needs = id.map(|id| CAPTURES.end(id)).unwrap_or_default();
         let mut graph = std::ptr::null_mut();
         // SAFETY: the stream lives; `graph` is valid for the write.

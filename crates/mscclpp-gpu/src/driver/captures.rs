@@ -1,15 +1,15 @@
 //! What graphs need while they are being captured.
 //!
 //! Through an event, a stream may join a capture that another stream has begun. So the needs of a captured launch are
-//! noted under the driver's number of the capture, which is never used twice in a process. While no capture that was
-//! begun here is in progress, a launch only checks that there is none.
+//! noted under the driver's number of the capture, which is never used twice in a process. Only streams that may be part
+//! of a capture are asked ([`DriverStream::may_be_captured`]).
 //!
-//! A capture that was begun outside this library makes a graph that is not ours, and keeps nothing alive.
+//! A capture that was begun outside this library makes a graph that is not ours. It is given a *user object* of the
+//! driver, which lives as long as the graph, its copies and their launches, and which holds the owners. At its end, the
+//! driver calls a function, which must not call the driver; dropping an owner may. So that function only puts the owners
+//! aside, and they are dropped when streams are made, memory is allocated, or a stream is found idle.
 
-use std::{
-    collections::HashMap,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::{collections::HashMap, ffi::c_void};
 
 use parking_lot::Mutex;
 
@@ -28,52 +28,108 @@ pub(crate) struct Needs {
     pub(crate) modules: Vec<Owner>,
 }
 
-/// The captures in progress that were begun here.
+/// The captures in progress that were begun here, and what graphs of others do not need any more.
 pub(crate) struct Captures {
-    count: AtomicUsize,
     needs: Mutex<Option<HashMap<CaptureId, Needs>>>,
+    /// Locked only to put something in or to take all out.
+    freed: Mutex<Vec<Owner>>,
+}
+
+/// What the graph of a capture in progress was given by the launches of one stream.
+#[derive(Default)]
+pub(crate) struct Given {
+    capture: CaptureId,
+    /// Addresses of owners. The graph keeps these, so they are no others while the capture goes on.
+    owners: Vec<*const ()>,
+}
+
+// SAFETY: the addresses are only compared.
+unsafe impl Send for Given {}
+
+/// What a user object holds.
+struct Held {
+    owners: Vec<Owner>,
+    captures: &'static Captures,
 }
 
 impl Captures {
     /// None yet.
     pub(crate) const fn new() -> Self {
-        Self { count: AtomicUsize::new(0), needs: Mutex::new(None) }
+        Self { needs: Mutex::new(None), freed: Mutex::new(Vec::new()) }
     }
 
     pub(crate) fn begin(&self, id: CaptureId) {
         self.needs.lock().get_or_insert_default().insert(id, Needs::default());
-        self.count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// What the graph needs, once.
     pub(crate) fn end(&self, id: CaptureId) -> Needs {
-        let needs = self.needs.lock().as_mut().and_then(|needs| needs.remove(&id));
-        if needs.is_some() {
-            self.count.fetch_sub(1, Ordering::Relaxed);
-        }
-        needs.unwrap_or_default()
+        self.needs.lock().as_mut().and_then(|needs| needs.remove(&id)).unwrap_or_default()
     }
 
-    /// Notes what a launch needs that `stream` was just given, if that was captured. Whether it was.
-    ///
-    /// The thread that launches in a capture knows of its beginning, so the count is not 0 for it.
-    pub(crate) fn note(&self, stream: &impl DriverStream, owners: &[Owner], modules: &[Owner]) -> bool {
-        if self.count.load(Ordering::Relaxed) == 0 {
+    /// Notes what a launch needs that `stream` was just given, or gives it to a graph of others, if that was captured.
+    /// Whether it was.
+    pub(crate) fn note(
+        &'static self,
+        stream: &impl DriverStream,
+        given: &Mutex<Given>,
+        owners: &[Owner],
+        modules: &[Owner],
+    ) -> bool {
+        if !stream.may_be_captured() {
             return false;
         }
-        let Some(id) = stream.capture() else { return false };
-        let mut all = self.needs.lock();
-        let Some(needs) = all.as_mut().and_then(|all| all.get_mut(&id)) else { return false };
-        extend(&mut needs.owners, owners);
-        extend(&mut needs.modules, modules);
+        let Some((id, graph)) = stream.capture() else { return false };
+        if let Some(needs) = self.needs.lock().as_mut().and_then(|all| all.get_mut(&id)) {
+            extend(&mut needs.owners, owners);
+            extend(&mut needs.modules, modules);
+            return true;
+        }
+        let mut given = given.lock();
+        if given.capture != id {
+            *given = Given { capture: id, owners: Vec::new() };
+        }
+        let mut new: Vec<Owner> = Vec::new();
+        for owner in owners.iter().chain(modules) {
+            if !given.owners.contains(&address(owner)) {
+                given.owners.push(address(owner));
+                new.push(owner.clone());
+            }
+        }
+        if new.is_empty() {
+            return true;
+        }
+        let held = Box::into_raw(Box::new(Held { owners: new, captures: self }));
+        // SAFETY: `released` takes what was made here, once.
+        unsafe { stream.give_to_graph(graph, held.cast(), released) };
         true
     }
+
+    /// Drops what graphs of others do not need any more.
+    pub(crate) fn sweep(&self) {
+        let freed = std::mem::take(&mut *self.freed.lock());
+        drop(freed);
+    }
+}
+
+/// Called by the driver, in any thread, when the graph and its launches are gone.
+///
+/// # Safety
+/// `held` is a `Held` that was given to a graph, and is given back once.
+unsafe extern "C" fn released(held: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let Held { mut owners, captures } = *unsafe { Box::from_raw(held.cast::<Held>()) };
+    captures.freed.lock().append(&mut owners);
+}
+
+fn address(owner: &Owner) -> *const () {
+    (&raw const **owner).cast()
 }
 
 /// By those that are not in it.
 fn extend(list: &mut Vec<Owner>, owners: &[Owner]) {
     for owner in owners {
-        if !list.iter().any(|known| std::ptr::addr_eq(&raw const **known, &raw const **owner)) {
+        if !list.iter().any(|known| address(known) == address(owner)) {
             list.push(owner.clone());
         }
     }

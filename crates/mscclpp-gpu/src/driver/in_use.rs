@@ -8,7 +8,7 @@
 //! 3. **They are dropped** when the stream is synchronised, when a query finds it idle, or when the event is reached.
 //!    No lock is held then, because their drop may do anything. What is left when the stream is dropped goes to the
 //!    device, with an event after it. The default stream, which is never dropped, is asked when memory is allocated and
-//!    streams are made.
+//!    streams are made. Of streams of others only the events are asked, because such a stream may be gone.
 
 use parking_lot::Mutex;
 
@@ -36,15 +36,19 @@ impl Ledger {
     fn add(&mut self, owners: &[Owner]) -> bool {
         self.launches += 1;
         let known = self.kept.len();
+        // Launches with the same arguments find them in the same order: each behind the one before.
+        let mut next = 0;
         for owner in owners {
-            match self
-                .kept
-                .iter_mut()
-                .find(|kept| std::ptr::addr_eq(&raw const *kept.owner, &raw const **owner))
-            {
-                Some(kept) => kept.last_launch = self.launches,
+            let is = |kept: &Kept| std::ptr::addr_eq(&raw const *kept.owner, &raw const **owner);
+            let place = match self.kept.get(next) {
+                Some(kept) if is(kept) => Some(next),
+                _ => self.kept.iter().position(is),
+            };
+            match place {
+                Some(place) => self.kept[place].last_launch = self.launches,
                 None => self.kept.push(Kept { owner: owner.clone(), last_launch: self.launches }),
             }
+            next = place.map_or(self.kept.len(), |place| place + 1);
         }
         self.kept.len() > known
     }
@@ -119,6 +123,12 @@ impl<E: EventBackend> InUse<E> {
         }
     }
 
+    /// Drops what the recorded event has reached. Asks nothing of the stream, which may be gone.
+    pub(crate) fn sweep_marked(&self) {
+        let done = self.state.lock().take_reached();
+        drop(done);
+    }
+
     /// All that is kept: the stream is being dropped.
     pub(crate) fn take_all(&mut self) -> Vec<Owner> {
         self.state.get_mut().ledger.take(u64::MAX)
@@ -133,13 +143,9 @@ impl<E: EventBackend> State<E> {
         if !stream.is_capturing().is_ok_and(|capturing| !capturing) {
             return Vec::new();
         }
-        let mut done = Vec::new();
-        if let (Some(event), Some(marked)) = (&self.event, self.marked) {
-            if !event.query().unwrap_or(false) {
-                return done;
-            }
-            done = self.ledger.take(marked);
-            self.marked = None;
+        let done = self.take_reached();
+        if self.marked.is_some() {
+            return done;
         }
         if self.event.is_none() {
             self.event = stream.new_event().ok();
@@ -153,14 +159,36 @@ impl<E: EventBackend> State<E> {
     }
 }
 
+impl<E: EventBackend> State<E> {
+    /// What is not needed any more if the event is reached, which then marks nothing.
+    fn take_reached(&mut self) -> Vec<Owner> {
+        let (Some(event), Some(marked)) = (&self.event, self.marked) else { return Vec::new() };
+        if !event.query().unwrap_or(false) {
+            return Vec::new();
+        }
+        self.marked = None;
+        self.ledger.take(marked)
+    }
+}
+
 /// What launches of streams need that have been dropped, with an event behind these launches.
 pub(crate) struct LeftBehind<E> {
     batches: Mutex<Vec<(E, Vec<Owner>)>>,
+    /// Without an event: kept until the device is waited for.
+    unknown: Mutex<Unknown>,
+}
+
+#[derive(Default)]
+struct Unknown {
+    /// How many there ever were.
+    count: u64,
+    /// Each with its place among all that there ever were.
+    owners: Vec<(u64, Owner)>,
 }
 
 impl<E> Default for LeftBehind<E> {
     fn default() -> Self {
-        Self { batches: Mutex::default() }
+        Self { batches: Mutex::default(), unknown: Mutex::default() }
     }
 }
 
@@ -192,6 +220,34 @@ impl<E: EventBackend> LeftBehind<E> {
                 std::mem::forget(owners);
             }
         }
+    }
+
+    /// Takes over what launches of a stream of others need, which was destroyed: nothing can be recorded in it now.
+    pub(crate) fn take_over_gone(&self, stream: &InUse<E>) {
+        let mut state = stream.state.lock();
+        let known = state.marked.take().map_or(Vec::new(), |marked| state.ledger.take(marked));
+        if let Some(event) = state.event.take()
+            && !known.is_empty()
+        {
+            self.batches.lock().push((event, known));
+        }
+        let mut unknown = self.unknown.lock();
+        for owner in state.ledger.take(u64::MAX) {
+            unknown.count += 1;
+            let place = unknown.count;
+            unknown.owners.push((place, owner));
+        }
+    }
+
+    /// How many there were so far that are kept until the device is waited for.
+    pub(crate) fn unknown(&self) -> u64 {
+        self.unknown.lock().count
+    }
+
+    /// The device was waited for after `last` was [`LeftBehind::unknown`].
+    pub(crate) fn release_unknown(&self, last: u64) {
+        let done: Vec<_> = self.unknown.lock().owners.extract_if(.., |(place, _)| *place <= last).collect();
+        drop(done);
     }
 
     /// Drops what is not needed any more. Costs next to nothing if there is nothing.

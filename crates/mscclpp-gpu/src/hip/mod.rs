@@ -12,6 +12,7 @@
 //!    the next load ([`module`]), and page-locked memory is kept ([`crate::driver::pinned`]). What launches need is
 //!    kept until they are complete ([`crate::driver::in_use`]).
 
+mod bookkeeping;
 mod compiler;
 mod current;
 mod device;

@@ -1,8 +1,14 @@
-use std::{any::Any, ffi::c_void, sync::Arc};
+use std::{
+    any::Any,
+    ffi::c_void,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use mscclpp_gpu_sys::hip::{
-    CAPTURE_MODE_THREAD_LOCAL, CAPTURE_STATUS_ACTIVE, CAPTURE_STATUS_NONE, Hip, HipResult, MEMCPY_DEFAULT,
-    STREAM_NON_BLOCKING, Stream,
+    CAPTURE_MODE_THREAD_LOCAL, Hip, HipResult, MEMCPY_DEFAULT, STREAM_NON_BLOCKING, Stream,
 };
 use parking_lot::Mutex;
 
@@ -17,21 +23,24 @@ use crate::{
     backend::{EventBackend, GraphBackend, StreamBackend},
     driver::{
         DriverStream,
-        captures::{CaptureId, Captures},
+        captures::{CaptureId, Captures, Given},
         in_use::InUse,
     },
 };
 
 /// Of the process: a capture may span devices.
-static CAPTURES: Captures = Captures::new();
+pub(super) static CAPTURES: Captures = Captures::new();
 
 pub(super) struct HipStream {
-    device: &'static Device,
-    raw: Stream,
+    pub(super) device: &'static Device,
+    pub(super) raw: Stream,
     owned: bool,
-    in_use: InUse<HipEvent>,
+    pub(super) in_use: InUse<HipEvent>,
+    /// Whether others have its handle, or it waited for an event: they may capture it.
+    pub(super) is_known: AtomicBool,
     /// The capture that was begun through this value and has not been ended through it.
     capture: Mutex<Option<CaptureId>>,
+    given: Mutex<Given>,
 }
 
 // SAFETY: HIP's functions may be called with a stream from any thread; `raw` is never dereferenced here.
@@ -39,6 +48,8 @@ unsafe impl Send for HipStream {}
 // SAFETY: as above.
 unsafe impl Sync for HipStream {}
 
+/// `hipStreamLegacy`, the default stream, as null is.
+const LEGACY_HANDLE: usize = 1;
 /// `hipStreamLegacy` and `hipStreamPerThread` are handles too, of whatever device is the thread's.
 const LAST_SPECIAL_HANDLE: usize = 2;
 
@@ -58,16 +69,45 @@ impl HipStream {
     }
 
     fn new(device: &'static Device, raw: Stream, owned: bool) -> Self {
-        Self { device, raw, owned, in_use: InUse::default(), capture: Mutex::default() }
+        Self {
+            device,
+            raw,
+            owned,
+            in_use: InUse::default(),
+            is_known: AtomicBool::new(!owned),
+            capture: Mutex::default(),
+            given: Mutex::default(),
+        }
     }
 
     pub(super) fn default_of(device: &'static Device) -> Self {
         Self::new(device, std::ptr::null_mut(), false)
     }
 
+    /// The value for somebody's stream, the same for each call if HIP tells streams apart (ROCm 7.1).
+    ///
+    /// # Safety
+    /// `raw` is a live stream, and stays so as long as the value is used.
+    pub(super) unsafe fn of_others(device: &'static Device, raw: *mut c_void) -> Result<Arc<Self>> {
+        if raw as usize <= LEGACY_HANDLE {
+            return Ok(device.the_default_stream());
+        }
+        // SAFETY: the caller's promise.
+        let wrap = || unsafe { Self::wrap(device, raw) };
+        let get_id = device.hip().stream_get_id.filter(|_| raw as usize > LAST_SPECIAL_HANDLE);
+        let Some(get_id) = get_id else { return wrap().map(Arc::new) };
+        let mut number = 0;
+        {
+            let _bound = device.ordinal().bind()?;
+            // SAFETY: the caller promises a live stream; `number` is valid for the write.
+            check(device.hip(), unsafe { get_id(raw, &raw mut number) }, "hipStreamGetId")?;
+        }
+        device.foreign().get(raw as usize, number, device.left_behind(), wrap)
+    }
+
     /// # Safety
     /// `raw` is a live stream, and stays so.
-    pub(super) unsafe fn wrap(device: &'static Device, raw: *mut c_void) -> Result<Self> {
+    unsafe fn wrap(device: &'static Device, raw: *mut c_void) -> Result<Self> {
         if raw as usize > LAST_SPECIAL_HANDLE {
             let hip = device.hip();
             let _entered = device.ordinal().enter()?;
@@ -96,7 +136,7 @@ impl HipStream {
     }
 
     /// Submits one operation. Submissions may be part of a capture, so they leave the capture mode alone.
-    fn submit(&self, operation: &'static str, call: impl FnOnce(&Hip) -> HipResult) -> Result<()> {
+    pub(super) fn submit(&self, operation: &'static str, call: impl FnOnce(&Hip) -> HipResult) -> Result<()> {
         let hip = self.device.hip();
         let _bound = self.device.ordinal().bind()?;
         check(hip, call(hip), operation)
@@ -113,6 +153,7 @@ impl HipStream {
         // Not on the streams of transports, which launch nothing: what is dropped may wait for the thread that asked.
         if last_launch > 0 || self.raw.is_null() {
             self.device.left_behind().sweep();
+            CAPTURES.sweep();
         }
     }
 
@@ -123,60 +164,15 @@ impl HipStream {
 
     /// It was just given a launch, of a kernel or a graph, which needs `owners`, its modules among them.
     pub(super) fn keep(&self, owners: &[Owner]) {
-        if !CAPTURES.note(self, owners, &[]) {
+        if !CAPTURES.note(self, &self.given, owners, &[]) {
             self.in_use.add(self, owners);
         }
     }
 }
 
-impl DriverStream for HipStream {
-    type Event = HipEvent;
-
-    fn device_id(&self) -> usize {
-        self.device.id()
-    }
-
-    fn new_event(&self) -> Result<HipEvent> {
-        HipEvent::create(self.device, false)
-    }
-
-    fn record_event(&self, event: &HipEvent) -> Result<()> {
-        // SAFETY: both live.
-        self.submit("hipEventRecord", |hip| unsafe { (hip.event_record)(event.raw(), self.raw) })
-    }
-
-    fn is_capturing(&self) -> Result<bool> {
-        let mut status = 0;
-        // SAFETY: the stream lives; `status` is valid for the write.
-        self.submit("hipStreamIsCapturing", |hip| unsafe {
-            (hip.stream_is_capturing)(self.raw, &raw mut status)
-        })?;
-        Ok(status != CAPTURE_STATUS_NONE)
-    }
-
-    fn capture(&self) -> Option<CaptureId> {
-        let (mut status, mut id) = (0, 0);
-        // SAFETY: the stream lives; both are valid for the write.
-        let asked = self.submit("hipStreamGetCaptureInfo", |hip| unsafe {
-            (hip.stream_get_capture_info)(self.raw, &raw mut status, &raw mut id)
-        });
-        (asked.is_ok() && status == CAPTURE_STATUS_ACTIVE).then_some(id)
-    }
-
-    fn is_idle(&self) -> bool {
-        let Ok(_entered) = self.device.ordinal().enter() else { return false };
-        let hip = self.device.hip();
-        // SAFETY: the stream lives.
-        let idle = unsafe { (hip.stream_query)(self.raw) == HipResult::SUCCESS };
-        if !idle {
-            forget(hip);
-        }
-        idle
-    }
-}
-
 impl StreamBackend for HipStream {
     fn raw(&self) -> *mut c_void {
+        self.is_known.store(true, Ordering::Relaxed);
         self.raw
     }
 
@@ -253,6 +249,7 @@ impl StreamBackend for HipStream {
 
     fn wait_event(&self, event: &Arc<dyn EventBackend>) -> Result<()> {
         let event = event_of(event)?;
+        self.is_known.store(true, Ordering::Relaxed);
         // SAFETY: both live; the runtime keeps what was recorded even if the event is destroyed.
         self.submit("hipStreamWaitEvent", |hip| unsafe { (hip.stream_wait_event)(self.raw, event.raw(), 0) })
     }
@@ -267,11 +264,12 @@ impl StreamBackend for HipStream {
         if self.is_capturing()? {
             return Err(Error::InvalidArgument("the stream is capturing already".to_owned()));
         }
+        self.is_known.store(true, Ordering::Relaxed);
         // SAFETY: the stream lives.
         self.submit("hipStreamBeginCapture", |hip| unsafe {
             (hip.stream_begin_capture)(self.raw, CAPTURE_MODE_THREAD_LOCAL)
         })?;
-        if let Some(id) = self.capture() {
+        if let Some((id, _)) = self.capture() {
             CAPTURES.begin(id);
             *self.capture.lock() = Some(id);
         }
@@ -284,7 +282,7 @@ impl StreamBackend for HipStream {
         }
         // It may have been begun through another value of the same stream.
         let begun_here = self.capture.lock().take();
-        let id = self.capture().or(begun_here);
+        let id = self.capture().map(|(id, _)| id).or(begun_here);
         let needs = id.map(|id| CAPTURES.end(id)).unwrap_or_default();
         let mut graph = std::ptr::null_mut();
         // SAFETY: the stream lives; `graph` is valid for the write.

@@ -1,9 +1,6 @@
 //! What cannot be done is an error that names the trigger, and nobody waits for ever.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::{thread, time::Instant};
 
 use mscclpp_core::{Error as CoreError, Report};
 use mscclpp_gpu::Abort;

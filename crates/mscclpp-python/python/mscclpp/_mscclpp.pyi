@@ -653,8 +653,17 @@ class _Kernel:
         nthreads: Sequence[int],
         shared: int,
         stream: int | None,
-        keep: Any = ...,
+        keep: tuple[Any, ...] | None = ...,
+        addresses: list[tuple[int, int]] | None = ...,
     ) -> None: ...
+    def launch_again(
+        self,
+        params: tuple[Any, ...],
+        nblocks: Sequence[int],
+        nthreads: Sequence[int],
+        shared: int,
+        stream: int | None,
+    ) -> bool: ...
 
 CppErrorCode = ErrorCode
 CppTransport = Transport

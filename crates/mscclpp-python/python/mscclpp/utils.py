@@ -88,11 +88,14 @@ class Kernel:
         Numbers of blocks and threads are one number, or up to three. `stream` is None for the default stream, a stream of
         CuPy or PyTorch, one that has `__cuda_stream__`, or a driver's handle.
         """
-        keep = None
+        blocks, threads, handle = _three("nblocks", nblocks), _three("nthreads", nthreads), _handle(stream)
+        keep, addresses = None, None
         if isinstance(params, (tuple, list)):
-            params, keep = self._aligned(params), tuple(params)
-        blocks, threads = _three("nblocks", nblocks), _three("nthreads", nthreads)
-        self._kernel.launch(params, blocks, threads, shared, _handle(stream), keep)
+            if isinstance(params, tuple) and self._kernel.launch_again(params, blocks, threads, shared, handle):
+                return
+            keep = tuple(params)
+            params, addresses = self._aligned(keep), _addresses(keep)
+        self._kernel.launch(params, blocks, threads, shared, handle, keep, addresses)
 
     def _aligned(self, args: Sequence[Any]) -> bytes:
         """The arguments where a C compiler puts the members of a struct."""
@@ -108,7 +111,27 @@ class Kernel:
         return bytes(packed)
 
 
+def _addresses(args: tuple[Any, ...]) -> list[tuple[int, int]] | None:
+    """Where tensors are that can move, with their places; None if another argument can change its bytes."""
+    addresses = []
+    for place, arg in enumerate(args):
+        if is_torch_tensor(arg):
+            addresses.append((place, arg.data_ptr()))
+        elif type(arg) not in (int, bool, bytes):
+            # Arrays of CuPy and objects of this library stay where they are, until they are closed.
+            library = type(arg).__module__.partition(".")[0]
+            if library not in ("cupy", "mscclpp") and not _is_numpy_scalar(arg):
+                return None
+    return addresses
+
+
+def _is_numpy_scalar(arg: Any) -> bool:
+    return type(arg).__module__ == "numpy" and getattr(arg, "shape", None) == () and not hasattr(arg, "__setitem__")
+
+
 def _three(argument: str, numbers: int | Sequence[int]) -> list[int]:
+    if type(numbers) is int:
+        return [numbers, 1, 1]
     given = list(numbers) if isinstance(numbers, Sequence) else [numbers]
     if not 1 <= len(given) <= 3:
         raise ValueError(f"argument '{argument}': {given} is not one to three numbers")
@@ -268,7 +291,7 @@ def _packed(place: str, arg: Any) -> bytes:
         return bytes(arg)
     if isinstance(arg, RawGpuBuffer):
         return struct.pack("P", arg.data())
-    if type(arg).__module__ == "numpy" and getattr(arg, "shape", None) == () and not hasattr(arg, "__setitem__"):
+    if _is_numpy_scalar(arg):
         return bytes(arg.tobytes())
     if hasattr(arg, "device_handle"):
         arg = arg.device_handle()

@@ -1,0 +1,316 @@
+//! `launches`: what a launch costs the thread that makes it, beside the driver's own call.
+
+use std::{ffi::c_void, ptr, time::Instant};
+
+use clap::Args;
+use mscclpp::prelude::*;
+use mscclpp_gpu_sys::cuda::{CUfunction, CUstreamCaptureMode, CuResult, Driver};
+
+use crate::{
+    Result,
+    device_clock::LIMIT,
+    machine::{Machine, UsedDevice},
+    report::{Report, Row, SizeOf, Times, Unit},
+};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Launches that are timed together: fewer than a GPU's queue holds.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    iters: u32,
+    /// Measurements before the ones that count.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    warmup: u32,
+    /// How many measurements are taken.
+    #[arg(long, default_value_t = 51, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeats: u32,
+    /// The device number.
+    #[arg(long, value_name = "GPU", default_value_t = 0)]
+    device: usize,
+    /// Expect something else: the check must notice.
+    #[arg(long, hide = true)]
+    spoil: bool,
+}
+
+/// Adds `by` to the word. Its PTX is loaded twice: by the library, and with the driver's own calls.
+const COUNT: KernelSource<'static> = KernelSource::new("count.cu", SOURCE).with_ptx(&[(80, PTX)]);
+const SOURCE: &str = "extern \"C\" __global__ void count(unsigned long long* word, void* unused, unsigned int by) \
+                      { *word += by; }";
+const PTX: &str = "
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry count(.param .u64 word, .param .u64 unused, .param .u32 by)
+{
+  .reg .b32 %r<2>;
+  .reg .b64 %rd<6>;
+  ld.param.u64 %rd1, [word];
+  ld.param.u32 %r1, [by];
+  cvta.to.global.u64 %rd2, %rd1;
+  ld.global.u64 %rd3, [%rd2];
+  cvt.u64.u32 %rd4, %r1;
+  add.s64 %rd5, %rd3, %rd4;
+  st.global.u64 [%rd2], %rd5;
+  ret;
+}
+";
+
+const ONE: LaunchConfig = LaunchConfig::linear(1, 1);
+
+/// How a launch is made.
+#[derive(Clone, Copy)]
+enum How {
+    /// `cuLaunchKernel`, and nothing else.
+    Bare,
+    /// Two addresses and a number.
+    Values,
+    /// The same, as buffers that the launch keeps.
+    Objects,
+}
+
+/// On which stream.
+#[derive(Clone, Copy, PartialEq)]
+enum Where {
+    Ours,
+    /// One that the driver made, given by its handle for each launch.
+    Others,
+    /// As `Ours`, in a capture that the library has begun.
+    OurCapture,
+    /// As `Others`, in a capture that the driver has begun.
+    CaptureOfOthers,
+}
+
+const ROWS: [(&str, How, Where); 9] = [
+    ("bare cuLaunchKernel", How::Bare, Where::Others),
+    ("values, own stream", How::Values, Where::Ours),
+    ("objects, own stream", How::Objects, Where::Ours),
+    ("values, stream of others", How::Values, Where::Others),
+    ("objects, stream of others", How::Objects, Where::Others),
+    ("objects, own capture", How::Objects, Where::OurCapture),
+    ("bare, capture of others", How::Bare, Where::CaptureOfOthers),
+    ("values, capture of others", How::Values, Where::CaptureOfOthers),
+    ("objects, capture of others", How::Objects, Where::CaptureOfOthers),
+];
+
+/// How much more than the driver's own call a launch is to cost at most, in microseconds.
+const ABOVE: f64 = 0.5;
+
+pub(crate) fn run(options: &Options) -> Result<Report> {
+    let gpu = Platform::detect_or_host()?.gpu(options.device)?;
+    let mut launcher = Launcher::new(&gpu)?;
+    let mut rows: Vec<Row> = Vec::new();
+    let mut bare: [Option<f64>; 2] = [None; 2];
+    for (variant, how, place) in ROWS {
+        let is_drivers = matches!(how, How::Bare) || matches!(place, Where::Others | Where::CaptureOfOthers);
+        if is_drivers && launcher.theirs.is_none() {
+            continue;
+        }
+        let mut times = Vec::new();
+        for _ in 0..options.warmup + options.repeats {
+            times.push(launcher.time(how, place, options.iters)? / f64::from(options.iters));
+        }
+        let due = launcher.launches + u64::from(options.spoil);
+        let counted = times.split_off(options.warmup as usize);
+        let times = Times::of(counted).filter(|_| launcher.count().is_ok_and(|count| count == due));
+        let captured = usize::from(matches!(place, Where::OurCapture | Where::CaptureOfOthers));
+        if matches!(how, How::Bare) {
+            bare[captured] = times.map(|times| times.median);
+        }
+        let baseline = bare[captured].filter(|_| !matches!(how, How::Bare));
+        rows.push(Row {
+            workload: "launches".to_owned(),
+            variant: variant.to_owned(),
+            size: options.iters.into(),
+            size_of: SizeOf::Rounds,
+            unit: Unit::Microseconds,
+            times,
+            rounds: options.iters,
+            repeats: options.repeats as usize,
+            bandwidth: None,
+            baseline,
+            goal: baseline.map(|bare| bare + ABOVE),
+            cpu: None,
+        });
+    }
+    let notes = vec![
+        "the time of the thread that launches, for each launch of a kernel of one thread; the stream is waited for after \
+         each measurement, so its queue is never full"
+            .to_owned(),
+        "the kernel counts its launches, which is checked".to_owned(),
+    ];
+    Ok(Report { machine: Machine::of(&[UsedDevice::of(&gpu)?], "none"), rows, notes })
+}
+
+struct Launcher {
+    gpu: Gpu,
+    kernel: Kernel,
+    word: DeviceBuffer,
+    /// What `values` does not keep.
+    _unused: DeviceBuffer,
+    stream: Stream,
+    values: KernelArgs,
+    objects: KernelArgs,
+    theirs: Option<Theirs>,
+    /// How often the kernel was launched.
+    launches: u64,
+}
+
+impl Launcher {
+    fn new(gpu: &Gpu) -> Result<Self> {
+        let kernel = Module::load(gpu, &COUNT)?.kernel("count")?;
+        let (word, unused) = (gpu.allocate(8)?, gpu.allocate(8)?);
+        let values = KernelArgs::new().with(word.ptr()).with(unused.ptr()).with(1u32);
+        let objects = KernelArgs::new().with(&word).with(&unused).with(1u32);
+        let theirs = match gpu.platform() {
+            Platform::Cuda => Some(Theirs::new(gpu)?),
+            _ => None,
+        };
+        let stream = gpu.stream()?;
+        Ok(Self {
+            gpu: gpu.clone(),
+            kernel,
+            word,
+            _unused: unused,
+            stream,
+            values,
+            objects,
+            theirs,
+            launches: 0,
+        })
+    }
+
+    /// Microseconds of so many launches. When it returns they are complete.
+    fn time(&mut self, how: How, place: Where, launches: u32) -> Result<f64> {
+        self.launches += u64::from(launches);
+        match place {
+            Where::Ours | Where::Others => {
+                let us = self.submit(how, place, launches)?;
+                self.gpu.synchronize()?;
+                Ok(us)
+            }
+            Where::OurCapture => {
+                self.stream.begin_capture()?;
+                let us = self.submit(how, place, launches);
+                // Also after an error: the stream is to be usable again.
+                let graph = self.stream.end_capture();
+                let (us, graph) = (us?, graph?);
+                // SAFETY: the arguments are objects.
+                unsafe { graph.launch(&self.stream)? };
+                self.stream.synchronize_timeout(LIMIT)?;
+                Ok(us)
+            }
+            Where::CaptureOfOthers => {
+                let theirs = self.theirs.as_ref().ok_or("only with the CUDA driver")?;
+                theirs.begin_capture()?;
+                let us = self.submit(how, place, launches);
+                theirs.run_captured()?;
+                us
+            }
+        }
+    }
+
+    fn submit(&self, how: How, place: Where, launches: u32) -> Result<f64> {
+        let is_others = matches!(place, Where::Others | Where::CaptureOfOthers);
+        let theirs = self.theirs.as_ref().filter(|_| is_others);
+        let args = if matches!(how, How::Objects) { &self.objects } else { &self.values };
+        let start = Instant::now();
+        match (how, theirs) {
+            (How::Bare, Some(theirs)) => theirs.launch(self.word.ptr(), launches)?,
+            (_, Some(theirs)) => {
+                for _ in 0..launches {
+                    // SAFETY: the stream and the buffers live until the work was waited for; the kernel's arguments.
+                    unsafe {
+                        let stream = Stream::from_raw(&self.gpu, theirs.stream)?;
+                        self.kernel.launch(&stream, ONE, args)?;
+                    }
+                }
+            }
+            (_, None) => {
+                for _ in 0..launches {
+                    // SAFETY: as above.
+                    unsafe { self.kernel.launch(&self.stream, ONE, args)? };
+                }
+            }
+        }
+        Ok(start.elapsed().as_secs_f64() * 1e6)
+    }
+
+    fn count(&self) -> Result<u64> {
+        let mut count = [0; 8];
+        self.word.read(0, &mut count)?;
+        Ok(u64::from_ne_bytes(count))
+    }
+}
+
+/// What a program has that knows the driver alone. It lasts as long as the process.
+struct Theirs {
+    driver: &'static Driver,
+    function: CUfunction,
+    stream: *mut c_void,
+}
+
+fn ok(result: CuResult, call: &str) -> Result<()> {
+    match result {
+        CuResult::SUCCESS => Ok(()),
+        CuResult(code) => Err(format!("{call} failed with {code}").into()),
+    }
+}
+
+impl Theirs {
+    fn new(gpu: &Gpu) -> Result<Self> {
+        gpu.make_current()?;
+        let driver = Driver::load()?;
+        let text = format!("{PTX}\0");
+        let (mut module, mut function, mut stream) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+        let none = ptr::null_mut();
+        // SAFETY: the handles are valid for the writes; texts end with NUL; the device's context is current.
+        unsafe {
+            let loaded =
+                (driver.module_load_data_ex)(&raw mut module, text.as_ptr().cast(), 0, none, ptr::null_mut());
+            ok(loaded, "cuModuleLoadDataEx")?;
+            let found = (driver.module_get_function)(&raw mut function, module, c"count".as_ptr());
+            ok(found, "cuModuleGetFunction")?;
+            // Non-blocking, as those of PyTorch are.
+            ok((driver.stream_create)(&raw mut stream, 1), "cuStreamCreate")?;
+        }
+        Ok(Self { driver, function, stream: stream.cast() })
+    }
+
+    fn launch(&self, word: DevicePtr, launches: u32) -> Result<()> {
+        let (mut word, mut unused, mut by) = (word.0, 0u64, 1u32);
+        let mut arguments: [*mut c_void; 3] =
+            [(&raw mut word).cast(), (&raw mut unused).cast(), (&raw mut by).cast()];
+        for _ in 0..launches {
+            // SAFETY: the function and the stream live, and these are its arguments.
+            let result = unsafe {
+                let (stream, none) = (self.stream.cast(), ptr::null_mut());
+                let launch = self.driver.launch_kernel;
+                launch(self.function, 1, 1, 1, 1, 1, 1, 0, stream, arguments.as_mut_ptr(), none)
+            };
+            ok(result, "cuLaunchKernel")?;
+        }
+        Ok(())
+    }
+
+    fn begin_capture(&self) -> Result<()> {
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as u32;
+        // SAFETY: the stream lives.
+        ok(unsafe { (self.driver.stream_begin_capture)(self.stream.cast(), mode) }, "cuStreamBeginCapture")
+    }
+
+    /// Ends the capture, launches the graph and waits for it.
+    fn run_captured(&self) -> Result<()> {
+        let (driver, stream) = (self.driver, self.stream.cast());
+        let (mut graph, mut executable) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the handles are valid for the writes; what is made is destroyed once.
+        unsafe {
+            ok((driver.stream_end_capture)(stream, &raw mut graph), "cuStreamEndCapture")?;
+            let made = (driver.graph_instantiate_with_flags)(&raw mut executable, graph, 0);
+            ok(made, "cuGraphInstantiateWithFlags")?;
+            ok((driver.graph_launch)(executable, stream), "cuGraphLaunch")?;
+            ok((driver.stream_synchronize)(stream), "cuStreamSynchronize")?;
+            ok((driver.graph_exec_destroy)(executable), "cuGraphExecDestroy")?;
+            ok((driver.graph_destroy)(graph), "cuGraphDestroy")
+        }
+    }
+}

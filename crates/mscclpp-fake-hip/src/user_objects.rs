@@ -1,0 +1,76 @@
+//! User objects: what graphs keep for a program.
+
+use std::{
+    ffi::{c_uint, c_void},
+    sync::Arc,
+};
+
+use mscclpp_gpu_sys::hip::{GRAPH_USER_OBJECT_MOVE, HipResult, HostFn, USER_OBJECT_NO_DESTRUCTOR_SYNC};
+
+use crate::{
+    entry::{self, give},
+    streams::GRAPHS,
+    table::Table,
+};
+
+/// When the last reference goes, the program is told.
+pub(crate) struct UserObject {
+    data: usize,
+    destroy: HostFn,
+}
+
+impl Drop for UserObject {
+    fn drop(&mut self) {
+        if let Some(destroy) = self.destroy {
+            // SAFETY: what the program promised when it made the object; once.
+            unsafe { destroy(self.data as *mut c_void) };
+        }
+    }
+}
+
+/// With one reference of the program each.
+static OBJECTS: Table<Arc<UserObject>> = Table::new(5);
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipUserObjectCreate(
+    object: *mut *mut c_void,
+    data: *mut c_void,
+    destroy: HostFn,
+    references: c_uint,
+    flags: c_uint,
+) -> HipResult {
+    entry::hip("hipUserObjectCreate", || {
+        if destroy.is_none() || references != 1 || flags != USER_OBJECT_NO_DESTRUCTOR_SYNC {
+            return Err(HipResult::INVALID_VALUE);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { give(object, OBJECTS.add(Arc::new(UserObject { data: data as usize, destroy }))) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipUserObjectRelease(object: *mut c_void, count: c_uint) -> HipResult {
+    entry::hip("hipUserObjectRelease", || match count {
+        1 => OBJECTS.remove(object).map(drop),
+        _ => Err(HipResult::INVALID_VALUE),
+    })
+}
+
+/// Takes the program's reference over.
+#[unsafe(no_mangle)]
+extern "C" fn hipGraphRetainUserObject(
+    graph: *mut c_void,
+    object: *mut c_void,
+    count: c_uint,
+    flags: c_uint,
+) -> HipResult {
+    entry::hip("hipGraphRetainUserObject", || {
+        if count != 1 || flags != GRAPH_USER_OBJECT_MOVE {
+            return Err(HipResult::INVALID_VALUE);
+        }
+        let graph = GRAPHS.get(graph)?;
+        let object = OBJECTS.remove(object)?;
+        graph.objects.lock().push(Arc::clone(&object));
+        Ok(())
+    })
+}

@@ -1,0 +1,147 @@
+//! Streams and captures of other libraries, which call the runtime themselves.
+
+use std::{ffi::c_void, ptr, sync::Arc};
+
+use mscclpp_gpu::{Gpu, Kernel, KernelArgs, LaunchConfig, Module, Platform, Result, Stream};
+use mscclpp_gpu_sys::hip::{CAPTURE_MODE_RELAXED, Hip, HipResult, STREAM_NON_BLOCKING};
+use mscclpp_test_support::until;
+
+use crate::{
+    fake::Fake,
+    scenario::{BYTES, SOURCE, WORDS},
+};
+
+const ONE_EACH: LaunchConfig = LaunchConfig::linear((WORDS / 64) as u32, 64);
+
+/// A stream that another library made, on the thread's device.
+struct Theirs {
+    hip: &'static Hip,
+    raw: *mut c_void,
+}
+
+impl Theirs {
+    fn new(gpu: &Gpu) -> Self {
+        gpu.make_current().expect("the device is the thread's");
+        let (hip, mut raw) = (Hip::load().expect("the fake"), ptr::null_mut());
+        // SAFETY: `raw` is valid for the write.
+        let made = unsafe { (hip.stream_create_with_flags)(&raw mut raw, STREAM_NON_BLOCKING) };
+        assert_eq!(made, HipResult::SUCCESS);
+        Self { hip, raw }
+    }
+
+    fn stream(&self, gpu: &Gpu) -> Result<Stream> {
+        // SAFETY: it lives as long as `self`, which outlives the streams of these tests.
+        unsafe { Stream::from_raw(gpu, self.raw) }
+    }
+}
+
+impl Drop for Theirs {
+    fn drop(&mut self) {
+        // SAFETY: made once, destroyed once.
+        let _ = unsafe { (self.hip.stream_destroy)(self.raw) };
+    }
+}
+
+fn kernel(gpu: &Gpu) -> Result<Kernel> {
+    Module::load(gpu, &SOURCE)?.kernel("add")
+}
+
+/// The stream is given by its handle for each launch, as from Python.
+pub(crate) fn launches(fake: &Fake) -> Result<()> {
+    let gpu = Platform::Hip.gpu(0)?;
+    let (kernel, theirs) = (kernel(&gpu)?, Theirs::new(&gpu));
+    let sentinel = Arc::new(());
+    let args = || -> Result<KernelArgs> {
+        Ok(KernelArgs::new().with(&gpu.allocate(BYTES)?).with(1u64).keeping(sentinel.clone()))
+    };
+    let launch = |stream: &Stream, args: &KernelArgs| {
+        // SAFETY: the kernel's arguments, one thread for each word.
+        unsafe { kernel.launch(stream, ONE_EACH, args) }
+    };
+    let kept = args()?;
+    launch(&theirs.stream(&gpu)?, &kept)?;
+    let made = [
+        "hipEventCreateWithFlags",
+        "hipEventRecord",
+        "hipEventQuery",
+        "hipStreamQuery",
+        "hipStreamGetDevice",
+    ];
+    let calls = || made.map(|entry| fake.calls(entry));
+    let before = calls();
+    for _ in 0..50 {
+        launch(&theirs.stream(&gpu)?, &kept)?;
+    }
+    assert_eq!(calls(), before, "{made:?}");
+
+    // What is given new each time goes again while launches go on, in whatever value of the stream.
+    drop(kept);
+    until("a later launch to let go of what earlier ones needed", || {
+        let new = args().and_then(|args| launch(&theirs.stream(&gpu)?, &args));
+        new.expect("a launch");
+        Arc::strong_count(&sentinel) < 5
+    });
+    // Whoever waits lets go of the rest.
+    theirs.stream(&gpu)?.synchronize()?;
+    assert_eq!(Arc::strong_count(&sentinel), 1);
+    // Also of what is behind the last event.
+    let kept = args()?;
+    launch(&theirs.stream(&gpu)?, &kept)?;
+    launch(&theirs.stream(&gpu)?, &kept)?;
+    drop(kept);
+    gpu.synchronize()?;
+    assert_eq!(Arc::strong_count(&sentinel), 1);
+    Ok(())
+}
+
+/// A graph that another library captures, with three launches: `with` gets it and its executable, when the arguments and the kernel are gone, and before both are
+/// destroyed.
+pub(crate) fn captured(
+    gpu: &Gpu,
+    args: KernelArgs,
+    with: impl FnOnce(&'static Hip, *mut c_void) -> Result<()>,
+) -> Result<()> {
+    let (kernel, theirs) = (kernel(gpu)?, Theirs::new(gpu));
+    let (hip, mut graph, mut executable) = (theirs.hip, ptr::null_mut(), ptr::null_mut());
+    // SAFETY: the stream lives.
+    let _ = unsafe { (hip.stream_begin_capture)(theirs.raw, CAPTURE_MODE_RELAXED) };
+    let launched = (0..3).try_for_each(|_| {
+        // SAFETY: the kernel's arguments, one thread for each word.
+        unsafe { kernel.launch(&theirs.stream(gpu)?, ONE_EACH, &args) }
+    });
+    drop((args, kernel));
+    // SAFETY: the handles are valid for the writes, and what is made is destroyed once.
+    unsafe {
+        let _ = (hip.stream_end_capture)(theirs.raw, &raw mut graph);
+        let _ = (hip.graph_instantiate_with_flags)(&raw mut executable, graph, 0);
+        let done = launched.and_then(|()| with(hip, executable));
+        let _ = (hip.graph_destroy)(graph);
+        let _ = (hip.graph_exec_destroy)(executable);
+        done
+    }
+}
+
+pub(crate) fn captures(fake: &Fake) -> Result<()> {
+    let gpu = Platform::Hip.gpu(0)?;
+    let sentinel = Arc::new(());
+    let words = gpu.allocate(BYTES)?;
+    let args = KernelArgs::new().with(&words).with(1u64).keeping(sentinel.clone());
+    let kept = || Arc::strong_count(&sentinel) - 1;
+    captured(&gpu, args, |hip, executable| {
+        assert_eq!(kept(), 1, "the graph keeps it, once");
+        assert_eq!(fake.calls("hipUserObjectCreate"), 1, "for three launches of the same");
+        gpu.synchronize()?;
+        gpu.allocate(8)?;
+        assert_eq!(kept(), 1, "as long as it exists");
+        let stream = Theirs::new(&gpu);
+        // SAFETY: both live; the graph keeps what its kernels need.
+        let _ = unsafe { (hip.graph_launch)(executable, stream.raw) };
+        stream.stream(&gpu)?.synchronize()
+    })?;
+    let mut word = [0; 8];
+    words.read(0, &mut word)?;
+    assert_eq!(u64::from_ne_bytes(word), 3);
+    gpu.allocate(8)?;
+    assert_eq!(kept(), 0, "the graph is gone");
+    Ok(())
+}

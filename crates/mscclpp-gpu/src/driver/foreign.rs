@@ -1,0 +1,187 @@
+//! The streams of others: one value of this library for each, however often it is given to `Stream::from_raw`.
+//!
+//! A handle may be that of a new stream when the old one was destroyed, so a value counts only for the driver's number
+//! of the stream, which is never used twice in a process. Of a stream that is gone, nothing is asked and nothing is
+//! recorded in it: what is known of its launches is what the events say that were recorded while it lived.
+
+use std::{collections::HashMap, sync::Arc};
+
+use parking_lot::Mutex;
+
+use super::{
+    DriverStream,
+    in_use::{InUse, LeftBehind},
+};
+use crate::Result;
+
+/// At so many values those that keep nothing and that nobody has are dropped.
+const MANY: usize = 64;
+
+/// A stream of others, and what its launches keep.
+pub(crate) trait ForeignStream: DriverStream + Sized + 'static {
+    fn uses(&self) -> &InUse<Self::Event>;
+}
+
+/// The values of one device.
+pub(crate) struct Foreign<S> {
+    /// By handle, with the driver's number of the stream.
+    streams: Mutex<HashMap<usize, (u64, Arc<S>)>>,
+}
+
+impl<S> Default for Foreign<S> {
+    fn default() -> Self {
+        Self { streams: Mutex::default() }
+    }
+}
+
+impl<S: ForeignStream> Foreign<S> {
+    /// The value for the stream with this handle and number, which lives. `wrap` makes it the first time.
+    pub(crate) fn get(
+        &self,
+        handle: usize,
+        number: u64,
+        left_behind: &LeftBehind<S::Event>,
+        wrap: impl FnOnce() -> Result<S>,
+    ) -> Result<Arc<S>> {
+        let mut streams = self.streams.lock();
+        if let Some((known, stream)) = streams.get(&handle)
+            && *known == number
+        {
+            return Ok(Arc::clone(stream));
+        }
+        let stream = Arc::new(wrap()?);
+        let gone = streams.insert(handle, (number, Arc::clone(&stream)));
+        let mut unused = Vec::new();
+        if streams.len() > MANY {
+            unused.extend(streams.extract_if(|_, (_, stream)| {
+                Arc::strong_count(stream) == 1 && stream.uses().last_launch() == 0
+            }));
+        }
+        drop(streams);
+        if let Some((_, gone)) = gone {
+            left_behind.take_over_gone(gone.uses());
+        }
+        // They keep nothing, so the driver is not asked about them.
+        drop(unused);
+        Ok(stream)
+    }
+
+    /// All values, each with the number of its last launch.
+    pub(crate) fn launches(&self) -> Vec<(Arc<S>, u64)> {
+        let streams = self.streams.lock();
+        streams.values().map(|(_, stream)| (Arc::clone(stream), stream.uses().last_launch())).collect()
+    }
+
+    /// Drops what launches needed that the recorded events have reached.
+    pub(crate) fn sweep(&self) {
+        for (stream, launches) in self.launches() {
+            if launches > 0 {
+                stream.uses().sweep_marked();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        ffi::c_void,
+        sync::atomic::{AtomicBool, Ordering},
+    };
+
+    use super::*;
+    use crate::{Owner, argument::Kept, backend::EventBackend, driver::captures::CaptureId};
+
+    /// An event that is reached when the test says so.
+    struct Recorded(Arc<AtomicBool>);
+
+    impl EventBackend for Recorded {
+        fn query(&self) -> Result<bool> {
+            Ok(self.0.load(Ordering::Relaxed))
+        }
+
+        fn elapsed_ms(&self, _start: &dyn EventBackend) -> Result<f32> {
+            unreachable!("without timing")
+        }
+    }
+
+    #[derive(Default)]
+    struct Theirs {
+        in_use: InUse<Recorded>,
+        is_reached: Arc<AtomicBool>,
+    }
+
+    impl ForeignStream for Theirs {
+        fn uses(&self) -> &InUse<Recorded> {
+            &self.in_use
+        }
+    }
+
+    impl DriverStream for Theirs {
+        type Event = Recorded;
+        type Graph = ();
+
+        fn device_id(&self) -> usize {
+            0
+        }
+        fn is_capturing(&self) -> Result<bool> {
+            Ok(false)
+        }
+        fn may_be_captured(&self) -> bool {
+            false
+        }
+        fn capture(&self) -> Option<(CaptureId, ())> {
+            None
+        }
+        unsafe fn give_to_graph(&self, (): (), _: *mut c_void, _: unsafe extern "C" fn(*mut c_void)) {
+            unreachable!("not captured")
+        }
+        fn is_idle(&self) -> bool {
+            unreachable!("it may be gone")
+        }
+        fn new_event(&self) -> Result<Recorded> {
+            Ok(Recorded(Arc::clone(&self.is_reached)))
+        }
+        fn record_event(&self, _event: &Recorded) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_handle_that_is_used_again_is_another_stream() {
+        let (foreign, left_behind) = (Foreign::<Theirs>::default(), LeftBehind::default());
+        let get = |number| foreign.get(16, number, &left_behind, || Ok(Theirs::default())).unwrap();
+        let first = get(7);
+        assert!(Arc::ptr_eq(&first, &get(7)));
+        let owners: [Owner; 2] = [Arc::new(Kept("a")), Arc::new(Kept("b"))];
+        for owner in &owners {
+            first.in_use.add(&*first, std::slice::from_ref(owner));
+        }
+        let reached = Arc::clone(&first.is_reached);
+        drop(first);
+
+        assert_eq!(get(8).in_use.last_launch(), 0, "what the old stream's launches need is not this one's");
+        let kept = || owners.each_ref().map(|owner| Arc::strong_count(owner) - 1);
+        left_behind.sweep();
+        assert_eq!(kept(), [1, 1], "they may still run");
+        reached.store(true, Ordering::Relaxed);
+        left_behind.sweep();
+        assert_eq!(kept(), [0, 1], "the event was recorded behind the first alone");
+        left_behind.release_unknown(left_behind.unknown());
+        assert_eq!(kept(), [0, 0], "the device was waited for");
+    }
+
+    #[test]
+    fn values_that_nobody_has_and_that_keep_nothing_go() {
+        let (foreign, left_behind) = (Foreign::<Theirs>::default(), LeftBehind::default());
+        let get = |n: usize| foreign.get(n, n as u64, &left_behind, || Ok(Theirs::default())).unwrap();
+        let (held, busy, owner) = (get(0), get(1), Arc::new(Kept(())) as Owner);
+        busy.in_use.add(&*busy, &[owner]);
+        drop(busy);
+        (2..1000).for_each(|n| drop(get(n)));
+        let left = foreign.launches();
+        assert!(left.len() <= MANY + 1, "{}", left.len());
+        assert!(left.iter().any(|(stream, _)| Arc::ptr_eq(stream, &held)));
+        assert!(left.iter().any(|(_, launches)| *launches == 1), "what keeps something stays");
+    }
+}

@@ -27,11 +27,13 @@ pub(crate) struct Hub {
     closing: Arc<AtomicBool>,
 }
 
+/// The links that lead to an endpoint, by number: the endpoint from which each comes, and its socket.
+type Links = HashMap<u64, (u64, UnixStream)>;
+
 /// The endpoints and regions that peers may name. The threads of the hub share it.
 #[derive(Default)]
 struct Open {
-    /// Each with the links that lead to it, by number, and from which endpoint they come.
-    endpoints: Mutex<HashMap<u64, HashMap<u64, (u64, UnixStream)>>>,
+    endpoints: Mutex<HashMap<u64, Links>>,
     next_link: AtomicU64,
     regions: Mutex<HashMap<u64, Arc<Place>>>,
 }
@@ -101,7 +103,7 @@ impl Hub {
 
     pub(crate) fn open_endpoint(&self) -> u64 {
         let id = self.next_endpoint.fetch_add(1, Ordering::Relaxed);
-        lock(&self.open.endpoints).insert(id, HashMap::new());
+        lock(&self.open.endpoints).insert(id, Links::new());
         id
     }
 
@@ -118,7 +120,7 @@ impl Hub {
     pub(crate) fn tell_failure(&self, id: u64, peer: u64, reason: &str) {
         let said = [&FAILED[..], &(reason.len() as u16).to_le_bytes(), reason.as_bytes()].concat();
         let mut endpoints = lock(&self.open.endpoints);
-        let links = endpoints.get_mut(&id).into_iter().flat_map(HashMap::values_mut);
+        let links = endpoints.get_mut(&id).into_iter().flat_map(Links::values_mut);
         for (_, link) in links.filter(|(from, _)| *from == peer) {
             // So little always fits the buffer of a socket. Whoever is gone need not hear it.
             let _ = link.write_all(&said);

@@ -18,7 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The loss of a rank must be known to all others within this time, on their own clocks. That is long after what it takes,
 /// which is milliseconds, and for rank 0 of a job that forms up to two seconds: a busy machine has the rest.
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(25);
 const RANKS: usize = 5;
 /// What a rank says when its call has failed, before the time in microseconds.
 const KNOWN_AT: &str = "known at";

@@ -7,7 +7,7 @@ use mscclpp_gpu::{
     Stream,
 };
 
-const SECONDS: Duration = Duration::from_secs(20);
+const SECONDS: Duration = Duration::from_secs(60);
 
 const SOURCE: KernelSource<'_> = KernelSource::new("kernels.cu", include_str!("kernels.cu"));
 

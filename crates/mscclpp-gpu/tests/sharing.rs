@@ -34,7 +34,7 @@ use rustix::{
     },
 };
 
-const SECONDS: Duration = Duration::from_secs(20);
+const SECONDS: Duration = Duration::from_secs(60);
 const ROUNDS: u64 = 300;
 
 fn main() -> ExitCode {

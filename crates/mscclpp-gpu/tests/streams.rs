@@ -6,7 +6,7 @@ use std::{ptr, time::Duration};
 
 use mscclpp_gpu::{DeviceBuffer, Error, Platform, Stream};
 
-const SECONDS: Duration = Duration::from_secs(20);
+const SECONDS: Duration = Duration::from_secs(60);
 
 fn first_word(buffer: &DeviceBuffer) -> u64 {
     let mut word = [0; 8];

@@ -19,7 +19,7 @@ use mscclpp_verbs_sys::Verbs;
 use fake::{Config, Fake, Live, Reordering};
 
 /// How long dropped queues and the memory of dropped connections may take to go.
-const GOING: Duration = Duration::from_secs(20);
+const GOING: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
 struct OverFake {

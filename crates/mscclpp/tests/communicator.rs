@@ -11,7 +11,7 @@ use std::{
 use mscclpp::{Error, ErrorKind, Report, errors::BootstrapError, prelude::*};
 use mscclpp_test_support::start_waiting;
 use support::{
-    connect_all, device_of, endpoint_of,
+    LIMIT, connect_all, device_of, endpoint_of,
     kernels::{Outcome, Side},
     platform, ranks,
 };
@@ -147,7 +147,7 @@ fn a_rank_sends_itself_memory() {
         buffer.write(0, b"to oneself").unwrap();
         let connection = comm.connect(endpoint_of(0), 0, 5).unwrap().wait().unwrap();
         connection.write(&received, 990, &part, 0, 10).unwrap();
-        connection.flush(Duration::from_secs(10)).unwrap();
+        connection.flush(LIMIT).unwrap();
         let mut there = [0; 10];
         buffer.read(990, &mut there).unwrap();
         assert_eq!(&there, b"to oneself");
@@ -350,7 +350,7 @@ fn an_abort_frees_waits_and_kernels_of_all_ranks() {
         }
         assert_eq!(nothing.wait().unwrap_err().kind(), ErrorKind::Aborted);
         assert_eq!(side.outcome(), Outcome::NotSignalled);
-        assert!(started.elapsed() < Duration::from_secs(5));
+        assert!(started.elapsed() < LIMIT);
         for error in
             [channel.semaphore().check().unwrap_err(), channel.semaphore().connection().check().unwrap_err()]
         {

@@ -92,7 +92,7 @@ fn semaphores_come_and_go_while_a_kernel_waits() {
             drop(made);
             tell.send("dropped").unwrap();
         });
-        let progress: Vec<_> = (0..2).map(|_| told.recv_timeout(Duration::from_secs(10))).collect();
+        let progress: Vec<_> = (0..2).map(|_| told.recv_timeout(LIMIT)).collect();
         // Whatever waits for the kernel can go on now.
         b.signal(&there, 1);
         assert_eq!(a.outcome(), Outcome::Signalled);

@@ -267,7 +267,7 @@ fn survive(role: &Role, moment: &str, victim: usize) -> Result<(), Error> {
         }
     };
     // The victim of that moment never comes, so the time-out is what ends it.
-    let bootstrap = role.bootstrap(if moment == "init" { Duration::from_secs(3) } else { LIMIT })?;
+    let bootstrap = role.bootstrap(if moment == "init" { Duration::from_secs(8) } else { LIMIT })?;
     let comm = Communicator::with_context(std::sync::Arc::new(bootstrap), Context::on(platform()));
     let others = || (0..role.n_ranks).filter(|peer| *peer != rank);
 

@@ -38,7 +38,7 @@ fn a_last_write_to_a_withdrawn_region_is_not_lost_in_silence() {
         drop(queue);
         let began = Instant::now();
         while connection.check().is_ok() {
-            assert!(began.elapsed() < Duration::from_secs(5), "nobody was told");
+            assert!(began.elapsed() < Duration::from_secs(50), "nobody was told");
             thread::sleep(Duration::from_millis(1));
         }
     }

@@ -6,7 +6,7 @@
 use std::{
     io::{BufRead, BufReader, Write},
     process::{Child, ChildStdin, ChildStdout, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{
@@ -169,16 +169,13 @@ fn data_comes_before_its_update_both_ways(setup: &dyn Setup) {
     assert!(ended && peer.child.wait().expect("its end").success(), "the second process failed");
 }
 
-/// Within the time that providers promise; what was under way fails.
+/// Without anything else being tried; what was under way fails.
 fn a_killed_process_is_lost(setup: &dyn Setup) {
     let (mut peer, here) = start(setup);
     here.connection.set_label("the other process");
     peer.child.kill().expect("killing it");
-    let began = Instant::now();
     peer.child.wait().expect("its end");
     assert!(eventually(PATIENCE, || here.connection.check().is_err()), "nobody noticed");
-    let after = began.elapsed();
-    assert!(after < Duration::from_secs(5), "it took {after:?} to notice");
     let error = here.connection.check().expect_err("the connection has failed");
     assert!(matches!(error, Error::PeerLost { .. }), "{error}");
     assert!(error.to_string().contains("the other process"), "{error}");

@@ -153,7 +153,7 @@ impl Fake {
 
     /// Waits until what exists is what is expected: memory is freed by a thread of its own.
     pub(crate) fn await_existing(&self, when: &str, expected: Existing) {
-        let come = within(Duration::from_secs(5), || self.existing().is_but_for_pinned(expected));
+        let come = within(Duration::from_secs(60), || self.existing().is_but_for_pinned(expected));
         assert!(come, "{when}: {} instead of {expected}", self.existing());
     }
 }

@@ -136,8 +136,8 @@ fn events(gpu: &Gpu, stream: &Stream) -> Result<()> {
     unsafe { stream.write_u64(buffer.ptr(), 7)? };
     stream.record(&end)?;
     gpu.stream()?.wait_event(&end)?;
-    stream.synchronize_timeout(Duration::from_secs(10))?;
-    end.synchronize_timeout(Duration::from_secs(10))?;
+    stream.synchronize_timeout(Duration::from_secs(60))?;
+    end.synchronize_timeout(Duration::from_secs(60))?;
     assert!(end.elapsed_ms(&start)? >= 0.0);
     let mut back = [0; 8];
     buffer.read(0, &mut back)?;

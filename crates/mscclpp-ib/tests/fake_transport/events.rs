@@ -23,11 +23,11 @@ use crate::{
 
 /// For how long a port may be down, and within what a loss must be noticed.
 const GRACE: Duration = Duration::from_secs(3);
-const NOTICE: Duration = Duration::from_secs(10);
+const NOTICE: Duration = Duration::from_secs(60);
 
 /// Queue pairs try longer than a port may be down.
 fn patient() -> World {
-    World::new(Config { patience: Duration::from_secs(60), ..Config::new(2) })
+    World::new(Config { patience: Duration::from_secs(600), ..Config::new(2) })
 }
 
 #[test]

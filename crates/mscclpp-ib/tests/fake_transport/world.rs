@@ -15,7 +15,7 @@ use crate::{
 /// As many polls as a wait may take: enough for minutes.
 pub(crate) const POLLS: i64 = 1_000_000_000;
 /// For what should take moments.
-pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const MODES: [IbMode; 2] = [IbMode::Host, IbMode::HostNoAtomic];
 
 /// Two adapters. Nothing of them must be left at the end.

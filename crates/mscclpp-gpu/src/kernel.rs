@@ -18,6 +18,9 @@ impl Module {
     /// compiled kernels. Nothing is left to be loaded at the first launch, because that could deadlock with a kernel
     /// that is waiting.
     ///
+    /// On CUDA, a source whose kernels need too much static shared memory together with what puts through port channels have
+    /// is compiled once more with `MSCCLPP_PORT_STAGE_BYTES=0`, which a warning in the log says.
+    ///
     /// On CUDA, loading may wait for kernels that run on the device. So load modules before you launch a kernel that
     /// waits for something that comes later. Dropping a module does not wait: it is unloaded when the next one is
     /// loaded.

@@ -42,6 +42,33 @@ fn small_copies_are_exact_at_all_alignments() {
     });
 }
 
+/// A GPU would write into whatever lies there.
+#[test]
+fn a_copy_past_the_end_fails_on_simulated_devices() {
+    if on_gpus() {
+        return;
+    }
+    on_each_pair(|context, devices| {
+        for (get, [target, origin], bytes) in [
+            (false, [4096, 0], 1024),
+            (false, [3073, 0], 1024),
+            (false, [0, 4096], 1024),
+            (true, [0, 4095], 16),
+            (true, [4088, 0], 9),
+        ] {
+            let [here, there] = End::pair(context, devices, 4096, 4096);
+            here.start_copy(get, [target, origin], bytes, Promise::default(), LaunchConfig::linear(2, 64));
+            let error = here.stream.synchronize_timeout(support::LIMIT).unwrap_err().to_string();
+            assert!(error.contains("4096 bytes"), "{bytes} bytes at {target} of {origin}: {error}");
+            for end in [&here, &there] {
+                let mut packets = vec![0; 4096];
+                end.memories.packets.read(0, &mut packets).unwrap();
+                assert!(packets.iter().all(|byte| *byte == 0), "the next buffer was hit");
+            }
+        }
+    });
+}
+
 /// Every size to 4,200 bytes at every alignment of both sides, with every byte around.
 #[test]
 #[ignore = "for GPUs: minutes there, hours on simulated devices"]

@@ -362,8 +362,7 @@ MSCCLPP_DEVICE_INLINE VectorType<T, N> operator+(const VectorType<T, N>& a, cons
       } else {
         float2 values = detail::Pairs<T>::widen(x);
         const float2 others = detail::Pairs<T>::widen(y);
-        values.x += others.x;
-        values.y += others.y;
+        values.x += others.x, values.y += others.y;
         detail::pairOf(sum, i) = detail::Pairs<T>::template narrow<UseClip>(values);
       }
     }

@@ -1,6 +1,6 @@
 //! Semaphores and memory channels, for [`Stream::synchronize_or_abort`](mscclpp_gpu::Stream::synchronize_or_abort).
 
-use mscclpp_gpu::Abort;
+use mscclpp_gpu::{Abort, KernelWait};
 
 use crate::{
     BaseMemoryChannel, DeviceToDeviceSemaphore, Error, HostToDeviceSemaphore, MemoryChannel, Result,
@@ -23,6 +23,10 @@ impl Abort for Semaphore {
     fn peers(&self) -> Vec<String> {
         vec![self.connection().label()]
     }
+
+    fn waits(&self) -> Vec<KernelWait> {
+        self.owner().waits()
+    }
 }
 
 macro_rules! abort_by_semaphore {
@@ -41,6 +45,10 @@ macro_rules! abort_by_semaphore {
 
             fn peers(&self) -> Vec<String> {
                 self.semaphore().peers()
+            }
+
+            fn waits(&self) -> Vec<KernelWait> {
+                self.semaphore().waits()
             }
         }
     )* };

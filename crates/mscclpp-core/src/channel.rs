@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use mscclpp_gpu::{DevicePtr, KernelObject, Owner};
+use mscclpp_gpu::{Abort, DevicePtr, KernelObject, KernelWait, Owner};
 
 use crate::{
     BaseMemoryChannelHandle, Connection, DeviceToDeviceSemaphore, Error, LL16Packet, LL128Packet,
@@ -88,6 +88,10 @@ struct Parts {
 impl KernelObject for Parts {
     fn peers(&self) -> Vec<String> {
         vec![self.base.semaphore().connection().label()]
+    }
+
+    fn waits(&self) -> Vec<KernelWait> {
+        Abort::waits(self.base.semaphore())
     }
 }
 

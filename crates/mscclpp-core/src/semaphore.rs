@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use mscclpp_gpu::{DevicePtr, KernelObject, Owner};
+use mscclpp_gpu::{DevicePtr, KernelObject, KernelWait, Owner};
 use parking_lot::Mutex;
 
 use crate::{
@@ -69,7 +69,20 @@ impl KernelObject for Inner {
     fn peers(&self) -> Vec<String> {
         vec![self.connection.label()]
     }
+
+    /// Nobody waits for long through what was aborted, though claims of waits are left there.
+    fn waits(&self) -> Vec<KernelWait> {
+        let Some(gpu) = self.connection.local_gpu().filter(|_| self.waits.aborted.get().is_none()) else {
+            return Vec::new();
+        };
+        let arrived = [INBOUND, INBOUND_BY_LINK].map(|word| self.block.word(word));
+        let (claimed, owner) = (self.block.word(EXPECTED), Arc::new(self.block.clone()));
+        // SAFETY: words of the block, which keeps their memory; kernels of that device use them.
+        vec![unsafe { KernelWait::counted(self.connection.label(), gpu.clone(), claimed, arrived, owner) }]
+    }
 }
+
+impl KernelObject for TokenBlock {}
 
 impl Drop for Inner {
     fn drop(&mut self) {

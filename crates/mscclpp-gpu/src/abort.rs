@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{Error, Result, Stream};
+use crate::{Error, KernelWait, Result, Stream, argument};
 
 /// An object by which kernels wait, and whose waits the host can end: a semaphore, a channel, a proxy service, a
 /// communicator, or a list of these. It is given to [`Stream::synchronize_or_abort`].
@@ -27,8 +27,14 @@ pub trait Abort {
         true
     }
 
-    /// For whom kernels wait, under the names that messages use: `rank 1`.
+    /// For whom kernels may wait, under the names that messages use: `rank 1`.
     fn peers(&self) -> Vec<String>;
+
+    /// The waits of kernels, as far as something tells whether they wait: see
+    /// [`KernelObject::waits`](crate::KernelObject::waits).
+    fn waits(&self) -> Vec<KernelWait> {
+        Vec::new()
+    }
 }
 
 /// Aborts and checks all objects in the list; the first error found is returned.
@@ -56,6 +62,10 @@ impl<A: Abort> Abort for [A] {
         }
         all
     }
+
+    fn waits(&self) -> Vec<KernelWait> {
+        self.iter().flat_map(Abort::waits).collect()
+    }
 }
 
 impl<A: Abort> Abort for Vec<A> {
@@ -75,6 +85,10 @@ impl<A: Abort> Abort for Vec<A> {
 
     fn peers(&self) -> Vec<String> {
         self.as_slice().peers()
+    }
+
+    fn waits(&self) -> Vec<KernelWait> {
+        self.as_slice().waits()
     }
 }
 
@@ -96,6 +110,10 @@ impl<A: Abort, const N: usize> Abort for [A; N] {
     fn peers(&self) -> Vec<String> {
         self.as_slice().peers()
     }
+
+    fn waits(&self) -> Vec<KernelWait> {
+        self.as_slice().waits()
+    }
 }
 
 impl<A: Abort + ?Sized> Abort for &A {
@@ -115,6 +133,10 @@ impl<A: Abort + ?Sized> Abort for &A {
 
     fn peers(&self) -> Vec<String> {
         (**self).peers()
+    }
+
+    fn waits(&self) -> Vec<KernelWait> {
+        (**self).waits()
     }
 }
 
@@ -143,7 +165,7 @@ pub(crate) fn synchronize_or_abort<A: Abort + ?Sized>(
         Err(Error::Timeout { operation, after, .. }) => (operation, after),
         Err(error) => return Err(error.into()),
     };
-    let late = waiting_for(&what.peers(), "where kernels wait for", operation, after);
+    let late = timed_out(stream, what.peers(), what.waits(), operation, after);
     // What went wrong before the abort is its cause.
     let cause = what.check().err();
     what.abort(&late.to_string());
@@ -161,8 +183,30 @@ pub(crate) fn synchronize_or_abort<A: Abort + ?Sized>(
     }
 }
 
+/// That `operation` on `stream` took longer than `after`, and for whom its kernels wait: through the objects that its
+/// launches keep, and through others. If nothing tells, for whom they may wait: one of `peers`, or of the objects' if there
+/// are none.
+pub(crate) fn timed_out(
+    stream: &Stream,
+    mut peers: Vec<String>,
+    others: Vec<KernelWait>,
+    operation: String,
+    after: Duration,
+) -> Error {
+    let owners = stream.backend().in_use();
+    let waits = owners.iter().flat_map(|owner| owner.waits()).chain(others).collect();
+    let waited_for = crate::waits::waited_for(stream.gpu(), waits);
+    if !waited_for.is_empty() {
+        return waiting_for(&waited_for, "whose kernels wait for", operation, after);
+    }
+    if peers.is_empty() {
+        peers = argument::peers_of(&owners);
+    }
+    waiting_for(&peers, "whose kernels may wait for", operation, after)
+}
+
 /// That `operation` took longer than `after`; how the peers matter, and their names, though not all where there are many.
-pub(crate) fn waiting_for(peers: &[String], how: &str, operation: String, after: Duration) -> Error {
+fn waiting_for(peers: &[String], how: &str, operation: String, after: Duration) -> Error {
     let (named, others) = peers.split_at(peers.len().min(NAMED));
     let names = named.join(", ");
     let (operation, remedy) = match (named, others.len()) {

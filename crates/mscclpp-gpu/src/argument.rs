@@ -2,12 +2,18 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{DeviceBuffer, DevicePtr, KernelParam, PinnedBuffer, PinnedWord, Result};
+use crate::{DeviceBuffer, DevicePtr, KernelParam, KernelWait, PinnedBuffer, PinnedWord, Result};
 
 /// An object that launches keep alive, or a part of it.
 pub trait KernelObject: Send + Sync {
     /// For whom kernels may wait through this object, under the names that messages use: `"rank 2"`. By default nobody.
     fn peers(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The waits of kernels through this object, as far as something tells whether they wait. Time-outs name those that
+    /// do, and only if there are none, all [`KernelObject::peers`]. Called when time has run out.
+    fn waits(&self) -> Vec<KernelWait> {
         Vec::new()
     }
 }
@@ -25,6 +31,10 @@ pub type Owner = Arc<dyn KernelObject>;
 impl KernelObject for Vec<Owner> {
     fn peers(&self) -> Vec<String> {
         peers_of(self)
+    }
+
+    fn waits(&self) -> Vec<KernelWait> {
+        self.iter().flat_map(|owner| owner.waits()).collect()
     }
 }
 

@@ -48,11 +48,13 @@ pub mod numa;
 #[cfg(feature = "cuda")]
 pub mod nvrtc;
 mod platform;
+mod probe;
 mod properties;
 mod stream;
 #[cfg(feature = "test-support")]
 #[doc(hidden)]
 pub mod test_support;
+mod waits;
 
 pub use abort::Abort;
 pub use argument::{KernelArgument, KernelObject, Owner};
@@ -68,5 +70,7 @@ pub use launch::{KernelArgs, KernelParam, KernelParameter, LaunchConfig};
 pub use memory::{DevicePtr, DmaBuf, ExportHandle, MemoryExport};
 pub use mscclpp_kernels::KernelSource;
 pub use platform::Platform;
+pub use probe::Probe;
 pub use properties::{ExportKinds, GpuDirect, GpuProperties, MemoryInfo, PeerAccess, WritesOrdering};
 pub use stream::Stream;
+pub use waits::KernelWait;

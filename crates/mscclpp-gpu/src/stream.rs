@@ -69,15 +69,14 @@ impl Stream {
     /// waits of kernels succeeded either.
     ///
     /// # Errors
-    /// [`Error::Timeout`](crate::Error::Timeout), in which case the work goes on and the call can be repeated. It names the
-    /// peers for which kernels can wait through the objects that their launches were given
-    /// ([`KernelArgs`](crate::KernelArgs)). These objects live as long as the work, so this error may be returned, even
-    /// from `main`, and leaves nothing invalid behind.
+    /// [`Error::Timeout`](crate::Error::Timeout), in which case the work goes on and the call can be repeated. It names the peers for
+    /// which kernels wait through the objects that their launches were given ([`KernelArgs`](crate::KernelArgs)); if the device does not
+    /// tell, as of bounded waits, those for which they may wait. Asking the device takes a second at most. These objects live
+    /// as long as the work, so this error may be returned, even from `main`, and leaves nothing invalid behind.
     pub fn synchronize_timeout(&self, timeout: Duration) -> Result<()> {
         self.poll_until_complete(timeout).map_err(|error| match error {
             Error::Timeout { operation, after, .. } => {
-                let peers = crate::argument::peers_of(&self.backend.in_use());
-                crate::abort::waiting_for(&peers, "whose kernels can wait for", operation, after)
+                crate::abort::timed_out(self, Vec::new(), Vec::new(), operation, after)
             }
             other => other,
         })
@@ -98,8 +97,8 @@ impl Stream {
     ///
     /// # Errors
     /// If the work is complete: the error of [`Abort::check`], such as the loss of a peer. If it was aborted: an error
-    /// that was known before, otherwise [`Error::Timeout`](crate::Error::Timeout), which names the peers for which `what`
-    /// waits. An error of the work.
+    /// that was known before, otherwise [`Error::Timeout`](crate::Error::Timeout), which names peers as that of [`Stream::synchronize_timeout`] does, those
+    /// of `what` among them. An error of the work.
     pub fn synchronize_or_abort<A: Abort + ?Sized>(
         &self,
         limit: Duration,

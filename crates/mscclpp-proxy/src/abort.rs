@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use mscclpp_gpu::Abort;
+use mscclpp_gpu::{Abort, KernelWait};
 
 use crate::{BasePortChannel, Error, PortChannel, ProxyService, Result};
 
@@ -27,6 +27,10 @@ impl Abort for ProxyService {
 
     fn peers(&self) -> Vec<String> {
         self.state.peers()
+    }
+
+    fn waits(&self) -> Vec<KernelWait> {
+        self.state.waits(self.state.semaphores.iter().map(|entry| &entry.semaphore))
     }
 }
 
@@ -52,6 +56,10 @@ impl Abort for BasePortChannel {
     fn peers(&self) -> Vec<String> {
         self.service().idle_service().into_iter().chain(self.semaphore().peers()).collect()
     }
+
+    fn waits(&self) -> Vec<KernelWait> {
+        self.service().waits([self.semaphore()])
+    }
 }
 
 /// Works as for [`BasePortChannel`].
@@ -72,5 +80,9 @@ impl Abort for PortChannel {
 
     fn peers(&self) -> Vec<String> {
         self.base().peers()
+    }
+
+    fn waits(&self) -> Vec<KernelWait> {
+        self.base().waits()
     }
 }

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use mscclpp_core::{HostToDeviceSemaphoreHandle, Route, Semaphore};
-use mscclpp_gpu::{DevicePtr, Gpu, KernelObject, Owner};
+use mscclpp_gpu::{DevicePtr, Gpu, KernelObject, KernelWait, Owner};
 
 use crate::{BasePortChannelHandle, MemoryId, PortChannelHandle, Result, SemaphoreId, state::ServiceState};
 
@@ -39,6 +39,10 @@ struct Parts<T> {
 impl<T: Send + Sync> KernelObject for Parts<T> {
     fn peers(&self) -> Vec<String> {
         self.service.idle_service().into_iter().chain([self.semaphore.connection().label()]).collect()
+    }
+
+    fn waits(&self) -> Vec<KernelWait> {
+        self.service.waits([&self.semaphore])
     }
 }
 

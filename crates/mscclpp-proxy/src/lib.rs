@@ -52,7 +52,6 @@ mod fifo_handle;
 mod handler;
 mod id;
 mod idle;
-mod probe;
 #[doc(hidden)]
 pub mod protocol;
 mod proxy;

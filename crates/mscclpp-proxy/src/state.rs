@@ -6,13 +6,12 @@ use std::{
 };
 
 use mscclpp_core::{Connection, HostToDeviceSemaphoreHandle, RegisteredMemory, Report, Semaphore, Signaller};
-use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, PinnedBuffer};
+use mscclpp_gpu::{Abort, DeviceBuffer, DevicePtr, Gpu, KernelWait, PinnedBuffer, Probe};
 use parking_lot::Mutex;
 
 use crate::{
     Error, FifoShared, MAX_MEMORIES, MAX_SEMAPHORES, Result, SemaphoreId,
     connection::{CONNECTION_WORDS, Completed, ServiceConnection},
-    probe::Probe,
     table::Table,
 };
 
@@ -216,6 +215,12 @@ impl ServiceState {
             // Which does nothing where the peer failed first.
             entry.connection.tell_failure(&reason);
         }
+    }
+
+    /// The waits of kernels through `semaphores`: for the service first, if that is what keeps them.
+    pub(crate) fn waits<'a>(&self, semaphores: impl IntoIterator<Item = &'a Semaphore>) -> Vec<KernelWait> {
+        let idle = self.idle_service().map(KernelWait::certain);
+        idle.into_iter().chain(semaphores.into_iter().flat_map(Abort::waits)).collect()
     }
 
     /// Ends all waits, because of `error`. A semaphore that has failed by itself keeps its own reason.

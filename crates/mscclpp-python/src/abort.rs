@@ -5,7 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp::{Error, Gpu, Stream, errors::GpuError, gpu::Abort};
+use mscclpp::{
+    Error, Gpu, Stream,
+    errors::GpuError,
+    gpu::{Abort, KernelWait},
+};
 use pyo3::{exceptions::PyTypeError, prelude::*};
 
 use crate::{
@@ -59,6 +63,10 @@ where
 
     fn peers(&self) -> Vec<String> {
         self.0.peers()
+    }
+
+    fn waits(&self) -> Vec<KernelWait> {
+        self.0.waits()
     }
 }
 
@@ -146,6 +154,10 @@ impl Abort for Given {
             }
         }
         all
+    }
+
+    fn waits(&self) -> Vec<KernelWait> {
+        self.all.iter().flat_map(|each| each.waits()).collect()
     }
 }
 

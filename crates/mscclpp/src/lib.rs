@@ -181,9 +181,9 @@ pub mod gpu {
     pub use mscclpp_gpu::{
         Abort, DeviceBuffer, DevicePtr, DmaBuf, Event, ExportHandle, ExportKinds, Gpu, GpuDirect,
         GpuProperties, Graph, ImportedMemory, Kernel, KernelArgs, KernelArgument, KernelObject, KernelParam,
-        KernelParameter, KernelSource, LaunchConfig, MemoryExport, MemoryInfo, Module, Owner, PeerAccess,
-        PinnedBuffer, PinnedWord, Platform, Stream, WritesOrdering, cached_ptx, kernel_cache, numa,
-        store_ptx,
+        KernelParameter, KernelSource, KernelWait, LaunchConfig, MemoryExport, MemoryInfo, Module, Owner,
+        PeerAccess, PinnedBuffer, PinnedWord, Platform, Probe, Stream, WritesOrdering, cached_ptx,
+        kernel_cache, numa, store_ptx,
     };
 }
 

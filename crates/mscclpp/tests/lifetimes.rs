@@ -154,7 +154,7 @@ fn giving_up_something_else_says_that_the_kernel_goes_on() {
     let stream = objects.gpu.stream().unwrap();
     objects.start(&stream, 0, ONE, None).unwrap();
     let error = stream.synchronize_or_abort(SHORT, &objects.between_devices).unwrap_err();
-    assert!(error.to_string().contains("can wait for rank 0, did not finish"), "{error}");
+    assert!(error.to_string().contains("whose kernels wait for rank 0, did not finish"), "{error}");
     stream.synchronize_or_abort(SHORT, &objects.base).unwrap_err();
     assert!(stream.query().unwrap());
 }

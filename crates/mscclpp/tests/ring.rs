@@ -5,7 +5,7 @@ mod support;
 
 use std::{thread, time::Duration};
 
-use mscclpp::{ErrorKind, errors::BootstrapError, prelude::*};
+use mscclpp::{ErrorKind, MeshLink, errors::BootstrapError, prelude::*};
 use mscclpp_test_support::reserve_port;
 use support::{LIMIT, device_of, endpoint_of, platform, ranks};
 
@@ -42,6 +42,16 @@ impl Ring {
         Self { comm, rank, buffer, ours, channels, kernel, stream }
     }
 
+    /// What a time-out says.
+    fn waits_for_the_previous_rank(&self) -> String {
+        format!(
+            "work on a stream of {}, whose kernels wait for rank {}, did not finish within 200ms; see whether these have \
+             launched the kernels that signal this one, and whether their kernels have ended",
+            self.buffer.gpu(),
+            previous(self.rank)
+        )
+    }
+
     fn launch(&self, slice: u64) {
         let args = KernelArgs::new().with(&self.channels[0]).with(self.channels[1].base());
         let args = args.with(self.rank as i32).with(RANKS as i32).with(slice);
@@ -73,26 +83,62 @@ fn everybody_has_all_slices() {
     });
 }
 
-/// Rank 0 does not launch. A time-out names those whom the kernels can wait for, then one that gives up.
+/// Rank 0 does not launch. A time-out names the rank whose signal each kernel waits for, then one that gives up does.
 #[test]
-fn a_rank_without_its_kernel_is_among_those_that_the_time_out_names() {
+fn a_ring_without_one_kernel_names_the_previous_rank_alone() {
     ranks(RANKS, |comm| {
         let ring = Ring::new(comm);
         if ring.rank > 0 {
             ring.launch(SLICE);
             let error = ring.stream.synchronize_timeout(SHORT).unwrap_err().to_string();
-            let (next, previous) = (next(ring.rank), previous(ring.rank));
-            let named = format!("can wait for rank {next}, rank {previous}, did not finish within 200ms");
-            assert!(error.contains(&named) && error.contains("see whether these have launched"), "{error}");
+            assert_eq!(error, ring.waits_for_the_previous_rank());
         }
         ring.comm.bootstrap().barrier().unwrap();
         if ring.rank > 0 {
             let error = ring.stream.synchronize_or_abort(SHORT, &ring.channels).unwrap_err();
-            let text = error.to_string();
-            assert!(text.contains("where kernels wait for rank ") && text.contains("see whether"), "{text}");
+            assert_eq!(error.to_string(), ring.waits_for_the_previous_rank());
             assert!(ring.stream.query().unwrap(), "it has waited for the kernel");
         }
         ring.comm.bootstrap().barrier().unwrap();
+    });
+}
+
+/// Everybody has a channel to everybody and waits for the previous rank, and nobody signals. What is given up is all channels.
+#[test]
+fn a_deadlocked_ring_names_the_one_rank_that_is_waited_for() {
+    const WAIT: KernelSource<'static> = KernelSource::new(
+        "wait.cu",
+        "#include <mscclpp/memory_channel_device.hpp>\n\
+         extern \"C\" __global__ void wait(mscclpp::BaseMemoryChannelDeviceHandle from, int64_t spins) { from.wait(spins); }",
+    );
+    ranks(RANKS, |comm| {
+        let rank = comm.bootstrap().rank();
+        let gpu = comm.context().gpu(device_of(rank)).unwrap();
+        let mesh = comm.mesh(endpoint_of(rank)).semaphores(2).connect().unwrap();
+        let (kernel, stream) =
+            (Module::load(&gpu, &WAIT).unwrap().kernel("wait").unwrap(), gpu.stream().unwrap());
+        comm.bootstrap().barrier().unwrap();
+        let told = |semaphore: usize, spins: i64| {
+            let channel = |link: &MeshLink| BaseMemoryChannel::new(&link.semaphores[semaphore]).unwrap();
+            let channels: Vec<_> = mesh.links().iter().map(channel).collect();
+            // Kept with others, as those are whose handles are in memory.
+            let from = channel(mesh.link(previous(rank)).unwrap()).device_handle();
+            let args = KernelArgs::new().with(from).with(spins).keeping(channels.clone());
+            // SAFETY: these are the kernel's parameters.
+            unsafe { kernel.launch(&stream, LaunchConfig::linear(1, 1), &args).unwrap() };
+            stream.synchronize_or_abort(SHORT, &channels).unwrap_err().to_string()
+        };
+        let text = |whom: &str| {
+            format!(
+                "work on a stream of {gpu}, whose kernels {whom}, did not finish within 200ms; see whether these have \
+                 launched the kernels that signal this one, and whether their kernels have ended"
+            )
+        };
+        assert_eq!(told(0, -1), text(&format!("wait for rank {}", previous(rank))));
+        // A bounded wait claims nothing, so nothing tells.
+        let others: Vec<_> = (0..RANKS).filter(|r| *r != rank).map(|r| format!("rank {r}")).collect();
+        assert_eq!(told(1, i64::MAX), text(&format!("may wait for {}", others.join(", "))));
+        comm.bootstrap().barrier().unwrap();
     });
 }
 

@@ -1,6 +1,9 @@
 //! What cannot be done is an error that names the trigger, and nobody waits for ever.
 
-use std::{thread, time::Instant};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use mscclpp_core::{Error as CoreError, Report};
 use mscclpp_gpu::Abort;

@@ -1,33 +1,43 @@
 //! Reads a few words of device memory while kernels run, without waiting for the kernels.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    fmt,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
-use mscclpp_gpu::{DevicePtr, Gpu, PinnedBuffer, Stream};
 use parking_lot::Mutex;
 
-use crate::Result;
+use crate::{DevicePtr, Gpu, PinnedBuffer, Result, Stream};
 
 /// How long a read may take; a device that works answers within microseconds.
 const TIMEOUT: Duration = Duration::from_secs(1);
 const BYTES: u64 = 4096;
 
-/// Copies words to the host on a stream of its own.
-pub(crate) struct Probe {
+/// Copies words to the host on a stream of its own, which is made at the first read. Any number of threads may read; they
+/// take turns.
+pub struct Probe {
     gpu: Gpu,
     means: Mutex<Option<(Stream, PinnedBuffer)>>,
 }
 
 impl Probe {
-    pub(crate) fn new(gpu: &Gpu) -> Self {
+    /// For words that `gpu` reaches.
+    #[must_use]
+    pub fn new(gpu: &Gpu) -> Self {
         Self { gpu: gpu.clone(), means: Mutex::default() }
     }
 
-    /// The 8-byte words at `at`, each as it was at some moment during the call. Waits for at most a second.
+    /// The 8-byte words at `at`, read one after the other, in that order. Waits for at most a second.
     ///
     /// # Safety
     /// Each must be a word of memory that the device reaches. After a call that timed out, it must stay valid for as
     /// long as the device still needs it.
-    pub(crate) unsafe fn read(&self, at: &[DevicePtr]) -> Result<Vec<u64>> {
+    ///
+    /// # Errors
+    /// [`crate::Error::Timeout`] if the device does not answer; [`crate::Error::Driver`].
+    pub unsafe fn read(&self, at: &[DevicePtr]) -> Result<Vec<u64>> {
+        let deadline = Instant::now() + TIMEOUT;
         let mut means = self.means.lock();
         let (stream, pinned) = match means.take() {
             Some(means) => means,
@@ -40,10 +50,11 @@ impl Probe {
                 // the copy is done, or for ever.
                 unsafe { stream.copy(pinned.ptr().add(offset), *word, 8) }
             });
-            if let Err(error) = copied.and_then(|()| stream.synchronize_timeout(TIMEOUT)) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if let Err(error) = copied.and_then(|()| stream.poll_until_complete(left)) {
                 // Some copies may still come.
                 std::mem::forget(pinned);
-                return Err(error.into());
+                return Err(error);
             }
             for offset in (0..8 * chunk.len() as u64).step_by(8) {
                 words.push(pinned.word(offset)?.load(Ordering::Acquire));
@@ -51,5 +62,11 @@ impl Probe {
         }
         *means = Some((stream, pinned));
         Ok(words)
+    }
+}
+
+impl fmt::Debug for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Probe").field("gpu", &self.gpu.to_string()).finish_non_exhaustive()
     }
 }

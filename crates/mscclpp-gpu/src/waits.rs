@@ -1,0 +1,88 @@
+//! For whom the kernels of a stream really wait.
+//!
+//! Nothing is noted by waits themselves, which are too fast for it: the counts of semaphores tell. An unbounded wait claims
+//! the next signal and stays until it has come. So a count of claims that is larger than that of signals is a wait that goes
+//! on. Bounded waits claim what has come, and flushes claim nothing: of these nothing is known, only who is possible.
+
+use crate::{DevicePtr, Gpu, Owner, Probe};
+
+/// A wait that kernels may be in, or are in for certain. See [`KernelObject::waits`](crate::KernelObject::waits).
+#[derive(Debug, Clone)]
+pub struct KernelWait {
+    name: String,
+    counts: Option<Counts>,
+}
+
+/// Words of device memory.
+#[derive(Debug, Clone)]
+struct Counts {
+    gpu: Gpu,
+    claimed: DevicePtr,
+    arrived: [DevicePtr; 2],
+    /// Keeps them.
+    _owner: Owner,
+}
+
+impl KernelWait {
+    /// That kernels wait for `name` is certain.
+    #[must_use]
+    pub fn certain(name: String) -> Self {
+        Self { name, counts: None }
+    }
+
+    /// Kernels wait for `name` if the word `claimed`, how many signals their waits have claimed, is larger than the sum of
+    /// the words `arrived`, how many have come. All three only grow.
+    ///
+    /// # Safety
+    /// They are 8-byte words that `gpu` reaches, as long as `owner` lives.
+    #[must_use]
+    pub unsafe fn counted(
+        name: String,
+        gpu: Gpu,
+        claimed: DevicePtr,
+        arrived: [DevicePtr; 2],
+        owner: Owner,
+    ) -> Self {
+        Self { name, counts: Some(Counts { gpu, claimed, arrived, _owner: owner }) }
+    }
+}
+
+/// For whom kernels of `gpu` wait now, each once; empty if nothing tells. Asks the device if there are counts, for at most a
+/// second, and waits for no kernel.
+pub(crate) fn waited_for(gpu: &Gpu, waits: Vec<KernelWait>) -> Vec<String> {
+    let mut certain: Vec<String> = Vec::new();
+    let mut counted: Vec<(String, Counts)> = Vec::new();
+    for KernelWait { name, counts } in waits {
+        match counts {
+            None if !certain.contains(&name) => certain.push(name),
+            Some(counts)
+                if counts.gpu.properties().uuid == gpu.properties().uuid
+                    && !counted.iter().any(|(_, known)| known.claimed == counts.claimed) =>
+            {
+                counted.push((name, counts));
+            }
+            _ => {}
+        }
+    }
+    if counted.is_empty() {
+        return certain;
+    }
+    // The claims first: what was claimed then, and had not come later, was waited for in between.
+    let at: Vec<DevicePtr> =
+        counted.iter().flat_map(|(_, c)| [c.claimed, c.arrived[0], c.arrived[1]]).collect();
+    // SAFETY: the promise of `KernelWait::counted`; the owners live during the call, and for ever if it fails.
+    match unsafe { Probe::new(gpu).read(&at) } {
+        Ok(words) => {
+            for ((name, _), words) in counted.into_iter().zip(words.chunks_exact(3)) {
+                if words[0] > words[1].wrapping_add(words[2]) && !certain.contains(&name) {
+                    certain.push(name);
+                }
+            }
+        }
+        Err(error) => {
+            tracing::warn!(target: "mscclpp::gpu", %error, "{gpu} does not say what its kernels wait for");
+            std::mem::forget(counted);
+        }
+    }
+    certain
+}

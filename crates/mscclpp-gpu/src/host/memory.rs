@@ -83,7 +83,7 @@ impl Heap {
         let failed = |call: &str, e| Error::system(format!("{call} of {size} bytes for {name}"), e);
         let fd = memfd_create(&name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(|e| failed("memfd_create", e))?;
-        ftruncate(&fd, taken).map_err(|e| failed("ftruncate", e))?;
+        ftruncate(&fd, size).map_err(|e| failed("ftruncate", e))?;
         // Against growing too, and against further seals: it stays what its importers checked.
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|e| failed("F_ADD_SEALS", e))?;

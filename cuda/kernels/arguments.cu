@@ -224,6 +224,7 @@ extern "C" __global__ void bulk_copies(uint8_t* memory, unsigned int* wrong) {
   alignas(128) __shared__ uint8_t stage[512];
   __shared__ BulkBarrier barrier;
   for (uint32_t i = threadIdx.x; i < 512; i += blockDim.x) stage[i] = 0;
+  detail::bulkFenceAll();
   __syncthreads();
   if (threadIdx.x == 0) {
     uint32_t phase = 0;
@@ -245,10 +246,9 @@ extern "C" __global__ void bulk_copies(uint8_t* memory, unsigned int* wrong) {
   uint32_t* const there = reinterpret_cast<uint32_t*>(memory + 5120);
   uint32_t* const stored = reinterpret_cast<uint32_t*>(stage);
   if (threadIdx.x < 16) there[threadIdx.x] = 100 + threadIdx.x, stored[threadIdx.x] = 7 * threadIdx.x;
-  bulkFence();
+  detail::bulkFenceAll();
   __syncthreads();
   if (threadIdx.x != 0) return;
-  detail::bulkFenceAll();
   bulkReduceStore<uint32_t>(there, stored, 48);
   bulkStoreCommit();
   bulkStoreWait();

@@ -51,11 +51,6 @@ constexpr bool isHalf = isSame<T, __half> || isSame<T, __half2>;
 template <class T>
 constexpr bool isBfloat16 = isSame<T, __nv_bfloat16> || isSame<T, __nv_bfloat162>;
 #endif
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-constexpr bool addsBfloat16 = false;
-#else
-constexpr bool addsBfloat16 = true;
-#endif
 
 // The word that has the bytes of a T.
 template <uint64_t Bytes>
@@ -131,8 +126,10 @@ MSCCLPP_DEVICE_INLINE T fetchAddAnywhere(T* address, T value) {
   static_assert(isInteger<T> || isFloat<T> || isHalf<T> || isBfloat16<T>,
                 "no hardware adds this type atomically: atomicFetchAdd is for integers of 4 and 8 bytes, float and "
                 "double, and on CUDA and simulated devices for half, bfloat16 and pairs of them");
-  static_assert(addsBfloat16 || !isBfloat16<T>,
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  static_assert(!isBfloat16<T>,
                 "bfloat16 is added atomically from compute capability 9.0 on: compile for that, or add floats");
+#endif
   if constexpr (isInteger<T>) {
     using Word = WordOf<T>;
     const Word added = static_cast<Word>(value);

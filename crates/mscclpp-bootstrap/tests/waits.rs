@@ -89,11 +89,11 @@ fn every_call_that_waits_long_says_for_whom_and_what() {
         assert!(text.contains("rank 0: waiting for rank 1: recv, tag 8"), "{text}");
 
         let text = logged(&pair, |b| b.barrier().unwrap(), |b| b.barrier().unwrap());
-        assert!(text.contains("rank 0: waiting for rank 1: barrier (collective call number 0)"), "{text}");
+        assert!(text.contains("rank 0: waiting for rank 1: barrier (for"), "{text}");
 
         let gather = |b: &dyn Bootstrap| drop(b.all_gather(&[1]).unwrap());
         let text = logged(&pair, gather, gather);
-        assert!(text.contains("rank 0: waiting for rank 1: all_gather (collective call number 1)"), "{text}");
+        assert!(text.contains("rank 0: waiting for rank 1: all_gather (for"), "{text}");
 
         let broadcast = |b: &dyn Bootstrap| b.broadcast(&mut vec![1], 1).unwrap();
         let text = logged(&pair, broadcast, broadcast);
@@ -196,7 +196,10 @@ fn a_collective_call_that_timed_out_names_who_is_missing_and_goes_on() {
         assert_eq!(missing(0), (vec![], limit), "rank 1 may have come and wait itself");
         assert_eq!(missing(2), (vec![], limit), "it waits for rank 0 alone");
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        assert!(texts[0].contains("barrier (collective call number 0), waiting for rank 1, or one behind it (3), timed out after 300"), "{texts:?}");
+        assert!(
+            texts[0].contains("barrier, waiting for rank 1, or one behind it (3), timed out after 300"),
+            "{texts:?}"
+        );
         assert!(
             texts[1].contains("waiting for rank 3, timed out") && texts[1].ends_with("; missing: rank 3"),
             "{texts:?}"
@@ -205,10 +208,7 @@ fn a_collective_call_that_timed_out_names_who_is_missing_and_goes_on() {
 
         // Another call now would be out of step with the others.
         let wrong = ranks[0].all_gather(&[]).unwrap_err();
-        assert!(
-            wrong.to_string().contains("barrier (collective call number 0) of this rank timed out"),
-            "{wrong}"
-        );
+        assert!(wrong.to_string().contains("barrier of this rank timed out"), "{wrong}");
         let wrong = ranks[0].broadcast(&mut Vec::new(), 0).unwrap_err();
         assert!(matches!(wrong, Error::InvalidArgument(_)), "{wrong}");
 

@@ -105,7 +105,16 @@ impl Platform {
         }
         // What is said is about the hardware that is there, else about CUDA, the first.
         let there = failed.iter().position(|(entry, _)| entry.device_nodes_exist()).unwrap_or(0);
-        Err(failed.swap_remove(there).1)
+        Err(match failed.swap_remove(there).1 {
+            Error::Unavailable { platform, reason } => Error::Unavailable {
+                platform,
+                reason: format!(
+                    "{reason}. To run without a GPU, on simulated devices, set MSCCLPP_PLATFORM=host; a Rust program can \
+                     take them by itself, with Platform::detect_or_host()"
+                ),
+            },
+            other => other,
+        })
     }
 
     /// Like [`Platform::detect`], but gives [`Platform::Host`] on a machine that has no GPU at all.

@@ -144,10 +144,14 @@ fn a_platform_that_cannot_be_used_is_never_replaced() -> Result<(), Failed> {
         }
     }
     // Unasked, the simulation is taken only by those who allow it.
-    if !cfg!(any(feature = "cuda", feature = "hip"))
-        && !ask("detect", &[])?.starts_with("error: platform cuda is not usable here: ")
-    {
-        return Err("detect took something else than CUDA".into());
+    if !cfg!(any(feature = "cuda", feature = "hip")) {
+        let said = ask("detect", &[])?;
+        if !said.starts_with("error: platform cuda is not usable here: ") {
+            return Err(format!("detect took something else than CUDA: {said:?}").into());
+        }
+        if !said.contains("set MSCCLPP_PLATFORM=host") || !said.contains("Platform::detect_or_host()") {
+            return Err(format!("detect does not say how to run without a GPU: {said:?}").into());
+        }
     }
     Ok(())
 }

@@ -75,10 +75,11 @@ impl LongWait {
 }
 
 /// Logs one line about a wait: a warning with target `mscclpp::wait`, or a line on standard error if the process has no
-/// log subscriber.
+/// log subscriber. `what` may be what a time-out calls it, which itself begins with `waiting for`.
 pub fn say(rank: Option<usize>, waited: Duration, what: &str) {
     let of_rank = rank.map_or_else(String::new, |rank| format!("rank {rank}: "));
     let waited = format!("{waited:.1?}");
+    let what = what.strip_prefix("waiting for ").unwrap_or(what);
     if tracing::dispatcher::get_default(Dispatch::is::<NoSubscriber>) {
         eprintln!("mscclpp: {of_rank}waiting for {what} (for {waited} so far)");
     } else {
@@ -152,5 +153,14 @@ mod tests {
             assert!(text.contains(part), "{text}");
         }
         assert_eq!(text.lines().count(), 1, "{text}");
+
+        lines.0.lock().unwrap().clear();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        let called = "waiting for a signal from rank 1";
+        tracing::subscriber::with_default(subscriber, || say(None, FIRST_LOG, called));
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert!(text.contains(" waiting for a signal from rank 1 (for 10.0s so far)"), "{text}");
+        assert!(!text.contains("waiting for waiting"), "{text}");
     }
 }

@@ -175,7 +175,7 @@ pub(crate) fn synchronize(
     let gpu = current(py)?;
     let stream = gpu.default_stream().or_raise()?;
     let done = match abort {
-        None => waiting::repeat(py, Some(limit), |left| stream.synchronize_timeout(left)),
+        None => waiting::repeat(py, None, Some(limit), |left| stream.synchronize_timeout(left)),
         Some(all) => or_abort(py, &stream, Given { all, gpu, limit }),
     };
     py.detach(retired::sweep);
@@ -185,7 +185,7 @@ pub(crate) fn synchronize(
 fn or_abort(py: Python<'_>, stream: &Stream, given: Given) -> PyResult<()> {
     let (start, limit) = (Instant::now(), given.limit);
     // Ctrl-C ends this part, and aborts nothing.
-    waiting::repeat(py, None, |left| {
+    waiting::repeat(py, None, None, |left| {
         match stream.synchronize_timeout(left.min(limit.saturating_sub(start.elapsed()))) {
             Err(GpuError::Timeout { .. }) if start.elapsed() >= limit => Ok(()),
             outcome => outcome,
@@ -194,6 +194,6 @@ fn or_abort(py: Python<'_>, stream: &Stream, given: Given) -> PyResult<()> {
     let stream = stream.clone();
     waiting::wait(py, move || {
         let left = limit.saturating_sub(start.elapsed());
-        stream.synchronize_or_abort(left, &given).map_err(|error| waiting::with_total(error, limit))
+        stream.synchronize_or_abort(left, &given).map_err(|error| waiting::with_total(error, None, limit))
     })
 }

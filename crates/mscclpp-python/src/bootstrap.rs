@@ -1,6 +1,7 @@
 //! `UniqueId`, `Bootstrap` and `TcpBootstrap`.
 
 use std::{
+    hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -35,14 +36,23 @@ impl PyUniqueId {
         Self(None)
     }
 
+    /// The id as 128 bytes, its key among them: whoever has them can join the job.
     fn __getstate__<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0.map_or([0; UniqueId::SIZE], |id| id.to_bytes()))
     }
 
+    /// Takes the bytes that `__getstate__()` gave.
     fn __setstate__(&mut self, state: &[u8]) -> PyResult<()> {
         let is_empty = state.len() == UniqueId::SIZE && state.iter().all(|byte| *byte == 0);
         self.0 = if is_empty { None } else { Some(UniqueId::from_bytes(state).or_raise()?) };
         Ok(())
+    }
+
+    /// Of what may be shown, which no two jobs have in common.
+    fn __hash__(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.__repr__().hash(&mut hasher);
+        hasher.finish()
     }
 
     fn __repr__(&self) -> String {
@@ -108,20 +118,24 @@ impl PyBootstrap {
 
 #[pymethods]
 impl PyBootstrap {
+    /// The number of this rank, counted from 0.
     fn get_rank(&self) -> PyResult<usize> {
         self.formed.get()?;
         Ok(self.rank)
     }
 
+    /// How many ranks the job has.
     fn get_n_ranks(&self) -> PyResult<usize> {
         self.formed.get()?;
         Ok(self.n_ranks)
     }
 
+    /// How many ranks of the job are on this rank's host.
     fn get_n_ranks_per_node(&self) -> PyResult<usize> {
         Ok(self.formed()?.bootstrap.n_ranks_per_node())
     }
 
+    /// How many ranks of the job can map each other's GPU memory: here those of one host.
     fn get_n_ranks_per_ipc_domain(&self) -> PyResult<usize> {
         Ok(self.formed()?.bootstrap.n_ranks_per_ipc_domain())
     }
@@ -159,7 +173,8 @@ impl PyBootstrap {
             raw::locate("recv", data, size, true)?;
         }
         let bootstrap = self.bootstrap()?;
-        let received = waiting::repeat(py, timeout, |left| bootstrap.recv_timeout(peer, tag, left))?;
+        let received =
+            waiting::repeat(py, Some(self.rank), timeout, |left| bootstrap.recv_timeout(peer, tag, left))?;
         match data {
             Some(data) => raw::write("recv", &data, size, &received).map(|()| None),
             None => Ok(Some(PyBytes::new(py, &received))),
@@ -189,11 +204,13 @@ impl PyBootstrap {
         let all = raw::read("all_gather", allData, Some(total))?;
         let mine = all[self.rank * size..][..size].to_vec();
         let bootstrap = self.bootstrap()?;
-        let gathered = waiting::repeat(py, timeout, |left| bootstrap.all_gather_timeout(&mine, left))?;
+        let gathered =
+            waiting::repeat(py, Some(self.rank), timeout, |left| bootstrap.all_gather_timeout(&mine, left))?;
         if let Some((rank, part)) = gathered.iter().enumerate().find(|(_, part)| part.len() != size) {
             return Err(error::misuse(format!(
-                "all_gather: rank {rank} gave {} bytes, and this rank {size}",
-                part.len()
+                "all_gather: rank {rank} gave {} bytes, and rank {}, this one, {size}; all must give as many",
+                part.len(),
+                self.rank
             )));
         }
         raw::write("all_gather", allData, Some(total), &gathered.concat())
@@ -205,7 +222,7 @@ impl PyBootstrap {
     fn barrier(&self, py: Python<'_>, timeout_sec: Option<f64>) -> PyResult<()> {
         let timeout = timeout_sec.map(waiting::seconds).transpose()?;
         let bootstrap = self.bootstrap()?;
-        waiting::repeat(py, timeout, |left| bootstrap.barrier_timeout(left))
+        waiting::repeat(py, Some(self.rank), timeout, |left| bootstrap.barrier_timeout(left))
     }
 
     /// Gives up the job: the calls of all ranks fail from now on. Ends `initialize()`, too.
@@ -253,6 +270,7 @@ pub(crate) struct PyTcpBootstrap;
 
 #[pymethods]
 impl PyTcpBootstrap {
+    /// Makes the bootstrap of rank `rank` out of `nRanks`, which `initialize()` then connects.
     #[staticmethod]
     #[pyo3(signature = (rank, nRanks))]
     #[allow(non_snake_case, reason = "the public name")]

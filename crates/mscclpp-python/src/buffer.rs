@@ -13,7 +13,7 @@ use crate::{
     owned::{Held, Owned, closable},
     raw::Bytes,
     retired::{self, Lent},
-    whole::whole,
+    whole::{whole, whole_or_none},
 };
 
 enumeration! {
@@ -53,18 +53,22 @@ impl PyRawGpuBuffer {
         Ok(Self { inner: Owned::new("RawGpuBuffer", Lent(buffer.or_raise()?)), viewed: OnceLock::new() })
     }
 
+    /// How many bytes were asked for.
     fn nelems(&self) -> PyResult<u64> {
         Ok(self.buffer()?.len())
     }
 
+    /// How many bytes it has.
     fn bytes(&self) -> PyResult<u64> {
         Ok(self.buffer()?.len())
     }
 
+    /// Its address on the device.
     fn data(&self) -> PyResult<u64> {
         Ok(self.buffer()?.ptr().0)
     }
 
+    /// The number of its GPU.
     fn device_id(&self) -> PyResult<usize> {
         Ok(self.buffer()?.gpu().id())
     }
@@ -82,6 +86,7 @@ impl PyRawGpuBuffer {
         dlpack::capsule(py, Tensor::new(self.buffer()?, data_type, shape, strides)?)
     }
 
+    /// The kind of its device, as DLPack numbers them, and the number of its GPU.
     fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
         Ok(dlpack::device(&self.buffer()?))
     }
@@ -114,7 +119,7 @@ impl PyRawGpuBuffer {
         &self,
         py: Python<'py>,
         #[pyo3(from_py_with = whole)] offset: u64,
-        size: Option<u64>,
+        #[pyo3(from_py_with = whole_or_none)] size: Option<u64>,
     ) -> PyResult<Bound<'py, pyo3::types::PyBytes>> {
         let buffer = self.buffer()?;
         let size = size.unwrap_or(buffer.len().saturating_sub(offset));

@@ -46,16 +46,18 @@ impl PyCommunicator {
     ) -> PyResult<ConnectionFuture> {
         let communicator = self.communicator()?;
         let local = local.on_this_threads_device(communicator.context())?;
-        waiting::wait(py, move || communicator.connect(local, peer, tag)).map(ConnectionFuture::of)
+        let rank = communicator.bootstrap().rank();
+        waiting::wait(py, move || communicator.connect(local, peer, tag))
+            .map(|pending| ConnectionFuture::of(pending, rank, peer))
     }
 
     /// Makes a semaphore over `connection` together with the rank at its other end, which does the same.
     pub(crate) fn build(&self, py: Python<'_>, connection: &Connection) -> PyResult<Semaphore> {
         let communicator = self.communicator()?;
         let peer = communicator.remote_rank_of(connection).or_raise()?;
-        let connection = connection.clone();
+        let (connection, rank) = (connection.clone(), communicator.bootstrap().rank());
         let pending = waiting::wait(py, move || communicator.build_semaphore(&connection))?;
-        let semaphore = await_pending(py, &pending)?;
+        let semaphore = await_pending(py, &pending, rank)?;
         self._settle(py, vec![peer])?;
         Ok(semaphore)
     }
@@ -101,14 +103,18 @@ impl PyCommunicator {
         Ok(Self { inner: Owned::that_may_wait("Communicator", Made { communicator, bootstrap, context }) })
     }
 
+    /// The bootstrap that it was made with.
     fn bootstrap(&self, py: Python<'_>) -> PyResult<Py<PyBootstrap>> {
         Ok(self.inner.get()?.bootstrap.clone_ref(py))
     }
 
+    /// The context that its connections and memories are made in.
     fn context(&self, py: Python<'_>) -> PyResult<Py<PyContext>> {
         Ok(self.inner.get()?.context.clone_ref(py))
     }
 
+    /// Registers `size` bytes of device memory at the address `ptr` for `transports`. The memory must live as long as
+    /// this or a peer uses it.
     #[pyo3(signature = (ptr, size, transports))]
     fn register_memory(
         &self,
@@ -120,6 +126,7 @@ impl PyCommunicator {
         PyRegisteredMemory::register(py, self.communicator()?.context(), ptr, size, transports.0)
     }
 
+    /// Sends a registered memory to a rank, whose `recv_memory()` with the same tag gets it. Does not wait for that.
     #[pyo3(signature = (memory, remote_rank, tag = 0))]
     fn send_memory(
         &self,
@@ -132,13 +139,16 @@ impl PyCommunicator {
         waiting::wait(py, move || communicator.send_memory(&memory, remote_rank, tag))
     }
 
+    /// The next memory that a rank sends with this tag. Does not wait: the future's `get()` does.
     #[pyo3(signature = (remote_rank, tag = 0))]
     fn recv_memory(
         &self,
         #[pyo3(from_py_with = whole)] remote_rank: usize,
         #[pyo3(from_py_with = whole)] tag: u32,
     ) -> PyResult<MemoryFuture> {
-        Ok(MemoryFuture::of(self.communicator()?.recv_memory(remote_rank, tag).or_raise()?))
+        let communicator = self.communicator()?;
+        let pending = communicator.recv_memory(remote_rank, tag).or_raise()?;
+        Ok(MemoryFuture::of(pending, communicator.bootstrap().rank(), remote_rank))
     }
 
     /// Sends the peer this side's endpoint; the future connects it with the peer's.
@@ -175,6 +185,8 @@ impl PyCommunicator {
         waiting::wait(py, move || settle(&communicator, &ranks))
     }
 
+    /// Begins a semaphore over a connection together with the rank at its other end, which does the same. The future's
+    /// `get()` waits for that rank.
     #[pyo3(signature = (connection, remote_rank, tag = 0))]
     fn build_semaphore(
         &self,
@@ -184,14 +196,17 @@ impl PyCommunicator {
         #[pyo3(from_py_with = whole)] tag: u32,
     ) -> PyResult<SemaphoreFuture> {
         let (communicator, connection) = (self.communicator()?, connection.connection()?.clone());
+        let rank = communicator.bootstrap().rank();
         waiting::wait(py, move || communicator.build_semaphore_with(&connection, remote_rank, tag))
-            .map(SemaphoreFuture::of)
+            .map(|pending| SemaphoreFuture::of(pending, rank, remote_rank))
     }
 
+    /// The rank at the other end of a connection that this communicator made.
     fn remote_rank_of(&self, connection: &PyConnection) -> PyResult<usize> {
         self.communicator()?.remote_rank_of(&*connection.connection()?).or_raise()
     }
 
+    /// The tag with which this communicator made a connection.
     fn tag_of(&self, connection: &PyConnection) -> PyResult<u32> {
         self.communicator()?.tag_of(&*connection.connection()?).or_raise()
     }
@@ -248,7 +263,10 @@ impl PyCommunicator {
     }
 }
 
-closable!(PyCommunicator, inner);
+closable!(PyCommunicator, inner, |made| {
+    let bootstrap = made.communicator.bootstrap();
+    format!(" of rank {} of {}", bootstrap.rank(), bootstrap.n_ranks())
+});
 
 /// What is accepted as this side of a connection: an endpoint, a configuration or a transport.
 struct LocalArgument(LocalEnd);
@@ -283,9 +301,13 @@ impl<'a, 'py> FromPyObject<'a, 'py> for LocalArgument {
     }
 }
 
-fn await_pending<T: Clone + Send + Sync + 'static>(py: Python<'_>, pending: &Pending<T>) -> PyResult<T> {
+fn await_pending<T: Clone + Send + Sync + 'static>(
+    py: Python<'_>,
+    pending: &Pending<T>,
+    rank: usize,
+) -> PyResult<T> {
     let pending = pending.clone();
-    waiting::wait_in_turns(py, move |time| pending.wait_timeout(time))
+    waiting::wait_in_turns(py, rank, move |time| pending.wait_timeout(time))
 }
 
 /// Declares a future: something that another rank's part is still needed for.
@@ -296,11 +318,14 @@ macro_rules! future {
         pub(crate) struct $type {
             inner: Owned<Pending<$value>>,
             object: PyOnceLock<Py<$object>>,
+            /// Whose it is.
+            rank: usize,
+            peer: usize,
         }
 
         impl $type {
-            fn of(pending: Pending<$value>) -> Self {
-                Self { inner: Owned::that_may_wait($name, pending), object: PyOnceLock::new() }
+            fn of(pending: Pending<$value>, rank: usize, peer: usize) -> Self {
+                Self { inner: Owned::that_may_wait($name, pending), object: PyOnceLock::new(), rank, peer }
             }
         }
 
@@ -312,9 +337,14 @@ macro_rules! future {
                 if let Some(object) = self.object.get(py) {
                     return Ok(object.clone_ref(py));
                 }
-                let value = await_pending(py, &pending)?;
+                let value = await_pending(py, &pending, self.rank)?;
                 let object = self.object.get_or_try_init(py, || Py::new(py, $object::of(value)))?;
                 Ok(object.clone_ref(py))
+            }
+
+            fn __repr__(&self, py: Python<'_>) -> String {
+                let state = if self.object.get(py).is_some() { "there" } else { "not asked for yet" };
+                self.inner.show(|_| format!(" of rank {} with rank {}, {state}", self.rank, self.peer))
             }
         }
     };

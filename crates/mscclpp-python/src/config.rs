@@ -27,23 +27,44 @@ enumeration! {
 }
 
 /// A device of an endpoint. An id of -1 means the current one.
-#[pyclass(name = "Device", module = "mscclpp._mscclpp", from_py_object, get_all, set_all, eq)]
+#[pyclass(name = "Device", module = "mscclpp._mscclpp", from_py_object, get_all, eq)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PyDevice {
+    /// What kind of device it is.
     r#type: PyDeviceType,
+    /// Its number, counted from 0; -1 is the current one.
+    #[pyo3(set)]
     id: i64,
 }
 
 #[pymethods]
 impl PyDevice {
     #[new]
-    #[pyo3(signature = (r#type = PyDeviceType::Unknown, id = -1))]
-    fn new(r#type: PyDeviceType, id: i64) -> Self {
-        Self { r#type, id }
+    #[pyo3(signature = (r#type = KindArgument(Ok(PyDeviceType::Unknown)), id = -1))]
+    // A `r#type` of Rust would stand in the error about a wrong one.
+    fn new(r#type: KindArgument, id: i64) -> PyResult<Self> {
+        Ok(Self { r#type: r#type.0?, id })
+    }
+
+    #[setter]
+    fn set_type(&mut self, kind: KindArgument) -> PyResult<()> {
+        self.r#type = kind.0?;
+        Ok(())
     }
 
     fn __repr__(&self) -> String {
         format!("Device(DeviceType.{}, {})", self.r#type.name(), self.id)
+    }
+}
+
+/// The type of a device as an argument, or what is wrong with it.
+struct KindArgument(PyResult<PyDeviceType>);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for KindArgument {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self(object.extract().map_err(|_| unexpected("argument 'type': expected a DeviceType", object))))
     }
 }
 
@@ -89,29 +110,44 @@ impl<'a, 'py> FromPyObject<'a, 'py> for DeviceArgument {
         }
         match object.extract::<PyDeviceType>() {
             Ok(r#type) => Ok(Self(PyDevice { r#type, id: -1 })),
-            Err(_) => Err(unexpected("a Device or a DeviceType", object)),
+            Err(_) => Err(unexpected("expected a Device or a DeviceType", object)),
         }
     }
 }
 
 /// Parameters of an InfiniBand endpoint. Where -1 is the default, the choice is left to the transport.
 #[pyclass(name = "EndpointConfigIb", module = "mscclpp._mscclpp", from_py_object, get_all, set_all)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct PyEndpointConfigIb {
+    /// The adapter among those there are, instead of the transport's number.
     device_index: i64,
+    /// The port of the adapter.
     port: i64,
+    /// The entry of the port's table of GIDs.
     gid_index: i64,
+    /// How many completions the completion queue holds.
     max_cq_size: i64,
+    /// How many completions are taken at once.
     max_cq_poll_num: i64,
+    /// How many work requests the send queue holds.
     max_send_wr: i64,
+    /// How many work requests the receive queue holds.
     max_recv_wr: i64,
+    /// How many work requests are posted at once.
     max_wr_per_send: i64,
+    /// How signals travel.
     mode: PyIbMode,
+    /// The traffic class of packets, 0 to 255.
     traffic_class: i64,
+    /// The service level of packets.
     service_level: i64,
+    /// The entry of the port's table of partition keys.
     pkey_index: i64,
+    /// The time-out of an acknowledgement, as the exponent that InfiniBand has for it.
     timeout: i64,
+    /// How often a packet is sent again that was not acknowledged, 0 to 7.
     retry_count: i64,
+    /// How often a packet is sent again for which the peer was not ready, 0 to 7.
     rnr_retry: i64,
 }
 
@@ -158,6 +194,11 @@ impl PyEndpointConfigIb {
             retry_count,
             rnr_retry,
         }
+    }
+
+    fn __repr__(&self) -> String {
+        let fields = format!("{self:?}").replace(": ", "=").replace(" }", ")");
+        fields.replacen("PyEndpointConfigIb { ", "EndpointConfigIb(", 1)
     }
 }
 
@@ -220,12 +261,16 @@ impl PyEndpointConfigIb {
 /// Where an endpoint is, and how it reaches its peers.
 #[pyclass(name = "EndpointConfig", module = "mscclpp._mscclpp", get_all)]
 pub(crate) struct PyEndpointConfig {
+    /// By which means it reaches its peers.
     #[pyo3(set)]
     transport: PyTransport,
     // Objects, so that `config.device.id = 1` and `config.ib.port = 1` change this.
+    /// Where it is: a `Device`, or a `DeviceType` for the current one.
     device: Py<PyDevice>,
+    /// How many writes its queue takes before it is full; -1 leaves that to the transport.
     #[pyo3(set)]
     max_write_queue_size: i64,
+    /// Parameters for InfiniBand.
     #[pyo3(set)]
     ib: Py<PyEndpointConfigIb>,
 }
@@ -263,6 +308,7 @@ macro_rules! flat_fields {
             }
 
             $(
+                #[doc = concat!("`ib.", stringify!($field), "` under an older name.")]
                 #[getter]
                 fn $getter(&self, py: Python<'_>) -> $type {
                     self.ib.borrow(py).$field
@@ -311,7 +357,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for ConfigArgument {
             return Ok(Self(EndpointConfig::from(transport.transport()?)));
         }
         let Ok(given) = object.cast::<PyEndpointConfig>() else {
-            return Err(unexpected("an EndpointConfig or a Transport", object));
+            return Err(unexpected("expected an EndpointConfig or a Transport", object));
         };
         let given = given.borrow();
         let transport: Transport = given.transport.transport()?;
@@ -341,7 +387,7 @@ fn number<T: TryFrom<i64>>(what: &str, value: i64) -> PyResult<T> {
 
 fn unexpected(expected: &str, object: Borrowed<'_, '_, PyAny>) -> PyErr {
     match object.get_type().name() {
-        Ok(name) => PyTypeError::new_err(format!("expected {expected}, got {name}")),
+        Ok(name) => PyTypeError::new_err(format!("{expected}, got {name}")),
         Err(error) => error,
     }
 }

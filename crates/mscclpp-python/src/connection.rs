@@ -53,11 +53,14 @@ impl PyContext {
         Self::of(Context::new())
     }
 
+    /// Makes a context of its own.
     #[staticmethod]
     fn create() -> Self {
         Self::new()
     }
 
+    /// Registers `size` bytes of device memory at the address `ptr` for `transports`. The memory must live as long as
+    /// this or a peer uses it.
     #[pyo3(signature = (ptr, size, transports))]
     fn register_memory(
         &self,
@@ -69,11 +72,13 @@ impl PyContext {
         PyRegisteredMemory::register(py, &*self.context()?, ptr, size, transports.0)
     }
 
+    /// Makes an end for connections, of an `EndpointConfig` or a `Transport`.
     fn create_endpoint(&self, py: Python<'_>, config: ConfigArgument) -> PyResult<PyEndpoint> {
         let context = self.context()?;
         Ok(PyEndpoint::of(py.detach(|| context.create_endpoint(config.0)).or_raise()?))
     }
 
+    /// Connects an endpoint of this context with a peer's, which does the same. Waits where the transport shakes hands.
     #[pyo3(signature = (local_endpoint, remote_endpoint))]
     fn connect(
         &self,
@@ -123,22 +128,27 @@ impl PyEndpoint {
         PyEndpointConfig::of(py, &endpoint.config().cloned().unwrap_or_else(known))
     }
 
+    /// Its transport.
     fn transport(&self) -> PyResult<PyTransport> {
         Ok(self.endpoint()?.transport().into())
     }
 
+    /// Its device.
     fn device(&self) -> PyResult<PyDevice> {
         Ok(self.endpoint()?.device().into())
     }
 
+    /// How many writes its queue takes before it is full; -1 where the transport chooses.
     fn max_write_queue_size(&self) -> PyResult<i64> {
         Ok(optional(self.endpoint()?.max_write_queue_size()))
     }
 
+    /// The bytes from which the peer makes this endpoint with `deserialize()`.
     fn serialize<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &self.endpoint()?.serialize().or_raise()?))
     }
 
+    /// The endpoint that a peer has serialized.
     #[staticmethod]
     fn deserialize(data: Bytes) -> PyResult<Self> {
         Ok(Self::of(Endpoint::deserialize(&data.0).or_raise()?))
@@ -195,7 +205,7 @@ impl PyConnection {
     ) -> PyResult<()> {
         let (dst, src) = (dst.memory()?, src.memory()?);
         let connection = self.open(py)?;
-        waiting::repeat(py, Some(ROOM), |left| {
+        waiting::repeat(py, None, Some(ROOM), |left| {
             connection.write_timeout(&dst, dstOffset, &src, srcOffset, size, left)
         })
     }
@@ -218,7 +228,7 @@ impl PyConnection {
         }
         let dst = dst.memory()?;
         let connection = self.open(py)?;
-        waiting::repeat(py, Some(ROOM), |left| {
+        waiting::repeat(py, None, Some(ROOM), |left| {
             connection.update_and_sync_timeout(&dst, dst_offset, &mut 0, new_value, left)
         })?;
         // SAFETY: aligned and not null; that it is 8 bytes of host memory is what the address means in this API.
@@ -231,25 +241,30 @@ impl PyConnection {
     fn flush(&self, py: Python<'_>, timeout_usec: i64) -> PyResult<()> {
         let connection = self.open(py)?;
         let timeout = u64::try_from(timeout_usec).ok().map(Duration::from_micros);
-        waiting::repeat(py, timeout, |left| connection.flush(left))
+        waiting::repeat(py, None, timeout, |left| connection.flush(left))
     }
 
+    /// The transport of this side.
     fn transport(&self) -> PyResult<PyTransport> {
         Ok(self.connection()?.transport().into())
     }
 
+    /// The transport of the peer's side.
     fn remote_transport(&self) -> PyResult<PyTransport> {
         Ok(self.connection()?.remote_transport().into())
     }
 
+    /// The context that it was made in.
     fn context(&self) -> PyResult<PyContext> {
         Ok(PyContext::of(self.connection()?.context().clone()))
     }
 
+    /// The device of this side.
     fn local_device(&self) -> PyResult<PyDevice> {
         Ok(self.connection()?.local_device().into())
     }
 
+    /// How many writes its queue takes before it is full; -1 where the transport chooses.
     fn get_max_write_queue_size(&self) -> PyResult<i64> {
         Ok(optional(self.connection()?.max_write_queue_size()))
     }
@@ -268,8 +283,8 @@ impl PyConnection {
     }
 }
 
-closable!(PyContext, inner);
-closable!(PyEndpoint, inner, |endpoint| format!(" of {}", endpoint.transport()));
+closable!(PyContext, inner, |context| format!(" with {}", context.transports()));
+closable!(PyEndpoint, inner, |endpoint| format!(" of {} on {}", endpoint.transport(), endpoint.device()));
 closable!(PyConnection, inner, |connection| format!(
     " to {} over {}",
     connection.label(),

@@ -1,7 +1,7 @@
 //! Which device is meant where a program names none.
 
 use mscclpp::{Gpu, Platform};
-use pyo3::prelude::*;
+use pyo3::{exceptions::PyOverflowError, prelude::*};
 
 use crate::{error::OrRaise, whole::whole};
 
@@ -27,6 +27,23 @@ pub(crate) fn device_count(py: Python<'_>) -> PyResult<usize> {
 /// also with CuPy and PyTorch. A thread that has not called it has GPU 0, or the one that another library made current.
 /// Raises `Error` if there is no such GPU. `mscclpp.set_device(rank % mscclpp.device_count())` spreads ranks over the GPUs.
 #[pyfunction]
-pub(crate) fn set_device(py: Python<'_>, #[pyo3(from_py_with = whole)] device: usize) -> PyResult<()> {
+pub(crate) fn set_device(py: Python<'_>, #[pyo3(from_py_with = number)] device: usize) -> PyResult<()> {
     py.detach(|| Platform::detect()?.gpu(device)?.make_current()).or_raise()
+}
+
+/// The number of a device, as an argument.
+pub(crate) fn number(given: &Bound<'_, PyAny>) -> PyResult<usize> {
+    whole(given).map_err(|error| {
+        let py = given.py();
+        if !error.is_instance_of::<PyOverflowError>(py) {
+            return error;
+        }
+        match device_count(py) {
+            Ok(n) => PyOverflowError::new_err(format!(
+                "expected the number of a device, 0 to {}, got {given}",
+                n - 1
+            )),
+            Err(none) => none,
+        }
+    })
 }

@@ -28,6 +28,7 @@ macro_rules! enumeration {
                 }
             }
 
+            /// The member's name.
             #[getter]
             pub(crate) fn name(&self) -> &'static str {
                 match self {
@@ -35,6 +36,7 @@ macro_rules! enumeration {
                 }
             }
 
+            /// The member's number.
             #[getter]
             fn value(&self) -> isize {
                 *self as isize

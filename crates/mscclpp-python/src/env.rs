@@ -6,19 +6,33 @@ use pyo3::{prelude::*, sync::PyOnceLock};
 
 /// Environment variables as they were when they were first asked for.
 #[pyclass(name = "Env", module = "mscclpp._mscclpp", frozen, get_all)]
+#[derive(Debug)]
 pub(crate) struct PyEnv {
+    /// `MSCCLPP_LOG_LEVEL`.
     debug: String,
+    /// `MSCCLPP_LOG_SUBSYS`.
     debug_subsys: String,
+    /// `MSCCLPP_LOG_FILE`.
     debug_file: String,
+    /// `MSCCLPP_HCA_DEVICES`.
     hca_devices: String,
+    /// `MSCCLPP_HOSTID`.
     hostid: String,
+    /// `MSCCLPP_SOCKET_FAMILY`.
     socket_family: String,
+    /// `MSCCLPP_SOCKET_IFNAME`.
     socket_ifname: String,
+    /// `MSCCLPP_COMM_ID`.
     comm_id: String,
+    /// `MSCCLPP_IBV_MODE`.
     ibv_mode: String,
+    /// The folder of compiled kernels: `MSCCLPP_CACHE_DIR`, or the default.
     cache_dir: String,
+    /// `MSCCLPP_NPKIT_DUMP_DIR`.
     npkit_dump_dir: String,
+    /// `MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM`.
     cuda_ipc_use_default_stream: bool,
+    /// `MSCCLPP_IB_GID_INDEX`, or -1.
     ib_gid_index: i64,
 }
 
@@ -48,6 +62,13 @@ impl PyEnv {
             cuda_ipc_use_default_stream: matches!(&*read("MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM"), "1" | "true"),
             ib_gid_index: read("MSCCLPP_IB_GID_INDEX").parse().unwrap_or(-1),
         }
+    }
+}
+
+#[pymethods]
+impl PyEnv {
+    fn __repr__(&self) -> String {
+        format!("<mscclpp.{self:?}>").replacen("PyEnv", "Env", 1)
     }
 }
 

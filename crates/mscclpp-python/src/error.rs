@@ -101,7 +101,7 @@ impl<T, E: Into<Error>> OrRaise<T> for Result<T, E> {
 }
 
 fn raise(error: &Error) -> PyErr {
-    let message = Report(error).to_string();
+    let message = in_python(Report(error).to_string());
     if let Some(GpuError::Driver { code, .. }) = device_error(error) {
         return exception("CuError", i64::from(*code), message);
     }
@@ -109,6 +109,38 @@ fn raise(error: &Error) -> PyErr {
         (ErrorKind::System, Some(number)) => exception("SysError", i64::from(number), message),
         (kind, _) => new(kind, message),
     }
+}
+
+/// What the texts of the library name, and what programs here have in its place.
+const NAMES: [(&str, &str); 14] = [
+    ("HostToDeviceSemaphore", "Host2DeviceSemaphore"),
+    ("HostToHostSemaphore", "Host2HostSemaphore"),
+    ("DeviceToDeviceSemaphore", "MemoryDevice2DeviceSemaphore"),
+    (
+        "give Device::gpu(id), Device::CURRENT_GPU or Device::CPU",
+        "give DeviceType.GPU, DeviceType.CPU or a Device",
+    ),
+    ("Device::CPU", "DeviceType.CPU"),
+    ("ProxyHandlerResult::", "ProxyHandlerResult."),
+    ("DeviceBuffer::", "RawGpuBuffer."),
+    ("Gpu::allocate", "mscclpp.RawGpuBuffer"),
+    ("use Gpu::stream", "pass None for the default stream"),
+    ("Module::load", "KernelBuilder"),
+    ("add one to Context::builder()", "this package has none for it"),
+    ("(MemoryChannel::check_lines says why)", "(see the book, Device calls)"),
+    (
+        "name rank and tag: build_semaphore_with(), build_fastest_semaphore_with()",
+        "name rank and tag: build_semaphore(connection, remote_rank, tag)",
+    ),
+    ("as connect_all() and mesh() do", "as connect_all() does"),
+];
+
+/// A text of the library in the names of Python.
+fn in_python(text: String) -> String {
+    let replaced = |text: String, (from, to): &(&str, &str)| {
+        if text.contains(from) { text.replace(from, to) } else { text }
+    };
+    NAMES.iter().fold(text, replaced)
 }
 
 fn device_error(error: &Error) -> Option<&GpuError> {

@@ -17,7 +17,9 @@ use crate::{
 #[pyclass(name = "ProxyTrigger", module = "mscclpp._mscclpp", from_py_object, get_all, set_all, eq)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PyProxyTrigger {
+    /// The first 64 bits.
     fst: u64,
+    /// The second 64 bits, of which the FIFO uses the topmost.
     snd: u64,
 }
 
@@ -74,10 +76,12 @@ impl PyFifo {
         }
     }
 
+    /// How many triggers it holds.
     fn size(&self) -> PyResult<u64> {
         self.with(|fifo| fifo.size())
     }
 
+    /// What kernels push triggers with. It lives no longer than the FIFO.
     fn device_handle(&self) -> PyResult<FifoDeviceHandle> {
         self.with(|fifo| FifoDeviceHandle(fifo.device_handle()))
     }

@@ -13,7 +13,7 @@ use pyo3::{prelude::*, types::PyTuple};
 
 use crate::{
     arguments::{self, Prepared},
-    device::{current, platform},
+    device::{current, number, platform},
     error::{self, OrRaise},
     owned::Owned,
     raw::Bytes,
@@ -232,7 +232,7 @@ pub(crate) fn current_gpu(py: Python<'_>) -> PyResult<CurrentGpu> {
 #[pyfunction(name = "_numa_node")]
 pub(crate) fn numa_node(
     py: Python<'_>,
-    #[pyo3(from_py_with = whole)] device_id: usize,
+    #[pyo3(from_py_with = number)] device_id: usize,
 ) -> PyResult<Option<u32>> {
     let platform = platform(py)?;
     Ok(py.detach(|| platform.gpu(device_id)).or_raise()?.properties().numa_node)

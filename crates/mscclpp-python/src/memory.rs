@@ -96,19 +96,23 @@ impl PyRegisteredMemory {
         Ok(py.detach(|| connection::known().iter().find_map(map)).map_or(0, |ptr| ptr.0))
     }
 
+    /// How many bytes it has.
     fn size(&self) -> PyResult<u64> {
         Ok(self.memory()?.size())
     }
 
+    /// The transports that it is registered for.
     fn transports(&self) -> PyResult<PyTransportFlags> {
         let Memory { memory, is_for_here } = self.parts()?;
         Ok(PyTransportFlags(if is_for_here { TransportFlags::NONE } else { memory.transports() }))
     }
 
+    /// The bytes from which a peer makes this memory with `deserialize()`.
     fn serialize<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &self.to_send()?.serialize().or_raise()?))
     }
 
+    /// The memory that a peer has serialized.
     #[staticmethod]
     fn deserialize(data: Bytes) -> PyResult<Self> {
         Ok(Self::of(RegisteredMemory::deserialize(&data.0).or_raise()?))
@@ -116,6 +120,7 @@ impl PyRegisteredMemory {
 }
 
 closable!(PyRegisteredMemory, inner, |memory| match memory {
-    Some(Memory { memory, .. }) => format!(" of {} bytes", memory.size()),
+    Some(Memory { is_for_here: true, memory }) => format!(" of {} bytes, for use here", memory.size()),
+    Some(Memory { memory, .. }) => format!(" of {} bytes for {}", memory.size(), memory.transports()),
     None => ", empty".to_owned(),
 });

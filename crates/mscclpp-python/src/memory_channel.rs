@@ -14,7 +14,7 @@ use crate::{
     made_of::{Kind, MadeOf},
     memory::PyRegisteredMemory,
     owned::{Owned, closable},
-    waiting,
+    semaphore, waiting,
 };
 
 /// A channel by which kernels synchronise.
@@ -47,12 +47,16 @@ impl PyBaseMemoryChannel {
         Ok(Self { inner: Owned::that_may_wait("BaseMemoryChannel", Some(channel)) })
     }
 
+    /// What kernels get for it. It lives no longer than the channel.
     fn device_handle(&self) -> PyResult<BaseMemoryHandle> {
         Ok(BaseMemoryHandle(self.channel()?.device_handle()))
     }
 }
 
-closable!(PyBaseMemoryChannel, inner);
+closable!(PyBaseMemoryChannel, inner, |channel| match channel {
+    Some(channel) => semaphore::peer(channel.semaphore()),
+    None => ", empty".to_owned(),
+});
 abortable!(PyBaseMemoryChannel);
 
 /// A channel by which kernels move data.
@@ -91,12 +95,21 @@ impl PyMemoryChannel {
         Ok(Self { inner: Owned::that_may_wait("MemoryChannel", Some(waiting::wait(py, make)?)) })
     }
 
+    /// What kernels get for it. It lives no longer than the channel.
     fn device_handle(&self) -> PyResult<MemoryHandle> {
         Ok(MemoryHandle(self.channel()?.device_handle()))
     }
 }
 
-closable!(PyMemoryChannel, inner);
+closable!(PyMemoryChannel, inner, |channel| match channel {
+    Some(channel) => format!(
+        "{}, from {} to {} bytes",
+        semaphore::peer(channel.semaphore()),
+        channel.src().size(),
+        channel.dst().size()
+    ),
+    None => ", empty".to_owned(),
+});
 abortable!(PyMemoryChannel);
 
 fn memory(given: Option<&Bound<'_, PyAny>>, name: &str) -> PyResult<RegisteredMemory> {

@@ -20,9 +20,9 @@ use crate::{
     handle::{BasePortHandle, PortHandle},
     memory::PyRegisteredMemory,
     owned::{Owned, closable},
-    semaphore::{PyHostToDevice, PySemaphore, Shared},
+    semaphore::{self, PyHostToDevice, PySemaphore, Shared},
     waiting,
-    whole::whole,
+    whole::{whole, whole_or_none},
 };
 
 /// What any service with a proxy offers to those that start and stop it; to be derived from.
@@ -40,12 +40,14 @@ impl PyBaseProxyService {
         Self
     }
 
+    /// Starts the proxy; to be defined by a service of your own.
     #[pyo3(signature = (blocking = false))]
     fn start_proxy(&self, blocking: bool) -> PyResult<()> {
         let _ = blocking;
         Err(PyNotImplementedError::new_err("a service of your own defines start_proxy(blocking)"))
     }
 
+    /// Stops the proxy; to be defined by a service of your own.
     fn stop_proxy(&self) -> PyResult<()> {
         Err(PyNotImplementedError::new_err("a service of your own defines stop_proxy()"))
     }
@@ -196,9 +198,17 @@ impl PyProxyService {
     }
 
     fn __repr__(&self) -> String {
-        self.inner.show(|_| String::new())
+        self.inner.show(|state| {
+            // Another thread may be at it for long.
+            let Ok(state) = state.try_lock() else { return ", busy".to_owned() };
+            let (semaphores, memories) = (state.semaphores.len(), state.memories.len());
+            let running = if state.service.is_running() { "running" } else { "not running" };
+            format!(" of {}, {running}, with {semaphores} semaphores and {memories} memories", state.gpu)
+        })
     }
 
+    /// Makes a semaphore over a connection with the rank at its other end, which does the same, and adds it. Returns its
+    /// number.
     #[pyo3(signature = (comm, connection))]
     fn build_and_add_semaphore(
         &self,
@@ -226,6 +236,7 @@ impl PyProxyService {
         self.with(py, move |state| state.add_semaphore(shared))
     }
 
+    /// Adds a memory, this rank's or a peer's, for channels to copy from or to. Returns its number.
     #[pyo3(signature = (memory))]
     fn add_memory(&self, py: Python<'_>, memory: &PyRegisteredMemory) -> PyResult<u32> {
         let memory = memory.memory()?;
@@ -236,11 +247,13 @@ impl PyProxyService {
         })
     }
 
+    /// The semaphore that was added as number `id`.
     #[pyo3(signature = (id))]
     fn semaphore(&self, py: Python<'_>, #[pyo3(from_py_with = whole)] id: u32) -> PyResult<PyHostToDevice> {
         self.shared(py, id).map(PyHostToDevice::of)
     }
 
+    /// A channel over semaphore `id`, without memories of its own.
     #[pyo3(signature = (id))]
     fn base_port_channel(
         &self,
@@ -251,6 +264,7 @@ impl PyProxyService {
         Ok(PyBasePortChannel { inner: Owned::that_may_wait("BasePortChannel", Some(channel)) })
     }
 
+    /// A channel over semaphore `id`, from memory `src`, this rank's, to memory `dst`, the peer's.
     #[pyo3(signature = (id, dst, src))]
     fn port_channel(
         &self,
@@ -315,7 +329,7 @@ impl PyBasePortChannel {
     #[pyo3(signature = (semaphore_id = None, semaphore = None, proxy = None))]
     fn new(
         py: Python<'_>,
-        semaphore_id: Option<u32>,
+        #[pyo3(from_py_with = whole_or_none)] semaphore_id: Option<u32>,
         semaphore: Option<&PyHostToDevice>,
         proxy: Option<&PyProxyService>,
     ) -> PyResult<Self> {
@@ -331,12 +345,16 @@ impl PyBasePortChannel {
         }
     }
 
+    /// What kernels get for it. It lives no longer than the channel.
     fn device_handle(&self) -> PyResult<BasePortHandle> {
         Ok(BasePortHandle(self.channel()?.device_handle()))
     }
 }
 
-closable!(PyBasePortChannel, inner);
+closable!(PyBasePortChannel, inner, |channel| match channel {
+    Some(channel) => semaphore::peer(channel.semaphore()),
+    None => ", empty".to_owned(),
+});
 abortable!(PyBasePortChannel);
 
 /// A channel between a memory of this side and one of the peer's.
@@ -357,11 +375,11 @@ impl PyPortChannel {
     #[pyo3(signature = (semaphore_id = None, semaphore = None, proxy = None, dst = None, src = None))]
     fn new(
         py: Python<'_>,
-        semaphore_id: Option<u32>,
+        #[pyo3(from_py_with = whole_or_none)] semaphore_id: Option<u32>,
         semaphore: Option<&PyHostToDevice>,
         proxy: Option<&PyProxyService>,
-        dst: Option<u32>,
-        src: Option<u32>,
+        #[pyo3(from_py_with = whole_or_none)] dst: Option<u32>,
+        #[pyo3(from_py_with = whole_or_none)] src: Option<u32>,
     ) -> PyResult<Self> {
         match (semaphore_id, semaphore, proxy, dst, src) {
             (None, None, None, None, None) => Ok(Self { inner: Owned::new("PortChannel", None) }),
@@ -375,12 +393,20 @@ impl PyPortChannel {
         }
     }
 
+    /// What kernels get for it. It lives no longer than the channel.
     fn device_handle(&self) -> PyResult<PortHandle> {
         Ok(PortHandle(self.channel()?.device_handle()))
     }
 }
 
-closable!(PyPortChannel, inner);
+closable!(PyPortChannel, inner, |channel| match channel {
+    Some(channel) => {
+        let handle = channel.device_handle();
+        let peer = semaphore::peer(channel.semaphore());
+        format!("{peer}, from memory {} to memory {}", handle.src.raw(), handle.dst.raw())
+    }
+    None => ", empty".to_owned(),
+});
 abortable!(PyPortChannel);
 
 fn empty(class: &str) -> PyErr {

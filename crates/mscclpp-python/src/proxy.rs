@@ -134,6 +134,7 @@ impl PyProxy {
         Ok(())
     }
 
+    /// Whether its thread takes triggers.
     fn is_running(&self) -> PyResult<bool> {
         Ok(self.inner.get()?.is_running())
     }
@@ -165,7 +166,7 @@ impl PyProxy {
     }
 
     fn __repr__(&self) -> String {
-        self.inner.show(|proxy| if proxy.is_running() { ", running".to_owned() } else { String::new() })
+        self.inner.show(|proxy| if proxy.is_running() { ", running" } else { ", not running" }.to_owned())
     }
 }
 

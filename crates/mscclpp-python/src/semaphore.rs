@@ -50,10 +50,12 @@ impl PySemaphoreStub {
         Ok(PyRegisteredMemory::of(self.inner.get()?.memory().clone()))
     }
 
+    /// The bytes from which the peer makes this stub with `deserialize()`.
     fn serialize<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &self.inner.get()?.serialize().or_raise()?))
     }
 
+    /// The stub that a peer has serialized.
     #[staticmethod]
     fn deserialize(data: Bytes) -> PyResult<Self> {
         Ok(Self { inner: Owned::new("SemaphoreStub", SemaphoreStub::deserialize(&data.0).or_raise()?) })
@@ -144,14 +146,17 @@ impl PySemaphore {
         }
     }
 
+    /// The connection that it was made over.
     fn connection(&self) -> PyResult<PyConnection> {
         Ok(PyConnection::of(self.shared()?.semaphore.connection().clone()))
     }
 
+    /// The memory with this side's token.
     fn local_memory(&self) -> PyResult<PyRegisteredMemory> {
         Ok(PyRegisteredMemory::of(self.shared()?.semaphore.local_memory().clone()))
     }
 
+    /// The memory with the peer's token.
     fn remote_memory(&self) -> PyResult<PyRegisteredMemory> {
         Ok(PyRegisteredMemory::of(self.shared()?.semaphore.remote_memory().clone()))
     }
@@ -211,6 +216,7 @@ impl PyHostToDevice {
         Ok(Self::of(shared))
     }
 
+    /// The connection that it was made over.
     fn connection(&self) -> PyResult<PyConnection> {
         Ok(PyConnection::of(self.shared()?.semaphore.connection().clone()))
     }
@@ -221,6 +227,7 @@ impl PyHostToDevice {
         waiting::wait(py, move || shared.signal_device())
     }
 
+    /// What kernels wait with. It lives no longer than the semaphore.
     fn device_handle(&self) -> PyResult<HostToDeviceHandle> {
         HostToDeviceSemaphoreHandle::of(&self.shared()?.semaphore).or_raise().map(HostToDeviceHandle)
     }
@@ -249,10 +256,12 @@ impl PyHostToHost {
         Ok(Self { inner: Owned::that_may_wait(name, given(py, name, args, kwargs)?.to_host().or_raise()?) })
     }
 
+    /// The connection that it was made over.
     fn connection(&self) -> PyResult<PyConnection> {
         Ok(PyConnection::of(self.inner.get()?.semaphore().connection().clone()))
     }
 
+    /// Signals the peer, behind all earlier writes of the connection.
     fn signal(&self, py: Python<'_>) -> PyResult<()> {
         let semaphore = Arc::clone(&*self.inner.get()?);
         waiting::wait(py, move || semaphore.signal())
@@ -326,10 +335,12 @@ impl PyDeviceToDevice {
         Ok(Self { inner: Owned::that_may_wait(name, (semaphore, shared)) })
     }
 
+    /// The connection that it was made over.
     fn connection(&self) -> PyResult<PyConnection> {
         Ok(PyConnection::of(self.semaphore()?.connection().clone()))
     }
 
+    /// What kernels signal and wait with. It lives no longer than the semaphore.
     fn device_handle(&self) -> PyResult<DeviceToDeviceHandle> {
         Ok(DeviceToDeviceHandle(self.inner.get()?.0.device_handle()))
     }
@@ -343,11 +354,12 @@ impl PyDeviceToDevice {
     }
 }
 
-fn peer(semaphore: &Semaphore) -> String {
+/// What `repr` says of whom it is with.
+pub(crate) fn peer(semaphore: &Semaphore) -> String {
     format!(" with {}", semaphore.connection().label())
 }
 
-closable!(PySemaphoreStub, inner);
+closable!(PySemaphoreStub, inner, |stub| format!(" of {} bytes", stub.memory().size()));
 closable!(PySemaphore, inner, |shared| shared
     .as_ref()
     .map_or(", empty".to_owned(), |it| peer(&it.semaphore)));

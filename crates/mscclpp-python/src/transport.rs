@@ -90,22 +90,27 @@ impl PyTransportFlags {
         Self(transport.0)
     }
 
+    /// Whether a transport is in the set.
     fn has(&self, transport: PyTransport) -> PyResult<bool> {
         Ok(self.0.has(transport.transport()?))
     }
 
+    /// Whether the set is empty.
     fn none(&self) -> bool {
         self.0.none()
     }
 
+    /// Whether something is in the set.
     fn any(&self) -> bool {
         self.0.any()
     }
 
+    /// Whether every transport is in the set.
     fn all(&self) -> bool {
         self.0.all()
     }
 
+    /// How many transports are in the set.
     fn count(&self) -> u32 {
         self.0.count()
     }

@@ -100,9 +100,10 @@ fn elsewhere<T: Send + 'static>(
 }
 
 /// As [`wait`], for work that can be repeated when its time has run out: `attempt` is called with the time that it may
-/// take until it ends with anything but a time-out. After Ctrl-C it is not called any more.
+/// take until it ends with anything but a time-out. After Ctrl-C it is not called any more. `rank` is whose wait it is.
 pub(crate) fn wait_in_turns<T: Send + 'static>(
     py: Python<'_>,
+    rank: usize,
     mut attempt: impl FnMut(Duration) -> Result<T, Error> + Send + 'static,
 ) -> PyResult<T> {
     let given_up = OnDrop(Arc::default());
@@ -113,7 +114,7 @@ pub(crate) fn wait_in_turns<T: Send + 'static>(
             match attempt(SLICE) {
                 // A plain flag: it orders nothing else.
                 Err(error) if is_time_out(&error) && !is_given_up.load(Ordering::Relaxed) => {
-                    long.log(Instant::now(), None, || what(&error));
+                    long.log(Instant::now(), Some(rank), || what(&error));
                 }
                 outcome => return outcome,
             }
@@ -131,9 +132,11 @@ impl Drop for OnDrop {
 }
 
 /// Calls `attempt` with the time that it may take until it ends with anything but a time-out, for at most `timeout`, once
-/// at least, on this very thread. For calls that keep to their time and can be repeated.
+/// at least, on this very thread. For calls that keep to their time and can be repeated. `rank` is whose wait it is, if it
+/// is known.
 pub(crate) fn repeat<T: Send, E: Into<Error> + Send>(
     py: Python<'_>,
+    rank: Option<usize>,
     timeout: Option<Duration>,
     mut attempt: impl FnMut(Duration) -> Result<T, E> + Send,
 ) -> PyResult<T> {
@@ -151,12 +154,12 @@ pub(crate) fn repeat<T: Send, E: Into<Error> + Send>(
         if let Some(timeout) = timeout
             && start.elapsed() >= timeout
         {
-            return Err(with_total(error, timeout)).or_raise();
+            return Err(with_total(error, rank, timeout)).or_raise();
         }
         if !is_main_thread() {
             slice = WITHOUT_SIGNALS;
         }
-        long.log(Instant::now(), None, || what(&error));
+        long.log(Instant::now(), rank, || what(&error));
     }
 }
 
@@ -176,8 +179,11 @@ fn is_time_out(error: &Error) -> bool {
 fn what(error: &Error) -> String {
     match error {
         Error::Bootstrap(error) => match &**error {
-            BootstrapError::Timeout { operation, missing, .. } if missing.is_empty() => operation.clone(),
-            BootstrapError::Timeout { operation, missing, .. } => format!("ranks {missing:?}: {operation}"),
+            // As `barrier, waiting for rank 1,` or `recv from rank 1 with tag 0`.
+            BootstrapError::Timeout { operation, .. } => match operation.split_once(", waiting for ") {
+                Some((call, whom)) => format!("{}: {call}", whom.trim_end_matches(',')),
+                None => operation.clone(),
+            },
             other => other.to_string(),
         },
         Error::Core(CoreError::Timeout { operation, .. })
@@ -189,11 +195,15 @@ fn what(error: &Error) -> String {
     }
 }
 
-/// The time-out of the last of many attempts, with the time that all had.
-pub(crate) fn with_total(error: Error, total: Duration) -> Error {
+/// The time-out of the last of many attempts, with the time that all had, and the rank whose wait it was.
+pub(crate) fn with_total(error: Error, rank: Option<usize>, total: Duration) -> Error {
     match error {
         Error::Bootstrap(error) => match *error {
             BootstrapError::Timeout { operation, missing, attempts, .. } => {
+                let operation = match rank {
+                    Some(rank) => format!("rank {rank}: {operation}"),
+                    None => operation,
+                };
                 BootstrapError::Timeout { operation, after: total, missing, attempts }.into()
             }
             other => other.into(),
@@ -234,7 +244,11 @@ impl GivenUp {
 /// A time-out as Python programs give it.
 pub(crate) fn seconds(timeout_sec: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(timeout_sec).map_err(|_| {
-        error::misuse(format!("timeout_sec is {timeout_sec}; it must be a number of seconds from 0 on"))
+        // Whatever `Duration` holds; a wait of a program is never near it.
+        error::misuse(format!(
+            "timeout_sec is {timeout_sec}; it must be a number of seconds from 0 to {:.1e}",
+            u64::MAX as f64
+        ))
     })
 }
 

@@ -1,7 +1,10 @@
 //! Whole numbers as arguments. PyO3 notes in an error which argument it is about, and Python's own text about a number that
 //! is too small or too large does not say which number that was.
 
-use pyo3::{exceptions::PyOverflowError, prelude::*};
+use pyo3::{
+    exceptions::{PyOverflowError, PyTypeError},
+    prelude::*,
+};
 
 /// The number, if it fits.
 pub(crate) fn whole<T: TryFrom<u64>>(given: &Bound<'_, PyAny>) -> PyResult<T> {
@@ -10,8 +13,16 @@ pub(crate) fn whole<T: TryFrom<u64>>(given: &Bound<'_, PyAny>) -> PyResult<T> {
     match given.extract::<u64>() {
         Ok(number) => T::try_from(number).map_err(|_| misfit()),
         Err(error) if error.is_instance_of::<PyOverflowError>(given.py()) => Err(misfit()),
+        Err(error) if error.is_instance_of::<PyTypeError>(given.py()) => {
+            Err(PyTypeError::new_err(format!("expected an int, got {}", given.get_type().name()?)))
+        }
         Err(error) => Err(error),
     }
+}
+
+/// The same where nothing may be given.
+pub(crate) fn whole_or_none<T: TryFrom<u64>>(given: &Bound<'_, PyAny>) -> PyResult<Option<T>> {
+    if given.is_none() { Ok(None) } else { whole(given).map(Some) }
 }
 
 /// The same for all numbers of a sequence.

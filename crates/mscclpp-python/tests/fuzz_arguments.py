@@ -1,10 +1,12 @@
 """Calls everything with arguments that are wrong in every way, and says how often. Started by `test_fuzz.py`.
 
-What it must not do is end the process. Addresses are an exception: a number in their place means memory, by contract.
+What it must not do is end the process, or speak of Rust. Addresses are an exception: a number in their place means
+memory, by contract.
 """
 
 import inspect
 import random
+import re
 import sys
 import threading
 
@@ -18,6 +20,18 @@ ADDRESSES = {"send": 0, "recv": 0, "all_gather": 0, "update_and_sync": 2, "launc
 WAITS = {"wait", "get", "initialize", "connect"}
 #: What would end the objects that others are tried with.
 ENDS = {"abort", "close"}
+
+
+#: What stands in texts of Rust, and in none of Python.
+OF_RUST = re.compile(
+    r"[A-Z]\w+::\w|\br#|HostTo(Device|Host)Semaphore|\bDeviceToDevice|\b[iu](8|16|32|64|size)\b|\bPy(?!Torch)[A-Z]|integral"
+)
+
+
+def check_text(error):
+    text = " ".join([str(error), *getattr(error, "__notes__", [])])
+    # NumPy has types of such names.
+    assert type(error).__module__ == "numpy" or not OF_RUST.search(text), text
 
 
 def instances():
@@ -128,8 +142,9 @@ def main(seed, rounds):
         watch.start()
         try:
             call(*given, **named)
-        except Exception:
+        except Exception as error:
             raised += 1
+            check_text(error)
         finally:
             watch.cancel()
     for object_ in objects:
@@ -137,8 +152,9 @@ def main(seed, rounds):
             if not name.startswith("_"):
                 try:
                     setattr(object_, name, rng.choice(pool))
-                except Exception:
+                except Exception as error:
                     raised += 1
+                    check_text(error)
                 calls += 1
     print(calls, raised)
 

@@ -24,8 +24,13 @@ def test_a_gpu_buffer_is_an_array_over_device_memory():
     assert buffer.data.ptr == buffer.data.mem.ptr == buffer.ctypes.data and buffer.data.mem.size >= 60
     buffer[1, 2] = 7
     assert buffer[1:].data.ptr == buffer.data.ptr + 20 and buffer[1:].data.mem.ptr == buffer.data.mem.ptr
-    copy = buffer + 1
-    assert not hasattr(copy.data, "mem"), "a result is no device memory"
+    for result in (buffer + 1, buffer.copy(), buffer.astype(int), buffer[[0, 1]], -buffer, buffer[0] * buffer[1]):
+        assert not isinstance(result, GpuBuffer) and not hasattr(result.data, "mem"), "it is no device memory"
+    assert type(buffer + 1) is numpy.ndarray and type(buffer.sum()) is numpy.float32
+    here, same = buffer.data.ptr, buffer
+    same += 1
+    numpy.subtract(same, 1, out=same)
+    assert same is buffer and buffer.data.ptr == here and isinstance(buffer[1:], GpuBuffer)
     assert pickle.loads(pickle.dumps(buffer)).tolist() == buffer.tolist()
     buffer.set(numpy.repeat(numpy.arange(3, dtype=numpy.float32), 5).reshape(3, 5))
     for wrong, error in (([[1]], TypeError), (numpy.zeros((3, 5)), TypeError), (numpy.zeros((5, 3), "f"), ValueError)):
@@ -70,6 +75,14 @@ def test_each_device_has_memory_of_its_own():
             assert buffer.tolist() == list(range(8))
     finally:
         mscclpp.set_device(0)
+
+
+def test_python_objects_are_not_put_into_device_memory():
+    for dtype in (object, "O", [("one", object), ("other", int)]):
+        with pytest.raises(TypeError, match="'dtype': .*Python objects"):
+            GpuBuffer(4, dtype=dtype)
+    with pytest.raises(TypeError, match="'shape': expected an int or several, got 'four'"):
+        GpuBuffer("four")
 
 
 def test_gpu_buffers_take_what_arrays_take():

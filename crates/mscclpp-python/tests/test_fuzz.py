@@ -1,4 +1,4 @@
-"""No argument, however wrong, ends the process."""
+"""No argument, however wrong, ends the process, and what is said about it is of Python."""
 
 import os
 import subprocess

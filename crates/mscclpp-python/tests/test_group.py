@@ -11,6 +11,7 @@ import mscclpp
 import numpy
 import pytest
 from mscclpp import CommGroup, Transport
+from mscclpp.utils import KernelBuilder
 
 import ranks
 
@@ -318,6 +319,70 @@ def tensors(rank, n, address):
 
 def test_arrays_travel():
     assert ranks.run(2, tensors) == [list(range(10, 16)), list(range(6))]
+
+
+def of_different_lengths(rank, n, address):
+    group = ranks.group(rank, n, address)
+    connections = group.make_connection([1 - rank], Transport.CudaIpc)
+    data = mscclpp.GpuBuffer(8 * (1 + rank), dtype=numpy.int8)
+    said = []
+    with pytest.raises(mscclpp.Error) as caught:
+        group.make_memory_channels(data, connections)
+    said.append(str(caught.value))
+    scratch = group.register_local_memory(data, connections)
+    same = mscclpp.GpuBuffer(8, dtype=numpy.int8)
+    with pytest.raises(mscclpp.Error) as caught:
+        group.make_memory_channels_with_scratch(same, scratch, connections)
+    said.append(str(caught.value))
+    # A proxy checks the offsets itself.
+    group.make_port_channels(mscclpp.ProxyService(), data, connections)
+    sizes = {rank: memory.size() for rank, memory in group.register_tensor_with_connections(data, connections).items()}
+    with pytest.raises(mscclpp.Error) as caught:
+        group.bootstrap.all_gather(bytearray(2 * (rank + 1)), rank + 1)
+    group.barrier()
+    return said, sizes, str(caught.value)
+
+
+def test_arrays_of_different_lengths_are_an_error_of_both_ranks_where_kernels_use_the_same_offsets():
+    for rank, (said, sizes, gathered) in enumerate(ranks.run(2, of_different_lengths)):
+        mine, theirs = 8 * (1 + rank), 8 * (2 - rank)
+        words = f"rank {rank}, this one, gave one of {mine} bytes, and rank {1 - rank} of {theirs}"
+        assert words in said[0] and words in said[1], said
+        assert said[0].startswith("the arrays of memory channels must be of the same length"), said
+        assert sizes == {0: 8, 1: 16}
+        words = f"rank {1 - rank} gave {2 - rank} bytes, and rank {rank}, this one, {rank + 1}; all must give as many"
+        assert gathered == f"all_gather: {words}"
+
+
+@pytest.mark.parametrize("transport", [Transport.CudaIpc, Transport.Ethernet])
+def test_a_rank_that_is_connected_with_itself_has_channels_to_itself(transport, tmp_path):
+    (tmp_path / "self.cu").write_text("""
+#include <mscclpp/memory_channel_device.hpp>
+#include <mscclpp/port_channel_device.hpp>
+extern "C" __global__ void over_memory(mscclpp::MemoryChannelDeviceHandle channel) {
+  channel.put(64, 0, 64, threadIdx.x, blockDim.x);
+  channel.signal();
+  channel.wait();
+}
+extern "C" __global__ void over_port(mscclpp::PortChannelDeviceHandle channel) {
+  channel.putWithSignalAndFlush(64, 0, 64);
+  channel.wait();
+}
+""")
+    group = CommGroup(interfaceIpPortTrio=ranks.free_address(), rank=0, size=1)
+    connections, data = group.make_connection([0], transport), mscclpp.GpuBuffer(128, dtype=numpy.int8)
+    assert group.register_tensor_with_connections(data, connections)[0].data() == data.data.ptr
+    service = mscclpp.ProxyService()
+    channels = {"over_port": group.make_port_channels(service, data, connections)[0]}
+    if transport == Transport.CudaIpc:
+        channels["over_memory"] = group.make_memory_channels(data, connections)[0]
+    with service:
+        for number, (name, channel) in enumerate(channels.items(), 1):
+            data.set(numpy.repeat(numpy.array([number, 0], dtype=numpy.int8), 64))
+            kernel = KernelBuilder("self.cu", name, str(tmp_path)).get_compiled_kernel()
+            kernel.launch_kernel((channel,), 1, 1, 0, None)
+            mscclpp.synchronize(20, channel)
+            assert data.get().tolist() == [number] * 128
 
 
 def older(rank, n, address):

@@ -40,9 +40,57 @@ def test_raw_handles_are_concatenated_without_padding(compiled, out):
 def test_arguments_of_the_wrong_size_are_refused(compiled, out):
     kernel = compiled("plain.cu", "packed", EXTRA=0)
     with pytest.raises(mscclpp.Error, match=r"packed: its parameters have \[4, 4, \d+, 8\] bytes"):
-        kernel.launch_kernel(pack(1, out), 1, 1, 0, None)
+        kernel.launch_kernel(bytes(pack(1, out)), 1, 1, 0, None)
     with pytest.raises(mscclpp.Error, match="1024"):
         kernel.launch_kernel(pack(1, 2, mscclpp.Fifo().device_handle().raw, out), 1, 4096, 0, None)
+
+
+LAYOUT = """
+extern "C" __global__ void end_in_int(unsigned long long* out, int n) { *out = n; }
+extern "C" __global__ void two_bools(bool first, bool second, unsigned long long* out) { *out = 2 * first + second; }
+struct Pair { int first, second; };
+extern "C" __global__ void gap(int n, unsigned long long* out, Pair pair) { *out = n + pair.first + pair.second; }
+"""
+
+
+def test_pack_knows_how_many_parameters_the_kernel_has(tmp_path, out):
+    (tmp_path / "layout.cu").write_text(LAYOUT)
+
+    def launch(name, *args):
+        KernelBuilder("layout.cu", name, str(tmp_path)).get_compiled_kernel().launch_kernel(pack(*args), 1, 1, 0, None)
+        mscclpp.synchronize(60)
+        return int(out[0])
+
+    # 16 bytes are what a struct of the parameters has, and the last 4 of them would be lost.
+    words = (
+        r"end_in_int: it has 2 parameters, of \[8, 4\] bytes .*given 3 arguments, of \[8, 4, 4\] bytes \(16 in all\)"
+    )
+    with pytest.raises(mscclpp.Error, match=words):
+        launch("end_in_int", out, 1, 2)
+    with pytest.raises(mscclpp.Error, match=r"given 1 argument, of \[8\] bytes"):
+        launch("end_in_int", out)
+    assert launch("end_in_int", out, 7) == 7
+    with pytest.raises(mscclpp.Error, match="it has 3 parameters.*given 3 arguments"):
+        launch("two_bools", True, False, out)
+    # A gap may be filled, and a struct be given by its parts, or as bytes.
+    assert launch("gap", 1, 0, out, 20, 300) == launch("gap", 1, b"fill", out, pack(20, 300)) == 321
+    with pytest.raises(mscclpp.Error, match="it has 3 parameters.*given 2 arguments"):
+        launch("gap", out, ctypes.create_string_buffer(16))
+    assert pack(1) + pack(2) == pack(1, 2) and pack(1, 2) == b"\1\0\0\0\2\0\0\0"
+
+
+@host_only
+def test_memory_of_the_host_is_no_argument_of_a_kernel(compiled, out):
+    kernel, array = compiled("plain.cu", "packed", EXTRA=0), numpy.zeros(8, dtype=numpy.uint64)
+    for launch in (
+        lambda: kernel.launch_kernel((1, 2, mscclpp.Fifo(), array), 1, 1, 0, None),
+        lambda: pack(1, 2, mscclpp.Fifo(), out + 1),
+    ):
+        with pytest.raises(ValueError, match="argument 3 of .*memory of the host .numpy.ndarray.*mscclpp.GpuBuffer"):
+            launch()
+    kernel.launch_kernel((1, 2, mscclpp.Fifo(), out[::2]), 1, 1, 0, None)
+    mscclpp.synchronize(60)
+    assert len(pack(numpy.zeros(0))) == 8, "nothing is read of it"
 
 
 def test_arguments_are_given_one_by_one(compiled, out):
@@ -289,16 +337,15 @@ def test_pack_says_what_it_cannot_pack():
     assert pack(1, True, -1) == b"\1\0\0\0\1\0\0\0\xff\xff\xff\xff"
     assert pack(2**32 - 1) == b"\xff" * 4 and pack(ctypes.c_size_t(2**32)) == (2**32).to_bytes(8, "little")
     assert pack(numpy.float32(1), numpy.int64(-1), b"raw") == numpy.float32(1).tobytes() + b"\xff" * 8 + b"raw"
-    array = numpy.zeros(3)
-    raw = mscclpp.RawGpuBuffer(16)
-    assert pack(array, raw) == array.ctypes.data.to_bytes(8, "little") + raw.data().to_bytes(8, "little")
+    array, raw = mscclpp.GpuBuffer(3), mscclpp.RawGpuBuffer(16)
+    assert pack(array, raw) == array.data.ptr.to_bytes(8, "little") + raw.data().to_bytes(8, "little")
     assert pack(mscclpp.Fifo(16)) != pack(mscclpp.Fifo(16)) and len(pack(mscclpp.Fifo())) % 8 == 0
     assert pack(array[::2]) == pack(array), "an address, wherever the other elements are"
     with pytest.raises(OverflowError, match="c_size_t"):
         pack(2**32)
     with pytest.raises(TypeError, match="c_float"):
         pack(1.5)
-    with pytest.raises(TypeError, match="1 of pack"):
+    with pytest.raises(TypeError, match=r"argument 1 of pack\(\): expected an array"):
         pack(1, object())
 
 

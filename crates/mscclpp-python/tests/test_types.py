@@ -27,9 +27,28 @@ def test_the_python_layer_and_the_examples_under_a_strict_checker():
 
 
 def test_a_wrong_call_is_found(tmp_path):
-    pytest.importorskip("mypy")
     program = tmp_path / "wrong.py"
     program.write_text("import mscclpp\n\nmscclpp.EndpointConfig(3)\nmscclpp.TcpBootstrap.create(0, 1).recv('x')\n")
+    assert [line.split(":")[1] for line in errors_of(program)] == ["3", "4"]
+
+
+def test_the_type_of_a_gpu_buffer_is_known(tmp_path):
+    program = tmp_path / "arrays.py"
+    program.write_text("""
+import mscclpp
+buffer = mscclpp.GpuBuffer((4, 4))
+part: tuple[int, ...] = buffer[1:].shape
+buffer.set(buffer.get())
+address: int = buffer.data.ptr
+result: mscclpp.GpuBuffer = buffer + 1
+buffer.nonsense()
+""")
+    result, nonsense = errors_of(program)
+    assert "arrays.py:7: error" in result and "GpuBuffer" in result and '"nonsense"' in nonsense
+
+
+def errors_of(program):
+    pytest.importorskip("mypy")
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(SETTINGS), str(program)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=HERE.parent)
-    assert "wrong.py:3: error" in run.stdout and "wrong.py:4: error" in run.stdout, run.stdout
+    return [line for line in run.stdout.splitlines() if ": error: " in line]

@@ -51,7 +51,8 @@ impl fmt::Display for Operation {
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (collective call number {})", self.operation, self.number)
+        let number = self.number + 1;
+        write!(f, "{} (call {number} of barrier, all_gather and broadcast)", self.operation)
     }
 }
 

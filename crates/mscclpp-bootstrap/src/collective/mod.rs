@@ -66,8 +66,9 @@ impl Collectives {
     fn begin(&mut self, operation: Operation) -> Result<Call> {
         if let Some(Gathering { call, .. }) = &self.unfinished {
             return Err(Error::InvalidArgument(format!(
-                "{operation}: {call} of this rank timed out and is unfinished; repeat that call first, as the other ranks \
-                 are in it"
+                "{operation}: {} of this rank timed out and is unfinished; repeat that call first, as the other ranks \
+                 are in it",
+                call.operation
             )));
         }
         let number = self.next;
@@ -252,9 +253,9 @@ fn awaited(peer: usize, me: usize, n: usize) -> String {
 fn expect(carrier: &impl Carrier, peer: usize, call: Call, wait: &mut Wait) -> Result<Step<Vec<u8>>> {
     let (me, n) = (carrier.rank(), carrier.n_ranks());
     let stream = Stream { peer, channel: Channel::Tree, tag: 0 };
-    let message = carrier.take(stream, wait, &|| format!("{}: {call}", awaited(peer, me, n)))?;
+    let message = carrier.take(stream, wait, &|| format!("{}: {}", awaited(peer, me, n), call.operation))?;
     let Some(mut message) = message else {
-        let operation = format!("{call}, waiting for {},", awaited(peer, me, n));
+        let operation = format!("{}, waiting for {},", call.operation, awaited(peer, me, n));
         return Ok(Step::Late(wait.timed_out(operation, Vec::new())));
     };
     let (theirs, status, rank) = parse_header(&message).map_err(|e| broken(peer, e))?;

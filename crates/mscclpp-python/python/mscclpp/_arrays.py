@@ -10,7 +10,7 @@ def is_torch_tensor(tensor: Any) -> bool:
     return hasattr(tensor, "data_ptr") and type(tensor).__module__.partition(".")[0] == "torch"
 
 
-def locate(tensor: Any, argument: str = "tensor", one_piece: bool = True) -> tuple[int, int]:
+def locate(tensor: Any, argument: str = "argument 'tensor'", one_piece: bool = True) -> tuple[int, int]:
     """The address of the first element, and how many bytes all of them have. Those must be in one piece."""
     if is_torch_tensor(tensor):
         if one_piece:
@@ -23,7 +23,7 @@ def locate(tensor: Any, argument: str = "tensor", one_piece: bool = True) -> tup
     if hasattr(tensor, "__dlpack__"):
         return _of_dlpack(tensor.__dlpack__(), argument, one_piece)
     raise TypeError(
-        f"argument '{argument}': expected an array (CuPy, NumPy, PyTorch, or one with __cuda_array_interface__, "
+        f"{argument}: expected an array (CuPy, NumPy, PyTorch, or one with __cuda_array_interface__, "
         f"__array_interface__ or __dlpack__), got {type(tensor).__name__}"
     )
 
@@ -59,7 +59,7 @@ def _check_one_piece(shape: Iterable[int], strides: Iterable[int], argument: str
     for stride, n in sorted((stride, n) for stride, n in zip(strides, shape) if n != 1):
         if stride != expected:
             raise ValueError(
-                f"argument '{argument}': the array's memory is not in one piece; copy it into an array that is, such as "
+                f"{argument}: the array's memory is not in one piece; copy it into an array that is, such as "
                 "with ascontiguousarray"
             )
         expected *= n

@@ -10,23 +10,33 @@ from . import _mscclpp
 from ._mscclpp import GpuBufferGranularity, RawGpuBuffer
 
 if TYPE_CHECKING:
-    # What it makes is an array of a library that type checkers need not know.
-    from typing import Any as _Array
+    import numpy
+
+    # CuPy's arrays, whose types no checker knows, have the same.
+    _Array = numpy.ndarray[Any, numpy.dtype[Any]]
 else:
     _Array = object
 
 
 class _Meta(type):
     def __instancecheck__(cls, instance: Any) -> bool:
-        return getattr(type(instance), "_is_gpu_buffer", False)
+        return getattr(instance, "_is_gpu_buffer", False)
 
 
 class GpuBuffer(_Array, metaclass=_Meta):
     """`GpuBuffer(shape, dtype)` is a CuPy array over zeroed device memory of this library, on the current GPU.
 
     On the Host platform it is a NumPy array, with `get()`, `set()`, `data.ptr`, `data.mem.ptr` and `data.mem.size` as
-    CuPy's have.
+    CuPy's have. A slice is a `GpuBuffer`, too; a copy and the result of a computation are not, as no peer can be given
+    their memory.
     """
+
+    if TYPE_CHECKING:
+
+        @property
+        def data(self) -> Any: ...
+        def get(self, stream: Any = None, order: Any = "C", out: Any = None, blocking: bool = True) -> Any: ...
+        def set(self, arr: Any, stream: Any = None) -> None: ...
 
     def __new__(
         cls,
@@ -55,9 +65,18 @@ def _bytes(shape: tuple[int, ...], dtype: Any, strides: Sequence[int] | None) ->
 
 def _shape(shape: int | Iterable[int]) -> tuple[int, ...]:
     numbers = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    if not all(hasattr(n, "__index__") for n in numbers):
+        raise TypeError(f"argument 'shape': expected an int or several, got {shape!r}")
     if any(n < 0 for n in numbers):
         raise ValueError(f"argument 'shape': {numbers} has negative numbers")
     return numbers
+
+
+def _dtype(dtype: Any) -> Any:
+    """A type whose values are in the memory of their array."""
+    if dtype.hasobject:
+        raise TypeError(f"argument 'dtype': {dtype} has Python objects, which cannot be in device memory")
+    return dtype
 
 
 class _Memory:
@@ -81,8 +100,6 @@ def _host_class() -> Any:
     class HostGpuBuffer(numpy.ndarray):
         """A NumPy array over the memory of a simulated device."""
 
-        _is_gpu_buffer = True
-
         def __new__(
             cls,
             shape: int | Iterable[int],
@@ -91,23 +108,33 @@ def _host_class() -> Any:
             order: Literal["C", "F"],
             granularity: GpuBufferGranularity,
         ) -> Any:
-            shape, dtype = _shape(shape), numpy.dtype(dtype)
+            shape, dtype = _shape(shape), _dtype(numpy.dtype(dtype))
             raw = RawGpuBuffer(_bytes(shape, dtype, strides), granularity)
             array = super().__new__(cls, shape, dtype, numpy.asarray(raw), 0, strides, order)
             array._raw = raw
             return array
 
         def __array_finalize__(self, of: Any) -> None:
-            # Views are over the same memory; copies and results are not, which `data` finds out.
+            # Views are over the same memory; copies are not, which `_is_gpu_buffer` finds out.
             self._raw = getattr(of, "_raw", None)
+
+        def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+            """What a computation gives: this array if it is computed in place, else one of NumPy."""
+            if array is self:
+                return self
+            return array[()] if return_scalar else array.view(numpy.ndarray)
+
+        @property
+        def _is_gpu_buffer(self) -> bool:
+            raw = self._raw
+            return raw is not None and 0 <= self.__array_interface__["data"][0] - raw.data() < raw.bytes()
 
         @property
         def data(self) -> Any:
-            ptr = self.__array_interface__["data"][0]
             raw = self._raw
-            if raw is None or not raw.data() <= ptr < raw.data() + raw.bytes():
+            if raw is None or not self._is_gpu_buffer:
                 return super().data
-            return _Pointer(ptr, raw)
+            return _Pointer(self.__array_interface__["data"][0], raw)
 
         def set(self, arr: Any, stream: Any = None) -> None:
             """Copy a NumPy array of the same shape and type into this, behind the kernels of the default stream.
@@ -168,7 +195,7 @@ def _cuda_class() -> Any:
             order: Literal["C", "F"],
             granularity: GpuBufferGranularity,
         ) -> Any:
-            shape, dtype = _shape(shape), cupy.dtype(dtype)
+            shape, dtype = _shape(shape), _dtype(cupy.dtype(dtype))
             raw = RawGpuBuffer(_bytes(shape, dtype, strides), granularity)
             memory = cupy.cuda.UnownedMemory(raw.data(), raw.bytes(), raw, raw.device_id())
             pointer = cupy.cuda.MemoryPointer(memory, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, NoReturn, Self, TypeVar
@@ -54,6 +55,7 @@ class CommGroup:
     nranks_per_node: int
     nranks_per_ipc_domain: int
     ipc_domain_n_ranks: int
+    _is_closed = False
 
     def __init__(
         self,
@@ -69,6 +71,11 @@ class CommGroup:
             raise TypeError("CommGroup() takes one of 'mpi_comm' and 'torch_group', not both")
         share: Callable[[Any], Any] | None = None
         if mpi_comm is not None:
+            if not hasattr(mpi_comm, "Get_rank"):
+                raise TypeError(
+                    f"argument 'mpi_comm': expected a communicator of mpi4py, got {mpi_comm!r}; an address is given by "
+                    'name, with rank and size: CommGroup(interfaceIpPortTrio="ip:port", rank=.., size=..)'
+                )
             rank, size = int(mpi_comm.Get_rank()), int(mpi_comm.Get_size())
 
             def share(id: Any) -> Any:
@@ -112,8 +119,12 @@ class CommGroup:
 
     def close(self) -> None:
         """Close the communicator and the bootstrap. What was made with them goes on."""
+        self._is_closed = True
         self.communicator.close()
         self.bootstrap.close()
+
+    def __repr__(self) -> str:
+        return f"<mscclpp.CommGroup, rank {self.my_rank} of {self.nranks}{', closed' if self._is_closed else ''}>"
 
     def __enter__(self) -> Self:
         return self
@@ -150,7 +161,9 @@ class CommGroup:
             raise NotImplementedError(
                 "connections through a switch are not there yet in this implementation of mscclpp"
             )
-        ranks = list(all_ranks) if isinstance(all_ranks, Iterable) else [operator.index(all_ranks)]
+        ranks = _ranks(all_ranks)
+        for endpoint in endpoints.values() if isinstance(endpoints, Mapping) else [endpoints]:
+            _expect("endpoints", endpoint, Transport, EndpointConfig, Endpoint)
         if not isinstance(endpoints, Mapping):
             connections = dict(zip(ranks, self.communicator.connect_all(endpoints, ranks), strict=True))
             return self._settled(connections)
@@ -167,6 +180,7 @@ class CommGroup:
         no memory of a GPU, or cannot be shared, is an `Error` that says what can.
         """
         address, size = _arrays.locate(tensor)
+        _expect_connections(connections)
         transports = TransportFlags()
         for rank, connection in connections.items():
             transports |= connection.transport()
@@ -180,27 +194,41 @@ class CommGroup:
     def register_tensor_with_connections(
         self, tensor: Any, connections: Mapping[int, Connection]
     ) -> dict[int, RegisteredMemory]:
-        """Exchange arrays with the ranks of connections. Returns their memories by rank, and this rank's own."""
-        return self._exchange(self.register_local_memory(tensor, connections), connections)
+        """Exchange arrays with the ranks of connections. Returns their memories by rank, and this rank's own.
+
+        The arrays may be of different lengths. For a connection of this rank with itself, too, its own memory is returned.
+        """
+        mine = self.register_local_memory(tensor, connections)
+        return {**self._exchange(mine, connections), self.my_rank: mine}
 
     def make_semaphores(self, connections: Mapping[int, Connection]) -> dict[int, Semaphore]:
         """Make a semaphore over each connection. Returns them by rank."""
         return self._settled(self._make_semaphores(connections))
 
     def make_memory_channels(self, tensor: Any, connections: Mapping[int, Connection]) -> dict[int, MemoryChannel]:
-        """Make channels by which kernels copy between this rank's array and those of peers. Returns them by rank."""
+        """Make channels by which kernels copy between this rank's array and those of peers. Returns them by rank.
+
+        The arrays must be of the same length on all ranks: nothing checks the offsets that kernels use in both. For others,
+        make a `MemoryChannel` of a semaphore and the memories of `register_tensor_with_connections`.
+        """
+        mine = self.register_local_memory(tensor, connections)
         semaphores = self._make_semaphores(connections)
-        memories = self.register_tensor_with_connections(tensor, connections)
-        mine = memories[self.my_rank]
-        return self._settled({rank: MemoryChannel(semaphores[rank], memories[rank], mine) for rank in connections})
+        theirs = self._exchange(mine, connections)
+        self._check_lengths("arrays", mine, theirs)
+        return self._settled({rank: MemoryChannel(semaphores[rank], theirs[rank], mine) for rank in connections})
 
     def make_memory_channels_with_scratch(
         self, tensor: Any, registeredScratchBuffer: RegisteredMemory, connections: Mapping[int, Connection]
     ) -> dict[int, MemoryChannel]:
-        """Make channels from this rank's array to the scratch buffers of peers, for packets too. Returns them by rank."""
+        """Make channels from this rank's array to the scratch buffers of peers, for packets too. Returns them by rank.
+
+        The scratch buffers must be of the same length on all ranks: nothing checks the offsets that kernels use in them.
+        """
+        _expect("registeredScratchBuffer", registeredScratchBuffer, RegisteredMemory)
+        mine = self.register_local_memory(tensor, connections)
         semaphores = self._make_semaphores(connections)
         scratches = self._exchange(registeredScratchBuffer, connections)
-        mine = self.register_local_memory(tensor, connections)
+        self._check_lengths("scratch buffers", registeredScratchBuffer, scratches)
         packets = registeredScratchBuffer
         return self._settled(
             {rank: MemoryChannel(semaphores[rank], scratches[rank], mine, packets) for rank in connections}
@@ -210,11 +238,12 @@ class CommGroup:
         self, proxy_service: ProxyService, tensor: Any, connections: Mapping[int, Connection]
     ) -> dict[int, PortChannel]:
         """Make port channels between this rank's array and those of peers. Returns them by rank."""
+        memory = self.register_local_memory(tensor, connections)
         semaphores = self._add_semaphores(proxy_service, connections)
-        memories = self.register_memory_with_proxy(proxy_service, tensor, connections)
-        mine = memories[self.my_rank]
+        theirs = {rank: proxy_service.add_memory(it) for rank, it in self._exchange(memory, connections).items()}
+        mine = proxy_service.add_memory(memory)
         channel = proxy_service.port_channel
-        return self._settled({rank: channel(semaphores[rank], memories[rank], mine) for rank in connections})
+        return self._settled({rank: channel(semaphores[rank], theirs[rank], mine) for rank in connections})
 
     def make_port_channels_with_scratch(
         self,
@@ -224,6 +253,7 @@ class CommGroup:
         connections: Mapping[int, Connection],
     ) -> dict[int, PortChannel]:
         """Make port channels from this rank's array to the scratch buffers of peers. Returns them by rank."""
+        _expect("registeredScratchBuffer", registeredScratchBuffer, RegisteredMemory)
         semaphores = self._add_semaphores(proxy_service, connections)
         scratches = self._exchange(registeredScratchBuffer, connections)
         # The service keeps it: peers put to it.
@@ -244,6 +274,7 @@ class CommGroup:
         self, proxy_service: ProxyService, tensor: Any, connections: Mapping[int, Connection]
     ) -> dict[int, int]:
         """Exchange arrays with the ranks of connections, and give them numbers in the service. Returns those by rank."""
+        _expect("proxy_service", proxy_service, ProxyService)
         memories = self.register_tensor_with_connections(tensor, connections)
         return {rank: proxy_service.add_memory(memory) for rank, memory in memories.items()}
 
@@ -252,6 +283,7 @@ class CommGroup:
     def make_proxy_channels(
         self, proxy_service: ProxyService, tensor: Any, connections: Mapping[int, Connection]
     ) -> dict[int, PortChannel]:
+        """An older name of `make_port_channels`."""
         warn("CommGroup.make_proxy_channels", "CommGroup.make_port_channels")
         return self.make_port_channels(proxy_service, tensor, connections)
 
@@ -262,16 +294,19 @@ class CommGroup:
         registeredScratchBuffer: RegisteredMemory,
         connections: Mapping[int, Connection],
     ) -> dict[int, PortChannel]:
+        """An older name of `make_port_channels_with_scratch`."""
         warn("CommGroup.make_proxy_channels_with_scratch", "CommGroup.make_port_channels_with_scratch")
         return self.make_port_channels_with_scratch(proxy_service, tensor, registeredScratchBuffer, connections)
 
     def make_sm_channels(self, tensor: Any, connections: Mapping[int, Connection]) -> dict[int, MemoryChannel]:
+        """An older name of `make_memory_channels`."""
         warn("CommGroup.make_sm_channels", "CommGroup.make_memory_channels")
         return self.make_memory_channels(tensor, connections)
 
     def make_sm_channels_with_scratch(
         self, tensor: Any, registeredScratchBuffer: RegisteredMemory, connections: Mapping[int, Connection]
     ) -> dict[int, MemoryChannel]:
+        """An older name of `make_memory_channels_with_scratch`."""
         warn("CommGroup.make_sm_channels_with_scratch", "CommGroup.make_memory_channels_with_scratch")
         return self.make_memory_channels_with_scratch(tensor, registeredScratchBuffer, connections)
 
@@ -283,21 +318,58 @@ class CommGroup:
         return made
 
     def _make_semaphores(self, connections: Mapping[int, Connection]) -> dict[int, Semaphore]:
+        _expect_connections(connections)
         build = self.communicator.build_semaphore
         pending = {rank: build(connection, rank) for rank, connection in connections.items()}
         return {rank: semaphore.get() for rank, semaphore in pending.items()}
 
     def _exchange(self, mine: RegisteredMemory, connections: Mapping[int, Connection]) -> dict[int, RegisteredMemory]:
-        memories = {self.my_rank: mine}
+        """The memories of the peers, by rank. That of this rank, if it is connected with itself, is as peers see it."""
         for rank in connections:
             self.communicator.send_memory(mine, rank)
         pending = {rank: self.communicator.recv_memory(rank) for rank in connections}
-        memories.update((rank, memory.get()) for rank, memory in pending.items())
-        return memories
+        return {rank: memory.get() for rank, memory in pending.items()}
+
+    def _check_lengths(self, what: str, mine: RegisteredMemory, theirs: Mapping[int, RegisteredMemory]) -> None:
+        sizes = {rank: memory.size() for rank, memory in theirs.items() if memory.size() != mine.size()}
+        if sizes:
+            others = " and ".join(f"rank {rank} of {size}" for rank, size in sizes.items())
+            raise Error(
+                int(ErrorCode.InvalidUsage),
+                f"the {what} of memory channels must be of the same length on all ranks, as nothing checks the offsets that "
+                f"kernels use in them: rank {self.my_rank}, this one, gave one of {mine.size()} bytes, and {others}; for "
+                "others make MemoryChannel(semaphore, dst, src)",
+            )
 
     def _add_semaphores(self, proxy_service: ProxyService, connections: Mapping[int, Connection]) -> dict[int, int]:
+        _expect("proxy_service", proxy_service, ProxyService)
         semaphores = self._make_semaphores(connections)
         return {rank: proxy_service.add_semaphore(semaphore) for rank, semaphore in semaphores.items()}
+
+
+def _expect(argument: str, value: object, *classes: type) -> None:
+    if not isinstance(value, classes):
+        expected = " or ".join(f"{'an' if each.__name__[0] in 'AEIOU' else 'a'} {each.__name__}" for each in classes)
+        raise TypeError(f"argument '{argument}': expected {expected}, got {type(value).__name__}")
+
+
+def _expect_connections(connections: Mapping[int, Connection]) -> None:
+    if not isinstance(connections, Mapping):
+        raise TypeError(
+            "argument 'connections': expected a dictionary of Connections by rank, as make_connection() returns it, got "
+            f"{type(connections).__name__}"
+        )
+    for connection in connections.values():
+        _expect("connections", connection, Connection)
+
+
+def _ranks(all_ranks: int | Iterable[int]) -> list[int]:
+    try:
+        if not isinstance(all_ranks, Iterable):
+            return [operator.index(all_ranks)]
+        return [operator.index(rank) for rank in all_ranks]
+    except TypeError:
+        raise TypeError(f"argument 'all_ranks': expected the numbers of ranks, got {all_ranks!r}") from None
 
 
 def _check_device(address: int, rank: int, connection: Connection) -> None:
@@ -342,6 +414,10 @@ _met = itertools.count()
 
 def _launched(timeout_sec: float) -> Bootstrap:
     """The job of a launched rank: by an id that goes through the launcher's store, or else at an address."""
+    if not 0 <= timeout_sec < threading.TIMEOUT_MAX:
+        raise ValueError(
+            f"argument 'timeout_sec': expected seconds from 0 to {threading.TIMEOUT_MAX:.0f}, got {timeout_sec}"
+        )
     launched = Rendezvous.from_env()
     if launched.store is None:
         return launched.connect(timeout_sec)

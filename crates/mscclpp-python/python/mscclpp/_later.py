@@ -34,10 +34,12 @@ class Algorithm(_Later):
 
     @classmethod
     def create_from_execution_plan(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make one of an execution plan. Not there yet."""
         raise _missing("Algorithm.create_from_execution_plan")
 
     @classmethod
     def create_from_native_capsule(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make one of compiled code. Not there yet."""
         raise _missing("Algorithm.create_from_native_capsule")
 
 
@@ -101,6 +103,7 @@ def _npkit(name: str) -> Callable[..., Any]:
         raise _missing(f"npkit.{name}")
 
     call.__name__ = name
+    call.__doc__ = "Part of the traces of kernels. Not there yet."
     return call
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from . import _mscclpp
-from ._arrays import is_torch_tensor, locate
+from ._arrays import is_of_cuda, is_torch_tensor, locate
 from ._buffer import GpuBuffer
 from ._errors import Error
 from ._later import DataType
@@ -43,6 +44,8 @@ class Kernel:
 
     _kernel: _mscclpp._Kernel
     _name: str
+    #: What `pack` was given at the last launch.
+    _packed: tuple[int, ...] | None = None
 
     def __init__(self, cubin: bytes | bytearray | memoryview, kernel_name: str) -> None:
         code = bytes(cubin)
@@ -95,6 +98,8 @@ class Kernel:
                 return
             keep = tuple(params)
             params, addresses = self._aligned(keep), _addresses(keep)
+        elif isinstance(params, _Packed) and params.arguments != self._packed:
+            self._check_packed(params.arguments)
         self._kernel.launch(params, blocks, threads, shared, handle, keep, addresses)
 
     def _aligned(self, args: Sequence[Any]) -> bytes:
@@ -109,6 +114,39 @@ class Kernel:
             packed += bytes(offset - len(packed))
             packed += _sized(f"{place} of {self._name}", arg, size)
         return bytes(packed)
+
+    def _check_packed(self, arguments: tuple[int, ...]) -> None:
+        """That each of them is for one parameter, or a part of one. What fills a gap between two is for none."""
+        parameters = self._kernel.parameters
+        sizes = [size for _, size in parameters]
+        end, total = sum(parameters[-1]) if parameters else 0, sum(map(abs, arguments))
+        # As `launch` cuts them up: where a compiler puts them, or one directly behind the other.
+        is_aligned = end <= total < end + 8
+        starts = (
+            [offset for offset, _ in parameters] if is_aligned else list(itertools.accumulate(sizes, initial=0))[:-1]
+        )
+        fits, at = is_aligned or total == sum(sizes), 0
+        for size in arguments:
+            # Bytes may be of several parameters.
+            covers_two = size > 0 and any(at < start < at + size for start in starts)
+            fits &= at < end and not covers_two
+            at += abs(size)
+        if not fits:
+            given = [abs(size) for size in arguments]
+            raise Error(
+                int(_mscclpp.ErrorCode.InvalidUsage),
+                f"launch of {self._name}: it has {len(sizes)} parameters, of {sizes} bytes ({end} with the gaps between "
+                f"them), and pack() was given {len(given)} argument{'s' * (len(given) != 1)}, of {given} bytes "
+                f"({total} in all); a tuple of arguments in place of pack() has each in its place",
+            )
+        self._packed = arguments
+
+    def __repr__(self) -> str:
+        return f"<mscclpp.utils.Kernel {self._name} of {len(self._kernel.parameters)} parameters>"
+
+
+#: The largest number of each dimension that a GPU takes.
+_MOST = {"nblocks": 2**31 - 1, "nthreads": 1024}
 
 
 def _addresses(args: tuple[Any, ...]) -> list[tuple[int, int]] | None:
@@ -130,11 +168,17 @@ def _is_numpy_scalar(arg: Any) -> bool:
 
 
 def _three(argument: str, numbers: int | Sequence[int]) -> list[int]:
-    if type(numbers) is int:
+    if type(numbers) is int and 0 <= numbers < 2**32:
         return [numbers, 1, 1]
     given = list(numbers) if isinstance(numbers, Sequence) else [numbers]
     if not 1 <= len(given) <= 3:
         raise ValueError(f"argument '{argument}': {given} is not one to three numbers")
+    for number in given:
+        if not hasattr(number, "__index__"):
+            raise TypeError(f"argument '{argument}': expected an int, or up to three, got {number!r}")
+        # Of others, the launch says what this GPU takes.
+        if not 0 <= number < 2**32:
+            raise OverflowError(f"argument '{argument}': expected numbers from 1 to {_MOST[argument]}, got {number}")
     return given + [1] * (3 - len(given))
 
 
@@ -143,7 +187,7 @@ def _handle(stream: Any) -> int | None:
         stream = stream.__cuda_stream__()[1]
     for attribute in ("ptr", "cuda_stream"):
         stream = getattr(stream, attribute, stream)
-    if stream is not None and not isinstance(stream, int):
+    if stream is not None and (not isinstance(stream, int) or stream < 0):
         raise TypeError(
             f"argument 'stream': expected None, a stream of CuPy or PyTorch, or a driver's handle (int), got {stream!r}"
         )
@@ -166,6 +210,9 @@ class KernelBuilder:
         self._path = _find(file, file_dir, caller)
         self._name = kernel_name
         self._macros = dict(macro_dict or {})
+
+    def __repr__(self) -> str:
+        return f"<mscclpp.utils.KernelBuilder of {self._name} in {self._path}>"
 
     def get_compiled_kernel(self) -> Kernel:
         """Compile it, unless that was done before, and load it on the current GPU."""
@@ -271,13 +318,24 @@ def _own_headers(text: str, folder: str) -> list[tuple[str, str]]:
     return list(found.items())
 
 
+class _Packed(bytes):
+    """What `pack` makes. It knows its arguments, until it is joined with other bytes."""
+
+    #: How many bytes each has: less than 0 if it was given as bytes.
+    arguments: tuple[int, ...]
+
+
 def pack(*args: Any) -> bytes:
     """The arguments of a kernel as bytes.
 
     An int or bool takes 4 bytes; ctypes and NumPy values their size (`ctypes.c_size_t` 8); arrays are passed as their
-    address, bytes (such as `device_handle().raw`) as they are, and objects that have a device handle as that.
+    address, bytes (such as `device_handle().raw`) as they are, and objects that have a device handle as that. A launch
+    compares their number and sizes with those of the kernel's parameters.
     """
-    return b"".join(_packed(f"{place} of pack()", arg) for place, arg in enumerate(args))
+    parts = [_packed(f"{place} of pack()", arg) for place, arg in enumerate(args)]
+    packed = _Packed(b"".join(parts))
+    packed.arguments = tuple(-len(part) if isinstance(arg, bytes) else len(part) for arg, part in zip(args, parts))
+    return packed
 
 
 def _packed(place: str, arg: Any) -> bytes:
@@ -299,7 +357,18 @@ def _packed(place: str, arg: Any) -> bytes:
         return bytes(arg.raw)
     if isinstance(arg, float):
         raise TypeError(f"argument {place} is a float; say which: ctypes.c_float or ctypes.c_double")
-    return struct.pack("P", locate(arg, place, one_piece=False)[0])
+    address, size = locate(arg, f"argument {place}", one_piece=False)
+    if size > 0 and not is_of_cuda(arg) and _is_out_of_reach(address):
+        raise ValueError(
+            f"argument {place} is in the memory of the host ({type(arg).__module__}.{type(arg).__name__}), which kernels of "
+            "a GPU cannot reach; copy it into a mscclpp.GpuBuffer"
+        )
+    return struct.pack("P", address)
+
+
+def _is_out_of_reach(address: int) -> bool:
+    """Whether it is no address for kernels. Kernels of simulated devices reach all there is, and those of GPUs do not."""
+    return _mscclpp._current_gpu()[0] == "host" and _mscclpp._device_of(address) is None
 
 
 def _sized(place: str, arg: Any, size: int) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from . import _mscclpp
 from ._mscclpp import GpuBufferGranularity, RawGpuBuffer
@@ -37,6 +37,10 @@ class GpuBuffer(_Array, metaclass=_Meta):
         def data(self) -> Any: ...
         def get(self, stream: Any = None, order: Any = "C", out: Any = None, blocking: bool = True) -> Any: ...
         def set(self, arr: Any, stream: Any = None) -> None: ...
+        # A slice is a GpuBuffer, an element a number, and what a list of places chooses a copy.
+        def __getitem__(self, key: Any, /) -> Any: ...
+        def reshape(self, *shape: Any, **how: Any) -> Any: ...
+        def view(self, *how: Any, **kinds: Any) -> Any: ...
 
     def __new__(
         cls,
@@ -45,10 +49,11 @@ class GpuBuffer(_Array, metaclass=_Meta):
         strides: Sequence[int] | None = None,
         order: Literal["C", "F"] = "C",
         granularity: GpuBufferGranularity = GpuBufferGranularity.MultiCastMinimum,
-    ) -> Any:
+    ) -> Self:
         platform, _, _ = _mscclpp._current_gpu()
         make = _host_class() if platform == "host" else _cuda_class()
-        return make(shape, dtype, strides, order, granularity)
+        array: Self = make(shape, dtype, strides, order, granularity)
+        return array
 
 
 def _bytes(shape: tuple[int, ...], dtype: Any, strides: Sequence[int] | None) -> int:

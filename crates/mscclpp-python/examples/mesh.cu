@@ -1,10 +1,9 @@
-#include <mscclpp/packet_device.hpp>
-#include <mscclpp/proxy_channel_device.hpp>
+#include <mscclpp/port_channel_device.hpp>
 
 // Thread `rank` sends this rank's part of the array to that rank, and waits for that rank's. The channel at `my_rank` is
 // zeros, and is there so that the others can be found by their rank.
 extern "C" __global__ void __launch_bounds__(1024, 1)
-    simple_proxy_channel(mscclpp::SimpleProxyChannelDeviceHandle* channels, int my_rank, int nranks, int num_elements) {
+    exchange(mscclpp::PortChannelDeviceHandle* channels, int my_rank, int nranks, int num_elements) {
   int tid = threadIdx.x;
   uint64_t size_per_rank = (num_elements * sizeof(int)) / nranks;
   uint64_t my_offset = size_per_rank * my_rank;

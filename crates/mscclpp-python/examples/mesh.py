@@ -6,7 +6,7 @@
     torchrun --nproc-per-node 8 mesh.py --env       the same without MPI
     torchrun --nproc-per-node 8 mesh.py --torch     the ranks of a process group of torch.distributed
 
-It is written with the older names of the API, as programs of some age are; each warns once and works.
+Where there are fewer devices than ranks, ranks share one.
 """
 
 # ANCHOR: connect
@@ -14,41 +14,33 @@ import argparse
 import os
 import subprocess
 import sys
-from typing import Any, Dict
 
 import mscclpp
-import mscclpp.comm as mscclpp_comm
 import numpy as np
-from mscclpp import Connection, ProxyService, SimpleProxyChannel, Transport
-from mscclpp.utils import GpuBuffer, KernelBuilder, pack
+from mscclpp import CommGroup, Connection, GpuBuffer, PortChannel, ProxyService, Transport
+from mscclpp.utils import KernelBuilder, pack
 
 
-def create_connection(group: mscclpp_comm.CommGroup, transport: str) -> Dict[int, Connection]:
-    remote_nghrs = list(range(group.nranks))
-    remote_nghrs.remove(group.my_rank)
+def create_connection(group: CommGroup, transport: str) -> dict[int, Connection]:
+    peers = [rank for rank in range(group.nranks) if rank != group.my_rank]
     if transport == "NVLink":
         tran = Transport.CudaIpc
     elif transport == "IB":
         tran = group.my_ib_device(group.my_rank % 8)
     else:
         assert False
-    return group.make_connection(remote_nghrs, tran)
+    return group.make_connection(peers, tran)
     # ANCHOR_END: connect
 
 
 # ANCHOR: launch
-def launch_kernel(my_rank: int, nranks: int, simple_channels: Dict[int, SimpleProxyChannel], memory: Any) -> None:
+def launch_kernel(my_rank: int, nranks: int, channels: dict[int, PortChannel], memory: GpuBuffer) -> None:
     file_dir = os.path.dirname(os.path.abspath(__file__))
-    kernel = KernelBuilder(file="mesh.cu", kernel_name="simple_proxy_channel", file_dir=file_dir).get_compiled_kernel()
-    first_arg = next(iter(simple_channels.values()))
-    size_of_channels = len(first_arg.device_handle().raw)
-    device_handles = []
-    for rank in range(nranks):
-        if rank == my_rank:
-            device_handles.append(bytes(size_of_channels))  # there is no channel to oneself
-        else:
-            device_handles.append(simple_channels[rank].device_handle().raw)
-    handles = np.frombuffer(b"".join(device_handles), dtype=np.uint8)
+    kernel = KernelBuilder(file="mesh.cu", kernel_name="exchange", file_dir=file_dir).get_compiled_kernel()
+    raw = {rank: channel.device_handle().raw for rank, channel in channels.items()}
+    # There is no channel to oneself.
+    raw[my_rank] = bytes(len(next(iter(raw.values()))))
+    handles = np.frombuffer(b"".join(raw[rank] for rank in range(nranks)), dtype=np.uint8)
     d_channels = GpuBuffer(handles.size, dtype=np.uint8)
     d_channels.set(handles)
     kernel.launch_kernel(pack(d_channels, my_rank, nranks, memory.size), 1, 512, 0, None)
@@ -56,7 +48,7 @@ def launch_kernel(my_rank: int, nranks: int, simple_channels: Dict[int, SimplePr
 
 
 # ANCHOR: main
-def main(group: mscclpp_comm.CommGroup) -> None:
+def main(group: CommGroup) -> None:
     mscclpp.set_device(group.my_rank % group.nranks_per_node % mscclpp.device_count())
     connections = create_connection(group, "NVLink")
     nelems = 1024 // group.nranks * group.nranks
@@ -66,10 +58,10 @@ def main(group: mscclpp_comm.CommGroup) -> None:
     mine[part * group.my_rank : part * (group.my_rank + 1)] = group.my_rank + 1
     memory.set(mine)
     proxy_service = ProxyService()
-    simple_channels = group.make_proxy_channels(proxy_service, memory, connections)
+    channels = group.make_port_channels(proxy_service, memory, connections)
     proxy_service.start_proxy()
     group.barrier()
-    launch_kernel(group.my_rank, group.nranks, simple_channels, memory)
+    launch_kernel(group.my_rank, group.nranks, channels, memory)
     mscclpp.synchronize()
     group.barrier()
     proxy_service.stop_proxy()
@@ -91,15 +83,15 @@ if __name__ == "__main__":
     if arguments.mpi:
         from mpi4py import MPI
 
-        main(mscclpp_comm.CommGroup(MPI.COMM_WORLD))
+        main(CommGroup(MPI.COMM_WORLD))
     elif arguments.torch:
         import torch.distributed as dist
 
         dist.init_process_group("gloo")
-        main(mscclpp_comm.CommGroup(torch_group=dist.group.WORLD))
+        main(CommGroup(torch_group=dist.group.WORLD))
         dist.destroy_process_group()
     elif arguments.env:
-        main(mscclpp_comm.CommGroup.from_env())
+        main(CommGroup.from_env())
     else:
         ranks = []
         for rank in range(arguments.ranks):

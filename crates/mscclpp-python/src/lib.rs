@@ -11,6 +11,7 @@
 
 mod abort;
 mod arguments;
+mod base_service;
 mod bootstrap;
 mod buffer;
 mod communicator;
@@ -37,6 +38,7 @@ mod rendezvous;
 mod retired;
 mod semaphore;
 mod transport;
+mod unique_id;
 mod waiting;
 mod whole;
 
@@ -84,7 +86,7 @@ fn extension(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add::<config::PyIbMode>(module)?;
     add::<config::PyEndpointConfigIb>(module)?;
     add::<config::PyEndpointConfig>(module)?;
-    add::<bootstrap::PyUniqueId>(module)?;
+    add::<unique_id::PyUniqueId>(module)?;
     add::<bootstrap::PyBootstrap>(module)?;
     add::<bootstrap::PyTcpBootstrap>(module)?;
     add::<rendezvous::PyRendezvous>(module)?;
@@ -107,7 +109,7 @@ fn extension(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add::<fifo::PyFifo>(module)?;
     add::<proxy::PyProxyHandlerResult>(module)?;
     add::<proxy::PyProxy>(module)?;
-    add::<port_channel::PyBaseProxyService>(module)?;
+    add::<base_service::PyBaseProxyService>(module)?;
     add::<port_channel::PyProxyService>(module)?;
     add::<port_channel::PyBasePortChannel>(module)?;
     add::<port_channel::PyPortChannel>(module)?;

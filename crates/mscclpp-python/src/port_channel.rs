@@ -6,13 +6,11 @@ use mscclpp::{
     BasePortChannel, Error, Gpu, PortChannel, ProxyService, RegisteredMemory,
     proxy::{Fifo, MemoryId, SemaphoreId},
 };
-use pyo3::{
-    exceptions::{PyNotImplementedError, PyTypeError},
-    prelude::*,
-};
+use pyo3::{exceptions::PyTypeError, prelude::*};
 
 use crate::{
     abort::abortable,
+    base_service::PyBaseProxyService,
     communicator::PyCommunicator,
     connection::PyConnection,
     device,
@@ -24,34 +22,6 @@ use crate::{
     waiting,
     whole::{whole, whole_or_none},
 };
-
-/// What any service with a proxy offers to those that start and stop it; to be derived from.
-#[pyclass(name = "BaseProxyService", module = "mscclpp._mscclpp", subclass, frozen)]
-pub(crate) struct PyBaseProxyService;
-
-#[pymethods]
-impl PyBaseProxyService {
-    #[new]
-    #[pyo3(signature = (*_args, **_kwargs))]
-    fn new(
-        _args: &Bound<'_, pyo3::types::PyTuple>,
-        _kwargs: Option<&Bound<'_, pyo3::types::PyDict>>,
-    ) -> Self {
-        Self
-    }
-
-    /// Starts the proxy; to be defined by a service of your own.
-    #[pyo3(signature = (blocking = false))]
-    fn start_proxy(&self, blocking: bool) -> PyResult<()> {
-        let _ = blocking;
-        Err(PyNotImplementedError::new_err("a service of your own defines start_proxy(blocking)"))
-    }
-
-    /// Stops the proxy; to be defined by a service of your own.
-    fn stop_proxy(&self) -> PyResult<()> {
-        Err(PyNotImplementedError::new_err("a service of your own defines stop_proxy()"))
-    }
-}
 
 /// Carries out, on a host thread, what kernels of one GPU ask for through port channels. The GPU is that of the first
 /// semaphore that is added; before, it is the one that was current when the service was made.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import operator
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, NoReturn, Self, TypeVar
 
-from . import _arrays, _mscclpp
+from . import _arguments, _arrays, _mscclpp
 from ._errors import Error
 from ._mscclpp import (
     BasePortChannel,
@@ -71,11 +69,7 @@ class CommGroup:
             raise TypeError("CommGroup() takes one of 'mpi_comm' and 'torch_group', not both")
         share: Callable[[Any], Any] | None = None
         if mpi_comm is not None:
-            if not hasattr(mpi_comm, "Get_rank"):
-                raise TypeError(
-                    f"argument 'mpi_comm': expected a communicator of mpi4py, got {mpi_comm!r}; an address is given by "
-                    'name, with rank and size: CommGroup(interfaceIpPortTrio="ip:port", rank=.., size=..)'
-                )
+            _arguments.check_mpi(mpi_comm)
             rank, size = int(mpi_comm.Get_rank()), int(mpi_comm.Get_size())
 
             def share(id: Any) -> Any:
@@ -138,11 +132,11 @@ class CommGroup:
 
     def send(self, tensor: Any, peer: int, tag: int) -> None:
         """Send an array in host memory to a rank."""
-        self.bootstrap.send(*_in_host_memory(tensor), peer, tag)
+        self.bootstrap.send(*_arguments.in_host_memory(tensor), peer, tag)
 
     def recv(self, tensor: Any, peer: int, tag: int) -> None:
         """Receive an array of the same size from a rank."""
-        self.bootstrap.recv(*_in_host_memory(tensor), peer, tag)
+        self.bootstrap.recv(*_arguments.in_host_memory(tensor), peer, tag)
 
     def my_ib_device(self, local_rank: int) -> Transport:
         """The transport of InfiniBand device `local_rank`, 0 to 7."""
@@ -161,15 +155,11 @@ class CommGroup:
             raise NotImplementedError(
                 "connections through a switch are not there yet in this implementation of mscclpp"
             )
-        ranks = _ranks(all_ranks)
-        for endpoint in endpoints.values() if isinstance(endpoints, Mapping) else [endpoints]:
-            _expect("endpoints", endpoint, Transport, EndpointConfig, Endpoint)
+        ranks = _arguments.rank_numbers(all_ranks)
+        _arguments.check_ends(endpoints, ranks)
         if not isinstance(endpoints, Mapping):
             connections = dict(zip(ranks, self.communicator.connect_all(endpoints, ranks), strict=True))
             return self._settled(connections)
-        missing = [rank for rank in ranks if rank not in endpoints]
-        if missing:
-            raise ValueError(f"argument 'endpoints': it has none for the ranks {missing}")
         pending = {rank: self.communicator.connect(endpoints[rank], rank) for rank in ranks}
         return self._settled({rank: connection.get() for rank, connection in pending.items()})
 
@@ -180,11 +170,11 @@ class CommGroup:
         no memory of a GPU, or cannot be shared, is an `Error` that says what can.
         """
         address, size = _arrays.locate(tensor)
-        _expect_connections(connections)
+        _arguments.expect_connections(connections)
         transports = TransportFlags()
         for rank, connection in connections.items():
             transports |= connection.transport()
-            _check_device(address, rank, connection)
+            _arguments.check_device(address, rank, connection)
         try:
             return self.communicator.register_memory(address, size, transports)
         except Error as error:
@@ -214,7 +204,7 @@ class CommGroup:
         mine = self.register_local_memory(tensor, connections)
         semaphores = self._make_semaphores(connections)
         theirs = self._exchange(mine, connections)
-        self._check_lengths("arrays", mine, theirs)
+        _arguments.check_lengths("arrays", self.my_rank, mine, theirs)
         return self._settled({rank: MemoryChannel(semaphores[rank], theirs[rank], mine) for rank in connections})
 
     def make_memory_channels_with_scratch(
@@ -224,11 +214,11 @@ class CommGroup:
 
         The scratch buffers must be of the same length on all ranks: nothing checks the offsets that kernels use in them.
         """
-        _expect("registeredScratchBuffer", registeredScratchBuffer, RegisteredMemory)
+        _arguments.expect("registeredScratchBuffer", registeredScratchBuffer, RegisteredMemory)
         mine = self.register_local_memory(tensor, connections)
         semaphores = self._make_semaphores(connections)
         scratches = self._exchange(registeredScratchBuffer, connections)
-        self._check_lengths("scratch buffers", registeredScratchBuffer, scratches)
+        _arguments.check_lengths("scratch buffers", self.my_rank, registeredScratchBuffer, scratches)
         packets = registeredScratchBuffer
         return self._settled(
             {rank: MemoryChannel(semaphores[rank], scratches[rank], mine, packets) for rank in connections}
@@ -253,7 +243,7 @@ class CommGroup:
         connections: Mapping[int, Connection],
     ) -> dict[int, PortChannel]:
         """Make port channels from this rank's array to the scratch buffers of peers. Returns them by rank."""
-        _expect("registeredScratchBuffer", registeredScratchBuffer, RegisteredMemory)
+        _arguments.expect("registeredScratchBuffer", registeredScratchBuffer, RegisteredMemory)
         semaphores = self._add_semaphores(proxy_service, connections)
         scratches = self._exchange(registeredScratchBuffer, connections)
         # The service keeps it: peers put to it.
@@ -274,7 +264,7 @@ class CommGroup:
         self, proxy_service: ProxyService, tensor: Any, connections: Mapping[int, Connection]
     ) -> dict[int, int]:
         """Exchange arrays with the ranks of connections, and give them numbers in the service. Returns those by rank."""
-        _expect("proxy_service", proxy_service, ProxyService)
+        _arguments.expect("proxy_service", proxy_service, ProxyService)
         memories = self.register_tensor_with_connections(tensor, connections)
         return {rank: proxy_service.add_memory(memory) for rank, memory in memories.items()}
 
@@ -318,7 +308,7 @@ class CommGroup:
         return made
 
     def _make_semaphores(self, connections: Mapping[int, Connection]) -> dict[int, Semaphore]:
-        _expect_connections(connections)
+        _arguments.expect_connections(connections)
         build = self.communicator.build_semaphore
         pending = {rank: build(connection, rank) for rank, connection in connections.items()}
         return {rank: semaphore.get() for rank, semaphore in pending.items()}
@@ -330,56 +320,10 @@ class CommGroup:
         pending = {rank: self.communicator.recv_memory(rank) for rank in connections}
         return {rank: memory.get() for rank, memory in pending.items()}
 
-    def _check_lengths(self, what: str, mine: RegisteredMemory, theirs: Mapping[int, RegisteredMemory]) -> None:
-        sizes = {rank: memory.size() for rank, memory in theirs.items() if memory.size() != mine.size()}
-        if sizes:
-            others = " and ".join(f"rank {rank} of {size}" for rank, size in sizes.items())
-            raise Error(
-                int(ErrorCode.InvalidUsage),
-                f"the {what} of memory channels must be of the same length on all ranks, as nothing checks the offsets that "
-                f"kernels use in them: rank {self.my_rank}, this one, gave one of {mine.size()} bytes, and {others}; for "
-                "others make MemoryChannel(semaphore, dst, src)",
-            )
-
     def _add_semaphores(self, proxy_service: ProxyService, connections: Mapping[int, Connection]) -> dict[int, int]:
-        _expect("proxy_service", proxy_service, ProxyService)
+        _arguments.expect("proxy_service", proxy_service, ProxyService)
         semaphores = self._make_semaphores(connections)
         return {rank: proxy_service.add_semaphore(semaphore) for rank, semaphore in semaphores.items()}
-
-
-def _expect(argument: str, value: object, *classes: type) -> None:
-    if not isinstance(value, classes):
-        expected = " or ".join(f"{'an' if each.__name__[0] in 'AEIOU' else 'a'} {each.__name__}" for each in classes)
-        raise TypeError(f"argument '{argument}': expected {expected}, got {type(value).__name__}")
-
-
-def _expect_connections(connections: Mapping[int, Connection]) -> None:
-    if not isinstance(connections, Mapping):
-        raise TypeError(
-            "argument 'connections': expected a dictionary of Connections by rank, as make_connection() returns it, got "
-            f"{type(connections).__name__}"
-        )
-    for connection in connections.values():
-        _expect("connections", connection, Connection)
-
-
-def _ranks(all_ranks: int | Iterable[int]) -> list[int]:
-    try:
-        if not isinstance(all_ranks, Iterable):
-            return [operator.index(all_ranks)]
-        return [operator.index(rank) for rank in all_ranks]
-    except TypeError:
-        raise TypeError(f"argument 'all_ranks': expected the numbers of ranks, got {all_ranks!r}") from None
-
-
-def _check_device(address: int, rank: int, connection: Connection) -> None:
-    """That memory is on the GPU of a connection that maps memory."""
-    gpu = _mscclpp._device_of(address) if connection.transport() == Transport.CudaIpc else None
-    if gpu is not None and gpu != connection.local_device().id:
-        raise ValueError(
-            f"argument 'tensor': it is on GPU {gpu}, and the connection with rank {rank} is on GPU "
-            f"{connection.local_device().id}; call mscclpp.set_device({gpu}) before connecting, or copy the array"
-        )
 
 
 def _agree(rank: int, share: Callable[[Any], Any]) -> UniqueId:
@@ -414,10 +358,7 @@ _met = itertools.count()
 
 def _launched(timeout_sec: float) -> Bootstrap:
     """The job of a launched rank: by an id that goes through the launcher's store, or else at an address."""
-    if not 0 <= timeout_sec < threading.TIMEOUT_MAX:
-        raise ValueError(
-            f"argument 'timeout_sec': expected seconds from 0 to {threading.TIMEOUT_MAX:.0f}, got {timeout_sec}"
-        )
+    _arguments.check_seconds(timeout_sec)
     launched = Rendezvous.from_env()
     if launched.store is None:
         return launched.connect(timeout_sec)
@@ -456,9 +397,3 @@ def _through_store(store: Any, key: str, rank: int) -> UniqueId:
 
 def _fail(message: str) -> NoReturn:
     raise Error(int(ErrorCode.RemoteError), message)
-
-
-def _in_host_memory(tensor: Any) -> tuple[int, int]:
-    if _arrays.is_of_cuda(tensor):
-        raise TypeError("argument 'tensor': it is in the memory of a GPU; copy it to the host first")
-    return _arrays.locate(tensor)

@@ -1,0 +1,89 @@
+"""What is wrong with the arguments of a `CommGroup`, in words, before anything is exchanged."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from . import _arrays, _mscclpp
+from ._errors import Error
+from ._mscclpp import Connection, Endpoint, EndpointConfig, ErrorCode, RegisteredMemory, Transport
+
+
+def expect(argument: str, value: object, *classes: type) -> None:
+    if not isinstance(value, classes):
+        expected = " or ".join(f"{'an' if each.__name__[0] in 'AEIOU' else 'a'} {each.__name__}" for each in classes)
+        raise TypeError(f"argument '{argument}': expected {expected}, got {type(value).__name__}")
+
+
+def check_mpi(mpi_comm: Any) -> None:
+    if not hasattr(mpi_comm, "Get_rank"):
+        raise TypeError(
+            f"argument 'mpi_comm': expected a communicator of mpi4py, got {mpi_comm!r}; an address is given by "
+            'name, with rank and size: CommGroup(interfaceIpPortTrio="ip:port", rank=.., size=..)'
+        )
+
+
+def expect_connections(connections: Mapping[int, Connection]) -> None:
+    if not isinstance(connections, Mapping):
+        raise TypeError(
+            "argument 'connections': expected a dictionary of Connections by rank, as make_connection() returns it, got "
+            f"{type(connections).__name__}"
+        )
+    for connection in connections.values():
+        expect("connections", connection, Connection)
+
+
+def rank_numbers(all_ranks: int | Iterable[int]) -> list[int]:
+    try:
+        if not isinstance(all_ranks, Iterable):
+            return [operator.index(all_ranks)]
+        return [operator.index(rank) for rank in all_ranks]
+    except TypeError:
+        raise TypeError(f"argument 'all_ranks': expected the numbers of ranks, got {all_ranks!r}") from None
+
+
+def check_ends(endpoints: object, ranks: list[int]) -> None:
+    """That this side of each connection is said: by one for all, or by rank."""
+    for endpoint in endpoints.values() if isinstance(endpoints, Mapping) else [endpoints]:
+        expect("endpoints", endpoint, Transport, EndpointConfig, Endpoint)
+    missing = [rank for rank in ranks if rank not in endpoints] if isinstance(endpoints, Mapping) else []
+    if missing:
+        raise ValueError(f"argument 'endpoints': it has none for the ranks {missing}")
+
+
+def check_seconds(timeout_sec: float) -> None:
+    if not 0 <= timeout_sec < threading.TIMEOUT_MAX:
+        raise ValueError(
+            f"argument 'timeout_sec': expected seconds from 0 to {threading.TIMEOUT_MAX:.0f}, got {timeout_sec}"
+        )
+
+
+def check_device(address: int, rank: int, connection: Connection) -> None:
+    """That memory is on the GPU of a connection that maps memory."""
+    gpu = _mscclpp._device_of(address) if connection.transport() == Transport.CudaIpc else None
+    if gpu is not None and gpu != connection.local_device().id:
+        raise ValueError(
+            f"argument 'tensor': it is on GPU {gpu}, and the connection with rank {rank} is on GPU "
+            f"{connection.local_device().id}; call mscclpp.set_device({gpu}) before connecting, or copy the array"
+        )
+
+
+def in_host_memory(tensor: Any) -> tuple[int, int]:
+    if _arrays.is_of_cuda(tensor):
+        raise TypeError("argument 'tensor': it is in the memory of a GPU; copy it to the host first")
+    return _arrays.locate(tensor)
+
+
+def check_lengths(what: str, my_rank: int, mine: RegisteredMemory, theirs: Mapping[int, RegisteredMemory]) -> None:
+    sizes = {rank: memory.size() for rank, memory in theirs.items() if memory.size() != mine.size()}
+    if sizes:
+        others = " and ".join(f"rank {rank} of {size}" for rank, size in sizes.items())
+        raise Error(
+            int(ErrorCode.InvalidUsage),
+            f"the {what} of memory channels must be of the same length on all ranks, as nothing checks the offsets that "
+            f"kernels use in them: rank {my_rank}, this one, gave one of {mine.size()} bytes, and {others}; for "
+            "others make MemoryChannel(semaphore, dst, src)",
+        )

@@ -34,16 +34,21 @@ pub(crate) struct Entry {
 impl Entry {
     /// An entry for what is made from all of `parts`. `name` is for people, and `kind` is the end of the file's name.
     pub(crate) fn new(name: &str, kind: &str, parts: &[&str]) -> Self {
-        let mut hash = Sha256::new();
-        for part in parts {
-            hash.update((part.len() as u64).to_le_bytes());
-            hash.update(part);
-        }
-        let digest: String = hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let digest = digest(parts);
         let name: String =
             name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(48).collect();
         Self { file: format!("{name}-{digest}.{kind}") }
     }
+}
+
+/// What stands for all of `parts`.
+pub(crate) fn digest(parts: &[&str]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The entry's content; if it is not there, what `make` makes, which is kept there. A folder that cannot be used, for

@@ -53,8 +53,9 @@ struct Compiler {
 /// The compiler is not in the names of entries, as only it could say which it is. What can keep a library from being
 /// loaded is: the processor, and for what was made here the version of the C library.
 pub(crate) fn compile(source: &KernelSource<'_>) -> Result<Vec<u8>> {
-    let own = entry(source, &["host", &c_library()]);
-    for entry in [&own, &beforehand(source)] {
+    let made_from = made_from(source);
+    let own = cache::Entry::new(source.name(), "so", &["host", &c_library(), &made_from]);
+    for entry in [&own, &from_elsewhere(source, &made_from)] {
         if let Some(library) = cache::find(entry)? {
             return Ok(library);
         }
@@ -64,19 +65,22 @@ pub(crate) fn compile(source: &KernelSource<'_>) -> Result<Vec<u8>> {
 
 /// Where the library of `source` is that was compiled elsewhere ([`cache::store_for_host`]).
 pub(crate) fn beforehand(source: &KernelSource<'_>) -> cache::Entry {
-    entry(source, &["host beforehand"])
+    from_elsewhere(source, &made_from(source))
 }
 
-/// An entry of the cache for what is made of `source`, under all that matters but `circumstances`.
-fn entry(source: &KernelSource<'_>, circumstances: &[&str]) -> cache::Entry {
-    let mut parts = circumstances.to_vec();
-    parts.extend([std::env::consts::ARCH, CHECKED, TRACE, source.cuda()]);
+fn from_elsewhere(source: &KernelSource<'_>, made_from: &str) -> cache::Entry {
+    cache::Entry::new(source.name(), "so", &["host beforehand", made_from])
+}
+
+/// All that a library depends on, wherever it is made.
+fn made_from(source: &KernelSource<'_>) -> String {
+    let mut parts = vec![std::env::consts::ARCH, CHECKED, TRACE, source.cuda()];
     parts.extend(OPTIONS);
     parts.extend(LINK);
     for (name, text) in headers(source) {
         parts.extend([name, text]);
     }
-    cache::Entry::new(source.name(), "so", &parts)
+    cache::digest(&parts)
 }
 
 #[cfg(target_env = "gnu")]

@@ -82,7 +82,7 @@ fn with_types(test: impl Fn(&Builtins)) {
 
 /// Bits as a kernel has them: a byte or two each.
 fn packed(format: Format, numbers: &[u16]) -> Vec<u8> {
-    let bytes = numbers.iter().flat_map(|number| number.bytes());
+    let bytes = numbers.iter().flat_map(Element::bytes);
     if format.sign() > 0x80 { bytes.collect() } else { bytes.step_by(2).collect() }
 }
 
@@ -137,7 +137,7 @@ fn floats_and_halves_become_the_nearest_number_or_the_largest() {
             // As many random ones where the formats have numbers.
             floats.extend(
                 (0..10000)
-                    .map(|_| 2f32.powi((random.next() % 40) as i32 - 24) * (random.next() as i8) as f32),
+                    .map(|_| 2f32.powi((random.next() % 40) as i32 - 24) * f32::from(random.next() as i8)),
             );
             let input = floats.iter().flat_map(Element::bytes).collect();
             let kernel = format!("{}_narrow", format.name);

@@ -64,15 +64,12 @@ pub(crate) const LL16: Kind = Kind {
 };
 
 /// The kernel's argument of that name.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
 struct Seeds {
     mine: u64,
     peers: u64,
 }
-
-// SAFETY: two words, as in the kernel.
-unsafe impl KernelParam for Seeds {}
 
 /// What a side with that seed sends in a round, in elements of 4 or 8 bytes; the kernels compute the same.
 fn message(seed: u64, round: u64, bytes: u64, element: u64) -> Vec<u8> {

@@ -91,6 +91,27 @@ impl DeviceBuffer {
         unsafe { self.gpu().backend().read(self.ptr().add(offset), bytes) }
     }
 
+    /// Copies values that kernels wrote from the buffer, from byte `offset` on.
+    ///
+    /// ```
+    /// # use mscclpp_gpu::Platform;
+    /// let buffer = Platform::Host.gpu(0)?.allocate(64)?;
+    /// buffer.write_params(8, &[1.5f32, 2.5])?;
+    /// let mut values = [0f32; 2];
+    /// buffer.read_params(8, &mut values)?;
+    /// assert_eq!(values, [1.5, 2.5]);
+    /// # Ok::<(), mscclpp_gpu::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`DeviceBuffer::write`].
+    pub fn read_params<T: KernelParam>(&self, offset: u64, params: &mut [T]) -> Result<()> {
+        // SAFETY: the memory of the slice, all bytes of which are initialised, and may become any others (`KernelParam`).
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(params.as_mut_ptr().cast::<u8>(), size_of_val(params)) };
+        self.read(offset, bytes)
+    }
+
     /// Sets `len` bytes of the buffer, from byte `offset` on, to `value`.
     ///
     /// # Errors

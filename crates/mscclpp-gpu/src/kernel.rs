@@ -4,6 +4,7 @@ use crate::{
     DevicePtr, Error, Gpu, KernelArgs, KernelParam, KernelParameter, KernelSource, LaunchConfig, Result,
     Stream,
     backend::{KernelBackend, ModuleBackend},
+    parameter_names::parameter_names,
 };
 
 /// Loaded kernels of one device.
@@ -11,6 +12,8 @@ use crate::{
 pub struct Module {
     gpu: Gpu,
     backend: Arc<dyn ModuleBackend>,
+    /// Empty where it is not known.
+    source: Arc<str>,
 }
 
 impl Module {
@@ -34,7 +37,11 @@ impl Module {
     /// [`Error::InvalidArgument`] on Host for a header whose name is no relative path of a file;
     /// [`Error::System`], with everything that was tried, if NVRTC (or hiprtc on HIP) is needed and missing.
     pub fn load(gpu: &Gpu, source: &KernelSource<'_>) -> Result<Self> {
-        Ok(Self { gpu: gpu.clone(), backend: gpu.backend().load_module(source)? })
+        Ok(Self {
+            gpu: gpu.clone(),
+            backend: gpu.backend().load_module(source)?,
+            source: source.cuda().into(),
+        })
     }
 
     /// Loads code that was compiled for the device: a cubin or fatbin for CUDA, a code object for HIP. `name` stands in
@@ -59,7 +66,7 @@ impl Module {
     pub unsafe fn load_binary(gpu: &Gpu, name: &str, binary: &[u8]) -> Result<Self> {
         // SAFETY: the caller's promise.
         let backend = unsafe { gpu.backend().load_binary(name, binary)? };
-        Ok(Self { gpu: gpu.clone(), backend })
+        Ok(Self { gpu: gpu.clone(), backend, source: "".into() })
     }
 
     /// The kernel with this name.
@@ -67,7 +74,12 @@ impl Module {
     /// # Errors
     /// [`Error::NoSuchSymbol`].
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
-        Ok(Kernel { name: name.into(), gpu: self.gpu.clone(), backend: self.backend.kernel(name)? })
+        Ok(Kernel {
+            name: name.into(),
+            gpu: self.gpu.clone(),
+            backend: self.backend.kernel(name)?,
+            source: Arc::clone(&self.source),
+        })
     }
 
     /// Sets a variable of the module, or the first elements of an array, for example a `__constant__` array of handles.
@@ -105,6 +117,8 @@ pub struct Kernel {
     name: Arc<str>,
     gpu: Gpu,
     backend: Arc<dyn KernelBackend>,
+    /// Of its module.
+    source: Arc<str>,
 }
 
 impl Kernel {
@@ -175,7 +189,7 @@ impl Kernel {
             )));
         }
         config.check(&self.name, self.gpu.platform())?;
-        args.check(&self.name, self.backend.parameters())?;
+        args.check(&self.name, self.backend.parameters(), || self.parameter_names())?;
         // SAFETY: the caller's promise.
         unsafe { self.backend.launch(&**stream.backend(), config, args, cooperative) }
     }
@@ -209,6 +223,17 @@ impl Kernel {
     #[must_use]
     pub fn parameters(&self) -> Option<&[KernelParameter]> {
         self.backend.parameters()
+    }
+
+    /// The names of its parameters, for messages, as its source declares them. Reads the source in each call. Empty if they
+    /// are not found there, as for a kernel that a macro or a header declares, or without a source.
+    #[must_use]
+    pub fn parameter_names(&self) -> Vec<String> {
+        let names = parameter_names(&self.source, &self.name);
+        match self.parameters() {
+            Some(parameters) if parameters.len() != names.len() => Vec::new(),
+            _ => names,
+        }
     }
 }
 

@@ -47,6 +47,7 @@ mod missing;
 pub mod numa;
 #[cfg(feature = "cuda")]
 pub mod nvrtc;
+mod parameter_names;
 mod platform;
 mod probe;
 mod properties;
@@ -68,6 +69,7 @@ pub use host::host_compiler;
 pub use kernel::{Kernel, Module};
 pub use launch::{KernelArgs, KernelParam, KernelParameter, LaunchConfig};
 pub use memory::{DevicePtr, DmaBuf, ExportHandle, MemoryExport};
+pub use mscclpp_derive::KernelParam;
 pub use mscclpp_kernels::KernelSource;
 pub use platform::Platform;
 pub use probe::Probe;

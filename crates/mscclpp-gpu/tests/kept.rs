@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mscclpp_gpu::{
-    Abort, DeviceBuffer, DevicePtr, Error, Gpu, KernelArgs, KernelArgument, KernelSource, LaunchConfig,
-    Module, Owner, PinnedBuffer, Platform, Result, Stream,
+    Abort, DeviceBuffer, DevicePtr, Error, Gpu, KernelArgs, KernelArgument, KernelObject, KernelSource,
+    LaunchConfig, Module, Owner, PinnedBuffer, Platform, Result, Stream,
 };
 use mscclpp_test_support::until;
 
@@ -123,6 +123,48 @@ impl KernelArgument for &Nothing {
     }
 }
 
+/// An argument whose owner keeps a sentinel.
+struct Guarded(DeviceBuffer, Owner);
+
+impl KernelArgument for &Guarded {
+    type Param = DevicePtr;
+
+    fn param(&self) -> Result<DevicePtr> {
+        Ok(self.0.ptr())
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        Some(self.1.clone())
+    }
+}
+
+struct Guard(#[allow(dead_code, reason = "kept")] Arc<()>);
+
+impl KernelObject for Guard {}
+
+#[test]
+fn a_slice_is_an_array_that_lives_with_its_objects_until_the_launch_is_complete() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let (stream, gate, sentinel) = (gpu.stream().unwrap(), Gate::new(&gpu), Arc::new(()));
+    let buffers = [gpu.allocate(8 * WORDS).unwrap(), gpu.allocate(8 * WORDS).unwrap()];
+    let slice = buffers.clone().map(|buffer| Guarded(buffer, Arc::new(Guard(sentinel.clone()))));
+    let kernel = Module::load(&gpu, &SOURCE).unwrap().kernel("gate_then_store_each").unwrap();
+    let args = KernelArgs::new().with(&gate.0).with(1u64).with_array(&gpu, &slice).with(slice.len() as u64);
+    // SAFETY: the kernel's arguments.
+    unsafe { kernel.launch(&stream, ONE, &args).unwrap() };
+    drop((args, slice));
+    assert!(is_kept(&sentinel));
+    gate.open();
+    stream.synchronize().unwrap();
+    assert!(!is_kept(&sentinel));
+    for buffer in &buffers {
+        let mut word = [0u64];
+        buffer.read_params(0, &mut word).unwrap();
+        assert_eq!(word, [1], "it got the addresses");
+    }
+    assert_eq!(KernelArgs::new().with_array(&gpu, &[] as &[DeviceBuffer]).len(), 1, "a null pointer");
+}
+
 #[test]
 fn what_is_refused_keeps_nothing() {
     let gpu = Platform::Host.gpu(0).unwrap();
@@ -134,7 +176,8 @@ fn what_is_refused_keeps_nothing() {
         drop(args);
         assert!(!is_kept(&sentinel), "{words}");
     };
-    refused(gate.args(&Nothing, &sentinel), "nothing has no address");
+    let why = "launch of gate_then_store: argument 2 (out: &Nothing): nothing has no address";
+    refused(gate.args(&Nothing, &sentinel), why);
     // That it is missing is said rather than that the others do not fit the kernel.
     let args = gate.args(&Nothing, &sentinel);
     assert_eq!(args.len(), 3);

@@ -54,6 +54,13 @@ extern "C" __global__ void barrier_without_last_block(uint64_t* arrived) {
 extern "C" __global__ void gate(const uint64_t* word, uint64_t value) { waitFor(word, value); }
 
 // The same, and then stores it in all words of `out`.
+// Stores into the first word of each.
+extern "C" __global__ void gate_then_store_each(const uint64_t* word, uint64_t value, uint64_t* const* outs,
+                                                uint64_t count) {
+  waitFor(word, value);
+  for (uint64_t i = 0; i < count; ++i) *outs[i] = value;
+}
+
 extern "C" __global__ void gate_then_store(const uint64_t* word, uint64_t value, uint64_t* out, uint64_t words) {
   waitFor(word, value);
   for (uint64_t i = 0; i < words; ++i) store(out + i, value);

@@ -79,6 +79,12 @@ impl PyKernel {
         Ok(loaded.parameters()?.iter().map(|parameter| (parameter.offset, parameter.size)).collect())
     }
 
+    /// The names of its parameters, or nothing where its source does not say them.
+    #[getter]
+    fn parameter_names(&self) -> PyResult<Vec<String>> {
+        Ok(self.inner.get()?.kernel.parameter_names())
+    }
+
     /// Submits a launch to `stream`, a driver's handle, or to the default stream. Does not wait for it. `keep`, the tuple that
     /// `params` was made of, lives at least until the launch is complete. `launch_again` may launch it again if `addresses`
     /// says, for each place with a tensor that can move, where it is now; not if that is None.

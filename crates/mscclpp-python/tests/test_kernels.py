@@ -110,12 +110,12 @@ def test_arguments_are_given_one_by_one(compiled, out):
 @pytest.mark.parametrize(
     ("place", "wrong", "words"),
     [
-        (0, 2**32, "argument 0 of packed is 4294967296, and its parameter has 4 bytes"),
-        (1, 1.5, "argument 1 of packed is a float"),
-        (2, b"short", "argument 2 of packed has 5 bytes .bytes., and its parameter has"),
+        (0, 2**32, "argument 0 .first. of packed is 4294967296, and its parameter has 4 bytes"),
+        (1, 1.5, "argument 1 .second. of packed is a float"),
+        (2, b"short", "argument 2 .fifo. of packed has 5 bytes .bytes., and its parameter has"),
         (3, mscclpp.MemoryChannel(), "empty"),
-        (3, object(), "3 of packed.*object"),
-        (3, ctypes.c_int(1), "argument 3 of packed has 4 bytes .c_int., and its parameter has 8"),
+        (3, object(), "3 .out. of packed.*object"),
+        (3, ctypes.c_int(1), "argument 3 .out. of packed has 4 bytes .c_int., and its parameter has 8"),
     ],
 )
 def test_a_wrong_argument_is_named(compiled, out, place, wrong, words):
@@ -123,7 +123,7 @@ def test_a_wrong_argument_is_named(compiled, out, place, wrong, words):
     args[place] = wrong
     with pytest.raises((TypeError, OverflowError, mscclpp.Error), match=words):
         compiled("plain.cu", "packed", EXTRA=0).launch_kernel(tuple(args), 1, 1, 0, None)
-    with pytest.raises(TypeError, match="'params': packed takes 4 arguments, and 3 are given"):
+    with pytest.raises(TypeError, match=r"packed takes 4 arguments \(first, second, fifo, out\), and 3 are given"):
         compiled("plain.cu", "packed", EXTRA=0).launch_kernel(tuple(args[:3]), 1, 1, 0, None)
 
 

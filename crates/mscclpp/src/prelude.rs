@@ -1,6 +1,8 @@
 //! What most programs use: `use mscclpp::prelude::*;`.
 
 #[doc(no_inline)]
+pub use crate::gpu::{Abort, KernelParam};
+#[doc(no_inline)]
 pub use crate::{
     BaseMemoryChannel, BaseMemoryChannelHandle, BasePortChannel, BasePortChannelHandle, Bootstrap,
     Communicator, Connection, Context, ContextBuilderExt, ContextExt, Device, DeviceBuffer, DevicePtr,

@@ -5,8 +5,8 @@ mod support;
 
 use std::{thread, time::Duration};
 
-use mscclpp::{ErrorKind, MeshLink, errors::BootstrapError, prelude::*};
-use mscclpp_test_support::reserve_port;
+use mscclpp::{ErrorKind, MeshLink, errors::BootstrapError, gpu::Probe, prelude::*};
+use mscclpp_test_support::{reserve_port, until};
 use support::{LIMIT, device_of, endpoint_of, platform, ranks};
 
 const KERNEL: KernelSource<'static> =
@@ -83,6 +83,11 @@ fn everybody_has_all_slices() {
     });
 }
 
+/// Whether a time-out says that, or still something else: the kernel may not have come to its wait.
+fn is_told(stream: &Stream, text: &str) -> bool {
+    stream.synchronize_timeout(SHORT).unwrap_err().to_string().contains(text)
+}
+
 /// Rank 0 does not launch. A time-out names the rank whose signal each kernel waits for, then one that gives up does.
 #[test]
 fn a_ring_without_one_kernel_names_the_previous_rank_alone() {
@@ -90,10 +95,15 @@ fn a_ring_without_one_kernel_names_the_previous_rank_alone() {
         let ring = Ring::new(comm);
         if ring.rank > 0 {
             ring.launch(SLICE);
-            let error = ring.stream.synchronize_timeout(SHORT).unwrap_err().to_string();
-            assert_eq!(error, ring.waits_for_the_previous_rank());
         }
-        ring.comm.bootstrap().barrier().unwrap();
+        // A rank whose kernel waits when that of the previous rank has come to its last wait, has come to its own.
+        for turn in 1..RANKS {
+            if turn == ring.rank {
+                let text = ring.waits_for_the_previous_rank();
+                until("the kernel waits", || is_told(&ring.stream, &text));
+            }
+            ring.comm.bootstrap().barrier().unwrap();
+        }
         if ring.rank > 0 {
             let error = ring.stream.synchronize_or_abort(SHORT, &ring.channels).unwrap_err();
             assert_eq!(error.to_string(), ring.waits_for_the_previous_rank());
@@ -126,6 +136,12 @@ fn a_deadlocked_ring_names_the_one_rank_that_is_waited_for() {
             let args = KernelArgs::new().with(from).with(spins).keeping(channels.clone());
             // SAFETY: these are the kernel's parameters.
             unsafe { kernel.launch(&stream, LaunchConfig::linear(1, 1), &args).unwrap() };
+            let claimed = DevicePtr::from_ptr(from.semaphore.expected_inbound_token);
+            // SAFETY: a word of the semaphore, which lives.
+            let has_claimed = || unsafe { Probe::new(&gpu).read(&[claimed]).unwrap() == [1] };
+            if spins < 0 {
+                until("the kernel waits", has_claimed);
+            }
             stream.synchronize_or_abort(SHORT, &channels).unwrap_err().to_string()
         };
         let text = |whom: &str| {
@@ -138,6 +154,45 @@ fn a_deadlocked_ring_names_the_one_rank_that_is_waited_for() {
         // A bounded wait claims nothing, so nothing tells.
         let others: Vec<_> = (0..RANKS).filter(|r| *r != rank).map(|r| format!("rank {r}")).collect();
         assert_eq!(told(1, i64::MAX), text(&format!("may wait for {}", others.join(", "))));
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
+/// Each signals all others and waits for all, through a slice of channels; rank 0 comes when the others have been told so.
+#[test]
+fn a_slice_of_channels_is_an_argument_and_names_whom_it_waits_for() {
+    const ALL: KernelSource<'static> = KernelSource::new(
+        "all.cu",
+        "#include <mscclpp/memory_channel_device.hpp>\n\
+         extern \"C\" __global__ void all(mscclpp::BaseMemoryChannelDeviceHandle* channels, int count) {\n\
+           for (int i = 0; i < count; ++i) channels[i].signal();\n\
+           for (int i = 0; i < count; ++i) channels[i].wait();\n\
+         }",
+    );
+    ranks(RANKS, |comm| {
+        let rank = comm.bootstrap().rank();
+        let gpu = comm.context().gpu(device_of(rank)).unwrap();
+        let mesh = comm.mesh(endpoint_of(rank)).connect().unwrap();
+        let (kernel, stream) =
+            (Module::load(&gpu, &ALL).unwrap().kernel("all").unwrap(), gpu.stream().unwrap());
+        let launch = || {
+            let channels = mesh.base_memory_channels().unwrap();
+            let args = KernelArgs::new().with_array(&gpu, &channels).with(channels.len() as i32);
+            // SAFETY: these are the kernel's parameters.
+            unsafe { kernel.launch(&stream, LaunchConfig::linear(1, 1), &args).unwrap() };
+        };
+        comm.bootstrap().barrier().unwrap();
+        if rank > 0 {
+            launch();
+            // First for all who have not launched yet.
+            let text = "whose kernels wait for rank 0, did not finish";
+            until("the kernel waits for rank 0 alone", || is_told(&stream, text));
+        }
+        comm.bootstrap().barrier().unwrap();
+        if rank == 0 {
+            launch();
+        }
+        stream.synchronize_or_abort(LIMIT, &mesh.base_memory_channels().unwrap()).unwrap();
         comm.bootstrap().barrier().unwrap();
     });
 }

@@ -5,7 +5,7 @@ use mscclpp::{gpu::KernelParam, prelude::*};
 use super::{Barriers, Move, Packets};
 
 /// A launch is one round; laid out as in the kernels' source.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
 pub(super) struct Round {
     pub(super) bytes: u64,
@@ -20,11 +20,8 @@ pub(super) struct Round {
     pub(super) first_unpacker: u32,
 }
 
-// SAFETY: plain data without padding, laid out as in the kernels' source.
-unsafe impl KernelParam for Round {}
-
 /// One channel for each block.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
 pub(super) struct OwnChannels {
     pub(super) of: [BaseMemoryChannelHandle; Self::MOST],
@@ -33,9 +30,6 @@ pub(super) struct OwnChannels {
 impl OwnChannels {
     pub(super) const MOST: usize = 64;
 }
-
-// SAFETY: handles, plain data, laid out as in the kernels' source.
-unsafe impl KernelParam for OwnChannels {}
 
 /// Bytes of shared memory of a block that moves by bulk copies: a `BulkStage<>` of the headers.
 pub(super) const BULK_STAGE: u32 = (6 * 16384 + 6 * 8_u32).next_multiple_of(128);

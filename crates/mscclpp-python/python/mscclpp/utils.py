@@ -106,13 +106,15 @@ class Kernel:
         """The arguments where a C compiler puts the members of a struct."""
         parameters = self._kernel.parameters
         if len(args) != len(parameters):
+            names = self._kernel.parameter_names
+            taken = f" ({', '.join(names)})" if names else ""
             raise TypeError(
-                f"argument 'params': {self._name} takes {len(parameters)} arguments, and {len(args)} are given"
+                f"argument 'params': {self._name} takes {len(parameters)} arguments{taken}, and {len(args)} are given"
             )
         packed = bytearray()
-        for place, (arg, (offset, size)) in enumerate(zip(args, parameters, strict=True)):
+        for place, arg, (offset, size) in zip(self._places, args, parameters, strict=True):
             packed += bytes(offset - len(packed))
-            packed += _sized(f"{place} of {self._name}", arg, size)
+            packed += _sized(place, arg, size)
         return bytes(packed)
 
     def _check_packed(self, arguments: tuple[int, ...]) -> None:
@@ -140,6 +142,12 @@ class Kernel:
                 f"({total} in all); a tuple of arguments in place of pack() has each in its place",
             )
         self._packed = arguments
+
+    @functools.cached_property
+    def _places(self) -> list[str]:
+        """What messages call its arguments."""
+        names = self._kernel.parameter_names or [""] * len(self._kernel.parameters)
+        return [f"{place}{f' ({name})' if name else ''} of {self._name}" for place, name in enumerate(names)]
 
     def __repr__(self) -> str:
         return f"<mscclpp.utils.Kernel {self._name} of {len(self._kernel.parameters)} parameters>"

@@ -14,7 +14,7 @@ use super::{
 };
 
 /// What both sides know of the rounds of `port_turns_send` and `port_turns_check`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
 pub(crate) struct Turns {
     pub(crate) seed: u64,
@@ -23,9 +23,6 @@ pub(crate) struct Turns {
     pub(crate) small_words: u64,
     pub(crate) large_words: u64,
 }
-
-// SAFETY: numbers without padding, as in the kernel.
-unsafe impl KernelParam for Turns {}
 
 /// A call that a kernel makes, by its number there.
 #[derive(Debug, Clone, Copy)]

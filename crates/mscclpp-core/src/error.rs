@@ -91,7 +91,7 @@ pub enum Error {
         /// The connection's label, by default what is known of the remote endpoint.
         peer: String,
     },
-    /// The peer has said that it failed, and why ([`crate::Connection::tell_failure`]).
+    /// The peer has said that it failed, and why ([`Connection::tell_failure`](crate::Connection::tell_failure)).
     #[error("{peer}'s {reason} (as it says)")]
     PeerFailed {
         /// The connection's label, by default what is known of the remote endpoint.

@@ -59,7 +59,7 @@ impl LinkMonitor {
         self.fail(Error::PeerClosed { peer: self.label() });
     }
 
-    /// The peer has said that it failed ([`crate::provider::Link::tell_failure`]). `reason` may be anything that a peer can
+    /// The peer has said that it failed ([`provider::Link::tell_failure`](crate::provider::Link::tell_failure)). `reason` may be anything that a peer can
     /// send: at most [`LinkMonitor::MAX_REASON`] bytes of it are kept, and what is not printable is escaped.
     pub fn peer_failed(&self, reason: &[u8]) {
         let reason = String::from_utf8_lossy(&reason[..reason.len().min(Self::MAX_REASON)]);

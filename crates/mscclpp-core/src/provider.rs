@@ -67,7 +67,7 @@ pub trait TransportProvider: Send + Sync {
     /// Makes `region` reachable for peers over `transport`, until the registration is dropped.
     ///
     /// # Errors
-    /// [`Error::Gpu`](crate::Error::Gpu) for memory that cannot be shared this way, or the provider's own.
+    /// [`Error::Gpu`] for memory that cannot be shared this way, or the provider's own.
     fn register(&self, transport: Transport, region: &Arc<MemoryRegion>) -> Result<Arc<dyn Registration>>;
 
     /// What a queue needs to write from `region` over `transport`, if that is registered for no transport. Such memory is for
@@ -88,8 +88,8 @@ pub trait TransportProvider: Send + Sync {
     /// Makes a peer's region usable here, from `gpu` if one is given. Blocks while the peer is asked, with a bound.
     ///
     /// # Errors
-    /// [`Error::Unreachable`](crate::Error::Unreachable), [`Error::PeerLost`](crate::Error::PeerLost),
-    /// [`Error::Timeout`](crate::Error::Timeout), or the provider's own.
+    /// [`Error::Unreachable`], [`Error::PeerLost`],
+    /// [`Error::Timeout`], or the provider's own.
     fn import(&self, region: &RegionInfo, gpu: Option<&Gpu>) -> Result<Arc<dyn RemoteRegion>>;
 
     /// Whether what it imports over `transport` may have an address here ([`RemoteRegion::ptr`]). The default is true. If it is
@@ -189,7 +189,7 @@ pub trait Link: Send + Sync + Any {
     /// The link outlives its queues.
     ///
     /// # Errors
-    /// [`Error::PeerLost`](crate::Error::PeerLost), or the provider's own.
+    /// [`Error::PeerLost`], or the provider's own.
     fn open_queue(&self) -> Result<Box<dyn Queue>>;
 
     /// In which memory the tokens are that the peer raises over this link and kernels of this side's GPU poll. It decides how
@@ -318,7 +318,7 @@ pub trait Queue: Send {
     /// takes at least one. What is taken is carried out, also if nobody calls [`Queue::progress`].
     ///
     /// # Errors
-    /// [`Error::PeerLost`](crate::Error::PeerLost), or the provider's own. The error is about the first operation, and
+    /// [`Error::PeerLost`], or the provider's own. The error is about the first operation, and
     /// nothing was taken. If a later operation cannot be started, those before it are taken.
     ///
     /// # Safety
@@ -337,7 +337,7 @@ pub trait Queue: Send {
     /// faster this way.
     ///
     /// # Errors
-    /// [`Error::PeerLost`](crate::Error::PeerLost), or the provider's own, once a ticket can never be reached: this ends
+    /// [`Error::PeerLost`], or the provider's own, once a ticket can never be reached: this ends
     /// the waiting.
     fn progress(&mut self) -> Result<u64>;
 }

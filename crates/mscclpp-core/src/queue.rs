@@ -25,7 +25,7 @@ use crate::{
 /// When it is dropped, it waits for 5 seconds at most until the transport has taken everything. If the transport does not, the
 /// connection fails, because signals were counted that will not be sent. What is taken is carried out after the drop; if
 /// signals may be among it, the drop waits for a second for that, and whoever signals next over one of its semaphores for the rest
-/// ([`crate::Semaphore::signaller`]).
+/// ([`Semaphore::signaller`](crate::Semaphore::signaller)).
 ///
 /// ```
 /// # use mscclpp_core::{Connection, RegisteredMemory, Result, Semaphore};

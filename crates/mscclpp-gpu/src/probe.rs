@@ -35,7 +35,7 @@ impl Probe {
     /// long as the device still needs it.
     ///
     /// # Errors
-    /// [`crate::Error::Timeout`] if the device does not answer; [`crate::Error::Driver`].
+    /// [`Error::Timeout`](crate::Error::Timeout) if the device does not answer; [`Error::Driver`](crate::Error::Driver).
     pub unsafe fn read(&self, at: &[DevicePtr]) -> Result<Vec<u64>> {
         let deadline = Instant::now() + TIMEOUT;
         let mut means = self.means.lock();

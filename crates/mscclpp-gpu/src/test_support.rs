@@ -29,7 +29,7 @@ pub unsafe fn arguments_of(kernel: &Kernel, values: *const *mut c_void) -> Optio
 /// As [`Stream::write_u64`]; the stream is not capturing.
 ///
 /// # Errors
-/// [`crate::Error::InvalidArgument`] for a stream of another platform; [`crate::Error::Driver`].
+/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a stream of another platform; [`Error::Driver`](crate::Error::Driver).
 #[cfg(feature = "cuda")]
 pub unsafe fn write_u64_by_copy(stream: &Stream, dst: DevicePtr, value: u64) -> Result<()> {
     // SAFETY: the caller's promise.

@@ -92,9 +92,9 @@ impl Source {
     }
 }
 
-/// The simulated device has the headers of the device API itself, and the system's.
+/// The simulated device has the headers of the device API itself, and the C library's.
 fn is_of_source(header: &str) -> bool {
-    !header.starts_with("mscclpp/") && header != "assert.h"
+    !header.starts_with("mscclpp/") && mscclpp_kernels::C_HEADERS.iter().all(|(name, _)| *name != header)
 }
 
 /// # Safety

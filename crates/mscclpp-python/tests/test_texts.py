@@ -98,7 +98,7 @@ def test_numbers_of_a_launch_out_of_range_name_the_range(compiled):
 def test_the_place_of_an_argument_is_no_name(compiled):
     kernel = compiled("plain.cu", "indices", EXTRA=0)
     text = said(TypeError, lambda: kernel.launch_kernel((object(),), 1, 1, 0, None))
-    assert text.startswith("argument 0 of indices: expected an array"), text
+    assert text.startswith("argument 0 (out) of indices: expected an array"), text
 
 
 @host_only

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 
 import mscclpp
 import pytest
@@ -158,7 +159,7 @@ def test_a_time_out_says_which_rank_waited_for_whom():
 
 
 WAITS = """
-import threading, mscclpp
+import sys, threading, mscclpp
 from mscclpp import DeviceType, EndpointConfig, Transport
 bootstrap = mscclpp.TcpBootstrap.create(0, 1)
 bootstrap.initialize(mscclpp.TcpBootstrap.create_unique_id())
@@ -166,9 +167,10 @@ communicator = mscclpp.Communicator(bootstrap)
 connection = communicator.connect(EndpointConfig(Transport.Ethernet, DeviceType.CPU), 0).get()
 semaphore = mscclpp.Host2HostSemaphore(communicator, connection)
 def end():
+    sys.stdin.readline()
     semaphore.signal()
     bootstrap.send(b"x", 0, 7)
-threading.Timer(11, end).start()
+threading.Thread(target=end).start()
 waiting = threading.Thread(target=semaphore.wait, args=(-1,))
 waiting.start()
 bootstrap.recv(0, 7)
@@ -177,9 +179,18 @@ waiting.join()
 
 
 def test_the_log_says_plainly_what_a_long_wait_is_for():
-    command = [sys.executable, "-c", WAITS]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0, run.stderr
-    assert "waiting for a signal from rank 0 (for 1" in run.stderr, run.stderr
-    assert "rank 0: waiting for recv from rank 0 with tag 7 (for 1" in run.stderr, run.stderr
-    assert "waiting for waiting for" not in run.stderr, run.stderr
+    expected = {"waiting for a signal from rank 0 (for 1", "rank 0: waiting for recv from rank 0 with tag 7 (for 1"}
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITS], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdin and program.stderr
+        limit = threading.Timer(120, program.kill)
+        limit.start()
+        said = ""
+        # Until both waits have been logged, or the program is ended.
+        while not all(text in said for text in expected) and (line := program.stderr.readline()):
+            said += line
+        _, rest = program.communicate("\n")
+        limit.cancel()
+    assert program.returncode == 0, said + rest
+    assert "waiting for waiting for" not in said + rest

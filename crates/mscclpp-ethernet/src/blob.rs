@@ -76,6 +76,6 @@ mod tests {
         let mut newer = bytes;
         newer[4] += 1;
         let text = RegionBlob::decode(&newer, 5, 6).unwrap_err().to_string();
-        assert!(text.contains("version 3") && text.contains("version 2"), "{text}");
+        assert!(text.contains("version 4") && text.contains("version 3"), "{text}");
     }
 }

@@ -6,6 +6,7 @@
 //! 2  update     0                            0                region, offset, value
 //! 3  flush      0                            0                ticket
 //! 4  complete   0                            0                ticket
+//! 5  goodbye    0                            0                nothing; no frame follows
 //! ```
 //! Each frame is a header that [`mscclpp_net::links::header`] seals and numbers. A fault is reported on the link, as a
 //! complaint.
@@ -26,6 +27,8 @@ pub(crate) enum Frame {
     Flush { ticket: u64 },
     /// The answer to a flush.
     Complete { ticket: u64 },
+    /// The queue was dropped, and all that it was given has been sent. An end without this is a failure.
+    Goodbye,
 }
 
 /// What one end finds wrong with what the other sent.
@@ -87,6 +90,7 @@ impl From<Frame> for Fields {
             Frame::Update { region, offset, value } => (2, [region, offset, value], None),
             Frame::Flush { ticket } => (3, [ticket, 0, 0], None),
             Frame::Complete { ticket } => (4, [ticket, 0, 0], None),
+            Frame::Goodbye => (5, [0; 3], None),
         };
         Self { kind, flag: u8::from(checksum.is_some()), small: checksum.unwrap_or(0), numbers }
     }
@@ -104,6 +108,7 @@ impl TryFrom<Fields> for Frame {
             (2, 0) => Self::Update { region: a, offset: b, value: c },
             (3, 0) => Self::Flush { ticket: a },
             (4, 0) => Self::Complete { ticket: a },
+            (5, 0) => Self::Goodbye,
             _ => return Err(BadHeader::Kind { kind }),
         })
     }
@@ -124,12 +129,13 @@ mod tests {
     use super::*;
 
     const KEY: SealKey = [7; 16];
-    const FRAMES: [Frame; 5] = [
+    const FRAMES: [Frame; 6] = [
         Frame::Write { region: 1, offset: 2, len: 3, checksum: None },
         Frame::Write { region: u64::MAX, offset: u64::MAX, len: u64::MAX, checksum: Some(u32::MAX) },
         Frame::Update { region: 4, offset: 8, value: u64::MAX },
         Frame::Flush { ticket: 9 },
         Frame::Complete { ticket: 9 },
+        Frame::Goodbye,
     ];
 
     #[test]
@@ -176,8 +182,10 @@ mod tests {
 
     #[test]
     fn sealed_nonsense_is_refused() {
-        // 5 to 8 is said on links.
-        for (kind, flag) in [(0, 0), (5, 0), (6, 0), (7, 0), (8, 0), (9, 0), (255, 0), (1, 2), (2, 1)] {
+        // 6 to 10 are said on links.
+        for (kind, flag) in
+            [(0, 0), (6, 0), (7, 0), (8, 0), (9, 0), (10, 0), (255, 0), (1, 2), (2, 1), (5, 1)]
+        {
             let header = Outbound::new(&KEY).seal(Fields { kind, flag, ..Fields::default() });
             let refused = Frame::open(&mut Inbound::new(&KEY), &header);
             assert_eq!(refused, Err(BadHeader::Kind { kind }.into()));

@@ -53,6 +53,7 @@ impl Victim {
             let region = if chunk[1] == 0 { number(2) } else { self.0.region.id() };
             let (offset, third) = (number(10), number(18));
             said.extend(outbound.seal(match chunk[0] % 4 {
+                0 if third == 0 => Frame::Goodbye,
                 0 => Frame::Flush { ticket: third },
                 1 => Frame::Update { region, offset, value: third },
                 2 => Frame::Write { region, offset, len: third, checksum: None },

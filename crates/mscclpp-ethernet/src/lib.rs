@@ -31,8 +31,9 @@
 //! # How a dead peer is seen
 //! Beside its queues, a connection has a *link*: a TCP connection that is silent, and open as long as the peer's
 //! endpoint. When the link ends, or the peer's host falls silent, the connection fails. One thread per provider watches
-//! all links. Over the link, a receiving end also reports that it refused something, or that the network drops the
-//! packets of a data connection alone.
+//! all links. Over the link, a receiving end also reports that it refused something, that the network drops the
+//! packets of a data connection alone, or that a data connection ended without a goodbye. Who holds a peer for lost says
+//! so to it.
 
 mod blob;
 mod claims;
@@ -74,7 +75,7 @@ pub(crate) use settings::Settings;
 
 /// The protocol. Its version is raised with every change of frames or blobs, and of what [`mscclpp_net::links`] sends.
 const PROTOCOL: Protocol =
-    Protocol { name: "mscclpp-ethernet", title: "Ethernet", magic: *b"MSCE", version: 2 };
+    Protocol { name: "mscclpp-ethernet", title: "Ethernet", magic: *b"MSCE", version: 3 };
 
 /// The provider of [`Transport::ETHERNET`].
 ///

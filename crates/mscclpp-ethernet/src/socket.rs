@@ -3,6 +3,7 @@
 use std::{io, net::TcpStream, os::fd::AsRawFd, time::Duration};
 
 use mscclpp_net::socket::Liveness;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The sending end must not limit how long data stays unacknowledged: a peer that is stopped, or slower than this side,
 /// closes its window for as long as it likes. The link beside it shows when the peer is gone; probes clean up what
@@ -112,6 +113,13 @@ pub(crate) unsafe fn receive(stream: &TcpStream, pieces: &[Piece], block: bool) 
 
 fn check(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// Whether the peer, or somebody between the two, has ended the connection. Does not block.
+pub(crate) fn has_ended(stream: &TcpStream) -> bool {
+    let mut polled = [PollFd::new(stream, PollFlags::RDHUP)];
+    // Errors and resets are told in any case. If the system cannot tell, the next call on the socket does.
+    poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// Whether a failed call only has to be repeated, later or at once.

@@ -242,7 +242,7 @@ fn a_peer_of_another_version_is_an_error_that_names_both() {
     bytes[at + 4] += 1;
     let newer = Endpoint::deserialize(&bytes).unwrap();
     let error = a.context.connect(&a.endpoint, &newer).unwrap_err().to_string();
-    assert!(error.contains("version 3") && error.contains("version 2"), "{error}");
+    assert!(error.contains("version 4") && error.contains("version 3"), "{error}");
 
     // One whose address is as ours, and that speaks otherwise.
     let (listener, elsewhere) = listen_as(&b);
@@ -252,7 +252,7 @@ fn a_peer_of_another_version_is_an_error_that_names_both() {
         listener.accept().unwrap().0.write_all(&challenge).unwrap();
     });
     let error = a.context.connect(&a.endpoint, &elsewhere).unwrap_err().to_string();
-    assert!(error.contains("version 7") && error.contains("version 2"), "{error}");
+    assert!(error.contains("version 7") && error.contains("version 3"), "{error}");
     thread.join().unwrap();
 }
 

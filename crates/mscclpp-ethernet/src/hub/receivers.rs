@@ -101,18 +101,21 @@ impl Acceptor for Receivers {
     }
 }
 
-/// Tells the peer how receiving ended, where the peer may not know.
+/// Has both sides know how receiving ended, unless both do.
 fn report(end: End, seat: Seat) {
     match end {
+        // What came is wrong. The peer may think that all is well.
         End::Fault(fault) => seat.refuse(fault.complaint(), fault.to_string()),
-        // The link tells what became of the peer, if it ends too.
-        End::Closed => {}
-        End::Io(error) => {
-            tracing::debug!(target: "mscclpp::conn", %error, "a peer's connection ended");
-            if is_silence(&error) {
-                seat.report_silence();
-            }
-        }
+        // The peer dropped its queue, and all of it has come; or the endpoint here was closed, and the link has said
+        // goodbye, or ends with this process.
+        End::Goodbye | End::Closed => {}
+        // The peer's process or its connection failed, or somebody between the two ended the stream. If the process died,
+        // or has closed its endpoint, its link says so within the time that a suspicion has.
+        End::Cut(at) => seat.report_broken(format!("what it sends ended {at}")),
+        // The network drops what is sent to the peer.
+        End::Io(error) if is_silence(&error) => seat.report_silence(),
+        // A reset, by the peer's system or by somebody between the two: as a stream that was cut.
+        End::Io(error) => seat.report_broken(format!("receiving from it failed: {error}")),
     }
 }
 

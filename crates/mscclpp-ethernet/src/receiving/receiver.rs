@@ -1,7 +1,10 @@
-use std::{io, ops::Range};
+use std::{fmt, io, ops::Range};
 
 use crc32fast::Hasher;
-use mscclpp_net::links::header::{BadHeader, HEADER, Inbound, Outbound};
+use mscclpp_net::{
+    links::header::{BadHeader, HEADER, Inbound, Outbound},
+    socket::is_silence,
+};
 
 use crate::{
     frame::{Fault, Frame},
@@ -37,12 +40,34 @@ pub(crate) struct Receiver<W> {
 /// How receiving ended.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// The peer has sent everything, or this side has closed.
+    /// The peer has sent everything, and has said so.
+    Goodbye,
+    /// This side has closed.
     Closed,
+    /// The stream ended without a goodbye.
+    Cut(CutAt),
     /// The socket failed.
     Io(io::Error),
     /// What arrived cannot be accepted.
     Fault(Fault),
+}
+
+/// Where a stream ended that should have gone on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CutAt {
+    BetweenFrames,
+    Header,
+    Data,
+}
+
+impl fmt::Display for CutAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BetweenFrames => "between two messages, and without a goodbye",
+            Self::Header => "inside the header of a message",
+            Self::Data => "inside the data of a write",
+        })
+    }
 }
 
 impl From<Fault> for End {
@@ -125,8 +150,15 @@ impl<W: Wire> Receiver<W> {
             Frame::Flush { ticket } => {
                 self.settle(0)?;
                 let answer = self.outbound.seal(Frame::Complete { ticket });
-                Ok(self.wire.send(&answer)?)
+                match self.wire.send(&answer) {
+                    // The system tells this once, so it has to be kept.
+                    Err(error) if is_silence(&error) => Err(error.into()),
+                    // A peer that does not wait for it may have gone with a goodbye, which is still to be read. If not, that is
+                    // seen when what comes ends.
+                    _ => Ok(()),
+                }
             }
+            Frame::Goodbye => Err(End::Goodbye),
             Frame::Complete { .. } => Err(Fault::Header(BadHeader::Kind { kind: header[0] }).into()),
         }
     }
@@ -141,13 +173,15 @@ impl<W: Wire> Receiver<W> {
             self.buffer.copy_within(self.filled.clone(), 0);
             self.filled = 0..len;
         }
-        let count = self.receive_into(Piece::NONE, self.filled.end..BUFFER)?;
+        let at = if self.filled.is_empty() { CutAt::BetweenFrames } else { CutAt::Header };
+        let count = self.receive_into(Piece::NONE, self.filled.end..BUFFER, at)?;
         self.filled.end += count;
         Ok(())
     }
 
-    /// Receives into `first`, and what is beyond that into a part of the buffer.
-    fn receive_into(&mut self, first: Piece, part: Range<usize>) -> Result<usize, End> {
+    /// Receives into `first`, and what is beyond that into a part of the buffer. `at` says where it would be cut if the
+    /// stream ends here.
+    fn receive_into(&mut self, first: Piece, part: Range<usize>, at: CutAt) -> Result<usize, End> {
         let Self { wire, placer, regions, buffer, .. } = self;
         // Bytes that came before the connection was cut can still be had.
         if regions.claims().cut_for().is_some() {
@@ -168,7 +202,7 @@ impl<W: Wire> Receiver<W> {
         // SAFETY: `first` is nothing, a checked range of host memory that is claimed (and so is not freed before this
         // returns), or a chunk that no copy uses; the buffer is this value's.
         match unsafe { wire.receive(&pieces, &mut idle)? } {
-            0 => Err(End::Closed),
+            0 => Err(End::Cut(at)),
             count => Ok(count),
         }
     }
@@ -212,7 +246,7 @@ impl<W: Wire> Receiver<W> {
             // The buffer is empty, or there would be no rest. Behind a long write most likely comes another, whose bytes
             // should go directly to their place.
             let room = if rest.len >= BUFFER { SMALL } else { BUFFER };
-            let count = self.receive_into(rest, 0..room)?;
+            let count = self.receive_into(rest, 0..room, CutAt::Data)?;
             let direct = count.min(rest.len);
             rest = rest.after(direct);
             self.filled = 0..count - direct;

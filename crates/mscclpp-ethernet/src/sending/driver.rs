@@ -33,6 +33,8 @@ const MAX_GATHERED: usize = MAX_PIECES / 2;
 const GATHERED_BYTES: usize = 256 << 10;
 /// How often waits check whether they still make sense.
 pub(super) const LOOK: Duration = Duration::from_millis(200);
+/// How often a driver without work looks whether the connection is still there.
+const IDLE_LOOK: Duration = Duration::from_secs(1);
 /// How long a dropped queue may make no progress before it is given up.
 const STUCK: Duration = Duration::from_secs(10);
 /// How long it waits for the peer to have taken everything.
@@ -74,6 +76,8 @@ enum Stop {
     /// The connection is broken, or the link has ended.
     Broken,
     Io(io::Error),
+    /// The peer's end is closed.
+    Ended,
     Device(mscclpp_gpu::Error),
 }
 
@@ -99,6 +103,7 @@ impl Driver {
             Ok(()) => self.part(),
             Err(Stop::Broken) => self.connection.cut(),
             Err(Stop::Io(error)) => self.connection.fail(format!("sending to it failed: {error}")),
+            Err(Stop::Ended) => self.connection.fail("it ended the connection".to_owned()),
             Err(Stop::Device(error)) => {
                 self.connection.cut();
                 self.connection.link.fail(CoreError::Gpu(error));
@@ -113,7 +118,9 @@ impl Driver {
             self.prepare()?;
             if self.frames.is_empty() {
                 if !self.rest()? {
-                    return Ok(());
+                    // Behind all that was given: the peer takes an end without this for a failure.
+                    let goodbye = self.connection.outbound.seal(Frame::Goodbye);
+                    return self.send_pieces(&mut [Piece::of(&goodbye)]);
                 }
                 continue;
             }
@@ -272,6 +279,9 @@ impl Driver {
                 Ok(count) => count,
                 Err(error) if socket::is_not_now(&error) => {
                     self.check()?;
+                    if socket::has_ended(&self.connection.stream) {
+                        return Err(Stop::Ended);
+                    }
                     if self.connection.closing.load(Ordering::Acquire) && progress.elapsed() > STUCK {
                         return Err(Stop::Io(io::ErrorKind::TimedOut.into()));
                     }
@@ -299,6 +309,7 @@ impl Driver {
     /// Waits for something to do; false once the queue is dropped and everything sent.
     fn rest(&self) -> Result<bool, Stop> {
         let busy = self.connection.settings.busy;
+        let mut looked = Instant::now();
         let mut began: Option<Instant> = None;
         loop {
             // Before the backlog is looked at: what was given before the queue was dropped must be seen.
@@ -316,9 +327,16 @@ impl Driver {
             if !busy.is_zero() && began.get_or_insert_with(Instant::now).elapsed() < busy {
                 std::hint::spin_loop();
             } else {
-                // A wake-up that came before this returns at once. The limit is for links that fail without one.
-                std::thread::park_timeout(Duration::from_secs(1));
+                // A wake-up that came before this returns at once. The limit is for links that fail without one, and for
+                // connections that end while nothing is sent: the peer may wait for what would be sent next.
+                std::thread::park_timeout(IDLE_LOOK);
                 began = None;
+                if looked.elapsed() >= IDLE_LOOK {
+                    looked = Instant::now();
+                    if socket::has_ended(&self.connection.stream) {
+                        return Err(Stop::Ended);
+                    }
+                }
             }
         }
     }
@@ -341,7 +359,11 @@ impl Driver {
                     );
                     true
                 }
-                Err(_) => false,
+                // The peer had not taken everything.
+                Err(error) => {
+                    self.connection.fail(format!("not all that was sent has come: {error}"));
+                    false
+                }
             };
         }
     }

@@ -85,6 +85,13 @@ impl Seat {
     pub fn report_silence(self) {
         self.shared.commands.send(Command::ReportSilence { request: self.request });
     }
+
+    /// Reports that the connection ended although neither side had said that it would, for this `reason`. If its link still
+    /// lives, the peer is told on it, which ends it: the peer may not know. Links back to the peer become suspect, because
+    /// what this side waits for over them may have been lost.
+    pub fn report_broken(self, reason: String) {
+        self.shared.commands.send(Command::ReportBroken { request: self.request, reason });
+    }
 }
 
 impl Drop for Seat {

@@ -11,6 +11,8 @@ pub(super) enum Message {
     Refused(Complaint),
     /// The network drops the packets of a data connection of the link.
     Silence,
+    /// A connection between the two endpoints broke, as this side sees it.
+    Broken,
     /// So many bytes, one at least, of the reason of a failure; others may follow.
     Reason { piece: [u8; PIECE], len: u8 },
     /// The endpoint's owner has failed, for the reason that was said before.
@@ -54,6 +56,7 @@ const REFUSED: u8 = 6;
 const SILENCE: u8 = 7;
 const REASON: u8 = 8;
 const FAILED: u8 = 9;
+const BROKEN: u8 = 10;
 
 impl From<Message> for Fields {
     fn from(message: Message) -> Self {
@@ -71,6 +74,7 @@ impl From<Message> for Fields {
                 Self { kind: REASON, flag: len, numbers, ..Self::default() }
             }
             Message::Failed => Self { kind: FAILED, ..Self::default() },
+            Message::Broken => Self { kind: BROKEN, ..Self::default() },
         }
     }
 }
@@ -92,6 +96,7 @@ impl TryFrom<Fields> for Message {
                 Ok(Self::Reason { piece, len })
             }
             (FAILED, 0) => Ok(Self::Failed),
+            (BROKEN, 0) => Ok(Self::Broken),
             _ => Err(BadHeader::Kind { kind }),
         }
     }
@@ -106,9 +111,8 @@ mod tests {
         let complaint = Complaint { code: 9, values: [1, 2, u64::MAX] };
         let piece = std::array::from_fn(|i| i as u8);
         let reason = Message::Reason { piece, len: 24 };
-        for message in
-            [Message::Goodbye, Message::Refused(complaint), Message::Silence, reason, Message::Failed]
-        {
+        let others = [Message::Goodbye, Message::Silence, Message::Failed, Message::Broken];
+        for message in others.into_iter().chain([Message::Refused(complaint), reason]) {
             assert_eq!(Message::try_from(Fields::from(message)), Ok(message));
         }
     }
@@ -123,7 +127,7 @@ mod tests {
 
     #[test]
     fn what_does_not_belong_on_a_link_is_refused() {
-        for kind in [0, 1, 4, 10, 255] {
+        for kind in [0, 1, 4, 11, 255] {
             let fields = Fields { kind, ..Fields::default() };
             assert_eq!(Message::try_from(fields), Err(BadHeader::Kind { kind }));
         }

@@ -44,6 +44,8 @@
 //!    dies does not. This is how a peer that left is told from one that is lost. Trouble on data connections is never
 //!    more than a suspicion.
 //! 3. Little is said on a link before it ends. It always fits the socket's buffer, so nothing waits to be sent.
+//! 4. Who holds a peer for lost tells it so, on the peer's links to the same endpoint: it may be alive, and wait there for
+//!    what will never be sent.
 
 mod accepted;
 mod address;
@@ -155,6 +157,11 @@ enum Command {
     /// Nothing comes on a data connection any more.
     ReportSilence {
         request: Request,
+    },
+    /// A data connection ended as it should not.
+    ReportBroken {
+        request: Request,
+        reason: String,
     },
     /// The peer to which that link leads is told that this side has failed.
     TellFailure {

@@ -98,6 +98,14 @@ impl OutboundLink {
                 "the network swallows a connection that carries data, or its answers, and not others; a firewall's \
                  rules or state may be why",
             ),
+            // What this side saw itself says more.
+            Ok(Message::Broken) => match self.suspicion.take() {
+                Some((_, reason)) => self.lost(&reason),
+                None => self.lost(
+                    "its process lives, and says that a connection between the two broke; something between them, or the \
+                     failure of one end, may be why",
+                ),
+            },
             Ok(Message::Failed) => LinkEnd::Failed(std::mem::take(&mut self.reason)),
             Ok(Message::Reason { .. }) => self.hostile("it says more of its failure than fits".to_owned()),
             Err(bad) => self.hostile(bad.to_string()),

@@ -1,7 +1,7 @@
 //! The thread that accepts connections, shakes hands, and sees peers go.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     net::TcpListener,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
@@ -42,6 +42,8 @@ pub(super) struct Service {
     handshakes: BTreeMap<u64, Accepted>,
     inbound: HashMap<u64, InboundLink>,
     outbound: HashMap<u64, OutboundLink>,
+    /// Own endpoints, and those of peers that were told that this side has failed.
+    failed: HashSet<(Name, Name)>,
     /// When to go on accepting: there were more than one turn takes, or the system had no descriptor or memory.
     resume_accepting: Option<Instant>,
     /// Whether that was logged, and nobody has been accepted since.
@@ -64,6 +66,7 @@ impl Service {
             handshakes: BTreeMap::new(),
             inbound: HashMap::new(),
             outbound: HashMap::new(),
+            failed: HashSet::new(),
             resume_accepting: None,
             pause_reported: false,
         })
@@ -96,7 +99,7 @@ impl Service {
     }
 
     fn read_links(&mut self, ready: &[Ready], now: Instant) {
-        let mut silent = Vec::new();
+        let (mut silent, mut lost) = (Vec::new(), Vec::new());
         for Ready { token, .. } in ready {
             if let Some(end) = self.inbound.get(token).and_then(InboundLink::end)
                 && let Some(link) = self.inbound.remove(token)
@@ -106,6 +109,7 @@ impl Service {
             }
             let Some(link) = self.outbound.get_mut(token) else { continue };
             if let Some(end) = link.read() {
+                lost.extend(matches!(end, LinkEnd::Lost(_)).then_some(link.request));
                 link.events().ended(end);
                 self.outbound.remove(token);
             }
@@ -116,9 +120,13 @@ impl Service {
         }
         self.outbound.retain(|_, link| {
             let Some(end) = link.overdue(now) else { return true };
+            lost.push(link.request);
             link.events().ended(end);
             false
         });
+        for request in lost {
+            self.ways_back_of(&request).for_each(|link| link.say(Message::Broken));
+        }
     }
 
     fn advance_handshakes(&mut self, ready: &[Ready], now: Instant) {
@@ -155,6 +163,11 @@ impl Service {
     /// The links, one as a rule, to which a connection belongs.
     fn links_of(&self, request: &Request) -> impl Iterator<Item = &InboundLink> {
         self.inbound.values().filter(|link| link.request.is_of_the_link_of(request))
+    }
+
+    /// The links from the peer to which a connection was asked for, to where it was asked for.
+    fn ways_back_of(&self, request: &Request) -> impl Iterator<Item = &InboundLink> {
+        self.inbound.values().filter(|link| link.request.is_way_back_of(request))
     }
 
     fn let_in(
@@ -203,8 +216,10 @@ impl Service {
                 }
                 Command::Refuse { request, complaint, reason } => self.refuse(&request, complaint, &reason),
                 Command::ReportSilence { request } => self.report_silence(&request, now),
+                Command::ReportBroken { request, reason } => self.report_broken(&request, &reason, now),
                 Command::TellFailure { request, reason } => {
-                    let back = self.inbound.values().filter(|link| link.request.is_way_back_of(&request));
+                    self.failed.insert((request.from, request.endpoint));
+                    let back = self.ways_back_of(&request);
                     back.for_each(|link| failure(&reason).for_each(|message| link.say(message)));
                 }
                 Command::CloseEndpoint { name } => self.close_endpoint(&name),
@@ -239,6 +254,16 @@ impl Service {
         self.suspect_way_back(request, "the network swallows a connection of its that carries data", now);
     }
 
+    fn report_broken(&mut self, request: &Request, reason: &str, now: Instant) {
+        // A peer that was told that this side has failed cuts what it sends here, and that is no news.
+        if self.failed.contains(&(request.endpoint, request.from)) {
+            return;
+        }
+        tracing::info!(target: "mscclpp::conn", reason, "a peer's connection broke");
+        self.links_of(request).for_each(|link| link.say(Message::Broken));
+        self.suspect_way_back(request, reason, now);
+    }
+
     /// Suspects the links to the peer that made this request: if it is lost, waiting for it over them is in vain.
     fn suspect_way_back(&mut self, request: &Request, reason: &str, now: Instant) {
         let back = self.outbound.values_mut().filter(|link| link.request.is_way_back_of(request));
@@ -246,6 +271,7 @@ impl Service {
     }
 
     fn close_endpoint(&mut self, name: &Name) {
+        self.failed.retain(|(own, _)| own != name);
         self.inbound.retain(|_, link| {
             let leads_there = link.request.endpoint == *name;
             if leads_there {

@@ -373,3 +373,35 @@ fn the_last_owner_may_be_the_thread_itself() {
     b.links.close_endpoint(b.address.name);
     until("end of the thread", || shared.strong_count() == 0);
 }
+
+#[test]
+fn a_connection_that_breaks_is_known_to_both() {
+    let reason = |end: LinkEnd| match end {
+        LinkEnd::Lost(reason) => reason,
+        other => panic!("{other}"),
+    };
+    // Seen by who receives on it.
+    let (a, b) = (Process::start(), Process::start());
+    let (ab, ba) = (a.dial(&b), b.dial(&a));
+    let _data = ab.link.open_data().unwrap();
+    b.taken.last().report_broken("it was cut".to_owned());
+    assert!(reason(ab.end()).contains("broke"));
+    assert!(reason(ba.end()).starts_with("it was cut"));
+    // By who sends on it.
+    let (ab, ba) = (a.dial(&b), b.dial(&a));
+    ab.link.suspicions().report("sending failed".to_owned());
+    assert!(reason(ab.end()).starts_with("sending failed"));
+    assert!(reason(ba.end()).contains("broke"));
+}
+
+#[test]
+fn who_has_said_that_it_failed_goes_on_when_its_peer_gives_up() {
+    let (a, b) = (Process::start(), Process::start());
+    let (ab, ba) = (a.dial(&b), b.dial(&a));
+    let _data = ab.link.open_data().unwrap();
+    ba.link.tell_failure("a proxy failed".to_owned());
+    assert!(matches!(ab.end(), LinkEnd::Failed(_)));
+    b.taken.last().report_broken("it was cut".to_owned());
+    let more = ba.events.recv_timeout(Duration::from_secs(2));
+    assert!(more.is_err(), "{more:?}");
+}

@@ -1,0 +1,250 @@
+//! A TCP connection that somebody between two living processes ends: both know soon, also who only waits, on the host or
+//! in a kernel.
+
+mod support;
+
+use std::{
+    fmt, thread,
+    time::{Duration, Instant},
+};
+
+use mscclpp_core::{
+    Connection, Context, Device, Endpoint, EndpointConfig, Error, HostToDeviceSemaphore, HostToHostSemaphore,
+    Semaphore, SemaphoreStub, Transport, conformance::semaphore_waits,
+};
+use mscclpp_ethernet::{Ethernet, EthernetBuilder, Family};
+use mscclpp_net::links::header::HEADER;
+use mscclpp_test_support::LIMIT;
+use support::{
+    End, Words, arrived, context,
+    cutter::{Cut, Cutter},
+    mix, semaphores,
+};
+
+/// How soon a loss must be known, and how many times as long a busy machine may take.
+const NOTICE: Duration = Duration::from_secs(5);
+const PATIENCE: u32 = 10;
+/// Words of a write that its owner sends, and of one that is handed over.
+const FEW: usize = 100;
+const MANY: usize = 6000;
+/// What follows the handshake of the connection that carries data: two writes, each with a signal, and a flush.
+const FRAMES: [usize; 5] = [HEADER + 8 * FEW, HEADER, HEADER + 8 * MANY, HEADER, HEADER];
+/// How many pairs of processes are cut at a time. They sleep for most of it.
+const AT_ONCE: usize = 40;
+
+fn loopback() -> EthernetBuilder {
+    Ethernet::builder().interface("lo").family(Family::V4)
+}
+
+/// The port in an endpoint with that one address, and the bytes of the endpoint as if it were another.
+fn moved(endpoint: &Endpoint, port: Option<u16>) -> (u16, Vec<u8>) {
+    let mut bytes = endpoint.serialize().expect("an endpoint");
+    let at = bytes.windows(6).position(|window| window == [1, 4, 127, 0, 0, 1]).expect("one address") - 2;
+    let old = u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+    bytes[at..at + 2].copy_from_slice(&port.unwrap_or(old).to_le_bytes());
+    (old, bytes)
+}
+
+/// Connects `a` to `b` through a proxy that makes this cut.
+fn connect(a: &End, b: &Endpoint, cut: Option<Cut>) -> (Cutter, Connection) {
+    let cutter = Cutter::to(moved(b, None).0, cut);
+    let peer = Endpoint::deserialize(&moved(b, Some(cutter.port)).1).expect("an endpoint");
+    let connection = a.context.connect(&a.endpoint, &peer).expect("connecting");
+    (cutter, connection)
+}
+
+/// Sends everything. Errors are for who asks the connection.
+fn send(a: &End, b: &Words, ab: &Connection, semaphore: &HostToHostSemaphore) -> Result<(), Error> {
+    let (source, there) = (Words::new(&a.context, MANY), b.at_peer());
+    (0..MANY).for_each(|i| source.set(i, mix(i as u64)));
+    for count in [FEW, MANY] {
+        ab.write(&there, 0, &source.memory, 0, 8 * count as u64)?;
+        semaphore.signal()?;
+    }
+    ab.flush(LIMIT)
+}
+
+/// How long both sides took to know of a cut.
+fn play(cut: Cut) -> Duration {
+    let (a, b) = (End::with(loopback()), End::with(loopback()));
+    let (cutter, ab) = connect(&a, &b.endpoint, Some(cut));
+    let ba = b.connect(&a.endpoint);
+    let (at_a, at_b) = semaphores(&ab, &ba);
+    let target = Words::new(&b.context, MANY);
+    cutter.arm();
+    let began = Instant::now();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            for count in [FEW, MANY] {
+                at_b.wait(-1)?;
+                let wrong = (0..count).find(|i| target.at(*i) != mix(*i as u64));
+                assert_eq!(wrong, None, "a signal came before its data: {cut:?}");
+            }
+            at_b.wait(-1)
+        });
+        let sending = scope.spawn(|| send(&a, &target, &ab, &at_a));
+        while ab.check().is_ok() || ba.check().is_ok() || !waiting.is_finished() {
+            let known = format!("{:?} and {:?}, waiting {}", ab.check(), ba.check(), !waiting.is_finished());
+            if began.elapsed() > PATIENCE * NOTICE {
+                // So that nobody waits any longer.
+                at_b.semaphore().abort("the test gives up");
+                panic!("not known to both after {:?}: {cut:?}: {known}", began.elapsed());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let after = began.elapsed();
+        for connection in [&ab, &ba] {
+            let error = connection.check().expect_err("it has failed");
+            assert!(matches!(error, Error::PeerLost { .. }), "{cut:?}: {error}");
+        }
+        waiting.join().expect("no panic").expect_err("it waited for more than was sent");
+        let _ = sending.join().expect("no panic");
+        after
+    })
+}
+
+/// How many bytes of either side are in front of the first frame.
+fn handshake() -> [usize; 2] {
+    let (a, b) = (End::with(loopback()), End::with(loopback()));
+    let (cutter, ab) = connect(&a, &b.endpoint, None);
+    let ba = b.connect(&a.endpoint);
+    let (at_a, _at_b) = semaphores(&ab, &ba);
+    let target = Words::new(&b.context, MANY);
+    send(&a, &target, &ab, &at_a).expect("nothing is cut");
+    let [sent, answered] = cutter.passed();
+    ab.check().expect("nothing is cut");
+    // One flush was answered.
+    [sent - FRAMES.iter().sum::<usize>(), answered - HEADER]
+}
+
+struct Times(Vec<Duration>);
+
+impl fmt::Display for Times {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        write!(
+            f,
+            "{} cuts, known after {:?} (median) to {:?}",
+            sorted.len(),
+            sorted[sorted.len() / 2],
+            sorted[sorted.len() - 1]
+        )
+    }
+}
+
+/// Plays them, some at a time.
+fn play_all(cuts: &[Cut]) {
+    let mut times = Vec::new();
+    for cuts in cuts.chunks(AT_ONCE) {
+        thread::scope(|scope| {
+            let playing: Vec<_> = cuts.iter().map(|cut| scope.spawn(|| play(*cut))).collect();
+            times.extend(playing.into_iter().map(|playing| playing.join().expect("no panic")));
+        });
+    }
+    println!("{}", Times(times));
+}
+
+/// Whom a cut is shown to, and how.
+const MANNERS: [(bool, bool, bool); 6] = [
+    (false, true, true),
+    (false, false, true),
+    (false, true, false),
+    (true, true, true),
+    (true, false, true),
+    (true, true, false),
+];
+
+/// So many bytes behind the handshake.
+fn cut(
+    connection: usize,
+    handshake: [usize; 2],
+    after: usize,
+    (reset, dialler, listener): (bool, bool, bool),
+) -> Cut {
+    Cut { connection, after: [handshake[0] + after, handshake[1]], reset, dialler, listener }
+}
+
+#[test]
+fn a_cut_at_each_boundary_and_inside_frames_is_known_to_both() {
+    let handshake = handshake();
+    // The last one is behind all that is sent.
+    let boundaries = (0..=FRAMES.len()).map(|count| FRAMES[..count].iter().sum::<usize>());
+    let inside = [1, HEADER - 1, HEADER, FRAMES[0] - 1];
+    let places: Vec<_> = boundaries.chain(inside).collect();
+    let mut cuts: Vec<_> = MANNERS
+        .iter()
+        .flat_map(|manner| places.iter().map(|after| cut(1, handshake, *after, *manner)))
+        .collect();
+    // The link too. Who made it must see that, for who listens there hears nothing on it anyway.
+    cuts.extend(
+        MANNERS.iter().filter(|(_, dialler, _)| *dialler).map(|manner| cut(0, handshake, 0, *manner)),
+    );
+    play_all(&cuts);
+}
+
+#[test]
+#[ignore = "takes minutes: run it by hand after a change of how connections end"]
+fn a_thousand_cuts_are_known_to_both() {
+    let (handshake, all) = (handshake(), FRAMES.iter().sum::<usize>());
+    let cuts: Vec<_> = (1..=1000u64)
+        .map(|seed| {
+            let number = mix(seed) as usize;
+            // Headers are short, so half of the cuts are near one.
+            let near = FRAMES[..number % 6].iter().sum::<usize>() + (number >> 8) % HEADER;
+            let anywhere = (number >> 8) % (all + 1);
+            let after = if number >> 40 & 1 == 0 { near.min(all) } else { anywhere };
+            cut(1, handshake, after, MANNERS[(number >> 44) % MANNERS.len()])
+        })
+        .collect();
+    play_all(&cuts);
+}
+
+fn travel(stub: &SemaphoreStub) -> SemaphoreStub {
+    SemaphoreStub::deserialize(&stub.serialize().expect("serializing")).expect("reading")
+}
+
+/// The wait of a kernel on a simulated device.
+#[test]
+fn a_cut_ends_the_wait_of_a_kernel() {
+    let handshake = handshake();
+    let cpu = End::with(loopback());
+    let device: Context = context(loopback());
+    let config = EndpointConfig::new(Transport::ETHERNET, Device::gpu(1));
+    let endpoint = device.create_endpoint(config).expect("an endpoint");
+    let (cutter, to) = connect(&cpu, &endpoint, Some(cut(1, handshake, HEADER / 2, MANNERS[1])));
+    let back = device.connect(&endpoint, &arrived(&cpu.endpoint)).expect("connecting");
+    let (a, b) = (SemaphoreStub::new(&to).expect("a stub"), SemaphoreStub::new(&back).expect("a stub"));
+    let at_cpu = Semaphore::new(&a, &travel(&b)).expect("joining");
+    let at_device = Semaphore::new(&b, &travel(&a)).expect("joining");
+    let at_cpu = HostToHostSemaphore::new(&at_cpu).expect("the CPU's side");
+    let at_device = HostToDeviceSemaphore::new(&at_device).expect("the device's side");
+    cutter.arm();
+    at_cpu.signal().expect("a signal, half of which arrives");
+    // The number of polls is an end if the mend is missing, minutes later.
+    assert_eq!(semaphore_waits(at_device.semaphore(), 1 << 32, 1), 0, "half a signal is none");
+    let error = at_device.semaphore().check().expect_err("its wait was ended");
+    assert!(matches!(error, Error::PeerLost { .. }), "{error}");
+}
+
+#[test]
+fn a_queue_that_is_dropped_is_no_failure() {
+    let (a, b) = (End::open(), End::open());
+    let (ab, ba) = (a.connect(&b.endpoint), b.connect(&a.endpoint));
+    let (source, target) = (Words::new(&a.context, MANY), Words::new(&b.context, MANY));
+    let there = target.at_peer();
+    for round in 1..=20 {
+        source.set(MANY - 1, round);
+        let mut queue = ab.open_queue().expect("a queue");
+        let route = queue.route(&there, &source.memory).expect("a route");
+        queue.write(route, 0, 0, 8 * MANY as u64).expect("a write");
+        drop(queue);
+    }
+    ab.write(&there, 0, &source.memory, 0, 8).expect("a write");
+    // Longer than a suspicion lasts.
+    thread::sleep(Duration::from_secs(2));
+    ab.flush(LIMIT).expect("a flush");
+    ab.check().expect("nothing broke");
+    ba.check().expect("nothing broke");
+    assert_eq!(target.at(MANY - 1), 20);
+}

@@ -26,7 +26,8 @@
 //! An endpoint, as it is sent to peers, holds a random key. Both ends of every TCP connection prove that they have this
 //! key, and derive from it the key that seals the header of every frame. Every header names a region, an offset and a
 //! length, which are checked against the regions registered here. Nothing is encrypted, and data has no keyed check;
-//! see the book.
+//! see the book. That bits were changed by accident is noticed by TCP's own checksum, which misses some, and by CRC-32
+//! checksums if they are turned on: [`EthernetBuilder::checksums`], `MSCCLPP_ETHERNET_CHECKSUMS=1`.
 //!
 //! # How a dead peer is seen
 //! Beside its queues, a connection has a *link*: a TCP connection that is silent, and open as long as the peer's
@@ -37,6 +38,7 @@
 
 mod blob;
 mod claims;
+mod env;
 mod error;
 mod frame;
 #[cfg(any(fuzzing, test))]

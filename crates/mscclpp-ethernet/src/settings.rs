@@ -11,7 +11,8 @@ pub(crate) struct Settings {
     /// Bytes of a chunk of staging, and how many there are for each connection and direction.
     pub(crate) chunk: u64,
     pub(crate) chunks: usize,
-    pub(crate) checksums: bool,
+    /// If the program says; else the environment does.
+    pub(crate) checksums: Option<bool>,
     /// How long threads look for work before they sleep.
     pub(crate) busy: Duration,
     pub(crate) interface: Option<String>,
@@ -27,7 +28,7 @@ impl Default for Settings {
         Self {
             chunk: 1 << 20,
             chunks: 4,
-            checksums: false,
+            checksums: None,
             busy: if cores >= MANY_CORES { Duration::from_micros(100) } else { Duration::ZERO },
             interface: None,
             family: None,
@@ -63,9 +64,11 @@ impl EthernetBuilder {
     }
 
     /// Whether data that this side sends carries a checksum (CRC-32), beside the keyed check that every header has. It
-    /// costs a pass over the data at both ends. Off by default, because TCP has a (weak) checksum of its own.
+    /// costs a pass over the data at both ends. Takes precedence over `MSCCLPP_ETHERNET_CHECKSUMS`. Off by default: TCP has a
+    /// checksum of its own, which is weak. Without this, a bit that changes where that misses it, as in the memory of a
+    /// switch, arrives as data.
     pub fn checksums(mut self, on: bool) -> Self {
-        self.settings.checksums = on;
+        self.settings.checksums = Some(on);
         self
     }
 

@@ -4,7 +4,9 @@
 mod support;
 
 use std::{
-    fmt, thread,
+    env, fmt,
+    process::Command,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -162,7 +164,7 @@ fn cut(
     after: usize,
     (reset, dialler, listener): (bool, bool, bool),
 ) -> Cut {
-    Cut { connection, after: [handshake[0] + after, handshake[1]], reset, dialler, listener }
+    Cut { connection, after: [handshake[0] + after, handshake[1]], reset, dialler, listener, flips: false }
 }
 
 #[test]
@@ -247,4 +249,44 @@ fn a_queue_that_is_dropped_is_no_failure() {
     ab.check().expect("nothing broke");
     ba.check().expect("nothing broke");
     assert_eq!(target.at(MANY - 1), 20);
+}
+
+/// One bit of the data of the first write changes on its way.
+fn change_a_bit(checksums: EthernetBuilder) -> (Result<(), Error>, bool) {
+    let handshake = handshake();
+    let (a, b) = (End::with(checksums), End::with(loopback()));
+    let change = Cut { flips: true, ..cut(1, handshake, HEADER + 7, MANNERS[0]) };
+    let (cutter, ab) = connect(&a, &b.endpoint, Some(change));
+    let ba = b.connect(&a.endpoint);
+    cutter.arm();
+    let (source, target) = (Words::new(&a.context, FEW), Words::new(&b.context, FEW));
+    ab.write(&target.at_peer(), 0, &source.memory, 0, 8 * FEW as u64).expect("a write");
+    let result = ab.flush(LIMIT);
+    mscclpp_test_support::until("the end of the way back", || ba.check().is_err() == result.is_err());
+    (result, (0..FEW).any(|i| target.at(i) != 0))
+}
+
+#[test]
+fn a_changed_bit_is_found_by_checksums_alone() {
+    let (result, _) = change_a_bit(loopback().checksums(true));
+    let error = result.expect_err("the checksum is wrong");
+    assert!(error.to_string().contains("checksum") || format!("{error:?}").contains("checksum"), "{error:?}");
+    let (result, changed) = change_a_bit(loopback().checksums(false));
+    result.expect("nobody looks");
+    assert!(changed, "the bit was not changed");
+    // The environment decides where the program says nothing.
+    for (value, succeeds) in [("1", true), ("0", false)] {
+        let mut command = Command::new(env::current_exe().expect("a path"));
+        command.args(["--exact", "the_environment_turns_checksums_on", "--ignored"]);
+        let output = command.env("MSCCLPP_ETHERNET_CHECKSUMS", value).output().expect("a process");
+        assert_eq!(output.status.success(), succeeds, "{value}: {}", String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+#[test]
+#[ignore = "a part of the test above, which runs it with a variable set"]
+fn the_environment_turns_checksums_on() {
+    if env::var_os("MSCCLPP_ETHERNET_CHECKSUMS").is_some() {
+        change_a_bit(loopback()).0.expect_err("the checksum is wrong");
+    }
 }

@@ -11,8 +11,8 @@ use std::{
 };
 
 use mscclpp::{
-    Connection, Context, ContextExt, DeviceType, Endpoint, EndpointConfig, Error, channels::WeakConnection,
-    errors::CoreError,
+    Connection, Context, ContextBuilderExt, ContextExt, DeviceType, Endpoint, EndpointConfig, Error,
+    Ethernet, channels::WeakConnection, errors::CoreError,
 };
 use pyo3::{prelude::*, types::PyBytes};
 
@@ -49,14 +49,24 @@ impl PyContext {
 #[pymethods]
 impl PyContext {
     #[new]
-    fn new() -> Self {
-        Self::of(Context::new())
+    #[pyo3(signature = (*, ethernet_checksums=None))]
+    fn new(ethernet_checksums: Option<bool>) -> Self {
+        Self::of(match ethernet_checksums {
+            None => Context::new(),
+            Some(on) => {
+                // The first one that serves a transport is used.
+                let ethernet = Ethernet::builder().checksums(on).build();
+                Context::builder().provider(ethernet).default_providers().build()
+            }
+        })
     }
 
-    /// Makes a context of its own.
+    /// Makes a context of its own. `ethernet_checksums` says whether data that it sends over Ethernet has checksums, which
+    /// the receiver checks; if it is None, `MSCCLPP_ETHERNET_CHECKSUMS` does.
     #[staticmethod]
-    fn create() -> Self {
-        Self::new()
+    #[pyo3(signature = (*, ethernet_checksums=None))]
+    fn create(ethernet_checksums: Option<bool>) -> Self {
+        Self::new(ethernet_checksums)
     }
 
     /// Registers `size` bytes of device memory at the address `ptr` for `transports`. The memory must live as long as

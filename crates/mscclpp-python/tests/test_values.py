@@ -221,3 +221,11 @@ def test_misuse_says_what_is_wrong(call, words):
     with pytest.raises(Error, match=words) as caught:
         call()
     assert caught.value.code == ErrorCode.InvalidUsage or caught.value.code == ErrorCode.RemoteError
+
+
+def test_checksums_of_ethernet_can_be_chosen():
+    for chosen in (True, False, None):
+        mscclpp.Context(ethernet_checksums=chosen).close()
+        mscclpp.Context.create(ethernet_checksums=chosen).close()
+    with pytest.raises(TypeError):
+        mscclpp.Context(ethernet_checksums="yes")

@@ -6,9 +6,9 @@ mod receivers;
 
 use std::sync::Arc;
 
-use mscclpp_net::links::{Links, Options};
+use mscclpp_net::links::{self, Links, Options};
 
-use crate::{PROTOCOL, Settings, error::Result, regions::Regions};
+use crate::{PROTOCOL, Settings, env, error::Result, regions::Regions};
 pub(crate) use link_state::LinkState;
 use receivers::Receivers;
 
@@ -21,7 +21,10 @@ pub(crate) struct Hub {
 
 impl Hub {
     pub(crate) fn start(settings: &Settings) -> Result<Arc<Self>> {
-        let (settings, regions) = (settings.clone(), Arc::<Regions>::default());
+        let (mut settings, regions) = (settings.clone(), Arc::<Regions>::default());
+        if settings.checksums.is_none() {
+            settings.checksums = env::checksums().map_err(links::Error::from)?;
+        }
         let links = Links::start(
             PROTOCOL,
             Options {

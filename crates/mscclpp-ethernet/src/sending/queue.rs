@@ -46,7 +46,7 @@ pub(crate) fn open(
     // The driver waits in the call that sends; the owner says each time that it does not.
     stream.set_nonblocking(false).during("making a socket block")?;
     stream.set_write_timeout(Some(LOOK)).during("setting up a socket")?;
-    let checksums = settings.checksums;
+    let checksums = settings.checksums == Some(true);
     let connection =
         Arc::new(SendConnection::new(stream, outbound, link.clone(), suspicions, settings.clone()));
     let driver = Driver::new(connection.clone());

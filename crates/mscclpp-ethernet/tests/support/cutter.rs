@@ -25,6 +25,8 @@ pub(crate) struct Cut {
     pub(crate) reset: bool,
     pub(crate) dialler: bool,
     pub(crate) listener: bool,
+    /// Instead, the next byte of who made it is changed.
+    pub(crate) flips: bool,
 }
 
 /// Passes on what comes to its port, until it is dropped.
@@ -86,7 +88,7 @@ impl Drop for Cutter {
 fn relay(
     here: TcpStream,
     there: TcpStream,
-    cut: Option<(Cut, &AtomicBool)>,
+    mut cut: Option<(Cut, &AtomicBool)>,
     passed: Option<&[AtomicUsize; 2]>,
     stop: &AtomicBool,
 ) {
@@ -95,11 +97,15 @@ fn relay(
         stream.set_nodelay(true).expect("an option");
     }
     let look = Timespec::try_from(Duration::from_millis(50)).ok();
+    let mut flip = false;
     while !stop.load(Ordering::Relaxed) {
-        if let Some((cut, _)) = cut.filter(|(cut, armed)| {
+        if let Some((due, _)) = cut.filter(|(cut, armed)| {
             armed.load(Ordering::Relaxed) && so_far[0] >= cut.after[0] && so_far[1] >= cut.after[1]
         }) {
-            return end(here, there, cut, stop);
+            if !due.flips {
+                return end(here, there, due, stop);
+            }
+            (cut, flip) = (None, true);
         }
         let mut polled = [&here, &there].map(|stream| PollFd::new(stream, PollFlags::IN));
         let _ = poll(&mut polled, look.as_ref());
@@ -114,6 +120,9 @@ fn relay(
             }
             // Whoever ends it ends both.
             let Ok(count @ 1..) = from.read(&mut bytes[..room]) else { return };
+            if side == 0 && std::mem::take(&mut flip) {
+                bytes[0] ^= 1;
+            }
             if to.write_all(&bytes[..count]).is_err() {
                 return;
             }

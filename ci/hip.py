@@ -18,7 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGETS = ["gfx90a", "gfx942", "gfx1100"]
 # What only a CUDA compiler has, and simulated devices imitate: HIP's warps are 64 wide, and masks of them 64 bits.
-ONLY_CUDA = ["crates/mscclpp-gpu/tests/builtins/", "crates/mscclpp-gpu/tests/kernels.cu", "tests/kernels/plain.cu"]
+ONLY_CUDA = [
+    "crates/mscclpp-gpu/tests/builtins/",
+    "crates/mscclpp-gpu/tests/kernels.cu",
+    "crates/mscclpp-gpu/tests/overruns.cu",
+    "tests/kernels/plain.cu",
+]
 
 # The instructions that orders.cu is searched for.
 WORDS = {

@@ -338,8 +338,8 @@ impl Connection {
     }
 
     /// Makes it fail: every call on it fails with `error` from now on, and device waits on its semaphores return false. Does
-    /// nothing if it has failed already. Does not block. The peer is not
-    /// told for what reason; over Ethernet it sees within seconds that this side has given up, and its end fails too.
+    /// nothing if it has failed already. Does not block. The peer is not told the reason ([`Connection::tell_failure`] does
+    /// that). Over Ethernet it sees within seconds that this side has given up, and its end fails too.
     pub fn fail(&self, error: Error) {
         self.inner.monitor.fail(error);
     }

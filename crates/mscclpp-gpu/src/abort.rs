@@ -140,8 +140,8 @@ impl<A: Abort + ?Sized> Abort for &A {
     }
 }
 
-/// How long what they asked for has after kernels that end late, and how long kernels have to end after an abort. Their waits see it within about a millisecond, or later on a busy
-/// machine.
+/// How long kernels have to end after an abort, which their waits see within about a millisecond, or later on a busy machine.
+/// Also how long others have, at least, to carry out what kernels asked them for that ended shortly before the limit.
 const AFTER_ABORT: Duration = Duration::from_secs(5);
 /// How many peers a message names.
 const NAMED: usize = 8;

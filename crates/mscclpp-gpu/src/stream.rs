@@ -97,8 +97,8 @@ impl Stream {
     ///
     /// # Errors
     /// If the work is complete: the error of [`Abort::check`], such as the loss of a peer. If it was aborted: an error
-    /// that was known before, otherwise [`Error::Timeout`](crate::Error::Timeout), which names peers as that of [`Stream::synchronize_timeout`] does, those
-    /// of `what` among them. An error of the work.
+    /// that was known before, otherwise [`Error::Timeout`](crate::Error::Timeout). It names peers as the one of
+    /// [`Stream::synchronize_timeout`] does, and those of `what`. An error of the work.
     pub fn synchronize_or_abort<A: Abort + ?Sized>(
         &self,
         limit: Duration,

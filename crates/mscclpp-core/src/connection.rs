@@ -296,7 +296,8 @@ impl Connection {
     pub(crate) fn await_retired(&self, number: u64, timeout: Duration) -> Result<()> {
         let what = "what a queue was given that has been dropped";
         match self.until(what, timeout, || Ok(self.inner.retired.has_landed(number)))? {
-            true => Ok(()),
+            // A failure counts as landed too, and may have come since it was looked for.
+            true => self.check(),
             false => Err(Error::Timeout {
                 operation: format!(
                     "waiting until {} has what a queue was given that has been dropped, which a signal must not overtake",

@@ -176,23 +176,24 @@ fn candidates(toolkits: &[PathBuf]) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The folder with CUDA's own headers, such as `cuda_fp16.h`: that of the wheels that NVRTC came with, or a toolkit's, if
-/// they are of NVRTC's major version. Others need not compile.
+/// The folders with CUDA's own headers: that with `cuda_fp16.h`, of the wheels that NVRTC came with, or a toolkit's, if
+/// they are of NVRTC's major version (others need not compile); and the one for `cuda/std`, if that is apart, as from CUDA 13 on.
 ///
 /// # Errors
 /// [`Error::System`], with everything that was tried, if there is no NVRTC.
-pub(crate) fn cuda_headers() -> Result<Option<PathBuf>> {
+pub(crate) fn cuda_headers() -> Result<Vec<PathBuf>> {
     let nvrtc = library()?;
     let (major, _) = version(nvrtc)?;
     let wheels = Path::new(nvrtc.path()).ancestors().skip(2).take(2);
     let wheels = wheels.flat_map(|folder| ["include", "cuda_runtime/include"].map(|name| folder.join(name)));
     let toolkits = env::cuda_toolkits().into_iter().map(|home| home.join("include"));
-    Ok(wheels.chain(toolkits).find(|folder| {
+    let found = wheels.chain(toolkits).find(|folder| {
         let runtime = std::fs::read_to_string(folder.join("cuda_runtime_api.h")).unwrap_or_default();
         let mut lines = runtime.lines().filter_map(|line| line.strip_prefix("#define CUDART_VERSION"));
         let version = lines.find_map(|number| number.trim().parse::<c_int>().ok());
         version.is_some_and(|version| version / 1000 == major) && folder.join("cuda_fp16.h").is_file()
-    }))
+    });
+    Ok(found.into_iter().flat_map(|folder| [folder.join("cccl"), folder]).filter(|f| f.is_dir()).collect())
 }
 
 fn check(nvrtc: &Nvrtc, result: NvrtcResult, operation: &str) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::{ffi::c_void, ptr, sync::atomic::Ordering};
 
 use mscclpp_gpu_sys::cuda::{
-    CUgraph, CUstreamCaptureStatus, CUuserObject_flags, CUuserObjectRetain_flags, CuResult,
+    CUgraph, CUstream, CUstreamCaptureStatus, CUuserObject_flags, CUuserObjectRetain_flags, CuResult, Driver,
 };
 
 use super::{event::CudaEvent, failure::log_failure, stream::CudaStream};
@@ -50,14 +50,9 @@ impl DriverStream for CudaStream {
     }
 
     fn capture(&self) -> Option<(CaptureId, CUgraph)> {
-        let (mut status, mut id, mut graph, none) = (0, 0, ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the stream lives; what is asked for is valid for the write, and the dependencies are not asked for.
-        let asked = self.submit("cuStreamGetCaptureInfo", |driver| unsafe {
-            let ask = driver.stream_get_capture_info;
-            ask(self.raw, &raw mut status, &raw mut id, &raw mut graph, none, ptr::null_mut())
-        });
-        let is_active = status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as u32;
-        (asked.is_ok() && is_active).then_some((id, graph))
+        let _bound = self.device.context().bind().ok()?;
+        // SAFETY: the stream lives.
+        unsafe { capture_of(self.device.driver(), self.raw) }
     }
 
     unsafe fn give_to_graph(
@@ -92,4 +87,17 @@ impl DriverStream for CudaStream {
         // SAFETY: the stream lives.
         unsafe { (self.device.driver().stream_query)(self.raw) == CuResult::SUCCESS }
     }
+}
+
+/// The capture that the stream is part of, and its graph.
+///
+/// # Safety
+/// `raw` is a live stream, and the primary context of its device is current.
+pub(super) unsafe fn capture_of(driver: &Driver, raw: CUstream) -> Option<(CaptureId, CUgraph)> {
+    let (mut status, mut id, mut graph, none) = (0, 0, ptr::null_mut(), ptr::null_mut());
+    let ask = driver.stream_get_capture_info;
+    // SAFETY: the caller's promise; what is asked for is valid for the write, and the dependencies are not asked for.
+    let result = unsafe { ask(raw, &raw mut status, &raw mut id, &raw mut graph, none, ptr::null_mut()) };
+    let is_active = status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as u32;
+    (result == CuResult::SUCCESS && is_active).then_some((id, graph))
 }

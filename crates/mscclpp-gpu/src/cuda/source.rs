@@ -97,8 +97,10 @@ fn compile_and_load<T>(
         is_new.set(true);
         let include = nvrtc::cuda_headers()
             .map_err(|error| Error::NoPtx { name: source.name().to_owned(), source: Box::new(error) })?
-            .map(|folder| format!("--include-path={}", folder.display()));
-        let options: Vec<&str> = options.iter().copied().chain(include.as_deref()).collect();
+            .into_iter()
+            .map(|folder| format!("--include-path={}", folder.display()))
+            .collect::<Vec<_>>();
+        let options: Vec<&str> = options.iter().copied().chain(include.iter().map(String::as_str)).collect();
         nvrtc::compile(source.name(), source.cuda(), &headers, &options).map(String::into_bytes)
     };
     let text = |ptx: Vec<u8>| String::from_utf8_lossy(&ptx).into_owned();
@@ -210,7 +212,7 @@ mod tests {
     /// Nothing is tested where there is no NVRTC, or no headers of CUDA beside it.
     #[test]
     fn kernels_find_cudas_headers_where_there_are_some() {
-        if let Ok(Some(_)) = nvrtc::cuda_headers() {
+        if nvrtc::cuda_headers().is_ok_and(|folders| !folders.is_empty()) {
             compiled(
                 &KernelSource::new("types.cu", "#include <mscclpp/switch_channel_device.hpp>\n"),
                 (9, 0),

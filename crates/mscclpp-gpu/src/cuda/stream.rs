@@ -15,6 +15,7 @@ use mscclpp_gpu_sys::cuda::{
 use parking_lot::Mutex;
 
 use super::{
+    bookkeeping::capture_of,
     device::Device,
     event::{CudaEvent, event_of},
     failure::{check, failure, log_failure},
@@ -26,6 +27,7 @@ use crate::{
     driver::{
         DriverStream,
         captures::{CaptureId, Captures, Given},
+        foreign::Number,
         in_use::InUse,
     },
 };
@@ -99,12 +101,20 @@ impl CudaStream {
         let wrap = || unsafe { Self::wrap(device, raw) };
         let get_id = device.driver().stream_get_id.filter(|_| raw as usize > LAST_SPECIAL_HANDLE);
         let Some(get_id) = get_id else { return wrap().map(Arc::new) };
-        let mut number = 0;
-        {
+        let number = {
             let _bound = device.context().bind()?;
-            // SAFETY: the caller promises a live stream; `number` is valid for the write.
-            check(device.driver(), unsafe { get_id(raw.cast(), &raw mut number) }, "cuStreamGetId")?;
-        }
+            // SAFETY: the caller promises a live stream.
+            match unsafe { capture_of(device.driver(), raw.cast()) } {
+                // To ask for the stream's own number would break the capture.
+                Some((capture, _)) => Number::Capture(capture),
+                None => {
+                    let mut number = 0;
+                    // SAFETY: the caller promises a live stream; `number` is valid for the write.
+                    check(device.driver(), unsafe { get_id(raw.cast(), &raw mut number) }, "cuStreamGetId")?;
+                    Number::Stream(number)
+                }
+            }
+        };
         device.foreign().get(raw as usize, number, device.left_behind(), wrap)
     }
 

@@ -1,7 +1,8 @@
 //! The streams of others: one value of this library for each, however often it is given to `Stream::from_raw`.
 //!
 //! A handle may be that of a new stream when the old one was destroyed, so a value counts only for the driver's number
-//! of the stream, which is never used twice in a process. Of a stream that is gone, nothing is asked and nothing is
+//! of the stream, which is never used twice in a process. While a stream is being captured, it cannot be asked for its
+//! number, and so it has a second value for the number of the capture. Of a stream that is gone, nothing is asked and nothing is
 //! recorded in it: what is known of its launches is what the events say that were recorded while it lived.
 
 use std::{collections::HashMap, sync::Arc};
@@ -10,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::{
     DriverStream,
+    captures::CaptureId,
     in_use::{InUse, LeftBehind},
 };
 use crate::Result;
@@ -22,10 +24,22 @@ pub(crate) trait ForeignStream: DriverStream + Sized + 'static {
     fn uses(&self) -> &InUse<Self::Event>;
 }
 
+/// The driver's number of what a handle stands for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Number {
+    Stream(u64),
+    Capture(CaptureId),
+}
+
 /// The values of one device.
 pub(crate) struct Foreign<S> {
-    /// By handle, with the driver's number of the stream.
-    streams: Mutex<HashMap<usize, (u64, Arc<S>)>>,
+    /// By handle, and whether the number is that of a capture.
+    streams: Mutex<HashMap<(usize, bool), Known<S>>>,
+}
+
+struct Known<S> {
+    number: Number,
+    stream: Arc<S>,
 }
 
 impl<S> Default for Foreign<S> {
@@ -39,27 +53,28 @@ impl<S: ForeignStream> Foreign<S> {
     pub(crate) fn get(
         &self,
         handle: usize,
-        number: u64,
+        number: Number,
         left_behind: &LeftBehind<S::Event>,
         wrap: impl FnOnce() -> Result<S>,
     ) -> Result<Arc<S>> {
+        let key = (handle, matches!(number, Number::Capture(_)));
         let mut streams = self.streams.lock();
-        if let Some((known, stream)) = streams.get(&handle)
-            && *known == number
+        if let Some(known) = streams.get(&key)
+            && known.number == number
         {
-            return Ok(Arc::clone(stream));
+            return Ok(Arc::clone(&known.stream));
         }
         let stream = Arc::new(wrap()?);
-        let gone = streams.insert(handle, (number, Arc::clone(&stream)));
+        let gone = streams.insert(key, Known { number, stream: Arc::clone(&stream) });
         let mut unused = Vec::new();
         if streams.len() > MANY {
-            unused.extend(streams.extract_if(|_, (_, stream)| {
+            unused.extend(streams.extract_if(|_, Known { stream, .. }| {
                 Arc::strong_count(stream) == 1 && stream.uses().last_launch() == 0
             }));
         }
         drop(streams);
-        if let Some((_, gone)) = gone {
-            left_behind.take_over_gone(gone.uses());
+        if let Some(gone) = gone {
+            left_behind.take_over_gone(gone.stream.uses());
         }
         // They keep nothing, so the driver is not asked about them.
         drop(unused);
@@ -69,7 +84,10 @@ impl<S: ForeignStream> Foreign<S> {
     /// All values, each with the number of its last launch.
     pub(crate) fn launches(&self) -> Vec<(Arc<S>, u64)> {
         let streams = self.streams.lock();
-        streams.values().map(|(_, stream)| (Arc::clone(stream), stream.uses().last_launch())).collect()
+        streams
+            .values()
+            .map(|Known { stream, .. }| (Arc::clone(stream), stream.uses().last_launch()))
+            .collect()
     }
 
     /// Drops what launches needed that the recorded events have reached.
@@ -90,7 +108,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{Owner, argument::Kept, backend::EventBackend, driver::captures::CaptureId};
+    use crate::{Owner, argument::Kept, backend::EventBackend};
 
     /// An event that is reached when the test says so.
     struct Recorded(Arc<AtomicBool>);
@@ -150,9 +168,13 @@ mod tests {
     #[test]
     fn a_handle_that_is_used_again_is_another_stream() {
         let (foreign, left_behind) = (Foreign::<Theirs>::default(), LeftBehind::default());
-        let get = |number| foreign.get(16, number, &left_behind, || Ok(Theirs::default())).unwrap();
+        let value = |number| foreign.get(16, number, &left_behind, || Ok(Theirs::default())).unwrap();
+        let get = |number| value(Number::Stream(number));
         let first = get(7);
-        assert!(Arc::ptr_eq(&first, &get(7)));
+        let captured = value(Number::Capture(7));
+        assert!(!Arc::ptr_eq(&first, &captured), "its number is not known");
+        assert!(Arc::ptr_eq(&captured, &value(Number::Capture(7))));
+        assert!(Arc::ptr_eq(&first, &get(7)), "it is found again after the capture");
         let owners: [Owner; 2] = [Arc::new(Kept("a")), Arc::new(Kept("b"))];
         for owner in &owners {
             first.in_use.add(&*first, std::slice::from_ref(owner));
@@ -174,7 +196,9 @@ mod tests {
     #[test]
     fn values_that_nobody_has_and_that_keep_nothing_go() {
         let (foreign, left_behind) = (Foreign::<Theirs>::default(), LeftBehind::default());
-        let get = |n: usize| foreign.get(n, n as u64, &left_behind, || Ok(Theirs::default())).unwrap();
+        let get = |n: usize| {
+            foreign.get(n, Number::Stream(n as u64), &left_behind, || Ok(Theirs::default())).unwrap()
+        };
         let (held, busy, owner) = (get(0), get(1), Arc::new(Kept(())) as Owner);
         busy.in_use.add(&*busy, &[owner]);
         drop(busy);

@@ -3,7 +3,7 @@
 use std::{ffi::c_void, ptr, sync::atomic::Ordering};
 
 use mscclpp_gpu_sys::hip::{
-    CAPTURE_STATUS_ACTIVE, CAPTURE_STATUS_NONE, GRAPH_USER_OBJECT_MOVE, Graph, HipResult,
+    CAPTURE_STATUS_ACTIVE, CAPTURE_STATUS_NONE, GRAPH_USER_OBJECT_MOVE, Graph, Hip, HipResult, Stream,
     USER_OBJECT_NO_DESTRUCTOR_SYNC,
 };
 
@@ -55,13 +55,9 @@ impl DriverStream for HipStream {
     }
 
     fn capture(&self) -> Option<(CaptureId, Graph)> {
-        let (mut status, mut id, mut graph, none) = (0, 0, ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the stream lives; what is asked for is valid for the write, and the dependencies are not asked for.
-        let asked = self.submit("hipStreamGetCaptureInfo_v2", |hip| unsafe {
-            let ask = hip.stream_get_capture_info;
-            ask(self.raw, &raw mut status, &raw mut id, &raw mut graph, none, ptr::null_mut())
-        });
-        (asked.is_ok() && status == CAPTURE_STATUS_ACTIVE).then_some((id, graph))
+        let _bound = self.device.ordinal().bind().ok()?;
+        // SAFETY: the stream lives.
+        unsafe { capture_of(self.device.hip(), self.raw) }
     }
 
     unsafe fn give_to_graph(
@@ -99,4 +95,19 @@ impl DriverStream for HipStream {
         }
         idle
     }
+}
+
+/// The capture that the stream is part of, and its graph.
+///
+/// # Safety
+/// `raw` is a live stream, and its device is the thread's.
+pub(super) unsafe fn capture_of(hip: &Hip, raw: Stream) -> Option<(CaptureId, Graph)> {
+    let (mut status, mut id, mut graph, none) = (0, 0, ptr::null_mut(), ptr::null_mut());
+    let ask = hip.stream_get_capture_info;
+    // SAFETY: the caller's promise; what is asked for is valid for the write, and the dependencies are not asked for.
+    let result = unsafe { ask(raw, &raw mut status, &raw mut id, &raw mut graph, none, ptr::null_mut()) };
+    if result != HipResult::SUCCESS {
+        forget(hip);
+    }
+    (result == HipResult::SUCCESS && status == CAPTURE_STATUS_ACTIVE).then_some((id, graph))
 }

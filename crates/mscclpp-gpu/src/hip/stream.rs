@@ -13,6 +13,7 @@ use mscclpp_gpu_sys::hip::{
 use parking_lot::Mutex;
 
 use super::{
+    bookkeeping::capture_of,
     device::Device,
     event::{HipEvent, event_of},
     failure::{check, failure, forget, log_failure},
@@ -24,6 +25,7 @@ use crate::{
     driver::{
         DriverStream,
         captures::{CaptureId, Captures, Given},
+        foreign::Number,
         in_use::InUse,
     },
 };
@@ -96,12 +98,20 @@ impl HipStream {
         let wrap = || unsafe { Self::wrap(device, raw) };
         let get_id = device.hip().stream_get_id.filter(|_| raw as usize > LAST_SPECIAL_HANDLE);
         let Some(get_id) = get_id else { return wrap().map(Arc::new) };
-        let mut number = 0;
-        {
+        let number = {
             let _bound = device.ordinal().bind()?;
-            // SAFETY: the caller promises a live stream; `number` is valid for the write.
-            check(device.hip(), unsafe { get_id(raw, &raw mut number) }, "hipStreamGetId")?;
-        }
+            // SAFETY: the caller promises a live stream.
+            match unsafe { capture_of(device.hip(), raw) } {
+                // To ask for the stream's own number would break the capture.
+                Some((capture, _)) => Number::Capture(capture),
+                None => {
+                    let mut number = 0;
+                    // SAFETY: the caller promises a live stream; `number` is valid for the write.
+                    check(device.hip(), unsafe { get_id(raw, &raw mut number) }, "hipStreamGetId")?;
+                    Number::Stream(number)
+                }
+            }
+        };
         device.foreign().get(raw as usize, number, device.left_behind(), wrap)
     }
 

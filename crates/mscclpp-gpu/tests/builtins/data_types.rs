@@ -62,6 +62,11 @@ impl Format {
     }
 
     fn check(self, what: &str, found: u16, expected: u16) {
+        // Where there are no NaNs they become the largest, and nothing says with which sign.
+        let (found, expected) = match (self.name, what.ends_with("NaN")) {
+            ("e4m3b15", true) => (found & !self.sign(), expected & !self.sign()),
+            _ => (found, expected),
+        };
         let nans = self.value(found).is_nan() && self.value(expected).is_nan();
         assert!(found == expected || nans, "{}: {what}: {found:#06x}, not {expected:#06x}", self.name);
     }

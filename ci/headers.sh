@@ -1,8 +1,8 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Compiles the device API's headers, each alone, and all kernels with nvcc, as C++17 and C++20, warnings being errors;
 # then the headers with the plain C++ compiler, which the layout tests compile them with. Needs python3 and a C++
 # compiler; nvcc comes from PyPI, pinned, into target/ci-nvcc. NVCC=/path/to/nvcc takes that one instead.
-set -eu
+set -euo pipefail
 
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
@@ -26,19 +26,26 @@ fi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-for standard in 17 20; do
-  for source in cuda/include/mscclpp/*.hpp $(git ls-files '*.cu'); do
-    # A header is compiled through a file that includes it alone: what it needs, it must include itself.
-    unit=$scratch/unit.cu
-    case $source in
-      *.hpp) printf '#include "mscclpp/%s"\n' "$(basename "$source")" >"$unit" ;;
-      *) unit=$source ;;
-    esac
-    echo "nvcc c++$standard  $source"
-    "$NVCC" -x cu -std=c++$standard -arch=sm_90 -I cuda/include -Xcompiler -Wall -Werror all-warnings \
-      -c -o "$scratch/unit.o" "$unit"
-  done
-done
+# compile STANDARD SOURCE: a header is compiled through a file that includes it alone: what it needs, it must include itself.
+compile() {
+  unit=$scratch/$1-$(basename "$2").cu
+  case $2 in
+    *.hpp) printf '#include "mscclpp/%s"\n' "$(basename "$2")" >"$unit" ;;
+    *) unit=$2 ;;
+  esac
+  # C++20 differs in what compiles; the machine code is looked at once.
+  kind=-c
+  [ "$1" = 17 ] || kind=-ptx
+  echo "nvcc c++$1  $2"
+  "$NVCC" -x cu "-std=c++$1" -arch=sm_90 -I cuda/include -Xcompiler -Wall -Werror all-warnings \
+    $kind -o "$scratch/$1-$(echo "$2" | tr / _).o" "$unit"
+}
+export -f compile
+export NVCC scratch
+
+for source in cuda/include/mscclpp/*.hpp $(git ls-files '*.cu'); do
+  printf '17 %s\n20 %s\n' "$source" "$source"
+done | xargs -P "$(nproc)" -L 1 bash -euc 'compile "$@"' compile
 
 for header in cuda/include/mscclpp/*.hpp; do
   echo "c++ c++17   $header"

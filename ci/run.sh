@@ -1,28 +1,27 @@
 #!/usr/bin/env bash
 # Everything CI checks, each step named and timed. Runs from any folder; installs what it needs itself.
 #
-#   ci/run.sh              all steps
+#   ci/run.sh              the steps of every change
+#   ci/run.sh long         those of a release, which take an hour or more
 #   ci/run.sh STEP...      only these
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
-STEPS=(readme first_program format clippy docs kernels headers hip verbs layers python rdma deny loom fuzz soak)
+STEPS=(readme first_program format clippy docs kernels headers hip verbs layers python rdma loom fuzz)
+LONG=(deny soak long_fuzz)
 
-# The commands that the README promises, in a clean checkout, before anything is installed: they need only Rust and a
-# linker.
+# The commands that the README promises, before anything is installed: they need only Rust and a linker. In CI the checkout is
+# clean; what they build is there for the steps that follow.
 step_readme() {
-    local checkout commands
-    checkout=$(mktemp -d)
-    git clone --quiet --no-hardlinks . "$checkout/repo"
+    local commands
     mapfile -t commands < <(sed -n '/<!-- ci: run these -->/,/<!-- ci: end -->/{/^cargo /p}' README.md)
     [ "${#commands[@]}" -eq 2 ] || { echo "README.md should have two commands, found ${#commands[@]}"; return 1; }
     for command in "${commands[@]}"; do
         echo "\$ $command"
         # If a command hangs, this ends it while there is time left to say so.
-        (cd "$checkout/repo" && CARGO_TARGET_DIR="$PWD/target" timeout 2400 bash -c "$command")
+        timeout 2400 bash -c "$command"
     done
-    rm -rf "$checkout"
 }
 
 # The first program of the README, as it is printed there.
@@ -84,13 +83,16 @@ step_hip() {
     ln -sf "$target/debug/libfake_hip.so" "$fake/libamdhip64.so.7"
     ln -sf "$target/debug/libfake_hip.so" "$fake/libhiprtc.so.7"
     cargo test -p mscclpp-fake-hip
-    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip cargo test -p mscclpp-gpu --features hip --tests
-    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip cargo test -p mscclpp-cuda-ipc --features hip --tests
-    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip cargo test -p mscclpp --features hip \
-        --test communicator --test lifetimes --test logging --test port_kernels
-    # The fake finds other processes by their number.
-    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip cargo test -p mscclpp --features hip \
-        --test processes -- --skip ranks_in_pid_namespaces_of_their_own
+    # All of one build. The fake finds other processes by their number.
+    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip cargo test -p mscclpp-gpu -p mscclpp-cuda-ipc -p mscclpp \
+        --features mscclpp-gpu/hip,mscclpp/hip $(hip_tests) -- --skip ranks_in_pid_namespaces_of_their_own
+}
+
+# All tests of the two crates that know HIP, and some of those above them.
+hip_tests() {
+    local file
+    for file in crates/mscclpp-{gpu,cuda-ipc}/tests/*.rs; do echo "--test $(basename "$file" .rs)"; done | sort -u
+    printf -- '--test %s\n' communicator lifetimes logging port_kernels processes
 }
 
 # Which crate may see which.
@@ -104,8 +106,11 @@ step_python() {
     "$venv/bin/pip" install --quiet 'maturin>=1.12,<2' pytest mypy numpy ruff mpi4py mpich
     rm -rf target/sdist
     (cd crates/mscclpp-python && "../../$venv/bin/maturin" sdist --out ../../target/sdist)
-    # Not into a target folder that is there already: files of a source distribution are old, and nothing would be built.
-    env -u CARGO_TARGET_DIR "$venv/bin/pip" install --quiet --no-cache-dir --no-deps target/sdist/mscclpp-*.tar.gz
+    # In the shared target folder, for which the files must be new: those of a source distribution are old.
+    tar -C target/sdist -xzf target/sdist/mscclpp-*.tar.gz
+    find target/sdist -exec touch {} +
+    CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}") "$venv/bin/pip" install --quiet --no-build-isolation --no-deps \
+        --config-settings=build-args="--profile dev" target/sdist/mscclpp-*/
     (cd crates/mscclpp-python && "../../$venv/bin/ruff" format --check . && "../../$venv/bin/ruff" check .)
     (cd crates/mscclpp-python && "../../$venv/bin/python" -m pytest -q tests)
     # There is no free-threaded interpreter to test with; for one it compiles.
@@ -127,15 +132,25 @@ step_loom() {
 }
 
 # The parsers of outside bytes, shortly.
-step_fuzz() {
-    local crate target
-    command -v cargo-fuzz > /dev/null || cargo install --quiet --locked cargo-fuzz
+step_fuzz() { fuzz 5; }
+step_long_fuzz() { fuzz 600; }
+
+# fuzz SECONDS: each target for that long, without cargo-fuzz: its flags for the compiler, but for those that are unstable.
+fuzz() {
+    local crate target folder host
+    folder=$(realpath -m target/fuzz)
+    host=$(rustc -vV | sed -n 's/^host: //p')
     for crate in crates/*/fuzz; do
+        # With a target, the flags are not those of build scripts.
+        (cd "$crate" && CARGO_TARGET_DIR=$folder RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Ccodegen-units=1 \
+            -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+            -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions" \
+            cargo build --quiet --release --bins --target "$host")
         for target in $(cd "$crate" && ls fuzz_targets | sed 's/\.rs$//'); do
             echo "fuzzing $crate $target"
-            # cargo-fuzz wants unstable flags of the compiler; this lets the stable one take them.
-            (cd "$crate/.." && RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR="$OLDPWD/target/fuzz" \
-                cargo fuzz run --sanitizer none "$target" -- -max_total_time=10 -timeout=5 -rss_limit_mb=512 2>&1 | tail -n 3)
+            mkdir -p "$folder/corpus/$target"
+            (cd "$folder" && "$host/release/$target" "corpus/$target" -max_total_time="$1" -timeout=5 -rss_limit_mb=512 2>&1 |
+                tail -n 3)
         done
     done
 }
@@ -170,6 +185,7 @@ install_packages() {
 }
 
 [ $# -gt 0 ] && STEPS=("$@")
+[ "${STEPS[*]}" != long ] || STEPS=("${LONG[@]}")
 total=$SECONDS
 for step in "${STEPS[@]}"; do
     echo "=== $step"

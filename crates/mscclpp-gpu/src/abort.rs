@@ -193,7 +193,7 @@ pub(crate) fn timed_out(
     operation: String,
     after: Duration,
 ) -> Error {
-    let owners = stream.backend().in_use();
+    let owners = stream.backend().map(|stream| stream.in_use()).unwrap_or_default();
     let waits = owners.iter().flat_map(|owner| owner.waits()).chain(others).collect();
     let waited_for = crate::waits::waited_for(stream.gpu(), waits);
     if !waited_for.is_empty() {

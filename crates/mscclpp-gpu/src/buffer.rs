@@ -7,7 +7,9 @@ use std::{
     },
 };
 
-use crate::{DevicePtr, Error, Gpu, KernelObject, KernelParam, Owner, Result, backend::MemoryBackend};
+use crate::{
+    DevicePtr, Error, Gpu, KernelObject, KernelParam, Owner, Result, backend::MemoryBackend, fork::OfProcess,
+};
 
 /// Device memory that can be exported to other processes. Clones share it; it is freed with the last one.
 ///
@@ -21,7 +23,7 @@ pub struct DeviceBuffer {
 
 struct Inner {
     gpu: Gpu,
-    memory: Box<dyn MemoryBackend>,
+    memory: OfProcess<Box<dyn MemoryBackend>>,
     len: u64,
 }
 
@@ -29,7 +31,7 @@ impl KernelObject for Inner {}
 
 impl DeviceBuffer {
     pub(crate) fn new(gpu: Gpu, memory: Box<dyn MemoryBackend>, len: u64) -> Self {
-        Self { inner: Arc::new(Inner { gpu, memory, len }) }
+        Self { inner: Arc::new(Inner { gpu, memory: OfProcess::new(memory), len }) }
     }
 
     /// The buffer's address, for kernels and copies.
@@ -62,7 +64,7 @@ impl DeviceBuffer {
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         Error::bounds("DeviceBuffer::write", offset, bytes.len() as u64, self.len())?;
         // SAFETY: the range was just checked, and `self` keeps the memory.
-        unsafe { self.gpu().backend().write(self.ptr().add(offset), bytes) }
+        unsafe { self.gpu().backend()?.write(self.ptr().add(offset), bytes) }
     }
 
     /// Copies kernel parameters, such as device handles, into the buffer from byte `offset` on, for kernels that take a
@@ -88,7 +90,7 @@ impl DeviceBuffer {
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         Error::bounds("DeviceBuffer::read", offset, bytes.len() as u64, self.len())?;
         // SAFETY: the range was just checked, and `self` keeps the memory.
-        unsafe { self.gpu().backend().read(self.ptr().add(offset), bytes) }
+        unsafe { self.gpu().backend()?.read(self.ptr().add(offset), bytes) }
     }
 
     /// Copies values that kernels wrote from the buffer, from byte `offset` on.
@@ -119,7 +121,7 @@ impl DeviceBuffer {
     pub fn fill(&self, offset: u64, len: u64, value: u8) -> Result<()> {
         Error::bounds("DeviceBuffer::fill", offset, len, self.len())?;
         // SAFETY: the range was just checked, and `self` keeps the memory.
-        unsafe { self.gpu().backend().fill(self.ptr().add(offset), len, value) }
+        unsafe { self.gpu().backend()?.fill(self.ptr().add(offset), len, value) }
     }
 }
 
@@ -168,7 +170,7 @@ pinned_word!(AtomicU32, AtomicU64);
 
 impl<W: PinnedWord> PinnedBuffer<W> {
     pub(crate) fn new(gpu: Gpu, memory: Box<dyn MemoryBackend>, len: u64) -> Self {
-        Self { inner: Arc::new(Inner { gpu, memory, len }), words: PhantomData }
+        Self { inner: Arc::new(Inner { gpu, memory: OfProcess::new(memory), len }), words: PhantomData }
     }
 
     /// The address for kernels. With unified addressing it is the host address too.
@@ -198,7 +200,7 @@ impl<W: PinnedWord> PinnedBuffer<W> {
         if !offset.is_multiple_of(size) {
             return Err(Error::InvalidArgument(format!("offset {offset} is no multiple of {size}")));
         }
-        let word = self.inner.memory.host_ptr().wrapping_add(offset as usize);
+        let word = self.inner.memory.here()?.host_ptr().wrapping_add(offset as usize);
         // SAFETY: aligned and inside memory that `self` keeps; it has words of this type alone.
         Ok(unsafe { W::at(word) })
     }
@@ -218,12 +220,12 @@ impl<W: PinnedWord> fmt::Debug for PinnedBuffer<W> {
 
 /// Memory of another process, mapped here; unmapped when dropped.
 pub struct ImportedMemory {
-    backend: Box<dyn MemoryBackend>,
+    backend: OfProcess<Box<dyn MemoryBackend>>,
 }
 
 impl ImportedMemory {
     pub(crate) fn new(backend: Box<dyn MemoryBackend>) -> Self {
-        Self { backend }
+        Self { backend: OfProcess::new(backend) }
     }
 
     /// The start of the whole allocation, valid on the device that imported it.

@@ -9,6 +9,18 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// This process was forked from one that had opened devices, and uses what was made there, or a device.
+    #[error(
+        "process {child} is a fork of process {parent}, in which this was made or devices were opened: a fork has none of its \
+         parent's devices, threads and connections; start processes as new programs (Python: \
+         multiprocessing.get_context(\"spawn\")), or fork before the first use of a device"
+    )]
+    Forked {
+        /// The process that has devices.
+        parent: u32,
+        /// The process that called.
+        child: u32,
+    },
     /// A platform cannot be used here: no driver, no device, or not compiled in.
     #[error("platform {platform} is not usable here: {reason}")]
     Unavailable {

@@ -4,21 +4,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Error, Result, backend::EventBackend};
+use crate::{Error, Result, backend::EventBackend, fork::OfProcess};
 
 /// A point in a stream. Clones are the same event.
 #[derive(Clone)]
 pub struct Event {
-    backend: Arc<dyn EventBackend>,
+    backend: OfProcess<Arc<dyn EventBackend>>,
 }
 
 impl Event {
     pub(crate) fn new(backend: Arc<dyn EventBackend>) -> Self {
-        Self { backend }
+        Self { backend: OfProcess::new(backend) }
     }
 
-    pub(crate) fn backend(&self) -> &Arc<dyn EventBackend> {
-        &self.backend
+    /// The event, to be used: an error in a forked child.
+    pub(crate) fn backend(&self) -> Result<&Arc<dyn EventBackend>> {
+        self.backend.here()
     }
 
     /// Whether the work before the last recorded point is complete; true if the event was never recorded.
@@ -26,7 +27,7 @@ impl Event {
     /// # Errors
     /// The first error of that work.
     pub fn query(&self) -> Result<bool> {
-        self.backend.query()
+        self.backend()?.query()
     }
 
     /// Blocks until the work before the last recorded point is complete, for at most `timeout`.
@@ -42,7 +43,7 @@ impl Event {
     /// # Errors
     /// [`Error::Driver`] or [`Error::InvalidArgument`] if they are not.
     pub fn elapsed_ms(&self, start: &Event) -> Result<f32> {
-        self.backend.elapsed_ms(&*start.backend)
+        self.backend()?.elapsed_ms(&**start.backend()?)
     }
 }
 

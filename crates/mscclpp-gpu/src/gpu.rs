@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use crate::{
     DeviceBuffer, DevicePtr, DmaBuf, Error, Event, GpuDirect, GpuProperties, ImportedMemory, MemoryExport,
     MemoryInfo, PeerAccess, PinnedBuffer, PinnedWord, Platform, Result, Stream, backend::DeviceBackend,
-    memory::ExportHandle,
+    fork::OfProcess, memory::ExportHandle,
 };
 
 /// A device: a GPU, or one that the Host platform simulates.
@@ -12,16 +12,17 @@ use crate::{
 /// and cudarc use too, so that memory and streams can be shared with them.
 #[derive(Clone)]
 pub struct Gpu {
-    backend: Arc<dyn DeviceBackend>,
+    backend: OfProcess<Arc<dyn DeviceBackend>>,
 }
 
 impl Gpu {
     pub(crate) fn new(backend: Arc<dyn DeviceBackend>) -> Self {
-        Self { backend }
+        Self { backend: OfProcess::new(backend) }
     }
 
-    pub(crate) fn backend(&self) -> &Arc<dyn DeviceBackend> {
-        &self.backend
+    /// The device, to be used: an error in a forked child.
+    pub(crate) fn backend(&self) -> Result<&Arc<dyn DeviceBackend>> {
+        self.backend.here()
     }
 
     /// The device's properties.
@@ -57,7 +58,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Driver`].
     pub fn memory_info(&self) -> Result<MemoryInfo> {
-        self.backend.memory_info()
+        self.backend()?.memory_info()
     }
 
     /// Asks the driver how this device reaches `peer`'s memory. A device always reaches its own.
@@ -85,7 +86,7 @@ impl Gpu {
         if self.properties().uuid == *uuid {
             return Ok(PeerAccess { reachable: true, native_atomics: true });
         }
-        self.backend.peer_access(id)
+        self.backend()?.peer_access(id)
     }
 
     /// Makes memory of another device *of this process* reachable from this one.
@@ -109,7 +110,7 @@ impl Gpu {
             });
         }
         // SAFETY: the caller promises a live allocation of `owner`.
-        unsafe { self.backend.enable_access(owner.properties(), ptr, len) }
+        unsafe { self.backend()?.enable_access(owner.properties(), ptr, len) }
     }
 
     /// Allocates `bytes` of zeroed device memory that can be exported to other processes.
@@ -122,7 +123,7 @@ impl Gpu {
         if bytes == 0 {
             return Err(Error::InvalidArgument("a device buffer needs at least one byte".to_owned()));
         }
-        Ok(DeviceBuffer::new(self.clone(), self.backend.allocate(bytes)?, bytes))
+        Ok(DeviceBuffer::new(self.clone(), self.backend()?.allocate(bytes)?, bytes))
     }
 
     /// Allocates `bytes` of zeroed page-locked host memory, as words of 8 bytes. This device's kernels can access it
@@ -145,7 +146,7 @@ impl Gpu {
         if bytes == 0 {
             return Err(Error::InvalidArgument("a pinned buffer needs at least one byte".to_owned()));
         }
-        Ok(PinnedBuffer::new(self.clone(), self.backend.allocate_pinned(bytes)?, bytes))
+        Ok(PinnedBuffer::new(self.clone(), self.backend()?.allocate_pinned(bytes)?, bytes))
     }
 
     /// Makes a stream that does not synchronise with the default stream.
@@ -153,7 +154,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Driver`] or [`Error::System`].
     pub fn stream(&self) -> Result<Stream> {
-        Ok(Stream::new(self.clone(), self.backend.create_stream()?))
+        Ok(Stream::new(self.clone(), self.backend()?.create_stream()?))
     }
 
     /// The default stream of the device. On CUDA this is the legacy default stream. On Host it is a stream like any
@@ -162,7 +163,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Driver`] or [`Error::System`].
     pub fn default_stream(&self) -> Result<Stream> {
-        Ok(Stream::new(self.clone(), self.backend.default_stream()?))
+        Ok(Stream::new(self.clone(), self.backend()?.default_stream()?))
     }
 
     /// Makes an event. Events made `with_timing` can be given to [`Event::elapsed_ms`].
@@ -170,7 +171,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Driver`] or [`Error::System`].
     pub fn event(&self, with_timing: bool) -> Result<Event> {
-        Ok(Event::new(self.backend.create_event(with_timing)?))
+        Ok(Event::new(self.backend()?.create_event(with_timing)?))
     }
 
     /// Finds the allocation that holds `ptr..ptr + len`, and makes the handle that another process needs to map it.
@@ -182,7 +183,7 @@ impl Gpu {
     /// [`Error::NotExportable`] if memory of this kind cannot be shared, or if the range spans several allocations.
     pub unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
         // SAFETY: the caller promises live memory.
-        unsafe { self.backend.export(ptr, len) }
+        unsafe { self.backend()?.export(ptr, len) }
     }
 
     /// Makes a descriptor of `ptr..ptr + len` (a dmabuf), which drivers of other devices, such as network adapters, can
@@ -196,7 +197,7 @@ impl Gpu {
     /// platform; [`Error::Driver`].
     pub unsafe fn export_dma_buf(&self, ptr: DevicePtr, len: u64) -> Result<DmaBuf> {
         // SAFETY: the caller promises live memory.
-        unsafe { self.backend.export_dma_buf(ptr, len) }
+        unsafe { self.backend()?.export_dma_buf(ptr, len) }
     }
 
     /// Asks the driver how network adapters reach this device's memory.
@@ -204,7 +205,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Driver`].
     pub fn gpu_direct(&self) -> Result<GpuDirect> {
-        self.backend.gpu_direct()
+        self.backend()?.gpu_direct()
     }
 
     /// Makes what adapters have written into this device's memory before this call visible to this device, or to all
@@ -213,7 +214,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::InvalidArgument`] if [`GpuDirect::host_flush`] is false; [`Error::Driver`].
     pub fn flush_gpu_direct_writes(&self, to_all_devices: bool) -> Result<()> {
-        self.backend.flush_gpu_direct_writes(to_all_devices)
+        self.backend()?.flush_gpu_direct_writes(to_all_devices)
     }
 
     /// Maps memory that another process exported. It becomes readable and writable from this device.
@@ -224,7 +225,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Driver`] or [`Error::System`] if the handle is stale, or if the device cannot reach the memory.
     pub fn import(&self, handle: &ExportHandle, allocation_size: u64) -> Result<ImportedMemory> {
-        Ok(ImportedMemory::new(self.backend.import(handle, allocation_size)?))
+        Ok(ImportedMemory::new(self.backend()?.import(handle, allocation_size)?))
     }
 
     /// Blocks until everything that this process has submitted to the device is complete.
@@ -232,7 +233,7 @@ impl Gpu {
     /// # Errors
     /// The first error of that work.
     pub fn synchronize(&self) -> Result<()> {
-        self.backend.synchronize()
+        self.backend()?.synchronize()
     }
 
     /// Makes this the current device of the calling thread (see [`Platform::current_gpu`](crate::Platform::current_gpu)).
@@ -241,7 +242,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Driver`].
     pub fn make_current(&self) -> Result<()> {
-        self.backend.make_current()
+        self.backend()?.make_current()
     }
 
     /// Like [`Gpu::make_current`], for a thread that only serves this device. If another thread captures a stream, the
@@ -250,7 +251,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Driver`].
     pub fn adopt_thread(&self) -> Result<()> {
-        self.backend.adopt_thread()
+        self.backend()?.adopt_thread()
     }
 }
 

@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use crate::{Result, Stream, backend::GraphBackend};
+use crate::{Result, Stream, backend::GraphBackend, fork::OfProcess};
 
 /// Captured work, ready to be launched. Clones are the same graph.
 ///
@@ -8,12 +8,12 @@ use crate::{Result, Stream, backend::GraphBackend};
 /// ([`KernelArgs`](crate::KernelArgs)), as long as it exists and until its launches are complete.
 #[derive(Clone)]
 pub struct Graph {
-    backend: Arc<dyn GraphBackend>,
+    backend: OfProcess<Arc<dyn GraphBackend>>,
 }
 
 impl Graph {
     pub(crate) fn new(backend: Arc<dyn GraphBackend>) -> Self {
-        Self { backend }
+        Self { backend: OfProcess::new(backend) }
     }
 
     /// Submits the captured work to `stream`.
@@ -26,7 +26,7 @@ impl Graph {
     /// [`Error::Driver`](crate::Error::Driver).
     pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.backend.launch(&**stream.backend()) }
+        unsafe { self.backend.here()?.launch(&**stream.backend()?) }
     }
 }
 

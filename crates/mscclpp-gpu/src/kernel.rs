@@ -4,6 +4,7 @@ use crate::{
     DevicePtr, Error, Gpu, KernelArgs, KernelParam, KernelParameter, KernelSource, LaunchConfig, Result,
     Stream,
     backend::{KernelBackend, ModuleBackend},
+    fork::OfProcess,
     parameter_names::parameter_names,
 };
 
@@ -11,7 +12,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Module {
     gpu: Gpu,
-    backend: Arc<dyn ModuleBackend>,
+    backend: OfProcess<Arc<dyn ModuleBackend>>,
     /// Empty where it is not known.
     source: Arc<str>,
 }
@@ -39,7 +40,7 @@ impl Module {
     pub fn load(gpu: &Gpu, source: &KernelSource<'_>) -> Result<Self> {
         Ok(Self {
             gpu: gpu.clone(),
-            backend: gpu.backend().load_module(source)?,
+            backend: OfProcess::new(gpu.backend()?.load_module(source)?),
             source: source.cuda().into(),
         })
     }
@@ -65,7 +66,7 @@ impl Module {
     /// and on Host, which loads sources alone; [`Error::Driver`].
     pub unsafe fn load_binary(gpu: &Gpu, name: &str, binary: &[u8]) -> Result<Self> {
         // SAFETY: the caller's promise.
-        let backend = unsafe { gpu.backend().load_binary(name, binary)? };
+        let backend = OfProcess::new(unsafe { gpu.backend()?.load_binary(name, binary)? });
         Ok(Self { gpu: gpu.clone(), backend, source: "".into() })
     }
 
@@ -77,7 +78,7 @@ impl Module {
         Ok(Kernel {
             name: name.into(),
             gpu: self.gpu.clone(),
-            backend: self.backend.kernel(name)?,
+            backend: OfProcess::new(self.backend.here()?.kernel(name)?),
             source: Arc::clone(&self.source),
         })
     }
@@ -93,7 +94,7 @@ impl Module {
         let bytes = T::slice_to_bytes(values);
         Error::bounds("Module::set_symbol", 0, bytes.len() as u64, size)?;
         // SAFETY: the range is the module's variable, just compared.
-        unsafe { self.gpu.backend().write(address, &bytes) }
+        unsafe { self.gpu.backend()?.write(address, &bytes) }
     }
 
     /// The address and the size in bytes of a variable of the module, for example a `__constant__` array of handles.
@@ -101,7 +102,7 @@ impl Module {
     /// # Errors
     /// [`Error::NoSuchSymbol`].
     pub fn symbol(&self, name: &str) -> Result<(DevicePtr, u64)> {
-        self.backend.symbol(name)
+        self.backend.here()?.symbol(name)
     }
 }
 
@@ -116,7 +117,7 @@ impl fmt::Debug for Module {
 pub struct Kernel {
     name: Arc<str>,
     gpu: Gpu,
-    backend: Arc<dyn KernelBackend>,
+    backend: OfProcess<Arc<dyn KernelBackend>>,
     /// Of its module.
     source: Arc<str>,
 }
@@ -191,7 +192,7 @@ impl Kernel {
         config.check(&self.name, self.gpu.platform())?;
         args.check(&self.name, self.backend.parameters(), || self.parameter_names())?;
         // SAFETY: the caller's promise.
-        unsafe { self.backend.launch(&**stream.backend(), config, args, cooperative) }
+        unsafe { self.backend.here()?.launch(&**stream.backend()?, config, args, cooperative) }
     }
 
     /// How many blocks of `threads` threads, with `shared_bytes` of dynamic shared memory each, fit on the device at once
@@ -200,7 +201,7 @@ impl Kernel {
     /// # Errors
     /// [`Error::Driver`].
     pub fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u64> {
-        self.backend.max_resident_blocks(threads, shared_bytes)
+        self.backend.here()?.max_resident_blocks(threads, shared_bytes)
     }
 
     /// The kernel's name.

@@ -6,7 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use crate::{DeviceBuffer, DevicePtr, Error, Gpu, KernelArgument, Owner, Platform, Result, argument::Kept};
+use crate::{
+    DeviceBuffer, DevicePtr, Error, Gpu, KernelArgument, Owner, Platform, Result, argument::Kept,
+    fork::OfProcess,
+};
 
 /// The shape of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,7 +184,7 @@ unsafe impl<T: 'static> KernelParam for *const T {}
 #[derive(Debug, Clone, Default)]
 pub struct KernelArgs {
     values: Vec<ArgBytes>,
-    owners: Vec<Owner>,
+    owners: OfProcess<Vec<Owner>>,
     /// The first argument that has no value: its place, its type, and why.
     refused: Option<(usize, &'static str, Error)>,
 }

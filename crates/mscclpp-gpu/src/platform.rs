@@ -2,7 +2,7 @@ use std::fmt;
 
 #[cfg(not(all(feature = "cuda", feature = "hip")))]
 use crate::missing::Missing;
-use crate::{DevicePtr, Error, Gpu, Result, backend::PlatformBackend, env, host};
+use crate::{DevicePtr, Error, Gpu, Result, backend::PlatformBackend, env, fork, host};
 
 /// A kind of devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -77,8 +77,8 @@ impl Platform {
         &PLATFORMS[self as usize]
     }
 
-    fn backend(self) -> &'static dyn PlatformBackend {
-        self.entry().backend
+    fn backend(self) -> Result<&'static dyn PlatformBackend> {
+        fork::check_devices().map(|()| self.entry().backend)
     }
 
     /// The platform of that name, in any case.
@@ -91,8 +91,9 @@ impl Platform {
     /// Never chooses [`Platform::Host`] by itself.
     ///
     /// # Errors
-    /// [`Error::Unavailable`], which says what was looked for, if no GPU is usable.
+    /// [`Error::Unavailable`], which says what was looked for, if no GPU is usable; [`Error::Forked`].
     pub fn detect() -> Result<Self> {
+        fork::check_devices()?;
         if let Some(chosen) = env::platform()? {
             return chosen.device_count().map(|_| chosen);
         }
@@ -136,21 +137,24 @@ impl Platform {
     /// How many devices there are.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if the platform cannot be used, and so has no device.
+    /// [`Error::Unavailable`] if the platform cannot be used, and so has no device; [`Error::Forked`].
     pub fn device_count(self) -> Result<usize> {
-        self.backend().device_count()
+        self.backend()?.device_count()
     }
 
     /// Opens device `id`, counted from 0.
     ///
     /// # Errors
-    /// [`Error::NoSuchDevice`], or [`Error::Unavailable`].
+    /// [`Error::NoSuchDevice`], or [`Error::Unavailable`]; [`Error::Forked`] if this process was forked from one that had
+    /// opened a device.
     pub fn gpu(self, id: usize) -> Result<Gpu> {
         let count = self.device_count()?;
         if id >= count {
             return Err(Error::NoSuchDevice { platform: self, id, count });
         }
-        self.backend().open(id).map(Gpu::new)
+        let gpu = self.backend()?.open(id).map(Gpu::new);
+        fork::device_opened();
+        gpu
     }
 
     /// Opens every device.
@@ -167,7 +171,7 @@ impl Platform {
     /// # Errors
     /// As [`Platform::gpu`].
     pub fn current_gpu(self) -> Result<Gpu> {
-        self.gpu(self.backend().current_device()?)
+        self.gpu(self.backend()?.current_device()?)
     }
 
     /// The number of the device with this [`GpuProperties::uuid`](crate::GpuProperties::uuid), if this process sees it.
@@ -176,7 +180,7 @@ impl Platform {
     /// # Errors
     /// [`Error::Unavailable`].
     pub fn find(self, uuid: &[u8; 16]) -> Result<Option<usize>> {
-        self.backend().find(uuid)
+        self.backend()?.find(uuid)
     }
 
     /// The device into whose memory `ptr` points, or `None` if it is not device memory.
@@ -184,13 +188,13 @@ impl Platform {
     /// # Errors
     /// As [`Platform::gpu`].
     pub fn owner_of(self, ptr: DevicePtr) -> Result<Option<Gpu>> {
-        self.backend().owner_of(ptr)?.map(|id| self.gpu(id)).transpose()
+        self.backend()?.owner_of(ptr)?.map(|id| self.gpu(id)).transpose()
     }
 
     /// What to tell a user if [`PeerAccess::reachable`](crate::PeerAccess::reachable) is false.
     #[must_use]
     pub fn why_no_peer_access(self) -> &'static str {
-        self.backend().why_no_peer_access()
+        self.entry().backend.why_no_peer_access()
     }
 }
 

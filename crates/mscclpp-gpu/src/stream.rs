@@ -1,6 +1,6 @@
 use std::{ffi::c_void, fmt, sync::Arc, time::Duration};
 
-use crate::{Abort, DevicePtr, Error, Event, Gpu, Graph, Result, backend::StreamBackend};
+use crate::{Abort, DevicePtr, Error, Event, Gpu, Graph, Result, backend::StreamBackend, fork::OfProcess};
 
 /// An ordered queue of work for one device. Clones are the same queue.
 ///
@@ -10,16 +10,17 @@ use crate::{Abort, DevicePtr, Error, Event, Gpu, Graph, Result, backend::StreamB
 #[derive(Clone)]
 pub struct Stream {
     gpu: Gpu,
-    backend: Arc<dyn StreamBackend>,
+    backend: OfProcess<Arc<dyn StreamBackend>>,
 }
 
 impl Stream {
     pub(crate) fn new(gpu: Gpu, backend: Arc<dyn StreamBackend>) -> Self {
-        Self { gpu, backend }
+        Self { gpu, backend: OfProcess::new(backend) }
     }
 
-    pub(crate) fn backend(&self) -> &Arc<dyn StreamBackend> {
-        &self.backend
+    /// The stream, to be used: an error in a forked child.
+    pub(crate) fn backend(&self) -> Result<&Arc<dyn StreamBackend>> {
+        self.backend.here()
     }
 
     /// A stream that other code made (a `CUstream` of PyTorch, CuPy or cudarc). It is not destroyed here.
@@ -35,7 +36,7 @@ impl Stream {
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) on the Host platform, which has no raw streams.
     pub unsafe fn from_raw(gpu: &Gpu, raw: *mut c_void) -> Result<Self> {
         // SAFETY: the caller's promise.
-        let backend = unsafe { gpu.backend().wrap_stream(raw)? };
+        let backend = unsafe { gpu.backend()?.wrap_stream(raw)? };
         Ok(Self::new(gpu.clone(), backend))
     }
 
@@ -62,7 +63,7 @@ impl Stream {
     /// # Errors
     /// The first error of the work.
     pub fn synchronize(&self) -> Result<()> {
-        self.backend.synchronize()
+        self.backend()?.synchronize()
     }
 
     /// Like [`Stream::synchronize`], for at most `timeout`. Polls, with pauses that grow to 50 us. `Ok` does not say that the
@@ -112,7 +113,7 @@ impl Stream {
     /// # Errors
     /// The first error of that work.
     pub fn query(&self) -> Result<bool> {
-        self.backend.query()
+        self.backend()?.query()
     }
 
     /// Copies `bytes` bytes from `src` to `dst`. The device must reach both: its own memory, a peer's, or host memory.
@@ -124,7 +125,7 @@ impl Stream {
     /// [`Error::Driver`](crate::Error::Driver).
     pub unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.backend.copy(dst, src, bytes) }
+        unsafe { self.backend()?.copy(dst, src, bytes) }
     }
 
     /// Sets `bytes` bytes from `dst` on to `value`.
@@ -136,7 +137,7 @@ impl Stream {
     /// [`Error::Driver`](crate::Error::Driver).
     pub unsafe fn fill(&self, dst: DevicePtr, bytes: u64, value: u8) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.backend.fill(dst, bytes, value) }
+        unsafe { self.backend()?.fill(dst, bytes, value) }
     }
 
     /// Stores the 8 bytes of `value` at `dst` (8-byte aligned) after all earlier work of the stream. A reader that sees
@@ -149,7 +150,7 @@ impl Stream {
     /// [`Error::Driver`](crate::Error::Driver).
     pub unsafe fn write_u64(&self, dst: DevicePtr, value: u64) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.backend.write_u64(dst, value) }
+        unsafe { self.backend()?.write_u64(dst, value) }
     }
 
     /// Does [`Stream::write_u64`] twice, in this order. This is submitted faster than two calls, and on GPUs also done
@@ -163,9 +164,9 @@ impl Stream {
     pub unsafe fn write_two_u64(&self, values: [(DevicePtr, u64); 2]) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe {
-            if !self.backend.write_two_at_once(values)? {
+            if !self.backend()?.write_two_at_once(values)? {
                 for (dst, value) in values {
-                    self.backend.write_u64(dst, value)?;
+                    self.backend()?.write_u64(dst, value)?;
                 }
             }
         }
@@ -178,7 +179,7 @@ impl Stream {
     /// [`Error::Driver`](crate::Error::Driver); [`Error::InvalidArgument`](crate::Error::InvalidArgument) for an event of
     /// another platform.
     pub fn record(&self, event: &Event) -> Result<()> {
-        self.backend.record(event.backend())
+        self.backend()?.record(event.backend()?)
     }
 
     /// Makes later work of this stream wait until what `event` marks is complete.
@@ -186,7 +187,7 @@ impl Stream {
     /// # Errors
     /// As [`Stream::record`].
     pub fn wait_event(&self, event: &Event) -> Result<()> {
-        self.backend.wait_event(event.backend())
+        self.backend()?.wait_event(event.backend()?)
     }
 
     /// From here on, work submitted to the stream is recorded instead of being run.
@@ -198,7 +199,7 @@ impl Stream {
     /// [`Error::Driver`](crate::Error::Driver) or [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the stream
     /// is already capturing.
     pub fn begin_capture(&self) -> Result<()> {
-        self.backend.begin_capture()
+        self.backend()?.begin_capture()
     }
 
     /// Ends the capture. The graph can be launched any number of times.
@@ -207,7 +208,7 @@ impl Stream {
     /// [`Error::Driver`](crate::Error::Driver) or [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the stream
     /// was not capturing.
     pub fn end_capture(&self) -> Result<Graph> {
-        Ok(Graph::new(self.backend.end_capture()?))
+        Ok(Graph::new(self.backend()?.end_capture()?))
     }
 }
 

@@ -33,5 +33,5 @@ pub unsafe fn arguments_of(kernel: &Kernel, values: *const *mut c_void) -> Optio
 #[cfg(feature = "cuda")]
 pub unsafe fn write_u64_by_copy(stream: &Stream, dst: DevicePtr, value: u64) -> Result<()> {
     // SAFETY: the caller's promise.
-    unsafe { crate::cuda::write_u64_by_copy(&**stream.backend(), dst, value) }
+    unsafe { crate::cuda::write_u64_by_copy(&**stream.backend()?, dst, value) }
 }

@@ -2,9 +2,10 @@
 //! that are reserved, and waits that end.
 //!
 //! It knows no crate of this workspace, so that unit tests of each can use it. Functions panic when a test should fail.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod child;
+mod fork;
 mod hex;
 mod port;
 mod random;
@@ -12,6 +13,7 @@ mod wait;
 
 pub use self::{
     child::Child,
+    fork::in_fork,
     hex::{hex, unhex},
     port::{listen, reserve_port},
     random::Random,

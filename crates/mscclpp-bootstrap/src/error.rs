@@ -234,6 +234,18 @@ pub enum Error {
         second: String,
     },
 
+    /// This process was forked from the one that made the bootstrap, which has its connections.
+    #[error(
+        "process {child} is a fork of process {parent}, which is the rank: a fork has none of its parent's connections; start \
+         processes as new programs (Python: multiprocessing.get_context(\"spawn\")), or make the bootstrap in the fork"
+    )]
+    Forked {
+        /// The process that is the rank.
+        parent: u32,
+        /// The process that called.
+        child: u32,
+    },
+
     /// An argument is out of range.
     #[error("invalid argument: {0}")]
     InvalidArgument(String),

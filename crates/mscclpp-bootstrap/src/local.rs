@@ -51,6 +51,9 @@ impl LocalBootstrap {
     }
 
     fn fail_all(&self, error: &Error) {
+        if self.member.check_process().is_err() {
+            return;
+        }
         for inbox in self.inboxes.iter() {
             inbox.fail(error);
         }
@@ -137,11 +140,11 @@ impl Bootstrap for LocalBootstrap {
     }
 
     fn failure(&self) -> Option<Error> {
-        self.member.inbox.failure()
+        self.member.failure()
     }
 
     fn on_failure(&self, hook: FailureHook) {
-        self.member.inbox.on_failure(hook);
+        self.member.on_failure(hook);
     }
 
     fn abort(&self, reason: &str) {
@@ -169,6 +172,9 @@ impl Carrier for LocalBootstrap {
 
 impl Drop for LocalBootstrap {
     fn drop(&mut self) {
+        if self.member.check_process().is_err() {
+            return;
+        }
         let rank = self.member.rank;
         if std::thread::panicking() {
             self.abort("its thread panicked");

@@ -9,13 +9,15 @@ use sha2::{Digest, Sha256};
 
 use crate::collective::{self, Carrier, Collectives};
 use crate::inbox::{Inbox, Wait};
-use crate::{Error, Result};
+use crate::{Error, FailureHook, Result};
 
 /// One rank.
 pub(crate) struct Member {
     pub(crate) rank: usize,
     pub(crate) n_ranks: usize,
     pub(crate) inbox: Arc<Inbox>,
+    /// The process that made it.
+    process: u32,
     /// After which time a wait is first logged.
     pub(crate) log_after: Duration,
     collectives: Mutex<Collectives>,
@@ -24,10 +26,30 @@ pub(crate) struct Member {
 impl Member {
     pub(crate) fn new(rank: usize, n_ranks: usize, inbox: Arc<Inbox>) -> Self {
         let collectives = Mutex::new(Collectives::new());
-        Self { rank, n_ranks, inbox, log_after: FIRST_LOG, collectives }
+        let process = std::process::id();
+        Self { rank, n_ranks, inbox, process, log_after: FIRST_LOG, collectives }
+    }
+
+    /// That the calling process made it. A forked child has no thread that would carry anything out, and another thread of its
+    /// parent may have had the inbox's lock.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        let child = std::process::id();
+        if child == self.process { Ok(()) } else { Err(Error::Forked { parent: self.process, child }) }
+    }
+
+    /// Why the job failed, if it has.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.check_process().err().or_else(|| self.inbox.failure())
+    }
+
+    pub(crate) fn on_failure(&self, hook: FailureHook) {
+        if self.check_process().is_ok() {
+            self.inbox.on_failure(hook);
+        }
     }
 
     pub(crate) fn check_peer(&self, peer: usize) -> Result<()> {
+        self.check_process()?;
         if peer < self.n_ranks {
             Ok(())
         } else {
@@ -49,6 +71,7 @@ impl Member {
         call: impl FnOnce(&mut Collectives, &mut Wait) -> Result<T>,
         fatal: impl FnOnce(&Error),
     ) -> Result<T> {
+        self.check_process()?;
         let mut wait = self.wait_for(timeout);
         let mut collectives = self.turn(what, &mut wait)?;
         let outcome = call(&mut collectives, &mut wait);
@@ -84,6 +107,7 @@ impl Member {
 
     /// Meets the named ranks.
     pub(crate) fn group_barrier(&self, carrier: &impl Carrier, ranks: &[usize]) -> Result<()> {
+        self.check_process()?;
         let mut members = ranks.to_vec();
         members.sort_unstable();
         for pair in members.windows(2) {

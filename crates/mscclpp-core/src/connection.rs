@@ -4,7 +4,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp_gpu::{DevicePtr, Gpu};
+use mscclpp_gpu::{DevicePtr, Gpu, fork::OfProcess};
 use mscclpp_net::waiting::LongWait;
 use parking_lot::Mutex;
 
@@ -23,7 +23,7 @@ use crate::{
 /// the connection has an order of its own.
 #[derive(Clone)]
 pub struct Connection {
-    inner: Arc<Inner>,
+    inner: OfProcess<Arc<Inner>>,
 }
 
 struct Inner {
@@ -80,9 +80,8 @@ impl Connection {
             "connected"
         );
         let (queue, retired) = (Mutex::default(), Retired::new(monitor.clone(), parts.gpu.clone()));
-        Ok(Self {
-            inner: Arc::new(Inner { queue, retired, link, provider, local, remote, monitor, context }),
-        })
+        let inner = Inner { queue, retired, link, provider, local, remote, monitor, context };
+        Ok(Self { inner: OfProcess::new(Arc::new(inner)) })
     }
 
     /// Starts copying `size` bytes from `src` (registered here, for this transport or for local use) to `dst` (the peer's).
@@ -333,16 +332,20 @@ impl Connection {
     /// Whether it still works.
     ///
     /// # Errors
-    /// What it failed with, such as that the peer's process is gone, or that the peer closed its side.
+    /// What it failed with, such as that the peer's process is gone, or that the peer closed its side. In a forked child of
+    /// the process that made it, that it is one.
     pub fn check(&self) -> Result<()> {
-        self.inner.monitor.check()
+        self.inner.here()?.monitor.check()
     }
 
     /// Makes it fail: every call on it fails with `error` from now on, and device waits on its semaphores return false. Does
     /// nothing if it has failed already. Does not block. The peer is not told the reason ([`Connection::tell_failure`] does
     /// that). Over Ethernet it sees within seconds that this side has given up, and its end fails too.
     pub fn fail(&self, error: Error) {
-        self.inner.monitor.fail(error);
+        // A forked child has nobody to tell.
+        if self.inner.is_here() {
+            self.inner.monitor.fail(error);
+        }
     }
 
     /// Tells the peer that this side has failed: its end of the connection fails with [`Error::PeerFailed`], and so all waits of
@@ -362,7 +365,7 @@ impl Connection {
     /// A reference that does not keep it open.
     #[must_use]
     pub fn downgrade(&self) -> WeakConnection {
-        WeakConnection { inner: Arc::downgrade(&self.inner) }
+        WeakConnection { inner: self.inner.beside(Arc::downgrade(&self.inner)) }
     }
 
     /// This side's transport.
@@ -409,6 +412,11 @@ impl Connection {
         self.inner.monitor.set_label(label.into());
     }
 
+    /// Whether it was made in this process, which is no fork of that one.
+    pub(crate) fn is_here(&self) -> bool {
+        self.inner.is_here()
+    }
+
     /// Whether the other is a clone of this.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
@@ -445,13 +453,14 @@ impl Connection {
 
     /// What writes of this connection from `src` are made with.
     pub(crate) fn source(&self, src: &RegisteredMemory) -> Result<Arc<dyn Registration>> {
+        self.inner.here()?;
         let transport = self.transport();
         src.source("the source", transport, |region| self.inner.provider.local_source(transport, region))
     }
 
     /// The peer's memory, as this side of the connection reaches it; made at the first use.
     pub(crate) fn map(&self, what: &'static str, memory: &RegisteredMemory) -> Result<Arc<dyn RemoteRegion>> {
-        if memory.process() != self.inner.remote.process {
+        if memory.process() != self.inner.here()?.remote.process {
             return Err(Error::InvalidArgument(format!(
                 "{what} is no memory of the process at the other end of this connection ({})",
                 self.label()
@@ -489,14 +498,14 @@ impl OwnQueue {
 /// A reference to a [`Connection`] that does not keep it open.
 #[derive(Clone)]
 pub struct WeakConnection {
-    inner: Weak<Inner>,
+    inner: OfProcess<Weak<Inner>>,
 }
 
 impl WeakConnection {
     /// The connection, while it is open.
     #[must_use]
     pub fn upgrade(&self) -> Option<Connection> {
-        self.inner.upgrade().map(|inner| Connection { inner })
+        self.inner.upgrade().map(|inner| Connection { inner: self.inner.beside(inner) })
     }
 
     /// Whether it is that connection, or a clone of it.

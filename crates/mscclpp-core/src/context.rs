@@ -1,6 +1,6 @@
 use std::{any::Any, collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, Platform};
+use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, Platform, fork::OfProcess};
 use mscclpp_net::waiting::FIRST_LOG;
 use parking_lot::Mutex;
 
@@ -23,7 +23,7 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Context {
-    inner: Arc<Inner>,
+    inner: OfProcess<Arc<Inner>>,
 }
 
 struct Inner {
@@ -78,14 +78,14 @@ impl ContextBuilder {
     #[must_use]
     pub fn build(self) -> Context {
         Context {
-            inner: Arc::new(Inner {
+            inner: OfProcess::new(Arc::new(Inner {
                 providers: self.providers,
                 absent: self.absent,
                 platform: Mutex::new(self.platform),
                 gpus: Mutex::default(),
                 slabs: Slabs::default(),
                 log_waits_after: self.log_waits_after.unwrap_or(FIRST_LOG),
-            }),
+            })),
         }
     }
 }
@@ -114,7 +114,7 @@ impl Context {
     /// # Errors
     /// [`Error::Gpu`] if there is no usable GPU and the builder chose no platform.
     pub fn platform(&self) -> Result<Platform> {
-        let mut platform = self.inner.platform.lock();
+        let mut platform = self.inner.here()?.platform.lock();
         if let Some(platform) = *platform {
             return Ok(platform);
         }
@@ -165,7 +165,7 @@ impl Context {
                 ));
             }
         };
-        let endpoint = provider.open_endpoint(&config, gpu.as_ref())?;
+        let endpoint = OfProcess::new(provider.open_endpoint(&config, gpu.as_ref())?);
         let info = EndpointInfo {
             transport: config.transport,
             device: config.device,
@@ -213,6 +213,7 @@ impl Context {
         buffer: &DeviceBuffer,
         transports: impl Into<TransportFlags>,
     ) -> Result<RegisteredMemory> {
+        self.inner.here()?;
         let owner = Arc::new(buffer.clone());
         let region = MemoryRegion::new(buffer.ptr(), buffer.len(), Some(buffer.gpu().clone()), Some(owner))?;
         self.register(region, transports.into())
@@ -236,6 +237,7 @@ impl Context {
         len: u64,
         transports: impl Into<TransportFlags>,
     ) -> Result<RegisteredMemory> {
+        self.inner.here()?;
         if ptr == DevicePtr::NULL || len == 0 || ptr.0.checked_add(len).is_none() {
             return Err(Error::InvalidArgument(format!("cannot register {len} bytes at {ptr:?}")));
         }
@@ -267,6 +269,7 @@ impl Context {
     /// [`Error::InvalidArgument`] for a memory that its owner registered for local use; [`Error::NoProvider`] if this context
     /// serves none of its transports; errors of mapping, such as [`Error::Unreachable`] and [`Error::PeerLost`].
     pub fn map_memory(&self, memory: &RegisteredMemory, gpu: &Gpu) -> Result<Option<DevicePtr>> {
+        self.inner.here()?;
         if memory.is_local() {
             return Ok(memory.data());
         }
@@ -312,6 +315,7 @@ impl Context {
 
     pub(crate) fn provider(&self, transport: Transport) -> Result<Arc<dyn TransportProvider>> {
         self.inner
+            .here()?
             .providers
             .iter()
             .find(|p| p.transports().has(transport))

@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use mscclpp_gpu::{Gpu, Platform};
+use mscclpp_gpu::{Gpu, Platform, fork::OfProcess};
 
 use crate::{
     Device, DeviceType, EndpointConfig, Error, Result, Transport,
@@ -24,7 +24,7 @@ pub struct Endpoint {
 pub(crate) struct Local {
     pub(crate) config: EndpointConfig,
     pub(crate) gpu: Option<Gpu>,
-    pub(crate) endpoint: Arc<dyn LocalEndpoint>,
+    pub(crate) endpoint: OfProcess<Arc<dyn LocalEndpoint>>,
 }
 
 impl Local {
@@ -155,6 +155,9 @@ impl Endpoint {
     /// # Errors
     /// [`Error::InvalidArgument`] if a provider's part is over the wire's limit of 64 KiB.
     pub fn serialize(&self) -> Result<Vec<u8>> {
+        if let Some(local) = &self.local {
+            local.endpoint.here()?;
+        }
         let EndpointInfo { transport, device, process, id, host, platform, device_uuid, blob } = &*self.info;
         let mut out = Writer::new(Kind::Endpoint);
         out.array(&process.to_bytes());

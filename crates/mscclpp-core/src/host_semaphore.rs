@@ -73,7 +73,10 @@ impl Signaller {
 
 impl Drop for Signaller {
     fn drop(&mut self) {
-        self.semaphore.give_back_signaller(self.sent, self.last);
+        // Another thread of a forked child's parent may have the lock.
+        if self.semaphore.is_here() {
+            self.semaphore.give_back_signaller(self.sent, self.last);
+        }
     }
 }
 
@@ -159,6 +162,7 @@ impl HostToDeviceSemaphoreHandle {
     /// # Errors
     /// [`Error::InvalidArgument`] for one whose local endpoint is on the CPU.
     pub fn of(semaphore: &Semaphore) -> Result<Self> {
+        semaphore.here()?;
         let connection = semaphore.connection();
         if connection.local_gpu().is_none() {
             return Err(Error::InvalidArgument(format!(
@@ -275,6 +279,7 @@ impl HostToHostSemaphore {
     }
 
     fn words(&self) -> Result<SemaphoreWords<'_, AtomicU64, AtomicU32>> {
+        self.semaphore.here()?;
         let (block, status) = (self.semaphore.block(), self.semaphore.status());
         let word = |offset| {
             let missing = "a semaphore of an endpoint on the CPU has its token in host memory";

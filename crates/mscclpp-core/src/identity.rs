@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::OnceLock};
 
+use mscclpp_gpu::fork::Origin;
 use mscclpp_net::{
     env::{self, BadVariable},
     host::Host,
@@ -14,17 +15,26 @@ use crate::{Error, Result};
 pub struct ProcessId([u8; 16]);
 
 impl ProcessId {
-    /// The number of this process, chosen once. A forked child has a number of its own if its parent had none before.
+    /// The number of this process, chosen once. A forked child has a number of its own.
     ///
     /// # Errors
     /// [`Error::System`] if the system has no random numbers.
     pub fn current() -> Result<Self> {
-        static CURRENT: OnceLock<ProcessId> = OnceLock::new();
-        if let Some(id) = CURRENT.get() {
-            return Ok(*id);
+        static DRAWN: OnceLock<(Origin, ProcessId)> = OnceLock::new();
+        let (origin, mut id) = match DRAWN.get() {
+            Some(drawn) => *drawn,
+            None => {
+                let drawn = (Origin::here(), Self(random()?));
+                *DRAWN.get_or_init(|| drawn)
+            }
+        };
+        if !origin.is_here() {
+            // Forks of one process differ in this.
+            for (byte, other) in id.0.iter_mut().zip(std::process::id().to_le_bytes()) {
+                *byte ^= other;
+            }
         }
-        let drawn = Self(random()?);
-        Ok(*CURRENT.get_or_init(|| drawn))
+        Ok(id)
     }
 
     /// Its bytes.
@@ -66,11 +76,21 @@ pub fn host_id() -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use mscclpp_test_support::{LIMIT, in_fork};
+
     use super::*;
 
     #[test]
     fn a_process_is_itself() {
         assert_eq!(ProcessId::current().unwrap(), ProcessId::current().unwrap());
         assert!(!host_id().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_forked_child_is_another_process_than_its_parent() {
+        let id = || format!("{:?}", ProcessId::current().unwrap());
+        let ids = [id(), in_fork(LIMIT, id), in_fork(LIMIT, || in_fork(LIMIT, id))];
+        assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[2] != ids[0], "{ids:?}");
+        assert_eq!(id(), ids[0]);
     }
 }

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, LazyLock, OnceLock, Weak},
 };
 
-use mscclpp_gpu::{DevicePtr, Gpu, KernelObject, Owner, Platform};
+use mscclpp_gpu::{DevicePtr, Gpu, KernelObject, Owner, Platform, fork::OfProcess};
 use parking_lot::Mutex;
 
 use crate::{
@@ -98,7 +98,7 @@ impl Drop for MemoryRegion {
 /// transports is used only over these, at both ends.
 #[derive(Clone)]
 pub struct RegisteredMemory {
-    inner: Arc<Inner>,
+    inner: OfProcess<Arc<Inner>>,
 }
 
 struct Inner {
@@ -177,9 +177,12 @@ impl RegisteredMemory {
             blobs: registrations.iter().map(|(t, r)| (*t, r.blob().to_vec())).collect(),
         };
         let local = Some(LocalParts { region, registrations, sources: Mutex::default() });
-        Ok(Self {
-            inner: Arc::new(Inner { info, local, imports: Mutex::default(), mapped: OnceLock::new() }),
-        })
+        Ok(Self::of(info, local))
+    }
+
+    fn of(info: MemoryInfo, local: Option<LocalParts>) -> Self {
+        let inner = Inner { info, local, imports: Mutex::default(), mapped: OnceLock::new() };
+        Self { inner: OfProcess::new(Arc::new(inner)) }
     }
 
     /// Its address in this process. A peer's memory has one once it is mapped, and none before: by
@@ -238,7 +241,7 @@ impl RegisteredMemory {
         what: &'static str,
         transport: Transport,
     ) -> Result<&Arc<MemoryRegion>> {
-        let Some(local) = &self.inner.local else { return Err(peers_memory(what)) };
+        let Some(local) = &self.inner.here()?.local else { return Err(peers_memory(what)) };
         match find(&local.registrations, transport) {
             None if !local.registrations.is_empty() => Err(self.not_registered(what, transport)),
             _ => Ok(&local.region),
@@ -279,7 +282,7 @@ impl RegisteredMemory {
         gpu: Option<&Gpu>,
         import: impl FnOnce(&RegionInfo<'_>) -> Result<Arc<dyn RemoteRegion>>,
     ) -> Result<Arc<dyn RemoteRegion>> {
-        let info = &self.inner.info;
+        let info = &self.inner.here()?.info;
         let Some((_, blob)) = info.blobs.iter().find(|(t, _)| *t == transport) else {
             return Err(self.not_registered(what, transport));
         };
@@ -332,7 +335,7 @@ impl RegisteredMemory {
     /// # Errors
     /// [`Error::InvalidArgument`] if the providers' parts are over the wire's limit of 64 KiB.
     pub fn serialize(&self) -> Result<Vec<u8>> {
-        let info = &self.inner.info;
+        let info = &self.inner.here()?.info;
         let mut out = Writer::new(Kind::Memory);
         out.array(&info.process.to_bytes());
         out.u64(info.region);
@@ -373,9 +376,7 @@ impl RegisteredMemory {
         }
         r.finish()?;
         let info = MemoryInfo { process, region, len, host, platform, device_uuid, blobs };
-        Ok(Self {
-            inner: Arc::new(Inner { info, local: None, imports: Mutex::default(), mapped: OnceLock::new() }),
-        })
+        Ok(Self::of(info, None))
     }
 }
 

@@ -327,6 +327,10 @@ impl SendQueue {
 
 impl Drop for SendQueue {
     fn drop(&mut self) {
+        // The queue is left alone in a forked child, whose parent goes on with it.
+        if !self.connection.is_here() {
+            return;
+        }
         let has_landed = self.finish().unwrap_or_else(|error| {
             // If the connection has failed, there is nobody to send it to.
             if self.connection.check().is_ok() {

@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use mscclpp_gpu::{DevicePtr, KernelObject, KernelWait, Owner};
+use mscclpp_gpu::{DevicePtr, KernelObject, KernelWait, Owner, fork::OfProcess};
 use parking_lot::Mutex;
 
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
 ///    host's `signal` is an error, and a second service is refused.
 #[derive(Clone)]
 pub struct Semaphore {
-    inner: Arc<Inner>,
+    inner: OfProcess<Arc<Inner>>,
 }
 
 struct Inner {
@@ -150,7 +150,7 @@ impl Semaphore {
         }
         let status = connection.context().status_words(connection.local_gpu())?;
         let waits = Arc::new(Waits { status, aborted: OnceLock::new() });
-        let inner = Arc::new(Inner {
+        let inner = OfProcess::new(Arc::new(Inner {
             remote_region,
             // Without the connection that a stub of this very process was made over: that is its own side's to keep.
             remote: SemaphoreStub { local: None, ..remote.clone() },
@@ -158,12 +158,22 @@ impl Semaphore {
             waits: waits.clone(),
             link_signals: Mutex::new(LinkSignals::ByHosts { sent: 0, last: Last::Landed }),
             connection: connection.clone(),
-        });
+        }));
         let target: Arc<dyn Abortable> = waits;
         connection.monitor().watch(&target);
         connection.check()?;
         tracing::debug!(target: "mscclpp::conn", peer = %connection.label(), "semaphore built");
         Ok(Self { inner })
+    }
+
+    /// That the calling process made it, and is no fork of the one that did.
+    pub(crate) fn here(&self) -> Result<()> {
+        self.inner.here()?;
+        Ok(())
+    }
+
+    pub(crate) fn is_here(&self) -> bool {
+        self.inner.is_here()
     }
 
     /// Its connection.
@@ -187,6 +197,10 @@ impl Semaphore {
     /// Ends every wait on it on this side, for ever: device waits return false within about a millisecond, later ones at once.
     /// Does not block. The peer is not told.
     pub fn abort(&self, reason: &str) {
+        // In a forked child nobody waits, and its parent's words are not its own.
+        if !self.is_here() {
+            return;
+        }
         self.inner.waits.abort(&Error::Aborted { reason: reason.to_owned() });
     }
 
@@ -194,6 +208,9 @@ impl Semaphore {
     /// it with an offset, size or id that does not fit into a trigger. Does not block, and changes nothing.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
+        if let Err(error) = self.here() {
+            return Some(error);
+        }
         if let Some(error) = self.inner.waits.aborted.get() {
             return Some(error.clone());
         }
@@ -229,6 +246,7 @@ impl Semaphore {
     /// As [`Semaphore::check`], but an abort, or a connection that has failed or was closed, only counts if a wait of a
     /// kernel ended with it: a peer that is done may leave.
     pub(crate) fn check_waits(&self) -> Result<()> {
+        self.here()?;
         // The kernel is complete, which orders its store before.
         let has_ended_a_wait = self.inner.waits.status.word(ABORTED)?.load(Ordering::Relaxed) != 0;
         match self.failure() {
@@ -269,7 +287,7 @@ impl Semaphore {
     /// [`Error::InvalidArgument`] while somebody else has it, such as a proxy service; [`Error::Timeout`]: nothing was taken;
     /// [`Error::PeerLost`] and the like.
     pub fn signaller(&self) -> Result<Signaller> {
-        let mut signals = self.inner.link_signals.lock();
+        let mut signals = self.inner.here()?.link_signals.lock();
         let LinkSignals::ByHosts { sent, last } = *signals else { return Err(self.has_a_signaller()) };
         match last {
             Last::Landed => {}
@@ -286,7 +304,7 @@ impl Semaphore {
 
     /// Signals the peer through the connection's own queue, behind its earlier writes.
     pub(crate) fn signal_from_host(&self) -> Result<()> {
-        let mut signals = self.inner.link_signals.lock();
+        let mut signals = self.inner.here()?.link_signals.lock();
         let LinkSignals::ByHosts { sent, last } = &mut *signals else {
             return Err(self.has_a_signaller());
         };
@@ -379,7 +397,7 @@ impl DeviceToDeviceSemaphore {
     /// # Errors
     /// [`Error::Unreachable`] over a transport that does not; [`Error::InvalidArgument`] for a local endpoint on the CPU.
     pub fn new(semaphore: &Semaphore) -> Result<Self> {
-        let inner = &semaphore.inner;
+        let inner = semaphore.inner.here()?;
         if inner.connection.local_gpu().is_none() {
             return Err(Error::InvalidArgument(format!(
                 "the local endpoint of the connection to {} is on the CPU; use a HostToHostSemaphore",

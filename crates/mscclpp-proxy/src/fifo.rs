@@ -121,6 +121,8 @@ impl Fifo {
     /// # Errors
     /// [`Error::Poisoned`] if it has.
     pub fn check(&mut self) -> Result<()> {
+        // An error in a forked child.
+        self.pinned.word(0)?;
         // The release of this word comes after whatever was pushed below the hole, so that a look at the slot after
         // this load decides whether the hole is here.
         if self.status(3).load(Ordering::Acquire) == POISONED && self.poll().is_none() {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use mscclpp_core::Report;
-use mscclpp_gpu::Gpu;
+use mscclpp_gpu::{Gpu, fork::OfProcess};
 use mscclpp_net::waiting::FIRST_LOG;
 use parking_lot::Mutex;
 
@@ -24,7 +24,7 @@ use crate::{
 /// A host thread that serves kernels of one device. It is the base of [`ProxyService`](crate::ProxyService), and of
 /// services of your own.
 ///
-/// It stops when it is dropped.
+/// It stops when it is dropped. In a forked child it cannot be used, and dropping it does nothing.
 ///
 /// ```
 /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
@@ -60,9 +60,9 @@ use crate::{
 /// # Ok::<(), mscclpp_proxy::Error>(())
 /// ```
 pub struct Proxy<H: ProxyHandler> {
-    shared: Arc<Shared<H>>,
+    shared: OfProcess<Arc<Shared<H>>>,
     /// Held while the thread is started or joined, so never taken on the thread itself.
-    thread: Mutex<Option<Running>>,
+    thread: OfProcess<Mutex<Option<Running>>>,
     log_waits_after: Duration,
 }
 
@@ -162,7 +162,7 @@ impl ProxyBuilder {
     ) -> Proxy<H> {
         let Self { gpu, idle, thread_init, log_waits_after, .. } = self;
         Proxy {
-            shared: Arc::new(Shared {
+            shared: OfProcess::new(Arc::new(Shared {
                 gpu,
                 fifo: fifo.shared().clone(),
                 idle,
@@ -174,8 +174,8 @@ impl ProxyBuilder {
                 failure_told: AtomicBool::new(false),
                 failure,
                 unfinished: Mutex::default(),
-            }),
-            thread: Mutex::default(),
+            })),
+            thread: OfProcess::default(),
             log_waits_after,
         }
     }
@@ -271,6 +271,7 @@ impl<H: ProxyHandler> Proxy<H> {
 
     /// Like [`Self::stop`]; `pending` gives the text for the log of what it waits for.
     pub(crate) fn stop_saying(&self, pending: impl Fn() -> String) -> Result<()> {
+        self.here()?;
         if self.is_own_thread() {
             return Err(Error::InvalidArgument(
                 "a handler cannot stop its own proxy; it returns ProxyHandlerResult::Stop".to_owned(),
@@ -294,7 +295,7 @@ impl<H: ProxyHandler> Proxy<H> {
     /// `sync` on that trigger returns. Does not block.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        *self.shared.running.lock()
+        self.shared.is_here() && *self.shared.running.lock()
     }
 
     /// Whether a handler calls this: a handler must not wait for its own thread.
@@ -305,14 +306,25 @@ impl<H: ProxyHandler> Proxy<H> {
     /// Checks that the proxy still works. Does not block.
     ///
     /// # Errors
-    /// The error with which it failed, if it did.
+    /// The error with which it failed, if it did. In a forked child of the process that made it, that it is one.
     pub fn health(&self) -> Result<()> {
+        self.here()?;
         self.shared.failure.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// That the calling process made it, and is no fork of the one that did.
+    pub(crate) fn here(&self) -> Result<()> {
+        self.shared.here()?;
+        Ok(())
     }
 
     /// Ends the proxy for good: waiting pushes and syncs of kernels end, and soon after them the thread. Does not
     /// block. If no thread runs, this calls [`ProxyHandler::failed`].
     pub fn abort(&self, reason: &str) {
+        // A forked child has no thread to end, and its parent's kernels are not its own.
+        if !self.shared.is_here() {
+            return;
+        }
         self.shared.fail(Error::Aborted { reason: reason.to_owned() });
         // With the thread running, it is the thread that tells: it leaves after this look, and finds the failure then.
         // After a start that comes after this look there is no thread: it finds the failure too.
@@ -330,6 +342,10 @@ impl<H: ProxyHandler> Proxy<H> {
 
 impl<H: ProxyHandler> Drop for Proxy<H> {
     fn drop(&mut self) {
+        // In a forked child there is no thread to wait for.
+        if !self.shared.is_here() {
+            return;
+        }
         if let Err(error) = self.stop() {
             // A failure was logged when it came.
             tracing::debug!(target: "mscclpp::proxy", error = %Report(&error), gpu = %self.shared.gpu, "a proxy ended with an error");

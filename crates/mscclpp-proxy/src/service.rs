@@ -229,6 +229,7 @@ impl ProxyService {
     /// # Errors
     /// [`Error::TooMany`] beyond 512 memories.
     pub fn add_memory(&self, memory: &RegisteredMemory) -> Result<MemoryId> {
+        self.proxy.here()?;
         self.state.memories.add(|_| Ok(memory.clone())).map(MemoryId::from_raw)
     }
 
@@ -237,6 +238,7 @@ impl ProxyService {
     /// # Errors
     /// [`Error::TooMany`].
     pub fn next_memory_id(&self, count: u32) -> Result<MemoryId> {
+        self.proxy.here()?;
         self.state.memories.next(count).map(MemoryId::from_raw)
     }
 
@@ -245,6 +247,7 @@ impl ProxyService {
     /// # Errors
     /// [`Error::UnknownId`].
     pub fn semaphore(&self, id: SemaphoreId) -> Result<Semaphore> {
+        self.proxy.here()?;
         Ok(self.state.semaphores.find("semaphore", id.raw())?.semaphore.clone())
     }
 
@@ -257,6 +260,7 @@ impl ProxyService {
     /// # Errors
     /// [`Error::UnknownId`].
     pub fn base_port_channel(&self, semaphore: SemaphoreId) -> Result<BasePortChannel> {
+        self.proxy.here()?;
         BasePortChannel::new(&self.state, semaphore)
     }
 
@@ -268,6 +272,7 @@ impl ProxyService {
     /// [`Error::UnknownId`]; [`Error::Core`] if a memory is of the wrong side, or not registered for the connection's
     /// transport; errors of mapping.
     pub fn port_channel(&self, semaphore: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<PortChannel> {
+        self.proxy.here()?;
         PortChannel::new(&self.state, semaphore, dst, src)
     }
 
@@ -276,6 +281,7 @@ impl ProxyService {
     /// # Errors
     /// As for [`Proxy::start`].
     pub fn start_proxy(&self, blocking: bool) -> Result<()> {
+        self.proxy.here()?;
         // First: the thread may stop by itself at once.
         self.state.set_serving(Serving::Started);
         self.proxy.start(blocking)
@@ -287,6 +293,7 @@ impl ProxyService {
     /// # Errors
     /// As [`ProxyService::health`]; [`Error::Timeout`] if something did not become complete within 30 s.
     pub fn stop_proxy(&self) -> Result<()> {
+        self.proxy.here()?;
         let stopped = self.proxy.stop_saying(|| self.state.stats(None).pending());
         // Also if something did not become complete.
         self.state.set_serving(Serving::Stopped);
@@ -306,6 +313,7 @@ impl ProxyService {
     /// The error with which the service or one of its semaphores failed: a lost peer, an abort, or an offset, size or
     /// id of a kernel that does not fit a trigger. A peer that has closed its side is no failure.
     pub fn health(&self) -> Result<()> {
+        self.proxy.here()?;
         self.state.failure().map_or(Ok(()), Err)
     }
 
@@ -319,6 +327,10 @@ impl ProxyService {
 
 impl Drop for ProxyService {
     fn drop(&mut self) {
+        // Another thread of a forked child's parent may have the lock.
+        if self.proxy.here().is_err() {
+            return;
+        }
         // The proxy goes next. It carries out what was pushed before; what comes later is lost.
         self.state.set_serving(Serving::Dropped);
     }

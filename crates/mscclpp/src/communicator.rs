@@ -162,6 +162,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Bootstrap`] if it cannot be sent.
     pub fn send_memory(&self, memory: &RegisteredMemory, peer: usize, tag: u32) -> Result<()> {
+        self.members.check_process()?;
         let bytes = memory.serialize()?;
         let line = self.members.line(peer, tag);
         let _turn = line.turn();
@@ -383,6 +384,7 @@ impl Communicator {
         tag: u32,
         make: impl FnOnce(&[u8]) -> mscclpp_core::Result<T> + Send + 'static,
     ) -> Result<Pending<T>> {
+        self.members.check_process()?;
         if let Some(failure) = self.bootstrap().failure() {
             return Err(failure.into());
         }

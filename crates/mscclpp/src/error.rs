@@ -176,6 +176,7 @@ fn bootstrap_kind(error: &mscclpp_bootstrap::Error) -> ErrorKind {
         | E::IncompleteEnvironment { .. }
         | E::EnvironmentConflict { .. }
         | E::BadEnvironment { .. }
+        | E::Forked { .. }
         | E::InvalidArgument(_) => ErrorKind::InvalidUsage,
         _ => ErrorKind::Internal,
     }
@@ -231,7 +232,8 @@ fn gpu_kind(error: &mscclpp_gpu::Error) -> ErrorKind {
     match error {
         E::Unavailable { .. } | E::Driver { .. } | E::System { .. } => ErrorKind::System,
         E::Timeout { .. } => ErrorKind::Timeout,
-        E::NoSuchDevice { .. }
+        E::Forked { .. }
+        | E::NoSuchDevice { .. }
         | E::OutOfBounds { .. }
         | E::InvalidArgument(_)
         | E::NotExportable { .. }

@@ -10,15 +10,17 @@ use mscclpp_bootstrap::{Bootstrap, Error as BootstrapError};
 use mscclpp_core::{
     Connection, Context, DeviceType, Error as CoreError, RegisteredMemory, Report, WeakConnection,
 };
+use mscclpp_gpu::fork::Origin;
 use parking_lot::Mutex;
 
-use crate::{Error, line::Line};
+use crate::{Error, Result, line::Line};
 
 /// How long an error about one rank waits for the news that another one's death is behind it.
 const NEWS: Duration = Duration::from_secs(1);
 
 pub(crate) struct Members {
     bootstrap: Arc<dyn Bootstrap>,
+    origin: Origin,
     log_waits_after: Duration,
     lines: Mutex<HashMap<(usize, u32), Arc<Line>>>,
     known: Mutex<Known>,
@@ -44,7 +46,7 @@ impl Members {
     /// Watches the job: when it fails, so do the connections.
     pub(crate) fn new(bootstrap: Arc<dyn Bootstrap>, log_waits_after: Duration) -> Arc<Self> {
         let (lines, known) = (Mutex::default(), Mutex::default());
-        let members = Arc::new(Self { bootstrap, log_waits_after, lines, known });
+        let members = Arc::new(Self { bootstrap, origin: Origin::here(), log_waits_after, lines, known });
         let weak = Arc::downgrade(&members);
         members.bootstrap.on_failure(Box::new(move |error| {
             if let Some(members) = weak.upgrade() {
@@ -52,6 +54,11 @@ impl Members {
             }
         }));
         members
+    }
+
+    /// That the calling process made it, and is no fork of the one that did: there, waits of other threads would go on for ever.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        Ok(self.origin.check()?)
     }
 
     pub(crate) fn bootstrap(&self) -> &Arc<dyn Bootstrap> {
@@ -128,6 +135,9 @@ impl Members {
 
     /// Fails all connections, and with them their semaphores, once.
     pub(crate) fn fail(&self, error: &CoreError) {
+        if !self.origin.is_here() {
+            return;
+        }
         let connections: Vec<Connection> = {
             let mut known = self.known.lock();
             if known.failure.is_some() {

@@ -95,6 +95,7 @@ impl<T: Clone + Send + Sync + 'static> Pending<T> {
 
     fn wait_until(&self, timeout: Option<Duration>) -> Result<T> {
         let Item { what, position, line, members, outcome, .. } = &*self.item;
+        members.check_process()?;
         let long = LongWait::begin(members.log_waits_after());
         let stopped = line.complete_up_to(&*self.item, &**members.bootstrap(), timeout, long).err();
         match (outcome.get(), stopped) {

@@ -70,7 +70,8 @@ const ABORT_LIMIT: Duration = Duration::from_secs(1);
 /// # Leaving
 /// Dropping says goodbye: what was sent still arrives, and calls of other ranks that need this one fail with
 /// [`Error::PeerClosed`]. It takes at most a few seconds, if others do not take their bytes. Dropping while the thread
-/// panics aborts the job instead. A process that ends without dropping is, for the others, lost.
+/// panics aborts the job instead. A process that ends without dropping is, for the others, lost. In a forked child calls are
+/// [`Error::Forked`], and dropping does nothing.
 pub struct TcpBootstrap {
     member: Member,
     shared: Arc<Shared>,
@@ -118,6 +119,9 @@ impl TcpBootstrap {
     }
 
     fn fail(&self, error: &Error) {
+        if self.member.check_process().is_err() {
+            return;
+        }
         if self.thread.is_none() {
             self.member.inbox.fail(error);
             return;
@@ -225,11 +229,11 @@ impl Bootstrap for TcpBootstrap {
     }
 
     fn failure(&self) -> Option<Error> {
-        self.member.inbox.failure()
+        self.member.failure()
     }
 
     fn on_failure(&self, hook: FailureHook) {
-        self.member.inbox.on_failure(hook);
+        self.member.on_failure(hook);
     }
 
     fn abort(&self, reason: &str) {
@@ -277,6 +281,11 @@ impl Carrier for TcpBootstrap {
 
 impl Drop for TcpBootstrap {
     fn drop(&mut self) {
+        if self.member.check_process().is_err() {
+            // The rank is the parent. A handle of a thread that is not there is not let go of.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         if std::thread::panicking() {
             self.abort("its thread panicked");
         }

@@ -22,7 +22,7 @@ fn of_a_peer() -> RegisteredMemory {
         blobs: vec![(Transport::ETHERNET, vec![1]), (Transport::CUDA_IPC, vec![2])],
     };
     let inner = Inner { info, local: None, imports: Mutex::default(), mapped: OnceLock::new() };
-    RegisteredMemory { inner: Arc::new(inner) }
+    RegisteredMemory { inner: OfProcess::new(Arc::new(inner)) }
 }
 
 #[test]

@@ -4,7 +4,11 @@
 
 mod device;
 
-use std::{process::ExitCode, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    process::ExitCode,
+    time::Duration,
+};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_gpu::{Error, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform, Result};
@@ -21,6 +25,9 @@ fn main() -> ExitCode {
         Trial::test("every_use_in_a_child_names_the_fork", || of(every_use_in_a_child_names_the_fork)),
         Trial::test("a_child_leaves_its_parents_devices_alone", || {
             of(a_child_leaves_its_parents_devices_alone)
+        }),
+        Trial::test("a_child_that_touches_shared_memory_ends_and_says_why", || {
+            of(a_child_that_touches_shared_memory_ends_and_says_why)
         }),
         Trial::test("a_child_may_be_the_first_to_open_a_device", || {
             of(a_child_may_be_the_first_to_open_a_device)
@@ -145,6 +152,30 @@ fn a_child_leaves_its_parents_devices_alone() {
     let mut value = [0];
     buffer.read_params(0, &mut value).unwrap();
     assert_eq!((value[0], add_one_to(&gpu)), (2, 1));
+}
+
+/// Of a simulated device, whose memory is the host's, too.
+fn a_child_that_touches_shared_memory_ends_and_says_why() {
+    let buffer = Platform::Host.gpu(0).unwrap().allocate(4).unwrap();
+    let own = Platform::Host.gpu(0).unwrap().allocate_pinned(8).unwrap();
+    let said = tempfile::NamedTempFile::new().unwrap();
+    let touch = |address: *mut u32| {
+        in_fork(LIMIT, || {
+            rustix::stdio::dup2_stderr(said.as_file()).unwrap();
+            // SAFETY: memory of the parent's; that a child has none of it is the test.
+            unsafe { address.write_volatile(7) };
+            String::new()
+        })
+    };
+    touch(own.ptr().as_mut_ptr());
+    let ended = catch_unwind(AssertUnwindSafe(|| touch(buffer.ptr().as_mut_ptr()))).unwrap_err();
+    let ended = ended.downcast::<String>().unwrap();
+    assert!(ended.contains("signaled: true"), "{ended}");
+    let said = std::fs::read_to_string(said.path()).unwrap();
+    assert!(said.contains("this process is a fork") && said.contains("spawn"), "{said}");
+    let mut value = [0];
+    buffer.read_params(0, &mut value).unwrap();
+    assert_eq!(value, [0], "the child wrote into its parent's memory");
 }
 
 fn a_child_may_be_the_first_to_open_a_device() {

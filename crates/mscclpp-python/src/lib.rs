@@ -77,7 +77,6 @@ fn nest<T: PyTypeInfo, Handle: PyTypeInfo>(py: Python<'_>) -> PyResult<()> {
 #[pymodule(name = "_mscclpp", gil_used = false)]
 fn extension(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
-    owned::count_forks()?;
     add::<error::ErrorCode>(module)?;
     add::<transport::PyTransport>(module)?;
     add::<transport::PyTransportFlags>(module)?;

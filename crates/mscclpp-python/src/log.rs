@@ -3,25 +3,20 @@
 //! Whatever thread logs puts its line into a queue, and never waits: if there is no room, the line is counted as lost. A thread
 //! of the Python layer (`mscclpp._log`) takes lines out and calls loggers. It waits for lines without the interpreter's lock.
 
-use std::{
-    process,
-    sync::{
-        Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc::{self, Receiver, SyncSender},
-    },
+use std::sync::{
+    Mutex, OnceLock, PoisonError,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+    mpsc::{self, Receiver, SyncSender},
 };
 
 use mscclpp::{
     Error,
+    gpu::fork::Origin,
     log::{Level, Line, Redirect},
 };
 use pyo3::prelude::*;
 
-use crate::{
-    error::{self, OrRaise},
-    owned,
-};
+use crate::error::{self, OrRaise};
 
 /// How many lines wait at most.
 const ROOM: usize = 4096;
@@ -39,8 +34,7 @@ struct Queue {
     take: Mutex<Receiver<Record>>,
     lost: AtomicU64,
     is_ending: AtomicBool,
-    process: u32,
-    forks: u32,
+    origin: Origin,
 }
 
 impl Queue {
@@ -51,14 +45,13 @@ impl Queue {
             take: Mutex::new(take),
             lost: AtomicU64::new(0),
             is_ending: AtomicBool::new(false),
-            process: process::id(),
-            forks: owned::forks(),
+            origin: Origin::here(),
         }
     }
 
     /// Whether somebody takes lines out: not in a forked child, which has no such thread, nor when the interpreter exits.
     fn is_served(&self) -> bool {
-        owned::forks() == self.forks && !self.is_ending.load(Ordering::Relaxed)
+        self.origin.is_here() && !self.is_ending.load(Ordering::Relaxed)
     }
 
     fn put(&self, line: &Line<'_>) {
@@ -125,11 +118,11 @@ pub(crate) fn start() -> PyResult<()> {
 #[pyfunction(name = "_log_to_queue")]
 pub(crate) fn to_queue(py: Python<'_>, level: i64) -> PyResult<()> {
     let queue = QUEUE.get_or_init(Queue::new);
-    if owned::forks() != queue.forks {
+    if !queue.origin.is_here() {
         return Err(error::misuse(format!(
             "the log goes to Python's logging in process {}, of which this one is a fork; start processes with \
              multiprocessing's \"spawn\"",
-            queue.process
+            queue.origin.process()
         )));
     }
     start()?;
@@ -150,7 +143,7 @@ pub(crate) fn to_queue(py: Python<'_>, level: i64) -> PyResult<()> {
 /// Waits for the next line: the logger's name, the level and the text. None when the queue has ended.
 #[pyfunction(name = "_next_log_line")]
 pub(crate) fn next_line(py: Python<'_>) -> Record {
-    py.detach(|| QUEUE.get().filter(|queue| owned::forks() == queue.forks).and_then(Queue::next))
+    py.detach(|| QUEUE.get().filter(|queue| queue.origin.is_here()).and_then(Queue::next))
 }
 
 /// Lets nothing more into the queue: what is in it is the last.

@@ -5,44 +5,15 @@ use std::{
     ops::Deref,
     process,
     sync::{
-        Arc, Mutex, MutexGuard, Once, PoisonError,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
     },
 };
 
-use mscclpp::ErrorKind;
+use mscclpp::gpu::fork::Origin;
 use pyo3::prelude::*;
 
 use crate::{error, waiting};
-
-/// How often the process was forked, counted in the child. To compare it costs nothing, and to ask for the process's number
-/// is a system call.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-
-/// From now on forks are counted.
-pub(crate) fn count_forks() -> PyResult<()> {
-    extern "C" fn in_child() {
-        // The child has one thread, this one.
-        FORKS.fetch_add(1, Ordering::Relaxed);
-    }
-    static COUNTING: Once = Once::new();
-    let mut refused = 0;
-    // SAFETY: the function may be called in a fork: it touches nothing but an atomic number, and lives as long as the process,
-    // since an interpreter unloads no modules.
-    COUNTING.call_once(|| refused = unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
-    match refused {
-        0 => Ok(()),
-        number => {
-            let cause = std::io::Error::from_raw_os_error(number);
-            Err(error::new(ErrorKind::System, format!("having forks counted failed: {cause}")))
-        }
-    }
-}
-
-pub(crate) fn forks() -> u32 {
-    // Set before anything else runs in the child.
-    FORKS.load(Ordering::Relaxed)
-}
 
 /// How often an object was closed.
 static CLOSED: AtomicU64 = AtomicU64::new(0);
@@ -57,8 +28,7 @@ pub(crate) fn closed() -> u64 {
 pub(crate) struct Owned<T: Send + 'static> {
     /// What the object is called in messages.
     name: &'static str,
-    process: u32,
-    forks: u32,
+    origin: Origin,
     /// Locked only to look at it or to take it out, never while Python code runs, and never in a forked child.
     value: Mutex<Option<Held<T>>>,
 }
@@ -70,7 +40,7 @@ pub(crate) struct Held<T: Send + 'static>(Arc<Value<T>>);
 
 struct Value<T: Send + 'static> {
     value: ManuallyDrop<T>,
-    forks: u32,
+    origin: Origin,
     may_wait: bool,
 }
 
@@ -85,20 +55,21 @@ impl<T: Send + 'static> Owned<T> {
     }
 
     fn holding(name: &'static str, value: T, may_wait: bool) -> Self {
-        let forks = forks();
-        let value = Held(Arc::new(Value { value: ManuallyDrop::new(value), forks, may_wait }));
-        Self { name, process: process::id(), forks, value: Mutex::new(Some(value)) }
+        let origin = Origin::here();
+        let value = Held(Arc::new(Value { value: ManuallyDrop::new(value), origin, may_wait }));
+        Self { name, origin, value: Mutex::new(Some(value)) }
     }
 
     /// # Errors
     /// In a forked child, and after [`Owned::close`].
     pub(crate) fn get(&self) -> PyResult<Held<T>> {
-        let Self { name, process, .. } = self;
-        if forks() != self.forks {
-            let here = process::id();
+        let Self { name, origin, .. } = self;
+        if !origin.is_here() {
+            let (process, here) = (origin.process(), process::id());
             return Err(error::misuse(format!(
                 "this {name} was made in process {process} and is used in process {here}, a fork of it, which has none of \
-                 its threads and connections; make it anew here, or start processes with multiprocessing's \"spawn\""
+                 its devices, threads and connections; start processes with multiprocessing's \"spawn\", or fork before \
+                 the first use of mscclpp"
             )));
         }
         let value = self.lock().as_ref().map(|held| Held(Arc::clone(&held.0)));
@@ -107,12 +78,12 @@ impl<T: Send + 'static> Owned<T> {
 
     /// Whether it can be used: it is neither closed nor in a forked child.
     pub(crate) fn is_open(&self) -> bool {
-        forks() == self.forks && self.lock().is_some()
+        self.origin.is_here() && self.lock().is_some()
     }
 
     /// Lets go of the value. Calls that have it go on. Does nothing the second time, and in a forked child.
     pub(crate) fn close(&self) {
-        if forks() == self.forks {
+        if self.origin.is_here() {
             let value = self.lock().take();
             CLOSED.fetch_add(1, Ordering::Relaxed);
             // Without the lock: this may wait.
@@ -123,8 +94,8 @@ impl<T: Send + 'static> Owned<T> {
     /// What `repr` gives: the name, what `about` says of the value, and whether it is closed.
     pub(crate) fn show(&self, about: impl FnOnce(&T) -> String) -> String {
         let name = self.name;
-        if forks() != self.forks {
-            return format!("<mscclpp.{name} of process {}>", self.process);
+        if !self.origin.is_here() {
+            return format!("<mscclpp.{name} of process {}>", self.origin.process());
         }
         let value = self.get();
         value
@@ -146,7 +117,7 @@ impl<T: Send + 'static> Deref for Held<T> {
 
 impl<T: Send + 'static> Drop for Value<T> {
     fn drop(&mut self) {
-        if forks() != self.forks {
+        if !self.origin.is_here() {
             return;
         }
         // SAFETY: taken once, here, and `self` is not used any more.

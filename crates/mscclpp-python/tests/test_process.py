@@ -11,6 +11,7 @@ import mscclpp
 import pytest
 
 import ranks
+from device import host_only
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
@@ -118,6 +119,120 @@ print("the parent goes on")
 """
     run = python(program)
     assert (run.returncode, run.stdout) == (0, "the parent goes on\n"), run.stderr
+
+
+def in_child(how):
+    """How a program begins that has `child(body)`, which says what `body` gives or raises in a forked child."""
+    start = """
+def child(body):
+    here, there = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        said = b"it raised"
+        try:
+            said = repr(body()).encode()
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}".encode()
+        finally:
+            os.write(there, said)
+            os._exit(0)
+    return finish(pid, here, there)
+
+def finish(pid, here, there):
+    os.close(there)
+    ready, _, _ = select.select([here], [], [], 20)
+    if not ready:
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    with os.fdopen(here, "rb") as pipe:
+        return pipe.read().decode() if ready else "it hangs"
+"""
+    of_multiprocessing = """
+def child(body):
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(False)
+    def run():
+        try:
+            there.send(repr(body()))
+        except BaseException as error:
+            there.send(f"{type(error).__name__}: {error}")
+    process = context.Process(target=run)
+    process.start()
+    said = here.recv() if here.poll(20) else "it hangs"
+    process.kill()
+    process.join()
+    return said
+"""
+    imports = (
+        "import multiprocessing, os, select, signal, sys, numpy, mscclpp\nfrom mscclpp.utils import KernelBuilder\n"
+    )
+    return imports + (start if how == "os.fork" else of_multiprocessing)
+
+
+@host_only
+@pytest.mark.parametrize("how", ["os.fork", "multiprocessing"])
+def test_a_forked_child_has_no_devices_and_is_told_so(how):
+    program = """
+buffer = mscclpp.GpuBuffer(8, dtype=numpy.int32)
+view = buffer[2:4]
+plain = buffer.copy()
+kernel = KernelBuilder("plain.cu", "packed", sys.argv[1], {"EXTRA": 0}).get_compiled_kernel()
+mscclpp.synchronize(20)
+named = f"of process {os.getpid()}"
+uses = [
+    lambda: mscclpp.GpuBuffer(8), lambda: mscclpp.RawGpuBuffer(64), mscclpp.device_count, lambda: mscclpp.set_device(0),
+    lambda: mscclpp.synchronize(5), mscclpp.Fifo, mscclpp.ProxyService,
+    lambda: mscclpp.Proxy(lambda trigger: mscclpp.ProxyHandlerResult.Stop), lambda: KernelBuilder(
+        "plain.cu", "packed", sys.argv[1], {"EXTRA": 0}).get_compiled_kernel().launch_kernel(b"", 1, 1, 0, None),
+    lambda: buffer[0], lambda: view[0], lambda: buffer.__setitem__(0, 7), lambda: buffer.fill(7), lambda: buffer + 1,
+    lambda: numpy.add(1, 2, out=buffer[:1]), lambda: buffer.sum(), lambda: numpy.concatenate([buffer, buffer]),
+    lambda: buffer.tolist(), lambda: buffer.get(), lambda: buffer.set(plain), lambda: list(buffer), lambda: buffer.data,
+    lambda: bool(view[:1]), lambda: buffer.tobytes(), lambda: numpy.sort(buffer), lambda: buffer.__iadd__(1),
+]
+for number, use in enumerate(uses):
+    said = child(use)
+    assert said.startswith("Error: ") and "a fork of" in said and "spawn" in said, (number, said)
+assert child(lambda: f"{buffer!s} {view!r}") == repr(f"<mscclpp.GpuBuffer {named}> <mscclpp.GpuBuffer {named}>")
+assert child(lambda: int(plain.sum())) == "0", "its memory is not a device's"
+assert (buffer + 1).tolist() == [1] * 8 and buffer.tolist() == [0] * 8
+print("the parent goes on")
+"""
+    run = python(in_child(how) + program)
+    assert (run.returncode, run.stdout) == (0, "the parent goes on\n"), run.stderr
+
+
+@host_only
+@pytest.mark.parametrize("how", ["os.fork", "multiprocessing"])
+def test_a_child_may_be_the_first_to_use_devices(how):
+    program = """
+def first():
+    buffer = mscclpp.GpuBuffer(8, dtype=numpy.int32)
+    buffer += 3
+    mscclpp.synchronize(20)
+    bootstrap = mscclpp.TcpBootstrap.create(0, 1)
+    bootstrap.initialize(mscclpp.TcpBootstrap.create_unique_id())
+    return int(mscclpp.Communicator(bootstrap).context() is not None and buffer.sum())
+assert mscclpp.TcpBootstrap.create(0, 1).get_rank() == 0
+print(child(first), child(first), first())
+"""
+    run = python(in_child(how) + program)
+    assert (run.returncode, run.stdout) == (0, "24 24 24\n"), run.stderr
+
+
+@host_only
+def test_a_child_that_reaches_the_memory_all_the_same_ends_and_says_why():
+    program = """
+import os, numpy, mscclpp
+array = numpy.asarray(mscclpp.GpuBuffer(8, dtype=numpy.int32)).view(numpy.ndarray)
+pid = os.fork()
+if pid == 0:
+    array[0] = 7
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), array[0])
+"""
+    run = python(program)
+    assert run.stdout == "-11 0\n", run.stderr
+    assert "this process is a fork" in run.stderr and "spawn" in run.stderr
 
 
 @pytest.mark.parametrize("order", ["", "import gc; gc.disable(); cycle = [sys.modules[__name__]]; cycle.append(cycle)"])

@@ -2,7 +2,7 @@ use std::{ffi::c_void, os::fd::BorrowedFd, ptr};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use super::ranges::Known;
+use super::{forked, ranges::Known};
 use crate::{DevicePtr, Error, Result};
 
 /// A readable and writable mapping with a guard behind it, unmapped when dropped.
@@ -29,8 +29,9 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// The first `bytes` bytes of `fd`, shared with everyone who maps them.
     pub(super) fn shared(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
+        forked::keep_out_children();
         // SAFETY: the addresses are those of a new reservation, which nobody uses yet.
-        Self::new(bytes, |start, len| unsafe {
+        Self::new(bytes, Known::shared, |start, len| unsafe {
             mmap(start, len, READ_WRITE, MapFlags::SHARED | MapFlags::FIXED, fd, 0)
         })
     }
@@ -38,14 +39,15 @@ impl Mapping {
     /// `bytes` zeroed bytes of this process alone.
     pub(super) fn private(bytes: usize) -> Result<Self> {
         // SAFETY: as above.
-        Self::new(bytes, |start, len| unsafe {
+        Self::new(bytes, Known::new, |start, len| unsafe {
             mmap_anonymous(start, len, READ_WRITE, MapFlags::PRIVATE | MapFlags::FIXED)
         })
     }
 
-    /// Reserves addresses, and has `map` put memory at the first `len` of them.
+    /// Reserves addresses, has `map` put memory at the first `len` of them, and makes it known.
     fn new(
         bytes: usize,
+        known: fn(usize, u64, u64) -> Known,
         map: impl FnOnce(*mut c_void, usize) -> rustix::io::Result<*mut c_void>,
     ) -> Result<Self> {
         let failed = |e| Error::system(format!("mmap of {bytes} bytes"), e);
@@ -57,7 +59,7 @@ impl Mapping {
         let start = unsafe { mmap_anonymous(ptr::null_mut(), reserved, ProtFlags::empty(), flags) };
         let mut mapping = Self { start: start.map_err(failed)?, reserved, known: None };
         map(mapping.start, len).map_err(failed)?;
-        mapping.known = Some(Known::new(mapping.start.addr(), bytes as u64, reserved as u64));
+        mapping.known = Some(known(mapping.start.addr(), bytes as u64, reserved as u64));
         Ok(mapping)
     }
 

@@ -20,6 +20,7 @@ mod block;
 mod compiler;
 mod device;
 mod event;
+mod forked;
 mod graph;
 mod initialisers;
 mod launch;

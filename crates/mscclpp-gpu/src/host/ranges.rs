@@ -21,6 +21,8 @@ struct Extent {
     bytes: u64,
     /// With the addresses behind, which are nobody else's.
     reserved: u64,
+    /// A mapping that other processes have too.
+    is_shared: bool,
 }
 
 /// Memory that kernels may touch until this is dropped.
@@ -29,9 +31,18 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Adds memory that nothing else has added, and that has `reserved` bytes with its guard.
+    /// Adds memory of this process that nothing else has added, and that has `reserved` bytes with its guard.
     pub(super) fn new(begin: usize, bytes: u64, reserved: u64) -> Self {
-        RANGES.write().insert(begin, Extent { bytes, reserved });
+        Self::add(begin, Extent { bytes, reserved, is_shared: false })
+    }
+
+    /// Adds a mapping that other processes have too.
+    pub(super) fn shared(begin: usize, bytes: u64, reserved: u64) -> Self {
+        Self::add(begin, Extent { bytes, reserved, is_shared: true })
+    }
+
+    fn add(begin: usize, extent: Extent) -> Self {
+        RANGES.write().insert(begin, extent);
         Self { begin }
     }
 }
@@ -59,6 +70,25 @@ pub(super) fn at(address: usize) -> Option<(usize, u64)> {
     ((address - begin) as u64).lt(&extent.bytes).then_some((begin, extent.bytes))
 }
 
+/// Gives `each` the mappings that other processes have too, guards included; whether there are any. Waits for no other thread: in
+/// a forked child that may have been changing them, and then gives none.
+pub(super) fn for_each_shared(each: impl Fn(usize, usize)) -> bool {
+    let Some(ranges) = RANGES.try_read() else { return false };
+    let shared = ranges.iter().filter(|(_, extent)| extent.is_shared);
+    shared.fold(false, |_, (begin, extent)| {
+        each(*begin, extent.reserved as usize);
+        true
+    })
+}
+
+/// Whether `address` is in one of them. Waits for no other thread either.
+pub(super) fn is_shared(address: usize) -> bool {
+    RANGES.try_read().is_some_and(|ranges| {
+        let before = ranges.range(..=address).next_back();
+        before.is_some_and(|(begin, extent)| extent.is_shared && ((address - begin) as u64) < extent.reserved)
+    })
+}
+
 /// For what the host does with `len` bytes at `ptr`, which may also be memory of the host alone.
 ///
 /// # Errors
@@ -75,7 +105,7 @@ pub(super) fn refuse_overrun(what: &'static str, ptr: DevicePtr, len: u64) -> Re
 /// What lies in front of and behind `address`, for messages.
 pub(super) fn around(address: usize) -> String {
     let mut text = match before(address) {
-        Some((begin, Extent { bytes, reserved })) if ((address - begin) as u64) < reserved => {
+        Some((begin, Extent { bytes, reserved, .. })) if ((address - begin) as u64) < reserved => {
             return format!(
                 "; it is at offset {} of the {bytes} bytes of memory at {begin:#x}: see whether an offset or a size is too large",
                 address - begin

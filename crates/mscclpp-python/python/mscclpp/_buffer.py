@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from . import _mscclpp
-from ._mscclpp import GpuBufferGranularity, RawGpuBuffer
+from ._errors import Error
+from ._mscclpp import ErrorCode, GpuBufferGranularity, RawGpuBuffer
 
 if TYPE_CHECKING:
     import numpy
@@ -84,6 +86,10 @@ def _dtype(dtype: Any) -> Any:
     return dtype
 
 
+# Methods of NumPy's arrays.
+_NEEDS_NO_MEMORY = {"__new__", "__len__", "__sizeof__", "__class_getitem__", "__buffer__", "__release_buffer__"}
+
+
 class _Memory:
     """What `array.data.mem` is."""
 
@@ -116,15 +122,45 @@ def _host_class() -> Any:
             shape, dtype = _shape(shape), _dtype(numpy.dtype(dtype))
             raw = RawGpuBuffer(_bytes(shape, dtype, strides), granularity)
             array = super().__new__(cls, shape, dtype, numpy.asarray(raw), 0, strides, order)
-            array._raw = raw
+            array._raw, array._made = raw, (os.getpid(), raw.data(), raw.bytes())
             return array
 
         def __array_finalize__(self, of: Any) -> None:
             # Views are over the same memory; copies are not, which `_is_gpu_buffer` finds out.
-            self._raw = getattr(of, "_raw", None)
+            self._raw, self._made = getattr(of, "_raw", None), getattr(of, "_made", None)
+
+        def _parent(self) -> int | None:
+            """In a forked child, the process whose device memory this is."""
+            if self._made is None or self._made[0] == os.getpid():
+                return None
+            process, begin, size = self._made
+            return process if 0 <= self.__array_interface__["data"][0] - begin < size else None
+
+        def _check_process(self) -> None:
+            if (parent := self._parent()) is not None:
+                raise Error(
+                    int(ErrorCode.InvalidUsage),
+                    f"this GpuBuffer was made in process {parent} and is used in process {os.getpid()}, a fork of it, which "
+                    'has none of its devices, threads and connections; start processes with multiprocessing\'s "spawn", or '
+                    "fork before the first use of mscclpp",
+                )
+
+        def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = (), **how: Any) -> Any:
+            """What a computation gives: this array if it is computed in place, else one of NumPy."""
+
+            def plain(array: Any) -> Any:
+                if not isinstance(array, HostGpuBuffer):
+                    return array
+                array._check_process()
+                return array.view(numpy.ndarray)
+
+            if out:
+                how["out"] = tuple(plain(array) for array in out)
+            result = getattr(ufunc, method)(*(plain(array) for array in inputs), **how)
+            return result if not out or result is None else out[0] if len(out) == 1 else out
 
         def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-            """What a computation gives: this array if it is computed in place, else one of NumPy."""
+            """What other functions of NumPy compute is an array of NumPy, too."""
             if array is self:
                 return self
             return array[()] if return_scalar else array.view(numpy.ndarray)
@@ -170,10 +206,30 @@ def _host_class() -> Any:
             if array.shape != self.shape:
                 raise ValueError(f"expected an array of shape {self.shape}, got one of {array.shape}")
 
+        def __repr__(self) -> str:
+            parent = self._parent()
+            return super().__repr__() if parent is None else f"<mscclpp.GpuBuffer of process {parent}>"
+
+        def __str__(self) -> str:
+            return super().__str__() if self._parent() is None else repr(self)
+
         def __reduce__(self) -> Any:
+            self._check_process()
             # A copy, in the memory of whoever reads it.
             return numpy.asarray(self).__reduce__()
 
+    def checked(method: Any) -> Any:
+        @functools.wraps(method)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            self._check_process()
+            return method(self, *args, **kwargs)
+
+        return call
+
+    # Whatever may look at the memory, beside computations.
+    for name, method in vars(numpy.ndarray).items():
+        if callable(method) and name not in vars(HostGpuBuffer) and name not in _NEEDS_NO_MEMORY:
+            setattr(HostGpuBuffer, name, checked(method))
     return HostGpuBuffer
 
 

@@ -12,7 +12,8 @@
 //!    a GPU on which they all fit.
 //! 5. A kernel that fails in one block ends its other blocks, and fails its stream but not its device. What was queued
 //!    after it is skipped, and events recorded after it pass the error on to those that wait for them.
-//! 6. A kernel is compiled from its CUDA source (`compiler`), and its threads are coroutines (`block`).
+//! 6. A forked child can touch no device memory of its parent's, and is told why (`forked`, [`crate::fork`]).
+//! 7. A kernel is compiled from its CUDA source (`compiler`), and its threads are coroutines (`block`).
 
 mod abi;
 mod access;

@@ -7,9 +7,15 @@ mod support;
 #[allow(dead_code, reason = "the examples use all of it")]
 mod ping_pong;
 
-use std::{sync::mpsc, time::Duration};
+use std::sync::mpsc;
 
-use mscclpp::{Error, errors::CoreError, prelude::*};
+use mscclpp::{
+    Error,
+    errors::CoreError,
+    gpu::{Abort, Probe},
+    prelude::*,
+};
+use mscclpp_test_support::until;
 use support::{
     LIMIT, channel_pair,
     kernels::{Outcome, Rounds, Side},
@@ -62,10 +68,15 @@ fn an_abort_frees_a_waiting_kernel_for_ever() {
     on_each_pair(|context, devices| {
         let ([here, there], [mut a, mut b]) = sides(context, devices);
         a.start_wait(&here, -1);
-        std::thread::sleep(Duration::from_millis(50));
-        assert!(!a.stream.query().unwrap(), "nothing has signalled");
+        let probe = Probe::new(a.stream.gpu());
+        let claimed = DevicePtr::from_ptr(here.device_handle().semaphore.expected_inbound_token);
+        // SAFETY: a word of the channel, in memory of that device.
+        until("the kernel waits for a signal", || unsafe { probe.read(&[claimed]) }.unwrap() == [1]);
         here.semaphore().abort("the test says so");
         assert_eq!(a.outcome(), Outcome::NotSignalled);
+        // Which a wait that ended by itself would not say.
+        let said = Abort::check(&here).expect_err("a wait ended with the abort").to_string();
+        assert!(said.contains("the test says so"), "{said}");
         for _ in 0..2 {
             assert_eq!(a.wait_once(&here, -1), Outcome::NotSignalled);
             let said = here.semaphore().check().unwrap_err().to_string();

@@ -5,9 +5,10 @@
 
 mod support;
 
-use std::{ops::RangeInclusive, thread, time::Duration};
+use std::ops::RangeInclusive;
 
-use mscclpp::{errors::CoreError, prelude::*};
+use mscclpp::{errors::CoreError, gpu::Abort, prelude::*};
+use mscclpp_test_support::until;
 use support::{
     ends::{End, Kind, PacketRounds, Seeds},
     on_each_pair, platform,
@@ -225,11 +226,21 @@ fn an_abort_ends_waits_for_packets_for_ever() {
         for kind in kinds {
             let [here, there] = End::pair(context, devices, DATA, PACKETS);
             let shape = LaunchConfig::linear(2, 64);
+            // Whole packets of each kind, and about half of what is waited for.
+            const PART: usize = 480;
+            here.memories.data.write(0, &[0x5a; PART]).unwrap();
+            here.start_put_packets(kind, [0, 0], PART as u64, 1, shape);
             there.start_unpack(kind, [0, 0], 1000, 1, -1, shape);
-            thread::sleep(Duration::from_millis(20));
-            assert!(!there.stream.query().unwrap(), "nothing was put");
+            until("the kernel has taken what has come, and waits for the rest", || {
+                let mut got = [0; PART];
+                there.memories.data.read(0, &mut got).unwrap();
+                got == [0x5a; PART]
+            });
             there.packets.semaphore().abort("the test says so");
             assert_eq!(there.failed(), 1);
+            // Which waits that ended by themselves would not say.
+            let said = Abort::check(&there.packets).expect_err("waits ended with the abort").to_string();
+            assert!(said.contains("the test says so"), "{said}");
             for _ in 0..2 {
                 there.start_unpack(kind, [0, 0], 1000, 1, -1, shape);
                 assert_eq!(there.failed(), 1);

@@ -93,6 +93,14 @@ impl KernelObject for Parts {
     fn waits(&self) -> Vec<KernelWait> {
         Abort::waits(self.base.semaphore())
     }
+
+    fn may_have_failed(&self) -> bool {
+        self.base.semaphore().owner().may_have_failed()
+    }
+
+    fn check(&self) -> mscclpp_gpu::Result<()> {
+        self.base.semaphore().owner().check()
+    }
 }
 
 #[derive(Debug, Clone)]

@@ -165,7 +165,7 @@ pub enum Error {
     },
     /// A device failed.
     #[error(transparent)]
-    Gpu(#[from] mscclpp_gpu::Error),
+    Gpu(mscclpp_gpu::Error),
     /// A transport failed in a way of its own.
     #[error(transparent)]
     Transport(TransportError),
@@ -218,6 +218,17 @@ impl fmt::Debug for Error {
     }
 }
 
+/// What a semaphore or channel said of a wait is that again.
+impl From<mscclpp_gpu::Error> for Error {
+    fn from(error: mscclpp_gpu::Error) -> Self {
+        let own = match &error {
+            mscclpp_gpu::Error::Wait(error) => error.downcast_ref::<Self>().cloned(),
+            _ => None,
+        };
+        own.unwrap_or(Self::Gpu(error))
+    }
+}
+
 impl From<SystemError> for Error {
     fn from(SystemError { operation, source }: SystemError) -> Self {
         Self::system(operation, source)
@@ -233,6 +244,14 @@ impl Error {
     /// What the operating system refused, and its error.
     pub fn system(operation: impl Into<String>, source: impl StdError + Send + Sync + 'static) -> Self {
         Self::System { operation: operation.into(), source: Arc::new(source) }
+    }
+
+    /// As a stream tells it.
+    pub(crate) fn of_a_wait(self) -> mscclpp_gpu::Error {
+        match self {
+            Self::Gpu(error) => error,
+            error => mscclpp_gpu::Error::Wait(Arc::new(error)),
+        }
     }
 
     /// The same with the peer called `label`: a provider does not know what the caller calls it.

@@ -80,6 +80,15 @@ impl KernelObject for Inner {
         // SAFETY: words of the block, which keeps their memory; kernels of that device use them.
         vec![unsafe { KernelWait::counted(self.connection.label(), gpu.clone(), claimed, arrived, owner) }]
     }
+
+    fn may_have_failed(&self) -> bool {
+        let said = |word| self.waits.status.word(word).is_ok_and(|word| word.load(Ordering::Relaxed) != 0);
+        [TIMED_OUT, ABORTED, REFUSED].into_iter().any(said)
+    }
+
+    fn check(&self) -> mscclpp_gpu::Result<()> {
+        self.check_waits().map_err(Error::of_a_wait)
+    }
 }
 
 impl KernelObject for TokenBlock {}
@@ -109,6 +118,63 @@ const REFUSED: u64 = 3;
 const TRIGGER_RANGE: u32 = 2;
 /// `ReasonNoPort`, which comes with an abort, too.
 const NO_PORT: u32 = 3;
+
+impl Inner {
+    fn failure(&self) -> Option<Error> {
+        if let Some(error) = self.waits.aborted.get() {
+            return Some(error.clone());
+        }
+        // Pairs with the kernel's release; no other order is needed.
+        let refused = self.waits.status.word(REFUSED).ok()?.load(Ordering::Acquire);
+        let reason = match refused {
+            TRIGGER_RANGE => {
+                "with an offset or size of 4 GiB or more, or a memory id of 512 or more; register larger memory in pieces"
+            }
+            NO_PORT => {
+                "whose handle it had made of a semaphore's own handle; make it of the `semaphore_` of a port channel's handle"
+            }
+            _ => return None,
+        };
+        Some(Error::TriggerRefused { peer: self.connection.label(), reason })
+    }
+
+    /// As [`Semaphore::check`], but an abort, or a connection that has failed or was closed, only counts if a wait of a
+    /// kernel ended with it: a peer that is done may leave.
+    fn check_waits(&self) -> Result<()> {
+        let status = &self.waits.status;
+        // The kernel is complete, which orders its store before.
+        let has_ended_a_wait = status.word(ABORTED)?.load(Ordering::Relaxed) != 0;
+        // The request that the kernel has seen, so this sees it too, and with it the reason, which was set before.
+        status.word(ABORT)?.load(Ordering::Acquire);
+        match self.failure() {
+            Some(error) if has_ended_a_wait || matches!(error, Error::TriggerRefused { .. }) => Err(error),
+            _ => self.check_bounds(),
+        }
+    }
+
+    /// What kernels said of themselves since the last call.
+    fn check_bounds(&self) -> Result<()> {
+        let peer = || self.connection.label();
+        // Pairs with the kernel's store of 1; the kernel is complete, so nothing else needs ordering.
+        // A reason other than 1 stays: it came with an abort, after `failure` was asked.
+        let happened = |word| {
+            let word = self.waits.status.word(word)?;
+            Ok::<_, Error>(word.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok())
+        };
+        // Whoever was refused may have made others wait in vain: this is the cause.
+        let (refused, timed_out) = (happened(REFUSED)?, happened(TIMED_OUT)?);
+        if refused {
+            let reason = "a kernel used LL128 packets where lines need not arrive whole (MemoryChannel::check_lines \
+                          says why), by threads that are no whole warps or with memory that is not global, or packets \
+                          at an address that is no multiple of their size";
+            return Err(Error::PacketsRefused { peer: peer(), reason: reason.to_owned() });
+        }
+        match timed_out {
+            true => Err(Error::DeviceWaitTimedOut { peer: peer() }),
+            false => Ok(()),
+        }
+    }
+}
 
 impl Semaphore {
     /// Joins a stub made here with the one that the peer made over the other end of the same connection.
@@ -211,21 +277,7 @@ impl Semaphore {
         if let Err(error) = self.here() {
             return Some(error);
         }
-        if let Some(error) = self.inner.waits.aborted.get() {
-            return Some(error.clone());
-        }
-        // Pairs with the kernel's release; no other order is needed.
-        let refused = self.inner.waits.status.word(REFUSED).ok()?.load(Ordering::Acquire);
-        let reason = match refused {
-            TRIGGER_RANGE => {
-                "with an offset or size of 4 GiB or more, or a memory id of 512 or more; register larger memory in pieces"
-            }
-            NO_PORT => {
-                "whose handle it had made of a semaphore's own handle; make it of the `semaphore_` of a port channel's handle"
-            }
-            _ => return None,
-        };
-        Some(Error::TriggerRefused { peer: self.inner.connection.label(), reason })
+        self.inner.failure()
     }
 
     /// Whether something went wrong with waits on it. Ask after the kernel that waited is complete.
@@ -240,42 +292,13 @@ impl Semaphore {
         }
         // A connection that is failing at this moment is about to abort this.
         self.inner.connection.check()?;
-        self.check_bounds()
+        self.inner.check_bounds()
     }
 
-    /// As [`Semaphore::check`], but an abort, or a connection that has failed or was closed, only counts if a wait of a
-    /// kernel ended with it: a peer that is done may leave.
+    /// See [`mscclpp_gpu::Abort::check`].
     pub(crate) fn check_waits(&self) -> Result<()> {
         self.here()?;
-        // The kernel is complete, which orders its store before.
-        let has_ended_a_wait = self.inner.waits.status.word(ABORTED)?.load(Ordering::Relaxed) != 0;
-        match self.failure() {
-            Some(error) if has_ended_a_wait || matches!(error, Error::TriggerRefused { .. }) => Err(error),
-            _ => self.check_bounds(),
-        }
-    }
-
-    /// What kernels said of themselves since the last call.
-    fn check_bounds(&self) -> Result<()> {
-        let peer = || self.inner.connection.label();
-        // Pairs with the kernel's store of 1; the kernel is complete, so nothing else needs ordering.
-        // A reason other than 1 stays: it came with an abort, after `failure` was asked.
-        let happened = |word| {
-            let word = self.inner.waits.status.word(word)?;
-            Ok::<_, Error>(word.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok())
-        };
-        // Whoever was refused may have made others wait in vain: this is the cause.
-        let (refused, timed_out) = (happened(REFUSED)?, happened(TIMED_OUT)?);
-        if refused {
-            let reason = "a kernel used LL128 packets where lines need not arrive whole (MemoryChannel::check_lines \
-                          says why), by threads that are no whole warps or with memory that is not global, or packets \
-                          at an address that is no multiple of their size";
-            return Err(Error::PacketsRefused { peer: peer(), reason: reason.to_owned() });
-        }
-        match timed_out {
-            true => Err(Error::DeviceWaitTimedOut { peer: peer() }),
-            false => Ok(()),
-        }
+        self.inner.check_waits()
     }
 
     /// Takes the object that counts signals sent through a [`SendQueue`](crate::SendQueue). There is one at a time, and while it
@@ -335,8 +358,11 @@ impl Semaphore {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// All that handles of it point to.
-    pub(crate) fn owner(&self) -> Owner {
+    /// All that handles of it point to, for launches whose kernels get a handle as a plain value
+    /// ([`KernelArgs::with_owner`](mscclpp_gpu::KernelArgs::with_owner)): they keep it, and their stream's synchronize says
+    /// what became of waits through it.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
         Arc::clone(&self.inner) as Owner
     }
 

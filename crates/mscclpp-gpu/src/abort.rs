@@ -160,17 +160,25 @@ pub(crate) fn synchronize_or_abort<A: Abort + ?Sized>(
     let start = Instant::now();
     let (operation, after) = match stream.poll_until_complete(limit) {
         // Kernels that ended at the last moment leave a little to do.
-        Ok(()) if what.settle(start + limit.max(start.elapsed() + AFTER_ABORT)) => return what.check(),
+        Ok(()) if what.settle(start + limit.max(start.elapsed() + AFTER_ABORT)) => {
+            let (told, kept) = (what.check(), stream.check_failed());
+            told?;
+            return Ok(kept?);
+        }
         Ok(()) => (format!("what complete kernels of {} asked for", stream.gpu()), limit),
         Err(Error::Timeout { operation, after, .. }) => (operation, after),
         Err(error) => return Err(error.into()),
     };
     let late = timed_out(stream, what.peers(), what.waits(), operation, after);
     // What went wrong before the abort is its cause.
-    let cause = what.check().err();
+    let kept = stream.check_failed();
+    let cause = what.check().err().or_else(|| kept.err().map(A::Error::from));
     what.abort(&late.to_string());
     // Its kernels may wait for others than `what` names.
-    match stream.synchronize_timeout(AFTER_ABORT) {
+    let ended = stream.complete_within(AFTER_ABORT);
+    // That the abort has ended waits is no news.
+    drop(stream.backend().take_failed());
+    match ended {
         Err(Error::Timeout { operation, .. }) => {
             Err(A::Error::from(Error::Timeout { operation, after: limit, remedy: NOT_ALL }))
         }

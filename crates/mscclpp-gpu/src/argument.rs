@@ -2,9 +2,9 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{DeviceBuffer, DevicePtr, KernelParam, KernelWait, PinnedBuffer, PinnedWord, Result};
+use crate::{DeviceBuffer, DevicePtr, KernelParam, KernelWait, PinnedBuffer, PinnedWord, Result, failed};
 
-/// An object that launches keep alive, or a part of it.
+/// An object that launches keep alive, or a part of it. The stream asks it what became of the waits of kernels through it.
 pub trait KernelObject: Send + Sync {
     /// For whom kernels may wait through this object, under the names that messages use: `"rank 2"`. By default nobody.
     fn peers(&self) -> Vec<String> {
@@ -15,6 +15,20 @@ pub trait KernelObject: Send + Sync {
     /// do, and only if there are none, all [`KernelObject::peers`]. Called when time has run out.
     fn waits(&self) -> Vec<KernelWait> {
         Vec::new()
+    }
+
+    /// Whether [`KernelObject::check`] may have something to tell. Called when a launch is complete that was given the
+    /// object, with locks held: it must neither block nor call a driver. By default there is nothing.
+    fn may_have_failed(&self) -> bool {
+        false
+    }
+
+    /// Checks that the waits of complete kernels got what they waited for. Called by the next synchronize of the stream.
+    ///
+    /// # Errors
+    /// Why a wait ended early, as [`Error::Wait`](crate::Error::Wait): a lost peer, an abort, or a bound that was reached.
+    fn check(&self) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -35,6 +49,14 @@ impl KernelObject for Vec<Owner> {
 
     fn waits(&self) -> Vec<KernelWait> {
         self.iter().flat_map(|owner| owner.waits()).collect()
+    }
+
+    fn may_have_failed(&self) -> bool {
+        self.iter().any(|owner| owner.may_have_failed())
+    }
+
+    fn check(&self) -> Result<()> {
+        failed::check_all(self)
     }
 }
 

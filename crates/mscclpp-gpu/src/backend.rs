@@ -70,6 +70,8 @@ pub(crate) trait DeviceBackend: Send + Sync {
     fn gpu_direct(&self) -> Result<GpuDirect>;
     fn flush_gpu_direct_writes(&self, to_all_devices: bool) -> Result<()>;
     fn synchronize(&self) -> Result<()>;
+    /// [`StreamBackend::take_failed`] of all streams.
+    fn take_failed(&self) -> Vec<Owner>;
     fn make_current(&self) -> Result<()>;
     fn adopt_thread(&self) -> Result<()>;
 }
@@ -87,6 +89,8 @@ pub(crate) trait StreamBackend: Send + Sync + Any {
     fn query(&self) -> Result<bool>;
     /// What launches keep alive that are not known to be complete.
     fn in_use(&self) -> Vec<Owner>;
+    /// The objects of complete launches that have failed, once.
+    fn take_failed(&self) -> Vec<Owner>;
     /// # Safety
     /// See [`crate::Stream::copy`]; so for the next two.
     unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()>;

@@ -152,6 +152,12 @@ pub enum Error {
         /// The kernel's message.
         message: String,
     },
+    /// A wait of a kernel ended without what it waited for, through an object that its launch was given: what the object
+    /// says of it, such as that the peer was lost. The work itself is complete.
+    ///
+    /// `CoreError`, `ProxyError` and the facade's `Error`, made of this, are the object's own error.
+    #[error(transparent)]
+    Wait(Arc<dyn std::error::Error + Send + Sync>),
     /// A wait ran out of time. Nothing was consumed; the call can be repeated.
     #[error("{operation} did not finish within {after:?}{remedy}")]
     Timeout {

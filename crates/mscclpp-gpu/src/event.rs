@@ -33,7 +33,8 @@ impl Event {
     /// Blocks until the work before the last recorded point is complete, for at most `timeout`.
     ///
     /// # Errors
-    /// [`Error::Timeout`], in which case the work goes on; or the first error of the work.
+    /// [`Error::Timeout`], in which case the work goes on; or the first error of the work. Of waits of kernels that failed,
+    /// the next [`Stream::synchronize`](crate::Stream::synchronize) tells.
     pub fn synchronize_timeout(&self, timeout: Duration) -> Result<()> {
         poll_until(timeout, || self.query(), || "the work before an event".to_owned())
     }

@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use crate::{
     DeviceBuffer, DevicePtr, DmaBuf, Error, Event, GpuDirect, GpuProperties, ImportedMemory, MemoryExport,
     MemoryInfo, PeerAccess, PinnedBuffer, PinnedWord, Platform, Result, Stream, backend::DeviceBackend,
-    fork::OfProcess, memory::ExportHandle,
+    failed, fork::OfProcess, memory::ExportHandle,
 };
 
 /// A device: a GPU, or one that the Host platform simulates.
@@ -231,9 +231,11 @@ impl Gpu {
     /// Blocks until everything that this process has submitted to the device is complete.
     ///
     /// # Errors
-    /// The first error of that work.
+    /// The first error of that work; [`Error::Wait`] as [`Stream::synchronize`] says it, for all streams.
     pub fn synchronize(&self) -> Result<()> {
-        self.backend()?.synchronize()
+        let backend = self.backend()?;
+        backend.synchronize()?;
+        failed::check_all(&backend.take_failed())
     }
 
     /// Makes this the current device of the calling thread (see [`Platform::current_gpu`](crate::Platform::current_gpu)).

@@ -283,11 +283,23 @@ impl KernelArgs {
         }
     }
 
-    /// Makes launches with these arguments also keep `object` alive, which is not an argument itself: a clone of a
-    /// channel whose device handle the kernel finds in memory, an `Arc`, or a tuple or list of these.
+    /// Makes launches with these arguments also keep `object` alive, which is not an argument itself: memory whose address
+    /// the kernel finds somewhere, an `Arc`, or a tuple or list of these. Nothing is known of waits through it.
     #[must_use]
     pub fn keeping<T: Any + Send + Sync>(mut self, object: T) -> Self {
         self.owners.push(Arc::new(Kept(object)));
+        self
+    }
+
+    /// Makes launches with these arguments also keep objects that could be arguments and are none, such as the channels whose
+    /// device handles the kernel finds in memory. What becomes of waits through them is known, as of arguments: see
+    /// [`Stream::synchronize`](crate::Stream::synchronize).
+    #[must_use]
+    pub fn keeping_each<I>(mut self, objects: I) -> Self
+    where
+        I: IntoIterator<Item: KernelArgument>,
+    {
+        self.owners.extend(objects.into_iter().filter_map(|object| object.owner()));
         self
     }
 

@@ -34,6 +34,7 @@ mod driver;
 mod env;
 mod error;
 mod event;
+mod failed;
 pub mod fork;
 mod gpu;
 mod graph;

@@ -1,6 +1,8 @@
 use std::{ffi::c_void, fmt, sync::Arc, time::Duration};
 
-use crate::{Abort, DevicePtr, Error, Event, Gpu, Graph, Result, backend::StreamBackend, fork::OfProcess};
+use crate::{
+    Abort, DevicePtr, Error, Event, Gpu, Graph, Result, backend::StreamBackend, failed, fork::OfProcess,
+};
 
 /// An ordered queue of work for one device. Clones are the same queue.
 ///
@@ -56,25 +58,39 @@ impl Stream {
     ///
     /// It has no deadline, because the waits of device code have their own. See [`Stream::synchronize_timeout`].
     ///
-    /// A wait of a kernel that fails makes the kernel's call return false, and is no error of the work. To learn of it, ask
-    /// the semaphore or channel afterwards ([`Abort::check`](crate::Abort::check)), or call
-    /// [`Stream::synchronize_or_abort`].
+    /// A wait of a kernel that fails makes the kernel's call return false, and the work goes on. If it was a wait through an
+    /// object that the launch keeps ([`KernelArgs`](crate::KernelArgs)), that is an error here, once: the next call succeeds,
+    /// unless an object that has failed for good was given to another launch meanwhile. It covers launches, and those of
+    /// graphs, since the last call, also if they were complete long before. Nothing is known of objects whose handles the
+    /// kernels got as plain values. To learn of them, ask the semaphore or channel ([`Abort::check`](crate::Abort::check)).
     ///
     /// # Errors
-    /// The first error of the work.
+    /// The first error of the work. If that is complete: [`Error::Wait`](crate::Error::Wait), with what the object says that
+    /// failed, such as `lost rank 2`; the first of these, if there are several.
     pub fn synchronize(&self) -> Result<()> {
-        self.backend()?.synchronize()
+        self.backend()?.synchronize()?;
+        self.check_failed()
     }
 
-    /// Like [`Stream::synchronize`], for at most `timeout`. Polls, with pauses that grow to 50 us. `Ok` does not say that the
-    /// waits of kernels succeeded either.
+    /// Asks what has failed of what complete launches have used, once.
+    pub(crate) fn check_failed(&self) -> Result<()> {
+        failed::check_all(&self.backend.take_failed())
+    }
+
+    /// Like [`Stream::synchronize`], for at most `timeout`. Polls, with pauses that grow to 50 us.
     ///
     /// # Errors
+    /// As [`Stream::synchronize`];
     /// [`Error::Timeout`](crate::Error::Timeout), in which case the work goes on and the call can be repeated. It names the peers for
     /// which kernels wait through the objects that their launches were given ([`KernelArgs`](crate::KernelArgs)); if the device does not
     /// tell, as of bounded waits, those for which they may wait. Asking the device takes a second at most. These objects live
     /// as long as the work, so this error may be returned, even from `main`, and leaves nothing invalid behind.
     pub fn synchronize_timeout(&self, timeout: Duration) -> Result<()> {
+        self.complete_within(timeout)?;
+        self.check_failed()
+    }
+
+    pub(crate) fn complete_within(&self, timeout: Duration) -> Result<()> {
         self.poll_until_complete(timeout).map_err(|error| match error {
             Error::Timeout { operation, after, .. } => {
                 crate::abort::timed_out(self, Vec::new(), Vec::new(), operation, after)
@@ -99,7 +115,8 @@ impl Stream {
     /// # Errors
     /// If the work is complete: the error of [`Abort::check`], such as the loss of a peer. If it was aborted: an error
     /// that was known before, otherwise [`Error::Timeout`](crate::Error::Timeout). It names peers as the one of
-    /// [`Stream::synchronize_timeout`] does, and those of `what`. An error of the work.
+    /// [`Stream::synchronize_timeout`] does, and those of `what`. What other objects say that launches keep, as for
+    /// [`Stream::synchronize`]. An error of the work.
     pub fn synchronize_or_abort<A: Abort + ?Sized>(
         &self,
         limit: Duration,
@@ -108,12 +125,25 @@ impl Stream {
         crate::abort::synchronize_or_abort(self, limit, what)
     }
 
-    /// Whether all work submitted so far is complete. Does not block.
+    /// Whether all work submitted so far is complete. Does not block. Of waits of kernels that failed, the next synchronize
+    /// tells.
     ///
     /// # Errors
     /// The first error of that work.
     pub fn query(&self) -> Result<bool> {
         self.backend()?.query()
+    }
+
+    /// Like [`Stream::query`], waiting for at most `timeout`. For programs that wait in steps and do something in between.
+    ///
+    /// # Errors
+    /// As [`Stream::query`].
+    pub fn query_timeout(&self, timeout: Duration) -> Result<bool> {
+        match self.poll_until_complete(timeout) {
+            Ok(()) => Ok(true),
+            Err(Error::Timeout { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Copies `bytes` bytes from `src` to `dst`. The device must reach both: its own memory, a peer's, or host memory.

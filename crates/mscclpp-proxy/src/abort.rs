@@ -44,8 +44,7 @@ impl Abort for BasePortChannel {
     }
 
     fn check(&self) -> Result<()> {
-        self.service().own_failure().map_or(Ok(()), Err)?;
-        Abort::check(self.semaphore())?;
+        self.service().check_waits(self.semaphore())?;
         self.service().check_is_served()
     }
 

@@ -5,7 +5,9 @@ use std::{fmt, sync::Arc};
 use mscclpp_core::{HostToDeviceSemaphoreHandle, Route, Semaphore};
 use mscclpp_gpu::{DevicePtr, Gpu, KernelObject, KernelWait, Owner};
 
-use crate::{BasePortChannelHandle, MemoryId, PortChannelHandle, Result, SemaphoreId, state::ServiceState};
+use crate::{
+    BasePortChannelHandle, Error, MemoryId, PortChannelHandle, Result, SemaphoreId, state::ServiceState,
+};
 
 /// A channel that signals and that copies between any memories of its [`ProxyService`](crate::ProxyService). Cheap to clone.
 #[derive(Clone)]
@@ -43,6 +45,17 @@ impl<T: Send + Sync> KernelObject for Parts<T> {
 
     fn waits(&self) -> Vec<KernelWait> {
         self.service.waits([&self.semaphore])
+    }
+
+    fn may_have_failed(&self) -> bool {
+        self.service.may_have_failed(&self.semaphore)
+    }
+
+    fn check(&self) -> mscclpp_gpu::Result<()> {
+        self.service.check_waits(&self.semaphore).map_err(|error| match error {
+            Error::Gpu(error) => error,
+            error => mscclpp_gpu::Error::Wait(Arc::new(error)),
+        })
     }
 }
 

@@ -137,7 +137,22 @@ pub enum Error {
     Core(#[from] mscclpp_core::Error),
     /// A device failed.
     #[error(transparent)]
-    Gpu(#[from] mscclpp_gpu::Error),
+    Gpu(mscclpp_gpu::Error),
+}
+
+/// What a service or a semaphore said of a wait is that again.
+impl From<mscclpp_gpu::Error> for Error {
+    fn from(error: mscclpp_gpu::Error) -> Self {
+        if let mscclpp_gpu::Error::Wait(said) = &error {
+            if let Some(own) = said.downcast_ref::<Self>() {
+                return own.clone();
+            }
+            if let Some(core) = said.downcast_ref::<mscclpp_core::Error>() {
+                return Self::Core(core.clone());
+            }
+        }
+        Self::Gpu(error)
+    }
 }
 
 impl fmt::Debug for Error {

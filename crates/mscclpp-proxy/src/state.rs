@@ -145,17 +145,29 @@ impl ServiceState {
         self.fifo.has_waiting().then(|| format!("the proxy service of {}, which {why}", self.gpu))
     }
 
+    /// The service that leaves what kernels pushed, if it does. One that was stopped carries it out after its next start.
+    fn not_served(&self) -> Option<String> {
+        let is_stopped = *self.serving.lock() == Serving::Stopped;
+        self.idle_service().filter(|_| !is_stopped)
+    }
+
+    /// Whether [`ServiceState::check_waits`] may fail. Does not block.
+    pub(crate) fn may_have_failed(&self, semaphore: &Semaphore) -> bool {
+        self.failure.get().is_some() || semaphore.owner().may_have_failed() || self.not_served().is_some()
+    }
+
+    /// Checks what complete kernels met that used a channel over `semaphore`: first that the service works.
+    pub(crate) fn check_waits(&self, semaphore: &Semaphore) -> Result<()> {
+        self.own_failure().map_or(Ok(()), Err)?;
+        Abort::check(semaphore)?;
+        self.not_served().map_or(Ok(()), |service| Err(Error::NotServed { service }))
+    }
+
     /// Checks that somebody serves complete kernels: what they pushed, and, before the first start, also what they did by
     /// themselves. That the next call, or a larger put, would wait for ever is found now.
     pub(crate) fn check_is_served(&self) -> Result<()> {
-        let serving = *self.serving.lock();
-        // A service that was stopped carries it out after its next start.
-        if serving != Serving::Stopped
-            && let Some(service) = self.idle_service()
-        {
-            return Err(Error::NotServed { service });
-        }
-        if serving == Serving::NotStarted {
+        self.not_served().map_or(Ok(()), |service| Err(Error::NotServed { service }))?;
+        if *self.serving.lock() == Serving::NotStarted {
             let done = self.stats(None).total;
             if done.direct_puts + done.direct_signals > 0 {
                 return Err(Error::NotStarted { gpu: self.gpu.to_string() });

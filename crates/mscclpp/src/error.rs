@@ -19,7 +19,7 @@ pub enum Error {
     Core(#[from] mscclpp_core::Error),
     /// A device failed.
     #[error(transparent)]
-    Gpu(#[from] mscclpp_gpu::Error),
+    Gpu(mscclpp_gpu::Error),
     /// A proxy service failed, or was asked for what it cannot do.
     #[error(transparent)]
     Proxy(#[from] mscclpp_proxy::Error),
@@ -151,6 +151,17 @@ impl Error {
     }
 }
 
+/// What a channel said of a wait of a kernel is the error of its own layer again: [`Error::Core`] or [`Error::Proxy`].
+impl From<mscclpp_gpu::Error> for Error {
+    fn from(error: mscclpp_gpu::Error) -> Self {
+        match mscclpp_proxy::Error::from(error) {
+            mscclpp_proxy::Error::Gpu(error) => Self::Gpu(error),
+            mscclpp_proxy::Error::Core(error) => Self::Core(error),
+            error => Self::Proxy(error),
+        }
+    }
+}
+
 impl From<mscclpp_bootstrap::Error> for Error {
     fn from(error: mscclpp_bootstrap::Error) -> Self {
         Self::Bootstrap(Box::new(error))
@@ -232,6 +243,10 @@ fn gpu_kind(error: &mscclpp_gpu::Error) -> ErrorKind {
     match error {
         E::Unavailable { .. } | E::Driver { .. } | E::System { .. } => ErrorKind::System,
         E::Timeout { .. } => ErrorKind::Timeout,
+        E::Wait(_) => match Error::from(error.clone()) {
+            Error::Gpu(_) => ErrorKind::Internal,
+            told => told.kind(),
+        },
         E::Forked { .. }
         | E::NoSuchDevice { .. }
         | E::OutOfBounds { .. }

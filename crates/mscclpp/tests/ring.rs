@@ -133,7 +133,7 @@ fn a_deadlocked_ring_names_the_one_rank_that_is_waited_for() {
             let channels: Vec<_> = mesh.links().iter().map(channel).collect();
             // Kept with others, as those are whose handles are in memory.
             let from = channel(mesh.link(previous(rank)).unwrap()).device_handle();
-            let args = KernelArgs::new().with(from).with(spins).keeping(channels.clone());
+            let args = KernelArgs::new().with(from).with(spins).keeping_each(&channels);
             // SAFETY: these are the kernel's parameters.
             unsafe { kernel.launch(&stream, LaunchConfig::linear(1, 1), &args).unwrap() };
             let claimed = DevicePtr::from_ptr(from.semaphore.expected_inbound_token);

@@ -212,6 +212,10 @@ impl StreamBackend for CudaStream {
         self.in_use.owners()
     }
 
+    fn take_failed(&self) -> Vec<Owner> {
+        self.in_use.take_failed()
+    }
+
     fn synchronize(&self) -> Result<()> {
         let driver = self.device.driver();
         let launches = self.in_use.last_launch();

@@ -5,7 +5,10 @@
 //! number, and so it has a second value for the number of the capture. Of a stream that is gone, nothing is asked and nothing is
 //! recorded in it: what is known of its launches is what the events say that were recorded while it lived.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
 
 use parking_lot::Mutex;
 
@@ -18,6 +21,31 @@ use crate::Result;
 
 /// At so many values those that keep nothing and that nobody has are dropped.
 const MANY: usize = 64;
+
+/// The streams that were made here, as long as somebody has them.
+pub(crate) struct Own<S>(Mutex<Vec<Weak<S>>>);
+
+impl<S> Default for Own<S> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<S: ForeignStream> Own<S> {
+    pub(crate) fn add(&self, stream: S) -> Arc<S> {
+        let stream = Arc::new(stream);
+        let mut streams = self.0.lock();
+        streams.retain(|stream| stream.strong_count() > 0);
+        streams.push(Arc::downgrade(&stream));
+        stream
+    }
+
+    /// All of them, each with the number of its last launch.
+    pub(crate) fn launches(&self) -> Vec<(Arc<S>, u64)> {
+        let streams: Vec<Arc<S>> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        streams.into_iter().map(|stream| (Arc::clone(&stream), stream.uses().last_launch())).collect()
+    }
+}
 
 /// A stream of others, and what its launches keep.
 pub(crate) trait ForeignStream: DriverStream + Sized + 'static {

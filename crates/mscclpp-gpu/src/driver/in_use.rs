@@ -13,7 +13,7 @@
 use parking_lot::Mutex;
 
 use super::DriverStream;
-use crate::{Owner, backend::EventBackend};
+use crate::{Owner, backend::EventBackend, failed::Failed};
 
 /// After how many launches without a new object the event is looked after.
 const LAUNCHES_PER_LOOK: u64 = 64;
@@ -24,6 +24,8 @@ struct Ledger {
     /// How many launches there were that keep something.
     launches: u64,
     kept: Vec<Kept>,
+    /// Of what was needed by complete launches.
+    failed: Failed,
 }
 
 struct Kept {
@@ -57,7 +59,9 @@ impl Ledger {
     fn take(&mut self, complete: u64) -> Vec<Owner> {
         let (done, kept) = self.kept.drain(..).partition(|kept| kept.last_launch <= complete);
         self.kept = kept;
-        Vec::into_iter(done).map(|kept: Kept| kept.owner).collect()
+        let done: Vec<Owner> = Vec::into_iter(done).map(|kept: Kept| kept.owner).collect();
+        done.iter().for_each(|owner| self.failed.note(owner));
+        done
     }
 }
 
@@ -99,6 +103,11 @@ impl<E: EventBackend> InUse<E> {
     /// What is kept now.
     pub(crate) fn owners(&self) -> Vec<Owner> {
         self.state.lock().ledger.kept.iter().map(|kept| kept.owner.clone()).collect()
+    }
+
+    /// What has failed of that which is not kept any more, once.
+    pub(crate) fn take_failed(&self) -> Vec<Owner> {
+        self.state.lock().ledger.failed.take()
     }
 
     /// The number of the last launch. Zero while nothing is kept.

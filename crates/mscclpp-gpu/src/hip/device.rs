@@ -20,9 +20,13 @@ use super::{
 };
 use crate::{
     DevicePtr, DmaBuf, Error, ExportKinds, GpuDirect, GpuProperties, KernelSource, MemoryExport, MemoryInfo,
-    PeerAccess, Platform, Result, WritesOrdering,
+    Owner, PeerAccess, Platform, Result, WritesOrdering,
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
-    driver::{foreign::Foreign, in_use::LeftBehind, pinned::PinnedSpares},
+    driver::{
+        foreign::{Foreign, Own},
+        in_use::LeftBehind,
+        pinned::PinnedSpares,
+    },
     memory::ExportHandle,
     numa,
 };
@@ -40,6 +44,7 @@ pub(super) struct Device {
     retired_modules: RetiredModules,
     left_behind: LeftBehind<HipEvent>,
     foreign: Foreign<HipStream>,
+    own: Own<HipStream>,
     /// One for all who ask, so that whoever waits knows what others launched.
     default_stream: OnceLock<Arc<HipStream>>,
 }
@@ -80,6 +85,7 @@ impl Device {
             retired_modules: RetiredModules::default(),
             left_behind: LeftBehind::default(),
             foreign: Foreign::default(),
+            own: Own::default(),
             default_stream: OnceLock::new(),
         })
     }
@@ -136,6 +142,12 @@ impl Device {
         if let Some(stream) = self.default_stream.get() {
             stream.sweep();
         }
+    }
+
+    /// The streams, each with the number of its last launch.
+    fn launches(&self) -> Vec<(Arc<HipStream>, u64)> {
+        let default = self.default_stream.get().map(|stream| (Arc::clone(stream), stream.last_launch()));
+        self.own.launches().into_iter().chain(self.foreign.launches()).chain(default).collect()
     }
 
     pub(super) fn the_default_stream(&'static self) -> Arc<HipStream> {
@@ -245,7 +257,7 @@ impl DeviceBackend for &'static Device {
 
     fn create_stream(&self) -> Result<Arc<dyn StreamBackend>> {
         self.sweep();
-        Ok(Arc::new(HipStream::create(self)?))
+        Ok(self.own.add(HipStream::create(self)?))
     }
 
     fn default_stream(&self) -> Result<Arc<dyn StreamBackend>> {
@@ -303,8 +315,7 @@ impl DeviceBackend for &'static Device {
     }
 
     fn synchronize(&self) -> Result<()> {
-        let default = self.default_stream.get().map(|stream| (Arc::clone(stream), stream.last_launch()));
-        let streams: Vec<_> = self.foreign.launches().into_iter().chain(default).collect();
+        let streams = self.launches();
         let gone = self.left_behind.unknown();
         {
             let _entered = self.ordinal.enter()?;
@@ -318,6 +329,10 @@ impl DeviceBackend for &'static Device {
         self.left_behind.sweep();
         CAPTURES.sweep();
         Ok(())
+    }
+
+    fn take_failed(&self) -> Vec<Owner> {
+        self.launches().iter().flat_map(|(stream, _)| stream.in_use.take_failed()).collect()
     }
 
     fn make_current(&self) -> Result<()> {

@@ -190,6 +190,10 @@ impl StreamBackend for HipStream {
         self.in_use.owners()
     }
 
+    fn take_failed(&self) -> Vec<Owner> {
+        self.in_use.take_failed()
+    }
+
     fn synchronize(&self) -> Result<()> {
         let hip = self.device.hip();
         let launches = self.in_use.last_launch();

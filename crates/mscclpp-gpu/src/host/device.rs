@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     DevicePtr, DmaBuf, Error, ExportHandle, ExportKinds, GpuDirect, GpuProperties, KernelSource,
-    MemoryExport, MemoryInfo, PeerAccess, Platform, Result,
+    MemoryExport, MemoryInfo, Owner, PeerAccess, Platform, Result,
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
 };
 
@@ -184,6 +184,11 @@ impl DeviceBackend for HostDevice {
         let queues: Vec<Arc<Queue>> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();
         // All of them, whatever the first ones say.
         queues.iter().map(|queue| queue.wait()).fold(Ok(()), Result::and)
+    }
+
+    fn take_failed(&self) -> Vec<Owner> {
+        let queues: Vec<Arc<Queue>> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();
+        queues.iter().flat_map(|queue| queue.take_failed()).collect()
     }
 
     fn make_current(&self) -> Result<()> {

@@ -9,7 +9,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use super::{access, event::Mark, launch::Launch};
-use crate::{DevicePtr, Error, Owner, Result};
+use crate::{DevicePtr, Error, Owner, Result, failed::Failed};
 
 /// One operation of a stream. Arguments are in it by value.
 #[derive(Clone)]
@@ -42,10 +42,10 @@ impl Op {
     }
 
     /// What its launches keep.
-    fn owners(&self, owners: &mut Vec<Owner>) {
+    fn each_owner(&self, visit: &mut dyn FnMut(&Owner)) {
         match self {
-            Self::Launch(launch) => owners.extend_from_slice(launch.owners()),
-            Self::Graph(ops) => ops.iter().for_each(|op| op.owners(owners)),
+            Self::Launch(launch) => launch.owners().iter().for_each(visit),
+            Self::Graph(ops) => ops.iter().for_each(|op| op.each_owner(visit)),
             _ => {}
         }
     }
@@ -76,6 +76,7 @@ struct State {
     /// The first error; from then on operations are skipped.
     error: Option<Error>,
     error_was_reported: bool,
+    failed: Failed,
     capture: Option<Capture>,
     closed: bool,
 }
@@ -152,8 +153,13 @@ impl Queue {
     pub(super) fn in_use(&self) -> Vec<Owner> {
         let state = self.state.lock();
         let mut owners = Vec::new();
-        state.running.iter().chain(&state.pending).for_each(|op| op.owners(&mut owners));
+        let mut add = |owner: &Owner| owners.push(owner.clone());
+        state.running.iter().chain(&state.pending).for_each(|op| op.each_owner(&mut add));
         owners
+    }
+
+    pub(super) fn take_failed(&self) -> Vec<Owner> {
+        self.state.lock().failed.take()
     }
 
     pub(super) fn synchronize(&self) -> Result<()> {
@@ -222,7 +228,10 @@ impl Queue {
                 None => op.run(),
             };
             // With both goes what they kept alive, before anyone can see that it is complete.
-            let running = self.state.lock().running.take();
+            state = self.state.lock();
+            op.each_owner(&mut |owner| state.failed.note(owner));
+            let running = state.running.take();
+            drop(state);
             drop((op, running));
             state = self.state.lock();
             if let Err(error) = result {

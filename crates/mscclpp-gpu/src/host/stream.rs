@@ -64,6 +64,10 @@ impl StreamBackend for HostStream {
         self.queue.in_use()
     }
 
+    fn take_failed(&self) -> Vec<Owner> {
+        self.queue.take_failed()
+    }
+
     unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
         refuse_overrun("Stream::copy, the destination", dst, bytes)?;
         refuse_overrun("Stream::copy, the source", src, bytes)?;

@@ -106,7 +106,7 @@ impl Objects {
             "wait_fifo" => args.with(self.proxy.fifo()),
             "wait_indirectly" => {
                 let args = args.with(&self.handle).with(&self.memory).with(&self.pinned);
-                args.keeping(self.base.clone())
+                args.keeping_each([&self.base])
             }
             other => panic!("no kernel {other}"),
         };

@@ -1,0 +1,46 @@
+//! Objects of complete launches by which waits of kernels have failed, until the stream is synchronised.
+//!
+//! Launches let go of their objects when they are complete, which may be long before somebody synchronises, or be noticed
+//! by a query. So what is let go is looked at, and kept here if a wait through it may have failed. A synchronize takes
+//! all of these and asks them: so each failure is told once, and objects that have not failed are not kept longer.
+
+use crate::{Owner, Result, argument};
+
+/// How many objects are kept: a program that never synchronises may go on launching with what has failed.
+const MOST: usize = 64;
+
+/// Those of one stream.
+#[derive(Default)]
+pub(crate) struct Failed(Vec<Owner>);
+
+impl Failed {
+    /// A launch that needed `owner` is complete. Neither blocks nor calls a driver, and may be called with locks held.
+    pub(crate) fn note(&mut self, owner: &Owner) {
+        let is = |known: &Owner| std::ptr::addr_eq(&raw const **known, &raw const **owner);
+        if owner.may_have_failed() && self.0.len() < MOST && !self.0.iter().any(is) {
+            self.0.push(owner.clone());
+        }
+    }
+
+    /// All, to be asked with no lock held.
+    pub(crate) fn take(&mut self) -> Vec<Owner> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Drop for Failed {
+    fn drop(&mut self) {
+        if !self.0.is_empty() {
+            // They are not asked: what is told once is for whoever has the objects.
+            let peers = argument::peers_of(&self.0).join(", ");
+            tracing::warn!(
+                target: "mscclpp::gpu", peers, "a stream was dropped that was not synchronised after waits of kernels had failed"
+            );
+        }
+    }
+}
+
+/// Asks each of them, so that all is told that is told once. The first error.
+pub(crate) fn check_all(owners: &[Owner]) -> Result<()> {
+    owners.iter().map(|owner| owner.check()).fold(Ok(()), Result::and)
+}

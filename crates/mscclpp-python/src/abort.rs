@@ -23,7 +23,7 @@ use crate::{
     waiting,
 };
 
-/// Gives a channel's class its `abort()`.
+/// Gives a channel's class its `abort()` and its `check()`.
 macro_rules! abortable {
     ($type:ident) => {
         #[pyo3::pymethods]
@@ -34,6 +34,13 @@ macro_rules! abortable {
                 let channel = self.channel()?;
                 py.detach(|| mscclpp::gpu::Abort::abort(&channel, reason));
                 Ok(())
+            }
+
+            /// Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound, something that
+            /// a proxy refused. Ask when the kernels have ended.
+            fn check(&self, py: pyo3::Python<'_>) -> pyo3::PyResult<()> {
+                let channel = self.channel()?;
+                crate::error::OrRaise::or_raise(py.detach(|| mscclpp::gpu::Abort::check(&channel)))
             }
         }
     };
@@ -174,26 +181,30 @@ pub(crate) fn synchronize(
     let abort = abort.map(all_of).transpose()?;
     let gpu = current(py)?;
     let stream = gpu.default_stream().or_raise()?;
-    let done = match abort {
-        None => waiting::repeat(py, None, Some(limit), |left| stream.synchronize_timeout(left)),
-        Some(all) => or_abort(py, &stream, Given { all, gpu, limit }),
-    };
+    let given = abort.map(|all| Given { all, gpu, limit });
+    let done = wait_for(py, stream, limit, given);
     py.detach(retired::sweep);
     done
 }
 
-fn or_abort(py: Python<'_>, stream: &Stream, given: Given) -> PyResult<()> {
-    let (start, limit) = (Instant::now(), given.limit);
-    // Ctrl-C ends this part, and aborts nothing.
-    waiting::repeat(py, None, None, |left| {
-        match stream.synchronize_timeout(left.min(limit.saturating_sub(start.elapsed()))) {
-            Err(GpuError::Timeout { .. }) if start.elapsed() >= limit => Ok(()),
-            outcome => outcome,
-        }
+fn wait_for(py: Python<'_>, stream: Stream, limit: Duration, given: Option<Given>) -> PyResult<()> {
+    let start = Instant::now();
+    let left = move || limit.saturating_sub(start.elapsed());
+    // Ctrl-C ends this part, and aborts nothing. For whom kernels wait is not asked before time has run out.
+    waiting::repeat(py, None, None, |slice| match stream.query_timeout(slice.min(left())) {
+        Ok(false) if !left().is_zero() => Err(GpuError::Timeout {
+            operation: format!("work on a stream of {}", stream.gpu()),
+            after: slice,
+            remedy: "",
+        }),
+        outcome => outcome.map(drop),
     })?;
-    let stream = stream.clone();
+    let Some(given) = given else {
+        // Asking for whom they wait takes a second at most.
+        let done = py.detach(|| stream.synchronize_timeout(left()));
+        return done.map_err(|error| waiting::with_total(error.into(), None, limit)).or_raise();
+    };
     waiting::wait(py, move || {
-        let left = limit.saturating_sub(start.elapsed());
-        stream.synchronize_or_abort(left, &given).map_err(|error| waiting::with_total(error, None, limit))
+        stream.synchronize_or_abort(left(), &given).map_err(|error| waiting::with_total(error, None, limit))
     })
 }

@@ -4,11 +4,18 @@ use std::sync::Arc;
 
 use mscclpp::{
     KernelArgs,
-    gpu::{KernelObject, KernelParameter},
+    errors::GpuError,
+    gpu::{KernelArgument, KernelObject, KernelParameter, KernelWait, Owner},
 };
 use pyo3::{intern, prelude::*, types::PyTuple};
 
-use crate::{error, owned};
+use crate::{
+    error,
+    memory_channel::{PyBaseMemoryChannel, PyMemoryChannel},
+    owned,
+    port_channel::{PyBasePortChannel, PyPortChannel},
+    semaphore::{PyDeviceToDevice, PyHostToDevice},
+};
 
 /// A tuple of arguments, and what a kernel gets for it. Launches keep it, and so the tuple.
 pub(crate) struct Prepared {
@@ -19,13 +26,40 @@ pub(crate) struct Prepared {
     addresses: Vec<(usize, u64)>,
     /// [`owned::closed`] when it was prepared.
     closed: u64,
+    /// What kernels wait through.
+    waited: Vec<Owner>,
 }
 
-impl KernelObject for Prepared {}
+/// That of all channels and semaphores in the tuple.
+impl KernelObject for Prepared {
+    fn peers(&self) -> Vec<String> {
+        self.waited.peers()
+    }
+
+    fn waits(&self) -> Vec<KernelWait> {
+        self.waited.waits()
+    }
+
+    fn may_have_failed(&self) -> bool {
+        self.waited.may_have_failed()
+    }
+
+    fn check(&self) -> Result<(), GpuError> {
+        self.waited.check()
+    }
+}
 
 impl Prepared {
-    pub(crate) fn new(tuple: Py<PyTuple>, values: KernelArgs, addresses: Vec<(usize, u64)>) -> Arc<Self> {
-        Arc::new(Self { tuple, values, addresses, closed: owned::closed() })
+    pub(crate) fn new(
+        tuple: Bound<'_, PyTuple>,
+        values: KernelArgs,
+        addresses: Vec<(usize, u64)>,
+    ) -> PyResult<Arc<Self>> {
+        let mut waited = Vec::new();
+        for argument in &tuple {
+            waited.extend(waited_through(&argument)?);
+        }
+        Ok(Arc::new(Self { tuple: tuple.unbind(), values, addresses, closed: owned::closed(), waited }))
     }
 
     /// The values and what a launch keeps: the same for all launches, so that a stream keeps it once.
@@ -47,6 +81,29 @@ impl Prepared {
         }
         Ok(true)
     }
+}
+
+/// What knows of the waits of kernels through an argument, if they can wait through it.
+fn waited_through(argument: &Bound<'_, PyAny>) -> PyResult<Option<Owner>> {
+    if let Ok(it) = argument.cast::<PyMemoryChannel>() {
+        return Ok((&it.get().channel()?).owner());
+    }
+    if let Ok(it) = argument.cast::<PyPortChannel>() {
+        return Ok((&it.get().channel()?).owner());
+    }
+    if let Ok(it) = argument.cast::<PyBaseMemoryChannel>() {
+        return Ok((&it.get().channel()?).owner());
+    }
+    if let Ok(it) = argument.cast::<PyBasePortChannel>() {
+        return Ok((&it.get().channel()?).owner());
+    }
+    if let Ok(it) = argument.cast::<PyHostToDevice>() {
+        return Ok(Some(it.get().shared()?.semaphore().owner()));
+    }
+    if let Ok(it) = argument.cast::<PyDeviceToDevice>() {
+        return Ok(Some(it.get().semaphore()?.owner()));
+    }
+    Ok(None)
 }
 
 /// Cuts `packed` into the arguments of a kernel. They may be where a C compiler puts the members of a struct, or one

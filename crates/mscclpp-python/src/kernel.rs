@@ -98,14 +98,14 @@ impl PyKernel {
         nthreads: [u32; 3],
         #[pyo3(from_py_with = whole)] shared: u32,
         stream: Option<usize>,
-        keep: Option<Py<PyTuple>>,
+        keep: Option<Bound<'_, PyTuple>>,
         addresses: Option<Vec<(usize, u64)>>,
     ) -> PyResult<()> {
         let loaded = self.inner.get()?;
         let mut args = arguments::unpack(loaded.kernel.name(), loaded.parameters()?, &params.0)?;
         if let Some(tuple) = keep {
             let may_repeat = addresses.is_some();
-            let prepared = Prepared::new(tuple, args, addresses.unwrap_or_default());
+            let prepared = Prepared::new(tuple, args, addresses.unwrap_or_default())?;
             args = Prepared::args(&prepared);
             if may_repeat {
                 *self.last() = Arc::downgrade(&prepared);

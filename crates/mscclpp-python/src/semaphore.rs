@@ -11,6 +11,7 @@ use mscclpp::{
         DeviceToDeviceSemaphore, HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore,
     },
     errors::CoreError,
+    gpu::Abort,
 };
 use mscclpp_net::waiting::{FIRST_LOG, LongWait};
 use pyo3::{
@@ -169,7 +170,8 @@ impl PySemaphore {
         Ok(())
     }
 
-    /// Raises what happened to waits of kernels on it, if something did: an abort, a lost peer, a spin bound.
+    /// Raises what happened to it, if something did, also if no wait ended because of it: an abort, a lost peer, one that has
+    /// left, a spin bound.
     fn check(&self) -> PyResult<()> {
         self.shared()?.semaphore.check().or_raise()
     }
@@ -238,6 +240,12 @@ impl PyHostToDevice {
         let shared = self.shared()?;
         py.detach(|| shared.semaphore.abort(reason));
         Ok(())
+    }
+
+    /// Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound. Ask when the
+    /// kernels have ended.
+    fn check(&self) -> PyResult<()> {
+        Abort::check(&self.shared()?.semaphore).or_raise()
     }
 }
 
@@ -351,6 +359,12 @@ impl PyDeviceToDevice {
         let semaphore = self.semaphore()?;
         py.detach(|| semaphore.abort(reason));
         Ok(())
+    }
+
+    /// Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound. Ask when the
+    /// kernels have ended.
+    fn check(&self) -> PyResult<()> {
+        Abort::check(&self.semaphore()?).or_raise()
     }
 }
 

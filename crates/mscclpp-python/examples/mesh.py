@@ -62,7 +62,7 @@ def main(group: CommGroup) -> None:
     proxy_service.start_proxy()
     group.barrier()
     launch_kernel(group.my_rank, group.nranks, channels, memory)
-    mscclpp.synchronize()
+    mscclpp.synchronize(60.0, abort=list(channels.values()))
     group.barrier()
     proxy_service.stop_proxy()
     got = memory.get()

@@ -6,7 +6,6 @@ starts both, on simulated devices; without the variable they run on GPUs, and ne
 """
 
 # ANCHOR: imports
-import ctypes
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import sys
 import mscclpp
 import numpy as np
 from mscclpp import CommGroup, GpuBuffer, Transport
-from mscclpp.utils import KernelBuilder, pack
+from mscclpp.utils import KernelBuilder
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # ANCHOR_END: imports
@@ -32,8 +31,7 @@ def main(rank: int, address: str) -> None:
     outcome = GpuBuffer(1, dtype=np.int32)
     kernel = KernelBuilder("ping_pong.cu", "ping_pong", HERE).get_compiled_kernel()
     group.barrier()
-    params = pack(channel.device_handle().raw, rank, 10, ctypes.c_size_t(data.nbytes), outcome)
-    kernel.launch_kernel(params, 1, 64, 0, None)
+    kernel.launch_kernel((channel, rank, 10, data.nbytes, outcome), 1, 64, 0, None)
     mscclpp.synchronize()
     print(f"rank {rank}: {int(outcome[0])} rounds, each element is {int(data[0])}", flush=True)
     group.barrier()

@@ -130,18 +130,14 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
         failed.fill(0, 4, 0)?;
         // SAFETY: these are the kernel's arguments; the proxy and what they point to are kept until it is done.
         unsafe { kernel.launch(&stream, LaunchConfig::linear(1, MAX_RANKS as u32), &args)? };
-        if let Err(error) = stream.synchronize_timeout(LIMIT) {
-            // The kernel still waits: end that before giving up, so that the device stays usable.
-            proxy.abort("another rank took too long");
-            semaphores.iter().for_each(|semaphore| semaphore.abort("another rank took too long"));
-            stream.synchronize_timeout(LIMIT)?;
-            return Err(error.into());
-        }
+        // If time runs out, it ends the kernel's waits, so that the device stays usable. If one failed, it says why.
+        let waited = stream.synchronize_or_abort(LIMIT, &semaphores);
+        // What the proxy failed with, if it did, is the cause.
+        proxy.health()?;
+        waited?;
         let mut word = [0; 4];
         failed.read(0, &mut word)?;
         if word != [0; 4] {
-            proxy.health()?;
-            semaphores.iter().try_for_each(Semaphore::check)?;
             return Err("a call of the kernel failed".into());
         }
         for rank in 0..n_ranks {

@@ -96,7 +96,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
             KernelArgs::new().with(this.rank as u32).with(n_ranks as u32).with(bytes).with(failed.ptr());
         // SAFETY: these are the kernel's arguments; the channels and what they work on are kept until it is done.
         unsafe { kernel.launch(&stream, LaunchConfig::linear(1, MAX_RANKS as u32), &args)? };
-        finish(&service, &channels, &stream, &failed)?;
+        finish(&channels, &stream, &failed)?;
 
         for rank in 0..n_ranks {
             let mut slice = vec![0; bytes as usize];
@@ -127,25 +127,17 @@ fn mark_of(rank: usize) -> u8 {
 }
 
 fn finish(
-    service: &ProxyService,
     channels: &BTreeMap<usize, PortChannel>,
     stream: &mscclpp::Stream,
     failed: &DeviceBuffer,
 ) -> Result<(), Box<dyn Error>> {
-    if let Err(error) = stream.synchronize_timeout(LIMIT) {
-        // The kernel still waits: end that before giving up, so that the device stays usable.
-        service.abort("another rank took too long");
-        stream.synchronize_timeout(LIMIT)?;
-        return Err(error.into());
-    }
+    // If time runs out, it ends the kernel's waits, so that the device stays usable. If a call failed, it says why.
+    let channels: Vec<&PortChannel> = channels.values().collect();
+    stream.synchronize_or_abort(LIMIT, &channels)?;
     let mut word = [0; 4];
     failed.read(0, &mut word)?;
-    if word == [0; 4] {
-        return Ok(());
+    match u32::from_ne_bytes(word) {
+        0 => Ok(()),
+        rank => Err(format!("the call that has to do with rank {} failed", rank - 1).into()),
     }
-    service.health()?;
-    for channel in channels.values() {
-        channel.semaphore().check()?;
-    }
-    Err(format!("the call that has to do with rank {} failed", u32::from_ne_bytes(word) - 1).into())
 }

@@ -94,19 +94,14 @@ impl<'a> Side<'a> {
     // ANCHOR_END: measure
 
     fn finish(&self, semaphore: &Semaphore) -> Result<(), Box<dyn Error>> {
-        if let Err(error) = self.stream.synchronize_timeout(LIMIT) {
-            // The kernels still wait: end that before giving up, so that the device stays usable.
-            semaphore.abort("the peer took too long");
-            self.stream.synchronize_timeout(LIMIT)?;
-            return Err(error.into());
-        }
+        // If time runs out, it ends the kernels' waits, so that the device stays usable. If a wait failed, it says why.
+        self.stream.synchronize_or_abort(LIMIT, semaphore)?;
         let mut failed = [0; 4];
         self.failed.read(0, &mut failed)?;
-        if failed == [0; 4] {
-            return Ok(());
+        match failed {
+            [0, 0, 0, 0] => Ok(()),
+            _ => Err("a call of a kernel failed".into()),
         }
-        semaphore.check()?;
-        Err("a call of a kernel failed".into())
     }
 
     fn verify(&self, name: &str, run: u64, bytes: u64) -> Result<(), Box<dyn Error>> {

@@ -79,20 +79,13 @@ impl Player {
     // ANCHOR: finish
     /// Waits for the kernel and returns the milliseconds of one round.
     pub(crate) fn finish(&self, channel: &BaseMemoryChannel) -> Result<f32, Box<dyn Error>> {
-        if let Err(error) = self.stream.synchronize_timeout(LIMIT) {
-            // The kernel still waits: end that before giving up, so that the device stays usable.
-            channel.semaphore().abort("the peer took too long");
-            self.stream.synchronize_timeout(LIMIT)?;
-            return Err(error.into());
-        }
+        // If time runs out, it ends the kernel's waits, so that the device stays usable. If a wait failed, it says why.
+        self.stream.synchronize_or_abort(LIMIT, channel)?;
         let mut failed = [0; 4];
         self.failed.read(0, &mut failed)?;
         match u32::from_ne_bytes(failed) {
             0 => Ok(self.end.elapsed_ms(&self.start)? / ROUNDS as f32),
-            round => {
-                channel.semaphore().check()?;
-                Err(format!("a wait of round {} failed", round - 1).into())
-            }
+            round => Err(format!("a wait of round {} failed", round - 1).into()),
         }
     }
     // ANCHOR_END: finish

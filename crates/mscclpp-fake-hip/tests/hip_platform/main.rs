@@ -124,6 +124,7 @@ fn main() {
             ["compile what is wrong"] => compiles_what_is_wrong(),
             ["give pinned memory back"] => gives_pinned_memory_back(),
             ["let go of what was launched"] => scenario::lets_go_of_what_was_launched().expect("launches"),
+            ["lose waits"] => others::lost_waits().expect("launches"),
             ["launch on streams of others"] => others::launches(&Fake::load()).expect("launches"),
             ["launch in captures of others"] => others::captures(&Fake::load()).expect("captures"),
             _ => panic!("no such role: {role:?}"),
@@ -141,6 +142,7 @@ fn main() {
             "launches_on_a_stream_of_others_make_no_more_calls_than_on_ours",
             &["launch on streams of others"],
         ),
+        on_the_fake("whoever_waits_is_told_once_of_waits_that_failed", &["lose waits"]),
         on_the_fake("graphs_of_others_keep_what_their_launches_need", &["launch in captures of others"]),
         on_the_fake("what_does_not_compile_comes_with_the_compilers_log", &["compile what is wrong"]),
     ];

@@ -1,8 +1,17 @@
 //! Streams and captures of other libraries, which call the runtime themselves.
 
-use std::{ffi::c_void, ptr, sync::Arc};
+use std::{
+    ffi::c_void,
+    ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
 
-use mscclpp_gpu::{Gpu, Kernel, KernelArgs, LaunchConfig, Module, Platform, Result, Stream};
+use mscclpp_gpu::{
+    Error, Gpu, Kernel, KernelArgs, KernelObject, LaunchConfig, Module, Owner, Platform, Result, Stream,
+};
 use mscclpp_gpu_sys::hip::{CAPTURE_MODE_RELAXED, Hip, HipResult, STREAM_NON_BLOCKING};
 use mscclpp_test_support::until;
 
@@ -143,5 +152,87 @@ pub(crate) fn captures(fake: &Fake) -> Result<()> {
     assert_eq!(u64::from_ne_bytes(word), 3);
     gpu.allocate(8)?;
     assert_eq!(kept(), 0, "the graph is gone");
+    Ok(())
+}
+
+/// An object through which waits fail, as far as it was told.
+#[derive(Default)]
+struct Lost {
+    is_lost: AtomicBool,
+    asked: AtomicU64,
+}
+
+impl KernelObject for Lost {
+    fn may_have_failed(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        Err(Error::InvalidArgument("lost rank 2".to_owned()))
+    }
+}
+
+/// On streams of all kinds, launches let go of an object in some way, and a synchronize tells of it.
+pub(crate) fn lost_waits() -> Result<()> {
+    let gpu = Platform::Hip.gpu(0)?;
+    let (kernel, theirs, words) = (kernel(&gpu)?, Theirs::new(&gpu), gpu.allocate(BYTES)?);
+    let sound = Arc::new(Lost::default());
+    let launch = |stream: &Stream, object: &Arc<Lost>| {
+        let args = KernelArgs::new().with(&words).with(1u64).with_owner(Arc::clone(object) as Owner);
+        // SAFETY: the kernel's arguments, one thread for each word.
+        unsafe { kernel.launch(stream, ONE_EACH, &args) }
+    };
+    type Way<'a> = (&'static str, &'a dyn Fn(&Stream, &Arc<Lost>) -> Result<()>);
+    let ways: [Way<'_>; 5] = [
+        ("synchronize", &|_, _| Ok(())),
+        ("query", &|stream, _| {
+            until("the end of the work", || stream.query().expect("a query"));
+            Ok(())
+        }),
+        ("later launches", &|stream, lost| {
+            until("a later launch to look", || {
+                launch(stream, &Arc::default()).expect("a launch");
+                // One is here, and one waits to be asked.
+                Arc::strong_count(lost) == 2 && gpu.allocate(8).is_ok() && stream.query().expect("a query")
+            });
+            Ok(())
+        }),
+        ("another value of the stream", &|_, _| Ok(())),
+        ("a graph", &|stream, lost| {
+            stream.synchronize().expect_err("the launch itself");
+            stream.begin_capture()?;
+            launch(stream, lost)?;
+            let graph = stream.end_capture()?;
+            // SAFETY: it keeps what it needs.
+            unsafe { graph.launch(stream) }
+        }),
+    ];
+    let streams = [gpu.stream()?, theirs.stream(&gpu)?, gpu.default_stream()?];
+    for (place, stream) in streams.iter().enumerate() {
+        for (way, let_go) in ways {
+            if way == "a graph" && place == 2 {
+                continue; // default streams are not captured
+            }
+            let lost = Arc::new(Lost { is_lost: AtomicBool::new(true), ..Lost::default() });
+            let asked = || lost.asked.load(Ordering::Relaxed);
+            launch(stream, &sound)?;
+            launch(stream, &lost)?;
+            let_go(stream, &lost)?;
+            let before = asked();
+            let error = match (way, place) {
+                ("another value of the stream", 1) => theirs.stream(&gpu)?.synchronize().unwrap_err(),
+                ("another value of the stream", _) => gpu.synchronize().unwrap_err(),
+                ("query", _) => stream.synchronize_timeout(crate::LIMIT).unwrap_err(),
+                _ => stream.synchronize().unwrap_err(),
+            };
+            assert!(error.to_string().contains("lost rank 2"), "{way} on stream {place}: {error}");
+            assert_eq!(asked() - before, 1, "{way} on stream {place}");
+            stream.synchronize()?;
+            gpu.synchronize()?;
+            assert_eq!((Arc::strong_count(&lost), asked() - before), (1, 1), "{way} on stream {place}");
+        }
+    }
+    assert_eq!(sound.asked.load(Ordering::Relaxed), 0, "what has not failed is not asked");
     Ok(())
 }

@@ -1,14 +1,14 @@
 //! Settings of a rank, and its start.
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mscclpp_net::interface::{self, Interface};
+use mscclpp_net::interface;
 use mscclpp_net::waiting::FIRST_LOG;
 use mscclpp_net::{SystemCall, random};
 
-use crate::address::{Address, Host};
+use crate::address::Address;
 use crate::env::{Env, INTERFACE};
 use crate::host;
 use crate::inbox::{Inbox, Wait};
@@ -21,7 +21,7 @@ use crate::tcp::formation::{Formation, Join};
 use crate::tcp::published;
 use crate::tcp::service::{Plan, Service};
 use crate::tcp::shared::Shared;
-use crate::tcp::{TcpBootstrap, knock, socket};
+use crate::tcp::{TcpBootstrap, knock, listening};
 use crate::{Error, Family, LOG, Result, UniqueId};
 
 /// How a rank finds rank 0: by unique id or by address.
@@ -306,7 +306,7 @@ impl TcpBootstrapBuilder {
             // A job of one rank needs no port.
             ParsedPlace::Address(_) if self.n_ranks == 1 => None,
             ParsedPlace::Address(address) => {
-                let listener = listen_at(address, &candidates, &interfaces);
+                let listener = listening::at_address(address, &candidates, &interfaces);
                 Some(listener.map_err(|error| match error {
                     // By another rank 0, perhaps, which is to hear of this one.
                     Error::AddressInUse { address } => knock::at_rank_0(&plan, address).unwrap_or(error),
@@ -371,40 +371,6 @@ struct Settings {
     plan: Plan,
     listener: Option<TcpListener>,
     formation: Formation,
-}
-
-/// Rank 0's listener at an address that all ranks were given.
-fn listen_at(address: &Address, candidates: &[SocketAddr], interfaces: &[Interface]) -> Result<TcpListener> {
-    if let (Some(name), Host::Ip(ip)) = (&address.interface, &address.host) {
-        let on_it: Vec<IpAddr> = interfaces.iter().filter(|i| i.name == *name).map(|i| i.ip).collect();
-        // Any address of 127.0.0.0/8 is on the loopback interface, which lists one.
-        if !ip.is_unspecified() && !ip.is_loopback() && !on_it.contains(ip) {
-            let has: Vec<String> = on_it.iter().map(ToString::to_string).collect();
-            let reason = format!("the interface {name} does not have this address, but {}", has.join(", "));
-            return Err(address.unusable(reason));
-        }
-    }
-    let mut failure = None;
-    for &candidate in candidates {
-        match socket::listen(candidate) {
-            Ok(listener) => return Ok(listener),
-            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-                return Err(Error::AddressInUse { address: candidate });
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
-                let reason = "no interface of this machine, where rank 0 runs, has it".to_owned();
-                failure.get_or_insert(Error::BadAddress {
-                    address: candidate.to_string(),
-                    variable: address.variable,
-                    reason,
-                });
-            }
-            Err(error) => {
-                failure.get_or_insert(Error::io_at("listening for the ranks of a job", candidate, error));
-            }
-        }
-    }
-    Err(failure.unwrap_or_else(|| address.unusable("it stands for no address")))
 }
 
 /// Ends the waits of callers, however the thread ends.

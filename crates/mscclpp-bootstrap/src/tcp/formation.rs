@@ -10,7 +10,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,8 @@ use crate::protocol::table::{Entry, Table};
 use crate::protocol::tree;
 use crate::tcp::connection::{Link, Phase};
 use crate::tcp::dialling::Dial;
+use crate::tcp::listening;
 use crate::tcp::service::{Plan, Service};
-use crate::tcp::socket;
 use crate::{Error, LOG};
 use mscclpp_net::dial::{Attempt, Failed};
 use mscclpp_net::socket::canonical;
@@ -203,7 +203,7 @@ impl Service {
 
     /// Listens beside the address of the connection to rank 0.
     fn listen_beside(&mut self, local: io::Result<SocketAddr>, join: &Join) -> Result<Entry, SystemError> {
-        let listening = local.and_then(|local| listen_beside(canonical(local).ip(), join));
+        let listening = local.and_then(|local| listening::beside(canonical(local).ip(), join));
         let (listener, addresses) = listening.during("listening for other ranks")?;
         let port = listener.local_addr().during("listening for other ranks")?.port();
         self.set_listener(listener)?;
@@ -402,23 +402,4 @@ fn what_was_tried(attempts: &[Attempt]) -> String {
     let addresses: Vec<String> = attempts.iter().map(|attempt| attempt.address.to_string()).collect();
     let addresses = addresses.join(", ");
     format!("; nobody listens at {addresses} yet: rank 0 has not started, or was given another address")
-}
-
-/// Listens where the other ranks can be expected to reach this one, and gives the addresses.
-fn listen_beside(local: IpAddr, join: &Join) -> io::Result<(TcpListener, Vec<IpAddr>)> {
-    if let Some(&first) = join.listen_at.first() {
-        // A named interface: its addresses alone.
-        return Ok((socket::listen(SocketAddr::new(first, 0))?, vec![first]));
-    }
-    if local.is_loopback() {
-        // The job is on this machine alone; nobody else needs to see it.
-        return Ok((socket::listen(SocketAddr::new(local, 0))?, vec![local]));
-    }
-    let listener = socket::listen_everywhere(true)?;
-    let v6 = listener.local_addr()?.is_ipv6();
-    let mut addresses = vec![local];
-    addresses
-        .extend(join.others.iter().filter(|ip| !ip.is_loopback() && (v6 || ip.is_ipv4()) && **ip != local));
-    addresses.truncate(crate::protocol::table::MAX_ADDRESSES);
-    Ok((listener, addresses))
 }

@@ -10,6 +10,7 @@ mod formation;
 mod handshaking;
 mod knock;
 mod links;
+mod listening;
 mod published;
 mod service;
 mod shared;

@@ -1,0 +1,69 @@
+//! Where a rank listens.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+
+use mscclpp_net::interface::Interface;
+
+use crate::address::{Address, Host};
+use crate::protocol::table::MAX_ADDRESSES;
+use crate::tcp::formation::Join;
+use crate::tcp::socket;
+use crate::{Error, Result};
+
+/// Rank 0's listener at an address that all ranks were given.
+pub(crate) fn at_address(
+    address: &Address,
+    candidates: &[SocketAddr],
+    interfaces: &[Interface],
+) -> Result<TcpListener> {
+    if let (Some(name), Host::Ip(ip)) = (&address.interface, &address.host) {
+        let on_it: Vec<IpAddr> = interfaces.iter().filter(|i| i.name == *name).map(|i| i.ip).collect();
+        // Any address of 127.0.0.0/8 is on the loopback interface, which lists one.
+        if !ip.is_unspecified() && !ip.is_loopback() && !on_it.contains(ip) {
+            let has: Vec<String> = on_it.iter().map(ToString::to_string).collect();
+            let reason = format!("the interface {name} does not have this address, but {}", has.join(", "));
+            return Err(address.unusable(reason));
+        }
+    }
+    let mut failure = None;
+    for &candidate in candidates {
+        match socket::listen(candidate) {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                return Err(Error::AddressInUse { address: candidate });
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
+                let reason = "no interface of this machine, where rank 0 runs, has it".to_owned();
+                failure.get_or_insert(Error::BadAddress {
+                    address: candidate.to_string(),
+                    variable: address.variable,
+                    reason,
+                });
+            }
+            Err(error) => {
+                failure.get_or_insert(Error::io_at("listening for the ranks of a job", candidate, error));
+            }
+        }
+    }
+    Err(failure.unwrap_or_else(|| address.unusable("it stands for no address")))
+}
+
+/// Listens where the other ranks can be expected to reach this one, and gives the addresses.
+pub(crate) fn beside(local: IpAddr, join: &Join) -> io::Result<(TcpListener, Vec<IpAddr>)> {
+    if let Some(&first) = join.listen_at.first() {
+        // A named interface: its addresses alone.
+        return Ok((socket::listen(SocketAddr::new(first, 0))?, vec![first]));
+    }
+    if local.is_loopback() {
+        // The job is on this machine alone; nobody else needs to see it.
+        return Ok((socket::listen(SocketAddr::new(local, 0))?, vec![local]));
+    }
+    let listener = socket::listen_everywhere(true)?;
+    let v6 = listener.local_addr()?.is_ipv6();
+    let mut addresses = vec![local];
+    addresses
+        .extend(join.others.iter().filter(|ip| !ip.is_loopback() && (v6 || ip.is_ipv4()) && **ip != local));
+    addresses.truncate(MAX_ADDRESSES);
+    Ok((listener, addresses))
+}

@@ -134,7 +134,8 @@ pub enum Error {
     /// Two processes claim the same rank. Either a launcher gave one rank twice, or two jobs use one address.
     #[error(
         "rank {rank} came twice to the job at {address}: from {first} and from {second}; either two processes were \
-         given this rank, or two jobs share this address"
+         given this rank, or two jobs share this address: then give one of them another port, or each an MSCCLPP_JOB_ID of \
+         its own"
     )]
     DuplicateRank {
         /// The rank that was claimed twice.
@@ -163,10 +164,7 @@ pub enum Error {
     },
 
     /// Rank 0 at this address is of another job of a launcher. That job is not disturbed.
-    #[error(
-        "rank 0 at {address} is of another job ({theirs}), and this rank of {ours}: {}",
-        if ours == NO_JOB_ID { ONE_JOB_OR_TWO } else { "two jobs were given one address; give one of them another port" }
-    )]
+    #[error("rank 0 at {address} is of another job ({theirs}), and this rank of {ours}: {ONE_JOB_OR_TWO}")]
     OtherJob {
         /// The address at which rank 0 of the other job listens.
         address: String,

@@ -64,14 +64,20 @@ impl Claim {
         }))
     }
 
-    /// What the launchers that are there say, from the inside to the outside.
-    pub(crate) fn of_launchers(variables: &Variables<'_>) -> Result<Vec<Self>> {
-        NESTING.iter().filter_map(|launcher| Self::of(*launcher, variables).transpose()).collect()
+    /// What the launchers that are there say, from the inside to the outside; behind it, what those say that only started
+    /// another launcher.
+    pub(crate) fn of_launchers(variables: &Variables<'_>) -> Result<(Vec<Self>, Vec<Self>)> {
+        let all = NESTING.iter().filter_map(|launcher| Self::of(*launcher, variables).transpose());
+        let all: Vec<Self> = all.collect::<Result<_>>()?;
+        let innermost = all.first().cloned();
+        Ok(all.into_iter().partition(|claim| {
+            innermost.as_ref().is_none_or(|it| it.launcher == claim.launcher || !it.ran_inside(claim))
+        }))
     }
 
     /// Whether `outer`, which comes later in the nesting, has started this claim's launcher, and counts processes in a different
     /// way: one task of Slurm for each host, say, in which torchrun starts a rank for each device.
-    pub(crate) fn ran_inside(&self, outer: &Self) -> bool {
+    fn ran_inside(&self, outer: &Self) -> bool {
         if self.launcher == Launcher::Torchrun {
             return true;
         }

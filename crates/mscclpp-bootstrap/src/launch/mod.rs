@@ -73,7 +73,8 @@ use crate::{Error, LOG, Result, TcpBootstrap, TcpBootstrapBuilder, env};
 /// # The id of the job
 /// It is part of the handshake: a rank of another job that meets this one at the same address is refused with
 /// [`Error::OtherJob`], and this job is not disturbed. It is not secret; see
-/// [`TcpBootstrapBuilder::secret`] for a key.
+/// [`TcpBootstrapBuilder::secret`] for a key. A rank that was told its number and an address without a `Rendezvous` has the
+/// same id, unless the launcher has started fewer processes than the job has ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rendezvous {
@@ -145,11 +146,7 @@ impl Rendezvous {
             .into_iter()
             .filter_map(|launcher| Claim::of(launcher, &variables).transpose())
             .collect::<Result<_>>()?;
-        let by_launchers = Claim::of_launchers(&variables)?;
-        let innermost = by_launchers.first().cloned();
-        let (outer, inner): (Vec<_>, Vec<_>) = by_launchers.into_iter().partition(|claim| {
-            innermost.as_ref().is_some_and(|it| it.launcher != claim.launcher && it.ran_inside(claim))
-        });
+        let (inner, outer) = Claim::of_launchers(&variables)?;
         let claims: Vec<Claim> = by_user.into_iter().chain(inner).collect();
         let rank = agreed("ranks", claims.iter().filter_map(|claim| claim.rank.as_ref()))?;
         let n_ranks = agreed("numbers of ranks", claims.iter().filter_map(|claim| claim.n_ranks.as_ref()))?;
@@ -207,6 +204,22 @@ impl Rendezvous {
     pub fn connect(&self, timeout: Duration) -> Result<TcpBootstrap> {
         self.builder().timeout(timeout).connect(&self.address)
     }
+}
+
+/// The id of the job of a rank that was told its number and the address otherwise: `MSCCLPP_JOB_ID`, or its launcher's. A
+/// launcher that has started fewer processes than the job has ranks has not started the job.
+pub(crate) fn job_id(
+    lookup: impl Fn(&'static str) -> Option<OsString>,
+    n_ranks: usize,
+) -> Result<Option<String>> {
+    let variables = Variables::new(&lookup);
+    if let Some(id) = variables.text("MSCCLPP_JOB_ID")? {
+        return Ok(Some(id.value));
+    }
+    // No number of a launcher is used here: one that cannot be read is for `Rendezvous` to complain of.
+    let Ok((inner, _)) = Claim::of_launchers(&variables) else { return Ok(None) };
+    let started_all = inner.iter().flat_map(|claim| &claim.n_ranks).all(|it| it.value >= n_ranks);
+    Ok(if started_all { inner.into_iter().find_map(|claim| claim.job) } else { None })
 }
 
 /// The value in which all settings agree, if there is one.

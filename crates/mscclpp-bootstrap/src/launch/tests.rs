@@ -183,6 +183,32 @@ fn the_store_of_torchrun_is_named_unless_the_user_says_where_to_meet() {
 }
 
 #[test]
+fn a_rank_that_was_given_an_address_has_the_id_of_its_launcher() {
+    let in_slurm = with(&TORCHRUN, &SRUN);
+    let numbers_of_none = [("PMI_RANK", "one"), ("RANK", "captain")];
+    type Case<'a> = (&'a [(&'a str, &'a str)], usize, Option<&'a str>);
+    let table: [Case<'_>; 10] = [
+        (&[("MSCCLPP_JOB_ID", "mine")], 2, Some("mine")),
+        (&with(&SRUN, &[("MSCCLPP_JOB_ID", "mine")]), 99, Some("mine")),
+        (&SRUN, 8, Some("Slurm job 4711 step 2")),
+        (&OPEN_MPI, 3, Some("PMIx namespace prterun-login-77@1")),
+        (&INDEXED_JOB, 4, Some("Kubernetes job train-gpt")),
+        (&in_slurm, 16, Some("torchrun run my-run")),
+        (&with(&in_slurm, &[("TORCHELASTIC_RUN_ID", "none")]), 8, None),
+        // It has started a part of the job.
+        (&SRUN, 9, None),
+        (&OPEN_MPI, 5, None),
+        (&numbers_of_none, 1, None),
+    ];
+    for (variables, n_ranks, id) in table {
+        let lookup = |asked| variables.iter().find(|(name, _)| *name == asked).map(|(_, value)| value.into());
+        assert_eq!(job_id(lookup, n_ranks).unwrap().as_deref(), id, "{variables:?}");
+    }
+    let error = job_id(|_| Some("a\nb".into()), 1).unwrap_err();
+    assert!(error.to_string().contains("MSCCLPP_JOB_ID"), "{error}");
+}
+
+#[test]
 fn of_a_launcher_inside_another_the_inner_one_counts() {
     // One task of Slurm for each host, in which torchrun starts eight ranks, or mpirun its daemons.
     let torchrun = read(&with(&SRUN, &TORCHRUN)).unwrap();

@@ -149,11 +149,6 @@ impl Roster {
         self.ranks.iter().enumerate().filter(|(_, place)| place.is_none()).map(|(rank, _)| rank).collect()
     }
 
-    /// From where each rank came, once all have.
-    pub(crate) fn into_origins(self) -> Vec<String> {
-        self.ranks.into_iter().flatten().map(|(_, from)| from).collect()
-    }
-
     /// The table of all ranks, once all have come.
     pub(crate) fn table(&self) -> Option<Vec<u8>> {
         if self.absent > 0 {
@@ -166,7 +161,7 @@ impl Roster {
 
 /// What to answer to a rank that wants to join a job that is not the one of the launcher here; nothing if it is
 /// this one, or if this one has no name to tell it by. That rank cannot disturb this job.
-pub(crate) fn other_job(here: Option<&LaunchedJob>, hello: &Hello) -> Option<Rejection> {
+fn other_job(here: Option<&LaunchedJob>, hello: &Hello) -> Option<Rejection> {
     let here = here.filter(|here| here.id != hello.job)?;
     Some(match hello.version {
         PROTOCOL_VERSION => Rejection::OtherJob { theirs: here.name.clone() },

@@ -9,7 +9,7 @@ use mscclpp_net::waiting::FIRST_LOG;
 use mscclpp_net::{SystemCall, random};
 
 use crate::address::Address;
-use crate::env::{Env, INTERFACE};
+use crate::env::{Env, INTERFACE, of_process};
 use crate::host;
 use crate::inbox::{Inbox, Wait};
 use crate::member::Member;
@@ -22,7 +22,7 @@ use crate::tcp::published;
 use crate::tcp::service::{Plan, Service};
 use crate::tcp::shared::Shared;
 use crate::tcp::{TcpBootstrap, knock, listening};
-use crate::{Error, Family, LOG, Result, UniqueId};
+use crate::{Error, Family, LOG, Result, UniqueId, launch};
 
 /// How a rank finds rank 0: by unique id or by address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,7 +125,8 @@ impl TcpBootstrapBuilder {
     /// same address is then refused with [`Error::OtherJob`], and this job is not disturbed. It is not secret, and no
     /// protection against intent. 1 to 512 bytes. A unique id names its job by itself, and does not use this.
     ///
-    /// [`Rendezvous`](crate::Rendezvous) sets it to the launcher's id.
+    /// If not set, it is `MSCCLPP_JOB_ID`, or else the launcher's id, as [`Rendezvous`](crate::Rendezvous) says; with
+    /// [`env`](Self::env) there is none.
     pub fn job_id(mut self, id: impl Into<String>) -> Self {
         self.job_id = Some(id.into());
         self
@@ -239,6 +240,11 @@ impl TcpBootstrapBuilder {
     /// Resolves everything that can be known before there is a thread. Wrong arguments and a wrong environment are found
     /// here.
     fn resolve(self, at: &ParsedPlace, started: Instant) -> Result<Settings> {
+        let by_address = matches!(at, ParsedPlace::Address(_));
+        let job_id = match self.job_id {
+            None if by_address && self.env.is_none() => launch::job_id(of_process, self.n_ranks)?,
+            given => given,
+        };
         let env = match self.env {
             Some(env) => env,
             None => Env::read()?,
@@ -268,7 +274,6 @@ impl TcpBootstrapBuilder {
                  unique id"
             );
         }
-        let by_address = matches!(at, ParsedPlace::Address(_));
         let mut plan = Plan {
             rank: self.rank,
             n_ranks: self.n_ranks,
@@ -278,7 +283,7 @@ impl TcpBootstrapBuilder {
             deadline: started.checked_add(self.timeout).unwrap_or(started + A_YEAR),
             by_address,
             log_after: self.log_after,
-            launched: self.job_id.filter(|_| by_address).map(LaunchedJob::new),
+            launched: job_id.filter(|_| by_address).map(LaunchedJob::new),
         };
         let host = match &host_id {
             Some(id) => host::named("host", id),

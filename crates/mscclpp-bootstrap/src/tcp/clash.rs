@@ -1,43 +1,45 @@
-//! Two jobs at one address.
+//! Two jobs at one address: a rank comes to a job that is complete.
 
-use crate::protocol::hello::{Hello, Purpose};
-use crate::protocol::roster::other_job;
+use crate::Error;
+use crate::protocol::hello::{Hello, Process, Purpose, Rejection};
+use crate::protocol::roster::Refused;
 use crate::tcp::service::Service;
-use crate::{Error, Party};
-use mscclpp_net::socket::canonical;
 
 impl Service {
-    /// A rank wants to join a job that is complete. If the job was named by an address and formed recently, two jobs may
-    /// share that address, and a rank of the other job is in this one. Both must fail.
-    pub(crate) fn late_clash(&self, hello: &Hello, from: &str) -> Option<Error> {
-        let formed_at = self.formation.formed_at()?;
-        let joins = self.plan.rank == 0 && hello.purpose == Purpose::Join && hello.to == 0;
-        // Another rank 0 is none of those that may be in the wrong job.
-        let joins = joins && hello.from != 0;
-        let launched = self.plan.launched.as_ref();
-        let of_another_job = other_job(launched, hello).is_some();
-        if !joins || of_another_job || !self.plan.by_address || formed_at.elapsed() > self.plan.timeout {
+    /// Judges a rank that wants to join the complete job of this rank 0; nothing if it wants something else.
+    ///
+    /// If the job was named by an address and formed recently, two jobs may share that address, and a rank of either may be in
+    /// the wrong one. So both fail: this one, and the newcomer for good, since it would else join the next rank 0 that comes.
+    /// All ranks of a job come within its time-out, so later on there is no rank left that may be in the wrong one.
+    ///
+    /// It is no clash if the rank that the newcomer wants to be has left. Then the same processes have begun their next job
+    /// before this rank has dropped the one of before, and the newcomer asks again until it has.
+    pub(crate) fn judge_latecomer(&mut self, hello: &Hello, from: &str) -> Option<Refused> {
+        if hello.purpose != Purpose::Join || hello.to != 0 {
             return None;
         }
-        let address = self.listener.as_ref().and_then(|l| l.local_addr().ok());
-        let address = address.map_or_else(String::new, |a| canonical(a).to_string());
-        let (rank, n) = (hello.from as usize, self.plan.n_ranks);
-        if hello.n_ranks as usize != n {
-            return Some(Error::Mismatch {
-                what: "numbers of ranks (n_ranks)".to_owned(),
-                ours: Box::new(Party { rank: 0, address: Some(address), value: n.to_string() }),
-                theirs: Box::new(Party {
-                    rank,
-                    address: Some(from.to_owned()),
-                    value: hello.n_ranks.to_string(),
-                }),
-            });
+        let formed_at = self.formation.formed_at()?;
+        let refused = self.formation.complete_mut()?.admit(hello, from).err()?;
+        let young = self.plan.by_address && formed_at.elapsed() <= self.plan.timeout;
+        let duplicate = matches!(refused.rejection, Rejection::Duplicate { .. });
+        if young && self.is_clash(hello, duplicate) {
+            return Some(refused);
         }
-        Some(Error::DuplicateRank {
-            rank,
-            first: self.formation.origin(rank).cloned().unwrap_or_default(),
-            second: from.to_owned(),
-            address,
-        })
+        let complete = Rejection::Complete { n_ranks: self.plan.n_ranks as u32 };
+        Some(Refused { rejection: if duplicate { complete } else { refused.rejection }, fatal: None })
+    }
+
+    /// Whether a newcomer is of another job: one that cannot be of this, or that wants to be a rank which is there.
+    fn is_clash(&mut self, hello: &Hello, duplicate: bool) -> bool {
+        match hello.from as usize {
+            // This process makes a second bootstrap, and has not dropped the first.
+            0 => hello.process != Process::own(),
+            rank => !duplicate || self.has_clashed() || self.is_here(rank),
+        }
+    }
+
+    /// Whether the job has failed because somebody else came with a number of one of its ranks.
+    pub(crate) fn has_clashed(&self) -> bool {
+        self.plan.by_address && matches!(self.failed, Some(Error::DuplicateRank { .. }))
     }
 }

@@ -7,6 +7,7 @@ use mscclpp_net::Report;
 
 use crate::protocol::frame::{self, Kind};
 use crate::protocol::notice;
+use crate::protocol::roster::Roster;
 use crate::tcp::connection::{Connection, Phase};
 use crate::tcp::links::Peer;
 use crate::tcp::service::Service;
@@ -89,13 +90,14 @@ impl Service {
         }
     }
 
-    /// Whether rank 0 stays to inform ranks that have not come yet that the job failed while it formed. They cannot learn
-    /// it from any other rank, and would look for rank 0 until their time is up. Not after a time-out.
+    /// Whether rank 0 stays to inform ranks that have not come yet that the job failed while it formed, or clashed with
+    /// another. They cannot learn it from any other rank, and would look for rank 0 until their time is up, or be one. Not
+    /// after a time-out.
     fn awaits_latecomers(&self) -> bool {
         let failed = self.failed.as_ref().is_some_and(|error| !matches!(error, Error::Timeout { .. }));
-        // Two ranks 0 are two jobs, perhaps: more ranks may come than this one has.
-        let two_jobs = matches!(self.failed, Some(Error::DuplicateRank { rank: 0, .. }));
-        failed && self.formation.roster().is_some_and(|roster| two_jobs || roster.awaits_proofs())
+        let forming = failed && self.formation.roster().is_some_and(Roster::awaits_proofs);
+        // More ranks may come than this job has.
+        forming || self.plan.rank == 0 && self.has_clashed()
     }
 
     pub(crate) fn is_finished(&self, now: Instant) -> bool {

@@ -42,8 +42,8 @@ pub(crate) struct Formation {
     /// At rank 0, while ranks are missing.
     roster: Option<Roster>,
     progress_at: Option<Instant>,
-    /// At rank 0, once the job has formed: from where each rank came.
-    origins: Vec<String>,
+    /// The same at rank 0 once the job has formed.
+    complete: Option<Roster>,
     /// At other ranks: where rank 0 may be, and what to tell it.
     join: Option<Join>,
     missing: Vec<usize>,
@@ -78,7 +78,7 @@ impl Formation {
         Self {
             roster: None,
             progress_at: None,
-            origins: Vec::new(),
+            complete: None,
             join: None,
             missing: Vec::new(),
             table: Vec::new(),
@@ -93,9 +93,9 @@ impl Formation {
         self.formed_at
     }
 
-    /// From where a rank of the formed job came, if this is rank 0.
-    pub(crate) fn origin(&self, rank: usize) -> Option<&String> {
-        self.origins.get(rank)
+    /// Rank 0's list of the job that has formed.
+    pub(crate) fn complete_mut(&mut self) -> Option<&mut Roster> {
+        self.complete.as_mut()
     }
 
     /// Rank 0's list, until the job has formed.
@@ -374,7 +374,7 @@ impl Service {
         }
         let table = Arc::clone(table);
         self.formation.formed_at = Some(Instant::now());
-        self.formation.origins = self.formation.roster.take().map(Roster::into_origins).unwrap_or_default();
+        self.formation.complete = self.formation.roster.take();
         for child in tree::children(self.plan.rank, self.plan.n_ranks) {
             self.send_empty(child, Kind::Go);
         }

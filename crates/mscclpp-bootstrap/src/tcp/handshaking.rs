@@ -12,7 +12,7 @@ use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
 use crate::protocol::handshake::{Answer, HandshakeError, Initiator, Responder, Verified};
 use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Process, Purpose, Rejection};
 use crate::protocol::notice;
-use crate::protocol::roster::other_job;
+use crate::protocol::roster::Refused;
 use crate::tcp::connection::{Connection, Link, Phase};
 use crate::tcp::dialling::ANSWER_LIMIT;
 use crate::tcp::service::{Plan, Service};
@@ -170,7 +170,7 @@ impl Service {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let from = hello.process.at(connection.remote);
         let peer = hello.from as usize;
-        let (rejection, fatal) = match self.formation.roster_mut() {
+        let refused = match self.formation.roster_mut() {
             Some(roster) => match roster.admit(hello, &from) {
                 Ok(()) => {
                     connection.phase = Phase::Member { rank: peer, joined: false, from };
@@ -185,9 +185,9 @@ impl Service {
                     self.mark_dirty(token);
                     return;
                 }
-                Err(refused) => (refused.rejection, refused.fatal),
+                Err(refused) => refused,
             },
-            None => match self.admit_peer(hello) {
+            None => match self.judge_latecomer(hello, &from).map_or_else(|| self.admit_peer(hello), Err) {
                 Ok(job) => {
                     if let Some(connection) = self.connections.get_mut(&token) {
                         connection.deadline = None;
@@ -200,12 +200,10 @@ impl Service {
                     );
                     return;
                 }
-                Err(rejection) => {
-                    let fatal = self.late_clash(hello, &from).map(Box::new);
-                    (rejection, fatal)
-                }
+                Err(refused) => refused,
             },
         };
+        let Refused { rejection, fatal } = refused;
         let (rank, from) = (self.plan.rank, &from);
         match &fatal {
             // Before anybody hears of it, and may end this process. A job that has formed may only be about to end.
@@ -257,25 +255,17 @@ impl Service {
     }
 
     /// Whether a rank may have a link to this one: the job's id, or why not.
-    fn admit_peer(&self, hello: &Hello) -> Result<[u8; 16], Rejection> {
+    fn admit_peer(&self, hello: &Hello) -> Result<[u8; 16], Refused> {
         let n = self.plan.n_ranks as u32;
-        let mismatch =
-            |what: &str, ours: &str| Rejection::Mismatch { what: what.to_owned(), theirs: ours.to_owned() };
+        let refused = |rejection| Refused { rejection, fatal: None };
+        let mismatch = |what: &str, ours: &str| {
+            refused(Rejection::Mismatch { what: what.to_owned(), theirs: ours.to_owned() })
+        };
         if hello.version != PROTOCOL_VERSION {
             return Err(mismatch("protocol versions", &PROTOCOL_VERSION.to_string()));
         }
-        if hello.purpose == Purpose::Join && hello.to == 0 && self.plan.rank == 0 {
-            if let Some(rejection) = other_job(self.plan.launched.as_ref(), hello) {
-                return Err(rejection);
-            }
-            return Err(if hello.n_ranks == n {
-                Rejection::Complete { n_ranks: n }
-            } else {
-                mismatch("numbers of ranks (n_ranks)", &n.to_string())
-            });
-        }
         if hello.to as usize != self.plan.rank || hello.purpose == Purpose::Join {
-            return Err(Rejection::WrongPlace { here: self.plan.rank as u32 });
+            return Err(refused(Rejection::WrongPlace { here: self.plan.rank as u32 }));
         }
         match self.plan.job {
             Some(job)

@@ -99,6 +99,12 @@ impl Service {
         self.dial(rank, Dial::new(Purpose::Peer, candidates, now, now + self.plan.timeout));
     }
 
+    /// Whether a rank has not left, as far as is known. If nothing is known, a connection to it is looked for.
+    pub(crate) fn is_here(&mut self, rank: usize) -> bool {
+        self.open(rank);
+        self.peers.get(&rank).is_some_and(|peer| !peer.links.is_empty() && peer.farewell.is_none())
+    }
+
     /// A connection to a rank stands.
     pub(crate) fn link_up(&mut self, token: u64, link: Link) {
         let rank = link.peer;

@@ -263,14 +263,16 @@ impl PyTcpBootstrap {
     }
 
     /// Joins the job; returns when all ranks are connected. `unique_id` is an id, or an address as `ip:port` or
-    /// `interface:ip:port`, which may also be given as `if_ip_port_trio`.
-    #[pyo3(signature = (unique_id = None, timeout_sec = 30.0, *, if_ip_port_trio = None))]
+    /// `interface:ip:port`, which may also be given as `if_ip_port_trio`. With an address, `job` is an id that all ranks of the
+    /// job share and no other job has: `MSCCLPP_JOB_ID` if it is not given, or else the launcher's.
+    #[pyo3(signature = (unique_id = None, timeout_sec = 30.0, *, if_ip_port_trio = None, job = None))]
     fn initialize(
         slf: &Bound<'_, Self>,
         py: Python<'_>,
         unique_id: Option<&Bound<'_, PyAny>>,
         timeout_sec: f64,
         if_ip_port_trio: Option<String>,
+        job: Option<String>,
     ) -> PyResult<()> {
         let at = match (unique_id, if_ip_port_trio) {
             (Some(given), None) => rendezvous(given)?,
@@ -283,6 +285,15 @@ impl PyTcpBootstrap {
         };
         let this = slf.as_super().get();
         let builder = TcpBootstrap::builder(this.rank, this.n_ranks).timeout(waiting::seconds(timeout_sec)?);
+        let builder = match (job, &at) {
+            (Some(_), MeetingPlace::Id(_)) => {
+                return Err(PyTypeError::new_err(
+                    "initialize() takes 'job' with an address; a UniqueId is one",
+                ));
+            }
+            (Some(job), MeetingPlace::Address(_)) => builder.job_id(job),
+            (None, _) => builder,
+        };
         this.join(py, builder, at)
     }
 }

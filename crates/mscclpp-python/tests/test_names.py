@@ -64,7 +64,7 @@ MEMBERS = {
 
 ARGUMENTS = {
     "TcpBootstrap.create": "rank nRanks",
-    "TcpBootstrap.initialize": "unique_id timeout_sec if_ip_port_trio",
+    "TcpBootstrap.initialize": "unique_id timeout_sec if_ip_port_trio job",
     "Bootstrap.all_gather": "allData size timeout_sec",
     "Connection.write": "dst dstOffset src srcOffset size",
     "Connection.update_and_sync": "dst dst_offset src new_value",
@@ -89,7 +89,7 @@ ARGUMENTS = {
 }
 
 GROUP = {
-    "__init__": "mpi_comm torch_group interfaceIpPortTrio rank size",
+    "__init__": "mpi_comm torch_group interfaceIpPortTrio rank size job timeout_sec",
     "barrier": "timeout_sec",
     "send": "tensor peer tag",
     "recv": "tensor peer tag",

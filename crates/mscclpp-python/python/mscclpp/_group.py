@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
-from typing import Any, NoReturn, Self, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Self, TypeVar
 
-from . import _arguments, _arrays, _mscclpp
+from . import _arguments, _arrays, _meeting
 from ._errors import Error
 from ._mscclpp import (
     BasePortChannel,
@@ -16,17 +14,13 @@ from ._mscclpp import (
     Connection,
     Endpoint,
     EndpointConfig,
-    ErrorCode,
     MemoryChannel,
     PortChannel,
     ProxyService,
     RegisteredMemory,
-    Rendezvous,
     Semaphore,
-    TcpBootstrap,
     Transport,
     TransportFlags,
-    UniqueId,
 )
 from ._older import warn
 
@@ -42,6 +36,10 @@ class CommGroup:
     The job is that of an mpi4py communicator, of a PyTorch process group, or of processes that are told their rank and
     the address at which they meet: `CommGroup(interfaceIpPortTrio="10.0.0.1:15000", rank=0, size=2)`, the address with
     an interface in front if need be. `CommGroup.from_env()` asks the environment for all of it.
+
+    Two jobs may be given one address by mistake. An id that all ranks of a job share tells them apart: `job`, or else
+    `MSCCLPP_JOB_ID`, or else the launcher's. Without one, both jobs fail with an error that says so. All ranks must come
+    within `timeout_sec`.
     """
 
     #: The job.
@@ -62,33 +60,18 @@ class CommGroup:
         interfaceIpPortTrio: str = "",
         rank: int | None = None,
         size: int | None = None,
+        *,
+        job: str | None = None,
+        timeout_sec: float = 30.0,
     ) -> None:
         if isinstance(torch_group, str):
             torch_group, interfaceIpPortTrio = None, torch_group
-        if mpi_comm is not None and torch_group is not None:
-            raise TypeError("CommGroup() takes one of 'mpi_comm' and 'torch_group', not both")
-        share: Callable[[Any], Any] | None = None
-        if mpi_comm is not None:
-            _arguments.check_mpi(mpi_comm)
-            rank, size = int(mpi_comm.Get_rank()), int(mpi_comm.Get_size())
-
-            def share(id: Any) -> Any:
-                return mpi_comm.bcast(id, 0)
-
-        elif torch_group is not None:
-            rank, size, share = _of_torch(torch_group)
-        elif not interfaceIpPortTrio:
+        _arguments.check_seconds(timeout_sec)
+        if job is not None and not interfaceIpPortTrio:
             raise TypeError(
-                "CommGroup() takes 'mpi_comm', 'torch_group', or 'interfaceIpPortTrio' with 'rank' and 'size'; "
-                "CommGroup.from_env() asks the environment"
+                "CommGroup() takes 'job' with 'interfaceIpPortTrio'; else the ranks meet by an id, which is one"
             )
-        if rank is None or size is None:
-            raise TypeError("CommGroup() with 'interfaceIpPortTrio' alone takes 'rank' and 'size', too")
-        bootstrap = TcpBootstrap.create(rank, size)
-        bootstrap.initialize(
-            _agree(rank, share) if share is not None and not interfaceIpPortTrio else interfaceIpPortTrio
-        )
-        self._join(bootstrap)
+        self._join(_meeting.meet(mpi_comm, torch_group, interfaceIpPortTrio, rank, size, job, timeout_sec))
 
     @classmethod
     def from_env(cls, timeout_sec: float = 30.0) -> CommGroup:
@@ -99,7 +82,7 @@ class CommGroup:
         installed.
         """
         group = cls.__new__(cls)
-        group._join(_launched(timeout_sec))
+        group._join(_meeting.launched(timeout_sec))
         return group
 
     def _join(self, bootstrap: Bootstrap) -> None:
@@ -324,76 +307,3 @@ class CommGroup:
         _arguments.expect("proxy_service", proxy_service, ProxyService)
         semaphores = self._make_semaphores(connections)
         return {rank: proxy_service.add_semaphore(semaphore) for rank, semaphore in semaphores.items()}
-
-
-def _agree(rank: int, share: Callable[[Any], Any]) -> UniqueId:
-    """The id of the job, from rank 0. If that cannot make one, all ranks hear why."""
-    id: UniqueId | Exception | None = None
-    if rank == 0:
-        try:
-            id = TcpBootstrap.create_unique_id()
-        except Exception as error:  # passed on, not hidden
-            id = error
-    id = share(id)
-    if isinstance(id, Exception):
-        raise id
-    assert isinstance(id, UniqueId)
-    return id
-
-
-def _of_torch(group: Any) -> tuple[int, int, Callable[[Any], Any]]:
-    import torch.distributed as dist
-
-    def share(id: Any) -> Any:
-        shared = [id]
-        dist.broadcast_object_list(shared, src=dist.get_global_rank(group, 0), group=group)
-        return shared[0]
-
-    return dist.get_rank(group), dist.get_world_size(group), share
-
-
-#: Jobs that this process has joined through a store of its launcher. Each has a key of its own there.
-_met = itertools.count()
-
-
-def _launched(timeout_sec: float) -> Bootstrap:
-    """The job of a launched rank: by an id that goes through the launcher's store, or else at an address."""
-    _arguments.check_seconds(timeout_sec)
-    launched = Rendezvous.from_env()
-    if launched.store is None:
-        return launched.connect(timeout_sec)
-    try:
-        from torch.distributed import TCPStore
-    except ImportError:
-        # Whoever was started by torchrun and has no PyTorch meets the others beside its port.
-        return launched.connect(timeout_sec)
-    host, port, prefix = launched.store
-    key = f"{prefix}/{next(_met)}"
-    _mscclpp._log_meeting(f"ranks meet by an id, which goes through the launcher's store at {host}:{port} as {key}")
-    store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=timeout_sec))
-    bootstrap = TcpBootstrap.create(launched.rank, launched.n_ranks)
-    bootstrap.initialize(_through_store(store, key, launched.rank), timeout_sec)
-    return bootstrap
-
-
-def _through_store(store: Any, key: str, rank: int) -> UniqueId:
-    """The id of the job, as `_agree`. A store is open to all who reach it: what is in it is bytes, and no pickle."""
-    good, bad = b"id:", b"error:"
-    if rank == 0:
-        try:
-            id = TcpBootstrap.create_unique_id()
-        except Exception as error:
-            store.set(key, bad + str(error).encode())
-            raise
-        store.set(key, good + id.__getstate__())
-        return id
-    value = bytes(store.get(key))
-    if not value.startswith(good):
-        _fail(f"rank 0 made no id for the job: {value.removeprefix(bad).decode(errors='replace')}")
-    id = UniqueId()
-    id.__setstate__(value.removeprefix(good))
-    return id
-
-
-def _fail(message: str) -> NoReturn:
-    raise Error(int(ErrorCode.RemoteError), message)

@@ -309,7 +309,12 @@ class TcpBootstrap(Bootstrap):
     def create_unique_id() -> UniqueId: ...
     def get_unique_id(self) -> UniqueId: ...
     def initialize(
-        self, unique_id: UniqueId | str | None = ..., timeout_sec: float = ..., *, if_ip_port_trio: str | None = ...
+        self,
+        unique_id: UniqueId | str | None = ...,
+        timeout_sec: float = ...,
+        *,
+        if_ip_port_trio: str | None = ...,
+        job: str | None = ...,
     ) -> None: ...
 
 @final

@@ -8,7 +8,7 @@
 //! - [`wire`]: reading bytes from outside, with bounds;
 //! - [`event_loop`]: one thread that waits for sockets and for commands from other threads;
 //! - [`links`]: knowing peers by a key, and noticing when they leave or die;
-//! - [`waiting`]: saying what a long wait is for;
+//! - [`waiting`]: saying what a long wait is for, and counting what would be said too often;
 //! - [`env`](mod@env), [`random()`], [`SystemError`], [`Report`]: environment variables, random bytes, failed system calls,
 //!   errors with their causes.
 //!

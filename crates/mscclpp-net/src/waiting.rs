@@ -1,4 +1,4 @@
-//! Logs what a long wait is for.
+//! Logs what a long wait is for, and other lines that would come again and again.
 //!
 //! A wait that does not end has a reason, and its user first needs a log line that names it. So every wait on the host
 //! says what it waits for after ten seconds, and then ever more rarely: each line comes at three times the waiting time
@@ -10,6 +10,9 @@ use tracing::{Dispatch, subscriber::NoSubscriber};
 
 /// When a wait is first logged, unless another time was chosen.
 pub const FIRST_LOG: Duration = Duration::from_secs(10);
+
+/// When a line that is due many times is logged for the second time.
+const FIRST_REPEAT: Duration = Duration::from_secs(1);
 
 /// Each line of a wait comes at this many times the waiting time of the line before it.
 const FACTOR: u32 = 3;
@@ -71,6 +74,38 @@ impl LongWait {
         if let Some(waited) = self.due(now) {
             say(rank, waited, &what());
         }
+    }
+}
+
+/// A line of the log that may be due many times a second. It is logged the first time, and then ever more rarely, with how
+/// often it was due.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+/// use mscclpp_net::waiting::Repeated;
+///
+/// let start = Instant::now();
+/// let mut line = Repeated::default();
+/// assert_eq!(line.another(start).as_deref(), Some(""));
+/// assert_eq!(line.another(start + Duration::from_millis(50)), None);
+/// let later = line.another(start + Duration::from_secs(1));
+/// assert_eq!(later.as_deref(), Some(" (repeated 2 times in 1.0s)"));
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Repeated {
+    times: u64,
+    since: Option<LongWait>,
+}
+
+impl Repeated {
+    /// Counts one time more. Gives what to put behind the line if it is to be logged now.
+    pub fn another(&mut self, now: Instant) -> Option<String> {
+        let Some(since) = &mut self.since else {
+            self.since = Some(LongWait::since(now, FIRST_REPEAT));
+            return Some(String::new());
+        };
+        self.times += 1;
+        since.due(now).map(|passed| format!(" (repeated {} times in {passed:.1?})", self.times))
     }
 }
 

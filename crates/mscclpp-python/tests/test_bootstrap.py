@@ -1,9 +1,13 @@
 """Ranks that find each other and exchange bytes."""
 
 import ctypes
+import os
 import pickle
+import re
+import resource
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from mscclpp import Error, ErrorCode, TcpBootstrap
@@ -77,6 +81,29 @@ def test_who_did_not_come_is_named_in_time():
     for timeout in (-1, float("nan")):
         with pytest.raises(Error, match="timeout_sec"):
             TcpBootstrap.create(0, 1).initialize(ranks.free_address(), timeout)
+
+
+def of_few_descriptors(rank, n, address, size):
+    """Rank 0, which may open few descriptors; or all others, as threads. Gives what they are told."""
+
+    def told(rank):
+        with pytest.raises(Error, match="timed out") as caught:
+            TcpBootstrap.create(rank, size).initialize(address, 6 if rank else 3)
+        return str(caught.value)
+
+    if rank == 0:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 10, limit))
+        return [told(0)]
+    with ThreadPoolExecutor(size) as others:
+        return list(others.map(told, range(1, size)))
+
+
+def test_all_ranks_say_that_rank_0_has_no_descriptor_left():
+    root, others = ranks.run(2, of_few_descriptors, 24)
+    why = re.compile(r"rank 0 accepts no more connections: \d+ descriptors are open, see ulimit -n")
+    assert all(why.search(text) for text in root + others), root + others
+    assert "missing: rank " in root[0] and len(others) == 23
 
 
 def test_a_bootstrap_connects_once():

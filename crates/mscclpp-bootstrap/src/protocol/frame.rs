@@ -32,6 +32,8 @@ pub(crate) enum Kind {
     Reject = 4,
     /// Handshake: you do not belong here.
     Refuse = 5,
+    /// Handshake, in place of a challenge: there is no room for another connection, and of how many descriptors.
+    Full = 6,
     /// A message, or its beginning.
     Message = 16,
     /// More of the message.
@@ -61,12 +63,12 @@ pub(crate) enum Kind {
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
         use Kind::{
-            Accept, Challenge, Credit, Dismiss, Go, Goodbye, Hello, Join, Message, Notice, Progress, Ready,
-            Refuse, Reject, Rest, Retire, Table,
+            Accept, Challenge, Credit, Dismiss, Full, Go, Goodbye, Hello, Join, Message, Notice, Progress,
+            Ready, Refuse, Reject, Rest, Retire, Table,
         };
         [
-            Challenge, Hello, Accept, Reject, Refuse, Message, Rest, Credit, Notice, Goodbye, Retire, Join,
-            Progress, Table, Ready, Go, Dismiss,
+            Challenge, Hello, Accept, Reject, Refuse, Full, Message, Rest, Credit, Notice, Goodbye, Retire,
+            Join, Progress, Table, Ready, Go, Dismiss,
         ]
         .into_iter()
         .find(|&kind| kind as u8 == byte)
@@ -192,7 +194,7 @@ mod tests {
     #[test]
     fn every_kind_has_a_byte_of_its_own() {
         let known = (0..=255).filter_map(Kind::from_byte).count();
-        assert_eq!(known, 17);
+        assert_eq!(known, 18);
         assert!((0..=255).filter_map(|b| Kind::from_byte(b).map(|k| (k, b))).all(|(k, b)| k as u8 == b));
     }
 

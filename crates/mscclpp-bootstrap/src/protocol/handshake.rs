@@ -14,6 +14,8 @@
 //!   other side, is worth nothing. Proofs are compared in constant time.
 //! - Only after its proof are version, job, number of ranks and rank of a member looked at. A reason for not letting it in
 //!   is proved like the opposite, so a stranger on our port cannot make a rank give up.
+//! - A responder that has no descriptor left sends a `Full` in place of the challenge. Anybody could: it means that there is
+//!   no connection now.
 //! - An initiator without a proof, or with another key, gets a `Refuse`, which cannot be proved to it. To a rank that has
 //!   a key, a `Refuse` and a wrong proof mean only that the answer is not from its job.
 //!
@@ -38,6 +40,8 @@ pub(crate) enum HandshakeError {
     Malformed(#[from] Malformed),
     #[error("{0}")]
     Unproven(&'static str),
+    #[error("it accepts no more connections")]
+    Full(u32),
 }
 
 const OUT_OF_PLACE: HandshakeError =
@@ -68,10 +72,12 @@ impl Initiator {
         hello: &Hello,
         first: &Frame,
     ) -> Result<(Self, Vec<u8>), HandshakeError> {
-        if first.kind != Kind::Challenge {
-            return Err(OUT_OF_PLACE);
-        }
         let mut reader = Reader::new(&first.payload);
+        match first.kind {
+            Kind::Challenge => {}
+            Kind::Full => return Err(HandshakeError::Full(reader.u32()?)),
+            _ => return Err(OUT_OF_PLACE),
+        }
         let _nonce: Nonce = reader.array()?;
         reader.end()?;
         let hello = hello.payload();
@@ -124,6 +130,11 @@ impl Responder {
     /// Begins; the bytes are to be sent. A nonce must never be used twice.
     pub(crate) fn challenge(key: JobKey, nonce: Nonce) -> (Self, Vec<u8>) {
         (Self { key, nonce }, frame::encode(Kind::Challenge, &nonce))
+    }
+
+    /// What is sent in place of a challenge by who has this many descriptors open, and may have no more.
+    pub(crate) fn full(descriptors: u32) -> Vec<u8> {
+        frame::encode(Kind::Full, &descriptors.to_le_bytes())
     }
 
     /// Takes the first frame of the other end: who is it? On an error, a [`refusal`](Self::refusal) may be sent before
@@ -274,6 +285,15 @@ mod tests {
             let end = initiator.conclude(&frame(&responder.refusal()));
             assert_eq!(end, Err(HandshakeError::Unproven(told)));
         }
+    }
+
+    #[test]
+    fn who_has_no_room_says_so_in_place_of_a_challenge() {
+        let full = frame(&Responder::full(64));
+        let answered = |frame: &Frame| Initiator::answer(JobKey::none(), &hello(false), frame).map(drop);
+        assert_eq!(answered(&full), Err(HandshakeError::Full(64)));
+        let cut = Frame { payload: full.payload[1..].to_vec(), ..full };
+        assert!(matches!(answered(&cut), Err(HandshakeError::Malformed(_))));
     }
 
     #[test]

@@ -168,7 +168,10 @@ impl Service {
                 ),
             },
             _ => Error::Timeout {
-                operation: format!("connecting to rank {rank}"),
+                operation: match dial.purpose {
+                    Purpose::Join => format!("connecting to rank {rank}{}", self.formation.no_room()),
+                    _ => format!("connecting to rank {rank}"),
+                },
                 after,
                 missing: vec![rank],
                 attempts: dial.search.attempts(),

@@ -8,34 +8,30 @@
 //!
 //! Until then a rank that is lost ends the job, and so does one that leaves.
 
+mod progress;
+
 use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::error::RankList;
 use crate::host::HostId;
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
 use crate::protocol::hello::Purpose;
-use crate::protocol::notice;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::{Entry, Table};
 use crate::protocol::tree;
 use crate::tcp::connection::{Link, Phase};
 use crate::tcp::dialling::Dial;
+use crate::tcp::formation::progress::FIRST_PROGRESS;
 use crate::tcp::listening;
 use crate::tcp::service::{Plan, Service};
 use crate::{Error, LOG};
-use mscclpp_net::dial::{Attempt, Failed};
 use mscclpp_net::socket::canonical;
-use mscclpp_net::waiting::{self, LongWait};
+use mscclpp_net::waiting::LongWait;
 use mscclpp_net::wire::{Malformed, Reader};
 use mscclpp_net::{SystemCall, SystemError};
-
-/// How soon, and then how often, rank 0 tells the ranks that have joined which are missing.
-const FIRST_PROGRESS: Duration = Duration::from_millis(100);
-const PROGRESS: Duration = Duration::from_millis(1000);
 
 /// How far the forming of the job has come.
 pub(crate) struct Formation {
@@ -47,6 +43,8 @@ pub(crate) struct Formation {
     /// At other ranks: where rank 0 may be, and what to tell it.
     join: Option<Join>,
     missing: Vec<usize>,
+    /// Rank 0 has no descriptor left, of so many.
+    full: Option<u32>,
     table: Vec<u8>,
     ready_children: HashSet<usize>,
     ready_sent: bool,
@@ -81,6 +79,7 @@ impl Formation {
             complete: None,
             join: None,
             missing: Vec::new(),
+            full: None,
             table: Vec::new(),
             ready_children: HashSet::new(),
             ready_sent: false,
@@ -139,7 +138,7 @@ impl Service {
         }
         if now >= self.plan.deadline {
             let error = Error::Timeout {
-                operation: "initialising the bootstrap".to_owned(),
+                operation: format!("initialising the bootstrap{}", self.formation.no_room()),
                 after: self.plan.timeout,
                 missing: self.formation.missing(),
                 attempts: self.notes.clone(),
@@ -148,39 +147,7 @@ impl Service {
             return;
         }
         self.log_formation(now);
-        if self.formation.progress_at.is_some_and(|at| at <= now) {
-            self.formation.progress_at = Some(now + PROGRESS);
-            let mut payload = Vec::new();
-            notice::put_ranks(&mut payload, &self.formation.missing());
-            let progress = Arc::new(frame::encode(Kind::Progress, &payload));
-            let mut receivers = Vec::new();
-            for (&token, connection) in &mut self.connections {
-                if matches!(connection.phase, Phase::Member { joined: true, .. }) {
-                    connection.outbox.push(Arc::clone(&progress));
-                    receivers.push(token);
-                }
-            }
-            receivers.into_iter().for_each(|token| self.mark_dirty(token));
-        }
-    }
-
-    /// Says who is waited for, if that takes long.
-    fn log_formation(&mut self, now: Instant) {
-        let Some(waited) = self.formation.wait.as_mut().and_then(|wait| wait.due(now)) else { return };
-        let missing = self.formation.missing();
-        let left = self.plan.deadline.saturating_duration_since(now);
-        let attempts = self.dials.get(&0).map(|dial| dial.search.attempts()).unwrap_or_default();
-        let whom = match (missing.is_empty(), self.root_at) {
-            (false, _) => RankList(&missing).to_string(),
-            (true, None) if self.plan.rank > 0 => match attempts.is_empty() {
-                true => "rank 0, which has not let this rank in".to_owned(),
-                false => "rank 0".to_owned(),
-            },
-            (true, _) => "all ranks to connect with each other".to_owned(),
-        };
-        let tried = what_was_tried(&attempts);
-        let what = format!("{whom}: initialising the bootstrap, which gives up in {left:.1?}{tried}");
-        waiting::say(Some(self.plan.rank), waited, &what);
+        self.send_progress(now);
     }
 
     /// Rank 0 has admitted this rank, which now listens and says where.
@@ -287,10 +254,7 @@ impl Service {
         let mut reader = Reader::new(&frame.payload);
         match frame.kind {
             Kind::Notice => self.on_notice(token, frame),
-            Kind::Progress => {
-                self.formation.missing = notice::take_ranks(&mut reader)?;
-                Ok(())
-            }
+            Kind::Progress => self.formation.take_progress(frame),
             Kind::Table => {
                 let last = reader.flag()?;
                 self.formation.table.extend_from_slice(reader.rest());
@@ -373,6 +337,7 @@ impl Service {
             return;
         }
         let table = Arc::clone(table);
+        self.spare = None;
         self.formation.formed_at = Some(Instant::now());
         self.formation.complete = self.formation.roster.take();
         for child in tree::children(self.plan.rank, self.plan.n_ranks) {
@@ -391,15 +356,4 @@ impl Service {
         tracing::debug!(target: LOG, rank = self.plan.rank, n_ranks = self.plan.n_ranks, "the job has formed");
         self.shared.set_formed(table);
     }
-}
-
-/// How the search for rank 0 goes, behind a semicolon.
-fn what_was_tried(attempts: &[Attempt]) -> String {
-    let nobody = Failed::Refused.to_string();
-    if attempts.is_empty() || attempts.iter().any(|attempt| attempt.outcome != nobody) {
-        return attempts.iter().map(|attempt| format!("; {attempt}")).collect();
-    }
-    let addresses: Vec<String> = attempts.iter().map(|attempt| attempt.address.to_string()).collect();
-    let addresses = addresses.join(", ");
-    format!("; nobody listens at {addresses} yet: rank 0 has not started, or was given another address")
 }

@@ -55,8 +55,11 @@ impl Service {
             let Some(connection) = self.remove(token) else { return };
             let how = match stranger {
                 HandshakeError::Unproven(why) => Failed::Unproven(why.to_owned()),
-                broken @ HandshakeError::Malformed(_) => Failed::Other(broken.to_string()),
+                HandshakeError::Malformed(_) | HandshakeError::Full(_) => Failed::Other(stranger.to_string()),
             };
+            if let (0, HandshakeError::Full(descriptors)) = (peer, stranger) {
+                self.formation.set_full(Some(descriptors));
+            }
             self.attempt_failed(peer, connection.remote, how);
         }
     }
@@ -96,6 +99,7 @@ impl Service {
                 self.dials.remove(&peer);
                 self.give_up_attempts(Some(peer));
                 if purpose == Purpose::Join {
+                    self.formation.set_full(None);
                     self.plan.job = Some(job);
                     self.joined(token);
                 } else {

@@ -15,6 +15,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -31,6 +32,7 @@ use crate::tcp::shared::{Command, Shared};
 use crate::{Error, LOG};
 use mscclpp_net::dial::{Attempt, Failed};
 use mscclpp_net::event_loop::{EventLoop, Interest, LISTENER, Ready};
+use mscclpp_net::waiting::Repeated;
 use mscclpp_net::wire::Malformed;
 use mscclpp_net::{Report, SystemError};
 
@@ -90,6 +92,9 @@ pub(crate) struct Service {
     pub(crate) dirty: HashSet<u64>,
     pub(crate) closing: Option<Instant>,
     pub(crate) resume_accepting: Option<Instant>,
+    /// At rank 0 while the job forms: a descriptor to turn connections away with when there is no other.
+    pub(crate) spare: Option<UnixDatagram>,
+    pub(crate) turned_away: Repeated,
     scratch: Vec<u8>,
 }
 
@@ -124,6 +129,8 @@ impl Service {
             dirty: HashSet::new(),
             closing: None,
             resume_accepting: None,
+            spare: None,
+            turned_away: Repeated::default(),
             scratch: vec![0; SCRATCH],
         })
     }

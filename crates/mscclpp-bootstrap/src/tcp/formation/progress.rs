@@ -1,0 +1,96 @@
+//! What is said while a job forms, about those who have yet to come.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mscclpp_net::dial::{Attempt, Failed};
+use mscclpp_net::waiting;
+use mscclpp_net::wire::{Malformed, Reader};
+
+use super::Formation;
+use crate::error::RankList;
+use crate::protocol::frame::{self, Frame, Kind};
+use crate::protocol::notice;
+use crate::tcp::connection::Phase;
+use crate::tcp::service::Service;
+
+/// How soon, and then how often, rank 0 tells the ranks that have joined which are missing.
+pub(super) const FIRST_PROGRESS: Duration = Duration::from_millis(100);
+const PROGRESS: Duration = Duration::from_millis(1000);
+
+impl Formation {
+    /// Rank 0 has no descriptor left for another connection, of so many; or has one again.
+    pub(crate) fn set_full(&mut self, descriptors: Option<u32>) {
+        self.full = descriptors;
+    }
+
+    /// Why rank 0 lets nobody in, in brackets, if it has said so.
+    pub(crate) fn no_room(&self) -> String {
+        self.full.map_or_else(String::new, |descriptors| {
+            format!(
+                " (rank 0 accepts no more connections: {descriptors} descriptors are open, see ulimit -n)"
+            )
+        })
+    }
+
+    pub(super) fn take_progress(&mut self, frame: &Frame) -> Result<(), Malformed> {
+        let mut reader = Reader::new(&frame.payload);
+        self.missing = notice::take_ranks(&mut reader)?;
+        self.full = if reader.rest().is_empty() { None } else { Some(reader.u32()?) };
+        Ok(())
+    }
+}
+
+impl Service {
+    /// Rank 0 tells the ranks that have joined which are missing, and whether it has room for them.
+    pub(super) fn send_progress(&mut self, now: Instant) {
+        if self.formation.progress_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.formation.progress_at = Some(now + PROGRESS);
+        let mut payload = Vec::new();
+        notice::put_ranks(&mut payload, &self.formation.missing());
+        // Ranks of an earlier version pass over it.
+        payload.extend(self.formation.full.map(u32::to_le_bytes).into_iter().flatten());
+        let progress = Arc::new(frame::encode(Kind::Progress, &payload));
+        let mut receivers = Vec::new();
+        for (&token, connection) in &mut self.connections {
+            if matches!(connection.phase, Phase::Member { joined: true, .. }) {
+                connection.outbox.push(Arc::clone(&progress));
+                receivers.push(token);
+            }
+        }
+        receivers.into_iter().for_each(|token| self.mark_dirty(token));
+    }
+
+    /// Says who is waited for, if that takes long.
+    pub(super) fn log_formation(&mut self, now: Instant) {
+        let Some(waited) = self.formation.wait.as_mut().and_then(|wait| wait.due(now)) else { return };
+        let missing = self.formation.missing();
+        let left = self.plan.deadline.saturating_duration_since(now);
+        let attempts = self.dials.get(&0).map(|dial| dial.search.attempts()).unwrap_or_default();
+        let whom = match (missing.is_empty(), self.root_at) {
+            (false, _) => RankList(&missing).to_string(),
+            (true, None) if self.plan.rank > 0 => match attempts.is_empty() {
+                true => "rank 0, which has not let this rank in".to_owned(),
+                false => "rank 0".to_owned(),
+            },
+            (true, _) => "all ranks to connect with each other".to_owned(),
+        };
+        let tried = what_was_tried(&attempts);
+        let room = self.formation.no_room();
+        let what = format!("{whom}: initialising the bootstrap{room}, which gives up in {left:.1?}{tried}");
+        waiting::say(Some(self.plan.rank), waited, &what);
+    }
+}
+
+/// How the search for rank 0 goes, behind a semicolon.
+fn what_was_tried(attempts: &[Attempt]) -> String {
+    let nobody = Failed::Refused.to_string();
+    if attempts.is_empty() || attempts.iter().any(|attempt| attempt.outcome != nobody) {
+        return attempts.iter().map(|attempt| format!("; {attempt}")).collect();
+    }
+    let addresses: Vec<String> = attempts.iter().map(|attempt| attempt.address.to_string()).collect();
+    let addresses = addresses.join(", ");
+    format!("; nobody listens at {addresses} yet: rank 0 has not started, or was given another address")
+}

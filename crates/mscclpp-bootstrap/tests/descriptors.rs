@@ -1,0 +1,106 @@
+//! A rank 0 that may open few descriptors. It is a process: this program again.
+
+mod ranks;
+
+use std::io::Read;
+use std::net::TcpStream;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp_bootstrap::{Bootstrap, Env, TcpBootstrap, UniqueId};
+use mscclpp_test_support::{Child, child};
+use ranks::{PATIENCE, connect, on_threads};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+/// What rank 0 may have: room for a dozen ranks.
+const DESCRIPTORS: u64 = 24;
+/// How long rank 0 waits for ranks that it has no room for.
+const ROOT_WAITS: Duration = Duration::from_secs(3);
+
+fn main() -> ExitCode {
+    if let Some(role) = child::role() {
+        return be_rank_0(&role);
+    }
+    let trials = vec![
+        Trial::test("all_ranks_say_that_rank_0_has_no_descriptor_left", all_say_so),
+        Trial::test("a_job_forms_though_silent_strangers_take_all_descriptors", a_job_forms),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// Says where it listens, its log, and how it ended.
+fn be_rank_0(role: &[String]) -> ExitCode {
+    let [n, patience] = role else { return ExitCode::from(2) };
+    let (Ok(n), Ok(patience)) = (n.parse(), patience.parse()) else { return ExitCode::from(2) };
+    tracing_subscriber::fmt()
+        .with_env_filter("mscclpp=warn")
+        .with_writer(std::io::stdout)
+        .with_ansi(false)
+        .init();
+    let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = Some(DESCRIPTORS);
+    setrlimit(Resource::Nofile, limit).unwrap();
+    child::say(&id.to_hex());
+    match connect(0, n, id, Duration::from_secs(patience)).and_then(|job| job.barrier()) {
+        Ok(()) => child::say("outcome: met"),
+        Err(error) => child::say(&format!("outcome: {error}")),
+    }
+    ExitCode::SUCCESS
+}
+
+fn start(n: usize, patience: Duration) -> (Child, UniqueId) {
+    let child = Child::start(&[&n.to_string(), &patience.as_secs().to_string()]);
+    let id = child.next_line().parse().unwrap();
+    (child, id)
+}
+
+/// The log of rank 0, and how it ended.
+fn outcome(child: &Child) -> (Vec<String>, String) {
+    let mut log = Vec::new();
+    loop {
+        let line = child.next_line();
+        if let Some(outcome) = line.strip_prefix("outcome: ") {
+            return (log, outcome.to_owned());
+        }
+        log.push(line);
+    }
+}
+
+fn all_say_so() -> Result<(), Failed> {
+    const RANKS: usize = 40;
+    let why =
+        &format!("rank 0 accepts no more connections: {DESCRIPTORS} descriptors are open, see ulimit -n");
+    let (child, id) = start(RANKS, ROOT_WAITS);
+    // The time of those that rank 0 turns away is up when it has ended, and nobody listens any more.
+    let errors = on_threads(RANKS - 1, |i| {
+        let error = connect(i + 1, RANKS, id, 2 * ROOT_WAITS).map(drop).unwrap_err();
+        error.to_string()
+    });
+    let (log, root) = outcome(&child);
+    assert!(root.contains(why) && root.contains("timed out") && root.contains("missing: rank "), "{root}");
+    assert!(errors.iter().all(|error| error.contains(why)), "{errors:#?}");
+    let (joined, turned_away): (Vec<_>, Vec<_>) =
+        errors.iter().partition(|error| error.contains("initialising the bootstrap"));
+    assert!(joined.len() > 8 && turned_away.len() > RANKS / 2, "{errors:#?}");
+    let lines: Vec<_> = log.iter().filter(|line| line.contains("connection")).collect();
+    assert!((2..6).contains(&lines.len()), "lines are counted and not repeated: {log:#?}");
+    assert!(lines[0].contains(why) && lines[1].contains("(repeated "), "{log:#?}");
+    Ok(())
+}
+
+fn a_job_forms() -> Result<(), Failed> {
+    let (child, id) = start(2, PATIENCE);
+    let port = id.addresses()[0].port();
+    let strangers: Vec<_> =
+        (0..DESCRIPTORS).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
+    // All that are let in have a challenge.
+    for mut stranger in &strangers {
+        stranger.set_read_timeout(Some(PATIENCE))?;
+        stranger.read_exact(&mut [0; 8])?;
+    }
+    connect(1, 2, id, PATIENCE)?.barrier()?;
+    assert_eq!(outcome(&child).1, "met");
+    Ok(())
+}

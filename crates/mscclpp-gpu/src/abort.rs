@@ -177,7 +177,7 @@ pub(crate) fn synchronize_or_abort<A: Abort + ?Sized>(
     // Its kernels may wait for others than `what` names.
     let ended = stream.complete_within(AFTER_ABORT);
     // That the abort has ended waits is no news.
-    drop(stream.backend().take_failed());
+    drop(stream.backend().map(|backend| backend.take_failed()));
     match ended {
         Err(Error::Timeout { operation, .. }) => {
             Err(A::Error::from(Error::Timeout { operation, after: limit, remedy: NOT_ALL }))

@@ -221,27 +221,20 @@ fn is_this_process(named: &str) -> bool {
         && pid.is_some_and(|(pid, host)| pid == std::process::id().to_string() && !host.is_empty())
 }
 
-/// Also when the job has formed before the second comes: all hear of it.
+/// Another process would be of another job, and both would fail: see `two_jobs`.
 #[test]
-fn a_rank_that_comes_again_to_a_formed_job_names_both() {
+fn a_process_that_comes_again_to_a_job_that_it_has_not_dropped_does_not_disturb_it() {
     let at = format!("127.0.0.1:{}", free_port());
-    std::thread::scope(|scope| {
-        let zero = scope.spawn(|| connect(0, 2, at.as_str(), PATIENCE).unwrap());
-        let one = connect(1, 2, at.as_str(), PATIENCE).unwrap();
-        let zero = zero.join().unwrap();
-        // Nobody waits for it: it asks again, because this may be an earlier job that is about to end.
-        let again = at.clone();
-        std::thread::spawn(move || connect(1, 2, again, PATIENCE).map(drop));
-        for job in [&zero, &one] {
-            match job.recv_timeout(1 - job.rank(), 0, PATIENCE) {
-                Err(Error::DuplicateRank { rank: 1, first, second, .. }) => {
-                    assert!(is_this_process(&first) && is_this_process(&second), "{first}; {second}");
-                    assert_ne!(first, second);
-                }
-                other => panic!("{other:?}"),
+    let job = join_all(2, &at, |_, builder| builder);
+    for rank in 0..2 {
+        match connect(rank, 2, at.as_str(), PATIENCE) {
+            Err(error @ Error::JobComplete { .. }) => {
+                assert!(error.to_string().contains("not been dropped yet"));
             }
+            other => panic!("{other:?}"),
         }
-    });
+    }
+    on_threads(2, |rank| job[rank].as_ref().unwrap().barrier().unwrap());
 }
 
 #[test]

@@ -40,7 +40,13 @@ fn main() -> ExitCode {
     }));
     // All orders of four ranks; a complete job to which one rank more comes, also one that rank 0 has no connection to.
     for order in ["0011", "0101", "0110", "1001", "1010", "1100", "010", "011", "01233", "01230"] {
-        trials.push(Trial::test(format!("without_ids_all_are_told: {order}"), move || all_are_told(order)));
+        trials.push(Trial::test(format!("without_ids_all_are_told: {order}"), move || {
+            all_are_told(order, "hold")
+        }));
+    }
+    for order in ["0110", "1010"] {
+        let name = format!("without_ids_all_are_told_when_the_first_have_ended: {order}");
+        trials.push(Trial::test(name, move || all_are_told(order, "drop")));
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
@@ -48,27 +54,32 @@ fn main() -> ExitCode {
 // ---- The rank --------------------------------------------------------------------------------------------------------
 
 fn be_rank(role: &[String]) -> ExitCode {
-    let [rank, n, at] = role else { return ExitCode::from(2) };
+    let [rank, n, at, then] = role else { return ExitCode::from(2) };
     let (Ok(rank), Ok(n)) = (rank.parse(), n.parse()) else { return ExitCode::from(2) };
     assert_eq!(child::hear(), "join");
     match TcpBootstrap::new(rank, n, at.as_str(), PATIENCE) {
         Err(error) => child::say(&error.to_string()),
         Ok(job) => {
             child::say("joined");
-            assert_eq!(child::hear(), "meet");
-            let met = job.barrier();
+            let met = if then == "drop" {
+                // The peer sends nothing: it fails when the job does.
+                job.recv((rank + 1) % n, 0).map(drop)
+            } else {
+                assert_eq!(child::hear(), "meet");
+                job.barrier()
+            };
             child::say(&met.map_or_else(|error| error.to_string(), |()| "met".to_owned()));
         }
     }
     ExitCode::SUCCESS
 }
 
-/// A rank that is there, and joins when it is told to.
-fn start(rank: usize, n: usize, at: &str, environment: &[(&str, String)]) -> Child {
+/// A rank that is there, and joins when it is told to. It holds a job until it is told to meet, or drops it when it fails.
+fn start(rank: usize, n: usize, at: &str, environment: &[(&str, String)], then: &str) -> Child {
     let mut command = child::this_program();
     // The test itself may have been started by a launcher.
     command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
-    Child::start_by(command, &[&rank.to_string(), &n.to_string(), at])
+    Child::start_by(command, &[&rank.to_string(), &n.to_string(), at, then])
 }
 
 // ---- The tests -------------------------------------------------------------------------------------------------------
@@ -83,7 +94,7 @@ fn are_told_apart(
     let mut ranks: Vec<(char, usize, Child)> = Vec::new();
     for name in order.split(' ') {
         let (job, rank) = (name.chars().next().unwrap(), name[1..].parse().unwrap());
-        ranks.push((job, rank, start(rank, 2, at, &environment(job))));
+        ranks.push((job, rank, start(rank, 2, at, &environment(job), "hold")));
     }
     let first = ranks.iter().find(|(_, rank, _)| *rank == 0).map(|(job, ..)| *job).unwrap();
     for (_, rank, child) in &mut ranks {
@@ -108,12 +119,12 @@ fn are_told_apart(
 }
 
 /// Ranks of two jobs without ids, in this order. Whichever of them met, all are told.
-fn all_are_told(order: &str) -> Result<(), Failed> {
+fn all_are_told(order: &str, then: &str) -> Result<(), Failed> {
     let at = &format!("127.0.0.1:{}", free_port());
     let order: Vec<usize> = order.bytes().map(|digit| usize::from(digit - b'0')).collect();
     let n = 1 + order.iter().max().unwrap();
     // All are there before the first joins, so that they come quickly one after the other.
-    let mut ranks: Vec<Child> = order.iter().map(|&rank| start(rank, n, at, &[])).collect();
+    let mut ranks: Vec<Child> = order.iter().map(|&rank| start(rank, n, at, &[], then)).collect();
     let mut said = vec![None; ranks.len()];
     for (i, child) in ranks.iter_mut().enumerate() {
         // The next comes when this one is there: it listens, has joined, looks for a rank 0, or has failed.
@@ -130,7 +141,9 @@ fn all_are_told(order: &str) -> Result<(), Failed> {
     }
     for (child, said) in ranks.iter_mut().zip(&mut said).filter(|(_, said)| said.as_deref() == Some("joined"))
     {
-        child.tell("meet");
+        if then == "hold" {
+            child.tell("meet");
+        }
         *said = None;
     }
     for (child, said) in ranks.iter().zip(said) {

@@ -1,7 +1,7 @@
 //! Two jobs at one address: a rank comes to a job that is complete.
 
 use crate::Error;
-use crate::protocol::hello::{Hello, Process, Purpose, Rejection};
+use crate::protocol::hello::{Hello, Purpose, Rejection};
 use crate::protocol::roster::Refused;
 use crate::tcp::service::Service;
 
@@ -12,30 +12,23 @@ impl Service {
     /// the wrong one. So both fail: this one, and the newcomer for good, since it would else join the next rank 0 that comes.
     /// All ranks of a job come within its time-out, so later on there is no rank left that may be in the wrong one.
     ///
-    /// It is no clash if the rank that the newcomer wants to be has left. Then the same processes have begun their next job
-    /// before this rank has dropped the one of before, and the newcomer asks again until it has.
+    /// It is no clash if the rank that the newcomer wants to be has left, or is in the same process. Then the same processes
+    /// begin their next job before this one is dropped everywhere, and the newcomer asks again until it is.
     pub(crate) fn judge_latecomer(&mut self, hello: &Hello, from: &str) -> Option<Refused> {
         if hello.purpose != Purpose::Join || hello.to != 0 {
             return None;
         }
         let formed_at = self.formation.formed_at()?;
-        let refused = self.formation.complete_mut()?.admit(hello, from).err()?;
+        let roster = self.formation.complete_mut()?;
+        let refused = roster.admit(hello, from).err()?;
+        let comes_again = roster.is_in(hello.from as usize, &hello.process);
         let young = self.plan.by_address && formed_at.elapsed() <= self.plan.timeout;
         let duplicate = matches!(refused.rejection, Rejection::Duplicate { .. });
-        if young && self.is_clash(hello, duplicate) {
+        if young && !comes_again && (!duplicate || self.has_clashed() || self.is_here(hello.from as usize)) {
             return Some(refused);
         }
         let complete = Rejection::Complete { n_ranks: self.plan.n_ranks as u32 };
         Some(Refused { rejection: if duplicate { complete } else { refused.rejection }, fatal: None })
-    }
-
-    /// Whether a newcomer is of another job: one that cannot be of this, or that wants to be a rank which is there.
-    fn is_clash(&mut self, hello: &Hello, duplicate: bool) -> bool {
-        match hello.from as usize {
-            // This process makes a second bootstrap, and has not dropped the first.
-            0 => hello.process != Process::own(),
-            rank => !duplicate || self.has_clashed() || self.is_here(rank),
-        }
     }
 
     /// Whether the job has failed because somebody else came with a number of one of its ranks.

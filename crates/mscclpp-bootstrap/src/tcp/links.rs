@@ -101,6 +101,9 @@ impl Service {
 
     /// Whether a rank has not left, as far as is known. If nothing is known, a connection to it is looked for.
     pub(crate) fn is_here(&mut self, rank: usize) -> bool {
+        if rank == self.plan.rank {
+            return true;
+        }
         self.open(rank);
         self.peers.get(&rank).is_some_and(|peer| !peer.links.is_empty() && peer.farewell.is_none())
     }

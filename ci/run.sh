@@ -101,6 +101,7 @@ step_layers() { bash ci/layers.sh; }
 # The Python package, from its source distribution, on simulated devices.
 step_python() {
     local venv=target/python
+    python3 ci/licences.py --check
     command -v c++ > /dev/null || install_packages g++
     python3 -m venv --clear "$venv" 2> /dev/null || { install_packages python3-venv && python3 -m venv --clear "$venv"; }
     "$venv/bin/pip" install --quiet 'maturin>=1.12,<2' pytest mypy numpy ruff mpi4py mpich
@@ -119,7 +120,8 @@ step_python() {
     PYO3_CONFIG_FILE=$PWD/target/free-threaded.txt cargo check --quiet -p mscclpp-python
 }
 
-# Licences, bans and sources of dependencies: deny.toml. The advisories would need GitHub.
+# Licences, bans and sources of dependencies: deny.toml, and the notices that go with the Python package. The advisories would
+# need GitHub.
 step_deny() {
     command -v cargo-deny > /dev/null || cargo install --quiet --locked cargo-deny
     cargo deny --locked check licenses bans sources

@@ -103,9 +103,12 @@ def test_the_package_has_its_licence_and_says_whose_it_is():
     distribution = importlib.metadata.distribution("mscclpp")
     about = distribution.metadata
     assert about["Author"] == "The mscclpp-rs authors" and about["License-Expression"] == "MIT"
-    assert about.get_all("License-File") == ["LICENSE"]
+    assert about.get_all("License-File") == ["LICENSE", "THIRD-PARTY-LICENSES"]
     assert len(about.get_all("Classifier")) >= 8
-    licences = [file for file in distribution.files or [] if file.name == "LICENSE"]
+    licences = {file.name: file for file in distribution.files or [] if "LICENSE" in file.name}
     if not licences:
         pytest.skip("an editable installation has no files of its own")
-    assert "MIT License" in licences[0].read_text()
+    assert "MIT License" in licences["LICENSE"].read_text()
+    notices = licences["THIRD-PARTY-LICENSES"].read_text()
+    for part in ("pyo3 ", "rustix ", "Rust's standard library", "BSD-3-Clause", "Permission is hereby granted"):
+        assert part in notices, part

@@ -76,10 +76,10 @@ pub(crate) enum Error {
 
     /// A virtual machine was ended at its time limit.
     #[error(
-        "host {host} in the virtual machine: {what} within {seconds} s (--timeout changes this); its kernel says in {}:\n{end}",
+        "host {host} in the virtual machine: {what} (--timeout SECONDS sets another limit); its kernel says in {}:\n{end}",
         log.display()
     )]
-    MachineTimeout { host: u32, what: &'static str, seconds: u64, log: PathBuf, end: String },
+    MachineTimeout { host: u32, what: String, log: PathBuf, end: String },
 
     /// A line of cargo's JSON messages was not JSON.
     #[error("cannot understand cargo's messages")]

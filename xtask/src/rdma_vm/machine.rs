@@ -7,6 +7,7 @@ use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -54,7 +55,8 @@ pub(super) struct Setup<'a> {
     pub(super) files: &'a Path,
     pub(super) hosts: u32,
     pub(super) memory_mib: u32,
-    pub(super) limit: Duration,
+    /// For all of it. Without it, each machine is ended that prints nothing for [`MOST_SILENCE`].
+    pub(super) limit: Option<Duration>,
     pub(super) accelerator: Accelerator,
     /// Whether each processor has a core of the host of its own.
     pub(super) is_pinned: bool,
@@ -71,6 +73,8 @@ pub(super) struct Machine {
     status: PathBuf,
     log: PathBuf,
     output: Option<JoinHandle<()>>,
+    /// When it was started, or last printed a line.
+    heard: Arc<Mutex<Instant>>,
 }
 
 /// How far a machine is.
@@ -118,8 +122,12 @@ impl Machine {
         })?;
         let output = qemu.stdout.take().expect("asked for above");
         let prefix = if setup.hosts > 1 { format!("[host {host}] ") } else { String::new() };
-        let output = std::thread::spawn(move || copy_lines(BufReader::new(output), &prefix));
-        Ok(Self { host, qemu, status, log, output: Some(output) })
+        let heard = Arc::new(Mutex::new(Instant::now()));
+        let output = std::thread::spawn({
+            let heard = Arc::clone(&heard);
+            move || copy_lines(BufReader::new(output), &prefix, &heard)
+        });
+        Ok(Self { host, qemu, status, log, output: Some(output), heard })
     }
 
     /// How far it is; an error if it ended without saying so.
@@ -134,13 +142,13 @@ impl Machine {
         }
     }
 
-    fn too_late(&self, status: &Status, limit: Duration) -> Error {
-        let what = match status {
-            Status::Booting => "it did not come up",
-            Status::Running | Status::Ended(_) => "its command did not end",
+    fn too_late(&self, status: &Status, limit: Option<Duration>) -> Error {
+        let what = match (status, limit) {
+            (Status::Booting, _) => format!("it did not come up within {:?}", limit.unwrap_or(MOST_SILENCE)),
+            (_, Some(limit)) => format!("its command did not end within {limit:?}"),
+            (_, None) => format!("its command has printed nothing for {MOST_SILENCE:?}"),
         };
-        let seconds = limit.as_secs();
-        Error::MachineTimeout { host: self.host, what, seconds, log: self.log.clone(), end: self.log_end() }
+        Error::MachineTimeout { host: self.host, what, log: self.log.clone(), end: self.log_end() }
     }
 
     fn log_end(&self) -> String {
@@ -161,7 +169,16 @@ impl Drop for Machine {
 
 /// Starts the machines, waits until the commands of all have ended, and returns the highest exit code.
 pub(super) fn run(setup: &Setup<'_>) -> Result<u8, Error> {
-    let deadline = Instant::now() + setup.limit;
+    let mut patience = Patience::new(setup.limit);
+    let accelerator = match setup.accelerator.name() {
+        "kvm" => "on the processor",
+        _ => "emulated, some ten times slower than outside",
+    };
+    eprintln!(
+        "rdma-vm: {} virtual machine{}, {accelerator}",
+        setup.hosts,
+        if setup.hosts == 1 { "" } else { "s" }
+    );
     let mut machines = Vec::new();
     for host in 0..setup.hosts {
         machines.push(Machine::start(setup, host)?);
@@ -170,14 +187,14 @@ pub(super) fn run(setup: &Setup<'_>) -> Result<u8, Error> {
             let sockets = [0, 1].map(|link| setup.scratch.join(socket(link)));
             while !sockets.iter().all(|socket| socket.exists()) {
                 machines[0].status()?;
-                pause(deadline, &machines[0], &Status::Booting, setup.limit)?;
+                patience.pause(&machines[0], &Status::Booting)?;
             }
         }
     }
     if setup.is_pinned {
         for machine in &mut machines {
             while machine.status()? == Status::Booting {
-                pause(deadline, machine, &Status::Booting, setup.limit)?;
+                patience.pause(machine, &Status::Booting)?;
             }
             pinning::pin(machine.qemu.id())?;
         }
@@ -191,26 +208,62 @@ pub(super) fn run(setup: &Setup<'_>) -> Result<u8, Error> {
                 worst = worst.max(code);
                 break;
             }
-            pause(deadline, &machines[number], &statuses[number], setup.limit)?;
+            patience.pause(&machines[number], &statuses[number])?;
         }
     }
     Ok(worst)
 }
 
-fn pause(deadline: Instant, machine: &Machine, status: &Status, limit: Duration) -> Result<(), Error> {
-    if Instant::now() >= deadline {
-        return Err(machine.too_late(status, limit));
-    }
-    std::thread::sleep(Duration::from_millis(20));
-    Ok(())
+/// How long there is nothing to be seen before something is said.
+const SILENCE: Duration = Duration::from_secs(10);
+/// How long a machine may print nothing: ten times as long as a single test may wait, and as the slowest boot took.
+const MOST_SILENCE: Duration = Duration::from_secs(600);
+
+/// Waits for machines, within their limit, and says what they do while they say nothing themselves.
+struct Patience {
+    began: Instant,
+    limit: Option<Duration>,
+    told: Instant,
 }
+
+impl Patience {
+    fn new(limit: Option<Duration>) -> Self {
+        let began = Instant::now();
+        Self { began, limit, told: began }
+    }
+
+    /// A short pause before one looks at the machine again.
+    fn pause(&mut self, machine: &Machine, status: &Status) -> Result<(), Error> {
+        let (now, heard) = (Instant::now(), *machine.heard.lock().expect("no thread fails with it"));
+        let since = |then| now.saturating_duration_since(then);
+        if is_over(self.limit, since(self.began), since(heard)) {
+            return Err(machine.too_late(status, self.limit));
+        }
+        if since(self.told.max(heard)) >= SILENCE {
+            self.told = now;
+            let what = if *status == Status::Booting { "comes up" } else { "runs its command" };
+            let (host, seconds, silent) = (machine.host, since(self.began).as_secs(), since(heard).as_secs());
+            eprintln!("rdma-vm: host {host} {what}, for {seconds} s; nothing was printed for {silent} s");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        Ok(())
+    }
+}
+
+/// Whether a machine has had its time, that has run for so long, and has printed nothing for so long.
+fn is_over(limit: Option<Duration>, for_long: Duration, silent: Duration) -> bool {
+    limit.map_or(silent >= MOST_SILENCE, |limit| for_long >= limit)
+}
+
+/// For machines without a limit whose starter has gone, in seconds.
+const A_DAY: u64 = 86400;
 
 /// The kernel's command line; it hands what it does not know, in capitals, to the first process as environment.
 fn kernel_arguments(setup: &Setup<'_>, host: u32) -> String {
     let hosts = setup.hosts;
     // The kernel distrusts an emulated processor's counter, and without it, asking for the time is slow. No stranger's code
     // runs there, so none need be kept from the kernel's secrets. The limit is longer than ours, which is to be reported.
-    let limit = setup.limit.as_secs() + 10;
+    let limit = setup.limit.map_or(A_DAY, |limit| limit.as_secs() + 10);
     format!(
         "console=ttyS0 quiet loglevel=5 panic=-1 edd=off tsc=reliable mitigations=off rdinit=/init MSCCLPP_VM_HOST={host} MSCCLPP_VM_HOSTS={hosts} \
          MSCCLPP_VM_LIMIT={limit}"
@@ -260,10 +313,11 @@ fn log_end(log: &str) -> String {
     lines[lines.len().saturating_sub(10)..].join("\n")
 }
 
-/// Copies lines to the standard output, each with a prefix, until there are no more.
-fn copy_lines(mut from: impl BufRead, prefix: &str) {
+/// Copies lines to the standard output, each with a prefix, until there are no more. Notes when the last one came.
+fn copy_lines(mut from: impl BufRead, prefix: &str, heard: &Mutex<Instant>) {
     let mut line = Vec::new();
     while from.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+        *heard.lock().expect("no thread fails with it") = Instant::now();
         let mut to = std::io::stdout().lock();
         // Whoever read our output may have gone; the machine runs on.
         let _ = to.write_all(prefix.as_bytes()).and_then(|()| to.write_all(&line)).and_then(|()| to.flush());
@@ -282,6 +336,15 @@ mod tests {
         assert_eq!(status("up\r\nexit 1"), Status::Running);
         assert_eq!(status("up\r\nexit 17\r\n"), Status::Ended(17));
         assert_eq!(status("up\nexit nonsense\n"), Status::Ended(255));
+    }
+
+    #[test]
+    fn a_machine_has_its_time_as_long_as_it_prints() {
+        let seconds = Duration::from_secs;
+        assert!(!is_over(None, seconds(36_000), seconds(60)), "slow, and at work");
+        assert!(is_over(None, seconds(700), MOST_SILENCE));
+        assert!(is_over(Some(seconds(80)), seconds(80), seconds(0)), "what was asked for");
+        assert!(!is_over(Some(seconds(3600)), seconds(3000), seconds(2900)));
     }
 
     #[test]

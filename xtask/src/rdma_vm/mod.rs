@@ -30,9 +30,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     hosts: u32,
 
-    /// After how many seconds, boot included, the machines are ended.
-    #[arg(long, value_name = "SECONDS", default_value_t = 180, value_parser = clap::value_parser!(u64).range(1..=86400))]
-    timeout: u64,
+    /// After how many seconds, boot included, the machines are ended [default: when one has printed nothing for ten minutes].
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
+    timeout: Option<u64>,
 
     /// The memory of each machine.
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(256..))]
@@ -88,7 +88,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Error> {
         files: &files,
         hosts: options.hosts,
         memory_mib: options.memory,
-        limit: Duration::from_secs(options.timeout),
+        limit: options.timeout.map(Duration::from_secs),
         accelerator: options.accelerator,
         is_pinned: options.pin,
         scratch: scratch.path(),

@@ -120,8 +120,7 @@ step_python() {
     PYO3_CONFIG_FILE=$PWD/target/free-threaded.txt cargo check --quiet -p mscclpp-python
 }
 
-# Licences, bans and sources of dependencies: deny.toml, and the notices that go with the Python package. The advisories would
-# need GitHub.
+# Licences, bans and sources of dependencies: deny.toml. The advisories would need GitHub.
 step_deny() {
     command -v cargo-deny > /dev/null || cargo install --quiet --locked cargo-deny
     cargo deny --locked check licenses bans sources

@@ -44,7 +44,7 @@ impl KernelArgument for &FifoShared {
     }
 
     fn owner(&self) -> Option<Owner> {
-        Some(FifoShared::owner(self).clone())
+        Some(FifoShared::owner(self))
     }
 }
 
@@ -57,6 +57,6 @@ impl KernelArgument for &Fifo {
     }
 
     fn owner(&self) -> Option<Owner> {
-        Some(FifoShared::owner(self).clone())
+        Some(FifoShared::owner(self))
     }
 }

@@ -52,10 +52,7 @@ impl<T: Send + Sync> KernelObject for Parts<T> {
     }
 
     fn check(&self) -> mscclpp_gpu::Result<()> {
-        self.service.check_waits(&self.semaphore).map_err(|error| match error {
-            Error::Gpu(error) => error,
-            error => mscclpp_gpu::Error::Wait(Arc::new(error)),
-        })
+        self.service.check_waits(&self.semaphore).map_err(Error::of_a_wait)
     }
 }
 

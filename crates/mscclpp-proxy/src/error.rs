@@ -89,6 +89,22 @@ pub enum Error {
         /// The position of the hole.
         position: FifoPosition,
     },
+    /// A push or a wait of a kernel for a FIFO reached its spin bound.
+    #[error(
+        "a push or a wait of a kernel for a FIFO of {gpu} reached its spin bound: its proxy did not take what was pushed"
+    )]
+    FifoWaitTimedOut {
+        /// The FIFO's device.
+        gpu: String,
+    },
+    /// A FIFO was aborted, as at the end of its proxy, while a kernel waited for it.
+    #[error(
+        "a push or a wait of a kernel for a FIFO of {gpu} ended because the FIFO was aborted, or its proxy was dropped"
+    )]
+    FifoAborted {
+        /// The FIFO's device.
+        gpu: String,
+    },
     /// Code on this side called `abort`.
     #[error("the proxy service was aborted: {reason}")]
     Aborted {
@@ -163,6 +179,14 @@ impl fmt::Debug for Error {
 }
 
 impl Error {
+    /// As a stream tells it.
+    pub(crate) fn of_a_wait(self) -> mscclpp_gpu::Error {
+        match self {
+            Self::Gpu(error) => error,
+            error => mscclpp_gpu::Error::Wait(Arc::new(error)),
+        }
+    }
+
     /// The error of a connection, memory or semaphore that caused this one, if there is one.
     #[must_use]
     pub fn core(&self) -> Option<&mscclpp_core::Error> {

@@ -4,7 +4,7 @@ use std::{
     fmt,
     ops::Deref,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
@@ -41,24 +41,57 @@ pub struct Fifo {
     position: u64,
 }
 
-/// The part of a [`Fifo`] that others may use, and the memory that holds it.
+/// The part of a [`Fifo`] that others may use.
 pub struct FifoShared {
-    /// The triggers, the tail and the status. Each begins on a new line.
-    pinned: PinnedBuffer,
-    /// The head, the cached tail, and the word that says whether a thread looks at the tail. Each has its own line.
-    device: DeviceBuffer,
-    /// Keeps both alive.
-    owner: Owner,
-    size: u64,
+    memories: Arc<Memories>,
 }
 
 /// Keeps the memories of a FIFO alive. Through a FIFO, kernels wait for the proxy and for no peer.
 struct Memories {
-    _pinned: PinnedBuffer,
-    _device: DeviceBuffer,
+    /// The triggers, the tail and the status. Each begins on a new line.
+    pinned: PinnedBuffer,
+    /// The head, the cached tail, and the word that says whether a thread looks at the tail. Each has its own line.
+    device: DeviceBuffer,
+    size: u64,
+    /// Why it was aborted, if that was said.
+    failure: OnceLock<Error>,
 }
 
-impl KernelObject for Memories {}
+/// Words of the status: what waits of kernels say.
+const TIMED_OUT: u64 = 1;
+const ABORTED: u64 = 2;
+
+impl KernelObject for Memories {
+    fn peers(&self) -> Vec<String> {
+        let waiting = self.ring().front(self.tail().raw()).is_some();
+        waiting
+            .then(|| format!("a proxy of {} to take what they pushed", self.device.gpu()))
+            .into_iter()
+            .collect()
+    }
+
+    fn may_have_failed(&self) -> bool {
+        [TIMED_OUT, ABORTED].into_iter().any(|word| self.status(word).load(Ordering::Relaxed) != 0)
+    }
+
+    /// Tells once what was said since it was last asked.
+    fn check(&self) -> mscclpp_gpu::Result<()> {
+        // The kernels are complete, which orders their stores before. The request that they have seen is seen here, too,
+        // and with it the reason.
+        self.status(0).load(Ordering::Acquire);
+        let [timed_out, aborted] =
+            [TIMED_OUT, ABORTED].map(|word| self.status(word).swap(0, Ordering::Relaxed) != 0);
+        let gpu = || self.device.gpu().to_string();
+        match (aborted, timed_out) {
+            (true, _) => {
+                let failure = self.failure.get().cloned();
+                Err(failure.unwrap_or_else(|| Error::FifoAborted { gpu: gpu() }).of_a_wait())
+            }
+            (false, true) => Err(Error::FifoWaitTimedOut { gpu: gpu() }.of_a_wait()),
+            (false, false) => Ok(()),
+        }
+    }
+}
 
 impl Fifo {
     /// How many triggers a FIFO holds by default.
@@ -86,9 +119,8 @@ impl Fifo {
             )));
         }
         let device = gpu.allocate(3 * LINE)?;
-        let owner = Arc::new(Memories { _pinned: pinned.clone(), _device: device.clone() });
-        let shared = FifoShared { pinned, device, owner, size };
-        Ok(Self { shared: Arc::new(shared), position: 0 })
+        let memories = Arc::new(Memories { pinned, device, size, failure: OnceLock::new() });
+        Ok(Self { shared: Arc::new(FifoShared { memories }), position: 0 })
     }
 
     /// The part for everyone but the consumer: the handle for kernels, the position, and how to end waits.
@@ -134,7 +166,7 @@ impl Fifo {
     /// Whether a trigger after the next one has already been pushed: the next one is then about to come.
     pub(crate) fn is_pushed_beyond(&mut self) -> bool {
         let (ring, tail) = (self.ring(), self.position);
-        (tail + 1..tail + self.size).any(|position| ring.front(position).is_some())
+        (tail + 1..tail + self.size()).any(|position| ring.front(position).is_some())
     }
 }
 
@@ -149,17 +181,17 @@ impl FifoShared {
     /// How many triggers the FIFO holds.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.size
+        self.memories.size
     }
 
-    pub(crate) fn owner(&self) -> &Owner {
-        &self.owner
+    pub(crate) fn owner(&self) -> Owner {
+        self.memories.clone()
     }
 
     /// The position of the trigger that is popped next: how many have been popped. Does not block.
     #[must_use]
     pub fn tail(&self) -> FifoPosition {
-        FifoPosition::from_raw(self.ring().tail.load(Ordering::Relaxed))
+        self.memories.tail()
     }
 
     /// The handle for kernels, as plain data. `self` must live until the kernels that use it are complete. As an
@@ -167,15 +199,16 @@ impl FifoShared {
     /// launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> FifoHandle {
+        let Memories { pinned, device, size, .. } = &*self.memories;
         FifoHandle {
-            triggers: self.pinned.ptr().as_mut_ptr(),
-            head: self.device.ptr().as_mut_ptr(),
-            tail: self.tail_word().as_mut_ptr(),
-            tail_cache: self.device.ptr().add(LINE).as_mut_ptr(),
-            status: self.status_words().as_mut_ptr(),
-            size: self.size as u32,
-            size_mask: self.size as u32 - 1,
-            size_shift: self.size.trailing_zeros(),
+            triggers: pinned.ptr().as_mut_ptr(),
+            head: device.ptr().as_mut_ptr(),
+            tail: self.memories.tail_word().as_mut_ptr(),
+            tail_cache: device.ptr().add(LINE).as_mut_ptr(),
+            status: self.memories.status_words().as_mut_ptr(),
+            size: *size as u32,
+            size_mask: *size as u32 - 1,
+            size_shift: size.trailing_zeros(),
             reserved: 0,
         }
     }
@@ -185,6 +218,13 @@ impl FifoShared {
         self.status(0).store(1, Ordering::Release);
     }
 
+    /// Ends them because of `failure`, which is told to those who wait for their kernels.
+    pub(crate) fn abort_because(&self, failure: Error) {
+        // First: who sees the abort through the word can read why. The first one stays.
+        let _ = self.memories.failure.set(failure);
+        self.abort();
+    }
+
     /// Whether a trigger waits to be taken. While a proxy runs, the answer may be old at once.
     pub(crate) fn has_waiting(&self) -> bool {
         self.ring().front(self.tail().raw()).is_some()
@@ -192,7 +232,21 @@ impl FifoShared {
 
     /// The head, in device memory.
     pub(crate) fn head(&self) -> DevicePtr {
-        self.device.ptr()
+        self.memories.device.ptr()
+    }
+
+    fn status(&self, index: u64) -> &AtomicU32 {
+        self.memories.status(index)
+    }
+
+    fn ring(&self) -> Ring<'_, AtomicU64> {
+        self.memories.ring()
+    }
+}
+
+impl Memories {
+    fn tail(&self) -> FifoPosition {
+        FifoPosition::from_raw(self.ring().tail.load(Ordering::Relaxed))
     }
 
     fn tail_word(&self) -> DevicePtr {
@@ -229,7 +283,7 @@ impl fmt::Debug for Fifo {
 impl fmt::Debug for FifoShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FifoShared")
-            .field("size", &self.size)
+            .field("size", &self.size())
             .field("tail", &self.tail().raw())
             .finish_non_exhaustive()
     }

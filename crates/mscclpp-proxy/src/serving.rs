@@ -26,8 +26,8 @@ const PUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl<H: ProxyHandler> Shared<H> {
     pub(crate) fn fail(&self, error: Error) {
-        if self.failure.set(error).is_ok() {
-            self.fifo.abort();
+        if self.failure.set(error.clone()).is_ok() {
+            self.fifo.abort_because(error);
         }
     }
 

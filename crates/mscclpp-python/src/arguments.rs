@@ -11,9 +11,11 @@ use pyo3::{intern, prelude::*, types::PyTuple};
 
 use crate::{
     error,
+    fifo::PyFifo,
     memory_channel::{PyBaseMemoryChannel, PyMemoryChannel},
     owned,
     port_channel::{PyBasePortChannel, PyPortChannel},
+    proxy::PyProxy,
     semaphore::{PyDeviceToDevice, PyHostToDevice},
 };
 
@@ -102,6 +104,12 @@ fn waited_through(argument: &Bound<'_, PyAny>) -> PyResult<Option<Owner>> {
     }
     if let Ok(it) = argument.cast::<PyDeviceToDevice>() {
         return Ok(Some(it.get().semaphore()?.owner()));
+    }
+    if let Ok(it) = argument.cast::<PyFifo>() {
+        return it.get().owner();
+    }
+    if let Ok(it) = argument.cast::<PyProxy>() {
+        return it.get().owner();
     }
     Ok(None)
 }

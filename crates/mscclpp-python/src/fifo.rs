@@ -2,7 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use mscclpp::proxy::{Fifo, ProxyTrigger};
+use mscclpp::{
+    gpu::{KernelArgument, Owner},
+    proxy::{Fifo, ProxyTrigger},
+};
 use pyo3::prelude::*;
 
 use crate::{
@@ -49,6 +52,10 @@ pub(crate) struct PyFifo {
 }
 
 impl PyFifo {
+    pub(crate) fn owner(&self) -> PyResult<Option<Owner>> {
+        self.with(|fifo| (&*fifo).owner())
+    }
+
     fn with<T>(&self, work: impl FnOnce(&mut Fifo) -> T) -> PyResult<T> {
         Ok(work(&mut self.inner.get()?.lock().unwrap_or_else(PoisonError::into_inner)))
     }

@@ -7,6 +7,7 @@ use std::{
 
 use mscclpp::{
     errors::{CoreError, ProxyError},
+    gpu::{KernelArgument, Owner},
     proxy::{Fifo, FifoPosition, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger},
 };
 use pyo3::{exceptions::PyTypeError, prelude::*};
@@ -79,6 +80,10 @@ pub(crate) struct PyProxy {
 }
 
 impl PyProxy {
+    pub(crate) fn owner(&self) -> PyResult<Option<Owner>> {
+        Ok(self.inner.get()?.fifo().owner())
+    }
+
     fn outcome(&self, py: Python<'_>, outcome: PyResult<()>) -> PyResult<()> {
         match &*self.raised.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error.clone_ref(py)),

@@ -1,5 +1,6 @@
 """A wait of a kernel that fails is told by whoever waits for the kernel, once, with the rank it was for."""
 
+import contextlib
 import os
 import signal
 
@@ -171,3 +172,21 @@ def test_what_the_proxy_refused_is_told():
     mscclpp.synchronize(20)
     with pytest.raises(Error):
         service.close()
+
+
+def test_what_the_handler_of_a_proxy_raised_is_told_to_whoever_waits_for_the_kernel():
+    def handler(trigger):
+        raise ZeroDivisionError("in the handler")
+
+    positions, kernel = mscclpp.GpuBuffer(1, dtype=numpy.uint64), ranks.kernel("plain.cu", "push")
+    proxy = mscclpp.Proxy(handler)
+    kernel.launch_kernel((proxy, 1, positions), 1, 1, 0, None)
+    error = said(lambda: mscclpp.synchronize(0.3))
+    assert error.startswith("Timeout:") and "may wait for a proxy of " in error, error
+    with contextlib.suppress(ZeroDivisionError):  # it may have been raised already
+        proxy.start()
+    error = said(lambda: mscclpp.synchronize(20))
+    assert error.startswith("Aborted:") and "the handler raised: ZeroDivisionError: in the handler" in error, error
+    mscclpp.synchronize(20)
+    with pytest.raises(ZeroDivisionError):
+        proxy.close()

@@ -208,8 +208,8 @@ fn proxy_kind(error: &mscclpp_proxy::Error) -> ErrorKind {
         | E::NotServed { .. }
         | E::NotStarted { .. }
         | E::Panicked { .. } => ErrorKind::InvalidUsage,
-        E::Aborted { .. } => ErrorKind::Aborted,
-        E::Timeout { .. } => ErrorKind::Timeout,
+        E::Aborted { .. } | E::FifoAborted { .. } => ErrorKind::Aborted,
+        E::Timeout { .. } | E::FifoWaitTimedOut { .. } => ErrorKind::Timeout,
         E::System { .. } => ErrorKind::System,
         _ => ErrorKind::Internal,
     }

@@ -16,9 +16,13 @@ use support::{
 const ONE: LaunchConfig = LaunchConfig::linear(1, 1);
 const SHORT: Duration = Duration::from_millis(20);
 
-fn says_that_it_was_aborted(stream: &Stream) {
+/// Why waits are aborted.
+const SEEN: &str = "the test has seen enough";
+
+/// That waits of the stream's kernels failed, and why.
+fn says(stream: &Stream, why: &str) {
     let error = stream.synchronize_timeout(LIMIT).unwrap_err().to_string();
-    assert!(error.contains("the test has seen enough"), "{error}");
+    assert!(error.contains(why), "{error}");
 }
 
 /// Everything that the kernels use is the first and the last to go once, and they end without a fault.
@@ -43,11 +47,11 @@ fn objects_may_be_dropped_in_any_order_while_kernels_wait_with_them() {
         for (name, stream) in KERNELS.iter().zip(&streams) {
             assert!(*name == "wait_fifo" || !stream.query().unwrap(), "{name} has ended");
         }
-        comm.abort("the test has seen enough");
+        comm.abort(SEEN);
         for (kernel, stream) in streams.iter().enumerate() {
             match KERNELS[kernel] {
-                "wait_fifo" => stream.synchronize_timeout(LIMIT).unwrap(),
-                _ => says_that_it_was_aborted(stream),
+                "wait_fifo" => says(stream, "its proxy was dropped"),
+                _ => says(stream, SEEN),
             }
             assert_eq!(Objects::outcome(&ended, kernel), NOT_SIGNALLED, "{}", KERNELS[kernel]);
         }
@@ -68,7 +72,7 @@ fn streams_may_be_dropped_while_their_kernels_wait() {
     }
     watched(LIMIT, "dropping what kernels use", || drop(objects));
     assert!(!comm.peers().is_empty(), "what kernels wait with is open");
-    comm.abort("the test has seen enough");
+    comm.abort(SEEN);
     // What streams leave behind is looked after when memory is allocated.
     until("the end of the connections", || gpu.allocate(8).is_ok() && comm.peers().is_empty());
     for (kernel, name) in KERNELS.iter().enumerate() {
@@ -97,10 +101,10 @@ fn graphs_keep_what_they_were_captured_with() {
         unsafe { graph.launch(&stream).unwrap() };
         if round == 0 {
             assert!(!stream.query().unwrap(), "it waits");
-            comm.abort("the test has seen enough");
+            comm.abort(SEEN);
         }
         if round < 2 {
-            says_that_it_was_aborted(&stream);
+            says(&stream, SEEN);
             for (kernel, name) in KERNELS.iter().enumerate() {
                 assert_eq!(Objects::outcome(&ended, kernel), NOT_SIGNALLED, "{name}");
             }
@@ -108,7 +112,7 @@ fn graphs_keep_what_they_were_captured_with() {
         assert!(!comm.peers().is_empty(), "the graph keeps the connection");
     }
     drop(graph);
-    says_that_it_was_aborted(&stream);
+    says(&stream, SEEN);
     until("the end of the connections", || comm.peers().is_empty());
 }
 

@@ -58,7 +58,7 @@ fn main() -> ExitCode {
         }
     }
     type Case = fn();
-    let cases: [(&str, Case); 7] = [
+    let cases: [(&str, Case); 8] = [
         ("each_kind_of_object_says_that_its_peer_was_lost", each_kind),
         ("objects_that_are_gone_still_say_that_their_peer_was_lost", dropped),
         ("an_abort_is_told_once_by_whoever_aborts", aborted),
@@ -66,6 +66,7 @@ fn main() -> ExitCode {
         ("a_peer_that_left_without_ending_a_wait_is_no_error", left),
         ("what_the_proxy_refused_is_told", refused),
         ("a_service_that_was_not_started_is_named", not_started),
+        ("what_a_proxy_of_ones_own_failed_with_is_told", own_proxy),
     ];
     for (name, case) in cases {
         trials.push(Trial::test(name, move || {
@@ -276,5 +277,19 @@ fn not_started() {
     let error = stream.synchronize_timeout(SHORT).unwrap_err();
     assert!(matches!(error, GpuError::Timeout { .. }) && error.to_string().contains(&named), "{error}");
     service.start_proxy(true).unwrap();
+    stream.synchronize().unwrap();
+}
+
+fn own_proxy() {
+    let comm = alone();
+    let objects = Objects::new(&comm).unwrap();
+    let stream = objects.gpu.stream().unwrap();
+    let fifo = KERNELS.iter().position(|name| *name == "wait_fifo").unwrap();
+    objects.start(&stream, fifo, ONE, None).unwrap();
+    let named = format!("a proxy of {} to take what they pushed", objects.gpu);
+    until("the push", || stream.synchronize_timeout(SHORT).unwrap_err().to_string().contains(&named));
+    objects.proxy.abort("the handler is at its end");
+    let error = Error::from(stream.synchronize().unwrap_err());
+    assert!(error.kind() == ErrorKind::Aborted && error.to_string().contains("at its end"), "{error}");
     stream.synchronize().unwrap();
 }

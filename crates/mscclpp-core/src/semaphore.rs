@@ -283,7 +283,8 @@ impl Semaphore {
     /// Whether something went wrong with waits on it. Ask after the kernel that waited is complete.
     ///
     /// # Errors
-    /// [`Semaphore::failure`], in every call. Otherwise, once for what happened since the last call:
+    /// [`Semaphore::failure`], in every call. Otherwise, once for what happened since the last call, and since a synchronize of
+    /// a stream told of it ([`Stream::synchronize`](mscclpp_gpu::Stream::synchronize)):
     /// [`Error::PacketsRefused`] if a kernel used packets that cannot be used here, or [`Error::DeviceWaitTimedOut`] if a
     /// device wait reached its bound.
     pub fn check(&self) -> Result<()> {

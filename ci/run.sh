@@ -164,15 +164,16 @@ step_rdma() {
     command -v qemu-system-x86_64 > /dev/null || install_packages --no-install-recommends qemu-system-x86
     # The machine is made of packages as they are now.
     [ "$(id -u)" != 0 ] || apt-get update -qq
-    cargo xtask rdma-vm --timeout 80 --shell-command "$(cat ci/rdma-smoke.sh)"
-    cargo xtask rdma-vm --hosts 2 --timeout 80 --shell-command "$(cat ci/rdma-smoke.sh)"
-    twice cargo xtask rdma-vm --timeout 400 -- soft_roce
-    # Every order of dropping takes a thousand connections, and minutes here; Ethernet's run has it.
-    twice cargo xtask rdma-vm --timeout 300 -- conformance devices_0_and_1 --skip both_sides
-    twice cargo xtask rdma-vm -p mscclpp --timeout 200 --shell-command "$(cat ci/rdma-ports.sh)"
-    twice cargo xtask rdma-vm -p mscclpp --hosts 2 --timeout 200 --shell-command "$(cat ci/rdma-ports.sh)"
-    twice cargo xtask rdma-vm -p mscclpp-bench --timeout 200 -- adapters
+    local smoke ports tests nl=$'\n'
+    smoke=$(vm_script rdma-smoke.sh) ports=$(vm_script rdma-ports.sh) tests=$(vm_script rdma-tests.sh)
+    twice cargo xtask rdma-vm -p mscclpp --hosts 2 \
+        --shell-command "$smoke$nl$ports${nl}sh /tmp/rdma-smoke.sh && sh /tmp/rdma-ports.sh"
+    twice cargo xtask rdma-vm -p mscclpp-ib -p mscclpp -p mscclpp-bench --memory 2048 \
+        --shell-command "$smoke$nl$ports$nl$tests${nl}sh /tmp/rdma-tests.sh" -- soft_roce conformance adapters
 }
+
+# A command that writes a script of this folder to /tmp.
+vm_script() { printf "cat > /tmp/%s <<'END'\n%s\nEND" "$1" "$(cat "ci/$1")"; }
 
 # Runs a command, and once more if it fails: an emulated machine may stall for seconds when its host is busy, and then every
 # peer in it looks lost.

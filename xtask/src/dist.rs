@@ -40,11 +40,16 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
 /// Builds the tests, examples and programs of `packages`, or of all but xtask if there are none. `which` is cargo's choice
 /// of tests, such as `--test NAME`.
 pub(crate) fn build(packages: &[String], which: &[&str]) -> Result<BTreeSet<Binary>, Error> {
-    let programs = compile(packages, &["build", "--examples", "--bins"])?;
+    let mut binaries = build_programs(packages)?;
     let tests = compile(packages, &[&["test", "--no-run"], which].concat())?;
-    let mut binaries: BTreeSet<Binary> = programs.into_iter().filter(|b| b.kind != Kind::Test).collect();
     binaries.extend(tests.into_iter().filter(|b| b.kind == Kind::Test));
     Ok(binaries)
+}
+
+/// As [`build`], without the tests.
+pub(crate) fn build_programs(packages: &[String]) -> Result<BTreeSet<Binary>, Error> {
+    let programs = compile(packages, &["build", "--examples", "--bins"])?;
+    Ok(programs.into_iter().filter(|b| b.kind != Kind::Test).collect())
 }
 
 /// What an executable is for.

@@ -8,10 +8,12 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::{DevicePtr, Gpu, PinnedBuffer, Result, Stream};
+use crate::{DevicePtr, Gpu, PinnedBuffer, Platform, Result, Stream};
 
 /// How long a read may take; a device that works answers within microseconds.
 const TIMEOUT: Duration = Duration::from_secs(1);
+/// The threads of a simulated device wait for a processor like any others.
+const TIMEOUT_ON_HOST: Duration = Duration::from_secs(10);
 const BYTES: u64 = 4096;
 
 /// Copies words to the host on a stream of its own, which is made at the first read. Any number of threads may read; they
@@ -28,7 +30,8 @@ impl Probe {
         Self { gpu: gpu.clone(), means: Mutex::default() }
     }
 
-    /// The 8-byte words at `at`, read one after the other, in that order. Waits for at most a second.
+    /// The 8-byte words at `at`, read one after the other, in that order. Waits for at most a second; for ten
+    /// on simulated devices, which a busy machine slows down.
     ///
     /// # Safety
     /// Each must be a word of memory that the device reaches. After a call that timed out, it must stay valid for as
@@ -37,7 +40,8 @@ impl Probe {
     /// # Errors
     /// [`Error::Timeout`](crate::Error::Timeout) if the device does not answer; [`Error::Driver`](crate::Error::Driver).
     pub unsafe fn read(&self, at: &[DevicePtr]) -> Result<Vec<u64>> {
-        let deadline = Instant::now() + TIMEOUT;
+        let timeout = if self.gpu.platform() == Platform::Host { TIMEOUT_ON_HOST } else { TIMEOUT };
+        let deadline = Instant::now() + timeout;
         let mut means = self.means.lock();
         let (stream, pinned) = match means.take() {
             Some(means) => means,

@@ -56,8 +56,9 @@ pub(crate) struct Options {
     #[arg(short, long, value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<String>,
 
-    /// Runs this in the machine's shell instead of the tests, such as `ibv_devinfo`.
-    #[arg(long, value_name = "COMMAND", conflicts_with = "test")]
+    /// Runs this in the machine's shell instead of the tests, such as `ibv_devinfo`. Of tests that are named too, the
+    /// programs are there.
+    #[arg(long, value_name = "COMMAND")]
     shell_command: Option<String>,
 
     /// The test to run, such as `conformance`, or `lib` for the unit tests, and its arguments [default: all but those whose
@@ -103,19 +104,22 @@ fn payload(options: &Options, kernels: &Path) -> Result<Payload, Error> {
     if packages.is_empty() && options.shell_command.is_none() {
         packages.push("mscclpp-ib".to_owned());
     }
-    let (test, arguments) = match options.test.split_first() {
-        Some((test, arguments)) => (Some(test.as_str()), arguments),
-        None => (None, &[][..]),
+    let (tests, arguments) = match options.test.split_first() {
+        Some(_) if options.shell_command.is_some() => (&options.test[..], &[][..]),
+        Some((_, arguments)) => (&options.test[..1], arguments),
+        None => (&[][..], &[][..]),
     };
-    let which = match &test {
-        None => vec![],
-        Some("lib") => vec!["--lib"],
-        Some(test) => vec!["--test", test],
-    };
+    let which: Vec<&str> = tests
+        .iter()
+        .flat_map(|test| if test == "lib" { vec!["--lib"] } else { vec!["--test", test.as_str()] })
+        .collect();
     let (mut programs, mut compiled) = Default::default();
     if !packages.is_empty() {
-        programs = dist::build(&packages, &which)?;
-        if test.is_none() {
+        programs = match options.shell_command.is_some() && tests.is_empty() {
+            true => dist::build_programs(&packages)?,
+            false => dist::build(&packages, &which)?,
+        };
+        if tests.is_empty() {
             programs.retain(|program| !program.name().starts_with("fake_"));
         }
         compiled = kernels::compile(kernels)?;

@@ -39,6 +39,7 @@ mod semaphore;
 mod slab;
 mod stub;
 mod transport;
+mod waits;
 mod wire;
 
 pub use channel::{BaseMemoryChannel, MemoryChannel};

@@ -1,8 +1,4 @@
-use std::{
-    fmt,
-    sync::{Arc, OnceLock, atomic::Ordering},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use mscclpp_gpu::{DevicePtr, KernelObject, KernelWait, Owner, fork::OfProcess};
 use parking_lot::Mutex;
@@ -13,6 +9,7 @@ use crate::{
     monitor::Abortable,
     provider::{Operation, RemoteRegion},
     slab::{EXPECTED, INBOUND, INBOUND_BY_LINK, OUTBOUND, StatusBlock, TokenBlock},
+    waits::Waits,
     wire::Kind,
 };
 
@@ -72,7 +69,7 @@ impl KernelObject for Inner {
 
     /// Nobody waits for long through what was aborted, though claims of waits are left there.
     fn waits(&self) -> Vec<KernelWait> {
-        let Some(gpu) = self.connection.local_gpu().filter(|_| self.waits.aborted.get().is_none()) else {
+        let Some(gpu) = self.connection.local_gpu().filter(|_| self.waits.aborted().is_none()) else {
             return Vec::new();
         };
         let arrived = [INBOUND, INBOUND_BY_LINK].map(|word| self.block.word(word));
@@ -82,12 +79,11 @@ impl KernelObject for Inner {
     }
 
     fn may_have_failed(&self) -> bool {
-        let said = |word| self.waits.status.word(word).is_ok_and(|word| word.load(Ordering::Relaxed) != 0);
-        [TIMED_OUT, ABORTED, REFUSED].into_iter().any(said)
+        self.waits.have_said_something()
     }
 
     fn check(&self) -> mscclpp_gpu::Result<()> {
-        self.check_waits().map_err(Error::of_a_wait)
+        self.waits.check().map_err(Error::of_a_wait)
     }
 }
 
@@ -96,83 +92,6 @@ impl KernelObject for TokenBlock {}
 impl Drop for Inner {
     fn drop(&mut self) {
         self.connection.monitor().unwatch(&raw const *self.waits);
-    }
-}
-
-/// What ends the waits of a semaphore and says why.
-///
-/// Apart from the semaphore, because the connection's monitor holds it for a moment while it aborts: the transport's
-/// thread must not become the last owner of a semaphore, whose connection would then be closed on that very thread. Nor
-/// of this: a driver may wait for kernels to free memory, also for some that only that thread can end the waits of.
-struct Waits {
-    status: StatusBlock,
-    aborted: OnceLock<Error>,
-}
-
-/// Words of the status block.
-const ABORT: u64 = 0;
-const TIMED_OUT: u64 = 1;
-const ABORTED: u64 = 2;
-const REFUSED: u64 = 3;
-/// In the word `REFUSED`: `ReasonTriggerRange` of the headers, which comes with an abort.
-const TRIGGER_RANGE: u32 = 2;
-/// `ReasonNoPort`, which comes with an abort, too.
-const NO_PORT: u32 = 3;
-
-impl Inner {
-    fn failure(&self) -> Option<Error> {
-        if let Some(error) = self.waits.aborted.get() {
-            return Some(error.clone());
-        }
-        // Pairs with the kernel's release; no other order is needed.
-        let refused = self.waits.status.word(REFUSED).ok()?.load(Ordering::Acquire);
-        let reason = match refused {
-            TRIGGER_RANGE => {
-                "with an offset or size of 4 GiB or more, or a memory id of 512 or more; register larger memory in pieces"
-            }
-            NO_PORT => {
-                "whose handle it had made of a semaphore's own handle; make it of the `semaphore_` of a port channel's handle"
-            }
-            _ => return None,
-        };
-        Some(Error::TriggerRefused { peer: self.connection.label(), reason })
-    }
-
-    /// As [`Semaphore::check`], but an abort, or a connection that has failed or was closed, only counts if a wait of a
-    /// kernel ended with it: a peer that is done may leave.
-    fn check_waits(&self) -> Result<()> {
-        let status = &self.waits.status;
-        // The kernel is complete, which orders its store before.
-        let has_ended_a_wait = status.word(ABORTED)?.load(Ordering::Relaxed) != 0;
-        // The request that the kernel has seen, so this sees it too, and with it the reason, which was set before.
-        status.word(ABORT)?.load(Ordering::Acquire);
-        match self.failure() {
-            Some(error) if has_ended_a_wait || matches!(error, Error::TriggerRefused { .. }) => Err(error),
-            _ => self.check_bounds(),
-        }
-    }
-
-    /// What kernels said of themselves since the last call.
-    fn check_bounds(&self) -> Result<()> {
-        let peer = || self.connection.label();
-        // Pairs with the kernel's store of 1; the kernel is complete, so nothing else needs ordering.
-        // A reason other than 1 stays: it came with an abort, after `failure` was asked.
-        let happened = |word| {
-            let word = self.waits.status.word(word)?;
-            Ok::<_, Error>(word.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok())
-        };
-        // Whoever was refused may have made others wait in vain: this is the cause.
-        let (refused, timed_out) = (happened(REFUSED)?, happened(TIMED_OUT)?);
-        if refused {
-            let reason = "a kernel used LL128 packets where lines need not arrive whole (MemoryChannel::check_lines \
-                          says why), by threads that are no whole warps or with memory that is not global, or packets \
-                          at an address that is no multiple of their size";
-            return Err(Error::PacketsRefused { peer: peer(), reason: reason.to_owned() });
-        }
-        match timed_out {
-            true => Err(Error::DeviceWaitTimedOut { peer: peer() }),
-            false => Ok(()),
-        }
     }
 }
 
@@ -215,7 +134,7 @@ impl Semaphore {
             )));
         }
         let status = connection.context().status_words(connection.local_gpu())?;
-        let waits = Arc::new(Waits { status, aborted: OnceLock::new() });
+        let waits = Arc::new(Waits::new(status, connection.monitor().clone()));
         let inner = OfProcess::new(Arc::new(Inner {
             remote_region,
             // Without the connection that a stub of this very process was made over: that is its own side's to keep.
@@ -277,7 +196,7 @@ impl Semaphore {
         if let Err(error) = self.here() {
             return Some(error);
         }
-        self.inner.failure()
+        self.inner.waits.failure()
     }
 
     /// Whether something went wrong with waits on it. Ask after the kernel that waited is complete.
@@ -293,13 +212,13 @@ impl Semaphore {
         }
         // A connection that is failing at this moment is about to abort this.
         self.inner.connection.check()?;
-        self.inner.check_bounds()
+        self.inner.waits.check_bounds()
     }
 
     /// See [`mscclpp_gpu::Abort::check`].
     pub(crate) fn check_waits(&self) -> Result<()> {
         self.here()?;
-        self.inner.check_waits()
+        self.inner.waits.check()
     }
 
     /// Takes the object that counts signals sent through a [`SendQueue`](crate::SendQueue). There is one at a time, and while it
@@ -391,21 +310,11 @@ impl Semaphore {
     }
 }
 
-impl Abortable for Waits {
-    fn abort(&self, reason: &Error) {
-        // The reason first: who sees the abort through the word can read why. The first one stays.
-        let _ = self.aborted.set(reason.clone());
-        if let Ok(word) = self.status.word(ABORT) {
-            word.store(1, Ordering::Release);
-        }
-    }
-}
-
 impl fmt::Debug for Semaphore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Semaphore")
             .field("connection", &self.inner.connection)
-            .field("aborted", &self.inner.waits.aborted.get())
+            .field("aborted", &self.inner.waits.aborted())
             .finish()
     }
 }

@@ -76,18 +76,17 @@ impl KernelObject for Memories {
 
     /// Tells once what was said since it was last asked.
     fn check(&self) -> mscclpp_gpu::Result<()> {
-        // The kernels are complete, which orders their stores before. The request that they have seen is seen here, too,
-        // and with it the reason.
+        // The kernels are complete, so all they said is here. The request that they have seen is seen here, too, and with it
+        // the reason.
         self.status(0).load(Ordering::Acquire);
-        let [timed_out, aborted] =
-            [TIMED_OUT, ABORTED].map(|word| self.status(word).swap(0, Ordering::Relaxed) != 0);
-        let gpu = || self.device.gpu().to_string();
-        match (aborted, timed_out) {
+        let said = |word| self.status(word).swap(0, Ordering::Relaxed) != 0;
+        let gpu = self.device.gpu().to_string();
+        match (said(ABORTED), said(TIMED_OUT)) {
             (true, _) => {
                 let failure = self.failure.get().cloned();
-                Err(failure.unwrap_or_else(|| Error::FifoAborted { gpu: gpu() }).of_a_wait())
+                Err(failure.unwrap_or(Error::FifoAborted { gpu }).of_a_wait())
             }
-            (false, true) => Err(Error::FifoWaitTimedOut { gpu: gpu() }.of_a_wait()),
+            (false, true) => Err(Error::FifoWaitTimedOut { gpu }.of_a_wait()),
             (false, false) => Ok(()),
         }
     }
@@ -154,7 +153,7 @@ impl Fifo {
     /// [`Error::Poisoned`] if it has.
     pub fn check(&mut self) -> Result<()> {
         // An error in a forked child.
-        self.pinned.word(0)?;
+        self.memories.pinned.word(0)?;
         // The release of this word comes after whatever was pushed below the hole, so that a look at the slot after
         // this load decides whether the hole is here.
         if self.status(3).load(Ordering::Acquire) == POISONED && self.poll().is_none() {

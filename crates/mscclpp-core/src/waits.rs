@@ -1,0 +1,110 @@
+//! What ends the waits of a semaphore's kernels, and what they say of themselves.
+
+use std::sync::{OnceLock, atomic::Ordering};
+
+use crate::{Error, LinkMonitor, Result, monitor::Abortable, slab::StatusBlock};
+
+/// What ends the waits of a semaphore and says why.
+///
+/// Apart from the semaphore, because the connection's monitor holds it for a moment while it aborts: the transport's
+/// thread must not become the last owner of a semaphore, whose connection would then be closed on that very thread. Nor
+/// of this: a driver may wait for kernels to free memory, also for some that only that thread can end the waits of.
+pub(crate) struct Waits {
+    pub(crate) status: StatusBlock,
+    aborted: OnceLock<Error>,
+    /// Says who the peer is.
+    monitor: LinkMonitor,
+}
+
+/// Words of the status block.
+const ABORT: u64 = 0;
+const TIMED_OUT: u64 = 1;
+const ABORTED: u64 = 2;
+const REFUSED: u64 = 3;
+/// In the word `REFUSED`: `ReasonTriggerRange` of the headers, which comes with an abort.
+const TRIGGER_RANGE: u32 = 2;
+/// `ReasonNoPort`, which comes with an abort, too.
+const NO_PORT: u32 = 3;
+
+impl Waits {
+    pub(crate) fn new(status: StatusBlock, monitor: LinkMonitor) -> Self {
+        Self { status, aborted: OnceLock::new(), monitor }
+    }
+
+    /// Why they were ended, by the host or because the connection failed.
+    pub(crate) fn aborted(&self) -> Option<&Error> {
+        self.aborted.get()
+    }
+
+    /// See [`Semaphore::failure`](crate::Semaphore::failure).
+    pub(crate) fn failure(&self) -> Option<Error> {
+        if let Some(error) = self.aborted.get() {
+            return Some(error.clone());
+        }
+        // Pairs with the kernel's release; no other order is needed.
+        let refused = self.status.word(REFUSED).ok()?.load(Ordering::Acquire);
+        let reason = match refused {
+            TRIGGER_RANGE => {
+                "with an offset or size of 4 GiB or more, or a memory id of 512 or more; register larger memory in pieces"
+            }
+            NO_PORT => {
+                "whose handle it had made of a semaphore's own handle; make it of the `semaphore_` of a port channel's handle"
+            }
+            _ => return None,
+        };
+        Some(Error::TriggerRefused { peer: self.monitor.label(), reason })
+    }
+
+    /// Whether a wait of a kernel, or another call, has said something of itself.
+    pub(crate) fn have_said_something(&self) -> bool {
+        let said = |word| self.status.word(word).is_ok_and(|word| word.load(Ordering::Relaxed) != 0);
+        [TIMED_OUT, ABORTED, REFUSED].into_iter().any(said)
+    }
+
+    /// As [`Semaphore::check`](crate::Semaphore::check), but an abort, or a connection that has failed or was closed, only counts if a wait of a
+    /// kernel ended with it: a peer that is done may leave.
+    pub(crate) fn check(&self) -> Result<()> {
+        let status = &self.status;
+        // The kernel is complete, which orders its store before.
+        let has_ended_a_wait = status.word(ABORTED)?.load(Ordering::Relaxed) != 0;
+        // The request that the kernel has seen, so this sees it too, and with it the reason, which was set before.
+        status.word(ABORT)?.load(Ordering::Acquire);
+        match self.failure() {
+            Some(error) if has_ended_a_wait || matches!(error, Error::TriggerRefused { .. }) => Err(error),
+            _ => self.check_bounds(),
+        }
+    }
+
+    /// What kernels said of themselves since the last call.
+    pub(crate) fn check_bounds(&self) -> Result<()> {
+        let peer = || self.monitor.label();
+        // Pairs with the kernel's store of 1; the kernel is complete, so nothing else needs ordering.
+        // A reason other than 1 stays: it came with an abort, after `failure` was asked.
+        let happened = |word| {
+            let word = self.status.word(word)?;
+            Ok::<_, Error>(word.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok())
+        };
+        // Whoever was refused may have made others wait in vain: this is the cause.
+        let (refused, timed_out) = (happened(REFUSED)?, happened(TIMED_OUT)?);
+        if refused {
+            let reason = "a kernel used LL128 packets where lines need not arrive whole (MemoryChannel::check_lines \
+                          says why), by threads that are no whole warps or with memory that is not global, or packets \
+                          at an address that is no multiple of their size";
+            return Err(Error::PacketsRefused { peer: peer(), reason: reason.to_owned() });
+        }
+        match timed_out {
+            true => Err(Error::DeviceWaitTimedOut { peer: peer() }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Abortable for Waits {
+    fn abort(&self, reason: &Error) {
+        // The reason first: who sees the abort through the word can read why. The first one stays.
+        let _ = self.aborted.set(reason.clone());
+        if let Ok(word) = self.status.word(ABORT) {
+            word.store(1, Ordering::Release);
+        }
+    }
+}

@@ -30,7 +30,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     hosts: u32,
 
-    /// After how many seconds, boot included, the machines are ended [default: when one has printed nothing for ten minutes].
+    /// After how many seconds, boot included, the machines are ended [default: when one has printed nothing for 20 minutes].
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     timeout: Option<u64>,
 

@@ -3,7 +3,8 @@
 //! touch that memory at all, and if it does, its end says why.
 //!
 //! What runs here in a child takes no lock, allocates nothing, and calls the system alone, as a child of a process with threads
-//! must.
+//! must. It runs in children of `fork` alone, which have mappings of their own: children of `vfork` and `posix_spawn`, whose
+//! mappings are their parent's until they start another program, call no such handlers.
 
 use std::{
     ffi::{c_int, c_void},

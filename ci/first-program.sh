@@ -20,6 +20,7 @@ tail -n +3 crates/mscclpp/examples/first_program.rs | grep -vE '^ *// ANCHOR(_EN
 
 # The versions that the workspace is tested with.
 cp Cargo.lock "$folder/first/Cargo.lock"
+# With what the programs of ci/consumers need, too.
 cd "$folder/first"
-CARGO_TARGET_DIR=$OLDPWD/target/first-program cargo run --quiet | tee "$folder/output"
+CARGO_TARGET_DIR=$OLDPWD/target/consumers cargo run --quiet | tee "$folder/output"
 [ "$(grep -c 'have arrived' "$folder/output")" = 2 ]

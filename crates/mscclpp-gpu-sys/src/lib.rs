@@ -37,3 +37,12 @@ mod table;
 
 #[cfg(any(feature = "cuda", feature = "hip"))]
 pub use library::LoadError;
+
+/// A `CUipcMemHandle` or `hipIpcMemHandle_t`, which is passed by value.
+#[cfg(any(feature = "cuda", feature = "hip"))]
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IpcMemHandle {
+    /// Opaque.
+    pub reserved: [u8; 64],
+}

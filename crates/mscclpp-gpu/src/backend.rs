@@ -80,7 +80,9 @@ pub(crate) trait DeviceBackend: Send + Sync {
 pub(crate) trait MemoryBackend: Send + Sync {
     fn ptr(&self) -> DevicePtr;
     /// Where the host finds it; null for memory that the host cannot reach.
-    fn host_ptr(&self) -> *mut u8;
+    fn host_ptr(&self) -> *mut u8 {
+        std::ptr::null_mut()
+    }
 }
 
 pub(crate) trait StreamBackend: Send + Sync + Any {

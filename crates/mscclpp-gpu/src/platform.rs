@@ -1,5 +1,7 @@
 use std::fmt;
 
+#[cfg(any(feature = "cuda", feature = "hip"))]
+use crate::driver::platform::OfDriver;
 #[cfg(not(all(feature = "cuda", feature = "hip")))]
 use crate::missing::Missing;
 use crate::{DevicePtr, Error, Gpu, Result, backend::PlatformBackend, env, fork, host};
@@ -35,7 +37,7 @@ impl Entry {
 }
 
 #[cfg(feature = "cuda")]
-static CUDA: crate::cuda::Cuda = crate::cuda::Cuda;
+static CUDA: OfDriver<mscclpp_gpu_sys::cuda::Driver> = OfDriver::NEW;
 #[cfg(not(feature = "cuda"))]
 static CUDA: Missing = Missing {
     platform: Platform::Cuda,
@@ -43,7 +45,7 @@ static CUDA: Missing = Missing {
 };
 
 #[cfg(feature = "hip")]
-static HIP: crate::hip::HipPlatform = crate::hip::HipPlatform;
+static HIP: OfDriver<mscclpp_gpu_sys::hip::Hip> = OfDriver::NEW;
 #[cfg(not(feature = "hip"))]
 static HIP: Missing = Missing { platform: Platform::Hip, reason: "build with the feature `hip`" };
 

@@ -4,6 +4,8 @@ use std::ffi::c_void;
 
 use cudarc::driver::sys;
 
+use crate::IpcMemHandle;
+
 /// `CUmemAllocationHandleType`: a POSIX file descriptor.
 pub const HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: u32 = 1;
 /// `CUmemAllocationHandleType`: a fabric handle.
@@ -95,14 +97,6 @@ pub struct AccessDesc {
     pub location: Location,
     /// A `CUmemAccess_flags`.
     pub flags: u32,
-}
-
-/// `CUipcMemHandle`, which is passed by value.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct IpcMemHandle {
-    /// Opaque.
-    pub reserved: [u8; 64],
 }
 
 // The layouts are those of the driver's header, as cudarc has them.

@@ -9,10 +9,11 @@ mod constants;
 mod result;
 mod runtime;
 
+pub use crate::IpcMemHandle;
 pub use compiler::{Hiprtc, Program};
 pub use constants::*;
 pub use result::{HipResult, HiprtcResult};
-pub use runtime::{DeviceProperties, Hip, IpcMemHandle};
+pub use runtime::{DeviceProperties, Hip};
 pub use std::ffi::c_void as Opaque;
 
 /// A `hipStream_t`; null is the default stream.

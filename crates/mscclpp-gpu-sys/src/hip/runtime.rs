@@ -5,6 +5,7 @@ use std::{
 
 use super::{Event, Function, Graph, GraphExec, HipResult, HostFn, Module, Pointer, Stream, UserObject};
 use crate::{
+    IpcMemHandle,
     library::{LoadError, Opened},
     table::entry_points,
 };
@@ -24,14 +25,6 @@ const CANDIDATES: [&str; 5] = [
 
 /// The oldest release that has every function which is needed.
 const SINCE: &str = "ROCm 6.0";
-
-/// `hipIpcMemHandle_t`, which is passed by value.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct IpcMemHandle {
-    /// Opaque.
-    pub reserved: [u8; 64],
-}
 
 /// `hipDeviceProp_tR0600`. Only the name of the architecture is used, because no attribute gives it. HIP keeps this
 /// layout under this name. The struct has more room than any release writes.

@@ -5,22 +5,27 @@
 
 use std::{ffi::c_void, os::fd::AsRawFd};
 
-use mscclpp_gpu_sys::cuda::{
-    CUipcMem_flags, HANDLE_TYPE_FABRIC, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, IpcMemHandle,
-};
+use mscclpp_gpu_sys::cuda::{HANDLE_TYPE_FABRIC, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
 
 use super::{
-    device::Device,
-    failure::{check, log_failure},
+    Device,
     virtual_memory::{Mapping, Physical, Placement},
 };
-use crate::{DevicePtr, Error, Result, backend::MemoryBackend, memory::ExportHandle};
+use crate::{
+    DevicePtr, Error, Result,
+    backend::MemoryBackend,
+    driver::{
+        failure::{check, log_failure},
+        memory::Imported,
+    },
+    memory::ExportHandle,
+};
 
 /// Memory of `device` that holds at least `bytes` bytes, not yet zeroed.
 pub(super) fn allocate(device: &'static Device, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
     let driver = device.driver();
-    let _entered = device.context().enter()?;
-    match device.placement() {
+    let _entered = device.context.enter()?;
+    match &device.extra.placement {
         Placement::Virtual { prop, granularity } => {
             let size = bytes.checked_next_multiple_of(*granularity).ok_or_else(|| {
                 Error::system(format!("allocating {bytes} bytes"), "more than can be addressed")
@@ -46,9 +51,9 @@ pub(super) fn import(
     size: u64,
 ) -> Result<Box<dyn MemoryBackend>> {
     let driver = device.driver();
-    let _entered = device.context().enter()?;
+    let _entered = device.context.enter()?;
     let physical = match handle {
-        ExportHandle::IpcHandle(bytes) => return Ok(Box::new(Legacy::open(device, *bytes, size)?)),
+        ExportHandle::IpcHandle(bytes) => return Ok(Box::new(Imported::open(device, *bytes, size)?)),
         ExportHandle::FileDescriptor(fd) => Physical::import(
             driver,
             // The driver takes the descriptor's number in place of a pointer, and does not take the descriptor over.
@@ -61,7 +66,7 @@ pub(super) fn import(
             Physical::import(driver, bytes.as_mut_ptr().cast(), HANDLE_TYPE_FABRIC, "fabric handle")?
         }
     };
-    if let Placement::Virtual { granularity, .. } = device.placement()
+    if let Placement::Virtual { granularity, .. } = &device.extra.placement
         && (size == 0 || !size.is_multiple_of(*granularity))
     {
         return Err(Error::InvalidArgument(format!(
@@ -81,64 +86,13 @@ impl MemoryBackend for Plain {
     fn ptr(&self) -> DevicePtr {
         DevicePtr(self.address)
     }
-
-    fn host_ptr(&self) -> *mut u8 {
-        std::ptr::null_mut()
-    }
 }
 
 impl Drop for Plain {
     fn drop(&mut self) {
-        let Some(_entered) = self.device.context().enter_to_drop() else { return };
+        let Some(_entered) = self.device.context.enter_to_drop() else { return };
         let driver = self.device.driver();
         // SAFETY: made by `cuMemAlloc`, freed once.
         log_failure(driver, unsafe { (driver.mem_free)(self.address) }, "cuMemFree");
-    }
-}
-
-/// A plain allocation of another process.
-struct Legacy {
-    device: &'static Device,
-    address: u64,
-}
-
-impl Legacy {
-    fn open(device: &'static Device, bytes: [u8; 64], size: u64) -> Result<Self> {
-        let driver = device.driver();
-        let flags = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
-        let mut address = 0;
-        // SAFETY: `address` is valid for the write; the driver checks the handle.
-        let result = unsafe {
-            (driver.ipc_open_mem_handle)(&raw mut address, IpcMemHandle { reserved: bytes }, flags)
-        };
-        check(driver, result, "cuIpcOpenMemHandle (not by the process that made it, once per process)")?;
-        let legacy = Self { device, address };
-        let (mut base, mut mapped) = (0, 0usize);
-        // SAFETY: both are valid for the write.
-        let result = unsafe { (driver.mem_get_address_range)(&raw mut base, &raw mut mapped, address) };
-        check(driver, result, "cuMemGetAddressRange (of memory opened by cuIpcOpenMemHandle)")?;
-        // The size is what the peer says; the driver knows what is there.
-        let there = (base + mapped as u64).saturating_sub(address);
-        Error::bounds("an imported allocation", 0, size, there)?;
-        Ok(legacy)
-    }
-}
-
-impl MemoryBackend for Legacy {
-    fn ptr(&self) -> DevicePtr {
-        DevicePtr(self.address)
-    }
-
-    fn host_ptr(&self) -> *mut u8 {
-        std::ptr::null_mut()
-    }
-}
-
-impl Drop for Legacy {
-    fn drop(&mut self) {
-        let Some(_entered) = self.device.context().enter_to_drop() else { return };
-        let driver = self.device.driver();
-        // SAFETY: opened by `open`, closed once.
-        log_failure(driver, unsafe { (driver.ipc_close_mem_handle)(self.address) }, "cuIpcCloseMemHandle");
     }
 }

@@ -11,11 +11,15 @@ use mscclpp_gpu_sys::cuda::{
     CuResult, Driver, HANDLE_TYPE_FABRIC, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, Location,
 };
 
-use super::{
-    device::{Device, attribute},
-    failure::{check, failure, log_failure},
+use super::Device;
+use crate::{
+    DevicePtr, Error, ExportKinds, Result,
+    backend::MemoryBackend,
+    driver::{
+        device::attribute,
+        failure::{check, failure, log_failure},
+    },
 };
-use crate::{DevicePtr, Error, ExportKinds, Result, backend::MemoryBackend};
 
 /// How device memory is made.
 #[derive(Debug, Clone, Copy)]
@@ -228,7 +232,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let Some(_entered) = self.device.context().enter_to_drop() else { return };
+        let Some(_entered) = self.device.context.enter_to_drop() else { return };
         let driver = self.device.driver();
         // SAFETY: reserved by `new`; `Mapping`, which alone maps into it, has unmapped.
         log_failure(
@@ -254,11 +258,11 @@ impl Mapping {
         let result = unsafe { (driver.mem_map)(range.address, size as usize, 0, physical.raw, 0) };
         check(driver, result, format!("cuMemMap({size} bytes)"))?;
         let mapping = Self { range };
-        let access = access_from(device.handle());
+        let access = access_from(device.context.device);
         // SAFETY: the range is mapped as a whole; one descriptor is read.
         let result =
             unsafe { (driver.mem_set_access)(mapping.range.address, size as usize, &raw const access, 1) };
-        check(driver, result, format!("cuMemSetAccess({size} bytes, from {})", device.display()))?;
+        check(driver, result, format!("cuMemSetAccess({size} bytes, from {device})"))?;
         Ok(mapping)
     }
 }
@@ -267,15 +271,11 @@ impl MemoryBackend for Mapping {
     fn ptr(&self) -> DevicePtr {
         DevicePtr(self.range.address)
     }
-
-    fn host_ptr(&self) -> *mut u8 {
-        std::ptr::null_mut()
-    }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let Some(_entered) = self.range.device.context().enter_to_drop() else { return };
+        let Some(_entered) = self.range.device.context.enter_to_drop() else { return };
         let driver = self.range.device.driver();
         // SAFETY: mapped by `new` as one range. That no kernel uses it any more was promised at its launch.
         let result = unsafe { (driver.mem_unmap)(self.range.address, self.range.size as usize) };

@@ -1,9 +1,32 @@
-//! What the platforms with a GPU driver share.
+//! The platforms with a GPU driver, CUDA and HIP, written once: a platform is a table of entry points and what truly
+//! differs ([`api::Api`]).
+//!
+//! 1. **The calling thread is left as it was.** Each call makes its device the thread's and then restores what the
+//!    thread had ([`context`]).
+//! 2. **Captures of others are not disturbed.** Calls that are forbidden during a capture run with the thread's capture
+//!    mode relaxed. The library's own work runs on a separate non-blocking stream, which takes part in nobody's
+//!    capture.
+//! 3. **Failures in drop** are logged (target `mscclpp::gpu`) and never panic.
+//! 4. **Dropping waits for no kernel.** In drivers, unloading a module and freeing page-locked memory wait, so both are
+//!    put off ([`module`], [`pinned`]). What launches need is kept until they are complete ([`in_use`]).
 
-pub(crate) mod captures;
-pub(crate) mod foreign;
-pub(crate) mod in_use;
-pub(crate) mod pinned;
+pub(crate) mod api;
+mod bookkeeping;
+mod captures;
+mod context;
+pub(crate) mod device;
+pub(crate) mod entries;
+pub(crate) mod event;
+pub(crate) mod export;
+pub(crate) mod failure;
+mod foreign;
+mod graph;
+mod in_use;
+pub(crate) mod memory;
+pub(crate) mod module;
+mod pinned;
+pub(crate) mod platform;
+pub(crate) mod stream;
 
 use std::ffi::c_void;
 

@@ -4,8 +4,7 @@ use std::ffi::{CString, c_char, c_int};
 
 use mscclpp_gpu_sys::hip::{Hip, Hiprtc, HiprtcResult, Program};
 
-use super::failure;
-use crate::{Error, KernelSource, Result, cache};
+use crate::{Error, KernelSource, Result, cache, driver::failure};
 
 /// HIP's version is the major version times this, and the rest.
 const VERSION_OF_MAJOR: c_int = 10_000_000;

@@ -1,0 +1,323 @@
+//! CUDA's driver, as [`crate::driver`] needs it.
+
+use std::{
+    ffi::{c_int, c_void},
+    ptr,
+    sync::{Arc, OnceLock},
+};
+
+use mscclpp_gpu_sys::{
+    LoadError,
+    cuda::{
+        CUcontext, CUctx_st, CUdevice_P2PAttribute as P2p, CUdevice_attribute as Attribute, CUevent_flags,
+        CUevent_st, CUfunc_st, CUgraph_st, CUgraphExec_st, CUgraphNode_st, CUipcMem_flags, CUmod_st,
+        CUpointer_attribute, CUstream_flags, CUstream_st, CUstreamCaptureMode, CUstreamCaptureStatus,
+        CUuserObject_flags, CUuserObject_st, CUuserObjectRetain_flags, CuResult, DMA_BUF_SUPPORTED, Driver,
+        FLUSH_OPTION_HOST, FLUSH_OPTION_MEMOPS, FLUSH_TARGET_CURRENT_CONTEXT, FLUSH_TO_ALL_DEVICES,
+        FLUSH_TO_OWNER, MEMHOSTALLOC_DEVICEMAP, MEMHOSTALLOC_PORTABLE, RANGE_HANDLE_DMA_BUF,
+        WRITES_ORDERING_ALL_DEVICES, WRITES_ORDERING_OWNER,
+    },
+};
+
+use super::{
+    Device, export, hint, memory,
+    module::{self, SharedBytes},
+    source,
+    values::{self, ValueWrites},
+    virtual_memory::Placement,
+};
+use crate::{
+    DevicePtr, ExportKinds, GpuDirect, GpuProperties, KernelParameter, KernelSource, MemoryExport, Platform,
+    Result, WritesOrdering,
+    backend::{MemoryBackend, ModuleBackend},
+    driver::{
+        api::{Api, Direction, Process, code},
+        device::{attribute, no_flush},
+        entries::{Entries, entries},
+        failure::{check, log_failure},
+        platform::{device_count, ordinal},
+        stream::Stream,
+    },
+    memory::ExportHandle,
+};
+
+/// What only CUDA's devices have.
+pub(crate) struct Extra {
+    pub(super) placement: Placement,
+    pub(super) value_writes: ValueWrites,
+}
+
+code!(CuResult);
+
+impl Api for Driver {
+    const PLATFORM: Platform = Platform::Cuda;
+    const NO_DEVICE: &'static str = "the driver finds no device; see `nvidia-smi` and CUDA_VISIBLE_DEVICES";
+    const WHY_NO_PEER_ACCESS: &'static str =
+        "the driver reports no peer access between them; see `nvidia-smi topo -p2p r`";
+    const NO_DMA_BUF: &'static str = "the driver is older than CUDA 11.7 and has no dmabuf";
+    const ON_SEVERAL_ALLOCATIONS: &'static str = "; memory made of several allocations (such as PyTorch's expandable \
+         segments) is shared one allocation at a time";
+    const NAMES_UNKNOWN: &'static str = "what is not known of compiled code";
+    const LAUNCHES_KEEP_MODULES: bool = false;
+
+    const STREAM_NON_BLOCKING: u32 = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+    const EVENT_DEFAULT: u32 = CUevent_flags::CU_EVENT_DEFAULT as u32;
+    const EVENT_DISABLE_TIMING: u32 = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+    const CAPTURE_NONE: u32 = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32;
+    const CAPTURE_ACTIVE: u32 = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as u32;
+    const CAPTURE_THREAD_LOCAL: u32 = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as u32;
+    const CAPTURE_RELAXED: u32 = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32;
+    const USER_OBJECT_NO_DESTRUCTOR_SYNC: u32 = CUuserObject_flags::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC as u32;
+    const GRAPH_USER_OBJECT_MOVE: u32 = CUuserObjectRetain_flags::CU_GRAPH_USER_OBJECT_MOVE as u32;
+    const MULTIPROCESSOR_COUNT: u32 = Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as u32;
+    const NATIVE_ATOMICS: u32 = P2p::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED as u32;
+    const IPC_LAZY_PEER_ACCESS: u32 = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
+    const POINTER_MEMORY_TYPE: u32 = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE as u32;
+    const POINTER_DEVICE_ORDINAL: u32 = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as u32;
+    const RANGE_HANDLE_DMA_BUF: u32 = RANGE_HANDLE_DMA_BUF;
+    const HOST_MEMORY: u32 = MEMHOSTALLOC_PORTABLE | MEMHOSTALLOC_DEVICEMAP;
+
+    type Code = CuResult;
+    const PEER_ACCESS_ALREADY_ENABLED: CuResult = CuResult::PEER_ACCESS_ALREADY_ENABLED;
+    const NO_PEER_ACCESS: &'static [CuResult] =
+        &[CuResult::PEER_ACCESS_UNSUPPORTED, CuResult::TOO_MANY_PEERS, CuResult::INVALID_DEVICE];
+    const UNKNOWN_ADDRESS: &'static [CuResult] = &[CuResult::INVALID_VALUE];
+    const NO_SYMBOL: &'static [CuResult] = &[CuResult::NOT_FOUND];
+
+    type Context = CUcontext;
+    const NO_CONTEXT: CUcontext = ptr::null_mut();
+    type Address = u64;
+    type Stream = CUstream_st;
+    type Event = CUevent_st;
+    type Graph = CUgraph_st;
+    type GraphNode = CUgraphNode_st;
+    type GraphExec = CUgraphExec_st;
+    type UserObject = CUuserObject_st;
+    type Module = CUmod_st;
+    type Function = CUfunc_st;
+    type Extra = Extra;
+    type ModuleState = SharedBytes;
+
+    fn load() -> Result<&'static Self, LoadError> {
+        Self::load()
+    }
+
+    fn path(&self) -> &str {
+        self.path()
+    }
+
+    fn entries(&self) -> &'static Entries<Self> {
+        static ENTRIES: OnceLock<Entries<Driver>> = OnceLock::new();
+        ENTRIES.get_or_init(|| {
+            entries! { self, "cu",
+                get_error_name: "cuGetErrorName" = get_error_name,
+                get_error_string: "cuGetErrorString" = get_error_string,
+                get_device_count: "cuDeviceGetCount" = device_get_count,
+                get_current: "cuCtxGetCurrent" = ctx_get_current,
+                set_current: "cuCtxSetCurrent" = ctx_set_current,
+                synchronize: "cuCtxSynchronize" = ctx_synchronize,
+                enable_peer_access: "cuCtxEnablePeerAccess" = ctx_enable_peer_access,
+                host_alloc: "cuMemHostAlloc" = mem_host_alloc,
+                host_free: "cuMemFreeHost" = mem_free_host,
+                host_get_device_pointer: "cuMemHostGetDevicePointer" = mem_host_get_device_pointer,
+                stream_create: "cuStreamCreate" = stream_create,
+                stream_get_context: "cuStreamGetCtx" = stream_get_ctx,
+                event_create: "cuEventCreate" = event_create,
+                graph_instantiate: "cuGraphInstantiate" = graph_instantiate_with_flags,
+                launch_kernel: "cuLaunchKernel" = launch_kernel,
+                launch_cooperative_kernel: "cuLaunchCooperativeKernel" = launch_cooperative_kernel,
+                occupancy_max_active_blocks_per_multiprocessor: "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+                    = occupancy_max_active_blocks_per_multiprocessor,
+            }
+        })
+    }
+
+    fn process() -> &'static Process<Self> {
+        static PROCESS: Process<Driver> = Process::new();
+        &PROCESS
+    }
+
+    fn hint(code: CuResult) -> Option<&'static str> {
+        hint::hint(code)
+    }
+
+    fn device(&self, id: usize) -> Result<c_int> {
+        let mut handle = 0;
+        // SAFETY: `handle` is valid for the write.
+        let result = unsafe { (self.device_get)(&raw mut handle, ordinal(id)?) };
+        check(self, result, format_args!("cuDeviceGet({id})"))?;
+        Ok(handle)
+    }
+
+    /// The device whose context is current in the calling thread, else 0.
+    fn current_device(&self) -> Result<usize> {
+        let mut context = ptr::null_mut::<CUctx_st>();
+        // SAFETY: `context` is valid for the write.
+        check(self, unsafe { (self.ctx_get_current)(&raw mut context) }, "cuCtxGetCurrent")?;
+        if context.is_null() {
+            return Ok(0);
+        }
+        let mut current = 0;
+        // SAFETY: `current` is valid for the write, and a context is current.
+        check(self, unsafe { (self.ctx_get_device)(&raw mut current) }, "cuCtxGetDevice")?;
+        for id in 0..device_count::<Self>()? {
+            if self.device(id)? == current {
+                return Ok(id);
+            }
+        }
+        Ok(0)
+    }
+
+    fn compute_capability(&self, device: c_int) -> Result<Option<(u32, u32)>> {
+        let part = |which: Attribute| {
+            attribute(self, device, which as u32).map(|value| u32::try_from(value).unwrap_or(0))
+        };
+        Ok(Some((
+            part(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            part(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        )))
+    }
+
+    fn retain(&self, device: c_int) -> Result<CUcontext> {
+        let mut context = ptr::null_mut();
+        // SAFETY: `context` is valid for the write.
+        let result = unsafe { (self.device_primary_ctx_retain)(&raw mut context, device) };
+        check(self, result, format_args!("cuDevicePrimaryCtxRetain(device {device})"))?;
+        Ok(context)
+    }
+
+    fn release(&self, device: c_int) {
+        // SAFETY: retained once by `retain`; what was made in it is gone or was never made.
+        let result = unsafe { (self.device_primary_ctx_release)(device) };
+        log_failure(self, result, "cuDevicePrimaryCtxRelease");
+    }
+
+    fn extra(&'static self, device: c_int, properties: &mut GpuProperties) -> Result<Extra> {
+        let placement = Placement::probe(self, device)?;
+        properties.export_kinds = ExportKinds {
+            // Integrated GPUs share their memory with the host, and have no legacy IPC.
+            ipc_handle: attribute(self, device, Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED as u32)
+                .is_ok_and(|integrated| integrated == 0),
+            ..placement.export_kinds()
+        };
+        let value_writes = ValueWrites::of(self, device);
+        let can_write_values = value_writes.write.is_some();
+        tracing::debug!(target: "mscclpp::gpu", ?properties, can_write_values, "opening a CUDA device");
+        Ok(Extra { placement, value_writes })
+    }
+
+    unsafe fn copy(
+        &self,
+        direction: Direction,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: u64,
+        stream: *mut CUstream_st,
+    ) -> (&'static str, CuResult) {
+        let len = bytes as usize;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match direction {
+                Direction::Any => ("cuMemcpyAsync", (self.memcpy_async)(dst.0, src.0, len, stream)),
+                Direction::FromHost => {
+                    let src = src.as_mut_ptr::<c_void>();
+                    ("cuMemcpyHtoDAsync", (self.memcpy_htod_async)(dst.0, src, len, stream))
+                }
+                Direction::ToHost => {
+                    ("cuMemcpyDtoHAsync", (self.memcpy_dtoh_async)(dst.as_mut_ptr(), src.0, len, stream))
+                }
+            }
+        }
+    }
+
+    unsafe fn write_u64(stream: &Stream<Self>, dst: DevicePtr, value: u64) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { values::write_u64(stream, dst, value) }
+    }
+
+    unsafe fn write_two_at_once(stream: &Stream<Self>, values: [(DevicePtr, u64); 2]) -> Result<bool> {
+        // SAFETY: the caller's promise.
+        unsafe { values::write_two_at_once(stream, values) }
+    }
+
+    fn stream_of_another(_context: CUcontext, device: &str) -> String {
+        format!("not one of the primary context of {device}")
+    }
+
+    fn allocate(device: &'static Device, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
+        memory::allocate(device, bytes)
+    }
+
+    fn import(device: &'static Device, handle: &ExportHandle, size: u64) -> Result<Box<dyn MemoryBackend>> {
+        memory::import(device, handle, size)
+    }
+
+    unsafe fn export(device: &'static Device, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
+        // SAFETY: the caller's promise.
+        unsafe { export::export(device, ptr, len) }
+    }
+
+    unsafe fn enable_access(
+        device: &'static Device,
+        owner: &'static Device,
+        ptr: DevicePtr,
+        len: u64,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { export::enable_access(device, owner, ptr, len) }
+    }
+
+    fn gpu_direct(device: &Device) -> Result<GpuDirect> {
+        let ask = |which: u32| attribute(device.driver(), device.context.device, which);
+        let options = ask(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS as u32)?;
+        let ordering = ask(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING as u32)?;
+        Ok(GpuDirect {
+            rdma: ask(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED as u32)? != 0,
+            // Drivers that do not know the attribute do not have it.
+            dma_buf: ask(DMA_BUF_SUPPORTED).is_ok_and(|supported| supported != 0),
+            writes_ordering: match ordering {
+                WRITES_ORDERING_ALL_DEVICES.. => WritesOrdering::AllDevices,
+                WRITES_ORDERING_OWNER.. => WritesOrdering::Owner,
+                _ => WritesOrdering::None,
+            },
+            host_flush: options & FLUSH_OPTION_HOST != 0,
+            stream_flush: options & FLUSH_OPTION_MEMOPS != 0,
+        })
+    }
+
+    fn flush_gpu_direct_writes(device: &Device, to_all_devices: bool) -> Result<()> {
+        let flush = device.driver().flush_gpu_direct_rdma_writes;
+        let Some(flush) = flush.filter(|_| Self::gpu_direct(device).is_ok_and(|d| d.host_flush)) else {
+            return Err(no_flush(device));
+        };
+        let _entered = device.context.enter()?;
+        let scope = if to_all_devices { FLUSH_TO_ALL_DEVICES } else { FLUSH_TO_OWNER };
+        // SAFETY: values of the two enumerations; the device's context is current.
+        let result = unsafe { flush(FLUSH_TARGET_CURRENT_CONTEXT, scope) };
+        check(device.driver(), result, format_args!("cuFlushGPUDirectRDMAWrites({scope})"))
+    }
+
+    fn load_module(device: &'static Device, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
+        let capability = device.properties.compute_capability.unwrap_or((8, 0));
+        let loaded = source::load(source, capability, |ptx| module::load_ptx(device, source.name(), ptx))?;
+        Ok(Arc::new(loaded.module))
+    }
+
+    unsafe fn load_binary(
+        device: &'static Device,
+        name: &str,
+        binary: &[u8],
+    ) -> Result<Arc<dyn ModuleBackend>> {
+        // SAFETY: the caller's promise.
+        Ok(Arc::new(unsafe { module::load_binary(device, name, binary)? }.module))
+    }
+
+    fn prepare(&self, name: &str, function: *mut CUfunc_st) -> Result<Option<Vec<KernelParameter>>> {
+        module::load_now(self, name, function)?;
+        module::parameters(self, function)
+    }
+
+    fn allow_shared(&self, state: &SharedBytes, function: *mut CUfunc_st, bytes: u32) -> Result<()> {
+        state.allow(self, function, bytes)
+    }
+}

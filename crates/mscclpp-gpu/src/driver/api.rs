@@ -1,0 +1,269 @@
+//! What a platform with a GPU driver gives: the driver's types and entry points, and what differs from platform to
+//! platform. All else is written once, in this folder, for any of them.
+
+use std::{ffi::c_int, sync::Arc};
+
+use mscclpp_gpu_sys::LoadError;
+use parking_lot::Mutex;
+
+use super::{
+    captures::Captures,
+    device::{Device, no_flush},
+    entries::Entries,
+    stream::Stream,
+};
+use crate::{
+    DevicePtr, GpuDirect, GpuProperties, KernelParameter, KernelSource, MemoryExport, Platform, Result,
+    backend::{MemoryBackend, ModuleBackend},
+    memory::ExportHandle,
+};
+
+/// A driver: the table of its functions, of which there is one in a process.
+pub(crate) trait Api: Sync + Sized + 'static {
+    const PLATFORM: Platform;
+    /// What to say where the driver finds no device.
+    const NO_DEVICE: &'static str;
+    const WHY_NO_PEER_ACCESS: &'static str;
+
+    /// What to say where the driver is too old to make a dmabuf.
+    const NO_DMA_BUF: &'static str;
+    /// What to add where a range is not inside one allocation.
+    const ON_SEVERAL_ALLOCATIONS: &'static str;
+    /// What to say of the names that a module has, where they are not known.
+    const NAMES_UNKNOWN: &'static str;
+    /// Whether the driver may unload a module while its kernels run.
+    const LAUNCHES_KEEP_MODULES: bool;
+
+    const STREAM_NON_BLOCKING: u32;
+    const EVENT_DEFAULT: u32;
+    const EVENT_DISABLE_TIMING: u32;
+    const CAPTURE_NONE: u32;
+    const CAPTURE_ACTIVE: u32;
+    const CAPTURE_THREAD_LOCAL: u32;
+    const CAPTURE_RELAXED: u32;
+    const USER_OBJECT_NO_DESTRUCTOR_SYNC: u32;
+    const GRAPH_USER_OBJECT_MOVE: u32;
+    const MULTIPROCESSOR_COUNT: u32;
+    const NATIVE_ATOMICS: u32;
+    const IPC_LAZY_PEER_ACCESS: u32;
+    const POINTER_MEMORY_TYPE: u32;
+    const POINTER_DEVICE_ORDINAL: u32;
+    const RANGE_HANDLE_DMA_BUF: u32;
+    /// Page-locked, mapped into every device, and coherent with them while kernels run.
+    const HOST_MEMORY: u32;
+
+    type Code: Code;
+    const PEER_ACCESS_ALREADY_ENABLED: Self::Code;
+    /// For one device that does not reach another.
+    const NO_PEER_ACCESS: &'static [Self::Code];
+    /// For an address that the driver does not know.
+    const UNKNOWN_ADDRESS: &'static [Self::Code];
+    /// For a symbol that a module does not have.
+    const NO_SYMBOL: &'static [Self::Code];
+
+    /// What a thread has one of: a context, or the number of a device.
+    type Context: Copy + Eq;
+    /// What a thread has that has none.
+    const NO_CONTEXT: Self::Context;
+    type Address: Address;
+    /// What the handles point to, which is the driver's own.
+    type Stream;
+    type Event;
+    type Graph;
+    type GraphNode;
+    type GraphExec;
+    type UserObject;
+    type Module;
+    type Function;
+    /// What only this platform's devices have.
+    type Extra: Send + Sync;
+    /// What only this platform's modules have.
+    type ModuleState: Default + Send + Sync;
+
+    /// The library of this process, not initialised.
+    fn load() -> Result<&'static Self, LoadError>;
+    /// The name under which it was found.
+    fn path(&self) -> &str;
+    fn entries(&self) -> &'static Entries<Self>;
+    fn process() -> &'static Process<Self>;
+
+    /// What to do, where the driver's words do not say it.
+    fn hint(code: Self::Code) -> Option<&'static str>;
+    /// Takes the thread's last failed result away, where the driver keeps one. It was an answer, or is told by an error.
+    fn forget(&self) {}
+
+    /// The driver's handle of device number `id`.
+    fn device(&self, id: usize) -> Result<c_int>;
+    /// The number of the calling thread's device.
+    fn current_device(&self) -> Result<usize>;
+    fn compute_capability(&self, _device: c_int) -> Result<Option<(u32, u32)>> {
+        Ok(None)
+    }
+    /// What makes the device the thread's. It is retained until [`Api::release`].
+    fn retain(&self, device: c_int) -> Result<Self::Context>;
+    fn release(&self, _device: c_int) {}
+    /// Finds out what only this platform's devices have, and how their memory can be shared, which goes to `properties`. The
+    /// device is the thread's.
+    fn extra(&'static self, device: c_int, properties: &mut GpuProperties) -> Result<Self::Extra>;
+
+    /// Submits a copy. With the name of the function that does it.
+    ///
+    /// # Safety
+    /// As [`crate::Stream::copy`]; the stream lives.
+    unsafe fn copy(
+        &self,
+        direction: Direction,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: u64,
+        stream: *mut Self::Stream,
+    ) -> (&'static str, Self::Code);
+    /// # Safety
+    /// As [`crate::Stream::write_u64`]; `dst` is a multiple of 8.
+    unsafe fn write_u64(stream: &Stream<Self>, dst: DevicePtr, value: u64) -> Result<()>;
+    /// # Safety
+    /// As [`crate::Stream::write_u64`]; the addresses are multiples of 8.
+    unsafe fn write_two_at_once(_stream: &Stream<Self>, _values: [(DevicePtr, u64); 2]) -> Result<bool> {
+        Ok(false)
+    }
+    /// What is wrong with a stream that is one of `context`, and not of `device`.
+    fn stream_of_another(context: Self::Context, device: &str) -> String;
+
+    /// Not yet zeroed.
+    fn allocate(device: &'static Device<Self>, bytes: u64) -> Result<Box<dyn MemoryBackend>>;
+    fn import(
+        device: &'static Device<Self>,
+        handle: &ExportHandle,
+        size: u64,
+    ) -> Result<Box<dyn MemoryBackend>>;
+    /// # Safety
+    /// The range is live memory of this process.
+    unsafe fn export(device: &'static Device<Self>, ptr: DevicePtr, len: u64) -> Result<MemoryExport>;
+    /// # Safety
+    /// The range is live memory of `owner`, another device, in this process.
+    unsafe fn enable_access(
+        device: &'static Device<Self>,
+        owner: &'static Device<Self>,
+        ptr: DevicePtr,
+        len: u64,
+    ) -> Result<()>;
+    fn gpu_direct(device: &Device<Self>) -> Result<GpuDirect>;
+    fn flush_gpu_direct_writes(device: &Device<Self>, _to_all_devices: bool) -> Result<()> {
+        Err(no_flush(device))
+    }
+
+    fn load_module(
+        device: &'static Device<Self>,
+        source: &KernelSource<'_>,
+    ) -> Result<Arc<dyn ModuleBackend>>;
+    /// # Safety
+    /// See [`crate::Module::load_binary`].
+    unsafe fn load_binary(
+        device: &'static Device<Self>,
+        name: &str,
+        binary: &[u8],
+    ) -> Result<Arc<dyn ModuleBackend>>;
+    /// Makes a function ready to be launched. Its parameters, where the driver knows them. The device is the thread's.
+    fn prepare(&self, _name: &str, _function: *mut Self::Function) -> Result<Option<Vec<KernelParameter>>> {
+        Ok(None)
+    }
+    /// Lets launches of a function have so much dynamic shared memory. The device is the thread's.
+    fn allow_shared(
+        &self,
+        _state: &Self::ModuleState,
+        _function: *mut Self::Function,
+        _bytes: u32,
+    ) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What the functions of a driver return. Any value may come: newer drivers have codes that this crate does not know.
+pub(crate) trait Code: Copy + Eq + 'static {
+    const SUCCESS: Self;
+    const NOT_READY: Self;
+    /// At the end of the process the driver may be gone already.
+    const DEINITIALIZED: Self;
+    const NOT_FOUND: Self;
+    fn number(self) -> u32;
+    /// Its name, if this crate knows it: the driver, which need not be there, is not asked.
+    fn name(self) -> Option<&'static str>;
+}
+
+/// Implements [`Code`] for a code that has these names.
+macro_rules! code {
+    ($code:ty) => {
+        impl $crate::driver::api::Code for $code {
+            const SUCCESS: Self = Self::SUCCESS;
+            const NOT_READY: Self = Self::NOT_READY;
+            const DEINITIALIZED: Self = Self::DEINITIALIZED;
+            const NOT_FOUND: Self = Self::NOT_FOUND;
+
+            fn number(self) -> u32 {
+                self.0
+            }
+
+            fn name(self) -> Option<&'static str> {
+                self.name()
+            }
+        }
+    };
+}
+pub(crate) use code;
+
+/// A device address, as the driver takes it.
+pub(crate) trait Address: Copy {
+    fn of(ptr: DevicePtr) -> Self;
+    fn ptr(self) -> DevicePtr;
+}
+
+impl Address for u64 {
+    fn of(ptr: DevicePtr) -> Self {
+        ptr.0
+    }
+
+    fn ptr(self) -> DevicePtr {
+        DevicePtr(self)
+    }
+}
+
+impl Address for *mut std::ffi::c_void {
+    fn of(ptr: DevicePtr) -> Self {
+        ptr.as_mut_ptr()
+    }
+
+    fn ptr(self) -> DevicePtr {
+        DevicePtr::from_ptr(self)
+    }
+}
+
+/// From where to where a copy goes.
+#[derive(Clone, Copy)]
+pub(crate) enum Direction {
+    /// Wherever the addresses are.
+    Any,
+    FromHost,
+    ToHost,
+}
+
+/// A handle of the driver.
+pub(crate) struct Handle<T>(pub(crate) *mut T);
+
+// SAFETY: the driver's functions may be called with a handle from any thread; it is never dereferenced here.
+unsafe impl<T> Send for Handle<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Handle<T> {}
+
+/// What a process has of a platform.
+pub(crate) struct Process<D: Api> {
+    /// The devices opened so far. They live as long as the process: others may be using them.
+    pub(crate) devices: Mutex<Vec<&'static Device<D>>>,
+    /// Not those of a device: a capture may span devices.
+    pub(crate) captures: Captures,
+}
+
+impl<D: Api> Process<D> {
+    pub(crate) const fn new() -> Self {
+        Self { devices: Mutex::new(Vec::new()), captures: Captures::new() }
+    }
+}

@@ -1,0 +1,73 @@
+use std::any::Any;
+
+use super::{
+    api::{Api, Code, Handle},
+    device::Device,
+    entries::Entry,
+    failure::{check, log_failure},
+};
+use crate::{Error, Result, backend::EventBackend};
+
+pub(crate) struct Event<D: Api> {
+    device: &'static Device<D>,
+    raw: Handle<D::Event>,
+}
+
+impl<D: Api> Event<D> {
+    pub(crate) fn create(device: &'static Device<D>, with_timing: bool) -> Result<Self> {
+        let flags = if with_timing { D::EVENT_DEFAULT } else { D::EVENT_DISABLE_TIMING };
+        let Entry(name, create) = device.entries().event_create;
+        let _entered = device.context.enter()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: `raw` is valid for the write; the device is the thread's.
+        check(device.driver(), unsafe { create(&raw mut raw, flags) }, name)?;
+        Ok(Self { device, raw: Handle(raw) })
+    }
+
+    pub(super) fn handle(&self) -> *mut D::Event {
+        self.raw.0
+    }
+}
+
+/// The event behind the trait, unless it is one of another platform.
+pub(super) fn event_of<D: Api>(event: &dyn EventBackend) -> Result<&Event<D>> {
+    (event as &dyn Any)
+        .downcast_ref()
+        .ok_or_else(|| Error::InvalidArgument("the event is one of another platform".to_owned()))
+}
+
+impl<D: Api> EventBackend for Event<D> {
+    fn query(&self) -> Result<bool> {
+        let _entered = self.device.context.enter()?;
+        let driver = self.device.driver();
+        let Entry(name, query) = self.device.entries().event_query;
+        // SAFETY: the event lives as long as `self`.
+        let result = unsafe { query(self.handle()) };
+        if result == D::Code::NOT_READY {
+            driver.forget();
+            return Ok(false);
+        }
+        check(driver, result, name).map(|()| true)
+    }
+
+    fn elapsed_ms(&self, start: &dyn EventBackend) -> Result<f32> {
+        let start: &Self = event_of(start)?;
+        let _entered = self.device.context.enter()?;
+        let Entry(name, elapsed_time) = self.device.entries().event_elapsed_time;
+        let mut elapsed = 0.0;
+        // SAFETY: both events live; `elapsed` is valid for the write.
+        let result = unsafe { elapsed_time(&raw mut elapsed, start.handle(), self.handle()) };
+        let advice = "both events must be recorded, complete and made with timing";
+        check(self.device.driver(), result, format_args!("{name} ({advice})"))?;
+        Ok(elapsed)
+    }
+}
+
+impl<D: Api> Drop for Event<D> {
+    fn drop(&mut self) {
+        let Some(_entered) = self.device.context.enter_to_drop() else { return };
+        let Entry(name, destroy) = self.device.entries().event_destroy;
+        // SAFETY: made by `create`, destroyed once; the driver frees it when its work is complete.
+        log_failure(self.device.driver(), unsafe { destroy(self.handle()) }, name);
+    }
+}

@@ -1,0 +1,332 @@
+use std::{
+    any::Any,
+    ffi::c_void,
+    ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+
+use super::{
+    DriverStream,
+    api::{Address, Api, Code, Direction, Handle},
+    bookkeeping::capture_of,
+    captures::{CaptureId, Given},
+    context::Context,
+    device::Device,
+    entries::Entry,
+    event::{Event, event_of},
+    failure::{check, failure, log_failure},
+    foreign::Number,
+    graph::Graph,
+    in_use::InUse,
+};
+use crate::{
+    DevicePtr, Error, Owner, Result,
+    backend::{EventBackend, GraphBackend, StreamBackend},
+};
+
+pub(crate) struct Stream<D: Api> {
+    pub(crate) device: &'static Device<D>,
+    raw: Handle<D::Stream>,
+    owned: bool,
+    pub(super) in_use: InUse<Event<D>>,
+    /// Whether others have its handle, or it waited for an event: they may capture it.
+    pub(super) is_known: AtomicBool,
+    /// The capture that was begun through this value and has not been ended through it.
+    capture: Mutex<Option<CaptureId>>,
+    given: Mutex<Given>,
+}
+
+/// `CU_STREAM_LEGACY` and `hipStreamLegacy`, the default stream, as null is.
+const LEGACY_HANDLE: usize = 1;
+/// These and `CU_STREAM_PER_THREAD` and `hipStreamPerThread` are handles too, of whatever device is the thread's.
+const LAST_SPECIAL_HANDLE: usize = 2;
+
+/// A non-blocking stream of the thread's device, owned by nobody.
+pub(super) fn create_raw<D: Api>(context: &Context<D>) -> Result<Handle<D::Stream>> {
+    let Entry(name, create) = context.entries.stream_create;
+    let mut raw = ptr::null_mut();
+    // SAFETY: `raw` is valid for the write; the caller made the device the thread's.
+    check(context.driver, unsafe { create(&raw mut raw, D::STREAM_NON_BLOCKING) }, name)?;
+    Ok(Handle(raw))
+}
+
+impl<D: Api> Stream<D> {
+    pub(super) fn create(device: &'static Device<D>) -> Result<Self> {
+        let _entered = device.context.enter()?;
+        Ok(Self::new(device, create_raw(&device.context)?, true))
+    }
+
+    fn new(device: &'static Device<D>, raw: Handle<D::Stream>, owned: bool) -> Self {
+        Self {
+            device,
+            raw,
+            owned,
+            in_use: InUse::default(),
+            is_known: AtomicBool::new(!owned),
+            capture: Mutex::default(),
+            given: Mutex::default(),
+        }
+    }
+
+    pub(super) fn default_of(device: &'static Device<D>) -> Self {
+        Self::new(device, Handle(ptr::null_mut()), false)
+    }
+
+    /// The value for somebody's stream, the same for each call if the driver tells streams apart (CUDA 12, ROCm 7.1).
+    ///
+    /// # Safety
+    /// `raw` is a live stream, and stays so as long as the value is used.
+    pub(super) unsafe fn of_others(device: &'static Device<D>, raw: *mut c_void) -> Result<Arc<Self>> {
+        if raw as usize <= LEGACY_HANDLE {
+            return Ok(device.the_default_stream());
+        }
+        // SAFETY: the caller's promise.
+        let wrap = || unsafe { Self::wrap(device, raw.cast()) };
+        let get_id = device.entries().stream_get_id.filter(|_| raw as usize > LAST_SPECIAL_HANDLE);
+        let Some(Entry(name, get_id)) = get_id else { return wrap().map(Arc::new) };
+        let number = {
+            let _bound = device.context.bind()?;
+            // SAFETY: the caller promises a live stream.
+            match unsafe { capture_of(&device.context, raw.cast()) } {
+                // To ask for the stream's own number would break the capture.
+                Some((capture, _)) => Number::Capture(capture),
+                None => {
+                    let mut number = 0;
+                    // SAFETY: the caller promises a live stream; `number` is valid for the write.
+                    check(device.driver(), unsafe { get_id(raw.cast(), &raw mut number) }, name)?;
+                    Number::Stream(number)
+                }
+            }
+        };
+        device.foreign.get(raw as usize, number, &device.left_behind, wrap)
+    }
+
+    /// # Safety
+    /// `raw` is a live stream, and stays so.
+    unsafe fn wrap(device: &'static Device<D>, raw: *mut D::Stream) -> Result<Self> {
+        if raw as usize > LAST_SPECIAL_HANDLE {
+            let Entry(name, get_context) = device.entries().stream_get_context;
+            let _entered = device.context.enter()?;
+            let mut context = D::NO_CONTEXT;
+            // SAFETY: the caller promises a live stream; `context` is valid for the write.
+            check(device.driver(), unsafe { get_context(raw, &raw mut context) }, name)?;
+            if context != device.context.raw() {
+                let why = D::stream_of_another(context, &device.to_string());
+                return Err(Error::InvalidArgument(format!("stream {raw:p} is {why}")));
+            }
+        }
+        Ok(Self::new(device, Handle(raw), false))
+    }
+
+    /// The stream behind the trait, unless it is one of another platform.
+    pub(crate) fn of(stream: &dyn StreamBackend) -> Result<&Self> {
+        (stream as &dyn Any)
+            .downcast_ref()
+            .ok_or_else(|| Error::InvalidArgument("the stream is one of another platform".to_owned()))
+    }
+
+    pub(crate) fn handle(&self) -> *mut D::Stream {
+        self.raw.0
+    }
+
+    /// Submits one operation. Submissions may be part of a capture, so they leave the capture mode alone.
+    pub(crate) fn submit(&self, call: impl FnOnce(&D) -> (&'static str, D::Code)) -> Result<()> {
+        let _bound = self.device.context.bind()?;
+        let (operation, result) = call(self.device.driver());
+        check(self.device.driver(), result, operation)
+    }
+
+    /// Submits one operation by one of the entry points that all drivers have.
+    pub(super) fn call<F: Copy>(&self, entry: &Entry<F>, call: impl FnOnce(F) -> D::Code) -> Result<()> {
+        self.submit(|_| (entry.0, call(entry.1)))
+    }
+
+    /// The number of the last launch that keeps something; zero if nothing is kept.
+    pub(super) fn last_launch(&self) -> u64 {
+        self.in_use.last_launch()
+    }
+
+    /// The stream was found idle after launch number `last_launch`.
+    pub(super) fn release(&self, last_launch: u64) {
+        self.in_use.release(last_launch);
+        // Not on the streams of transports, which launch nothing: what is dropped may wait for the thread that asked.
+        if last_launch > 0 || self.handle().is_null() {
+            self.device.left_behind.sweep();
+            D::process().captures.sweep();
+        }
+    }
+
+    /// Drops what its launches needed, if it is idle.
+    pub(super) fn sweep(&self) {
+        self.in_use.sweep(self);
+    }
+
+    /// It was just given a launch, of a kernel or a graph, which needs `owners`. A graph of it also needs `modules`, whose
+    /// code it runs.
+    pub(crate) fn keep(&self, owners: &[Owner], modules: &[Owner]) {
+        if !D::process().captures.note(self, &self.given, owners, modules) {
+            self.in_use.add(self, owners);
+        }
+    }
+}
+
+fn is_word(dst: DevicePtr) -> Result<()> {
+    match dst.0.is_multiple_of(8) {
+        true => Ok(()),
+        false => Err(Error::InvalidArgument(format!("write_u64: {dst:?} is no multiple of 8"))),
+    }
+}
+
+impl<D: Api> StreamBackend for Stream<D> {
+    fn raw(&self) -> *mut c_void {
+        self.is_known.store(true, Ordering::Relaxed);
+        self.handle().cast()
+    }
+
+    fn in_use(&self) -> Vec<Owner> {
+        self.in_use.owners()
+    }
+
+    fn take_failed(&self) -> Vec<Owner> {
+        self.in_use.take_failed()
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        let Entry(name, synchronize) = self.device.entries().stream_synchronize;
+        let launches = self.in_use.last_launch();
+        {
+            let _entered = self.device.context.enter()?;
+            // SAFETY: the stream lives.
+            check(self.device.driver(), unsafe { synchronize(self.handle()) }, name)?;
+        }
+        self.release(launches);
+        Ok(())
+    }
+
+    fn query(&self) -> Result<bool> {
+        let driver = self.device.driver();
+        let Entry(name, query) = self.device.entries().stream_query;
+        let launches = self.in_use.last_launch();
+        let result = {
+            let _entered = self.device.context.enter()?;
+            // SAFETY: the stream lives.
+            unsafe { query(self.handle()) }
+        };
+        if result == D::Code::SUCCESS {
+            self.release(launches);
+            Ok(true)
+        } else if result == D::Code::NOT_READY {
+            driver.forget();
+            Ok(false)
+        } else {
+            Err(failure(driver, result, name))
+        }
+    }
+
+    unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller promises both ranges until the copy is complete.
+        self.submit(|driver| unsafe { driver.copy(Direction::Any, dst, src, bytes, self.handle()) })
+    }
+
+    unsafe fn fill(&self, dst: DevicePtr, bytes: u64, value: u8) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller promises the range until the fill is complete.
+        self.call(&self.device.entries().memset_d8_async, |set| unsafe {
+            set(D::Address::of(dst), value, bytes as usize, self.handle())
+        })
+    }
+
+    unsafe fn write_u64(&self, dst: DevicePtr, value: u64) -> Result<()> {
+        is_word(dst)?;
+        // SAFETY: the caller's promise.
+        unsafe { D::write_u64(self, dst, value) }
+    }
+
+    unsafe fn write_two_at_once(&self, values: [(DevicePtr, u64); 2]) -> Result<bool> {
+        values.iter().try_for_each(|(dst, _)| is_word(*dst))?;
+        // SAFETY: the caller's promise.
+        unsafe { D::write_two_at_once(self, values) }
+    }
+
+    fn record(&self, event: &Arc<dyn EventBackend>) -> Result<()> {
+        self.record_event(event_of(&**event)?)
+    }
+
+    fn wait_event(&self, event: &Arc<dyn EventBackend>) -> Result<()> {
+        let event: &Event<D> = event_of(&**event)?;
+        self.is_known.store(true, Ordering::Relaxed);
+        // SAFETY: both live; the driver keeps what was recorded even if the event is destroyed.
+        self.call(&self.device.entries().stream_wait_event, |wait| unsafe {
+            wait(self.handle(), event.handle(), 0)
+        })
+    }
+
+    fn begin_capture(&self) -> Result<()> {
+        if self.handle() as usize <= LAST_SPECIAL_HANDLE {
+            return Err(Error::InvalidArgument(
+                "a default stream cannot be captured; use Gpu::stream".to_owned(),
+            ));
+        }
+        // Asked first: a call that the driver refuses would end the capture in progress.
+        if self.is_capturing()? {
+            return Err(Error::InvalidArgument("the stream is capturing already".to_owned()));
+        }
+        self.is_known.store(true, Ordering::Relaxed);
+        // SAFETY: the stream lives.
+        self.call(&self.device.entries().stream_begin_capture, |begin| unsafe {
+            begin(self.handle(), D::CAPTURE_THREAD_LOCAL)
+        })?;
+        if let Some((id, _)) = self.capture() {
+            D::process().captures.begin(id);
+            *self.capture.lock() = Some(id);
+        }
+        Ok(())
+    }
+
+    fn end_capture(&self) -> Result<Arc<dyn GraphBackend>> {
+        if self.handle() as usize <= LAST_SPECIAL_HANDLE || !self.is_capturing()? {
+            return Err(Error::InvalidArgument("the stream is not capturing".to_owned()));
+        }
+        // It may have been begun through another value of the same stream.
+        let begun_here = self.capture.lock().take();
+        let id = self.capture().map(|(id, _)| id).or(begun_here);
+        let needs = id.map(|id| D::process().captures.end(id)).unwrap_or_default();
+        let mut graph = ptr::null_mut();
+        // SAFETY: the stream lives; `graph` is valid for the write.
+        self.call(&self.device.entries().stream_end_capture, |end| unsafe {
+            end(self.handle(), &raw mut graph)
+        })?;
+        // SAFETY: the graph was made by the capture and is given away here.
+        Ok(Arc::new(unsafe { Graph::instantiate(self.device, graph, needs)? }))
+    }
+}
+
+impl<D: Api> Drop for Stream<D> {
+    fn drop(&mut self) {
+        let needed = self.in_use.take_all();
+        if !needed.is_empty() {
+            self.device.left_behind.take_over(self, needed);
+        }
+        // One that somebody else ended, or nobody: if it went on, its graph would not be ours.
+        if let Some(id) = self.capture.get_mut().take() {
+            D::process().captures.end(id);
+        }
+        if !self.owned {
+            return;
+        }
+        let Some(_entered) = self.device.context.enter_to_drop() else { return };
+        let Entry(name, destroy) = self.device.entries().stream_destroy;
+        // SAFETY: made by `create`, destroyed once; work still in it goes on.
+        log_failure(self.device.driver(), unsafe { destroy(self.handle()) }, name);
+    }
+}

@@ -1,0 +1,251 @@
+//! The HIP runtime, as [`crate::driver`] needs it.
+
+use std::{
+    ffi::{CStr, c_int, c_void},
+    sync::{Arc, Once, OnceLock},
+};
+
+use mscclpp_gpu_sys::{
+    LoadError,
+    hip::{self, DeviceProperties, Hip, HipResult},
+};
+
+use super::{Device, compiler, hint, memory, memory::Freer, module};
+use crate::{
+    DevicePtr, ExportKinds, GpuDirect, GpuProperties, KernelSource, MemoryExport, Platform, Result,
+    WritesOrdering,
+    backend::{MemoryBackend, ModuleBackend},
+    driver::{
+        api::{Api, Direction, Process, code},
+        device::attribute,
+        entries::{Entries, entries},
+        export,
+        failure::check,
+        platform::ordinal,
+        stream::Stream,
+    },
+    memory::ExportHandle,
+};
+
+/// What only HIP's devices have.
+pub(crate) struct Extra {
+    /// What hiprtc compiles for, such as `gfx942:sramecc+:xnack-`.
+    architecture: String,
+    pub(super) freer: Freer,
+}
+
+code!(HipResult);
+
+impl Api for Hip {
+    const PLATFORM: Platform = Platform::Hip;
+    const NO_DEVICE: &'static str = "the HIP runtime finds no device; see `rocminfo` and HIP_VISIBLE_DEVICES";
+    const WHY_NO_PEER_ACCESS: &'static str =
+        "the HIP runtime reports no peer access between them; see `rocm-smi --showtopo`";
+    const NO_DMA_BUF: &'static str = "this release of ROCm has no hipMemGetHandleForAddressRange";
+    const ON_SEVERAL_ALLOCATIONS: &'static str = "";
+    const NAMES_UNKNOWN: &'static str = "HIP does not say what";
+    const LAUNCHES_KEEP_MODULES: bool = true;
+
+    const STREAM_NON_BLOCKING: u32 = hip::STREAM_NON_BLOCKING;
+    const EVENT_DEFAULT: u32 = hip::EVENT_DEFAULT;
+    const EVENT_DISABLE_TIMING: u32 = hip::EVENT_DISABLE_TIMING;
+    const CAPTURE_NONE: u32 = hip::CAPTURE_STATUS_NONE;
+    const CAPTURE_ACTIVE: u32 = hip::CAPTURE_STATUS_ACTIVE;
+    const CAPTURE_THREAD_LOCAL: u32 = hip::CAPTURE_MODE_THREAD_LOCAL;
+    const CAPTURE_RELAXED: u32 = hip::CAPTURE_MODE_RELAXED;
+    const USER_OBJECT_NO_DESTRUCTOR_SYNC: u32 = hip::USER_OBJECT_NO_DESTRUCTOR_SYNC;
+    const GRAPH_USER_OBJECT_MOVE: u32 = hip::GRAPH_USER_OBJECT_MOVE;
+    const MULTIPROCESSOR_COUNT: u32 = hip::ATTRIBUTE_MULTIPROCESSOR_COUNT;
+    const NATIVE_ATOMICS: u32 = hip::P2P_NATIVE_ATOMIC_SUPPORTED;
+    const IPC_LAZY_PEER_ACCESS: u32 = hip::IPC_LAZY_ENABLE_PEER_ACCESS;
+    const POINTER_MEMORY_TYPE: u32 = hip::POINTER_MEMORY_TYPE;
+    const POINTER_DEVICE_ORDINAL: u32 = hip::POINTER_DEVICE_ORDINAL;
+    const RANGE_HANDLE_DMA_BUF: u32 = hip::RANGE_HANDLE_DMA_BUF;
+    const HOST_MEMORY: u32 = hip::HOST_MALLOC_PORTABLE | hip::HOST_MALLOC_MAPPED | hip::HOST_MALLOC_COHERENT;
+
+    type Code = HipResult;
+    const PEER_ACCESS_ALREADY_ENABLED: HipResult = HipResult::PEER_ACCESS_ALREADY_ENABLED;
+    const NO_PEER_ACCESS: &'static [HipResult] =
+        &[HipResult::PEER_ACCESS_UNSUPPORTED, HipResult::INVALID_DEVICE];
+    const UNKNOWN_ADDRESS: &'static [HipResult] =
+        &[HipResult::INVALID_VALUE, HipResult::INVALID_DEVICE_POINTER];
+    /// Releases of ROCm differ in which of these it is.
+    const NO_SYMBOL: &'static [HipResult] = &[HipResult::NOT_FOUND, HipResult::INVALID_VALUE];
+
+    type Context = c_int;
+    const NO_CONTEXT: c_int = -1;
+    type Address = hip::Pointer;
+    type Stream = c_void;
+    type Event = c_void;
+    type Graph = c_void;
+    type GraphNode = c_void;
+    type GraphExec = c_void;
+    type UserObject = c_void;
+    type Module = c_void;
+    type Function = c_void;
+    type Extra = Extra;
+    type ModuleState = ();
+
+    fn load() -> Result<&'static Self, LoadError> {
+        Self::load()
+    }
+
+    fn path(&self) -> &str {
+        self.path()
+    }
+
+    fn entries(&self) -> &'static Entries<Self> {
+        static ENTRIES: OnceLock<Entries<Hip>> = OnceLock::new();
+        ENTRIES.get_or_init(|| {
+            entries! { self, "hip",
+                get_error_name: "hipDrvGetErrorName" = get_error_name,
+                get_error_string: "hipDrvGetErrorString" = get_error_string,
+                get_device_count: "hipGetDeviceCount" = get_device_count,
+                get_current: "hipGetDevice" = get_device,
+                set_current: "hipSetDevice" = set_device,
+                synchronize: "hipDeviceSynchronize" = device_synchronize,
+                enable_peer_access: "hipDeviceEnablePeerAccess" = device_enable_peer_access,
+                host_alloc: "hipHostMalloc" = host_malloc,
+                host_free: "hipHostFree" = host_free,
+                host_get_device_pointer: "hipHostGetDevicePointer" = host_get_device_pointer,
+                stream_create: "hipStreamCreateWithFlags" = stream_create_with_flags,
+                stream_get_context: "hipStreamGetDevice" = stream_get_device,
+                event_create: "hipEventCreateWithFlags" = event_create_with_flags,
+                graph_instantiate: "hipGraphInstantiateWithFlags" = graph_instantiate_with_flags,
+                launch_kernel: "hipModuleLaunchKernel" = module_launch_kernel,
+                launch_cooperative_kernel: "hipModuleLaunchCooperativeKernel" = module_launch_cooperative_kernel,
+                occupancy_max_active_blocks_per_multiprocessor: "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor"
+                    = occupancy_max_active_blocks_per_multiprocessor,
+            }
+        })
+    }
+
+    fn process() -> &'static Process<Self> {
+        static PROCESS: Process<Hip> = Process::new();
+        &PROCESS
+    }
+
+    fn hint(code: HipResult) -> Option<&'static str> {
+        hint::hint(code)
+    }
+
+    fn forget(&self) {
+        // SAFETY: it takes nothing. It gives the result that it takes away.
+        let _known = unsafe { (self.get_last_error)() };
+    }
+
+    /// HIP takes the number itself.
+    fn device(&self, id: usize) -> Result<c_int> {
+        ordinal(id)
+    }
+
+    fn current_device(&self) -> Result<usize> {
+        let mut current = 0;
+        // SAFETY: `current` is valid for the write.
+        check(self, unsafe { (self.get_device)(&raw mut current) }, "hipGetDevice")?;
+        Ok(usize::try_from(current).unwrap_or(0))
+    }
+
+    fn retain(&self, device: c_int) -> Result<c_int> {
+        Ok(device)
+    }
+
+    fn extra(&'static self, device: c_int, properties: &mut GpuProperties) -> Result<Extra> {
+        static WARNED: Once = Once::new();
+        WARNED.call_once(|| {
+            tracing::warn!(
+                target: "mscclpp::gpu", runtime = self.path(),
+                "the HIP platform has been compiled and tested without a GPU: no AMD GPU has run it; see docs/src/hip.md"
+            );
+        });
+        properties.export_kinds = ExportKinds { ipc_handle: true, ..ExportKinds::default() };
+        // What no attribute tells.
+        let mut all = Box::<DeviceProperties>::default();
+        // SAFETY: `all` is valid for the write, and larger than what is written.
+        let result = unsafe { (self.get_device_properties)(&raw mut *all, device) };
+        check(self, result, "hipGetDevicePropertiesR0600")?;
+        let architecture = CStr::from_bytes_until_nul(&all.gcn_arch_name).unwrap_or_default();
+        let architecture = architecture.to_string_lossy().into_owned();
+        tracing::debug!(target: "mscclpp::gpu", ?properties, architecture, "opening a HIP device");
+        Ok(Extra { architecture, freer: Freer::default() })
+    }
+
+    unsafe fn copy(
+        &self,
+        _direction: Direction,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: u64,
+        stream: hip::Stream,
+    ) -> (&'static str, HipResult) {
+        let (dst, src) = (dst.as_mut_ptr(), src.as_mut_ptr::<c_void>());
+        // SAFETY: the caller's promise.
+        let result = unsafe { (self.memcpy_async)(dst, src, bytes as usize, hip::MEMCPY_DEFAULT, stream) };
+        ("hipMemcpyAsync", result)
+    }
+
+    unsafe fn write_u64(stream: &Stream<Self>, dst: DevicePtr, value: u64) -> Result<()> {
+        // SAFETY: the caller promises the 8 bytes until the write is complete.
+        stream.submit(|hip| unsafe {
+            let write = hip.stream_write_value64;
+            ("hipStreamWriteValue64", write(stream.handle(), dst.as_mut_ptr(), value, 0))
+        })
+    }
+
+    fn stream_of_another(number: c_int, device: &str) -> String {
+        format!("one of device {number}, not of {device}")
+    }
+
+    fn allocate(device: &'static Device, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
+        memory::allocate(device, bytes)
+    }
+
+    fn import(device: &'static Device, handle: &ExportHandle, size: u64) -> Result<Box<dyn MemoryBackend>> {
+        memory::import(device, handle, size)
+    }
+
+    unsafe fn export(device: &'static Device, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
+        let _entered = device.context.enter()?;
+        match export::owner_of(device.driver(), ptr)? {
+            Some(_) => export::export_plain(device.driver(), ptr, len),
+            None => {
+                let reason = "the HIP runtime does not know it as device memory";
+                Err(export::not_exportable(ptr, len, reason))
+            }
+        }
+    }
+
+    unsafe fn enable_access(
+        device: &'static Device,
+        owner: &'static Device,
+        _ptr: DevicePtr,
+        _len: u64,
+    ) -> Result<()> {
+        let _entered = device.context.enter()?;
+        export::enable_peer_access(device, owner)
+    }
+
+    /// Of ordering nothing is claimed: HIP has no attribute that tells.
+    fn gpu_direct(device: &Device) -> Result<GpuDirect> {
+        let which = hip::ATTRIBUTE_DMA_BUF_SUPPORTED;
+        // Releases that do not know the attribute are taken to have no dmabuf.
+        let dma_buf = attribute(device.driver(), device.context.device, which).is_ok_and(|has| has != 0);
+        let writes_ordering = WritesOrdering::None;
+        Ok(GpuDirect { rdma: dma_buf, dma_buf, writes_ordering, host_flush: false, stream_flush: false })
+    }
+
+    fn load_module(device: &'static Device, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
+        let code = compiler::code(device.driver(), source, &device.extra.architecture)?;
+        // SAFETY: hiprtc made it.
+        unsafe { Self::load_binary(device, source.name(), &code) }
+    }
+
+    unsafe fn load_binary(
+        device: &'static Device,
+        name: &str,
+        binary: &[u8],
+    ) -> Result<Arc<dyn ModuleBackend>> {
+        // SAFETY: the caller's promise.
+        Ok(Arc::new(unsafe { module::load(device, name, binary)? }))
+    }
+}

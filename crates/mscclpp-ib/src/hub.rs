@@ -26,7 +26,7 @@ use std::{
 use mscclpp_net::{
     SystemCall, SystemError,
     event_loop::{self, Commands},
-    links::{Acceptor, Address, DataConnection, LinkEvents, Links, Name, Options, Seat},
+    links::{Acceptor, Address, Admission, DataConnection, LinkEvents, Links, Name, Options},
 };
 use mscclpp_verbs_sys::Verbs;
 use parking_lot::{Mutex, RwLock};
@@ -58,7 +58,7 @@ struct Shared {
     links: Mutex<Vec<Weak<LinkState>>>,
     words: Arc<Words>,
     /// The receiving ends that bring tokens, by the endpoints that they connect.
-    inbound: RwLock<BTreeMap<Between, Vec<(u64, SharedReceiver)>>>,
+    inbound: RwLock<BTreeMap<EndpointPair, Vec<(u64, SharedReceiver)>>>,
     commands: Arc<Commands<Command>>,
 }
 
@@ -66,7 +66,7 @@ type SharedReceiver = Arc<Mutex<Receiver>>;
 
 /// An endpoint of this process, and one of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Between {
+pub(crate) struct EndpointPair {
     pub(crate) ours: Name,
     pub(crate) theirs: Name,
 }
@@ -76,7 +76,7 @@ pub(crate) enum Command {
     /// An adapter was opened.
     Adapter(Arc<Adapter>),
     /// A peer opens a queue.
-    Accept(Box<DataConnection>, Seat),
+    Accept(Box<DataConnection>, Admission),
     CloseEndpoint(Name),
     /// A queue was dropped with something under way.
     Drain(Box<Sender>),
@@ -86,11 +86,11 @@ pub(crate) enum Command {
 }
 
 /// Hands queues that peers open to the thread.
-struct Door(Arc<Shared>);
+struct QueueAcceptor(Arc<Shared>);
 
-impl Acceptor for Door {
-    fn accept(&self, connection: DataConnection, seat: Seat) -> Result<(), SystemError> {
-        self.0.commands.send(Command::Accept(Box::new(connection), seat));
+impl Acceptor for QueueAcceptor {
+    fn accept(&self, connection: DataConnection, admission: Admission) -> Result<(), SystemError> {
+        self.0.commands.send(Command::Accept(Box::new(connection), admission));
         Ok(())
     }
 
@@ -110,7 +110,7 @@ impl Hub {
             inbound: RwLock::default(),
             commands: Arc::new(Commands::new()?),
         });
-        let acceptor: Arc<dyn Acceptor> = Arc::new(Door(shared.clone()));
+        let acceptor: Arc<dyn Acceptor> = Arc::new(QueueAcceptor(shared.clone()));
         let options = Options { thread: "mscclpp-ib-link", acceptor: Some(acceptor), ..Options::default() };
         let links = Links::start(PROTOCOL, options)?;
         let service = service::Service::new(shared.clone())?;
@@ -170,10 +170,10 @@ impl Hub {
     }
 
     /// Takes what has come from the peer, for a thread that waits for it. Whether something had.
-    pub(crate) fn progress_inbound(&self, between: &Between) -> bool {
+    pub(crate) fn progress_inbound(&self, endpoints: &EndpointPair) -> bool {
         let mut has_come = false;
         let inbound = self.shared.inbound.read();
-        for (number, receiver) in inbound.get(between).into_iter().flatten() {
+        for (number, receiver) in inbound.get(endpoints).into_iter().flatten() {
             // Served by another thread now: then that does what there is.
             let Some(mut receiver) = receiver.try_lock() else { continue };
             match receiver.serve_for_waiter() {

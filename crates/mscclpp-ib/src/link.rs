@@ -12,7 +12,7 @@ use mscclpp_net::links::{self, DataConnection, LinkEnd, LinkEvents};
 use crate::{
     adapter::{Adapter, Port, Reliability},
     error::{Error, Result},
-    hub::{Between, Hub},
+    hub::{EndpointPair, Hub},
     ordering::{self, Promise, SignalMode, TokenPlan},
     receiver::Complaint,
     sender::SendQueue,
@@ -121,15 +121,15 @@ impl LinkEvents for LinkState {
 /// A link from an endpoint of this process to a peer's.
 pub(crate) struct IbLink {
     state: Arc<LinkState>,
-    between: Between,
+    ends: EndpointPair,
     link: links::Link,
     hub: Arc<Hub>,
 }
 
 impl IbLink {
-    pub(crate) fn new(state: Arc<LinkState>, between: Between, link: links::Link, hub: Arc<Hub>) -> Self {
+    pub(crate) fn new(state: Arc<LinkState>, ends: EndpointPair, link: links::Link, hub: Arc<Hub>) -> Self {
         hub.watch_link(&state);
-        Self { state, between, link, hub }
+        Self { state, ends, link, hub }
     }
 
     pub(crate) fn state(&self) -> &Arc<LinkState> {
@@ -173,7 +173,7 @@ impl Link for IbLink {
     }
 
     fn progress_inbound(&self) -> bool {
-        self.hub.progress_inbound(&self.between)
+        self.hub.progress_inbound(&self.ends)
     }
 
     fn tell_failure(&self, reason: &str) {

@@ -19,7 +19,7 @@ use crate::{
     adapter::{self, Adapter, Reliability},
     blob::EndpointBlob,
     error::{Error, Result},
-    hub::{Between, Hub},
+    hub::{EndpointPair, Hub},
     link::{IbLink, LinkState, Side},
     nearest::nearest,
     ordering::{self, Mapping, Promise},
@@ -288,8 +288,8 @@ impl InfiniBand {
             target: "mscclpp::conn", device = side.adapter.name(), peer = peer.device, from = %side.port.gid, to = %peer.gid,
             signals = ?mode, "InfiniBand link opened"
         );
-        let between = Between { ours: local.name, theirs: peer.address.name };
-        Ok(IbLink::new(state, between, link, local.hub.clone()))
+        let endpoints = EndpointPair { ours: local.name, theirs: peer.address.name };
+        Ok(IbLink::new(state, endpoints, link, local.hub.clone()))
     }
 }
 

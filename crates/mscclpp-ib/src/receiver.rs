@@ -9,8 +9,8 @@
 //! Each number takes a receive. The adapter reports it once everything that the peer sent before is in place. A
 //! thread then stores the value with release order.
 
-mod assists;
 mod complaint;
+mod waiter_polls;
 
 use std::{
     io::Write,
@@ -23,23 +23,23 @@ use std::{
     time::Instant,
 };
 
-use mscclpp_net::links::{self, DataConnection, Seat};
+use mscclpp_net::links::{self, Admission, DataConnection};
 use mscclpp_verbs_sys as sys;
 
 use crate::{
     adapter::{Access, Channel, Completion, Cq, Mr, QpSizes, QueuePair, random_psn},
     blob::{Answer, Offer},
     error::{Error, Result},
-    hub::Between,
+    hub::EndpointPair,
     link::Side,
     ordering::{SignalMode, TokenPlan},
     region::{Refusal, Words},
     status::Status,
 };
-use assists::Assists;
+use waiter_polls::WaiterPolls;
 
-pub(crate) use assists::ASSISTED;
 pub(crate) use complaint::Complaint;
+pub(crate) use waiter_polls::LEFT_TO_WAITERS;
 
 /// Selects the token to which the following numbers belong, and stores a value in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,12 +88,12 @@ pub(crate) struct Receiver {
     again: u64,
     told: u64,
     is_telling: bool,
-    assists: Assists,
+    waiter_polls: WaiterPolls,
     /// Nothing that came behind the end counts: what it belongs to may have been lost with the end.
     is_over: bool,
     words: Arc<Words>,
     pub(crate) stream: TcpStream,
-    seat: Option<Seat>,
+    admission: Option<Admission>,
 }
 
 /// What the adapter writes messages into, and reads counts from.
@@ -172,17 +172,17 @@ impl Receiver {
             again: 0,
             told: 0,
             is_telling: false,
-            assists: Assists::new(),
+            waiter_polls: WaiterPolls::new(),
             is_over: false,
             words,
             stream: connection.stream,
-            seat: None,
+            admission: None,
         })
     }
 
-    /// Takes the seat of the peer's connection.
-    pub(crate) fn sit(&mut self, seat: Seat) {
-        self.seat = Some(seat);
+    /// Keeps the admission of the connection over which the peer opened it.
+    pub(crate) fn set_admission(&mut self, admission: Admission) {
+        self.admission = Some(admission);
     }
 
     /// The number of its queue pair.
@@ -195,13 +195,13 @@ impl Receiver {
         self.memory.is_some()
     }
 
-    /// The endpoints that it is between.
-    pub(crate) fn between(&self) -> Option<Between> {
-        self.seat.as_ref().map(|seat| Between { ours: *seat.endpoint(), theirs: *seat.peer() })
+    /// The endpoints that it connects.
+    pub(crate) fn endpoints(&self) -> Option<EndpointPair> {
+        self.admission.as_ref().map(|of| EndpointPair { ours: *of.endpoint(), theirs: *of.peer() })
     }
 
     pub(crate) fn leads_to(&self, endpoint: &links::Name) -> bool {
-        self.seat.as_ref().is_some_and(|seat| seat.endpoint() == endpoint)
+        self.admission.as_ref().is_some_and(|admission| admission.endpoint() == endpoint)
     }
 
     pub(crate) fn side(&self) -> &Side {
@@ -233,21 +233,21 @@ impl Receiver {
     /// Like [`Receiver::serve`], for a thread that waits for a token. It looks once, because the thread calls again if
     /// its token has not come. That the queue is over is said once, by the look that found it: the hub's thread is told.
     pub(crate) fn serve_for_waiter(&mut self) -> Served {
-        self.assists.add();
+        self.waiter_polls.add();
         if self.is_over { Served::All } else { self.serve_with(1) }
     }
 
     /// Whether waiting threads have served it often lately, as the hub's thread asks now.
-    pub(crate) fn is_assisted(&mut self, now: Instant) -> bool {
-        self.assists.are_frequent(now)
+    pub(crate) fn is_polled_by_waiters(&mut self, now: Instant) -> bool {
+        self.waiter_polls.are_frequent(now)
     }
 
     /// What came is refused; the peer is told why.
     pub(crate) fn refuse(&mut self, complaint: Complaint) {
-        if let Some(seat) = self.seat.take() {
+        if let Some(admission) = self.admission.take() {
             let reason =
                 format!("over queue pair {} of {}: {complaint}", self.qp.number(), self.side.adapter.name());
-            seat.refuse(complaint.into(), reason);
+            admission.refuse(complaint.into(), reason);
         }
     }
 

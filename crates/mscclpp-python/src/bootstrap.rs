@@ -19,9 +19,9 @@ use crate::{
     error::{self, OrRaise},
     owned::Owned,
     raw,
+    uint::uint,
     unique_id::PyUniqueId,
     waiting::{self, GivenUp},
-    whole::whole,
 };
 
 /// A job of ranks that exchange bytes. Made by `TcpBootstrap.create`.
@@ -154,7 +154,7 @@ impl PyBootstrap {
         &self,
         py: Python<'_>,
         allData: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = whole)] size: usize,
+        #[pyo3(from_py_with = uint)] size: usize,
         timeout_sec: Option<f64>,
     ) -> PyResult<()> {
         let timeout = timeout_sec.map(waiting::seconds).transpose()?;
@@ -240,8 +240,8 @@ impl PyTcpBootstrap {
     #[allow(non_snake_case, reason = "the public name")]
     fn create(
         py: Python<'_>,
-        #[pyo3(from_py_with = whole)] rank: usize,
-        #[pyo3(from_py_with = whole)] nRanks: usize,
+        #[pyo3(from_py_with = uint)] rank: usize,
+        #[pyo3(from_py_with = uint)] nRanks: usize,
     ) -> PyResult<Py<Self>> {
         if rank >= nRanks {
             return Err(error::misuse(format!("rank is {rank}, but there are only {nRanks} ranks")));
@@ -359,7 +359,7 @@ impl<'py> Message<'py> {
         };
         let number = |name: &str| -> PyResult<Option<usize>> {
             argument(name)?
-                .map(|value| whole(&value))
+                .map(|value| uint(&value))
                 .transpose()
                 .map_err(|e| PyTypeError::new_err(format!("argument '{name}': {}", e.value(args.py()))))
         };

@@ -12,8 +12,8 @@ use crate::{
     error::{self, OrRaise},
     owned::{Held, Owned, closable},
     raw::Bytes,
-    retired::{self, Lent},
-    whole::{whole, whole_or_none},
+    retired::{self, RetireOnDrop},
+    uint::{uint, uint_or_none},
 };
 
 enumeration! {
@@ -30,9 +30,9 @@ enumeration! {
 /// platform the memory is the CPU's, too.
 #[pyclass(name = "RawGpuBuffer", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyRawGpuBuffer {
-    inner: Owned<Lent>,
+    inner: Owned<RetireOnDrop>,
     /// Kept, if arrays were made that know no more of the memory than its address and this object.
-    viewed: OnceLock<Held<Lent>>,
+    viewed: OnceLock<Held<RetireOnDrop>>,
 }
 
 #[pymethods]
@@ -41,7 +41,7 @@ impl PyRawGpuBuffer {
     #[pyo3(signature = (nelems, granularity = PyGranularity::MultiCastMinimum))]
     fn new(
         py: Python<'_>,
-        #[pyo3(from_py_with = whole)] nelems: u64,
+        #[pyo3(from_py_with = uint)] nelems: u64,
         granularity: PyGranularity,
     ) -> PyResult<Self> {
         let _ = granularity;
@@ -50,7 +50,8 @@ impl PyRawGpuBuffer {
             retired::sweep();
             gpu.allocate(nelems)
         });
-        Ok(Self { inner: Owned::new("RawGpuBuffer", Lent(buffer.or_raise()?)), viewed: OnceLock::new() })
+        let inner = Owned::new("RawGpuBuffer", RetireOnDrop(buffer.or_raise()?));
+        Ok(Self { inner, viewed: OnceLock::new() })
     }
 
     /// How many bytes were asked for.
@@ -118,8 +119,8 @@ impl PyRawGpuBuffer {
     fn read<'py>(
         &self,
         py: Python<'py>,
-        #[pyo3(from_py_with = whole)] offset: u64,
-        #[pyo3(from_py_with = whole_or_none)] size: Option<u64>,
+        #[pyo3(from_py_with = uint)] offset: u64,
+        #[pyo3(from_py_with = uint_or_none)] size: Option<u64>,
     ) -> PyResult<Bound<'py, pyo3::types::PyBytes>> {
         let buffer = self.buffer()?;
         let size = size.unwrap_or(buffer.len().saturating_sub(offset));
@@ -133,7 +134,7 @@ impl PyRawGpuBuffer {
 
     /// Copies bytes in.
     #[pyo3(signature = (data, offset = 0))]
-    fn write(&self, py: Python<'_>, data: Bytes, #[pyo3(from_py_with = whole)] offset: u64) -> PyResult<()> {
+    fn write(&self, py: Python<'_>, data: Bytes, #[pyo3(from_py_with = uint)] offset: u64) -> PyResult<()> {
         let buffer = self.buffer()?;
         py.detach(|| buffer.write(offset, &data.0)).or_raise()
     }
@@ -163,4 +164,4 @@ impl PyRawGpuBuffer {
     }
 }
 
-closable!(PyRawGpuBuffer, inner, |Lent(buffer)| format!(" of {} bytes on {}", buffer.len(), buffer.gpu()));
+closable!(PyRawGpuBuffer, inner, |RetireOnDrop(b)| format!(" of {} bytes on {}", b.len(), b.gpu()));

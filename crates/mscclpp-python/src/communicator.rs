@@ -15,8 +15,8 @@ use crate::{
     owned::{Owned, closable},
     semaphore::PySemaphore,
     transport::Flags,
+    uint::{uint, uint_list},
     waiting,
-    whole::{whole, wholes},
 };
 
 /// Exchanges endpoints, memories and semaphores with the other ranks of a job.
@@ -119,8 +119,8 @@ impl PyCommunicator {
     fn register_memory(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = whole)] ptr: u64,
-        #[pyo3(from_py_with = whole)] size: u64,
+        #[pyo3(from_py_with = uint)] ptr: u64,
+        #[pyo3(from_py_with = uint)] size: u64,
         transports: Flags,
     ) -> PyResult<PyRegisteredMemory> {
         PyRegisteredMemory::register(py, self.communicator()?.context(), ptr, size, transports.0)
@@ -132,8 +132,8 @@ impl PyCommunicator {
         &self,
         py: Python<'_>,
         memory: &PyRegisteredMemory,
-        #[pyo3(from_py_with = whole)] remote_rank: usize,
-        #[pyo3(from_py_with = whole)] tag: u32,
+        #[pyo3(from_py_with = uint)] remote_rank: usize,
+        #[pyo3(from_py_with = uint)] tag: u32,
     ) -> PyResult<()> {
         let (communicator, memory) = (self.communicator()?, memory.to_send()?);
         waiting::wait(py, move || communicator.send_memory(&memory, remote_rank, tag))
@@ -143,8 +143,8 @@ impl PyCommunicator {
     #[pyo3(signature = (remote_rank, tag = 0))]
     fn recv_memory(
         &self,
-        #[pyo3(from_py_with = whole)] remote_rank: usize,
-        #[pyo3(from_py_with = whole)] tag: u32,
+        #[pyo3(from_py_with = uint)] remote_rank: usize,
+        #[pyo3(from_py_with = uint)] tag: u32,
     ) -> PyResult<MemoryFuture> {
         let communicator = self.communicator()?;
         let pending = communicator.recv_memory(remote_rank, tag).or_raise()?;
@@ -157,8 +157,8 @@ impl PyCommunicator {
         &self,
         py: Python<'_>,
         local_config: LocalArgument,
-        #[pyo3(from_py_with = whole)] remote_rank: usize,
-        #[pyo3(from_py_with = whole)] tag: u32,
+        #[pyo3(from_py_with = uint)] remote_rank: usize,
+        #[pyo3(from_py_with = uint)] tag: u32,
     ) -> PyResult<ConnectionFuture> {
         self.start_connect(py, local_config, remote_rank, tag)
     }
@@ -170,8 +170,8 @@ impl PyCommunicator {
         &self,
         py: Python<'_>,
         local_config: LocalArgument,
-        #[pyo3(from_py_with = wholes)] remote_ranks: Vec<usize>,
-        #[pyo3(from_py_with = whole)] tag: u32,
+        #[pyo3(from_py_with = uint_list)] remote_ranks: Vec<usize>,
+        #[pyo3(from_py_with = uint)] tag: u32,
     ) -> PyResult<Vec<PyConnection>> {
         let communicator = self.communicator()?;
         let local = local_config.on_this_threads_device(communicator.context())?;
@@ -180,7 +180,7 @@ impl PyCommunicator {
     }
 
     /// Returns when each of `ranks` has called it, or after five seconds: see [`settle`].
-    fn _settle(&self, py: Python<'_>, #[pyo3(from_py_with = wholes)] ranks: Vec<usize>) -> PyResult<()> {
+    fn _settle(&self, py: Python<'_>, #[pyo3(from_py_with = uint_list)] ranks: Vec<usize>) -> PyResult<()> {
         let communicator = self.communicator()?;
         waiting::wait(py, move || settle(&communicator, &ranks))
     }
@@ -192,8 +192,8 @@ impl PyCommunicator {
         &self,
         py: Python<'_>,
         connection: &PyConnection,
-        #[pyo3(from_py_with = whole)] remote_rank: usize,
-        #[pyo3(from_py_with = whole)] tag: u32,
+        #[pyo3(from_py_with = uint)] remote_rank: usize,
+        #[pyo3(from_py_with = uint)] tag: u32,
     ) -> PyResult<SemaphoreFuture> {
         let (communicator, connection) = (self.communicator()?, connection.connection()?.clone());
         let rank = communicator.bootstrap().rank();
@@ -224,8 +224,8 @@ impl PyCommunicator {
     fn connect_on_setup(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = whole)] remote_rank: usize,
-        #[pyo3(from_py_with = whole)] tag: u32,
+        #[pyo3(from_py_with = uint)] remote_rank: usize,
+        #[pyo3(from_py_with = uint)] tag: u32,
         local_config: LocalArgument,
     ) -> PyResult<ConnectionFuture> {
         older::warn(py, "Communicator.connect_on_setup", "Communicator.connect")?;
@@ -238,8 +238,8 @@ impl PyCommunicator {
         &self,
         py: Python<'_>,
         memory: &PyRegisteredMemory,
-        #[pyo3(from_py_with = whole)] remote_rank: usize,
-        #[pyo3(from_py_with = whole)] tag: u32,
+        #[pyo3(from_py_with = uint)] remote_rank: usize,
+        #[pyo3(from_py_with = uint)] tag: u32,
     ) -> PyResult<()> {
         older::warn(py, "Communicator.send_memory_on_setup", "Communicator.send_memory")?;
         self.send_memory(py, memory, remote_rank, tag)
@@ -250,8 +250,8 @@ impl PyCommunicator {
     fn recv_memory_on_setup(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = whole)] remote_rank: usize,
-        #[pyo3(from_py_with = whole)] tag: u32,
+        #[pyo3(from_py_with = uint)] remote_rank: usize,
+        #[pyo3(from_py_with = uint)] tag: u32,
     ) -> PyResult<MemoryFuture> {
         older::warn(py, "Communicator.recv_memory_on_setup", "Communicator.recv_memory")?;
         self.recv_memory(remote_rank, tag)

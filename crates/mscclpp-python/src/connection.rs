@@ -23,8 +23,8 @@ use crate::{
     owned::{Held, Owned, closable},
     raw::Bytes,
     transport::{Flags, PyTransport},
+    uint::uint,
     waiting,
-    whole::whole,
 };
 
 /// How long a write waits for room in the transport's queue.
@@ -75,8 +75,8 @@ impl PyContext {
     fn register_memory(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = whole)] ptr: u64,
-        #[pyo3(from_py_with = whole)] size: u64,
+        #[pyo3(from_py_with = uint)] ptr: u64,
+        #[pyo3(from_py_with = uint)] size: u64,
         transports: Flags,
     ) -> PyResult<PyRegisteredMemory> {
         PyRegisteredMemory::register(py, &*self.context()?, ptr, size, transports.0)
@@ -208,10 +208,10 @@ impl PyConnection {
         &self,
         py: Python<'_>,
         dst: &PyRegisteredMemory,
-        #[pyo3(from_py_with = whole)] dstOffset: u64,
+        #[pyo3(from_py_with = uint)] dstOffset: u64,
         src: &PyRegisteredMemory,
-        #[pyo3(from_py_with = whole)] srcOffset: u64,
-        #[pyo3(from_py_with = whole)] size: u64,
+        #[pyo3(from_py_with = uint)] srcOffset: u64,
+        #[pyo3(from_py_with = uint)] size: u64,
     ) -> PyResult<()> {
         let (dst, src) = (dst.memory()?, src.memory()?);
         let connection = self.open(py)?;
@@ -227,9 +227,9 @@ impl PyConnection {
         &self,
         py: Python<'_>,
         dst: &PyRegisteredMemory,
-        #[pyo3(from_py_with = whole)] dst_offset: u64,
-        #[pyo3(from_py_with = whole)] src: usize,
-        #[pyo3(from_py_with = whole)] new_value: u64,
+        #[pyo3(from_py_with = uint)] dst_offset: u64,
+        #[pyo3(from_py_with = uint)] src: usize,
+        #[pyo3(from_py_with = uint)] new_value: u64,
     ) -> PyResult<()> {
         if src == 0 || !src.is_multiple_of(8) {
             return Err(error::misuse(format!(

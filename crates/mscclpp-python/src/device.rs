@@ -3,7 +3,7 @@
 use mscclpp::{Gpu, Platform};
 use pyo3::{exceptions::PyOverflowError, prelude::*};
 
-use crate::{error::OrRaise, whole::whole};
+use crate::{error::OrRaise, uint::uint};
 
 /// The platform that devices come from where a program says nothing else.
 pub(crate) fn platform(py: Python<'_>) -> PyResult<Platform> {
@@ -33,7 +33,7 @@ pub(crate) fn set_device(py: Python<'_>, #[pyo3(from_py_with = number)] device: 
 
 /// The number of a device, as an argument.
 pub(crate) fn number(given: &Bound<'_, PyAny>) -> PyResult<usize> {
-    whole(given).map_err(|error| {
+    uint(given).map_err(|error| {
         let py = given.py();
         if !error.is_instance_of::<PyOverflowError>(py) {
             return error;

@@ -5,11 +5,11 @@ use std::ffi::{CStr, c_void};
 use mscclpp::{DeviceBuffer, Platform};
 use pyo3::{ffi, prelude::*};
 
-use crate::{error, retired::Lent};
+use crate::{error, retired::RetireOnDrop};
 
 /// A shape over device memory, which it keeps.
 pub(crate) struct Tensor {
-    buffer: Lent,
+    buffer: RetireOnDrop,
     data_type: DataType,
     shape: Vec<i64>,
     strides: Vec<i64>,
@@ -121,7 +121,7 @@ impl Tensor {
                 buffer.len()
             )));
         }
-        Ok(Self { buffer: Lent(buffer), data_type, shape, strides })
+        Ok(Self { buffer: RetireOnDrop(buffer), data_type, shape, strides })
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
     error::{self, OrRaise},
     handle::FifoDeviceHandle,
     owned::{Owned, closable},
-    whole::whole,
+    uint::uint,
 };
 
 /// 128 bits by which a device thread asks its proxy for something.
@@ -30,7 +30,7 @@ pub(crate) struct PyProxyTrigger {
 impl PyProxyTrigger {
     #[new]
     #[pyo3(signature = (fst = 0, snd = 0))]
-    fn new(#[pyo3(from_py_with = whole)] fst: u64, #[pyo3(from_py_with = whole)] snd: u64) -> Self {
+    fn new(#[pyo3(from_py_with = uint)] fst: u64, #[pyo3(from_py_with = uint)] snd: u64) -> Self {
         Self { fst, snd }
     }
 
@@ -65,7 +65,7 @@ impl PyFifo {
 impl PyFifo {
     #[new]
     #[pyo3(signature = (size = Fifo::DEFAULT_SIZE))]
-    fn new(py: Python<'_>, #[pyo3(from_py_with = whole)] size: u64) -> PyResult<Self> {
+    fn new(py: Python<'_>, #[pyo3(from_py_with = uint)] size: u64) -> PyResult<Self> {
         let gpu = device::current(py)?;
         Ok(Self { inner: Owned::new("Fifo", Mutex::new(py.detach(|| Fifo::new(&gpu, size)).or_raise()?)) })
     }

@@ -17,8 +17,9 @@ use crate::{
     error::{self, OrRaise},
     owned::Owned,
     raw::Bytes,
-    retired, waiting,
-    whole::whole,
+    retired,
+    uint::uint,
+    waiting,
 };
 
 /// A kernel, loaded on the GPU that was current when it was made. What `mscclpp.utils.Kernel` is made of.
@@ -96,7 +97,7 @@ impl PyKernel {
         params: Bytes,
         nblocks: [u32; 3],
         nthreads: [u32; 3],
-        #[pyo3(from_py_with = whole)] shared: u32,
+        #[pyo3(from_py_with = uint)] shared: u32,
         stream: Option<usize>,
         keep: Option<Bound<'_, PyTuple>>,
         addresses: Option<Vec<(usize, u64)>>,
@@ -126,7 +127,7 @@ impl PyKernel {
         params: &Bound<'_, PyTuple>,
         nblocks: [u32; 3],
         nthreads: [u32; 3],
-        #[pyo3(from_py_with = whole)] shared: u32,
+        #[pyo3(from_py_with = uint)] shared: u32,
         stream: Option<usize>,
     ) -> PyResult<bool> {
         let loaded = self.inner.get()?;
@@ -248,7 +249,7 @@ pub(crate) fn numa_node(
 #[pyfunction(name = "_device_of")]
 pub(crate) fn device_of(
     py: Python<'_>,
-    #[pyo3(from_py_with = whole)] address: u64,
+    #[pyo3(from_py_with = uint)] address: u64,
 ) -> PyResult<Option<usize>> {
     let platform = platform(py)?;
     Ok(py.detach(|| platform.owner_of(DevicePtr(address))).or_raise()?.map(|gpu| gpu.id()))

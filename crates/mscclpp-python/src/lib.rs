@@ -17,6 +17,7 @@ mod buffer;
 mod communicator;
 mod config;
 mod connection;
+mod constructor;
 mod device;
 mod dlpack;
 mod enums;
@@ -26,7 +27,6 @@ mod fifo;
 mod handle;
 mod kernel;
 mod log;
-mod made_of;
 mod memory;
 mod memory_channel;
 mod older;
@@ -38,9 +38,9 @@ mod rendezvous;
 mod retired;
 mod semaphore;
 mod transport;
+mod uint;
 mod unique_id;
 mod waiting;
-mod whole;
 
 use pyo3::{PyTypeInfo, prelude::*, types::PyDict};
 

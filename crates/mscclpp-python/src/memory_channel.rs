@@ -9,9 +9,9 @@ use pyo3::{
 
 use crate::{
     abort::abortable,
+    constructor::{Arguments, Constructor},
     error::OrRaise,
     handle::{BaseMemoryHandle, MemoryHandle},
-    made_of::{Kind, MadeOf},
     memory::PyRegisteredMemory,
     owned::{Owned, closable},
     semaphore, waiting,
@@ -39,11 +39,11 @@ impl PyBaseMemoryChannel {
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Self> {
-        let kind = Kind { name: "BaseMemoryChannel", takes_device_to_device: true, rest: &[] };
-        let Some(made_of) = MadeOf::given(&kind, args, kwargs)? else {
+        let constructor = Constructor { name: "BaseMemoryChannel", takes_device_to_device: true, rest: &[] };
+        let Some(arguments) = Arguments::parse(&constructor, args, kwargs)? else {
             return Ok(Self { inner: Owned::new("BaseMemoryChannel", None) });
         };
-        let channel = BaseMemoryChannel::new(made_of.semaphore(py)?.semaphore()).or_raise()?;
+        let channel = BaseMemoryChannel::new(arguments.semaphore(py)?.semaphore()).or_raise()?;
         Ok(Self { inner: Owned::that_may_wait("BaseMemoryChannel", Some(channel)) })
     }
 
@@ -83,13 +83,13 @@ impl PyMemoryChannel {
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Self> {
         let rest = &["dst", "src", "packet_buffer"];
-        let kind = Kind { name: "MemoryChannel", takes_device_to_device: true, rest };
-        let Some(made_of) = MadeOf::given(&kind, args, kwargs)? else {
+        let constructor = Constructor { name: "MemoryChannel", takes_device_to_device: true, rest };
+        let Some(arguments) = Arguments::parse(&constructor, args, kwargs)? else {
             return Ok(Self { inner: Owned::new("MemoryChannel", None) });
         };
-        let place = |place: usize| made_of.rest.get(place).and_then(Option::as_ref);
+        let place = |place: usize| arguments.rest.get(place).and_then(Option::as_ref);
         let (dst, src) = (memory(place(0), "dst")?, memory(place(1), "src")?);
-        let semaphore = made_of.semaphore(py)?.semaphore().clone();
+        let semaphore = arguments.semaphore(py)?.semaphore().clone();
         let packets = place(2).map(|given| packet_memory(&semaphore, given)).transpose()?.flatten();
         let make = move || MemoryChannel::new(&semaphore, &dst, &src, packets.as_ref());
         Ok(Self { inner: Owned::that_may_wait("MemoryChannel", Some(waiting::wait(py, make)?)) })

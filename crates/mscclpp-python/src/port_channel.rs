@@ -19,8 +19,8 @@ use crate::{
     memory::PyRegisteredMemory,
     owned::{Owned, closable},
     semaphore::{self, PyHostToDevice, PySemaphore, Shared},
+    uint::{uint, uint_or_none},
     waiting,
-    whole::{whole, whole_or_none},
 };
 
 /// Carries out, on a host thread, what kernels of one GPU ask for through port channels. The GPU is that of the first
@@ -120,7 +120,7 @@ impl PyProxyService {
     #[pyo3(signature = (fifo_size = Fifo::DEFAULT_SIZE))]
     fn new(
         py: Python<'_>,
-        #[pyo3(from_py_with = whole)] fifo_size: u64,
+        #[pyo3(from_py_with = uint)] fifo_size: u64,
     ) -> PyResult<PyClassInitializer<Self>> {
         let gpu = device::current(py)?;
         let state = py.detach(|| State::new(gpu, fifo_size)).or_raise()?;
@@ -219,7 +219,7 @@ impl PyProxyService {
 
     /// The semaphore that was added as number `id`.
     #[pyo3(signature = (id))]
-    fn semaphore(&self, py: Python<'_>, #[pyo3(from_py_with = whole)] id: u32) -> PyResult<PyHostToDevice> {
+    fn semaphore(&self, py: Python<'_>, #[pyo3(from_py_with = uint)] id: u32) -> PyResult<PyHostToDevice> {
         self.shared(py, id).map(PyHostToDevice::of)
     }
 
@@ -228,7 +228,7 @@ impl PyProxyService {
     fn base_port_channel(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = whole)] id: u32,
+        #[pyo3(from_py_with = uint)] id: u32,
     ) -> PyResult<PyBasePortChannel> {
         let channel = self.beside(py, move |service| service.base_port_channel(SemaphoreId::from_raw(id)))?;
         Ok(PyBasePortChannel { inner: Owned::that_may_wait("BasePortChannel", Some(channel)) })
@@ -239,9 +239,9 @@ impl PyProxyService {
     fn port_channel(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = whole)] id: u32,
-        #[pyo3(from_py_with = whole)] dst: u32,
-        #[pyo3(from_py_with = whole)] src: u32,
+        #[pyo3(from_py_with = uint)] id: u32,
+        #[pyo3(from_py_with = uint)] dst: u32,
+        #[pyo3(from_py_with = uint)] src: u32,
     ) -> PyResult<PyPortChannel> {
         let channel = self.beside(py, move |service| {
             let (dst, src) = (MemoryId::from_raw(dst), MemoryId::from_raw(src));
@@ -299,7 +299,7 @@ impl PyBasePortChannel {
     #[pyo3(signature = (semaphore_id = None, semaphore = None, proxy = None))]
     fn new(
         py: Python<'_>,
-        #[pyo3(from_py_with = whole_or_none)] semaphore_id: Option<u32>,
+        #[pyo3(from_py_with = uint_or_none)] semaphore_id: Option<u32>,
         semaphore: Option<&PyHostToDevice>,
         proxy: Option<&PyProxyService>,
     ) -> PyResult<Self> {
@@ -345,11 +345,11 @@ impl PyPortChannel {
     #[pyo3(signature = (semaphore_id = None, semaphore = None, proxy = None, dst = None, src = None))]
     fn new(
         py: Python<'_>,
-        #[pyo3(from_py_with = whole_or_none)] semaphore_id: Option<u32>,
+        #[pyo3(from_py_with = uint_or_none)] semaphore_id: Option<u32>,
         semaphore: Option<&PyHostToDevice>,
         proxy: Option<&PyProxyService>,
-        #[pyo3(from_py_with = whole_or_none)] dst: Option<u32>,
-        #[pyo3(from_py_with = whole_or_none)] src: Option<u32>,
+        #[pyo3(from_py_with = uint_or_none)] dst: Option<u32>,
+        #[pyo3(from_py_with = uint_or_none)] src: Option<u32>,
     ) -> PyResult<Self> {
         match (semaphore_id, semaphore, proxy, dst, src) {
             (None, None, None, None, None) => Ok(Self { inner: Owned::new("PortChannel", None) }),

@@ -19,8 +19,8 @@ use crate::{
     fifo::PyProxyTrigger,
     handle::FifoDeviceHandle,
     owned::Owned,
+    uint::uint,
     waiting,
-    whole::whole,
 };
 
 enumeration! {
@@ -99,7 +99,7 @@ impl PyProxy {
     fn new(
         py: Python<'_>,
         handler: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = whole)] fifo_size: u64,
+        #[pyo3(from_py_with = uint)] fifo_size: u64,
     ) -> PyResult<Self> {
         if !handler.is_callable() {
             return Err(PyTypeError::new_err(format!(

@@ -16,9 +16,9 @@ use std::{
 use mscclpp::{DeviceBuffer, Gpu};
 
 /// A buffer that is retired when it is dropped.
-pub(crate) struct Lent(pub(crate) DeviceBuffer);
+pub(crate) struct RetireOnDrop(pub(crate) DeviceBuffer);
 
-impl Drop for Lent {
+impl Drop for RetireOnDrop {
     fn drop(&mut self) {
         let retired = (process::id(), self.0.clone());
         RETIRED.lock().unwrap_or_else(PoisonError::into_inner).push(retired);

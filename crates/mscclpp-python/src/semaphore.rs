@@ -22,9 +22,9 @@ use pyo3::{
 
 use crate::{
     connection::PyConnection,
+    constructor::{Arguments, Constructor},
     error::{self, OrRaise},
     handle::{DeviceToDeviceHandle, HostToDeviceHandle},
-    made_of::{Kind, MadeOf},
     memory::PyRegisteredMemory,
     owned::{Owned, closable},
     raw::Bytes,
@@ -177,18 +177,18 @@ impl PySemaphore {
     }
 }
 
-/// The semaphore of `Kind(semaphore)` or `Kind(communicator, connection)`.
+/// The semaphore of `Class(semaphore)` or `Class(communicator, connection)`.
 fn given<'py>(
     py: Python<'py>,
     name: &'static str,
     args: &Bound<'py, PyTuple>,
     kwargs: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Arc<Shared>> {
-    let kind = Kind { name, takes_device_to_device: false, rest: &[] };
-    let made_of = MadeOf::given(&kind, args, kwargs)?.ok_or_else(|| {
+    let constructor = Constructor { name, takes_device_to_device: false, rest: &[] };
+    let arguments = Arguments::parse(&constructor, args, kwargs)?.ok_or_else(|| {
         PyTypeError::new_err(format!("{name}() takes (semaphore) or (communicator, connection)"))
     })?;
-    made_of.semaphore(py)
+    arguments.semaphore(py)
 }
 
 /// A semaphore that hosts signal and kernels wait on.

@@ -164,8 +164,8 @@ impl Communicator {
     pub fn send_memory(&self, memory: &RegisteredMemory, peer: usize, tag: u32) -> Result<()> {
         self.members.check_process()?;
         let bytes = memory.serialize()?;
-        let line = self.members.line(peer, tag);
-        let _turn = line.turn();
+        let queue = self.members.receive_queue(peer, tag);
+        let _turn = queue.turn();
         self.send("send_memory", &bytes, peer, tag)
     }
 
@@ -393,12 +393,12 @@ impl Communicator {
             let error = format!("{what}: there is no rank {peer} in a job of {n_ranks}");
             return Err(mscclpp_bootstrap::Error::InvalidArgument(error).into());
         }
-        let line = self.members.line(peer, tag);
-        let _turn = line.turn();
+        let queue = self.members.receive_queue(peer, tag);
+        let _turn = queue.turn();
         if let Some(bytes) = part {
             self.send(what, bytes, peer, tag)?;
         }
-        Ok(Pending::enqueue(what, &line, &self.members, make))
+        Ok(Pending::enqueue(what, &queue, &self.members, make))
     }
 
     fn send(&self, what: &'static str, bytes: &[u8], peer: usize, tag: u32) -> Result<()> {

@@ -88,7 +88,6 @@ mod context;
 mod error;
 mod fastest;
 mod from_connection;
-mod line;
 mod local_end;
 pub mod log;
 mod members;
@@ -96,6 +95,7 @@ mod mesh;
 mod pending;
 mod port;
 pub mod prelude;
+mod receive_queue;
 mod version;
 
 // The names of a first program. Everything else is in the module of its topic.

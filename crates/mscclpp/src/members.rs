@@ -13,7 +13,7 @@ use mscclpp_core::{
 use mscclpp_gpu::fork::Origin;
 use parking_lot::Mutex;
 
-use crate::{Error, Result, line::Line};
+use crate::{Error, Result, receive_queue::ReceiveQueue};
 
 /// How long an error about one rank waits for the news that another one's death is behind it.
 const NEWS: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ pub(crate) struct Members {
     bootstrap: Arc<dyn Bootstrap>,
     origin: Origin,
     log_waits_after: Duration,
-    lines: Mutex<HashMap<(usize, u32), Arc<Line>>>,
+    queues: Mutex<HashMap<(usize, u32), Arc<ReceiveQueue>>>,
     known: Mutex<Known>,
 }
 
@@ -45,8 +45,8 @@ struct Entry {
 impl Members {
     /// Watches the job: when it fails, so do the connections.
     pub(crate) fn new(bootstrap: Arc<dyn Bootstrap>, log_waits_after: Duration) -> Arc<Self> {
-        let (lines, known) = (Mutex::default(), Mutex::default());
-        let members = Arc::new(Self { bootstrap, origin: Origin::here(), log_waits_after, lines, known });
+        let (queues, known) = (Mutex::default(), Mutex::default());
+        let members = Arc::new(Self { bootstrap, origin: Origin::here(), log_waits_after, queues, known });
         let weak = Arc::downgrade(&members);
         members.bootstrap.on_failure(Box::new(move |error| {
             if let Some(members) = weak.upgrade() {
@@ -70,8 +70,9 @@ impl Members {
         self.log_waits_after
     }
 
-    pub(crate) fn line(&self, peer: usize, tag: u32) -> Arc<Line> {
-        Arc::clone(self.lines.lock().entry((peer, tag)).or_insert_with(|| Arc::new(Line::new(peer, tag))))
+    pub(crate) fn receive_queue(&self, peer: usize, tag: u32) -> Arc<ReceiveQueue> {
+        let new = || Arc::new(ReceiveQueue::new(peer, tag));
+        Arc::clone(self.queues.lock().entry((peer, tag)).or_insert_with(new))
     }
 
     /// From now on the connection fails with the job.

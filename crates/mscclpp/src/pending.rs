@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 
 use crate::{
     Error, Result,
-    line::{Due, Line, Stopped},
     members::Members,
+    receive_queue::{PendingReceive, ReceiveQueue, Stopped},
 };
 
 /// A connection, a memory or a semaphore for which the other rank's part has still to come.
@@ -30,30 +30,30 @@ type Make<T> = Box<dyn FnOnce(&[u8]) -> mscclpp_core::Result<T> + Send>;
 struct Item<T> {
     what: &'static str,
     position: u64,
-    line: Arc<Line>,
+    queue: Arc<ReceiveQueue>,
     members: Arc<Members>,
     make: Mutex<Option<Make<T>>>,
     outcome: OnceLock<Result<T>>,
 }
 
 impl<T: Clone + Send + Sync + 'static> Pending<T> {
-    /// Takes the next place on `line`; to be called in the caller's turn there.
+    /// Takes the next place on `queue`; to be called in the caller's turn there.
     pub(crate) fn enqueue(
         what: &'static str,
-        line: &Arc<Line>,
+        queue: &Arc<ReceiveQueue>,
         members: &Arc<Members>,
         make: impl FnOnce(&[u8]) -> mscclpp_core::Result<T> + Send + 'static,
     ) -> Self {
         let item = Arc::new(Item {
             what,
-            position: line.next_position(),
-            line: Arc::clone(line),
+            position: queue.next_position(),
+            queue: Arc::clone(queue),
             members: Arc::clone(members),
             make: Mutex::new(Some(Box::new(make))),
             outcome: OnceLock::new(),
         });
-        let due: Arc<dyn Due> = item.clone();
-        line.enqueue(Arc::downgrade(&due));
+        let call: Arc<dyn PendingReceive> = item.clone();
+        queue.enqueue(Arc::downgrade(&call));
         Self { item }
     }
 
@@ -94,18 +94,18 @@ impl<T: Clone + Send + Sync + 'static> Pending<T> {
     }
 
     fn wait_until(&self, timeout: Option<Duration>) -> Result<T> {
-        let Item { what, position, line, members, outcome, .. } = &*self.item;
+        let Item { what, position, queue, members, outcome, .. } = &*self.item;
         members.check_process()?;
         let long = LongWait::begin(members.log_waits_after());
-        let stopped = line.complete_up_to(&*self.item, &**members.bootstrap(), timeout, long).err();
+        let stopped = queue.complete_up_to(&*self.item, &**members.bootstrap(), timeout, long).err();
         match (outcome.get(), stopped) {
             (Some(Ok(value)), _) => Ok(value.clone()),
             (Some(Err(error)), _) => Err(members.explain(error.clone())),
             (None, Some(Stopped::Failed(error))) => Err(members.explain(error.into())),
             (None, Some(Stopped::TimedOut) | None) => Err(Error::PeerNotReady {
                 what,
-                peer: line.peer,
-                tag: line.tag,
+                peer: queue.peer,
+                tag: queue.tag,
                 position: *position,
                 after: timeout.unwrap_or_default(),
             }),
@@ -113,13 +113,13 @@ impl<T: Clone + Send + Sync + 'static> Pending<T> {
     }
 }
 
-impl<T: Send + Sync> Due for Item<T> {
+impl<T: Send + Sync> PendingReceive for Item<T> {
     fn complete(&self, bytes: &[u8]) {
         let panicked = OnPanic(self);
         let make = self.make.lock().take();
         if let Some(make) = make {
             let made = make(bytes).map_err(|source| self.error(self.with_hint(source, bytes)));
-            // The first time: the line completes each call once.
+            // The first time: the queue completes each call once.
             let _ = self.outcome.set(made);
         }
         drop(panicked);
@@ -150,7 +150,7 @@ impl<T> Item<T> {
     fn with_hint(&self, source: mscclpp_core::Error, bytes: &[u8]) -> mscclpp_core::Error {
         match source {
             mscclpp_core::Error::Malformed { what, problem } if !is_an_envelope(bytes) => {
-                let Line { peer, tag, .. } = &*self.line;
+                let ReceiveQueue { peer, tag, .. } = &*self.queue;
                 let problem = format!(
                     "{problem}; if rank {peer} sends messages of its own with tag {tag}, give them another tag, for the \
                      communicator's exchanges use this one"
@@ -162,11 +162,11 @@ impl<T> Item<T> {
     }
 
     fn error(&self, source: mscclpp_core::Error) -> Error {
-        let Self { what, position, line, .. } = self;
+        let Self { what, position, queue, .. } = self;
         Error::Exchange {
             what,
-            peer: line.peer,
-            tag: line.tag,
+            peer: queue.peer,
+            tag: queue.tag,
             position: *position,
             source: Box::new(source),
         }
@@ -181,11 +181,11 @@ impl<T> Clone for Pending<T> {
 
 impl<T> fmt::Debug for Pending<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Item { what, position, line, outcome, .. } = &*self.item;
+        let Item { what, position, queue, outcome, .. } = &*self.item;
         f.debug_struct("Pending")
             .field("what", what)
-            .field("peer", &line.peer)
-            .field("tag", &line.tag)
+            .field("peer", &queue.peer)
+            .field("tag", &queue.tag)
             .field("position", position)
             .field("complete", &outcome.get().is_some())
             .finish()

@@ -21,7 +21,7 @@ use crate::tcp::formation::{Formation, Join};
 use crate::tcp::published;
 use crate::tcp::service::{Plan, Service};
 use crate::tcp::shared::Shared;
-use crate::tcp::{TcpBootstrap, knock, listening};
+use crate::tcp::{TcpBootstrap, duplicate_rank_0, listening};
 use crate::{Error, Family, LOG, Result, UniqueId, launch};
 
 /// How a rank finds rank 0: by unique id or by address.
@@ -301,7 +301,8 @@ impl TcpBootstrapBuilder {
                 let taken = published::take(id);
                 if taken.is_none() && self.n_ranks > 1 {
                     // The process that made it may wait for the rank that this one should have been.
-                    let told = candidates.first().and_then(|&address| knock::at_rank_0(&plan, address));
+                    let told =
+                        candidates.first().and_then(|&address| duplicate_rank_0::report_to(&plan, address));
                     if let Some(twice @ Error::DuplicateRank { .. }) = told {
                         return Err(twice);
                     }
@@ -314,7 +315,9 @@ impl TcpBootstrapBuilder {
                 let listener = listening::at_address(address, &candidates, &interfaces);
                 Some(listener.map_err(|error| match error {
                     // By another rank 0, perhaps, which is to hear of this one.
-                    Error::AddressInUse { address } => knock::at_rank_0(&plan, address).unwrap_or(error),
+                    Error::AddressInUse { address } => {
+                        duplicate_rank_0::report_to(&plan, address).unwrap_or(error)
+                    }
                     error => error,
                 })?)
             }

@@ -10,7 +10,7 @@ use std::{
 
 use mscclpp_net::{
     SystemError,
-    links::{Acceptor, DataConnection, Name, Seat},
+    links::{Acceptor, Admission, DataConnection, Name},
     socket::is_silence,
 };
 use parking_lot::Mutex;
@@ -62,7 +62,7 @@ impl Acceptor for Receivers {
     fn accept(
         &self,
         DataConnection { stream, outbound, inbound }: DataConnection,
-        seat: Seat,
+        admission: Admission,
     ) -> Result<(), SystemError> {
         stream.set_nonblocking(false).during("making a socket block")?;
         stream.set_nodelay(true).during("setting up a socket")?;
@@ -76,7 +76,7 @@ impl Acceptor for Receivers {
             KnownRegions::new(self.regions.clone(), Some(stream.clone())),
             Placer::new(settings),
         );
-        let running = Running { endpoint: *seat.endpoint(), stream: stream.clone(), closed };
+        let running = Running { endpoint: *admission.endpoint(), stream: stream.clone(), closed };
         self.running.lock().push(running);
         let (this, own) = (self.this.clone(), stream.clone());
         let run = move || {
@@ -87,7 +87,7 @@ impl Acceptor for Receivers {
                 receivers.remove(&own);
             }
             drop(own);
-            report(end, seat);
+            report(end, admission);
         };
         let started = std::thread::Builder::new().name("mscclpp-eth-in".to_owned()).spawn(run);
         if started.is_err() {
@@ -102,20 +102,20 @@ impl Acceptor for Receivers {
 }
 
 /// Has both sides know how receiving ended, unless both do.
-fn report(end: End, seat: Seat) {
+fn report(end: End, admission: Admission) {
     match end {
         // What came is wrong. The peer may think that all is well.
-        End::Fault(fault) => seat.refuse(fault.complaint(), fault.to_string()),
+        End::Fault(fault) => admission.refuse(fault.complaint(), fault.to_string()),
         // The peer dropped its queue, and all of it has come; or the endpoint here was closed, and the link has said
         // goodbye, or ends with this process.
         End::Goodbye | End::Closed => {}
         // The peer's process or its connection failed, or somebody between the two ended the stream. If the process died,
         // or has closed its endpoint, its link says so within the time that a suspicion has.
-        End::Cut(at) => seat.report_broken(format!("what it sends ended {at}")),
+        End::Cut(at) => admission.report_broken(format!("what it sends ended {at}")),
         // The network drops what is sent to the peer.
-        End::Io(error) if is_silence(&error) => seat.report_silence(),
+        End::Io(error) if is_silence(&error) => admission.report_silence(),
         // A reset, by the peer's system or by somebody between the two: as a stream that was cut.
-        End::Io(error) => seat.report_broken(format!("receiving from it failed: {error}")),
+        End::Io(error) => admission.report_broken(format!("receiving from it failed: {error}")),
     }
 }
 

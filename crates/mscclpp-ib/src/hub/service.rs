@@ -11,7 +11,7 @@ use std::{
 use mscclpp_net::{
     SystemError,
     event_loop::{EventLoop, Interest, Ready},
-    links::{DataConnection, Seat},
+    links::{Admission, DataConnection},
     socket::Incoming,
 };
 
@@ -23,7 +23,7 @@ use crate::{
     blob::{EXCHANGE, Offer},
     error::{Error, Result},
     link::Side,
-    receiver::{ASSISTED, Beginning, Complaint, Receiver, Served},
+    receiver::{Beginning, Complaint, LEFT_TO_WAITERS, Receiver, Served},
     sender::Sender,
 };
 
@@ -52,8 +52,8 @@ pub(super) struct Service {
     /// Receivers with more to do, by their numbers: for the next turn.
     unserved: Vec<u64>,
     /// Receivers that waiting threads serve, and when to check that they still do.
-    assisted: Vec<u64>,
-    look_after_assisted: Instant,
+    left_to_waiters: Vec<u64>,
+    left_until: Instant,
     draining: Vec<(Box<Sender>, Instant)>,
     ports_down: Vec<PortDown>,
     next_look: Instant,
@@ -71,7 +71,7 @@ enum Source {
 /// A peer that is opening a queue.
 struct Pending {
     connection: Box<DataConnection>,
-    seat: Seat,
+    admission: Admission,
     offer: Incoming<EXCHANGE>,
     deadline: Instant,
 }
@@ -93,8 +93,8 @@ impl Service {
             receivers: HashMap::new(),
             next_receiver: 0,
             unserved: Vec::new(),
-            assisted: Vec::new(),
-            look_after_assisted: Instant::now(),
+            left_to_waiters: Vec::new(),
+            left_until: Instant::now(),
             draining: Vec::new(),
             ports_down: Vec::new(),
             next_look: Instant::now() + LOOK,
@@ -117,8 +117,8 @@ impl Service {
                 self.look_at(ready);
             }
             let now = Instant::now();
-            if now >= self.look_after_assisted {
-                for number in mem::take(&mut self.assisted) {
+            if now >= self.left_until {
+                for number in mem::take(&mut self.left_to_waiters) {
                     self.serve(number);
                 }
             }
@@ -165,11 +165,11 @@ impl Service {
             Source::Offer(pending) => Some(pending.deadline),
             _ => None,
         });
-        let assisted = (!self.assisted.is_empty()).then_some(self.look_after_assisted);
+        let left_to_waiters = (!self.left_to_waiters.is_empty()).then_some(self.left_until);
         let ports = self.ports_down.iter().map(|port| port.deadline);
         // Without an adapter there is nothing to look after.
         let look = (!self.sources.is_empty()).then_some(self.next_look);
-        drain.into_iter().chain(offers).chain(ports).chain(assisted).chain(look).min()
+        drain.into_iter().chain(offers).chain(ports).chain(left_to_waiters).chain(look).min()
     }
 
     fn obey(&mut self, command: Command) -> ControlFlow<()> {
@@ -181,7 +181,7 @@ impl Service {
                     tracing::error!(target: "mscclpp::conn", device = adapter.name(), error, "cannot watch an adapter");
                 }
             }
-            Command::Accept(connection, seat) => self.accept(connection, seat),
+            Command::Accept(connection, admission) => self.accept(connection, admission),
             Command::CloseEndpoint(name) => {
                 let closed: Vec<_> = self
                     .receivers
@@ -214,16 +214,16 @@ impl Service {
         })
     }
 
-    fn accept(&mut self, connection: Box<DataConnection>, seat: Seat) {
+    fn accept(&mut self, connection: Box<DataConnection>, admission: Admission) {
         match self.events.add(&connection.stream, Interest::READ) {
             Ok(token) => {
                 let deadline = Instant::now() + OFFER_LIMIT;
-                let pending = Pending { connection, seat, offer: Incoming::default(), deadline };
+                let pending = Pending { connection, admission, offer: Incoming::default(), deadline };
                 self.sources.insert(token, Source::Offer(pending));
             }
             Err(error) => {
                 let complaint = Complaint::NoQueue { errno: error.source.raw_os_error().unwrap_or(0) as u64 };
-                seat.refuse(complaint.into(), error.to_string());
+                admission.refuse(complaint.into(), error.to_string());
             }
         }
     }
@@ -271,7 +271,7 @@ impl Service {
             return self.leave_to_waiters(number);
         };
         let mut served = receiver.serve();
-        if served == Served::All && receiver.is_assisted(Instant::now()) {
+        if served == Served::All && receiver.is_polled_by_waiters(Instant::now()) {
             self.leave_to_waiters(number);
         } else if served == Served::All {
             // Armed before the last look: what comes behind that look makes an event.
@@ -288,11 +288,11 @@ impl Service {
 
     /// Looks at a receiver soon.
     fn leave_to_waiters(&mut self, number: u64) {
-        if self.assisted.is_empty() {
-            self.look_after_assisted = Instant::now() + ASSISTED;
+        if self.left_to_waiters.is_empty() {
+            self.left_until = Instant::now() + LEFT_TO_WAITERS;
         }
-        if !self.assisted.contains(&number) {
-            self.assisted.push(number);
+        if !self.left_to_waiters.contains(&number) {
+            self.left_to_waiters.push(number);
         }
     }
 
@@ -315,20 +315,20 @@ impl Service {
     }
 
     fn answer(&mut self, token: u64, pending: Pending, offer: Option<[u8; EXCHANGE]>) {
-        let Pending { mut connection, seat, .. } = pending;
-        let refuse = |seat: Seat, complaint: Complaint, reason: String| {
+        let Pending { mut connection, admission, .. } = pending;
+        let refuse = |admission: Admission, complaint: Complaint, reason: String| {
             tracing::warn!(target: "mscclpp::conn", reason, "a peer's queue is refused");
-            seat.refuse(complaint.into(), reason);
+            admission.refuse(complaint.into(), reason);
         };
         let Some(offer) = offer else { return self.events.remove(&connection.stream) };
         let offer = match Offer::open(&mut connection.inbound, &offer) {
             Ok(offer) => offer,
             Err(error) => {
                 self.events.remove(&connection.stream);
-                return refuse(seat, Complaint::Offer, error.to_string());
+                return refuse(admission, Complaint::Offer, error.to_string());
             }
         };
-        let side = self.shared.endpoints.lock().get(seat.endpoint()).cloned();
+        let side = self.shared.endpoints.lock().get(admission.endpoint()).cloned();
         // Closed meanwhile: the link says so.
         let Some(side) = side else {
             return self.events.remove(&connection.stream);
@@ -336,7 +336,7 @@ impl Service {
         let Some(channel) = self.channel(&side.adapter) else {
             self.events.remove(&connection.stream);
             let reason = format!("{} is not watched", side.adapter.name());
-            return refuse(seat, Complaint::NoQueue { errno: 0 }, reason);
+            return refuse(admission, Complaint::NoQueue { errno: 0 }, reason);
         };
         let number = self.next_receiver;
         self.next_receiver += 1;
@@ -345,11 +345,11 @@ impl Service {
         let beginning = Beginning { side, offer, words, channel, number };
         match Receiver::new(beginning, *connection) {
             Ok(mut receiver) => {
-                receiver.sit(seat);
-                let between = receiver.between().filter(|_| receiver.takes_signals());
+                receiver.set_admission(admission);
+                let ends = receiver.endpoints().filter(|_| receiver.takes_signals());
                 let receiver = Arc::new(Mutex::new(receiver));
-                if let Some(between) = between {
-                    self.shared.inbound.write().entry(between).or_default().push((number, receiver.clone()));
+                if let Some(ends) = ends {
+                    self.shared.inbound.write().entry(ends).or_default().push((number, receiver.clone()));
                 }
                 self.sources.insert(token, Source::Stream(number));
                 self.receivers.insert(number, receiver);
@@ -362,7 +362,7 @@ impl Service {
                     _ => 0,
                 };
                 let reason = mscclpp_net::Report(&error).to_string();
-                refuse(seat, Complaint::NoQueue { errno: errno as u64 }, reason);
+                refuse(admission, Complaint::NoQueue { errno: errno as u64 }, reason);
             }
         }
     }

@@ -39,25 +39,25 @@ impl DataConnection {
 ///
 /// Called on the thread of the links, so the calls must not block. Dropped when that thread ends.
 pub trait Acceptor: Send + Sync {
-    /// A peer with a link has opened a data connection. It counts for as long as `seat` is kept.
+    /// A peer with a link has opened a data connection. It counts for as long as `admission` is kept.
     ///
     /// # Errors
     /// If the system has no room for it. The connection is closed, which the peer sees, and the error is logged.
-    fn accept(&self, connection: DataConnection, seat: Seat) -> Result<(), SystemError>;
+    fn accept(&self, connection: DataConnection, admission: Admission) -> Result<(), SystemError>;
 
     /// An endpoint was closed. The data connections to it must be closed too.
     fn close_endpoint(&self, name: &Name);
 }
 
-/// The place of a data connection that a peer opened. The number of places is limited.
-pub struct Seat {
+/// Counts a data connection that a peer opened, for their number is limited, and reports what goes wrong on it.
+pub struct Admission {
     shared: Arc<Shared>,
     request: Request,
 }
 
-impl Seat {
-    pub(super) fn take(shared: &Arc<Shared>, request: Request) -> Self {
-        shared.seats.fetch_add(1, Ordering::Relaxed);
+impl Admission {
+    pub(super) fn new(shared: &Arc<Shared>, request: Request) -> Self {
+        shared.admitted.fetch_add(1, Ordering::Relaxed);
         Self { shared: shared.clone(), request }
     }
 
@@ -94,8 +94,8 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Admission {
     fn drop(&mut self) {
-        self.shared.seats.fetch_sub(1, Ordering::Relaxed);
+        self.shared.admitted.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -86,7 +86,7 @@ use crate::{
 };
 
 pub use address::Address;
-pub use data::{Acceptor, DataConnection, Seat};
+pub use data::{Acceptor, Admission, DataConnection};
 pub use error::Error;
 pub use events::{LinkEnd, LinkEvents};
 pub use link::{Link, Suspicions};
@@ -133,7 +133,7 @@ struct Shared {
     port: u16,
     endpoints: Mutex<HashMap<Name, Key>>,
     /// How many data connections peers have open.
-    seats: AtomicUsize,
+    admitted: AtomicUsize,
     commands: Arc<Commands<Command>>,
 }
 
@@ -197,7 +197,7 @@ impl Links {
             addresses,
             port,
             endpoints: Mutex::default(),
-            seats: AtomicUsize::new(0),
+            admitted: AtomicUsize::new(0),
             commands: Arc::new(Commands::new()?),
         });
         let service = service::Service::new(shared.clone(), listener, options.acceptor)?;

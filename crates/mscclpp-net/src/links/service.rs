@@ -14,7 +14,7 @@ use crate::{
 };
 
 use super::{
-    Acceptor, Command, Complaint, DataConnection, LinkEnd, Name, Seat, Shared,
+    Acceptor, Admission, Command, Complaint, DataConnection, LinkEnd, Name, Shared,
     accepted::{Accepted, Progress},
     handshake::{Purpose, Refusal, Request, Session},
     inbound::{InboundEnd, InboundLink},
@@ -155,7 +155,7 @@ impl Service {
             Purpose::Link => self.inbound.len(),
             Purpose::Data if self.acceptor.is_none() => return Err(Refusal::Foreign),
             Purpose::Data if self.links_of(request).next().is_none() => return Err(Refusal::NoLink),
-            Purpose::Data => self.shared.seats.load(Ordering::Relaxed),
+            Purpose::Data => self.shared.admitted.load(Ordering::Relaxed),
         };
         if open < MAX_OPEN { Ok(()) } else { Err(Refusal::Full) }
     }
@@ -182,7 +182,7 @@ impl Service {
                 // From here on the transport waits for what it brings.
                 self.events.remove(&stream);
                 let connection = DataConnection::accepted(stream, session);
-                acceptor.accept(connection, Seat::take(&self.shared, request))
+                acceptor.accept(connection, Admission::new(&self.shared, request))
             }
             (Purpose::Link, _) => InboundLink::new(stream, request, session).map(|link| {
                 self.inbound.insert(token, link);

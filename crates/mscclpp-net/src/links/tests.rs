@@ -13,8 +13,8 @@ use std::{
 use crate::{SystemError, key::Key};
 
 use super::{
-    Acceptor, Address, Complaint, DataConnection, Error, Link, LinkEnd, LinkEvents, Links, Name, Options,
-    Protocol, Seat,
+    Acceptor, Address, Admission, Complaint, DataConnection, Error, Link, LinkEnd, LinkEvents, Links, Name,
+    Options, Protocol,
     handshake::{Purpose, Request},
     header::Fields,
     service::MAX_OPEN,
@@ -56,27 +56,27 @@ impl Watched {
 
 /// The data connections that a process has taken.
 #[derive(Default)]
-struct Taken(Mutex<Vec<(DataConnection, Seat)>>);
+struct Taken(Mutex<Vec<(DataConnection, Admission)>>);
 
 impl Taken {
-    fn all(&self) -> std::sync::MutexGuard<'_, Vec<(DataConnection, Seat)>> {
+    fn all(&self) -> std::sync::MutexGuard<'_, Vec<(DataConnection, Admission)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn last(&self) -> Seat {
+    fn last(&self) -> Admission {
         until("a connection", || !self.all().is_empty());
         self.all().pop().unwrap().1
     }
 }
 
 impl Acceptor for Taken {
-    fn accept(&self, connection: DataConnection, seat: Seat) -> Result<(), SystemError> {
-        self.all().push((connection, seat));
+    fn accept(&self, connection: DataConnection, admission: Admission) -> Result<(), SystemError> {
+        self.all().push((connection, admission));
         Ok(())
     }
 
     fn close_endpoint(&self, name: &Name) {
-        self.all().retain(|(_, seat)| seat.endpoint() != name);
+        self.all().retain(|(_, admission)| admission.endpoint() != name);
     }
 }
 

@@ -22,15 +22,15 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 /// Tells the rank 0 at `address`, if there is one of this job, that this is another. Gives what that answers, and nothing if
 /// nobody of this library and with this key is there.
-pub(crate) fn at_rank_0(plan: &Plan, address: SocketAddr) -> Option<Error> {
+pub(crate) fn report_to(plan: &Plan, address: SocketAddr) -> Option<Error> {
     let deadline = Instant::now() + LIMIT.min(plan.timeout);
-    knock(plan, address, deadline).unwrap_or_else(|error| {
+    exchange_hellos(plan, address, deadline).unwrap_or_else(|error| {
         tracing::debug!(target: crate::LOG, %address, %error, "nobody answers at the place of rank 0");
         None
     })
 }
 
-fn knock(plan: &Plan, address: SocketAddr, deadline: Instant) -> io::Result<Option<Error>> {
+fn exchange_hellos(plan: &Plan, address: SocketAddr, deadline: Instant) -> io::Result<Option<Error>> {
     let mut stream = TcpStream::connect_timeout(&address, left(deadline)?)?;
     let local = stream.local_addr().ok().map(|address| address.to_string());
     let mut reader = FrameReader::new(MAX_HANDSHAKE);

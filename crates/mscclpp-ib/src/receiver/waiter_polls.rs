@@ -3,20 +3,20 @@
 use std::time::{Duration, Instant};
 
 /// How often waiting threads have served a receiver.
-pub(super) struct Assists {
+pub(super) struct WaiterPolls {
     count: u64,
     /// Since when they are counted.
     since: Instant,
 }
 
-/// So many looks within [`ASSISTED`] are frequent. A thread that spins makes hundreds. One that sleeps in between, or polls
+/// So many looks within [`LEFT_TO_WAITERS`] are frequent. A thread that spins makes hundreds. One that sleeps in between, or polls
 /// now and then, is no faster than events. Its peer, which knows of few receives, would wait for it.
 const FREQUENT: u64 = 32;
 
 /// How long a receiver is left to waiting threads before the hub's thread looks again.
-pub(crate) const ASSISTED: Duration = Duration::from_millis(1);
+pub(crate) const LEFT_TO_WAITERS: Duration = Duration::from_millis(1);
 
-impl Assists {
+impl WaiterPolls {
     /// None so far.
     pub(super) fn new() -> Self {
         Self { count: 0, since: Instant::now() }
@@ -31,11 +31,11 @@ impl Assists {
     pub(super) fn are_frequent(&mut self, now: Instant) -> bool {
         let Self { count, since } = *self;
         let elapsed = now.saturating_duration_since(since);
-        if elapsed < ASSISTED {
+        if elapsed < LEFT_TO_WAITERS {
             return count >= FREQUENT;
         }
         *self = Self { count: 0, since: now };
-        u128::from(count) * ASSISTED.as_nanos() >= u128::from(FREQUENT) * elapsed.as_nanos()
+        u128::from(count) * LEFT_TO_WAITERS.as_nanos() >= u128::from(FREQUENT) * elapsed.as_nanos()
     }
 }
 
@@ -46,18 +46,18 @@ mod tests {
     #[test]
     fn looks_are_frequent_by_how_many_there_are_in_a_time() {
         let start = Instant::now();
-        let mut assists = Assists { count: 0, since: start };
+        let mut polls = WaiterPolls { count: 0, since: start };
         let mut after = |count, time| {
-            assists.count += count;
-            assists.are_frequent(start + time)
+            polls.count += count;
+            polls.are_frequent(start + time)
         };
-        let step = ASSISTED / 20;
+        let step = LEFT_TO_WAITERS / 20;
         assert!(!after(20, step), "not yet");
         assert!(after(20, 2 * step), "events one after the other do not begin the count anew");
-        assert!(after(0, ASSISTED), "as many as that in the whole time");
-        assert!(!after(FREQUENT / 2, 2 * ASSISTED));
-        assert!(!after(50 * FREQUENT, 100 * ASSISTED), "a few at a time add up over a long time");
-        assert!(!after(FREQUENT - 1, 100 * ASSISTED + step));
-        assert!(after(1, 100 * ASSISTED + step));
+        assert!(after(0, LEFT_TO_WAITERS), "as many as that in the whole time");
+        assert!(!after(FREQUENT / 2, 2 * LEFT_TO_WAITERS));
+        assert!(!after(50 * FREQUENT, 100 * LEFT_TO_WAITERS), "a few at a time add up over a long time");
+        assert!(!after(FREQUENT - 1, 100 * LEFT_TO_WAITERS + step));
+        assert!(after(1, 100 * LEFT_TO_WAITERS + step));
     }
 }

@@ -19,22 +19,22 @@ use mscclpp_net::waiting::LongWait;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// A receiving call that waits for its bytes.
-pub(crate) trait Due: Send + Sync {
+pub(crate) trait PendingReceive: Send + Sync {
     /// Makes of the bytes what was called for and keeps it, or keeps the error. Called once; complete also if it panics.
     fn complete(&self, bytes: &[u8]);
 
     /// Whether `complete` is done.
     fn is_complete(&self) -> bool;
 
-    /// What it makes, and its position on the line.
+    /// What it makes, and its position in the queue.
     fn name(&self) -> (&'static str, u64);
 }
 
 /// How long a single wait for a message is.
 const PART: Duration = Duration::from_secs(5);
 
-/// See the module.
-pub(crate) struct Line {
+/// The calls that receive from one peer with one tag. See the module.
+pub(crate) struct ReceiveQueue {
     pub(crate) peer: usize,
     pub(crate) tag: u32,
     /// Held while a call sends its part and takes its place, so that calls of several threads send and receive in one
@@ -46,12 +46,12 @@ pub(crate) struct Line {
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<Weak<dyn Due>>,
+    queue: VecDeque<Weak<dyn PendingReceive>>,
     position: u64,
     busy: bool,
 }
 
-/// Why [`Line::complete_up_to`] did not get there. Nothing was taken.
+/// Why [`ReceiveQueue::complete_up_to`] did not get there. Nothing was taken.
 pub(crate) enum Stopped {
     /// The time given to it ran out.
     TimedOut,
@@ -59,12 +59,12 @@ pub(crate) enum Stopped {
     Failed(BootstrapError),
 }
 
-impl Line {
+impl ReceiveQueue {
     pub(crate) fn new(peer: usize, tag: u32) -> Self {
         Self { peer, tag, calling: Mutex::new(()), state: Mutex::default(), stepped: Condvar::new() }
     }
 
-    /// The turn of a call: others on this line wait until the guard is gone.
+    /// The turn of a call: others of this queue wait until the guard is gone.
     pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
         self.calling.lock()
     }
@@ -75,14 +75,14 @@ impl Line {
         state.position + state.queue.len() as u64
     }
 
-    pub(crate) fn enqueue(&self, due: Weak<dyn Due>) {
-        self.state.lock().queue.push_back(due);
+    pub(crate) fn enqueue(&self, call: Weak<dyn PendingReceive>) {
+        self.state.lock().queue.push_back(call);
     }
 
-    /// Completes the calls up to `due`, one after the other, unless other threads do. Logs when that takes long.
+    /// Completes the calls up to `call`, one after the other, unless other threads do. Logs when that takes long.
     pub(crate) fn complete_up_to(
         &self,
-        due: &dyn Due,
+        call: &dyn PendingReceive,
         bootstrap: &dyn Bootstrap,
         timeout: Option<Duration>,
         mut long: LongWait,
@@ -90,7 +90,7 @@ impl Line {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.state.lock();
         loop {
-            if due.is_complete() {
+            if call.is_complete() {
                 return Ok(());
             }
             let now = Instant::now();
@@ -98,7 +98,7 @@ impl Line {
             if long.wake_at().is_some_and(|at| now >= at) {
                 // A subscriber may take its time, and others wait for the lock.
                 MutexGuard::unlocked(&mut state, || {
-                    long.log(now, Some(bootstrap.rank()), || self.awaited(due, first));
+                    long.log(now, Some(bootstrap.rank()), || self.awaited(call, first));
                 });
                 continue;
             }
@@ -114,7 +114,7 @@ impl Line {
                 continue;
             }
             state.busy = true;
-            let step = Step { line: self, taken: false };
+            let step = Step { queue: self, taken: false };
             // Also when time is up: what has arrived is taken.
             let stepped = MutexGuard::unlocked(&mut state, || self.step(step, bootstrap, look_again));
             match stepped {
@@ -125,9 +125,9 @@ impl Line {
     }
 
     /// What a call waits for, for the log. `first` is the position of the first call that has not had its bytes.
-    fn awaited(&self, due: &dyn Due, first: u64) -> String {
+    fn awaited(&self, call: &dyn PendingReceive, first: u64) -> String {
         let Self { peer, tag, .. } = self;
-        let (what, position) = due.name();
+        let (what, position) = call.name();
         let before = match first < position {
             true => format!(" (call {first} comes first)"),
             false => String::new(),
@@ -156,7 +156,7 @@ impl Line {
             error => Stopped::Failed(error),
         })?;
         step.taken = true;
-        let first: Option<Arc<dyn Due>> = self.state.lock().queue.front().and_then(Weak::upgrade);
+        let first: Option<Arc<dyn PendingReceive>> = self.state.lock().queue.front().and_then(Weak::upgrade);
         if let Some(first) = first {
             first.complete(&bytes);
         }
@@ -166,19 +166,19 @@ impl Line {
 
 /// Ends a step however it ends, a panic included: the first call has had its bytes, or keeps its place.
 struct Step<'a> {
-    line: &'a Line,
+    queue: &'a ReceiveQueue,
     taken: bool,
 }
 
 impl Drop for Step<'_> {
     fn drop(&mut self) {
-        let mut state = self.line.state.lock();
+        let mut state = self.queue.state.lock();
         state.busy = false;
         if self.taken {
             state.queue.pop_front();
             state.position += 1;
         }
-        self.line.stepped.notify_all();
+        self.queue.stepped.notify_all();
     }
 }
 

@@ -19,7 +19,7 @@ struct Call {
     done: AtomicBool,
 }
 
-impl Due for Call {
+impl PendingReceive for Call {
     fn complete(&self, _: &[u8]) {
         self.done.store(true, Ordering::Relaxed);
     }
@@ -33,11 +33,11 @@ impl Due for Call {
     }
 }
 
-fn calls(line: &Line, n: u64) -> Vec<Arc<Call>> {
+fn calls(queue: &ReceiveQueue, n: u64) -> Vec<Arc<Call>> {
     let call = |position| {
         let call = Arc::new(Call { position, done: AtomicBool::new(false) });
-        let due: Arc<dyn Due> = call.clone();
-        line.enqueue(Arc::downgrade(&due));
+        let queued: Arc<dyn PendingReceive> = call.clone();
+        queue.enqueue(Arc::downgrade(&queued));
         call
     };
     (0..n).map(call).collect()
@@ -74,10 +74,10 @@ const SOON: Duration = Duration::from_millis(5);
 #[test]
 fn a_long_wait_names_rank_peer_call_tag_and_position() {
     let ranks = LocalBootstrap::group(2);
-    let line = Line::new(1, 7);
-    let calls = calls(&line, 2);
+    let queue = ReceiveQueue::new(1, 7);
+    let calls = calls(&queue, 2);
     let lines = Lines::default();
-    let wait = || line.complete_up_to(&*calls[1], &ranks[0], None, LongWait::begin(SOON)).is_ok();
+    let wait = || queue.complete_up_to(&*calls[1], &ranks[0], None, LongWait::begin(SOON)).is_ok();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| lines.within(wait));
         let said = |text: &str| mscclpp_test_support::until(text, || lines.text().contains(text));
@@ -94,10 +94,10 @@ fn a_long_wait_names_rank_peer_call_tag_and_position() {
 #[test]
 fn who_waits_for_another_threads_step_says_so_too_and_keeps_its_time() {
     let ranks = LocalBootstrap::group(2);
-    let line = Line::new(1, 0);
-    let calls = calls(&line, 2);
+    let queue = ReceiveQueue::new(1, 0);
+    let calls = calls(&queue, 2);
     let wait = |call: usize, limit, first| {
-        line.complete_up_to(&*calls[call], &ranks[0], limit, LongWait::begin(first))
+        queue.complete_up_to(&*calls[call], &ranks[0], limit, LongWait::begin(first))
     };
     thread::scope(|scope| {
         let stepping = mscclpp_test_support::start_waiting(scope, || wait(0, None, Duration::MAX).is_ok());
@@ -164,9 +164,9 @@ fn a_time_out_of_the_bootstraps_own_ends_a_wait_without_one() {
         }
     }
     let cut = Cut(LocalBootstrap::group(2).remove(0));
-    let line = Line::new(1, 0);
-    let calls = calls(&line, 1);
-    let stopped = line.complete_up_to(&*calls[0], &cut, None, LongWait::begin(Duration::MAX));
+    let queue = ReceiveQueue::new(1, 0);
+    let calls = calls(&queue, 1);
+    let stopped = queue.complete_up_to(&*calls[0], &cut, None, LongWait::begin(Duration::MAX));
     assert!(
         matches!(stopped, Err(Stopped::Failed(error)) if error.to_string().contains("connecting to rank 1"))
     );

@@ -1,4 +1,4 @@
-//! Whole numbers as arguments. PyO3 notes in an error which argument it is about, and Python's own text about a number that
+//! Unsigned integers as arguments. PyO3 notes in an error which argument it is about, and Python's own text about a number that
 //! is too small or too large does not say which number that was.
 
 use pyo3::{
@@ -7,7 +7,7 @@ use pyo3::{
 };
 
 /// The number, if it fits.
-pub(crate) fn whole<T: TryFrom<u64>>(given: &Bound<'_, PyAny>) -> PyResult<T> {
+pub(crate) fn uint<T: TryFrom<u64>>(given: &Bound<'_, PyAny>) -> PyResult<T> {
     let most = u64::MAX >> (64 - 8 * size_of::<T>());
     let misfit = || PyOverflowError::new_err(format!("expected a number from 0 to {most}, got {given}"));
     match given.extract::<u64>() {
@@ -21,11 +21,11 @@ pub(crate) fn whole<T: TryFrom<u64>>(given: &Bound<'_, PyAny>) -> PyResult<T> {
 }
 
 /// The same where nothing may be given.
-pub(crate) fn whole_or_none<T: TryFrom<u64>>(given: &Bound<'_, PyAny>) -> PyResult<Option<T>> {
-    if given.is_none() { Ok(None) } else { whole(given).map(Some) }
+pub(crate) fn uint_or_none<T: TryFrom<u64>>(given: &Bound<'_, PyAny>) -> PyResult<Option<T>> {
+    if given.is_none() { Ok(None) } else { uint(given).map(Some) }
 }
 
 /// The same for all numbers of a sequence.
-pub(crate) fn wholes<T: TryFrom<u64>>(given: &Bound<'_, PyAny>) -> PyResult<Vec<T>> {
-    given.extract::<Vec<Bound<'_, PyAny>>>()?.iter().map(whole).collect()
+pub(crate) fn uint_list<T: TryFrom<u64>>(given: &Bound<'_, PyAny>) -> PyResult<Vec<T>> {
+    given.extract::<Vec<Bound<'_, PyAny>>>()?.iter().map(uint).collect()
 }

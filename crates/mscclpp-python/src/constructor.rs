@@ -1,4 +1,4 @@
-//! What semaphores and channels are made of: a semaphore, or a communicator and a connection.
+//! The arguments of constructors of semaphores and channels: a semaphore, or a communicator and a connection, and more.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::{
     semaphore::{PyDeviceToDevice, PySemaphore, Shared},
 };
 
-/// What `Kind(semaphore, ...)` or `Kind(communicator, connection, ...)` was called with.
-pub(crate) struct MadeOf<'py> {
+/// What `Class(semaphore, ...)` or `Class(communicator, connection, ...)` was called with.
+pub(crate) struct Arguments<'py> {
     source: Source<'py>,
     /// The arguments behind, in the order of their names.
     pub(crate) rest: Vec<Option<Bound<'py, PyAny>>>,
@@ -27,8 +27,8 @@ enum Source<'py> {
     Pair(Bound<'py, PyCommunicator>, Bound<'py, PyConnection>),
 }
 
-/// A class whose constructor begins so.
-pub(crate) struct Kind {
+/// A constructor that takes these first.
+pub(crate) struct Constructor {
     pub(crate) name: &'static str,
     /// Whether its semaphore may be one of kernels already.
     pub(crate) takes_device_to_device: bool,
@@ -36,10 +36,10 @@ pub(crate) struct Kind {
     pub(crate) rest: &'static [&'static str],
 }
 
-impl<'py> MadeOf<'py> {
+impl<'py> Arguments<'py> {
     /// None without any arguments, or if all of them are None.
-    pub(crate) fn given(
-        kind: &Kind,
+    pub(crate) fn parse(
+        constructor: &Constructor,
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Option<Self>> {
@@ -48,19 +48,19 @@ impl<'py> MadeOf<'py> {
         let is_pair = has("communicator")?
             || has("connection")?
             || args.get_item(0).is_ok_and(|first| first.is_instance_of::<PyCommunicator>())
-            || kind.rest.is_empty() && count == 2;
+            || constructor.rest.is_empty() && count == 2;
         let first: &[&str] = if is_pair { &["communicator", "connection"] } else { &["semaphore"] };
-        let mut values = kind.match_names(&[first, kind.rest].concat(), args, kwargs)?;
+        let mut values = constructor.match_names(&[first, constructor.rest].concat(), args, kwargs)?;
         if values.iter().all(Option::is_none) {
             return Ok(None);
         }
         let rest = values.split_off(first.len());
         let source = match &values[..] {
             [communicator, connection] => Source::Pair(
-                kind.cast(communicator, "communicator", "a Communicator")?,
-                kind.cast(connection, "connection", "a Connection")?,
+                constructor.cast(communicator, "communicator", "a Communicator")?,
+                constructor.cast(connection, "connection", "a Connection")?,
             ),
-            values => Source::Semaphore(kind.semaphore(values.first().unwrap_or(&None))?),
+            values => Source::Semaphore(constructor.semaphore(values.first().unwrap_or(&None))?),
         };
         Ok(Some(Self { source, rest }))
     }
@@ -76,7 +76,7 @@ impl<'py> MadeOf<'py> {
     }
 }
 
-impl Kind {
+impl Constructor {
     fn semaphore(&self, given: &Option<Bound<'_, PyAny>>) -> PyResult<Arc<Shared>> {
         if self.takes_device_to_device
             && let Some(Ok(semaphore)) = given.as_ref().map(|given| given.cast::<PyDeviceToDevice>())

@@ -46,3 +46,9 @@ pub struct IpcMemHandle {
     /// Opaque.
     pub reserved: [u8; 64],
 }
+
+/// An `nvrtcProgram` or `hiprtcProgram`.
+#[cfg(any(feature = "cuda", feature = "hip"))]
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Program(pub *mut std::ffi::c_void);

@@ -1,11 +1,14 @@
 //! NVRTC, the CUDA C++ compiler as a library. It needs no GPU and no driver.
 
 use std::{
-    ffi::{c_char, c_int, c_void},
+    ffi::{c_char, c_int},
     path::PathBuf,
 };
 
-use crate::library::{LoadError, Opened};
+use crate::{
+    Program,
+    library::{LoadError, Opened},
+};
 
 const LIBRARY: &str = "the CUDA run-time compiler libnvrtc";
 const ADVICE: &str = "install the CUDA toolkit or the Python package nvidia-cuda-nvrtc, or name the file";
@@ -24,11 +27,6 @@ impl NvrtcResult {
     /// `NVRTC_ERROR_COMPILATION`
     pub const COMPILATION: Self = Self(6);
 }
-
-/// An `nvrtcProgram`.
-#[repr(transparent)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Program(pub *mut c_void);
 
 /// NVRTC's functions. Each is documented by NVRTC, under the name given.
 #[derive(Debug)]

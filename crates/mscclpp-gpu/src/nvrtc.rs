@@ -5,14 +5,21 @@
 //! `CUDA_HOME`, `CUDA_PATH` and `/usr/local/cuda`. NVRTC needs neither a GPU nor a driver.
 
 use std::{
-    ffi::{CStr, CString, c_char, c_int},
+    ffi::{CStr, c_int},
     path::{Path, PathBuf},
     sync::OnceLock,
 };
 
-use mscclpp_gpu_sys::nvrtc::{Nvrtc, NvrtcResult, Program};
+use mscclpp_gpu_sys::nvrtc::{Nvrtc, NvrtcResult};
 
-use crate::{Error, Result, env};
+use crate::{
+    Error, Result,
+    driver::{
+        compiler::{self, Compiler, Functions, check},
+        entries::Entry,
+    },
+    env,
+};
 
 /// Compiles CUDA C++ to PTX. This is for programs that load PTX in other ways than with
 /// [`Module::load`](crate::Module::load), which compiles by itself.
@@ -41,37 +48,7 @@ use crate::{Error, Result, env};
 /// [`Error::Compile`] with the compiler's log; [`Error::System`], with everything that was tried, if there is no NVRTC;
 /// [`Error::InvalidArgument`] if a text contains a NUL byte.
 pub fn compile(name: &str, source: &str, headers: &[(&str, &str)], options: &[&str]) -> Result<String> {
-    let nvrtc = library()?;
-    let source = c_string("the source", source)?;
-    let c_name = c_string("the name of the program", name)?;
-    let header_names = c_strings("the name of a header", headers.iter().map(|(name, _)| *name))?;
-    let header_texts = c_strings("a header", headers.iter().map(|(_, text)| *text))?;
-    let options = c_strings("an option", options.iter().copied())?;
-
-    let (names, texts, options) = (pointers(&header_names), pointers(&header_texts), pointers(&options));
-    let mut program = Program(std::ptr::null_mut());
-    // SAFETY: `program` is valid for the write; all texts are NUL-terminated and live, and both lists have that length.
-    let result = unsafe {
-        (nvrtc.create_program)(
-            &raw mut program,
-            source.as_ptr(),
-            c_name.as_ptr(),
-            length(names.len())?,
-            texts.as_ptr(),
-            names.as_ptr(),
-        )
-    };
-    check(nvrtc, result, "nvrtcCreateProgram")?;
-    let program = Compilation { nvrtc, program };
-    // SAFETY: the program lives; the options are NUL-terminated, live and that many.
-    let result =
-        unsafe { (nvrtc.compile_program)(program.program, length(options.len())?, options.as_ptr()) };
-    match result {
-        NvrtcResult::COMPILATION | NvrtcResult::INVALID_OPTION => {
-            Err(Error::Compile { name: name.to_owned(), log: program.log()? })
-        }
-        result => check(nvrtc, result, "nvrtcCompileProgram").and_then(|()| program.ptx()),
-    }
+    compiler::compile(library()?, name, source, headers, options).map(compiler::text)
 }
 
 /// The library that compiles, and its version: `libnvrtc.so.12: NVRTC 12.4`.
@@ -91,52 +68,32 @@ fn version(nvrtc: &Nvrtc) -> Result<(c_int, c_int)> {
     Ok((major, minor))
 }
 
-/// A program, destroyed when dropped.
-struct Compilation {
-    nvrtc: &'static Nvrtc,
-    program: Program,
-}
+impl Compiler for Nvrtc {
+    type Code = NvrtcResult;
+    const SUCCESS: NvrtcResult = NvrtcResult::SUCCESS;
+    const REFUSED: [NvrtcResult; 2] = [NvrtcResult::COMPILATION, NvrtcResult::INVALID_OPTION];
 
-impl Compilation {
-    fn ptx(&self) -> Result<String> {
-        // SAFETY: the pair of functions belongs together.
-        unsafe { self.text(self.nvrtc.get_ptx_size, self.nvrtc.get_ptx, "nvrtcGetPTX") }
-    }
-
-    fn log(&self) -> Result<String> {
-        // SAFETY: the pair of functions belongs together.
-        unsafe {
-            self.text(self.nvrtc.get_program_log_size, self.nvrtc.get_program_log, "nvrtcGetProgramLog")
+    fn functions(&self) -> Functions<NvrtcResult> {
+        Functions {
+            create: Entry("nvrtcCreateProgram", self.create_program),
+            compile: Entry("nvrtcCompileProgram", self.compile_program),
+            code: (Entry("nvrtcGetPTXSize", self.get_ptx_size), Entry("nvrtcGetPTX", self.get_ptx)),
+            log: (
+                Entry("nvrtcGetProgramLogSize", self.get_program_log_size),
+                Entry("nvrtcGetProgramLog", self.get_program_log),
+            ),
+            destroy: Entry("nvrtcDestroyProgram", self.destroy_program),
         }
     }
 
-    /// # Safety
-    /// `write` writes as many bytes as `size_of` says.
-    unsafe fn text(
-        &self,
-        size_of: unsafe extern "C" fn(Program, *mut usize) -> NvrtcResult,
-        write: unsafe extern "C" fn(Program, *mut c_char) -> NvrtcResult,
-        operation: &'static str,
-    ) -> Result<String> {
-        let mut size = 0;
-        // SAFETY: the program lives; `size` is valid for the write.
-        check(self.nvrtc, unsafe { size_of(self.program, &raw mut size) }, operation)?;
-        let mut bytes = vec![0u8; size];
-        // SAFETY: the program lives; the buffer has as many bytes as will be written (the caller's promise).
-        check(self.nvrtc, unsafe { write(self.program, bytes.as_mut_ptr().cast()) }, operation)?;
-        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-        bytes.truncate(end);
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    }
-}
-
-impl Drop for Compilation {
-    fn drop(&mut self) {
-        // SAFETY: made once, destroyed once.
-        let result = unsafe { (self.nvrtc.destroy_program)(&raw mut self.program) };
-        if let Err(error) = check(self.nvrtc, result, "nvrtcDestroyProgram") {
-            tracing::warn!(target: "mscclpp::gpu", "{error}");
+    fn words(&self, result: NvrtcResult) -> String {
+        // SAFETY: this function takes any value and gives a static text.
+        let words = unsafe { (self.get_error_string)(result) };
+        if words.is_null() {
+            return format!("unknown ({})", result.0);
         }
+        // SAFETY: not null, so a static NUL-terminated text.
+        format!("{} ({})", unsafe { CStr::from_ptr(words) }.to_string_lossy(), result.0)
     }
 }
 
@@ -194,37 +151,6 @@ pub(crate) fn cuda_headers() -> Result<Vec<PathBuf>> {
         version.is_some_and(|version| version / 1000 == major) && folder.join("cuda_fp16.h").is_file()
     });
     Ok(found.into_iter().flat_map(|folder| [folder.join("cccl"), folder]).filter(|f| f.is_dir()).collect())
-}
-
-fn check(nvrtc: &Nvrtc, result: NvrtcResult, operation: &str) -> Result<()> {
-    if result == NvrtcResult::SUCCESS {
-        return Ok(());
-    }
-    // SAFETY: this function takes any value and gives a static text.
-    let words = unsafe { (nvrtc.get_error_string)(result) };
-    let words = if words.is_null() {
-        "unknown".to_owned()
-    } else {
-        // SAFETY: not null, so a static NUL-terminated text.
-        unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned()
-    };
-    Err(Error::system(operation, format!("{words} ({})", result.0)))
-}
-
-fn c_string(what: &str, text: &str) -> Result<CString> {
-    CString::new(text).map_err(|_| Error::InvalidArgument(format!("{what} has a NUL byte inside")))
-}
-
-fn c_strings<'a>(what: &str, texts: impl Iterator<Item = &'a str>) -> Result<Vec<CString>> {
-    texts.map(|text| c_string(what, text)).collect()
-}
-
-fn pointers(texts: &[CString]) -> Vec<*const c_char> {
-    texts.iter().map(|text| text.as_ptr()).collect()
-}
-
-fn length(len: usize) -> Result<c_int> {
-    c_int::try_from(len).map_err(|_| Error::InvalidArgument(format!("{len} headers or options are too many")))
 }
 
 #[cfg(test)]

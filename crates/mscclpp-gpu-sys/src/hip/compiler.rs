@@ -1,10 +1,11 @@
 use std::{
-    ffi::{c_char, c_int, c_void},
+    ffi::{c_char, c_int},
     sync::OnceLock,
 };
 
 use super::HiprtcResult;
 use crate::{
+    Program,
     library::{LoadError, Opened},
     table::entry_points,
 };
@@ -19,11 +20,6 @@ const CANDIDATES: [&str; 5] = [
     "/opt/rocm/lib/libhiprtc.so.6",
 ];
 const SINCE: &str = "ROCm 6.0";
-
-/// A `hiprtcProgram`.
-#[repr(transparent)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Program(pub *mut c_void);
 
 impl Hiprtc {
     /// The compiler of this process: found and resolved at the first call.

@@ -9,8 +9,8 @@ mod constants;
 mod result;
 mod runtime;
 
-pub use crate::IpcMemHandle;
-pub use compiler::{Hiprtc, Program};
+pub use crate::{IpcMemHandle, Program};
+pub use compiler::Hiprtc;
 pub use constants::*;
 pub use result::{HipResult, HiprtcResult};
 pub use runtime::{DeviceProperties, Hip};

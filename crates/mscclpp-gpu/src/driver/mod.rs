@@ -13,6 +13,7 @@
 pub(crate) mod api;
 mod bookkeeping;
 mod captures;
+pub(crate) mod compiler;
 mod context;
 pub(crate) mod device;
 pub(crate) mod entries;

@@ -134,9 +134,9 @@ impl OwnTokens {
     /// Memory at `ptr`, of the device `gpu`, or of the host.
     ///
     /// # Safety
-    /// As many bytes as were asked for, zeroed, from a multiple of 128 on, that kernels of the device that was named reach
-    /// at `ptr` with loads of 8 bytes, and the host too if `gpu` is none. Valid until `owner` is dropped. Nobody has
-    /// references to them.
+    /// At `ptr`, a multiple of 128, are as many bytes as were asked for. They are zero, nobody has references to them, and
+    /// they are valid until `owner` is dropped. Kernels of the device for which they were asked load 8 bytes at once from
+    /// there, and the host too if `gpu` is none.
     #[must_use]
     pub unsafe fn new(ptr: DevicePtr, gpu: Option<Gpu>, owner: Arc<dyn Any + Send + Sync>) -> Self {
         Self { ptr, gpu, owner }
@@ -267,9 +267,9 @@ pub enum Operation {
         offset: u64,
         /// What.
         value: u64,
-        /// What is there before, where that is known: then the word is a token of the peer, which is where its link wants tokens
-        /// ([`Link::token_memory`]), only this side changes it, and `value` is larger. A transport may add the difference
-        /// instead.
+        /// The value before this, if it is known. It is known of tokens: the peer's link has chosen their memory
+        /// ([`Link::token_memory`]), only this side changes them, and they only grow. So a transport may add the difference
+        /// instead of storing `value`.
         previous: Option<u64>,
     },
     /// Store `value` in 8 bytes of local device memory once all earlier operations are complete at the peer, so that

@@ -48,8 +48,8 @@ struct State {
 
 struct RetiredQueue {
     number: u64,
-    /// Taken out, and let go of, by that thread alone: it may have the last reference to memory of a device, and freeing that
-    /// may wait for kernels, which may wait for who else looks here.
+    /// Only that thread drops it. It may be the last owner of a device's memory. Freeing that may wait for kernels, which may
+    /// wait for the other threads that look here.
     queue: Box<dyn Queue>,
     ticket: u64,
     has_landed: bool,

@@ -48,7 +48,7 @@ enum LinkSignals {
     BySignaller,
 }
 
-/// Where the last signals may still be.
+/// Where the last signals are.
 #[derive(Clone, Copy)]
 pub(crate) enum Last {
     /// All have landed.
@@ -222,9 +222,9 @@ impl Semaphore {
     }
 
     /// Takes the object that counts signals sent through a [`SendQueue`](crate::SendQueue). There is one at a time, and while it
-    /// exists, host semaphores of this semaphore cannot signal. Blocks until the signals that these have sent are at the
-    /// peer, and what a dropped queue was given to which the last signaller belonged, for 30 s at most, since a different
-    /// queue must not overtake them.
+    /// exists, host semaphores of this semaphore cannot signal. Its queue must not overtake earlier signals. So this blocks,
+    /// for 30 s at most, until those of hosts are at the peer, and all that the last signaller's queue was given, if that
+    /// queue was dropped.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] while somebody else has it, such as a proxy service; [`Error::Timeout`]: nothing was taken;

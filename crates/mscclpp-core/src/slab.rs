@@ -1,10 +1,10 @@
 //! Where semaphores get their words from: blocks cut from slabs, never used twice.
 //!
 //! Device memory comes in pieces of 2 MiB, a semaphore needs half a KiB, so many share a slab, which is registered and
-//! mapped by each peer once. Semaphores of endpoints on the CPU have theirs in host memory. Where a transport wants
-//! inbound tokens elsewhere than on the device, only they are there: what kernels alone write stays on the device. A block is not handed out
-//! again after its semaphore is gone: a peer that still signals it writes into memory that nobody reads, never into the
-//! token of a newer semaphore. A slab is freed with its last block.
+//! mapped by each peer once. Semaphores of endpoints on the CPU have theirs in host memory. A transport may
+//! want inbound tokens outside the device; words that only kernels write stay on the device even then. A block is not
+//! handed out again after its semaphore is gone: a peer that still signals it writes into memory that nobody reads, never
+//! into the token of a newer semaphore. A slab is freed with its last block.
 
 use std::{
     collections::HashMap,
@@ -30,7 +30,7 @@ pub(crate) const EXPECTED: u64 = 128;
 /// Where the lock and count of outgoing signals are: own signals write this line, where peer atomics are missing.
 pub(crate) const OUTBOUND: u64 = 256;
 
-/// As far as a token's place in device memory decides how fast it is reached, the pages decide it, which are this large.
+/// Bytes of a page. How fast a token in device memory is reached may depend on its page.
 pub(crate) const TOKEN_PAGE: u64 = 4096;
 
 /// Bytes of a slab in device memory, and of one elsewhere.

@@ -6,9 +6,10 @@ use crate::{Error, LinkMonitor, Result, monitor::Abortable, slab::StatusBlock};
 
 /// What ends the waits of a semaphore and says why.
 ///
-/// Apart from the semaphore, because the connection's monitor holds it for a moment while it aborts: the transport's
-/// thread must not become the last owner of a semaphore, whose connection would then be closed on that very thread. Nor
-/// of this: a driver may wait for kernels to free memory, also for some that only that thread can end the waits of.
+/// The connection's monitor aborts this and not the semaphore. Meanwhile a thread of the transport holds it. If that were
+/// the semaphore, the thread might become its last owner, and would have to close its own connection. The thread does not
+/// become the last owner of this either: a semaphore that is dropped waits until the monitor has let go of it. To free
+/// it, a driver may wait for kernels, whose waits only that thread can end.
 pub(crate) struct Waits {
     pub(crate) status: StatusBlock,
     aborted: OnceLock<Error>,

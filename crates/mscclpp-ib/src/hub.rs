@@ -5,10 +5,10 @@
 //! # Invariants
 //! 1. The thread never blocks except in its event loop, so stopping it takes a bounded time. It takes only locks whose
 //!    holders never wait.
-//! 2. A thread that waits for a token may serve the receiving ends that bring it, instead of the hub's thread. Each end
-//!    is served by one thread at a time, under its lock, which a waiting thread holds for one look. The hub's thread looks
-//!    after it as long as it is open, when there is an event of it or it is due, and leaves it to the waiting thread if
-//!    that holds the lock for long. It alone closes it, and for that it waits until the look is over.
+//! 2. A thread that waits for a token may serve the receiving ends that bring it, instead of the hub's thread. One thread
+//!    at a time serves an end, under its lock, which a waiting thread holds for one look. The hub's thread serves an end
+//!    after each event of it, and from time to time. If it finds the lock taken for long, it leaves the end to the waiting
+//!    thread until the next time. Only the hub's thread closes an end, and for that it waits for the lock.
 //! 3. A receiving end lives as long as its endpoint and the TCP connection over which its queue was opened. The peer
 //!    ends that connection only when everything it sent has completed.
 //! 4. A turn of the thread has an end, whatever comes meanwhile: it takes the commands that were there when it began, a few

@@ -196,14 +196,13 @@ struct MemoryDevice2DeviceSemaphore {
 // or, where they reach this device's memory with atomics, also its kernels. 32 bytes; all that is said of the handle
 // above holds for it too.
 //
-// Signals come into two words, because a link stores growing counts, and to a word that is stored to nobody else can
-// add: word 0 is added to by the peer's kernels, word 1 stored by its link. How many signals have come is their sum.
-// Both words only grow, so the sum of what is read of them, one after the other, is at most what has come, and W1 to W4
-// hold with the sum in place of the token.
+// Signals are counted in two words. The peer's kernels add to word 0. Its link stores its count in word 1, which would
+// overwrite what others add there. The sum is how many signals have come. Both words only grow, so a sum of two reads,
+// one after the other, is at most that number, and W1 to W4 hold with the sum in place of the token.
 //
-// The order of memory. Word 0 is as in the handle above. Word 1 is written by one queue, in order, each count after the
-// data that precedes it. A wait that sees at least n may have it from the word in which signal n did not
-// come; what it may then rely on is what a port channel promises, see port_channel_device.hpp.
+// The order of memory. Word 0 is as in the handle above. One queue writes word 1, each count after the data before it.
+// The sum does not say in which word signal n came. What a wait that sees n may rely on is what a port channel
+// promises, see port_channel_device.hpp.
 struct Host2DeviceSemaphoreDeviceHandle {
   // How many signals have come: two words side by side in this device's memory, at a multiple of 16.
   uint64_t* inboundToken;

@@ -9,8 +9,8 @@ pub(super) struct WaiterPolls {
     since: Instant,
 }
 
-/// So many looks within [`LEFT_TO_WAITERS`] are frequent. A thread that spins makes hundreds. One that sleeps in between, or polls
-/// now and then, is no faster than events. Its peer, which knows of few receives, would wait for it.
+/// So many polls within [`LEFT_TO_WAITERS`] are frequent. A thread that spins makes hundreds. A thread that sleeps between
+/// polls is no faster than events, and the peer, which may send only so much ahead, would have to wait for it.
 const FREQUENT: u64 = 32;
 
 /// How long a receiver is left to waiting threads before the hub's thread looks again.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mscclpp_net::{Report, SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface};
+use mscclpp_net::{SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface};
 
 /// The variable with the number of this rank: the only one that is not the same for all ranks.
 pub(crate) const RANK: &str = "MSCCLPP_RANK";
@@ -260,12 +260,7 @@ pub enum Error {
     },
 }
 
-impl fmt::Debug for Error {
-    /// As [`Report`] shows it: what a `main` prints that returns it is the message with its causes.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&Report(self), f)
-    }
-}
+mscclpp_net::debug_as_report!(Error);
 
 impl Error {
     pub(crate) fn incomplete(missing: &str, variable: &str, known: &str) -> Self {

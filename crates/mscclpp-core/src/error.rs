@@ -1,6 +1,6 @@
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
-use mscclpp_net::{Report, SystemError};
+use mscclpp_net::{SystemError, env::BadVariable};
 
 use crate::{Transport, TransportFlags};
 
@@ -192,12 +192,7 @@ pub struct TransportError {
     pub error: Arc<dyn StdError + Send + Sync>,
 }
 
-impl fmt::Debug for TransportError {
-    /// As [`Report`] shows it: what a `main` prints that returns it is the message with its causes.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&Report(self), f)
-    }
-}
+mscclpp_net::debug_as_report!(TransportError);
 
 impl fmt::Display for TransportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -211,12 +206,7 @@ impl StdError for TransportError {
     }
 }
 
-impl fmt::Debug for Error {
-    /// As [`Report`] shows it: what a `main` prints that returns it is the message with its causes.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&Report(self), f)
-    }
-}
+mscclpp_net::debug_as_report!(Error);
 
 /// What a semaphore or channel said of a wait is that again.
 impl From<mscclpp_gpu::Error> for Error {
@@ -226,6 +216,12 @@ impl From<mscclpp_gpu::Error> for Error {
             _ => None,
         };
         own.unwrap_or(Self::Gpu(error))
+    }
+}
+
+impl From<BadVariable> for Error {
+    fn from(BadVariable { variable, value, allowed: expected }: BadVariable) -> Self {
+        Self::Environment { variable, value, expected }
     }
 }
 
@@ -275,6 +271,7 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Report;
 
     #[test]
     fn a_report_says_each_text_once_and_loses_none() {

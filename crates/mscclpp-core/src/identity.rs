@@ -3,12 +3,9 @@
 use std::{fmt, sync::OnceLock};
 
 use mscclpp_gpu::fork::Origin;
-use mscclpp_net::{
-    env::{self, BadVariable},
-    host::Host,
-};
+use mscclpp_net::{env, host::Host};
 
-use crate::{Error, Result};
+use crate::Result;
 
 /// A random number that stands for one process. By it a process recognises what it has serialized itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,7 +15,7 @@ impl ProcessId {
     /// The number of this process, chosen once. A forked child has a number of its own.
     ///
     /// # Errors
-    /// [`Error::System`] if the system has no random numbers.
+    /// [`Error::System`](crate::Error::System) if the system has no random numbers.
     pub fn current() -> Result<Self> {
         static DRAWN: OnceLock<(Origin, ProcessId)> = OnceLock::new();
         let (origin, mut id) = match DRAWN.get() {
@@ -63,11 +60,10 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
 /// namespace. The host's name is not used, because containers share and clone names.
 ///
 /// # Errors
-/// [`Error::Environment`] for a malformed `MSCCLPP_HOSTID`, [`Error::System`] if `/proc` cannot be read.
+/// [`Error::Environment`](crate::Error::Environment) for a malformed `MSCCLPP_HOSTID`,
+/// [`Error::System`](crate::Error::System) if `/proc` cannot be read.
 pub fn host_id() -> Result<String> {
-    let bad =
-        |BadVariable { variable, value, allowed: expected }| Error::Environment { variable, value, expected };
-    if let Some(id) = env::host_id(std::env::var_os).map_err(bad)? {
+    if let Some(id) = env::host_id(std::env::var_os)? {
         return Ok(id);
     }
     let host = Host::detect()?;

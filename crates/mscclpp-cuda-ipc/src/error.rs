@@ -1,7 +1,7 @@
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use mscclpp_core::Transport;
-use mscclpp_net::{Report, SystemError, env::BadVariable};
+use mscclpp_net::{SystemError, env::BadVariable};
 
 /// What can go wrong in this transport alone. Callers get it inside [`mscclpp_core::Error::Transport`], or as the
 /// variant of [`mscclpp_core::Error`] that means the same.
@@ -61,13 +61,7 @@ pub enum Error {
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
-impl fmt::Debug for Error {
-    /// As [`mscclpp_net::Report`] shows it, so that a `main` that returns this error prints the message with its
-    /// causes.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&Report(self), f)
-    }
-}
+mscclpp_net::debug_as_report!(Error);
 
 impl From<Error> for mscclpp_core::Error {
     fn from(error: Error) -> Self {
@@ -79,9 +73,7 @@ impl From<Error> for mscclpp_core::Error {
             Error::Malformed { what, problem } => {
                 Self::Malformed { what, problem: format!("in the transport's part, {problem}") }
             }
-            Error::Environment(BadVariable { variable, value, allowed: expected }) => {
-                Self::Environment { variable, value, expected }
-            }
+            Error::Environment(error) => error.into(),
             other => Self::transport(Transport::CUDA_IPC, other),
         }
     }

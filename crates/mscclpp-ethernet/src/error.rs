@@ -1,8 +1,8 @@
-use std::{fmt, net::SocketAddr};
+use std::net::SocketAddr;
 
 use mscclpp_core::Transport;
 pub(crate) use mscclpp_net::SystemCall;
-use mscclpp_net::{Report, SystemError, env::BadVariable, links, wire::Malformed};
+use mscclpp_net::{SystemError, links, wire::Malformed};
 
 /// What can go wrong in this transport alone. Callers get it inside [`mscclpp_core::Error::Transport`], or as the
 /// variant of [`mscclpp_core::Error`] that means the same.
@@ -62,13 +62,7 @@ impl From<links::Error> for Error {
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
-impl fmt::Debug for Error {
-    /// As [`mscclpp_net::Report`] shows it, so that a `main` that returns this error prints the message with its
-    /// causes.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&Report(self), f)
-    }
-}
+mscclpp_net::debug_as_report!(Error);
 
 impl From<Error> for mscclpp_core::Error {
     fn from(error: Error) -> Self {
@@ -80,9 +74,7 @@ impl From<Error> for mscclpp_core::Error {
             Error::Malformed { what, problem } => {
                 Self::Malformed { what, problem: format!("in the transport's part, {problem}") }
             }
-            Error::Links(links::Error::Environment(BadVariable { variable, value, allowed: expected })) => {
-                Self::Environment { variable, value, expected }
-            }
+            Error::Links(links::Error::Environment(error)) => error.into(),
             other => Self::transport(Transport::ETHERNET, other),
         }
     }

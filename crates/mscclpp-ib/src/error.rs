@@ -1,7 +1,7 @@
-use std::{fmt, io, time::Duration};
+use std::{io, time::Duration};
 
 use mscclpp_core::Transport;
-use mscclpp_net::{Report, SystemError, env::BadVariable, links};
+use mscclpp_net::{SystemError, env::BadVariable, links};
 
 /// What can go wrong in this transport alone. Callers get it inside [`mscclpp_core::Error::Transport`], or as the
 /// variant of [`mscclpp_core::Error`] that means the same.
@@ -128,13 +128,7 @@ pub enum Error {
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
-impl fmt::Debug for Error {
-    /// As [`mscclpp_net::Report`] shows it, so that a `main` that returns this error prints the message with its
-    /// causes.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&Report(self), f)
-    }
-}
+mscclpp_net::debug_as_report!(Error);
 
 impl Error {
     /// The error as the core knows it, for `transport`.
@@ -144,9 +138,7 @@ impl Error {
             Self::Malformed { what, problem } => {
                 Core::Malformed { what, problem: format!("in the transport's part, {problem}") }
             }
-            Self::Environment(BadVariable { variable, value, allowed: expected }) => {
-                Core::Environment { variable, value, expected }
-            }
+            Self::Environment(error) => error.into(),
             Self::Links(links::Error::Gone { .. }) => {
                 Core::PeerLost { peer: "a peer".to_owned(), reason: self.to_string() }
             }

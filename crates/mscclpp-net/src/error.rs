@@ -59,6 +59,18 @@ impl fmt::Debug for Report<'_> {
     }
 }
 
+/// `Debug` of an error, as [`Report`] shows it: a `main` that returns the error then prints its message with its causes.
+#[macro_export]
+macro_rules! debug_as_report {
+    ($error:ty) => {
+        impl ::std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                ::std::fmt::Display::fmt(&$crate::Report(self), f)
+            }
+        }
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,4 @@
-use std::{fmt, sync::Arc};
-
-use mscclpp_core::Report;
+use std::sync::Arc;
 
 use crate::{FifoPosition, ProxyTrigger};
 
@@ -9,7 +7,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong with a proxy. Each variant is a situation to which a caller can respond.
 ///
-/// The error's text says what went wrong; the cause is its `source`. [`Report`] shows both.
+/// The error's text says what went wrong; the cause is its `source`. [`Report`](mscclpp_core::Report) shows both.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -171,12 +169,7 @@ impl From<mscclpp_gpu::Error> for Error {
     }
 }
 
-impl fmt::Debug for Error {
-    /// As [`Report`] shows it, so that a `main` that returns this error prints the message with its causes.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&Report(self), f)
-    }
-}
+mscclpp_net::debug_as_report!(Error);
 
 impl Error {
     /// As a stream tells it.

@@ -1,6 +1,4 @@
-use std::{fmt, sync::Arc, time::Duration};
-
-use mscclpp_core::Report;
+use std::{sync::Arc, time::Duration};
 
 /// What this crate's calls return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -105,12 +103,7 @@ pub enum ErrorKind {
     Aborted,
 }
 
-impl fmt::Debug for Error {
-    /// As [`Report`] shows it: what a `main` prints that returns it is the message with its causes.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&Report(self), f)
-    }
-}
+mscclpp_net::debug_as_report!(Error);
 
 impl Error {
     /// Which kind it is.

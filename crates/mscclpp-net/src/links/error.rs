@@ -1,8 +1,6 @@
-use std::{fmt, net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
-use crate::{
-    Report, SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface, wire::Malformed,
-};
+use crate::{SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface, wire::Malformed};
 
 /// Why links or endpoints cannot be set up.
 #[derive(thiserror::Error)]
@@ -63,9 +61,4 @@ fn join(items: &[impl ToString], separator: &str) -> String {
 
 pub(super) type Result<T, E = Error> = std::result::Result<T, E>;
 
-impl fmt::Debug for Error {
-    /// As [`Report`] shows it: what a `main` prints that returns it is the message with its causes.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&Report(self), f)
-    }
-}
+crate::debug_as_report!(Error);

@@ -5,6 +5,7 @@
 //! `CUDA_HOME`, `CUDA_PATH` and `/usr/local/cuda`. NVRTC needs neither a GPU nor a driver.
 
 use std::{
+    borrow::Cow,
     ffi::{CStr, c_int},
     path::{Path, PathBuf},
     sync::OnceLock,
@@ -14,10 +15,7 @@ use mscclpp_gpu_sys::nvrtc::{Nvrtc, NvrtcResult};
 
 use crate::{
     Error, Result,
-    driver::{
-        compiler::{self, Compiler, Functions, check},
-        entries::Entry,
-    },
+    driver::compiler::{self, check, compiler},
     env,
 };
 
@@ -68,33 +66,13 @@ fn version(nvrtc: &Nvrtc) -> Result<(c_int, c_int)> {
     Ok((major, minor))
 }
 
-impl Compiler for Nvrtc {
-    type Code = NvrtcResult;
-    const SUCCESS: NvrtcResult = NvrtcResult::SUCCESS;
-    const REFUSED: [NvrtcResult; 2] = [NvrtcResult::COMPILATION, NvrtcResult::INVALID_OPTION];
+compiler!(Nvrtc: NvrtcResult, "nvrtc", "GetPTX" = (get_ptx_size, get_ptx), words);
 
-    fn functions(&self) -> Functions<NvrtcResult> {
-        Functions {
-            create: Entry("nvrtcCreateProgram", self.create_program),
-            compile: Entry("nvrtcCompileProgram", self.compile_program),
-            code: (Entry("nvrtcGetPTXSize", self.get_ptx_size), Entry("nvrtcGetPTX", self.get_ptx)),
-            log: (
-                Entry("nvrtcGetProgramLogSize", self.get_program_log_size),
-                Entry("nvrtcGetProgramLog", self.get_program_log),
-            ),
-            destroy: Entry("nvrtcDestroyProgram", self.destroy_program),
-        }
-    }
-
-    fn words(&self, result: NvrtcResult) -> String {
-        // SAFETY: this function takes any value and gives a static text.
-        let words = unsafe { (self.get_error_string)(result) };
-        if words.is_null() {
-            return format!("unknown ({})", result.0);
-        }
-        // SAFETY: not null, so a static NUL-terminated text.
-        format!("{} ({})", unsafe { CStr::from_ptr(words) }.to_string_lossy(), result.0)
-    }
+fn words(nvrtc: &Nvrtc, result: NvrtcResult) -> Option<Cow<'_, str>> {
+    // SAFETY: this function takes any value and gives a static text.
+    let words = unsafe { (nvrtc.get_error_string)(result) };
+    // SAFETY: not null, so a static NUL-terminated text.
+    (!words.is_null()).then(|| unsafe { CStr::from_ptr(words) }.to_string_lossy())
 }
 
 fn library() -> Result<&'static Nvrtc> {

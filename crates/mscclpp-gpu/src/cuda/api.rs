@@ -3,20 +3,17 @@
 use std::{
     ffi::{c_int, c_void},
     ptr,
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
 
-use mscclpp_gpu_sys::{
-    LoadError,
-    cuda::{
-        CUcontext, CUctx_st, CUdevice_P2PAttribute as P2p, CUdevice_attribute as Attribute, CUevent_flags,
-        CUevent_st, CUfunc_st, CUgraph_st, CUgraphExec_st, CUgraphNode_st, CUipcMem_flags, CUmod_st,
-        CUpointer_attribute, CUstream_flags, CUstream_st, CUstreamCaptureMode, CUstreamCaptureStatus,
-        CUuserObject_flags, CUuserObject_st, CUuserObjectRetain_flags, CuResult, DMA_BUF_SUPPORTED, Driver,
-        FLUSH_OPTION_HOST, FLUSH_OPTION_MEMOPS, FLUSH_TARGET_CURRENT_CONTEXT, FLUSH_TO_ALL_DEVICES,
-        FLUSH_TO_OWNER, MEMHOSTALLOC_DEVICEMAP, MEMHOSTALLOC_PORTABLE, RANGE_HANDLE_DMA_BUF,
-        WRITES_ORDERING_ALL_DEVICES, WRITES_ORDERING_OWNER,
-    },
+use mscclpp_gpu_sys::cuda::{
+    CUcontext, CUctx_st, CUdevice_P2PAttribute as P2p, CUdevice_attribute as Attribute, CUevent_flags,
+    CUevent_st, CUfunc_st, CUgraph_st, CUgraphExec_st, CUgraphNode_st, CUipcMem_flags, CUmod_st,
+    CUpointer_attribute, CUstream_flags, CUstream_st, CUstreamCaptureMode, CUstreamCaptureStatus,
+    CUuserObject_flags, CUuserObject_st, CUuserObjectRetain_flags, CuResult, DMA_BUF_SUPPORTED, Driver,
+    FLUSH_OPTION_HOST, FLUSH_OPTION_MEMOPS, FLUSH_TARGET_CURRENT_CONTEXT, FLUSH_TO_ALL_DEVICES,
+    FLUSH_TO_OWNER, MEMHOSTALLOC_DEVICEMAP, MEMHOSTALLOC_PORTABLE, RANGE_HANDLE_DMA_BUF,
+    WRITES_ORDERING_ALL_DEVICES, WRITES_ORDERING_OWNER,
 };
 
 use super::{
@@ -31,9 +28,9 @@ use crate::{
     Result, WritesOrdering,
     backend::{MemoryBackend, ModuleBackend},
     driver::{
-        api::{Api, Direction, Process, code},
+        api::{Api, Direction, code},
         device::{attribute, no_flush},
-        entries::{Entries, entries},
+        entries::entries,
         failure::{check, log_failure},
         platform::{device_count, ordinal},
         stream::Stream,
@@ -98,43 +95,26 @@ impl Api for Driver {
     type Extra = Extra;
     type ModuleState = SharedBytes;
 
-    fn load() -> Result<&'static Self, LoadError> {
-        Self::load()
-    }
-
-    fn path(&self) -> &str {
-        self.path()
-    }
-
-    fn entries(&self) -> &'static Entries<Self> {
-        static ENTRIES: OnceLock<Entries<Driver>> = OnceLock::new();
-        ENTRIES.get_or_init(|| {
-            entries! { self, "cu",
-                get_error_name: "cuGetErrorName" = get_error_name,
-                get_error_string: "cuGetErrorString" = get_error_string,
-                get_device_count: "cuDeviceGetCount" = device_get_count,
-                get_current: "cuCtxGetCurrent" = ctx_get_current,
-                set_current: "cuCtxSetCurrent" = ctx_set_current,
-                synchronize: "cuCtxSynchronize" = ctx_synchronize,
-                enable_peer_access: "cuCtxEnablePeerAccess" = ctx_enable_peer_access,
-                host_alloc: "cuMemHostAlloc" = mem_host_alloc,
-                host_free: "cuMemFreeHost" = mem_free_host,
-                host_get_device_pointer: "cuMemHostGetDevicePointer" = mem_host_get_device_pointer,
-                stream_create: "cuStreamCreate" = stream_create,
-                stream_get_context: "cuStreamGetCtx" = stream_get_ctx,
-                event_create: "cuEventCreate" = event_create,
-                graph_instantiate: "cuGraphInstantiate" = graph_instantiate_with_flags,
-                launch_kernel: "cuLaunchKernel" = launch_kernel,
-                launch_cooperative_kernel: "cuLaunchCooperativeKernel" = launch_cooperative_kernel,
-                occupancy_max_active_blocks_per_multiprocessor: "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-                    = occupancy_max_active_blocks_per_multiprocessor,
-            }
-        })
-    }
-
-    fn process() -> &'static Process<Self> {
-        static PROCESS: Process<Driver> = Process::new();
-        &PROCESS
+    entries! {
+        Driver, "cu",
+        get_error_name: "cuGetErrorName" = get_error_name,
+        get_error_string: "cuGetErrorString" = get_error_string,
+        get_device_count: "cuDeviceGetCount" = device_get_count,
+        get_current: "cuCtxGetCurrent" = ctx_get_current,
+        set_current: "cuCtxSetCurrent" = ctx_set_current,
+        synchronize: "cuCtxSynchronize" = ctx_synchronize,
+        enable_peer_access: "cuCtxEnablePeerAccess" = ctx_enable_peer_access,
+        host_alloc: "cuMemHostAlloc" = mem_host_alloc,
+        host_free: "cuMemFreeHost" = mem_free_host,
+        host_get_device_pointer: "cuMemHostGetDevicePointer" = mem_host_get_device_pointer,
+        stream_create: "cuStreamCreate" = stream_create,
+        stream_get_context: "cuStreamGetCtx" = stream_get_ctx,
+        event_create: "cuEventCreate" = event_create,
+        graph_instantiate: "cuGraphInstantiate" = graph_instantiate_with_flags,
+        launch_kernel: "cuLaunchKernel" = launch_kernel,
+        launch_cooperative_kernel: "cuLaunchCooperativeKernel" = launch_cooperative_kernel,
+        occupancy_max_active_blocks_per_multiprocessor: "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+            = occupancy_max_active_blocks_per_multiprocessor,
     }
 
     fn hint(code: CuResult) -> Option<&'static str> {

@@ -23,22 +23,8 @@ pub(crate) use values::write_u64_by_copy;
 type Device = crate::driver::device::Device<Driver>;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Error, Platform, backend::PlatformBackend, driver::platform::OfDriver};
-
-    /// Where there is a driver the devices must open; where there is none, the error says what is missing.
-    #[test]
-    fn a_machine_without_a_driver_gets_a_clean_error() {
-        let cuda = OfDriver::<Driver>::NEW;
-        match cuda.device_count() {
-            Ok(count) => assert!(count > 0),
-            Err(Error::Unavailable { platform: Platform::Cuda, reason }) => {
-                assert!(reason.contains("libcuda.so.1") || reason.contains("cuInit"), "{reason}");
-                assert!(matches!(cuda.current_device(), Err(Error::Unavailable { .. })));
-                assert!(matches!(cuda.open(0), Err(Error::Unavailable { .. })));
-            }
-            Err(other) => panic!("{other}"),
-        }
-    }
+#[test]
+fn a_machine_without_a_driver_gets_a_clean_error() {
+    use crate::driver::platform::tests::a_machine_without_it_gets_a_clean_error;
+    a_machine_without_it_gets_a_clean_error::<Driver>("libcuda.so.1", "cuInit");
 }

@@ -37,6 +37,42 @@ pub(crate) struct Functions<C> {
     pub(crate) destroy: Entry<unsafe extern "C" fn(*mut Program) -> C>,
 }
 
+/// Implements [`Compiler`] for a library whose functions' names begin with `$prefix`. `$get` is the function that writes the
+/// code, and `$words` what says a result in words.
+macro_rules! compiler {
+    ($library:ty: $code:ty, $prefix:literal, $get:literal = ($size:ident, $write:ident), $words:expr) => {
+        impl $crate::driver::compiler::Compiler for $library {
+            type Code = $code;
+            const SUCCESS: $code = <$code>::SUCCESS;
+            const REFUSED: [$code; 2] = [<$code>::COMPILATION, <$code>::INVALID_OPTION];
+
+            fn functions(&self) -> $crate::driver::compiler::Functions<$code> {
+                use $crate::driver::entries::Entry;
+
+                $crate::driver::compiler::Functions {
+                    create: Entry(concat!($prefix, "CreateProgram"), self.create_program),
+                    compile: Entry(concat!($prefix, "CompileProgram"), self.compile_program),
+                    code: (
+                        Entry(concat!($prefix, $get, "Size"), self.$size),
+                        Entry(concat!($prefix, $get), self.$write),
+                    ),
+                    log: (
+                        Entry(concat!($prefix, "GetProgramLogSize"), self.get_program_log_size),
+                        Entry(concat!($prefix, "GetProgramLog"), self.get_program_log),
+                    ),
+                    destroy: Entry(concat!($prefix, "DestroyProgram"), self.destroy_program),
+                }
+            }
+
+            fn words(&self, result: $code) -> String {
+                let words: Option<std::borrow::Cow<'_, str>> = $words(self, result);
+                format!("{} ({})", words.as_deref().unwrap_or("unknown"), result.0)
+            }
+        }
+    };
+}
+pub(crate) use compiler;
+
 /// What the library makes of `source`, whose name is for messages. `headers` are pairs of the name in `#include` and the
 /// text.
 pub(crate) fn compile<L: Compiler>(

@@ -100,10 +100,10 @@ table! {
     }
 }
 
-/// The table of a driver, whose functions' names begin with `$prefix`: those that are named alike everywhere, and the
-/// given ones.
+/// Implements the part of [`Api`] that finds the driver, for a table of functions whose names begin with `$prefix`: those
+/// that are named alike everywhere, and the given ones.
 macro_rules! entries {
-    ($driver:expr, $prefix:literal, $($own:ident: $name:literal = $field:ident,)*) => {
+    ($driver:ty, $prefix:literal, $($own:ident: $name:literal = $field:ident,)*) => {
         $crate::driver::entries::entries! { @ $driver, $prefix, {
             $($own: $name = $field,)*
         }
@@ -127,18 +127,34 @@ macro_rules! entries {
             module_get_function: "ModuleGetFunction", module_get_global: "ModuleGetGlobal",
         }
     };
-    (@ $driver:expr, $prefix:literal, { $($own:ident: $own_name:literal = $field:ident,)* }
+    (@ $driver:ty, $prefix:literal, { $($own:ident: $own_name:literal = $field:ident,)* }
         $($name:ident: $rest:literal,)*
     ) => {
-        $crate::driver::entries::Entries {
-            $($own: $crate::driver::entries::Entry($own_name, $driver.$field),)*
-            $($name: $crate::driver::entries::Entry(concat!($prefix, $rest), $driver.$name),)*
-            mem_get_handle_for_address_range: $driver.mem_get_handle_for_address_range.map(|export| {
-                $crate::driver::entries::Entry(concat!($prefix, "MemGetHandleForAddressRange"), export)
-            }),
-            stream_get_id: $driver
-                .stream_get_id
-                .map(|get| $crate::driver::entries::Entry(concat!($prefix, "StreamGetId"), get)),
+        fn load() -> Result<&'static Self, mscclpp_gpu_sys::LoadError> {
+            Self::load()
+        }
+
+        fn path(&self) -> &str {
+            self.path()
+        }
+
+        fn entries(&self) -> &'static $crate::driver::entries::Entries<Self> {
+            use $crate::driver::entries::{Entries, Entry};
+
+            static ENTRIES: std::sync::OnceLock<Entries<$driver>> = std::sync::OnceLock::new();
+            ENTRIES.get_or_init(|| Entries {
+                $($own: Entry($own_name, self.$field),)*
+                $($name: Entry(concat!($prefix, $rest), self.$name),)*
+                mem_get_handle_for_address_range: self
+                    .mem_get_handle_for_address_range
+                    .map(|export| Entry(concat!($prefix, "MemGetHandleForAddressRange"), export)),
+                stream_get_id: self.stream_get_id.map(|get| Entry(concat!($prefix, "StreamGetId"), get)),
+            })
+        }
+
+        fn process() -> &'static $crate::driver::api::Process<Self> {
+            static PROCESS: $crate::driver::api::Process<$driver> = $crate::driver::api::Process::new();
+            &PROCESS
         }
     };
 }

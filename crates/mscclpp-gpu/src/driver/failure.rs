@@ -80,8 +80,16 @@ fn text<C: Code>(of: TextOf<C>, result: C) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// What users meet first comes with advice.
+    pub(crate) fn comes_with_advice<D: Api>(cases: &[(D::Code, &str)], unknown: D::Code) {
+        for (code, word) in cases {
+            assert!(D::hint(*code).is_some_and(|hint| hint.contains(word)), "{:?}", code.name());
+        }
+        assert_eq!(D::hint(unknown), None);
+    }
 
     #[test]
     fn text_survives_a_driver_that_knows_nothing() {

@@ -95,3 +95,23 @@ fn driver<D: Api>() -> Result<&'static D> {
     let result = unsafe { init(0) };
     if result == D::Code::SUCCESS { Ok(driver) } else { Err(unavailable(driver, name, result)) }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Where there is a driver the devices must be counted; where there is none, the error says what is missing.
+    pub(crate) fn a_machine_without_it_gets_a_clean_error<D: Api>(library: &str, init: &str) {
+        let platform = OfDriver::<D>::NEW;
+        match platform.device_count() {
+            Ok(count) => assert!(count > 0),
+            Err(Error::Unavailable { platform: named, reason }) => {
+                assert_eq!(named, D::PLATFORM);
+                assert!(reason.contains(library) || reason.contains(init), "{reason}");
+                assert!(matches!(platform.current_device(), Err(Error::Unavailable { .. })));
+                assert!(matches!(platform.open(0), Err(Error::Unavailable { .. })));
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+}

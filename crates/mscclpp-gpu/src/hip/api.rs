@@ -2,13 +2,10 @@
 
 use std::{
     ffi::{CStr, c_int, c_void},
-    sync::{Arc, Once, OnceLock},
+    sync::{Arc, Once},
 };
 
-use mscclpp_gpu_sys::{
-    LoadError,
-    hip::{self, DeviceProperties, Hip, HipResult},
-};
+use mscclpp_gpu_sys::hip::{self, DeviceProperties, Hip, HipResult};
 
 use super::{Device, compiler, hint, memory, memory::Freer, module};
 use crate::{
@@ -16,9 +13,9 @@ use crate::{
     WritesOrdering,
     backend::{MemoryBackend, ModuleBackend},
     driver::{
-        api::{Api, Direction, Process, code},
+        api::{Api, Direction, code},
         device::attribute,
-        entries::{Entries, entries},
+        entries::entries,
         export,
         failure::check,
         platform::ordinal,
@@ -86,43 +83,26 @@ impl Api for Hip {
     type Extra = Extra;
     type ModuleState = ();
 
-    fn load() -> Result<&'static Self, LoadError> {
-        Self::load()
-    }
-
-    fn path(&self) -> &str {
-        self.path()
-    }
-
-    fn entries(&self) -> &'static Entries<Self> {
-        static ENTRIES: OnceLock<Entries<Hip>> = OnceLock::new();
-        ENTRIES.get_or_init(|| {
-            entries! { self, "hip",
-                get_error_name: "hipDrvGetErrorName" = get_error_name,
-                get_error_string: "hipDrvGetErrorString" = get_error_string,
-                get_device_count: "hipGetDeviceCount" = get_device_count,
-                get_current: "hipGetDevice" = get_device,
-                set_current: "hipSetDevice" = set_device,
-                synchronize: "hipDeviceSynchronize" = device_synchronize,
-                enable_peer_access: "hipDeviceEnablePeerAccess" = device_enable_peer_access,
-                host_alloc: "hipHostMalloc" = host_malloc,
-                host_free: "hipHostFree" = host_free,
-                host_get_device_pointer: "hipHostGetDevicePointer" = host_get_device_pointer,
-                stream_create: "hipStreamCreateWithFlags" = stream_create_with_flags,
-                stream_get_context: "hipStreamGetDevice" = stream_get_device,
-                event_create: "hipEventCreateWithFlags" = event_create_with_flags,
-                graph_instantiate: "hipGraphInstantiateWithFlags" = graph_instantiate_with_flags,
-                launch_kernel: "hipModuleLaunchKernel" = module_launch_kernel,
-                launch_cooperative_kernel: "hipModuleLaunchCooperativeKernel" = module_launch_cooperative_kernel,
-                occupancy_max_active_blocks_per_multiprocessor: "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor"
-                    = occupancy_max_active_blocks_per_multiprocessor,
-            }
-        })
-    }
-
-    fn process() -> &'static Process<Self> {
-        static PROCESS: Process<Hip> = Process::new();
-        &PROCESS
+    entries! {
+        Hip, "hip",
+        get_error_name: "hipDrvGetErrorName" = get_error_name,
+        get_error_string: "hipDrvGetErrorString" = get_error_string,
+        get_device_count: "hipGetDeviceCount" = get_device_count,
+        get_current: "hipGetDevice" = get_device,
+        set_current: "hipSetDevice" = set_device,
+        synchronize: "hipDeviceSynchronize" = device_synchronize,
+        enable_peer_access: "hipDeviceEnablePeerAccess" = device_enable_peer_access,
+        host_alloc: "hipHostMalloc" = host_malloc,
+        host_free: "hipHostFree" = host_free,
+        host_get_device_pointer: "hipHostGetDevicePointer" = host_get_device_pointer,
+        stream_create: "hipStreamCreateWithFlags" = stream_create_with_flags,
+        stream_get_context: "hipStreamGetDevice" = stream_get_device,
+        event_create: "hipEventCreateWithFlags" = event_create_with_flags,
+        graph_instantiate: "hipGraphInstantiateWithFlags" = graph_instantiate_with_flags,
+        launch_kernel: "hipModuleLaunchKernel" = module_launch_kernel,
+        launch_cooperative_kernel: "hipModuleLaunchCooperativeKernel" = module_launch_cooperative_kernel,
+        occupancy_max_active_blocks_per_multiprocessor: "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor"
+            = occupancy_max_active_blocks_per_multiprocessor,
     }
 
     fn hint(code: HipResult) -> Option<&'static str> {

@@ -1,14 +1,13 @@
 //! Compiles kernels at run time, with hiprtc. The result is a code object for one architecture, kept in the cache.
 
-use std::ffi::c_int;
+use std::{borrow::Cow, ffi::c_int};
 
 use mscclpp_gpu_sys::hip::{Hip, Hiprtc, HiprtcResult};
 
 use crate::{
     Error, KernelSource, Result, cache,
     driver::{
-        compiler::{self, Compiler, Functions},
-        entries::Entry,
+        compiler::{self, compiler},
         failure,
     },
 };
@@ -47,25 +46,8 @@ pub(super) fn code(hip: &Hip, source: &KernelSource<'_>, architecture: &str) -> 
     })
 }
 
-impl Compiler for Hiprtc {
-    type Code = HiprtcResult;
-    const SUCCESS: HiprtcResult = HiprtcResult::SUCCESS;
-    const REFUSED: [HiprtcResult; 2] = [HiprtcResult::COMPILATION, HiprtcResult::INVALID_OPTION];
+compiler!(Hiprtc: HiprtcResult, "hiprtc", "GetCode" = (get_code_size, get_code), words);
 
-    fn functions(&self) -> Functions<HiprtcResult> {
-        Functions {
-            create: Entry("hiprtcCreateProgram", self.create_program),
-            compile: Entry("hiprtcCompileProgram", self.compile_program),
-            code: (Entry("hiprtcGetCodeSize", self.get_code_size), Entry("hiprtcGetCode", self.get_code)),
-            log: (
-                Entry("hiprtcGetProgramLogSize", self.get_program_log_size),
-                Entry("hiprtcGetProgramLog", self.get_program_log),
-            ),
-            destroy: Entry("hiprtcDestroyProgram", self.destroy_program),
-        }
-    }
-
-    fn words(&self, result: HiprtcResult) -> String {
-        format!("{} ({})", result.name().unwrap_or("a code that this build does not know"), result.0)
-    }
+fn words(_hiprtc: &Hiprtc, result: HiprtcResult) -> Option<Cow<'static, str>> {
+    Some(result.name().unwrap_or("a code that this build does not know").into())
 }

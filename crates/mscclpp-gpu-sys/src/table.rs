@@ -1,4 +1,4 @@
-//! The macro that declares a table of entry points.
+//! The macros that declare a table of entry points, and the codes that they return.
 
 use std::ffi::CStr;
 
@@ -55,3 +55,22 @@ pub(crate) const fn c_name(name: &'static str) -> &'static CStr {
         Err(_) => panic!("a name with a NUL inside"),
     }
 }
+
+/// Declares the known codes of a result, each with its name in the library's header.
+macro_rules! codes {
+    ($result:ident: $($name:ident = $code:literal, $name_there:literal;)*) => {
+        impl $result {
+            $(#[doc = concat!("`", $name_there, "`")] pub const $name: Self = Self($code);)*
+
+            /// The name of a code that this crate knows, without asking the library, which may not be there.
+            #[must_use]
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $($code => Some($name_there),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+pub(crate) use codes;

@@ -1,27 +1,13 @@
+use crate::table::codes;
+
 /// What every driver function returns. Any value is valid: newer drivers have codes that this crate does not know.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use]
 pub struct CuResult(pub u32);
 
-macro_rules! codes {
-    ($($name:ident = $code:literal, $driver_name:literal;)*) => {
-        impl CuResult {
-            $(#[doc = concat!("`", $driver_name, "`")] pub const $name: Self = Self($code);)*
-
-            /// The name of a code that this crate knows, without asking the driver, which may not be there.
-            #[must_use]
-            pub const fn name(self) -> Option<&'static str> {
-                match self.0 {
-                    $($code => Some($driver_name),)*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
 codes! {
+    CuResult:
     SUCCESS = 0, "CUDA_SUCCESS";
     INVALID_VALUE = 1, "CUDA_ERROR_INVALID_VALUE";
     OUT_OF_MEMORY = 2, "CUDA_ERROR_OUT_OF_MEMORY";

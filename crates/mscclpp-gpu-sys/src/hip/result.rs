@@ -1,3 +1,5 @@
+use crate::table::codes;
+
 /// What every function of HIP returns. Any value is valid: newer releases have codes that this crate does not know.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -9,23 +11,6 @@ pub struct HipResult(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use]
 pub struct HiprtcResult(pub u32);
-
-macro_rules! codes {
-    ($result:ident: $($name:ident = $code:literal, $hip_name:literal;)*) => {
-        impl $result {
-            $(#[doc = concat!("`", $hip_name, "`")] pub const $name: Self = Self($code);)*
-
-            /// The name of a code that this crate knows, without asking the library, which may not be there.
-            #[must_use]
-            pub const fn name(self) -> Option<&'static str> {
-                match self.0 {
-                    $($code => Some($hip_name),)*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
 
 codes! {
     HipResult:

@@ -53,6 +53,7 @@ use mscclpp_core::{
     provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
 };
 use mscclpp_gpu::Gpu;
+use mscclpp_net::event_loop::get_or_start;
 use parking_lot::Mutex;
 
 pub use error::Error;
@@ -76,16 +77,6 @@ impl CudaIpc {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
-    }
-
-    fn hub(&self) -> Result<Arc<Hub>> {
-        let mut hub = self.hub.lock();
-        if let Some(hub) = hub.upgrade() {
-            return Ok(hub);
-        }
-        let started = Hub::start()?;
-        *hub = Arc::downgrade(&started);
-        Ok(started)
     }
 }
 
@@ -117,7 +108,7 @@ impl TransportProvider for CudaIpc {
 
     fn open_endpoint(&self, _config: &EndpointConfig, gpu: Option<&Gpu>) -> Result<Arc<dyn LocalEndpoint>> {
         let use_default_stream = env::use_default_stream()?;
-        let hub = self.hub()?;
+        let hub = get_or_start(&self.hub, Hub::start)?;
         let blob = hub.open_endpoint()?;
         let (token, name, blob) = (blob.token, blob.name, blob.encode());
         Ok(Arc::new(IpcEndpoint { blob, token, name, gpu: gpu.cloned(), use_default_stream, hub }))
@@ -125,7 +116,7 @@ impl TransportProvider for CudaIpc {
 
     fn register(&self, _transport: Transport, region: &Arc<MemoryRegion>) -> Result<Arc<dyn Registration>> {
         let gpu = device_of(region)?;
-        Ok(Arc::new(self.exports.register(&self.hub()?, gpu, region)?))
+        Ok(Arc::new(self.exports.register(&get_or_start(&self.hub, Hub::start)?, gpu, region)?))
     }
 
     fn local_source(

@@ -5,7 +5,7 @@
 //! together here.
 
 use std::{
-    io::{IoSlice, IoSliceMut},
+    io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     time::{Duration, Instant},
@@ -45,13 +45,13 @@ pub(crate) fn listener(address: &str) -> Result<OwnedFd> {
 }
 
 /// The next connection that waits at `listener`, if any. An error is the system's: out of descriptors or memory.
-pub(crate) fn accept(listener: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> {
+pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     loop {
         match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => return Ok(Some(socket)),
             Err(Errno::AGAIN) => return Ok(None),
             Err(Errno::INTR | Errno::CONNABORTED) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
     }
 }

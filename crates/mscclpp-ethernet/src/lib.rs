@@ -64,6 +64,7 @@ use mscclpp_core::{
     provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
 };
 use mscclpp_gpu::Gpu;
+use mscclpp_net::event_loop::get_or_start;
 use mscclpp_net::links::{self, Address, Name, Protocol};
 use parking_lot::Mutex;
 
@@ -101,13 +102,7 @@ impl Ethernet {
     }
 
     fn hub(&self) -> Result<Arc<Hub>> {
-        let mut hub = self.hub.lock();
-        if let Some(hub) = hub.upgrade() {
-            return Ok(hub);
-        }
-        let started = Hub::start(&self.settings)?;
-        *hub = Arc::downgrade(&started);
-        Ok(started)
+        Ok(get_or_start(&self.hub, || Hub::start(&self.settings))?)
     }
 }
 

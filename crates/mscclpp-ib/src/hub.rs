@@ -20,12 +20,11 @@ mod service;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Weak},
-    thread::JoinHandle,
 };
 
 use mscclpp_net::{
-    SystemCall, SystemError,
-    event_loop::{self, Commands},
+    SystemError,
+    event_loop::{Commands, ServiceThread},
     links::{Acceptor, Address, Admission, DataConnection, LinkEvents, Links, Name, Options},
 };
 use mscclpp_verbs_sys::Verbs;
@@ -43,9 +42,10 @@ use crate::{
 
 /// The service of one provider. Stopped when the last endpoint, link and registration is gone.
 pub(crate) struct Hub {
+    /// Ends before the links do.
+    _thread: ServiceThread<Command>,
     links: Arc<Links>,
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
     keys: Keys,
 }
 
@@ -114,11 +114,9 @@ impl Hub {
         let options = Options { thread: "mscclpp-ib-link", acceptor: Some(acceptor), ..Options::default() };
         let links = Links::start(PROTOCOL, options)?;
         let service = service::Service::new(shared.clone())?;
-        let thread = std::thread::Builder::new()
-            .name("mscclpp-ib-hub".to_owned())
-            .spawn(move || service.run())
-            .during("starting the thread that serves adapters")?;
-        Ok(Arc::new(Self { links, shared, thread: Mutex::new(Some(thread)), keys }))
+        let run = move || service.run();
+        let thread = ServiceThread::start("mscclpp-ib-hub", &shared.commands, || Command::Stop, run)?;
+        Ok(Arc::new(Self { _thread: thread, links, shared, keys }))
     }
 
     /// The keys that registered regions get.
@@ -190,15 +188,5 @@ impl Hub {
         let mut links = self.shared.links.lock();
         links.retain(|link| link.strong_count() > 0);
         links.push(Arc::downgrade(link));
-    }
-}
-
-impl Drop for Hub {
-    fn drop(&mut self) {
-        self.send(Command::Stop);
-        let Some(thread) = self.thread.lock().take() else { return };
-        if event_loop::join(thread).is_err() {
-            tracing::error!(target: "mscclpp::conn", "the thread that serves adapters had panicked");
-        }
     }
 }

@@ -10,7 +10,7 @@ use mscclpp_core::{
     provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
 };
 use mscclpp_gpu::{Gpu, GpuDirect, Platform};
-use mscclpp_net::links::Name;
+use mscclpp_net::{event_loop::get_or_start, links::Name};
 use mscclpp_verbs_sys::Verbs;
 use parking_lot::Mutex;
 
@@ -167,17 +167,11 @@ impl InfiniBand {
     }
 
     fn hub(&self, devices: &Devices) -> Result<Arc<Hub>> {
-        let mut hub = self.hub.lock();
-        if let Some(hub) = hub.upgrade() {
-            return Ok(hub);
-        }
         let keys = match self.relaxed_ordering.or(devices.env.relaxed_ordering).unwrap_or(true) {
             true => Keys::RelaxedData,
             false => Keys::Strict,
         };
-        let started = Hub::start(devices.verbs, keys)?;
-        *hub = Arc::downgrade(&started);
-        Ok(started)
+        get_or_start(&self.hub, || Hub::start(devices.verbs, keys))
     }
 
     /// The hub, and the adapter that `transport` stands for, opened.

@@ -9,12 +9,13 @@
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::Arc,
+    sync::{Arc, Weak},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use crossbeam_queue::SegQueue;
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use crate::{Report, SystemCall, SystemError};
@@ -204,10 +205,100 @@ impl<C> EventLoop<C> {
     }
 }
 
-/// Waits for the end of a thread that was told to end. Does not wait if it is the calling thread itself, which happens
-/// when that thread drops the last owner of its own loop: it ends by itself.
-pub fn join(thread: JoinHandle<()>) -> std::thread::Result<()> {
-    if thread.thread().id() == std::thread::current().id() { Ok(()) } else { thread.join() }
+/// The service that `running` leads to; if nobody uses it any more, one that `start` starts.
+///
+/// # Errors
+/// Those of `start`.
+pub fn get_or_start<T, E>(
+    running: &Mutex<Weak<T>>,
+    start: impl FnOnce() -> Result<Arc<T>, E>,
+) -> Result<Arc<T>, E> {
+    let mut running = running.lock();
+    if let Some(service) = running.upgrade() {
+        return Ok(service);
+    }
+    let service = start()?;
+    *running = Arc::downgrade(&service);
+    Ok(service)
+}
+
+/// The thread of a service. When this is dropped, the thread is told to stop, and waited for. It is not waited for if it drops
+/// this itself, as the last user of its own service.
+pub struct ServiceThread<C> {
+    commands: Arc<Commands<C>>,
+    stop: fn() -> C,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<C> ServiceThread<C> {
+    /// Starts it. `stop` makes the command at which `run` returns.
+    ///
+    /// # Errors
+    /// If the system has no room for a thread.
+    pub fn start(
+        name: &str,
+        commands: &Arc<Commands<C>>,
+        stop: fn() -> C,
+        run: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, SystemError> {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        let thread = Some(thread.during("starting the thread that serves peers")?);
+        Ok(Self { commands: commands.clone(), stop, thread })
+    }
+}
+
+impl<C> Drop for ServiceThread<C> {
+    fn drop(&mut self) {
+        self.commands.send((self.stop)());
+        let thread = self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id());
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!(target: "mscclpp::conn", "the thread that serves peers had panicked");
+        }
+    }
+}
+
+/// How long peers wait when there are too many, or the system has no descriptor or memory for them.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The listener of an event loop, which hears of each peer once, and so must remember that some still wait.
+pub struct Listener<L> {
+    socket: L,
+    /// When to go on accepting though no peer comes: there were too many, or the system had no descriptor or memory.
+    pub resume_at: Option<Instant>,
+    /// Whether that was logged, and nobody has been accepted since.
+    pause_reported: bool,
+}
+
+impl<L: AsFd> Listener<L> {
+    /// The listener of `events`.
+    ///
+    /// # Errors
+    /// If the system cannot watch one more socket.
+    pub fn new<C>(events: &EventLoop<C>, socket: L) -> Result<Self, SystemError> {
+        events.add_listener(&socket)?;
+        Ok(Self { socket, resume_at: None, pause_reported: false })
+    }
+
+    /// Whether it is time to accept peers: some have come, or a pause is over.
+    pub fn is_due(&self, ready: &[Ready], now: Instant) -> bool {
+        // While accepting pauses, the listener's news count for nothing.
+        let has_news = || ready.iter().any(|ready| ready.token == LISTENER);
+        self.resume_at.map_or_else(has_news, |at| at <= now)
+    }
+
+    /// The next peer, by a system call that gives `None` if nobody waits. If it fails, peers have to wait a little.
+    pub fn accept<S>(&mut self, now: Instant, call: fn(&L) -> io::Result<Option<S>>) -> Option<S> {
+        self.resume_at = None;
+        let accepted = call(&self.socket).unwrap_or_else(|error| {
+            self.resume_at = Some(now + ACCEPT_PAUSE);
+            if !std::mem::replace(&mut self.pause_reported, true) {
+                tracing::warn!(target: "mscclpp::conn", %error, "peers that want to connect have to wait");
+            }
+            None
+        });
+        self.pause_reported &= accepted.is_none();
+        accepted
+    }
 }
 
 #[cfg(test)]

@@ -17,14 +17,12 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    thread::JoinHandle,
 };
 
 use mscclpp_core::LinkMonitor;
 use mscclpp_gpu::ExportHandle;
 use mscclpp_net::{
-    SystemCall,
-    event_loop::{self, Commands},
+    event_loop::{Commands, ServiceThread},
     random,
 };
 use parking_lot::Mutex;
@@ -39,7 +37,7 @@ use crate::{
 /// The service of one provider. Stopped when the last endpoint, link and registration is gone.
 pub(crate) struct Hub {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    _thread: ServiceThread<Command>,
     watches: AtomicU64,
 }
 
@@ -92,11 +90,9 @@ impl Hub {
         let commands = Arc::new(Commands::new()?);
         let shared = Arc::new(Shared { address, tables: Mutex::default(), commands });
         let service = service::Service::new(shared.clone(), listener)?;
-        let thread = std::thread::Builder::new()
-            .name("mscclpp-ipc".to_owned())
-            .spawn(move || service.run())
-            .during("starting the thread that serves peers")?;
-        Ok(Arc::new(Self { shared, thread: Mutex::new(Some(thread)), watches: AtomicU64::new(0) }))
+        let run = move || service.run();
+        let thread = ServiceThread::start("mscclpp-ipc", &shared.commands, || Command::Stop, run)?;
+        Ok(Arc::new(Self { shared, _thread: thread, watches: AtomicU64::new(0) }))
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -156,15 +152,5 @@ impl Shared {
     fn export(&self, allocation: u64, token: &Token) -> Option<Arc<Export>> {
         let export = self.tables.lock().exports.get(&allocation).cloned();
         export.filter(|export| export.is_open_to(token))
-    }
-}
-
-impl Drop for Hub {
-    fn drop(&mut self) {
-        self.shared.commands.send(Command::Stop);
-        let Some(thread) = self.thread.lock().take() else { return };
-        if event_loop::join(thread).is_err() {
-            tracing::error!(target: "mscclpp::conn", "the thread that serves peers had panicked");
-        }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use mscclpp_core::LinkMonitor;
-use mscclpp_net::event_loop::{EventLoop, Interest, LISTENER, Ready};
+use mscclpp_net::event_loop::{ACCEPT_PAUSE, EventLoop, Interest, Listener, Ready};
 use mscclpp_net::{Report, SystemError};
 use rustix::io::Errno;
 
@@ -28,21 +28,15 @@ const FAILED: u8 = b'F';
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// How many connections without a request may be open; further ones wait at the listener.
 const MAX_ACCEPTED: usize = 1024;
-/// How long peers wait at the listener when there are too many, or the system has no descriptor or memory for them.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct Service {
     shared: Arc<Shared>,
     events: EventLoop<Command>,
-    listener: OwnedFd,
+    listener: Listener<OwnedFd>,
     /// By their tokens, like the other connections.
     accepted: BTreeMap<u64, Accepted>,
     inbound: HashMap<u64, Inbound>,
     outbound: HashMap<u64, Outbound>,
-    /// When to go on accepting: the limit was reached, or the system had no descriptor or memory.
-    resume_accepting: Option<Instant>,
-    /// Whether that was logged, and nobody has been accepted since.
-    pause_reported: bool,
 }
 
 /// A connection whose request has not come yet.
@@ -69,16 +63,13 @@ struct Outbound {
 impl Service {
     pub(super) fn new(shared: Arc<Shared>, listener: OwnedFd) -> Result<Self, SystemError> {
         let events = EventLoop::new(shared.commands.clone())?;
-        events.add_listener(&listener)?;
         Ok(Self {
             shared,
+            listener: Listener::new(&events, listener)?,
             events,
-            listener,
             accepted: BTreeMap::new(),
             inbound: HashMap::new(),
             outbound: HashMap::new(),
-            resume_accepting: None,
-            pause_reported: false,
         })
     }
 
@@ -95,9 +86,7 @@ impl Service {
             }
             let now = Instant::now();
             self.drop_overdue(now);
-            // While accepting pauses, the listener's news count for nothing.
-            let has_news = || ready.iter().any(|ready| ready.token == LISTENER);
-            if self.resume_accepting.map_or_else(has_news, |at| at <= now) {
+            if self.listener.is_due(&ready, now) {
                 self.accept(now);
             }
         }
@@ -107,7 +96,7 @@ impl Service {
     fn wake_at(&self) -> Option<Instant> {
         // All connections have the same time, so the oldest one's is up first.
         let request = self.accepted.first_key_value().map(|(_, accepted)| accepted.deadline);
-        request.into_iter().chain(self.resume_accepting).min()
+        request.into_iter().chain(self.listener.resume_at).min()
     }
 
     /// Carries out what other threads asked for; false to stop.
@@ -218,20 +207,8 @@ impl Service {
     }
 
     fn accept(&mut self, now: Instant) {
-        self.resume_accepting = None;
         while self.accepted.len() < MAX_ACCEPTED {
-            let socket = match socket::accept(&self.listener) {
-                Ok(Some(socket)) => socket,
-                Ok(None) => return,
-                Err(error) => {
-                    self.resume_accepting = Some(now + ACCEPT_PAUSE);
-                    if !std::mem::replace(&mut self.pause_reported, true) {
-                        tracing::warn!(target: "mscclpp::conn", %error, "peers that want to connect have to wait");
-                    }
-                    return;
-                }
-            };
-            self.pause_reported = false;
+            let Some(socket) = self.listener.accept(now, socket::accept) else { return };
             if let Err((theirs, _)) = socket::user_fits(&socket) {
                 tracing::warn!(target: "mscclpp::conn", user = theirs, "turned away a process of another user");
                 socket::answer(&socket, &Reply::encode(Err(Refusal::User)), None);
@@ -246,6 +223,6 @@ impl Service {
                 }
             }
         }
-        self.resume_accepting = Some(now + ACCEPT_PAUSE);
+        self.listener.resume_at = Some(now + ACCEPT_PAUSE);
     }
 }

@@ -70,7 +70,6 @@ use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
     sync::{Arc, atomic::AtomicUsize},
-    thread::JoinHandle,
 };
 
 use parking_lot::Mutex;
@@ -78,7 +77,7 @@ use parking_lot::Mutex;
 use crate::{
     SystemCall,
     env::Env,
-    event_loop::{self, Commands},
+    event_loop::{Commands, ServiceThread},
     interface::{self, Family},
     key::Key,
     random,
@@ -123,7 +122,7 @@ impl Default for Options {
 /// of endpoints that are still open then end without a goodbye.
 pub struct Links {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    _thread: ServiceThread<Command>,
 }
 
 /// What the thread shares with the rest of the process.
@@ -201,11 +200,9 @@ impl Links {
             commands: Arc::new(Commands::new()?),
         });
         let service = service::Service::new(shared.clone(), listener, options.acceptor)?;
-        let thread = std::thread::Builder::new()
-            .name(options.thread.to_owned())
-            .spawn(move || service.run())
-            .during("starting the thread that serves peers")?;
-        Ok(Arc::new(Self { shared, thread: Mutex::new(Some(thread)) }))
+        let run = move || service.run();
+        let thread = ServiceThread::start(options.thread, &shared.commands, || Command::Stop, run)?;
+        Ok(Arc::new(Self { shared, _thread: thread }))
     }
 
     /// Opens an endpoint to which peers can connect until [`Links::close_endpoint`].
@@ -253,15 +250,5 @@ impl Links {
 impl Shared {
     fn key_of(&self, name: &Name) -> Option<Key> {
         self.endpoints.lock().get(name).cloned()
-    }
-}
-
-impl Drop for Links {
-    fn drop(&mut self) {
-        self.shared.commands.send(Command::Stop);
-        let Some(thread) = self.thread.lock().take() else { return };
-        if event_loop::join(thread).is_err() {
-            tracing::error!(target: "mscclpp::conn", "the thread that serves peers had panicked");
-        }
     }
 }

@@ -4,12 +4,12 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet},
     net::TcpListener,
     sync::{Arc, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use crate::{
     Report, SystemError,
-    event_loop::{EventLoop, Interest, LISTENER, Ready},
+    event_loop::{EventLoop, Interest, Listener, Ready},
     random, socket,
 };
 
@@ -30,24 +30,18 @@ const MAX_HANDSHAKES: usize = if cfg!(test) { 40 } else { 1024 };
 pub(super) const MAX_OPEN: usize = if cfg!(test) { 100 } else { 8192 };
 /// How many connections are accepted before other sockets have their turn again.
 const MAX_ACCEPTED: usize = 64;
-/// How long new connections wait when the system has no descriptor or memory for them.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) struct Service {
     shared: Arc<Shared>,
     acceptor: Option<Arc<dyn Acceptor>>,
     events: EventLoop<Command>,
-    listener: TcpListener,
+    listener: Listener<TcpListener>,
     /// By their tokens, like the other connections.
     handshakes: BTreeMap<u64, Accepted>,
     inbound: HashMap<u64, InboundLink>,
     outbound: HashMap<u64, OutboundLink>,
     /// Own endpoints, and those of peers that were told that this side has failed.
     failed: HashSet<(Name, Name)>,
-    /// When to go on accepting: there were more than one turn takes, or the system had no descriptor or memory.
-    resume_accepting: Option<Instant>,
-    /// Whether that was logged, and nobody has been accepted since.
-    pause_reported: bool,
 }
 
 impl Service {
@@ -57,18 +51,15 @@ impl Service {
         acceptor: Option<Arc<dyn Acceptor>>,
     ) -> Result<Self, SystemError> {
         let events = EventLoop::new(shared.commands.clone())?;
-        events.add_listener(&listener)?;
         Ok(Self {
             shared,
             acceptor,
+            listener: Listener::new(&events, listener)?,
             events,
-            listener,
             handshakes: BTreeMap::new(),
             inbound: HashMap::new(),
             outbound: HashMap::new(),
             failed: HashSet::new(),
-            resume_accepting: None,
-            pause_reported: false,
         })
     }
 
@@ -82,9 +73,7 @@ impl Service {
             if !self.run_commands(now) {
                 return;
             }
-            // While accepting pauses, the listener's news count for nothing.
-            let has_news = || ready.iter().any(|ready| ready.token == LISTENER);
-            if self.resume_accepting.map_or_else(has_news, |at| at <= now) {
+            if self.listener.is_due(&ready, now) {
                 self.accept(now);
             }
         }
@@ -95,7 +84,7 @@ impl Service {
         // All handshakes have the same time, so the oldest one's is up first.
         let handshake = self.handshakes.first_key_value().map(|(_, accepted)| accepted.deadline);
         let suspicions = self.outbound.values().filter_map(OutboundLink::deadline);
-        suspicions.chain(handshake).chain(self.resume_accepting).min()
+        suspicions.chain(handshake).chain(self.listener.resume_at).min()
     }
 
     fn read_links(&mut self, ready: &[Ready], now: Instant) {
@@ -285,21 +274,9 @@ impl Service {
     }
 
     fn accept(&mut self, now: Instant) {
-        self.resume_accepting = None;
         // Bounded, so that other connections have their turn in between.
         for _ in 0..MAX_ACCEPTED {
-            let (stream, address) = match socket::accept(&self.listener) {
-                Ok(Some(accepted)) => accepted,
-                Ok(None) => return,
-                Err(error) => {
-                    self.resume_accepting = Some(now + ACCEPT_PAUSE);
-                    if !std::mem::replace(&mut self.pause_reported, true) {
-                        tracing::warn!(target: "mscclpp::conn", %error, "peers that want to connect have to wait");
-                    }
-                    return;
-                }
-            };
-            self.pause_reported = false;
+            let Some((stream, address)) = self.listener.accept(now, socket::accept) else { return };
             let nonce = match random() {
                 Ok(nonce) => nonce,
                 Err(error) => {
@@ -324,7 +301,7 @@ impl Service {
                 }
             }
         }
-        self.resume_accepting = Some(now);
+        self.listener.resume_at = Some(now);
     }
 }
 

@@ -10,7 +10,7 @@ fn service() -> (Arc<Links>, Service, std::net::SocketAddr) {
 }
 
 fn accept_from(service: &mut Service, last: std::net::SocketAddr) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + std::time::Duration::from_secs(30);
     while service.handshakes.values().last().is_none_or(|accepted| accepted.address != last) {
         assert!(Instant::now() < deadline, "the last one is not accepted");
         service.accept(Instant::now());
@@ -37,7 +37,7 @@ fn who_says_nothing_is_sent_away_in_the_end() {
         service.handshakes.first_key_value().map(|(token, accepted)| (*token, accepted.deadline)).unwrap();
     assert_eq!(service.wake_at(), Some(deadline));
     let ready = [Ready { token, readable: true, writable: false }];
-    service.advance_handshakes(&ready, deadline - Duration::from_millis(1));
+    service.advance_handshakes(&ready, deadline - std::time::Duration::from_millis(1));
     assert_eq!(service.handshakes.len(), 1);
     service.advance_handshakes(&[], deadline);
     assert!(service.handshakes.is_empty());

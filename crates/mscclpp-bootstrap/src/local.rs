@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::collective::{Carrier, Collectives};
+use crate::collective::Carrier;
 use crate::inbox::{Channel, Inbox, Stream, Wait};
-use crate::member::Member;
+use crate::member::{Member, calls_of_members};
 use crate::{Bootstrap, Error, FailureHook, Result};
 
 /// One of `n` ranks in one process that are connected by queues: no sockets, no threads of its own.
@@ -49,44 +49,10 @@ impl LocalBootstrap {
         self.member.log_after = first;
         self
     }
-
-    fn fail_all(&self, error: &Error) {
-        if self.member.check_process().is_err() {
-            return;
-        }
-        for inbox in self.inboxes.iter() {
-            inbox.fail(error);
-        }
-    }
-
-    fn gather(&self, bytes: &[u8], timeout: Option<Duration>) -> Result<Vec<Vec<u8>>> {
-        let call = |c: &mut Collectives, wait: &mut Wait| c.all_gather(self, wait, bytes);
-        self.member.collective("all_gather", timeout, call, |error| self.fail_all(error))
-    }
-
-    fn meet(&self, timeout: Option<Duration>) -> Result<()> {
-        let call = |c: &mut Collectives, wait: &mut Wait| c.barrier(self, wait);
-        self.member.collective("barrier", timeout, call, |error| self.fail_all(error))
-    }
-
-    fn receive(&self, peer: usize, tag: u32, timeout: Option<Duration>) -> Result<Vec<u8>> {
-        self.member.check_peer(peer)?;
-        let stream = Stream { peer, channel: Channel::User, tag: tag.into() };
-        let mut wait = self.member.wait_for(timeout);
-        let what = || format!("rank {peer}: recv, tag {tag}");
-        let message = self.member.inbox.take(stream, &mut wait, &what)?;
-        message.ok_or_else(|| wait.timed_out(format!("recv from rank {peer} with tag {tag}"), vec![peer]))
-    }
 }
 
 impl Bootstrap for LocalBootstrap {
-    fn rank(&self) -> usize {
-        self.member.rank
-    }
-
-    fn n_ranks(&self) -> usize {
-        self.member.n_ranks
-    }
+    calls_of_members!();
 
     fn n_ranks_per_node(&self) -> usize {
         self.member.n_ranks
@@ -104,61 +70,11 @@ impl Bootstrap for LocalBootstrap {
         self.post(peer, Channel::User, tag.into(), bytes.to_vec());
         Ok(())
     }
-
-    fn recv(&self, peer: usize, tag: u32) -> Result<Vec<u8>> {
-        self.receive(peer, tag, None)
-    }
-
-    fn recv_timeout(&self, peer: usize, tag: u32, timeout: Duration) -> Result<Vec<u8>> {
-        self.receive(peer, tag, Some(timeout))
-    }
-
-    fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.gather(bytes, None)
-    }
-
-    fn all_gather_timeout(&self, bytes: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
-        self.gather(bytes, Some(timeout))
-    }
-
-    fn barrier(&self) -> Result<()> {
-        self.meet(None)
-    }
-
-    fn barrier_timeout(&self, timeout: Duration) -> Result<()> {
-        self.meet(Some(timeout))
-    }
-
-    fn group_barrier(&self, ranks: &[usize]) -> Result<()> {
-        self.member.group_barrier(self, ranks)
-    }
-
-    fn broadcast(&self, bytes: &mut Vec<u8>, root: usize) -> Result<()> {
-        self.member.check_peer(root)?;
-        let call = |c: &mut Collectives, wait: &mut Wait| c.broadcast(self, wait, bytes, root);
-        self.member.collective("broadcast", None, call, |error| self.fail_all(error))
-    }
-
-    fn failure(&self) -> Option<Error> {
-        self.member.failure()
-    }
-
-    fn on_failure(&self, hook: FailureHook) {
-        self.member.on_failure(hook);
-    }
-
-    fn abort(&self, reason: &str) {
-        self.fail_all(&Error::Aborted { rank: self.member.rank, reason: reason.to_owned() });
-    }
 }
 
 impl Carrier for LocalBootstrap {
-    fn rank(&self) -> usize {
-        self.member.rank
-    }
-
-    fn n_ranks(&self) -> usize {
-        self.member.n_ranks
+    fn member(&self) -> &Member {
+        &self.member
     }
 
     fn post(&self, peer: usize, channel: Channel, tag: u64, bytes: Vec<u8>) {
@@ -167,6 +83,15 @@ impl Carrier for LocalBootstrap {
 
     fn take(&self, stream: Stream, wait: &mut Wait, what: &dyn Fn() -> String) -> Result<Option<Vec<u8>>> {
         self.member.inbox.take(stream, wait, what)
+    }
+
+    fn fail(&self, error: &Error) {
+        if self.member.check_process().is_err() {
+            return;
+        }
+        for inbox in self.inboxes.iter() {
+            inbox.fail(error);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use sha2::{Digest, Sha256};
 
 use crate::collective::{self, Carrier, Collectives};
-use crate::inbox::{Inbox, Wait};
+use crate::inbox::{Channel, Inbox, Stream, Wait};
 use crate::{Error, FailureHook, Result};
 
 /// One rank.
@@ -63,13 +63,13 @@ impl Member {
     }
 
     /// Runs a collective call, for at most `timeout`. Calls of several threads take turns. The failures that leave ranks out of step
-    /// with each other are handed to `fatal`, to end the job for all.
-    pub(crate) fn collective<T>(
+    /// with each other end the job for all.
+    fn collective<T>(
         &self,
+        carrier: &impl Carrier,
         what: &'static str,
         timeout: Option<Duration>,
         call: impl FnOnce(&mut Collectives, &mut Wait) -> Result<T>,
-        fatal: impl FnOnce(&Error),
     ) -> Result<T> {
         self.check_process()?;
         let mut wait = self.wait_for(timeout);
@@ -77,12 +77,44 @@ impl Member {
         let outcome = call(&mut collectives, &mut wait);
         match outcome {
             Err(error @ (Error::Mismatch { .. } | Error::PeerLost { .. })) => {
-                fatal(&error);
+                carrier.fail(&error);
                 // Whichever failure came first is what every call reports.
                 Err(self.inbox.failure().unwrap_or(error))
             }
             outcome => outcome,
         }
+    }
+
+    pub(crate) fn all_gather(
+        &self,
+        carrier: &impl Carrier,
+        bytes: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<Vec<Vec<u8>>> {
+        self.collective(carrier, "all_gather", timeout, |c, wait| c.all_gather(carrier, wait, bytes))
+    }
+
+    pub(crate) fn barrier(&self, carrier: &impl Carrier, timeout: Option<Duration>) -> Result<()> {
+        self.collective(carrier, "barrier", timeout, |c, wait| c.barrier(carrier, wait))
+    }
+
+    pub(crate) fn broadcast(&self, carrier: &impl Carrier, bytes: &mut Vec<u8>, root: usize) -> Result<()> {
+        self.check_peer(root)?;
+        self.collective(carrier, "broadcast", None, |c, wait| c.broadcast(carrier, wait, bytes, root))
+    }
+
+    pub(crate) fn receive(
+        &self,
+        carrier: &impl Carrier,
+        peer: usize,
+        tag: u32,
+        timeout: Option<Duration>,
+    ) -> Result<Vec<u8>> {
+        self.check_peer(peer)?;
+        let stream = Stream { peer, channel: Channel::User, tag: tag.into() };
+        let mut wait = self.wait_for(timeout);
+        let message = carrier.take(stream, &mut wait, &|| format!("rank {peer}: recv, tag {tag}"))?;
+        message.ok_or_else(|| wait.timed_out(format!("recv from rank {peer} with tag {tag}"), vec![peer]))
     }
 
     /// Waits until no other thread of this rank is in a collective call.
@@ -131,6 +163,64 @@ impl Member {
         collective::group_barrier(carrier, &members, group_tag(&members), &mut self.wait_for(None))
     }
 }
+
+/// The calls of [`Bootstrap`](crate::Bootstrap) that are the same for each [`Carrier`] with a `member`.
+macro_rules! calls_of_members {
+    () => {
+        fn rank(&self) -> usize {
+            self.member.rank
+        }
+
+        fn n_ranks(&self) -> usize {
+            self.member.n_ranks
+        }
+
+        fn recv(&self, peer: usize, tag: u32) -> Result<Vec<u8>> {
+            self.member.receive(self, peer, tag, None)
+        }
+
+        fn recv_timeout(&self, peer: usize, tag: u32, timeout: Duration) -> Result<Vec<u8>> {
+            self.member.receive(self, peer, tag, Some(timeout))
+        }
+
+        fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+            self.member.all_gather(self, bytes, None)
+        }
+
+        fn all_gather_timeout(&self, bytes: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
+            self.member.all_gather(self, bytes, Some(timeout))
+        }
+
+        fn barrier(&self) -> Result<()> {
+            self.member.barrier(self, None)
+        }
+
+        fn barrier_timeout(&self, timeout: Duration) -> Result<()> {
+            self.member.barrier(self, Some(timeout))
+        }
+
+        fn group_barrier(&self, ranks: &[usize]) -> Result<()> {
+            self.member.group_barrier(self, ranks)
+        }
+
+        fn broadcast(&self, bytes: &mut Vec<u8>, root: usize) -> Result<()> {
+            self.member.broadcast(self, bytes, root)
+        }
+
+        fn failure(&self) -> Option<Error> {
+            self.member.failure()
+        }
+
+        fn on_failure(&self, hook: FailureHook) {
+            self.member.on_failure(hook);
+        }
+
+        fn abort(&self, reason: &str) {
+            self.fail(&Error::Aborted { rank: self.member.rank, reason: reason.to_owned() });
+        }
+    };
+}
+pub(crate) use calls_of_members;
 
 /// Groups that share members must not take each other's messages: the tag is a digest of who is in the group.
 fn group_tag(members: &[usize]) -> u64 {

@@ -18,18 +18,26 @@ pub(crate) use call::check;
 use call::{CLOSED, Call, DATA, HEADER, Operation, contributions, parse_header, put_contribution};
 
 use crate::inbox::{Channel, Stream, Wait};
+use crate::member::Member;
 use crate::protocol::tree;
 use crate::{Error, Party, Result};
 use mscclpp_net::wire::{Malformed, Reader};
 
-/// Moves the messages of collectives.
+/// Moves the messages of a rank.
 pub(crate) trait Carrier {
-    fn rank(&self) -> usize;
-    fn n_ranks(&self) -> usize;
+    fn member(&self) -> &Member;
+    fn rank(&self) -> usize {
+        self.member().rank
+    }
+    fn n_ranks(&self) -> usize {
+        self.member().n_ranks
+    }
     /// Queues a message; does not wait for it to be sent. One to a rank that is gone is lost.
     fn post(&self, peer: usize, channel: Channel, tag: u64, bytes: Vec<u8>);
     /// Waits for a message; `None` when the time of the wait is up. `what` says what is waited for.
     fn take(&self, stream: Stream, wait: &mut Wait, what: &dyn Fn() -> String) -> Result<Option<Vec<u8>>>;
+    /// Ends the job for all ranks.
+    fn fail(&self, error: &Error);
 }
 
 /// One collective call at a time.

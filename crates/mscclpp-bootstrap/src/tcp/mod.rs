@@ -24,9 +24,9 @@ use std::time::{Duration, Instant};
 
 pub use builder::{MeetingPlace, TcpBootstrapBuilder};
 
-use crate::collective::{Carrier, Collectives};
+use crate::collective::Carrier;
 use crate::inbox::{Channel, Stream, Wait};
-use crate::member::Member;
+use crate::member::{Member, calls_of_members};
 use crate::tcp::ending::LINGER;
 use crate::tcp::shared::{Command, Shared};
 use crate::{Bootstrap, Env, Error, FailureHook, LOG, Result, UniqueId};
@@ -118,52 +118,10 @@ impl TcpBootstrap {
     pub fn builder(rank: usize, n_ranks: usize) -> TcpBootstrapBuilder {
         TcpBootstrapBuilder::new(rank, n_ranks)
     }
-
-    fn fail(&self, error: &Error) {
-        if self.member.check_process().is_err() {
-            return;
-        }
-        if self.thread.is_none() {
-            self.member.inbox.fail(error);
-            return;
-        }
-        self.shared.command(Command::Fail(error.clone()));
-        // The thread passes it on to the others before it makes it known here.
-        let mut wait = Wait::quiet(Instant::now() + ABORT_LIMIT);
-        let what = || "the end of the job".to_owned();
-        if let Ok(false) = self.member.inbox.wait_until(None, &mut wait, &what, || self.shared.is_finished())
-        {
-            self.member.inbox.fail(error);
-        }
-    }
-
-    fn gather(&self, bytes: &[u8], timeout: Option<Duration>) -> Result<Vec<Vec<u8>>> {
-        let call = |c: &mut Collectives, wait: &mut Wait| c.all_gather(self, wait, bytes);
-        self.member.collective("all_gather", timeout, call, |error| self.fail(error))
-    }
-
-    fn meet(&self, timeout: Option<Duration>) -> Result<()> {
-        let call = |c: &mut Collectives, wait: &mut Wait| c.barrier(self, wait);
-        self.member.collective("barrier", timeout, call, |error| self.fail(error))
-    }
-
-    fn receive_user(&self, peer: usize, tag: u32, timeout: Option<Duration>) -> Result<Vec<u8>> {
-        self.member.check_peer(peer)?;
-        let stream = Stream { peer, channel: Channel::User, tag: tag.into() };
-        let mut wait = self.member.wait_for(timeout);
-        let message = self.take(stream, &mut wait, &|| format!("rank {peer}: recv, tag {tag}"))?;
-        message.ok_or_else(|| wait.timed_out(format!("recv from rank {peer} with tag {tag}"), vec![peer]))
-    }
 }
 
 impl Bootstrap for TcpBootstrap {
-    fn rank(&self) -> usize {
-        self.member.rank
-    }
-
-    fn n_ranks(&self) -> usize {
-        self.member.n_ranks
-    }
+    calls_of_members!();
 
     fn n_ranks_per_node(&self) -> usize {
         self.shared.table().map_or(1, |table| table.per_node())
@@ -194,61 +152,11 @@ impl Bootstrap for TcpBootstrap {
         let mut wait = self.member.wait_for(None);
         inbox.wait_until(Some(peer), &mut wait, &what, || written.load(Ordering::Acquire)).map(drop)
     }
-
-    fn recv(&self, peer: usize, tag: u32) -> Result<Vec<u8>> {
-        self.receive_user(peer, tag, None)
-    }
-
-    fn recv_timeout(&self, peer: usize, tag: u32, timeout: Duration) -> Result<Vec<u8>> {
-        self.receive_user(peer, tag, Some(timeout))
-    }
-
-    fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.gather(bytes, None)
-    }
-
-    fn all_gather_timeout(&self, bytes: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
-        self.gather(bytes, Some(timeout))
-    }
-
-    fn barrier(&self) -> Result<()> {
-        self.meet(None)
-    }
-
-    fn barrier_timeout(&self, timeout: Duration) -> Result<()> {
-        self.meet(Some(timeout))
-    }
-
-    fn group_barrier(&self, ranks: &[usize]) -> Result<()> {
-        self.member.group_barrier(self, ranks)
-    }
-
-    fn broadcast(&self, bytes: &mut Vec<u8>, root: usize) -> Result<()> {
-        self.member.check_peer(root)?;
-        let call = |c: &mut Collectives, wait: &mut Wait| c.broadcast(self, wait, bytes, root);
-        self.member.collective("broadcast", None, call, |error| self.fail(error))
-    }
-
-    fn failure(&self) -> Option<Error> {
-        self.member.failure()
-    }
-
-    fn on_failure(&self, hook: FailureHook) {
-        self.member.on_failure(hook);
-    }
-
-    fn abort(&self, reason: &str) {
-        self.fail(&Error::Aborted { rank: self.member.rank, reason: reason.to_owned() });
-    }
 }
 
 impl Carrier for TcpBootstrap {
-    fn rank(&self) -> usize {
-        self.member.rank
-    }
-
-    fn n_ranks(&self) -> usize {
-        self.member.n_ranks
+    fn member(&self) -> &Member {
+        &self.member
     }
 
     fn post(&self, peer: usize, channel: Channel, tag: u64, bytes: Vec<u8>) {
@@ -277,6 +185,24 @@ impl Carrier for TcpBootstrap {
         // Also when time is up: a caller that asks again and again must learn in the end that the peer has left.
         self.shared.command(Command::Open { peer: stream.peer });
         inbox.take(stream, wait, what)
+    }
+
+    fn fail(&self, error: &Error) {
+        if self.member.check_process().is_err() {
+            return;
+        }
+        if self.thread.is_none() {
+            self.member.inbox.fail(error);
+            return;
+        }
+        self.shared.command(Command::Fail(error.clone()));
+        // The thread passes it on to the others before it makes it known here.
+        let mut wait = Wait::quiet(Instant::now() + ABORT_LIMIT);
+        let what = || "the end of the job".to_owned();
+        if let Ok(false) = self.member.inbox.wait_until(None, &mut wait, &what, || self.shared.is_finished())
+        {
+            self.member.inbox.fail(error);
+        }
     }
 }
 

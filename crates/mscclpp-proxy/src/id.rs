@@ -40,46 +40,43 @@ pub struct MemoryId(u32);
 #[repr(transparent)]
 pub struct FifoPosition(u64);
 
-impl SemaphoreId {
-    /// The semaphore with this number, which a service may or may not have.
-    #[must_use]
-    pub const fn from_raw(number: u32) -> Self {
-        Self(number)
-    }
+/// What all of them can do.
+macro_rules! numbers {
+    ($($id:ident($number:ident), $of:literal, $where:literal;)*) => {
+        $(
+            impl $id {
+                #[doc = concat!("The ", $of, ".")]
+                #[must_use]
+                pub const fn from_raw(number: $number) -> Self {
+                    Self(number)
+                }
 
-    /// The number, as it stands in kernels and triggers.
-    #[must_use]
-    pub const fn raw(self) -> u32 {
-        self.0
-    }
+                #[doc = concat!("The number, as it stands in ", $where, ".")]
+                #[must_use]
+                pub const fn raw(self) -> $number {
+                    self.0
+                }
+            }
+
+            impl fmt::Display for $id {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    self.0.fmt(f)
+                }
+            }
+
+            impl fmt::Debug for $id {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    write!(f, concat!(stringify!($id), "({})"), self.0)
+                }
+            }
+        )*
+    };
 }
 
-impl MemoryId {
-    /// The memory with this number, which a service may or may not have.
-    #[must_use]
-    pub const fn from_raw(number: u32) -> Self {
-        Self(number)
-    }
-
-    /// The number, as it stands in kernels and triggers.
-    #[must_use]
-    pub const fn raw(self) -> u32 {
-        self.0
-    }
-}
-
-impl FifoPosition {
-    /// The position with this number.
-    #[must_use]
-    pub const fn from_raw(number: u64) -> Self {
-        Self(number)
-    }
-
-    /// The number, as it stands in kernels.
-    #[must_use]
-    pub const fn raw(self) -> u64 {
-        self.0
-    }
+numbers! {
+    SemaphoreId(u32), "semaphore with this number, which a service may or may not have", "kernels and triggers";
+    MemoryId(u32), "memory with this number, which a service may or may not have", "kernels and triggers";
+    FifoPosition(u64), "position with this number", "kernels";
 }
 
 /// The id of the memory that was added this many places later.
@@ -95,42 +92,6 @@ impl Add<u64> for FifoPosition {
     type Output = Self;
     fn add(self, count: u64) -> Self {
         Self(self.0 + count)
-    }
-}
-
-impl fmt::Display for SemaphoreId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Display for MemoryId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Display for FifoPosition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Debug for SemaphoreId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SemaphoreId({self})")
-    }
-}
-
-impl fmt::Debug for MemoryId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MemoryId({self})")
-    }
-}
-
-impl fmt::Debug for FifoPosition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FifoPosition({self})")
     }
 }
 

@@ -20,7 +20,7 @@ use courier::{Courier, Reach};
 use libtest_mimic::{Arguments, Trial};
 use mscclpp_core::{Context, provider::TokenMemory};
 use mscclpp_gpu::DeviceBuffer;
-use mscclpp_proxy::{PortChannel, ProxyService};
+use mscclpp_proxy::PortChannel;
 use suite::{
     Pair, Setup, Side,
     kernels::Thread,
@@ -107,20 +107,40 @@ fn setup_of(courier: &Courier, reach: Reach) -> Setup {
     }
 }
 
-/// A second connection of a service, over `courier`: its channel, what it sends from, and the other side.
-fn second_connection(
-    service: &ProxyService,
-    courier: &Courier,
-    reach: Reach,
-    len: u64,
-) -> (PortChannel, DeviceBuffer, Side) {
-    let Pair { sides: [a, there] } = Pair::new(&setup_of(courier, reach), len, 1, |builder| builder);
+/// A second connection of a service, from memory that holds noise.
+struct Second {
+    channel: PortChannel,
+    noise: Vec<u8>,
+    there: Side,
+    // The memory that the channel puts from.
+    _buffer: DeviceBuffer,
+}
+
+/// A pair whose services run, over `free`, and a connection over `held` that its first service has besides.
+fn pair_and_second(free: &Courier, held: &Courier, reach: Reach, len: u64) -> (Pair, Second) {
+    let pair = Pair::running(&setup_of(free, reach), len);
+    let service = &pair.sides[0].service;
+    let Pair { sides: [a, there] } = Pair::new(&setup_of(held, reach), len, 1, |builder| builder);
     let Side { service: own_service, own, theirs, semaphores, buffer, .. } = a;
     // It gives back what it has of the semaphore.
     drop(own_service);
     let id = service.add_semaphore(&semaphores[0]).unwrap();
     let [dst, src] = [&theirs, &own].map(|memory| service.add_memory(memory).unwrap());
-    (service.port_channel(id, dst, src).unwrap(), buffer, there)
+    let channel = service.port_channel(id, dst, src).unwrap();
+    let noise: Vec<u8> = (0..len).map(|i| mix(5, i) as u8).collect();
+    buffer.write(0, &noise).unwrap();
+    (pair, Second { channel, noise, there, _buffer: buffer })
+}
+
+/// A hundred rounds of a put and a flush over the first connection, behind each of which the data is there.
+fn put_flush_and_compare(pair: &Pair, len: u64) {
+    let from = pair.sides[0].thread();
+    let words = (len / 8) as usize;
+    for round in 0..100 {
+        fill(&pair.sides[0].words()[..words], |i| mix(round, i));
+        assert!(from.put(0, 0, len) && from.flush());
+        assert_eq!(mismatches(&pair.sides[1].words()[..words], |i| mix(round, i)), 0);
+    }
 }
 
 /// All that is in the FIFO when the proxy starts goes to the transport in one call.
@@ -144,27 +164,18 @@ fn a_run_of_triggers_is_one_batch() {
 /// triggers are set aside, nothing fails, and the other connection goes on. Then they arrive.
 fn others_go_on_while_a_connection_is_full() {
     const LEN: u64 = 4096;
-    const WORDS: usize = (LEN / 8) as usize;
     const PUTS: u64 = 400;
     let reach = Reach::Nothing;
     let (held, free) = (Courier::new(reach).limited_to(4), Courier::new(reach));
-    let pair = Pair::running(&setup_of(&free, reach), LEN);
+    let (pair, Second { channel, noise, there, _buffer }) = pair_and_second(&free, &held, reach, LEN);
     let service = &pair.sides[0].service;
-    let (channel, buffer, there) = second_connection(service, &held, reach, LEN);
-    let noise: Vec<u8> = (0..LEN).map(|i| mix(5, i) as u8).collect();
-    buffer.write(0, &noise).unwrap();
-
     held.hold(true);
-    let (from, to) = (pair.sides[0].thread(), there.thread());
+    let to = there.thread();
     let stuck = Thread::of(&pair.sides[0].kernels, &channel);
     for _ in 0..PUTS {
         assert!(stuck.put_with_signal(0, 0, LEN));
     }
-    for round in 0..100 {
-        fill(&pair.sides[0].words()[..WORDS], |i| mix(round, i));
-        assert!(from.put(0, 0, LEN) && from.flush());
-        assert_eq!(mismatches(&pair.sides[1].words()[..WORDS], |i| mix(round, i)), 0);
-    }
+    put_flush_and_compare(&pair, LEN);
     let stats = service.stats();
     // A put, a signal and a flush each, of which four are with the courier.
     assert_eq!(stats.connections[1].waiting, 3 * PUTS - 4);
@@ -186,17 +197,12 @@ fn others_go_on_while_a_connection_is_full() {
 /// flush on the first returns when its transport goes on.
 fn flushes_wait_for_their_own_connection(reach: Reach) {
     const LEN: u64 = 64 << 10;
-    const WORDS: usize = (LEN / 8) as usize;
     let (held, free) = (Courier::new(reach), Courier::new(reach));
-    let pair = Pair::running(&setup_of(&free, reach), LEN);
+    let (pair, Second { channel, noise, there, _buffer }) = pair_and_second(&free, &held, reach, LEN);
     let service = &pair.sides[0].service;
-    let (channel, buffer, there) = second_connection(service, &held, reach, LEN);
-    let noise: Vec<u8> = (0..LEN).map(|i| mix(5, i) as u8).collect();
-    buffer.write(0, &noise).unwrap();
-
     held.hold(true);
     let returned = AtomicBool::new(false);
-    let (from, to) = (pair.sides[0].thread(), there.thread());
+    let to = there.thread();
     thread::scope(|scope| {
         let _guard = pair.guard();
         scope.spawn(|| {
@@ -204,13 +210,7 @@ fn flushes_wait_for_their_own_connection(reach: Reach) {
             returned.store(true, Ordering::Release);
         });
         until("the flush that is held up", || service.stats().total.syncs == 1);
-        let flushes = scope.spawn(|| {
-            for round in 0..100 {
-                fill(&pair.sides[0].words()[..WORDS], |i| mix(round, i));
-                assert!(from.put(0, 0, LEN) && from.flush());
-                assert_eq!(mismatches(&pair.sides[1].words()[..WORDS], |i| mix(round, i)), 0);
-            }
-        });
+        let flushes = scope.spawn(|| put_flush_and_compare(&pair, LEN));
         until("flushing the other connection", || flushes.is_finished());
         flushes.join().unwrap();
         assert!(!returned.load(Ordering::Acquire) && !to.poll(), "nothing was carried out");

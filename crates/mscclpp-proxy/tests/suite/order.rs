@@ -4,6 +4,7 @@ use std::thread;
 
 use super::{
     Case, Pair, Setup,
+    kernels::Thread,
     pair::{Meeting, fill, mismatches, mix},
 };
 
@@ -50,66 +51,51 @@ fn check(pair: &Pair, signals: usize) {
     }
 }
 
-fn pair_of(setup: &Setup) -> Pair {
-    Pair::running(setup, (8 * THREADS * WORDS) as u64)
-}
-
 /// All threads put, then one of them signals. They meet as threads of a kernel do in `__syncthreads` or a grid barrier.
 fn a_signal_comes_after_the_puts_of_all_threads(setup: &Setup) {
-    let pair = pair_of(setup);
-    let a = &pair.sides[0];
-    let meeting = Meeting::of(THREADS);
-    thread::scope(|scope| {
-        scope.spawn(|| check(&pair, 1));
-        for n in 0..THREADS {
-            let (pair, meeting) = (&pair, &meeting);
-            scope.spawn(move || {
-                let _guard = pair.guard();
-                let kernel = a.thread();
-                for round in 1..=ROUNDS {
-                    let words = words_of(round, n);
-                    fill(&a.words()[part(n, words)], value(round, n));
-                    let at = 8 * part(n, words).start as u64;
-                    assert!(kernel.put(at, at, 8 * words as u64));
-                    meeting.meet();
-                    if round as usize % THREADS == n {
-                        assert!(kernel.signal());
-                        // The sources are free when the peer has seen the data.
-                        assert!(kernel.wait());
-                    }
-                    meeting.meet();
-                }
-            });
+    run_rounds(setup, 1, |kernel, meeting, round, n, [at, size]| {
+        assert!(kernel.put(at, at, size));
+        meeting.meet();
+        if round as usize % THREADS == n {
+            assert!(kernel.signal());
+            // The sources are free when the peer has seen the data.
+            assert!(kernel.wait());
         }
     });
-    pair.sides.iter().for_each(|side| side.service.stop_proxy().unwrap());
 }
 
 /// Each thread puts and signals, in one call or in two; the receiver takes as many signals as there are threads.
 fn each_signal_comes_after_its_own_put(setup: &Setup) {
-    let pair = pair_of(setup);
+    run_rounds(setup, THREADS, |kernel, meeting, round, n, [at, size]| {
+        match mix(round, n as u64) % 3 {
+            0 => assert!(kernel.put_with_signal(at, at, size)),
+            1 => assert!(kernel.put_with_signal_and_flush(at, at, size)),
+            _ => assert!(kernel.put(at, at, size) && kernel.signal()),
+        }
+        meeting.meet();
+        if n == 0 {
+            assert!(kernel.wait());
+        }
+    });
+}
+
+/// All threads of the sender, and the receiver, which takes so many signals in a round. In each round a thread fills its part
+/// and then does `put` with the part's offset and bytes.
+fn run_rounds(setup: &Setup, signals: usize, put: impl Fn(&Thread, &Meeting, u64, usize, [u64; 2]) + Sync) {
+    let pair = Pair::running(setup, (8 * THREADS * WORDS) as u64);
     let a = &pair.sides[0];
     let meeting = Meeting::of(THREADS);
     thread::scope(|scope| {
-        scope.spawn(|| check(&pair, THREADS));
+        scope.spawn(|| check(&pair, signals));
         for n in 0..THREADS {
-            let (pair, meeting) = (&pair, &meeting);
+            let (pair, meeting, put) = (&pair, &meeting, &put);
             scope.spawn(move || {
                 let _guard = pair.guard();
                 let kernel = a.thread();
                 for round in 1..=ROUNDS {
                     let words = words_of(round, n);
                     fill(&a.words()[part(n, words)], value(round, n));
-                    let (at, size) = (8 * part(n, words).start as u64, 8 * words as u64);
-                    match mix(round, n as u64) % 3 {
-                        0 => assert!(kernel.put_with_signal(at, at, size)),
-                        1 => assert!(kernel.put_with_signal_and_flush(at, at, size)),
-                        _ => assert!(kernel.put(at, at, size) && kernel.signal()),
-                    }
-                    meeting.meet();
-                    if n == 0 {
-                        assert!(kernel.wait());
-                    }
+                    put(&kernel, meeting, round, n, [8 * part(n, words).start as u64, 8 * words as u64]);
                     meeting.meet();
                 }
             });

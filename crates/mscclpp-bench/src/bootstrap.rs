@@ -76,10 +76,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
                 times: Times::of(times).filter(|_| ok),
                 rounds: 1,
                 repeats: jobs.len(),
-                bandwidth: None,
-                baseline: None,
                 goal: goal.filter(|_| variant == "all three"),
-                cpu: None,
+                ..Row::default()
             });
         }
     }

@@ -1,6 +1,6 @@
 //! What a rank was started with, as text that two ranks compare.
 
-use clap::{Arg, ArgMatches, Command, parser::ValueSource};
+use clap::{Arg, ArgMatches, Command, ValueEnum, parser::ValueSource};
 
 /// Options that are each rank's own. Of those with a value for each rank, a rank started by hand uses only its own value.
 const OWN: [&str; 6] = ["rank", "address", "gpu", "devices", "transports", "json"];
@@ -13,6 +13,11 @@ pub(crate) fn text(program: &Command, matches: &ArgMatches) -> String {
     let options = known.filter(|option| !OWN.contains(&option.get_id().as_str()));
     let given: String = options.filter_map(|option| given(option, matches)).collect();
     format!("{workload}{given}")
+}
+
+/// A value as the command line has it.
+pub(crate) fn name_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// An option with its values, behind a space.

@@ -5,10 +5,10 @@ use mscclpp::{prelude::*, proxy::Fifo};
 
 use crate::{
     Result,
-    machine::{Machine, UsedDevice},
+    one_device::{OneDevice, report},
     progress::Progress,
     pushers::{Pushers, Pushing, Shape},
-    report::{Report, Row, SizeOf, Times, Unit},
+    report::{Known, Report, Row, SizeOf, Times},
 };
 
 #[derive(Args)]
@@ -30,12 +30,8 @@ pub(crate) struct Options {
     /// How many triggers the FIFO holds, a power of two from 2 to 4096.
     #[arg(long, value_name = "TRIGGERS", default_value_t = Fifo::DEFAULT_SIZE)]
     fifo_size: u64,
-    /// The device number.
-    #[arg(long, value_name = "GPU", default_value_t = 0)]
-    device: usize,
-    /// Expect something else: the check must notice.
-    #[arg(long, hide = true)]
-    spoil: bool,
+    #[command(flatten)]
+    on: OneDevice,
 }
 
 impl Pushing {
@@ -56,7 +52,7 @@ impl Pushing {
     }
 
     /// Baseline and goal in microseconds. The baseline was published for the reference.
-    fn known(self, threads: u32) -> (Option<f64>, Option<f64>) {
+    fn known(self, threads: u32) -> Known {
         match self {
             Self::AndSync if threads == 1 => (Some(2.0), Some(1.9)),
             // 8 million a second, which one thread's stores alone do not reach.
@@ -67,7 +63,7 @@ impl Pushing {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Report> {
-    let gpu = Platform::detect_or_host()?.gpu(options.device)?;
+    let gpu = options.on.open()?;
     let launches = (options.warmup + options.repeats) as usize;
     let mut progress = Progress::new(2 * options.threads.len() * launches, false);
     let mut rows = Vec::new();
@@ -90,13 +86,13 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         }
     }
     drop(progress);
-    Ok(Report { machine: Machine::of(&[UsedDevice::of(&gpu)?], "none"), rows, notes })
+    report(&gpu, rows, notes)
 }
 
 fn row(options: &Options, gpu: &Gpu, progress: &mut Progress, pushing: Pushing, threads: u32) -> Result<Row> {
     let platform = gpu.platform();
     let per_thread = options.iters.unwrap_or_else(|| pushing.per_thread(platform, threads));
-    let Options { fifo_size, spoil, .. } = *options;
+    let (fifo_size, spoil) = (options.fifo_size, options.on.spoil);
     let mut pushers = Pushers::new(gpu, Shape { pushing, threads, per_thread, fifo_size, spoil })?;
     let of_a_time = match pushing {
         Pushing::AndSync => f64::from(per_thread),
@@ -119,13 +115,11 @@ fn row(options: &Options, gpu: &Gpu, progress: &mut Progress, pushing: Pushing, 
         variant: pushing.name().to_owned(),
         size: threads.into(),
         size_of: SizeOf::Threads,
-        unit: Unit::Microseconds,
         times: counted.and_then(|times| Times::of(times.to_vec())),
         rounds: per_thread,
         repeats,
-        bandwidth: None,
         baseline: known.0,
         goal: known.1,
-        cpu: None,
+        ..Row::default()
     })
 }

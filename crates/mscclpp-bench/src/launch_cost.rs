@@ -9,8 +9,8 @@ use mscclpp_gpu_sys::cuda::{CUfunction, CUstreamCaptureMode, CuResult, Driver};
 use crate::{
     Result,
     device_clock::LIMIT,
-    machine::{Machine, UsedDevice},
-    report::{Report, Row, SizeOf, Times, Unit},
+    one_device::{OneDevice, report},
+    report::{Report, Row, SizeOf, Times},
 };
 
 #[derive(Args)]
@@ -24,12 +24,8 @@ pub(crate) struct Options {
     /// How many measurements are taken.
     #[arg(long, default_value_t = 51, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// The device number.
-    #[arg(long, value_name = "GPU", default_value_t = 0)]
-    device: usize,
-    /// Expect something else: the check must notice.
-    #[arg(long, hide = true)]
-    spoil: bool,
+    #[command(flatten)]
+    on: OneDevice,
 }
 
 /// Adds `by` to the word. Its PTX is loaded twice: by the library, and with the driver's own calls.
@@ -96,7 +92,7 @@ const ROWS: [(&str, How, Where); 9] = [
 const ABOVE: f64 = 0.5;
 
 pub(crate) fn run(options: &Options) -> Result<Report> {
-    let gpu = Platform::detect_or_host()?.gpu(options.device)?;
+    let gpu = options.on.open()?;
     let mut launcher = Launcher::new(&gpu)?;
     let mut rows: Vec<Row> = Vec::new();
     let mut bare: [Option<f64>; 2] = [None; 2];
@@ -109,7 +105,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         for _ in 0..options.warmup + options.repeats {
             times.push(launcher.time(how, place, options.iters)? / f64::from(options.iters));
         }
-        let due = launcher.launches + u64::from(options.spoil);
+        let due = launcher.launches + u64::from(options.on.spoil);
         let counted = times.split_off(options.warmup as usize);
         let times = Times::of(counted).filter(|_| launcher.count().is_ok_and(|count| count == due));
         let captured = usize::from(matches!(place, Where::OurCapture | Where::CaptureOfOthers));
@@ -122,14 +118,12 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
             variant: variant.to_owned(),
             size: options.iters.into(),
             size_of: SizeOf::Rounds,
-            unit: Unit::Microseconds,
             times,
             rounds: options.iters,
             repeats: options.repeats as usize,
-            bandwidth: None,
             baseline,
             goal: baseline.map(|bare| bare + ABOVE),
-            cpu: None,
+            ..Row::default()
         });
     }
     let notes = vec![
@@ -138,7 +132,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
             .to_owned(),
         "the kernel counts its launches, which is checked".to_owned(),
     ];
-    Ok(Report { machine: Machine::of(&[UsedDevice::of(&gpu)?], "none"), rows, notes })
+    report(&gpu, rows, notes)
 }
 
 struct Launcher {

@@ -5,17 +5,18 @@
 //! speed.
 
 mod bare_verbs;
+mod block;
 mod bootstrap;
 mod call;
 mod cpu_time;
 mod data;
-mod defaults;
 mod device_clock;
 mod doctor;
 mod ethernet;
 mod ethernet_bw;
 mod exchange;
 mod fifo;
+mod help;
 mod host_memory;
 mod ib;
 mod kernels;
@@ -24,6 +25,7 @@ mod launches;
 mod machine;
 mod measuring;
 mod memory;
+mod one_device;
 mod one_way;
 mod output;
 mod packet_pingpong;
@@ -49,7 +51,8 @@ use ranks::Joining;
 use report::Report;
 
 /// What workloads fail with: one message for the user.
-type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+type Error = Box<dyn std::error::Error + Send + Sync>;
+type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Benchmarks of mscclpp.
 ///
@@ -58,87 +61,49 @@ type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Resu
 /// On a machine with a single GPU, the two processes of a workload take turns on it, some milliseconds each, and the
 /// times show that. `doctor` says what a machine can do at all, and why it cannot do the rest.
 #[derive(Parser)]
-#[command(name = "mscclpp-bench", after_help = COLUMNS)]
+#[command(name = "mscclpp-bench", after_help = help::COLUMNS)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
 
-/// Printed below the help of the program and of each workload.
-const COLUMNS: &str = "\
-Columns:
-  platform  cuda; host: devices simulated on the CPU; cpu: no device involved
-  workload, variant
-            what ran; for memory workloads the kind of packet and the roles of the blocks, the kind of
-            barriers, blocks x threads
-  size      the size of the message that a side sends; in other workloads the number of rounds, ranks or
-            threads, or milliseconds without work; exact in the JSON
-  rounds    how many rounds were timed together
-  unit      the unit of all times in the row
-  median, min, max
-            the time of one round, over all measurements (for ll8-, ll16- and signal-pingpong the time of one hop,
-            which is half a round)
-  algbw     algorithm bandwidth in GB/s: the size divided by the median
-  busbw     bus bandwidth in GB/s: the load on one direction of the link. Each side sends its size to the other, so
-            it equals algbw; the flags of packets do not count
-  baseline  the reference implementation on two H200 of one host; for ethernet-bw, the plain socket of this run;
-            for ib-bw and ib-lat, the bare verbs of this run; for launches, the driver's call of this run
-  goal      what this project aims at; baseline and goal are given only where the row is comparable
-  check     ok, or FAILED if data or signals were wrong: then there are no times, and the program exits with 1";
-
 #[derive(Subcommand)]
 enum Command {
     /// Two processes, one thread on each device: one side signals, the other waits, in turns. Time of one hop.
-    #[command(after_help = COLUMNS)]
     SignalPingpong(OfTwoRanks<signal_pingpong::Options>),
     /// Two processes, one block each: messages of LL8 packets back and forth, checked. Time of one hop.
-    #[command(after_help = COLUMNS)]
     Ll8Pingpong(OfTwoRanks<packet_pingpong::Options>),
     /// Like ll8-pingpong, with LL16 packets.
-    #[command(after_help = COLUMNS)]
     Ll16Pingpong(OfTwoRanks<packet_pingpong::Options>),
     /// Two processes that put into each other's memory at once: handshake, put, signal and wait.
-    #[command(after_help = COLUMNS)]
     MemoryPut(OfTwoRanks<memory::CopyOptions>),
     /// Two processes that get from each other's memory at once: handshake, get.
-    #[command(after_help = COLUMNS)]
     MemoryGet(OfTwoRanks<memory::CopyOptions>),
     /// Two processes that put packets into each other's memory at once: handshake, put, unpack.
-    #[command(after_help = COLUMNS)]
     MemoryPutPackets(OfTwoRanks<memory::PacketOptions>),
     /// Two processes that put to each other at once through port channels, one thread each: signal, wait, put with
     /// signal, wait.
-    #[command(after_help = COLUMNS)]
     PortPut(OfTwoRanks<ports::PutOptions>),
     /// Two processes, one block each: messages back and forth through port channels, checked. Time of a round trip.
-    #[command(after_help = COLUMNS)]
     PortPingpong(OfTwoRanks<ports::PingPongOptions>),
     /// Like port-pingpong, with LL16 packets and no waits.
-    #[command(after_help = COLUMNS)]
     PortPacketPingpong(OfTwoRanks<ports::PacketOptions>),
     /// Threads of one block push triggers and a proxy takes them: one at a time, and as fast as possible.
-    #[command(after_help = COLUMNS)]
     Fifo(Alone<fifo::Options>),
     /// What a launch costs the thread that makes it: with values and with objects, on a stream of the library and of
     /// others, and captured. Compared with the driver's own call.
-    #[command(after_help = COLUMNS)]
     Launches(Alone<launch_cost::Options>),
     /// What an idle proxy costs, and how long the first trigger after the idle time waits.
-    #[command(after_help = COLUMNS)]
     ProxyIdle(Alone<proxy_idle::Options>),
     /// One process puts into the other's memory over Ethernet connections. Compared with a plain socket.
-    #[command(after_help = COLUMNS)]
     EthernetBw(OfTwoRanks<ethernet_bw::Options>),
     /// One process puts into the other's memory over RDMA adapters. Compared with bare verbs that post the same
     /// requests.
-    #[command(after_help = COLUMNS)]
     IbBw(OfTwoRanks<ib::BandwidthOptions>),
     /// Two processes put 8 bytes with a signal to each other in turns over RDMA adapters. Compared with bare verbs.
     /// Time of a round trip.
-    #[command(after_help = COLUMNS)]
     IbLat(OfTwoRanks<ib::LatencyOptions>),
     /// Ranks as threads of this process: initialise, all_gather of 256 B, barrier.
-    #[command(after_help = COLUMNS)]
     Bootstrap(Alone<bootstrap::Options>),
     /// Finds out by trying what this machine can do: platforms, devices, peer access, RDMA, interfaces, compilers,
     /// limits. For what does not work, it gives the reason and the remedy. Changes nothing, needs no root, and does not
@@ -189,7 +154,7 @@ impl<O: Args> Alone<O> {
 }
 
 fn main() -> ExitCode {
-    let matches = defaults::in_help(Arguments::command()).get_matches();
+    let matches = help::complete(Arguments::command()).get_matches();
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match run(&arguments.command) {
         Ok(code) => code,
@@ -234,12 +199,12 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        defaults::in_help(Arguments::command()).debug_assert();
+        help::complete(Arguments::command()).debug_assert();
     }
 
     #[test]
     fn the_help_of_a_workload_has_its_own_defaults_and_no_other() {
-        let mut program = defaults::in_help(Arguments::command());
+        let mut program = help::complete(Arguments::command());
         program.build();
         let help = |workload: &str| {
             let command = program.find_subcommand(workload).expect("a workload");

@@ -6,8 +6,24 @@ use clap::Args;
 use mscclpp::{errors::GpuError, prelude::*};
 
 use crate::{
-    Result, data::Destination, pair::Pair, progress::Progress, ranks::Joining, stopwatch::Stopwatch,
+    Result,
+    data::Destination,
+    pair::{Devices, Pair},
+    progress::Progress,
+    ranks::Joining,
+    report::{Bandwidth, Known, Row, SizeOf, Times},
+    sizes,
+    stopwatch::Stopwatch,
 };
+
+/// The options of every workload that moves messages of several sizes.
+#[derive(Args)]
+pub(crate) struct Messages {
+    #[command(flatten)]
+    pub(crate) sizes: sizes::Range,
+    #[command(flatten)]
+    pub(crate) measuring: Measuring,
+}
 
 /// The options of every workload that moves data.
 #[derive(Args)]
@@ -21,9 +37,8 @@ pub(crate) struct Measuring {
     /// How many measurements are taken.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// The device numbers of the two ranks [default: the first two, or twice the only one].
-    #[arg(long, num_args = 2, value_names = ["GPU", "GPU"])]
-    devices: Option<Vec<usize>>,
+    #[command(flatten)]
+    devices: Devices,
     /// Make a byte wrong before data is compared: the check must notice.
     #[arg(long, hide = true)]
     spoil: bool,
@@ -44,8 +59,7 @@ impl Measuring {
         context: impl FnOnce(Platform) -> Context,
         joining: &Joining,
     ) -> Result<Pair> {
-        let devices = self.devices.as_deref().and_then(|ids| <[usize; 2]>::try_from(ids).ok());
-        Pair::join(devices, context, joining)
+        Pair::join(&self.devices, context, joining)
     }
 
     /// Of messages of that size.
@@ -83,8 +97,19 @@ impl Measuring {
     }
 
     pub(crate) fn chooses_devices(&self) -> bool {
-        self.devices.is_some()
+        self.devices.are_given()
     }
+}
+
+/// What a row is of.
+pub(crate) struct Subject {
+    pub(crate) workload: &'static str,
+    pub(crate) variant: String,
+    pub(crate) bytes: u64,
+    pub(crate) rounds: u32,
+    /// How many of what is timed a round has: 2 where that is a hop.
+    pub(crate) parts: u32,
+    pub(crate) known: Known,
 }
 
 /// Where the peer's message is to arrive while the stopwatch runs.
@@ -94,22 +119,24 @@ pub(crate) struct Arrival<'a> {
 }
 
 impl Arrival<'_> {
-    /// The times of all repeats in microseconds, each of all its rounds; none if data was wrong or a wait failed, on
-    /// either side and in the warm-up too. `submit` submits one launch, given its number, counted from 0; behind it the
-    /// message that `expected` gives for the number is to be there.
-    pub(crate) fn measure<'d>(
+    /// The row of all repeats; without times if data was wrong or a wait failed, on either side and in the warm-up too.
+    /// `submit` submits one launch, given its number, counted from 0; behind it the message that `expected` gives for the
+    /// number is to be there.
+    pub(crate) fn row<'d>(
         &self,
         measuring: &Measuring,
         progress: &mut Progress,
-        label: &str,
+        subject: Subject,
         submit: impl Fn(&Stream, u32) -> Result<(), GpuError>,
         expected: impl Fn(u32) -> Cow<'d, [u8]>,
-    ) -> Result<Option<Vec<f64>>> {
+    ) -> Result<Row> {
         let Self { stopwatch, destination } = self;
+        let Subject { workload, variant, bytes, rounds, parts, known: (baseline, goal) } = subject;
+        let label = format!("{workload} {variant} {}", SizeOf::Bytes.show(bytes));
         let mut times = Vec::new();
         let mut ok = true;
         for launch in 0..measuring.warmup + measuring.repeats {
-            progress.step(label);
+            progress.step(&label);
             let expected = expected(launch);
             let len = expected.len() as u64;
             destination.poison(len)?;
@@ -118,8 +145,22 @@ impl Arrival<'_> {
                 destination.spoil(len)?;
             }
             ok &= us.is_some() && destination.holds(&expected)?;
-            times.extend(us.filter(|_| launch >= measuring.warmup));
+            let counted = us.filter(|_| launch >= measuring.warmup);
+            times.extend(counted.map(|us| us / (f64::from(parts) * f64::from(rounds))));
         }
-        Ok(stopwatch.ranks().both(ok)?.then_some(times))
+        let times = Times::of(times);
+        let row = Row {
+            workload: workload.to_owned(),
+            variant,
+            size: bytes,
+            times,
+            rounds,
+            repeats: measuring.repeats(),
+            bandwidth: times.map(|times| Bandwidth::of(bytes, times.median)),
+            baseline,
+            goal,
+            ..Row::default()
+        };
+        Ok(row.only_if(stopwatch.ranks().both(ok)?))
     }
 }

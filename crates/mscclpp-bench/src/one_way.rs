@@ -6,21 +6,32 @@ use std::time::Instant;
 use crate::{
     Result,
     cpu_time::CpuTime,
-    data::{Destination, fresh_seed, random_bytes},
+    data::{Destination, GUARD, Memory, random_bytes},
+    machine::Machine,
     measuring::Measuring,
     progress::Progress,
     ranks::Ranks,
-    report::{Bandwidth, Cpu, Row, SizeOf, Times, Unit},
+    report::{Bandwidth, Cpu, Report, Row, SizeOf, Times},
     sizes::Sizes,
 };
 
+/// By default, this many bytes are timed together.
+const BYTES_OF_A_TIME: u64 = 1 << 30;
+
 /// How messages get from rank 0 to rank 1.
 pub(crate) trait Transfer {
-    /// What is sent from now on.
-    fn load(&self, data: &[u8]) -> Result<()>;
+    /// What is sent from the start, on rank 0, or received behind the guard, on rank 1.
+    fn memory(&self) -> &dyn Memory;
 
-    /// Where they arrive, on rank 1.
-    fn destination(&self) -> Destination<'_>;
+    /// What is sent from now on.
+    fn load(&self, data: &[u8]) -> Result<()> {
+        self.memory().write(0, data)
+    }
+
+    /// Where it arrives.
+    fn destination(&self) -> Destination<'_> {
+        Destination { memory: self.memory(), offset: GUARD }
+    }
 
     /// On both ranks: the first `bytes` bytes, so many times. Returns on rank 0 when the last is there.
     fn carry(&self, bytes: u64, rounds: u32) -> Result<()>;
@@ -41,8 +52,7 @@ pub(crate) struct OneWay<'a> {
     pub(crate) measuring: &'a Measuring,
     /// Whose bandwidth the baseline is.
     pub(crate) baseline: &'static str,
-    /// By default a time is that of so many bytes, and of `most_rounds` at most.
-    pub(crate) bytes_of_a_time: u64,
+    /// By default, so many rounds are timed together at most.
     pub(crate) most_rounds: u32,
     /// Goals are of messages of at least so many bytes.
     pub(crate) goals_from: u64,
@@ -57,8 +67,15 @@ struct Measured {
 }
 
 impl OneWay<'_> {
-    /// Rows of all sizes and contenders, and for each a note of what the table has no column for. The same on both ranks.
-    pub(crate) fn run(&self, sizes: Sizes, contenders: &[Contender<'_>]) -> Result<(Vec<Row>, Vec<String>)> {
+    /// What rank 0 reports: rows of all sizes and contenders, and behind `notes` one for each row, of what the table has no
+    /// column for.
+    pub(crate) fn run(
+        &self,
+        sizes: Sizes,
+        contenders: &[Contender<'_>],
+        machine: Machine,
+        mut notes: Vec<String>,
+    ) -> Result<Option<Report>> {
         let steps = sizes.count() * self.measuring.launches();
         let mut progress = Progress::new(steps, self.ranks.rank == 1);
         let mut rows = Vec::new();
@@ -68,7 +85,9 @@ impl OneWay<'_> {
         drop(progress);
         // Nobody takes away memory or a connection that the other still uses.
         self.ranks.meet()?;
-        Ok(rows.into_iter().unzip())
+        let (rows, remarks): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
+        notes.extend(remarks);
+        Ok((self.ranks.rank == 0).then_some(Report { machine, rows, notes }))
     }
 
     /// All contenders with messages of one size, in turns.
@@ -79,12 +98,10 @@ impl OneWay<'_> {
         progress: &mut Progress,
     ) -> Result<Vec<(Row, String)>> {
         // At most `most_rounds`, which fits.
-        let rounds = (self.bytes_of_a_time / bytes).clamp(1, self.most_rounds.into()) as u32;
+        let rounds = (BYTES_OF_A_TIME / bytes).clamp(1, self.most_rounds.into()) as u32;
         let rounds = self.measuring.rounds_or(rounds);
-        // Rank 0's, on both sides.
-        let mine = fresh_seed();
-        let others = self.ranks.swap(mine)?;
-        let data = random_bytes(if self.ranks.rank == 0 { mine } else { others }, bytes as usize);
+        let seed = self.ranks.seed_of_rank_0()?;
+        let data = random_bytes(seed, bytes as usize);
         let mut all = Vec::new();
         for contender in contenders {
             contender.transfer.load(&data)?;
@@ -130,8 +147,6 @@ impl OneWay<'_> {
             workload: self.workload.to_owned(),
             variant: contender.variant.clone(),
             size: bytes,
-            size_of: SizeOf::Bytes,
-            unit: Unit::Microseconds,
             times,
             rounds,
             repeats,
@@ -139,6 +154,7 @@ impl OneWay<'_> {
             baseline,
             goal,
             cpu: times.map(|_| Cpu { sender, receiver }),
+            ..Row::default()
         }
     }
 

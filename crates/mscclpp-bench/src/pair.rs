@@ -1,15 +1,31 @@
 //! Two processes, one per device.
 
+use clap::Args;
 use mscclpp::prelude::*;
 
 use crate::{
     Result,
-    machine::UsedDevice,
+    machine::{Machine, UsedDevice},
     ranks::{Joining, Ranks},
+    report::{Report, Row},
 };
 
 /// Of messages that are not the communicator's.
 const OWN_TAG: u32 = 1;
+
+/// Which devices the ranks use.
+#[derive(Args)]
+pub(crate) struct Devices {
+    /// The device numbers of the two ranks [default: the first two, or twice the only one].
+    #[arg(long, num_args = 2, value_names = ["GPU", "GPU"])]
+    devices: Option<Vec<usize>>,
+}
+
+impl Devices {
+    pub(crate) fn are_given(&self) -> bool {
+        self.devices.is_some()
+    }
+}
 
 /// One rank of two, with its device.
 pub(crate) struct Pair {
@@ -20,22 +36,21 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// As [`Ranks::join`]. `devices` are the device numbers of the ranks, by default the first two, or the one that there
-    /// is. A rank that was started by itself has the device that it was told, or else the first.
+    /// As [`Ranks::join`]. A rank that was started by itself has the device that it was told, or else the first.
     pub(crate) fn join(
-        devices: Option<[usize; 2]>,
+        devices: &Devices,
         context: impl FnOnce(Platform) -> Context,
         joining: &Joining,
     ) -> Result<Self> {
         let platform = Platform::detect_or_host()?;
         // The other rank is started before this process has touched a device.
         let ranks = Ranks::join(context(platform), joining)?;
-        let ids = match devices {
-            Some(ids) => ids,
-            None if joining.is_by_hand() => [joining.gpu().unwrap_or(0); 2],
-            None => [0, 1 % platform.device_count()?.max(1)],
+        let id = match &devices.devices {
+            Some(ids) => ids[ranks.rank],
+            None if joining.is_by_hand() => joining.gpu().unwrap_or(0),
+            None => ranks.rank % platform.device_count()?.max(1),
         };
-        let gpu = platform.gpu(ids[ranks.rank])?;
+        let gpu = platform.gpu(id)?;
         let devices = ranks.both_devices(&UsedDevice::of(&gpu)?)?;
         Ok(Self { gpu, ranks, devices })
     }
@@ -70,6 +85,18 @@ impl Pair {
         let mine = self.ranks.comm.register_buffer(buffer, transport)?;
         let others = self.ranks.share(&mine)?;
         Ok([mine, others])
+    }
+
+    /// What rank 0 reports of both, and rank 1 does not. Waits for the other, which may still use a connection to here.
+    pub(crate) fn report(
+        &self,
+        transport: Transport,
+        rows: Vec<Row>,
+        notes: Vec<String>,
+    ) -> Result<Option<Report>> {
+        self.ranks.meet()?;
+        let machine = Machine::of(&self.devices, &transport.to_string());
+        Ok((self.ranks.rank == 0).then_some(Report { machine, rows, notes }))
     }
 
     /// Whether the ranks have a GPU each in one host, so that figures of two GPUs say something here.

@@ -11,7 +11,7 @@ use mscclpp::{prelude::*, proxy::Fifo};
 use crate::{
     Result,
     cpu_time::CpuTime,
-    machine::{Machine, UsedDevice},
+    one_device::{OneDevice, report},
     progress::Progress,
     pushers::{Pushers, Pushing, Shape},
     report::{Report, Row, SizeOf, Times, Unit},
@@ -28,22 +28,18 @@ pub(crate) struct Options {
     /// How many times to measure [default: 7, 3 on simulated devices].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: Option<u32>,
-    /// The device number.
-    #[arg(long, value_name = "GPU", default_value_t = 0)]
-    device: usize,
-    /// Expect something else: the check must notice.
-    #[arg(long, hide = true)]
-    spoil: bool,
+    #[command(flatten)]
+    on: OneDevice,
 }
 
 /// After a second: at most 5 % of a core, and so many microseconds.
 const GOALS: [f64; 2] = [0.05, 600.0];
 
 pub(crate) fn run(options: &Options) -> Result<Report> {
-    let gpu = Platform::detect_or_host()?.gpu(options.device)?;
+    let gpu = options.on.open()?;
     let repeats = options.repeats.unwrap_or(if gpu.platform() == Platform::Host { 3 } else { 7 });
     let fifo_size = Fifo::DEFAULT_SIZE;
-    let spoil = options.spoil;
+    let spoil = options.on.spoil;
     let shape = Shape { pushing: Pushing::AndSync, threads: 1, per_thread: 1, fifo_size, spoil };
     let mut pushers = Pushers::new(&gpu, shape)?;
     let mut progress = Progress::new(repeats as usize, false);
@@ -71,10 +67,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         times: Times::of(values).filter(|_| ok),
         rounds: 1,
         repeats: repeats as usize,
-        bandwidth: None,
-        baseline: None,
         goal,
-        cpu: None,
+        ..Row::default()
     };
     let rows = vec![
         row("core time a second", Unit::Seconds, shares, goals[0]),
@@ -89,5 +83,5 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         "first trigger: a launch that pushes one and waits until it is taken, by the device's events"
             .to_owned(),
     ];
-    Ok(Report { machine: Machine::of(&[UsedDevice::of(&gpu)?], "none"), rows, notes })
+    report(&gpu, rows, notes)
 }

@@ -14,7 +14,11 @@ use std::{
 use clap::{Args, CommandFactory};
 use mscclpp::prelude::*;
 
-use crate::{Arguments, Result, call, machine::UsedDevice};
+use crate::{
+    Arguments, Result, call,
+    data::{fresh_seed, random_bytes},
+    machine::UsedDevice,
+};
 
 const INIT: Duration = Duration::from_secs(60);
 /// Long enough for somebody to start the other rank.
@@ -158,6 +162,20 @@ impl Ranks {
         let others =
             all.get(self.other()).and_then(|bytes| Some(u64::from_le_bytes(bytes[..].try_into().ok()?)));
         Ok(others.ok_or("the other rank sent something else than a number")?)
+    }
+
+    /// So many random bytes of this rank, and those of the other.
+    pub(crate) fn random_messages(&self, bytes: u64) -> Result<[Vec<u8>; 2]> {
+        let mine = fresh_seed();
+        let others = self.swap(mine)?;
+        Ok([mine, others].map(|seed| random_bytes(seed, bytes as usize)))
+    }
+
+    /// A number that no other run has, the same on both ranks.
+    pub(crate) fn seed_of_rank_0(&self) -> Result<u64> {
+        let mine = fresh_seed();
+        let others = self.swap(mine)?;
+        Ok(if self.rank == 0 { mine } else { others })
     }
 
     /// Whether both ranks say yes. Waits for both.

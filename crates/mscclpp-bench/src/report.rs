@@ -14,8 +14,8 @@ pub(crate) struct Report {
     pub(crate) notes: Vec<String>,
 }
 
-/// One measured quantity.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// One measured quantity. By default its size is in bytes and its times in microseconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) workload: String,
     pub(crate) variant: String,
@@ -42,9 +42,10 @@ pub(crate) struct Row {
 }
 
 /// What the size of a row counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum SizeOf {
+    #[default]
     Bytes,
     Rounds,
     Ranks,
@@ -53,13 +54,17 @@ pub(crate) enum SizeOf {
 }
 
 /// Of a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Unit {
+    #[default]
     #[serde(rename = "us")]
     Microseconds,
     #[serde(rename = "s")]
     Seconds,
 }
+
+/// A baseline, and the goal of this project.
+pub(crate) type Known = (Option<f64>, Option<f64>);
 
 /// Of all repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -132,6 +137,11 @@ impl Report {
 }
 
 impl Row {
+    /// A failed row unless it was `right`.
+    pub(crate) fn only_if(self, right: bool) -> Self {
+        if right { self } else { Self { times: None, bandwidth: None, ..self } }
+    }
+
     /// Whether data and signals were right, as the table and the JSON have it.
     pub(crate) fn check(&self) -> &'static str {
         if self.times.is_some() { "ok" } else { "FAILED" }
@@ -185,29 +195,17 @@ mod tests {
             workload: "memory-put".to_owned(),
             variant: "half 32x1024".to_owned(),
             size: 1 << 20,
-            size_of: SizeOf::Bytes,
-            unit: Unit::Microseconds,
             times: Some(Times { median: 7.25, min: 7.0, max: 8.5 }),
             rounds: 1000,
             repeats: 5,
             bandwidth: Some(Bandwidth::of(1 << 20, 7.25)),
             baseline: Some(9.37),
-            goal: None,
             cpu: Some(Cpu { sender: 0.25, receiver: 0.5 }),
+            ..Row::default()
         };
-        let failed = Row {
-            times: None,
-            bandwidth: None,
-            size_of: SizeOf::Ranks,
-            unit: Unit::Seconds,
-            cpu: None,
-            ..row.clone()
-        };
-        let report = Report {
-            machine: Machine::of(&[], "TCP"),
-            rows: vec![row, failed],
-            notes: vec!["a note".to_owned()],
-        };
+        let failed = Row { size_of: SizeOf::Ranks, unit: Unit::Seconds, cpu: None, ..row.clone() };
+        let rows = vec![row, failed.only_if(false)];
+        let report = Report { machine: Machine::of(&[], "TCP"), rows, notes: vec!["a note".to_owned()] };
         let text = serde_json::to_string(&Checked::of(&report)).expect("it is plain data");
         assert!(text.contains(r#""check":"ok""#) && text.contains(r#""check":"FAILED""#), "{text}");
         assert!(text.contains(r#""size":1048576"#) && text.contains(r#""unit":"us""#), "{text}");

@@ -5,11 +5,10 @@ use mscclpp::{kernels, prelude::*};
 
 use crate::{
     Result,
-    machine::Machine,
-    pair::Pair,
+    pair::{Devices, Pair},
     progress::Progress,
     ranks::Joining,
-    report::{Report, Row, SizeOf, Times, Unit},
+    report::{Report, Row, SizeOf, Times},
     stopwatch::Stopwatch,
 };
 
@@ -26,9 +25,8 @@ pub(crate) struct Options {
     /// chosen place, which is the best of as many others (64 at most), there are 7.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=400))]
     repeats: u32,
-    /// The device numbers of the two ranks [default: the first two, or twice the only one].
-    #[arg(long, num_args = 2, value_names = ["GPU", "GPU"])]
-    devices: Option<Vec<usize>>,
+    #[command(flatten)]
+    devices: Devices,
 }
 
 /// A pair of device functions, and what is known of its speed on two H200.
@@ -73,8 +71,7 @@ const fn variant(
 }
 
 pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
-    let devices = options.devices.as_deref().and_then(|ids| <[usize; 2]>::try_from(ids).ok());
-    let pair = Pair::join(devices, Context::on, joining)?;
+    let pair = Pair::join(&options.devices, Context::on, joining)?;
     let module = Module::load(&pair.gpu, &kernels::SIGNAL_PING_PONG)?;
     // The figures are of two devices.
     let comparable = pair.is_of_two_gpus();
@@ -124,25 +121,20 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
             variant: variant.name.to_owned(),
             size: u64::from(iters),
             size_of: SizeOf::Rounds,
-            unit: Unit::Microseconds,
             times: Times::of(hops).filter(|_| ok),
             rounds: iters,
             repeats: places(variant).len(),
-            bandwidth: None,
             baseline: variant.baseline.filter(|_| comparable),
             goal: variant.goal.filter(|_| comparable),
-            cpu: None,
+            ..Row::default()
         });
     }
     drop(progress);
-    // Nobody closes a connection that the other still uses.
-    pair.ranks.meet()?;
-    let machine = Machine::of(&pair.devices, &Transport::CUDA_IPC.to_string());
     let notes = vec![
         "one hop, two processes, one thread each; timed by the device's events".to_owned(),
         "each repeat has its tokens in other pages: median, min and max are over places in memory".to_owned(),
         "chosen: at the place that build_fastest_semaphore found, of as many others".to_owned(),
         "before, each place is played as often uncounted".to_owned(),
     ];
-    Ok(joining.reports().then_some(Report { machine, rows, notes }))
+    pair.report(Transport::CUDA_IPC, rows, notes)
 }

@@ -41,6 +41,14 @@ impl Range {
             None => Ok(sizes),
         }
     }
+
+    /// One element of so many bytes by default, and always whole ones.
+    ///
+    /// # Errors
+    /// As [`Self::or`].
+    pub(crate) fn of_elements(&self, element: u64) -> Result<Sizes, String> {
+        self.or(Sizes { begin: element, end: element, factor: 2 }, element)
+    }
 }
 
 impl Sizes {

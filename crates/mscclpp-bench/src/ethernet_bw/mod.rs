@@ -12,19 +12,17 @@ use crate::{
     Result,
     ethernet::Tuning,
     machine::{Machine, UsedDevice},
-    measuring::Measuring,
+    measuring::Messages,
     one_way::{Contender, OneWay},
     ranks::{Joining, Ranks},
     report::Report,
-    sizes::{self, Sizes},
+    sizes::Sizes,
 };
 
 #[derive(Args)]
 pub(crate) struct Options {
     #[command(flatten)]
-    sizes: sizes::Range,
-    #[command(flatten)]
-    measuring: Measuring,
+    messages: Messages,
     /// Put from one device's memory to the other's, instead of from host memory to host memory.
     #[arg(long)]
     device_memory: bool,
@@ -37,8 +35,6 @@ pub(crate) struct Options {
 }
 
 const DEFAULT: Sizes = Sizes { begin: 64 << 20, end: 64 << 20, factor: 2 };
-/// By default, this many bytes are timed together.
-const BYTES_OF_A_TIME: u64 = 1 << 30;
 const MOST_ROUNDS: u32 = 1000;
 /// The part of a plain socket's bandwidth that one connection should reach, with messages of at least 64 MiB.
 const LARGE: u64 = 64 << 20;
@@ -46,17 +42,18 @@ const GOAL: f64 = 0.9;
 const GOAL_OF_GPUS: f64 = 0.8;
 
 pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
-    let sizes = options.sizes.or(DEFAULT, 1)?;
+    let Messages { sizes, measuring } = &options.messages;
+    let sizes = sizes.or(DEFAULT, 1)?;
     let most = sizes.iter().max().unwrap_or(0);
     let numbers = || options.connections.iter().copied();
     if options.device_memory {
-        let pair = options.measuring.join_with(|platform| options.tuning.context(platform), joining)?;
+        let pair = measuring.join_with(|platform| options.tuning.context(platform), joining)?;
         let transfers = numbers().map(|n| Puts::between_gpus(&pair, n, most)).collect::<Result<Vec<_>>>()?;
         let goal = pair.is_of_two_gpus().then_some(GOAL_OF_GPUS);
         let bench = Bench { options, ranks: &pair.ranks, what: "GPU to GPU", goal };
         bench.run(sizes, &transfers, &pair.devices)
     } else {
-        if options.measuring.chooses_devices() || joining.chooses_gpu() {
+        if measuring.chooses_devices() || joining.chooses_gpu() {
             return Err(
                 "--devices and --gpu choose devices for --device-memory; from host to host there are none"
                     .into(),
@@ -93,14 +90,12 @@ impl Bench<'_> {
         let one_way = OneWay {
             workload: "ethernet-bw",
             ranks: self.ranks,
-            measuring: &self.options.measuring,
+            measuring: &self.options.messages.measuring,
             baseline: "the plain socket's",
-            bytes_of_a_time: BYTES_OF_A_TIME,
             most_rounds: MOST_ROUNDS,
             goals_from: LARGE,
         };
-        let (rows, remarks) = one_way.run(sizes, &contenders)?;
-        let mut notes = vec![
+        let notes = vec![
             format!(
                 "one way from rank 0 to rank 1, {}, {}; a time is that of all rounds and one flush behind them, by the \
                  sender's clock",
@@ -112,8 +107,7 @@ impl Bench<'_> {
                 .to_owned(),
             "random data, compared by the receiver after each time".to_owned(),
         ];
-        notes.extend(remarks);
         let machine = Machine::of(devices, &Transport::ETHERNET.to_string());
-        Ok((self.ranks.rank == 0).then_some(Report { machine, rows, notes }))
+        one_way.run(sizes, &contenders, machine, notes)
     }
 }

@@ -6,7 +6,7 @@ use mscclpp::prelude::*;
 
 use crate::{
     Result,
-    data::{Destination, GUARD, Memory},
+    data::{GUARD, Memory},
     host_memory::HostMemory,
     one_way::Transfer,
     pair::Pair,
@@ -22,7 +22,6 @@ pub(super) struct Puts<'a> {
     connections: Vec<Connection>,
     mine: RegisteredMemory,
     peers: RegisteredMemory,
-    /// What is sent from the start, or received behind the guard.
     memory: Box<dyn Memory>,
 }
 
@@ -73,12 +72,8 @@ impl<'a> Puts<'a> {
 }
 
 impl Transfer for Puts<'_> {
-    fn load(&self, data: &[u8]) -> Result<()> {
-        self.memory.write(0, data)
-    }
-
-    fn destination(&self) -> Destination<'_> {
-        Destination { memory: &*self.memory, offset: GUARD }
+    fn memory(&self) -> &dyn Memory {
+        &*self.memory
     }
 
     fn carry(&self, bytes: u64, rounds: u32) -> Result<()> {

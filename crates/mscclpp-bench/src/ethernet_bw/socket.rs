@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     Result,
-    data::{Destination, GUARD, Memory},
+    data::{GUARD, Memory},
     one_way::Transfer,
     ranks::Ranks,
 };
@@ -24,7 +24,6 @@ const SILENCE: Duration = Duration::from_secs(60);
 pub(super) struct PlainSocket {
     stream: TcpStream,
     sends: bool,
-    /// What is sent from the start, or received behind the guard.
     memory: RefCell<Vec<u8>>,
 }
 
@@ -63,12 +62,8 @@ fn connect(ranks: &Ranks) -> Result<TcpStream> {
 }
 
 impl Transfer for PlainSocket {
-    fn load(&self, data: &[u8]) -> Result<()> {
-        self.memory.write(0, data)
-    }
-
-    fn destination(&self) -> Destination<'_> {
-        Destination { memory: &self.memory, offset: GUARD }
+    fn memory(&self) -> &dyn Memory {
+        &self.memory
     }
 
     fn carry(&self, bytes: u64, rounds: u32) -> Result<()> {

@@ -5,26 +5,22 @@ use clap::Args;
 use super::{Choice, OnAdapter, bare_puts::BarePuts, puts::Puts};
 use crate::{
     Result,
-    measuring::Measuring,
+    measuring::Messages,
     one_way::{Contender, OneWay},
     ranks::Joining,
     report::Report,
-    sizes::{self, Sizes},
+    sizes::Sizes,
 };
 
 #[derive(Args)]
 pub(crate) struct Options {
     #[command(flatten)]
-    sizes: sizes::Range,
-    #[command(flatten)]
-    measuring: Measuring,
+    messages: Messages,
     #[command(flatten)]
     choice: Choice,
 }
 
 const DEFAULT: Sizes = Sizes { begin: 64 << 10, end: 64 << 10, factor: 2 };
-/// By default, this many bytes are timed together.
-const BYTES_OF_A_TIME: u64 = 1 << 30;
 const MOST_ROUNDS: u32 = 5000;
 /// The most that one work request moves.
 const LARGEST: u64 = 1 << 30;
@@ -33,12 +29,13 @@ const LARGE: u64 = 64 << 10;
 const GOAL: f64 = 0.95;
 
 pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
-    let sizes = options.sizes.or(DEFAULT, 1)?;
+    let Messages { sizes, measuring } = &options.messages;
+    let sizes = sizes.or(DEFAULT, 1)?;
     let most = sizes.iter().max().unwrap_or(0);
     if most > LARGEST {
         return Err(format!("--end {most} is more than 1G, the most that one work request moves").into());
     }
-    let on = OnAdapter::join(&options.choice, &options.measuring, joining)?;
+    let on = OnAdapter::join(&options.choice, measuring, joining)?;
     let bare = BarePuts::new(&on, most)?;
     let [connection, queue] = [Puts::by_connection(&on, most)?, Puts::by_queue(&on, most)?];
     let contenders = [
@@ -49,14 +46,12 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
     let one_way = OneWay {
         workload: "ib-bw",
         ranks: &on.ranks,
-        measuring: &options.measuring,
+        measuring,
         baseline: "the bare verbs'",
-        bytes_of_a_time: BYTES_OF_A_TIME,
         most_rounds: MOST_ROUNDS,
         goals_from: LARGE,
     };
-    let (rows, remarks) = one_way.run(sizes, &contenders)?;
-    let mut notes = vec![
+    let notes = vec![
         "one way from rank 0 to rank 1, host to host; a time is that of all rounds and one flush behind them, by the \
          sender's clock"
             .to_owned(),
@@ -67,6 +62,5 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
         ),
         "random data, compared by the receiver after each time".to_owned(),
     ];
-    notes.extend(remarks);
-    Ok(joining.reports().then(|| Report { machine: on.machine(), rows, notes }))
+    one_way.run(sizes, &contenders, on.machine(), notes)
 }

@@ -6,7 +6,7 @@ use super::OnAdapter;
 use crate::{
     Result,
     bare_verbs::{QueuePair, Registered, Request, Sizes},
-    data::{Destination, GUARD, Memory},
+    data::{GUARD, Memory},
     host_memory::HostMemory,
     one_way::Transfer,
     waiting::wait_for,
@@ -17,7 +17,6 @@ pub(super) struct BarePuts<'a> {
     qp: RefCell<QueuePair<'a>>,
     sends: bool,
     depth: u32,
-    /// What is sent from the start, or received behind the guard.
     memory: HostMemory,
 }
 
@@ -36,12 +35,8 @@ impl<'a> BarePuts<'a> {
 }
 
 impl Transfer for BarePuts<'_> {
-    fn load(&self, data: &[u8]) -> Result<()> {
-        self.memory.write(0, data)
-    }
-
-    fn destination(&self) -> Destination<'_> {
-        Destination { memory: &self.memory, offset: GUARD }
+    fn memory(&self) -> &dyn Memory {
+        &self.memory
     }
 
     fn carry(&self, bytes: u64, rounds: u32) -> Result<()> {

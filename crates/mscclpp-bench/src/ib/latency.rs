@@ -12,11 +12,11 @@ use super::{
 };
 use crate::{
     Result,
-    data::fresh_seed,
+    call::name_of,
     measuring::Measuring,
     progress::Progress,
     ranks::{Joining, Ranks},
-    report::{Report, Row, SizeOf, Times, Unit},
+    report::{Report, Row, Times},
 };
 
 #[derive(Args)]
@@ -37,15 +37,6 @@ enum Mode {
     Host,
     /// As immediate data that comes with the data.
     HostNoAtomic,
-}
-
-impl Mode {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::HostNoAtomic => "host-no-atomic",
-        }
-    }
 }
 
 const ROUNDS: u32 = 1000;
@@ -73,15 +64,14 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
     ];
     let mut contenders = Vec::new();
     for mode in Mode::value_variants().iter().filter(|mode| options.mode.is_none_or(|only| only == **mode)) {
-        let by_atomics = *mode == Mode::Host;
+        let (name, by_atomics) = (name_of(mode), *mode == Mode::Host);
         if by_atomics && !has_atomics {
             notes.push("host is left out: an adapter has no atomics".to_owned());
             continue;
         }
         let of_library = if by_atomics { IbMode::Host } else { IbMode::HostNoAtomic };
-        contenders
-            .push(Contender::new(format!("{}, bare verbs", mode.name()), BareSignals::new(&on, by_atomics)?));
-        contenders.push(Contender::new(mode.name().to_owned(), Signals::new(&on, of_library)?));
+        contenders.push(Contender::new(format!("{name}, bare verbs"), BareSignals::new(&on, by_atomics)?));
+        contenders.push(Contender::new(name, Signals::new(&on, of_library)?));
     }
     let measuring = &options.measuring;
     let rounds = measuring.rounds_or(ROUNDS);
@@ -120,11 +110,7 @@ impl<'a> Contender<'a> {
     fn once(&mut self, ranks: &Ranks, rounds: u32, counts: bool, spoil: bool) -> Result<()> {
         let starts = ranks.rank == 0;
         // What rank 0 sends first; each message is one more than the last.
-        let (mine, others) = {
-            let mine = fresh_seed();
-            (mine, ranks.swap(mine)?)
-        };
-        let seed = if starts { mine } else { others };
+        let seed = ranks.seed_of_rank_0()?;
         let wrong = u64::from(spoil && !starts);
         let mut ok = true;
         let mut us = Vec::with_capacity(rounds as usize);
@@ -154,14 +140,11 @@ fn row(contender: &Contender<'_>, rounds: u32, baseline: Option<f64>) -> Row {
         workload: "ib-lat".to_owned(),
         variant: contender.variant.clone(),
         size: 8,
-        size_of: SizeOf::Bytes,
-        unit: Unit::Microseconds,
         times: Times::of(contender.us.clone()).filter(|_| contender.ok),
         rounds,
         repeats: contender.us.len(),
-        bandwidth: None,
         baseline,
         goal: baseline.map(|baseline| baseline * GOAL),
-        cpu: None,
+        ..Row::default()
     }
 }

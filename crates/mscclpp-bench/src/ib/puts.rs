@@ -7,7 +7,7 @@ use mscclpp::{channels::SendQueue, errors::CoreError, prelude::*, provider::Rout
 use super::OnAdapter;
 use crate::{
     Result,
-    data::{Destination, GUARD, Memory},
+    data::{GUARD, Memory},
     host_memory::HostMemory,
     one_way::Transfer,
     ranks::Ranks,
@@ -23,7 +23,6 @@ const TOGETHER: u32 = 16;
 pub(super) struct Puts<'a> {
     ranks: &'a Ranks,
     way: Way,
-    /// What is sent from the start, or received behind the guard.
     memory: HostMemory,
 }
 
@@ -94,12 +93,8 @@ impl<'a> Puts<'a> {
 }
 
 impl Transfer for Puts<'_> {
-    fn load(&self, data: &[u8]) -> Result<()> {
-        self.memory.write(0, data)
-    }
-
-    fn destination(&self) -> Destination<'_> {
-        Destination { memory: &self.memory, offset: GUARD }
+    fn memory(&self) -> &dyn Memory {
+        &self.memory
     }
 
     fn carry(&self, bytes: u64, rounds: u32) -> Result<()> {

@@ -38,7 +38,7 @@ const fn at(bytes: u64, gigabytes_a_second: f64) -> f64 {
 
 /// The baseline and the goal. The baselines are of 32 blocks of 1024 threads; with another shape there are none, and the
 /// goal of the largest put is that for as many blocks as it likes.
-pub(super) fn known(what: Move, bytes: u64, blocks: u32, threads: u32) -> (Option<f64>, Option<f64>) {
+pub(super) fn known(what: Move, bytes: u64, blocks: u32, threads: u32) -> crate::report::Known {
     let known = KNOWN.iter().find(|known| known.what == what && known.bytes == bytes);
     match known {
         None if what == Move::PutBulk && (bytes, blocks) == (BULK.0, 8) => (None, Some(BULK.1)),

@@ -21,25 +21,22 @@ use self::{
 };
 use crate::{
     Result,
-    data::{fresh_seed, random_bytes},
+    call::name_of,
     exchange::Exchange,
     kernels::MEMORY_BENCH,
     launches::Launches,
-    machine::Machine,
-    measuring::Measuring,
+    measuring::{Messages, Subject},
     pair::Pair,
     progress::Progress,
     ranks::Joining,
-    report::{Bandwidth, Report, Row, SizeOf, Times, Unit},
+    report::{Report, Row},
     sizes::{self, Sizes},
 };
 
 #[derive(Args)]
 pub(crate) struct Options {
     #[command(flatten)]
-    sizes: sizes::Range,
-    #[command(flatten)]
-    measuring: Measuring,
+    messages: Messages,
     /// Blocks of a launch [default: 32, 4 on simulated devices].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(state::MAX_BLOCKS)))]
     blocks: Option<u32>,
@@ -140,37 +137,17 @@ impl Move {
 
     /// `putters` blocks put, if so many were asked for.
     fn variant(self, barriers: Barriers, roles: Roles, putters: Option<u32>, shape: Shape) -> String {
-        let blocks = format!("{} {}x{}", barriers.name(), shape.blocks, shape.threads);
+        let blocks = format!("{} {}x{}", name_of(&barriers), shape.blocks, shape.threads);
         match self {
             Self::Put | Self::Get => blocks,
             Self::PutBulk | Self::GetBulk => format!("bulk {blocks}"),
             Self::PutPackets(packets) => {
-                let name = packets.name();
+                let (name, roles_name) = (name_of(&packets).to_uppercase(), name_of(&roles));
                 match (roles, putters) {
-                    (Roles::Split, Some(putters)) => format!("{name} {} {putters} {blocks}", roles.name()),
-                    _ => format!("{name} {} {blocks}", roles.name()),
+                    (Roles::Split, Some(putters)) => format!("{name} {roles_name} {putters} {blocks}"),
+                    _ => format!("{name} {roles_name} {blocks}"),
                 }
             }
-        }
-    }
-}
-
-impl Barriers {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Half => "half",
-            Self::None => "none",
-        }
-    }
-}
-
-impl Packets {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Ll8 => "LL8",
-            Self::Ll16 => "LL16",
-            Self::Ll128 => "LL128",
         }
     }
 }
@@ -206,9 +183,10 @@ fn run(
         Platform::Host => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
         _ => Sizes { begin: 1 << 10, end: 128 << 20, factor: 1 << 10 },
     };
-    let sizes = options.sizes.or(default, 1)?;
+    let Messages { sizes, measuring } = &options.messages;
+    let sizes = sizes.or(default, 1)?;
     Shape::require_channels(options)?;
-    let pair = options.measuring.join(joining)?;
+    let pair = measuring.join(joining)?;
     let shape = Shape::new(options, &pair.gpu)?;
     let barriers = shape.barriers(options);
     let mut notes = vec![
@@ -245,7 +223,7 @@ fn run(
     let kinds: Vec<_> =
         moves.into_iter().flat_map(|what| shapes(what).into_iter().map(move |s| (what, s))).collect();
     let rows_in_all = kinds.len() * barriers.len() * roles.len() * sizes.count();
-    let mut progress = Progress::new(rows_in_all * options.measuring.launches(), !joining.reports());
+    let mut progress = Progress::new(rows_in_all * measuring.launches(), !joining.reports());
     let mut rows = Vec::new();
     for (what, shape) in kinds {
         for (&barriers, &roles) in barriers.iter().flat_map(|of| roles.iter().map(move |roles| (of, roles))) {
@@ -262,10 +240,7 @@ fn run(
         }
     }
     drop(progress);
-    // Nobody closes a connection that the other still uses.
-    pair.ranks.meet()?;
-    let machine = Machine::of(&pair.devices, &Transport::CUDA_IPC.to_string());
-    Ok(joining.reports().then_some(Report { machine, rows, notes }))
+    pair.report(Transport::CUDA_IPC, rows, notes)
 }
 
 /// The packets that not every link carries.
@@ -310,12 +285,10 @@ impl Bench<'_> {
         bytes: u64,
     ) -> Result<Row> {
         let RowKind { what, shape, barriers, roles, .. } = kind;
-        let (measuring, Shape { blocks, threads, .. }) = (&self.options.measuring, shape);
+        let (measuring, Shape { blocks, threads, .. }) = (&self.options.messages.measuring, shape);
         let rounds = measuring.rounds(self.pair, bytes);
-        let mine = fresh_seed();
-        let peers = self.pair.ranks.swap(mine)?;
-        exchange.load(&random_bytes(mine, bytes as usize))?;
-        let expected = random_bytes(peers, bytes as usize);
+        let [mine, expected] = self.pair.ranks.random_messages(bytes)?;
+        exchange.load(&mine)?;
 
         let kernel = self.module.kernel(&kernel::name(what, barriers))?;
         let shared_bytes = if what.is_bulk() { kernel::BULK_STAGE } else { 0 };
@@ -330,35 +303,18 @@ impl Bench<'_> {
 
         let asked = self.putters_asked.then_some(kind.putters);
         let variant = what.variant(barriers, roles, asked, shape);
-        let times = exchange.arrival().measure(
+        let known = match self.pair.is_of_two_gpus() {
+            true => known::known(what, bytes, blocks, threads),
+            false => (None, None),
+        };
+        exchange.arrival().row(
             measuring,
             progress,
-            &format!("{} {variant} {}", what.workload(), SizeOf::Bytes.show(bytes)),
+            Subject { workload: what.workload(), variant, bytes, rounds, parts: 1, known },
             // SAFETY: as above.
             |stream, _| unsafe { launches.submit(stream) },
             |_| Cow::Borrowed(&expected),
-        )?;
-        let times =
-            times.map(|all| all.into_iter().map(|us| us / f64::from(rounds)).collect()).and_then(Times::of);
-        let known = if self.pair.is_of_two_gpus() {
-            known::known(what, bytes, blocks, threads)
-        } else {
-            (None, None)
-        };
-        Ok(Row {
-            workload: what.workload().to_owned(),
-            variant,
-            size: bytes,
-            size_of: SizeOf::Bytes,
-            unit: Unit::Microseconds,
-            times,
-            rounds,
-            repeats: measuring.repeats(),
-            bandwidth: times.map(|times| Bandwidth::of(bytes, times.median)),
-            baseline: known.0,
-            goal: known.1,
-            cpu: None,
-        })
+        )
     }
 
     fn arguments(&self, exchange: &Exchange<'_>, kind: RowKind, bytes: u64) -> KernelArgs {

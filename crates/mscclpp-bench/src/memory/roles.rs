@@ -17,13 +17,6 @@ pub(super) enum Roles {
 const SPLIT_FROM: u64 = 4 << 20;
 
 impl Roles {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Together => "together",
-            Self::Split => "split",
-        }
-    }
-
     /// Those that are taken by default.
     pub(super) fn of(bytes: u64) -> Self {
         if bytes >= SPLIT_FROM { Self::Split } else { Self::Together }

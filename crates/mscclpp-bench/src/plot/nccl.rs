@@ -2,7 +2,7 @@
 
 use crate::{
     machine::Machine,
-    report::{Bandwidth, Report, Row, SizeOf, Times, Unit},
+    report::{Bandwidth, Report, Row, Times},
 };
 
 /// Reads the text that one of nccl-tests printed: a series for each of `out-of-place` and `in-place`.
@@ -92,15 +92,11 @@ fn row(workload: &str, variant: &str, size: u64, words: &[&str]) -> Result<Row, 
         workload: workload.to_owned(),
         variant: variant.to_owned(),
         size,
-        size_of: SizeOf::Bytes,
-        unit: Unit::Microseconds,
         times: right.then_some(Times { median: us, min: us, max: us }),
         rounds: 1,
         repeats: 1,
         bandwidth: right.then_some(Bandwidth { algorithm, bus }),
-        baseline: None,
-        goal: None,
-        cpu: None,
+        ..Row::default()
     })
 }
 

@@ -1,9 +1,7 @@
 //! What is known about the speed of port channels on two H200 of one host, in microseconds per round.
 
 use super::Carrier;
-
-/// A baseline, and the goal of this project.
-pub(super) type Known = (Option<f64>, Option<f64>);
+use crate::report::Known;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

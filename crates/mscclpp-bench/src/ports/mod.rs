@@ -4,23 +4,20 @@ mod known;
 mod ping_pong;
 mod put;
 
-use std::borrow::Cow;
-
 use clap::{Args, ValueEnum};
-use mscclpp::{errors::GpuError, prelude::*, proxy::ServiceStats};
+use mscclpp::{prelude::*, proxy::ServiceStats};
 
 pub(crate) use self::{
     ping_pong::{Options as PingPongOptions, PacketOptions, packet_ping_pong, ping_pong},
     put::{Options as PutOptions, put},
 };
 use crate::{
-    Result,
+    Error, Result,
     data::Destination,
     ethernet::Tuning,
-    measuring::{Arrival, Measuring},
+    measuring::{Arrival, Messages},
     pair::Pair,
-    progress::Progress,
-    sizes,
+    report::{Report, Row},
     stopwatch::Stopwatch,
 };
 
@@ -28,9 +25,7 @@ use crate::{
 #[derive(Args)]
 pub(crate) struct Common {
     #[command(flatten)]
-    sizes: sizes::Range,
-    #[command(flatten)]
-    measuring: Measuring,
+    messages: Messages,
     /// The largest put that a kernel's thread does itself, 0 for none [default: the library's].
     #[arg(long, value_name = "BYTES")]
     direct_put_max: Option<u32>,
@@ -122,19 +117,14 @@ impl<'a> Ports<'a> {
         self.arrivals.ptr().add(ARRIVALS)
     }
 
-    /// As [`Arrival::measure`], with the service's own error if it has one.
-    fn measure<'d>(
-        &self,
-        measuring: &Measuring,
-        progress: &mut Progress,
-        label: &str,
-        submit: impl Fn(&Stream, u32) -> Result<(), GpuError>,
-        expected: impl Fn(u32) -> Cow<'d, [u8]>,
-    ) -> Result<Option<Vec<f64>>> {
+    fn arrival(&self) -> Arrival<'_> {
         let destination = Destination { memory: &self.arrivals, offset: ARRIVALS };
-        let arrival = Arrival { stopwatch: &self.stopwatch, destination };
-        let measured = arrival.measure(measuring, progress, label, submit, expected);
-        measured.map_err(|error| self.service.health().err().map_or(error, Into::into))
+        Arrival { stopwatch: &self.stopwatch, destination }
+    }
+
+    /// The service's own error, if it has one.
+    fn explain(&self, error: Error) -> Error {
+        self.service.health().err().map_or(error, Into::into)
     }
 
     /// What this side's service has done since `before`.
@@ -151,9 +141,14 @@ impl<'a> Ports<'a> {
     }
 
     /// Ends the proxy, when both sides are done.
-    fn finish(self, pair: &Pair) -> Result<()> {
+    fn finish(
+        self,
+        pair: &Pair,
+        carrier: Carrier,
+        rows: Vec<Row>,
+        notes: Vec<String>,
+    ) -> Result<Option<Report>> {
         self.service.stop_proxy()?;
-        // Nobody closes a connection that the other still uses.
-        pair.ranks.meet()
+        pair.report(carrier.transport(), rows, notes)
     }
 }

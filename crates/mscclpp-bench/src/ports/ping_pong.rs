@@ -9,28 +9,24 @@ use mscclpp::{
     prelude::*,
 };
 
-use super::{
-    Carriage, Carrier, Common, Ports,
-    known::{self, Known},
-};
+use super::{Carriage, Carrier, Common, Ports, known};
 use crate::{
     Result,
+    block::Block,
     ethernet::Tuning,
     kernels::PORT_BENCH,
-    machine::Machine,
+    measuring::Messages,
     progress::Progress,
     ranks::Joining,
-    report::{Report, Row, SizeOf, Times, Unit},
-    sizes::Sizes,
+    report::{Known, Report, Row, SizeOf},
 };
 
 #[derive(Args)]
 pub(crate) struct PacketOptions {
     #[command(flatten)]
     common: Common,
-    /// Threads of the one block [default: 1024, 32 on simulated devices].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    threads: Option<u32>,
+    #[command(flatten)]
+    block: Block,
 }
 
 #[derive(Args)]
@@ -113,16 +109,14 @@ impl Kind {
 }
 
 fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, joining: &Joining) -> Result<Option<Report>> {
-    let PacketOptions { common, threads } = options;
-    let measuring = &common.measuring;
-    let one = Sizes { begin: kind.element, end: kind.element, factor: 2 };
-    let sizes = common.sizes.or(one, kind.element)?;
+    let PacketOptions { common, block } = options;
+    let Messages { sizes, measuring } = &common.messages;
+    let sizes = sizes.of_elements(kind.element)?;
     let pair = measuring.join_with(|platform| tuning.context(platform), joining)?;
-    let (platform, side) = (pair.gpu.platform(), u32::from(pair.ranks.rank == 0));
-    let threads = threads.unwrap_or(if platform == Platform::Host { 32 } else { 1024 });
+    let block = block.on(&pair, kind.known)?;
+    let side = u32::from(pair.ranks.rank == 0);
     let module = Module::load(&pair.gpu, &PORT_BENCH)?;
     let kernel = module.kernel(kind.kernel)?;
-    let mismatches = pair.gpu.allocate(4)?;
     let ports = Ports::new(&pair, common, kind.carrier, sizes.end / kind.element * kind.as_put)?;
 
     let mut progress = Progress::new(sizes.count() * measuring.launches(), !joining.reports());
@@ -138,11 +132,11 @@ fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, joining: &Joining)
         }
         let flag = |launch: u32| 1 + launch * rounds;
         let before = ports.service.stats();
-        mismatches.fill(0, 4, 0)?;
-        let times = ports.measure(
+        let mismatches = block.mismatches()?;
+        let row = ports.arrival().row(
             measuring,
             &mut progress,
-            &format!("{} {label}", kind.workload),
+            block.subject(kind.workload, bytes, kind.element, rounds, 1),
             |stream, launch| {
                 let args = KernelArgs::new()
                     .with(ports.handle())
@@ -152,43 +146,23 @@ fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, joining: &Joining)
                     .with(rounds as i32)
                     .with(side as i32);
                 let args = if kind.has_packets() { args.with(flag(launch)) } else { args };
-                let args = args.with(mismatches.ptr()).with(ports.stopwatch.failed());
+                let args = args.with(mismatches).with(ports.stopwatch.failed());
                 // SAFETY: these are the kernel's arguments. The stopwatch is dropped before what is used here, and
                 // waits for the kernel's end.
-                unsafe { kernel.launch(stream, LaunchConfig::linear(1, threads), &args) }
+                unsafe { kernel.launch(stream, block.config(), &args) }
             },
             |launch| {
                 let last = rounds - 1;
                 Cow::Owned(kind.message(last, 1 - side, count, flag(launch) + last))
             },
-        )?;
-        let mut wrong = [0; 4];
-        mismatches.read(0, &mut wrong)?;
-        let all_right = pair.ranks.both(wrong == [0; 4])?;
-        let trips =
-            times.filter(|_| all_right).map(|all| all.into_iter().map(|us| us / f64::from(rounds)).collect());
-        let comparable = pair.is_of_two_gpus() && bytes == kind.element && threads == 1024;
-        let known = if comparable { kind.known } else { (None, None) };
-        rows.push(Row {
-            workload: kind.workload.to_owned(),
-            variant: format!("1x{threads}"),
-            size: bytes,
-            size_of: SizeOf::Bytes,
-            unit: Unit::Microseconds,
-            times: trips.and_then(Times::of),
-            rounds,
-            repeats: measuring.repeats(),
-            bandwidth: None,
-            baseline: known.0,
-            goal: known.1,
-            cpu: None,
-        });
+        );
+        let row = row.map_err(|error| ports.explain(error))?;
+        // Of a round trip, the time is the figure.
+        rows.push(Row { bandwidth: None, ..row.only_if(block.found_all_right()?) });
         notes.push(ports.remark(&label, &before));
     }
     drop(progress);
-    ports.finish(&pair)?;
-    let machine = Machine::of(&pair.devices, &kind.carrier.transport().to_string());
-    Ok(joining.reports().then_some(Report { machine, rows, notes }))
+    ports.finish(&pair, kind.carrier, rows, notes)
 }
 
 #[cfg(test)]

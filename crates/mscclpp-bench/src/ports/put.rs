@@ -8,14 +8,13 @@ use mscclpp::prelude::*;
 use super::{Carriage, Carrier, Common, Ports, known};
 use crate::{
     Result,
-    data::{fresh_seed, random_bytes},
     kernels::PORT_BENCH,
     launches::Launches,
-    machine::Machine,
+    measuring::{Messages, Subject},
     pair::Pair,
     progress::Progress,
     ranks::Joining,
-    report::{Bandwidth, Report, Row, SizeOf, Times, Unit},
+    report::{Report, Row, SizeOf},
     sizes::Sizes,
 };
 
@@ -40,14 +39,15 @@ pub(crate) fn put(options: &Options, joining: &Joining) -> Result<Option<Report>
         _ if *in_kernel => Sizes { begin: 1 << 10, end: 128 << 20, factor: 4 },
         _ => Sizes { begin: 1 << 10, end: 128 << 20, factor: 1 << 10 },
     };
-    let sizes = common.sizes.or(default, 1)?;
-    let pair = common.measuring.join_with(|platform| tuning.context(platform), joining)?;
+    let Messages { sizes, measuring } = &common.messages;
+    let sizes = sizes.or(default, 1)?;
+    let pair = measuring.join_with(|platform| tuning.context(platform), joining)?;
     let module = Module::load(&pair.gpu, &PORT_BENCH)?;
     let kernel = module.kernel("port_put")?;
     let ports = Ports::new(&pair, common, *carrier, sizes.end)?;
     let bench = Bench { options, pair: &pair, kernel, ports: &ports };
 
-    let mut progress = Progress::new(sizes.count() * common.measuring.launches(), !joining.reports());
+    let mut progress = Progress::new(sizes.count() * measuring.launches(), !joining.reports());
     let mut rows = Vec::new();
     let mut notes = vec![
         match in_kernel {
@@ -62,14 +62,12 @@ pub(crate) fn put(options: &Options, joining: &Joining) -> Result<Option<Report>
     ];
     for bytes in sizes.iter() {
         let before = ports.service.stats();
-        let row = bench.row(&mut progress, bytes)?;
+        let row = bench.row(&mut progress, bytes).map_err(|error| ports.explain(error))?;
         notes.push(ports.remark(&SizeOf::Bytes.show(bytes), &before));
         rows.push(row);
     }
     drop(progress);
-    ports.finish(&pair)?;
-    let machine = Machine::of(&pair.devices, &carrier.transport().to_string());
-    Ok(joining.reports().then_some(Report { machine, rows, notes }))
+    ports.finish(&pair, *carrier, rows, notes)
 }
 
 struct Bench<'a> {
@@ -82,12 +80,10 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn row(&self, progress: &mut Progress, bytes: u64) -> Result<Row> {
         let Self { options: Options { common, in_kernel, carriage }, pair, kernel, ports } = self;
-        let measuring = &common.measuring;
+        let measuring = &common.messages.measuring;
         let rounds = measuring.rounds(pair, bytes);
-        let mine = fresh_seed();
-        let peers = pair.ranks.swap(mine)?;
-        ports.source.write(0, &random_bytes(mine, bytes as usize))?;
-        let expected = random_bytes(peers, bytes as usize);
+        let [mine, expected] = pair.ranks.random_messages(bytes)?;
+        ports.source.write(0, &mine)?;
 
         let of_a_launch = if *in_kernel { rounds } else { 1 };
         let args = KernelArgs::new()
@@ -102,33 +98,17 @@ impl Bench<'_> {
         let launch = |stream: &Stream| unsafe { kernel.launch(stream, LaunchConfig::linear(1, 1), &args) };
         let launches = Launches::capture(ports.stopwatch.stream(), rounds / of_a_launch, launch)?;
         let variant = if *in_kernel { "in kernel" } else { "launches" };
-        let times = ports.measure(
-            measuring,
-            progress,
-            &format!("{WORKLOAD} {variant} {}", SizeOf::Bytes.show(bytes)),
-            // SAFETY: as above.
-            |stream, _| unsafe { launches.submit(stream) },
-            |_| Cow::Borrowed(&expected),
-        )?;
-        let times =
-            times.map(|all| all.into_iter().map(|us| us / f64::from(rounds)).collect()).and_then(Times::of);
         let known = match pair.is_of_two_gpus() && carriage.carrier == Carrier::CudaIpc {
             true => known::put(bytes, *in_kernel),
             false => (None, None),
         };
-        Ok(Row {
-            workload: WORKLOAD.to_owned(),
-            variant: variant.to_owned(),
-            size: bytes,
-            size_of: SizeOf::Bytes,
-            unit: Unit::Microseconds,
-            times,
-            rounds,
-            repeats: measuring.repeats(),
-            bandwidth: times.map(|times| Bandwidth::of(bytes, times.median)),
-            baseline: known.0,
-            goal: known.1,
-            cpu: None,
-        })
+        ports.arrival().row(
+            measuring,
+            progress,
+            Subject { workload: WORKLOAD, variant: variant.to_owned(), bytes, rounds, parts: 1, known },
+            // SAFETY: as above.
+            |stream, _| unsafe { launches.submit(stream) },
+            |_| Cow::Borrowed(&expected),
+        )
     }
 }

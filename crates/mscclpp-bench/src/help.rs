@@ -1,4 +1,4 @@
-//! Adds to each workload's help the defaults of options that several workloads share.
+//! Completes the help of each workload: the columns of its rows, and the defaults of options that several workloads share.
 
 use clap::{Arg, Command};
 
@@ -53,8 +53,34 @@ const OWN: &[Own] = &[
     ("ib-lat", &[("iters", "1000")]),
 ];
 
-/// `command` with the defaults of each workload in its own help.
-pub(crate) fn in_help(mut command: Command) -> Command {
+/// Printed below the help of the program and of each workload.
+pub(crate) const COLUMNS: &str = "\
+Columns:
+  platform  cuda; host: devices simulated on the CPU; cpu: no device involved
+  workload, variant
+            what ran; for memory workloads the kind of packet and the roles of the blocks, the kind of
+            barriers, blocks x threads
+  size      the size of the message that a side sends; in other workloads the number of rounds, ranks or
+            threads, or milliseconds without work; exact in the JSON
+  rounds    how many rounds were timed together
+  unit      the unit of all times in the row
+  median, min, max
+            the time of one round, over all measurements (for ll8-, ll16- and signal-pingpong the time of one hop,
+            which is half a round)
+  algbw     algorithm bandwidth in GB/s: the size divided by the median
+  busbw     bus bandwidth in GB/s: the load on one direction of the link. Each side sends its size to the other, so
+            it equals algbw; the flags of packets do not count
+  baseline  the reference implementation on two H200 of one host; for ethernet-bw, the plain socket of this run;
+            for ib-bw and ib-lat, the bare verbs of this run; for launches, the driver's call of this run
+  goal      what this project aims at; baseline and goal are given only where the row is comparable
+  check     ok, or FAILED if data or signals were wrong: then there are no times, and the program exits with 1";
+
+/// `command` with the columns in the help of each workload, and its own defaults.
+pub(crate) fn complete(command: Command) -> Command {
+    let mut command = command.mut_subcommands(|it| match it.get_name() {
+        "doctor" | "plot" => it,
+        _ => it.after_help(COLUMNS),
+    });
     for &(workload, defaults) in OWN {
         command = command.mut_subcommand(workload, |mut workload| {
             for &(option, default) in defaults {

@@ -1,0 +1,31 @@
+//! Workloads on one device, which run in this process alone.
+
+use clap::Args;
+use mscclpp::prelude::*;
+
+use crate::{
+    Result,
+    machine::{Machine, UsedDevice},
+    report::{Report, Row},
+};
+
+/// The options of all of them.
+#[derive(Args)]
+pub(crate) struct OneDevice {
+    /// The device number.
+    #[arg(long, value_name = "GPU", default_value_t = 0)]
+    device: usize,
+    /// Expect something else: the check must notice.
+    #[arg(long, hide = true)]
+    pub(crate) spoil: bool,
+}
+
+impl OneDevice {
+    pub(crate) fn open(&self) -> Result<Gpu> {
+        Ok(Platform::detect_or_host()?.gpu(self.device)?)
+    }
+}
+
+pub(crate) fn report(gpu: &Gpu, rows: Vec<Row>, notes: Vec<String>) -> Result<Report> {
+    Ok(Report { machine: Machine::of(&[UsedDevice::of(gpu)?], "none"), rows, notes })
+}

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use comfy_table::{CellAlignment, Table, presets};
+
 use crate::{
     machine::Machine,
     report::{Report, Row, SizeOf},
@@ -18,14 +20,15 @@ impl fmt::Display for Report {
         for note in &self.notes {
             writeln!(f, "# {note}")?;
         }
-        let lines: Vec<_> = self.rows.iter().map(|row| cells(platform, row)).collect();
-        let width = |column: usize| {
-            lines.iter().chain([&HEADER.map(str::to_owned)]).map(|line| line[column].len()).max().unwrap_or(0)
-        };
-        let widths: [usize; COLUMNS] = std::array::from_fn(width);
-        writeln!(f, "#")?;
-        write_line(f, "#", &HEADER.map(str::to_owned), &widths)?;
-        lines.iter().try_for_each(|line| write_line(f, " ", line, &widths))
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).add_row(["#"].into_iter().chain(HEADER));
+        table.add_rows(self.rows.iter().map(|row| cells(platform, row)));
+        for (column, title) in table.column_iter_mut().zip([""].into_iter().chain(HEADER)) {
+            let is_right = !WORDS.contains(&title);
+            column.set_cell_alignment(if is_right { CellAlignment::Right } else { CellAlignment::Left });
+            column.set_padding(if title.is_empty() { (0, 0) } else { (2, 0) });
+        }
+        writeln!(f, "#\n{}", table.trim_fmt())
     }
 }
 
@@ -34,13 +37,14 @@ const HEADER: [&str; COLUMNS] = [
     "platform", "workload", "variant", "size", "rounds", "unit", "median", "min", "max", "algbw", "busbw",
     "baseline", "goal", "check",
 ];
-/// The first columns are words and stand to the left, as does the last.
-const WORDS: [&str; 4] = ["platform", "workload", "variant", "check"];
+/// These columns are words and stand to the left. The first has no title: there is the mark of the comment.
+const WORDS: [&str; 5] = ["", "platform", "workload", "variant", "check"];
 
-fn cells(platform: &str, row: &Row) -> [String; COLUMNS] {
+fn cells(platform: &str, row: &Row) -> [String; 1 + COLUMNS] {
     let time = |value: Option<f64>| value.map_or_else(none, time);
     let bandwidth = |value: Option<f64>| value.map_or_else(none, bandwidth);
     [
+        String::new(),
         platform.to_owned(),
         row.workload.clone(),
         row.variant.clone(),
@@ -72,34 +76,24 @@ fn bandwidth(value: f64) -> String {
     if value < 1.0 { format!("{value:.4}") } else { format!("{value:.2}") }
 }
 
-fn write_line(
-    f: &mut fmt::Formatter<'_>,
-    start: &str,
-    cells: &[String; COLUMNS],
-    widths: &[usize; COLUMNS],
-) -> fmt::Result {
-    let mut line = start.to_owned();
-    for ((cell, &width), title) in cells.iter().zip(widths).zip(HEADER) {
-        line.push_str("  ");
-        line.push_str(&if WORDS.contains(&title) {
-            format!("{cell:<width$}")
-        } else {
-            format!("{cell:>width$}")
-        });
-    }
-    writeln!(f, "{}", line.trim_end())
-}
-
 impl SizeOf {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Bytes => "bytes",
+            Self::Rounds => "rounds",
+            Self::Ranks => "ranks",
+            Self::Threads => "threads",
+            Self::Milliseconds => "milliseconds",
+        }
+    }
+
     /// `size` for people: `1 KiB`, `1000 rounds`.
     pub(crate) fn show(self, size: u64) -> String {
         match self {
             Self::Bytes => readable_bytes(size),
-            Self::Rounds => format!("{size} rounds"),
-            Self::Ranks => format!("{size} ranks"),
             Self::Threads if size == 1 => "1 thread".to_owned(),
-            Self::Threads => format!("{size} threads"),
             Self::Milliseconds => format!("{size} ms"),
+            Self::Rounds | Self::Ranks | Self::Threads => format!("{size} {}", self.name()),
         }
     }
 }
@@ -119,7 +113,7 @@ pub(crate) fn readable_bytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Bandwidth, Times, Unit};
+    use crate::report::{Bandwidth, Times};
 
     #[test]
     fn bytes_are_readable_and_exact() {
@@ -145,15 +139,13 @@ mod tests {
             workload: "memory-put".to_owned(),
             variant: "a variant with a long name".to_owned(),
             size: 1024,
-            size_of: SizeOf::Bytes,
-            unit: Unit::Microseconds,
             times: Some(Times { median: 5.0, min: 4.0, max: 6.0 }),
             rounds: 1000,
             repeats: 5,
             bandwidth: Some(Bandwidth::of(1024, 5.0)),
             baseline: Some(6.67),
             goal: Some(5.0),
-            cpu: None,
+            ..Row::default()
         };
         let failed =
             Row { variant: "short".to_owned(), times: None, bandwidth: None, size: 128 << 20, ..row.clone() };

@@ -148,37 +148,21 @@ fn caption(machine: &Machine) -> String {
     format!("{}, {devices}, {}, commit {}", machine.platform, machine.transport, machine.commit)
 }
 
-impl SizeOf {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Bytes => "bytes",
-            Self::Rounds => "rounds",
-            Self::Ranks => "ranks",
-            Self::Threads => "threads",
-            Self::Milliseconds => "milliseconds",
-        }
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::report::{Bandwidth, Report, Unit};
+    use crate::report::{Bandwidth, Report};
 
     pub(in crate::plot) fn row(variant: &str, size: u64, us: f64) -> Row {
         Row {
             workload: "memory-put".to_owned(),
             variant: variant.to_owned(),
             size,
-            size_of: SizeOf::Bytes,
-            unit: Unit::Microseconds,
             times: Some(Times { median: us, min: us * 0.9, max: us * 1.1 }),
             rounds: 1000,
             repeats: 5,
             bandwidth: Some(Bandwidth::of(size, us)),
-            baseline: None,
-            goal: None,
-            cpu: None,
+            ..Row::default()
         }
     }
 

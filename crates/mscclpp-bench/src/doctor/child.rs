@@ -18,6 +18,7 @@ use super::{
     Examination,
     finding::{Finding, Section},
 };
+use crate::call::name_of;
 
 /// How long one step may take: the first call of a driver may start many devices.
 const STEP: Duration = Duration::from_secs(20);
@@ -68,18 +69,19 @@ pub(super) fn serve(examine: impl FnOnce(&Teller)) {
 }
 
 /// Starts the process of `examination`, and gives what it finds.
-pub(super) fn examine(examination: Examination) -> Vec<Finding> {
+pub(super) fn examine(examination: &Examination) -> Vec<Finding> {
+    let (_, section) = examination.parts();
     let command = env::current_exe().map(|program| {
         let mut command = Command::new(program);
-        command.args(["doctor", "--examine", examination.name()]);
+        command.args(["doctor", "--examine", &name_of(examination)]);
         command
     });
     match command.and_then(|mut command| start(&mut command)) {
-        Ok(child) => listen(child, examination.section(), STEP, ALL_STEPS),
+        Ok(child) => listen(child, section, STEP, ALL_STEPS),
         Err(error) => {
             let reason = format!("starting this program again failed: {error}");
             let remedy = "run it where it may start processes, from a file that is still there";
-            vec![Finding::problem(examination.section(), "examination", reason, remedy)]
+            vec![Finding::problem(section, "examination", reason, remedy)]
         }
     }
 }

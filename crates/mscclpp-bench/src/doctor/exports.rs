@@ -20,16 +20,8 @@ const PATTERN: [u8; 8] = *b"mscclpp?";
 pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
     let (id, offers) = (gpu.id(), gpu.properties().export_kinds);
     let tell = |kind: &str, result: Result<(), Failure>, is_needed: bool| {
-        let item = format!("{kind} of {id}");
-        let finding = match result {
-            Ok(()) => Finding::ok(SECTION, item, "works").at(kind, id, "ok"),
-            Err(Failure { reason, remedy }) if is_needed => {
-                Finding::problem(SECTION, item, reason, remedy).at(kind, id, "!!")
-            }
-            Err(Failure { reason, remedy }) => {
-                Finding::unavailable(SECTION, item, reason, remedy).at(kind, id, "--")
-            }
-        };
+        let (item, result) = (format!("{kind} of {id}"), result.map(|()| "works".to_owned()));
+        let finding = Finding::tried(SECTION, item, result, is_needed, (kind, id));
         teller.found(finding.fact("kind", kind).fact("device", id));
     };
     // Connections use legacy handles where there are no descriptors.

@@ -146,6 +146,24 @@ impl Finding {
         Self::new(section, item, outcome)
     }
 
+    /// What came of trying, as a cell of the section's table. Where it `is_needed`, a failure is a problem.
+    pub(super) fn tried(
+        section: Section,
+        item: String,
+        result: Result<String, Failure>,
+        is_needed: bool,
+        (row, column): (&str, usize),
+    ) -> Self {
+        let (finding, mark) = match result {
+            Ok(text) => (Self::ok(section, item, text), "ok"),
+            Err(Failure { reason, remedy }) if is_needed => {
+                (Self::problem(section, item, reason, remedy), "!!")
+            }
+            Err(Failure { reason, remedy }) => (Self::unavailable(section, item, reason, remedy), "--"),
+        };
+        finding.at(row, column, mark)
+    }
+
     /// With one value more.
     pub(super) fn fact(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.facts.insert(key.to_owned(), value.into());

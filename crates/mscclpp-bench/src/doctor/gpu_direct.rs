@@ -1,10 +1,7 @@
 //! How adapters access the memory of a GPU directly: what its driver says, and whether it makes a dmabuf. The loopback
 //! tries whether an adapter accepts that dmabuf.
 
-use mscclpp::{
-    Gpu, Platform,
-    gpu::{GpuDirect, WritesOrdering},
-};
+use mscclpp::{Gpu, Platform, gpu::WritesOrdering};
 
 use super::{
     child::Teller,
@@ -12,6 +9,8 @@ use super::{
 };
 
 const BYTES: u64 = 64 << 10;
+const NO_RDMA: &str = "the driver says that the device has no GPUDirect RDMA";
+const NO_FLUSH: &str = "the driver says that the host cannot flush what adapters write";
 
 /// Nothing is said of simulated devices.
 pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
@@ -26,14 +25,16 @@ pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
             return teller.found(Finding::problem(SECTION, format!("device {id}"), error, remedy));
         }
     };
-    for (way, result) in [("rdma", rdma(direct)), ("dmabuf", dma_buf(gpu)), ("host flush", flush(direct))] {
-        let item = format!("{way} of {id}");
-        let finding = match result {
-            Ok(()) => Finding::ok(SECTION, item, "works").at(way, id, "ok"),
-            Err(Failure { reason, remedy }) => {
-                Finding::unavailable(SECTION, item, reason, remedy).at(way, id, "--")
-            }
-        };
+    for (way, result) in [
+        ("rdma", as_said(direct.rdma, NO_RDMA, "use Ethernet, or send from host memory")),
+        ("dmabuf", dma_buf(gpu)),
+        (
+            "host flush",
+            as_said(direct.host_flush, NO_FLUSH, "none is needed where both adapters have atomics"),
+        ),
+    ] {
+        let (item, result) = (format!("{way} of {id}"), result.map(|()| "works".to_owned()));
+        let finding = Finding::tried(SECTION, item, result, false, (way, id));
         teller.found(finding.fact("way", way).fact("device", id));
     }
     let ordering = match direct.writes_ordering {
@@ -46,16 +47,8 @@ pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
     teller.found(finding.fact("way", "ordering").fact("device", id).fact("ordering", ordering));
 }
 
-fn rdma(direct: GpuDirect) -> Result<(), Failure> {
-    let remedy = "use Ethernet, or send from host memory";
-    let failure = || Failure::new("the driver says that the device has no GPUDirect RDMA", remedy);
-    if direct.rdma { Ok(()) } else { Err(failure()) }
-}
-
-fn flush(direct: GpuDirect) -> Result<(), Failure> {
-    let remedy = "none is needed where both adapters have atomics";
-    let failure = || Failure::new("the driver says that the host cannot flush what adapters write", remedy);
-    if direct.host_flush { Ok(()) } else { Err(failure()) }
+fn as_said(works: bool, reason: &str, remedy: &'static str) -> Result<(), Failure> {
+    if works { Ok(()) } else { Err(Failure::new(reason, remedy)) }
 }
 
 fn dma_buf(gpu: &Gpu) -> Result<(), Failure> {

@@ -46,16 +46,13 @@ pub(super) fn examine(teller: &Teller) {
             }
             teller.trying(format!("putting through {name} from and to {gpu}"));
             let item = format!("{transport} with {column}");
-            let finding = match put(&context, transport, gpu) {
-                Ok(took) => {
-                    Finding::ok(SECTION, item, format!("data is right, after {} us", took.as_micros()))
-                        .at(row, column, "ok")
-                        .fact("bytes", BYTES)
-                }
-                Err(Failure { reason, remedy }) => {
-                    Finding::problem(SECTION, item, reason, remedy).at(row, column, "!!")
-                }
-            };
+            let result = put(&context, transport, gpu)
+                .map(|took| format!("data is right, after {} us", took.as_micros()));
+            let is_right = result.is_ok();
+            let mut finding = Finding::tried(SECTION, item, result, true, (&row, column));
+            if is_right {
+                finding = finding.fact("bytes", BYTES);
+            }
             teller.found(
                 finding
                     .fact("transport", transport.to_string())

@@ -58,55 +58,17 @@ enum Examination {
 }
 
 impl Examination {
-    const ALL: [Self; 8] = [
-        Self::Platforms,
-        Self::Devices,
-        Self::Peers,
-        Self::Rdma,
-        Self::Loopback,
-        Self::Network,
-        Self::Compilers,
-        Self::Limits,
-    ];
-
-    /// On the command line.
-    fn name(self) -> &'static str {
+    /// What it does, and where it is told if the examination itself fails.
+    fn parts(self) -> (fn(&child::Teller), Section) {
         match self {
-            Self::Platforms => "platforms",
-            Self::Devices => "devices",
-            Self::Peers => "peers",
-            Self::Rdma => "rdma",
-            Self::Loopback => "loopback",
-            Self::Network => "network",
-            Self::Compilers => "compilers",
-            Self::Limits => "limits",
-        }
-    }
-
-    /// Where it is told if the examination itself fails.
-    fn section(self) -> Section {
-        match self {
-            Self::Platforms => Section::Platform,
-            Self::Devices => Section::Devices,
-            Self::Peers => Section::Peers,
-            Self::Rdma => Section::Rdma,
-            Self::Loopback => Section::Loopback,
-            Self::Network => Section::Network,
-            Self::Compilers => Section::Compilers,
-            Self::Limits => Section::Limits,
-        }
-    }
-
-    fn make(self, teller: &child::Teller) {
-        match self {
-            Self::Platforms => platforms::examine(teller),
-            Self::Devices => devices::examine(teller),
-            Self::Peers => peers::examine(teller),
-            Self::Rdma => rdma::examine(teller),
-            Self::Loopback => loopback::examine(teller),
-            Self::Network => network::examine(teller),
-            Self::Compilers => compilers::examine(teller),
-            Self::Limits => limits::examine(teller),
+            Self::Platforms => (platforms::examine, Section::Platform),
+            Self::Devices => (devices::examine, Section::Devices),
+            Self::Peers => (peers::examine, Section::Peers),
+            Self::Rdma => (rdma::examine, Section::Rdma),
+            Self::Loopback => (loopback::examine, Section::Loopback),
+            Self::Network => (network::examine, Section::Network),
+            Self::Compilers => (compilers::examine, Section::Compilers),
+            Self::Limits => (limits::examine, Section::Limits),
         }
     }
 }
@@ -114,11 +76,11 @@ impl Examination {
 /// Examines the machine and prints what was found.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if let Some(examination) = options.examine {
-        child::serve(|teller| examination.make(teller));
+        child::serve(examination.parts().0);
         return Ok(ExitCode::SUCCESS);
     }
     // One after the other: two that measure would disturb each other.
-    let report = Report::of(Examination::ALL.into_iter().flat_map(child::examine).collect());
+    let report = Report::of(Examination::value_variants().iter().flat_map(child::examine).collect());
     let text = if options.json { report.to_json()? } else { report.to_string() };
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())
@@ -131,11 +93,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::name_of;
 
     #[test]
     fn the_process_of_an_examination_is_told_its_name() {
-        for examination in Examination::ALL {
-            assert_eq!(Examination::from_str(examination.name(), false), Ok(examination));
+        for examination in Examination::value_variants() {
+            assert_eq!(Examination::from_str(&name_of(examination), false), Ok(*examination));
         }
     }
 }

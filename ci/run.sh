@@ -110,7 +110,7 @@ step_python() {
     # In the shared target folder, for which the files must be new: those of a source distribution are old.
     tar -C target/sdist -xzf target/sdist/mscclpp-*.tar.gz
     find target/sdist -exec touch {} +
-    CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}") "$venv/bin/pip" install --quiet --no-build-isolation --no-deps \
+    PATH=$PWD/$venv/bin:$PATH CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}") pip install --quiet --no-build-isolation --no-deps \
         --config-settings=build-args="--profile dev" target/sdist/mscclpp-*/
     (cd crates/mscclpp-python && "../../$venv/bin/ruff" format --check . && "../../$venv/bin/ruff" check .)
     (cd crates/mscclpp-python && "../../$venv/bin/python" -m pytest -q tests)

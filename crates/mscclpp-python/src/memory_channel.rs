@@ -34,11 +34,7 @@ impl PyBaseMemoryChannel {
     /// Of a semaphore, or of a communicator and a connection, over which both sides then build one.
     #[new]
     #[pyo3(signature = (*args, **kwargs))]
-    fn new<'py>(
-        py: Python<'py>,
-        args: &Bound<'py, PyTuple>,
-        kwargs: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let constructor = Constructor { name: "BaseMemoryChannel", takes_device_to_device: true, rest: &[] };
         let Some(arguments) = Arguments::parse(&constructor, args, kwargs)? else {
             return Ok(Self { inner: Owned::new("BaseMemoryChannel", None) });
@@ -77,11 +73,7 @@ impl PyMemoryChannel {
     /// memory `dst` and this side's `src`. `packet_buffer` is the address of this side's packet buffer, or that memory.
     #[new]
     #[pyo3(signature = (*args, **kwargs))]
-    fn new<'py>(
-        py: Python<'py>,
-        args: &Bound<'py, PyTuple>,
-        kwargs: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let rest = &["dst", "src", "packet_buffer"];
         let constructor = Constructor { name: "MemoryChannel", takes_device_to_device: true, rest };
         let Some(arguments) = Arguments::parse(&constructor, args, kwargs)? else {

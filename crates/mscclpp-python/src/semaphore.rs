@@ -89,6 +89,10 @@ impl Shared {
         Ok(())
     }
 
+    fn abort(&self, py: Python<'_>, reason: &str) {
+        py.detach(|| self.semaphore.abort(reason));
+    }
+
     fn signal_device(&self) -> Result<(), CoreError> {
         let mut side = lock(&self.to_device);
         let side = match &mut *side {
@@ -165,8 +169,7 @@ impl PySemaphore {
     /// Ends every wait on it, here, now and from now on.
     #[pyo3(signature = (reason = "aborted by the program"))]
     fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
-        let shared = self.shared()?;
-        py.detach(|| shared.semaphore.abort(reason));
+        self.shared()?.abort(py, reason);
         Ok(())
     }
 
@@ -237,8 +240,7 @@ impl PyHostToDevice {
     /// Ends every wait on it, here, now and from now on.
     #[pyo3(signature = (reason = "aborted by the program"))]
     fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
-        let shared = self.shared()?;
-        py.detach(|| shared.semaphore.abort(reason));
+        self.shared()?.abort(py, reason);
         Ok(())
     }
 

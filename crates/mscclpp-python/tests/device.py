@@ -50,3 +50,16 @@ def memset(address, value, size):
 def address(array):
     """Where an array begins."""
     return array.data.ptr if ON_GPU else array.ctypes.data
+
+
+class Exported:
+    """A buffer that is given to another library, as elements of the type and in the shape that `to_dlpack` is told."""
+
+    def __init__(self, raw, *args):
+        self.capsule, self.device = raw.to_dlpack(*args), raw.__dlpack_device__()
+
+    def __dlpack__(self, **_):
+        return self.capsule
+
+    def __dlpack_device__(self):
+        return self.device

@@ -9,6 +9,7 @@ import traceback
 
 SPAWN = multiprocessing.get_context("spawn")
 KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels")
+EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "examples")
 
 
 def free_address():
@@ -89,8 +90,8 @@ def group(rank, n, address):
     return CommGroup(interfaceIpPortTrio=address, rank=rank, size=n)
 
 
-def kernel(file, name, **macros):
-    """A kernel of `tests/kernels`."""
+def kernel(file, name, folder=KERNELS, **macros):
+    """A kernel of `tests/kernels`, or of another folder."""
     from mscclpp.utils import KernelBuilder
 
-    return KernelBuilder(file, name, KERNELS, macros).get_compiled_kernel()
+    return KernelBuilder(file, name, folder, macros).get_compiled_kernel()

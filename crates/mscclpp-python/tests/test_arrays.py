@@ -11,7 +11,7 @@ from mscclpp import GpuBuffer, RawGpuBuffer
 from mscclpp._arrays import is_of_cuda, locate
 from mscclpp.utils import is_torch_tensor
 
-from device import ON_GPU, address, arrays, fill, gpu_only, host_only
+from device import ON_GPU, Exported, address, arrays, fill, gpu_only, host_only
 
 
 @host_only
@@ -120,16 +120,6 @@ def test_raw_buffers():
 
 
 def test_dlpack_gives_the_memory_in_any_shape():
-    class Exported:
-        def __init__(self, raw, *args):
-            self.capsule, self.device = raw.to_dlpack(*args), raw.__dlpack_device__()
-
-        def __dlpack__(self, **_):
-            return self.capsule
-
-        def __dlpack_device__(self):
-            return self.device
-
     raw = RawGpuBuffer(96)
     array = arrays.from_dlpack(Exported(raw, "float32", [4, 6]))
     assert (array.shape, array.dtype, address(array)) == ((4, 6), numpy.float32, raw.data())

@@ -18,7 +18,7 @@ def ping_pong(rank, n, address, rounds):
     connections = group.make_connection([peer], mscclpp.Transport.CudaIpc)
     data, outcome = mscclpp.GpuBuffer(1000, dtype=numpy.int32), mscclpp.GpuBuffer(1, dtype=numpy.int32)
     channel = group.make_memory_channels(data, connections)[peer]
-    kernel = ranks.kernel("memory_channel.cu", "ping_pong")
+    kernel = ranks.kernel("ping_pong.cu", "ping_pong", ranks.EXAMPLES)
     group.barrier()
     params = pack(channel.device_handle().raw, rank, rounds, ctypes.c_size_t(data.nbytes), outcome)
     kernel.launch_kernel(params, 1, 64, 0, None)
@@ -106,7 +106,7 @@ def in_one_call(rank, n, address):
     channel = mscclpp.MemoryChannel(
         group.communicator, connections[peer], memories[peer], src=memories[rank], packet_buffer=None
     )
-    kernel = ranks.kernel("memory_channel.cu", "ping_pong")
+    kernel = ranks.kernel("ping_pong.cu", "ping_pong", ranks.EXAMPLES)
     group.barrier()
     kernel.launch_kernel((channel, rank, 4, data.nbytes, outcome), 1, 64, 0, None)
     mscclpp.synchronize(60)

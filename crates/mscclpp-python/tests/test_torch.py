@@ -15,7 +15,7 @@ from mscclpp._arrays import is_of_cuda, locate
 from mscclpp.utils import is_torch_tensor, pack, torch_dtype_to_mscclpp_dtype
 
 import ranks
-from device import ON_GPU
+from device import ON_GPU, Exported
 
 torch = pytest.importorskip("torch")
 
@@ -49,17 +49,6 @@ def test_types_of_elements():
 
 def test_torch_takes_the_memory_of_buffers():
     raw = RawGpuBuffer(64)
-
-    class Exported:
-        def __init__(self, raw, *args):
-            self.capsule, self.device = raw.to_dlpack(*args), raw.__dlpack_device__()
-
-        def __dlpack__(self, **_):
-            return self.capsule
-
-        def __dlpack_device__(self):
-            return self.device
-
     tensor = torch.from_dlpack(Exported(raw, "torch.bfloat16", [4, 8]))
     assert (tensor.dtype, tuple(tensor.shape), tensor.data_ptr()) == (torch.bfloat16, (4, 8), raw.data())
     tensor.fill_(1)

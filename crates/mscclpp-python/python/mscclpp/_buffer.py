@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from . import _mscclpp
 from ._errors import Error
@@ -54,7 +54,7 @@ class GpuBuffer(_Array, metaclass=_Meta):
     ) -> Self:
         platform, _, _ = _mscclpp._current_gpu()
         make = _host_class() if platform == "host" else _cuda_class()
-        array: Self = make(shape, dtype, strides, order, granularity)
+        array: Self = make(_Asked(shape, dtype, strides, order, granularity))
         return array
 
 
@@ -90,6 +90,21 @@ def _dtype(dtype: Any) -> Any:
 _NEEDS_NO_MEMORY = {"__new__", "__len__", "__sizeof__", "__class_getitem__", "__buffer__", "__release_buffer__"}
 
 
+class _Asked(NamedTuple):
+    """What `GpuBuffer()` was called with."""
+
+    shape: int | Iterable[int]
+    dtype: Any
+    strides: Sequence[int] | None
+    order: Literal["C", "F"]
+    granularity: GpuBufferGranularity
+
+    def allocate(self, as_dtype: Callable[[Any], Any]) -> tuple[Any, Any, RawGpuBuffer]:
+        """Return the shape, the type of the elements, and memory for them."""
+        shape, dtype = _shape(self.shape), _dtype(as_dtype(self.dtype))
+        return shape, dtype, RawGpuBuffer(_bytes(shape, dtype, self.strides), self.granularity)
+
+
 class _Memory:
     """What `array.data.mem` is."""
 
@@ -111,17 +126,9 @@ def _host_class() -> Any:
     class HostGpuBuffer(numpy.ndarray):
         """A NumPy array over the memory of a simulated device."""
 
-        def __new__(
-            cls,
-            shape: int | Iterable[int],
-            dtype: Any,
-            strides: Sequence[int] | None,
-            order: Literal["C", "F"],
-            granularity: GpuBufferGranularity,
-        ) -> Any:
-            shape, dtype = _shape(shape), _dtype(numpy.dtype(dtype))
-            raw = RawGpuBuffer(_bytes(shape, dtype, strides), granularity)
-            array = super().__new__(cls, shape, dtype, numpy.asarray(raw), 0, strides, order)
+        def __new__(cls, asked: _Asked) -> Any:
+            shape, dtype, raw = asked.allocate(numpy.dtype)
+            array = super().__new__(cls, shape, dtype, numpy.asarray(raw), 0, asked.strides, asked.order)
             array._raw, array._made = raw, (os.getpid(), raw.data(), raw.bytes())
             return array
 
@@ -248,18 +255,10 @@ def _cuda_class() -> Any:
 
         _is_gpu_buffer = True
 
-        def __new__(
-            cls,
-            shape: int | Iterable[int],
-            dtype: Any,
-            strides: Sequence[int] | None,
-            order: Literal["C", "F"],
-            granularity: GpuBufferGranularity,
-        ) -> Any:
-            shape, dtype = _shape(shape), _dtype(cupy.dtype(dtype))
-            raw = RawGpuBuffer(_bytes(shape, dtype, strides), granularity)
+        def __new__(cls, asked: _Asked) -> Any:
+            shape, dtype, raw = asked.allocate(cupy.dtype)
             memory = cupy.cuda.UnownedMemory(raw.data(), raw.bytes(), raw, raw.device_id())
             pointer = cupy.cuda.MemoryPointer(memory, 0)
-            return cupy.ndarray.__new__(cls, shape, dtype, pointer, strides, order)
+            return cupy.ndarray.__new__(cls, shape, dtype, pointer, asked.strides, asked.order)
 
     return CudaGpuBuffer

@@ -14,9 +14,8 @@ use std::{
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::{Error, prelude::*};
 use support::{
-    assert_usable,
     children::{Children, Role, all_succeed, hear, run_if_child, say},
-    device_of, limits, platform,
+    limits, platform,
     port_ends::Call,
     port_ranks::{Caller, Ports},
     random::Random,
@@ -49,13 +48,7 @@ fn main() -> ExitCode {
 }
 
 fn child(role: &Role) {
-    if let Some(moment) = role.name.strip_prefix("killed-") {
-        let (moment, victim) = moment.rsplit_once('-').expect("moment and victim");
-        let victim: usize = victim.parse().expect("a rank");
-        let error = survive(role, moment, victim).expect_err("a job without one of its ranks");
-        say(&format!("error {error}"));
-        assert_usable(device_of(role.rank));
-        say("usable");
+    if role.was_killed(survive) {
         return;
     }
     // Before anything else is done, as if the process had been started so.

@@ -19,7 +19,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::{Error, prelude::*};
 use ping_pong::Player;
 use support::{
-    LIMIT, assert_usable,
+    LIMIT,
     children::{Children, Role, all_succeed, hear, run_if_child, say, this_program},
     connect_all, device_of, endpoint_of,
     ends::{End, Kind, PacketRounds, Promise, Seeds},
@@ -104,13 +104,7 @@ fn in_pid_namespace(program: impl AsRef<OsStr>) -> Command {
 }
 
 fn child(role: &Role) {
-    if let Some(moment) = role.name.strip_prefix("killed-") {
-        let (moment, victim) = moment.rsplit_once('-').expect("moment and victim");
-        let victim: usize = victim.parse().expect("a rank");
-        let error = survive(role, moment, victim).expect_err("a job without one of its ranks");
-        say(&format!("error {error}"));
-        assert_usable(device_of(role.rank));
-        say("usable");
+    if role.was_killed(survive) {
         return;
     }
     let comm = role.communicator().expect("a job");

@@ -1,6 +1,7 @@
 //! Jobs whose ranks are processes: children of the test, see [`mscclpp_test_support::child`].
 
 use std::{
+    fmt::{Debug, Display},
     process::{Command, ExitCode},
     sync::Arc,
     time::{Duration, Instant},
@@ -11,7 +12,7 @@ use mscclpp::prelude::*;
 pub(crate) use mscclpp_test_support::child::{hear, say, this_program};
 use mscclpp_test_support::{Child, child};
 
-use super::{LIMIT, platform};
+use super::{LIMIT, assert_usable, device_of, platform};
 
 /// What a child was started for.
 pub(crate) struct Role {
@@ -50,6 +51,22 @@ impl Role {
     /// In a child: a communicator of the job.
     pub(crate) fn communicator(&self) -> mscclpp::Result<Communicator> {
         Ok(Communicator::with_context(Arc::new(self.bootstrap(LIMIT)?), Context::on(platform())))
+    }
+
+    /// In a child whose role is `killed-MOMENT-VICTIM`: `survive` gets both, and must end with an error, after which the device
+    /// is still usable. Whether it is such a child.
+    pub(crate) fn was_killed<E: Debug + Display>(
+        &self,
+        survive: impl FnOnce(&Self, &str, usize) -> Result<(), E>,
+    ) -> bool {
+        let Some(moment) = self.name.strip_prefix("killed-") else { return false };
+        let (moment, victim) = moment.rsplit_once('-').expect("moment and victim");
+        let victim: usize = victim.parse().expect("a rank");
+        let error = survive(self, moment, victim).expect_err("a job without one of its ranks");
+        say(&format!("error {error}"));
+        assert_usable(device_of(self.rank));
+        say("usable");
+        true
     }
 }
 

@@ -5,6 +5,7 @@ use mscclpp::{gpu::Graph, prelude::*};
 use super::{
     LIMIT, device_of,
     kernels::{MEMORY_CHANNEL, PACKETS},
+    results::Results,
     semaphore_pair,
 };
 
@@ -101,7 +102,7 @@ pub(crate) struct End {
     pub(crate) stream: Stream,
     copy_kernels: Module,
     packet_kernels: Module,
-    results: DeviceBuffer,
+    results: Results,
 }
 
 /// Where in `results` kernels read and write.
@@ -125,10 +126,9 @@ impl End {
             stream: gpu.stream()?,
             copy_kernels: Module::load(gpu, &MEMORY_CHANNEL)?,
             packet_kernels: Module::load(gpu, &PACKETS)?,
-            results: gpu.allocate(320)?,
+            results: Results::new(gpu, 320)?,
             memories,
         };
-        end.results.fill(0, end.results.len(), 0)?;
         end.memories.packets.fill(0, end.memories.packets.len(), 0)?;
         Ok(end)
     }
@@ -181,16 +181,6 @@ impl End {
         KernelArgs::new().with::<MemoryChannelHandle>(channel.device_handle())
     }
 
-    fn at(&self, offset: u64) -> DevicePtr {
-        self.results.ptr().add(offset)
-    }
-
-    fn word(&self, offset: u64) -> u64 {
-        let mut word = [0; 8];
-        self.results.read(offset, &mut word).expect("results");
-        u64::from_ne_bytes(word)
-    }
-
     /// Waits for the kernels.
     pub(crate) fn finish(&self) {
         self.stream.synchronize_timeout(LIMIT).expect("kernels end in time");
@@ -199,17 +189,13 @@ impl End {
     /// Waits for the kernels. The round after the one in which one of them failed, or 0, cleared with it.
     pub(crate) fn failed(&self) -> u64 {
         self.finish();
-        let failed = self.word(FAILED);
-        self.results.fill(FAILED, 8, 0).expect("results");
-        failed
+        self.results.take_word(FAILED)
     }
 
     /// Waits for the kernels, none of which may have failed, for how much was wrong.
     pub(crate) fn mismatches(&self) -> u64 {
         assert_eq!(self.failed(), 0, "a wait failed in the round before this one");
-        let mismatches = self.word(MISMATCHES);
-        self.results.fill(MISMATCHES, 8, 0).expect("results");
-        mismatches
+        self.results.take_word(MISMATCHES)
     }
 
     /// Starts a put, or a get.
@@ -229,10 +215,10 @@ impl End {
 
     /// Writes a word of the peer's memory and says what is read there.
     pub(crate) fn write_read(&self, index: u64, value: u64) -> u64 {
-        let args = Self::args(&self.copies).with(index).with(value).with(self.at(RESULT));
+        let args = Self::args(&self.copies).with(index).with(value).with(self.results.at(RESULT));
         self.launch(&self.copy_kernels, "channel_write_read", LaunchConfig::linear(1, 32), &args);
         self.finish();
-        self.word(RESULT)
+        self.results.word(RESULT)
     }
 
     /// Copies each size of a range at all alignments, for how many bytes were wrong.
@@ -246,7 +232,7 @@ impl End {
         let slot = (sizes.end + 64).next_multiple_of(16);
         assert!(slot * u64::from(shape.grid[0]) <= self.memories.data.len());
         let args = Self::args(&self.copies).with(slot).with(sizes.start).with(sizes.end);
-        let args = args.with(i32::from(get)).with(seed).with(self.at(MISMATCHES));
+        let args = args.with(i32::from(get)).with(seed).with(self.results.at(MISMATCHES));
         self.launch(&self.copy_kernels, "copy_sweep", shape, &args);
         self.mismatches()
     }
@@ -254,9 +240,10 @@ impl End {
     /// Starts a round of put, signal and wait: `words` words each way.
     pub(crate) fn start_put_round(&self, words: u64, seeds: Seeds, max_spin: i64, shape: LaunchConfig) {
         assert!(16 * words <= self.memories.data.len());
-        let args = Self::args(&self.copies).with(self.at(SYNCERS)).with(self.at(ROUND)).with(words);
+        let args =
+            Self::args(&self.copies).with(self.results.at(SYNCERS)).with(self.results.at(ROUND)).with(words);
         let args = args.with(seeds.mine).with(seeds.peers).with(max_spin);
-        let args = args.with(self.at(MISMATCHES)).with(self.at(FAILED));
+        let args = args.with(self.results.at(MISMATCHES)).with(self.results.at(FAILED));
         self.launch(&self.copy_kernels, "put_round", shape, &args);
     }
 
@@ -277,7 +264,7 @@ impl End {
         shape: LaunchConfig,
     ) {
         let args = Self::args(&self.packets).with(kind as i32).with(target).with(origin);
-        let args = args.with(bytes).with(flag).with(self.at(FAILED));
+        let args = args.with(bytes).with(flag).with(self.results.at(FAILED));
         self.launch(&self.packet_kernels, "packets_put", shape, &args);
     }
 
@@ -292,18 +279,19 @@ impl End {
         shape: LaunchConfig,
     ) {
         let args = Self::args(&self.packets).with(kind as i32).with(target).with(origin);
-        let args = args.with(bytes).with(flag).with(max_spin).with(self.at(FAILED));
+        let args = args.with(bytes).with(flag).with(max_spin).with(self.results.at(FAILED));
         self.launch(&self.packet_kernels, "packets_unpack", shape, &args);
     }
 
     /// Waits for one packet and returns its one or two words, or none.
     pub(crate) fn unpack_one(&self, kind: Kind, index: u64, flag: u32, max_spin: i64) -> Option<[u32; 2]> {
-        self.results.fill(RESULT, 16, 0).expect("results");
+        self.results.take_word(RESULT);
+        self.results.take_word(RESULT + 8);
         let args = Self::args(&self.packets).with(kind as i32).with(index).with(flag);
-        let args = args.with(max_spin).with(self.at(RESULT));
+        let args = args.with(max_spin).with(self.results.at(RESULT));
         self.launch(&self.packet_kernels, "packet_unpack_one", LaunchConfig::linear(1, 32), &args);
         self.finish();
-        let (low, high) = (self.word(RESULT), self.word(RESULT + 8));
+        let (low, high) = (self.results.word(RESULT), self.results.word(RESULT + 8));
         (low as u32 == 1).then_some([(low >> 32) as u32, high as u32])
     }
 
@@ -317,7 +305,7 @@ impl End {
         assert!(2 * blocks * bytes.next_multiple_of(128) <= self.memories.data.len());
         let args = Self::args(&self.packets).with(kind as i32).with(bytes).with(rounds).with(first_flag);
         let args = args.with(seeds.mine).with(seeds.peers).with(max_spin);
-        let args = args.with(self.at(MISMATCHES)).with(self.at(FAILED));
+        let args = args.with(self.results.at(MISMATCHES)).with(self.results.at(FAILED));
         self.launch(&self.packet_kernels, "packet_rounds", shape, &args);
     }
 }

@@ -2,7 +2,7 @@
 
 use mscclpp::{BaseMemoryChannelHandle, Kernel, Stream, prelude::*};
 
-use super::LIMIT;
+use super::{LIMIT, results::Results};
 
 macro_rules! kernel {
     ($name:literal) => {
@@ -43,7 +43,7 @@ pub(crate) struct Side {
     semaphore: Module,
     data: Module,
     pub(crate) stream: Stream,
-    results: DeviceBuffer,
+    results: Results,
 }
 
 /// Where in `results` each kernel writes.
@@ -67,7 +67,7 @@ impl Side {
             semaphore: Module::load(gpu, &SEMAPHORE)?,
             data: Module::load(gpu, &SIGNAL_DATA)?,
             stream: gpu.stream()?,
-            results: gpu.allocate(256)?,
+            results: Results::new(gpu, 256)?,
         })
     }
 
@@ -80,19 +80,9 @@ impl Side {
         KernelArgs::new().with::<BaseMemoryChannelHandle>(channel.device_handle())
     }
 
-    fn at(&self, offset: u64) -> DevicePtr {
-        self.results.ptr().add(offset)
-    }
-
-    fn word(&self, offset: u64) -> u64 {
-        let mut word = [0; 8];
-        self.results.read(offset, &mut word).expect("results");
-        u64::from_ne_bytes(word)
-    }
-
     /// Clears what kernels have said.
     pub(crate) fn clear(&mut self) {
-        self.results.fill(0, self.results.len(), 0).expect("results");
+        self.results.clear();
     }
 
     /// Waits for the kernels.
@@ -110,14 +100,14 @@ impl Side {
     pub(crate) fn start_wait(&mut self, channel: &BaseMemoryChannel, max_spin: i64) {
         self.clear();
         let kernel = self.semaphore.kernel("wait_once").expect("wait_once");
-        let args = Self::channel(channel).with(max_spin).with(self.at(RESULT));
+        let args = Self::channel(channel).with(max_spin).with(self.results.at(RESULT));
         self.launch(&kernel, LaunchConfig::linear(1, 1), &args);
     }
 
     /// How the wait or poll ended.
     pub(crate) fn outcome(&self) -> Outcome {
         self.finish();
-        match self.word(RESULT) {
+        match self.results.word(RESULT) {
             0 => Outcome::NotRun,
             1 => Outcome::Signalled,
             2 => Outcome::NotSignalled,
@@ -135,7 +125,7 @@ impl Side {
     pub(crate) fn poll_once(&mut self, channel: &BaseMemoryChannel) -> Outcome {
         self.clear();
         let kernel = self.semaphore.kernel("poll_once").expect("poll_once");
-        let args = Self::channel(channel).with(self.at(RESULT));
+        let args = Self::channel(channel).with(self.results.at(RESULT));
         self.launch(&kernel, LaunchConfig::linear(1, 1), &args);
         self.outcome()
     }
@@ -145,14 +135,18 @@ impl Side {
         self.clear();
         let kernel = self.semaphore.kernel("contended").expect("contended");
         let (max_spin, attempts) = (100i64, 10_000_000i64);
-        let args = Self::channel(channel).with(per_thread).with(max_spin).with(attempts).with(self.at(TAKEN));
+        let args = Self::channel(channel)
+            .with(per_thread)
+            .with(max_spin)
+            .with(attempts)
+            .with(self.results.at(TAKEN));
         self.launch(&kernel, LaunchConfig::linear(blocks, 96), &args);
     }
 
     /// Signals taken by unbounded waits, by bounded waits, and by polls.
     pub(crate) fn taken(&self) -> [u64; 3] {
         self.finish();
-        [0, 8, 16].map(|offset| self.word(TAKEN + offset))
+        [0, 8, 16].map(|offset| self.results.word(TAKEN + offset))
     }
 
     /// Starts writing rounds of words into the peer's buffer.
@@ -164,7 +158,7 @@ impl Side {
     ) {
         self.clear();
         let kernel = self.data.kernel("signal_data_write").expect("signal_data_write");
-        let args = Self::rounds(channel, peer_buffer, what).with(self.at(FAILED));
+        let args = Self::rounds(channel, peer_buffer, what).with(self.results.at(FAILED));
         self.launch(&kernel, LaunchConfig::linear(1, 128), &args);
     }
 
@@ -172,7 +166,9 @@ impl Side {
     pub(crate) fn start_checking(&mut self, channel: &BaseMemoryChannel, buffer: DevicePtr, what: Rounds) {
         self.clear();
         let kernel = self.data.kernel("signal_data_check").expect("signal_data_check");
-        let args = Self::rounds(channel, buffer, what).with(self.at(MISMATCHES)).with(self.at(FAILED));
+        let args = Self::rounds(channel, buffer, what)
+            .with(self.results.at(MISMATCHES))
+            .with(self.results.at(FAILED));
         self.launch(&kernel, LaunchConfig::linear(1, 128), &args);
     }
 
@@ -190,7 +186,7 @@ impl Side {
     /// Words that were wrong, after all rounds went through.
     pub(crate) fn mismatches(&self) -> u64 {
         self.finish();
-        assert_eq!(self.word(FAILED), 0, "a wait failed in the round before this one");
-        self.word(MISMATCHES)
+        assert_eq!(self.results.word(FAILED), 0, "a wait failed in the round before this one");
+        self.results.word(MISMATCHES)
     }
 }

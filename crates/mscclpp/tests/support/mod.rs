@@ -9,6 +9,7 @@ pub(crate) mod limits;
 pub(crate) mod port_ends;
 pub(crate) mod port_ranks;
 pub(crate) mod random;
+pub(crate) mod results;
 pub(crate) mod waiting;
 
 use std::{

@@ -10,6 +10,7 @@ use mscclpp::{
 use super::{
     LIMIT,
     kernels::{PORT_CHANNEL, word_of},
+    results::Results,
     semaphore_pair,
 };
 
@@ -47,7 +48,7 @@ pub(crate) struct PortEnd {
     gpu: Gpu,
     stream: Stream,
     module: Module,
-    results: DeviceBuffer,
+    results: Results,
     /// Of the channels.
     handles: DeviceBuffer,
 }
@@ -72,8 +73,6 @@ impl PortEnd {
         println!("devices {devices:?} of {}", context.platform().expect("a platform"));
         let mut ends = devices.map(|id| {
             let gpu = context.gpu(id).expect("a device");
-            let results = gpu.allocate(192).expect("memory");
-            results.fill(0, results.len(), 0).expect("memory");
             Self {
                 service: ProxyService::builder(&gpu)
                     .direct_put_max(direct_put_max)
@@ -90,8 +89,8 @@ impl PortEnd {
                 stream: gpu.stream().expect("a stream"),
                 module: Module::load(&gpu, &PORT_CHANNEL).expect("kernels"),
                 handles: gpu.allocate((channels * HANDLE) as u64).expect("memory"),
+                results: Results::new(&gpu, 192).expect("memory"),
                 gpu,
-                results,
             }
         });
         let registered = [0, 1].map(|i| {
@@ -123,27 +122,17 @@ impl PortEnd {
         unsafe { kernel.launch(&self.stream, shape, args).expect("a launch") };
     }
 
-    fn at(&self, offset: u64) -> DevicePtr {
-        self.results.ptr().add(offset)
-    }
-
-    fn word(&self, offset: u64) -> u64 {
-        let mut word = [0; 8];
-        self.results.read(offset, &mut word).expect("results");
-        u64::from_ne_bytes(word)
-    }
-
     /// Waits for the kernels, none of which may have failed.
     pub(crate) fn finish(&self) {
         self.stream.synchronize_timeout(LIMIT).expect("kernels end in time");
         self.service.health().expect("a service in good health");
-        assert_eq!(self.word(FAILED), 0, "a call failed in the round before this one");
+        assert_eq!(self.results.word(FAILED), 0, "a call failed in the round before this one");
     }
 
     /// Waits for the kernels, for how many words were wrong.
     pub(crate) fn mismatches(&self) -> u64 {
         self.finish();
-        self.word(MISMATCHES)
+        self.results.word(MISMATCHES)
     }
 
     /// Has one thread make a call, over the first channel. Whether it was done.
@@ -154,14 +143,14 @@ impl PortEnd {
 
     pub(crate) fn start_call(&self, call: Call, offset: u64, bytes: u64, max_spin: i64) {
         let args = KernelArgs::new().with(self.channels[0].device_handle()).with(call as i32);
-        let args = args.with(offset).with(offset).with(bytes).with(max_spin).with(self.at(RESULT));
+        let args = args.with(offset).with(offset).with(bytes).with(max_spin).with(self.results.at(RESULT));
         self.launch("port_call", LaunchConfig::linear(1, 1), &args);
     }
 
     /// Waits for the calls that were started. Whether the last one was done.
     pub(crate) fn outcome(&self) -> bool {
         self.stream.synchronize_timeout(LIMIT).expect("the call ends in time");
-        match self.word(RESULT) as u32 {
+        match self.results.word(RESULT) as u32 {
             1 => true,
             2 => false,
             other => panic!("the call left {other}"),
@@ -170,20 +159,21 @@ impl PortEnd {
 
     pub(crate) fn start_sending(&self, turns: Turns, weakened: bool, threads: u32) {
         let args = KernelArgs::new().with(self.channels[0].device_handle()).with(self.source.ptr());
-        let args = args.with(turns).with(i32::from(weakened)).with(self.at(FAILED));
+        let args = args.with(turns).with(i32::from(weakened)).with(self.results.at(FAILED));
         self.launch("port_turns_send", LaunchConfig::linear(1, threads), &args);
     }
 
     pub(crate) fn start_checking(&self, turns: Turns, threads: u32) {
         let args = KernelArgs::new().with(self.channels[0].device_handle()).with(self.arrivals.ptr());
-        let args = args.with(turns).with(self.at(MISMATCHES)).with(self.at(FAILED));
+        let args = args.with(turns).with(self.results.at(MISMATCHES)).with(self.results.at(FAILED));
         self.launch("port_turns_check", LaunchConfig::linear(1, threads), &args);
     }
 
     /// Starts putting, flushing and overwriting by all threads, over all channels.
     pub(crate) fn start_flush_and_overwrite(&self, seed: u64, rounds: u32, words: u32, shape: LaunchConfig) {
         let args = KernelArgs::new().with(self.handles.ptr()).with(self.channels.len() as u32);
-        let args = args.with(self.source.ptr()).with(seed).with(rounds).with(words).with(self.at(FAILED));
+        let args =
+            args.with(self.source.ptr()).with(seed).with(rounds).with(words).with(self.results.at(FAILED));
         self.launch("port_flush_overwrite", shape, &args);
     }
 

@@ -6,9 +6,9 @@ mod bidir;
 mod devices;
 mod ranks;
 
-use std::{cell::Cell, error::Error, process::ExitCode, sync::Arc};
+use std::{cell::Cell, error::Error, process::ExitCode};
 
-use bidir::{N_RANKS, Side, sizes};
+use bidir::{N_RANKS, Side};
 use mscclpp::{
     channels::{LL16Packet, Packet},
     kernels,
@@ -35,18 +35,11 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
         return Err(BadArguments.into());
     }
     let (rank, peer) = (this.rank, 1 - this.rank);
-    let bootstrap = Arc::new(this.bootstrap(N_RANKS)?);
-    let communicator = Communicator::with_context(bootstrap.clone(), Context::on(this.platform));
-    let gpu = communicator.context().gpu(this.gpu)?;
+    let side = Side::join(this)?;
+    let (communicator, gpu) = (&side.communicator, side.gpu.clone());
 
-    println!("GPU {}: Preparing for tests ...", this.gpu);
-    let sizes = sizes(&*bootstrap, &gpu)?;
-    let largest = sizes.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0);
-    let side = Side::new(&*bootstrap, &gpu, largest)?;
-
-    let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(this.gpu));
-    let connection = communicator.connect(config, peer, 0)?.wait()?;
-    let semaphore = communicator.build_semaphore(&connection)?.wait()?;
+    let semaphore = side.semaphore(Transport::CUDA_IPC)?;
+    let largest = side.buffer.len() / 2;
     // ANCHOR: memories
     let packet_buffer = gpu.allocate(LL16Packet::buffer_size(largest))?;
     let share = |buffer| -> mscclpp::Result<[RegisteredMemory; 2]> {
@@ -75,8 +68,8 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     };
 
     // Both sides are loaded before either waits.
-    bootstrap.barrier()?;
-    for size in sizes {
+    side.barrier()?;
+    for size in side.sizes {
         for (name, kernel) in [("Bidir Put", &put), ("Bidir Get", &get)] {
             let args = args(&channel, size.0).with(side.failed.ptr());
             // SAFETY: these are the kernels' arguments, and `side`, `channel` and what they work on are kept.
@@ -97,7 +90,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     }
 
     // Nobody takes its memory away while the other may still use it.
-    bootstrap.barrier()?;
+    side.barrier()?;
     if rank == 0 {
         println!("Succeed!");
     }

@@ -6,9 +6,9 @@ mod bidir;
 mod devices;
 mod ranks;
 
-use std::{error::Error, process::ExitCode, sync::Arc};
+use std::{error::Error, process::ExitCode};
 
-use bidir::{N_RANKS, Side, sizes};
+use bidir::{N_RANKS, Side};
 use mscclpp::{kernels, prelude::*};
 use ranks::{BadArguments, Program, Rank};
 
@@ -34,18 +34,10 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     };
     let transport = transport.ok_or(BadArguments)?;
     let (rank, peer) = (this.rank, 1 - this.rank);
-    let bootstrap = Arc::new(this.bootstrap(N_RANKS)?);
-    let communicator = Communicator::with_context(bootstrap.clone(), Context::on(this.platform));
-    let gpu = communicator.context().gpu(this.gpu)?;
+    let side = Side::join(this)?;
+    let (communicator, gpu) = (&side.communicator, side.gpu.clone());
 
-    println!("GPU {}: Preparing for tests ...", this.gpu);
-    let sizes = sizes(&*bootstrap, &gpu)?;
-    let largest = sizes.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0);
-    let side = Side::new(&*bootstrap, &gpu, largest)?;
-
-    let config = EndpointConfig::new(transport, Device::gpu(this.gpu));
-    let connection = communicator.connect(config, peer, 0)?.wait()?;
-    let semaphore = communicator.build_semaphore(&connection)?.wait()?;
+    let semaphore = side.semaphore(transport)?;
     let ours = communicator.register_buffer(&side.buffer, transport)?;
     communicator.send_memory(&ours, peer, 0)?;
     let theirs = communicator.recv_memory(peer, 0)?.wait()?;
@@ -66,8 +58,8 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     service.start_proxy(true)?;
     // ANCHOR_END: start
     // Both sides are loaded before either waits.
-    bootstrap.barrier()?;
-    for size in sizes {
+    side.barrier()?;
+    for size in side.sizes {
         let args = KernelArgs::new()
             .with(channel.device_handle())
             .with(size.0)
@@ -82,7 +74,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     }
 
     // Nobody takes its memory away while the other may still use it.
-    bootstrap.barrier()?;
+    side.barrier()?;
     // ANCHOR: stop
     service.stop_proxy()?;
     // ANCHOR_END: stop

@@ -3,12 +3,11 @@
 //! It is compiled when the program runs: for GPUs by NVRTC (found through `MSCCLPP_NVRTC_SO`, in a CUDA toolkit, or on the
 //! loader's path), for simulated devices by a C++ compiler. With one GPU both sides run on it.
 
+mod two_devices;
+
 use std::{error::Error, process::ExitCode, time::Duration};
 
 use mscclpp::{Kernel, Stream, prelude::*};
-
-const USAGE: &str =
-    "usage: custom_kernel [GPU GPU]    two device numbers, which may be equal [default: the first two]";
 
 // ANCHOR: source
 const SWAP_WORDS: KernelSource<'static> = KernelSource::new("swap_words.cu", include_str!("swap_words.cu"));
@@ -19,40 +18,12 @@ const BYTES: u64 = 8 * THREADS as u64;
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let chosen = match arguments.as_slice() {
-        [] => None,
-        [option] if option == "-h" || option == "--help" => {
-            println!("{USAGE}");
-            return ExitCode::SUCCESS;
-        }
-        [a, b] => match (a.parse(), b.parse()) {
-            (Ok(a), Ok(b)) => Some([a, b]),
-            _ => return usage(),
-        },
-        _ => return usage(),
-    };
-    match run(chosen) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("Failed: {}", mscclpp::Report(&*error));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn usage() -> ExitCode {
-    eprintln!("{USAGE}");
-    ExitCode::from(2)
+    two_devices::main("custom_kernel", run)
 }
 
 fn run(chosen: Option<[usize; 2]>) -> Result<(), Box<dyn Error>> {
-    mscclpp::log::init()?;
     let platform = Platform::detect_or_host()?;
-    let ids = match chosen {
-        Some(ids) => ids,
-        None => [0, 1 % platform.device_count()?.max(1)],
-    };
+    let ids = two_devices::numbers(chosen, platform)?;
     println!("Platform: {platform}, {} device(s)", platform.device_count()?);
 
     let context = Context::on(platform);

@@ -4,52 +4,22 @@
 
 mod devices;
 mod ping_pong;
+mod two_devices;
 
 use std::{error::Error, process::ExitCode};
 
 use mscclpp::prelude::*;
 use ping_pong::{Player, Role};
 
-const USAGE: &str =
-    "usage: gpu_ping_pong [GPU GPU]    two device numbers, which may be equal [default: the first two]";
-
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let chosen = match arguments.as_slice() {
-        [] => None,
-        [option] if option == "-h" || option == "--help" => {
-            println!("{USAGE}");
-            return ExitCode::SUCCESS;
-        }
-        [a, b] => match (a.parse(), b.parse()) {
-            (Ok(a), Ok(b)) => Some([a, b]),
-            _ => return usage(),
-        },
-        _ => return usage(),
-    };
-    match run(chosen) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("Failed: {}", mscclpp::Report(&*error));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn usage() -> ExitCode {
-    eprintln!("{USAGE}");
-    ExitCode::from(2)
+    two_devices::main("gpu_ping_pong", run)
 }
 
 fn run(chosen: Option<[usize; 2]>) -> Result<(), Box<dyn Error>> {
-    mscclpp::log::init()?;
     // ANCHOR: platform
     let platform = Platform::detect_or_host()?;
     // ANCHOR_END: platform
-    let [id0, id1] = match chosen {
-        Some(ids) => ids,
-        None => [0, 1 % platform.device_count()?.max(1)],
-    };
+    let [id0, id1] = two_devices::numbers(chosen, platform)?;
     devices::print_devices(platform, &[id0, id1])?;
 
     println!("Creating endpoints ...");

@@ -1,9 +1,12 @@
 //! Two processes, without any GPU: each writes numbers into the other's memory and signals, over TCP. On one machine, or
 //! on two.
 
+#[path = "ranks/processes.rs"]
+mod processes;
+
 use std::{
     error::Error,
-    process::{Child, Command, ExitCode},
+    process::{Command, ExitCode},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -14,6 +17,7 @@ use std::{
 use mscclpp::{
     bootstrap::TcpBootstrapBuilder, channels::HostToHostSemaphore, errors::BootstrapError, prelude::*,
 };
+use processes::{BAD_ARGUMENTS, FAILED, is_about_the_address, stop, wait_for};
 
 const USAGE: &str = "\
 usage: host_to_host [ADDRESS]        run both ranks, each in a process of its own
@@ -23,12 +27,8 @@ Started without arguments by mpirun, srun, torchrun or an indexed job of Kuberne
 
 const DEFAULT_ADDRESS: &str = "lo:127.0.0.1:15505";
 const N_RANKS: usize = 2;
-const FAILED: u8 = 1;
-const BAD_ARGUMENTS: u8 = 2;
 /// How long the ranks may take to find each other.
 const INIT: Duration = Duration::from_secs(30);
-/// How long one rank may run after the other has failed; it notices by itself within five seconds.
-const GRACE: Duration = Duration::from_secs(5);
 /// How long the peer may take to place what was written.
 const FLUSH: Duration = Duration::from_secs(30);
 
@@ -69,10 +69,6 @@ fn usage() -> ExitCode {
     ExitCode::from(BAD_ARGUMENTS)
 }
 
-fn is_about_the_address(error: &mscclpp::Error) -> bool {
-    matches!(error, mscclpp::Error::Bootstrap(error) if matches!(**error, BootstrapError::BadAddress { .. }))
-}
-
 fn run_given(address: &str, rank: usize) -> Result<u8, Box<dyn Error>> {
     mscclpp::log::init()?;
     run_rank(TcpBootstrap::builder(rank, N_RANKS), address).map(|()| 0)
@@ -94,42 +90,21 @@ fn run_launched() -> Result<u8, Box<dyn Error>> {
 /// Starts this program once per rank and returns the exit code of the first that fails, or 0.
 fn run_both(address: &str) -> Result<u8, Box<dyn Error>> {
     let program = std::env::current_exe()?;
-    let start = |rank: usize| Command::new(&program).args([address, &rank.to_string()]).spawn();
-    let mut first = start(0)?;
-    let second = start(1).inspect_err(|_| stop(&mut first))?;
-    let mut running = vec![first, second];
-    let mut failed: Option<(u8, Instant)> = None;
-    while !running.is_empty() {
-        let mut still = Vec::new();
-        for mut rank in running {
-            match rank.try_wait()? {
-                None => still.push(rank),
-                Some(status) if status.success() => {}
-                Some(status) => {
-                    if status.code().is_none() {
-                        eprintln!("A rank was ended: {status}");
-                    }
-                    let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED);
-                    failed.get_or_insert((code, Instant::now()));
-                }
+    let mut ranks = Vec::new();
+    for rank in 0..N_RANKS {
+        match Command::new(&program).args([address, &rank.to_string()]).spawn() {
+            Ok(child) => ranks.push(child),
+            Err(error) => {
+                stop(&mut ranks);
+                return Err(error.into());
             }
         }
-        running = still;
-        if failed.is_some_and(|(_, when)| when.elapsed() > GRACE) {
-            running.iter_mut().for_each(stop);
-        }
-        std::thread::sleep(Duration::from_millis(10));
     }
-    if failed.is_none() {
+    let code = wait_for(ranks)?;
+    if code == 0 {
         println!("Succeed!");
     }
-    Ok(failed.map_or(0, |(code, _)| code))
-}
-
-fn stop(rank: &mut Child) {
-    // Neither fails for a child that has not been waited for.
-    let _ = rank.kill();
-    let _ = rank.wait();
+    Ok(code)
 }
 
 /// Numbers that a peer writes while this process reads them.

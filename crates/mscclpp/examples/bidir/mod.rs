@@ -2,9 +2,11 @@
 //!
 //! Each side has a buffer of two halves. Its own data is in the half of its rank; the peer's is to arrive in the other.
 
-use std::{error::Error, time::Duration};
+use std::{error::Error, sync::Arc, time::Duration};
 
 use mscclpp::{Event, Stream, errors::GpuError, prelude::*};
+
+use crate::ranks::Rank;
 
 /// How many ranks there are.
 pub(crate) const N_RANKS: usize = 2;
@@ -12,10 +14,11 @@ pub(crate) const N_RANKS: usize = 2;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// One side.
-pub(crate) struct Side<'a> {
-    bootstrap: &'a dyn Bootstrap,
-    gpu: Gpu,
+pub(crate) struct Side {
+    pub(crate) gpu: Gpu,
     rank: usize,
+    /// The sizes that are tried, and how many rounds are timed of each.
+    pub(crate) sizes: [(u64, u32); 3],
     pub(crate) stream: Stream,
     start: Event,
     end: Event,
@@ -23,13 +26,14 @@ pub(crate) struct Side<'a> {
     pub(crate) buffer: DeviceBuffer,
     /// Device memory: not 0 if a call of a kernel failed.
     pub(crate) failed: DeviceBuffer,
+    pub(crate) communicator: Communicator,
 }
 
-/// The sizes that are tried, and how many rounds are timed of each. Both ranks call it.
+/// Both ranks call it.
 ///
 /// Fewer rounds on simulated devices, and where both ranks are on one GPU: it runs the kernels of two processes in turn,
 /// some milliseconds each, and every round waits for several turns.
-pub(crate) fn sizes(bootstrap: &dyn Bootstrap, gpu: &Gpu) -> mscclpp::Result<[(u64, u32); 3]> {
+fn sizes(bootstrap: &dyn Bootstrap, gpu: &Gpu) -> mscclpp::Result<[(u64, u32); 3]> {
     let gpus = bootstrap.all_gather(&gpu.properties().uuid)?;
     let share = if gpus[0] == gpus[1] { 20 } else { 1 };
     Ok(match gpu.platform() {
@@ -38,18 +42,38 @@ pub(crate) fn sizes(bootstrap: &dyn Bootstrap, gpu: &Gpu) -> mscclpp::Result<[(u
     })
 }
 
-impl<'a> Side<'a> {
-    pub(crate) fn new(bootstrap: &'a dyn Bootstrap, gpu: &Gpu, largest: u64) -> mscclpp::Result<Self> {
+impl Side {
+    /// Joins the job as that rank. Both ranks call it.
+    pub(crate) fn join(this: &Rank) -> mscclpp::Result<Self> {
+        let bootstrap = Arc::new(this.bootstrap(N_RANKS)?);
+        let communicator = Communicator::with_context(bootstrap, Context::on(this.platform));
+        let gpu = communicator.context().gpu(this.gpu)?;
+
+        println!("GPU {}: Preparing for tests ...", this.gpu);
+        let sizes = sizes(&**communicator.bootstrap(), &gpu)?;
+        let largest = sizes.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0);
         Ok(Self {
-            bootstrap,
-            gpu: gpu.clone(),
-            rank: bootstrap.rank(),
+            rank: this.rank,
+            sizes,
             stream: gpu.stream()?,
             start: gpu.event(true)?,
             end: gpu.event(true)?,
             buffer: gpu.allocate(2 * largest)?,
             failed: gpu.allocate(4)?,
+            communicator,
+            gpu,
         })
+    }
+
+    pub(crate) fn barrier(&self) -> mscclpp::Result<()> {
+        Ok(self.communicator.bootstrap().barrier()?)
+    }
+
+    /// Connects the devices of both sides, and makes a semaphore over the connection.
+    pub(crate) fn semaphore(&self, transport: Transport) -> mscclpp::Result<Semaphore> {
+        let config = EndpointConfig::new(transport, Device::gpu(self.gpu.id()));
+        let connection = self.communicator.connect(config, 1 - self.rank, 0)?.wait()?;
+        self.communicator.build_semaphore(&connection)?.wait()
     }
 
     // ANCHOR: measure
@@ -80,7 +104,7 @@ impl<'a> Side<'a> {
             ms_per_round = self.end.elapsed_ms(&self.start)? / rounds as f32;
             self.verify(name, run, bytes)?;
             // The peer may still be reading what the next run overwrites.
-            self.bootstrap.barrier()?;
+            self.barrier()?;
         }
         if self.rank == 0 {
             let gpu = self.gpu.id();

@@ -1,26 +1,25 @@
 //! How the examples with a process per rank are started: the program starts itself once for each rank, is given what it
 //! needs to be one of them, or is told by the launcher that started it (mpirun, srun, torchrun, Kubernetes).
 
+mod processes;
+
 use std::{
     error::Error,
     fmt,
     process::{Child, Command, ExitCode},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use mscclpp::{errors::BootstrapError, prelude::*};
+use processes::{BAD_ARGUMENTS, FAILED, is_about_the_address, stop, wait_for};
 
 use crate::devices::print_devices;
 
 const DEFAULT_ADDRESS: &str = "lo:127.0.0.1:15505";
 const LAUNCHED: &str = "\
 Started without arguments by mpirun, srun, torchrun or an indexed job of Kubernetes, it is the rank that these say.";
-const FAILED: u8 = 1;
-const BAD_ARGUMENTS: u8 = 2;
 /// How long the ranks may take to find each other.
 const INIT: Duration = Duration::from_secs(30);
-/// How long the others may run after a rank has failed; they notice by themselves within five seconds.
-const GRACE: Duration = Duration::from_secs(5);
 
 /// An example.
 pub(crate) struct Program {
@@ -176,44 +175,5 @@ impl Program {
             }
         }
         wait_for(ranks)
-    }
-}
-
-fn is_about_the_address(error: &mscclpp::Error) -> bool {
-    matches!(error, mscclpp::Error::Bootstrap(error) if matches!(**error, BootstrapError::BadAddress { .. }))
-}
-
-/// Returns the exit code of the first that fails, or 0.
-fn wait_for(mut ranks: Vec<Child>) -> Result<u8, Box<dyn Error>> {
-    let mut failed: Option<(u8, Instant)> = None;
-    while !ranks.is_empty() {
-        let mut running = Vec::new();
-        for mut rank in ranks {
-            match rank.try_wait()? {
-                None => running.push(rank),
-                Some(status) if status.success() => {}
-                Some(status) => {
-                    if status.code().is_none() {
-                        eprintln!("A rank was ended: {status}");
-                    }
-                    let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED);
-                    failed.get_or_insert((code, Instant::now()));
-                }
-            }
-        }
-        ranks = running;
-        if failed.is_some_and(|(_, when)| when.elapsed() > GRACE) {
-            stop(&mut ranks);
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(failed.map_or(0, |(code, _)| code))
-}
-
-fn stop(ranks: &mut Vec<Child>) {
-    for mut rank in ranks.drain(..) {
-        // Neither fails for a child that has not been waited for.
-        let _ = rank.kill();
-        let _ = rank.wait();
     }
 }

@@ -3,50 +3,20 @@
 
 mod ranks;
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::{Bootstrap, Env, Error, LocalBootstrap, TcpBootstrap};
 use mscclpp_test_support::{
+    Lines,
     child::{output_within, this_program},
     start_waiting, until,
 };
 use ranks::{PATIENCE, both_kinds, connect, free_port, on_threads};
-use tracing_subscriber::fmt::MakeWriter;
 
 /// Set for the child that `as_a_child` is for.
 const CHILD: &str = "WAITS_AS_A_CHILD";
 const SOON: Duration = Duration::from_millis(5);
-
-/// What was logged on this thread.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Lines {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
 
 /// Two ranks that log early, of each kind of job.
 fn pairs() -> [[Box<dyn Bootstrap>; 2]; 2] {
@@ -68,7 +38,9 @@ fn logged(
     let lines = Lines::default();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).finish();
+            let writer = lines.clone();
+            let subscriber =
+                tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
             tracing::subscriber::with_default(subscriber, || wait(&**waiting));
         });
         until("a line about the wait", || lines.text().contains("waiting for"));

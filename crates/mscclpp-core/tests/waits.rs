@@ -2,29 +2,12 @@
 
 mod courier;
 
-use std::{
-    io::Write,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::time::Duration;
 
 use courier::{Courier, Reach};
 use mscclpp_core::{Context, Device, EndpointConfig, Error};
 use mscclpp_gpu::Platform;
-
-/// What was logged on this thread.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
+use mscclpp_test_support::Lines;
 
 #[test]
 fn a_long_flush_names_the_peer_the_transport_and_its_limit() {
@@ -51,7 +34,7 @@ fn a_long_flush_names_the_peer_the_transport_and_its_limit() {
     let outcome = tracing::subscriber::with_default(subscriber, || connection.flush(limit));
     courier.hold(false);
     assert!(matches!(outcome, Err(Error::Timeout { .. })), "{outcome:?}");
-    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let text = lines.text();
     let line = "WARN mscclpp::wait: waiting for rank 3: flush, over Courier, which gives up after 100ms";
     assert!(text.contains(line), "{text}");
     connection.flush(Duration::from_secs(30)).unwrap();

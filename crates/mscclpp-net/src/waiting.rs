@@ -124,6 +124,8 @@ pub fn say(rank: Option<usize>, waited: Duration, what: &str) {
 
 #[cfg(test)]
 mod tests {
+    use mscclpp_test_support::Lines;
+
     use super::*;
 
     #[test]
@@ -158,20 +160,6 @@ mod tests {
 
     #[test]
     fn the_line_is_a_warning_that_names_the_rank() {
-        use std::io::Write;
-        use std::sync::{Arc, Mutex};
-
-        #[derive(Clone, Default)]
-        struct Lines(Arc<Mutex<Vec<u8>>>);
-        impl Write for Lines {
-            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-                self.0.lock().unwrap().write(bytes)
-            }
-            fn flush(&mut self) -> std::io::Result<()> {
-                Ok(())
-            }
-        }
-
         let lines = Lines::default();
         let writer = lines.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
@@ -183,18 +171,18 @@ mod tests {
                 "rank 2: connect, tag 0, call 1".to_owned()
             });
         });
-        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let text = lines.text();
         for part in ["WARN", "mscclpp::wait", "rank 0: waiting for rank 2: connect, tag 0, call 1", "12.0s"] {
             assert!(text.contains(part), "{text}");
         }
         assert_eq!(text.lines().count(), 1, "{text}");
 
-        lines.0.lock().unwrap().clear();
+        let lines = Lines::default();
         let writer = lines.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
         let called = "waiting for a signal from rank 1";
         tracing::subscriber::with_default(subscriber, || say(None, FIRST_LOG, called));
-        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let text = lines.text();
         assert!(text.contains(" waiting for a signal from rank 1 (for 10.0s so far)"), "{text}");
         assert!(!text.contains("waiting for waiting"), "{text}");
     }

@@ -7,6 +7,7 @@
 pub mod child;
 mod fork;
 mod hex;
+mod lines;
 mod port;
 mod random;
 mod wait;
@@ -15,6 +16,7 @@ pub use self::{
     child::Child,
     fork::in_fork,
     hex::{hex, unhex},
+    lines::Lines,
     port::{listen, reserve_port},
     random::Random,
     wait::{LIMIT, start_waiting, until, watched, within},

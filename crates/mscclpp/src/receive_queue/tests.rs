@@ -1,15 +1,12 @@
 //! What is logged of a wait, and what ends it.
 
 use std::{
-    io::Write,
-    sync::{
-        Mutex as StdMutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     thread,
 };
 
 use mscclpp_bootstrap::LocalBootstrap;
+use mscclpp_test_support::Lines;
 
 use super::*;
 
@@ -43,30 +40,11 @@ fn calls(queue: &ReceiveQueue, n: u64) -> Vec<Arc<Call>> {
     (0..n).map(call).collect()
 }
 
-/// What was logged on this thread.
-#[derive(Clone, Default)]
-struct Lines(Arc<StdMutex<Vec<u8>>>);
-
-impl Lines {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-
-    fn within<T>(&self, work: impl FnOnce() -> T) -> T {
-        let writer = self.clone();
-        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false);
-        tracing::subscriber::with_default(subscriber.finish(), work)
-    }
-}
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
+/// Runs `work` with what it logs on this thread going to `lines`.
+fn logged_to<T>(lines: &Lines, work: impl FnOnce() -> T) -> T {
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false);
+    tracing::subscriber::with_default(subscriber.finish(), work)
 }
 
 const SOON: Duration = Duration::from_millis(5);
@@ -79,7 +57,7 @@ fn a_long_wait_names_rank_peer_call_tag_and_position() {
     let lines = Lines::default();
     let wait = || queue.complete_up_to(&*calls[1], &ranks[0], None, LongWait::begin(SOON)).is_ok();
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| lines.within(wait));
+        let waiting = scope.spawn(|| logged_to(&lines, wait));
         let said = |text: &str| mscclpp_test_support::until(text, || lines.text().contains(text));
         said(
             "WARN mscclpp::wait: rank 0: waiting for rank 1: connect, tag 7, call 1 (call 0 comes first) (for",
@@ -102,7 +80,7 @@ fn who_waits_for_another_threads_step_says_so_too_and_keeps_its_time() {
     thread::scope(|scope| {
         let stepping = mscclpp_test_support::start_waiting(scope, || wait(0, None, Duration::MAX).is_ok());
         let lines = Lines::default();
-        let late = lines.within(|| wait(1, Some(SOON * 10), SOON));
+        let late = logged_to(&lines, || wait(1, Some(SOON * 10), SOON));
         assert!(matches!(late, Err(Stopped::TimedOut)));
         assert!(
             lines.text().contains("rank 1: connect, tag 0, call 1 (call 0 comes first)"),

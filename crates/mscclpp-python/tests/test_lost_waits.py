@@ -116,7 +116,9 @@ def test_every_form_of_synchronize_says_who_was_lost():
             job.outcomes[2].recv()
 
 
-@pytest.mark.parametrize("name", ["wait_memory", "wait_base", "wait_semaphore", "wait_host", "wait_port", "wait_base_port"])
+@pytest.mark.parametrize(
+    "name", ["wait_memory", "wait_base", "wait_semaphore", "wait_host", "wait_port", "wait_base_port"]
+)
 def test_time_that_runs_out_names_whom_kernels_wait_for(name):
     group, connections = alone()
     _service, made = things(group, connections, 0)

@@ -7,8 +7,9 @@ import signal
 import mscclpp
 import numpy
 import pytest
-import ranks
 from mscclpp import Error, Transport
+
+import ranks
 
 BYTES = 4 << 20
 

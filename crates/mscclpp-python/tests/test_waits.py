@@ -27,12 +27,14 @@ class Wait:
 
 #: What the programs have.
 HELP = f"""
-import os, subprocess, sys, threading, time
+import os, signal, subprocess, sys, threading, time
 import mscclpp
 import numpy
 from mscclpp import Communicator, EndpointConfig, Error, ErrorCode, TcpBootstrap, Transport
 from mscclpp.utils import KernelBuilder, pack
 
+# What a shell runs in the background begins with it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 address = {{address!r}}
 CPU = EndpointConfig(Transport.Ethernet, mscclpp.DeviceType.CPU)
 

@@ -308,7 +308,7 @@ def never_signalled(rank, n, address, how):
     connections = group.make_connection([peer], mscclpp.Transport.CudaIpc)
     data, outcome = mscclpp.GpuBuffer(64, dtype=numpy.int32), mscclpp.GpuBuffer(1, dtype=numpy.int32)
     channel = group.make_memory_channels(data, connections)[peer]
-    kernel = ranks.kernel("memory_channel.cu", "ping_pong")
+    kernel = ranks.kernel("ping_pong.cu", "ping_pong", ranks.EXAMPLES)
     group.barrier()
     said = None
     if rank == 0:

@@ -116,8 +116,10 @@ impl<D: Api> Device<D> {
         let _entered = self.context.enter()?;
         let (what, result) = submit(self.internal.0);
         check(self.driver(), result, what)?;
+        let Entry(name, synchronize) = self.entries().stream_synchronize;
         // SAFETY: the internal stream lives as long as the process.
-        check(self.driver(), unsafe { (self.entries().stream_synchronize.1)(self.internal.0) }, what)
+        let result = unsafe { synchronize(self.internal.0) };
+        check(self.driver(), result, format_args!("{name} (of {what})"))
     }
 }
 

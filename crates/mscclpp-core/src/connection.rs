@@ -1,20 +1,23 @@
 use std::{
     fmt,
     sync::{Arc, Weak},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use mscclpp_gpu::{DevicePtr, Gpu, fork::OfProcess};
-use mscclpp_net::waiting::LongWait;
 use parking_lot::Mutex;
 
 use crate::{
     Context, Device, Endpoint, EndpointInfo, Error, LinkMonitor, RegisteredMemory, Result, SendQueue,
     Transport,
-    patience::Patience,
-    provider::{Link, Operation, Queue, Registration, RemoteRegion, RouteId, TokenMemory, TransportProvider},
+    provider::{Link, Queue, Registration, RemoteRegion, TokenMemory, TransportProvider},
     retired::Retired,
 };
+
+use self::operations::OwnQueue;
+pub(crate) use self::operations::ROOM_TIMEOUT;
+
+mod operations;
 
 /// A live link from an endpoint of this process to a peer's. Cheap to clone. It is closed when the last clone, and the last
 /// semaphore or channel over it, is dropped.
@@ -46,17 +49,6 @@ impl Drop for Inner {
     }
 }
 
-/// The queue of a connection itself.
-struct OwnQueue {
-    queue: Box<dyn Queue>,
-    /// The last ticket, and whether anything came behind it.
-    ticket: u64,
-    is_flushed: bool,
-}
-
-/// How long an operation waits for room.
-pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
-
 impl Connection {
     pub(crate) fn establish(
         context: Context,
@@ -82,198 +74,6 @@ impl Connection {
         let (queue, retired) = (Mutex::default(), Retired::new(monitor.clone(), parts.gpu.clone()));
         let inner = Inner { queue, retired, link, provider, local, remote, monitor, context };
         Ok(Self { inner: OfProcess::new(Arc::new(inner)) })
-    }
-
-    /// Starts copying `size` bytes from `src` (registered here, for this transport or for local use) to `dst` (the peer's).
-    /// Returns at once, unless the transport is full: then it waits for room, 30 s at most.
-    ///
-    /// The contents of `src` must not change until [`Connection::flush`] returns.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBounds`], [`Error::NotRegistered`], [`Error::InvalidArgument`] for a memory of the wrong process;
-    /// [`Error::PeerLost`] and the like once the connection has failed; [`Error::Timeout`] if the transport stays full;
-    /// errors of mapping `dst` for the first time, which may block for some seconds.
-    pub fn write(
-        &self,
-        dst: &RegisteredMemory,
-        dst_offset: u64,
-        src: &RegisteredMemory,
-        src_offset: u64,
-        size: u64,
-    ) -> Result<()> {
-        self.write_timeout(dst, dst_offset, src, src_offset, size, ROOM_TIMEOUT)
-    }
-
-    /// As [`Connection::write`], waiting for room for at most `timeout`.
-    ///
-    /// # Errors
-    /// As there. On [`Error::Timeout`] nothing was started, and the call can be repeated.
-    pub fn write_timeout(
-        &self,
-        dst: &RegisteredMemory,
-        dst_offset: u64,
-        src: &RegisteredMemory,
-        src_offset: u64,
-        size: u64,
-        timeout: Duration,
-    ) -> Result<()> {
-        Error::bounds("write: destination", dst_offset, size, dst.size())?;
-        Error::bounds("write: source", src_offset, size, src.size())?;
-        let registration = self.source(src)?;
-        let region = self.map("the destination", dst)?;
-        let write = |route| Operation::Write { route, dst_offset, src_offset, len: size };
-        // SAFETY: the ranges are inside both memories.
-        unsafe { self.start(timeout, &region, Some(&registration), write) }
-    }
-
-    /// Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst` and in `src`, the sender's copy of it.
-    ///
-    /// The peer sees the value only after the data of every earlier [`Connection::write`] of this connection. Blocks as
-    /// [`Connection::write`] does.
-    ///
-    /// # Errors
-    /// As [`Connection::write`]; [`Error::InvalidArgument`] if `dst_offset` is no multiple of 8.
-    pub fn update_and_sync(
-        &self,
-        dst: &RegisteredMemory,
-        dst_offset: u64,
-        src: &mut u64,
-        new_value: u64,
-    ) -> Result<()> {
-        self.update_and_sync_timeout(dst, dst_offset, src, new_value, ROOM_TIMEOUT)
-    }
-
-    /// As [`Connection::update_and_sync`], waiting for room for at most `timeout`.
-    ///
-    /// # Errors
-    /// As there. On [`Error::Timeout`] nothing was started, and the call can be repeated.
-    pub fn update_and_sync_timeout(
-        &self,
-        dst: &RegisteredMemory,
-        dst_offset: u64,
-        src: &mut u64,
-        new_value: u64,
-        timeout: Duration,
-    ) -> Result<()> {
-        Error::bounds("update_and_sync", dst_offset, 8, dst.size())?;
-        if !dst_offset.is_multiple_of(8) {
-            return Err(Error::InvalidArgument(format!(
-                "update_and_sync: offset {dst_offset} is no multiple of 8 bytes"
-            )));
-        }
-        let region = self.map("the destination", dst)?;
-        let update =
-            |route| Operation::Update { route, offset: dst_offset, value: new_value, previous: None };
-        // SAFETY: the word is inside the memory.
-        unsafe { self.start(timeout, &region, None, update)? };
-        *src = new_value;
-        Ok(())
-    }
-
-    /// Blocks until every earlier operation of this connection is complete at the peer, for at most `timeout`. A wait of
-    /// more than ten seconds is logged.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`]: the call can be repeated; [`Error::PeerLost`] and the like.
-    pub fn flush(&self, timeout: Duration) -> Result<()> {
-        let (mut asked, mut ticket) = (false, 0);
-        let done = self.attempt("flush", timeout, |own| {
-            if !asked {
-                let Some(for_all) = own.request_flush()? else { return Ok(false) };
-                (asked, ticket) = (true, for_all);
-            }
-            Ok(own.queue.progress()? >= ticket)
-        })?;
-        match done {
-            true => Ok(()),
-            false => Err(Error::Timeout {
-                operation: format!("flush of the connection to {}", self.label()),
-                after: timeout,
-            }),
-        }
-    }
-
-    /// Gives the connection's own queue an operation, along a route between the memories. Waits for room, for `timeout` at
-    /// most.
-    ///
-    /// # Safety
-    /// As [`Queue::submit`]; no [`Operation::Complete`].
-    pub(crate) unsafe fn start(
-        &self,
-        timeout: Duration,
-        dst: &Arc<dyn RemoteRegion>,
-        src: Option<&Arc<dyn Registration>>,
-        operation: impl FnOnce(RouteId) -> Operation,
-    ) -> Result<()> {
-        // One at a time is prepared, under the lock.
-        let route = RouteId::new(0);
-        let operation = operation(route);
-        let started = self.attempt("room in its queue", timeout, |own| {
-            own.queue.prepare(route, dst, src)?;
-            // SAFETY: the caller's promise; the route was just prepared.
-            let taken = unsafe { own.queue.submit(&[operation]) };
-            own.queue.release(route);
-            if taken? == 0 {
-                own.queue.progress()?;
-                return Ok(false);
-            }
-            own.is_flushed = false;
-            Ok(true)
-        })?;
-        match started {
-            true => Ok(()),
-            false => Err(Error::Timeout {
-                operation: format!("waiting for room in the queue to {}", self.label()),
-                after: timeout,
-            }),
-        }
-    }
-
-    /// Tries with the connection's own queue until it works, for at most `timeout` and once at least. Others may use the
-    /// queue between the attempts.
-    fn attempt(
-        &self,
-        what: &'static str,
-        timeout: Duration,
-        mut body: impl FnMut(&mut OwnQueue) -> Result<bool>,
-    ) -> Result<bool> {
-        self.until(what, timeout, || {
-            let mut queue = self.inner.queue.lock();
-            let queue = match &mut *queue {
-                Some(queue) => queue,
-                none => none.insert(OwnQueue { queue: self.link_queue()?, ticket: 0, is_flushed: true }),
-            };
-            body(queue)
-        })
-    }
-
-    /// Looks whether `done`, for at most `timeout` and once at least, as long as the connection works.
-    fn until(
-        &self,
-        what: &'static str,
-        timeout: Duration,
-        mut done: impl FnMut() -> Result<bool>,
-    ) -> Result<bool> {
-        let (start, mut patience) = (Instant::now(), Patience::default());
-        let mut long = LongWait::since(start, self.inner.context.waits_are_logged_after());
-        loop {
-            self.check()?;
-            if done()? {
-                return Ok(true);
-            }
-            let now = Instant::now();
-            if now - start >= timeout {
-                return Ok(false);
-            }
-            long.log(now, None, || {
-                format!(
-                    "{}: {what}, over {}, which gives up after {timeout:?}",
-                    self.label(),
-                    self.transport()
-                )
-            });
-            patience.wait();
-        }
     }
 
     /// Opens a queue of operations with an order and a flush of its own, for one owner, such as the thread of a proxy. May
@@ -474,24 +274,6 @@ impl Connection {
             );
             self.inner.provider.import(info, gpu).map_err(|error| error.naming(&self.label()))
         })
-    }
-}
-
-impl OwnQueue {
-    /// The ticket of a flush behind everything; none if there is no room for it now.
-    fn request_flush(&mut self) -> Result<Option<u64>> {
-        // So that flushes which time out and are repeated do not pile up.
-        if !self.is_flushed {
-            // SAFETY: a flush has no memory.
-            let taken = unsafe { self.queue.submit(&[Operation::Flush { ticket: self.ticket + 1 }])? };
-            if taken == 0 {
-                self.queue.progress()?;
-                return Ok(None);
-            }
-            self.ticket += 1;
-            self.is_flushed = true;
-        }
-        Ok(Some(self.ticket))
     }
 }
 

@@ -82,8 +82,9 @@ impl Origin {
 /// ```
 /// use mscclpp_gpu::fork::OfProcess;
 ///
-/// let thread = OfProcess::new(std::thread::spawn(|| 7));
-/// assert!(!thread.here()?.is_finished() || thread.is_here()); // in a forked child: an error
+/// let file = OfProcess::new(tempfile::tempfile().expect("a file"));
+/// // In a forked child this is an error, and dropping `file` there does not close it.
+/// assert_eq!(file.here()?.metadata().expect("of a file").len(), 0);
 /// # Ok::<(), mscclpp_gpu::Error>(())
 /// ```
 #[derive(Debug, Clone)]

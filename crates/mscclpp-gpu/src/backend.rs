@@ -70,7 +70,7 @@ pub(crate) trait DeviceBackend: Send + Sync {
     fn gpu_direct(&self) -> Result<GpuDirect>;
     fn flush_gpu_direct_writes(&self, to_all_devices: bool) -> Result<()>;
     fn synchronize(&self) -> Result<()>;
-    /// [`StreamBackend::take_failed`] of all streams.
+    /// [`StreamBackend::take_failed`] of all streams, dropped ones included.
     fn take_failed(&self) -> Vec<Owner>;
     fn make_current(&self) -> Result<()>;
     fn adopt_thread(&self) -> Result<()>;

@@ -231,7 +231,8 @@ impl Gpu {
     /// Blocks until everything that this process has submitted to the device is complete.
     ///
     /// # Errors
-    /// The first error of that work; [`Error::Wait`] as [`Stream::synchronize`] says it, for all streams.
+    /// The first error of that work; [`Error::Wait`] as [`Stream::synchronize`] says it, for all streams, dropped ones
+    /// included.
     pub fn synchronize(&self) -> Result<()> {
         let backend = self.backend()?;
         backend.synchronize()?;

@@ -74,6 +74,51 @@ fn a_stream_may_be_dropped_at_work() {
     until("the end of a launch whose stream is gone", || !is_kept(&sentinel));
 }
 
+/// An object through which waits have failed.
+struct Lost;
+
+impl KernelObject for Lost {
+    fn may_have_failed(&self) -> bool {
+        true
+    }
+
+    fn check(&self) -> Result<()> {
+        Err(Error::InvalidArgument("lost rank 2".to_owned()))
+    }
+}
+
+#[test]
+fn a_wait_that_failed_is_told_although_its_stream_was_dropped() {
+    // A device that no other test uses: all of its streams are waited for.
+    let gpu = Platform::Host.gpu(6).unwrap();
+    for dropped in ["at work", "before it was waited for", "idle"] {
+        let (gate, stream) = (Gate::new(&gpu), gpu.stream().unwrap());
+        let args = gate.args(&gpu.allocate(8 * WORDS).unwrap(), &Arc::default()).with_owner(Arc::new(Lost));
+        launch(&stream, &args).unwrap();
+        match dropped {
+            "at work" => {
+                drop(stream);
+                gate.open();
+            }
+            "before it was waited for" => {
+                gate.open();
+                drop(stream);
+            }
+            _ => {
+                gate.open();
+                until("the end of the launch", || stream.query().unwrap());
+                drop(stream);
+            }
+        }
+        let told = gpu.synchronize();
+        assert!(
+            matches!(&told, Err(error) if error.to_string().contains("lost rank 2")),
+            "{dropped}: {told:?}"
+        );
+        gpu.synchronize().expect("it was told");
+    }
+}
+
 #[test]
 fn a_graph_keeps_what_it_was_captured_with_and_so_do_its_launches() {
     let gpu = Platform::Host.gpu(0).unwrap();

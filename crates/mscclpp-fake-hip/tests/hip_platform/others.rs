@@ -233,6 +233,19 @@ pub(crate) fn lost_waits() -> Result<()> {
             assert_eq!((Arc::strong_count(&lost), asked() - before), (1, 1), "{way} on stream {place}");
         }
     }
+    for dropped in ["at work", "idle"] {
+        let (stream, lost) =
+            (gpu.stream()?, Arc::new(Lost { is_lost: AtomicBool::new(true), ..Lost::default() }));
+        launch(&stream, &lost)?;
+        if dropped == "idle" {
+            until("the end of the work", || stream.query().expect("a query"));
+        }
+        drop(stream);
+        let error = gpu.synchronize().unwrap_err();
+        assert!(error.to_string().contains("lost rank 2"), "of a stream dropped {dropped}: {error}");
+        gpu.synchronize()?;
+        assert_eq!(Arc::strong_count(&lost), 1, "of a stream dropped {dropped}");
+    }
     assert_eq!(sound.asked.load(Ordering::Relaxed), 0, "what has not failed is not asked");
     Ok(())
 }

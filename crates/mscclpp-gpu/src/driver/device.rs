@@ -272,7 +272,11 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
     }
 
     fn take_failed(&self) -> Vec<Owner> {
-        self.launches().iter().flat_map(|(stream, _)| stream.in_use.take_failed()).collect()
+        let mut failed: Vec<Owner> =
+            self.launches().iter().flat_map(|(stream, _)| stream.in_use.take_failed()).collect();
+        // After the streams: one that was dropped meanwhile has left them there.
+        failed.extend(self.left_behind.take_failed());
+        failed
     }
 
     fn make_current(&self) -> Result<()> {

@@ -136,7 +136,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{Owner, argument::Kept, backend::EventBackend};
+    use crate::{KernelObject, Owner, argument::Kept, backend::EventBackend};
 
     /// An event that is reached when the test says so.
     struct Recorded(Arc<AtomicBool>);
@@ -219,6 +219,43 @@ mod tests {
         assert_eq!(kept(), [0, 1], "the event was recorded behind the first alone");
         left_behind.release_unknown(left_behind.unknown());
         assert_eq!(kept(), [0, 0], "the device was waited for");
+    }
+
+    /// An object through which waits have failed.
+    struct Lost;
+
+    impl KernelObject for Lost {
+        fn may_have_failed(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn what_failed_on_a_stream_that_is_gone_is_told_by_the_device() {
+        let (foreign, left_behind) = (Foreign::<Theirs>::default(), LeftBehind::default());
+        let get =
+            |number| foreign.get(16, Number::Stream(number), &left_behind, || Ok(Theirs::default())).unwrap();
+        let told = || left_behind.take_failed().len();
+        let first = get(7);
+        for _ in 0..3 {
+            first.in_use.add(&*first, &[Arc::new(Lost) as Owner]);
+        }
+        let reached = Arc::clone(&first.is_reached);
+        reached.store(true, Ordering::Relaxed);
+        first.in_use.sweep_marked();
+        // The event is recorded anew, and there is one launch behind it.
+        for _ in 0..2 {
+            reached.store(false, Ordering::Relaxed);
+            first.in_use.add(&*first, &[Arc::new(Lost) as Owner]);
+        }
+        drop(first);
+        get(8);
+        assert_eq!(told(), 1, "it was complete");
+        reached.store(true, Ordering::Relaxed);
+        left_behind.sweep();
+        assert_eq!(told(), 3, "the event is behind these");
+        left_behind.release_unknown(left_behind.unknown());
+        assert_eq!((told(), told()), (1, 0), "the device was waited for");
     }
 
     #[test]

@@ -13,7 +13,11 @@
 use parking_lot::Mutex;
 
 use super::DriverStream;
-use crate::{Owner, backend::EventBackend, failed::Failed};
+use crate::{
+    Owner,
+    backend::EventBackend,
+    failed::{self, Failed},
+};
 
 /// After how many launches without a new object the event is looked after.
 const LAUNCHES_PER_LOOK: u64 = 64;
@@ -57,11 +61,16 @@ impl Ledger {
 
     /// Launches up to that number are complete: what none behind it needs.
     fn take(&mut self, complete: u64) -> Vec<Owner> {
-        let (done, kept) = self.kept.drain(..).partition(|kept| kept.last_launch <= complete);
-        self.kept = kept;
-        let done: Vec<Owner> = Vec::into_iter(done).map(|kept: Kept| kept.owner).collect();
+        let done = self.remove(complete);
         done.iter().for_each(|owner| self.failed.note(owner));
         done
+    }
+
+    /// What no launch behind that number needs, complete or not.
+    fn remove(&mut self, last: u64) -> Vec<Owner> {
+        let (removed, kept) = self.kept.drain(..).partition(|kept| kept.last_launch <= last);
+        self.kept = kept;
+        Vec::into_iter(removed).map(|kept: Kept| kept.owner).collect()
     }
 }
 
@@ -140,7 +149,7 @@ impl<E: EventBackend> InUse<E> {
 
     /// All that is kept: the stream is being dropped.
     pub(crate) fn take_all(&mut self) -> Vec<Owner> {
-        self.state.get_mut().ledger.take(u64::MAX)
+        self.state.get_mut().ledger.remove(u64::MAX)
     }
 }
 
@@ -185,6 +194,8 @@ pub(crate) struct LeftBehind<E> {
     batches: Mutex<Vec<(E, Vec<Owner>)>>,
     /// Without an event: kept until the device is waited for.
     unknown: Mutex<Unknown>,
+    /// Of what was needed by complete launches of these streams.
+    failed: Mutex<Failed>,
 }
 
 #[derive(Default)]
@@ -197,7 +208,7 @@ struct Unknown {
 
 impl<E> Default for LeftBehind<E> {
     fn default() -> Self {
-        Self { batches: Mutex::default(), unknown: Mutex::default() }
+        Self { batches: Mutex::default(), unknown: Mutex::default(), failed: Mutex::default() }
     }
 }
 
@@ -207,7 +218,7 @@ impl<E: EventBackend> LeftBehind<E> {
         let device = stream.device_id();
         let capturing = stream.is_capturing().unwrap_or(true);
         if !capturing && stream.is_idle() {
-            drop(owners);
+            failed::note_all(&owners, &self.failed);
             return;
         }
         let event = stream.new_event().ok().filter(|event| !capturing && stream.record_event(event).is_ok());
@@ -231,17 +242,30 @@ impl<E: EventBackend> LeftBehind<E> {
         }
     }
 
+    /// Takes over what `stream` has not told, which is being dropped or is gone.
+    pub(crate) fn take_over_failed(&self, stream: &InUse<E>) {
+        let failed = stream.take_failed();
+        failed::note_all(&failed, &self.failed);
+        failed::log_untold(&failed);
+    }
+
+    /// What has failed of that which dropped streams kept, once.
+    pub(crate) fn take_failed(&self) -> Vec<Owner> {
+        self.failed.lock().take()
+    }
+
     /// Takes over what launches of a stream of others need, which was destroyed: nothing can be recorded in it now.
     pub(crate) fn take_over_gone(&self, stream: &InUse<E>) {
+        self.take_over_failed(stream);
         let mut state = stream.state.lock();
-        let known = state.marked.take().map_or(Vec::new(), |marked| state.ledger.take(marked));
+        let known = state.marked.take().map_or(Vec::new(), |marked| state.ledger.remove(marked));
         if let Some(event) = state.event.take()
             && !known.is_empty()
         {
             self.batches.lock().push((event, known));
         }
         let mut unknown = self.unknown.lock();
-        for owner in state.ledger.take(u64::MAX) {
+        for owner in state.ledger.remove(u64::MAX) {
             unknown.count += 1;
             let place = unknown.count;
             unknown.owners.push((place, owner));
@@ -255,8 +279,11 @@ impl<E: EventBackend> LeftBehind<E> {
 
     /// The device was waited for after `last` was [`LeftBehind::unknown`].
     pub(crate) fn release_unknown(&self, last: u64) {
-        let done: Vec<_> = self.unknown.lock().owners.extract_if(.., |(place, _)| *place <= last).collect();
-        drop(done);
+        let done: Vec<Owner> = {
+            let owners = &mut self.unknown.lock().owners;
+            owners.extract_if(.., |(place, _)| *place <= last).map(|(_, owner)| owner).collect()
+        };
+        failed::note_all(&done, &self.failed);
     }
 
     /// Drops what is not needed any more. Costs next to nothing if there is nothing.
@@ -273,7 +300,7 @@ impl<E: EventBackend> LeftBehind<E> {
                 }
             }
         }
-        drop(done);
+        done.iter().for_each(|(_, owners)| failed::note_all(owners, &self.failed));
     }
 }
 

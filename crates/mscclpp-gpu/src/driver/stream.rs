@@ -313,6 +313,7 @@ impl<D: Api> StreamBackend for Stream<D> {
 
 impl<D: Api> Drop for Stream<D> {
     fn drop(&mut self) {
+        self.device.left_behind.take_over_failed(&self.in_use);
         let needed = self.in_use.take_all();
         if !needed.is_empty() {
             self.device.left_behind.take_over(self, needed);

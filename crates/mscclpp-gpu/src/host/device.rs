@@ -18,6 +18,7 @@ use crate::{
     DevicePtr, DmaBuf, Error, ExportHandle, ExportKinds, GpuDirect, GpuProperties, KernelSource,
     MemoryExport, MemoryInfo, Owner, PeerAccess, Platform, Result,
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
+    failed::Failed,
 };
 
 /// One simulated device.
@@ -29,6 +30,8 @@ pub(super) struct HostDevice {
     /// Of all streams whose worker is there, dropped ones that are still busy included.
     queues: Mutex<Vec<Weak<Queue>>>,
     default_stream: Mutex<Option<Arc<HostStream>>>,
+    /// Of dropped streams.
+    failed: Arc<Mutex<Failed>>,
 }
 
 impl HostDevice {
@@ -58,6 +61,7 @@ impl HostDevice {
             reaches_peers,
             queues: Mutex::default(),
             default_stream: Mutex::default(),
+            failed: Arc::default(),
         }
     }
 
@@ -66,7 +70,7 @@ impl HostDevice {
     }
 
     fn start_stream(&self) -> Result<Arc<HostStream>> {
-        let stream = HostStream::start()?;
+        let stream = HostStream::start(Arc::clone(&self.failed))?;
         let mut queues = self.queues.lock();
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(Arc::downgrade(stream.queue()));
@@ -188,7 +192,10 @@ impl DeviceBackend for HostDevice {
 
     fn take_failed(&self) -> Vec<Owner> {
         let queues: Vec<Arc<Queue>> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();
-        queues.iter().flat_map(|queue| queue.take_failed()).collect()
+        let mut failed: Vec<Owner> = queues.iter().flat_map(|queue| queue.take_failed()).collect();
+        // After the queues: one that has ended meanwhile has left them there.
+        failed.extend(self.failed.lock().take());
+        failed
     }
 
     fn make_current(&self) -> Result<()> {

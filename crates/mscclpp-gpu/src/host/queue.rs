@@ -9,7 +9,10 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use super::{access, event::Mark, launch::Launch};
-use crate::{DevicePtr, Error, Owner, Result, failed::Failed};
+use crate::{
+    DevicePtr, Error, Owner, Result,
+    failed::{self, Failed},
+};
 
 /// One operation of a stream. Arguments are in it by value.
 #[derive(Clone)]
@@ -206,8 +209,8 @@ impl Queue {
         state.completed == state.submitted
     }
 
-    /// The worker's loop.
-    pub(super) fn work(&self) {
+    /// The worker's loop. What has failed then and was not told, it leaves to the device.
+    pub(super) fn work(&self, failed_of_device: &Mutex<Failed>) {
         let mut state = self.state.lock();
         loop {
             let Some(op) = state.pending.pop_front() else {
@@ -245,5 +248,10 @@ impl Queue {
                 target: "mscclpp::gpu", %error, "a host stream was dropped with an error that nobody asked for"
             );
         }
+        let untold = state.failed.take();
+        // With the lock: who asks the queue and then the device finds them.
+        failed::note_all(&untold, failed_of_device);
+        drop(state);
+        failed::log_untold(&untold);
     }
 }

@@ -6,6 +6,8 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use parking_lot::Mutex;
+
 use super::{
     event::HostEvent,
     graph::HostGraph,
@@ -15,6 +17,7 @@ use super::{
 use crate::{
     DevicePtr, Error, Owner, Result,
     backend::{EventBackend, GraphBackend, StreamBackend},
+    failed::Failed,
 };
 
 /// A queue and its worker thread (invariant 3).
@@ -24,13 +27,13 @@ pub(super) struct HostStream {
 }
 
 impl HostStream {
-    pub(super) fn start() -> Result<Self> {
+    pub(super) fn start(failed_of_device: Arc<Mutex<Failed>>) -> Result<Self> {
         let queue = Arc::new(Queue::default());
         let worker = thread::Builder::new()
             .name("mscclpp-host-stream".to_owned())
             .spawn({
                 let queue = Arc::clone(&queue);
-                move || queue.work()
+                move || queue.work(&failed_of_device)
             })
             .map_err(|e| Error::system("starting the thread of a host stream", e))?;
         Ok(Self { queue, worker: Some(worker) })

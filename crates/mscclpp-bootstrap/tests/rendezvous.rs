@@ -332,6 +332,21 @@ fn the_next_job_can_have_the_address_of_the_last_one() {
 }
 
 #[test]
+fn a_time_out_that_never_comes_is_none() {
+    let at = format!("127.0.0.1:{}", free_port());
+    on_threads(5, |rank| {
+        let job = connect(rank, 5, at.as_str(), Duration::MAX).unwrap();
+        // They are no neighbours in the tree, so that one opens a connection to the other.
+        match rank {
+            2 => job.send(b"far", 4, 0).unwrap(),
+            4 => assert_eq!(job.recv(2, 0).unwrap(), b"far"),
+            _ => {}
+        }
+        job.barrier().unwrap();
+    });
+}
+
+#[test]
 fn malformed_ids_are_errors() {
     let good = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
     let mut random = Random::with_seed(1);

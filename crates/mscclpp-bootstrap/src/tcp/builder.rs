@@ -274,13 +274,14 @@ impl TcpBootstrapBuilder {
                  unique id"
             );
         }
+        let timeout = self.timeout.min(A_YEAR);
         let mut plan = Plan {
             rank: self.rank,
             n_ranks: self.n_ranks,
             key,
             job,
-            timeout: self.timeout,
-            deadline: started.checked_add(self.timeout).unwrap_or(started + A_YEAR),
+            timeout,
+            deadline: started + timeout,
             by_address,
             log_after: self.log_after,
             launched: job_id.filter(|_| by_address).map(LaunchedJob::new),
@@ -345,7 +346,7 @@ impl TcpBootstrapBuilder {
 
 /// A number of ranks beyond this is taken for a mistake.
 const MAX_RANKS: usize = 1 << 16;
-/// A time-out that cannot be added to the time is cut to this.
+/// Longer time-outs are cut to this, so that they can be added to the time.
 const A_YEAR: Duration = Duration::from_secs(86_400 * 365);
 
 /// A [`MeetingPlace`] whose text was parsed.

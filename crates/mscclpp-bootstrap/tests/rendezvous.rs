@@ -332,6 +332,23 @@ fn the_next_job_can_have_the_address_of_the_last_one() {
 }
 
 #[test]
+fn the_next_job_of_the_same_processes_may_have_fewer_ranks() {
+    let at = format!("127.0.0.1:{}", free_port());
+    on_threads(3, |rank| {
+        let job = connect(rank, 3, at.as_str(), PATIENCE).unwrap();
+        job.barrier().unwrap();
+        // The others are back while rank 0 still has the job of before, and rank 2 is rank 1 now.
+        match rank {
+            0 => std::thread::sleep(Duration::from_millis(300)),
+            1 => return,
+            _ => {}
+        }
+        drop(job);
+        connect(rank / 2, 2, at.as_str(), PATIENCE).unwrap().barrier().unwrap();
+    });
+}
+
+#[test]
 fn a_time_out_that_never_comes_is_none() {
     let at = format!("127.0.0.1:{}", free_port());
     on_threads(5, |rank| {

@@ -149,10 +149,10 @@ impl Roster {
         self.ranks.iter().enumerate().filter(|(_, place)| place.is_none()).map(|(rank, _)| rank).collect()
     }
 
-    /// Whether a rank has come, from this process.
-    pub(crate) fn is_in(&self, rank: usize, process: &Process) -> bool {
-        let origin = self.ranks.get(rank).and_then(Option::as_ref).map(|(_, from)| from);
-        origin.is_some_and(|from| from.ends_with(&format!("({process})")))
+    /// Whether a rank has come from this process.
+    pub(crate) fn has_process(&self, process: &Process) -> bool {
+        let end = format!("({process})");
+        self.ranks.iter().flatten().any(|(_, from)| from.ends_with(&end))
     }
 
     /// The table of all ranks, once all have come.

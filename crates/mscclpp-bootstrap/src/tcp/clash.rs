@@ -12,8 +12,9 @@ impl Service {
     /// the wrong one. So both fail: this one, and the newcomer for good, since it would else join the next rank 0 that comes.
     /// All ranks of a job come within its time-out, so later on there is no rank left that may be in the wrong one.
     ///
-    /// It is no clash if the rank that the newcomer wants to be has left, or is in the same process. Then the same processes
-    /// begin their next job before this one is dropped everywhere, and the newcomer asks again until it is.
+    /// It is no clash if the rank that the newcomer wants to be has left, or if a rank of this job is in the same process. Then
+    /// the same processes begin their next job, which may have another number of ranks, before this one is dropped
+    /// everywhere, and the newcomer asks again until it is.
     pub(crate) fn judge_latecomer(&mut self, hello: &Hello, from: &str) -> Option<Refused> {
         if hello.purpose != Purpose::Join || hello.to != 0 {
             return None;
@@ -21,14 +22,15 @@ impl Service {
         let formed_at = self.formation.formed_at()?;
         let roster = self.formation.complete_mut()?;
         let refused = roster.admit(hello, from).err()?;
-        let comes_again = roster.is_in(hello.from as usize, &hello.process);
+        let comes_again = roster.has_process(&hello.process);
         let young = self.plan.by_address && formed_at.elapsed() <= self.plan.timeout;
         let duplicate = matches!(refused.rejection, Rejection::Duplicate { .. });
         if young && !comes_again && (!duplicate || self.has_clashed() || self.is_here(hello.from as usize)) {
             return Some(refused);
         }
         let complete = Rejection::Complete { n_ranks: self.plan.n_ranks as u32 };
-        Some(Refused { rejection: if duplicate { complete } else { refused.rejection }, fatal: None })
+        let rejection = if duplicate || comes_again { complete } else { refused.rejection };
+        Some(Refused { rejection, fatal: None })
     }
 
     /// Whether the job has failed because somebody else came with a number of one of its ranks.

@@ -122,12 +122,18 @@ impl Service {
 
     /// Makes room by ending the oldest connection that has not proved itself, if a member would have done so by now.
     fn evict_slow(&mut self) -> bool {
-        let oldest = self.unproven.iter().find_map(|token| self.connections.get(token)?.deadline);
-        let slow = oldest.is_some_and(|deadline| Instant::now() + HANDSHAKE_LIMIT >= deadline + SLOW);
+        let slow = self
+            .oldest_unproven()
+            .is_some_and(|deadline| Instant::now() + HANDSHAKE_LIMIT >= deadline + SLOW);
         if slow {
             self.evict_oldest_unproven();
         }
         slow
+    }
+
+    /// When the time is up of the oldest connection that has not proved itself.
+    pub(crate) fn oldest_unproven(&self) -> Option<Instant> {
+        self.unproven.iter().find_map(|token| self.connections.get(token)?.deadline)
     }
 
     fn evict_oldest_unproven(&mut self) {

@@ -182,7 +182,7 @@ impl Service {
     }
 
     fn wake_at(&self) -> Option<Instant> {
-        let unproven = self.unproven.front().and_then(|token| self.connections.get(token)?.deadline);
+        let unproven = self.oldest_unproven();
         let attempts = self
             .dials
             .values()

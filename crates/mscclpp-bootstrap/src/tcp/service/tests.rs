@@ -106,6 +106,21 @@ fn no_attempt_is_left_without_a_deadline_when_its_rank_leaves() {
 }
 
 #[test]
+fn a_stranger_is_ended_in_time_though_an_older_one_has_gone() {
+    let mut service = rank_0();
+    let now = Instant::now();
+    let [(older, _leaves), (younger, _stays)] = [1, 2].map(|seconds| {
+        let (phase, _) = service.challenge_peer().unwrap();
+        let (token, stream) = connected(&mut service, phase);
+        service.connections.get_mut(&token).unwrap().deadline = Some(now + Duration::from_secs(seconds));
+        service.unproven.push_back(token);
+        (token, stream)
+    });
+    service.remove(older);
+    assert_eq!(service.wake_at(), service.connections[&younger].deadline);
+}
+
+#[test]
 fn who_is_refused_again_and_again_is_noted_once() {
     let mut service = rank_0();
     for port in 0..100 {

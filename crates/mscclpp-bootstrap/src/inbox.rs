@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mscclpp_net::waiting::LongWait;
@@ -38,6 +39,19 @@ struct State {
     failure: Option<Error>,
     hooks: Vec<FailureHook>,
     retired: bool,
+}
+
+impl State {
+    fn forget_retryable(&mut self, peer: usize) {
+        if self.gone.get(&peer).is_some_and(is_retryable) {
+            self.gone.remove(&peer);
+        }
+    }
+}
+
+/// Whether a later call that needs the peer may not meet it again.
+fn is_retryable(error: &Error) -> bool {
+    !matches!(error, Error::PeerClosed { .. })
 }
 
 /// A caller's wait: until when, and when it is to be logged. One call may wait several times, with one of these.
@@ -136,22 +150,42 @@ impl Inbox {
         })
     }
 
-    /// Waits until `done`; `false` when the deadline passes. Ends early, with the reason, when the job fails or `peer`
-    /// is gone.
+    /// Waits until `done`; `false` when the deadline passes. Ends early, with the reason, when the job fails.
     pub(crate) fn wait_until(
         &self,
-        peer: Option<usize>,
         wait: &mut Wait,
         what: &dyn Fn() -> String,
         done: impl Fn() -> bool,
     ) -> Result<bool> {
+        let outcome = self.wait(wait, what, |_| done().then_some(Ok(())))?;
+        Ok(outcome.is_some())
+    }
+
+    /// Waits until a message to `peer` is `written`, or the deadline passes. Ends early, with the reason, when the job fails
+    /// or `peer` is gone. Until it is `taken` a time-out is that of an earlier call.
+    pub(crate) fn wait_sent(
+        &self,
+        peer: usize,
+        wait: &mut Wait,
+        what: &dyn Fn() -> String,
+        taken: &AtomicBool,
+        written: &AtomicBool,
+    ) -> Result<()> {
         let outcome = self.wait(wait, what, |state| {
-            if done() {
+            if written.load(Ordering::Acquire) {
                 return Some(Ok(()));
             }
-            peer.and_then(|peer| state.gone.get(&peer)).map(|error| Err(error.clone()))
-        })?;
-        Ok(outcome.is_some())
+            let gone = state.gone.get(&peer)?;
+            (taken.load(Ordering::Acquire) || !is_retryable(gone)).then(|| Err(gone.clone()))
+        });
+        outcome.map(drop)
+    }
+
+    /// The thread of the rank looks after a message to `peer` from here on.
+    pub(crate) fn begin_send(&self, peer: usize, taken: &AtomicBool) {
+        let mut state = self.state.lock();
+        state.forget_retryable(peer);
+        taken.store(true, Ordering::Release);
     }
 
     fn wait<T>(
@@ -209,10 +243,7 @@ impl Inbox {
 
     /// Undoes [`peer_gone`](Self::peer_gone) for errors that a later call may not meet again.
     pub(crate) fn forget_retryable(&self, peer: usize) {
-        let mut state = self.state.lock();
-        if !matches!(state.gone.get(&peer), None | Some(Error::PeerClosed { .. })) {
-            state.gone.remove(&peer);
-        }
+        self.state.lock().forget_retryable(peer);
     }
 
     pub(crate) fn gone(&self, peer: usize) -> Option<Error> {
@@ -281,5 +312,41 @@ fn notify(hooks: Vec<FailureHook>, error: &Error) {
         for hook in hooks.iter() {
             hook(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_send_does_not_fail_by_the_time_out_of_an_earlier_call() {
+        let inbox = Inbox::default();
+        let [taken, written] = [false; 2].map(AtomicBool::new);
+        let wait = || {
+            let mut wait = Wait::quiet(Instant::now());
+            inbox.wait_sent(1, &mut wait, &String::new, &taken, &written)
+        };
+        let search_over =
+            || inbox.peer_gone(1, Wait::quiet(Instant::now()).timed_out(String::new(), vec![1]));
+        // Between the call and the moment when the thread sees it.
+        search_over();
+        wait().expect("it is that of the search before");
+        inbox.begin_send(1, &taken);
+        wait().expect("nothing has become of it yet");
+        search_over();
+        assert!(matches!(wait(), Err(Error::Timeout { .. })), "its own");
+        written.store(true, Ordering::Release);
+        wait().expect("it is with the system");
+    }
+
+    #[test]
+    fn a_send_to_who_has_left_fails_at_once() {
+        let inbox = Inbox::default();
+        let [taken, written] = [false; 2].map(AtomicBool::new);
+        inbox.peer_gone(1, Error::PeerClosed { rank: 1 });
+        let mut wait = Wait::of_rank(0, None, Duration::MAX);
+        let outcome = inbox.wait_sent(1, &mut wait, &String::new, &taken, &written);
+        assert!(matches!(outcome, Err(Error::PeerClosed { rank: 1 })), "{outcome:?}");
     }
 }

@@ -225,7 +225,7 @@ impl TcpBootstrapBuilder {
         // The thread keeps the deadline, and its error says more; this one is for a thread that does not get to run.
         let mut patience = Wait::quiet(deadline + Duration::from_secs(2));
         let what = || "the job".to_owned();
-        if bootstrap.member.inbox.wait_until(None, &mut patience, &what, || shared.is_formed())? {
+        if bootstrap.member.inbox.wait_until(&mut patience, &what, || shared.is_formed())? {
             Ok(bootstrap)
         } else {
             Err(Error::Timeout {

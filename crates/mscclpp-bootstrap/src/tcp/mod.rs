@@ -18,7 +18,7 @@ mod socket;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ use crate::collective::Carrier;
 use crate::inbox::{Channel, Stream, Wait};
 use crate::member::{Member, calls_of_members};
 use crate::tcp::ending::LINGER;
-use crate::tcp::shared::{Command, Shared};
+use crate::tcp::shared::{Command, Sent, Shared};
 use crate::{Bootstrap, Env, Error, FailureHook, LOG, Result, UniqueId};
 
 /// How long a receive relies on the tree for news of its peer, before it opens a connection to see for itself. Most
@@ -142,15 +142,15 @@ impl Bootstrap for TcpBootstrap {
             self.post(peer, Channel::User, tag.into(), bytes.to_vec());
             return Ok(());
         }
-        let written = Arc::new(AtomicBool::new(false));
+        let [taken, written] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         self.shared.command(Command::Send {
             stream: Stream { peer, channel: Channel::User, tag: tag.into() },
             bytes: bytes.to_vec(),
-            written: Some(Arc::clone(&written)),
+            sent: Some(Sent { taken: Arc::clone(&taken), written: Arc::clone(&written) }),
         });
         let what = || format!("rank {peer}: send of {} bytes, tag {tag}", bytes.len());
         let mut wait = self.member.wait_for(None);
-        inbox.wait_until(Some(peer), &mut wait, &what, || written.load(Ordering::Acquire)).map(drop)
+        inbox.wait_sent(peer, &mut wait, &what, &taken, &written)
     }
 }
 
@@ -163,11 +163,7 @@ impl Carrier for TcpBootstrap {
         if peer == self.member.rank {
             self.member.inbox.deliver(Stream { peer, channel, tag }, bytes);
         } else {
-            self.shared.command(Command::Send {
-                stream: Stream { peer, channel, tag },
-                bytes,
-                written: None,
-            });
+            self.shared.command(Command::Send { stream: Stream { peer, channel, tag }, bytes, sent: None });
         }
     }
 
@@ -199,8 +195,7 @@ impl Carrier for TcpBootstrap {
         // The thread passes it on to the others before it makes it known here.
         let mut wait = Wait::quiet(Instant::now() + ABORT_LIMIT);
         let what = || "the end of the job".to_owned();
-        if let Ok(false) = self.member.inbox.wait_until(None, &mut wait, &what, || self.shared.is_finished())
-        {
+        if let Ok(false) = self.member.inbox.wait_until(&mut wait, &what, || self.shared.is_finished()) {
             self.member.inbox.fail(error);
         }
     }

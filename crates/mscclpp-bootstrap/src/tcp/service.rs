@@ -365,7 +365,13 @@ impl Service {
         let shared = Arc::clone(&self.shared);
         for command in shared.commands().take() {
             match command {
-                Command::Send { stream, bytes, written } => self.send(stream, &bytes, written),
+                Command::Send { stream, bytes, sent } => {
+                    let written = sent.map(|sent| {
+                        self.shared.inbox.begin_send(stream.peer, &sent.taken);
+                        sent.written
+                    });
+                    self.send(stream, &bytes, written);
+                }
                 Command::Open { peer } => self.open(peer),
                 Command::Fail(error) => self.fail(&error, None),
                 Command::Close => self.close(),

@@ -14,14 +14,22 @@ use crate::{Error, Result};
 
 /// What a caller wants of the thread.
 pub(crate) enum Command {
-    /// Send a message; `written` is set when it is with the system.
-    Send { stream: Stream, bytes: Vec<u8>, written: Option<Written> },
+    /// Send a message.
+    Send { stream: Stream, bytes: Vec<u8>, sent: Option<Sent> },
     /// See that there is a connection to a peer, so that its end is noticed.
     Open { peer: usize },
     /// Fail the job.
     Fail(Error),
     /// Say goodbye and end.
     Close,
+}
+
+/// How far a message is that a caller waits for.
+pub(crate) struct Sent {
+    /// Set when the thread looks after it: see [`Inbox::begin_send`].
+    pub(crate) taken: Arc<AtomicBool>,
+    /// Set when it is with the system.
+    pub(crate) written: Written,
 }
 
 /// What a rank's callers and its thread share.

@@ -64,7 +64,7 @@ fn start(service: Service) -> (Arc<Shared>, JoinHandle<()>) {
 fn await_forming((shared, _): &(Arc<Shared>, JoinHandle<()>)) {
     let formed = {
         let mut wait = Wait::quiet(Instant::now() + PATIENCE);
-        shared.inbox.wait_until(None, &mut wait, &String::new, || shared.is_formed())
+        shared.inbox.wait_until(&mut wait, &String::new, || shared.is_formed())
     };
     assert!(formed.unwrap());
 }
@@ -150,7 +150,7 @@ fn a_silent_stranger_does_not_keep_two_ranks_apart() {
     let stream = |peer| Stream { peer, channel: Channel::User, tag: 7 };
     for (from, to) in [(2, 1), (1, 2)] {
         let bytes = b"hello".to_vec();
-        ranks[from - 1].0.command(Command::Send { stream: stream(to), bytes, written: None });
+        ranks[from - 1].0.command(Command::Send { stream: stream(to), bytes, sent: None });
         let mut wait = Wait::quiet(Instant::now() + PATIENCE);
         let came = ranks[to - 1].0.inbox.take(stream(from), &mut wait, &String::new);
         assert_eq!(came.unwrap().as_deref(), Some(&b"hello"[..]));

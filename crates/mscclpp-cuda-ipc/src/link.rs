@@ -234,18 +234,61 @@ impl Queue for IpcQueue {
     }
 }
 
+/// Waits until all is complete that was submitted to `stream`, or says why it is not.
+fn drain(stream: &Stream) -> std::result::Result<(), String> {
+    // Not by synchronising: on the default stream, what has failed of the user's kernels is for the user.
+    match stream.query_timeout(DRAIN_TIMEOUT) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(format!("it takes longer than {DRAIN_TIMEOUT:?}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 impl Drop for IpcQueue {
     fn drop(&mut self) {
         if self.complete == self.operations {
             return;
         }
-        if let Err(error) = self.stream.synchronize_timeout(DRAIN_TIMEOUT) {
-            tracing::error!(
-                target: "mscclpp::conn", %error, peer = %self.monitor.label(),
-                "copies of a dropped connection did not finish; their memory is kept for ever"
-            );
-            std::mem::forget(std::mem::take(&mut self.routes));
-            std::mem::forget(std::mem::take(&mut self.released));
+        let Err(error) = drain(&self.stream) else { return };
+        tracing::error!(
+            target: "mscclpp::conn", error, peer = %self.monitor.label(),
+            "copies of a dropped connection did not finish; their memory is kept for ever"
+        );
+        std::mem::forget(std::mem::take(&mut self.routes));
+        std::mem::forget(std::mem::take(&mut self.released));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mscclpp_gpu::{KernelArgs, KernelObject, KernelSource, LaunchConfig, Module, Platform};
+
+    use super::*;
+
+    /// An object through which waits have failed.
+    struct Lost;
+
+    impl KernelObject for Lost {
+        fn may_have_failed(&self) -> bool {
+            true
         }
+
+        fn check(&self) -> mscclpp_gpu::Result<()> {
+            Err(mscclpp_gpu::Error::InvalidArgument("lost rank 2".to_owned()))
+        }
+    }
+
+    #[test]
+    fn a_queue_that_is_dropped_leaves_the_failures_of_the_default_stream_to_its_user() {
+        let gpu = Platform::Host.gpu(0).unwrap();
+        let stream = gpu.default_stream().unwrap();
+        let source = KernelSource::new("nothing.cu", "extern \"C\" __global__ void nothing() {}");
+        let kernel = Module::load(&gpu, &source).unwrap().kernel("nothing").unwrap();
+        let args = KernelArgs::new().with_owner(Arc::new(Lost));
+        // SAFETY: the kernel has no arguments.
+        unsafe { kernel.launch(&stream, LaunchConfig::linear(1, 1), &args) }.unwrap();
+        drain(&stream).unwrap();
+        let told = stream.synchronize();
+        assert!(matches!(&told, Err(error) if error.to_string().contains("lost rank 2")), "{told:?}");
     }
 }

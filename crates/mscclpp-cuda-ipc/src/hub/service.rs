@@ -9,6 +9,7 @@ use std::{
 
 use mscclpp_core::LinkMonitor;
 use mscclpp_net::event_loop::{ACCEPT_PAUSE, EventLoop, Interest, Listener, Ready};
+use mscclpp_net::waiting::Repeated;
 use mscclpp_net::{Report, SystemError};
 use rustix::io::Errno;
 
@@ -28,6 +29,8 @@ const FAILED: u8 = b'F';
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// How many connections without a request may be open; further ones wait at the listener.
 const MAX_ACCEPTED: usize = 1024;
+/// How many connections are accepted before other sockets have their turn again.
+const ACCEPTED_AT_ONCE: usize = 64;
 
 pub(super) struct Service {
     shared: Arc<Shared>,
@@ -37,6 +40,7 @@ pub(super) struct Service {
     accepted: BTreeMap<u64, Accepted>,
     inbound: HashMap<u64, Inbound>,
     outbound: HashMap<u64, Outbound>,
+    turned_away: Repeated,
 }
 
 /// A connection whose request has not come yet.
@@ -70,6 +74,7 @@ impl Service {
             accepted: BTreeMap::new(),
             inbound: HashMap::new(),
             outbound: HashMap::new(),
+            turned_away: Repeated::default(),
         })
     }
 
@@ -207,10 +212,19 @@ impl Service {
     }
 
     fn accept(&mut self, now: Instant) {
-        while self.accepted.len() < MAX_ACCEPTED {
+        // Bounded, so that other connections have their turn in between.
+        for _ in 0..ACCEPTED_AT_ONCE {
+            if self.accepted.len() >= MAX_ACCEPTED {
+                self.listener.resume_at = Some(now + ACCEPT_PAUSE);
+                return;
+            }
             let Some(socket) = self.listener.accept(now, socket::accept) else { return };
             if let Err((theirs, _)) = socket::user_fits(&socket) {
-                tracing::warn!(target: "mscclpp::conn", user = theirs, "turned away a process of another user");
+                if let Some(times) = self.turned_away.another(now) {
+                    tracing::warn!(
+                        target: "mscclpp::conn", user = theirs, "turned away a process of another user{times}"
+                    );
+                }
                 socket::answer(&socket, &Reply::encode(Err(Refusal::User)), None);
                 continue;
             }
@@ -223,6 +237,29 @@ impl Service {
                 }
             }
         }
-        self.listener.resume_at = Some(now + ACCEPT_PAUSE);
+        self.listener.resume_at = Some(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mscclpp_net::event_loop::Commands;
+
+    use super::*;
+
+    #[test]
+    fn who_connects_again_and_again_does_not_keep_the_thread_from_others() {
+        let address = format!("mscclpp-test-{}", std::process::id());
+        let listener = socket::listener(&address).unwrap();
+        let commands = Arc::new(Commands::new().unwrap());
+        let shared = Shared { address: address.clone(), tables: Default::default(), commands };
+        let mut service = Service::new(Arc::new(shared), listener).unwrap();
+        let peers: Vec<OwnedFd> =
+            (0..ACCEPTED_AT_ONCE + 1).map(|_| socket::connect_to(&address).unwrap()).collect();
+        let now = Instant::now();
+        service.accept(now);
+        assert_eq!((service.accepted.len(), service.listener.resume_at), (ACCEPTED_AT_ONCE, Some(now)));
+        service.accept(now);
+        assert_eq!((service.accepted.len(), service.listener.resume_at), (peers.len(), None));
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use mscclpp_core::Report;
 
 use crate::{
-    Error, FifoPosition, ProxyService,
+    FifoPosition, ProxyService,
     state::ServiceState,
     stats::{ConnectionStats, SemaphoreState, ServiceStats},
 };
@@ -27,23 +27,19 @@ impl ProxyService {
     /// ```
     #[must_use]
     pub fn dump(&self) -> String {
-        self.state.dump(self.health().err())
-    }
-}
-
-impl ServiceState {
-    pub(crate) fn dump(&self, error: Option<Error>) -> String {
-        let stats = self.stats(error);
-        let states = self.semaphore_states();
+        let stats = self.stats();
+        let states = self.proxy.here().map_or_else(|_| Ok(Vec::new()), |()| self.state.semaphore_states());
         let mut text = String::new();
         // Writing to a string does not fail.
-        let _ = self.write(&mut text, &stats, states.as_deref().unwrap_or_default());
+        let _ = self.state.write(&mut text, &stats, states.as_deref().unwrap_or_default());
         if let Err(error) = states {
             let _ = writeln!(text, "  the device does not answer: {}", Report(&error));
         }
         text
     }
+}
 
+impl ServiceState {
     fn write(&self, out: &mut String, stats: &ServiceStats, states: &[SemaphoreState]) -> std::fmt::Result {
         let depth = stats.queue_depth.map_or("?".to_owned(), |depth| depth.to_string());
         let error = stats.last_error.as_ref().map_or("none".to_owned(), |error| Report(error).to_string());

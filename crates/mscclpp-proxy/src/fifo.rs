@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, KernelObject, Owner, PinnedBuffer};
+use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, KernelObject, Owner, PinnedBuffer, fork::Origin};
 
 use crate::{
     Error, FifoHandle, FifoPosition, ProxyTrigger, Result,
@@ -53,6 +53,8 @@ struct Memories {
     /// The head, the cached tail, and the word that says whether a thread looks at the tail. Each has its own line.
     device: DeviceBuffer,
     size: u64,
+    /// In a forked child, the memories are not touched: their pages are the parent's, or are not there.
+    origin: Origin,
     /// Why it was aborted, if that was said.
     failure: OnceLock<Error>,
 }
@@ -63,8 +65,7 @@ const ABORTED: u64 = 2;
 
 impl KernelObject for Memories {
     fn peers(&self) -> Vec<String> {
-        let waiting = self.ring().front(self.tail().raw()).is_some();
-        waiting
+        self.has_waiting()
             .then(|| format!("a proxy of {} to take what they pushed", self.device.gpu()))
             .into_iter()
             .collect()
@@ -118,7 +119,8 @@ impl Fifo {
             )));
         }
         let device = gpu.allocate(3 * LINE)?;
-        let memories = Arc::new(Memories { pinned, device, size, failure: OnceLock::new() });
+        let memories =
+            Arc::new(Memories { pinned, device, size, origin: Origin::here(), failure: OnceLock::new() });
         Ok(Self { shared: Arc::new(FifoShared { memories }), position: 0 })
     }
 
@@ -135,15 +137,17 @@ impl Fifo {
     }
 
     /// The next trigger, if there is one. Everything that the pushing thread wrote before is then visible. Does not
-    /// block.
+    /// block. In a forked child there is none.
     #[must_use]
     pub fn poll(&mut self) -> Option<ProxyTrigger> {
-        self.ring().front(self.position).map(ProxyTrigger::from_words)
+        self.memories.ring()?.front(self.position).map(ProxyTrigger::from_words)
     }
 
-    /// Takes the trigger that [`Fifo::poll`] returned, which makes room for a new one. Does not block.
+    /// Takes the trigger that [`Fifo::poll`] returned, which makes room for a new one. Does not block. Does
+    /// nothing in a forked child.
     pub fn pop(&mut self) {
-        self.ring().pop(self.position);
+        let Some(ring) = self.shared.memories.ring() else { return };
+        ring.pop(self.position);
         self.position += 1;
     }
 
@@ -164,8 +168,8 @@ impl Fifo {
 
     /// Whether a trigger after the next one has already been pushed: the next one is then about to come.
     pub(crate) fn is_pushed_beyond(&mut self) -> bool {
-        let (ring, tail) = (self.ring(), self.position);
-        (tail + 1..tail + self.size()).any(|position| ring.front(position).is_some())
+        let (ring, tail) = (self.memories.ring(), self.position);
+        ring.is_some_and(|ring| (tail + 1..tail + self.size()).any(|position| ring.front(position).is_some()))
     }
 }
 
@@ -187,7 +191,8 @@ impl FifoShared {
         self.memories.clone()
     }
 
-    /// The position of the trigger that is popped next: how many have been popped. Does not block.
+    /// The position of the trigger that is popped next: how many have been popped. Does not block. In a
+    /// forked child, 0.
     #[must_use]
     pub fn tail(&self) -> FifoPosition {
         self.memories.tail()
@@ -212,8 +217,11 @@ impl FifoShared {
         }
     }
 
-    /// Ends waiting pushes and syncs, for good. Does not block.
+    /// Ends waiting pushes and syncs, for good. Does not block. Does nothing in a forked child.
     pub fn abort(&self) {
+        if !self.memories.origin.is_here() {
+            return;
+        }
         self.status(0).store(1, Ordering::Release);
     }
 
@@ -226,7 +234,7 @@ impl FifoShared {
 
     /// Whether a trigger waits to be taken. While a proxy runs, the answer may be old at once.
     pub(crate) fn has_waiting(&self) -> bool {
-        self.ring().front(self.tail().raw()).is_some()
+        self.memories.has_waiting()
     }
 
     /// The head, in device memory.
@@ -237,15 +245,15 @@ impl FifoShared {
     fn status(&self, index: u64) -> &AtomicU32 {
         self.memories.status(index)
     }
-
-    fn ring(&self) -> Ring<'_, AtomicU64> {
-        self.memories.ring()
-    }
 }
 
 impl Memories {
     fn tail(&self) -> FifoPosition {
-        FifoPosition::from_raw(self.ring().tail.load(Ordering::Relaxed))
+        FifoPosition::from_raw(self.ring().map_or(0, |ring| ring.tail.load(Ordering::Relaxed)))
+    }
+
+    fn has_waiting(&self) -> bool {
+        self.ring().is_some_and(|ring| ring.front(self.tail().raw()).is_some())
     }
 
     fn tail_word(&self) -> DevicePtr {
@@ -262,14 +270,15 @@ impl Memories {
         unsafe { AtomicU32::from_ptr(self.status_words().add(4 * index).as_mut_ptr()) }
     }
 
-    fn ring(&self) -> Ring<'_, AtomicU64> {
+    /// Nothing in a forked child.
+    fn ring(&self) -> Option<Ring<'_, AtomicU64>> {
         // SAFETY: as for `status`; an `AtomicU64` has the layout of the word.
-        unsafe {
+        self.origin.is_here().then(|| unsafe {
             Ring {
                 slots: std::slice::from_raw_parts(self.pinned.ptr().as_mut_ptr(), self.size as usize),
                 tail: AtomicU64::from_ptr(self.tail_word().as_mut_ptr()),
             }
-        }
+        })
     }
 }
 

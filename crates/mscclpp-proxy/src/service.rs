@@ -72,7 +72,7 @@ pub trait BaseProxyService: Send + Sync {
 /// # }
 /// ```
 pub struct ProxyService {
-    proxy: Proxy<Engine>,
+    pub(crate) proxy: Proxy<Engine>,
     pub(crate) state: Arc<ServiceState>,
 }
 

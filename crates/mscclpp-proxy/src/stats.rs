@@ -99,10 +99,21 @@ pub(crate) struct SemaphoreState {
 
 impl ProxyService {
     /// What the service has done so far. Asks the device, but waits for no kernel; blocks for at most a second. Meant
-    /// for people and monitoring, not for the path of messages.
+    /// for people and monitoring, not for the path of messages. In a forked child there is nothing but the error that it is
+    /// one.
     #[must_use]
     pub fn stats(&self) -> ServiceStats {
-        self.state.stats(self.health().err())
+        match self.proxy.here() {
+            Ok(()) => self.state.stats(self.health().err()),
+            Err(forked) => ServiceStats {
+                triggers: 0,
+                total: TrafficStats::default(),
+                queue_depth: None,
+                oldest_pending_flush: None,
+                last_error: Some(forked),
+                connections: Vec::new(),
+            },
+        }
     }
 }
 

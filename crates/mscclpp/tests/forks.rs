@@ -197,6 +197,7 @@ fn every_use_in_a_child_names_the_fork() {
             ("stop_proxy", service.stop_proxy().map_err(Into::into)),
             ("start_proxy", service.start_proxy(true).map_err(Into::into)),
             ("next_memory_id", service.next_memory_id(1).map(drop).map_err(Into::into)),
+            ("stats", service.stats().last_error.map_or(Ok(()), |error| Err(error.into()))),
             ("PortChannel::check", port.check().map_err(Into::into)),
             ("Proxy::stop", proxy.stop().map_err(Into::into)),
             ("Proxy::start", proxy.start(true).map_err(Into::into)),
@@ -206,11 +207,15 @@ fn every_use_in_a_child_names_the_fork() {
             ("a new context's gpu", Context::on(platform).gpu(0).map(drop).map_err(Into::into)),
         ]);
         assert!(!service.is_running(), "it has no thread here");
+        assert!(service.stats().connections.is_empty() && service.dump().contains("is a fork of process"));
+        assert!(fifo.poll().is_none());
         // These can say nothing, and do nothing.
         let (comm, reason) = (&ranks[0].comm, "in a child");
         ranks[0].semaphores[0].abort(reason);
         ranks[0].service.abort(reason);
         ranks[0].proxy.abort(reason);
+        ranks[0].fifo.pop();
+        ranks[0].fifo.abort();
         ranks[0].connections[1].fail(mscclpp::errors::CoreError::Aborted { reason: reason.to_owned() });
         ranks[0].connections[0].tell_failure(reason);
         comm.abort(reason);

@@ -299,7 +299,7 @@ impl<H: ProxyHandler> Proxy<H> {
     }
 
     /// Whether a handler calls this: a handler must not wait for its own thread.
-    fn is_own_thread(&self) -> bool {
+    pub(crate) fn is_own_thread(&self) -> bool {
         *self.shared.thread_id.lock() == Some(thread::current().id())
     }
 

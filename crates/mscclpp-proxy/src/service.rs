@@ -74,6 +74,8 @@ pub trait BaseProxyService: Send + Sync {
 pub struct ProxyService {
     pub(crate) proxy: Proxy<Engine>,
     pub(crate) state: Arc<ServiceState>,
+    /// Held while the proxy is started or stopped, so that what `state` says of it is so.
+    start_or_stop: Mutex<()>,
 }
 
 /// Builds a [`ProxyService`].
@@ -153,7 +155,7 @@ impl ProxyServiceBuilder {
             Arc::clone(&failure),
         )?);
         let proxy = self.proxy.build_on(fifo, failure, Engine::new(state.clone()));
-        Ok(ProxyService { proxy, state })
+        Ok(ProxyService { proxy, state, start_or_stop: Mutex::default() })
     }
 }
 
@@ -282,9 +284,18 @@ impl ProxyService {
     /// As for [`Proxy::start`].
     pub fn start_proxy(&self, blocking: bool) -> Result<()> {
         self.proxy.here()?;
+        if self.proxy.is_own_thread() {
+            // It runs. Who has the lock may wait for it.
+            return self.proxy.start(blocking);
+        }
+        let _lock = self.start_or_stop.lock();
         // First: the thread may stop by itself at once.
-        self.state.set_serving(Serving::Started);
-        self.proxy.start(blocking)
+        let before = self.state.set_serving(Serving::Started);
+        let started = self.proxy.start(blocking);
+        if started.is_err() && !self.proxy.is_running() {
+            self.state.set_serving(before);
+        }
+        started
     }
 
     /// Carries out everything that was pushed before the call, and ends the thread: see [`Proxy::stop`]. A stop that
@@ -294,7 +305,13 @@ impl ProxyService {
     /// As [`ProxyService::health`]; [`Error::Timeout`] if something did not become complete within 30 s.
     pub fn stop_proxy(&self) -> Result<()> {
         self.proxy.here()?;
-        let stopped = self.proxy.stop_saying(|| self.state.stats(None).pending());
+        let stop = || self.proxy.stop_saying(|| self.state.stats(None).pending());
+        if self.proxy.is_own_thread() {
+            // It is refused, and goes on.
+            return stop();
+        }
+        let _lock = self.start_or_stop.lock();
+        let stopped = stop();
         // Also if something did not become complete.
         self.state.set_serving(Serving::Stopped);
         stopped?;

@@ -36,7 +36,7 @@ pub(crate) struct ServiceState {
 }
 
 /// Whether a service takes triggers. A service that has failed says so by itself.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Serving {
     NotStarted,
     Started,
@@ -130,8 +130,9 @@ impl ServiceState {
         self.failure.get().cloned()
     }
 
-    pub(crate) fn set_serving(&self, serving: Serving) {
-        *self.serving.lock() = serving;
+    /// Gives what it was before.
+    pub(crate) fn set_serving(&self, serving: Serving) -> Serving {
+        std::mem::replace(&mut self.serving.lock(), serving)
     }
 
     /// That triggers wait for a service that does not serve, if they do.
@@ -262,5 +263,41 @@ impl ServiceState {
         if !stored.is_ok_and(|stored| stored.iter().zip(&expected).all(|(is, asked)| is >= asked)) {
             std::mem::forget(self.words.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use mscclpp_gpu::Platform;
+
+    use super::*;
+    use crate::ProxyService;
+
+    fn service() -> ProxyService {
+        ProxyService::new(&Platform::Host.gpu(0).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_is_said_of_the_thread_is_so_when_it_is_started_and_stopped_at_once() {
+        let service = service();
+        for _ in 0..100 {
+            thread::scope(|scope| {
+                let start = scope.spawn(|| service.start_proxy(false));
+                service.stop_proxy().unwrap();
+                start.join().unwrap().unwrap();
+            });
+            let is_started = *service.state.serving.lock() == Serving::Started;
+            assert_eq!(is_started, service.is_running());
+        }
+    }
+
+    #[test]
+    fn a_start_that_fails_is_none() {
+        let service = service();
+        service.abort("enough");
+        service.start_proxy(true).unwrap_err();
+        assert_eq!(*service.state.serving.lock(), Serving::NotStarted);
     }
 }

@@ -195,7 +195,8 @@ impl ServiceState {
             .map(|((id, entry), values)| SemaphoreState {
                 id,
                 connection: entry.connection,
-                arrived: values[0] + values[1],
+                // Of which one the peer writes, and may write anything.
+                arrived: values[0].wrapping_add(values[1]),
                 expected: values[2],
             })
             .collect())

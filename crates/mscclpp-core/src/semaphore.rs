@@ -127,13 +127,14 @@ impl Semaphore {
                 problem: format!("its token is at {token:?}, which is not 8-byte aligned"),
             });
         }
+        // First, as it may fail: the stub can then be tried again.
+        let status = connection.context().status_words(connection.local_gpu())?;
         if !block.take() {
             return Err(Error::InvalidArgument(format!(
                 "the local stub has made a semaphore of the connection to {} already; clone that, or make another stub",
                 connection.label()
             )));
         }
-        let status = connection.context().status_words(connection.local_gpu())?;
         let waits = Arc::new(Waits::new(status, connection.monitor().clone()));
         let inner = OfProcess::new(Arc::new(Inner {
             remote_region,

@@ -48,8 +48,8 @@ struct State {
 
 struct RetiredQueue {
     number: u64,
-    /// Only that thread drops it. It may be the last owner of a device's memory. Freeing that may wait for kernels, which may
-    /// wait for the other threads that look here.
+    /// That thread drops it, or whoever drops the connection ([`Retired::clear`]). No other does: it may be the last owner of a
+    /// device's memory, and freeing that may wait for kernels, which may wait for the other threads that look here.
     queue: Box<dyn Queue>,
     ticket: u64,
     has_landed: bool,

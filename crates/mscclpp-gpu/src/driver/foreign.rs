@@ -153,6 +153,7 @@ mod tests {
 
     #[derive(Default)]
     struct Theirs {
+        is_capturing: AtomicBool,
         in_use: InUse<Recorded>,
         is_reached: Arc<AtomicBool>,
     }
@@ -171,7 +172,7 @@ mod tests {
             0
         }
         fn is_capturing(&self) -> Result<bool> {
-            Ok(false)
+            Ok(self.is_capturing.load(Ordering::Relaxed))
         }
         fn may_be_captured(&self) -> bool {
             false
@@ -219,6 +220,15 @@ mod tests {
         assert_eq!(kept(), [0, 1], "the event was recorded behind the first alone");
         left_behind.release_unknown(left_behind.unknown());
         assert_eq!(kept(), [0, 0], "the device was waited for");
+    }
+
+    #[test]
+    fn a_stream_that_is_captured_is_not_asked_whether_it_is_idle() {
+        let stream = Theirs::default();
+        stream.in_use.add(&stream, &[Arc::new(Kept(())) as Owner]);
+        stream.is_capturing.store(true, Ordering::Relaxed);
+        stream.in_use.sweep(&stream);
+        assert_eq!(stream.in_use.last_launch(), 1, "it may still run");
     }
 
     /// An object through which waits have failed.

@@ -136,7 +136,8 @@ impl<E: EventBackend> InUse<E> {
     /// Drops everything, if `stream`, whose this is, is idle. Makes no call of the driver if nothing is kept.
     pub(crate) fn sweep(&self, stream: &impl DriverStream<Event = E>) {
         let launches = self.last_launch();
-        if launches > 0 && stream.is_idle() {
+        // To ask whether the default stream is idle would break the capture of a stream that synchronises with it.
+        if launches > 0 && stream.is_capturing().is_ok_and(|capturing| !capturing) && stream.is_idle() {
             self.release(launches);
         }
     }

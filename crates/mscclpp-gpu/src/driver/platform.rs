@@ -80,6 +80,8 @@ pub(super) fn device<D: Api>(id: usize) -> Result<&'static Device<D>> {
     }
     let device: &'static Device<D> = Box::leak(Box::new(Device::open(driver()?, id)?));
     devices.push(device);
+    // What it drops may be users' objects, which may ask for devices.
+    drop(devices);
     device.warm_up();
     Ok(device)
 }

@@ -143,6 +143,8 @@ impl<A: Abort + ?Sized> Abort for &A {
 /// How long kernels have to end after an abort, which their waits see within about a millisecond, or later on a busy machine.
 /// Also how long others have, at least, to carry out what kernels asked them for that ended shortly before the limit.
 const AFTER_ABORT: Duration = Duration::from_secs(5);
+/// Longer limits are cut to this, so that they can be added to the time.
+const A_YEAR: Duration = Duration::from_secs(86_400 * 365);
 /// How many peers a message names.
 const NAMED: usize = 8;
 /// What may be wrong with them.
@@ -160,7 +162,7 @@ pub(crate) fn synchronize_or_abort<A: Abort + ?Sized>(
     let start = Instant::now();
     let (operation, after) = match stream.poll_until_complete(limit) {
         // Kernels that ended at the last moment leave a little to do.
-        Ok(()) if what.settle(start + limit.max(start.elapsed() + AFTER_ABORT)) => {
+        Ok(()) if what.settle(start + limit.min(A_YEAR).max(start.elapsed() + AFTER_ABORT)) => {
             let (told, kept) = (what.check(), stream.check_failed());
             told?;
             return Ok(kept?);

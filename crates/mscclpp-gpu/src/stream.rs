@@ -83,8 +83,9 @@ impl Stream {
     /// As [`Stream::synchronize`];
     /// [`Error::Timeout`](crate::Error::Timeout), in which case the work goes on and the call can be repeated. It names the peers for
     /// which kernels wait through the objects that their launches were given ([`KernelArgs`](crate::KernelArgs)); if the device does not
-    /// tell, as of bounded waits, those for which they may wait. Asking the device takes a second at most. These objects live
-    /// as long as the work, so this error may be returned, even from `main`, and leaves nothing invalid behind.
+    /// tell, as of bounded waits, those for which they may wait. Asking the device takes a second at most, ten if it is
+    /// simulated. These objects live as long as the work, so this error may be returned, even from `main`, and leaves nothing
+    /// invalid behind.
     pub fn synchronize_timeout(&self, timeout: Duration) -> Result<()> {
         self.complete_within(timeout)?;
         self.check_failed()

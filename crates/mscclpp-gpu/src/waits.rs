@@ -47,8 +47,8 @@ impl KernelWait {
     }
 }
 
-/// For whom kernels of `gpu` wait now, each once; empty if nothing tells. Asks the device if there are counts, for at most a
-/// second, and waits for no kernel.
+/// For whom kernels of `gpu` wait now, each once; empty if nothing tells. Asks the device if there are counts, for as
+/// long as [`Probe::read`], and waits for no kernel.
 pub(crate) fn waited_for(gpu: &Gpu, waits: Vec<KernelWait>) -> Vec<String> {
     let mut certain: Vec<String> = Vec::new();
     let mut counted: Vec<(String, Counts)> = Vec::new();

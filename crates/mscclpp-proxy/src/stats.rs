@@ -98,9 +98,9 @@ pub(crate) struct SemaphoreState {
 }
 
 impl ProxyService {
-    /// What the service has done so far. Asks the device, but waits for no kernel; blocks for at most a second. Meant
-    /// for people and monitoring, not for the path of messages. In a forked child there is nothing but the error that it is
-    /// one.
+    /// What the service has done so far. Asks the device, but waits for no kernel; blocks for at most a second, or ten if the
+    /// device is simulated. Meant for people and monitoring, not for the path of messages. In a forked child there is nothing
+    /// but the error that it is one.
     #[must_use]
     pub fn stats(&self) -> ServiceStats {
         match self.proxy.here() {

@@ -200,7 +200,7 @@ fn wait_for(py: Python<'_>, stream: Stream, limit: Duration, given: Option<Given
         outcome => outcome.map(drop),
     })?;
     let Some(given) = given else {
-        // Asking for whom they wait takes a second at most.
+        // Asking for whom they wait takes a second at most, ten if it is simulated.
         let done = py.detach(|| stream.synchronize_timeout(left()));
         return done.map_err(|error| waiting::with_total(error.into(), None, limit)).or_raise();
     };

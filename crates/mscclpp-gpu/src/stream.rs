@@ -61,8 +61,9 @@ impl Stream {
     /// A wait of a kernel that fails makes the kernel's call return false, and the work goes on. If it was a wait through an
     /// object that the launch keeps ([`KernelArgs`](crate::KernelArgs)), that is an error here, once: the next call succeeds,
     /// unless an object that has failed for good was given to another launch meanwhile. It covers launches, and those of
-    /// graphs, since the last call, also if they were complete long before. Nothing is known of objects whose handles the
-    /// kernels got as plain values. To learn of them, ask the semaphore or channel ([`Abort::check`](crate::Abort::check)).
+    /// graphs, since the last call, also if they were complete long before. Of objects that have failed since then, the first 64
+    /// are asked. Nothing is known of objects whose handles the kernels got as plain values. To learn of them, ask the semaphore
+    /// or channel ([`Abort::check`](crate::Abort::check)).
     ///
     /// # Errors
     /// The first error of the work. If that is complete: [`Error::Wait`](crate::Error::Wait), with what the object says that

@@ -29,7 +29,9 @@ impl Service {
             return Some(refused);
         }
         let complete = Rejection::Complete { n_ranks: self.plan.n_ranks as u32 };
-        let rejection = if duplicate || comes_again { complete } else { refused.rejection };
+        // Another job by its launcher's name is told so, whoever comes.
+        let is_next_job = comes_again && refused.fatal.is_some();
+        let rejection = if duplicate || is_next_job { complete } else { refused.rejection };
         Some(Refused { rejection, fatal: None })
     }
 

@@ -75,7 +75,7 @@ impl KernelObject for Inner {
         let arrived = [INBOUND, INBOUND_BY_LINK].map(|word| self.block.word(word));
         let (claimed, owner) = (self.block.word(EXPECTED), Arc::new(self.block.clone()));
         // SAFETY: words of the block, which keeps their memory; kernels of that device use them.
-        vec![unsafe { KernelWait::counted(self.connection.label(), gpu.clone(), claimed, arrived, owner) }]
+        vec![unsafe { KernelWait::counted(self.connection.label(), gpu, claimed, arrived, owner) }]
     }
 
     fn may_have_failed(&self) -> bool {

@@ -1,80 +1,6 @@
-//! Arguments of kernels: plain values, and objects that a launch keeps alive.
+use std::sync::Arc;
 
-use std::{fmt, sync::Arc};
-
-use crate::{DeviceBuffer, DevicePtr, KernelParam, KernelWait, PinnedBuffer, PinnedWord, Result, failed};
-
-/// An object that launches keep alive, or a part of it. The stream asks it what became of the waits of kernels through it.
-pub trait KernelObject: Send + Sync {
-    /// For whom kernels may wait through this object, under the names that messages use: `"rank 2"`. By default nobody.
-    fn peers(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// The waits of kernels through this object, as far as something tells whether they wait. Time-outs name those that
-    /// do, and only if there are none, all [`KernelObject::peers`]. Called when time has run out.
-    fn waits(&self) -> Vec<KernelWait> {
-        Vec::new()
-    }
-
-    /// Whether [`KernelObject::check`] may have something to tell. Called when a launch is complete that was given the
-    /// object, with locks held: it must neither block nor call a driver. By default there is nothing.
-    fn may_have_failed(&self) -> bool {
-        false
-    }
-
-    /// Checks that the waits of complete kernels got what they waited for. Called by the next synchronize of the stream.
-    ///
-    /// # Errors
-    /// Why a wait ended early, as [`Error::Wait`](crate::Error::Wait): a lost peer, an abort, or a bound that was reached.
-    fn check(&self) -> Result<()> {
-        Ok(())
-    }
-}
-
-impl fmt::Debug for dyn KernelObject {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KernelObject").field("peers", &self.peers()).finish()
-    }
-}
-
-/// Keeps an object alive: a counted reference to it, or to its parts.
-pub type Owner = Arc<dyn KernelObject>;
-
-/// The peers of all its objects, each once.
-impl KernelObject for Vec<Owner> {
-    fn peers(&self) -> Vec<String> {
-        peers_of(self)
-    }
-
-    fn waits(&self) -> Vec<KernelWait> {
-        self.iter().flat_map(|owner| owner.waits()).collect()
-    }
-
-    fn may_have_failed(&self) -> bool {
-        self.iter().any(|owner| owner.may_have_failed())
-    }
-
-    fn check(&self) -> Result<()> {
-        failed::check_all(self)
-    }
-}
-
-/// An object that is kept without being an argument: no peer is known for which kernels wait through it.
-pub(crate) struct Kept<T>(pub(crate) T);
-
-impl<T: Send + Sync> KernelObject for Kept<T> {}
-
-/// The peers of all, each once.
-pub(crate) fn peers_of(owners: &[Owner]) -> Vec<String> {
-    let mut peers = Vec::new();
-    for peer in owners.iter().flat_map(|owner| owner.peers()) {
-        if !peers.contains(&peer) {
-            peers.push(peer);
-        }
-    }
-    peers
-}
+use crate::{KernelParam, Owner, Result};
 
 /// An argument of a kernel, for [`KernelArgs::with`](crate::KernelArgs::with).
 ///
@@ -129,32 +55,6 @@ impl<T: KernelParam> KernelArgument for T {
 
     fn owner(&self) -> Option<Owner> {
         None
-    }
-}
-
-/// The kernel gets the address of its first byte.
-impl KernelArgument for &DeviceBuffer {
-    type Param = DevicePtr;
-
-    fn param(&self) -> Result<DevicePtr> {
-        Ok(self.ptr())
-    }
-
-    fn owner(&self) -> Option<Owner> {
-        Some(DeviceBuffer::owner(self))
-    }
-}
-
-/// The kernel gets the address of its first byte.
-impl<W: PinnedWord> KernelArgument for &PinnedBuffer<W> {
-    type Param = DevicePtr;
-
-    fn param(&self) -> Result<DevicePtr> {
-        Ok(self.ptr())
-    }
-
-    fn owner(&self) -> Option<Owner> {
-        Some(PinnedBuffer::owner(self))
     }
 }
 

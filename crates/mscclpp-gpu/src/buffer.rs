@@ -8,7 +8,8 @@ use std::{
 };
 
 use crate::{
-    DevicePtr, Error, Gpu, KernelObject, KernelParam, Owner, Result, backend::MemoryBackend, fork::OfProcess,
+    DevicePtr, Error, ExportHandle, Gpu, KernelArgument, KernelObject, KernelParam, Owner, Result,
+    backend::MemoryBackend, fork::OfProcess,
 };
 
 /// Device memory that can be exported to other processes. Clones share it; it is freed with the last one.
@@ -125,6 +126,55 @@ impl DeviceBuffer {
     }
 }
 
+impl Gpu {
+    /// Allocates `bytes` of zeroed device memory that can be exported to other processes.
+    ///
+    /// `bytes` must be at least 1; the driver rounds up to its granularity (2 MiB on today's NVIDIA GPUs).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for 0 bytes; [`Error::Driver`] or [`Error::System`] if memory is short.
+    pub fn allocate(&self, bytes: u64) -> Result<DeviceBuffer> {
+        if bytes == 0 {
+            return Err(Error::InvalidArgument("a device buffer needs at least one byte".to_owned()));
+        }
+        Ok(DeviceBuffer::new(self.clone(), self.backend()?.allocate(bytes)?, bytes))
+    }
+
+    /// Allocates `bytes` of zeroed page-locked host memory, as words of 8 bytes. This device's kernels can access it
+    /// too.
+    ///
+    /// On CUDA, memory that is dropped is kept for reuse, because freeing it in the driver would wait for all running
+    /// kernels.
+    ///
+    /// # Errors
+    /// As for [`Gpu::allocate`]; the message names `ulimit -l` if the limit on locked memory is the cause.
+    pub fn allocate_pinned(&self, bytes: u64) -> Result<PinnedBuffer> {
+        self.allocate_pinned_words(bytes)
+    }
+
+    /// Like [`Gpu::allocate_pinned`], as words of type `W`: `AtomicU32` or `AtomicU64`.
+    ///
+    /// # Errors
+    /// As for [`Gpu::allocate_pinned`].
+    pub fn allocate_pinned_words<W: PinnedWord>(&self, bytes: u64) -> Result<PinnedBuffer<W>> {
+        if bytes == 0 {
+            return Err(Error::InvalidArgument("a pinned buffer needs at least one byte".to_owned()));
+        }
+        Ok(PinnedBuffer::new(self.clone(), self.backend()?.allocate_pinned(bytes)?, bytes))
+    }
+
+    /// Maps memory that another process exported. It becomes readable and writable from this device.
+    ///
+    /// `allocation_size` is the one in [`MemoryExport`]. This does not work for memory of this process: legacy handles
+    /// cannot be opened by the process that made them.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] or [`Error::System`] if the handle is stale, or if the device cannot reach the memory.
+    pub fn import(&self, handle: &ExportHandle, allocation_size: u64) -> Result<ImportedMemory> {
+        Ok(ImportedMemory::new(self.backend()?.import(handle, allocation_size)?))
+    }
+}
+
 impl fmt::Debug for DeviceBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceBuffer")
@@ -215,6 +265,32 @@ impl<W: PinnedWord> Clone for PinnedBuffer<W> {
 impl<W: PinnedWord> fmt::Debug for PinnedBuffer<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PinnedBuffer").field("ptr", &self.ptr()).field("len", &self.len()).finish()
+    }
+}
+
+/// The kernel gets the address of its first byte.
+impl KernelArgument for &DeviceBuffer {
+    type Param = DevicePtr;
+
+    fn param(&self) -> Result<DevicePtr> {
+        Ok(self.ptr())
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        Some(DeviceBuffer::owner(self))
+    }
+}
+
+/// The kernel gets the address of its first byte.
+impl<W: PinnedWord> KernelArgument for &PinnedBuffer<W> {
+    type Param = DevicePtr;
+
+    fn param(&self) -> Result<DevicePtr> {
+        Ok(self.ptr())
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        Some(PinnedBuffer::owner(self))
     }
 }
 

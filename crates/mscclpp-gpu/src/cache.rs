@@ -24,7 +24,7 @@ use rustix::{
 };
 use sha2::{Digest, Sha256};
 
-use crate::{Error, KernelSource, Result, env, host};
+use crate::{Error, KernelSource, Result, env};
 
 /// Names an entry.
 pub(crate) struct Entry {
@@ -144,18 +144,7 @@ pub fn store_ptx(folder: &Path, source: &KernelSource<'_>, capability: u32, ptx:
     store(folder, &beforehand(source, capability), ptx.as_bytes())
 }
 
-/// Compiles `source` for the Host platform and puts the result into a cache of compiled kernels. Where it is used,
-/// `MSCCLPP_CACHE_DIR` names that folder; [`Module::load`](crate::Module::load) then finds the result and needs no C++
-/// compiler. The other machine needs the same kind of processor and a C library at least as new as the one here. Returns
-/// the file's path. Blocks for some seconds while it compiles, unless the result is in this machine's cache.
-///
-/// # Errors
-/// [`Error::Compile`], [`Error::NoCompiler`]; [`Error::Cache`] if others may write to the folder; [`Error::System`].
-pub fn store_for_host(folder: &Path, source: &KernelSource<'_>) -> Result<PathBuf> {
-    store(folder, &host::beforehand(source), &host::compile(source)?)
-}
-
-fn store(folder: &Path, entry: &Entry, bytes: &[u8]) -> Result<PathBuf> {
+pub(crate) fn store(folder: &Path, entry: &Entry, bytes: &[u8]) -> Result<PathBuf> {
     make_folder(folder).map_err(|e| Error::system(format!("making {}", folder.display()), e))?;
     check(folder)?;
     let path = folder.join(&entry.file);

@@ -4,7 +4,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Error, Result, backend::EventBackend, fork::OfProcess};
+use crate::{Error, Gpu, Result, backend::EventBackend, fork::OfProcess};
 
 /// A point in a stream. Clones are the same event.
 #[derive(Clone)]
@@ -13,7 +13,7 @@ pub struct Event {
 }
 
 impl Event {
-    pub(crate) fn new(backend: Arc<dyn EventBackend>) -> Self {
+    fn new(backend: Arc<dyn EventBackend>) -> Self {
         Self { backend: OfProcess::new(backend) }
     }
 
@@ -45,6 +45,16 @@ impl Event {
     /// [`Error::Driver`] or [`Error::InvalidArgument`] if they are not.
     pub fn elapsed_ms(&self, start: &Event) -> Result<f32> {
         self.backend()?.elapsed_ms(&**start.backend()?)
+    }
+}
+
+impl Gpu {
+    /// Makes an event. Events made `with_timing` can be given to [`Event::elapsed_ms`].
+    ///
+    /// # Errors
+    /// [`Error::Driver`] or [`Error::System`].
+    pub fn event(&self, with_timing: bool) -> Result<Event> {
+        Ok(Event::new(self.backend()?.create_event(with_timing)?))
     }
 }
 

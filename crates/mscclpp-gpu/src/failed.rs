@@ -7,7 +7,7 @@
 
 use parking_lot::Mutex;
 
-use crate::{Owner, Result, argument};
+use crate::{Owner, object::peers_of};
 
 /// How many objects are kept: a program that never synchronises may go on launching with what has failed.
 const MOST: usize = 64;
@@ -40,14 +40,9 @@ pub(crate) fn note_all(owners: &[Owner], device: &Mutex<Failed>) {
 /// A stream was dropped that has not told of these. They are not asked: what is told once is for who synchronises the device.
 pub(crate) fn log_untold(failed: &[Owner]) {
     if !failed.is_empty() {
-        let peers = argument::peers_of(failed).join(", ");
+        let peers = peers_of(failed).join(", ");
         tracing::warn!(
             target: "mscclpp::gpu", peers, "a stream was dropped that was not synchronised after waits of kernels had failed"
         );
     }
-}
-
-/// Asks each of them, so that all is told that is told once. The first error.
-pub(crate) fn check_all(owners: &[Owner]) -> Result<()> {
-    owners.iter().map(|owner| owner.check()).fold(Ok(()), Result::and)
 }

@@ -1,9 +1,8 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    DeviceBuffer, DevicePtr, DmaBuf, Error, Event, GpuDirect, GpuProperties, ImportedMemory, MemoryExport,
-    MemoryInfo, PeerAccess, PinnedBuffer, PinnedWord, Platform, Result, Stream, backend::DeviceBackend,
-    failed, fork::OfProcess, memory::ExportHandle,
+    DevicePtr, DmaBuf, Error, GpuDirect, GpuProperties, MemoryExport, MemoryInfo, PeerAccess, Platform,
+    Result, backend::DeviceBackend, fork, fork::OfProcess, object::check_all,
 };
 
 /// A device: a GPU, or one that the Host platform simulates.
@@ -113,67 +112,6 @@ impl Gpu {
         unsafe { self.backend()?.enable_access(owner.properties(), ptr, len) }
     }
 
-    /// Allocates `bytes` of zeroed device memory that can be exported to other processes.
-    ///
-    /// `bytes` must be at least 1; the driver rounds up to its granularity (2 MiB on today's NVIDIA GPUs).
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for 0 bytes; [`Error::Driver`] or [`Error::System`] if memory is short.
-    pub fn allocate(&self, bytes: u64) -> Result<DeviceBuffer> {
-        if bytes == 0 {
-            return Err(Error::InvalidArgument("a device buffer needs at least one byte".to_owned()));
-        }
-        Ok(DeviceBuffer::new(self.clone(), self.backend()?.allocate(bytes)?, bytes))
-    }
-
-    /// Allocates `bytes` of zeroed page-locked host memory, as words of 8 bytes. This device's kernels can access it
-    /// too.
-    ///
-    /// On CUDA, memory that is dropped is kept for reuse, because freeing it in the driver would wait for all running
-    /// kernels.
-    ///
-    /// # Errors
-    /// As for [`Gpu::allocate`]; the message names `ulimit -l` if the limit on locked memory is the cause.
-    pub fn allocate_pinned(&self, bytes: u64) -> Result<PinnedBuffer> {
-        self.allocate_pinned_words(bytes)
-    }
-
-    /// Like [`Gpu::allocate_pinned`], as words of type `W`: `AtomicU32` or `AtomicU64`.
-    ///
-    /// # Errors
-    /// As for [`Gpu::allocate_pinned`].
-    pub fn allocate_pinned_words<W: PinnedWord>(&self, bytes: u64) -> Result<PinnedBuffer<W>> {
-        if bytes == 0 {
-            return Err(Error::InvalidArgument("a pinned buffer needs at least one byte".to_owned()));
-        }
-        Ok(PinnedBuffer::new(self.clone(), self.backend()?.allocate_pinned(bytes)?, bytes))
-    }
-
-    /// Makes a stream that does not synchronise with the default stream.
-    ///
-    /// # Errors
-    /// [`Error::Driver`] or [`Error::System`].
-    pub fn stream(&self) -> Result<Stream> {
-        Ok(Stream::new(self.clone(), self.backend()?.create_stream()?))
-    }
-
-    /// The default stream of the device. On CUDA this is the legacy default stream. On Host it is a stream like any
-    /// other, and does not synchronise with other streams.
-    ///
-    /// # Errors
-    /// [`Error::Driver`] or [`Error::System`].
-    pub fn default_stream(&self) -> Result<Stream> {
-        Ok(Stream::new(self.clone(), self.backend()?.default_stream()?))
-    }
-
-    /// Makes an event. Events made `with_timing` can be given to [`Event::elapsed_ms`].
-    ///
-    /// # Errors
-    /// [`Error::Driver`] or [`Error::System`].
-    pub fn event(&self, with_timing: bool) -> Result<Event> {
-        Ok(Event::new(self.backend()?.create_event(with_timing)?))
-    }
-
     /// Finds the allocation that holds `ptr..ptr + len`, and makes the handle that another process needs to map it.
     ///
     /// # Safety
@@ -217,26 +155,15 @@ impl Gpu {
         self.backend()?.flush_gpu_direct_writes(to_all_devices)
     }
 
-    /// Maps memory that another process exported. It becomes readable and writable from this device.
-    ///
-    /// `allocation_size` is the one in [`MemoryExport`]. This does not work for memory of this process: legacy handles
-    /// cannot be opened by the process that made them.
-    ///
-    /// # Errors
-    /// [`Error::Driver`] or [`Error::System`] if the handle is stale, or if the device cannot reach the memory.
-    pub fn import(&self, handle: &ExportHandle, allocation_size: u64) -> Result<ImportedMemory> {
-        Ok(ImportedMemory::new(self.backend()?.import(handle, allocation_size)?))
-    }
-
     /// Blocks until everything that this process has submitted to the device is complete.
     ///
     /// # Errors
-    /// The first error of that work; [`Error::Wait`] as [`Stream::synchronize`] says it, for all streams, dropped ones
-    /// included.
+    /// The first error of that work; [`Error::Wait`] as [`Stream::synchronize`](crate::Stream::synchronize) says it, for all
+    /// streams, dropped ones included.
     pub fn synchronize(&self) -> Result<()> {
         let backend = self.backend()?;
         backend.synchronize()?;
-        failed::check_all(&backend.take_failed())
+        check_all(&backend.take_failed())
     }
 
     /// Makes this the current device of the calling thread (see [`Platform::current_gpu`](crate::Platform::current_gpu)).
@@ -255,6 +182,48 @@ impl Gpu {
     /// [`Error::Driver`].
     pub fn adopt_thread(&self) -> Result<()> {
         self.backend()?.adopt_thread()
+    }
+}
+
+impl Platform {
+    /// Opens device `id`, counted from 0.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchDevice`], or [`Error::Unavailable`]; [`Error::Forked`] if this process was forked from one that had
+    /// opened a device.
+    pub fn gpu(self, id: usize) -> Result<Gpu> {
+        let count = self.device_count()?;
+        if id >= count {
+            return Err(Error::NoSuchDevice { platform: self, id, count });
+        }
+        let gpu = self.backend()?.open(id).map(Gpu::new);
+        fork::device_opened();
+        gpu
+    }
+
+    /// Opens every device.
+    ///
+    /// # Errors
+    /// As [`Platform::gpu`].
+    pub fn gpus(self) -> Result<Vec<Gpu>> {
+        (0..self.device_count()?).map(|id| self.gpu(id)).collect()
+    }
+
+    /// The device that this thread last made current, with [`Gpu::make_current`] or, on CUDA and HIP, through another
+    /// library. Device 0 if there was none.
+    ///
+    /// # Errors
+    /// As [`Platform::gpu`].
+    pub fn current_gpu(self) -> Result<Gpu> {
+        self.gpu(self.backend()?.current_device()?)
+    }
+
+    /// The device into whose memory `ptr` points, or `None` if it is not device memory.
+    ///
+    /// # Errors
+    /// As [`Platform::gpu`].
+    pub fn owner_of(self, ptr: DevicePtr) -> Result<Option<Gpu>> {
+        self.backend()?.owner_of(ptr)?.map(|id| self.gpu(id)).transpose()
     }
 }
 

@@ -12,7 +12,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    pub(crate) fn new(backend: Arc<dyn GraphBackend>) -> Self {
+    fn new(backend: Arc<dyn GraphBackend>) -> Self {
         Self { backend: OfProcess::new(backend) }
     }
 
@@ -27,6 +27,29 @@ impl Graph {
     pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.backend.here()?.launch(&**stream.backend()?) }
+    }
+}
+
+impl Stream {
+    /// From here on, work submitted to the stream is recorded instead of being run.
+    ///
+    /// On CUDA, the capture has thread-local mode. End it with [`Stream::end_capture`]. On the Host platform it covers
+    /// only this stream: other streams cannot join it through events.
+    ///
+    /// # Errors
+    /// [`Error::Driver`](crate::Error::Driver) or [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the stream
+    /// is already capturing.
+    pub fn begin_capture(&self) -> Result<()> {
+        self.backend()?.begin_capture()
+    }
+
+    /// Ends the capture. The graph can be launched any number of times.
+    ///
+    /// # Errors
+    /// [`Error::Driver`](crate::Error::Driver) or [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the stream
+    /// was not capturing.
+    pub fn end_capture(&self) -> Result<Graph> {
+        Ok(Graph::new(self.backend()?.end_capture()?))
     }
 }
 

@@ -23,12 +23,15 @@
 //! A malformed value is [`Error::Environment`]; an empty one counts as unset.
 
 mod abort;
+mod args;
 mod argument;
+mod array;
 mod backend;
 mod buffer;
 mod cache;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod deadline;
 #[cfg(any(feature = "cuda", feature = "hip"))]
 mod driver;
 mod env;
@@ -44,13 +47,14 @@ mod host;
 mod kernel;
 mod launch;
 mod memory;
-#[cfg(not(all(feature = "cuda", feature = "hip")))]
-mod missing;
 pub mod numa;
 #[cfg(feature = "cuda")]
 pub mod nvrtc;
+mod object;
+mod param;
 mod parameter_names;
 mod platform;
+mod platforms;
 mod probe;
 mod properties;
 mod stream;
@@ -60,21 +64,23 @@ pub mod test_support;
 mod waits;
 
 pub use abort::Abort;
-pub use argument::{KernelArgument, KernelObject, Owner};
+pub use args::KernelArgs;
+pub use argument::KernelArgument;
 pub use buffer::{DeviceBuffer, ImportedMemory, PinnedBuffer, PinnedWord};
-pub use cache::{cached_ptx, kernel_cache, store_for_host, store_ptx};
+pub use cache::{cached_ptx, kernel_cache, store_ptx};
 pub use error::{Error, Result};
 pub use event::Event;
 pub use gpu::Gpu;
 pub use graph::Graph;
-pub use host::host_compiler;
+pub use host::{host_compiler, store_for_host};
 pub use kernel::{Kernel, Module};
-pub use launch::{KernelArgs, KernelParam, KernelParameter, LaunchConfig};
+pub use launch::{KernelParameter, LaunchConfig};
 pub use memory::{DevicePtr, DmaBuf, ExportHandle, MemoryExport};
 pub use mscclpp_derive::KernelParam;
 pub use mscclpp_kernels::KernelSource;
+pub use object::{KernelObject, KernelWait, Owner};
+pub use param::KernelParam;
 pub use platform::Platform;
 pub use probe::Probe;
 pub use properties::{ExportKinds, GpuDirect, GpuProperties, MemoryInfo, PeerAccess, WritesOrdering};
 pub use stream::Stream;
-pub use waits::KernelWait;

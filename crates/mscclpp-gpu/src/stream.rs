@@ -1,7 +1,8 @@
 use std::{ffi::c_void, fmt, sync::Arc, time::Duration};
 
 use crate::{
-    Abort, DevicePtr, Error, Event, Gpu, Graph, Result, backend::StreamBackend, failed, fork::OfProcess,
+    DevicePtr, Error, Event, Gpu, Result, backend::StreamBackend, event::poll_until, fork::OfProcess,
+    object::check_all,
 };
 
 /// An ordered queue of work for one device. Clones are the same queue.
@@ -16,7 +17,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(gpu: Gpu, backend: Arc<dyn StreamBackend>) -> Self {
+    fn new(gpu: Gpu, backend: Arc<dyn StreamBackend>) -> Self {
         Self { gpu, backend: OfProcess::new(backend) }
     }
 
@@ -75,56 +76,11 @@ impl Stream {
 
     /// Asks what has failed of what complete launches have used, once.
     pub(crate) fn check_failed(&self) -> Result<()> {
-        failed::check_all(&self.backend.take_failed())
-    }
-
-    /// Like [`Stream::synchronize`], for at most `timeout`. Polls, with pauses that grow to 50 us.
-    ///
-    /// # Errors
-    /// As [`Stream::synchronize`];
-    /// [`Error::Timeout`](crate::Error::Timeout), in which case the work goes on and the call can be repeated. It names the peers for
-    /// which kernels wait through the objects that their launches were given ([`KernelArgs`](crate::KernelArgs)); if the device does not
-    /// tell, as of bounded waits, those for which they may wait. Asking the device takes a second at most, ten if it is
-    /// simulated. These objects live as long as the work, so this error may be returned, even from `main`, and leaves nothing
-    /// invalid behind.
-    pub fn synchronize_timeout(&self, timeout: Duration) -> Result<()> {
-        self.complete_within(timeout)?;
-        self.check_failed()
-    }
-
-    pub(crate) fn complete_within(&self, timeout: Duration) -> Result<()> {
-        self.poll_until_complete(timeout).map_err(|error| match error {
-            Error::Timeout { operation, after, .. } => {
-                crate::abort::timed_out(self, Vec::new(), Vec::new(), operation, after)
-            }
-            other => other,
-        })
+        check_all(&self.backend.take_failed())
     }
 
     pub(crate) fn poll_until_complete(&self, timeout: Duration) -> Result<()> {
-        crate::event::poll_until(timeout, || self.query(), || format!("work on a stream of {}", self.gpu))
-    }
-
-    /// Like [`Stream::synchronize_timeout`], but if time runs out, it ends the waits of the kernels: it aborts `what`,
-    /// and then waits until the kernels are complete, for at most 5 s. So no kernel is left behind and the device stays
-    /// usable. `what` is no longer usable, because an abort is final.
-    ///
-    /// `what` is a semaphore, a channel, a proxy service, a communicator, or a list of one of these: everything through
-    /// which kernels on this stream wait. It is checked for failed waits even if the work is complete in time. If that is a proxy
-    /// service, or a channel of one, this also waits until the service has handed over all that kernels asked it for: an
-    /// offset that does not fit, for instance, is an error here, and not in some later call.
-    ///
-    /// # Errors
-    /// If the work is complete: the error of [`Abort::check`], such as the loss of a peer. If it was aborted: an error
-    /// that was known before, otherwise [`Error::Timeout`](crate::Error::Timeout). It names peers as the one of
-    /// [`Stream::synchronize_timeout`] does, and those of `what`. What other objects say that launches keep, as for
-    /// [`Stream::synchronize`]. An error of the work.
-    pub fn synchronize_or_abort<A: Abort + ?Sized>(
-        &self,
-        limit: Duration,
-        what: &A,
-    ) -> std::result::Result<(), A::Error> {
-        crate::abort::synchronize_or_abort(self, limit, what)
+        poll_until(timeout, || self.query(), || format!("work on a stream of {}", self.gpu))
     }
 
     /// Whether all work submitted so far is complete. Does not block. Of waits of kernels that failed, the next synchronize
@@ -221,26 +177,24 @@ impl Stream {
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         self.backend()?.wait_event(event.backend()?)
     }
+}
 
-    /// From here on, work submitted to the stream is recorded instead of being run.
-    ///
-    /// On CUDA, the capture has thread-local mode. End it with [`Stream::end_capture`]. On the Host platform it covers
-    /// only this stream: other streams cannot join it through events.
+impl Gpu {
+    /// Makes a stream that does not synchronise with the default stream.
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver) or [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the stream
-    /// is already capturing.
-    pub fn begin_capture(&self) -> Result<()> {
-        self.backend()?.begin_capture()
+    /// [`Error::Driver`] or [`Error::System`].
+    pub fn stream(&self) -> Result<Stream> {
+        Ok(Stream::new(self.clone(), self.backend()?.create_stream()?))
     }
 
-    /// Ends the capture. The graph can be launched any number of times.
+    /// The default stream of the device. On CUDA this is the legacy default stream. On Host it is a stream like any
+    /// other, and does not synchronise with other streams.
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver) or [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the stream
-    /// was not capturing.
-    pub fn end_capture(&self) -> Result<Graph> {
-        Ok(Graph::new(self.backend()?.end_capture()?))
+    /// [`Error::Driver`] or [`Error::System`].
+    pub fn default_stream(&self) -> Result<Stream> {
+        Ok(Stream::new(self.clone(), self.backend()?.default_stream()?))
     }
 }
 

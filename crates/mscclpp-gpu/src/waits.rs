@@ -4,24 +4,7 @@
 //! the next signal and stays until it has come. So a count of claims that is larger than that of signals is a wait that goes
 //! on. Bounded waits claim what has come, and flushes claim nothing: of these nothing is known, only who is possible.
 
-use crate::{DevicePtr, Gpu, Owner, Probe};
-
-/// A wait that kernels may be in, or are in for certain. See [`KernelObject::waits`](crate::KernelObject::waits).
-#[derive(Debug, Clone)]
-pub struct KernelWait {
-    name: String,
-    counts: Option<Counts>,
-}
-
-/// Words of device memory.
-#[derive(Debug, Clone)]
-struct Counts {
-    gpu: Gpu,
-    claimed: DevicePtr,
-    arrived: [DevicePtr; 2],
-    /// Keeps them.
-    _owner: Owner,
-}
+use crate::{DevicePtr, Gpu, KernelWait, Owner, Probe, object::Counts};
 
 impl KernelWait {
     /// That kernels wait for `name` is certain.
@@ -38,12 +21,12 @@ impl KernelWait {
     #[must_use]
     pub unsafe fn counted(
         name: String,
-        gpu: Gpu,
+        gpu: &Gpu,
         claimed: DevicePtr,
         arrived: [DevicePtr; 2],
         owner: Owner,
     ) -> Self {
-        Self { name, counts: Some(Counts { gpu, claimed, arrived, _owner: owner }) }
+        Self { name, counts: Some(Counts { device: gpu.properties().uuid, claimed, arrived, _owner: owner }) }
     }
 }
 
@@ -56,7 +39,7 @@ pub(crate) fn waited_for(gpu: &Gpu, waits: Vec<KernelWait>) -> Vec<String> {
         match counts {
             None if !certain.contains(&name) => certain.push(name),
             Some(counts)
-                if counts.gpu.properties().uuid == gpu.properties().uuid
+                if counts.device == gpu.properties().uuid
                     && !counted.iter().any(|(_, known)| known.claimed == counts.claimed) =>
             {
                 counted.push((name, counts));

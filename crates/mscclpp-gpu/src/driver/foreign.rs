@@ -136,7 +136,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{KernelObject, Owner, argument::Kept, backend::EventBackend};
+    use crate::{KernelObject, Owner, backend::EventBackend, object::Kept};
 
     /// An event that is reached when the test says so.
     struct Recorded(Arc<AtomicBool>);

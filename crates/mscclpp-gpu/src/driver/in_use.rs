@@ -310,7 +310,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::argument::Kept;
+    use crate::object::Kept;
 
     #[test]
     fn an_object_goes_with_its_last_launch() {

@@ -57,7 +57,8 @@ impl PinnedSpares {
     /// The smallest that fits, unless it is more than twice what is wanted.
     fn take(&self, len: u64) -> Option<Block> {
         let mut blocks = self.blocks.lock();
-        let fitting = blocks.iter().enumerate().filter(|(_, block)| (len..=len.saturating_mul(2)).contains(&block.len));
+        let fitting =
+            blocks.iter().enumerate().filter(|(_, block)| (len..=len.saturating_mul(2)).contains(&block.len));
         let index = fitting.min_by_key(|(_, block)| block.len).map(|(index, _)| index)?;
         Some(blocks.swap_remove(index))
     }

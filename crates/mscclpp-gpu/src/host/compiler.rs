@@ -3,7 +3,7 @@
 use std::{
     ffi::{CStr, OsStr, OsString},
     fs,
-    path::{Component, Path},
+    path::{Component, Path, PathBuf},
     process::{Command, Output},
     sync::OnceLock,
 };
@@ -52,7 +52,7 @@ struct Compiler {
 ///
 /// The compiler is not in the names of entries, as only it could say which it is. What can keep a library from being
 /// loaded is: the processor, and for what was made here the version of the C library.
-pub(crate) fn compile(source: &KernelSource<'_>) -> Result<Vec<u8>> {
+pub(super) fn compile(source: &KernelSource<'_>) -> Result<Vec<u8>> {
     let made_from = made_from(source);
     let own = cache::Entry::new(source.name(), "so", &["host", &c_library(), &made_from]);
     for entry in [&own, &from_elsewhere(source, &made_from)] {
@@ -63,9 +63,15 @@ pub(crate) fn compile(source: &KernelSource<'_>) -> Result<Vec<u8>> {
     cache::get_or_make(&own, || build(compiler()?, source))
 }
 
-/// Where the library of `source` is that was compiled elsewhere ([`cache::store_for_host`]).
-pub(crate) fn beforehand(source: &KernelSource<'_>) -> cache::Entry {
-    from_elsewhere(source, &made_from(source))
+/// Compiles `source` for the Host platform and puts the result into a cache of compiled kernels. Where it is used,
+/// `MSCCLPP_CACHE_DIR` names that folder; [`Module::load`](crate::Module::load) then finds the result and needs no C++
+/// compiler. The other machine needs the same kind of processor and a C library at least as new as the one here. Returns
+/// the file's path. Blocks for some seconds while it compiles, unless the result is in this machine's cache.
+///
+/// # Errors
+/// [`Error::Compile`], [`Error::NoCompiler`]; [`Error::Cache`] if others may write to the folder; [`Error::System`].
+pub fn store_for_host(folder: &Path, source: &KernelSource<'_>) -> Result<PathBuf> {
+    cache::store(folder, &from_elsewhere(source, &made_from(source)), &compile(source)?)
 }
 
 fn from_elsewhere(source: &KernelSource<'_>, made_from: &str) -> cache::Entry {

@@ -45,8 +45,7 @@ use crate::{
     backend::{DeviceBackend, PlatformBackend},
     env,
 };
-pub use compiler::host_compiler;
-pub(crate) use compiler::{beforehand, compile};
+pub use compiler::{host_compiler, store_for_host};
 use device::HostDevice;
 
 /// The entry in the table of platforms.

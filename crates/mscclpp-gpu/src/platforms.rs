@@ -1,0 +1,144 @@
+//! The platforms of this build, and which of them is there.
+
+#[cfg(any(feature = "cuda", feature = "hip"))]
+use crate::driver::platform::OfDriver;
+use crate::{Error, Platform, Result, backend::PlatformBackend, env, fork, host};
+
+/// What this crate knows of a platform. All that depends on the platform is behind its back-end.
+struct Entry {
+    platform: Platform,
+    /// Or what to do to get it.
+    backend: Result<&'static dyn PlatformBackend, &'static str>,
+    /// Files that are there where the hardware is. Without any, nothing is detected.
+    device_nodes: &'static [&'static str],
+}
+
+impl Entry {
+    fn backend(&self) -> Result<&'static dyn PlatformBackend> {
+        self.backend
+            .map_err(|reason| Error::Unavailable { platform: self.platform, reason: reason.to_owned() })
+    }
+
+    fn device_nodes_exist(&self) -> bool {
+        self.device_nodes.iter().any(|path| std::path::Path::new(path).exists())
+    }
+}
+
+/// The platforms, in the order of the enumeration and of detection.
+static PLATFORMS: [Entry; 3] = [
+    Entry {
+        platform: Platform::Cuda,
+        #[cfg(feature = "cuda")]
+        backend: Ok(&OfDriver::<mscclpp_gpu_sys::cuda::Driver>::NEW),
+        #[cfg(not(feature = "cuda"))]
+        backend: Err("build with the feature `cuda` (of the crate mscclpp: `cuda-ipc`)"),
+        device_nodes: &["/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"],
+    },
+    Entry {
+        platform: Platform::Hip,
+        #[cfg(feature = "hip")]
+        backend: Ok(&OfDriver::<mscclpp_gpu_sys::hip::Hip>::NEW),
+        #[cfg(not(feature = "hip"))]
+        backend: Err("build with the feature `hip`"),
+        device_nodes: &["/dev/kfd"],
+    },
+    Entry { platform: Platform::Host, backend: Ok(&host::Host), device_nodes: &[] },
+];
+
+impl Platform {
+    fn entry(self) -> &'static Entry {
+        &PLATFORMS[self as usize]
+    }
+
+    pub(crate) fn backend(self) -> Result<&'static dyn PlatformBackend> {
+        fork::check_devices().and_then(|()| self.entry().backend())
+    }
+
+    /// The platform that `MSCCLPP_PLATFORM` names; if it is not set, CUDA, or else HIP if this build has it.
+    ///
+    /// Never chooses [`Platform::Host`] by itself.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], which says what was looked for, if no GPU is usable; [`Error::Forked`].
+    pub fn detect() -> Result<Self> {
+        fork::check_devices()?;
+        if let Some(chosen) = env::platform()? {
+            return chosen.device_count().map(|_| chosen);
+        }
+        let mut failed = Vec::new();
+        for entry in PLATFORMS.iter().filter(|entry| !entry.device_nodes.is_empty()) {
+            match entry.backend().and_then(PlatformBackend::device_count) {
+                Ok(_) => return Ok(entry.platform),
+                Err(error) => failed.push((entry, error)),
+            }
+        }
+        // What is said is about the hardware that is there, else about CUDA, the first.
+        let there = failed.iter().position(|(entry, _)| entry.device_nodes_exist()).unwrap_or(0);
+        Err(match failed.swap_remove(there).1 {
+            Error::Unavailable { platform, reason } => Error::Unavailable {
+                platform,
+                reason: format!(
+                    "{reason}. To run without a GPU, on simulated devices, set MSCCLPP_PLATFORM=host; a Rust program can \
+                     take them by itself, with Platform::detect_or_host()"
+                ),
+            },
+            other => other,
+        })
+    }
+
+    /// Like [`Platform::detect`], but gives [`Platform::Host`] on a machine that has no GPU at all.
+    ///
+    /// For examples, tests and benchmarks, which print the answer first. If a machine has GPU device nodes but its
+    /// driver fails, that is an error here too: running on the CPU would hide a broken installation.
+    ///
+    /// # Errors
+    /// As for [`Platform::detect`], if `MSCCLPP_PLATFORM` names a platform or if device nodes exist.
+    pub fn detect_or_host() -> Result<Self> {
+        match Self::detect() {
+            Err(Error::Unavailable { .. })
+                if env::platform()?.is_none() && !PLATFORMS.iter().any(Entry::device_nodes_exist) =>
+            {
+                Ok(Self::Host)
+            }
+            other => other,
+        }
+    }
+
+    /// How many devices there are.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the platform cannot be used, and so has no device; [`Error::Forked`].
+    pub fn device_count(self) -> Result<usize> {
+        self.backend()?.device_count()
+    }
+
+    /// The number of the device with this [`GpuProperties::uuid`](crate::GpuProperties::uuid), if this process sees it.
+    /// Opens no device: on CUDA that would make a context, which takes memory of a GPU that others may be using.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub fn find(self, uuid: &[u8; 16]) -> Result<Option<usize>> {
+        self.backend()?.find(uuid)
+    }
+
+    /// What to tell a user if [`PeerAccess::reachable`](crate::PeerAccess::reachable) is false.
+    #[must_use]
+    pub fn why_no_peer_access(self) -> &'static str {
+        self.entry().backend.map_or_else(|reason| reason, PlatformBackend::why_no_peer_access)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_platforms() {
+        for (index, entry) in PLATFORMS.iter().enumerate() {
+            assert_eq!(entry.platform as usize, index);
+            let name = entry.platform.to_string();
+            assert_eq!(Platform::named(&name.to_uppercase()), Some(entry.platform));
+        }
+        assert_eq!(Platform::named("metal"), None);
+    }
+}

@@ -69,74 +69,41 @@ impl<A: Abort> Abort for [A] {
     }
 }
 
-impl<A: Abort> Abort for Vec<A> {
-    type Error = A::Error;
+/// Implements [`Abort`] for what leads to something that has it.
+macro_rules! as_its_content {
+    ($([$($generics:tt)*] $outer:ty: |$it:ident| $content:expr;)*) => { $(
+        impl<$($generics)*> Abort for $outer {
+            type Error = A::Error;
 
-    fn abort(&self, reason: &str) {
-        self.as_slice().abort(reason);
-    }
+            fn abort(&self, reason: &str) {
+                let $it = self;
+                $content.abort(reason);
+            }
 
-    fn check(&self) -> Result<(), A::Error> {
-        self.as_slice().check()
-    }
+            fn check(&self) -> Result<(), A::Error> {
+                let $it = self;
+                $content.check()
+            }
 
-    fn settle(&self, deadline: Instant) -> bool {
-        self.as_slice().settle(deadline)
-    }
+            fn settle(&self, deadline: Instant) -> bool {
+                let $it = self;
+                $content.settle(deadline)
+            }
 
-    fn peers(&self) -> Vec<String> {
-        self.as_slice().peers()
-    }
+            fn peers(&self) -> Vec<String> {
+                let $it = self;
+                $content.peers()
+            }
 
-    fn waits(&self) -> Vec<KernelWait> {
-        self.as_slice().waits()
-    }
+            fn waits(&self) -> Vec<KernelWait> {
+                let $it = self;
+                $content.waits()
+            }
+        }
+    )* };
 }
-
-impl<A: Abort, const N: usize> Abort for [A; N] {
-    type Error = A::Error;
-
-    fn abort(&self, reason: &str) {
-        self.as_slice().abort(reason);
-    }
-
-    fn check(&self) -> Result<(), A::Error> {
-        self.as_slice().check()
-    }
-
-    fn settle(&self, deadline: Instant) -> bool {
-        self.as_slice().settle(deadline)
-    }
-
-    fn peers(&self) -> Vec<String> {
-        self.as_slice().peers()
-    }
-
-    fn waits(&self) -> Vec<KernelWait> {
-        self.as_slice().waits()
-    }
-}
-
-impl<A: Abort + ?Sized> Abort for &A {
-    type Error = A::Error;
-
-    fn abort(&self, reason: &str) {
-        (**self).abort(reason);
-    }
-
-    fn check(&self) -> Result<(), A::Error> {
-        (**self).check()
-    }
-
-    fn settle(&self, deadline: Instant) -> bool {
-        (**self).settle(deadline)
-    }
-
-    fn peers(&self) -> Vec<String> {
-        (**self).peers()
-    }
-
-    fn waits(&self) -> Vec<KernelWait> {
-        (**self).waits()
-    }
+as_its_content! {
+    [A: Abort] Vec<A>: |list| list.as_slice();
+    [A: Abort, const N: usize] [A; N]: |array| array.as_slice();
+    [A: Abort + ?Sized] &A: |object| (**object);
 }

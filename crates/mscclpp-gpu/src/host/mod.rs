@@ -34,6 +34,7 @@ mod ranges;
 mod rewrite;
 mod stacks;
 mod stream;
+mod tokens;
 
 use std::{
     cell::Cell,

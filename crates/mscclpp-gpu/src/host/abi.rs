@@ -49,8 +49,8 @@ pub(super) struct Thread {
     pub(super) grid_size: [u32; 3],
     pub(super) lane: u32,
     pub(super) threads_of_warp: u32,
-    /// The thread's `Desk` in `block.rs`.
-    pub(super) desk: *const c_void,
+    /// The thread's `CallContext` in `block/calls.rs`.
+    pub(super) context: *const c_void,
 }
 
 /// A kernel of a compiled library.

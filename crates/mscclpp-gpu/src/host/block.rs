@@ -10,21 +10,20 @@
 //!    next round, whichever came to it last; so they too go on in that order, each with all the branches of a turn. The
 //!    device API relies on this where a warp of a GPU does something in one instruction.
 
-use std::{
-    ffi::{CStr, c_char, c_void},
-    sync::atomic::Ordering,
-    thread,
-    time::Duration,
-};
+mod barriers;
+mod calls;
+
+use std::{ffi::c_void, thread, time::Duration};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use super::{
-    abi::{Range, Runtime, STACK_BYTES, Thread, WARP, Warp},
+    abi::{Range, STACK_BYTES, Thread, WARP, Warp},
     ranges,
     stacks::{Stacks, ThreadStack},
 };
 use crate::LaunchConfig;
+use calls::{CallContext, RUNTIME};
 
 /// Branches in a thread's turn. Enough that copies are hardly slowed down, and about 10 us for a loop that waits.
 const STEPS_PER_TURN: i64 = 4096;
@@ -56,26 +55,30 @@ enum Turn {
     Failed,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Status {
+    #[default]
     Ready,
-    AtBlockBarrier,
-    AtWarpBarrier { mask: u32 },
+    AtBlockBarrier {
+        value: bool,
+    },
+    AtWarpBarrier {
+        mask: u32,
+    },
     Ended,
 }
 
 type Body = Coroutine<(), Turn, (), ThreadStack>;
 
 /// A thread: where it is, and what it learned at a barrier.
-struct Seat {
-    state: State,
+#[derive(Default)]
+struct ThreadState {
+    status: Status,
     body: Option<Body>,
     /// Which of the block's stacks it has.
     stack: usize,
     /// What it goes on with behind a barrier.
     answer: u64,
-    /// What it brought to the block's barrier.
-    value: bool,
     /// It has no turn before this round.
     from_round: u64,
 }
@@ -83,7 +86,7 @@ struct Seat {
 pub(super) struct Block<'a> {
     work: &'a Work<'a>,
     stacks: Stacks,
-    seats: Vec<Seat>,
+    threads: Vec<ThreadState>,
     warps: Vec<Warp>,
     free_stacks: Vec<usize>,
     live: usize,
@@ -91,13 +94,6 @@ pub(super) struct Block<'a> {
     /// Of the turns.
     round: u64,
     failure: Option<String>,
-}
-
-/// What a thread's callbacks need, on the stack of its coroutine's first function.
-struct Desk {
-    block: *mut Block<'static>,
-    yielder: *const Yielder<(), Turn>,
-    number: usize,
 }
 
 /// Runs the block to its end.
@@ -113,16 +109,7 @@ pub(super) unsafe fn run(work: &Work<'_>) -> Result<(), String> {
     let mut block = Block {
         work,
         stacks,
-        seats: (0..threads)
-            .map(|_| Seat {
-                state: State::Ready,
-                body: None,
-                stack: 0,
-                answer: 0,
-                value: false,
-                from_round: 0,
-            })
-            .collect(),
+        threads: (0..threads).map(|_| ThreadState::default()).collect(),
         warps: vec![Warp { words: [[0; 2]; WARP] }; threads.div_ceil(WARP)],
         free_stacks: (0..threads).rev().collect(),
         live: threads,
@@ -132,13 +119,13 @@ pub(super) unsafe fn run(work: &Work<'_>) -> Result<(), String> {
     };
     // SAFETY: the block lives, and is not used otherwise until this returns (invariant 1).
     let result = unsafe { run_threads(&raw mut block) };
-    for seat in &mut block.seats {
-        if let Some(body) = &mut seat.body {
+    for thread in &mut block.threads {
+        if let Some(body) = &mut thread.body {
             // SAFETY: invariant 2.
             unsafe { body.force_reset() };
         }
     }
-    block.seats.clear();
+    block.threads.clear();
     block.stacks.give_back();
     result
 }
@@ -149,7 +136,7 @@ unsafe fn run_threads(block: *mut Block<'_>) -> Result<(), String> {
     let mut idle = Backoff::default();
     // SAFETY: the caller's promise, for each use of `block` here; no reference outlives its statement.
     unsafe {
-        let (work, threads) = ((*block).work, (*block).seats.len());
+        let (work, threads) = ((*block).work, (*block).threads.len());
         while (*block).live > 0 {
             if (work.is_over)() {
                 return Ok(());
@@ -189,25 +176,25 @@ unsafe fn run_threads(block: *mut Block<'_>) -> Result<(), String> {
 /// As `run_threads`.
 unsafe fn take_turn(block: *mut Block<'_>, number: usize) -> Result<Option<Turn>, String> {
     // SAFETY: the caller's promise; the reference ends with the call.
-    let (mut body, stack) = unsafe { (*block).sit_down(block.cast(), number)? };
+    let (mut body, stack) = unsafe { (*block).take_coroutine(block.cast(), number)? };
     // No reference to the block is left: the coroutine's callbacks use it now (invariant 1).
     let result = body.resume(());
     // SAFETY: the coroutine is suspended or has ended.
-    unsafe { (*block).stand_up(number, stack, body, result) }
+    Ok(unsafe { (*block).after_turn(number, stack, body, result) })
 }
 
 impl Block<'_> {
     /// Whether the thread can go on, and is to in this round (invariant 3).
     fn has_turn(&self, number: usize) -> bool {
-        let seat = &self.seats[number];
-        seat.state == State::Ready && seat.from_round <= self.round
+        let thread = &self.threads[number];
+        thread.status == Status::Ready && thread.from_round <= self.round
     }
 
     /// The thread's coroutine, with all the steps of a turn, and its stack.
-    fn sit_down(&mut self, block: *mut Block<'static>, number: usize) -> Result<(Body, usize), String> {
-        let seat = &mut self.seats[number];
-        let (body, stack) = match seat.body.take() {
-            Some(body) => (body, seat.stack),
+    fn take_coroutine(&mut self, block: *mut Block<'static>, number: usize) -> Result<(Body, usize), String> {
+        let thread = &mut self.threads[number];
+        let (body, stack) = match thread.body.take() {
+            Some(body) => (body, thread.stack),
             None => self.begin(block, number)?,
         };
         // SAFETY: the thread's own, on a stack that it has.
@@ -216,13 +203,13 @@ impl Block<'_> {
     }
 
     /// After a turn.
-    fn stand_up(
+    fn after_turn(
         &mut self,
         number: usize,
         stack: usize,
         body: Body,
         result: CoroutineResult<Turn, ()>,
-    ) -> Result<Option<Turn>, String> {
+    ) -> Option<Turn> {
         if !self.stacks.is_sound(stack) {
             // What lay below has been overwritten. Nothing of this process can be trusted.
             eprintln!(
@@ -233,18 +220,16 @@ impl Block<'_> {
         }
         match result {
             CoroutineResult::Yield(turn) => {
-                let seat = &mut self.seats[number];
-                (seat.body, seat.stack) = (Some(body), stack);
-                Ok(Some(turn))
+                let thread = &mut self.threads[number];
+                (thread.body, thread.stack) = (Some(body), stack);
+                Some(turn)
             }
             CoroutineResult::Return(()) => {
-                self.seats[number].state = State::Ended;
+                self.threads[number].status = Status::Ended;
                 self.free_stacks.push(stack);
                 self.live -= 1;
-                // Those who wait at a barrier need not wait for this one any more.
-                self.settle_block();
-                self.settle_warp_after_end(number / WARP);
-                Ok(None)
+                self.settle_after_end(number);
+                None
             }
         }
     }
@@ -252,7 +237,6 @@ impl Block<'_> {
     /// Gives a thread a stack and its first function.
     fn begin(&mut self, block: *mut Block<'static>, number: usize) -> Result<(Body, usize), String> {
         let stack = self.free_stacks.pop().ok_or("a block has more threads than stacks")?;
-        let [x, y, _] = self.work.config.block.map(|n| n as usize);
         let lane = number % WARP;
         let thread = Thread {
             runtime: &raw const RUNTIME,
@@ -260,13 +244,13 @@ impl Block<'_> {
             epoch: ranges::epoch().as_ptr(),
             steps_left: STEPS_PER_TURN,
             known: [Range::default(); 2],
-            thread_index: [number % x, number / x % y, number / x / y].map(|i| i as u32),
+            thread_index: self.index(number),
             block_index: self.work.index,
             block_size: self.work.config.block,
             grid_size: self.work.config.grid,
             lane: lane as u32,
-            threads_of_warp: (self.seats.len() - (number - lane)).min(WARP) as u32,
-            desk: std::ptr::null(),
+            threads_of_warp: (self.threads.len() - (number - lane)).min(WARP) as u32,
+            context: std::ptr::null(),
         };
         // SAFETY: the stack is free, so nobody else uses its memory, and it lives as long as the block.
         let (memory, at) = unsafe {
@@ -275,10 +259,10 @@ impl Block<'_> {
         };
         let (call, arguments) = (self.work.call, self.work.arguments.as_ptr());
         let function = move |yielder: &Yielder<(), Turn>, ()| {
-            let desk = Desk { block, yielder, number };
+            let context = CallContext { block, yielder, number };
             // SAFETY: the thread's own memory, and the promise of `run`.
             unsafe {
-                (*at).desk = (&raw const desk).cast();
+                (*at).context = (&raw const context).cast();
                 call(arguments);
             }
         };
@@ -287,65 +271,14 @@ impl Block<'_> {
         Ok((body, stack))
     }
 
-    /// If all live threads are at the block's barrier, lets them go on.
-    fn settle_block(&mut self) {
-        if self.at_barrier == 0 || self.at_barrier < self.live {
-            return;
-        }
-        let waiting = |seat: &&mut Seat| seat.state == State::AtBlockBarrier;
-        let values = self.seats.iter_mut().filter(waiting).filter(|seat| seat.value).count() as u64;
-        let answer = (self.at_barrier as u64) << 32 | values;
-        for seat in self.seats.iter_mut().filter(waiting) {
-            seat.state = State::Ready;
-            seat.from_round = self.round + 1;
-            seat.answer = answer;
-        }
-        self.at_barrier = 0;
-    }
-
-    /// Lets those threads of a warp go on that wait for those in `mask`, if these are all there.
-    fn settle_warp(&mut self, warp: usize, mask: u32) {
-        let end = self.seats.len().min((warp + 1) * WARP);
-        let seats = &mut self.seats[warp * WARP..end];
-        let lanes = |is: &dyn Fn(State) -> bool| {
-            seats.iter().enumerate().fold(0, |all, (lane, seat)| all | u32::from(is(seat.state)) << lane)
-        };
-        let came = lanes(&|state| state == State::AtWarpBarrier { mask });
-        if came != mask & lanes(&|state| state != State::Ended) {
-            return;
-        }
-        for seat in seats.iter_mut().filter(|seat| seat.state == State::AtWarpBarrier { mask }) {
-            seat.state = State::Ready;
-            seat.from_round = self.round + 1;
-            seat.answer = u64::from(came);
-        }
-    }
-
-    fn settle_warp_after_end(&mut self, warp: usize) {
-        for number in warp * WARP..self.seats.len().min((warp + 1) * WARP) {
-            if let State::AtWarpBarrier { mask } = self.seats[number].state {
-                self.settle_warp(warp, mask);
-            }
-        }
-    }
-
-    /// What to say when no thread can go on.
-    fn stuck(&self) -> String {
-        let count = |state: fn(&State) -> bool| self.seats.iter().filter(|seat| state(&seat.state)).count();
-        let block = count(|state| *state == State::AtBlockBarrier);
-        let warp = count(|state| matches!(state, State::AtWarpBarrier { .. }));
-        let ended = count(|state| *state == State::Ended);
-        format!(
-            "block {:?}: no thread can go on: {block} wait at a barrier of the block (__syncthreads), {warp} at one of \
-             their warp (__syncwarp, votes, shuffles), {ended} have ended",
-            self.work.index
-        )
+    /// The thread's place in the block.
+    fn index(&self, number: usize) -> [u32; 3] {
+        let ([x, y, _], number) = (self.work.config.block, number as u32);
+        [number % x, number / x % y, number / x / y]
     }
 
     fn place(&self, number: usize) -> String {
-        let [x, y, _] = self.work.config.block.map(|n| n as usize);
-        let thread = [number % x, number / x % y, number / x / y];
-        format!("block {:?}, thread {thread:?}", self.work.index)
+        format!("block {:?}, thread {:?}", self.work.index, self.index(number))
     }
 }
 
@@ -370,123 +303,5 @@ impl Backoff {
 
     fn reset(&mut self) {
         self.rounds = 0;
-    }
-}
-
-// ---- what kernels call
-
-static RUNTIME: Runtime = Runtime { pause, give_way, block_barrier, warp_barrier, find_range, trap };
-
-/// The desk of the thread that calls.
-///
-/// # Safety
-/// Called by the running coroutine, with its own thread.
-unsafe fn desk<'a>(thread: *mut Thread) -> &'a Desk {
-    // SAFETY: set when the coroutine began, and alive as long as that (the caller's promise).
-    unsafe { &*(*thread).desk.cast() }
-}
-
-/// Ends the turn of the thread that runs, whose desk this is, and returns at its next one.
-fn suspend(desk: &Desk, turn: Turn) {
-    // SAFETY: the yielder lives as long as the coroutine, which is running: nobody else has its desk.
-    unsafe { (*desk.yielder).suspend(turn) };
-}
-
-unsafe extern "C" fn pause(thread: *mut Thread) {
-    // SAFETY: called by the running coroutine.
-    suspend(unsafe { desk(thread) }, Turn::Pause);
-}
-
-unsafe extern "C" fn give_way(thread: *mut Thread) {
-    // SAFETY: called by the running coroutine.
-    suspend(unsafe { desk(thread) }, Turn::GiveWay);
-}
-
-unsafe extern "C" fn block_barrier(thread: *mut Thread, value: u32) -> u64 {
-    // SAFETY: called by the running coroutine.
-    let desk = unsafe { desk(thread) };
-    {
-        // SAFETY: invariant 1; the reference ends before the coroutine is suspended.
-        let block = unsafe { &mut *desk.block };
-        block.seats[desk.number].state = State::AtBlockBarrier;
-        block.seats[desk.number].value = value != 0;
-        block.at_barrier += 1;
-        block.settle_block();
-    }
-    suspend(desk, Turn::Barrier);
-    // SAFETY: invariant 1.
-    unsafe { (&(*desk.block).seats)[desk.number].answer }
-}
-
-unsafe extern "C" fn warp_barrier(thread: *mut Thread, mask: u32) -> u32 {
-    // SAFETY: called by the running coroutine.
-    let desk = unsafe { desk(thread) };
-    {
-        // SAFETY: as in `block_barrier`.
-        let block = unsafe { &mut *desk.block };
-        let mask = mask | 1 << (desk.number % WARP);
-        block.seats[desk.number].state = State::AtWarpBarrier { mask };
-        block.settle_warp(desk.number / WARP, mask);
-    }
-    suspend(desk, Turn::Barrier);
-    // SAFETY: invariant 1.
-    unsafe { (&(*desk.block).seats)[desk.number].answer as u32 }
-}
-
-unsafe extern "C" fn find_range(thread: *mut Thread, address: usize, bytes: u64, is_store: u32) {
-    let kind = if is_store == 0 { "reading" } else { "writing" };
-    // SAFETY: called by the running coroutine; invariant 1.
-    let work = unsafe { (*desk(thread).block).work };
-    let epoch = ranges::epoch().load(Ordering::Acquire);
-    let stack = || {
-        let own = thread as usize;
-        (own..own + STACK_BYTES).contains(&address).then_some((own, STACK_BYTES as u64))
-    };
-    let found = ranges::at(address).or_else(stack).or_else(|| (work.module_range)(address, is_store != 0));
-    let problem = match found {
-        _ if !(address as u64).is_multiple_of(bytes) => {
-            format!("{kind} {bytes} bytes at {address:#x}, which is no multiple of {bytes}")
-        }
-        Some((begin, size)) if (address - begin) as u64 + bytes <= size => {
-            // SAFETY: the running thread's own.
-            unsafe { (*thread).known[is_store as usize] = Range { begin, bytes: size, epoch } };
-            return;
-        }
-        Some((begin, size)) => format!(
-            "{kind} {bytes} bytes at {address:#x}, offset {} of the memory at {begin:#x}, which has {size} bytes",
-            address - begin
-        ),
-        None => format!(
-            "{kind} {bytes} bytes at {address:#x}, which is not memory of a device{}",
-            ranges::around(address)
-        ),
-    };
-    // SAFETY: called by the running coroutine.
-    unsafe { fail(thread, problem) };
-}
-
-unsafe extern "C" fn trap(thread: *mut Thread, message: *const c_char) {
-    // SAFETY: kernels pass a literal.
-    let message = unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned();
-    // SAFETY: called by the running coroutine.
-    unsafe { fail(thread, message) };
-}
-
-/// Fails the kernel in the name of the running thread, which has no further turn.
-///
-/// # Safety
-/// Called by the running coroutine, with its own thread.
-unsafe fn fail(thread: *mut Thread, problem: String) {
-    // SAFETY: the caller's promise.
-    let desk = unsafe { desk(thread) };
-    {
-        // SAFETY: as in `block_barrier`.
-        let block = unsafe { &mut *desk.block };
-        block.failure = Some(format!("{}: {problem}", block.place(desk.number)));
-    }
-    // Nothing is left to be dropped (invariant 2).
-    drop(problem);
-    loop {
-        suspend(desk, Turn::Failed);
     }
 }

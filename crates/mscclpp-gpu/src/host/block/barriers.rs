@@ -1,0 +1,82 @@
+//! The barriers of a block and of its warps.
+
+use super::{Block, Status, WARP};
+
+impl Block<'_> {
+    /// The thread waits at the block's barrier, to which it brings `value`.
+    pub(super) fn wait_for_block(&mut self, number: usize, value: bool) {
+        self.threads[number].status = Status::AtBlockBarrier { value };
+        self.at_barrier += 1;
+        self.settle_block();
+    }
+
+    /// The thread waits for those of its warp in `mask`.
+    pub(super) fn wait_for_warp(&mut self, number: usize, mask: u32) {
+        let mask = mask | 1 << (number % WARP);
+        self.threads[number].status = Status::AtWarpBarrier { mask };
+        self.settle_warp(number / WARP, mask);
+    }
+
+    /// The thread has ended: those who wait at a barrier need not wait for it any more.
+    pub(super) fn settle_after_end(&mut self, number: usize) {
+        self.settle_block();
+        let warp = number / WARP;
+        for number in warp * WARP..self.threads.len().min((warp + 1) * WARP) {
+            if let Status::AtWarpBarrier { mask } = self.threads[number].status {
+                self.settle_warp(warp, mask);
+            }
+        }
+    }
+
+    /// If all live threads are at the block's barrier, lets them go on.
+    fn settle_block(&mut self) {
+        if self.at_barrier == 0 || self.at_barrier < self.live {
+            return;
+        }
+        let at = |value| Status::AtBlockBarrier { value };
+        let values = self.threads.iter().filter(|thread| thread.status == at(true)).count() as u64;
+        let answer = (self.at_barrier as u64) << 32 | values;
+        for thread in self.threads.iter_mut().filter(|thread| [at(false), at(true)].contains(&thread.status))
+        {
+            thread.status = Status::Ready;
+            thread.from_round = self.round + 1;
+            thread.answer = answer;
+        }
+        self.at_barrier = 0;
+    }
+
+    /// Lets those threads of a warp go on that wait for those in `mask`, if these are all there.
+    fn settle_warp(&mut self, warp: usize, mask: u32) {
+        let end = self.threads.len().min((warp + 1) * WARP);
+        let threads = &mut self.threads[warp * WARP..end];
+        let lanes = |is: &dyn Fn(Status) -> bool| {
+            threads
+                .iter()
+                .enumerate()
+                .fold(0, |all, (lane, thread)| all | u32::from(is(thread.status)) << lane)
+        };
+        let came = lanes(&|status| status == Status::AtWarpBarrier { mask });
+        if came != mask & lanes(&|status| status != Status::Ended) {
+            return;
+        }
+        for thread in threads.iter_mut().filter(|thread| thread.status == Status::AtWarpBarrier { mask }) {
+            thread.status = Status::Ready;
+            thread.from_round = self.round + 1;
+            thread.answer = u64::from(came);
+        }
+    }
+
+    /// What to say when no thread can go on.
+    pub(super) fn stuck(&self) -> String {
+        let count =
+            |status: fn(&Status) -> bool| self.threads.iter().filter(|thread| status(&thread.status)).count();
+        let block = count(|status| matches!(status, Status::AtBlockBarrier { .. }));
+        let warp = count(|status| matches!(status, Status::AtWarpBarrier { .. }));
+        let ended = count(|status| *status == Status::Ended);
+        format!(
+            "block {:?}: no thread can go on: {block} wait at a barrier of the block (__syncthreads), {warp} at one of \
+             their warp (__syncwarp, votes, shuffles), {ended} have ended",
+            self.work.index
+        )
+    }
+}

@@ -1,0 +1,135 @@
+//! What kernels call. Each call is one of the coroutine that runs.
+
+use std::{
+    ffi::{CStr, c_char},
+    sync::atomic::Ordering,
+};
+
+use corosensei::Yielder;
+
+use super::{
+    super::{
+        abi::{Range, Runtime, STACK_BYTES, Thread},
+        ranges,
+    },
+    Block, Turn,
+};
+
+/// What a thread's callbacks need, on the stack of its coroutine's first function.
+pub(super) struct CallContext {
+    pub(super) block: *mut Block<'static>,
+    pub(super) yielder: *const Yielder<(), Turn>,
+    pub(super) number: usize,
+}
+
+pub(super) static RUNTIME: Runtime =
+    Runtime { pause, give_way, block_barrier, warp_barrier, find_range, trap };
+
+/// The context of the thread that calls.
+///
+/// # Safety
+/// Called by the running coroutine, with its own thread.
+unsafe fn context<'a>(thread: *mut Thread) -> &'a CallContext {
+    // SAFETY: set when the coroutine began, and alive as long as that (the caller's promise).
+    unsafe { &*(*thread).context.cast() }
+}
+
+/// Ends the turn of the thread that runs, whose context this is, and returns at its next one.
+fn suspend(context: &CallContext, turn: Turn) {
+    // SAFETY: the yielder lives as long as the coroutine, which is running: nobody else has its context.
+    unsafe { (*context.yielder).suspend(turn) };
+}
+
+unsafe extern "C" fn pause(thread: *mut Thread) {
+    // SAFETY: called by the running coroutine.
+    suspend(unsafe { context(thread) }, Turn::Pause);
+}
+
+unsafe extern "C" fn give_way(thread: *mut Thread) {
+    // SAFETY: called by the running coroutine.
+    suspend(unsafe { context(thread) }, Turn::GiveWay);
+}
+
+unsafe extern "C" fn block_barrier(thread: *mut Thread, value: u32) -> u64 {
+    // SAFETY: called by the running coroutine.
+    let context = unsafe { context(thread) };
+    {
+        // SAFETY: invariant 1; the reference ends before the coroutine is suspended.
+        let block = unsafe { &mut *context.block };
+        block.wait_for_block(context.number, value != 0);
+    }
+    suspend(context, Turn::Barrier);
+    // SAFETY: invariant 1.
+    unsafe { (&(*context.block).threads)[context.number].answer }
+}
+
+unsafe extern "C" fn warp_barrier(thread: *mut Thread, mask: u32) -> u32 {
+    // SAFETY: called by the running coroutine.
+    let context = unsafe { context(thread) };
+    {
+        // SAFETY: as in `block_barrier`.
+        let block = unsafe { &mut *context.block };
+        block.wait_for_warp(context.number, mask);
+    }
+    suspend(context, Turn::Barrier);
+    // SAFETY: invariant 1.
+    unsafe { (&(*context.block).threads)[context.number].answer as u32 }
+}
+
+unsafe extern "C" fn find_range(thread: *mut Thread, address: usize, bytes: u64, is_store: u32) {
+    let kind = if is_store == 0 { "reading" } else { "writing" };
+    // SAFETY: called by the running coroutine; invariant 1.
+    let work = unsafe { (*context(thread).block).work };
+    let epoch = ranges::epoch().load(Ordering::Acquire);
+    let stack = || {
+        let own = thread as usize;
+        (own..own + STACK_BYTES).contains(&address).then_some((own, STACK_BYTES as u64))
+    };
+    let found = ranges::at(address).or_else(stack).or_else(|| (work.module_range)(address, is_store != 0));
+    let problem = match found {
+        _ if !(address as u64).is_multiple_of(bytes) => {
+            format!("{kind} {bytes} bytes at {address:#x}, which is no multiple of {bytes}")
+        }
+        Some((begin, size)) if (address - begin) as u64 + bytes <= size => {
+            // SAFETY: the running thread's own.
+            unsafe { (*thread).known[is_store as usize] = Range { begin, bytes: size, epoch } };
+            return;
+        }
+        Some((begin, size)) => format!(
+            "{kind} {bytes} bytes at {address:#x}, offset {} of the memory at {begin:#x}, which has {size} bytes",
+            address - begin
+        ),
+        None => format!(
+            "{kind} {bytes} bytes at {address:#x}, which is not memory of a device{}",
+            ranges::around(address)
+        ),
+    };
+    // SAFETY: called by the running coroutine.
+    unsafe { fail(thread, problem) };
+}
+
+unsafe extern "C" fn trap(thread: *mut Thread, message: *const c_char) {
+    // SAFETY: kernels pass a literal.
+    let message = unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned();
+    // SAFETY: called by the running coroutine.
+    unsafe { fail(thread, message) };
+}
+
+/// Fails the kernel in the name of the running thread, which has no further turn.
+///
+/// # Safety
+/// Called by the running coroutine, with its own thread.
+unsafe fn fail(thread: *mut Thread, problem: String) {
+    // SAFETY: the caller's promise.
+    let context = unsafe { context(thread) };
+    {
+        // SAFETY: as in `block_barrier`.
+        let block = unsafe { &mut *context.block };
+        block.failure = Some(format!("{}: {problem}", block.place(context.number)));
+    }
+    // Nothing is left to be dropped (invariant 2).
+    drop(problem);
+    loop {
+        suspend(context, Turn::Failed);
+    }
+}

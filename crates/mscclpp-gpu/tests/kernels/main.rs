@@ -1,4 +1,7 @@
-//! Kernels of the Host platform: launches, blocks that wait for each other, failures, and streams held up by a kernel.
+//! Kernels of the Host platform: launches, and blocks that wait for each other.
+
+mod held_up;
+mod sources;
 
 use std::time::Duration;
 
@@ -9,7 +12,7 @@ use mscclpp_gpu::{
 
 const SECONDS: Duration = Duration::from_secs(60);
 
-const SOURCE: KernelSource<'_> = KernelSource::new("kernels.cu", include_str!("kernels.cu"));
+const SOURCE: KernelSource<'_> = KernelSource::new("kernels.cu", include_str!("../kernels.cu"));
 
 /// More blocks than run at once.
 const MANY_BLOCKS: u32 = 3 * 1024 + 1;
@@ -21,22 +24,6 @@ fn module(gpu: &Gpu) -> Module {
 fn launch(kernel: &Kernel, stream: &Stream, config: LaunchConfig, args: &KernelArgs) -> Result<(), Error> {
     // SAFETY: the tests give each kernel its arguments and keep the memory until the stream is synchronised.
     unsafe { kernel.launch(stream, config, args) }
-}
-
-/// A kernel that holds `stream` up until the gate is opened.
-fn close_gate(gpu: &Gpu, stream: &Stream) -> Gate {
-    let word = gpu.allocate(8).unwrap();
-    let args = KernelArgs::new().with(word.ptr()).with(1u64);
-    launch(&module(gpu).kernel("gate").unwrap(), stream, LaunchConfig::linear(1, 1), &args).unwrap();
-    Gate(word)
-}
-
-struct Gate(DeviceBuffer);
-
-impl Gate {
-    fn open(&self) {
-        self.0.write(0, &1u64.to_ne_bytes()).unwrap();
-    }
 }
 
 fn words(buffer: &DeviceBuffer) -> Vec<u64> {
@@ -241,115 +228,6 @@ fn failure(result: Result<(), Error>, name: &str) -> String {
 }
 
 #[test]
-fn assembly_of_gpus_is_refused_with_its_line() {
-    let gpu = Platform::Host.gpu(0).unwrap();
-    let load = |text: &str| Module::load(&gpu, &KernelSource::new("mine.cu", text));
-    let text = "#define RETURN asm volatile(\"ret;\")\nextern \"C\" __global__ void f() {\n  RETURN;\n}\n";
-    let Err(Error::Compile { name, log }) = load(text) else { panic!("it was compiled") };
-    assert!(name == "mine.cu" && log.starts_with("mine.cu:3: inline assembly"), "{name}: {log}");
-    load(&format!("#if !defined(MSCCLPP_DEVICE_HOST)\n{text}#endif\n")).unwrap();
-}
-
-#[test]
-fn a_source_that_does_not_compile_shows_what_the_compiler_says() {
-    let gpu = Platform::Host.gpu(0).unwrap();
-    let source = KernelSource::new("mine.cu", "\n\nextern \"C\" __global__ void f() { nonsense; }\n");
-    let Err(Error::Compile { name, log }) = Module::load(&gpu, &source) else { panic!("it was compiled") };
-    assert_eq!(name, "mine.cu");
-    assert!(log.contains("mine.cu:3") && log.contains("nonsense"), "{log}");
-}
-
-#[test]
-fn code_that_would_run_when_a_module_is_loaded_is_refused_by_name() {
-    let gpu = Platform::Host.gpu(0).unwrap();
-    let refused = |text: &str, named: &[&str]| {
-        // It would end this process.
-        let text = format!(
-            "#include <stdlib.h>\n__device__ int ends() {{ abort(); }}\n{text}\nextern \"C\" __global__ void f() {{}}\n"
-        );
-        match Module::load(&gpu, &KernelSource::new("mine.cu", &text)) {
-            Err(Error::Compile { name, log }) => {
-                assert_eq!(name, "mine.cu");
-                assert!(named.iter().all(|word| log.contains(word)), "{log}");
-            }
-            other => panic!("{text}: {other:?}"),
-        }
-    };
-    refused("__device__ int shown = ends();", &["_GLOBAL__sub_I", "shown must be initialised", "set_symbol"]);
-    refused(
-        "__device__ int other[3] = {1, 2, 3};\nstatic __device__ int hidden = ends();\n\
-         extern \"C\" __global__ void g(int* p) { *p = hidden++ + other[0]++; }",
-        &["hidden must be"],
-    );
-    refused("__attribute__((constructor)) static void at_first() { ends(); }", &["at_first"]);
-    refused("__attribute__((constructor(200))) static void at_first() { ends(); }", &["at_first"]);
-    refused("__attribute__((destructor)) static void at_last() { ends(); }", &["at_last"]);
-    refused(
-        "__attribute__((section(\".ctors\"), used)) static int (*listed)() = ends;",
-        &["ends", "would run when the module is loaded"],
-    );
-    if cfg!(target_arch = "x86_64") {
-        refused(
-            "extern \"C\" void* choose() { ends(); return 0; }\n\
-             __device__ void chosen() __attribute__((ifunc(\"choose\")));",
-            &["chosen", "ifunc"],
-        );
-    }
-    // Also in what the library itself adds.
-    let headers = [("mscclpp_host/trace.cpp", "#include <stdlib.h>\nstatic int x = (abort(), 1);\n")];
-    let source = KernelSource::new("mine.cu", "extern \"C\" __global__ void f() {}").with_headers(&headers);
-    assert!(matches!(Module::load(&gpu, &source), Err(Error::Compile { .. })));
-    // Constants are fine, and so is what the compiler computes.
-    let fine = "__device__ double x = 3.0 * 2;\n__constant__ int table[2] = {1, 2};\nstruct S { int* p = nullptr; };\n\
-                __device__ S s;\n__device__ int* to = &table[1];\nextern \"C\" __global__ void f() {}\n";
-    Module::load(&gpu, &KernelSource::new("mine.cu", fine)).unwrap();
-}
-
-#[test]
-fn names_of_headers_and_sources_stay_names() {
-    let gpu = Platform::Host.gpu(0).unwrap();
-    // Beside the folder in which kernels are compiled, and where temporary files are.
-    let outside = std::env::temp_dir().join(format!("mscclpp-outside-{}.hpp", std::process::id()));
-    let outside = outside.to_str().expect("a path of text");
-    let text = "extern \"C\" __global__ void f() {}";
-    let file = outside.rsplit('/').next().expect("a name");
-    for name in [outside, "/", "", "..", "a/..", "a\0b"] {
-        let headers = [(name, "#define ONE 1\n")];
-        let loaded = Module::load(&gpu, &KernelSource::new("mine.cu", text).with_headers(&headers));
-        assert!(
-            matches!(&loaded, Err(Error::InvalidArgument(why)) if why.contains("name of a header")),
-            "{name:?}: {loaded:?}"
-        );
-    }
-    // One folder up, as from a source beside a folder of headers, and many.
-    for up in 1..4 {
-        let name = format!("{}{file}", "../".repeat(up));
-        let text =
-            format!("#include \"{name}\"\nextern \"C\" __global__ void f() {{ static_assert(ONE == 1); }}");
-        let headers = [(name.as_str(), "#define ONE 1\n")];
-        Module::load(&gpu, &KernelSource::new("mine.cu", &text).with_headers(&headers)).unwrap();
-        assert!(!std::path::Path::new(outside).exists(), "{name} was written to {outside}");
-    }
-    // A name that a compiler would take for an option, or for a file of options.
-    for name in ["-fno-such-option", "@options", ""] {
-        Module::load(&gpu, &KernelSource::new(name, text)).unwrap_or_else(|error| panic!("{name}: {error}"));
-    }
-}
-
-#[test]
-fn headers_of_ones_own_are_found() {
-    let gpu = Platform::Host.gpu(0).unwrap();
-    let text = "#include \"deep/seven.hpp\"\nextern \"C\" __global__ void f(int* p) { *p = SEVEN; }\n";
-    let headers = [("deep/seven.hpp", "#define SEVEN 7\n")];
-    let module = Module::load(&gpu, &KernelSource::new("mine.cu", text).with_headers(&headers)).unwrap();
-    let (stream, word) = (gpu.stream().unwrap(), gpu.allocate(8).unwrap());
-    let kernel = module.kernel("f").unwrap();
-    launch(&kernel, &stream, LaunchConfig::linear(1, 1), &KernelArgs::new().with(word.ptr())).unwrap();
-    stream.synchronize().unwrap();
-    assert_eq!(words(&word), [7]);
-}
-
-#[test]
 fn seven_devices_signal_each_other_in_a_ring() {
     const RANKS: usize = 7;
     const ROUNDS: u64 = 200;
@@ -419,42 +297,6 @@ fn launches_that_can_never_run_are_refused() {
 }
 
 #[test]
-fn a_kernel_that_fails_fails_its_stream_and_what_waits_for_it() {
-    let gpu = Platform::Host.gpu(2).unwrap();
-    let (stream, waiting, bystander) = (gpu.stream().unwrap(), gpu.stream().unwrap(), gpu.stream().unwrap());
-    let event = gpu.event(true).unwrap();
-    let word = gpu.allocate(8).unwrap();
-    let kernel = module(&gpu).kernel("fails").unwrap();
-    let gate = close_gate(&gpu, &stream);
-    launch(&kernel, &stream, LaunchConfig::linear(4, 1), &KernelArgs::new().with(2u32)).unwrap();
-    // SAFETY: `word` outlives the work.
-    unsafe { stream.write_u64(word.ptr(), 1).unwrap() };
-    stream.record(&event).unwrap();
-    waiting.wait_event(&event).unwrap();
-    gate.open();
-
-    let failed = |result: Result<(), Error>| {
-        let message = failure(result, "fails");
-        assert!(message.starts_with("block [2, 0, 0], thread [0, 0, 0]: "), "{message}");
-        assert!(message.contains("blockIdx.x != block"), "{message}");
-    };
-    failed(stream.synchronize_timeout(SECONDS));
-    failed(stream.synchronize());
-    failed(stream.query().map(drop));
-    failed(launch(&kernel, &stream, LaunchConfig::linear(1, 1), &KernelArgs::new().with(9u32)));
-    failed(stream.begin_capture());
-    failed(event.query().map(drop));
-    failed(waiting.synchronize_timeout(SECONDS));
-    failed(gpu.synchronize());
-    assert_eq!(words(&word), [0], "work behind the failure was done");
-
-    launch(&kernel, &bystander, LaunchConfig::linear(4, 1), &KernelArgs::new().with(9u32)).unwrap();
-    bystander.synchronize().unwrap();
-    drop((stream, waiting));
-    gpu.synchronize().unwrap();
-}
-
-#[test]
 fn a_block_that_fails_ends_those_that_wait_for_it() {
     let gpu = Platform::Host.gpu(0).unwrap();
     let stream = gpu.stream().unwrap();
@@ -509,67 +351,6 @@ fn names_that_do_not_exist_are_errors_that_list_those_that_do() {
     let Err(Error::NoSuchSymbol { kind: "symbol", available, .. }) = loaded.symbol("gate") else { panic!() };
     assert!(available.contains("first") && available.contains("counter"), "{available}");
     assert_ne!(loaded.symbol("first").unwrap().0, loaded.symbol("counter").unwrap().0);
-}
-
-#[test]
-fn a_wait_that_timed_out_can_be_repeated() {
-    let gpu = Platform::Host.gpu(0).unwrap();
-    let stream = gpu.stream().unwrap();
-    let event = gpu.event(true).unwrap();
-    let gate = close_gate(&gpu, &stream);
-    stream.record(&event).unwrap();
-    let short = Duration::from_millis(20);
-    for _ in 0..2 {
-        let Err(Error::Timeout { after, .. }) = stream.synchronize_timeout(short) else {
-            panic!("the gate is shut")
-        };
-        assert_eq!(after, short);
-        assert!(matches!(event.synchronize_timeout(short), Err(Error::Timeout { .. })));
-    }
-    assert!(!stream.query().unwrap());
-    assert!(!event.query().unwrap());
-    assert!(matches!(event.elapsed_ms(&event), Err(Error::InvalidArgument(_))));
-    gate.open();
-    stream.synchronize_timeout(SECONDS).unwrap();
-    assert!(event.query().unwrap());
-}
-
-#[test]
-fn an_event_holds_other_streams_up_until_it_is_reached() {
-    let gpu = Platform::Host.gpu(0).unwrap();
-    let (held, waiting) = (gpu.stream().unwrap(), gpu.stream().unwrap());
-    let event = gpu.event(false).unwrap();
-    let word = gpu.allocate(8).unwrap();
-    let gate = close_gate(&gpu, &held);
-    held.record(&event).unwrap();
-    waiting.wait_event(&event).unwrap();
-    // The mark that was there when it was asked counts, not a later one.
-    waiting.record(&event).unwrap();
-    // SAFETY: `word` outlives the work.
-    unsafe { waiting.write_u64(word.ptr(), 1).unwrap() };
-    assert!(matches!(waiting.synchronize_timeout(Duration::from_millis(50)), Err(Error::Timeout { .. })));
-    assert_eq!(words(&word), [0]);
-    gate.open();
-    waiting.synchronize_timeout(SECONDS).unwrap();
-    assert_eq!(words(&word), [1]);
-}
-
-#[test]
-fn a_dropped_stream_does_its_work_without_holding_the_drop_up() {
-    let gpu = Platform::Host.gpu(0).unwrap();
-    let word = gpu.allocate(8).unwrap();
-    let stream = gpu.stream().unwrap();
-    let event = gpu.event(false).unwrap();
-    let gate = close_gate(&gpu, &stream);
-    // SAFETY: `word` outlives the work.
-    unsafe { stream.write_u64(word.ptr(), 7).unwrap() };
-    stream.record(&event).unwrap();
-    // Were it to wait for the work, it would wait for the gate for ever.
-    drop(stream);
-    assert_eq!(words(&word), [0]);
-    gate.open();
-    event.synchronize_timeout(SECONDS).unwrap();
-    assert_eq!(words(&word), [7]);
 }
 
 #[test]

@@ -262,10 +262,10 @@ impl Theirs {
             let loaded =
                 (driver.module_load_data_ex)(&raw mut module, text.as_ptr().cast(), 0, none, ptr::null_mut());
             ok(loaded, "cuModuleLoadDataEx")?;
-            let found = (driver.module_get_function)(&raw mut function, module, c"count".as_ptr());
+            let found = (driver.common.module_get_function.1)(&raw mut function, module, c"count".as_ptr());
             ok(found, "cuModuleGetFunction")?;
             // Non-blocking, as those of PyTorch are.
-            ok((driver.stream_create)(&raw mut stream, 1), "cuStreamCreate")?;
+            ok((driver.common.stream_create.1)(&raw mut stream, 1), "cuStreamCreate")?;
         }
         Ok(Self { driver, function, stream: stream.cast() })
     }
@@ -278,7 +278,7 @@ impl Theirs {
             // SAFETY: the function and the stream live, and these are its arguments.
             let result = unsafe {
                 let (stream, none) = (self.stream.cast(), ptr::null_mut());
-                let launch = self.driver.launch_kernel;
+                let launch = self.driver.common.launch_kernel.1;
                 launch(self.function, 1, 1, 1, 1, 1, 1, 0, stream, arguments.as_mut_ptr(), none)
             };
             ok(result, "cuLaunchKernel")?;
@@ -289,7 +289,10 @@ impl Theirs {
     fn begin_capture(&self) -> Result<()> {
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as u32;
         // SAFETY: the stream lives.
-        ok(unsafe { (self.driver.stream_begin_capture)(self.stream.cast(), mode) }, "cuStreamBeginCapture")
+        ok(
+            unsafe { (self.driver.common.stream_begin_capture.1)(self.stream.cast(), mode) },
+            "cuStreamBeginCapture",
+        )
     }
 
     /// Ends the capture, launches the graph and waits for it.
@@ -298,13 +301,13 @@ impl Theirs {
         let (mut graph, mut executable) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the handles are valid for the writes; what is made is destroyed once.
         unsafe {
-            ok((driver.stream_end_capture)(stream, &raw mut graph), "cuStreamEndCapture")?;
-            let made = (driver.graph_instantiate_with_flags)(&raw mut executable, graph, 0);
+            ok((driver.common.stream_end_capture.1)(stream, &raw mut graph), "cuStreamEndCapture")?;
+            let made = (driver.common.graph_instantiate.1)(&raw mut executable, graph, 0);
             ok(made, "cuGraphInstantiateWithFlags")?;
-            ok((driver.graph_launch)(executable, stream), "cuGraphLaunch")?;
-            ok((driver.stream_synchronize)(stream), "cuStreamSynchronize")?;
-            ok((driver.graph_exec_destroy)(executable), "cuGraphExecDestroy")?;
-            ok((driver.graph_destroy)(graph), "cuGraphDestroy")
+            ok((driver.common.graph_launch.1)(executable, stream), "cuGraphLaunch")?;
+            ok((driver.common.stream_synchronize.1)(stream), "cuStreamSynchronize")?;
+            ok((driver.common.graph_exec_destroy.1)(executable), "cuGraphExecDestroy")?;
+            ok((driver.common.graph_destroy.1)(graph), "cuGraphDestroy")
         }
     }
 }

@@ -61,7 +61,7 @@ fn beside_a_capture(work: impl FnOnce() -> Vec<DeviceBuffer>) {
     let driver = Driver::load().expect("a driver");
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL as u32;
     // SAFETY: the stream lives, and a context is current.
-    let begun = unsafe { (driver.stream_begin_capture)(stream.raw().cast(), mode) };
+    let begun = unsafe { (driver.common.stream_begin_capture.1)(stream.raw().cast(), mode) };
     assert_eq!(begun, CuResult::SUCCESS);
     // SAFETY: the buffer outlives every launch, which is waited for.
     unsafe { stream.fill(captured.ptr(), 8, 0x11).expect("captured") };

@@ -11,9 +11,9 @@ use std::{
 };
 
 use mscclpp_gpu::{Gpu, Platform, Stream};
-use mscclpp_gpu_sys::hip::{
-    ATTRIBUTE_MULTIPROCESSOR_COUNT, CAPTURE_MODE_RELAXED, DeviceProperties, HipResult,
-    P2P_NATIVE_ATOMIC_SUPPORTED,
+use mscclpp_gpu_sys::{
+    CAPTURE_MODE_RELAXED,
+    hip::{ATTRIBUTE_MULTIPROCESSOR_COUNT, DeviceProperties, HipResult, P2P_NATIVE_ATOMIC_SUPPORTED},
 };
 use parking_lot::Mutex;
 

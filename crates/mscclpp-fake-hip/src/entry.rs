@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use mscclpp_gpu::Error;
-use mscclpp_gpu_sys::hip::{HipResult, HiprtcResult};
+use mscclpp_gpu_sys::{hip::HipResult, rtc::RtcResult};
 
 use crate::control;
 
@@ -24,10 +24,10 @@ pub(crate) fn hip(name: &'static str, call: impl FnOnce() -> Result<(), HipResul
 }
 
 /// The same of hiprtc.
-pub(crate) fn hiprtc(name: &'static str, call: impl FnOnce() -> Result<(), HiprtcResult>) -> HiprtcResult {
+pub(crate) fn hiprtc(name: &'static str, call: impl FnOnce() -> Result<(), RtcResult>) -> RtcResult {
     match control::count(name) {
-        Some(code) => HiprtcResult(code),
-        None => call().err().unwrap_or(HiprtcResult::SUCCESS),
+        Some(code) => RtcResult(code),
+        None => call().err().unwrap_or(RtcResult::SUCCESS),
     }
 }
 

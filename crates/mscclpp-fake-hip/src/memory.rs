@@ -12,10 +12,13 @@ use std::{
 };
 
 use mscclpp_gpu::{DeviceBuffer, DevicePtr, ExportHandle, ImportedMemory, PinnedBuffer};
-use mscclpp_gpu_sys::hip::{
-    DEVICE_MALLOC_FINE_GRAINED, DEVICE_MALLOC_UNCACHED, HOST_MALLOC_COHERENT, HOST_MALLOC_MAPPED,
-    HOST_MALLOC_PORTABLE, HipResult, IPC_LAZY_ENABLE_PEER_ACCESS, IpcMemHandle, MEMORY_TYPE_DEVICE,
-    POINTER_DEVICE_ORDINAL, POINTER_MEMORY_TYPE,
+use mscclpp_gpu_sys::{
+    IPC_LAZY_ENABLE_PEER_ACCESS, IpcMemHandle, MEMORY_TYPE_DEVICE, POINTER_DEVICE_ORDINAL,
+    POINTER_MEMORY_TYPE,
+    hip::{
+        DEVICE_MALLOC_FINE_GRAINED, DEVICE_MALLOC_UNCACHED, HOST_MALLOC_COHERENT, HOST_MALLOC_MAPPED,
+        HOST_MALLOC_PORTABLE, HipResult,
+    },
 };
 use parking_lot::Mutex;
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use mscclpp_gpu::{Error, KernelSource, Module};
-use mscclpp_gpu_sys::hip::{HiprtcResult, Program as Handle};
+use mscclpp_gpu_sys::rtc::{Program as Handle, RtcResult};
 use parking_lot::Mutex;
 
 use crate::{devices, entry, table::Table};
@@ -104,12 +104,24 @@ unsafe fn string(text: *const c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-fn program(handle: Handle) -> Result<Arc<Program>, HiprtcResult> {
-    PROGRAMS.get(handle.0).map_err(|_| HiprtcResult::INVALID_PROGRAM)
+fn program(handle: Handle) -> Result<Arc<Program>, RtcResult> {
+    PROGRAMS.get(handle.0).map_err(|_| RtcResult::INVALID_PROGRAM)
+}
+
+/// As hiprtc does it, this takes any code and is not counted.
+#[unsafe(no_mangle)]
+extern "C" fn hiprtcGetErrorString(result: RtcResult) -> *const c_char {
+    let name = match result {
+        RtcResult::INVALID_PROGRAM => c"HIPRTC_ERROR_INVALID_PROGRAM",
+        RtcResult::INVALID_OPTION => c"HIPRTC_ERROR_INVALID_OPTION",
+        RtcResult::COMPILATION => c"HIPRTC_ERROR_COMPILATION",
+        _ => c"Invalid HIPRTC error code",
+    };
+    name.as_ptr()
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn hiprtcVersion(major: *mut c_int, minor: *mut c_int) -> HiprtcResult {
+unsafe extern "C" fn hiprtcVersion(major: *mut c_int, minor: *mut c_int) -> RtcResult {
     entry::hiprtc("hiprtcVersion", || {
         // SAFETY: the caller promises that both are valid for the write.
         unsafe { (major.write(0), minor.write(0)) };
@@ -125,7 +137,7 @@ unsafe extern "C" fn hiprtcCreateProgram(
     headers: c_int,
     texts: *const *const c_char,
     names: *const *const c_char,
-) -> HiprtcResult {
+) -> RtcResult {
     entry::hiprtc("hiprtcCreateProgram", || {
         // SAFETY: the caller promises NUL-terminated texts, in lists of that length.
         let source = unsafe {
@@ -141,11 +153,11 @@ unsafe extern "C" fn hiprtcCreateProgram(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn hiprtcDestroyProgram(handle: *mut Handle) -> HiprtcResult {
+unsafe extern "C" fn hiprtcDestroyProgram(handle: *mut Handle) -> RtcResult {
     entry::hiprtc("hiprtcDestroyProgram", || {
         // SAFETY: the caller promises a program.
         let Handle(handle) = unsafe { *handle };
-        PROGRAMS.remove(handle).map(drop).map_err(|_| HiprtcResult::INVALID_PROGRAM)
+        PROGRAMS.remove(handle).map(drop).map_err(|_| RtcResult::INVALID_PROGRAM)
     })
 }
 
@@ -154,7 +166,7 @@ unsafe extern "C" fn hiprtcCompileProgram(
     handle: Handle,
     options: c_int,
     texts: *const *const c_char,
-) -> HiprtcResult {
+) -> RtcResult {
     entry::hiprtc("hiprtcCompileProgram", || {
         let program = program(handle)?;
         // SAFETY: the caller promises NUL-terminated texts, in a list of that length.
@@ -164,7 +176,7 @@ unsafe extern "C" fn hiprtcCompileProgram(
         // That is for older releases; with it, the headers would lack types here.
         let lacks_types = options.iter().any(|option| option == "-DMSCCLPP_HIPRTC_HAS_TYPES");
         if !has_architecture || lacks_types {
-            return Err(HiprtcResult::INVALID_OPTION);
+            return Err(RtcResult::INVALID_OPTION);
         }
         let mut compiled = program.compiled.lock();
         match program.source.load() {
@@ -178,18 +190,18 @@ unsafe extern "C" fn hiprtcCompileProgram(
                     other => other.to_string(),
                 };
                 compiled.log = CString::new(log.replace('\0', " ")).unwrap_or_default();
-                Err(HiprtcResult::COMPILATION)
+                Err(RtcResult::COMPILATION)
             }
         }
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn hiprtcGetCodeSize(handle: Handle, size: *mut usize) -> HiprtcResult {
+unsafe extern "C" fn hiprtcGetCodeSize(handle: Handle, size: *mut usize) -> RtcResult {
     entry::hiprtc("hiprtcGetCodeSize", || {
         let program = program(handle)?;
         let compiled = program.compiled.lock();
-        let code = compiled.code.as_ref().ok_or(HiprtcResult::INVALID_PROGRAM)?;
+        let code = compiled.code.as_ref().ok_or(RtcResult::INVALID_PROGRAM)?;
         // SAFETY: the caller promises that it is valid for the write.
         unsafe { size.write(code.len()) };
         Ok(())
@@ -197,11 +209,11 @@ unsafe extern "C" fn hiprtcGetCodeSize(handle: Handle, size: *mut usize) -> Hipr
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn hiprtcGetCode(handle: Handle, to: *mut c_char) -> HiprtcResult {
+unsafe extern "C" fn hiprtcGetCode(handle: Handle, to: *mut c_char) -> RtcResult {
     entry::hiprtc("hiprtcGetCode", || {
         let program = program(handle)?;
         let compiled = program.compiled.lock();
-        let code = compiled.code.as_ref().ok_or(HiprtcResult::INVALID_PROGRAM)?;
+        let code = compiled.code.as_ref().ok_or(RtcResult::INVALID_PROGRAM)?;
         // SAFETY: the caller promises room for as many bytes as the size says.
         unsafe { to.cast::<u8>().copy_from_nonoverlapping(code.as_ptr(), code.len()) };
         Ok(())
@@ -209,7 +221,7 @@ unsafe extern "C" fn hiprtcGetCode(handle: Handle, to: *mut c_char) -> HiprtcRes
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn hiprtcGetProgramLogSize(handle: Handle, size: *mut usize) -> HiprtcResult {
+unsafe extern "C" fn hiprtcGetProgramLogSize(handle: Handle, size: *mut usize) -> RtcResult {
     entry::hiprtc("hiprtcGetProgramLogSize", || {
         let log = program(handle)?.compiled.lock().log.as_bytes_with_nul().len();
         // SAFETY: the caller promises that it is valid for the write.
@@ -219,7 +231,7 @@ unsafe extern "C" fn hiprtcGetProgramLogSize(handle: Handle, size: *mut usize) -
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn hiprtcGetProgramLog(handle: Handle, to: *mut c_char) -> HiprtcResult {
+unsafe extern "C" fn hiprtcGetProgramLog(handle: Handle, to: *mut c_char) -> RtcResult {
     entry::hiprtc("hiprtcGetProgramLog", || {
         let program = program(handle)?;
         let compiled = program.compiled.lock();

@@ -9,9 +9,10 @@ use std::{
 };
 
 use mscclpp_gpu::{DevicePtr, Event, Graph, Stream};
-use mscclpp_gpu_sys::hip::{
+use mscclpp_gpu_sys::{
     CAPTURE_MODE_RELAXED, CAPTURE_STATUS_ACTIVE, CAPTURE_STATUS_NONE, EVENT_DEFAULT, EVENT_DISABLE_TIMING,
-    HipResult, MEMCPY_DEFAULT, STREAM_NON_BLOCKING,
+    STREAM_NON_BLOCKING,
+    hip::{HipResult, MEMCPY_DEFAULT},
 };
 use parking_lot::Mutex;
 

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use mscclpp_gpu_sys::hip::{GRAPH_USER_OBJECT_MOVE, HipResult, HostFn, USER_OBJECT_NO_DESTRUCTOR_SYNC};
+use mscclpp_gpu_sys::{GRAPH_USER_OBJECT_MOVE, HostFn, USER_OBJECT_NO_DESTRUCTOR_SYNC, hip::HipResult};
 
 use crate::{
     entry::{self, give},

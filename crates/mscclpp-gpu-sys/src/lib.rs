@@ -1,9 +1,9 @@
 //! Raw GPU driver entry points, resolved at run time.
 //!
-//! `cuda` (feature `cuda`) is a table of the CUDA driver's functions, and `nvrtc` one of the functions of its run-time
-//! compiler; `hip` (feature `hip`) has both for AMD's HIP. CUDA's handles and input constants are those of
-//! `cudarc::driver::sys`. cudarc's own loader is never used, because it panics if a library or a symbol is missing.
-//! Here that is a [`LoadError`], which says what was looked for and where.
+//! [`Functions`] is what all drivers have; `cuda` (feature `cuda`) is a table of the CUDA driver's functions, with these,
+//! `hip` (feature `hip`) one of AMD's HIP, and [`rtc`] has the compilers of both. CUDA's handles and input constants are
+//! those of `cudarc::driver::sys`. cudarc's own loader is never used, because it panics if a library or a symbol is
+//! missing. Here that is a [`LoadError`], which says what was looked for and where.
 //!
 //! Nothing here is safe or checked, no type owns a driver object, and there is no policy: all of that is in
 //! `mscclpp-gpu`.
@@ -26,29 +26,24 @@
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
+#[cfg(any(feature = "cuda", feature = "hip"))]
+mod functions;
 #[cfg(feature = "hip")]
 pub mod hip;
 #[cfg(any(feature = "cuda", feature = "hip"))]
 mod library;
-#[cfg(feature = "cuda")]
-pub mod nvrtc;
+#[cfg(any(feature = "cuda", feature = "hip"))]
+pub mod rtc;
 #[cfg(any(feature = "cuda", feature = "hip"))]
 mod table;
 
 #[cfg(any(feature = "cuda", feature = "hip"))]
-pub use library::LoadError;
+pub use self::{functions::*, library::LoadError, table::Entry};
 
 /// A `CUipcMemHandle` or `hipIpcMemHandle_t`, which is passed by value.
-#[cfg(any(feature = "cuda", feature = "hip"))]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpcMemHandle {
     /// Opaque.
     pub reserved: [u8; 64],
 }
-
-/// An `nvrtcProgram` or `hiprtcProgram`.
-#[cfg(any(feature = "cuda", feature = "hip"))]
-#[repr(transparent)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Program(pub *mut std::ffi::c_void);

@@ -5,7 +5,9 @@ use std::{
     ffi::{CStr, OsStr, OsString},
 };
 
-use libloading::Library;
+use libloading::Library as Handle;
+
+use crate::Entry;
 
 /// A library or one of its functions is missing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,7 +40,7 @@ pub enum LoadError {
 /// An open library and the name that it was found under.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    library: Library,
+    library: Handle,
     description: &'static str,
     path: String,
 }
@@ -56,7 +58,7 @@ impl Opened {
         let mut tried = Tried::default();
         for name in candidates {
             // SAFETY: the caller vouches for what is loaded.
-            match unsafe { Library::new(&name) } {
+            match unsafe { Handle::new(&name) } {
                 Ok(library) => {
                     return Ok(Self { library, description, path: name.to_string_lossy().into_owned() });
                 }
@@ -70,11 +72,10 @@ impl Opened {
     ///
     /// # Safety
     /// `F` must be the function pointer type of each of them, and is only called while `self` lives.
-    pub(crate) unsafe fn optional<F: Copy>(&self, names: &[&'static CStr]) -> Option<F> {
+    pub(crate) unsafe fn optional<F: Copy>(&self, names: &[&'static CStr]) -> Option<Entry<F>> {
         // SAFETY: the caller vouches for the type.
-        names
-            .iter()
-            .find_map(|name| unsafe { self.library.get::<F>(name.to_bytes_with_nul()) }.ok().map(|f| *f))
+        let get = |name: &&CStr| unsafe { self.library.get::<F>(name.to_bytes_with_nul()) }.ok().map(|f| *f);
+        names.iter().find_map(get).map(|function| Entry(in_messages(names), function))
     }
 
     /// As [`Opened::optional`], for a function that is needed. The newest name stands first.
@@ -85,7 +86,7 @@ impl Opened {
         &self,
         names: &[&'static CStr],
         since: &'static str,
-    ) -> Result<F, LoadError> {
+    ) -> Result<Entry<F>, LoadError> {
         // SAFETY: the caller's promise is the same.
         unsafe { self.optional(names) }.ok_or_else(|| LoadError::Symbol {
             library: self.description,
@@ -97,6 +98,31 @@ impl Opened {
 
     pub(crate) fn path(&self) -> &str {
         &self.path
+    }
+}
+
+/// The first name, without the version that it may end with.
+fn in_messages(names: &[&'static CStr]) -> &'static str {
+    let name = names.first().and_then(|name| name.to_str().ok()).unwrap_or("?");
+    name.rsplit_once("_v").map_or(name, |(name, _)| name)
+}
+
+/// A library as it is looked for.
+pub(crate) struct Library {
+    pub(crate) description: &'static str,
+    /// Names without a folder go through the dynamic loader (`LD_LIBRARY_PATH`, the loader's cache).
+    pub(crate) candidates: &'static [&'static str],
+    pub(crate) advice: &'static str,
+    /// The oldest release that has every function which is needed.
+    pub(crate) since: &'static str,
+}
+
+impl Library {
+    /// # Safety
+    /// Each candidate is the library that the description says.
+    pub(crate) unsafe fn open(&self) -> Result<Opened, LoadError> {
+        // SAFETY: the caller's promise.
+        unsafe { Opened::first(self.description, self.candidates.iter().map(Into::into), self.advice) }
     }
 }
 
@@ -147,6 +173,8 @@ mod tests {
         type Getpid = unsafe extern "C" fn() -> i32;
         // SAFETY: the type is that of getpid; no symbol is of the first name.
         let getpid = unsafe { libc.required::<Getpid>(&[c"getpid_v9", c"getpid"], "1.0") }.unwrap();
+        let Entry(name, getpid) = getpid;
+        assert_eq!(name, "getpid");
         // SAFETY: getpid has no preconditions.
         assert_eq!(unsafe { getpid() } as u32, std::process::id());
         // SAFETY: there is no such symbol.

@@ -2,41 +2,111 @@
 
 use std::ffi::CStr;
 
-/// Declares a table: for each function a field, the exported names (newest first) and the parameters. All functions
-/// return `$result`. `$since` is the oldest release that has every required function.
+/// A function of a library, and its name in messages: that of its symbol, without a version at its end.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry<F>(pub &'static str, pub F);
+
+/// The names that a function may have in a library, newest first.
+pub(crate) type Names = &'static [&'static CStr];
+
+/// Declares a table of functions that several libraries have under their own names, and `$names`, in which a library lists
+/// these. The functions return `$result` where nothing else is said.
+macro_rules! shared_entry_points {
+    (
+        $(#[$about:meta])*
+        table $table:ident $(<$api:ident: $bound:ident>)? -> $result:ty, named by $names:ident;
+        required { $($field:ident: fn($($arg:ty),* $(,)?) $(-> $returned:ty)?;)* }
+        optional { $($opt_field:ident: fn($($opt_arg:ty),* $(,)?);)* }
+    ) => {
+        $(#[$about])*
+        #[non_exhaustive]
+        #[allow(missing_docs, reason = "each field is documented under the name of its function")]
+        pub struct $table $(<$api: $bound>)? {
+            $(pub $field: $crate::Entry<
+                unsafe extern "C" fn($($arg),*) -> $crate::table::first!($($returned,)? $result)
+            >,)*
+            $(pub $opt_field: Option<$crate::Entry<unsafe extern "C" fn($($opt_arg),*) -> $result>>,)*
+        }
+
+        pub(crate) struct $names {
+            $(pub(crate) $field: $crate::table::Names,)*
+            $(pub(crate) $opt_field: $crate::table::Names,)*
+        }
+
+        impl $(<$api: $bound>)? $table $(<$api>)? {
+            /// # Safety
+            /// `library` is one that has these functions under these names.
+            pub(crate) unsafe fn resolve(
+                library: &$crate::library::Opened,
+                names: &$names,
+                since: &'static str,
+            ) -> Result<Self, $crate::LoadError> {
+                // SAFETY: the signatures are those of the library's header; the caller keeps the library open.
+                unsafe {
+                    Ok(Self {
+                        $($field: library.required(names.$field, since)?,)*
+                        $($opt_field: library.optional(names.$opt_field),)*
+                    })
+                }
+            }
+        }
+    };
+}
+pub(crate) use shared_entry_points;
+
+/// The first of some types.
+macro_rules! first {
+    ($first:ty $(, $rest:ty)?) => {
+        $first
+    };
+}
+pub(crate) use first;
+
+/// Declares the table of a driver, which is loaded once: its types, the names of the functions that all drivers have, and for
+/// each other function a field, the exported names (newest first) and the parameters. All functions return `$result`.
 macro_rules! entry_points {
     (
         $(#[$about:meta])*
-        table $table:ident -> $result:ty, since $since:expr;
+        table $table:ident -> $result:ty, of $library:ident;
+        types { $($type_name:ident = $type:ty,)* }
+        common { $($common:ident: $($common_name:literal)|+,)* }
         required { $($field:ident : $($name:literal)|+ => fn($($arg:ty),* $(,)?);)* }
         optional { $($opt_field:ident : $($opt_name:literal)|+ => fn($($opt_arg:ty),* $(,)?);)* }
     ) => {
         $(#[$about])*
-        #[derive(Debug)]
         #[non_exhaustive]
         #[allow(missing_docs, reason = "each field is documented by the name of its function")]
         pub struct $table {
-            $(#[doc = concat!($("`", $name, "` "),+)] pub $field: unsafe extern "C" fn($($arg),*) -> $result,)*
-            $(#[doc = concat!($("`", $opt_name, "` "),+)]
-              pub $opt_field: Option<unsafe extern "C" fn($($opt_arg),*) -> $result>,)*
+            /// What all drivers have.
+            pub common: $crate::Functions<Self>,
+            $(pub $field: unsafe extern "C" fn($($arg),*) -> $result,)*
+            $(pub $opt_field: Option<unsafe extern "C" fn($($opt_arg),*) -> $result>,)*
             library: $crate::library::Opened,
         }
 
         impl $table {
-            /// # Safety
-            /// `library` is the one that has these functions.
-            unsafe fn resolve(library: $crate::library::Opened) -> Result<Self, $crate::LoadError> {
-                Ok(Self {
-                    // SAFETY: the signatures are those of the library's header; the table keeps the library open.
-                    $($field: unsafe {
-                        library.required(&[$($crate::table::c_name(concat!($name, "\0"))),+], $since)?
-                    },)*
-                    // SAFETY: as above.
-                    $($opt_field: unsafe {
-                        library.optional(&[$($crate::table::c_name(concat!($opt_name, "\0"))),+])
-                    },)*
-                    library,
-                })
+            /// The library of this process: found and resolved at the first call, but not initialised.
+            ///
+            /// # Errors
+            /// [`LoadError`](crate::LoadError), the same at every call.
+            pub fn load() -> Result<&'static Self, $crate::LoadError> {
+                static LOADED: std::sync::OnceLock<Result<$table, $crate::LoadError>> = std::sync::OnceLock::new();
+                LOADED.get_or_init(Self::open).as_ref().map_err(Clone::clone)
+            }
+
+            fn open() -> Result<Self, $crate::LoadError> {
+                let names = $crate::functions::FunctionNames { $($common: &[$($common_name),+],)* };
+                // SAFETY: every candidate is a name of the library, which has these functions under these names, with the
+                // signatures of its header. The table keeps it open.
+                unsafe {
+                    let library = $library.open()?;
+                    Ok(Self {
+                        common: $crate::Functions::resolve(&library, &names, $library.since)?,
+                        $($field: library.required(&[$($name),+], $library.since)?.1,)*
+                        $($opt_field: library.optional(&[$($opt_name),+]).map(|$crate::Entry(_, f)| f),)*
+                        library,
+                    })
+                }
             }
 
             /// The name under which the library was found.
@@ -45,16 +115,26 @@ macro_rules! entry_points {
                 self.library.path()
             }
         }
+
+        impl $crate::Api for $table {
+            type Code = $result;
+            $(type $type_name = $type;)*
+
+            fn load() -> Result<&'static Self, $crate::LoadError> {
+                Self::load()
+            }
+
+            fn path(&self) -> &str {
+                self.path()
+            }
+
+            fn functions(&self) -> &$crate::Functions<Self> {
+                &self.common
+            }
+        }
     };
 }
 pub(crate) use entry_points;
-
-pub(crate) const fn c_name(name: &'static str) -> &'static CStr {
-    match CStr::from_bytes_with_nul(name.as_bytes()) {
-        Ok(name) => name,
-        Err(_) => panic!("a name with a NUL inside"),
-    }
-}
 
 /// Declares the known codes of a result, each with its name in the library's header.
 macro_rules! codes {

@@ -5,17 +5,16 @@
 //! `CUDA_HOME`, `CUDA_PATH` and `/usr/local/cuda`. NVRTC needs neither a GPU nor a driver.
 
 use std::{
-    borrow::Cow,
-    ffi::{CStr, c_int},
+    ffi::c_int,
     path::{Path, PathBuf},
     sync::OnceLock,
 };
 
-use mscclpp_gpu_sys::nvrtc::{Nvrtc, NvrtcResult};
+use mscclpp_gpu_sys::{Entry, rtc::Rtc};
 
 use crate::{
     Error, Result,
-    driver::compiler::{self, check, compiler},
+    driver::compiler::{self, check},
     env,
 };
 
@@ -59,28 +58,20 @@ pub fn description() -> Result<String> {
     Ok(format!("{}: NVRTC {major}.{minor}", nvrtc.path()))
 }
 
-fn version(nvrtc: &Nvrtc) -> Result<(c_int, c_int)> {
+fn version(nvrtc: &Rtc) -> Result<(c_int, c_int)> {
+    let Entry(operation, version) = nvrtc.functions.version;
     let (mut major, mut minor) = (0, 0);
     // SAFETY: both are valid for the write.
-    check(nvrtc, unsafe { (nvrtc.version)(&raw mut major, &raw mut minor) }, "nvrtcVersion")?;
+    check(nvrtc, unsafe { version(&raw mut major, &raw mut minor) }, operation)?;
     Ok((major, minor))
 }
 
-compiler!(Nvrtc: NvrtcResult, "nvrtc", "GetPTX" = (get_ptx_size, get_ptx), words);
-
-fn words(nvrtc: &Nvrtc, result: NvrtcResult) -> Option<Cow<'_, str>> {
-    // SAFETY: this function takes any value and gives a static text.
-    let words = unsafe { (nvrtc.get_error_string)(result) };
-    // SAFETY: not null, so a static NUL-terminated text.
-    (!words.is_null()).then(|| unsafe { CStr::from_ptr(words) }.to_string_lossy())
-}
-
-fn library() -> Result<&'static Nvrtc> {
-    static LIBRARY: OnceLock<Result<Nvrtc>> = OnceLock::new();
+fn library() -> Result<&'static Rtc> {
+    static LIBRARY: OnceLock<Result<Rtc>> = OnceLock::new();
     LIBRARY.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
-fn load() -> Result<Nvrtc> {
+fn load() -> Result<Rtc> {
     let chosen = env::nvrtc_library();
     let (operation, candidates) = match chosen {
         Some(path) => (format!("loading NVRTC from MSCCLPP_NVRTC_SO={}", path.display()), vec![path]),
@@ -95,7 +86,7 @@ fn load() -> Result<Nvrtc> {
         }
     };
     // SAFETY: the names are NVRTC's, or the user says that it is.
-    let nvrtc = unsafe { Nvrtc::load(candidates) }.map_err(|error| Error::system(operation, error))?;
+    let nvrtc = unsafe { Rtc::nvrtc(candidates) }.map_err(|error| Error::system(operation, error))?;
     tracing::debug!(target: "mscclpp::gpu", path = nvrtc.path(), "loaded NVRTC");
     Ok(nvrtc)
 }
@@ -105,9 +96,11 @@ fn candidates(toolkits: &[PathBuf]) -> Vec<PathBuf> {
     let folders = toolkits
         .iter()
         .flat_map(|home| ["lib64", "lib", "targets/x86_64-linux/lib"].map(|lib| home.join(lib)));
-    let by_loader = Nvrtc::NAMES.iter().map(PathBuf::from);
+    let by_loader = Rtc::NVRTC_NAMES.iter().map(PathBuf::from);
     by_loader
-        .chain(folders.flat_map(|folder| Nvrtc::NAMES.map(|name| folder.join(name))).filter(|p| p.exists()))
+        .chain(
+            folders.flat_map(|folder| Rtc::NVRTC_NAMES.map(|name| folder.join(name))).filter(|p| p.exists()),
+        )
         .collect()
 }
 
@@ -162,6 +155,6 @@ mod tests {
     #[test]
     fn toolkits_come_after_the_dynamic_loader() {
         let found = candidates(&["/no/such/toolkit".into()]);
-        assert_eq!(found, Nvrtc::NAMES.map(PathBuf::from));
+        assert_eq!(found, Rtc::NVRTC_NAMES.map(PathBuf::from));
     }
 }

@@ -96,12 +96,12 @@ impl Capture {
         let driver = Driver::load().unwrap();
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is valid for the write, and a context is current.
-        assert_eq!(unsafe { (driver.stream_create)(&raw mut raw, flags) }, CuResult::SUCCESS);
+        assert_eq!(unsafe { (driver.common.stream_create.1)(&raw mut raw, flags) }, CuResult::SUCCESS);
         // SAFETY: the stream was made in the primary context, and lives until this value is dropped.
         let stream = unsafe { Stream::from_raw(gpu, raw.cast()).unwrap() };
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL as u32;
         // SAFETY: the stream lives.
-        assert_eq!(unsafe { (driver.stream_begin_capture)(raw, mode) }, CuResult::SUCCESS);
+        assert_eq!(unsafe { (driver.common.stream_begin_capture.1)(raw, mode) }, CuResult::SUCCESS);
         Self { driver, stream, raw: raw.cast() }
     }
 
@@ -117,11 +117,11 @@ impl Drop for Capture {
         // SAFETY: the stream was made by `begin` and is destroyed once, and so is a graph that nobody has taken. A test that
         // failed has left its capture open for that; else this call is refused, which harms nothing.
         unsafe {
-            let ended = (self.driver.stream_end_capture)(self.raw.cast(), &raw mut graph);
+            let ended = (self.driver.common.stream_end_capture.1)(self.raw.cast(), &raw mut graph);
             if ended == CuResult::SUCCESS && !graph.is_null() {
-                let _ = (self.driver.graph_destroy)(graph);
+                let _ = (self.driver.common.graph_destroy.1)(graph);
             }
-            let _ = (self.driver.stream_destroy)(self.raw.cast());
+            let _ = (self.driver.common.stream_destroy.1)(self.raw.cast());
         }
     }
 }
@@ -278,19 +278,19 @@ fn opens_the_device() {
         (0, ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
     // SAFETY: each is valid for the write, and what is used was made before.
     unsafe {
-        assert_eq!((driver.init)(0), CuResult::SUCCESS);
+        assert_eq!((driver.common.init.1)(0), CuResult::SUCCESS);
         assert_eq!((driver.device_get)(&raw mut device, 0), CuResult::SUCCESS);
         assert_eq!((driver.device_primary_ctx_retain)(&raw mut context, device), CuResult::SUCCESS);
-        assert_eq!((driver.ctx_set_current)(context), CuResult::SUCCESS);
-        assert_eq!((driver.stream_create)(&raw mut stream, NON_BLOCKING), CuResult::SUCCESS);
-        assert_eq!((driver.stream_begin_capture)(stream, global), CuResult::SUCCESS);
+        assert_eq!((driver.common.set_current.1)(context), CuResult::SUCCESS);
+        assert_eq!((driver.common.stream_create.1)(&raw mut stream, NON_BLOCKING), CuResult::SUCCESS);
+        assert_eq!((driver.common.stream_begin_capture.1)(stream, global), CuResult::SUCCESS);
     }
     let gpu = Platform::Cuda.gpu(0).unwrap();
     for (_, part, _) in PARTS {
         part(&gpu);
     }
     // SAFETY: as above.
-    assert_eq!(unsafe { (driver.stream_end_capture)(stream, &raw mut graph) }, CuResult::SUCCESS);
+    assert_eq!(unsafe { (driver.common.stream_end_capture.1)(stream, &raw mut graph) }, CuResult::SUCCESS);
 }
 
 fn what_cannot_be_done_says_when_it_can() {
@@ -335,10 +335,13 @@ fn a_graph_of_others_keeps_what_its_launches_need() {
     assert_eq!(kept(), 1, "the graph has it");
     // SAFETY: so here and below: the handles live, what is made is destroyed once, and the graph keeps what its kernels need.
     unsafe {
-        assert_eq!((driver.stream_end_capture)(capture.raw.cast(), &raw mut graph), CuResult::SUCCESS);
-        let made = (driver.graph_instantiate_with_flags)(&raw mut executable, graph, 0);
+        assert_eq!(
+            (driver.common.stream_end_capture.1)(capture.raw.cast(), &raw mut graph),
+            CuResult::SUCCESS
+        );
+        let made = (driver.common.graph_instantiate.1)(&raw mut executable, graph, 0);
         assert_eq!(made, CuResult::SUCCESS);
-        assert_eq!((driver.graph_destroy)(graph), CuResult::SUCCESS);
+        assert_eq!((driver.common.graph_destroy.1)(graph), CuResult::SUCCESS);
     }
     gpu.synchronize().unwrap();
     gpu.allocate(8).unwrap();
@@ -346,9 +349,9 @@ fn a_graph_of_others_keeps_what_its_launches_need() {
     let (stream, pinned) = (gpu.stream().unwrap(), gpu.allocate_pinned(8).unwrap());
     // SAFETY: see above. What nobody needs any more is put aside, and freed by this thread's next allocation: behind the copy.
     unsafe {
-        assert_eq!((driver.graph_launch)(executable, stream.raw().cast()), CuResult::SUCCESS);
+        assert_eq!((driver.common.graph_launch.1)(executable, stream.raw().cast()), CuResult::SUCCESS);
         stream.copy(pinned.ptr(), address, 8).unwrap();
-        assert_eq!((driver.graph_exec_destroy)(executable), CuResult::SUCCESS);
+        assert_eq!((driver.common.graph_exec_destroy.1)(executable), CuResult::SUCCESS);
     }
     stream.synchronize_timeout(LIMIT).unwrap();
     assert_eq!(pinned.word(0).unwrap().load(Ordering::Relaxed), 3);

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
 fn current() -> CUcontext {
     let mut context = ptr::null_mut();
     // SAFETY: `context` is valid for the write.
-    let result = unsafe { (Driver::load().unwrap().ctx_get_current)(&raw mut context) };
+    let result = unsafe { (Driver::load().unwrap().common.get_current.1)(&raw mut context) };
     assert_eq!(result, CuResult::SUCCESS);
     context
 }

@@ -12,7 +12,10 @@ use std::{
 use mscclpp_gpu::{
     Error, Gpu, Kernel, KernelArgs, KernelObject, LaunchConfig, Module, Owner, Platform, Result, Stream,
 };
-use mscclpp_gpu_sys::hip::{CAPTURE_MODE_RELAXED, Hip, HipResult, STREAM_NON_BLOCKING};
+use mscclpp_gpu_sys::{
+    CAPTURE_MODE_RELAXED, STREAM_NON_BLOCKING,
+    hip::{Hip, HipResult},
+};
 use mscclpp_test_support::until;
 
 use crate::{
@@ -33,7 +36,7 @@ impl Theirs {
         gpu.make_current().expect("the device is the thread's");
         let (hip, mut raw) = (Hip::load().expect("the fake"), ptr::null_mut());
         // SAFETY: `raw` is valid for the write.
-        let made = unsafe { (hip.stream_create_with_flags)(&raw mut raw, STREAM_NON_BLOCKING) };
+        let made = unsafe { (hip.common.stream_create.1)(&raw mut raw, STREAM_NON_BLOCKING) };
         assert_eq!(made, HipResult::SUCCESS);
         Self { hip, raw }
     }
@@ -47,7 +50,7 @@ impl Theirs {
 impl Drop for Theirs {
     fn drop(&mut self) {
         // SAFETY: made once, destroyed once.
-        let _ = unsafe { (self.hip.stream_destroy)(self.raw) };
+        let _ = unsafe { (self.hip.common.stream_destroy.1)(self.raw) };
     }
 }
 
@@ -113,7 +116,7 @@ pub(crate) fn captured(
     let (kernel, theirs) = (kernel(gpu)?, Theirs::new(gpu));
     let (hip, mut graph, mut executable) = (theirs.hip, ptr::null_mut(), ptr::null_mut());
     // SAFETY: the stream lives.
-    let _ = unsafe { (hip.stream_begin_capture)(theirs.raw, CAPTURE_MODE_RELAXED) };
+    let _ = unsafe { (hip.common.stream_begin_capture.1)(theirs.raw, CAPTURE_MODE_RELAXED) };
     let launched = (0..3).try_for_each(|_| {
         // SAFETY: the kernel's arguments, one thread for each word.
         unsafe { kernel.launch(&theirs.stream(gpu)?, ONE_EACH, &args) }
@@ -121,11 +124,11 @@ pub(crate) fn captured(
     drop((args, kernel));
     // SAFETY: the handles are valid for the writes, and what is made is destroyed once.
     unsafe {
-        let _ = (hip.stream_end_capture)(theirs.raw, &raw mut graph);
-        let _ = (hip.graph_instantiate_with_flags)(&raw mut executable, graph, 0);
+        let _ = (hip.common.stream_end_capture.1)(theirs.raw, &raw mut graph);
+        let _ = (hip.common.graph_instantiate.1)(&raw mut executable, graph, 0);
         let done = launched.and_then(|()| with(hip, executable));
-        let _ = (hip.graph_destroy)(graph);
-        let _ = (hip.graph_exec_destroy)(executable);
+        let _ = (hip.common.graph_destroy.1)(graph);
+        let _ = (hip.common.graph_exec_destroy.1)(executable);
         done
     }
 }
@@ -144,7 +147,7 @@ pub(crate) fn captures(fake: &Fake) -> Result<()> {
         assert_eq!(kept(), 1, "as long as it exists");
         let stream = Theirs::new(&gpu);
         // SAFETY: both live; the graph keeps what its kernels need.
-        let _ = unsafe { (hip.graph_launch)(executable, stream.raw) };
+        let _ = unsafe { (hip.common.graph_launch.1)(executable, stream.raw) };
         stream.stream(&gpu)?.synchronize()
     })?;
     let mut word = [0; 8];

@@ -6,12 +6,6 @@ use crate::table::codes;
 #[must_use]
 pub struct HipResult(pub u32);
 
-/// What every function of hiprtc returns. Any value is valid.
-#[repr(transparent)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[must_use]
-pub struct HiprtcResult(pub u32);
-
 codes! {
     HipResult:
     SUCCESS = 0, "hipSuccess";
@@ -36,14 +30,4 @@ codes! {
     COOPERATIVE_LAUNCH_TOO_LARGE = 720, "hipErrorCooperativeLaunchTooLarge";
     NOT_SUPPORTED = 801, "hipErrorNotSupported";
     UNKNOWN = 999, "hipErrorUnknown";
-}
-
-codes! {
-    HiprtcResult:
-    SUCCESS = 0, "HIPRTC_SUCCESS";
-    OUT_OF_MEMORY = 1, "HIPRTC_ERROR_OUT_OF_MEMORY";
-    INVALID_PROGRAM = 4, "HIPRTC_ERROR_INVALID_PROGRAM";
-    INVALID_OPTION = 5, "HIPRTC_ERROR_INVALID_OPTION";
-    COMPILATION = 6, "HIPRTC_ERROR_COMPILATION";
-    INTERNAL_ERROR = 11, "HIPRTC_ERROR_INTERNAL_ERROR";
 }

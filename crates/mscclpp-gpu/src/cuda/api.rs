@@ -7,13 +7,10 @@ use std::{
 };
 
 use mscclpp_gpu_sys::cuda::{
-    CUcontext, CUctx_st, CUdevice_P2PAttribute as P2p, CUdevice_attribute as Attribute, CUevent_flags,
-    CUevent_st, CUfunc_st, CUgraph_st, CUgraphExec_st, CUgraphNode_st, CUipcMem_flags, CUmod_st,
-    CUpointer_attribute, CUstream_flags, CUstream_st, CUstreamCaptureMode, CUstreamCaptureStatus,
-    CUuserObject_flags, CUuserObject_st, CUuserObjectRetain_flags, CuResult, DMA_BUF_SUPPORTED, Driver,
-    FLUSH_OPTION_HOST, FLUSH_OPTION_MEMOPS, FLUSH_TARGET_CURRENT_CONTEXT, FLUSH_TO_ALL_DEVICES,
-    FLUSH_TO_OWNER, MEMHOSTALLOC_DEVICEMAP, MEMHOSTALLOC_PORTABLE, RANGE_HANDLE_DMA_BUF,
-    WRITES_ORDERING_ALL_DEVICES, WRITES_ORDERING_OWNER,
+    CUcontext, CUctx_st, CUdevice_P2PAttribute as P2p, CUdevice_attribute as Attribute, CUfunc_st,
+    CUstream_st, CuResult, DMA_BUF_SUPPORTED, Driver, FLUSH_OPTION_HOST, FLUSH_OPTION_MEMOPS,
+    FLUSH_TARGET_CURRENT_CONTEXT, FLUSH_TO_ALL_DEVICES, FLUSH_TO_OWNER, MEMHOSTALLOC_DEVICEMAP,
+    MEMHOSTALLOC_PORTABLE, WRITES_ORDERING_ALL_DEVICES, WRITES_ORDERING_OWNER,
 };
 
 use super::{
@@ -28,9 +25,8 @@ use crate::{
     Result, WritesOrdering,
     backend::{MemoryBackend, ModuleBackend},
     driver::{
-        api::{Api, Direction, code},
+        api::{Api, Direction, Process, code},
         device::{attribute, no_flush},
-        entries::entries,
         failure::{check, log_failure},
         platform::{device_count, ordinal},
         stream::Stream,
@@ -57,64 +53,23 @@ impl Api for Driver {
     const NAMES_UNKNOWN: &'static str = "what is not known of compiled code";
     const LAUNCHES_KEEP_MODULES: bool = false;
 
-    const STREAM_NON_BLOCKING: u32 = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-    const EVENT_DEFAULT: u32 = CUevent_flags::CU_EVENT_DEFAULT as u32;
-    const EVENT_DISABLE_TIMING: u32 = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
-    const CAPTURE_NONE: u32 = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32;
-    const CAPTURE_ACTIVE: u32 = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as u32;
-    const CAPTURE_THREAD_LOCAL: u32 = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as u32;
-    const CAPTURE_RELAXED: u32 = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32;
-    const USER_OBJECT_NO_DESTRUCTOR_SYNC: u32 = CUuserObject_flags::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC as u32;
-    const GRAPH_USER_OBJECT_MOVE: u32 = CUuserObjectRetain_flags::CU_GRAPH_USER_OBJECT_MOVE as u32;
     const MULTIPROCESSOR_COUNT: u32 = Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as u32;
     const NATIVE_ATOMICS: u32 = P2p::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED as u32;
-    const IPC_LAZY_PEER_ACCESS: u32 = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
-    const POINTER_MEMORY_TYPE: u32 = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE as u32;
-    const POINTER_DEVICE_ORDINAL: u32 = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as u32;
-    const RANGE_HANDLE_DMA_BUF: u32 = RANGE_HANDLE_DMA_BUF;
     const HOST_MEMORY: u32 = MEMHOSTALLOC_PORTABLE | MEMHOSTALLOC_DEVICEMAP;
 
-    type Code = CuResult;
     const PEER_ACCESS_ALREADY_ENABLED: CuResult = CuResult::PEER_ACCESS_ALREADY_ENABLED;
     const NO_PEER_ACCESS: &'static [CuResult] =
         &[CuResult::PEER_ACCESS_UNSUPPORTED, CuResult::TOO_MANY_PEERS, CuResult::INVALID_DEVICE];
     const UNKNOWN_ADDRESS: &'static [CuResult] = &[CuResult::INVALID_VALUE];
     const NO_SYMBOL: &'static [CuResult] = &[CuResult::NOT_FOUND];
 
-    type Context = CUcontext;
     const NO_CONTEXT: CUcontext = ptr::null_mut();
-    type Address = u64;
-    type Stream = CUstream_st;
-    type Event = CUevent_st;
-    type Graph = CUgraph_st;
-    type GraphNode = CUgraphNode_st;
-    type GraphExec = CUgraphExec_st;
-    type UserObject = CUuserObject_st;
-    type Module = CUmod_st;
-    type Function = CUfunc_st;
     type Extra = Extra;
     type ModuleState = SharedBytes;
 
-    entries! {
-        Driver, "cu",
-        get_error_name: "cuGetErrorName" = get_error_name,
-        get_error_string: "cuGetErrorString" = get_error_string,
-        get_device_count: "cuDeviceGetCount" = device_get_count,
-        get_current: "cuCtxGetCurrent" = ctx_get_current,
-        set_current: "cuCtxSetCurrent" = ctx_set_current,
-        synchronize: "cuCtxSynchronize" = ctx_synchronize,
-        enable_peer_access: "cuCtxEnablePeerAccess" = ctx_enable_peer_access,
-        host_alloc: "cuMemHostAlloc" = mem_host_alloc,
-        host_free: "cuMemFreeHost" = mem_free_host,
-        host_get_device_pointer: "cuMemHostGetDevicePointer" = mem_host_get_device_pointer,
-        stream_create: "cuStreamCreate" = stream_create,
-        stream_get_context: "cuStreamGetCtx" = stream_get_ctx,
-        event_create: "cuEventCreate" = event_create,
-        graph_instantiate: "cuGraphInstantiate" = graph_instantiate_with_flags,
-        launch_kernel: "cuLaunchKernel" = launch_kernel,
-        launch_cooperative_kernel: "cuLaunchCooperativeKernel" = launch_cooperative_kernel,
-        occupancy_max_active_blocks_per_multiprocessor: "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-            = occupancy_max_active_blocks_per_multiprocessor,
+    fn process() -> &'static Process<Self> {
+        static PROCESS: Process<Driver> = Process::new();
+        &PROCESS
     }
 
     fn hint(code: CuResult) -> Option<&'static str> {
@@ -133,7 +88,7 @@ impl Api for Driver {
     fn current_device(&self) -> Result<usize> {
         let mut context = ptr::null_mut::<CUctx_st>();
         // SAFETY: `context` is valid for the write.
-        check(self, unsafe { (self.ctx_get_current)(&raw mut context) }, "cuCtxGetCurrent")?;
+        check(self, unsafe { (self.common.get_current.1)(&raw mut context) }, "cuCtxGetCurrent")?;
         if context.is_null() {
             return Ok(0);
         }

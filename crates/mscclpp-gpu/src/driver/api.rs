@@ -3,13 +3,11 @@
 
 use std::{ffi::c_int, sync::Arc};
 
-use mscclpp_gpu_sys::LoadError;
 use parking_lot::Mutex;
 
 use super::{
     captures::Captures,
     device::{Device, no_flush},
-    entries::Entries,
     stream::Stream,
 };
 use crate::{
@@ -19,7 +17,7 @@ use crate::{
 };
 
 /// A driver: the table of its functions, of which there is one in a process.
-pub(crate) trait Api: Sync + Sized + 'static {
+pub(crate) trait Api: mscclpp_gpu_sys::Api<Code: Code, Context: Copy + Eq> + Sync {
     const PLATFORM: Platform;
     /// What to say where the driver finds no device.
     const NO_DEVICE: &'static str;
@@ -34,25 +32,11 @@ pub(crate) trait Api: Sync + Sized + 'static {
     /// Whether the driver may unload a module while its kernels run.
     const LAUNCHES_KEEP_MODULES: bool;
 
-    const STREAM_NON_BLOCKING: u32;
-    const EVENT_DEFAULT: u32;
-    const EVENT_DISABLE_TIMING: u32;
-    const CAPTURE_NONE: u32;
-    const CAPTURE_ACTIVE: u32;
-    const CAPTURE_THREAD_LOCAL: u32;
-    const CAPTURE_RELAXED: u32;
-    const USER_OBJECT_NO_DESTRUCTOR_SYNC: u32;
-    const GRAPH_USER_OBJECT_MOVE: u32;
     const MULTIPROCESSOR_COUNT: u32;
     const NATIVE_ATOMICS: u32;
-    const IPC_LAZY_PEER_ACCESS: u32;
-    const POINTER_MEMORY_TYPE: u32;
-    const POINTER_DEVICE_ORDINAL: u32;
-    const RANGE_HANDLE_DMA_BUF: u32;
     /// Page-locked, mapped into every device, and coherent with them while kernels run.
     const HOST_MEMORY: u32;
 
-    type Code: Code;
     const PEER_ACCESS_ALREADY_ENABLED: Self::Code;
     /// For one device that does not reach another.
     const NO_PEER_ACCESS: &'static [Self::Code];
@@ -61,30 +45,13 @@ pub(crate) trait Api: Sync + Sized + 'static {
     /// For a symbol that a module does not have.
     const NO_SYMBOL: &'static [Self::Code];
 
-    /// What a thread has one of: a context, or the number of a device.
-    type Context: Copy + Eq;
     /// What a thread has that has none.
     const NO_CONTEXT: Self::Context;
-    type Address: Address;
-    /// What the handles point to, which is the driver's own.
-    type Stream;
-    type Event;
-    type Graph;
-    type GraphNode;
-    type GraphExec;
-    type UserObject;
-    type Module;
-    type Function;
     /// What only this platform's devices have.
     type Extra: Send + Sync;
     /// What only this platform's modules have.
     type ModuleState: Default + Send + Sync;
 
-    /// The library of this process, not initialised.
-    fn load() -> Result<&'static Self, LoadError>;
-    /// The name under which it was found.
-    fn path(&self) -> &str;
-    fn entries(&self) -> &'static Entries<Self>;
     fn process() -> &'static Process<Self>;
 
     /// What to do, where the driver's words do not say it.
@@ -210,32 +177,6 @@ macro_rules! code {
     };
 }
 pub(crate) use code;
-
-/// A device address, as the driver takes it.
-pub(crate) trait Address: Copy {
-    fn of(ptr: DevicePtr) -> Self;
-    fn ptr(self) -> DevicePtr;
-}
-
-impl Address for u64 {
-    fn of(ptr: DevicePtr) -> Self {
-        ptr.0
-    }
-
-    fn ptr(self) -> DevicePtr {
-        DevicePtr(self)
-    }
-}
-
-impl Address for *mut std::ffi::c_void {
-    fn of(ptr: DevicePtr) -> Self {
-        ptr.as_mut_ptr()
-    }
-
-    fn ptr(self) -> DevicePtr {
-        DevicePtr::from_ptr(self)
-    }
-}
 
 /// From where to where a copy goes.
 #[derive(Clone, Copy)]

@@ -2,12 +2,15 @@
 
 use std::{ffi::c_void, ptr, sync::atomic::Ordering};
 
+use mscclpp_gpu_sys::{
+    CAPTURE_STATUS_ACTIVE, CAPTURE_STATUS_NONE, Entry, GRAPH_USER_OBJECT_MOVE, USER_OBJECT_NO_DESTRUCTOR_SYNC,
+};
+
 use super::{
     DriverStream,
     api::{Api, Code},
     captures::CaptureId,
     context::Context,
-    entries::Entry,
     event::Event,
     failure::log_failure,
     foreign::ForeignStream,
@@ -36,7 +39,7 @@ impl<D: Api> DriverStream for Stream<D> {
 
     fn record_event(&self, event: &Event<D>) -> Result<()> {
         // SAFETY: both live.
-        self.call(&self.device.entries().event_record, |record| unsafe {
+        self.call(&self.device.functions().event_record, |record| unsafe {
             record(event.handle(), self.handle())
         })
     }
@@ -44,10 +47,10 @@ impl<D: Api> DriverStream for Stream<D> {
     fn is_capturing(&self) -> Result<bool> {
         let mut status = 0;
         // SAFETY: the stream lives; `status` is valid for the write.
-        self.call(&self.device.entries().stream_is_capturing, |ask| unsafe {
+        self.call(&self.device.functions().stream_is_capturing, |ask| unsafe {
             ask(self.handle(), &raw mut status)
         })?;
-        Ok(status != D::CAPTURE_NONE)
+        Ok(status != CAPTURE_STATUS_NONE)
     }
 
     fn may_be_captured(&self) -> bool {
@@ -68,10 +71,10 @@ impl<D: Api> DriverStream for Stream<D> {
         released: unsafe extern "C" fn(*mut c_void),
     ) {
         const LOST: &str = "(a graph of others keeps nothing alive)";
-        let (driver, entries) = (self.device.driver(), self.device.entries());
-        let Entry(name, create) = entries.user_object_create;
+        let (driver, functions) = (self.device.driver(), self.device.functions());
+        let Entry(name, create) = functions.user_object_create;
         // The only value: nobody waits for the call of `released`.
-        let flags = D::USER_OBJECT_NO_DESTRUCTOR_SYNC;
+        let flags = USER_OBJECT_NO_DESTRUCTOR_SYNC;
         let mut object = ptr::null_mut();
         // SAFETY: `object` is valid for the write; the rest is the caller's promise.
         let result = unsafe { create(&raw mut object, held, Some(released), 1, flags) };
@@ -80,12 +83,12 @@ impl<D: Api> DriverStream for Stream<D> {
             // SAFETY: the driver has not taken it.
             return unsafe { released(held) };
         }
-        let Entry(name, retain) = entries.graph_retain_user_object;
+        let Entry(name, retain) = functions.graph_retain_user_object;
         // SAFETY: the graph is that of a capture in progress; the one reference is given to it.
-        let result = unsafe { retain(graph, object, 1, D::GRAPH_USER_OBJECT_MOVE) };
+        let result = unsafe { retain(graph, object, 1, GRAPH_USER_OBJECT_MOVE) };
         log_failure(driver, result, format_args!("{name} {LOST}"));
         if result != D::Code::SUCCESS {
-            let Entry(name, release) = entries.user_object_release;
+            let Entry(name, release) = functions.user_object_release;
             // SAFETY: the reference is still ours. The driver calls `released`.
             log_failure(driver, unsafe { release(object, 1) }, name);
         }
@@ -94,7 +97,7 @@ impl<D: Api> DriverStream for Stream<D> {
     fn is_idle(&self) -> bool {
         let Ok(_entered) = self.device.context.enter() else { return false };
         // SAFETY: the stream lives.
-        let idle = unsafe { (self.device.entries().stream_query.1)(self.handle()) } == D::Code::SUCCESS;
+        let idle = unsafe { (self.device.functions().stream_query.1)(self.handle()) } == D::Code::SUCCESS;
         if !idle {
             self.device.driver().forget();
         }
@@ -110,13 +113,13 @@ pub(super) unsafe fn capture_of<D: Api>(
     context: &Context<D>,
     raw: *mut D::Stream,
 ) -> Option<(CaptureId, *mut D::Graph)> {
-    let (mut status, mut id, mut graph) = (D::CAPTURE_NONE, 0, ptr::null_mut());
-    let (ask, none) = (context.entries.stream_get_capture_info.1, ptr::null_mut());
+    let (mut status, mut id, mut graph) = (CAPTURE_STATUS_NONE, 0, ptr::null_mut());
+    let (ask, none) = (context.functions.stream_get_capture_info.1, ptr::null_mut());
     // SAFETY: the caller's promise; what is asked for is valid for the write, and the dependencies are not asked for.
     let result = unsafe { ask(raw, &raw mut status, &raw mut id, &raw mut graph, none, ptr::null_mut()) };
     if result != D::Code::SUCCESS {
         context.driver.forget();
         return None;
     }
-    (status == D::CAPTURE_ACTIVE).then_some((id, graph))
+    (status == CAPTURE_STATUS_ACTIVE).then_some((id, graph))
 }

@@ -3,9 +3,10 @@
 
 use std::{ffi::c_int, marker::PhantomData};
 
+use mscclpp_gpu_sys::{CAPTURE_MODE_RELAXED, Functions};
+
 use super::{
     api::Api,
-    entries::Entries,
     failure::{check, log_error, log_failure},
 };
 use crate::Result;
@@ -13,7 +14,7 @@ use crate::Result;
 /// A device, as a thread may have it.
 pub(crate) struct Context<D: Api> {
     pub(crate) driver: &'static D,
-    pub(crate) entries: &'static Entries<D>,
+    pub(crate) functions: &'static Functions<D>,
     /// The driver's handle of the device.
     pub(crate) device: c_int,
     raw: D::Context,
@@ -26,7 +27,7 @@ unsafe impl<D: Api> Sync for Context<D> {}
 
 impl<D: Api> Context<D> {
     pub(crate) fn retain(driver: &'static D, device: c_int) -> Result<Self> {
-        Ok(Self { driver, entries: driver.entries(), device, raw: driver.retain(device)? })
+        Ok(Self { driver, functions: driver.functions(), device, raw: driver.retain(device)? })
     }
 
     pub(crate) fn raw(&self) -> D::Context {
@@ -35,14 +36,14 @@ impl<D: Api> Context<D> {
 
     /// Makes it the thread's for good.
     pub(crate) fn set_current(&self) -> Result<()> {
-        let set = &self.entries.set_current;
+        let set = &self.functions.set_current;
         // SAFETY: a context that is retained.
         check(self.driver, unsafe { (set.1)(self.raw) }, set.0)
     }
 
     /// Makes it the thread's until the guard is dropped. For submissions, which may be part of a capture.
     pub(crate) fn bind(&self) -> Result<Bound<'_, D>> {
-        let get = &self.entries.get_current;
+        let get = &self.functions.get_current;
         let mut current = D::NO_CONTEXT;
         // SAFETY: `current` is valid for the write.
         check(self.driver, unsafe { (get.1)(&raw mut current) }, get.0)?;
@@ -65,8 +66,8 @@ impl<D: Api> Context<D> {
 
     /// Relaxes the calling thread's capture mode for good, and gives the mode that was.
     pub(crate) fn relax_capture(&self) -> Result<u32> {
-        let exchange = &self.entries.thread_exchange_stream_capture_mode;
-        let mut mode = D::CAPTURE_RELAXED;
+        let exchange = &self.functions.thread_exchange_stream_capture_mode;
+        let mut mode = CAPTURE_MODE_RELAXED;
         // SAFETY: `mode` is valid for reading and for the write of the mode that was.
         check(self.driver, unsafe { (exchange.1)(&raw mut mode) }, exchange.0)?;
         Ok(mode)
@@ -95,7 +96,7 @@ pub(crate) struct Bound<'a, D: Api> {
 impl<D: Api> Drop for Bound<'_, D> {
     fn drop(&mut self) {
         if let Some(previous) = self.previous {
-            let set = &self.context.entries.set_current;
+            let set = &self.context.functions.set_current;
             // SAFETY: it was the thread's when the guard was made.
             let result = unsafe { (set.1)(previous) };
             log_failure(self.context.driver, result, format_args!("{} (putting back what was)", set.0));
@@ -113,7 +114,7 @@ pub(crate) struct Relaxed<'a, D: Api> {
 impl<D: Api> Drop for Relaxed<'_, D> {
     fn drop(&mut self) {
         let context = self.bound.context;
-        let exchange = &context.entries.thread_exchange_stream_capture_mode;
+        let exchange = &context.functions.thread_exchange_stream_capture_mode;
         // SAFETY: `mode` is what the driver gave; it is valid for reading and for the write.
         log_failure(context.driver, unsafe { (exchange.1)(&raw mut self.mode) }, exchange.0);
     }

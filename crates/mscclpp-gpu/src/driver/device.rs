@@ -4,10 +4,11 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use mscclpp_gpu_sys::{Entry, Functions};
+
 use super::{
-    api::{Address, Api, Direction, Handle},
+    api::{Api, Direction, Handle},
     context::Context,
-    entries::{Entries, Entry},
     event::Event,
     export,
     failure::check,
@@ -86,8 +87,8 @@ impl<D: Api> Device<D> {
         self.context.driver
     }
 
-    pub(crate) fn entries(&self) -> &'static Entries<D> {
-        self.context.entries
+    pub(crate) fn functions(&self) -> &'static Functions<D> {
+        self.context.functions
     }
 
     /// Drops what complete launches needed, of streams that are gone, of others' and of the default stream, and what
@@ -116,7 +117,7 @@ impl<D: Api> Device<D> {
         let _entered = self.context.enter()?;
         let (what, result) = submit(self.internal.0);
         check(self.driver(), result, what)?;
-        let Entry(name, synchronize) = self.entries().stream_synchronize;
+        let Entry(name, synchronize) = self.functions().stream_synchronize;
         // SAFETY: the internal stream lives as long as the process.
         let result = unsafe { synchronize(self.internal.0) };
         check(self.driver(), result, format_args!("{name} (of {what})"))
@@ -136,7 +137,7 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
 
     fn memory_info(&self) -> Result<MemoryInfo> {
         let _entered = self.context.enter()?;
-        let Entry(name, get_info) = self.entries().mem_get_info;
+        let Entry(name, get_info) = self.functions().mem_get_info;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are valid for the write.
         check(self.driver(), unsafe { get_info(&raw mut free, &raw mut total) }, name)?;
@@ -145,7 +146,7 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
 
     fn peer_access(&self, peer: usize) -> Result<PeerAccess> {
         let (driver, this) = (self.driver(), self.context.device);
-        let Entry(name, can_access) = self.entries().device_can_access_peer;
+        let Entry(name, can_access) = self.functions().device_can_access_peer;
         let peer = driver.device(peer)?;
         let (mut reachable, mut atomics) = (0, 0);
         // SAFETY: `reachable` is valid for the write.
@@ -153,7 +154,7 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
         if reachable == 0 {
             return Ok(PeerAccess { reachable: false, native_atomics: false });
         }
-        let Entry(name, attribute) = self.entries().device_get_p2p_attribute;
+        let Entry(name, attribute) = self.functions().device_get_p2p_attribute;
         // SAFETY: `atomics` is valid for the write.
         let result = unsafe { attribute(&raw mut atomics, D::NATIVE_ATOMICS, this, peer) };
         check(driver, result, format_args!("{name}(NATIVE_ATOMIC_SUPPORTED)"))?;
@@ -199,9 +200,9 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
         if len == 0 {
             return Ok(());
         }
-        let Entry(name, set) = self.entries().memset_d8_async;
+        let Entry(name, set) = self.functions().memset_d8_async;
         // SAFETY: the caller promises the device range.
-        self.blocking(|stream| (name, unsafe { set(D::Address::of(dst), value, len as usize, stream) }))
+        self.blocking(|stream| (name, unsafe { set(dst.0, value, len as usize, stream) }))
     }
 
     fn create_stream(&self) -> Result<Arc<dyn StreamBackend>> {
@@ -257,7 +258,7 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
         let streams = self.launches();
         let gone = self.left_behind.unknown();
         {
-            let Entry(name, synchronize) = self.entries().synchronize;
+            let Entry(name, synchronize) = self.functions().synchronize;
             let _entered = self.context.enter()?;
             // SAFETY: the device is the thread's.
             check(self.driver(), unsafe { synchronize() }, name)?;
@@ -298,7 +299,7 @@ pub(crate) fn no_flush<D: Api>(device: &Device<D>) -> Error {
 
 /// What identifies a device, which need not be open.
 pub(super) fn uuid<D: Api>(driver: &D, device: c_int) -> Result<[u8; 16]> {
-    let Entry(name, get_uuid) = driver.entries().device_get_uuid;
+    let Entry(name, get_uuid) = driver.functions().device_get_uuid;
     let mut uuid = [0; 16];
     // SAFETY: `uuid` is valid for the write of 16 bytes.
     check(driver, unsafe { get_uuid(&raw mut uuid, device) }, name)?;
@@ -307,7 +308,7 @@ pub(super) fn uuid<D: Api>(driver: &D, device: c_int) -> Result<[u8; 16]> {
 
 /// A number that tells something about a device, which need not be open.
 pub(crate) fn attribute<D: Api>(driver: &D, device: c_int, which: u32) -> Result<c_int> {
-    let Entry(name, get_attribute) = driver.entries().device_get_attribute;
+    let Entry(name, get_attribute) = driver.functions().device_get_attribute;
     let mut value = 0;
     // SAFETY: `value` is valid for the write; an attribute the driver does not know is an error.
     let result = unsafe { get_attribute(&raw mut value, which, device) };
@@ -322,8 +323,8 @@ fn properties<D: Api>(driver: &D, device: c_int, id: usize) -> Result<GpuPropert
             check(driver, unsafe { write(buffer, len, device) }, name)
         })
     };
-    let name = ask(driver.entries().device_get_name)?;
-    let pci_bus_id = ask(driver.entries().device_get_pci_bus_id)?.to_ascii_lowercase();
+    let name = ask(driver.functions().device_get_name)?;
+    let pci_bus_id = ask(driver.functions().device_get_pci_bus_id)?.to_ascii_lowercase();
     Ok(GpuProperties {
         platform: D::PLATFORM,
         id,

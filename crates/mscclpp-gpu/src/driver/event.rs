@@ -1,9 +1,10 @@
 use std::any::Any;
 
+use mscclpp_gpu_sys::{EVENT_DEFAULT, EVENT_DISABLE_TIMING, Entry};
+
 use super::{
     api::{Api, Code, Handle},
     device::Device,
-    entries::Entry,
     failure::{check, log_failure},
 };
 use crate::{Error, Result, backend::EventBackend};
@@ -15,8 +16,8 @@ pub(crate) struct Event<D: Api> {
 
 impl<D: Api> Event<D> {
     pub(crate) fn create(device: &'static Device<D>, with_timing: bool) -> Result<Self> {
-        let flags = if with_timing { D::EVENT_DEFAULT } else { D::EVENT_DISABLE_TIMING };
-        let Entry(name, create) = device.entries().event_create;
+        let flags = if with_timing { EVENT_DEFAULT } else { EVENT_DISABLE_TIMING };
+        let Entry(name, create) = device.functions().event_create;
         let _entered = device.context.enter()?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: `raw` is valid for the write; the device is the thread's.
@@ -40,7 +41,7 @@ impl<D: Api> EventBackend for Event<D> {
     fn query(&self) -> Result<bool> {
         let _entered = self.device.context.enter()?;
         let driver = self.device.driver();
-        let Entry(name, query) = self.device.entries().event_query;
+        let Entry(name, query) = self.device.functions().event_query;
         // SAFETY: the event lives as long as `self`.
         let result = unsafe { query(self.handle()) };
         if result == D::Code::NOT_READY {
@@ -53,7 +54,7 @@ impl<D: Api> EventBackend for Event<D> {
     fn elapsed_ms(&self, start: &dyn EventBackend) -> Result<f32> {
         let start: &Self = event_of(start)?;
         let _entered = self.device.context.enter()?;
-        let Entry(name, elapsed_time) = self.device.entries().event_elapsed_time;
+        let Entry(name, elapsed_time) = self.device.functions().event_elapsed_time;
         let mut elapsed = 0.0;
         // SAFETY: both events live; `elapsed` is valid for the write.
         let result = unsafe { elapsed_time(&raw mut elapsed, start.handle(), self.handle()) };
@@ -66,7 +67,7 @@ impl<D: Api> EventBackend for Event<D> {
 impl<D: Api> Drop for Event<D> {
     fn drop(&mut self) {
         let Some(_entered) = self.device.context.enter_to_drop() else { return };
-        let Entry(name, destroy) = self.device.entries().event_destroy;
+        let Entry(name, destroy) = self.device.functions().event_destroy;
         // SAFETY: made by `create`, destroyed once; the driver frees it when its work is complete.
         log_failure(self.device.driver(), unsafe { destroy(self.handle()) }, name);
     }

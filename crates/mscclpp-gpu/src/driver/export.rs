@@ -6,12 +6,14 @@ use std::{
     os::fd::{FromRawFd, OwnedFd},
 };
 
-use mscclpp_gpu_sys::IpcMemHandle;
+use mscclpp_gpu_sys::{
+    Entry, IpcMemHandle, MEMORY_TYPE_DEVICE, POINTER_DEVICE_ORDINAL, POINTER_MEMORY_TYPE,
+    RANGE_HANDLE_DMA_BUF,
+};
 
 use super::{
-    api::{Address, Api, Code},
+    api::{Api, Code},
     device::Device,
-    entries::Entry,
     failure::{check, failure},
 };
 use crate::{DevicePtr, DmaBuf, Error, MemoryExport, Result, memory::ExportHandle};
@@ -20,10 +22,10 @@ use crate::{DevicePtr, DmaBuf, Error, MemoryExport, Result, memory::ExportHandle
 pub(crate) fn export_plain<D: Api>(driver: &D, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
     let allocation = Range::of_allocation(driver, ptr)?;
     let offset = allocation.offset_of(ptr, len, D::ON_SEVERAL_ALLOCATIONS)?;
-    let Entry(name, get_handle) = driver.entries().ipc_get_mem_handle;
+    let Entry(name, get_handle) = driver.functions().ipc_get_mem_handle;
     let mut handle = IpcMemHandle { reserved: [0; 64] };
     // SAFETY: `handle` is valid for the write.
-    let result = unsafe { get_handle(&raw mut handle, D::Address::of(DevicePtr(allocation.base))) };
+    let result = unsafe { get_handle(&raw mut handle, allocation.base) };
     check(driver, result, format_args!("{name}({:#x})", allocation.base))?;
     Ok(MemoryExport {
         handle: ExportHandle::IpcHandle(handle.reserved),
@@ -38,7 +40,7 @@ pub(crate) fn export_plain<D: Api>(driver: &D, ptr: DevicePtr, len: u64) -> Resu
 /// # Safety
 /// The range is live memory of this process.
 pub(super) unsafe fn export_dma_buf<D: Api>(device: &Device<D>, ptr: DevicePtr, len: u64) -> Result<DmaBuf> {
-    let Some(Entry(name, export)) = device.entries().mem_get_handle_for_address_range else {
+    let Some(Entry(name, export)) = device.functions().mem_get_handle_for_address_range else {
         return Err(not_exportable(ptr, len, D::NO_DMA_BUF));
     };
     let _entered = device.context.enter()?;
@@ -47,9 +49,8 @@ pub(super) unsafe fn export_dma_buf<D: Api>(device: &Device<D>, ptr: DevicePtr, 
     let offset = ptr.0 - start;
     let size = (offset + len).next_multiple_of(page);
     let mut fd: c_int = -1;
-    let at = D::Address::of(DevicePtr(start));
     // SAFETY: `fd` is valid for the write of a descriptor, which is what this type of handle is.
-    let result = unsafe { export((&raw mut fd).cast(), at, size as usize, D::RANGE_HANDLE_DMA_BUF, 0) };
+    let result = unsafe { export((&raw mut fd).cast(), start, size as usize, RANGE_HANDLE_DMA_BUF, 0) };
     check(device.driver(), result, format_args!("{name}({start:#x}, {size} bytes, DMA_BUF_FD)"))?;
     if fd < 0 {
         return Err(Error::system(name, format!("it gave the descriptor {fd}")));
@@ -59,29 +60,23 @@ pub(super) unsafe fn export_dma_buf<D: Api>(device: &Device<D>, ptr: DevicePtr, 
     Ok(DmaBuf { fd, offset, size })
 }
 
-/// `CU_MEMORYTYPE_DEVICE` and `hipMemoryTypeDevice`.
-const MEMORY_TYPE_DEVICE: u64 = 2;
+const ON_DEVICE: u64 = MEMORY_TYPE_DEVICE as u64;
 
 /// The number of the device that the memory is on.
 pub(crate) fn owner_of<D: Api>(driver: &D, ptr: DevicePtr) -> Result<Option<usize>> {
     // SAFETY: these attributes are an `unsigned int` and an `int`.
     let answers = unsafe {
-        (
-            pointer_word(driver, D::POINTER_MEMORY_TYPE, ptr),
-            pointer_word(driver, D::POINTER_DEVICE_ORDINAL, ptr),
-        )
+        (pointer_word(driver, POINTER_MEMORY_TYPE, ptr), pointer_word(driver, POINTER_DEVICE_ORDINAL, ptr))
     };
     match answers {
-        (Ok(MEMORY_TYPE_DEVICE), Ok(ordinal)) => {
-            Ok(c_int::try_from(ordinal).ok().map(|ordinal| ordinal as usize))
-        }
+        (Ok(ON_DEVICE), Ok(ordinal)) => Ok(c_int::try_from(ordinal).ok().map(|ordinal| ordinal as usize)),
         (Ok(_), Ok(_)) => Ok(None),
         (Err(result), _) | (_, Err(result)) if D::UNKNOWN_ADDRESS.contains(&result) => {
             driver.forget();
             Ok(None)
         }
         (Err(result), _) | (_, Err(result)) => {
-            Err(failure(driver, result, driver.entries().pointer_get_attribute.0))
+            Err(failure(driver, result, driver.functions().pointer_get_attribute.0))
         }
     }
 }
@@ -93,15 +88,15 @@ pub(crate) fn owner_of<D: Api>(driver: &D, ptr: DevicePtr) -> Result<Option<usiz
 pub(crate) unsafe fn pointer_word<D: Api>(driver: &D, which: u32, ptr: DevicePtr) -> Result<u64, D::Code> {
     // Attributes are 1, 4 or 8 bytes; the bytes that the driver leaves stay 0, and the machine is little-endian.
     let mut word = 0u64;
-    let get_attribute = driver.entries().pointer_get_attribute.1;
+    let get_attribute = driver.functions().pointer_get_attribute.1;
     // SAFETY: `word` has room for the attribute (the caller's promise); the driver does not access the address.
-    let result = unsafe { get_attribute((&raw mut word).cast::<c_void>(), which, D::Address::of(ptr)) };
+    let result = unsafe { get_attribute((&raw mut word).cast::<c_void>(), which, ptr.0) };
     if result == D::Code::SUCCESS { Ok(word) } else { Err(result) }
 }
 
 /// Makes what is in `owner`'s context reachable from `device`, which is the thread's.
 pub(crate) fn enable_peer_access<D: Api>(device: &Device<D>, owner: &Device<D>) -> Result<()> {
-    let Entry(name, enable) = device.entries().enable_peer_access;
+    let Entry(name, enable) = device.functions().enable_peer_access;
     // SAFETY: both contexts are retained, and `device`'s is current.
     let result = unsafe { enable(owner.context.raw(), 0) };
     if result == D::PEER_ACCESS_ALREADY_ENABLED {
@@ -138,12 +133,12 @@ pub(crate) struct Range {
 impl Range {
     /// The allocation that holds `ptr`.
     pub(crate) fn of_allocation<D: Api>(driver: &D, ptr: DevicePtr) -> Result<Self> {
-        let Entry(name, get_range) = driver.entries().mem_get_address_range;
-        let (mut base, mut size) = (D::Address::of(DevicePtr(0)), 0usize);
+        let Entry(name, get_range) = driver.functions().mem_get_address_range;
+        let (mut base, mut size) = (0, 0usize);
         // SAFETY: both are valid for the write; the driver looks the address up and does not access it.
-        let result = unsafe { get_range(&raw mut base, &raw mut size, D::Address::of(ptr)) };
+        let result = unsafe { get_range(&raw mut base, &raw mut size, ptr.0) };
         check(driver, result, format_args!("{name}({:#x})", ptr.0))?;
-        let range = Self { base: base.ptr().0, size: size as u64 };
+        let range = Self { base, size: size as u64 };
         if range.holds(ptr) {
             Ok(range)
         } else {

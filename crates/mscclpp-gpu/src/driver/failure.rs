@@ -54,11 +54,13 @@ pub(crate) fn log_error<D: Api>(error: &Error) {
 
 fn name<D: Api>(driver: &D, result: D::Code) -> String {
     let known = result.name().map(str::to_owned);
-    known.or_else(|| text(driver.entries().get_error_name.1, result)).unwrap_or_else(|| "unknown".to_owned())
+    known
+        .or_else(|| text(driver.functions().get_error_name.1, result))
+        .unwrap_or_else(|| "unknown".to_owned())
 }
 
 fn description<D: Api>(driver: &D, result: D::Code) -> String {
-    let words = text(driver.entries().get_error_string.1, result);
+    let words = text(driver.functions().get_error_string.1, result);
     let words = words.unwrap_or_else(|| "no description".to_owned());
     match D::hint(result) {
         Some(hint) => format!("{words}; {hint}"),

@@ -1,12 +1,12 @@
 use std::sync::Arc;
 
+use mscclpp_gpu_sys::Entry;
 use parking_lot::Mutex;
 
 use super::{
     api::{Api, Handle},
     captures::Needs,
     device::Device,
-    entries::Entry,
     failure::{check, log_failure},
     stream::Stream,
 };
@@ -33,8 +33,8 @@ impl<D: Api> Graph<D> {
         graph: *mut D::Graph,
         needs: Needs,
     ) -> Result<Self> {
-        let Entry(name, instantiate) = device.entries().graph_instantiate;
-        let Entry(name_of_destroy, destroy) = device.entries().graph_destroy;
+        let Entry(name, instantiate) = device.functions().graph_instantiate;
+        let Entry(name_of_destroy, destroy) = device.functions().graph_destroy;
         let _entered = device.context.enter()?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: `raw` is valid for the write; the graph lives.
@@ -51,7 +51,7 @@ impl<D: Api> Graph<D> {
 impl<D: Api> GraphBackend for Graph<D> {
     unsafe fn launch(&self, stream: &dyn StreamBackend) -> Result<()> {
         let stream = Stream::<D>::of(stream)?;
-        let Entry(name, launch) = self.device.entries().graph_launch;
+        let Entry(name, launch) = self.device.functions().graph_launch;
         let _bound = self.device.context.bind()?;
         let graph = self.raw.lock();
         // SAFETY: both live; what the graph does is the caller's promise.
@@ -65,7 +65,7 @@ impl<D: Api> GraphBackend for Graph<D> {
 impl<D: Api> Drop for Graph<D> {
     fn drop(&mut self) {
         let Some(_entered) = self.device.context.enter_to_drop() else { return };
-        let Entry(name, destroy) = self.device.entries().graph_exec_destroy;
+        let Entry(name, destroy) = self.device.functions().graph_exec_destroy;
         // SAFETY: made by `instantiate`, destroyed once; launches in flight go on.
         log_failure(self.device.driver(), unsafe { destroy(self.raw.get_mut().0) }, name);
     }

@@ -1,11 +1,10 @@
 //! Memory that is made in the same way on all platforms: page-locked, or mapped from another process by an IPC handle.
 
-use mscclpp_gpu_sys::IpcMemHandle;
+use mscclpp_gpu_sys::{Entry, IPC_LAZY_ENABLE_PEER_ACCESS, IpcMemHandle};
 
 use super::{
-    api::{Address, Api},
+    api::Api,
     device::Device,
-    entries::Entry,
     failure::{check, log_failure},
     pinned::Block,
 };
@@ -13,24 +12,24 @@ use crate::{DevicePtr, Error, Result, backend::MemoryBackend};
 
 /// Page-locked memory of `len` bytes, mapped into the device.
 pub(super) fn block<D: Api>(device: &'static Device<D>, len: u64) -> Result<Block> {
-    let (driver, entries) = (device.driver(), device.entries());
+    let (driver, functions) = (device.driver(), device.functions());
     let _entered = device.context.enter()?;
-    let Entry(name, alloc) = entries.host_alloc;
+    let Entry(name, alloc) = functions.host_alloc;
     let mut host = std::ptr::null_mut();
     // SAFETY: `host` is valid for the write.
     let result = unsafe { alloc(&raw mut host, len as usize, D::HOST_MEMORY) };
     check(driver, result, format_args!("{name}({len} bytes; `ulimit -l` limits locked memory)"))?;
-    let Entry(name, get_pointer) = entries.host_get_device_pointer;
-    let mut address = D::Address::of(DevicePtr(0));
+    let Entry(name, get_pointer) = functions.host_get_device_pointer;
+    let mut address = 0;
     // SAFETY: `address` is valid for the write; `host` is page-locked memory that is mapped into the device.
     let result = unsafe { get_pointer(&raw mut address, host, 0) };
     if let Err(error) = check(driver, result, name) {
-        let Entry(name, free) = entries.host_free;
+        let Entry(name, free) = functions.host_free;
         // SAFETY: just made, freed once.
         log_failure(driver, unsafe { free(host) }, name);
         return Err(error);
     }
-    Ok(Block { host: host.cast(), address: address.ptr().0, len })
+    Ok(Block { host: host.cast(), address, len })
 }
 
 /// An allocation of another process, opened by its IPC handle.
@@ -42,22 +41,22 @@ pub(crate) struct Imported<D: Api> {
 impl<D: Api> Imported<D> {
     /// The device is the thread's. No handle may be opened twice in a process.
     pub(crate) fn open(device: &'static Device<D>, bytes: [u8; 64], size: u64) -> Result<Self> {
-        let (driver, entries) = (device.driver(), device.entries());
-        let Entry(opened, open) = entries.ipc_open_mem_handle;
-        let mut address = D::Address::of(DevicePtr(0));
+        let (driver, functions) = (device.driver(), device.functions());
+        let Entry(opened, open) = functions.ipc_open_mem_handle;
+        let mut address = 0;
         let handle = IpcMemHandle { reserved: bytes };
         // SAFETY: `address` is valid for the write; the driver checks the handle.
-        let result = unsafe { open(&raw mut address, handle, D::IPC_LAZY_PEER_ACCESS) };
+        let result = unsafe { open(&raw mut address, handle, IPC_LAZY_ENABLE_PEER_ACCESS) };
         let advice = "not by the process that made it, once per process";
         check(driver, result, format_args!("{opened} ({advice})"))?;
-        let imported = Self { device, address: address.ptr() };
-        let Entry(name, get_range) = entries.mem_get_address_range;
-        let (mut base, mut mapped) = (D::Address::of(DevicePtr(0)), 0usize);
+        let imported = Self { device, address: DevicePtr(address) };
+        let Entry(name, get_range) = functions.mem_get_address_range;
+        let (mut base, mut mapped) = (0, 0usize);
         // SAFETY: both are valid for the write.
         let result = unsafe { get_range(&raw mut base, &raw mut mapped, address) };
         check(driver, result, format_args!("{name} (of memory opened by {opened})"))?;
         // The size is what the peer says; the driver knows what is there.
-        let there = (base.ptr().0 + mapped as u64).saturating_sub(imported.address.0);
+        let there = (base + mapped as u64).saturating_sub(imported.address.0);
         Error::bounds("an imported allocation", 0, size, there)?;
         Ok(imported)
     }
@@ -72,8 +71,8 @@ impl<D: Api> MemoryBackend for Imported<D> {
 impl<D: Api> Drop for Imported<D> {
     fn drop(&mut self) {
         let Some(_entered) = self.device.context.enter_to_drop() else { return };
-        let Entry(name, close) = self.device.entries().ipc_close_mem_handle;
+        let Entry(name, close) = self.device.functions().ipc_close_mem_handle;
         // SAFETY: opened by `open`, closed once.
-        log_failure(self.device.driver(), unsafe { close(D::Address::of(self.address)) }, name);
+        log_failure(self.device.driver(), unsafe { close(self.address.0) }, name);
     }
 }

@@ -16,7 +16,6 @@ mod captures;
 pub(crate) mod compiler;
 mod context;
 pub(crate) mod device;
-pub(crate) mod entries;
 pub(crate) mod event;
 pub(crate) mod export;
 pub(crate) mod failure;

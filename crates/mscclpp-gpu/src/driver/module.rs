@@ -12,12 +12,12 @@ use std::{
     sync::Arc,
 };
 
+use mscclpp_gpu_sys::Entry;
 use parking_lot::Mutex;
 
 use super::{
-    api::{Address, Api, Code, Handle},
+    api::{Api, Code, Handle},
     device::Device,
-    entries::Entry,
     failure::{check, failure, log_failure},
     stream::Stream,
 };
@@ -51,7 +51,7 @@ impl<D: Api> Module<D> {
     pub(crate) fn function(&self, name: &str) -> Result<Option<*mut D::Function>> {
         let Ok(c_name) = CString::new(name) else { return Ok(None) };
         let driver = self.loaded.device.driver();
-        let Entry(operation, get) = self.loaded.device.entries().module_get_function;
+        let Entry(operation, get) = self.loaded.device.functions().module_get_function;
         let mut function = ptr::null_mut();
         // SAFETY: `function` is valid for the write; the module lives and the name is NUL-terminated.
         let result = unsafe { get(&raw mut function, self.loaded.raw.0, c_name.as_ptr()) };
@@ -83,8 +83,8 @@ impl<D: Api> ModuleBackend for Module<D> {
         let c_name = CString::new(name).map_err(|_| unknown())?;
         let device = self.loaded.device;
         let _entered = device.context.enter()?;
-        let Entry(operation, get) = device.entries().module_get_global;
-        let (mut address, mut size) = (D::Address::of(DevicePtr(0)), 0usize);
+        let Entry(operation, get) = device.functions().module_get_global;
+        let (mut address, mut size) = (0, 0usize);
         // SAFETY: both are valid for the write; the module lives and the name is NUL-terminated.
         let result = unsafe { get(&raw mut address, &raw mut size, self.loaded.raw.0, c_name.as_ptr()) };
         if D::NO_SYMBOL.contains(&result) {
@@ -92,7 +92,7 @@ impl<D: Api> ModuleBackend for Module<D> {
             return Err(unknown());
         }
         check(device.driver(), result, format_args!("{operation}({name})"))?;
-        Ok((address.ptr(), size as u64))
+        Ok((DevicePtr(address), size as u64))
     }
 }
 
@@ -123,7 +123,7 @@ impl<D: Api> Default for RetiredModules<D> {
 impl<D: Api> RetiredModules<D> {
     /// The device is the thread's. May wait for kernels that run.
     pub(crate) fn unload(&self, driver: &D) {
-        let Entry(name, unload) = driver.entries().module_unload;
+        let Entry(name, unload) = driver.functions().module_unload;
         let retired = std::mem::take(&mut *self.0.lock());
         for module in retired {
             // SAFETY: loaded once, and unloaded once, as it is in one list; its owners are gone: kernels, graphs, and those
@@ -170,10 +170,10 @@ impl<D: Api> KernelBackend for Kernel<D> {
         // type (the caller's promise); the driver copies them before it returns and does not write to them.
         let (call, result) = unsafe {
             if cooperative {
-                let Entry(name, launch) = device.entries().launch_cooperative_kernel;
+                let Entry(name, launch) = device.functions().launch_cooperative_kernel;
                 (name, launch(function, gx, gy, gz, bx, by, bz, shared, stream.handle(), params))
             } else {
-                let Entry(name, launch) = device.entries().launch_kernel;
+                let Entry(name, launch) = device.functions().launch_kernel;
                 let extra = ptr::null_mut();
                 (name, launch(function, gx, gy, gz, bx, by, bz, shared, stream.handle(), params, extra))
             }
@@ -197,7 +197,7 @@ impl<D: Api> KernelBackend for Kernel<D> {
 
     fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u64> {
         let device = self.module.device;
-        let Entry(name, occupancy) = device.entries().occupancy_max_active_blocks_per_multiprocessor;
+        let Entry(name, occupancy) = device.functions().occupancy_max_active_blocks_per_multiprocessor;
         let _entered = device.context.enter()?;
         device.driver().allow_shared(&self.module.state, self.function.0, shared_bytes)?;
         let mut blocks = 0;

@@ -2,10 +2,11 @@
 
 use std::{ffi::c_int, sync::Arc};
 
+use mscclpp_gpu_sys::Entry;
+
 use super::{
     api::{Api, Code},
     device::{self, Device},
-    entries::Entry,
     export,
     failure::unavailable,
 };
@@ -57,7 +58,7 @@ impl<D: Api> PlatformBackend for OfDriver<D> {
 
 pub(crate) fn device_count<D: Api>() -> Result<usize> {
     let driver = driver::<D>()?;
-    let Entry(name, get_count) = driver.entries().get_device_count;
+    let Entry(name, get_count) = driver.functions().get_device_count;
     let mut count = 0;
     // SAFETY: `count` is valid for the write.
     let result = unsafe { get_count(&raw mut count) };
@@ -92,7 +93,7 @@ pub(super) fn device<D: Api>(id: usize) -> Result<&'static Device<D>> {
 fn driver<D: Api>() -> Result<&'static D> {
     let driver =
         D::load().map_err(|error| Error::Unavailable { platform: D::PLATFORM, reason: error.to_string() })?;
-    let Entry(name, init) = driver.entries().init;
+    let Entry(name, init) = driver.functions().init;
     // SAFETY: 0 is the only flag there is.
     let result = unsafe { init(0) };
     if result == D::Code::SUCCESS { Ok(driver) } else { Err(unavailable(driver, name, result)) }

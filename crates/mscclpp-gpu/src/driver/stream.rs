@@ -8,16 +8,16 @@ use std::{
     },
 };
 
+use mscclpp_gpu_sys::{CAPTURE_MODE_THREAD_LOCAL, Entry, STREAM_NON_BLOCKING};
 use parking_lot::Mutex;
 
 use super::{
     DriverStream,
-    api::{Address, Api, Code, Direction, Handle},
+    api::{Api, Code, Direction, Handle},
     bookkeeping::capture_of,
     captures::{CaptureId, Given},
     context::Context,
     device::Device,
-    entries::Entry,
     event::{Event, event_of},
     failure::{check, failure, log_failure},
     foreign::Number,
@@ -48,10 +48,10 @@ const LAST_SPECIAL_HANDLE: usize = 2;
 
 /// A non-blocking stream of the thread's device, owned by nobody.
 pub(super) fn create_raw<D: Api>(context: &Context<D>) -> Result<Handle<D::Stream>> {
-    let Entry(name, create) = context.entries.stream_create;
+    let Entry(name, create) = context.functions.stream_create;
     let mut raw = ptr::null_mut();
     // SAFETY: `raw` is valid for the write; the caller made the device the thread's.
-    check(context.driver, unsafe { create(&raw mut raw, D::STREAM_NON_BLOCKING) }, name)?;
+    check(context.driver, unsafe { create(&raw mut raw, STREAM_NON_BLOCKING) }, name)?;
     Ok(Handle(raw))
 }
 
@@ -87,7 +87,7 @@ impl<D: Api> Stream<D> {
         }
         // SAFETY: the caller's promise.
         let wrap = || unsafe { Self::wrap(device, raw.cast()) };
-        let get_id = device.entries().stream_get_id.filter(|_| raw as usize > LAST_SPECIAL_HANDLE);
+        let get_id = device.functions().stream_get_id.filter(|_| raw as usize > LAST_SPECIAL_HANDLE);
         let Some(Entry(name, get_id)) = get_id else { return wrap().map(Arc::new) };
         let number = {
             let _bound = device.context.bind()?;
@@ -110,7 +110,7 @@ impl<D: Api> Stream<D> {
     /// `raw` is a live stream, and stays so.
     unsafe fn wrap(device: &'static Device<D>, raw: *mut D::Stream) -> Result<Self> {
         if raw as usize > LAST_SPECIAL_HANDLE {
-            let Entry(name, get_context) = device.entries().stream_get_context;
+            let Entry(name, get_context) = device.functions().stream_get_context;
             let _entered = device.context.enter()?;
             let mut context = D::NO_CONTEXT;
             // SAFETY: the caller promises a live stream; `context` is valid for the write.
@@ -197,7 +197,7 @@ impl<D: Api> StreamBackend for Stream<D> {
     }
 
     fn synchronize(&self) -> Result<()> {
-        let Entry(name, synchronize) = self.device.entries().stream_synchronize;
+        let Entry(name, synchronize) = self.device.functions().stream_synchronize;
         let launches = self.in_use.last_launch();
         {
             let _entered = self.device.context.enter()?;
@@ -210,7 +210,7 @@ impl<D: Api> StreamBackend for Stream<D> {
 
     fn query(&self) -> Result<bool> {
         let driver = self.device.driver();
-        let Entry(name, query) = self.device.entries().stream_query;
+        let Entry(name, query) = self.device.functions().stream_query;
         let launches = self.in_use.last_launch();
         let result = {
             let _entered = self.device.context.enter()?;
@@ -241,8 +241,8 @@ impl<D: Api> StreamBackend for Stream<D> {
             return Ok(());
         }
         // SAFETY: the caller promises the range until the fill is complete.
-        self.call(&self.device.entries().memset_d8_async, |set| unsafe {
-            set(D::Address::of(dst), value, bytes as usize, self.handle())
+        self.call(&self.device.functions().memset_d8_async, |set| unsafe {
+            set(dst.0, value, bytes as usize, self.handle())
         })
     }
 
@@ -266,7 +266,7 @@ impl<D: Api> StreamBackend for Stream<D> {
         let event: &Event<D> = event_of(&**event)?;
         self.is_known.store(true, Ordering::Relaxed);
         // SAFETY: both live; the driver keeps what was recorded even if the event is destroyed.
-        self.call(&self.device.entries().stream_wait_event, |wait| unsafe {
+        self.call(&self.device.functions().stream_wait_event, |wait| unsafe {
             wait(self.handle(), event.handle(), 0)
         })
     }
@@ -283,8 +283,8 @@ impl<D: Api> StreamBackend for Stream<D> {
         }
         self.is_known.store(true, Ordering::Relaxed);
         // SAFETY: the stream lives.
-        self.call(&self.device.entries().stream_begin_capture, |begin| unsafe {
-            begin(self.handle(), D::CAPTURE_THREAD_LOCAL)
+        self.call(&self.device.functions().stream_begin_capture, |begin| unsafe {
+            begin(self.handle(), CAPTURE_MODE_THREAD_LOCAL)
         })?;
         if let Some((id, _)) = self.capture() {
             D::process().captures.begin(id);
@@ -303,7 +303,7 @@ impl<D: Api> StreamBackend for Stream<D> {
         let needs = id.map(|id| D::process().captures.end(id)).unwrap_or_default();
         let mut graph = ptr::null_mut();
         // SAFETY: the stream lives; `graph` is valid for the write.
-        self.call(&self.device.entries().stream_end_capture, |end| unsafe {
+        self.call(&self.device.functions().stream_end_capture, |end| unsafe {
             end(self.handle(), &raw mut graph)
         })?;
         // SAFETY: the graph was made by the capture and is given away here.
@@ -326,7 +326,7 @@ impl<D: Api> Drop for Stream<D> {
             return;
         }
         let Some(_entered) = self.device.context.enter_to_drop() else { return };
-        let Entry(name, destroy) = self.device.entries().stream_destroy;
+        let Entry(name, destroy) = self.device.functions().stream_destroy;
         // SAFETY: made by `create`, destroyed once; work still in it goes on.
         log_failure(self.device.driver(), unsafe { destroy(self.handle()) }, name);
     }

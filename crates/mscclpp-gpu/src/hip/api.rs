@@ -13,9 +13,8 @@ use crate::{
     WritesOrdering,
     backend::{MemoryBackend, ModuleBackend},
     driver::{
-        api::{Api, Direction, code},
+        api::{Api, Direction, Process, code},
         device::attribute,
-        entries::entries,
         export,
         failure::check,
         platform::ordinal,
@@ -43,24 +42,10 @@ impl Api for Hip {
     const NAMES_UNKNOWN: &'static str = "HIP does not say what";
     const LAUNCHES_KEEP_MODULES: bool = true;
 
-    const STREAM_NON_BLOCKING: u32 = hip::STREAM_NON_BLOCKING;
-    const EVENT_DEFAULT: u32 = hip::EVENT_DEFAULT;
-    const EVENT_DISABLE_TIMING: u32 = hip::EVENT_DISABLE_TIMING;
-    const CAPTURE_NONE: u32 = hip::CAPTURE_STATUS_NONE;
-    const CAPTURE_ACTIVE: u32 = hip::CAPTURE_STATUS_ACTIVE;
-    const CAPTURE_THREAD_LOCAL: u32 = hip::CAPTURE_MODE_THREAD_LOCAL;
-    const CAPTURE_RELAXED: u32 = hip::CAPTURE_MODE_RELAXED;
-    const USER_OBJECT_NO_DESTRUCTOR_SYNC: u32 = hip::USER_OBJECT_NO_DESTRUCTOR_SYNC;
-    const GRAPH_USER_OBJECT_MOVE: u32 = hip::GRAPH_USER_OBJECT_MOVE;
     const MULTIPROCESSOR_COUNT: u32 = hip::ATTRIBUTE_MULTIPROCESSOR_COUNT;
     const NATIVE_ATOMICS: u32 = hip::P2P_NATIVE_ATOMIC_SUPPORTED;
-    const IPC_LAZY_PEER_ACCESS: u32 = hip::IPC_LAZY_ENABLE_PEER_ACCESS;
-    const POINTER_MEMORY_TYPE: u32 = hip::POINTER_MEMORY_TYPE;
-    const POINTER_DEVICE_ORDINAL: u32 = hip::POINTER_DEVICE_ORDINAL;
-    const RANGE_HANDLE_DMA_BUF: u32 = hip::RANGE_HANDLE_DMA_BUF;
     const HOST_MEMORY: u32 = hip::HOST_MALLOC_PORTABLE | hip::HOST_MALLOC_MAPPED | hip::HOST_MALLOC_COHERENT;
 
-    type Code = HipResult;
     const PEER_ACCESS_ALREADY_ENABLED: HipResult = HipResult::PEER_ACCESS_ALREADY_ENABLED;
     const NO_PEER_ACCESS: &'static [HipResult] =
         &[HipResult::PEER_ACCESS_UNSUPPORTED, HipResult::INVALID_DEVICE];
@@ -69,40 +54,13 @@ impl Api for Hip {
     /// Releases of ROCm differ in which of these it is.
     const NO_SYMBOL: &'static [HipResult] = &[HipResult::NOT_FOUND, HipResult::INVALID_VALUE];
 
-    type Context = c_int;
     const NO_CONTEXT: c_int = -1;
-    type Address = hip::Pointer;
-    type Stream = c_void;
-    type Event = c_void;
-    type Graph = c_void;
-    type GraphNode = c_void;
-    type GraphExec = c_void;
-    type UserObject = c_void;
-    type Module = c_void;
-    type Function = c_void;
     type Extra = Extra;
     type ModuleState = ();
 
-    entries! {
-        Hip, "hip",
-        get_error_name: "hipDrvGetErrorName" = get_error_name,
-        get_error_string: "hipDrvGetErrorString" = get_error_string,
-        get_device_count: "hipGetDeviceCount" = get_device_count,
-        get_current: "hipGetDevice" = get_device,
-        set_current: "hipSetDevice" = set_device,
-        synchronize: "hipDeviceSynchronize" = device_synchronize,
-        enable_peer_access: "hipDeviceEnablePeerAccess" = device_enable_peer_access,
-        host_alloc: "hipHostMalloc" = host_malloc,
-        host_free: "hipHostFree" = host_free,
-        host_get_device_pointer: "hipHostGetDevicePointer" = host_get_device_pointer,
-        stream_create: "hipStreamCreateWithFlags" = stream_create_with_flags,
-        stream_get_context: "hipStreamGetDevice" = stream_get_device,
-        event_create: "hipEventCreateWithFlags" = event_create_with_flags,
-        graph_instantiate: "hipGraphInstantiateWithFlags" = graph_instantiate_with_flags,
-        launch_kernel: "hipModuleLaunchKernel" = module_launch_kernel,
-        launch_cooperative_kernel: "hipModuleLaunchCooperativeKernel" = module_launch_cooperative_kernel,
-        occupancy_max_active_blocks_per_multiprocessor: "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor"
-            = occupancy_max_active_blocks_per_multiprocessor,
+    fn process() -> &'static Process<Self> {
+        static PROCESS: Process<Hip> = Process::new();
+        &PROCESS
     }
 
     fn hint(code: HipResult) -> Option<&'static str> {
@@ -122,7 +80,7 @@ impl Api for Hip {
     fn current_device(&self) -> Result<usize> {
         let mut current = 0;
         // SAFETY: `current` is valid for the write.
-        check(self, unsafe { (self.get_device)(&raw mut current) }, "hipGetDevice")?;
+        check(self, unsafe { (self.common.get_current.1)(&raw mut current) }, "hipGetDevice")?;
         Ok(usize::try_from(current).unwrap_or(0))
     }
 
@@ -156,7 +114,7 @@ impl Api for Hip {
         dst: DevicePtr,
         src: DevicePtr,
         bytes: u64,
-        stream: hip::Stream,
+        stream: *mut c_void,
     ) -> (&'static str, HipResult) {
         let (dst, src) = (dst.as_mut_ptr(), src.as_mut_ptr::<c_void>());
         // SAFETY: the caller's promise.

@@ -1,15 +1,12 @@
 //! Compiles kernels at run time, with hiprtc. The result is a code object for one architecture, kept in the cache.
 
-use std::{borrow::Cow, ffi::c_int};
+use std::ffi::c_int;
 
-use mscclpp_gpu_sys::hip::{Hip, Hiprtc, HiprtcResult};
+use mscclpp_gpu_sys::{hip::Hip, rtc::Rtc};
 
 use crate::{
     Error, KernelSource, Result, cache,
-    driver::{
-        compiler::{self, compiler},
-        failure,
-    },
+    driver::{compiler, failure},
 };
 
 /// HIP's version is the major version times this, and the rest.
@@ -40,14 +37,8 @@ pub(super) fn code(hip: &Hip, source: &KernelSource<'_>, architecture: &str) -> 
     }
     let entry = cache::Entry::new(source.name(), "co", &parts);
     cache::get_or_make(&entry, || {
-        let hiprtc = Hiprtc::load()
+        let hiprtc = Rtc::hiprtc()
             .map_err(|error| Error::system(format!("loading hiprtc, to compile {}", source.name()), error))?;
         compiler::compile(hiprtc, source.name(), source.cuda(), &headers, &options)
     })
-}
-
-compiler!(Hiprtc: HiprtcResult, "hiprtc", "GetCode" = (get_code_size, get_code), words);
-
-fn words(_hiprtc: &Hiprtc, result: HiprtcResult) -> Option<Cow<'static, str>> {
-    Some(result.name().unwrap_or("a code that this build does not know").into())
 }

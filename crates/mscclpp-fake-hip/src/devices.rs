@@ -18,7 +18,7 @@ use mscclpp_gpu_sys::{
 use parking_lot::Mutex;
 
 use crate::{
-    entry::{self, done, give},
+    entry::{Out, done, entry_points, require},
     memory,
 };
 
@@ -76,50 +76,44 @@ pub(crate) fn memory_info() -> Result<[u64; 2], HipResult> {
     Ok([info.free.min(total.saturating_sub(memory::used_by(current()))), total])
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn hipInit(flags: c_uint) -> HipResult {
-    entry::hip("hipInit", || if flags == 0 { Ok(()) } else { Err(HipResult::INVALID_VALUE) })
-}
+entry_points! {
+    fn hipInit(flags: c_uint) {
+        if flags == 0 { Ok(()) } else { Err(HipResult::INVALID_VALUE) }
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipRuntimeGetVersion(version: *mut c_int) -> HipResult {
-    // SAFETY: the caller's promise.
-    entry::hip("hipRuntimeGetVersion", || unsafe { give(version, VERSION) })
+    fn hipRuntimeGetVersion(version: Out<c_int>) {
+        version.give(VERSION)
+    }
 }
 
 /// As HIP does it, this takes any code and is not counted.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn hipDrvGetErrorName(result: HipResult, text: *mut *const c_char) -> HipResult {
+extern "C" fn hipDrvGetErrorName(result: HipResult, text: Out<*const c_char>) -> HipResult {
     let name = match result {
         HipResult::ILLEGAL_ADDRESS => c"hipErrorIllegalAddress",
         _ => return HipResult::INVALID_VALUE,
     };
-    // SAFETY: the caller's promise.
-    unsafe { give(text, name.as_ptr()) }.err().unwrap_or(HipResult::SUCCESS)
+    text.give(name.as_ptr()).err().unwrap_or(HipResult::SUCCESS)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn hipDrvGetErrorString(_result: HipResult, text: *mut *const c_char) -> HipResult {
+extern "C" fn hipDrvGetErrorString(_result: HipResult, text: Out<*const c_char>) -> HipResult {
     const WORDS: &CStr = c"a fake of the HIP runtime says so";
-    // SAFETY: the caller's promise.
-    unsafe { give(text, WORDS.as_ptr()) }.err().unwrap_or(HipResult::SUCCESS)
+    text.give(WORDS.as_ptr()).err().unwrap_or(HipResult::SUCCESS)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipGetDeviceCount(count: *mut c_int) -> HipResult {
-    // SAFETY: the caller's promise.
-    entry::hip("hipGetDeviceCount", || unsafe { give(count, DEVICES.len() as c_int) })
-}
+entry_points! {
+    fn hipGetDeviceCount(count: Out<c_int>) {
+        count.give(DEVICES.len() as c_int)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipGetDevice(number: *mut c_int) -> HipResult {
-    // SAFETY: the caller's promise.
-    entry::hip("hipGetDevice", || unsafe { give(number, current()) })
-}
+    fn hipGetDevice(number: Out<c_int>) {
+        number.give(current())
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn hipSetDevice(number: c_int) -> HipResult {
-    entry::hip("hipSetDevice", || device(number).map(|_there| CURRENT.set(number)))
+    fn hipSetDevice(number: c_int) {
+        device(number).map(|_there| CURRENT.set(number))
+    }
 }
 
 /// Writes a text and a NUL into a buffer of the caller's.
@@ -136,58 +130,39 @@ unsafe fn give_text(to: *mut c_char, len: c_int, text: &str) -> Result<(), HipRe
     Ok(())
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipDeviceGetName(name: *mut c_char, len: c_int, number: c_int) -> HipResult {
-    entry::hip("hipDeviceGetName", || {
+entry_points! {
+    fn hipDeviceGetName(name: *mut c_char, len: c_int, number: c_int) {
         device(number)?;
         // SAFETY: the caller's promise.
         unsafe { give_text(name, len, "fake HIP device over a simulated one") }
-    })
-}
+    }
 
-/// Another than the simulated device has, which may be used beside it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipDeviceGetUuid(uuid: *mut [u8; 16], number: c_int) -> HipResult {
-    entry::hip("hipDeviceGetUuid", || {
+    /// Another than the simulated device has, which may be used beside it.
+    fn hipDeviceGetUuid(uuid: Out<[u8; 16]>, number: c_int) {
         let of_host = device(number)?.gpu.properties().uuid;
-        // SAFETY: the caller's promise.
-        unsafe { give(uuid, of_host.map(|byte| !byte)) }
-    })
-}
+        uuid.give(of_host.map(|byte| !byte))
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipDeviceGetPCIBusId(id: *mut c_char, len: c_int, number: c_int) -> HipResult {
-    entry::hip("hipDeviceGetPCIBusId", || {
+    fn hipDeviceGetPCIBusId(id: *mut c_char, len: c_int, number: c_int) {
         device(number)?;
         // SAFETY: the caller's promise.
         unsafe { give_text(id, len, &format!("FFFF:{number:02X}:00.0")) }
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipDeviceGetAttribute(value: *mut c_int, which: c_uint, number: c_int) -> HipResult {
-    entry::hip("hipDeviceGetAttribute", || {
+    fn hipDeviceGetAttribute(value: Out<c_int>, which: c_uint, number: c_int) {
         let properties = device(number)?.gpu.properties();
         match which {
-            // SAFETY: the caller's promise.
-            ATTRIBUTE_MULTIPROCESSOR_COUNT => unsafe { give(value, properties.multiprocessors as c_int) },
+            ATTRIBUTE_MULTIPROCESSOR_COUNT => value.give(properties.multiprocessors as c_int),
             _ => Err(HipResult::INVALID_VALUE),
         }
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipGetDevicePropertiesR0600(
-    properties: *mut DeviceProperties,
-    number: c_int,
-) -> HipResult {
-    entry::hip("hipGetDevicePropertiesR0600", || {
+    fn hipGetDevicePropertiesR0600(properties: Out<DeviceProperties>, number: c_int) {
         device(number)?;
         let mut known = DeviceProperties::default();
         known.gcn_arch_name[..ARCHITECTURE.len()].copy_from_slice(ARCHITECTURE.as_bytes());
-        // SAFETY: the caller's promise.
-        unsafe { give(properties, known) }
-    })
+        properties.give(known)
+    }
 }
 
 /// Whether the device `number` reaches the memory of `peer`.
@@ -196,32 +171,20 @@ fn reaches(number: c_int, peer: c_int) -> Result<bool, HipResult> {
     done(device.gpu.peer_access(&peer.gpu)).map(|access| access.reachable)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipDeviceCanAccessPeer(can: *mut c_int, number: c_int, peer: c_int) -> HipResult {
-    // SAFETY: the caller's promise.
-    entry::hip("hipDeviceCanAccessPeer", || unsafe { give(can, c_int::from(reaches(number, peer)?)) })
-}
+entry_points! {
+    fn hipDeviceCanAccessPeer(can: Out<c_int>, number: c_int, peer: c_int) {
+        can.give(c_int::from(reaches(number, peer)?))
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipDeviceGetP2PAttribute(
-    value: *mut c_int,
-    which: c_uint,
-    number: c_int,
-    peer: c_int,
-) -> HipResult {
-    entry::hip("hipDeviceGetP2PAttribute", || match which {
-        // SAFETY: the caller's promise.
-        P2P_NATIVE_ATOMIC_SUPPORTED => unsafe { give(value, c_int::from(reaches(number, peer)?)) },
-        _ => Err(HipResult::INVALID_VALUE),
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> HipResult {
-    entry::hip("hipDeviceEnablePeerAccess", || {
-        if flags != 0 {
-            return Err(HipResult::INVALID_VALUE);
+    fn hipDeviceGetP2PAttribute(value: Out<c_int>, which: c_uint, number: c_int, peer: c_int) {
+        match which {
+            P2P_NATIVE_ATOMIC_SUPPORTED => value.give(c_int::from(reaches(number, peer)?)),
+            _ => Err(HipResult::INVALID_VALUE),
         }
+    }
+
+    fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) {
+        require(flags == 0)?;
         if peer == current() {
             return Err(HipResult::INVALID_DEVICE);
         }
@@ -232,41 +195,28 @@ extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> HipResult
             true => Ok(()),
             false => Err(HipResult::PEER_ACCESS_ALREADY_ENABLED),
         }
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn hipDeviceSynchronize() -> HipResult {
-    entry::hip("hipDeviceSynchronize", || done(current_device()?.gpu.synchronize()))
-}
+    fn hipDeviceSynchronize() {
+        done(current_device()?.gpu.synchronize())
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> HipResult {
-    entry::hip("hipMemGetInfo", || {
+    fn hipMemGetInfo(free: Out<usize>, total: Out<usize>) {
         let [now_free, in_all] = memory_info()?;
-        // SAFETY: the caller's promise.
-        unsafe { give(free, now_free as usize).and_then(|()| give(total, in_all as usize)) }
-    })
-}
+        free.give(now_free as usize)?;
+        total.give(in_all as usize)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipThreadExchangeStreamCaptureMode(mode: *mut c_uint) -> HipResult {
-    entry::hip("hipThreadExchangeStreamCaptureMode", || {
-        if mode.is_null() {
-            return Err(HipResult::INVALID_VALUE);
-        }
+    fn hipThreadExchangeStreamCaptureMode(mode: *mut c_uint) {
+        require(!mode.is_null())?;
         // SAFETY: not null, and the caller promises the rest.
-        let wanted = unsafe { *mode };
-        if wanted > CAPTURE_MODE_RELAXED {
-            return Err(HipResult::INVALID_VALUE);
-        }
-        // SAFETY: as above.
-        unsafe { give(mode, CAPTURE_MODE.replace(wanted)) }
-    })
-}
+        let (wanted, mode) = unsafe { (*mode, Out::of(mode)) };
+        require(wanted <= CAPTURE_MODE_RELAXED)?;
+        mode.give(CAPTURE_MODE.replace(wanted))
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipPointerGetAttribute(data: *mut c_void, which: c_uint, ptr: *mut c_void) -> HipResult {
-    // SAFETY: the caller's promise: the attributes that are known here have 4 bytes.
-    entry::hip("hipPointerGetAttribute", || unsafe { give(data.cast(), memory::attribute(which, ptr)?) })
+    /// The attributes that are known here have 4 bytes.
+    fn hipPointerGetAttribute(data: Out<u32>, which: c_uint, ptr: *mut c_void) {
+        data.give(memory::attribute(which, ptr)?)
+    }
 }

@@ -57,15 +57,44 @@ pub(crate) fn done<T>(result: Result<T, Error>) -> Result<T, HipResult> {
     })
 }
 
-/// Writes through a pointer of the caller's.
-///
-/// # Safety
-/// `to` is null or valid for the write.
-pub(crate) unsafe fn give<T>(to: *mut T, value: T) -> Result<(), HipResult> {
-    if to.is_null() {
-        return Err(HipResult::INVALID_VALUE);
-    }
-    // SAFETY: not null, and the caller promises the rest.
-    unsafe { to.write(value) };
-    Ok(())
+/// What a condition of HIP's that does not hold comes to.
+pub(crate) fn require(holds: bool) -> Result<(), HipResult> {
+    if holds { Ok(()) } else { Err(HipResult::INVALID_VALUE) }
 }
+
+/// A pointer of the caller's, through which something is given back: null, or valid for the write.
+#[repr(transparent)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// # Safety
+    /// The pointer is null or valid for the write, as long as this is used.
+    pub(crate) unsafe fn of(pointer: *mut T) -> Self {
+        Self(pointer)
+    }
+
+    pub(crate) fn give(&self, value: T) -> Result<(), HipResult> {
+        require(!self.0.is_null())?;
+        // SAFETY: not null, so valid: this is made by `of`, or is what the caller of an entry point promises to pass.
+        unsafe { self.0.write(value) };
+        Ok(())
+    }
+}
+
+/// Exports functions under HIP's names. Each gives its result: what its block returns, unless a test wants another.
+macro_rules! entry_points {
+    (@ $call:ident $result:ty: $($(#[$about:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => { $(
+        $(#[$about])*
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+            $crate::entry::$call(stringify!($name), || $body)
+        }
+    )* };
+    (hiprtc: $($functions:tt)*) => {
+        $crate::entry::entry_points! { @ hiprtc mscclpp_gpu_sys::rtc::RtcResult: $($functions)* }
+    };
+    ($($functions:tt)*) => {
+        $crate::entry::entry_points! { @ hip mscclpp_gpu_sys::hip::HipResult: $($functions)* }
+    };
+}
+pub(crate) use entry_points;

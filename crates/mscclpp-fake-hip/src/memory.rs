@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 
 use crate::{
     devices,
-    entry::{self, done, give},
+    entry::{Out, done, entry_points, require},
 };
 
 /// What memory is filled with that nobody has written to.
@@ -137,16 +137,9 @@ pub(crate) fn attribute(which: c_uint, ptr: *mut c_void) -> Result<u32, HipResul
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipExtMallocWithFlags(
-    address: *mut *mut c_void,
-    bytes: usize,
-    flags: c_uint,
-) -> HipResult {
-    entry::hip("hipExtMallocWithFlags", || {
-        if !matches!(flags, DEVICE_MALLOC_UNCACHED | DEVICE_MALLOC_FINE_GRAINED) || bytes == 0 {
-            return Err(HipResult::INVALID_VALUE);
-        }
+entry_points! {
+    fn hipExtMallocWithFlags(address: Out<*mut c_void>, bytes: usize, flags: c_uint) {
+        require(matches!(flags, DEVICE_MALLOC_UNCACHED | DEVICE_MALLOC_FINE_GRAINED) && bytes > 0)?;
         let [free, _] = devices::memory_info()?;
         if bytes as u64 > free {
             return Err(HipResult::OUT_OF_MEMORY);
@@ -158,28 +151,19 @@ unsafe extern "C" fn hipExtMallocWithFlags(
         let base = buffer.ptr().0;
         let kind = Kind::Device { buffer, exported: None };
         RANGES.lock().insert(base, Range { bytes, device: devices::current(), kind });
-        // SAFETY: the caller's promise.
-        unsafe { give(address, base as *mut c_void) }
-    })
-}
+        address.give(base as *mut c_void)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn hipFree(address: *mut c_void) -> HipResult {
-    entry::hip("hipFree", || {
+    fn hipFree(address: *mut c_void) {
         let range = take(address, |kind| matches!(kind, Kind::Device { .. }))?;
         // As HIP documents it. What failed before shows elsewhere.
         let _waited = devices::device(range.device)?.gpu.synchronize();
         drop(range);
         Ok(())
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipHostMalloc(address: *mut *mut c_void, bytes: usize, flags: c_uint) -> HipResult {
-    entry::hip("hipHostMalloc", || {
-        if flags != HOST_MALLOC_PORTABLE | HOST_MALLOC_MAPPED | HOST_MALLOC_COHERENT || bytes == 0 {
-            return Err(HipResult::INVALID_VALUE);
-        }
+    fn hipHostMalloc(address: Out<*mut c_void>, bytes: usize, flags: c_uint) {
+        require(flags == HOST_MALLOC_PORTABLE | HOST_MALLOC_MAPPED | HOST_MALLOC_COHERENT && bytes > 0)?;
         let bytes = bytes as u64;
         let buffer: PinnedBuffer = done(devices::current_device()?.gpu.allocate_pinned(bytes))?;
         let base = buffer.ptr().0;
@@ -187,50 +171,28 @@ unsafe extern "C" fn hipHostMalloc(address: *mut *mut c_void, bytes: usize, flag
             base,
             Range { bytes, device: devices::current(), kind: Kind::Pinned { _buffer: buffer } },
         );
-        // SAFETY: the caller's promise.
-        unsafe { give(address, base as *mut c_void) }
-    })
-}
+        address.give(base as *mut c_void)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn hipHostFree(address: *mut c_void) -> HipResult {
-    entry::hip("hipHostFree", || take(address, |kind| matches!(kind, Kind::Pinned { .. })).map(drop))
-}
+    fn hipHostFree(address: *mut c_void) {
+        take(address, |kind| matches!(kind, Kind::Pinned { .. })).map(drop)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipHostGetDevicePointer(
-    device: *mut *mut c_void,
-    host: *mut c_void,
-    flags: c_uint,
-) -> HipResult {
-    entry::hip("hipHostGetDevicePointer", || {
+    fn hipHostGetDevicePointer(device: Out<*mut c_void>, host: *mut c_void, flags: c_uint) {
         let is_pinned =
             matches!(holding(&mut RANGES.lock(), host), Some((_, Range { kind: Kind::Pinned { .. }, .. })));
-        if flags != 0 || !is_pinned {
-            return Err(HipResult::INVALID_VALUE);
-        }
-        // SAFETY: the caller's promise.
-        unsafe { give(device, host) }
-    })
-}
+        require(flags == 0 && is_pinned)?;
+        device.give(host)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipMemGetAddressRange(
-    base: *mut *mut c_void,
-    bytes: *mut usize,
-    ptr: *mut c_void,
-) -> HipResult {
-    entry::hip("hipMemGetAddressRange", || {
+    fn hipMemGetAddressRange(base: Out<*mut c_void>, bytes: Out<usize>, ptr: *mut c_void) {
         let mut ranges = RANGES.lock();
         let (begin, range) = holding(&mut ranges, ptr).ok_or(HipResult::INVALID_VALUE)?;
-        // SAFETY: the caller's promise.
-        unsafe { give(base, begin as *mut c_void).and_then(|()| give(bytes, range.bytes as usize)) }
-    })
-}
+        base.give(begin as *mut c_void)?;
+        bytes.give(range.bytes as usize)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipIpcGetMemHandle(handle: *mut IpcMemHandle, ptr: *mut c_void) -> HipResult {
-    entry::hip("hipIpcGetMemHandle", || {
+    fn hipIpcGetMemHandle(handle: Out<IpcMemHandle>, ptr: *mut c_void) {
         let mut ranges = RANGES.lock();
         let range = ranges.get_mut(&(ptr as u64)).ok_or(HipResult::INVALID_VALUE)?;
         let Kind::Device { buffer, exported } = &mut range.kind else {
@@ -252,22 +214,12 @@ unsafe extern "C" fn hipIpcGetMemHandle(handle: *mut IpcMemHandle, ptr: *mut c_v
             inode,
             bytes: range.bytes,
         };
-        // SAFETY: the caller's promise.
-        unsafe { give(handle, known.to_raw()) }
-    })
-}
+        handle.give(known.to_raw())
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipIpcOpenMemHandle(
-    address: *mut *mut c_void,
-    handle: IpcMemHandle,
-    flags: c_uint,
-) -> HipResult {
-    entry::hip("hipIpcOpenMemHandle", || {
+    fn hipIpcOpenMemHandle(address: Out<*mut c_void>, handle: IpcMemHandle, flags: c_uint) {
         let handle = Handle::of_raw(&handle).ok_or(HipResult::INVALID_VALUE)?;
-        if flags != IPC_LAZY_ENABLE_PEER_ACCESS || handle.process == u64::from(process::id()) {
-            return Err(HipResult::INVALID_VALUE);
-        }
+        require(flags == IPC_LAZY_ENABLE_PEER_ACCESS && handle.process != u64::from(process::id()))?;
         let path = format!("/proc/{}/fd/{}", handle.process, handle.descriptor);
         let file =
             OpenOptions::new().read(true).write(true).open(path).map_err(|_| HipResult::INVALID_HANDLE)?;
@@ -285,14 +237,10 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
                 kind: Kind::Imported { _memory: memory },
             },
         );
-        // SAFETY: the caller's promise.
-        unsafe { give(address, base as *mut c_void) }
-    })
-}
+        address.give(base as *mut c_void)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn hipIpcCloseMemHandle(address: *mut c_void) -> HipResult {
-    entry::hip("hipIpcCloseMemHandle", || {
+    fn hipIpcCloseMemHandle(address: *mut c_void) {
         take(address, |kind| matches!(kind, Kind::Imported { .. })).map(drop)
-    })
+    }
 }

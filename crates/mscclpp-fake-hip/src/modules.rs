@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::{
     devices,
-    entry::{self, done, give},
+    entry::{Out, done, entry_points, require},
     rtc::Source,
     streams,
     table::Table,
@@ -34,58 +34,39 @@ unsafe fn text<'a>(name: *const c_char) -> Result<&'a str, HipResult> {
     unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| HipResult::INVALID_VALUE)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipModuleLoadData(module: *mut *mut c_void, image: *const c_void) -> HipResult {
-    entry::hip("hipModuleLoadData", || {
+entry_points! {
+    fn hipModuleLoadData(module: Out<*mut c_void>, image: *const c_void) {
         // SAFETY: the caller promises a whole code object.
         let source = unsafe { Source::decode(image) }.ok_or(HipResult::INVALID_IMAGE)?;
         let loaded = FakeModule { module: done(source.load())?, functions: Mutex::default() };
-        // SAFETY: the caller's promise.
-        unsafe { give(module, MODULES.add(loaded)) }
-    })
-}
+        module.give(MODULES.add(loaded))
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn hipModuleUnload(module: *mut c_void) -> HipResult {
-    entry::hip("hipModuleUnload", || {
+    fn hipModuleUnload(module: *mut c_void) {
         let module = MODULES.remove(module)?;
         for function in module.functions.lock().drain(..) {
             FUNCTIONS.remove(function as *mut c_void)?;
         }
         Ok(())
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipModuleGetFunction(
-    function: *mut *mut c_void,
-    module: *mut c_void,
-    name: *const c_char,
-) -> HipResult {
-    entry::hip("hipModuleGetFunction", || {
+    fn hipModuleGetFunction(function: Out<*mut c_void>, module: *mut c_void, name: *const c_char) {
         let module = MODULES.get(module)?;
         // SAFETY: the caller's promise.
         let kernel = done(module.module.kernel(unsafe { text(name) }?))?;
         let handle = FUNCTIONS.add(kernel);
         module.functions.lock().push(handle as usize);
-        // SAFETY: the caller's promise.
-        unsafe { give(function, handle) }
-    })
-}
+        function.give(handle)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipModuleGetGlobal(
-    address: *mut *mut c_void,
-    bytes: *mut usize,
-    module: *mut c_void,
-    name: *const c_char,
-) -> HipResult {
-    entry::hip("hipModuleGetGlobal", || {
+    fn hipModuleGetGlobal(
+        address: Out<*mut c_void>, bytes: Out<usize>, module: *mut c_void, name: *const c_char,
+    ) {
         // SAFETY: the caller's promise.
         let (at, size) = done(MODULES.get(module)?.module.symbol(unsafe { text(name) }?))?;
-        // SAFETY: the caller's promise.
-        unsafe { give(address, at.as_mut_ptr()).and_then(|()| give(bytes, size as usize)) }
-    })
+        address.give(at.as_mut_ptr())?;
+        bytes.give(size as usize)
+    }
 }
 
 /// # Safety
@@ -103,45 +84,24 @@ unsafe fn launch(
     streams::with(stream, |stream| unsafe { kernel.launch(stream, config, &args) })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipModuleLaunchKernel(
-    function: *mut c_void,
-    grid_x: c_uint,
-    grid_y: c_uint,
-    grid_z: c_uint,
-    block_x: c_uint,
-    block_y: c_uint,
-    block_z: c_uint,
-    shared_bytes: c_uint,
-    stream: *mut c_void,
-    parameters: *mut *mut c_void,
-    extra: *mut *mut c_void,
-) -> HipResult {
-    entry::hip("hipModuleLaunchKernel", || {
-        if !extra.is_null() {
-            return Err(HipResult::INVALID_VALUE);
-        }
+entry_points! {
+    fn hipModuleLaunchKernel(
+        function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
+        block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: *mut c_void,
+        parameters: *mut *mut c_void, extra: *mut *mut c_void,
+    ) {
+        require(extra.is_null())?;
         let config =
             LaunchConfig { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared_bytes };
         // SAFETY: the caller's promise.
         unsafe { launch(function, config, stream, parameters) }
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipModuleLaunchCooperativeKernel(
-    function: *mut c_void,
-    grid_x: c_uint,
-    grid_y: c_uint,
-    grid_z: c_uint,
-    block_x: c_uint,
-    block_y: c_uint,
-    block_z: c_uint,
-    shared_bytes: c_uint,
-    stream: *mut c_void,
-    parameters: *mut *mut c_void,
-) -> HipResult {
-    entry::hip("hipModuleLaunchCooperativeKernel", || {
+    fn hipModuleLaunchCooperativeKernel(
+        function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
+        block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: *mut c_void,
+        parameters: *mut *mut c_void,
+    ) {
         let config =
             LaunchConfig { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared_bytes };
         let blocks = config.grid.iter().map(|n| u64::from(*n)).product::<u64>();
@@ -151,21 +111,14 @@ unsafe extern "C" fn hipModuleLaunchCooperativeKernel(
         }
         // SAFETY: the caller's promise.
         unsafe { launch(function, config, stream, parameters) }
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
-    blocks: *mut c_int,
-    function: *mut c_void,
-    threads: c_int,
-    shared_bytes: usize,
-) -> HipResult {
-    entry::hip("hipModuleOccupancyMaxActiveBlocksPerMultiprocessor", || {
+    fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
+        blocks: Out<c_int>, function: *mut c_void, threads: c_int, shared_bytes: usize,
+    ) {
         let kernel = FUNCTIONS.get(function)?;
         let of_device = done(kernel.max_resident_blocks(threads as u32, shared_bytes as u32))?;
         let multiprocessors = devices::current_device()?.gpu.properties().multiprocessors.max(1);
-        // SAFETY: the caller's promise.
-        unsafe { give(blocks, (of_device / u64::from(multiprocessors)) as c_int) }
-    })
+        blocks.give((of_device / u64::from(multiprocessors)) as c_int)
+    }
 }

@@ -10,7 +10,7 @@ use mscclpp_gpu::{Error, KernelSource, Module};
 use mscclpp_gpu_sys::rtc::{Program as Handle, RtcResult};
 use parking_lot::Mutex;
 
-use crate::{devices, entry, table::Table};
+use crate::{devices, entry::entry_points, table::Table};
 
 /// What code objects begin with. Their length stands behind it.
 const MAGIC: u64 = u64::from_le_bytes(*b"fakecode");
@@ -120,25 +120,17 @@ extern "C" fn hiprtcGetErrorString(result: RtcResult) -> *const c_char {
     name.as_ptr()
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hiprtcVersion(major: *mut c_int, minor: *mut c_int) -> RtcResult {
-    entry::hiprtc("hiprtcVersion", || {
+entry_points! { hiprtc:
+    fn hiprtcVersion(major: *mut c_int, minor: *mut c_int) {
         // SAFETY: the caller promises that both are valid for the write.
         unsafe { (major.write(0), minor.write(0)) };
         Ok(())
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hiprtcCreateProgram(
-    made: *mut Handle,
-    source: *const c_char,
-    name: *const c_char,
-    headers: c_int,
-    texts: *const *const c_char,
-    names: *const *const c_char,
-) -> RtcResult {
-    entry::hiprtc("hiprtcCreateProgram", || {
+    fn hiprtcCreateProgram(
+        made: *mut Handle, source: *const c_char, name: *const c_char, headers: c_int,
+        texts: *const *const c_char, names: *const *const c_char,
+    ) {
         // SAFETY: the caller promises NUL-terminated texts, in lists of that length.
         let source = unsafe {
             let header = |i: usize| (string(*names.add(i)), string(*texts.add(i)));
@@ -149,25 +141,15 @@ unsafe extern "C" fn hiprtcCreateProgram(
         // SAFETY: the caller promises that it is valid for the write.
         unsafe { made.write(Handle(PROGRAMS.add(Program { source, compiled: Mutex::default() }))) };
         Ok(())
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hiprtcDestroyProgram(handle: *mut Handle) -> RtcResult {
-    entry::hiprtc("hiprtcDestroyProgram", || {
+    fn hiprtcDestroyProgram(handle: *mut Handle) {
         // SAFETY: the caller promises a program.
         let Handle(handle) = unsafe { *handle };
         PROGRAMS.remove(handle).map(drop).map_err(|_| RtcResult::INVALID_PROGRAM)
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hiprtcCompileProgram(
-    handle: Handle,
-    options: c_int,
-    texts: *const *const c_char,
-) -> RtcResult {
-    entry::hiprtc("hiprtcCompileProgram", || {
+    fn hiprtcCompileProgram(handle: Handle, options: c_int, texts: *const *const c_char) {
         let program = program(handle)?;
         // SAFETY: the caller promises NUL-terminated texts, in a list of that length.
         let options = (0..usize::try_from(options).unwrap_or(0)).map(|i| unsafe { string(*texts.add(i)) });
@@ -193,51 +175,39 @@ unsafe extern "C" fn hiprtcCompileProgram(
                 Err(RtcResult::COMPILATION)
             }
         }
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hiprtcGetCodeSize(handle: Handle, size: *mut usize) -> RtcResult {
-    entry::hiprtc("hiprtcGetCodeSize", || {
+    fn hiprtcGetCodeSize(handle: Handle, size: *mut usize) {
         let program = program(handle)?;
         let compiled = program.compiled.lock();
         let code = compiled.code.as_ref().ok_or(RtcResult::INVALID_PROGRAM)?;
         // SAFETY: the caller promises that it is valid for the write.
         unsafe { size.write(code.len()) };
         Ok(())
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hiprtcGetCode(handle: Handle, to: *mut c_char) -> RtcResult {
-    entry::hiprtc("hiprtcGetCode", || {
+    fn hiprtcGetCode(handle: Handle, to: *mut c_char) {
         let program = program(handle)?;
         let compiled = program.compiled.lock();
         let code = compiled.code.as_ref().ok_or(RtcResult::INVALID_PROGRAM)?;
         // SAFETY: the caller promises room for as many bytes as the size says.
         unsafe { to.cast::<u8>().copy_from_nonoverlapping(code.as_ptr(), code.len()) };
         Ok(())
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hiprtcGetProgramLogSize(handle: Handle, size: *mut usize) -> RtcResult {
-    entry::hiprtc("hiprtcGetProgramLogSize", || {
+    fn hiprtcGetProgramLogSize(handle: Handle, size: *mut usize) {
         let log = program(handle)?.compiled.lock().log.as_bytes_with_nul().len();
         // SAFETY: the caller promises that it is valid for the write.
         unsafe { size.write(log) };
         Ok(())
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hiprtcGetProgramLog(handle: Handle, to: *mut c_char) -> RtcResult {
-    entry::hiprtc("hiprtcGetProgramLog", || {
+    fn hiprtcGetProgramLog(handle: Handle, to: *mut c_char) {
         let program = program(handle)?;
         let compiled = program.compiled.lock();
         let log = compiled.log.as_bytes_with_nul();
         // SAFETY: the caller promises room for as many bytes as the size says.
         unsafe { to.cast::<u8>().copy_from_nonoverlapping(log.as_ptr(), log.len()) };
         Ok(())
-    })
+    }
 }

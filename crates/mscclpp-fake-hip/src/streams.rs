@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::{
     devices,
-    entry::{self, done, give},
+    entry::{Out, done, entry_points, require},
     table::Table,
     user_objects::UserObject,
 };
@@ -82,245 +82,145 @@ fn ready(is_ready: bool) -> Result<(), HipResult> {
     if is_ready { Ok(()) } else { Err(HipResult::NOT_READY) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipStreamCreateWithFlags(stream: *mut *mut c_void, flags: c_uint) -> HipResult {
-    entry::hip("hipStreamCreateWithFlags", || {
-        if flags > STREAM_NON_BLOCKING {
-            return Err(HipResult::INVALID_VALUE);
-        }
+entry_points! {
+    fn hipStreamCreateWithFlags(stream: Out<*mut c_void>, flags: c_uint) {
+        require(flags <= STREAM_NON_BLOCKING)?;
         let made = done(devices::current_device()?.gpu.stream())?;
         let fake = FakeStream { device: devices::current(), stream: made, capture: Mutex::default() };
-        // SAFETY: the caller's promise.
-        unsafe { give(stream, STREAMS.add(fake)) }
-    })
-}
+        stream.give(STREAMS.add(fake))
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn hipStreamDestroy(stream: *mut c_void) -> HipResult {
-    entry::hip("hipStreamDestroy", || STREAMS.remove(stream).map(drop))
-}
+    fn hipStreamDestroy(stream: *mut c_void) {
+        STREAMS.remove(stream).map(drop)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn hipStreamSynchronize(stream: *mut c_void) -> HipResult {
-    entry::hip("hipStreamSynchronize", || with(stream, Stream::synchronize))
-}
+    fn hipStreamSynchronize(stream: *mut c_void) {
+        with(stream, Stream::synchronize)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn hipStreamQuery(stream: *mut c_void) -> HipResult {
-    entry::hip("hipStreamQuery", || with(stream, Stream::query).and_then(ready))
-}
+    fn hipStreamQuery(stream: *mut c_void) {
+        with(stream, Stream::query).and_then(ready)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn hipStreamWaitEvent(stream: *mut c_void, event: *mut c_void, flags: c_uint) -> HipResult {
-    entry::hip("hipStreamWaitEvent", || {
-        if flags != 0 {
-            return Err(HipResult::INVALID_VALUE);
-        }
+    fn hipStreamWaitEvent(stream: *mut c_void, event: *mut c_void, flags: c_uint) {
+        require(flags == 0)?;
         let event = EVENTS.get(event)?;
         with(stream, |stream| stream.wait_event(&event))
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipStreamGetDevice(stream: *mut c_void, device: *mut c_int) -> HipResult {
-    // SAFETY: the caller's promise.
-    entry::hip("hipStreamGetDevice", || unsafe { give(device, STREAMS.get(stream)?.device) })
-}
+    fn hipStreamGetDevice(stream: *mut c_void, device: Out<c_int>) {
+        device.give(STREAMS.get(stream)?.device)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipStreamGetId(stream: *mut c_void, id: *mut c_ulonglong) -> HipResult {
-    entry::hip("hipStreamGetId", || {
+    fn hipStreamGetId(stream: *mut c_void, id: Out<c_ulonglong>) {
         STREAMS.get(stream)?;
-        // SAFETY: the caller's promise.
-        unsafe { give(id, stream as c_ulonglong) }
-    })
-}
+        id.give(stream as c_ulonglong)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipStreamWriteValue64(
-    stream: *mut c_void,
-    ptr: *mut c_void,
-    value: u64,
-    flags: c_uint,
-) -> HipResult {
-    entry::hip("hipStreamWriteValue64", || {
-        if flags != 0 {
-            return Err(HipResult::INVALID_VALUE);
-        }
+    fn hipStreamWriteValue64(stream: *mut c_void, ptr: *mut c_void, value: u64, flags: c_uint) {
+        require(flags == 0)?;
         // SAFETY: the caller promises the 8 bytes.
         with(stream, |stream| unsafe { stream.write_u64(DevicePtr::from_ptr(ptr), value) })
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipMemcpyAsync(
-    dst: *mut c_void,
-    src: *const c_void,
-    bytes: usize,
-    kind: c_uint,
-    stream: *mut c_void,
-) -> HipResult {
-    entry::hip("hipMemcpyAsync", || {
-        if kind != MEMCPY_DEFAULT {
-            return Err(HipResult::INVALID_VALUE);
-        }
+    fn hipMemcpyAsync(
+        dst: *mut c_void, src: *const c_void, bytes: usize, kind: c_uint, stream: *mut c_void,
+    ) {
+        require(kind == MEMCPY_DEFAULT)?;
         let (dst, src) = (DevicePtr::from_ptr(dst), DevicePtr::from_ptr(src));
         // SAFETY: the caller promises both ranges.
         with(stream, |stream| unsafe { stream.copy(dst, src, bytes as u64) })
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipMemsetD8Async(
-    dst: *mut c_void,
-    value: u8,
-    bytes: usize,
-    stream: *mut c_void,
-) -> HipResult {
-    entry::hip("hipMemsetD8Async", || {
+    fn hipMemsetD8Async(dst: *mut c_void, value: u8, bytes: usize, stream: *mut c_void) {
         // SAFETY: the caller promises the range.
         with(stream, |stream| unsafe { stream.fill(DevicePtr::from_ptr(dst), bytes as u64, value) })
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipStreamIsCapturing(stream: *mut c_void, status: *mut c_uint) -> HipResult {
-    entry::hip("hipStreamIsCapturing", || {
+    fn hipStreamIsCapturing(stream: *mut c_void, status: Out<c_uint>) {
         let active = capture_of(stream)?.is_some();
-        // SAFETY: the caller's promise.
-        unsafe { give(status, if active { CAPTURE_STATUS_ACTIVE } else { CAPTURE_STATUS_NONE }) }
-    })
-}
+        status.give(if active { CAPTURE_STATUS_ACTIVE } else { CAPTURE_STATUS_NONE })
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipStreamGetCaptureInfo_v2(
-    stream: *mut c_void,
-    status: *mut c_uint,
-    id: *mut c_ulonglong,
-    graph: *mut *mut c_void,
-    _dependencies: *mut *const *mut c_void,
-    _count: *mut usize,
-) -> HipResult {
-    entry::hip("hipStreamGetCaptureInfo_v2", || {
+    fn hipStreamGetCaptureInfo_v2(
+        stream: *mut c_void, status: Out<c_uint>, id: Out<c_ulonglong>, graph: Out<*mut c_void>,
+        _dependencies: *mut *const *mut c_void, _count: *mut usize,
+    ) {
         let capture = capture_of(stream)?;
         let known = if capture.is_some() { CAPTURE_STATUS_ACTIVE } else { CAPTURE_STATUS_NONE };
         let (number, handle) = capture.unwrap_or((0, 0));
-        // SAFETY: the caller's promise.
-        unsafe {
-            give(status, known)?;
-            give(id, number)?;
-            give(graph, handle as *mut c_void)
-        }
-    })
-}
+        status.give(known)?;
+        id.give(number)?;
+        graph.give(handle as *mut c_void)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn hipStreamBeginCapture(stream: *mut c_void, mode: c_uint) -> HipResult {
-    entry::hip("hipStreamBeginCapture", || {
-        if mode > CAPTURE_MODE_RELAXED {
-            return Err(HipResult::INVALID_VALUE);
-        }
+    fn hipStreamBeginCapture(stream: *mut c_void, mode: c_uint) {
+        require(mode <= CAPTURE_MODE_RELAXED)?;
         let fake = STREAMS.get(stream)?;
         let mut capture = fake.capture.lock();
         done(fake.stream.begin_capture())?;
         let graph = GRAPHS.add(FakeGraph::default());
         *capture = Some((LAST_CAPTURE.fetch_add(1, Ordering::Relaxed) + 1, graph as usize));
         Ok(())
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipStreamEndCapture(stream: *mut c_void, graph: *mut *mut c_void) -> HipResult {
-    entry::hip("hipStreamEndCapture", || {
+    fn hipStreamEndCapture(stream: *mut c_void, graph: Out<*mut c_void>) {
         let fake = STREAMS.get(stream)?;
         let mut capture = fake.capture.lock();
         let captured = done(fake.stream.end_capture())?;
         let handle = capture.take().map_or(0, |(_, handle)| handle) as *mut c_void;
         let _ = GRAPHS.get(handle)?.captured.set(Arc::new(captured));
-        // SAFETY: the caller's promise.
-        unsafe { give(graph, handle) }
-    })
-}
+        graph.give(handle)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipEventCreateWithFlags(event: *mut *mut c_void, flags: c_uint) -> HipResult {
-    entry::hip("hipEventCreateWithFlags", || {
+    fn hipEventCreateWithFlags(event: Out<*mut c_void>, flags: c_uint) {
         let with_timing = match flags {
             EVENT_DEFAULT => true,
             EVENT_DISABLE_TIMING => false,
             _ => return Err(HipResult::INVALID_VALUE),
         };
         let made = done(devices::current_device()?.gpu.event(with_timing))?;
-        // SAFETY: the caller's promise.
-        unsafe { give(event, EVENTS.add(made)) }
-    })
-}
+        event.give(EVENTS.add(made))
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn hipEventDestroy(event: *mut c_void) -> HipResult {
-    entry::hip("hipEventDestroy", || EVENTS.remove(event).map(drop))
-}
+    fn hipEventDestroy(event: *mut c_void) {
+        EVENTS.remove(event).map(drop)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn hipEventRecord(event: *mut c_void, stream: *mut c_void) -> HipResult {
-    entry::hip("hipEventRecord", || {
+    fn hipEventRecord(event: *mut c_void, stream: *mut c_void) {
         let event = EVENTS.get(event)?;
         with(stream, |stream| stream.record(&event))
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn hipEventQuery(event: *mut c_void) -> HipResult {
-    entry::hip("hipEventQuery", || done(EVENTS.get(event)?.query()).and_then(ready))
-}
+    fn hipEventQuery(event: *mut c_void) {
+        done(EVENTS.get(event)?.query()).and_then(ready)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipEventElapsedTime(
-    milliseconds: *mut f32,
-    start: *mut c_void,
-    stop: *mut c_void,
-) -> HipResult {
-    entry::hip("hipEventElapsedTime", || {
+    fn hipEventElapsedTime(milliseconds: Out<f32>, start: *mut c_void, stop: *mut c_void) {
         let elapsed = done(EVENTS.get(stop)?.elapsed_ms(&*EVENTS.get(start)?))?;
-        // SAFETY: the caller's promise.
-        unsafe { give(milliseconds, elapsed) }
-    })
-}
+        milliseconds.give(elapsed)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipGraphInstantiateWithFlags(
-    executable: *mut *mut c_void,
-    graph: *mut c_void,
-    flags: c_ulonglong,
-) -> HipResult {
-    entry::hip("hipGraphInstantiateWithFlags", || {
-        if flags != 0 {
-            return Err(HipResult::INVALID_VALUE);
-        }
+    fn hipGraphInstantiateWithFlags(executable: Out<*mut c_void>, graph: *mut c_void, flags: c_ulonglong) {
+        require(flags == 0)?;
         let graph = GRAPHS.get(graph)?;
         let objects = Mutex::new(graph.objects.lock().clone());
         let made = FakeGraph { captured: graph.captured.clone(), objects };
-        // SAFETY: the caller's promise.
-        unsafe { give(executable, EXECUTABLES.add(made)) }
-    })
-}
+        executable.give(EXECUTABLES.add(made))
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipGraphLaunch(executable: *mut c_void, stream: *mut c_void) -> HipResult {
-    entry::hip("hipGraphLaunch", || {
+    fn hipGraphLaunch(executable: *mut c_void, stream: *mut c_void) {
         let executable = EXECUTABLES.get(executable)?;
         let graph = executable.captured.get().ok_or(HipResult::INVALID_VALUE)?;
         // SAFETY: what the graph does is the caller's promise.
         with(stream, |stream| unsafe { graph.launch(stream) })
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn hipGraphDestroy(graph: *mut c_void) -> HipResult {
-    entry::hip("hipGraphDestroy", || GRAPHS.remove(graph).map(drop))
-}
+    fn hipGraphDestroy(graph: *mut c_void) {
+        GRAPHS.remove(graph).map(drop)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn hipGraphExecDestroy(executable: *mut c_void) -> HipResult {
-    entry::hip("hipGraphExecDestroy", || EXECUTABLES.remove(executable).map(drop))
+    fn hipGraphExecDestroy(executable: *mut c_void) {
+        EXECUTABLES.remove(executable).map(drop)
+    }
 }

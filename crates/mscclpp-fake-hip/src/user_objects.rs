@@ -8,7 +8,7 @@ use std::{
 use mscclpp_gpu_sys::{GRAPH_USER_OBJECT_MOVE, HostFn, USER_OBJECT_NO_DESTRUCTOR_SYNC, hip::HipResult};
 
 use crate::{
-    entry::{self, give},
+    entry::{Out, entry_points, require},
     streams::GRAPHS,
     table::Table,
 };
@@ -31,46 +31,27 @@ impl Drop for UserObject {
 /// With one reference of the program each.
 static OBJECTS: Table<Arc<UserObject>> = Table::new(5);
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipUserObjectCreate(
-    object: *mut *mut c_void,
-    data: *mut c_void,
-    destroy: HostFn,
-    references: c_uint,
-    flags: c_uint,
-) -> HipResult {
-    entry::hip("hipUserObjectCreate", || {
-        if destroy.is_none() || references != 1 || flags != USER_OBJECT_NO_DESTRUCTOR_SYNC {
-            return Err(HipResult::INVALID_VALUE);
-        }
-        // SAFETY: the caller's promise.
-        unsafe { give(object, OBJECTS.add(Arc::new(UserObject { data: data as usize, destroy }))) }
-    })
-}
+entry_points! {
+    fn hipUserObjectCreate(
+        object: Out<*mut c_void>, data: *mut c_void, destroy: HostFn, references: c_uint, flags: c_uint,
+    ) {
+        require(destroy.is_some() && references == 1 && flags == USER_OBJECT_NO_DESTRUCTOR_SYNC)?;
+        object.give(OBJECTS.add(Arc::new(UserObject { data: data as usize, destroy })))
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn hipUserObjectRelease(object: *mut c_void, count: c_uint) -> HipResult {
-    entry::hip("hipUserObjectRelease", || match count {
-        1 => OBJECTS.remove(object).map(drop),
-        _ => Err(HipResult::INVALID_VALUE),
-    })
-}
-
-/// Takes the program's reference over.
-#[unsafe(no_mangle)]
-extern "C" fn hipGraphRetainUserObject(
-    graph: *mut c_void,
-    object: *mut c_void,
-    count: c_uint,
-    flags: c_uint,
-) -> HipResult {
-    entry::hip("hipGraphRetainUserObject", || {
-        if count != 1 || flags != GRAPH_USER_OBJECT_MOVE {
-            return Err(HipResult::INVALID_VALUE);
+    fn hipUserObjectRelease(object: *mut c_void, count: c_uint) {
+        match count {
+            1 => OBJECTS.remove(object).map(drop),
+            _ => Err(HipResult::INVALID_VALUE),
         }
+    }
+
+    /// Takes the program's reference over.
+    fn hipGraphRetainUserObject(graph: *mut c_void, object: *mut c_void, count: c_uint, flags: c_uint) {
+        require(count == 1 && flags == GRAPH_USER_OBJECT_MOVE)?;
         let graph = GRAPHS.get(graph)?;
         let object = OBJECTS.remove(object)?;
         graph.objects.lock().push(Arc::clone(&object));
         Ok(())
-    })
+    }
 }

@@ -7,7 +7,11 @@ use std::{
 
 use mscclpp_gpu_sys::hip::{self, DeviceProperties, Hip, HipResult};
 
-use super::{Device, compiler, hint, memory, memory::Freer, module};
+use super::{
+    Device,
+    memory::{self, Freer},
+    module,
+};
 use crate::{
     DevicePtr, ExportKinds, GpuDirect, GpuProperties, KernelSource, MemoryExport, Platform, Result,
     WritesOrdering,
@@ -64,7 +68,18 @@ impl Api for Hip {
     }
 
     fn hint(code: HipResult) -> Option<&'static str> {
-        hint::hint(code)
+        Some(match code {
+            HipResult::NO_DEVICE => {
+                "see `rocminfo` and HIP_VISIBLE_DEVICES; /dev/kfd and /dev/dri must be open to this user (groups render \
+                 and video)"
+            }
+            HipResult::INSUFFICIENT_DRIVER => "the kernel's amdgpu driver is older than this ROCm",
+            HipResult::NO_BINARY_FOR_GPU => "the code was compiled for another architecture",
+            HipResult::ILLEGAL_ADDRESS | HipResult::LAUNCH_FAILURE => {
+                "a kernel or copy submitted before failed; the device cannot be used again in this process"
+            }
+            _ => return None,
+        })
     }
 
     fn forget(&self) {
@@ -173,7 +188,7 @@ impl Api for Hip {
     }
 
     fn load_module(device: &'static Device, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
-        let code = compiler::code(device.driver(), source, &device.extra.architecture)?;
+        let code = module::code(device.driver(), source, &device.extra.architecture)?;
         // SAFETY: hiprtc made it.
         unsafe { Self::load_binary(device, source.name(), &code) }
     }
@@ -186,4 +201,15 @@ impl Api for Hip {
         // SAFETY: the caller's promise.
         Ok(Arc::new(unsafe { module::load(device, name, binary)? }))
     }
+}
+
+#[cfg(test)]
+#[test]
+fn what_users_meet_first_comes_with_advice() {
+    let cases = [
+        (HipResult::NO_DEVICE, "/dev/kfd"),
+        (HipResult::INSUFFICIENT_DRIVER, "amdgpu"),
+        (HipResult::LAUNCH_FAILURE, "before"),
+    ];
+    crate::driver::failure::tests::comes_with_advice::<mscclpp_gpu_sys::hip::Hip>(&cases, HipResult(123_456));
 }

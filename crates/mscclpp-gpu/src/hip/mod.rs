@@ -10,8 +10,6 @@
 //! What holds for all drivers is in [`crate::driver`].
 
 mod api;
-mod compiler;
-mod hint;
 mod memory;
 mod module;
 

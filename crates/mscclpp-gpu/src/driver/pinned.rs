@@ -18,6 +18,7 @@ pub(crate) struct PinnedSpares {
 }
 
 /// Page-locked memory, mapped into the device. It is never freed.
+#[derive(Clone, Copy)]
 pub(crate) struct Block {
     pub(crate) host: *mut u8,
     /// As the device sees it.
@@ -34,7 +35,7 @@ unsafe impl Sync for Block {}
 /// A block in use, which goes back to the spares when this is dropped.
 struct Pinned {
     spares: &'static PinnedSpares,
-    block: Option<Block>,
+    block: Block,
 }
 
 /// `bytes` zeroed bytes, or some more: a spare block, or one that `create` makes of so many bytes, all of them its own.
@@ -50,7 +51,7 @@ pub(crate) fn allocate(
     };
     // SAFETY: `block.len` bytes that nobody else holds.
     unsafe { block.host.write_bytes(0, block.len as usize) };
-    Ok(Box::new(Pinned { spares, block: Some(block) }))
+    Ok(Box::new(Pinned { spares, block }))
 }
 
 impl PinnedSpares {
@@ -66,16 +67,16 @@ impl PinnedSpares {
 
 impl MemoryBackend for Pinned {
     fn ptr(&self) -> DevicePtr {
-        DevicePtr(self.block.as_ref().map_or(0, |block| block.address))
+        DevicePtr(self.block.address)
     }
 
     fn host_ptr(&self) -> *mut u8 {
-        self.block.as_ref().map_or(std::ptr::null_mut(), |block| block.host)
+        self.block.host
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        self.spares.blocks.lock().extend(self.block.take());
+        self.spares.blocks.lock().push(self.block);
     }
 }

@@ -13,21 +13,18 @@ use super::{
     context::Context,
     event::Event,
     failure::log_failure,
-    foreign::ForeignStream,
     in_use::InUse,
     stream::Stream,
 };
 use crate::Result;
 
-impl<D: Api> ForeignStream for Stream<D> {
-    fn uses(&self) -> &InUse<Event<D>> {
-        &self.in_use
-    }
-}
-
 impl<D: Api> DriverStream for Stream<D> {
     type Event = Event<D>;
     type Graph = *mut D::Graph;
+
+    fn uses(&self) -> &InUse<Event<D>> {
+        &self.in_use
+    }
 
     fn device_id(&self) -> usize {
         self.device.properties.id

@@ -12,11 +12,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{
-    DriverStream,
-    captures::CaptureId,
-    in_use::{InUse, LeftBehind},
-};
+use super::{DriverStream, captures::CaptureId, in_use::LeftBehind};
 use crate::Result;
 
 /// At so many values those that keep nothing and that nobody has are dropped.
@@ -31,7 +27,7 @@ impl<S> Default for Own<S> {
     }
 }
 
-impl<S: ForeignStream> Own<S> {
+impl<S: DriverStream> Own<S> {
     pub(crate) fn add(&self, stream: S) -> Arc<S> {
         let stream = Arc::new(stream);
         let mut streams = self.0.lock();
@@ -45,11 +41,6 @@ impl<S: ForeignStream> Own<S> {
         let streams: Vec<Arc<S>> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
         streams.into_iter().map(|stream| (Arc::clone(&stream), stream.uses().last_launch())).collect()
     }
-}
-
-/// A stream of others, and what its launches keep.
-pub(crate) trait ForeignStream: DriverStream + Sized + 'static {
-    fn uses(&self) -> &InUse<Self::Event>;
 }
 
 /// The driver's number of what a handle stands for.
@@ -76,7 +67,7 @@ impl<S> Default for Foreign<S> {
     }
 }
 
-impl<S: ForeignStream> Foreign<S> {
+impl<S: DriverStream> Foreign<S> {
     /// The value for the stream with this handle and number, which lives. `wrap` makes it the first time.
     pub(crate) fn get(
         &self,
@@ -136,7 +127,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{KernelObject, Owner, backend::EventBackend, object::Kept};
+    use crate::{KernelObject, Owner, backend::EventBackend, driver::in_use::InUse, object::Kept};
 
     /// An event that is reached when the test says so.
     struct Recorded(Arc<AtomicBool>);
@@ -158,16 +149,13 @@ mod tests {
         is_reached: Arc<AtomicBool>,
     }
 
-    impl ForeignStream for Theirs {
-        fn uses(&self) -> &InUse<Recorded> {
-            &self.in_use
-        }
-    }
-
     impl DriverStream for Theirs {
         type Event = Recorded;
         type Graph = ();
 
+        fn uses(&self) -> &InUse<Recorded> {
+            &self.in_use
+        }
         fn device_id(&self) -> usize {
             0
         }

@@ -34,11 +34,13 @@ use crate::{Result, backend::EventBackend};
 use captures::CaptureId;
 
 /// A stream, as far as its bookkeeping needs the driver.
-pub(crate) trait DriverStream {
+pub(crate) trait DriverStream: Sized + 'static {
     type Event: EventBackend;
     /// The driver's handle of a graph.
     type Graph: Copy;
 
+    /// What its launches keep.
+    fn uses(&self) -> &in_use::InUse<Self::Event>;
     fn device_id(&self) -> usize;
     fn is_capturing(&self) -> Result<bool>;
     /// Whether others know the stream, or it waited for an event: else only what was begun here captures it.

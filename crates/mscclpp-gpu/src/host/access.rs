@@ -3,7 +3,6 @@
 //! All accesses are relaxed atomics: 8 bytes at a time where the address is 8-byte aligned, single bytes at the edges
 //! (and where a copy's source is not aligned as its destination is, single bytes of the source).
 //! So a kernel of this process that polls, loads or stores 8-byte words of the same memory races with no plain access,
-//! So a kernel of this process that polls, loads or stores 8-byte words of the same memory races with no plain access,
 //! and it never sees half of such a word. Order comes from elsewhere: from the stream (invariant 3), or from a word
 //! that is stored with release ([`publish`]) after the data and loaded with acquire by the thread that polls it.
 //!

@@ -22,7 +22,6 @@ mod compiler;
 mod device;
 mod event;
 mod forked;
-mod graph;
 mod initialisers;
 mod launch;
 mod library;

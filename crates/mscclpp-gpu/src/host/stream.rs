@@ -10,7 +10,6 @@ use parking_lot::Mutex;
 
 use super::{
     event::HostEvent,
-    graph::HostGraph,
     queue::{Op, Queue},
     ranges::refuse_overrun,
 };
@@ -103,7 +102,7 @@ impl StreamBackend for HostStream {
     }
 
     fn end_capture(&self) -> Result<Arc<dyn GraphBackend>> {
-        Ok(Arc::new(HostGraph::new(self.queue.end_capture()?)))
+        Ok(Arc::new(HostGraph { ops: self.queue.end_capture()?.into() }))
     }
 }
 
@@ -117,5 +116,16 @@ impl Drop for HostStream {
         {
             tracing::warn!(target: "mscclpp::gpu", "the worker of a host stream panicked");
         }
+    }
+}
+
+/// Captured operations, in their order.
+struct HostGraph {
+    ops: Arc<[Op]>,
+}
+
+impl GraphBackend for HostGraph {
+    unsafe fn launch(&self, stream: &dyn StreamBackend) -> Result<()> {
+        HostStream::of(stream)?.queue.submit(Op::Graph(Arc::clone(&self.ops)))
     }
 }

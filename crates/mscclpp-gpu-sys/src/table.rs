@@ -6,6 +6,13 @@ use std::ffi::CStr;
 #[derive(Debug, Clone, Copy)]
 pub struct Entry<F>(pub &'static str, pub F);
 
+impl<F> Entry<F> {
+    /// What `call` makes of the function, and the name.
+    pub fn call<R>(self, call: impl FnOnce(F) -> R) -> (&'static str, R) {
+        (self.0, call(self.1))
+    }
+}
+
 /// The names that a function may have in a library, newest first.
 pub(crate) type Names = &'static [&'static CStr];
 
@@ -136,9 +143,15 @@ macro_rules! entry_points {
 }
 pub(crate) use entry_points;
 
-/// Declares the known codes of a result, each with its name in the library's header.
+/// Declares what the functions of a driver return, and the codes that are known, each with its name in the driver's header.
 macro_rules! codes {
-    ($result:ident: $($name:ident = $code:literal, $name_there:literal;)*) => {
+    ($(#[$about:meta])* $result:ident: $($name:ident = $code:literal, $name_there:literal;)*) => {
+        $(#[$about])*
+        #[repr(transparent)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[must_use]
+        pub struct $result(pub u32);
+
         impl $result {
             $(#[doc = concat!("`", $name_there, "`")] pub const $name: Self = Self($code);)*
 

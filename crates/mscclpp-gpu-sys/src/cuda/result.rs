@@ -1,12 +1,7 @@
 use crate::table::codes;
 
-/// What every driver function returns. Any value is valid: newer drivers have codes that this crate does not know.
-#[repr(transparent)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[must_use]
-pub struct CuResult(pub u32);
-
 codes! {
+    /// What every driver function returns. Any value is valid: newer drivers have codes that this crate does not know.
     CuResult:
     SUCCESS = 0, "CUDA_SUCCESS";
     INVALID_VALUE = 1, "CUDA_ERROR_INVALID_VALUE";

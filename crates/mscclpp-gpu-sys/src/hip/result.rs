@@ -1,12 +1,7 @@
 use crate::table::codes;
 
-/// What every function of HIP returns. Any value is valid: newer releases have codes that this crate does not know.
-#[repr(transparent)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[must_use]
-pub struct HipResult(pub u32);
-
 codes! {
+    /// What every function of HIP returns. Any value is valid: newer releases have codes that this crate does not know.
     HipResult:
     SUCCESS = 0, "hipSuccess";
     INVALID_VALUE = 1, "hipErrorInvalidValue";

@@ -14,10 +14,7 @@ use super::{
 use crate::{
     DevicePtr, Error, Result,
     backend::MemoryBackend,
-    driver::{
-        failure::{check, log_failure},
-        memory::Imported,
-    },
+    driver::{failure::check, memory::Imported},
     memory::ExportHandle,
 };
 
@@ -90,9 +87,7 @@ impl MemoryBackend for Plain {
 
 impl Drop for Plain {
     fn drop(&mut self) {
-        let Some(_entered) = self.device.context.enter_to_drop() else { return };
-        let driver = self.device.driver();
         // SAFETY: made by `cuMemAlloc`, freed once.
-        log_failure(driver, unsafe { (driver.mem_free)(self.address) }, "cuMemFree");
+        self.device.context.take_down(|driver| ("cuMemFree", unsafe { (driver.mem_free)(self.address) }));
     }
 }

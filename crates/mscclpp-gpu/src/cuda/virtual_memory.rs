@@ -232,14 +232,10 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let Some(_entered) = self.device.context.enter_to_drop() else { return };
-        let driver = self.device.driver();
-        // SAFETY: reserved by `new`; `Mapping`, which alone maps into it, has unmapped.
-        log_failure(
-            driver,
-            unsafe { (driver.mem_address_free)(self.address, self.size as usize) },
-            "cuMemAddressFree",
-        );
+        self.device.context.take_down(|driver| {
+            // SAFETY: reserved by `new`; `Mapping`, which alone maps into it, has unmapped.
+            ("cuMemAddressFree", unsafe { (driver.mem_address_free)(self.address, self.size as usize) })
+        });
     }
 }
 
@@ -275,10 +271,10 @@ impl MemoryBackend for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let Some(_entered) = self.range.device.context.enter_to_drop() else { return };
-        let driver = self.range.device.driver();
+        let Reservation { device, address, size } = self.range;
         // SAFETY: mapped by `new` as one range. That no kernel uses it any more was promised at its launch.
-        let result = unsafe { (driver.mem_unmap)(self.range.address, self.range.size as usize) };
-        log_failure(driver, result, "cuMemUnmap");
+        device
+            .context
+            .take_down(|driver| ("cuMemUnmap", unsafe { (driver.mem_unmap)(address, size as usize) }));
     }
 }

@@ -73,9 +73,18 @@ impl<D: Api> Context<D> {
         Ok(mode)
     }
 
-    /// As [`Context::enter`], to take something down. `None` if that is not possible any more.
-    pub(crate) fn enter_to_drop(&self) -> Option<Relaxed<'_, D>> {
-        self.enter().inspect_err(log_error::<D>).ok()
+    /// Makes one call inside [`Context::enter`]. It gives the name of the function, and its result.
+    pub(crate) fn run(&self, call: impl FnOnce(&'static D) -> (&'static str, D::Code)) -> Result<()> {
+        let _entered = self.enter()?;
+        let (operation, result) = call(self.driver);
+        check(self.driver, result, operation)
+    }
+
+    /// As [`Context::run`], in a `drop`: failures are logged.
+    pub(crate) fn take_down(&self, call: impl FnOnce(&'static D) -> (&'static str, D::Code)) {
+        if let Err(error) = self.run(call) {
+            log_error::<D>(&error);
+        }
     }
 }
 

@@ -136,11 +136,10 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
     }
 
     fn memory_info(&self) -> Result<MemoryInfo> {
-        let _entered = self.context.enter()?;
-        let Entry(name, get_info) = self.functions().mem_get_info;
+        let get_info = self.functions().mem_get_info;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are valid for the write.
-        check(self.driver(), unsafe { get_info(&raw mut free, &raw mut total) }, name)?;
+        self.context.run(|_| get_info.call(|get| unsafe { get(&raw mut free, &raw mut total) }))?;
         Ok(MemoryInfo { free: free as u64, total: total as u64 })
     }
 
@@ -257,12 +256,9 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
     fn synchronize(&self) -> Result<()> {
         let streams = self.launches();
         let gone = self.left_behind.unknown();
-        {
-            let Entry(name, synchronize) = self.functions().synchronize;
-            let _entered = self.context.enter()?;
-            // SAFETY: the device is the thread's.
-            check(self.driver(), unsafe { synchronize() }, name)?;
-        }
+        let synchronize = self.functions().synchronize;
+        // SAFETY: the device is the thread's.
+        self.context.run(|_| synchronize.call(|synchronize| unsafe { synchronize() }))?;
         self.left_behind.release_unknown(gone);
         for (stream, launches) in streams {
             stream.release(launches);

@@ -5,7 +5,7 @@ use mscclpp_gpu_sys::{EVENT_DEFAULT, EVENT_DISABLE_TIMING, Entry};
 use super::{
     api::{Api, Code, Handle},
     device::Device,
-    failure::{check, log_failure},
+    failure::check,
 };
 use crate::{Error, Result, backend::EventBackend};
 
@@ -17,11 +17,10 @@ pub(crate) struct Event<D: Api> {
 impl<D: Api> Event<D> {
     pub(crate) fn create(device: &'static Device<D>, with_timing: bool) -> Result<Self> {
         let flags = if with_timing { EVENT_DEFAULT } else { EVENT_DISABLE_TIMING };
-        let Entry(name, create) = device.functions().event_create;
-        let _entered = device.context.enter()?;
+        let create = device.functions().event_create;
         let mut raw = std::ptr::null_mut();
         // SAFETY: `raw` is valid for the write; the device is the thread's.
-        check(device.driver(), unsafe { create(&raw mut raw, flags) }, name)?;
+        device.context.run(|_| create.call(|create| unsafe { create(&raw mut raw, flags) }))?;
         Ok(Self { device, raw: Handle(raw) })
     }
 
@@ -66,9 +65,8 @@ impl<D: Api> EventBackend for Event<D> {
 
 impl<D: Api> Drop for Event<D> {
     fn drop(&mut self) {
-        let Some(_entered) = self.device.context.enter_to_drop() else { return };
-        let Entry(name, destroy) = self.device.functions().event_destroy;
+        let destroy = self.device.functions().event_destroy;
         // SAFETY: made by `create`, destroyed once; the driver frees it when its work is complete.
-        log_failure(self.device.driver(), unsafe { destroy(self.handle()) }, name);
+        self.device.context.take_down(|_| destroy.call(|destroy| unsafe { destroy(self.handle()) }));
     }
 }

@@ -64,9 +64,8 @@ impl<D: Api> GraphBackend for Graph<D> {
 
 impl<D: Api> Drop for Graph<D> {
     fn drop(&mut self) {
-        let Some(_entered) = self.device.context.enter_to_drop() else { return };
-        let Entry(name, destroy) = self.device.functions().graph_exec_destroy;
+        let destroy = self.device.functions().graph_exec_destroy;
         // SAFETY: made by `instantiate`, destroyed once; launches in flight go on.
-        log_failure(self.device.driver(), unsafe { destroy(self.raw.get_mut().0) }, name);
+        self.device.context.take_down(|_| destroy.call(|destroy| unsafe { destroy(self.raw.get_mut().0) }));
     }
 }

@@ -70,9 +70,8 @@ impl<D: Api> MemoryBackend for Imported<D> {
 
 impl<D: Api> Drop for Imported<D> {
     fn drop(&mut self) {
-        let Some(_entered) = self.device.context.enter_to_drop() else { return };
-        let Entry(name, close) = self.device.functions().ipc_close_mem_handle;
+        let close = self.device.functions().ipc_close_mem_handle;
         // SAFETY: opened by `open`, closed once.
-        log_failure(self.device.driver(), unsafe { close(self.address.0) }, name);
+        self.device.context.take_down(|_| close.call(|close| unsafe { close(self.address.0) }));
     }
 }

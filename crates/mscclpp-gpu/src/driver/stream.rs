@@ -19,7 +19,7 @@ use super::{
     context::Context,
     device::Device,
     event::{Event, event_of},
-    failure::{check, failure, log_failure},
+    failure::{check, failure},
     foreign::Number,
     graph::Graph,
     in_use::InUse,
@@ -143,7 +143,7 @@ impl<D: Api> Stream<D> {
 
     /// Submits one operation by one of the entry points that all drivers have.
     pub(super) fn call<F: Copy>(&self, entry: &Entry<F>, call: impl FnOnce(F) -> D::Code) -> Result<()> {
-        self.submit(|_| (entry.0, call(entry.1)))
+        self.submit(|_| entry.call(call))
     }
 
     /// The number of the last launch that keeps something; zero if nothing is kept.
@@ -197,13 +197,10 @@ impl<D: Api> StreamBackend for Stream<D> {
     }
 
     fn synchronize(&self) -> Result<()> {
-        let Entry(name, synchronize) = self.device.functions().stream_synchronize;
+        let synchronize = self.device.functions().stream_synchronize;
         let launches = self.in_use.last_launch();
-        {
-            let _entered = self.device.context.enter()?;
-            // SAFETY: the stream lives.
-            check(self.device.driver(), unsafe { synchronize(self.handle()) }, name)?;
-        }
+        // SAFETY: the stream lives.
+        self.device.context.run(|_| synchronize.call(|synchronize| unsafe { synchronize(self.handle()) }))?;
         self.release(launches);
         Ok(())
     }
@@ -325,9 +322,8 @@ impl<D: Api> Drop for Stream<D> {
         if !self.owned {
             return;
         }
-        let Some(_entered) = self.device.context.enter_to_drop() else { return };
-        let Entry(name, destroy) = self.device.functions().stream_destroy;
+        let destroy = self.device.functions().stream_destroy;
         // SAFETY: made by `create`, destroyed once; work still in it goes on.
-        log_failure(self.device.driver(), unsafe { destroy(self.handle()) }, name);
+        self.device.context.take_down(|_| destroy.call(|destroy| unsafe { destroy(self.handle()) }));
     }
 }

@@ -20,11 +20,7 @@ use super::Device;
 use crate::{
     DevicePtr, Error, Result,
     backend::MemoryBackend,
-    driver::{
-        api::Api,
-        failure::{check, log_failure},
-        memory::Imported,
-    },
+    driver::{api::Api, failure::check, memory::Imported},
     memory::ExportHandle,
 };
 
@@ -140,8 +136,6 @@ fn carry_out(device: &'static Device, order: Order) {
 }
 
 fn free_now(device: &'static Device, address: DevicePtr) {
-    let Some(_entered) = device.context.enter_to_drop() else { return };
-    let hip = device.driver();
     // SAFETY: made by `allocate`, freed once.
-    log_failure(hip, unsafe { (hip.free)(address.as_mut_ptr()) }, "hipFree");
+    device.context.take_down(|hip| ("hipFree", unsafe { (hip.free)(address.as_mut_ptr()) }));
 }

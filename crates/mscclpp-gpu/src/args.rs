@@ -152,7 +152,7 @@ impl KernelArgs {
         if let Some((place, type_name, error)) = &self.refused {
             return Err(match error {
                 Error::InvalidArgument(why) => {
-                    Error::InvalidArgument(format!("{}: {why}", argument(*place, Some(type_name))))
+                    Error::invalid(format!("{}: {why}", argument(*place, Some(type_name))))
                 }
                 other => other.clone(),
             });
@@ -175,9 +175,7 @@ impl KernelArgs {
             (Some(value), None) => format!("{} has no parameter", argument(place, Some(value.type_name))),
             (None, _) => format!("{} is missing", argument(place, None)),
         };
-        Err(Error::InvalidArgument(format!(
-            "{why}; its parameters have {taken:?} bytes, the arguments {given:?}"
-        )))
+        Err(Error::invalid(format!("{why}; its parameters have {taken:?} bytes, the arguments {given:?}")))
     }
 }
 

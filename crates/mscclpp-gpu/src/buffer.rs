@@ -135,7 +135,7 @@ impl Gpu {
     /// [`Error::InvalidArgument`] for 0 bytes; [`Error::Driver`] or [`Error::System`] if memory is short.
     pub fn allocate(&self, bytes: u64) -> Result<DeviceBuffer> {
         if bytes == 0 {
-            return Err(Error::InvalidArgument("a device buffer needs at least one byte".to_owned()));
+            return Err(Error::invalid("a device buffer needs at least one byte"));
         }
         Ok(DeviceBuffer::new(self.clone(), self.backend()?.allocate(bytes)?, bytes))
     }
@@ -158,7 +158,7 @@ impl Gpu {
     /// As for [`Gpu::allocate_pinned`].
     pub fn allocate_pinned_words<W: PinnedWord>(&self, bytes: u64) -> Result<PinnedBuffer<W>> {
         if bytes == 0 {
-            return Err(Error::InvalidArgument("a pinned buffer needs at least one byte".to_owned()));
+            return Err(Error::invalid("a pinned buffer needs at least one byte"));
         }
         Ok(PinnedBuffer::new(self.clone(), self.backend()?.allocate_pinned(bytes)?, bytes))
     }
@@ -248,7 +248,7 @@ impl<W: PinnedWord> PinnedBuffer<W> {
         let size = size_of::<W>() as u64;
         Error::bounds("PinnedBuffer::word", offset, size, self.len())?;
         if !offset.is_multiple_of(size) {
-            return Err(Error::InvalidArgument(format!("offset {offset} is no multiple of {size}")));
+            return Err(Error::invalid(format!("offset {offset} is no multiple of {size}")));
         }
         let word = self.inner.memory.here()?.host_ptr().wrapping_add(offset as usize);
         // SAFETY: aligned and inside memory that `self` keeps; it has words of this type alone.

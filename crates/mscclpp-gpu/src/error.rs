@@ -206,6 +206,10 @@ impl Error {
         Self::System { operation: operation.into(), source: error.into().into() }
     }
 
+    pub(crate) fn invalid(why: impl Into<String>) -> Self {
+        Self::InvalidArgument(why.into())
+    }
+
     pub(crate) fn bounds(what: &'static str, offset: u64, len: u64, size: u64) -> Result<()> {
         match offset.checked_add(len) {
             Some(end) if end <= size => Ok(()),

@@ -66,7 +66,7 @@ impl Gpu {
     /// [`Error::InvalidArgument`] for a device of another platform; [`Error::Driver`].
     pub fn peer_access(&self, peer: &Gpu) -> Result<PeerAccess> {
         if self.platform() != peer.platform() {
-            return Err(Error::InvalidArgument(format!("{self} and {peer} are of different platforms")));
+            return Err(Error::invalid(format!("{self} and {peer} are of different platforms")));
         }
         self.peer_access_to(peer.id(), &peer.properties().uuid)
     }

@@ -162,7 +162,7 @@ impl Kernel {
         let threads = config.block.iter().product();
         let fit = self.max_resident_blocks(threads, config.shared_bytes)?;
         if blocks > fit {
-            return Err(Error::InvalidArgument(format!(
+            return Err(Error::invalid(format!(
                 "cooperative launch of {}: {blocks} blocks of {threads} threads and {} bytes of dynamic shared memory do \
                  not fit on {} at once; {fit} do",
                 self.name, config.shared_bytes, self.gpu
@@ -182,7 +182,7 @@ impl Kernel {
         cooperative: bool,
     ) -> Result<()> {
         if stream.gpu().properties().uuid != self.gpu.properties().uuid {
-            return Err(Error::InvalidArgument(format!(
+            return Err(Error::invalid(format!(
                 "kernel {} is loaded on {}, the stream is one of {}",
                 self.name,
                 self.gpu,

@@ -22,7 +22,7 @@ impl LaunchConfig {
     pub(crate) fn check(&self, kernel: &str, platform: Platform) -> Result<()> {
         let Self { grid, block, .. } = self;
         let most = if platform == Platform::Hip { [MAX_THREADS; 3] } else { MAX_BLOCK };
-        let refused = |why: String| Err(Error::InvalidArgument(format!("launch of {kernel}: {why}")));
+        let refused = |why: String| Err(Error::invalid(format!("launch of {kernel}: {why}")));
         if (0..3).any(|i| !(1..=MAX_GRID[i]).contains(&grid[i])) {
             return refused(format!("a grid of {grid:?} blocks; each must be 1 to {MAX_GRID:?}"));
         }

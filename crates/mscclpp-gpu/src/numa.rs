@@ -42,14 +42,14 @@ fn bind(nodes: &Path, node: u32) -> Result<()> {
         _ => Error::system(format!("reading {}", path.display()), error),
     })?;
     let near = parse(&list).ok_or_else(|| {
-        Error::InvalidArgument(format!("{} holds {list:?}, which is no list of processors", path.display()))
+        Error::invalid(format!("{} holds {list:?}, which is no list of processors", path.display()))
     })?;
     let allowed = sched_getaffinity(None)
         .map_err(|error| Error::system("asking for the processors of this thread", error))?;
     let mut both = CpuSet::new();
     near.into_iter().filter(|cpu| allowed.is_set(*cpu)).for_each(|cpu| both.set(cpu));
     if both.count() == 0 {
-        return Err(Error::InvalidArgument(format!(
+        return Err(Error::invalid(format!(
             "this thread may use none of the processors of NUMA node {node} ({}); it was bound to others, or its \
              container was",
             list.trim()
@@ -63,7 +63,7 @@ fn no_such_node(nodes: &Path, node: u32, path: &Path) -> Error {
     let online: PathBuf = nodes.join("online");
     let known =
         std::fs::read_to_string(online).map_or("none known".to_owned(), |list| list.trim().to_owned());
-    Error::InvalidArgument(format!(
+    Error::invalid(format!(
         "there is no NUMA node {node} on this machine (nodes: {known}; {} does not exist)",
         path.display()
     ))

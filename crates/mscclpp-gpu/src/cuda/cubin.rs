@@ -12,7 +12,7 @@ const FATBIN: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
 /// # Errors
 /// [`Error::InvalidArgument`] if it is neither, or ends too early.
 pub(super) fn kernels(name: &str, binary: &[u8]) -> Result<Option<Vec<String>>> {
-    let refused = |why: &str| Err(Error::InvalidArgument(format!("{name} cannot be loaded: {why}")));
+    let refused = |why: &str| Err(Error::invalid(format!("{name} cannot be loaded: {why}")));
     if binary.starts_with(&FATBIN) {
         // Its head: the magic number, a version, the length of the head, that of the rest.
         let number = |at: usize, len: usize| {

@@ -66,7 +66,7 @@ pub(super) fn import(
     if let Placement::Virtual { granularity, .. } = &device.extra.placement
         && (size == 0 || !size.is_multiple_of(*granularity))
     {
-        return Err(Error::InvalidArgument(format!(
+        return Err(Error::invalid(format!(
             "an imported allocation of {size} bytes is no multiple of the granularity, {granularity} bytes"
         )));
     }

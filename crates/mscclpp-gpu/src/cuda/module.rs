@@ -39,7 +39,7 @@ impl source::Loaded for Fitted {
 /// first launch may have to wait for the kernels that run, and one of them may be waiting for that launch.
 pub(super) fn load_ptx(device: &'static Device, name: &str, source: &str) -> Result<Fitted> {
     let text = CString::new(source)
-        .map_err(|_| Error::InvalidArgument("PTX text with a NUL byte inside cannot be loaded".to_owned()))?;
+        .map_err(|_| Error::invalid("PTX text with a NUL byte inside cannot be loaded"))?;
     let (kernels, variables) = (Some(ptx::kernels(source)), Some(ptx::variables(source)));
     let (name, image) = (format!("the PTX of {name}"), text.as_bytes_with_nul());
     // SAFETY: PTX is text that ends with NUL.

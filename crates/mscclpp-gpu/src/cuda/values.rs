@@ -51,7 +51,7 @@ pub(super) unsafe fn write_u64(stream: &Stream<Driver>, dst: DevicePtr, value: u
         });
     }
     if stream.is_capturing()? {
-        return Err(Error::InvalidArgument(format!(
+        return Err(Error::invalid(format!(
             "{} has no stream value writes, and what stands in for them cannot be captured",
             stream.device
         )));

@@ -96,7 +96,7 @@ pub(crate) fn check(rtc: &Rtc, result: RtcResult, operation: &str) -> Result<()>
 }
 
 fn c_string(what: &str, text: &str) -> Result<CString> {
-    CString::new(text).map_err(|_| Error::InvalidArgument(format!("{what} has a NUL byte inside")))
+    CString::new(text).map_err(|_| Error::invalid(format!("{what} has a NUL byte inside")))
 }
 
 fn c_strings<'a>(what: &str, texts: impl Iterator<Item = &'a str>) -> Result<Vec<CString>> {
@@ -108,5 +108,5 @@ fn pointers(texts: &[CString]) -> Vec<*const c_char> {
 }
 
 fn length(len: usize) -> Result<c_int> {
-    c_int::try_from(len).map_err(|_| Error::InvalidArgument(format!("{len} headers or options are too many")))
+    c_int::try_from(len).map_err(|_| Error::invalid(format!("{len} headers or options are too many")))
 }

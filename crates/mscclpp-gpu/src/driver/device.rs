@@ -288,9 +288,7 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
 
 /// For a device whose driver or platform cannot flush.
 pub(crate) fn no_flush<D: Api>(device: &Device<D>) -> Error {
-    Error::InvalidArgument(format!(
-        "{device} has no flush of GPUDirect writes by the host (Gpu::gpu_direct says so)"
-    ))
+    Error::invalid(format!("{device} has no flush of GPUDirect writes by the host (Gpu::gpu_direct says so)"))
 }
 
 /// What identifies a device, which need not be open.

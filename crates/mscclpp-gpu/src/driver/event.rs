@@ -31,9 +31,7 @@ impl<D: Api> Event<D> {
 
 /// The event behind the trait, unless it is one of another platform.
 pub(super) fn event_of<D: Api>(event: &dyn EventBackend) -> Result<&Event<D>> {
-    (event as &dyn Any)
-        .downcast_ref()
-        .ok_or_else(|| Error::InvalidArgument("the event is one of another platform".to_owned()))
+    (event as &dyn Any).downcast_ref().ok_or_else(|| Error::invalid("the event is one of another platform"))
 }
 
 impl<D: Api> EventBackend for Event<D> {

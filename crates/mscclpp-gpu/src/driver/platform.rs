@@ -71,7 +71,7 @@ pub(crate) fn device_count<D: Api>() -> Result<usize> {
 
 /// The number of a device as drivers take it.
 pub(crate) fn ordinal(id: usize) -> Result<c_int> {
-    c_int::try_from(id).map_err(|_| Error::InvalidArgument(format!("{id} is no device number")))
+    c_int::try_from(id).map_err(|_| Error::invalid(format!("{id} is no device number")))
 }
 
 pub(super) fn device<D: Api>(id: usize) -> Result<&'static Device<D>> {

@@ -117,7 +117,7 @@ impl<D: Api> Stream<D> {
             check(device.driver(), unsafe { get_context(raw, &raw mut context) }, name)?;
             if context != device.context.raw() {
                 let why = D::stream_of_another(context, &device.to_string());
-                return Err(Error::InvalidArgument(format!("stream {raw:p} is {why}")));
+                return Err(Error::invalid(format!("stream {raw:p} is {why}")));
             }
         }
         Ok(Self::new(device, Handle(raw), false))
@@ -127,7 +127,7 @@ impl<D: Api> Stream<D> {
     pub(crate) fn of(stream: &dyn StreamBackend) -> Result<&Self> {
         (stream as &dyn Any)
             .downcast_ref()
-            .ok_or_else(|| Error::InvalidArgument("the stream is one of another platform".to_owned()))
+            .ok_or_else(|| Error::invalid("the stream is one of another platform"))
     }
 
     pub(crate) fn handle(&self) -> *mut D::Stream {
@@ -178,7 +178,7 @@ impl<D: Api> Stream<D> {
 fn is_word(dst: DevicePtr) -> Result<()> {
     match dst.0.is_multiple_of(8) {
         true => Ok(()),
-        false => Err(Error::InvalidArgument(format!("write_u64: {dst:?} is no multiple of 8"))),
+        false => Err(Error::invalid(format!("write_u64: {dst:?} is no multiple of 8"))),
     }
 }
 
@@ -270,13 +270,11 @@ impl<D: Api> StreamBackend for Stream<D> {
 
     fn begin_capture(&self) -> Result<()> {
         if self.handle() as usize <= LAST_SPECIAL_HANDLE {
-            return Err(Error::InvalidArgument(
-                "a default stream cannot be captured; use Gpu::stream".to_owned(),
-            ));
+            return Err(Error::invalid("a default stream cannot be captured; use Gpu::stream"));
         }
         // Asked first: a call that the driver refuses would end the capture in progress.
         if self.is_capturing()? {
-            return Err(Error::InvalidArgument("the stream is capturing already".to_owned()));
+            return Err(Error::invalid("the stream is capturing already"));
         }
         self.is_known.store(true, Ordering::Relaxed);
         // SAFETY: the stream lives.
@@ -292,7 +290,7 @@ impl<D: Api> StreamBackend for Stream<D> {
 
     fn end_capture(&self) -> Result<Arc<dyn GraphBackend>> {
         if self.handle() as usize <= LAST_SPECIAL_HANDLE || !self.is_capturing()? {
-            return Err(Error::InvalidArgument("the stream is not capturing".to_owned()));
+            return Err(Error::invalid("the stream is not capturing"));
         }
         // It may have been begun through another value of the same stream.
         let begun_here = self.capture.lock().take();

@@ -62,8 +62,8 @@ pub(super) fn import(
     let _entered = device.context.enter()?;
     match handle {
         ExportHandle::IpcHandle(bytes) => Ok(Box::new(Imported::open(device, *bytes, size)?)),
-        ExportHandle::FileDescriptor(_) | ExportHandle::Fabric(_) => Err(Error::InvalidArgument(
-            "the HIP platform shares memory by IPC handles alone; this handle is of another kind".to_owned(),
+        ExportHandle::FileDescriptor(_) | ExportHandle::Fabric(_) => Err(Error::invalid(
+            "the HIP platform shares memory by IPC handles alone; this handle is of another kind",
         )),
     }
 }

@@ -189,8 +189,7 @@ fn build(compiler: &Compiler, source: &KernelSource<'_>) -> Result<Vec<u8>> {
 
 /// How many folders a header's name leads up from where headers are.
 fn folders_above(name: &str) -> Result<usize> {
-    let refused =
-        |why: &str| Err(Error::InvalidArgument(format!("{name:?} cannot be the name of a header: {why}")));
+    let refused = |why: &str| Err(Error::invalid(format!("{name:?} cannot be the name of a header: {why}")));
     let (mut depth, mut above) = (0isize, 0);
     for component in Path::new(name).components() {
         match component {

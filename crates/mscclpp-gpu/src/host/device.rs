@@ -146,7 +146,7 @@ impl DeviceBackend for HostDevice {
     }
 
     unsafe fn wrap_stream(&self, _raw: *mut c_void) -> Result<Arc<dyn StreamBackend>> {
-        Err(Error::InvalidArgument("the Host platform has no raw streams; use Gpu::stream".to_owned()))
+        Err(Error::invalid("the Host platform has no raw streams; use Gpu::stream"))
     }
 
     fn create_event(&self, with_timing: bool) -> Result<Arc<dyn EventBackend>> {
@@ -159,7 +159,7 @@ impl DeviceBackend for HostDevice {
 
     unsafe fn load_binary(&self, name: &str, _binary: &[u8]) -> Result<Arc<dyn ModuleBackend>> {
         let why = format!("{name} is compiled for a GPU, and this is {}", self.properties.name);
-        Err(Error::InvalidArgument(format!("{why}, which loads sources alone: use Module::load")))
+        Err(Error::invalid(format!("{why}, which loads sources alone: use Module::load")))
     }
 
     unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
@@ -177,7 +177,7 @@ impl DeviceBackend for HostDevice {
     }
 
     fn flush_gpu_direct_writes(&self, _to_all_devices: bool) -> Result<()> {
-        Err(Error::InvalidArgument("a simulated device has nothing to flush".to_owned()))
+        Err(Error::invalid("a simulated device has nothing to flush"))
     }
 
     fn import(&self, handle: &ExportHandle, allocation_size: u64) -> Result<Box<dyn MemoryBackend>> {

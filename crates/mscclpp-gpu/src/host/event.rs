@@ -26,9 +26,9 @@ impl HostEvent {
     }
 
     pub(super) fn of(backend: &dyn EventBackend) -> Result<&Self> {
-        (backend as &dyn Any).downcast_ref().ok_or_else(|| {
-            Error::InvalidArgument("an event of another platform was given to a host stream".to_owned())
-        })
+        (backend as &dyn Any)
+            .downcast_ref()
+            .ok_or_else(|| Error::invalid("an event of another platform was given to a host stream"))
     }
 
     /// Marks the end of what `queue` holds now.
@@ -45,8 +45,7 @@ impl HostEvent {
 
     /// Lets later work of `queue` wait for the last mark.
     pub(super) fn wait_on(&self, queue: &Queue) -> Result<()> {
-        let refused =
-            |why: &str| Err(Error::InvalidArgument(format!("a stream cannot wait for this event: {why}")));
+        let refused = |why: &str| Err(Error::invalid(format!("a stream cannot wait for this event: {why}")));
         match &*self.last.lock() {
             Recorded::Never => Ok(()),
             // Work of one stream is ordered anyway.
@@ -64,7 +63,7 @@ impl HostEvent {
     }
 
     fn time(&self) -> Result<Instant> {
-        let unusable = |why: &str| Err(Error::InvalidArgument(format!("an event has no time: it {why}")));
+        let unusable = |why: &str| Err(Error::invalid(format!("an event has no time: it {why}")));
         if !self.with_timing {
             return unusable("was made without timing");
         }
@@ -83,9 +82,9 @@ impl EventBackend for HostEvent {
     fn query(&self) -> Result<bool> {
         match &*self.last.lock() {
             Recorded::Never => Ok(true),
-            Recorded::Captured(_) => Err(Error::InvalidArgument(
-                "the event was recorded in a capture, and is never reached".to_owned(),
-            )),
+            Recorded::Captured(_) => {
+                Err(Error::invalid("the event was recorded in a capture, and is never reached"))
+            }
             Recorded::At(mark) => mark.get().transpose().map(|time| time.is_some()),
         }
     }

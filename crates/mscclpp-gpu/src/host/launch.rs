@@ -38,7 +38,7 @@ impl Launch {
         let shared = config.shared_bytes;
         if shared > SHARED_BYTES {
             let why = format!("{shared} bytes of shared memory; there are {SHARED_BYTES}");
-            return Err(Error::InvalidArgument(format!("launch of {}: {why}", launch.kernel().name)));
+            return Err(Error::invalid(format!("launch of {}: {why}", launch.kernel().name)));
         }
         Ok(launch)
     }

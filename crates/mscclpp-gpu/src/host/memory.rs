@@ -162,13 +162,11 @@ impl PlainMemory {
     /// could shrink, or that ends too early, would kill this process when it is touched.
     pub(super) fn import(handle: &ExportHandle, size: u64) -> Result<Self> {
         let ExportHandle::FileDescriptor(fd) = handle else {
-            return Err(Error::InvalidArgument(
-                "the Host platform imports memory as file descriptors only, not as IPC or fabric handles"
-                    .to_owned(),
+            return Err(Error::invalid(
+                "the Host platform imports memory as file descriptors only, not as IPC or fabric handles",
             ));
         };
-        let refused =
-            |why: String| Err(Error::InvalidArgument(format!("not memory of a host device: {why}")));
+        let refused = |why: String| Err(Error::invalid(format!("not memory of a host device: {why}")));
         match fcntl_get_seals(fd) {
             Ok(seals) if seals.contains(SealFlags::SHRINK) => {}
             Ok(seals) => return refused(format!("its seals are {seals:?}, without SHRINK")),

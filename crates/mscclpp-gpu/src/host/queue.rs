@@ -111,9 +111,9 @@ impl State {
 
     fn refuse_capture(&self, call: &str) -> Result<()> {
         match self.capture {
-            Some(_) => Err(Error::InvalidArgument(format!(
-                "{call} of a stream that is capturing; end the capture first"
-            ))),
+            Some(_) => {
+                Err(Error::invalid(format!("{call} of a stream that is capturing; end the capture first")))
+            }
             None => Ok(()),
         }
     }
@@ -188,7 +188,7 @@ impl Queue {
         let mut state = self.state.lock();
         state.check()?;
         if state.capture.is_some() {
-            return Err(Error::InvalidArgument("the stream is capturing already".to_owned()));
+            return Err(Error::invalid("the stream is capturing already"));
         }
         state.capture = Some(Capture::default());
         Ok(())
@@ -196,9 +196,9 @@ impl Queue {
 
     pub(super) fn end_capture(&self) -> Result<Vec<Op>> {
         let captured = self.state.lock().capture.take();
-        captured.map(|capture| capture.ops).ok_or_else(|| {
-            Error::InvalidArgument("the stream is not capturing; begin a capture first".to_owned())
-        })
+        captured
+            .map(|capture| capture.ops)
+            .ok_or_else(|| Error::invalid("the stream is not capturing; begin a capture first"))
     }
 
     /// Nothing more will be submitted: the worker ends when it has done what there is. Whether it has.

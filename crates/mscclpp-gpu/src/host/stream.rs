@@ -39,9 +39,9 @@ impl HostStream {
     }
 
     pub(super) fn of(backend: &dyn StreamBackend) -> Result<&Self> {
-        (backend as &dyn Any).downcast_ref().ok_or_else(|| {
-            Error::InvalidArgument("work of the Host platform was given a stream of another".to_owned())
-        })
+        (backend as &dyn Any)
+            .downcast_ref()
+            .ok_or_else(|| Error::invalid("work of the Host platform was given a stream of another"))
     }
 
     pub(super) fn queue(&self) -> &Arc<Queue> {
@@ -83,7 +83,7 @@ impl StreamBackend for HostStream {
 
     unsafe fn write_u64(&self, dst: DevicePtr, value: u64) -> Result<()> {
         if !dst.0.is_multiple_of(8) {
-            return Err(Error::InvalidArgument(format!("write_u64 to {dst:?}, which is not 8-byte aligned")));
+            return Err(Error::invalid(format!("write_u64 to {dst:?}, which is not 8-byte aligned")));
         }
         refuse_overrun("Stream::write_u64", dst, 8)?;
         self.queue.submit(Op::WriteU64 { dst, value })

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use super::{
     access,
     event::HostEvent,
-    memory::{Heap, PlainMemory},
-    module::{HostModule, LoadedModule},
+    memory::{self, Heap},
+    module::HostModule,
     queue::Queue,
     stream::HostStream,
 };
@@ -109,7 +109,7 @@ impl DeviceBackend for HostDevice {
     }
 
     fn allocate_pinned(&self, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
-        Ok(Box::new(PlainMemory::pinned(bytes)?))
+        Ok(Box::new(memory::pinned(bytes)?))
     }
 
     unsafe fn write(&self, dst: DevicePtr, bytes: &[u8]) -> Result<()> {
@@ -154,7 +154,7 @@ impl DeviceBackend for HostDevice {
     }
 
     fn load_module(&self, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
-        Ok(Arc::new(LoadedModule(Arc::new(HostModule::load(source)?))))
+        Ok(Arc::new(HostModule::load(source)?))
     }
 
     unsafe fn load_binary(&self, name: &str, _binary: &[u8]) -> Result<Arc<dyn ModuleBackend>> {
@@ -181,7 +181,7 @@ impl DeviceBackend for HostDevice {
     }
 
     fn import(&self, handle: &ExportHandle, allocation_size: u64) -> Result<Box<dyn MemoryBackend>> {
-        Ok(Box::new(PlainMemory::import(handle, allocation_size)?))
+        Ok(Box::new(memory::import(handle, allocation_size)?))
     }
 
     fn synchronize(&self) -> Result<()> {

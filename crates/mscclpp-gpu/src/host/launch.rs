@@ -9,7 +9,11 @@ use std::{
     thread,
 };
 
-use super::{block, compiler::SHARED_BYTES, library::Kernel, module::HostModule};
+use super::{
+    block,
+    compiler::SHARED_BYTES,
+    library::{Kernel, Library},
+};
 use crate::{Error, KernelArgs, LaunchConfig, Owner, Result};
 
 /// How many blocks of one launch the Host platform runs at once. In a larger grid, further blocks start as earlier ones
@@ -18,8 +22,8 @@ pub(super) const MAX_RESIDENT_BLOCKS: u64 = 1024;
 
 /// One launch, arguments included.
 pub(super) struct Launch {
-    module: Arc<HostModule>,
-    /// Which of the module's kernels.
+    library: Arc<Library>,
+    /// Which of the library's kernels.
     kernel: usize,
     config: LaunchConfig,
     args: KernelArgs,
@@ -29,12 +33,12 @@ impl Launch {
     /// # Safety
     /// See [`crate::Kernel::launch`]; the promise covers every run.
     pub(super) unsafe fn new(
-        module: Arc<HostModule>,
+        library: Arc<Library>,
         kernel: usize,
         config: LaunchConfig,
         args: KernelArgs,
     ) -> Result<Self> {
-        let launch = Self { module, kernel, config, args };
+        let launch = Self { library, kernel, config, args };
         let shared = config.shared_bytes;
         if shared > SHARED_BYTES {
             let why = format!("{shared} bytes of shared memory; there are {SHARED_BYTES}");
@@ -49,7 +53,7 @@ impl Launch {
     }
 
     fn kernel(&self) -> &Kernel {
-        &self.module.library().kernels()[self.kernel]
+        &self.library.kernels()[self.kernel]
     }
 
     /// Runs all blocks and returns when they are done: their threads start after, and end before, anything else that
@@ -95,7 +99,6 @@ impl Launch {
 
     fn run_block(&self, index: u64, failure: &OnceLock<Error>) -> Result<()> {
         let [x, y, _] = self.config.grid.map(u64::from);
-        let library = self.module.library();
         let arguments: Vec<*mut c_void> =
             self.args.values().iter().map(|value| value.as_ptr().cast_mut().cast()).collect();
         let work = block::Work {
@@ -103,7 +106,9 @@ impl Launch {
             arguments: &arguments,
             config: self.config,
             index: [index % x, index / x % y, index / x / y].map(|i| i as u32),
-            module_range: &|address, is_store| library.range(address, is_store, self.config.shared_bytes),
+            module_range: &|address, is_store| {
+                self.library.range(address, is_store, self.config.shared_bytes)
+            },
             is_over: &|| failure.get().is_some(),
         };
         // SAFETY: the promise of `Launch::new`: these are the kernel's arguments, and what they point to is valid.

@@ -3,7 +3,7 @@ use std::{ffi::c_void, os::fd::BorrowedFd, ptr};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::{forked, ranges::Known};
-use crate::{DevicePtr, Error, Result};
+use crate::{DevicePtr, Error, Result, backend::MemoryBackend};
 
 /// A readable and writable mapping with a guard behind it, unmapped when dropped.
 ///
@@ -62,9 +62,15 @@ impl Mapping {
         mapping.known = Some(known(mapping.start.addr(), bytes as u64, reserved as u64));
         Ok(mapping)
     }
+}
 
-    pub(super) fn ptr(&self) -> DevicePtr {
+impl MemoryBackend for Mapping {
+    fn ptr(&self) -> DevicePtr {
         DevicePtr::from_ptr(self.start)
+    }
+
+    fn host_ptr(&self) -> *mut u8 {
+        self.start.cast()
     }
 }
 

@@ -132,10 +132,6 @@ impl MemoryBackend for DeviceMemory {
     fn ptr(&self) -> DevicePtr {
         self.mapping.ptr()
     }
-
-    fn host_ptr(&self) -> *mut u8 {
-        self.mapping.ptr().as_mut_ptr()
-    }
 }
 
 impl Drop for DeviceMemory {
@@ -148,50 +144,36 @@ impl Drop for DeviceMemory {
     }
 }
 
-/// A mapping and nothing else: pinned memory, which every simulated device reaches, and imported memory.
-pub(super) struct PlainMemory(Mapping);
-
-impl PlainMemory {
-    pub(super) fn pinned(bytes: u64) -> Result<Self> {
-        let len = usize::try_from(bytes)
-            .map_err(|e| Error::system(format!("allocating {bytes} bytes of pinned memory"), e))?;
-        Mapping::private(len).map(Self)
-    }
-
-    /// Maps what another process says is an allocation of `size` bytes. Neither is believed: memory that its owner
-    /// could shrink, or that ends too early, would kill this process when it is touched.
-    pub(super) fn import(handle: &ExportHandle, size: u64) -> Result<Self> {
-        let ExportHandle::FileDescriptor(fd) = handle else {
-            return Err(Error::invalid(
-                "the Host platform imports memory as file descriptors only, not as IPC or fabric handles",
-            ));
-        };
-        let refused = |why: String| Err(Error::invalid(format!("not memory of a host device: {why}")));
-        match fcntl_get_seals(fd) {
-            Ok(seals) if seals.contains(SealFlags::SHRINK) => {}
-            Ok(seals) => return refused(format!("its seals are {seals:?}, without SHRINK")),
-            Err(e) => return refused(format!("its seals cannot be read ({e})")),
-        }
-        let kind = fstatfs(fd).map_err(|e| Error::system("fstatfs of imported memory", e))?.f_type as u64;
-        if kind != TMPFS_MAGIC {
-            return refused(format!("its file system is of type {kind:#x}, not tmpfs ({TMPFS_MAGIC:#x})"));
-        }
-        let there = fstat(fd).map_err(|e| Error::system("fstat of imported memory", e))?.st_size;
-        match usize::try_from(size) {
-            Ok(len) if len > 0 && u64::try_from(there).is_ok_and(|there| there >= size) => {
-                Mapping::shared(fd.as_fd(), len).map(Self)
-            }
-            _ => refused(format!("{size} bytes were announced, the descriptor has {there}")),
-        }
-    }
+/// Memory that every simulated device reaches.
+pub(super) fn pinned(bytes: u64) -> Result<Mapping> {
+    let len = usize::try_from(bytes)
+        .map_err(|e| Error::system(format!("allocating {bytes} bytes of pinned memory"), e))?;
+    Mapping::private(len)
 }
 
-impl MemoryBackend for PlainMemory {
-    fn ptr(&self) -> DevicePtr {
-        self.0.ptr()
+/// Maps what another process says is an allocation of `size` bytes. Neither is believed: memory that its owner
+/// could shrink, or that ends too early, would kill this process when it is touched.
+pub(super) fn import(handle: &ExportHandle, size: u64) -> Result<Mapping> {
+    let ExportHandle::FileDescriptor(fd) = handle else {
+        return Err(Error::invalid(
+            "the Host platform imports memory as file descriptors only, not as IPC or fabric handles",
+        ));
+    };
+    let refused = |why: String| Err(Error::invalid(format!("not memory of a host device: {why}")));
+    match fcntl_get_seals(fd) {
+        Ok(seals) if seals.contains(SealFlags::SHRINK) => {}
+        Ok(seals) => return refused(format!("its seals are {seals:?}, without SHRINK")),
+        Err(e) => return refused(format!("its seals cannot be read ({e})")),
     }
-
-    fn host_ptr(&self) -> *mut u8 {
-        self.0.ptr().as_mut_ptr()
+    let kind = fstatfs(fd).map_err(|e| Error::system("fstatfs of imported memory", e))?.f_type as u64;
+    if kind != TMPFS_MAGIC {
+        return refused(format!("its file system is of type {kind:#x}, not tmpfs ({TMPFS_MAGIC:#x})"));
+    }
+    let there = fstat(fd).map_err(|e| Error::system("fstat of imported memory", e))?.st_size;
+    match usize::try_from(size) {
+        Ok(len) if len > 0 && u64::try_from(there).is_ok_and(|there| there >= size) => {
+            Mapping::shared(fd.as_fd(), len)
+        }
+        _ => refused(format!("{size} bytes were announced, the descriptor has {there}")),
     }
 }

@@ -11,37 +11,27 @@ use crate::{
     backend::{KernelBackend, ModuleBackend, StreamBackend},
 };
 
-/// Compiled kernels and their variables.
-pub(super) struct HostModule {
-    library: Library,
-}
-
-impl HostModule {
-    pub(super) fn load(source: &KernelSource<'_>) -> Result<Self> {
-        let compiled = compiler::compile(source)?;
-        // SAFETY: just compiled, and refused if it ran anything; or from a cache that nobody else may write to.
-        let library = unsafe { Library::load(source.name(), &compiled)? };
-        Ok(Self { library })
-    }
-
-    pub(super) fn library(&self) -> &Library {
-        &self.library
-    }
-}
-
 fn no_such(kind: &'static str, name: &str, available: &[&str]) -> Error {
     let available = if available.is_empty() { "none".to_owned() } else { available.join(", ") };
     Error::NoSuchSymbol { kind, name: name.to_owned(), available }
 }
 
-/// What [`crate::Module`] holds; its kernels keep the module.
-pub(super) struct LoadedModule(pub(super) Arc<HostModule>);
+/// What [`crate::Module`] holds; its kernels keep the library.
+pub(super) struct HostModule(Arc<Library>);
 
-impl ModuleBackend for LoadedModule {
+impl HostModule {
+    pub(super) fn load(source: &KernelSource<'_>) -> Result<Self> {
+        let compiled = compiler::compile(source)?;
+        // SAFETY: just compiled, and refused if it ran anything; or from a cache that nobody else may write to.
+        Ok(Self(Arc::new(unsafe { Library::load(source.name(), &compiled)? })))
+    }
+}
+
+impl ModuleBackend for HostModule {
     fn kernel(&self, name: &str) -> Result<Arc<dyn KernelBackend>> {
-        let kernels = self.0.library.kernels();
+        let kernels = self.0.kernels();
         match kernels.iter().position(|kernel| kernel.name == name) {
-            Some(kernel) => Ok(Arc::new(LoadedKernel { module: Arc::clone(&self.0), kernel })),
+            Some(kernel) => Ok(Arc::new(HostKernel { library: Arc::clone(&self.0), kernel })),
             None => {
                 Err(no_such("kernel", name, &kernels.iter().map(|k| k.name.as_str()).collect::<Vec<_>>()))
             }
@@ -49,17 +39,16 @@ impl ModuleBackend for LoadedModule {
     }
 
     fn symbol(&self, name: &str) -> Result<(DevicePtr, u64)> {
-        let library = &self.0.library;
-        library.variable(name).ok_or_else(|| no_such("symbol", name, &library.variable_names()))
+        self.0.variable(name).ok_or_else(|| no_such("symbol", name, &self.0.variable_names()))
     }
 }
 
-struct LoadedKernel {
-    module: Arc<HostModule>,
+struct HostKernel {
+    library: Arc<Library>,
     kernel: usize,
 }
 
-impl KernelBackend for LoadedKernel {
+impl KernelBackend for HostKernel {
     unsafe fn launch(
         &self,
         stream: &dyn StreamBackend,
@@ -68,7 +57,7 @@ impl KernelBackend for LoadedKernel {
         _cooperative: bool,
     ) -> Result<()> {
         // SAFETY: the caller's promise.
-        let launch = unsafe { Launch::new(Arc::clone(&self.module), self.kernel, config, args.clone())? };
+        let launch = unsafe { Launch::new(Arc::clone(&self.library), self.kernel, config, args.clone())? };
         HostStream::of(stream)?.queue().submit(super::queue::Op::Launch(Arc::new(launch)))
     }
 
@@ -77,6 +66,6 @@ impl KernelBackend for LoadedKernel {
     }
 
     fn parameters(&self) -> Option<&[KernelParameter]> {
-        Some(&self.module.library.kernels()[self.kernel].parameters)
+        Some(&self.library.kernels()[self.kernel].parameters)
     }
 }

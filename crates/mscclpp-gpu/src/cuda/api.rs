@@ -235,7 +235,7 @@ impl Api for Driver {
     fn load_module(device: &'static Device, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
         let capability = device.properties.compute_capability.unwrap_or((8, 0));
         let loaded = source::load(source, capability, |ptx| module::load_ptx(device, source.name(), ptx))?;
-        Ok(Arc::new(loaded.module))
+        Ok(Arc::new(loaded))
     }
 
     unsafe fn load_binary(
@@ -244,7 +244,7 @@ impl Api for Driver {
         binary: &[u8],
     ) -> Result<Arc<dyn ModuleBackend>> {
         // SAFETY: the caller's promise.
-        Ok(Arc::new(unsafe { module::load_binary(device, name, binary)? }.module))
+        Ok(Arc::new(unsafe { module::load_binary(device, name, binary)? }.0))
     }
 
     fn prepare(&self, name: &str, function: *mut CUfunc_st) -> Result<Option<Vec<KernelParameter>>> {

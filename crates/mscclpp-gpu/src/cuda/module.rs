@@ -9,7 +9,7 @@ use std::{
 use mscclpp_gpu_sys::cuda::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CuResult, Driver};
 use parking_lot::Mutex;
 
-use super::{Device, cubin, ptx, source};
+use super::{Device, cubin, ptx};
 use crate::{
     Error, KernelParameter, Result,
     driver::{
@@ -23,17 +23,8 @@ const LOG_BYTES: usize = 16 << 10;
 /// What a kernel may have without asking for more.
 const DEFAULT_SHARED_BYTES: u32 = 48 << 10;
 
-/// A module, and the most static shared memory that one of its kernels has, in bytes.
-pub(super) struct Fitted {
-    pub(super) module: Module<Driver>,
-    most_shared: u32,
-}
-
-impl source::Loaded for Fitted {
-    fn fits(&self) -> bool {
-        self.most_shared <= DEFAULT_SHARED_BYTES
-    }
-}
+/// A module, and whether each of its kernels has as much static shared memory as it may have, or less.
+pub(super) type Fitted = (Module<Driver>, bool);
 
 /// Loads every kernel of `source` at once, also under `CUDA_MODULE_LOADING=LAZY`, the driver's default: loading one at its
 /// first launch may have to wait for the kernels that run, and one of them may be waiting for that launch.
@@ -79,7 +70,7 @@ unsafe fn load_image(
             most_shared = most_shared.max(static_shared_bytes(driver, function)?);
         }
     }
-    Ok(Fitted { module, most_shared })
+    Ok((module, most_shared <= DEFAULT_SHARED_BYTES))
 }
 
 /// Loads a function of a module that lives.

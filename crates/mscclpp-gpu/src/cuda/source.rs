@@ -8,11 +8,11 @@ use crate::{Error, KernelSource, Result, cache, nvrtc};
 /// compiled kernels has, for which NVRTC is not needed, else what NVRTC makes of it, which the cache then keeps.
 ///
 /// A kernel whose own shared memory leaves no room for that of port channels is compiled again without theirs. Drivers
-/// differ in when they find that out: some refuse to load it, and what others have loaded does not fit ([`Loaded::fits`]).
-pub(super) fn load<T: Loaded>(
+/// differ in when they find that out: some refuse to load it, and others load it, and `load` says that it does not fit.
+pub(super) fn load<T>(
     source: &KernelSource<'_>,
     capability: (u32, u32),
-    load: impl Fn(&str) -> Result<T>,
+    load: impl Fn(&str) -> Result<(T, bool)>,
 ) -> Result<T> {
     let has_stage = Cell::new(false);
     let load = |ptx: &str| {
@@ -29,14 +29,14 @@ pub(super) fn load<T: Loaded>(
         None => compile_and_load(source, capability, &[], load),
     };
     let is_too_large = match &loaded {
-        Ok(loaded) => !loaded.fits(),
+        Ok((_, fits)) => !fits,
         Err(error) => says(error, TOO_LARGE),
     };
     if !is_too_large || !has_stage.get() || !is_text {
-        return loaded;
+        return loaded.map(|(loaded, _)| loaded);
     }
     match compile_and_load(source, capability, &[WITHOUT_STAGE], load) {
-        Ok(fitting) if fitting.fits() => {
+        Ok((fitting, true)) => {
             tracing::warn!(
                 target: "mscclpp::gpu", name = source.name(),
                 "compiled with MSCCLPP_PORT_STAGE_BYTES=0: with the shared memory for bulk puts of port channels its kernels \
@@ -44,14 +44,8 @@ pub(super) fn load<T: Loaded>(
             );
             Ok(fitting)
         }
-        _ => loaded,
+        _ => loaded.map(|(loaded, _)| loaded),
     }
-}
-
-/// Kernels that the driver has loaded.
-pub(super) trait Loaded {
-    /// Whether the shared memory that each of them has of its own is as much as it may be.
-    fn fits(&self) -> bool;
 }
 
 /// The variable in PTX that bulk puts of port channels go through.
@@ -145,16 +139,6 @@ mod tests {
         Error::Compile { name: "the PTX".to_owned(), log: log.to_owned() }
     }
 
-    /// PTX, and whether a driver that has loaded it says that it fits.
-    #[derive(Debug, PartialEq)]
-    struct Ptx(String, bool);
-
-    impl Loaded for Ptx {
-        fn fits(&self) -> bool {
-            self.1
-        }
-    }
-
     /// No NVRTC is needed here, which most machines that run this do not have.
     #[test]
     fn what_leaves_no_room_for_the_stage_is_loaded_without_it() {
@@ -166,9 +150,9 @@ mod tests {
             let times = Cell::new(0);
             let loaded = load(&source, (9, 0), |ptx| {
                 times.set(times.get() + 1);
-                Ok(Ptx(ptx.to_owned(), driver(ptx)?))
+                Ok((ptx.to_owned(), driver(ptx)?))
             });
-            (loaded.map(|ptx| ptx.0).map_err(|error| error.to_string()), times.get())
+            (loaded.map_err(|error| error.to_string()), times.get())
         };
         let only_without =
             |log: &'static str| move |ptx: &str| if ptx == "without" { Ok(true) } else { Err(refused(log)) };
@@ -191,8 +175,8 @@ mod tests {
 
     /// The PTX that a device gets, or none where there is no NVRTC.
     fn compiled(source: &KernelSource<'_>, capability: (u32, u32)) -> Option<String> {
-        match load(source, capability, |ptx| Ok(Ptx(ptx.to_owned(), true))) {
-            Ok(ptx) => Some(ptx.0),
+        match load(source, capability, |ptx| Ok((ptx.to_owned(), true))) {
+            Ok(ptx) => Some(ptx),
             Err(Error::NoPtx { .. }) => None,
             Err(error) => panic!("{error}"),
         }
@@ -227,10 +211,10 @@ mod tests {
         put(&source, &[], "newer");
         let loaded = load(&source, (9, 0), |ptx| match ptx {
             "newer" => Err(refused(TOO_NEW)),
-            ptx => Ok(Ptx(ptx.to_owned(), true)),
+            ptx => Ok((ptx.to_owned(), true)),
         });
         match nvrtc::cuda_headers() {
-            Ok(_) => assert!(loaded.unwrap().0.contains("made_again")),
+            Ok(_) => assert!(loaded.unwrap().contains("made_again")),
             Err(_) => assert!(says(&loaded.unwrap_err(), TOO_NEW)),
         }
     }

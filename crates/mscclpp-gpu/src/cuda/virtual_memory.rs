@@ -212,52 +212,30 @@ impl Drop for Physical {
     }
 }
 
-/// A range of addresses that nothing else will use.
-struct Reservation {
+/// Physical memory at an address, readable and writable from one device.
+pub(super) struct Mapping {
     device: &'static Device,
     address: u64,
     size: u64,
-}
-
-impl Reservation {
-    fn new(device: &'static Device, size: u64) -> Result<Self> {
-        let driver = device.driver();
-        let mut address = 0;
-        // SAFETY: `address` is valid for the write; 0 leaves alignment and place to the driver.
-        let result = unsafe { (driver.mem_address_reserve)(&raw mut address, size as usize, 0, 0, 0) };
-        check(driver, result, format!("cuMemAddressReserve({size} bytes)"))?;
-        Ok(Self { device, address, size })
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        self.device.context.take_down(|driver| {
-            // SAFETY: reserved by `new`; `Mapping`, which alone maps into it, has unmapped.
-            ("cuMemAddressFree", unsafe { (driver.mem_address_free)(self.address, self.size as usize) })
-        });
-    }
-}
-
-/// Physical memory at an address, readable and writable from one device.
-///
-/// Its fields are dropped after its own `drop`: first unmapped, then the addresses are given back.
-pub(super) struct Mapping {
-    range: Reservation,
+    /// Or only reserved.
+    is_mapped: bool,
 }
 
 impl Mapping {
     pub(super) fn new(device: &'static Device, physical: &Physical, size: u64) -> Result<Self> {
         let driver = device.driver();
-        let range = Reservation::new(device, size)?;
+        let mut address = 0;
+        // SAFETY: `address` is valid for the write; 0 leaves alignment and place to the driver.
+        let result = unsafe { (driver.mem_address_reserve)(&raw mut address, size as usize, 0, 0, 0) };
+        check(driver, result, format!("cuMemAddressReserve({size} bytes)"))?;
+        let mut mapping = Self { device, address, size, is_mapped: false };
         // SAFETY: the range was just reserved, with this size; the offset must be 0.
-        let result = unsafe { (driver.mem_map)(range.address, size as usize, 0, physical.raw, 0) };
+        let result = unsafe { (driver.mem_map)(address, size as usize, 0, physical.raw, 0) };
         check(driver, result, format!("cuMemMap({size} bytes)"))?;
-        let mapping = Self { range };
+        mapping.is_mapped = true;
         let access = access_from(device.context.device);
         // SAFETY: the range is mapped as a whole; one descriptor is read.
-        let result =
-            unsafe { (driver.mem_set_access)(mapping.range.address, size as usize, &raw const access, 1) };
+        let result = unsafe { (driver.mem_set_access)(address, size as usize, &raw const access, 1) };
         check(driver, result, format!("cuMemSetAccess({size} bytes, from {device})"))?;
         Ok(mapping)
     }
@@ -265,16 +243,18 @@ impl Mapping {
 
 impl MemoryBackend for Mapping {
     fn ptr(&self) -> DevicePtr {
-        DevicePtr(self.range.address)
+        DevicePtr(self.address)
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let Reservation { device, address, size } = self.range;
-        // SAFETY: mapped by `new` as one range. That no kernel uses it any more was promised at its launch.
-        device
-            .context
-            .take_down(|driver| ("cuMemUnmap", unsafe { (driver.mem_unmap)(address, size as usize) }));
+        let (context, address, size) = (&self.device.context, self.address, self.size as usize);
+        if self.is_mapped {
+            // SAFETY: mapped by `new` as one range. That no kernel uses it any more was promised at its launch.
+            context.take_down(|driver| ("cuMemUnmap", unsafe { (driver.mem_unmap)(address, size) }));
+        }
+        // SAFETY: reserved by `new`, and nothing is mapped there any more.
+        context.take_down(|driver| ("cuMemAddressFree", unsafe { (driver.mem_address_free)(address, size) }));
     }
 }

@@ -127,16 +127,23 @@ pub(crate) trait ModuleBackend: Send + Sync {
     fn symbol(&self, name: &str) -> Result<(DevicePtr, u64)>;
 }
 
+/// One launch of a kernel.
+#[derive(Clone, Copy)]
+pub(crate) struct Submission<'a> {
+    pub(crate) config: LaunchConfig,
+    pub(crate) args: &'a KernelArgs,
+    /// Its blocks wait for each other.
+    #[cfg_attr(
+        not(any(feature = "cuda", feature = "hip")),
+        allow(dead_code, reason = "all the same to Host")
+    )]
+    pub(crate) cooperative: bool,
+}
+
 pub(crate) trait KernelBackend: Send + Sync {
     /// # Safety
     /// See [`crate::Kernel::launch`].
-    unsafe fn launch(
-        &self,
-        stream: &dyn StreamBackend,
-        config: LaunchConfig,
-        args: &KernelArgs,
-        cooperative: bool,
-    ) -> Result<()>;
+    unsafe fn launch(&self, stream: &dyn StreamBackend, submission: Submission<'_>) -> Result<()>;
     /// How many blocks of `threads` threads, each with `shared_bytes` of dynamic shared memory, fit on the device at
     /// once.
     fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u64>;

@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use crate::{
     DevicePtr, Error, Gpu, KernelArgs, KernelParam, KernelParameter, KernelSource, LaunchConfig, Result,
     Stream,
-    backend::{KernelBackend, ModuleBackend},
+    backend::{KernelBackend, ModuleBackend, Submission},
     fork::OfProcess,
     parameter_names::parameter_names,
 };
@@ -140,7 +140,7 @@ impl Kernel {
     /// of an argument that has no value; [`Error::Driver`].
     pub unsafe fn launch(&self, stream: &Stream, config: LaunchConfig, args: &KernelArgs) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.submit(stream, config, args, false) }
+        unsafe { self.submit(stream, Submission { config, args, cooperative: false }) }
     }
 
     /// Like [`Kernel::launch`], for blocks that wait for each other: a grid that does not fit on the device at once is
@@ -169,18 +169,12 @@ impl Kernel {
             )));
         }
         // SAFETY: the caller's promise.
-        unsafe { self.submit(stream, config, args, true) }
+        unsafe { self.submit(stream, Submission { config, args, cooperative: true }) }
     }
 
     /// # Safety
     /// As [`Kernel::launch`].
-    unsafe fn submit(
-        &self,
-        stream: &Stream,
-        config: LaunchConfig,
-        args: &KernelArgs,
-        cooperative: bool,
-    ) -> Result<()> {
+    unsafe fn submit(&self, stream: &Stream, submission: Submission<'_>) -> Result<()> {
         if stream.gpu().properties().uuid != self.gpu.properties().uuid {
             return Err(Error::invalid(format!(
                 "kernel {} is loaded on {}, the stream is one of {}",
@@ -189,10 +183,10 @@ impl Kernel {
                 stream.gpu()
             )));
         }
-        config.check(&self.name, self.gpu.platform())?;
-        args.check(&self.name, self.backend.parameters(), || self.parameter_names())?;
+        submission.config.check(&self.name, self.gpu.platform())?;
+        submission.args.check(&self.name, self.backend.parameters(), || self.parameter_names())?;
         // SAFETY: the caller's promise.
-        unsafe { self.backend.here()?.launch(&**stream.backend()?, config, args, cooperative) }
+        unsafe { self.backend.here()?.launch(&**stream.backend()?, submission) }
     }
 
     /// How many blocks of `threads` threads, with `shared_bytes` of dynamic shared memory each, fit on the device at once

@@ -22,8 +22,8 @@ use super::{
     stream::Stream,
 };
 use crate::{
-    DevicePtr, Error, KernelArgs, KernelObject, KernelParameter, LaunchConfig, Owner, Result,
-    backend::{KernelBackend, ModuleBackend, StreamBackend},
+    DevicePtr, Error, KernelObject, KernelParameter, Owner, Result,
+    backend::{KernelBackend, ModuleBackend, StreamBackend, Submission},
 };
 
 pub(crate) struct Module<D: Api> {
@@ -142,14 +142,9 @@ struct Kernel<D: Api> {
 }
 
 impl<D: Api> KernelBackend for Kernel<D> {
-    unsafe fn launch(
-        &self,
-        stream: &dyn StreamBackend,
-        config: LaunchConfig,
-        args: &KernelArgs,
-        cooperative: bool,
-    ) -> Result<()> {
+    unsafe fn launch(&self, stream: &dyn StreamBackend, submission: Submission<'_>) -> Result<()> {
         const ON_STACK: usize = 16;
+        let Submission { config, args, cooperative } = submission;
         let stream = Stream::<D>::of(stream)?;
         let device = self.module.device;
         let _bound = device.context.bind()?;

@@ -7,8 +7,8 @@ use super::{
     stream::HostStream,
 };
 use crate::{
-    DevicePtr, Error, KernelArgs, KernelParameter, KernelSource, LaunchConfig, Result,
-    backend::{KernelBackend, ModuleBackend, StreamBackend},
+    DevicePtr, Error, KernelParameter, KernelSource, Result,
+    backend::{KernelBackend, ModuleBackend, StreamBackend, Submission},
 };
 
 fn no_such(kind: &'static str, name: &str, available: &[&str]) -> Error {
@@ -49,13 +49,8 @@ struct HostKernel {
 }
 
 impl KernelBackend for HostKernel {
-    unsafe fn launch(
-        &self,
-        stream: &dyn StreamBackend,
-        config: LaunchConfig,
-        args: &KernelArgs,
-        _cooperative: bool,
-    ) -> Result<()> {
+    unsafe fn launch(&self, stream: &dyn StreamBackend, submission: Submission<'_>) -> Result<()> {
+        let Submission { config, args, cooperative: _ } = submission;
         // SAFETY: the caller's promise.
         let launch = unsafe { Launch::new(Arc::clone(&self.library), self.kernel, config, args.clone())? };
         HostStream::of(stream)?.queue().submit(super::queue::Op::Launch(Arc::new(launch)))

@@ -3,35 +3,24 @@
 use std::{
     ffi::{c_int, c_void},
     ptr,
-    sync::Arc,
 };
 
 use mscclpp_gpu_sys::cuda::{
-    CUcontext, CUctx_st, CUdevice_P2PAttribute as P2p, CUdevice_attribute as Attribute, CUfunc_st,
-    CUstream_st, CuResult, DMA_BUF_SUPPORTED, Driver, FLUSH_OPTION_HOST, FLUSH_OPTION_MEMOPS,
+    CUcontext, CUctx_st, CUdevice_P2PAttribute as P2p, CUdevice_attribute as Attribute, CUstream_st,
+    CuResult, DMA_BUF_SUPPORTED, Driver, FLUSH_OPTION_HOST, FLUSH_OPTION_MEMOPS,
     FLUSH_TARGET_CURRENT_CONTEXT, FLUSH_TO_ALL_DEVICES, FLUSH_TO_OWNER, MEMHOSTALLOC_DEVICEMAP,
     MEMHOSTALLOC_PORTABLE, WRITES_ORDERING_ALL_DEVICES, WRITES_ORDERING_OWNER,
 };
 
-use super::{
-    Device, export, hint, memory,
-    module::{self, SharedBytes},
-    source,
-    values::{self, ValueWrites},
-    virtual_memory::Placement,
-};
+use super::{Device, hint, values::ValueWrites, virtual_memory::Placement};
 use crate::{
-    DevicePtr, ExportKinds, GpuDirect, GpuProperties, KernelParameter, KernelSource, MemoryExport, Platform,
-    Result, WritesOrdering,
-    backend::{MemoryBackend, ModuleBackend},
+    DevicePtr, ExportKinds, GpuDirect, GpuProperties, Platform, Result, WritesOrdering,
     driver::{
         api::{Api, Direction, Process, code},
         device::{attribute, no_flush},
         failure::{check, log_failure},
         platform::{device_count, ordinal},
-        stream::Stream,
     },
-    memory::ExportHandle,
 };
 
 /// What only CUDA's devices have.
@@ -65,7 +54,6 @@ impl Api for Driver {
 
     const NO_CONTEXT: CUcontext = ptr::null_mut();
     type Extra = Extra;
-    type ModuleState = SharedBytes;
 
     fn process() -> &'static Process<Self> {
         static PROCESS: Process<Driver> = Process::new();
@@ -165,41 +153,8 @@ impl Api for Driver {
         }
     }
 
-    unsafe fn write_u64(stream: &Stream<Self>, dst: DevicePtr, value: u64) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { values::write_u64(stream, dst, value) }
-    }
-
-    unsafe fn write_two_at_once(stream: &Stream<Self>, values: [(DevicePtr, u64); 2]) -> Result<bool> {
-        // SAFETY: the caller's promise.
-        unsafe { values::write_two_at_once(stream, values) }
-    }
-
     fn stream_of_another(_context: CUcontext, device: &str) -> String {
         format!("not one of the primary context of {device}")
-    }
-
-    fn allocate(device: &'static Device, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
-        memory::allocate(device, bytes)
-    }
-
-    fn import(device: &'static Device, handle: &ExportHandle, size: u64) -> Result<Box<dyn MemoryBackend>> {
-        memory::import(device, handle, size)
-    }
-
-    unsafe fn export(device: &'static Device, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
-        // SAFETY: the caller's promise.
-        unsafe { export::export(device, ptr, len) }
-    }
-
-    unsafe fn enable_access(
-        device: &'static Device,
-        owner: &'static Device,
-        ptr: DevicePtr,
-        len: u64,
-    ) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { export::enable_access(device, owner, ptr, len) }
     }
 
     fn gpu_direct(device: &Device) -> Result<GpuDirect> {
@@ -230,29 +185,5 @@ impl Api for Driver {
         // SAFETY: values of the two enumerations; the device's context is current.
         let result = unsafe { flush(FLUSH_TARGET_CURRENT_CONTEXT, scope) };
         check(device.driver(), result, format_args!("cuFlushGPUDirectRDMAWrites({scope})"))
-    }
-
-    fn load_module(device: &'static Device, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
-        let capability = device.properties.compute_capability.unwrap_or((8, 0));
-        let loaded = source::load(source, capability, |ptx| module::load_ptx(device, source.name(), ptx))?;
-        Ok(Arc::new(loaded))
-    }
-
-    unsafe fn load_binary(
-        device: &'static Device,
-        name: &str,
-        binary: &[u8],
-    ) -> Result<Arc<dyn ModuleBackend>> {
-        // SAFETY: the caller's promise.
-        Ok(Arc::new(unsafe { module::load_binary(device, name, binary)? }.0))
-    }
-
-    fn prepare(&self, name: &str, function: *mut CUfunc_st) -> Result<Option<Vec<KernelParameter>>> {
-        module::load_now(self, name, function)?;
-        module::parameters(self, function)
-    }
-
-    fn allow_shared(&self, state: &SharedBytes, function: *mut CUfunc_st, bytes: u32) -> Result<()> {
-        state.allow(self, function, bytes)
     }
 }

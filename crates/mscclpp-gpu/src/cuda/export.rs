@@ -13,35 +13,78 @@ use super::{
 use crate::{
     DevicePtr, MemoryExport, Result,
     driver::{
-        api::Api,
+        api::{Api, Sharing},
         export::{self, Range, not_exportable, reached},
         failure::failure,
     },
     memory::ExportHandle,
 };
 
-/// What another process needs to map the allocation that holds the range.
-///
-/// # Safety
-/// The range is live memory of this process.
-pub(super) unsafe fn export(device: &'static Device, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
-    let _entered = device.context.enter()?;
-    let driver = device.driver();
-    match Physical::mapped_at(driver, ptr.0)? {
-        Some(physical) => {
-            let types = physical.handle_types()? & (HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | HANDLE_TYPE_FABRIC);
-            // SAFETY: this attribute is a flag.
-            if types == 0 && unsafe { flag(driver, LEGACY_CAPABLE, ptr) } != Ok(true) {
-                return Err(not_exportable(ptr, len, UNSHAREABLE));
+impl Sharing<Self> for Driver {
+    unsafe fn export(device: &'static Device, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
+        let _entered = device.context.enter()?;
+        let driver = device.driver();
+        match Physical::mapped_at(driver, ptr.0)? {
+            Some(physical) => {
+                let types =
+                    physical.handle_types()? & (HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | HANDLE_TYPE_FABRIC);
+                // SAFETY: this attribute is a flag.
+                if types == 0 && unsafe { flag(driver, LEGACY_CAPABLE, ptr) } != Ok(true) {
+                    return Err(not_exportable(ptr, len, UNSHAREABLE));
+                }
+                // A driver may back plain allocations with physical memory that can be named as well.
+                if types == 0 {
+                    export_plain(driver, ptr, len)
+                } else {
+                    export_virtual(driver, &physical, types, ptr, len)
+                }
             }
-            // A driver may back plain allocations with physical memory that can be named as well.
-            if types == 0 {
-                export_plain(driver, ptr, len)
-            } else {
-                export_virtual(driver, &physical, types, ptr, len)
-            }
+            None => export_plain(driver, ptr, len),
         }
-        None => export_plain(driver, ptr, len),
+    }
+
+    unsafe fn enable_access(
+        device: &'static Device,
+        owner: &'static Device,
+        ptr: DevicePtr,
+        len: u64,
+    ) -> Result<()> {
+        let driver = device.driver();
+        let _entered = device.context.enter()?;
+        let access = access_from(device.context.device);
+        if Physical::mapped_at(driver, ptr.0)?.is_some() {
+            // The driver refuses what another thread is doing to the same mapping.
+            static CHANGING: Mutex<()> = Mutex::new(());
+            let _changing = CHANGING.lock();
+            let mut next = ptr;
+            while next.0 < ptr.0.saturating_add(len.max(1)) {
+                let mapping = mapping_of(driver, next)?;
+                let mut flags = 0;
+                // SAFETY: one number is written, one location read, and the address is mapped.
+                let result = unsafe {
+                    (driver.mem_get_access)(&raw mut flags, &raw const access.location, mapping.base)
+                };
+                reached(device, owner, result, "cuMemGetAccess")?;
+                // Access that is there is not set again: kernels may be using it.
+                if flags != u64::from(access.flags) {
+                    // SAFETY: the range is one whole mapping; one descriptor is read. Other devices keep their access.
+                    let result = unsafe {
+                        (driver.mem_set_access)(mapping.base, mapping.size as usize, &raw const access, 1)
+                    };
+                    reached(device, owner, result, "cuMemSetAccess")?;
+                }
+                next = DevicePtr(mapping.base + mapping.size);
+            }
+            return Ok(());
+        }
+        // SAFETY: this attribute is a pointer.
+        let pool = unsafe { word(driver, Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr) }.unwrap_or(0);
+        if let (true, Some(set_access)) = (pool != 0, driver.mem_pool_set_access) {
+            // SAFETY: the pool is the one that live memory comes from; one descriptor is read.
+            let result = unsafe { set_access(pool as usize as CUmemoryPool, &raw const access, 1) };
+            return reached(device, owner, result, "cuMemPoolSetAccess");
+        }
+        export::enable_peer_access(device, owner)
     }
 }
 
@@ -114,53 +157,6 @@ fn why_not_plain(driver: &Driver, ptr: DevicePtr) -> &'static str {
     } else {
         "the driver cannot share memory of this kind; use Gpu::allocate"
     }
-}
-
-/// Makes a range reachable from `device`.
-///
-/// # Safety
-/// The range is live memory of `owner`, another device, in this process.
-pub(super) unsafe fn enable_access(
-    device: &'static Device,
-    owner: &'static Device,
-    ptr: DevicePtr,
-    len: u64,
-) -> Result<()> {
-    let driver = device.driver();
-    let _entered = device.context.enter()?;
-    let access = access_from(device.context.device);
-    if Physical::mapped_at(driver, ptr.0)?.is_some() {
-        // The driver refuses what another thread is doing to the same mapping.
-        static CHANGING: Mutex<()> = Mutex::new(());
-        let _changing = CHANGING.lock();
-        let mut next = ptr;
-        while next.0 < ptr.0.saturating_add(len.max(1)) {
-            let mapping = mapping_of(driver, next)?;
-            let mut flags = 0;
-            // SAFETY: one number is written, one location read, and the address is mapped.
-            let result =
-                unsafe { (driver.mem_get_access)(&raw mut flags, &raw const access.location, mapping.base) };
-            reached(device, owner, result, "cuMemGetAccess")?;
-            // Access that is there is not set again: kernels may be using it.
-            if flags != u64::from(access.flags) {
-                // SAFETY: the range is one whole mapping; one descriptor is read. Other devices keep their access.
-                let result = unsafe {
-                    (driver.mem_set_access)(mapping.base, mapping.size as usize, &raw const access, 1)
-                };
-                reached(device, owner, result, "cuMemSetAccess")?;
-            }
-            next = DevicePtr(mapping.base + mapping.size);
-        }
-        return Ok(());
-    }
-    // SAFETY: this attribute is a pointer.
-    let pool = unsafe { word(driver, Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr) }.unwrap_or(0);
-    if let (true, Some(set_access)) = (pool != 0, driver.mem_pool_set_access) {
-        // SAFETY: the pool is the one that live memory comes from; one descriptor is read.
-        let result = unsafe { set_access(pool as usize as CUmemoryPool, &raw const access, 1) };
-        return reached(device, owner, result, "cuMemPoolSetAccess");
-    }
-    export::enable_peer_access(device, owner)
 }
 
 /// The mapping that holds `ptr`, virtual memory.

@@ -1,11 +1,11 @@
 //! Device memory: made here, or mapped from another process.
 //!
-//! [`allocate`] makes a virtual-memory allocation with a shareable handle, if the device and its set-up allow that
+//! `allocate` makes a virtual-memory allocation with a shareable handle, if the device and its set-up allow that
 //! (which is found out once, by making one). Otherwise it makes a plain allocation, which legacy IPC can share.
 
 use std::{ffi::c_void, os::fd::AsRawFd};
 
-use mscclpp_gpu_sys::cuda::{HANDLE_TYPE_FABRIC, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+use mscclpp_gpu_sys::cuda::{Driver, HANDLE_TYPE_FABRIC, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
 
 use super::{
     Device,
@@ -14,63 +14,61 @@ use super::{
 use crate::{
     DevicePtr, Error, Result,
     backend::MemoryBackend,
-    driver::{failure::check, memory::Imported},
+    driver::{api, failure::check, memory::Imported},
     memory::ExportHandle,
 };
 
-/// Memory of `device` that holds at least `bytes` bytes, not yet zeroed.
-pub(super) fn allocate(device: &'static Device, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
-    let driver = device.driver();
-    let _entered = device.context.enter()?;
-    match &device.extra.placement {
-        Placement::Virtual { prop, granularity } => {
-            let size = bytes.checked_next_multiple_of(*granularity).ok_or_else(|| {
-                Error::system(format!("allocating {bytes} bytes"), "more than can be addressed")
-            })?;
-            let physical = Physical::create(driver, size as usize, prop)?;
-            Ok(Box::new(Mapping::new(device, &physical, size)?))
-        }
-        Placement::Plain => {
-            let mut address = 0;
-            // SAFETY: `address` is valid for the write.
-            let result = unsafe { (driver.mem_alloc)(&raw mut address, bytes as usize) };
-            check(driver, result, format!("cuMemAlloc({bytes} bytes)"))?;
-            Ok(Box::new(Plain { device, address }))
+impl api::Memory<Self> for Driver {
+    /// Memory of `device` that holds at least `bytes` bytes, not yet zeroed.
+    fn allocate(device: &'static Device, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
+        let driver = device.driver();
+        let _entered = device.context.enter()?;
+        match &device.extra.placement {
+            Placement::Virtual { prop, granularity } => {
+                let size = bytes.checked_next_multiple_of(*granularity).ok_or_else(|| {
+                    Error::system(format!("allocating {bytes} bytes"), "more than can be addressed")
+                })?;
+                let physical = Physical::create(driver, size as usize, prop)?;
+                Ok(Box::new(Mapping::new(device, &physical, size)?))
+            }
+            Placement::Plain => {
+                let mut address = 0;
+                // SAFETY: `address` is valid for the write.
+                let result = unsafe { (driver.mem_alloc)(&raw mut address, bytes as usize) };
+                check(driver, result, format!("cuMemAlloc({bytes} bytes)"))?;
+                Ok(Box::new(Plain { device, address }))
+            }
         }
     }
-}
 
-/// Maps what another process exported. The same legacy handle must not be opened twice: the caller keeps one mapping
-/// per allocation.
-pub(super) fn import(
-    device: &'static Device,
-    handle: &ExportHandle,
-    size: u64,
-) -> Result<Box<dyn MemoryBackend>> {
-    let driver = device.driver();
-    let _entered = device.context.enter()?;
-    let physical = match handle {
-        ExportHandle::IpcHandle(bytes) => return Ok(Box::new(Imported::open(device, *bytes, size)?)),
-        ExportHandle::FileDescriptor(fd) => Physical::import(
-            driver,
-            // The driver takes the descriptor's number in place of a pointer, and does not take the descriptor over.
-            fd.as_raw_fd() as usize as *mut c_void,
-            HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-            "file descriptor",
-        )?,
-        ExportHandle::Fabric(bytes) => {
-            let mut bytes = *bytes;
-            Physical::import(driver, bytes.as_mut_ptr().cast(), HANDLE_TYPE_FABRIC, "fabric handle")?
+    /// Maps what another process exported. The same legacy handle must not be opened twice: the caller keeps one mapping
+    /// per allocation.
+    fn import(device: &'static Device, handle: &ExportHandle, size: u64) -> Result<Box<dyn MemoryBackend>> {
+        let driver = device.driver();
+        let _entered = device.context.enter()?;
+        let physical = match handle {
+            ExportHandle::IpcHandle(bytes) => return Ok(Box::new(Imported::open(device, *bytes, size)?)),
+            ExportHandle::FileDescriptor(fd) => Physical::import(
+                driver,
+                // The driver takes the descriptor's number in place of a pointer, and does not take the descriptor over.
+                fd.as_raw_fd() as usize as *mut c_void,
+                HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                "file descriptor",
+            )?,
+            ExportHandle::Fabric(bytes) => {
+                let mut bytes = *bytes;
+                Physical::import(driver, bytes.as_mut_ptr().cast(), HANDLE_TYPE_FABRIC, "fabric handle")?
+            }
+        };
+        if let Placement::Virtual { granularity, .. } = &device.extra.placement
+            && (size == 0 || !size.is_multiple_of(*granularity))
+        {
+            return Err(Error::invalid(format!(
+                "an imported allocation of {size} bytes is no multiple of the granularity, {granularity} bytes"
+            )));
         }
-    };
-    if let Placement::Virtual { granularity, .. } = &device.extra.placement
-        && (size == 0 || !size.is_multiple_of(*granularity))
-    {
-        return Err(Error::invalid(format!(
-            "an imported allocation of {size} bytes is no multiple of the granularity, {granularity} bytes"
-        )));
+        Ok(Box::new(Mapping::new(device, &physical, size)?))
     }
-    Ok(Box::new(Mapping::new(device, &physical, size)?))
 }
 
 /// A plain allocation.

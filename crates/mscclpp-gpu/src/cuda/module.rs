@@ -6,13 +6,17 @@ use std::{
     sync::Arc,
 };
 
-use mscclpp_gpu_sys::cuda::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CuResult, Driver};
+use mscclpp_gpu_sys::cuda::{
+    CUfunc_st, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CuResult, Driver,
+};
 use parking_lot::Mutex;
 
-use super::{Device, cubin, ptx};
+use super::{Device, cubin, ptx, source};
 use crate::{
-    Error, KernelParameter, Result,
+    Error, KernelParameter, KernelSource, Result,
+    backend::ModuleBackend,
     driver::{
+        api::Modules,
         failure::{check, failure},
         module::{Loaded, Module},
     },
@@ -23,28 +27,47 @@ const LOG_BYTES: usize = 16 << 10;
 /// What a kernel may have without asking for more.
 const DEFAULT_SHARED_BYTES: u32 = 48 << 10;
 
+impl Modules<Self> for Driver {
+    type ModuleState = SharedBytes;
+
+    fn load_module(device: &'static Device, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
+        let capability = device.properties.compute_capability.unwrap_or((8, 0));
+        let loaded = source::load(source, capability, |ptx| load_ptx(device, source.name(), ptx))?;
+        Ok(Arc::new(loaded))
+    }
+
+    unsafe fn load_binary(
+        device: &'static Device,
+        name: &str,
+        binary: &[u8],
+    ) -> Result<Arc<dyn ModuleBackend>> {
+        let kernels = cubin::kernels(name, binary)?;
+        // SAFETY: the caller's promise.
+        Ok(Arc::new(unsafe { load_image(device, name, binary, kernels, None)? }.0))
+    }
+
+    fn prepare(&self, name: &str, function: *mut CUfunc_st) -> Result<Option<Vec<KernelParameter>>> {
+        load_now(self, name, function)?;
+        parameters(self, function)
+    }
+
+    fn allow_shared(&self, state: &SharedBytes, function: *mut CUfunc_st, bytes: u32) -> Result<()> {
+        state.allow(self, function, bytes)
+    }
+}
+
 /// A module, and whether each of its kernels has as much static shared memory as it may have, or less.
-pub(super) type Fitted = (Module<Driver>, bool);
+type Fitted = (Module<Driver>, bool);
 
 /// Loads every kernel of `source` at once, also under `CUDA_MODULE_LOADING=LAZY`, the driver's default: loading one at its
 /// first launch may have to wait for the kernels that run, and one of them may be waiting for that launch.
-pub(super) fn load_ptx(device: &'static Device, name: &str, source: &str) -> Result<Fitted> {
+fn load_ptx(device: &'static Device, name: &str, source: &str) -> Result<Fitted> {
     let text = CString::new(source)
         .map_err(|_| Error::invalid("PTX text with a NUL byte inside cannot be loaded"))?;
     let (kernels, variables) = (Some(ptx::kernels(source)), Some(ptx::variables(source)));
     let (name, image) = (format!("the PTX of {name}"), text.as_bytes_with_nul());
     // SAFETY: PTX is text that ends with NUL.
     unsafe { load_image(device, &name, image, kernels, variables) }
-}
-
-/// The same of a cubin or fatbin.
-///
-/// # Safety
-/// It is as a compiler made it.
-pub(super) unsafe fn load_binary(device: &'static Device, name: &str, binary: &[u8]) -> Result<Fitted> {
-    let kernels = cubin::kernels(name, binary)?;
-    // SAFETY: the caller's promise.
-    unsafe { load_image(device, name, binary, kernels, None) }
 }
 
 /// # Safety
@@ -74,7 +97,7 @@ unsafe fn load_image(
 }
 
 /// Loads a function of a module that lives.
-pub(super) fn load_now(driver: &Driver, name: &str, function: CUfunction) -> Result<()> {
+fn load_now(driver: &Driver, name: &str, function: CUfunction) -> Result<()> {
     if let Some(func_load) = driver.func_load {
         // SAFETY: a function of a module that lives.
         return check(driver, unsafe { func_load(function) }, format_args!("cuFuncLoad({name})"));
@@ -146,7 +169,7 @@ fn is_about_the_code(result: CuResult) -> bool {
 }
 
 /// What the driver says of a function's parameters; nothing before CUDA 12.4. The context is current.
-pub(super) fn parameters(driver: &Driver, function: CUfunction) -> Result<Option<Vec<KernelParameter>>> {
+fn parameters(driver: &Driver, function: CUfunction) -> Result<Option<Vec<KernelParameter>>> {
     let Some(param_info) = driver.func_get_param_info else { return Ok(None) };
     let mut all = Vec::new();
     loop {
@@ -167,7 +190,7 @@ pub(crate) struct SharedBytes(Mutex<HashMap<usize, u32>>);
 
 impl SharedBytes {
     /// Raises the function's limit if it must be. Never lowers it, for it is that of all who launch the function.
-    pub(super) fn allow(&self, driver: &Driver, function: CUfunction, bytes: u32) -> Result<()> {
+    fn allow(&self, driver: &Driver, function: CUfunction, bytes: u32) -> Result<()> {
         if bytes == 0 {
             return Ok(());
         }

@@ -13,7 +13,7 @@ use super::Device;
 use crate::{
     DevicePtr, Error, Result,
     backend::{DeviceBackend, EventBackend, MemoryBackend, StreamBackend},
-    driver::{DriverStream, device::attribute, event::Event, stream::Stream},
+    driver::{DriverStream, api::Values, device::attribute, event::Event, stream::Stream},
 };
 
 /// `cuStreamWriteValue64`
@@ -41,46 +41,41 @@ struct Slot {
 /// Value writes with a barrier in front: all earlier writes of the stream are visible before the value is.
 const WITH_BARRIER: u32 = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
 
-/// # Safety
-/// As [`crate::Stream::write_u64`].
-pub(super) unsafe fn write_u64(stream: &Stream<Driver>, dst: DevicePtr, value: u64) -> Result<()> {
-    if let Some(write) = stream.device.extra.value_writes.write {
-        // SAFETY: the caller promises the 8 bytes until the write is complete.
-        return stream.submit(|_| unsafe {
-            ("cuStreamWriteValue64", write(stream.handle(), dst.0, value, WITH_BARRIER))
-        });
+impl Values<Self> for Driver {
+    unsafe fn write_u64(stream: &Stream<Driver>, dst: DevicePtr, value: u64) -> Result<()> {
+        if let Some(write) = stream.device.extra.value_writes.write {
+            // SAFETY: the caller promises the 8 bytes until the write is complete.
+            return stream.submit(|_| unsafe {
+                ("cuStreamWriteValue64", write(stream.handle(), dst.0, value, WITH_BARRIER))
+            });
+        }
+        if stream.is_capturing()? {
+            return Err(Error::invalid(format!(
+                "{} has no stream value writes, and what stands in for them cannot be captured",
+                stream.device
+            )));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { stream.device.extra.value_writes.write_by_copy(stream, dst, value) }
     }
-    if stream.is_capturing()? {
-        return Err(Error::invalid(format!(
-            "{} has no stream value writes, and what stands in for them cannot be captured",
-            stream.device
-        )));
-    }
-    // SAFETY: the caller's promise.
-    unsafe { stream.device.extra.value_writes.write_by_copy(stream, dst, value) }
-}
 
-/// # Safety
-/// As [`crate::Stream::write_u64`].
-pub(super) unsafe fn write_two_at_once(
-    stream: &Stream<Driver>,
-    values: [(DevicePtr, u64); 2],
-) -> Result<bool> {
-    let Some(batch) = stream.device.extra.value_writes.batch else { return Ok(false) };
-    let mut writes = values.map(|(dst, value)| {
-        // The driver looks at all of an element, so what a write does not use is zero.
-        let mut write = CUstreamBatchMemOpParams { pad: [0; 6] };
-        write.writeValue.operation = CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64;
-        write.writeValue.address = dst.0;
-        write.writeValue.__bindgen_anon_1.value64 = value;
-        write.writeValue.flags = WITH_BARRIER;
-        write
-    });
-    stream.submit(|_| {
-        // SAFETY: the caller promises the words until the writes are complete; the driver copies the elements.
-        ("cuStreamBatchMemOp", unsafe { batch(stream.handle(), 2, writes.as_mut_ptr(), 0) })
-    })?;
-    Ok(true)
+    unsafe fn write_two_at_once(stream: &Stream<Driver>, values: [(DevicePtr, u64); 2]) -> Result<bool> {
+        let Some(batch) = stream.device.extra.value_writes.batch else { return Ok(false) };
+        let mut writes = values.map(|(dst, value)| {
+            // The driver looks at all of an element, so what a write does not use is zero.
+            let mut write = CUstreamBatchMemOpParams { pad: [0; 6] };
+            write.writeValue.operation = CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64;
+            write.writeValue.address = dst.0;
+            write.writeValue.__bindgen_anon_1.value64 = value;
+            write.writeValue.flags = WITH_BARRIER;
+            write
+        });
+        stream.submit(|_| {
+            // SAFETY: the caller promises the words until the writes are complete; the driver copies the elements.
+            ("cuStreamBatchMemOp", unsafe { batch(stream.handle(), 2, writes.as_mut_ptr(), 0) })
+        })?;
+        Ok(true)
+    }
 }
 
 /// Writes a value in the way that serves devices without stream value writes.

@@ -17,7 +17,14 @@ use crate::{
 };
 
 /// A driver: the table of its functions, of which there is one in a process.
-pub(crate) trait Api: mscclpp_gpu_sys::Api<Code: Code, Context: Copy + Eq> + Sync {
+pub(crate) trait Api:
+    mscclpp_gpu_sys::Api<Code: Code, Context: Copy + Eq>
+    + Sync
+    + Memory<Self>
+    + Sharing<Self>
+    + Values<Self>
+    + Modules<Self>
+{
     const PLATFORM: Platform;
     /// What to say where the driver finds no device.
     const NO_DEVICE: &'static str;
@@ -49,8 +56,6 @@ pub(crate) trait Api: mscclpp_gpu_sys::Api<Code: Code, Context: Copy + Eq> + Syn
     const NO_CONTEXT: Self::Context;
     /// What only this platform's devices have.
     type Extra: Send + Sync;
-    /// What only this platform's modules have.
-    type ModuleState: Default + Send + Sync;
 
     fn process() -> &'static Process<Self>;
 
@@ -85,60 +90,72 @@ pub(crate) trait Api: mscclpp_gpu_sys::Api<Code: Code, Context: Copy + Eq> + Syn
         bytes: u64,
         stream: *mut Self::Stream,
     ) -> (&'static str, Self::Code);
-    /// # Safety
-    /// As [`crate::Stream::write_u64`]; `dst` is a multiple of 8.
-    unsafe fn write_u64(stream: &Stream<Self>, dst: DevicePtr, value: u64) -> Result<()>;
-    /// # Safety
-    /// As [`crate::Stream::write_u64`]; the addresses are multiples of 8.
-    unsafe fn write_two_at_once(_stream: &Stream<Self>, _values: [(DevicePtr, u64); 2]) -> Result<bool> {
-        Ok(false)
-    }
     /// What is wrong with a stream that is one of `context`, and not of `device`.
     fn stream_of_another(context: Self::Context, device: &str) -> String;
 
-    /// Not yet zeroed.
-    fn allocate(device: &'static Device<Self>, bytes: u64) -> Result<Box<dyn MemoryBackend>>;
-    fn import(
-        device: &'static Device<Self>,
-        handle: &ExportHandle,
-        size: u64,
-    ) -> Result<Box<dyn MemoryBackend>>;
-    /// # Safety
-    /// The range is live memory of this process.
-    unsafe fn export(device: &'static Device<Self>, ptr: DevicePtr, len: u64) -> Result<MemoryExport>;
-    /// # Safety
-    /// The range is live memory of `owner`, another device, in this process.
-    unsafe fn enable_access(
-        device: &'static Device<Self>,
-        owner: &'static Device<Self>,
-        ptr: DevicePtr,
-        len: u64,
-    ) -> Result<()>;
     fn gpu_direct(device: &Device<Self>) -> Result<GpuDirect>;
     fn flush_gpu_direct_writes(device: &Device<Self>, _to_all_devices: bool) -> Result<()> {
         Err(no_flush(device))
     }
+}
 
-    fn load_module(
-        device: &'static Device<Self>,
-        source: &KernelSource<'_>,
-    ) -> Result<Arc<dyn ModuleBackend>>;
+/// How devices of `D` get memory.
+pub(crate) trait Memory<D: Api> {
+    /// Not yet zeroed.
+    fn allocate(device: &'static Device<D>, bytes: u64) -> Result<Box<dyn MemoryBackend>>;
+    fn import(device: &'static Device<D>, handle: &ExportHandle, size: u64)
+    -> Result<Box<dyn MemoryBackend>>;
+}
+
+/// How memory of `D` is reached by others.
+pub(crate) trait Sharing<D: Api> {
+    /// # Safety
+    /// The range is live memory of this process.
+    unsafe fn export(device: &'static Device<D>, ptr: DevicePtr, len: u64) -> Result<MemoryExport>;
+    /// # Safety
+    /// The range is live memory of `owner`, another device, in this process.
+    unsafe fn enable_access(
+        device: &'static Device<D>,
+        owner: &'static Device<D>,
+        ptr: DevicePtr,
+        len: u64,
+    ) -> Result<()>;
+}
+
+/// How streams of `D` write values.
+pub(crate) trait Values<D: Api> {
+    /// # Safety
+    /// As [`crate::Stream::write_u64`]; `dst` is a multiple of 8.
+    unsafe fn write_u64(stream: &Stream<D>, dst: DevicePtr, value: u64) -> Result<()>;
+    /// # Safety
+    /// As [`crate::Stream::write_u64`]; the addresses are multiples of 8.
+    unsafe fn write_two_at_once(_stream: &Stream<D>, _values: [(DevicePtr, u64); 2]) -> Result<bool> {
+        Ok(false)
+    }
+}
+
+/// How kernels of `D` are loaded.
+pub(crate) trait Modules<D: Api> {
+    /// What only this platform's modules have.
+    type ModuleState: Default + Send + Sync;
+
+    fn load_module(device: &'static Device<D>, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>>;
     /// # Safety
     /// See [`crate::Module::load_binary`].
     unsafe fn load_binary(
-        device: &'static Device<Self>,
+        device: &'static Device<D>,
         name: &str,
         binary: &[u8],
     ) -> Result<Arc<dyn ModuleBackend>>;
     /// Makes a function ready to be launched. Its parameters, where the driver knows them. The device is the thread's.
-    fn prepare(&self, _name: &str, _function: *mut Self::Function) -> Result<Option<Vec<KernelParameter>>> {
+    fn prepare(&self, _name: &str, _function: *mut D::Function) -> Result<Option<Vec<KernelParameter>>> {
         Ok(None)
     }
     /// Lets launches of a function have so much dynamic shared memory. The device is the thread's.
     fn allow_shared(
         &self,
         _state: &Self::ModuleState,
-        _function: *mut Self::Function,
+        _function: *mut D::Function,
         _bytes: u32,
     ) -> Result<()> {
         Ok(())

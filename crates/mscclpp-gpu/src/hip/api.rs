@@ -2,35 +2,27 @@
 
 use std::{
     ffi::{CStr, c_int, c_void},
-    sync::{Arc, Once},
+    sync::Once,
 };
 
 use mscclpp_gpu_sys::hip::{self, DeviceProperties, Hip, HipResult};
 
-use super::{
-    Device,
-    memory::{self, Freer},
-    module,
-};
+use super::{Device, memory::Freer};
 use crate::{
-    DevicePtr, ExportKinds, GpuDirect, GpuProperties, KernelSource, MemoryExport, Platform, Result,
-    WritesOrdering,
-    backend::{MemoryBackend, ModuleBackend},
+    DevicePtr, ExportKinds, GpuDirect, GpuProperties, Platform, Result, WritesOrdering,
     driver::{
-        api::{Api, Direction, Process, code},
+        api::{Api, Direction, Process, Values, code},
         device::attribute,
-        export,
         failure::check,
         platform::ordinal,
         stream::Stream,
     },
-    memory::ExportHandle,
 };
 
 /// What only HIP's devices have.
 pub(crate) struct Extra {
     /// What hiprtc compiles for, such as `gfx942:sramecc+:xnack-`.
-    architecture: String,
+    pub(super) architecture: String,
     pub(super) freer: Freer,
 }
 
@@ -60,7 +52,6 @@ impl Api for Hip {
 
     const NO_CONTEXT: c_int = -1;
     type Extra = Extra;
-    type ModuleState = ();
 
     fn process() -> &'static Process<Self> {
         static PROCESS: Process<Hip> = Process::new();
@@ -137,45 +128,8 @@ impl Api for Hip {
         ("hipMemcpyAsync", result)
     }
 
-    unsafe fn write_u64(stream: &Stream<Self>, dst: DevicePtr, value: u64) -> Result<()> {
-        // SAFETY: the caller promises the 8 bytes until the write is complete.
-        stream.submit(|hip| unsafe {
-            let write = hip.stream_write_value64;
-            ("hipStreamWriteValue64", write(stream.handle(), dst.as_mut_ptr(), value, 0))
-        })
-    }
-
     fn stream_of_another(number: c_int, device: &str) -> String {
         format!("one of device {number}, not of {device}")
-    }
-
-    fn allocate(device: &'static Device, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
-        memory::allocate(device, bytes)
-    }
-
-    fn import(device: &'static Device, handle: &ExportHandle, size: u64) -> Result<Box<dyn MemoryBackend>> {
-        memory::import(device, handle, size)
-    }
-
-    unsafe fn export(device: &'static Device, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
-        let _entered = device.context.enter()?;
-        match export::owner_of(device.driver(), ptr)? {
-            Some(_) => export::export_plain(device.driver(), ptr, len),
-            None => {
-                let reason = "the HIP runtime does not know it as device memory";
-                Err(export::not_exportable(ptr, len, reason))
-            }
-        }
-    }
-
-    unsafe fn enable_access(
-        device: &'static Device,
-        owner: &'static Device,
-        _ptr: DevicePtr,
-        _len: u64,
-    ) -> Result<()> {
-        let _entered = device.context.enter()?;
-        export::enable_peer_access(device, owner)
     }
 
     /// Of ordering nothing is claimed: HIP has no attribute that tells.
@@ -186,20 +140,15 @@ impl Api for Hip {
         let writes_ordering = WritesOrdering::None;
         Ok(GpuDirect { rdma: dma_buf, dma_buf, writes_ordering, host_flush: false, stream_flush: false })
     }
+}
 
-    fn load_module(device: &'static Device, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
-        let code = module::code(device.driver(), source, &device.extra.architecture)?;
-        // SAFETY: hiprtc made it.
-        unsafe { Self::load_binary(device, source.name(), &code) }
-    }
-
-    unsafe fn load_binary(
-        device: &'static Device,
-        name: &str,
-        binary: &[u8],
-    ) -> Result<Arc<dyn ModuleBackend>> {
-        // SAFETY: the caller's promise.
-        Ok(Arc::new(unsafe { module::load(device, name, binary)? }))
+impl Values<Self> for Hip {
+    unsafe fn write_u64(stream: &Stream<Self>, dst: DevicePtr, value: u64) -> Result<()> {
+        // SAFETY: the caller promises the 8 bytes until the write is complete.
+        stream.submit(|hip| unsafe {
+            let write = hip.stream_write_value64;
+            ("hipStreamWriteValue64", write(stream.handle(), dst.as_mut_ptr(), value, 0))
+        })
     }
 }
 

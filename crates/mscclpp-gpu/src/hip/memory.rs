@@ -14,57 +14,83 @@ use std::{
     time::Duration,
 };
 
-use mscclpp_gpu_sys::hip::{DEVICE_MALLOC_FINE_GRAINED, DEVICE_MALLOC_UNCACHED, HipResult};
+use mscclpp_gpu_sys::hip::{DEVICE_MALLOC_FINE_GRAINED, DEVICE_MALLOC_UNCACHED, Hip, HipResult};
 
 use super::Device;
 use crate::{
-    DevicePtr, Error, Result,
+    DevicePtr, Error, MemoryExport, Result,
     backend::MemoryBackend,
-    driver::{api::Api, failure::check, memory::Imported},
+    driver::{
+        api::{Api, Memory, Sharing},
+        export,
+        failure::check,
+        memory::Imported,
+    },
     memory::ExportHandle,
 };
 
-/// Memory of `device` that holds `bytes` bytes, not yet zeroed.
-pub(super) fn allocate(device: &'static Device, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
-    let hip = device.driver();
-    let _entered = device.context.enter()?;
-    let attempt = |flags| {
-        let mut address = std::ptr::null_mut();
-        // SAFETY: `address` is valid for the write.
-        (unsafe { (hip.ext_malloc_with_flags)(&raw mut address, bytes as usize, flags) }, address)
-    };
-    let make = || match attempt(DEVICE_MALLOC_UNCACHED) {
-        (HipResult::INVALID_VALUE | HipResult::NOT_SUPPORTED, _) => {
-            hip.forget();
-            attempt(DEVICE_MALLOC_FINE_GRAINED)
+impl Memory<Self> for Hip {
+    /// Memory of `device` that holds `bytes` bytes, not yet zeroed.
+    fn allocate(device: &'static Device, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
+        let hip = device.driver();
+        let _entered = device.context.enter()?;
+        let attempt = |flags| {
+            let mut address = std::ptr::null_mut();
+            // SAFETY: `address` is valid for the write.
+            (unsafe { (hip.ext_malloc_with_flags)(&raw mut address, bytes as usize, flags) }, address)
+        };
+        let make = || match attempt(DEVICE_MALLOC_UNCACHED) {
+            (HipResult::INVALID_VALUE | HipResult::NOT_SUPPORTED, _) => {
+                hip.forget();
+                attempt(DEVICE_MALLOC_FINE_GRAINED)
+            }
+            done => done,
+        };
+        let (result, address) = match make() {
+            // What was dropped may not be free yet.
+            (HipResult::OUT_OF_MEMORY, _) if device.extra.freer.catch_up() => {
+                hip.forget();
+                make()
+            }
+            done => done,
+        };
+        check(hip, result, format!("hipExtMallocWithFlags({bytes} bytes)"))?;
+        Ok(Box::new(Allocation { device, address: DevicePtr::from_ptr(address) }))
+    }
+
+    /// Maps what another process exported. The same handle must not be opened twice: the caller keeps one mapping per
+    /// allocation.
+    fn import(device: &'static Device, handle: &ExportHandle, size: u64) -> Result<Box<dyn MemoryBackend>> {
+        let _entered = device.context.enter()?;
+        match handle {
+            ExportHandle::IpcHandle(bytes) => Ok(Box::new(Imported::open(device, *bytes, size)?)),
+            ExportHandle::FileDescriptor(_) | ExportHandle::Fabric(_) => Err(Error::invalid(
+                "the HIP platform shares memory by IPC handles alone; this handle is of another kind",
+            )),
         }
-        done => done,
-    };
-    let (result, address) = match make() {
-        // What was dropped may not be free yet.
-        (HipResult::OUT_OF_MEMORY, _) if device.extra.freer.catch_up() => {
-            hip.forget();
-            make()
-        }
-        done => done,
-    };
-    check(hip, result, format!("hipExtMallocWithFlags({bytes} bytes)"))?;
-    Ok(Box::new(Allocation { device, address: DevicePtr::from_ptr(address) }))
+    }
 }
 
-/// Maps what another process exported. The same handle must not be opened twice: the caller keeps one mapping per
-/// allocation.
-pub(super) fn import(
-    device: &'static Device,
-    handle: &ExportHandle,
-    size: u64,
-) -> Result<Box<dyn MemoryBackend>> {
-    let _entered = device.context.enter()?;
-    match handle {
-        ExportHandle::IpcHandle(bytes) => Ok(Box::new(Imported::open(device, *bytes, size)?)),
-        ExportHandle::FileDescriptor(_) | ExportHandle::Fabric(_) => Err(Error::invalid(
-            "the HIP platform shares memory by IPC handles alone; this handle is of another kind",
-        )),
+impl Sharing<Self> for Hip {
+    unsafe fn export(device: &'static Device, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
+        let _entered = device.context.enter()?;
+        match export::owner_of(device.driver(), ptr)? {
+            Some(_) => export::export_plain(device.driver(), ptr, len),
+            None => {
+                let reason = "the HIP runtime does not know it as device memory";
+                Err(export::not_exportable(ptr, len, reason))
+            }
+        }
+    }
+
+    unsafe fn enable_access(
+        device: &'static Device,
+        owner: &'static Device,
+        _ptr: DevicePtr,
+        _len: u64,
+    ) -> Result<()> {
+        let _entered = device.context.enter()?;
+        export::enable_peer_access(device, owner)
     }
 }
 

@@ -10,13 +10,35 @@ use mscclpp_gpu_sys::{
 
 use super::Device;
 use crate::{
-    Error, KernelSource, Result, cache,
+    Error, KernelSource, Result,
+    backend::ModuleBackend,
+    cache,
     driver::{
+        api::Modules,
         compiler,
         failure::{check, failure},
         module::{Loaded, Module},
     },
 };
+
+impl Modules<Self> for Hip {
+    type ModuleState = ();
+
+    fn load_module(device: &'static Device, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
+        let code = code(device.driver(), source, &device.extra.architecture)?;
+        // SAFETY: hiprtc made it.
+        unsafe { Self::load_binary(device, source.name(), &code) }
+    }
+
+    unsafe fn load_binary(
+        device: &'static Device,
+        name: &str,
+        binary: &[u8],
+    ) -> Result<Arc<dyn ModuleBackend>> {
+        // SAFETY: the caller's promise.
+        Ok(Arc::new(unsafe { load(device, name, binary)? }))
+    }
+}
 
 /// HIP's version is the major version times this, and the rest.
 const VERSION_OF_MAJOR: c_int = 10_000_000;
@@ -26,7 +48,7 @@ const HAS_TYPES: &str = "-DMSCCLPP_HIPRTC_HAS_TYPES";
 
 /// The code of `source` for `architecture`, such as `gfx942:sramecc+:xnack-`: what the cache has, for which hiprtc is not
 /// needed, else what hiprtc makes of it.
-pub(super) fn code(hip: &Hip, source: &KernelSource<'_>, architecture: &str) -> Result<Vec<u8>> {
+fn code(hip: &Hip, source: &KernelSource<'_>, architecture: &str) -> Result<Vec<u8>> {
     let mut runtime = 0;
     // SAFETY: `runtime` is valid for the write.
     let result = unsafe { (hip.runtime_get_version)(&raw mut runtime) };
@@ -56,7 +78,7 @@ pub(super) fn code(hip: &Hip, source: &KernelSource<'_>, architecture: &str) -> 
 ///
 /// # Safety
 /// It is whole, as a compiler made it.
-pub(super) unsafe fn load(device: &'static Device, name: &str, code: &[u8]) -> Result<Module<Hip>> {
+unsafe fn load(device: &'static Device, name: &str, code: &[u8]) -> Result<Module<Hip>> {
     let hip = device.driver();
     let _entered = device.context.enter()?;
     device.retired_modules.unload(hip);

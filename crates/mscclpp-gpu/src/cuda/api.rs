@@ -14,9 +14,9 @@ use mscclpp_gpu_sys::cuda::{
 
 use super::{Device, hint, values::ValueWrites, virtual_memory::Placement};
 use crate::{
-    DevicePtr, ExportKinds, GpuDirect, GpuProperties, Platform, Result, WritesOrdering,
+    ExportKinds, GpuDirect, GpuProperties, Platform, Result, WritesOrdering,
     driver::{
-        api::{Api, Direction, Process, code},
+        api::{Api, Direction, Process, Transfer, code},
         device::{attribute, no_flush},
         failure::{check, log_failure},
         platform::{device_count, ordinal},
@@ -129,14 +129,8 @@ impl Api for Driver {
         Ok(Extra { placement, value_writes })
     }
 
-    unsafe fn copy(
-        &self,
-        direction: Direction,
-        dst: DevicePtr,
-        src: DevicePtr,
-        bytes: u64,
-        stream: *mut CUstream_st,
-    ) -> (&'static str, CuResult) {
+    unsafe fn copy(&self, transfer: Transfer, stream: *mut CUstream_st) -> (&'static str, CuResult) {
+        let Transfer { direction, dst, src, bytes } = transfer;
         let len = bytes as usize;
         // SAFETY: the caller's promise.
         unsafe {

@@ -82,14 +82,7 @@ pub(crate) trait Api:
     ///
     /// # Safety
     /// As [`crate::Stream::copy`]; the stream lives.
-    unsafe fn copy(
-        &self,
-        direction: Direction,
-        dst: DevicePtr,
-        src: DevicePtr,
-        bytes: u64,
-        stream: *mut Self::Stream,
-    ) -> (&'static str, Self::Code);
+    unsafe fn copy(&self, transfer: Transfer, stream: *mut Self::Stream) -> (&'static str, Self::Code);
     /// What is wrong with a stream that is one of `context`, and not of `device`.
     fn stream_of_another(context: Self::Context, device: &str) -> String;
 
@@ -194,6 +187,16 @@ macro_rules! code {
     };
 }
 pub(crate) use code;
+
+/// What a copy moves.
+#[derive(Clone, Copy)]
+pub(crate) struct Transfer {
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "HIP sees it from the addresses"))]
+    pub(crate) direction: Direction,
+    pub(crate) dst: DevicePtr,
+    pub(crate) src: DevicePtr,
+    pub(crate) bytes: u64,
+}
 
 /// From where to where a copy goes.
 #[derive(Clone, Copy)]

@@ -7,7 +7,7 @@ use std::{
 use mscclpp_gpu_sys::{Entry, Functions};
 
 use super::{
-    api::{Api, Direction, Handle},
+    api::{Api, Direction, Handle, Transfer},
     context::Context,
     event::Event,
     export,
@@ -181,9 +181,10 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let (src, len) = (DevicePtr::from_ptr(bytes.as_ptr().cast_mut()), bytes.len() as u64);
+        let (src, len) = (DevicePtr::from_ptr(bytes.as_ptr()), bytes.len() as u64);
+        let transfer = Transfer { direction: Direction::FromHost, dst, src, bytes: len };
         // SAFETY: the caller promises the device range; `bytes` stays until the stream has been waited for.
-        self.blocking(|stream| unsafe { self.driver().copy(Direction::FromHost, dst, src, len, stream) })
+        self.blocking(|stream| unsafe { self.driver().copy(transfer, stream) })
     }
 
     unsafe fn read(&self, src: DevicePtr, bytes: &mut [u8]) -> Result<()> {
@@ -191,8 +192,9 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
             return Ok(());
         }
         let (dst, len) = (DevicePtr::from_ptr(bytes.as_mut_ptr()), bytes.len() as u64);
+        let transfer = Transfer { direction: Direction::ToHost, dst, src, bytes: len };
         // SAFETY: the caller promises the device range; `bytes` stays until the stream has been waited for.
-        self.blocking(|stream| unsafe { self.driver().copy(Direction::ToHost, dst, src, len, stream) })
+        self.blocking(|stream| unsafe { self.driver().copy(transfer, stream) })
     }
 
     unsafe fn fill(&self, dst: DevicePtr, len: u64, value: u8) -> Result<()> {

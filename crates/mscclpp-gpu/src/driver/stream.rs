@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::{
     DriverStream,
-    api::{Api, Code, Direction, Handle},
+    api::{Api, Code, Direction, Handle, Transfer},
     bookkeeping::capture_of,
     captures::{CaptureId, Given},
     context::Context,
@@ -229,8 +229,9 @@ impl<D: Api> StreamBackend for Stream<D> {
         if bytes == 0 {
             return Ok(());
         }
+        let transfer = Transfer { direction: Direction::Any, dst, src, bytes };
         // SAFETY: the caller promises both ranges until the copy is complete.
-        self.submit(|driver| unsafe { driver.copy(Direction::Any, dst, src, bytes, self.handle()) })
+        self.submit(|driver| unsafe { driver.copy(transfer, self.handle()) })
     }
 
     unsafe fn fill(&self, dst: DevicePtr, bytes: u64, value: u8) -> Result<()> {

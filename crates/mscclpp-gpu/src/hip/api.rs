@@ -11,7 +11,7 @@ use super::{Device, memory::Freer};
 use crate::{
     DevicePtr, ExportKinds, GpuDirect, GpuProperties, Platform, Result, WritesOrdering,
     driver::{
-        api::{Api, Direction, Process, Values, code},
+        api::{Api, Process, Transfer, Values, code},
         device::attribute,
         failure::check,
         platform::ordinal,
@@ -114,17 +114,11 @@ impl Api for Hip {
         Ok(Extra { architecture, freer: Freer::default() })
     }
 
-    unsafe fn copy(
-        &self,
-        _direction: Direction,
-        dst: DevicePtr,
-        src: DevicePtr,
-        bytes: u64,
-        stream: *mut c_void,
-    ) -> (&'static str, HipResult) {
-        let (dst, src) = (dst.as_mut_ptr(), src.as_mut_ptr::<c_void>());
+    unsafe fn copy(&self, transfer: Transfer, stream: *mut c_void) -> (&'static str, HipResult) {
+        let (dst, src) = (transfer.dst.as_mut_ptr(), transfer.src.as_mut_ptr::<c_void>());
+        let bytes = transfer.bytes as usize;
         // SAFETY: the caller's promise.
-        let result = unsafe { (self.memcpy_async)(dst, src, bytes as usize, hip::MEMCPY_DEFAULT, stream) };
+        let result = unsafe { (self.memcpy_async)(dst, src, bytes, hip::MEMCPY_DEFAULT, stream) };
         ("hipMemcpyAsync", result)
     }
 

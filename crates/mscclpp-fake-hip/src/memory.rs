@@ -116,6 +116,12 @@ fn holding(ranges: &mut BTreeMap<u64, Range>, ptr: *mut c_void) -> Option<(u64, 
     (ptr - base < range.bytes).then_some((*base, range))
 }
 
+/// Adds a range of the calling thread's device.
+fn add(base: DevicePtr, bytes: u64, kind: Kind) -> *mut c_void {
+    RANGES.lock().insert(base.0, Range { bytes, device: devices::current(), kind });
+    base.as_mut_ptr()
+}
+
 /// Takes the range out that begins at `ptr` and that `is_kind` says to be of the right kind.
 fn take(ptr: *mut c_void, is_kind: impl FnOnce(&Kind) -> bool) -> Result<Range, HipResult> {
     let mut ranges = RANGES.lock();
@@ -148,10 +154,7 @@ entry_points! {
         let gpu = &devices::current_device()?.gpu;
         let buffer = gpu.allocate(bytes).map_err(|_full| HipResult::OUT_OF_MEMORY)?;
         done(buffer.fill(0, bytes, PATTERN))?;
-        let base = buffer.ptr().0;
-        let kind = Kind::Device { buffer, exported: None };
-        RANGES.lock().insert(base, Range { bytes, device: devices::current(), kind });
-        address.give(base as *mut c_void)
+        address.give(add(buffer.ptr(), bytes, Kind::Device { buffer, exported: None }))
     }
 
     fn hipFree(address: *mut c_void) {
@@ -166,12 +169,7 @@ entry_points! {
         require(flags == HOST_MALLOC_PORTABLE | HOST_MALLOC_MAPPED | HOST_MALLOC_COHERENT && bytes > 0)?;
         let bytes = bytes as u64;
         let buffer: PinnedBuffer = done(devices::current_device()?.gpu.allocate_pinned(bytes))?;
-        let base = buffer.ptr().0;
-        RANGES.lock().insert(
-            base,
-            Range { bytes, device: devices::current(), kind: Kind::Pinned { _buffer: buffer } },
-        );
-        address.give(base as *mut c_void)
+        address.give(add(buffer.ptr(), bytes, Kind::Pinned { _buffer: buffer }))
     }
 
     fn hipHostFree(address: *mut c_void) {
@@ -228,16 +226,7 @@ entry_points! {
         }
         let exported = ExportHandle::FileDescriptor(OwnedFd::from(file));
         let memory = done(devices::current_device()?.gpu.import(&exported, handle.bytes))?;
-        let DevicePtr(base) = memory.ptr();
-        RANGES.lock().insert(
-            base,
-            Range {
-                bytes: handle.bytes,
-                device: devices::current(),
-                kind: Kind::Imported { _memory: memory },
-            },
-        );
-        address.give(base as *mut c_void)
+        address.give(add(memory.ptr(), handle.bytes, Kind::Imported { _memory: memory }))
     }
 
     fn hipIpcCloseMemHandle(address: *mut c_void) {

@@ -8,7 +8,7 @@ use crate::{IpcMemHandle, LoadError, table::shared_entry_points};
 #[allow(missing_docs, reason = "the drivers' own words")]
 pub trait Api: Sized + 'static {
     /// What the functions return.
-    type Code;
+    type Code: Code;
     /// What a thread has one of: a context, or the number of a device.
     type Context;
     /// What its handles point to, which is the driver's own.
@@ -30,6 +30,20 @@ pub trait Api: Sized + 'static {
     fn path(&self) -> &str;
     /// What all drivers have.
     fn functions(&self) -> &Functions<Self>;
+}
+
+/// What the functions of a driver return. Any value may come: newer drivers have codes that this crate does not know.
+#[allow(missing_docs, reason = "the drivers' own words")]
+pub trait Code: Copy + Eq + 'static {
+    const SUCCESS: Self;
+    const NOT_READY: Self;
+    /// At the end of the process the driver may be gone already.
+    const DEINITIALIZED: Self;
+    const NOT_FOUND: Self;
+
+    fn number(self) -> u32;
+    /// Its name, if this crate knows it: the driver, which need not be there, is not asked.
+    fn name(self) -> Option<&'static str>;
 }
 
 /// What is called when a graph does not need its user object any more.

@@ -164,6 +164,21 @@ macro_rules! codes {
                 }
             }
         }
+
+        impl $crate::Code for $result {
+            const SUCCESS: Self = Self::SUCCESS;
+            const NOT_READY: Self = Self::NOT_READY;
+            const DEINITIALIZED: Self = Self::DEINITIALIZED;
+            const NOT_FOUND: Self = Self::NOT_FOUND;
+
+            fn number(self) -> u32 {
+                self.0
+            }
+
+            fn name(self) -> Option<&'static str> {
+                self.name()
+            }
+        }
     };
 }
 pub(crate) use codes;

@@ -16,7 +16,7 @@ use super::{Device, hint, values::ValueWrites, virtual_memory::Placement};
 use crate::{
     ExportKinds, GpuDirect, GpuProperties, Platform, Result, WritesOrdering,
     driver::{
-        api::{Api, Direction, Process, Transfer, code},
+        api::{Api, Direction, Process, Transfer},
         device::{attribute, no_flush},
         failure::{check, log_failure},
         platform::{device_count, ordinal},
@@ -28,8 +28,6 @@ pub(crate) struct Extra {
     pub(super) placement: Placement,
     pub(super) value_writes: ValueWrites,
 }
-
-code!(CuResult);
 
 impl Api for Driver {
     const PLATFORM: Platform = Platform::Cuda;

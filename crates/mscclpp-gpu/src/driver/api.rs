@@ -18,12 +18,7 @@ use crate::{
 
 /// A driver: the table of its functions, of which there is one in a process.
 pub(crate) trait Api:
-    mscclpp_gpu_sys::Api<Code: Code, Context: Copy + Eq>
-    + Sync
-    + Memory<Self>
-    + Sharing<Self>
-    + Values<Self>
-    + Modules<Self>
+    mscclpp_gpu_sys::Api<Context: Copy + Eq> + Sync + Memory<Self> + Sharing<Self> + Values<Self> + Modules<Self>
 {
     const PLATFORM: Platform;
     /// What to say where the driver finds no device.
@@ -154,39 +149,6 @@ pub(crate) trait Modules<D: Api> {
         Ok(())
     }
 }
-
-/// What the functions of a driver return. Any value may come: newer drivers have codes that this crate does not know.
-pub(crate) trait Code: Copy + Eq + 'static {
-    const SUCCESS: Self;
-    const NOT_READY: Self;
-    /// At the end of the process the driver may be gone already.
-    const DEINITIALIZED: Self;
-    const NOT_FOUND: Self;
-    fn number(self) -> u32;
-    /// Its name, if this crate knows it: the driver, which need not be there, is not asked.
-    fn name(self) -> Option<&'static str>;
-}
-
-/// Implements [`Code`] for a code that has these names.
-macro_rules! code {
-    ($code:ty) => {
-        impl $crate::driver::api::Code for $code {
-            const SUCCESS: Self = Self::SUCCESS;
-            const NOT_READY: Self = Self::NOT_READY;
-            const DEINITIALIZED: Self = Self::DEINITIALIZED;
-            const NOT_FOUND: Self = Self::NOT_FOUND;
-
-            fn number(self) -> u32 {
-                self.0
-            }
-
-            fn name(self) -> Option<&'static str> {
-                self.name()
-            }
-        }
-    };
-}
-pub(crate) use code;
 
 /// What a copy moves.
 #[derive(Clone, Copy)]

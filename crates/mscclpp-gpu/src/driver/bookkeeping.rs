@@ -3,18 +3,13 @@
 use std::{ffi::c_void, ptr, sync::atomic::Ordering};
 
 use mscclpp_gpu_sys::{
-    CAPTURE_STATUS_ACTIVE, CAPTURE_STATUS_NONE, Entry, GRAPH_USER_OBJECT_MOVE, USER_OBJECT_NO_DESTRUCTOR_SYNC,
+    CAPTURE_STATUS_ACTIVE, CAPTURE_STATUS_NONE, Code, Entry, GRAPH_USER_OBJECT_MOVE,
+    USER_OBJECT_NO_DESTRUCTOR_SYNC,
 };
 
 use super::{
-    DriverStream,
-    api::{Api, Code},
-    captures::CaptureId,
-    context::Context,
-    event::Event,
-    failure::log_failure,
-    in_use::InUse,
-    stream::Stream,
+    DriverStream, api::Api, captures::CaptureId, context::Context, event::Event, failure::log_failure,
+    in_use::InUse, stream::Stream,
 };
 use crate::Result;
 

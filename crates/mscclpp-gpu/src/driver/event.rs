@@ -1,9 +1,9 @@
 use std::any::Any;
 
-use mscclpp_gpu_sys::{EVENT_DEFAULT, EVENT_DISABLE_TIMING, Entry};
+use mscclpp_gpu_sys::{Code, EVENT_DEFAULT, EVENT_DISABLE_TIMING, Entry};
 
 use super::{
-    api::{Api, Code, Handle},
+    api::{Api, Handle},
     device::Device,
     failure::check,
 };

@@ -7,12 +7,12 @@ use std::{
 };
 
 use mscclpp_gpu_sys::{
-    Entry, IpcMemHandle, MEMORY_TYPE_DEVICE, POINTER_DEVICE_ORDINAL, POINTER_MEMORY_TYPE,
+    Code, Entry, IpcMemHandle, MEMORY_TYPE_DEVICE, POINTER_DEVICE_ORDINAL, POINTER_MEMORY_TYPE,
     RANGE_HANDLE_DMA_BUF,
 };
 
 use super::{
-    api::{Api, Code},
+    api::Api,
     device::Device,
     failure::{check, failure},
 };

@@ -5,7 +5,9 @@ use std::{
     fmt,
 };
 
-use super::api::{Api, Code};
+use mscclpp_gpu_sys::Code;
+
+use super::api::Api;
 use crate::{Error, Result};
 
 /// An error unless `result` is success.
@@ -99,17 +101,20 @@ pub(crate) mod tests {
         #[repr(transparent)]
         struct Number(u32);
 
-        impl Number {
+        impl Code for Number {
             const SUCCESS: Self = Self(0);
             const NOT_READY: Self = Self(1);
             const DEINITIALIZED: Self = Self(2);
             const NOT_FOUND: Self = Self(3);
 
+            fn number(self) -> u32 {
+                self.0
+            }
+
             fn name(self) -> Option<&'static str> {
                 None
             }
         }
-        super::super::api::code!(Number);
 
         unsafe extern "C" fn nothing(_: Number, _: *mut *const c_char) -> Number {
             Number::NOT_READY

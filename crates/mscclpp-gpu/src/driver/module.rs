@@ -12,11 +12,11 @@ use std::{
     sync::Arc,
 };
 
-use mscclpp_gpu_sys::Entry;
+use mscclpp_gpu_sys::{Code, Entry};
 use parking_lot::Mutex;
 
 use super::{
-    api::{Api, Code, Handle},
+    api::{Api, Handle},
     device::Device,
     failure::{check, failure, log_failure},
     stream::Stream,

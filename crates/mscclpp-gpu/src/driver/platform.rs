@@ -2,10 +2,10 @@
 
 use std::{ffi::c_int, sync::Arc};
 
-use mscclpp_gpu_sys::Entry;
+use mscclpp_gpu_sys::{Code, Entry};
 
 use super::{
-    api::{Api, Code},
+    api::Api,
     device::{self, Device},
     export,
     failure::unavailable,

@@ -8,12 +8,12 @@ use std::{
     },
 };
 
-use mscclpp_gpu_sys::{CAPTURE_MODE_THREAD_LOCAL, Entry, STREAM_NON_BLOCKING};
+use mscclpp_gpu_sys::{CAPTURE_MODE_THREAD_LOCAL, Code, Entry, STREAM_NON_BLOCKING};
 use parking_lot::Mutex;
 
 use super::{
     DriverStream,
-    api::{Api, Code, Direction, Handle, Transfer},
+    api::{Api, Direction, Handle, Transfer},
     bookkeeping::capture_of,
     captures::{CaptureId, Given},
     context::Context,

@@ -11,7 +11,7 @@ use super::{Device, memory::Freer};
 use crate::{
     DevicePtr, ExportKinds, GpuDirect, GpuProperties, Platform, Result, WritesOrdering,
     driver::{
-        api::{Api, Process, Transfer, Values, code},
+        api::{Api, Process, Transfer, Values},
         device::attribute,
         failure::check,
         platform::ordinal,
@@ -25,8 +25,6 @@ pub(crate) struct Extra {
     pub(super) architecture: String,
     pub(super) freer: Freer,
 }
-
-code!(HipResult);
 
 impl Api for Hip {
     const PLATFORM: Platform = Platform::Hip;

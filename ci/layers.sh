@@ -4,7 +4,7 @@
 # - mscclpp-net stands alone, and mscclpp-bootstrap on it alone;
 # - core, and what does not name CUDA, does not see CUDA;
 # - mscclpp without its features has no CUDA in its tree, builds, and runs on simulated devices;
-# - what tests share is in no program, and knows no crate of the workspace;
+# - what tests share is in no program; the conformance suite knows no transport, the rest no crate of the workspace;
 # - with Ethernet alone it has none either, and connects CPUs;
 # - a transport from outside passes the conformance suite, between processes too;
 # - a program whose own cudarc is at another CUDA version builds with mscclpp's defaults off.
@@ -39,6 +39,7 @@ tree mscclpp-derive | refuse "mscclpp-derive" '.*'
 tree mscclpp-gpu | refuse "mscclpp-gpu without features" 'mscclpp-gpu-sys|cudarc'
 tree mscclpp-gpu --features hip | refuse "mscclpp-gpu for HIP alone" 'cudarc'
 tree mscclpp-core | refuse "mscclpp-core" 'mscclpp-(bootstrap|cuda-ipc|gpu-sys)|mscclpp|cudarc'
+tree mscclpp-conformance | refuse "mscclpp-conformance" 'mscclpp-(bootstrap|cuda-ipc|ethernet|ib|proxy|gpu-sys)|mscclpp|cudarc'
 tree mscclpp-cuda-ipc --features cuda-12040 | refuse "mscclpp-cuda-ipc" 'mscclpp-bootstrap|mscclpp'
 tree mscclpp-proxy | refuse "mscclpp-proxy" 'mscclpp-(bootstrap|cuda-ipc|ethernet|gpu-sys)|mscclpp|cudarc'
 tree mscclpp-ethernet | refuse "mscclpp-ethernet" 'mscclpp-(bootstrap|cuda-ipc|gpu-sys|proxy)|mscclpp|cudarc'
@@ -51,9 +52,10 @@ tree mscclpp --no-default-features --features hip | refuse "mscclpp for HIP alon
 tree mscclpp | sed -n '/^cudarc$/p' | grep -q . || { echo "mscclpp with its defaults should have cudarc" >&2; exit 1; }
 
 # Only tests take what tests share.
-users=$(cargo tree --quiet --locked --workspace --edges normal,build --invert mscclpp-test-support --prefix none |
-  sed '/^mscclpp-test-support /d')
-[ -z "$users" ] || { echo "only dev-dependencies may name mscclpp-test-support; it is used by: $users" >&2; exit 1; }
+for shared in mscclpp-test-support mscclpp-conformance; do
+  users=$(cargo tree --quiet --locked --workspace --edges normal,build --invert "$shared" --prefix none | sed "/^$shared /d")
+  [ -z "$users" ] || { echo "only dev-dependencies may name $shared; it is used by: $users" >&2; exit 1; }
+done
 tree mscclpp-test-support | refuse "mscclpp-test-support" 'mscclpp.*'
 
 cargo test --quiet --locked --package mscclpp --no-default-features

@@ -242,12 +242,17 @@ impl Connection {
         &self.inner.remote
     }
 
-    pub(crate) fn local_gpu(&self) -> Option<&Gpu> {
+    /// This side's GPU; none for a CPU.
+    #[must_use]
+    pub fn local_gpu(&self) -> Option<&Gpu> {
         self.inner.local.as_local().and_then(|local| local.gpu.as_ref())
     }
 
     /// On which GPU, and in which memory of it, tokens of this side are; none for a CPU.
-    pub(crate) fn token_place(&self) -> Result<Option<(&Gpu, TokenMemory)>> {
+    ///
+    /// # Errors
+    /// If there is no memory in which a token stays behind its data.
+    pub fn token_place(&self) -> Result<Option<(&Gpu, TokenMemory)>> {
         self.local_gpu().map(|gpu| Ok((gpu, self.inner.link.token_memory()?))).transpose()
     }
 

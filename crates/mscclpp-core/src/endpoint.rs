@@ -201,8 +201,14 @@ impl Endpoint {
         let blob = r.blob("the transport's part")?.to_vec();
         r.finish()?;
         let device = Device { kind, id: device_id };
-        let info = EndpointInfo { transport, device, process, id, host, platform, device_uuid, blob };
-        Ok(Self { info: Arc::new(info), local: None })
+        Ok(Self::from(EndpointInfo { transport, device, process, id, host, platform, device_uuid, blob }))
+    }
+}
+
+/// As a peer has it that was sent this.
+impl From<EndpointInfo> for Endpoint {
+    fn from(info: EndpointInfo) -> Self {
+        Self { info: Arc::new(info), local: None }
     }
 }
 

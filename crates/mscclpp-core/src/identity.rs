@@ -40,7 +40,9 @@ impl ProcessId {
         self.0
     }
 
-    pub(crate) const fn from_bytes(bytes: [u8; 16]) -> Self {
+    /// The number of which these are the bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 }

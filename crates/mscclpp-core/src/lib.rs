@@ -16,8 +16,6 @@ mod abort;
 mod argument;
 mod channel;
 mod config;
-#[cfg(feature = "test-support")]
-pub mod conformance;
 mod connection;
 mod context;
 mod endpoint;

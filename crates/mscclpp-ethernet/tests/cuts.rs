@@ -10,9 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mscclpp_conformance::semaphore_waits;
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, Error, HostToDeviceSemaphore, HostToHostSemaphore,
-    Semaphore, SemaphoreStub, Transport, conformance::semaphore_waits,
+    Semaphore, SemaphoreStub, Transport,
 };
 use mscclpp_ethernet::{Ethernet, EthernetBuilder, Family};
 use mscclpp_net::links::header::HEADER;

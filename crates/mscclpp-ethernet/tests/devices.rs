@@ -11,9 +11,10 @@ use std::{
     time::Duration,
 };
 
+use mscclpp_conformance::semaphore_waits;
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, Error, HostToDeviceSemaphore, HostToHostSemaphore,
-    RegisteredMemory, Semaphore, SemaphoreStub, Transport, TransportFlags, conformance::semaphore_waits,
+    RegisteredMemory, Semaphore, SemaphoreStub, Transport, TransportFlags,
 };
 use mscclpp_ethernet::Ethernet;
 use mscclpp_gpu::{DevicePtr, Platform};

@@ -1,34 +1,30 @@
 //! InfiniBand passes the suite that all transports pass, over the devices of this machine, with both kinds of signals.
 //! `cargo xtask rdma-vm` provides devices if there are none.
 
-use std::process::Command;
+use std::process::ExitCode;
 
-use libtest_mimic::Trial;
-use mscclpp_core::{
-    Context, ContextBuilder, Device, IbMode, Transport,
-    conformance::{self, Devices, Setup},
-};
+use mscclpp_conformance::{Devices, Setup, run};
+use mscclpp_core::{Context, ContextBuilder, IbMode, Transport};
 use mscclpp_ib::InfiniBand;
-use mscclpp_test_support::child;
 
 #[derive(Clone, Copy)]
 struct OverInfiniBand {
     devices: Devices,
     mode: IbMode,
+    lacks: Option<&'static str>,
 }
 
 impl Setup for OverInfiniBand {
     fn builder(&self) -> ContextBuilder {
-        let infiniband = InfiniBand::builder().mode(self.mode).build();
-        Context::builder().provider(infiniband).platform(self.devices.platform())
+        Context::builder().provider(InfiniBand::builder().mode(self.mode).build())
     }
 
     fn transport(&self) -> Transport {
         Transport::IB0
     }
 
-    fn devices(&self) -> [Device; 2] {
-        self.devices.of_ends()
+    fn devices(&self) -> Devices {
+        self.devices
     }
 
     fn maps_peer_memory(&self) -> bool {
@@ -43,41 +39,20 @@ impl Setup for OverInfiniBand {
         true
     }
 
-    fn second_process(&self) -> Option<Command> {
-        Some(child::as_child(&[&self.devices.to_string(), name(self.mode)]))
+    fn lacks(&self) -> Option<&'static str> {
+        self.lacks
     }
 }
 
-const MODES: [IbMode; 2] = [IbMode::Host, IbMode::HostNoAtomic];
-
-fn name(mode: IbMode) -> &'static str {
-    if mode == IbMode::Host { "atomics" } else { "immediates" }
-}
-
-fn main() {
-    // The second process of a case.
-    if let Some(role) = child::role() {
-        let devices = role[0].parse().expect("two devices");
-        let mode = MODES.into_iter().find(|mode| name(*mode) == role[1]).expect("a mode");
-        return conformance::process::serve(&OverInfiniBand { devices, mode });
-    }
+fn main() -> ExitCode {
     let missing = InfiniBand::new().device_names().err();
-    let mut trials: Vec<Trial> = Vec::new();
-    for devices in Devices::all() {
-        for mode in MODES {
-            let of = conformance::trials_on(
-                devices,
-                &format!("{devices}_{}", name(mode)),
-                &OverInfiniBand { devices, mode },
-            );
-            trials.extend(of.into_iter().map(|trial| match missing {
-                Some(_) => trial.with_kind("needs an InfiniBand device").with_ignored_flag(true),
-                None => trial,
-            }));
-        }
-    }
+    let lacks = missing.as_ref().map(|_| "an InfiniBand device");
     if let Some(reason) = missing {
         eprintln!("nothing can be tested: {reason}");
     }
-    conformance::run(trials)
+    let setups = Devices::all().into_iter().flat_map(|devices| {
+        [("atomics", IbMode::Host), ("immediates", IbMode::HostNoAtomic)]
+            .map(|(name, mode)| (format!("{devices}_{name}"), OverInfiniBand { devices, mode, lacks }))
+    });
+    run(setups, [])
 }

@@ -6,12 +6,9 @@ mod fake;
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
-use libtest_mimic::Arguments;
-use mscclpp_core::{
-    Context, ContextBuilder, Device, IbMode, Transport,
-    conformance::{self, Devices, Setup},
-};
-use mscclpp_gpu::{GpuDirect, Platform, WritesOrdering};
+use mscclpp_conformance::{Devices, Setup, run};
+use mscclpp_core::{Context, ContextBuilder, IbMode, Transport};
+use mscclpp_gpu::{GpuDirect, WritesOrdering};
 use mscclpp_ib::InfiniBand;
 use mscclpp_test_support::within;
 use mscclpp_verbs_sys::Verbs;
@@ -29,15 +26,13 @@ struct OverFake {
     mode: IbMode,
     relaxed_ordering: bool,
     gpus_like: Option<GpuDirect>,
-    devices: Devices,
 }
 
 impl OverFake {
     fn new(mode: IbMode, relaxed_ordering: bool) -> Self {
         let world = Fake::new(Config::new(2).with(|device| device.reordering = Reordering::HOST_MEMORY));
-        let devices = "host::devices_0_and_1".parse().expect("two devices");
         let (verbs, world) = (world.verbs(), Arc::new(world));
-        Self { verbs, world, mode, relaxed_ordering, gpus_like: None, devices }
+        Self { verbs, world, mode, relaxed_ordering, gpus_like: None }
     }
 }
 
@@ -50,15 +45,15 @@ impl Setup for OverFake {
             Some(direct) => builder.gpus_like(direct),
             None => builder,
         };
-        Context::builder().provider(builder.build()).platform(Platform::Host)
+        Context::builder().provider(builder.build())
     }
 
     fn transport(&self) -> Transport {
         Transport::IB0
     }
 
-    fn devices(&self) -> [Device; 2] {
-        self.devices.of_ends()
+    fn devices(&self) -> Devices {
+        Devices::SIMULATED
     }
 
     fn maps_peer_memory(&self) -> bool {
@@ -71,6 +66,11 @@ impl Setup for OverFake {
 
     fn writes_from_local_memory(&self) -> bool {
         true
+    }
+
+    /// The simulated adapters are those of one process.
+    fn connects_processes(&self) -> bool {
+        false
     }
 
     fn orders_writes(&self) -> bool {
@@ -88,12 +88,11 @@ fn main() -> ExitCode {
         ("immediates_to_gpus", to_gpus),
         ("atomics_without_relaxed_ordering", OverFake::new(IbMode::Host, false)),
     ];
-    let trials = setups.iter().flat_map(|(name, setup)| conformance::trials(name, setup)).collect();
-    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
+    let outcome = run(setups.clone().map(|(name, setup)| (name.to_owned(), setup)), []);
     for (name, OverFake { world, .. }) in setups {
         let is_gone = within(GOING, || world.live() == Live::default());
         assert!(is_gone, "{name}: something has leaked: {:?}", world.live());
         assert_eq!(world.take_misuse(), Vec::<String>::new(), "{name}");
     }
-    conclusion.exit_code()
+    outcome
 }

@@ -97,19 +97,37 @@ impl Connection {
         new_value: u64,
         timeout: Duration,
     ) -> Result<()> {
-        Error::bounds("update_and_sync", dst_offset, 8, dst.size())?;
-        if !dst_offset.is_multiple_of(8) {
+        self.update(dst, dst_offset, new_value, None, timeout)?;
+        *src = new_value;
+        Ok(())
+    }
+
+    /// As [`Connection::update_and_sync`], for a word of which it is known what it is now, as of tokens
+    /// ([`Operation::Update`]). For the conformance suite.
+    #[doc(hidden)]
+    pub fn raise(&self, dst: &RegisteredMemory, dst_offset: u64, previous: u64, value: u64) -> Result<()> {
+        self.update(dst, dst_offset, value, Some(previous), ROOM_TIMEOUT)
+    }
+
+    fn update(
+        &self,
+        dst: &RegisteredMemory,
+        offset: u64,
+        value: u64,
+        previous: Option<u64>,
+        timeout: Duration,
+    ) -> Result<()> {
+        Error::bounds("update_and_sync", offset, 8, dst.size())?;
+        if !offset.is_multiple_of(8) {
             return Err(Error::InvalidArgument(format!(
-                "update_and_sync: offset {dst_offset} is no multiple of 8 bytes"
+                "update_and_sync: offset {offset} is no multiple of 8 bytes"
             )));
         }
         let region = self.map("the destination", dst)?;
-        let update =
-            |route| Operation::Update { route, offset: dst_offset, value: new_value, previous: None };
         // SAFETY: the word is inside the memory.
-        unsafe { self.start(timeout, &region, None, update)? };
-        *src = new_value;
-        Ok(())
+        unsafe {
+            self.start(timeout, &region, None, |route| Operation::Update { route, offset, value, previous })
+        }
     }
 
     /// Blocks until every earlier operation of this connection is complete at the peer, for at most `timeout`. A wait of

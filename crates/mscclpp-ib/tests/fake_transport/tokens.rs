@@ -1,9 +1,10 @@
 //! Where the tokens of GPUs are, and how signals reach them, is one decision of both ends. The simulated devices stand for
 //! GPUs here: the host reaches nothing of their memory.
 
+use mscclpp_conformance::semaphore_waits;
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, HostToDeviceSemaphore, IbConfig, IbMode,
-    Semaphore, SemaphoreStub, Transport, conformance::semaphore_waits,
+    Semaphore, SemaphoreStub, Transport,
 };
 use mscclpp_gpu::{GpuDirect, Platform, WritesOrdering};
 

@@ -6,13 +6,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mscclpp_core::{
+    Connection, Context, ContextBuilder, Device, Endpoint, EndpointConfig, RegisteredMemory, Transport,
+};
 use mscclpp_gpu::{DeviceBuffer, Gpu};
 
-use super::{Setup, elsewhere::Elsewhere};
-use crate::{Connection, Context, Device, Endpoint, EndpointConfig, RegisteredMemory, Transport};
+use crate::{Setup, elsewhere::Elsewhere};
 
 /// How long anything may take that ends by itself. Generous: the machine may be busy, and a hang is what is looked for.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The result must be an error of that pattern.
 macro_rules! assert_error {
@@ -23,21 +25,31 @@ macro_rules! assert_error {
         }
     };
 }
-pub(super) use assert_error;
+pub(crate) use assert_error;
+
+/// A new context to be, on the platform of the setup.
+pub(crate) fn builder(setup: &dyn Setup) -> ContextBuilder {
+    setup.builder().platform(setup.devices().platform())
+}
+
+/// The device of an end. `side` is 0 or 1.
+pub(crate) fn device(setup: &dyn Setup, side: usize) -> Device {
+    setup.devices().of_ends()[side]
+}
 
 /// A process's part, with a context and an endpoint of its own.
-pub(super) struct End {
-    pub(super) context: Context,
-    pub(super) gpu: Gpu,
-    pub(super) endpoint: Endpoint,
+pub(crate) struct End {
+    pub(crate) context: Context,
+    pub(crate) gpu: Gpu,
+    pub(crate) endpoint: Endpoint,
 }
 
 impl End {
     /// `side` is 0 or 1.
-    pub(super) fn open(setup: &dyn Setup, side: usize) -> Self {
+    pub(crate) fn open(setup: &dyn Setup, side: usize) -> Self {
         let elsewhere = Elsewhere::beside(setup.transport());
-        let context = setup.builder().provider(elsewhere).build();
-        let device = setup.devices()[side];
+        let context = builder(setup).provider(elsewhere).build();
+        let device = device(setup, side);
         let Device { id: Some(id), .. } = device else {
             panic!("the suite needs numbered GPUs, not {device}")
         };
@@ -49,7 +61,7 @@ impl End {
     }
 
     /// `len` bytes of its device, zeroed, registered, and seen as a peer would.
-    pub(super) fn share(&self, len: u64) -> Shared {
+    pub(crate) fn share(&self, len: u64) -> Shared {
         let buffer = self.gpu.allocate(len).expect("a buffer");
         let memory =
             self.context.register_buffer(&buffer, self.endpoint.transport()).expect("a registration");
@@ -58,7 +70,7 @@ impl End {
     }
 
     /// As [`End::share`], holding `bytes`.
-    pub(super) fn share_bytes(&self, bytes: &[u8]) -> Shared {
+    pub(crate) fn share_bytes(&self, bytes: &[u8]) -> Shared {
         let shared = self.share(bytes.len() as u64);
         shared.buffer.write(0, bytes).expect("writing a buffer");
         shared
@@ -66,14 +78,14 @@ impl End {
 }
 
 /// A memory at its owner's and at the peer's.
-pub(super) struct Shared {
-    pub(super) buffer: DeviceBuffer,
-    pub(super) memory: RegisteredMemory,
-    pub(super) at_peer: RegisteredMemory,
+pub(crate) struct Shared {
+    pub(crate) buffer: DeviceBuffer,
+    pub(crate) memory: RegisteredMemory,
+    pub(crate) at_peer: RegisteredMemory,
 }
 
 impl Shared {
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.buffer.len() as usize];
         self.buffer.read(0, &mut bytes).expect("reading a buffer");
         bytes
@@ -81,15 +93,15 @@ impl Shared {
 }
 
 /// Two ends, connected both ways.
-pub(super) struct Pair {
-    pub(super) a: End,
-    pub(super) b: End,
-    pub(super) ab: Connection,
-    pub(super) ba: Connection,
+pub(crate) struct Pair {
+    pub(crate) a: End,
+    pub(crate) b: End,
+    pub(crate) ab: Connection,
+    pub(crate) ba: Connection,
 }
 
 impl Pair {
-    pub(super) fn connect(setup: &dyn Setup) -> Self {
+    pub(crate) fn connect(setup: &dyn Setup) -> Self {
         let (a, b) = (End::open(setup, 0), End::open(setup, 1));
         let ab = a.context.connect(&a.endpoint, &received(&b.endpoint)).expect("connecting a to b");
         let ba = b.context.connect(&b.endpoint, &received(&a.endpoint)).expect("connecting b to a");
@@ -98,31 +110,31 @@ impl Pair {
 }
 
 /// The endpoint as its peer gets it.
-pub(super) fn received(endpoint: &Endpoint) -> Endpoint {
+pub(crate) fn received(endpoint: &Endpoint) -> Endpoint {
     Endpoint::deserialize(&endpoint.serialize().expect("serializing an endpoint"))
         .expect("reading an endpoint")
 }
 
 /// The memory as a peer gets it.
-pub(super) fn travel(memory: &RegisteredMemory) -> RegisteredMemory {
+pub(crate) fn travel(memory: &RegisteredMemory) -> RegisteredMemory {
     RegisteredMemory::deserialize(&memory.serialize().expect("serializing a memory"))
         .expect("reading a memory")
 }
 
 /// The transport that the suite brings itself.
-pub(super) fn other_transport(setup: &dyn Setup) -> Transport {
+pub(crate) fn other_transport(setup: &dyn Setup) -> Transport {
     Elsewhere::beside(setup.transport()).transport()
 }
 
 /// Random bytes, other ones each time.
-pub(super) fn noise(len: usize) -> Vec<u8> {
+pub(crate) fn noise(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     fastrand::fill(&mut bytes);
     bytes
 }
 
 /// Where two byte strings that should be equal differ first.
-pub(super) fn assert_same(got: &[u8], expected: &[u8], what: &str) {
+pub(crate) fn assert_same(got: &[u8], expected: &[u8], what: &str) {
     assert_eq!(got.len(), expected.len(), "{what}: length");
     if let Some(at) = (0..got.len()).find(|i| got[*i] != expected[*i]) {
         panic!("{what}: byte {at} of {} is {:#04x}, not {:#04x}", got.len(), got[at], expected[at]);
@@ -130,7 +142,7 @@ pub(super) fn assert_same(got: &[u8], expected: &[u8], what: &str) {
 }
 
 /// Polls `done` until it holds; false if it does not within `limit`.
-pub(super) fn eventually(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+pub(crate) fn eventually(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limit;
     while !done() {
         if Instant::now() > deadline {
@@ -142,7 +154,7 @@ pub(super) fn eventually(limit: Duration, mut done: impl FnMut() -> bool) -> boo
 }
 
 /// Spins, so that what it looks for is looked at as early as can be.
-pub(super) fn await_value(memory: &Shared, offset: u64, value: u64) {
+pub(crate) fn await_value(memory: &Shared, offset: u64, value: u64) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut word = [0; 8];
@@ -158,13 +170,13 @@ pub(super) fn await_value(memory: &Shared, offset: u64, value: u64) {
 }
 
 /// What the thread returns; a panic if it does not end within `limit`, or its own.
-pub(super) fn join<T>(thread: JoinHandle<T>, limit: Duration, what: &str) -> T {
+pub(crate) fn join<T>(thread: JoinHandle<T>, limit: Duration, what: &str) -> T {
     assert!(eventually(limit, || thread.is_finished()), "{what} still hangs after {limit:?}");
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Runs `body` on a thread of its own, so that a hang fails the case and not the whole run.
-pub(super) fn within<T: Send + 'static>(
+pub(crate) fn within<T: Send + 'static>(
     limit: Duration,
     what: &str,
     body: impl FnOnce() -> T + Send + 'static,

@@ -1,22 +1,26 @@
 //! The other end in a process of its own.
 //!
-//! The program that runs the suite starts itself again ([`Setup::second_process`]), and calls [`serve`] there before
-//! anything else. The two talk over the child's standard input and output, in lines of hexadecimal digits.
+//! The program that runs the suite starts itself again, with the name of the setup. The two talk over the child's standard
+//! input and output, in lines of hexadecimal digits.
 
 use std::{
     io::{BufRead, BufReader, Write},
-    process::{Child, ChildStdin, ChildStdout, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     time::Duration,
 };
 
-use super::{
-    Case, Setup,
+use mscclpp_core::{Connection, Endpoint, Error, RegisteredMemory, Semaphore, SemaphoreStub};
+
+use crate::{
+    Setup,
     pair::{End, PATIENCE, Shared, assert_error, assert_same, await_value, eventually, within},
     semaphores::build_from,
 };
-use crate::{Connection, Endpoint, Error, RegisteredMemory, Semaphore, SemaphoreStub};
 
-pub(super) const CASES: &[(&str, Case)] = &[
+/// A case, and the name of its setup, which the second process gets.
+type ProcessCase = fn(&dyn Setup, &str);
+
+pub(crate) const CASES: &[(&str, ProcessCase)] = &[
     ("process::data_comes_before_its_update_both_ways", data_comes_before_its_update_both_ways),
     ("process::a_killed_process_is_lost", a_killed_process_is_lost),
     ("process::a_process_that_ends_is_gone", a_process_that_ends_is_gone),
@@ -101,11 +105,17 @@ impl Connected {
     }
 }
 
+/// Before the name of a setup, the first argument of a second process.
+const SECOND: &str = "--second-process";
+
+/// In a second process: the name of its setup.
+pub(crate) fn setup_of_this() -> Option<String> {
+    let mut arguments = std::env::args().skip(1);
+    (arguments.next().as_deref() == Some(SECOND)).then(|| arguments.next())?
+}
+
 /// The part of the second process: connects, answers round by round, and ends when its standard input does.
-///
-/// # Panics
-/// If something is not as it should be; the process that started it then fails too.
-pub fn serve(setup: &dyn Setup) {
+pub(crate) fn serve(setup: &dyn Setup) {
     // The other process waits for this one's lines without a limit of its own.
     std::thread::spawn(|| {
         std::thread::sleep(LIMIT);
@@ -138,10 +148,10 @@ impl Drop for Peer {
     }
 }
 
-fn start(setup: &dyn Setup) -> (Peer, Connected) {
-    let mut command = setup.second_process().expect("these cases are for setups with a second process");
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starting a second process");
+fn start(setup: &dyn Setup, name: &str) -> (Peer, Connected) {
+    let mut command = Command::new(std::env::current_exe().expect("the path of this program"));
+    command.args([SECOND, name]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("starting a second process");
     let (from, to) = (child.stdout.take().expect("its output"), child.stdin.take().expect("its input"));
     let mut peer = Peer { child, line: Some(Line { from: BufReader::new(from), to }) };
     let line = peer.line.as_mut().expect("just made");
@@ -150,8 +160,8 @@ fn start(setup: &dyn Setup) -> (Peer, Connected) {
     (peer, connected)
 }
 
-fn data_comes_before_its_update_both_ways(setup: &dyn Setup) {
-    let (mut peer, here) = start(setup);
+fn data_comes_before_its_update_both_ways(setup: &dyn Setup, name: &str) {
+    let (mut peer, here) = start(setup, name);
     let end = &here.end;
     let mapped = end.context.map_memory(&here.theirs, &end.gpu).expect("mapping what another process has");
     assert_eq!((mapped.is_some(), here.theirs.data()), (setup.maps_peer_memory(), mapped));
@@ -170,8 +180,8 @@ fn data_comes_before_its_update_both_ways(setup: &dyn Setup) {
 }
 
 /// Without anything else being tried; what was under way fails.
-fn a_killed_process_is_lost(setup: &dyn Setup) {
-    let (mut peer, here) = start(setup);
+fn a_killed_process_is_lost(setup: &dyn Setup, name: &str) {
+    let (mut peer, here) = start(setup, name);
     here.connection.set_label("the other process");
     peer.child.kill().expect("killing it");
     peer.child.wait().expect("its end");
@@ -186,8 +196,8 @@ fn a_killed_process_is_lost(setup: &dyn Setup) {
     });
 }
 
-fn a_process_that_ends_is_gone(setup: &dyn Setup) {
-    let (mut peer, here) = start(setup);
+fn a_process_that_ends_is_gone(setup: &dyn Setup, name: &str) {
+    let (mut peer, here) = start(setup, name);
     peer.line = None;
     assert!(eventually(PATIENCE, || here.connection.check().is_err()), "nobody noticed");
     assert_error!(here.connection.check(), Error::PeerClosed { .. } | Error::PeerLost { .. });

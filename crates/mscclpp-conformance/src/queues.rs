@@ -1,13 +1,15 @@
 //! Queues of every size: what does not fit waits, and nothing is lost, reordered or an error.
 
-use super::{
-    Case, Setup,
-    pair::{End, PATIENCE, assert_error, assert_same, eventually, noise, received},
-    semaphores::build,
-};
-use crate::{Connection, EndpointConfig, Error, HostToDeviceSemaphore, SendQueue};
+use mscclpp_core::{Connection, EndpointConfig, Error, HostToDeviceSemaphore, SendQueue};
 
-pub(super) const CASES: &[(&str, Case)] = &[
+use crate::{
+    Setup,
+    pair::{End, PATIENCE, assert_error, assert_same, device, eventually, noise, received},
+    semaphores::build,
+    trials::Cases,
+};
+
+pub(crate) const CASES: Cases = &[
     ("queues::any_queue_size_will_do", any_queue_size_will_do),
     ("queues::a_connection_waits_for_room", a_connection_waits_for_room),
     ("queues::what_waits_has_a_limit", what_waits_has_a_limit),
@@ -31,7 +33,7 @@ fn connect(setup: &dyn Setup, size: Option<u32>) -> Ends {
         let mut end = End::open(setup, side);
         if let Some(size) = size {
             let config =
-                EndpointConfig::new(setup.transport(), setup.devices()[side]).max_write_queue_size(size);
+                EndpointConfig::new(setup.transport(), device(setup, side)).max_write_queue_size(size);
             end.endpoint = end.context.create_endpoint(config).expect("an endpoint");
         }
         end

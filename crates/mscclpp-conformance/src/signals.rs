@@ -7,20 +7,21 @@ use std::{
     time::Duration,
 };
 
-use mscclpp_gpu::DevicePtr;
-
-use super::{
-    Case, Setup, host_signals,
-    kernels::{Device, semaphore_waits, with},
-    pair::{End, PATIENCE, Pair, Shared, assert_error, join, received},
-    semaphores::build,
-};
-use crate::{
+use mscclpp_core::{
     BaseMemoryChannel, Connection, DeviceToDeviceSemaphore, Error, HostToDeviceSemaphore, MemoryChannel,
     Semaphore,
 };
+use mscclpp_gpu::DevicePtr;
 
-pub(super) const CASES: &[(&str, Case)] = &[
+use crate::{
+    Setup, host_signals,
+    kernels::{Device, semaphore_waits, with},
+    pair::{End, PATIENCE, Pair, Shared, assert_error, join, received},
+    semaphores::build,
+    trials::Cases,
+};
+
+pub(crate) const CASES: Cases = &[
     ("signals::each_wait_takes_one_signal", each_wait_takes_one_signal),
     ("signals::an_endpoint_signals_itself", an_endpoint_signals_itself),
     ("signals::both_sides_take_turns", both_sides_take_turns),

@@ -1,15 +1,17 @@
 //! Registering memory, sending it, and using the wrong one.
 
-use super::{
-    Case, Setup,
-    pair::{
-        End, PATIENCE, Pair, Shared, assert_error, assert_same, eventually, noise, other_transport, received,
-        travel,
-    },
-};
-use crate::{Error, RegisteredMemory, TransportFlags};
+use mscclpp_core::{Error, RegisteredMemory, TransportFlags};
 
-pub(super) const CASES: &[(&str, Case)] = &[
+use crate::{
+    Setup,
+    pair::{
+        End, PATIENCE, Pair, Shared, assert_error, assert_same, builder, device, eventually, noise,
+        other_transport, received, travel,
+    },
+    trials::Cases,
+};
+
+pub(crate) const CASES: Cases = &[
     ("memories::a_memory_survives_its_journey", a_memory_survives_its_journey),
     ("memories::a_pointer_is_there_once_mapped", a_pointer_is_there_once_mapped),
     ("memories::a_context_maps_a_memory_without_a_connection", a_context_maps_a_memory_without_a_connection),
@@ -72,7 +74,7 @@ fn a_context_maps_a_memory_without_a_connection(setup: &dyn Setup) {
         true => assert!(a.context.map_memory(&both, &a.gpu).expect("over the other").is_some()),
         false => assert_error!(a.context.map_memory(&both, &a.gpu), Error::Unreachable { .. }),
     }
-    let nothing = crate::Context::builder().build();
+    let nothing = mscclpp_core::Context::builder().build();
     assert!(!nothing.may_map(&shared.at_peer));
     assert_error!(nothing.map_memory(&travel(&shared.memory), &a.gpu), Error::NoProvider { .. });
 }
@@ -117,8 +119,8 @@ fn one_memory_serves_several_transports(setup: &dyn Setup) {
 }
 
 fn bad_registrations_are_refused(setup: &dyn Setup) {
-    let context = setup.builder().build();
-    let gpu = context.gpu(setup.devices()[0].id.unwrap_or(0)).expect("a GPU");
+    let context = builder(setup).build();
+    let gpu = context.gpu(device(setup, 0).id.unwrap_or(0)).expect("a GPU");
     let buffer = gpu.allocate(64).expect("a buffer");
     assert_error!(context.register_buffer(&buffer, other_transport(setup)), Error::NoProvider { .. });
     for (ptr, len) in [(buffer.ptr(), 0), (mscclpp_gpu::DevicePtr::NULL, 64), (buffer.ptr(), u64::MAX)] {
@@ -192,7 +194,7 @@ fn peers_cannot_use_what_is_for_local_use(setup: &dyn Setup) {
 fn an_unregistered_transport_is_refused(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let (good, source) = (pair.b.share(64), pair.a.share(64));
-    let elsewhere = |end: &super::pair::End| {
+    let elsewhere = |end: &End| {
         let buffer = end.gpu.allocate(64).expect("a buffer");
         end.context
             .register_buffer(&buffer, other_transport(setup))

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use super::{
-    Case, Setup,
+use mscclpp_core::{Connection, Error, HostToDeviceSemaphore, HostToHostSemaphore, Semaphore};
+
+use crate::{
+    Setup,
     kernels::semaphore_waits,
     pair::{PATIENCE, Pair, assert_error, assert_same, eventually, join, noise, within},
     semaphores::build,
+    trials::Cases,
 };
-use crate::{Connection, Error, HostToDeviceSemaphore, HostToHostSemaphore, Semaphore};
 
-pub(super) const CASES: &[(&str, Case)] = &[
+pub(crate) const CASES: Cases = &[
     ("host_signals::each_wait_takes_one_signal", each_wait_takes_one_signal),
     ("host_signals::a_signal_comes_after_the_data_of_its_queue", a_signal_comes_after_the_data_of_its_queue),
     ("host_signals::objects_of_one_semaphore_share_its_tokens", objects_of_one_semaphore_share_its_tokens),
@@ -27,10 +29,10 @@ pub(super) const CASES: &[(&str, Case)] = &[
 ];
 
 /// More polls than a case lasts, yet an end.
-pub(super) const LONG: i64 = 1 << 24;
+pub(crate) const LONG: i64 = 1 << 24;
 
 /// A wait of the device that `semaphore` is on, which is kept meanwhile.
-pub(super) fn wait(semaphore: &Semaphore, max_spins: i64) -> bool {
+pub(crate) fn wait(semaphore: &Semaphore, max_spins: i64) -> bool {
     semaphore_waits(semaphore, max_spins, 1) == 1
 }
 

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use super::{
-    Case, Setup,
-    pair::{End, PATIENCE, Pair, assert_error, received, within},
-};
-use crate::{Context, Endpoint, Error, RegisteredMemory, Semaphore, SemaphoreStub};
+use mscclpp_core::{Context, Endpoint, Error, RegisteredMemory, Semaphore, SemaphoreStub};
 
-pub(super) const CASES: &[(&str, Case)] = &[
+use crate::{
+    Setup,
+    pair::{End, PATIENCE, Pair, assert_error, received, within},
+    trials::Cases,
+};
+
+pub(crate) const CASES: Cases = &[
     ("hostile::endpoints_are_parsed_as_hostile", endpoints_are_parsed_as_hostile),
     ("hostile::memories_are_parsed_as_hostile", memories_are_parsed_as_hostile),
     ("hostile::stubs_are_parsed_as_hostile", stubs_are_parsed_as_hostile),

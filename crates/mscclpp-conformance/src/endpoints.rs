@@ -1,12 +1,14 @@
 //! Opening endpoints, sending them, connecting them.
 
-use super::{
-    Case, Setup,
-    pair::{End, PATIENCE, Pair, assert_error, noise, other_transport, received},
-};
-use crate::{Connection, Endpoint, EndpointConfig, EndpointInfo, Error, ProcessId, Transport};
+use mscclpp_core::{Connection, Endpoint, EndpointConfig, EndpointInfo, Error, ProcessId, Transport};
 
-pub(super) const CASES: &[(&str, Case)] = &[
+use crate::{
+    Setup,
+    pair::{End, PATIENCE, Pair, assert_error, builder, device, noise, other_transport, received, within},
+    trials::Cases,
+};
+
+pub(crate) const CASES: Cases = &[
     ("endpoints::what_a_provider_claims_to_serve_opens", what_a_provider_claims_to_serve_opens),
     ("endpoints::an_endpoint_survives_its_journey", an_endpoint_survives_its_journey),
     ("endpoints::two_ends_connect_both_ways", two_ends_connect_both_ways),
@@ -22,10 +24,10 @@ pub(super) const CASES: &[(&str, Case)] = &[
 
 /// Every transport claimed can be opened, and none that is not.
 fn what_a_provider_claims_to_serve_opens(setup: &dyn Setup) {
-    let context = setup.builder().build();
+    let context = builder(setup).build();
     let served = context.transports();
     assert!(served.has(setup.transport()), "the context serves {served}, not {}", setup.transport());
-    for device in setup.devices() {
+    for device in [0, 1].map(|side| device(setup, side)) {
         for transport in served.iter() {
             let endpoint = context.create_endpoint(EndpointConfig::new(transport, device));
             assert_eq!(endpoint.unwrap_or_else(|e| panic!("{transport}: {e}")).transport(), transport);
@@ -44,14 +46,14 @@ fn what_a_provider_claims_to_serve_opens(setup: &dyn Setup) {
 fn an_endpoint_survives_its_journey(setup: &dyn Setup) {
     for side in [0, 1] {
         let end = End::open(setup, side);
-        let config = EndpointConfig::new(setup.transport(), setup.devices()[side]).max_write_queue_size(77);
+        let config = EndpointConfig::new(setup.transport(), device(setup, side)).max_write_queue_size(77);
         let endpoint = end.context.create_endpoint(config.clone()).expect("an endpoint");
         let bytes = endpoint.serialize().expect("serializing");
         assert!(bytes.len() <= 16 << 10, "an endpoint of {} bytes is too much to send around", bytes.len());
         let arrived = Endpoint::deserialize(&bytes).expect("reading");
         assert_eq!((endpoint.config(), endpoint.max_write_queue_size()), (Some(&config), Some(77)));
         assert_eq!((arrived.config(), arrived.max_write_queue_size()), (None, None), "that is not sent");
-        assert_eq!((arrived.transport(), arrived.device()), (setup.transport(), setup.devices()[side]));
+        assert_eq!((arrived.transport(), arrived.device()), (setup.transport(), device(setup, side)));
         let (sent, got) = (endpoint.info(), arrived.info());
         assert_eq!((sent.process, sent.id, &sent.host), (got.process, got.id, &got.host));
         assert_eq!((sent.platform, sent.device_uuid, &sent.blob), (got.platform, got.device_uuid, &got.blob));
@@ -67,7 +69,7 @@ fn two_ends_connect_both_ways(setup: &dyn Setup) {
         connection.check().expect("a new connection is alive");
         assert_eq!(connection.transport(), setup.transport());
         assert_eq!(connection.remote_transport(), setup.transport());
-        assert_eq!(connection.local_device(), setup.devices()[side]);
+        assert_eq!(connection.local_device(), device(setup, side));
         assert_eq!(connection.max_write_queue_size(), None);
         connection.set_label("rank 5");
         assert_eq!(connection.label(), "rank 5");
@@ -107,7 +109,7 @@ fn one_endpoint_has_many_connections(setup: &dyn Setup) {
 
 fn another_transport_is_a_mismatch(setup: &dyn Setup) {
     let (a, b) = (End::open(setup, 0), End::open(setup, 1));
-    let other = EndpointConfig::new(other_transport(setup), setup.devices()[1]);
+    let other = EndpointConfig::new(other_transport(setup), device(setup, 1));
     let other = b.context.create_endpoint(other).expect("an endpoint of the other transport");
     assert_error!(a.context.connect(&a.endpoint, &received(&other)), Error::TransportMismatch { .. });
     assert_error!(b.context.connect(&other, &received(&a.endpoint)), Error::TransportMismatch { .. });
@@ -123,7 +125,7 @@ fn a_peers_endpoint_is_no_local_one(setup: &dyn Setup) {
 
 fn a_queue_that_holds_nothing_is_refused(setup: &dyn Setup) {
     let a = End::open(setup, 0);
-    let config = EndpointConfig::new(setup.transport(), setup.devices()[0]).max_write_queue_size(0);
+    let config = EndpointConfig::new(setup.transport(), device(setup, 0)).max_write_queue_size(0);
     assert_error!(a.context.create_endpoint(config), Error::InvalidArgument(_));
 }
 
@@ -146,7 +148,7 @@ fn what_cannot_be_reached_is_an_error(setup: &dyn Setup) {
 fn an_endpoint_that_is_gone_is_an_error(setup: &dyn Setup) {
     let a = End::open(setup, 0);
     let gone = received(&End::open(setup, 1).endpoint);
-    let result = super::pair::within(PATIENCE, "connecting to an endpoint that is gone", move || {
+    let result = within(PATIENCE, "connecting to an endpoint that is gone", move || {
         a.context.connect(&a.endpoint, &gone).map(|_| ())
     });
     assert_error!(result, Error::Unreachable { .. } | Error::PeerLost { .. } | Error::PeerClosed { .. });
@@ -156,7 +158,7 @@ fn an_endpoint_that_is_gone_is_an_error(setup: &dyn Setup) {
 fn altered(endpoint: &Endpoint, alter: impl FnOnce(&mut EndpointInfo)) -> Endpoint {
     let mut info = EndpointInfo::clone(endpoint.info());
     alter(&mut info);
-    received(&Endpoint::local(info, endpoint.as_local().expect("an endpoint made here").clone()))
+    received(&Endpoint::from(info))
 }
 
 /// Bytes written over the connection arrive.

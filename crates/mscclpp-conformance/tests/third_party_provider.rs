@@ -2,20 +2,20 @@
 //! maps peers' memory more or less, has tokens in each kind of memory, whose queues hold four requests, and with its other
 //! end in another process.
 
+#[path = "../../mscclpp-core/tests/courier/mod.rs"]
 mod courier;
 
-use std::process::Command;
+use std::process::ExitCode;
 
 use courier::{Courier, Reach};
 use libtest_mimic::Trial;
+use mscclpp_conformance::{Devices, Setup, run, semaphore_waits};
 use mscclpp_core::{
     Context, ContextBuilder, Device, EndpointConfig, Error, HostToDeviceSemaphore, Semaphore, SemaphoreStub,
-    Transport,
-    conformance::{self, Setup},
-    provider::TokenMemory,
+    Transport, provider::TokenMemory,
 };
 use mscclpp_gpu::Platform;
-use mscclpp_test_support::{child, start_waiting};
+use mscclpp_test_support::start_waiting;
 
 /// One of the providers that the suite runs over.
 #[derive(Clone)]
@@ -50,57 +50,53 @@ fn all() -> Vec<Couriers> {
 
 impl Setup for Couriers {
     fn builder(&self) -> ContextBuilder {
-        Context::builder().provider(self.courier.clone()).platform(Platform::Host)
+        Context::builder().provider(self.courier.clone())
     }
 
     fn transport(&self) -> Transport {
         Courier::TRANSPORT
     }
 
-    fn devices(&self) -> [Device; 2] {
-        [Device::gpu(0), Device::gpu(1)]
+    fn devices(&self) -> Devices {
+        Devices::SIMULATED
     }
 
     fn maps_peer_memory(&self) -> bool {
         self.reach != Reach::Nothing
     }
 
-    fn second_process(&self) -> Option<Command> {
-        self.in_processes.then(|| child::as_child(&[self.name]))
+    fn connects_processes(&self) -> bool {
+        self.in_processes
     }
 }
 
-fn main() {
-    // The second process of a setup.
-    if let Some(role) = child::role() {
-        let setup = all().into_iter().find(|setup| role == [setup.name]).expect("a setup of that name");
-        return conformance::process::serve(&setup);
-    }
-    let mut trials = Vec::new();
-    for setup in all() {
-        trials.extend(conformance::trials(setup.name, &setup));
-    }
-    trials.push(Trial::test("transports_of_a_family_pair_with_each_other", || {
-        transports_of_a_family_pair_with_each_other();
-        Ok(())
-    }));
-    trials.push(Trial::test("a_queue_that_cannot_hand_over_fails_its_connection", || {
-        a_queue_that_cannot_hand_over_fails_its_connection();
-        Ok(())
-    }));
-    trials.push(Trial::test("a_signaller_waits_until_the_signals_of_hosts_have_landed", || {
-        a_signaller_waits_until_the_signals_of_hosts_have_landed();
-        Ok(())
-    }));
-    trials.push(Trial::test("who_signals_next_waits_for_the_signals_of_a_dropped_queue", || {
-        who_signals_next_waits_for_the_signals_of_a_dropped_queue();
-        Ok(())
-    }));
-    trials.push(Trial::test("nobody_waits_for_a_dropped_queue_of_a_connection_that_fails", || {
-        nobody_waits_for_a_dropped_queue_of_a_connection_that_fails();
-        Ok(())
-    }));
-    conformance::run(trials)
+fn main() -> ExitCode {
+    let more: [(&str, fn()); 5] = [
+        ("transports_of_a_family_pair_with_each_other", transports_of_a_family_pair_with_each_other),
+        (
+            "a_queue_that_cannot_hand_over_fails_its_connection",
+            a_queue_that_cannot_hand_over_fails_its_connection,
+        ),
+        (
+            "a_signaller_waits_until_the_signals_of_hosts_have_landed",
+            a_signaller_waits_until_the_signals_of_hosts_have_landed,
+        ),
+        (
+            "who_signals_next_waits_for_the_signals_of_a_dropped_queue",
+            who_signals_next_waits_for_the_signals_of_a_dropped_queue,
+        ),
+        (
+            "nobody_waits_for_a_dropped_queue_of_a_connection_that_fails",
+            nobody_waits_for_a_dropped_queue_of_a_connection_that_fails,
+        ),
+    ];
+    let more = more.map(|(name, test)| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    });
+    run(all().into_iter().map(|setup| (setup.name.to_owned(), setup)), more)
 }
 
 /// A connection of an endpoint with itself, and a semaphore over it.
@@ -147,8 +143,8 @@ fn who_signals_next_waits_for_the_signals_of_a_dropped_queue() {
             signalling.join().expect("it does not panic");
             assert!(!is_early, "the signal before was not at the peer yet");
         });
-        assert_eq!(conformance::semaphore_waits(there, 1 << 24, 2), 2, "both signals arrive");
-        assert_eq!(conformance::semaphore_waits(there, 1, 1), 0, "two are two");
+        assert_eq!(semaphore_waits(there, 1 << 24, 2), 2, "both signals arrive");
+        assert_eq!(semaphore_waits(there, 1, 1), 0, "two are two");
     }
 }
 
@@ -180,7 +176,7 @@ fn a_signaller_waits_until_the_signals_of_hosts_have_landed() {
         asking.join().expect("it does not panic").expect("a signaller");
         assert!(!is_early, "the signal was not at the peer yet");
     });
-    assert_eq!(conformance::semaphore_waits(&there, 1, 1), 1, "the signal has landed");
+    assert_eq!(semaphore_waits(&there, 1, 1), 1, "the signal has landed");
 }
 
 /// Its signals are counted and never come: nobody may go on as if they had.

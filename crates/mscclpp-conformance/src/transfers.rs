@@ -2,17 +2,15 @@
 
 use std::{thread, time::Duration};
 
-use super::{
-    Case, Setup,
-    pair::{End, PATIENCE, Pair, Shared, assert_error, assert_same, await_value, eventually, noise, travel},
-};
+use mscclpp_core::{Connection, Error, provider::TokenMemory};
+
 use crate::{
-    Connection, Error,
-    connection::ROOM_TIMEOUT,
-    provider::{Operation, TokenMemory},
+    Setup,
+    pair::{End, PATIENCE, Pair, Shared, assert_error, assert_same, await_value, eventually, noise, travel},
+    trials::Cases,
 };
 
-pub(super) const CASES: &[(&str, Case)] = &[
+pub(crate) const CASES: Cases = &[
     ("transfers::writes_are_exact", writes_are_exact),
     ("transfers::writes_take_effect_in_order", writes_take_effect_in_order),
     ("transfers::both_ways_at_once", both_ways_at_once),
@@ -169,21 +167,15 @@ fn a_word_rises_past_32_bits(setup: &dyn Setup) {
     for start in [0_u64, (1 << 32) - 4, (7 << 32) - 4] {
         let target = pair.b.share(64);
         target.buffer.write(8, &start.to_ne_bytes()).expect("filling the target");
-        let region = pair.ab.map("the target", &target.at_peer).expect("mapping");
         for value in start..start + 8 {
-            let update =
-                |route| Operation::Update { route, offset: 8, value: value + 1, previous: Some(value) };
-            // SAFETY: the word is inside the memory.
-            unsafe { pair.ab.start(ROOM_TIMEOUT, &region, None, update) }.expect("an update");
+            pair.ab.raise(&target.at_peer, 8, value, value + 1).expect("an update");
             await_value(&target, 8, value + 1);
         }
         // By more than one, and then past what half of a word holds.
         for (value, previous) in
             [(start + 8 + (1 << 31), start + 8), (start + (5 << 32), start + 8 + (1 << 31))]
         {
-            let update = |route| Operation::Update { route, offset: 8, value, previous: Some(previous) };
-            // SAFETY: as above.
-            unsafe { pair.ab.start(ROOM_TIMEOUT, &region, None, update) }.expect("an update");
+            pair.ab.raise(&target.at_peer, 8, previous, value).expect("an update");
             await_value(&target, 8, value);
         }
     }

@@ -4,23 +4,25 @@
 
 use std::{thread, time::Duration};
 
-use super::{
-    Case, Setup,
-    kernels::{Device, with},
-    pair::{End, PATIENCE, Pair, Shared, assert_error, assert_same, join, noise, other_transport, travel},
-    semaphores::build,
-};
-use crate::{
+use mscclpp_core::{
     Error, LL8Packet, LL16Packet, LL128Packet, MemoryChannel, MemoryChannelHandle, Packet, Semaphore,
     TransportFlags,
 };
 
-pub(super) const CASES: &[(&str, Case)] = &[
+use crate::{
+    Setup,
+    kernels::{Device, with},
+    pair::{End, PATIENCE, Pair, Shared, assert_error, assert_same, join, noise, other_transport, travel},
+    semaphores::build,
+    trials::Cases,
+};
+
+pub(crate) const CASES: Cases = &[
     ("channels::they_exist_where_memory_is_mapped", they_exist_where_memory_is_mapped),
     ("channels::bad_memories_are_refused", bad_memories_are_refused),
 ];
 
-pub(super) const KERNEL_CASES: &[(&str, Case)] = &[
+pub(crate) const KERNEL_CASES: Cases = &[
     ("channels::put_and_get_are_exact", put_and_get_are_exact),
     ("channels::elements_are_written_and_read", elements_are_written_and_read),
     ("channels::packets_are_exact", packets_are_exact),

@@ -2,25 +2,24 @@
 
 use std::sync::Arc;
 
-use mscclpp_gpu::Gpu;
-
-use crate::{
+use mscclpp_core::{
     EndpointConfig, EndpointInfo, Error, LinkMonitor, MemoryRegion, RegionInfo, Result, Transport,
     TransportFlags,
     provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
 };
+use mscclpp_gpu::Gpu;
 
-pub(super) struct Elsewhere(Transport);
+pub(crate) struct Elsewhere(Transport);
 
 impl Elsewhere {
-    pub(super) fn beside(transport: Transport) -> Self {
+    pub(crate) fn beside(transport: Transport) -> Self {
         match transport == Transport::custom(15) {
             true => Self(Transport::custom(14)),
             false => Self(Transport::custom(15)),
         }
     }
 
-    pub(super) fn transport(&self) -> Transport {
+    pub(crate) fn transport(&self) -> Transport {
         self.0
     }
 

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
+use mscclpp_core::{HostToDeviceSemaphoreHandle, Semaphore};
 use mscclpp_gpu::{DeviceBuffer, Gpu, KernelArgs, KernelParam, KernelSource, LaunchConfig, Module, Stream};
 use parking_lot::Mutex;
 
-use super::pair::PATIENCE;
-use crate::{HostToDeviceSemaphoreHandle, Semaphore};
+use crate::pair::PATIENCE;
 
 const SOURCE: KernelSource<'static> = KernelSource::new("conformance.cu", include_str!("conformance.cu"));
 
 /// A device with the suite's kernels loaded. Clones share them.
 #[derive(Clone)]
-pub(super) struct Device {
+pub(crate) struct Device {
     gpu: Gpu,
     module: Arc<Module>,
     /// Streams, and places for a number, that no launch has at the moment. They are kept: a driver may wait for all
@@ -24,7 +24,7 @@ pub(super) struct Device {
 static LOADED: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 
 impl Device {
-    pub(super) fn of(gpu: &Gpu) -> Self {
+    pub(crate) fn of(gpu: &Gpu) -> Self {
         let mut loaded = LOADED.lock();
         if let Some(device) = loaded.iter().find(|d| d.gpu.properties().uuid == gpu.properties().uuid) {
             return device.clone();
@@ -39,7 +39,7 @@ impl Device {
     ///
     /// # Safety
     /// These are the kernel's other arguments, and what they point to lives until this returns.
-    pub(super) unsafe fn run(&self, kernel: &str, threads: u32, args: KernelArgs) -> u64 {
+    pub(crate) unsafe fn run(&self, kernel: &str, threads: u32, args: KernelArgs) -> u64 {
         let kernel = self.module.kernel(kernel).expect("a kernel of the suite");
         let idle = self.idle.lock().pop();
         let (stream, number) = idle.unwrap_or_else(|| {
@@ -60,7 +60,7 @@ impl Device {
 }
 
 /// The first argument of most kernels.
-pub(super) fn with<T: KernelParam>(handle: T) -> KernelArgs {
+pub(crate) fn with<T: KernelParam>(handle: T) -> KernelArgs {
     KernelArgs::new().with(handle)
 }
 

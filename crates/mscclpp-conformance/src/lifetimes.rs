@@ -1,13 +1,17 @@
 //! Dropping things: in any order, and the peer's too.
 
-use super::{
-    Case, Setup,
+use mscclpp_core::{
+    Connection, Context, Endpoint, Error, LinkMonitor, RegisteredMemory, Semaphore, SemaphoreStub,
+};
+
+use crate::{
+    Setup,
     pair::{End, PATIENCE, Pair, Shared, assert_error, eventually, received, within},
     semaphores::build,
+    trials::Cases,
 };
-use crate::{Connection, Context, Endpoint, Error, LinkMonitor, RegisteredMemory, Semaphore, SemaphoreStub};
 
-pub(super) const CASES: &[(&str, Case)] = &[
+pub(crate) const CASES: Cases = &[
     ("lifetimes::one_sides_objects_drop_in_any_order", one_sides_objects_drop_in_any_order),
     ("lifetimes::both_sides_objects_drop_in_any_order", both_sides_objects_drop_in_any_order),
     ("lifetimes::a_write_under_way_survives_its_objects", a_write_under_way_survives_its_objects),

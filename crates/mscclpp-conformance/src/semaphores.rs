@@ -1,12 +1,14 @@
 //! Semaphores as their owners see them: made, joined, mixed up, aborted.
 
-use super::{
-    Case, Setup,
-    pair::{End, Pair, assert_error, received},
-};
-use crate::{BaseMemoryChannel, Connection, DeviceToDeviceSemaphore, Error, Semaphore, SemaphoreStub};
+use mscclpp_core::{BaseMemoryChannel, Connection, DeviceToDeviceSemaphore, Error, Semaphore, SemaphoreStub};
 
-pub(super) const CASES: &[(&str, Case)] = &[
+use crate::{
+    Setup,
+    pair::{End, Pair, assert_error, received},
+    trials::Cases,
+};
+
+pub(crate) const CASES: Cases = &[
     ("semaphores::two_stubs_make_a_semaphore", two_stubs_make_a_semaphore),
     ("semaphores::a_stub_makes_one_semaphore", a_stub_makes_one_semaphore),
     ("semaphores::stubs_of_different_connections_are_refused", stubs_of_different_connections_are_refused),
@@ -21,7 +23,7 @@ fn travel(stub: &SemaphoreStub) -> SemaphoreStub {
 }
 
 /// A semaphore over two connections that are each other's other end, as each side has it.
-pub(super) fn build(ab: &Connection, ba: &Connection) -> (Semaphore, Semaphore) {
+pub(crate) fn build(ab: &Connection, ba: &Connection) -> (Semaphore, Semaphore) {
     let (a, b) = (SemaphoreStub::new(ab).expect("a stub"), SemaphoreStub::new(ba).expect("a stub"));
     (
         Semaphore::new(&a, &travel(&b)).expect("joining at a"),
@@ -30,7 +32,7 @@ pub(super) fn build(ab: &Connection, ba: &Connection) -> (Semaphore, Semaphore) 
 }
 
 /// A semaphore of a stub made here and what a peer sent.
-pub(super) fn build_from(ours: &SemaphoreStub, theirs: &[u8]) -> Semaphore {
+pub(crate) fn build_from(ours: &SemaphoreStub, theirs: &[u8]) -> Semaphore {
     Semaphore::new(ours, &SemaphoreStub::deserialize(theirs).expect("reading a stub")).expect("joining")
 }
 

@@ -1,0 +1,148 @@
+//! The suite as trials of libtest-mimic, and on which devices a provider of GPUs is to run it.
+
+use std::{fmt, process::ExitCode};
+
+use libtest_mimic::{Arguments, Trial};
+use mscclpp_core::Device;
+use mscclpp_gpu::Platform;
+
+use crate::{
+    Setup, channels, endpoints, host_signals, hostile, lifetimes, memories, process, queues, semaphores,
+    signals, transfers,
+};
+
+/// A case of the suite. It panics with what was wrong.
+pub(crate) type Case = fn(&dyn Setup);
+
+/// Cases with their names.
+pub(crate) type Cases = &'static [(&'static str, Case)];
+
+/// Those that run everywhere. The kernels of some need a C++ compiler on simulated devices, and NVRTC on CUDA.
+const ALL: [Cases; 9] = [
+    endpoints::CASES,
+    memories::CASES,
+    transfers::CASES,
+    queues::CASES,
+    semaphores::CASES,
+    channels::CASES,
+    lifetimes::CASES,
+    hostile::CASES,
+    host_signals::CASES,
+];
+
+/// More of them, for a transport that [maps peers' memory](Setup::maps_peer_memory).
+const MAPPED: [Cases; 2] = [signals::CASES, channels::KERNEL_CASES];
+
+/// The devices of a setup's two ends, of one platform. Its text is as `host::devices_0_and_1`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Devices {
+    platform: Platform,
+    ids: [usize; 2],
+}
+
+impl Devices {
+    /// Two simulated ones.
+    pub const SIMULATED: Self = Self { platform: Platform::Host, ids: [0, 1] };
+
+    /// Those that a provider of GPUs is tested on: two simulated ones, and two GPUs if this machine has some; and of each
+    /// platform the first one with itself.
+    ///
+    /// # Panics
+    /// If this machine has a GPU that cannot be used.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let mut platforms = vec![Platform::Host];
+        let found = found_platform();
+        if found != Platform::Host {
+            platforms.push(found);
+        }
+        let pairs = |platform| [[0, 0], [0, 1]].map(|ids| Self { platform, ids });
+        platforms.into_iter().flat_map(pairs).collect()
+    }
+
+    /// Where they come from.
+    #[must_use]
+    pub fn platform(self) -> Platform {
+        self.platform
+    }
+
+    /// Whether both ends are on one.
+    #[must_use]
+    pub fn is_one(self) -> bool {
+        self.ids[0] == self.ids[1]
+    }
+
+    pub(crate) fn of_ends(self) -> [Device; 2] {
+        self.ids.map(Device::gpu)
+    }
+
+    /// Whether the platform has as many.
+    fn exist(self) -> bool {
+        let count = self.platform.device_count().expect("a usable platform");
+        self.ids.into_iter().all(|id| id < count)
+    }
+}
+
+impl fmt::Display for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b] = self.ids;
+        write!(f, "{}::devices_{a}_and_{b}", self.platform)
+    }
+}
+
+/// Runs the trials of all setups, each with its name, and `more` of the caller's, as the arguments of this program say. On a
+/// machine with GPUs they take turns, unless the arguments say otherwise.
+///
+/// Call it first in `main`: in a second process, which gets the name of its setup, this is the other end of a case.
+///
+/// # Panics
+/// In a second process, if something is not as it should be. The process that started it then fails too.
+pub fn run<S: Setup + Clone + Send + 'static>(
+    setups: impl IntoIterator<Item = (String, S)>,
+    more: impl IntoIterator<Item = Trial>,
+) -> ExitCode {
+    let setups: Vec<_> = setups.into_iter().collect();
+    if let Some(asked) = process::setup_of_this() {
+        let (_, setup) = setups.iter().find(|(name, _)| *name == asked).expect("a setup of that name");
+        process::serve(setup);
+        return ExitCode::SUCCESS;
+    }
+    let mut trials: Vec<_> = setups.iter().flat_map(|(name, setup)| trials(name, setup)).collect();
+    trials.extend(more);
+    let mut arguments = Arguments::from_args();
+    if found_platform() != Platform::Host {
+        // Freeing memory may wait for all kernels of the process, also for those of other cases that wait for a signal.
+        arguments.test_threads.get_or_insert(1);
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// One trial of each case that applies to the setup.
+fn trials<S: Setup + Clone + Send + 'static>(name: &str, setup: &S) -> Vec<Trial> {
+    let lacks = setup.lacks().or_else(|| (!setup.devices().exist()).then_some("two devices"));
+    let trial = |case_name: &str, run: Box<dyn FnOnce(&S) + Send>| {
+        let setup = setup.clone();
+        let trial = Trial::test(format!("{name}::{case_name}"), move || {
+            run(&setup);
+            Ok(())
+        });
+        match lacks {
+            Some(what) => trial.with_kind(format!("needs {what}")).with_ignored_flag(true),
+            None => trial,
+        }
+    };
+    let here = ALL.iter().chain(MAPPED.iter().filter(|_| setup.maps_peer_memory())).copied().flatten();
+    let mut trials: Vec<_> =
+        here.map(|&(case_name, case)| trial(case_name, Box::new(move |setup| case(setup)))).collect();
+    if setup.connects_processes() {
+        trials.extend(process::CASES.iter().map(|&(case_name, case)| {
+            let name = name.to_owned();
+            trial(case_name, Box::new(move |setup| case(setup, &name)))
+        }));
+    }
+    trials
+}
+
+fn found_platform() -> Platform {
+    Platform::detect_or_host().expect("a usable platform")
+}

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Which crate may see which: the layers are optional, and a program gets only what it asks for.
 #
-# - mscclpp-net stands alone, and mscclpp-bootstrap on it alone;
-# - core, and what does not name CUDA, does not see CUDA;
+# - mscclpp-os stands alone, mscclpp-net on it alone, and mscclpp-bootstrap on these two;
+# - core, and what does not name CUDA, does not see CUDA; core and proxy see no network;
 # - mscclpp without its features has no CUDA in its tree, builds, and runs on simulated devices;
 # - what tests share is in no program; the conformance suite knows no transport, the rest no crate of the workspace;
 # - with Ethernet alone it has none either, and connects CPUs;
@@ -31,17 +31,18 @@ refuse() {
   echo "$1: ok"
 }
 
-tree mscclpp-net | refuse "mscclpp-net" 'mscclpp.*'
-tree mscclpp-bootstrap | sed '/^mscclpp-net$/d' | refuse "mscclpp-bootstrap" 'mscclpp.*'
+tree mscclpp-os | refuse "mscclpp-os" 'mscclpp.*'
+tree mscclpp-net | sed '/^mscclpp-os$/d' | refuse "mscclpp-net" 'mscclpp.*'
+tree mscclpp-bootstrap | sed -E '/^mscclpp-(net|os)$/d' | refuse "mscclpp-bootstrap" 'mscclpp.*'
 tree mscclpp-gpu-sys --features cuda-12040 | refuse "mscclpp-gpu-sys" 'mscclpp.*'
 tree mscclpp-kernels | refuse "mscclpp-kernels" '.*'
 tree mscclpp-derive | refuse "mscclpp-derive" '.*'
-tree mscclpp-gpu | refuse "mscclpp-gpu without features" 'mscclpp-gpu-sys|cudarc'
+tree mscclpp-gpu | refuse "mscclpp-gpu without features" 'mscclpp-(gpu-sys|net)|cudarc'
 tree mscclpp-gpu --features hip | refuse "mscclpp-gpu for HIP alone" 'cudarc'
-tree mscclpp-core | refuse "mscclpp-core" 'mscclpp-(bootstrap|cuda-ipc|gpu-sys)|mscclpp|cudarc'
-tree mscclpp-conformance | refuse "mscclpp-conformance" 'mscclpp-(bootstrap|cuda-ipc|ethernet|ib|proxy|gpu-sys)|mscclpp|cudarc'
+tree mscclpp-core | refuse "mscclpp-core" 'mscclpp-(bootstrap|net|cuda-ipc|gpu-sys)|mscclpp|cudarc'
+tree mscclpp-conformance | refuse "mscclpp-conformance" 'mscclpp-(bootstrap|net|cuda-ipc|ethernet|ib|proxy|gpu-sys)|mscclpp|cudarc'
 tree mscclpp-cuda-ipc --features cuda-12040 | refuse "mscclpp-cuda-ipc" 'mscclpp-bootstrap|mscclpp'
-tree mscclpp-proxy | refuse "mscclpp-proxy" 'mscclpp-(bootstrap|cuda-ipc|ethernet|gpu-sys)|mscclpp|cudarc'
+tree mscclpp-proxy | refuse "mscclpp-proxy" 'mscclpp-(bootstrap|net|cuda-ipc|ethernet|gpu-sys)|mscclpp|cudarc'
 tree mscclpp-ethernet | refuse "mscclpp-ethernet" 'mscclpp-(bootstrap|cuda-ipc|gpu-sys|proxy)|mscclpp|cudarc'
 tree mscclpp-ib | refuse "mscclpp-ib" 'mscclpp-(bootstrap|cuda-ipc|ethernet|gpu-sys|proxy)|mscclpp|cudarc'
 tree mscclpp-verbs-sys | refuse "mscclpp-verbs-sys" 'mscclpp.*'

@@ -1,7 +1,7 @@
 //! Which host this process is on, as far as sharing memory is concerned.
 
-use mscclpp_net::host::Host;
 use mscclpp_net::random;
+use mscclpp_os::host::Host;
 use sha2::{Digest, Sha256};
 
 use crate::{LOG, Result};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mscclpp_net::waiting::LongWait;
+use mscclpp_os::waiting::LongWait;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{Error, FailureHook, Result};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mscclpp_net::waiting::FIRST_LOG;
+use mscclpp_os::waiting::FIRST_LOG;
 use parking_lot::{Mutex, MutexGuard};
 use sha2::{Digest, Sha256};
 

@@ -1,7 +1,7 @@
 use std::{any::Any, collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, Platform, fork::OfProcess};
-use mscclpp_net::waiting::FIRST_LOG;
+use mscclpp_os::waiting::FIRST_LOG;
 use parking_lot::Mutex;
 
 use crate::{

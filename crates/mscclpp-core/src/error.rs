@@ -1,6 +1,6 @@
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
-use mscclpp_net::{SystemError, env::BadVariable};
+use mscclpp_os::{SystemError, env::BadVariable};
 
 use crate::{Transport, TransportFlags};
 
@@ -192,7 +192,7 @@ pub struct TransportError {
     pub error: Arc<dyn StdError + Send + Sync>,
 }
 
-mscclpp_net::debug_as_report!(TransportError);
+mscclpp_os::debug_as_report!(TransportError);
 
 impl fmt::Display for TransportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -206,7 +206,7 @@ impl StdError for TransportError {
     }
 }
 
-mscclpp_net::debug_as_report!(Error);
+mscclpp_os::debug_as_report!(Error);
 
 /// What a semaphore or channel said of a wait is that again.
 impl From<mscclpp_gpu::Error> for Error {

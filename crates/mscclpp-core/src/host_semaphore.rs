@@ -10,7 +10,7 @@ use std::{
 };
 
 use mscclpp_gpu::{DevicePtr, KernelParam};
-use mscclpp_net::waiting::LongWait;
+use mscclpp_os::waiting::LongWait;
 
 use crate::{
     Connection, Error, Result, Semaphore,

@@ -3,7 +3,7 @@
 use std::{fmt, sync::OnceLock};
 
 use mscclpp_gpu::fork::Origin;
-use mscclpp_net::{env, host::Host};
+use mscclpp_os::{env, host::Host};
 
 use crate::Result;
 
@@ -55,7 +55,7 @@ impl fmt::Debug for ProcessId {
 
 /// `N` random bytes of the system.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
-    Ok(mscclpp_net::random()?)
+    Ok(mscclpp_os::random()?)
 }
 
 /// What two processes must have in common to be on one host: `MSCCLPP_HOSTID`, else the boot id and the network

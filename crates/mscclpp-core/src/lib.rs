@@ -57,7 +57,7 @@ pub use monitor::LinkMonitor;
 pub use mscclpp_gpu::{
     Abort, DeviceBuffer, DevicePtr, Error as GpuError, Gpu, KernelArgument, KernelParam, Platform,
 };
-pub use mscclpp_net::{Report, SystemError};
+pub use mscclpp_os::{Report, SystemError};
 pub use packet::{LL8Packet, LL16Packet, LL128Packet, Packet};
 pub use queue::{SendQueue, SignallerId};
 pub use route::Route;

@@ -169,7 +169,7 @@ impl From<mscclpp_gpu::Error> for Error {
     }
 }
 
-mscclpp_net::debug_as_report!(Error);
+mscclpp_os::debug_as_report!(Error);
 
 impl Error {
     /// As a stream tells it.

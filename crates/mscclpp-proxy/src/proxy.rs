@@ -13,7 +13,7 @@ use std::{
 
 use mscclpp_core::Report;
 use mscclpp_gpu::{Gpu, fork::OfProcess};
-use mscclpp_net::waiting::FIRST_LOG;
+use mscclpp_os::waiting::FIRST_LOG;
 use parking_lot::Mutex;
 
 use crate::{

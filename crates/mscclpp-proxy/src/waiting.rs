@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp_net::waiting::LongWait;
+use mscclpp_os::waiting::LongWait;
 
 /// What `receiver` gets, within `limit` if there is one. Logs what it waits for after `log_after`, and then ever more
 /// rarely; `what` is called only then.

@@ -13,7 +13,7 @@ use mscclpp::{
     errors::CoreError,
     gpu::Abort,
 };
-use mscclpp_net::waiting::{FIRST_LOG, LongWait};
+use mscclpp_os::waiting::{FIRST_LOG, LongWait};
 use pyo3::{
     exceptions::PyTypeError,
     prelude::*,

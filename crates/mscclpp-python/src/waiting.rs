@@ -14,7 +14,7 @@ use mscclpp::{
     Error, ErrorKind,
     errors::{BootstrapError, CoreError, GpuError},
 };
-use mscclpp_net::waiting::{FIRST_LOG, LongWait};
+use mscclpp_os::waiting::{FIRST_LOG, LongWait};
 use pyo3::prelude::*;
 
 use crate::error::{self, OrRaise};

@@ -103,7 +103,7 @@ pub enum ErrorKind {
     Aborted,
 }
 
-mscclpp_net::debug_as_report!(Error);
+mscclpp_os::debug_as_report!(Error);
 
 impl Error {
     /// Which kind it is.

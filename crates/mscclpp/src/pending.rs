@@ -5,7 +5,7 @@ use std::{
 };
 
 use mscclpp_core::is_an_envelope;
-use mscclpp_net::waiting::LongWait;
+use mscclpp_os::waiting::LongWait;
 use parking_lot::Mutex;
 
 use crate::{

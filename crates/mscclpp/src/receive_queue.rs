@@ -15,7 +15,7 @@ use std::{
 };
 
 use mscclpp_bootstrap::{Bootstrap, Error as BootstrapError};
-use mscclpp_net::waiting::LongWait;
+use mscclpp_os::waiting::LongWait;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// A receiving call that waits for its bytes.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mscclpp_net::interface;
-use mscclpp_net::waiting::FIRST_LOG;
 use mscclpp_net::{SystemCall, random};
+use mscclpp_os::waiting::FIRST_LOG;
 
 use crate::address::Address;
 use crate::env::{Env, INTERFACE, of_process};

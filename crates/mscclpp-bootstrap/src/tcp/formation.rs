@@ -29,9 +29,9 @@ use crate::tcp::listening;
 use crate::tcp::service::{Plan, Service};
 use crate::{Error, LOG};
 use mscclpp_net::socket::canonical;
-use mscclpp_net::waiting::LongWait;
 use mscclpp_net::wire::{Malformed, Reader};
 use mscclpp_net::{SystemCall, SystemError};
+use mscclpp_os::waiting::LongWait;
 
 /// How far the forming of the job has come.
 pub(crate) struct Formation {

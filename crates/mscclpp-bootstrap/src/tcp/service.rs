@@ -32,9 +32,9 @@ use crate::tcp::shared::{Command, Shared};
 use crate::{Error, LOG};
 use mscclpp_net::dial::{Attempt, Failed};
 use mscclpp_net::event_loop::{EventLoop, Interest, LISTENER, Ready};
-use mscclpp_net::waiting::Repeated;
 use mscclpp_net::wire::Malformed;
 use mscclpp_net::{Report, SystemError};
+use mscclpp_os::waiting::Repeated;
 
 /// Bytes taken from a connection at a time.
 const SCRATCH: usize = 16 * 1024;

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp_net::waiting::LongWait;
+use mscclpp_os::waiting::LongWait;
 
 use super::Connection;
 use crate::{

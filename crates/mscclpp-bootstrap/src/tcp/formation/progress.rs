@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mscclpp_net::dial::{Attempt, Failed};
-use mscclpp_net::waiting;
 use mscclpp_net::wire::{Malformed, Reader};
+use mscclpp_os::waiting;
 
 use super::Formation;
 use crate::error::RankList;

@@ -29,7 +29,7 @@ impl<T, E: Into<io::Error>> SystemCall<T> for Result<T, E> {
 /// program. A cause that already stands at the end of the text before it is not repeated.
 ///
 /// ```
-/// # use mscclpp_net::Report;
+/// # use mscclpp_os::Report;
 /// use std::io::{Error, ErrorKind};
 /// let error = Error::new(ErrorKind::AddrInUse, "port 7 is taken");
 /// assert_eq!(Report(&error).to_string(), "port 7 is taken");

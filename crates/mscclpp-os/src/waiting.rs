@@ -1,4 +1,4 @@
-//! Logs what a long wait is for, and other lines that would come again and again.
+//! How threads wait, what a long wait is for, and other lines of the log that would come again and again.
 //!
 //! A wait that does not end has a reason, and its user first needs a log line that names it. So every wait on the host
 //! says what it waits for after ten seconds, and then ever more rarely: each line comes at three times the waiting time
@@ -21,7 +21,7 @@ const FACTOR: u32 = 3;
 ///
 /// ```
 /// use std::time::{Duration, Instant};
-/// use mscclpp_net::waiting::{FIRST_LOG, LongWait};
+/// use mscclpp_os::waiting::{FIRST_LOG, LongWait};
 ///
 /// let start = Instant::now();
 /// let mut wait = LongWait::since(start, FIRST_LOG);
@@ -82,7 +82,7 @@ impl LongWait {
 ///
 /// ```
 /// use std::time::{Duration, Instant};
-/// use mscclpp_net::waiting::Repeated;
+/// use mscclpp_os::waiting::Repeated;
 ///
 /// let start = Instant::now();
 /// let mut line = Repeated::default();

@@ -10,11 +10,10 @@ use std::{
 };
 
 use mscclpp_gpu::{DevicePtr, KernelParam};
-use mscclpp_os::waiting::LongWait;
+use mscclpp_os::waiting::{Backoff, LongWait};
 
 use crate::{
     Connection, Error, Result, Semaphore,
-    patience::Patience,
     protocol::{SemaphoreWords, StatusWords},
     provider::{Operation, RemoteRegion, RouteId},
     semaphore::Last,
@@ -249,10 +248,10 @@ impl HostToHostSemaphore {
     pub fn wait(&self, max_spin_count: i64) -> Result<()> {
         let connection = self.semaphore.connection();
         // Some clocks are slow to read: this one is read only once there is something to wait for.
-        let (mut start, mut long, mut patience) = (None, None, Patience::default());
+        let (mut start, mut long, mut backoff) = (None, None, Backoff::default());
         let pause = || {
             let start = *start.get_or_insert_with(Instant::now);
-            if !connection.progress_inbound() && patience.wait() {
+            if !connection.progress_inbound() && backoff.wait() {
                 let first = connection.context().waits_are_logged_after();
                 let long = long.get_or_insert_with(|| LongWait::since(start, first));
                 let what = || format!("{}: a signal, over {}", connection.label(), connection.transport());

@@ -26,7 +26,6 @@ mod identity;
 mod memory;
 mod monitor;
 mod packet;
-mod patience;
 #[doc(hidden)]
 pub mod protocol;
 pub mod provider;

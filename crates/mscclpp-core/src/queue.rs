@@ -5,10 +5,10 @@ use std::{
 };
 
 use mscclpp_gpu::DevicePtr;
+use mscclpp_os::waiting::Backoff;
 
 use crate::{
     Connection, Error, RegisteredMemory, Report, Result, Route, Signaller,
-    patience::Patience,
     provider::{Operation, Queue, RouteId},
 };
 
@@ -300,7 +300,7 @@ impl SendQueue {
     /// Hands over what waits. Whether all of it has landed, as far as that matters to signallers.
     fn finish(&mut self) -> Result<bool> {
         let ticket = if self.signallers.is_empty() { 0 } else { self.add_flush()? };
-        let (start, mut patience) = (Instant::now(), Patience::default());
+        let (start, mut backoff) = (Instant::now(), Backoff::default());
         let mut handed_over = None;
         loop {
             let waiting = self.submit()?;
@@ -320,7 +320,7 @@ impl SendQueue {
                     after: DRAIN_TIMEOUT,
                 });
             }
-            patience.wait();
+            backoff.wait();
         }
     }
 }

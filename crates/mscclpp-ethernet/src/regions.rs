@@ -12,9 +12,10 @@ use std::{
 
 use mscclpp_core::MemoryRegion;
 use mscclpp_gpu::DevicePtr;
+use mscclpp_os::waiting::Backoff;
 use parking_lot::{Mutex, RwLock};
 
-use crate::{claims::Claims, frame::Fault, staging::Backoff};
+use crate::{claims::Claims, frame::Fault};
 
 /// How long a frame that has begun may go on once its region is withdrawn. Long enough for a receiver that has all
 /// bytes and was only not scheduled: its connection must not suffer.

@@ -201,21 +201,6 @@ impl Drop for Staging {
     }
 }
 
-/// How a thread waits for a device: it spins, then yields, then naps.
-#[derive(Default)]
-pub(crate) struct Backoff(u32);
-
-impl Backoff {
-    pub(crate) fn wait(&mut self) {
-        self.0 = self.0.saturating_add(1);
-        match self.0 {
-            0..200 => std::hint::spin_loop(),
-            200..2000 => std::thread::yield_now(),
-            _ => std::thread::sleep(Duration::from_micros(20)),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

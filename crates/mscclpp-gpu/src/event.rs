@@ -4,6 +4,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mscclpp_os::waiting::Backoff;
+
 use crate::{Error, Gpu, Result, backend::EventBackend, fork::OfProcess};
 
 /// A point in a stream. Clones are the same event.
@@ -72,17 +74,12 @@ pub(crate) fn poll_until(
     what: impl FnOnce() -> String,
 ) -> Result<()> {
     let start = Instant::now();
-    let mut polls = 0u32;
+    let mut backoff = Backoff::default();
     while !done()? {
         if start.elapsed() >= timeout {
             return Err(Error::Timeout { operation: what(), after: timeout, remedy: "" });
         }
-        polls = polls.saturating_add(1);
-        match polls {
-            0..100 => std::hint::spin_loop(),
-            100..200 => std::thread::yield_now(),
-            _ => std::thread::sleep(Duration::from_micros(50)),
-        }
+        backoff.wait();
     }
     Ok(())
 }

@@ -8,6 +8,7 @@
 //! It depends on no crate of the repository, and serves the others; its API changes with theirs.
 #![forbid(unsafe_code)]
 
+mod backoff;
 pub mod env;
 mod error;
 pub mod host;

@@ -6,6 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+pub use crate::backoff::Backoff;
+
 use tracing::{Dispatch, subscriber::NoSubscriber};
 
 /// When a wait is first logged, unless another time was chosen.

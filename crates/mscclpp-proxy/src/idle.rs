@@ -45,7 +45,8 @@ const POLLS_PER_LOOK: u32 = 64;
 /// How often to check what is not polled for.
 const CHECK_PERIOD: Duration = Duration::from_millis(1);
 
-/// Since when there has been nothing to do.
+/// Since when there has been nothing to do. Its user sets how far it goes, in times; so it is no
+/// [`Backoff`](mscclpp_os::waiting::Backoff), which counts looks.
 pub(crate) struct Idle {
     policy: IdlePolicy,
     polls: u32,

@@ -2,11 +2,12 @@
 
 use std::{
     sync::{Arc, OnceLock, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use mscclpp_core::{Connection, HostToDeviceSemaphoreHandle, RegisteredMemory, Report, Semaphore, Signaller};
 use mscclpp_gpu::{Abort, DeviceBuffer, DevicePtr, Gpu, KernelWait, PinnedBuffer, Probe};
+use mscclpp_os::waiting::Backoff;
 use parking_lot::Mutex;
 
 use crate::{
@@ -183,17 +184,13 @@ impl ServiceState {
         // Nothing beyond was pushed by then. What others push meanwhile may come without an end.
         let end = self.fifo.tail() + self.fifo.size();
         let until = |done: &dyn Fn() -> bool| {
-            let mut looks = 0_u32;
+            let mut backoff = Backoff::default();
             // Nobody works on it: that is for `check` to say.
             while !done() && self.failure().is_none() && *self.serving.lock() == Serving::Started {
                 if Instant::now() >= deadline {
                     return false;
                 }
-                looks += 1;
-                match looks {
-                    0..1000 => std::thread::yield_now(),
-                    _ => std::thread::sleep(Duration::from_micros(50)),
-                }
+                backoff.wait();
             }
             true
         };

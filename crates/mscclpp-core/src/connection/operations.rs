@@ -5,12 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp_os::waiting::LongWait;
+use mscclpp_os::waiting::{Backoff, LongWait};
 
 use super::Connection;
 use crate::{
     Error, RegisteredMemory, Result,
-    patience::Patience,
     provider::{Operation, Queue, Registration, RemoteRegion, RouteId},
 };
 
@@ -214,7 +213,7 @@ impl Connection {
         timeout: Duration,
         mut done: impl FnMut() -> Result<bool>,
     ) -> Result<bool> {
-        let (start, mut patience) = (Instant::now(), Patience::default());
+        let (start, mut backoff) = (Instant::now(), Backoff::default());
         let mut long = LongWait::since(start, self.inner.context.waits_are_logged_after());
         loop {
             self.check()?;
@@ -232,7 +231,7 @@ impl Connection {
                     self.transport()
                 )
             });
-            patience.wait();
+            backoff.wait();
         }
     }
 }

@@ -1,11 +1,7 @@
 use mscclpp_gpu::{DevicePtr, Gpu, Result};
+use mscclpp_os::waiting::Backoff;
 
-use crate::{
-    Settings, placement,
-    regions::Target,
-    socket::Piece,
-    staging::{Backoff, Staging},
-};
+use crate::{Settings, placement, regions::Target, socket::Piece, staging::Staging};
 
 /// Puts bytes in place: into host memory at once, into device memory through staging.
 pub(crate) struct Placer {

@@ -5,13 +5,13 @@ use mscclpp_net::{
     links::header::{BadHeader, HEADER, Inbound, Outbound},
     socket::is_silence,
 };
+use mscclpp_os::waiting::Backoff;
 
 use crate::{
     frame::{Fault, Frame},
     placement,
     regions::{KnownRegions, Target},
     socket::Piece,
-    staging::Backoff,
 };
 
 use super::{

@@ -11,13 +11,14 @@ use std::{
 use crc32fast::Hasher;
 use mscclpp_core::Error as CoreError;
 use mscclpp_net::links::header::{HEADER, Header};
+use mscclpp_os::waiting::Backoff;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
     frame::Frame,
     placement,
     socket::{self, MAX_PIECES, Piece, SendMode},
-    staging::{Backoff, Staging},
+    staging::Staging,
 };
 
 use super::connection::{BACKLOG, SendConnection, Source, Work};

@@ -16,6 +16,7 @@ mod calls;
 use std::{ffi::c_void, thread, time::Duration};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
+use mscclpp_os::waiting::Backoff;
 
 use super::{
     abi::{Range, STACK_BYTES, Thread, WARP, Warp},
@@ -133,7 +134,7 @@ pub(super) unsafe fn run(work: &Work<'_>) -> Result<(), String> {
 /// # Safety
 /// `block` lives and nobody else uses it.
 unsafe fn run_threads(block: *mut Block<'_>) -> Result<(), String> {
-    let mut idle = Backoff::default();
+    let mut idle = IDLE;
     // SAFETY: the caller's promise, for each use of `block` here; no reference outlives its statement.
     unsafe {
         let (work, threads) = ((*block).work, (*block).threads.len());
@@ -282,26 +283,5 @@ impl Block<'_> {
     }
 }
 
-/// How a block whose threads all wait leaves the core to others: it yields at first, then sleeps briefly.
-#[derive(Default)]
-struct Backoff {
-    rounds: u32,
-}
-
-impl Backoff {
-    const YIELDS: u32 = 128;
-    const NAP: Duration = Duration::from_micros(20);
-
-    fn wait(&mut self) {
-        if self.rounds < Self::YIELDS {
-            self.rounds += 1;
-            thread::yield_now();
-        } else {
-            thread::sleep(Self::NAP);
-        }
-    }
-
-    fn reset(&mut self) {
-        self.rounds = 0;
-    }
-}
+/// How a block whose threads all wait leaves the core to others.
+const IDLE: Backoff = Backoff::new(0, 128, Duration::from_micros(20));

@@ -2,7 +2,6 @@
 //! maps peers' memory more or less, has tokens in each kind of memory, whose queues hold four requests, and with its other
 //! end in another process.
 
-#[path = "../../mscclpp-core/tests/courier/mod.rs"]
 mod courier;
 
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 //! network, so that everything goes through the proxy and completions are in pinned memory; further variants map more
 //! and more. Also tests that a connection that is held up does not hold up another.
 
-#[path = "../../mscclpp-core/tests/courier/mod.rs"]
+#[path = "../../mscclpp-conformance/tests/courier/mod.rs"]
 mod courier;
 mod suite;
 

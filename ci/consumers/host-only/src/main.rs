@@ -1,11 +1,9 @@
-//! Two ranks in one process, on simulated devices, over a transport that this program brings itself.
-
-mod neighbour;
+//! Two ranks in one process, on simulated devices, over a transport from outside.
 
 use std::{sync::Arc, thread, time::Duration};
 
+use consumer_own_transport::Post;
 use mscclpp::{Error, prelude::*};
-use neighbour::Neighbour;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -13,10 +11,10 @@ const LIMIT: Duration = Duration::from_secs(30);
 const MEET: KernelSource<'static> = KernelSource::new(
     "meet.cu",
     r#"
-#include "mscclpp/memory_channel_device.hpp"
+#include "mscclpp/port_channel_device.hpp"
 #include <assert.h>
 
-extern "C" __global__ void meet(mscclpp::BaseMemoryChannelDeviceHandle channel) {
+extern "C" __global__ void meet(mscclpp::BasePortChannelDeviceHandle channel) {
   channel.signal();
   const bool met = channel.wait();
   assert(met && "the peer gave up");
@@ -36,18 +34,19 @@ fn main() -> Result<(), Error> {
 
 fn rank(bootstrap: LocalBootstrap) -> Result<(), Error> {
     let (rank, peer) = (bootstrap.rank(), 1 - bootstrap.rank());
-    let context = Context::builder().provider(Neighbour).platform(Platform::Host).build();
+    let context = Context::builder().provider(Post::open()?).platform(Platform::Host).build();
     let comm = Communicator::with_context(Arc::new(bootstrap), context);
     let gpu = comm.context().gpu(rank)?;
 
     let buffer = gpu.allocate(16)?;
-    let own = comm.register_buffer(&buffer, Neighbour::TRANSPORT)?;
-    let connection = comm.connect(EndpointConfig::new(Neighbour::TRANSPORT, Device::gpu(rank)), peer, 0)?;
+    let own = comm.register_buffer(&buffer, Post::TRANSPORT)?;
+    let connection = comm.connect(EndpointConfig::new(Post::TRANSPORT, Device::gpu(rank)), peer, 0)?;
     comm.send_memory(&own, peer, 0)?;
     let theirs = comm.recv_memory(peer, 0)?;
     let connection = connection.wait()?;
-    let semaphore = comm.build_semaphore(&connection)?.wait()?;
-    let channel = BaseMemoryChannel::new(&semaphore)?;
+    let service = ProxyService::new(&gpu)?;
+    let channel = service.base_port_channel(service.build_and_add_semaphore(&comm, &connection)?)?;
+    service.start_proxy(true)?;
 
     // A word by the host, through the connection.
     buffer.write(8, &[rank as u8 + 1; 8])?;
@@ -66,5 +65,5 @@ fn rank(bootstrap: LocalBootstrap) -> Result<(), Error> {
     buffer.read(0, &mut word)?;
     assert_eq!(word, [peer as u8 + 1; 8]);
     comm.bootstrap().barrier()?;
-    Ok(())
+    Ok(service.stop_proxy()?)
 }

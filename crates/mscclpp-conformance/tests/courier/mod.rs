@@ -1,6 +1,7 @@
-//! A transport provider as somebody outside this project would write it: between simulated devices of one host, where every
-//! queue has a worker thread that carries bytes from one device's memory to another's. Memory of another process is mapped
-//! by way of `/proc`.
+//! A transport under the control of a test, written as somebody outside this project would: between simulated devices of one
+//! host, where every queue has a worker thread that carries bytes from one device's memory to another's. Memory of another
+//! process is mapped by way of `/proc`. A test says how much of peers' memory is mapped, where tokens are, when queues are
+//! full, and when their workers stop. (What users read as an example, `ci/consumers/own-transport`, has none of this.)
 //!
 //! How it keeps a provider's promises:
 //! 1. The operations of a queue go to one worker, which carries them out in order; an update is a release store behind

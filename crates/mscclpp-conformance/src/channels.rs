@@ -10,11 +10,10 @@ use mscclpp_core::{
 };
 
 use crate::{
-    Setup,
+    Cases, Setup,
     kernels::{Device, with},
     pair::{End, PATIENCE, Pair, Shared, assert_error, assert_same, join, noise, other_transport, travel},
     semaphores::build,
-    trials::Cases,
 };
 
 pub(crate) const CASES: Cases = &[

@@ -3,9 +3,8 @@
 use mscclpp_core::{Connection, Endpoint, EndpointConfig, EndpointInfo, Error, ProcessId, Transport};
 
 use crate::{
-    Setup,
+    Cases, Setup,
     pair::{End, PATIENCE, Pair, assert_error, builder, device, noise, other_transport, received, within},
-    trials::Cases,
 };
 
 pub(crate) const CASES: Cases = &[

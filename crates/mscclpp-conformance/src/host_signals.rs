@@ -5,11 +5,10 @@ use std::time::Duration;
 use mscclpp_core::{Connection, Error, HostToDeviceSemaphore, HostToHostSemaphore, Semaphore};
 
 use crate::{
-    Setup,
+    Cases, Setup,
     kernels::semaphore_waits,
     pair::{PATIENCE, Pair, assert_error, assert_same, eventually, join, noise, within},
     semaphores::build,
-    trials::Cases,
 };
 
 pub(crate) const CASES: Cases = &[

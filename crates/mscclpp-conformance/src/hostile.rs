@@ -5,9 +5,8 @@ use std::time::Duration;
 use mscclpp_core::{Context, Endpoint, Error, RegisteredMemory, Semaphore, SemaphoreStub};
 
 use crate::{
-    Setup,
+    Cases, Setup,
     pair::{End, PATIENCE, Pair, assert_error, received, within},
-    trials::Cases,
 };
 
 pub(crate) const CASES: Cases = &[

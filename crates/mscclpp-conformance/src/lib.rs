@@ -75,3 +75,9 @@ pub trait Setup: Sync {
         None
     }
 }
+
+/// A case of the suite. It panics with what was wrong.
+pub(crate) type Case = fn(&dyn Setup);
+
+/// Cases with their names.
+pub(crate) type Cases = &'static [(&'static str, Case)];

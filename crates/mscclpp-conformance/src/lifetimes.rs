@@ -5,10 +5,9 @@ use mscclpp_core::{
 };
 
 use crate::{
-    Setup,
+    Cases, Setup,
     pair::{End, PATIENCE, Pair, Shared, assert_error, eventually, received, within},
     semaphores::build,
-    trials::Cases,
 };
 
 pub(crate) const CASES: Cases = &[

@@ -3,12 +3,11 @@
 use mscclpp_core::{Error, RegisteredMemory, TransportFlags};
 
 use crate::{
-    Setup,
+    Cases, Setup,
     pair::{
         End, PATIENCE, Pair, Shared, assert_error, assert_same, builder, device, eventually, noise,
         other_transport, received, travel,
     },
-    trials::Cases,
 };
 
 pub(crate) const CASES: Cases = &[

@@ -3,10 +3,9 @@
 use mscclpp_core::{Connection, EndpointConfig, Error, HostToDeviceSemaphore, SendQueue};
 
 use crate::{
-    Setup,
+    Cases, Setup,
     pair::{End, PATIENCE, assert_error, assert_same, device, eventually, noise, received},
     semaphores::build,
-    trials::Cases,
 };
 
 pub(crate) const CASES: Cases = &[

@@ -3,9 +3,8 @@
 use mscclpp_core::{BaseMemoryChannel, Connection, DeviceToDeviceSemaphore, Error, Semaphore, SemaphoreStub};
 
 use crate::{
-    Setup,
+    Cases, Setup,
     pair::{End, Pair, assert_error, received},
-    trials::Cases,
 };
 
 pub(crate) const CASES: Cases = &[

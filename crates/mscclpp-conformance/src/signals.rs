@@ -14,11 +14,10 @@ use mscclpp_core::{
 use mscclpp_gpu::DevicePtr;
 
 use crate::{
-    Setup, host_signals,
+    Cases, Setup, host_signals,
     kernels::{Device, semaphore_waits, with},
     pair::{End, PATIENCE, Pair, Shared, assert_error, join, received},
     semaphores::build,
-    trials::Cases,
 };
 
 pub(crate) const CASES: Cases = &[

@@ -5,9 +5,8 @@ use std::{thread, time::Duration};
 use mscclpp_core::{Connection, Error, provider::TokenMemory};
 
 use crate::{
-    Setup,
+    Cases, Setup,
     pair::{End, PATIENCE, Pair, Shared, assert_error, assert_same, await_value, eventually, noise, travel},
-    trials::Cases,
 };
 
 pub(crate) const CASES: Cases = &[

@@ -7,15 +7,9 @@ use mscclpp_core::Device;
 use mscclpp_gpu::Platform;
 
 use crate::{
-    Setup, channels, endpoints, host_signals, hostile, lifetimes, memories, process, queues, semaphores,
-    signals, transfers,
+    Cases, Setup, channels, endpoints, host_signals, hostile, lifetimes, memories, process, queues,
+    semaphores, signals, transfers,
 };
-
-/// A case of the suite. It panics with what was wrong.
-pub(crate) type Case = fn(&dyn Setup);
-
-/// Cases with their names.
-pub(crate) type Cases = &'static [(&'static str, Case)];
 
 /// Those that run everywhere. The kernels of some need a C++ compiler on simulated devices, and NVRTC on CUDA.
 const ALL: [Cases; 9] = [

@@ -8,8 +8,7 @@ use mscclpp_gpu::{DevicePtr, Gpu, fork::OfProcess};
 use parking_lot::Mutex;
 
 use crate::{
-    Context, Device, Endpoint, EndpointInfo, Error, LinkMonitor, RegisteredMemory, Result, SendQueue,
-    Transport,
+    Context, Device, Endpoint, EndpointInfo, Error, LinkMonitor, RegisteredMemory, Result, Transport,
     provider::{Link, Queue, Registration, RemoteRegion, TokenMemory, TransportProvider},
     retired::Retired,
 };
@@ -22,7 +21,7 @@ mod operations;
 /// A live link from an endpoint of this process to a peer's. Cheap to clone. It is closed when the last clone, and the last
 /// semaphore or channel over it, is dropped.
 ///
-/// Its methods may be called from any thread. Operations take effect at the peer in the order of the calls. A [`SendQueue`] of
+/// Its methods may be called from any thread. Operations take effect at the peer in the order of the calls. A [`SendQueue`](crate::SendQueue) of
 /// the connection has an order of its own.
 #[derive(Clone)]
 pub struct Connection {
@@ -49,43 +48,43 @@ impl Drop for Inner {
     }
 }
 
-impl Connection {
-    pub(crate) fn establish(
-        context: Context,
-        provider: Arc<dyn TransportProvider>,
-        local: Endpoint,
-        remote: Arc<EndpointInfo>,
-    ) -> Result<Self> {
+impl Context {
+    /// Connects an endpoint made here with a peer's (or another of this process, or the same).
+    ///
+    /// Each side makes its own connection; both endpoints must exist meanwhile. Blocks until the peer's process has answered,
+    /// for about 10 s at most.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `local` came from a peer; [`Error::TransportMismatch`]; [`Error::Unreachable`]
+    /// with the reason (two hosts, two platforms, no peer access, ...); [`Error::PeerLost`], [`Error::Timeout`].
+    pub fn connect(&self, local: &Endpoint, remote: &Endpoint) -> Result<Connection> {
+        let provider = self.provider(local.transport())?;
+        if !provider.pairs_with(local.transport(), remote.transport()) {
+            return Err(Error::TransportMismatch { local: local.transport(), remote: remote.transport() });
+        }
         let Some(parts) = local.as_local() else {
             return Err(Error::InvalidArgument(format!(
                 "the local endpoint ({}) was made by a peer; give one of this process first, the peer's second",
                 local.info()
             )));
         };
+        let remote = remote.info().clone();
         parts.check_platform(&remote)?;
         let monitor = LinkMonitor::new(format!("the peer at {remote}"));
         let link = provider
             .connect(&parts.endpoint, &remote, monitor.clone())
             .map_err(|error| error.naming(&monitor.label()))?;
         tracing::debug!(
-            target: "mscclpp::conn", local = %local.info(), remote = %remote, transport = %local.transport(),
-            "connected"
+            target: "mscclpp::conn", local = %local.info(), %remote, transport = %local.transport(), "connected"
         );
-        let (queue, retired) = (Mutex::default(), Retired::new(monitor.clone(), parts.gpu.clone()));
+        let retired = Retired::new(monitor.clone(), parts.gpu.clone());
+        let (queue, local, context) = (Mutex::default(), local.clone(), self.clone());
         let inner = Inner { queue, retired, link, provider, local, remote, monitor, context };
-        Ok(Self { inner: OfProcess::new(Arc::new(inner)) })
+        Ok(Connection { inner: OfProcess::new(Arc::new(inner)) })
     }
+}
 
-    /// Opens a queue of operations with an order and a flush of its own, for one owner, such as the thread of a proxy. May
-    /// block for some seconds.
-    ///
-    /// # Errors
-    /// [`Error::PeerLost`] and the like, or the provider's own.
-    pub fn open_queue(&self) -> Result<SendQueue> {
-        self.check()?;
-        Ok(SendQueue::new(self.clone(), self.link_queue()?))
-    }
-
+impl Connection {
     /// Goes on with a queue that has been dropped; its number, for [`Connection::await_retired`].
     pub(crate) fn retire(&self, queue: Box<dyn Queue>, ticket: u64) -> u64 {
         self.inner.retired.add(queue, self.inner.link.clone(), ticket)
@@ -112,7 +111,7 @@ impl Connection {
         self.inner.link.progress_inbound()
     }
 
-    fn link_queue(&self) -> Result<Box<dyn Queue>> {
+    pub(crate) fn link_queue(&self) -> Result<Box<dyn Queue>> {
         self.inner.link.open_queue().map_err(|error| error.naming(&self.label()))
     }
 

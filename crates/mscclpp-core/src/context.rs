@@ -5,11 +5,10 @@ use mscclpp_os::waiting::FIRST_LOG;
 use parking_lot::Mutex;
 
 use crate::{
-    Connection, Device, DeviceType, Endpoint, EndpointConfig, EndpointInfo, Error, RegisteredMemory, Result,
-    Transport, TransportFlags,
+    Device, DeviceType, Endpoint, EndpointConfig, EndpointInfo, Error, MemoryRegion, RegisteredMemory,
+    Result, Transport, TransportFlags,
     endpoint::Local,
     identity::{self, ProcessId},
-    memory::MemoryRegion,
     provider::{TokenMemory, TransportProvider},
     slab::{HOST_TOKEN_SLAB, HostWords, Slabs, StatusBlock, TOKEN_SLAB, TokenBlock, TokenSlab},
 };
@@ -183,22 +182,6 @@ impl Context {
         };
         tracing::debug!(target: "mscclpp::conn", endpoint = %info, transport = %info.transport, "endpoint opened");
         Ok(Endpoint::local(info, Local { config, gpu, endpoint }))
-    }
-
-    /// Connects an endpoint made here with a peer's (or another of this process, or the same).
-    ///
-    /// Each side makes its own connection; both endpoints must exist meanwhile. Blocks until the peer's process has answered,
-    /// for about 10 s at most.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if `local` came from a peer; [`Error::TransportMismatch`]; [`Error::Unreachable`]
-    /// with the reason (two hosts, two platforms, no peer access, ...); [`Error::PeerLost`], [`Error::Timeout`].
-    pub fn connect(&self, local: &Endpoint, remote: &Endpoint) -> Result<Connection> {
-        let provider = self.provider(local.transport())?;
-        if !provider.pairs_with(local.transport(), remote.transport()) {
-            return Err(Error::TransportMismatch { local: local.transport(), remote: remote.transport() });
-        }
-        Connection::establish(self.clone(), provider, local.clone(), remote.info().clone())
     }
 
     /// Registers a whole buffer for use over `transports`: one, several as in `CUDA_IPC | IB0`, or none for

@@ -1,9 +1,9 @@
 use std::{fmt, sync::Arc};
 
-use mscclpp_gpu::{Gpu, Platform, fork::OfProcess};
+use mscclpp_gpu::{Gpu, fork::OfProcess};
 
 use crate::{
-    Device, DeviceType, EndpointConfig, Error, Result, Transport,
+    Device, DeviceType, EndpointConfig, EndpointInfo, Error, Result, Transport,
     identity::ProcessId,
     provider::LocalEndpoint,
     wire::{Kind, Reader, Writer},
@@ -46,67 +46,6 @@ impl Local {
             }
             _ => Ok(()),
         }
-    }
-}
-
-/// The part of an endpoint that travels to peers. Its [`fmt::Debug`] leaves out the provider's part, which may hold a key.
-#[derive(Clone)]
-#[non_exhaustive]
-pub struct EndpointInfo {
-    /// How it is reached.
-    pub transport: Transport,
-    /// Where it is, with the number that its own process gives the device.
-    pub device: Device,
-    /// The process it is in.
-    pub process: ProcessId,
-    /// A number of its own in that process.
-    pub id: u64,
-    /// What two processes of one host have in common.
-    pub host: String,
-    /// Where its devices come from.
-    pub platform: Platform,
-    /// What identifies its device on that host; zeros for a CPU.
-    pub device_uuid: [u8; 16],
-    /// What the peer's provider needs to connect with it.
-    pub blob: Vec<u8>,
-}
-
-impl EndpointInfo {
-    /// Whether it is in this process.
-    #[must_use]
-    pub fn is_in_this_process(&self) -> bool {
-        ProcessId::current().is_ok_and(|id| id == self.process)
-    }
-}
-
-impl fmt::Debug for EndpointInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { transport, device, process, id, host, platform, device_uuid, blob } = self;
-        f.debug_struct("EndpointInfo")
-            .field("transport", transport)
-            .field("device", device)
-            .field("process", process)
-            .field("id", id)
-            .field("host", host)
-            .field("platform", platform)
-            .field("device_uuid", device_uuid)
-            .field("blob", &format_args!("{} bytes", blob.len()))
-            .finish()
-    }
-}
-
-impl fmt::Display for EndpointInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} of process {:.8}", self.platform, self.device, ProcessHex(self.process))
-    }
-}
-
-/// The first digits of a process id are enough to tell processes of a job apart.
-struct ProcessHex(ProcessId);
-
-impl fmt::Display for ProcessHex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{:032x}", u128::from_be_bytes(self.0.to_bytes())))
     }
 }
 
@@ -163,7 +102,7 @@ impl Endpoint {
         out.array(&process.to_bytes());
         out.u64(*id);
         out.blob(host.as_bytes());
-        out.u8(platform_code(*platform)?);
+        out.platform(*platform)?;
         out.u8(transport.code());
         out.u8(match device.kind {
             DeviceType::Unknown => 0,
@@ -185,8 +124,8 @@ impl Endpoint {
         let process = ProcessId::from_bytes(r.array("the process id")?);
         let id = r.u64("the endpoint id")?;
         let host = r.text("the host id")?;
-        let platform = read_platform(&mut r)?;
-        let transport = read_transport(&mut r)?;
+        let platform = r.platform()?;
+        let transport = r.transport()?;
         let kind = match r.u8("the device type")? {
             0 => DeviceType::Unknown,
             1 => DeviceType::Cpu,
@@ -216,27 +155,4 @@ impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint").field("info", &self.info).field("local", &self.local.is_some()).finish()
     }
-}
-
-pub(crate) fn platform_code(platform: Platform) -> Result<u8> {
-    match platform {
-        Platform::Host => Ok(0),
-        Platform::Cuda => Ok(1),
-        Platform::Hip => Ok(2),
-        other => Err(Error::InvalidArgument(format!("platform {other} has no code on the wire"))),
-    }
-}
-
-pub(crate) fn read_platform(r: &mut Reader<'_>) -> Result<Platform> {
-    match r.u8("the platform")? {
-        0 => Ok(Platform::Host),
-        1 => Ok(Platform::Cuda),
-        2 => Ok(Platform::Hip),
-        other => Err(r.malformed(format!("platform {other} is unknown"))),
-    }
-}
-
-pub(crate) fn read_transport(r: &mut Reader<'_>) -> Result<Transport> {
-    let code = r.u8("the transport")?;
-    Transport::from_code(code).ok_or_else(|| r.malformed(format!("transport {code} is unknown")))
 }

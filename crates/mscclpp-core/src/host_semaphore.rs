@@ -1,11 +1,7 @@
 //! Semaphores that the host signals, through the connection's link.
 
 use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
     time::Instant,
 };
 
@@ -13,77 +9,10 @@ use mscclpp_gpu::{DevicePtr, KernelParam};
 use mscclpp_os::waiting::{Backoff, LongWait};
 
 use crate::{
-    Connection, Error, Result, Semaphore,
+    Error, Result, Semaphore,
     protocol::{SemaphoreWords, StatusWords},
-    provider::{Operation, RemoteRegion, RouteId},
-    semaphore::Last,
     slab::{EXPECTED, INBOUND, INBOUND_BY_LINK},
 };
-
-/// Counts the signals of a [`Semaphore`] that a [`SendQueue`](crate::SendQueue) sends, to which it is attached. Each
-/// semaphore has one signaller at a time ([`Semaphore::signaller`]). When it is dropped, there may be a new one, which goes
-/// on counting, or host semaphores may signal.
-///
-/// A signal is the number of signals so far. It is stored at the peer behind everything that the queue was given before, so it
-/// needs no atomic operation at the peer. Several queues would not keep these numbers in order. So if its queue is dropped
-/// before all that it was given is at the peer, whoever signals next waits for that.
-pub struct Signaller {
-    semaphore: Semaphore,
-    sent: u64,
-    /// Where its last signals are, as far as those who signal next are concerned.
-    last: Last,
-}
-
-impl Signaller {
-    pub(crate) fn new(semaphore: Semaphore, sent: u64) -> Self {
-        Self { semaphore, sent, last: Last::Landed }
-    }
-
-    /// The semaphore.
-    #[must_use]
-    pub fn semaphore(&self) -> &Semaphore {
-        &self.semaphore
-    }
-
-    pub(crate) fn connection(&self) -> &Connection {
-        self.semaphore.connection()
-    }
-
-    /// The peer's memory that signals are stored in, and where in it.
-    pub(crate) fn target(&self) -> (&Arc<dyn RemoteRegion>, u64) {
-        self.semaphore.remote_token_by_link()
-    }
-
-    /// What sends the next signal, along a route to [`Signaller::target`].
-    pub(crate) fn next(&self, route: RouteId) -> Operation {
-        Operation::Update { route, offset: self.target().1, value: self.sent + 1, previous: Some(self.sent) }
-    }
-
-    /// The next signal was given to a queue.
-    pub(crate) fn count(&mut self) {
-        self.sent += 1;
-    }
-
-    /// Its queue was retired, with its signals.
-    pub(crate) fn is_behind_retired(&mut self, number: u64) {
-        self.last = Last::InRetired(number);
-    }
-}
-
-impl Drop for Signaller {
-    fn drop(&mut self) {
-        // Another thread of a forked child's parent may have the lock.
-        if self.semaphore.is_here() {
-            self.semaphore.give_back_signaller(self.sent, self.last);
-        }
-    }
-}
-
-impl fmt::Debug for Signaller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Signaller").field("semaphore", &self.semaphore).field("sent", &self.sent).finish()
-    }
-}
 
 /// A semaphore that hosts signal and on which kernels wait: `Host2DeviceSemaphore` of the C++ and Python API. It works over
 /// every transport. Several objects of one [`Semaphore`] share its tokens.
@@ -105,7 +34,7 @@ impl HostToDeviceSemaphore {
         Ok(Self { handle: HostToDeviceSemaphoreHandle::of(semaphore)?, semaphore: semaphore.clone() })
     }
 
-    /// Signals the peer, after all earlier [`Connection::write`]s of the connection. Blocks only while the transport is full,
+    /// Signals the peer, after all earlier [writes](crate::Connection::write) of the connection. Blocks only while the transport is full,
     /// or while what a dropped queue or service was given, with signals of this semaphore, is on its way to the peer; for 30 s
     /// at most. Any thread may call it.
     ///
@@ -212,7 +141,7 @@ impl HostToHostSemaphore {
         Ok(Self { semaphore: semaphore.clone() })
     }
 
-    /// Signals the peer, after all earlier [`Connection::write`]s of the connection. Blocks only while the transport is full,
+    /// Signals the peer, after all earlier [writes](crate::Connection::write) of the connection. Blocks only while the transport is full,
     /// or while what a dropped queue or service was given, with signals of this semaphore, is on its way to the peer; for 30 s
     /// at most. Any thread may call it.
     ///

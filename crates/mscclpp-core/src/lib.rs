@@ -19,6 +19,7 @@ mod config;
 mod connection;
 mod context;
 mod endpoint;
+mod endpoint_info;
 mod error;
 mod handle;
 mod host_semaphore;
@@ -30,9 +31,11 @@ mod packet;
 pub mod protocol;
 pub mod provider;
 mod queue;
+mod region;
 mod retired;
 mod route;
 mod semaphore;
+mod signaller;
 mod slab;
 mod stub;
 mod transport;
@@ -43,14 +46,13 @@ pub use channel::{BaseMemoryChannel, MemoryChannel};
 pub use config::{Device, DeviceType, EndpointConfig, IbConfig, IbMode};
 pub use connection::{Connection, WeakConnection};
 pub use context::{Context, ContextBuilder};
-pub use endpoint::{Endpoint, EndpointInfo};
+pub use endpoint::Endpoint;
+pub use endpoint_info::EndpointInfo;
 pub use error::{Error, Result, TransportError};
 pub use handle::{BaseMemoryChannelHandle, DeviceToDeviceSemaphoreHandle, MemoryChannelHandle};
-pub use host_semaphore::{
-    HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore, Signaller,
-};
+pub use host_semaphore::{HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore};
 pub use identity::{ProcessId, host_id};
-pub use memory::{MemoryRegion, RegionInfo, RegisteredMemory};
+pub use memory::RegisteredMemory;
 pub use monitor::LinkMonitor;
 /// What the signatures of this crate name of the crate below.
 pub use mscclpp_gpu::{
@@ -59,8 +61,10 @@ pub use mscclpp_gpu::{
 pub use mscclpp_os::{Report, SystemError};
 pub use packet::{LL8Packet, LL16Packet, LL128Packet, Packet};
 pub use queue::{SendQueue, SignallerId};
+pub use region::{MemoryRegion, RegionInfo};
 pub use route::Route;
 pub use semaphore::{DeviceToDeviceSemaphore, Semaphore};
+pub use signaller::Signaller;
 pub use stub::SemaphoreStub;
 pub use transport::{Transport, TransportFlags, UnknownTransport};
 #[doc(hidden)]

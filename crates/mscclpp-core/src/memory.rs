@@ -1,84 +1,17 @@
 use std::{
-    any::Any,
-    collections::HashMap,
     fmt,
-    sync::{Arc, LazyLock, OnceLock, Weak},
+    sync::{Arc, OnceLock},
 };
 
 use mscclpp_gpu::{DevicePtr, Gpu, KernelObject, Owner, Platform, fork::OfProcess};
 use parking_lot::Mutex;
 
 use crate::{
-    Error, Result, Transport, TransportFlags,
-    endpoint::{platform_code, read_platform, read_transport},
+    Error, MemoryRegion, RegionInfo, Result, Transport, TransportFlags,
     identity::ProcessId,
     provider::{Registration, RemoteRegion},
     wire::{Kind, Reader, Writer},
 };
-
-/// A range of this process's memory that peers may be given.
-#[derive(Debug)]
-pub struct MemoryRegion {
-    id: u64,
-    ptr: DevicePtr,
-    len: u64,
-    gpu: Option<Gpu>,
-    /// What keeps the memory, where this library made it.
-    _owner: Option<Arc<dyn Any + Send + Sync>>,
-}
-
-/// Regions of this process that are registered now, so that a blob that comes back home is recognised by its id.
-/// Weak: a region lives as long as its [`RegisteredMemory`].
-static REGIONS: LazyLock<Mutex<HashMap<u64, Weak<MemoryRegion>>>> = LazyLock::new(Mutex::default);
-
-impl MemoryRegion {
-    pub(crate) fn new(
-        ptr: DevicePtr,
-        len: u64,
-        gpu: Option<Gpu>,
-        owner: Option<Arc<dyn Any + Send + Sync>>,
-    ) -> Result<Arc<Self>> {
-        let id = u64::from_le_bytes(crate::identity::random()?);
-        let region = Arc::new(Self { id, ptr, len, gpu, _owner: owner });
-        REGIONS.lock().insert(id, Arc::downgrade(&region));
-        Ok(region)
-    }
-
-    fn find(id: u64) -> Option<Arc<Self>> {
-        REGIONS.lock().get(&id).and_then(Weak::upgrade)
-    }
-
-    /// A random number that no other region of this process has.
-    #[must_use]
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// Where it starts.
-    #[must_use]
-    pub fn ptr(&self) -> DevicePtr {
-        self.ptr
-    }
-
-    /// Its length in bytes, never 0.
-    #[must_use]
-    #[allow(clippy::len_without_is_empty, reason = "never empty")]
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// The device whose memory it is, or none for host memory.
-    #[must_use]
-    pub fn gpu(&self) -> Option<&Gpu> {
-        self.gpu.as_ref()
-    }
-}
-
-impl Drop for MemoryRegion {
-    fn drop(&mut self) {
-        REGIONS.lock().remove(&self.id);
-    }
-}
 
 /// A memory that can be the source or destination of transfers: one registered here, or a peer's.
 ///
@@ -136,30 +69,6 @@ struct MemoryInfo {
     blobs: Vec<(Transport, Vec<u8>)>,
 }
 
-/// What a provider is told about a region that it is to import.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct RegionInfo<'a> {
-    /// The process that owns it.
-    pub process: ProcessId,
-    /// Its [`MemoryRegion::id`] there.
-    pub id: u64,
-    /// Its length in bytes, as the owner says.
-    pub len: u64,
-    /// What two processes of one host have in common.
-    pub host: &'a str,
-    /// Where its owner's devices come from.
-    pub platform: Platform,
-    /// What identifies its device on that host; zeros for host memory.
-    pub device_uuid: [u8; 16],
-    /// The transport it was registered for.
-    pub transport: Transport,
-    /// What its provider needs to import it.
-    pub blob: &'a [u8],
-    /// The region itself, if it is one of this process.
-    pub local: Option<Arc<MemoryRegion>>,
-}
-
 impl RegisteredMemory {
     pub(crate) fn local(
         region: Arc<MemoryRegion>,
@@ -169,11 +78,11 @@ impl RegisteredMemory {
     ) -> Result<Self> {
         let info = MemoryInfo {
             process: ProcessId::current()?,
-            region: region.id,
-            len: region.len,
+            region: region.id(),
+            len: region.len(),
             host,
             platform,
-            device_uuid: region.gpu.as_ref().map_or([0; 16], |gpu| gpu.properties().uuid),
+            device_uuid: region.gpu().map_or([0; 16], |gpu| gpu.properties().uuid),
             blobs: registrations.iter().map(|(t, r)| (*t, r.blob().to_vec())).collect(),
         };
         let local = Some(LocalParts { region, registrations, sources: Mutex::default() });
@@ -192,7 +101,7 @@ impl RegisteredMemory {
     #[must_use]
     pub fn data(&self) -> Option<DevicePtr> {
         match &self.inner.local {
-            Some(local) => Some(local.region.ptr),
+            Some(local) => Some(local.region.ptr()),
             None => self.inner.mapped.get().copied(),
         }
     }
@@ -341,7 +250,7 @@ impl RegisteredMemory {
         out.u64(info.region);
         out.u64(info.len);
         out.blob(info.host.as_bytes());
-        out.u8(platform_code(info.platform)?);
+        out.platform(info.platform)?;
         out.array(&info.device_uuid);
         out.u8(info.blobs.len() as u8);
         for (transport, blob) in &info.blobs {
@@ -364,11 +273,11 @@ impl RegisteredMemory {
             return Err(r.malformed("its length is 0".to_owned()));
         }
         let host = r.text("the host id")?;
-        let platform = read_platform(&mut r)?;
+        let platform = r.platform()?;
         let device_uuid = r.array("the device uuid")?;
         let mut blobs: Vec<(Transport, Vec<u8>)> = Vec::new();
         for _ in 0..r.u8("the number of transports")? {
-            let transport = read_transport(&mut r)?;
+            let transport = r.transport()?;
             if blobs.iter().any(|(t, _)| *t == transport) {
                 return Err(r.malformed(format!("{transport} comes twice")));
             }

@@ -88,6 +88,18 @@ const LANDING: Duration = Duration::from_secs(1);
 /// For how many operations there is room from the beginning.
 const USUALLY_WAITING: usize = 96;
 
+impl Connection {
+    /// Opens a queue of operations with an order and a flush of its own, for one owner, such as the thread of a proxy. May
+    /// block for some seconds.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`] and the like, or the provider's own.
+    pub fn open_queue(&self) -> Result<SendQueue> {
+        self.check()?;
+        Ok(SendQueue::new(self.clone(), self.link_queue()?))
+    }
+}
+
 impl SendQueue {
     /// How many operations may wait here for the transport. `docs/design/queues.md` says why there is a limit.
     pub const MAX_WAITING: usize = 3 * 512;

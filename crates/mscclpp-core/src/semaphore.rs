@@ -1,13 +1,12 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
 use mscclpp_gpu::{DevicePtr, KernelObject, KernelWait, Owner, fork::OfProcess};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
-    Connection, DeviceToDeviceSemaphoreHandle, Error, RegisteredMemory, Result, SemaphoreStub, Signaller,
-    connection::ROOM_TIMEOUT,
+    Connection, DeviceToDeviceSemaphoreHandle, Error, RegisteredMemory, Result, SemaphoreStub,
     monitor::Abortable,
-    provider::{Operation, RemoteRegion},
+    provider::RemoteRegion,
     slab::{EXPECTED, INBOUND, INBOUND_BY_LINK, OUTBOUND, StatusBlock, TokenBlock},
     waits::Waits,
     wire::Kind,
@@ -23,7 +22,7 @@ use crate::{
 /// each wait through any of them, here or in a kernel, takes one. Only two things do not go together:
 /// 1. A wait of a [`DeviceToDeviceSemaphore`] or memory channel does not see signals that came over the link, from a host
 ///    or a proxy. Where some may come that way, wait through a port channel or a host semaphore.
-/// 2. Only one sender at a time signals over the link. While a proxy service (or a [`Signaller`] of yours) has the semaphore, a
+/// 2. Only one sender at a time signals over the link. While a proxy service (or a [`Signaller`](crate::Signaller) of yours) has the semaphore, a
 ///    host's `signal` is an error, and a second service is refused.
 #[derive(Clone)]
 pub struct Semaphore {
@@ -41,7 +40,7 @@ struct Inner {
 }
 
 /// The signals that this side sends over the link, which [`crate::retired`] keeps in their order.
-enum LinkSignals {
+pub(crate) enum LinkSignals {
     /// Host semaphores send them, any number of these, through the connection's own queue.
     ByHosts { sent: u64, last: Last },
     /// A signaller counts them.
@@ -58,9 +57,6 @@ pub(crate) enum Last {
     /// In the retired queue of this number.
     InRetired(u64),
 }
-
-/// How long a signaller waits until the signals of others have landed.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl KernelObject for Inner {
     fn peers(&self) -> Vec<String> {
@@ -222,55 +218,8 @@ impl Semaphore {
         self.inner.waits.check()
     }
 
-    /// Takes the object that counts signals sent through a [`SendQueue`](crate::SendQueue). There is one at a time, and while it
-    /// exists, host semaphores of this semaphore cannot signal. Its queue must not overtake earlier signals. So this blocks,
-    /// for 30 s at most, until those of hosts are at the peer, and all that the last signaller's queue was given, if that
-    /// queue was dropped.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] while somebody else has it, such as a proxy service; [`Error::Timeout`]: nothing was taken;
-    /// [`Error::PeerLost`] and the like.
-    pub fn signaller(&self) -> Result<Signaller> {
-        let mut signals = self.inner.here()?.link_signals.lock();
-        let LinkSignals::ByHosts { sent, last } = *signals else { return Err(self.has_a_signaller()) };
-        match last {
-            Last::Landed => {}
-            Last::InOwnQueue => self.inner.connection.flush(FLUSH_TIMEOUT)?,
-            Last::InRetired(number) => self.inner.connection.await_retired(number, FLUSH_TIMEOUT)?,
-        }
-        *signals = LinkSignals::BySignaller;
-        Ok(Signaller::new(self.clone(), sent))
-    }
-
-    pub(crate) fn give_back_signaller(&self, sent: u64, last: Last) {
-        *self.inner.link_signals.lock() = LinkSignals::ByHosts { sent, last };
-    }
-
-    /// Signals the peer through the connection's own queue, behind its earlier writes.
-    pub(crate) fn signal_from_host(&self) -> Result<()> {
-        let mut signals = self.inner.here()?.link_signals.lock();
-        let LinkSignals::ByHosts { sent, last } = &mut *signals else {
-            return Err(self.has_a_signaller());
-        };
-        if let Last::InRetired(number) = *last {
-            self.inner.connection.await_retired(number, ROOM_TIMEOUT)?;
-            *last = Last::Landed;
-        }
-        let (region, offset) = self.remote_token_by_link();
-        let update = |route| Operation::Update { route, offset, value: *sent + 1, previous: Some(*sent) };
-        // SAFETY: the token is inside the peer's memory: reading its stub has compared them.
-        unsafe { self.inner.connection.start(ROOM_TIMEOUT, region, None, update)? };
-        *sent += 1;
-        *last = Last::InOwnQueue;
-        Ok(())
-    }
-
-    fn has_a_signaller(&self) -> Error {
-        Error::InvalidArgument(format!(
-            "a proxy service, or another signaller, signals over this semaphore of the connection to {} already; signal \
-             through its port channels, or build another semaphore",
-            self.inner.connection.label()
-        ))
+    pub(crate) fn link_signals(&self) -> Result<MutexGuard<'_, LinkSignals>> {
+        Ok(self.inner.here()?.link_signals.lock())
     }
 
     /// Whether the other is a clone of this.

@@ -11,7 +11,9 @@
 //! Reading is bounded by the bytes that are there: a length field never causes an allocation of its own, and nothing
 //! may be left over at the end.
 
-use crate::{Error, Result};
+use mscclpp_gpu::Platform;
+
+use crate::{Error, Result, Transport};
 
 const MAGIC: [u8; 4] = *b"MSCP";
 /// Raised with every change of what any kind holds.
@@ -81,6 +83,20 @@ impl Writer {
     pub(crate) fn blob(&mut self, value: &[u8]) {
         self.u32(value.len() as u32);
         self.bytes.extend(value);
+    }
+
+    /// # Errors
+    /// For one that peers do not know.
+    pub(crate) fn platform(&mut self, platform: Platform) -> Result<()> {
+        self.u8(match platform {
+            Platform::Host => 0,
+            Platform::Cuda => 1,
+            Platform::Hip => 2,
+            other => {
+                return Err(Error::InvalidArgument(format!("platform {other} has no code on the wire")));
+            }
+        });
+        Ok(())
     }
 
     /// # Errors
@@ -186,6 +202,20 @@ impl<'a> Reader<'a> {
             Ok(text) if text.len() <= 256 && !text.chars().any(char::is_control) => Ok(text.to_owned()),
             _ => Err(self.malformed(format!("{what} is no plain text of at most 256 bytes"))),
         }
+    }
+
+    pub(crate) fn platform(&mut self) -> Result<Platform> {
+        match self.u8("the platform")? {
+            0 => Ok(Platform::Host),
+            1 => Ok(Platform::Cuda),
+            2 => Ok(Platform::Hip),
+            other => Err(self.malformed(format!("platform {other} is unknown"))),
+        }
+    }
+
+    pub(crate) fn transport(&mut self) -> Result<Transport> {
+        let code = self.u8("the transport")?;
+        Transport::from_code(code).ok_or_else(|| self.malformed(format!("transport {code} is unknown")))
     }
 
     /// # Errors

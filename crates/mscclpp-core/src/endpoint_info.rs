@@ -1,0 +1,66 @@
+use std::fmt;
+
+use mscclpp_gpu::Platform;
+
+use crate::{Device, Transport, identity::ProcessId};
+
+/// The part of an endpoint that travels to peers. Its [`fmt::Debug`] leaves out the provider's part, which may hold a key.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct EndpointInfo {
+    /// How it is reached.
+    pub transport: Transport,
+    /// Where it is, with the number that its own process gives the device.
+    pub device: Device,
+    /// The process it is in.
+    pub process: ProcessId,
+    /// A number of its own in that process.
+    pub id: u64,
+    /// What two processes of one host have in common.
+    pub host: String,
+    /// Where its devices come from.
+    pub platform: Platform,
+    /// What identifies its device on that host; zeros for a CPU.
+    pub device_uuid: [u8; 16],
+    /// What the peer's provider needs to connect with it.
+    pub blob: Vec<u8>,
+}
+
+impl EndpointInfo {
+    /// Whether it is in this process.
+    #[must_use]
+    pub fn is_in_this_process(&self) -> bool {
+        ProcessId::current().is_ok_and(|id| id == self.process)
+    }
+}
+
+impl fmt::Debug for EndpointInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { transport, device, process, id, host, platform, device_uuid, blob } = self;
+        f.debug_struct("EndpointInfo")
+            .field("transport", transport)
+            .field("device", device)
+            .field("process", process)
+            .field("id", id)
+            .field("host", host)
+            .field("platform", platform)
+            .field("device_uuid", device_uuid)
+            .field("blob", &format_args!("{} bytes", blob.len()))
+            .finish()
+    }
+}
+
+impl fmt::Display for EndpointInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} of process {:.8}", self.platform, self.device, ProcessHex(self.process))
+    }
+}
+
+/// The first digits of a process id are enough to tell processes of a job apart.
+struct ProcessHex(ProcessId);
+
+impl fmt::Display for ProcessHex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{:032x}", u128::from_be_bytes(self.0.to_bytes())))
+    }
+}

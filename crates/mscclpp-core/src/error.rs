@@ -1,5 +1,6 @@
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
+use mscclpp_gpu::Gpu;
 use mscclpp_os::{SystemError, env::BadVariable};
 
 use crate::{Transport, TransportFlags};
@@ -240,6 +241,22 @@ impl Error {
     /// What the operating system refused, and its error.
     pub fn system(operation: impl Into<String>, source: impl StdError + Send + Sync + 'static) -> Self {
         Self::System { operation: operation.into(), source: Arc::new(source) }
+    }
+
+    /// A peer that cannot be reached from `gpu`, or from the CPU.
+    pub fn unreachable(
+        gpu: Option<&Gpu>,
+        remote: impl fmt::Display,
+        transport: Transport,
+        reason: impl Into<String>,
+    ) -> Self {
+        let local = gpu.map_or_else(|| "CPU".to_owned(), Gpu::to_string);
+        Self::Unreachable { local, remote: remote.to_string(), transport, reason: reason.into() }
+    }
+
+    /// What a peer's provider made, or somebody else made up, as `what`.
+    pub fn malformed_part(what: &'static str, problem: &str) -> Self {
+        Self::Malformed { what, problem: format!("in the transport's part, {problem}") }
     }
 
     /// As a stream tells it.

@@ -19,6 +19,10 @@
 //! 3. When the peer goes, the link's [`LinkMonitor`] is told within 5 seconds, and calls in flight fail.
 //! 4. What [`Link::tell_failure`] is told, the peer's [`LinkMonitor`] is told, if the peer is connected to this side.
 
+mod routes;
+
+pub use routes::Routes;
+
 use std::{any::Any, fmt, sync::Arc};
 
 use mscclpp_gpu::{DevicePtr, Gpu};
@@ -340,4 +344,17 @@ pub trait Queue: Send {
     /// [`Error::PeerLost`], or the provider's own, once a ticket can never be reached: this ends
     /// the waiting.
     fn progress(&mut self) -> Result<u64>;
+}
+
+/// Something belongs to another provider than the one that it was passed to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0} belongs to another transport provider")]
+pub struct Foreign(pub &'static str);
+
+/// The provider's own type behind an object of its that the core passes back to it, such as an endpoint or a region.
+///
+/// # Errors
+/// [`Foreign`], with `what` it is.
+pub fn own<'a, T: Any>(object: &'a dyn Any, what: &'static str) -> Result<&'a T, Foreign> {
+    object.downcast_ref().ok_or(Foreign(what))
 }

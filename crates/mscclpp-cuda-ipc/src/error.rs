@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use mscclpp_core::Transport;
+use mscclpp_core::{Transport, provider::Foreign};
 use mscclpp_net::{SystemError, env::BadVariable};
 
 /// What can go wrong in this transport alone. Callers get it inside [`mscclpp_core::Error::Transport`], or as the
@@ -52,8 +52,8 @@ pub enum Error {
         ours: u32,
     },
     /// A region or an endpoint made by another provider was passed in.
-    #[error("{0} belongs to another transport provider")]
-    Foreign(&'static str),
+    #[error(transparent)]
+    Foreign(#[from] Foreign),
     /// An environment variable has a malformed value.
     #[error(transparent)]
     Environment(#[from] BadVariable),
@@ -70,9 +70,7 @@ impl From<Error> for mscclpp_core::Error {
             Error::Timeout { address, after } => {
                 Self::Timeout { operation: format!("asking the peer's process at socket {address:?}"), after }
             }
-            Error::Malformed { what, problem } => {
-                Self::Malformed { what, problem: format!("in the transport's part, {problem}") }
-            }
+            Error::Malformed { what, problem } => Self::malformed_part(what, problem),
             Error::Environment(error) => error.into(),
             other => Self::transport(Transport::CUDA_IPC, other),
         }

@@ -50,7 +50,7 @@ use std::sync::Arc;
 use mscclpp_core::{
     DeviceType, EndpointConfig, EndpointInfo, Error as CoreError, LinkMonitor, MemoryRegion, RegionInfo,
     Result, Transport, TransportFlags, host_id,
-    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
+    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider, own},
 };
 use mscclpp_gpu::Gpu;
 use mscclpp_net::event_loop::get_or_start;
@@ -129,31 +129,24 @@ impl TransportProvider for CudaIpc {
     }
 
     fn import(&self, info: &RegionInfo<'_>, gpu: Option<&Gpu>) -> Result<Arc<dyn RemoteRegion>> {
-        let unreachable = |reason: String| CoreError::Unreachable {
-            local: gpu.map_or("CPU".to_owned(), Gpu::to_string),
-            remote: "a peer's memory".to_owned(),
-            transport: Transport::CUDA_IPC,
-            reason,
-        };
+        let unreachable =
+            |reason: &str| CoreError::unreachable(gpu, "a peer's memory", Transport::CUDA_IPC, reason);
         let Some(gpu) = gpu else {
-            return Err(unreachable("a CPU endpoint cannot map device memory; use one on a GPU".to_owned()));
+            return Err(unreachable("a CPU endpoint cannot map device memory; use one on a GPU"));
         };
         if info.platform != gpu.platform() {
-            return Err(unreachable(format!(
-                "it is on platform {}, this side on {}",
-                info.platform,
-                gpu.platform()
-            )));
+            let platforms = format!("it is on platform {}, this side on {}", info.platform, gpu.platform());
+            return Err(unreachable(&platforms));
         }
         if let Some(region) = &info.local {
             let Some(owner) = region.gpu() else {
-                return Err(unreachable("it is host memory".to_owned()));
+                return Err(unreachable("it is host memory"));
             };
             return Ok(Arc::new(IpcRegion::local(region.clone(), owner, gpu)?));
         }
         let ours = host_id()?;
         if info.host != ours {
-            return Err(unreachable(different_hosts(info.host, &ours)));
+            return Err(unreachable(&different_hosts(info.host, &ours)));
         }
         Ok(Arc::new(IpcRegion::fetch(&self.imports, info, gpu)?))
     }
@@ -164,11 +157,8 @@ impl TransportProvider for CudaIpc {
         remote: &EndpointInfo,
         monitor: LinkMonitor,
     ) -> Result<Arc<dyn Link>> {
-        let any: Arc<dyn std::any::Any + Send + Sync> = local.clone();
-        let Ok(local) = any.downcast::<IpcEndpoint>() else {
-            return Err(Error::Foreign("the local endpoint").into());
-        };
-        let gpu = reachable_from(&local, remote)?;
+        let local: &IpcEndpoint = own(&**local, "the local endpoint").map_err(Error::from)?;
+        let gpu = reachable_from(local, remote)?;
         // A peer in this very process is watched like any other: it can close its endpoint, too.
         let peer = EndpointBlob::decode(&remote.blob)?;
         let (socket, ..) = socket::ask(&peer.address, Request::Link { token: peer.token, from: local.name })?;
@@ -195,35 +185,30 @@ fn device_of(region: &MemoryRegion) -> Result<&Gpu> {
 
 /// Checks that the two ends can reach each other. Gives the device whose stream copies.
 fn reachable_from(local: &IpcEndpoint, remote: &EndpointInfo) -> Result<Gpu> {
-    let unreachable = |reason: String| CoreError::Unreachable {
-        local: local.gpu.as_ref().map_or("CPU".to_owned(), Gpu::to_string),
-        remote: remote.to_string(),
-        transport: Transport::CUDA_IPC,
-        reason,
-    };
+    let unreachable =
+        |reason: &str| CoreError::unreachable(local.gpu.as_ref(), remote, Transport::CUDA_IPC, reason);
     let peer_is_cpu = remote.device.kind == DeviceType::Cpu;
     let Some(gpu) = &local.gpu else {
         return Err(unreachable(if peer_is_cpu {
-            "both endpoints are on CPUs, and CudaIpc connects GPUs; use Ethernet or IB".to_owned()
+            "both endpoints are on CPUs, and CudaIpc connects GPUs; use Ethernet or IB"
         } else {
-            "this endpoint is on a CPU, and CudaIpc copies from GPU to GPU; use Ethernet or IB".to_owned()
+            "this endpoint is on a CPU, and CudaIpc copies from GPU to GPU; use Ethernet or IB"
         }));
     };
     if peer_is_cpu {
         return Err(unreachable(
-            "the peer's endpoint is on a CPU, and CudaIpc copies from GPU to GPU; use Ethernet or IB"
-                .to_owned(),
+            "the peer's endpoint is on a CPU, and CudaIpc copies from GPU to GPU; use Ethernet or IB",
         ));
     }
     let ours = host_id()?;
     if remote.host != ours {
-        return Err(unreachable(different_hosts(&remote.host, &ours)));
+        return Err(unreachable(&different_hosts(&remote.host, &ours)));
     }
     // Of a device that this process does not see (one visible GPU per rank) nothing can be asked; mapping its memory
     // will tell.
     if gpu.peer_access_by_uuid(&remote.device_uuid)?.is_some_and(|access| !access.reachable) {
         let why = gpu.platform().why_no_peer_access();
-        return Err(unreachable(format!("{why}; connect these devices over Ethernet or IB")));
+        return Err(unreachable(&format!("{why}; connect these devices over Ethernet or IB")));
     }
     Ok(gpu.clone())
 }

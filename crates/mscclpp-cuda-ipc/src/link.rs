@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use mscclpp_core::{
     Error as CoreError, LinkMonitor, MemoryRegion, Result,
-    provider::{Link, Operation, Queue, Registration, RemoteRegion, RouteId},
+    provider::{Foreign, Link, Operation, Queue, Registration, RemoteRegion, RouteId, Routes},
 };
 use mscclpp_gpu::{DevicePtr, Event, Gpu, Stream};
 
@@ -36,7 +36,7 @@ impl Link for IpcLink {
             gpu: self.gpu.clone(),
             stream,
             monitor: self.monitor.clone(),
-            routes: Vec::new(),
+            routes: Routes::default(),
             released: Vec::new(),
             operations: 0,
             complete: 0,
@@ -68,8 +68,7 @@ struct IpcQueue {
     gpu: Gpu,
     stream: Stream,
     monitor: LinkMonitor,
-    /// By number.
-    routes: Vec<Option<IpcRoute>>,
+    routes: Routes<IpcRoute>,
     released: Vec<IpcRoute>,
     /// How many operations there have been, and how many of them are known to be complete.
     operations: u64,
@@ -99,17 +98,17 @@ impl IpcRoute {
     }
 }
 
+fn foreign_route() -> Error {
+    Foreign("the route").into()
+}
+
 impl IpcQueue {
     /// A route that the next operation uses.
     fn used(&mut self, route: RouteId) -> Result<&IpcRoute> {
-        match self.routes.get_mut(route.index()) {
-            Some(Some(known)) => {
-                self.operations += 1;
-                known.last_use = self.operations;
-                Ok(known)
-            }
-            _ => Err(Error::Foreign("the route").into()),
-        }
+        let known = self.routes.get_mut(route).ok_or_else(foreign_route)?;
+        self.operations += 1;
+        known.last_use = self.operations;
+        Ok(known)
     }
 
     /// Starts the first operation of a batch, or the first two if they go together; gives how many it started.
@@ -133,7 +132,7 @@ impl IpcQueue {
             }
             [Operation::Write { route, dst_offset, src_offset, len }, ..] => {
                 let used = self.used(route)?;
-                let Some(from) = used.from else { return Err(Error::Foreign("the route").into()) };
+                let from = used.from.ok_or_else(foreign_route)?;
                 let (to, from) = (used.to.add(dst_offset), from.add(src_offset));
                 if len > 0 {
                     // SAFETY: the caller checked both ranges; this queue keeps both memories until the copy is complete.
@@ -178,20 +177,17 @@ impl Queue for IpcQueue {
         src: Option<&Arc<dyn Registration>>,
     ) -> Result<()> {
         let to = IpcRegion::of(&**dst)?.address();
-        let source = match src {
-            Some(src) => Some(IpcRegistration::of(&**src)?.region().clone()),
-            None => None,
-        };
+        let source = src
+            .map(|src| Ok(IpcRegistration::of(&**src)?.region().clone()))
+            .transpose()
+            .map_err(|error: Error| error)?;
         let from = source.as_ref().map(|source| source.ptr());
-        if self.routes.len() <= route.index() {
-            self.routes.resize_with(route.index() + 1, || None);
-        }
-        self.routes[route.index()] = Some(IpcRoute { to, from, region: dst.clone(), source, last_use: 0 });
+        self.routes.insert(route, IpcRoute { to, from, region: dst.clone(), source, last_use: 0 });
         Ok(())
     }
 
     fn release(&mut self, route: RouteId) {
-        let Some(released) = self.routes.get_mut(route.index()).and_then(Option::take) else { return };
+        let Some(released) = self.routes.remove(route) else { return };
         if released.last_use <= self.complete {
             return;
         }

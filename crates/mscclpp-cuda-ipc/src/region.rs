@@ -1,14 +1,13 @@
 //! Shared memory: exported by its owner, imported by its peers.
 
 use std::{
-    any::Any,
     collections::HashMap,
     sync::{Arc, Weak},
 };
 
 use mscclpp_core::{
     MemoryRegion, ProcessId, RegionInfo,
-    provider::{Registration, RemoteRegion},
+    provider::{Registration, RemoteRegion, own},
 };
 use mscclpp_gpu::{DevicePtr, ExportHandle, Gpu, ImportedMemory, Platform};
 use mscclpp_net::random;
@@ -109,8 +108,7 @@ impl IpcRegistration {
     }
 
     pub(crate) fn of(registration: &dyn Registration) -> Result<&Self> {
-        let any: &dyn Any = registration;
-        any.downcast_ref().ok_or(Error::Foreign("the source memory"))
+        Ok(own(registration, "the source memory")?)
     }
 }
 
@@ -194,8 +192,7 @@ enum Keep {
 
 impl IpcRegion {
     pub(crate) fn of(region: &dyn RemoteRegion) -> Result<&Self> {
-        let any: &dyn Any = region;
-        any.downcast_ref().ok_or(Error::Foreign("the destination memory"))
+        Ok(own(region, "the destination memory")?)
     }
 
     pub(crate) fn address(&self) -> DevicePtr {

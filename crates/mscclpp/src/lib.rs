@@ -201,8 +201,8 @@ pub mod errors {
 /// a transport" (`docs/src/writing-a-transport.md`) has the whole contract.
 pub mod provider {
     pub use mscclpp_core::provider::{
-        Link, LocalEndpoint, Operation, OwnTokens, Queue, Registration, RemoteRegion, RouteId, TokenMemory,
-        TransportProvider,
+        Foreign, Link, LocalEndpoint, Operation, OwnTokens, Queue, Registration, RemoteRegion, RouteId,
+        Routes, TokenMemory, TransportProvider, own,
     };
     pub use mscclpp_core::{EndpointInfo, LinkMonitor, MemoryRegion, ProcessId, RegionInfo, host_id};
 }

@@ -15,7 +15,6 @@ mod staging;
 mod wire;
 
 use std::{
-    any::Any,
     io::Read,
     net::Shutdown,
     os::unix::net::UnixStream,
@@ -30,8 +29,8 @@ use mscclpp::{
     DevicePtr, EndpointConfig, Gpu, Transport, TransportFlags,
     errors::CoreError,
     provider::{
-        EndpointInfo, Link, LinkMonitor, LocalEndpoint, MemoryRegion, Queue, RegionInfo, Registration,
-        RemoteRegion, TransportProvider, host_id,
+        EndpointInfo, Foreign, Link, LinkMonitor, LocalEndpoint, MemoryRegion, Queue, RegionInfo,
+        Registration, RemoteRegion, TransportProvider, host_id, own,
     },
 };
 
@@ -115,10 +114,7 @@ impl TransportProvider for Post {
         if remote.host != host_id()? {
             return Err(unreachable(remote, "it is on another host"));
         }
-        let local: &dyn Any = &**local;
-        let Some(local) = local.downcast_ref::<Endpoint>() else {
-            return Err(CoreError::InvalidArgument("the local endpoint is none of Post".to_owned()));
-        };
+        let local: &Endpoint = own(&**local, "the local endpoint").map_err(foreign)?;
         let peer = Address::decode(&remote.blob, "an endpoint")?;
         let hello = Hello::Link { id: peer.id, from: local.id };
         let (stream, _) = peer.dial(hello).map_err(|reason| unreachable(remote, reason))?;
@@ -126,6 +122,10 @@ impl TransportProvider for Post {
     }
 }
 // ANCHOR_END: provider
+
+fn foreign(error: Foreign) -> CoreError {
+    CoreError::transport(Post::TRANSPORT, error)
+}
 
 fn unreachable(remote: impl ToString, reason: impl ToString) -> CoreError {
     CoreError::Unreachable {

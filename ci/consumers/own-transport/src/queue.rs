@@ -1,7 +1,6 @@
 //! A queue: a list of operations, a thread that sends them, and one that hears what has been carried out.
 
 use std::{
-    any::Any,
     io::{Read, Write},
     net::Shutdown,
     os::unix::net::UnixStream,
@@ -15,11 +14,13 @@ use std::{
 
 use mscclpp::{
     errors::CoreError,
-    provider::{LinkMonitor, MemoryRegion, Operation, Queue, Registration, RemoteRegion, RouteId},
+    provider::{
+        LinkMonitor, MemoryRegion, Operation, Queue, Registration, RemoteRegion, RouteId, Routes, own,
+    },
 };
 
 use crate::{
-    Imported, Registered, Result,
+    Imported, Registered, Result, foreign,
     staging::{CHUNK, Staging},
     wire::Frame,
 };
@@ -42,7 +43,7 @@ pub(crate) fn open(stream: UnixStream, limit: usize, monitor: LinkMonitor) -> Re
     start("post-answers", Box::new(move || hear(answers, &ticket, &lost)))?;
     let lost = monitor.clone();
     start("post-sender", Box::new(move || send(stream, &items, &lost)))?;
-    Ok(Box::new(PostQueue { outgoing, reached, monitor, routes: Vec::new() }))
+    Ok(Box::new(PostQueue { outgoing, reached, monitor, routes: Routes::default() }))
 }
 
 // ANCHOR: threads
@@ -94,7 +95,7 @@ struct PostQueue {
     reached: Arc<AtomicU64>,
     monitor: LinkMonitor,
     /// By number: the peer's region, and the one to write from.
-    routes: Vec<Option<(u64, Option<Arc<MemoryRegion>>)>>,
+    routes: Routes<(u64, Option<Arc<MemoryRegion>>)>,
 }
 
 impl Queue for PostQueue {
@@ -104,31 +105,22 @@ impl Queue for PostQueue {
         dst: &Arc<dyn RemoteRegion>,
         src: Option<&Arc<dyn Registration>>,
     ) -> Result<()> {
-        let foreign = || CoreError::InvalidArgument("that is no memory of Post".to_owned());
-        let dst: &dyn Any = &**dst;
-        let dst: &Imported = dst.downcast_ref().ok_or_else(foreign)?;
+        let dst: &Imported = own(&**dst, "the destination").map_err(foreign)?;
         // A route without a source is for updates.
         if src.is_none() && !dst.aligned {
             let problem = "Post updates memory that starts at a multiple of 8".to_owned();
             return Err(CoreError::InvalidArgument(problem));
         }
-        let src = match src {
-            Some(src) => {
-                let src: &dyn Any = &**src;
-                let src: &Registered = src.downcast_ref().ok_or_else(foreign)?;
-                // The region and not the registration: what its owner withdraws is withdrawn.
-                Some(src.region.clone())
-            }
-            None => None,
-        };
-        self.routes.resize_with(self.routes.len().max(route.index() + 1), || None);
-        self.routes[route.index()] = Some((dst.id, src));
+        let src: Option<&Registered> =
+            src.map(|src| own(&**src, "the source")).transpose().map_err(foreign)?;
+        // The region and not the registration: what its owner withdraws is withdrawn.
+        self.routes.insert(route, (dst.id, src.map(|src| src.region.clone())));
         Ok(())
     }
 
     /// What was given keeps its memory itself.
     fn release(&mut self, route: RouteId) {
-        self.routes[route.index()] = None;
+        self.routes.remove(route);
     }
 
     unsafe fn submit(&mut self, batch: &[Operation]) -> Result<usize> {
@@ -157,8 +149,9 @@ impl Queue for PostQueue {
 impl PostQueue {
     fn item(&self, operation: Operation) -> Result<Outgoing> {
         let route = |route: RouteId| {
-            let known = self.routes.get(route.index()).and_then(Option::as_ref);
-            known.ok_or_else(|| CoreError::InvalidArgument(format!("{route:?} was not prepared")))
+            self.routes
+                .get(route)
+                .ok_or_else(|| CoreError::InvalidArgument(format!("{route:?} was not prepared")))
         };
         Ok(match operation {
             Operation::Write { route: id, dst_offset, src_offset, len } => {

@@ -13,7 +13,7 @@ use std::{
 
 use mscclpp_core::{
     Error, Result,
-    provider::{Link, Operation, Queue, Registration, RemoteRegion, RouteId, TokenMemory},
+    provider::{Link, Operation, Queue, Registration, RemoteRegion, RouteId, Routes, TokenMemory, own},
 };
 use mscclpp_gpu::DevicePtr;
 
@@ -62,7 +62,7 @@ impl Link for CourierLink {
             limit: self.limit,
             given: 0,
             progress,
-            routes: Vec::new(),
+            routes: Routes::default(),
             largest: self.largest.clone(),
         }))
     }
@@ -88,7 +88,7 @@ struct CourierQueue {
     limit: u64,
     given: u64,
     progress: Arc<Progress>,
-    routes: Vec<Option<CourierRoute>>,
+    routes: Routes<CourierRoute>,
     largest: Arc<AtomicU64>,
 }
 
@@ -118,14 +118,13 @@ fn carry_out(order: &Order, progress: &Progress) {
     }
 }
 
-fn downcast<'a>(any: &'a dyn Any, what: &str) -> Result<&'a Region> {
-    any.downcast_ref().ok_or_else(|| Error::InvalidArgument(format!("{what} is not the courier's")))
+fn downcast<'a>(any: &'a dyn Any, what: &'static str) -> Result<&'a Region> {
+    own(any, what).map_err(|error| Error::transport(super::Courier::TRANSPORT, error))
 }
 
 impl CourierQueue {
     fn route(&self, route: RouteId) -> Result<&CourierRoute> {
-        let known = self.routes.get(route.index()).and_then(Option::as_ref);
-        known.ok_or_else(|| Error::InvalidArgument(format!("{route:?} was not prepared")))
+        self.routes.get(route).ok_or_else(|| Error::InvalidArgument(format!("{route:?} was not prepared")))
     }
 
     fn order(&self, operation: Operation) -> Result<Order> {
@@ -159,16 +158,13 @@ impl Queue for CourierQueue {
             return Err(Error::InvalidArgument(format!("{:?} is no multiple of 8", dst.at)));
         }
         let src = src.map(|src| downcast(&**src, "the source")).transpose()?;
-        if self.routes.len() <= route.index() {
-            self.routes.resize_with(route.index() + 1, || None);
-        }
         let part = |region: &Region| (region.keep.clone(), region.at);
-        self.routes[route.index()] = Some(CourierRoute { dst: part(dst), src: src.map(part) });
+        self.routes.insert(route, CourierRoute { dst: part(dst), src: src.map(part) });
         Ok(())
     }
 
     fn release(&mut self, route: RouteId) {
-        self.routes[route.index()] = None;
+        self.routes.remove(route);
     }
 
     unsafe fn submit(&mut self, batch: &[Operation]) -> Result<usize> {

@@ -1,6 +1,6 @@
 use std::net::SocketAddr;
 
-use mscclpp_core::Transport;
+use mscclpp_core::{Transport, provider::Foreign};
 pub(crate) use mscclpp_net::SystemCall;
 use mscclpp_net::{SystemError, links, wire::Malformed};
 
@@ -40,8 +40,8 @@ pub enum Error {
         reason: String,
     },
     /// A region or an endpoint made by another provider was passed in.
-    #[error("{0} belongs to another transport provider")]
-    Foreign(&'static str),
+    #[error(transparent)]
+    Foreign(#[from] Foreign),
 }
 
 impl Error {
@@ -71,9 +71,7 @@ impl From<Error> for mscclpp_core::Error {
                 Self::PeerLost { peer: "a peer".to_owned(), reason: error.to_string() }
             }
             Error::Links(links::Error::Closed { .. }) => Self::PeerClosed { peer: "a peer".to_owned() },
-            Error::Malformed { what, problem } => {
-                Self::Malformed { what, problem: format!("in the transport's part, {problem}") }
-            }
+            Error::Malformed { what, problem } => Self::malformed_part(what, problem),
             Error::Links(links::Error::Environment(error)) => error.into(),
             other => Self::transport(Transport::ETHERNET, other),
         }

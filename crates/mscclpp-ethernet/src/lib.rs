@@ -61,7 +61,7 @@ use std::sync::Arc;
 use mscclpp_core::{
     EndpointConfig, EndpointInfo, Error as CoreError, LinkMonitor, MemoryRegion, RegionInfo, Result,
     Transport, TransportFlags, host_id,
-    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
+    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider, own},
 };
 use mscclpp_gpu::Gpu;
 use mscclpp_net::event_loop::get_or_start;
@@ -169,23 +169,17 @@ impl TransportProvider for Ethernet {
         remote: &EndpointInfo,
         monitor: LinkMonitor,
     ) -> Result<Arc<dyn Link>> {
-        let any: Arc<dyn std::any::Any + Send + Sync> = local.clone();
-        let Ok(local) = any.downcast::<EthernetEndpoint>() else {
-            return Err(Error::Foreign("the local endpoint").into());
-        };
-        let unreachable = |reason: String| CoreError::Unreachable {
-            local: local.gpu.as_ref().map_or("CPU".to_owned(), Gpu::to_string),
-            remote: remote.to_string(),
-            transport: Transport::ETHERNET,
-            reason,
-        };
+        let local: &EthernetEndpoint = own(&**local, "the local endpoint").map_err(Error::from)?;
         let peer = Address::decode(&PROTOCOL, &remote.blob).map_err(Error::from)?;
         let state = Arc::new(LinkState::new(monitor));
         let links = local.hub.links();
         let link =
             links.dial(&peer, remote.host == host_id()?, local.name, state.clone()).map_err(|error| {
                 match error {
-                    links::Error::Unreachable { .. } => unreachable(error.to_string()),
+                    links::Error::Unreachable { .. } => {
+                        let reason = error.to_string();
+                        CoreError::unreachable(local.gpu.as_ref(), remote, Transport::ETHERNET, reason)
+                    }
                     error => Error::from(error).into(),
                 }
             })?;

@@ -1,21 +1,14 @@
 //! Regions as the core sees them: of this process, and of a peer.
 
-use std::{
-    any::Any,
-    sync::{Arc, Weak},
-};
+use std::sync::{Arc, Weak};
 
 use mscclpp_core::{
     Error as CoreError, MemoryRegion, RegionInfo,
-    provider::{Registration, RemoteRegion},
+    provider::{Registration, RemoteRegion, own},
 };
 use mscclpp_gpu::DevicePtr;
 
-use crate::{
-    blob::RegionBlob,
-    error::{Error, Result},
-    hub::Hub,
-};
+use crate::{blob::RegionBlob, error::Result, hub::Hub};
 
 /// A region of this process.
 pub(crate) struct LocalRegion {
@@ -40,7 +33,7 @@ impl LocalRegion {
     }
 
     pub(crate) fn of(registration: &dyn Registration) -> Result<&Self> {
-        downcast(registration, "the source")
+        Ok(own(registration, "the source")?)
     }
 
     pub(crate) fn region(&self) -> &Arc<MemoryRegion> {
@@ -78,7 +71,7 @@ impl PeerRegion {
     }
 
     pub(crate) fn of(region: &dyn RemoteRegion) -> Result<&Self> {
-        downcast(region, "the destination")
+        Ok(own(region, "the destination")?)
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -105,9 +98,4 @@ impl RemoteRegion for PeerRegion {
     fn ptr(&self) -> Option<DevicePtr> {
         None
     }
-}
-
-/// The provider's own type behind one of the core's.
-fn downcast<'a, T: 'static>(any: &'a dyn Any, what: &'static str) -> Result<&'a T> {
-    any.downcast_ref().ok_or(Error::Foreign(what))
 }

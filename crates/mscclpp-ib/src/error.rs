@@ -1,6 +1,6 @@
 use std::{io, time::Duration};
 
-use mscclpp_core::Transport;
+use mscclpp_core::{Transport, provider::Foreign};
 use mscclpp_net::{SystemError, env::BadVariable, links};
 
 /// What can go wrong in this transport alone. Callers get it inside [`mscclpp_core::Error::Transport`], or as the
@@ -113,8 +113,8 @@ pub enum Error {
         reason: String,
     },
     /// A region or an endpoint made by another provider was passed in.
-    #[error("{0} belongs to another transport provider")]
-    Foreign(&'static str),
+    #[error(transparent)]
+    Foreign(#[from] Foreign),
     /// The peer could not be found, or is gone.
     #[error(transparent)]
     Links(#[from] links::Error),
@@ -135,9 +135,7 @@ impl Error {
     pub(crate) fn over(self, transport: Transport) -> mscclpp_core::Error {
         use mscclpp_core::Error as Core;
         match self {
-            Self::Malformed { what, problem } => {
-                Core::Malformed { what, problem: format!("in the transport's part, {problem}") }
-            }
+            Self::Malformed { what, problem } => Core::malformed_part(what, problem),
             Self::Environment(error) => error.into(),
             Self::Links(links::Error::Gone { .. }) => {
                 Core::PeerLost { peer: "a peer".to_owned(), reason: self.to_string() }

@@ -1,5 +1,4 @@
 use std::{
-    any::Any,
     path::PathBuf,
     sync::{Arc, OnceLock, Weak},
 };
@@ -7,7 +6,7 @@ use std::{
 use mscclpp_core::{
     EndpointConfig, EndpointInfo, Error as CoreError, IbMode, LinkMonitor, MemoryRegion, RegionInfo,
     Result as CoreResult, Transport, TransportFlags, host_id,
-    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
+    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider, own},
 };
 use mscclpp_gpu::{Gpu, GpuDirect, Platform};
 use mscclpp_net::{event_loop::get_or_start, links::Name};
@@ -379,23 +378,15 @@ impl TransportProvider for InfiniBand {
         remote: &EndpointInfo,
         monitor: LinkMonitor,
     ) -> CoreResult<Arc<dyn Link>> {
-        let any: Arc<dyn Any + Send + Sync> = local.clone();
-        let Ok(local) = any.downcast::<IbEndpoint>() else {
-            return Err(Error::Foreign("the local endpoint").over(remote.transport));
-        };
+        let local: &IbEndpoint = own(&**local, "the local endpoint")
+            .map_err(|foreign| Error::from(foreign).over(remote.transport))?;
         let transport = local.side.transport;
-        let unreachable = |reason: String| CoreError::Unreachable {
-            local: local.gpu.as_ref().map_or("CPU".to_owned(), Gpu::to_string),
-            remote: remote.to_string(),
-            transport,
-            reason,
-        };
-        match Self::link(&local, remote, monitor) {
+        match Self::link(local, remote, monitor) {
             Ok(link) => Ok(Arc::new(link)),
             Err(
                 error
                 @ (Error::Incompatible(_) | Error::Links(mscclpp_net::links::Error::Unreachable { .. })),
-            ) => Err(unreachable(error.to_string())),
+            ) => Err(CoreError::unreachable(local.gpu.as_ref(), remote, transport, error.to_string())),
             Err(error) => Err(error.over(transport)),
         }
     }

@@ -1,7 +1,6 @@
 //! Regions as the core sees them: of this process, and of a peer.
 
 use std::{
-    any::Any,
     collections::HashMap,
     sync::{
         Arc, OnceLock, Weak,
@@ -11,7 +10,7 @@ use std::{
 
 use mscclpp_core::{
     MemoryRegion, RegionInfo,
-    provider::{Registration, RemoteRegion},
+    provider::{Registration, RemoteRegion, own},
 };
 use mscclpp_gpu::DevicePtr;
 use parking_lot::Mutex;
@@ -19,7 +18,7 @@ use parking_lot::Mutex;
 use crate::{
     adapter::{Access, Adapter, Mr},
     blob::RegionBlob,
-    error::{Error, Result},
+    error::Result,
     hub::Hub,
 };
 
@@ -115,7 +114,7 @@ impl LocalRegion {
     }
 
     pub(crate) fn of(registration: &dyn Registration) -> Result<&Self> {
-        downcast(registration, "the source")
+        Ok(own(registration, "the source")?)
     }
 
     pub(crate) fn adapter(&self) -> &Arc<Adapter> {
@@ -159,7 +158,7 @@ impl PeerRegion {
     }
 
     pub(crate) fn of(region: &dyn RemoteRegion) -> Result<&Self> {
-        downcast(region, "the destination")
+        Ok(own(region, "the destination")?)
     }
 }
 
@@ -167,10 +166,6 @@ impl RemoteRegion for PeerRegion {
     fn ptr(&self) -> Option<DevicePtr> {
         None
     }
-}
-
-fn downcast<'a, T: 'static>(any: &'a dyn Any, what: &'static str) -> Result<&'a T> {
-    any.downcast_ref().ok_or(Error::Foreign(what))
 }
 
 /// The registered regions, for the thread that stores tokens for peers without atomics.

@@ -7,7 +7,7 @@ use std::{
 use crc32fast::Hasher;
 use mscclpp_core::{
     Error as CoreError, MemoryRegion, Result as CoreResult,
-    provider::{Operation, Queue, Registration, RemoteRegion, RouteId},
+    provider::{Foreign, Operation, Queue, Registration, RemoteRegion, RouteId, Routes},
 };
 
 use mscclpp_net::links::{
@@ -63,7 +63,7 @@ pub(crate) fn open(
         connection,
         given: 0,
         has_handed_over: false,
-        routes: Vec::new(),
+        routes: Routes::default(),
         completed: 0,
         flushes: VecDeque::with_capacity(BACKLOG),
     }))
@@ -78,7 +78,7 @@ struct EthernetQueue {
     given: u64,
     has_handed_over: bool,
     /// By number.
-    routes: Vec<Option<EthernetRoute>>,
+    routes: Routes<EthernetRoute>,
     /// The last ticket that was answered.
     completed: u64,
     /// Each unanswered ticket, with the number of works that the driver must have carried out before the question has
@@ -117,7 +117,7 @@ impl EthernetQueue {
     }
 
     fn route(&self, route: RouteId) -> Result<&EthernetRoute> {
-        self.routes.get(route.index()).and_then(Option::as_ref).ok_or(Error::Foreign("the route"))
+        Ok(self.routes.get(route).ok_or(Foreign("the route"))?)
     }
 
     /// Starts an operation for which there is room. Does nothing if the connection is broken: the link says why, now or
@@ -126,7 +126,7 @@ impl EthernetQueue {
         match operation {
             Operation::Write { route, dst_offset, src_offset, len } => {
                 let EthernetRoute { to, source: Some(from) } = self.route(route)? else {
-                    return Err(Error::Foreign("the route").into());
+                    return Err(Error::from(Foreign("the route")).into());
                 };
                 to.check()?;
                 if len == 0 || self.connection.is_broken() {
@@ -215,22 +215,14 @@ impl Queue for EthernetQueue {
                 to.misalignment()
             )));
         }
-        let source = match src {
-            Some(src) => Some(LocalRegion::of(&**src)?.region().clone()),
-            None => None,
-        };
-        if self.routes.len() <= route.index() {
-            self.routes.resize_with(route.index() + 1, || None);
-        }
-        self.routes[route.index()] = Some(EthernetRoute { to: to.clone(), source });
+        let source = src.map(|src| LocalRegion::of(&**src)).transpose()?.map(|src| src.region().clone());
+        self.routes.insert(route, EthernetRoute { to: to.clone(), source });
         Ok(())
     }
 
     fn release(&mut self, route: RouteId) {
         // Works keep what they still need.
-        if let Some(known) = self.routes.get_mut(route.index()) {
-            *known = None;
-        }
+        self.routes.remove(route);
     }
 
     unsafe fn submit(&mut self, batch: &[Operation]) -> CoreResult<usize> {

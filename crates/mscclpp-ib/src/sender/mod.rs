@@ -22,7 +22,7 @@ use std::{
 
 use mscclpp_core::{
     Result as CoreResult,
-    provider::{Operation, Queue, Registration, RemoteRegion, RouteId},
+    provider::{Foreign, Operation, Queue, Registration, RemoteRegion, RouteId},
 };
 
 use crate::{
@@ -84,7 +84,7 @@ impl SendQueue {
     }
 
     fn sender(&mut self) -> Result<&mut Sender> {
-        self.sender.as_deref_mut().ok_or(Error::Foreign("the queue"))
+        Ok(self.sender.as_deref_mut().ok_or(Foreign("the queue"))?)
     }
 }
 

@@ -7,56 +7,31 @@ use crate::{
     HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, MemoryChannel, MemoryChannelHandle, RegisteredMemory,
 };
 
-/// The kernel gets its device handle.
-impl KernelArgument for &DeviceToDeviceSemaphore {
-    type Param = DeviceToDeviceSemaphoreHandle;
+/// For types of this crate and of those above it whose kernels get their device handle.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! kernel_argument_by_handle {
+    ($($what:ty => $handle:ty, $owner:expr;)*) => { $(
+        /// The kernel gets its device handle.
+        impl ::mscclpp_gpu::KernelArgument for &$what {
+            type Param = $handle;
 
-    fn param(&self) -> Result<Self::Param> {
-        Ok(self.device_handle())
-    }
+            fn param(&self) -> ::mscclpp_gpu::Result<Self::Param> {
+                Ok(self.device_handle())
+            }
 
-    fn owner(&self) -> Option<Owner> {
-        Some(self.semaphore().owner())
-    }
+            fn owner(&self) -> Option<::mscclpp_gpu::Owner> {
+                Some($owner(self))
+            }
+        }
+    )* };
 }
 
-/// The kernel gets its device handle.
-impl KernelArgument for &HostToDeviceSemaphore {
-    type Param = HostToDeviceSemaphoreHandle;
-
-    fn param(&self) -> Result<Self::Param> {
-        Ok(self.device_handle())
-    }
-
-    fn owner(&self) -> Option<Owner> {
-        Some(self.semaphore().owner())
-    }
-}
-
-/// The kernel gets its device handle.
-impl KernelArgument for &BaseMemoryChannel {
-    type Param = BaseMemoryChannelHandle;
-
-    fn param(&self) -> Result<Self::Param> {
-        Ok(self.device_handle())
-    }
-
-    fn owner(&self) -> Option<Owner> {
-        Some(self.semaphore().owner())
-    }
-}
-
-/// The kernel gets its device handle.
-impl KernelArgument for &MemoryChannel {
-    type Param = MemoryChannelHandle;
-
-    fn param(&self) -> Result<Self::Param> {
-        Ok(self.device_handle())
-    }
-
-    fn owner(&self) -> Option<Owner> {
-        Some(MemoryChannel::owner(self).clone())
-    }
+kernel_argument_by_handle! {
+    DeviceToDeviceSemaphore => DeviceToDeviceSemaphoreHandle, |this: &Self| this.semaphore().owner();
+    HostToDeviceSemaphore => HostToDeviceSemaphoreHandle, |this: &Self| this.semaphore().owner();
+    BaseMemoryChannel => BaseMemoryChannelHandle, |this: &Self| this.semaphore().owner();
+    MemoryChannel => MemoryChannelHandle, |this: &Self| MemoryChannel::owner(this).clone();
 }
 
 /// The kernel gets the address of its first byte, [`RegisteredMemory::data`]. A memory of a peer that is not mapped has

@@ -5,11 +5,11 @@ use std::{
     time::Instant,
 };
 
-use mscclpp_gpu::{DevicePtr, KernelParam};
+use mscclpp_gpu::DevicePtr;
 use mscclpp_os::waiting::{Backoff, LongWait};
 
 use crate::{
-    Error, Result, Semaphore,
+    Error, HostToDeviceSemaphoreHandle, Result, Semaphore,
     protocol::{SemaphoreWords, StatusWords},
     slab::{EXPECTED, INBOUND, INBOUND_BY_LINK},
 };
@@ -58,31 +58,6 @@ impl HostToDeviceSemaphore {
         self.handle
     }
 }
-
-/// The handle by which kernels wait on a semaphore that hosts signal: `Host2DeviceSemaphoreDeviceHandle` in the headers.
-///
-/// It holds no reference: the semaphore must outlive the kernels that use it.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct HostToDeviceSemaphoreHandle {
-    /// Two words side by side, 16-byte aligned, in memory that this device reaches: how many signals have come from the peer's
-    /// kernels, and how many over its link.
-    pub inbound_token: *mut u64,
-    /// A word of local device memory: how many signals waits here have claimed.
-    pub expected_inbound_token: *mut u64,
-    /// Pinned host memory: abort request, a wait timed out, a wait saw the abort, reserved.
-    pub status: *mut u32,
-    /// In a port channel's handle, the parts that a kernel needs to make a handle of its own; else null.
-    pub port: *const u64,
-}
-
-// SAFETY: four pointers, plain data, laid out as in the header (`tests/layout.rs` compares).
-unsafe impl KernelParam for HostToDeviceSemaphoreHandle {}
-// SAFETY: addresses and numbers. No safe function goes where they point; a kernel or unsafe code that does answers for
-// its accesses itself, whichever thread the handle came from.
-unsafe impl Send for HostToDeviceSemaphoreHandle {}
-// SAFETY: as above.
-unsafe impl Sync for HostToDeviceSemaphoreHandle {}
 
 impl HostToDeviceSemaphoreHandle {
     /// The handle of a semaphore, also of one that is not signalled by hosts.

@@ -49,8 +49,10 @@ pub use context::{Context, ContextBuilder};
 pub use endpoint::Endpoint;
 pub use endpoint_info::EndpointInfo;
 pub use error::{Error, Result, TransportError};
-pub use handle::{BaseMemoryChannelHandle, DeviceToDeviceSemaphoreHandle, MemoryChannelHandle};
-pub use host_semaphore::{HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore};
+pub use handle::{
+    BaseMemoryChannelHandle, DeviceToDeviceSemaphoreHandle, HostToDeviceSemaphoreHandle, MemoryChannelHandle,
+};
+pub use host_semaphore::{HostToDeviceSemaphore, HostToHostSemaphore};
 pub use identity::{ProcessId, host_id};
 pub use memory::RegisteredMemory;
 pub use monitor::LinkMonitor;

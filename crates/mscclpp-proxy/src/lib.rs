@@ -40,15 +40,13 @@
 
 mod abort;
 mod argument;
-mod base_channel_handle;
 mod channel;
-mod channel_handle;
 mod connection;
 mod dump;
 mod engine;
 mod error;
 mod fifo;
-mod fifo_handle;
+mod handle;
 mod handler;
 mod id;
 mod idle;
@@ -63,12 +61,10 @@ mod table;
 mod trigger;
 mod waiting;
 
-pub use base_channel_handle::BasePortChannelHandle;
 pub use channel::{BasePortChannel, PortChannel};
-pub use channel_handle::PortChannelHandle;
 pub use error::{Error, Result};
 pub use fifo::{Fifo, FifoShared};
-pub use fifo_handle::FifoHandle;
+pub use handle::{BasePortChannelHandle, FifoHandle, PortChannelHandle};
 pub use handler::{Progress, ProxyHandler, ProxyHandlerResult};
 pub use id::{FifoPosition, MemoryId, SemaphoreId};
 pub use idle::IdlePolicy;

@@ -7,7 +7,7 @@ use mscclpp_gpu::DevicePtr;
 
 use crate::{
     Error, FifoPosition, ProxyService, Result, SemaphoreId,
-    base_channel_handle::DirectCount,
+    handle::DirectCount,
     state::{SemaphoreEntry, ServiceState},
 };
 

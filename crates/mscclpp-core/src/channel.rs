@@ -240,14 +240,7 @@ impl MemoryChannel {
     }
 }
 
-impl std::fmt::Debug for MemoryChannel {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MemoryChannel")
-            .field("semaphore", self.semaphore())
-            .field("memories", &self.memories)
-            .finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(MemoryChannel, |this| semaphore: this.semaphore(), memories: this.memories, ..);
 
 /// Where a memory of the connection's own device is.
 fn local(connection: &Connection, what: &'static str, memory: &RegisteredMemory) -> Result<DevicePtr> {

@@ -1,5 +1,4 @@
 use std::{
-    fmt,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -307,18 +306,8 @@ impl WeakConnection {
     }
 }
 
-impl fmt::Debug for WeakConnection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WeakConnection").field("closed", &self.is_closed()).finish()
-    }
-}
+mscclpp_os::debug_fields!(WeakConnection, |this| closed: this.is_closed());
 
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection")
-            .field("local", &self.inner.local.info().to_string())
-            .field("remote", &self.inner.remote.to_string())
-            .field("transport", &self.transport())
-            .finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(Connection, |this|
+    local: this.inner.local.info().to_string(), remote: this.inner.remote.to_string(), transport: this.transport(), ..
+);

@@ -1,4 +1,4 @@
-use std::{any::Any, collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{any::Any, collections::HashMap, sync::Arc, time::Duration};
 
 use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, Platform, fork::OfProcess};
 use mscclpp_os::waiting::FIRST_LOG;
@@ -371,14 +371,6 @@ impl Context {
     }
 }
 
-impl fmt::Debug for Context {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").field("transports", &self.transports()).finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(Context, |this| transports: this.transports(), ..);
 
-impl fmt::Debug for ContextBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ContextBuilder").field("providers", &self.providers.len()).finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(ContextBuilder, |this| providers: this.providers.len(), ..);

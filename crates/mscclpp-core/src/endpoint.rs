@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use mscclpp_gpu::{Gpu, fork::OfProcess};
 
@@ -151,8 +151,4 @@ impl From<EndpointInfo> for Endpoint {
     }
 }
 
-impl fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Endpoint").field("info", &self.info).field("local", &self.local.is_some()).finish()
-    }
-}
+mscclpp_os::debug_fields!(Endpoint, |this| info: this.info, local: this.local.is_some());

@@ -1,7 +1,4 @@
-use std::{
-    fmt,
-    sync::{Arc, OnceLock},
-};
+use std::sync::{Arc, OnceLock};
 
 use mscclpp_gpu::{DevicePtr, Gpu, KernelObject, Owner, Platform, fork::OfProcess};
 use parking_lot::Mutex;
@@ -302,16 +299,9 @@ fn peers_memory(what: &str) -> Error {
     ))
 }
 
-impl fmt::Debug for RegisteredMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RegisteredMemory")
-            .field("data", &self.data())
-            .field("size", &self.size())
-            .field("transports", &self.transports())
-            .field("local", &self.is_local())
-            .finish()
-    }
-}
+mscclpp_os::debug_fields!(RegisteredMemory, |this|
+    data: this.data(), size: this.size(), transports: this.transports(), local: this.is_local()
+);
 
 #[cfg(test)]
 mod tests;

@@ -124,14 +124,7 @@ impl LinkMonitor {
     }
 }
 
-impl fmt::Debug for LinkMonitor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LinkMonitor")
-            .field("label", &self.label())
-            .field("failure", &self.inner.failure)
-            .finish()
-    }
-}
+mscclpp_os::debug_fields!(LinkMonitor, |this| label: this.label(), failure: this.inner.failure);
 
 #[cfg(test)]
 mod tests {

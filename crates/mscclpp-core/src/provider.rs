@@ -23,7 +23,7 @@ mod routes;
 
 pub use routes::Routes;
 
-use std::{any::Any, fmt, sync::Arc};
+use std::{any::Any, sync::Arc};
 
 use mscclpp_gpu::{DevicePtr, Gpu};
 
@@ -147,11 +147,7 @@ impl OwnTokens {
     }
 }
 
-impl fmt::Debug for OwnTokens {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnTokens").field("ptr", &self.ptr).finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(OwnTokens, |this| ptr: this.ptr, ..);
 
 /// This side's end of connections to come. Closed when dropped.
 pub trait LocalEndpoint: Send + Sync + Any {

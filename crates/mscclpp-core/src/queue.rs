@@ -1,5 +1,4 @@
 use std::{
-    fmt,
     mem::ManuallyDrop,
     time::{Duration, Instant},
 };
@@ -364,11 +363,4 @@ impl Drop for SendQueue {
     }
 }
 
-impl fmt::Debug for SendQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendQueue")
-            .field("connection", &self.connection)
-            .field("waiting", &self.waiting())
-            .finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(SendQueue, |this| connection: this.connection, waiting: this.waiting(), ..);

@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use mscclpp_gpu::DevicePtr;
 
@@ -57,11 +57,4 @@ impl Route {
     }
 }
 
-impl fmt::Debug for Route {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Route")
-            .field("dst", &self.dst_memory)
-            .field("src", &self.src_memory)
-            .finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(Route, |this| dst: this.dst_memory, src: this.src_memory, ..);

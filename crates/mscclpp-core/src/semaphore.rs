@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use mscclpp_gpu::{DevicePtr, KernelObject, KernelWait, Owner, fork::OfProcess};
 use parking_lot::{Mutex, MutexGuard};
@@ -260,14 +260,9 @@ impl Semaphore {
     }
 }
 
-impl fmt::Debug for Semaphore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Semaphore")
-            .field("connection", &self.inner.connection)
-            .field("aborted", &self.inner.waits.aborted())
-            .finish()
-    }
-}
+mscclpp_os::debug_fields!(Semaphore, |this|
+    connection: this.inner.connection, aborted: this.inner.waits.aborted()
+);
 
 /// A semaphore with kernels at both ends: `MemoryDevice2DeviceSemaphore` of the C++ and Python API. Several objects of one
 /// [`Semaphore`] share its tokens.

@@ -1,6 +1,6 @@
 //! Signals that go over a connection's link: who counts them, and where the last of them are ([`crate::retired`]).
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     Connection, Error, Result, Semaphore,
@@ -116,8 +116,4 @@ impl Drop for Signaller {
     }
 }
 
-impl fmt::Debug for Signaller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Signaller").field("semaphore", &self.semaphore).field("sent", &self.sent).finish()
-    }
-}
+mscclpp_os::debug_fields!(Signaller, |this| semaphore: this.semaphore, sent: this.sent);

@@ -1,5 +1,3 @@
-use std::fmt;
-
 use crate::{
     Connection, RegisteredMemory, Result,
     slab::{TOKEN_BLOCK, TOKEN_PAGE, TokenBlock},
@@ -120,11 +118,4 @@ impl SemaphoreStub {
     }
 }
 
-impl fmt::Debug for SemaphoreStub {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SemaphoreStub")
-            .field("offset", &self.offset)
-            .field("local", &self.local.is_some())
-            .finish()
-    }
-}
+mscclpp_os::debug_fields!(SemaphoreStub, |this| offset: this.offset, local: this.local.is_some());

@@ -71,6 +71,32 @@ macro_rules! debug_as_report {
     };
 }
 
+/// `Debug` of a struct by some of its fields, or by what says more than these. With `..` at the end, it says that there are
+/// others.
+///
+/// ```
+/// struct Buffer(Vec<u8>);
+/// mscclpp_os::debug_fields!(Buffer, |this| len: this.0.len(), ..);
+/// assert_eq!(format!("{:?}", Buffer(vec![0; 7])), "Buffer { len: 7, .. }");
+/// ```
+#[macro_export]
+macro_rules! debug_fields {
+    ($what:ty, |$this:ident| $($field:ident: $value:expr,)+ ..) => {
+        $crate::debug_fields!(@ $what, $this, finish_non_exhaustive, $($field: $value),+);
+    };
+    ($what:ty, |$this:ident| $($field:ident: $value:expr),+) => {
+        $crate::debug_fields!(@ $what, $this, finish, $($field: $value),+);
+    };
+    (@ $what:ty, $this:ident, $finish:ident, $($field:ident: $value:expr),+) => {
+        impl ::std::fmt::Debug for $what {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                let $this = self;
+                f.debug_struct(stringify!($what))$(.field(stringify!($field), &$value))+.$finish()
+            }
+        }
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 //! Port channels for kernels: a semaphore and, for one of the two kinds, two memories.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use mscclpp_core::{HostToDeviceSemaphoreHandle, Route, Semaphore};
 use mscclpp_gpu::{DevicePtr, Gpu, KernelObject, KernelWait, Owner};
@@ -164,17 +164,6 @@ impl PortChannel {
     }
 }
 
-impl fmt::Debug for BasePortChannel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BasePortChannel").field("semaphore", &self.semaphore).finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(BasePortChannel, |this| semaphore: this.semaphore, ..);
 
-impl fmt::Debug for PortChannel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PortChannel")
-            .field("semaphore", &self.base.semaphore)
-            .field("route", &self.route)
-            .finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(PortChannel, |this| semaphore: this.base.semaphore, route: this.route, ..);

@@ -288,14 +288,7 @@ impl fmt::Debug for Fifo {
     }
 }
 
-impl fmt::Debug for FifoShared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FifoShared")
-            .field("size", &self.size())
-            .field("tail", &self.tail().raw())
-            .finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(FifoShared, |this| size: this.size(), tail: this.tail().raw(), ..);
 
 #[cfg(test)]
 mod tests {

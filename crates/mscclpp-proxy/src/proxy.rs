@@ -365,12 +365,6 @@ impl<H: ProxyHandler> fmt::Debug for Proxy<H> {
     }
 }
 
-impl fmt::Debug for ProxyBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProxyBuilder")
-            .field("gpu", &self.gpu.to_string())
-            .field("fifo_size", &self.fifo_size)
-            .field("idle", &self.idle)
-            .finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(ProxyBuilder, |this|
+    gpu: this.gpu.to_string(), fifo_size: this.fifo_size, idle: this.idle, ..
+);

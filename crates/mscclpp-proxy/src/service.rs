@@ -1,6 +1,6 @@
 //! The service behind port channels.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use mscclpp_core::{HostToDeviceSemaphoreHandle, RegisteredMemory, Semaphore};
 use mscclpp_gpu::Gpu;
@@ -363,8 +363,4 @@ impl BaseProxyService for ProxyService {
     }
 }
 
-impl fmt::Debug for ProxyService {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProxyService").field("proxy", &self.proxy).finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(ProxyService, |this| proxy: this.proxy, ..);

@@ -16,20 +16,20 @@ use crate::{
     semaphores::build,
 };
 
-pub(crate) const CASES: Cases = &[
-    ("channels::they_exist_where_memory_is_mapped", they_exist_where_memory_is_mapped),
-    ("channels::bad_memories_are_refused", bad_memories_are_refused),
+pub(crate) const CASES: Cases = cases!["channels":
+    they_exist_where_memory_is_mapped,
+    bad_memories_are_refused,
 ];
 
-pub(crate) const KERNEL_CASES: Cases = &[
-    ("channels::put_and_get_are_exact", put_and_get_are_exact),
-    ("channels::elements_are_written_and_read", elements_are_written_and_read),
-    ("channels::packets_are_exact", packets_are_exact),
-    ("channels::packets_take_turns", packets_take_turns),
-    ("channels::waits_for_packets_end", waits_for_packets_end),
-    ("channels::what_cannot_be_is_refused", what_cannot_be_is_refused),
-    ("channels::a_channel_keeps_the_mapping", a_channel_keeps_the_mapping),
-    ("channels::its_own_memories_may_be_for_local_use", its_own_memories_may_be_for_local_use),
+pub(crate) const KERNEL_CASES: Cases = cases!["channels":
+    put_and_get_are_exact,
+    elements_are_written_and_read,
+    packets_are_exact,
+    packets_take_turns,
+    waits_for_packets_end,
+    what_cannot_be_is_refused,
+    a_channel_keeps_the_mapping,
+    its_own_memories_may_be_for_local_use,
 ];
 
 const DATA: u64 = 8192;

@@ -7,18 +7,18 @@ use crate::{
     pair::{End, PATIENCE, Pair, assert_error, builder, device, noise, other_transport, received, within},
 };
 
-pub(crate) const CASES: Cases = &[
-    ("endpoints::what_a_provider_claims_to_serve_opens", what_a_provider_claims_to_serve_opens),
-    ("endpoints::an_endpoint_survives_its_journey", an_endpoint_survives_its_journey),
-    ("endpoints::two_ends_connect_both_ways", two_ends_connect_both_ways),
-    ("endpoints::an_endpoint_connects_with_itself", an_endpoint_connects_with_itself),
-    ("endpoints::two_endpoints_of_one_device_connect", two_endpoints_of_one_device_connect),
-    ("endpoints::one_endpoint_has_many_connections", one_endpoint_has_many_connections),
-    ("endpoints::another_transport_is_a_mismatch", another_transport_is_a_mismatch),
-    ("endpoints::a_peers_endpoint_is_no_local_one", a_peers_endpoint_is_no_local_one),
-    ("endpoints::a_queue_that_holds_nothing_is_refused", a_queue_that_holds_nothing_is_refused),
-    ("endpoints::what_cannot_be_reached_is_an_error", what_cannot_be_reached_is_an_error),
-    ("endpoints::an_endpoint_that_is_gone_is_an_error", an_endpoint_that_is_gone_is_an_error),
+pub(crate) const CASES: Cases = cases!["endpoints":
+    what_a_provider_claims_to_serve_opens,
+    an_endpoint_survives_its_journey,
+    two_ends_connect_both_ways,
+    an_endpoint_connects_with_itself,
+    two_endpoints_of_one_device_connect,
+    one_endpoint_has_many_connections,
+    another_transport_is_a_mismatch,
+    a_peers_endpoint_is_no_local_one,
+    a_queue_that_holds_nothing_is_refused,
+    what_cannot_be_reached_is_an_error,
+    an_endpoint_that_is_gone_is_an_error,
 ];
 
 /// Every transport claimed can be opened, and none that is not.

@@ -11,20 +11,14 @@ use crate::{
     semaphores::build,
 };
 
-pub(crate) const CASES: Cases = &[
-    ("host_signals::each_wait_takes_one_signal", each_wait_takes_one_signal),
-    ("host_signals::a_signal_comes_after_the_data_of_its_queue", a_signal_comes_after_the_data_of_its_queue),
-    ("host_signals::objects_of_one_semaphore_share_its_tokens", objects_of_one_semaphore_share_its_tokens),
-    ("host_signals::one_signaller_at_a_time", one_signaller_at_a_time),
-    (
-        "host_signals::a_signaller_comes_after_the_signals_of_hosts",
-        a_signaller_comes_after_the_signals_of_hosts,
-    ),
-    (
-        "host_signals::a_signal_comes_after_those_of_queues_that_are_gone",
-        a_signal_comes_after_those_of_queues_that_are_gone,
-    ),
-    ("host_signals::a_peer_that_closed_ends_waits", a_peer_that_closed_ends_waits),
+pub(crate) const CASES: Cases = cases!["host_signals":
+    each_wait_takes_one_signal,
+    a_signal_comes_after_the_data_of_its_queue,
+    objects_of_one_semaphore_share_its_tokens,
+    one_signaller_at_a_time,
+    a_signaller_comes_after_the_signals_of_hosts,
+    a_signal_comes_after_those_of_queues_that_are_gone,
+    a_peer_that_closed_ends_waits,
 ];
 
 /// More polls than a case lasts, yet an end.

@@ -9,11 +9,11 @@ use crate::{
     pair::{End, PATIENCE, Pair, assert_error, received, within},
 };
 
-pub(crate) const CASES: Cases = &[
-    ("hostile::endpoints_are_parsed_as_hostile", endpoints_are_parsed_as_hostile),
-    ("hostile::memories_are_parsed_as_hostile", memories_are_parsed_as_hostile),
-    ("hostile::stubs_are_parsed_as_hostile", stubs_are_parsed_as_hostile),
-    ("hostile::a_token_at_an_odd_address_is_refused", a_token_at_an_odd_address_is_refused),
+pub(crate) const CASES: Cases = cases!["hostile":
+    endpoints_are_parsed_as_hostile,
+    memories_are_parsed_as_hostile,
+    stubs_are_parsed_as_hostile,
+    a_token_at_an_odd_address_is_refused,
 ];
 
 /// For all variants of one serialization together.

@@ -14,6 +14,13 @@
 //! }
 //! ```
 
+/// Functions under their names, behind that of their module.
+macro_rules! cases {
+    ($module:literal: $($case:ident),+ $(,)?) => {
+        &[$((concat!($module, "::", stringify!($case)), $case)),+]
+    };
+}
+
 mod channels;
 mod elsewhere;
 mod endpoints;

@@ -10,16 +10,13 @@ use crate::{
     semaphores::build,
 };
 
-pub(crate) const CASES: Cases = &[
-    ("lifetimes::one_sides_objects_drop_in_any_order", one_sides_objects_drop_in_any_order),
-    ("lifetimes::both_sides_objects_drop_in_any_order", both_sides_objects_drop_in_any_order),
-    ("lifetimes::a_write_under_way_survives_its_objects", a_write_under_way_survives_its_objects),
-    ("lifetimes::a_peer_that_closed_is_noticed", a_peer_that_closed_is_noticed),
-    ("lifetimes::a_peer_that_failed_says_why", a_peer_that_failed_says_why),
-    (
-        "lifetimes::a_semaphore_does_not_keep_the_peers_side_open",
-        a_semaphore_does_not_keep_the_peers_side_open,
-    ),
+pub(crate) const CASES: Cases = cases!["lifetimes":
+    one_sides_objects_drop_in_any_order,
+    both_sides_objects_drop_in_any_order,
+    a_write_under_way_survives_its_objects,
+    a_peer_that_closed_is_noticed,
+    a_peer_that_failed_says_why,
+    a_semaphore_does_not_keep_the_peers_side_open,
 ];
 
 /// The one that it tells, and nobody else, however long and odd the reason.

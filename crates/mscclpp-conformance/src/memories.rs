@@ -10,20 +10,20 @@ use crate::{
     },
 };
 
-pub(crate) const CASES: Cases = &[
-    ("memories::a_memory_survives_its_journey", a_memory_survives_its_journey),
-    ("memories::a_pointer_is_there_once_mapped", a_pointer_is_there_once_mapped),
-    ("memories::a_context_maps_a_memory_without_a_connection", a_context_maps_a_memory_without_a_connection),
-    ("memories::part_of_an_allocation_is_a_memory_too", part_of_an_allocation_is_a_memory_too),
-    ("memories::one_memory_serves_several_transports", one_memory_serves_several_transports),
-    ("memories::bad_registrations_are_refused", bad_registrations_are_refused),
-    ("memories::registered_for_nothing_it_is_for_local_use", registered_for_nothing_it_is_for_local_use),
-    ("memories::peers_cannot_use_what_is_for_local_use", peers_cannot_use_what_is_for_local_use),
-    ("memories::an_unregistered_transport_is_refused", an_unregistered_transport_is_refused),
-    ("memories::a_source_must_be_registered_here", a_source_must_be_registered_here),
-    ("memories::a_memory_of_another_process_is_refused", a_memory_of_another_process_is_refused),
-    ("memories::a_dropped_registration_is_noticed", a_dropped_registration_is_noticed),
-    ("memories::a_false_length_is_refused", a_false_length_is_refused),
+pub(crate) const CASES: Cases = cases!["memories":
+    a_memory_survives_its_journey,
+    a_pointer_is_there_once_mapped,
+    a_context_maps_a_memory_without_a_connection,
+    part_of_an_allocation_is_a_memory_too,
+    one_memory_serves_several_transports,
+    bad_registrations_are_refused,
+    registered_for_nothing_it_is_for_local_use,
+    peers_cannot_use_what_is_for_local_use,
+    an_unregistered_transport_is_refused,
+    a_source_must_be_registered_here,
+    a_memory_of_another_process_is_refused,
+    a_dropped_registration_is_noticed,
+    a_false_length_is_refused,
 ];
 
 fn a_memory_survives_its_journey(setup: &dyn Setup) {

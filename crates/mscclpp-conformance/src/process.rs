@@ -20,10 +20,10 @@ use crate::{
 /// A case, and the name of its setup, which the second process gets.
 type ProcessCase = fn(&dyn Setup, &str);
 
-pub(crate) const CASES: &[(&str, ProcessCase)] = &[
-    ("process::data_comes_before_its_update_both_ways", data_comes_before_its_update_both_ways),
-    ("process::a_killed_process_is_lost", a_killed_process_is_lost),
-    ("process::a_process_that_ends_is_gone", a_process_that_ends_is_gone),
+pub(crate) const CASES: &[(&str, ProcessCase)] = cases!["process":
+    data_comes_before_its_update_both_ways,
+    a_killed_process_is_lost,
+    a_process_that_ends_is_gone,
 ];
 
 const LEN: u64 = 64 << 10;

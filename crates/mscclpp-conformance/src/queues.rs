@@ -8,12 +8,12 @@ use crate::{
     semaphores::build,
 };
 
-pub(crate) const CASES: Cases = &[
-    ("queues::any_queue_size_will_do", any_queue_size_will_do),
-    ("queues::a_connection_waits_for_room", a_connection_waits_for_room),
-    ("queues::what_waits_has_a_limit", what_waits_has_a_limit),
-    ("queues::what_waits_is_sent_when_the_queue_is_dropped", what_waits_is_sent_when_dropped),
-    ("queues::several_routes_share_a_queue", several_routes_share_a_queue),
+pub(crate) const CASES: Cases = cases!["queues":
+    any_queue_size_will_do,
+    a_connection_waits_for_room,
+    what_waits_has_a_limit,
+    what_waits_is_sent_when_the_queue_is_dropped,
+    several_routes_share_a_queue,
 ];
 
 /// The sizes that are tried: the smallest, one that is reached often, and the transport's own.
@@ -122,7 +122,7 @@ fn what_waits_has_a_limit(setup: &dyn Setup) {
     assert_eq!(target.bytes(), [7; 64]);
 }
 
-fn what_waits_is_sent_when_dropped(setup: &dyn Setup) {
+fn what_waits_is_sent_when_the_queue_is_dropped(setup: &dyn Setup) {
     const WRITES: u64 = 500;
     for size in SIZES {
         let ends = connect(setup, size);

@@ -7,13 +7,13 @@ use crate::{
     pair::{End, Pair, assert_error, received},
 };
 
-pub(crate) const CASES: Cases = &[
-    ("semaphores::two_stubs_make_a_semaphore", two_stubs_make_a_semaphore),
-    ("semaphores::a_stub_makes_one_semaphore", a_stub_makes_one_semaphore),
-    ("semaphores::stubs_of_different_connections_are_refused", stubs_of_different_connections_are_refused),
-    ("semaphores::an_endpoint_has_semaphores_with_itself", an_endpoint_has_semaphores_with_itself),
-    ("semaphores::an_abort_is_sticky_and_local", an_abort_is_sticky_and_local),
-    ("semaphores::handles_exist_where_memory_is_mapped", handles_exist_where_memory_is_mapped),
+pub(crate) const CASES: Cases = cases!["semaphores":
+    two_stubs_make_a_semaphore,
+    a_stub_makes_one_semaphore,
+    stubs_of_different_connections_are_refused,
+    an_endpoint_has_semaphores_with_itself,
+    an_abort_is_sticky_and_local,
+    handles_exist_where_memory_is_mapped,
 ];
 
 /// The stub as a peer gets it.

@@ -20,21 +20,18 @@ use crate::{
     semaphores::build,
 };
 
-pub(crate) const CASES: Cases = &[
-    ("signals::each_wait_takes_one_signal", each_wait_takes_one_signal),
-    ("signals::an_endpoint_signals_itself", an_endpoint_signals_itself),
-    ("signals::both_sides_take_turns", both_sides_take_turns),
-    ("signals::a_wait_that_times_out_consumes_nothing", a_wait_that_times_out_consumes_nothing),
-    ("signals::an_abort_ends_waits", an_abort_ends_waits),
-    ("signals::a_peer_that_closed_ends_waits", a_peer_that_closed_ends_waits),
-    (
-        "signals::a_wait_sees_what_was_written_before_the_signal",
-        a_wait_sees_what_was_written_before_the_signal,
-    ),
-    ("signals::signals_of_many_threads_add_up", signals_of_many_threads_add_up),
-    ("signals::semaphores_share_no_words", semaphores_share_no_words),
-    ("signals::channels_of_one_semaphore_share_its_tokens", channels_of_one_semaphore_share_its_tokens),
-    ("signals::signals_of_kernels_and_of_links_add_up", signals_of_kernels_and_of_links_add_up),
+pub(crate) const CASES: Cases = cases!["signals":
+    each_wait_takes_one_signal,
+    an_endpoint_signals_itself,
+    both_sides_take_turns,
+    a_wait_that_times_out_consumes_nothing,
+    an_abort_ends_waits,
+    a_peer_that_closed_ends_waits,
+    a_wait_sees_what_was_written_before_the_signal,
+    signals_of_many_threads_add_up,
+    semaphores_share_no_words,
+    channels_of_one_semaphore_share_its_tokens,
+    signals_of_kernels_and_of_links_add_up,
 ];
 
 /// A poll count that no machine gets through while a case runs, yet an end.

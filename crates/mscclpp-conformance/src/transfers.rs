@@ -9,21 +9,18 @@ use crate::{
     pair::{End, PATIENCE, Pair, Shared, assert_error, assert_same, await_value, eventually, noise, travel},
 };
 
-pub(crate) const CASES: Cases = &[
-    ("transfers::writes_are_exact", writes_are_exact),
-    ("transfers::writes_take_effect_in_order", writes_take_effect_in_order),
-    ("transfers::both_ways_at_once", both_ways_at_once),
-    ("transfers::many_threads_write_over_one_connection", many_threads_write_over_one_connection),
-    ("transfers::an_update_comes_after_the_data", an_update_comes_after_the_data),
-    ("transfers::an_update_is_eight_aligned_bytes", an_update_is_eight_aligned_bytes),
-    (
-        "transfers::an_update_of_an_unaligned_memory_does_no_harm",
-        an_update_of_an_unaligned_memory_does_no_harm,
-    ),
-    ("transfers::a_word_rises_past_32_bits", a_word_rises_past_32_bits),
-    ("transfers::a_flush_can_time_out_and_be_repeated", a_flush_can_time_out_and_be_repeated),
-    ("transfers::tickets_are_reached_in_order", tickets_are_reached_in_order),
-    ("transfers::nothing_is_written_out_of_bounds", nothing_is_written_out_of_bounds),
+pub(crate) const CASES: Cases = cases!["transfers":
+    writes_are_exact,
+    writes_take_effect_in_order,
+    both_ways_at_once,
+    many_threads_write_over_one_connection,
+    an_update_comes_after_the_data,
+    an_update_is_eight_aligned_bytes,
+    an_update_of_an_unaligned_memory_does_no_harm,
+    a_word_rises_past_32_bits,
+    a_flush_can_time_out_and_be_repeated,
+    tickets_are_reached_in_order,
+    nothing_is_written_out_of_bounds,
 ];
 
 const MIB: u64 = 1 << 20;

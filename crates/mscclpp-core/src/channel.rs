@@ -137,15 +137,7 @@ impl MemoryChannel {
             None => DevicePtr::NULL,
         };
         let mapping = connection.map("the destination memory", dst)?;
-        let Some(dst_ptr) = mapping.ptr() else {
-            return Err(Error::Unreachable {
-                local: connection.local_device().to_string(),
-                remote: connection.label(),
-                transport: connection.transport(),
-                reason: "device code cannot reach the peer's memory over this transport; use a port channel"
-                    .to_owned(),
-            });
-        };
+        let dst_ptr = mapping.ptr().ok_or_else(|| connection.is_not_mapped())?;
         if packet_buffer.is_some() {
             aligned("the packet buffer", packets_ptr, LL16Packet::SIZE)?;
             aligned("the destination memory, the peer's packet buffer,", dst_ptr, LL16Packet::SIZE)?;

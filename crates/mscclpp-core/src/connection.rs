@@ -92,17 +92,11 @@ impl Connection {
     /// Waits until all that a retired queue was given has landed, for at most `timeout`.
     pub(crate) fn await_retired(&self, number: u64, timeout: Duration) -> Result<()> {
         let what = "what a queue was given that has been dropped";
-        match self.until(what, timeout, || Ok(self.inner.retired.has_landed(number)))? {
-            // A failure counts as landed too, and may have come since it was looked for.
-            true => self.check(),
-            false => Err(Error::Timeout {
-                operation: format!(
-                    "waiting until {} has what a queue was given that has been dropped, which a signal must not overtake",
-                    self.label()
-                ),
-                after: timeout,
-            }),
-        }
+        let waiting =
+            || format!("waiting until {} has {what}, which a signal must not overtake", self.label());
+        self.until(what, timeout, waiting, || Ok(self.inner.retired.has_landed(number)))?;
+        // A failure counts as landed too, and may have come since it was looked for.
+        self.check()
     }
 
     /// The calling thread waits for something of the peer.
@@ -230,6 +224,17 @@ impl Connection {
         let (local, remote) = (self.inner.local.info(), &self.inner.remote);
         let device = |info: &EndpointInfo| (info.device.kind, info.device_uuid);
         local.host == remote.host && device(local) == device(remote)
+    }
+
+    /// That device code needs an address in the peer's memory, and there is none.
+    pub(crate) fn is_not_mapped(&self) -> Error {
+        Error::Unreachable {
+            local: self.local_device().to_string(),
+            remote: self.label(),
+            transport: self.transport(),
+            reason: "device code cannot reach the peer's memory over this transport; use a port channel"
+                .to_owned(),
+        }
     }
 
     pub(crate) fn local_endpoint(&self) -> &Endpoint {

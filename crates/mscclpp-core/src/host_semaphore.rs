@@ -10,7 +10,7 @@ use mscclpp_os::waiting::{Backoff, LongWait};
 
 use crate::{
     Error, HostToDeviceSemaphoreHandle, Result, Semaphore,
-    protocol::{SemaphoreWords, StatusWords},
+    protocol::SemaphoreWords,
     slab::{EXPECTED, INBOUND, INBOUND_BY_LINK},
 };
 
@@ -116,13 +116,10 @@ impl HostToHostSemaphore {
         Ok(Self { semaphore: semaphore.clone() })
     }
 
-    /// Signals the peer, after all earlier [writes](crate::Connection::write) of the connection. Blocks only while the transport is full,
-    /// or while what a dropped queue or service was given, with signals of this semaphore, is on its way to the peer; for 30 s
-    /// at most. Any thread may call it.
+    /// As [`HostToDeviceSemaphore::signal`].
     ///
     /// # Errors
-    /// [`Error::PeerLost`] and the like; [`Error::Timeout`] if that takes longer: nothing was sent, and the call can be
-    /// repeated; [`Error::InvalidArgument`] while a proxy service signals over the semaphore.
+    /// As there.
     pub fn signal(&self) -> Result<()> {
         self.semaphore.signal_from_host()
     }
@@ -193,12 +190,7 @@ impl HostToHostSemaphore {
             inbound,
             inbound_by_link: Some(word(INBOUND_BY_LINK)?),
             expected: word(EXPECTED)?,
-            status: StatusWords {
-                abort: status.word(0)?,
-                timed_out: status.word(1)?,
-                aborted: status.word(2)?,
-                refused: status.word(3)?,
-            },
+            status: status.words()?,
         })
     }
 }

@@ -285,15 +285,7 @@ impl DeviceToDeviceSemaphore {
                 inner.connection.label()
             )));
         }
-        let Some(remote) = inner.remote_region.ptr() else {
-            return Err(Error::Unreachable {
-                local: inner.connection.local_device().to_string(),
-                remote: inner.connection.label(),
-                transport: inner.connection.transport(),
-                reason: "device code cannot reach the peer's memory over this transport; use a port channel"
-                    .to_owned(),
-            });
-        };
+        let remote = inner.remote_region.ptr().ok_or_else(|| inner.connection.is_not_mapped())?;
         let lock = match inner.remote_region.native_atomics() {
             true => DevicePtr::NULL,
             false => semaphore.at_local(OUTBOUND),

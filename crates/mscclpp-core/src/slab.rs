@@ -17,7 +17,7 @@ use std::{
 use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, PinnedBuffer};
 use parking_lot::Mutex;
 
-use crate::{RegisteredMemory, Result, Transport, provider::TokenMemory};
+use crate::{RegisteredMemory, Result, Transport, protocol::StatusWords, provider::TokenMemory};
 
 /// Bytes of a token block: four lines of 128 bytes, so that no two words with different writers share one.
 pub(crate) const TOKEN_BLOCK: u64 = 512;
@@ -172,7 +172,16 @@ impl StatusBlock {
         }
     }
 
-    pub(crate) fn word(&self, index: u64) -> Result<&AtomicU32> {
+    pub(crate) fn words(&self) -> Result<StatusWords<'_, AtomicU32>> {
+        Ok(StatusWords {
+            abort: self.word(0)?,
+            timed_out: self.word(1)?,
+            aborted: self.word(2)?,
+            refused: self.word(3)?,
+        })
+    }
+
+    fn word(&self, index: u64) -> Result<&AtomicU32> {
         match self {
             Self::Pinned { slab, offset } => Ok(slab.word(offset + 4 * index)?),
             Self::Host(words) => Ok(&words[index as usize % words.len()]),

@@ -1,8 +1,11 @@
 //! What ends the waits of a semaphore's kernels, and what they say of themselves.
 
-use std::sync::{OnceLock, atomic::Ordering};
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU32, Ordering},
+};
 
-use crate::{Error, LinkMonitor, Result, monitor::Abortable, slab::StatusBlock};
+use crate::{Error, LinkMonitor, Result, monitor::Abortable, protocol::StatusWords, slab::StatusBlock};
 
 /// What ends the waits of a semaphore and says why.
 ///
@@ -17,12 +20,7 @@ pub(crate) struct Waits {
     monitor: LinkMonitor,
 }
 
-/// Words of the status block.
-const ABORT: u64 = 0;
-const TIMED_OUT: u64 = 1;
-const ABORTED: u64 = 2;
-const REFUSED: u64 = 3;
-/// In the word `REFUSED`: `ReasonTriggerRange` of the headers, which comes with an abort.
+/// In the word `refused`: `ReasonTriggerRange` of the headers, which comes with an abort.
 const TRIGGER_RANGE: u32 = 2;
 /// `ReasonNoPort`, which comes with an abort, too.
 const NO_PORT: u32 = 3;
@@ -43,7 +41,7 @@ impl Waits {
             return Some(error.clone());
         }
         // Pairs with the kernel's release; no other order is needed.
-        let refused = self.status.word(REFUSED).ok()?.load(Ordering::Acquire);
+        let refused = self.status.words().ok()?.refused.load(Ordering::Acquire);
         let reason = match refused {
             TRIGGER_RANGE => {
                 "with an offset or size of 4 GiB or more, or a memory id of 512 or more; register larger memory in pieces"
@@ -58,18 +56,19 @@ impl Waits {
 
     /// Whether a wait of a kernel, or another call, has said something of itself.
     pub(crate) fn have_said_something(&self) -> bool {
-        let said = |word| self.status.word(word).is_ok_and(|word| word.load(Ordering::Relaxed) != 0);
-        [TIMED_OUT, ABORTED, REFUSED].into_iter().any(said)
+        self.status.words().is_ok_and(|StatusWords { timed_out, aborted, refused, .. }| {
+            [timed_out, aborted, refused].into_iter().any(|word| word.load(Ordering::Relaxed) != 0)
+        })
     }
 
     /// As [`Semaphore::check`](crate::Semaphore::check), but an abort, or a connection that has failed or was closed, only counts if a wait of a
     /// kernel ended with it: a peer that is done may leave.
     pub(crate) fn check(&self) -> Result<()> {
-        let status = &self.status;
+        let status = self.status.words()?;
         // The kernel is complete, which orders its store before.
-        let has_ended_a_wait = status.word(ABORTED)?.load(Ordering::Relaxed) != 0;
+        let has_ended_a_wait = status.aborted.load(Ordering::Relaxed) != 0;
         // The request that the kernel has seen, so this sees it too, and with it the reason, which was set before.
-        status.word(ABORT)?.load(Ordering::Acquire);
+        status.abort.load(Ordering::Acquire);
         match self.failure() {
             Some(error) if has_ended_a_wait || matches!(error, Error::TriggerRefused { .. }) => Err(error),
             _ => self.check_bounds(),
@@ -81,12 +80,11 @@ impl Waits {
         let peer = || self.monitor.label();
         // Pairs with the kernel's store of 1; the kernel is complete, so nothing else needs ordering.
         // A reason other than 1 stays: it came with an abort, after `failure` was asked.
-        let happened = |word| {
-            let word = self.status.word(word)?;
-            Ok::<_, Error>(word.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok())
-        };
+        let happened =
+            |word: &AtomicU32| word.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let status = self.status.words()?;
         // Whoever was refused may have made others wait in vain: this is the cause.
-        let (refused, timed_out) = (happened(REFUSED)?, happened(TIMED_OUT)?);
+        let (refused, timed_out) = (happened(status.refused), happened(status.timed_out));
         if refused {
             let reason = "a kernel used LL128 packets where lines need not arrive whole (MemoryChannel::check_lines \
                           says why), by threads that are no whole warps or with memory that is not global, or packets \
@@ -104,8 +102,8 @@ impl Abortable for Waits {
     fn abort(&self, reason: &Error) {
         // The reason first: who sees the abort through the word can read why. The first one stays.
         let _ = self.aborted.set(reason.clone());
-        if let Ok(word) = self.status.word(ABORT) {
-            word.store(1, Ordering::Release);
+        if let Ok(status) = self.status.words() {
+            status.abort.store(1, Ordering::Release);
         }
     }
 }

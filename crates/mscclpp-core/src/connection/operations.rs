@@ -136,20 +136,14 @@ impl Connection {
     /// [`Error::Timeout`]: the call can be repeated; [`Error::PeerLost`] and the like.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
         let (mut asked, mut ticket) = (false, 0);
-        let done = self.attempt("flush", timeout, |own| {
+        let operation = || format!("flush of the connection to {}", self.label());
+        self.attempt("flush", timeout, operation, |own| {
             if !asked {
                 let Some(for_all) = own.request_flush()? else { return Ok(false) };
                 (asked, ticket) = (true, for_all);
             }
             Ok(own.queue.progress()? >= ticket)
-        })?;
-        match done {
-            true => Ok(()),
-            false => Err(Error::Timeout {
-                operation: format!("flush of the connection to {}", self.label()),
-                after: timeout,
-            }),
-        }
+        })
     }
 
     /// Gives the connection's own queue an operation, along a route between the memories. Waits for room, for `timeout` at
@@ -167,7 +161,8 @@ impl Connection {
         // One at a time is prepared, under the lock.
         let route = RouteId::new(0);
         let operation = operation(route);
-        let started = self.attempt("room in its queue", timeout, |own| {
+        let waiting = || format!("waiting for room in the queue to {}", self.label());
+        self.attempt("room in its queue", timeout, waiting, |own| {
             own.queue.prepare(route, dst, src)?;
             // SAFETY: the caller's promise; the route was just prepared.
             let taken = unsafe { own.queue.submit(&[operation]) };
@@ -178,14 +173,7 @@ impl Connection {
             }
             own.is_flushed = false;
             Ok(true)
-        })?;
-        match started {
-            true => Ok(()),
-            false => Err(Error::Timeout {
-                operation: format!("waiting for room in the queue to {}", self.label()),
-                after: timeout,
-            }),
-        }
+        })
     }
 
     /// Tries with the connection's own queue until it works, for at most `timeout` and once at least. Others may use the
@@ -194,9 +182,10 @@ impl Connection {
         &self,
         what: &'static str,
         timeout: Duration,
+        operation: impl FnOnce() -> String,
         mut body: impl FnMut(&mut OwnQueue) -> Result<bool>,
-    ) -> Result<bool> {
-        self.until(what, timeout, || {
+    ) -> Result<()> {
+        self.until(what, timeout, operation, || {
             let mut queue = self.inner.queue.lock();
             let queue = match &mut *queue {
                 Some(queue) => queue,
@@ -206,23 +195,25 @@ impl Connection {
         })
     }
 
-    /// Looks whether `done`, for at most `timeout` and once at least, as long as the connection works.
+    /// Looks whether `done`, for at most `timeout` and once at least, as long as the connection works. The log calls it `what`,
+    /// and a time-out `operation`.
     pub(super) fn until(
         &self,
         what: &'static str,
         timeout: Duration,
+        operation: impl FnOnce() -> String,
         mut done: impl FnMut() -> Result<bool>,
-    ) -> Result<bool> {
+    ) -> Result<()> {
         let (start, mut backoff) = (Instant::now(), Backoff::default());
         let mut long = LongWait::since(start, self.inner.context.waits_are_logged_after());
         loop {
             self.check()?;
             if done()? {
-                return Ok(true);
+                return Ok(());
             }
             let now = Instant::now();
             if now - start >= timeout {
-                return Ok(false);
+                return Err(Error::Timeout { operation: operation(), after: timeout });
             }
             long.log(now, None, || {
                 format!(

@@ -107,7 +107,10 @@ struct Loop {
 
 impl Loop {
     fn new() -> Self {
-        let courier = Courier::new(Reach::Nothing);
+        Self::over(Courier::new(Reach::Nothing))
+    }
+
+    fn over(courier: Courier) -> Self {
         let context = Context::builder().provider(courier.clone()).platform(Platform::Host).build();
         let config = EndpointConfig::new(Courier::TRANSPORT, Device::gpu(0));
         let end = context.create_endpoint(config).expect("an endpoint");
@@ -180,13 +183,9 @@ fn a_signaller_waits_until_the_signals_of_hosts_have_landed() {
 
 /// Its signals are counted and never come: nobody may go on as if they had.
 fn a_queue_that_cannot_hand_over_fails_its_connection() {
-    let courier = Courier::new(Reach::Nothing).limited_to(1);
-    let context = Context::builder().provider(courier.clone()).platform(Platform::Host).build();
-    let config = EndpointConfig::new(Courier::TRANSPORT, Device::gpu(0));
-    let end = context.create_endpoint(config).expect("an endpoint");
-    let connection = context.connect(&end, &end).expect("a connection");
-    let stubs = [0, 1].map(|_| SemaphoreStub::new(&connection).expect("a stub"));
-    let semaphore = Semaphore::new(&stubs[0], &stubs[1]).expect("a semaphore");
+    let Loop { courier, here: semaphore, there: _there } =
+        Loop::over(Courier::new(Reach::Nothing).limited_to(1));
+    let connection = semaphore.connection().clone();
     courier.hold(true);
     let mut queue = connection.open_queue().expect("a queue");
     let signaller = queue.attach(semaphore.signaller().expect("the only one")).expect("a signaller");

@@ -8,16 +8,15 @@
 #![cfg(loom)]
 
 mod blocks;
+mod checker;
 mod kernels;
 mod packets;
 mod semaphores;
 
 use std::sync::atomic::Ordering;
 
-use loom::{
-    sync::atomic::{AtomicU32, AtomicU64},
-    thread,
-};
+use checker::{Word32, backoff, model};
+use loom::sync::atomic::{AtomicU32, AtomicU64};
 use mscclpp_core::protocol::{SharedWord, StatusWords};
 
 /// A word of 8 bytes; its stores and additions can be weakened to relaxed, to show that their order is needed.
@@ -48,24 +47,6 @@ impl SharedWord for Word64 {
     }
 }
 
-struct Word32(AtomicU32);
-
-impl SharedWord for Word32 {
-    type Value = u32;
-    fn load(&self, order: Ordering) -> u32 {
-        self.0.load(order)
-    }
-    fn store(&self, value: u32, order: Ordering) {
-        self.0.store(value, order);
-    }
-    fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
-        self.0.fetch_add(value, order)
-    }
-    fn compare_exchange(&self, from: u32, to: u32, order: Ordering) -> Result<u32, u32> {
-        self.0.compare_exchange(from, to, order, Ordering::Relaxed)
-    }
-}
-
 /// The words of a status.
 struct Status([Word32; 4]);
 
@@ -77,24 +58,4 @@ impl Status {
     fn words(&self) -> StatusWords<'_, Word32> {
         StatusWords::of(&self.0)
     }
-}
-
-/// Yields. Two threads could yield to each other for ever while a third has something to do; such schedules are tried
-/// for a few rounds, then the run goes on fairly and branches no further.
-fn backoff() -> impl FnMut() {
-    let mut rounds = 0;
-    move || {
-        rounds += 1;
-        if rounds > 3 {
-            loom::skip_branch();
-        }
-        thread::yield_now();
-    }
-}
-
-/// `preemptions`: how often a thread may be interrupted that could go on; all schedules if none is given.
-fn model(preemptions: Option<usize>, check: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = preemptions;
-    builder.check(check);
 }

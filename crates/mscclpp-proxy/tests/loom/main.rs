@@ -8,16 +8,18 @@
 #![cfg(loom)]
 
 mod channel;
+#[path = "../../../mscclpp-core/tests/loom/checker.rs"]
+mod checker;
 mod fifo;
 mod kernels;
 
 use std::sync::atomic::Ordering;
 
+use checker::{Word32, backoff, model};
 use kernels::{FifoWords, StatusWords};
 use loom::{
     cell::UnsafeCell,
     sync::atomic::{AtomicU32, AtomicU64},
-    thread,
 };
 use mscclpp_proxy::protocol::{Ring, SharedWord};
 
@@ -50,24 +52,6 @@ impl SharedWord for Word64 {
     }
     fn compare_exchange(&self, from: u64, to: u64, order: Ordering) -> Result<u64, u64> {
         self.word.compare_exchange(from, to, self.order(order), Ordering::Relaxed)
-    }
-}
-
-struct Word32(AtomicU32);
-
-impl SharedWord for Word32 {
-    type Value = u32;
-    fn load(&self, order: Ordering) -> u32 {
-        self.0.load(order)
-    }
-    fn store(&self, value: u32, order: Ordering) {
-        self.0.store(value, order);
-    }
-    fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
-        self.0.fetch_add(value, order)
-    }
-    fn compare_exchange(&self, from: u32, to: u32, order: Ordering) -> Result<u32, u32> {
-        self.0.compare_exchange(from, to, order, Ordering::Relaxed)
     }
 }
 
@@ -145,26 +129,6 @@ impl Fifo {
     fn pop(&self, position: u64) {
         self.words().ring.pop(position);
     }
-}
-
-/// Yields. Two threads could yield to each other for ever while a third has something to do; such schedules are tried
-/// for a few rounds, then the run goes on fairly and branches no further.
-fn backoff() -> impl FnMut() {
-    let mut rounds = 0;
-    move || {
-        rounds += 1;
-        if rounds > 3 {
-            loom::skip_branch();
-        }
-        thread::yield_now();
-    }
-}
-
-/// `preemptions`: how often a thread may be interrupted that could go on; all schedules if none is given.
-fn model(preemptions: Option<usize>, check: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = preemptions;
-    builder.check(check);
 }
 
 struct Seen(UnsafeCell<u64>);

@@ -18,7 +18,6 @@ use super::{
     Examination,
     finding::{Finding, Section},
 };
-use crate::call::name_of;
 
 /// How long one step may take: the first call of a driver may start many devices.
 const STEP: Duration = Duration::from_secs(20);
@@ -73,7 +72,7 @@ pub(super) fn examine(examination: &Examination) -> Vec<Finding> {
     let (_, section) = examination.parts();
     let command = env::current_exe().map(|program| {
         let mut command = Command::new(program);
-        command.args(["doctor", "--examine", &name_of(examination)]);
+        command.args(["doctor", "--examine", &examination.name()]);
         command
     });
     match command.and_then(|mut command| start(&mut command)) {

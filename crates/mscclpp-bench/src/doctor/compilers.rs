@@ -2,7 +2,10 @@
 
 use mscclpp::Platform;
 
-use super::{child::Teller, finding::Finding, finding::Section::Compilers as SECTION};
+use super::{
+    child::Teller,
+    finding::{Finding, Section::Compilers as SECTION},
+};
 
 pub(super) fn examine(teller: &Teller) {
     teller.trying("looking for devices");
@@ -22,14 +25,13 @@ pub(super) fn examine(teller: &Teller) {
         Err(error) => {
             // Without one, simulated devices run no kernel that is not in the cache.
             let is_needed = platform == Some(Platform::Host);
-            let make = if is_needed { Finding::problem } else { Finding::unavailable };
             let reason = match error {
                 mscclpp_gpu::Error::NoCompiler { tried } => format!("none runs; tried {tried}"),
                 other => other.to_string(),
             };
             let remedy =
                 "only simulated devices need one: install g++ or clang++, or name one in MSCCLPP_CXX";
-            make(SECTION, "C++", reason, remedy.to_owned())
+            Finding::failed(SECTION, "C++", reason, remedy, is_needed)
         }
     });
 }

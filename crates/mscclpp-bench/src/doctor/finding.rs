@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// A part of the report, in its order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Section {
     Platform,
@@ -23,20 +24,6 @@ pub(super) enum Section {
 }
 
 impl Section {
-    pub(super) const ALL: [Self; 11] = [
-        Self::Platform,
-        Self::Devices,
-        Self::Exports,
-        Self::Peers,
-        Self::GpuDirect,
-        Self::Rdma,
-        Self::Loopback,
-        Self::Network,
-        Self::Launcher,
-        Self::Compilers,
-        Self::Limits,
-    ];
-
     /// What the section is about, and how to read its table if it has one.
     pub(super) fn title(self) -> &'static str {
         match self {
@@ -71,6 +58,17 @@ pub(super) enum Outcome {
     Unavailable { reason: String, remedy: String },
     /// It does not work, and something else that this machine has, or its user has chosen, needs it.
     Problem { reason: String, remedy: String },
+}
+
+impl Outcome {
+    pub(super) fn mark(&self) -> &'static str {
+        match self {
+            Self::Ok { .. } => "ok",
+            Self::Note { .. } => "",
+            Self::Unavailable { .. } => "--",
+            Self::Problem { .. } => "!!",
+        }
+    }
 }
 
 /// Why something does not work, and what to do about it.
@@ -132,8 +130,7 @@ impl Finding {
         reason: impl fmt::Display,
         remedy: impl Into<String>,
     ) -> Self {
-        let outcome = Outcome::Unavailable { reason: reason.to_string(), remedy: remedy.into() };
-        Self::new(section, item, outcome)
+        Self::failed(section, item, reason, remedy, false)
     }
 
     pub(super) fn problem(
@@ -142,7 +139,22 @@ impl Finding {
         reason: impl fmt::Display,
         remedy: impl Into<String>,
     ) -> Self {
-        let outcome = Outcome::Problem { reason: reason.to_string(), remedy: remedy.into() };
+        Self::failed(section, item, reason, remedy, true)
+    }
+
+    /// A problem where it `is_needed`.
+    pub(super) fn failed(
+        section: Section,
+        item: impl Into<String>,
+        reason: impl fmt::Display,
+        remedy: impl Into<String>,
+        is_needed: bool,
+    ) -> Self {
+        let (reason, remedy) = (reason.to_string(), remedy.into());
+        let outcome = match is_needed {
+            true => Outcome::Problem { reason, remedy },
+            false => Outcome::Unavailable { reason, remedy },
+        };
         Self::new(section, item, outcome)
     }
 
@@ -154,13 +166,11 @@ impl Finding {
         is_needed: bool,
         (row, column): (&str, usize),
     ) -> Self {
-        let (finding, mark) = match result {
-            Ok(text) => (Self::ok(section, item, text), "ok"),
-            Err(Failure { reason, remedy }) if is_needed => {
-                (Self::problem(section, item, reason, remedy), "!!")
-            }
-            Err(Failure { reason, remedy }) => (Self::unavailable(section, item, reason, remedy), "--"),
+        let finding = match result {
+            Ok(text) => Self::ok(section, item, text),
+            Err(Failure { reason, remedy }) => Self::failed(section, item, reason, remedy, is_needed),
         };
+        let mark = finding.outcome.mark();
         finding.at(row, column, mark)
     }
 

@@ -1,7 +1,7 @@
 //! `doctor`: finds out by trying what this machine can do. For what does not work, it gives the reason and the remedy.
 //!
 //! It changes nothing and leaves nothing behind. Everything that calls a driver runs in a process of its own with a
-//! limited time ([`child`]).
+//! limited time ([`child`]). It shares nothing with the benchmarks: [`run`] is called by `main`, and calls none of them.
 
 mod child;
 mod compilers;
@@ -19,6 +19,7 @@ mod report;
 mod text;
 
 use std::{
+    error::Error,
     io::{self, Write},
     process::ExitCode,
 };
@@ -26,8 +27,6 @@ use std::{
 use clap::{Args, ValueEnum};
 use finding::Section;
 use report::Report;
-
-use crate::Result;
 
 /// The command line options.
 #[derive(Args)]
@@ -58,6 +57,11 @@ enum Examination {
 }
 
 impl Examination {
+    /// As the option that asks for it has it.
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
     /// What it does, and where it is told if the examination itself fails.
     fn parts(self) -> (fn(&child::Teller), Section) {
         match self {
@@ -74,7 +78,7 @@ impl Examination {
 }
 
 /// Examines the machine and prints what was found.
-pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> Result<ExitCode, Box<dyn Error + Send + Sync>> {
     if let Some(examination) = options.examine {
         child::serve(examination.parts().0);
         return Ok(ExitCode::SUCCESS);
@@ -93,12 +97,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::name_of;
 
     #[test]
     fn the_process_of_an_examination_is_told_its_name() {
         for examination in Examination::value_variants() {
-            assert_eq!(Examination::from_str(&name_of(examination), false), Ok(*examination));
+            assert_eq!(Examination::from_str(&examination.name(), false), Ok(*examination));
         }
     }
 }

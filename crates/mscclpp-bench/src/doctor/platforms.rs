@@ -69,7 +69,6 @@ fn missing(platform: Platform, error: &Error, is_asked_for: bool) -> Finding {
         _ => "set the variable to a valid value, or unset it",
     };
     // Host fails only where a variable is malformed.
-    let make =
-        if is_asked_for || platform == Platform::Host { Finding::problem } else { Finding::unavailable };
-    make(SECTION, platform.to_string(), reason, remedy.to_owned()).fact("devices", 0)
+    let is_needed = is_asked_for || platform == Platform::Host;
+    Finding::failed(SECTION, platform.to_string(), reason, remedy, is_needed).fact("devices", 0)
 }

@@ -5,6 +5,8 @@ use mscclpp_ib::{DeviceDetails, DeviceReport, InfiniBand, Inventory};
 use super::{child::Teller, devices, finding::Finding, finding::Section::Rdma as SECTION};
 
 const DEVICES: &str = "MSCCLPP_HCA_DEVICES";
+const NOT_THERE: &str =
+    "set MSCCLPP_HCA_DEVICES to names of devices that are there, or unset it; and see the lines above";
 const NO_DEVICE: &str = "none is needed without an adapter; with one, load its driver, and in a container pass /dev/infiniband in \
      (docker: --device /dev/infiniband)";
 const NO_PORT: &str = "connect the port, and bring the interface behind it up (`ip link set ... up`) with an address; see `ibv_devinfo`";
@@ -19,8 +21,8 @@ pub(super) fn examine(teller: &Teller) {
     match &inventory {
         Ok(inventory) => library(teller, inventory),
         Err(error) => {
-            let make = if is_asked_for { Finding::problem } else { Finding::unavailable };
-            teller.found(make(SECTION, "libibverbs".to_owned(), &error.reason, error.remedy.clone()));
+            let (reason, remedy) = (&error.reason, error.remedy.as_str());
+            teller.found(Finding::failed(SECTION, "libibverbs", reason, remedy, is_asked_for));
         }
     }
     let found = inventory.as_ref().ok().map(|inventory| inventory.devices.len());
@@ -48,31 +50,25 @@ fn library(teller: &Teller, inventory: &Inventory) {
 /// Which devices are `IB0` and so on. `found` is how many there are, none without a library.
 fn choice(teller: &Teller, infiniband: &InfiniBand, found: Option<usize>, is_asked_for: bool) {
     let item = "IB0 to IB7";
-    teller.found(match infiniband.device_names() {
+    let (names, finding) = match infiniband.device_names() {
         Ok(names) => {
             let list: Vec<_> = names.iter().enumerate().map(|(i, name)| format!("IB{i} is {name}")).collect();
-            Finding::ok(SECTION, item, list.join(", ")).fact("devices", names)
-        }
-        Err(reason) if is_asked_for => {
-            let remedy = format!(
-                "set {DEVICES} to names of devices that are there, or unset it; and see the lines above"
-            );
-            Finding::problem(SECTION, item, reason, remedy).fact("devices", Vec::<String>::new())
-        }
-        // Malformed variables come first, also where there is no library.
-        Err(reason) if reason.starts_with("MSCCLPP_") => {
-            let remedy = "set the variable to such a value, or unset it";
-            Finding::problem(SECTION, item, reason, remedy).fact("devices", Vec::<String>::new())
+            (names, Finding::ok(SECTION, item, list.join(", ")))
         }
         Err(reason) => {
+            // Malformed variables come first, also where there is no library.
+            let is_malformed = !is_asked_for && reason.starts_with("MSCCLPP_");
             let (reason, remedy) = match found {
+                _ if is_asked_for => (reason, NOT_THERE),
+                _ if is_malformed => (reason, "set the variable to such a value, or unset it"),
                 None => ("there are none without the library".to_owned(), "see libibverbs above"),
                 Some(0) => (reason, NO_DEVICE),
                 Some(_) => (reason, NO_PORT),
             };
-            Finding::unavailable(SECTION, item, reason, remedy).fact("devices", Vec::<String>::new())
+            (Vec::new(), Finding::failed(SECTION, item, reason, remedy, is_asked_for || is_malformed))
         }
-    });
+    };
+    teller.found(finding.fact("devices", names));
 }
 
 fn report(teller: &Teller, device: &DeviceReport) {
@@ -140,10 +136,9 @@ fn ports(teller: &Teller, name: &str, details: &DeviceDetails, is_chosen: bool) 
             (true, None) => Finding::note(SECTION, item, format!("{text}; not chosen")),
             (false, _) => Finding::unavailable(SECTION, item, text, NO_PORT),
         };
+        let with_port = |finding: Finding| finding.fact("device", name).fact("port", port.number);
         teller.found(
-            finding
-                .fact("device", name)
-                .fact("port", port.number)
+            with_port(finding)
                 .fact("active", port.is_active)
                 .fact("state", port.state.as_str())
                 .fact("link_layer", if port.is_ethernet { "ethernet" } else { "infiniband" })
@@ -158,10 +153,9 @@ fn ports(teller: &Teller, name: &str, details: &DeviceDetails, is_chosen: bool) 
                 _ => "",
             };
             let text = format!("{} ({}){elsewhere}{chosen}", gid.gid, gid.kind);
+            let item = format!("{name}/{} GID {}", port.number, gid.index);
             teller.found(
-                Finding::note(SECTION, format!("{name}/{} GID {}", port.number, gid.index), text)
-                    .fact("device", name)
-                    .fact("port", port.number)
+                with_port(Finding::note(SECTION, item, text))
                     .fact("index", gid.index)
                     .fact("gid", gid.gid.to_string())
                     .fact("kind", gid.kind.as_str())

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use super::finding::{Finding, Section};
@@ -22,7 +23,8 @@ struct Json {
 impl Report {
     pub(super) fn of(findings: Vec<Finding>) -> Self {
         // Each section is there, so that readers need not ask.
-        let mut sections: BTreeMap<_, Vec<_>> = Section::ALL.map(|section| (section, Vec::new())).into();
+        let all = Section::value_variants().iter();
+        let mut sections: BTreeMap<_, Vec<_>> = all.map(|section| (*section, Vec::new())).collect();
         for mut finding in findings {
             // From now on its place says it.
             if let Some(section) = finding.section.take() {

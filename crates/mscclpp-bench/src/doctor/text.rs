@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, fmt};
 
+use comfy_table::{CellAlignment, ColumnConstraint, Table, Width, presets};
+
 use super::{
     finding::{Cell, Finding, Outcome},
     report::Report,
@@ -41,35 +43,31 @@ impl fmt::Display for Report {
 /// What stands in a section's table.
 fn write_table(f: &mut fmt::Formatter<'_>, findings: &[Finding]) -> fmt::Result {
     let cells: Vec<&Cell> = findings.iter().filter_map(|finding| finding.cell.as_ref()).collect();
-    let rows = in_order(cells.iter().map(|cell| cell.row.as_str()));
+    let Some(widest) = cells.iter().map(|cell| cell.text.chars().count()).max() else { return Ok(()) };
     let columns: BTreeSet<usize> = cells.iter().map(|cell| cell.column).collect();
-    if cells.is_empty() {
-        return Ok(());
-    }
-    let width = cells.iter().map(|cell| cell.text.chars().count()).max().unwrap_or(0).max(2) + 2;
-    let head = rows.iter().map(|row| row.chars().count()).max().unwrap_or(0);
-    let line = |name: &str, texts: &mut dyn Iterator<Item = String>| {
-        texts.fold(format!("{:STATUS$}{name:head$}", ""), |line, text| format!("{line}{text:>width$}"))
-    };
-    writeln!(f, "{}", line("", &mut columns.iter().map(ToString::to_string)))?;
+    // In the order of their first cells.
+    let mut rows: Vec<&str> = Vec::new();
+    cells.iter().for_each(|cell| rows.extend(Some(&*cell.row).filter(|row| !rows.contains(row))));
+    let mut table = Table::new();
+    let titles = columns.iter().map(ToString::to_string);
+    table.load_style(presets::NOTHING).add_row([String::new()].into_iter().chain(titles));
     for row in rows {
-        let mut texts = columns.iter().map(|column| {
+        let text = |column: &usize| {
             let cell = cells.iter().find(|cell| cell.row == row && cell.column == *column);
-            cell.map_or(String::new(), |cell| cell.text.clone())
-        });
-        writeln!(f, "{}", line(row, &mut texts).trim_end())?;
+            cell.map_or("", |cell| &cell.text)
+        };
+        table.add_row([row].into_iter().chain(columns.iter().map(text)));
     }
-    Ok(())
-}
-
-fn in_order<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let mut all = Vec::new();
-    for name in names {
-        if !all.contains(&name) {
-            all.push(name);
+    let width = Width::Fixed(widest.max(2) as u16 + 2);
+    for (n, column) in table.column_iter_mut().enumerate() {
+        if n == 0 {
+            column.set_padding((STATUS as u16, 0));
+        } else {
+            column.set_padding((2, 0)).set_constraint(ColumnConstraint::LowerBoundary(width));
+            column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    all
+    writeln!(f, "{}", table.trim_fmt())
 }
 
 /// What gets lines of its own: all that is in no table, and what does not work in one, alike ones together.
@@ -97,20 +95,19 @@ fn lines(findings: &[Finding]) -> Vec<(String, &Outcome)> {
 }
 
 fn write_line(f: &mut fmt::Formatter<'_>, item: &str, outcome: &Outcome, width: usize) -> fmt::Result {
-    let (mark, text, remedy) = match outcome {
-        Outcome::Ok { text } => ("ok", text, None),
-        Outcome::Note { text } => ("", text, None),
-        Outcome::Unavailable { reason, remedy } => ("--", reason, Some(remedy)),
-        Outcome::Problem { reason, remedy } => ("!!", reason, Some(remedy)),
+    let (text, remedy) = match outcome {
+        Outcome::Ok { text } | Outcome::Note { text } => (text, None),
+        Outcome::Unavailable { reason, remedy } | Outcome::Problem { reason, remedy } => {
+            (reason, Some(format!("-> {remedy}")))
+        }
     };
     let indent = STATUS + width + 2;
-    let mut first = format!("  {mark:<w$}{item:<width$}", w = STATUS - 2);
+    let mut first = format!("  {:<w$}{item:<width$}", outcome.mark(), w = STATUS - 2);
     if item.chars().count() > width {
         // The text starts below it.
         writeln!(f, "{first}")?;
         first.clear();
     }
-    let remedy = remedy.map(|remedy| format!("-> {remedy}"));
     for text in [Some(text), remedy.as_ref()].into_iter().flatten() {
         for line in wrapped(text, COLUMNS - indent) {
             writeln!(f, "{}", format!("{first:<indent$}{line}").trim_end())?;

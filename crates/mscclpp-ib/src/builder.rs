@@ -18,6 +18,13 @@ pub struct InfiniBandBuilder {
     provider: InfiniBand,
 }
 
+impl InfiniBand {
+    /// Begins a provider with chosen settings.
+    pub fn builder() -> InfiniBandBuilder {
+        InfiniBandBuilder::default()
+    }
+}
+
 impl InfiniBandBuilder {
     /// Whether data may overtake other data on the way from the adapter to memory. Some machines need this for full
     /// speed. Updates of words never overtake data either way. Takes precedence over `MSCCLPP_IB_RELAXED_ORDERING`; on

@@ -4,7 +4,7 @@ use std::{fmt, net::Ipv6Addr};
 
 use mscclpp_core::Transport;
 use mscclpp_net::Report;
-use mscclpp_verbs_sys::Verbs;
+use mscclpp_verbs_sys::{self as sys, Verbs};
 
 use crate::{
     InfiniBand,
@@ -158,6 +158,30 @@ impl InfiniBand {
     }
 }
 
+/// Port `number`, whether or not it can be used.
+fn port(adapter: &Adapter, number: u8) -> crate::error::Result<PortReport> {
+    let attr = adapter.query_port(number)?;
+    let gids = adapter.gids(number, &attr)?.into_iter().map(|entry| GidReport {
+        index: entry.index,
+        gid: Ipv6Addr::from(entry.gid.0),
+        kind: entry.kind.to_string(),
+        in_this_namespace: entry.reachable,
+    });
+    Ok(PortReport {
+        number,
+        is_active: attr.state == sys::IBV_PORT_ACTIVE,
+        state: adapter.state(&attr),
+        is_ethernet: attr.link_layer == sys::IBV_LINK_LAYER_ETHERNET as u8,
+        mtu: mtu_bytes(attr.active_mtu),
+        gids: gids.collect(),
+    })
+}
+
+/// The header counts MTUs: 1 is 256 bytes, and each next one is twice as large.
+fn mtu_bytes(mtu: u32) -> u32 {
+    if (1..=8).contains(&mtu) { 128 << mtu } else { 0 }
+}
+
 fn details(adapter: &Adapter, env: &Env) -> DeviceDetails {
     let limits = adapter.limits();
     let text = |error: crate::Error| Report(&error).to_string();
@@ -174,7 +198,7 @@ fn details(adapter: &Adapter, env: &Env) -> DeviceDetails {
         }
         .to_owned(),
     });
-    let ports = (1..=limits.ports).map(|number| adapter.report_port(number).map_err(text)).collect();
+    let ports = (1..=limits.ports).map(|number| port(adapter, number).map_err(text)).collect();
     DeviceDetails { atomics: limits.atomics, ports, used }
 }
 
@@ -208,6 +232,13 @@ mod tests {
         let state = String::new();
         let port = PortReport { number: 1, is_active, state, is_ethernet: true, mtu: 1024, gids: vec![] };
         Ok(DeviceDetails { atomics: true, ports: vec![Ok(port)], used: Err(String::new()) })
+    }
+
+    #[test]
+    fn numbers_of_mtus_are_sizes() {
+        assert_eq!(mtu_bytes(sys::IBV_MTU_256), 256);
+        assert_eq!(mtu_bytes(sys::IBV_MTU_4096), 4096);
+        assert_eq!(mtu_bytes(0), 0);
     }
 
     #[test]

@@ -34,10 +34,10 @@ use crate::{
     adapter::Adapter,
     blob::PROTOCOL,
     error::Result,
-    link::{LinkState, Side},
     receiver::{Receiver, Served},
-    region::{Keys, Words},
-    sender::Sender,
+    settings::Keys,
+    side::{EndpointPair, LinkState, Side},
+    words::Words,
 };
 
 /// The service of one provider. Stopped when the last endpoint, link and registration is gone.
@@ -64,12 +64,8 @@ struct Shared {
 
 type SharedReceiver = Arc<Mutex<Receiver>>;
 
-/// An endpoint of this process, and one of a peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct EndpointPair {
-    pub(crate) ours: Name,
-    pub(crate) theirs: Name,
-}
+/// What a dropped queue has under way: called again and again until it says that nothing is left, and then dropped.
+pub(crate) type Unfinished = Box<dyn FnMut() -> bool + Send>;
 
 /// What other threads ask the hub's thread to do.
 pub(crate) enum Command {
@@ -79,7 +75,7 @@ pub(crate) enum Command {
     Accept(Box<DataConnection>, Admission),
     CloseEndpoint(Name),
     /// A queue was dropped with something under way.
-    Drain(Box<Sender>),
+    Drain(Unfinished),
     /// A receiving end was found to be over, by its number.
     Close(u64),
     Stop,

@@ -49,6 +49,7 @@
 mod adapter;
 mod blob;
 mod builder;
+mod complaint;
 mod describe;
 mod error;
 mod gid;
@@ -59,9 +60,12 @@ mod ordering;
 mod provider;
 mod receiver;
 mod region;
+mod select;
 mod sender;
 mod settings;
+mod side;
 mod status;
+mod words;
 
 pub use builder::InfiniBandBuilder;
 pub use describe::{DeviceDetails, DeviceReport, GidReport, Inventory, PortReport, Unavailable, UsedPort};

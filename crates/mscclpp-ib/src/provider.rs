@@ -14,16 +14,16 @@ use mscclpp_verbs_sys::Verbs;
 use parking_lot::Mutex;
 
 use crate::{
-    InfiniBandBuilder,
     adapter::{self, Adapter, Reliability},
     blob::EndpointBlob,
     error::{Error, Result},
-    hub::{EndpointPair, Hub},
-    link::{IbLink, LinkState, Side},
+    hub::Hub,
+    link::IbLink,
     nearest::nearest,
     ordering::{self, Mapping, Promise},
-    region::{Keys, LocalRegion, PeerRegion},
-    settings::Env,
+    region::{LocalRegion, PeerRegion},
+    settings::{Env, Keys},
+    side::{EndpointPair, LinkState, Side},
 };
 
 /// The transports of this crate, in order.
@@ -69,11 +69,6 @@ impl InfiniBand {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Begins a provider with chosen settings.
-    pub fn builder() -> InfiniBandBuilder {
-        InfiniBandBuilder::default()
     }
 
     /// The names of the devices that are `IB0`, `IB1`, and so on. The first call loads the library.

@@ -1,11 +1,7 @@
 //! Regions as the core sees them: of this process, and of a peer.
 
 use std::{
-    collections::HashMap,
-    sync::{
-        Arc, OnceLock, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, OnceLock},
 };
 
 use mscclpp_core::{
@@ -13,24 +9,14 @@ use mscclpp_core::{
     provider::{Registration, RemoteRegion, own},
 };
 use mscclpp_gpu::DevicePtr;
-use parking_lot::Mutex;
 
 use crate::{
     adapter::{Access, Adapter, Mr},
     blob::RegionBlob,
     error::Result,
     hub::Hub,
+    settings::Keys,
 };
-
-/// Which keys a region has to which peers write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Keys {
-    /// One key for everything, without relaxed ordering.
-    Strict,
-    /// A key with relaxed ordering for data, and a key without for words: what is written with the second stays behind
-    /// everything before.
-    RelaxedData,
-}
 
 /// A region of this process.
 pub(crate) struct LocalRegion {
@@ -165,58 +151,5 @@ impl PeerRegion {
 impl RemoteRegion for PeerRegion {
     fn ptr(&self) -> Option<DevicePtr> {
         None
-    }
-}
-
-/// The registered regions, for the thread that stores tokens for peers without atomics.
-#[derive(Default)]
-pub(crate) struct Words {
-    /// Each with whether the host may store there.
-    table: Mutex<HashMap<u64, (Weak<MemoryRegion>, bool)>>,
-}
-
-/// Why a token was not raised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// There is no such region, or it was dropped.
-    Region,
-    /// The word is not inside it, or not aligned.
-    Place,
-    /// The host cannot store there.
-    Device,
-}
-
-impl Words {
-    fn add(&self, region: &Arc<MemoryRegion>, is_host_memory: bool) {
-        self.table.lock().insert(region.id(), (Arc::downgrade(region), is_host_memory));
-    }
-
-    /// Once this returns, nothing is stored in the region any more.
-    fn withdraw(&self, id: u64) {
-        self.table.lock().remove(&id);
-    }
-
-    /// Raises the word at `offset` of a region to `value`, after everything that this thread has seen arrive: a thread
-    /// that loads the word with acquire and sees the value sees all of that. A word that is already higher stays as it
-    /// is: another queue, at which this thread happened to look first, may have raised it.
-    pub(crate) fn raise(&self, region: u64, offset: u64, value: u64) -> Result<(), Refusal> {
-        // Held while storing, so that the owner of the memory waits in `withdraw` before it frees it.
-        let table = self.table.lock();
-        let (region, is_host_memory) = table.get(&region).ok_or(Refusal::Region)?;
-        let region = region.upgrade().ok_or(Refusal::Region)?;
-        if !is_host_memory {
-            return Err(Refusal::Device);
-        }
-        let address = region.ptr().0.wrapping_add(offset);
-        match offset.checked_add(8) {
-            Some(end) if end <= region.len() && address.is_multiple_of(8) => {}
-            _ => return Err(Refusal::Place),
-        }
-        let word = std::ptr::with_exposed_provenance_mut::<u64>(address as usize);
-        // SAFETY: the word is inside the region, which is memory of this process that the host reaches and that
-        // `region` keeps, or its owner by the table's lock; it is aligned. Whoever registers memory promises that all
-        // accesses to it meanwhile are atomic.
-        unsafe { AtomicU64::from_ptr(word) }.fetch_max(value, Ordering::Release);
-        Ok(())
     }
 }

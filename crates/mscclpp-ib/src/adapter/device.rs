@@ -15,6 +15,7 @@ use sys::Verbs;
 use super::{
     failed, last_errno,
     list::{each_device, list},
+    make_nonblocking,
 };
 use crate::{
     error::{Error, Result},
@@ -38,7 +39,7 @@ unsafe impl Send for Adapter {}
 unsafe impl Sync for Adapter {}
 
 /// What a device can do, as far as it matters here.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Limits {
     pub(crate) atomics: bool,
     pub(crate) max_qp_wr: u32,
@@ -97,21 +98,13 @@ impl Adapter {
             unsafe { (verbs.close_device)(context.as_ptr()) };
             return Err(failed(name, "ibv_alloc_pd", errno));
         };
-        let limits = Limits {
-            atomics: false,
-            max_qp_wr: 0,
-            max_cqe: 0,
-            ports: 0,
-            max_rd_atom: 0,
-            max_init_rd_atom: 0,
-        };
         // SAFETY: the context is open, and has its device, whose path ends with a zero, inside it.
         let node = unsafe { CStr::from_ptr((*(*context.as_ptr()).device).dev_path.as_ptr()) };
         let node = PathBuf::from(node.to_string_lossy().into_owned());
         let node = Some(node).filter(|node| node.exists());
-        let mut this = Self { verbs, context, pd, name: name.to_owned(), limits, node };
+        let mut this = Self { verbs, context, pd, name: name.to_owned(), limits: Limits::default(), node };
         this.limits = this.query_limits()?;
-        this.set_async_nonblocking()?;
+        make_nonblocking(name, this.as_fd(), "making its events not block")?;
         Ok(Arc::new(this))
     }
 
@@ -130,17 +123,6 @@ impl Adapter {
             max_rd_atom: byte(attr.max_qp_rd_atom),
             max_init_rd_atom: byte(attr.max_qp_init_rd_atom),
         })
-    }
-
-    /// So that asking for an event does not block while there is none.
-    fn set_async_nonblocking(&self) -> Result<()> {
-        let fd = self.async_fd();
-        // SAFETY: two calls on a descriptor that is open as long as the context.
-        let set = unsafe {
-            let flags = libc::fcntl(fd, libc::F_GETFL);
-            flags >= 0 && libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) == 0
-        };
-        if set { Ok(()) } else { Err(failed(&self.name, "making its events not block", last_errno())) }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -176,12 +158,19 @@ impl Adapter {
         failed(&self.name, call, last_errno())
     }
 
-    pub(super) fn query_port(&self, number: u8) -> Result<sys::ibv_port_attr> {
+    pub(crate) fn query_port(&self, number: u8) -> Result<sys::ibv_port_attr> {
         let mut attr = sys::ibv_port_attr::default();
         // SAFETY: the context is open, and the attributes are this function's.
         let errno = unsafe { self.verbs.query_port(self.context.as_ptr(), number, &raw mut attr) };
         self.check(format!("ibv_query_port of port {number}"), errno)?;
         Ok(attr)
+    }
+
+    /// The state of a port, in the library's words.
+    pub(crate) fn state(&self, attr: &sys::ibv_port_attr) -> String {
+        // SAFETY: the library gives a text of its own for every number.
+        let state = unsafe { CStr::from_ptr((self.verbs.port_state_str)(attr.state)) };
+        state.to_string_lossy().into_owned()
     }
 
     /// Whether the port can be used now.
@@ -206,9 +195,7 @@ impl Adapter {
             if attr.state == sys::IBV_PORT_ACTIVE {
                 return self.describe(number, &attr, gid_index);
             }
-            // SAFETY: the library gives a text of its own for every number.
-            let state = unsafe { CStr::from_ptr((self.verbs.port_state_str)(attr.state)) };
-            states.push(format!("port {number} is {}", state.to_string_lossy()));
+            states.push(format!("port {number} is {}", self.state(&attr)));
         }
         Err(no_port(format!("{}; is the cable plugged in, the interface up?", states.join(", "))))
     }
@@ -245,7 +232,7 @@ impl Adapter {
     }
 
     /// The entries of a port's GID table that hold a GID.
-    pub(super) fn gids(&self, port: u8, attr: &sys::ibv_port_attr) -> Result<Vec<GidEntry>> {
+    pub(crate) fn gids(&self, port: u8, attr: &sys::ibv_port_attr) -> Result<Vec<GidEntry>> {
         if let Some(query) = self.verbs.query_gid_table {
             let most = usize::try_from(attr.gid_tbl_len).unwrap_or(0) * usize::from(self.limits.ports.max(1));
             let mut entries = vec![sys::ibv_gid_entry::default(); most.max(1)];
@@ -326,17 +313,6 @@ impl Adapter {
         }
     }
 
-    fn async_fd(&self) -> c_int {
-        // SAFETY: the context is open.
-        unsafe { self.context.as_ref() }.async_fd
-    }
-
-    /// Readable when there is an event.
-    pub(crate) fn events(&self) -> BorrowedFd<'_> {
-        // SAFETY: it is open as long as the context, which `self` keeps.
-        unsafe { BorrowedFd::borrow_raw(self.async_fd()) }
-    }
-
     /// The next event, if there is one. Does not block.
     pub(crate) fn next_event(&self) -> Option<AsyncEvent> {
         let mut event = sys::ibv_async_event::default();
@@ -371,9 +347,10 @@ impl Adapter {
 }
 
 impl AsFd for Adapter {
-    /// [`Adapter::events`].
+    /// Readable when there is an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.events()
+        // SAFETY: the context is open as long as `self`, and its descriptor as long as the context.
+        unsafe { BorrowedFd::borrow_raw(self.context.as_ref().async_fd) }
     }
 }
 

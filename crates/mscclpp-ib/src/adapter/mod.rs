@@ -7,16 +7,18 @@ mod device;
 mod list;
 mod memory;
 mod queue_pair;
-mod report;
 
 pub(crate) use device::{Adapter, AsyncEvent, Port};
 pub(crate) use list::list;
 pub(crate) use memory::{Access, Mr};
 pub(crate) use queue_pair::{Channel, Completion, Cq, Path, QpSizes, QueuePair, Reliability, random_psn};
 
-use std::io;
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
+};
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// The error of a call on `device` that failed with `errno`.
 fn failed(device: &str, call: impl Into<String>, errno: i32) -> Error {
@@ -35,6 +37,17 @@ fn failed(device: &str, call: impl Into<String>, errno: i32) -> Error {
         hint,
         source: io::Error::from_raw_os_error(errno),
     }
+}
+
+/// Makes reading events from a descriptor of `device` not block while there is none.
+fn make_nonblocking(device: &str, descriptor: BorrowedFd<'_>, call: &str) -> Result<()> {
+    let fd = descriptor.as_raw_fd();
+    // SAFETY: two calls on a descriptor that is open.
+    let set = unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        flags >= 0 && libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) == 0
+    };
+    if set { Ok(()) } else { Err(failed(device, call, last_errno())) }
 }
 
 /// The `errno` that the last call left.

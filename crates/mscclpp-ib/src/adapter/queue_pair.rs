@@ -9,7 +9,7 @@ use std::{
 
 use mscclpp_verbs_sys as sys;
 
-use super::{Adapter, Port, failed, last_errno};
+use super::{Adapter, Port, failed, last_errno, make_nonblocking};
 use crate::{
     error::{Error, Result},
     gid::Gid,
@@ -32,21 +32,8 @@ impl Channel {
         let channel = NonNull::new(unsafe { (adapter.verbs.create_comp_channel)(adapter.context.as_ptr()) })
             .ok_or_else(|| adapter.null("ibv_create_comp_channel"))?;
         let this = Self { channel, adapter: adapter.clone() };
-        let fd = this.fd();
-        // SAFETY: two calls on a descriptor that is open as long as the channel.
-        let set = unsafe {
-            let flags = libc::fcntl(fd, libc::F_GETFL);
-            flags >= 0 && libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) == 0
-        };
-        match set {
-            true => Ok(Arc::new(this)),
-            false => Err(failed(adapter.name(), "making a completion channel not block", last_errno())),
-        }
-    }
-
-    fn fd(&self) -> i32 {
-        // SAFETY: the channel lives.
-        unsafe { self.channel.as_ref() }.fd
+        make_nonblocking(adapter.name(), this.as_fd(), "making a completion channel not block")?;
+        Ok(Arc::new(this))
     }
 
     /// Takes an event, and gives the number of the completion queue that it is about. Does not block.
@@ -66,8 +53,8 @@ impl Channel {
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: it is open as long as the channel, which `self` keeps.
-        unsafe { BorrowedFd::borrow_raw(self.fd()) }
+        // SAFETY: the channel lives, and its descriptor is open, as long as `self`.
+        unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
     }
 }
 

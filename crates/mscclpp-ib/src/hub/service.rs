@@ -17,14 +17,14 @@ use mscclpp_net::{
 
 use parking_lot::Mutex;
 
-use super::{Command, Shared, SharedReceiver};
+use super::{Command, Shared, SharedReceiver, Unfinished};
 use crate::{
     adapter::{Adapter, AsyncEvent, Channel},
     blob::{EXCHANGE, Offer},
+    complaint::Complaint,
     error::{Error, Result},
-    link::Side,
-    receiver::{Beginning, Complaint, LEFT_TO_WAITERS, Receiver, Served},
-    sender::Sender,
+    receiver::{Beginning, LEFT_TO_WAITERS, Receiver, Served},
+    side::Side,
 };
 
 /// How long a peer may take to describe its end of a queue.
@@ -54,7 +54,7 @@ pub(super) struct Service {
     /// Receivers that waiting threads serve, and when to check that they still do.
     left_to_waiters: Vec<u64>,
     left_until: Instant,
-    draining: Vec<(Box<Sender>, Instant)>,
+    draining: Vec<(Unfinished, Instant)>,
     ports_down: Vec<PortDown>,
     next_look: Instant,
 }
@@ -144,12 +144,10 @@ impl Service {
 
     /// Lets go of queues that have nothing under way any more.
     fn drain(&mut self, now: Instant) {
-        for (sender, _) in
-            self.draining.extract_if(.., |(sender, deadline)| !sender.drain() || now >= *deadline)
-        {
+        for (done, _) in self.draining.extract_if(.., |(go_on, deadline)| !go_on() || now >= *deadline) {
             // It may be the last owner of a GPU's memory. Freeing that may wait for kernels, which may wait for this thread.
             let freed =
-                std::thread::Builder::new().name("mscclpp-ib-free".to_owned()).spawn(move || drop(sender));
+                std::thread::Builder::new().name("mscclpp-ib-free".to_owned()).spawn(move || drop(done));
             if let Err(error) = freed {
                 tracing::debug!(target: "mscclpp::conn", %error, "no thread to free memory on");
             }
@@ -192,7 +190,7 @@ impl Service {
                 closed.into_iter().for_each(|number| self.close(number));
             }
             Command::Close(number) => self.close(number),
-            Command::Drain(sender) => self.draining.push((sender, Instant::now() + DRAIN_LIMIT)),
+            Command::Drain(queue) => self.draining.push((queue, Instant::now() + DRAIN_LIMIT)),
             Command::Stop => return ControlFlow::Break(()),
         }
         ControlFlow::Continue(())
@@ -399,7 +397,7 @@ impl Service {
     fn fail(&mut self, adapter: &Arc<Adapter>, concern: impl Fn(&Side) -> bool, event: &str) {
         let links = mem::take(&mut *self.shared.links.lock());
         for link in links.iter().filter_map(std::sync::Weak::upgrade) {
-            if Arc::ptr_eq(link.adapter(), adapter) && concern(link.side()) {
+            if Arc::ptr_eq(&link.side.adapter, adapter) && concern(&link.side) {
                 link.fail(Error::Event { device: adapter.name().to_owned(), event: event.to_owned() });
             }
         }

@@ -25,12 +25,14 @@ use mscclpp_core::{
     provider::{Foreign, Operation, Queue, Registration, RemoteRegion, RouteId},
 };
 
+use mscclpp_net::links;
+
 use crate::{
     adapter::{Completion, Cq, QueuePair},
     error::{Error, Result},
     hub::{Command, Hub},
-    link::{IbLink, LinkState},
     region::{LocalRegion, PeerRegion, Source},
+    side::LinkState,
     status::Status,
 };
 use plan::{Origin, Plan, Route};
@@ -79,8 +81,8 @@ pub(crate) struct Sender {
 
 impl SendQueue {
     /// Makes both ends of a queue. Blocks for at most about 20 s.
-    pub(crate) fn open(link: &IbLink) -> Result<Self> {
-        Ok(Self { sender: Some(Box::new(Sender::open(link)?)), hub: link.hub().clone() })
+    pub(crate) fn open(state: &Arc<LinkState>, link: &links::Link, hub: &Arc<Hub>) -> Result<Self> {
+        Ok(Self { sender: Some(Box::new(Sender::open(state, link)?)), hub: hub.clone() })
     }
 
     fn sender(&mut self) -> Result<&mut Sender> {
@@ -170,8 +172,8 @@ impl Sender {
             local: format!(
                 "{} port {}, GID {}, queue pair {}",
                 self.qp.adapter().name(),
-                self.link.port().number,
-                self.link.port().gid.gid,
+                self.link.side.port.number,
+                self.link.side.port.gid.gid,
                 self.qp.number()
             ),
             remote: format!("{} ({})", self.link.peer(), self.remote),
@@ -243,7 +245,7 @@ impl Sender {
     }
 
     /// Goes on with what is under way. True while something is left that can still be done.
-    pub(crate) fn drain(&mut self) -> bool {
+    fn drain(&mut self) -> bool {
         self.link.check().is_ok() && self.progress().is_ok() && !self.is_idle() && !self.peer_has_closed()
     }
 
@@ -265,11 +267,11 @@ impl Sender {
         let from = match src {
             Some(src) => {
                 let local = LocalRegion::of(&**src)?;
-                if !Arc::ptr_eq(local.adapter(), self.link.adapter()) {
+                if !Arc::ptr_eq(local.adapter(), &self.link.side.adapter) {
                     return Err(Error::Incompatible(format!(
                         "the source is registered with {}, the connection uses {}; register it for the connection's transport",
                         local.adapter().name(),
-                        self.link.adapter().name()
+                        self.link.side.adapter.name()
                     )));
                 }
                 Some(local.source()?)
@@ -338,7 +340,7 @@ impl Queue for SendQueue {
 
 impl SendQueue {
     fn transport(&self) -> mscclpp_core::Transport {
-        self.sender.as_ref().map_or(mscclpp_core::Transport::IB0, |sender| sender.link.transport())
+        self.sender.as_ref().map_or(mscclpp_core::Transport::IB0, |sender| sender.link.side.transport)
     }
 
     /// Does something with a queue whose connection is alive. If that fails, the connection fails.
@@ -358,7 +360,7 @@ impl Drop for SendQueue {
         {
             // Without a flush nothing would tell when the last of it is done.
             sender.plan.tell();
-            self.hub.send(Command::Drain(sender));
+            self.hub.send(Command::Drain(Box::new(move || sender.drain())));
         }
     }
 }

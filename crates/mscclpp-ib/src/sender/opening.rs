@@ -4,11 +4,12 @@ use std::{
     collections::VecDeque,
     io::{self, Write},
     net::TcpStream,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use mscclpp_net::{SystemCall, socket::Incoming};
+use mscclpp_net::{SystemCall, links, socket::Incoming};
 
 use super::{
     Sender,
@@ -19,7 +20,7 @@ use crate::{
     adapter::{Cq, QpSizes, QueuePair, random_psn},
     blob::{Answer, EXCHANGE, Offer},
     error::{Error, Result},
-    link::IbLink,
+    side::{LinkState, Side},
 };
 
 /// How many bytes a request should be able to carry itself.
@@ -29,11 +30,10 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 impl Sender {
     /// Makes this end, has the peer make the other, and connects the two.
-    pub(super) fn open(ib_link: &IbLink) -> Result<Self> {
-        let link = ib_link.state();
-        let (adapter, config) = (link.adapter(), link.config());
+    pub(super) fn open(link: &Arc<LinkState>, to_peer: &links::Link) -> Result<Self> {
+        let Side { adapter, port, reliability, config, max_waiting, .. } = &link.side;
         let limits = adapter.limits();
-        let capacity = [Some(config.max_send_wr), Some(config.max_cq_size), link.max_waiting()]
+        let capacity = [Some(config.max_send_wr), Some(config.max_cq_size), *max_waiting]
             .into_iter()
             .flatten()
             .fold(limits.max_qp_wr.min(limits.max_cqe), u32::min)
@@ -41,20 +41,20 @@ impl Sender {
         let cq = Cq::new(adapter, capacity, config.max_cq_poll_num.min(capacity), None)?;
         let sizes = QpSizes { send: capacity, receive: 0, inline: INLINE };
         let psn = random_psn()?;
-        let qp = QueuePair::new(adapter, &cq, sizes, link.port(), link.reliability().pkey_index, psn)?;
+        let qp = QueuePair::new(adapter, &cq, sizes, port, reliability.pkey_index, psn)?;
         let longest = config.max_wr_per_send.min(capacity);
         let chain = Chain::new(adapter, longest, capacity, qp.inline())?;
-        let mut connection = ib_link.open_data()?;
-        let path = qp.path(link.port());
-        let offer = Offer { path, immediates: link.immediates(), credit: chain.credit_place() };
+        let mut connection = to_peer.open_data()?;
+        let offer =
+            Offer { path: qp.path(port), immediates: link.immediates(), credit: chain.credit_place() };
         let written =
             connection.stream.write(&offer.seal(&connection.outbound)).during("offering a queue")?;
         if written != EXCHANGE {
             return Err(io::Error::from(io::ErrorKind::WriteZero)).during("offering a queue")?;
         }
-        let bytes = Self::await_answer(ib_link, &connection.stream)?;
+        let bytes = await_answer(link, to_peer, &connection.stream)?;
         let answer = Answer::open(&mut connection.inbound, &bytes)?;
-        qp.connect(link.port(), &answer.path, link.reliability())?;
+        qp.connect(port, &answer.path, reliability)?;
         let how =
             How { immediates: link.immediates(), quarter: (capacity / 4).max(1), inline: chain.inline() };
         tracing::debug!(
@@ -82,25 +82,25 @@ impl Sender {
             stream: connection.stream,
         })
     }
+}
 
-    fn await_answer(link: &IbLink, stream: &TcpStream) -> Result<[u8; EXCHANGE]> {
-        let mut answer = Incoming::<EXCHANGE>::default();
-        let began = Instant::now();
-        loop {
-            match answer.read(stream) {
-                Ok(Some(answer)) => return Ok(*answer),
-                Ok(None) if began.elapsed() > ANSWER_LIMIT => {
-                    return Err(Error::Silent { what: "make its end of a queue", after: ANSWER_LIMIT });
+fn await_answer(link: &LinkState, to_peer: &links::Link, stream: &TcpStream) -> Result<[u8; EXCHANGE]> {
+    let mut answer = Incoming::<EXCHANGE>::default();
+    let began = Instant::now();
+    loop {
+        match answer.read(stream) {
+            Ok(Some(answer)) => return Ok(*answer),
+            Ok(None) if began.elapsed() > ANSWER_LIMIT => {
+                return Err(Error::Silent { what: "make its end of a queue", after: ANSWER_LIMIT });
+            }
+            Ok(None) => thread::sleep(Duration::from_micros(50)),
+            Err(error) => {
+                // The link says why, in a moment, and ends for this reason if it has none of its own.
+                to_peer.suspicions().report(format!("it closed a queue that was being opened ({error})"));
+                while link.check().is_ok() && began.elapsed() < ANSWER_LIMIT {
+                    thread::sleep(Duration::from_millis(1));
                 }
-                Ok(None) => thread::sleep(Duration::from_micros(50)),
-                Err(error) => {
-                    // The link says why, in a moment, and ends for this reason if it has none of its own.
-                    link.suspect(format!("it closed a queue that was being opened ({error})"));
-                    while link.state().check().is_ok() && began.elapsed() < ANSWER_LIMIT {
-                        thread::sleep(Duration::from_millis(1));
-                    }
-                    return Err(error).during("waiting for the peer's end of a queue")?;
-                }
+                return Err(error).during("waiting for the peer's end of a queue")?;
             }
         }
     }

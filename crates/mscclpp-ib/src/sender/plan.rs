@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use mscclpp_core::provider::{Operation, RouteId};
 
 use super::request::{Item, Request};
-use crate::{blob::RegionBlob, receiver::Select};
+use crate::{blob::RegionBlob, select::Select};
 
 /// The most that one request moves.
 pub(super) const LARGEST: u64 = 1 << 30;

@@ -18,7 +18,7 @@ pub(super) enum Request {
     Add { to: u64, key: u32, by: u64 },
     /// Stores in a word of the peer.
     Store { to: u64, key: u32, value: u64 },
-    /// A message to the peer's thread: see [`crate::receiver::Select`].
+    /// A message to the peer's thread: see [`crate::select::Select`].
     Message([u64; 4]),
     /// Moves nothing, and completes after everything before.
     Nothing,

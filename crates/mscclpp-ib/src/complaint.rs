@@ -1,24 +1,40 @@
 //! What a peer is told when its queue, or what came over it, is refused.
 
-use std::fmt;
+use std::io;
 
 use mscclpp_net::links;
 
 /// What is wrong with a queue or with what came over it; the peer is told this.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Complaint {
     /// This end could not be made. `errno` is the system's error, or 0.
+    #[error("it cannot make its end of a queue{}", why(*errno))]
     NoQueue { errno: u64 },
-    /// What the peer said about its end makes no sense.
+    /// What the peer said about its end.
+    #[error("it cannot make sense of this side's end of a queue; use one version of the library")]
     Offer,
-    /// A signal for a region that is not registered.
+    /// A signal for a region.
+    #[error("a signal names region {region:#x}, which is not registered there, or was dropped")]
     Region { region: u64 },
-    /// A signal for a word that is outside its region or not aligned.
+    /// A signal for a word.
+    #[error("a signal names offset {offset} of region {region:#x}, which has no aligned word there")]
     Place { region: u64, offset: u64 },
     /// A signal for a word that only a device reaches.
+    #[error(
+        "a signal names region {region:#x}, which is in a GPU's memory, where its process cannot store; use one version \
+         of the library"
+    )]
     Device { region: u64 },
-    /// A message that makes no sense, or a number before the first selection.
+    /// A message, or a number before the first selection.
+    #[error("a message makes no sense there; use one version of the library")]
     Message,
+}
+
+fn why(errno: u64) -> String {
+    match errno {
+        0 => "; its log says why".to_owned(),
+        errno => format!(": {}; its log says more", io::Error::from_raw_os_error(errno as i32)),
+    }
 }
 
 impl From<Complaint> for links::Complaint {
@@ -44,37 +60,6 @@ impl From<links::Complaint> for Complaint {
             5 => Self::Device { region: first },
             6 => Self::Message,
             _ => Self::Offer,
-        }
-    }
-}
-
-impl fmt::Display for Complaint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::NoQueue { errno: 0 } => write!(f, "it cannot make its end of a queue; its log says why"),
-            Self::NoQueue { errno } => {
-                let why = std::io::Error::from_raw_os_error(errno as i32);
-                write!(f, "it cannot make its end of a queue: {why}; its log says more")
-            }
-            Self::Offer => write!(
-                f,
-                "it cannot make sense of this side's end of a queue; use one version of the library"
-            ),
-            Self::Region { region } => {
-                write!(f, "a signal names region {region:#x}, which is not registered there, or was dropped")
-            }
-            Self::Place { region, offset } => {
-                write!(
-                    f,
-                    "a signal names offset {offset} of region {region:#x}, which has no aligned word there"
-                )
-            }
-            Self::Device { region } => write!(
-                f,
-                "a signal names region {region:#x}, which is in a GPU's memory, where its process cannot store; use one \
-                 version of the library"
-            ),
-            Self::Message => write!(f, "a message makes no sense there; use one version of the library"),
         }
     }
 }

@@ -1,0 +1,65 @@
+//! Words that this process stores for peers whose signals are no atomics.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use mscclpp_core::MemoryRegion;
+use parking_lot::Mutex;
+
+/// The registered regions, for the thread that stores tokens for peers without atomics.
+#[derive(Default)]
+pub(crate) struct Words {
+    /// Each with whether the host may store there.
+    table: Mutex<HashMap<u64, (Weak<MemoryRegion>, bool)>>,
+}
+
+/// Why a token was not raised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// There is no such region, or it was dropped.
+    Region,
+    /// The word is not inside it, or not aligned.
+    Place,
+    /// The host cannot store there.
+    Device,
+}
+
+impl Words {
+    pub(crate) fn add(&self, region: &Arc<MemoryRegion>, is_host_memory: bool) {
+        self.table.lock().insert(region.id(), (Arc::downgrade(region), is_host_memory));
+    }
+
+    /// Once this returns, nothing is stored in the region any more.
+    pub(crate) fn withdraw(&self, id: u64) {
+        self.table.lock().remove(&id);
+    }
+
+    /// Raises the word at `offset` of a region to `value`, after everything that this thread has seen arrive: a thread
+    /// that loads the word with acquire and sees the value sees all of that. A word that is already higher stays as it
+    /// is: another queue, at which this thread happened to look first, may have raised it.
+    pub(crate) fn raise(&self, region: u64, offset: u64, value: u64) -> Result<(), Refusal> {
+        // Held while storing, so that the owner of the memory waits in `withdraw` before it frees it.
+        let table = self.table.lock();
+        let (region, is_host_memory) = table.get(&region).ok_or(Refusal::Region)?;
+        let region = region.upgrade().ok_or(Refusal::Region)?;
+        if !is_host_memory {
+            return Err(Refusal::Device);
+        }
+        let address = region.ptr().0.wrapping_add(offset);
+        match offset.checked_add(8) {
+            Some(end) if end <= region.len() && address.is_multiple_of(8) => {}
+            _ => return Err(Refusal::Place),
+        }
+        let word = std::ptr::with_exposed_provenance_mut::<u64>(address as usize);
+        // SAFETY: the word is inside the region, which is memory of this process that the host reaches and that
+        // `region` keeps, or its owner by the table's lock; it is aligned. Whoever registers memory promises that all
+        // accesses to it meanwhile are atomic.
+        unsafe { AtomicU64::from_ptr(word) }.fetch_max(value, Ordering::Release);
+        Ok(())
+    }
+}

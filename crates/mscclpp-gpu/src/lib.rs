@@ -23,6 +23,7 @@
 //! A malformed value is [`Error::Environment`]; an empty one counts as unset.
 
 mod abort;
+pub mod access;
 mod args;
 mod argument;
 mod array;

@@ -7,7 +7,6 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    access,
     event::HostEvent,
     memory::{self, Heap},
     module::HostModule,
@@ -16,7 +15,7 @@ use super::{
 };
 use crate::{
     DevicePtr, DmaBuf, Error, ExportHandle, ExportKinds, GpuDirect, GpuProperties, KernelSource,
-    MemoryExport, MemoryInfo, Owner, PeerAccess, Platform, Result,
+    MemoryExport, MemoryInfo, Owner, PeerAccess, Platform, Result, access,
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
     failed::Failed,
 };

@@ -8,9 +8,9 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{access, event::Mark, launch::Launch};
+use super::{event::Mark, launch::Launch};
 use crate::{
-    DevicePtr, Error, Owner, Result,
+    DevicePtr, Error, Owner, Result, access,
     failed::{self, Failed},
 };
 

@@ -1,10 +1,11 @@
-//! How the host touches memory that kernels may be touching at the same time (invariant 2).
+//! How the host touches host memory that others may be touching at the same time: kernels of simulated devices, a transport's
+//! threads, other processes.
 //!
 //! All accesses are relaxed atomics: 8 bytes at a time where the address is 8-byte aligned, single bytes at the edges
 //! (and where a copy's source is not aligned as its destination is, single bytes of the source).
-//! So a kernel of this process that polls, loads or stores 8-byte words of the same memory races with no plain access,
-//! and it never sees half of such a word. Order comes from elsewhere: from the stream (invariant 3), or from a word
-//! that is stored with release ([`publish`]) after the data and loaded with acquire by the thread that polls it.
+//! So whoever polls, loads or stores 8-byte words of the same memory with atomics races with no plain access, and never
+//! sees half of such a word. Order comes from elsewhere: from a stream, or from a word that is stored with release
+//! ([`publish`]) after the data and loaded with acquire by the thread that polls it.
 //!
 //! Two accesses of *different* size that overlap and are not ordered are outside the language's memory model. A kernel
 //! that polls 4 bytes while they are being copied gets what every supported CPU gives: bytes of one whole 8-byte word.
@@ -17,13 +18,13 @@ use crate::DevicePtr;
 
 const WORD: usize = size_of::<u64>();
 
-/// Copies `len` bytes of device memory with relaxed atomics; ranges that overlap give the bytes of neither.
+/// Copies `len` bytes with relaxed atomics; ranges that overlap give the bytes of neither.
 ///
 /// 8-byte words of `dst` are stored whole, and loaded whole where `src` is aligned as `dst` is; the rest byte by byte.
 ///
 /// # Safety
 /// Both ranges are mapped, `dst` for writing, and nothing accesses them meanwhile other than with atomics.
-pub(super) unsafe fn copy(dst: DevicePtr, src: DevicePtr, len: u64) {
+pub(crate) unsafe fn copy(dst: DevicePtr, src: DevicePtr, len: u64) {
     let (dst, src) = (dst.as_mut_ptr::<u8>(), src.as_mut_ptr::<u8>());
     let congruent = (dst.addr() ^ src.addr()).is_multiple_of(WORD);
     let split = Split::of(dst, len as usize);
@@ -44,11 +45,11 @@ pub(super) unsafe fn copy(dst: DevicePtr, src: DevicePtr, len: u64) {
     }
 }
 
-/// Copies `bytes` to `dst`, device memory, as [`copy`] does.
+/// Copies `bytes` to `dst` with relaxed atomics, its 8-byte words whole.
 ///
 /// # Safety
 /// `dst` is mapped for writing for that long, and nothing accesses it meanwhile other than with atomics.
-pub(super) unsafe fn write(dst: DevicePtr, bytes: &[u8]) {
+pub unsafe fn write(dst: DevicePtr, bytes: &[u8]) {
     let dst = dst.as_mut_ptr::<u8>();
     let split = Split::of(dst, bytes.len());
     for i in split.edges() {
@@ -62,11 +63,11 @@ pub(super) unsafe fn write(dst: DevicePtr, bytes: &[u8]) {
     }
 }
 
-/// Copies from `src`, device memory, into `bytes`, as [`copy`] does: its 8-byte words are loaded whole.
+/// Copies from `src` into `bytes` with relaxed atomics: its 8-byte words are loaded whole.
 ///
 /// # Safety
 /// `src` is mapped for that long, and nothing writes it meanwhile other than with atomics.
-pub(super) unsafe fn read(src: DevicePtr, bytes: &mut [u8]) {
+pub unsafe fn read(src: DevicePtr, bytes: &mut [u8]) {
     let src = src.as_mut_ptr::<u8>();
     let split = Split::of(src, bytes.len());
     for i in split.edges() {
@@ -80,11 +81,11 @@ pub(super) unsafe fn read(src: DevicePtr, bytes: &mut [u8]) {
     }
 }
 
-/// Sets `len` bytes to `value`.
+/// Sets `len` bytes to `value` with relaxed atomics.
 ///
 /// # Safety
 /// As [`write`].
-pub(super) unsafe fn fill(dst: DevicePtr, len: u64, value: u8) {
+pub unsafe fn fill(dst: DevicePtr, len: u64, value: u8) {
     let dst = dst.as_mut_ptr::<u8>();
     let split = Split::of(dst, len as usize);
     for i in split.edges() {
@@ -101,7 +102,7 @@ pub(super) unsafe fn fill(dst: DevicePtr, len: u64, value: u8) {
 ///
 /// # Safety
 /// As [`write`] for 8 bytes; `dst` is 8-byte aligned.
-pub(super) unsafe fn publish(dst: DevicePtr, value: u64) {
+pub unsafe fn publish(dst: DevicePtr, value: u64) {
     // SAFETY: the caller's promise.
     unsafe { word(dst.as_mut_ptr(), 0).store(value, Ordering::Release) };
 }
